@@ -1,0 +1,1 @@
+//! Reverse-mode differentiation through sharded arrays: a tape, the gradient law, and gradcheck.

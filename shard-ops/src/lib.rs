@@ -1,0 +1,1 @@
+//! Operators on sharded arrays: local kernels, sharding rules, and the one engine that runs them.

@@ -1,0 +1,1 @@
+//! Sharded arrays and the plans that move them from any layout to any other.

@@ -1,0 +1,1 @@
+//! Meshes, placements, partitions and layouts: where every piece of a distributed tensor lives.

@@ -1,0 +1,1 @@
+//! Distributed tensors for applications: one facade over layouts, communication, operators and gradients.

@@ -1,0 +1,1 @@
+//! Conformance, property and backend tests of the workspace. Never published.
