@@ -1,1 +1,3 @@
 //! Operators on sharded arrays: local kernels, sharding rules, and the one engine that runs them.
+
+pub mod kernels;

@@ -1,1 +1,49 @@
 //! Sharded arrays and the plans that move them from any layout to any other.
+//!
+//! An [`Array`] is a [`Layout`](shard_spec::Layout) and this rank's piece of the data. Moving it is one of two
+//! things, and everything above this crate is built from them:
+//!
+//! - an **exchange**: every destination element is copied from the rank that owns it (or folded from all ranks
+//!   that hold a part of it). Which pieces go where is found by intersecting intervals, one tensor dim at a
+//!   time ([`ExchangeBuilder`]); nothing is negotiated, because every rank knows every boundary.
+//! - a **reduce**: ranks that hold partial values of the same box combine them
+//!   ([`Communicator::all_reduce`](shard_comm::Communicator::all_reduce)).
+//!
+//! [`Plan`] strings these together to take an array from one layout to another; it is derived without
+//! communication, is the same on every rank, and can be printed and run many times.
+//!
+//! # Example
+//!
+//! ```
+//! use shard_redistribute::{Array, MeshComm};
+//! use shard_spec::{DeviceMesh, Layout, Placement::{Replicate, Shard}};
+//! use std::rc::Rc;
+//!
+//! let sums = shard_comm::local::run(4, |comm| {
+//!     let world: Rc<dyn shard_comm::Communicator> = Rc::new(comm);
+//!     let mesh = DeviceMesh::new(&[4]).unwrap();
+//!     let cx = MeshComm::new(&world, &mesh).unwrap();
+//!     // 10 rows over 4 ranks: 3, 3, 3, 1.
+//!     let rows = Layout::new(&mesh, &[10, 2], &[Shard(0)]).unwrap();
+//!     let x = Array::from_fn::<f64>(&cx, &rows, |i| (2 * i[0] + i[1]) as f64).unwrap();
+//!     let whole = x.redistribute(&Layout::replicated(&mesh, &[10, 2])).unwrap();
+//!     whole.to_vec::<f64>().unwrap().iter().sum::<f64>()
+//! })
+//! .unwrap();
+//! assert_eq!(sums, [190.0; 4]);
+//! ```
+#![forbid(unsafe_code)]
+
+mod array;
+mod error;
+mod exchange;
+mod fingerprint;
+mod mesh_comm;
+mod plan;
+
+pub use array::Array;
+pub use error::{RedistributeError, Result};
+pub use exchange::{Exchange, ExchangeBuilder, Pending, Source};
+pub use fingerprint::Fingerprint;
+pub use mesh_comm::MeshComm;
+pub use plan::{Plan, Step};

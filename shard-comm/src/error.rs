@@ -1,0 +1,305 @@
+//! What can go wrong, in the three classes of the promise: uniform, agreed, failure.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use crate::DType;
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = CommError> = std::result::Result<T, E>;
+
+/// Where in the program a collective was called.
+pub type Site = &'static Location<'static>;
+
+/// Who learns of an error, and what is left of the group afterwards.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ErrorClass {
+    /// Decided from arguments; the same on every rank, nothing was sent, the group stays usable.
+    Uniform,
+    /// A fact only one rank could see, told to all before any payload moved; the group stays usable.
+    Agreed,
+    /// A rank, a link or the device died; the group is poisoned and every later call fails alike.
+    Failure,
+}
+
+/// An error of a buffer, a device or a communicator.
+///
+/// Ranks named here are ranks of the whole launch, also inside a group made by `split`.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommError {
+    /// The ranks of a group called different operations, or the same one with arguments that do not fit.
+    #[error(transparent)]
+    Mismatch(Arc<Mismatch>),
+    /// Every rank that still runs waits for another one.
+    #[error(transparent)]
+    Deadlock(Arc<DeadlockReport>),
+    /// A rank that others depend on panicked, gave up or returned early.
+    #[error("rank {origin} failed: {cause}")]
+    PeerFailed {
+        /// The rank of the launch at which it began.
+        origin: usize,
+        /// What happened there; the message of its panic if there was one.
+        cause: Arc<str>,
+    },
+    /// A fact that one rank saw before anything moved.
+    #[error(transparent)]
+    Agreed(Box<AgreedError>),
+    /// The communicator or its device has been shut down.
+    #[error("{op}: this communicator is closed; make the call before its rank ends")]
+    Closed {
+        /// The call that came too late.
+        op: &'static str,
+    },
+    /// The host asked for memory that only a device can read.
+    #[error("{op}: the host cannot read memory of {device}; download it, or submit a job to the device")]
+    HostOnly {
+        /// The call.
+        op: &'static str,
+        /// The device that holds the memory.
+        device: String,
+    },
+    /// A call whose own arguments contradict each other.
+    #[error("{op}: expected {expected}, got {got}; {remedy}")]
+    Invalid {
+        /// The call.
+        op: &'static str,
+        /// What it accepts.
+        expected: String,
+        /// What it was given.
+        got: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// The device has no memory left for this.
+    #[error("{device}: out of memory for {bytes} bytes ({dtype} x {len})")]
+    OutOfMemory {
+        /// The device.
+        device: String,
+        /// Bytes asked for.
+        bytes: usize,
+        /// Element type asked for.
+        dtype: DType,
+        /// Elements asked for.
+        len: usize,
+    },
+    /// Work queued on a device failed when it ran.
+    #[error("{device}: queued work failed: {cause}")]
+    Device {
+        /// The device.
+        device: String,
+        /// What happened; the message of the panic if there was one.
+        cause: Arc<str>,
+    },
+}
+
+impl CommError {
+    /// Who learns of this error, and what is left of the group.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Mismatch(_) | Self::HostOnly { .. } | Self::Invalid { .. } => ErrorClass::Uniform,
+            Self::Agreed(_) | Self::OutOfMemory { .. } => ErrorClass::Agreed,
+            Self::Deadlock(_)
+            | Self::PeerFailed { .. }
+            | Self::Closed { .. }
+            | Self::Device { .. } => ErrorClass::Failure,
+        }
+    }
+
+    pub(crate) fn invalid(
+        op: &'static str,
+        expected: impl Into<String>,
+        got: impl Into<String>,
+        remedy: &'static str,
+    ) -> Self {
+        Self::Invalid { op, expected: expected.into(), got: got.into(), remedy }
+    }
+
+    pub(crate) fn dtype(op: &'static str, expected: DType, got: DType) -> Self {
+        Self::invalid(
+            op,
+            expected.name(),
+            got.name(),
+            "pass buffers of one element type, or convert first",
+        )
+    }
+}
+
+impl From<AgreedError> for CommError {
+    fn from(error: AgreedError) -> Self {
+        Self::Agreed(Box::new(error))
+    }
+}
+
+/// A local fact that every rank of a group is told of: the lowest failing rank's error wins.
+///
+/// ```
+/// use shard_comm::AgreedError;
+/// let e = AgreedError::new("from_local", "a shard of [3, 4]", "[3, 5]", "pass the sizes of your shard");
+/// assert_eq!(
+///     e.to_string(),
+///     "from_local on rank 0: expected a shard of [3, 4], got [3, 5]; pass the sizes of your shard"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{op} on rank {rank}: expected {expected}, got {got}; {remedy}")]
+pub struct AgreedError {
+    /// The rank of the launch that saw it; filled in by the communicator.
+    pub rank: usize,
+    /// The operation that failed.
+    pub op: String,
+    /// What it accepts.
+    pub expected: String,
+    /// What that rank had.
+    pub got: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl AgreedError {
+    /// An error of this rank; its number is filled in when the communicator tells the others.
+    pub fn new(
+        op: impl Into<String>,
+        expected: impl Into<String>,
+        got: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            rank: 0,
+            op: op.into(),
+            expected: expected.into(),
+            got: got.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    /// A local error of this crate as one to be agreed on.
+    pub fn from_local(op: impl Into<String>, error: CommError) -> Self {
+        match error {
+            CommError::Agreed(e) => *e,
+            CommError::Invalid { op: inner, expected, got, remedy } => {
+                let op = op.into();
+                let op = if op == inner { op } else { format!("{op} ({inner})") };
+                Self::new(op, expected, got, remedy)
+            }
+            other => Self::new(op, "local preparation to succeed", other.to_string(), "see there"),
+        }
+    }
+}
+
+/// Two ranks whose calls of one collective do not fit together.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "ranks disagree on {field} in operation {sequence} of {group}: \
+     rank {rank_a} has {a} in {op_a} at {site_a}, rank {rank_b} has {b} in {op_b} at {site_b}"
+)]
+pub struct Mismatch {
+    /// The first field that differs.
+    pub field: String,
+    /// The group, by its ranks.
+    pub group: String,
+    /// Which operation of the group, counted from 0.
+    pub sequence: u64,
+    /// The lower of the two ranks.
+    pub rank_a: usize,
+    /// What it passed.
+    pub a: String,
+    /// The operation it called.
+    pub op_a: &'static str,
+    /// Where it called.
+    pub site_a: SiteText,
+    /// The other rank.
+    pub rank_b: usize,
+    /// What that one passed.
+    pub b: String,
+    /// The operation that one called.
+    pub op_b: &'static str,
+    /// Where that one called.
+    pub site_b: SiteText,
+}
+
+/// A call site that prints as `file:line:column`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SiteText(pub Site);
+
+impl fmt::Display for SiteText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.0.file(), self.0.line(), self.0.column())
+    }
+}
+
+impl fmt::Debug for SiteText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Who waits for whom when no rank can go on.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub struct DeadlockReport {
+    /// One line per waiting rank, in rank order.
+    pub waits: Vec<WaitLine>,
+}
+
+impl fmt::Display for DeadlockReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "deadlock: no rank can go on")?;
+        for wait in &self.waits {
+            write!(f, "\n  {wait}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One waiting rank of a [`DeadlockReport`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct WaitLine {
+    /// The rank that waits.
+    pub rank: usize,
+    /// The operation it waits in.
+    pub op: &'static str,
+    /// The group, by its ranks.
+    pub group: String,
+    /// Which operation of the group (or of the pair, for send and recv), counted from 0.
+    pub sequence: u64,
+    /// Where it was called.
+    pub site: SiteText,
+    /// The ranks that have not joined the operation.
+    pub missing: Vec<usize>,
+}
+
+impl fmt::Display for WaitLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "rank {} waits in {} (operation {} of {}) at {} for ranks {:?}",
+            self.rank, self.op, self.sequence, self.group, self.site, self.missing
+        )
+    }
+}
+
+/// Why a launch of ranks gave no results.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// A launch needs at least one rank.
+    #[error("cannot launch 0 ranks; ask for at least one")]
+    NoRanks,
+    /// A rank panicked. When several did, this is the first one: the cause of the others.
+    #[error("rank {rank} panicked: {message}")]
+    Panicked {
+        /// The rank.
+        rank: usize,
+        /// The message of its panic.
+        message: String,
+    },
+    /// The system refused a thread.
+    #[error("cannot start the thread of rank {rank}: {source}")]
+    Spawn {
+        /// The rank whose thread could not start.
+        rank: usize,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,161 @@
+//! Strided views of flat memory.
+
+use shard_spec::{Dims, Strides, row_major_strides};
+
+use crate::{CommError, Result};
+
+/// A box of elements inside a flat buffer: where it starts, its extents, and the step of each dim, all in elements.
+///
+/// Strides may be zero (a broadcast source) or negative (a flipped one).
+///
+/// ```
+/// use shard_comm::Strided;
+/// let rows = Strided::contiguous(&[2, 3]);
+/// assert_eq!(rows.strides.as_slice(), &[3, 1]);
+/// assert!(rows.validate(6).is_ok());
+/// assert!(rows.validate(5).is_err());
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Strided {
+    /// Element index of the first element.
+    pub offset: usize,
+    /// Extents.
+    pub shape: Dims,
+    /// Steps; same length as `shape`.
+    pub strides: Strides,
+}
+
+impl Strided {
+    /// A view with explicit offset, extents and strides.
+    pub fn new(offset: usize, shape: Dims, strides: Strides) -> Self {
+        Self { offset, shape, strides }
+    }
+
+    /// The dense row-major view of a whole buffer of this shape.
+    pub fn contiguous(shape: &[usize]) -> Self {
+        Self::contiguous_at(0, shape)
+    }
+
+    /// A dense row-major view that starts at `offset`.
+    pub fn contiguous_at(offset: usize, shape: &[usize]) -> Self {
+        Self { offset, shape: shape.into(), strides: row_major_strides(shape) }
+    }
+
+    /// Number of dims.
+    pub fn ndim(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// Number of elements visited.
+    pub fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether the elements lie side by side in row-major order.
+    pub fn is_contiguous(&self) -> bool {
+        is_dense(&self.shape, &self.strides)
+    }
+
+    /// One more than the greatest element index visited; 0 for an empty view.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if shape and strides differ in length, or an index is negative or overflows.
+    pub fn end(&self) -> Result<usize> {
+        span(self.offset, &self.shape, &self.strides).map(|range| range.end)
+    }
+
+    /// Checks that every element visited lies in a buffer of `len` elements.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if not.
+    pub fn validate(&self, len: usize) -> Result<()> {
+        let end = self.end()?;
+        if end > len {
+            return Err(CommError::invalid(
+                "strided view",
+                format!("indices below {len}"),
+                format!("{self:?}, which reaches {}", end - 1),
+                "check offset, shape and strides against the buffer",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The range of element indices that a view touches; `0..0` if it is empty.
+pub(crate) fn span(
+    offset: usize,
+    shape: &[usize],
+    strides: &[isize],
+) -> Result<std::ops::Range<usize>> {
+    let bad = |what: &str| {
+        CommError::invalid(
+            "strided view",
+            "non-negative indices, one stride per dim",
+            format!("{what} (offset {offset}, shape {shape:?}, strides {strides:?})"),
+            "check offset, shape and strides against the buffer",
+        )
+    };
+    if shape.len() != strides.len() {
+        return Err(bad("different numbers of extents and strides"));
+    }
+    if shape.contains(&0) {
+        return Ok(0..0);
+    }
+    let (mut lo, mut hi) = (offset as i128, offset as i128);
+    for (&extent, &stride) in shape.iter().zip(strides) {
+        // Both factors fit 64 bits, so the product fits 128; sums are checked.
+        let reach = (extent as i128 - 1) * stride as i128;
+        let side = if reach < 0 { &mut lo } else { &mut hi };
+        *side = side.checked_add(reach).ok_or_else(|| bad("an index that overflows"))?;
+    }
+    let lo = usize::try_from(lo).map_err(|_| bad("a negative index"))?;
+    let end = hi.checked_add(1).and_then(|end| usize::try_from(end).ok());
+    end.map(|end| lo..end).ok_or_else(|| bad("an index that overflows"))
+}
+
+/// Whether a box is dense row-major, ignoring the strides of dims that are never stepped.
+pub(crate) fn is_dense(shape: &[usize], strides: &[isize]) -> bool {
+    if shape.contains(&0) {
+        return true;
+    }
+    let mut expected = 1isize;
+    for (&extent, &stride) in shape.iter().zip(strides).rev() {
+        if extent != 1 && stride != expected {
+            return false;
+        }
+        expected = expected.saturating_mul(extent as isize);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+
+    #[test]
+    fn negative_strides_reach_down() {
+        let flip = Strided::new(3, smallvec![4], smallvec![-1]);
+        assert!(flip.validate(4).is_ok());
+        assert!(flip.validate(3).is_err());
+        assert!(Strided::new(2, smallvec![4], smallvec![-1]).validate(9).is_err());
+    }
+
+    #[test]
+    fn empty_views_fit_anywhere() {
+        assert!(Strided::new(99, smallvec![0, 3], smallvec![3, 1]).validate(0).is_ok());
+    }
+
+    #[test]
+    fn absurd_strides_are_an_error_not_an_overflow() {
+        let far = Strided::new(0, smallvec![usize::MAX, usize::MAX], smallvec![isize::MAX; 2]);
+        assert!(far.validate(10).is_err());
+    }
+
+    #[test]
+    fn density_ignores_unit_dims() {
+        assert!(is_dense(&[2, 1, 3], &[3, 77, 1]));
+        assert!(!is_dense(&[2, 3], &[4, 1]));
+    }
+}

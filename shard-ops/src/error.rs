@@ -1,0 +1,138 @@
+//! What can go wrong when an op is applied.
+
+use shard_comm::{CommError, DType, ErrorClass};
+use shard_redistribute::RedistributeError;
+use shard_spec::SpecError;
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = OpError> = std::result::Result<T, E>;
+
+/// Why an op could not be applied.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpError {
+    /// Shapes, attributes or their combination make no sense for the op.
+    #[error("{op}: {problem} (operand shapes {shapes:?}); {fix}")]
+    Shape {
+        /// The op.
+        op: &'static str,
+        /// What does not fit.
+        problem: String,
+        /// The global shapes of the operands.
+        shapes: Vec<Vec<usize>>,
+        /// What to do instead.
+        fix: &'static str,
+    },
+    /// An operand has a type the op does not take.
+    #[error("{op}: operand {operand} is {got}, expected {expected}; convert it with `.to()`")]
+    DType {
+        /// The op.
+        op: &'static str,
+        /// Position of the operand.
+        operand: usize,
+        /// What the op takes.
+        expected: String,
+        /// What it was given.
+        got: DType,
+    },
+    /// The op takes another number of operands.
+    #[error("{op}: takes {expected} operands, got {got}")]
+    Arity {
+        /// The op.
+        op: &'static str,
+        /// How many it takes.
+        expected: String,
+        /// How many it was given.
+        got: usize,
+    },
+    /// Operands live on different meshes.
+    #[error("{op}: operand {operand} lives on another mesh than operand 0; redistribute it first")]
+    Meshes {
+        /// The op.
+        op: &'static str,
+        /// Position of the operand.
+        operand: usize,
+    },
+    /// Moves must be explicit here, and the op would have to move an operand.
+    #[error(
+        "{op}: operand {operand} with layout {layout} would have to move, and moves are explicit here; \
+         redistribute it first, to {wanted}"
+    )]
+    ImplicitMove {
+        /// The op.
+        op: &'static str,
+        /// Position of the operand.
+        operand: usize,
+        /// The layout it has.
+        layout: String,
+        /// What the op's strategy wants.
+        wanted: String,
+    },
+    /// The op has no derivative with respect to one of its operands.
+    #[error("{op}: has no derivative with respect to operand {operand}; detach it first")]
+    NoVjp {
+        /// The op.
+        op: &'static str,
+        /// Position of the operand.
+        operand: usize,
+    },
+    /// An array could not be moved.
+    #[error("{op}: {source}")]
+    Redistribute {
+        /// The op.
+        op: &'static str,
+        /// What happened.
+        source: RedistributeError,
+    },
+    /// A layout or window is impossible.
+    #[error("{op}: {source}")]
+    Spec {
+        /// The op.
+        op: &'static str,
+        /// What happened.
+        source: SpecError,
+    },
+    /// The device or the communicator reported an error.
+    #[error("{op}: {source}")]
+    Comm {
+        /// The op.
+        op: &'static str,
+        /// What happened.
+        source: CommError,
+    },
+}
+
+impl OpError {
+    /// Which of the three classes this error belongs to: decided by layouts alone (the same on all ranks),
+    /// agreed among ranks, or a failure of the group.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Comm { source, .. } => source.class(),
+            Self::Redistribute { source, .. } => source.class(),
+            _ => ErrorClass::Uniform,
+        }
+    }
+}
+
+/// Adds the op's name to errors of the crates below.
+pub(crate) trait InOp<T> {
+    fn in_op(self, op: &'static str) -> Result<T>;
+}
+
+impl<T> InOp<T> for Result<T, SpecError> {
+    fn in_op(self, op: &'static str) -> Result<T> {
+        self.map_err(|source| OpError::Spec { op, source })
+    }
+}
+
+impl<T> InOp<T> for Result<T, CommError> {
+    fn in_op(self, op: &'static str) -> Result<T> {
+        self.map_err(|source| OpError::Comm { op, source })
+    }
+}
+
+impl<T> InOp<T> for Result<T, RedistributeError> {
+    fn in_op(self, op: &'static str) -> Result<T> {
+        self.map_err(|source| OpError::Redistribute { op, source })
+    }
+}

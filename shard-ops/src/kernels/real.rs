@@ -1,0 +1,88 @@
+//! The element types kernels compute in, and their vectors.
+
+use num_traits::{Float, NumAssign};
+use pulp::Simd;
+
+/// A floating point element type: `f32` or `f64`.
+///
+/// Beside arithmetic it knows its vector type on each instruction set, so that one generic tile kernel serves both.
+pub trait Real: Float + NumAssign + Default + core::fmt::Debug + bytemuck::Pod + Send + Sync + 'static {
+    /// The vector of this element on instruction set `S`.
+    type Vec<S: Simd>: Copy + core::fmt::Debug;
+
+    /// The value nearest to `x`.
+    fn of(x: f64) -> Self;
+
+    /// This value in double precision, exactly.
+    fn wide(self) -> f64;
+
+    /// Lanes of [`Real::Vec`] on `S`.
+    fn lanes<S: Simd>() -> usize;
+
+    /// `slice` as whole vectors; the remainder that fills no vector is dropped.
+    fn vectors<S: Simd>(slice: &[Self]) -> &[Self::Vec<S>];
+
+    /// `slice` as whole mutable vectors; the remainder that fills no vector is dropped.
+    fn vectors_mut<S: Simd>(slice: &mut [Self]) -> &mut [Self::Vec<S>];
+
+    /// A vector of copies of `x`.
+    fn splat<S: Simd>(simd: S, x: Self) -> Self::Vec<S>;
+
+    /// `a * b + c` per lane, fused where the instruction set fuses.
+    fn mul_add<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>, c: Self::Vec<S>) -> Self::Vec<S>;
+
+    /// `a + b` per lane.
+    fn add_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
+}
+
+macro_rules! real {
+    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident, $add:ident) => {
+        impl Real for $t {
+            type Vec<S: Simd> = S::$vec;
+
+            #[inline(always)]
+            #[expect(clippy::cast_lossless, clippy::cast_possible_truncation, trivial_numeric_casts, reason = "one text for f32 and f64")]
+            fn of(x: f64) -> Self {
+                x as Self
+            }
+
+            #[inline(always)]
+            fn wide(self) -> f64 {
+                f64::from(self)
+            }
+
+            #[inline(always)]
+            fn lanes<S: Simd>() -> usize {
+                S::$lanes
+            }
+
+            #[inline(always)]
+            fn vectors<S: Simd>(slice: &[Self]) -> &[Self::Vec<S>] {
+                S::$as(slice).0
+            }
+
+            #[inline(always)]
+            fn vectors_mut<S: Simd>(slice: &mut [Self]) -> &mut [Self::Vec<S>] {
+                S::$as_mut(slice).0
+            }
+
+            #[inline(always)]
+            fn splat<S: Simd>(simd: S, x: Self) -> Self::Vec<S> {
+                simd.$splat(x)
+            }
+
+            #[inline(always)]
+            fn mul_add<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>, c: Self::Vec<S>) -> Self::Vec<S> {
+                simd.$fma(a, b, c)
+            }
+
+            #[inline(always)]
+            fn add_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S> {
+                simd.$add(a, b)
+            }
+        }
+    };
+}
+
+real!(f32, f32s, F32_LANES, as_simd_f32s, as_mut_simd_f32s, splat_f32s, mul_add_e_f32s, add_f32s);
+real!(f64, f64s, F64_LANES, as_simd_f64s, as_mut_simd_f64s, splat_f64s, mul_add_e_f64s, add_f64s);

@@ -1,0 +1,140 @@
+//! What an op is.
+
+use crate::{Meta, Result, Rule, Value};
+use shard_comm::{HostSlice, HostSliceMut};
+use shard_redistribute::Fingerprint;
+use shard_spec::{Dims, Layout, Strides};
+use smallvec::SmallVec;
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::Arc;
+
+/// An operator: a rule, a local kernel, and a vjp.
+///
+/// Built-in ops and a user's own are declared the same way. Attributes are fields of the implementing struct.
+pub trait Op: Debug + Send + Sync + 'static {
+    /// The op's name, as errors, traces and handlers know it.
+    fn name(&self) -> &'static str;
+
+    /// A number that is equal for equal name and attributes, on every rank; strategies are cached under it.
+    /// Usually `key_of(self.name(), &(attributes))`.
+    fn key(&self) -> u128;
+
+    /// How the op's dims relate, from global shapes and types alone. Also checks them.
+    ///
+    /// # Errors
+    /// Whatever is wrong with shapes, types or attributes; the same on every rank.
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule>;
+
+    /// Computes one rank's part (or a box of it) on host memory.
+    ///
+    /// Every element of every output box must be written. `call.cx` says which global indices the boxes cover.
+    fn host(&self, call: &mut HostCall<'_>);
+
+    /// The vector-Jacobian product: cotangents of the inputs from those of the outputs, as global arrays; the
+    /// engine and the tape see to layouts. `None` stands for a zero or unwanted cotangent.
+    ///
+    /// # Errors
+    /// Whatever the ops it applies report; [`NoVjp`](crate::OpError::NoVjp) if it has none.
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>>;
+}
+
+/// Who applies ops: the eager [`Engine`](crate::Engine), or a recorder that also writes a tape.
+///
+/// vjps are written against this, so that the derivative of a derivative comes from the same text.
+pub trait Exec {
+    /// Applies an op to global arrays.
+    ///
+    /// # Collective
+    /// All members of the operands' mesh, with the same op and layouts, in the same order.
+    ///
+    /// # Errors
+    /// What the op's rule, the engine, or a communicator reports.
+    fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>>;
+
+    /// Moves a value to another layout of the same mesh and shape.
+    ///
+    /// # Collective
+    /// All members of the value's mesh.
+    ///
+    /// # Errors
+    /// As [`Array::redistribute`](shard_redistribute::Array::redistribute).
+    fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value>;
+
+    /// Applies an op with one output.
+    ///
+    /// # Collective
+    /// As [`apply`](Self::apply).
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    fn apply1(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Value> {
+        let name = op.name();
+        let mut outputs = self.apply(op, inputs)?;
+        match (outputs.pop(), outputs.is_empty()) {
+            (Some(value), true) => Ok(value),
+            _ => Err(crate::OpError::Arity { op: name, expected: "one output".into(), got: outputs.len() }),
+        }
+    }
+}
+
+/// What a vjp may look at.
+#[derive(Debug)]
+pub struct Saved<'a> {
+    /// The op's inputs as they were applied.
+    pub inputs: &'a [Value],
+    /// The op's outputs.
+    pub outputs: &'a [Value],
+    /// Which inputs' cotangents are wanted.
+    pub needs: &'a [bool],
+}
+
+/// One operand's box, as a kernel sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperandBox {
+    /// First element of the box in the slice.
+    pub offset: usize,
+    /// Extents of the box.
+    pub shape: Dims,
+    /// Strides of the box in the slice, in elements.
+    pub strides: Strides,
+    /// Global index of the box's first element along each dim, in the operand's own index space; negative in
+    /// the padding before it.
+    pub start: SmallVec<[isize; 6]>,
+    /// The operand's global extents.
+    pub global: Dims,
+}
+
+/// Which part of the op a kernel call computes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelCx {
+    /// The boxes of the inputs.
+    pub inputs: Vec<OperandBox>,
+    /// The boxes of the outputs.
+    pub outputs: Vec<OperandBox>,
+    /// Whether this rank is at coordinate 0 of every mesh axis that splits a sum: the one that adds what must
+    /// be added once, such as a bias.
+    pub adds_once: bool,
+}
+
+/// One call of a host kernel: memory and the boxes in it.
+#[derive(Debug)]
+pub struct HostCall<'a> {
+    /// What to compute.
+    pub cx: &'a KernelCx,
+    /// The inputs' memory.
+    pub inputs: &'a [HostSlice<'a>],
+    /// The outputs' memory.
+    pub outputs: &'a mut [HostSliceMut<'a>],
+}
+
+/// The key of an op with these attributes.
+///
+/// ```
+/// use shard_ops::key_of;
+/// assert_eq!(key_of("scale", &2.5_f64.to_bits()), key_of("scale", &2.5_f64.to_bits()));
+/// assert_ne!(key_of("scale", &2.5_f64.to_bits()), key_of("shift", &2.5_f64.to_bits()));
+/// ```
+pub fn key_of<A: Hash + ?Sized>(name: &str, attributes: &A) -> u128 {
+    Fingerprint::new(name).with(attributes).finish()
+}

@@ -1,0 +1,76 @@
+//! What ops take and give: an array, and whatever the executor needs to remember about it.
+
+use shard_comm::DType;
+use shard_redistribute::Array;
+use shard_spec::Layout;
+use std::any::Any;
+use std::fmt;
+use std::rc::Rc;
+
+/// An array with a slot for its executor: the eager one leaves it empty, a recording one keeps the tape's
+/// handle there. Cloning is cheap and shares both.
+#[derive(Clone)]
+pub struct Value {
+    array: Array,
+    slot: Option<Rc<dyn Any>>,
+}
+
+impl Value {
+    /// A value that no tape knows.
+    pub fn new(array: Array) -> Self {
+        Self { array, slot: None }
+    }
+
+    /// A value with a slot, for executors.
+    pub fn with_slot(array: Array, slot: Rc<dyn Any>) -> Self {
+        Self { array, slot: Some(slot) }
+    }
+
+    /// The array.
+    pub fn array(&self) -> &Array {
+        &self.array
+    }
+
+    /// The executor's slot.
+    pub fn slot(&self) -> Option<&Rc<dyn Any>> {
+        self.slot.as_ref()
+    }
+
+    /// The same array, unknown to any tape.
+    #[must_use]
+    pub fn detach(&self) -> Self {
+        Self::new(self.array.clone())
+    }
+
+    /// The global shape.
+    pub fn shape(&self) -> &[usize] {
+        self.array.shape()
+    }
+
+    /// The number of dims.
+    pub fn ndim(&self) -> usize {
+        self.array.ndim()
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.array.dtype()
+    }
+
+    /// Where the pieces are.
+    pub fn layout(&self) -> &Layout {
+        self.array.layout()
+    }
+}
+
+impl From<Array> for Value {
+    fn from(array: Array) -> Self {
+        Self::new(array)
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}{}", self.array, if self.slot.is_some() { ", on tape" } else { "" })
+    }
+}

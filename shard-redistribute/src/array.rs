@@ -1,0 +1,176 @@
+//! An array in pieces: a layout, and this rank's piece.
+
+use crate::{MeshComm, Plan, RedistributeError, Result};
+use shard_comm::{AgreedError, Buffer, DType, Element};
+use shard_spec::{Dims, Layout, numel};
+use smallvec::SmallVec;
+use std::fmt;
+use std::rc::Rc;
+
+/// This rank's piece of a global array, and where all the pieces are.
+///
+/// The local piece is row-major and contiguous. Clones share it; arrays are values and are never written
+/// through. On a rank outside the mesh the array has a layout and no data.
+#[derive(Clone)]
+pub struct Array {
+    layout: Layout,
+    dtype: DType,
+    local: Option<Buffer>,
+    cx: Rc<MeshComm>,
+}
+
+impl Array {
+    /// Wraps this rank's piece.
+    ///
+    /// # Collective
+    /// All members of the mesh, with the same layout: a piece of the wrong size on one rank is reported on all
+    /// of them, at the cost of one small round.
+    ///
+    /// # Errors
+    /// [`OtherMesh`](RedistributeError::OtherMesh); an agreed error naming the lowest rank whose piece does not
+    /// have the size the layout gives it.
+    pub fn from_local(cx: &Rc<MeshComm>, layout: &Layout, local: Option<Buffer>, dtype: DType) -> Result<Self> {
+        let array = Self::from_parts(cx, layout, local, dtype)?;
+        if let Some(comm) = cx.all() {
+            comm.check_uniform("from_local layout", layout.hash128())?;
+            comm.agree(array.check_local(comm.rank()))?;
+        }
+        Ok(array)
+    }
+
+    /// Wraps a piece that is known to fit, as the output of a plan or a kernel is. Not checked among ranks.
+    ///
+    /// # Errors
+    /// [`OtherMesh`](RedistributeError::OtherMesh).
+    pub fn from_parts(cx: &Rc<MeshComm>, layout: &Layout, local: Option<Buffer>, dtype: DType) -> Result<Self> {
+        if layout.mesh() != cx.mesh() {
+            return Err(RedistributeError::OtherMesh { op: "array" });
+        }
+        Ok(Self { layout: layout.clone(), dtype, local, cx: cx.clone() })
+    }
+
+    /// Makes an array from a function of the global index. No communication.
+    ///
+    /// For a partial layout the function gives the value at coordinate 0 of the partial axes, and the other
+    /// coordinates hold the identity of the reduction.
+    ///
+    /// # Errors
+    /// [`OtherMesh`](RedistributeError::OtherMesh) and device errors.
+    pub fn from_fn<T: Element>(cx: &Rc<MeshComm>, layout: &Layout, f: impl Fn(&[usize]) -> T) -> Result<Self> {
+        let Some(bounds) = layout.local_box(cx.rank()) else {
+            return Self::from_parts(cx, layout, None, T::DTYPE);
+        };
+        let shape = bounds.shape();
+        let holds = cx.coords().is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
+        let mut out = Vec::with_capacity(numel(&shape));
+        let mut index: Dims = bounds.lo.clone();
+        for _ in 0..numel(&shape) {
+            out.push(match layout.partial_op() {
+                Some(op) if !holds => shard_comm::Monoid::Op(op).identity_of::<T>(),
+                _ => f(&index),
+            });
+            for d in (0..index.len()).rev() {
+                index[d] += 1;
+                if index[d] < bounds.hi[d] {
+                    break;
+                }
+                index[d] = bounds.lo[d];
+            }
+        }
+        let buffer = shard_comm::upload_slice(cx.device(), &out)?;
+        Self::from_parts(cx, layout, Some(buffer), T::DTYPE)
+    }
+
+    /// Where the pieces are.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The global shape.
+    pub fn shape(&self) -> &[usize] {
+        self.layout.shape()
+    }
+
+    /// The number of dims.
+    pub fn ndim(&self) -> usize {
+        self.layout.ndim()
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The mesh and its communicators.
+    pub fn cx(&self) -> &Rc<MeshComm> {
+        &self.cx
+    }
+
+    /// This rank's piece, `None` off the mesh.
+    pub fn buffer(&self) -> Option<&Buffer> {
+        self.local.as_ref()
+    }
+
+    /// The shape of this rank's piece; all zeros off the mesh.
+    pub fn local_shape(&self) -> Dims {
+        self.layout.local_shape(self.cx.rank()).unwrap_or_else(|| SmallVec::from_elem(0, self.ndim()))
+    }
+
+    /// Copies this rank's piece to host memory.
+    ///
+    /// # Errors
+    /// [`DType`](RedistributeError::DType) if the array holds another type,
+    /// [`NotMember`](RedistributeError::NotMember) off the mesh.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        if T::DTYPE != self.dtype {
+            return Err(RedistributeError::DType { op: "to_vec", expected: T::DTYPE, got: self.dtype });
+        }
+        let Some(local) = &self.local else {
+            return Err(RedistributeError::NotMember { op: "to_vec", rank: self.cx.rank() });
+        };
+        Ok(shard_comm::download_vec::<T>(local)?)
+    }
+
+    /// Moves the array to another layout of the same mesh and shape; a no-op if it has it already.
+    ///
+    /// # Collective
+    /// All members of the mesh. Bytes received: what this rank needs and does not have, plus, for a partial
+    /// source, twice the block being reduced.
+    ///
+    /// # Errors
+    /// [`Incompatible`](RedistributeError::Incompatible) (shapes or meshes differ, or a partial value would
+    /// have to change its operation); what the communicator reports.
+    pub fn redistribute(&self, to: &Layout) -> Result<Self> {
+        if &self.layout == to {
+            return Ok(self.clone());
+        }
+        Plan::new(&self.layout, to, self.cx.coords().map_or(0, |_| self.index()))?.run(self)
+    }
+
+    /// This rank's row-major position on the mesh; 0 off the mesh.
+    pub fn index(&self) -> usize {
+        self.cx.mesh().index_of(self.cx.rank()).unwrap_or(0)
+    }
+
+    fn check_local(&self, rank: usize) -> Result<(), AgreedError> {
+        let shape = self.local_shape();
+        let (expected, got) = (numel(&shape), self.local.as_ref().map_or(0, Buffer::len));
+        let got_type = self.local.as_ref().map_or(self.dtype, Buffer::dtype);
+        if expected == got && got_type == self.dtype {
+            return Ok(());
+        }
+        let error = RedistributeError::Length { op: "from_local", shape: shape.to_vec(), expected, got };
+        let text = if got_type == self.dtype {
+            format!("{error}; the layout is {}", self.layout)
+        } else {
+            format!("from_local: expected {} elements, got {got_type}", self.dtype)
+        };
+        Err(AgreedError::new(rank, "from_local", text))
+    }
+}
+
+impl fmt::Debug for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Array {:?} {} {}, local {:?}", self.shape(), self.dtype, self.layout, &self.local_shape()[..])
+    }
+}

@@ -1,0 +1,84 @@
+//! What can go wrong when arrays are made and moved.
+
+use shard_comm::{CommError, DType, ErrorClass};
+use shard_spec::{Layout, SpecError};
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = RedistributeError> = std::result::Result<T, E>;
+
+/// Why an array could not be made or moved.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RedistributeError {
+    /// The layout itself is impossible.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The communicator reported an error.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// Source and destination do not describe the same global tensor.
+    #[error("{op}: cannot go from {from} {from_shape:?} to {to} {to_shape:?}: {why}; {fix}")]
+    Incompatible {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// The source layout.
+        from: Layout,
+        /// The source's global shape.
+        from_shape: Vec<usize>,
+        /// The destination layout.
+        to: Layout,
+        /// The destination's global shape.
+        to_shape: Vec<usize>,
+        /// What does not fit.
+        why: &'static str,
+        /// What to do instead.
+        fix: &'static str,
+    },
+    /// An array's local data does not have the type that was asked for.
+    #[error("{op}: the array holds {got}, not {expected}; convert it first or read it as {got}")]
+    DType {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// The type that was asked for.
+        expected: DType,
+        /// The type the array has.
+        got: DType,
+    },
+    /// The layout's mesh is not the mesh of the given communicators.
+    #[error("{op}: the layout lives on another mesh than the communicators; build a MeshComm for its mesh")]
+    OtherMesh {
+        /// The operation that was asked for.
+        op: &'static str,
+    },
+    /// A value was read on a rank that holds none of it.
+    #[error("{op}: rank {rank} is not a member of the tensor's mesh; read it on a member rank")]
+    NotMember {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// This rank in the world.
+        rank: usize,
+    },
+    /// Data that was handed in has the wrong number of elements.
+    #[error("{op}: expected {expected} elements for local shape {shape:?}, got {got}")]
+    Length {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// The local shape the layout gives this rank.
+        shape: Vec<usize>,
+        /// Elements that shape holds.
+        expected: usize,
+        /// Elements that were handed in.
+        got: usize,
+    },
+}
+
+impl RedistributeError {
+    /// Which of the three classes this error belongs to: decided by layouts alone (the same on all ranks),
+    /// agreed among ranks, or a failure of the group.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Comm(e) => e.class(),
+            _ => ErrorClass::Uniform,
+        }
+    }
+}

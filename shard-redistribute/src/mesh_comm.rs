@@ -1,0 +1,91 @@
+//! A mesh with its communicators.
+
+use crate::Result;
+use shard_comm::{Communicator, DeviceRef};
+use shard_spec::DeviceMesh;
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// A mesh and, for this rank, the communicator over all of it and over every subset of its axes.
+///
+/// The sub-communicators are made once, here, because making one is collective: a cache miss in the middle of
+/// a program may happen on one rank and not on another, and would hang.
+///
+/// Ranks of a communicator are positions: the communicator over the whole mesh numbers its members in the
+/// mesh's row-major order, the one over axes `{a, b}` in row-major order of those coordinates.
+#[derive(Debug)]
+pub struct MeshComm {
+    mesh: DeviceMesh,
+    world: Rc<dyn Communicator>,
+    coords: Option<SmallVec<[usize; 4]>>,
+    /// Indexed by bit mask over mesh axes; empty on ranks outside the mesh. Mask 0 is a group of one.
+    groups: Vec<Rc<dyn Communicator>>,
+}
+
+impl MeshComm {
+    /// Makes the communicators of `mesh`.
+    ///
+    /// # Collective
+    /// Every rank of `world` must call this with the same mesh, members of it or not.
+    ///
+    /// # Errors
+    /// [`Mismatch`](shard_comm::CommError::Mismatch) if ranks pass different meshes; whatever
+    /// [`split`](Communicator::split) reports.
+    pub fn new(world: &Rc<dyn Communicator>, mesh: &DeviceMesh) -> Result<Rc<Self>> {
+        world.check_uniform("mesh", mesh.content_hash())?;
+        let rank = world.rank();
+        let coords = mesh.coords(rank);
+        let mut groups = Vec::new();
+        for mask in 0..1_usize << mesh.ndim() {
+            let axes: Vec<usize> = (0..mesh.ndim()).filter(|a| mask >> a & 1 == 1).collect();
+            let place = mesh.groups(&axes).iter().enumerate().find_map(|(color, members)| {
+                members.iter().position(|&m| m == rank).map(|key| (color, key))
+            });
+            let split = world.split(place.map(|p| p.0), place.map_or(0, |p| p.1))?;
+            groups.extend(split);
+        }
+        Ok(Rc::new(Self { mesh: mesh.clone(), world: world.clone(), coords, groups }))
+    }
+
+    /// The mesh.
+    pub fn mesh(&self) -> &DeviceMesh {
+        &self.mesh
+    }
+
+    /// The communicator over all ranks of the program.
+    pub fn world(&self) -> &Rc<dyn Communicator> {
+        &self.world
+    }
+
+    /// The device this rank computes on.
+    pub fn device(&self) -> &DeviceRef {
+        self.world.device()
+    }
+
+    /// This rank's number in the world.
+    pub fn rank(&self) -> usize {
+        self.world.rank()
+    }
+
+    /// This rank's coordinates on the mesh, `None` if it is not a member.
+    pub fn coords(&self) -> Option<&[usize]> {
+        self.coords.as_deref()
+    }
+
+    /// Whether this rank is a member of the mesh.
+    pub fn is_member(&self) -> bool {
+        self.coords.is_some()
+    }
+
+    /// The communicator over the whole mesh, `None` if this rank is not a member.
+    pub fn all(&self) -> Option<&Rc<dyn Communicator>> {
+        self.groups.last()
+    }
+
+    /// The communicator of the ranks that differ from this one only along `axes`, `None` if this rank is not
+    /// a member of the mesh. The order of `axes` does not matter.
+    pub fn along(&self, axes: &[usize]) -> Option<&Rc<dyn Communicator>> {
+        let mask = axes.iter().fold(0_usize, |m, &a| m | 1 << a);
+        self.groups.get(mask)
+    }
+}

@@ -1,0 +1,401 @@
+//! Device meshes: N-D arrays of ranks.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::dims::{Dims, checked_numel};
+use crate::error::{Result, SpecError};
+use crate::hash::{ContentHash, StableHasher};
+
+/// Coordinates of a rank: one index per mesh axis.
+pub type Coords = SmallVec<[usize; 4]>;
+
+/// An N-D, row-major array of distinct world ranks, with optional axis names. Immutable; a clone is a pointer copy.
+///
+/// A mesh without axes holds one rank.
+///
+/// ```
+/// use shard_spec::DeviceMesh;
+/// let mesh = DeviceMesh::new(&[2, 3])?.with_names(&["data", "space"])?;
+/// assert_eq!(mesh.coords(4).as_deref(), Some(&[1, 1][..]));
+/// assert_eq!(mesh.groups(&[mesh.axis("data")?]), [[0, 3], [1, 4], [2, 5]]);
+/// assert_eq!(mesh.slice(4, &["space"])?.ranks(), &[3, 4, 5]);
+/// # Ok::<(), shard_spec::SpecError>(())
+/// ```
+#[derive(Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "crate::serial::MeshRepr", try_from = "crate::serial::MeshRepr"))]
+pub struct DeviceMesh(Arc<Inner>);
+
+struct Inner {
+    shape: Dims,
+    ranks: Vec<usize>,
+    names: Option<Vec<String>>,
+    /// `(rank, index)` sorted by rank; empty where rank = index, the usual case.
+    inverse: Vec<(usize, usize)>,
+    hash: u128,
+}
+
+impl DeviceMesh {
+    /// The mesh of ranks `0..n` in row-major order.
+    ///
+    /// # Errors
+    /// [`SpecError::ZeroMeshAxis`], [`SpecError::Overflow`].
+    pub fn new(shape: &[usize]) -> Result<Self> {
+        let size = mesh_size(shape)?;
+        Self::build(shape, (0..size).collect(), None)
+    }
+
+    /// A mesh of the given world ranks, listed row-major.
+    ///
+    /// # Errors
+    /// As [`DeviceMesh::new`], and [`SpecError::RankCount`], [`SpecError::DuplicateRank`].
+    pub fn with_ranks(shape: &[usize], ranks: Vec<usize>) -> Result<Self> {
+        Self::build(shape, ranks, None)
+    }
+
+    /// The same mesh with named axes.
+    ///
+    /// # Errors
+    /// [`SpecError::NameCount`], [`SpecError::BadName`].
+    pub fn with_names(&self, names: &[&str]) -> Result<Self> {
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        Self::build(self.shape(), self.0.ranks.clone(), Some(names))
+    }
+
+    /// Number of axes.
+    pub fn ndim(&self) -> usize {
+        self.0.shape.len()
+    }
+
+    /// Ranks along each axis.
+    pub fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.0.ranks.len()
+    }
+
+    /// World ranks, row-major.
+    pub fn ranks(&self) -> &[usize] {
+        &self.0.ranks
+    }
+
+    /// Axis names, where there are any.
+    pub fn names(&self) -> Option<&[String]> {
+        self.0.names.as_deref()
+    }
+
+    /// The axis of this name.
+    ///
+    /// # Errors
+    /// [`SpecError::UnknownName`].
+    pub fn axis(&self, name: &str) -> Result<usize> {
+        let names = self.names().unwrap_or_default();
+        names
+            .iter()
+            .position(|n| n == name)
+            .ok_or_else(|| SpecError::UnknownName { name: name.to_owned(), known: names.to_vec() })
+    }
+
+    /// Ranks along one axis.
+    ///
+    /// # Panics
+    /// Where `axis >= ndim()`.
+    pub fn axis_size(&self, axis: usize) -> usize {
+        self.0.shape[axis]
+    }
+
+    /// Row-major position of a world rank.
+    pub fn index_of(&self, rank: usize) -> Option<usize> {
+        if self.0.inverse.is_empty() {
+            return (rank < self.size()).then_some(rank);
+        }
+        let at = self.0.inverse.binary_search_by_key(&rank, |&(r, _)| r).ok()?;
+        Some(self.0.inverse[at].1)
+    }
+
+    /// Whether the mesh holds this world rank.
+    pub fn contains(&self, rank: usize) -> bool {
+        self.index_of(rank).is_some()
+    }
+
+    /// Coordinates of a world rank.
+    pub fn coords(&self, rank: usize) -> Option<Coords> {
+        self.index_of(rank).map(|index| unravel(index, self.shape()))
+    }
+
+    /// The world rank at these coordinates; `None` where they are off the mesh or too few or many.
+    pub fn rank_at(&self, coords: &[usize]) -> Option<usize> {
+        if coords.len() != self.ndim() || coords.iter().zip(self.shape()).any(|(c, n)| c >= n) {
+            return None;
+        }
+        self.0.ranks.get(ravel(coords, self.shape())).copied()
+    }
+
+    /// The sets of world ranks that differ only in these axes: together a partition of the mesh.
+    ///
+    /// Within a group ranks are row-major over `axes` in the order given; groups are row-major over the other axes.
+    ///
+    /// # Panics
+    /// Where an axis is out of range or given twice.
+    pub fn groups(&self, axes: &[usize]) -> Vec<Vec<usize>> {
+        if let Err(err) = self.check_axes("groups", axes) {
+            panic!("{err}");
+        }
+        let others: Vec<usize> = (0..self.ndim()).filter(|a| !axes.contains(a)).collect();
+        let extents = |axes: &[usize]| axes.iter().map(|&a| self.axis_size(a)).collect::<Coords>();
+        let (inner, outer) = (extents(axes), extents(&others));
+        let mut coords: Coords = SmallVec::from_elem(0, self.ndim());
+        let mut groups = Vec::with_capacity(outer.iter().product());
+        for group in 0..outer.iter().product() {
+            for (&axis, c) in others.iter().zip(unravel(group, &outer)) {
+                coords[axis] = c;
+            }
+            let members = (0..inner.iter().product()).map(|member| {
+                for (&axis, c) in axes.iter().zip(unravel(member, &inner)) {
+                    coords[axis] = c;
+                }
+                self.0.ranks[ravel(&coords, self.shape())]
+            });
+            groups.push(members.collect());
+        }
+        groups
+    }
+
+    /// The mesh over the given axes, in that order, through a rank's coordinates. Names are kept.
+    ///
+    /// # Errors
+    /// [`SpecError::NotInMesh`], [`SpecError::AxisOutOfRange`], [`SpecError::RepeatedAxis`].
+    pub fn submesh(&self, rank: usize, axes: &[usize]) -> Result<Self> {
+        self.check_axes("submesh", axes)?;
+        let Some(mut coords) = self.coords(rank) else {
+            return Err(SpecError::NotInMesh { op: "submesh", rank, mesh: self.to_string() });
+        };
+        let shape: Dims = axes.iter().map(|&a| self.axis_size(a)).collect();
+        let ranks = (0..shape.iter().product()).map(|member| {
+            for (&axis, c) in axes.iter().zip(unravel(member, &shape)) {
+                coords[axis] = c;
+            }
+            self.0.ranks[ravel(&coords, self.shape())]
+        });
+        let names = self.names().map(|names| axes.iter().map(|&a| names[a].clone()).collect());
+        Self::build(&shape, ranks.collect(), names)
+    }
+
+    /// [`DeviceMesh::submesh`] by axis names.
+    ///
+    /// # Errors
+    /// As [`DeviceMesh::submesh`], and [`SpecError::UnknownName`].
+    pub fn slice(&self, rank: usize, names: &[&str]) -> Result<Self> {
+        let axes: Coords = names.iter().map(|name| self.axis(name)).collect::<Result<_>>()?;
+        self.submesh(rank, &axes)
+    }
+
+    /// The same ranks in the same order along a single axis; its name joins the axes' names by `_`.
+    pub fn flatten(&self) -> Self {
+        let names = self.names().filter(|names| !names.is_empty()).map(|names| vec![names.join("_")]);
+        Self::assemble(SmallVec::from_slice(&[self.size()]), self.0.ranks.clone(), names)
+    }
+
+    /// Hash of shape, ranks and names, equal on every process.
+    pub fn content_hash(&self) -> u128 {
+        self.0.hash
+    }
+
+    /// Refuses axes that are out of range or repeated.
+    pub(crate) fn check_axes(&self, op: &'static str, axes: &[usize]) -> Result<()> {
+        for (i, &axis) in axes.iter().enumerate() {
+            if axis >= self.ndim() {
+                return Err(SpecError::AxisOutOfRange { op, axis, ndim: self.ndim() });
+            }
+            if axes[..i].contains(&axis) {
+                return Err(SpecError::RepeatedAxis { op, axis });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn build(shape: &[usize], ranks: Vec<usize>, names: Option<Vec<String>>) -> Result<Self> {
+        let expected = mesh_size(shape)?;
+        if ranks.len() != expected {
+            return Err(SpecError::RankCount { shape: shape.to_vec(), expected, got: ranks.len() });
+        }
+        if let Some(names) = &names {
+            if names.len() != shape.len() {
+                return Err(SpecError::NameCount { expected: shape.len(), got: names.len() });
+            }
+            for (i, name) in names.iter().enumerate() {
+                if name.is_empty() || names[..i].contains(name) {
+                    return Err(SpecError::BadName { name: name.clone() });
+                }
+            }
+        }
+        let mesh = Self::assemble(SmallVec::from_slice(shape), ranks, names);
+        let twins = mesh.0.inverse.windows(2).find(|w| w[0].0 == w[1].0);
+        if let Some(&[(rank, first), (_, second)]) = twins.and_then(|w| w.first_chunk()) {
+            return Err(SpecError::DuplicateRank { rank, first, second });
+        }
+        Ok(mesh)
+    }
+
+    /// Builds without checks; a repeated rank shows as equal neighbours in `inverse`.
+    fn assemble(shape: Dims, ranks: Vec<usize>, names: Option<Vec<String>>) -> Self {
+        let mut inverse = Vec::new();
+        if ranks.iter().enumerate().any(|(i, &rank)| i != rank) {
+            inverse = ranks.iter().enumerate().map(|(i, &rank)| (rank, i)).collect();
+            inverse.sort_unstable();
+        }
+        let mut hasher = StableHasher::new("mesh");
+        hasher.usizes(&shape);
+        hasher.usizes(&ranks);
+        for name in names.iter().flatten() {
+            hasher.str(name);
+        }
+        let hash = hasher.finish();
+        Self(Arc::new(Inner { shape, ranks, names, inverse, hash }))
+    }
+}
+
+impl PartialEq for DeviceMesh {
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (&self.0, &other.0);
+        Arc::ptr_eq(a, b) || (a.hash == b.hash && a.shape == b.shape && a.ranks == b.ranks && a.names == b.names)
+    }
+}
+
+impl Eq for DeviceMesh {}
+
+impl Hash for DeviceMesh {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash.hash(state);
+    }
+}
+
+impl ContentHash for DeviceMesh {
+    fn feed(&self, hasher: &mut StableHasher) {
+        hasher.u128(self.0.hash);
+    }
+}
+
+impl fmt::Display for DeviceMesh {
+    /// `mesh(data=2, space=3)`, or `mesh(2x3)` without names; ranks follow unless they are `0..n`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("mesh(")?;
+        for (axis, size) in self.shape().iter().enumerate() {
+            match self.names() {
+                Some(names) => write!(f, "{}{}={size}", if axis == 0 { "" } else { ", " }, names[axis])?,
+                None => write!(f, "{}{size}", if axis == 0 { "" } else { "x" })?,
+            }
+        }
+        f.write_str(")")?;
+        if self.0.inverse.is_empty() { Ok(()) } else { write!(f, " of ranks {:?}", self.ranks()) }
+    }
+}
+
+impl fmt::Debug for DeviceMesh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Ranks of a mesh shape, refusing empty axes and overflow.
+fn mesh_size(shape: &[usize]) -> Result<usize> {
+    if let Some(axis) = shape.iter().position(|&n| n == 0) {
+        return Err(SpecError::ZeroMeshAxis { shape: shape.to_vec(), axis });
+    }
+    checked_numel(shape)
+}
+
+/// Row-major index of coordinates.
+pub(crate) fn ravel(coords: &[usize], shape: &[usize]) -> usize {
+    coords.iter().zip(shape).fold(0, |index, (&c, &n)| index * n + c)
+}
+
+/// Coordinates of a row-major index.
+pub(crate) fn unravel(mut index: usize, shape: &[usize]) -> Coords {
+    let mut coords: Coords = SmallVec::from_elem(0, shape.len());
+    for (c, &n) in coords.iter_mut().zip(shape).rev() {
+        *c = index % n;
+        index /= n;
+    }
+    coords
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coordinates_invert() {
+        let mesh = DeviceMesh::with_ranks(&[2, 1, 3], vec![7, 5, 3, 1, 9, 11]).unwrap();
+        for (index, &rank) in mesh.ranks().iter().enumerate() {
+            assert_eq!(mesh.index_of(rank), Some(index));
+            assert_eq!(mesh.rank_at(&mesh.coords(rank).unwrap()), Some(rank));
+        }
+        assert_eq!(mesh.index_of(0), None);
+        assert_eq!(mesh.rank_at(&[0, 1, 0]), None);
+        assert_eq!(mesh.rank_at(&[0, 0]), None);
+    }
+
+    #[test]
+    fn groups_follow_the_order_of_axes() {
+        let mesh = DeviceMesh::new(&[2, 3]).unwrap();
+        assert_eq!(mesh.groups(&[1]), [[0, 1, 2], [3, 4, 5]]);
+        assert_eq!(mesh.groups(&[1, 0]), [[0, 3, 1, 4, 2, 5]]);
+        assert_eq!(mesh.groups(&[]), [[0], [1], [2], [3], [4], [5]]);
+    }
+
+    #[test]
+    fn submeshes_keep_names_and_pass_through_the_rank() {
+        let mesh = DeviceMesh::new(&[2, 3]).unwrap().with_names(&["dp", "tp"]).unwrap();
+        let sub = mesh.submesh(4, &[1]).unwrap();
+        assert_eq!((sub.ranks(), sub.names().unwrap()), (&[3, 4, 5][..], &["tp".to_owned()][..]));
+        assert_eq!(mesh.slice(4, &["tp", "dp"]).unwrap().ranks(), &[0, 3, 1, 4, 2, 5]);
+        let point = mesh.submesh(5, &[]).unwrap();
+        assert_eq!((point.ndim(), point.ranks()), (0, &[5][..]));
+        assert_eq!(mesh.flatten().to_string(), "mesh(dp_tp=6)");
+    }
+
+    #[test]
+    fn a_mesh_without_axes_holds_one_rank() {
+        let mesh = DeviceMesh::new(&[]).unwrap();
+        assert_eq!((mesh.ndim(), mesh.size(), mesh.rank_at(&[])), (0, 1, Some(0)));
+        assert_eq!(mesh.groups(&[]), [[0]]);
+    }
+
+    #[test]
+    fn invalid_meshes_are_refused() {
+        let err = |r: Result<DeviceMesh>| r.unwrap_err();
+        assert!(matches!(err(DeviceMesh::new(&[2, 0])), SpecError::ZeroMeshAxis { axis: 1, .. }));
+        assert!(matches!(err(DeviceMesh::new(&[1 << 40, 1 << 40])), SpecError::Overflow { .. }));
+        assert!(matches!(
+            err(DeviceMesh::with_ranks(&[2], vec![1])),
+            SpecError::RankCount { expected: 2, got: 1, .. }
+        ));
+        assert_eq!(
+            err(DeviceMesh::with_ranks(&[3], vec![4, 1, 4])),
+            SpecError::DuplicateRank { rank: 4, first: 0, second: 2 }
+        );
+        let mesh = DeviceMesh::new(&[2, 2]).unwrap();
+        assert!(matches!(err(mesh.with_names(&["a"])), SpecError::NameCount { .. }));
+        assert!(matches!(err(mesh.with_names(&["a", "a"])), SpecError::BadName { .. }));
+        assert!(matches!(err(mesh.slice(0, &["a"])), SpecError::UnknownName { .. }));
+        assert!(matches!(err(mesh.submesh(4, &[0])), SpecError::NotInMesh { rank: 4, .. }));
+        assert!(matches!(err(mesh.submesh(0, &[0, 0])), SpecError::RepeatedAxis { axis: 0, .. }));
+        assert!(matches!(err(mesh.submesh(0, &[2])), SpecError::AxisOutOfRange { axis: 2, .. }));
+    }
+
+    #[test]
+    fn equality_is_by_content() {
+        let mesh = DeviceMesh::new(&[2, 2]).unwrap();
+        assert_eq!(mesh, DeviceMesh::with_ranks(&[2, 2], vec![0, 1, 2, 3]).unwrap());
+        assert_ne!(mesh, mesh.with_names(&["a", "b"]).unwrap());
+        assert_ne!(mesh, DeviceMesh::new(&[4]).unwrap());
+    }
+}
