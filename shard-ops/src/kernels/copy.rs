@@ -23,7 +23,12 @@ const BLOCK: usize = 16;
 /// # Panics
 /// When the shapes differ.
 pub fn copy<T: Copy>(src: &View<'_, T>, dst: &mut ViewMut<'_, T>) {
-    assert!(src.shape() == dst.shape(), "copy: shape {:?} into {:?}", src.shape(), dst.shape());
+    assert!(
+        src.shape() == dst.shape(),
+        "copy: shape {:?} into {:?}",
+        src.shape(),
+        dst.shape()
+    );
     if src.is_empty() {
         return;
     }
@@ -38,24 +43,43 @@ pub fn copy<T: Copy>(src: &View<'_, T>, dst: &mut ViewMut<'_, T>) {
         output[to] = input[from];
         return;
     };
-    let fast = outer.iter().copied().find(|&d| steps[d][0].unsigned_abs() == 1);
+    let fast = outer
+        .iter()
+        .copied()
+        .find(|&d| steps[d][0].unsigned_abs() == 1);
     match fast {
         Some(cross) if steps[inner][0] != 1 => {
             let rest: Vec<usize> = outer.iter().copied().filter(|&d| d != cross).collect();
             let [rows, cols] = [shape[cross], shape[inner]];
-            walk(&shape, &steps, &rest, [from, to], |at, _, _| {
-                transpose(input, output, at, [rows, cols], [steps[cross], steps[inner]]);
+            walk(&shape, &steps, &rest, [from, to], |at, n, step| {
+                for i in 0..n as isize {
+                    let at = [0, 1].map(|k| at[k].wrapping_add_signed(i * step[k]));
+                    transpose(
+                        input,
+                        output,
+                        at,
+                        [rows, cols],
+                        [steps[cross], steps[inner]],
+                    );
+                }
             });
         }
-        _ => walk(&shape, &steps, &order, [from, to], |[from, to], n, [step_in, step_out]| {
-            if step_in == 1 && step_out == 1 {
-                output[to..to + n].copy_from_slice(&input[from..from + n]);
-            } else {
-                for i in 0..n as isize {
-                    output[to.wrapping_add_signed(i * step_out)] = input[from.wrapping_add_signed(i * step_in)];
+        _ => walk(
+            &shape,
+            &steps,
+            &order,
+            [from, to],
+            |[from, to], n, [step_in, step_out]| {
+                if step_in == 1 && step_out == 1 {
+                    output[to..to + n].copy_from_slice(&input[from..from + n]);
+                } else {
+                    for i in 0..n as isize {
+                        output[to.wrapping_add_signed(i * step_out)] =
+                            input[from.wrapping_add_signed(i * step_in)];
+                    }
                 }
-            }
-        }),
+            },
+        ),
     }
 }
 
@@ -74,7 +98,13 @@ pub fn fill<T: Copy>(dst: &mut ViewMut<'_, T>, value: T) {
     });
 }
 
-fn walk(shape: &[usize], steps: &[[isize; 2]], order: &[usize], at: [usize; 2], visit: impl FnMut([usize; 2], usize, [isize; 2])) {
+fn walk(
+    shape: &[usize],
+    steps: &[[isize; 2]],
+    order: &[usize],
+    at: [usize; 2],
+    visit: impl FnMut([usize; 2], usize, [isize; 2]),
+) {
     let extents: Vec<usize> = order.iter().map(|&d| shape[d]).collect();
     let from: Vec<isize> = order.iter().map(|&d| steps[d][0]).collect();
     let to: Vec<isize> = order.iter().map(|&d| steps[d][1]).collect();
@@ -82,8 +112,16 @@ fn walk(shape: &[usize], steps: &[[isize; 2]], order: &[usize], at: [usize; 2], 
 }
 
 /// Copies a `rows x cols` matrix whose source runs along rows and whose destination runs along columns.
-fn transpose<T: Copy>(input: &[T], output: &mut [T], at: [usize; 2], [rows, cols]: [usize; 2], [row, col]: [[isize; 2]; 2]) {
-    let place = |which: usize, r: usize, c: usize| at[which].wrapping_add_signed(r as isize * row[which] + c as isize * col[which]);
+fn transpose<T: Copy>(
+    input: &[T],
+    output: &mut [T],
+    at: [usize; 2],
+    [rows, cols]: [usize; 2],
+    [row, col]: [[isize; 2]; 2],
+) {
+    let place = |which: usize, r: usize, c: usize| {
+        at[which].wrapping_add_signed(r as isize * row[which] + c as isize * col[which])
+    };
     for r0 in (0..rows).step_by(BLOCK) {
         for c0 in (0..cols).step_by(BLOCK) {
             for r in r0..(r0 + BLOCK).min(rows) {
@@ -112,14 +150,25 @@ mod tests {
                 order.swap(i, rng.within(0, i));
             }
             let start: Vec<usize> = shape.iter().map(|&n| rng.within(0, n)).collect();
-            let extent: Vec<usize> = shape.iter().zip(&start).map(|(&n, &s)| rng.within(0, n - s)).collect();
-            let src = View::contiguous(&data, &shape).sub_box(&start, &extent).permute(&order);
-            let mut padded: Vec<usize> = src.shape().iter().map(|n| n + 1).collect();
+            let extent: Vec<usize> = shape
+                .iter()
+                .zip(&start)
+                .map(|(&n, &s)| rng.within(0, n - s))
+                .collect();
+            let src = View::contiguous(&data, &shape)
+                .sub_box(&start, &extent)
+                .permute(&order);
+            let padded: Vec<usize> = src.shape().iter().map(|n| n + 1).collect();
             let mut out = vec![u64::MAX; padded.iter().product()];
             let mut dst = ViewMut::contiguous(&mut out, &padded).sub_box(&vec![0; nd], src.shape());
             copy(&src, &mut dst);
             for at in naive_index(src.shape()) {
-                assert_eq!(dst.as_view().get(&at), src.get(&at), "{at:?} of {:?}", src.shape());
+                assert_eq!(
+                    dst.as_view().get(&at),
+                    src.get(&at),
+                    "{at:?} of {:?}",
+                    src.shape()
+                );
             }
             let written = out.iter().filter(|v| **v != u64::MAX).count();
             assert_eq!(written, extent.iter().product::<usize>());
@@ -130,13 +179,21 @@ mod tests {
     fn broadcast_and_reversed_sources() {
         let data = [1, 2, 3];
         let mut out = [0; 6];
-        let repeated = View::contiguous(&data, &[3]).broadcast_to(&[2, 3]).expect("broadcasts");
+        let repeated = View::contiguous(&data, &[3])
+            .broadcast_to(&[2, 3])
+            .expect("broadcasts");
         copy(&repeated, &mut ViewMut::contiguous(&mut out, &[2, 3]));
         assert_eq!(out, [1, 2, 3, 1, 2, 3]);
         let mut back = [0; 3];
-        copy(&View::new(&data, 2, &[3], &[-1]), &mut ViewMut::contiguous(&mut back, &[3]));
+        copy(
+            &View::new(&data, 2, &[3], &[-1]),
+            &mut ViewMut::contiguous(&mut back, &[3]),
+        );
         assert_eq!(back, [3, 2, 1]);
-        fill(&mut ViewMut::contiguous(&mut out, &[2, 3]).sub_box(&[0, 1], &[2, 1]), 9);
+        fill(
+            &mut ViewMut::contiguous(&mut out, &[2, 3]).sub_box(&[0, 1], &[2, 1]),
+            9,
+        );
         assert_eq!(out, [1, 9, 3, 1, 9, 3]);
     }
 }

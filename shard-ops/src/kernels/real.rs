@@ -6,7 +6,9 @@ use pulp::Simd;
 /// A floating point element type: `f32` or `f64`.
 ///
 /// Beside arithmetic it knows its vector type on each instruction set, so that one generic tile kernel serves both.
-pub trait Real: Float + NumAssign + Default + core::fmt::Debug + bytemuck::Pod + Send + Sync + 'static {
+pub trait Real:
+    Float + NumAssign + Default + core::fmt::Debug + bytemuck::Pod + Send + Sync + 'static
+{
     /// The vector of this element on instruction set `S`.
     type Vec<S: Simd>: Copy + core::fmt::Debug;
 
@@ -29,7 +31,8 @@ pub trait Real: Float + NumAssign + Default + core::fmt::Debug + bytemuck::Pod +
     fn splat<S: Simd>(simd: S, x: Self) -> Self::Vec<S>;
 
     /// `a * b + c` per lane, fused where the instruction set fuses.
-    fn mul_add<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>, c: Self::Vec<S>) -> Self::Vec<S>;
+    fn mul_add<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>, c: Self::Vec<S>)
+    -> Self::Vec<S>;
 
     /// `a + b` per lane.
     fn add_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
@@ -41,9 +44,8 @@ macro_rules! real {
             type Vec<S: Simd> = S::$vec;
 
             #[inline(always)]
-            #[expect(clippy::cast_lossless, clippy::cast_possible_truncation, trivial_numeric_casts, reason = "one text for f32 and f64")]
             fn of(x: f64) -> Self {
-                x as Self
+                num_traits::AsPrimitive::<Self>::as_(x)
             }
 
             #[inline(always)]
@@ -72,7 +74,12 @@ macro_rules! real {
             }
 
             #[inline(always)]
-            fn mul_add<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>, c: Self::Vec<S>) -> Self::Vec<S> {
+            fn mul_add<S: Simd>(
+                simd: S,
+                a: Self::Vec<S>,
+                b: Self::Vec<S>,
+                c: Self::Vec<S>,
+            ) -> Self::Vec<S> {
                 simd.$fma(a, b, c)
             }
 
@@ -84,5 +91,23 @@ macro_rules! real {
     };
 }
 
-real!(f32, f32s, F32_LANES, as_simd_f32s, as_mut_simd_f32s, splat_f32s, mul_add_e_f32s, add_f32s);
-real!(f64, f64s, F64_LANES, as_simd_f64s, as_mut_simd_f64s, splat_f64s, mul_add_e_f64s, add_f64s);
+real!(
+    f32,
+    f32s,
+    F32_LANES,
+    as_simd_f32s,
+    as_mut_simd_f32s,
+    splat_f32s,
+    mul_add_e_f32s,
+    add_f32s
+);
+real!(
+    f64,
+    f64s,
+    F64_LANES,
+    as_simd_f64s,
+    as_mut_simd_f64s,
+    splat_f64s,
+    mul_add_e_f64s,
+    add_f64s
+);

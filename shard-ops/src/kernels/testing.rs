@@ -36,14 +36,24 @@ impl Rng {
 /// All indexes of `shape` in row-major order.
 pub(crate) fn naive_index(shape: &[usize]) -> Vec<Vec<usize>> {
     shape.iter().fold(vec![vec![]], |all, &n| {
-        all.iter().flat_map(|head| (0..n).map(|i| [&head[..], &[i]].concat()).collect::<Vec<_>>()).collect()
+        all.iter()
+            .flat_map(|head| {
+                (0..n)
+                    .map(|i| [&head[..], &[i]].concat())
+                    .collect::<Vec<_>>()
+            })
+            .collect()
     })
 }
 
 /// Fails unless `got` is `expected` within `tolerance` of the largest expected magnitude (for f32; f64 gets 1e-9 of that).
 pub(crate) fn assert_close<T: Real>(got: &[T], expected: &[f64], tolerance: f64) {
     assert_eq!(got.len(), expected.len());
-    let tolerance = if size_of::<T>() == 8 { tolerance * 1e-7 } else { tolerance };
+    let tolerance = if size_of::<T>() == 8 {
+        tolerance * 1e-7
+    } else {
+        tolerance
+    };
     let scale = expected.iter().fold(1.0f64, |m, e| m.max(e.abs()));
     for (i, (g, e)) in got.iter().zip(expected).enumerate() {
         let g = g.wide();

@@ -41,7 +41,12 @@ impl<'a, T> View<'a, T> {
     /// When `shape` and `strides` differ in length or some index lies outside `data`.
     pub fn new(data: &'a [T], offset: usize, shape: &[usize], strides: &[isize]) -> Self {
         check_bounds(data.len(), offset, shape, strides);
-        Self { data, offset, shape: shape.into(), strides: strides.into() }
+        Self {
+            data,
+            offset,
+            shape: shape.into(),
+            strides: strides.into(),
+        }
     }
 
     /// A row-major view of all of `data`.
@@ -50,8 +55,17 @@ impl<'a, T> View<'a, T> {
     /// When `data` does not hold exactly `shape`.
     pub fn contiguous(data: &'a [T], shape: &[usize]) -> Self {
         let count: usize = shape.iter().product();
-        assert!(data.len() == count, "contiguous view: shape {shape:?} needs {count} elements, got {}", data.len());
-        Self { data, offset: 0, shape: shape.into(), strides: row_major(shape) }
+        assert!(
+            data.len() == count,
+            "contiguous view: shape {shape:?} needs {count} elements, got {}",
+            data.len()
+        );
+        Self {
+            data,
+            offset: 0,
+            shape: shape.into(),
+            strides: row_major(shape),
+        }
     }
 
     /// The slice behind the view.
@@ -99,7 +113,8 @@ impl<'a, T> View<'a, T> {
         if self.is_empty() {
             return Some(&[]);
         }
-        self.is_contiguous().then(|| &self.data[self.offset..self.offset + self.len()])
+        self.is_contiguous()
+            .then(|| &self.data[self.offset..self.offset + self.len()])
     }
 
     /// The same elements with dim `d` of the result taken from dim `order[d]`.
@@ -122,7 +137,12 @@ impl<'a, T> View<'a, T> {
     /// When the box leaves the view.
     pub fn sub_box(&self, start: &[usize], extent: &[usize]) -> Self {
         let offset = sub_offset(self.offset, &self.shape, &self.strides, start, extent);
-        Self { data: self.data, offset, shape: extent.into(), strides: self.strides.clone() }
+        Self {
+            data: self.data,
+            offset,
+            shape: extent.into(),
+            strides: self.strides.clone(),
+        }
     }
 
     /// The view repeated to `shape` by the usual broadcasting: aligned at the last dim, extent 1 or missing repeats.
@@ -137,7 +157,12 @@ impl<'a, T> View<'a, T> {
                 _ => return None,
             }
         }
-        Some(Self { data: self.data, offset: self.offset, shape: shape.into(), strides })
+        Some(Self {
+            data: self.data,
+            offset: self.offset,
+            shape: shape.into(),
+            strides,
+        })
     }
 }
 
@@ -153,13 +178,20 @@ impl<T: Copy> View<'_, T> {
     /// The elements in row-major order.
     pub fn to_vec(&self) -> Vec<T> {
         let mut out = Vec::with_capacity(self.len());
-        for_each_row(&self.shape, [&self.strides], [self.offset], |[at], n, [step]| {
-            if step == 1 {
-                out.extend_from_slice(&self.data[at..at + n]);
-            } else {
-                out.extend((0..n).map(|i| self.data[at.wrapping_add_signed(i as isize * step)]));
-            }
-        });
+        for_each_row(
+            &self.shape,
+            [&self.strides],
+            [self.offset],
+            |[at], n, [step]| {
+                if step == 1 {
+                    out.extend_from_slice(&self.data[at..at + n]);
+                } else {
+                    out.extend(
+                        (0..n).map(|i| self.data[at.wrapping_add_signed(i as isize * step)]),
+                    );
+                }
+            },
+        );
         out
     }
 }
@@ -173,8 +205,16 @@ impl<'a, T> ViewMut<'a, T> {
     pub fn new(data: &'a mut [T], offset: usize, shape: &[usize], strides: &[isize]) -> Self {
         check_bounds(data.len(), offset, shape, strides);
         let repeats = shape.iter().zip(strides).any(|(&n, &s)| n > 1 && s == 0);
-        assert!(!repeats, "writable view: strides {strides:?} repeat elements of shape {shape:?}");
-        Self { data, offset, shape: shape.into(), strides: strides.into() }
+        assert!(
+            !repeats,
+            "writable view: strides {strides:?} repeat elements of shape {shape:?}"
+        );
+        Self {
+            data,
+            offset,
+            shape: shape.into(),
+            strides: strides.into(),
+        }
     }
 
     /// A row-major writable view of all of `data`.
@@ -183,8 +223,17 @@ impl<'a, T> ViewMut<'a, T> {
     /// When `data` does not hold exactly `shape`.
     pub fn contiguous(data: &'a mut [T], shape: &[usize]) -> Self {
         let count: usize = shape.iter().product();
-        assert!(data.len() == count, "contiguous view: shape {shape:?} needs {count} elements, got {}", data.len());
-        Self { data, offset: 0, shape: shape.into(), strides: row_major(shape) }
+        assert!(
+            data.len() == count,
+            "contiguous view: shape {shape:?} needs {count} elements, got {}",
+            data.len()
+        );
+        Self {
+            data,
+            offset: 0,
+            shape: shape.into(),
+            strides: row_major(shape),
+        }
     }
 
     /// The slice behind the view.
@@ -229,12 +278,22 @@ impl<'a, T> ViewMut<'a, T> {
 
     /// This view for reading.
     pub fn as_view(&self) -> View<'_, T> {
-        View { data: self.data, offset: self.offset, shape: self.shape.clone(), strides: self.strides.clone() }
+        View {
+            data: self.data,
+            offset: self.offset,
+            shape: self.shape.clone(),
+            strides: self.strides.clone(),
+        }
     }
 
     /// This view again, for a shorter time.
     pub fn reborrow(&mut self) -> ViewMut<'_, T> {
-        ViewMut { data: self.data, offset: self.offset, shape: self.shape.clone(), strides: self.strides.clone() }
+        ViewMut {
+            data: self.data,
+            offset: self.offset,
+            shape: self.shape.clone(),
+            strides: self.strides.clone(),
+        }
     }
 
     /// The same elements with dim `d` of the result taken from dim `order[d]`.
@@ -245,7 +304,12 @@ impl<'a, T> ViewMut<'a, T> {
         check_permutation(order, self.ndim());
         let shape = order.iter().map(|&d| self.shape[d]).collect();
         let strides = order.iter().map(|&d| self.strides[d]).collect();
-        Self { data: self.data, offset: self.offset, shape, strides }
+        Self {
+            data: self.data,
+            offset: self.offset,
+            shape,
+            strides,
+        }
     }
 
     /// The box `start .. start + extent` of the view.
@@ -254,7 +318,12 @@ impl<'a, T> ViewMut<'a, T> {
     /// When the box leaves the view.
     pub fn sub_box(self, start: &[usize], extent: &[usize]) -> Self {
         let offset = sub_offset(self.offset, &self.shape, &self.strides, start, extent);
-        Self { data: self.data, offset, shape: extent.into(), strides: self.strides }
+        Self {
+            data: self.data,
+            offset,
+            shape: extent.into(),
+            strides: self.strides,
+        }
     }
 
     /// Every `step[d]`-th element of each dim from `start[d]` on, `extent[d]` of them.
@@ -262,11 +331,28 @@ impl<'a, T> ViewMut<'a, T> {
     /// # Panics
     /// When a step is 0 or an element leaves the view.
     pub fn stepped(self, start: &[usize], step: &[usize], extent: &[usize]) -> Self {
-        assert!(step.iter().all(|&s| s > 0), "stepped view: steps {step:?} must be positive");
-        let span: Dims = extent.iter().zip(step).map(|(&n, &s)| if n == 0 { 0 } else { (n - 1) * s + 1 }).collect();
+        assert!(
+            step.iter().all(|&s| s > 0),
+            "stepped view: steps {step:?} must be positive"
+        );
+        let span: Dims = extent
+            .iter()
+            .zip(step)
+            .map(|(&n, &s)| if n == 0 { 0 } else { (n - 1) * s + 1 })
+            .collect();
         let offset = sub_offset(self.offset, &self.shape, &self.strides, start, &span);
-        let strides = self.strides.iter().zip(step).map(|(&stride, &s)| stride * s as isize).collect();
-        Self { data: self.data, offset, shape: extent.into(), strides }
+        let strides = self
+            .strides
+            .iter()
+            .zip(step)
+            .map(|(&stride, &s)| stride * s as isize)
+            .collect();
+        Self {
+            data: self.data,
+            offset,
+            shape: extent.into(),
+            strides,
+        }
     }
 }
 
@@ -327,7 +413,10 @@ pub(crate) fn for_each_row<const N: usize>(
 }
 
 /// Drops dims of extent 1 and joins neighbours that every operand walks with one step.
-pub(crate) fn join_dims<const N: usize>(shape: &[usize], strides: [&[isize]; N]) -> (Dims, SmallVec<[[isize; N]; 6]>) {
+pub(crate) fn join_dims<const N: usize>(
+    shape: &[usize],
+    strides: [&[isize]; N],
+) -> (Dims, SmallVec<[[isize; N]; 6]>) {
     let mut dims = Dims::new();
     let mut steps: SmallVec<[[isize; N]; 6]> = SmallVec::new();
     for (d, &extent) in shape.iter().enumerate() {
@@ -359,7 +448,12 @@ fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
 }
 
 fn check_bounds(len: usize, offset: usize, shape: &[usize], strides: &[isize]) {
-    assert!(shape.len() == strides.len(), "view: {} extents but {} strides", shape.len(), strides.len());
+    assert!(
+        shape.len() == strides.len(),
+        "view: {} extents but {} strides",
+        shape.len(),
+        strides.len()
+    );
     if shape.contains(&0) {
         return;
     }
@@ -380,25 +474,45 @@ fn check_bounds(len: usize, offset: usize, shape: &[usize], strides: &[isize]) {
 
 fn check_permutation(order: &[usize], ndim: usize) {
     let mut seen: SmallVec<[bool; 6]> = SmallVec::from_elem(false, ndim);
-    let valid = order.len() == ndim && order.iter().all(|&d| d < ndim && !core::mem::replace(&mut seen[d], true));
+    let valid = order.len() == ndim
+        && order
+            .iter()
+            .all(|&d| d < ndim && !core::mem::replace(&mut seen[d], true));
     assert!(valid, "permute: {order:?} is no permutation of {ndim} dims");
 }
 
 fn position(offset: usize, shape: &[usize], strides: &[isize], index: &[usize]) -> usize {
     let inside = index.len() == shape.len() && index.iter().zip(shape).all(|(i, n)| i < n);
     assert!(inside, "index {index:?} lies outside shape {shape:?}");
-    index.iter().zip(strides).fold(offset, |at, (&i, &s)| at.wrapping_add_signed(i as isize * s))
+    index.iter().zip(strides).fold(offset, |at, (&i, &s)| {
+        at.wrapping_add_signed(i as isize * s)
+    })
 }
 
-fn sub_offset(offset: usize, shape: &[usize], strides: &[isize], start: &[usize], extent: &[usize]) -> usize {
+fn sub_offset(
+    offset: usize,
+    shape: &[usize],
+    strides: &[isize],
+    start: &[usize],
+    extent: &[usize],
+) -> usize {
     let inside = start.len() == shape.len()
         && extent.len() == shape.len()
-        && (0..shape.len()).all(|d| start[d].checked_add(extent[d]).is_some_and(|end| end <= shape[d]));
-    assert!(inside, "box at {start:?} of extent {extent:?} leaves shape {shape:?}");
+        && (0..shape.len()).all(|d| {
+            start[d]
+                .checked_add(extent[d])
+                .is_some_and(|end| end <= shape[d])
+        });
+    assert!(
+        inside,
+        "box at {start:?} of extent {extent:?} leaves shape {shape:?}"
+    );
     if extent.contains(&0) {
         return offset;
     }
-    start.iter().zip(strides).fold(offset, |at, (&i, &s)| at.wrapping_add_signed(i as isize * s))
+    start.iter().zip(strides).fold(offset, |at, (&i, &s)| {
+        at.wrapping_add_signed(i as isize * s)
+    })
 }
 
 #[cfg(test)]
@@ -410,12 +524,17 @@ mod tests {
         let data: Vec<i32> = (0..24).collect();
         let whole = View::contiguous(&data, &[2, 3, 4]);
         let mut runs = Vec::new();
-        for_each_row(whole.shape(), [whole.strides()], [0], |[at], n, [step]| runs.push((at, n, step)));
+        for_each_row(whole.shape(), [whole.strides()], [0], |[at], n, [step]| {
+            runs.push((at, n, step))
+        });
         assert_eq!(runs, [(0, 24, 1)]);
 
         let inner = whole.sub_box(&[0, 1, 1], &[2, 2, 3]);
         assert_eq!(inner.to_vec(), [5, 6, 7, 9, 10, 11, 17, 18, 19, 21, 22, 23]);
-        assert_eq!(inner.permute(&[2, 0, 1]).to_vec(), [5, 9, 17, 21, 6, 10, 18, 22, 7, 11, 19, 23]);
+        assert_eq!(
+            inner.permute(&[2, 0, 1]).to_vec(),
+            [5, 9, 17, 21, 6, 10, 18, 22, 7, 11, 19, 23]
+        );
         assert_eq!(inner.get(&[1, 0, 2]), 19);
         assert!(!inner.is_contiguous() && whole.is_contiguous());
     }
@@ -427,7 +546,10 @@ mod tests {
         assert_eq!(View::new(&data, 0, &[0, 9], &[5, 5]).to_vec(), [0; 0]);
         assert_eq!(View::new(&data, 2, &[3], &[-1]).to_vec(), [3, 2, 1]);
         let row = View::contiguous(&data, &[3]);
-        assert_eq!(row.broadcast_to(&[2, 3]).map(|v| v.to_vec()), Some(vec![1, 2, 3, 1, 2, 3]));
+        assert_eq!(
+            row.broadcast_to(&[2, 3]).map(|v| v.to_vec()),
+            Some(vec![1, 2, 3, 1, 2, 3])
+        );
         assert!(row.broadcast_to(&[2, 4]).is_none() && row.broadcast_to(&[]).is_none());
     }
 
