@@ -26,8 +26,8 @@ pub struct IndexBox {
 impl IndexBox {
     /// The box `lo..hi`; corners of different lengths share their common dims.
     pub fn new(lo: impl IntoIterator<Item = usize>, hi: impl IntoIterator<Item = usize>) -> Self {
-        let (lo, hi) = lo.into_iter().zip(hi).unzip::<_, _, Vec<_>, Vec<_>>();
-        Self { lo: lo.into(), hi: hi.into() }
+        let (lo, hi) = lo.into_iter().zip(hi).unzip();
+        Self { lo, hi }
     }
 
     /// The box of a whole tensor.
@@ -50,7 +50,11 @@ impl IndexBox {
 
     /// Extent per dim; 0 where a corner is inverted.
     pub fn shape(&self) -> Dims {
-        self.lo.iter().zip(&self.hi).map(|(&l, &h)| h.saturating_sub(l)).collect()
+        self.lo
+            .iter()
+            .zip(&self.hi)
+            .map(|(&l, &h)| h.saturating_sub(l))
+            .collect()
     }
 
     /// Number of indices inside.
@@ -87,15 +91,17 @@ impl IndexBox {
 
 impl FromIterator<Range<usize>> for IndexBox {
     fn from_iter<I: IntoIterator<Item = Range<usize>>>(intervals: I) -> Self {
-        let (lo, hi): (Vec<_>, Vec<_>) = intervals.into_iter().map(|r| (r.start, r.end)).unzip();
-        Self { lo: lo.into(), hi: hi.into() }
+        let (lo, hi) = intervals.into_iter().map(|r| (r.start, r.end)).unzip();
+        Self { lo, hi }
     }
 }
 
 impl fmt::Debug for IndexBox {
     /// `[0..4, 2..6]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries((0..self.ndim()).map(|d| self.interval(d))).finish()
+        f.debug_list()
+            .entries((0..self.ndim()).map(|d| self.interval(d)))
+            .finish()
     }
 }
 
@@ -106,7 +112,10 @@ mod tests {
     #[test]
     fn scalar_boxes_hold_one_index() {
         let scalar = IndexBox::whole(&[]);
-        assert_eq!((scalar.numel(), scalar.is_empty(), scalar.contains(&[])), (1, false, true));
+        assert_eq!(
+            (scalar.numel(), scalar.is_empty(), scalar.contains(&[])),
+            (1, false, true)
+        );
         assert_eq!(scalar.intersect(&scalar), Some(scalar.clone()));
     }
 

@@ -35,7 +35,11 @@ pub fn row_major_strides(shape: &[usize]) -> Strides {
 /// ```
 pub fn numel(shape: &[usize]) -> usize {
     // Zero wins over an overflow before or after it.
-    if shape.contains(&0) { 0 } else { shape.iter().fold(1, |n, &e| n.saturating_mul(e)) }
+    if shape.contains(&0) {
+        0
+    } else {
+        shape.iter().fold(1, |n, &e| n.saturating_mul(e))
+    }
 }
 
 /// Number of elements of a shape from a user.
@@ -43,10 +47,15 @@ pub fn numel(shape: &[usize]) -> usize {
 /// # Errors
 /// [`SpecError::Overflow`] where an extent, the number of elements, or a row-major stride exceeds `isize::MAX`.
 pub fn checked_numel(shape: &[usize]) -> Result<usize> {
-    let strided = shape.iter().try_fold(1usize, |n, &e| n.checked_mul(e.max(1)));
+    let strided = shape
+        .iter()
+        .try_fold(1usize, |n, &e| n.checked_mul(e.max(1)));
     match strided {
         Some(n) if isize::try_from(n).is_ok() => Ok(numel(shape)),
-        _ => Err(SpecError::Overflow { op: "shape", shape: shape.to_vec() }),
+        _ => Err(SpecError::Overflow {
+            op: "shape",
+            shape: shape.to_vec(),
+        }),
     }
 }
 
@@ -75,7 +84,13 @@ mod tests {
         assert_eq!(numel(&[usize::MAX, 2]), usize::MAX);
         assert_eq!(numel(&[usize::MAX, 2, 0]), 0);
         let shape = [usize::MAX, 2, 0];
-        assert_eq!(checked_numel(&shape), Err(SpecError::Overflow { op: "shape", shape: shape.to_vec() }));
+        assert_eq!(
+            checked_numel(&shape),
+            Err(SpecError::Overflow {
+                op: "shape",
+                shape: shape.to_vec()
+            })
+        );
         assert!(checked_row_major_strides(&[1 << 40, 1 << 40]).is_err());
         assert_eq!(checked_numel(&[2, 3]), Ok(6));
     }

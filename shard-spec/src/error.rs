@@ -19,7 +19,9 @@ pub type Result<T> = std::result::Result<T, SpecError>;
 #[non_exhaustive]
 pub enum SpecError {
     /// A mesh axis of size zero.
-    #[error("mesh shape {shape:?}: axis {axis} has size 0, expected at least one rank along every axis; drop the axis or give it size 1")]
+    #[error(
+        "mesh shape {shape:?}: axis {axis} has size 0, expected at least one rank along every axis; drop the axis or give it size 1"
+    )]
     ZeroMeshAxis {
         /// The shape given.
         shape: Vec<usize>,
@@ -35,7 +37,9 @@ pub enum SpecError {
         shape: Vec<usize>,
     },
     /// A list of ranks that does not fill the mesh.
-    #[error("mesh shape {shape:?} holds {expected} ranks, got a list of {got}; list each rank once, row-major")]
+    #[error(
+        "mesh shape {shape:?} holds {expected} ranks, got a list of {got}; list each rank once, row-major"
+    )]
     RankCount {
         /// The mesh shape.
         shape: Vec<usize>,
@@ -45,7 +49,9 @@ pub enum SpecError {
         got: usize,
     },
     /// A rank listed twice.
-    #[error("rank {rank} is listed at positions {first} and {second} of the mesh, expected distinct ranks; list each rank once")]
+    #[error(
+        "rank {rank} is listed at positions {first} and {second} of the mesh, expected distinct ranks; list each rank once"
+    )]
     DuplicateRank {
         /// The rank.
         rank: usize,
@@ -69,7 +75,9 @@ pub enum SpecError {
         name: String,
     },
     /// A name no axis of the mesh has.
-    #[error("no mesh axis is named {name:?}, expected one of {known:?}; name the axes with `with_names` or use an index")]
+    #[error(
+        "no mesh axis is named {name:?}, expected one of {known:?}; name the axes with `with_names` or use an index"
+    )]
     UnknownName {
         /// The name asked for.
         name: String,
@@ -77,7 +85,9 @@ pub enum SpecError {
         known: Vec<String>,
     },
     /// A mesh axis beyond the mesh.
-    #[error("{op}: mesh axis {axis} is out of range, expected less than {ndim}; axes count from 0 in mesh order")]
+    #[error(
+        "{op}: mesh axis {axis} is out of range, expected less than {ndim}; axes count from 0 in mesh order"
+    )]
     AxisOutOfRange {
         /// The operation refused.
         op: &'static str,
@@ -87,7 +97,9 @@ pub enum SpecError {
         ndim: usize,
     },
     /// A mesh axis given twice where it may appear once.
-    #[error("{op}: mesh axis {axis} appears more than once; each axis shards one dim, or is partial, or replicates")]
+    #[error(
+        "{op}: mesh axis {axis} appears more than once; each axis shards one dim, or is partial, or replicates"
+    )]
     RepeatedAxis {
         /// The operation refused.
         op: &'static str,
@@ -105,7 +117,9 @@ pub enum SpecError {
         mesh: String,
     },
     /// A number of placements other than the number of mesh axes.
-    #[error("{op}: the mesh has {expected} axes, got {got} placements; give one placement per mesh axis")]
+    #[error(
+        "{op}: the mesh has {expected} axes, got {got} placements; give one placement per mesh axis"
+    )]
     PlacementCount {
         /// The operation refused.
         op: &'static str,
@@ -124,8 +138,20 @@ pub enum SpecError {
         /// Dims of the tensor.
         ndim: usize,
     },
+    /// A list with one entry per dim that has too few or too many.
+    #[error("{op}: the tensor has {expected} dims, got entries for {got}; give one entry per dim")]
+    DimCount {
+        /// The operation refused.
+        op: &'static str,
+        /// Dims of the tensor.
+        expected: usize,
+        /// Entries given.
+        got: usize,
+    },
     /// A tensor dim sharded twice in one description.
-    #[error("{op}: dim {dim} is sharded twice; give all its mesh axes in one call, major axis first")]
+    #[error(
+        "{op}: dim {dim} is sharded twice; give all its mesh axes in one call, major axis first"
+    )]
     RepeatedDim {
         /// The operation refused.
         op: &'static str,
@@ -133,7 +159,9 @@ pub enum SpecError {
         dim: usize,
     },
     /// Partial axes with different reductions.
-    #[error("{op}: partial axes of one value must share one reduction, got {first} and {second}; reduce one of them first")]
+    #[error(
+        "{op}: partial axes of one value must share one reduction, got {first} and {second}; reduce one of them first"
+    )]
     MixedPartial {
         /// The operation refused.
         op: &'static str,
@@ -143,7 +171,9 @@ pub enum SpecError {
         second: ReduceOp,
     },
     /// A partition with the wrong number of parts.
-    #[error("{op}: expected {expected} parts, got {got}; a partition has one part per rank along its mesh axes, empty parts included")]
+    #[error(
+        "{op}: expected {expected} parts, got {got}; a partition has one part per rank along its mesh axes, empty parts included"
+    )]
     PartCount {
         /// The operation refused.
         op: &'static str,
@@ -153,7 +183,9 @@ pub enum SpecError {
         got: usize,
     },
     /// Sizes that do not sum to the extent they divide.
-    #[error("{op}: expected sizes that sum to {expected}, got {got}; the parts must cover the dim exactly")]
+    #[error(
+        "{op}: expected sizes that sum to {expected}, got {got}; the parts must cover the dim exactly"
+    )]
     Extent {
         /// The operation refused.
         op: &'static str,
@@ -163,7 +195,9 @@ pub enum SpecError {
         got: usize,
     },
     /// An offset table that does not start at 0, falls somewhere, or does not end at the extent.
-    #[error("offsets {offsets:?}: entry {index} breaks the order, expected {expected}; offsets start at 0, never fall and end at the extent {extent}")]
+    #[error(
+        "offsets {offsets:?}: entry {index} breaks the order, expected {expected}; offsets start at 0, never fall and end at the extent {extent}"
+    )]
     BadOffsets {
         /// The table given.
         offsets: Vec<usize>,
@@ -175,13 +209,17 @@ pub enum SpecError {
         expected: String,
     },
     /// A weight that is negative, not finite, or a list of weights that sums to nothing.
-    #[error("weights {weights:?}: expected finite weights of at least 0 with a positive sum; give each part the share it can hold")]
+    #[error(
+        "weights {weights:?}: expected finite weights of at least 0 with a positive sum; give each part the share it can hold"
+    )]
     BadWeights {
         /// The weights given.
         weights: Vec<f64>,
     },
     /// Text that is not the short form of what was asked for.
-    #[error("cannot read {input:?} as {what}: expected {expected}, got {got:?}; write e.g. `S(0)[3,1,0,2] R P(sum)`")]
+    #[error(
+        "cannot read {input:?} as {what}: expected {expected}, got {got:?}; write e.g. `S(0)[3,1,0,2] R P(sum)`"
+    )]
     Parse {
         /// What was being read.
         what: &'static str,
@@ -193,7 +231,9 @@ pub enum SpecError {
         got: String,
     },
     /// A window wider than what it slides over.
-    #[error("{op}: the window spans {span} but the padded input has {padded} (extent {extent}), expected an output of at least one element; pad more or use a smaller kernel or dilation")]
+    #[error(
+        "{op}: the window spans {span} but the padded input has {padded} (extent {extent}), expected an output of at least one element; pad more or use a smaller kernel or dilation"
+    )]
     WindowTooWide {
         /// The operation refused.
         op: &'static str,

@@ -23,7 +23,10 @@ impl StableHasher {
     /// Starts a hash in a domain: equal fields of different kinds of thing hash differently.
     pub fn new(domain: &str) -> Self {
         // Digits of pi; any constants serve as long as they never change.
-        let mut this = Self(SipHasher13::new_with_keys(0x2436_86a8_85a3_08d3, 0x1319_8a2e_0370_7344));
+        let mut this = Self(SipHasher13::new_with_keys(
+            0x2436_86a8_85a3_08d3,
+            0x1319_8a2e_0370_7344,
+        ));
         this.str(domain);
         this
     }

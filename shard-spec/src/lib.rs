@@ -1,1 +1,24 @@
 //! Meshes, placements, partitions and layouts: where every piece of a distributed tensor lives.
+#![forbid(unsafe_code)]
+
+mod boxes;
+mod cover;
+mod dims;
+mod error;
+mod hash;
+mod layout;
+mod mesh;
+mod partition;
+mod placement;
+#[cfg(feature = "serde")]
+mod serial;
+
+pub use boxes::IndexBox;
+pub use cover::DimCover;
+pub use dims::{Dims, Strides, checked_numel, checked_row_major_strides, numel, row_major_strides};
+pub use error::{Result, SpecError};
+pub use hash::{ContentHash, StableHasher};
+pub use layout::{DimSharding, Layout, LayoutBuilder};
+pub use mesh::{Coords, DeviceMesh};
+pub use partition::{Offsets, Partition};
+pub use placement::{Placement, ReduceOp};

@@ -27,7 +27,10 @@ pub type Coords = SmallVec<[usize; 4]>;
 /// ```
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(into = "crate::serial::MeshRepr", try_from = "crate::serial::MeshRepr"))]
+#[cfg_attr(
+    feature = "serde",
+    serde(into = "crate::serial::MeshRepr", try_from = "crate::serial::MeshRepr")
+)]
 pub struct DeviceMesh(Arc<Inner>);
 
 struct Inner {
@@ -100,7 +103,10 @@ impl DeviceMesh {
         names
             .iter()
             .position(|n| n == name)
-            .ok_or_else(|| SpecError::UnknownName { name: name.to_owned(), known: names.to_vec() })
+            .ok_or_else(|| SpecError::UnknownName {
+                name: name.to_owned(),
+                known: names.to_vec(),
+            })
     }
 
     /// Ranks along one axis.
@@ -116,7 +122,11 @@ impl DeviceMesh {
         if self.0.inverse.is_empty() {
             return (rank < self.size()).then_some(rank);
         }
-        let at = self.0.inverse.binary_search_by_key(&rank, |&(r, _)| r).ok()?;
+        let at = self
+            .0
+            .inverse
+            .binary_search_by_key(&rank, |&(r, _)| r)
+            .ok()?;
         Some(self.0.inverse[at].1)
     }
 
@@ -127,7 +137,8 @@ impl DeviceMesh {
 
     /// Coordinates of a world rank.
     pub fn coords(&self, rank: usize) -> Option<Coords> {
-        self.index_of(rank).map(|index| unravel(index, self.shape()))
+        self.index_of(rank)
+            .map(|index| unravel(index, self.shape()))
     }
 
     /// The world rank at these coordinates; `None` where they are off the mesh or too few or many.
@@ -175,7 +186,11 @@ impl DeviceMesh {
     pub fn submesh(&self, rank: usize, axes: &[usize]) -> Result<Self> {
         self.check_axes("submesh", axes)?;
         let Some(mut coords) = self.coords(rank) else {
-            return Err(SpecError::NotInMesh { op: "submesh", rank, mesh: self.to_string() });
+            return Err(SpecError::NotInMesh {
+                op: "submesh",
+                rank,
+                mesh: self.to_string(),
+            });
         };
         let shape: Dims = axes.iter().map(|&a| self.axis_size(a)).collect();
         let ranks = (0..shape.iter().product()).map(|member| {
@@ -184,7 +199,9 @@ impl DeviceMesh {
             }
             self.0.ranks[ravel(&coords, self.shape())]
         });
-        let names = self.names().map(|names| axes.iter().map(|&a| names[a].clone()).collect());
+        let names = self
+            .names()
+            .map(|names| axes.iter().map(|&a| names[a].clone()).collect());
         Self::build(&shape, ranks.collect(), names)
     }
 
@@ -193,14 +210,24 @@ impl DeviceMesh {
     /// # Errors
     /// As [`DeviceMesh::submesh`], and [`SpecError::UnknownName`].
     pub fn slice(&self, rank: usize, names: &[&str]) -> Result<Self> {
-        let axes: Coords = names.iter().map(|name| self.axis(name)).collect::<Result<_>>()?;
+        let axes: Coords = names
+            .iter()
+            .map(|name| self.axis(name))
+            .collect::<Result<_>>()?;
         self.submesh(rank, &axes)
     }
 
     /// The same ranks in the same order along a single axis; its name joins the axes' names by `_`.
     pub fn flatten(&self) -> Self {
-        let names = self.names().filter(|names| !names.is_empty()).map(|names| vec![names.join("_")]);
-        Self::assemble(SmallVec::from_slice(&[self.size()]), self.0.ranks.clone(), names)
+        let names = self
+            .names()
+            .filter(|names| !names.is_empty())
+            .map(|names| vec![names.join("_")]);
+        Self::assemble(
+            SmallVec::from_slice(&[self.size()]),
+            self.0.ranks.clone(),
+            names,
+        )
     }
 
     /// Hash of shape, ranks and names, equal on every process.
@@ -212,7 +239,11 @@ impl DeviceMesh {
     pub(crate) fn check_axes(&self, op: &'static str, axes: &[usize]) -> Result<()> {
         for (i, &axis) in axes.iter().enumerate() {
             if axis >= self.ndim() {
-                return Err(SpecError::AxisOutOfRange { op, axis, ndim: self.ndim() });
+                return Err(SpecError::AxisOutOfRange {
+                    op,
+                    axis,
+                    ndim: self.ndim(),
+                });
             }
             if axes[..i].contains(&axis) {
                 return Err(SpecError::RepeatedAxis { op, axis });
@@ -221,14 +252,25 @@ impl DeviceMesh {
         Ok(())
     }
 
-    pub(crate) fn build(shape: &[usize], ranks: Vec<usize>, names: Option<Vec<String>>) -> Result<Self> {
+    pub(crate) fn build(
+        shape: &[usize],
+        ranks: Vec<usize>,
+        names: Option<Vec<String>>,
+    ) -> Result<Self> {
         let expected = mesh_size(shape)?;
         if ranks.len() != expected {
-            return Err(SpecError::RankCount { shape: shape.to_vec(), expected, got: ranks.len() });
+            return Err(SpecError::RankCount {
+                shape: shape.to_vec(),
+                expected,
+                got: ranks.len(),
+            });
         }
         if let Some(names) = &names {
             if names.len() != shape.len() {
-                return Err(SpecError::NameCount { expected: shape.len(), got: names.len() });
+                return Err(SpecError::NameCount {
+                    expected: shape.len(),
+                    got: names.len(),
+                });
             }
             for (i, name) in names.iter().enumerate() {
                 if name.is_empty() || names[..i].contains(name) {
@@ -239,7 +281,11 @@ impl DeviceMesh {
         let mesh = Self::assemble(SmallVec::from_slice(shape), ranks, names);
         let twins = mesh.0.inverse.windows(2).find(|w| w[0].0 == w[1].0);
         if let Some(&[(rank, first), (_, second)]) = twins.and_then(|w| w.first_chunk()) {
-            return Err(SpecError::DuplicateRank { rank, first, second });
+            return Err(SpecError::DuplicateRank {
+                rank,
+                first,
+                second,
+            });
         }
         Ok(mesh)
     }
@@ -248,7 +294,11 @@ impl DeviceMesh {
     fn assemble(shape: Dims, ranks: Vec<usize>, names: Option<Vec<String>>) -> Self {
         let mut inverse = Vec::new();
         if ranks.iter().enumerate().any(|(i, &rank)| i != rank) {
-            inverse = ranks.iter().enumerate().map(|(i, &rank)| (rank, i)).collect();
+            inverse = ranks
+                .iter()
+                .enumerate()
+                .map(|(i, &rank)| (rank, i))
+                .collect();
             inverse.sort_unstable();
         }
         let mut hasher = StableHasher::new("mesh");
@@ -258,14 +308,21 @@ impl DeviceMesh {
             hasher.str(name);
         }
         let hash = hasher.finish();
-        Self(Arc::new(Inner { shape, ranks, names, inverse, hash }))
+        Self(Arc::new(Inner {
+            shape,
+            ranks,
+            names,
+            inverse,
+            hash,
+        }))
     }
 }
 
 impl PartialEq for DeviceMesh {
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (&self.0, &other.0);
-        Arc::ptr_eq(a, b) || (a.hash == b.hash && a.shape == b.shape && a.ranks == b.ranks && a.names == b.names)
+        Arc::ptr_eq(a, b)
+            || (a.hash == b.hash && a.shape == b.shape && a.ranks == b.ranks && a.names == b.names)
     }
 }
 
@@ -289,12 +346,21 @@ impl fmt::Display for DeviceMesh {
         f.write_str("mesh(")?;
         for (axis, size) in self.shape().iter().enumerate() {
             match self.names() {
-                Some(names) => write!(f, "{}{}={size}", if axis == 0 { "" } else { ", " }, names[axis])?,
+                Some(names) => write!(
+                    f,
+                    "{}{}={size}",
+                    if axis == 0 { "" } else { ", " },
+                    names[axis]
+                )?,
                 None => write!(f, "{}{size}", if axis == 0 { "" } else { "x" })?,
             }
         }
         f.write_str(")")?;
-        if self.0.inverse.is_empty() { Ok(()) } else { write!(f, " of ranks {:?}", self.ranks()) }
+        if self.0.inverse.is_empty() {
+            Ok(())
+        } else {
+            write!(f, " of ranks {:?}", self.ranks())
+        }
     }
 }
 
@@ -307,14 +373,20 @@ impl fmt::Debug for DeviceMesh {
 /// Ranks of a mesh shape, refusing empty axes and overflow.
 fn mesh_size(shape: &[usize]) -> Result<usize> {
     if let Some(axis) = shape.iter().position(|&n| n == 0) {
-        return Err(SpecError::ZeroMeshAxis { shape: shape.to_vec(), axis });
+        return Err(SpecError::ZeroMeshAxis {
+            shape: shape.to_vec(),
+            axis,
+        });
     }
     checked_numel(shape)
 }
 
 /// Row-major index of coordinates.
 pub(crate) fn ravel(coords: &[usize], shape: &[usize]) -> usize {
-    coords.iter().zip(shape).fold(0, |index, (&c, &n)| index * n + c)
+    coords
+        .iter()
+        .zip(shape)
+        .fold(0, |index, (&c, &n)| index * n + c)
 }
 
 /// Coordinates of a row-major index.
@@ -353,10 +425,19 @@ mod tests {
 
     #[test]
     fn submeshes_keep_names_and_pass_through_the_rank() {
-        let mesh = DeviceMesh::new(&[2, 3]).unwrap().with_names(&["dp", "tp"]).unwrap();
+        let mesh = DeviceMesh::new(&[2, 3])
+            .unwrap()
+            .with_names(&["dp", "tp"])
+            .unwrap();
         let sub = mesh.submesh(4, &[1]).unwrap();
-        assert_eq!((sub.ranks(), sub.names().unwrap()), (&[3, 4, 5][..], &["tp".to_owned()][..]));
-        assert_eq!(mesh.slice(4, &["tp", "dp"]).unwrap().ranks(), &[0, 3, 1, 4, 2, 5]);
+        assert_eq!(
+            (sub.ranks(), sub.names().unwrap()),
+            (&[3, 4, 5][..], &["tp".to_owned()][..])
+        );
+        assert_eq!(
+            mesh.slice(4, &["tp", "dp"]).unwrap().ranks(),
+            &[0, 3, 1, 4, 2, 5]
+        );
         let point = mesh.submesh(5, &[]).unwrap();
         assert_eq!((point.ndim(), point.ranks()), (0, &[5][..]));
         assert_eq!(mesh.flatten().to_string(), "mesh(dp_tp=6)");
@@ -365,36 +446,74 @@ mod tests {
     #[test]
     fn a_mesh_without_axes_holds_one_rank() {
         let mesh = DeviceMesh::new(&[]).unwrap();
-        assert_eq!((mesh.ndim(), mesh.size(), mesh.rank_at(&[])), (0, 1, Some(0)));
+        assert_eq!(
+            (mesh.ndim(), mesh.size(), mesh.rank_at(&[])),
+            (0, 1, Some(0))
+        );
         assert_eq!(mesh.groups(&[]), [[0]]);
     }
 
     #[test]
     fn invalid_meshes_are_refused() {
         let err = |r: Result<DeviceMesh>| r.unwrap_err();
-        assert!(matches!(err(DeviceMesh::new(&[2, 0])), SpecError::ZeroMeshAxis { axis: 1, .. }));
-        assert!(matches!(err(DeviceMesh::new(&[1 << 40, 1 << 40])), SpecError::Overflow { .. }));
+        assert!(matches!(
+            err(DeviceMesh::new(&[2, 0])),
+            SpecError::ZeroMeshAxis { axis: 1, .. }
+        ));
+        assert!(matches!(
+            err(DeviceMesh::new(&[1 << 40, 1 << 40])),
+            SpecError::Overflow { .. }
+        ));
         assert!(matches!(
             err(DeviceMesh::with_ranks(&[2], vec![1])),
-            SpecError::RankCount { expected: 2, got: 1, .. }
+            SpecError::RankCount {
+                expected: 2,
+                got: 1,
+                ..
+            }
         ));
         assert_eq!(
             err(DeviceMesh::with_ranks(&[3], vec![4, 1, 4])),
-            SpecError::DuplicateRank { rank: 4, first: 0, second: 2 }
+            SpecError::DuplicateRank {
+                rank: 4,
+                first: 0,
+                second: 2
+            }
         );
         let mesh = DeviceMesh::new(&[2, 2]).unwrap();
-        assert!(matches!(err(mesh.with_names(&["a"])), SpecError::NameCount { .. }));
-        assert!(matches!(err(mesh.with_names(&["a", "a"])), SpecError::BadName { .. }));
-        assert!(matches!(err(mesh.slice(0, &["a"])), SpecError::UnknownName { .. }));
-        assert!(matches!(err(mesh.submesh(4, &[0])), SpecError::NotInMesh { rank: 4, .. }));
-        assert!(matches!(err(mesh.submesh(0, &[0, 0])), SpecError::RepeatedAxis { axis: 0, .. }));
-        assert!(matches!(err(mesh.submesh(0, &[2])), SpecError::AxisOutOfRange { axis: 2, .. }));
+        assert!(matches!(
+            err(mesh.with_names(&["a"])),
+            SpecError::NameCount { .. }
+        ));
+        assert!(matches!(
+            err(mesh.with_names(&["a", "a"])),
+            SpecError::BadName { .. }
+        ));
+        assert!(matches!(
+            err(mesh.slice(0, &["a"])),
+            SpecError::UnknownName { .. }
+        ));
+        assert!(matches!(
+            err(mesh.submesh(4, &[0])),
+            SpecError::NotInMesh { rank: 4, .. }
+        ));
+        assert!(matches!(
+            err(mesh.submesh(0, &[0, 0])),
+            SpecError::RepeatedAxis { axis: 0, .. }
+        ));
+        assert!(matches!(
+            err(mesh.submesh(0, &[2])),
+            SpecError::AxisOutOfRange { axis: 2, .. }
+        ));
     }
 
     #[test]
     fn equality_is_by_content() {
         let mesh = DeviceMesh::new(&[2, 2]).unwrap();
-        assert_eq!(mesh, DeviceMesh::with_ranks(&[2, 2], vec![0, 1, 2, 3]).unwrap());
+        assert_eq!(
+            mesh,
+            DeviceMesh::with_ranks(&[2, 2], vec![0, 1, 2, 3]).unwrap()
+        );
         assert_ne!(mesh, mesh.with_names(&["a", "b"]).unwrap());
         assert_ne!(mesh, DeviceMesh::new(&[4]).unwrap());
     }

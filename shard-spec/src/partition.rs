@@ -33,7 +33,13 @@ impl Offsets {
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(into = "crate::serial::PartitionRepr", try_from = "crate::serial::PartitionRepr"))]
+#[cfg_attr(
+    feature = "serde",
+    serde(
+        into = "crate::serial::PartitionRepr",
+        try_from = "crate::serial::PartitionRepr"
+    )
+)]
 #[non_exhaustive]
 pub enum Partition {
     /// One interval per part, in part order.
@@ -62,8 +68,11 @@ impl Partition {
     /// [`SpecError::BadWeights`] for an empty list, a negative or non-finite weight, or a sum that is not positive and finite.
     pub fn weighted(n: usize, weights: &[f64]) -> Result<Self> {
         let total: f64 = weights.iter().sum();
-        if weights.iter().any(|w| !w.is_finite() || *w < 0.0) || !(total.is_finite() && total > 0.0) {
-            return Err(SpecError::BadWeights { weights: weights.to_vec() });
+        if weights.iter().any(|w| !w.is_finite() || *w < 0.0) || !(total.is_finite() && total > 0.0)
+        {
+            return Err(SpecError::BadWeights {
+                weights: weights.to_vec(),
+            });
         }
         let mut offsets = vec![0];
         let (mut sum, mut last) = (0.0, 0);
@@ -85,7 +94,11 @@ impl Partition {
     /// [`SpecError::PartCount`] for an empty list, [`SpecError::Overflow`].
     pub fn from_sizes(sizes: &[usize]) -> Result<Self> {
         if sizes.is_empty() {
-            return Err(SpecError::PartCount { op: "from_sizes", expected: 1, got: 0 });
+            return Err(SpecError::PartCount {
+                op: "from_sizes",
+                expected: 1,
+                got: 0,
+            });
         }
         let mut offsets = Vec::with_capacity(sizes.len() + 1);
         let mut end = 0usize;
@@ -94,7 +107,10 @@ impl Partition {
             end = end
                 .checked_add(size)
                 .filter(|&e| isize::try_from(e).is_ok())
-                .ok_or_else(|| SpecError::Overflow { op: "from_sizes", shape: sizes.to_vec() })?;
+                .ok_or_else(|| SpecError::Overflow {
+                    op: "from_sizes",
+                    shape: sizes.to_vec(),
+                })?;
             offsets.push(end);
         }
         Ok(Self::from_valid(offsets))
@@ -105,9 +121,17 @@ impl Partition {
     /// # Errors
     /// [`SpecError::BadOffsets`] naming the first entry that breaks the order.
     pub fn from_offsets(n: usize, offsets: Vec<usize>) -> Result<Self> {
-        let bad = |index, expected: String| SpecError::BadOffsets { offsets: offsets.clone(), extent: n, index, expected };
+        let bad = |index, expected: String| SpecError::BadOffsets {
+            offsets: offsets.clone(),
+            extent: n,
+            index,
+            expected,
+        };
         if offsets.len() < 2 {
-            return Err(bad(offsets.len(), "at least two entries, 0 and the extent".to_owned()));
+            return Err(bad(
+                offsets.len(),
+                "at least two entries, 0 and the extent".to_owned(),
+            ));
         }
         if offsets[0] != 0 {
             return Err(bad(0, "0".to_owned()));
@@ -129,17 +153,29 @@ impl Partition {
     pub fn nested(outer: &Self, inner: &[Self]) -> Result<Self> {
         let op = "nested";
         if inner.len() != outer.parts() {
-            return Err(SpecError::PartCount { op, expected: outer.parts(), got: inner.len() });
+            return Err(SpecError::PartCount {
+                op,
+                expected: outer.parts(),
+                got: inner.len(),
+            });
         }
         let parts = inner[0].parts();
         let mut offsets = Vec::with_capacity(outer.parts() * parts + 1);
         offsets.push(0);
         for (p, split) in inner.iter().enumerate() {
             if split.parts() != parts {
-                return Err(SpecError::PartCount { op, expected: parts, got: split.parts() });
+                return Err(SpecError::PartCount {
+                    op,
+                    expected: parts,
+                    got: split.parts(),
+                });
             }
             if split.extent() != outer.size(p) {
-                return Err(SpecError::Extent { op, expected: outer.size(p), got: split.extent() });
+                return Err(SpecError::Extent {
+                    op,
+                    expected: outer.size(p),
+                    got: split.extent(),
+                });
             }
             offsets.extend(split.offsets()[1..].iter().map(|x| outer.offsets()[p] + x));
         }
@@ -153,9 +189,14 @@ impl Partition {
             let split = |w: &[usize]| {
                 let start = w[0];
                 let chunk = Self::chunk(w[1] - start, parts);
-                chunk.offsets()[1..].iter().map(|x| start + x).collect::<Vec<_>>()
+                chunk.offsets()[1..]
+                    .iter()
+                    .map(|x| start + x)
+                    .collect::<Vec<_>>()
             };
-            offsets = std::iter::once(0).chain(offsets.windows(2).flat_map(split)).collect();
+            offsets = std::iter::once(0)
+                .chain(offsets.windows(2).flat_map(split))
+                .collect();
         }
         Self::from_valid(offsets)
     }

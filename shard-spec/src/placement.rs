@@ -9,7 +9,11 @@ use crate::error::SpecError;
 ///
 /// There is no average: a mean is a sum and a global count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(into = "String", try_from = "String"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(into = "String", try_from = "String")
+)]
 pub enum ReduceOp {
     /// Addition; identity 0.
     Sum,
@@ -27,7 +31,14 @@ pub enum ReduceOp {
 
 impl ReduceOp {
     /// Every reduction, in declaration order.
-    pub const ALL: [Self; 6] = [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Any, Self::All];
+    pub const ALL: [Self; 6] = [
+        Self::Sum,
+        Self::Prod,
+        Self::Max,
+        Self::Min,
+        Self::Any,
+        Self::All,
+    ];
 
     /// The name used in short forms: `"sum"`, `"prod"`, `"max"`, `"min"`, `"any"` or `"all"`.
     pub const fn name(self) -> &'static str {
@@ -52,12 +63,15 @@ impl FromStr for ReduceOp {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        Self::ALL.into_iter().find(|op| op.name() == text).ok_or_else(|| SpecError::Parse {
-            what: "a reduction",
-            input: text.to_owned(),
-            expected: "one of sum, prod, max, min, any, all".to_owned(),
-            got: text.to_owned(),
-        })
+        Self::ALL
+            .into_iter()
+            .find(|op| op.name() == text)
+            .ok_or_else(|| SpecError::Parse {
+                what: "a reduction",
+                input: text.to_owned(),
+                expected: "one of sum, prod, max, min, any, all".to_owned(),
+                got: text.to_owned(),
+            })
     }
 }
 
@@ -70,7 +84,11 @@ impl FromStr for ReduceOp {
 /// # Ok::<(), shard_spec::SpecError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(into = "String", try_from = "String"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(into = "String", try_from = "String")
+)]
 pub enum Placement {
     /// Ranks along the axis hold consecutive parts of this dim.
     Shard(usize),
@@ -176,7 +194,10 @@ mod tests {
 
     #[test]
     fn every_placement_prints_and_parses() {
-        let all = ReduceOp::ALL.map(Placement::Partial).into_iter().chain([Placement::Replicate, Placement::Shard(17)]);
+        let all = ReduceOp::ALL
+            .map(Placement::Partial)
+            .into_iter()
+            .chain([Placement::Replicate, Placement::Shard(17)]);
         for placement in all {
             assert_eq!(placement.to_string().parse(), Ok(placement));
         }
@@ -184,7 +205,18 @@ mod tests {
 
     #[test]
     fn junk_is_refused_with_its_text() {
-        for junk in ["", "S", "S()", "S(x)", "S(-1)", "P(avg)", "R ", "s(0)", "S(0", "S(99999999999999999999)"] {
+        for junk in [
+            "",
+            "S",
+            "S()",
+            "S(x)",
+            "S(-1)",
+            "P(avg)",
+            "R ",
+            "s(0)",
+            "S(0",
+            "S(99999999999999999999)",
+        ] {
             match junk.parse::<Placement>() {
                 Err(SpecError::Parse { got, .. }) => assert_eq!(got, junk),
                 other => panic!("{junk:?} gave {other:?}"),

@@ -1,0 +1,199 @@
+//! The short form of layouts: one token per mesh axis, in mesh order.
+//!
+//! `S(0)[3,1,0,2] R P(sum)`: sizes stand on the first axis that shards a dim, and only where they are not the nested chunk;
+//! `S(0;1,0)` there gives the axes, major first, where that is not mesh order.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use super::{DimSharding, Layout, axis_sizes};
+use crate::error::{Result, SpecError};
+use crate::mesh::DeviceMesh;
+use crate::partition::Partition;
+use crate::placement::Placement;
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (axis, placement) in self.placements().iter().enumerate() {
+            if axis > 0 {
+                f.write_str(" ")?;
+            }
+            match placement
+                .shard_dim()
+                .and_then(|dim| Some((dim, self.sharding(dim)?)))
+            {
+                Some((dim, sharding)) if sharding.axes.iter().all(|&a| a >= axis) => {
+                    write_sharding(f, self.mesh(), dim, sharding)?;
+                }
+                _ => write!(f, "{placement}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_sharding(
+    f: &mut fmt::Formatter<'_>,
+    mesh: &DeviceMesh,
+    dim: usize,
+    sharding: &DimSharding,
+) -> fmt::Result {
+    let DimSharding { axes, partition } = sharding;
+    write!(f, "S({dim}")?;
+    if !axes.is_sorted() {
+        for (i, axis) in axes.iter().enumerate() {
+            write!(f, "{}{axis}", if i == 0 { ';' } else { ',' })?;
+        }
+    }
+    f.write_str(")")?;
+    if *partition == Partition::nested_chunk(partition.extent(), &axis_sizes(mesh, axes)) {
+        return Ok(());
+    }
+    write!(f, "{partition}")
+}
+
+impl Layout {
+    /// Reads the short form for a mesh and a shape: the inverse of `Display`.
+    ///
+    /// # Errors
+    /// [`SpecError::Parse`] for other text, [`SpecError::PlacementCount`], and as [`LayoutBuilder::build`](super::LayoutBuilder::build).
+    pub fn parse(mesh: &DeviceMesh, shape: &[usize], text: &str) -> Result<Self> {
+        let tokens: Vec<Token<'_>> = split(text)
+            .into_iter()
+            .map(|token| Token::parse(text, token))
+            .collect::<Result<_>>()?;
+        if tokens.len() != mesh.ndim() {
+            let (expected, got) = (mesh.ndim(), tokens.len());
+            return Err(SpecError::PlacementCount {
+                op: "parse layout",
+                expected,
+                got,
+            });
+        }
+        let mut builder = Self::builder(mesh, shape);
+        for (axis, token) in tokens.iter().enumerate() {
+            match token.placement {
+                Placement::Replicate => {}
+                Placement::Partial(op) => builder = builder.partial(axis, op),
+                Placement::Shard(dim) => {
+                    let axes: SmallVec<[usize; 4]> = (0..tokens.len())
+                        .filter(|&a| tokens[a].placement == token.placement)
+                        .collect();
+                    if axes[0] == axis {
+                        let order = token.order(text, &axes)?;
+                        builder = match &token.sizes {
+                            Some(sizes) => {
+                                builder.shard(dim, &order, Partition::from_sizes(sizes)?)
+                            }
+                            None => builder.shard_chunk(dim, &order),
+                        };
+                    } else if token.sizes.is_some() || token.order.is_some() {
+                        let expected =
+                            format!("sizes and order of dim {dim} on mesh axis {}", axes[0]);
+                        return Err(unreadable(text, token.text, expected));
+                    }
+                }
+            }
+        }
+        builder.build()
+    }
+}
+
+/// One token: a placement, and for the first axis of a dim its order and sizes.
+struct Token<'a> {
+    text: &'a str,
+    placement: Placement,
+    order: Option<Vec<usize>>,
+    sizes: Option<Vec<usize>>,
+}
+
+impl<'a> Token<'a> {
+    fn parse(input: &str, text: &'a str) -> Result<Self> {
+        let bad = || {
+            unreadable(
+                input,
+                text,
+                "S(dim), S(dim;axes)[sizes], R or P(op)".to_owned(),
+            )
+        };
+        let numbers = |list: &str| -> Result<Vec<usize>> {
+            list.split(',')
+                .map(|n| n.trim().parse().map_err(|_| bad()))
+                .collect()
+        };
+        let Some(shard) = text.strip_prefix("S(") else {
+            let placement = text.parse().map_err(|_| bad())?;
+            return Ok(Self {
+                text,
+                placement,
+                order: None,
+                sizes: None,
+            });
+        };
+        let (inside, after) = shard.split_once(')').ok_or_else(bad)?;
+        let (dim, order) = match inside.split_once(';') {
+            Some((dim, order)) => (dim, Some(numbers(order)?)),
+            None => (inside, None),
+        };
+        let placement = Placement::Shard(dim.parse().map_err(|_| bad())?);
+        let sizes = match after {
+            "" => None,
+            _ => Some(numbers(
+                after
+                    .strip_prefix('[')
+                    .and_then(|s| s.strip_suffix(']'))
+                    .ok_or_else(bad)?,
+            )?),
+        };
+        Ok(Self {
+            text,
+            placement,
+            order,
+            sizes,
+        })
+    }
+
+    /// The axes of the dim, major first: as written, which must be a permutation of those that shard it.
+    fn order(&self, input: &str, axes: &[usize]) -> Result<SmallVec<[usize; 4]>> {
+        let Some(order) = &self.order else {
+            return Ok(SmallVec::from_slice(axes));
+        };
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        if sorted == axes {
+            Ok(SmallVec::from_slice(order))
+        } else {
+            Err(unreadable(
+                input,
+                self.text,
+                format!("an order of the mesh axes {axes:?}"),
+            ))
+        }
+    }
+}
+
+/// Splits at blanks outside brackets.
+fn split(text: &str) -> Vec<&str> {
+    let mut depth = 0usize;
+    let separates = |c: char| {
+        match c {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 && c.is_whitespace()
+    };
+    text.split(separates)
+        .filter(|token| !token.is_empty())
+        .collect()
+}
+
+fn unreadable(input: &str, got: &str, expected: String) -> SpecError {
+    SpecError::Parse {
+        what: "a layout",
+        input: input.to_owned(),
+        expected,
+        got: got.to_owned(),
+    }
+}

@@ -1,0 +1,90 @@
+//! What meshes, partitions and layouts look like in serde formats: plain fields, validated again when read.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::SpecError;
+use crate::layout::{DimSharding, Layout};
+use crate::mesh::DeviceMesh;
+use crate::partition::Partition;
+use crate::placement::ReduceOp;
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct MeshRepr {
+    shape: Vec<usize>,
+    ranks: Vec<usize>,
+    #[serde(default)]
+    names: Option<Vec<String>>,
+}
+
+impl From<DeviceMesh> for MeshRepr {
+    fn from(mesh: DeviceMesh) -> Self {
+        let names = mesh.names().map(<[String]>::to_vec);
+        Self {
+            shape: mesh.shape().to_vec(),
+            ranks: mesh.ranks().to_vec(),
+            names,
+        }
+    }
+}
+
+impl TryFrom<MeshRepr> for DeviceMesh {
+    type Error = SpecError;
+
+    fn try_from(repr: MeshRepr) -> Result<Self, SpecError> {
+        Self::build(&repr.shape, repr.ranks, repr.names)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PartitionRepr {
+    Offsets(Vec<usize>),
+}
+
+impl From<Partition> for PartitionRepr {
+    fn from(partition: Partition) -> Self {
+        Self::Offsets(partition.offsets().to_vec())
+    }
+}
+
+impl TryFrom<PartitionRepr> for Partition {
+    type Error = SpecError;
+
+    fn try_from(PartitionRepr::Offsets(offsets): PartitionRepr) -> Result<Self, SpecError> {
+        Self::from_offsets(offsets.last().copied().unwrap_or(0), offsets)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct LayoutRepr {
+    mesh: DeviceMesh,
+    shape: Vec<usize>,
+    dims: Vec<Option<DimSharding>>,
+    #[serde(default)]
+    partial: Option<(ReduceOp, Vec<usize>)>,
+}
+
+impl From<Layout> for LayoutRepr {
+    fn from(layout: Layout) -> Self {
+        Self {
+            mesh: layout.mesh().clone(),
+            shape: layout.shape().to_vec(),
+            dims: layout.shardings().to_vec(),
+            partial: layout
+                .partial_op()
+                .map(|op| (op, layout.partial_axes().to_vec())),
+        }
+    }
+}
+
+impl TryFrom<LayoutRepr> for Layout {
+    type Error = SpecError;
+
+    fn try_from(repr: LayoutRepr) -> Result<Self, SpecError> {
+        let partial = repr
+            .partial
+            .as_ref()
+            .map(|(op, axes)| (*op, axes.as_slice()));
+        Self::from_dims(&repr.mesh, &repr.shape, repr.dims, partial)
+    }
+}
