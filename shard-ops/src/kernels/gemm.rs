@@ -83,27 +83,27 @@ pub fn gemm<T: Real>(
     c: MatMut<'_, T>,
     accumulate: bool,
 ) {
+    let MatMut {
+        data: c_data,
+        offset: c_offset,
+        row_step: c_rows,
+        col_step: c_cols,
+    } = c;
     if m == 0 || n == 0 {
         return;
     }
-    check(
-        "c",
-        c.data.len(),
-        c.offset,
-        (m, c.row_step),
-        (n, c.col_step),
-    );
+    check("c", c_data.len(), c_offset, (m, c_rows), (n, c_cols));
     assert!(
-        (m == 1 || c.row_step != 0) && (n == 1 || c.col_step != 0),
+        (m == 1 || c_rows != 0) && (n == 1 || c_cols != 0),
         "gemm: elements of c coincide"
     );
     if k == 0 {
         if !accumulate {
             for i in 0..m {
                 for j in 0..n {
-                    c.data[c
+                    c_data[c
                         .offset
-                        .wrapping_add_signed(i as isize * c.row_step + j as isize * c.col_step)] =
+                        .wrapping_add_signed(i as isize * c_rows + j as isize * c_cols)] =
                         T::zero();
                 }
             }
@@ -133,9 +133,9 @@ pub fn gemm<T: Real>(
             m,
             n,
             k,
-            c.data.as_mut_ptr().add(c.offset),
-            c.col_step,
-            c.row_step,
+            c_data.as_mut_ptr().add(c_offset),
+            c_cols,
+            c_rows,
             accumulate,
             a.data.as_ptr().add(a.offset),
             a.col_step,

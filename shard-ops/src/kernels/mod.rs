@@ -10,9 +10,12 @@
 
 pub mod copy;
 pub mod gemm;
+pub mod math;
+pub mod pointwise;
 pub mod real;
 #[cfg(test)]
 mod testing;
+pub mod unary;
 pub mod view;
 
 pub use real::Real;

@@ -525,7 +525,7 @@ mod tests {
         let whole = View::contiguous(&data, &[2, 3, 4]);
         let mut runs = Vec::new();
         for_each_row(whole.shape(), [whole.strides()], [0], |[at], n, [step]| {
-            runs.push((at, n, step))
+            runs.push((at, n, step));
         });
         assert_eq!(runs, [(0, 24, 1)]);
 
