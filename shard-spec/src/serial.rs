@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::dim_map::{DimMap, Run};
 use crate::error::SpecError;
 use crate::layout::{DimSharding, Layout};
 use crate::mesh::DeviceMesh;
@@ -86,5 +87,30 @@ impl TryFrom<LayoutRepr> for Layout {
             .as_ref()
             .map(|(op, axes)| (*op, axes.as_slice()));
         Self::from_dims(&repr.mesh, &repr.shape, repr.dims, partial)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct DimMapRepr {
+    src_extent: usize,
+    dst_extent: usize,
+    runs: Vec<Run>,
+}
+
+impl From<DimMap> for DimMapRepr {
+    fn from(map: DimMap) -> Self {
+        Self {
+            src_extent: map.src_extent(),
+            dst_extent: map.dst_extent(),
+            runs: map.runs().to_vec(),
+        }
+    }
+}
+
+impl TryFrom<DimMapRepr> for DimMap {
+    type Error = SpecError;
+
+    fn try_from(repr: DimMapRepr) -> Result<Self, SpecError> {
+        Self::from_runs(repr.src_extent, repr.dst_extent, repr.runs)
     }
 }

@@ -1,0 +1,193 @@
+//! Arithmetic progressions of indices, intersected in closed form.
+
+use std::ops::Range;
+
+/// The indices `start + i * step` for `i` in `0..len`. The step may be zero or negative.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Progression {
+    pub(crate) start: isize,
+    pub(crate) step: isize,
+    pub(crate) len: usize,
+}
+
+/// Where two progressions are equal, as positions `i` in the first and `j` in the second.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Meeting {
+    /// Nowhere.
+    Never,
+    /// At `i = i_start + t * i_step`, `j = j_start + t * j_step` for `t` in `0..len`.
+    Line {
+        i_start: usize,
+        i_step: usize,
+        j_start: usize,
+        j_step: isize,
+        len: usize,
+    },
+    /// Both stand still at the same index: at every pair.
+    Everywhere,
+}
+
+impl Progression {
+    /// The index at position `i`.
+    pub(crate) fn at(&self, i: usize) -> isize {
+        self.start + i as isize * self.step
+    }
+
+    /// The positions whose indices lie in a range.
+    pub(crate) fn within(&self, range: &Range<isize>) -> Range<usize> {
+        let Self { start, step, len } = *self;
+        if step == 0 {
+            return if range.contains(&start) { 0..len } else { 0..0 };
+        }
+        // Positions not below `bound` when rising, not above it when falling: always counted from the near end.
+        let first_reaching = |bound: isize| -> usize {
+            let (distance, stride) = if step > 0 {
+                (bound - start, step)
+            } else {
+                (start - bound, -step)
+            };
+            if distance <= 0 {
+                0
+            } else {
+                (distance as usize).div_ceil(stride as usize).min(len)
+            }
+        };
+        let (near, past) = if step > 0 {
+            (range.start, range.end)
+        } else {
+            (range.end - 1, range.start - 1)
+        };
+        let first = first_reaching(near);
+        first..first_reaching(past).max(first)
+    }
+
+    /// Where this progression and another are equal.
+    pub(crate) fn meet(&self, other: &Self) -> Meeting {
+        if self.len == 0 || other.len == 0 {
+            return Meeting::Never;
+        }
+        match (self.step, other.step) {
+            (0, 0) if self.start == other.start => Meeting::Everywhere,
+            (0, 0) => Meeting::Never,
+            (0, _) => {
+                let j = other.within(&(self.start..self.start + 1));
+                if j.is_empty() {
+                    return Meeting::Never;
+                }
+                Meeting::Line {
+                    i_start: 0,
+                    i_step: 1,
+                    j_start: j.start,
+                    j_step: 0,
+                    len: self.len,
+                }
+            }
+            (_, 0) => {
+                let i = self.within(&(other.start..other.start + 1));
+                if i.is_empty() {
+                    return Meeting::Never;
+                }
+                Meeting::Line {
+                    i_start: i.start,
+                    i_step: 0,
+                    j_start: 0,
+                    j_step: 1,
+                    len: other.len,
+                }
+            }
+            _ => self.meet_moving(other),
+        }
+    }
+
+    /// Solves `start + i p = start' + j q` for `p`, `q` not zero: a congruence for `i`, then bounds for both.
+    fn meet_moving(&self, other: &Self) -> Meeting {
+        let (p, q) = (self.step as i128, other.step as i128);
+        let gap = other.start as i128 - self.start as i128;
+        let (gcd, inverse) = extended_gcd(p, q.abs());
+        if gap % gcd != 0 {
+            return Meeting::Never;
+        }
+        let i_step = q.abs() / gcd;
+        let i0 = (gap / gcd * inverse).rem_euclid(i_step);
+        let j0 = (i0 * p - gap) / q;
+        let j_step = p * q.signum() / gcd;
+        if i0 >= self.len as i128 {
+            return Meeting::Never;
+        }
+        // The positions t along the line for which both i and j exist.
+        let by_i = (self.len as i128 - i0 + i_step - 1) / i_step;
+        let (mut first, mut end) = (0, by_i);
+        let last_j = other.len as i128 - 1;
+        let (rising_from, falling_to) = if j_step > 0 {
+            (-j0, last_j - j0)
+        } else {
+            (j0 - last_j, j0)
+        };
+        first = first.max(-(-rising_from).div_euclid(j_step.abs()));
+        end = end.min(falling_to.div_euclid(j_step.abs()) + 1);
+        if first >= end {
+            return Meeting::Never;
+        }
+        // Inside both progressions, so everything below fits.
+        Meeting::Line {
+            i_start: (i0 + first * i_step) as usize,
+            i_step: i_step as usize,
+            j_start: (j0 + first * j_step) as usize,
+            j_step: j_step as isize,
+            len: (end - first) as usize,
+        }
+    }
+}
+
+/// `(g, x)` with `g = gcd(a, m) > 0` and `a x = g (mod m)`, for `m > 0`.
+fn extended_gcd(a: i128, m: i128) -> (i128, i128) {
+    let (mut r0, mut r1) = (a.rem_euclid(m), m);
+    let (mut x0, mut x1) = (1, 0);
+    while r1 != 0 {
+        let quotient = r0 / r1;
+        (r0, r1) = (r1, r0 - quotient * r1);
+        (x0, x1) = (x1, x0 - quotient * x1);
+    }
+    (r0, x0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn progression() -> impl Strategy<Value = Progression> {
+        (-20isize..20, -6isize..=6, 0usize..9).prop_map(|(start, step, len)| Progression {
+            start,
+            step,
+            len,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn within_is_a_filter(p in progression(), lo in -60isize..60, len in 0isize..50) {
+            let range = lo..lo + len;
+            let expected: Vec<usize> = (0..p.len).filter(|&i| range.contains(&p.at(i))).collect();
+            prop_assert_eq!(p.within(&range).collect::<Vec<_>>(), expected);
+        }
+
+        #[test]
+        fn meet_finds_every_pair(a in progression(), b in progression()) {
+            let mut expected = Vec::new();
+            for i in 0..a.len {
+                expected.extend((0..b.len).filter(|&j| a.at(i) == b.at(j)).map(|j| (i, j)));
+            }
+            let mut found: Vec<(usize, usize)> = match a.meet(&b) {
+                Meeting::Never => Vec::new(),
+                Meeting::Line { i_start, i_step, j_start, j_step, len } => (0..len)
+                    .map(|t| (i_start + t * i_step, (j_start as isize + t as isize * j_step) as usize))
+                    .collect(),
+                Meeting::Everywhere => (0..a.len).flat_map(|i| (0..b.len).map(move |j| (i, j))).collect(),
+            };
+            found.sort_unstable();
+            prop_assert_eq!(found, expected);
+        }
+    }
+}
