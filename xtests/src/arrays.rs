@@ -1,0 +1,155 @@
+//! Reference data on ranks, and results back.
+
+use crate::case::{Data, Tensor};
+use shard_comm::{Bool, DType, Element, upload_slice};
+use shard_redistribute::{Array, MeshComm, RedistributeError};
+use shard_spec::{Layout, numel, row_major_strides};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// This rank's piece of a tensor in a layout; floats take type `float` (f64 or f32). No communication.
+///
+/// On partial axes the ranks get terms whose sum in rank order is exactly the value: signed powers of two times
+/// the value, in another pattern for every other element.
+///
+/// # Errors
+/// Whatever making an array reports.
+pub fn place(
+    cx: &Rc<MeshComm>,
+    layout: &Layout,
+    tensor: &Tensor,
+    float: DType,
+) -> Result<Array, RedistributeError> {
+    let piece = local_indices(layout, cx.rank());
+    let dtype = match (&*tensor.data, float) {
+        (Data::F64(_), float) => float,
+        (other, _) => other.dtype(),
+    };
+    let Some(indices) = piece else {
+        return Array::from_parts(cx, layout, None, dtype);
+    };
+    let device = cx.device();
+    let buffer = match &*tensor.data {
+        Data::F64(values) => {
+            let share = Share::of(cx, layout);
+            let terms = indices.iter().map(|&i| share.term(values[i], i));
+            if float == DType::F32 {
+                upload_slice(device, &terms.map(|v| v as f32).collect::<Vec<_>>())?
+            } else {
+                upload_slice(device, &terms.collect::<Vec<_>>())?
+            }
+        }
+        Data::I64(values) => upload_slice(device, &gather(&indices, values))?,
+        Data::Bool(values) => {
+            let bools = indices.iter().map(|&i| Bool::from_f64(f64::from(values[i])));
+            upload_slice(device, &bools.collect::<Vec<_>>())?
+        }
+    };
+    Array::from_parts(cx, layout, Some(buffer), dtype)
+}
+
+/// The whole of an array on every rank; floats as doubles.
+///
+/// # Collective
+/// All members of the array's mesh.
+///
+/// # Errors
+/// Whatever moving and reading the array reports.
+pub fn whole(array: &Array) -> Result<Tensor, RedistributeError> {
+    let all = array.redistribute(&Layout::replicated(array.layout().mesh(), array.shape()))?;
+    let data = match all.dtype() {
+        DType::F64 => Data::F64(all.to_vec::<f64>()?),
+        DType::F32 => Data::F64(all.to_vec::<f32>()?.into_iter().map(f64::from).collect()),
+        DType::I64 => Data::I64(all.to_vec::<i64>()?),
+        DType::Bool => {
+            Data::Bool(all.to_vec::<Bool>()?.into_iter().map(|b| u8::from(b.to_f64() != 0.0)).collect())
+        }
+        other => {
+            return Err(RedistributeError::DType { op: "whole", expected: DType::F64, got: other });
+        }
+    };
+    Ok(Tensor { shape: array.shape().to_vec(), data: Arc::new(data) })
+}
+
+/// A tensor of doubles made from the linear index.
+pub fn tensor(shape: &[usize], f: impl Fn(usize) -> f64) -> Tensor {
+    Tensor { shape: shape.to_vec(), data: Arc::new(Data::F64((0..numel(shape)).map(f).collect())) }
+}
+
+/// Global linear indices of a rank's piece, in the piece's row-major order; `None` off the mesh.
+pub fn local_indices(layout: &Layout, rank: usize) -> Option<Vec<usize>> {
+    let bounds = layout.local_box(rank)?;
+    let strides = row_major_strides(layout.shape());
+    let mut indices = vec![0_usize];
+    for d in 0..layout.ndim() {
+        let stride = strides[d].unsigned_abs();
+        indices = indices
+            .iter()
+            .flat_map(|&base| (bounds.lo[d]..bounds.hi[d]).map(move |i| base + i * stride))
+            .collect();
+    }
+    Some(indices)
+}
+
+fn gather<T: Copy>(indices: &[usize], values: &[T]) -> Vec<T> {
+    indices.iter().map(|&i| values[i]).collect()
+}
+
+/// A rank's place among the ranks that hold terms of the same elements.
+struct Share {
+    index: usize,
+    terms: usize,
+}
+
+impl Share {
+    fn of(cx: &MeshComm, layout: &Layout) -> Self {
+        let coords = cx.coords().unwrap_or_default();
+        let axes = layout.partial_axes();
+        let size = |a: usize| layout.mesh().axis_size(a);
+        let index = axes.iter().fold(0, |i, &a| i * size(a) + coords.get(a).copied().unwrap_or(0));
+        Self { index, terms: axes.iter().map(|&a| size(a)).product() }
+    }
+
+    /// This rank's term of `value` at linear index `at`.
+    fn term(&self, value: f64, at: usize) -> f64 {
+        if !value.is_finite() {
+            // Infinity minus infinity is no sum: such values have one term.
+            return if self.index == 0 { value } else { 0.0 };
+        }
+        // Running sums, in units of the value: they end in 1 and differ by signed powers of two, so that every
+        // term and every running sum is exact.
+        let running = |i: usize| {
+            if i + 1 == self.terms {
+                return 1.0;
+            }
+            if at.is_multiple_of(2) { [2.0, 1.0, 0.0][i % 3] } else { [0.0, -1.0, 1.0][i % 3] }
+        };
+        let before = if self.index == 0 { 0.0 } else { running(self.index - 1) };
+        (running(self.index) - before) * value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Share;
+
+    #[test]
+    fn terms_add_up_exactly() {
+        for terms in 1..9 {
+            for at in 0..4 {
+                for value in [0.1, -3.7e300, 5e-324, 1.0 / 3.0] {
+                    let sum: f64 =
+                        (0..terms).map(|index| Share { index, terms }.term(value, at)).sum();
+                    assert_eq!(sum.to_bits(), value.to_bits(), "{terms} terms of {value} at {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn terms_are_not_alike() {
+        let term = |index, at| Share { index, terms: 3 }.term(1.0, at);
+        assert_ne!([term(0, 0), term(1, 0), term(2, 0)], [term(0, 1), term(1, 1), term(2, 1)]);
+        assert_eq!(term(0, 0) + term(1, 0) + term(2, 0), 1.0);
+    }
+}

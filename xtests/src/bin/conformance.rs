@@ -1,0 +1,108 @@
+//! Runs reference cases on many layouts and says which agree.
+
+use clap::Parser;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use xtests::case::{self, Case};
+use xtests::report::{CaseReport, Report};
+use xtests::run::{Options, run};
+
+/// Checks every built op against reference results, on many layouts and rank counts, forward and backward.
+///
+/// Prints one line per case, then how many layouts were refused, then the totals. Exits with 1 if a case
+/// failed, hung or depended on the rank, and with 2 if it could not start.
+#[derive(Parser)]
+#[command(name = "conformance")]
+struct Cli {
+    /// Folder of cases; the project's own by default.
+    dir: Option<PathBuf>,
+    /// Only cases whose name or op contains this.
+    #[arg(long, value_name = "NAME")]
+    filter: Option<String>,
+    /// Rank counts; 4 and 6 also run as 2 x 2 and 2 x 3.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,6,8", value_parser = clap::value_parser!(u16).range(1..=64))]
+    ranks: Vec<u16>,
+    /// All combinations of placements and splits, on all meshes.
+    #[arg(long)]
+    exhaustive: bool,
+    /// Fixes the order and every random choice.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Stop starting layouts after so long; every case gets one on every mesh first as far as time allows.
+    #[arg(long, value_name = "SECONDS")]
+    budget: Option<f64>,
+    /// Write the results as JSON too.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// How many groups of ranks run side by side; one per core by default.
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Seconds after which a layout without result counts as a hang.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    patience: u64,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let budget = match cli.budget.map(Duration::try_from_secs_f64).transpose() {
+        Ok(budget) => budget,
+        Err(error) => return stop(&format!("--budget: {error}")),
+    };
+    let dir = cli.dir.clone().unwrap_or_else(case::default_dir);
+    let loaded = match case::load_dir(&dir) {
+        Ok(loaded) => loaded,
+        Err(error) => return stop(&error.to_string()),
+    };
+    let mut unreadable = Vec::new();
+    let mut cases: Vec<Case> = Vec::new();
+    for result in loaded {
+        match result {
+            Ok(case) => cases.push(case),
+            Err(error) => unreadable.push(CaseReport::failed("(unreadable)", "", &error.to_string())),
+        }
+    }
+    if let Some(part) = &cli.filter {
+        cases.retain(|c| c.name.contains(part.as_str()) || c.op.contains(part.as_str()));
+    }
+    if cases.is_empty() && unreadable.is_empty() {
+        return stop(&format!("no case to run in {}", dir.display()));
+    }
+
+    let mut options = Options {
+        ranks: cli.ranks.iter().map(|&p| usize::from(p)).collect(),
+        exhaustive: cli.exhaustive,
+        seed: cli.seed,
+        budget,
+        patience: Duration::from_secs(cli.patience),
+        ..Options::default()
+    };
+    if let Some(jobs) = cli.jobs {
+        options.jobs = jobs.max(1);
+    }
+    let finish = |report: &Report| -> ExitCode {
+        let mut report = report.clone();
+        report.cases.extend(unreadable.iter().cloned());
+        print!("{}", report.text());
+        if let Some(path) = &cli.json {
+            let written = serde_json::to_vec_pretty(&report)
+                .map_err(std::io::Error::from)
+                .and_then(|bytes| std::fs::write(path, bytes));
+            if let Err(error) = written {
+                return stop(&format!("{}: cannot be written: {error}", path.display()));
+            }
+        }
+        if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    };
+    // Hung ranks cannot be joined: what is known is printed, and the process ends.
+    let report = run(&cases, &options, &|report| {
+        finish(report);
+        std::process::exit(1)
+    });
+    finish(&report)
+}
+
+fn stop(message: &str) -> ExitCode {
+    eprintln!("conformance: {message}");
+    ExitCode::from(2)
+}

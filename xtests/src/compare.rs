@@ -1,0 +1,113 @@
+//! Does a result equal the reference?
+
+use crate::case::{Data, Tensor};
+
+/// How close floats must be, relative to the largest magnitude of the expected tensor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance(pub f64);
+
+impl Tolerance {
+    /// For runs in double precision.
+    pub const F64: Self = Self(1e-9);
+    /// For runs in single precision.
+    pub const F32: Self = Self(1e-4);
+}
+
+/// Compares a whole tensor with the expected one; `None` if they agree, else the first and the worst
+/// difference in words. Integers and truth values must be equal, NaN equals NaN, infinities are exact.
+pub fn difference(expected: &Tensor, got: &Tensor, tolerance: Tolerance) -> Option<String> {
+    if expected.shape != got.shape {
+        return Some(format!("expected shape {:?}, got {:?}", expected.shape, got.shape));
+    }
+    match (&*expected.data, &*got.data) {
+        (Data::F64(e), Data::F64(g)) => floats(e, g, tolerance, &expected.shape),
+        (Data::I64(e), Data::I64(g)) => exact(e, g, &expected.shape),
+        (Data::Bool(e), Data::Bool(g)) => exact(e, g, &expected.shape),
+        (e, g) => Some(format!("expected {} elements, got {}", e.dtype(), g.dtype())),
+    }
+}
+
+fn exact<T: PartialEq + std::fmt::Debug>(e: &[T], g: &[T], shape: &[usize]) -> Option<String> {
+    if e.len() != g.len() {
+        return Some(format!("expected {} elements, got {}", e.len(), g.len()));
+    }
+    let wrong = e.iter().zip(g).filter(|(a, b)| a != b).count();
+    let at = e.iter().zip(g).position(|(a, b)| a != b)?;
+    Some(format!(
+        "{wrong} of {} elements differ, first at {:?}: expected {:?}, got {:?}",
+        e.len(),
+        index_of(at, shape),
+        e[at],
+        g[at]
+    ))
+}
+
+fn floats(e: &[f64], g: &[f64], tolerance: Tolerance, shape: &[usize]) -> Option<String> {
+    if e.len() != g.len() {
+        return Some(format!("expected {} elements, got {}", e.len(), g.len()));
+    }
+    let scale = e.iter().filter(|v| v.is_finite()).fold(0.0_f64, |m, v| m.max(v.abs()));
+    let bound = tolerance.0 * scale;
+    let off = |a: f64, b: f64| {
+        if a.is_nan() || b.is_nan() {
+            return if a.is_nan() && b.is_nan() { 0.0 } else { f64::INFINITY };
+        }
+        if a == b { 0.0 } else { (a - b).abs() }
+    };
+    let wrong = e.iter().zip(g).filter(|&(&a, &b)| off(a, b) > bound).count();
+    if wrong == 0 {
+        return None;
+    }
+    let worst = (0..e.len()).max_by(|&i, &j| off(e[i], g[i]).total_cmp(&off(e[j], g[j])))?;
+    Some(format!(
+        "{wrong} of {} elements differ by more than {bound:.1e}, worst at {:?}: expected {:e}, got {:e}",
+        e.len(),
+        index_of(worst, shape),
+        e[worst],
+        g[worst]
+    ))
+}
+
+fn index_of(mut linear: usize, shape: &[usize]) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (i, &n) in index.iter_mut().zip(shape).rev() {
+        *i = linear % n.max(1);
+        linear /= n.max(1);
+    }
+    index
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn t(values: &[f64]) -> Tensor {
+        Tensor { shape: vec![values.len()], data: Arc::new(Data::F64(values.to_vec())) }
+    }
+
+    #[test]
+    fn floats_are_compared_to_the_largest() {
+        assert_eq!(difference(&t(&[1e6, 1.0]), &t(&[1e6, 1.0005]), Tolerance::F64), None);
+        assert!(difference(&t(&[1.0, 1.0]), &t(&[1.0, 1.0005]), Tolerance::F64).is_some());
+        let text = difference(&t(&[1.0, 5.0, 2.0]), &t(&[1.1, 7.0, 2.0]), Tolerance::F64).unwrap();
+        assert!(text.starts_with("2 of 3") && text.contains("[1]"), "{text}");
+    }
+
+    #[test]
+    fn nan_and_infinity_are_data() {
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        assert_eq!(difference(&t(&[nan, inf]), &t(&[nan, inf]), Tolerance::F64), None);
+        for (e, g) in [([nan, 1.0], [1.0, 1.0]), ([1.0, 1.0], [nan, 1.0]), ([inf, 1.0], [-inf, 1.0])] {
+            assert!(difference(&t(&e), &t(&g), Tolerance::F64).is_some(), "{e:?} {g:?}");
+        }
+    }
+
+    #[test]
+    fn other_types_are_exact() {
+        let i = |v: &[i64]| Tensor { shape: vec![v.len()], data: Arc::new(Data::I64(v.to_vec())) };
+        assert_eq!(difference(&i(&[1, 2]), &i(&[1, 2]), Tolerance::F64), None);
+        assert!(difference(&i(&[1, 2]), &i(&[1, 3]), Tolerance::F64).unwrap().contains("[1]"));
+        assert!(difference(&i(&[1]), &t(&[1.0]), Tolerance::F64).unwrap().contains("i64"));
+    }
+}

@@ -1,0 +1,301 @@
+//! Layouts to try: every placement of every operand, with even, uneven and partly empty shards.
+
+use crate::rng::Rng;
+use shard_spec::{DeviceMesh, Layout, Partition, ReduceOp, SpecError};
+use std::collections::HashSet;
+
+/// What one mesh axis does to one tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AxisChoice {
+    /// Every rank along the axis has the same.
+    Replicate,
+    /// The axis splits this dim, with the other axes that split it.
+    Shard(usize),
+    /// Ranks along the axis hold terms of a sum.
+    Partial,
+}
+
+/// How a split dim is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Split {
+    /// As `torch.chunk` cuts, nested in mesh-axis order.
+    Even,
+    /// Parts of random sizes, nested axes in random order.
+    Uneven,
+    /// As uneven, but at least one part of several is empty.
+    Gaps,
+}
+
+impl Split {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Even, Self::Uneven, Self::Gaps];
+
+    /// Cuts `extent` in `parts`.
+    pub fn partition(self, extent: usize, parts: usize, rng: &mut Rng) -> Partition {
+        let mut weights: Vec<f64> = match self {
+            Self::Even => return Partition::chunk(extent, parts),
+            Self::Uneven | Self::Gaps => (0..parts).map(|_| (1 + rng.below(5)) as f64).collect(),
+        };
+        if self == Self::Gaps && parts > 1 {
+            let mut order: Vec<usize> = (0..parts).collect();
+            rng.shuffle(&mut order);
+            let empty = 1 + rng.below(parts - 1);
+            for &part in &order[..empty] {
+                weights[part] = 0.0;
+            }
+        }
+        // Positive weights are valid; the even cut is only a formality.
+        Partition::weighted(extent, &weights).unwrap_or_else(|_| Partition::chunk(extent, parts))
+    }
+}
+
+/// A tensor for which layouts are wanted.
+#[derive(Clone, Debug)]
+pub struct Operand {
+    /// Global extents.
+    pub shape: Vec<usize>,
+    /// Whether terms of a sum make sense for it: floats, not indices or masks.
+    pub sums: bool,
+}
+
+/// Which layouts to make for a list of operands.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Random choices follow from this.
+    pub seed: u64,
+    /// All placements with all splits, instead of every placement with a few and pairs on 2-D meshes.
+    pub exhaustive: bool,
+    /// At most this many combinations on one mesh unless exhaustive.
+    pub cap: usize,
+    /// How many combinations on a mesh of two and more axes unless exhaustive.
+    pub sample: usize,
+}
+
+impl Plan {
+    /// The default amount for a seed.
+    pub fn new(seed: u64) -> Self {
+        Self { seed, exhaustive: false, cap: 400, sample: 40 }
+    }
+}
+
+/// The layouts of all operands of one run.
+pub type Assignment = Vec<Layout>;
+
+/// Combinations of layouts for the operands of one op on a mesh, without repetition, in a random order that
+/// the seed fixes. `label` keeps the choices for different ops apart.
+///
+/// On a 1-D mesh these are all combinations of placements (up to the cap), each with even, uneven and partly
+/// empty shards; on others a sample in which every pair of choices occurs as early as possible.
+///
+/// # Errors
+/// [`SpecError`] if a layout cannot be built, which would be a mistake here.
+pub fn assignments(
+    mesh: &DeviceMesh,
+    operands: &[Operand],
+    plan: &Plan,
+    label: &str,
+) -> Result<Vec<Assignment>, SpecError> {
+    let mut rng = Rng::new(plan.seed, &[label, &format!("{:?}", mesh.shape())]);
+    let slots: Vec<Vec<AxisChoice>> = operands
+        .iter()
+        .flat_map(|o| std::iter::repeat_n(choices(o), mesh.ndim()))
+        .collect();
+    let total = slots.iter().fold(1_usize, |n, s| n.saturating_mul(s.len()));
+    // Beyond this even an exhaustive run is a sample.
+    let limit = if plan.exhaustive { 200_000 } else { plan.cap };
+    let rows = if mesh.ndim() == 1 || plan.exhaustive {
+        if total <= limit { product(&slots) } else { pairwise(&slots, limit, &mut rng) }
+    } else {
+        pairwise(&slots, plan.sample, &mut rng)
+    };
+
+    let mut seen = HashSet::new();
+    let mut out = Vec::new();
+    for row in rows {
+        for splits in splits_of(operands.len(), mesh, plan, &mut rng) {
+            let assignment: Assignment = operands
+                .iter()
+                .zip(row.chunks(mesh.ndim()))
+                .zip(&splits)
+                .map(|((o, axes), &split)| layout(mesh, &o.shape, axes, split, &mut rng))
+                .collect::<Result<_, _>>()?;
+            if seen.insert(assignment.iter().map(Layout::hash128).collect::<Vec<_>>()) {
+                out.push(assignment);
+            }
+        }
+    }
+    rng.shuffle(&mut out);
+    if !plan.exhaustive && mesh.ndim() > 1 {
+        out.truncate(plan.sample);
+    }
+    Ok(out)
+}
+
+/// The layout in which each mesh axis does what it is told, cut as told.
+///
+/// # Errors
+/// [`SpecError`] for a dim the shape does not have.
+pub fn layout(
+    mesh: &DeviceMesh,
+    shape: &[usize],
+    axes: &[AxisChoice],
+    split: Split,
+    rng: &mut Rng,
+) -> Result<Layout, SpecError> {
+    let mut builder = Layout::builder(mesh, shape);
+    for (dim, &extent) in shape.iter().enumerate() {
+        let mut by: Vec<usize> =
+            (0..axes.len()).filter(|&a| axes[a] == AxisChoice::Shard(dim)).collect();
+        if by.is_empty() {
+            continue;
+        }
+        if split == Split::Even {
+            builder = builder.shard_chunk(dim, &by);
+        } else {
+            rng.shuffle(&mut by);
+            let parts = by.iter().map(|&a| mesh.axis_size(a)).product();
+            builder = builder.shard(dim, &by, split.partition(extent, parts, rng));
+        }
+    }
+    for (axis, _) in axes.iter().enumerate().filter(|(_, &c)| c == AxisChoice::Partial) {
+        builder = builder.partial(axis, ReduceOp::Sum);
+    }
+    builder.build()
+}
+
+/// What an axis may do to an operand.
+pub fn choices(operand: &Operand) -> Vec<AxisChoice> {
+    let mut all = vec![AxisChoice::Replicate];
+    all.extend((0..operand.shape.len()).map(AxisChoice::Shard));
+    if operand.sums {
+        all.push(AxisChoice::Partial);
+    }
+    all
+}
+
+/// How the operands are cut, for each run of one combination of placements.
+fn splits_of(operands: usize, mesh: &DeviceMesh, plan: &Plan, rng: &mut Rng) -> Vec<Vec<Split>> {
+    let kinds: Vec<Vec<Split>> = vec![Split::ALL.to_vec(); operands];
+    if plan.exhaustive && operands <= 4 {
+        return product(&kinds);
+    }
+    let mixed = (0..operands).map(|_| Split::ALL[rng.below(3)]).collect();
+    if mesh.ndim() == 1 {
+        let alike = Split::ALL.map(|s| vec![s; operands]);
+        let mut all = alike.to_vec();
+        all.push(mixed);
+        return all;
+    }
+    vec![mixed]
+}
+
+/// Every way to pick one item of each list.
+fn product<T: Clone>(lists: &[Vec<T>]) -> Vec<Vec<T>> {
+    lists.iter().fold(vec![Vec::new()], |rows, list| {
+        rows.iter()
+            .flat_map(|row| {
+                list.iter().map(move |item| {
+                    let mut longer = row.clone();
+                    longer.push(item.clone());
+                    longer
+                })
+            })
+            .collect()
+    })
+}
+
+/// `count` rows that pick one item of each list, each row covering as many pairs of items not seen together
+/// before as the best of a few random candidates does.
+fn pairwise<T: Clone>(lists: &[Vec<T>], count: usize, rng: &mut Rng) -> Vec<Vec<T>> {
+    let mut covered: HashSet<(usize, usize, usize, usize)> = HashSet::new();
+    let mut rows = Vec::with_capacity(count);
+    let pairs = |row: &[usize]| {
+        let mut all = Vec::with_capacity(row.len() * row.len() / 2);
+        for (i, &a) in row.iter().enumerate() {
+            all.extend(row.iter().enumerate().skip(i + 1).map(|(j, &b)| (i, a, j, b)));
+        }
+        all
+    };
+    for _ in 0..count {
+        let best = (0..12)
+            .map(|_| lists.iter().map(|l| rng.below(l.len())).collect::<Vec<usize>>())
+            .max_by_key(|row| pairs(row).iter().filter(|p| !covered.contains(*p)).count())
+            .unwrap_or_default();
+        covered.extend(pairs(&best));
+        rows.push(best.iter().zip(lists).map(|(&i, l)| l[i].clone()).collect());
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operands() -> Vec<Operand> {
+        vec![
+            Operand { shape: vec![7, 2], sums: true },
+            Operand { shape: vec![7], sums: false },
+        ]
+    }
+
+    #[test]
+    fn one_axis_has_every_placement_and_split() {
+        let mesh = DeviceMesh::new(&[3]).unwrap();
+        let all = assignments(&mesh, &operands(), &Plan::new(1), "op").unwrap();
+        let texts: HashSet<String> =
+            all.iter().map(|a| format!("{:?} {:?}", a[0].placements(), a[1].placements())).collect();
+        assert_eq!(texts.len(), 4 * 2);
+        let empty = all.iter().filter(|a| {
+            a[0].sharding(0).is_some_and(|s| s.partition.sizes().any(|n| n == 0))
+        });
+        assert!(empty.count() >= 2);
+        let unlike = all.iter().filter(|a| match (a[0].sharding(0), a[1].sharding(0)) {
+            (Some(x), Some(y)) => x.partition != y.partition,
+            _ => false,
+        });
+        assert!(unlike.count() >= 1, "operands are cut differently too");
+    }
+
+    #[test]
+    fn the_seed_fixes_the_sequence() {
+        let mesh = DeviceMesh::new(&[2, 3]).unwrap();
+        let run = |seed| assignments(&mesh, &operands(), &Plan::new(seed), "op").unwrap();
+        assert_eq!(run(1), run(1));
+        assert_ne!(run(1), run(2));
+        assert!(run(1).len() <= 40 && run(1).len() > 20);
+    }
+
+    #[test]
+    fn two_axes_nest_and_pair() {
+        let mesh = DeviceMesh::new(&[2, 2]).unwrap();
+        let all = assignments(&mesh, &operands(), &Plan::new(3), "op").unwrap();
+        assert!(all.iter().any(|a| a[0].sharding(0).is_some_and(|s| s.axes.len() == 2)));
+        assert!(all.iter().any(|a| a.iter().any(|l| l.shardings().iter().flatten().any(|s| s.axes[..] == [1, 0]))));
+        let both = |a: &Assignment| (a[0].placements()[0], a[0].placements()[1]);
+        assert_eq!(all.iter().map(both).collect::<HashSet<_>>().len(), 16, "every pair of choices");
+    }
+
+    #[test]
+    fn exhaustive_is_more() {
+        let mesh = DeviceMesh::new(&[3]).unwrap();
+        let some = assignments(&mesh, &operands(), &Plan::new(1), "op").unwrap().len();
+        let plan = Plan { exhaustive: true, ..Plan::new(1) };
+        let all = assignments(&mesh, &operands(), &plan, "op").unwrap().len();
+        assert!(all > some, "{all} {some}");
+    }
+
+    #[test]
+    fn gaps_are_empty_parts_and_cuts_are_complete() {
+        let mut rng = Rng::new(0, &[]);
+        for parts in 1..8 {
+            for extent in [0, 1, 2, 5, 13] {
+                for split in Split::ALL {
+                    let p = split.partition(extent, parts, &mut rng);
+                    assert_eq!((p.parts(), p.extent()), (parts, extent));
+                    let has_gap = p.sizes().any(|n| n == 0);
+                    assert!(has_gap || split != Split::Gaps || parts == 1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Many trials: every case on every mesh, round after round, within a budget of time.
+
+use crate::arrays;
+use crate::case::{Case, Data, Tensor};
+use crate::dispatch::{self, Apply};
+use crate::layouts::{Assignment, Operand, Plan, assignments};
+use crate::report::{CaseReport, Incident, Report, Status};
+use crate::rng::Rng;
+use crate::trial::{On, Trial, Verdict, run_trials};
+use shard_comm::DType;
+use shard_spec::{DeviceMesh, Layout};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rank counts: a 1-D mesh of each; 4 adds a 2 x 2 mesh and 6 a 2 x 3 mesh.
+    pub ranks: Vec<usize>,
+    /// All placements with all splits.
+    pub exhaustive: bool,
+    /// Fixes every random choice.
+    pub seed: u64,
+    /// When to stop starting trials.
+    pub budget: Option<Duration>,
+    /// How long one trial may take before it counts as a hang.
+    pub patience: Duration,
+    /// How many groups of ranks run side by side.
+    pub jobs: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ranks: vec![1, 2, 3, 4, 6, 8],
+            exhaustive: false,
+            seed: 0,
+            budget: None,
+            patience: Duration::from_secs(60),
+            jobs: std::thread::available_parallelism().map_or(1, usize::from).min(8),
+        }
+    }
+}
+
+/// How many failures of a case are kept, and after how many it is given up.
+const KEPT: usize = 5;
+const ENOUGH: usize = 50;
+/// One trial in so many runs on the test device, and one in so many in single precision.
+const ON_TEST_DEVICE: usize = 5;
+const IN_F32: usize = 6;
+
+/// Runs cases. Cases whose op is not built are skipped by name.
+///
+/// Every case gets one layout on every mesh first; then batches grow. If a trial takes longer than
+/// `options.patience`, `on_hang` is called with the report as it stands, the case in question failed: threads
+/// that hang cannot be stopped, so it had better end the process.
+pub fn run(cases: &[Case], options: &Options, on_hang: &(dyn Fn(&Report) + Sync)) -> Report {
+    let meshes = meshes(&options.ranks);
+    let state = State::new(cases, options.seed);
+    let deadline = options.budget.map(|b| Instant::now() + b);
+    let late = || deadline.is_some_and(|d| Instant::now() >= d);
+    let done = AtomicBool::new(false);
+    let beats: Vec<Mutex<Option<Beat>>> = (0..options.jobs.max(1)).map(|_| Mutex::new(None)).collect();
+    let queue = Queue::new(&state, cases, &meshes, options);
+
+    std::thread::scope(|scope| {
+        let watchdog = scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                let stuck = beats.iter().find_map(|b| {
+                    lock(b).as_ref().filter(|b| b.since.elapsed() > options.patience).cloned()
+                });
+                if let Some(beat) = stuck {
+                    state.hang(&beat, options.patience);
+                    on_hang(&state.report());
+                    return;
+                }
+                std::thread::park_timeout(Duration::from_millis(200));
+            }
+        });
+        let workers: Vec<_> = beats
+            .iter()
+            .map(|beat| {
+                let (queue, state) = (&queue, &state);
+                scope.spawn(move || {
+                    while !late() {
+                        let Some(work) = queue.next() else { break };
+                        let started = |i: usize| {
+                            let what = work.trials.get(i).map_or_else(String::new, Trial::to_string);
+                            let mesh = work.mesh.shape().to_vec();
+                            *lock(beat) = Some(Beat { case: work.case, mesh, what, since: Instant::now() });
+                        };
+                        started(0);
+                        let verdicts =
+                            run_trials(&cases[work.case], work.apply, &work.mesh, &work.trials, &started);
+                        *lock(beat) = None;
+                        state.add(&work, &verdicts);
+                    }
+                })
+            })
+            .collect();
+        for worker in workers {
+            // A panic of a worker is a mistake of the runner: let it be seen.
+            if let Err(panic) = worker.join() {
+                done.store(true, Ordering::Release);
+                std::panic::resume_unwind(panic);
+            }
+        }
+        done.store(true, Ordering::Release);
+        watchdog.thread().unpark();
+    });
+    state.report()
+}
+
+/// The meshes for some rank counts.
+pub fn meshes(ranks: &[usize]) -> Vec<DeviceMesh> {
+    let mut shapes: Vec<Vec<usize>> = ranks.iter().map(|&p| vec![p]).collect();
+    for (p, shape) in [(4, vec![2, 2]), (6, vec![2, 3])] {
+        if ranks.contains(&p) {
+            shapes.push(shape);
+        }
+    }
+    // A count of zero has no mesh.
+    shapes.iter().filter_map(|s| DeviceMesh::new(s).ok()).collect()
+}
+
+/// A trial in progress.
+#[derive(Clone, Debug)]
+struct Beat {
+    case: usize,
+    mesh: Vec<usize>,
+    what: String,
+    since: Instant,
+}
+
+/// Trials of one case on one mesh, to run on one group.
+struct Work {
+    case: usize,
+    apply: Apply,
+    mesh: DeviceMesh,
+    trials: Vec<Trial>,
+}
+
+/// Results so far.
+struct State {
+    seed: u64,
+    cases: Mutex<Vec<Progress>>,
+}
+
+struct Progress {
+    report: CaseReport,
+    apply: Option<Apply>,
+    passed: usize,
+    /// Whether rounding the inputs to single precision alone spoils the result; `None` until tried.
+    f32_unfit: Option<bool>,
+}
+
+impl State {
+    fn new(cases: &[Case], seed: u64) -> Self {
+        let of = |case: &Case| match dispatch::find(case) {
+            Ok(apply) => Progress {
+                report: CaseReport::skipped(&case.name, &case.op, "time ran out"),
+                apply: Some(apply),
+                passed: 0,
+                f32_unfit: None,
+            },
+            Err(reason) => Progress {
+                report: CaseReport::skipped(&case.name, &case.op, &reason),
+                apply: None,
+                passed: 0,
+                f32_unfit: None,
+            },
+        };
+        Self { seed, cases: Mutex::new(cases.iter().map(of).collect()) }
+    }
+
+    fn add(&self, work: &Work, verdicts: &[Verdict]) {
+        let mut cases = lock(&self.cases);
+        let progress = &mut cases[work.case];
+        let report = &mut progress.report;
+        for (trial, verdict) in work.trials.iter().zip(verdicts) {
+            report.layouts += 1;
+            let incident = |reason: &str| Incident {
+                mesh: work.mesh.shape().to_vec(),
+                layouts: trial.to_string(),
+                reason: reason.to_owned(),
+            };
+            match verdict {
+                Verdict::Pass => progress.passed += 1,
+                Verdict::Refused(reason) => report.refused.push(incident(reason)),
+                Verdict::Fail(reason) => {
+                    report.failed += 1;
+                    if report.failures.len() < KEPT {
+                        report.failures.push(incident(reason));
+                    }
+                }
+            }
+        }
+        (report.status, report.reason) = match (report.failed, progress.passed) {
+            (0, 0) => (Status::Fail, Some("every layout was refused".to_owned())),
+            (0, _) => (Status::Pass, None),
+            _ => (Status::Fail, None),
+        };
+    }
+
+    fn hang(&self, beat: &Beat, patience: Duration) {
+        let mut cases = lock(&self.cases);
+        let report = &mut cases[beat.case].report;
+        report.status = Status::Fail;
+        report.reason = Some("hang".to_owned());
+        report.failed += 1;
+        report.layouts += 1;
+        report.failures.push(Incident {
+            mesh: beat.mesh.clone(),
+            layouts: beat.what.clone(),
+            reason: format!("hang: no result after {} s", patience.as_secs()),
+        });
+    }
+
+    fn report(&self) -> Report {
+        let cases = lock(&self.cases).iter().map(|p| p.report.clone()).collect();
+        Report { seed: self.seed, cases }
+    }
+}
+
+/// Work in a fixed order: rounds over all cases and meshes, with batches that grow from round to round.
+struct Queue<'a> {
+    state: &'a State,
+    cases: &'a [Case],
+    meshes: &'a [DeviceMesh],
+    options: &'a Options,
+    place: Mutex<Place>,
+    /// The trials of a case on a mesh, made when first needed.
+    trials: Vec<Mutex<Option<Arc<Vec<Trial>>>>>,
+}
+
+#[derive(Default)]
+struct Place {
+    round: u32,
+    unit: usize,
+    /// Whether this round has found anything to do.
+    busy: bool,
+}
+
+impl<'a> Queue<'a> {
+    fn new(state: &'a State, cases: &'a [Case], meshes: &'a [DeviceMesh], options: &'a Options) -> Self {
+        let trials = (0..cases.len() * meshes.len()).map(|_| Mutex::new(None)).collect();
+        Self { state, cases, meshes, options, place: Mutex::default(), trials }
+    }
+
+    fn next(&self) -> Option<Work> {
+        loop {
+            let (round, unit) = {
+                let mut place = lock(&self.place);
+                if place.unit == self.trials.len() {
+                    if !place.busy {
+                        return None;
+                    }
+                    *place = Place { round: place.round + 1, ..Place::default() };
+                }
+                place.unit += 1;
+                (place.round, place.unit - 1)
+            };
+            if let Some(work) = self.work(round, unit) {
+                lock(&self.place).busy = true;
+                return Some(work);
+            }
+        }
+    }
+
+    /// The batch of a round for a unit, unless its trials are all done or its case has failed enough.
+    fn work(&self, round: u32, unit: usize) -> Option<Work> {
+        let (mesh, case) = (unit / self.cases.len(), unit % self.cases.len());
+        let mesh = &self.meshes[mesh];
+        let apply = {
+            let cases = lock(&self.state.cases);
+            let progress = &cases[case];
+            if progress.report.failed >= ENOUGH {
+                return None;
+            }
+            progress.apply?
+        };
+        let all = lock(&self.trials[unit])
+            .get_or_insert_with(|| Arc::new(trials(&self.cases[case], mesh, self.options)))
+            .clone();
+        // Batches of 1, 3, 9, 27, then 64.
+        let size = |r: u32| 3_usize.pow(r.min(4)).min(64);
+        let first: usize = (0..round).map(size).sum();
+        let batch: Vec<Trial> = all.iter().skip(first).take(size(round)).cloned().collect();
+        if batch.is_empty() {
+            return None;
+        }
+        let mut batch = batch;
+        if batch.iter().any(|t| t.float == DType::F32) && self.f32_unfit(case, apply) {
+            for trial in &mut batch {
+                trial.float = DType::F64;
+            }
+        }
+        Some(Work { case, apply, mesh: mesh.clone(), trials: batch })
+    }
+
+    /// Whether a case cannot meet the tolerance in single precision, because rounding its inputs alone changes
+    /// the double-precision result by more than a part of it.
+    fn f32_unfit(&self, case: usize, apply: Apply) -> bool {
+        if let Some(known) = lock(&self.state.cases)[case].f32_unfit {
+            return known;
+        }
+        let unfit = !survives_rounding(&self.cases[case], apply);
+        lock(&self.state.cases)[case].f32_unfit = Some(unfit);
+        unfit
+    }
+}
+
+/// All trials of a case on a mesh, in the order the seed fixes.
+fn trials(case: &Case, mesh: &DeviceMesh, options: &Options) -> Vec<Trial> {
+    let operands: Vec<Operand> = case
+        .inputs
+        .iter()
+        .map(|(_, t)| Operand { shape: t.shape.clone(), sums: t.data.dtype().is_float() })
+        .collect();
+    let plan = Plan { exhaustive: options.exhaustive, ..Plan::new(options.seed) };
+    // The choices are valid by construction; a layout that is not would leave no trials, and the case skipped.
+    let all = assignments(mesh, &operands, &plan, &case.name).unwrap_or_default();
+    let mut rng = Rng::new(options.seed, &["setup", &case.name, &format!("{:?}", mesh.shape())]);
+    all.into_iter()
+        .map(|layouts: Assignment| Trial {
+            layouts,
+            on: if rng.one_in(ON_TEST_DEVICE) { On::TestDevice } else { On::Host },
+            float: if rng.one_in(IN_F32) { DType::F32 } else { DType::F64 },
+        })
+        .collect()
+}
+
+/// Whether the case gives nearly the same on one rank in double precision from inputs rounded to single.
+fn survives_rounding(case: &Case, apply: Apply) -> bool {
+    let round = |t: &Tensor| match &*t.data {
+        Data::F64(v) => arrays::tensor(&t.shape, |i| f64::from(v[i] as f32)),
+        _ => t.clone(),
+    };
+    let mut rounded = case.clone();
+    for (_, tensor) in &mut rounded.inputs {
+        *tensor = round(tensor);
+    }
+    let Ok(mesh) = DeviceMesh::new(&[1]) else { return false };
+    let layouts = rounded.inputs.iter().map(|(_, t)| Layout::replicated(&mesh, &t.shape)).collect();
+    let trial = Trial { layouts, on: On::Host, float: DType::F64 };
+    crate::trial::passes_loosely(&rounded, apply, &mesh, &trial)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meshes_of_four_and_six_come_in_two_shapes() {
+        let shapes = |ranks: &[usize]| -> Vec<Vec<usize>> {
+            meshes(ranks).iter().map(|m| m.shape().to_vec()).collect()
+        };
+        assert_eq!(shapes(&[1, 4]), [vec![1], vec![4], vec![2, 2]]);
+        assert_eq!(shapes(&[6, 0]), [vec![6], vec![2, 3]]);
+    }
+}
