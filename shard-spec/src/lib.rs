@@ -15,6 +15,7 @@ mod placement;
 mod progression;
 #[cfg(feature = "serde")]
 mod serial;
+mod window;
 
 pub use boxes::IndexBox;
 pub use cover::DimCover;
@@ -27,3 +28,4 @@ pub use mesh::{Coords, DeviceMesh};
 pub use overlap::{DimPiece, DimSend, overlaps, overlaps_from};
 pub use partition::{Offsets, Partition};
 pub use placement::{Placement, ReduceOp};
+pub use window::{ResampleMode, Sample, ScaleFactor, Window};

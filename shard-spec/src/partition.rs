@@ -201,6 +201,19 @@ impl Partition {
         Self::from_valid(offsets)
     }
 
+    /// Boundaries moved by a map that never falls, the first to 0 and the last to the new extent.
+    pub(crate) fn map_boundaries(&self, new_extent: usize, map: impl Fn(usize) -> usize) -> Self {
+        let mut offsets: Vec<usize> = Vec::with_capacity(self.parts() + 1);
+        let mut reached = 0;
+        for &x in self.offsets() {
+            reached = map(x).clamp(reached, new_extent);
+            offsets.push(reached);
+        }
+        offsets[0] = 0;
+        offsets[self.parts()] = new_extent;
+        Self::from_valid(offsets)
+    }
+
     fn from_valid(offsets: Vec<usize>) -> Self {
         Self::Contiguous(Offsets(offsets.into()))
     }

@@ -8,6 +8,7 @@ use crate::layout::{DimSharding, Layout};
 use crate::mesh::DeviceMesh;
 use crate::partition::Partition;
 use crate::placement::ReduceOp;
+use crate::window::{ResampleMode, ScaleFactor, Window};
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct MeshRepr {
@@ -112,5 +113,133 @@ impl TryFrom<DimMapRepr> for DimMap {
 
     fn try_from(repr: DimMapRepr) -> Result<Self, SpecError> {
         Self::from_runs(repr.src_extent, repr.dst_extent, repr.runs)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum WindowRepr {
+    Conv {
+        kernel: usize,
+        stride: usize,
+        dilation: usize,
+        pad_lo: usize,
+        pad_hi: usize,
+    },
+    Pool {
+        kernel: usize,
+        stride: usize,
+        pad: usize,
+        dilation: usize,
+    },
+    Transposed {
+        kernel: usize,
+        stride: usize,
+        dilation: usize,
+        pad_lo: usize,
+        pad_hi: usize,
+        output_padding: usize,
+    },
+    Resample {
+        input: usize,
+        output: usize,
+        mode: ResampleMode,
+        scale: Option<f64>,
+    },
+}
+
+impl From<Window> for WindowRepr {
+    fn from(window: Window) -> Self {
+        match window {
+            Window::Direct {
+                kernel,
+                stride,
+                dilation,
+                pad_lo,
+                ceil: true,
+                ..
+            } => Self::Pool {
+                kernel,
+                stride,
+                pad: pad_lo,
+                dilation,
+            },
+            Window::Direct {
+                kernel,
+                stride,
+                dilation,
+                pad_lo,
+                pad_hi,
+                ceil: false,
+            } => Self::Conv {
+                kernel,
+                stride,
+                dilation,
+                pad_lo,
+                pad_hi,
+            },
+            Window::Transposed {
+                kernel,
+                stride,
+                dilation,
+                pad_lo,
+                pad_hi,
+                output_padding,
+            } => Self::Transposed {
+                kernel,
+                stride,
+                dilation,
+                pad_lo,
+                pad_hi,
+                output_padding,
+            },
+            Window::Resample {
+                input,
+                output,
+                mode,
+                scale,
+            } => Self::Resample {
+                input,
+                output,
+                mode,
+                scale: scale.map(ScaleFactor::value),
+            },
+        }
+    }
+}
+
+impl TryFrom<WindowRepr> for Window {
+    type Error = SpecError;
+
+    fn try_from(repr: WindowRepr) -> Result<Self, SpecError> {
+        match repr {
+            WindowRepr::Conv {
+                kernel,
+                stride,
+                dilation,
+                pad_lo,
+                pad_hi,
+            } => Self::conv(kernel, stride, dilation, pad_lo, pad_hi),
+            WindowRepr::Pool {
+                kernel,
+                stride,
+                pad,
+                dilation,
+            } => Self::pool(kernel, stride, pad, dilation, true),
+            WindowRepr::Transposed {
+                kernel,
+                stride,
+                dilation,
+                pad_lo,
+                pad_hi,
+                output_padding,
+            } => Self::transposed(kernel, stride, dilation, pad_lo, pad_hi, output_padding),
+            WindowRepr::Resample {
+                input,
+                output,
+                mode,
+                scale,
+            } => Self::resample(input, output, mode, scale),
+        }
     }
 }

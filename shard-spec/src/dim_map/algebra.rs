@@ -29,7 +29,7 @@ impl DimMap {
             return Err(argument(
                 "compose",
                 "source extent",
-                got,
+                &got,
                 expected,
                 "compose maps in the order they apply",
             ));

@@ -133,7 +133,7 @@ impl DimMap {
             return Err(argument(
                 "slice",
                 "step",
-                0,
+                &0,
                 expected,
                 "use `expand` to repeat one index",
             ));
@@ -143,7 +143,7 @@ impl DimMap {
             return Err(argument(
                 "slice",
                 "start",
-                start,
+                &start,
                 expected,
                 "start within the dim",
             ));
@@ -206,7 +206,7 @@ impl DimMap {
             return Err(argument(
                 "place",
                 "at",
-                at,
+                &at,
                 expected,
                 "size the destination as the sum of its operands",
             ));
@@ -281,7 +281,7 @@ impl DimMap {
                     return Err(argument(
                         "index map",
                         name,
-                        got,
+                        &got,
                         expected,
                         "shorten the run or move its start",
                     ));
@@ -367,7 +367,7 @@ impl ContentHash for DimMap {
 fn argument(
     op: &'static str,
     argument: &'static str,
-    got: impl ToString,
+    got: &dyn std::fmt::Display,
     expected: String,
     remedy: &'static str,
 ) -> SpecError {

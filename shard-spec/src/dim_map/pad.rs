@@ -53,7 +53,7 @@ impl DimMap {
             return Err(argument(
                 op,
                 "crop",
-                format!("{before}, {after}"),
+                &format!("{before}, {after}"),
                 expected,
                 "crop less than the dim holds",
             ));
@@ -64,7 +64,7 @@ impl DimMap {
             return Err(argument(
                 op,
                 "reflect pad",
-                widest,
+                &widest,
                 expected,
                 "pad less, or use replicate or circular",
             ));
@@ -80,7 +80,7 @@ impl DimMap {
             return Err(argument(
                 op,
                 edge.name(),
-                "an empty dim",
+                &"an empty dim",
                 expected,
                 "use zeros, or do not pad an empty dim",
             ));
@@ -113,7 +113,7 @@ impl DimMap {
                 EdgeMap::Zeros | EdgeMap::Circular => {}
                 EdgeMap::Replicate => runs.push(run(right, extent - 1, 0)),
                 EdgeMap::Reflect => {
-                    runs.push(run(right.clone(), 2 * (extent - 1) - right.start, -1))
+                    runs.push(run(right.clone(), 2 * (extent - 1) - right.start, -1));
                 }
             }
         }
