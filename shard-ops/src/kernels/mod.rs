@@ -11,8 +11,10 @@
 pub mod copy;
 pub mod gemm;
 pub mod math;
+pub mod moments;
 pub mod pointwise;
 pub mod real;
+pub mod reduce;
 #[cfg(test)]
 mod testing;
 pub mod unary;
