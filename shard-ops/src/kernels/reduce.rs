@@ -17,6 +17,9 @@ const LANES: usize = 64;
 /// Columns accumulated side by side where the contiguous dim is kept.
 pub(crate) const COLUMNS: usize = 256;
 
+/// Rows accumulated in the element type before they join the f64 totals.
+const ROWS: usize = 16;
+
 /// What to reduce with. Empty sets give the identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
@@ -251,7 +254,7 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
                         core::marker::PhantomData,
                     ));
                     pending += 1;
-                    if pending == LANES {
+                    if pending == ROWS {
                         flush::<T, F>(&mut totals, &mut partial);
                         pending = 0;
                     }
