@@ -1,0 +1,230 @@
+//! Sums of cotangents, each with its own label.
+
+use crate::law::is_law_but_for_sums;
+use crate::node::{Kind, Outlet};
+use crate::{Recorder, Result};
+use shard_comm::{Buffer, BufferMut, Monoid, Strided};
+use shard_ops::{Exec, Value};
+use shard_redistribute::Array;
+use shard_spec::{Layout, ReduceOp};
+use smallvec::SmallVec;
+
+/// How a backward pass moves and adds cotangents: on the tape or off it.
+#[derive(Clone, Copy)]
+pub(crate) struct Mover<'a> {
+    pub(crate) recorder: &'a Recorder,
+    /// Whether the pass is itself to be differentiable.
+    pub(crate) recorded: bool,
+}
+
+/// The cotangents of one value that have arrived so far, one sum per label: buffers are never added across
+/// labels.
+#[derive(Default)]
+pub(crate) struct Pending {
+    sums: SmallVec<[Sum; 1]>,
+}
+
+/// The layout a complete cotangent must have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// The law's.
+    Law,
+    /// The law's, or partial over more axes.
+    Sums,
+    /// Any that saves moving it twice.
+    Any,
+}
+
+/// The terms of one label, in order of arrival.
+enum Sum {
+    /// One term; more only if their sum must go on the tape.
+    Terms(Vec<Value>),
+    /// A running sum, and what else makes it a value.
+    Running(BufferMut, Outlet),
+}
+
+impl Pending {
+    /// Adds a cotangent. Whatever order they arrive in is the order of summation.
+    pub(crate) fn push(&mut self, mover: Mover<'_>, value: Value) -> Result<()> {
+        // Only sums are linear: any other partial value is reduced before it meets another cotangent.
+        let value = match value.layout().partial_op() {
+            Some(op) if op != ReduceOp::Sum => {
+                let reduced = value.layout().with_partial_reduced();
+                mover.redistribute(value, &reduced)?
+            }
+            _ => value,
+        };
+        match self.sums.iter_mut().find(|s| s.label() == value.layout()) {
+            None => self.sums.push(Sum::Terms(vec![value])),
+            Some(sum) => sum.push(mover, value)?,
+        }
+        Ok(())
+    }
+
+    /// The sum over all labels, `None` if nothing arrived.
+    pub(crate) fn finish(
+        self,
+        mover: Mover<'_>,
+        law: &Layout,
+        form: Form,
+    ) -> Result<Option<Value>> {
+        let mut values = self
+            .sums
+            .into_iter()
+            .map(|s| s.finish(mover))
+            .collect::<Result<Vec<_>>>()?;
+        if form == Form::Any && values.len() == 1 {
+            return Ok(values.pop());
+        }
+        let (near, far): (Vec<_>, Vec<_>) = values
+            .into_iter()
+            .partition(|v| is_law_but_for_sums(v.layout(), law));
+        let near = sum_near(mover, near, law)?;
+        if far.is_empty() && form != Form::Law {
+            return Ok(near);
+        }
+        let terms = near
+            .into_iter()
+            .chain(far)
+            .map(|v| mover.redistribute(v, law))
+            .collect::<Result<Vec<_>>>()?;
+        if terms.is_empty() {
+            Ok(None)
+        } else {
+            mover.add(terms).map(Some)
+        }
+    }
+}
+
+impl Sum {
+    fn label(&self) -> &Layout {
+        match self {
+            Self::Terms(terms) => terms[0].layout(),
+            Self::Running(_, outlet) => &outlet.layout,
+        }
+    }
+
+    fn push(&mut self, mover: Mover<'_>, value: Value) -> Result<()> {
+        match self {
+            Self::Terms(terms) if mover.recorded => terms.push(value),
+            Self::Terms(terms) => {
+                // Off the mesh there is nothing to add.
+                if let (Some(first), Some(second)) =
+                    (terms[0].array().buffer(), value.array().buffer())
+                {
+                    let mut sum = copy(first)?;
+                    fold(&mut sum, second)?;
+                    *self = Self::Running(sum, Outlet::of(value.array()));
+                }
+            }
+            Self::Running(sum, _) => {
+                if let Some(buffer) = value.array().buffer() {
+                    fold(sum, buffer)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self, mover: Mover<'_>) -> Result<Value> {
+        match self {
+            Self::Terms(terms) => mover.add(terms),
+            Self::Running(sum, outlet) => Ok(outlet.value(Some(sum.freeze()))?),
+        }
+    }
+}
+
+impl Mover<'_> {
+    pub(crate) fn exec(&self) -> &dyn Exec {
+        if self.recorded {
+            self.recorder
+        } else {
+            &**self.recorder.inner()
+        }
+    }
+
+    pub(crate) fn redistribute(self, value: Value, to: &Layout) -> Result<Value> {
+        if value.layout() == to {
+            return Ok(value);
+        }
+        Ok(self.exec().redistribute(&value, to)?)
+    }
+
+    /// The sum of one or more values with one label. A sum is linear, so this is right for every label, partial
+    /// ones included, and needs no communication.
+    pub(crate) fn add(self, terms: Vec<Value>) -> Result<Value> {
+        let [first, rest @ ..] = &terms[..] else {
+            unreachable!("sums are only made of values that arrived");
+        };
+        if rest.is_empty() {
+            return Ok(first.clone());
+        }
+        let sum = match first.array().buffer() {
+            None => None,
+            Some(buffer) => {
+                let mut sum = copy(buffer)?;
+                for term in rest.iter().filter_map(|t| t.array().buffer()) {
+                    fold(&mut sum, term)?;
+                }
+                Some(sum.freeze())
+            }
+        };
+        let sum = Outlet::of(first.array()).value(sum)?;
+        if !self.recorded {
+            return Ok(sum);
+        }
+        let parents = self
+            .recorder
+            .parents("accumulate", &terms.iter().collect::<Vec<_>>())?;
+        let mut outputs = self
+            .recorder
+            .record(parents, vec![sum.array().clone()], |_| Kind::Pass);
+        Ok(outputs.pop().unwrap_or(sum))
+    }
+}
+
+impl Outlet {
+    /// The value with this data.
+    pub(crate) fn value(&self, buffer: Option<Buffer>) -> Result<Value> {
+        Ok(Value::new(Array::from_parts(
+            &self.cx,
+            &self.layout,
+            buffer,
+            self.dtype,
+        )?))
+    }
+}
+
+/// Adds values that have the law's layout but for sums not yet taken: each becomes partial over every axis one
+/// of them is partial over, which costs no communication, so that the sums are taken once.
+fn sum_near(mover: Mover<'_>, values: Vec<Value>, law: &Layout) -> Result<Option<Value>> {
+    if values.len() < 2 {
+        return Ok(values.into_iter().next());
+    }
+    let mut axes: SmallVec<[usize; 4]> = SmallVec::new();
+    for &axis in values.iter().flat_map(|v| v.layout().partial_axes()) {
+        if !axes.contains(&axis) {
+            axes.push(axis);
+        }
+    }
+    let label = law.with_partial(&axes, ReduceOp::Sum)?;
+    let terms = values
+        .into_iter()
+        .map(|v| mover.redistribute(v, &label))
+        .collect::<Result<Vec<_>>>()?;
+    mover.add(terms).map(Some)
+}
+
+fn copy(src: &Buffer) -> Result<BufferMut> {
+    let mut dst = src.device().alloc(src.dtype(), src.len())?;
+    let all = Strided::contiguous(&[src.len()]);
+    src.device().copy(src, &all, &mut dst, &all)?;
+    Ok(dst)
+}
+
+fn fold(sum: &mut BufferMut, term: &Buffer) -> Result<()> {
+    let all = Strided::contiguous(&[term.len()]);
+    term.device()
+        .fold(Monoid::Op(ReduceOp::Sum), term, &all, sum, &all)?;
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Recompute checkpointing: a function's inputs are kept instead of everything inside it.
+
+use crate::accumulate::Mover;
+use crate::backward::{Pass, Want};
+use crate::node::{Kind, Node, Outlet, Slot, on_tape};
+use crate::recorder::Mode;
+use crate::{AutogradError, Recorder, Result};
+use shard_ops::Value;
+use shard_redistribute::Array;
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// A function that can be run again.
+pub(crate) type Body = dyn Fn(&Recorder, &[Value]) -> Result<Vec<Value>>;
+
+/// Applies `f` to `inputs` and keeps only these: in a backward pass `f` runs again and is differentiated then.
+///
+/// `f` must compute the same thing both times, through the recorder it is given or a clone of it. Tracked values
+/// that `f` captures, such as parameters, get their gradients as if they were inputs. What a gradient hook
+/// inside `f` sees are the cotangents of the second run.
+///
+/// # Collective
+/// All ranks of the program.
+///
+/// # Errors
+/// What `f` reports.
+pub fn checkpoint(
+    recorder: &Recorder,
+    inputs: &[&Value],
+    f: impl Fn(&Recorder, &[Value]) -> Result<Vec<Value>> + 'static,
+) -> Result<Vec<Value>> {
+    let mut parents = recorder.parents("checkpoint", inputs)?;
+    let body: Rc<Body> = Rc::new(f);
+    let detached: Vec<Value> = inputs.iter().map(|v| v.detach()).collect();
+    if !recorder.is_recording() {
+        // Inside an outer checkpoint the captured values are that one's, and it runs this function again.
+        return body(recorder, &detached);
+    }
+    let (outputs, mode) = recorder.in_mode(Mode::Capture(Vec::new()), || body(recorder, &detached));
+    let outputs = outputs?;
+    if let Mode::Capture(captured) = mode {
+        // A captured value that `f` gives back untouched was used by no op.
+        let given = outputs.iter().filter_map(|v| recorder.own_slot(v));
+        let mut known: SmallVec<[_; 4]> = parents.iter().flatten().map(|s| s.id()).collect();
+        for slot in captured.into_iter().chain(given) {
+            if !known.contains(&slot.id()) {
+                known.push(slot.id());
+                parents.push(Some(slot));
+            }
+        }
+    }
+    let arrays = outputs.iter().map(|v| v.array().clone()).collect();
+    let inputs = inputs.iter().map(|v| v.array().clone()).collect();
+    Ok(recorder.record(parents, arrays, |_| Kind::Checkpoint { body, inputs }))
+}
+
+/// Runs the function again, on the tape, and goes back through it.
+pub(crate) fn vjp(
+    mover: Mover<'_>,
+    node: &Node,
+    body: &Rc<Body>,
+    inputs: &[Array],
+    cotangents: &[Option<Value>],
+) -> Result<Vec<Option<Value>>> {
+    let recorder = mover.recorder;
+    // The function gets fresh values, so that what depends on an input through another input is not counted: that
+    // is for the nodes outside. Moves to where they are already connect them to the originals, for derivatives of
+    // this derivative.
+    let fresh: Vec<Value> = (inputs.iter().zip(&node.parents))
+        .map(|(array, parent)| match parent {
+            None => Value::new(array.clone()),
+            Some(slot) => {
+                let copy = Node::new(
+                    recorder.census(),
+                    Kind::Pass,
+                    [Some(slot.clone())],
+                    [Outlet::of(array)],
+                );
+                on_tape(array.clone(), &copy, 0)
+            }
+        })
+        .collect();
+    let floor = recorder.next_id();
+    let outputs = recorder
+        .in_mode(Mode::Record, || body(recorder, &fresh))
+        .0?;
+    check_again(node, &outputs)?;
+    let seeds = (outputs.iter().zip(cotangents))
+        .filter_map(|(output, cotangent)| Some((recorder.own_slot(output)?, cotangent.clone()?)))
+        .collect();
+    let found = Pass {
+        recorder,
+        recorded: mover.recorded,
+        want: Want::Older,
+        floor,
+    }
+    .run(seeds)?;
+    let mut found: Vec<_> = found
+        .into_iter()
+        .map(|(id, f)| (id, Some(f.value)))
+        .collect();
+    let mut take = |slot: &Slot| {
+        (found.iter_mut())
+            .find(|(id, value)| *id == slot.id() && value.is_some())
+            .and_then(|(_, value)| value.take())
+    };
+    let mut terms = Vec::with_capacity(node.parents.len());
+    for (i, parent) in node.parents.iter().enumerate() {
+        let slot = match fresh.get(i) {
+            Some(value) => recorder.own_slot(value),
+            None => parent.clone(),
+        };
+        terms.push(slot.and_then(|slot| take(&slot)));
+    }
+    match found.iter().any(|(_, value)| value.is_some()) {
+        true => Err(AutogradError::Recompute {
+            what: "a derivative for a value it had not used before".into(),
+        }),
+        false => Ok(terms),
+    }
+}
+
+fn check_again(node: &Node, outputs: &[Value]) -> Result<()> {
+    if outputs.len() != node.outlets.len() {
+        let what = format!(
+            "{} outputs instead of {}",
+            outputs.len(),
+            node.outlets.len()
+        );
+        return Err(AutogradError::Recompute { what });
+    }
+    for (i, (now, then)) in outputs.iter().zip(&node.outlets).enumerate() {
+        if now.layout() != &then.layout || now.dtype() != then.dtype {
+            let what = format!(
+                "output {i} as {:?} {} {} instead of {:?} {} {}",
+                now.shape(),
+                now.dtype(),
+                now.layout(),
+                then.layout.shape(),
+                then.dtype,
+                then.layout
+            );
+            return Err(AutogradError::Recompute { what });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! What a backward pass gives.
+
+use crate::accumulate::{Form, Mover, Pending};
+use crate::backward::{Found, FoundMap};
+use crate::bucket;
+use crate::law::gradient_layout;
+use crate::node::ValueId;
+use crate::{Recorder, Result};
+use shard_ops::Value;
+use std::cell::RefCell;
+use std::fmt;
+
+/// The gradients of a backward pass.
+///
+/// The gradient of a replicated leaf is often a sum over ranks that has not been taken yet. It is taken when the
+/// first gradient is read, once and for all of them together, in few large reductions instead of many small
+/// ones. Passes of several batches may be [added](Self::accumulate) before that, and are then reduced once.
+pub struct Gradients {
+    recorder: Recorder,
+    found: RefCell<FoundMap>,
+}
+
+impl Gradients {
+    pub(crate) fn new(recorder: &Recorder, found: FoundMap) -> Self {
+        Self {
+            recorder: recorder.clone(),
+            found: RefCell::new(found),
+        }
+    }
+
+    /// The gradient of a leaf, in the layout of the [gradient law](crate::gradient_layout); `None` if the loss
+    /// does not depend on it, or the value is no leaf.
+    ///
+    /// # Collective
+    /// All ranks of the program, as long as [`unreduced`](Self::unreduced) is not 0: the first read takes all
+    /// outstanding sums.
+    ///
+    /// # Errors
+    /// What the communicator reports.
+    pub fn get(&self, leaf: &Value) -> Result<Option<Value>> {
+        match self.recorder.id(leaf) {
+            Some(id) => self.get_id(id),
+            None => Ok(None),
+        }
+    }
+
+    /// The gradient of the leaf with this name; see [`get`](Self::get).
+    ///
+    /// # Collective
+    /// As [`get`](Self::get).
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_id(&self, id: ValueId) -> Result<Option<Value>> {
+        self.reduce()?;
+        Ok(self.found.borrow().get(&id).map(|f| f.value.clone()))
+    }
+
+    /// The names of the leaves that have a gradient, in order of their creation.
+    pub fn ids(&self) -> Vec<ValueId> {
+        self.found.borrow().keys().copied().collect()
+    }
+
+    /// How many leaves have a gradient.
+    pub fn len(&self) -> usize {
+        self.found.borrow().len()
+    }
+
+    /// Whether no leaf has a gradient.
+    pub fn is_empty(&self) -> bool {
+        self.found.borrow().is_empty()
+    }
+
+    /// How many gradients are sums over ranks that have not been taken yet.
+    pub fn unreduced(&self) -> usize {
+        self.found
+            .borrow()
+            .values()
+            .filter(|f| f.value.layout().is_partial())
+            .count()
+    }
+
+    /// Takes all outstanding sums, those over the same mesh axes and of the same type together. A no-op the
+    /// second time.
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    ///
+    /// # Errors
+    /// What the communicator reports.
+    pub fn reduce(&self) -> Result<()> {
+        let mut found = self.found.borrow_mut();
+        bucket::reduce(
+            found
+                .values_mut()
+                .map(|f| &mut f.value)
+                .filter(|v| v.layout().is_partial())
+                .collect(),
+        )
+    }
+
+    /// Adds the gradients of another pass of the same recorder, leaf by leaf, without taking outstanding sums.
+    ///
+    /// # Collective
+    /// All ranks of the program; communicates only where one side has been read and the other has not, and not
+    /// even then in general.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn accumulate(&mut self, other: Self) -> Result<()> {
+        let mover = Mover {
+            recorder: &self.recorder,
+            recorded: false,
+        };
+        let mut found = self.found.borrow_mut();
+        for (id, Found { outlet, value }) in other.found.into_inner() {
+            let Some(mine) = found.get_mut(&id) else {
+                found.insert(id, Found { outlet, value });
+                continue;
+            };
+            let mut sum = Pending::default();
+            sum.push(mover, mine.value.clone())?;
+            sum.push(mover, value)?;
+            if let Some(value) = sum.finish(mover, &gradient_layout(&outlet.layout), Form::Sums)? {
+                mine.value = value;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Gradients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gradients")
+            .field("len", &self.len())
+            .field("unreduced", &self.unreduced())
+            .finish()
+    }
+}

@@ -1,0 +1,190 @@
+//! Nodes of the graph: what was done to what, in which order.
+
+use crate::checkpoint::Body;
+use crate::hook::Hook;
+use shard_comm::DType;
+use shard_ops::{Op, Value};
+use shard_redistribute::{Array, MeshComm};
+use shard_spec::Layout;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Names one value of a tape: equal for clones of a value, different for any two others of one recorder.
+///
+/// The same on every rank, since all ranks run the program.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ValueId {
+    /// Creation number of the node.
+    pub(crate) node: u64,
+    /// Which of its outputs.
+    pub(crate) output: usize,
+}
+
+/// What the recorder keeps in a value's slot: the node that made it, and which output it is.
+pub(crate) struct Slot {
+    pub(crate) node: Rc<Node>,
+    pub(crate) output: usize,
+}
+
+impl Slot {
+    /// The slot of a value, if a tape put one there.
+    pub(crate) fn of(value: &Value) -> Option<Rc<Self>> {
+        value.slot().cloned()?.downcast().ok()
+    }
+
+    pub(crate) fn id(&self) -> ValueId {
+        ValueId {
+            node: self.node.id,
+            output: self.output,
+        }
+    }
+
+    /// What is known of the value without its data.
+    pub(crate) fn outlet(&self) -> &Outlet {
+        &self.node.outlets[self.output]
+    }
+}
+
+/// One application on the tape.
+///
+/// Nothing lists the nodes: values hold the nodes that made them, nodes hold those of their inputs, and
+/// dropping the last value frees its graph.
+pub(crate) struct Node {
+    pub(crate) id: u64,
+    pub(crate) kind: Kind,
+    /// Where each input came from; `None` for constants.
+    pub(crate) parents: SmallVec<[Option<Rc<Slot>>; 3]>,
+    pub(crate) outlets: SmallVec<[Outlet; 1]>,
+    pub(crate) hooks: RefCell<Vec<Hook>>,
+    pub(crate) census: Rc<Census>,
+}
+
+/// What a node did.
+pub(crate) enum Kind {
+    /// Nothing: derivatives are wanted with respect to it.
+    Leaf,
+    /// Applied an op; its vjp may look at these.
+    Op {
+        op: Arc<dyn Op>,
+        inputs: Vec<Array>,
+        outputs: Vec<Array>,
+    },
+    /// Moved its input, or summed its inputs: as a map of global tensors the identity to each of them, so
+    /// that the cotangent goes to every parent as it is, label included.
+    Pass,
+    /// Ran a function that will be run again to find its derivative.
+    Checkpoint { body: Rc<Body>, inputs: Vec<Array> },
+}
+
+/// A value without its data.
+#[derive(Clone)]
+pub(crate) struct Outlet {
+    pub(crate) layout: Layout,
+    pub(crate) dtype: DType,
+    pub(crate) cx: Rc<MeshComm>,
+}
+
+impl Outlet {
+    pub(crate) fn of(array: &Array) -> Self {
+        Self {
+            layout: array.layout().clone(),
+            dtype: array.dtype(),
+            cx: array.cx().clone(),
+        }
+    }
+}
+
+/// Counts a recorder's nodes, and tells its nodes from those of others.
+#[derive(Debug, Default)]
+pub(crate) struct Census {
+    next: Cell<u64>,
+    live: Cell<usize>,
+}
+
+impl Census {
+    /// The number the next node will get.
+    pub(crate) fn next(&self) -> u64 {
+        self.next.get()
+    }
+
+    /// How many nodes are alive.
+    pub(crate) fn live(&self) -> usize {
+        self.live.get()
+    }
+}
+
+impl Node {
+    pub(crate) fn new(
+        census: &Rc<Census>,
+        kind: Kind,
+        parents: impl IntoIterator<Item = Option<Rc<Slot>>>,
+        outlets: impl IntoIterator<Item = Outlet>,
+    ) -> Rc<Self> {
+        let id = census.next.get();
+        census.next.set(id + 1);
+        census.live.set(census.live.get() + 1);
+        Rc::new(Self {
+            id,
+            kind,
+            parents: parents.into_iter().collect(),
+            outlets: outlets.into_iter().collect(),
+            hooks: RefCell::default(),
+            census: census.clone(),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match &self.kind {
+            Kind::Leaf => "leaf",
+            Kind::Op { op, .. } => op.name(),
+            Kind::Pass => "redistribute",
+            Kind::Checkpoint { .. } => "checkpoint",
+        }
+    }
+
+    pub(crate) fn is_leaf(&self) -> bool {
+        matches!(self.kind, Kind::Leaf)
+    }
+}
+
+/// The value of an array as output `output` of `node`; values without a derivative stay off the tape.
+pub(crate) fn on_tape(array: Array, node: &Rc<Node>, output: usize) -> Value {
+    if array.dtype().is_float() {
+        Value::with_slot(
+            array,
+            Rc::new(Slot {
+                node: node.clone(),
+                output,
+            }),
+        )
+    } else {
+        Value::new(array)
+    }
+}
+
+impl Drop for Node {
+    /// Frees the ancestors that only this node kept alive, in a loop: recursion would overflow the stack on a
+    /// long chain.
+    fn drop(&mut self) {
+        self.census
+            .live
+            .set(self.census.live.get().saturating_sub(1));
+        let mut orphans: Vec<Rc<Slot>> = self.parents.drain(..).flatten().collect();
+        while let Some(slot) = orphans.pop() {
+            if let Some(Slot { node, .. }) = Rc::into_inner(slot)
+                && let Some(mut node) = Rc::into_inner(node)
+            {
+                orphans.extend(node.parents.drain(..).flatten());
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.name(), self.id)
+    }
+}

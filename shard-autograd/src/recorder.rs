@@ -1,0 +1,240 @@
+//! The recording executor.
+
+use crate::node::{Census, Kind, Node, Outlet, Slot, ValueId, on_tape};
+use crate::{AutogradError, Result};
+use shard_ops::{Exec, Op, OpError, Value};
+use shard_redistribute::Array;
+use shard_spec::Layout;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Applies ops through another executor and remembers what was applied to what, so that derivatives can be
+/// taken.
+///
+/// A value is *tracked* if derivatives reach it: leaves made by [`leaf`](Self::leaf), and every
+/// floating-point output of an op that was applied to a tracked value while recording. Clones of a recorder
+/// are the same recorder. It belongs to one rank; every rank has its own, and all of them record alike, because
+/// all ranks run the program: whether a value is tracked, [`no_grad`](Self::no_grad) and hooks must not depend
+/// on the rank.
+#[derive(Clone)]
+pub struct Recorder(Rc<Inner>);
+
+struct Inner {
+    exec: Rc<dyn Exec>,
+    census: Rc<Census>,
+    mode: RefCell<Mode>,
+}
+
+/// What happens to what is applied.
+pub(crate) enum Mode {
+    /// It goes on the tape.
+    Record,
+    /// It does not.
+    Off,
+    /// It does not, but the tracked values it used are kept here, in order of first use.
+    Capture(Vec<Rc<Slot>>),
+}
+
+impl Recorder {
+    /// A recorder over an executor that computes.
+    pub fn new(exec: Rc<dyn Exec>) -> Self {
+        Self(Rc::new(Inner {
+            exec,
+            census: Rc::default(),
+            mode: RefCell::new(Mode::Record),
+        }))
+    }
+
+    /// The executor underneath, which records nothing.
+    pub fn inner(&self) -> &Rc<dyn Exec> {
+        &self.0.exec
+    }
+
+    /// A value with respect to which derivatives are wanted. Two calls make two different leaves, also of the
+    /// same array.
+    ///
+    /// # Errors
+    /// [`NotDifferentiable`](AutogradError::NotDifferentiable) for an array of integers or truth values.
+    pub fn leaf(&self, array: Array) -> Result<Value> {
+        if !array.dtype().is_float() {
+            return Err(AutogradError::NotDifferentiable {
+                op: "leaf",
+                expected: "a floating-point type",
+                dtype: array.dtype(),
+            });
+        }
+        let node = Node::new(&self.0.census, Kind::Leaf, [], [Outlet::of(&array)]);
+        Ok(on_tape(array, &node, 0))
+    }
+
+    /// Whether derivatives reach this value.
+    pub fn is_tracked(&self, value: &Value) -> bool {
+        self.id(value).is_some()
+    }
+
+    /// Whether the value was made by [`leaf`](Self::leaf).
+    pub fn is_leaf(&self, value: &Value) -> bool {
+        self.own_slot(value).is_some_and(|s| s.node.is_leaf())
+    }
+
+    /// The name of a tracked value: equal for its clones, the same on every rank.
+    pub fn id(&self, value: &Value) -> Option<ValueId> {
+        Some(self.own_slot(value)?.id())
+    }
+
+    /// Whether ops applied now go on the tape.
+    pub fn is_recording(&self) -> bool {
+        matches!(*self.0.mode.borrow(), Mode::Record)
+    }
+
+    /// Runs `f` without recording; what it returns is not tracked. Recording goes on afterwards, also after
+    /// an early return or a panic.
+    ///
+    /// # Collective
+    /// Not itself, but all ranks must do the same.
+    pub fn no_grad<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.in_mode(Mode::Off, f).0
+    }
+
+    /// Runs `f` with recording, also inside [`no_grad`](Self::no_grad).
+    ///
+    /// # Collective
+    /// Not itself, but all ranks must do the same.
+    pub fn enable_grad<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.in_mode(Mode::Record, f).0
+    }
+
+    /// How many nodes this recorder's tape holds at the moment.
+    pub fn live_nodes(&self) -> usize {
+        self.0.census.live()
+    }
+
+    /// Runs `f` in a mode, and gives the mode as it was left.
+    pub(crate) fn in_mode<T>(&self, mode: Mode, f: impl FnOnce() -> T) -> (T, Mode) {
+        /// Puts the old mode back whatever happens.
+        struct Restore<'a>(&'a RefCell<Mode>, Option<Mode>);
+        impl Drop for Restore<'_> {
+            fn drop(&mut self) {
+                if let Some(old) = self.1.take() {
+                    self.0.replace(old);
+                }
+            }
+        }
+        let mut restore = Restore(&self.0.mode, Some(self.0.mode.replace(mode)));
+        let result = f();
+        let old = restore.1.take().unwrap_or(Mode::Record);
+        (result, self.0.mode.replace(old))
+    }
+
+    /// The next node's number.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.0.census.next()
+    }
+
+    pub(crate) fn census(&self) -> &Rc<Census> {
+        &self.0.census
+    }
+
+    /// The slot of a value on this tape.
+    pub(crate) fn own_slot(&self, value: &Value) -> Option<Rc<Slot>> {
+        Slot::of(value).filter(|s| Rc::ptr_eq(&s.node.census, &self.0.census))
+    }
+
+    /// The slot of a value that must be on this tape.
+    pub(crate) fn slot_of(&self, op: &'static str, what: &str, value: &Value) -> Result<Rc<Slot>> {
+        self.own_slot(value)
+            .ok_or_else(|| AutogradError::NotTracked {
+                op,
+                what: what.to_owned(),
+                fix: "make it from a leaf of this recorder, outside no_grad and not detached",
+            })
+    }
+
+    /// Puts an application on the tape if one of its inputs is tracked: the outputs, tracked or not.
+    pub(crate) fn record(
+        &self,
+        parents: SmallVec<[Option<Rc<Slot>>; 3]>,
+        outputs: Vec<Array>,
+        kind: impl FnOnce(&[Array]) -> Kind,
+    ) -> Vec<Value> {
+        if parents.iter().all(Option::is_none) {
+            return outputs.into_iter().map(Value::new).collect();
+        }
+        let outlets: SmallVec<[Outlet; 1]> = outputs.iter().map(Outlet::of).collect();
+        let node = Node::new(&self.0.census, kind(&outputs), parents, outlets);
+        outputs
+            .into_iter()
+            .enumerate()
+            .map(|(i, array)| on_tape(array, &node, i))
+            .collect()
+    }
+
+    /// Where the inputs came from, as far as the present mode wants to know.
+    pub(crate) fn parents(
+        &self,
+        op: &'static str,
+        inputs: &[&Value],
+    ) -> Result<SmallVec<[Option<Rc<Slot>>; 3]>, OpError> {
+        let mut mode = self.0.mode.borrow_mut();
+        let mut parents = SmallVec::with_capacity(inputs.len());
+        for (operand, input) in inputs.iter().enumerate() {
+            let slot = match &*mode {
+                Mode::Off => None,
+                // A value of another tape is no constant: to treat it as one would lose its gradient silently.
+                _ if input.slot().is_some() && self.own_slot(input).is_none() => {
+                    return Err(OpError::NoVjp { op, operand });
+                }
+                _ => self.own_slot(input),
+            };
+            let slot = match (&mut *mode, slot) {
+                (Mode::Capture(seen), Some(slot)) => {
+                    if seen.iter().all(|s| s.id() != slot.id()) {
+                        seen.push(slot);
+                    }
+                    None
+                }
+                (_, slot) => slot,
+            };
+            parents.push(slot);
+        }
+        Ok(parents)
+    }
+}
+
+impl Exec for Recorder {
+    fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
+        let parents = self.parents(op.name(), inputs)?;
+        let outputs = self.0.exec.apply(op.clone(), inputs)?;
+        Ok(self.record(
+            parents,
+            outputs.iter().map(|v| v.array().clone()).collect(),
+            |outputs| Kind::Op {
+                op,
+                inputs: inputs.iter().map(|v| v.array().clone()).collect(),
+                outputs: outputs.to_vec(),
+            },
+        ))
+    }
+
+    fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value, OpError> {
+        if value.layout() == to {
+            return Ok(value.clone());
+        }
+        let parents = self.parents("redistribute", &[value])?;
+        let moved = self.0.exec.redistribute(value, to)?;
+        let mut outputs = self.record(parents, vec![moved.array().clone()], |_| Kind::Pass);
+        Ok(outputs.pop().unwrap_or(moved))
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder")
+            .field("recording", &self.is_recording())
+            .field("live_nodes", &self.live_nodes())
+            .finish_non_exhaustive()
+    }
+}
