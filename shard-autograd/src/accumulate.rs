@@ -37,8 +37,9 @@ pub(crate) enum Form {
 
 /// The terms of one label, in order of arrival.
 enum Sum {
-    /// One term; more only if their sum must go on the tape.
-    Terms(Vec<Value>),
+    One(Value),
+    /// Several that are added in the end, because their sum must go on the tape.
+    Many(Value, Vec<Value>),
     /// A running sum, and what else makes it a value.
     Running(BufferMut, Outlet),
 }
@@ -55,7 +56,7 @@ impl Pending {
             _ => value,
         };
         match self.sums.iter_mut().find(|s| s.label() == value.layout()) {
-            None => self.sums.push(Sum::Terms(vec![value])),
+            None => self.sums.push(Sum::One(value)),
             Some(sum) => sum.push(mover, value)?,
         }
         Ok(())
@@ -83,37 +84,36 @@ impl Pending {
         if far.is_empty() && form != Form::Law {
             return Ok(near);
         }
-        let terms = near
+        let mut terms = near
             .into_iter()
             .chain(far)
-            .map(|v| mover.redistribute(v, law))
-            .collect::<Result<Vec<_>>>()?;
-        if terms.is_empty() {
-            Ok(None)
-        } else {
-            mover.add(terms).map(Some)
-        }
+            .map(|v| mover.redistribute(v, law));
+        let Some(first) = terms.next().transpose()? else {
+            return Ok(None);
+        };
+        mover
+            .add(first, &terms.collect::<Result<Vec<_>>>()?)
+            .map(Some)
     }
 }
 
 impl Sum {
     fn label(&self) -> &Layout {
         match self {
-            Self::Terms(terms) => terms[0].layout(),
+            Self::One(value) | Self::Many(value, _) => value.layout(),
             Self::Running(_, outlet) => &outlet.layout,
         }
     }
 
     fn push(&mut self, mover: Mover<'_>, value: Value) -> Result<()> {
         match self {
-            Self::Terms(terms) if mover.recorded => terms.push(value),
-            Self::Terms(terms) => {
+            Self::One(first) if mover.recorded => *self = Self::Many(first.clone(), vec![value]),
+            Self::Many(_, rest) => rest.push(value),
+            Self::One(first) => {
                 // Off the mesh there is nothing to add.
-                if let (Some(first), Some(second)) =
-                    (terms[0].array().buffer(), value.array().buffer())
-                {
-                    let mut sum = copy(first)?;
-                    fold(&mut sum, second)?;
+                if let (Some(a), Some(b)) = (first.array().buffer(), value.array().buffer()) {
+                    let mut sum = copy(a)?;
+                    fold(&mut sum, b)?;
                     *self = Self::Running(sum, Outlet::of(value.array()));
                 }
             }
@@ -128,8 +128,9 @@ impl Sum {
 
     fn finish(self, mover: Mover<'_>) -> Result<Value> {
         match self {
-            Self::Terms(terms) => mover.add(terms),
-            Self::Running(sum, outlet) => Ok(outlet.value(Some(sum.freeze()))?),
+            Self::One(value) => Ok(value),
+            Self::Many(first, rest) => mover.add(first, &rest),
+            Self::Running(sum, outlet) => outlet.value(Some(sum.freeze())),
         }
     }
 }
@@ -150,16 +151,13 @@ impl Mover<'_> {
         Ok(self.exec().redistribute(&value, to)?)
     }
 
-    /// The sum of one or more values with one label. A sum is linear, so this is right for every label, partial
-    /// ones included, and needs no communication.
-    pub(crate) fn add(self, terms: Vec<Value>) -> Result<Value> {
-        let [first, rest @ ..] = &terms[..] else {
-            unreachable!("sums are only made of values that arrived");
-        };
+    /// The sum of values with one label. A sum is linear, so this is right for every label, partial ones
+    /// included, and needs no communication.
+    pub(crate) fn add(self, first: Value, rest: &[Value]) -> Result<Value> {
         if rest.is_empty() {
-            return Ok(first.clone());
+            return Ok(first);
         }
-        let sum = match first.array().buffer() {
+        let buffer = match first.array().buffer() {
             None => None,
             Some(buffer) => {
                 let mut sum = copy(buffer)?;
@@ -169,13 +167,12 @@ impl Mover<'_> {
                 Some(sum.freeze())
             }
         };
-        let sum = Outlet::of(first.array()).value(sum)?;
+        let sum = Outlet::of(first.array()).value(buffer)?;
         if !self.recorded {
             return Ok(sum);
         }
-        let parents = self
-            .recorder
-            .parents("accumulate", &terms.iter().collect::<Vec<_>>())?;
+        let terms: Vec<&Value> = std::iter::once(&first).chain(rest).collect();
+        let parents = self.recorder.parents("accumulate", &terms)?;
         let mut outputs = self
             .recorder
             .record(parents, vec![sum.array().clone()], |_| Kind::Pass);
@@ -208,11 +205,13 @@ fn sum_near(mover: Mover<'_>, values: Vec<Value>, law: &Layout) -> Result<Option
         }
     }
     let label = law.with_partial(&axes, ReduceOp::Sum)?;
-    let terms = values
-        .into_iter()
-        .map(|v| mover.redistribute(v, &label))
-        .collect::<Result<Vec<_>>>()?;
-    mover.add(terms).map(Some)
+    let mut terms = values.into_iter().map(|v| mover.redistribute(v, &label));
+    let Some(first) = terms.next().transpose()? else {
+        return Ok(None);
+    };
+    mover
+        .add(first, &terms.collect::<Result<Vec<_>>>()?)
+        .map(Some)
 }
 
 fn copy(src: &Buffer) -> Result<BufferMut> {

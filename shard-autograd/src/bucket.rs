@@ -1,125 +1,167 @@
 //! Many small sums over ranks taken as few large ones.
 
 use crate::Result;
-use shard_comm::{Buffer, DType, Monoid, Strided};
+use crate::node::ValueId;
+use shard_comm::{Buffer, DType, Handle, Monoid, Strided};
 use shard_ops::Value;
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::ReduceOp;
 use std::rc::Rc;
 
-/// A bucket is closed when it holds this many bytes: large enough that latency does not count, small enough
-/// that the flat copies do not double the gradients' memory.
-const BUCKET_BYTES: usize = 32 << 20;
+/// A bucket is closed when it holds this many bytes, unless a recorder says otherwise: large enough that latency
+/// does not count, small enough that the flat copies do not double the gradients' memory.
+pub(crate) const BUCKET_BYTES: usize = 32 << 20;
 
-/// Gradients that can be summed in one reduction.
-struct Bucket<'a> {
+/// Collects partial sums and takes them together: one reduction per mesh, axes, type and bucketful.
+///
+/// Which value goes into which bucket follows from layouts and order alone, so ranks agree on it.
+pub(crate) struct Buckets {
+    limit: usize,
+    open: Vec<Bucket>,
+    flights: Vec<Flight>,
+}
+
+/// Partial values that can be summed in one reduction.
+struct Bucket {
     cx: Rc<MeshComm>,
     axes: Vec<usize>,
     dtype: DType,
-    values: Vec<&'a mut Value>,
+    values: Vec<(ValueId, Value)>,
     bytes: usize,
 }
 
-/// Replaces partial sums by their sums, as few reductions as possible: one per mesh, axes, type and
-/// [`BUCKET_BYTES`].
-///
-/// Which value goes into which bucket follows from layouts and order alone, so ranks agree on it.
-pub(crate) fn reduce(values: Vec<&mut Value>) -> Result<()> {
-    let mut open: Vec<Bucket<'_>> = Vec::new();
-    let mut closed: Vec<Bucket<'_>> = Vec::new();
-    for value in values {
+/// A reduction under way.
+struct Flight {
+    /// `None` off the mesh.
+    handle: Option<Handle>,
+    bucket: Bucket,
+}
+
+impl Buckets {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            open: Vec::new(),
+            flights: Vec::new(),
+        }
+    }
+
+    /// Adds a partial value, and starts the reduction of its bucket if that is full now.
+    pub(crate) fn add(&mut self, id: ValueId, value: &Value) -> Result<()> {
         let (cx, axes, dtype) = (
-            value.array().cx().clone(),
-            value.layout().partial_axes().to_vec(),
+            value.array().cx(),
+            value.layout().partial_axes(),
             value.dtype(),
         );
         // The largest piece, not this rank's: all ranks must close the bucket at the same value.
-        let bytes = value.layout().max_local_numel() * dtype.size();
-        let at = open
-            .iter()
-            .position(|b| Rc::ptr_eq(&b.cx, &cx) && b.axes == axes && b.dtype == dtype);
-        let at = at.unwrap_or_else(|| {
-            open.push(Bucket {
-                cx,
-                axes,
+        let bytes = value
+            .layout()
+            .max_local_numel()
+            .saturating_mul(dtype.size());
+        let fits = |b: &Bucket| Rc::ptr_eq(&b.cx, cx) && b.axes == axes && b.dtype == dtype;
+        let mut bucket = match self.open.iter().position(fits) {
+            Some(at) => self.open.remove(at),
+            None => Bucket {
+                cx: cx.clone(),
+                axes: axes.to_vec(),
                 dtype,
                 values: Vec::new(),
                 bytes: 0,
-            });
-            open.len() - 1
-        });
-        open[at].values.push(value);
-        open[at].bytes += bytes;
-        if open[at].bytes >= BUCKET_BYTES {
-            closed.push(open.remove(at));
+            },
+        };
+        bucket.values.push((id, value.clone()));
+        bucket.bytes = bucket.bytes.saturating_add(bytes);
+        if bucket.bytes >= self.limit {
+            self.flights.push(bucket.start()?);
+        } else {
+            self.open.push(bucket);
         }
+        Ok(())
     }
-    closed.into_iter().chain(open).try_for_each(Bucket::reduce)
+
+    /// Starts the reductions of the buckets that are not full.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        for bucket in self.open.drain(..) {
+            self.flights.push(bucket.start()?);
+        }
+        Ok(())
+    }
+
+    /// Forgets the values whose reduction has not started.
+    pub(crate) fn forget_open(&mut self) {
+        self.open.clear();
+    }
+
+    /// Waits for what has been started: the sums, in order of starting.
+    pub(crate) fn land(&mut self) -> Result<Vec<(ValueId, Value)>> {
+        let mut sums = Vec::new();
+        for flight in self.flights.drain(..) {
+            sums.extend(flight.land()?);
+        }
+        Ok(sums)
+    }
 }
 
-impl Bucket<'_> {
-    fn reduce(self) -> Result<()> {
+impl Bucket {
+    fn start(self) -> Result<Flight> {
         let _span = tracing::trace_span!(
             "reduce_gradients",
             values = self.values.len(),
             bytes = self.bytes
         )
         .entered();
-        let pieces: Vec<Buffer> = self
-            .values
-            .iter()
-            .filter_map(|v| v.array().buffer().cloned())
-            .collect();
-        let mut sums = match self.cx.along(&self.axes) {
-            Some(comm) => unflatten(
-                &comm.all_reduce(&self.flatten(&pieces)?, Monoid::Op(ReduceOp::Sum))?,
-                &pieces,
-            ),
-            // Not a member of the mesh: a layout and no data.
-            None => Vec::new(),
-        }
-        .into_iter();
-        for value in self.values {
-            let layout = value.layout().with_partial_reduced();
-            *value = Value::new(Array::from_parts(
-                &self.cx,
-                &layout,
-                sums.next(),
-                self.dtype,
-            )?);
-        }
-        Ok(())
+        let handle = match self.cx.along(&self.axes) {
+            Some(comm) => Some(comm.start_all_reduce(&self.flatten()?, Monoid::Op(ReduceOp::Sum))?),
+            None => None,
+        };
+        Ok(Flight {
+            handle,
+            bucket: self,
+        })
     }
 
     /// The pieces side by side.
-    fn flatten(&self, pieces: &[Buffer]) -> Result<Buffer> {
-        if let [only] = pieces {
+    fn flatten(&self) -> Result<Buffer> {
+        let pieces: Vec<&Buffer> = self
+            .values
+            .iter()
+            .filter_map(|(_, v)| v.array().buffer())
+            .collect();
+        if let [only] = pieces[..] {
             return Ok(only.clone());
         }
         let device = self.cx.device();
-        let mut flat = device.alloc(self.dtype, pieces.iter().map(Buffer::len).sum())?;
+        let mut flat = device.alloc(self.dtype, pieces.iter().map(|p| p.len()).sum())?;
         let mut offset = 0;
         for piece in pieces {
-            let len = [piece.len()];
-            device.copy(
-                piece,
-                &Strided::contiguous(&len),
-                &mut flat,
-                &Strided::contiguous_at(offset, &len),
-            )?;
+            let from = Strided::contiguous(&[piece.len()]);
+            let to = Strided::contiguous_at(offset, &[piece.len()]);
+            device.copy(piece, &from, &mut flat, &to)?;
             offset += piece.len();
         }
         Ok(flat.freeze())
     }
 }
 
-/// Pieces of these lengths of a flat buffer, without copies.
-fn unflatten(flat: &Buffer, like: &[Buffer]) -> Vec<Buffer> {
-    let ends = like.iter().scan(0, |end, piece| {
-        *end += piece.len();
-        Some(*end)
-    });
-    ends.zip(like)
-        .map(|(end, piece)| flat.slice(end - piece.len()..end))
-        .collect()
+impl Flight {
+    fn land(self) -> Result<Vec<(ValueId, Value)>> {
+        let flat = self.handle.map(Handle::wait).transpose()?;
+        let mut start = 0;
+        let mut sums = Vec::with_capacity(self.bucket.values.len());
+        for (id, value) in self.bucket.values {
+            let array = value.array();
+            // A piece of the flat buffer: no copy.
+            let piece = match (&flat, array.buffer()) {
+                (Some(flat), Some(like)) => {
+                    let end = start + like.len();
+                    Some(flat.try_slice(std::mem::replace(&mut start, end)..end)?)
+                }
+                _ => None,
+            };
+            let layout = value.layout().with_partial_reduced();
+            let sum = Array::from_parts(array.cx(), &layout, piece, self.bucket.dtype)?;
+            sums.push((id, Value::new(sum)));
+        }
+        Ok(sums)
+    }
 }

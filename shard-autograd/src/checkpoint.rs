@@ -1,8 +1,8 @@
 //! Recompute checkpointing: a function's inputs are kept instead of everything inside it.
 
 use crate::accumulate::Mover;
-use crate::backward::{Pass, Want};
 use crate::node::{Kind, Node, Outlet, Slot, on_tape};
+use crate::pass::{Pass, Want};
 use crate::recorder::Mode;
 use crate::{AutogradError, Recorder, Result};
 use shard_ops::Value;
@@ -88,7 +88,7 @@ pub(crate) fn vjp(
     let seeds = (outputs.iter().zip(cotangents))
         .filter_map(|(output, cotangent)| Some((recorder.own_slot(output)?, cotangent.clone()?)))
         .collect();
-    let found = Pass {
+    let (found, _) = Pass {
         recorder,
         recorded: mover.recorded,
         want: Want::Older,

@@ -1,10 +1,10 @@
 //! What a backward pass gives.
 
 use crate::accumulate::{Form, Mover, Pending};
-use crate::backward::{Found, FoundMap};
-use crate::bucket;
+use crate::bucket::{BUCKET_BYTES, Buckets};
 use crate::law::gradient_layout;
 use crate::node::ValueId;
+use crate::pass::{Found, FoundMap};
 use crate::{Recorder, Result};
 use shard_ops::Value;
 use std::cell::RefCell;
@@ -18,13 +18,16 @@ use std::fmt;
 pub struct Gradients {
     recorder: Recorder,
     found: RefCell<FoundMap>,
+    /// Sums being taken already.
+    early: RefCell<Buckets>,
 }
 
 impl Gradients {
-    pub(crate) fn new(recorder: &Recorder, found: FoundMap) -> Self {
+    pub(crate) fn new(recorder: &Recorder, (found, early): (FoundMap, Buckets)) -> Self {
         Self {
             recorder: recorder.clone(),
             found: RefCell::new(found),
+            early: RefCell::new(early),
         }
     }
 
@@ -89,24 +92,38 @@ impl Gradients {
     /// # Errors
     /// What the communicator reports.
     pub fn reduce(&self) -> Result<()> {
-        let mut found = self.found.borrow_mut();
-        bucket::reduce(
-            found
-                .values_mut()
-                .map(|f| &mut f.value)
-                .filter(|v| v.layout().is_partial())
-                .collect(),
-        )
+        self.land(&mut self.early.borrow_mut())?;
+        let mut buckets = Buckets::new(BUCKET_BYTES);
+        for (&id, found) in self
+            .found
+            .borrow()
+            .iter()
+            .filter(|(_, f)| f.value.layout().is_partial())
+        {
+            buckets.add(id, &found.value)?;
+        }
+        buckets.flush()?;
+        self.land(&mut buckets)
     }
 
-    /// Adds the gradients of another pass of the same recorder, leaf by leaf, without taking outstanding sums.
+    fn land(&self, buckets: &mut Buckets) -> Result<()> {
+        let mut found = self.found.borrow_mut();
+        for (id, sum) in buckets.land()? {
+            if let Some(found) = found.get_mut(&id) {
+                found.value = sum;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the gradients of another pass of the same recorder, leaf by leaf, without taking outstanding sums
+    /// (but waiting for those that [were started](Recorder::set_bucket_bytes)).
     ///
     /// # Collective
-    /// All ranks of the program; communicates only where one side has been read and the other has not, and not
-    /// even then in general.
+    /// All ranks of the program.
     ///
     /// # Errors
-    /// What the device reports.
+    /// What the device and the communicator report.
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
         let mover = Mover {
             recorder: &self.recorder,

@@ -11,6 +11,7 @@ mod gradients;
 mod hook;
 mod law;
 mod node;
+mod pass;
 mod recorder;
 
 pub use checkpoint::checkpoint;

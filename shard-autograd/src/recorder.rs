@@ -1,12 +1,13 @@
 //! The recording executor.
 
+use crate::bucket::BUCKET_BYTES;
 use crate::node::{Census, Kind, Node, Outlet, Slot, ValueId, on_tape};
 use crate::{AutogradError, Result};
 use shard_ops::{Exec, Op, OpError, Value};
 use shard_redistribute::Array;
 use shard_spec::Layout;
 use smallvec::SmallVec;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ struct Inner {
     exec: Rc<dyn Exec>,
     census: Rc<Census>,
     mode: RefCell<Mode>,
+    bucket_bytes: Cell<usize>,
 }
 
 /// What happens to what is applied.
@@ -45,6 +47,7 @@ impl Recorder {
             exec,
             census: Rc::default(),
             mode: RefCell::new(Mode::Record),
+            bucket_bytes: Cell::new(BUCKET_BYTES),
         }))
     }
 
@@ -105,6 +108,20 @@ impl Recorder {
     /// Not itself, but all ranks must do the same.
     pub fn enable_grad<T>(&self, f: impl FnOnce() -> T) -> T {
         self.in_mode(Mode::Record, f).0
+    }
+
+    /// How many bytes of complete gradients of replicated leaves a backward pass gathers before it starts to sum
+    /// them over the ranks while it goes on; 32 MiB at first. What is left is summed when the first gradient is
+    /// read. [`usize::MAX`] leaves everything until then, for accumulating several passes.
+    ///
+    /// # Collective
+    /// Not itself, but all ranks must do the same.
+    pub fn set_bucket_bytes(&self, bytes: usize) {
+        self.0.bucket_bytes.set(bytes);
+    }
+
+    pub(crate) fn bucket_bytes(&self) -> usize {
+        self.0.bucket_bytes.get()
     }
 
     /// How many nodes this recorder's tape holds at the moment.
