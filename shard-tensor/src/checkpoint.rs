@@ -1,0 +1,243 @@
+//! Named tensors in one standard safetensors file.
+//!
+//! A file holds whole tensors under their names and says nothing of meshes, so it can be read under any mesh and
+//! layout, and by any other program that reads safetensors.
+
+use crate::mesh::cut;
+use crate::{Error, Mesh, Result, ShardTensor};
+use ndarray::{ArrayViewD, IxDyn};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use shard_comm::{AgreedError, Buffer, DType};
+use shard_ops::Exec;
+use shard_redistribute::Array;
+use shard_spec::{Dims, IndexBox, Layout, numel};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// A header longer than this is taken for damage; the reference implementation uses the same bound.
+const LONGEST_HEADER: u64 = 100_000_000;
+
+/// Writes tensors under their names.
+///
+/// # Collective
+/// All ranks of the program, with the same names. The lowest rank of each tensor's mesh gathers it; rank 0 of the
+/// program must be that one. Other ranks hold no more than their pieces.
+///
+/// # Errors
+/// An agreed error if the file cannot be written; [`Argument`](Error::Argument) for a name given twice or a mesh
+/// without rank 0.
+///
+/// ```
+/// use shard_tensor::{checkpoint, launch, shard};
+/// let path = std::env::temp_dir().join("shard-tensor-doc.safetensors");
+/// let saved = launch(3, |ctx| {
+///     let x = ctx.mesh_of(3)?.randn([7, 2], [shard(0)])?;
+///     checkpoint::save(&path, &[("x".to_owned(), x.clone())])?;
+///     x.to_array::<f32>()
+/// })?;
+/// // On other ranks, in another layout:
+/// let loaded = launch(2, |ctx| {
+///     let x = ctx.mesh_of(2)?.zeros([7, 2], [shard(1)])?.requires_grad()?;
+///     checkpoint::load(&path, &[("x".to_owned(), x.clone())])?;
+///     x.to_array::<f32>()
+/// })?;
+/// assert_eq!(saved[0], loaded[1]);
+/// # std::fs::remove_file(&path).ok();
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+pub fn save(path: impl AsRef<Path>, tensors: &[(String, ShardTensor)]) -> Result<()> {
+    const OP: &str = "checkpoint::save";
+    let Some((_, first)) = tensors.first() else {
+        return Err(Error::argument(OP, "at least one tensor", "none", "pass the module's parameters"));
+    };
+    let world = first.context().world();
+    let mut whole = BTreeMap::new();
+    for (name, tensor) in tensors {
+        let pieces = Whole::gather(OP, tensor)?;
+        if whole.insert(name.clone(), pieces).is_some() {
+            return Err(Error::argument(OP, "distinct names", format!("{name:?} twice"), "rename one of them"));
+        }
+    }
+    let written = match world.rank() {
+        0 => safetensors::serialize_to_file(whole, None, path.as_ref()).map_err(|e| e.to_string()),
+        _ => Ok(()),
+    };
+    Ok(world.agree(written.map_err(|e| file_error(OP, path.as_ref(), "a file to write", e)))?)
+}
+
+/// Reads tensors of these names and replaces the parameters' values. Names in the file that are not asked for are
+/// ignored.
+///
+/// # Collective
+/// All ranks of the program, with the same names and parameters. Every rank reads the part of the file it needs.
+///
+/// # Errors
+/// An agreed error if the file cannot be read or is malformed, or a name is missing or has another shape or type;
+/// no parameter is changed then. [`Argument`](Error::Argument) for tensors that are no parameters.
+pub fn load(path: impl AsRef<Path>, parameters: &[(String, ShardTensor)]) -> Result<()> {
+    const OP: &str = "checkpoint::load";
+    if let Some((name, _)) = parameters.iter().find(|(_, p)| !p.is_parameter()) {
+        return Err(Error::argument(OP, "parameters", format!("{name:?}, a plain tensor"), "call `requires_grad` on it"));
+    }
+    let Some((_, first)) = parameters.first() else { return Ok(()) };
+    let read = Stored::open(path.as_ref()).and_then(|mut file| {
+        parameters.iter().map(|(name, tensor)| file.read(name, tensor)).collect::<Result<Vec<_>, String>>()
+    });
+    let (pieces, status) = match read {
+        Ok(pieces) => (pieces, Ok(())),
+        Err(e) => (Vec::new(), Err(file_error(OP, path.as_ref(), "a safetensors file with these parameters", e))),
+    };
+    first.context().world().agree(status)?;
+    for ((_, parameter), piece) in parameters.iter().zip(pieces) {
+        let value = parameter.value();
+        let array = value.array();
+        let local = match piece {
+            Some(bytes) => Some(parameter.context().device().upload(parameter.dtype(), &bytes)?),
+            None => None,
+        };
+        parameter.set_array(Array::from_parts(array.cx(), array.layout(), local, parameter.dtype())?)?;
+    }
+    Ok(())
+}
+
+fn file_error(op: &'static str, path: &Path, expected: &str, got: String) -> AgreedError {
+    AgreedError::new(op, format!("{expected} at {}", path.display()), got, "check the path and the file")
+}
+
+/// A tensor gathered on rank 0; empty elsewhere.
+struct Whole {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Whole {
+    fn gather(op: &'static str, tensor: &ShardTensor) -> Result<Self> {
+        let mesh: Mesh = tensor.mesh();
+        if mesh.mesh().index_of(0) != Some(0) {
+            return Err(Error::argument(
+                op,
+                "tensors on a mesh that starts at rank 0",
+                format!("mesh {}", mesh.mesh()),
+                "redistribute to such a mesh first",
+            ));
+        }
+        let ctx = tensor.context();
+        let value = tensor.value().detach();
+        let reduced = ctx.engine().redistribute(&value, &tensor.layout().with_partial_reduced())?;
+        // A replica is at hand already; pieces are sent to rank 0 and to no other.
+        let gathered = match reduced.layout().is_replicated() {
+            true => reduced,
+            false => ctx.engine().redistribute(&reduced, &mesh.owned_by(0, tensor.shape())?)?,
+        };
+        let bytes = match gathered.array().buffer() {
+            Some(buffer) if ctx.rank() == 0 => ctx.device().download(buffer)?,
+            _ => Vec::new(),
+        };
+        Ok(Self { dtype: dtype_of(tensor.dtype()), shape: tensor.shape().to_vec(), bytes })
+    }
+}
+
+impl safetensors::View for Whole {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// An open file with its header read.
+struct Stored {
+    file: File,
+    header: Metadata,
+    /// Where the tensors' bytes begin.
+    start: u64,
+    /// How many there are.
+    size: u64,
+}
+
+impl Stored {
+    fn open(path: &Path) -> Result<Self, String> {
+        let text = |e: std::io::Error| e.to_string();
+        let mut file = File::open(path).map_err(text)?;
+        let len = file.metadata().map_err(text)?.len();
+        let mut prefix = [0; 8];
+        file.read_exact(&mut prefix).map_err(text)?;
+        let header = u64::from_le_bytes(prefix);
+        if header > LONGEST_HEADER || header + 8 > len {
+            return Err(format!("a header of {header} bytes in a file of {len}"));
+        }
+        let mut json = vec![0; header as usize];
+        file.read_exact(&mut json).map_err(text)?;
+        let header: Metadata = serde_json::from_slice(&json).map_err(|e| format!("a malformed header: {e}"))?;
+        let start = 8 + json.len() as u64;
+        Ok(Self { file, header, start, size: len - start })
+    }
+
+    /// The bytes of this rank's piece, `None` off the mesh.
+    fn read(&mut self, name: &str, tensor: &ShardTensor) -> Result<Option<Vec<u8>>, String> {
+        let info = self.header.info(name).ok_or_else(|| format!("no tensor {name:?}"))?.clone();
+        let (dtype, shape) = (tensor.dtype(), tensor.shape());
+        if info.dtype != dtype_of(dtype) || info.shape != shape {
+            return Err(format!("{name:?}: {:?} {:?}, where the parameter is {dtype} {shape:?}", info.dtype, info.shape));
+        }
+        let size = dtype.size();
+        let (from, to) = info.data_offsets;
+        if to < from || to as u64 > self.size || to - from != numel(shape) * size {
+            return Err(format!("{name:?}: bytes {from}..{to} of {}", self.size));
+        }
+        let Some(bounds) = tensor.layout().local_box(tensor.context().rank()) else { return Ok(None) };
+        self.read_box(&info, &bounds, size).map(Some).map_err(|e| format!("{name:?}: {e}"))
+    }
+
+    /// Reads the rows of the first dim that the box covers, and cuts the box out of them.
+    fn read_box(&mut self, info: &TensorInfo, bounds: &IndexBox, size: usize) -> std::io::Result<Vec<u8>> {
+        let row: usize = info.shape.iter().skip(1).product::<usize>() * size;
+        let (first, last) = match bounds.lo.first().zip(bounds.hi.first()) {
+            Some((&lo, &hi)) => (lo, hi),
+            None => (0, 1),
+        };
+        self.file.seek(SeekFrom::Start(self.start + (info.data_offsets.0 + first * row) as u64))?;
+        let mut rows = vec![0; (last - first) * row];
+        self.file.read_exact(&mut rows)?;
+        // Bytes as one more dim: a piece of any type is then a box of bytes.
+        let mut shape: Dims = info.shape.iter().copied().chain([size]).collect();
+        let mut bounds = IndexBox {
+            lo: bounds.lo.iter().copied().chain([0]).collect(),
+            hi: bounds.hi.iter().copied().chain([size]).collect(),
+        };
+        if !info.shape.is_empty() {
+            (shape[0], bounds.lo[0], bounds.hi[0]) = (last - first, 0, last - first);
+        }
+        match ArrayViewD::from_shape(IxDyn(&shape), &rows) {
+            Ok(view) => Ok(cut(view, &bounds)),
+            Err(e) => Err(std::io::Error::other(e)),
+        }
+    }
+}
+
+fn dtype_of(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F64 => Dtype::F64,
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::I64 => Dtype::I64,
+        DType::I32 => Dtype::I32,
+        DType::U8 => Dtype::U8,
+        DType::Bool => Dtype::BOOL,
+    }
+}

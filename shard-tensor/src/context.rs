@@ -1,0 +1,221 @@
+//! A rank's context: its communicator, engine, tape and random numbers.
+
+use crate::rng::Stream;
+use crate::{Error, Mesh, Result, Shape, ShardTensor};
+use shard_autograd::Recorder;
+use shard_comm::{Communicator, DType, DeviceRef, Ledger};
+use shard_ops::{Engine, EngineOptions, Handler, Op, OpError, Value};
+use shard_redistribute::MeshComm;
+use shard_spec::DeviceMesh;
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What one rank needs to run the program. Cheap to clone; belongs to the rank's own thread.
+///
+/// There is no global state: two contexts in one process do not know of each other. All ranks of a context run
+/// the same program: they make the same meshes, tensors and calls in the same order, whether or not they are
+/// members of the mesh concerned.
+///
+/// ```
+/// let sizes = shard_tensor::launch(4, |ctx| {
+///     let mesh = ctx.mesh([("rows", 2), ("cols", 2)])?;
+///     Ok((ctx.rank(), mesh.size()))
+/// })?;
+/// assert_eq!(sizes, [(0, 4), (1, 4), (2, 4), (3, 4)]);
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Context(Rc<Inner>);
+
+struct Inner {
+    world: Rc<dyn Communicator>,
+    engine: Rc<Engine>,
+    tape: Recorder,
+    seed: u64,
+    /// How many random tensors were drawn; the same on every rank, because all run the program.
+    calls: Cell<u64>,
+    dtype: DType,
+}
+
+impl Context {
+    /// A context over a communicator of all ranks of the program. [`launch`](crate::launch) makes one per rank.
+    pub fn new(world: Rc<dyn Communicator>, seed: u64, dtype: DType) -> Self {
+        let engine = Engine::new(EngineOptions::default());
+        let tape = Recorder::new(engine.clone());
+        Self(Rc::new(Inner { world, engine, tape, seed, calls: Cell::new(0), dtype }))
+    }
+
+    /// This process's or thread's number.
+    pub fn rank(&self) -> usize {
+        self.0.world.rank()
+    }
+
+    /// How many ranks run the program.
+    pub fn world_size(&self) -> usize {
+        self.0.world.size()
+    }
+
+    /// The communicator of all ranks.
+    pub fn world(&self) -> &Rc<dyn Communicator> {
+        &self.0.world
+    }
+
+    /// The device this rank computes on.
+    pub fn device(&self) -> &DeviceRef {
+        self.0.world.device()
+    }
+
+    /// What this rank sent and received.
+    pub fn ledger(&self) -> &Ledger {
+        self.0.world.ledger()
+    }
+
+    /// The element type of tensors that are made from nothing, unless their mesh says otherwise.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+
+    /// The executor that puts what it applies on the tape; ops of `shard_ops` take it.
+    pub fn tape(&self) -> &Recorder {
+        &self.0.tape
+    }
+
+    /// The executor underneath the tape.
+    pub fn engine(&self) -> &Rc<Engine> {
+        &self.0.engine
+    }
+}
+
+/// Meshes.
+impl Context {
+    /// A mesh of the first ranks, row-major, with named axes.
+    ///
+    /// # Collective
+    /// All ranks of the program, members of the mesh or not: its communicators are made here.
+    ///
+    /// # Errors
+    /// [`Spec`](Error::Spec) for an empty axis or repeated names, [`Argument`](Error::Argument) for more ranks than
+    /// the program has; a mismatch if ranks ask for different meshes.
+    pub fn mesh<const N: usize>(&self, axes: [(&str, usize); N]) -> Result<Mesh> {
+        let mesh = DeviceMesh::new(&axes.map(|a| a.1)).and_then(|m| m.with_names(&axes.map(|a| a.0)));
+        self.mesh_from(&mesh?)
+    }
+
+    /// A mesh of the first ranks, row-major, without names.
+    ///
+    /// # Collective
+    /// As [`mesh`](Self::mesh).
+    ///
+    /// # Errors
+    /// As [`mesh`](Self::mesh).
+    pub fn mesh_of(&self, shape: impl Into<Shape>) -> Result<Mesh> {
+        self.mesh_from(&DeviceMesh::new(&shape.into())?)
+    }
+
+    /// A mesh of any ranks.
+    ///
+    /// # Collective
+    /// As [`mesh`](Self::mesh).
+    ///
+    /// # Errors
+    /// As [`mesh`](Self::mesh).
+    pub fn mesh_from(&self, mesh: &DeviceMesh) -> Result<Mesh> {
+        if let Some(&rank) = mesh.ranks().iter().find(|&&r| r >= self.world_size()) {
+            return Err(Error::argument(
+                "mesh",
+                format!("ranks below {}", self.world_size()),
+                format!("{mesh}, which holds rank {rank}"),
+                "launch more ranks, or make the mesh smaller",
+            ));
+        }
+        Ok(Mesh::new(self.clone(), MeshComm::new(&self.0.world, mesh)?))
+    }
+}
+
+/// How ops run.
+impl Context {
+    /// If on, an op whose operands would have to be redistributed is an error that says how to do it by hand. Halos and
+    /// reductions, which are part of an op, stay allowed. Off at first.
+    ///
+    /// # Collective
+    /// All ranks must agree.
+    pub fn explicit_moves(&self, on: bool) {
+        self.0.engine.set_explicit_moves(on);
+    }
+
+    /// Runs `f` without recording: its results have no gradient.
+    ///
+    /// # Collective
+    /// All ranks must agree on what is recorded.
+    pub fn no_grad<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.0.tape.no_grad(f)
+    }
+
+    /// Applies an op, a built-in or the user's own: an op is anything that implements [`Op`].
+    ///
+    /// # Collective
+    /// All members of the operands' mesh.
+    ///
+    /// # Errors
+    /// What the op's rule, the engine or a communicator reports.
+    pub fn apply(&self, op: impl Op, inputs: &[&ShardTensor]) -> Result<Vec<ShardTensor>> {
+        use shard_ops::Exec;
+        let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
+        let values: Vec<&Value> = values.iter().collect();
+        let outputs = self.0.tape.apply(Arc::new(op), &values)?;
+        Ok(outputs.into_iter().map(|v| ShardTensor::new(self, v)).collect())
+    }
+
+    /// As [`apply`](Self::apply), for an op with one output.
+    ///
+    /// # Collective
+    /// As [`apply`](Self::apply).
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn apply1(&self, op: impl Op, inputs: &[&ShardTensor]) -> Result<ShardTensor> {
+        let name = op.name();
+        let mut outputs = self.apply(op, inputs)?;
+        match (outputs.pop(), outputs.is_empty()) {
+            (Some(output), true) => Ok(output),
+            _ => Err(OpError::Arity { op: name, expected: "one output".into(), got: outputs.len() }.into()),
+        }
+    }
+
+    /// Registers a hand-written way to run the op of this name, which takes precedence over its rule and kernel; the
+    /// op keeps its derivative.
+    ///
+    /// # Collective
+    /// All ranks must register the same handlers.
+    pub fn register(&self, op: &'static str, handler: Handler) {
+        self.0.engine.register(op, handler);
+    }
+
+    /// The next stream of random numbers: one per random tensor drawn.
+    pub(crate) fn next_stream(&self) -> Stream {
+        let call = self.0.calls.get();
+        self.0.calls.set(call + 1);
+        Stream::new(self.0.seed, call)
+    }
+
+    /// Gives every rank the same error if they do not agree on the outcome of a local check.
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    pub(crate) fn uniform<T>(&self, what: &'static str, key: u128, checked: Result<T>) -> Result<T> {
+        let outcome = match &checked {
+            Ok(_) => shard_ops::key_of("ok", &key),
+            Err(error) => shard_ops::key_of("error", &error.to_string()),
+        };
+        self.0.world.check_uniform(what, outcome)?;
+        checked
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Context(rank {} of {}, {})", self.rank(), self.world_size(), self.0.world.backend())
+    }
+}

@@ -1,0 +1,137 @@
+//! What can go wrong in a program.
+
+use shard_autograd::AutogradError;
+use shard_comm::{AgreedError, CommError, ErrorClass, LaunchError};
+use shard_ops::OpError;
+use shard_redistribute::RedistributeError;
+use shard_spec::SpecError;
+use std::sync::Arc;
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed. [`class`](Self::class) says who learns of it and what is left of the group.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A mesh, placement or layout is impossible.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The device or the communicator reported an error.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// An array could not be made or moved.
+    #[error(transparent)]
+    Redistribute(#[from] RedistributeError),
+    /// An op could not be applied.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// A gradient could not be computed.
+    #[error(transparent)]
+    Autograd(#[from] AutogradError),
+    /// An argument makes no sense for the call; the same on every rank that passes it.
+    #[error("{op}: expected {expected}, got {got}; {remedy}")]
+    Argument {
+        /// The call.
+        op: &'static str,
+        /// What it accepts.
+        expected: String,
+        /// What it was given.
+        got: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// The ranks could not be started, or one of them panicked.
+    #[error(transparent)]
+    Launch(Arc<LaunchError>),
+    /// What one rank of a launch returned, where others were fine or only heard of it.
+    #[error("rank {rank}: {source}")]
+    OnRank {
+        /// The rank.
+        rank: usize,
+        /// What it returned.
+        source: Box<Self>,
+    },
+    /// The program's own error.
+    #[error("{0}")]
+    Custom(Arc<str>),
+}
+
+impl Error {
+    /// A program's own error, to be returned from a launch.
+    ///
+    /// ```
+    /// use shard_tensor::Error;
+    /// assert_eq!(Error::custom("the field has no rows").to_string(), "the field has no rows");
+    /// ```
+    pub fn custom(text: impl std::fmt::Display) -> Self {
+        Self::Custom(text.to_string().into())
+    }
+
+    /// Decided by arguments alone, agreed on among ranks, or a failure of the group.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Spec(_) | Self::Argument { .. } => ErrorClass::Uniform,
+            Self::Comm(source) => source.class(),
+            Self::Redistribute(source) => source.class(),
+            Self::Op(source) => source.class(),
+            Self::Autograd(source) => source.class(),
+            Self::OnRank { source, .. } => source.class(),
+            Self::Launch(_) | Self::Custom(_) => ErrorClass::Failure,
+        }
+    }
+
+    /// The rank this error began at, where it is one rank's.
+    pub fn rank(&self) -> Option<usize> {
+        match self {
+            Self::OnRank { rank, .. } => Some(*rank),
+            Self::Launch(launch) => match &**launch {
+                LaunchError::Panicked { rank, .. } | LaunchError::Spawn { rank, .. } => Some(*rank),
+                _ => None,
+            },
+            other => match other.comm()? {
+                CommError::PeerFailed { origin, .. } => Some(*origin),
+                CommError::Agreed(agreed) => Some(agreed.rank),
+                _ => None,
+            },
+        }
+    }
+
+    /// The communicator's error inside, if that is what it is.
+    pub(crate) fn comm(&self) -> Option<&CommError> {
+        let op = match self {
+            Self::Comm(source) => return Some(source),
+            Self::Redistribute(RedistributeError::Comm(source)) => return Some(source),
+            Self::OnRank { source, .. } => return source.comm(),
+            Self::Op(op) => op,
+            Self::Autograd(AutogradError::Op(op)) => op,
+            _ => return None,
+        };
+        match op {
+            OpError::Comm { source, .. } => Some(source),
+            OpError::Redistribute { source: RedistributeError::Comm(source), .. } => Some(source),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn argument(
+        op: &'static str,
+        expected: impl Into<String>,
+        got: impl Into<String>,
+        remedy: &'static str,
+    ) -> Self {
+        Self::Argument { op, expected: expected.into(), got: got.into(), remedy }
+    }
+}
+
+impl From<AgreedError> for Error {
+    fn from(error: AgreedError) -> Self {
+        Self::Comm(error.into())
+    }
+}
+
+impl From<LaunchError> for Error {
+    fn from(error: LaunchError) -> Self {
+        Self::Launch(Arc::new(error))
+    }
+}

@@ -1,0 +1,126 @@
+//! Running one program on several ranks.
+
+use crate::{Context, Error, Result};
+use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass, local};
+use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
+
+/// Runs `program` on `ranks` threads of this process, and gives what each returned, in rank order.
+///
+/// # Errors
+/// If a rank returns an error or panics, the cause: not what the other ranks heard of it. It names its rank unless
+/// all ranks returned the same.
+///
+/// ```
+/// let squares = shard_tensor::launch(3, |ctx| Ok(ctx.rank() * ctx.rank()))?;
+/// assert_eq!(squares, [0, 1, 4]);
+///
+/// let lost = shard_tensor::launch(3, |ctx| match ctx.rank() {
+///     1 => Err(shard_tensor::Error::custom("no such file")),
+///     _ => Ok(ctx.world().barrier()?),
+/// });
+/// assert_eq!(lost.unwrap_err().to_string(), "rank 1: no such file");
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+pub fn launch<T: Send>(ranks: usize, program: impl Fn(&Context) -> Result<T> + Sync) -> Result<Vec<T>> {
+    Launch::new(ranks).run(program)
+}
+
+/// How to run a program on several ranks; see [`launch`].
+///
+/// ```
+/// use shard_tensor::{DType, Launch};
+/// let sums = Launch::new(2).seed(7).dtype(DType::F64).run(|ctx| {
+///     ctx.mesh_of(2)?.ones([3], [shard_tensor::shard(0)])?.sum(&[0], false)?.item()
+/// })?;
+/// assert_eq!(sums, [3.0, 3.0]);
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Launch {
+    ranks: usize,
+    device: DeviceKind,
+    seed: u64,
+    dtype: DType,
+    explicit_moves: bool,
+}
+
+impl Launch {
+    /// This many ranks, on the host, with seed 0 and single precision.
+    pub fn new(ranks: usize) -> Self {
+        Self { ranks, device: DeviceKind::Host, seed: 0, dtype: DType::F32, explicit_moves: false }
+    }
+
+    /// Another kind of device for every rank.
+    pub fn device(self, device: DeviceKind) -> Self {
+        Self { device, ..self }
+    }
+
+    /// The seed of all random numbers.
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// The element type of tensors made from nothing.
+    pub fn dtype(self, dtype: DType) -> Self {
+        Self { dtype, ..self }
+    }
+
+    /// See [`Context::explicit_moves`].
+    pub fn explicit_moves(self, on: bool) -> Self {
+        Self { explicit_moves: on, ..self }
+    }
+
+    /// Runs the program.
+    ///
+    /// # Errors
+    /// As [`launch`].
+    pub fn run<T: Send>(&self, program: impl Fn(&Context) -> Result<T> + Sync) -> Result<Vec<T>> {
+        // In the order in which ranks gave up.
+        let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
+        let record = |rank, error| errors.lock().unwrap_or_else(PoisonError::into_inner).push((rank, error));
+        let options = local::LocalOptions { device: self.device, ..Default::default() };
+        let results = local::run_with(self.ranks, options, |comm| {
+            let world: Rc<dyn Communicator> = Rc::new(comm);
+            let ctx = Context::new(world.clone(), self.seed, self.dtype);
+            ctx.explicit_moves(self.explicit_moves);
+            match program(&ctx) {
+                Ok(value) => Some(value),
+                Err(error) => {
+                    // Errors of the other classes reach every rank by themselves; poisoning the group could only
+                    // replace them by an echo.
+                    if error.class() == ErrorClass::Failure {
+                        world.fail(error.to_string());
+                    }
+                    record(ctx.rank(), error);
+                    None
+                }
+            }
+        });
+        let mut errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let only_echoes = errors.iter().all(|(_, e)| is_echo(e));
+        match results {
+            Err(launch) if only_echoes => Err(launch.into()),
+            Ok(values) if errors.is_empty() => Ok(values.into_iter().flatten().collect()),
+            _ => Err(root_cause(&mut errors, self.ranks)),
+        }
+    }
+}
+
+/// Whether an error only tells of another rank's.
+fn is_echo(error: &Error) -> bool {
+    matches!(error.comm(), Some(CommError::PeerFailed { .. } | CommError::Closed { .. }))
+}
+
+/// The first error that is no echo; without its rank if all ranks returned it.
+fn root_cause(errors: &mut Vec<(usize, Error)>, ranks: usize) -> Error {
+    let first = errors.iter().position(|(_, e)| !is_echo(e)).unwrap_or(0);
+    let (rank, error) = errors.swap_remove(first);
+    let text = error.to_string();
+    let everywhere = errors.len() + 1 == ranks && errors.iter().all(|(_, e)| e.to_string() == text);
+    if everywhere || error.rank().is_some() {
+        return error;
+    }
+    Error::OnRank { rank, source: Box::new(error) }
+}

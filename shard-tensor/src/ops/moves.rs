@@ -1,0 +1,153 @@
+//! Ops that move elements and compute nothing.
+
+use crate::{Result, Shape, ShardTensor};
+use shard_ops::{Value, moves as ops};
+use shard_spec::EdgeMap;
+use std::ops::Range;
+
+/// Moves of elements. A dim that is sharded stays sharded, in proportion.
+impl ShardTensor {
+    /// The elements `range` of a dim.
+    ///
+    /// # Errors
+    /// For a dim or range out of bounds; what the communicator reports.
+    pub fn narrow(&self, dim: usize, range: Range<usize>) -> Result<Self> {
+        self.slice(dim, range.start, 1, range.len())
+    }
+
+    /// `len` elements of a dim from `start` on, `step` apart; a negative step runs backwards.
+    ///
+    /// # Errors
+    /// As [`narrow`](Self::narrow).
+    pub fn slice(&self, dim: usize, start: usize, step: isize, len: usize) -> Result<Self> {
+        self.run(|exec, x| ops::slice(exec, x, dim, start, step, len))
+    }
+
+    /// One index of a dim, without the dim.
+    ///
+    /// # Errors
+    /// As [`narrow`](Self::narrow).
+    pub fn select(&self, dim: usize, index: usize) -> Result<Self> {
+        self.slice(dim, index, 1, 1)?.squeeze(dim)
+    }
+
+    /// Pads every dim by (before, after); negative pads crop. `value` fills where the edge map is zeros.
+    ///
+    /// # Errors
+    /// For a wrong number of pads, or pads the edge map cannot serve.
+    pub fn pad(&self, pads: &[(isize, isize)], edge: EdgeMap, value: f64) -> Result<Self> {
+        self.run(|exec, x| ops::pad(exec, x, pads, edge, value))
+    }
+
+    /// Tensors one after the other along a dim.
+    ///
+    /// # Errors
+    /// If shapes differ elsewhere, types differ, or the list is empty.
+    pub fn cat(tensors: &[&Self], dim: usize) -> Result<Self> {
+        Self::joined("cat", tensors, |exec, values| ops::cat(exec, values, dim))
+    }
+
+    /// Tensors of one shape one after the other along a new dim.
+    ///
+    /// # Errors
+    /// As [`cat`](Self::cat).
+    pub fn stack(tensors: &[&Self], dim: usize) -> Result<Self> {
+        Self::joined("stack", tensors, |exec, values| ops::stack(exec, values, dim))
+    }
+
+    /// Consecutive parts of a dim, of these sizes.
+    ///
+    /// # Errors
+    /// If the sizes do not sum to the extent.
+    pub fn split(&self, sizes: &[usize], dim: usize) -> Result<Vec<Self>> {
+        let parts = ops::split(self.context().tape(), &self.value(), sizes, dim)?;
+        Ok(parts.into_iter().map(|v| self.lift(v)).collect())
+    }
+
+    /// A dim in reverse.
+    ///
+    /// # Errors
+    /// For a dim out of range.
+    pub fn flip(&self, dim: usize) -> Result<Self> {
+        self.run(|exec, x| ops::flip(exec, x, dim))
+    }
+
+    /// A dim shifted by some places, around the end.
+    ///
+    /// # Errors
+    /// For a dim out of range.
+    pub fn roll(&self, dim: usize, shift: isize) -> Result<Self> {
+        self.run(|exec, x| ops::roll(exec, x, dim, shift))
+    }
+
+    /// A dim, several times over.
+    ///
+    /// # Errors
+    /// For a dim out of range.
+    pub fn repeat(&self, dim: usize, times: usize) -> Result<Self> {
+        self.run(|exec, x| ops::repeat(exec, x, dim, times))
+    }
+
+    /// Broadcast to a shape.
+    ///
+    /// # Errors
+    /// If the shape does not broadcast from this one's.
+    pub fn expand(&self, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        self.run(|exec, x| ops::expand(exec, x, &shape))
+    }
+
+    /// The dims in another order.
+    ///
+    /// # Errors
+    /// Unless every dim is named once.
+    pub fn permute(&self, order: &[usize]) -> Result<Self> {
+        self.run(|exec, x| ops::permute(exec, x, order))
+    }
+
+    /// Two dims exchanged.
+    ///
+    /// # Errors
+    /// For a dim out of range.
+    pub fn transpose(&self, a: usize, b: usize) -> Result<Self> {
+        self.run(|exec, x| ops::transpose(exec, x, a, b))
+    }
+
+    /// The same elements, row-major, under another shape.
+    ///
+    /// # Errors
+    /// If the number of elements differs.
+    pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        self.run(|exec, x| ops::reshape(exec, x, &shape))
+    }
+
+    /// A new dim of extent 1.
+    ///
+    /// # Errors
+    /// For a dim out of range.
+    pub fn unsqueeze(&self, dim: usize) -> Result<Self> {
+        self.run(|exec, x| ops::unsqueeze(exec, x, dim))
+    }
+
+    /// Without a dim of extent 1.
+    ///
+    /// # Errors
+    /// For a dim out of range or of another extent.
+    pub fn squeeze(&self, dim: usize) -> Result<Self> {
+        self.run(|exec, x| ops::squeeze(exec, x, dim))
+    }
+
+    fn joined(
+        op: &'static str,
+        tensors: &[&Self],
+        f: impl FnOnce(&dyn shard_ops::Exec, &[&Value]) -> shard_ops::Result<Value>,
+    ) -> Result<Self> {
+        let Some(first) = tensors.first() else {
+            return Err(crate::Error::argument(op, "at least one tensor", "none", "pass the tensors to join"));
+        };
+        let values: Vec<Value> = tensors.iter().map(|t| t.value()).collect();
+        let values: Vec<&Value> = values.iter().collect();
+        Ok(first.lift(f(first.context().tape(), &values)?))
+    }
+}

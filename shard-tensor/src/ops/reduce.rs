@@ -1,0 +1,111 @@
+//! Reductions and products.
+
+use crate::{Error, Result, ShardTensor};
+use shard_ops::{Exec, OpError, Value, matmul, reduce as ops};
+
+/// Methods that reduce over dims.
+macro_rules! reductions {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        /// Reductions over dims. Over a sharded dim the result is partial: each rank's own share, combined when it is
+        /// read or a non-linear op needs it.
+        impl ShardTensor {$(
+            $(#[$doc])*
+            ///
+            /// With `keepdim` the dims stay, with extent 1.
+            ///
+            /// # Errors
+            /// For a dim out of range or named twice; for types other than `f32` and `f64`.
+            pub fn $name(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
+                self.over(stringify!($name), dims, |exec, x, dims| ops::$name(exec, x, dims, keepdim))
+            }
+        )*}
+    };
+}
+
+reductions! {
+    /// The sum over some dims.
+    sum;
+    /// The mean over some dims.
+    mean;
+    /// The greatest value over some dims; ties share the gradient evenly.
+    amax;
+    /// The least value over some dims; ties share the gradient evenly.
+    amin;
+    /// The product over some dims.
+    prod;
+}
+
+impl ShardTensor {
+    /// The sum of all elements.
+    ///
+    /// # Errors
+    /// As [`sum`](Self::sum).
+    pub fn sum_all(&self) -> Result<Self> {
+        self.sum(&self.all_dims(), false)
+    }
+
+    /// The mean of all elements.
+    ///
+    /// # Errors
+    /// As [`mean`](Self::mean).
+    pub fn mean_all(&self) -> Result<Self> {
+        self.mean(&self.all_dims(), false)
+    }
+
+    /// The mean squared difference from a target.
+    ///
+    /// # Errors
+    /// If shapes do not broadcast or types differ.
+    pub fn mse_loss(&self, target: &Self) -> Result<Self> {
+        self.run2(target, ops::mse_loss)
+    }
+
+    fn all_dims(&self) -> Vec<usize> {
+        (0..self.ndim()).collect()
+    }
+
+    fn over(
+        &self,
+        op: &'static str,
+        dims: &[usize],
+        f: impl FnOnce(&dyn Exec, &Value, &[usize]) -> Result<Value, OpError>,
+    ) -> Result<Self> {
+        if let Some(dim) = dims.iter().find(|&&d| d >= self.ndim()) {
+            return Err(Error::argument(
+                op,
+                format!("dims below {}", self.ndim()),
+                format!("dim {dim} of shape {:?}", self.shape()),
+                "count dims from 0",
+            ));
+        }
+        self.run(|exec, x| f(exec, x, dims))
+    }
+}
+
+/// Products. A sharded contraction gives a partial result.
+impl ShardTensor {
+    /// The matrix product over the last two dims, the others broadcast; vectors as in `torch.matmul`.
+    ///
+    /// # Errors
+    /// If shapes do not fit or types differ; what the communicator reports.
+    pub fn matmul(&self, other: &Self) -> Result<Self> {
+        self.run2(other, matmul::matmul)
+    }
+
+    /// The scalar product of two vectors.
+    ///
+    /// # Errors
+    /// As [`matmul`](Self::matmul).
+    pub fn dot(&self, other: &Self) -> Result<Self> {
+        self.run2(other, matmul::dot)
+    }
+
+    /// `x wᵀ + b` over the last dim, with `w` of shape `[out, in]`.
+    ///
+    /// # Errors
+    /// As [`matmul`](Self::matmul).
+    pub fn linear(&self, weight: &Self, bias: Option<&Self>) -> Result<Self> {
+        let bias = bias.map(Self::value);
+        self.run2(weight, |exec, x, w| matmul::linear(exec, x, w, bias.as_ref()))
+    }
+}

@@ -1,0 +1,1 @@
+//! Windows: convolution, pooling, resampling, and norms.

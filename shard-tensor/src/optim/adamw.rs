@@ -1,0 +1,118 @@
+//! Adam with decoupled weight decay.
+
+use super::{Optimizer, Real, Slot, Update};
+use crate::{Gradients, Result, ShardTensor};
+
+/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as `torch.optim.AdamW`.
+///
+/// ```
+/// use shard_tensor::{launch, optim::{AdamW, Optimizer}, replicate};
+/// let moved = launch(2, |ctx| {
+///     let w = ctx.mesh_of(2)?.ones([3], [replicate()])?.requires_grad()?;
+///     let mut adam = AdamW::new(vec![w.clone()], 0.1)?.weight_decay(0.0);
+///     adam.step(&w.square()?.sum_all()?.backward()?)?;
+///     w.mean_all()?.item()
+/// })?;
+/// assert!((moved[0] - 0.9).abs() < 1e-6); // the first step has the size of the learning rate
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct AdamW {
+    slots: Vec<Slot<2>>,
+    options: Options,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Options {
+    rate: f64,
+    betas: (f64, f64),
+    eps: f64,
+    decay: f64,
+}
+
+impl AdamW {
+    /// For these parameters, with betas 0.9 and 0.999, eps 1e-8 and weight decay 0.01.
+    ///
+    /// # Errors
+    /// [`Argument`](crate::Error::Argument) for tensors that are no parameters.
+    pub fn new(parameters: Vec<ShardTensor>, rate: f64) -> Result<Self> {
+        let options = Options { rate, betas: (0.9, 0.999), eps: 1e-8, decay: 0.01 };
+        Ok(Self { slots: Slot::all("AdamW", parameters)?, options })
+    }
+
+    /// How slowly the means of the gradient and of its square forget.
+    #[must_use]
+    pub fn betas(mut self, first: f64, second: f64) -> Self {
+        self.options.betas = (first, second);
+        self
+    }
+
+    /// What is added to the denominator.
+    #[must_use]
+    pub fn eps(mut self, eps: f64) -> Self {
+        self.options.eps = eps;
+        self
+    }
+
+    /// What share of itself, times the learning rate, a parameter loses per step.
+    #[must_use]
+    pub fn weight_decay(mut self, decay: f64) -> Self {
+        self.options.decay = decay;
+        self
+    }
+}
+
+impl Optimizer for AdamW {
+    fn step(&mut self, gradients: &Gradients) -> Result<()> {
+        let options = self.options;
+        self.slots.iter_mut().try_for_each(|slot| {
+            let step = Step::new(&options, slot.steps + 1);
+            slot.update(gradients, step)
+        })
+    }
+
+    fn learning_rate(&self) -> f64 {
+        self.options.rate
+    }
+
+    fn set_learning_rate(&mut self, rate: f64) {
+        self.options.rate = rate;
+    }
+}
+
+/// The numbers of one step, computed in double precision as PyTorch does.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    keep: f64,
+    beta1: f64,
+    beta2: f64,
+    size: f64,
+    root: f64,
+    eps: f64,
+}
+
+impl Step {
+    fn new(options: &Options, step: u64) -> Self {
+        let (beta1, beta2) = options.betas;
+        let step = step as f64;
+        Self {
+            keep: 1.0 - options.rate * options.decay,
+            beta1,
+            beta2,
+            size: options.rate / (1.0 - beta1.powf(step)),
+            root: (1.0 - beta2.powf(step)).sqrt(),
+            eps: options.eps,
+        }
+    }
+}
+
+impl Update<2> for Step {
+    fn element<T: Real>(&self, _first: bool, p: T, g: T, [mean, square]: [T; 2]) -> (T, [T; 2]) {
+        let number = T::from_f64;
+        let p = p * number(self.keep);
+        let mean = mean + (g - mean) * number(1.0 - self.beta1);
+        let square = square * number(self.beta2) + number(1.0 - self.beta2) * g * g;
+        let denominator = square.sqrt() / number(self.root) + number(self.eps);
+        (p - number(self.size) * (mean / denominator), [mean, square])
+    }
+}

@@ -1,0 +1,275 @@
+//! Placements as a user writes them, and the layouts they mean.
+
+use crate::{Error, Result};
+use shard_spec::{DeviceMesh, Layout, Partition, Placement, ReduceOp};
+
+/// What one mesh axis does with a tensor, and, if it shards a dim, how large the parts are.
+///
+/// Made by [`shard`], [`replicate`] and [`partial`]; a bare [`Placement`] turns into one.
+///
+/// ```
+/// use shard_tensor::{replicate, shard};
+/// let by_chunk = shard(0);                      // as torch.chunk: the trailing parts short or empty
+/// let even = shard(0).even();                   // sizes differ by at most one
+/// let uneven = shard(0).sizes([62, 0, 38]);     // these sizes
+/// let weighted = shard(0).weights([1.0, 2.0]);  // in proportion
+/// # let _ = (by_chunk, even, uneven, weighted, replicate());
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct AxisPlacement {
+    placement: Placement,
+    split: Split,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Split {
+    Chunk,
+    Even,
+    Sizes(Vec<usize>),
+    Weights(Vec<f64>),
+}
+
+/// Shards a dim along a mesh axis, by chunk unless one of the methods says otherwise.
+pub fn shard(dim: usize) -> AxisPlacement {
+    Placement::Shard(dim).into()
+}
+
+/// Holds copies along a mesh axis.
+pub fn replicate() -> AxisPlacement {
+    Placement::Replicate.into()
+}
+
+/// Holds terms of a reduction along a mesh axis.
+pub fn partial(op: ReduceOp) -> AxisPlacement {
+    Placement::Partial(op).into()
+}
+
+impl AxisPlacement {
+    /// Parts of these sizes, one per rank along the axis.
+    ///
+    /// If several axes shard the same dim, the first may list the sizes of all parts of their product instead.
+    /// Ignored unless the axis shards.
+    #[must_use]
+    pub fn sizes(self, sizes: impl Into<Vec<usize>>) -> Self {
+        Self { split: Split::Sizes(sizes.into()), ..self }
+    }
+
+    /// Parts whose sizes differ by at most one, the larger first.
+    #[must_use]
+    pub fn even(self) -> Self {
+        Self { split: Split::Even, ..self }
+    }
+
+    /// Parts in proportion to weights, one per rank along the axis.
+    #[must_use]
+    pub fn weights(self, weights: impl Into<Vec<f64>>) -> Self {
+        Self { split: Split::Weights(weights.into()), ..self }
+    }
+
+    /// The placement without its sizes.
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// How `n` indices divide over `parts` ranks.
+    fn partition(&self, n: usize, parts: usize) -> Result<Partition> {
+        Ok(match &self.split {
+            Split::Chunk => Partition::chunk(n, parts),
+            Split::Even => Partition::balanced(n, parts),
+            Split::Weights(weights) => Partition::weighted(n, weights)?,
+            Split::Sizes(sizes) => Partition::from_sizes(sizes)?,
+        })
+    }
+}
+
+impl From<Placement> for AxisPlacement {
+    fn from(placement: Placement) -> Self {
+        Self { placement, split: Split::Chunk }
+    }
+}
+
+/// Where a tensor goes on a mesh, as a user writes it.
+///
+/// - in mesh order, one entry per axis: `[shard(0), replicate()]`, `[shard(2).sizes([62, 38]), shard(3)]`;
+/// - by axis name, the axes not named holding copies: `[("h", shard(2)), ("w", shard(3))]`;
+/// - as another tensor's layout: `x.layout()`.
+///
+/// ```
+/// use shard_spec::DeviceMesh;
+/// use shard_tensor::{Placements, replicate, shard};
+/// let mesh = DeviceMesh::new(&[2, 2])?.with_names(&["h", "w"])?;
+/// let layout = Placements::from([shard(0).sizes([62, 38]), replicate()]).layout(&mesh, &[100, 7])?;
+/// assert_eq!(layout.to_string(), "S(0)[62,38] R");
+/// let named = Placements::from([("w", shard(1))]).layout(&mesh, &[100, 7])?;
+/// assert_eq!(named.to_string(), "R S(1)");
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placements(Form);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Form {
+    InOrder(Vec<AxisPlacement>),
+    ByName(Vec<(String, AxisPlacement)>),
+    Layout(Layout),
+}
+
+impl Placements {
+    /// Copies on every axis of any mesh.
+    pub fn replicated() -> Self {
+        Self(Form::ByName(Vec::new()))
+    }
+
+    /// The layout these placements give a tensor of this shape.
+    ///
+    /// # Errors
+    /// [`Spec`](Error::Spec) and [`Argument`](Error::Argument): a wrong number of placements, a dim out of range,
+    /// sizes that do not sum to the extent, an unknown or repeated axis name, a layout of another mesh or shape.
+    pub fn layout(&self, mesh: &DeviceMesh, shape: &[usize]) -> Result<Layout> {
+        let axes = match &self.0 {
+            Form::Layout(layout) => return same_tensor(layout, mesh, shape),
+            Form::InOrder(axes) => axes.clone(),
+            Form::ByName(named) => in_mesh_order(mesh, named)?,
+        };
+        let placements: Vec<Placement> = axes.iter().map(AxisPlacement::placement).collect();
+        // Validates the count, the dims and the mixture of partial axes, and is the answer if all go by chunk.
+        let by_chunk = Layout::new(mesh, shape, &placements)?;
+        if axes.iter().all(|a| a.split == Split::Chunk) {
+            return Ok(by_chunk);
+        }
+        let mut builder = Layout::builder(mesh, shape);
+        for (axis, placement) in placements.iter().enumerate() {
+            if let Some(op) = placement.partial_op() {
+                builder = builder.partial(axis, op);
+            }
+        }
+        for (dim, &extent) in shape.iter().enumerate() {
+            let sharding: Vec<usize> = (0..axes.len()).filter(|&a| placements[a].shard_dim() == Some(dim)).collect();
+            if !sharding.is_empty() {
+                builder = builder.shard(dim, &sharding, divide(mesh, &axes, &sharding, extent)?);
+            }
+        }
+        Ok(builder.build()?)
+    }
+
+    /// The placements alone, for callers that learn the sizes from the ranks.
+    pub(crate) fn plain(&self, mesh: &DeviceMesh) -> Result<Vec<Placement>> {
+        let axes = match &self.0 {
+            Form::Layout(layout) => return Ok(layout.placements().to_vec()),
+            Form::InOrder(axes) => axes.clone(),
+            Form::ByName(named) => in_mesh_order(mesh, named)?,
+        };
+        if axes.len() != mesh.ndim() {
+            // The same error as everywhere else.
+            Layout::new(mesh, &[], &axes.iter().map(AxisPlacement::placement).collect::<Vec<_>>())?;
+        }
+        if axes.iter().any(|a| a.split != Split::Chunk) {
+            return Err(Error::argument(
+                "from_local",
+                "placements without sizes",
+                format!("{self:?}"),
+                "the ranks tell the sizes; drop them from the placements, or state the global shape",
+            ));
+        }
+        Ok(axes.iter().map(AxisPlacement::placement).collect())
+    }
+}
+
+/// The flat partition of one dim over the axes that shard it, the first the major one.
+fn divide(mesh: &DeviceMesh, axes: &[AxisPlacement], sharding: &[usize], extent: usize) -> Result<Partition> {
+    let sizes: Vec<usize> = sharding.iter().map(|&a| mesh.axis_size(a)).collect();
+    let product: usize = sizes.iter().product();
+    let first = &axes[sharding[0]];
+    if let Split::Sizes(flat) = &first.split
+        && flat.len() == product
+        && sharding[1..].iter().all(|&a| axes[a].split == Split::Chunk)
+    {
+        return Ok(Partition::from_sizes(flat)?);
+    }
+    let mut whole = first.partition(extent, sizes[0])?;
+    for (&axis, &parts) in sharding.iter().zip(&sizes).skip(1) {
+        let inner: Result<Vec<Partition>> =
+            (0..whole.parts()).map(|p| axes[axis].partition(whole.size(p), parts)).collect();
+        whole = Partition::nested(&whole, &inner?)?;
+    }
+    Ok(whole)
+}
+
+fn in_mesh_order(mesh: &DeviceMesh, named: &[(String, AxisPlacement)]) -> Result<Vec<AxisPlacement>> {
+    let mut axes = vec![None; mesh.ndim()];
+    for (name, placement) in named {
+        let slot = &mut axes[mesh.axis(name)?];
+        if slot.is_some() {
+            return Err(Error::argument(
+                "placements",
+                "every axis name at most once",
+                format!("{name:?} twice"),
+                "merge the two entries into one",
+            ));
+        }
+        *slot = Some(placement.clone());
+    }
+    Ok(axes.into_iter().map(|a| a.unwrap_or_else(replicate)).collect())
+}
+
+fn same_tensor(layout: &Layout, mesh: &DeviceMesh, shape: &[usize]) -> Result<Layout> {
+    if layout.mesh() != mesh {
+        return Err(Error::argument(
+            "placements",
+            format!("a layout of mesh {mesh}"),
+            format!("one of mesh {}", layout.mesh()),
+            "give placements instead of a layout, or use the mesh the layout is of",
+        ));
+    }
+    if layout.shape() != shape {
+        return Err(Error::argument(
+            "placements",
+            format!("a layout of shape {shape:?}"),
+            format!("one of shape {:?}", layout.shape()),
+            "give placements, which fit any shape",
+        ));
+    }
+    Ok(layout.clone())
+}
+
+impl<A: Into<AxisPlacement>, const N: usize> From<[A; N]> for Placements {
+    fn from(axes: [A; N]) -> Self {
+        Self(Form::InOrder(axes.into_iter().map(Into::into).collect()))
+    }
+}
+
+impl<A: Clone + Into<AxisPlacement>> From<&[A]> for Placements {
+    fn from(axes: &[A]) -> Self {
+        Self(Form::InOrder(axes.iter().cloned().map(Into::into).collect()))
+    }
+}
+
+impl<A: Into<AxisPlacement>> From<Vec<A>> for Placements {
+    fn from(axes: Vec<A>) -> Self {
+        Self(Form::InOrder(axes.into_iter().map(Into::into).collect()))
+    }
+}
+
+impl<A: Into<AxisPlacement>, const N: usize> From<[(&str, A); N]> for Placements {
+    fn from(named: [(&str, A); N]) -> Self {
+        Self(Form::ByName(named.into_iter().map(|(name, a)| (name.to_owned(), a.into())).collect()))
+    }
+}
+
+impl From<Layout> for Placements {
+    fn from(layout: Layout) -> Self {
+        Self(Form::Layout(layout))
+    }
+}
+
+impl From<&Layout> for Placements {
+    fn from(layout: &Layout) -> Self {
+        Self(Form::Layout(layout.clone()))
+    }
+}
+
+impl From<&Self> for Placements {
+    fn from(placements: &Self) -> Self {
+        placements.clone()
+    }
+}

@@ -1,0 +1,398 @@
+//! The tensor.
+
+use crate::{Context, Error, Gradients, Mesh, Placements, Result};
+use ndarray::{ArrayD, IxDyn};
+use shard_comm::half::{bf16, f16};
+use shard_comm::{Bool, DType, Element};
+use shard_ops::{Exec, OpError, Value};
+use shard_redistribute::{Array, RedistributeError};
+use shard_spec::{Dims, Layout, Placement};
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+/// A tensor whose pieces live on the ranks of a mesh.
+///
+/// A cheap handle to an immutable value: clones share it, and nothing writes through it. The one exception is a
+/// parameter, made by [`requires_grad`](Self::requires_grad), whose value [`set`](Self::set) replaces for all its
+/// clones. Element type and device are run-time properties.
+///
+/// Methods return `Result`; the operators `+ - * /` and unary `-` on references and with `f64` are there for
+/// convenience and panic with the same message.
+///
+/// ```
+/// use shard_tensor::{launch, replicate, shard};
+/// let out = launch(4, |ctx| {
+///     let mesh = ctx.mesh([("h", 2), ("w", 2)])?;
+///     let x = mesh.ones([5, 7], [shard(0).sizes([4, 1]), shard(1)])?;
+///     let y = (&x * 2.0).sum(&[0, 1], false)?;              // partial: nothing has been sent yet
+///     let z = x.redistribute([replicate(), shard(0)])?;
+///     Ok((y.layout().to_string(), y.item()?, z.local_shape().to_vec()))
+/// })?;
+/// assert_eq!(out[0], ("P(sum) P(sum)".to_owned(), 70.0, vec![3, 7]));
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct ShardTensor {
+    ctx: Context,
+    layout: Layout,
+    dtype: DType,
+    held: Held,
+}
+
+#[derive(Clone)]
+enum Held {
+    Value(Value),
+    /// A parameter: its clones see what `set` puts here. Layout and type never change.
+    Parameter(Rc<RefCell<Value>>),
+}
+
+/// What it is, and where.
+impl ShardTensor {
+    /// Wraps a value of the context's tape.
+    pub fn new(ctx: &Context, value: Value) -> Self {
+        let (layout, dtype) = (value.layout().clone(), value.dtype());
+        Self { ctx: ctx.clone(), layout, dtype, held: Held::Value(value) }
+    }
+
+    /// The value, for functions of the crates below.
+    pub fn value(&self) -> Value {
+        match &self.held {
+            Held::Value(value) => value.clone(),
+            Held::Parameter(cell) => cell.borrow().clone(),
+        }
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Context {
+        &self.ctx
+    }
+
+    /// The mesh it lives on.
+    pub fn mesh(&self) -> Mesh {
+        Mesh::new(self.ctx.clone(), self.value().array().cx().clone()).with_dtype(self.dtype)
+    }
+
+    /// The global shape.
+    pub fn shape(&self) -> &[usize] {
+        self.layout.shape()
+    }
+
+    /// The number of dims.
+    pub fn ndim(&self) -> usize {
+        self.layout.ndim()
+    }
+
+    /// The number of elements.
+    pub fn numel(&self) -> usize {
+        self.layout.numel()
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Where the pieces are.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// What each mesh axis does with it.
+    pub fn placements(&self) -> &[Placement] {
+        self.layout.placements()
+    }
+
+    /// The global index of the first element of this rank's piece; `None` off the mesh.
+    pub fn offsets(&self) -> Option<Dims> {
+        self.layout.local_box(self.ctx.rank()).map(|b| b.lo)
+    }
+
+    /// The shape of this rank's piece; all zeros off the mesh.
+    pub fn local_shape(&self) -> Dims {
+        self.layout.local_shape(self.ctx.rank()).unwrap_or_else(|| self.shape().iter().map(|_| 0).collect())
+    }
+}
+
+/// Moving and reading.
+impl ShardTensor {
+    /// Moves it to other placements on its mesh.
+    ///
+    /// # Collective
+    /// All members of its mesh.
+    ///
+    /// # Errors
+    /// As [`Placements::layout`]; an error for partial targets, which only ops produce.
+    pub fn redistribute(&self, placements: impl Into<Placements>) -> Result<Self> {
+        let to = placements.into().layout(self.layout.mesh(), self.shape())?;
+        if to.is_partial() && to != self.layout {
+            return Err(Error::argument(
+                "redistribute",
+                "shards and replicas",
+                to.to_string(),
+                "partial values are the results of ops; redistribute to a replica or a shard",
+            ));
+        }
+        Ok(self.lift(self.ctx.tape().redistribute(&self.value(), &to)?))
+    }
+
+    /// The whole tensor on every member of its mesh.
+    ///
+    /// # Collective
+    /// All members of its mesh.
+    ///
+    /// # Errors
+    /// What the communicator reports.
+    pub fn full_tensor(&self) -> Result<Self> {
+        self.redistribute(Placements::replicated())
+    }
+
+    /// The sum (or other reduction) of a partial tensor; any other as it is.
+    ///
+    /// # Collective
+    /// All members of its mesh.
+    ///
+    /// # Errors
+    /// What the communicator reports.
+    pub fn reduced(&self) -> Result<Self> {
+        self.redistribute(self.layout.with_partial_reduced())
+    }
+
+    /// The whole tensor as an array on every member of its mesh.
+    ///
+    /// # Collective
+    /// All members of its mesh. Afterwards every one of them holds the whole.
+    ///
+    /// # Errors
+    /// If it holds another type than `T`; [`NotMember`](RedistributeError::NotMember) off the mesh.
+    pub fn to_array<T: Element>(&self) -> Result<ArrayD<T>> {
+        self.check_type::<T>("to_array")?;
+        let value = self.value().detach();
+        let whole = self.ctx.engine().redistribute(&value, &Layout::replicated(self.layout.mesh(), self.shape()))?;
+        to_ndarray(whole.array())
+    }
+
+    /// This rank's piece as an array. No communication; of a partial tensor, this rank's term.
+    ///
+    /// # Errors
+    /// As [`to_array`](Self::to_array).
+    pub fn to_local_array<T: Element>(&self) -> Result<ArrayD<T>> {
+        self.check_type::<T>("to_local_array")?;
+        to_ndarray(self.value().array())
+    }
+
+    /// The one element of a one-element tensor, on every member of its mesh; the reduction of a partial one.
+    ///
+    /// # Collective
+    /// All members of its mesh.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) if it has more elements or none; [`NotMember`](RedistributeError::NotMember)
+    /// off the mesh.
+    pub fn item(&self) -> Result<f64> {
+        if self.numel() != 1 {
+            return Err(Error::argument(
+                "item",
+                "a tensor of one element",
+                format!("shape {:?}", self.shape()),
+                "reduce it first, as with `sum_all` or `mean_all`, or read it with `to_array`",
+            ));
+        }
+        let first = |x: Option<f64>| x.unwrap_or(f64::NAN);
+        Ok(match self.dtype {
+            DType::F64 => first(self.to_array::<f64>()?.first().copied()),
+            DType::F32 => first(self.to_array::<f32>()?.first().map(|x| x.to_f64())),
+            DType::F16 => first(self.to_array::<f16>()?.first().map(|x| Element::to_f64(*x))),
+            DType::BF16 => first(self.to_array::<bf16>()?.first().map(|x| Element::to_f64(*x))),
+            DType::I64 => first(self.to_array::<i64>()?.first().map(|x| x.to_f64())),
+            DType::I32 => first(self.to_array::<i32>()?.first().map(|x| x.to_f64())),
+            DType::U8 => first(self.to_array::<u8>()?.first().map(|x| x.to_f64())),
+            DType::Bool => first(self.to_array::<Bool>()?.first().map(|x| x.to_f64())),
+        })
+    }
+
+    fn check_type<T: Element>(&self, op: &'static str) -> Result<()> {
+        if T::DTYPE == self.dtype {
+            return Ok(());
+        }
+        Err(RedistributeError::DType { op, expected: T::DTYPE, got: self.dtype }.into())
+    }
+}
+
+/// Gradients.
+impl ShardTensor {
+    /// A parameter of the same value: gradients with respect to it are computed, and [`set`](Self::set) may replace
+    /// its value.
+    ///
+    /// # Errors
+    /// [`Autograd`](Error::Autograd) for integers and truth values.
+    pub fn requires_grad(&self) -> Result<Self> {
+        let leaf = self.ctx.tape().leaf(self.value().array().clone())?;
+        Ok(Self { held: Held::Parameter(Rc::new(RefCell::new(leaf))), ..self.clone() })
+    }
+
+    /// Whether gradients reach it.
+    pub fn is_tracked(&self) -> bool {
+        self.ctx.tape().is_tracked(&self.value())
+    }
+
+    /// Whether it is a parameter.
+    pub fn is_parameter(&self) -> bool {
+        matches!(self.held, Held::Parameter(_))
+    }
+
+    /// The same value without its history.
+    #[must_use]
+    pub fn detach(&self) -> Self {
+        self.lift(self.value().detach())
+    }
+
+    /// Gradients of this one-element tensor with respect to all parameters it was computed from.
+    ///
+    /// A partial loss is resolved. The gradient of a parameter has exactly the parameter's layout.
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    ///
+    /// # Errors
+    /// [`Autograd`](Error::Autograd) if it has more than one element or no history.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, replicate, shard};
+    /// let slopes = launch(3, |ctx| {
+    ///     let mesh = ctx.mesh_of(3)?;
+    ///     let w = mesh.full([2], 3.0, [replicate()])?.requires_grad()?;
+    ///     let x = mesh.ones([5, 2], [shard(0)])?;
+    ///     let loss = x.mul(&w)?.square()?.sum_all()?;
+    ///     let slope = loss.backward()?.get(&w)?.expect("the loss depends on w");
+    ///     slope.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(slopes[2], ndarray::arr1(&[30.0, 30.0]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    pub fn backward(&self) -> Result<Gradients> {
+        Ok(Gradients::new(self.ctx.tape().backward(&self.value(), None)?))
+    }
+
+    /// As [`backward`](Self::backward), of any tensor, given the cotangent to start from.
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward); if the seed has another shape or type.
+    pub fn backward_with(&self, seed: &Self) -> Result<Gradients> {
+        Ok(Gradients::new(self.ctx.tape().backward(&self.value(), Some(&seed.value()))?))
+    }
+
+    /// The gradients of this one-element tensor with respect to some tensors, `None` where it does not depend on
+    /// one. With `create_graph` they can be differentiated again.
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward).
+    pub fn grad(&self, inputs: &[&Self], create_graph: bool) -> Result<Vec<Option<Self>>> {
+        let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
+        let values: Vec<&Value> = values.iter().collect();
+        let found = self.ctx.tape().grad(&[&self.value()], &values, &[], create_graph)?;
+        Ok(found.into_iter().map(|v| v.map(|v| self.lift(v))).collect())
+    }
+
+    /// Calls `hook` with the gradient of this tensor in every backward pass; what it returns, if anything, takes the
+    /// gradient's place. The gradient has the layout of this tensor.
+    ///
+    /// # Collective
+    /// All ranks of the program, with the same hook.
+    ///
+    /// # Errors
+    /// [`Autograd`](Error::Autograd) if gradients do not reach it.
+    pub fn on_gradient(
+        &self,
+        hook: impl Fn(&Self) -> Result<Option<Self>> + 'static,
+    ) -> Result<shard_autograd::HookHandle> {
+        let ctx = self.ctx.clone();
+        let hook = move |value: &Value| match hook(&Self::new(&ctx, value.clone())) {
+            Ok(replaced) => Ok(replaced.map(|t| t.value())),
+            Err(error) => Err(shard_autograd::AutogradError::external(&error, error.class())),
+        };
+        Ok(self.ctx.tape().on_gradient(&self.value(), Rc::new(hook))?)
+    }
+
+    /// Replaces the value of a parameter, for all its clones. What was computed from the old value keeps it.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) if this is no parameter, or the other tensor has another layout or type.
+    pub fn set(&self, value: &Self) -> Result<()> {
+        if value.layout != self.layout || value.dtype != self.dtype {
+            return Err(Error::argument(
+                "set",
+                format!("{} {:?} {}", self.dtype, self.shape(), self.layout),
+                format!("{} {:?} {}", value.dtype, value.shape(), value.layout),
+                "a parameter keeps its type, shape and layout; redistribute the new value to the parameter's layout",
+            ));
+        }
+        self.set_array(value.value().array().clone())
+    }
+
+    /// As [`set`](Self::set), for an array known to fit.
+    pub(crate) fn set_array(&self, array: Array) -> Result<()> {
+        let Held::Parameter(cell) = &self.held else {
+            return Err(Error::argument(
+                "set",
+                "a parameter",
+                "a tensor that is none",
+                "tensors are values; make a parameter with `requires_grad`",
+            ));
+        };
+        cell.replace(self.ctx.tape().leaf(array)?);
+        Ok(())
+    }
+}
+
+impl ShardTensor {
+    /// A tensor of the same context.
+    pub(crate) fn lift(&self, value: Value) -> Self {
+        Self::new(&self.ctx, value)
+    }
+
+    /// Runs one op of `shard_ops` on this tensor.
+    pub(crate) fn run(&self, f: impl FnOnce(&dyn Exec, &Value) -> Result<Value, OpError>) -> Result<Self> {
+        Ok(self.lift(f(self.ctx.tape(), &self.value())?))
+    }
+
+    /// Runs one op of `shard_ops` on two tensors.
+    pub(crate) fn run2(
+        &self,
+        other: &Self,
+        f: impl FnOnce(&dyn Exec, &Value, &Value) -> Result<Value, OpError>,
+    ) -> Result<Self> {
+        Ok(self.lift(f(self.ctx.tape(), &self.value(), &other.value())?))
+    }
+}
+
+/// What it is, never what it holds: printing does not communicate.
+impl fmt::Debug for ShardTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (shape, local) = (self.shape(), self.local_shape());
+        write!(f, "ShardTensor({} {shape:?} {}, local {:?} on rank {}", self.dtype, self.layout, &local[..], self.ctx.rank())?;
+        f.write_str(match self.held {
+            Held::Parameter(_) => ", parameter)",
+            Held::Value(_) if self.is_tracked() => ", tracked)",
+            Held::Value(_) => ")",
+        })
+    }
+}
+
+impl fmt::Display for ShardTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?} {}", self.dtype, self.shape(), self.layout)
+    }
+}
+
+fn to_ndarray<T: Element>(array: &Array) -> Result<ArrayD<T>> {
+    let (elements, shape) = (array.to_vec::<T>()?, array.local_shape());
+    ArrayD::from_shape_vec(IxDyn(&shape), elements)
+        .map_err(|e| Error::argument("to_array", "as many elements as the shape holds", e.to_string(), "report this"))
+}
