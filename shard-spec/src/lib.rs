@@ -1,4 +1,48 @@
-//! Meshes, placements, partitions and layouts: where every piece of a distributed tensor lives.
+//! Where every piece of a distributed tensor lives, and which pieces move.
+//!
+//! This crate is arithmetic only: no data, no communication, no element types, no `unsafe`. It describes
+//!
+//! - **meshes** ([`DeviceMesh`]): N-D arrays of ranks with optional axis names;
+//! - **placements** ([`Placement`]): what one mesh axis does with a tensor, and **partitions** ([`Partition`]): how one dim
+//!   is divided, unevenly or with empty parts;
+//! - **layouts** ([`Layout`]): both together, the map from ranks to boxes ([`IndexBox`]) of the global index space, with a
+//!   short form that prints and parses and a hash that is equal on every process;
+//! - **covers** ([`DimCover`]): what ranks need rather than own, such as a slab with its halo;
+//! - **index maps** ([`DimMap`]): slices, flips, rolls, concatenations and pads as affine runs, and their [`overlaps`] with
+//!   partitions, which are the pieces an exchange copies;
+//! - **windows** ([`Window`]): which inputs the outputs of a convolution, pooling or interpolation read.
+//!
+//! Everything is a function of arguments that all ranks share, so every rank derives the same answers and the same errors
+//! without talking.
+//!
+//! # The halo of an uneven convolution
+//!
+//! ```
+//! use shard_spec::{DeviceMesh, DimMap, EdgeMap, Layout, Window, overlaps};
+//!
+//! // 10 rows over 4 ranks, one of them empty.
+//! let mesh = DeviceMesh::new(&[4])?;
+//! let layout = Layout::parse(&mesh, &[10, 8], "S(0)[5,1,0,4]")?;
+//! let rows = &layout.sharding(0).unwrap().partition;
+//!
+//! // A 5-wide "same" convolution keeps the boundaries; rank 1 owns output row 5 and needs input rows 3 to 7.
+//! let window = Window::conv(5, 1, 1, 2, 2)?;
+//! let outputs = window.anchor(10, rows);
+//! assert_eq!(&outputs, rows);
+//! let needed = window.input_interval(10, outputs.interval(1));
+//! assert_eq!(needed, 3..8);
+//!
+//! // Padded by two, needed row i is row i + 2. What arrives: two rows of rank 0, its own, and two from beyond the empty rank.
+//! let padded = DimMap::pad(10, 2, 2, EdgeMap::Zeros)?;
+//! let pieces = overlaps(rows, &padded, 5..10);
+//! let from: Vec<_> = pieces.iter().map(|p| (p.src_part, p.src_start, p.len)).collect();
+//! assert_eq!(from, [(0, 3, 2), (1, 0, 1), (3, 0, 2)]);
+//! # Ok::<(), shard_spec::SpecError>(())
+//! ```
+//!
+//! # Features
+//!
+//! - `serde`: meshes, partitions, layouts, maps and windows serialise as plain fields and are validated again when read.
 #![forbid(unsafe_code)]
 
 mod boxes;

@@ -166,7 +166,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn pads_match_index_by_index(n in 0isize..9, before in -9isize..20, after in -9isize..20, edge in edges()) {
             match DimMap::pad(n as usize, before, after, edge) {

@@ -55,10 +55,16 @@ impl Geometry for Transposed {
     }
 
     fn output_of_input(&self, first: usize, last: usize, outputs: Range<usize>) -> Range<usize> {
-        let start_of = |i: usize| i as i128 * self.stride as i128 - self.pad_lo as i128;
+        // Inputs whose whole window is cropped reach nothing, and would leave gaps at the ends.
+        let reaching = self.input_interval(last + 1, outputs.start, outputs.end - 1);
+        let (first, end) = ((first as isize).max(reaching.start), reaching.end);
+        if first >= end {
+            return outputs.start..outputs.start;
+        }
+        let start_of = |i: isize| i as i128 * self.stride as i128 - self.pad_lo as i128;
         clip(
             start_of(first),
-            start_of(last) + self.reach as i128 + 1,
+            start_of(end - 1) + self.reach as i128 + 1,
             &outputs,
         )
     }

@@ -1,0 +1,630 @@
+//! Layout invariants over random meshes, partitions and axis orders, and sizes known from PyTorch.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{extent, indices, layout, mesh, partition};
+use proptest::prelude::*;
+use shard_spec::{
+    ContentHash as _, DeviceMesh, DimSharding, Layout, Partition, Placement, ReduceOp, SpecError,
+};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Along the axes that shard, boxes are disjoint and cover everything; along the others they are copies.
+    #[test]
+    fn boxes_partition_the_index_space(layout in layout()) {
+        let copies: usize = layout
+            .partial_axes()
+            .iter()
+            .chain(layout.replicate_axes())
+            .map(|&a| layout.mesh().axis_size(a))
+            .product();
+        let mut owners: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
+        let mut held = 0;
+        let mut largest = 0;
+        for &rank in layout.mesh().ranks() {
+            let own = layout.local_box(rank).unwrap();
+            prop_assert_eq!(own.shape(), layout.local_shape(rank).unwrap());
+            held += own.numel();
+            largest = largest.max(own.numel());
+            for index in indices(layout.shape()).into_iter().filter(|i| own.contains(i)) {
+                *owners.entry(index).or_default() += 1;
+            }
+        }
+        prop_assert_eq!(held, layout.numel() * copies);
+        prop_assert_eq!(owners.len(), layout.numel());
+        prop_assert!(owners.values().all(|&n| n == copies));
+        prop_assert_eq!(largest, layout.max_local_numel());
+        prop_assert!(layout.local_box(1000).is_none());
+    }
+
+    /// Global index to owner and local index and back.
+    #[test]
+    fn owners_and_locals_invert(layout in layout()) {
+        for dim in 0..layout.ndim() {
+            for (part, i) in (0..layout.parts(dim)).flat_map(|p| layout.interval(dim, p).map(move |i| (p, i))) {
+                let owner = layout.sharding(dim).map_or(Some(0), |s| s.partition.owner_of(i));
+                prop_assert_eq!(owner, Some(part));
+            }
+            for &rank in layout.mesh().ranks() {
+                let part = layout.part_of(rank, dim).unwrap();
+                prop_assert_eq!(layout.local_box(rank).unwrap().interval(dim), layout.interval(dim, part));
+                let coords = layout.mesh().coords(rank).unwrap();
+                let along: Vec<usize> = layout.axis_order(dim).iter().map(|&a| coords[a]).collect();
+                prop_assert_eq!(layout.part_coords(dim, part).to_vec(), along);
+            }
+        }
+        prop_assert_eq!(layout.part_of(layout.mesh().ranks()[0], layout.ndim()), None);
+    }
+
+    #[test]
+    fn short_form_round_trips(layout in layout()) {
+        let text = layout.to_string();
+        let back = Layout::parse(layout.mesh(), layout.shape(), &text)?;
+        prop_assert_eq!(&back, &layout, "{}", text);
+        prop_assert_eq!(back.hash128(), layout.hash128());
+    }
+
+    /// Nested shards of one dim are one flat partition over the product, major axis first.
+    #[test]
+    fn nesting_is_flat(n in extent(), p in 1usize..5, q in 1usize..5) {
+        let mesh = DeviceMesh::new(&[p, q])?;
+        let outer = Partition::chunk(n, p);
+        let inner: Vec<Partition> = outer.sizes().map(|size| Partition::chunk(size, q)).collect();
+        let flat = Partition::nested(&outer, &inner)?;
+        prop_assert_eq!(&flat, &Partition::nested_chunk(n, &[p, q]));
+        let nested = Layout::new(&mesh, &[n], &[Placement::Shard(0); 2])?;
+        let one_axis = Layout::builder(&mesh.flatten(), &[n]).shard(0, &[0], flat).build()?;
+        prop_assert!(nested.same_boxes(&one_axis));
+        prop_assert_ne!(nested, one_axis);
+    }
+
+    /// A canonical layout equals the explicit one with the canonical offsets: same value, same hash.
+    #[test]
+    fn canonical_is_explicit(n in extent(), p in 1usize..9) {
+        let mesh = DeviceMesh::new(&[p])?;
+        let canonical = Layout::new(&mesh, &[n], &[Placement::Shard(0)])?;
+        let offsets = Partition::chunk(n, p).offsets().to_vec();
+        let explicit = Layout::builder(&mesh, &[n]).shard(0, &[0], Partition::from_offsets(n, offsets)?).build()?;
+        prop_assert_eq!(&canonical, &explicit);
+        prop_assert_eq!(canonical.content_hash(), explicit.content_hash());
+    }
+
+    /// Size-1 axes and more replication never change boxes.
+    #[test]
+    fn idle_axes_change_nothing(layout in layout(), extra in 1usize..3) {
+        let mesh = layout.mesh();
+        let shape: Vec<usize> = mesh.shape().iter().copied().chain([1]).collect();
+        let wider = DeviceMesh::with_ranks(&shape, mesh.ranks().to_vec())?;
+        let dims = layout.shardings().to_vec();
+        let wide = Layout::from_dims(&wider, layout.shape(), dims.clone(), None)?;
+        prop_assert!(wide.same_boxes(&layout));
+        if let Some(dim) = (0..layout.ndim()).find(|&d| layout.sharding(d).is_none()) {
+            let partition = Partition::chunk(layout.shape()[dim], 1);
+            let axes = [mesh.ndim()].into_iter().collect();
+            let on_unit_axis = wide.with_sharding(dim, Some(DimSharding { axes, partition }))?;
+            prop_assert!(on_unit_axis.same_boxes(&layout));
+        }
+
+        let ranks = (0..extra).flat_map(|copy| mesh.ranks().iter().map(move |r| r + 100 * copy)).collect();
+        let shape: Vec<usize> = std::iter::once(extra).chain(mesh.shape().iter().copied()).collect();
+        let stacked = DeviceMesh::with_ranks(&shape, ranks)?;
+        let shifted = dims.into_iter().map(|s| {
+            s.map(|s| DimSharding { axes: s.axes.iter().map(|a| a + 1).collect(), partition: s.partition })
+        });
+        let copies = Layout::from_dims(&stacked, layout.shape(), shifted, None)?;
+        for &rank in mesh.ranks() {
+            prop_assert_eq!(copies.local_box(rank), layout.local_box(rank));
+        }
+    }
+
+    #[test]
+    fn groups_partition_the_mesh(mesh in mesh(), pick in prop::collection::vec(any::<bool>(), 3)) {
+        let axes: Vec<usize> = (0..mesh.ndim()).filter(|&a| pick[a]).rev().collect();
+        let groups = mesh.groups(&axes);
+        let mut all: Vec<usize> = groups.concat();
+        all.sort_unstable();
+        let mut ranks = mesh.ranks().to_vec();
+        ranks.sort_unstable();
+        prop_assert_eq!(all, ranks);
+        for group in groups {
+            for &rank in &group {
+                let sub = mesh.submesh(rank, &axes)?;
+                prop_assert_eq!(sub.ranks(), group.as_slice());
+            }
+        }
+    }
+
+    /// Scaled boundaries are monotone, cover the new extent, keep proportions to within rounding, and scale back up exactly.
+    #[test]
+    fn scaling_keeps_proportions(p in common::any_partition(), new in extent()) {
+        let scaled = p.scaled(new);
+        prop_assert_eq!((scaled.parts(), scaled.extent()), (p.parts(), new));
+        if p.extent() > 0 {
+            for (x, y) in p.offsets().iter().zip(scaled.offsets()) {
+                prop_assert_eq!(*y, (x * new * 2 + p.extent()) / (2 * p.extent()));
+            }
+            prop_assert_eq!(p.scaled(p.extent() * 3).scaled(p.extent()), p);
+        }
+    }
+
+    #[test]
+    fn aligned_boundaries_are_the_nearest_multiples(p in common::any_partition(), multiple in 1usize..6) {
+        let aligned = p.aligned_to(multiple);
+        prop_assert_eq!((aligned.parts(), aligned.extent()), (p.parts(), p.extent()));
+        for (x, y) in p.offsets().iter().zip(aligned.offsets()) {
+            prop_assert!(y % multiple == 0 || *y == p.extent());
+            prop_assert!(2 * x.abs_diff(*y) <= multiple || *y == p.extent());
+        }
+    }
+
+    #[test]
+    fn weights_give_their_share(n in 0usize..1000, weights in prop::collection::vec(0.0f64..9.0, 1..6)) {
+        prop_assume!(weights.iter().sum::<f64>() > 0.0);
+        let p = Partition::weighted(n, &weights)?;
+        prop_assert_eq!((p.parts(), p.extent()), (weights.len(), n));
+        let total: f64 = weights.iter().sum();
+        for (size, weight) in p.sizes().zip(&weights) {
+            prop_assert!((size as f64 - n as f64 * weight / total).abs() <= 1.0 + 1e-9);
+            prop_assert!(*weight > 0.0 || size == 0);
+        }
+    }
+
+    /// Partial bookkeeping: adding and reducing partial axes is an inverse pair and never touches boxes.
+    #[test]
+    fn partial_axes_come_and_go(layout in layout()) {
+        let reduced = layout.with_partial_reduced();
+        prop_assert!(!reduced.is_partial() && reduced.same_boxes(&layout));
+        if let Some(op) = layout.partial_op() {
+            prop_assert_eq!(&reduced.with_partial(layout.partial_axes(), op)?, &layout);
+            prop_assert_ne!(&reduced, &layout);
+        } else {
+            prop_assert_eq!(&reduced, &layout);
+        }
+    }
+
+    /// The scaled law for whole layouts.
+    #[test]
+    fn reshaped_layouts_scale_each_dim(layout in layout(), by in 1usize..4) {
+        let shape: Vec<usize> = layout.shape().iter().map(|n| n * by).collect();
+        let scaled = layout.with_shape(&shape)?;
+        for dim in 0..layout.ndim() {
+            for part in 0..layout.parts(dim) {
+                let (old, new) = (layout.interval(dim, part), scaled.interval(dim, part));
+                if layout.shape()[dim] > 0 {
+                    prop_assert_eq!(new, old.start * by..old.end * by);
+                }
+            }
+        }
+        prop_assert_eq!(scaled.placements(), layout.placements());
+    }
+
+    /// Tables that are short, overflowing or out of order are refused, each with the entry at fault.
+    #[test]
+    fn broken_tables_are_refused(n in extent(), p in partition(24, 4), at in 0usize..5, wrong in 0usize..40) {
+        let mut offsets = p.offsets().to_vec();
+        offsets[at] = wrong;
+        let valid = offsets[0] == 0 && offsets[4] == n && offsets.is_sorted();
+        match Partition::from_offsets(n, offsets.clone()) {
+            Ok(p) => prop_assert!(valid && p.offsets() == offsets),
+            Err(SpecError::BadOffsets { offsets: given, extent, .. }) => {
+                prop_assert!(!valid);
+                prop_assert_eq!((given, extent), (offsets, n));
+            }
+            Err(other) => prop_assert!(false, "{}", other),
+        }
+    }
+}
+
+/// `(size, offset)` of every rank along a dim.
+fn table(
+    mesh: &[usize],
+    shape: &[usize],
+    placements: &[Placement],
+    dim: usize,
+) -> Vec<(usize, usize)> {
+    let mesh = DeviceMesh::new(mesh).unwrap();
+    let layout = Layout::new(&mesh, shape, placements).unwrap();
+    let interval = |&rank| layout.local_box(rank).unwrap().interval(dim);
+    mesh.ranks()
+        .iter()
+        .map(interval)
+        .map(|r| (r.len(), r.start))
+        .collect()
+}
+
+const S0: Placement = Placement::Shard(0);
+const S1: Placement = Placement::Shard(1);
+
+/// Sizes of PyTorch's chunked shards, uneven and empty.
+#[test]
+fn chunks_as_in_pytorch() {
+    for (n, sizes) in [
+        (5, [2, 2, 1, 0]),
+        (3, [1, 1, 1, 0]),
+        (9, [3, 3, 3, 0]),
+        (13, [4, 4, 4, 1]),
+    ] {
+        assert_eq!(Partition::chunk(n, 4).sizes().collect::<Vec<_>>(), sizes);
+    }
+}
+
+/// Sizes and offsets of PyTorch's nested shards.
+#[test]
+fn nested_shards_as_in_pytorch() {
+    let two = [2, 2];
+    assert_eq!(
+        table(&two, &[10, 5], &[S0, S0], 0),
+        [(3, 0), (2, 3), (3, 5), (2, 8)]
+    );
+    assert_eq!(
+        table(&two, &[9, 5], &[S0, S0], 0),
+        [(3, 0), (2, 3), (2, 5), (2, 7)]
+    );
+    assert_eq!(
+        table(&two, &[3, 5], &[S0, S0], 0),
+        [(1, 0), (1, 1), (1, 2), (0, 3)]
+    );
+    assert_eq!(
+        table(&[3, 2], &[7], &[S0, S0], 0),
+        [(2, 0), (1, 2), (2, 3), (1, 5), (1, 6), (0, 7)]
+    );
+    let held: Vec<usize> = table(&[2, 4], &[2], &[S0, S0], 0)
+        .into_iter()
+        .map(|(size, _)| size)
+        .collect();
+    assert_eq!(held, [1, 0, 0, 0, 1, 0, 0, 0]);
+    assert_eq!(
+        table(&two, &[2, 5], &[S1, S1], 1),
+        [(2, 0), (1, 2), (1, 3), (1, 4)]
+    );
+    let both: Vec<_> = table(&two, &[1, 3], &[S0, S1], 0)
+        .into_iter()
+        .zip(table(&two, &[1, 3], &[S0, S1], 1))
+        .map(|(rows, columns)| (rows.0, columns.0))
+        .collect();
+    assert_eq!(both, [(1, 2), (1, 1), (0, 2), (0, 1)]);
+}
+
+/// The reversed axis order of fully sharded plus tensor parallel training: the second axis is the major one.
+#[test]
+fn reversed_order_as_in_pytorch() {
+    let mesh = DeviceMesh::new(&[2, 2]).unwrap();
+    let layout = Layout::builder(&mesh, &[8])
+        .shard_chunk(0, &[1, 0])
+        .build()
+        .unwrap();
+    assert_eq!(layout.to_string(), "S(0;1,0) S(0)");
+    let held: Vec<_> = (0..4)
+        .map(|r| layout.local_box(r).unwrap().interval(0))
+        .collect();
+    assert_eq!(held, [0..2, 4..6, 2..4, 6..8]);
+}
+
+#[test]
+fn short_forms_read_as_documented() {
+    let mesh = DeviceMesh::new(&[4, 2, 2]).unwrap();
+    let text = "S(0)[3,1,0,2] R P(sum)";
+    let layout = Layout::parse(&mesh, &[6, 5], text).unwrap();
+    assert_eq!(layout.to_string(), text);
+    assert_eq!(format!("{layout:?}"), text);
+    assert_eq!(
+        layout.sharding(0).unwrap().partition.offsets(),
+        &[0, 3, 4, 4, 6]
+    );
+    assert_eq!(
+        (layout.partial_axes(), layout.partial_op()),
+        (&[2][..], Some(ReduceOp::Sum))
+    );
+    assert_eq!(
+        Layout::parse(&mesh, &[6, 5], " S(0)[3, 1, 0, 2]  R\tP(sum) ").unwrap(),
+        layout
+    );
+    assert_eq!(
+        Layout::parse(&DeviceMesh::new(&[]).unwrap(), &[6], "")
+            .unwrap()
+            .to_string(),
+        ""
+    );
+}
+
+#[test]
+fn mistakes_in_short_forms_are_named() {
+    let mesh = DeviceMesh::new(&[2, 2]).unwrap();
+    let err = |text: &str| Layout::parse(&mesh, &[6, 4], text).unwrap_err();
+    for text in [
+        "S(0",
+        "S(0)[1",
+        "S(0)x R",
+        "Q R",
+        "S(0;0,2) S(0)",
+        "S(0;0) S(0)",
+        "S(0) S(0)[1,1,2,2]",
+        "S() R",
+        "R R]",
+    ] {
+        assert!(
+            matches!(
+                err(text),
+                SpecError::Parse { .. } | SpecError::PlacementCount { .. }
+            ),
+            "{text}: {}",
+            err(text)
+        );
+    }
+    assert_eq!(
+        err("R"),
+        SpecError::PlacementCount {
+            op: "parse layout",
+            expected: 2,
+            got: 1
+        }
+    );
+    assert_eq!(
+        err("S(2) R"),
+        SpecError::DimOutOfRange {
+            op: "layout",
+            dim: 2,
+            ndim: 2
+        }
+    );
+    assert_eq!(
+        err("S(0)[3,2] R"),
+        SpecError::Extent {
+            op: "layout",
+            expected: 6,
+            got: 5
+        }
+    );
+    assert_eq!(
+        err("S(0)[3,2,1] R"),
+        SpecError::PartCount {
+            op: "layout",
+            expected: 2,
+            got: 3
+        }
+    );
+    let (first, second) = (ReduceOp::Sum, ReduceOp::Max);
+    assert_eq!(
+        err("P(sum) P(max)"),
+        SpecError::MixedPartial {
+            op: "layout",
+            first,
+            second
+        }
+    );
+}
+
+#[test]
+fn invalid_layouts_are_refused() {
+    let mesh = DeviceMesh::new(&[2, 2]).unwrap();
+    let build = |dim, axes: &[usize], parts| {
+        Layout::builder(&mesh, &[6, 4])
+            .shard(dim, axes, Partition::balanced(6, parts))
+            .build()
+            .unwrap_err()
+    };
+    assert_eq!(
+        build(0, &[2], 2),
+        SpecError::AxisOutOfRange {
+            op: "layout",
+            axis: 2,
+            ndim: 2
+        }
+    );
+    assert_eq!(
+        build(0, &[0, 0], 4),
+        SpecError::RepeatedAxis {
+            op: "layout",
+            axis: 0
+        }
+    );
+    assert_eq!(
+        build(2, &[0], 2),
+        SpecError::DimOutOfRange {
+            op: "layout",
+            dim: 2,
+            ndim: 2
+        }
+    );
+    assert_eq!(
+        build(0, &[0], 4),
+        SpecError::PartCount {
+            op: "layout",
+            expected: 2,
+            got: 4
+        }
+    );
+    assert_eq!(
+        build(1, &[0], 2),
+        SpecError::Extent {
+            op: "layout",
+            expected: 4,
+            got: 6
+        }
+    );
+    let twice = Layout::builder(&mesh, &[6, 4])
+        .shard_chunk(0, &[0])
+        .shard_chunk(0, &[1])
+        .build();
+    assert_eq!(
+        twice,
+        Err(SpecError::RepeatedDim {
+            op: "layout",
+            dim: 0
+        })
+    );
+    let shared = Layout::builder(&mesh, &[6, 4])
+        .shard_chunk(0, &[0])
+        .partial(0, ReduceOp::Sum)
+        .build();
+    assert_eq!(
+        shared,
+        Err(SpecError::RepeatedAxis {
+            op: "layout",
+            axis: 0
+        })
+    );
+    let mixed = Layout::builder(&mesh, &[6])
+        .partial(0, ReduceOp::Sum)
+        .partial(1, ReduceOp::Min)
+        .build();
+    assert!(matches!(mixed, Err(SpecError::MixedPartial { .. })));
+    assert!(matches!(
+        Layout::new(&mesh, &[6], &[S0]),
+        Err(SpecError::PlacementCount {
+            expected: 2,
+            got: 1,
+            ..
+        })
+    ));
+    assert!(matches!(
+        Layout::new(&mesh, &[6], &[S1, S0]),
+        Err(SpecError::DimOutOfRange {
+            dim: 1,
+            ndim: 1,
+            ..
+        })
+    ));
+    assert!(matches!(
+        Layout::new(&mesh, &[usize::MAX, 2], &[S0, S1]),
+        Err(SpecError::Overflow { .. })
+    ));
+    let good = Layout::new(&mesh, &[6, 4], &[S0, Placement::Replicate]).unwrap();
+    assert!(matches!(
+        good.with_shape(&[6]),
+        Err(SpecError::DimCount {
+            expected: 2,
+            got: 1,
+            ..
+        })
+    ));
+    assert!(matches!(
+        good.with_partial(&[0], ReduceOp::Sum),
+        Err(SpecError::RepeatedAxis { axis: 0, .. })
+    ));
+    assert!(matches!(
+        good.with_mesh(&mesh.flatten()),
+        Err(SpecError::Argument {
+            op: "with_mesh",
+            ..
+        })
+    ));
+}
+
+#[test]
+fn invalid_partitions_are_refused() {
+    assert!(matches!(
+        Partition::from_sizes(&[]),
+        Err(SpecError::PartCount { .. })
+    ));
+    assert!(matches!(
+        Partition::from_sizes(&[usize::MAX, 1]),
+        Err(SpecError::Overflow { .. })
+    ));
+    assert!(matches!(
+        Partition::from_offsets(3, vec![]),
+        Err(SpecError::BadOffsets { index: 0, .. })
+    ));
+    assert!(matches!(
+        Partition::from_offsets(3, vec![0, 2, 1, 3]),
+        Err(SpecError::BadOffsets { index: 2, .. })
+    ));
+    for weights in [
+        &[][..],
+        &[0.0, 0.0],
+        &[1.0, -1.0],
+        &[f64::NAN],
+        &[f64::INFINITY, 1.0],
+        &[f64::MAX, f64::MAX],
+    ] {
+        assert!(
+            matches!(
+                Partition::weighted(8, weights),
+                Err(SpecError::BadWeights { .. })
+            ),
+            "{weights:?}"
+        );
+    }
+    let outer = Partition::chunk(5, 2);
+    let chunks = |sizes: [usize; 2]| sizes.map(|n| Partition::chunk(n, 2));
+    assert!(Partition::nested(&outer, &chunks([3, 2])).is_ok());
+    assert!(matches!(
+        Partition::nested(&outer, &chunks([2, 3])),
+        Err(SpecError::Extent {
+            expected: 3,
+            got: 2,
+            ..
+        })
+    ));
+    assert!(matches!(
+        Partition::nested(&outer, &[Partition::chunk(3, 2)]),
+        Err(SpecError::PartCount { .. })
+    ));
+    assert_eq!(Partition::chunk(5, 0), Partition::chunk(5, 1));
+}
+
+/// Every error says what was expected and what to do.
+#[test]
+fn errors_name_a_remedy() {
+    let mesh = DeviceMesh::new(&[2]).unwrap();
+    let text = Layout::new(&mesh, &[4], &[]).unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "layout: the mesh has 1 axes, got 0 placements; give one placement per mesh axis"
+    );
+}
+
+/// Hashes are part of the wire protocol between ranks, whatever machine or build they run on.
+#[test]
+fn hashes_are_pinned() {
+    let mesh = DeviceMesh::new(&[2, 2])
+        .unwrap()
+        .with_names(&["h", "w"])
+        .unwrap();
+    let layout = Layout::parse(&mesh, &[6, 4], "S(0)[4,2] P(sum)").unwrap();
+    assert_eq!(
+        layout.hash128(),
+        0x8fc7_3580_7535_b148_c20c_bdef_b831_896f,
+        "{:#034x}",
+        layout.hash128()
+    );
+    assert_eq!(
+        mesh.content_hash(),
+        0x004d_b4f2_43da_d0cc_941f_05dd_c149_a08a,
+        "{:#034x}",
+        mesh.content_hash()
+    );
+}
+
+#[test]
+fn hashes_tell_contents_apart() {
+    let mesh = DeviceMesh::new(&[2, 2]).unwrap();
+    let texts = [
+        "R R",
+        "S(0) R",
+        "R S(0)",
+        "S(0) S(0)",
+        "S(0;1,0) S(0)",
+        "S(0)[4,2] R",
+        "P(sum) R",
+        "P(max) R",
+        "S(1) R",
+    ];
+    let mut hashes: Vec<u128> = Vec::new();
+    for shape in [[6, 4], [4, 6]] {
+        hashes.extend(
+            texts
+                .iter()
+                .filter_map(|t| Layout::parse(&mesh, &shape, t).ok())
+                .map(|l| l.hash128()),
+        );
+    }
+    assert_eq!(hashes.len(), 17);
+    hashes.sort_unstable();
+    hashes.dedup();
+    assert_eq!(hashes.len(), 17);
+}
