@@ -157,7 +157,7 @@ pub fn layout(
             builder = builder.shard(dim, &by, split.partition(extent, parts, rng));
         }
     }
-    for (axis, _) in axes.iter().enumerate().filter(|(_, &c)| c == AxisChoice::Partial) {
+    for (axis, _) in axes.iter().enumerate().filter(|&(_, &c)| c == AxisChoice::Partial) {
         builder = builder.partial(axis, ReduceOp::Sum);
     }
     builder.build()

@@ -4,10 +4,20 @@
 //! - [`case`]: reference cases in files, [`layouts`]: which layouts to try them on, [`dispatch`]: which op of
 //!   the workspace a case is about.
 //! - [`trial`]: one case on one combination of layouts, [`run`]: many of them, [`report`]: what came out.
-//! - [`strategies`]: `proptest` strategies for meshes and layouts; [`arrays`]: data on ranks and back.
+//! - [`validate`]: every op's rule against brute force.
+//! - [`strategies`]: `proptest` strategies for meshes and layouts; [`arrays`]: data on ranks and back;
+//!   [`harness`]: a function on the ranks of a mesh.
 #![forbid(unsafe_code)]
 
+pub mod arrays;
 pub mod case;
 pub mod compare;
+pub mod dispatch;
+pub mod harness;
 pub mod layouts;
+pub mod report;
 pub mod rng;
+pub mod run;
+pub mod strategies;
+pub mod trial;
+pub mod validate;

@@ -2,11 +2,13 @@
 
 use crate::arrays;
 use crate::case::{Case, Data, Tensor};
+use crate::compare::Tolerance;
 use crate::dispatch::{self, Apply};
+use crate::harness::On;
 use crate::layouts::{Assignment, Operand, Plan, assignments};
 use crate::report::{CaseReport, Incident, Report, Status};
 use crate::rng::Rng;
-use crate::trial::{On, Trial, Verdict, run_trials};
+use crate::trial::{Trial, Verdict, run_trials};
 use shard_comm::DType;
 use shard_spec::{DeviceMesh, Layout};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -293,7 +295,7 @@ impl<'a> Queue<'a> {
         let mut batch = batch;
         if batch.iter().any(|t| t.float == DType::F32) && self.f32_unfit(case, apply) {
             for trial in &mut batch {
-                trial.float = DType::F64;
+                (trial.float, trial.tolerance) = (DType::F64, Tolerance::F64);
             }
         }
         Some(Work { case, apply, mesh: mesh.clone(), trials: batch })
@@ -323,10 +325,15 @@ fn trials(case: &Case, mesh: &DeviceMesh, options: &Options) -> Vec<Trial> {
     let all = assignments(mesh, &operands, &plan, &case.name).unwrap_or_default();
     let mut rng = Rng::new(options.seed, &["setup", &case.name, &format!("{:?}", mesh.shape())]);
     all.into_iter()
-        .map(|layouts: Assignment| Trial {
-            layouts,
-            on: if rng.one_in(ON_TEST_DEVICE) { On::TestDevice } else { On::Host },
-            float: if rng.one_in(IN_F32) { DType::F32 } else { DType::F64 },
+        .map(|layouts: Assignment| {
+            let mut trial = Trial::new(layouts);
+            if rng.one_in(ON_TEST_DEVICE) {
+                trial.on = On::TestDevice;
+            }
+            if rng.one_in(IN_F32) {
+                (trial.float, trial.tolerance) = (DType::F32, Tolerance::F32);
+            }
+            trial
         })
         .collect()
 }
@@ -343,8 +350,9 @@ fn survives_rounding(case: &Case, apply: Apply) -> bool {
     }
     let Ok(mesh) = DeviceMesh::new(&[1]) else { return false };
     let layouts = rounded.inputs.iter().map(|(_, t)| Layout::replicated(&mesh, &t.shape)).collect();
-    let trial = Trial { layouts, on: On::Host, float: DType::F64 };
-    crate::trial::passes_loosely(&rounded, apply, &mesh, &trial)
+    let tolerance = Tolerance(Tolerance::F32.0 / 8.0);
+    let trial = Trial { tolerance, ..Trial::new(layouts) };
+    run_trials(&rounded, apply, &mesh, &[trial], &|_| ()) == [Verdict::Pass]
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

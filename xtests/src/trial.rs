@@ -1,27 +1,20 @@
 //! One case on one combination of layouts: forward, gradients, layouts of gradients, equal bits on all ranks.
 
 use crate::arrays::{place, whole};
-use crate::case::{Case, CaseError, Tensor};
+use crate::case::{Case, CaseError, Data, Tensor};
 use crate::compare::{Tolerance, difference};
 use crate::dispatch::{Apply, ApplyError};
+use crate::harness::{On, on_mesh, options};
 use crate::layouts::Assignment;
-use shard_autograd::{AutogradError, Recorder, grad};
-use shard_comm::{Communicator, DType, ErrorClass, local};
-use shard_ops::{Engine, OpError, Value};
+use crate::strategies::integer;
+use shard_autograd::{AutogradError, Recorder};
+use shard_comm::{Communicator, DType, local};
+use shard_ops::{Engine, EngineOptions, OpError, Value};
 use shard_redistribute::{MeshComm, RedistributeError};
 use shard_spec::{DeviceMesh, Layout};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Mutex;
-
-/// Where arrays live during a trial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum On {
-    /// Ordinary memory.
-    Host,
-    /// Memory the host cannot read, behind a lazy queue: finds missing synchronisation.
-    TestDevice,
-}
 
 /// One combination to try.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +25,15 @@ pub struct Trial {
     pub on: On,
     /// The type of floats, f64 or f32.
     pub float: DType,
+    /// How close the results must be.
+    pub tolerance: Tolerance,
+}
+
+impl Trial {
+    /// A trial in ordinary memory and double precision.
+    pub fn new(layouts: Assignment) -> Self {
+        Self { layouts, on: On::Host, float: DType::F64, tolerance: Tolerance::F64 }
+    }
 }
 
 impl fmt::Display for Trial {
@@ -73,15 +75,35 @@ pub fn run_trials(
     verdicts
 }
 
-/// Whether a trial on one rank gives the reference within a part of the single-precision tolerance.
-pub fn passes_loosely(case: &Case, apply: Apply, mesh: &DeviceMesh, trial: &Trial) -> bool {
-    let loose = Tolerance(Tolerance::F32.0 / 8.0);
-    let results = local::run_with(mesh.size(), options(trial.on), |comm| {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
-        let cx = MeshComm::new(&world, mesh)?;
-        one(&cx, &Recorder::new(Rc::new(Engine::new())), case, apply, trial, loose)
-    });
-    results.is_ok_and(|ranks| ranks.iter().all(Result::is_ok))
+/// Fills in what a case gives on one rank: outputs, and gradients for whole-number cotangents made from the
+/// seed. `wants` names the inputs whose gradients are wanted. The case's own outputs are not looked at.
+///
+/// # Panics
+/// If the op fails on one rank: this is for tests that make up cases.
+pub fn with_reference(mut case: Case, apply: Apply, wants: &[usize], seed: u64) -> Case {
+    let Ok(mesh) = DeviceMesh::new(&[1]) else { unreachable!("a mesh of one rank") };
+    let layouts = case.inputs.iter().map(|(_, t)| Layout::replicated(&mesh, &t.shape)).collect();
+    let trial = Trial::new(layouts);
+    let single = |case: &Case| {
+        let mut ranks = on_mesh(&mesh, On::Host, |cx| compute(cx, &recorder(), case, apply, &trial));
+        match ranks.pop() {
+            Some(Ok(computed)) => computed,
+            Some(Err(error)) => panic!("{} {:?} on one rank: {error}", case.op, case.attributes),
+            None => unreachable!("one rank"),
+        }
+    };
+    (case.cotangents, case.gradients) = (Vec::new(), Vec::new());
+    case.outputs = single(&case).outputs;
+    let floats = case.outputs.iter().enumerate().filter(|(_, t)| t.data.dtype().is_float());
+    case.cotangents = floats
+        .map(|(i, t)| (i, crate::arrays::tensor(&t.shape, |at| integer(seed ^ 0xc07, at))))
+        .collect();
+    case.gradients = wants.iter().map(|&i| (i, case.inputs[i].1.clone())).collect();
+    let found = single(&case).gradients;
+    for ((_, gradient), found) in case.gradients.iter_mut().zip(found) {
+        *gradient = found.unwrap_or_else(|| crate::arrays::tensor(&gradient.shape, |_| 0.0));
+    }
+    case
 }
 
 /// Runs trials on one group until one breaks it; at least one verdict if there is at least one trial.
@@ -101,16 +123,20 @@ fn run_group(
         let world: Rc<dyn Communicator> = Rc::new(comm);
         let rank = world.rank();
         let cx = MeshComm::new(&world, mesh)?;
-        let recorder = Recorder::new(Rc::new(Engine::new()));
+        let recorder = recorder();
         for (i, trial) in trials.iter().enumerate() {
             if rank == 0 {
                 started(i);
             }
-            let tolerance = if trial.float == DType::F32 { Tolerance::F32 } else { Tolerance::F64 };
-            let result = one(&cx, &recorder, case, apply, trial, tolerance);
-            let broken = matches!(&result, Err(e) if e.breaks_the_group());
+            let result = one(&cx, &recorder, case, apply, trial);
+            let result = result.map_err(|e| RankError {
+                refusal: e.refusal(),
+                ends_group: e.may_leave_ranks_apart(),
+                text: e.to_string(),
+            });
+            let broken = matches!(&result, Err(e) if e.ends_group);
             if let Ok(mut ranks) = slots[i].lock() {
-                ranks[rank] = Some(result.map_err(|e| (e.refusal(), e.to_string())));
+                ranks[rank] = Some(result);
             }
             if broken {
                 break;
@@ -131,9 +157,14 @@ fn run_group(
         let ranks = slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         let whole: Option<Vec<RankResult>> = ranks.iter().cloned().collect();
         match whole {
-            Some(results) => verdicts.push(judge(&results)),
+            Some(results) => {
+                verdicts.push(judge(&results));
+                if results.iter().any(|r| matches!(r, Err(e) if e.ends_group)) {
+                    break;
+                }
+            }
             None => {
-                let said = ranks.into_iter().flatten().find_map(Result::err).map(|e| e.1);
+                let said = ranks.into_iter().flatten().find_map(Result::err).map(|e| e.text);
                 verdicts.push(Verdict::Fail(said.map_or_else(
                     || format!("the group broke: {cause}"),
                     |said| format!("the group broke: {said}; {cause}"),
@@ -145,21 +176,28 @@ fn run_group(
     verdicts
 }
 
-fn options(on: On) -> local::LocalOptions {
-    match on {
-        On::Host => local::LocalOptions::default(),
-        On::TestDevice => local::LocalOptions::default().test_device(),
-    }
+/// A tape over a fresh engine.
+pub fn recorder() -> Recorder {
+    Recorder::new(Engine::new(EngineOptions::default()))
 }
 
-/// What one rank found: a digest of the bits of all results, or whether it was a refusal and what was wrong.
-type RankResult = Result<u64, (bool, String)>;
+/// What one rank found: a digest of the bits of all results, or what was wrong.
+type RankResult = Result<u64, RankError>;
+
+#[derive(Clone, Debug, PartialEq)]
+struct RankError {
+    /// Whether the op's rule refused the layouts.
+    refusal: bool,
+    /// Whether the group must not be used for another trial.
+    ends_group: bool,
+    text: String,
+}
 
 /// Merges what the ranks found: all must agree.
 fn judge(ranks: &[RankResult]) -> Verdict {
-    let errors: Vec<(usize, &(bool, String))> =
+    let errors: Vec<(usize, &RankError)> =
         ranks.iter().enumerate().filter_map(|(r, e)| e.as_ref().err().map(|e| (r, e))).collect();
-    let Some(&(rank, (refusal, text))) = errors.first() else {
+    let Some(&(rank, RankError { refusal, text, .. })) = errors.first() else {
         return match ranks.iter().position(|r| r != &ranks[0]) {
             None => Verdict::Pass,
             Some(other) => Verdict::Fail(format!("ranks 0 and {other} computed different bits")),
@@ -168,7 +206,7 @@ fn judge(ranks: &[RankResult]) -> Verdict {
     if errors.len() < ranks.len() {
         return Verdict::Fail(format!("only {} of {} ranks, first rank {rank}: {text}", errors.len(), ranks.len()));
     }
-    if *refusal && errors.iter().all(|(_, (r, t))| *r && t == text) {
+    if *refusal && errors.iter().all(|(_, e)| e.refusal && &e.text == text) {
         return Verdict::Refused(text.clone());
     }
     Verdict::Fail(text.clone())
@@ -176,17 +214,22 @@ fn judge(ranks: &[RankResult]) -> Verdict {
 
 /// Why a trial did not pass on a rank.
 #[derive(Debug, thiserror::Error)]
-enum TrialError {
+pub enum TrialError {
+    /// An op failed.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// A gradient could not be taken.
     #[error(transparent)]
     Autograd(#[from] AutogradError),
+    /// Data could not be moved.
     #[error(transparent)]
     Redistribute(#[from] RedistributeError),
+    /// The case does not describe its op.
     #[error(transparent)]
     Case(#[from] CaseError),
-    #[error("{what}: {difference}")]
-    Wrong { what: String, difference: String },
+    /// The results are not the reference.
+    #[error("{0}")]
+    Wrong(String),
 }
 
 impl From<ApplyError> for TrialError {
@@ -199,14 +242,10 @@ impl From<ApplyError> for TrialError {
 }
 
 impl TrialError {
-    fn breaks_the_group(&self) -> bool {
-        let class = match self {
-            Self::Op(e) => e.class(),
-            Self::Autograd(e) => e.class(),
-            Self::Redistribute(e) => e.class(),
-            Self::Case(_) | Self::Wrong { .. } => return false,
-        };
-        class == ErrorClass::Failure
+    /// Whether ranks may be at different points of the program now: after any error but a wrong result, which
+    /// is found after the last call that the ranks make together, and a refusal, before which nothing is sent.
+    fn may_leave_ranks_apart(&self) -> bool {
+        !matches!(self, Self::Wrong(_)) && !self.refusal()
     }
 
     /// Whether this is an op's declared refusal of a placement.
@@ -220,105 +259,120 @@ impl TrialError {
     }
 }
 
-fn one(
+/// What a case gives on some layouts, gathered on this rank.
+#[derive(Clone, Debug)]
+pub struct Computed {
+    /// All outputs, also those no reference is about.
+    pub outputs: Vec<Tensor>,
+    /// Gradients in the case's order; `None` where the tape found none.
+    pub gradients: Vec<Option<Tensor>>,
+    /// Gradients whose layout breaks the gradient law, in words.
+    pub unlawful: Vec<String>,
+}
+
+/// Computes a case on some layouts: outputs, and gradients for its cotangents.
+///
+/// # Collective
+/// All ranks of the mesh.
+///
+/// # Errors
+/// What the op, the tape or the moves report.
+pub fn compute(
     cx: &Rc<MeshComm>,
     recorder: &Recorder,
     case: &Case,
     apply: Apply,
     trial: &Trial,
-    tolerance: Tolerance,
-) -> Result<u64, TrialError> {
-    let mut digest = Digest::default();
+) -> Result<Computed, TrialError> {
     let wants = |i: usize| case.gradients.iter().any(|&(g, _)| g == i);
     let mut inputs = Vec::with_capacity(case.inputs.len());
     for (i, ((_, tensor), layout)) in case.inputs.iter().zip(&trial.layouts).enumerate() {
         let array = place(cx, layout, tensor, trial.float)?;
         inputs.push(if wants(i) { recorder.leaf(array)? } else { Value::new(array) });
     }
+    let values = apply(recorder, case, &inputs)?;
+    let outputs = values.iter().map(|v| whole(v.array())).collect::<Result<_, _>>()?;
 
-    let outputs = apply(recorder, case, &inputs)?;
-    if outputs.len() < case.outputs.len() {
-        return Err(TrialError::Wrong {
-            what: "outputs".into(),
-            difference: format!("expected {}, got {}", case.outputs.len(), outputs.len()),
-        });
-    }
-    // All results are gathered before any is judged: the ranks must make the same calls.
-    let mut problems = Vec::new();
-    let mut check = |what: String, expected: &Tensor, got: &Value| -> Result<(), TrialError> {
-        let got = whole(got.array())?;
-        digest.add(&got);
-        problems.extend(difference(expected, &got, tolerance).map(|d| (what, d)));
-        Ok(())
-    };
-    for (i, (expected, got)) in case.outputs.iter().zip(&outputs).enumerate() {
-        check(format!("output {i}"), expected, got)?;
-    }
-
-    let mut roots = Vec::new();
     let mut seeds = Vec::new();
+    let mut roots = Vec::new();
     for (i, cotangent) in &case.cotangents {
-        let root = &outputs[*i];
+        let Some(root) = values.get(*i) else { continue };
         let layout = root.layout().with_partial_reduced();
         seeds.push(Value::new(place(cx, &layout, cotangent, trial.float)?));
-        roots.push(root.clone());
+        roots.push(root);
     }
-    let wanted: Vec<Value> = case.gradients.iter().map(|&(i, _)| inputs[i].clone()).collect();
-    let mut laws = Vec::new();
+    let wanted: Vec<&Value> = case.gradients.iter().map(|&(i, _)| &inputs[i]).collect();
+    let mut found = Vec::new();
     if !wanted.is_empty() {
-        let gradients = grad(recorder, &roots, &wanted, &seeds, false)?;
-        for ((i, expected), gradient) in case.gradients.iter().zip(&gradients) {
-            let what = format!("gradient of {}", case.inputs[*i].0);
-            let Some(gradient) = gradient else {
-                let zeros = crate::arrays::tensor(&expected.shape, |_| 0.0);
-                problems_of_none(&mut laws, what, expected, &zeros, tolerance);
-                continue;
-            };
-            let law = inputs[*i].layout().with_partial_reduced();
-            if gradient.layout() != &law {
-                let text = format!("has layout {}, not {law}", gradient.layout());
-                laws.push((what.clone(), text));
-            }
-            check(what, expected, gradient)?;
+        found = recorder.grad(&roots, &wanted, &seeds.iter().map(Some).collect::<Vec<_>>(), false)?;
+    }
+    let mut unlawful = Vec::new();
+    let mut gradients = Vec::with_capacity(found.len());
+    for ((input, gradient), (i, _)) in wanted.iter().zip(&found).zip(&case.gradients) {
+        let Some(gradient) = gradient else {
+            gradients.push(None);
+            continue;
+        };
+        let law = input.layout().with_partial_reduced();
+        if gradient.layout() != &law {
+            let name = &case.inputs[*i].0;
+            unlawful.push(format!("gradient of {name} has layout {}, not {law}", gradient.layout()));
+        }
+        gradients.push(Some(whole(gradient.array())?));
+    }
+    Ok(Computed { outputs, gradients, unlawful })
+}
+
+/// Computes and judges; a digest of the bits of all results if they are right.
+fn one(
+    cx: &Rc<MeshComm>,
+    recorder: &Recorder,
+    case: &Case,
+    apply: Apply,
+    trial: &Trial,
+) -> Result<u64, TrialError> {
+    let computed = compute(cx, recorder, case, apply, trial)?;
+    match problem(case, &computed, trial.tolerance) {
+        Some(problem) => Err(TrialError::Wrong(problem)),
+        None => Ok(digest(&computed)),
+    }
+}
+
+/// The first thing that is wrong with what was computed.
+fn problem(case: &Case, computed: &Computed, tolerance: Tolerance) -> Option<String> {
+    if computed.outputs.len() < case.outputs.len() {
+        return Some(format!("expected {} outputs, got {}", case.outputs.len(), computed.outputs.len()));
+    }
+    for (i, (expected, got)) in case.outputs.iter().zip(&computed.outputs).enumerate() {
+        if let Some(difference) = difference(expected, got, tolerance) {
+            return Some(format!("output {i}: {difference}"));
         }
     }
-    problems.extend(laws);
-    match problems.into_iter().next() {
-        None => Ok(digest.0),
-        Some((what, difference)) => Err(TrialError::Wrong { what, difference }),
+    for ((i, expected), gradient) in case.gradients.iter().zip(&computed.gradients) {
+        let name = &case.inputs[*i].0;
+        // No gradient is a gradient of zeros.
+        let zeros = || crate::arrays::tensor(&expected.shape, |_| 0.0);
+        let got = gradient.clone().unwrap_or_else(zeros);
+        if let Some(difference) = difference(expected, &got, tolerance) {
+            let none = if gradient.is_none() { " (the tape found none)" } else { "" };
+            return Some(format!("gradient of {name}{none}: {difference}"));
+        }
     }
+    computed.unlawful.first().cloned()
 }
 
-/// No gradient is a gradient of zeros.
-fn problems_of_none(
-    problems: &mut Vec<(String, String)>,
-    what: String,
-    expected: &Tensor,
-    zeros: &Tensor,
-    tolerance: Tolerance,
-) {
-    problems.extend(difference(expected, zeros, tolerance).map(|d| (what, format!("there is none; {d}"))));
-}
-
-/// FNV-1a over the bits of results.
-struct Digest(u64);
-
-impl Default for Digest {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Digest {
-    fn add(&mut self, tensor: &Tensor) {
-        use crate::case::Data;
-        let mut word = |w: u64| self.0 = (self.0 ^ w).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+/// FNV-1a over the bits of the results.
+fn digest(computed: &Computed) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut word = |w: u64| hash = (hash ^ w).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+    for tensor in computed.outputs.iter().chain(computed.gradients.iter().flatten()) {
         match &*tensor.data {
             Data::F64(v) => v.iter().for_each(|x| word(x.to_bits())),
             Data::I64(v) => v.iter().for_each(|&x| word(x.cast_unsigned())),
             Data::Bool(v) => v.iter().for_each(|&x| word(u64::from(x))),
         }
     }
+    hash
 }
 
 #[cfg(test)]
@@ -327,8 +381,10 @@ mod tests {
 
     #[test]
     fn ranks_must_agree() {
-        let refuse = |t: &str| Err((true, t.to_owned()));
-        let wrong = |t: &str| Err((false, t.to_owned()));
+        let error =
+            |refusal, t: &str| Err(RankError { refusal, ends_group: false, text: t.to_owned() });
+        let refuse = |t: &str| error(true, t);
+        let wrong = |t: &str| error(false, t);
         assert_eq!(judge(&[Ok(1), Ok(1)]), Verdict::Pass);
         assert!(matches!(judge(&[Ok(1), Ok(2)]), Verdict::Fail(_)));
         assert!(matches!(judge(&[Ok(1), refuse("no")]), Verdict::Fail(_)));

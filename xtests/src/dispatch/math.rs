@@ -1,0 +1,163 @@
+//! Pointwise ops, reductions, products, losses, and small compositions of them.
+
+use super::{Applied, ApplyError, Args, Entry, built, unfit};
+use crate::case::Case;
+use shard_ops::kernels::Unary;
+use shard_ops::{Exec, Value, conv, elementwise as ew, matmul as mm, moves, norm, reduce, resample};
+
+pub(crate) const TABLE: &[Entry] = &[
+    built("relu", |e, c, v| unary(e, c, v, Unary::Relu)),
+    built("sigmoid", |e, c, v| unary(e, c, v, Unary::Sigmoid)),
+    built("tanh", |e, c, v| unary(e, c, v, Unary::Tanh)),
+    built("exp", |e, c, v| unary(e, c, v, Unary::Exp)),
+    built("erf", |e, c, v| unary(e, c, v, Unary::Erf)),
+    built("sin", |e, c, v| unary(e, c, v, Unary::Sin)),
+    built("silu", |e, c, v| unary(e, c, v, Unary::Silu)),
+    built("mish", |e, c, v| unary(e, c, v, Unary::Mish)),
+    built("selu", |e, c, v| unary(e, c, v, Unary::Selu)),
+    built("softsign", |e, c, v| unary(e, c, v, Unary::Softsign)),
+    built("hardsigmoid", |e, c, v| unary(e, c, v, Unary::Hardsigmoid)),
+    built("hardswish", |e, c, v| unary(e, c, v, Unary::Hardswish)),
+    built("logsigmoid", |e, c, v| unary(e, c, v, Unary::LogSigmoid)),
+    built("elu", |e, c, v| unary(e, c, v, Unary::Elu(c.attributes.float("alpha", 1.0)?))),
+    built("leaky_relu", |e, c, v| {
+        unary(e, c, v, Unary::LeakyRelu(c.attributes.float("negative_slope", 0.01)?))
+    }),
+    built("gelu", |e, c, v| match c.attributes.text("approximate", "none")?.as_str() {
+        "none" => unary(e, c, v, Unary::Gelu),
+        "tanh" => unary(e, c, v, Unary::GeluTanh),
+        other => Err(unfit("approximate", "none or tanh", &other).into()),
+    }),
+    built("softplus", |e, c, v| {
+        let (beta, threshold) = (c.attributes.float("beta", 1.0)?, c.attributes.float("threshold", 20.0)?);
+        unary(e, c, v, Unary::Softplus { beta, threshold })
+    }),
+    built("clamp", |e, c, v| {
+        let min = c.attributes.float("min", f64::NEG_INFINITY)?;
+        let max = c.attributes.float("max", f64::INFINITY)?;
+        unary(e, c, v, Unary::Clamp { min, max })
+    }),
+    built("pow(log(sqrt(x)), 3)", |e, c, v| {
+        let x = ew::unary(e, Args::new(c, v).need("input")?, Unary::Sqrt)?;
+        let x = ew::unary(e, &x, Unary::Log)?;
+        Ok(vec![ew::unary(e, &x, Unary::PowScalar(3.0))?])
+    }),
+    built("glu", |e, c, v| {
+        let args = Args::new(c, v);
+        let x = args.need("input")?;
+        let dim = args.dim("dim", x.ndim())?;
+        let half = x.shape()[dim] / 2;
+        let gate = ew::unary(e, &moves::slice(e, x, dim, half, 1, half)?, Unary::Sigmoid)?;
+        Ok(vec![ew::mul(e, &moves::slice(e, x, dim, 0, 1, half)?, &gate)?])
+    }),
+    built("prelu", |e, c, v| {
+        let args = Args::new(c, v);
+        let (x, w) = (args.need("input")?, args.need("weight")?);
+        // One slope per channel, dim 1.
+        let mut shape = vec![1; x.ndim()];
+        shape[1] = w.shape()[0];
+        let w = moves::reshape(e, w, &shape)?;
+        let below = ew::unary(e, &ew::unary(e, x, Unary::Neg)?, Unary::Relu)?;
+        Ok(vec![ew::sub(e, &ew::unary(e, x, Unary::Relu)?, &ew::mul(e, &w, &below)?)?])
+    }),
+    built("add", |e, c, v| {
+        let args = Args::new(c, v);
+        Ok(vec![ew::add(e, args.need("a")?, args.need("b")?)?])
+    }),
+    built("(a*b-a)/b", |e, c, v| {
+        let args = Args::new(c, v);
+        let (a, b) = (args.need("a")?, args.need("b")?);
+        Ok(vec![ew::div(e, &ew::sub(e, &ew::mul(e, a, b)?, a)?, b)?])
+    }),
+    built("matmul", |e, c, v| {
+        let args = Args::new(c, v);
+        Ok(vec![mm::matmul(e, args.need("a")?, args.need("b")?)?])
+    }),
+    built("linear", |e, c, v| {
+        let args = Args::new(c, v);
+        Ok(vec![mm::linear(e, args.need("input")?, args.need("weight")?, args.get("bias"))?])
+    }),
+    built("dot", |e, c, v| {
+        let args = Args::new(c, v);
+        let product = ew::mul(e, args.need("a")?, args.need("b")?)?;
+        Ok(vec![reduce::sum(e, &product, &[0], false)?])
+    }),
+    built("sum", |e, c, v| reduction(e, c, v, reduce::sum)),
+    built("mean", |e, c, v| reduction(e, c, v, reduce::mean)),
+    built("amax", |e, c, v| reduction(e, c, v, reduce::amax)),
+    built("amin", |e, c, v| reduction(e, c, v, reduce::amin)),
+    built("prod", |e, c, v| reduction(e, c, v, reduce::prod)),
+    built("mse_loss", |e, c, v| {
+        let args = Args::new(c, v);
+        let (x, y) = (args.need("input")?, args.need("target")?);
+        if c.attributes.text("reduction", "mean")? == "mean" {
+            return Ok(vec![reduce::mse_loss(e, x, y)?]);
+        }
+        reduced(e, c, &ew::unary(e, &ew::sub(e, x, y)?, Unary::Square)?)
+    }),
+    built("l1_loss", |e, c, v| reduced(e, c, &distance(e, c, v)?)),
+    // With m = min(d, beta): m^2 / (2 beta) + d - m.
+    built("smooth_l1_loss", |e, c, v| {
+        let beta = c.attributes.float("beta", 1.0)?;
+        reduced(e, c, &huber(e, &distance(e, c, v)?, beta, 1.0 / beta)?)
+    }),
+    built("huber_loss", |e, c, v| {
+        reduced(e, c, &huber(e, &distance(e, c, v)?, c.attributes.float("delta", 1.0)?, 1.0)?)
+    }),
+    built("mse(linear(gelu(linear(x))), y)", |e, c, v| {
+        let args = Args::new(c, v);
+        let hidden = mm::matmul(e, args.need("input")?, args.need("w1")?)?;
+        let out = mm::matmul(e, &ew::unary(e, &hidden, Unary::Gelu)?, args.need("w2")?)?;
+        Ok(vec![reduce::mse_loss(e, &out, args.need("target")?)?])
+    }),
+    built("silu(group_norm(conv)) -> conv s2 -> nearest upsample -> cat -> conv", |e, c, v| {
+        let args = Args::new(c, v);
+        let x = args.need("input")?;
+        let (groups, eps) = (c.attributes.size("num_groups", 1)?, c.attributes.float("eps", 1e-5)?);
+        let same = conv::ConvOptions::new(2).padding(1);
+        let h = conv::conv(e, x, args.need("w1")?, None, &same)?;
+        let h = norm::group_norm(e, &h, groups, args.get("g"), args.get("b"), eps)?;
+        let h = ew::unary(e, &h, Unary::Silu)?;
+        let low = conv::conv(e, &h, args.need("w2")?, None, &same.clone().stride(2))?;
+        let size: Vec<usize> = x.shape()[2..].to_vec();
+        let up = resample::interpolate(e, &low, &resample::InterpolateOptions::nearest(&size))?;
+        let joined = moves::cat(e, &[&h, &up], 1)?;
+        Ok(vec![conv::conv(e, &joined, args.need("w3")?, None, &same)?])
+    }),
+];
+
+fn unary(e: &dyn Exec, c: &Case, v: &[Value], f: Unary) -> Applied {
+    Ok(vec![ew::unary(e, Args::new(c, v).need("input")?, f)?])
+}
+
+type Reduce = fn(&dyn Exec, &Value, &[usize], bool) -> Result<Value, shard_ops::OpError>;
+
+fn reduction(e: &dyn Exec, c: &Case, v: &[Value], f: Reduce) -> Applied {
+    let args = Args::new(c, v);
+    let x = args.need("input")?;
+    Ok(vec![f(e, x, &args.dims("dim", x.ndim())?, c.attributes.bool("keepdim", false)?)?])
+}
+
+/// The mean, sum or nothing of a loss per element.
+fn reduced(e: &dyn Exec, c: &Case, loss: &Value) -> Applied {
+    let all: Vec<usize> = (0..loss.ndim()).collect();
+    match c.attributes.text("reduction", "mean")?.as_str() {
+        "mean" => Ok(vec![reduce::mean(e, loss, &all, false)?]),
+        "sum" => Ok(vec![reduce::sum(e, loss, &all, false)?]),
+        "none" => Ok(vec![loss.clone()]),
+        other => Err(unfit("reduction", "mean, sum or none", &other).into()),
+    }
+}
+
+fn distance(e: &dyn Exec, c: &Case, v: &[Value]) -> Result<Value, ApplyError> {
+    let args = Args::new(c, v);
+    Ok(ew::unary(e, &ew::sub(e, args.need("input")?, args.need("target")?)?, Unary::Abs)?)
+}
+
+/// `scale * (m^2 / 2 + bend * (d - m))` with `m = min(d, bend)`: a parabola that goes on as a line.
+fn huber(e: &dyn Exec, d: &Value, bend: f64, scale: f64) -> Result<Value, ApplyError> {
+    let m = ew::unary(e, d, Unary::Clamp { min: f64::NEG_INFINITY, max: bend })?;
+    let parabola = ew::mul_scalar(e, &ew::unary(e, &m, Unary::Square)?, 0.5 * scale)?;
+    let line = ew::mul_scalar(e, &ew::sub(e, d, &m)?, bend * scale)?;
+    Ok(ew::add(e, &parabola, &line)?)
+}

@@ -1,0 +1,41 @@
+//! Running a function on the in-process ranks of a mesh.
+
+use shard_comm::{Communicator, local};
+use shard_redistribute::MeshComm;
+use shard_spec::DeviceMesh;
+use std::rc::Rc;
+
+/// Where arrays live during a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum On {
+    /// Ordinary memory.
+    Host,
+    /// Memory the host cannot read, behind a lazy queue: finds missing synchronisation.
+    TestDevice,
+}
+
+/// Runs `f` on every rank of a mesh and returns what each gave, in rank order.
+///
+/// # Panics
+/// If a rank panics or the group breaks, with what the first rank said: this is for tests.
+pub fn on_mesh<T: Send>(mesh: &DeviceMesh, on: On, f: impl Fn(&Rc<MeshComm>) -> T + Sync) -> Vec<T> {
+    let ranks = mesh.ranks().iter().max().map_or(0, |&r| r + 1);
+    let results = local::run_with(ranks, options(on), |comm| {
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        match MeshComm::new(&world, mesh) {
+            Ok(cx) => f(&cx),
+            Err(error) => panic!("no communicators for {mesh:?}: {error}"),
+        }
+    });
+    match results {
+        Ok(results) => results,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+pub(crate) fn options(on: On) -> local::LocalOptions {
+    match on {
+        On::Host => local::LocalOptions::default(),
+        On::TestDevice => local::LocalOptions::default().test_device(),
+    }
+}

@@ -1,0 +1,49 @@
+//! Every op's rule against brute force: what is true of one rank is true of each factor sharded by one or two
+//! mesh axes, evenly or not, and of linear operands given as terms.
+
+use shard_autograd::Recorder;
+use shard_spec::{DeviceMesh, Layout};
+use std::collections::HashSet;
+use xtests::case::{Case, default_dir, load_dir};
+use xtests::dispatch;
+use xtests::harness::{On, on_mesh};
+use xtests::trial::{Trial, compute};
+use xtests::validate::{Capture, Sample, validate};
+
+/// Every op that the reference cases and their gradients apply, each with a few kinds of operands.
+fn samples() -> Vec<Sample> {
+    let cases: Vec<Case> = load_dir(&default_dir()).unwrap().into_iter().map(Result::unwrap).collect();
+    let mesh = DeviceMesh::new(&[1]).unwrap();
+    let mut seen = HashSet::new();
+    let mut samples = Vec::new();
+    for case in &cases {
+        let Ok(apply) = dispatch::find(case) else { continue };
+        let found = on_mesh(&mesh, On::Host, |cx| {
+            let capture = Capture::new();
+            let layouts = case.inputs.iter().map(|(_, t)| Layout::replicated(&mesh, &t.shape)).collect();
+            let recorder = Recorder::new(capture.clone());
+            compute(cx, &recorder, case, apply, &Trial::new(layouts)).unwrap();
+            capture.samples()
+        });
+        for sample in found.into_iter().flatten() {
+            let shapes: Vec<Vec<usize>> = sample.inputs.iter().map(|t| t.shape.clone()).collect();
+            if seen.insert((sample.op.key(), shapes)) {
+                samples.push(sample);
+            }
+        }
+    }
+    samples
+}
+
+#[test]
+fn rules_hold() {
+    let samples = samples();
+    let names: HashSet<&str> = samples.iter().map(|s| s.op.name()).collect();
+    assert!(names.len() >= 15, "only {names:?}");
+    let mut problems = Vec::new();
+    for (seed, mesh) in [vec![2], vec![3], vec![2, 2]].into_iter().enumerate() {
+        problems.extend(validate(&samples, &DeviceMesh::new(&mesh).unwrap(), seed as u64));
+    }
+    let shown: Vec<&String> = problems.iter().take(20).collect();
+    assert!(problems.is_empty(), "{} problems, such as {shown:#?}", problems.len());
+}
