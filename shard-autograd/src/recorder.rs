@@ -222,6 +222,10 @@ impl Recorder {
 }
 
 impl Exec for Recorder {
+    fn records(&self) -> bool {
+        !matches!(*self.0.mode.borrow(), Mode::Off)
+    }
+
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
         let parents = self.parents(op.name(), inputs)?;
         let outputs = self.0.exec.apply(op.clone(), inputs)?;

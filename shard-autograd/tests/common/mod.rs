@@ -1,0 +1,111 @@
+//! Ranks, a mesh, an engine and a recorder, for the tests of this crate.
+#![expect(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "every test file uses a part of it"
+)]
+
+use shard_autograd::Recorder;
+use shard_comm::{Communicator, LedgerSnapshot, local};
+use shard_ops::{Engine, EngineOptions, Exec, Value};
+use shard_redistribute::{Array, MeshComm};
+use shard_spec::{DeviceMesh, Layout};
+use std::rc::Rc;
+
+pub struct Bench {
+    pub cx: Rc<MeshComm>,
+    pub rec: Recorder,
+}
+
+/// Runs `f` on every rank of a mesh of this shape.
+pub fn on_mesh<T: Send>(shape: &[usize], f: impl Fn(&Bench) -> T + Sync) -> Vec<T> {
+    let mesh = DeviceMesh::new(shape).unwrap();
+    on(mesh.size(), &mesh, f)
+}
+
+/// Runs `f` on this many ranks, members of the mesh or not.
+pub fn on<T: Send>(ranks: usize, mesh: &DeviceMesh, f: impl Fn(&Bench) -> T + Sync) -> Vec<T> {
+    local::run(ranks, |comm| {
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        let cx = MeshComm::new(&world, mesh).unwrap();
+        let engine: Rc<dyn Exec> = Engine::new(EngineOptions::default());
+        f(&Bench {
+            cx,
+            rec: Recorder::new(engine),
+        })
+    })
+    .unwrap()
+}
+
+impl Bench {
+    pub fn layout(&self, shape: &[usize], text: &str) -> Layout {
+        Layout::parse(self.cx.mesh(), shape, text).unwrap()
+    }
+
+    /// The value whose element at global index `i` is `f(i)`.
+    pub fn value(&self, shape: &[usize], text: &str, f: impl Fn(&[usize]) -> f64) -> Value {
+        Value::new(Array::from_fn(&self.cx, &self.layout(shape, text), f).unwrap())
+    }
+
+    pub fn leaf(&self, shape: &[usize], text: &str, f: impl Fn(&[usize]) -> f64) -> Value {
+        self.rec
+            .leaf(self.value(shape, text, f).array().clone())
+            .unwrap()
+    }
+
+    /// All elements, on every rank of the mesh.
+    pub fn full(&self, value: &Value) -> Vec<f64> {
+        let whole = Layout::replicated(self.cx.mesh(), value.shape());
+        self.rec
+            .inner()
+            .redistribute(value, &whole)
+            .unwrap()
+            .array()
+            .to_vec()
+            .unwrap()
+    }
+
+    pub fn rank(&self) -> usize {
+        self.cx.rank()
+    }
+
+    pub fn ledger(&self) -> LedgerSnapshot {
+        self.cx.world().ledger().snapshot()
+    }
+
+    /// What `f` moved.
+    pub fn moved<T>(&self, f: impl FnOnce() -> T) -> (T, LedgerSnapshot) {
+        let before = self.ledger();
+        let result = f();
+        (result, self.cx.world().ledger().since(&before))
+    }
+}
+
+/// A number that depends on the global index of an element, small and integral so that sums are exact.
+pub fn small(index: &[usize]) -> f64 {
+    index
+        .iter()
+        .enumerate()
+        .map(|(d, &i)| (3 * d + 1) * (i + 1))
+        .sum::<usize>() as f64
+        % 7.0
+        - 3.0
+}
+
+/// All elements of the function over a shape, row-major.
+pub fn table(shape: &[usize], f: impl Fn(&[usize]) -> f64) -> Vec<f64> {
+    let mut index = vec![0; shape.len()];
+    let mut out = Vec::new();
+    for _ in 0..shape.iter().product() {
+        out.push(f(&index));
+        for d in (0..shape.len()).rev() {
+            index[d] += 1;
+            if index[d] < shape[d] {
+                break;
+            }
+            index[d] = 0;
+        }
+    }
+    out
+}
