@@ -8,6 +8,7 @@
 //! Shapes are planned by the caller (the engine checks users' input first), so a contradiction between the shapes given to
 //! a kernel is a defect of the caller and panics with both shapes named; memory safety never depends on it.
 
+pub mod conv;
 pub mod copy;
 pub mod gemm;
 pub mod math;

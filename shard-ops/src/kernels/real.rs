@@ -31,15 +31,16 @@ pub trait Real:
     fn splat<S: Simd>(simd: S, x: Self) -> Self::Vec<S>;
 
     /// `a * b + c` per lane, fused where the instruction set fuses.
-    fn mul_add<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>, c: Self::Vec<S>)
-    -> Self::Vec<S>;
-
-    /// `a + b` per lane.
-    fn add_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
+    fn mul_add_vec<S: Simd>(
+        simd: S,
+        a: Self::Vec<S>,
+        b: Self::Vec<S>,
+        c: Self::Vec<S>,
+    ) -> Self::Vec<S>;
 }
 
 macro_rules! real {
-    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident, $add:ident) => {
+    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident) => {
         impl Real for $t {
             type Vec<S: Simd> = S::$vec;
 
@@ -74,18 +75,13 @@ macro_rules! real {
             }
 
             #[inline(always)]
-            fn mul_add<S: Simd>(
+            fn mul_add_vec<S: Simd>(
                 simd: S,
                 a: Self::Vec<S>,
                 b: Self::Vec<S>,
                 c: Self::Vec<S>,
             ) -> Self::Vec<S> {
                 simd.$fma(a, b, c)
-            }
-
-            #[inline(always)]
-            fn add_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S> {
-                simd.$add(a, b)
             }
         }
     };
@@ -98,8 +94,7 @@ real!(
     as_simd_f32s,
     as_mut_simd_f32s,
     splat_f32s,
-    mul_add_e_f32s,
-    add_f32s
+    mul_add_e_f32s
 );
 real!(
     f64,
@@ -108,6 +103,5 @@ real!(
     as_simd_f64s,
     as_mut_simd_f64s,
     splat_f64s,
-    mul_add_e_f64s,
-    add_f64s
+    mul_add_e_f64s
 );
