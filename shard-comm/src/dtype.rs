@@ -118,10 +118,13 @@ pub trait Element:
 
     /// The nearest value of this type to an integer.
     fn from_i64(value: i64) -> Self;
+
+    /// The value without its type; integers stay exact.
+    fn to_scalar(self) -> Scalar;
 }
 
 macro_rules! element {
-    ($type:ty, $tag:ident, $to:expr, $from:expr, $from_int:expr) => {
+    ($type:ty, $tag:ident, $to:expr, $from:expr, $from_int:expr, $scalar:expr) => {
         impl Element for $type {
             const DTYPE: DType = DType::$tag;
             #[inline]
@@ -136,33 +139,75 @@ macro_rules! element {
             fn from_i64(value: i64) -> Self {
                 $from_int(value)
             }
+            #[inline]
+            fn to_scalar(self) -> Scalar {
+                $scalar(self)
+            }
         }
     };
 }
 
-element!(f64, F64, |v| v, |v| v, |v: i64| v as f64);
-element!(f32, F32, f64::from, |v: f64| v as f32, |v: i64| v as f32);
-element!(f16, F16, f64::from, f16::from_f64, |v: i64| f16::from_f64(
-    v as f64
-));
-element!(bf16, BF16, f64::from, bf16::from_f64, |v: i64| bf16::from_f64(
-    v as f64
-));
-element!(i64, I64, |v| v as f64, |v: f64| v as i64, |v| v);
-element!(i32, I32, f64::from, |v: f64| v as i32, |v: i64| v
-    .clamp(i32::MIN.into(), i32::MAX.into())
-    as i32);
-element!(u8, U8, f64::from, |v: f64| v as u8, |v: i64| v
-    .clamp(0, u8::MAX.into())
-    as u8);
+element!(f64, F64, |v| v, |v| v, |v: i64| v as Self, Scalar::F64);
+element!(
+    f32,
+    F32,
+    f64::from,
+    |v: f64| v as Self,
+    |v: i64| v as Self,
+    float
+);
+element!(
+    f16,
+    F16,
+    f64::from,
+    f16::from_f64,
+    |v: i64| Self::from_f64(v as f64),
+    float
+);
+element!(
+    bf16,
+    BF16,
+    f64::from,
+    bf16::from_f64,
+    |v: i64| Self::from_f64(v as f64),
+    float
+);
+element!(
+    i64,
+    I64,
+    |v| v as f64,
+    |v: f64| v as Self,
+    |v| v,
+    Scalar::I64
+);
+element!(i32, I32, f64::from, |v: f64| v as Self, clamp::<Self>, int);
+element!(u8, U8, f64::from, |v: f64| v as Self, clamp::<Self>, int);
 element!(
     Bool,
     Bool,
-    |v: Bool| f64::from(u8::from(v.get())),
-    |v: f64| Bool::new(v != 0.0),
-    |v: i64| Bool::new(v != 0)
+    |v: Self| f64::from(u8::from(v.get())),
+    |v: f64| Self::new(v != 0.0),
+    |v: i64| Self::new(v != 0),
+    |v: Self| Scalar::Bool(v.get())
 );
 
+fn float(value: impl Element) -> Scalar {
+    Scalar::F64(value.to_f64())
+}
+
+fn int(value: impl Into<i64>) -> Scalar {
+    Scalar::I64(value.into())
+}
+
+/// The nearest value of a narrower integer type.
+fn clamp<T: num_traits::Bounded + TryFrom<i64>>(value: i64) -> T {
+    let end = if value < 0 {
+        T::min_value()
+    } else {
+        T::max_value()
+    };
+    T::try_from(value).unwrap_or(end)
+}
 
 /// A truth value that may live in a buffer: one byte, zero is false.
 ///
@@ -254,15 +299,6 @@ impl Scalar {
             Self::F64(v) => v,
             Self::I64(v) => v as f64,
             Self::Bool(v) => f64::from(u8::from(v)),
-        }
-    }
-
-    /// A bit pattern that is equal for equal scalars and feeds fingerprints.
-    pub(crate) fn fingerprint(self) -> u128 {
-        match self {
-            Self::F64(v) => (1 << 64) | u128::from(v.to_bits()),
-            Self::I64(v) => (2 << 64) | u128::from(v.cast_unsigned()),
-            Self::Bool(v) => (3 << 64) | u128::from(v),
         }
     }
 }

@@ -53,7 +53,9 @@ pub enum CommError {
         op: &'static str,
     },
     /// The host asked for memory that only a device can read.
-    #[error("{op}: the host cannot read memory of {device}; download it, or submit a job to the device")]
+    #[error(
+        "{op}: the host cannot read memory of {device}; download it, or submit a job to the device"
+    )]
     HostOnly {
         /// The call.
         op: &'static str,
@@ -113,7 +115,12 @@ impl CommError {
         got: impl Into<String>,
         remedy: &'static str,
     ) -> Self {
-        Self::Invalid { op, expected: expected.into(), got: got.into(), remedy }
+        Self::Invalid {
+            op,
+            expected: expected.into(),
+            got: got.into(),
+            remedy,
+        }
     }
 
     pub(crate) fn dtype(op: &'static str, expected: DType, got: DType) -> Self {
@@ -178,12 +185,26 @@ impl AgreedError {
     pub fn from_local(op: impl Into<String>, error: CommError) -> Self {
         match error {
             CommError::Agreed(e) => *e,
-            CommError::Invalid { op: inner, expected, got, remedy } => {
+            CommError::Invalid {
+                op: inner,
+                expected,
+                got,
+                remedy,
+            } => {
                 let op = op.into();
-                let op = if op == inner { op } else { format!("{op} ({inner})") };
+                let op = if op == inner {
+                    op
+                } else {
+                    format!("{op} ({inner})")
+                };
                 Self::new(op, expected, got, remedy)
             }
-            other => Self::new(op, "local preparation to succeed", other.to_string(), "see there"),
+            other => Self::new(
+                op,
+                "local preparation to succeed",
+                other.to_string(),
+                "see there",
+            ),
         }
     }
 }

@@ -28,7 +28,11 @@ pub struct Strided {
 impl Strided {
     /// A view with explicit offset, extents and strides.
     pub fn new(offset: usize, shape: Dims, strides: Strides) -> Self {
-        Self { offset, shape, strides }
+        Self {
+            offset,
+            shape,
+            strides,
+        }
     }
 
     /// The dense row-major view of a whole buffer of this shape.
@@ -38,7 +42,11 @@ impl Strided {
 
     /// A dense row-major view that starts at `offset`.
     pub fn contiguous_at(offset: usize, shape: &[usize]) -> Self {
-        Self { offset, shape: shape.into(), strides: row_major_strides(shape) }
+        Self {
+            offset,
+            shape: shape.into(),
+            strides: row_major_strides(shape),
+        }
     }
 
     /// Number of dims.
@@ -107,11 +115,14 @@ pub(crate) fn span(
         // Both factors fit 64 bits, so the product fits 128; sums are checked.
         let reach = (extent as i128 - 1) * stride as i128;
         let side = if reach < 0 { &mut lo } else { &mut hi };
-        *side = side.checked_add(reach).ok_or_else(|| bad("an index that overflows"))?;
+        *side = side
+            .checked_add(reach)
+            .ok_or_else(|| bad("an index that overflows"))?;
     }
     let lo = usize::try_from(lo).map_err(|_| bad("a negative index"))?;
     let end = hi.checked_add(1).and_then(|end| usize::try_from(end).ok());
-    end.map(|end| lo..end).ok_or_else(|| bad("an index that overflows"))
+    end.map(|end| lo..end)
+        .ok_or_else(|| bad("an index that overflows"))
 }
 
 /// Whether a box is dense row-major, ignoring the strides of dims that are never stepped.
@@ -139,17 +150,29 @@ mod tests {
         let flip = Strided::new(3, smallvec![4], smallvec![-1]);
         assert!(flip.validate(4).is_ok());
         assert!(flip.validate(3).is_err());
-        assert!(Strided::new(2, smallvec![4], smallvec![-1]).validate(9).is_err());
+        assert!(
+            Strided::new(2, smallvec![4], smallvec![-1])
+                .validate(9)
+                .is_err()
+        );
     }
 
     #[test]
     fn empty_views_fit_anywhere() {
-        assert!(Strided::new(99, smallvec![0, 3], smallvec![3, 1]).validate(0).is_ok());
+        assert!(
+            Strided::new(99, smallvec![0, 3], smallvec![3, 1])
+                .validate(0)
+                .is_ok()
+        );
     }
 
     #[test]
     fn absurd_strides_are_an_error_not_an_overflow() {
-        let far = Strided::new(0, smallvec![usize::MAX, usize::MAX], smallvec![isize::MAX; 2]);
+        let far = Strided::new(
+            0,
+            smallvec![usize::MAX, usize::MAX],
+            smallvec![isize::MAX; 2],
+        );
         assert!(far.validate(10).is_err());
     }
 

@@ -1,0 +1,449 @@
+//! Storage: [`Buffer`], immutable and shared, and [`BufferMut`], uniquely owned.
+//!
+//! A result is written through a `BufferMut` and then frozen. From then on it can be cloned, sliced and read by
+//! other ranks' threads for as long as anybody holds it; nothing that was leaked or died can free it early.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::pool::{Block, Pool};
+use crate::{CommError, DType, DeviceRef, Element, Result};
+
+/// Immutable shared elements on a device. Cloning and slicing copy nothing.
+///
+/// ```
+/// use shard_comm::Host;
+/// # fn main() -> Result<(), shard_comm::CommError> {
+/// let host = Host::new();
+/// let numbers = host.upload_slice(&[1.0f32, 2.0, 3.0])?;
+/// assert_eq!(numbers.slice(1..3).as_slice::<f32>()?, &[2.0, 3.0]);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Buffer {
+    storage: Arc<Storage>,
+    dtype: DType,
+    offset: usize,
+    len: usize,
+}
+
+impl Buffer {
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// How many elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of the elements.
+    pub fn bytes(&self) -> usize {
+        self.len * self.dtype.size()
+    }
+
+    /// The device whose memory this is.
+    pub fn device(&self) -> &DeviceRef {
+        &self.storage.device
+    }
+
+    /// Part of the buffer, sharing its memory.
+    ///
+    /// # Panics
+    /// If the range is not inside `0..len`, as slices do. [`Buffer::try_slice`] answers instead.
+    #[track_caller]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        match self.try_slice(range) {
+            Ok(part) => part,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Part of the buffer, sharing its memory.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if the range is not inside `0..len`.
+    pub fn try_slice(&self, range: Range<usize>) -> Result<Self> {
+        if range.start > range.end || range.end > self.len {
+            return Err(CommError::invalid(
+                "slice",
+                format!("a range inside 0..{}", self.len),
+                format!("{range:?}"),
+                "check the range against the length",
+            ));
+        }
+        Ok(Self {
+            storage: Arc::clone(&self.storage),
+            dtype: self.dtype,
+            offset: self.offset + range.start,
+            len: range.end - range.start,
+        })
+    }
+
+    /// The elements, if the host can read this memory.
+    ///
+    /// # Errors
+    /// [`CommError::HostOnly`] if it cannot; [`CommError::Invalid`] if `T` is not the element type.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        check_type::<T>("as_slice", self.dtype)?;
+        let all: &[T] = bytemuck::cast_slice(self.storage.blocks("as_slice")?);
+        Ok(&all[self.offset..self.offset + self.len])
+    }
+
+    /// The bytes of the elements, if the host can read this memory.
+    ///
+    /// # Errors
+    /// [`CommError::HostOnly`] if it cannot.
+    pub fn as_bytes(&self) -> Result<&[u8]> {
+        let size = self.dtype.size();
+        let all: &[u8] = bytemuck::cast_slice(self.storage.blocks("as_bytes")?);
+        Ok(&all[self.offset * size..(self.offset + self.len) * size])
+    }
+
+    /// The elements as a vector, downloaded if need be.
+    ///
+    /// # Errors
+    /// As [`Device::download`](crate::Device::download); [`CommError::Invalid`] if `T` is not the element type.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        self.device().download_vec(self)
+    }
+
+    /// The same memory for writing, if nobody else holds it; otherwise the buffer itself, to be copied.
+    ///
+    /// # Errors
+    /// The buffer, unchanged, if it is shared.
+    pub fn into_mut(self) -> Result<BufferMut, Self> {
+        let Self {
+            storage,
+            dtype,
+            offset,
+            len,
+        } = self;
+        match Arc::try_unwrap(storage) {
+            Ok(storage) => Ok(BufferMut {
+                storage,
+                dtype,
+                offset,
+                len,
+            }),
+            Err(storage) => Err(Self {
+                storage,
+                dtype,
+                offset,
+                len,
+            }),
+        }
+    }
+
+    /// Whether both are the same elements of the same memory.
+    pub fn ptr_eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.storage, &other.storage)
+            && (self.offset, self.len, self.dtype) == (other.offset, other.len, other.dtype)
+    }
+
+    /// Where this buffer begins in its memory, in elements; for implementations of devices.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// The device's own handle of the memory, `None` for host memory; for implementations of devices.
+    pub fn opaque(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.storage.opaque()
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Buffer({} x {} on {})",
+            self.dtype,
+            self.len,
+            self.device().name()
+        )
+    }
+}
+
+/// Uniquely owned elements on a device, to be written and then frozen into a [`Buffer`].
+///
+/// ```
+/// use shard_comm::{DType, Host};
+/// # fn main() -> Result<(), shard_comm::CommError> {
+/// let mut out = Host::new().alloc(DType::I64, 3)?;
+/// out.as_mut_slice::<i64>()?.copy_from_slice(&[1, 2, 3]);
+/// let out = out.freeze();
+/// assert_eq!(out.to_vec::<i64>()?, [1, 2, 3]);
+/// assert!(out.into_mut().is_ok());
+/// # Ok(()) }
+/// ```
+pub struct BufferMut {
+    storage: Storage,
+    dtype: DType,
+    offset: usize,
+    len: usize,
+}
+
+impl BufferMut {
+    /// A buffer over a device's own memory handle; for implementations of devices.
+    pub fn from_opaque(
+        device: DeviceRef,
+        dtype: DType,
+        len: usize,
+        memory: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        let storage = Storage {
+            device,
+            memory: Memory::Opaque(memory),
+        };
+        Self {
+            storage,
+            dtype,
+            offset: 0,
+            len,
+        }
+    }
+
+    pub(crate) fn from_host(
+        device: DeviceRef,
+        dtype: DType,
+        len: usize,
+        memory: HostMemory,
+    ) -> Self {
+        let storage = Storage {
+            device,
+            memory: Memory::Host(memory),
+        };
+        Self {
+            storage,
+            dtype,
+            offset: 0,
+            len,
+        }
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// How many elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of the elements.
+    pub fn bytes(&self) -> usize {
+        self.len * self.dtype.size()
+    }
+
+    /// The device whose memory this is.
+    pub fn device(&self) -> &DeviceRef {
+        &self.storage.device
+    }
+
+    /// The elements, if the host can reach this memory.
+    ///
+    /// # Errors
+    /// [`CommError::HostOnly`] if it cannot; [`CommError::Invalid`] if `T` is not the element type.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        check_type::<T>("as_mut_slice", self.dtype)?;
+        let range = self.offset..self.offset + self.len;
+        let all: &mut [T] = bytemuck::cast_slice_mut(self.storage.blocks_mut("as_mut_slice")?);
+        Ok(&mut all[range])
+    }
+
+    /// The bytes of the elements, if the host can reach this memory.
+    ///
+    /// # Errors
+    /// [`CommError::HostOnly`] if it cannot.
+    pub fn as_mut_bytes(&mut self) -> Result<&mut [u8]> {
+        let size = self.dtype.size();
+        let range = self.offset * size..(self.offset + self.len) * size;
+        let all: &mut [u8] = bytemuck::cast_slice_mut(self.storage.blocks_mut("as_mut_bytes")?);
+        Ok(&mut all[range])
+    }
+
+    /// Ends writing: the elements become immutable and can be shared.
+    pub fn freeze(self) -> Buffer {
+        let Self {
+            storage,
+            dtype,
+            offset,
+            len,
+        } = self;
+        Buffer {
+            storage: Arc::new(storage),
+            dtype,
+            offset,
+            len,
+        }
+    }
+
+    /// Where this buffer begins in its memory, in elements; for implementations of devices.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// The device's own handle of the memory, `None` for host memory; for implementations of devices.
+    pub fn opaque(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.storage.opaque()
+    }
+}
+
+impl fmt::Debug for BufferMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "BufferMut({} x {} on {})",
+            self.dtype,
+            self.len,
+            self.device().name()
+        )
+    }
+}
+
+fn check_type<T: Element>(op: &'static str, dtype: DType) -> Result<()> {
+    if T::DTYPE == dtype {
+        Ok(())
+    } else {
+        Err(CommError::dtype(op, dtype, T::DTYPE))
+    }
+}
+
+/// Memory and the device that owns it.
+struct Storage {
+    device: DeviceRef,
+    memory: Memory,
+}
+
+enum Memory {
+    /// Memory of the host, which every device's job and every rank of the process can read.
+    Host(HostMemory),
+    /// Memory only its device understands.
+    Opaque(Arc<dyn Any + Send + Sync>),
+}
+
+impl Storage {
+    fn blocks(&self, op: &'static str) -> Result<&[Block]> {
+        match &self.memory {
+            Memory::Host(memory) => Ok(memory.blocks()),
+            Memory::Opaque(_) => Err(CommError::HostOnly {
+                op,
+                device: self.device.name(),
+            }),
+        }
+    }
+
+    fn blocks_mut(&mut self, op: &'static str) -> Result<&mut [Block]> {
+        match &mut self.memory {
+            Memory::Host(memory) => Ok(memory.blocks_mut()),
+            Memory::Opaque(_) => Err(CommError::HostOnly {
+                op,
+                device: self.device.name(),
+            }),
+        }
+    }
+
+    fn opaque(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        match &self.memory {
+            Memory::Host(_) => None,
+            Memory::Opaque(memory) => Some(memory),
+        }
+    }
+}
+
+/// Pooled host memory, which returns to its pool when dropped, on whichever thread.
+pub(crate) struct HostMemory {
+    blocks: Vec<Block>,
+    bytes: usize,
+    pool: Arc<Pool>,
+}
+
+impl HostMemory {
+    /// Initialised memory for `bytes` bytes, or `None` if the system has no more.
+    pub(crate) fn take(pool: &Arc<Pool>, bytes: usize) -> Option<Self> {
+        Some(Self {
+            blocks: pool.take(bytes)?,
+            bytes,
+            pool: Arc::clone(pool),
+        })
+    }
+
+    pub(crate) fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    pub(crate) fn blocks_mut(&mut self) -> &mut [Block] {
+        &mut self.blocks
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        self.pool.give(std::mem::take(&mut self.blocks), self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{CommError, DType, ErrorClass, Host, TestDevice};
+
+    #[test]
+    fn shared_memory_is_not_given_out_for_writing() {
+        let host = Host::new();
+        let a = host.upload_slice(&[1.0f64, 2.0]).unwrap();
+        let b = a.clone();
+        let a = a.into_mut().unwrap_err();
+        drop(b);
+        let mut a = a.into_mut().unwrap();
+        a.as_mut_slice::<f64>().unwrap()[0] = 5.0;
+        assert_eq!(a.freeze().as_slice::<f64>().unwrap(), &[5.0, 2.0]);
+    }
+
+    #[test]
+    fn slices_share_and_keep_alive() {
+        let host = Host::new();
+        let a = host.upload_slice(&[1i32, 2, 3, 4]).unwrap();
+        let part = a.slice(1..4).slice(1..2);
+        assert!(!part.ptr_eq(&a) && a.slice(0..4).ptr_eq(&a));
+        drop(a);
+        assert_eq!(part.as_slice::<i32>().unwrap(), &[3]);
+        assert!(part.try_slice(0..2).is_err());
+        drop(part);
+        assert_eq!(host.memory().live, 0);
+    }
+
+    #[test]
+    fn wrong_type_and_device_memory_are_typed_errors() {
+        let a = Host::new().alloc(DType::F32, 1).unwrap().freeze();
+        assert!(matches!(
+            a.as_slice::<f64>(),
+            Err(CommError::Invalid { .. })
+        ));
+        let b = TestDevice::new().alloc(DType::F32, 1).unwrap().freeze();
+        let error = b.as_slice::<f32>().unwrap_err();
+        assert!(matches!(error, CommError::HostOnly { .. }));
+        assert_eq!(error.class(), ErrorClass::Uniform);
+    }
+
+    #[test]
+    fn memory_dropped_on_another_thread_returns_to_its_pool() {
+        let host = Host::new();
+        let a = host.alloc(DType::U8, 4096).unwrap().freeze();
+        std::thread::spawn(move || drop(a)).join().unwrap();
+        assert_eq!((host.memory().live, host.memory().cached), (0, 4096));
+    }
+}

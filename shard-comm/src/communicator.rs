@@ -1,0 +1,322 @@
+//! The communicator: one rank's view of a group, and the handle of an operation in flight.
+//!
+//! A backend implements the few methods of [`Communicator`]; every collective that users call is an inherent method
+//! of `dyn Communicator` (see `collectives.rs`) built on [`Communicator::post`], so that there is one mechanism and
+//! its call sites are the user's.
+
+use std::fmt::Debug;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::collectives::PlanCache;
+use crate::{
+    AgreedError, Buffer, BufferMut, CommError, DType, DeviceRef, ExchangePlan, Ledger, Result, Site,
+};
+
+/// One rank's membership of a group of ranks.
+///
+/// Live communicators of some backends must not leave their thread, so this is not `Send`; a rank's communicators
+/// are made inside its own thread. The methods listed here are what a backend provides. What programs call
+/// (`all_gather_v`, `barrier`, `exchange`, ...) are the inherent methods of `dyn Communicator` below.
+pub trait Communicator: Debug {
+    /// This rank's number within the group.
+    fn rank(&self) -> usize;
+
+    /// How many ranks the group has.
+    fn size(&self) -> usize;
+
+    /// The ranks of the group as numbered in the launch, in group order.
+    fn members(&self) -> &[usize];
+
+    /// The device of this rank.
+    fn device(&self) -> &DeviceRef;
+
+    /// What this rank moved, in all its groups.
+    fn ledger(&self) -> &Ledger;
+
+    /// The name of the backend.
+    fn backend(&self) -> &'static str;
+
+    /// The cache of plans of the inherent collectives.
+    fn plans(&self) -> &PlanCache;
+
+    /// Starts one operation of the group.
+    ///
+    /// # Collective
+    /// Every rank of the group, in the same order as its other operations.
+    ///
+    /// # Errors
+    /// Failures only ([`PeerFailed`](CommError::PeerFailed), [`Deadlock`](CommError::Deadlock),
+    /// [`Closed`](CommError::Closed)). What is wrong with the arguments comes out of the handle, on every rank.
+    fn post(&self, request: Request) -> Result<Handle>;
+
+    /// Starts one side of a message between two ranks of the group.
+    ///
+    /// # Errors
+    /// As [`Communicator::post`]; [`CommError::Invalid`] if the peer is not in the group.
+    fn post_link(&self, link: Link) -> Result<Handle>;
+
+    /// Splits the group; see the inherent `split`.
+    ///
+    /// # Collective
+    /// Every rank of the group.
+    ///
+    /// # Errors
+    /// As [`Communicator::post`].
+    fn post_split(
+        &self,
+        color: Option<usize>,
+        key: usize,
+        site: Site,
+    ) -> Result<Option<Rc<dyn Communicator>>>;
+
+    /// Gives up: every other rank gets [`PeerFailed`](CommError::PeerFailed) with this rank as its origin, at its
+    /// current or next call, and this rank at its next.
+    fn fail(&self, cause: String);
+}
+
+/// One operation of a group, as [`Communicator::post`] takes it: exchanges that feed one another.
+///
+/// The first stage reads `sources`; each later one reads only the result of the stage before.
+#[derive(Debug)]
+pub struct Request {
+    /// The exchanges, in order; the same number on every rank unless their arguments are at odds.
+    pub stages: SmallVec<[Stage; 1]>,
+    /// What the first stage's pieces read.
+    pub sources: SmallVec<[Buffer; 1]>,
+    /// An error of this rank that all must hear of.
+    pub status: Result<(), AgreedError>,
+    /// An argument that must be equal on all ranks: its name and value.
+    pub argument: Option<(&'static str, u128)>,
+    /// The type of the elements, if any move; equal on all ranks.
+    pub dtype: Option<DType>,
+    /// Where the user called.
+    pub site: Site,
+}
+
+/// One exchange of a [`Request`].
+#[derive(Debug)]
+pub struct Stage {
+    /// What moves.
+    pub plan: Arc<ExchangePlan>,
+    /// Where it goes.
+    pub target: Target,
+}
+
+/// What an exchange leaves behind on this rank.
+#[derive(Debug)]
+pub enum Target {
+    /// A destination that the pieces write.
+    Write(BufferMut),
+    /// A buffer that already is the result, as the root's own in a broadcast. No piece may be received.
+    Keep(Buffer),
+    /// No result. No piece may be received.
+    Nothing,
+}
+
+impl Request {
+    /// A request of one exchange.
+    pub fn exchange(
+        plan: Arc<ExchangePlan>,
+        sources: &[Buffer],
+        target: Target,
+        site: Site,
+    ) -> Self {
+        let dtype = match &target {
+            Target::Write(dst) => Some(dst.dtype()),
+            Target::Keep(result) => Some(result.dtype()),
+            Target::Nothing => sources.first().map(Buffer::dtype),
+        };
+        Self {
+            stages: smallvec![Stage { plan, target }],
+            sources: sources.into(),
+            status: Ok(()),
+            argument: None,
+            dtype,
+            site,
+        }
+    }
+
+    /// A request that moves nothing and tells an error, or that there is none.
+    pub fn status(plan: Arc<ExchangePlan>, status: Result<(), AgreedError>, site: Site) -> Self {
+        Self {
+            status,
+            ..Self::exchange(plan, &[], Target::Nothing, site)
+        }
+    }
+
+    /// The name of the operation.
+    pub fn name(&self) -> &'static str {
+        self.stages
+            .first()
+            .map_or("nothing", |stage| stage.plan.name)
+    }
+
+    /// Turns what this rank's own arguments show to be wrong into its status. Backends call it before posting.
+    pub fn checked(mut self, group: usize) -> Self {
+        if self.status.is_ok()
+            && let Err(error) = self.check(group)
+        {
+            self.status = Err(AgreedError::from_local(self.name(), error));
+        }
+        self
+    }
+
+    fn check(&self, group: usize) -> Result<()> {
+        let mut sources: SmallVec<[(DType, usize); 4]> =
+            self.sources.iter().map(|s| (s.dtype(), s.len())).collect();
+        for stage in &self.stages {
+            let (dtype, len) = match &stage.target {
+                Target::Write(dst) => (Some(dst.dtype()), dst.len()),
+                Target::Keep(result) => (Some(result.dtype()), result.len()),
+                Target::Nothing => (self.dtype, 0),
+            };
+            if dtype != self.dtype {
+                return Err(CommError::invalid(
+                    stage.plan.name,
+                    format!("{:?} throughout", self.dtype),
+                    format!("{dtype:?}"),
+                    "pass buffers of one element type",
+                ));
+            }
+            if !matches!(stage.target, Target::Write(_)) && !stage.plan.recv.is_empty() {
+                return Err(CommError::invalid(
+                    stage.plan.name,
+                    "a destination to receive into",
+                    format!("{:?}", stage.target),
+                    "pass Target::Write where pieces are received",
+                ));
+            }
+            stage.plan.check(group, dtype, &sources, len)?;
+            if let Target::Write(dst) = &stage.target
+                && stage.plan.fold.is_none()
+                && stage.plan.fill.is_none()
+                && !stage.plan.may_cover(dst.len())
+            {
+                return Err(CommError::invalid(
+                    stage.plan.name,
+                    format!("pieces for all {} elements of the destination", dst.len()),
+                    format!(
+                        "pieces for {} of them",
+                        stage
+                            .plan
+                            .recv
+                            .iter()
+                            .map(crate::Piece::numel)
+                            .sum::<usize>()
+                    ),
+                    "give the plan a fill value for what no piece writes",
+                ));
+            }
+            sources = smallvec![(dtype.unwrap_or(DType::U8), len)];
+        }
+        Ok(())
+    }
+}
+
+/// One side of a message between two ranks.
+#[derive(Debug)]
+pub struct Link {
+    /// The other rank, numbered within the group.
+    pub peer: usize,
+    /// What this side does.
+    pub side: LinkSide,
+    /// Where the user called.
+    pub site: Site,
+}
+
+/// Which side of a message this rank is.
+#[derive(Debug)]
+pub enum LinkSide {
+    /// Sends these elements.
+    Send(Buffer),
+    /// Receives into this memory.
+    Recv(BufferMut),
+}
+
+/// An operation in flight.
+///
+/// Between starting and waiting, do other work. Handles may be waited for in any order. One that is dropped leaves
+/// its operation to the communicator, which finishes it during later calls.
+///
+/// ```
+/// use shard_comm::{local, Monoid};
+/// let sums = local::run(3, |comm| {
+///     let mine = comm.device().upload_slice(&[comm.rank() as f64]).unwrap();
+///     let sum = comm.start_all_reduce(&mine, Monoid::SUM).unwrap();
+///     // ... work that does not need the sum ...
+///     sum.wait().unwrap().to_vec::<f64>().unwrap()[0]
+/// }).unwrap();
+/// assert_eq!(sums, [3.0, 3.0, 3.0]);
+/// ```
+#[must_use = "an operation completes when its handle is waited for"]
+pub struct Handle {
+    pending: Option<Box<dyn Pending>>,
+}
+
+/// What a backend puts behind a [`Handle`].
+pub trait Pending {
+    /// Finishes the operation and returns its result, if it has one on this rank.
+    ///
+    /// # Errors
+    /// Whatever went wrong, alike on all ranks.
+    fn wait(&mut self) -> Result<Option<Buffer>>;
+
+    /// The device of the rank.
+    fn device(&self) -> &DeviceRef;
+
+    /// The handle is dropped unwaited: the backend has to finish the operation by itself.
+    fn park(&mut self);
+}
+
+impl Handle {
+    /// A handle over a backend's operation.
+    pub fn new(pending: Box<dyn Pending>) -> Self {
+        Self {
+            pending: Some(pending),
+        }
+    }
+
+    /// Completes this rank's own reads and returns the result; an operation without one on this rank gives a
+    /// buffer of no elements. Never waits for other ranks to read from this one.
+    ///
+    /// # Errors
+    /// Whatever went wrong, alike on all ranks: [`Mismatch`](CommError::Mismatch), [`Agreed`](CommError::Agreed), or
+    /// a failure.
+    pub fn wait(mut self) -> Result<Buffer> {
+        let Some(mut pending) = self.pending.take() else {
+            return Err(CommError::Closed { op: "wait" });
+        };
+        match pending.wait()? {
+            Some(result) => Ok(result),
+            None => Ok(pending.device().alloc(DType::U8, 0)?.freeze()),
+        }
+    }
+
+    /// As [`Handle::wait`], with `None` if this rank has no result.
+    ///
+    /// # Errors
+    /// As [`Handle::wait`].
+    pub fn wait_optional(mut self) -> Result<Option<Buffer>> {
+        match self.pending.take() {
+            Some(mut pending) => pending.wait(),
+            None => Err(CommError::Closed { op: "wait" }),
+        }
+    }
+}
+
+impl Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Handle")
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Some(mut pending) = self.pending.take() {
+            pending.park();
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! What a device does for this workspace: memory, strided copies and folds, host jobs, and order between queues.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::{Buffer, BufferMut, CommError, DType, Element, Monoid, Result, Scalar, Strided};
+
+/// A shared device.
+pub type DeviceRef = Arc<dyn Device>;
+
+/// The kinds of device a buffer can live on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum DeviceKind {
+    /// The memory of this process; see [`Host`](crate::Host).
+    Host,
+    /// The stand-in for an accelerator; see [`TestDevice`](crate::TestDevice).
+    Test,
+}
+
+/// The memory and the work queue of one rank's device. No kernels: those are jobs of the crates above.
+///
+/// All work of one device happens in the order it was submitted. Work may be *queued*: a call returns before its
+/// effect is in memory, and only [`Device::synchronize`], [`Device::download`] or an [`Event`] make it certain.
+/// Every method checks its views against the buffers before anything is queued.
+pub trait Device: Debug + Send + Sync + 'static {
+    /// What kind of device this is.
+    fn kind(&self) -> DeviceKind;
+
+    /// A name for messages.
+    fn name(&self) -> String;
+
+    /// Memory for `len` elements, from the caching pool. Its contents are unspecified but initialised.
+    ///
+    /// # Errors
+    /// [`CommError::OutOfMemory`].
+    fn alloc(&self, dtype: DType, len: usize) -> Result<BufferMut>;
+
+    /// Writes `value` to every element of a view.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if the view does not fit.
+    fn fill(&self, dst: &mut BufferMut, view: &Strided, value: Scalar) -> Result<()>;
+
+    /// Copies a view onto a view of the same shape, converting between element types where they differ.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if shapes differ or a view does not fit.
+    fn copy(&self, src: &Buffer, sv: &Strided, dst: &mut BufferMut, dv: &Strided) -> Result<()>;
+
+    /// Combines a view into a view of the same shape: `dst = dst op src`, element by element, in row-major order
+    /// where the destination overlaps itself.
+    ///
+    /// The element types are equal, or `src` is a 16-bit float and `dst` is [`DType::F32`]. For a monoid of width
+    /// above one the innermost dim of both views is dense and a multiple of that width.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if shapes or types do not fit.
+    fn fold(
+        &self,
+        op: Monoid,
+        src: &Buffer,
+        sv: &Strided,
+        dst: &mut BufferMut,
+        dv: &Strided,
+    ) -> Result<()>;
+
+    /// Elements from the host's memory.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if the bytes are no whole number of elements; [`CommError::OutOfMemory`].
+    fn upload(&self, dtype: DType, bytes: &[u8]) -> Result<Buffer>;
+
+    /// The bytes of a buffer, after all work queued so far.
+    ///
+    /// # Errors
+    /// [`CommError::Device`] if queued work failed.
+    fn download(&self, src: &Buffer) -> Result<Vec<u8>>;
+
+    /// Runs host code over these buffers, in order with the device's other work. The outputs come back at once;
+    /// their contents when the job has run.
+    ///
+    /// [`Host`](crate::Host) runs it now, [`TestDevice`](crate::TestDevice) queues it, an accelerator whose memory
+    /// the host cannot reach refuses.
+    ///
+    /// # Errors
+    /// [`CommError::HostOnly`] if the host cannot reach a buffer.
+    fn submit(
+        &self,
+        inputs: Vec<Buffer>,
+        outputs: Vec<BufferMut>,
+        job: HostJob,
+    ) -> Result<Vec<BufferMut>>;
+
+    /// A mark after all work submitted so far.
+    fn record(&self) -> Event;
+
+    /// Work submitted from now on starts after the event, which may belong to another device.
+    ///
+    /// # Errors
+    /// [`CommError::Device`] if the work it stands for failed.
+    fn wait(&self, event: &Event) -> Result<()>;
+
+    /// Returns when all work submitted so far is done.
+    ///
+    /// # Errors
+    /// [`CommError::Device`] if some of it failed.
+    fn synchronize(&self) -> Result<()>;
+
+    /// Bytes in use, at most in use, and cached.
+    fn memory(&self) -> MemoryStats;
+
+    /// Starts a new measurement of [`MemoryStats::peak`] at the present use.
+    fn reset_peak(&self);
+
+    /// Gives memory kept for reuse back to the system.
+    fn trim(&self) {}
+}
+
+impl dyn Device + '_ {
+    /// Elements from a slice.
+    ///
+    /// # Errors
+    /// As [`Device::upload`].
+    pub fn upload_slice<T: Element>(&self, values: &[T]) -> Result<Buffer> {
+        self.upload(T::DTYPE, bytemuck::cast_slice(values))
+    }
+
+    /// The elements of a buffer as a vector.
+    ///
+    /// # Errors
+    /// As [`Device::download`]; [`CommError::Invalid`] if `T` is not the element type.
+    pub fn download_vec<T: Element>(&self, src: &Buffer) -> Result<Vec<T>> {
+        if T::DTYPE != src.dtype() {
+            return Err(CommError::dtype("download", src.dtype(), T::DTYPE));
+        }
+        let bytes = self.download(src)?;
+        Ok(bytemuck::allocation::pod_collect_to_vec(&bytes))
+    }
+}
+
+/// Host code that reads some buffers and writes others; see [`Device::submit`].
+pub type HostJob = Box<dyn FnOnce(&[HostSlice<'_>], &mut [HostSliceMut<'_>]) + Send>;
+
+/// A buffer's elements as a [`HostJob`] sees them.
+#[derive(Clone, Copy)]
+pub struct HostSlice<'a> {
+    dtype: DType,
+    bytes: &'a [u8],
+}
+
+impl<'a> HostSlice<'a> {
+    /// Elements as aligned bytes; for implementations of devices.
+    pub fn new(dtype: DType, bytes: &'a [u8]) -> Self {
+        Self { dtype, bytes }
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if `T` is not the element type.
+    pub fn as_slice<T: Element>(&self) -> Result<&'a [T]> {
+        if T::DTYPE != self.dtype {
+            return Err(CommError::dtype("as_slice", self.dtype, T::DTYPE));
+        }
+        bytemuck::try_cast_slice(self.bytes).map_err(|e| misaligned(&e))
+    }
+}
+
+/// A buffer's elements as a [`HostJob`] writes them.
+pub struct HostSliceMut<'a> {
+    dtype: DType,
+    bytes: &'a mut [u8],
+}
+
+impl<'a> HostSliceMut<'a> {
+    /// Elements as aligned bytes; for implementations of devices.
+    pub fn new(dtype: DType, bytes: &'a mut [u8]) -> Self {
+        Self { dtype, bytes }
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if `T` is not the element type.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        if T::DTYPE != self.dtype {
+            return Err(CommError::dtype("as_mut_slice", self.dtype, T::DTYPE));
+        }
+        bytemuck::try_cast_slice_mut(self.bytes).map_err(|e| misaligned(&e))
+    }
+}
+
+fn misaligned(error: &bytemuck::PodCastError) -> CommError {
+    CommError::invalid(
+        "host slice",
+        "aligned whole elements",
+        error.to_string(),
+        "construct it from a whole buffer",
+    )
+}
+
+/// A point in a device's queue that others can wait for.
+#[derive(Clone, Debug)]
+pub struct Event(Option<Arc<dyn EventState>>);
+
+impl Event {
+    /// An event that has happened: nothing to wait for.
+    pub fn ready() -> Self {
+        Self(None)
+    }
+
+    /// An event of a device with a queue; for implementations of devices.
+    pub fn new(state: Arc<dyn EventState>) -> Self {
+        Self(Some(state))
+    }
+
+    /// Returns when the event has happened, making it happen if its device runs work lazily.
+    ///
+    /// # Errors
+    /// [`CommError::Device`] if the work it stands for failed.
+    pub fn synchronize(&self) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), |state| state.synchronize())
+    }
+
+    /// The device's own state, `None` for [`Event::ready`]; for implementations of devices.
+    pub fn state(&self) -> Option<&Arc<dyn EventState>> {
+        self.0.as_ref()
+    }
+}
+
+/// What a device puts behind an [`Event`].
+pub trait EventState: Any + Debug + Send + Sync {
+    /// Returns when the event has happened; callable from any thread.
+    ///
+    /// # Errors
+    /// [`CommError::Device`] if the work it stands for failed.
+    fn synchronize(&self) -> Result<()>;
+}
+
+/// Bytes of one device instance.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MemoryStats {
+    /// Bytes of elements in buffers now.
+    pub live: usize,
+    /// Most bytes live at once since the last [`Device::reset_peak`].
+    pub peak: usize,
+    /// Bytes kept for reuse.
+    pub cached: usize,
+    /// Buffers asked for.
+    pub requests: u64,
+    /// Of those, how many were served from the cache.
+    pub reused: u64,
+}
+
+/// What every device checks before it copies or folds.
+pub(crate) fn check_pair(
+    op: &'static str,
+    src_len: usize,
+    sv: &Strided,
+    dst_len: usize,
+    dv: &Strided,
+) -> Result<()> {
+    if sv.shape != dv.shape {
+        return Err(CommError::invalid(
+            op,
+            format!("views of one shape (destination {:?})", dv.shape.as_slice()),
+            format!("source {:?}", sv.shape.as_slice()),
+            "broadcast with a zero stride, or slice the larger view",
+        ));
+    }
+    sv.validate(src_len)?;
+    dv.validate(dst_len)
+}

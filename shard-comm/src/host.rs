@@ -1,0 +1,264 @@
+//! The host as a device: memory of this process, work done when it is asked for.
+
+use std::sync::{Arc, Weak};
+
+use crate::buffer::HostMemory;
+use crate::device::check_pair;
+use crate::pool::Pool;
+use crate::{
+    Buffer, BufferMut, CommError, DType, Device, DeviceKind, DeviceRef, Event, HostJob, HostSlice,
+    HostSliceMut, MemoryStats, Monoid, Result, Scalar, Strided, kernel,
+};
+
+/// The memory of this process, with a caching pool of its own. Every call does its work before it returns.
+///
+/// ```
+/// use shard_comm::{Host, Strided};
+/// # fn main() -> Result<(), shard_comm::CommError> {
+/// let host = Host::new();
+/// let rows = host.upload_slice(&[1i32, 2, 3, 4, 5, 6])?;
+/// let mut columns = host.alloc(rows.dtype(), 6)?;
+/// let transposed = Strided::new(0, [3, 2][..].into(), [1, 3][..].into());
+/// host.copy(&rows, &transposed, &mut columns, &Strided::contiguous(&[3, 2]))?;
+/// assert_eq!(columns.freeze().to_vec::<i32>()?, [1, 4, 2, 5, 3, 6]);
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Host {
+    this: Weak<Self>,
+    pool: Arc<Pool>,
+}
+
+/// How a [`Host`] keeps its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostOptions {
+    /// Most bytes kept for reuse; 1 GiB unless said otherwise.
+    pub cached_bytes: usize,
+    /// Overwrite memory with NaN before handing it out, so that a result that was never written shows.
+    pub poison: bool,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        Self {
+            cached_bytes: 1 << 30,
+            poison: false,
+        }
+    }
+}
+
+impl Host {
+    /// A host with default options.
+    #[expect(
+        clippy::new_ret_no_self,
+        reason = "devices are used through shared references only"
+    )]
+    pub fn new() -> DeviceRef {
+        Self::with_options(HostOptions::default())
+    }
+
+    /// A host with options.
+    pub fn with_options(options: HostOptions) -> DeviceRef {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            pool: Arc::new(Pool::new(options.cached_bytes, options.poison)),
+        })
+    }
+
+    fn out_of_memory(&self, dtype: DType, len: usize) -> CommError {
+        let bytes = len.saturating_mul(dtype.size());
+        CommError::OutOfMemory {
+            device: self.name(),
+            bytes,
+            dtype,
+            len,
+        }
+    }
+}
+
+impl Device for Host {
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Host
+    }
+
+    fn name(&self) -> String {
+        "host".to_owned()
+    }
+
+    fn alloc(&self, dtype: DType, len: usize) -> Result<BufferMut> {
+        let device = self
+            .this
+            .upgrade()
+            .ok_or(CommError::Closed { op: "alloc" })?;
+        let memory = len
+            .checked_mul(dtype.size())
+            .and_then(|bytes| HostMemory::take(&self.pool, bytes))
+            .ok_or_else(|| self.out_of_memory(dtype, len))?;
+        Ok(BufferMut::from_host(device, dtype, len, memory))
+    }
+
+    fn fill(&self, dst: &mut BufferMut, view: &Strided, value: Scalar) -> Result<()> {
+        view.validate(dst.len())?;
+        kernel::fill(dst.dtype(), dst.as_mut_bytes()?, view, value);
+        Ok(())
+    }
+
+    fn copy(&self, src: &Buffer, sv: &Strided, dst: &mut BufferMut, dv: &Strided) -> Result<()> {
+        check_pair("copy", src.len(), sv, dst.len(), dv)?;
+        let to = dst.dtype();
+        kernel::copy(
+            src.dtype(),
+            src.as_bytes()?,
+            sv,
+            to,
+            dst.as_mut_bytes()?,
+            dv,
+        );
+        Ok(())
+    }
+
+    fn fold(
+        &self,
+        op: Monoid,
+        src: &Buffer,
+        sv: &Strided,
+        dst: &mut BufferMut,
+        dv: &Strided,
+    ) -> Result<()> {
+        check_pair("fold", src.len(), sv, dst.len(), dv)?;
+        kernel::check_fold(op, src.dtype(), sv, dst.dtype(), dv)?;
+        let to = dst.dtype();
+        kernel::fold(
+            op,
+            src.dtype(),
+            src.as_bytes()?,
+            sv,
+            to,
+            dst.as_mut_bytes()?,
+            dv,
+        );
+        Ok(())
+    }
+
+    fn upload(&self, dtype: DType, bytes: &[u8]) -> Result<Buffer> {
+        let mut buffer = self.alloc(dtype, whole_elements(dtype, bytes)?)?;
+        buffer.as_mut_bytes()?.copy_from_slice(bytes);
+        Ok(buffer.freeze())
+    }
+
+    fn download(&self, src: &Buffer) -> Result<Vec<u8>> {
+        Ok(src.as_bytes()?.to_vec())
+    }
+
+    fn submit(
+        &self,
+        inputs: Vec<Buffer>,
+        mut outputs: Vec<BufferMut>,
+        job: HostJob,
+    ) -> Result<Vec<BufferMut>> {
+        let reads = inputs
+            .iter()
+            .map(|b| Ok(HostSlice::new(b.dtype(), b.as_bytes()?)))
+            .collect::<Result<Vec<_>>>()?;
+        let mut writes = outputs
+            .iter_mut()
+            .map(|b| Ok(HostSliceMut::new(b.dtype(), b.as_mut_bytes()?)))
+            .collect::<Result<Vec<_>>>()?;
+        job(&reads, &mut writes);
+        drop(writes);
+        Ok(outputs)
+    }
+
+    fn record(&self) -> Event {
+        Event::ready()
+    }
+
+    fn wait(&self, event: &Event) -> Result<()> {
+        event.synchronize()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn memory(&self) -> MemoryStats {
+        self.pool.stats()
+    }
+
+    fn reset_peak(&self) {
+        self.pool.reset_peak();
+    }
+
+    fn trim(&self) {
+        self.pool.trim();
+    }
+}
+
+/// How many elements these bytes are.
+pub(crate) fn whole_elements(dtype: DType, bytes: &[u8]) -> Result<usize> {
+    if bytes.len().is_multiple_of(dtype.size()) {
+        return Ok(bytes.len() / dtype.size());
+    }
+    Err(CommError::invalid(
+        "upload",
+        format!("whole elements of {} bytes", dtype.size()),
+        format!("{} bytes", bytes.len()),
+        "pass the bytes of whole elements",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_allocations_are_an_error() {
+        let error = Host::new().alloc(DType::F64, usize::MAX / 2).unwrap_err();
+        assert!(matches!(error, CommError::OutOfMemory { .. }), "{error}");
+    }
+
+    #[test]
+    fn poisoned_memory_is_nan() {
+        let host = Host::with_options(HostOptions {
+            poison: true,
+            ..HostOptions::default()
+        });
+        let fresh = host.alloc(DType::F32, 3).unwrap().freeze();
+        assert!(fresh.as_slice::<f32>().unwrap().iter().all(|v| v.is_nan()));
+    }
+
+    #[test]
+    fn jobs_read_and_write() {
+        let host = Host::new();
+        let a = host.upload_slice(&[1.0f64, 2.0]).unwrap();
+        let out = host.alloc(DType::F64, 2).unwrap();
+        let done = host
+            .submit(
+                vec![a],
+                vec![out],
+                Box::new(|inputs, outputs| {
+                    let x = inputs[0].as_slice::<f64>().unwrap();
+                    let y = outputs[0].as_mut_slice::<f64>().unwrap();
+                    y.iter_mut().zip(x).for_each(|(y, x)| *y = 2.0 * x);
+                }),
+            )
+            .unwrap();
+        let y = done.into_iter().next().unwrap().freeze();
+        assert_eq!(y.as_slice::<f64>().unwrap(), &[2.0, 4.0]);
+    }
+
+    #[test]
+    fn views_are_checked_before_anything_is_touched() {
+        let host = Host::new();
+        let a = host.upload_slice(&[1u8, 2, 3]).unwrap();
+        let mut b = host.alloc(DType::U8, 3).unwrap();
+        let (three, four) = (Strided::contiguous(&[3]), Strided::contiguous(&[4]));
+        assert!(host.copy(&a, &four, &mut b, &four).is_err());
+        assert!(
+            host.copy(&a, &three, &mut b, &Strided::contiguous(&[1, 3]))
+                .is_err()
+        );
+        assert!(host.fill(&mut b, &four, Scalar::ZERO).is_err());
+        assert!(host.upload(DType::F32, &[0; 6]).is_err());
+    }
+}

@@ -1,0 +1,286 @@
+//! The ledger: what one rank moved, counted where it is moved, and what it did last.
+
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::{DeviceRef, MemoryStats, SiteText};
+
+/// How many operations the flight recorder remembers.
+const RECENT: usize = 64;
+
+/// Per rank: messages, bytes, rounds and operations of all its groups, and optionally a trace of events.
+///
+/// A rank's `messages` and `bytes` are what it received from other ranks; over all ranks they equal what was sent.
+/// Counting happens where pieces are read, so what the ledger says moved did move.
+///
+/// ```
+/// use shard_comm::{local, Host};
+/// let moved = local::run(2, |comm| {
+///     let before = comm.ledger().snapshot();
+///     let mine = comm.device().upload_slice(&[1.0f32, 2.0]).unwrap();
+///     comm.all_gather_v(&mine, &[2, 2]).unwrap();
+///     comm.ledger().since(&before)
+/// }).unwrap();
+/// assert_eq!((moved[0].messages, moved[0].bytes, moved[0].local_bytes), (1, 8, 8));
+/// ```
+pub struct Ledger {
+    device: DeviceRef,
+    totals: RefCell<LedgerSnapshot>,
+    recent: RefCell<VecDeque<Operation>>,
+    tracing: Cell<bool>,
+    start: Instant,
+    events: RefCell<Vec<TraceEvent>>,
+}
+
+/// Totals of a [`Ledger`] at one moment, or between two.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct LedgerSnapshot {
+    /// Rendezvous this rank took part in.
+    pub rounds: u64,
+    /// Peers received from, summed over rounds.
+    pub messages: u64,
+    /// Bytes received from other ranks.
+    pub bytes: u64,
+    /// Peers sent to, summed over rounds.
+    pub sent_messages: u64,
+    /// Bytes other ranks were told to read from this one.
+    pub sent_bytes: u64,
+    /// Bytes this rank copied from itself.
+    pub local_bytes: u64,
+    /// Per operation name, in order of first use.
+    pub ops: Vec<(&'static str, OpCount)>,
+}
+
+/// What one kind of operation moved.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct OpCount {
+    /// Rendezvous.
+    pub rounds: u64,
+    /// Peers received from.
+    pub messages: u64,
+    /// Bytes received from other ranks.
+    pub bytes: u64,
+}
+
+/// One entry of the flight recorder.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// Its name.
+    pub name: &'static str,
+    /// Which rendezvous of its group it was.
+    pub sequence: u64,
+    /// Where it was called.
+    pub site: SiteText,
+}
+
+/// One event of a trace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TraceEvent {
+    /// What happened: `posted halo`, `kernel conv interior`, `waited halo`, ...
+    pub label: Cow<'static, str>,
+    /// When, since the ledger was made.
+    pub at: Duration,
+}
+
+/// What one round moved at one rank.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Moved {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    pub(crate) sent_messages: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) local_bytes: u64,
+}
+
+impl Ledger {
+    /// An empty ledger; peak bytes come from the device.
+    pub fn new(device: DeviceRef) -> Self {
+        Self {
+            device,
+            totals: RefCell::default(),
+            recent: RefCell::default(),
+            tracing: Cell::new(false),
+            start: Instant::now(),
+            events: RefCell::default(),
+        }
+    }
+
+    /// The totals so far.
+    pub fn snapshot(&self) -> LedgerSnapshot {
+        self.totals.borrow().clone()
+    }
+
+    /// What was added since a snapshot of this ledger.
+    pub fn since(&self, before: &LedgerSnapshot) -> LedgerSnapshot {
+        self.totals.borrow().minus(before)
+    }
+
+    /// Bytes of the rank's device: live, peak, cached.
+    pub fn memory(&self) -> MemoryStats {
+        self.device.memory()
+    }
+
+    /// The last operations, oldest first.
+    pub fn recent(&self) -> Vec<Operation> {
+        self.recent.borrow().iter().cloned().collect()
+    }
+
+    /// Switches the trace on or off; off at first. Switching on forgets earlier events.
+    pub fn trace(&self, on: bool) {
+        if on {
+            self.events.borrow_mut().clear();
+        }
+        self.tracing.set(on);
+    }
+
+    /// Whether events are being traced.
+    pub fn is_tracing(&self) -> bool {
+        self.tracing.get()
+    }
+
+    /// Adds an event to the trace, if it is on. Build costly labels only when [`Ledger::is_tracing`].
+    pub fn note(&self, label: impl Into<Cow<'static, str>>) {
+        if self.tracing.get() {
+            let event = TraceEvent {
+                label: label.into(),
+                at: self.start.elapsed(),
+            };
+            self.events.borrow_mut().push(event);
+        }
+    }
+
+    /// The events traced so far, in order.
+    pub fn events(&self) -> Vec<TraceEvent> {
+        self.events.borrow().clone()
+    }
+
+    pub(crate) fn posted(&self, name: &'static str, sequence: u64, site: SiteText) {
+        let mut recent = self.recent.borrow_mut();
+        if recent.len() == RECENT {
+            recent.pop_front();
+        }
+        recent.push_back(Operation {
+            name,
+            sequence,
+            site,
+        });
+    }
+
+    pub(crate) fn moved(&self, name: &'static str, moved: &Moved) {
+        let mut totals = self.totals.borrow_mut();
+        totals.rounds += 1;
+        totals.messages += moved.messages;
+        totals.bytes += moved.bytes;
+        totals.sent_messages += moved.sent_messages;
+        totals.sent_bytes += moved.sent_bytes;
+        totals.local_bytes += moved.local_bytes;
+        let at = match totals.ops.iter().position(|(n, _)| *n == name) {
+            Some(at) => at,
+            None => {
+                totals.ops.push((name, OpCount::default()));
+                totals.ops.len() - 1
+            }
+        };
+        let op = &mut totals.ops[at].1;
+        op.rounds += 1;
+        op.messages += moved.messages;
+        op.bytes += moved.bytes;
+    }
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.totals.borrow().fmt(f)
+    }
+}
+
+impl LedgerSnapshot {
+    /// The counts of one kind of operation; zero if it never ran.
+    pub fn op(&self, name: &str) -> OpCount {
+        self.ops
+            .iter()
+            .find(|(n, _)| *n == name)
+            .map_or_else(OpCount::default, |(_, c)| *c)
+    }
+
+    fn minus(&self, before: &Self) -> Self {
+        let ops = self.ops.iter().filter_map(|&(name, now)| {
+            let old = before.op(name);
+            let count = OpCount {
+                rounds: now.rounds - old.rounds,
+                messages: now.messages - old.messages,
+                bytes: now.bytes - old.bytes,
+            };
+            (count.rounds > 0).then_some((name, count))
+        });
+        Self {
+            rounds: self.rounds - before.rounds,
+            messages: self.messages - before.messages,
+            bytes: self.bytes - before.bytes,
+            sent_messages: self.sent_messages - before.sent_messages,
+            sent_bytes: self.sent_bytes - before.sent_bytes,
+            local_bytes: self.local_bytes - before.local_bytes,
+            ops: ops.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Host;
+
+    #[test]
+    fn differences_keep_only_what_happened() {
+        let ledger = Ledger::new(Host::new());
+        let moved = Moved {
+            messages: 2,
+            bytes: 16,
+            ..Moved::default()
+        };
+        ledger.moved("a", &moved);
+        let before = ledger.snapshot();
+        ledger.moved("b", &moved);
+        let since = ledger.since(&before);
+        assert_eq!((since.rounds, since.bytes), (1, 16));
+        assert_eq!(
+            since.ops,
+            [(
+                "b",
+                OpCount {
+                    rounds: 1,
+                    messages: 2,
+                    bytes: 16
+                }
+            )]
+        );
+        assert_eq!(ledger.snapshot().op("a").messages, 2);
+    }
+
+    #[test]
+    fn a_trace_is_off_until_asked_for() {
+        let ledger = Ledger::new(Host::new());
+        ledger.note("lost");
+        ledger.trace(true);
+        ledger.note("kept");
+        let labels: Vec<_> = ledger.events().into_iter().map(|e| e.label).collect();
+        assert_eq!(labels, ["kept"]);
+    }
+
+    #[test]
+    fn the_flight_recorder_forgets_the_oldest() {
+        let ledger = Ledger::new(Host::new());
+        let site = SiteText(std::panic::Location::caller());
+        for sequence in 0..100 {
+            ledger.posted("op", sequence, site);
+        }
+        let recent = ledger.recent();
+        assert_eq!(
+            (recent.len(), recent[0].sequence),
+            (RECENT, 100 - RECENT as u64)
+        );
+    }
+}

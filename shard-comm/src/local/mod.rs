@@ -1,0 +1,235 @@
+//! Ranks as threads of this process: the embedded default, and the proving ground for distributed code.
+//!
+//! Peers read each other's buffers directly, one copy per element. Every operation is a rendezvous that is checked
+//! before anything moves. A rank that panics or returns early, and a program that can never go on, end in an error
+//! that names the cause, on every rank: there are no timeouts, and nothing hangs.
+//!
+//! `world.rs` has the rendezvous and what is known of every rank; `member.rs` one rank's communicator; `progress.rs`
+//! its operations in flight; `validate.rs` what must agree.
+
+mod member;
+mod progress;
+mod validate;
+mod world;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+pub use member::LocalComm;
+
+use crate::{DeviceKind, DeviceRef, Host, HostOptions, LaunchError, TestDevice};
+use progress::Rank;
+use world::World;
+
+/// How the ranks of a launch are set up.
+///
+/// ```
+/// use shard_comm::{local, DeviceKind};
+/// let options = local::LocalOptions { device: DeviceKind::Test, ..Default::default() };
+/// let kinds = local::run_with(2, &options, |comm| comm.device().kind()).unwrap();
+/// assert_eq!(kinds, [DeviceKind::Test, DeviceKind::Test]);
+/// # use shard_comm::Communicator;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalOptions {
+    /// The device of every rank, each its own instance.
+    pub device: DeviceKind,
+    /// How a host device keeps its memory.
+    pub host: HostOptions,
+    /// Stack bytes of each rank's thread; 8 MiB unless said otherwise.
+    pub stack_size: usize,
+}
+
+impl Default for LocalOptions {
+    fn default() -> Self {
+        Self {
+            device: DeviceKind::Host,
+            host: HostOptions::default(),
+            stack_size: 8 << 20,
+        }
+    }
+}
+
+impl LocalOptions {
+    fn make_device(&self) -> DeviceRef {
+        match self.device {
+            DeviceKind::Host => Host::with_options(self.host),
+            DeviceKind::Test => TestDevice::new(),
+        }
+    }
+}
+
+/// Runs `f` on `ranks` ranks, each a thread, and returns their results in rank order.
+///
+/// ```
+/// use shard_comm::{local, Monoid};
+/// let sums = local::run(4, |comm| -> Result<f64, shard_comm::CommError> {
+///     let mine = comm.device().upload_slice(&[1.5f64])?;
+///     Ok(comm.all_reduce(&mine, Monoid::SUM)?.as_slice::<f64>()?[0])
+/// }).unwrap();
+/// assert_eq!(sums, [Ok(6.0), Ok(6.0), Ok(6.0), Ok(6.0)]);
+/// ```
+///
+/// # Errors
+/// [`LaunchError::Panicked`] if a rank panicked, naming the first; [`LaunchError::Spawn`] if the system refuses a
+/// thread; [`LaunchError::NoRanks`].
+pub fn run<T: Send>(
+    ranks: usize,
+    f: impl Fn(LocalComm) -> T + Sync,
+) -> Result<Vec<T>, LaunchError> {
+    run_with(ranks, &LocalOptions::default(), f)
+}
+
+/// [`run`] with options.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with<T: Send>(
+    ranks: usize,
+    options: &LocalOptions,
+    f: impl Fn(LocalComm) -> T + Sync,
+) -> Result<Vec<T>, LaunchError> {
+    if ranks == 0 {
+        return Err(LaunchError::NoRanks);
+    }
+    let world = World::new(ranks);
+    let (mut refused, mut outcomes) = (None, Vec::with_capacity(ranks));
+    std::thread::scope(|scope| {
+        let mut threads = Vec::with_capacity(ranks);
+        for ticket in tickets_of(&world, options) {
+            let (rank, f) = (ticket.rank, &f);
+            let thread = std::thread::Builder::new()
+                .name(format!("rank {rank}"))
+                .stack_size(options.stack_size)
+                .spawn_scoped(scope, move || run_rank(ticket, f));
+            match thread {
+                Ok(thread) => threads.push(thread),
+                // The ticket died with the closure, so the ranks already running hear of it.
+                Err(source) => {
+                    refused = Some(LaunchError::Spawn { rank, source });
+                    break;
+                }
+            }
+        }
+        outcomes.extend(
+            threads
+                .into_iter()
+                .map(|t| t.join().unwrap_or_else(|p| Err(panic_message(p.as_ref())))),
+        );
+    });
+    if let Some(error) = refused {
+        return Err(error);
+    }
+    let first = world.first_failure();
+    let is_first = |rank: usize| first.is_none_or(|origin| origin == rank);
+    let mut results = Vec::with_capacity(ranks);
+    let mut panicked: Option<LaunchError> = None;
+    for (rank, outcome) in outcomes.into_iter().enumerate() {
+        match outcome {
+            Ok(result) => results.push(result),
+            Err(message) if panicked.is_none() || is_first(rank) => {
+                panicked = Some(LaunchError::Panicked { rank, message });
+            }
+            Err(_) => {}
+        }
+    }
+    panicked.map_or(Ok(results), Err)
+}
+
+fn run_rank<T>(ticket: Ticket, f: &impl Fn(LocalComm) -> T) -> Result<T, String> {
+    let comm = ticket.claim();
+    let rank = comm.rank_state();
+    // Whatever the closure leaves behind is only dropped; what it shares with other ranks is the world, which is told.
+    match catch_unwind(AssertUnwindSafe(|| f(comm))) {
+        Ok(result) => {
+            rank.finish();
+            Ok(result)
+        }
+        Err(payload) => {
+            let message = panic_message(payload.as_ref());
+            rank.panicked(&message);
+            Err(message)
+        }
+    }
+}
+
+/// The message of a panic.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
+    payload
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
+}
+
+/// The right to be one rank, to be claimed inside that rank's thread.
+///
+/// For programs that own their threads; [`run`] does all this by itself. A rank ends when its last communicator and
+/// handle are dropped; a ticket dropped unclaimed ends its rank too.
+///
+/// ```
+/// use shard_comm::local;
+/// let threads: Vec<_> = local::tickets(2)
+///     .into_iter()
+///     .map(|ticket| std::thread::spawn(move || ticket.claim().barrier().is_ok()))
+///     .collect();
+/// assert!(threads.into_iter().all(|t| t.join().unwrap()));
+/// ```
+#[derive(Debug)]
+pub struct Ticket {
+    world: Arc<World>,
+    rank: usize,
+    options: LocalOptions,
+    claimed: bool,
+}
+
+/// One ticket per rank, in rank order.
+pub fn tickets(ranks: usize) -> Vec<Ticket> {
+    tickets_with(ranks, &LocalOptions::default())
+}
+
+/// [`tickets`] with options.
+pub fn tickets_with(ranks: usize, options: &LocalOptions) -> Vec<Ticket> {
+    tickets_of(&World::new(ranks), options)
+}
+
+fn tickets_of(world: &Arc<World>, options: &LocalOptions) -> Vec<Ticket> {
+    let ticket = |rank| Ticket {
+        world: Arc::clone(world),
+        rank,
+        options: options.clone(),
+        claimed: false,
+    };
+    (0..world.ranks()).map(ticket).collect()
+}
+
+impl Ticket {
+    /// The rank this is.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Becomes that rank, on this thread.
+    pub fn claim(mut self) -> LocalComm {
+        self.claimed = true;
+        let rank = Rank::new(
+            Arc::clone(&self.world),
+            self.rank,
+            self.options.make_device(),
+        );
+        LocalComm::world(rank)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.claimed {
+            self.world
+                .end(self.rank, "its ticket was dropped unclaimed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,549 @@
+//! Exchange plans: which pieces of which sources go where, and everything about them that can be known beforehand.
+
+use shard_spec::{Dims, Strides};
+use smallvec::{SmallVec, smallvec};
+
+use crate::view::span;
+use crate::{CommError, DType, Monoid, Result, Scalar, Strided};
+
+/// A box of elements that one rank reads from another.
+///
+/// The same piece appears in the reader's `recv` list with the owner as `peer`, and in the owner's `send` list with
+/// the reader as `peer`. Offsets and strides are in elements; strides may be zero or negative.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Piece {
+    /// The other rank, numbered within the group.
+    pub peer: usize,
+    /// Which of the owner's sources is read.
+    pub source: usize,
+    /// Extents of the box.
+    pub shape: Dims,
+    /// First element read, in the owner's source.
+    pub src_offset: usize,
+    /// Steps in the owner's source.
+    pub src_strides: Strides,
+    /// First element written, in the reader's destination.
+    pub dst_offset: usize,
+    /// Steps in the reader's destination.
+    pub dst_strides: Strides,
+}
+
+impl Piece {
+    /// A run of `len` neighbouring elements.
+    pub fn run(
+        peer: usize,
+        source: usize,
+        len: usize,
+        src_offset: usize,
+        dst_offset: usize,
+    ) -> Self {
+        Self {
+            peer,
+            source,
+            shape: smallvec![len],
+            src_offset,
+            src_strides: smallvec![1],
+            dst_offset,
+            dst_strides: smallvec![1],
+        }
+    }
+
+    /// Elements in the box.
+    pub fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The box in the owner's source.
+    pub fn src_view(&self) -> Strided {
+        Strided::new(
+            self.src_offset,
+            self.shape.clone(),
+            self.src_strides.clone(),
+        )
+    }
+
+    /// The box in the reader's destination.
+    pub fn dst_view(&self) -> Strided {
+        Strided::new(
+            self.dst_offset,
+            self.shape.clone(),
+            self.dst_strides.clone(),
+        )
+    }
+}
+
+/// One rank's part of an exchange: what it reads from whom, and what others read from it.
+///
+/// A plan is built once and run often. Without `fold`, pieces are copied in order; with it, each piece is combined
+/// into the destination in order. What no piece writes holds `fill`, or with a `fold` and no `fill` its identity;
+/// without either, the pieces must write every element.
+///
+/// ```
+/// use shard_comm::{ExchangePlan, Piece};
+/// // Rank 0 of two: keep my 3 elements, and append the 2 of rank 1, which wants none of mine.
+/// let plan = ExchangePlan::new(
+///     "append",
+///     7,
+///     vec![Piece::run(0, 0, 3, 0, 0), Piece::run(1, 0, 2, 0, 3)],
+///     vec![Piece::run(0, 0, 3, 0, 0)],
+///     None,
+///     None,
+/// );
+/// assert_eq!(plan.received_from(1), 2);
+/// assert_eq!((plan.remote_messages(0), plan.remote_elements(0)), (1, 2));
+/// ```
+#[derive(Clone, Debug)]
+pub struct ExchangePlan {
+    /// The operation this is, for errors and ledgers; equal on all ranks.
+    pub name: &'static str,
+    /// A fingerprint of the whole plan, equal on all ranks of the group.
+    pub id: u128,
+    /// What this rank reads, in fold order.
+    pub recv: Vec<Piece>,
+    /// What others read from this rank.
+    pub send: Vec<Piece>,
+    /// How pieces are combined with what is in the destination; `None` overwrites.
+    pub fold: Option<Monoid>,
+    /// What the destination holds before the first piece.
+    pub fill: Option<Scalar>,
+    incoming: Vec<Traffic>,
+    outgoing: Vec<Traffic>,
+    dst_end: usize,
+    written: usize,
+    overlap: Overlap,
+    fault: Option<CommError>,
+}
+
+/// All pieces between this rank and one peer, in one direction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Traffic {
+    pub(crate) peer: usize,
+    pub(crate) pieces: usize,
+    pub(crate) elements: usize,
+    /// Per source read: its index, and the least length it must have.
+    pub(crate) extents: SmallVec<[(usize, usize); 1]>,
+}
+
+/// How the destinations of the received pieces lie to each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Overlap {
+    /// No element is written twice.
+    Disjoint,
+    /// Every piece writes the same dense run, as in a reduction.
+    Stacked,
+    /// Anything else.
+    Mixed,
+}
+
+impl ExchangePlan {
+    /// Precomputes a plan. Empty pieces are dropped.
+    ///
+    /// A piece that no buffer could satisfy (a negative index, a wrong number of strides) is remembered and becomes
+    /// the agreed error of every exchange that uses the plan.
+    pub fn new(
+        name: &'static str,
+        id: u128,
+        mut recv: Vec<Piece>,
+        mut send: Vec<Piece>,
+        fold: Option<Monoid>,
+        fill: Option<Scalar>,
+    ) -> Self {
+        recv.retain(|piece| !piece.shape.contains(&0));
+        send.retain(|piece| !piece.shape.contains(&0));
+        let mut plan = Self {
+            name,
+            id,
+            recv,
+            send,
+            fold,
+            fill,
+            incoming: Vec::new(),
+            outgoing: Vec::new(),
+            dst_end: 0,
+            written: 0,
+            overlap: Overlap::Disjoint,
+            fault: None,
+        };
+        if let Err(fault) = plan.precompute() {
+            plan.fault = Some(fault);
+        }
+        plan
+    }
+
+    /// A plan that moves nothing: for barriers, and for a rank that has only an error to tell.
+    pub fn empty(name: &'static str) -> Self {
+        Self::new(name, 0, Vec::new(), Vec::new(), None, None)
+    }
+
+    /// Elements this rank receives from a peer of the group, itself included.
+    pub fn received_from(&self, peer: usize) -> usize {
+        elements_of(&self.incoming, peer)
+    }
+
+    /// Elements this rank sends to a peer of the group, itself included.
+    pub fn sent_to(&self, peer: usize) -> usize {
+        elements_of(&self.outgoing, peer)
+    }
+
+    /// How many other ranks `rank` receives something from: its messages in the ledger.
+    pub fn remote_messages(&self, rank: usize) -> usize {
+        self.incoming.iter().filter(|t| t.peer != rank).count()
+    }
+
+    /// Elements `rank` receives from other ranks: times the element size, its bytes in the ledger.
+    pub fn remote_elements(&self, rank: usize) -> usize {
+        self.incoming
+            .iter()
+            .filter(|t| t.peer != rank)
+            .map(|t| t.elements)
+            .sum()
+    }
+
+    /// The least length a destination must have.
+    pub fn destination_len(&self) -> usize {
+        self.dst_end
+    }
+
+    pub(crate) fn incoming(&self) -> &[Traffic] {
+        &self.incoming
+    }
+
+    pub(crate) fn outgoing(&self) -> &[Traffic] {
+        &self.outgoing
+    }
+
+    pub(crate) fn overlap(&self) -> Overlap {
+        self.overlap
+    }
+
+    /// Whether the pieces write every element of a destination of `len`.
+    pub(crate) fn covers(&self, len: usize) -> bool {
+        match self.overlap {
+            Overlap::Disjoint => self.written == len,
+            Overlap::Stacked => self.recv.first().map_or(0, Piece::numel) == len,
+            Overlap::Mixed => false,
+        }
+    }
+
+    /// Whether the pieces might write every element: exact unless they overlap in ways too costly to tell apart.
+    pub(crate) fn may_cover(&self, len: usize) -> bool {
+        self.covers(len) || self.overlap == Overlap::Mixed && self.written >= len
+    }
+
+    /// Checks this rank's side against its buffers: what its own arguments can decide.
+    pub(crate) fn check(
+        &self,
+        group: usize,
+        dtype: Option<DType>,
+        sources: &[(DType, usize)],
+        dst_len: usize,
+    ) -> Result<()> {
+        let invalid = |expected: String, got: String| {
+            CommError::invalid(self.name, expected, got, "build the plan for these buffers")
+        };
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        if let Some(t) = self
+            .incoming
+            .iter()
+            .chain(&self.outgoing)
+            .find(|t| t.peer >= group)
+        {
+            return Err(invalid(
+                format!("peers below {group}"),
+                format!("peer {}", t.peer),
+            ));
+        }
+        if let (Some(fold), Some(dtype)) = (self.fold, dtype) {
+            fold.check(dtype)?;
+        }
+        if let Some(fold) = self.fold
+            && dst_len % fold.width() != 0
+        {
+            return Err(invalid(
+                format!(
+                    "a destination of whole groups of {} for {fold}",
+                    fold.width()
+                ),
+                format!("{dst_len} elements"),
+            ));
+        }
+        if let Some((other, _)) = sources.iter().find(|(t, _)| Some(*t) != dtype) {
+            let expected = dtype.map_or("no source".to_owned(), |t| format!("sources of {t}"));
+            return Err(invalid(expected, format!("a source of {other}")));
+        }
+        if self.dst_end > dst_len {
+            return Err(invalid(
+                format!("a destination of at least {} elements", self.dst_end),
+                format!("{dst_len}"),
+            ));
+        }
+        for &(source, end) in self.outgoing.iter().flat_map(|t| &t.extents) {
+            let len = sources.get(source).map_or(0, |s| s.1);
+            if end > len {
+                return Err(invalid(
+                    format!("source {source} to have at least {end} elements"),
+                    format!("{len}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn precompute(&mut self) -> Result<()> {
+        self.incoming = traffic(&self.recv)?;
+        self.outgoing = traffic(&self.send)?;
+        let mut ranges = SmallVec::<[_; 8]>::new();
+        for piece in &self.recv {
+            if let Some(fold) = self.fold {
+                check_groups(self.name, fold, piece)?;
+            }
+            ranges.push(span(piece.dst_offset, &piece.shape, &piece.dst_strides)?);
+        }
+        self.dst_end = ranges.iter().map(|r| r.end).max().unwrap_or(0);
+        self.written = self.recv.iter().map(Piece::numel).sum();
+        self.overlap = if is_stacked(&self.recv) {
+            Overlap::Stacked
+        } else if are_disjoint(&self.recv, &mut ranges) {
+            Overlap::Disjoint
+        } else {
+            Overlap::Mixed
+        };
+        Ok(())
+    }
+}
+
+fn elements_of(traffic: &[Traffic], peer: usize) -> usize {
+    traffic
+        .binary_search_by_key(&peer, |t| t.peer)
+        .map_or(0, |at| traffic[at].elements)
+}
+
+/// Sums pieces by peer, in peer order.
+fn traffic(pieces: &[Piece]) -> Result<Vec<Traffic>> {
+    let mut all: Vec<Traffic> = Vec::new();
+    for piece in pieces {
+        let at = match all.binary_search_by_key(&piece.peer, |t| t.peer) {
+            Ok(at) => at,
+            Err(at) => {
+                let fresh = Traffic {
+                    peer: piece.peer,
+                    pieces: 0,
+                    elements: 0,
+                    extents: smallvec![],
+                };
+                all.insert(at, fresh);
+                at
+            }
+        };
+        let end = span(piece.src_offset, &piece.shape, &piece.src_strides)?.end;
+        let total = &mut all[at];
+        total.pieces += 1;
+        total.elements += piece.numel();
+        match total.extents.iter_mut().find(|e| e.0 == piece.source) {
+            Some(extent) => extent.1 = extent.1.max(end),
+            None => total.extents.push((piece.source, end)),
+        }
+    }
+    for total in &mut all {
+        total.extents.sort_unstable();
+    }
+    Ok(all)
+}
+
+/// A monoid of several elements per group needs whole groups side by side.
+fn check_groups(name: &'static str, fold: Monoid, piece: &Piece) -> Result<()> {
+    let width = fold.width();
+    if width == 1 {
+        return Ok(());
+    }
+    let last = piece.shape.len().checked_sub(1);
+    let whole = last.is_some_and(|d| {
+        piece.shape[d] % width == 0 && piece.src_strides[d] == 1 && piece.dst_strides[d] == 1
+    });
+    if whole {
+        return Ok(());
+    }
+    Err(CommError::invalid(
+        name,
+        format!("an innermost dim of stride 1, a multiple of {width} long, for {fold}"),
+        format!("{piece:?}"),
+        "keep the elements of a group side by side",
+    ))
+}
+
+fn is_stacked(pieces: &[Piece]) -> bool {
+    let Some(first) = pieces.first() else {
+        return false;
+    };
+    pieces.len() > 1
+        && first.shape.len() == 1
+        && first.dst_strides[0] == 1
+        && pieces.iter().all(|p| {
+            p.dst_offset == first.dst_offset
+                && p.shape == first.shape
+                && p.dst_strides == first.dst_strides
+                && p.src_strides[0] == 1
+        })
+}
+
+/// Whether no element is written twice, as far as cheap tests can tell: disjoint ranges, or disjoint boxes of one array.
+fn are_disjoint(pieces: &[Piece], ranges: &mut [std::ops::Range<usize>]) -> bool {
+    if pieces
+        .iter()
+        .any(|p| !steps_apart(&p.shape, &p.dst_strides))
+    {
+        return false;
+    }
+    ranges.sort_unstable_by_key(|r| r.start);
+    if ranges.windows(2).all(|w| w[0].end <= w[1].start) {
+        return true;
+    }
+    /// Pairs are compared one by one; beyond this the general path costs less than the proof.
+    const MOST: usize = 256;
+    if pieces.len() > MOST {
+        return false;
+    }
+    let Some(boxes) = boxes(pieces) else {
+        return false;
+    };
+    boxes.iter().enumerate().all(|(i, a)| {
+        boxes[..i]
+            .iter()
+            .all(|b| a.iter().zip(b).any(|(a, b)| a.1 <= b.0 || b.1 <= a.0))
+    })
+}
+
+/// Whether a view visits no element twice: each stride steps over all that the smaller ones reach.
+pub(crate) fn steps_apart(shape: &[usize], strides: &[isize]) -> bool {
+    let mut dims: SmallVec<[(usize, usize); 6]> = shape
+        .iter()
+        .zip(strides)
+        .filter(|&(&extent, _)| extent > 1)
+        .map(|(&extent, &stride)| (stride.unsigned_abs(), extent))
+        .collect();
+    dims.sort_unstable();
+    let mut reach = 0usize;
+    dims.iter().all(|&(stride, extent)| {
+        let apart = stride > reach;
+        reach = reach.saturating_add(stride.saturating_mul(extent - 1));
+        apart
+    })
+}
+
+type Corner = SmallVec<[(usize, usize); 7]>;
+
+/// The pieces as boxes of the one array whose strides they share; `None` if they are not that.
+fn boxes(pieces: &[Piece]) -> Option<Vec<Corner>> {
+    let strides = &pieces.first()?.dst_strides;
+    let mut order: SmallVec<[usize; 6]> = (0..strides.len()).collect();
+    order.sort_by_key(|&d| std::cmp::Reverse(strides[d]));
+    pieces
+        .iter()
+        .map(|piece| {
+            if piece.dst_strides != *strides {
+                return None;
+            }
+            let mut rest = piece.dst_offset;
+            let mut room = usize::MAX;
+            let mut corner = Corner::new();
+            for &d in &order {
+                let stride = usize::try_from(strides[d]).ok().filter(|&s| s > 0)?;
+                let lo = rest / stride;
+                rest %= stride;
+                let hi = lo + piece.shape[d];
+                // A box that reaches past its row would wrap into the next one: not a box after all.
+                if room != usize::MAX && hi.checked_mul(stride)? > room {
+                    return None;
+                }
+                corner.push((lo, hi));
+                room = stride;
+            }
+            corner.push((rest, rest + 1));
+            Some(corner)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(shape: &[usize], at: usize, strides: &[isize]) -> Piece {
+        Piece {
+            peer: 0,
+            source: 0,
+            shape: shape.into(),
+            src_offset: 0,
+            src_strides: shard_spec::row_major_strides(shape),
+            dst_offset: at,
+            dst_strides: strides.into(),
+        }
+    }
+
+    fn overlap(pieces: Vec<Piece>) -> Overlap {
+        ExchangePlan::new("t", 0, pieces, vec![], None, None).overlap
+    }
+
+    #[test]
+    fn boxes_of_one_array_are_told_apart() {
+        // The four quadrants of a 4x6 array interleave in memory, yet do not overlap.
+        let quads = [(0, 2, 3), (3, 2, 3), (12, 2, 3), (15, 2, 3)];
+        let pieces: Vec<_> = quads
+            .iter()
+            .map(|&(at, h, w)| block(&[h, w], at, &[6, 1]))
+            .collect();
+        assert_eq!(overlap(pieces.clone()), Overlap::Disjoint);
+        let plan = ExchangePlan::new("t", 0, pieces.clone(), vec![], None, None);
+        assert!(plan.covers(24) && !plan.covers(25));
+        let mut bigger = pieces;
+        bigger[0] = block(&[2, 4], 0, &[6, 1]);
+        assert_eq!(overlap(bigger), Overlap::Mixed);
+    }
+
+    #[test]
+    fn wrapping_boxes_are_not_called_disjoint() {
+        // The first box reaches past its row of 4 into element 4, where the second one begins.
+        let pieces = vec![block(&[2, 3], 2, &[4, 1]), block(&[1, 2], 4, &[4, 1])];
+        assert_eq!(overlap(pieces), Overlap::Mixed);
+    }
+
+    #[test]
+    fn reductions_are_stacked() {
+        let pieces = vec![Piece::run(0, 0, 4, 0, 0), Piece::run(1, 0, 4, 8, 0)];
+        assert_eq!(overlap(pieces), Overlap::Stacked);
+        assert_eq!(overlap(vec![block(&[3], 0, &[0])]), Overlap::Mixed);
+    }
+
+    #[test]
+    fn faults_are_remembered() {
+        let plan = ExchangePlan::new("t", 0, vec![block(&[3], 1, &[-1])], vec![], None, None);
+        assert!(plan.check(1, Some(DType::F32), &[], 3).is_err());
+        let odd = ExchangePlan::new(
+            "t",
+            0,
+            vec![Piece::run(0, 0, 4, 0, 0)],
+            vec![],
+            Some(Monoid::Moments),
+            None,
+        );
+        assert!(
+            odd.check(1, Some(DType::F32), &[(DType::F32, 4)], 4)
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn traffic_is_summed_by_peer() {
+        let recv = vec![
+            Piece::run(2, 1, 3, 4, 0),
+            Piece::run(0, 0, 1, 0, 3),
+            Piece::run(2, 0, 2, 0, 4),
+        ];
+        let plan = ExchangePlan::new("t", 0, recv, vec![], None, None);
+        assert_eq!((plan.received_from(2), plan.received_from(1)), (5, 0));
+        assert_eq!(plan.incoming()[1].extents.as_slice(), &[(0, 2), (1, 7)]);
+        assert_eq!((plan.remote_messages(0), plan.remote_elements(0)), (1, 5));
+    }
+}

@@ -1,0 +1,194 @@
+//! The caching pool: memory that was freed once is handed out again, because fresh pages cost more than most kernels.
+//!
+//! One pool belongs to one device instance, so one rank. Whichever thread drops a buffer, its memory returns to the
+//! pool it came from. Sizes are rounded up to classes, four per doubling, so at most a quarter is wasted.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::MemoryStats;
+
+/// 64 aligned bytes: a cache line, and the widest vector register.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct Block([u8; BLOCK]);
+
+/// Bytes in a [`Block`].
+pub(crate) const BLOCK: usize = 64;
+
+/// What fresh memory is filled with when the pool poisons: a NaN of every float type, -1 of every signed integer.
+const POISON: Block = Block([0xFF; BLOCK]);
+
+/// Memory of one device instance: what is out, and what waits to be used again.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    inner: Mutex<Inner>,
+    /// Most bytes kept for reuse.
+    cap: usize,
+    /// Overwrite memory before handing it out, so that reading before writing shows.
+    poison: bool,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Per size class, memory free for reuse.
+    free: Vec<Vec<Vec<Block>>>,
+    stats: MemoryStats,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.stats.fmt(f)
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(cap: usize, poison: bool) -> Self {
+        Self {
+            inner: Mutex::default(),
+            cap,
+            poison,
+        }
+    }
+
+    /// Initialised memory of at least `bytes` bytes, or `None` if the system has no more.
+    pub(crate) fn take(&self, bytes: usize) -> Option<Vec<Block>> {
+        if bytes == 0 {
+            return Some(Vec::new());
+        }
+        let (class, blocks) = class_of(bytes.div_ceil(BLOCK));
+        let reused = {
+            let mut inner = self.lock();
+            let reused = inner.free.get_mut(class).and_then(Vec::pop);
+            if reused.is_some() {
+                inner.stats.cached -= blocks * BLOCK;
+            }
+            inner.stats.requests += 1;
+            inner.stats.reused += u64::from(reused.is_some());
+            inner.stats.live += bytes;
+            inner.stats.peak = inner.stats.peak.max(inner.stats.live);
+            reused
+        };
+        let memory = match reused {
+            Some(memory) => Ok(memory),
+            None => bytemuck::allocation::try_zeroed_vec(blocks),
+        };
+        match memory {
+            Ok(mut memory) => {
+                if self.poison {
+                    memory.fill(POISON);
+                }
+                Some(memory)
+            }
+            Err(()) => {
+                self.lock().stats.live -= bytes;
+                None
+            }
+        }
+    }
+
+    /// Takes memory back that [`Pool::take`] gave for `bytes` bytes.
+    pub(crate) fn give(&self, memory: Vec<Block>, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let (class, blocks) = class_of(bytes.div_ceil(BLOCK));
+        let mut inner = self.lock();
+        inner.stats.live -= bytes;
+        if inner.stats.cached + blocks * BLOCK > self.cap {
+            // Returning pages to the system takes a while: not under the lock.
+            drop(inner);
+            drop(memory);
+            return;
+        }
+        inner.stats.cached += blocks * BLOCK;
+        if inner.free.len() <= class {
+            inner.free.resize_with(class + 1, Vec::new);
+        }
+        inner.free[class].push(memory);
+    }
+
+    pub(crate) fn stats(&self) -> MemoryStats {
+        self.lock().stats
+    }
+
+    pub(crate) fn reset_peak(&self) {
+        let mut inner = self.lock();
+        inner.stats.peak = inner.stats.live;
+    }
+
+    /// Gives everything cached back to the system.
+    pub(crate) fn trim(&self) {
+        let freed = {
+            let mut inner = self.lock();
+            inner.stats.cached = 0;
+            std::mem::take(&mut inner.free)
+        };
+        drop(freed);
+    }
+
+    /// The counters are consistent whenever the lock is free, so a panic elsewhere does not spoil them.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The size class that holds `blocks > 0` blocks: its index and its size in blocks.
+fn class_of(blocks: usize) -> (usize, usize) {
+    if blocks <= 4 {
+        return (blocks - 1, blocks);
+    }
+    // Between 2^k and 2^(k+1) lie four classes, 2^(k-2) apart; `blocks - 1` makes the upper end inclusive.
+    let k = (blocks - 1).ilog2() as usize;
+    let step = 1usize << (k - 2);
+    let quarter = (blocks - 1 - (1 << k)) / step;
+    (4 + (k - 2) * 4 + quarter, (1 << k) + (quarter + 1) * step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_ordered_and_waste_at_most_a_quarter() {
+        let (mut last_class, mut last_size) = (0, 0);
+        for blocks in 1..5000 {
+            let (class, size) = class_of(blocks);
+            assert!(
+                size >= blocks && size * 4 <= blocks * 5 + 3,
+                "{blocks} -> {size}"
+            );
+            assert!(class == last_class && size == last_size || blocks == last_size + 1);
+            assert!(class == last_class || class == last_class + 1);
+            (last_class, last_size) = (class, size);
+        }
+    }
+
+    #[test]
+    fn memory_comes_back_and_is_counted() {
+        let pool = Pool::new(1 << 20, false);
+        let a = pool.take(1000).unwrap();
+        assert_eq!(a.as_ptr() as usize % 64, 0);
+        let address = a.as_ptr();
+        assert_eq!(pool.stats().live, 1000);
+        pool.give(a, 1000);
+        assert_eq!(
+            (pool.stats().live, pool.stats().peak, pool.stats().cached),
+            (0, 1000, 1024)
+        );
+        let b = pool.take(1020).unwrap();
+        assert_eq!(b.as_ptr(), address);
+        assert_eq!((pool.stats().reused, pool.stats().cached), (1, 0));
+    }
+
+    #[test]
+    fn cached_bytes_are_capped() {
+        let pool = Pool::new(2048, false);
+        let taken: Vec<_> = (0..4).map(|_| pool.take(1024).unwrap()).collect();
+        for memory in taken {
+            pool.give(memory, 1024);
+        }
+        assert_eq!(pool.stats().cached, 2048);
+        pool.trim();
+        assert_eq!(pool.stats().cached, 0);
+    }
+}
