@@ -1,10 +1,8 @@
 //! Layout invariants over random meshes, partitions and axis orders, and sizes known from PyTorch.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{extent, indices, layout, mesh, partition};
+use crate::common::{any_partition, extent, indices, layout, mesh, partition};
 use proptest::prelude::*;
 use shard_spec::{
     ContentHash as _, DeviceMesh, DimSharding, Layout, Partition, Placement, ReduceOp, SpecError,
@@ -140,7 +138,7 @@ proptest! {
 
     /// Scaled boundaries are monotone, cover the new extent, keep proportions to within rounding, and scale back up exactly.
     #[test]
-    fn scaling_keeps_proportions(p in common::any_partition(), new in extent()) {
+    fn scaling_keeps_proportions(p in any_partition(), new in extent()) {
         let scaled = p.scaled(new);
         prop_assert_eq!((scaled.parts(), scaled.extent()), (p.parts(), new));
         if p.extent() > 0 {
@@ -152,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn aligned_boundaries_are_the_nearest_multiples(p in common::any_partition(), multiple in 1usize..6) {
+    fn aligned_boundaries_are_the_nearest_multiples(p in any_partition(), multiple in 1usize..6) {
         let aligned = p.aligned_to(multiple);
         prop_assert_eq!((aligned.parts(), aligned.extent()), (p.parts(), p.extent()));
         for (x, y) in p.offsets().iter().zip(aligned.offsets()) {

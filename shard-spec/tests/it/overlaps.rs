@@ -1,8 +1,6 @@
 //! Index maps and overlaps against enumeration element by element.
 
-mod common;
-
-use common::{any_partition, extent, partition};
+use crate::common::{any_partition, extent, partition};
 use proptest::prelude::*;
 use shard_spec::{DimMap, EdgeMap, Partition, Run, overlaps, overlaps_from};
 

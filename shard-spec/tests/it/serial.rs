@@ -1,9 +1,6 @@
 //! Serde round trips; what is read is validated like anything a user gives.
-#![cfg(feature = "serde")]
 
-mod common;
-
-use common::layout;
+use crate::common::layout;
 use proptest::prelude::*;
 use shard_spec::{DeviceMesh, DimMap, EdgeMap, IndexBox, Layout, Partition, ResampleMode, Window};
 

@@ -1,11 +1,9 @@
 //! Windows against enumeration tap by tap, for uneven and empty parts.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use common::partition;
+use crate::common::partition;
 use proptest::prelude::*;
 use shard_spec::{Partition, ResampleMode, Sample, SpecError, Window};
 
@@ -281,7 +279,7 @@ proptest! {
         p in (1usize..24, 1usize..7).prop_flat_map(|(n, parts)| partition(n, parts)),
     ) {
         let window = Window::conv(2 * half + 1, 1, d, half * d, half * d)?;
-        prop_assert_eq!(window.anchor(p.extent(), &p), p.clone());
+        prop_assert_eq!(&window.anchor(p.extent(), &p), &p);
         prop_assert_eq!(window.anchor_input(p.extent(), &p), p);
     }
 

@@ -1,24 +1,15 @@
 //! Generators: meshes with size-1 axes and shuffled ranks, partitions with empty parts, layouts in any axis order.
-#![expect(
-    clippy::allow_attributes,
-    reason = "whether anything is unused depends on the test binary"
-)]
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test binary uses its own share"
-)]
 
 use proptest::prelude::*;
 use shard_spec::{DeviceMesh, DimSharding, Layout, Partition, ReduceOp};
 
 /// Extents that matter: none, one, fewer than ranks, primes.
-pub fn extent() -> impl Strategy<Value = usize> {
+pub(crate) fn extent() -> impl Strategy<Value = usize> {
     prop_oneof![Just(0), Just(1), Just(7), Just(13), 0usize..24]
 }
 
 /// A partition of `n` into `parts`, with empty parts anywhere.
-pub fn partition(n: usize, parts: usize) -> impl Strategy<Value = Partition> {
+pub(crate) fn partition(n: usize, parts: usize) -> impl Strategy<Value = Partition> {
     let cuts = prop::collection::vec(0..=n, parts - 1).prop_map(move |mut cuts| {
         cuts.sort_unstable();
         let offsets = std::iter::once(0).chain(cuts).chain([n]).collect();
@@ -37,12 +28,12 @@ pub fn partition(n: usize, parts: usize) -> impl Strategy<Value = Partition> {
 }
 
 /// A partition of any extent into up to eight parts.
-pub fn any_partition() -> impl Strategy<Value = Partition> {
+pub(crate) fn any_partition() -> impl Strategy<Value = Partition> {
     (extent(), 1usize..9).prop_flat_map(|(n, parts)| partition(n, parts))
 }
 
 /// A mesh of up to three axes; world ranks are shuffled and leave gaps.
-pub fn mesh() -> impl Strategy<Value = DeviceMesh> {
+pub(crate) fn mesh() -> impl Strategy<Value = DeviceMesh> {
     prop::collection::vec(1usize..4, 0..4).prop_flat_map(|shape| {
         let size: usize = shape.iter().product();
         let ranks = prop_oneof![
@@ -54,7 +45,7 @@ pub fn mesh() -> impl Strategy<Value = DeviceMesh> {
 }
 
 /// A layout of up to three dims: every axis shards a dim, replicates or is partial, dims take their axes in any order.
-pub fn layout() -> impl Strategy<Value = Layout> {
+pub(crate) fn layout() -> impl Strategy<Value = Layout> {
     (mesh(), prop::collection::vec(extent(), 0..4)).prop_flat_map(|(mesh, shape)| {
         let roles = prop::collection::vec(0..shape.len() + 2, mesh.ndim());
         let order = Just((0..mesh.ndim()).collect::<Vec<_>>()).prop_shuffle();
@@ -86,7 +77,7 @@ pub fn layout() -> impl Strategy<Value = Layout> {
 }
 
 /// Every multi-index of a shape, row-major.
-pub fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
+pub(crate) fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     shape.iter().fold(vec![Vec::new()], |prefixes, &n| {
         let extend = |prefix: Vec<usize>| {
             (0..n).map(move |i| {

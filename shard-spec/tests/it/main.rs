@@ -1,0 +1,8 @@
+//! Everything the crate promises, against enumeration and against values known from PyTorch.
+
+mod common;
+mod layouts;
+mod overlaps;
+#[cfg(feature = "serde")]
+mod serial;
+mod windows;
