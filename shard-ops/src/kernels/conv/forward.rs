@@ -128,7 +128,7 @@ impl<T: Real> Direct<'_, '_, '_, T> {
             pack_weights(weight, taps, &panels, &mut packed_weights);
             for n in 0..y.batch {
                 for block in packing.blocks(y.extent) {
-                    packing.pack(x, n, group * g.cin, &block, &mut packed);
+                    packing.pack(x, n, group * g.cin, g.cin, &block, &mut packed);
                     for panel in &panels {
                         let first = group * g.cout + panel.first;
                         let mut start = [T::zero(); 8];
@@ -166,14 +166,13 @@ impl<T: Real> Direct<'_, '_, '_, T> {
 
 fn pack_weights<T: Real>(weight: &[T], taps: usize, panels: &[Panel], out: &mut Vec<T>) {
     out.clear();
+    out.resize(panels.iter().map(|p| p.height * taps).sum(), T::zero());
     for panel in panels {
-        for tap in 0..taps {
-            for i in 0..panel.height {
-                out.push(if i < panel.count {
-                    weight[(panel.first + i) * taps + tap]
-                } else {
-                    T::zero()
-                });
+        let packed = &mut out[panel.weights..][..panel.height * taps];
+        for i in 0..panel.count {
+            let row = &weight[(panel.first + i) * taps..][..taps];
+            for (lane, w) in packed.chunks_exact_mut(panel.height).zip(row) {
+                lane[i] = *w;
             }
         }
     }

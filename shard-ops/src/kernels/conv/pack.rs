@@ -117,20 +117,21 @@ impl Packing {
         })
     }
 
-    /// Packs `block` of the channels from `first_channel` on into `out`.
+    /// Packs `block` of `channels` channels (no more than planned) from `first_channel` on into `out`.
     #[inline(always)]
     pub(super) fn pack<T: Real>(
         &self,
         x: &Slab<'_, T>,
         n: usize,
         first_channel: usize,
+        channels: usize,
         block: &Block,
         out: &mut Vec<T>,
     ) {
         let g = &self.geometry;
         out.resize(g.cin * self.channel, T::zero());
         let span = (block.rows.len() - 1) * g.stride[1] + (g.kernel[1] - 1) * g.dilation[1] + 1;
-        for ci in 0..g.cin {
+        for ci in 0..channels {
             let start = x.start(n, first_channel + ci);
             for kd in 0..g.kernel[0] {
                 let plane = g.input(0, block.plane, kd);
