@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::hash::{ContentHash, StableHasher};
 use crate::layout::DimSharding;
 
 /// One interval per flat part of a dim, overlapping or empty: the destination of a halo exchange.
@@ -60,6 +61,18 @@ impl From<&DimSharding> for DimCover {
         Self {
             axes: sharding.axes.clone(),
             intervals,
+        }
+    }
+}
+
+impl ContentHash for DimCover {
+    fn feed(&self, hasher: &mut StableHasher) {
+        hasher.str("cover");
+        hasher.usizes(&self.axes);
+        hasher.usize(self.intervals.len());
+        for interval in &self.intervals {
+            hasher.usize(interval.start);
+            hasher.usize(interval.end);
         }
     }
 }

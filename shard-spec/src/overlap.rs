@@ -121,7 +121,7 @@ pub fn overlaps_from(
         );
         let candidates = if ordered {
             let from = dst_cover.partition_point(|r| r.end <= first);
-            from..dst_cover.partition_point(|r| r.start <= last).max(from)
+            from..dst_cover.partition_point(|r| r.start <= last)
         } else {
             0..dst_cover.len()
         };

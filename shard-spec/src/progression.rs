@@ -166,6 +166,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn within_is_a_filter(p in progression(), lo in -60isize..60, len in 0isize..50) {
             let range = lo..lo + len;

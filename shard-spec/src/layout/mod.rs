@@ -30,6 +30,13 @@ pub struct DimSharding {
     pub partition: Partition,
 }
 
+impl ContentHash for DimSharding {
+    fn feed(&self, hasher: &mut StableHasher) {
+        hasher.usizes(&self.axes);
+        self.partition.feed(hasher);
+    }
+}
+
 /// Where every element of a tensor lives on a mesh. Immutable; a clone is a pointer copy.
 ///
 /// Each tensor dim is whole or sharded over an ordered list of mesh axes; each remaining axis replicates or holds terms of
@@ -220,10 +227,7 @@ impl Layout {
         for sharding in &dims {
             match sharding {
                 None => hasher.usizes(&[]),
-                Some(DimSharding { axes, partition }) => {
-                    hasher.usizes(axes);
-                    partition.feed(&mut hasher);
-                }
+                Some(sharding) => sharding.feed(&mut hasher),
             }
         }
         hasher.str(partial.op.map_or("", ReduceOp::name));

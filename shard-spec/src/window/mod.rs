@@ -303,7 +303,8 @@ impl Window {
     }
 
     /// The anchor rule: output boundaries from input boundaries, so that each part owns the outputs whose windows are
-    /// centred on its inputs. Parts without inputs own no outputs; a window that does not fit has none to own.
+    /// centred on its inputs. Parts without inputs own no outputs, unless no part has any: then outputs, all
+    /// padding, are balanced. A window that does not fit has none to own.
     ///
     /// With "same" padding and stride 1 boundaries stay as they are, and halos are never wider than half of the window.
     pub fn anchor(&self, n: usize, offsets: &Partition) -> Partition {

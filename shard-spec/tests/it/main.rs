@@ -3,6 +3,7 @@
 mod common;
 mod layouts;
 mod overlaps;
+mod refusals;
 #[cfg(feature = "serde")]
 mod serial;
 mod windows;

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use shard_spec::{DeviceMesh, DimMap, EdgeMap, IndexBox, Layout, Partition, ResampleMode, Window};
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn layouts_round_trip(layout in layout()) {
         let text = serde_json::to_string(&layout)?;

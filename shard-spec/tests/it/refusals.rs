@@ -1,0 +1,253 @@
+//! Every invalid construction is a typed error that names what was given and what to do.
+
+use shard_spec::{DeviceMesh, Layout, Partition, Placement, ReduceOp, SpecError};
+
+const S0: Placement = Placement::Shard(0);
+const S1: Placement = Placement::Shard(1);
+
+#[test]
+fn mistakes_in_short_forms_are_named() {
+    let mesh = DeviceMesh::new(&[2, 2]).unwrap();
+    let err = |text: &str| Layout::parse(&mesh, &[6, 4], text).unwrap_err();
+    for text in [
+        "S(0",
+        "S(0)[1",
+        "S(0)x R",
+        "Q R",
+        "S(0;0,2) S(0)",
+        "S(0;0) S(0)",
+        "S(0) S(0)[1,1,2,2]",
+        "S() R",
+        "R R]",
+    ] {
+        assert!(
+            matches!(
+                err(text),
+                SpecError::Parse { .. } | SpecError::PlacementCount { .. }
+            ),
+            "{text}: {}",
+            err(text)
+        );
+    }
+    assert_eq!(
+        err("R"),
+        SpecError::PlacementCount {
+            op: "parse layout",
+            expected: 2,
+            got: 1
+        }
+    );
+    assert_eq!(
+        err("S(2) R"),
+        SpecError::DimOutOfRange {
+            op: "layout",
+            dim: 2,
+            ndim: 2
+        }
+    );
+    assert_eq!(
+        err("S(0)[3,2] R"),
+        SpecError::Extent {
+            op: "layout",
+            expected: 6,
+            got: 5
+        }
+    );
+    assert_eq!(
+        err("S(0)[3,2,1] R"),
+        SpecError::PartCount {
+            op: "layout",
+            expected: 2,
+            got: 3
+        }
+    );
+    let (first, second) = (ReduceOp::Sum, ReduceOp::Max);
+    assert_eq!(
+        err("P(sum) P(max)"),
+        SpecError::MixedPartial {
+            op: "layout",
+            first,
+            second
+        }
+    );
+}
+
+#[test]
+fn invalid_layouts_are_refused() {
+    let mesh = DeviceMesh::new(&[2, 2]).unwrap();
+    let build = |dim, axes: &[usize], parts| {
+        Layout::builder(&mesh, &[6, 4])
+            .shard(dim, axes, Partition::balanced(6, parts))
+            .build()
+            .unwrap_err()
+    };
+    assert_eq!(
+        build(0, &[2], 2),
+        SpecError::AxisOutOfRange {
+            op: "layout",
+            axis: 2,
+            ndim: 2
+        }
+    );
+    assert_eq!(
+        build(0, &[0, 0], 4),
+        SpecError::RepeatedAxis {
+            op: "layout",
+            axis: 0
+        }
+    );
+    assert_eq!(
+        build(2, &[0], 2),
+        SpecError::DimOutOfRange {
+            op: "layout",
+            dim: 2,
+            ndim: 2
+        }
+    );
+    assert_eq!(
+        build(0, &[0], 4),
+        SpecError::PartCount {
+            op: "layout",
+            expected: 2,
+            got: 4
+        }
+    );
+    assert_eq!(
+        build(1, &[0], 2),
+        SpecError::Extent {
+            op: "layout",
+            expected: 4,
+            got: 6
+        }
+    );
+    let twice = Layout::builder(&mesh, &[6, 4])
+        .shard_chunk(0, &[0])
+        .shard_chunk(0, &[1])
+        .build();
+    assert_eq!(
+        twice,
+        Err(SpecError::RepeatedDim {
+            op: "layout",
+            dim: 0
+        })
+    );
+    let shared = Layout::builder(&mesh, &[6, 4])
+        .shard_chunk(0, &[0])
+        .partial(0, ReduceOp::Sum)
+        .build();
+    assert_eq!(
+        shared,
+        Err(SpecError::RepeatedAxis {
+            op: "layout",
+            axis: 0
+        })
+    );
+    let mixed = Layout::builder(&mesh, &[6])
+        .partial(0, ReduceOp::Sum)
+        .partial(1, ReduceOp::Min)
+        .build();
+    assert!(matches!(mixed, Err(SpecError::MixedPartial { .. })));
+    assert!(matches!(
+        Layout::new(&mesh, &[6], &[S0]),
+        Err(SpecError::PlacementCount {
+            expected: 2,
+            got: 1,
+            ..
+        })
+    ));
+    assert!(matches!(
+        Layout::new(&mesh, &[6], &[S1, S0]),
+        Err(SpecError::DimOutOfRange {
+            dim: 1,
+            ndim: 1,
+            ..
+        })
+    ));
+    assert!(matches!(
+        Layout::new(&mesh, &[usize::MAX, 2], &[S0, S1]),
+        Err(SpecError::Overflow { .. })
+    ));
+    let good = Layout::new(&mesh, &[6, 4], &[S0, Placement::Replicate]).unwrap();
+    assert!(matches!(
+        good.with_shape(&[6]),
+        Err(SpecError::DimCount {
+            expected: 2,
+            got: 1,
+            ..
+        })
+    ));
+    assert!(matches!(
+        good.with_partial(&[0], ReduceOp::Sum),
+        Err(SpecError::RepeatedAxis { axis: 0, .. })
+    ));
+    assert!(matches!(
+        good.with_mesh(&mesh.flatten()),
+        Err(SpecError::Argument {
+            op: "with_mesh",
+            ..
+        })
+    ));
+}
+
+#[test]
+fn invalid_partitions_are_refused() {
+    assert!(matches!(
+        Partition::from_sizes(&[]),
+        Err(SpecError::PartCount { .. })
+    ));
+    assert!(matches!(
+        Partition::from_sizes(&[usize::MAX, 1]),
+        Err(SpecError::Overflow { .. })
+    ));
+    assert!(matches!(
+        Partition::from_offsets(3, vec![]),
+        Err(SpecError::BadOffsets { index: 0, .. })
+    ));
+    assert!(matches!(
+        Partition::from_offsets(3, vec![0, 2, 1, 3]),
+        Err(SpecError::BadOffsets { index: 2, .. })
+    ));
+    for weights in [
+        &[][..],
+        &[0.0, 0.0],
+        &[1.0, -1.0],
+        &[f64::NAN],
+        &[f64::INFINITY, 1.0],
+        &[f64::MAX, f64::MAX],
+    ] {
+        assert!(
+            matches!(
+                Partition::weighted(8, weights),
+                Err(SpecError::BadWeights { .. })
+            ),
+            "{weights:?}"
+        );
+    }
+    let outer = Partition::chunk(5, 2);
+    let chunks = |sizes: [usize; 2]| sizes.map(|n| Partition::chunk(n, 2));
+    assert!(Partition::nested(&outer, &chunks([3, 2])).is_ok());
+    assert!(matches!(
+        Partition::nested(&outer, &chunks([2, 3])),
+        Err(SpecError::Extent {
+            expected: 3,
+            got: 2,
+            ..
+        })
+    ));
+    assert!(matches!(
+        Partition::nested(&outer, &[Partition::chunk(3, 2)]),
+        Err(SpecError::PartCount { .. })
+    ));
+    assert_eq!(Partition::chunk(5, 0), Partition::chunk(5, 1));
+}
+
+/// Every error says what was expected and what to do.
+#[test]
+fn errors_name_a_remedy() {
+    let mesh = DeviceMesh::new(&[2]).unwrap();
+    let text = Layout::new(&mesh, &[4], &[]).unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "layout: the mesh has 1 axes, got 0 placements; give one placement per mesh axis"
+    );
+}
