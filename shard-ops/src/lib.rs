@@ -1,3 +1,27 @@
 //! Operators on sharded arrays: local kernels, sharding rules, and the one engine that runs them.
+//!
+//! An [`Op`] is three things: a **rule** ([`Rule`]) that names every dim of every operand as a *factor* (an
+//! index the op loops over), a **kernel** that computes one rank's part, and a **vjp** written with other ops.
+//! The [`Engine`] turns a rule and the operands' layouts into a [`Strategy`]: which mesh axes shard which
+//! factor, what each operand must look like for that, which halos and redistributions bring it there, and the
+//! layout of the result. No op communicates by itself, and no op bypasses the engine.
 
+pub mod elementwise;
+mod engine;
+mod error;
+mod host;
 pub mod kernels;
+pub mod matmul;
+pub mod moves;
+mod op;
+pub mod reduce;
+mod rule;
+mod strategy;
+mod value;
+
+pub use engine::{Engine, EngineOptions, Handler};
+pub use error::{OpError, Result};
+pub use op::{Exec, HostCall, KernelCx, Op, OperandBox, Saved, key_of};
+pub use rule::{Access, Boundaries, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
+pub use strategy::{Choice, Strategy};
+pub use value::Value;

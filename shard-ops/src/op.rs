@@ -1,7 +1,8 @@
 //! What an op is.
 
+use crate::kernels::{View, ViewMut};
 use crate::{Meta, Result, Rule, Value};
-use shard_comm::{HostSlice, HostSliceMut};
+use shard_comm::{DType, Element, HostSlice, HostSliceMut};
 use shard_redistribute::Fingerprint;
 use shard_spec::{Dims, Layout, Strides};
 use smallvec::SmallVec;
@@ -29,7 +30,7 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Computes one rank's part (or a box of it) on host memory.
     ///
     /// Every element of every output box must be written. `call.cx` says which global indices the boxes cover.
-    fn host(&self, call: &mut HostCall<'_>);
+    fn host(&self, call: &mut HostCall<'_, '_>);
 
     /// The vector-Jacobian product: cotangents of the inputs from those of the outputs, as global arrays; the
     /// engine and the tape see to layouts. `None` stands for a zero or unwanted cotangent.
@@ -60,6 +61,12 @@ pub trait Exec {
     /// # Errors
     /// As [`Array::redistribute`](shard_redistribute::Array::redistribute).
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value>;
+
+    /// Whether what is applied here may be differentiated: vjps then stick to ops that have vjps themselves,
+    /// and may otherwise use fused ones.
+    fn records(&self) -> bool {
+        false
+    }
 
     /// Applies an op with one output.
     ///
@@ -118,14 +125,62 @@ pub struct KernelCx {
 }
 
 /// One call of a host kernel: memory and the boxes in it.
-#[derive(Debug)]
-pub struct HostCall<'a> {
+pub struct HostCall<'a, 'm> {
     /// What to compute.
     pub cx: &'a KernelCx,
     /// The inputs' memory.
     pub inputs: &'a [HostSlice<'a>],
     /// The outputs' memory.
-    pub outputs: &'a mut [HostSliceMut<'a>],
+    pub outputs: &'a mut [HostSliceMut<'m>],
+}
+
+impl<'a> HostCall<'a, '_> {
+    /// The element type of the first output.
+    pub fn dtype(&self) -> DType {
+        self.outputs[0].dtype()
+    }
+
+    /// Input `i`'s box as a view.
+    ///
+    /// # Panics
+    /// If `T` is not the operand's type: the op's rule fixes the types, so its kernel knows them.
+    pub fn input<T: Element>(&self, i: usize) -> View<'a, T> {
+        let at = &self.cx.inputs[i];
+        match self.inputs[i].as_slice::<T>() {
+            Ok(data) if at.shape.contains(&0) => View::new(&data[..0], 0, &at.shape, &at.strides),
+            Ok(data) => View::new(data, at.offset, &at.shape, &at.strides),
+            Err(e) => panic!("kernel reads input {i} as {}, but {e}", T::DTYPE),
+        }
+    }
+
+    /// Output `o`'s box as a writable view.
+    ///
+    /// # Panics
+    /// As [`input`](Self::input).
+    pub fn output<T: Element>(&mut self, o: usize) -> ViewMut<'_, T> {
+        let at = &self.cx.outputs[o];
+        match self.outputs[o].as_mut_slice::<T>() {
+            Ok(data) if at.shape.contains(&0) => ViewMut::new(&mut data[..0], 0, &at.shape, &at.strides),
+            Ok(data) => ViewMut::new(data, at.offset, &at.shape, &at.strides),
+            Err(e) => panic!("kernel writes output {o} as {}, but {e}", T::DTYPE),
+        }
+    }
+
+    /// All outputs' boxes as writable views of one type, for kernels that write several at once.
+    ///
+    /// # Panics
+    /// As [`input`](Self::input).
+    pub fn outputs<T: Element>(&mut self) -> Vec<ViewMut<'_, T>> {
+        self.outputs
+            .iter_mut()
+            .zip(&self.cx.outputs)
+            .map(|(slice, at)| match slice.as_mut_slice::<T>() {
+                Ok(data) if at.shape.contains(&0) => ViewMut::new(&mut data[..0], 0, &at.shape, &at.strides),
+                Ok(data) => ViewMut::new(data, at.offset, &at.shape, &at.strides),
+                Err(e) => panic!("kernel writes an output as {}, but {e}", T::DTYPE),
+            })
+            .collect()
+    }
 }
 
 /// The key of an op with these attributes.

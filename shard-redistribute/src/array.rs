@@ -33,7 +33,7 @@ impl Array {
         let array = Self::from_parts(cx, layout, local, dtype)?;
         if let Some(comm) = cx.all() {
             comm.check_uniform("from_local layout", layout.hash128())?;
-            comm.agree(array.check_local(comm.rank()))?;
+            comm.agree(array.check_local())?;
         }
         Ok(array)
     }
@@ -62,11 +62,12 @@ impl Array {
         };
         let shape = bounds.shape();
         let holds = cx.coords().is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
+        let identity = layout.partial_op().map(|op| shard_comm::Monoid::Op(op).identity(T::DTYPE)[0]);
         let mut out = Vec::with_capacity(numel(&shape));
         let mut index: Dims = bounds.lo.clone();
         for _ in 0..numel(&shape) {
-            out.push(match layout.partial_op() {
-                Some(op) if !holds => shard_comm::Monoid::Op(op).identity_of::<T>(),
+            out.push(match identity {
+                Some(identity) if !holds => T::from_scalar(identity),
                 _ => f(&index),
             });
             for d in (0..index.len()).rev() {
@@ -77,7 +78,7 @@ impl Array {
                 index[d] = bounds.lo[d];
             }
         }
-        let buffer = shard_comm::upload_slice(cx.device(), &out)?;
+        let buffer = cx.device().upload_slice(&out)?;
         Self::from_parts(cx, layout, Some(buffer), T::DTYPE)
     }
 
@@ -128,7 +129,7 @@ impl Array {
         let Some(local) = &self.local else {
             return Err(RedistributeError::NotMember { op: "to_vec", rank: self.cx.rank() });
         };
-        Ok(shard_comm::download_vec::<T>(local)?)
+        Ok(local.device().download_vec::<T>(local)?)
     }
 
     /// Moves the array to another layout of the same mesh and shape; a no-op if it has it already.
@@ -152,20 +153,19 @@ impl Array {
         self.cx.mesh().index_of(self.cx.rank()).unwrap_or(0)
     }
 
-    fn check_local(&self, rank: usize) -> Result<(), AgreedError> {
+    fn check_local(&self) -> Result<(), AgreedError> {
         let shape = self.local_shape();
         let (expected, got) = (numel(&shape), self.local.as_ref().map_or(0, Buffer::len));
         let got_type = self.local.as_ref().map_or(self.dtype, Buffer::dtype);
         if expected == got && got_type == self.dtype {
             return Ok(());
         }
-        let error = RedistributeError::Length { op: "from_local", shape: shape.to_vec(), expected, got };
-        let text = if got_type == self.dtype {
-            format!("{error}; the layout is {}", self.layout)
-        } else {
-            format!("from_local: expected {} elements, got {got_type}", self.dtype)
-        };
-        Err(AgreedError::new(rank, "from_local", text))
+        Err(AgreedError::new(
+            "from_local",
+            format!("{expected} elements of {} for local shape {:?} under {}", self.dtype, &shape[..], self.layout),
+            format!("{got} of {got_type}"),
+            "pass the piece that the layout gives this rank, or a layout with the sizes of the pieces",
+        ))
     }
 }
 

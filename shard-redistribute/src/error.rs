@@ -58,18 +58,6 @@ pub enum RedistributeError {
         /// This rank in the world.
         rank: usize,
     },
-    /// Data that was handed in has the wrong number of elements.
-    #[error("{op}: expected {expected} elements for local shape {shape:?}, got {got}")]
-    Length {
-        /// The operation that was asked for.
-        op: &'static str,
-        /// The local shape the layout gives this rank.
-        shape: Vec<usize>,
-        /// Elements that shape holds.
-        expected: usize,
-        /// Elements that were handed in.
-        got: usize,
-    },
 }
 
 impl RedistributeError {

@@ -10,7 +10,7 @@
 use crate::{Array, Fingerprint, MeshComm, RedistributeError, Result};
 use shard_comm::{AgreedError, Buffer, DType, ExchangePlan, Handle, Monoid, Piece, Scalar, Strided};
 use shard_spec::{
-    DeviceMesh, DimCover, DimMap, DimPiece, Dims, Layout, Partition, Strides, numel, overlaps, overlaps_from,
+    DeviceMesh, DimCover, DimMap, DimPiece, DimSend, Dims, Layout, Partition, Strides, numel, overlaps, overlaps_from,
     row_major_strides,
 };
 use smallvec::SmallVec;
@@ -41,7 +41,8 @@ pub struct ExchangeBuilder {
     name: &'static str,
     mesh: DeviceMesh,
     sources: Vec<Source>,
-    target: Vec<DimCover>,
+    /// Boxes to assemble, one after the other in the destination.
+    regions: Vec<Vec<DimCover>>,
     fold: Option<Monoid>,
     fill: Option<Scalar>,
     /// Partial axes of the sources whose contributions this exchange sums; the others are kept apart.
@@ -57,7 +58,9 @@ pub struct Exchange {
     plan: Arc<ExchangePlan>,
     /// No rank needs anything from another: no communication, known from layouts alone.
     local: bool,
-    local_shape: Dims,
+    /// Where each region begins in the destination, and its shape.
+    regions: Vec<(usize, Dims)>,
+    len: usize,
     fill: Option<Scalar>,
     fold: Option<Monoid>,
 }
@@ -69,12 +72,20 @@ impl ExchangeBuilder {
             name,
             mesh: mesh.clone(),
             sources: Vec::new(),
-            target,
+            regions: vec![target],
             fold: None,
             fill: None,
             reduce_axes: SmallVec::new(),
             embed_axes: SmallVec::new(),
         }
+    }
+
+    /// Adds a further box to assemble, after the others in the destination: the slabs around an interior are
+    /// one exchange with a region each.
+    #[must_use]
+    pub fn region(mut self, target: Vec<DimCover>) -> Self {
+        self.regions.push(target);
+        self
     }
 
     /// Adds an array to read from. Sources may write to different places of the destination (`cat`).
@@ -120,19 +131,24 @@ impl ExchangeBuilder {
         let mut recv = Vec::new();
         let mut send = Vec::new();
         for (s, source) in self.sources.iter().enumerate() {
-            self.receive(s, source, &coords, &mut recv);
-            self.send(s, source, &coords, &mut send);
+            for region in 0..self.regions.len() {
+                self.receive(s, source, region, &coords, &mut recv);
+                self.send(s, source, region, &coords, &mut send);
+            }
         }
         let order = |p: &Piece| (p.peer, p.source, p.dst_offset, p.src_offset);
         recv.sort_by_key(order);
         send.sort_by_key(order);
-        let local_shape: Dims = self.target.iter().map(|c| interval_at(c, &self.mesh, &coords).len()).collect();
+        let regions: Vec<(usize, Dims)> =
+            (0..self.regions.len()).map(|r| (self.base(r, &coords), self.shape_at(r, &coords))).collect();
+        let len = regions.last().map_or(0, |(base, shape)| base + numel(shape));
         let plan = ExchangePlan::new(self.name, self.id(), recv, send, self.fold, self.fill);
         Exchange {
             name: self.name,
             plan: Arc::new(plan),
             local: self.is_local(),
-            local_shape,
+            regions,
+            len,
             fill: self.fill,
             fold: self.fold,
         }
@@ -151,17 +167,28 @@ impl ExchangeBuilder {
                 id = id.with(map);
             }
         }
-        for cover in &self.target {
+        for cover in self.regions.iter().flatten() {
             id = id.with(&cover.axes[..]).with(&cover.intervals);
         }
         id.finish()
     }
 
+    /// The shape of a region at these coordinates.
+    fn shape_at(&self, region: usize, coords: &[usize]) -> Dims {
+        self.regions[region].iter().map(|c| interval_at(c, &self.mesh, coords).len()).collect()
+    }
+
+    /// Where a region begins in the destination at these coordinates.
+    fn base(&self, region: usize, coords: &[usize]) -> usize {
+        (0..region).map(|r| numel(&self.shape_at(r, coords))).sum()
+    }
+
     /// The pieces this rank reads: per dim the overlaps of its interval with the source's parts; across dims
     /// their product; and for each combination the rank(s) that own it.
-    fn receive(&self, s: usize, source: &Source, coords: &[usize], out: &mut Vec<Piece>) {
-        let mut per_dim: Vec<Vec<DimPiece>> = Vec::with_capacity(self.target.len());
-        for (d, cover) in self.target.iter().enumerate() {
+    fn receive(&self, s: usize, source: &Source, region: usize, coords: &[usize], out: &mut Vec<Piece>) {
+        let target = &self.regions[region];
+        let mut per_dim: Vec<Vec<Overlap>> = Vec::with_capacity(target.len());
+        for (d, cover) in target.iter().enumerate() {
             let want = interval_at(cover, &self.mesh, coords);
             let found = match source.layout.sharding(d) {
                 Some(sharding) => overlaps(&sharding.partition, &source.maps[d], want),
@@ -170,34 +197,34 @@ impl ExchangeBuilder {
             if found.is_empty() {
                 return;
             }
-            per_dim.push(found);
+            per_dim.push(found.into_iter().map(Overlap::from).collect());
         }
-        let dst_strides = row_major_strides(
-            &self.target.iter().map(|c| interval_at(c, &self.mesh, coords).len()).collect::<Dims>(),
-        );
+        let base = self.base(region, coords);
+        let dst_strides = row_major_strides(&self.shape_at(region, coords));
         for_each_product(&per_dim, |pieces| {
             let mut owner: SmallVec<[usize; 4]> = coords.iter().copied().collect();
             for (d, piece) in pieces.iter().enumerate() {
                 if let Some(sharding) = source.layout.sharding(d) {
-                    set_coords(&mut owner, &self.mesh, &sharding.axes, piece.src_part);
+                    set_coords(&mut owner, &self.mesh, &sharding.axes, piece.part);
                 }
             }
             if !self.embeds(source, coords, &owner) {
                 return;
             }
-            let parts: SmallVec<[usize; 6]> = pieces.iter().map(|p| p.src_part).collect();
+            let parts: SmallVec<[usize; 6]> = pieces.iter().map(|p| p.part).collect();
             let src_strides = row_major_strides(&local_shape(&source.layout, &parts));
             self.for_each_contributor(&mut owner, |owner| {
-                out.push(piece_of(index_of(&self.mesh, owner), s, pieces, &src_strides, &dst_strides));
+                out.push(piece_of(index_of(&self.mesh, owner), s, pieces, &src_strides, base, &dst_strides));
             });
         });
     }
 
     /// The mirror of [`receive`](Self::receive): what the others read from this rank.
-    fn send(&self, s: usize, source: &Source, coords: &[usize], out: &mut Vec<Piece>) {
+    fn send(&self, s: usize, source: &Source, region: usize, coords: &[usize], out: &mut Vec<Piece>) {
+        let target = &self.regions[region];
         let mut my_parts: SmallVec<[usize; 6]> = SmallVec::new();
-        let mut per_dim: Vec<Vec<DimPiece>> = Vec::with_capacity(self.target.len());
-        for (d, cover) in self.target.iter().enumerate() {
+        let mut per_dim: Vec<Vec<Overlap>> = Vec::with_capacity(target.len());
+        for (d, cover) in target.iter().enumerate() {
             let (part, have) = match source.layout.sharding(d) {
                 Some(sharding) => {
                     let part = part_at(&self.mesh, &sharding.axes, coords);
@@ -210,14 +237,14 @@ impl ExchangeBuilder {
             if found.is_empty() {
                 return;
             }
-            per_dim.push(found);
+            per_dim.push(found.into_iter().map(Overlap::from).collect());
         }
         let src_strides = row_major_strides(&local_shape(&source.layout, &my_parts));
         // Readers may sit anywhere along these axes; along all others they share this rank's coordinate.
         let free: SmallVec<[usize; 4]> = (0..self.mesh.ndim())
             .filter(|a| {
-                let covered = self.target.iter().any(|c| c.axes.contains(a));
-                let shards = (0..self.target.len())
+                let covered = target.iter().any(|c| c.axes.contains(a));
+                let shards = (0..target.len())
                     .any(|d| source.layout.sharding(d).is_some_and(|sh| sh.axes.contains(a)));
                 !covered && (shards || self.reduce_axes.contains(a) || self.embed_axes.contains(a))
             })
@@ -225,13 +252,13 @@ impl ExchangeBuilder {
         for_each_product(&per_dim, |pieces| {
             let mut reader: SmallVec<[usize; 4]> = coords.iter().copied().collect();
             for (d, piece) in pieces.iter().enumerate() {
-                set_coords(&mut reader, &self.mesh, &self.target[d].axes, piece.src_part);
+                set_coords(&mut reader, &self.mesh, &target[d].axes, piece.part);
             }
-            let dst_shape: Dims = pieces.iter().zip(&self.target).map(|(p, c)| c.intervals[p.src_part].len()).collect();
-            let dst_strides = row_major_strides(&dst_shape);
             for_each_coord(&self.mesh, &free, &mut reader, &mut |reader| {
                 if self.reads_from(source, reader, coords) {
-                    out.push(piece_of(index_of(&self.mesh, reader), s, pieces, &src_strides, &dst_strides));
+                    let base = self.base(region, reader);
+                    let dst_strides = row_major_strides(&self.shape_at(region, reader));
+                    out.push(piece_of(index_of(&self.mesh, reader), s, pieces, &src_strides, base, &dst_strides));
                 }
             });
         });
@@ -269,12 +296,13 @@ impl ExchangeBuilder {
     /// destination part must lie inside the source part that the same coordinates own.
     fn is_local(&self) -> bool {
         self.reduce_axes.is_empty()
-            && self.sources.iter().all(|s| (0..self.target.len()).all(|d| self.dim_is_local(s, d)))
+            && self.regions.iter().all(|target| {
+                self.sources.iter().all(|s| (0..target.len()).all(|d| self.dim_is_local(s, d, &target[d])))
+            })
     }
 
-    fn dim_is_local(&self, source: &Source, d: usize) -> bool {
+    fn dim_is_local(&self, source: &Source, d: usize, cover: &DimCover) -> bool {
         let Some(sharding) = source.layout.sharding(d) else { return true };
-        let cover = &self.target[d];
         // Axes whose coordinate a reader shares with the owners it reads from, by construction.
         let pinned = |a: &usize| self.mesh.shape()[*a] == 1 || self.embed_axes.contains(a);
         if !sharding.axes.iter().all(|a| cover.axes.contains(a) || pinned(a)) {
@@ -301,9 +329,14 @@ impl ExchangeBuilder {
 }
 
 impl Exchange {
-    /// The shape of the destination on this rank.
+    /// The shape of the destination's first (usually only) region on this rank.
     pub fn local_shape(&self) -> &[usize] {
-        &self.local_shape
+        &self.regions[0].1
+    }
+
+    /// Where each region begins in the destination, and its shape.
+    pub fn regions(&self) -> &[(usize, Dims)] {
+        &self.regions
     }
 
     /// Whether no rank needs anything from another, so that running it does not communicate.
@@ -335,13 +368,11 @@ impl Exchange {
         let Some(comm) = cx.all() else {
             return Err(RedistributeError::NotMember { op: self.name, rank: cx.rank() });
         };
-        let allocated = cx.device().alloc(dtype, numel(&self.local_shape));
+        let allocated = cx.device().alloc(dtype, self.len);
         // A rank that cannot allocate still joins, with nothing to write to, so that all ranks fail alike.
         let (dst, status) = match allocated {
             Ok(dst) => (dst, Ok(())),
-            Err(e) => {
-                (cx.device().alloc(dtype, 0)?, Err(AgreedError::new(comm.rank(), self.name, e.to_string())))
-            }
+            Err(e) => (cx.device().alloc(dtype, 0)?, Err(AgreedError::from_local(self.name, e))),
         };
         Ok(Pending::Flying(comm.start_exchange(&self.plan, sources, dst, status)?))
     }
@@ -359,7 +390,7 @@ impl Exchange {
 
     /// Copies between this rank's own buffers; shares storage where the result is one run of one source.
     fn run_local(&self, cx: &MeshComm, dtype: DType, sources: &[Buffer]) -> Result<Buffer> {
-        let len = numel(&self.local_shape);
+        let len = self.len;
         if let [piece] = &self.plan.recv[..]
             && numel(&piece.shape) == len
             && piece.dst_offset == 0
@@ -370,16 +401,15 @@ impl Exchange {
         }
         let device = cx.device();
         let mut dst = device.alloc(dtype, len)?;
-        let identity = self.fold.map(|m| m.identity_scalar());
+        let identity = self.fold.and_then(|m| m.identity(dtype).first().copied());
         if let Some(value) = self.fill.or(identity) {
             device.fill(&mut dst, &Strided::contiguous(&[len]), value)?;
         }
         for p in &self.plan.recv {
-            let from = Strided { offset: p.src_offset, shape: p.shape.clone(), strides: p.src_strides.clone() };
-            let to = Strided { offset: p.dst_offset, shape: p.shape.clone(), strides: p.dst_strides.clone() };
+            let (source, from, to) = (&sources[p.source], p.src_view(), p.dst_view());
             match self.fold {
-                Some(monoid) => device.fold(monoid, &sources[p.source], &from, &mut dst, &to)?,
-                None => device.copy(&sources[p.source], &from, &mut dst, &to)?,
+                Some(monoid) => device.fold(monoid, source, &from, &mut dst, &to)?,
+                None => device.copy(source, &from, &mut dst, &to)?,
             }
         }
         Ok(dst.freeze())
@@ -447,14 +477,39 @@ fn local_shape(layout: &Layout, parts: &[usize]) -> Dims {
     parts.iter().enumerate().map(|(d, &p)| layout.interval(d, p).len()).collect()
 }
 
-fn piece_of(peer: usize, source: usize, dims: &[DimPiece], src: &Strides, dst: &Strides) -> Piece {
+/// One overlap of one dim: a run of elements shared with part `part` of the other side, in local coordinates.
+#[derive(Clone, Copy)]
+struct Overlap {
+    part: usize,
+    len: usize,
+    src_start: usize,
+    src_step: isize,
+    dst_start: usize,
+    dst_step: isize,
+}
+
+impl From<DimPiece> for Overlap {
+    fn from(p: DimPiece) -> Self {
+        let DimPiece { src_part, len, src_start, src_step, dst_start, dst_step } = p;
+        Self { part: src_part, len, src_start, src_step, dst_start, dst_step }
+    }
+}
+
+impl From<DimSend> for Overlap {
+    fn from(p: DimSend) -> Self {
+        let DimSend { dst_part, len, src_start, src_step, dst_start, dst_step } = p;
+        Self { part: dst_part, len, src_start, src_step, dst_start, dst_step }
+    }
+}
+
+fn piece_of(peer: usize, source: usize, dims: &[Overlap], src: &Strides, base: usize, dst: &Strides) -> Piece {
     let mut piece = Piece {
         peer,
         source,
         shape: Dims::new(),
         src_offset: 0,
         src_strides: Strides::new(),
-        dst_offset: 0,
+        dst_offset: base,
         dst_strides: Strides::new(),
     };
     for (d, run) in dims.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use crate::exchange::{cover_of, start};
 use crate::{Array, Exchange, ExchangeBuilder, RedistributeError, Result, Source};
-use shard_comm::{Buffer, Monoid};
+use shard_comm::{Buffer, DType, Monoid, Scalar, all_reduce_received};
 use shard_spec::{Layout, Placement, ReduceOp, numel};
 use smallvec::SmallVec;
 use std::fmt;
@@ -59,7 +59,7 @@ impl Plan {
         let reduce: SmallVec<[usize; 4]> =
             from.partial_axes().iter().copied().filter(|a| !to.partial_axes().contains(a)).collect();
         let (scatter, all): (SmallVec<[usize; 4]>, SmallVec<[usize; 4]>) =
-            reduce.iter().partition(|&&a| matches!(to.placements()[a], Placement::Shard(_)));
+            reduce.iter().copied().partition(|&a| matches!(to.placements()[a], Placement::Shard(_)));
         if let (Some(op), false) = (from.partial_op(), all.is_empty()) {
             // Reducing before moving costs the source's block, after moving the destination's.
             if from.max_local_numel() <= to.max_local_numel() {
@@ -100,17 +100,22 @@ impl Plan {
         })
     }
 
-    /// Elements this rank receives from others when the plan runs.
-    pub fn received(&self) -> usize {
+    /// Elements of the given type that this rank receives from others when the plan runs.
+    pub fn received(&self, dtype: DType) -> usize {
         self.steps
             .iter()
             .map(|s| match s {
                 Step::Exchange(exchange, _) => exchange.received(self.index),
                 Step::AllReduce(axes, _, layout) => {
-                    let p: usize = axes.iter().map(|&a| layout.mesh().shape()[a]).product();
-                    let n = layout.local_shape(layout.mesh().ranks()[self.index]).map_or(0, |s| numel(&s));
-                    // Reduce-scatter then all-gather: (p-1)/p of the block each way.
-                    2 * (p - 1) * n / p
+                    let mesh = layout.mesh();
+                    let rank = mesh.ranks()[self.index];
+                    let len = layout.local_shape(rank).map_or(0, |s| numel(&s));
+                    let (mut ranks, mut me) = (1, 0);
+                    for (a, &n) in mesh.shape().iter().enumerate().filter(|(a, _)| axes.contains(a)) {
+                        ranks *= n;
+                        me = me * n + mesh.coords(rank).map_or(0, |c| c[a]);
+                    }
+                    all_reduce_received(len, dtype.size(), ranks, me, 1)
                 }
             })
             .sum()
@@ -123,7 +128,7 @@ impl Plan {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn adjoint(&self) -> Result<Self> {
-        Self::new(&self.to.dual()?, &self.from.dual()?, self.index)
+        Self::new(&dual(&self.to)?, &dual(&self.from)?, self.index)
     }
 
     /// Moves an array.
@@ -200,11 +205,18 @@ fn push_exchange(steps: &mut Vec<Step>, at: &mut Layout, to: &Layout, scatter: &
     if let (Some(op), false) = (at.partial_op(), scatter.is_empty()) {
         builder = builder.fold(Monoid::Op(op));
     }
-    if let (Some(op), false) = (to.partial_op(), fresh.is_empty()) {
-        builder = builder.fill(Monoid::Op(op).identity_scalar());
+    if !fresh.is_empty() {
+        builder = builder.fill(Scalar::ZERO);
     }
     steps.push(Step::Exchange(builder.build(index), to.clone()));
     *at = to.clone();
+}
+
+/// The layout of cotangents: replicate and partial sum change places.
+fn dual(layout: &Layout) -> Result<Layout> {
+    let whole = layout.with_partial_reduced();
+    let spread = layout.replicate_axes();
+    Ok(if spread.is_empty() { whole } else { whole.with_partial(spread, ReduceOp::Sum)? })
 }
 
 /// The layout with these partial axes replicated.

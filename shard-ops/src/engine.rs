@@ -1,0 +1,394 @@
+//! The eager executor: one path from an op and its operands to the result.
+
+use crate::error::InOp;
+use crate::rule::Body;
+use crate::strategy::InputMove;
+use crate::{Exec, HostCall, KernelCx, Meta, Op, OpError, Result, Rule, Strategy, Value};
+use shard_comm::{Buffer, BufferMut, CommError, DeviceRef};
+use shard_redistribute::{Array, MeshComm, Pending, Plan};
+use shard_spec::{Layout, numel};
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A hand-written way to run an op: takes precedence over its rule and kernel on the engine it is
+/// [registered](Engine::register) with. It gets the op and the arrays, and must return the op's outputs.
+pub type Handler = Rc<dyn Fn(&Engine, &Arc<dyn Op>, &[&Array]) -> Result<Vec<Array>>>;
+
+/// How an engine behaves.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Strategies and plans kept per engine; when there are more, all are dropped and made again as needed.
+    pub cache_entries: usize,
+    /// Whether an operand that has to move is an error instead. Halos are not moves.
+    pub explicit_moves: bool,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { cache_entries: 4096, explicit_moves: false }
+    }
+}
+
+/// Applies ops to arrays: looks up or makes the [`Strategy`], moves what must move, runs the kernel, labels
+/// the result. One per rank; cheap to share through `Rc`.
+pub struct Engine {
+    options: EngineOptions,
+    explicit_moves: Cell<bool>,
+    strategies: RefCell<HashMap<StrategyKey, Rc<Ready>, Prehashed>>,
+    plans: RefCell<HashMap<(u128, u128), Rc<Plan>, Prehashed>>,
+    handlers: RefCell<HashMap<&'static str, Handler>>,
+}
+
+type StrategyKey = (u128, SmallVec<[(u128, shard_comm::DType); 4]>);
+type Prehashed = BuildHasherDefault<Folded>;
+
+/// A rule and its strategy, ready to run.
+struct Ready {
+    rule: Rule,
+    strategy: Strategy,
+}
+
+impl Engine {
+    /// An engine with empty caches.
+    pub fn new(options: EngineOptions) -> Rc<Self> {
+        let explicit_moves = Cell::new(options.explicit_moves);
+        Rc::new(Self {
+            options,
+            explicit_moves,
+            strategies: RefCell::default(),
+            plans: RefCell::default(),
+            handlers: RefCell::default(),
+        })
+    }
+
+    /// Registers a hand-written handler for the op of this name, replacing an earlier one.
+    ///
+    /// # Collective
+    /// All ranks must register the same handlers.
+    pub fn register(&self, op: &'static str, handler: Handler) {
+        self.handlers.borrow_mut().insert(op, handler);
+    }
+
+    /// Whether operands that have to move are an error; returns what was set before.
+    ///
+    /// # Collective
+    /// All ranks must set the same.
+    pub fn set_explicit_moves(&self, explicit: bool) -> bool {
+        self.explicit_moves.replace(explicit)
+    }
+
+    /// The strategy the engine uses for an op on operands of these layouts, for inspection.
+    ///
+    /// # Errors
+    /// What the op's rule reports.
+    pub fn explain(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<String> {
+        Ok(self.ready(op, inputs)?.strategy.to_string())
+    }
+
+    /// Applies an op to arrays.
+    ///
+    /// # Collective
+    /// All members of the operands' mesh, with the same op and layouts, in the same order.
+    ///
+    /// # Errors
+    /// What the op's rule, a move, or the device reports.
+    pub fn run(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Vec<Array>> {
+        let handler = self.handlers.borrow().get(op.name()).cloned();
+        if let Some(handler) = handler {
+            return handler(self, op, inputs);
+        }
+        let ready = self.ready(op, inputs)?;
+        self.run_strategy(op, &ready.rule, &ready.strategy, inputs)
+    }
+
+    /// Runs a given strategy: what [`run`](Self::run) does after choosing one.
+    ///
+    /// # Collective
+    /// As [`run`](Self::run), with the same choice on all ranks.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_strategy(
+        &self,
+        op: &Arc<dyn Op>,
+        rule: &Rule,
+        strategy: &Strategy,
+        inputs: &[&Array],
+    ) -> Result<Vec<Array>> {
+        let name = op.name();
+        let _span = tracing::trace_span!("op", name).entered();
+        let cx = inputs[0].cx();
+        if self.explicit_moves.get() {
+            refuse_moves(name, strategy, inputs)?;
+        }
+        if !cx.is_member() {
+            return outputs_without_data(cx, rule, strategy);
+        }
+        // Post every exchange before waiting for any.
+        let mut current: Vec<Array> = Vec::with_capacity(inputs.len());
+        for (input, step) in inputs.iter().zip(&strategy.inputs) {
+            current.push(match &step.reduce {
+                Some(plan) => plan.run(input).in_op(name)?,
+                None => (*input).clone(),
+            });
+        }
+        if let Some(assemble) = &strategy.assemble {
+            let sources: Vec<Buffer> = current.iter().filter_map(|a| a.buffer().cloned()).collect();
+            let local = assemble.run(cx, inputs[0].dtype(), &sources).in_op(name)?;
+            return Ok(vec![Array::from_parts(cx, &strategy.outputs[0], Some(local), inputs[0].dtype()).in_op(name)?]);
+        }
+        let locals: Vec<Buffer> = current.iter().filter_map(|a| a.buffer().cloned()).collect();
+        if rule.body == Body::Relabel {
+            let mut flying = vec![post(name, &strategy.inputs[0], &current[0])?];
+            let local = settle(name, cx, &mut flying, &locals, false)?.pop();
+            return Ok(vec![Array::from_parts(cx, &strategy.outputs[0], local, inputs[0].dtype()).in_op(name)?]);
+        }
+        let mut outputs = allocate(name, cx, rule, strategy)?;
+        let mut flying = Vec::with_capacity(locals.len());
+        for (step, array) in strategy.inputs.iter().zip(&current) {
+            flying.push(post(name, step, array)?);
+        }
+        if strategy.overlaps() {
+            // What flies is not needed yet; everything else is.
+            let ready = settle(name, cx, &mut flying, &locals, true)?;
+            outputs = launch(op, cx.device(), ready, outputs, &strategy.early)?;
+            note(cx, name, "interior");
+        }
+        let arrived = settle(name, cx, &mut flying, &locals, false)?;
+        outputs = launch(op, cx.device(), arrived, outputs, &strategy.late)?;
+        note(cx, name, if strategy.overlaps() { "boundary" } else { "kernel" });
+        finish(name, cx, rule, strategy, outputs)
+    }
+
+    fn ready(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Rc<Ready>> {
+        let Some(first) = inputs.first() else {
+            return Err(OpError::Arity { op: op.name(), expected: "at least one operand".into(), got: 0 });
+        };
+        let key: StrategyKey =
+            (op.key(), inputs.iter().map(|a| (a.layout().hash128(), a.dtype())).collect());
+        if let Some(found) = self.strategies.borrow().get(&key) {
+            return Ok(found.clone());
+        }
+        for (operand, array) in inputs.iter().enumerate() {
+            if array.layout().mesh() != first.layout().mesh() {
+                return Err(OpError::Meshes { op: op.name(), operand });
+            }
+        }
+        let metas: Vec<Meta> =
+            inputs.iter().map(|a| Meta { shape: a.shape().iter().copied().collect(), dtype: a.dtype() }).collect();
+        let rule = op.rule(&metas)?;
+        let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
+        let strategy = Strategy::new(&rule, &layouts, first.index())?;
+        tracing::debug!(op = op.name(), %strategy, "new strategy");
+        let ready = Rc::new(Ready { rule, strategy });
+        let mut cache = self.strategies.borrow_mut();
+        if cache.len() >= self.options.cache_entries {
+            cache.clear();
+        }
+        cache.insert(key, ready.clone());
+        Ok(ready)
+    }
+
+    fn plan(&self, array: &Array, to: &Layout) -> Result<Rc<Plan>> {
+        let key = (array.layout().hash128(), to.hash128());
+        if let Some(found) = self.plans.borrow().get(&key) {
+            return Ok(found.clone());
+        }
+        let plan = Rc::new(Plan::new(array.layout(), to, array.index()).in_op("redistribute")?);
+        let mut cache = self.plans.borrow_mut();
+        if cache.len() >= self.options.cache_entries {
+            cache.clear();
+        }
+        cache.insert(key, plan.clone());
+        Ok(plan)
+    }
+}
+
+impl Exec for Engine {
+    fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>> {
+        let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|v| v.array()).collect();
+        Ok(self.run(&op, &arrays)?.into_iter().map(Value::new).collect())
+    }
+
+    fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value> {
+        let array = value.array();
+        if array.layout() == to {
+            return Ok(value.detach());
+        }
+        Ok(Value::new(self.plan(array, to)?.run(array).in_op("redistribute")?))
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("strategies", &self.strategies.borrow().len())
+            .field("plans", &self.plans.borrow().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The error of a strategy that would move an operand where moves are explicit.
+fn refuse_moves(op: &'static str, strategy: &Strategy, inputs: &[&Array]) -> Result<()> {
+    match strategy.inputs.iter().position(|step| step.realigned) {
+        Some(operand) => Err(OpError::ImplicitMove {
+            op,
+            operand,
+            layout: inputs[operand].layout().to_string(),
+            wanted: strategy.inputs[operand].wanted.clone(),
+        }),
+        None => Ok(()),
+    }
+}
+
+fn outputs_without_data(cx: &Rc<MeshComm>, rule: &Rule, strategy: &Strategy) -> Result<Vec<Array>> {
+    rule.outputs
+        .iter()
+        .zip(&strategy.outputs)
+        .map(|(o, layout)| Array::from_parts(cx, layout, None, o.meta.dtype).in_op(rule.name))
+        .collect()
+}
+
+fn allocate(op: &'static str, cx: &Rc<MeshComm>, rule: &Rule, strategy: &Strategy) -> Result<Vec<BufferMut>> {
+    rule.outputs
+        .iter()
+        .zip(&strategy.outputs)
+        .map(|(o, layout)| {
+            let len = layout.local_shape(cx.rank()).map_or(0, |shape| numel(&shape));
+            cx.device().alloc(o.meta.dtype, len).in_op(op)
+        })
+        .collect()
+}
+
+/// Posts an input's exchange, if it has one.
+fn post(op: &'static str, step: &InputMove, array: &Array) -> Result<Option<Pending>> {
+    let (Some(exchange), Some(local)) = (&step.exchange, array.buffer()) else { return Ok(None) };
+    let pending = exchange.start(array.cx(), array.dtype(), std::slice::from_ref(local)).in_op(op)?;
+    if pending.is_flying() {
+        note(array.cx(), op, "post");
+    }
+    Ok(Some(pending))
+}
+
+/// The buffers the kernel reads: what arrived, or what was in place. With `keep_flying`, the one input whose
+/// halo flies stays in flight and its own piece is used.
+fn settle(
+    op: &'static str,
+    cx: &Rc<MeshComm>,
+    flying: &mut [Option<Pending>],
+    locals: &[Buffer],
+    keep_flying: bool,
+) -> Result<Vec<Buffer>> {
+    let mut buffers = locals.to_vec();
+    if keep_flying {
+        return Ok(buffers);
+    }
+    for (slot, buffer) in flying.iter_mut().zip(&mut buffers) {
+        if let Some(pending) = slot.take() {
+            let waits = pending.is_flying();
+            *buffer = pending.wait().in_op(op)?;
+            if waits {
+                note(cx, op, "wait");
+            }
+        }
+    }
+    Ok(buffers)
+}
+
+/// Runs kernel calls over their boxes, in stream order.
+fn launch(
+    op: &Arc<dyn Op>,
+    device: &DeviceRef,
+    inputs: Vec<Buffer>,
+    outputs: Vec<BufferMut>,
+    calls: &[KernelCx],
+) -> Result<Vec<BufferMut>> {
+    if calls.is_empty() {
+        return Ok(outputs);
+    }
+    let (job_op, calls) = (op.clone(), calls.to_vec());
+    device
+        .submit(
+            inputs,
+            outputs,
+            Box::new(move |inputs, outputs| {
+                for cx in &calls {
+                    job_op.host(&mut HostCall { cx, inputs, outputs });
+                }
+            }),
+        )
+        .in_op(op.name())
+}
+
+/// Freezes the outputs and combines them if the rule says so.
+fn finish(
+    op: &'static str,
+    cx: &Rc<MeshComm>,
+    rule: &Rule,
+    strategy: &Strategy,
+    outputs: Vec<BufferMut>,
+) -> Result<Vec<Array>> {
+    let mut arrays = Vec::with_capacity(outputs.len());
+    for ((buffer, layout), spec) in outputs.into_iter().zip(&strategy.outputs).zip(&rule.outputs) {
+        let mut local = buffer.freeze();
+        if let Some((axes, monoid)) = &strategy.combine {
+            let Some(comm) = cx.along(axes) else {
+                return Err(OpError::Comm { op, source: CommError::Closed { op } });
+            };
+            local = comm.all_reduce(&local, *monoid).in_op(op)?;
+        }
+        arrays.push(Array::from_parts(cx, layout, Some(local), spec.meta.dtype).in_op(op)?);
+    }
+    Ok(arrays)
+}
+
+/// Writes to the ledger's event trace, if it is on.
+fn note(cx: &Rc<MeshComm>, op: &'static str, what: &'static str) {
+    let ledger = cx.world().ledger();
+    if ledger.is_tracing() {
+        ledger.note(format!("{what} {op}"));
+    }
+}
+
+/// A hasher for keys that are hashes already.
+#[derive(Default)]
+struct Folded(u64);
+
+impl Hasher for Folded {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+
+    fn write_isize(&mut self, value: isize) {
+        self.write_u64(value as u64);
+    }
+
+    fn write_u8(&mut self, value: u8) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u128(&mut self, value: u128) {
+        self.write_u64(value as u64);
+        self.write_u64((value >> 64) as u64);
+    }
+}
+

@@ -1,0 +1,68 @@
+//! Choosing the element type of a host kernel.
+
+use shard_comm::DType;
+
+
+/// Runs an expression with `$T` bound to the float type that `$dtype` names. The rule has checked the type.
+macro_rules! with_float {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            shard_comm::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            shard_comm::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            other => unreachable!("the rule let {other} through to a float kernel"),
+        }
+    };
+}
+
+/// Runs an expression with `$T` bound to the type that `$dtype` names, for kernels that only move elements.
+macro_rules! with_element {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            shard_comm::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            shard_comm::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            shard_comm::DType::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            shard_comm::DType::BF16 => {
+                type $T = half::bf16;
+                $body
+            }
+            shard_comm::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            shard_comm::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            shard_comm::DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            shard_comm::DType::Bool => {
+                type $T = shard_comm::Bool;
+                $body
+            }
+        }
+    };
+}
+
+pub(crate) use {with_element, with_float};
+
+/// Whether kernels compute in this type.
+pub(crate) fn computes(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64)
+}

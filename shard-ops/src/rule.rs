@@ -1,0 +1,352 @@
+//! Rules: how the dims of an op's operands relate to the indices it loops over.
+
+use crate::{OpError, Result};
+use shard_comm::{DType, Monoid, Scalar};
+use shard_spec::{DimMap, Dims, EdgeMap, ReduceOp, Window};
+use smallvec::SmallVec;
+
+/// The global shape and type of an operand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// Global extents.
+    pub shape: Dims,
+    /// Element type.
+    pub dtype: DType,
+}
+
+/// How one dim of one operand is indexed.
+///
+/// A **factor** is an index the op loops over: matmul has three, `m`, `n` and `k`. A factor that appears in an
+/// output is a *map* factor, one that doesn't is a *reduce* factor. Sharding an op means giving each rank an
+/// interval of some factors; the access says which interval of the dim that makes necessary.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Access {
+    /// Every rank needs the whole dim. If an operand arrives sharded here, its mesh axes may go to the factor
+    /// given instead (balanced), so that the op stays sharded.
+    Whole {
+        /// The factor to shard instead.
+        instead: Option<usize>,
+    },
+    /// Index `i` of the factor is indices `i * block .. (i + 1) * block` of the dim.
+    Factor {
+        /// The factor.
+        factor: usize,
+        /// Consecutive indices of the dim per index of the factor.
+        block: usize,
+    },
+    /// The factor indexes the window's output; the dim is its input, with its halo and padding.
+    Window {
+        /// The factor.
+        factor: usize,
+        /// Which input indices each output needs.
+        window: Window,
+        /// What indices beyond the edges read.
+        edge: EdgeMap,
+    },
+    /// The factor indexes the window's input (of extent `n`); the dim is its output: what a window's adjoint
+    /// needs.
+    Adjoint {
+        /// The factor.
+        factor: usize,
+        /// The window whose adjoint this is.
+        window: Window,
+    },
+    /// The factor indexes the destination of an index map, the dim is its source. Moves only.
+    Map {
+        /// The factor.
+        factor: usize,
+        /// Which index of the dim each index of the factor reads.
+        map: DimMap,
+        /// Where the boundaries of the operand's pieces go in the result.
+        law: Boundaries,
+    },
+}
+
+/// Where an operand's boundaries go when a move changes the extent of a dim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Boundaries {
+    /// Scaled to the new extent: `cat`, `roll`, `flip`, `slice`.
+    Scaled,
+    /// Shifted by a number of indices, the outer ones clamped: `pad`.
+    Shifted(isize),
+}
+
+impl Access {
+    /// The whole dim on every rank.
+    pub const WHOLE: Self = Self::Whole { instead: None };
+
+    /// The dim is the factor.
+    pub fn factor(factor: usize) -> Self {
+        Self::Factor { factor, block: 1 }
+    }
+
+    /// Which factor indexes this dim, if any.
+    pub fn factor_index(&self) -> Option<usize> {
+        match self {
+            Self::Whole { .. } => None,
+            Self::Factor { factor, .. }
+            | Self::Window { factor, .. }
+            | Self::Adjoint { factor, .. }
+            | Self::Map { factor, .. } => Some(*factor),
+        }
+    }
+}
+
+/// What happens when a reduce factor is sharded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// The output is a partial value: `P(op)`.
+    Partial(ReduceOp),
+    /// The output is combined at once; for small results whose monoid has no placement, such as moments.
+    Now(Monoid),
+}
+
+/// Which partial sums an op may pass through.
+///
+/// If an op is linear in an operand, applying it to each rank's share of a sum gives each rank's share of the
+/// result, and no reduction is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Linearity {
+    /// None: partial operands are reduced first.
+    None,
+    /// Linear in each of these operands, the others held fixed: at most one of them passes (matmul, conv).
+    Each(SmallVec<[usize; 4]>),
+    /// Linear in all operands together: they pass if all are partial over the same axes (add, cat).
+    Joint,
+}
+
+/// One output of an op.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// How its dims are indexed: by factors, or whole.
+    pub dims: Vec<Access>,
+    /// Its global shape and type.
+    pub meta: Meta,
+}
+
+/// What the local work of an op is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body {
+    /// A kernel over boxes of the operands.
+    Kernel,
+    /// Nothing: the input's piece, once in place, is the output's piece under another shape.
+    Relabel,
+    /// Nothing: the exchange that assembles the result is all there is.
+    Move {
+        /// Whether elements that map to the same place add up.
+        accumulate: bool,
+    },
+}
+
+/// How an op's operands relate: its factors, the accesses of every dim, and what may pass.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub(crate) name: &'static str,
+    pub(crate) factors: Vec<usize>,
+    pub(crate) inputs: Vec<Vec<Access>>,
+    pub(crate) metas: Vec<Meta>,
+    pub(crate) outputs: Vec<Output>,
+    pub(crate) reduction: Option<Reduction>,
+    pub(crate) linearity: Linearity,
+    pub(crate) fills: Vec<Scalar>,
+    pub(crate) body: Body,
+}
+
+impl Rule {
+    /// Starts a rule for the op called `name`, whose inputs are `inputs`.
+    pub fn builder(name: &'static str, inputs: &[Meta]) -> RuleBuilder {
+        RuleBuilder(Self {
+            name,
+            factors: Vec::new(),
+            inputs: Vec::new(),
+            metas: inputs.to_vec(),
+            outputs: Vec::new(),
+            reduction: None,
+            linearity: Linearity::None,
+            fills: vec![Scalar::F64(0.0); inputs.len()],
+            body: Body::Kernel,
+        })
+    }
+
+    /// The rule of a pointwise op: every dim of every operand is a map factor, with operands of size 1
+    /// broadcast and missing leading dims added, as NumPy does.
+    ///
+    /// # Errors
+    /// [`Shape`](OpError::Shape) if the shapes do not broadcast.
+    pub fn pointwise(name: &'static str, inputs: &[Meta], dtype: DType, linearity: Linearity) -> Result<Self> {
+        let shape = broadcast(name, inputs)?;
+        let mut rule = Self::builder(name, inputs).linearity(linearity);
+        let factors: Vec<usize> = shape.iter().map(|&n| rule.factor(n)).collect();
+        for meta in inputs {
+            let lead = shape.len() - meta.shape.len();
+            let dims = meta.shape.iter().enumerate().map(|(d, &n)| {
+                let broadcasts = n == 1 && shape[lead + d] != 1;
+                if broadcasts { Access::WHOLE } else { Access::factor(factors[lead + d]) }
+            });
+            rule = rule.input(dims.collect());
+        }
+        rule.output(factors.iter().map(|&f| Access::factor(f)).collect(), shape, dtype).build()
+    }
+
+    /// The op's name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The extent of each factor.
+    pub fn factors(&self) -> &[usize] {
+        &self.factors
+    }
+
+    /// How the dims of each input are indexed.
+    pub fn inputs(&self) -> &[Vec<Access>] {
+        &self.inputs
+    }
+
+    /// The outputs.
+    pub fn outputs(&self) -> &[Output] {
+        &self.outputs
+    }
+
+    /// Which partial sums pass.
+    pub fn linearity(&self) -> &Linearity {
+        &self.linearity
+    }
+
+    /// Whether a factor appears in no output: sharding it makes the result a reduction.
+    pub fn is_reduced(&self, factor: usize) -> bool {
+        !self.outputs.iter().any(|o| o.dims.iter().any(|a| a.factor_index() == Some(factor)))
+    }
+
+    /// The extent of the factor-indexed window input: the extent a [`Window`] is asked about.
+    pub(crate) fn factor_extent(&self, factor: usize) -> usize {
+        self.factors[factor]
+    }
+}
+
+/// Builds a [`Rule`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct RuleBuilder(Rule);
+
+impl RuleBuilder {
+    /// Adds a factor of the given extent and returns its index.
+    pub fn factor(&mut self, extent: usize) -> usize {
+        self.0.factors.push(extent);
+        self.0.factors.len() - 1
+    }
+
+    /// Says how the next input's dims are indexed.
+    pub fn input(mut self, dims: Vec<Access>) -> Self {
+        self.0.inputs.push(dims);
+        self
+    }
+
+    /// Adds an output.
+    pub fn output(mut self, dims: Vec<Access>, shape: Dims, dtype: DType) -> Self {
+        self.0.outputs.push(Output { dims, meta: Meta { shape, dtype } });
+        self
+    }
+
+    /// Says what happens when a reduce factor is sharded.
+    pub fn reduction(mut self, reduction: Reduction) -> Self {
+        self.0.reduction = Some(reduction);
+        self
+    }
+
+    /// Says which partial sums pass.
+    pub fn linearity(mut self, linearity: Linearity) -> Self {
+        self.0.linearity = linearity;
+        self
+    }
+
+    /// Says what an input reads beyond its edges, where its windows or maps leave holes; zero if not said.
+    pub fn fill(mut self, input: usize, value: Scalar) -> Self {
+        self.0.fills[input] = value;
+        self
+    }
+
+    /// Says that the op is only a move; `accumulate` if elements that map to the same place add up.
+    pub fn moves(mut self, accumulate: bool) -> Self {
+        self.0.body = Body::Move { accumulate };
+        self
+    }
+
+    /// Says that, once the input is in place, its piece is the output's piece under another shape.
+    pub fn relabels(mut self) -> Self {
+        self.0.body = Body::Relabel;
+        self
+    }
+
+    /// Checks the rule against the operands' shapes.
+    ///
+    /// # Errors
+    /// [`Arity`](OpError::Arity) or [`Shape`](OpError::Shape) if the rule does not describe them.
+    pub fn build(self) -> Result<Rule> {
+        let rule = self.0;
+        if rule.inputs.len() != rule.metas.len() {
+            return Err(OpError::Arity {
+                op: rule.name,
+                expected: rule.inputs.len().to_string(),
+                got: rule.metas.len(),
+            });
+        }
+        let shapes = || rule.metas.iter().map(|m| m.shape.to_vec()).collect::<Vec<_>>();
+        for (input, meta) in rule.inputs.iter().zip(&rule.metas) {
+            if input.len() != meta.shape.len() {
+                return Err(OpError::Shape {
+                    op: rule.name,
+                    problem: format!("expected an operand of {} dims, got {:?}", input.len(), &meta.shape[..]),
+                    shapes: shapes(),
+                    fix: "reshape the operand",
+                });
+            }
+        }
+        let described = rule.inputs.iter().zip(&rule.metas);
+        let produced = rule.outputs.iter().map(|o| (&o.dims, &o.meta));
+        for (dims, meta) in described.chain(produced) {
+            for (access, &extent) in dims.iter().zip(&meta.shape) {
+                let Access::Factor { factor, block } = access else { continue };
+                if rule.factors[*factor] * block != extent {
+                    return Err(OpError::Shape {
+                        op: rule.name,
+                        problem: format!(
+                            "a dim of {extent} does not match the {} of another operand",
+                            rule.factors[*factor] * block
+                        ),
+                        shapes: shapes(),
+                        fix: "give operands whose common dims agree",
+                    });
+                }
+            }
+        }
+        Ok(rule)
+    }
+}
+
+/// The shape that `inputs` broadcast to, NumPy's rule.
+///
+/// # Errors
+/// [`Shape`](OpError::Shape) if two extents differ and neither is 1.
+pub(crate) fn broadcast(op: &'static str, inputs: &[Meta]) -> Result<Dims> {
+    let ndim = inputs.iter().map(|m| m.shape.len()).max().unwrap_or(0);
+    let mut shape: Dims = SmallVec::from_elem(1, ndim);
+    for meta in inputs {
+        let lead = ndim - meta.shape.len();
+        for (d, &n) in meta.shape.iter().enumerate() {
+            let slot = &mut shape[lead + d];
+            if *slot == 1 {
+                *slot = n;
+            } else if n != 1 && n != *slot {
+                return Err(OpError::Shape {
+                    op,
+                    problem: format!("extents {} and {n} do not broadcast", *slot),
+                    shapes: inputs.iter().map(|m| m.shape.to_vec()).collect(),
+                    fix: "reshape or expand an operand",
+                });
+            }
+        }
+    }
+    Ok(shape)
+}
