@@ -724,6 +724,30 @@ fn plan_reduce_scatter(
     ExchangePlan::new(name, 0, recv, send, Some(op), None)
 }
 
+/// Elements that rank `me` of `ranks` receives from others in an all-reduce of `len` elements of `bytes` bytes each.
+///
+/// ```
+/// // Two rounds of 3/4 of a large buffer; every other rank's whole copy of a small one.
+/// assert_eq!(shard_comm::all_reduce_received(1 << 20, 4, 4, 0, 1), 2 * 3 * (1 << 18));
+/// assert_eq!(shard_comm::all_reduce_received(8, 4, 4, 0, 1), 3 * 8);
+/// ```
+pub fn all_reduce_received(
+    len: usize,
+    bytes: usize,
+    ranks: usize,
+    me: usize,
+    width: usize,
+) -> usize {
+    if ranks <= 1 {
+        return 0;
+    }
+    if len * bytes <= ONE_ROUND_BYTES {
+        return (ranks - 1) * len;
+    }
+    let mine = chunks(len, ranks, width)[me];
+    (ranks - 1) * mine + len - mine
+}
+
 /// Balanced counts per rank, in whole groups of `width`.
 fn chunks(len: usize, ranks: usize, width: usize) -> SmallVec<[usize; 16]> {
     let groups = len / width;

@@ -6,6 +6,8 @@ pub use half;
 mod buffer;
 mod collectives;
 mod communicator;
+#[cfg(any(test, feature = "contract-tests"))]
+pub mod contract;
 mod device;
 mod dtype;
 mod error;
@@ -21,7 +23,7 @@ mod test_device;
 mod view;
 
 pub use buffer::{Buffer, BufferMut};
-pub use collectives::{ONE_ROUND_BYTES, PlanCache};
+pub use collectives::{ONE_ROUND_BYTES, PlanCache, all_reduce_received};
 pub use communicator::{Communicator, Handle, Link, LinkSide, Pending, Request, Stage, Target};
 pub use device::{
     Device, DeviceKind, DeviceRef, Event, EventState, HostJob, HostSlice, HostSliceMut, MemoryStats,
