@@ -14,8 +14,10 @@ pub mod gemm;
 pub mod math;
 pub mod moments;
 pub mod pointwise;
+pub mod pool;
 pub mod real;
 pub mod reduce;
+pub mod resample;
 #[cfg(test)]
 mod testing;
 pub mod unary;

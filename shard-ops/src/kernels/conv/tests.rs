@@ -135,12 +135,12 @@ fn random_cases<T: Real>(seed: u64, rounds: usize) {
 
 #[test]
 fn random_windows_match_plain_loops_f64() {
-    random_cases::<f64>(1, 250);
+    random_cases::<f64>(1, 120);
 }
 
 #[test]
 fn random_windows_match_plain_loops_f32() {
-    random_cases::<f32>(2, 250);
+    random_cases::<f32>(2, 120);
 }
 
 #[test]
