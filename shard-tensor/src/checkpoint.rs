@@ -7,10 +7,10 @@ use crate::mesh::cut;
 use crate::{Error, Mesh, Result, ShardTensor};
 use ndarray::{ArrayViewD, IxDyn};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
-use shard_comm::{AgreedError, Buffer, DType};
+use shard_comm::{AgreedError, DType};
 use shard_ops::Exec;
 use shard_redistribute::Array;
-use shard_spec::{Dims, IndexBox, Layout, numel};
+use shard_spec::{Dims, IndexBox, numel};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -51,14 +51,24 @@ const LONGEST_HEADER: u64 = 100_000_000;
 pub fn save(path: impl AsRef<Path>, tensors: &[(String, ShardTensor)]) -> Result<()> {
     const OP: &str = "checkpoint::save";
     let Some((_, first)) = tensors.first() else {
-        return Err(Error::argument(OP, "at least one tensor", "none", "pass the module's parameters"));
+        return Err(Error::argument(
+            OP,
+            "at least one tensor",
+            "none",
+            "pass the module's parameters",
+        ));
     };
     let world = first.context().world();
     let mut whole = BTreeMap::new();
     for (name, tensor) in tensors {
         let pieces = Whole::gather(OP, tensor)?;
         if whole.insert(name.clone(), pieces).is_some() {
-            return Err(Error::argument(OP, "distinct names", format!("{name:?} twice"), "rename one of them"));
+            return Err(Error::argument(
+                OP,
+                "distinct names",
+                format!("{name:?} twice"),
+                "rename one of them",
+            ));
         }
     }
     let written = match world.rank() {
@@ -80,31 +90,64 @@ pub fn save(path: impl AsRef<Path>, tensors: &[(String, ShardTensor)]) -> Result
 pub fn load(path: impl AsRef<Path>, parameters: &[(String, ShardTensor)]) -> Result<()> {
     const OP: &str = "checkpoint::load";
     if let Some((name, _)) = parameters.iter().find(|(_, p)| !p.is_parameter()) {
-        return Err(Error::argument(OP, "parameters", format!("{name:?}, a plain tensor"), "call `requires_grad` on it"));
+        return Err(Error::argument(
+            OP,
+            "parameters",
+            format!("{name:?}, a plain tensor"),
+            "call `requires_grad` on it",
+        ));
     }
-    let Some((_, first)) = parameters.first() else { return Ok(()) };
+    let Some((_, first)) = parameters.first() else {
+        return Ok(());
+    };
     let read = Stored::open(path.as_ref()).and_then(|mut file| {
-        parameters.iter().map(|(name, tensor)| file.read(name, tensor)).collect::<Result<Vec<_>, String>>()
+        parameters
+            .iter()
+            .map(|(name, tensor)| file.read(name, tensor))
+            .collect::<Result<Vec<_>, String>>()
     });
     let (pieces, status) = match read {
         Ok(pieces) => (pieces, Ok(())),
-        Err(e) => (Vec::new(), Err(file_error(OP, path.as_ref(), "a safetensors file with these parameters", e))),
+        Err(e) => (
+            Vec::new(),
+            Err(file_error(
+                OP,
+                path.as_ref(),
+                "a safetensors file with these parameters",
+                e,
+            )),
+        ),
     };
     first.context().world().agree(status)?;
     for ((_, parameter), piece) in parameters.iter().zip(pieces) {
         let value = parameter.value();
         let array = value.array();
         let local = match piece {
-            Some(bytes) => Some(parameter.context().device().upload(parameter.dtype(), &bytes)?),
+            Some(bytes) => Some(
+                parameter
+                    .context()
+                    .device()
+                    .upload(parameter.dtype(), &bytes)?,
+            ),
             None => None,
         };
-        parameter.set_array(Array::from_parts(array.cx(), array.layout(), local, parameter.dtype())?)?;
+        parameter.set_array(Array::from_parts(
+            array.cx(),
+            array.layout(),
+            local,
+            parameter.dtype(),
+        )?)?;
     }
     Ok(())
 }
 
 fn file_error(op: &'static str, path: &Path, expected: &str, got: String) -> AgreedError {
-    AgreedError::new(op, format!("{expected} at {}", path.display()), got, "check the path and the file")
+    AgreedError::new(
+        op,
+        format!("{expected} at {}", path.display()),
+        got,
+        "check the path and the file",
+    )
 }
 
 /// A tensor gathered on rank 0; empty elsewhere.
@@ -127,17 +170,25 @@ impl Whole {
         }
         let ctx = tensor.context();
         let value = tensor.value().detach();
-        let reduced = ctx.engine().redistribute(&value, &tensor.layout().with_partial_reduced())?;
+        let reduced = ctx
+            .engine()
+            .redistribute(&value, &tensor.layout().with_partial_reduced())?;
         // A replica is at hand already; pieces are sent to rank 0 and to no other.
         let gathered = match reduced.layout().is_replicated() {
             true => reduced,
-            false => ctx.engine().redistribute(&reduced, &mesh.owned_by(0, tensor.shape())?)?,
+            false => ctx
+                .engine()
+                .redistribute(&reduced, &mesh.owned_by(0, tensor.shape())?)?,
         };
         let bytes = match gathered.array().buffer() {
             Some(buffer) if ctx.rank() == 0 => ctx.device().download(buffer)?,
             _ => Vec::new(),
         };
-        Ok(Self { dtype: dtype_of(tensor.dtype()), shape: tensor.shape().to_vec(), bytes })
+        Ok(Self {
+            dtype: dtype_of(tensor.dtype()),
+            shape: tensor.shape().to_vec(),
+            bytes,
+        })
     }
 }
 
@@ -182,35 +233,59 @@ impl Stored {
         }
         let mut json = vec![0; header as usize];
         file.read_exact(&mut json).map_err(text)?;
-        let header: Metadata = serde_json::from_slice(&json).map_err(|e| format!("a malformed header: {e}"))?;
+        let header: Metadata =
+            serde_json::from_slice(&json).map_err(|e| format!("a malformed header: {e}"))?;
         let start = 8 + json.len() as u64;
-        Ok(Self { file, header, start, size: len - start })
+        Ok(Self {
+            file,
+            header,
+            start,
+            size: len - start,
+        })
     }
 
     /// The bytes of this rank's piece, `None` off the mesh.
     fn read(&mut self, name: &str, tensor: &ShardTensor) -> Result<Option<Vec<u8>>, String> {
-        let info = self.header.info(name).ok_or_else(|| format!("no tensor {name:?}"))?.clone();
+        let info = self
+            .header
+            .info(name)
+            .ok_or_else(|| format!("no tensor {name:?}"))?
+            .clone();
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
         if info.dtype != dtype_of(dtype) || info.shape != shape {
-            return Err(format!("{name:?}: {:?} {:?}, where the parameter is {dtype} {shape:?}", info.dtype, info.shape));
+            return Err(format!(
+                "{name:?}: {:?} {:?}, where the parameter is {dtype} {shape:?}",
+                info.dtype, info.shape
+            ));
         }
         let size = dtype.size();
         let (from, to) = info.data_offsets;
         if to < from || to as u64 > self.size || to - from != numel(shape) * size {
             return Err(format!("{name:?}: bytes {from}..{to} of {}", self.size));
         }
-        let Some(bounds) = tensor.layout().local_box(tensor.context().rank()) else { return Ok(None) };
-        self.read_box(&info, &bounds, size).map(Some).map_err(|e| format!("{name:?}: {e}"))
+        let Some(bounds) = tensor.layout().local_box(tensor.context().rank()) else {
+            return Ok(None);
+        };
+        self.read_box(&info, &bounds, size)
+            .map(Some)
+            .map_err(|e| format!("{name:?}: {e}"))
     }
 
     /// Reads the rows of the first dim that the box covers, and cuts the box out of them.
-    fn read_box(&mut self, info: &TensorInfo, bounds: &IndexBox, size: usize) -> std::io::Result<Vec<u8>> {
+    fn read_box(
+        &mut self,
+        info: &TensorInfo,
+        bounds: &IndexBox,
+        size: usize,
+    ) -> std::io::Result<Vec<u8>> {
         let row: usize = info.shape.iter().skip(1).product::<usize>() * size;
         let (first, last) = match bounds.lo.first().zip(bounds.hi.first()) {
             Some((&lo, &hi)) => (lo, hi),
             None => (0, 1),
         };
-        self.file.seek(SeekFrom::Start(self.start + (info.data_offsets.0 + first * row) as u64))?;
+        self.file.seek(SeekFrom::Start(
+            self.start + (info.data_offsets.0 + first * row) as u64,
+        ))?;
         let mut rows = vec![0; (last - first) * row];
         self.file.read_exact(&mut rows)?;
         // Bytes as one more dim: a piece of any type is then a box of bytes.

@@ -44,7 +44,14 @@ impl Context {
     pub fn new(world: Rc<dyn Communicator>, seed: u64, dtype: DType) -> Self {
         let engine = Engine::new(EngineOptions::default());
         let tape = Recorder::new(engine.clone());
-        Self(Rc::new(Inner { world, engine, tape, seed, calls: Cell::new(0), dtype }))
+        Self(Rc::new(Inner {
+            world,
+            engine,
+            tape,
+            seed,
+            calls: Cell::new(0),
+            dtype,
+        }))
     }
 
     /// This process's or thread's number.
@@ -99,7 +106,8 @@ impl Context {
     /// [`Spec`](Error::Spec) for an empty axis or repeated names, [`Argument`](Error::Argument) for more ranks than
     /// the program has; a mismatch if ranks ask for different meshes.
     pub fn mesh<const N: usize>(&self, axes: [(&str, usize); N]) -> Result<Mesh> {
-        let mesh = DeviceMesh::new(&axes.map(|a| a.1)).and_then(|m| m.with_names(&axes.map(|a| a.0)));
+        let mesh =
+            DeviceMesh::new(&axes.map(|a| a.1)).and_then(|m| m.with_names(&axes.map(|a| a.0)));
         self.mesh_from(&mesh?)
     }
 
@@ -165,7 +173,10 @@ impl Context {
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let values: Vec<&Value> = values.iter().collect();
         let outputs = self.0.tape.apply(Arc::new(op), &values)?;
-        Ok(outputs.into_iter().map(|v| ShardTensor::new(self, v)).collect())
+        Ok(outputs
+            .into_iter()
+            .map(|v| ShardTensor::new(self, v))
+            .collect())
     }
 
     /// As [`apply`](Self::apply), for an op with one output.
@@ -180,7 +191,12 @@ impl Context {
         let mut outputs = self.apply(op, inputs)?;
         match (outputs.pop(), outputs.is_empty()) {
             (Some(output), true) => Ok(output),
-            _ => Err(OpError::Arity { op: name, expected: "one output".into(), got: outputs.len() }.into()),
+            _ => Err(OpError::Arity {
+                op: name,
+                expected: "one output".into(),
+                got: outputs.len(),
+            }
+            .into()),
         }
     }
 
@@ -204,7 +220,12 @@ impl Context {
     ///
     /// # Collective
     /// All ranks of the program.
-    pub(crate) fn uniform<T>(&self, what: &'static str, key: u128, checked: Result<T>) -> Result<T> {
+    pub(crate) fn uniform<T>(
+        &self,
+        what: &'static str,
+        key: u128,
+        checked: Result<T>,
+    ) -> Result<T> {
         let outcome = match &checked {
             Ok(_) => shard_ops::key_of("ok", &key),
             Err(error) => shard_ops::key_of("error", &error.to_string()),
@@ -216,6 +237,12 @@ impl Context {
 
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Context(rank {} of {}, {})", self.rank(), self.world_size(), self.0.world.backend())
+        write!(
+            f,
+            "Context(rank {} of {}, {})",
+            self.rank(),
+            self.world_size(),
+            self.0.world.backend()
+        )
     }
 }

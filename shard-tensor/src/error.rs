@@ -109,7 +109,10 @@ impl Error {
         };
         match op {
             OpError::Comm { source, .. } => Some(source),
-            OpError::Redistribute { source: RedistributeError::Comm(source), .. } => Some(source),
+            OpError::Redistribute {
+                source: RedistributeError::Comm(source),
+                ..
+            } => Some(source),
             _ => None,
         }
     }
@@ -120,7 +123,12 @@ impl Error {
         got: impl Into<String>,
         remedy: &'static str,
     ) -> Self {
-        Self::Argument { op, expected: expected.into(), got: got.into(), remedy }
+        Self::Argument {
+            op,
+            expected: expected.into(),
+            got: got.into(),
+            remedy,
+        }
     }
 }
 

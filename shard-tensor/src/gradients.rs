@@ -21,7 +21,10 @@ impl Gradients {
     /// # Errors
     /// What the communicator reports.
     pub fn get(&self, parameter: &ShardTensor) -> Result<Option<ShardTensor>> {
-        Ok(self.0.get(&parameter.value())?.map(|value| parameter.lift(value)))
+        Ok(self
+            .0
+            .get(&parameter.value())?
+            .map(|value| parameter.lift(value)))
     }
 
     /// Adds the gradients of another pass, as of another part of the batch.

@@ -22,7 +22,10 @@ use std::sync::{Mutex, PoisonError};
 /// assert_eq!(lost.unwrap_err().to_string(), "rank 1: no such file");
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-pub fn launch<T: Send>(ranks: usize, program: impl Fn(&Context) -> Result<T> + Sync) -> Result<Vec<T>> {
+pub fn launch<T: Send>(
+    ranks: usize,
+    program: impl Fn(&Context) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
     Launch::new(ranks).run(program)
 }
 
@@ -49,7 +52,13 @@ pub struct Launch {
 impl Launch {
     /// This many ranks, on the host, with seed 0 and single precision.
     pub fn new(ranks: usize) -> Self {
-        Self { ranks, device: DeviceKind::Host, seed: 0, dtype: DType::F32, explicit_moves: false }
+        Self {
+            ranks,
+            device: DeviceKind::Host,
+            seed: 0,
+            dtype: DType::F32,
+            explicit_moves: false,
+        }
     }
 
     /// Another kind of device for every rank.
@@ -69,7 +78,10 @@ impl Launch {
 
     /// See [`Context::explicit_moves`].
     pub fn explicit_moves(self, on: bool) -> Self {
-        Self { explicit_moves: on, ..self }
+        Self {
+            explicit_moves: on,
+            ..self
+        }
     }
 
     /// Runs the program.
@@ -79,9 +91,17 @@ impl Launch {
     pub fn run<T: Send>(&self, program: impl Fn(&Context) -> Result<T> + Sync) -> Result<Vec<T>> {
         // In the order in which ranks gave up.
         let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
-        let record = |rank, error| errors.lock().unwrap_or_else(PoisonError::into_inner).push((rank, error));
-        let options = local::LocalOptions { device: self.device, ..Default::default() };
-        let results = local::run_with(self.ranks, options, |comm| {
+        let record = |rank, error| {
+            errors
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push((rank, error))
+        };
+        let options = local::LocalOptions {
+            device: self.device,
+            ..Default::default()
+        };
+        let results = local::run_with(self.ranks, &options, |comm| {
             let world: Rc<dyn Communicator> = Rc::new(comm);
             let ctx = Context::new(world.clone(), self.seed, self.dtype);
             ctx.explicit_moves(self.explicit_moves);
@@ -110,7 +130,10 @@ impl Launch {
 
 /// Whether an error only tells of another rank's.
 fn is_echo(error: &Error) -> bool {
-    matches!(error.comm(), Some(CommError::PeerFailed { .. } | CommError::Closed { .. }))
+    matches!(
+        error.comm(),
+        Some(CommError::PeerFailed { .. } | CommError::Closed { .. })
+    )
 }
 
 /// The first error that is no echo; without its rank if all ranks returned it.
@@ -122,5 +145,8 @@ fn root_cause(errors: &mut Vec<(usize, Error)>, ranks: usize) -> Error {
     if everywhere || error.rank().is_some() {
         return error;
     }
-    Error::OnRank { rank, source: Box::new(error) }
+    Error::OnRank {
+        rank,
+        source: Box::new(error),
+    }
 }

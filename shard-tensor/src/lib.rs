@@ -1,4 +1,46 @@
 //! Distributed tensors for applications: one facade over layouts, communication, operators and gradients.
+//!
+//! A [`ShardTensor`] is one tensor whose pieces live on many ranks. Programs are written as for one device: every op
+//! finds out from the layouts of its operands what must move, moves it, and gives the single-device result in pieces.
+//! Pieces may be uneven or empty; a dim may be divided over several axes of a mesh.
+//!
+//! ```
+//! use shard_tensor::prelude::*;
+//!
+//! # fn main() -> Result<()> {
+//! let losses = launch(4, |ctx| {
+//!     let mesh = ctx.mesh([("h", 2), ("w", 2)])?;
+//!     let x = mesh.randn([1, 3, 50, 37], [("h", shard(2).sizes([31, 19])), ("w", shard(3))])?;
+//!     let conv = nn::Conv::new(&mesh, 3, 8, [3, 3], ConvOptions::new().padding(1))?;
+//!     let mut adam = AdamW::new(conv.parameters(), 1e-2)?;
+//!     let mut losses = Vec::new();
+//!     for _ in 0..3 {
+//!         let loss = conv.forward(&x)?.gelu()?.square()?.mean_all()?;
+//!         adam.step(&loss.backward()?)?;
+//!         losses.push(loss.item()?);
+//!     }
+//!     Ok(losses)
+//! })?;
+//! assert!(losses[0][2] < losses[0][0]); // it learns,
+//! assert_eq!(losses[0], losses[3]);     // and all ranks see the same
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is where
+//!
+//! - [`launch`] runs a program on several ranks; each gets a [`Context`], which makes [`Mesh`]es, which make tensors.
+//! - [`Placements`] say where a tensor goes: [`shard`], [`replicate`], per mesh axis, in order or by name.
+//! - ops are methods of [`ShardTensor`]; [`op`] has what is needed to write one's own.
+//! - [`nn`], [`optim`] and [`checkpoint`] train models.
+//! - the crates below are usable alone: `shard_spec` (layouts), `shard_comm` (communicators), `shard_redistribute`
+//!   (moving arrays), `shard_ops` (operators), `shard_autograd` (the tape).
+//!
+//! # Errors
+//!
+//! Everything returns [`Result`]. An [`Error`] is of one of three [classes](ErrorClass): decided from arguments and the
+//! same on every rank; seen by one rank and agreed on by all before anything moved; or a failure, after which every
+//! other rank hears of the one that failed. Only after the last is the group unusable.
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
@@ -24,3 +66,27 @@ pub use mesh::{LocalSizes, Mesh};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use shape::Shape;
 pub use tensor::ShardTensor;
+
+pub use shard_autograd::HookHandle;
+pub use shard_comm::{DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot};
+pub use shard_ops::kernels::unary::Unary;
+pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp};
+
+/// What an op of one's own is made of.
+pub mod op {
+    pub use shard_ops::{
+        Access, Boundaries, Exec, Handler, HostCall, KernelCx, Linearity, Meta, Op, OpError,
+        OperandBox, Output, Reduction, Rule, RuleBuilder, Saved, Value, key_of,
+    };
+    pub use shard_spec::{EdgeMap, Window};
+}
+
+/// What programs usually need.
+pub mod prelude {
+    pub use crate::nn::{self, Module as _};
+    pub use crate::optim::{AdamW, Optimizer as _, Sgd};
+    pub use crate::{
+        Context, DType, Error, Launch, LocalSizes, Mesh, Placement, Placements, Result,
+        ShardTensor, launch, partial, replicate, shard,
+    };
+}

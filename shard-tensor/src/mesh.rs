@@ -87,14 +87,21 @@ impl Mesh {
     /// The same mesh, making tensors of another type.
     #[must_use]
     pub fn with_dtype(&self, dtype: DType) -> Self {
-        Self { dtype, ..self.clone() }
+        Self {
+            dtype,
+            ..self.clone()
+        }
     }
 
     /// The layout that placements give a tensor of this shape.
     ///
     /// # Errors
     /// As [`Placements::layout`].
-    pub fn layout(&self, shape: impl Into<Shape>, placements: impl Into<Placements>) -> Result<Layout> {
+    pub fn layout(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+    ) -> Result<Layout> {
         let shape = shape.into();
         checked_numel(&shape)?;
         placements.into().layout(self.mesh(), &shape)
@@ -123,7 +130,11 @@ impl Mesh {
     {
         let layout = self.layout(whole.shape(), placements);
         let key = layout.as_ref().map_or(0, Layout::hash128);
-        let layout = self.ctx.uniform("distribute", shard_ops::key_of(S::Elem::DTYPE.name(), &key), layout)?;
+        let layout = self.ctx.uniform(
+            "distribute",
+            shard_ops::key_of(S::Elem::DTYPE.name(), &key),
+            layout,
+        )?;
         if layout.is_partial() {
             return Err(Error::argument(
                 "distribute",
@@ -133,7 +144,11 @@ impl Mesh {
             ));
         }
         let local = match layout.local_box(self.ctx.rank()) {
-            Some(bounds) => Some(self.ctx.device().upload_slice(&cut(whole.view().into_dyn(), &bounds))?),
+            Some(bounds) => Some(
+                self.ctx
+                    .device()
+                    .upload_slice(&cut(whole.view().into_dyn(), &bounds))?,
+            ),
             None => None,
         };
         self.wrap(Array::from_parts(&self.cx, &layout, local, S::Elem::DTYPE)?)
@@ -154,19 +169,39 @@ impl Mesh {
     ) -> Result<ShardTensor> {
         const OP: &str = "scatter";
         let (world, placements) = (self.ctx.world(), placements.into());
-        world.check_uniform(OP, shard_ops::key_of(OP, &(root, T::DTYPE, format!("{placements:?}"))))?;
+        world.check_uniform(
+            OP,
+            shard_ops::key_of(OP, &(root, T::DTYPE, format!("{placements:?}"))),
+        )?;
         if !self.mesh().contains(root) {
-            return Err(Error::argument(OP, "a root on the mesh", format!("rank {root}"), "pick a member of the mesh"));
+            return Err(Error::argument(
+                OP,
+                "a root on the mesh",
+                format!("rank {root}"),
+                "pick a member of the mesh",
+            ));
         }
         let is_root = self.ctx.rank() == root;
         world.agree(match &whole {
-            None if is_root => Err(AgreedError::new(OP, "an array at the root", "none", "pass `Some` at the root")),
+            None if is_root => Err(AgreedError::new(
+                OP,
+                "an array at the root",
+                "none",
+                "pass `Some` at the root",
+            )),
             _ => Ok(()),
         })?;
-        let shape = self.broadcast_shape(root, whole.as_ref().filter(|_| is_root).map(ArrayBase::shape))?;
+        let shape = self.broadcast_shape(
+            root,
+            whole.as_ref().filter(|_| is_root).map(ArrayBase::shape),
+        )?;
         let layout = self.layout(&shape[..], placements)?;
         // A tensor without dims is sent as one of one element.
-        let flat: Dims = if shape.is_empty() { [1].into_iter().collect() } else { shape };
+        let flat: Dims = if shape.is_empty() {
+            [1].into_iter().collect()
+        } else {
+            shape
+        };
         let owned = self.owned_by(root, &flat)?;
         let local = match whole {
             Some(whole) if is_root => Some(whole.iter().copied().collect()),
@@ -177,9 +212,18 @@ impl Mesh {
             None => None,
         };
         let source = Array::from_parts(&self.cx, &owned, local, T::DTYPE)?;
-        let target = if layout.ndim() == 0 { Layout::replicated(self.mesh(), &flat) } else { layout.clone() };
+        let target = if layout.ndim() == 0 {
+            Layout::replicated(self.mesh(), &flat)
+        } else {
+            layout.clone()
+        };
         let moved = source.redistribute(&target)?;
-        let array = Array::from_parts(&self.cx, &layout.with_partial_reduced(), moved.buffer().cloned(), T::DTYPE)?;
+        let array = Array::from_parts(
+            &self.cx,
+            &layout.with_partial_reduced(),
+            moved.buffer().cloned(),
+            T::DTYPE,
+        )?;
         self.wrap(array)
     }
 
@@ -234,7 +278,11 @@ impl Mesh {
             _ => Ok(()),
         })?;
         let local = match local_shape {
-            Some(_) => Some(self.ctx.device().upload_slice(&piece.iter().copied().collect::<Vec<_>>())?),
+            Some(_) => Some(
+                self.ctx
+                    .device()
+                    .upload_slice(&piece.iter().copied().collect::<Vec<_>>())?,
+            ),
             None => None,
         };
         self.wrap(Array::from_parts(&self.cx, &layout, local, dtype)?)
@@ -247,8 +295,9 @@ impl Mesh {
         let mut shape = Dims::new();
         let mut shardings = Vec::new();
         for dim in 0..mine.len() {
-            let axes: Vec<usize> =
-                (0..placements.len()).filter(|&a| placements[a].shard_dim() == Some(dim)).collect();
+            let axes: Vec<usize> = (0..placements.len())
+                .filter(|&a| placements[a].shard_dim() == Some(dim))
+                .collect();
             let sizes = self.sizes_along(dim, &axes, &shapes)?;
             let partition = Partition::from_sizes(&sizes)?;
             shape.push(partition.extent());
@@ -275,8 +324,12 @@ impl Mesh {
         let mut first: Vec<Option<usize>> = vec![None; parts];
         // In rank order, so that the rank named is the lowest that differs from one before it.
         for rank in 0..shapes.len() {
-            let Some(coords) = mesh.coords(rank) else { continue };
-            let part = axes.iter().fold(0, |part, &a| part * mesh.axis_size(a) + coords[a]);
+            let Some(coords) = mesh.coords(rank) else {
+                continue;
+            };
+            let part = axes
+                .iter()
+                .fold(0, |part, &a| part * mesh.axis_size(a) + coords[a]);
             let holder = *first[part].get_or_insert(rank);
             let (expected, got) = (shapes[holder][dim], shapes[rank][dim]);
             if expected != got {
@@ -290,7 +343,10 @@ impl Mesh {
                 return Err(error.into());
             }
         }
-        Ok(first.iter().map(|holder| holder.map_or(0, |rank| shapes[rank][dim])).collect())
+        Ok(first
+            .iter()
+            .map(|holder| holder.map_or(0, |rank| shapes[rank][dim]))
+            .collect())
     }
 
     /// Everyone's shape; all have the same number of dims.
@@ -300,9 +356,15 @@ impl Mesh {
             return Ok(vec![Dims::new(); world.size()]);
         }
         let extents: Vec<i64> = mine.iter().map(|&n| n as i64).collect();
-        let all = world.all_gather_v(&device.upload_slice(&extents)?, &vec![mine.len(); world.size()])?;
+        let all = world.all_gather_v(
+            &device.upload_slice(&extents)?,
+            &vec![mine.len(); world.size()],
+        )?;
         let all = device.download_vec::<i64>(&all)?;
-        Ok(all.chunks(mine.len()).map(|shape| shape.iter().map(|&n| n as usize).collect()).collect())
+        Ok(all
+            .chunks(mine.len())
+            .map(|shape| shape.iter().map(|&n| n as usize).collect())
+            .collect())
     }
 
     /// The root's shape, on every rank.
@@ -325,7 +387,9 @@ impl Mesh {
         if let Some(index) = mesh.index_of(root) {
             sizes[index] = shape[0];
         }
-        Ok(Layout::builder(mesh, shape).shard(0, &axes, Partition::from_sizes(&sizes)?).build()?)
+        Ok(Layout::builder(mesh, shape)
+            .shard(0, &axes, Partition::from_sizes(&sizes)?)
+            .build()?)
     }
 }
 
@@ -335,7 +399,11 @@ impl Mesh {
     ///
     /// # Errors
     /// As [`Placements::layout`].
-    pub fn zeros(&self, shape: impl Into<Shape>, placements: impl Into<Placements>) -> Result<ShardTensor> {
+    pub fn zeros(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
         self.full(shape, 0.0, placements)
     }
 
@@ -343,7 +411,11 @@ impl Mesh {
     ///
     /// # Errors
     /// As [`Placements::layout`].
-    pub fn ones(&self, shape: impl Into<Shape>, placements: impl Into<Placements>) -> Result<ShardTensor> {
+    pub fn ones(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
         self.full(shape, 1.0, placements)
     }
 
@@ -362,7 +434,9 @@ impl Mesh {
             return self.wrap(Array::from_parts(&self.cx, &layout, None, self.dtype)?);
         };
         // The terms of a partial tensor: the value at coordinate 0, the identity elsewhere.
-        let holds = self.coords().is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
+        let holds = self
+            .coords()
+            .is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
         let scalar = match layout.partial_op() {
             Some(op) if !holds => Monoid::Op(op).identity(self.dtype)[0],
             _ => Scalar::F64(value),
@@ -370,17 +444,31 @@ impl Mesh {
         let device = self.ctx.device();
         let mut buffer = device.alloc(self.dtype, local.iter().product())?;
         device.fill(&mut buffer, &Strided::contiguous(&local), scalar)?;
-        self.wrap(Array::from_parts(&self.cx, &layout, Some(buffer.freeze()), self.dtype)?)
+        self.wrap(Array::from_parts(
+            &self.cx,
+            &layout,
+            Some(buffer.freeze()),
+            self.dtype,
+        )?)
     }
 
     /// A tensor whose contents do not matter.
     ///
     /// # Errors
     /// As [`Placements::layout`].
-    pub fn empty(&self, shape: impl Into<Shape>, placements: impl Into<Placements>) -> Result<ShardTensor> {
+    pub fn empty(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
         let layout = self.layout(shape, placements)?;
         let local = match layout.local_shape(self.ctx.rank()) {
-            Some(shape) => Some(self.ctx.device().alloc(self.dtype, shape.iter().product())?.freeze()),
+            Some(shape) => Some(
+                self.ctx
+                    .device()
+                    .alloc(self.dtype, shape.iter().product())?
+                    .freeze(),
+            ),
             None => None,
         };
         self.wrap(Array::from_parts(&self.cx, &layout, local, self.dtype)?)
@@ -434,7 +522,11 @@ impl Mesh {
     ///
     /// # Errors
     /// As [`Placements::layout`].
-    pub fn rand(&self, shape: impl Into<Shape>, placements: impl Into<Placements>) -> Result<ShardTensor> {
+    pub fn rand(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
         let (shape, stream) = (shape.into(), self.ctx.next_stream());
         let at = linear(&shape)?;
         match self.dtype {
@@ -458,7 +550,9 @@ impl Mesh {
     ) -> Result<ShardTensor> {
         let (shape, stream) = (shape.into(), self.ctx.next_stream());
         let (at, width) = (linear(&shape)?, range.end - range.start);
-        self.from_fn(&shape, placements, |i| range.start + width * stream.uniform_f64(at(i)))
+        self.from_fn(&shape, placements, |i| {
+            range.start + width * stream.uniform_f64(at(i))
+        })
     }
 
     /// Standard normal random numbers: the same tensor under any placements and on any number of ranks.
@@ -468,7 +562,11 @@ impl Mesh {
     ///
     /// # Errors
     /// As [`Placements::layout`].
-    pub fn randn(&self, shape: impl Into<Shape>, placements: impl Into<Placements>) -> Result<ShardTensor> {
+    pub fn randn(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
         let (shape, stream) = (shape.into(), self.ctx.next_stream());
         let at = linear(&shape)?;
         self.from_fn(&shape, placements, |i| stream.normal(at(i)))
@@ -498,5 +596,11 @@ pub(crate) fn cut<T: Element>(mut whole: ArrayViewD<'_, T>, bounds: &IndexBox) -
 fn linear(shape: &[usize]) -> Result<impl Fn(&[usize]) -> u64> {
     checked_numel(shape)?;
     let strides = row_major_strides(shape);
-    Ok(move |index: &[usize]| index.iter().zip(&strides).map(|(&i, &s)| i as u64 * s as u64).sum())
+    Ok(move |index: &[usize]| {
+        index
+            .iter()
+            .zip(&strides)
+            .map(|(&i, &s)| i as u64 * s as u64)
+            .sum()
+    })
 }

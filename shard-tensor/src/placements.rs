@@ -51,19 +51,28 @@ impl AxisPlacement {
     /// Ignored unless the axis shards.
     #[must_use]
     pub fn sizes(self, sizes: impl Into<Vec<usize>>) -> Self {
-        Self { split: Split::Sizes(sizes.into()), ..self }
+        Self {
+            split: Split::Sizes(sizes.into()),
+            ..self
+        }
     }
 
     /// Parts whose sizes differ by at most one, the larger first.
     #[must_use]
     pub fn even(self) -> Self {
-        Self { split: Split::Even, ..self }
+        Self {
+            split: Split::Even,
+            ..self
+        }
     }
 
     /// Parts in proportion to weights, one per rank along the axis.
     #[must_use]
     pub fn weights(self, weights: impl Into<Vec<f64>>) -> Self {
-        Self { split: Split::Weights(weights.into()), ..self }
+        Self {
+            split: Split::Weights(weights.into()),
+            ..self
+        }
     }
 
     /// The placement without its sizes.
@@ -84,7 +93,10 @@ impl AxisPlacement {
 
 impl From<Placement> for AxisPlacement {
     fn from(placement: Placement) -> Self {
-        Self { placement, split: Split::Chunk }
+        Self {
+            placement,
+            split: Split::Chunk,
+        }
     }
 }
 
@@ -144,7 +156,9 @@ impl Placements {
             }
         }
         for (dim, &extent) in shape.iter().enumerate() {
-            let sharding: Vec<usize> = (0..axes.len()).filter(|&a| placements[a].shard_dim() == Some(dim)).collect();
+            let sharding: Vec<usize> = (0..axes.len())
+                .filter(|&a| placements[a].shard_dim() == Some(dim))
+                .collect();
             if !sharding.is_empty() {
                 builder = builder.shard(dim, &sharding, divide(mesh, &axes, &sharding, extent)?);
             }
@@ -161,7 +175,14 @@ impl Placements {
         };
         if axes.len() != mesh.ndim() {
             // The same error as everywhere else.
-            Layout::new(mesh, &[], &axes.iter().map(AxisPlacement::placement).collect::<Vec<_>>())?;
+            Layout::new(
+                mesh,
+                &[],
+                &axes
+                    .iter()
+                    .map(AxisPlacement::placement)
+                    .collect::<Vec<_>>(),
+            )?;
         }
         if axes.iter().any(|a| a.split != Split::Chunk) {
             return Err(Error::argument(
@@ -176,7 +197,12 @@ impl Placements {
 }
 
 /// The flat partition of one dim over the axes that shard it, the first the major one.
-fn divide(mesh: &DeviceMesh, axes: &[AxisPlacement], sharding: &[usize], extent: usize) -> Result<Partition> {
+fn divide(
+    mesh: &DeviceMesh,
+    axes: &[AxisPlacement],
+    sharding: &[usize],
+    extent: usize,
+) -> Result<Partition> {
     let sizes: Vec<usize> = sharding.iter().map(|&a| mesh.axis_size(a)).collect();
     let product: usize = sizes.iter().product();
     let first = &axes[sharding[0]];
@@ -188,14 +214,18 @@ fn divide(mesh: &DeviceMesh, axes: &[AxisPlacement], sharding: &[usize], extent:
     }
     let mut whole = first.partition(extent, sizes[0])?;
     for (&axis, &parts) in sharding.iter().zip(&sizes).skip(1) {
-        let inner: Result<Vec<Partition>> =
-            (0..whole.parts()).map(|p| axes[axis].partition(whole.size(p), parts)).collect();
+        let inner: Result<Vec<Partition>> = (0..whole.parts())
+            .map(|p| axes[axis].partition(whole.size(p), parts))
+            .collect();
         whole = Partition::nested(&whole, &inner?)?;
     }
     Ok(whole)
 }
 
-fn in_mesh_order(mesh: &DeviceMesh, named: &[(String, AxisPlacement)]) -> Result<Vec<AxisPlacement>> {
+fn in_mesh_order(
+    mesh: &DeviceMesh,
+    named: &[(String, AxisPlacement)],
+) -> Result<Vec<AxisPlacement>> {
     let mut axes = vec![None; mesh.ndim()];
     for (name, placement) in named {
         let slot = &mut axes[mesh.axis(name)?];
@@ -209,7 +239,10 @@ fn in_mesh_order(mesh: &DeviceMesh, named: &[(String, AxisPlacement)]) -> Result
         }
         *slot = Some(placement.clone());
     }
-    Ok(axes.into_iter().map(|a| a.unwrap_or_else(replicate)).collect())
+    Ok(axes
+        .into_iter()
+        .map(|a| a.unwrap_or_else(replicate))
+        .collect())
 }
 
 fn same_tensor(layout: &Layout, mesh: &DeviceMesh, shape: &[usize]) -> Result<Layout> {
@@ -240,7 +273,9 @@ impl<A: Into<AxisPlacement>, const N: usize> From<[A; N]> for Placements {
 
 impl<A: Clone + Into<AxisPlacement>> From<&[A]> for Placements {
     fn from(axes: &[A]) -> Self {
-        Self(Form::InOrder(axes.iter().cloned().map(Into::into).collect()))
+        Self(Form::InOrder(
+            axes.iter().cloned().map(Into::into).collect(),
+        ))
     }
 }
 
@@ -252,7 +287,12 @@ impl<A: Into<AxisPlacement>> From<Vec<A>> for Placements {
 
 impl<A: Into<AxisPlacement>, const N: usize> From<[(&str, A); N]> for Placements {
     fn from(named: [(&str, A); N]) -> Self {
-        Self(Form::ByName(named.into_iter().map(|(name, a)| (name.to_owned(), a.into())).collect()))
+        Self(Form::ByName(
+            named
+                .into_iter()
+                .map(|(name, a)| (name.to_owned(), a.into()))
+                .collect(),
+        ))
     }
 }
 

@@ -35,7 +35,10 @@ pub struct Stream {
 impl Stream {
     /// The stream of one call under a seed.
     pub fn new(seed: u64, call: u64) -> Self {
-        Self { key: halves(seed), call: halves(call) }
+        Self {
+            key: halves(seed),
+            call: halves(call),
+        }
     }
 
     /// A number in `[0, 1)` with 53 random bits.
@@ -87,13 +90,19 @@ mod tests {
     /// The known-answer vectors of Random123 (`kat_vectors`, philox 4 32 10).
     #[test]
     fn philox_gives_the_published_vectors() {
-        assert_eq!(philox4x32([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(
+            philox4x32([0; 4], [0; 2]),
+            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+        );
         assert_eq!(
             philox4x32([u32::MAX; 4], [u32::MAX; 2]),
             [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
         );
         assert_eq!(
-            philox4x32([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
+            philox4x32(
+                [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
+                [0xa409_3822, 0x299f_31d0]
+            ),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
     }
@@ -104,7 +113,10 @@ mod tests {
         let n = 100_000u64;
         let mean = |f: &dyn Fn(u64) -> f64| (0..n).map(f).sum::<f64>() / n as f64;
         // Five standard errors.
-        assert!((mean(&|i| stream.uniform_f64(i)) - 0.5).abs() < 5.0 * (1.0 / 12.0_f64 / n as f64).sqrt());
+        assert!(
+            (mean(&|i| stream.uniform_f64(i)) - 0.5).abs()
+                < 5.0 * (1.0 / 12.0_f64 / n as f64).sqrt()
+        );
         assert!(mean(&|i| stream.normal(i)).abs() < 5.0 / (n as f64).sqrt());
         assert!((mean(&|i| stream.normal(i).powi(2)) - 1.0).abs() < 5.0 * (2.0 / n as f64).sqrt());
         assert!((mean(&|i| stream.normal(i).powi(4)) - 3.0).abs() < 5.0 * (96.0 / n as f64).sqrt());
@@ -122,7 +134,11 @@ mod tests {
     #[test]
     fn calls_seeds_and_indices_give_other_numbers() {
         let base = Stream::new(1, 1).uniform_f64(0);
-        for other in [Stream::new(1, 1).uniform_f64(1), Stream::new(1, 2).uniform_f64(0), Stream::new(2, 1).uniform_f64(0)] {
+        for other in [
+            Stream::new(1, 1).uniform_f64(1),
+            Stream::new(1, 2).uniform_f64(0),
+            Stream::new(2, 1).uniform_f64(0),
+        ] {
             assert_ne!(base, other);
         }
     }

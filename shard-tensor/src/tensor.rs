@@ -52,7 +52,12 @@ impl ShardTensor {
     /// Wraps a value of the context's tape.
     pub fn new(ctx: &Context, value: Value) -> Self {
         let (layout, dtype) = (value.layout().clone(), value.dtype());
-        Self { ctx: ctx.clone(), layout, dtype, held: Held::Value(value) }
+        Self {
+            ctx: ctx.clone(),
+            layout,
+            dtype,
+            held: Held::Value(value),
+        }
     }
 
     /// The value, for functions of the crates below.
@@ -110,7 +115,9 @@ impl ShardTensor {
 
     /// The shape of this rank's piece; all zeros off the mesh.
     pub fn local_shape(&self) -> Dims {
-        self.layout.local_shape(self.ctx.rank()).unwrap_or_else(|| self.shape().iter().map(|_| 0).collect())
+        self.layout
+            .local_shape(self.ctx.rank())
+            .unwrap_or_else(|| self.shape().iter().map(|_| 0).collect())
     }
 }
 
@@ -168,7 +175,10 @@ impl ShardTensor {
     pub fn to_array<T: Element>(&self) -> Result<ArrayD<T>> {
         self.check_type::<T>("to_array")?;
         let value = self.value().detach();
-        let whole = self.ctx.engine().redistribute(&value, &Layout::replicated(self.layout.mesh(), self.shape()))?;
+        let whole = self.ctx.engine().redistribute(
+            &value,
+            &Layout::replicated(self.layout.mesh(), self.shape()),
+        )?;
         to_ndarray(whole.array())
     }
 
@@ -203,7 +213,11 @@ impl ShardTensor {
             DType::F64 => first(self.to_array::<f64>()?.first().copied()),
             DType::F32 => first(self.to_array::<f32>()?.first().map(|x| x.to_f64())),
             DType::F16 => first(self.to_array::<f16>()?.first().map(|x| Element::to_f64(*x))),
-            DType::BF16 => first(self.to_array::<bf16>()?.first().map(|x| Element::to_f64(*x))),
+            DType::BF16 => first(
+                self.to_array::<bf16>()?
+                    .first()
+                    .map(|x| Element::to_f64(*x)),
+            ),
             DType::I64 => first(self.to_array::<i64>()?.first().map(|x| x.to_f64())),
             DType::I32 => first(self.to_array::<i32>()?.first().map(|x| x.to_f64())),
             DType::U8 => first(self.to_array::<u8>()?.first().map(|x| x.to_f64())),
@@ -215,7 +229,12 @@ impl ShardTensor {
         if T::DTYPE == self.dtype {
             return Ok(());
         }
-        Err(RedistributeError::DType { op, expected: T::DTYPE, got: self.dtype }.into())
+        Err(RedistributeError::DType {
+            op,
+            expected: T::DTYPE,
+            got: self.dtype,
+        }
+        .into())
     }
 }
 
@@ -228,7 +247,10 @@ impl ShardTensor {
     /// [`Autograd`](Error::Autograd) for integers and truth values.
     pub fn requires_grad(&self) -> Result<Self> {
         let leaf = self.ctx.tape().leaf(self.value().array().clone())?;
-        Ok(Self { held: Held::Parameter(Rc::new(RefCell::new(leaf))), ..self.clone() })
+        Ok(Self {
+            held: Held::Parameter(Rc::new(RefCell::new(leaf))),
+            ..self.clone()
+        })
     }
 
     /// Whether gradients reach it.
@@ -271,7 +293,9 @@ impl ShardTensor {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     pub fn backward(&self) -> Result<Gradients> {
-        Ok(Gradients::new(self.ctx.tape().backward(&self.value(), None)?))
+        Ok(Gradients::new(
+            self.ctx.tape().backward(&self.value(), None)?,
+        ))
     }
 
     /// As [`backward`](Self::backward), of any tensor, given the cotangent to start from.
@@ -282,7 +306,11 @@ impl ShardTensor {
     /// # Errors
     /// As [`backward`](Self::backward); if the seed has another shape or type.
     pub fn backward_with(&self, seed: &Self) -> Result<Gradients> {
-        Ok(Gradients::new(self.ctx.tape().backward(&self.value(), Some(&seed.value()))?))
+        Ok(Gradients::new(
+            self.ctx
+                .tape()
+                .backward(&self.value(), Some(&seed.value()))?,
+        ))
     }
 
     /// The gradients of this one-element tensor with respect to some tensors, `None` where it does not depend on
@@ -296,7 +324,10 @@ impl ShardTensor {
     pub fn grad(&self, inputs: &[&Self], create_graph: bool) -> Result<Vec<Option<Self>>> {
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let values: Vec<&Value> = values.iter().collect();
-        let found = self.ctx.tape().grad(&[&self.value()], &values, &[], create_graph)?;
+        let found = self
+            .ctx
+            .tape()
+            .grad(&[&self.value()], &values, &[], create_graph)?;
         Ok(found.into_iter().map(|v| v.map(|v| self.lift(v))).collect())
     }
 
@@ -315,7 +346,10 @@ impl ShardTensor {
         let ctx = self.ctx.clone();
         let hook = move |value: &Value| match hook(&Self::new(&ctx, value.clone())) {
             Ok(replaced) => Ok(replaced.map(|t| t.value())),
-            Err(error) => Err(shard_autograd::AutogradError::external(&error, error.class())),
+            Err(error) => Err(shard_autograd::AutogradError::external(
+                &error,
+                error.class(),
+            )),
         };
         Ok(self.ctx.tape().on_gradient(&self.value(), Rc::new(hook))?)
     }
@@ -358,7 +392,10 @@ impl ShardTensor {
     }
 
     /// Runs one op of `shard_ops` on this tensor.
-    pub(crate) fn run(&self, f: impl FnOnce(&dyn Exec, &Value) -> Result<Value, OpError>) -> Result<Self> {
+    pub(crate) fn run(
+        &self,
+        f: impl FnOnce(&dyn Exec, &Value) -> Result<Value, OpError>,
+    ) -> Result<Self> {
         Ok(self.lift(f(self.ctx.tape(), &self.value())?))
     }
 
@@ -376,7 +413,14 @@ impl ShardTensor {
 impl fmt::Debug for ShardTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (shape, local) = (self.shape(), self.local_shape());
-        write!(f, "ShardTensor({} {shape:?} {}, local {:?} on rank {}", self.dtype, self.layout, &local[..], self.ctx.rank())?;
+        write!(
+            f,
+            "ShardTensor({} {shape:?} {}, local {:?} on rank {}",
+            self.dtype,
+            self.layout,
+            &local[..],
+            self.ctx.rank()
+        )?;
         f.write_str(match self.held {
             Held::Parameter(_) => ", parameter)",
             Held::Value(_) if self.is_tracked() => ", tracked)",
@@ -393,6 +437,12 @@ impl fmt::Display for ShardTensor {
 
 fn to_ndarray<T: Element>(array: &Array) -> Result<ArrayD<T>> {
     let (elements, shape) = (array.to_vec::<T>()?, array.local_shape());
-    ArrayD::from_shape_vec(IxDyn(&shape), elements)
-        .map_err(|e| Error::argument("to_array", "as many elements as the shape holds", e.to_string(), "report this"))
+    ArrayD::from_shape_vec(IxDyn(&shape), elements).map_err(|e| {
+        Error::argument(
+            "to_array",
+            "as many elements as the shape holds",
+            e.to_string(),
+            "report this",
+        )
+    })
 }

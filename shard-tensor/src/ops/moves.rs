@@ -52,7 +52,9 @@ impl ShardTensor {
     /// # Errors
     /// As [`cat`](Self::cat).
     pub fn stack(tensors: &[&Self], dim: usize) -> Result<Self> {
-        Self::joined("stack", tensors, |exec, values| ops::stack(exec, values, dim))
+        Self::joined("stack", tensors, |exec, values| {
+            ops::stack(exec, values, dim)
+        })
     }
 
     /// Consecutive parts of a dim, of these sizes.
@@ -144,7 +146,12 @@ impl ShardTensor {
         f: impl FnOnce(&dyn shard_ops::Exec, &[&Value]) -> shard_ops::Result<Value>,
     ) -> Result<Self> {
         let Some(first) = tensors.first() else {
-            return Err(crate::Error::argument(op, "at least one tensor", "none", "pass the tensors to join"));
+            return Err(crate::Error::argument(
+                op,
+                "at least one tensor",
+                "none",
+                "pass the tensors to join",
+            ));
         };
         let values: Vec<Value> = tensors.iter().map(|t| t.value()).collect();
         let values: Vec<&Value> = values.iter().collect();

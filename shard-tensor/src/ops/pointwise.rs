@@ -2,8 +2,8 @@
 
 use crate::{Result, ShardTensor};
 use shard_comm::DType;
-use shard_ops::Unary;
 use shard_ops::elementwise as ops;
+use shard_ops::kernels::unary::Unary;
 
 /// Methods that are maps of one number.
 macro_rules! maps {
@@ -145,7 +145,9 @@ impl ShardTensor {
     /// # Errors
     /// As [`map`](Self::map).
     pub fn div_scalar(&self, value: f64) -> Result<Self> {
-        let divisor = self.mesh().full((), value, crate::Placements::replicated())?;
+        let divisor = self
+            .mesh()
+            .full((), value, crate::Placements::replicated())?;
         self.div(&divisor)
     }
 

@@ -106,6 +106,8 @@ impl ShardTensor {
     /// As [`matmul`](Self::matmul).
     pub fn linear(&self, weight: &Self, bias: Option<&Self>) -> Result<Self> {
         let bias = bias.map(Self::value);
-        self.run2(weight, |exec, x, w| matmul::linear(exec, x, w, bias.as_ref()))
+        self.run2(weight, |exec, x, w| {
+            matmul::linear(exec, x, w, bias.as_ref())
+        })
     }
 }

@@ -1,7 +1,8 @@
 //! Adam with decoupled weight decay.
 
 use super::{Optimizer, Real, Slot, Update};
-use crate::{Gradients, Result, ShardTensor};
+use crate::nn::Parameters;
+use crate::{Gradients, Result};
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as `torch.optim.AdamW`.
 ///
@@ -9,7 +10,7 @@ use crate::{Gradients, Result, ShardTensor};
 /// use shard_tensor::{launch, optim::{AdamW, Optimizer}, replicate};
 /// let moved = launch(2, |ctx| {
 ///     let w = ctx.mesh_of(2)?.ones([3], [replicate()])?.requires_grad()?;
-///     let mut adam = AdamW::new(vec![w.clone()], 0.1)?.weight_decay(0.0);
+///     let mut adam = AdamW::new(vec![("w".to_owned(), w.clone())], 0.1)?.weight_decay(0.0);
 ///     adam.step(&w.square()?.sum_all()?.backward()?)?;
 ///     w.mean_all()?.item()
 /// })?;
@@ -35,9 +36,17 @@ impl AdamW {
     ///
     /// # Errors
     /// [`Argument`](crate::Error::Argument) for tensors that are no parameters.
-    pub fn new(parameters: Vec<ShardTensor>, rate: f64) -> Result<Self> {
-        let options = Options { rate, betas: (0.9, 0.999), eps: 1e-8, decay: 0.01 };
-        Ok(Self { slots: Slot::all("AdamW", parameters)?, options })
+    pub fn new(parameters: Parameters, rate: f64) -> Result<Self> {
+        let options = Options {
+            rate,
+            betas: (0.9, 0.999),
+            eps: 1e-8,
+            decay: 0.01,
+        };
+        Ok(Self {
+            slots: Slot::all("AdamW", parameters)?,
+            options,
+        })
     }
 
     /// How slowly the means of the gradient and of its square forget.

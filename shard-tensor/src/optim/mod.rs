@@ -9,6 +9,7 @@ mod sgd;
 pub use adamw::AdamW;
 pub use sgd::Sgd;
 
+use crate::nn::Parameters;
 use crate::{Error, Gradients, Result, ShardTensor};
 use shard_comm::{Buffer, DType, Element, HostSlice, HostSliceMut, Scalar, Strided};
 use shard_redistribute::Array;
@@ -43,26 +44,37 @@ struct Slot<const N: usize> {
 impl<const N: usize> Slot<N> {
     /// # Errors
     /// [`Argument`](Error::Argument) for tensors that are no parameters, or hold neither `f32` nor `f64`.
-    fn all(op: &'static str, parameters: Vec<ShardTensor>) -> Result<Vec<Self>> {
-        for (i, parameter) in parameters.iter().enumerate() {
+    fn all(op: &'static str, parameters: Parameters) -> Result<Vec<Self>> {
+        for (name, parameter) in &parameters {
             if !parameter.is_parameter() || !matches!(parameter.dtype(), DType::F32 | DType::F64) {
                 return Err(Error::argument(
                     op,
                     "parameters of type f32 or f64",
-                    format!("{parameter:?} at position {i}"),
+                    format!("{parameter:?} as {name:?}"),
                     "make parameters with `requires_grad`",
                 ));
             }
         }
-        Ok(parameters.into_iter().map(|parameter| Self { parameter, state: None, steps: 0 }).collect())
+        Ok(parameters
+            .into_iter()
+            .map(|(_, parameter)| Self {
+                parameter,
+                state: None,
+                steps: 0,
+            })
+            .collect())
     }
 
     /// Runs `update` on this rank's piece: parameter, gradient and old state in; parameter and new state out.
     fn update(&mut self, gradients: &Gradients, update: impl Update<N>) -> Result<()> {
-        let Some(gradient) = gradients.get(&self.parameter)? else { return Ok(()) };
+        let Some(gradient) = gradients.get(&self.parameter)? else {
+            return Ok(());
+        };
         self.steps += 1;
         let (value, gradient) = (self.parameter.value(), gradient.value());
-        let (Some(old), Some(slope)) = (value.array().buffer(), gradient.array().buffer()) else { return Ok(()) };
+        let (Some(old), Some(slope)) = (value.array().buffer(), gradient.array().buffer()) else {
+            return Ok(());
+        };
         let (dtype, len) = (old.dtype(), old.len());
         let device = self.parameter.context().device();
         let state = match &self.state {
@@ -76,7 +88,9 @@ impl<const N: usize> Slot<N> {
         };
         let mut inputs = vec![old.clone(), slope.clone()];
         inputs.extend(state);
-        let outputs = (0..=N).map(|_| device.alloc(dtype, len)).collect::<Result<Vec<_>, _>>()?;
+        let outputs = (0..=N)
+            .map(|_| device.alloc(dtype, len))
+            .collect::<Result<Vec<_>, _>>()?;
         let first = self.steps == 1;
         let outputs = device.submit(
             inputs,
@@ -89,7 +103,12 @@ impl<const N: usize> Slot<N> {
         let mut outputs = outputs.into_iter().map(|b| b.freeze());
         if let Some(new) = outputs.next() {
             let array = value.array();
-            self.parameter.set_array(Array::from_parts(array.cx(), array.layout(), Some(new), dtype)?)?;
+            self.parameter.set_array(Array::from_parts(
+                array.cx(),
+                array.layout(),
+                Some(new),
+                dtype,
+            )?)?;
         }
         self.state = outputs.collect::<Vec<_>>().try_into().ok();
         Ok(())
@@ -133,9 +152,14 @@ fn apply<T: Real, const N: usize>(
     outputs: &mut [HostSliceMut<'_>],
 ) {
     let mut read = inputs.iter().filter_map(|s| s.as_slice::<T>().ok());
-    let (Some(p), Some(g)) = (read.next(), read.next()) else { return };
+    let (Some(p), Some(g)) = (read.next(), read.next()) else {
+        return;
+    };
     let old: [&[T]; N] = std::array::from_fn(|_| read.next().unwrap_or(p));
-    let mut write: Vec<&mut [T]> = outputs.iter_mut().filter_map(|s| s.as_mut_slice::<T>().ok()).collect();
+    let mut write: Vec<&mut [T]> = outputs
+        .iter_mut()
+        .filter_map(|s| s.as_mut_slice::<T>().ok())
+        .collect();
     for i in 0..p.len() {
         let (new, state) = update.element(first, p[i], g[i], old.map(|s| s[i]));
         for (out, value) in write.iter_mut().zip(std::iter::once(new).chain(state)) {

@@ -1,7 +1,8 @@
 //! Stochastic gradient descent.
 
 use super::{Optimizer, Real, Slot, Update};
-use crate::{Gradients, Result, ShardTensor};
+use crate::nn::Parameters;
+use crate::{Gradients, Result};
 
 /// `p -= rate * (g + decay * p)`, with optional momentum, as `torch.optim.SGD`.
 #[derive(Debug)]
@@ -22,8 +23,15 @@ impl Sgd {
     ///
     /// # Errors
     /// [`Argument`](crate::Error::Argument) for tensors that are no parameters.
-    pub fn new(parameters: Vec<ShardTensor>, rate: f64) -> Result<Self> {
-        Ok(Self { slots: Slot::all("Sgd", parameters)?, options: Options { rate, momentum: 0.0, decay: 0.0 } })
+    pub fn new(parameters: Parameters, rate: f64) -> Result<Self> {
+        Ok(Self {
+            slots: Slot::all("Sgd", parameters)?,
+            options: Options {
+                rate,
+                momentum: 0.0,
+                decay: 0.0,
+            },
+        })
     }
 
     /// Keeps this share of the last step's direction; 0 at first.
@@ -44,7 +52,9 @@ impl Sgd {
 impl Optimizer for Sgd {
     fn step(&mut self, gradients: &Gradients) -> Result<()> {
         let options = self.options;
-        self.slots.iter_mut().try_for_each(|slot| slot.update(gradients, options))
+        self.slots
+            .iter_mut()
+            .try_for_each(|slot| slot.update(gradients, options))
     }
 
     fn learning_rate(&self) -> f64 {
@@ -61,7 +71,11 @@ impl Update<1> for Options {
         let number = T::from_f64;
         let g = g + number(self.decay) * p;
         // The first step sets the velocity to the gradient itself.
-        let velocity = if first { g } else { number(self.momentum) * velocity + g };
+        let velocity = if first {
+            g
+        } else {
+            number(self.momentum) * velocity + g
+        };
         let direction = if self.momentum == 0.0 { g } else { velocity };
         (p - number(self.rate) * direction, [velocity])
     }

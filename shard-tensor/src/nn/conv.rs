@@ -1,0 +1,67 @@
+//! Convolutional layers.
+
+use super::{Module, Parameters, uniform, weight_and_bias};
+use crate::{Mesh, Result, Shape, ShardTensor};
+use shard_ops::ConvOptions;
+
+/// A convolution of as many spatial dims as its kernel has.
+#[derive(Clone, Debug)]
+pub struct Conv {
+    options: ConvOptions,
+    /// `[outputs, inputs / groups, kernel...]`
+    pub weight: ShardTensor,
+    /// `[outputs]`
+    pub bias: Option<ShardTensor>,
+}
+
+impl Conv {
+    /// A layer with a bias.
+    ///
+    /// # Collective
+    /// All ranks of the program: it draws random numbers.
+    ///
+    /// # Errors
+    /// If the sizes are too large for an array.
+    pub fn new(
+        mesh: &Mesh,
+        inputs: usize,
+        outputs: usize,
+        kernel: impl Into<Shape>,
+        options: ConvOptions,
+    ) -> Result<Self> {
+        let mut layer = Self::without_bias(mesh, inputs, outputs, kernel, options)?;
+        let fan_in = layer.weight.shape()[1..].iter().product();
+        layer.bias = Some(uniform(mesh, outputs, fan_in)?);
+        Ok(layer)
+    }
+
+    /// A layer without one, as before a norm.
+    ///
+    /// # Collective
+    /// As [`new`](Self::new).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn without_bias(
+        mesh: &Mesh,
+        inputs: usize,
+        outputs: usize,
+        kernel: impl Into<Shape>,
+        options: ConvOptions,
+    ) -> Result<Self> {
+        let per_group = inputs / options.groups.max(1);
+        let shape: Vec<usize> = [outputs, per_group].into_iter().chain(kernel.into().iter().copied()).collect();
+        let fan_in = shape[1..].iter().product();
+        Ok(Self { options, weight: uniform(mesh, shape, fan_in)?, bias: None })
+    }
+}
+
+impl Module for Conv {
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        x.conv(&self.weight, self.bias.as_ref(), &self.options)
+    }
+
+    fn parameters(&self) -> Parameters {
+        weight_and_bias(&self.weight, self.bias.as_ref())
+    }
+}

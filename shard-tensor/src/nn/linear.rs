@@ -1,0 +1,52 @@
+//! Linear layers.
+
+use super::{Module, Parameters, uniform, weight_and_bias};
+use crate::{Mesh, Result, ShardTensor};
+
+/// `x wᵀ + b` over the last dim.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    /// `[outputs, inputs]`
+    pub weight: ShardTensor,
+    /// `[outputs]`
+    pub bias: Option<ShardTensor>,
+}
+
+impl Linear {
+    /// A layer with a bias.
+    ///
+    /// # Collective
+    /// All ranks of the program: it draws random numbers.
+    ///
+    /// # Errors
+    /// If the sizes are too large for an array.
+    pub fn new(mesh: &Mesh, inputs: usize, outputs: usize) -> Result<Self> {
+        let weight = uniform(mesh, [outputs, inputs], inputs)?;
+        let bias = Some(uniform(mesh, outputs, inputs)?);
+        Ok(Self { weight, bias })
+    }
+
+    /// A layer without one.
+    ///
+    /// # Collective
+    /// As [`new`](Self::new).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn without_bias(mesh: &Mesh, inputs: usize, outputs: usize) -> Result<Self> {
+        Ok(Self {
+            weight: uniform(mesh, [outputs, inputs], inputs)?,
+            bias: None,
+        })
+    }
+}
+
+impl Module for Linear {
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        x.linear(&self.weight, self.bias.as_ref())
+    }
+
+    fn parameters(&self) -> Parameters {
+        weight_and_bias(&self.weight, self.bias.as_ref())
+    }
+}
