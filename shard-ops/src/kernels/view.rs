@@ -2,11 +2,7 @@
 
 use smallvec::SmallVec;
 
-/// Extents of the dims of a local array.
-pub type Dims = SmallVec<[usize; 6]>;
-
-/// Element steps of the dims of a local array; 0 broadcasts, negative runs backwards.
-pub type Strides = SmallVec<[isize; 6]>;
+pub use shard_spec::{Dims, Strides};
 
 /// A read-only strided view: element `i` lives at `data[offset + Σ i[d] * strides[d]]`.
 ///

@@ -1,0 +1,187 @@
+//! The engine on small ops: results equal one rank's, layouts follow the rules, and nothing moves needlessly.
+
+use shard_comm::{Communicator, local};
+use shard_ops::kernels::unary::Unary;
+use shard_ops::{Engine, EngineOptions, Exec, Value, elementwise, matmul, moves, reduce};
+use shard_redistribute::{Array, MeshComm};
+use shard_spec::{DeviceMesh, EdgeMap, Layout, Partition, Placement, ReduceOp};
+use std::rc::Rc;
+
+fn value(index: &[usize]) -> f64 {
+    let h = index.iter().fold(17_usize, |h, &i| h.wrapping_mul(31).wrapping_add(i + 1));
+    (h % 23) as f64 - 11.0
+}
+
+/// Runs `f` on every rank of a mesh with an engine.
+fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>, &Engine) -> T + Sync) -> Vec<T> {
+    let mesh = DeviceMesh::new(shape).unwrap();
+    local::run(mesh.size(), |comm| {
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        let cx = MeshComm::new(&world, &mesh).unwrap();
+        f(&cx, &Engine::new(EngineOptions::default()))
+    })
+    .unwrap()
+}
+
+fn make(cx: &Rc<MeshComm>, layout: &Layout) -> Value {
+    Value::new(Array::from_fn::<f64>(cx, layout, value).unwrap())
+}
+
+fn whole(exec: &dyn Exec, v: &Value) -> Vec<f64> {
+    let to = Layout::replicated(v.layout().mesh(), v.shape());
+    exec.redistribute(v, &to).unwrap().array().to_vec().unwrap()
+}
+
+/// Every layout of `shape` on the mesh that a test tries: all placements, even, uneven and with empty parts.
+fn layouts(mesh: &DeviceMesh, shape: &[usize]) -> Vec<Layout> {
+    let mut all = vec![Layout::replicated(mesh, shape)];
+    for d in 0..shape.len() {
+        for a in 0..mesh.ndim() {
+            let (n, p) = (shape[d], mesh.shape()[a]);
+            let mut sizes = vec![0; p];
+            sizes[p - 1] = n;
+            let mut uneven = vec![0; p];
+            uneven[0] = n - n / 3;
+            uneven[p - 1] += n / 3;
+            for partition in [
+                Partition::chunk(n, p),
+                Partition::from_sizes(&sizes).unwrap(),
+                Partition::from_sizes(&uneven).unwrap(),
+            ] {
+                all.push(Layout::builder(mesh, shape).shard(d, &[a], partition).build().unwrap());
+            }
+        }
+        if mesh.ndim() == 2 {
+            all.push(Layout::builder(mesh, shape).shard_balanced(d, &[1, 0]).build().unwrap());
+            let e = (d + 1) % shape.len();
+            if e != d {
+                all.push(Layout::builder(mesh, shape).shard_balanced(d, &[1]).shard_balanced(e, &[0]).build().unwrap());
+            }
+        }
+    }
+    let mut partial = vec![Placement::Replicate; mesh.ndim()];
+    partial[0] = Placement::Partial(ReduceOp::Sum);
+    all.push(Layout::new(mesh, shape, &partial).unwrap());
+    all
+}
+
+/// Checks that `f` on operands of all layouts equals `f` on one rank.
+fn check(shapes: &[&[usize]], f: impl Fn(&dyn Exec, &[Value]) -> Value + Sync) {
+    let single = on_ranks(&[1], |cx, engine| {
+        let values: Vec<Value> = shapes.iter().map(|s| make(cx, &Layout::replicated(cx.mesh(), s))).collect();
+        whole(engine, &f(engine, &values))
+    })
+    .remove(0);
+    for mesh in [vec![1], vec![3], vec![4], vec![2, 2], vec![2, 3]] {
+        on_ranks(&mesh, |cx, engine| {
+            let choices: Vec<Vec<Layout>> = shapes.iter().map(|s| layouts(cx.mesh(), s)).collect();
+            let most = choices.iter().map(Vec::len).max().unwrap();
+            for k in 0..most * choices.len() {
+                // Walk the combinations diagonally: every layout of every operand, against varied partners.
+                let values: Vec<Value> = choices
+                    .iter()
+                    .enumerate()
+                    .map(|(i, all)| make(cx, &all[(k * (i + 1) + i * (k / most)) % all.len()]))
+                    .collect();
+                let got = whole(engine, &f(engine, &values));
+                let from: Vec<String> = values.iter().map(|v| v.layout().to_string()).collect();
+                assert_eq!(got.len(), single.len(), "{from:?} on {mesh:?}");
+                for (g, s) in got.iter().zip(&single) {
+                    let close = (g - s).abs() <= 1e-12 * s.abs().max(1.0);
+                    assert!(close || (g.is_nan() && s.is_nan()), "{got:?} != {single:?} for {from:?} on {mesh:?}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn pointwise_ops_equal_one_rank() {
+    check(&[&[5, 3], &[5, 3]], |e, v| elementwise::add(e, &v[0], &v[1]).unwrap());
+    check(&[&[5, 3], &[3]], |e, v| elementwise::mul(e, &v[0], &v[1]).unwrap());
+    check(&[&[5, 1], &[1, 7]], |e, v| elementwise::sub(e, &v[0], &v[1]).unwrap());
+    check(&[&[7, 2]], |e, v| elementwise::unary(e, &v[0], Unary::Gelu).unwrap());
+    check(&[&[7, 2]], |e, v| elementwise::mul_scalar(e, &v[0], 3.0).unwrap());
+    check(&[&[7, 2], &[7, 2]], |e, v| elementwise::maximum(e, &v[0], &v[1]).unwrap());
+}
+
+#[test]
+fn products_equal_one_rank() {
+    check(&[&[5, 7], &[7, 3]], |e, v| matmul::matmul(e, &v[0], &v[1]).unwrap());
+    check(&[&[2, 5, 4], &[1, 4, 3]], |e, v| matmul::matmul(e, &v[0], &v[1]).unwrap());
+    check(&[&[7], &[7]], |e, v| matmul::dot(e, &v[0], &v[1]).unwrap());
+    check(&[&[5, 7], &[3, 7], &[3]], |e, v| matmul::linear(e, &v[0], &v[1], Some(&v[2])).unwrap());
+}
+
+#[test]
+fn reductions_equal_one_rank() {
+    check(&[&[5, 3, 2]], |e, v| reduce::sum(e, &v[0], &[0, 2], false).unwrap());
+    check(&[&[5, 3, 2]], |e, v| reduce::mean(e, &v[0], &[1], true).unwrap());
+    check(&[&[5, 3]], |e, v| reduce::amax(e, &v[0], &[0], false).unwrap());
+    check(&[&[5, 3]], |e, v| reduce::amin(e, &v[0], &[0, 1], false).unwrap());
+    check(&[&[5, 3], &[5, 3]], |e, v| reduce::mse_loss(e, &v[0], &v[1]).unwrap());
+}
+
+#[test]
+fn moves_equal_one_rank() {
+    check(&[&[7, 3]], |e, v| moves::slice(e, &v[0], 0, 1, 2, 3).unwrap());
+    check(&[&[7, 3]], |e, v| moves::flip(e, &v[0], 0).unwrap());
+    check(&[&[7, 3]], |e, v| moves::roll(e, &v[0], 0, -3).unwrap());
+    check(&[&[4, 3]], |e, v| moves::repeat(e, &v[0], 1, 3).unwrap());
+    check(&[&[5, 4]], |e, v| moves::pad(e, &v[0], &[(2, 1), (-1, 3)], EdgeMap::Zeros, 1.5).unwrap());
+    check(&[&[5, 4]], |e, v| moves::pad(e, &v[0], &[(4, 3), (2, 0)], EdgeMap::Reflect, 0.0).unwrap());
+    check(&[&[5, 4]], |e, v| moves::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Circular, 0.0).unwrap());
+    check(&[&[5, 4]], |e, v| moves::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Replicate, 0.0).unwrap());
+    check(&[&[5, 3], &[0, 3], &[4, 3]], |e, v| moves::cat(e, &v.iter().collect::<Vec<_>>(), 0).unwrap());
+    check(&[&[5, 3], &[5, 3]], |e, v| moves::stack(e, &v.iter().collect::<Vec<_>>(), 1).unwrap());
+    check(&[&[5, 3, 2]], |e, v| moves::permute(e, &v[0], &[2, 0, 1]).unwrap());
+    check(&[&[6, 4]], |e, v| moves::reshape(e, &v[0], &[8, 3]).unwrap());
+    check(&[&[2, 6]], |e, v| moves::reshape(e, &v[0], &[12]).unwrap());
+    check(&[&[15, 2]], |e, v| moves::reshape(e, &v[0], &[5, 3, 2]).unwrap());
+    check(&[&[1, 3]], |e, v| moves::expand(e, &v[0], &[5, 4, 3]).unwrap());
+}
+
+#[test]
+fn an_aligned_sum_stays_where_it_is() {
+    on_ranks(&[4], |cx, engine| {
+        let rows = Layout::builder(cx.mesh(), &[10, 3])
+            .shard(0, &[0], Partition::from_sizes(&[1, 4, 0, 5]).unwrap())
+            .build()
+            .unwrap();
+        let (a, b) = (make(cx, &rows), make(cx, &rows));
+        let before = cx.world().ledger().snapshot();
+        let y = elementwise::add(engine, &a, &b).unwrap();
+        assert_eq!(y.layout(), &rows);
+        let total = reduce::sum(engine, &y, &[0, 1], false).unwrap();
+        assert_eq!(total.layout().to_string(), "P(sum)");
+        assert_eq!(cx.world().ledger().since(&before).bytes, 0);
+    });
+}
+
+#[test]
+fn a_sharded_contraction_is_partial_and_free() {
+    on_ranks(&[4], |cx, engine| {
+        let a = make(cx, &Layout::new(cx.mesh(), &[5, 8], &[Placement::Shard(1)]).unwrap());
+        let b = make(cx, &Layout::new(cx.mesh(), &[8, 3], &[Placement::Shard(0)]).unwrap());
+        let before = cx.world().ledger().snapshot();
+        let y = matmul::matmul(engine, &a, &b).unwrap();
+        assert_eq!(y.layout().to_string(), "P(sum)");
+        assert_eq!(cx.world().ledger().since(&before).rounds, 0);
+    });
+}
+
+#[test]
+fn explicit_moves_refuse_on_every_rank_alike() {
+    let errors = on_ranks(&[3], |cx, engine| {
+        engine.set_explicit_moves(true);
+        let a = make(cx, &Layout::new(cx.mesh(), &[6, 2], &[Placement::Shard(0)]).unwrap());
+        let b = make(cx, &Layout::new(cx.mesh(), &[6, 2], &[Placement::Shard(1)]).unwrap());
+        let error = elementwise::add(engine, &a, &b).unwrap_err();
+        assert_eq!(error.class(), shard_comm::ErrorClass::Uniform);
+        // What is aligned still works.
+        elementwise::add(engine, &a, &a).unwrap();
+        error.to_string()
+    });
+    assert!(errors.iter().all(|e| e == &errors[0]));
+    assert!(errors[0].contains("operand 1") && errors[0].contains("S(0)"), "{}", errors[0]);
+}
