@@ -364,7 +364,8 @@ fn third_derivatives_from_the_same_vjps() {
                     .remove(0)
                     .unwrap();
                 assert_eq!(y.layout(), &shard_autograd::gradient_layout(x.layout()));
-                assert!(b.rec.is_tracked(&y));
+                // The third derivative is a constant: it does not depend on x any more.
+                assert_eq!(b.rec.is_tracked(&y), order < 2);
                 expected = table(&[4], |i| match order {
                     0 => 3.0 * small(i) * small(i),
                     1 => 6.0 * small(i),

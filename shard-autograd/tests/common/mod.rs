@@ -1,8 +1,11 @@
 //! Ranks, a mesh, an engine and a recorder, for the tests of this crate.
-#![expect(
+#![allow(
+    clippy::allow_attributes,
+    reason = "`expect` would be unfulfilled in the files that use everything"
+)]
+#![allow(
     dead_code,
     unreachable_pub,
-    missing_docs,
     reason = "every test file uses a part of it"
 )]
 
