@@ -234,11 +234,8 @@ fn weighted_sum(recorder: &Recorder, outputs: &[Value]) -> Result<Option<f64>> {
     for (i, output) in outputs.iter().filter(|v| v.dtype().is_float()).enumerate() {
         match everywhere(recorder, output)? {
             Some(all) => {
-                sum += all
-                    .iter()
-                    .enumerate()
-                    .map(|(at, v)| v * weight(i, at))
-                    .sum::<f64>()
+                let terms = all.iter().enumerate().map(|(at, v)| v * weight(i, at));
+                sum += terms.sum::<f64>();
             }
             None => member = false,
         }

@@ -1,14 +1,4 @@
 //! Ranks, a mesh, an engine and a recorder, for the tests of this crate.
-#![allow(
-    clippy::allow_attributes,
-    reason = "`expect` would be unfulfilled in the files that use everything"
-)]
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "every test file uses a part of it"
-)]
-
 use shard_autograd::Recorder;
 use shard_comm::{Communicator, LedgerSnapshot, local};
 use shard_ops::{Engine, EngineOptions, Exec, Value};
@@ -16,19 +6,23 @@ use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout};
 use std::rc::Rc;
 
-pub struct Bench {
-    pub cx: Rc<MeshComm>,
-    pub rec: Recorder,
+pub(crate) struct Bench {
+    pub(crate) cx: Rc<MeshComm>,
+    pub(crate) rec: Recorder,
 }
 
 /// Runs `f` on every rank of a mesh of this shape.
-pub fn on_mesh<T: Send>(shape: &[usize], f: impl Fn(&Bench) -> T + Sync) -> Vec<T> {
+pub(crate) fn on_mesh<T: Send>(shape: &[usize], f: impl Fn(&Bench) -> T + Sync) -> Vec<T> {
     let mesh = DeviceMesh::new(shape).unwrap();
     on(mesh.size(), &mesh, f)
 }
 
 /// Runs `f` on this many ranks, members of the mesh or not.
-pub fn on<T: Send>(ranks: usize, mesh: &DeviceMesh, f: impl Fn(&Bench) -> T + Sync) -> Vec<T> {
+pub(crate) fn on<T: Send>(
+    ranks: usize,
+    mesh: &DeviceMesh,
+    f: impl Fn(&Bench) -> T + Sync,
+) -> Vec<T> {
     local::run(ranks, |comm| {
         let world: Rc<dyn Communicator> = Rc::new(comm);
         let cx = MeshComm::new(&world, mesh).unwrap();
@@ -42,23 +36,23 @@ pub fn on<T: Send>(ranks: usize, mesh: &DeviceMesh, f: impl Fn(&Bench) -> T + Sy
 }
 
 impl Bench {
-    pub fn layout(&self, shape: &[usize], text: &str) -> Layout {
+    pub(crate) fn layout(&self, shape: &[usize], text: &str) -> Layout {
         Layout::parse(self.cx.mesh(), shape, text).unwrap()
     }
 
     /// The value whose element at global index `i` is `f(i)`.
-    pub fn value(&self, shape: &[usize], text: &str, f: impl Fn(&[usize]) -> f64) -> Value {
+    pub(crate) fn value(&self, shape: &[usize], text: &str, f: impl Fn(&[usize]) -> f64) -> Value {
         Value::new(Array::from_fn(&self.cx, &self.layout(shape, text), f).unwrap())
     }
 
-    pub fn leaf(&self, shape: &[usize], text: &str, f: impl Fn(&[usize]) -> f64) -> Value {
+    pub(crate) fn leaf(&self, shape: &[usize], text: &str, f: impl Fn(&[usize]) -> f64) -> Value {
         self.rec
             .leaf(self.value(shape, text, f).array().clone())
             .unwrap()
     }
 
     /// All elements, on every rank of the mesh.
-    pub fn full(&self, value: &Value) -> Vec<f64> {
+    pub(crate) fn full(&self, value: &Value) -> Vec<f64> {
         let whole = Layout::replicated(self.cx.mesh(), value.shape());
         self.rec
             .inner()
@@ -69,16 +63,16 @@ impl Bench {
             .unwrap()
     }
 
-    pub fn rank(&self) -> usize {
+    pub(crate) fn rank(&self) -> usize {
         self.cx.rank()
     }
 
-    pub fn ledger(&self) -> LedgerSnapshot {
+    pub(crate) fn ledger(&self) -> LedgerSnapshot {
         self.cx.world().ledger().snapshot()
     }
 
     /// What `f` moved.
-    pub fn moved<T>(&self, f: impl FnOnce() -> T) -> (T, LedgerSnapshot) {
+    pub(crate) fn moved<T>(&self, f: impl FnOnce() -> T) -> (T, LedgerSnapshot) {
         let before = self.ledger();
         let result = f();
         (result, self.cx.world().ledger().since(&before))
@@ -86,7 +80,7 @@ impl Bench {
 }
 
 /// A number that depends on the global index of an element, small and integral so that sums are exact.
-pub fn small(index: &[usize]) -> f64 {
+pub(crate) fn small(index: &[usize]) -> f64 {
     index
         .iter()
         .enumerate()
@@ -97,7 +91,7 @@ pub fn small(index: &[usize]) -> f64 {
 }
 
 /// All elements of the function over a shape, row-major.
-pub fn table(shape: &[usize], f: impl Fn(&[usize]) -> f64) -> Vec<f64> {
+pub(crate) fn table(shape: &[usize], f: impl Fn(&[usize]) -> f64) -> Vec<f64> {
     let mut index = vec![0; shape.len()];
     let mut out = Vec::new();
     for _ in 0..shape.iter().product() {

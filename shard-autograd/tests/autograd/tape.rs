@@ -1,8 +1,6 @@
 //! What is recorded, what is differentiated, in which order, and what is freed.
 
-mod common;
-
-use common::{Bench, on_mesh, small, table};
+use crate::common::{Bench, on_mesh, small, table};
 use shard_autograd::AutogradError;
 use shard_comm::ErrorClass;
 use shard_ops::elementwise::{add, add_scalar, mul, mul_scalar};

@@ -1,8 +1,6 @@
 //! The gradient law: which layout gradients have, and how often they are summed.
 
-mod common;
-
-use common::{Bench, on, on_mesh, small, table};
+use crate::common::{Bench, on, on_mesh, small, table};
 use shard_autograd::{AutogradError, gradient_layout};
 use shard_ops::elementwise::{add, mul, mul_scalar};
 use shard_ops::matmul::matmul;

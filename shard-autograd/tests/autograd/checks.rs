@@ -1,8 +1,6 @@
 //! Recompute checkpointing, and checks against finite differences.
 
-mod common;
-
-use common::{Bench, on, on_mesh, small, table};
+use crate::common::{Bench, on, on_mesh, small, table};
 use shard_autograd::{
     AutogradError, GradCheck, Recorder, Result as AutogradResult, checkpoint, gradcheck,
     gradgradcheck,

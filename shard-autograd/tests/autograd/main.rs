@@ -1,0 +1,6 @@
+//! The crate against the engine, on in-process ranks.
+
+mod checks;
+mod common;
+mod law;
+mod tape;
