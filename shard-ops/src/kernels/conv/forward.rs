@@ -21,11 +21,8 @@ pub(super) fn correlate<T: Real>(
     }
     if g.taps() == 0 {
         start_from_bias(bias, y, g);
-    } else if g.volume() == 1 && g.cin >= 8 {
-        start_from_bias(bias, y, g);
-        if !im2col::pointwise(x, weight, y, g) {
-            im2col::strips(x, weight, y, g);
-        }
+    } else if g.volume() == 1 && g.cin >= 8 && im2col::pointwise(x, weight, bias, y, g) {
+        // Done: one product per group.
     } else if y.extent[2] < narrow::<T>() && g.cout > 1 {
         start_from_bias(bias, y, g);
         im2col::strips(x, weight, y, g);
@@ -45,7 +42,7 @@ fn narrow<T: Real>() -> usize {
     48 / size_of::<T>()
 }
 
-fn start_from_bias<T: Real>(bias: Option<&[T]>, y: &mut SlabMut<'_, T>, g: &Geometry) {
+pub(super) fn start_from_bias<T: Real>(bias: Option<&[T]>, y: &mut SlabMut<'_, T>, g: &Geometry) {
     for n in 0..y.batch {
         for co in 0..g.groups * g.cout {
             let start = y.start(n, co);

@@ -1,5 +1,6 @@
 //! Convolution as matrix products: for outputs too narrow to fill vectors, and windows of one position.
 
+use super::forward::start_from_bias;
 use super::lift::{Geometry, Slab, SlabMut};
 use crate::kernels::Real;
 use crate::kernels::gemm::{Mat, MatMut, gemm};
@@ -10,11 +11,10 @@ const BUDGET: usize = 128 * 1024;
 
 /// The product of a window of one position: no column matrix, the input is one. `false` where its outputs reach
 /// outside the input or come in runs too short to be worth a product each; then nothing was done.
-///
-/// `y` must hold the bias (or zeros).
 pub(super) fn pointwise<T: Real>(
     x: &Slab<'_, T>,
     weight: &[T],
+    bias: Option<&[T]>,
     y: &mut SlabMut<'_, T>,
     g: &Geometry,
 ) -> bool {
@@ -32,6 +32,9 @@ pub(super) fn pointwise<T: Real>(
         .is_some_and(|run| *run < 64 && joined.len() > 1)
     {
         return false;
+    }
+    if bias.is_some() {
+        start_from_bias(bias, y, g);
     }
     let corner: isize = (0..3).map(|d| g.origin[d] * x.step[d]).sum();
     for n in 0..y.batch {
@@ -58,7 +61,7 @@ pub(super) fn pointwise<T: Real>(
                         row_step: y_channel,
                         col_step: sy,
                     };
-                    gemm(g.cout, run, g.cin, w, x, y, true);
+                    gemm(g.cout, run, g.cin, w, x, y, bias.is_some());
                 },
             );
         }

@@ -3,6 +3,7 @@
 //! Input index `i` meets output `o` through `k` where `i - origin - k * dilation = o * stride`. The inputs of one phase
 //! `i = p + m * stride` use a fixed subset of the kernel, and `o` runs with `m`: a convolution of `dy` with those weights, reversed.
 
+use super::contiguous;
 use super::forward::correlate;
 use super::lift::{Geometry, Slab, SlabMut, lift_view_mut};
 use crate::kernels::{Real, View, ViewMut};
@@ -46,7 +47,7 @@ pub(super) fn input_grad<T: Real>(
     dx: &mut ViewMut<'_, T>,
     g: &Geometry,
 ) {
-    let weight = weight.to_vec();
+    let weight = contiguous(weight);
     let dy = Slab::new(dy);
     let mut dx = lift_view_mut(dx);
     let extent: [usize; 3] = core::array::from_fn(|d| dx.shape()[d + 2]);
@@ -83,20 +84,29 @@ pub(super) fn input_grad<T: Real>(
 
 /// The weights at the given kernel positions, `[groups * Cin/g, Cout/g, positions]` from `[groups * Cout/g, Cin/g, kernel]`.
 fn transposed<T: Real>(weight: &[T], g: &Geometry, kernel: [&[usize]; 3]) -> Vec<T> {
-    let mut out = Vec::with_capacity(
-        g.groups * g.cin * g.cout * kernel.iter().map(|k| k.len()).product::<usize>(),
-    );
+    /// Output channels read side by side, so that reads and writes both run on.
+    const TURN: usize = 8;
+    let mut positions = Vec::with_capacity(g.volume());
+    for d in kernel[0] {
+        for h in kernel[1] {
+            positions.extend(
+                kernel[2]
+                    .iter()
+                    .map(|w| (d * g.kernel[1] + h) * g.kernel[2] + w),
+            );
+        }
+    }
+    let size = positions.len();
+    let mut out = vec![T::zero(); g.groups * g.cin * g.cout * size];
     for group in 0..g.groups {
-        for ci in 0..g.cin {
-            for co in 0..g.cout {
-                let base = ((group * g.cout + co) * g.cin + ci) * g.volume();
-                for &d in kernel[0] {
-                    for &h in kernel[1] {
-                        out.extend(
-                            kernel[2]
-                                .iter()
-                                .map(|w| weight[base + (d * g.kernel[1] + h) * g.kernel[2] + w]),
-                        );
+        for first in (0..g.cout).step_by(TURN) {
+            for ci in 0..g.cin {
+                for co in first..(first + TURN).min(g.cout) {
+                    let from =
+                        &weight[((group * g.cout + co) * g.cin + ci) * g.volume()..][..g.volume()];
+                    let to = &mut out[((group * g.cin + ci) * g.cout + co) * size..][..size];
+                    for (to, p) in to.iter_mut().zip(&positions) {
+                        *to = from[*p];
                     }
                 }
             }

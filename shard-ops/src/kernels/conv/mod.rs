@@ -9,6 +9,7 @@
 
 use super::{Real, Strides, View, ViewMut};
 use lift::{Geometry, Slab, SlabMut};
+use std::borrow::Cow;
 
 mod direct;
 mod forward;
@@ -92,7 +93,7 @@ pub fn conv_forward<T: Real>(
         "conv: {:?} bias elements",
         bias.map(<[T]>::len)
     );
-    let weight = weight.to_vec();
+    let weight = contiguous(weight);
     forward::correlate(
         &Slab::new(x),
         &weight,
@@ -133,4 +134,10 @@ pub fn conv_weight_grad<T: Real>(
 ) {
     let geometry = Geometry::new(window, dw.shape(), x.shape(), dy.shape(), groups);
     weight_grad::weight_grad(&Slab::new(x), &Slab::new(dy), dw, &geometry);
+}
+
+/// The elements in row-major order, copied only where they do not lie so.
+fn contiguous<'a, T: Real>(view: &View<'a, T>) -> Cow<'a, [T]> {
+    view.as_slice()
+        .map_or_else(|| Cow::Owned(view.to_vec()), Cow::Borrowed)
 }

@@ -74,7 +74,7 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                         block: &block,
                         cout: g.cout,
                     };
-                    let width = if 2 * g.cout <= lanes {
+                    let width = if 4 * g.cout <= lanes {
                         0
                     } else {
                         lanes * g.cout.div_ceil(lanes).min(2)
@@ -248,7 +248,7 @@ impl<T: Real> BlockJob<'_, T> {
     fn by_columns<S: Simd>(&self, simd: S, totals: &mut [f64]) {
         const AT_ONCE: usize = 8;
         let lanes = T::lanes::<S>();
-        // Columns past the last whole vector go one by one: what is packed behind them may be NaN.
+        // Columns past the last whole vector go lane by lane: what is packed behind them may be NaN.
         let full = self.cols / lanes * lanes;
         let together = (FLUSH / self.cols).max(1);
         for (co, dy) in self.turned.chunks_exact(self.rows * self.cols).enumerate() {
@@ -261,7 +261,7 @@ impl<T: Real> BlockJob<'_, T> {
                     core::array::from_fn(|t| taps[t.min(taps.len() - 1)]);
                 for from in (0..self.rows).step_by(together) {
                     let mut acc = [T::splat(simd, T::zero()); AT_ONCE];
-                    let mut tail = [T::zero(); AT_ONCE];
+                    let mut tails = [[T::zero(); 16]; AT_ONCE];
                     for row in from..(from + together).min(self.rows) {
                         let packed = &self.packed[row * self.row_step..];
                         let dy = &dy[row * self.cols..][..self.cols];
@@ -271,19 +271,20 @@ impl<T: Real> BlockJob<'_, T> {
                             &dy[..full],
                             &mut acc,
                         );
-                        for (sum, o) in tail.iter_mut().zip(offset) {
-                            for (x, dy) in packed[o + full..o + self.cols].iter().zip(&dy[full..]) {
+                        for (tail, o) in tails.iter_mut().zip(offset) {
+                            let x = &packed[o + full..o + self.cols];
+                            for ((sum, x), dy) in tail.iter_mut().zip(x).zip(&dy[full..]) {
                                 *sum += *x * *dy;
                             }
                         }
                     }
                     for ((sum, tail), totals) in
-                        acc.iter().zip(tail).zip(totals.chunks_mut(self.cout))
+                        acc.iter().zip(&tails).zip(totals.chunks_mut(self.cout))
                     {
                         let mut buffer = [T::zero(); 64];
                         T::vectors_mut::<S>(&mut buffer[..lanes])[0] = *sum;
-                        totals[co] +=
-                            buffer[..lanes].iter().map(|v| v.wide()).sum::<f64>() + tail.wide();
+                        let lanes = buffer[..lanes].iter().chain(tail);
+                        totals[co] += lanes.map(|v| v.wide()).sum::<f64>();
                     }
                 }
             }
