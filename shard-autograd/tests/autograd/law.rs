@@ -5,10 +5,11 @@ use shard_autograd::{AutogradError, gradient_layout};
 use shard_ops::elementwise::{add, mul, mul_scalar};
 use shard_ops::matmul::matmul;
 use shard_ops::reduce::sum;
-use shard_ops::{Exec, OpError, Value};
+use shard_ops::{Exec, HostCall, Linearity, Meta, Op, OpError, Rule, Saved, Value, key_of};
 use shard_redistribute::Array;
 use shard_spec::{DeviceMesh, Layout};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Meshes, a shape, and layouts of it: even, uneven, empty, replicated, partial, nested.
 const LAYOUTS: &[(&[usize], &str)] = &[
@@ -196,10 +197,16 @@ fn sums_over_ranks_are_taken_once_and_together() {
                     "nothing is summed before it is read: {moved:?}"
                 );
             }
-            let (_, moved) = b.moved(|| gradients.reduce().unwrap());
-            if !early {
+            let (_, rest) = b.moved(|| gradients.reduce().unwrap());
+            if early {
+                // A bucket of 64 bytes is full after each of the three, and none is reduced again.
+                assert_eq!(
+                    (moved.rounds + rest.rounds, moved.bytes + rest.bytes),
+                    (3, 3 * 36 * 8)
+                );
+            } else {
                 // 36 numbers in one reduction, small enough for one round: each rank reads the others' all.
-                assert_eq!((moved.rounds, moved.bytes), (1, 3 * 36 * 8), "{moved:?}");
+                assert_eq!((rest.rounds, rest.bytes), (1, 3 * 36 * 8), "{rest:?}");
             }
             assert_eq!(gradients.unreduced(), 0);
             let (_, moved) = b.moved(|| {
@@ -213,6 +220,124 @@ fn sums_over_ranks_are_taken_once_and_together() {
                 }
             });
             assert_eq!(moved.rounds, 0, "gradients are reduced once");
+        });
+    }
+}
+
+#[test]
+fn sums_over_different_axes_become_one() {
+    on_mesh(&[2, 2], |b| {
+        let w = b.leaf(&[3, 2], "R R", small);
+        let x = b.value(&[5, 3], "S(0)[4,1] R", small);
+        let y = b.value(&[5, 3], "R S(0)[0,5]", small);
+        let total = |x: &Value| all(b, &matmul(&b.rec, x, &w).unwrap());
+        let loss = add(&b.rec, &total(&x), &total(&y)).unwrap();
+        let (gradients, moved) = b.moved(|| b.rec.backward(&loss, None).unwrap());
+        assert_eq!((moved.rounds, gradients.unreduced()), (0, 1));
+        let (dw, moved) = b.moved(|| gradients.get(&w).unwrap().unwrap());
+        assert_eq!(
+            (moved.rounds, moved.bytes),
+            (1, 3 * 6 * 8),
+            "one reduction over both axes"
+        );
+        let column = |k: usize| (0..5).map(|i| small(&[i, k])).sum::<f64>();
+        assert_eq!(b.full(&dw), table(&[3, 2], |i| 2.0 * column(i[0])));
+    });
+}
+
+#[test]
+fn the_gradient_of_a_gathered_shard_is_reduce_scattered() {
+    on_mesh(&[4], |b| {
+        let w = b.leaf(&[8, 2], "S(0)", small);
+        let x = b.value(&[8, 8], "S(0)", small);
+        let whole = b
+            .rec
+            .redistribute(&w, &Layout::replicated(b.cx.mesh(), &[8, 2]))
+            .unwrap();
+        let loss = all(b, &matmul(&b.rec, &x, &whole).unwrap());
+        let (gradients, moved) = b.moved(|| b.rec.backward(&loss, None).unwrap());
+        let (dw, rest) = b.moved(|| gradients.get(&w).unwrap().unwrap());
+        // Each rank receives the others' terms of its own 2 rows, and nothing else moves.
+        assert_eq!(
+            (moved.rounds + rest.rounds, moved.bytes + rest.bytes),
+            (1, 3 * 4 * 8)
+        );
+        let column = |k: usize| (0..8).map(|i| small(&[i, k])).sum::<f64>();
+        assert_eq!(
+            (dw.layout(), b.full(&dw)),
+            (w.layout(), table(&[8, 2], |i| column(i[0])))
+        );
+    });
+}
+
+/// The identity, with a vjp that insists on the layout of the law.
+#[derive(Debug)]
+struct Strict;
+
+impl Op for Strict {
+    fn name(&self) -> &'static str {
+        "strict"
+    }
+
+    fn key(&self) -> u128 {
+        key_of(self.name(), &())
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> shard_ops::Result<Rule> {
+        Rule::pointwise(self.name(), inputs, inputs[0].dtype, Linearity::Joint)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let x = call.input::<f64>(0).to_vec();
+        call.output::<f64>(0).data_mut().copy_from_slice(&x);
+    }
+
+    fn vjp(
+        &self,
+        _: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> shard_ops::Result<Vec<Option<Value>>> {
+        let fits = |c: &Value| c.layout() == &gradient_layout(saved.outputs[0].layout());
+        match cotangents[0].as_ref().is_some_and(fits) {
+            true => Ok(cotangents.to_vec()),
+            false => Err(OpError::NoVjp {
+                op: self.name(),
+                operand: 0,
+            }),
+        }
+    }
+}
+
+#[test]
+fn vjps_get_cotangents_in_the_layout_of_their_output() {
+    for &(mesh, text) in LAYOUTS {
+        on_mesh(mesh, |b| {
+            let x = b.leaf(SHAPE, text, small);
+            let y = b.rec.apply1(Arc::new(Strict), &[&x]).unwrap();
+            // A cotangent that is partial where y is replicated, and one of any other layout.
+            let axes = vec!["P(sum)"; mesh.len()].join(" ");
+            for seed in [
+                axes.as_str(),
+                LAYOUTS.iter().rfind(|l| l.0 == mesh).map_or("R", |l| l.1),
+            ] {
+                let seed = b
+                    .rec
+                    .leaf(b.value(SHAPE, seed, small).array().clone())
+                    .unwrap();
+                let dx = b
+                    .rec
+                    .backward(&y, Some(&seed))
+                    .unwrap()
+                    .get(&x)
+                    .unwrap()
+                    .unwrap();
+                assert_eq!(b.full(&dx), table(SHAPE, small), "{mesh:?} {text}");
+                assert!(
+                    !b.rec.is_tracked(&dx),
+                    "an unrecorded pass gives untracked gradients"
+                );
+            }
         });
     }
 }
