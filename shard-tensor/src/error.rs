@@ -22,13 +22,13 @@ pub enum Error {
     Comm(#[from] CommError),
     /// An array could not be made or moved.
     #[error(transparent)]
-    Redistribute(#[from] RedistributeError),
+    Redistribute(Box<RedistributeError>),
     /// An op could not be applied.
     #[error(transparent)]
-    Op(#[from] OpError),
+    Op(Box<OpError>),
     /// A gradient could not be computed.
     #[error(transparent)]
-    Autograd(#[from] AutogradError),
+    Autograd(Box<AutogradError>),
     /// An argument makes no sense for the call; the same on every rank that passes it.
     #[error("{op}: expected {expected}, got {got}; {remedy}")]
     Argument {
@@ -99,20 +99,17 @@ impl Error {
 
     /// The communicator's error inside, if that is what it is.
     pub(crate) fn comm(&self) -> Option<&CommError> {
-        let op = match self {
-            Self::Comm(source) => return Some(source),
-            Self::Redistribute(RedistributeError::Comm(source)) => return Some(source),
-            Self::OnRank { source, .. } => return source.comm(),
-            Self::Op(op) => op,
-            Self::Autograd(AutogradError::Op(op)) => op,
-            _ => return None,
-        };
-        match op {
-            OpError::Comm { source, .. } => Some(source),
-            OpError::Redistribute {
-                source: RedistributeError::Comm(source),
-                ..
-            } => Some(source),
+        match self {
+            Self::Comm(source) => Some(source),
+            Self::Redistribute(source) => of_move(source),
+            Self::Op(source) => of_op(source),
+            Self::Autograd(source) => match &**source {
+                AutogradError::Comm(source) => Some(source),
+                AutogradError::Redistribute(source) => of_move(source),
+                AutogradError::Op(source) => of_op(source),
+                _ => None,
+            },
+            Self::OnRank { source, .. } => source.comm(),
             _ => None,
         }
     }
@@ -141,5 +138,38 @@ impl From<AgreedError> for Error {
 impl From<LaunchError> for Error {
     fn from(error: LaunchError) -> Self {
         Self::Launch(Arc::new(error))
+    }
+}
+
+impl From<RedistributeError> for Error {
+    fn from(error: RedistributeError) -> Self {
+        Self::Redistribute(Box::new(error))
+    }
+}
+
+impl From<OpError> for Error {
+    fn from(error: OpError) -> Self {
+        Self::Op(Box::new(error))
+    }
+}
+
+impl From<AutogradError> for Error {
+    fn from(error: AutogradError) -> Self {
+        Self::Autograd(Box::new(error))
+    }
+}
+
+fn of_op(error: &OpError) -> Option<&CommError> {
+    match error {
+        OpError::Comm { source, .. } => Some(source),
+        OpError::Redistribute { source, .. } => of_move(source),
+        _ => None,
+    }
+}
+
+fn of_move(error: &RedistributeError) -> Option<&CommError> {
+    match error {
+        RedistributeError::Comm(source) => Some(source),
+        _ => None,
     }
 }

@@ -92,10 +92,8 @@ impl Launch {
         // In the order in which ranks gave up.
         let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
         let record = |rank, error| {
-            errors
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push((rank, error))
+            let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
+            errors.push((rank, error));
         };
         let options = local::LocalOptions {
             device: self.device,

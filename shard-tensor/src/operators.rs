@@ -56,7 +56,7 @@ with_numbers! {
     Add add |x, a| x.add_scalar(*a), |a, x| x.add_scalar(*a);
     Sub sub |x, a| x.add_scalar(-*a), |a, x| x.neg()?.add_scalar(*a);
     Mul mul |x, a| x.mul_scalar(*a), |a, x| x.mul_scalar(*a);
-    Div div |x, a| x.div_scalar(*a), |a, x| x.reciprocal()?.mul_scalar(*a);
+    Div div |x, a| x.div_scalar(*a), |a, x| ShardTensor::div(&x.number(*a)?, x);
 }
 
 impl Neg for &ShardTensor {
@@ -71,12 +71,12 @@ impl Neg for &ShardTensor {
 }
 
 impl Neg for ShardTensor {
-    type Output = ShardTensor;
+    type Output = Self;
 
     /// # Panics
     /// Where [`ShardTensor::neg`] returns an error, with its message.
     #[track_caller]
-    fn neg(self) -> ShardTensor {
+    fn neg(self) -> Self {
         -&self
     }
 }

@@ -145,10 +145,12 @@ impl ShardTensor {
     /// # Errors
     /// As [`map`](Self::map).
     pub fn div_scalar(&self, value: f64) -> Result<Self> {
-        let divisor = self
-            .mesh()
-            .full((), value, crate::Placements::replicated())?;
-        self.div(&divisor)
+        self.div(&self.number(value)?)
+    }
+
+    /// A number as a tensor of the same type on the same mesh.
+    pub(crate) fn number(&self, value: f64) -> Result<Self> {
+        self.mesh().full((), value, crate::Placements::replicated())
     }
 
     /// The same numbers in another type.

@@ -1,0 +1,316 @@
+//! Tensors from data: uneven, empty, more ranks than rows, nested.
+
+use ndarray::{Array1, Array2, ArrayD, IxDyn};
+use shard_tensor::{DType, Launch, LocalSizes, Placements, launch, partial, replicate, shard};
+use shard_tensor::{Error, ErrorClass, ReduceOp};
+
+fn field(shape: &[usize]) -> ArrayD<f64> {
+    let n: usize = shape.iter().product();
+    ArrayD::from_shape_vec(IxDyn(shape), (0..n).map(|i| i as f64).collect()).unwrap()
+}
+
+/// Placements of a `[5, 4]` tensor on a `2 x 3` mesh.
+fn everywhere() -> Vec<Placements> {
+    vec![
+        [replicate(), replicate()].into(),
+        [shard(0), shard(1)].into(),
+        [shard(1), shard(0)].into(),
+        [shard(0).sizes([5, 0]), shard(1).sizes([0, 1, 3])].into(),
+        [shard(0), shard(0)].into(),
+        [shard(0).sizes([1, 0, 0, 3, 0, 1]), shard(0)].into(),
+        [shard(0).sizes([2, 3]), shard(0).even()].into(),
+        [shard(1).weights([3.0, 1.0]), replicate()].into(),
+        [("w", shard(0))].into(),
+    ]
+}
+
+#[test]
+fn distribute_and_back() {
+    for placements in everywhere() {
+        let whole = field(&[5, 4]);
+        let back = launch(6, |ctx| {
+            let mesh = ctx.mesh([("h", 2), ("w", 3)])?;
+            let x = mesh.distribute(&whole, &placements)?;
+            assert_eq!((x.shape(), x.dtype()), (&[5, 4][..], DType::F64));
+            let piece = x.to_local_array::<f64>()?;
+            assert_eq!(piece.shape(), &x.local_shape()[..]);
+            if let Some(first) = piece.first() {
+                let at = x.offsets().unwrap();
+                assert_eq!(*first, (4 * at[0] + at[1]) as f64, "{x:?}");
+            }
+            x.to_array::<f64>()
+        });
+        assert_eq!(back.unwrap(), vec![whole; 6], "{placements:?}");
+    }
+}
+
+#[test]
+fn more_ranks_than_rows() {
+    let shapes = launch(5, |ctx| {
+        let x = ctx.mesh_of(5)?.distribute(&field(&[3, 2]), [shard(0)])?;
+        assert_eq!(x.to_array::<f64>()?, field(&[3, 2]));
+        Ok(x.local_shape()[0])
+    });
+    assert_eq!(shapes.unwrap(), [1, 1, 1, 0, 0]);
+}
+
+#[test]
+fn nothing_at_all_is_a_tensor() {
+    let sums = launch(3, |ctx| {
+        let x = ctx.mesh_of(3)?.zeros([0, 4], [shard(0)])?;
+        assert_eq!(x.to_array::<f32>()?.shape(), [0, 4]);
+        x.sum_all()?.item()
+    });
+    assert_eq!(sums.unwrap(), [0.0; 3]);
+}
+
+#[test]
+fn scatter_sends_each_rank_its_piece_and_no_more() {
+    for placements in everywhere() {
+        let whole = field(&[5, 4]);
+        let ranks = launch(6, |ctx| {
+            let mesh = ctx.mesh([("h", 2), ("w", 3)])?;
+            let before = ctx.ledger().snapshot();
+            let mine = (ctx.rank() == 4).then(|| whole.view());
+            let x = mesh.scatter(4, mine, &placements)?;
+            let moved = ctx.ledger().since(&before).bytes as usize;
+            let piece = 8 * x.local_shape().iter().product::<usize>();
+            // The shape came first: one number of dims, two extents.
+            assert!(
+                moved <= piece + 24,
+                "rank {} received {moved} bytes for a piece of {piece}",
+                ctx.rank()
+            );
+            x.to_array::<f64>()
+        });
+        assert_eq!(ranks.unwrap(), vec![whole; 6], "{placements:?}");
+    }
+}
+
+#[test]
+fn scatter_of_a_number() {
+    let numbers = launch(3, |ctx| {
+        let mine = ndarray::arr0(7.5f32).into_dyn();
+        ctx.mesh_of(3)?
+            .scatter(
+                1,
+                (ctx.rank() == 1).then(|| mine.view()),
+                Placements::replicated(),
+            )?
+            .item()
+    });
+    assert_eq!(numbers.unwrap(), [7.5; 3]);
+}
+
+#[test]
+fn scatter_without_an_array_at_the_root_is_agreed_on() {
+    let errors = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let error = mesh.scatter::<f64>(2, None, [shard(0)]).unwrap_err();
+        // The group is usable.
+        assert_eq!(mesh.ones([2], [shard(0)])?.sum_all()?.item()?, 2.0);
+        Ok((error.class(), error.rank(), error.to_string()))
+    });
+    let errors = errors.unwrap();
+    assert!(errors.iter().all(|e| e == &errors[0]));
+    assert_eq!((errors[0].0, errors[0].1), (ErrorClass::Agreed, Some(2)));
+}
+
+#[test]
+fn from_local_infers_uneven_pieces() {
+    let layouts = launch(6, |ctx| {
+        let mesh = ctx.mesh([("h", 2), ("w", 3)])?;
+        let (h, w) = (
+            [3, 0][mesh.coords().unwrap()[0]],
+            [0, 4, 1][mesh.coords().unwrap()[1]],
+        );
+        let x = mesh.from_local(
+            &Array2::<f64>::ones((h, w)),
+            [shard(0), shard(1)],
+            LocalSizes::Infer,
+        )?;
+        Ok(format!("{:?} {}", x.shape(), x.layout()))
+    });
+    assert_eq!(layouts.unwrap(), vec!["[3, 5] S(0)[3,0] S(1)[0,4,1]"; 6]);
+}
+
+#[test]
+fn from_local_infers_nested_pieces_and_partial_terms() {
+    let found = launch(4, |ctx| {
+        let mesh = ctx.mesh_of([2, 2])?;
+        let n = [2, 0, 5, 1][ctx.rank()];
+        let nested = mesh.from_local(
+            &Array1::<f32>::ones(n),
+            [shard(0), shard(0)],
+            LocalSizes::Infer,
+        )?;
+        let terms = [partial(ReduceOp::Sum), replicate()];
+        let sum = mesh.from_local(&Array1::<f32>::ones(3), terms, LocalSizes::Infer)?;
+        assert_eq!(sum.to_array::<f32>()?, ndarray::arr1(&[2.0; 3]).into_dyn());
+        Ok(nested.layout().to_string())
+    });
+    assert_eq!(found.unwrap(), vec!["S(0)[2,0,5,1] S(0)"; 4]);
+}
+
+#[test]
+fn from_local_disagreement_is_one_error_everywhere() {
+    let errors = launch(4, |ctx| {
+        let mesh = ctx.mesh([("rows", 2), ("copies", 2)])?;
+        // Ranks 2 and 3 hold copies of one piece, but not of one size.
+        let piece = Array2::<f64>::ones((if ctx.rank() == 3 { 9 } else { 2 }, 3));
+        let error = mesh
+            .from_local(&piece, [("rows", shard(0))], LocalSizes::Infer)
+            .unwrap_err();
+        assert_eq!(
+            mesh.ones([4], [shard(0), replicate()])?.sum_all()?.item()?,
+            4.0
+        );
+        Ok((error.class(), error.rank(), error.to_string()))
+    });
+    let errors = errors.unwrap();
+    assert!(errors.iter().all(|e| e == &errors[0]), "{errors:?}");
+    assert_eq!((errors[0].0, errors[0].1), (ErrorClass::Agreed, Some(3)));
+    assert!(
+        errors[0].2.contains("extent 2 in dim 0, as rank 2 has") && errors[0].2.contains("[9, 3]"),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn from_local_against_stated_sizes() {
+    let errors = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let given = LocalSizes::Global([6, 2].into());
+        let piece = |rows: usize, columns: usize| Array2::<f32>::ones((rows, columns));
+        let good = mesh.from_local(&piece(2, 2), [shard(0)], given.clone())?;
+        assert_eq!(good.layout().to_string(), "S(0)");
+        let uneven = mesh.from_local(
+            &piece([4, 0, 2][ctx.rank()], 2),
+            [shard(0).sizes([4, 0, 2])],
+            given.clone(),
+        )?;
+        assert_eq!(uneven.local_shape()[0], [4, 0, 2][ctx.rank()]);
+        // As many elements, another shape.
+        let swapped = if ctx.rank() == 1 {
+            piece(1, 4)
+        } else {
+            piece(2, 2)
+        };
+        let error = mesh.from_local(&swapped, [shard(0)], given).unwrap_err();
+        Ok((error.class(), error.rank(), error.to_string()))
+    });
+    let errors = errors.unwrap();
+    assert!(errors.iter().all(|e| e == &errors[0]), "{errors:?}");
+    assert_eq!((errors[0].0, errors[0].1), (ErrorClass::Agreed, Some(1)));
+    assert!(
+        errors[0].2.contains("[2, 2]") && errors[0].2.contains("[1, 4]"),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn ranks_that_disagree_on_arguments_hear_of_it() {
+    let errors = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let dim = ctx.rank();
+        let whole = field(&[4, 4]);
+        let errors = [
+            mesh.distribute(&whole, [shard(dim)]).unwrap_err(),
+            mesh.from_local(&whole, [shard(dim)], LocalSizes::Infer)
+                .unwrap_err(),
+            mesh.scatter(dim, Some(whole.view()), [shard(0)])
+                .unwrap_err(),
+            mesh.distribute(&field(&[4, 3 + dim]), [shard(0)])
+                .unwrap_err(),
+            // One rank's own placements are impossible.
+            mesh.distribute(&whole, [shard(5 * dim)]).unwrap_err(),
+        ];
+        assert_eq!(mesh.ones([4], [shard(0)])?.sum_all()?.item()?, 4.0);
+        Ok(errors.map(|e| (e.class(), e.to_string())))
+    });
+    let errors = errors.unwrap();
+    assert_eq!(errors[0], errors[1]);
+    assert!(
+        errors[0]
+            .iter()
+            .all(|e| e.0 == ErrorClass::Uniform && e.1.contains("disagree")),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn impossible_placements_are_the_same_error_everywhere() {
+    let errors = launch(2, |ctx| {
+        let mesh = ctx.mesh([("rows", 2)])?;
+        let make = |p: Placements| mesh.zeros([4, 4], p).unwrap_err();
+        Ok([
+            make([shard(0), shard(1)].into()),
+            make([shard(2)].into()),
+            make([shard(0).sizes([3, 2])].into()),
+            make([shard(0).sizes([1, 1, 2])].into()),
+            make([("columns", shard(0))].into()),
+            make([("rows", shard(0)), ("rows", shard(1))].into()),
+            make([shard(0).weights([1.0, -1.0])].into()),
+        ]
+        .map(|e: Error| (e.class(), e.to_string())))
+    });
+    let errors = errors.unwrap();
+    assert_eq!(errors[0], errors[1]);
+    assert!(
+        errors[0].iter().all(|e| e.0 == ErrorClass::Uniform),
+        "{errors:?}"
+    );
+    for (error, part) in errors[0]
+        .iter()
+        .zip(["2", "dim 2", "5", "3", "columns", "twice", "-1"])
+    {
+        assert!(error.1.contains(part), "{part:?} not in {error:?}");
+    }
+}
+
+#[test]
+fn ranks_off_the_mesh_take_part_without_data() {
+    let seen = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.distribute(&field(&[4]), [shard(0)])?;
+        let y = (&x * 2.0).sum_all()?;
+        Ok((
+            x.local_shape()[0],
+            x.shape().to_vec(),
+            y.item().map_err(|e| e.to_string()),
+        ))
+    });
+    let seen = seen.unwrap();
+    assert_eq!(seen[0], (2, vec![4], Ok(12.0)));
+    assert_eq!((seen[2].0, &seen[2].1), (0, &vec![4]));
+    assert!(
+        seen[2]
+            .2
+            .as_ref()
+            .unwrap_err()
+            .contains("rank 2 is not a member")
+    );
+}
+
+#[test]
+fn constants_on_every_kind_of_layout() {
+    let ok = Launch::new(2).dtype(DType::I32).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        assert_eq!(
+            mesh.full([3], -2.0, [shard(0)])?.to_array::<i32>()?,
+            ndarray::arr1(&[-2; 3]).into_dyn()
+        );
+        assert_eq!(
+            mesh.arange(4, [shard(0)])?.to_array::<i32>()?,
+            ndarray::arr1(&[0, 1, 2, 3]).into_dyn()
+        );
+        let terms = mesh.full([2], 5.0, [partial(ReduceOp::Max)])?;
+        assert_eq!(terms.to_array::<i32>()?, ndarray::arr1(&[5; 2]).into_dyn());
+        assert_eq!(mesh.empty([5], [shard(0)])?.to_array::<i32>()?.len(), 5);
+        Ok(mesh
+            .with_dtype(DType::F64)
+            .ones([2], [replicate()])?
+            .dtype())
+    });
+    assert_eq!(ok.unwrap(), [DType::F64; 2]);
+}

@@ -1,0 +1,123 @@
+//! Gradients through the facade: the law, hooks, higher order, no_grad.
+
+use shard_tensor::{DType, Launch, Placements, Result, ShardTensor, launch, replicate, shard};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+fn read(t: &ShardTensor) -> Result<Vec<f64>> {
+    Ok(t.to_array::<f64>()?.into_raw_vec_and_offset().0)
+}
+
+#[test]
+fn a_gradient_has_the_layout_of_its_value() {
+    let layouts: [Placements; 4] = [
+        [shard(0), shard(1)].into(),
+        [shard(0).sizes([0, 5]), replicate()].into(),
+        [replicate(), replicate()].into(),
+        [shard(1), shard(1)].into(),
+    ];
+    for placements in &layouts {
+        let checked = Launch::new(4).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of([2, 2])?;
+            let w = mesh
+                .from_fn([5, 3], placements, |i| (3 * i[0] + i[1]) as f64)?
+                .requires_grad()?;
+            let x = mesh.from_fn([5, 3], [shard(1), shard(0)], |i| i[1] as f64)?;
+            let loss = (&w.square()? * &x).sum_all()?;
+            let gradient = loss.backward()?.get(&w)?.unwrap();
+            assert_eq!(gradient.layout(), w.layout());
+            let expected: Vec<f64> = (0..15).map(|i| f64::from(2 * i * (i % 3))).collect();
+            assert_eq!(read(&gradient)?, expected);
+            Ok(())
+        });
+        checked.unwrap();
+    }
+}
+
+#[test]
+fn second_derivatives() {
+    let checked = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let x = mesh.arange(4, [shard(0)])?.requires_grad()?;
+        let cubes = x.mul(&x)?.mul(&x)?.sum_all()?;
+        let slope = cubes.grad(&[&x], true)?.swap_remove(0).unwrap();
+        assert_eq!(read(&slope)?, [0.0, 3.0, 12.0, 27.0]);
+        let curve = slope.sum_all()?.grad(&[&x], false)?.swap_remove(0).unwrap();
+        assert_eq!(read(&curve)?, [0.0, 6.0, 12.0, 18.0]);
+        Ok(())
+    });
+    checked.unwrap();
+}
+
+#[test]
+fn hooks_see_and_replace() {
+    let seen = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.arange(3, [shard(0)])?.requires_grad()?;
+        let y = &x * 2.0;
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let log = seen.clone();
+        y.on_gradient(move |g| {
+            log.borrow_mut().push(g.layout().to_string());
+            Ok(Some(g.mul_scalar(10.0)?))
+        })?;
+        let gradient = y.sum_all()?.backward()?.get(&x)?.unwrap();
+        assert_eq!(read(&gradient)?, [20.0; 3]);
+        Ok(seen.take())
+    });
+    assert_eq!(seen.unwrap(), [["S(0)"], ["S(0)"]]);
+}
+
+#[test]
+fn nothing_is_recorded_where_nothing_should() {
+    let texts = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.ones([3], [shard(0)])?.requires_grad()?;
+        let (silent, detached) = (ctx.no_grad(|| x.square())?, x.detach().square()?);
+        assert!(!silent.is_tracked() && !detached.is_tracked() && x.square()?.is_tracked());
+        Ok(silent.sum_all()?.backward().unwrap_err().to_string())
+    });
+    assert!(texts.unwrap()[0].contains("not on this tape"));
+}
+
+#[test]
+fn accumulated_gradients_are_the_sum() {
+    let checked = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let w = mesh.full(2, 3.0, [replicate()])?.requires_grad()?;
+        let part = |scale: f64| {
+            (&w * &mesh.full([4, 2], scale, [shard(0)])?)
+                .sum_all()?
+                .backward()
+        };
+        let mut gradients = part(1.0)?;
+        gradients.accumulate(part(10.0)?)?;
+        assert_eq!(read(&gradients.get(&w)?.unwrap())?, [44.0; 2]);
+        Ok(())
+    });
+    checked.unwrap();
+}
+
+#[test]
+fn a_parameter_is_the_only_thing_that_changes() {
+    let checked = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let w = mesh.ones([3], [shard(0)])?.requires_grad()?;
+        let (alias, before) = (w.clone(), &w * 1.0);
+        w.set(&mesh.full([3], 5.0, [shard(0)])?)?;
+        assert_eq!(
+            (alias.sum_all()?.item()?, before.sum_all()?.item()?),
+            (15.0, 3.0)
+        );
+        // What was computed before keeps its gradient's leaf: it is another value now.
+        assert!(before.sum_all()?.backward()?.get(&w)?.is_none());
+        let other_layout = w.set(&mesh.ones([3], [replicate()])?).unwrap_err();
+        let no_parameter = before.set(&w.detach()).unwrap_err();
+        Ok([other_layout.to_string(), no_parameter.to_string()])
+    });
+    let texts = checked.unwrap().swap_remove(0);
+    assert!(
+        texts[0].contains("redistribute") && texts[1].contains("requires_grad"),
+        "{texts:?}"
+    );
+}

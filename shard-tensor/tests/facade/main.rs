@@ -1,0 +1,9 @@
+//! Tests of the facade on in-process ranks.
+
+mod constructors;
+mod errors;
+mod gradients;
+mod operators;
+mod random;
+mod reading;
+mod training;
