@@ -1,7 +1,7 @@
 //! Reference data on ranks, and results back.
 
 use crate::case::{Data, Tensor};
-use shard_comm::{Bool, DType, Element, upload_slice};
+use shard_comm::{Bool, DType, Element};
 use shard_redistribute::{Array, MeshComm, RedistributeError};
 use shard_spec::{Layout, numel, row_major_strides};
 use std::rc::Rc;
@@ -34,15 +34,15 @@ pub fn place(
             let share = Share::of(cx, layout);
             let terms = indices.iter().map(|&i| share.term(values[i], i));
             if float == DType::F32 {
-                upload_slice(device, &terms.map(|v| v as f32).collect::<Vec<_>>())?
+                device.upload_slice(&terms.map(|v| v as f32).collect::<Vec<_>>())?
             } else {
-                upload_slice(device, &terms.collect::<Vec<_>>())?
+                device.upload_slice(&terms.collect::<Vec<_>>())?
             }
         }
-        Data::I64(values) => upload_slice(device, &gather(&indices, values))?,
+        Data::I64(values) => device.upload_slice(&gather(&indices, values))?,
         Data::Bool(values) => {
             let bools = indices.iter().map(|&i| Bool::from_f64(f64::from(values[i])));
-            upload_slice(device, &bools.collect::<Vec<_>>())?
+            device.upload_slice(&bools.collect::<Vec<_>>())?
         }
     };
     Array::from_parts(cx, layout, Some(buffer), dtype)

@@ -1,6 +1,6 @@
 //! Running a function on the in-process ranks of a mesh.
 
-use shard_comm::{Communicator, local};
+use shard_comm::{Communicator, DeviceKind, local};
 use shard_redistribute::MeshComm;
 use shard_spec::DeviceMesh;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ pub enum On {
 /// If a rank panics or the group breaks, with what the first rank said: this is for tests.
 pub fn on_mesh<T: Send>(mesh: &DeviceMesh, on: On, f: impl Fn(&Rc<MeshComm>) -> T + Sync) -> Vec<T> {
     let ranks = mesh.ranks().iter().max().map_or(0, |&r| r + 1);
-    let results = local::run_with(ranks, options(on), |comm| {
+    let results = local::run_with(ranks, &options(on), |comm| {
         let world: Rc<dyn Communicator> = Rc::new(comm);
         match MeshComm::new(&world, mesh) {
             Ok(cx) => f(&cx),
@@ -34,8 +34,9 @@ pub fn on_mesh<T: Send>(mesh: &DeviceMesh, on: On, f: impl Fn(&Rc<MeshComm>) -> 
 }
 
 pub(crate) fn options(on: On) -> local::LocalOptions {
-    match on {
-        On::Host => local::LocalOptions::default(),
-        On::TestDevice => local::LocalOptions::default().test_device(),
-    }
+    let device = match on {
+        On::Host => DeviceKind::Host,
+        On::TestDevice => DeviceKind::Test,
+    };
+    local::LocalOptions { device, ..local::LocalOptions::default() }
 }

@@ -7,6 +7,13 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use shard_spec::{DeviceMesh, Layout};
 
+/// Settings for property tests: so many cases, from a random seed that a failure prints with its smallest
+/// example. `PROPTEST_CASES` in the environment replaces the count.
+pub fn config(cases: u32) -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 /// Shapes of meshes of one to three axes and at most `ranks` ranks; size 1 is an ordinary axis size.
 pub fn mesh_shape(ranks: usize) -> impl Strategy<Value = Vec<usize>> {
     vec(1..=ranks.max(1), 1..=3).prop_map(move |mut shape| {

@@ -119,7 +119,7 @@ fn run_group(
     // Kept outside the ranks, so that a panic does not take earlier results with it.
     let slots: Vec<Mutex<Vec<Option<RankResult>>>> =
         trials.iter().map(|_| Mutex::new(vec![None; ranks])).collect();
-    let launched = local::run_with(ranks, options(on), |comm| {
+    let launched = local::run_with(ranks, &options(on), |comm| {
         let world: Rc<dyn Communicator> = Rc::new(comm);
         let rank = world.rank();
         let cx = MeshComm::new(&world, mesh)?;

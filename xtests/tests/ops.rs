@@ -148,7 +148,7 @@ fn norms() -> impl Strategy<Value = Case> + Clone {
 const EXACT: Tolerance = Tolerance(0.0);
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(xtests::strategies::config(64))]
 
     #[test]
     fn convolutions((case, mesh, recipes) in scenes(convs("conv"))) {

@@ -2,9 +2,9 @@
 //! every comparison is exact.
 
 use proptest::prelude::*;
-use shard_comm::{Scalar, upload_slice};
+use shard_comm::Scalar;
 use shard_redistribute::{Array, ExchangeBuilder, MeshComm, Plan, Source};
-use shard_spec::{DeviceMesh, DimCover, DimMap, EdgeMap, IndexBox, Layout, numel, row_major_strides};
+use shard_spec::{DeviceMesh, DimCover, DimMap, EdgeMap, IndexBox, Layout, Placement, ReduceOp, numel, row_major_strides};
 use xtests::arrays::{local_indices, place, tensor, whole};
 use xtests::case::{Data, Tensor};
 use xtests::harness::{On, on_mesh};
@@ -45,7 +45,7 @@ fn start(cx: &std::rc::Rc<MeshComm>, layout: &Layout, t: &Tensor) -> Array {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(xtests::strategies::config(96))]
 
     #[test]
     fn any_path_gives_the_pieces_of_the_global_tensor((mesh, shape, recipes) in scene(2), seed: u64) {
@@ -92,9 +92,9 @@ proptest! {
             let before = ledger.snapshot();
             plan.run(&source).unwrap();
             let moved = ledger.since(&before);
-            assert_eq!(moved.bytes, 8 * plan.received() as u64, "predicted is moved: {plan}");
+            assert_eq!(moved.bytes, 8 * plan.received(source.dtype()) as u64, "predicted is moved: {plan}");
             if !plan.communicates() {
-                assert_eq!((moved.rounds, moved.bytes), (0, 0), "{plan}");
+                assert_eq!((moved.messages, moved.bytes), (0, 0), "{plan}");
             }
             if !from.is_partial() {
                 let (have, want) = (from.local_box(cx.rank()).unwrap(), to.local_box(cx.rank()).unwrap());
@@ -114,10 +114,13 @@ proptest! {
         let products = on_mesh(&mesh, On::Host, |cx| {
             let plan = Plan::new(&from, &to, cx.rank()).unwrap();
             let x = random(cx, &from, seed);
-            let y = random(cx, &to.dual().unwrap(), seed ^ 0x55);
+            let adjoint = plan.adjoint().unwrap();
+            // The adjoint goes between the duals: copies and terms change places.
+            let y = random(cx, adjoint.from(), seed ^ 0x55);
+            assert_eq!(&adjoint.from().placements()[..], &dual(&to)[..]);
+            assert_eq!(&adjoint.to().placements()[..], &dual(&from)[..]);
             let forth = plan.run(&x).unwrap();
-            let back = plan.adjoint().unwrap().run(&y).unwrap();
-            assert_eq!(back.layout(), &from.dual().unwrap());
+            let back = adjoint.run(&y).unwrap();
             (dot(&forth, &y), dot(&x, &back))
         });
         // Shards add up, and a sum of terms meets copies: every axis adds local products.
@@ -144,7 +147,7 @@ proptest! {
                 .build(cx.rank());
             let local = source.buffer().unwrap().clone();
             let slab = exchange.run(cx, source.dtype(), &[local]).unwrap();
-            let got: Vec<f64> = shard_comm::download_vec(&slab).unwrap();
+            let got: Vec<f64> = cx.device().download_vec(&slab).unwrap();
             assert_eq!(got, slab_of(&t, &maps, &covers, &mesh, cx.rank()), "{from} {covers:?}");
         });
     }
@@ -190,8 +193,17 @@ fn slab_of(t: &Tensor, maps: &[DimMap], covers: &[DimCover], mesh: &DeviceMesh, 
     found.iter().map(|i| i.map_or(-77.0, |i| values(t)[i])).collect()
 }
 
+fn dual(layout: &Layout) -> Vec<Placement> {
+    let swap = |&p: &Placement| match p {
+        Placement::Replicate => Placement::Partial(ReduceOp::Sum),
+        Placement::Partial(_) => Placement::Replicate,
+        shard => shard,
+    };
+    layout.placements().iter().map(swap).collect()
+}
+
 fn common(a: &IndexBox, b: &IndexBox) -> usize {
-    a.intersect(b).numel()
+    a.intersect(b).map_or(0, |both| both.numel())
 }
 
 /// A whole number per element and term: equal on copies, different on shards and terms of a sum.
@@ -201,7 +213,7 @@ fn random(cx: &std::rc::Rc<MeshComm>, layout: &Layout, seed: u64) -> Array {
     let seed = seed ^ (term as u64) << 32;
     let indices = local_indices(layout, cx.rank()).unwrap();
     let data: Vec<f64> = indices.iter().map(|&i| integer(seed, i)).collect();
-    let buffer = upload_slice(cx.device(), &data).unwrap();
+    let buffer = cx.device().upload_slice(&data).unwrap();
     Array::from_parts(cx, layout, Some(buffer), shard_comm::DType::F64).unwrap()
 }
 

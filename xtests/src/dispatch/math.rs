@@ -2,8 +2,8 @@
 
 use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::Case;
-use shard_ops::kernels::Unary;
-use shard_ops::{Exec, Value, conv, elementwise as ew, matmul as mm, moves, norm, reduce, resample};
+use shard_ops::kernels::unary::Unary;
+use shard_ops::{Exec, Value, elementwise as ew, matmul as mm, moves, reduce};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("relu", |e, c, v| unary(e, c, v, Unary::Relu)),
@@ -79,8 +79,12 @@ pub(crate) const TABLE: &[Entry] = &[
     }),
     built("dot", |e, c, v| {
         let args = Args::new(c, v);
-        let product = ew::mul(e, args.need("a")?, args.need("b")?)?;
-        Ok(vec![reduce::sum(e, &product, &[0], false)?])
+        Ok(vec![mm::dot(e, args.need("a")?, args.need("b")?)?])
+    }),
+    built("baddbmm", |e, c, v| {
+        let args = Args::new(c, v);
+        let (beta, alpha) = (c.attributes.float("beta", 1.0)?, c.attributes.float("alpha", 1.0)?);
+        Ok(vec![mm::baddbmm(e, args.need("input")?, args.need("a")?, args.need("b")?, beta, alpha)?])
     }),
     built("sum", |e, c, v| reduction(e, c, v, reduce::sum)),
     built("mean", |e, c, v| reduction(e, c, v, reduce::mean)),
@@ -96,7 +100,6 @@ pub(crate) const TABLE: &[Entry] = &[
         reduced(e, c, &ew::unary(e, &ew::sub(e, x, y)?, Unary::Square)?)
     }),
     built("l1_loss", |e, c, v| reduced(e, c, &distance(e, c, v)?)),
-    // With m = min(d, beta): m^2 / (2 beta) + d - m.
     built("smooth_l1_loss", |e, c, v| {
         let beta = c.attributes.float("beta", 1.0)?;
         reduced(e, c, &huber(e, &distance(e, c, v)?, beta, 1.0 / beta)?)
@@ -109,20 +112,6 @@ pub(crate) const TABLE: &[Entry] = &[
         let hidden = mm::matmul(e, args.need("input")?, args.need("w1")?)?;
         let out = mm::matmul(e, &ew::unary(e, &hidden, Unary::Gelu)?, args.need("w2")?)?;
         Ok(vec![reduce::mse_loss(e, &out, args.need("target")?)?])
-    }),
-    built("silu(group_norm(conv)) -> conv s2 -> nearest upsample -> cat -> conv", |e, c, v| {
-        let args = Args::new(c, v);
-        let x = args.need("input")?;
-        let (groups, eps) = (c.attributes.size("num_groups", 1)?, c.attributes.float("eps", 1e-5)?);
-        let same = conv::ConvOptions::new(2).padding(1);
-        let h = conv::conv(e, x, args.need("w1")?, None, &same)?;
-        let h = norm::group_norm(e, &h, groups, args.get("g"), args.get("b"), eps)?;
-        let h = ew::unary(e, &h, Unary::Silu)?;
-        let low = conv::conv(e, &h, args.need("w2")?, None, &same.clone().stride(2))?;
-        let size: Vec<usize> = x.shape()[2..].to_vec();
-        let up = resample::interpolate(e, &low, &resample::InterpolateOptions::nearest(&size))?;
-        let joined = moves::cat(e, &[&h, &up], 1)?;
-        Ok(vec![conv::conv(e, &joined, args.need("w3")?, None, &same)?])
     }),
 ];
 
