@@ -28,6 +28,8 @@ pub struct Choice {
     pub factors: Vec<Option<DimSharding>>,
     /// Axes along which operands stay partial, and the result is.
     pub carry: Axes,
+    /// The one operand that stays partial; `None` if all that are partial along these axes do.
+    pub carrier: Option<usize>,
 }
 
 /// What one rank does to run an op on operands of given layouts.
@@ -186,7 +188,12 @@ impl fmt::Display for Strategy {
 impl Choice {
     /// Nothing is sharded.
     pub fn none(rule: &Rule) -> Self {
-        Self { factors: vec![None; rule.factors.len()], carry: Axes::new() }
+        Self { factors: vec![None; rule.factors.len()], carry: Axes::new(), carrier: None }
+    }
+
+    /// Whether operand `i` stays partial along an axis: a product of two sums is not the sum of the products.
+    fn carries(&self, i: usize, axis: usize) -> bool {
+        self.carry.contains(&axis) && self.carrier.is_none_or(|c| c == i)
     }
 
     fn uses(&self, axis: usize) -> bool {
@@ -221,6 +228,9 @@ fn adopt(rule: &Rule, layouts: &[&Layout], order: &[usize]) -> Choice {
         if passes(rule, layouts, i, order, &choice) {
             let fresh: Axes = layout.partial_axes().iter().copied().filter(|&a| !choice.uses(a)).collect();
             choice.carry.extend(fresh);
+            if matches!(rule.linearity, Linearity::Each(_)) {
+                choice.carrier = Some(i);
+            }
         }
         for (d, access) in rule.inputs[i].iter().enumerate() {
             let Some(sharding) = layout.sharding(d) else { continue };
@@ -309,7 +319,7 @@ fn cost(rule: &Rule, layouts: &[&Layout], choice: &Choice) -> usize {
     let mut total = 0;
     for (i, layout) in layouts.iter().enumerate() {
         let covers = site.covers(i, &Spans::Full);
-        let reduces = layout.partial_axes().iter().any(|a| !choice.carry.contains(a));
+        let reduces = layout.partial_axes().iter().any(|&a| !choice.carries(i, a));
         let mut worst = 0;
         for index in 0..mesh.size() {
             let coords = coords_of(mesh, index);
@@ -400,7 +410,7 @@ impl<'a> Site<'a> {
     fn reduce_input(&self, i: usize, layout: &Layout) -> Result<(InputMove, Layout)> {
         let name = self.rule.name;
         let keep: Axes =
-            layout.partial_axes().iter().copied().filter(|a| self.choice.carry.contains(a)).collect();
+            layout.partial_axes().iter().copied().filter(|&a| self.choice.carries(i, a)).collect();
         if keep.len() == layout.partial_axes().len() {
             return Ok((InputMove::default(), layout.clone()));
         }
