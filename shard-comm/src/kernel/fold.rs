@@ -408,6 +408,26 @@ mod tests {
     }
 
     #[test]
+    fn an_overlapping_destination_keeps_its_order_in_two_dims() {
+        // Looks like a transpose, but each element is written several times, from rows that step backwards.
+        let src: Vec<f64> = (0..10).map(f64::from).collect();
+        let sv = Strided::new(4, smallvec![2, 3], smallvec![1, -1]);
+        let dv = Strided::new(2, smallvec![2, 3], smallvec![-1, 1]);
+        let mut dst = [0.0f64; 6];
+        let v = (DType::F64, bytemuck::cast_slice(&src));
+        fold(
+            Monoid::SUM,
+            v.0,
+            v.1,
+            &sv,
+            v.0,
+            bytemuck::cast_slice_mut(&mut dst),
+            &dv,
+        );
+        assert_eq!(dst, [0.0, 5.0, 4.0 + 4.0, 3.0 + 3.0, 2.0, 0.0]);
+    }
+
+    #[test]
     fn torn_groups_and_wrong_types_are_refused() {
         let v = Strided::contiguous(&[4]);
         assert!(check(Monoid::Moments, DType::F32, &v, DType::F32, &v).is_err());

@@ -18,6 +18,8 @@ pub(super) struct Nest {
     axes: SmallVec<[Axis; 6]>,
     src: isize,
     dst: isize,
+    /// Whether elements may be visited in any order.
+    free: bool,
 }
 
 /// Side of the square tiles in which a transposed pair of loops is walked: two tiles of doubles fit the first cache.
@@ -36,13 +38,14 @@ impl Nest {
             axes: SmallVec::new(),
             src: sv.offset as isize,
             dst: dv.offset as isize,
+            free: steps_apart(&dv.shape, &dv.strides),
         };
         for ((&extent, &src), &dst) in sv.shape.iter().zip(&sv.strides).zip(&dv.strides) {
             if extent > 1 {
                 nest.axes.push(Axis { extent, src, dst });
             }
         }
-        if steps_apart(&dv.shape, &dv.strides) {
+        if nest.free {
             for axis in &mut nest.axes {
                 if axis.dst < 0 {
                     let last = axis.extent as isize - 1;
@@ -117,7 +120,7 @@ impl Nest {
                 }
             }),
             (step, 1) => match outer.split_last() {
-                Some((&rows, outer)) if rows.src == 1 => {
+                Some((&rows, outer)) if self.free && rows.src == 1 => {
                     walk(outer, self.src, self.dst, &mut |s, d| {
                         tiles(rows, inner, |i, j, width| {
                             let s = s as isize + i as isize + j as isize * step;

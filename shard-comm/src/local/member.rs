@@ -13,8 +13,8 @@ use super::progress::{Flight, Launch, Op, Rank};
 use super::world::{Group, Key, Lane, Post};
 use crate::communicator::{Link, LinkSide, Request, Stage, Target};
 use crate::{
-    CommError, Communicator, DeviceRef, Event, ExchangePlan, Handle, Ledger, Piece,
-    PlanCache, Result, Site,
+    CommError, Communicator, DeviceRef, Event, ExchangePlan, Handle, Ledger, Piece, PlanCache,
+    Result, Site,
 };
 
 /// A rank that is a thread of this process. Clones are the same communicator.
@@ -255,7 +255,12 @@ impl LocalComm {
         let mut links = self.0.links.borrow_mut();
         let lane = Lane::Link(from, to);
         let count = links.entry((lane, side)).or_insert(0);
-        let key = Key { group: self.0.group.id, lane, sequence: *count, stage: 0 };
+        let key = Key {
+            group: self.0.group.id,
+            lane,
+            sequence: *count,
+            stage: 0,
+        };
         *count += 1;
         key
     }

@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use smallvec::{SmallVec, smallvec};
 
@@ -22,6 +23,16 @@ use crate::{
 /// well under one; with more ranks than cores the ones that yield are soon at their own rendezvous.
 const YIELDS: usize = 256;
 
+/// And for how long.
+const YIELDING: Duration = Duration::from_micros(200);
+
+/// A single yield this long has run something else for a whole time slice: the machine is busy, and yielding costs
+/// more than parking. The next [`BUSY_WAITS`] waits do not try.
+const SLICE: Duration = Duration::from_millis(1);
+
+/// How many waits a busy machine is believed to stay so.
+const BUSY_WAITS: u32 = 64;
+
 /// What belongs to one rank, whatever the group.
 #[derive(Debug)]
 pub(super) struct Rank {
@@ -31,6 +42,8 @@ pub(super) struct Rank {
     ledger: Ledger,
     /// Operations that are posted and not finished.
     flying: RefCell<Vec<Rc<Op>>>,
+    /// How many waits from now on park at once.
+    busy_waits: Cell<u32>,
     ended: Cell<bool>,
 }
 
@@ -75,6 +88,7 @@ impl Rank {
             device,
             ledger,
             flying: RefCell::default(),
+            busy_waits: Cell::new(0),
             ended: Cell::new(false),
         })
     }
@@ -138,23 +152,18 @@ impl Rank {
     pub(super) fn wait(&self, op: &Rc<Op>) -> Result<Option<Buffer>> {
         loop {
             self.advance(op);
+            if op.state.borrow().result.is_none() {
+                self.progress();
+            }
+            // Asked after everything has moved on, this operation included: a finished one has no slot to wait for.
             if let Some(result) = op.state.borrow_mut().result.take() {
                 self.flying
                     .borrow_mut()
                     .retain(|other| !Rc::ptr_eq(other, op));
                 return result;
             }
-            self.progress();
             let wanted = self.wanted(op);
-            let settled = || wanted.iter().any(|(_, slot)| slot.outcome().is_some());
-            let seen = (0..YIELDS).any(|_| {
-                let seen = settled();
-                if !seen {
-                    std::thread::yield_now();
-                }
-                seen
-            });
-            if !seen {
+            if !self.yield_until(|| wanted.iter().any(|(_, slot)| slot.outcome().is_some())) {
                 self.world.park(self.number, &wanted);
             }
         }
@@ -199,6 +208,31 @@ impl Rank {
                 .fail(self.number, &format!("panicked: {message}"));
             self.world.end(self.number, "panicked");
         }
+    }
+
+    /// Lets others run until `ready`, a little while at most; says whether it came to be.
+    fn yield_until(&self, ready: impl Fn() -> bool) -> bool {
+        let busy = self.busy_waits.get();
+        if busy > 0 {
+            self.busy_waits.set(busy - 1);
+            return ready();
+        }
+        let (start, mut before) = (Instant::now(), Duration::ZERO);
+        for _ in 0..YIELDS {
+            if ready() {
+                return true;
+            }
+            std::thread::yield_now();
+            let now = start.elapsed();
+            if now - before > SLICE {
+                self.busy_waits.set(BUSY_WAITS);
+            }
+            if now > YIELDING {
+                break;
+            }
+            before = now;
+        }
+        ready()
     }
 
     /// Carries every operation on as far as it goes without waiting.

@@ -222,6 +222,13 @@ impl World {
         if wanted.iter().any(|(_, slot)| slot.outcome().is_some()) {
             return;
         }
+        if let Some(root) = &state.root {
+            // Open slots were settled when it happened; this one belonged to a rank that died completing it.
+            for (_, slot) in wanted {
+                slot.settle(Err(root.clone()));
+            }
+            return;
+        }
         self.awake[rank].store(false, Ordering::Relaxed);
         let keys = wanted.iter().map(|(key, _)| *key).collect();
         state.ranks[rank] = RankState::Waiting(std::thread::current(), keys);

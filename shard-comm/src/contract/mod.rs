@@ -1,0 +1,105 @@
+//! What every backend must do, as programs that all ranks of a group run and that panic where it does not.
+//!
+//! A backend's tests launch ranks in their own way and call [`all`], or the functions one by one. Values are whole
+//! numbers held in floats, so every comparison is exact, whatever the order of sums.
+
+mod moves;
+mod protocol;
+mod reductions;
+
+pub use moves::{
+    all_gather, all_to_all, broadcast, exchange_with_strides, gather, messages, scatter,
+};
+pub use protocol::{
+    agreed_errors, devices, dropped_handles, handles_in_any_order, ledger_balances,
+    local_mistakes_are_agreed, splits, uniform_checks,
+};
+pub use reductions::{all_reduce, half_sums, reduce_scatter, structured_monoids};
+
+use crate::{Buffer, Communicator, DType, Scalar, Strided};
+
+/// Everything, one after the other.
+///
+/// # Collective
+/// Every rank of the group.
+pub fn all(comm: &dyn Communicator) {
+    all_gather(comm);
+    all_to_all(comm);
+    broadcast(comm);
+    scatter(comm);
+    gather(comm);
+    messages(comm);
+    exchange_with_strides(comm);
+    reduce_scatter(comm);
+    all_reduce(comm);
+    half_sums(comm);
+    structured_monoids(comm);
+    agreed_errors(comm);
+    local_mistakes_are_agreed(comm);
+    uniform_checks(comm);
+    splits(comm);
+    handles_in_any_order(comm);
+    // Before handles are dropped: what finishes them later is counted when it does.
+    ledger_balances(comm);
+    dropped_handles(comm);
+    devices(comm);
+}
+
+/// Counts per rank that matter: equal, uneven with zeros, all on one rank, none at all.
+fn count_cases(ranks: usize) -> Vec<Vec<usize>> {
+    let uneven = (0..ranks).map(|r| (r * 3 + 1) % 4).collect();
+    let only_last = (0..ranks)
+        .map(|r| if r + 1 == ranks { 5 } else { 0 })
+        .collect();
+    vec![vec![3; ranks], uneven, only_last, vec![0; ranks]]
+}
+
+/// The `i`th value of a rank: a whole number, different for each.
+fn value(rank: usize, i: usize) -> f64 {
+    (rank * 1000 + i) as f64
+}
+
+fn values(rank: usize, len: usize) -> Vec<f64> {
+    (0..len).map(|i| value(rank, i)).collect()
+}
+
+/// A buffer of doubles, made by the device in stream order.
+fn upload(comm: &dyn Communicator, values: &[f64]) -> Buffer {
+    comm.device().upload_slice(values).expect("a small upload")
+}
+
+fn read(buffer: &Buffer) -> Vec<f64> {
+    buffer.to_vec().expect("doubles")
+}
+
+/// A buffer of another type, holding these numbers.
+fn upload_as(comm: &dyn Communicator, dtype: DType, values: &[f64]) -> Buffer {
+    let all = Strided::contiguous(&[values.len()]);
+    let source = upload(comm, values);
+    let mut converted = comm
+        .device()
+        .alloc(dtype, values.len())
+        .expect("a small buffer");
+    comm.device()
+        .copy(&source, &all, &mut converted, &all)
+        .expect("a conversion");
+    converted.freeze()
+}
+
+fn read_as_f64(comm: &dyn Communicator, buffer: &Buffer) -> Vec<f64> {
+    let all = Strided::contiguous(&[buffer.len()]);
+    let mut wide = comm
+        .device()
+        .alloc(DType::F64, buffer.len())
+        .expect("a small buffer");
+    comm.device()
+        .fill(&mut wide, &all, Scalar::ZERO)
+        .expect("a fill");
+    comm.device()
+        .copy(buffer, &all, &mut wide, &all)
+        .expect("a conversion");
+    read(&wide.freeze())
+}
+
+#[cfg(test)]
+mod tests;

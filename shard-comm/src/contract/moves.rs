@@ -1,0 +1,211 @@
+//! Operations that copy.
+
+use std::sync::Arc;
+
+use shard_spec::{Dims, Strides};
+
+use super::{count_cases, read, upload, value, values};
+use crate::{Communicator, DType, ExchangePlan, Monoid, Piece, Scalar};
+
+/// `all_gather_v` against a plain join.
+pub fn all_gather(comm: &dyn Communicator) {
+    for counts in count_cases(comm.size()) {
+        let mine = upload(comm, &values(comm.rank(), counts[comm.rank()]));
+        let all = comm.all_gather_v(&mine, &counts).expect("all_gather_v");
+        let expected: Vec<f64> = counts
+            .iter()
+            .enumerate()
+            .flat_map(|(r, &n)| values(r, n))
+            .collect();
+        assert_eq!(read(&all), expected, "{counts:?}");
+    }
+}
+
+/// `all_to_all_v` with every pair a size of its own.
+pub fn all_to_all(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    for salt in 0..3 {
+        let count = |from: usize, to: usize| (from * 5 + to * 3 + salt) % 4;
+        let send: Vec<_> = (0..ranks).map(|to| count(me, to)).collect();
+        let recv: Vec<_> = (0..ranks).map(|from| count(from, me)).collect();
+        let mine = upload(comm, &values(me, send.iter().sum()));
+        let got = comm
+            .all_to_all_v(&mine, &send, &recv)
+            .expect("all_to_all_v");
+        let mut expected = Vec::new();
+        for from in 0..ranks {
+            let start: usize = (0..me).map(|to| count(from, to)).sum();
+            expected.extend((0..count(from, me)).map(|i| value(from, start + i)));
+        }
+        assert_eq!(read(&got), expected);
+    }
+}
+
+/// `broadcast` from every root, also of nothing.
+pub fn broadcast(comm: &dyn Communicator) {
+    for root in 0..comm.size() {
+        for len in [0, 1, 1000] {
+            let data = (comm.rank() == root).then(|| upload(comm, &values(root, len)));
+            let got = comm
+                .broadcast(data.as_ref(), root, DType::F64, len)
+                .expect("broadcast");
+            assert_eq!(read(&got), values(root, len));
+        }
+    }
+}
+
+/// `scatter_v` from every root.
+pub fn scatter(comm: &dyn Communicator) {
+    let me = comm.rank();
+    for counts in count_cases(comm.size()) {
+        for root in 0..comm.size() {
+            let total = counts.iter().sum();
+            let data = (me == root).then(|| upload(comm, &values(root, total)));
+            let got = comm
+                .scatter_v(data.as_ref(), &counts, root, DType::F64)
+                .expect("scatter_v");
+            let start: usize = counts[..me].iter().sum();
+            assert_eq!(read(&got), values(root, total)[start..start + counts[me]]);
+        }
+    }
+}
+
+/// `gather_v` to every root; the others get nothing.
+pub fn gather(comm: &dyn Communicator) {
+    let me = comm.rank();
+    for counts in count_cases(comm.size()) {
+        for root in 0..comm.size() {
+            let mine = upload(comm, &values(me, counts[me]));
+            let got = comm.gather_v(&mine, &counts, root).expect("gather_v");
+            let expected: Vec<f64> = counts
+                .iter()
+                .enumerate()
+                .flat_map(|(r, &n)| values(r, n))
+                .collect();
+            assert_eq!(got.map(|all| read(&all)), (me == root).then_some(expected));
+        }
+    }
+}
+
+/// Messages around a ring and to oneself, several in flight, in order.
+pub fn messages(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    let (next, previous) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
+    let sent: Vec<_> = (0..3)
+        .map(|k| {
+            comm.start_send(next, &upload(comm, &values(me, k)))
+                .expect("start_send")
+        })
+        .collect();
+    for k in 0..3 {
+        let got = comm.recv(previous, DType::F64, k).expect("recv");
+        assert_eq!(read(&got), values(previous, k));
+    }
+    for handle in sent {
+        handle.wait().expect("a send that was received");
+    }
+    if ranks > 1 && me < 2 {
+        let peer = 1 - me;
+        if me == 0 {
+            comm.send(peer, &upload(comm, &[7.0])).expect("send");
+        } else {
+            assert_eq!(read(&comm.recv(peer, DType::F64, 1).expect("recv")), [7.0]);
+        }
+    }
+}
+
+/// An exchange whose pieces transpose, flip, broadcast and overlap, from two sources per rank, copied and folded.
+pub fn exchange_with_strides(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    let sources = |rank: usize| [values(rank, 24), values(rank + 100, 24)];
+    // Every reader takes three pieces from every owner. `wide` steps keep destinations apart or let them overlap.
+    let piece =
+        |owner: usize, reader: usize, kind: usize, wide: usize| -> (Piece, Vec<(usize, usize)>) {
+            let (shape, src_offset, src_strides): (&[usize], usize, &[isize]) = match kind {
+                0 => (&[3, 4], (owner + reader) % 3, &[1, 5]),
+                1 => (&[2, 3], 20, &[-7, -2]),
+                _ => (&[2, 2], 5, &[0, 1]),
+            };
+            let dst_offset = owner * wide + kind * 4;
+            let dst_strides: &[isize] = if kind == 1 { &[1, 2] } else { &[4, 1] };
+            let mut pairs = Vec::new();
+            for i in 0..shape[0] as isize {
+                for j in 0..shape[1] as isize {
+                    let s = src_offset as isize + i * src_strides[0] + j * src_strides[1];
+                    let d = dst_offset as isize + i * dst_strides[0] + j * dst_strides[1];
+                    pairs.push((s as usize, d as usize));
+                }
+            }
+            let piece = Piece {
+                peer: owner,
+                source: kind % 2,
+                shape: Dims::from(shape),
+                src_offset,
+                src_strides: Strides::from(src_strides),
+                dst_offset,
+                dst_strides: Strides::from(dst_strides),
+            };
+            (piece, pairs)
+        };
+    for (wide, fold) in [
+        (30, None),
+        (5, None),
+        (5, Some(Monoid::SUM)),
+        (0, Some(Monoid::MAX)),
+    ] {
+        let len = ranks * wide + 40;
+        let pieces = |owner, reader| (0..3).map(move |kind| piece(owner, reader, kind, wide));
+        let recv = (0..ranks)
+            .flat_map(|owner| pieces(owner, me))
+            .map(|p| p.0)
+            .collect();
+        let send = (0..ranks)
+            .flat_map(|reader| {
+                pieces(me, reader).map(move |p| Piece {
+                    peer: reader,
+                    ..p.0
+                })
+            })
+            .collect();
+        let fill = fold.is_none().then_some(Scalar::I64(-5));
+        let plan = Arc::new(ExchangePlan::new(
+            "strided",
+            wide as u128,
+            recv,
+            send,
+            fold,
+            fill,
+        ));
+        let mut expected = vec![
+            if fold == Some(Monoid::MAX) {
+                f64::NEG_INFINITY
+            } else {
+                0.0
+            };
+            len
+        ];
+        if fill.is_some() {
+            expected.fill(-5.0);
+        }
+        for owner in 0..ranks {
+            let theirs = sources(owner);
+            for (piece, pairs) in pieces(owner, me) {
+                for (s, d) in pairs {
+                    let new = theirs[piece.source][s];
+                    expected[d] = match fold {
+                        None => new,
+                        Some(Monoid::MAX) => expected[d].max(new),
+                        Some(_) => expected[d] + new,
+                    };
+                }
+            }
+        }
+        let mine = sources(me).map(|v| upload(comm, &v));
+        let dst = comm
+            .device()
+            .alloc(DType::F64, len)
+            .expect("a small buffer");
+        let got = comm.exchange(&plan, &mine, dst, Ok(())).expect("exchange");
+        assert_eq!(read(&got), expected, "step {wide}, fold {fold:?}");
+    }
+}

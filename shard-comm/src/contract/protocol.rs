@@ -1,0 +1,260 @@
+//! Errors, groups, handles and accounts.
+
+use super::{read, upload, value, values};
+use crate::{AgreedError, CommError, Communicator, DType, ErrorClass, Monoid, Strided};
+
+/// One rank's error becomes everybody's; with several, the lowest rank's; and the group goes on.
+pub fn agreed_errors(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    for first in 0..ranks {
+        let status = if me >= first {
+            Err(AgreedError::new(
+                "read",
+                "a file",
+                format!("nothing at {me}"),
+                "write it first",
+            ))
+        } else {
+            Ok(())
+        };
+        match comm.agree(status) {
+            Err(CommError::Agreed(error)) => {
+                assert_eq!(error.rank, comm.members()[first]);
+                assert_eq!(error.got, format!("nothing at {first}"));
+            }
+            other => panic!("expected the error of rank {first}, got {other:?}"),
+        }
+        comm.agree(Ok(())).expect("agreement after an error");
+    }
+}
+
+/// A rank whose own arguments are wrong does not leave the others waiting.
+pub fn local_mistakes_are_agreed(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    let culprit = ranks - 1;
+    let counts = vec![2; ranks];
+    let mine = upload(comm, &values(me, if me == culprit { 3 } else { 2 }));
+    let error = comm
+        .all_gather_v(&mine, &counts)
+        .expect_err("a buffer that is too long");
+    assert_eq!(error.class(), ErrorClass::Agreed);
+    assert!(
+        matches!(&error, CommError::Agreed(e) if e.rank == comm.members()[culprit]),
+        "{error}"
+    );
+    let long = vec![2; ranks + 1];
+    let result = comm.all_gather_v(&mine, if me == culprit { &long } else { &counts });
+    assert!(matches!(result, Err(CommError::Agreed(_))));
+    assert!(comm.broadcast(None, ranks, DType::F32, 1).is_err());
+    comm.barrier().expect("a barrier after errors");
+}
+
+/// A value that differs on one rank is the same error everywhere.
+pub fn uniform_checks(comm: &dyn Communicator) {
+    comm.check_uniform("layout", 42).expect("equal values");
+    if comm.size() > 1 {
+        let last = comm.size() - 1;
+        let seed = 1 + (comm.rank() == last) as u128;
+        match comm.check_uniform("seed", seed) {
+            Err(CommError::Mismatch(m)) => {
+                assert_eq!(
+                    (m.field.as_str(), m.a.as_str(), m.b.as_str()),
+                    ("seed", "1", "2")
+                );
+                assert_eq!(
+                    (m.rank_a, m.rank_b),
+                    (comm.members()[0], comm.members()[last])
+                );
+            }
+            other => panic!("expected a mismatch, got {other:?}"),
+        }
+        comm.check_uniform("seed", 1)
+            .expect("equal values after a mismatch");
+    }
+}
+
+/// Groups by parity, overlapping windows of neighbours, reversed order, and no group at all.
+pub fn splits(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    let parity = comm
+        .split(Some(me % 2), 0)
+        .expect("split")
+        .expect("a member");
+    let fellows: Vec<usize> = (0..ranks).filter(|r| r % 2 == me % 2).collect();
+    assert_eq!(
+        parity.members(),
+        fellows
+            .iter()
+            .map(|&r| comm.members()[r])
+            .collect::<Vec<_>>()
+    );
+    assert_eq!((parity.size(), parity.rank()), (fellows.len(), me / 2));
+    let reversed = comm
+        .split(Some(0), ranks - me)
+        .expect("split")
+        .expect("a member");
+    assert_eq!(reversed.rank(), ranks - 1 - me);
+    let only_first = comm.split((me == 0).then_some(3), 0).expect("split");
+    assert_eq!(only_first.is_some(), me == 0);
+
+    // Operations of several groups in flight at once, waited for in another order on odd ranks.
+    let counts = vec![1; ranks];
+    let in_parity = parity
+        .start_all_reduce(&upload(comm, &values(me, 1000)), Monoid::SUM)
+        .expect("start");
+    let in_reversed = reversed
+        .start_all_gather_v(&upload(comm, &[me as f64]), &counts)
+        .expect("start");
+    let in_all = comm
+        .start_all_gather_v(&upload(comm, &[me as f64]), &counts)
+        .expect("start");
+    let order: Vec<f64> = (0..ranks).map(|r| r as f64).collect();
+    let backwards: Vec<f64> = order.iter().rev().copied().collect();
+    let check_parity = |sum: Vec<f64>| {
+        let expected = (0..1000).map(|i| fellows.iter().map(|&r| value(r, i)).sum::<f64>());
+        assert_eq!(sum, expected.collect::<Vec<_>>());
+    };
+    if me % 2 == 0 {
+        check_parity(read(&in_parity.wait().expect("sum")));
+        assert_eq!(read(&in_reversed.wait().expect("gather")), backwards);
+        assert_eq!(read(&in_all.wait().expect("gather")), order);
+    } else {
+        assert_eq!(read(&in_all.wait().expect("gather")), order);
+        assert_eq!(read(&in_reversed.wait().expect("gather")), backwards);
+        check_parity(read(&in_parity.wait().expect("sum")));
+    }
+    // A split of a split.
+    let single = parity
+        .split(Some(parity.rank()), 0)
+        .expect("split")
+        .expect("a member");
+    assert_eq!(
+        (single.size(), single.members()),
+        (1, &comm.members()[me..=me])
+    );
+    single.barrier().expect("a barrier of one");
+}
+
+/// Handles are waited for in an order of each rank's own.
+pub fn handles_in_any_order(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    let lens = [1usize, 2000, 5, 900];
+    let mut handles: Vec<_> = lens
+        .iter()
+        .map(|&len| {
+            let mine = upload(comm, &values(me, len));
+            Some(
+                comm.start_all_reduce(&mine, Monoid::SUM)
+                    .expect("start_all_reduce"),
+            )
+        })
+        .collect();
+    for k in 0..lens.len() {
+        let at = (k * 3 + me) % lens.len();
+        let sum = handles[at]
+            .take()
+            .expect("each once")
+            .wait()
+            .expect("all_reduce");
+        let expected: Vec<f64> = (0..lens[at])
+            .map(|i| (0..ranks).map(|r| value(r, i)).sum())
+            .collect();
+        assert_eq!(read(&sum), expected);
+    }
+}
+
+/// A handle dropped or leaked on one rank does not keep the others from their result.
+pub fn dropped_handles(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    for careless in 0..ranks {
+        let mine = upload(comm, &values(me, 3000));
+        let start = || {
+            comm.start_all_reduce(&mine, Monoid::SUM)
+                .expect("start_all_reduce")
+        };
+        let (one, two) = (start(), start());
+        if me == careless {
+            drop(one);
+            std::mem::forget(two);
+        } else {
+            for handle in [one, two] {
+                let sum = read(&handle.wait().expect("all_reduce"));
+                assert_eq!(sum[2], (0..ranks).map(|r| value(r, 2)).sum::<f64>());
+            }
+        }
+        comm.barrier().expect("barrier");
+    }
+}
+
+/// What one rank is said to receive, another is said to send; and a gather moves what it must.
+pub fn ledger_balances(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    let before = comm.ledger().snapshot();
+    let counts: Vec<usize> = (0..ranks).map(|r| r % 3).collect();
+    let total: usize = counts.iter().sum();
+    comm.all_gather_v(&upload(comm, &values(me, counts[me])), &counts)
+        .expect("all_gather_v");
+    comm.all_reduce(&upload(comm, &values(me, 1000)), Monoid::SUM)
+        .expect("all_reduce");
+    let moved = comm.ledger().since(&before);
+    let gathered = moved.op("all_gather_v");
+    assert_eq!(gathered.bytes, 8 * (total - counts[me]) as u64);
+    let talkers = (0..ranks).filter(|&r| r != me && counts[r] > 0).count();
+    assert_eq!(gathered.messages, talkers as u64);
+    let account = [
+        moved.bytes,
+        moved.sent_bytes,
+        moved.messages,
+        moved.sent_messages,
+    ];
+    let account: Vec<f64> = account.iter().map(|&n| n as f64).collect();
+    let sums = read(
+        &comm
+            .all_reduce(&upload(comm, &account), Monoid::SUM)
+            .expect("all_reduce"),
+    );
+    assert_eq!((sums[0], sums[2]), (sums[1], sums[3]));
+    if ranks > 1 {
+        // Two rounds: each rank receives its chunk from everybody, then everybody's chunk.
+        let sum_bytes = comm
+            .all_reduce(
+                &upload(comm, &[moved.op("all_reduce").bytes as f64]),
+                Monoid::SUM,
+            )
+            .expect("all_reduce");
+        assert_eq!(read(&sum_bytes), [(2 * 8 * 1000 * (ranks - 1)) as f64]);
+    }
+}
+
+/// A device's own work is in order with what a group does to its buffers.
+pub fn devices(comm: &dyn Communicator) {
+    let device = comm.device();
+    let (ranks, me) = (comm.size(), comm.rank());
+    let all = Strided::contiguous(&[4]);
+    let mut mine = device.alloc(DType::I64, 4).expect("a small buffer");
+    device
+        .fill(&mut mine, &all, crate::Scalar::I64(me as i64 + 1))
+        .expect("fill");
+    let sum = comm
+        .all_reduce(&mine.freeze(), Monoid::SUM)
+        .expect("all_reduce");
+    let out = device.alloc(DType::I64, 4).expect("a small buffer");
+    let doubled = device.submit(
+        vec![sum],
+        vec![out],
+        Box::new(|inputs, outputs| {
+            let x = inputs[0].as_slice::<i64>().expect("i64");
+            let y = outputs[0].as_mut_slice::<i64>().expect("i64");
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = 2 * x);
+        }),
+    );
+    // A device whose memory the host cannot reach may refuse jobs.
+    if let Ok(mut doubled) = doubled {
+        let doubled = doubled.pop().expect("one output").freeze();
+        let gathered = comm
+            .all_gather_v(&doubled, &vec![4; ranks])
+            .expect("all_gather_v");
+        let expected = vec![(ranks * (ranks + 1)) as i64; 4 * ranks];
+        assert_eq!(gathered.to_vec::<i64>().expect("i64"), expected);
+    }
+}

@@ -1,0 +1,147 @@
+//! Operations that combine.
+
+use shard_spec::ReduceOp;
+
+use super::{count_cases, read, read_as_f64, upload, upload_as};
+use crate::{Communicator, DType, Monoid, ONE_ROUND_BYTES};
+
+/// Small whole numbers of every sign, so that sums and products are exact in all types wide enough.
+fn term(rank: usize, i: usize) -> f64 {
+    ((rank * 7 + i * 3) % 5) as f64 - 2.0
+}
+
+fn combined(op: ReduceOp, ranks: usize, i: usize) -> f64 {
+    let terms = (0..ranks).map(|r| term(r, i));
+    let truth = |b: bool| f64::from(u8::from(b));
+    match op {
+        ReduceOp::Sum => terms.sum(),
+        ReduceOp::Prod => terms.product(),
+        ReduceOp::Max => terms.fold(f64::NEG_INFINITY, f64::max),
+        ReduceOp::Min => terms.fold(f64::INFINITY, f64::min),
+        ReduceOp::Any => truth(terms.into_iter().any(|v| v != 0.0)),
+        ReduceOp::All => truth(terms.into_iter().all(|v| v != 0.0)),
+    }
+}
+
+const OPS: [ReduceOp; 6] = [
+    ReduceOp::Sum,
+    ReduceOp::Prod,
+    ReduceOp::Max,
+    ReduceOp::Min,
+    ReduceOp::Any,
+    ReduceOp::All,
+];
+
+/// `reduce_scatter_v` with every operation and uneven parts.
+pub fn reduce_scatter(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    for counts in count_cases(ranks) {
+        let total: usize = counts.iter().sum();
+        let mine: Vec<f64> = (0..total).map(|i| term(me, i)).collect();
+        let start: usize = counts[..me].iter().sum();
+        for op in OPS {
+            let got = comm
+                .reduce_scatter_v(&upload(comm, &mine), &counts, op.into())
+                .expect("reduce_scatter_v");
+            let expected: Vec<f64> = (start..start + counts[me])
+                .map(|i| combined(op, ranks, i))
+                .collect();
+            // One rank keeps its values; with several, any and all are truth values.
+            if ranks > 1 || !matches!(op, ReduceOp::Any | ReduceOp::All) {
+                assert_eq!(read(&got), expected, "{op:?} {counts:?}");
+            }
+        }
+    }
+}
+
+/// `all_reduce` in one round and in two, in wide and exact types.
+pub fn all_reduce(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    for dtype in [DType::F64, DType::F32, DType::I64, DType::I32] {
+        let around = ONE_ROUND_BYTES / dtype.size();
+        for len in [0, 1, 7, around, around + 1, 3 * around + ranks - 1] {
+            let mine: Vec<f64> = (0..len).map(|i| term(me, i)).collect();
+            for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min] {
+                let got = comm
+                    .all_reduce(&upload_as(comm, dtype, &mine), op.into())
+                    .expect("all_reduce");
+                let expected: Vec<f64> = (0..len).map(|i| combined(op, ranks, i)).collect();
+                assert_eq!(read_as_f64(comm, &got), expected, "{op:?} {dtype} {len}");
+            }
+        }
+    }
+}
+
+/// Sums of 16-bit floats are rounded once: many ones do not get lost in a large value.
+pub fn half_sums(comm: &dyn Communicator) {
+    for len in [3, ONE_ROUND_BYTES] {
+        for (dtype, large) in [(DType::F16, 2048.0), (DType::BF16, 256.0)] {
+            let start = if comm.rank() == 0 { large } else { 1.0 };
+            let mine = upload_as(comm, dtype, &vec![start; len]);
+            let got = comm.all_reduce(&mine, Monoid::SUM).expect("all_reduce");
+            let exact = large + (comm.size() - 1) as f64;
+            let once = read_as_f64(comm, &upload_as(comm, dtype, &[exact]))[0];
+            assert_eq!(read_as_f64(comm, &got), vec![once; len], "{dtype}");
+        }
+    }
+}
+
+/// Statistics, sums of exponentials, and the place of the extremes, also with empty contributions and ties.
+pub fn structured_monoids(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    // Rank r has r values r*10, r*10 + 2, ...; rank 0 has none.
+    let part = |r: usize| (0..r).map(|i| (r * 10 + 2 * i) as f64).collect::<Vec<_>>();
+    let moments = |v: &[f64]| {
+        let n = v.len() as f64;
+        let mean = if v.is_empty() {
+            0.0
+        } else {
+            v.iter().sum::<f64>() / n
+        };
+        [n, mean, v.iter().map(|x| (x - mean).powi(2)).sum()]
+    };
+    let got = comm
+        .all_reduce(&upload(comm, &moments(&part(me))), Monoid::Moments)
+        .expect("all_reduce of moments");
+    let all: Vec<f64> = (0..ranks).flat_map(part).collect();
+    for (got, expected) in read(&got).into_iter().zip(moments(&all)) {
+        assert!(
+            (got - expected).abs() <= 1e-12 * expected.abs(),
+            "{got} {expected}"
+        );
+    }
+
+    // Groups must survive being cut into chunks: long enough for two rounds.
+    let groups = ONE_ROUND_BYTES / 8;
+    let pairs: Vec<f64> = (0..groups)
+        .flat_map(|g| [((g + me) % 3) as f64, (me * groups + g) as f64])
+        .collect();
+    for op in [Monoid::ArgMax, Monoid::ArgMin] {
+        let got = read(
+            &comm
+                .all_reduce(&upload(comm, &pairs), op)
+                .expect("all_reduce of pairs"),
+        );
+        for g in 0..groups {
+            let candidates = (0..ranks).map(|r| (((g + r) % 3) as f64, (r * groups + g) as f64));
+            let best = candidates
+                .reduce(|a, b| {
+                    let wins = if op == Monoid::ArgMax {
+                        b.0 > a.0
+                    } else {
+                        b.0 < a.0
+                    };
+                    if wins { b } else { a }
+                })
+                .expect("at least one rank");
+            assert_eq!((got[2 * g], got[2 * g + 1]), best, "{op} {g}");
+        }
+    }
+    let got = comm
+        .all_reduce(&upload(comm, &[me as f64, 1.0]), Monoid::MaxSumExp)
+        .expect("all_reduce of exponentials");
+    let top = (ranks - 1) as f64;
+    let sum: f64 = (0..ranks).map(|r| (r as f64 - top).exp()).sum();
+    let got = read(&got);
+    assert!(got[0] == top && (got[1] - sum).abs() < 1e-12, "{got:?}");
+}
