@@ -6,8 +6,7 @@
 //! `cargo run --release -p shard-tensor --example custom_op`
 
 use shard_tensor::op::{
-    Access, EdgeMap, Exec, HostCall, Linearity, Meta, Op, OpError, Rule, Saved, Value, Window,
-    key_of,
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Rule, Saved, Value, Window, key_of,
 };
 use shard_tensor::{DType, Launch, Result, ShardTensor, replicate, shard};
 use std::sync::Arc;
@@ -44,7 +43,6 @@ impl Op for Stencil {
         rule.input(vec![Access::Window {
             factor: position,
             window,
-            edge: EdgeMap::Zeros,
         }])
         .output(vec![Access::factor(position)], x.shape.clone(), x.dtype)
         .linearity(Linearity::Each([0].into_iter().collect()))
@@ -53,13 +51,19 @@ impl Op for Stencil {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let x = call.input::<f64>(0);
-        // The box of x starts somewhere before the box of y: at the halo, or at the zeros before the first element.
-        let lead = call.cx.outputs[0].start[0] - 1 - call.cx.inputs[0].start[0];
+        // Boxes say where they begin in the global index space. The box of x holds the halo, but nothing beyond the
+        // ends of the whole tensor: that is zero.
+        let (x_start, y_start) = (call.cx.inputs[0].start[0], call.cx.outputs[0].start[0]);
+        let at = |global: usize, tap: usize| {
+            (global + tap)
+                .checked_sub(x_start + 1)
+                .filter(|&i| i < x.len())
+                .map_or(0.0, |i| x.get(&[i]))
+        };
         let mut y = call.output::<f64>(0);
         let (first, stride) = (y.offset(), y.strides()[0]);
         for i in 0..y.len() {
-            let at = |k: usize| x.get(&[(i as isize + lead) as usize + k]);
-            let value = (0..3).map(|k| self.weights[k] * at(k)).sum();
+            let value = (0..3).map(|k| self.weights[k] * at(y_start + i, k)).sum();
             y.data_mut()[(first as isize + i as isize * stride) as usize] = value;
         }
     }

@@ -11,7 +11,7 @@
 //! let losses = launch(4, |ctx| {
 //!     let mesh = ctx.mesh([("h", 2), ("w", 2)])?;
 //!     let x = mesh.randn([1, 3, 50, 37], [("h", shard(2).sizes([31, 19])), ("w", shard(3))])?;
-//!     let conv = nn::Conv::new(&mesh, 3, 8, [3, 3], ConvOptions::new().padding(1))?;
+//!     let conv = nn::Conv::new(&mesh, 3, 8, [3, 3], Conv::new().padding(1))?;
 //!     let mut adam = AdamW::new(conv.parameters(), 1e-2)?;
 //!     let mut losses = Vec::new();
 //!     for _ in 0..3 {
@@ -53,6 +53,7 @@ pub mod nn;
 mod operators;
 mod ops;
 pub mod optim;
+mod options;
 mod placements;
 pub mod rng;
 mod shape;
@@ -63,6 +64,7 @@ pub use error::{Error, Result};
 pub use gradients::Gradients;
 pub use launch::{Launch, launch};
 pub use mesh::{LocalSizes, Mesh};
+pub use options::{Conv, ConvTranspose, Pool};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use shape::Shape;
 pub use tensor::ShardTensor;
@@ -70,7 +72,7 @@ pub use tensor::ShardTensor;
 pub use shard_autograd::HookHandle;
 pub use shard_comm::{DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot};
 pub use shard_ops::kernels::unary::Unary;
-pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp};
+pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp, ResampleMode};
 
 /// What an op of one's own is made of.
 pub mod op {
@@ -86,7 +88,12 @@ pub mod prelude {
     pub use crate::nn::{self, Module as _};
     pub use crate::optim::{AdamW, Optimizer as _, Sgd};
     pub use crate::{
-        Context, DType, Error, Launch, LocalSizes, Mesh, Placement, Placements, Result,
+        Context, Conv, DType, Error, Launch, LocalSizes, Mesh, Placement, Placements, Result,
         ShardTensor, launch, partial, replicate, shard,
     };
 }
+
+/// The program in the workspace's README, run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -2,12 +2,11 @@
 
 use super::{Module, Parameters, uniform, weight_and_bias};
 use crate::{Mesh, Result, Shape, ShardTensor};
-use shard_ops::ConvOptions;
 
 /// A convolution of as many spatial dims as its kernel has.
 #[derive(Clone, Debug)]
 pub struct Conv {
-    options: ConvOptions,
+    options: crate::Conv,
     /// `[outputs, inputs / groups, kernel...]`
     pub weight: ShardTensor,
     /// `[outputs]`
@@ -27,7 +26,7 @@ impl Conv {
         inputs: usize,
         outputs: usize,
         kernel: impl Into<Shape>,
-        options: ConvOptions,
+        options: crate::Conv,
     ) -> Result<Self> {
         let mut layer = Self::without_bias(mesh, inputs, outputs, kernel, options)?;
         let fan_in = layer.weight.shape()[1..].iter().product();
@@ -47,18 +46,25 @@ impl Conv {
         inputs: usize,
         outputs: usize,
         kernel: impl Into<Shape>,
-        options: ConvOptions,
+        options: crate::Conv,
     ) -> Result<Self> {
-        let per_group = inputs / options.groups.max(1);
-        let shape: Vec<usize> = [outputs, per_group].into_iter().chain(kernel.into().iter().copied()).collect();
+        let per_group = inputs / options.options().groups.max(1);
+        let shape: Vec<usize> = [outputs, per_group]
+            .into_iter()
+            .chain(kernel.into().iter().copied())
+            .collect();
         let fan_in = shape[1..].iter().product();
-        Ok(Self { options, weight: uniform(mesh, shape, fan_in)?, bias: None })
+        Ok(Self {
+            options,
+            weight: uniform(mesh, shape, fan_in)?,
+            bias: None,
+        })
     }
 }
 
 impl Module for Conv {
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        x.conv(&self.weight, self.bias.as_ref(), &self.options)
+        x.conv(&self.weight, self.bias.as_ref(), self.options.clone())
     }
 
     fn parameters(&self) -> Parameters {

@@ -3,9 +3,13 @@
 //! Parameters are replicated on the mesh they are made on and initialised as PyTorch does it, from the context's
 //! random numbers: the same on any mesh.
 
+mod conv;
 mod linear;
+mod norm;
 
+pub use conv::Conv;
 pub use linear::Linear;
+pub use norm::{GroupNorm, LayerNorm};
 
 use crate::{Mesh, Placements, Result, Shape, ShardTensor};
 

@@ -21,7 +21,12 @@ impl GroupNorm {
     /// If the sizes are too large for an array.
     pub fn new(mesh: &Mesh, groups: usize, channels: usize) -> Result<Self> {
         let (weight, bias) = scale_and_shift(mesh, channels)?;
-        Ok(Self { groups, eps: 1e-5, weight, bias })
+        Ok(Self {
+            groups,
+            eps: 1e-5,
+            weight,
+            bias,
+        })
     }
 
     /// What is added to the variance.
@@ -58,7 +63,11 @@ impl LayerNorm {
     /// If the shape is too large for an array.
     pub fn new(mesh: &Mesh, shape: impl Into<Shape>) -> Result<Self> {
         let (weight, bias) = scale_and_shift(mesh, shape)?;
-        Ok(Self { eps: 1e-5, weight, bias })
+        Ok(Self {
+            eps: 1e-5,
+            weight,
+            bias,
+        })
     }
 
     /// What is added to the variance.
@@ -70,7 +79,12 @@ impl LayerNorm {
 
 impl Module for LayerNorm {
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        x.layer_norm(self.weight.ndim(), Some(&self.weight), Some(&self.bias), self.eps)
+        x.layer_norm(
+            self.weight.ndim(),
+            Some(&self.weight),
+            Some(&self.bias),
+            self.eps,
+        )
     }
 
     fn parameters(&self) -> Parameters {

@@ -1,1 +1,192 @@
-//! Windows: convolution, pooling, resampling, and norms.
+//! Windows: convolution, pooling, resampling; and norms.
+
+use crate::options::{Conv, ConvTranspose, Pool};
+use crate::{Error, Result, Shape, ShardTensor};
+use shard_ops::resample::{self, Target};
+use shard_ops::{Value, conv, norm, pool};
+use shard_spec::ResampleMode;
+
+/// Convolutions of `[batch, channels, spatial...]` tensors. Sharded spatial dims exchange halos, and the result keeps
+/// their sharding.
+impl ShardTensor {
+    /// A convolution of as many spatial dims as the tensor has, with a weight `[out, in / groups, kernel...]`.
+    ///
+    /// # Errors
+    /// If shapes or options do not fit, or types differ; what the communicator reports.
+    pub fn conv(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
+        let bias = bias.map(Self::value);
+        self.run2(weight, |exec, x, w| {
+            conv::conv(exec, x, w, bias.as_ref(), options.options())
+        })
+    }
+
+    /// A transposed convolution, with a weight `[in, out / groups, kernel...]`.
+    ///
+    /// # Errors
+    /// As [`conv`](Self::conv).
+    pub fn conv_transpose(
+        &self,
+        weight: &Self,
+        bias: Option<&Self>,
+        options: ConvTranspose,
+    ) -> Result<Self> {
+        let bias = bias.map(Self::value);
+        self.run2(weight, |exec, x, w| {
+            conv::conv_transpose(exec, x, w, bias.as_ref(), options.options())
+        })
+    }
+
+    /// [`conv`](Self::conv), of one spatial dim.
+    ///
+    /// # Errors
+    /// As [`conv`](Self::conv); if the tensor has not three dims.
+    pub fn conv1d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
+        self.has_ndim("conv1d", 3)?.conv(weight, bias, options)
+    }
+
+    /// [`conv`](Self::conv), of two spatial dims.
+    ///
+    /// # Errors
+    /// As [`conv`](Self::conv); if the tensor has not four dims.
+    pub fn conv2d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
+        self.has_ndim("conv2d", 4)?.conv(weight, bias, options)
+    }
+
+    /// [`conv`](Self::conv), of three spatial dims.
+    ///
+    /// # Errors
+    /// As [`conv`](Self::conv); if the tensor has not five dims.
+    pub fn conv3d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
+        self.has_ndim("conv3d", 5)?.conv(weight, bias, options)
+    }
+
+    fn has_ndim(&self, op: &'static str, ndim: usize) -> Result<&Self> {
+        if self.ndim() == ndim {
+            return Ok(self);
+        }
+        Err(Error::argument(
+            op,
+            format!(
+                "a tensor of {ndim} dims: batch, channels, {} spatial",
+                ndim - 2
+            ),
+            format!("shape {:?}", self.shape()),
+            "add the missing dims with `unsqueeze`",
+        ))
+    }
+}
+
+/// Pools over the spatial dims of `[batch, channels, spatial...]` tensors.
+impl ShardTensor {
+    /// The greatest value of each window.
+    ///
+    /// # Errors
+    /// If shapes or options do not fit; what the communicator reports.
+    pub fn max_pool(&self, options: Pool) -> Result<Self> {
+        Ok(self.max_pool_with_indices(options)?.0)
+    }
+
+    /// The greatest value of each window, and where in the plane it stands, counted row-major.
+    ///
+    /// # Errors
+    /// As [`max_pool`](Self::max_pool).
+    pub fn max_pool_with_indices(&self, options: Pool) -> Result<(Self, Self)> {
+        let (y, indices) = pool::max_pool(self.context().tape(), &self.value(), options.options())?;
+        Ok((self.lift(y), self.lift(indices)))
+    }
+
+    /// The mean of each window.
+    ///
+    /// # Errors
+    /// As [`max_pool`](Self::max_pool).
+    pub fn avg_pool(&self, options: Pool) -> Result<Self> {
+        self.run(|exec, x| pool::avg_pool(exec, x, options.options()))
+    }
+}
+
+/// Resampling of the spatial dims of `[batch, channels, spatial...]` tensors.
+impl ShardTensor {
+    /// Interpolates to these spatial extents, with PyTorch's coordinates. Linear means bilinear in two dims and
+    /// trilinear in three.
+    ///
+    /// # Errors
+    /// If there are no spatial dims, or the extents are not one per spatial dim.
+    ///
+    /// ```
+    /// use shard_tensor::{ResampleMode, launch, shard};
+    /// let larger = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.arange(3, [shard(0)])?.reshape([1, 1, 3])?;
+    ///     x.interpolate(6, ResampleMode::Nearest)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(larger[0].as_slice(), Some(&[0.0, 0.0, 1.0, 1.0, 2.0, 2.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    pub fn interpolate(&self, size: impl Into<Shape>, mode: ResampleMode) -> Result<Self> {
+        let target = Target::Size(size.into().to_vec());
+        self.run(|exec, x| resample::interpolate(exec, x, &target, mode))
+    }
+
+    /// Interpolates by factors, one per spatial dim or one for all: the extents are rounded down, and coordinates
+    /// sampled by the factors themselves.
+    ///
+    /// # Errors
+    /// As [`interpolate`](Self::interpolate).
+    pub fn interpolate_by(&self, factors: &[f64], mode: ResampleMode) -> Result<Self> {
+        let target = Target::Scale(factors.to_vec());
+        self.run(|exec, x| resample::interpolate(exec, x, &target, mode))
+    }
+}
+
+/// Normalisation. Statistics are those of the whole tensor, however it is divided.
+impl ShardTensor {
+    /// Normalises groups of channels of a `[batch, channels, ...]` tensor, then scales and shifts each channel.
+    ///
+    /// # Errors
+    /// If the groups do not divide the channels, or shapes or types do not fit.
+    pub fn group_norm(
+        &self,
+        groups: usize,
+        weight: Option<&Self>,
+        bias: Option<&Self>,
+        eps: f64,
+    ) -> Result<Self> {
+        let (weight, bias) = values(weight, bias);
+        self.run(|exec, x| norm::group_norm(exec, x, groups, weight.as_ref(), bias.as_ref(), eps))
+    }
+
+    /// Normalises each channel of each sample over its positions, then scales and shifts each channel.
+    ///
+    /// # Errors
+    /// As [`group_norm`](Self::group_norm).
+    pub fn instance_norm(
+        &self,
+        weight: Option<&Self>,
+        bias: Option<&Self>,
+        eps: f64,
+    ) -> Result<Self> {
+        let (weight, bias) = values(weight, bias);
+        self.run(|exec, x| norm::instance_norm(exec, x, weight.as_ref(), bias.as_ref(), eps))
+    }
+
+    /// Normalises over the last `dims` dims, then scales and shifts each position of them.
+    ///
+    /// # Errors
+    /// If there are fewer dims, or shapes or types do not fit.
+    pub fn layer_norm(
+        &self,
+        dims: usize,
+        weight: Option<&Self>,
+        bias: Option<&Self>,
+        eps: f64,
+    ) -> Result<Self> {
+        let (weight, bias) = values(weight, bias);
+        self.run(|exec, x| norm::layer_norm(exec, x, dims, weight.as_ref(), bias.as_ref(), eps))
+    }
+}
+
+fn values(
+    weight: Option<&ShardTensor>,
+    bias: Option<&ShardTensor>,
+) -> (Option<Value>, Option<Value>) {
+    (weight.map(ShardTensor::value), bias.map(ShardTensor::value))
+}
