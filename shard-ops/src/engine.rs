@@ -145,7 +145,9 @@ impl Engine {
         let locals: Vec<Buffer> = current.iter().filter_map(|a| a.buffer().cloned()).collect();
         if rule.body == Body::Relabel {
             let mut flying = vec![post(name, &strategy.inputs[0], &current[0])?];
-            let local = settle(name, cx, &mut flying, &locals, false)?.pop();
+            let mut buffers = locals;
+            settle(name, cx, &mut flying, &mut buffers, None)?;
+            let local = buffers.pop();
             return Ok(vec![Array::from_parts(cx, &strategy.outputs[0], local, inputs[0].dtype()).in_op(name)?]);
         }
         let mut outputs = allocate(name, cx, rule, strategy)?;
@@ -153,14 +155,15 @@ impl Engine {
         for (step, array) in strategy.inputs.iter().zip(&current) {
             flying.push(post(name, step, array)?);
         }
+        let mut buffers = locals;
         if strategy.overlaps() {
             // What flies is not needed yet; everything else is.
-            let ready = settle(name, cx, &mut flying, &locals, true)?;
-            outputs = launch(op, cx.device(), ready, outputs, &strategy.early)?;
+            settle(name, cx, &mut flying, &mut buffers, strategy.flying)?;
+            outputs = launch(op, cx.device(), buffers.clone(), outputs, &strategy.early)?;
             note(cx, name, "interior");
         }
-        let arrived = settle(name, cx, &mut flying, &locals, false)?;
-        outputs = launch(op, cx.device(), arrived, outputs, &strategy.late)?;
+        settle(name, cx, &mut flying, &mut buffers, None)?;
+        outputs = launch(op, cx.device(), buffers, outputs, &strategy.late)?;
         note(cx, name, if strategy.overlaps() { "boundary" } else { "kernel" });
         finish(name, cx, rule, strategy, outputs)
     }
@@ -275,20 +278,18 @@ fn post(op: &'static str, step: &InputMove, array: &Array) -> Result<Option<Pend
     Ok(Some(pending))
 }
 
-/// The buffers the kernel reads: what arrived, or what was in place. With `keep_flying`, the one input whose
-/// halo flies stays in flight and its own piece is used.
+/// Waits for what is in flight, except for input `still`, and puts what arrived in place of the rank's own piece.
 fn settle(
     op: &'static str,
     cx: &Rc<MeshComm>,
     flying: &mut [Option<Pending>],
-    locals: &[Buffer],
-    keep_flying: bool,
-) -> Result<Vec<Buffer>> {
-    let mut buffers = locals.to_vec();
-    if keep_flying {
-        return Ok(buffers);
-    }
-    for (slot, buffer) in flying.iter_mut().zip(&mut buffers) {
+    buffers: &mut [Buffer],
+    still: Option<usize>,
+) -> Result<()> {
+    for (i, (slot, buffer)) in flying.iter_mut().zip(buffers).enumerate() {
+        if still == Some(i) {
+            continue;
+        }
         if let Some(pending) = slot.take() {
             let waits = pending.is_flying();
             *buffer = pending.wait().in_op(op)?;
@@ -297,7 +298,7 @@ fn settle(
             }
         }
     }
-    Ok(buffers)
+    Ok(())
 }
 
 /// Runs kernel calls over their boxes, in stream order.

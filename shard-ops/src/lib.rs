@@ -6,6 +6,7 @@
 //! factor, what each operand must look like for that, which halos and redistributions bring it there, and the
 //! layout of the result. No op communicates by itself, and no op bypasses the engine.
 
+pub mod conv;
 pub mod elementwise;
 mod engine;
 mod error;
@@ -13,8 +14,11 @@ mod host;
 pub mod kernels;
 pub mod matmul;
 pub mod moves;
+pub mod norm;
 mod op;
+pub mod pool;
 pub mod reduce;
+pub mod resample;
 mod rule;
 mod strategy;
 mod value;

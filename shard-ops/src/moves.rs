@@ -362,7 +362,7 @@ impl Op for Move {
             _ => Linearity::Joint,
         };
         rule.output(factors.iter().map(|&f| Access::factor(f)).collect(), self.shape.clone(), dtype)
-            .fill(0, Scalar::F64(self.fill))
+            .fill(Scalar::F64(self.fill))
             .linearity(linear)
             .moves(self.accumulate)
             .build()

@@ -5,7 +5,6 @@ use crate::{Meta, Result, Rule, Value};
 use shard_comm::{DType, Element, HostSlice, HostSliceMut};
 use shard_redistribute::Fingerprint;
 use shard_spec::{Dims, Layout, Strides};
-use smallvec::SmallVec;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -105,9 +104,8 @@ pub struct OperandBox {
     pub shape: Dims,
     /// Strides of the box in the slice, in elements.
     pub strides: Strides,
-    /// Global index of the box's first element along each dim, in the operand's own index space; negative in
-    /// the padding before it.
-    pub start: SmallVec<[isize; 6]>,
+    /// Global index of the box's first element along each dim.
+    pub start: Dims,
     /// The operand's global extents.
     pub global: Dims,
 }
@@ -158,28 +156,24 @@ impl<'a> HostCall<'a, '_> {
     /// # Panics
     /// As [`input`](Self::input).
     pub fn output<T: Element>(&mut self, o: usize) -> ViewMut<'_, T> {
-        let at = &self.cx.outputs[o];
-        match self.outputs[o].as_mut_slice::<T>() {
-            Ok(data) if at.shape.contains(&0) => ViewMut::new(&mut data[..0], 0, &at.shape, &at.strides),
-            Ok(data) => ViewMut::new(data, at.offset, &at.shape, &at.strides),
-            Err(e) => panic!("kernel writes output {o} as {}, but {e}", T::DTYPE),
-        }
+        writable(&mut self.outputs[o], &self.cx.outputs[o])
     }
 
-    /// All outputs' boxes as writable views of one type, for kernels that write several at once.
+    /// The first two outputs' boxes as writable views, for kernels that write both at once.
     ///
     /// # Panics
-    /// As [`input`](Self::input).
-    pub fn outputs<T: Element>(&mut self) -> Vec<ViewMut<'_, T>> {
-        self.outputs
-            .iter_mut()
-            .zip(&self.cx.outputs)
-            .map(|(slice, at)| match slice.as_mut_slice::<T>() {
-                Ok(data) if at.shape.contains(&0) => ViewMut::new(&mut data[..0], 0, &at.shape, &at.strides),
-                Ok(data) => ViewMut::new(data, at.offset, &at.shape, &at.strides),
-                Err(e) => panic!("kernel writes an output as {}, but {e}", T::DTYPE),
-            })
-            .collect()
+    /// As [`input`](Self::input); if there is only one output.
+    pub fn output_pair<A: Element, B: Element>(&mut self) -> (ViewMut<'_, A>, ViewMut<'_, B>) {
+        let [first, second, ..] = &mut self.outputs else { panic!("the op has no second output") };
+        (writable(first, &self.cx.outputs[0]), writable(second, &self.cx.outputs[1]))
+    }
+}
+
+fn writable<'a, T: Element>(slice: &'a mut HostSliceMut<'_>, at: &OperandBox) -> ViewMut<'a, T> {
+    match slice.as_mut_slice::<T>() {
+        Ok(data) if at.shape.contains(&0) => ViewMut::new(&mut data[..0], 0, &at.shape, &at.strides),
+        Ok(data) => ViewMut::new(data, at.offset, &at.shape, &at.strides),
+        Err(e) => panic!("kernel writes an output as {}, but {e}", T::DTYPE),
     }
 }
 

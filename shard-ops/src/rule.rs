@@ -2,7 +2,7 @@
 
 use crate::{OpError, Result};
 use shard_comm::{DType, Monoid, Scalar};
-use shard_spec::{DimMap, Dims, EdgeMap, ReduceOp, Window};
+use shard_spec::{DimMap, Dims, ReduceOp, Window};
 use smallvec::SmallVec;
 
 /// The global shape and type of an operand.
@@ -35,14 +35,13 @@ pub enum Access {
         /// Consecutive indices of the dim per index of the factor.
         block: usize,
     },
-    /// The factor indexes the window's output; the dim is its input, with its halo and padding.
+    /// The factor indexes the window's output; the dim is its input, with its halo. The kernel gets what exists:
+    /// what a window reaches beyond the dim's ends is padding, and the kernel's to imagine.
     Window {
         /// The factor.
         factor: usize,
         /// Which input indices each output needs.
         window: Window,
-        /// What indices beyond the edges read.
-        edge: EdgeMap,
     },
     /// The factor indexes the window's input (of extent `n`); the dim is its output: what a window's adjoint
     /// needs.
@@ -127,7 +126,7 @@ pub struct Output {
 
 /// What the local work of an op is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Body {
+pub(crate) enum Body {
     /// A kernel over boxes of the operands.
     Kernel,
     /// Nothing: the input's piece, once in place, is the output's piece under another shape.
@@ -149,7 +148,7 @@ pub struct Rule {
     pub(crate) outputs: Vec<Output>,
     pub(crate) reduction: Option<Reduction>,
     pub(crate) linearity: Linearity,
-    pub(crate) fills: Vec<Scalar>,
+    pub(crate) fill: Scalar,
     pub(crate) body: Body,
 }
 
@@ -164,7 +163,7 @@ impl Rule {
             outputs: Vec::new(),
             reduction: None,
             linearity: Linearity::None,
-            fills: vec![Scalar::F64(0.0); inputs.len()],
+            fill: Scalar::ZERO,
             body: Body::Kernel,
         })
     }
@@ -261,9 +260,9 @@ impl RuleBuilder {
         self
     }
 
-    /// Says what an input reads beyond its edges, where its windows or maps leave holes; zero if not said.
-    pub fn fill(mut self, input: usize, value: Scalar) -> Self {
-        self.0.fills[input] = value;
+    /// Says what a move's result holds where its maps leave holes; zero if not said.
+    pub fn fill(mut self, value: Scalar) -> Self {
+        self.0.fill = value;
         self
     }
 

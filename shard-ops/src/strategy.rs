@@ -38,6 +38,8 @@ pub struct Strategy {
     pub(crate) choice: Choice,
     pub(crate) inputs: Vec<InputMove>,
     pub(crate) outputs: Vec<Layout>,
+    /// The input whose halo may fly while the early calls run, from its own piece.
+    pub(crate) flying: Option<usize>,
     /// Kernel calls that need only what each rank has: they run while the halo flies.
     pub(crate) early: Vec<KernelCx>,
     /// Kernel calls that need everything.
@@ -114,7 +116,17 @@ impl Strategy {
             _ => None,
         };
         let mut strategy =
-            Self { choice: choice.clone(), inputs, outputs, early: vec![], late: vec![], assemble: None, combine, bytes };
+            Self {
+                choice: choice.clone(),
+                inputs,
+                outputs,
+                flying: None,
+                early: vec![],
+                late: vec![],
+            assemble: None,
+                combine,
+                bytes,
+            };
         if let Body::Move { accumulate } = rule.body {
             strategy.assemble = Some(site.assemble(&current, accumulate));
             for (step, layout) in strategy.inputs.iter_mut().zip(&current) {
@@ -324,13 +336,13 @@ fn cost(rule: &Rule, layouts: &[&Layout], choice: &Choice) -> usize {
         for index in 0..mesh.size() {
             let coords = coords_of(mesh, index);
             let (mut wanted, mut owned) = (1, 1);
-            for (d, (cover, offset)) in covers.iter().enumerate() {
-                let want = clip(&cover.intervals[part_at(mesh, &cover.axes, &coords)], *offset, layout.shape()[d]);
+            for (d, cover) in covers.iter().enumerate() {
+                let want = cover.intervals[part_at(mesh, &cover.axes, &coords)].clone();
                 let have = own_interval(layout, d, mesh, &coords);
                 wanted *= want.len();
-                owned *= want.end.min(have.end).saturating_sub(want.start.max(have.start));
+                owned *= want.end.min(have.end).saturating_sub(want.start.max(have.start)).min(want.len());
             }
-            worst = worst.max(wanted - owned);
+            worst = worst.max(wanted - owned.min(wanted));
         }
         total += worst + if reduces { 2 * layout.max_local_numel() } else { 0 };
     }
@@ -446,9 +458,8 @@ impl<'a> Site<'a> {
         Ok((InputMove { reduce: Some(plan), exchange: None, realigned, wanted: to.to_string() }, to))
     }
 
-    /// What each dim of input `i` must cover, and the coordinate of index 0 of the operand in the cover's
-    /// coordinates (the padding before it).
-    fn covers(&self, i: usize, spans: &Spans) -> Vec<(DimCover, usize)> {
+    /// What each dim of input `i` must cover.
+    fn covers(&self, i: usize, spans: &Spans) -> Vec<DimCover> {
         self.rule.inputs[i]
             .iter()
             .zip(&self.rule.metas[i].shape)
@@ -456,47 +467,33 @@ impl<'a> Site<'a> {
             .collect()
     }
 
-    fn cover(&self, access: &Access, extent: usize, spans: &Spans) -> (DimCover, usize) {
-        let Some(factor) = access.factor_index() else { return (DimCover::whole(extent), 0) };
-        let full = 0..self.rule.factors[factor];
+    fn cover(&self, access: &Access, extent: usize, spans: &Spans) -> DimCover {
+        let Some(factor) = access.factor_index() else { return DimCover::whole(extent) };
         let axes = self.choice.factors[factor].as_ref().map(|s| s.axes.clone()).unwrap_or_default();
         let spans: Vec<Range<usize>> = match (spans, &self.choice.factors[factor]) {
             (Spans::Cut(cut), _) if cut[factor].is_some() => cut[factor].clone().unwrap_or_default(),
             (_, Some(sharding)) => (0..sharding.partition.parts()).map(|p| sharding.partition.interval(p)).collect(),
-            (_, None) => std::iter::once(full.clone()).collect(),
+            (_, None) => std::iter::once(0..self.rule.factors[factor]).collect(),
         };
-        let (before, _) = padding(access, extent, full);
-        let intervals = spans.into_iter().map(|span| self.needs(access, extent, span, before)).collect();
-        (DimCover { axes, intervals }, before)
+        let intervals = spans.into_iter().map(|span| self.needs(access, extent, span)).collect();
+        DimCover { axes, intervals }
     }
 
-    /// What a span of the factor needs of the dim, in the cover's coordinates.
-    fn needs(&self, access: &Access, extent: usize, span: Range<usize>, before: usize) -> Range<usize> {
+    /// What a span of the factor needs of the dim. What a window reaches beyond the dim is the kernel's padding.
+    fn needs(&self, access: &Access, extent: usize, span: Range<usize>) -> Range<usize> {
         match access {
             Access::Whole { .. } => 0..extent,
             Access::Factor { block, .. } => span.start * block..span.end * block,
             Access::Map { .. } => span,
-            Access::Window { window, .. } => shift(window.input_interval(extent, span), before),
+            Access::Window { window, .. } => clip(window.input_interval(extent, span), extent),
             Access::Adjoint { factor, window } => window.output_of_input(self.rule.factors[*factor], span),
         }
     }
 
-    /// The map from a dim's indices to the cover's coordinates.
-    fn map(&self, access: &Access, extent: usize) -> Result<DimMap> {
-        match access {
-            Access::Window { factor, edge, .. } => {
-                let (before, after) = padding(access, extent, 0..self.rule.factors[*factor]);
-                DimMap::pad(extent, before as isize, after as isize, *edge).in_op(self.rule.name)
-            }
-            Access::Map { map, .. } => Ok(map.clone()),
-            _ => Ok(DimMap::identity(extent)),
-        }
-    }
-
     fn source(&self, i: usize, layout: &Layout) -> Source {
-        let maps = self.rule.inputs[i].iter().zip(layout.shape()).map(|(access, &n)| {
-            // A zero pad cannot fail; other edges are checked when the rule is made.
-            self.map(access, n).unwrap_or_else(|_| DimMap::identity(n))
+        let maps = self.rule.inputs[i].iter().zip(layout.shape()).map(|(access, &n)| match access {
+            Access::Map { map, .. } => map.clone(),
+            _ => DimMap::identity(n),
         });
         Source { layout: layout.clone(), maps: maps.collect() }
     }
@@ -504,24 +501,16 @@ impl<'a> Site<'a> {
     /// The exchange that brings input `i` to its cover; `None` if it is in place on every rank.
     fn exchange(&self, i: usize, layout: &Layout) -> Option<Exchange> {
         let covers = self.covers(i, &Spans::Full);
-        if self.in_place(i, layout, &covers) {
+        if self.in_place(layout, &covers) {
             return None;
         }
-        let target = covers.into_iter().map(|c| c.0).collect();
-        let builder = ExchangeBuilder::new(self.rule.name, self.mesh, target)
-            .source(self.source(i, layout))
-            .fill(self.rule.fills[i]);
+        let builder = ExchangeBuilder::new(self.rule.name, self.mesh, covers).source(self.source(i, layout));
         Some(builder.build(self.index))
     }
 
     /// Whether every rank's piece of the operand is exactly what it needs.
-    fn in_place(&self, i: usize, layout: &Layout, covers: &[(DimCover, usize)]) -> bool {
-        covers.iter().enumerate().all(|(d, (cover, before))| {
-            let n = layout.shape()[d];
-            let identity = *before == 0
-                && self.map(&self.rule.inputs[i][d], n).is_ok_and(|m| m.dst_extent() == n && m.is_identity());
-            identity && same_intervals(cover, layout, d, self.mesh)
-        })
+    fn in_place(&self, layout: &Layout, covers: &[DimCover]) -> bool {
+        covers.iter().enumerate().all(|(d, cover)| same_intervals(cover, layout, d, self.mesh))
     }
 
     fn without_overlap(&self, layouts: &[Layout], strategy: &mut Strategy) {
@@ -534,7 +523,7 @@ impl<'a> Site<'a> {
         }
         strategy.late.push(self.kernel(&Spans::Full, |i| {
             let covers = self.covers(i, &Spans::Full);
-            self.input_box(&covers, 0, &Spans::Full)
+            self.input_box(&covers, 0)
         }));
     }
 
@@ -555,38 +544,34 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// The box of an input that lies as a whole in a buffer of its own.
-    fn input_box(&self, covers: &[(DimCover, usize)], offset: usize, _: &Spans) -> OperandBox {
+    /// The box of an input that lies as a whole in a buffer of its own, from `offset` on.
+    fn input_box(&self, covers: &[DimCover], offset: usize) -> OperandBox {
         let at = |c: &DimCover| c.intervals[part_at(self.mesh, &c.axes, &self.coords)].clone();
-        let shape: Dims = covers.iter().map(|(c, _)| at(c).len()).collect();
+        let shape: Dims = covers.iter().map(|c| at(c).len()).collect();
         OperandBox {
             offset,
             strides: row_major_strides(&shape),
             shape,
-            start: covers.iter().map(|(c, before)| at(c).start as isize - *before as isize).collect(),
+            start: covers.iter().map(|c| at(c).start).collect(),
             global: Dims::new(),
         }
     }
 
     /// A sub-box of a buffer that covers `outer`.
-    fn sub_box(&self, outer: &[(DimCover, usize)], inner: &[(DimCover, usize)]) -> OperandBox {
-        let whole = self.input_box(outer, 0, &Spans::Full);
-        let mut part = self.input_box(inner, 0, &Spans::Full);
-        part.offset = part
-            .start
-            .iter()
-            .zip(&whole.start)
-            .zip(&whole.strides)
-            .zip(&part.shape)
-            .map(|(((a, b), s), &n)| if n == 0 { 0 } else { (a - b) * s })
-            .sum::<isize>() as usize;
+    fn sub_box(&self, outer: &[DimCover], inner: &[DimCover]) -> OperandBox {
+        let whole = self.input_box(outer, 0);
+        let mut part = self.input_box(inner, 0);
+        if !part.shape.contains(&0) {
+            let steps = part.start.iter().zip(&whole.start).zip(&whole.strides);
+            part.offset = steps.map(|((a, b), &s)| (a - b) * s as usize).sum();
+        }
         part.strides = whole.strides;
         part
     }
 
     fn output_box(&self, o: usize, spans: &Spans) -> OperandBox {
         let output = &self.rule.outputs[o];
-        let side = |spans: &Spans| -> Vec<(DimCover, usize)> {
+        let side = |spans: &Spans| -> Vec<DimCover> {
             output.dims.iter().zip(&output.meta.shape).map(|(a, &n)| self.cover(a, n, spans)).collect()
         };
         let mut part = self.sub_box(&side(&Spans::Full), &side(spans));
@@ -609,14 +594,14 @@ impl<'a> Site<'a> {
         }
         let layout = &layouts[input];
         let covers = self.covers(input, &Spans::Full);
-        if self.in_place(input, layout, &covers) {
+        if self.in_place(layout, &covers) {
             return None;
         }
         let mut interior = vec![None; self.rule.factors.len()];
         let (mut inside, mut all) = (1.0, 1.0);
         for (d, access) in self.rule.inputs[input].iter().enumerate() {
             let (Access::Window { factor, .. } | Access::Adjoint { factor, .. }) = access else {
-                if same_intervals(&covers[d].0, layout, d, self.mesh) {
+                if same_intervals(&covers[d], layout, d, self.mesh) {
                     continue;
                 }
                 return None;
@@ -641,13 +626,7 @@ impl<'a> Site<'a> {
                 .enumerate()
                 .map(|(part, span)| {
                     let own = if layout.sharding(d).is_some() { layout.interval(d, part) } else { 0..n };
-                    inner_span(span, &own, |s| match access {
-                        Access::Window { window, .. } => window.input_interval(n, s),
-                        Access::Adjoint { factor, window } => {
-                            signed(window.output_of_input(self.rule.factors[*factor], s))
-                        }
-                        _ => 0..0,
-                    })
+                    inner_span(span, &own, |s| self.needs(access, n, s))
                 })
                 .collect();
             inside *= cut.iter().map(Range::len).sum::<usize>() as f64;
@@ -668,8 +647,7 @@ impl<'a> Site<'a> {
                 step.exchange = exchange;
             }
         }
-        let own: Vec<(DimCover, usize)> =
-            layouts[flying].shape().iter().enumerate().map(|(d, _)| (own_cover(&layouts[flying], d), 0)).collect();
+        let own: Vec<DimCover> = (0..layouts[flying].ndim()).map(|d| own_cover(&layouts[flying], d)).collect();
         let boxes = |spans: &Spans, flying_box: &dyn Fn() -> OperandBox| {
             self.kernel(spans, |i| {
                 if i == flying {
@@ -695,24 +673,24 @@ impl<'a> Site<'a> {
                 cut[f] = Some(self.beside(f, overlap, after));
                 let spans = Spans::Cut(cut);
                 let covers = self.covers(flying, &spans);
-                let target: Vec<DimCover> = covers.iter().map(|c| c.0.clone()).collect();
                 builder = Some(match builder {
-                    None => ExchangeBuilder::new(self.rule.name, self.mesh, target),
-                    Some(builder) => builder.region(target),
+                    None => ExchangeBuilder::new(self.rule.name, self.mesh, covers.clone()),
+                    Some(builder) => builder.region(covers.clone()),
                 });
                 slabs.push((spans, covers));
             }
         }
         let Some(builder) = builder else { return };
         let exchange =
-            builder.source(self.source(flying, &layouts[flying])).fill(self.rule.fills[flying]).build(self.index);
+            builder.source(self.source(flying, &layouts[flying])).build(self.index);
         for ((spans, covers), (base, _)) in slabs.iter().zip(exchange.regions()) {
-            let cx = boxes(spans, &|| self.input_box(covers, *base, spans));
+            let cx = boxes(spans, &|| self.input_box(covers, *base));
             if cx.outputs.iter().all(|o| !o.shape.contains(&0)) {
                 strategy.late.push(cx);
             }
         }
         strategy.inputs[flying].exchange = Some(exchange);
+        strategy.flying = Some(flying);
     }
 
     /// For every part, what lies before or after the interior of factor `f`.
@@ -735,12 +713,12 @@ impl<'a> Site<'a> {
     fn assemble(&self, layouts: &[Layout], accumulate: bool) -> Exchange {
         let output = &self.rule.outputs[0];
         let target =
-            output.dims.iter().zip(&output.meta.shape).map(|(a, &n)| self.cover(a, n, &Spans::Full).0).collect();
+            output.dims.iter().zip(&output.meta.shape).map(|(a, &n)| self.cover(a, n, &Spans::Full)).collect();
         let mut builder = ExchangeBuilder::new(self.rule.name, self.mesh, target);
         for (i, layout) in layouts.iter().enumerate() {
             builder = builder.source(self.source(i, layout));
         }
-        builder = builder.fill(self.rule.fills.first().copied().unwrap_or(shard_comm::Scalar::F64(0.0)));
+        builder = builder.fill(self.rule.fill);
         if accumulate {
             builder = builder.fold(Monoid::Op(ReduceOp::Sum));
         }
@@ -780,8 +758,7 @@ impl<'a> Site<'a> {
 ///
 /// Needs are monotone: shrinking a span from the left never lowers where its needs start, so both ends can be
 /// found by bisection.
-fn inner_span(span: &Range<usize>, own: &Range<usize>, needs: impl Fn(Range<usize>) -> Range<isize>) -> Range<usize> {
-    let own = signed(own.clone());
+fn inner_span(span: &Range<usize>, own: &Range<usize>, needs: impl Fn(Range<usize>) -> Range<usize>) -> Range<usize> {
     let bisect = |good: &dyn Fn(usize) -> bool| {
         // Smallest offset in 0..=len that is good; len always is.
         let (mut lo, mut hi) = (0, span.len());
@@ -806,16 +783,6 @@ fn inner_span(span: &Range<usize>, own: &Range<usize>, needs: impl Fn(Range<usiz
             need.is_empty() || need.end <= own.end
         });
     if start < end { start..end } else { start..start }
-}
-
-/// How far a window reaches beyond the dim on both sides.
-fn padding(access: &Access, extent: usize, outputs: Range<usize>) -> (usize, usize) {
-    let Access::Window { window, .. } = access else { return (0, 0) };
-    let need = window.input_interval(extent, outputs);
-    if need.is_empty() {
-        return (0, 0);
-    }
-    ((-need.start).max(0) as usize, (need.end - extent as isize).max(0) as usize)
 }
 
 fn own_cover(layout: &Layout, d: usize) -> DimCover {
@@ -860,21 +827,11 @@ fn multiplied(partition: &Partition, block: usize) -> Partition {
     remap(partition, partition.extent() * block, |x| x * block)
 }
 
-fn shift(range: Range<isize>, by: usize) -> Range<usize> {
-    if range.is_empty() {
-        return 0..0;
-    }
-    (range.start + by as isize) as usize..(range.end + by as isize) as usize
-}
-
-fn signed(range: Range<usize>) -> Range<isize> {
-    range.start as isize..range.end as isize
-}
-
-/// A cover's interval in the operand's own indices, clipped to them.
-fn clip(range: &Range<usize>, before: usize, extent: usize) -> Range<usize> {
-    let (lo, hi) = (range.start.saturating_sub(before), range.end.saturating_sub(before));
-    lo.min(extent)..hi.min(extent).max(lo.min(extent))
+/// The part of a window's interval that lies inside the dim.
+fn clip(range: Range<isize>, extent: usize) -> Range<usize> {
+    let n = extent as isize;
+    let (lo, hi) = (range.start.clamp(0, n) as usize, range.end.clamp(0, n) as usize);
+    lo..hi.max(lo)
 }
 
 fn part_at(mesh: &DeviceMesh, axes: &[usize], coords: &[usize]) -> usize {

@@ -102,6 +102,8 @@ fn pointwise_ops_equal_one_rank() {
     check(&[&[5, 1], &[1, 7]], |e, v| elementwise::sub(e, &v[0], &v[1]).unwrap());
     check(&[&[7, 2]], |e, v| elementwise::unary(e, &v[0], Unary::Gelu).unwrap());
     check(&[&[7, 2]], |e, v| elementwise::mul_scalar(e, &v[0], 3.0).unwrap());
+    check(&[&[7, 2]], |e, v| elementwise::mul(e, &v[0], &v[0]).unwrap());
+    check(&[&[7, 2], &[7, 2]], |e, v| elementwise::div(e, &v[0], &elementwise::add_scalar(e, &v[1], 50.0).unwrap()).unwrap());
     check(&[&[7, 2], &[7, 2]], |e, v| elementwise::maximum(e, &v[0], &v[1]).unwrap());
 }
 
@@ -139,6 +141,68 @@ fn moves_equal_one_rank() {
     check(&[&[2, 6]], |e, v| moves::reshape(e, &v[0], &[12]).unwrap());
     check(&[&[15, 2]], |e, v| moves::reshape(e, &v[0], &[5, 3, 2]).unwrap());
     check(&[&[1, 3]], |e, v| moves::expand(e, &v[0], &[5, 4, 3]).unwrap());
+}
+
+#[test]
+fn windows_equal_one_rank() {
+    use shard_ops::conv::{ConvOptions, ConvTransposeOptions, Padding, conv, conv_transpose};
+    use shard_ops::pool::{PoolOptions, avg_pool, max_pool};
+    use shard_ops::resample::{Target, interpolate};
+    use shard_spec::ResampleMode;
+    let same = |stride: usize, dilation: usize, pads: (usize, usize), groups: usize, edge| ConvOptions {
+        stride: vec![stride],
+        dilation: vec![dilation],
+        padding: Padding::Explicit(vec![pads]),
+        groups,
+        edge,
+    };
+    for options in [
+        same(1, 1, (1, 1), 1, EdgeMap::Zeros),
+        same(2, 1, (1, 0), 1, EdgeMap::Zeros),
+        same(1, 3, (3, 3), 1, EdgeMap::Zeros),
+        same(3, 1, (0, 2), 1, EdgeMap::Circular),
+    ] {
+        check(&[&[2, 3, 11, 7], &[4, 3, 3, 3], &[4]], |e, v| conv(e, &v[0], &v[1], Some(&v[2]), &options).unwrap());
+    }
+    let grouped = same(1, 1, (1, 1), 2, EdgeMap::Zeros);
+    check(&[&[1, 4, 9, 5], &[6, 2, 3, 3]], |e, v| conv(e, &v[0], &v[1], None, &grouped).unwrap());
+    let up = ConvTransposeOptions { stride: vec![2], padding: vec![(1, 1)], ..Default::default() };
+    check(&[&[1, 3, 7], &[3, 2, 4], &[2]], |e, v| conv_transpose(e, &v[0], &v[1], Some(&v[2]), &up).unwrap());
+    let pool = PoolOptions { stride: vec![2], padding: vec![1], ceil_mode: true, ..PoolOptions::new([3]) };
+    check(&[&[2, 2, 10, 7]], |e, v| max_pool(e, &v[0], &pool).unwrap().0);
+    check(&[&[2, 2, 10, 7]], |e, v| avg_pool(e, &v[0], &pool).unwrap());
+    for mode in [ResampleMode::Nearest, ResampleMode::Linear, ResampleMode::LinearAligned] {
+        check(&[&[1, 2, 9, 5]], |e, v| interpolate(e, &v[0], &Target::Size(vec![17, 4]), mode).unwrap());
+    }
+}
+
+#[test]
+fn norms_equal_one_rank() {
+    use shard_ops::norm::{group_norm, layer_norm};
+    check(&[&[2, 6, 7, 3], &[6], &[6]], |e, v| group_norm(e, &v[0], 3, Some(&v[1]), Some(&v[2]), 1e-5).unwrap());
+    check(&[&[5, 3, 7], &[3, 7], &[3, 7]], |e, v| {
+        layer_norm(e, &v[0], 2, Some(&v[1]), Some(&v[2]), 1e-5).unwrap()
+    });
+}
+
+#[test]
+fn a_convolution_computes_its_interior_while_the_halo_flies() {
+    use shard_ops::conv::{ConvOptions, Padding, conv};
+    let options = ConvOptions { padding: Padding::Same, ..Default::default() };
+    let events = on_ranks(&[2, 2], |cx, engine| {
+        let placements = [Placement::Shard(2), Placement::Shard(3)];
+        let x = make(cx, &Layout::new(cx.mesh(), &[1, 2, 12, 13], &placements).unwrap());
+        let w = make(cx, &Layout::replicated(cx.mesh(), &[2, 2, 3, 3]));
+        cx.world().ledger().trace(true);
+        conv(engine, &x, &w, None, &options).unwrap();
+        cx.world().ledger().events().iter().map(|e| e.label.to_string()).collect::<Vec<_>>()
+    });
+    for labels in events {
+        let at = |what: &str| labels.iter().position(|l| l == what).unwrap_or_else(|| panic!("{what} in {labels:?}"));
+        assert!(at("post conv") < at("interior conv"));
+        assert!(at("interior conv") < at("wait conv"));
+        assert!(at("wait conv") < at("boundary conv"));
+    }
 }
 
 #[test]

@@ -102,34 +102,76 @@ fn random_cases<T: Real>(seed: u64, rounds: usize) {
     let mut rng = Rng::new(seed);
     for _ in 0..rounds {
         let case = Case::random(&mut rng);
-        let count = |s: &[usize]| s.iter().product::<usize>();
-        let (x, w) = (rng.vec::<T>(count(&case.x)), rng.vec::<T>(count(&case.w)));
-        let (dy, bias) = (rng.vec::<T>(count(&case.y)), rng.vec::<T>(case.y[1]));
-        let mut y_exact: Vec<f64> = naive_index(&case.y)
-            .iter()
-            .map(|at| bias[at[1]].wide())
-            .collect();
-        let (mut dx_exact, mut dw_exact) = (vec![0.0; x.len()], vec![0.0; w.len()]);
-        case.meetings(|iy, iw, ix| {
-            let (iy, iw, ix) = (flat(&case.y, iy), flat(&case.w, iw), flat(&case.x, ix));
-            y_exact[iy] += w[iw].wide() * x[ix].wide();
-            dx_exact[ix] += w[iw].wide() * dy[iy].wide();
-            dw_exact[iw] += x[ix].wide() * dy[iy].wide();
-        });
-        let (xv, wv) = (View::contiguous(&x, &case.x), View::contiguous(&w, &case.w));
-        let dyv = View::contiguous(&dy, &case.y);
-        let y = through_a_box(&mut rng, &case.y, |y| {
-            conv_forward(&xv, &wv, Some(&bias), y, &case.window, case.groups);
-        });
-        assert_close(&y, &y_exact, 1e-5);
-        let dx = through_a_box(&mut rng, &case.x, |dx| {
-            conv_input_grad(&dyv, &wv, dx, &case.window, case.groups);
-        });
-        assert_close(&dx, &dx_exact, 1e-5);
-        let dw = through_a_box(&mut rng, &case.w, |dw| {
-            conv_weight_grad(&xv, &dyv, dw, &case.window, case.groups);
-        });
-        assert_close(&dw, &dw_exact, 1e-5);
+        compare::<T>(&case, &mut rng);
+    }
+}
+
+/// Value and gradients of `case` on random numbers, against plain loops.
+fn compare<T: Real>(case: &Case, rng: &mut Rng) {
+    let count = |s: &[usize]| s.iter().product::<usize>();
+    let (x, w) = (rng.vec::<T>(count(&case.x)), rng.vec::<T>(count(&case.w)));
+    let (dy, bias) = (rng.vec::<T>(count(&case.y)), rng.vec::<T>(case.y[1]));
+    let mut y_exact: Vec<f64> = naive_index(&case.y)
+        .iter()
+        .map(|at| bias[at[1]].wide())
+        .collect();
+    let (mut dx_exact, mut dw_exact) = (vec![0.0; x.len()], vec![0.0; w.len()]);
+    case.meetings(|iy, iw, ix| {
+        let (iy, iw, ix) = (flat(&case.y, iy), flat(&case.w, iw), flat(&case.x, ix));
+        y_exact[iy] += w[iw].wide() * x[ix].wide();
+        dx_exact[ix] += w[iw].wide() * dy[iy].wide();
+        dw_exact[iw] += x[ix].wide() * dy[iy].wide();
+    });
+    let (xv, wv) = (View::contiguous(&x, &case.x), View::contiguous(&w, &case.w));
+    let (dyv, window, groups) = (View::contiguous(&dy, &case.y), &case.window, case.groups);
+    let y = through_a_box(rng, &case.y, |y| {
+        conv_forward(&xv, &wv, Some(&bias), y, window, groups)
+    });
+    assert_close(&y, &y_exact, 1e-5);
+    let dx = through_a_box(rng, &case.x, |dx| {
+        conv_input_grad(&dyv, &wv, dx, window, groups)
+    });
+    assert_close(&dx, &dx_exact, 1e-5);
+    let dw = through_a_box(rng, &case.w, |dw| {
+        conv_weight_grad(&xv, &dyv, dw, window, groups)
+    });
+    assert_close(&dw, &dw_exact, 1e-5);
+}
+
+/// Packed blocks that follow each other in one buffer leave nothing behind, in rows or in columns.
+#[test]
+fn long_rows_and_tall_slabs_run_in_several_blocks() {
+    let mut rng = Rng::new(6);
+    for (x, w, y, window) in [
+        (
+            vec![2, 2, 1100],
+            vec![3, 2, 3],
+            vec![2, 3, 1102],
+            Window::new(&[1], &[1], &[-2]),
+        ),
+        (
+            vec![1, 2, 1100],
+            vec![20, 2, 3],
+            vec![1, 20, 551],
+            Window::new(&[2], &[1], &[-1]),
+        ),
+        (
+            vec![2, 40, 70, 40],
+            vec![2, 40, 3, 2],
+            vec![2, 2, 71, 41],
+            Window::new(&[1, 1], &[1, 1], &[-1, -1]),
+        ),
+    ] {
+        compare::<f32>(
+            &Case {
+                x,
+                w,
+                y,
+                window,
+                groups: 1,
+            },
+            &mut rng,
+        );
     }
 }
 
