@@ -45,6 +45,8 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // A rank that panics is a failure with its message in the report; it need not also be on the terminal.
+    std::panic::set_hook(Box::new(|_| ()));
     let budget = match cli.budget.map(Duration::try_from_secs_f64).transpose() {
         Ok(budget) => budget,
         Err(error) => return stop(&format!("--budget: {error}")),
