@@ -125,15 +125,15 @@ fn compare<T: Real>(case: &Case, rng: &mut Rng) {
     let (xv, wv) = (View::contiguous(&x, &case.x), View::contiguous(&w, &case.w));
     let (dyv, window, groups) = (View::contiguous(&dy, &case.y), &case.window, case.groups);
     let y = through_a_box(rng, &case.y, |y| {
-        conv_forward(&xv, &wv, Some(&bias), y, window, groups)
+        conv_forward(&xv, &wv, Some(&bias), y, window, groups);
     });
     assert_close(&y, &y_exact, 1e-5);
     let dx = through_a_box(rng, &case.x, |dx| {
-        conv_input_grad(&dyv, &wv, dx, window, groups)
+        conv_input_grad(&dyv, &wv, dx, window, groups);
     });
     assert_close(&dx, &dx_exact, 1e-5);
     let dw = through_a_box(rng, &case.w, |dw| {
-        conv_weight_grad(&xv, &dyv, dw, window, groups)
+        conv_weight_grad(&xv, &dyv, dw, window, groups);
     });
     assert_close(&dw, &dw_exact, 1e-5);
 }
