@@ -3,7 +3,7 @@
 use crate::error::InOp;
 use crate::rule::Body;
 use crate::strategy::InputMove;
-use crate::{Exec, HostCall, KernelCx, Meta, Op, OpError, Result, Rule, Strategy, Value};
+use crate::{Exec, HostCall, KernelCx, Meta, Op, OpError, Result, Rule, Strategy, Value, key_of};
 use shard_comm::{Buffer, BufferMut, CommError, DeviceRef};
 use shard_redistribute::{Array, MeshComm, Pending, Plan};
 use shard_spec::{Layout, numel};
@@ -51,6 +51,8 @@ type Prehashed = BuildHasherDefault<Folded>;
 struct Ready {
     rule: Rule,
     strategy: Strategy,
+    /// Of the op and the operands' layouts: what ranks compare.
+    fingerprint: u128,
 }
 
 impl Engine {
@@ -103,6 +105,7 @@ impl Engine {
             return handler(self, op, inputs);
         }
         let ready = self.ready(op, inputs)?;
+        inputs[0].cx().record(ready.fingerprint);
         self.run_strategy(op, &ready.rule, &ready.strategy, inputs)
     }
 
@@ -188,7 +191,8 @@ impl Engine {
         let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
         let strategy = Strategy::new(&rule, &layouts, first.index())?;
         tracing::debug!(op = op.name(), %strategy, "new strategy");
-        let ready = Rc::new(Ready { rule, strategy });
+        let fingerprint = key_of(op.name(), &(op.key(), &key.1));
+        let ready = Rc::new(Ready { rule, strategy, fingerprint });
         let mut cache = self.strategies.borrow_mut();
         if cache.len() >= self.options.cache_entries {
             cache.clear();
@@ -342,7 +346,7 @@ fn finish(
         let mut local = buffer.freeze();
         if let Some((axes, monoid)) = &strategy.combine {
             let Some(comm) = cx.along(axes) else {
-                return Err(OpError::Comm { op, source: CommError::Closed { op } });
+                return Err(OpError::Comm { op, source: Box::new(CommError::Closed { op }) });
             };
             local = comm.all_reduce(&local, *monoid).in_op(op)?;
         }

@@ -82,7 +82,7 @@ pub enum OpError {
         /// The op.
         op: &'static str,
         /// What happened.
-        source: RedistributeError,
+        source: Box<RedistributeError>,
     },
     /// A layout or window is impossible.
     #[error("{op}: {source}")]
@@ -90,7 +90,7 @@ pub enum OpError {
         /// The op.
         op: &'static str,
         /// What happened.
-        source: SpecError,
+        source: Box<SpecError>,
     },
     /// The device or the communicator reported an error.
     #[error("{op}: {source}")]
@@ -98,7 +98,7 @@ pub enum OpError {
         /// The op.
         op: &'static str,
         /// What happened.
-        source: CommError,
+        source: Box<CommError>,
     },
 }
 
@@ -114,25 +114,35 @@ impl OpError {
     }
 }
 
-/// Adds the op's name to errors of the crates below.
-pub(crate) trait InOp<T> {
+/// Adds an op's name to errors of the crates below, as an op's own rule wants.
+///
+/// ```
+/// use shard_ops::InOp;
+/// let window = shard_spec::Window::conv(0, 1, 1, 0, 0).in_op("blur");
+/// assert!(window.unwrap_err().to_string().starts_with("blur: "));
+/// ```
+pub trait InOp<T> {
+    /// The same result, with errors that name `op`.
+    ///
+    /// # Errors
+    /// The error that was there.
     fn in_op(self, op: &'static str) -> Result<T>;
 }
 
 impl<T> InOp<T> for Result<T, SpecError> {
     fn in_op(self, op: &'static str) -> Result<T> {
-        self.map_err(|source| OpError::Spec { op, source })
+        self.map_err(|e| OpError::Spec { op, source: Box::new(e) })
     }
 }
 
 impl<T> InOp<T> for Result<T, CommError> {
     fn in_op(self, op: &'static str) -> Result<T> {
-        self.map_err(|source| OpError::Comm { op, source })
+        self.map_err(|e| OpError::Comm { op, source: Box::new(e) })
     }
 }
 
 impl<T> InOp<T> for Result<T, RedistributeError> {
     fn in_op(self, op: &'static str) -> Result<T> {
-        self.map_err(|source| OpError::Redistribute { op, source })
+        self.map_err(|e| OpError::Redistribute { op, source: Box::new(e) })
     }
 }

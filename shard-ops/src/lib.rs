@@ -24,7 +24,7 @@ mod strategy;
 mod value;
 
 pub use engine::{Engine, EngineOptions, Handler};
-pub use error::{OpError, Result};
+pub use error::{InOp, OpError, Result};
 pub use op::{Exec, HostCall, KernelCx, Op, OperandBox, Saved, key_of};
 pub use rule::{Access, Boundaries, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
 pub use strategy::{Choice, Strategy};

@@ -17,23 +17,8 @@ pub enum RedistributeError {
     #[error(transparent)]
     Comm(#[from] CommError),
     /// Source and destination do not describe the same global tensor.
-    #[error("{op}: cannot go from {from} {from_shape:?} to {to} {to_shape:?}: {why}; {fix}")]
-    Incompatible {
-        /// The operation that was asked for.
-        op: &'static str,
-        /// The source layout.
-        from: Layout,
-        /// The source's global shape.
-        from_shape: Vec<usize>,
-        /// The destination layout.
-        to: Layout,
-        /// The destination's global shape.
-        to_shape: Vec<usize>,
-        /// What does not fit.
-        why: &'static str,
-        /// What to do instead.
-        fix: &'static str,
-    },
+    #[error(transparent)]
+    Incompatible(Box<Incompatible>),
     /// An array's local data does not have the type that was asked for.
     #[error("{op}: the array holds {got}, not {expected}; convert it first or read it as {got}")]
     DType {
@@ -58,6 +43,22 @@ pub enum RedistributeError {
         /// This rank in the world.
         rank: usize,
     },
+}
+
+/// A move that cannot be made.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{op}: cannot go from {from} {:?} to {to} {:?}: {why}; {fix}", from.shape(), to.shape())]
+pub struct Incompatible {
+    /// The operation that was asked for.
+    pub op: &'static str,
+    /// The source layout.
+    pub from: Layout,
+    /// The destination layout.
+    pub to: Layout,
+    /// What does not fit.
+    pub why: &'static str,
+    /// What to do instead.
+    pub fix: &'static str,
 }
 
 impl RedistributeError {

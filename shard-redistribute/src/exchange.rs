@@ -8,12 +8,15 @@
 //! row 7 from rank 2.
 
 use crate::{Array, Fingerprint, MeshComm, RedistributeError, Result};
-use shard_comm::{AgreedError, Buffer, DType, ExchangePlan, Handle, Monoid, Piece, Scalar, Strided};
+use shard_comm::{
+    AgreedError, Buffer, CommError, DType, ExchangePlan, Handle, Monoid, Piece, Request, Scalar, Strided, Target,
+};
 use shard_spec::{
     DeviceMesh, DimCover, DimMap, DimPiece, DimSend, Dims, Layout, Partition, Strides, numel, overlaps, overlaps_from,
     row_major_strides,
 };
 use smallvec::SmallVec;
+use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -361,7 +364,8 @@ impl Exchange {
     ///
     /// # Errors
     /// What the communicator or the device reports.
-    pub fn start(&self, cx: &MeshComm, dtype: DType, sources: &[Buffer]) -> Result<Pending> {
+    #[track_caller]
+    pub fn start(&self, cx: &Rc<MeshComm>, dtype: DType, sources: &[Buffer]) -> Result<Pending> {
         if self.local {
             return self.run_local(cx, dtype, sources).map(Pending::Ready);
         }
@@ -374,7 +378,9 @@ impl Exchange {
             Ok(dst) => (dst, Ok(())),
             Err(e) => (cx.device().alloc(dtype, 0)?, Err(AgreedError::from_local(self.name, e))),
         };
-        Ok(Pending::Flying(comm.start_exchange(&self.plan, sources, dst, status)?))
+        let request = Request::exchange(self.plan.clone(), sources, Target::Write(dst), Location::caller());
+        let argument = Some(("the calls before it", cx.history()));
+        Ok(Pending::Flying(comm.post(Request { status, argument, ..request })?, cx.clone()))
     }
 
     /// Starts the exchange and waits for it.
@@ -384,7 +390,8 @@ impl Exchange {
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn run(&self, cx: &MeshComm, dtype: DType, sources: &[Buffer]) -> Result<Buffer> {
+    #[track_caller]
+    pub fn run(&self, cx: &Rc<MeshComm>, dtype: DType, sources: &[Buffer]) -> Result<Buffer> {
         self.start(cx, dtype, sources)?.wait()
     }
 
@@ -422,8 +429,8 @@ impl Exchange {
 pub enum Pending {
     /// Nothing had to be communicated.
     Ready(Buffer),
-    /// In flight.
-    Flying(Handle),
+    /// In flight, on this mesh.
+    Flying(Handle, Rc<MeshComm>),
 }
 
 impl Pending {
@@ -434,13 +441,19 @@ impl Pending {
     pub fn wait(self) -> Result<Buffer> {
         match self {
             Self::Ready(buffer) => Ok(buffer),
-            Self::Flying(handle) => Ok(handle.wait()?),
+            Self::Flying(handle, cx) => {
+                let result = handle.wait();
+                if matches!(result, Err(CommError::Mismatch(_))) {
+                    cx.forget();
+                }
+                Ok(result?)
+            }
         }
     }
 
     /// Whether anything is in flight.
     pub fn is_flying(&self) -> bool {
-        matches!(self, Self::Flying(_))
+        matches!(self, Self::Flying(..))
     }
 }
 

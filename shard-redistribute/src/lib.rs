@@ -42,7 +42,7 @@ mod mesh_comm;
 mod plan;
 
 pub use array::Array;
-pub use error::{RedistributeError, Result};
+pub use error::{Incompatible, RedistributeError, Result};
 pub use exchange::{Exchange, ExchangeBuilder, Pending, Source};
 pub use fingerprint::Fingerprint;
 pub use mesh_comm::MeshComm;

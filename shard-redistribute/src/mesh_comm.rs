@@ -4,6 +4,7 @@ use crate::Result;
 use shard_comm::{Communicator, DeviceRef};
 use shard_spec::DeviceMesh;
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// A mesh and, for this rank, the communicator over all of it and over every subset of its axes.
@@ -20,6 +21,8 @@ pub struct MeshComm {
     coords: Option<SmallVec<[usize; 4]>>,
     /// Indexed by bit mask over mesh axes; empty on ranks outside the mesh. Mask 0 is a group of one.
     groups: Vec<Rc<dyn Communicator>>,
+    /// A running fingerprint of what the program did on this mesh since it was made.
+    history: Cell<u128>,
 }
 
 impl MeshComm {
@@ -44,7 +47,7 @@ impl MeshComm {
             let split = world.split(place.map(|p| p.0), place.map_or(0, |p| p.1))?;
             groups.extend(split);
         }
-        Ok(Rc::new(Self { mesh: mesh.clone(), world: world.clone(), coords, groups }))
+        Ok(Rc::new(Self { mesh: mesh.clone(), world: world.clone(), coords, groups, history: Cell::new(0) }))
     }
 
     /// The mesh.
@@ -80,6 +83,23 @@ impl MeshComm {
     /// The communicator over the whole mesh, `None` if this rank is not a member.
     pub fn all(&self) -> Option<&Rc<dyn Communicator>> {
         self.groups.last()
+    }
+
+    /// Adds a call to the history that exchanges compare, so that ranks that took different turns where nothing
+    /// had to be communicated are found out at the next exchange.
+    pub fn record(&self, call: u128) {
+        let mixed = (self.history.get() ^ call).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+        self.history.set(mixed.rotate_left(17));
+    }
+
+    /// The fingerprint of the calls so far; equal on all ranks of a program whose ranks agree.
+    pub(crate) fn history(&self) -> u128 {
+        self.history.get()
+    }
+
+    /// Starts the history anew, after all ranks have learnt of a disagreement.
+    pub(crate) fn forget(&self) {
+        self.history.set(0);
     }
 
     /// The communicator of the ranks that differ from this one only along `axes`, `None` if this rank is not

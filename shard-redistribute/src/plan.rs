@@ -1,6 +1,7 @@
 //! Plans from one layout to another.
 
 use crate::exchange::{cover_of, start};
+use crate::error::Incompatible;
 use crate::{Array, Exchange, ExchangeBuilder, RedistributeError, Result, Source};
 use shard_comm::{Buffer, DType, Monoid, Scalar, all_reduce_received};
 use shard_spec::{Layout, Placement, ReduceOp, numel};
@@ -247,14 +248,12 @@ fn check(from: &Layout, to: &Layout) -> Result<()> {
 }
 
 fn incompatible(from: &Layout, to: &Layout, why: &'static str) -> RedistributeError {
-    RedistributeError::Incompatible {
+    RedistributeError::Incompatible(Box::new(Incompatible {
         op: "redistribute",
         from: from.clone(),
-        from_shape: from.shape().to_vec(),
         to: to.clone(),
-        to_shape: to.shape().to_vec(),
         why,
         fix: "give a destination layout of the same shape on the same mesh, reducing partial values first",
-    }
+    }))
 }
 

@@ -47,7 +47,7 @@ impl Exec for Capture {
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
         let outputs = self.engine.apply(op.clone(), inputs)?;
         let read = |v: &Value| {
-            whole(v.array()).map_err(|source| OpError::Redistribute { op: "capture", source })
+            whole(v.array()).map_err(|source| OpError::Redistribute { op: "capture", source: source.into() })
         };
         let sample = Sample {
             op,
@@ -111,7 +111,7 @@ pub fn probes(sample: &Sample, mesh: &DeviceMesh, seed: u64) -> Result<Vec<Probe
                 });
                 let layouts = layouts
                     .collect::<Result<_, _>>()
-                    .map_err(|source| OpError::Spec { op: rule.name(), source })?;
+                    .map_err(|source| OpError::Spec { op: rule.name(), source: source.into() })?;
                 probes.push(Probe { what: format!("factor {factor} over {axes:?}, {split:?}"), layouts });
             }
         }
@@ -132,7 +132,7 @@ pub fn probes(sample: &Sample, mesh: &DeviceMesh, seed: u64) -> Result<Vec<Probe
             });
             let layouts = layouts
                 .collect::<Result<_, _>>()
-                .map_err(|source| OpError::Spec { op: rule.name(), source })?;
+                .map_err(|source| OpError::Spec { op: rule.name(), source: source.into() })?;
             probes.push(Probe { what: format!("operands {operands:?} as terms over {axes:?}"), layouts });
         }
     }
@@ -162,7 +162,7 @@ pub fn validate(samples: &[Sample], mesh: &DeviceMesh, seed: u64) -> Vec<String>
                 .map(|(t, l)| place(cx, l, t, DType::F64).map(Value::new))
                 .collect();
             let outputs = inputs
-                .map_err(|source| OpError::Redistribute { op: "place", source })
+                .map_err(|source| OpError::Redistribute { op: "place", source: source.into() })
                 .and_then(|inputs| engine.apply(sample.op.clone(), &inputs.iter().collect::<Vec<_>>()));
             let problem = match outputs {
                 Err(error) => Some(error.to_string()),
