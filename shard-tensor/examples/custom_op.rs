@@ -6,7 +6,7 @@
 //! `cargo run --release -p shard-tensor --example custom_op`
 
 use shard_tensor::op::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Rule, Saved, Value, Window, key_of,
+    Access, Exec, HostCall, InOp as _, Linearity, Meta, Op, OpError, Rule, Saved, Value, Window, key_of,
 };
 use shard_tensor::{DType, Launch, Result, ShardTensor, replicate, shard};
 use std::sync::Arc;
@@ -90,10 +90,7 @@ impl Op for Stencil {
 
 /// Three neighbouring inputs for each output, one beyond either end.
 fn three_points() -> Result<Window, OpError> {
-    Window::conv(3, 1, 1, 1, 1).map_err(|source| OpError::Spec {
-        op: "stencil",
-        source,
-    })
+    Window::conv(3, 1, 1, 1, 1).in_op("stencil")
 }
 
 /// Smooths `x` and takes the gradient of half the sum of squares; both as whole arrays.

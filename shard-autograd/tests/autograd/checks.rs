@@ -8,7 +8,7 @@ use shard_autograd::{
 use shard_ops::elementwise::{add, mul, mul_scalar, neg};
 use shard_ops::matmul::matmul;
 use shard_ops::reduce::sum;
-use shard_ops::{Exec, HostCall, Linearity, Meta, Op, Result, Rule, Saved, Value, key_of};
+use shard_ops::{Exec, HostCall, InOp, Linearity, Meta, Op, Result, Rule, Saved, Value, key_of};
 use shard_redistribute::Array;
 use shard_spec::DeviceMesh;
 use std::cell::Cell;
@@ -54,10 +54,7 @@ impl Op for BadSquare {
             x.layout(),
             |i| if i[0] < 3 { 2.0 } else { 1.0 },
         );
-        let factor = Value::new(factor.map_err(|source| shard_ops::OpError::Redistribute {
-            op: self.name(),
-            source,
-        })?);
+        let factor = Value::new(factor.in_op(self.name())?);
         Ok(vec![Some(mul(exec, &mul(exec, x, &factor)?, dy)?)])
     }
 }
