@@ -1,4 +1,66 @@
 //! Device memory and communicators: the exchange of pieces between ranks, in process and beyond.
+//!
+//! A group of *ranks* each own a part of something too big for one of them. This crate has what they need to work on
+//! it together, and nothing that knows what it is: no layouts, no tensors, no kernels.
+//!
+//! - **Memory**: typed, shared, immutable [`Buffer`]s on a [`Device`]; [`BufferMut`] while they are written. [`Host`]
+//!   is the memory of this process, [`TestDevice`] a stand-in for an accelerator that makes missing synchronisation
+//!   visible. Freed memory is cached per device.
+//! - **Moves**: an [`ExchangePlan`] lists the strided [`Piece`]s a rank reads from its peers, and how they are combined
+//!   (a [`Monoid`]). Everything else, from broadcast to all-reduce, is such a plan.
+//! - **Groups**: a [`Communicator`] runs plans. Every operation blocks, or starts and returns a [`Handle`]. The
+//!   [`local`] backend runs ranks as threads of this process.
+//! - **Accounts**: a [`Ledger`] counts every byte and message where it moves.
+//!
+//! # Four ranks
+//!
+//! ```
+//! use shard_comm::{CommError, Communicator, Monoid, local};
+//!
+//! let results = local::run(4, |comm| -> Result<(Vec<f64>, f64), CommError> {
+//!     // Rank r owns r values: uneven, and nothing at all on rank 0.
+//!     let counts = [0, 1, 2, 3];
+//!     let mine = vec![comm.rank() as f64; counts[comm.rank()]];
+//!     let mine = comm.device().upload_slice(&mine)?;
+//!
+//!     // Start joining them, and sum something else meanwhile.
+//!     let joined = comm.start_all_gather_v(&mine, &counts)?;
+//!     let one = comm.device().upload_slice(&[1.0f64])?;
+//!     let ranks = comm.all_reduce(&one, Monoid::SUM)?;
+//!
+//!     assert_eq!(comm.ledger().snapshot().op("all_reduce").messages, 3);
+//!     Ok((joined.wait()?.to_vec()?, ranks.to_vec()?[0]))
+//! })
+//! .unwrap();
+//!
+//! for result in results {
+//!     assert_eq!(result, Ok((vec![1.0, 2.0, 2.0, 3.0, 3.0, 3.0], 4.0)));
+//! }
+//! ```
+//!
+//! # What goes wrong, goes wrong alike
+//!
+//! Errors are typed ([`CommError`]) and of three classes ([`ErrorClass`]). Ranks that disagree get the same
+//! [`Mismatch`], with both call sites, before anything moves; one rank's local error becomes everybody's; a rank that
+//! dies, or a program that can never go on, fails all who wait for it, with the cause.
+//!
+//! ```
+//! use shard_comm::{CommError, Communicator, Monoid, local};
+//!
+//! let errors = local::run(2, |comm| {
+//!     let buffer = comm.device().upload_slice(&vec![0.0f32; 1 + comm.rank()]).unwrap();
+//!     let error = comm.all_reduce(&buffer, Monoid::SUM).unwrap_err();
+//!     comm.barrier().unwrap(); // the group is as good as before
+//!     error
+//! })
+//! .unwrap();
+//! assert_eq!(errors[0], errors[1]);
+//! assert!(matches!(&errors[0], CommError::Mismatch(m) if m.field == "length"));
+//! ```
+//!
+//! # Features
+//!
+//! - `contract-tests`: the programs every backend must run correctly, for the tests of backends.
 #![forbid(unsafe_code)]
 
 pub use half;

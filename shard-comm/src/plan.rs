@@ -259,7 +259,7 @@ impl ExchangePlan {
             fold.check(dtype)?;
         }
         if let Some(fold) = self.fold
-            && dst_len % fold.width() != 0
+            && !dst_len.is_multiple_of(fold.width())
         {
             return Err(invalid(
                 format!(
@@ -360,7 +360,9 @@ fn check_groups(name: &'static str, fold: Monoid, piece: &Piece) -> Result<()> {
     }
     let last = piece.shape.len().checked_sub(1);
     let whole = last.is_some_and(|d| {
-        piece.shape[d] % width == 0 && piece.src_strides[d] == 1 && piece.dst_strides[d] == 1
+        piece.shape[d].is_multiple_of(width)
+            && piece.src_strides[d] == 1
+            && piece.dst_strides[d] == 1
     });
     if whole {
         return Ok(());

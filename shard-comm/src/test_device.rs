@@ -19,7 +19,10 @@ use crate::{
     HostSlice, HostSliceMut, MemoryStats, Monoid, Result, Scalar, Strided, kernel,
 };
 
-/// A device that proves code device-neutral: see the [module's](self) text for what it catches.
+/// A device that proves code device-neutral without any accelerator.
+///
+/// The host cannot read its memory. Work is queued, and runs only when somebody downloads, synchronises or waits for
+/// an event; fresh memory holds NaN. So reading before the writer's event is waited for gives NaN, every time.
 ///
 /// ```
 /// use shard_comm::{DType, Scalar, Strided, TestDevice};

@@ -14,7 +14,7 @@ pub use protocol::{
     agreed_errors, devices, dropped_handles, handles_in_any_order, ledger_balances,
     local_mistakes_are_agreed, splits, uniform_checks,
 };
-pub use reductions::{all_reduce, half_sums, reduce_scatter, structured_monoids};
+pub use reductions::{all_reduce, half_sums, rank_order, reduce_scatter, structured_monoids};
 
 use crate::{Buffer, Communicator, DType, Scalar, Strided};
 
@@ -32,6 +32,7 @@ pub fn all(comm: &dyn Communicator) {
     exchange_with_strides(comm);
     reduce_scatter(comm);
     all_reduce(comm);
+    rank_order(comm);
     half_sums(comm);
     structured_monoids(comm);
     agreed_errors(comm);

@@ -72,6 +72,26 @@ pub fn all_reduce(comm: &dyn Communicator) {
     }
 }
 
+/// Values are combined in rank order, bit for bit, in one round and in two, wherever the chunks are cut.
+pub fn rank_order(comm: &dyn Communicator) {
+    // Adding a large value, a small one and the negative of the large one gives another result in every order.
+    let part = |r: usize, i: usize| match (r + i) % 3 {
+        0 => 1e16,
+        1 => 1.0 + i as f64,
+        _ => -1e16,
+    };
+    for len in [5, ONE_ROUND_BYTES / 8 + 77] {
+        let mine: Vec<f64> = (0..len).map(|i| part(comm.rank(), i)).collect();
+        let got = comm
+            .all_reduce(&upload(comm, &mine), Monoid::SUM)
+            .expect("all_reduce");
+        let expected: Vec<f64> = (0..len)
+            .map(|i| (1..comm.size()).fold(part(0, i), |sum, r| sum + part(r, i)))
+            .collect();
+        assert_eq!(read(&got), expected);
+    }
+}
+
 /// Sums of 16-bit floats are rounded once: many ones do not get lost in a large value.
 pub fn half_sums(comm: &dyn Communicator) {
     for len in [3, ONE_ROUND_BYTES] {

@@ -51,7 +51,7 @@ pub(crate) fn check(op: Monoid, from: DType, sv: &Strided, to: DType, dv: &Strid
         return Err(CommError::invalid(
             "fold",
             format!("a dense innermost dim, a multiple of {width}, for {op}"),
-            format!("{:?} and {:?}", sv, dv),
+            format!("{sv:?} and {dv:?}"),
             "keep the elements of a group side by side",
         ));
     }

@@ -152,7 +152,7 @@ impl Nest {
         };
         let n = inner.extent;
         walk(outer, self.src, self.dst, &mut |s, d| {
-            row(&mut dst[d..d + n], &src[s..s + n])
+            row(&mut dst[d..d + n], &src[s..s + n]);
         });
     }
 }

@@ -341,7 +341,16 @@ impl Rank {
                 Some(exchange::run(&self.device, &plan, source, dst)?.freeze())
             }
         };
-        self.ledger.moved(op.name, &moved(&plan, op));
+        let moved = moved(&plan, op);
+        tracing::trace!(
+            target: "shard_comm",
+            op = op.name,
+            plan = plan.name,
+            messages = moved.messages,
+            bytes = moved.bytes,
+            "received"
+        );
+        self.ledger.moved(op.name, &moved);
         Ok(result)
     }
 }

@@ -1,0 +1,82 @@
+//! Plans that are used again.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::{ExchangePlan, Monoid};
+
+/// The plans a rank used last, so that a collective repeated with the same counts plans nothing.
+#[derive(Debug, Default)]
+pub struct PlanCache {
+    entries: RefCell<VecDeque<(PlanKey, Arc<ExchangePlan>)>>,
+}
+
+#[derive(PartialEq, Debug)]
+struct PlanKey {
+    name: &'static str,
+    op: Option<Monoid>,
+    a: SmallVec<[usize; 8]>,
+    b: SmallVec<[usize; 8]>,
+}
+
+impl PlanCache {
+    /// How many plans are kept.
+    const CAPACITY: usize = 32;
+
+    /// An empty cache.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    // A short list compared word by word is faster than hashing the counts.
+    pub(super) fn get(
+        &self,
+        name: &'static str,
+        op: Option<Monoid>,
+        a: &[usize],
+        b: &[usize],
+        build: impl FnOnce() -> ExchangePlan,
+    ) -> Arc<ExchangePlan> {
+        let mut entries = self.entries.borrow_mut();
+        let known = entries.iter().find(|(key, _)| {
+            key.name == name && key.op == op && key.a.as_slice() == a && key.b.as_slice() == b
+        });
+        if let Some((_, plan)) = known {
+            return Arc::clone(plan);
+        }
+        let plan = Arc::new(build());
+        if entries.len() == Self::CAPACITY {
+            entries.pop_back();
+        }
+        entries.push_front((
+            PlanKey {
+                name,
+                op,
+                a: a.into(),
+                b: b.into(),
+            },
+            Arc::clone(&plan),
+        ));
+        plan
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_are_kept_and_bounded() {
+        let cache = PlanCache::new();
+        let get = |n: usize| cache.get("t", None, &[n], &[], || ExchangePlan::empty("t"));
+        let first = get(0);
+        assert!(Arc::ptr_eq(&first, &get(0)));
+        for n in 1..100 {
+            get(n);
+        }
+        assert_eq!(cache.entries.borrow().len(), PlanCache::CAPACITY);
+        assert!(!Arc::ptr_eq(&first, &get(0)));
+    }
+}

@@ -1,0 +1,311 @@
+//! Collectives that copy: gather, scatter, broadcast, all-to-all.
+
+use std::panic::Location;
+
+use smallvec::SmallVec;
+
+use super::{check_len, check_root_rank, check_type, span_of, spans, total};
+use crate::communicator::{Request, Target};
+use crate::{Buffer, Communicator, DType, ExchangePlan, Handle, Piece, Result};
+
+/// Operations that copy. Counts are in elements; counts of zero are ordinary.
+impl dyn Communicator + '_ {
+    /// Every rank's elements, joined in rank order; `counts` says how many each rank has.
+    ///
+    /// ```
+    /// let all = shard_comm::local::run(3, |comm| {
+    ///     let mine = vec![comm.rank() as i64; comm.rank()];
+    ///     let mine = comm.device().upload_slice(&mine).unwrap();
+    ///     comm.all_gather_v(&mine, &[0, 1, 2]).unwrap().to_vec::<i64>().unwrap()
+    /// }).unwrap();
+    /// assert_eq!(all, vec![vec![1, 2, 2]; 3]);
+    /// ```
+    ///
+    /// # Collective
+    /// Every rank of the group, with equal counts.
+    ///
+    /// # Errors
+    /// [`Agreed`](crate::CommError::Agreed) if some rank's buffer is not as long as its count,
+    /// [`Mismatch`](crate::CommError::Mismatch) if counts or types differ between ranks, or a failure.
+    #[track_caller]
+    pub fn all_gather_v(&self, mine: &Buffer, counts: &[usize]) -> Result<Buffer> {
+        self.start_all_gather_v(mine, counts)?.wait()
+    }
+
+    /// [`all_gather_v`](#method.all_gather_v) without waiting.
+    ///
+    /// # Collective
+    /// As `all_gather_v`.
+    ///
+    /// # Errors
+    /// Failures at once; the rest from the handle.
+    #[track_caller]
+    pub fn start_all_gather_v(&self, mine: &Buffer, counts: &[usize]) -> Result<Handle> {
+        const NAME: &str = "all_gather_v";
+        self.start(NAME, Location::caller(), |site| {
+            self.check_counts(NAME, counts)?;
+            check_len(
+                NAME,
+                "the count of this rank",
+                counts[self.rank()],
+                mine.len(),
+            )?;
+            let plan = self.plans().get(NAME, None, counts, &[], || {
+                plan_all_gather(NAME, self.rank(), counts)
+            });
+            let target = self.target(mine.dtype(), total(counts))?;
+            Ok(Request::exchange(
+                plan,
+                std::slice::from_ref(mine),
+                target,
+                site,
+            ))
+        })
+    }
+
+    /// Sends `send_counts[j]` elements to each rank `j`, in rank order in `mine`; returns what came from each rank,
+    /// in rank order.
+    ///
+    /// # Collective
+    /// Every rank of the group; what `i` sends to `j` is what `j` expects from `i`.
+    ///
+    /// # Errors
+    /// As [`all_gather_v`](#method.all_gather_v).
+    #[track_caller]
+    pub fn all_to_all_v(
+        &self,
+        mine: &Buffer,
+        send_counts: &[usize],
+        recv_counts: &[usize],
+    ) -> Result<Buffer> {
+        self.start_all_to_all_v(mine, send_counts, recv_counts)?
+            .wait()
+    }
+
+    /// [`all_to_all_v`](#method.all_to_all_v) without waiting.
+    ///
+    /// # Collective
+    /// As `all_to_all_v`.
+    ///
+    /// # Errors
+    /// Failures at once; the rest from the handle.
+    #[track_caller]
+    pub fn start_all_to_all_v(
+        &self,
+        mine: &Buffer,
+        send_counts: &[usize],
+        recv_counts: &[usize],
+    ) -> Result<Handle> {
+        const NAME: &str = "all_to_all_v";
+        self.start(NAME, Location::caller(), |site| {
+            self.check_counts(NAME, send_counts)?;
+            self.check_counts(NAME, recv_counts)?;
+            check_len(
+                NAME,
+                "the sum of the send counts",
+                total(send_counts),
+                mine.len(),
+            )?;
+            let plan = self.plans().get(NAME, None, send_counts, recv_counts, || {
+                // What I read starts in each peer after what it has for the ranks below me, which only it knows;
+                // so each piece addresses a source of its own, numbered by its reader.
+                let me = self.rank();
+                let recv =
+                    spans(recv_counts).map(|(j, at)| Piece::run(j, me, at.len(), 0, at.start));
+                let send = spans(send_counts).map(|(j, at)| Piece::run(j, j, at.len(), 0, 0));
+                ExchangePlan::new(NAME, 0, recv.collect(), send.collect(), None, None)
+            });
+            let sources = spans(send_counts)
+                .map(|(_, at)| mine.try_slice(at))
+                .collect::<Result<SmallVec<[Buffer; 8]>>>()?;
+            let target = self.target(mine.dtype(), total(recv_counts))?;
+            Ok(Request::exchange(plan, &sources, target, site))
+        })
+    }
+
+    /// The root's elements on every rank. Only the root passes them; all pass their type and number.
+    ///
+    /// # Collective
+    /// Every rank of the group, with equal root, type and length.
+    ///
+    /// # Errors
+    /// As [`all_gather_v`](#method.all_gather_v).
+    #[track_caller]
+    pub fn broadcast(
+        &self,
+        data: Option<&Buffer>,
+        root: usize,
+        dtype: DType,
+        len: usize,
+    ) -> Result<Buffer> {
+        self.start_broadcast(data, root, dtype, len)?.wait()
+    }
+
+    /// [`broadcast`](#method.broadcast) without waiting.
+    ///
+    /// # Collective
+    /// As `broadcast`.
+    ///
+    /// # Errors
+    /// Failures at once; the rest from the handle.
+    #[track_caller]
+    pub fn start_broadcast(
+        &self,
+        data: Option<&Buffer>,
+        root: usize,
+        dtype: DType,
+        len: usize,
+    ) -> Result<Handle> {
+        const NAME: &str = "broadcast";
+        self.start(NAME, Location::caller(), |site| {
+            let data = self.check_root(NAME, root, data)?;
+            let plan = self.plans().get(NAME, None, &[root, len], &[], || {
+                let others = (0..self.size()).filter(|&j| j != root);
+                let send = others.map(|j| Piece::run(j, 0, len, 0, 0)).collect();
+                let recv = vec![Piece::run(root, 0, len, 0, 0)];
+                let (recv, send) = if self.rank() == root {
+                    (vec![], send)
+                } else {
+                    (recv, vec![])
+                };
+                ExchangePlan::new(NAME, 0, recv, send, None, None)
+            });
+            let target = match data {
+                Some(data) => {
+                    check_type(NAME, dtype, data)?;
+                    check_len(NAME, "the length", len, data.len())?;
+                    Target::Keep(data.clone())
+                }
+                None => self.target(dtype, len)?,
+            };
+            let request =
+                Request::exchange(plan, data.map_or(&[], std::slice::from_ref), target, site);
+            Ok(Request {
+                argument: Some(("root", root as u128)),
+                ..request
+            })
+        })
+    }
+
+    /// Gives each rank its part of the root's elements: `counts[r]` for rank `r`, in rank order.
+    ///
+    /// # Collective
+    /// Every rank of the group, with equal root, type and counts; only the root passes data.
+    ///
+    /// # Errors
+    /// As [`all_gather_v`](#method.all_gather_v).
+    #[track_caller]
+    pub fn scatter_v(
+        &self,
+        data: Option<&Buffer>,
+        counts: &[usize],
+        root: usize,
+        dtype: DType,
+    ) -> Result<Buffer> {
+        self.start_scatter_v(data, counts, root, dtype)?.wait()
+    }
+
+    /// [`scatter_v`](#method.scatter_v) without waiting.
+    ///
+    /// # Collective
+    /// As `scatter_v`.
+    ///
+    /// # Errors
+    /// Failures at once; the rest from the handle.
+    #[track_caller]
+    pub fn start_scatter_v(
+        &self,
+        data: Option<&Buffer>,
+        counts: &[usize],
+        root: usize,
+        dtype: DType,
+    ) -> Result<Handle> {
+        const NAME: &str = "scatter_v";
+        self.start(NAME, Location::caller(), |site| {
+            self.check_counts(NAME, counts)?;
+            let data = self.check_root(NAME, root, data)?;
+            if let Some(data) = data {
+                check_type(NAME, dtype, data)?;
+                check_len(NAME, "the sum of the counts", total(counts), data.len())?;
+            }
+            let me = self.rank();
+            let plan = self.plans().get(NAME, None, counts, &[root], || {
+                let at = span_of(counts, me);
+                let recv = vec![Piece::run(root, 0, at.len(), at.start, 0)];
+                let send = spans(counts).map(|(j, at)| Piece::run(j, 0, at.len(), at.start, 0));
+                let send = if me == root { send.collect() } else { vec![] };
+                ExchangePlan::new(NAME, 0, recv, send, None, None)
+            });
+            let target = self.target(dtype, counts[me])?;
+            let request =
+                Request::exchange(plan, data.map_or(&[], std::slice::from_ref), target, site);
+            Ok(Request {
+                argument: Some(("root", root as u128)),
+                ..request
+            })
+        })
+    }
+
+    /// Every rank's elements, joined in rank order, on the root; `None` elsewhere.
+    ///
+    /// # Collective
+    /// Every rank of the group, with equal root and counts.
+    ///
+    /// # Errors
+    /// As [`all_gather_v`](#method.all_gather_v).
+    #[track_caller]
+    pub fn gather_v(&self, mine: &Buffer, counts: &[usize], root: usize) -> Result<Option<Buffer>> {
+        self.start_gather_v(mine, counts, root)?.wait_optional()
+    }
+
+    /// [`gather_v`](#method.gather_v) without waiting; see [`Handle::wait_optional`].
+    ///
+    /// # Collective
+    /// As `gather_v`.
+    ///
+    /// # Errors
+    /// Failures at once; the rest from the handle.
+    #[track_caller]
+    pub fn start_gather_v(&self, mine: &Buffer, counts: &[usize], root: usize) -> Result<Handle> {
+        const NAME: &str = "gather_v";
+        self.start(NAME, Location::caller(), |site| {
+            self.check_counts(NAME, counts)?;
+            check_root_rank(NAME, root, self.size())?;
+            let me = self.rank();
+            check_len(NAME, "the count of this rank", counts[me], mine.len())?;
+            let plan = self.plans().get(NAME, None, counts, &[root], || {
+                let recv = spans(counts).map(|(j, at)| Piece::run(j, 0, at.len(), 0, at.start));
+                let recv = if me == root { recv.collect() } else { vec![] };
+                let send = vec![Piece::run(
+                    root,
+                    0,
+                    counts[me],
+                    0,
+                    span_of(counts, me).start,
+                )];
+                ExchangePlan::new(NAME, 0, recv, send, None, None)
+            });
+            let target = if me == root {
+                self.target(mine.dtype(), total(counts))?
+            } else {
+                Target::Nothing
+            };
+            let request = Request::exchange(plan, std::slice::from_ref(mine), target, site);
+            Ok(Request {
+                argument: Some(("root", root as u128)),
+                ..request
+            })
+        })
+    }
+}
+
+pub(super) fn plan_all_gather(name: &'static str, me: usize, counts: &[usize]) -> ExchangePlan {
+    let start = span_of(counts, me).start;
+    let recv = spans(counts)
+        .map(|(j, at)| Piece::run(j, 0, at.len(), 0, at.start))
+        .collect();
+    let send = (0..counts.len())
+        .map(|j| Piece::run(j, 0, counts[me], 0, start))
+        .collect();
+    ExchangePlan::new(name, 0, recv, send, None, None)
+}

@@ -1,0 +1,299 @@
+//! The collectives: each is a plan of pieces handed to [`Communicator::post`].
+//!
+//! A rank whose own arguments are wrong does not return early, which would leave the others waiting: it joins the
+//! operation with an error for its status, and all ranks return that.
+
+mod cache;
+mod gather;
+mod reduce;
+
+use std::ops::Range;
+use std::panic::Location;
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub use cache::PlanCache;
+pub use reduce::{ONE_ROUND_BYTES, all_reduce_received};
+
+use crate::communicator::{Link, LinkSide, Request, Target};
+use crate::{
+    AgreedError, Buffer, BufferMut, CommError, Communicator, DType, ExchangePlan, Handle, Result,
+    Site,
+};
+
+/// The operations of a group. Counts are in elements; counts of zero are ordinary.
+impl dyn Communicator + '_ {
+    /// Runs a plan: reads this rank's pieces from its peers' `sources` into `dst`, and returns it.
+    ///
+    /// # Collective
+    /// Every rank of the group, with the plans of one exchange: equal names and ids, mirrored pieces. `status` is an
+    /// error that only this rank can see; all ranks then return the lowest failing rank's, and nothing moves.
+    ///
+    /// # Errors
+    /// [`Mismatch`](CommError::Mismatch) if the plans do not fit, [`Agreed`](CommError::Agreed) if some rank's
+    /// buffers do not fit its plan or some status is an error, or a failure.
+    #[track_caller]
+    pub fn exchange(
+        &self,
+        plan: &Arc<ExchangePlan>,
+        sources: &[Buffer],
+        dst: BufferMut,
+        status: Result<(), AgreedError>,
+    ) -> Result<Buffer> {
+        self.start_exchange(plan, sources, dst, status)?.wait()
+    }
+
+    /// [`exchange`](#method.exchange) without waiting.
+    ///
+    /// # Collective
+    /// As `exchange`.
+    ///
+    /// # Errors
+    /// Failures at once; the rest from the handle.
+    #[track_caller]
+    pub fn start_exchange(
+        &self,
+        plan: &Arc<ExchangePlan>,
+        sources: &[Buffer],
+        dst: BufferMut,
+        status: Result<(), AgreedError>,
+    ) -> Result<Handle> {
+        let request = Request::exchange(
+            Arc::clone(plan),
+            sources,
+            Target::Write(dst),
+            Location::caller(),
+        );
+        self.post(Request { status, ..request })
+    }
+
+    /// Returns when every rank of the group has called it.
+    ///
+    /// # Collective
+    /// Every rank of the group.
+    ///
+    /// # Errors
+    /// [`Mismatch`](CommError::Mismatch) if ranks call different operations, or a failure.
+    #[track_caller]
+    pub fn barrier(&self) -> Result<()> {
+        self.tell("barrier", Ok(()), None, Location::caller())
+    }
+
+    /// Tells all ranks whether some rank has an error; the lowest failing rank's is returned everywhere.
+    ///
+    /// # Collective
+    /// Every rank of the group.
+    ///
+    /// # Errors
+    /// [`Agreed`](CommError::Agreed) if some rank passed an error; else as [`barrier`](#method.barrier).
+    #[track_caller]
+    pub fn agree(&self, status: Result<(), AgreedError>) -> Result<()> {
+        self.tell("agree", status, None, Location::caller())
+    }
+
+    /// Checks that all ranks pass the same value, a fingerprint of what they must agree on.
+    ///
+    /// # Collective
+    /// Every rank of the group.
+    ///
+    /// # Errors
+    /// The same [`Mismatch`](CommError::Mismatch), naming `what`, on every rank if not; or a failure.
+    #[track_caller]
+    pub fn check_uniform(&self, what: &'static str, value: u128) -> Result<()> {
+        self.tell(
+            "check_uniform",
+            Ok(()),
+            Some((what, value)),
+            Location::caller(),
+        )
+    }
+
+    fn tell(
+        &self,
+        name: &'static str,
+        status: Result<(), AgreedError>,
+        argument: Option<(&'static str, u128)>,
+        site: Site,
+    ) -> Result<()> {
+        let plan = self
+            .plans()
+            .get(name, None, &[], &[], || ExchangePlan::empty(name));
+        let request = Request {
+            argument,
+            ..Request::status(plan, status, site)
+        };
+        self.post(request)?.wait_optional().map(drop)
+    }
+
+    /// Splits the group by color: ranks with equal colors form a new group, ordered by (key, rank). `None` joins no
+    /// group.
+    ///
+    /// # Collective
+    /// Every rank of the group, those without a color too.
+    ///
+    /// # Errors
+    /// [`Mismatch`](CommError::Mismatch) if ranks call different operations, or a failure.
+    #[track_caller]
+    pub fn split(&self, color: Option<usize>, key: usize) -> Result<Option<Rc<dyn Communicator>>> {
+        self.post_split(color, key, Location::caller())
+    }
+
+    /// Sends elements to one rank, and returns when that rank has asked for them.
+    ///
+    /// Two ranks that send to each other before they receive wait forever here, which the `local` backend reports;
+    /// use [`start_send`](#method.start_send) for such patterns.
+    ///
+    /// # Errors
+    /// [`Mismatch`](CommError::Mismatch), on both ranks, if the other expects another type or count; or a failure.
+    #[track_caller]
+    pub fn send(&self, peer: usize, data: &Buffer) -> Result<()> {
+        self.start_send(peer, data)?.wait_optional().map(drop)
+    }
+
+    /// [`send`](#method.send) without waiting.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if there is no such peer, and failures, at once; the rest from the handle.
+    #[track_caller]
+    pub fn start_send(&self, peer: usize, data: &Buffer) -> Result<Handle> {
+        let side = LinkSide::Send(data.clone());
+        self.post_link(Link {
+            peer,
+            side,
+            site: Location::caller(),
+        })
+    }
+
+    /// Receives elements from one rank. Messages between two ranks arrive in the order they were sent.
+    ///
+    /// # Errors
+    /// As [`send`](#method.send).
+    #[track_caller]
+    pub fn recv(&self, peer: usize, dtype: DType, len: usize) -> Result<Buffer> {
+        self.start_recv(peer, dtype, len)?.wait()
+    }
+
+    /// [`recv`](#method.recv) without waiting.
+    ///
+    /// # Errors
+    /// As [`start_send`](#method.start_send).
+    #[track_caller]
+    pub fn start_recv(&self, peer: usize, dtype: DType, len: usize) -> Result<Handle> {
+        let side = LinkSide::Recv(self.device().alloc(dtype, len)?);
+        self.post_link(Link {
+            peer,
+            side,
+            site: Location::caller(),
+        })
+    }
+
+    /// Posts a request, or the reason why this rank could not make one.
+    pub(super) fn start(
+        &self,
+        name: &'static str,
+        site: Site,
+        request: impl FnOnce(Site) -> Result<Request>,
+    ) -> Result<Handle> {
+        self.post(request(site).unwrap_or_else(|error| {
+            let status = Err(AgreedError::from_local(name, error));
+            Request::status(Arc::new(ExchangePlan::empty(name)), status, site)
+        }))
+    }
+
+    pub(super) fn target(&self, dtype: DType, len: usize) -> Result<Target> {
+        self.device().alloc(dtype, len).map(Target::Write)
+    }
+
+    pub(super) fn check_counts(&self, name: &'static str, counts: &[usize]) -> Result<()> {
+        if counts.len() != self.size() {
+            return Err(CommError::invalid(
+                name,
+                format!("{} counts, one per rank", self.size()),
+                format!("{}", counts.len()),
+                "pass a count for every rank of the group, zero where there is nothing",
+            ));
+        }
+        if counts
+            .iter()
+            .try_fold(0usize, |sum, &c| sum.checked_add(c))
+            .is_none()
+        {
+            return Err(CommError::invalid(
+                name,
+                "counts whose sum is addressable",
+                format!("{counts:?}"),
+                "check the counts",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The data if this rank is the root, which alone must have some.
+    pub(super) fn check_root<'b>(
+        &self,
+        name: &'static str,
+        root: usize,
+        data: Option<&'b Buffer>,
+    ) -> Result<Option<&'b Buffer>> {
+        check_root_rank(name, root, self.size())?;
+        match (self.rank() == root, data) {
+            (true, None) => Err(CommError::invalid(
+                name,
+                "data on the root",
+                "none",
+                "pass Some(buffer) on the root rank",
+            )),
+            (true, data) => Ok(data),
+            (false, _) => Ok(None),
+        }
+    }
+}
+
+pub(super) fn check_root_rank(name: &'static str, root: usize, size: usize) -> Result<()> {
+    if root < size {
+        return Ok(());
+    }
+    Err(CommError::invalid(
+        name,
+        format!("a root below {size}"),
+        format!("{root}"),
+        "name a rank of the group, numbered within it",
+    ))
+}
+
+pub(super) fn check_len(name: &'static str, what: &str, expected: usize, got: usize) -> Result<()> {
+    if expected == got {
+        return Ok(());
+    }
+    Err(CommError::invalid(
+        name,
+        format!("a buffer of {expected} elements, {what}"),
+        format!("{got}"),
+        "make counts and buffer agree",
+    ))
+}
+
+pub(super) fn check_type(name: &'static str, expected: DType, data: &Buffer) -> Result<()> {
+    if data.dtype() == expected {
+        Ok(())
+    } else {
+        Err(CommError::dtype(name, expected, data.dtype()))
+    }
+}
+
+pub(super) fn total(counts: &[usize]) -> usize {
+    counts.iter().sum()
+}
+
+pub(super) fn span_of(counts: &[usize], rank: usize) -> Range<usize> {
+    let start = total(&counts[..rank]);
+    start..start + counts[rank]
+}
+
+pub(super) fn spans(counts: &[usize]) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
+    counts.iter().enumerate().scan(0, |start, (rank, &count)| {
+        let at = *start..*start + count;
+        *start = at.end;
+        Some((rank, at))
+    })
+}

@@ -1,0 +1,203 @@
+//! Collectives that combine, in rank order.
+
+use std::panic::Location;
+
+use smallvec::SmallVec;
+
+use super::gather::plan_all_gather;
+use super::{check_len, span_of, spans, total};
+use crate::communicator::{Request, Stage, Target};
+use crate::{Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Piece, Result};
+
+/// Up to this many bytes an all-reduce is one round in which every rank combines everything; above, owners combine
+/// their chunk and a second round gathers the chunks. Results are bitwise the same either way.
+pub const ONE_ROUND_BYTES: usize = 4096;
+/// Operations that combine, element by element and in rank order.
+impl dyn Communicator + '_ {
+    /// Combines all ranks' buffers element by element, in rank order, and leaves each rank its part: `counts[r]`
+    /// elements for rank `r`, in rank order.
+    ///
+    /// # Collective
+    /// Every rank of the group, with equal counts and operation.
+    ///
+    /// # Errors
+    /// As [`all_gather_v`](#method.all_gather_v).
+    #[track_caller]
+    pub fn reduce_scatter_v(&self, mine: &Buffer, counts: &[usize], op: Monoid) -> Result<Buffer> {
+        self.start_reduce_scatter_v(mine, counts, op)?.wait()
+    }
+
+    /// [`reduce_scatter_v`](#method.reduce_scatter_v) without waiting.
+    ///
+    /// # Collective
+    /// As `reduce_scatter_v`.
+    ///
+    /// # Errors
+    /// Failures at once; the rest from the handle.
+    #[track_caller]
+    pub fn start_reduce_scatter_v(
+        &self,
+        mine: &Buffer,
+        counts: &[usize],
+        op: Monoid,
+    ) -> Result<Handle> {
+        const NAME: &str = "reduce_scatter_v";
+        self.start(NAME, Location::caller(), |site| {
+            self.check_counts(NAME, counts)?;
+            check_groups(NAME, op, counts)?;
+            check_len(NAME, "the sum of the counts", total(counts), mine.len())?;
+            let plan = self.plans().get(NAME, Some(op), counts, &[], || {
+                plan_reduce_scatter(NAME, self.rank(), counts, op)
+            });
+            let target = self.target(mine.dtype(), counts[self.rank()])?;
+            Ok(Request::exchange(
+                plan,
+                std::slice::from_ref(mine),
+                target,
+                site,
+            ))
+        })
+    }
+
+    /// Combines all ranks' buffers element by element, in rank order; every rank gets the same bits.
+    ///
+    /// # Collective
+    /// Every rank of the group, with equal lengths and operation.
+    ///
+    /// # Errors
+    /// As [`all_gather_v`](#method.all_gather_v).
+    #[track_caller]
+    pub fn all_reduce(&self, mine: &Buffer, op: Monoid) -> Result<Buffer> {
+        self.start_all_reduce(mine, op)?.wait()
+    }
+
+    /// [`all_reduce`](#method.all_reduce) without waiting.
+    ///
+    /// # Collective
+    /// As `all_reduce`.
+    ///
+    /// # Errors
+    /// Failures at once; the rest from the handle.
+    #[track_caller]
+    pub fn start_all_reduce(&self, mine: &Buffer, op: Monoid) -> Result<Handle> {
+        const NAME: &str = "all_reduce";
+        self.start(NAME, Location::caller(), |site| {
+            let (ranks, me, len) = (self.size(), self.rank(), mine.len());
+            check_groups(NAME, op, &[len])?;
+            let sources = std::slice::from_ref(mine);
+            let argument = Some(("length", len as u128));
+            if ranks == 1 {
+                op.check(mine.dtype())?;
+                let plan = self
+                    .plans()
+                    .get(NAME, None, &[], &[], || ExchangePlan::empty(NAME));
+                let request = Request::exchange(plan, sources, Target::Keep(mine.clone()), site);
+                return Ok(Request {
+                    argument,
+                    ..request
+                });
+            }
+            if mine.bytes() <= ONE_ROUND_BYTES {
+                let plan = self.plans().get(NAME, Some(op), &[len], &[], || {
+                    let pieces: Vec<_> = (0..ranks).map(|j| Piece::run(j, 0, len, 0, 0)).collect();
+                    ExchangePlan::new(NAME, 0, pieces.clone(), pieces, Some(op), None)
+                });
+                let target = self.target(mine.dtype(), len)?;
+                return Ok(Request {
+                    argument,
+                    ..Request::exchange(plan, sources, target, site)
+                });
+            }
+            let counts = chunks(len, ranks, op.width());
+            let scatter = self.plans().get(NAME, Some(op), &counts, &[], || {
+                plan_reduce_scatter(NAME, me, &counts, op)
+            });
+            let gather = self.plans().get(NAME, None, &counts, &[], || {
+                plan_all_gather(NAME, me, &counts)
+            });
+            let chunk = self.target(mine.dtype(), counts[me])?;
+            let whole = self.target(mine.dtype(), len)?;
+            let mut request = Request::exchange(scatter, sources, chunk, site);
+            request.stages.push(Stage {
+                plan: gather,
+                target: whole,
+            });
+            Ok(Request {
+                argument,
+                ..request
+            })
+        })
+    }
+}
+
+/// Elements that rank `me` of `ranks` receives from others in an all-reduce of `len` elements of `bytes` bytes each.
+///
+/// ```
+/// // Two rounds of 3/4 of a large buffer; every other rank's whole copy of a small one.
+/// assert_eq!(shard_comm::all_reduce_received(1 << 20, 4, 4, 0, 1), 2 * 3 * (1 << 18));
+/// assert_eq!(shard_comm::all_reduce_received(8, 4, 4, 0, 1), 3 * 8);
+/// ```
+pub fn all_reduce_received(
+    len: usize,
+    bytes: usize,
+    ranks: usize,
+    me: usize,
+    width: usize,
+) -> usize {
+    if ranks <= 1 {
+        return 0;
+    }
+    if len * bytes <= ONE_ROUND_BYTES {
+        return (ranks - 1) * len;
+    }
+    let mine = chunks(len, ranks, width)[me];
+    (ranks - 1) * mine + len - mine
+}
+
+fn check_groups(name: &'static str, op: Monoid, counts: &[usize]) -> Result<()> {
+    if counts.iter().all(|c| c % op.width() == 0) {
+        return Ok(());
+    }
+    Err(CommError::invalid(
+        name,
+        format!("counts in multiples of {} for {op}", op.width()),
+        format!("{counts:?}"),
+        "never cut a group of elements that belong together",
+    ))
+}
+
+fn plan_reduce_scatter(
+    name: &'static str,
+    me: usize,
+    counts: &[usize],
+    op: Monoid,
+) -> ExchangePlan {
+    let mine = span_of(counts, me);
+    let recv = (0..counts.len())
+        .map(|j| Piece::run(j, 0, mine.len(), mine.start, 0))
+        .collect();
+    let send = spans(counts)
+        .map(|(j, at)| Piece::run(j, 0, at.len(), at.start, 0))
+        .collect();
+    ExchangePlan::new(name, 0, recv, send, Some(op), None)
+}
+
+/// Balanced counts per rank, in whole groups of `width`.
+fn chunks(len: usize, ranks: usize, width: usize) -> SmallVec<[usize; 16]> {
+    let groups = len / width;
+    (0..ranks)
+        .map(|r| (groups / ranks + usize::from(r < groups % ranks)) * width)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_balanced_and_keep_groups() {
+        assert_eq!(chunks(10, 4, 1).as_slice(), &[3, 3, 2, 2]);
+        assert_eq!(chunks(9, 4, 3).as_slice(), &[3, 3, 3, 0]);
+        assert_eq!(chunks(0, 2, 2).as_slice(), &[0, 0]);
+    }
+}
