@@ -13,8 +13,8 @@ use crate::kernels::conv as kernels;
 use crate::moves::{pad, reshape};
 use crate::reduce::sum;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result, Rule, RuleBuilder,
-    Saved, Value, key_of,
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result, Rule,
+    RuleBuilder, Saved, Value, key_of,
 };
 use shard_spec::{Dims, EdgeMap, ReduceOp, Window};
 use smallvec::{SmallVec, smallvec};
@@ -73,7 +73,13 @@ pub struct ConvTransposeOptions {
 
 impl Default for ConvTransposeOptions {
     fn default() -> Self {
-        Self { stride: vec![1], dilation: vec![1], padding: vec![(0, 0)], output_padding: vec![0], groups: 1 }
+        Self {
+            stride: vec![1],
+            dilation: vec![1],
+            padding: vec![(0, 0)],
+            output_padding: vec![0],
+            groups: 1,
+        }
     }
 }
 
@@ -87,7 +93,13 @@ impl Default for ConvTransposeOptions {
 ///
 /// # Errors
 /// Shapes that do not fit; a kernel wider than the padded input; channels that the groups do not divide.
-pub fn conv(exec: &dyn Exec, x: &Value, w: &Value, bias: Option<&Value>, options: &ConvOptions) -> Result<Value> {
+pub fn conv(
+    exec: &dyn Exec,
+    x: &Value,
+    w: &Value,
+    bias: Option<&Value>,
+    options: &ConvOptions,
+) -> Result<Value> {
     let geometry = Geometry::direct(x, w, options)?;
     if options.edge != EdgeMap::Zeros && geometry.pads.iter().any(|p| *p != (0, 0)) {
         let mut pads = vec![(0, 0), (0, 0)];
@@ -100,7 +112,10 @@ pub fn conv(exec: &dyn Exec, x: &Value, w: &Value, bias: Option<&Value>, options
         };
         return conv(exec, &padded, w, bias, &plain);
     }
-    let op = Arc::new(Conv { geometry, bias: bias.is_some() });
+    let op = Arc::new(Conv {
+        geometry,
+        bias: bias.is_some(),
+    });
     match bias {
         Some(bias) => exec.apply1(op, &[x, w, bias]),
         None => exec.apply1(op, &[x, w]),
@@ -148,7 +163,9 @@ impl Geometry {
         let stride = per_dim(NAME, "stride", &options.stride, nd, x, w)?;
         let dilation = per_dim(NAME, "dilation", &options.dilation, nd, x, w)?;
         let pads = match &options.padding {
-            Padding::Explicit(pads) => per_dim(NAME, "padding", pads, nd, x, w)?.into_iter().collect(),
+            Padding::Explicit(pads) => per_dim(NAME, "padding", pads, nd, x, w)?
+                .into_iter()
+                .collect(),
             Padding::Same => kernel
                 .iter()
                 .zip(&dilation)
@@ -158,8 +175,13 @@ impl Geometry {
                 })
                 .collect(),
         };
-        let geometry =
-            Self { kernel, stride: stride.into(), dilation: dilation.into(), pads, groups: options.groups };
+        let geometry = Self {
+            kernel,
+            stride: stride.into(),
+            dilation: dilation.into(),
+            pads,
+            groups: options.groups,
+        };
         geometry.check(x, w, x.shape()[1], w.shape()[1], w.shape()[0])?;
         Ok(geometry)
     }
@@ -174,8 +196,15 @@ impl Geometry {
         let extra = per_dim(name, "output_padding", &options.output_padding, nd, x, w)?;
         let mut spatial = Dims::new();
         for d in 0..nd {
-            let window = Window::transposed(kernel[d], stride[d], dilation[d], pads[d].0, pads[d].1, extra[d])
-                .in_op(name)?;
+            let window = Window::transposed(
+                kernel[d],
+                stride[d],
+                dilation[d],
+                pads[d].0,
+                pads[d].1,
+                extra[d],
+            )
+            .in_op(name)?;
             spatial.push(window.output_extent(x.shape()[2 + d]).in_op(name)?);
         }
         let geometry = Self {
@@ -185,19 +214,29 @@ impl Geometry {
             pads: pads.into_iter().collect(),
             groups: options.groups,
         };
-        geometry.check(x, w, x.shape()[1], w.shape()[0] / options.groups.max(1), w.shape()[1] * options.groups)?;
+        geometry.check(
+            x,
+            w,
+            x.shape()[1],
+            w.shape()[0] / options.groups.max(1),
+            w.shape()[1] * options.groups,
+        )?;
         Ok((geometry, spatial))
     }
 
     /// Checks channels: the operand's, those a kernel of one group reads, and those that come out.
     fn check(&self, x: &Value, w: &Value, channels: usize, reads: usize, out: usize) -> Result<()> {
-        let fits = self.groups > 0 && channels == reads * self.groups && out % self.groups == 0;
+        let fits =
+            self.groups > 0 && channels == reads * self.groups && out.is_multiple_of(self.groups);
         if fits {
             return Ok(());
         }
         Err(OpError::Shape {
             op: NAME,
-            problem: format!("{channels} channels do not fit the weight in {} groups", self.groups),
+            problem: format!(
+                "{channels} channels do not fit the weight in {} groups",
+                self.groups
+            ),
             shapes: vec![x.shape().to_vec(), w.shape().to_vec()],
             fix: "give (N, C, spatial...) and (O, C / groups, kernel...), with groups dividing C and O",
         })
@@ -209,7 +248,11 @@ impl Geometry {
     }
 
     fn outputs(&self, inputs: &[usize]) -> Result<Dims> {
-        inputs.iter().enumerate().map(|(d, &n)| self.window(d)?.output_extent(n).in_op(NAME)).collect()
+        inputs
+            .iter()
+            .enumerate()
+            .map(|(d, &n)| self.window(d)?.output_extent(n).in_op(NAME))
+            .collect()
     }
 
     /// The kernels' window between a box of the input side and a box of the output side.
@@ -237,7 +280,13 @@ struct Factors {
 
 /// Batch and channel factors. Without groups input and output channels are free factors; with groups the group
 /// is one, and channels inside a group stay together.
-fn factors(rule: &mut RuleBuilder, geometry: &Geometry, batch: usize, c: usize, o: usize) -> Factors {
+fn factors(
+    rule: &mut RuleBuilder,
+    geometry: &Geometry,
+    batch: usize,
+    c: usize,
+    o: usize,
+) -> Factors {
     let batch = rule.factor(batch);
     if geometry.groups == 1 {
         let (fo, fc) = (rule.factor(o), rule.factor(c));
@@ -250,8 +299,17 @@ fn factors(rule: &mut RuleBuilder, geometry: &Geometry, batch: usize, c: usize, 
         };
     }
     let factor = rule.factor(geometry.groups);
-    let of = |channels: usize| Access::Factor { factor, block: channels / geometry.groups };
-    Factors { batch, out_map: of(o), in_map: of(c), out_weight: of(o), in_weight: Access::WHOLE }
+    let of = |channels: usize| Access::Factor {
+        factor,
+        block: channels / geometry.groups,
+    };
+    Factors {
+        batch,
+        out_map: of(o),
+        in_map: of(c),
+        out_weight: of(o),
+        in_weight: Access::WHOLE,
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -275,11 +333,17 @@ impl Op for Conv {
         let out = self.geometry.outputs(&x[2..])?;
         let mut rule = Rule::builder(NAME, inputs);
         let f = factors(&mut rule, &self.geometry, x[0], x[1], w[0]);
-        let (mut from, mut to) = (vec![Access::factor(f.batch), f.in_map], vec![Access::factor(f.batch), f.out_map.clone()]);
+        let (mut from, mut to) = (
+            vec![Access::factor(f.batch), f.in_map],
+            vec![Access::factor(f.batch), f.out_map.clone()],
+        );
         let mut weight = vec![f.out_weight, f.in_weight];
         for (d, &n) in out.iter().enumerate() {
             let factor = rule.factor(n);
-            from.push(Access::Window { factor, window: self.geometry.window(d)? });
+            from.push(Access::Window {
+                factor,
+                window: self.geometry.window(d)?,
+            });
             to.push(Access::factor(factor));
             weight.push(Access::WHOLE);
         }
@@ -304,8 +368,15 @@ impl Op for Conv {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None; saved.inputs.len()]) };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None; saved.inputs.len()]);
+        };
         let (x, w) = (&saved.inputs[0], &saved.inputs[1]);
         let mut back = vec![None; saved.inputs.len()];
         if saved.needs[0] {
@@ -330,8 +401,17 @@ struct ConvInputGrad {
     spatial: Dims,
 }
 
-fn input_grad(exec: &dyn Exec, geometry: &Geometry, dy: &Value, w: &Value, spatial: &[usize]) -> Result<Value> {
-    let op = ConvInputGrad { geometry: geometry.clone(), spatial: spatial.iter().copied().collect() };
+fn input_grad(
+    exec: &dyn Exec,
+    geometry: &Geometry,
+    dy: &Value,
+    w: &Value,
+    spatial: &[usize],
+) -> Result<Value> {
+    let op = ConvInputGrad {
+        geometry: geometry.clone(),
+        spatial: spatial.iter().copied().collect(),
+    };
     exec.apply1(Arc::new(op), &[dy, w])
 }
 
@@ -350,15 +430,24 @@ impl Op for ConvInputGrad {
         let channels = w[1] * self.geometry.groups;
         let mut rule = Rule::builder("conv_input_grad", inputs);
         let f = factors(&mut rule, &self.geometry, dy[0], channels, w[0]);
-        let (mut from, mut to) = (vec![Access::factor(f.batch), f.out_map], vec![Access::factor(f.batch), f.in_map]);
+        let (mut from, mut to) = (
+            vec![Access::factor(f.batch), f.out_map],
+            vec![Access::factor(f.batch), f.in_map],
+        );
         let mut weight = vec![f.out_weight, f.in_weight];
         for (d, &n) in self.spatial.iter().enumerate() {
             let factor = rule.factor(n);
-            from.push(Access::Adjoint { factor, window: self.geometry.window(d)? });
+            from.push(Access::Adjoint {
+                factor,
+                window: self.geometry.window(d)?,
+            });
             to.push(Access::factor(factor));
             weight.push(Access::WHOLE);
         }
-        let shape = [dy[0], channels].into_iter().chain(self.spatial.iter().copied()).collect();
+        let shape = [dy[0], channels]
+            .into_iter()
+            .chain(self.spatial.iter().copied())
+            .collect();
         rule.input(from)
             .input(weight)
             .output(to, shape, dtype)
@@ -377,12 +466,22 @@ impl Op for ConvInputGrad {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(g) = &cotangents[0] else { return Ok(vec![None, None]) };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(g) = &cotangents[0] else {
+            return Ok(vec![None, None]);
+        };
         let (dy, w) = (&saved.inputs[0], &saved.inputs[1]);
         let mut back = vec![None, None];
         if saved.needs[0] {
-            let op = Conv { geometry: self.geometry.clone(), bias: false };
+            let op = Conv {
+                geometry: self.geometry.clone(),
+                bias: false,
+            };
             back[0] = Some(exec.apply1(Arc::new(op), &[g, w])?);
         }
         if saved.needs[1] {
@@ -399,7 +498,12 @@ struct ConvWeightGrad {
 }
 
 fn weight_grad(exec: &dyn Exec, geometry: &Geometry, x: &Value, dy: &Value) -> Result<Value> {
-    exec.apply1(Arc::new(ConvWeightGrad { geometry: geometry.clone() }), &[x, dy])
+    exec.apply1(
+        Arc::new(ConvWeightGrad {
+            geometry: geometry.clone(),
+        }),
+        &[x, dy],
+    )
 }
 
 impl Op for ConvWeightGrad {
@@ -416,16 +520,24 @@ impl Op for ConvWeightGrad {
         let (x, dy) = (&inputs[0].shape, &inputs[1].shape);
         let mut rule = Rule::builder("conv_weight_grad", inputs);
         let f = factors(&mut rule, &self.geometry, x[0], x[1], dy[1]);
-        let (mut from, mut by) = (vec![Access::factor(f.batch), f.in_map], vec![Access::factor(f.batch), f.out_map]);
+        let (mut from, mut by) = (
+            vec![Access::factor(f.batch), f.in_map],
+            vec![Access::factor(f.batch), f.out_map],
+        );
         let mut to = vec![f.out_weight, f.in_weight];
         for (d, &n) in dy[2..].iter().enumerate() {
             let factor = rule.factor(n);
-            from.push(Access::Window { factor, window: self.geometry.window(d)? });
+            from.push(Access::Window {
+                factor,
+                window: self.geometry.window(d)?,
+            });
             by.push(Access::factor(factor));
             to.push(Access::WHOLE);
         }
-        let shape =
-            [dy[1], x[1] / self.geometry.groups].into_iter().chain(self.geometry.kernel.iter().copied()).collect();
+        let shape = [dy[1], x[1] / self.geometry.groups]
+            .into_iter()
+            .chain(self.geometry.kernel.iter().copied())
+            .collect();
         rule.input(from)
             .input(by)
             .output(to, shape, dtype)
@@ -444,15 +556,25 @@ impl Op for ConvWeightGrad {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(g) = &cotangents[0] else { return Ok(vec![None, None]) };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(g) = &cotangents[0] else {
+            return Ok(vec![None, None]);
+        };
         let (x, dy) = (&saved.inputs[0], &saved.inputs[1]);
         let mut back = vec![None, None];
         if saved.needs[0] {
             back[0] = Some(input_grad(exec, &self.geometry, dy, g, &x.shape()[2..])?);
         }
         if saved.needs[1] {
-            let op = Conv { geometry: self.geometry.clone(), bias: false };
+            let op = Conv {
+                geometry: self.geometry.clone(),
+                bias: false,
+            };
             back[1] = Some(exec.apply1(Arc::new(op), &[x, g])?);
         }
         Ok(back)
@@ -475,14 +597,25 @@ fn spatial_dims(op: &'static str, x: &Value, w: &Value) -> Result<usize> {
     }
     Err(OpError::Shape {
         op,
-        problem: format!("takes one to three spatial dims, got operands of {} and {} dims", x.ndim(), w.ndim()),
+        problem: format!(
+            "takes one to three spatial dims, got operands of {} and {} dims",
+            x.ndim(),
+            w.ndim()
+        ),
         shapes: vec![x.shape().to_vec(), w.shape().to_vec()],
         fix: "give (N, C, spatial...) and (O, C, kernel...)",
     })
 }
 
 /// One entry per spatial dim; a single entry serves all.
-fn per_dim<T: Copy>(op: &'static str, what: &str, given: &[T], nd: usize, x: &Value, w: &Value) -> Result<Vec<T>> {
+fn per_dim<T: Copy>(
+    op: &'static str,
+    what: &str,
+    given: &[T],
+    nd: usize,
+    x: &Value,
+    w: &Value,
+) -> Result<Vec<T>> {
     match given {
         [one] => Ok(vec![*one; nd]),
         all if all.len() == nd => Ok(all.to_vec()),

@@ -134,7 +134,14 @@ impl Op for Map {
     }
 
     fn key(&self) -> u128 {
-        key_of("map", &(std::mem::discriminant(&self.map), parameters(self.map).map(f64::to_bits), self.order))
+        key_of(
+            "map",
+            &(
+                std::mem::discriminant(&self.map),
+                parameters(self.map).map(f64::to_bits),
+                self.order,
+            ),
+        )
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -159,8 +166,15 @@ impl Op for Map {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None; saved.inputs.len()]) };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None; saved.inputs.len()]);
+        };
         let x = &saved.inputs[0];
         let chain = |order: usize, g: &Value| -> Result<Value> {
             match (self.map, order) {
@@ -168,16 +182,33 @@ impl Op for Map {
                 (Unary::Neg, 1) => neg(exec, g),
                 (Unary::MulScalar(by), 1) => mul_scalar(exec, g, by),
                 (Unary::AddScalar(_), 1) => Ok(g.clone()),
-                (_, 1..=3) => exec.apply1(Arc::new(Self { map: self.map, order }), &[x, g]),
-                _ => Err(OpError::NoVjp { op: self.name(), operand: 0 }),
+                (_, 1..=3) => exec.apply1(
+                    Arc::new(Self {
+                        map: self.map,
+                        order,
+                    }),
+                    &[x, g],
+                ),
+                _ => Err(OpError::NoVjp {
+                    op: self.name(),
+                    operand: 0,
+                }),
             }
         };
         if self.order == 0 {
             return Ok(vec![Some(chain(1, dy)?)]);
         }
         let g = &saved.inputs[1];
-        let dx = if saved.needs[0] { Some(chain(self.order + 1, &mul(exec, g, dy)?)?) } else { None };
-        let dg = if saved.needs[1] { Some(chain(self.order, dy)?) } else { None };
+        let dx = if saved.needs[0] {
+            Some(chain(self.order + 1, &mul(exec, g, dy)?)?)
+        } else {
+            None
+        };
+        let dg = if saved.needs[1] {
+            Some(chain(self.order, dy)?)
+        } else {
+            None
+        };
         Ok(vec![dx, dg])
     }
 }
@@ -220,8 +251,15 @@ impl Op for Arithmetic {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None, None]) };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None, None]);
+        };
         let (a, b) = (&saved.inputs[0], &saved.inputs[1]);
         let back = |i: usize, f: &dyn Fn() -> Result<Value>| -> Result<Option<Value>> {
             if !saved.needs[i] {
@@ -229,14 +267,24 @@ impl Op for Arithmetic {
             }
             sum_to(exec, &f()?, saved.inputs[i].shape()).map(Some)
         };
-        let flat = |operand| -> Result<Vec<Option<Value>>> { Err(OpError::NoVjp { op: self.name(), operand }) };
+        let flat = |operand| -> Result<Vec<Option<Value>>> {
+            Err(OpError::NoVjp {
+                op: self.name(),
+                operand,
+            })
+        };
         Ok(match self.kind {
             Binary::Add => vec![back(0, &|| Ok(dy.clone()))?, back(1, &|| Ok(dy.clone()))?],
             Binary::Sub => vec![back(0, &|| Ok(dy.clone()))?, back(1, &|| neg(exec, dy))?],
-            Binary::Mul => vec![back(0, &|| mul(exec, dy, b))?, back(1, &|| mul(exec, dy, a))?],
+            Binary::Mul => vec![
+                back(0, &|| mul(exec, dy, b))?,
+                back(1, &|| mul(exec, dy, a))?,
+            ],
             Binary::Div => vec![
                 back(0, &|| div(exec, dy, b))?,
-                back(1, &|| neg(exec, &mul(exec, dy, &div(exec, a, &mul(exec, b, b)?)?)?))?,
+                back(1, &|| {
+                    neg(exec, &mul(exec, dy, &div(exec, a, &mul(exec, b, b)?)?)?)
+                })?,
             ],
             Binary::Pow => vec![
                 back(0, &|| {
@@ -249,10 +297,16 @@ impl Op for Arithmetic {
                 })?,
             ],
             Binary::Maximum => {
-                vec![back(0, &|| shared(exec, dy, a, b, gt))?, back(1, &|| shared(exec, dy, b, a, gt))?]
+                vec![
+                    back(0, &|| shared(exec, dy, a, b, gt))?,
+                    back(1, &|| shared(exec, dy, b, a, gt))?,
+                ]
             }
             Binary::Minimum => {
-                vec![back(0, &|| shared(exec, dy, a, b, lt))?, back(1, &|| shared(exec, dy, b, a, lt))?]
+                vec![
+                    back(0, &|| shared(exec, dy, a, b, lt))?,
+                    back(1, &|| shared(exec, dy, b, a, lt))?,
+                ]
             }
             _ => return flat(usize::from(!saved.needs[0])),
         })
@@ -308,8 +362,15 @@ impl Op for Cast {
         }
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None]) };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
         Ok(vec![Some(cast(exec, dy, saved.inputs[0].dtype())?)])
     }
 }
@@ -402,7 +463,12 @@ fn binary_name(kind: Binary) -> &'static str {
 pub(crate) fn float_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
     let dtype = same_types(op, inputs)?;
     if !computes(dtype) {
-        return Err(OpError::DType { op, operand: 0, expected: "f32 or f64".into(), got: dtype });
+        return Err(OpError::DType {
+            op,
+            operand: 0,
+            expected: "f32 or f64".into(),
+            got: dtype,
+        });
     }
     Ok(dtype)
 }
@@ -412,7 +478,12 @@ pub(crate) fn float_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
 /// # Errors
 /// Shapes that do not broadcast.
 pub fn broadcast_shape(op: &'static str, values: &[&Value]) -> Result<Vec<usize>> {
-    let metas: Vec<Meta> =
-        values.iter().map(|v| Meta { shape: v.shape().iter().copied().collect(), dtype: v.dtype() }).collect();
+    let metas: Vec<Meta> = values
+        .iter()
+        .map(|v| Meta {
+            shape: v.shape().iter().copied().collect(),
+            dtype: v.dtype(),
+        })
+        .collect();
     Ok(broadcast(op, &metas)?.to_vec())
 }

@@ -30,7 +30,10 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { cache_entries: 4096, explicit_moves: false }
+        Self {
+            cache_entries: 4096,
+            explicit_moves: false,
+        }
     }
 }
 
@@ -143,7 +146,10 @@ impl Engine {
         if let Some(assemble) = &strategy.assemble {
             let sources: Vec<Buffer> = current.iter().filter_map(|a| a.buffer().cloned()).collect();
             let local = assemble.run(cx, inputs[0].dtype(), &sources).in_op(name)?;
-            return Ok(vec![Array::from_parts(cx, &strategy.outputs[0], Some(local), inputs[0].dtype()).in_op(name)?]);
+            return Ok(vec![
+                Array::from_parts(cx, &strategy.outputs[0], Some(local), inputs[0].dtype())
+                    .in_op(name)?,
+            ]);
         }
         let locals: Vec<Buffer> = current.iter().filter_map(|a| a.buffer().cloned()).collect();
         if rule.body == Body::Relabel {
@@ -151,7 +157,10 @@ impl Engine {
             let mut buffers = locals;
             settle(name, cx, &mut flying, &mut buffers, None)?;
             let local = buffers.pop();
-            return Ok(vec![Array::from_parts(cx, &strategy.outputs[0], local, inputs[0].dtype()).in_op(name)?]);
+            return Ok(vec![
+                Array::from_parts(cx, &strategy.outputs[0], local, inputs[0].dtype())
+                    .in_op(name)?,
+            ]);
         }
         let mut outputs = allocate(name, cx, rule, strategy)?;
         let mut flying = Vec::with_capacity(locals.len());
@@ -167,32 +176,61 @@ impl Engine {
         }
         settle(name, cx, &mut flying, &mut buffers, None)?;
         outputs = launch(op, cx.device(), buffers, outputs, &strategy.late)?;
-        note(cx, name, if strategy.overlaps() { "boundary" } else { "kernel" });
+        note(
+            cx,
+            name,
+            if strategy.overlaps() {
+                "boundary"
+            } else {
+                "kernel"
+            },
+        );
         finish(name, cx, rule, strategy, outputs)
     }
 
     fn ready(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Rc<Ready>> {
         let Some(first) = inputs.first() else {
-            return Err(OpError::Arity { op: op.name(), expected: "at least one operand".into(), got: 0 });
+            return Err(OpError::Arity {
+                op: op.name(),
+                expected: "at least one operand".into(),
+                got: 0,
+            });
         };
-        let key: StrategyKey =
-            (op.key(), inputs.iter().map(|a| (a.layout().hash128(), a.dtype())).collect());
+        let key: StrategyKey = (
+            op.key(),
+            inputs
+                .iter()
+                .map(|a| (a.layout().hash128(), a.dtype()))
+                .collect(),
+        );
         if let Some(found) = self.strategies.borrow().get(&key) {
             return Ok(found.clone());
         }
         for (operand, array) in inputs.iter().enumerate() {
             if array.layout().mesh() != first.layout().mesh() {
-                return Err(OpError::Meshes { op: op.name(), operand });
+                return Err(OpError::Meshes {
+                    op: op.name(),
+                    operand,
+                });
             }
         }
-        let metas: Vec<Meta> =
-            inputs.iter().map(|a| Meta { shape: a.shape().iter().copied().collect(), dtype: a.dtype() }).collect();
+        let metas: Vec<Meta> = inputs
+            .iter()
+            .map(|a| Meta {
+                shape: a.shape().iter().copied().collect(),
+                dtype: a.dtype(),
+            })
+            .collect();
         let rule = op.rule(&metas)?;
         let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
         let strategy = Strategy::new(&rule, &layouts, first.index())?;
         tracing::debug!(op = op.name(), %strategy, "new strategy");
         let fingerprint = key_of(op.name(), &(op.key(), &key.1));
-        let ready = Rc::new(Ready { rule, strategy, fingerprint });
+        let ready = Rc::new(Ready {
+            rule,
+            strategy,
+            fingerprint,
+        });
         let mut cache = self.strategies.borrow_mut();
         if cache.len() >= self.options.cache_entries {
             cache.clear();
@@ -219,7 +257,11 @@ impl Engine {
 impl Exec for Engine {
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>> {
         let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|v| v.array()).collect();
-        Ok(self.run(&op, &arrays)?.into_iter().map(Value::new).collect())
+        Ok(self
+            .run(&op, &arrays)?
+            .into_iter()
+            .map(Value::new)
+            .collect())
     }
 
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value> {
@@ -227,7 +269,9 @@ impl Exec for Engine {
         if array.layout() == to {
             return Ok(value.detach());
         }
-        Ok(Value::new(self.plan(array, to)?.run(array).in_op("redistribute")?))
+        Ok(Value::new(
+            self.plan(array, to)?.run(array).in_op("redistribute")?,
+        ))
     }
 }
 
@@ -261,12 +305,19 @@ fn outputs_without_data(cx: &Rc<MeshComm>, rule: &Rule, strategy: &Strategy) -> 
         .collect()
 }
 
-fn allocate(op: &'static str, cx: &Rc<MeshComm>, rule: &Rule, strategy: &Strategy) -> Result<Vec<BufferMut>> {
+fn allocate(
+    op: &'static str,
+    cx: &Rc<MeshComm>,
+    rule: &Rule,
+    strategy: &Strategy,
+) -> Result<Vec<BufferMut>> {
     rule.outputs
         .iter()
         .zip(&strategy.outputs)
         .map(|(o, layout)| {
-            let len = layout.local_shape(cx.rank()).map_or(0, |shape| numel(&shape));
+            let len = layout
+                .local_shape(cx.rank())
+                .map_or(0, |shape| numel(&shape));
             cx.device().alloc(o.meta.dtype, len).in_op(op)
         })
         .collect()
@@ -274,8 +325,12 @@ fn allocate(op: &'static str, cx: &Rc<MeshComm>, rule: &Rule, strategy: &Strateg
 
 /// Posts an input's exchange, if it has one.
 fn post(op: &'static str, step: &InputMove, array: &Array) -> Result<Option<Pending>> {
-    let (Some(exchange), Some(local)) = (&step.exchange, array.buffer()) else { return Ok(None) };
-    let pending = exchange.start(array.cx(), array.dtype(), std::slice::from_ref(local)).in_op(op)?;
+    let (Some(exchange), Some(local)) = (&step.exchange, array.buffer()) else {
+        return Ok(None);
+    };
+    let pending = exchange
+        .start(array.cx(), array.dtype(), std::slice::from_ref(local))
+        .in_op(op)?;
     if pending.is_flying() {
         note(array.cx(), op, "post");
     }
@@ -326,7 +381,11 @@ fn launch(
             outputs,
             Box::new(move |inputs, outputs| {
                 for cx in &calls {
-                    job_op.host(&mut HostCall { cx, inputs, outputs });
+                    job_op.host(&mut HostCall {
+                        cx,
+                        inputs,
+                        outputs,
+                    });
                 }
             }),
         )
@@ -342,11 +401,18 @@ fn finish(
     outputs: Vec<BufferMut>,
 ) -> Result<Vec<Array>> {
     let mut arrays = Vec::with_capacity(outputs.len());
-    for ((buffer, layout), spec) in outputs.into_iter().zip(&strategy.outputs).zip(&rule.outputs) {
+    for ((buffer, layout), spec) in outputs
+        .into_iter()
+        .zip(&strategy.outputs)
+        .zip(&rule.outputs)
+    {
         let mut local = buffer.freeze();
         if let Some((axes, monoid)) = &strategy.combine {
             let Some(comm) = cx.along(axes) else {
-                return Err(OpError::Comm { op, source: Box::new(CommError::Closed { op }) });
+                return Err(OpError::Comm {
+                    op,
+                    source: Box::new(CommError::Closed { op }),
+                });
             };
             local = comm.all_reduce(&local, *monoid).in_op(op)?;
         }
@@ -399,4 +465,3 @@ impl Hasher for Folded {
         self.write_u64((value >> 64) as u64);
     }
 }
-

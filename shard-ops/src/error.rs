@@ -131,18 +131,27 @@ pub trait InOp<T> {
 
 impl<T> InOp<T> for Result<T, SpecError> {
     fn in_op(self, op: &'static str) -> Result<T> {
-        self.map_err(|e| OpError::Spec { op, source: Box::new(e) })
+        self.map_err(|e| OpError::Spec {
+            op,
+            source: Box::new(e),
+        })
     }
 }
 
 impl<T> InOp<T> for Result<T, CommError> {
     fn in_op(self, op: &'static str) -> Result<T> {
-        self.map_err(|e| OpError::Comm { op, source: Box::new(e) })
+        self.map_err(|e| OpError::Comm {
+            op,
+            source: Box::new(e),
+        })
     }
 }
 
 impl<T> InOp<T> for Result<T, RedistributeError> {
     fn in_op(self, op: &'static str) -> Result<T> {
-        self.map_err(|e| OpError::Redistribute { op, source: Box::new(e) })
+        self.map_err(|e| OpError::Redistribute {
+            op,
+            source: Box::new(e),
+        })
     }
 }

@@ -2,7 +2,6 @@
 
 use shard_comm::DType;
 
-
 /// Runs an expression with `$T` bound to the float type that `$dtype` names. The rule has checked the type.
 macro_rules! with_float {
     ($dtype:expr, $T:ident => $body:expr) => {

@@ -10,7 +10,8 @@ use crate::moves::{reshape, unsqueeze};
 use crate::reduce::{sum, sum_to};
 use crate::rule::broadcast;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
+    key_of,
 };
 use shard_spec::{Dims, ReduceOp};
 use smallvec::smallvec;
@@ -35,8 +36,16 @@ pub fn matmul(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
         });
     }
     let (row, column) = (a.ndim() == 1, b.ndim() == 1);
-    let left = if row { unsqueeze(exec, a, 0)? } else { a.clone() };
-    let right = if column { unsqueeze(exec, b, 1)? } else { b.clone() };
+    let left = if row {
+        unsqueeze(exec, a, 0)?
+    } else {
+        a.clone()
+    };
+    let right = if column {
+        unsqueeze(exec, b, 1)?
+    } else {
+        b.clone()
+    };
     let y = product(exec, &left, &right, false, false)?;
     if !row && !column {
         return Ok(y);
@@ -63,7 +72,11 @@ pub fn linear(exec: &dyn Exec, x: &Value, w: &Value, bias: Option<&Value>) -> Re
         let y = linear(exec, &unsqueeze(exec, x, 0)?, w, bias)?;
         return reshape(exec, &y, &y.shape()[1..]);
     }
-    let op = Arc::new(MatMul { transpose_a: false, transpose_b: true, bias: bias.is_some() });
+    let op = Arc::new(MatMul {
+        transpose_a: false,
+        transpose_b: true,
+        bias: bias.is_some(),
+    });
     match bias {
         Some(bias) => exec.apply1(op, &[x, w, bias]),
         None => exec.apply1(op, &[x, w]),
@@ -97,7 +110,14 @@ pub fn dot(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
 /// # Errors
 /// As [`matmul`].
 pub(crate) fn product(exec: &dyn Exec, a: &Value, b: &Value, ta: bool, tb: bool) -> Result<Value> {
-    exec.apply1(Arc::new(MatMul { transpose_a: ta, transpose_b: tb, bias: false }), &[a, b])
+    exec.apply1(
+        Arc::new(MatMul {
+            transpose_a: ta,
+            transpose_b: tb,
+            bias: false,
+        }),
+        &[a, b],
+    )
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +139,10 @@ impl Op for MatMul {
     }
 
     fn key(&self) -> u128 {
-        key_of(Self::name(), &(self.transpose_a, self.transpose_b, self.bias))
+        key_of(
+            Self::name(),
+            &(self.transpose_a, self.transpose_b, self.bias),
+        )
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -136,8 +159,16 @@ impl Op for MatMul {
             });
         }
         let (ba, bb) = (a.len() - 2, b.len() - 2);
-        let (m, ka) = if self.transpose_a { (a[ba + 1], a[ba]) } else { (a[ba], a[ba + 1]) };
-        let (kb, n) = if self.transpose_b { (b[bb + 1], b[bb]) } else { (b[bb], b[bb + 1]) };
+        let (m, ka) = if self.transpose_a {
+            (a[ba + 1], a[ba])
+        } else {
+            (a[ba], a[ba + 1])
+        };
+        let (kb, n) = if self.transpose_b {
+            (b[bb + 1], b[bb])
+        } else {
+            (b[bb], b[bb + 1])
+        };
         if ka != kb {
             return Err(OpError::Shape {
                 op: name,
@@ -146,7 +177,10 @@ impl Op for MatMul {
                 fix: "give operands whose inner dims agree",
             });
         }
-        let side = |shape: &Dims, n: usize| Meta { shape: shape[..n].iter().copied().collect(), dtype };
+        let side = |shape: &Dims, n: usize| Meta {
+            shape: shape[..n].iter().copied().collect(),
+            dtype,
+        };
         let batch = broadcast(name, &[side(a, ba), side(b, bb)])?;
         let mut rule = Rule::builder(name, inputs);
         let factors: Vec<usize> = batch.iter().map(|&n| rule.factor(n)).collect();
@@ -154,7 +188,13 @@ impl Op for MatMul {
         let dims = |shape: &Dims, count: usize, x: usize, y: usize, swap: bool| -> Vec<Access> {
             let lead = batch.len() - count;
             let mut dims: Vec<Access> = (0..count)
-                .map(|d| if shape[d] == batch[lead + d] { Access::factor(factors[lead + d]) } else { Access::WHOLE })
+                .map(|d| {
+                    if shape[d] == batch[lead + d] {
+                        Access::factor(factors[lead + d])
+                    } else {
+                        Access::WHOLE
+                    }
+                })
                 .collect();
             let (x, y) = if swap { (y, x) } else { (x, y) };
             dims.extend([Access::factor(x), Access::factor(y)]);
@@ -164,8 +204,9 @@ impl Op for MatMul {
         shape.extend([m, n]);
         let mut out: Vec<Access> = factors.iter().map(|&f| Access::factor(f)).collect();
         out.extend([Access::factor(fm), Access::factor(fn_)]);
-        let mut rule =
-            rule.input(dims(a, ba, fm, fk, self.transpose_a)).input(dims(b, bb, fk, fn_, self.transpose_b));
+        let mut rule = rule
+            .input(dims(a, ba, fm, fk, self.transpose_a))
+            .input(dims(b, bb, fk, fn_, self.transpose_b));
         if self.bias {
             rule = rule.input(vec![Access::factor(fn_)]);
         }
@@ -224,18 +265,33 @@ impl Op for MatMul {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None; saved.inputs.len()]) };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None; saved.inputs.len()]);
+        };
         let (a, b) = (&saved.inputs[0], &saved.inputs[1]);
         let (ta, tb) = (self.transpose_a, self.transpose_b);
         let mut back = vec![None; saved.inputs.len()];
         if saved.needs[0] {
             // y = A B: dA = dy Bᵀ; transposed if A came transposed.
-            let da = if ta { product(exec, b, dy, tb, true)? } else { product(exec, dy, b, false, !tb)? };
+            let da = if ta {
+                product(exec, b, dy, tb, true)?
+            } else {
+                product(exec, dy, b, false, !tb)?
+            };
             back[0] = Some(sum_to(exec, &da, a.shape())?);
         }
         if saved.needs[1] {
-            let db = if tb { product(exec, dy, a, true, ta)? } else { product(exec, a, dy, !ta, false)? };
+            let db = if tb {
+                product(exec, dy, a, true, ta)?
+            } else {
+                product(exec, a, dy, !ta, false)?
+            };
             back[1] = Some(sum_to(exec, &db, b.shape())?);
         }
         if self.bias && saved.needs[2] {
@@ -253,7 +309,18 @@ impl Op for MatMul {
 ///
 /// # Errors
 /// As [`matmul`].
-pub fn baddbmm(exec: &dyn Exec, c: &Value, a: &Value, b: &Value, beta: f64, alpha: f64) -> Result<Value> {
+pub fn baddbmm(
+    exec: &dyn Exec,
+    c: &Value,
+    a: &Value,
+    b: &Value,
+    beta: f64,
+    alpha: f64,
+) -> Result<Value> {
     use crate::elementwise::mul_scalar;
-    add(exec, &mul_scalar(exec, c, beta)?, &mul_scalar(exec, &matmul(exec, a, b)?, alpha)?)
+    add(
+        exec,
+        &mul_scalar(exec, c, beta)?,
+        &mul_scalar(exec, &matmul(exec, a, b)?, alpha)?,
+    )
 }

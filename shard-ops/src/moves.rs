@@ -8,7 +8,8 @@ use crate::error::InOp;
 use crate::host::with_element;
 use crate::kernels::copy::copy;
 use crate::{
-    Access, Boundaries, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Access, Boundaries, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value,
+    key_of,
 };
 use shard_comm::{DType, Scalar};
 use shard_spec::{DimMap, Dims, EdgeMap, numel};
@@ -22,10 +23,17 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// A dim out of range, a zero step, or indices out of range.
-pub fn slice(exec: &dyn Exec, x: &Value, dim: usize, start: usize, step: isize, len: usize) -> Result<Value> {
+pub fn slice(
+    exec: &dyn Exec,
+    x: &Value,
+    dim: usize,
+    start: usize,
+    step: isize,
+    len: usize,
+) -> Result<Value> {
     let n = extent("slice", x, dim)?;
     let map = DimMap::slice(n, start, step, len).in_op("slice")?;
-    one_dim(exec, "slice", x, dim, map)
+    one_dim(exec, "slice", x, dim, &map)
 }
 
 /// The elements of dim `dim` in reverse.
@@ -37,7 +45,7 @@ pub fn slice(exec: &dyn Exec, x: &Value, dim: usize, start: usize, step: isize, 
 /// A dim out of range.
 pub fn flip(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
     let n = extent("flip", x, dim)?;
-    one_dim(exec, "flip", x, dim, DimMap::flip(n))
+    one_dim(exec, "flip", x, dim, &DimMap::flip(n))
 }
 
 /// The elements of dim `dim` moved by `shift` places, around the end.
@@ -49,7 +57,7 @@ pub fn flip(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
 /// A dim out of range.
 pub fn roll(exec: &dyn Exec, x: &Value, dim: usize, shift: isize) -> Result<Value> {
     let n = extent("roll", x, dim)?;
-    one_dim(exec, "roll", x, dim, DimMap::roll(n, shift))
+    one_dim(exec, "roll", x, dim, &DimMap::roll(n, shift))
 }
 
 /// The elements of dim `dim`, `times` times over.
@@ -62,7 +70,7 @@ pub fn roll(exec: &dyn Exec, x: &Value, dim: usize, shift: isize) -> Result<Valu
 pub fn repeat(exec: &dyn Exec, x: &Value, dim: usize, times: usize) -> Result<Value> {
     let n = extent("repeat", x, dim)?;
     let map = DimMap::repeat(n, times).in_op("repeat")?;
-    one_dim(exec, "repeat", x, dim, map)
+    one_dim(exec, "repeat", x, dim, &map)
 }
 
 /// Pads every dim by `(before, after)`; negative pads crop. `value` fills the padding of [`EdgeMap::Zeros`].
@@ -72,7 +80,13 @@ pub fn repeat(exec: &dyn Exec, x: &Value, dim: usize, times: usize) -> Result<Va
 ///
 /// # Errors
 /// Another number of pads than dims; a reflection wider than the dim; a crop of more than there is.
-pub fn pad(exec: &dyn Exec, x: &Value, pads: &[(isize, isize)], edge: EdgeMap, value: f64) -> Result<Value> {
+pub fn pad(
+    exec: &dyn Exec,
+    x: &Value,
+    pads: &[(isize, isize)],
+    edge: EdgeMap,
+    value: f64,
+) -> Result<Value> {
     if pads.len() != x.ndim() {
         return Err(OpError::Shape {
             op: "pad",
@@ -84,7 +98,10 @@ pub fn pad(exec: &dyn Exec, x: &Value, pads: &[(isize, isize)], edge: EdgeMap, v
     let mut dims = Vec::with_capacity(pads.len());
     for (&n, &(before, after)) in x.shape().iter().zip(pads) {
         let map = DimMap::pad(n, before, after, edge).in_op("pad")?;
-        dims.push(MoveDim { map, law: Boundaries::Shifted(before) });
+        dims.push(MoveDim {
+            map,
+            law: Boundaries::Shifted(before),
+        });
     }
     let op = Move::new("pad", vec![dims], value, false);
     exec.apply1(Arc::new(op), &[x])
@@ -99,11 +116,16 @@ pub fn pad(exec: &dyn Exec, x: &Value, pads: &[(isize, isize)], edge: EdgeMap, v
 /// No operands; extents that differ in other dims; types that differ.
 pub fn cat(exec: &dyn Exec, xs: &[&Value], dim: usize) -> Result<Value> {
     let Some(first) = xs.first() else {
-        return Err(OpError::Arity { op: "cat", expected: "at least one operand".into(), got: 0 });
+        return Err(OpError::Arity {
+            op: "cat",
+            expected: "at least one operand".into(),
+            got: 0,
+        });
     };
     extent("cat", first, dim)?;
     let agree = |x: &&&Value| {
-        x.ndim() == first.ndim() && (0..x.ndim()).all(|d| d == dim || x.shape()[d] == first.shape()[d])
+        x.ndim() == first.ndim()
+            && (0..x.ndim()).all(|d| d == dim || x.shape()[d] == first.shape()[d])
     };
     if !xs.iter().all(|x| agree(&x)) {
         return Err(OpError::Shape {
@@ -121,8 +143,15 @@ pub fn cat(exec: &dyn Exec, xs: &[&Value], dim: usize) -> Result<Value> {
             (0..x.ndim())
                 .map(|d| {
                     let n = x.shape()[d];
-                    let map = if d == dim { DimMap::place(n, total, at).in_op("cat")? } else { DimMap::identity(n) };
-                    Ok(MoveDim { map, law: Boundaries::Scaled })
+                    let map = if d == dim {
+                        DimMap::place(n, total, at).in_op("cat")?
+                    } else {
+                        DimMap::identity(n)
+                    };
+                    Ok(MoveDim {
+                        map,
+                        law: Boundaries::Scaled,
+                    })
                 })
                 .collect::<Result<Vec<_>>>()?,
         );
@@ -139,7 +168,10 @@ pub fn cat(exec: &dyn Exec, xs: &[&Value], dim: usize) -> Result<Value> {
 /// # Errors
 /// As [`cat`].
 pub fn stack(exec: &dyn Exec, xs: &[&Value], dim: usize) -> Result<Value> {
-    let widened = xs.iter().map(|x| unsqueeze(exec, x, dim)).collect::<Result<Vec<_>>>()?;
+    let widened = xs
+        .iter()
+        .map(|x| unsqueeze(exec, x, dim))
+        .collect::<Result<Vec<_>>>()?;
     cat(exec, &widened.iter().collect::<Vec<_>>(), dim)
 }
 
@@ -181,7 +213,9 @@ pub fn split(exec: &dyn Exec, x: &Value, sizes: &[usize], dim: usize) -> Result<
 pub fn permute(exec: &dyn Exec, x: &Value, order: &[usize]) -> Result<Value> {
     let mut seen = vec![false; x.ndim()];
     let valid = order.len() == x.ndim()
-        && order.iter().all(|&d| d < x.ndim() && !std::mem::replace(&mut seen[d], true));
+        && order
+            .iter()
+            .all(|&d| d < x.ndim() && !std::mem::replace(&mut seen[d], true));
     if !valid {
         return Err(OpError::Shape {
             op: "permute",
@@ -190,7 +224,12 @@ pub fn permute(exec: &dyn Exec, x: &Value, order: &[usize]) -> Result<Value> {
             fix: "name every dim once",
         });
     }
-    exec.apply1(Arc::new(Permute { order: order.iter().copied().collect() }), &[x])
+    exec.apply1(
+        Arc::new(Permute {
+            order: order.iter().copied().collect(),
+        }),
+        &[x],
+    )
 }
 
 /// Swaps two dims. No communication.
@@ -218,7 +257,12 @@ pub fn transpose(exec: &dyn Exec, x: &Value, a: usize, b: usize) -> Result<Value
 /// # Errors
 /// Shapes of different sizes.
 pub fn reshape(exec: &dyn Exec, x: &Value, shape: &[usize]) -> Result<Value> {
-    exec.apply1(Arc::new(Reshape { shape: shape.iter().copied().collect() }), &[x])
+    exec.apply1(
+        Arc::new(Reshape {
+            shape: shape.iter().copied().collect(),
+        }),
+        &[x],
+    )
 }
 
 /// Adds a dim of extent 1 at `dim`. No communication.
@@ -266,7 +310,9 @@ pub fn squeeze(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
 /// # Errors
 /// A shape the operand does not broadcast to.
 pub fn expand(exec: &dyn Exec, x: &Value, shape: &[usize]) -> Result<Value> {
-    let op = Expand { shape: shape.iter().copied().collect() };
+    let op = Expand {
+        shape: shape.iter().copied().collect(),
+    };
     exec.apply1(Arc::new(op), &[x])
 }
 
@@ -282,12 +328,17 @@ pub fn expand_like(exec: &dyn Exec, x: &Value, like: &Value) -> Result<Value> {
     if like.layout().is_partial() || like.dtype() != x.dtype() {
         return expand(exec, x, like.shape());
     }
-    let op = Expand { shape: like.shape().iter().copied().collect() };
+    let op = Expand {
+        shape: like.shape().iter().copied().collect(),
+    };
     exec.apply1(Arc::new(op), &[x, &like.detach()])
 }
 
 fn extent(op: &'static str, x: &Value, dim: usize) -> Result<usize> {
-    x.shape().get(dim).copied().ok_or_else(|| no_dim(op, x, dim))
+    x.shape()
+        .get(dim)
+        .copied()
+        .ok_or_else(|| no_dim(op, x, dim))
 }
 
 fn no_dim(op: &'static str, x: &Value, dim: usize) -> OpError {
@@ -299,11 +350,24 @@ fn no_dim(op: &'static str, x: &Value, dim: usize) -> OpError {
     }
 }
 
-fn one_dim(exec: &dyn Exec, name: &'static str, x: &Value, dim: usize, map: DimMap) -> Result<Value> {
+fn one_dim(
+    exec: &dyn Exec,
+    name: &'static str,
+    x: &Value,
+    dim: usize,
+    map: &DimMap,
+) -> Result<Value> {
     let dims = (0..x.ndim())
         .map(|d| {
-            let map = if d == dim { map.clone() } else { DimMap::identity(x.shape()[d]) };
-            MoveDim { map, law: Boundaries::Scaled }
+            let map = if d == dim {
+                map.clone()
+            } else {
+                DimMap::identity(x.shape()[d])
+            };
+            MoveDim {
+                map,
+                law: Boundaries::Scaled,
+            }
         })
         .collect();
     exec.apply1(Arc::new(Move::new(name, vec![dims], 0.0, false)), &[x])
@@ -329,7 +393,13 @@ struct MoveDim {
 impl Move {
     fn new(name: &'static str, inputs: Vec<Vec<MoveDim>>, fill: f64, accumulate: bool) -> Self {
         let shape = inputs[0].iter().map(|d| d.map.dst_extent()).collect();
-        Self { name, inputs, shape, fill, accumulate }
+        Self {
+            name,
+            inputs,
+            shape,
+            fill,
+            accumulate,
+        }
     }
 }
 
@@ -339,7 +409,15 @@ impl Op for Move {
     }
 
     fn key(&self) -> u128 {
-        key_of(self.name, &(&self.inputs, &self.shape, self.fill.to_bits(), self.accumulate))
+        key_of(
+            self.name,
+            &(
+                &self.inputs,
+                &self.shape,
+                self.fill.to_bits(),
+                self.accumulate,
+            ),
+        )
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -351,7 +429,11 @@ impl Op for Move {
                 if dim.map.is_identity() {
                     Access::factor(factor)
                 } else {
-                    Access::Map { factor, map: dim.map.clone(), law: dim.law }
+                    Access::Map {
+                        factor,
+                        map: dim.map.clone(),
+                        law: dim.law,
+                    }
                 }
             });
             rule = rule.input(accesses.collect());
@@ -361,19 +443,30 @@ impl Op for Move {
             1 => Linearity::Each(smallvec![0]),
             _ => Linearity::Joint,
         };
-        rule.output(factors.iter().map(|&f| Access::factor(f)).collect(), self.shape.clone(), dtype)
-            .fill(Scalar::F64(self.fill))
-            .linearity(linear)
-            .moves(self.accumulate)
-            .build()
+        rule.output(
+            factors.iter().map(|&f| Access::factor(f)).collect(),
+            self.shape.clone(),
+            dtype,
+        )
+        .fill(Scalar::F64(self.fill))
+        .linearity(linear)
+        .moves(self.accumulate)
+        .build()
     }
 
     fn host(&self, _: &mut HostCall<'_, '_>) {
         unreachable!("a move has no kernel: the engine returns what the exchange assembled");
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None; self.inputs.len()]) };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None; self.inputs.len()]);
+        };
         self.inputs
             .iter()
             .zip(saved.needs)
@@ -384,7 +477,11 @@ impl Op for Move {
                 let back: Vec<MoveDim> = dims.iter().map(MoveDim::inverse).collect();
                 // Elements read more than once collect what comes back from every reader.
                 let accumulate = !back.iter().all(|d| d.map.single_valued());
-                exec.apply1(Arc::new(Self::new("move_adjoint", vec![back], 0.0, accumulate)), &[dy]).map(Some)
+                exec.apply1(
+                    Arc::new(Self::new("move_adjoint", vec![back], 0.0, accumulate)),
+                    &[dy],
+                )
+                .map(Some)
             })
             .collect()
     }
@@ -396,7 +493,10 @@ impl MoveDim {
             Boundaries::Scaled => Boundaries::Scaled,
             Boundaries::Shifted(by) => Boundaries::Shifted(-by),
         };
-        Self { map: self.map.inverse(), law }
+        Self {
+            map: self.map.inverse(),
+            law,
+        }
     }
 }
 
@@ -421,7 +521,14 @@ impl Op for Permute {
         let factors: Vec<usize> = x.shape.iter().map(|&n| rule.factor(n)).collect();
         let shape = self.order.iter().map(|&d| x.shape[d]).collect();
         rule.input(factors.iter().map(|&f| Access::factor(f)).collect())
-            .output(self.order.iter().map(|&d| Access::factor(factors[d])).collect(), shape, x.dtype)
+            .output(
+                self.order
+                    .iter()
+                    .map(|&d| Access::factor(factors[d]))
+                    .collect(),
+                shape,
+                x.dtype,
+            )
             .linearity(Linearity::Each(smallvec![0]))
             .build()
     }
@@ -433,8 +540,15 @@ impl Op for Permute {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, _: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None]) };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        _: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
         let mut inverse = vec![0; self.order.len()];
         for (d, &from) in self.order.iter().enumerate() {
             inverse[from] = d;
@@ -477,7 +591,9 @@ impl Op for Reshape {
         let mut from: Vec<Access> = vec![Access::WHOLE; x.shape.len()];
         let mut to: Vec<Access> = vec![Access::WHOLE; self.shape.len()];
         for (a, b) in groups(&x.shape, &self.shape) {
-            let (Some(outer_a), Some(outer_b)) = (outermost(&x.shape, &a), outermost(&self.shape, &b)) else {
+            let (Some(outer_a), Some(outer_b)) =
+                (outermost(&x.shape, &a), outermost(&self.shape, &b))
+            else {
                 continue;
             };
             let inside_a = numel(&x.shape[outer_a + 1..a.end]);
@@ -488,10 +604,18 @@ impl Op for Reshape {
             }
             let factor = rule.factor(numel(&x.shape[a.clone()]) / unit);
             for d in a.clone() {
-                from[d] = Access::Whole { instead: Some(factor) };
+                from[d] = Access::Whole {
+                    instead: Some(factor),
+                };
             }
-            from[outer_a] = Access::Factor { factor, block: unit / inside_a };
-            to[outer_b] = Access::Factor { factor, block: unit / inside_b };
+            from[outer_a] = Access::Factor {
+                factor,
+                block: unit / inside_a,
+            };
+            to[outer_b] = Access::Factor {
+                factor,
+                block: unit / inside_b,
+            };
         }
         rule.input(from)
             .output(to, self.shape.clone(), x.dtype)
@@ -504,15 +628,25 @@ impl Op for Reshape {
         unreachable!("a reshape has no kernel: the engine relabels the input's piece");
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None]) };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
         Ok(vec![Some(reshape(exec, dy, saved.inputs[0].shape())?)])
     }
 }
 
 /// The first dim of a group that is not of extent 1: sharding a dim of extent 1 gives one rank everything.
 fn outermost(shape: &[usize], group: &std::ops::Range<usize>) -> Option<usize> {
-    group.clone().find(|&d| shape[d] != 1).or(group.clone().next())
+    group
+        .clone()
+        .find(|&d| shape[d] != 1)
+        .or(group.clone().next())
 }
 
 /// Cuts two shapes of equal size into groups of consecutive dims whose products agree, as small as possible.
@@ -545,7 +679,11 @@ fn lcm(a: usize, b: usize) -> usize {
     fn gcd(a: usize, b: usize) -> usize {
         if b == 0 { a } else { gcd(b, a % b) }
     }
-    if a == 0 || b == 0 { 0 } else { a / gcd(a, b) * b }
+    if a == 0 || b == 0 {
+        0
+    } else {
+        a / gcd(a, b) * b
+    }
 }
 
 /// Dims of extent 1, and missing leading dims, repeated. A second operand only lends its layout.
@@ -566,7 +704,11 @@ impl Op for Expand {
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let x = &inputs[0];
         let fits = x.shape.len() <= self.shape.len()
-            && x.shape.iter().rev().zip(self.shape.iter().rev()).all(|(&n, &m)| n == m || n == 1);
+            && x.shape
+                .iter()
+                .rev()
+                .zip(self.shape.iter().rev())
+                .all(|(&n, &m)| n == m || n == 1);
         if !fits {
             return Err(OpError::Shape {
                 op: "expand",
@@ -579,14 +721,20 @@ impl Op for Expand {
         let factors: Vec<usize> = self.shape.iter().map(|&n| rule.factor(n)).collect();
         let lead = self.shape.len() - x.shape.len();
         let dims = x.shape.iter().enumerate().map(|(d, &n)| {
-            if n == self.shape[lead + d] { Access::factor(factors[lead + d]) } else { Access::WHOLE }
+            if n == self.shape[lead + d] {
+                Access::factor(factors[lead + d])
+            } else {
+                Access::WHOLE
+            }
         });
         let all: Vec<Access> = factors.iter().map(|&f| Access::factor(f)).collect();
         let mut rule = rule.input(dims.collect());
         if inputs.len() == 2 {
             rule = rule.input(all.clone());
         }
-        rule.output(all, self.shape.clone(), x.dtype).linearity(Linearity::Each(smallvec![0])).build()
+        rule.output(all, self.shape.clone(), x.dtype)
+            .linearity(Linearity::Each(smallvec![0]))
+            .build()
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -600,7 +748,12 @@ impl Op for Expand {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
         let mut back = vec![None; saved.inputs.len()];
         if let Some(dy) = &cotangents[0] {
             back[0] = Some(crate::reduce::sum_to(exec, dy, saved.inputs[0].shape())?);
@@ -612,12 +765,19 @@ impl Op for Expand {
 /// The common type of the operands.
 pub(crate) fn same_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
     let Some(first) = inputs.first() else {
-        return Err(OpError::Arity { op, expected: "at least one operand".into(), got: 0 });
+        return Err(OpError::Arity {
+            op,
+            expected: "at least one operand".into(),
+            got: 0,
+        });
     };
     match inputs.iter().position(|m| m.dtype != first.dtype) {
-        Some(operand) => {
-            Err(OpError::DType { op, operand, expected: first.dtype.to_string(), got: inputs[operand].dtype })
-        }
+        Some(operand) => Err(OpError::DType {
+            op,
+            operand,
+            expected: first.dtype.to_string(),
+            got: inputs[operand].dtype,
+        }),
         None => Ok(first.dtype),
     }
 }

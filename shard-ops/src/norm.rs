@@ -11,7 +11,8 @@ use crate::kernels::{Real, View};
 use crate::moves::reshape;
 use crate::reduce::{mean, sum};
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
+    key_of,
 };
 use shard_comm::{DType, Element, Monoid};
 use shard_spec::{Dims, ReduceOp};
@@ -33,7 +34,7 @@ pub fn group_norm(
     bias: Option<&Value>,
     eps: f64,
 ) -> Result<Value> {
-    let fits = x.ndim() >= 2 && groups > 0 && x.shape()[1] % groups == 0;
+    let fits = x.ndim() >= 2 && groups > 0 && x.shape()[1].is_multiple_of(groups);
     if !fits {
         return Err(OpError::Shape {
             op: "group_norm",
@@ -59,7 +60,14 @@ pub fn instance_norm(
     bias: Option<&Value>,
     eps: f64,
 ) -> Result<Value> {
-    group_norm(exec, x, x.shape().get(1).copied().unwrap_or(0).max(1), weight, bias, eps)
+    group_norm(
+        exec,
+        x,
+        x.shape().get(1).copied().unwrap_or(0).max(1),
+        weight,
+        bias,
+        eps,
+    )
 }
 
 /// Normalises over the last `dims` dims: `weight` and `bias` have their shape.
@@ -97,9 +105,19 @@ fn normalise(
     eps: f64,
 ) -> Result<Value> {
     // The derivative through the moments is part of the normalisation's vjp.
-    let stats = exec.apply1(Arc::new(MomentsOp { cells }), &[&x.detach()])?.detach();
-    let op = Normalise { cells, eps: eps.to_bits(), weight: weight.is_some(), bias: bias.is_some() };
-    let operands: Vec<&Value> = [Some(x), Some(&stats), weight, bias].into_iter().flatten().collect();
+    let stats = exec
+        .apply1(Arc::new(MomentsOp { cells }), &[&x.detach()])?
+        .detach();
+    let op = Normalise {
+        cells,
+        eps: eps.to_bits(),
+        weight: weight.is_some(),
+        bias: bias.is_some(),
+    };
+    let operands: Vec<&Value> = [Some(x), Some(&stats), weight, bias]
+        .into_iter()
+        .flatten()
+        .collect();
     exec.apply1(Arc::new(op), &operands)
 }
 
@@ -126,13 +144,22 @@ enum Like {
 
 impl Cells {
     /// The factors of `x`, and the accesses and shapes of operands lying to it in given ways.
-    fn rule(self, op: &'static str, inputs: &[Meta], sides: &[Like], output: (Like, DType)) -> Result<Rule> {
+    fn rule(
+        self,
+        op: &'static str,
+        inputs: &[Meta],
+        sides: &[Like],
+        output: (Like, DType),
+    ) -> Result<Rule> {
         let x = &inputs[0].shape;
         let mut rule = Rule::builder(op, inputs);
         let mut dims: Vec<Access> = Vec::new();
         for (d, &n) in x.iter().enumerate() {
             dims.push(match self {
-                Self::Groups(groups) if d == 1 => Access::Factor { factor: rule.factor(groups), block: n / groups },
+                Self::Groups(groups) if d == 1 => Access::Factor {
+                    factor: rule.factor(groups),
+                    block: n / groups,
+                },
                 _ => Access::factor(rule.factor(n)),
             });
         }
@@ -141,7 +168,10 @@ impl Cells {
                 (Like::X, _) => (dims.clone(), x.clone()),
                 (Like::Stats(k), Self::Groups(groups)) => {
                     let group = dims[1].factor_index().map_or(Access::WHOLE, Access::factor);
-                    (vec![dims[0].clone(), group, Access::WHOLE], smallvec![x[0], groups, k])
+                    (
+                        vec![dims[0].clone(), group, Access::WHOLE],
+                        smallvec![x[0], groups, k],
+                    )
                 }
                 (Like::Stats(k), Self::Last(last)) => {
                     let lead = x.len() - last;
@@ -154,7 +184,9 @@ impl Cells {
                     let lead = x.len() - last;
                     (dims[lead..].to_vec(), x[lead..].iter().copied().collect())
                 }
-                (Like::WeightSums(k), Self::Groups(_)) => (vec![dims[1].clone(), Access::WHOLE], smallvec![x[1], k]),
+                (Like::WeightSums(k), Self::Groups(_)) => {
+                    (vec![dims[1].clone(), Access::WHOLE], smallvec![x[1], k])
+                }
                 (Like::WeightSums(k), Self::Last(last)) => {
                     let lead = x.len() - last;
                     let mut access = dims[lead..].to_vec();
@@ -167,18 +199,22 @@ impl Cells {
         for &side in sides {
             rule = rule.input(describe(side).0);
         }
-        Ok(match output.0 {
+        match output.0 {
             Like::Stats(3) => rule.reduction(Reduction::Now(Monoid::Moments)),
             _ => rule.reduction(Reduction::Partial(ReduceOp::Sum)),
         }
         .output(to, shape, output.1)
         .linearity(Linearity::None)
-        .build()?)
+        .build()
     }
 
     /// Calls `f` for every run of consecutive elements of a contiguous `x` that share a cell: with the run's range,
     /// its cell, and the index of the run's first weight with the weight's step.
-    fn for_each_run(self, shape: &[usize], mut f: impl FnMut(std::ops::Range<usize>, usize, usize, usize)) {
+    fn for_each_run(
+        self,
+        shape: &[usize],
+        mut f: impl FnMut(std::ops::Range<usize>, usize, usize, usize),
+    ) {
         let total: usize = shape.iter().product();
         if total == 0 {
             return;
@@ -190,7 +226,12 @@ impl Cells {
                 let per_group = (shape[1] / local).max(1);
                 for run in 0..shape[0] * shape[1] {
                     let (n, c) = (run / shape[1], run % shape[1]);
-                    f(run * inner..(run + 1) * inner, n * local + c / per_group, c, 0);
+                    f(
+                        run * inner..(run + 1) * inner,
+                        n * local + c / per_group,
+                        c,
+                        0,
+                    );
                 }
             }
             Self::Last(last) => {
@@ -205,7 +246,9 @@ impl Cells {
     /// The cells of a rank's piece: as many groups as it holds whole.
     fn local(self, local: &[usize], global: &[usize]) -> Self {
         match self {
-            Self::Groups(groups) if global[1] > 0 => Self::Groups(local[1] / (global[1] / groups).max(1)),
+            Self::Groups(groups) if global[1] > 0 => {
+                Self::Groups(local[1] / (global[1] / groups).max(1))
+            }
             other => other,
         }
     }
@@ -228,7 +271,8 @@ impl Op for MomentsOp {
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         float_types("moments", inputs)?;
-        self.cells.rule("moments", inputs, &[Like::X], (Like::Stats(3), DType::F64))
+        self.cells
+            .rule("moments", inputs, &[Like::X], (Like::Stats(3), DType::F64))
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -251,7 +295,10 @@ impl Op for MomentsOp {
     }
 
     fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Err(OpError::NoVjp { op: "moments", operand: 0 })
+        Err(OpError::NoVjp {
+            op: "moments",
+            operand: 0,
+        })
     }
 }
 
@@ -304,10 +351,16 @@ impl Op for Normalise {
         for (operand, meta) in inputs.iter().enumerate().filter(|(i, _)| *i != 1) {
             if meta.dtype != x {
                 let expected = x.to_string();
-                return Err(OpError::DType { op: "normalise", operand, expected, got: meta.dtype });
+                return Err(OpError::DType {
+                    op: "normalise",
+                    operand,
+                    expected,
+                    got: meta.dtype,
+                });
             }
         }
-        self.cells.rule("normalise", inputs, &self.sides(), (Like::X, x))
+        self.cells
+            .rule("normalise", inputs, &self.sides(), (Like::X, x))
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -341,16 +394,31 @@ impl Op for Normalise {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None; saved.inputs.len()]) };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None; saved.inputs.len()]);
+        };
         let (x, stats) = (&saved.inputs[0], &saved.inputs[1]);
         let weight = self.weight.then(|| &saved.inputs[2]);
         if exec.records() {
             return self.vjp_of_parts(exec, saved, dy);
         }
         let mut back = vec![None; saved.inputs.len()];
-        let grad = |part: Part| GradOp { cells: self.cells, eps: self.eps, weight: self.weight, part };
-        let operands: Vec<&Value> = [Some(x), Some(stats), Some(dy), weight].into_iter().flatten().collect();
+        let grad = |part: Part| GradOp {
+            cells: self.cells,
+            eps: self.eps,
+            weight: self.weight,
+            part,
+        };
+        let operands: Vec<&Value> = [Some(x), Some(stats), Some(dy), weight]
+            .into_iter()
+            .flatten()
+            .collect();
         if saved.needs[0] {
             let sums = exec.apply1(Arc::new(grad(Part::CellSums)), &operands)?;
             let mut with_sums = operands.clone();
@@ -362,7 +430,11 @@ impl Op for Normalise {
             let sums = exec.apply1(Arc::new(grad(Part::WeightSums)), &operands[..3])?;
             let last = sums.ndim() - 1;
             let pick = |k: usize, shape: &[usize]| -> Result<Option<Value>> {
-                Ok(Some(reshape(exec, &crate::moves::slice(exec, &sums, last, k, 1, 1)?, shape)?))
+                Ok(Some(reshape(
+                    exec,
+                    &crate::moves::slice(exec, &sums, last, k, 1, 1)?,
+                    shape,
+                )?))
             };
             if self.weight && saved.needs[2] {
                 back[2] = pick(1, saved.inputs[2].shape())?;
@@ -378,34 +450,45 @@ impl Op for Normalise {
 
 impl Normalise {
     /// The same derivative out of ops that have derivatives themselves: for second order.
-    fn vjp_of_parts(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Value) -> Result<Vec<Option<Value>>> {
+    fn vjp_of_parts(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        dy: &Value,
+    ) -> Result<Vec<Option<Value>>> {
         let x = &saved.inputs[0];
         let shape = x.shape().to_vec();
         // Cells become dims of their own, weights broadcast against them.
-        let (split, cell_dims, weight_shape): (Vec<usize>, Vec<usize>, Vec<usize>) = match self.cells {
-            Cells::Groups(groups) => {
-                let mut split = vec![shape[0], groups, shape[1] / groups];
-                split.extend(&shape[2..]);
-                let mut weight = vec![1; split.len()];
-                (weight[1], weight[2]) = (groups, shape[1] / groups);
-                let dims = (2..split.len()).collect();
-                (split, dims, weight)
-            }
-            Cells::Last(last) => {
-                let lead = shape.len() - last;
-                let mut weight = vec![1; lead];
-                weight.extend(&shape[lead..]);
-                (shape.clone(), (lead..shape.len()).collect(), weight)
-            }
-        };
-        let weight_dims: Vec<usize> =
-            (0..split.len()).filter(|&d| weight_shape[d] == 1 && split[d] != 1).collect();
+        let (split, cell_dims, weight_shape): (Vec<usize>, Vec<usize>, Vec<usize>) =
+            match self.cells {
+                Cells::Groups(groups) => {
+                    let mut split = vec![shape[0], groups, shape[1] / groups];
+                    split.extend(&shape[2..]);
+                    let mut weight = vec![1; split.len()];
+                    (weight[1], weight[2]) = (groups, shape[1] / groups);
+                    let dims = (2..split.len()).collect();
+                    (split, dims, weight)
+                }
+                Cells::Last(last) => {
+                    let lead = shape.len() - last;
+                    let mut weight = vec![1; lead];
+                    weight.extend(&shape[lead..]);
+                    (shape.clone(), (lead..shape.len()).collect(), weight)
+                }
+            };
+        let weight_dims: Vec<usize> = (0..split.len())
+            .filter(|&d| weight_shape[d] == 1 && split[d] != 1)
+            .collect();
         let over = |v: &Value| mean(exec, v, &cell_dims, true);
         let xs = reshape(exec, x, &split)?;
         let dys = reshape(exec, dy, &split)?;
         let centred = sub(exec, &xs, &over(&xs)?)?;
         let variance = over(&unary(exec, &centred, Unary::Square)?)?;
-        let rstd = unary(exec, &add_scalar(exec, &variance, self.eps())?, Unary::Rsqrt)?;
+        let rstd = unary(
+            exec,
+            &add_scalar(exec, &variance, self.eps())?,
+            Unary::Rsqrt,
+        )?;
         let unit = mul(exec, &centred, &rstd)?;
         let scaled = match self.weight {
             true => mul(exec, &dys, &reshape(exec, &saved.inputs[2], &weight_shape)?)?,
@@ -418,7 +501,11 @@ impl Normalise {
             back[0] = Some(reshape(exec, &mul(exec, &rest, &rstd)?, &shape)?);
         }
         let to_weight = |v: &Value, i: usize| -> Result<Option<Value>> {
-            Ok(Some(reshape(exec, &sum(exec, v, &weight_dims, true)?, saved.inputs[i].shape())?))
+            Ok(Some(reshape(
+                exec,
+                &sum(exec, v, &weight_dims, true)?,
+                saved.inputs[i].shape(),
+            )?))
         };
         if self.weight && saved.needs[2] {
             back[2] = to_weight(&mul(exec, &dys, &unit)?, 2)?;
@@ -468,10 +555,14 @@ impl Op for GradOp {
         let weight = [Like::Weight];
         let weight = if self.weight { &weight[..] } else { &[] };
         let (sides, to): (Vec<Like>, (Like, DType)) = match self.part {
-            Part::CellSums => {
-                ([&[Like::X, Like::Stats(3), Like::X], weight].concat(), (Like::Stats(2), DType::F64))
-            }
-            Part::WeightSums => (vec![Like::X, Like::Stats(3), Like::X], (Like::WeightSums(2), inputs[0].dtype)),
+            Part::CellSums => (
+                [&[Like::X, Like::Stats(3), Like::X], weight].concat(),
+                (Like::Stats(2), DType::F64),
+            ),
+            Part::WeightSums => (
+                vec![Like::X, Like::Stats(3), Like::X],
+                (Like::WeightSums(2), inputs[0].dtype),
+            ),
             Part::Input => (
                 [&[Like::X, Like::Stats(3), Like::X, Like::Stats(2)], weight].concat(),
                 (Like::X, inputs[0].dtype),
@@ -485,7 +576,10 @@ impl Op for GradOp {
     }
 
     fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Err(OpError::NoVjp { op: self.name(), operand: 0 })
+        Err(OpError::NoVjp {
+            op: self.name(),
+            operand: 0,
+        })
     }
 }
 
@@ -512,10 +606,13 @@ impl GradOp {
                         let (a, b) = run_sums(&x[run.clone()], &dy[run], mean, rstd);
                         (a * gain(w).wide(), b * gain(w).wide())
                     } else {
-                        x[run.clone()].iter().zip(&dy[run]).enumerate().fold((0.0, 0.0), |(a, b), (i, (&x, &dy))| {
-                            let g = gain(i) * dy;
-                            (a + g.wide(), b + (g * (x - mean) * rstd).wide())
-                        })
+                        x[run.clone()].iter().zip(&dy[run]).enumerate().fold(
+                            (0.0, 0.0),
+                            |(a, b), (i, (&x, &dy))| {
+                                let g = gain(i) * dy;
+                                (a + g.wide(), b + (g * (x - mean) * rstd).wide())
+                            },
+                        )
                     };
                     out[2 * cell] += a;
                     out[2 * cell + 1] += b;
@@ -551,10 +648,16 @@ impl GradOp {
                     let count = stats[3 * cell];
                     let (mean, rstd) = scale(&stats, cell, eps);
                     let (mean, rstd) = (T::of(mean), T::of(rstd));
-                    let (a, b) = (T::of(sums[2 * cell] / count), T::of(sums[2 * cell + 1] / count));
+                    let (a, b) = (
+                        T::of(sums[2 * cell] / count),
+                        T::of(sums[2 * cell + 1] / count),
+                    );
                     let g = gain(if step == 0 { w } else { 0 });
-                    for (i, ((to, &x), &dy)) in
-                        out[run.clone()].iter_mut().zip(&x[run.clone()]).zip(&dy[run]).enumerate()
+                    for (i, ((to, &x), &dy)) in out[run.clone()]
+                        .iter_mut()
+                        .zip(&x[run.clone()])
+                        .zip(&dy[run])
+                        .enumerate()
                     {
                         let g = if step == 0 { g } else { gain(i) };
                         let unit = (x - mean) * rstd;
@@ -574,7 +677,10 @@ fn run_sums<T: Real>(x: &[T], dy: &[T], mean: T, rstd: T) -> (f64, f64) {
     for (x, dy) in x.chunks(BLOCK).zip(dy.chunks(BLOCK)) {
         let (mut a, mut b) = ([T::zero(); LANES], [T::zero(); LANES]);
         let whole = x.len() / LANES * LANES;
-        for (x, dy) in x[..whole].chunks_exact(LANES).zip(dy[..whole].chunks_exact(LANES)) {
+        for (x, dy) in x[..whole]
+            .chunks_exact(LANES)
+            .zip(dy[..whole].chunks_exact(LANES))
+        {
             for l in 0..LANES {
                 a[l] += dy[l];
                 b[l] += dy[l] * (x[l] - mean);

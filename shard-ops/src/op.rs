@@ -36,7 +36,12 @@ pub trait Op: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Whatever the ops it applies report; [`NoVjp`](crate::OpError::NoVjp) if it has none.
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>>;
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>>;
 }
 
 /// Who applies ops: the eager [`Engine`](crate::Engine), or a recorder that also writes a tape.
@@ -79,7 +84,11 @@ pub trait Exec {
         let mut outputs = self.apply(op, inputs)?;
         match (outputs.pop(), outputs.is_empty()) {
             (Some(value), true) => Ok(value),
-            _ => Err(crate::OpError::Arity { op: name, expected: "one output".into(), got: outputs.len() }),
+            _ => Err(crate::OpError::Arity {
+                op: name,
+                expected: "one output".into(),
+                got: outputs.len(),
+            }),
         }
     }
 }
@@ -164,14 +173,21 @@ impl<'a> HostCall<'a, '_> {
     /// # Panics
     /// As [`input`](Self::input); if there is only one output.
     pub fn output_pair<A: Element, B: Element>(&mut self) -> (ViewMut<'_, A>, ViewMut<'_, B>) {
-        let [first, second, ..] = &mut self.outputs else { panic!("the op has no second output") };
-        (writable(first, &self.cx.outputs[0]), writable(second, &self.cx.outputs[1]))
+        let [first, second, ..] = &mut self.outputs else {
+            panic!("the op has no second output")
+        };
+        (
+            writable(first, &self.cx.outputs[0]),
+            writable(second, &self.cx.outputs[1]),
+        )
     }
 }
 
 fn writable<'a, T: Element>(slice: &'a mut HostSliceMut<'_>, at: &OperandBox) -> ViewMut<'a, T> {
     match slice.as_mut_slice::<T>() {
-        Ok(data) if at.shape.contains(&0) => ViewMut::new(&mut data[..0], 0, &at.shape, &at.strides),
+        Ok(data) if at.shape.contains(&0) => {
+            ViewMut::new(&mut data[..0], 0, &at.shape, &at.strides)
+        }
         Ok(data) => ViewMut::new(data, at.offset, &at.shape, &at.strides),
         Err(e) => panic!("kernel writes an output as {}, but {e}", T::DTYPE),
     }

@@ -7,7 +7,8 @@ use crate::host::with_float;
 use crate::kernels::conv as kernels;
 use crate::kernels::pool::{self, Divisor, Plane};
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value,
+    key_of,
 };
 use shard_comm::DType;
 use shard_spec::{Dims, Window};
@@ -61,7 +62,11 @@ pub fn max_pool(exec: &dyn Exec, x: &Value, options: &PoolOptions) -> Result<(Va
     let mut both = exec.apply(Arc::new(MaxPool { geometry }), &[x])?;
     match (both.pop(), both.pop()) {
         (Some(index), Some(y)) => Ok((y, index)),
-        _ => Err(OpError::Arity { op: "max_pool", expected: "two outputs".into(), got: 0 }),
+        _ => Err(OpError::Arity {
+            op: "max_pool",
+            expected: "two outputs".into(),
+            got: 0,
+        }),
     }
 }
 
@@ -82,7 +87,10 @@ pub fn avg_pool(exec: &dyn Exec, x: &Value, options: &PoolOptions) -> Result<Val
             fix: "set the dilation to 1",
         });
     }
-    let divide = Divide { include_pad: options.count_include_pad, fixed: options.divisor };
+    let divide = Divide {
+        include_pad: options.count_include_pad,
+        fixed: options.divisor,
+    };
     exec.apply1(Arc::new(AvgPool { geometry, divide }), &[x])
 }
 
@@ -104,17 +112,26 @@ impl Geometry {
         let per_dim = |given: &[usize]| -> Result<Dims> {
             match given {
                 [one] if (1..=3).contains(&nd) => Ok(smallvec![*one; nd]),
-                all if all.len() == nd && (1..=3).contains(&nd) => Ok(all.iter().copied().collect()),
+                all if all.len() == nd && (1..=3).contains(&nd) => {
+                    Ok(all.iter().copied().collect())
+                }
                 other => Err(OpError::Shape {
                     op,
-                    problem: format!("an option has {} entries for {nd} spatial dims", other.len()),
+                    problem: format!(
+                        "an option has {} entries for {nd} spatial dims",
+                        other.len()
+                    ),
                     shapes: vec![x.shape().to_vec()],
                     fix: "give (N, C, spatial...) of one to three spatial dims, and one entry or one per dim",
                 }),
             }
         };
         let kernel = per_dim(&options.kernel)?;
-        let stride = if options.stride.is_empty() { kernel.clone() } else { per_dim(&options.stride)? };
+        let stride = if options.stride.is_empty() {
+            kernel.clone()
+        } else {
+            per_dim(&options.stride)?
+        };
         Ok(Self {
             kernel,
             stride,
@@ -126,11 +143,20 @@ impl Geometry {
     }
 
     fn window(&self, op: &'static str, d: usize) -> Result<Window> {
-        Window::pool(self.kernel[d], self.stride[d], self.padding[d], self.dilation[d], self.ceil).in_op(op)
+        Window::pool(
+            self.kernel[d],
+            self.stride[d],
+            self.padding[d],
+            self.dilation[d],
+            self.ceil,
+        )
+        .in_op(op)
     }
 
     fn outputs(&self, op: &'static str) -> Result<Dims> {
-        (0..self.kernel.len()).map(|d| self.window(op, d)?.output_extent(self.input[d]).in_op(op)).collect()
+        (0..self.kernel.len())
+            .map(|d| self.window(op, d)?.output_extent(self.input[d]).in_op(op))
+            .collect()
     }
 
     /// The kernels' window between a box of the input side and a box of the output side.
@@ -152,9 +178,18 @@ impl Geometry {
     }
 
     /// The rule of an op from the input side to the output side; `inputs` name which operands are on which side.
-    fn forward(&self, op: &'static str, inputs: &[Meta], sides: &[Side], outputs: &[DType]) -> Result<Rule> {
+    fn forward(
+        &self,
+        op: &'static str,
+        inputs: &[Meta],
+        sides: &[Side],
+        outputs: &[DType],
+    ) -> Result<Rule> {
         let mut rule = Rule::builder(op, inputs);
-        let (n, c) = (rule.factor(inputs[0].shape[0]), rule.factor(inputs[0].shape[1]));
+        let (n, c) = (
+            rule.factor(inputs[0].shape[0]),
+            rule.factor(inputs[0].shape[1]),
+        );
         let out = self.outputs(op)?;
         let factors: Vec<usize> = out.iter().map(|&n| rule.factor(n)).collect();
         let lead = [Access::factor(n), Access::factor(c)];
@@ -164,7 +199,10 @@ impl Geometry {
             let mut access = lead.to_vec();
             for (d, &factor) in factors.iter().enumerate() {
                 access.push(match side {
-                    Side::Input => Access::Window { factor, window: self.window(op, d)? },
+                    Side::Input => Access::Window {
+                        factor,
+                        window: self.window(op, d)?,
+                    },
                     Side::Output => Access::factor(factor),
                 });
             }
@@ -174,26 +212,43 @@ impl Geometry {
         for &dtype in outputs {
             rule = rule.output(dims.clone(), shape.clone(), dtype);
         }
-        rule.linearity(if op == "max_pool" { Linearity::None } else { Linearity::Each(smallvec![0]) }).build()
+        rule.linearity(if op == "max_pool" {
+            Linearity::None
+        } else {
+            Linearity::Each(smallvec![0])
+        })
+        .build()
     }
 
     /// The rule of an op from the output side back to the input side.
     fn backward(&self, op: &'static str, inputs: &[Meta], dtype: DType) -> Result<Rule> {
         let mut rule = Rule::builder(op, inputs);
-        let (n, c) = (rule.factor(inputs[0].shape[0]), rule.factor(inputs[0].shape[1]));
+        let (n, c) = (
+            rule.factor(inputs[0].shape[0]),
+            rule.factor(inputs[0].shape[1]),
+        );
         let factors: Vec<usize> = self.input.iter().map(|&n| rule.factor(n)).collect();
         let lead = [Access::factor(n), Access::factor(c)];
         let mut from = lead.to_vec();
         for (d, &factor) in factors.iter().enumerate() {
-            from.push(Access::Adjoint { factor, window: self.window(op, d)? });
+            from.push(Access::Adjoint {
+                factor,
+                window: self.window(op, d)?,
+            });
         }
         for _ in inputs {
             rule = rule.input(from.clone());
         }
         let mut to = lead.to_vec();
         to.extend(factors.iter().map(|&f| Access::factor(f)));
-        let shape: Dims = inputs[0].shape[..2].iter().chain(&self.input).copied().collect();
-        rule.output(to, shape, dtype).linearity(Linearity::Each(smallvec![0])).build()
+        let shape: Dims = inputs[0].shape[..2]
+            .iter()
+            .chain(&self.input)
+            .copied()
+            .collect();
+        rule.output(to, shape, dtype)
+            .linearity(Linearity::Each(smallvec![0]))
+            .build()
     }
 }
 
@@ -220,7 +275,8 @@ impl Op for MaxPool {
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let dtype = float_types("max_pool", inputs)?;
-        self.geometry.forward("max_pool", inputs, &[Side::Input], &[dtype, DType::I64])
+        self.geometry
+            .forward("max_pool", inputs, &[Side::Input], &[dtype, DType::I64])
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -234,10 +290,21 @@ impl Op for MaxPool {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None]) };
-        let op = MaxPoolGrad { geometry: self.geometry.clone() };
-        Ok(vec![Some(exec.apply1(Arc::new(op), &[dy, &saved.outputs[1]])?)])
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
+        let op = MaxPoolGrad {
+            geometry: self.geometry.clone(),
+        };
+        Ok(vec![Some(
+            exec.apply1(Arc::new(op), &[dy, &saved.outputs[1]])?,
+        )])
     }
 }
 
@@ -257,7 +324,8 @@ impl Op for MaxPoolGrad {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        self.geometry.backward("max_pool_grad", inputs, inputs[0].dtype)
+        self.geometry
+            .backward("max_pool_grad", inputs, inputs[0].dtype)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -268,10 +336,22 @@ impl Op for MaxPoolGrad {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(g) = &cotangents[0] else { return Ok(vec![None, None]) };
-        let op = MaxPoolPick { geometry: self.geometry.clone() };
-        Ok(vec![Some(exec.apply1(Arc::new(op), &[g, &saved.inputs[1]])?), None])
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(g) = &cotangents[0] else {
+            return Ok(vec![None, None]);
+        };
+        let op = MaxPoolPick {
+            geometry: self.geometry.clone(),
+        };
+        Ok(vec![
+            Some(exec.apply1(Arc::new(op), &[g, &saved.inputs[1]])?),
+            None,
+        ])
     }
 }
 
@@ -291,7 +371,12 @@ impl Op for MaxPoolPick {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        self.geometry.forward("max_pool_pick", inputs, &[Side::Input, Side::Output], &[inputs[0].dtype])
+        self.geometry.forward(
+            "max_pool_pick",
+            inputs,
+            &[Side::Input, Side::Output],
+            &[inputs[0].dtype],
+        )
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -302,10 +387,22 @@ impl Op for MaxPoolPick {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None, None]) };
-        let op = MaxPoolGrad { geometry: self.geometry.clone() };
-        Ok(vec![Some(exec.apply1(Arc::new(op), &[dy, &saved.inputs[1]])?), None])
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None, None]);
+        };
+        let op = MaxPoolGrad {
+            geometry: self.geometry.clone(),
+        };
+        Ok(vec![
+            Some(exec.apply1(Arc::new(op), &[dy, &saved.inputs[1]])?),
+            None,
+        ])
     }
 }
 
@@ -327,7 +424,11 @@ impl Divide {
                     .map(|o| {
                         let lo = ((output.start[2 + d] + o) * geometry.stride[d]) as isize - pad;
                         let hi = (lo + geometry.kernel[d] as isize).min(n + pad);
-                        let (lo, hi) = if self.include_pad { (lo, hi) } else { (lo.max(0), hi.min(n)) };
+                        let (lo, hi) = if self.include_pad {
+                            (lo, hi)
+                        } else {
+                            (lo.max(0), hi.min(n))
+                        };
                         (hi - lo).max(0) as usize
                     })
                     .collect()
@@ -360,7 +461,8 @@ impl Op for AvgPool {
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let dtype = float_types("avg_pool", inputs)?;
-        self.geometry.forward("avg_pool", inputs, &[Side::Input], &[dtype])
+        self.geometry
+            .forward("avg_pool", inputs, &[Side::Input], &[dtype])
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -373,9 +475,19 @@ impl Op for AvgPool {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, _: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None]) };
-        let op = AvgPoolGrad { geometry: self.geometry.clone(), divide: self.divide };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        _: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
+        let op = AvgPoolGrad {
+            geometry: self.geometry.clone(),
+            divide: self.divide,
+        };
         Ok(vec![Some(exec.apply1(Arc::new(op), &[dy])?)])
     }
 }
@@ -396,7 +508,8 @@ impl Op for AvgPoolGrad {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        self.geometry.backward("avg_pool_grad", inputs, inputs[0].dtype)
+        self.geometry
+            .backward("avg_pool_grad", inputs, inputs[0].dtype)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -409,9 +522,19 @@ impl Op for AvgPoolGrad {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, _: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(g) = &cotangents[0] else { return Ok(vec![None]) };
-        let op = AvgPool { geometry: self.geometry.clone(), divide: self.divide };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        _: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(g) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
+        let op = AvgPool {
+            geometry: self.geometry.clone(),
+            divide: self.divide,
+        };
         Ok(vec![Some(exec.apply1(Arc::new(op), &[g])?)])
     }
 }

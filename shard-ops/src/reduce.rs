@@ -9,7 +9,8 @@ use crate::kernels::reduce as kernels;
 use crate::kernels::unary::Unary;
 use crate::moves::{expand_like, reshape};
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
+    key_of,
 };
 use shard_spec::ReduceOp;
 use smallvec::{SmallVec, smallvec};
@@ -81,10 +82,15 @@ pub fn sum_to(exec: &dyn Exec, x: &Value, shape: &[usize]) -> Result<Value> {
         return Ok(x.clone());
     }
     let lead = x.ndim().saturating_sub(shape.len());
-    let dims: Vec<usize> =
-        (0..x.ndim()).filter(|&d| d < lead || (shape[d - lead] == 1 && x.shape()[d] != 1)).collect();
+    let dims: Vec<usize> = (0..x.ndim())
+        .filter(|&d| d < lead || (shape[d - lead] == 1 && x.shape()[d] != 1))
+        .collect();
     let summed = sum(exec, x, &dims, true)?;
-    if summed.shape() == shape { Ok(summed) } else { reshape(exec, &summed, shape) }
+    if summed.shape() == shape {
+        Ok(summed)
+    } else {
+        reshape(exec, &summed, shape)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -112,11 +118,18 @@ impl Op for Reduce {
         let name = self.name();
         let dtype = float_types(name, inputs)?;
         let x = &inputs[0].shape;
-        let twice = self.dims.iter().enumerate().any(|(k, d)| self.dims[..k].contains(d));
+        let twice = self
+            .dims
+            .iter()
+            .enumerate()
+            .any(|(k, d)| self.dims[..k].contains(d));
         if twice || self.dims.iter().any(|&d| d >= x.len()) {
             return Err(OpError::Shape {
                 op: name,
-                problem: format!("dims {:?} are not distinct dims of the operand", &self.dims[..]),
+                problem: format!(
+                    "dims {:?} are not distinct dims of the operand",
+                    &self.dims[..]
+                ),
                 shapes: vec![x.to_vec()],
                 fix: "name each dim once, counting from 0",
             });
@@ -134,7 +147,11 @@ impl Op for Reduce {
                 shape.push(1);
             }
         }
-        let linear = if self.op == ReduceOp::Sum { Linearity::Each(smallvec![0]) } else { Linearity::None };
+        let linear = if self.op == ReduceOp::Sum {
+            Linearity::Each(smallvec![0])
+        } else {
+            Linearity::None
+        };
         rule.input(factors.iter().map(|&f| Access::factor(f)).collect())
             .output(out, shape, dtype)
             .reduction(Reduction::Partial(self.op))
@@ -158,12 +175,27 @@ impl Op for Reduce {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None]) };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
         let x = &saved.inputs[0];
-        let kept: Vec<usize> =
-            x.shape().iter().enumerate().map(|(d, &n)| if self.dims.contains(&d) { 1 } else { n }).collect();
-        let dy = if dy.shape() == kept { dy.clone() } else { reshape(exec, dy, &kept)? };
+        let kept: Vec<usize> = x
+            .shape()
+            .iter()
+            .enumerate()
+            .map(|(d, &n)| if self.dims.contains(&d) { 1 } else { n })
+            .collect();
+        let dy = if dy.shape() == kept {
+            dy.clone()
+        } else {
+            reshape(exec, dy, &kept)?
+        };
         let dx = match self.op {
             ReduceOp::Sum => expand_like(exec, &dy, x)?,
             ReduceOp::Max | ReduceOp::Min => {
@@ -172,7 +204,12 @@ impl Op for Reduce {
                 let ties = sum(exec, &hit, &self.dims, true)?;
                 mul(exec, &hit, &expand_like(exec, &div(exec, &dy, &ties)?, x)?)?
             }
-            _ => return Err(OpError::NoVjp { op: self.name(), operand: 0 }),
+            _ => {
+                return Err(OpError::NoVjp {
+                    op: self.name(),
+                    operand: 0,
+                });
+            }
         };
         Ok(vec![Some(dx)])
     }

@@ -8,7 +8,8 @@ use crate::error::InOp;
 use crate::host::with_float;
 use crate::kernels::resample::{Table, resample};
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value,
+    key_of,
 };
 use shard_spec::{Dims, ResampleMode, Window};
 use smallvec::smallvec;
@@ -30,7 +31,12 @@ pub enum Target {
 ///
 /// # Errors
 /// No spatial dims; a target with another number of entries; an extent of 0.
-pub fn interpolate(exec: &dyn Exec, x: &Value, target: &Target, mode: ResampleMode) -> Result<Value> {
+pub fn interpolate(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Target,
+    mode: ResampleMode,
+) -> Result<Value> {
     let nd = x.ndim().saturating_sub(2);
     let given = match target {
         Target::Size(sizes) => sizes.len(),
@@ -55,7 +61,14 @@ pub fn interpolate(exec: &dyn Exec, x: &Value, target: &Target, mode: ResampleMo
         })
         .collect::<Result<Vec<_>>>()?;
     let input = x.shape()[2..].iter().copied().collect();
-    exec.apply1(Arc::new(Interpolate { windows, input, adjoint: false }), &[x])
+    exec.apply1(
+        Arc::new(Interpolate {
+            windows,
+            input,
+            adjoint: false,
+        }),
+        &[x],
+    )
 }
 
 #[derive(Clone, Debug)]
@@ -68,7 +81,11 @@ struct Interpolate {
 
 impl Interpolate {
     fn output(&self) -> Result<Dims> {
-        self.windows.iter().zip(&self.input).map(|(w, &n)| w.output_extent(n).in_op(self.name())).collect()
+        self.windows
+            .iter()
+            .zip(&self.input)
+            .map(|(w, &n)| w.output_extent(n).in_op(self.name()))
+            .collect()
     }
 
     /// Along spatial dim `d`, row `o` of a box of outputs over the columns of a box of inputs.
@@ -97,7 +114,11 @@ impl Interpolate {
 
 impl Op for Interpolate {
     fn name(&self) -> &'static str {
-        if self.adjoint { "interpolate_adjoint" } else { "interpolate" }
+        if self.adjoint {
+            "interpolate_adjoint"
+        } else {
+            "interpolate"
+        }
     }
 
     fn key(&self) -> u128 {
@@ -108,16 +129,30 @@ impl Op for Interpolate {
         let dtype = float_types(self.name(), inputs)?;
         let x = &inputs[0].shape;
         let mut rule = Rule::builder(self.name(), inputs);
-        let lead = [Access::factor(rule.factor(x[0])), Access::factor(rule.factor(x[1]))];
+        let lead = [
+            Access::factor(rule.factor(x[0])),
+            Access::factor(rule.factor(x[1])),
+        ];
         let (mut from, mut to) = (lead.to_vec(), lead.to_vec());
-        let extents = if self.adjoint { self.input.clone() } else { self.output()? };
+        let extents = if self.adjoint {
+            self.input.clone()
+        } else {
+            self.output()?
+        };
         for (window, &n) in self.windows.iter().zip(&extents) {
             let (factor, window) = (rule.factor(n), window.clone());
-            from.push(if self.adjoint { Access::Adjoint { factor, window } } else { Access::Window { factor, window } });
+            from.push(if self.adjoint {
+                Access::Adjoint { factor, window }
+            } else {
+                Access::Window { factor, window }
+            });
             to.push(Access::factor(factor));
         }
         let shape = x[..2].iter().copied().chain(extents).collect();
-        rule.input(from).output(to, shape, dtype).linearity(Linearity::Each(smallvec![0])).build()
+        rule.input(from)
+            .output(to, shape, dtype)
+            .linearity(Linearity::Each(smallvec![0]))
+            .build()
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -138,9 +173,19 @@ impl Op for Interpolate {
         });
     }
 
-    fn vjp(&self, exec: &dyn Exec, _: &Saved<'_>, cotangents: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else { return Ok(vec![None]) };
-        let other = Self { adjoint: !self.adjoint, ..self.clone() };
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        _: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
+        let other = Self {
+            adjoint: !self.adjoint,
+            ..self.clone()
+        };
         Ok(vec![Some(exec.apply1(Arc::new(other), &[dy])?)])
     }
 }

@@ -173,7 +173,12 @@ impl Rule {
     ///
     /// # Errors
     /// [`Shape`](OpError::Shape) if the shapes do not broadcast.
-    pub fn pointwise(name: &'static str, inputs: &[Meta], dtype: DType, linearity: Linearity) -> Result<Self> {
+    pub fn pointwise(
+        name: &'static str,
+        inputs: &[Meta],
+        dtype: DType,
+        linearity: Linearity,
+    ) -> Result<Self> {
         let shape = broadcast(name, inputs)?;
         let mut rule = Self::builder(name, inputs).linearity(linearity);
         let factors: Vec<usize> = shape.iter().map(|&n| rule.factor(n)).collect();
@@ -181,11 +186,20 @@ impl Rule {
             let lead = shape.len() - meta.shape.len();
             let dims = meta.shape.iter().enumerate().map(|(d, &n)| {
                 let broadcasts = n == 1 && shape[lead + d] != 1;
-                if broadcasts { Access::WHOLE } else { Access::factor(factors[lead + d]) }
+                if broadcasts {
+                    Access::WHOLE
+                } else {
+                    Access::factor(factors[lead + d])
+                }
             });
             rule = rule.input(dims.collect());
         }
-        rule.output(factors.iter().map(|&f| Access::factor(f)).collect(), shape, dtype).build()
+        rule.output(
+            factors.iter().map(|&f| Access::factor(f)).collect(),
+            shape,
+            dtype,
+        )
+        .build()
     }
 
     /// The op's name.
@@ -215,7 +229,10 @@ impl Rule {
 
     /// Whether a factor appears in no output: sharding it makes the result a reduction.
     pub fn is_reduced(&self, factor: usize) -> bool {
-        !self.outputs.iter().any(|o| o.dims.iter().any(|a| a.factor_index() == Some(factor)))
+        !self
+            .outputs
+            .iter()
+            .any(|o| o.dims.iter().any(|a| a.factor_index() == Some(factor)))
     }
 
     /// The extent of the factor-indexed window input: the extent a [`Window`] is asked about.
@@ -244,7 +261,10 @@ impl RuleBuilder {
 
     /// Adds an output.
     pub fn output(mut self, dims: Vec<Access>, shape: Dims, dtype: DType) -> Self {
-        self.0.outputs.push(Output { dims, meta: Meta { shape, dtype } });
+        self.0.outputs.push(Output {
+            dims,
+            meta: Meta { shape, dtype },
+        });
         self
     }
 
@@ -291,12 +311,21 @@ impl RuleBuilder {
                 got: rule.metas.len(),
             });
         }
-        let shapes = || rule.metas.iter().map(|m| m.shape.to_vec()).collect::<Vec<_>>();
+        let shapes = || {
+            rule.metas
+                .iter()
+                .map(|m| m.shape.to_vec())
+                .collect::<Vec<_>>()
+        };
         for (input, meta) in rule.inputs.iter().zip(&rule.metas) {
             if input.len() != meta.shape.len() {
                 return Err(OpError::Shape {
                     op: rule.name,
-                    problem: format!("expected an operand of {} dims, got {:?}", input.len(), &meta.shape[..]),
+                    problem: format!(
+                        "expected an operand of {} dims, got {:?}",
+                        input.len(),
+                        &meta.shape[..]
+                    ),
                     shapes: shapes(),
                     fix: "reshape the operand",
                 });
@@ -306,7 +335,9 @@ impl RuleBuilder {
         let produced = rule.outputs.iter().map(|o| (&o.dims, &o.meta));
         for (dims, meta) in described.chain(produced) {
             for (access, &extent) in dims.iter().zip(&meta.shape) {
-                let Access::Factor { factor, block } = access else { continue };
+                let Access::Factor { factor, block } = access else {
+                    continue;
+                };
                 if rule.factors[*factor] * block != extent {
                     return Err(OpError::Shape {
                         op: rule.name,

@@ -11,8 +11,7 @@ use crate::{Access, KernelCx, Linearity, OperandBox, Reduction, Result, Rule};
 use shard_comm::Monoid;
 use shard_redistribute::{Exchange, ExchangeBuilder, Plan, Source};
 use shard_spec::{
-    DeviceMesh, DimCover, DimMap, DimSharding, Dims, Layout, Partition, ReduceOp,
-    row_major_strides,
+    DeviceMesh, DimCover, DimMap, DimSharding, Dims, Layout, Partition, ReduceOp, row_major_strides,
 };
 use smallvec::SmallVec;
 use std::fmt;
@@ -73,37 +72,41 @@ impl Strategy {
         let mesh = layouts[0].mesh().clone();
         let mut best: Option<(usize, usize, Choice)> = None;
         for choice in candidates(rule, layouts) {
-            let bytes = cost(rule, layouts, &choice);
+            let bytes = cost(rule, layouts, choice);
             let sharded: usize = choice.factors.iter().flatten().map(|s| s.axes.len()).sum();
-            let better = best.as_ref().is_none_or(|(b, s, _)| bytes < *b || (bytes == *b && sharded > *s));
+            let better = best
+                .as_ref()
+                .is_none_or(|(b, s, _)| bytes < *b || (bytes == *b && sharded > *s));
             if better {
                 best = Some((bytes, sharded, choice));
             }
         }
         let (bytes, _, choice) = best.unwrap_or((0, 0, Choice::none(rule)));
-        Self::with_choice(rule, layouts, choice, index, &mesh, bytes)
+        Self::with_choice(rule, layouts, &choice, index, &mesh, bytes)
     }
 
     /// The strategy of a given choice: what the rule validator runs to try every factor.
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn forced(rule: &Rule, layouts: &[&Layout], choice: Choice, index: usize) -> Result<Self> {
+    pub fn forced(rule: &Rule, layouts: &[&Layout], choice: &Choice, index: usize) -> Result<Self> {
         let mesh = layouts[0].mesh().clone();
-        let bytes = cost(rule, layouts, &choice);
+        let bytes = cost(rule, layouts, choice);
         Self::with_choice(rule, layouts, choice, index, &mesh, bytes)
     }
 
     fn with_choice(
         rule: &Rule,
         layouts: &[&Layout],
-        choice: Choice,
+        choice: &Choice,
         index: usize,
         mesh: &DeviceMesh,
         bytes: usize,
     ) -> Result<Self> {
-        let site = Site::new(rule, &choice, mesh, index);
-        let outputs = (0..rule.outputs.len()).map(|o| site.output_layout(o)).collect::<Result<Vec<_>>>()?;
+        let site = Site::new(rule, choice, mesh, index);
+        let outputs = (0..rule.outputs.len())
+            .map(|o| site.output_layout(o))
+            .collect::<Result<Vec<_>>>()?;
         let mut inputs = Vec::with_capacity(layouts.len());
         let mut current = Vec::with_capacity(layouts.len());
         for (i, layout) in layouts.iter().enumerate() {
@@ -112,21 +115,22 @@ impl Strategy {
             current.push(at);
         }
         let combine = match rule.reduction {
-            Some(Reduction::Now(monoid)) => Some((site.reduced_axes(), monoid)).filter(|c| !c.0.is_empty()),
+            Some(Reduction::Now(monoid)) => {
+                Some((site.reduced_axes(), monoid)).filter(|c| !c.0.is_empty())
+            }
             _ => None,
         };
-        let mut strategy =
-            Self {
-                choice: choice.clone(),
-                inputs,
-                outputs,
-                flying: None,
-                early: vec![],
-                late: vec![],
+        let mut strategy = Self {
+            choice: choice.clone(),
+            inputs,
+            outputs,
+            flying: None,
+            early: vec![],
+            late: vec![],
             assemble: None,
-                combine,
-                bytes,
-            };
+            combine,
+            bytes,
+        };
         if let Body::Move { accumulate } = rule.body {
             strategy.assemble = Some(site.assemble(&current, accumulate));
             for (step, layout) in strategy.inputs.iter_mut().zip(&current) {
@@ -183,8 +187,16 @@ impl fmt::Display for Strategy {
                 write!(f, "; input {i}: {plan}")?;
             }
             if let Some(exchange) = &input.exchange {
-                let how = if exchange.is_local() { "local copy" } else { "exchange" };
-                write!(f, "; input {i}: {how} in {} pieces", exchange.plan().recv.len())?;
+                let how = if exchange.is_local() {
+                    "local copy"
+                } else {
+                    "exchange"
+                };
+                write!(
+                    f,
+                    "; input {i}: {how} in {} pieces",
+                    exchange.plan().recv.len()
+                )?;
             }
         }
         if self.overlaps() {
@@ -200,7 +212,11 @@ impl fmt::Display for Strategy {
 impl Choice {
     /// Nothing is sharded.
     pub fn none(rule: &Rule) -> Self {
-        Self { factors: vec![None; rule.factors.len()], carry: Axes::new(), carrier: None }
+        Self {
+            factors: vec![None; rule.factors.len()],
+            carry: Axes::new(),
+            carrier: None,
+        }
     }
 
     /// Whether operand `i` stays partial along an axis: a product of two sums is not the sum of the products.
@@ -209,7 +225,12 @@ impl Choice {
     }
 
     fn uses(&self, axis: usize) -> bool {
-        self.carry.contains(&axis) || self.factors.iter().flatten().any(|s| s.axes.contains(&axis))
+        self.carry.contains(&axis)
+            || self
+                .factors
+                .iter()
+                .flatten()
+                .any(|s| s.axes.contains(&axis))
     }
 }
 
@@ -222,7 +243,9 @@ fn candidates(rule: &Rule, layouts: &[&Layout]) -> Vec<Choice> {
         }
     };
     for lead in 0..layouts.len() {
-        let order: Vec<usize> = std::iter::once(lead).chain((0..layouts.len()).filter(|&i| i != lead)).collect();
+        let order: Vec<usize> = std::iter::once(lead)
+            .chain((0..layouts.len()).filter(|&i| i != lead))
+            .collect();
         push(adopt(rule, layouts, &order));
     }
     for lead in 0..layouts.len() {
@@ -238,23 +261,34 @@ fn adopt(rule: &Rule, layouts: &[&Layout], order: &[usize]) -> Choice {
     for &i in order {
         let layout = layouts[i];
         if passes(rule, layouts, i, order, &choice) {
-            let fresh: Axes = layout.partial_axes().iter().copied().filter(|&a| !choice.uses(a)).collect();
+            let fresh: Axes = layout
+                .partial_axes()
+                .iter()
+                .copied()
+                .filter(|&a| !choice.uses(a))
+                .collect();
             choice.carry.extend(fresh);
             if matches!(rule.linearity, Linearity::Each(_)) {
                 choice.carrier = Some(i);
             }
         }
         for (d, access) in rule.inputs[i].iter().enumerate() {
-            let Some(sharding) = layout.sharding(d) else { continue };
+            let Some(sharding) = layout.sharding(d) else {
+                continue;
+            };
             if sharding.axes.iter().any(|&a| choice.uses(a)) {
                 continue;
             }
-            let Some((factor, partition)) = factor_partition(rule, access, layout.shape()[d], &sharding.partition)
+            let Some((factor, partition)) =
+                factor_partition(rule, access, layout.shape()[d], &sharding.partition)
             else {
                 continue;
             };
             if choice.factors[factor].is_none() {
-                choice.factors[factor] = Some(DimSharding { axes: sharding.axes.clone(), partition });
+                choice.factors[factor] = Some(DimSharding {
+                    axes: sharding.axes.clone(),
+                    partition,
+                });
             }
         }
     }
@@ -264,7 +298,9 @@ fn adopt(rule: &Rule, layouts: &[&Layout], order: &[usize]) -> Choice {
 /// Whether operand `i`'s partial sums may pass the op.
 fn passes(rule: &Rule, layouts: &[&Layout], i: usize, order: &[usize], choice: &Choice) -> bool {
     let layout = layouts[i];
-    if layout.partial_op() != Some(ReduceOp::Sum) || layout.partial_axes().iter().any(|&a| choice.uses(a)) {
+    if layout.partial_op() != Some(ReduceOp::Sum)
+        || layout.partial_axes().iter().any(|&a| choice.uses(a))
+    {
         return false;
     }
     match &rule.linearity {
@@ -280,7 +316,12 @@ fn passes(rule: &Rule, layouts: &[&Layout], i: usize, order: &[usize], choice: &
 }
 
 /// The boundaries a factor gets if it follows an operand's.
-fn factor_partition(rule: &Rule, access: &Access, extent: usize, own: &Partition) -> Option<(usize, Partition)> {
+fn factor_partition(
+    rule: &Rule,
+    access: &Access,
+    extent: usize,
+    own: &Partition,
+) -> Option<(usize, Partition)> {
     let n = |f: usize| rule.factor_extent(f);
     Some(match access {
         Access::Whole { instead } => {
@@ -305,7 +346,9 @@ fn divided(own: &Partition, block: usize, extent: usize) -> Partition {
     if block == 1 {
         return own.clone();
     }
-    remap(own, extent, |x| if block == 0 { 0 } else { (x + block / 2) / block })
+    remap(own, extent, |x| {
+        (x + block / 2).checked_div(block).unwrap_or(0)
+    })
 }
 
 fn shifted(own: &Partition, by: isize, extent: usize) -> Partition {
@@ -321,7 +364,8 @@ fn remap(own: &Partition, extent: usize, f: impl Fn(usize) -> usize) -> Partitio
         _ => f(x).min(extent),
     });
     // Monotone by construction (f is monotone and clamped), starting at 0 and ending at the extent.
-    Partition::from_offsets(extent, moved.collect()).unwrap_or_else(|_| Partition::balanced(extent, last))
+    Partition::from_offsets(extent, moved.collect())
+        .unwrap_or_else(|_| Partition::balanced(extent, last))
 }
 
 /// Elements the busiest rank receives, plus a share for partial results that must be reduced later.
@@ -340,11 +384,20 @@ fn cost(rule: &Rule, layouts: &[&Layout], choice: &Choice) -> usize {
                 let want = cover.intervals[part_at(mesh, &cover.axes, &coords)].clone();
                 let have = own_interval(layout, d, mesh, &coords);
                 wanted *= want.len();
-                owned *= want.end.min(have.end).saturating_sub(want.start.max(have.start)).min(want.len());
+                owned *= want
+                    .end
+                    .min(have.end)
+                    .saturating_sub(want.start.max(have.start))
+                    .min(want.len());
             }
             worst = worst.max(wanted - owned.min(wanted));
         }
-        total += worst + if reduces { 2 * layout.max_local_numel() } else { 0 };
+        total += worst
+            + if reduces {
+                2 * layout.max_local_numel()
+            } else {
+                0
+            };
     }
     let partial_result = !site.reduced_axes().is_empty() || !choice.carry.is_empty();
     for o in 0..rule.outputs.len() {
@@ -381,7 +434,13 @@ struct Site<'a> {
 
 impl<'a> Site<'a> {
     fn new(rule: &'a Rule, choice: &'a Choice, mesh: &'a DeviceMesh, index: usize) -> Self {
-        Self { rule, choice, mesh, index, coords: coords_of(mesh, index) }
+        Self {
+            rule,
+            choice,
+            mesh,
+            index,
+            coords: coords_of(mesh, index),
+        }
     }
 
     /// Axes that split a sum: those of sharded factors that appear in no output.
@@ -421,8 +480,12 @@ impl<'a> Site<'a> {
     /// Reduces what does not pass, unless the exchange can fold it on the way.
     fn reduce_input(&self, i: usize, layout: &Layout) -> Result<(InputMove, Layout)> {
         let name = self.rule.name;
-        let keep: Axes =
-            layout.partial_axes().iter().copied().filter(|&a| self.choice.carries(i, a)).collect();
+        let keep: Axes = layout
+            .partial_axes()
+            .iter()
+            .copied()
+            .filter(|&a| self.choice.carries(i, a))
+            .collect();
         if keep.len() == layout.partial_axes().len() {
             return Ok((InputMove::default(), layout.clone()));
         }
@@ -433,13 +496,18 @@ impl<'a> Site<'a> {
         for (d, access) in self.rule.inputs[i].iter().enumerate() {
             let own = to.sharding(d).cloned();
             let wish = match access {
-                Access::Factor { factor, block } => self.choice.factors[*factor]
-                    .as_ref()
-                    .map(|s| DimSharding { axes: s.axes.clone(), partition: multiplied(&s.partition, *block) }),
+                Access::Factor { factor, block } => {
+                    self.choice.factors[*factor].as_ref().map(|s| DimSharding {
+                        axes: s.axes.clone(),
+                        partition: multiplied(&s.partition, *block),
+                    })
+                }
                 _ => None,
             };
             let scatters = wish.as_ref().is_some_and(|w| {
-                w.axes.iter().all(|a| layout.partial_axes().contains(a) || layout.replicate_axes().contains(a))
+                w.axes.iter().all(|a| {
+                    layout.partial_axes().contains(a) || layout.replicate_axes().contains(a)
+                })
             });
             let pick = if own.is_none() && scatters { wish } else { own };
             if let Some(s) = pick {
@@ -455,7 +523,15 @@ impl<'a> Site<'a> {
         }
         let plan = Plan::new(layout, &to, self.index).in_op(name)?;
         let realigned = plan.communicates();
-        Ok((InputMove { reduce: Some(plan), exchange: None, realigned, wanted: to.to_string() }, to))
+        Ok((
+            InputMove {
+                reduce: Some(plan),
+                exchange: None,
+                realigned,
+                wanted: to.to_string(),
+            },
+            to,
+        ))
     }
 
     /// What each dim of input `i` must cover.
@@ -468,14 +544,26 @@ impl<'a> Site<'a> {
     }
 
     fn cover(&self, access: &Access, extent: usize, spans: &Spans) -> DimCover {
-        let Some(factor) = access.factor_index() else { return DimCover::whole(extent) };
-        let axes = self.choice.factors[factor].as_ref().map(|s| s.axes.clone()).unwrap_or_default();
+        let Some(factor) = access.factor_index() else {
+            return DimCover::whole(extent);
+        };
+        let axes = self.choice.factors[factor]
+            .as_ref()
+            .map(|s| s.axes.clone())
+            .unwrap_or_default();
         let spans: Vec<Range<usize>> = match (spans, &self.choice.factors[factor]) {
-            (Spans::Cut(cut), _) if cut[factor].is_some() => cut[factor].clone().unwrap_or_default(),
-            (_, Some(sharding)) => (0..sharding.partition.parts()).map(|p| sharding.partition.interval(p)).collect(),
+            (Spans::Cut(cut), _) if cut[factor].is_some() => {
+                cut[factor].clone().unwrap_or_default()
+            }
+            (_, Some(sharding)) => (0..sharding.partition.parts())
+                .map(|p| sharding.partition.interval(p))
+                .collect(),
             (_, None) => std::iter::once(0..self.rule.factors[factor]).collect(),
         };
-        let intervals = spans.into_iter().map(|span| self.needs(access, extent, span)).collect();
+        let intervals = spans
+            .into_iter()
+            .map(|span| self.needs(access, extent, span))
+            .collect();
         DimCover { axes, intervals }
     }
 
@@ -486,16 +574,25 @@ impl<'a> Site<'a> {
             Access::Factor { block, .. } => span.start * block..span.end * block,
             Access::Map { .. } => span,
             Access::Window { window, .. } => clip(window.input_interval(extent, span), extent),
-            Access::Adjoint { factor, window } => window.output_of_input(self.rule.factors[*factor], span),
+            Access::Adjoint { factor, window } => {
+                window.output_of_input(self.rule.factors[*factor], span)
+            }
         }
     }
 
     fn source(&self, i: usize, layout: &Layout) -> Source {
-        let maps = self.rule.inputs[i].iter().zip(layout.shape()).map(|(access, &n)| match access {
-            Access::Map { map, .. } => map.clone(),
-            _ => DimMap::identity(n),
-        });
-        Source { layout: layout.clone(), maps: maps.collect() }
+        let maps =
+            self.rule.inputs[i]
+                .iter()
+                .zip(layout.shape())
+                .map(|(access, &n)| match access {
+                    Access::Map { map, .. } => map.clone(),
+                    _ => DimMap::identity(n),
+                });
+        Source {
+            layout: layout.clone(),
+            maps: maps.collect(),
+        }
     }
 
     /// The exchange that brings input `i` to its cover; `None` if it is in place on every rank.
@@ -504,20 +601,25 @@ impl<'a> Site<'a> {
         if self.in_place(layout, &covers) {
             return None;
         }
-        let builder = ExchangeBuilder::new(self.rule.name, self.mesh, covers).source(self.source(i, layout));
+        let builder =
+            ExchangeBuilder::new(self.rule.name, self.mesh, covers).source(self.source(i, layout));
         Some(builder.build(self.index))
     }
 
     /// Whether every rank's piece of the operand is exactly what it needs.
     fn in_place(&self, layout: &Layout, covers: &[DimCover]) -> bool {
-        covers.iter().enumerate().all(|(d, cover)| same_intervals(cover, layout, d, self.mesh))
+        covers
+            .iter()
+            .enumerate()
+            .all(|(d, cover)| same_intervals(cover, layout, d, self.mesh))
     }
 
     fn without_overlap(&self, layouts: &[Layout], strategy: &mut Strategy) {
         for (i, layout) in layouts.iter().enumerate() {
             let exchange = self.exchange(i, layout);
             let step = &mut strategy.inputs[i];
-            step.realigned |= exchange.as_ref().is_some_and(|e| !e.is_local()) && self.is_realigned(i, layout);
+            step.realigned |=
+                exchange.as_ref().is_some_and(|e| !e.is_local()) && self.is_realigned(i, layout);
             step.wanted = self.wanted(i);
             step.exchange = exchange;
         }
@@ -529,8 +631,11 @@ impl<'a> Site<'a> {
 
     /// The boxes of one kernel call.
     fn kernel(&self, spans: &Spans, input: impl Fn(usize) -> OperandBox) -> KernelCx {
-        let adds_once =
-            self.reduced_axes().iter().chain(&self.choice.carry).all(|&a| self.coords[a] == 0);
+        let adds_once = self
+            .reduced_axes()
+            .iter()
+            .chain(&self.choice.carry)
+            .all(|&a| self.coords[a] == 0);
         KernelCx {
             inputs: (0..self.rule.inputs.len())
                 .map(|i| {
@@ -539,7 +644,9 @@ impl<'a> Site<'a> {
                     operand
                 })
                 .collect(),
-            outputs: (0..self.rule.outputs.len()).map(|o| self.output_box(o, spans)).collect(),
+            outputs: (0..self.rule.outputs.len())
+                .map(|o| self.output_box(o, spans))
+                .collect(),
             adds_once,
         }
     }
@@ -572,7 +679,12 @@ impl<'a> Site<'a> {
     fn output_box(&self, o: usize, spans: &Spans) -> OperandBox {
         let output = &self.rule.outputs[o];
         let side = |spans: &Spans| -> Vec<DimCover> {
-            output.dims.iter().zip(&output.meta.shape).map(|(a, &n)| self.cover(a, n, spans)).collect()
+            output
+                .dims
+                .iter()
+                .zip(&output.meta.shape)
+                .map(|(a, &n)| self.cover(a, n, spans))
+                .collect()
         };
         let mut part = self.sub_box(&side(&Spans::Full), &side(spans));
         part.global = output.meta.shape.clone();
@@ -585,7 +697,9 @@ impl<'a> Site<'a> {
     /// be at least half of the work, or the slabs around it are not worth their calls.
     fn overlap(&self, layouts: &[Layout]) -> Option<Overlap> {
         let windowed = |i: &usize| {
-            self.rule.inputs[*i].iter().any(|a| matches!(a, Access::Window { .. } | Access::Adjoint { .. }))
+            self.rule.inputs[*i]
+                .iter()
+                .any(|a| matches!(a, Access::Window { .. } | Access::Adjoint { .. }))
         };
         let mut with_windows = (0..layouts.len()).filter(windowed);
         let input = with_windows.next()?;
@@ -617,7 +731,9 @@ impl<'a> Site<'a> {
             }
             let full = 0..self.rule.factors[*factor];
             let spans: Vec<Range<usize>> = match sharding {
-                Some(s) => (0..s.partition.parts()).map(|p| s.partition.interval(p)).collect(),
+                Some(s) => (0..s.partition.parts())
+                    .map(|p| s.partition.interval(p))
+                    .collect(),
                 None => std::iter::once(full.clone()).collect(),
             };
             let n = layout.shape()[d];
@@ -625,7 +741,11 @@ impl<'a> Site<'a> {
                 .iter()
                 .enumerate()
                 .map(|(part, span)| {
-                    let own = if layout.sharding(d).is_some() { layout.interval(d, part) } else { 0..n };
+                    let own = if layout.sharding(d).is_some() {
+                        layout.interval(d, part)
+                    } else {
+                        0..n
+                    };
                     inner_span(span, &own, |s| self.needs(access, n, s))
                 })
                 .collect();
@@ -643,11 +763,14 @@ impl<'a> Site<'a> {
             step.wanted = self.wanted(i);
             if i != flying {
                 let exchange = self.exchange(i, layout);
-                step.realigned |= exchange.as_ref().is_some_and(|e| !e.is_local()) && self.is_realigned(i, layout);
+                step.realigned |= exchange.as_ref().is_some_and(|e| !e.is_local())
+                    && self.is_realigned(i, layout);
                 step.exchange = exchange;
             }
         }
-        let own: Vec<DimCover> = (0..layouts[flying].ndim()).map(|d| own_cover(&layouts[flying], d)).collect();
+        let own: Vec<DimCover> = (0..layouts[flying].ndim())
+            .map(|d| own_cover(&layouts[flying], d))
+            .collect();
         let boxes = |spans: &Spans, flying_box: &dyn Fn() -> OperandBox| {
             self.kernel(spans, |i| {
                 if i == flying {
@@ -659,11 +782,15 @@ impl<'a> Site<'a> {
         };
         let middle = Spans::Cut(overlap.interior.clone());
         let inner = self.covers(flying, &middle);
-        strategy.early.push(boxes(&middle, &|| self.sub_box(&own, &inner)));
+        strategy
+            .early
+            .push(boxes(&middle, &|| self.sub_box(&own, &inner)));
         // The rest, peeled off dim by dim: before the interior, after it.
         let mut builder: Option<ExchangeBuilder> = None;
         let mut slabs = Vec::new();
-        let cut_factors: Vec<usize> = (0..self.rule.factors.len()).filter(|&f| overlap.interior[f].is_some()).collect();
+        let cut_factors: Vec<usize> = (0..self.rule.factors.len())
+            .filter(|&f| overlap.interior[f].is_some())
+            .collect();
         for (k, &f) in cut_factors.iter().enumerate() {
             for after in [false, true] {
                 let mut cut: Vec<Option<Vec<Range<usize>>>> = vec![None; self.rule.factors.len()];
@@ -681,8 +808,9 @@ impl<'a> Site<'a> {
             }
         }
         let Some(builder) = builder else { return };
-        let exchange =
-            builder.source(self.source(flying, &layouts[flying])).build(self.index);
+        let exchange = builder
+            .source(self.source(flying, &layouts[flying]))
+            .build(self.index);
         for ((spans, covers), (base, _)) in slabs.iter().zip(exchange.regions()) {
             let cx = boxes(spans, &|| self.input_box(covers, *base));
             if cx.outputs.iter().all(|o| !o.shape.contains(&0)) {
@@ -704,7 +832,11 @@ impl<'a> Site<'a> {
                     Some(s) => s.partition.interval(part),
                     None => 0..self.rule.factors[f],
                 };
-                if after { inner.end..span.end } else { span.start..inner.start }
+                if after {
+                    inner.end..span.end
+                } else {
+                    span.start..inner.start
+                }
             })
             .collect()
     }
@@ -712,8 +844,12 @@ impl<'a> Site<'a> {
     /// The exchange that is a move.
     fn assemble(&self, layouts: &[Layout], accumulate: bool) -> Exchange {
         let output = &self.rule.outputs[0];
-        let target =
-            output.dims.iter().zip(&output.meta.shape).map(|(a, &n)| self.cover(a, n, &Spans::Full)).collect();
+        let target = output
+            .dims
+            .iter()
+            .zip(&output.meta.shape)
+            .map(|(a, &n)| self.cover(a, n, &Spans::Full))
+            .collect();
         let mut builder = ExchangeBuilder::new(self.rule.name, self.mesh, target);
         for (i, layout) in layouts.iter().enumerate() {
             builder = builder.source(self.source(i, layout));
@@ -728,9 +864,13 @@ impl<'a> Site<'a> {
     /// Whether an operand that needs an exchange was misaligned, rather than short of a halo.
     fn is_realigned(&self, i: usize, layout: &Layout) -> bool {
         self.rule.inputs[i].iter().enumerate().any(|(d, access)| {
-            let wanted = access.factor_index().and_then(|f| self.choice.factors[f].as_ref());
+            let wanted = access
+                .factor_index()
+                .and_then(|f| self.choice.factors[f].as_ref());
             match (access, layout.sharding(d), wanted) {
-                (Access::Window { .. } | Access::Adjoint { .. }, Some(have), Some(want)) => have.axes != want.axes,
+                (Access::Window { .. } | Access::Adjoint { .. }, Some(have), Some(want)) => {
+                    have.axes != want.axes
+                }
                 (_, Some(_), None) => true,
                 (Access::Factor { block, .. }, Some(have), Some(want)) => {
                     have.axes != want.axes || have.partition != multiplied(&want.partition, *block)
@@ -750,7 +890,9 @@ impl<'a> Site<'a> {
                 builder = builder.shard(d, &sharding.axes, multiplied(&sharding.partition, *block));
             }
         }
-        builder.build().map_or_else(|e| e.to_string(), |layout| layout.to_string())
+        builder
+            .build()
+            .map_or_else(|e| e.to_string(), |layout| layout.to_string())
     }
 }
 
@@ -758,7 +900,11 @@ impl<'a> Site<'a> {
 ///
 /// Needs are monotone: shrinking a span from the left never lowers where its needs start, so both ends can be
 /// found by bisection.
-fn inner_span(span: &Range<usize>, own: &Range<usize>, needs: impl Fn(Range<usize>) -> Range<usize>) -> Range<usize> {
+fn inner_span(
+    span: &Range<usize>,
+    own: &Range<usize>,
+    needs: impl Fn(Range<usize>) -> Range<usize>,
+) -> Range<usize> {
     let bisect = |good: &dyn Fn(usize) -> bool| {
         // Smallest offset in 0..=len that is good; len always is.
         let (mut lo, mut hi) = (0, span.len());
@@ -782,7 +928,11 @@ fn inner_span(span: &Range<usize>, own: &Range<usize>, needs: impl Fn(Range<usiz
             let need = needs(span.start..span.end - k);
             need.is_empty() || need.end <= own.end
         });
-    if start < end { start..end } else { start..start }
+    if start < end {
+        start..end
+    } else {
+        start..start
+    }
 }
 
 fn own_cover(layout: &Layout, d: usize) -> DimCover {
@@ -816,7 +966,8 @@ fn same_intervals(cover: &DimCover, layout: &Layout, d: usize, mesh: &DeviceMesh
             coords[a] = part % mesh.shape()[a];
             part /= mesh.shape()[a];
         }
-        own.intervals[part_at(mesh, &own.axes, &coords)] == cover.intervals[part_at(mesh, &cover.axes, &coords)]
+        own.intervals[part_at(mesh, &own.axes, &coords)]
+            == cover.intervals[part_at(mesh, &cover.axes, &coords)]
     })
 }
 
@@ -830,12 +981,16 @@ fn multiplied(partition: &Partition, block: usize) -> Partition {
 /// The part of a window's interval that lies inside the dim.
 fn clip(range: Range<isize>, extent: usize) -> Range<usize> {
     let n = extent as isize;
-    let (lo, hi) = (range.start.clamp(0, n) as usize, range.end.clamp(0, n) as usize);
+    let (lo, hi) = (
+        range.start.clamp(0, n) as usize,
+        range.end.clamp(0, n) as usize,
+    );
     lo..hi.max(lo)
 }
 
 fn part_at(mesh: &DeviceMesh, axes: &[usize], coords: &[usize]) -> usize {
-    axes.iter().fold(0, |part, &a| part * mesh.shape()[a] + coords[a])
+    axes.iter()
+        .fold(0, |part, &a| part * mesh.shape()[a] + coords[a])
 }
 
 fn coords_of(mesh: &DeviceMesh, mut index: usize) -> SmallVec<[usize; 4]> {
@@ -846,4 +1001,3 @@ fn coords_of(mesh: &DeviceMesh, mut index: usize) -> SmallVec<[usize; 4]> {
     }
     coords
 }
-

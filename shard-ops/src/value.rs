@@ -23,7 +23,10 @@ impl Value {
 
     /// A value with a slot, for executors.
     pub fn with_slot(array: Array, slot: Rc<dyn Any>) -> Self {
-        Self { array, slot: Some(slot) }
+        Self {
+            array,
+            slot: Some(slot),
+        }
     }
 
     /// The array.
@@ -71,6 +74,11 @@ impl From<Array> for Value {
 
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}{}", self.array, if self.slot.is_some() { ", on tape" } else { "" })
+        write!(
+            f,
+            "{:?}{}",
+            self.array,
+            if self.slot.is_some() { ", on tape" } else { "" }
+        )
     }
 }

@@ -8,7 +8,9 @@ use shard_spec::{DeviceMesh, EdgeMap, Layout, Partition, Placement, ReduceOp};
 use std::rc::Rc;
 
 fn value(index: &[usize]) -> f64 {
-    let h = index.iter().fold(17_usize, |h, &i| h.wrapping_mul(31).wrapping_add(i + 1));
+    let h = index
+        .iter()
+        .fold(17_usize, |h, &i| h.wrapping_mul(31).wrapping_add(i + 1));
     (h % 23) as f64 - 11.0
 }
 
@@ -48,14 +50,30 @@ fn layouts(mesh: &DeviceMesh, shape: &[usize]) -> Vec<Layout> {
                 Partition::from_sizes(&sizes).unwrap(),
                 Partition::from_sizes(&uneven).unwrap(),
             ] {
-                all.push(Layout::builder(mesh, shape).shard(d, &[a], partition).build().unwrap());
+                all.push(
+                    Layout::builder(mesh, shape)
+                        .shard(d, &[a], partition)
+                        .build()
+                        .unwrap(),
+                );
             }
         }
         if mesh.ndim() == 2 {
-            all.push(Layout::builder(mesh, shape).shard_balanced(d, &[1, 0]).build().unwrap());
+            all.push(
+                Layout::builder(mesh, shape)
+                    .shard_balanced(d, &[1, 0])
+                    .build()
+                    .unwrap(),
+            );
             let e = (d + 1) % shape.len();
             if e != d {
-                all.push(Layout::builder(mesh, shape).shard_balanced(d, &[1]).shard_balanced(e, &[0]).build().unwrap());
+                all.push(
+                    Layout::builder(mesh, shape)
+                        .shard_balanced(d, &[1])
+                        .shard_balanced(e, &[0])
+                        .build()
+                        .unwrap(),
+                );
             }
         }
     }
@@ -68,7 +86,10 @@ fn layouts(mesh: &DeviceMesh, shape: &[usize]) -> Vec<Layout> {
 /// Checks that `f` on operands of all layouts equals `f` on one rank.
 fn check(shapes: &[&[usize]], f: impl Fn(&dyn Exec, &[Value]) -> Value + Sync) {
     let single = on_ranks(&[1], |cx, engine| {
-        let values: Vec<Value> = shapes.iter().map(|s| make(cx, &Layout::replicated(cx.mesh(), s))).collect();
+        let values: Vec<Value> = shapes
+            .iter()
+            .map(|s| make(cx, &Layout::replicated(cx.mesh(), s)))
+            .collect();
         whole(engine, &f(engine, &values))
     })
     .remove(0);
@@ -88,7 +109,10 @@ fn check(shapes: &[&[usize]], f: impl Fn(&dyn Exec, &[Value]) -> Value + Sync) {
                 assert_eq!(got.len(), single.len(), "{from:?} on {mesh:?}");
                 for (g, s) in got.iter().zip(&single) {
                     let close = (g - s).abs() <= 1e-12 * s.abs().max(1.0);
-                    assert!(close || (g.is_nan() && s.is_nan()), "{got:?} != {single:?} for {from:?} on {mesh:?}");
+                    assert!(
+                        close || (g.is_nan() && s.is_nan()),
+                        "{got:?} != {single:?} for {from:?} on {mesh:?}"
+                    );
                 }
             }
         });
@@ -97,50 +121,104 @@ fn check(shapes: &[&[usize]], f: impl Fn(&dyn Exec, &[Value]) -> Value + Sync) {
 
 #[test]
 fn pointwise_ops_equal_one_rank() {
-    check(&[&[5, 3], &[5, 3]], |e, v| elementwise::add(e, &v[0], &v[1]).unwrap());
-    check(&[&[5, 3], &[3]], |e, v| elementwise::mul(e, &v[0], &v[1]).unwrap());
-    check(&[&[5, 1], &[1, 7]], |e, v| elementwise::sub(e, &v[0], &v[1]).unwrap());
-    check(&[&[7, 2]], |e, v| elementwise::unary(e, &v[0], Unary::Gelu).unwrap());
-    check(&[&[7, 2]], |e, v| elementwise::mul_scalar(e, &v[0], 3.0).unwrap());
-    check(&[&[7, 2]], |e, v| elementwise::mul(e, &v[0], &v[0]).unwrap());
-    check(&[&[7, 2], &[7, 2]], |e, v| elementwise::div(e, &v[0], &elementwise::add_scalar(e, &v[1], 50.0).unwrap()).unwrap());
-    check(&[&[7, 2], &[7, 2]], |e, v| elementwise::maximum(e, &v[0], &v[1]).unwrap());
+    check(&[&[5, 3], &[5, 3]], |e, v| {
+        elementwise::add(e, &v[0], &v[1]).unwrap()
+    });
+    check(&[&[5, 3], &[3]], |e, v| {
+        elementwise::mul(e, &v[0], &v[1]).unwrap()
+    });
+    check(&[&[5, 1], &[1, 7]], |e, v| {
+        elementwise::sub(e, &v[0], &v[1]).unwrap()
+    });
+    check(&[&[7, 2]], |e, v| {
+        elementwise::unary(e, &v[0], Unary::Gelu).unwrap()
+    });
+    check(&[&[7, 2]], |e, v| {
+        elementwise::mul_scalar(e, &v[0], 3.0).unwrap()
+    });
+    check(&[&[7, 2]], |e, v| {
+        elementwise::mul(e, &v[0], &v[0]).unwrap()
+    });
+    check(&[&[7, 2], &[7, 2]], |e, v| {
+        elementwise::div(e, &v[0], &elementwise::add_scalar(e, &v[1], 50.0).unwrap()).unwrap()
+    });
+    check(&[&[7, 2], &[7, 2]], |e, v| {
+        elementwise::maximum(e, &v[0], &v[1]).unwrap()
+    });
 }
 
 #[test]
 fn products_equal_one_rank() {
-    check(&[&[5, 7], &[7, 3]], |e, v| matmul::matmul(e, &v[0], &v[1]).unwrap());
-    check(&[&[2, 5, 4], &[1, 4, 3]], |e, v| matmul::matmul(e, &v[0], &v[1]).unwrap());
+    check(&[&[5, 7], &[7, 3]], |e, v| {
+        matmul::matmul(e, &v[0], &v[1]).unwrap()
+    });
+    check(&[&[2, 5, 4], &[1, 4, 3]], |e, v| {
+        matmul::matmul(e, &v[0], &v[1]).unwrap()
+    });
     check(&[&[7], &[7]], |e, v| matmul::dot(e, &v[0], &v[1]).unwrap());
-    check(&[&[5, 7], &[3, 7], &[3]], |e, v| matmul::linear(e, &v[0], &v[1], Some(&v[2])).unwrap());
+    check(&[&[5, 7], &[3, 7], &[3]], |e, v| {
+        matmul::linear(e, &v[0], &v[1], Some(&v[2])).unwrap()
+    });
 }
 
 #[test]
 fn reductions_equal_one_rank() {
-    check(&[&[5, 3, 2]], |e, v| reduce::sum(e, &v[0], &[0, 2], false).unwrap());
-    check(&[&[5, 3, 2]], |e, v| reduce::mean(e, &v[0], &[1], true).unwrap());
-    check(&[&[5, 3]], |e, v| reduce::amax(e, &v[0], &[0], false).unwrap());
-    check(&[&[5, 3]], |e, v| reduce::amin(e, &v[0], &[0, 1], false).unwrap());
-    check(&[&[5, 3], &[5, 3]], |e, v| reduce::mse_loss(e, &v[0], &v[1]).unwrap());
+    check(&[&[5, 3, 2]], |e, v| {
+        reduce::sum(e, &v[0], &[0, 2], false).unwrap()
+    });
+    check(&[&[5, 3, 2]], |e, v| {
+        reduce::mean(e, &v[0], &[1], true).unwrap()
+    });
+    check(&[&[5, 3]], |e, v| {
+        reduce::amax(e, &v[0], &[0], false).unwrap()
+    });
+    check(&[&[5, 3]], |e, v| {
+        reduce::amin(e, &v[0], &[0, 1], false).unwrap()
+    });
+    check(&[&[5, 3], &[5, 3]], |e, v| {
+        reduce::mse_loss(e, &v[0], &v[1]).unwrap()
+    });
 }
 
 #[test]
 fn moves_equal_one_rank() {
-    check(&[&[7, 3]], |e, v| moves::slice(e, &v[0], 0, 1, 2, 3).unwrap());
+    check(&[&[7, 3]], |e, v| {
+        moves::slice(e, &v[0], 0, 1, 2, 3).unwrap()
+    });
     check(&[&[7, 3]], |e, v| moves::flip(e, &v[0], 0).unwrap());
     check(&[&[7, 3]], |e, v| moves::roll(e, &v[0], 0, -3).unwrap());
     check(&[&[4, 3]], |e, v| moves::repeat(e, &v[0], 1, 3).unwrap());
-    check(&[&[5, 4]], |e, v| moves::pad(e, &v[0], &[(2, 1), (-1, 3)], EdgeMap::Zeros, 1.5).unwrap());
-    check(&[&[5, 4]], |e, v| moves::pad(e, &v[0], &[(4, 3), (2, 0)], EdgeMap::Reflect, 0.0).unwrap());
-    check(&[&[5, 4]], |e, v| moves::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Circular, 0.0).unwrap());
-    check(&[&[5, 4]], |e, v| moves::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Replicate, 0.0).unwrap());
-    check(&[&[5, 3], &[0, 3], &[4, 3]], |e, v| moves::cat(e, &v.iter().collect::<Vec<_>>(), 0).unwrap());
-    check(&[&[5, 3], &[5, 3]], |e, v| moves::stack(e, &v.iter().collect::<Vec<_>>(), 1).unwrap());
-    check(&[&[5, 3, 2]], |e, v| moves::permute(e, &v[0], &[2, 0, 1]).unwrap());
-    check(&[&[6, 4]], |e, v| moves::reshape(e, &v[0], &[8, 3]).unwrap());
+    check(&[&[5, 4]], |e, v| {
+        moves::pad(e, &v[0], &[(2, 1), (-1, 3)], EdgeMap::Zeros, 1.5).unwrap()
+    });
+    check(&[&[5, 4]], |e, v| {
+        moves::pad(e, &v[0], &[(4, 3), (2, 0)], EdgeMap::Reflect, 0.0).unwrap()
+    });
+    check(&[&[5, 4]], |e, v| {
+        moves::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Circular, 0.0).unwrap()
+    });
+    check(&[&[5, 4]], |e, v| {
+        moves::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Replicate, 0.0).unwrap()
+    });
+    check(&[&[5, 3], &[0, 3], &[4, 3]], |e, v| {
+        moves::cat(e, &v.iter().collect::<Vec<_>>(), 0).unwrap()
+    });
+    check(&[&[5, 3], &[5, 3]], |e, v| {
+        moves::stack(e, &v.iter().collect::<Vec<_>>(), 1).unwrap()
+    });
+    check(&[&[5, 3, 2]], |e, v| {
+        moves::permute(e, &v[0], &[2, 0, 1]).unwrap()
+    });
+    check(&[&[6, 4]], |e, v| {
+        moves::reshape(e, &v[0], &[8, 3]).unwrap()
+    });
     check(&[&[2, 6]], |e, v| moves::reshape(e, &v[0], &[12]).unwrap());
-    check(&[&[15, 2]], |e, v| moves::reshape(e, &v[0], &[5, 3, 2]).unwrap());
-    check(&[&[1, 3]], |e, v| moves::expand(e, &v[0], &[5, 4, 3]).unwrap());
+    check(&[&[15, 2]], |e, v| {
+        moves::reshape(e, &v[0], &[5, 3, 2]).unwrap()
+    });
+    check(&[&[1, 3]], |e, v| {
+        moves::expand(e, &v[0], &[5, 4, 3]).unwrap()
+    });
 }
 
 #[test]
@@ -149,37 +227,63 @@ fn windows_equal_one_rank() {
     use shard_ops::pool::{PoolOptions, avg_pool, max_pool};
     use shard_ops::resample::{Target, interpolate};
     use shard_spec::ResampleMode;
-    let same = |stride: usize, dilation: usize, pads: (usize, usize), groups: usize, edge| ConvOptions {
-        stride: vec![stride],
-        dilation: vec![dilation],
-        padding: Padding::Explicit(vec![pads]),
-        groups,
-        edge,
-    };
+    let same =
+        |stride: usize, dilation: usize, pads: (usize, usize), groups: usize, edge| ConvOptions {
+            stride: vec![stride],
+            dilation: vec![dilation],
+            padding: Padding::Explicit(vec![pads]),
+            groups,
+            edge,
+        };
     for options in [
         same(1, 1, (1, 1), 1, EdgeMap::Zeros),
         same(2, 1, (1, 0), 1, EdgeMap::Zeros),
         same(1, 3, (3, 3), 1, EdgeMap::Zeros),
         same(3, 1, (0, 2), 1, EdgeMap::Circular),
     ] {
-        check(&[&[2, 3, 11, 7], &[4, 3, 3, 3], &[4]], |e, v| conv(e, &v[0], &v[1], Some(&v[2]), &options).unwrap());
+        check(&[&[2, 3, 11, 7], &[4, 3, 3, 3], &[4]], |e, v| {
+            conv(e, &v[0], &v[1], Some(&v[2]), &options).unwrap()
+        });
     }
     let grouped = same(1, 1, (1, 1), 2, EdgeMap::Zeros);
-    check(&[&[1, 4, 9, 5], &[6, 2, 3, 3]], |e, v| conv(e, &v[0], &v[1], None, &grouped).unwrap());
-    let up = ConvTransposeOptions { stride: vec![2], padding: vec![(1, 1)], ..Default::default() };
-    check(&[&[1, 3, 7], &[3, 2, 4], &[2]], |e, v| conv_transpose(e, &v[0], &v[1], Some(&v[2]), &up).unwrap());
-    let pool = PoolOptions { stride: vec![2], padding: vec![1], ceil_mode: true, ..PoolOptions::new([3]) };
-    check(&[&[2, 2, 10, 7]], |e, v| max_pool(e, &v[0], &pool).unwrap().0);
+    check(&[&[1, 4, 9, 5], &[6, 2, 3, 3]], |e, v| {
+        conv(e, &v[0], &v[1], None, &grouped).unwrap()
+    });
+    let up = ConvTransposeOptions {
+        stride: vec![2],
+        padding: vec![(1, 1)],
+        ..Default::default()
+    };
+    check(&[&[1, 3, 7], &[3, 2, 4], &[2]], |e, v| {
+        conv_transpose(e, &v[0], &v[1], Some(&v[2]), &up).unwrap()
+    });
+    let pool = PoolOptions {
+        stride: vec![2],
+        padding: vec![1],
+        ceil_mode: true,
+        ..PoolOptions::new([3])
+    };
+    check(&[&[2, 2, 10, 7]], |e, v| {
+        max_pool(e, &v[0], &pool).unwrap().0
+    });
     check(&[&[2, 2, 10, 7]], |e, v| avg_pool(e, &v[0], &pool).unwrap());
-    for mode in [ResampleMode::Nearest, ResampleMode::Linear, ResampleMode::LinearAligned] {
-        check(&[&[1, 2, 9, 5]], |e, v| interpolate(e, &v[0], &Target::Size(vec![17, 4]), mode).unwrap());
+    for mode in [
+        ResampleMode::Nearest,
+        ResampleMode::Linear,
+        ResampleMode::LinearAligned,
+    ] {
+        check(&[&[1, 2, 9, 5]], |e, v| {
+            interpolate(e, &v[0], &Target::Size(vec![17, 4]), mode).unwrap()
+        });
     }
 }
 
 #[test]
 fn norms_equal_one_rank() {
     use shard_ops::norm::{group_norm, layer_norm};
-    check(&[&[2, 6, 7, 3], &[6], &[6]], |e, v| group_norm(e, &v[0], 3, Some(&v[1]), Some(&v[2]), 1e-5).unwrap());
+    check(&[&[2, 6, 7, 3], &[6], &[6]], |e, v| {
+        group_norm(e, &v[0], 3, Some(&v[1]), Some(&v[2]), 1e-5).unwrap()
+    });
     check(&[&[5, 3, 7], &[3, 7], &[3, 7]], |e, v| {
         layer_norm(e, &v[0], 2, Some(&v[1]), Some(&v[2]), 1e-5).unwrap()
     });
@@ -188,17 +292,33 @@ fn norms_equal_one_rank() {
 #[test]
 fn a_convolution_computes_its_interior_while_the_halo_flies() {
     use shard_ops::conv::{ConvOptions, Padding, conv};
-    let options = ConvOptions { padding: Padding::Same, ..Default::default() };
+    let options = ConvOptions {
+        padding: Padding::Same,
+        ..Default::default()
+    };
     let events = on_ranks(&[2, 2], |cx, engine| {
         let placements = [Placement::Shard(2), Placement::Shard(3)];
-        let x = make(cx, &Layout::new(cx.mesh(), &[1, 2, 12, 13], &placements).unwrap());
+        let x = make(
+            cx,
+            &Layout::new(cx.mesh(), &[1, 2, 12, 13], &placements).unwrap(),
+        );
         let w = make(cx, &Layout::replicated(cx.mesh(), &[2, 2, 3, 3]));
         cx.world().ledger().trace(true);
         conv(engine, &x, &w, None, &options).unwrap();
-        cx.world().ledger().events().iter().map(|e| e.label.to_string()).collect::<Vec<_>>()
+        cx.world()
+            .ledger()
+            .events()
+            .iter()
+            .map(|e| e.label.to_string())
+            .collect::<Vec<_>>()
     });
     for labels in events {
-        let at = |what: &str| labels.iter().position(|l| l == what).unwrap_or_else(|| panic!("{what} in {labels:?}"));
+        let at = |what: &str| {
+            labels
+                .iter()
+                .position(|l| l == what)
+                .unwrap_or_else(|| panic!("{what} in {labels:?}"))
+        };
         assert!(at("post conv") < at("interior conv"));
         assert!(at("interior conv") < at("wait conv"));
         assert!(at("wait conv") < at("boundary conv"));
@@ -225,8 +345,14 @@ fn an_aligned_sum_stays_where_it_is() {
 #[test]
 fn a_sharded_contraction_is_partial_and_free() {
     on_ranks(&[4], |cx, engine| {
-        let a = make(cx, &Layout::new(cx.mesh(), &[5, 8], &[Placement::Shard(1)]).unwrap());
-        let b = make(cx, &Layout::new(cx.mesh(), &[8, 3], &[Placement::Shard(0)]).unwrap());
+        let a = make(
+            cx,
+            &Layout::new(cx.mesh(), &[5, 8], &[Placement::Shard(1)]).unwrap(),
+        );
+        let b = make(
+            cx,
+            &Layout::new(cx.mesh(), &[8, 3], &[Placement::Shard(0)]).unwrap(),
+        );
         let before = cx.world().ledger().snapshot();
         let y = matmul::matmul(engine, &a, &b).unwrap();
         assert_eq!(y.layout().to_string(), "P(sum)");
@@ -238,8 +364,14 @@ fn a_sharded_contraction_is_partial_and_free() {
 fn explicit_moves_refuse_on_every_rank_alike() {
     let errors = on_ranks(&[3], |cx, engine| {
         engine.set_explicit_moves(true);
-        let a = make(cx, &Layout::new(cx.mesh(), &[6, 2], &[Placement::Shard(0)]).unwrap());
-        let b = make(cx, &Layout::new(cx.mesh(), &[6, 2], &[Placement::Shard(1)]).unwrap());
+        let a = make(
+            cx,
+            &Layout::new(cx.mesh(), &[6, 2], &[Placement::Shard(0)]).unwrap(),
+        );
+        let b = make(
+            cx,
+            &Layout::new(cx.mesh(), &[6, 2], &[Placement::Shard(1)]).unwrap(),
+        );
         let error = elementwise::add(engine, &a, &b).unwrap_err();
         assert_eq!(error.class(), shard_comm::ErrorClass::Uniform);
         // What is aligned still works.
@@ -247,5 +379,9 @@ fn explicit_moves_refuse_on_every_rank_alike() {
         error.to_string()
     });
     assert!(errors.iter().all(|e| e == &errors[0]));
-    assert!(errors[0].contains("operand 1") && errors[0].contains("S(0)"), "{}", errors[0]);
+    assert!(
+        errors[0].contains("operand 1") && errors[0].contains("S(0)"),
+        "{}",
+        errors[0]
+    );
 }

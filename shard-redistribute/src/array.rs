@@ -29,7 +29,12 @@ impl Array {
     /// # Errors
     /// [`OtherMesh`](RedistributeError::OtherMesh); an agreed error naming the lowest rank whose piece does not
     /// have the size the layout gives it.
-    pub fn from_local(cx: &Rc<MeshComm>, layout: &Layout, local: Option<Buffer>, dtype: DType) -> Result<Self> {
+    pub fn from_local(
+        cx: &Rc<MeshComm>,
+        layout: &Layout,
+        local: Option<Buffer>,
+        dtype: DType,
+    ) -> Result<Self> {
         let array = Self::from_parts(cx, layout, local, dtype)?;
         if let Some(comm) = cx.all() {
             comm.check_uniform("from_local layout", layout.hash128())?;
@@ -42,11 +47,21 @@ impl Array {
     ///
     /// # Errors
     /// [`OtherMesh`](RedistributeError::OtherMesh).
-    pub fn from_parts(cx: &Rc<MeshComm>, layout: &Layout, local: Option<Buffer>, dtype: DType) -> Result<Self> {
+    pub fn from_parts(
+        cx: &Rc<MeshComm>,
+        layout: &Layout,
+        local: Option<Buffer>,
+        dtype: DType,
+    ) -> Result<Self> {
         if layout.mesh() != cx.mesh() {
             return Err(RedistributeError::OtherMesh { op: "array" });
         }
-        Ok(Self { layout: layout.clone(), dtype, local, cx: cx.clone() })
+        Ok(Self {
+            layout: layout.clone(),
+            dtype,
+            local,
+            cx: cx.clone(),
+        })
     }
 
     /// Makes an array from a function of the global index. No communication.
@@ -56,13 +71,21 @@ impl Array {
     ///
     /// # Errors
     /// [`OtherMesh`](RedistributeError::OtherMesh) and device errors.
-    pub fn from_fn<T: Element>(cx: &Rc<MeshComm>, layout: &Layout, f: impl Fn(&[usize]) -> T) -> Result<Self> {
+    pub fn from_fn<T: Element>(
+        cx: &Rc<MeshComm>,
+        layout: &Layout,
+        f: impl Fn(&[usize]) -> T,
+    ) -> Result<Self> {
         let Some(bounds) = layout.local_box(cx.rank()) else {
             return Self::from_parts(cx, layout, None, T::DTYPE);
         };
         let shape = bounds.shape();
-        let holds = cx.coords().is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
-        let identity = layout.partial_op().map(|op| shard_comm::Monoid::Op(op).identity(T::DTYPE)[0]);
+        let holds = cx
+            .coords()
+            .is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
+        let identity = layout
+            .partial_op()
+            .map(|op| shard_comm::Monoid::Op(op).identity(T::DTYPE)[0]);
         let mut out = Vec::with_capacity(numel(&shape));
         let mut index: Dims = bounds.lo.clone();
         for _ in 0..numel(&shape) {
@@ -114,7 +137,9 @@ impl Array {
 
     /// The shape of this rank's piece; all zeros off the mesh.
     pub fn local_shape(&self) -> Dims {
-        self.layout.local_shape(self.cx.rank()).unwrap_or_else(|| SmallVec::from_elem(0, self.ndim()))
+        self.layout
+            .local_shape(self.cx.rank())
+            .unwrap_or_else(|| SmallVec::from_elem(0, self.ndim()))
     }
 
     /// Copies this rank's piece to host memory.
@@ -124,10 +149,17 @@ impl Array {
     /// [`NotMember`](RedistributeError::NotMember) off the mesh.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.dtype {
-            return Err(RedistributeError::DType { op: "to_vec", expected: T::DTYPE, got: self.dtype });
+            return Err(RedistributeError::DType {
+                op: "to_vec",
+                expected: T::DTYPE,
+                got: self.dtype,
+            });
         }
         let Some(local) = &self.local else {
-            return Err(RedistributeError::NotMember { op: "to_vec", rank: self.cx.rank() });
+            return Err(RedistributeError::NotMember {
+                op: "to_vec",
+                rank: self.cx.rank(),
+            });
         };
         Ok(local.device().download_vec::<T>(local)?)
     }
@@ -145,7 +177,12 @@ impl Array {
         if &self.layout == to {
             return Ok(self.clone());
         }
-        Plan::new(&self.layout, to, self.cx.coords().map_or(0, |_| self.index()))?.run(self)
+        Plan::new(
+            &self.layout,
+            to,
+            self.cx.coords().map_or(0, |_| self.index()),
+        )?
+        .run(self)
     }
 
     /// This rank's row-major position on the mesh; 0 off the mesh.
@@ -162,7 +199,12 @@ impl Array {
         }
         Err(AgreedError::new(
             "from_local",
-            format!("{expected} elements of {} for local shape {:?} under {}", self.dtype, &shape[..], self.layout),
+            format!(
+                "{expected} elements of {} for local shape {:?} under {}",
+                self.dtype,
+                &shape[..],
+                self.layout
+            ),
             format!("{got} of {got_type}"),
             "pass the piece that the layout gives this rank, or a layout with the sizes of the pieces",
         ))
@@ -171,6 +213,13 @@ impl Array {
 
 impl fmt::Debug for Array {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Array {:?} {} {}, local {:?}", self.shape(), self.dtype, self.layout, &self.local_shape()[..])
+        write!(
+            f,
+            "Array {:?} {} {}, local {:?}",
+            self.shape(),
+            self.dtype,
+            self.layout,
+            &self.local_shape()[..]
+        )
     }
 }

@@ -30,7 +30,9 @@ pub enum RedistributeError {
         got: DType,
     },
     /// The layout's mesh is not the mesh of the given communicators.
-    #[error("{op}: the layout lives on another mesh than the communicators; build a MeshComm for its mesh")]
+    #[error(
+        "{op}: the layout lives on another mesh than the communicators; build a MeshComm for its mesh"
+    )]
     OtherMesh {
         /// The operation that was asked for.
         op: &'static str,

@@ -9,11 +9,12 @@
 
 use crate::{Array, Fingerprint, MeshComm, RedistributeError, Result};
 use shard_comm::{
-    AgreedError, Buffer, CommError, DType, ExchangePlan, Handle, Monoid, Piece, Request, Scalar, Strided, Target,
+    AgreedError, Buffer, CommError, DType, ExchangePlan, Handle, Monoid, Piece, Request, Scalar,
+    Strided, Target,
 };
 use shard_spec::{
-    DeviceMesh, DimCover, DimMap, DimPiece, DimSend, Dims, Layout, Partition, Strides, numel, overlaps, overlaps_from,
-    row_major_strides,
+    DeviceMesh, DimCover, DimMap, DimPiece, DimSend, Dims, Layout, Partition, Strides, numel,
+    overlaps, overlaps_from, row_major_strides,
 };
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -33,8 +34,15 @@ pub struct Source {
 impl Source {
     /// The array as it is: every destination index reads the same source index.
     pub fn identity(layout: &Layout) -> Self {
-        let maps = layout.shape().iter().map(|&n| DimMap::identity(n)).collect();
-        Self { layout: layout.clone(), maps }
+        let maps = layout
+            .shape()
+            .iter()
+            .map(|&n| DimMap::identity(n))
+            .collect();
+        Self {
+            layout: layout.clone(),
+            maps,
+        }
     }
 }
 
@@ -142,9 +150,12 @@ impl ExchangeBuilder {
         let order = |p: &Piece| (p.peer, p.source, p.dst_offset, p.src_offset);
         recv.sort_by_key(order);
         send.sort_by_key(order);
-        let regions: Vec<(usize, Dims)> =
-            (0..self.regions.len()).map(|r| (self.base(r, &coords), self.shape_at(r, &coords))).collect();
-        let len = regions.last().map_or(0, |(base, shape)| base + numel(shape));
+        let regions: Vec<(usize, Dims)> = (0..self.regions.len())
+            .map(|r| (self.base(r, &coords), self.shape_at(r, &coords)))
+            .collect();
+        let len = regions
+            .last()
+            .map_or(0, |(base, shape)| base + numel(shape));
         let plan = ExchangePlan::new(self.name, self.id(), recv, send, self.fold, self.fill);
         Exchange {
             name: self.name,
@@ -178,7 +189,10 @@ impl ExchangeBuilder {
 
     /// The shape of a region at these coordinates.
     fn shape_at(&self, region: usize, coords: &[usize]) -> Dims {
-        self.regions[region].iter().map(|c| interval_at(c, &self.mesh, coords).len()).collect()
+        self.regions[region]
+            .iter()
+            .map(|c| interval_at(c, &self.mesh, coords).len())
+            .collect()
     }
 
     /// Where a region begins in the destination at these coordinates.
@@ -188,7 +202,14 @@ impl ExchangeBuilder {
 
     /// The pieces this rank reads: per dim the overlaps of its interval with the source's parts; across dims
     /// their product; and for each combination the rank(s) that own it.
-    fn receive(&self, s: usize, source: &Source, region: usize, coords: &[usize], out: &mut Vec<Piece>) {
+    fn receive(
+        &self,
+        s: usize,
+        source: &Source,
+        region: usize,
+        coords: &[usize],
+        out: &mut Vec<Piece>,
+    ) {
         let target = &self.regions[region];
         let mut per_dim: Vec<Vec<Overlap>> = Vec::with_capacity(target.len());
         for (d, cover) in target.iter().enumerate() {
@@ -217,13 +238,27 @@ impl ExchangeBuilder {
             let parts: SmallVec<[usize; 6]> = pieces.iter().map(|p| p.part).collect();
             let src_strides = row_major_strides(&local_shape(&source.layout, &parts));
             self.for_each_contributor(&mut owner, |owner| {
-                out.push(piece_of(index_of(&self.mesh, owner), s, pieces, &src_strides, base, &dst_strides));
+                out.push(piece_of(
+                    index_of(&self.mesh, owner),
+                    s,
+                    pieces,
+                    &src_strides,
+                    base,
+                    &dst_strides,
+                ));
             });
         });
     }
 
     /// The mirror of [`receive`](Self::receive): what the others read from this rank.
-    fn send(&self, s: usize, source: &Source, region: usize, coords: &[usize], out: &mut Vec<Piece>) {
+    fn send(
+        &self,
+        s: usize,
+        source: &Source,
+        region: usize,
+        coords: &[usize],
+        out: &mut Vec<Piece>,
+    ) {
         let target = &self.regions[region];
         let mut my_parts: SmallVec<[usize; 6]> = SmallVec::new();
         let mut per_dim: Vec<Vec<Overlap>> = Vec::with_capacity(target.len());
@@ -247,8 +282,12 @@ impl ExchangeBuilder {
         let free: SmallVec<[usize; 4]> = (0..self.mesh.ndim())
             .filter(|a| {
                 let covered = target.iter().any(|c| c.axes.contains(a));
-                let shards = (0..target.len())
-                    .any(|d| source.layout.sharding(d).is_some_and(|sh| sh.axes.contains(a)));
+                let shards = (0..target.len()).any(|d| {
+                    source
+                        .layout
+                        .sharding(d)
+                        .is_some_and(|sh| sh.axes.contains(a))
+                });
                 !covered && (shards || self.reduce_axes.contains(a) || self.embed_axes.contains(a))
             })
             .collect();
@@ -261,7 +300,14 @@ impl ExchangeBuilder {
                 if self.reads_from(source, reader, coords) {
                     let base = self.base(region, reader);
                     let dst_strides = row_major_strides(&self.shape_at(region, reader));
-                    out.push(piece_of(index_of(&self.mesh, reader), s, pieces, &src_strides, base, &dst_strides));
+                    out.push(piece_of(
+                        index_of(&self.mesh, reader),
+                        s,
+                        pieces,
+                        &src_strides,
+                        base,
+                        &dst_strides,
+                    ));
                 }
             });
         });
@@ -273,7 +319,12 @@ impl ExchangeBuilder {
     /// exchange reduces that axis.
     fn reads_from(&self, source: &Source, reader: &[usize], owner: &[usize]) -> bool {
         let shards = |a: usize| {
-            (0..source.layout.ndim()).any(|d| source.layout.sharding(d).is_some_and(|s| s.axes.contains(&a)))
+            (0..source.layout.ndim()).any(|d| {
+                source
+                    .layout
+                    .sharding(d)
+                    .is_some_and(|s| s.axes.contains(&a))
+            })
         };
         let own_copy = (0..self.mesh.ndim())
             .all(|a| shards(a) || self.reduce_axes.contains(&a) || reader[a] == owner[a]);
@@ -284,8 +335,12 @@ impl ExchangeBuilder {
     /// arrives: the owner's own coordinate where the source is sharded, coordinate 0 where it is replicated.
     fn embeds(&self, source: &Source, reader: &[usize], owner: &[usize]) -> bool {
         self.embed_axes.iter().all(|&a| {
-            let shards =
-                (0..source.layout.ndim()).any(|d| source.layout.sharding(d).is_some_and(|s| s.axes.contains(&a)));
+            let shards = (0..source.layout.ndim()).any(|d| {
+                source
+                    .layout
+                    .sharding(d)
+                    .is_some_and(|s| s.axes.contains(&a))
+            });
             reader[a] == if shards { owner[a] } else { 0 }
         })
     }
@@ -300,19 +355,31 @@ impl ExchangeBuilder {
     fn is_local(&self) -> bool {
         self.reduce_axes.is_empty()
             && self.regions.iter().all(|target| {
-                self.sources.iter().all(|s| (0..target.len()).all(|d| self.dim_is_local(s, d, &target[d])))
+                self.sources
+                    .iter()
+                    .all(|s| (0..target.len()).all(|d| self.dim_is_local(s, d, &target[d])))
             })
     }
 
     fn dim_is_local(&self, source: &Source, d: usize, cover: &DimCover) -> bool {
-        let Some(sharding) = source.layout.sharding(d) else { return true };
+        let Some(sharding) = source.layout.sharding(d) else {
+            return true;
+        };
         // Axes whose coordinate a reader shares with the owners it reads from, by construction.
         let pinned = |a: &usize| self.mesh.shape()[*a] == 1 || self.embed_axes.contains(a);
-        if !sharding.axes.iter().all(|a| cover.axes.contains(a) || pinned(a)) {
+        if !sharding
+            .axes
+            .iter()
+            .all(|a| cover.axes.contains(a) || pinned(a))
+        {
             return false;
         }
-        let embedded: SmallVec<[usize; 4]> =
-            sharding.axes.iter().copied().filter(|a| !cover.axes.contains(a) && pinned(a)).collect();
+        let embedded: SmallVec<[usize; 4]> = sharding
+            .axes
+            .iter()
+            .copied()
+            .filter(|a| !cover.axes.contains(a) && pinned(a))
+            .collect();
         let mut local = true;
         let mut at: SmallVec<[usize; 4]> = SmallVec::from_elem(0, self.mesh.ndim());
         for (part, want) in cover.intervals.iter().enumerate() {
@@ -354,7 +421,12 @@ impl Exchange {
 
     /// Elements this rank receives from others.
     pub fn received(&self, index: usize) -> usize {
-        self.plan.recv.iter().filter(|p| p.peer != index).map(|p| numel(&p.shape)).sum()
+        self.plan
+            .recv
+            .iter()
+            .filter(|p| p.peer != index)
+            .map(|p| numel(&p.shape))
+            .sum()
     }
 
     /// Starts the exchange: posts this rank's sources and returns at once.
@@ -370,17 +442,35 @@ impl Exchange {
             return self.run_local(cx, dtype, sources).map(Pending::Ready);
         }
         let Some(comm) = cx.all() else {
-            return Err(RedistributeError::NotMember { op: self.name, rank: cx.rank() });
+            return Err(RedistributeError::NotMember {
+                op: self.name,
+                rank: cx.rank(),
+            });
         };
         let allocated = cx.device().alloc(dtype, self.len);
         // A rank that cannot allocate still joins, with nothing to write to, so that all ranks fail alike.
         let (dst, status) = match allocated {
             Ok(dst) => (dst, Ok(())),
-            Err(e) => (cx.device().alloc(dtype, 0)?, Err(AgreedError::from_local(self.name, e))),
+            Err(e) => (
+                cx.device().alloc(dtype, 0)?,
+                Err(AgreedError::from_local(self.name, e)),
+            ),
         };
-        let request = Request::exchange(self.plan.clone(), sources, Target::Write(dst), Location::caller());
+        let request = Request::exchange(
+            self.plan.clone(),
+            sources,
+            Target::Write(dst),
+            Location::caller(),
+        );
         let argument = Some(("the calls before it", cx.history()));
-        Ok(Pending::Flying(comm.post(Request { status, argument, ..request })?, cx.clone()))
+        Ok(Pending::Flying(
+            comm.post(Request {
+                status,
+                argument,
+                ..request
+            })?,
+            cx.clone(),
+        ))
     }
 
     /// Starts the exchange and waits for it.
@@ -469,7 +559,10 @@ pub(crate) fn cover_of(layout: &Layout) -> Vec<DimCover> {
 
 /// A dim that every rank wants whole.
 fn whole_cover(n: usize) -> DimCover {
-    DimCover { axes: SmallVec::new(), intervals: std::iter::once(0..n).collect() }
+    DimCover {
+        axes: SmallVec::new(),
+        intervals: std::iter::once(0..n).collect(),
+    }
 }
 
 fn whole(n: usize) -> Partition {
@@ -487,7 +580,11 @@ fn is_run(shape: &[usize], strides: &[isize]) -> bool {
 }
 
 fn local_shape(layout: &Layout, parts: &[usize]) -> Dims {
-    parts.iter().enumerate().map(|(d, &p)| layout.interval(d, p).len()).collect()
+    parts
+        .iter()
+        .enumerate()
+        .map(|(d, &p)| layout.interval(d, p).len())
+        .collect()
 }
 
 /// One overlap of one dim: a run of elements shared with part `part` of the other side, in local coordinates.
@@ -503,19 +600,54 @@ struct Overlap {
 
 impl From<DimPiece> for Overlap {
     fn from(p: DimPiece) -> Self {
-        let DimPiece { src_part, len, src_start, src_step, dst_start, dst_step } = p;
-        Self { part: src_part, len, src_start, src_step, dst_start, dst_step }
+        let DimPiece {
+            src_part,
+            len,
+            src_start,
+            src_step,
+            dst_start,
+            dst_step,
+        } = p;
+        Self {
+            part: src_part,
+            len,
+            src_start,
+            src_step,
+            dst_start,
+            dst_step,
+        }
     }
 }
 
 impl From<DimSend> for Overlap {
     fn from(p: DimSend) -> Self {
-        let DimSend { dst_part, len, src_start, src_step, dst_start, dst_step } = p;
-        Self { part: dst_part, len, src_start, src_step, dst_start, dst_step }
+        let DimSend {
+            dst_part,
+            len,
+            src_start,
+            src_step,
+            dst_start,
+            dst_step,
+        } = p;
+        Self {
+            part: dst_part,
+            len,
+            src_start,
+            src_step,
+            dst_start,
+            dst_step,
+        }
     }
 }
 
-fn piece_of(peer: usize, source: usize, dims: &[Overlap], src: &Strides, base: usize, dst: &Strides) -> Piece {
+fn piece_of(
+    peer: usize,
+    source: usize,
+    dims: &[Overlap],
+    src: &Strides,
+    base: usize,
+    dst: &Strides,
+) -> Piece {
     let mut piece = Piece {
         peer,
         source,
@@ -541,7 +673,8 @@ fn interval_at(cover: &DimCover, mesh: &DeviceMesh, coords: &[usize]) -> std::op
 
 /// The flat part index of `coords` over `axes`, major to minor.
 fn part_at(mesh: &DeviceMesh, axes: &[usize], coords: &[usize]) -> usize {
-    axes.iter().fold(0, |part, &a| part * mesh.shape()[a] + coords[a])
+    axes.iter()
+        .fold(0, |part, &a| part * mesh.shape()[a] + coords[a])
 }
 
 /// Sets the coordinates along `axes` to those of flat part `part`.
@@ -562,13 +695,18 @@ fn coords_of(mesh: &DeviceMesh, mut index: usize) -> SmallVec<[usize; 4]> {
 }
 
 fn index_of(mesh: &DeviceMesh, coords: &[usize]) -> usize {
-    coords.iter().zip(mesh.shape()).fold(0, |i, (&c, &n)| i * n + c)
+    coords
+        .iter()
+        .zip(mesh.shape())
+        .fold(0, |i, (&c, &n)| i * n + c)
 }
 
 /// Calls `f` with every combination of one element per list, the last list fastest.
 fn for_each_product<T: Copy>(lists: &[Vec<T>], mut f: impl FnMut(&[T])) {
     fn step<T: Copy>(lists: &[Vec<T>], chosen: &mut SmallVec<[T; 6]>, f: &mut impl FnMut(&[T])) {
-        let Some((first, rest)) = lists.split_first() else { return f(chosen) };
+        let Some((first, rest)) = lists.split_first() else {
+            return f(chosen);
+        };
         for &item in first {
             chosen.push(item);
             step(rest, chosen, f);
@@ -579,7 +717,12 @@ fn for_each_product<T: Copy>(lists: &[Vec<T>], mut f: impl FnMut(&[T])) {
 }
 
 /// Calls `f` with `coords` set to every combination along `axes`, row-major; restores them afterwards.
-fn for_each_coord(mesh: &DeviceMesh, axes: &[usize], coords: &mut SmallVec<[usize; 4]>, f: &mut impl FnMut(&[usize])) {
+fn for_each_coord(
+    mesh: &DeviceMesh,
+    axes: &[usize],
+    coords: &mut SmallVec<[usize; 4]>,
+    f: &mut impl FnMut(&[usize]),
+) {
     let saved = coords.clone();
     let count: usize = axes.iter().map(|&a| mesh.shape()[a]).product();
     for part in 0..count {

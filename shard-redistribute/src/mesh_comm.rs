@@ -41,13 +41,26 @@ impl MeshComm {
         let mut groups = Vec::new();
         for mask in 0..1_usize << mesh.ndim() {
             let axes: Vec<usize> = (0..mesh.ndim()).filter(|a| mask >> a & 1 == 1).collect();
-            let place = mesh.groups(&axes).iter().enumerate().find_map(|(color, members)| {
-                members.iter().position(|&m| m == rank).map(|key| (color, key))
-            });
+            let place = mesh
+                .groups(&axes)
+                .iter()
+                .enumerate()
+                .find_map(|(color, members)| {
+                    members
+                        .iter()
+                        .position(|&m| m == rank)
+                        .map(|key| (color, key))
+                });
             let split = world.split(place.map(|p| p.0), place.map_or(0, |p| p.1))?;
             groups.extend(split);
         }
-        Ok(Rc::new(Self { mesh: mesh.clone(), world: world.clone(), coords, groups, history: Cell::new(0) }))
+        Ok(Rc::new(Self {
+            mesh: mesh.clone(),
+            world: world.clone(),
+            coords,
+            groups,
+            history: Cell::new(0),
+        }))
     }
 
     /// The mesh.
@@ -88,7 +101,8 @@ impl MeshComm {
     /// Adds a call to the history that exchanges compare, so that ranks that took different turns where nothing
     /// had to be communicated are found out at the next exchange.
     pub fn record(&self, call: u128) {
-        let mixed = (self.history.get() ^ call).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+        let mixed =
+            (self.history.get() ^ call).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
         self.history.set(mixed.rotate_left(17));
     }
 

@@ -1,7 +1,7 @@
 //! Plans from one layout to another.
 
-use crate::exchange::{cover_of, start};
 use crate::error::Incompatible;
+use crate::exchange::{cover_of, start};
 use crate::{Array, Exchange, ExchangeBuilder, RedistributeError, Result, Source};
 use shard_comm::{Buffer, DType, Monoid, Scalar, all_reduce_received};
 use shard_spec::{Layout, Placement, ReduceOp, numel};
@@ -57,10 +57,16 @@ impl Plan {
         check(from, to)?;
         let mut steps = Vec::new();
         let mut at = from.clone();
-        let reduce: SmallVec<[usize; 4]> =
-            from.partial_axes().iter().copied().filter(|a| !to.partial_axes().contains(a)).collect();
-        let (scatter, all): (SmallVec<[usize; 4]>, SmallVec<[usize; 4]>) =
-            reduce.iter().copied().partition(|&a| matches!(to.placements()[a], Placement::Shard(_)));
+        let reduce: SmallVec<[usize; 4]> = from
+            .partial_axes()
+            .iter()
+            .copied()
+            .filter(|a| !to.partial_axes().contains(a))
+            .collect();
+        let (scatter, all): (SmallVec<[usize; 4]>, SmallVec<[usize; 4]>) = reduce
+            .iter()
+            .copied()
+            .partition(|&a| matches!(to.placements()[a], Placement::Shard(_)));
         if let (Some(op), false) = (from.partial_op(), all.is_empty()) {
             // Reducing before moving costs the source's block, after moving the destination's.
             if from.max_local_numel() <= to.max_local_numel() {
@@ -75,7 +81,12 @@ impl Plan {
         } else {
             push_exchange(&mut steps, &mut at, to, &scatter, index);
         }
-        Ok(Self { from: from.clone(), to: to.clone(), index, steps })
+        Ok(Self {
+            from: from.clone(),
+            to: to.clone(),
+            index,
+            steps,
+        })
     }
 
     /// The layout the plan starts from.
@@ -112,7 +123,12 @@ impl Plan {
                     let rank = mesh.ranks()[self.index];
                     let len = layout.local_shape(rank).map_or(0, |s| numel(&s));
                     let (mut ranks, mut me) = (1, 0);
-                    for (a, &n) in mesh.shape().iter().enumerate().filter(|(a, _)| axes.contains(a)) {
+                    for (a, &n) in mesh
+                        .shape()
+                        .iter()
+                        .enumerate()
+                        .filter(|(a, _)| axes.contains(a))
+                    {
                         ranks *= n;
                         me = me * n + mesh.coords(rank).map_or(0, |c| c[a]);
                     }
@@ -142,7 +158,11 @@ impl Plan {
     /// the communicator reports.
     pub fn run(&self, array: &Array) -> Result<Array> {
         if array.layout() != &self.from {
-            return Err(incompatible(array.layout(), &self.from, "the plan was made for another source layout"));
+            return Err(incompatible(
+                array.layout(),
+                &self.from,
+                "the plan was made for another source layout",
+            ));
         }
         let mut at = array.clone();
         for step in &self.steps {
@@ -174,7 +194,12 @@ impl Step {
             Self::Exchange(exchange, _) => start(exchange, cx, &[array])?.wait()?,
             Self::AllReduce(axes, op, _) => match cx.along(axes) {
                 Some(comm) => comm.all_reduce(local, Monoid::Op(*op))?,
-                None => return Err(RedistributeError::NotMember { op: "redistribute", rank: cx.rank() }),
+                None => {
+                    return Err(RedistributeError::NotMember {
+                        op: "redistribute",
+                        rank: cx.rank(),
+                    });
+                }
             },
         };
         Array::from_parts(cx, self.layout(), Some(buffer), array.dtype())
@@ -193,12 +218,22 @@ impl fmt::Display for Plan {
 }
 
 /// Adds the exchange from `at` to `to`, folding over `scatter`, unless nothing changes.
-fn push_exchange(steps: &mut Vec<Step>, at: &mut Layout, to: &Layout, scatter: &[usize], index: usize) {
+fn push_exchange(
+    steps: &mut Vec<Step>,
+    at: &mut Layout,
+    to: &Layout,
+    scatter: &[usize],
+    index: usize,
+) {
     if at == to {
         return;
     }
-    let fresh: SmallVec<[usize; 4]> =
-        to.partial_axes().iter().copied().filter(|a| !at.partial_axes().contains(a)).collect();
+    let fresh: SmallVec<[usize; 4]> = to
+        .partial_axes()
+        .iter()
+        .copied()
+        .filter(|a| !at.partial_axes().contains(a))
+        .collect();
     let mut builder = ExchangeBuilder::new("redistribute", at.mesh(), cover_of(to))
         .source(Source::identity(at))
         .embed_axes(&fresh)
@@ -217,13 +252,21 @@ fn push_exchange(steps: &mut Vec<Step>, at: &mut Layout, to: &Layout, scatter: &
 fn dual(layout: &Layout) -> Result<Layout> {
     let whole = layout.with_partial_reduced();
     let spread = layout.replicate_axes();
-    Ok(if spread.is_empty() { whole } else { whole.with_partial(spread, ReduceOp::Sum)? })
+    Ok(if spread.is_empty() {
+        whole
+    } else {
+        whole.with_partial(spread, ReduceOp::Sum)?
+    })
 }
 
 /// The layout with these partial axes replicated.
 fn reduced(layout: &Layout, axes: &[usize]) -> Result<Layout> {
-    let keep: SmallVec<[usize; 4]> =
-        layout.partial_axes().iter().copied().filter(|a| !axes.contains(a)).collect();
+    let keep: SmallVec<[usize; 4]> = layout
+        .partial_axes()
+        .iter()
+        .copied()
+        .filter(|a| !axes.contains(a))
+        .collect();
     let whole = layout.with_partial_reduced();
     match layout.partial_op() {
         Some(op) if !keep.is_empty() => Ok(whole.with_partial(&keep, op)?),
@@ -239,10 +282,14 @@ fn check(from: &Layout, to: &Layout) -> Result<()> {
         return Err(incompatible(from, to, "the shapes differ"));
     }
     match (from.partial_op(), to.partial_op()) {
-        (Some(a), Some(b)) if a != b => Err(incompatible(from, to, "the partial operations differ")),
-        (None, Some(op)) if op != ReduceOp::Sum => {
-            Err(incompatible(from, to, "only a partial sum can be made from whole values"))
+        (Some(a), Some(b)) if a != b => {
+            Err(incompatible(from, to, "the partial operations differ"))
         }
+        (None, Some(op)) if op != ReduceOp::Sum => Err(incompatible(
+            from,
+            to,
+            "only a partial sum can be made from whole values",
+        )),
         _ => Ok(()),
     }
 }
@@ -256,4 +303,3 @@ fn incompatible(from: &Layout, to: &Layout, why: &'static str) -> RedistributeEr
         fix: "give a destination layout of the same shape on the same mesh, reducing partial values first",
     }))
 }
-

@@ -19,8 +19,10 @@ struct Recipe {
 
 fn layout(mesh: &DeviceMesh, shape: &[usize], recipe: &Recipe) -> Layout {
     let mut builder = Layout::builder(mesh, shape);
-    for d in 0..shape.len() {
-        let mut axes: Vec<usize> = (0..mesh.ndim()).filter(|&a| usize::from(recipe.kinds[a]) == d).collect();
+    for (d, &n) in shape.iter().enumerate() {
+        let mut axes: Vec<usize> = (0..mesh.ndim())
+            .filter(|&a| usize::from(recipe.kinds[a]) == d)
+            .collect();
         if axes.is_empty() {
             continue;
         }
@@ -28,11 +30,15 @@ fn layout(mesh: &DeviceMesh, shape: &[usize], recipe: &Recipe) -> Layout {
             axes.reverse();
         }
         let parts: usize = axes.iter().map(|&a| mesh.shape()[a]).product();
-        let mut cuts: Vec<usize> =
-            (1..parts).map(|k| (recipe.cuts[k % recipe.cuts.len()] * shape[d] as f64) as usize).collect();
+        let mut cuts: Vec<usize> = (1..parts)
+            .map(|k| (recipe.cuts[k % recipe.cuts.len()] * n as f64) as usize)
+            .collect();
         cuts.sort_unstable();
-        let offsets = std::iter::once(0).chain(cuts).chain(std::iter::once(shape[d])).collect();
-        builder = builder.shard(d, &axes, Partition::from_offsets(shape[d], offsets).unwrap());
+        let offsets = std::iter::once(0)
+            .chain(cuts)
+            .chain(std::iter::once(n))
+            .collect();
+        builder = builder.shard(d, &axes, Partition::from_offsets(n, offsets).unwrap());
     }
     for a in 0..mesh.ndim() {
         if recipe.kinds[a] == 3 {
@@ -43,12 +49,28 @@ fn layout(mesh: &DeviceMesh, shape: &[usize], recipe: &Recipe) -> Layout {
 }
 
 fn recipe(ndim: usize) -> impl Strategy<Value = Recipe> {
-    (prop::collection::vec(0_u8..4, ndim), prop::collection::vec(0.0..=1.0, 6), any::<bool>())
-        .prop_map(|(kinds, cuts, reversed)| Recipe { kinds, cuts, reversed })
+    (
+        prop::collection::vec(0_u8..4, ndim),
+        prop::collection::vec(0.0..=1.0, 6),
+        any::<bool>(),
+    )
+        .prop_map(|(kinds, cuts, reversed)| Recipe {
+            kinds,
+            cuts,
+            reversed,
+        })
 }
 
 fn meshes() -> impl Strategy<Value = Vec<usize>> {
-    prop::sample::select(vec![vec![1], vec![3], vec![4], vec![2, 2], vec![2, 3], vec![3, 1], vec![2, 1, 2]])
+    prop::sample::select(vec![
+        vec![1],
+        vec![3],
+        vec![4],
+        vec![2, 2],
+        vec![2, 3],
+        vec![3, 1],
+        vec![2, 1, 2],
+    ])
 }
 
 /// Values whose partial shares differ per rank and sum to the global value.
@@ -68,22 +90,48 @@ fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>) -> T + Sync) -> 
 /// The array of `layout` whose partial shares are spread unevenly over the ranks.
 fn spread(cx: &Rc<MeshComm>, layout: &Layout) -> Array {
     let whole = Array::from_fn::<f64>(cx, &layout.with_partial_reduced(), value).unwrap();
-    let p: usize = layout.partial_axes().iter().map(|&a| cx.mesh().shape()[a]).product();
+    let p: usize = layout
+        .partial_axes()
+        .iter()
+        .map(|&a| cx.mesh().shape()[a])
+        .product();
     let coords = cx.coords().unwrap();
-    let me = layout.partial_axes().iter().fold(0, |i, &a| i * cx.mesh().shape()[a] + coords[a]);
+    let me = layout
+        .partial_axes()
+        .iter()
+        .fold(0, |i, &a| i * cx.mesh().shape()[a] + coords[a]);
     let data: Vec<f64> = whole
         .to_vec::<f64>()
         .unwrap()
         .iter()
-        .map(|v| if me == 0 { v - (p * (p - 1) / 2) as f64 * 5.0 } else { me as f64 * 5.0 })
+        .map(|v| {
+            if me == 0 {
+                v - (p * (p - 1) / 2) as f64 * 5.0
+            } else {
+                me as f64 * 5.0
+            }
+        })
         .collect();
-    let data = if p == 1 { whole.to_vec().unwrap() } else { data };
-    Array::from_local(cx, layout, Some(cx.device().upload_slice(&data).unwrap()), shard_comm::DType::F64).unwrap()
+    let data = if p == 1 {
+        whole.to_vec().unwrap()
+    } else {
+        data
+    };
+    Array::from_local(
+        cx,
+        layout,
+        Some(cx.device().upload_slice(&data).unwrap()),
+        shard_comm::DType::F64,
+    )
+    .unwrap()
 }
 
 /// What this rank should hold of a whole-valued layout.
 fn expected(cx: &Rc<MeshComm>, layout: &Layout) -> Vec<f64> {
-    Array::from_fn::<f64>(cx, layout, value).unwrap().to_vec().unwrap()
+    Array::from_fn::<f64>(cx, layout, value)
+        .unwrap()
+        .to_vec()
+        .unwrap()
 }
 
 proptest! {
@@ -147,13 +195,19 @@ fn pair(cx: &Rc<MeshComm>, a: &Array, b: &Array) -> f64 {
     let coords = cx.coords().unwrap();
     // Both replicated along an axis would count every copy; duals never are.
     let copies_once = (0..cx.mesh().ndim()).all(|axis| {
-        let both = a.layout().replicate_axes().contains(&axis) && b.layout().replicate_axes().contains(&axis);
+        let both = a.layout().replicate_axes().contains(&axis)
+            && b.layout().replicate_axes().contains(&axis);
         !both || coords[axis] == 0
     });
     if !copies_once {
         return 0.0;
     }
-    a.to_vec::<f64>().unwrap().iter().zip(b.to_vec::<f64>().unwrap()).map(|(x, y)| x * y).sum()
+    a.to_vec::<f64>()
+        .unwrap()
+        .iter()
+        .zip(b.to_vec::<f64>().unwrap())
+        .map(|(x, y)| x * y)
+        .sum()
 }
 
 #[test]
@@ -162,7 +216,10 @@ fn plans_print_what_they_pass_through() {
     let mesh = DeviceMesh::new(&[2, 2]).unwrap();
     let from = Layout::new(&mesh, &[10], &[Shard(0), Partial(ReduceOp::Sum)]).unwrap();
     let to = Layout::new(&mesh, &[10], &[Replicate, Replicate]).unwrap();
-    assert_eq!(Plan::new(&from, &to, 0).unwrap().to_string(), "S(0) P(sum) -> S(0) R -> R R");
+    assert_eq!(
+        Plan::new(&from, &to, 0).unwrap().to_string(),
+        "S(0) P(sum) -> S(0) R -> R R"
+    );
     assert_eq!(numel(from.shape()), 10);
 }
 
@@ -172,9 +229,15 @@ fn reducing_a_product_is_not_a_sum() {
     let mesh = DeviceMesh::new(&[3]).unwrap();
     let values = on_ranks(&[3], |cx| {
         let layout = Layout::new(&mesh, &[2], &[Partial(ReduceOp::Prod)]).unwrap();
-        let local = cx.device().upload_slice(&[2.0, cx.rank() as f64 + 1.0]).unwrap();
+        let local = cx
+            .device()
+            .upload_slice(&[2.0, cx.rank() as f64 + 1.0])
+            .unwrap();
         let x = Array::from_local(cx, &layout, Some(local), shard_comm::DType::F64).unwrap();
-        x.redistribute(&layout.with_partial_reduced()).unwrap().to_vec::<f64>().unwrap()
+        x.redistribute(&layout.with_partial_reduced())
+            .unwrap()
+            .to_vec::<f64>()
+            .unwrap()
     });
     assert_eq!(values, vec![vec![8.0, 6.0]; 3]);
 }
