@@ -72,7 +72,7 @@ impl Strategy {
         let mesh = layouts[0].mesh().clone();
         let mut best: Option<(usize, usize, Choice)> = None;
         for choice in candidates(rule, layouts) {
-            let bytes = cost(rule, layouts, choice);
+            let bytes = cost(rule, layouts, &choice);
             let sharded: usize = choice.factors.iter().flatten().map(|s| s.axes.len()).sum();
             let better = best
                 .as_ref()

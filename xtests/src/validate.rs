@@ -5,11 +5,11 @@ use crate::arrays::{place, whole};
 use crate::case::Tensor;
 use crate::compare::{Tolerance, difference};
 use crate::harness::{On, on_mesh};
-use crate::layouts::{AxisChoice, Split, layout};
+use crate::layouts::{AxisChoice, Operand, Split, choices, layout};
 use crate::rng::Rng;
 use shard_comm::DType;
-use shard_ops::{Engine, EngineOptions, Exec, Linearity, Meta, Op, OpError, Value};
-use shard_spec::{DeviceMesh, Layout};
+use shard_ops::{Choice, Engine, EngineOptions, Exec, Linearity, Meta, Op, OpError, Strategy, Value};
+use shard_spec::{DeviceMesh, DimSharding, Layout, SpecError};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,6 +23,14 @@ pub struct Sample {
     pub inputs: Vec<Tensor>,
     /// What it gave.
     pub outputs: Vec<Tensor>,
+}
+
+impl Sample {
+    /// Shapes and types of the operands.
+    pub fn metas(&self) -> Vec<Meta> {
+        let meta = |t: &Tensor| Meta { shape: t.shape.iter().copied().collect(), dtype: t.data.dtype() };
+        self.inputs.iter().map(meta).collect()
+    }
 }
 
 /// An executor that remembers every op applied through it. For one rank.
@@ -70,20 +78,18 @@ pub struct Probe {
     pub what: String,
     /// The operands' layouts.
     pub layouts: Vec<Layout>,
+    /// What the engine must do, if it is not to choose itself.
+    pub choice: Option<Choice>,
 }
 
-/// Probes for a sample on a mesh: every factor of the op's rule over all axes of the mesh and over the first
-/// alone, with uneven and partly empty cuts, and every operand the rule calls linear as terms of a sum.
+/// Probes for a sample on a mesh: every factor of the op's rule over all axes of the mesh and over the last
+/// alone, with uneven and partly empty cuts, once as the operands' layouts ask for and once whatever they are;
+/// and every operand the rule calls linear as terms of a sum.
 ///
 /// # Errors
 /// What the op's rule reports about operands it was applied to before, which would be a mistake.
 pub fn probes(sample: &Sample, mesh: &DeviceMesh, seed: u64) -> Result<Vec<Probe>, OpError> {
-    let metas: Vec<Meta> = sample
-        .inputs
-        .iter()
-        .map(|t| Meta { shape: t.shape.iter().copied().collect(), dtype: t.data.dtype() })
-        .collect();
-    let rule = sample.op.rule(&metas)?;
+    let rule = sample.op.rule(&sample.metas())?;
     let mut rng = Rng::new(seed, &["probe", sample.op.name()]);
     let mut probes = Vec::new();
     let axis_sets: Vec<Vec<usize>> = if mesh.ndim() == 1 {
@@ -101,18 +107,29 @@ pub fn probes(sample: &Sample, mesh: &DeviceMesh, seed: u64) -> Result<Vec<Probe
                         rng = alike.clone();
                     }
                     let dim = dims.iter().position(|a| a.factor_index() == Some(factor));
-                    let choices: Vec<AxisChoice> = (0..mesh.ndim())
+                    let axes: Vec<AxisChoice> = (0..mesh.ndim())
                         .map(|a| match dim {
                             Some(d) if axes.contains(&a) => AxisChoice::Shard(d),
                             _ => AxisChoice::Replicate,
                         })
                         .collect();
-                    layout(mesh, &t.shape, &choices, split, &mut rng)
+                    layout(mesh, &t.shape, &axes, split, &mut rng)
                 });
                 let layouts = layouts
                     .collect::<Result<_, _>>()
                     .map_err(|source| OpError::Spec { op: rule.name(), source: source.into() })?;
-                probes.push(Probe { what: format!("factor {factor} over {axes:?}, {split:?}"), layouts });
+                let what = format!("factor {factor} over {axes:?}, {split:?}");
+                probes.push(Probe { what, layouts, choice: None });
+                let mut choice = Choice::none(&rule);
+                let parts = axes.iter().map(|&a| mesh.axis_size(a)).product();
+                choice.factors[factor] = Some(DimSharding {
+                    axes: axes.iter().copied().collect(),
+                    partition: split.partition(rule.factors()[factor], parts, &mut rng),
+                });
+                let layouts = anything(sample, mesh, &mut rng)
+                    .map_err(|source| OpError::Spec { op: rule.name(), source })?;
+                let what = format!("factor {factor} forced over {axes:?}, {split:?}");
+                probes.push(Probe { what, layouts, choice: Some(choice) });
             }
         }
         let linear: Vec<Vec<usize>> = match rule.linearity() {
@@ -122,21 +139,36 @@ pub fn probes(sample: &Sample, mesh: &DeviceMesh, seed: u64) -> Result<Vec<Probe
         };
         for operands in linear {
             let layouts = sample.inputs.iter().enumerate().map(|(i, t)| {
-                let choices: Vec<AxisChoice> = (0..mesh.ndim())
+                let axes: Vec<AxisChoice> = (0..mesh.ndim())
                     .map(|a| {
                         let terms = operands.contains(&i) && axes.contains(&a);
                         if terms { AxisChoice::Partial } else { AxisChoice::Replicate }
                     })
                     .collect();
-                layout(mesh, &t.shape, &choices, Split::Even, &mut rng)
+                layout(mesh, &t.shape, &axes, Split::Even, &mut rng)
             });
             let layouts = layouts
                 .collect::<Result<_, _>>()
                 .map_err(|source| OpError::Spec { op: rule.name(), source: source.into() })?;
-            probes.push(Probe { what: format!("operands {operands:?} as terms over {axes:?}"), layouts });
+            let what = format!("operands {operands:?} as terms over {axes:?}");
+            probes.push(Probe { what, layouts, choice: None });
         }
     }
     Ok(probes)
+}
+
+/// Random layouts for a sample's operands: copies half of the time.
+fn anything(sample: &Sample, mesh: &DeviceMesh, rng: &mut Rng) -> Result<Vec<Layout>, SpecError> {
+    let of = |t: &Tensor| {
+        let sums = t.data.dtype().is_float();
+        let all = choices(&Operand { shape: t.shape.clone(), sums });
+        let axes: Vec<AxisChoice> = (0..mesh.ndim())
+            .map(|_| if rng.one_in(2) { AxisChoice::Replicate } else { all[rng.below(all.len())] })
+            .collect();
+        let split = Split::ALL[rng.below(3)];
+        layout(mesh, &t.shape, &axes, split, rng)
+    };
+    sample.inputs.iter().map(of).collect()
 }
 
 /// Applies samples with all their probes on a mesh and returns what was not as on one rank, in words.
@@ -189,6 +221,26 @@ pub fn validate(samples: &[Sample], mesh: &DeviceMesh, seed: u64) -> Vec<String>
     }
     problems.extend(found.into_iter().next().unwrap_or_default());
     problems
+}
+
+/// Applies a sample's op as the engine chooses, or as the probe says. Operands of a mesh that numbers its ranks
+/// from 0.
+fn apply(
+    engine: &Engine,
+    sample: &Sample,
+    probe: &Probe,
+    inputs: &[Value],
+    rank: usize,
+) -> Result<Vec<Value>, OpError> {
+    let Some(choice) = &probe.choice else {
+        return engine.apply(sample.op.clone(), &inputs.iter().collect::<Vec<_>>());
+    };
+    let rule = sample.op.rule(&sample.metas())?;
+    let layouts: Vec<&Layout> = probe.layouts.iter().collect();
+    let strategy = Strategy::forced(&rule, &layouts, choice, rank)?;
+    let arrays: Vec<_> = inputs.iter().map(Value::array).collect();
+    let outputs = engine.run_strategy(&sample.op, &rule, &strategy, &arrays)?;
+    Ok(outputs.into_iter().map(Value::new).collect())
 }
 
 fn tolerance_for(expected: &Tensor) -> Tolerance {
