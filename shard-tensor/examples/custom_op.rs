@@ -6,7 +6,8 @@
 //! `cargo run --release -p shard-tensor --example custom_op`
 
 use shard_tensor::op::{
-    Access, Exec, HostCall, InOp as _, Linearity, Meta, Op, OpError, Rule, Saved, Value, Window, key_of,
+    Access, Exec, HostCall, InOp as _, Linearity, Meta, Op, OpError, Rule, Saved, Value, Window,
+    key_of,
 };
 use shard_tensor::{DType, Launch, Result, ShardTensor, replicate, shard};
 use std::sync::Arc;

@@ -26,6 +26,8 @@ fn a_panic_is_the_cause() {
         mesh.ones([4], [shard(0)])?.sum_all()?.item()
     });
     let error = error.unwrap_err();
+    // The panic itself, not what the others heard of it.
+    assert!(matches!(error, Error::Launch(_)), "{error:?}");
     assert_eq!(error.rank(), Some(1));
     assert!(
         error.to_string().contains("the reactor is too hot"),
