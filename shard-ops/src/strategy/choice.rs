@@ -1,0 +1,191 @@
+//! Which mesh axes shard which factor: candidates from the operands, compared by what must move.
+
+use super::Axes;
+use super::intervals::{coords_of, divided, own_interval, part_at, shifted};
+use super::site::{Site, Spans};
+use crate::rule::Boundaries;
+use crate::{Access, Linearity, Rule};
+use shard_spec::{DimSharding, Layout, Partition, ReduceOp};
+
+/// Which mesh axes shard which factor, and which partial sums pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Per factor, the mesh axes and boundaries it is sharded by.
+    pub factors: Vec<Option<DimSharding>>,
+    /// Axes along which operands stay partial, and the result is.
+    pub carry: Axes,
+    /// The one operand that stays partial; `None` if all that are partial along these axes do.
+    pub carrier: Option<usize>,
+}
+
+impl Choice {
+    /// Nothing is sharded.
+    pub fn none(rule: &Rule) -> Self {
+        Self {
+            factors: vec![None; rule.factors.len()],
+            carry: Axes::new(),
+            carrier: None,
+        }
+    }
+
+    /// Whether operand `i` stays partial along an axis: a product of two sums is not the sum of the products.
+    pub(super) fn carries(&self, i: usize, axis: usize) -> bool {
+        self.carry.contains(&axis) && self.carrier.is_none_or(|c| c == i)
+    }
+
+    fn uses(&self, axis: usize) -> bool {
+        self.carry.contains(&axis)
+            || self
+                .factors
+                .iter()
+                .flatten()
+                .any(|s| s.axes.contains(&axis))
+    }
+}
+
+/// Every operand leads once with the others filling in, and once alone; and nothing sharded at all.
+pub(super) fn candidates(rule: &Rule, layouts: &[&Layout]) -> Vec<Choice> {
+    let mut found: Vec<Choice> = Vec::new();
+    let mut push = |choice: Choice| {
+        if !found.contains(&choice) {
+            found.push(choice);
+        }
+    };
+    for lead in 0..layouts.len() {
+        let order: Vec<usize> = std::iter::once(lead)
+            .chain((0..layouts.len()).filter(|&i| i != lead))
+            .collect();
+        push(adopt(rule, layouts, &order));
+    }
+    for lead in 0..layouts.len() {
+        push(adopt(rule, layouts, &[lead]));
+    }
+    push(Choice::none(rule));
+    found
+}
+
+/// Adopts the shardings of the operands in the given order, as far as they do not collide.
+fn adopt(rule: &Rule, layouts: &[&Layout], order: &[usize]) -> Choice {
+    let mut choice = Choice::none(rule);
+    for &i in order {
+        let layout = layouts[i];
+        if passes(rule, layouts, i, order, &choice) {
+            let fresh: Axes = layout
+                .partial_axes()
+                .iter()
+                .copied()
+                .filter(|&a| !choice.uses(a))
+                .collect();
+            choice.carry.extend(fresh);
+            if matches!(rule.linearity, Linearity::Each(_)) {
+                choice.carrier = Some(i);
+            }
+        }
+        for (d, access) in rule.inputs[i].iter().enumerate() {
+            let Some(sharding) = layout.sharding(d) else {
+                continue;
+            };
+            if sharding.axes.iter().any(|&a| choice.uses(a)) {
+                continue;
+            }
+            let Some((factor, partition)) =
+                factor_partition(rule, access, layout.shape()[d], &sharding.partition)
+            else {
+                continue;
+            };
+            if choice.factors[factor].is_none() {
+                choice.factors[factor] = Some(DimSharding {
+                    axes: sharding.axes.clone(),
+                    partition,
+                });
+            }
+        }
+    }
+    choice
+}
+
+/// Whether operand `i`'s partial sums may pass the op.
+fn passes(rule: &Rule, layouts: &[&Layout], i: usize, order: &[usize], choice: &Choice) -> bool {
+    let layout = layouts[i];
+    if layout.partial_op() != Some(ReduceOp::Sum)
+        || layout.partial_axes().iter().any(|&a| choice.uses(a))
+    {
+        return false;
+    }
+    match &rule.linearity {
+        Linearity::None => false,
+        Linearity::Each(operands) => operands.contains(&i) && choice.carry.is_empty(),
+        Linearity::Joint => {
+            let same = |l: &&Layout| {
+                l.partial_op() == Some(ReduceOp::Sum) && l.partial_axes() == layout.partial_axes()
+            };
+            order[0] == i && layouts.iter().all(same)
+        }
+    }
+}
+
+/// The boundaries a factor gets if it follows an operand's.
+fn factor_partition(
+    rule: &Rule,
+    access: &Access,
+    extent: usize,
+    own: &Partition,
+) -> Option<(usize, Partition)> {
+    let n = |f: usize| rule.factor_extent(f);
+    Some(match access {
+        Access::Whole { instead } => {
+            let factor = (*instead)?;
+            (factor, Partition::balanced(n(factor), own.parts()))
+        }
+        Access::Factor { factor, block } => (*factor, divided(own, *block, n(*factor))),
+        Access::Window { factor, window, .. } => (*factor, window.anchor(extent, own)),
+        Access::Adjoint { factor, window } => (*factor, window.anchor_input(n(*factor), own)),
+        Access::Map { factor, law, .. } => (
+            *factor,
+            match law {
+                Boundaries::Scaled => own.scaled(n(*factor)),
+                Boundaries::Shifted(by) => shifted(own, *by, n(*factor)),
+            },
+        ),
+    })
+}
+
+/// Elements the busiest rank receives, plus a share for partial results that must be reduced later.
+pub(super) fn cost(rule: &Rule, layouts: &[&Layout], choice: &Choice) -> usize {
+    let mesh = layouts[0].mesh();
+    let site = Site::new(rule, choice, mesh, 0);
+    let mut total = 0;
+    for (i, layout) in layouts.iter().enumerate() {
+        let covers = site.covers(i, &Spans::Full);
+        let reduces = layout.partial_axes().iter().any(|&a| !choice.carries(i, a));
+        let mut worst = 0;
+        for index in 0..mesh.size() {
+            let coords = coords_of(mesh, index);
+            let (mut wanted, mut owned) = (1, 1);
+            for (d, cover) in covers.iter().enumerate() {
+                let want = cover.intervals[part_at(mesh, &cover.axes, &coords)].clone();
+                let have = own_interval(layout, d, mesh, &coords);
+                wanted *= want.len();
+                owned *= want
+                    .end
+                    .min(have.end)
+                    .saturating_sub(want.start.max(have.start))
+                    .min(want.len());
+            }
+            worst = worst.max(wanted - owned.min(wanted));
+        }
+        total += worst
+            + if reduces {
+                2 * layout.max_local_numel()
+            } else {
+                0
+            };
+    }
+    let partial_result = !site.reduced_axes().is_empty() || !choice.carry.is_empty();
+    for o in 0..rule.outputs.len() {
+        if partial_result && let Ok(layout) = site.output_layout(o) {
+            total += layout.max_local_numel();
+        }
+    }
+    total
+}

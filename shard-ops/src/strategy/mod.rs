@@ -1,0 +1,204 @@
+//! Strategies: a rule and the operands' layouts, turned into moves, kernel calls and result layouts.
+//!
+//! A [`Choice`] says which mesh axes shard which factor and which partial sums pass. Candidates come from the
+//! operands themselves (each in turn leads, the others fill what it leaves free), and the cheapest wins: bytes
+//! received by the busiest rank, ties to more sharding, then to the left. Everything here is a function of
+//! values that are equal on all ranks, so every rank makes the same choice.
+
+mod choice;
+mod intervals;
+mod overlap;
+mod site;
+
+pub use choice::Choice;
+
+use crate::rule::Body;
+use crate::{KernelCx, Reduction, Result, Rule};
+use choice::{candidates, cost};
+use shard_comm::Monoid;
+use shard_redistribute::{Exchange, Plan};
+use shard_spec::{DeviceMesh, Layout};
+use site::Site;
+use smallvec::SmallVec;
+use std::fmt;
+
+/// Mesh axes.
+pub(crate) type Axes = SmallVec<[usize; 4]>;
+
+/// What one rank does to run an op on operands of given layouts.
+#[derive(Debug)]
+pub struct Strategy {
+    pub(crate) choice: Choice,
+    pub(crate) inputs: Vec<InputMove>,
+    pub(crate) outputs: Vec<Layout>,
+    /// The input whose halo may fly while the early calls run, from its own piece.
+    pub(crate) flying: Option<usize>,
+    /// Kernel calls that need only what each rank has: they run while the halo flies.
+    pub(crate) early: Vec<KernelCx>,
+    /// Kernel calls that need everything.
+    pub(crate) late: Vec<KernelCx>,
+    /// For moves: the exchange that is the op.
+    pub(crate) assemble: Option<Exchange>,
+    /// Combine the outputs over these axes at once.
+    pub(crate) combine: Option<(Axes, Monoid)>,
+    bytes: usize,
+}
+
+/// How one input gets where the kernel needs it.
+#[derive(Debug, Default)]
+pub(crate) struct InputMove {
+    /// Partial sums that do not pass are reduced first.
+    pub(crate) reduce: Option<Plan>,
+    /// Pieces and halos from other ranks; `None` if the operand is in place.
+    pub(crate) exchange: Option<Exchange>,
+    /// Whether operands have to move in the sense of `explicit_moves`: a halo is not a move.
+    pub(crate) realigned: bool,
+    /// What the strategy wants of the operand, for messages.
+    pub(crate) wanted: String,
+}
+
+impl Strategy {
+    /// Derives the strategy of the mesh member at row-major position `index`. No communication.
+    ///
+    /// # Errors
+    /// Layouts the rule cannot serve; the same on all ranks.
+    pub fn new(rule: &Rule, layouts: &[&Layout], index: usize) -> Result<Self> {
+        let mesh = layouts[0].mesh().clone();
+        let mut best: Option<(usize, usize, Choice)> = None;
+        for choice in candidates(rule, layouts) {
+            let bytes = cost(rule, layouts, &choice);
+            let sharded: usize = choice.factors.iter().flatten().map(|s| s.axes.len()).sum();
+            let better = best
+                .as_ref()
+                .is_none_or(|(b, s, _)| bytes < *b || (bytes == *b && sharded > *s));
+            if better {
+                best = Some((bytes, sharded, choice));
+            }
+        }
+        let (bytes, _, choice) = best.unwrap_or((0, 0, Choice::none(rule)));
+        Self::with_choice(rule, layouts, &choice, index, &mesh, bytes)
+    }
+
+    /// The strategy of a given choice: what the rule validator runs to try every factor.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn forced(rule: &Rule, layouts: &[&Layout], choice: &Choice, index: usize) -> Result<Self> {
+        let mesh = layouts[0].mesh().clone();
+        let bytes = cost(rule, layouts, choice);
+        Self::with_choice(rule, layouts, choice, index, &mesh, bytes)
+    }
+
+    fn with_choice(
+        rule: &Rule,
+        layouts: &[&Layout],
+        choice: &Choice,
+        index: usize,
+        mesh: &DeviceMesh,
+        bytes: usize,
+    ) -> Result<Self> {
+        let site = Site::new(rule, choice, mesh, index);
+        let outputs = (0..rule.outputs.len())
+            .map(|o| site.output_layout(o))
+            .collect::<Result<Vec<_>>>()?;
+        let mut inputs = Vec::with_capacity(layouts.len());
+        let mut current = Vec::with_capacity(layouts.len());
+        for (i, layout) in layouts.iter().enumerate() {
+            let (step, at) = site.reduce_input(i, layout)?;
+            inputs.push(step);
+            current.push(at);
+        }
+        let combine = match rule.reduction {
+            Some(Reduction::Now(monoid)) => {
+                Some((site.reduced_axes(), monoid)).filter(|c| !c.0.is_empty())
+            }
+            _ => None,
+        };
+        let mut strategy = Self {
+            choice: choice.clone(),
+            inputs,
+            outputs,
+            flying: None,
+            early: vec![],
+            late: vec![],
+            assemble: None,
+            combine,
+            bytes,
+        };
+        if let Body::Move { accumulate } = rule.body {
+            strategy.assemble = Some(site.assemble(&current, accumulate));
+            for (step, layout) in strategy.inputs.iter_mut().zip(&current) {
+                step.wanted = layout.to_string();
+            }
+            return Ok(strategy);
+        }
+        if let Some(overlap) = site.overlap(&current) {
+            site.with_overlap(&current, &overlap, &mut strategy);
+        } else {
+            site.without_overlap(&current, &mut strategy);
+        }
+        Ok(strategy)
+    }
+
+    /// Which mesh axes shard which factor.
+    pub fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    /// The layouts of the results.
+    pub fn outputs(&self) -> &[Layout] {
+        &self.outputs
+    }
+
+    /// The cost the choice was made by: elements received by the busiest rank.
+    pub fn cost(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether part of the work is done while the halo flies.
+    pub fn overlaps(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    /// Whether running it communicates.
+    pub fn communicates(&self) -> bool {
+        self.combine.is_some()
+            || self.assemble.as_ref().is_some_and(|e| !e.is_local())
+            || self.inputs.iter().any(|i| {
+                i.reduce.as_ref().is_some_and(Plan::communicates)
+                    || i.exchange.as_ref().is_some_and(|e| !e.is_local())
+            })
+    }
+}
+
+impl fmt::Display for Strategy {
+    /// Such as `out S(2)[3,2] R, input 0: exchange of 24`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let outputs: Vec<String> = self.outputs.iter().map(ToString::to_string).collect();
+        write!(f, "out {}", outputs.join(", "))?;
+        for (i, input) in self.inputs.iter().enumerate() {
+            if let Some(plan) = &input.reduce {
+                write!(f, "; input {i}: {plan}")?;
+            }
+            if let Some(exchange) = &input.exchange {
+                let how = if exchange.is_local() {
+                    "local copy"
+                } else {
+                    "exchange"
+                };
+                write!(
+                    f,
+                    "; input {i}: {how} in {} pieces",
+                    exchange.plan().recv.len()
+                )?;
+            }
+        }
+        if self.overlaps() {
+            write!(f, "; interior first")?;
+        }
+        if let Some((axes, monoid)) = &self.combine {
+            write!(f, "; combine {monoid:?} over axes {axes:?}")?;
+        }
+        Ok(())
+    }
+}

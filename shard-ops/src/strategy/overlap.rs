@@ -1,0 +1,216 @@
+//! Computing the interior while a halo flies.
+//!
+//! The outputs whose windows lie inside what a rank owns need nobody: they are computed first, straight from the
+//! rank's own piece. What is left is peeled off dim by dim into slabs, and only the slabs' inputs are exchanged, so
+//! that the bulk of the operand is never copied.
+
+use super::Strategy;
+use super::intervals::{own_cover, same_intervals};
+use super::site::{Site, Spans};
+use crate::{Access, OperandBox};
+use shard_redistribute::ExchangeBuilder;
+use shard_spec::{DimCover, Layout};
+use std::ops::Range;
+
+/// The one input whose halo flies while the interior is computed, and the cuts.
+pub(super) struct Overlap {
+    input: usize,
+    /// Per factor with a window, the interior of each part.
+    interior: Vec<Option<Vec<Range<usize>>>>,
+}
+
+impl Site<'_> {
+    /// Whether the interior can be computed while a halo flies, and where it is. Decided from layouts alone.
+    ///
+    /// One input may have windows in the result's dims; its other dims must be in place; and the interior must
+    /// be at least half of the work, or the slabs around it are not worth their calls.
+    pub(super) fn overlap(&self, layouts: &[Layout]) -> Option<Overlap> {
+        let windowed = |i: &usize| {
+            self.rule.inputs[*i]
+                .iter()
+                .any(|a| matches!(a, Access::Window { .. } | Access::Adjoint { .. }))
+        };
+        let mut with_windows = (0..layouts.len()).filter(windowed);
+        let input = with_windows.next()?;
+        if with_windows.next().is_some() {
+            return None;
+        }
+        let layout = &layouts[input];
+        let covers = self.covers(input, &Spans::Full);
+        if self.in_place(layout, &covers) {
+            return None;
+        }
+        let mut interior = vec![None; self.rule.factors.len()];
+        let (mut inside, mut all) = (1.0, 1.0);
+        for (d, access) in self.rule.inputs[input].iter().enumerate() {
+            let (Access::Window { factor, .. } | Access::Adjoint { factor, .. }) = access else {
+                if same_intervals(&covers[d], layout, d, self.mesh) {
+                    continue;
+                }
+                return None;
+            };
+            let sharding = self.choice.factors[*factor].as_ref();
+            let aligned = match (layout.sharding(d), sharding) {
+                (Some(have), Some(want)) => have.axes == want.axes,
+                (None, _) => true,
+                (Some(_), None) => false,
+            };
+            if self.rule.is_reduced(*factor) || !aligned {
+                return None;
+            }
+            let full = 0..self.rule.factors[*factor];
+            let spans: Vec<Range<usize>> = match sharding {
+                Some(s) => (0..s.partition.parts())
+                    .map(|p| s.partition.interval(p))
+                    .collect(),
+                None => std::iter::once(full.clone()).collect(),
+            };
+            let n = layout.shape()[d];
+            let cut: Vec<Range<usize>> = spans
+                .iter()
+                .enumerate()
+                .map(|(part, span)| {
+                    let own = if layout.sharding(d).is_some() {
+                        layout.interval(d, part)
+                    } else {
+                        0..n
+                    };
+                    inner_span(span, &own, |s| self.needs(access, n, s))
+                })
+                .collect();
+            inside *= cut.iter().map(Range::len).sum::<usize>() as f64;
+            all *= full.len() as f64;
+            interior[*factor] = Some(cut);
+        }
+        (inside > 0.0 && inside >= 0.5 * all).then_some(Overlap { input, interior })
+    }
+
+    pub(super) fn with_overlap(
+        &self,
+        layouts: &[Layout],
+        overlap: &Overlap,
+        strategy: &mut Strategy,
+    ) {
+        let flying = overlap.input;
+        for (i, layout) in layouts.iter().enumerate() {
+            let step = &mut strategy.inputs[i];
+            step.wanted = self.wanted(i);
+            if i != flying {
+                let exchange = self.exchange(i, layout);
+                step.realigned |= exchange.as_ref().is_some_and(|e| !e.is_local())
+                    && self.is_realigned(i, layout);
+                step.exchange = exchange;
+            }
+        }
+        let own: Vec<DimCover> = (0..layouts[flying].ndim())
+            .map(|d| own_cover(&layouts[flying], d))
+            .collect();
+        let boxes = |spans: &Spans, flying_box: &dyn Fn() -> OperandBox| {
+            self.kernel(spans, |i| {
+                if i == flying {
+                    flying_box()
+                } else {
+                    self.sub_box(&self.covers(i, &Spans::Full), &self.covers(i, spans))
+                }
+            })
+        };
+        let middle = Spans::Cut(overlap.interior.clone());
+        let inner = self.covers(flying, &middle);
+        strategy
+            .early
+            .push(boxes(&middle, &|| self.sub_box(&own, &inner)));
+        // The rest, peeled off dim by dim: before the interior, after it.
+        let mut builder: Option<ExchangeBuilder> = None;
+        let mut slabs = Vec::new();
+        let cut_factors: Vec<usize> = (0..self.rule.factors.len())
+            .filter(|&f| overlap.interior[f].is_some())
+            .collect();
+        for (k, &f) in cut_factors.iter().enumerate() {
+            for after in [false, true] {
+                let mut cut: Vec<Option<Vec<Range<usize>>>> = vec![None; self.rule.factors.len()];
+                for &g in &cut_factors[..k] {
+                    cut[g].clone_from(&overlap.interior[g]);
+                }
+                cut[f] = Some(self.beside(f, overlap, after));
+                let spans = Spans::Cut(cut);
+                let covers = self.covers(flying, &spans);
+                builder = Some(match builder {
+                    None => ExchangeBuilder::new(self.rule.name, self.mesh, covers.clone()),
+                    Some(builder) => builder.region(covers.clone()),
+                });
+                slabs.push((spans, covers));
+            }
+        }
+        let Some(builder) = builder else { return };
+        let exchange = builder
+            .source(self.source(flying, &layouts[flying]))
+            .build(self.index);
+        for ((spans, covers), (base, _)) in slabs.iter().zip(exchange.regions()) {
+            let cx = boxes(spans, &|| self.input_box(covers, *base));
+            if cx.outputs.iter().all(|o| !o.shape.contains(&0)) {
+                strategy.late.push(cx);
+            }
+        }
+        strategy.inputs[flying].exchange = Some(exchange);
+        strategy.flying = Some(flying);
+    }
+
+    /// For every part, what lies before or after the interior of factor `f`.
+    fn beside(&self, f: usize, overlap: &Overlap, after: bool) -> Vec<Range<usize>> {
+        let interior = overlap.interior[f].as_deref().unwrap_or_default();
+        interior
+            .iter()
+            .enumerate()
+            .map(|(part, inner)| {
+                let span = match &self.choice.factors[f] {
+                    Some(s) => s.partition.interval(part),
+                    None => 0..self.rule.factors[f],
+                };
+                if after {
+                    inner.end..span.end
+                } else {
+                    span.start..inner.start
+                }
+            })
+            .collect()
+    }
+}
+
+/// The largest part of `span` whose needs lie inside `own`.
+///
+/// Needs are monotone: shrinking a span from the left never lowers where its needs start, so both ends can be
+/// found by bisection.
+fn inner_span(
+    span: &Range<usize>,
+    own: &Range<usize>,
+    needs: impl Fn(Range<usize>) -> Range<usize>,
+) -> Range<usize> {
+    let bisect = |good: &dyn Fn(usize) -> bool| {
+        // Smallest offset in 0..=len that is good; len always is.
+        let (mut lo, mut hi) = (0, span.len());
+        while lo < hi {
+            let mid = lo.midpoint(hi);
+            if good(mid) {
+                hi = mid;
+            } else {
+                lo = mid + 1;
+            }
+        }
+        lo
+    };
+    let start = span.start
+        + bisect(&|k| {
+            let need = needs(span.start + k..span.end);
+            need.is_empty() || need.start >= own.start
+        });
+    let end = span.end
+        - bisect(&|k| {
+            let need = needs(span.start..span.end - k);
+            need.is_empty() || need.end <= own.end
+        });
+    if start < end {
+        start..end
+    } else {
+        start..start
+    }
+}

@@ -1,0 +1,349 @@
+//! A rule with a choice, seen from one rank: what each operand must cover, and where the boxes lie.
+
+use super::intervals::{clip, coords_of, multiplied, part_at, same_intervals};
+use super::{Axes, Choice, InputMove, Strategy};
+use crate::error::InOp;
+use crate::{Access, KernelCx, OperandBox, Reduction, Result, Rule};
+use shard_comm::Monoid;
+use shard_redistribute::{Exchange, ExchangeBuilder, Plan, Source};
+use shard_spec::{
+    DeviceMesh, DimCover, DimMap, DimSharding, Dims, Layout, ReduceOp, row_major_strides,
+};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Which interval of each factor a kernel call computes, for every part.
+pub(super) enum Spans {
+    /// All of it.
+    Full,
+    /// Per factor, per part; `None` for factors that are not cut.
+    Cut(Vec<Option<Vec<Range<usize>>>>),
+}
+
+/// A rule with a choice, seen from one rank.
+pub(super) struct Site<'a> {
+    pub(super) rule: &'a Rule,
+    pub(super) choice: &'a Choice,
+    pub(super) mesh: &'a DeviceMesh,
+    pub(super) index: usize,
+    pub(super) coords: SmallVec<[usize; 4]>,
+}
+
+impl<'a> Site<'a> {
+    pub(super) fn new(
+        rule: &'a Rule,
+        choice: &'a Choice,
+        mesh: &'a DeviceMesh,
+        index: usize,
+    ) -> Self {
+        Self {
+            rule,
+            choice,
+            mesh,
+            index,
+            coords: coords_of(mesh, index),
+        }
+    }
+
+    /// Axes that split a sum: those of sharded factors that appear in no output.
+    pub(super) fn reduced_axes(&self) -> Axes {
+        let mut axes = Axes::new();
+        for (f, sharding) in self.choice.factors.iter().enumerate() {
+            if let (Some(sharding), true) = (sharding, self.rule.is_reduced(f)) {
+                axes.extend(sharding.axes.iter().copied());
+            }
+        }
+        axes.sort_unstable();
+        axes
+    }
+
+    pub(super) fn output_layout(&self, o: usize) -> Result<Layout> {
+        let output = &self.rule.outputs[o];
+        let mut builder = Layout::builder(self.mesh, &output.meta.shape);
+        for (d, access) in output.dims.iter().enumerate() {
+            if let Access::Factor { factor, block } = access
+                && let Some(sharding) = &self.choice.factors[*factor]
+            {
+                builder = builder.shard(d, &sharding.axes, multiplied(&sharding.partition, *block));
+            }
+        }
+        let mut partial: Axes = self.choice.carry.clone();
+        let mut op = ReduceOp::Sum;
+        if let Some(Reduction::Partial(by)) = self.rule.reduction {
+            partial.extend(self.reduced_axes());
+            op = by;
+        }
+        for axis in partial {
+            builder = builder.partial(axis, op);
+        }
+        builder.build().in_op(self.rule.name)
+    }
+
+    /// Reduces what does not pass, unless the exchange can fold it on the way.
+    pub(super) fn reduce_input(&self, i: usize, layout: &Layout) -> Result<(InputMove, Layout)> {
+        let name = self.rule.name;
+        let keep: Axes = layout
+            .partial_axes()
+            .iter()
+            .copied()
+            .filter(|&a| self.choice.carries(i, a))
+            .collect();
+        if keep.len() == layout.partial_axes().len() {
+            return Ok((InputMove::default(), layout.clone()));
+        }
+        let mut to = layout.with_partial_reduced();
+        // Axes that will shard a dim of this operand are reduced by scattering straight to the owners.
+        let mut builder = Layout::builder(self.mesh, layout.shape());
+        let mut scattered = false;
+        for (d, access) in self.rule.inputs[i].iter().enumerate() {
+            let own = to.sharding(d).cloned();
+            let wish = match access {
+                Access::Factor { factor, block } => {
+                    self.choice.factors[*factor].as_ref().map(|s| DimSharding {
+                        axes: s.axes.clone(),
+                        partition: multiplied(&s.partition, *block),
+                    })
+                }
+                _ => None,
+            };
+            let scatters = wish.as_ref().is_some_and(|w| {
+                w.axes.iter().all(|a| {
+                    layout.partial_axes().contains(a) || layout.replicate_axes().contains(a)
+                })
+            });
+            let pick = if own.is_none() && scatters { wish } else { own };
+            if let Some(s) = pick {
+                scattered |= scatters;
+                builder = builder.shard(d, &s.axes, s.partition);
+            }
+        }
+        if scattered {
+            to = builder.build().in_op(name)?;
+        }
+        if let (Some(op), false) = (layout.partial_op(), keep.is_empty()) {
+            to = to.with_partial(&keep, op).in_op(name)?;
+        }
+        let plan = Plan::new(layout, &to, self.index).in_op(name)?;
+        let realigned = plan.communicates();
+        Ok((
+            InputMove {
+                reduce: Some(plan),
+                exchange: None,
+                realigned,
+                wanted: to.to_string(),
+            },
+            to,
+        ))
+    }
+
+    /// What each dim of input `i` must cover.
+    pub(super) fn covers(&self, i: usize, spans: &Spans) -> Vec<DimCover> {
+        self.rule.inputs[i]
+            .iter()
+            .zip(&self.rule.metas[i].shape)
+            .map(|(access, &extent)| self.cover(access, extent, spans))
+            .collect()
+    }
+
+    pub(super) fn cover(&self, access: &Access, extent: usize, spans: &Spans) -> DimCover {
+        let Some(factor) = access.factor_index() else {
+            return DimCover::whole(extent);
+        };
+        let axes = self.choice.factors[factor]
+            .as_ref()
+            .map(|s| s.axes.clone())
+            .unwrap_or_default();
+        let spans: Vec<Range<usize>> = match (spans, &self.choice.factors[factor]) {
+            (Spans::Cut(cut), _) if cut[factor].is_some() => {
+                cut[factor].clone().unwrap_or_default()
+            }
+            (_, Some(sharding)) => (0..sharding.partition.parts())
+                .map(|p| sharding.partition.interval(p))
+                .collect(),
+            (_, None) => std::iter::once(0..self.rule.factors[factor]).collect(),
+        };
+        let intervals = spans
+            .into_iter()
+            .map(|span| self.needs(access, extent, span))
+            .collect();
+        DimCover { axes, intervals }
+    }
+
+    /// What a span of the factor needs of the dim. What a window reaches beyond the dim is the kernel's padding.
+    pub(super) fn needs(&self, access: &Access, extent: usize, span: Range<usize>) -> Range<usize> {
+        match access {
+            Access::Whole { .. } => 0..extent,
+            Access::Factor { block, .. } => span.start * block..span.end * block,
+            Access::Map { .. } => span,
+            Access::Window { window, .. } => clip(window.input_interval(extent, span), extent),
+            Access::Adjoint { factor, window } => {
+                window.output_of_input(self.rule.factors[*factor], span)
+            }
+        }
+    }
+
+    pub(super) fn source(&self, i: usize, layout: &Layout) -> Source {
+        let maps =
+            self.rule.inputs[i]
+                .iter()
+                .zip(layout.shape())
+                .map(|(access, &n)| match access {
+                    Access::Map { map, .. } => map.clone(),
+                    _ => DimMap::identity(n),
+                });
+        Source {
+            layout: layout.clone(),
+            maps: maps.collect(),
+        }
+    }
+
+    /// The exchange that brings input `i` to its cover; `None` if it is in place on every rank.
+    pub(super) fn exchange(&self, i: usize, layout: &Layout) -> Option<Exchange> {
+        let covers = self.covers(i, &Spans::Full);
+        if self.in_place(layout, &covers) {
+            return None;
+        }
+        let builder =
+            ExchangeBuilder::new(self.rule.name, self.mesh, covers).source(self.source(i, layout));
+        Some(builder.build(self.index))
+    }
+
+    /// Whether every rank's piece of the operand is exactly what it needs.
+    pub(super) fn in_place(&self, layout: &Layout, covers: &[DimCover]) -> bool {
+        covers
+            .iter()
+            .enumerate()
+            .all(|(d, cover)| same_intervals(cover, layout, d, self.mesh))
+    }
+
+    pub(super) fn without_overlap(&self, layouts: &[Layout], strategy: &mut Strategy) {
+        for (i, layout) in layouts.iter().enumerate() {
+            let exchange = self.exchange(i, layout);
+            let step = &mut strategy.inputs[i];
+            step.realigned |=
+                exchange.as_ref().is_some_and(|e| !e.is_local()) && self.is_realigned(i, layout);
+            step.wanted = self.wanted(i);
+            step.exchange = exchange;
+        }
+        strategy.late.push(self.kernel(&Spans::Full, |i| {
+            let covers = self.covers(i, &Spans::Full);
+            self.input_box(&covers, 0)
+        }));
+    }
+
+    /// The boxes of one kernel call.
+    pub(super) fn kernel(&self, spans: &Spans, input: impl Fn(usize) -> OperandBox) -> KernelCx {
+        let adds_once = self
+            .reduced_axes()
+            .iter()
+            .chain(&self.choice.carry)
+            .all(|&a| self.coords[a] == 0);
+        KernelCx {
+            inputs: (0..self.rule.inputs.len())
+                .map(|i| {
+                    let mut operand = input(i);
+                    operand.global = self.rule.metas[i].shape.clone();
+                    operand
+                })
+                .collect(),
+            outputs: (0..self.rule.outputs.len())
+                .map(|o| self.output_box(o, spans))
+                .collect(),
+            adds_once,
+        }
+    }
+
+    /// The box of an input that lies as a whole in a buffer of its own, from `offset` on.
+    pub(super) fn input_box(&self, covers: &[DimCover], offset: usize) -> OperandBox {
+        let at = |c: &DimCover| c.intervals[part_at(self.mesh, &c.axes, &self.coords)].clone();
+        let shape: Dims = covers.iter().map(|c| at(c).len()).collect();
+        OperandBox {
+            offset,
+            strides: row_major_strides(&shape),
+            shape,
+            start: covers.iter().map(|c| at(c).start).collect(),
+            global: Dims::new(),
+        }
+    }
+
+    /// A sub-box of a buffer that covers `outer`.
+    pub(super) fn sub_box(&self, outer: &[DimCover], inner: &[DimCover]) -> OperandBox {
+        let whole = self.input_box(outer, 0);
+        let mut part = self.input_box(inner, 0);
+        if !part.shape.contains(&0) {
+            let steps = part.start.iter().zip(&whole.start).zip(&whole.strides);
+            part.offset = steps.map(|((a, b), &s)| (a - b) * s as usize).sum();
+        }
+        part.strides = whole.strides;
+        part
+    }
+
+    pub(super) fn output_box(&self, o: usize, spans: &Spans) -> OperandBox {
+        let output = &self.rule.outputs[o];
+        let side = |spans: &Spans| -> Vec<DimCover> {
+            output
+                .dims
+                .iter()
+                .zip(&output.meta.shape)
+                .map(|(a, &n)| self.cover(a, n, spans))
+                .collect()
+        };
+        let mut part = self.sub_box(&side(&Spans::Full), &side(spans));
+        part.global = output.meta.shape.clone();
+        part
+    }
+
+    /// The exchange that is a move.
+    pub(super) fn assemble(&self, layouts: &[Layout], accumulate: bool) -> Exchange {
+        let output = &self.rule.outputs[0];
+        let target = output
+            .dims
+            .iter()
+            .zip(&output.meta.shape)
+            .map(|(a, &n)| self.cover(a, n, &Spans::Full))
+            .collect();
+        let mut builder = ExchangeBuilder::new(self.rule.name, self.mesh, target);
+        for (i, layout) in layouts.iter().enumerate() {
+            builder = builder.source(self.source(i, layout));
+        }
+        builder = builder.fill(self.rule.fill);
+        if accumulate {
+            builder = builder.fold(Monoid::Op(ReduceOp::Sum));
+        }
+        builder.build(self.index)
+    }
+
+    /// Whether an operand that needs an exchange was misaligned, rather than short of a halo.
+    pub(super) fn is_realigned(&self, i: usize, layout: &Layout) -> bool {
+        self.rule.inputs[i].iter().enumerate().any(|(d, access)| {
+            let wanted = access
+                .factor_index()
+                .and_then(|f| self.choice.factors[f].as_ref());
+            match (access, layout.sharding(d), wanted) {
+                (Access::Window { .. } | Access::Adjoint { .. }, Some(have), Some(want)) => {
+                    have.axes != want.axes
+                }
+                (_, Some(_), None) => true,
+                (Access::Factor { block, .. }, Some(have), Some(want)) => {
+                    have.axes != want.axes || have.partition != multiplied(&want.partition, *block)
+                }
+                _ => false,
+            }
+        })
+    }
+
+    /// What the strategy wants of operand `i`, in the short form of layouts.
+    pub(super) fn wanted(&self, i: usize) -> String {
+        let mut builder = Layout::builder(self.mesh, &self.rule.metas[i].shape);
+        for (d, access) in self.rule.inputs[i].iter().enumerate() {
+            if let Access::Factor { factor, block } = access
+                && let Some(sharding) = &self.choice.factors[*factor]
+            {
+                builder = builder.shard(d, &sharding.axes, multiplied(&sharding.partition, *block));
+            }
+        }
+        builder
+            .build()
+            .map_or_else(|e| e.to_string(), |layout| layout.to_string())
+    }
+}
