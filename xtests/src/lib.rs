@@ -5,7 +5,7 @@
 //!   the workspace a case is about.
 //! - [`trial`]: one case on one combination of layouts, [`run`]: many of them, [`report`]: what came out.
 //! - [`validate`]: every op's rule against brute force.
-//! - [`strategies`]: `proptest` strategies for meshes and layouts; [`arrays`]: data on ranks and back;
+//! - [`strategies`]: `proptest` strategies for meshes and layouts; [`generate`]: random cases of ops; [`arrays`]: data on ranks and back;
 //!   [`harness`]: a function on the ranks of a mesh.
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ pub mod arrays;
 pub mod case;
 pub mod compare;
 pub mod dispatch;
+pub mod generate;
 pub mod harness;
 pub mod layouts;
 pub mod report;

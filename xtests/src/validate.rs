@@ -127,7 +127,7 @@ pub fn probes(sample: &Sample, mesh: &DeviceMesh, seed: u64) -> Result<Vec<Probe
                     partition: split.partition(rule.factors()[factor], parts, &mut rng),
                 });
                 let layouts = anything(sample, mesh, &mut rng)
-                    .map_err(|source| OpError::Spec { op: rule.name(), source })?;
+                    .map_err(|source| OpError::Spec { op: rule.name(), source: source.into() })?;
                 let what = format!("factor {factor} forced over {axes:?}, {split:?}");
                 probes.push(Probe { what, layouts, choice: Some(choice) });
             }
@@ -195,7 +195,7 @@ pub fn validate(samples: &[Sample], mesh: &DeviceMesh, seed: u64) -> Vec<String>
                 .collect();
             let outputs = inputs
                 .map_err(|source| OpError::Redistribute { op: "place", source: source.into() })
-                .and_then(|inputs| engine.apply(sample.op.clone(), &inputs.iter().collect::<Vec<_>>()));
+                .and_then(|inputs| apply(&engine, sample, probe, &inputs, cx.rank()));
             let problem = match outputs {
                 Err(error) => Some(error.to_string()),
                 Ok(outputs) => sample.outputs.iter().zip(&outputs).enumerate().find_map(|(i, (e, got))| {
