@@ -3,7 +3,7 @@
 //! A reduced dim that is sharded makes the result partial: each rank reduces its own part, and nothing moves
 //! until the result is used.
 
-use crate::elementwise::{div, eq, float_types, mul, mul_scalar, sub, unary};
+use crate::elementwise::{add, div, eq, float_types, mul, mul_scalar, sub, unary};
 use crate::host::with_float;
 use crate::kernels::reduce as kernels;
 use crate::kernels::unary::Unary;
@@ -91,6 +91,31 @@ pub fn sum_to(exec: &dyn Exec, x: &Value, shape: &[usize]) -> Result<Value> {
     } else {
         reshape(exec, &summed, shape)
     }
+}
+
+/// The gradient of a product: each element gets the product of the others. Where one factor is zero only it gets
+/// anything, where two are nobody does; so the product is taken without zeros and put back by their count.
+fn prod_vjp(exec: &dyn Exec, x: &Value, dy: &Value, dims: &[usize]) -> Result<Value> {
+    let zero = is_zero(exec, &x.detach())?;
+    let zeros = sum(exec, &zero, dims, true)?;
+    let rest = add(exec, x, &zero)?;
+    let product = mul(exec, dy, &prod(exec, &rest, dims, true)?)?;
+    let none = mul(exec, &product, &is_zero(exec, &zeros)?)?;
+    let one = is_zero(exec, &unary(exec, &zeros, Unary::AddScalar(-1.0))?)?;
+    let one = mul(exec, &product, &one)?;
+    let usual = div(exec, &expand_like(exec, &none, x)?, &rest)?;
+    let lone = mul(exec, &expand_like(exec, &one, x)?, &zero)?;
+    add(exec, &usual, &lone)
+}
+
+/// 1 where `x` is 0, else 0.
+fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    let nonzero = unary(exec, &unary(exec, x, Unary::Sign)?, Unary::Abs)?;
+    unary(
+        exec,
+        &unary(exec, &nonzero, Unary::MulScalar(-1.0))?,
+        Unary::AddScalar(1.0),
+    )
 }
 
 #[derive(Clone, Debug)]
@@ -204,12 +229,7 @@ impl Op for Reduce {
                 let ties = sum(exec, &hit, &self.dims, true)?;
                 mul(exec, &hit, &expand_like(exec, &div(exec, &dy, &ties)?, x)?)?
             }
-            _ => {
-                return Err(OpError::NoVjp {
-                    op: self.name(),
-                    operand: 0,
-                });
-            }
+            _ => prod_vjp(exec, x, &dy, &self.dims)?,
         };
         Ok(vec![Some(dx)])
     }
