@@ -1,0 +1,103 @@
+//! A small U-Net.
+
+use shard_tensor::nn::{Conv, GroupNorm, Module, Parameters, prefixed};
+use shard_tensor::{Conv as Options, Mesh, ResampleMode, Result, ShardTensor};
+
+/// Channels that one group norm takes together, as a share of all.
+const GROUPS: usize = 4;
+
+/// Three resolutions, each half of the one before rounded up, with skips between them.
+///
+/// It knows nothing of ranks: written for one device, it runs on pieces of the domain.
+pub(crate) struct UNet {
+    fine: [Block; 2],
+    half: [Block; 2],
+    quarter: [Block; 2],
+    up_half: Block,
+    up_fine: Block,
+    head: Conv,
+}
+
+/// 3x3 convolution, group norm, gelu. The norm takes every constant away, so the convolution has no bias.
+struct Block {
+    conv: Conv,
+    norm: GroupNorm,
+}
+
+impl UNet {
+    /// `width` channels at full resolution, twice as many at each coarser one.
+    ///
+    /// # Collective
+    /// All ranks: the weights are random, the same on every mesh.
+    pub(crate) fn new(mesh: &Mesh, inputs: usize, outputs: usize, width: usize) -> Result<Self> {
+        let block = |from, to, stride| Block::new(mesh, from, to, stride);
+        let (w, w2, w4) = (width, 2 * width, 4 * width);
+        Ok(Self {
+            fine: [block(inputs, w, 1)?, block(w, w, 1)?],
+            half: [block(w, w2, 2)?, block(w2, w2, 1)?],
+            quarter: [block(w2, w4, 2)?, block(w4, w4, 1)?],
+            up_half: block(w4 + w2, w2, 1)?,
+            up_fine: block(w2 + w, w, 1)?,
+            head: Conv::new(mesh, w, outputs, [1, 1], Options::new())?,
+        })
+    }
+}
+
+impl Module for UNet {
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        let fine = both(&self.fine, x)?;
+        let half = both(&self.half, &fine)?;
+        let quarter = both(&self.quarter, &half)?;
+        let half = self.up_half.forward(&joined(&quarter, &half)?)?;
+        let fine = self.up_fine.forward(&joined(&half, &fine)?)?;
+        self.head.forward(&fine)
+    }
+
+    fn parameters(&self) -> Parameters {
+        let parts: [(&str, &dyn Module); 9] = [
+            ("fine.0", &self.fine[0]),
+            ("fine.1", &self.fine[1]),
+            ("half.0", &self.half[0]),
+            ("half.1", &self.half[1]),
+            ("quarter.0", &self.quarter[0]),
+            ("quarter.1", &self.quarter[1]),
+            ("up_half", &self.up_half),
+            ("up_fine", &self.up_fine),
+            ("head", &self.head),
+        ];
+        parts
+            .into_iter()
+            .flat_map(|(name, part)| prefixed(name, part))
+            .collect()
+    }
+}
+
+impl Block {
+    fn new(mesh: &Mesh, inputs: usize, outputs: usize, stride: usize) -> Result<Self> {
+        let options = Options::new().padding(1).stride(stride);
+        Ok(Self {
+            conv: Conv::without_bias(mesh, inputs, outputs, [3, 3], options)?,
+            norm: GroupNorm::new(mesh, GROUPS, outputs)?,
+        })
+    }
+}
+
+impl Module for Block {
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        self.norm.forward(&self.conv.forward(x)?)?.gelu()
+    }
+
+    fn parameters(&self) -> Parameters {
+        [prefixed("conv", &self.conv), prefixed("norm", &self.norm)].concat()
+    }
+}
+
+fn both(blocks: &[Block; 2], x: &ShardTensor) -> Result<ShardTensor> {
+    blocks[1].forward(&blocks[0].forward(x)?)
+}
+
+/// The coarse channels, interpolated to the extents of the skip, before the skip's.
+fn joined(coarse: &ShardTensor, skip: &ShardTensor) -> Result<ShardTensor> {
+    let up = coarse.interpolate(&skip.shape()[2..], ResampleMode::Linear)?;
+    ShardTensor::cat(&[&up, skip], 1)
+}

@@ -1,0 +1,224 @@
+//! One training on one mesh, from scattering the data to scoring the model.
+
+use crate::args::{MeshShape, Split};
+use crate::data::Forecast;
+use crate::model::UNet;
+use crate::prepare::{Task, boundaries, mesh_of, rms};
+use crate::progress::Progress;
+use ndarray::{Array2, Ix2};
+use shard_tensor::nn::{Module, Parameters};
+use shard_tensor::optim::{AdamW, Optimizer};
+use shard_tensor::{
+    Context, DType, Error, Launch, LedgerSnapshot, Result, ShardTensor, checkpoint,
+};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Channels at full resolution.
+const WIDTH: usize = 16;
+
+/// The learning rate rises to this over the first tenth of the steps and falls to none along a cosine.
+const RATE: f64 = 4e-3;
+
+/// What to train, and where.
+#[derive(Clone, Copy)]
+pub(crate) struct Job<'a> {
+    pub(crate) forecast: &'a Forecast,
+    pub(crate) mesh: &'a MeshShape,
+    pub(crate) split: &'a Split,
+    pub(crate) steps: usize,
+    pub(crate) seed: u64,
+    pub(crate) dtype: DType,
+    /// Where the weights go, if anywhere.
+    pub(crate) weights: Option<&'a Path>,
+    /// The level whose picture is wanted.
+    pub(crate) level: usize,
+}
+
+/// What a training gave.
+pub(crate) struct Outcome {
+    /// Before each step.
+    pub(crate) losses: Vec<f64>,
+    pub(crate) weights: Vec<(String, Vec<f64>)>,
+    /// Per level, on the test hour.
+    pub(crate) scores: Vec<Score>,
+    pub(crate) panels: Panels,
+    /// Per rank.
+    pub(crate) ranks: Vec<RankReport>,
+    /// All steps together.
+    pub(crate) time: Duration,
+}
+
+/// Errors on the test hour, in kelvin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Score {
+    pub(crate) bilinear: f64,
+    pub(crate) model: f64,
+}
+
+/// One level of the test hour, in kelvin.
+pub(crate) struct Panels {
+    pub(crate) input: Array2<f64>,
+    pub(crate) prediction: Array2<f64>,
+    pub(crate) target: Array2<f64>,
+    /// Where pieces begin and end, in rows and columns.
+    pub(crate) boundaries: [Vec<usize>; 2],
+}
+
+/// What one rank had to do.
+pub(crate) struct RankReport {
+    /// Rows and columns of its piece.
+    pub(crate) piece: [usize; 2],
+    /// Most bytes of tensors at any time.
+    pub(crate) peak: usize,
+    /// What moved during all steps.
+    pub(crate) moved: LedgerSnapshot,
+}
+
+impl Job<'_> {
+    /// Trains on in-process ranks.
+    ///
+    /// # Errors
+    /// What the library reports.
+    pub(crate) fn run(&self) -> Result<Outcome> {
+        let ranks = Launch::new(self.mesh.ranks())
+            .seed(self.seed)
+            .dtype(self.dtype)
+            .run(|ctx| self.on_rank(ctx))?;
+        let (mut shared, ranks): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
+        // All ranks end with the same; one of each is enough.
+        let Shared {
+            losses,
+            weights,
+            scores,
+            panels,
+            time,
+        } = shared.swap_remove(0);
+        Ok(Outcome {
+            losses,
+            weights,
+            scores,
+            panels,
+            ranks,
+            time,
+        })
+    }
+
+    /// The program of every rank.
+    fn on_rank(&self, ctx: &Context) -> Result<(Shared, RankReport)> {
+        let mesh = mesh_of(ctx, self.mesh)?;
+        let task = Task::new(&mesh, self.forecast, self.split)?;
+        let [_, levels, ..] = self.forecast.shape();
+        let model = UNet::new(&mesh, levels + 1, levels, WIDTH)?;
+        let mut adam = AdamW::new(model.parameters(), RATE)?;
+
+        let before = ctx.ledger().snapshot();
+        let bar = Progress::new(ctx, self.steps, &format!("{} {}", self.mesh, self.dtype));
+        let start = Instant::now();
+        let mut losses = Vec::with_capacity(self.steps);
+        for step in 0..self.steps {
+            let began = Instant::now();
+            adam.set_learning_rate(RATE * schedule(step, self.steps));
+            let prediction = task
+                .train
+                .bilinear
+                .add(&model.forward(&task.train.inputs)?)?;
+            let loss = prediction.mse_loss(&task.train.target)?;
+            adam.step(&loss.backward()?)?;
+            losses.push(loss.item()?);
+            bar.step(
+                step,
+                losses[step],
+                began.elapsed(),
+                ctx.ledger().since(&before),
+            );
+        }
+        let (time, moved) = (start.elapsed(), ctx.ledger().since(&before));
+        drop(bar);
+
+        if let Some(path) = self.weights {
+            checkpoint::save(path, &model.parameters())?;
+        }
+        let (scores, panels) = ctx.no_grad(|| self.evaluate(&task, &model))?;
+        let shared = Shared {
+            losses,
+            weights: weights(&model.parameters())?,
+            scores,
+            panels,
+            time,
+        };
+        let piece = task.train.target.local_shape();
+        let report = RankReport {
+            piece: [piece[2], piece[3]],
+            peak: ctx.ledger().memory().peak,
+            moved,
+        };
+        Ok((shared, report))
+    }
+
+    /// Errors per level on the test hour, and one level to look at.
+    fn evaluate(&self, task: &Task, model: &UNet) -> Result<(Vec<Score>, Panels)> {
+        let test = &task.test;
+        let residual = model.forward(&test.inputs)?;
+        let target = task.kelvin(&test.target)?;
+        let input = task.kelvin(&test.bilinear)?;
+        let prediction = task.kelvin(&test.bilinear.add(&residual)?)?;
+        let errors = |x: &ShardTensor| rms(&x.sub(&target)?)?.to_array::<f64>();
+        let scores = errors(&input)?
+            .into_iter()
+            .zip(errors(&prediction)?)
+            .map(|(bilinear, model)| Score { bilinear, model })
+            .collect();
+        let level = |x: &ShardTensor| {
+            let plane = x.select(1, self.level)?.select(0, 0)?.to_array::<f64>()?;
+            plane.into_dimensionality::<Ix2>().map_err(Error::custom)
+        };
+        let panels = Panels {
+            input: level(&input)?,
+            prediction: level(&prediction)?,
+            target: level(&target)?,
+            boundaries: boundaries(test.target.layout()),
+        };
+        Ok((scores, panels))
+    }
+}
+
+/// What every rank ends with.
+struct Shared {
+    losses: Vec<f64>,
+    weights: Vec<(String, Vec<f64>)>,
+    scores: Vec<Score>,
+    panels: Panels,
+    time: Duration,
+}
+
+/// The share of the full rate at a step.
+fn schedule(step: usize, steps: usize) -> f64 {
+    let (step, steps) = (step as f64, steps as f64);
+    let rise = ((step + 1.0) / (0.1 * steps)).min(1.0);
+    rise * 0.5 * (1.0 + (std::f64::consts::PI * step / steps).cos())
+}
+
+/// All parameters as numbers.
+fn weights(parameters: &Parameters) -> Result<Vec<(String, Vec<f64>)>> {
+    let read = |(name, tensor): &(String, ShardTensor)| {
+        let whole = tensor.detach().to(DType::F64)?.to_array::<f64>()?;
+        Ok((name.clone(), whole.into_iter().collect()))
+    };
+    parameters.iter().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_rises_and_falls() {
+        let rates: Vec<f64> = (0..100).map(|step| schedule(step, 100)).collect();
+        assert!(rates[0] > 0.0 && rates[0] < 0.2);
+        assert!(rates[..9].windows(2).all(|w| w[0] < w[1]));
+        assert!(rates[10..].windows(2).all(|w| w[0] > w[1]));
+        assert!(rates[99] < 0.01);
+        assert!(schedule(0, 1) > 0.0, "a single step must do something");
+    }
+}
