@@ -385,3 +385,26 @@ fn explicit_moves_refuse_on_every_rank_alike() {
         errors[0]
     );
 }
+
+#[test]
+fn ranks_that_apply_different_ops_are_found_out_and_the_group_goes_on() {
+    let errors = on_ranks(&[3], |cx, engine| {
+        let rows = Layout::new(cx.mesh(), &[6, 2], &[Placement::Shard(0)]).unwrap();
+        let x = make(cx, &rows);
+        // No communication here, so nobody can know yet.
+        let map = if cx.rank() == 1 {
+            Unary::Gelu
+        } else {
+            Unary::Relu
+        };
+        let y = elementwise::unary(engine, &x, map).unwrap();
+        let whole_of = Layout::replicated(cx.mesh(), &[6, 2]);
+        let error = engine.redistribute(&y, &whole_of).unwrap_err();
+        assert_eq!(error.class(), shard_comm::ErrorClass::Uniform);
+        // The group is as usable as before.
+        assert_eq!(whole(engine, &x).len(), 12);
+        error.to_string()
+    });
+    assert!(errors.iter().all(|e| e == &errors[0]), "{errors:?}");
+    assert!(errors[0].contains("the calls before it"), "{}", errors[0]);
+}
