@@ -1,4 +1,8 @@
 //! Windows: convolution, pooling, resampling; and norms.
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "options are built in place: `x.conv2d(&w, None, Conv::new().padding(1))`"
+)]
 
 use crate::options::{Conv, ConvTranspose, Pool};
 use crate::{Error, Result, Shape, ShardTensor};

@@ -14,7 +14,7 @@ fn operators_are_their_methods() {
         assert_eq!(read(&x + &y)?, [3.0, 4.0, 5.0, 6.0, 7.0]);
         assert_eq!(read(&x - &y)?, [-1.0, 0.0, 1.0, 2.0, 3.0]);
         assert_eq!(read(x.clone() * &y)?, [2.0, 4.0, 6.0, 8.0, 10.0]);
-        assert_eq!(read(&x / y.clone())?, [0.5, 1.0, 1.5, 2.0, 2.5]);
+        assert_eq!(read(&x / y)?, [0.5, 1.0, 1.5, 2.0, 2.5]);
         assert_eq!(read(-&x)?, [-1.0, -2.0, -3.0, -4.0, -5.0]);
         assert_eq!(read(&x + 0.5)?, [1.5, 2.5, 3.5, 4.5, 5.5]);
         assert_eq!(read(1.0 - &x)?, [0.0, -1.0, -2.0, -3.0, -4.0]);

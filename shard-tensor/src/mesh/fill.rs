@@ -1,0 +1,202 @@
+//! Tensors from nothing.
+
+use super::Mesh;
+use crate::{Placements, Result, Shape, ShardTensor};
+use shard_comm::half::{bf16, f16};
+use shard_comm::{Bool, DType, Element, Monoid, Scalar, Strided};
+use shard_redistribute::Array;
+use shard_spec::{checked_numel, row_major_strides};
+use std::ops::Range;
+
+/// Tensors from nothing. No communication.
+impl Mesh {
+    /// A tensor of zeros.
+    ///
+    /// # Errors
+    /// As [`Placements::layout`].
+    pub fn zeros(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        self.full(shape, 0.0, placements)
+    }
+
+    /// A tensor of ones.
+    ///
+    /// # Errors
+    /// As [`Placements::layout`].
+    pub fn ones(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        self.full(shape, 1.0, placements)
+    }
+
+    /// A tensor of one value.
+    ///
+    /// # Errors
+    /// As [`Placements::layout`].
+    pub fn full(
+        &self,
+        shape: impl Into<Shape>,
+        value: f64,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        let layout = self.layout(shape, placements)?;
+        let Some(local) = layout.local_shape(self.ctx.rank()) else {
+            return self.wrap(Array::from_parts(&self.cx, &layout, None, self.dtype)?);
+        };
+        // The terms of a partial tensor: the value at coordinate 0, the identity elsewhere.
+        let holds = self
+            .coords()
+            .is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
+        let scalar = match layout.partial_op() {
+            Some(op) if !holds => Monoid::Op(op).identity(self.dtype)[0],
+            _ => Scalar::F64(value),
+        };
+        let device = self.ctx.device();
+        let mut buffer = device.alloc(self.dtype, local.iter().product())?;
+        device.fill(&mut buffer, &Strided::contiguous(&local), scalar)?;
+        self.wrap(Array::from_parts(
+            &self.cx,
+            &layout,
+            Some(buffer.freeze()),
+            self.dtype,
+        )?)
+    }
+
+    /// A tensor whose contents do not matter.
+    ///
+    /// # Errors
+    /// As [`Placements::layout`].
+    pub fn empty(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        let layout = self.layout(shape, placements)?;
+        let local = match layout.local_shape(self.ctx.rank()) {
+            Some(shape) => Some(
+                self.ctx
+                    .device()
+                    .alloc(self.dtype, shape.iter().product())?
+                    .freeze(),
+            ),
+            None => None,
+        };
+        self.wrap(Array::from_parts(&self.cx, &layout, local, self.dtype)?)
+    }
+
+    /// The numbers 0, 1, ... `n - 1`.
+    ///
+    /// # Errors
+    /// As [`Placements::layout`].
+    pub fn arange(&self, n: usize, placements: impl Into<Placements>) -> Result<ShardTensor> {
+        self.from_fn(n, placements, |i| i[0] as f64)
+    }
+
+    /// A tensor whose elements are a function of the global index, converted to the handle's type.
+    ///
+    /// ```
+    /// let x = shard_tensor::launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.from_fn([3, 2], [shard_tensor::shard(0)], |i| (10 * i[0] + i[1]) as f64)?;
+    ///     x.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(x[1], ndarray::arr2(&[[0.0, 1.0], [10.0, 11.0], [20.0, 21.0]]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Placements::layout`].
+    pub fn from_fn(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+        f: impl Fn(&[usize]) -> f64,
+    ) -> Result<ShardTensor> {
+        let layout = self.layout(shape, placements)?;
+        let cx = &self.cx;
+        self.wrap(match self.dtype {
+            DType::F64 => Array::from_fn(cx, &layout, f),
+            DType::F32 => Array::from_fn(cx, &layout, |i| f32::from_f64(f(i))),
+            DType::F16 => Array::from_fn(cx, &layout, |i| f16::from_f64(f(i))),
+            DType::BF16 => Array::from_fn(cx, &layout, |i| bf16::from_f64(f(i))),
+            DType::I64 => Array::from_fn(cx, &layout, |i| i64::from_f64(f(i))),
+            DType::I32 => Array::from_fn(cx, &layout, |i| i32::from_f64(f(i))),
+            DType::U8 => Array::from_fn(cx, &layout, |i| u8::from_f64(f(i))),
+            DType::Bool => Array::from_fn(cx, &layout, |i| Bool::from_f64(f(i))),
+        }?)
+    }
+
+    /// Uniform random numbers in `[0, 1)`: the same tensor under any placements and on any number of ranks.
+    ///
+    /// # Collective
+    /// All ranks of the program must draw the same tensors in the same order.
+    ///
+    /// # Errors
+    /// As [`Placements::layout`].
+    pub fn rand(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        let (shape, stream) = (shape.into(), self.ctx.next_stream());
+        let at = linear(&shape)?;
+        match self.dtype {
+            DType::F64 => self.from_fn(&shape, placements, |i| stream.uniform_f64(at(i))),
+            _ => self.from_fn(&shape, placements, |i| f64::from(stream.uniform_f32(at(i)))),
+        }
+    }
+
+    /// Uniform random numbers in a range.
+    ///
+    /// # Collective
+    /// As [`rand`](Self::rand).
+    ///
+    /// # Errors
+    /// As [`Placements::layout`].
+    pub fn uniform(
+        &self,
+        shape: impl Into<Shape>,
+        range: Range<f64>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        let (shape, stream) = (shape.into(), self.ctx.next_stream());
+        let (at, width) = (linear(&shape)?, range.end - range.start);
+        self.from_fn(&shape, placements, |i| {
+            range.start + width * stream.uniform_f64(at(i))
+        })
+    }
+
+    /// Standard normal random numbers: the same tensor under any placements and on any number of ranks.
+    ///
+    /// # Collective
+    /// As [`rand`](Self::rand).
+    ///
+    /// # Errors
+    /// As [`Placements::layout`].
+    pub fn randn(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        let (shape, stream) = (shape.into(), self.ctx.next_stream());
+        let at = linear(&shape)?;
+        self.from_fn(&shape, placements, |i| stream.normal(at(i)))
+    }
+}
+
+/// The row-major position of a global index.
+fn linear(shape: &[usize]) -> Result<impl Fn(&[usize]) -> u64> {
+    checked_numel(shape)?;
+    let strides = row_major_strides(shape);
+    Ok(move |index: &[usize]| {
+        index
+            .iter()
+            .zip(&strides)
+            .map(|(&i, &s)| i as u64 * s as u64)
+            .sum()
+    })
+}
