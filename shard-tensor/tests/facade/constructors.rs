@@ -314,3 +314,29 @@ fn constants_on_every_kind_of_layout() {
     });
     assert_eq!(ok.unwrap(), [DType::F64; 2]);
 }
+
+#[test]
+fn ranks_off_the_mesh_pass_through_every_constructor_and_file() {
+    let path = std::env::temp_dir().join(format!("shard-tensor-off-mesh-{}", std::process::id()));
+    let ok = Launch::new(4).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let mine = Array1::<f64>::ones(if mesh.is_member() { 1 + ctx.rank() } else { 0 });
+        let inferred = mesh.from_local(&mine, [shard(0)], LocalSizes::Infer)?;
+        assert_eq!(inferred.layout().to_string(), "S(0)[1,2,3]");
+        let whole = field(&[5]);
+        let x = mesh.scatter(2, (ctx.rank() == 2).then(|| whole.view()), [shard(0)])?;
+        let w = x.redistribute([replicate()])?.requires_grad()?;
+        let gradient = (&w * &x).sum_all()?.backward()?.get(&w)?.unwrap();
+        let named = [("w".to_owned(), w.clone()), ("x".to_owned(), x.clone())];
+        shard_tensor::checkpoint::save(&path, &named)?;
+        w.set(&mesh.zeros([5], [replicate()])?)?;
+        shard_tensor::checkpoint::load(&path, &named[..1])?;
+        if mesh.is_member() {
+            assert_eq!(gradient.to_array::<f64>()?, whole);
+            assert_eq!(w.to_array::<f64>()?, whole);
+        }
+        Ok(())
+    });
+    ok.unwrap();
+    std::fs::remove_file(&path).unwrap();
+}
