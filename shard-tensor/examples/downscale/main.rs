@@ -8,12 +8,17 @@
 //! `cargo run --release -p shard-tensor --example downscale -- --help`
 
 mod args;
+mod canvas;
+mod curve;
 mod data;
+mod font;
 mod model;
+mod picture;
 mod prepare;
 mod progress;
 mod report;
 mod train;
+mod verify;
 
 use args::Args;
 use clap::Parser;
@@ -53,8 +58,14 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(objection) = args.split.objection(&args.mesh, [rows, columns]) {
         return Ok(usage(&format!("error: {objection}")));
     }
-    std::fs::create_dir_all(&args.out)?;
-    let weights = args.out.join("weights.safetensors");
+    std::fs::create_dir_all(&args.out).map_err(|e| {
+        format!(
+            "{}: {e}; name another folder with --out",
+            args.out.display()
+        )
+    })?;
+    let [weights, curve, picture] =
+        ["weights.safetensors", "loss.svg", "fields.png"].map(|name| args.out.join(name));
     let job = Job {
         forecast: &forecast,
         mesh: &args.mesh,
@@ -66,6 +77,26 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         level: PICTURED,
     };
     let outcome = job.run()?;
-    report::print(&outcome);
-    Ok(ExitCode::SUCCESS)
+    report::print(args, &outcome);
+    let caption = format!(
+        "downscaling on a {} mesh, {} split, {}",
+        args.mesh, args.split, job.dtype
+    );
+    curve::write(&curve, &outcome.losses, &caption)?;
+    picture::write(&picture, &outcome.panels)?;
+    report::files(&[&curve, &picture, &weights]);
+
+    let mut passed = true;
+    if args.check {
+        report::verdict(&outcome.scores);
+        passed &= report::beats_interpolation(&outcome.scores);
+    }
+    if args.verify {
+        passed &= verify::agrees_with_one_rank(&job, &outcome)?;
+    }
+    Ok(if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

@@ -1,19 +1,170 @@
 //! The tables at the end.
 
-use crate::train::Outcome;
+use crate::args::Args;
+use crate::train::{Outcome, Score};
+use std::path::Path;
 
-/// Prints errors per level, and time, memory and messages per rank.
-pub(crate) fn print(outcome: &Outcome) {
-    for s in &outcome.scores {
+/// A model must leave no more than this share of the error of interpolation, on every level.
+pub(crate) const MARGIN: f64 = 0.8;
+
+/// Model levels of the forecast, as its producers number them.
+const LEVELS: [usize; 7] = [1, 4, 7, 10, 13, 16, 19];
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// Prints errors per level, then time, memory and messages per rank.
+pub(crate) fn print(args: &Args, outcome: &Outcome) {
+    println!(
+        "\n{} ranks as {}, {} split, {} steps in {}\n",
+        args.mesh.ranks(),
+        args.mesh,
+        args.split,
+        outcome.losses.len(),
+        outcome.dtype,
+    );
+    errors(&outcome.scores);
+    moved(outcome);
+    time(outcome);
+}
+
+/// Whether the model beats interpolation by the margin on every level; false where an error is not a number.
+pub(crate) fn beats_interpolation(scores: &[Score]) -> bool {
+    scores.iter().all(|s| s.model <= MARGIN * s.bilinear)
+}
+
+/// Prints the verdict of `--check`.
+pub(crate) fn verdict(scores: &[Score]) {
+    let worst = scores.iter().map(|s| s.model / s.bilinear);
+    let worst = worst.fold(0.0, |a: f64, b| if b <= a { a } else { b });
+    println!(
+        "check: {} (the worst level has {:.0} % of the error of interpolation; at most {:.0} % are allowed)",
+        if beats_interpolation(scores) {
+            "passed"
+        } else {
+            "FAILED"
+        },
+        100.0 * worst,
+        100.0 * MARGIN
+    );
+}
+
+/// Prints what was written.
+pub(crate) fn files(files: &[&Path]) {
+    println!();
+    for file in files {
+        println!("wrote {}", file.display());
+    }
+}
+
+fn errors(scores: &[Score]) {
+    println!("error on the test hour, root mean square in kelvin");
+    println!("  level   bilinear      U-Net   share");
+    for (i, score) in scores.iter().enumerate() {
+        let level = match LEVELS.get(i) {
+            Some(level) if scores.len() == LEVELS.len() => level.to_string(),
+            _ => format!("#{i}"),
+        };
+        row(&level, *score);
+    }
+    let mean = |of: fn(&Score) -> f64| {
+        let squares: f64 = scores.iter().map(|s| of(s) * of(s)).sum();
+        (squares / scores.len().max(1) as f64).sqrt()
+    };
+    row(
+        "all",
+        Score {
+            bilinear: mean(|s| s.bilinear),
+            model: mean(|s| s.model),
+        },
+    );
+}
+
+fn row(level: &str, score: Score) {
+    let share = 100.0 * score.model / score.bilinear;
+    println!(
+        "  {level:>5}   {:8.4}   {:8.4}   {share:3.0} %",
+        score.bilinear, score.model
+    );
+}
+
+fn moved(outcome: &Outcome) {
+    let steps = outcome.losses.len().max(1) as f64;
+    println!("\nper rank        piece   peak MiB   messages   MiB received   in a step");
+    let (mut messages, mut bytes) = (0, 0);
+    for (rank, report) in outcome.ranks.iter().enumerate() {
+        let ([rows, columns], moved) = (report.piece, &report.moved);
         println!(
-            "{:.4} {:.4} {:.3}",
-            s.bilinear,
-            s.model,
-            s.model / s.bilinear
+            "  {rank:>6}   {:>10}   {:8.1}   {:8}   {:12.1}   {:9.3}",
+            format!("{rows} x {columns}"),
+            report.peak as f64 / MIB,
+            moved.messages,
+            moved.bytes as f64 / MIB,
+            moved.bytes as f64 / MIB / steps,
+        );
+        messages += moved.messages;
+        bytes += moved.bytes;
+    }
+    let bytes = bytes as f64 / MIB;
+    println!(
+        "  {:>6}   {:>10}   {:8}   {messages:8}   {bytes:12.1}   {:9.3}",
+        "all",
+        "",
+        "",
+        bytes / steps
+    );
+
+    println!("\nby operation, in a step, all ranks   messages      KiB");
+    for (name, messages, bytes) in by_operation(outcome) {
+        println!(
+            "  {name:33}   {:8.1}   {:6.1}",
+            messages / steps,
+            bytes / steps / 1024.0
         );
     }
-    println!("{:?}", outcome.time);
-    for r in &outcome.ranks {
-        println!("{:?} {} {:?}", r.piece, r.peak, r.moved);
+}
+
+/// Messages and bytes of every operation that sent any, over all ranks.
+fn by_operation(outcome: &Outcome) -> Vec<(&'static str, f64, f64)> {
+    let mut sums: Vec<(&'static str, f64, f64)> = Vec::new();
+    for (name, count) in outcome.ranks.iter().flat_map(|r| &r.moved.ops) {
+        let (messages, bytes) = (count.messages as f64, count.bytes as f64);
+        match sums.iter_mut().find(|s| s.0 == *name) {
+            Some(sum) => (sum.1, sum.2) = (sum.1 + messages, sum.2 + bytes),
+            None => sums.push((name, messages, bytes)),
+        }
+    }
+    sums.retain(|s| s.1 > 0.0);
+    sums.sort_by(|a, b| b.2.total_cmp(&a.2));
+    sums
+}
+
+fn time(outcome: &Outcome) {
+    let seconds = outcome.time.as_secs_f64();
+    let steps = outcome.losses.len().max(1) as f64;
+    println!(
+        "\n{seconds:.1} s of training, {:.0} ms in a step",
+        1e3 * seconds / steps
+    );
+    if let (Some(first), Some(last)) = (outcome.losses.first(), outcome.losses.last()) {
+        println!("loss {first:.5} at first, {last:.5} at last (1 is the error of interpolation)");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn score(model: f64) -> Score {
+        Score {
+            bilinear: 0.1,
+            model,
+        }
+    }
+
+    #[test]
+    fn every_level_must_be_beaten_by_the_margin() {
+        assert!(beats_interpolation(&[score(0.05), score(0.079)]));
+        assert!(!beats_interpolation(&[score(0.05), score(0.081)]));
+        assert!(!beats_interpolation(&[score(f64::NAN)]));
     }
 }

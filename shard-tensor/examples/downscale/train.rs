@@ -37,6 +37,7 @@ pub(crate) struct Job<'a> {
 
 /// What a training gave.
 pub(crate) struct Outcome {
+    pub(crate) dtype: DType,
     /// Before each step.
     pub(crate) losses: Vec<f64>,
     pub(crate) weights: Vec<(String, Vec<f64>)>,
@@ -95,6 +96,7 @@ impl Job<'_> {
             time,
         } = shared.swap_remove(0);
         Ok(Outcome {
+            dtype: self.dtype,
             losses,
             weights,
             scores,
