@@ -41,7 +41,9 @@ pub fn place(
         }
         Data::I64(values) => device.upload_slice(&gather(&indices, values))?,
         Data::Bool(values) => {
-            let bools = indices.iter().map(|&i| Bool::from_f64(f64::from(values[i])));
+            let bools = indices
+                .iter()
+                .map(|&i| Bool::from_f64(f64::from(values[i])));
             device.upload_slice(&bools.collect::<Vec<_>>())?
         }
     };
@@ -61,19 +63,32 @@ pub fn whole(array: &Array) -> Result<Tensor, RedistributeError> {
         DType::F64 => Data::F64(all.to_vec::<f64>()?),
         DType::F32 => Data::F64(all.to_vec::<f32>()?.into_iter().map(f64::from).collect()),
         DType::I64 => Data::I64(all.to_vec::<i64>()?),
-        DType::Bool => {
-            Data::Bool(all.to_vec::<Bool>()?.into_iter().map(|b| u8::from(b.to_f64() != 0.0)).collect())
-        }
+        DType::Bool => Data::Bool(
+            all.to_vec::<Bool>()?
+                .into_iter()
+                .map(|b| u8::from(b.to_f64() != 0.0))
+                .collect(),
+        ),
         other => {
-            return Err(RedistributeError::DType { op: "whole", expected: DType::F64, got: other });
+            return Err(RedistributeError::DType {
+                op: "whole",
+                expected: DType::F64,
+                got: other,
+            });
         }
     };
-    Ok(Tensor { shape: array.shape().to_vec(), data: Arc::new(data) })
+    Ok(Tensor {
+        shape: array.shape().to_vec(),
+        data: Arc::new(data),
+    })
 }
 
 /// A tensor of doubles made from the linear index.
 pub fn tensor(shape: &[usize], f: impl Fn(usize) -> f64) -> Tensor {
-    Tensor { shape: shape.to_vec(), data: Arc::new(Data::F64((0..numel(shape)).map(f).collect())) }
+    Tensor {
+        shape: shape.to_vec(),
+        data: Arc::new(Data::F64((0..numel(shape)).map(f).collect())),
+    }
 }
 
 /// Global linear indices of a rank's piece, in the piece's row-major order; `None` off the mesh.
@@ -106,8 +121,13 @@ impl Share {
         let coords = cx.coords().unwrap_or_default();
         let axes = layout.partial_axes();
         let size = |a: usize| layout.mesh().axis_size(a);
-        let index = axes.iter().fold(0, |i, &a| i * size(a) + coords.get(a).copied().unwrap_or(0));
-        Self { index, terms: axes.iter().map(|&a| size(a)).product() }
+        let index = axes
+            .iter()
+            .fold(0, |i, &a| i * size(a) + coords.get(a).copied().unwrap_or(0));
+        Self {
+            index,
+            terms: axes.iter().map(|&a| size(a)).product(),
+        }
     }
 
     /// This rank's term of `value` at linear index `at`.
@@ -122,9 +142,17 @@ impl Share {
             if i + 1 == self.terms {
                 return 1.0;
             }
-            if at.is_multiple_of(2) { [2.0, 1.0, 0.0][i % 3] } else { [0.0, -1.0, 1.0][i % 3] }
+            if at.is_multiple_of(2) {
+                [2.0, 1.0, 0.0][i % 3]
+            } else {
+                [0.0, -1.0, 1.0][i % 3]
+            }
         };
-        let before = if self.index == 0 { 0.0 } else { running(self.index - 1) };
+        let before = if self.index == 0 {
+            0.0
+        } else {
+            running(self.index - 1)
+        };
         (running(self.index) - before) * value
     }
 }
@@ -138,9 +166,14 @@ mod tests {
         for terms in 1..9 {
             for at in 0..4 {
                 for value in [0.1, -3.7e300, 5e-324, 1.0 / 3.0] {
-                    let sum: f64 =
-                        (0..terms).map(|index| Share { index, terms }.term(value, at)).sum();
-                    assert_eq!(sum.to_bits(), value.to_bits(), "{terms} terms of {value} at {at}");
+                    let sum: f64 = (0..terms)
+                        .map(|index| Share { index, terms }.term(value, at))
+                        .sum();
+                    assert_eq!(
+                        sum.to_bits(),
+                        value.to_bits(),
+                        "{terms} terms of {value} at {at}"
+                    );
                 }
             }
         }
@@ -149,7 +182,10 @@ mod tests {
     #[test]
     fn terms_are_not_alike() {
         let term = |index, at| Share { index, terms: 3 }.term(1.0, at);
-        assert_ne!([term(0, 0), term(1, 0), term(2, 0)], [term(0, 1), term(1, 1), term(2, 1)]);
+        assert_ne!(
+            [term(0, 0), term(1, 0), term(2, 0)],
+            [term(0, 1), term(1, 1), term(2, 1)]
+        );
         assert_eq!(term(0, 0) + term(1, 0) + term(2, 0), 1.0);
     }
 }

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use shard_comm::DType;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -45,12 +46,24 @@ impl Data {
 }
 
 /// A tensor of a case: shape and elements. Clones share the elements.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Tensor {
     /// Extents.
     pub shape: Vec<usize>,
     /// Elements, as many as the shape holds.
     pub data: Arc<Data>,
+}
+
+impl fmt::Debug for Tensor {
+    /// Type and shape, and the elements if there are few.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.data.dtype(), self.shape)?;
+        if self.data.len() <= 8 {
+            write!(f, " {:?}", self.data)
+        } else {
+            Ok(())
+        }
+    }
 }
 
 /// One reference case.
@@ -151,22 +164,35 @@ impl Case {
     /// [`CaseError`], naming the file and what is wrong with it; malformed files never panic.
     pub fn load(description: &Path) -> Result<Self> {
         let text = read(description)?;
-        let d: Description = serde_json::from_slice(&text)
-            .map_err(|source| CaseError::Json { path: description.to_path_buf(), source })?;
+        let d: Description = serde_json::from_slice(&text).map_err(|source| CaseError::Json {
+            path: description.to_path_buf(),
+            source,
+        })?;
         let path = description.with_file_name(&d.file);
         let bytes = read(&path)?;
-        let tensors = SafeTensors::deserialize(&bytes)
-            .map_err(|source| CaseError::Tensors { path: path.clone(), source })?;
+        let tensors = SafeTensors::deserialize(&bytes).map_err(|source| CaseError::Tensors {
+            path: path.clone(),
+            source,
+        })?;
         let get = |key: &str| tensor(&tensors, &path, key, d.shapes.get(key));
 
-        let inputs: Vec<(String, Tensor)> =
-            d.inputs.iter().map(|n| Ok((n.clone(), get(&format!("in.{n}"))?))).collect::<Result<_>>()?;
-        let outputs: Vec<Tensor> =
-            (0..d.outputs).map(|i| get(&format!("out.{i}"))).collect::<Result<_>>()?;
-        let wrong = |problem: String| CaseError::Inconsistent { path: path.clone(), problem };
+        let inputs: Vec<(String, Tensor)> = d
+            .inputs
+            .iter()
+            .map(|n| Ok((n.clone(), get(&format!("in.{n}"))?)))
+            .collect::<Result<_>>()?;
+        let outputs: Vec<Tensor> = (0..d.outputs)
+            .map(|i| get(&format!("out.{i}")))
+            .collect::<Result<_>>()?;
+        let wrong = |problem: String| CaseError::Inconsistent {
+            path: path.clone(),
+            problem,
+        };
         let mut cotangents = Vec::new();
         for &i in &d.differentiable_outputs {
-            let expected = outputs.get(i).ok_or_else(|| wrong(format!("there is no output {i}")))?;
+            let expected = outputs
+                .get(i)
+                .ok_or_else(|| wrong(format!("there is no output {i}")))?;
             let cotangent = get(&format!("cot.{i}"))?;
             check_same(&wrong, &format!("cot.{i}"), &cotangent, expected)?;
             cotangents.push((i, cotangent));
@@ -174,7 +200,8 @@ impl Case {
         let mut gradients = Vec::new();
         for name in &d.gradients {
             let place = inputs.iter().position(|(n, _)| n == name);
-            let place = place.ok_or_else(|| wrong(format!("gradient of `{name}`, which is no input")))?;
+            let place =
+                place.ok_or_else(|| wrong(format!("gradient of `{name}`, which is no input")))?;
             let gradient = get(&format!("grad.{name}"))?;
             check_same(&wrong, &format!("grad.{name}"), &gradient, &inputs[place].1)?;
             gradients.push((place, gradient));
@@ -198,7 +225,10 @@ impl Case {
 /// # Errors
 /// [`CaseError::Io`] if the folder itself cannot be read.
 pub fn load_dir(dir: &Path) -> Result<Vec<Result<Case>>> {
-    let io = |source| CaseError::Io { path: dir.to_path_buf(), source };
+    let io = |source| CaseError::Io {
+        path: dir.to_path_buf(),
+        source,
+    };
     let mut paths = BTreeSet::new();
     for entry in std::fs::read_dir(dir).map_err(io)? {
         let path = entry.map_err(io)?.path();
@@ -239,7 +269,9 @@ impl Attributes {
     /// # Errors
     /// [`CaseError::Attribute`] if it is something else.
     pub fn size(&self, name: &str, default: usize) -> Result<usize> {
-        self.read(name, default, "a size", |v| v.as_u64().and_then(|n| usize::try_from(n).ok()))
+        self.read(name, default, "a size", |v| {
+            v.as_u64().and_then(|n| usize::try_from(n).ok())
+        })
     }
 
     /// A number, or the default if not given.
@@ -263,7 +295,9 @@ impl Attributes {
     /// # Errors
     /// [`CaseError::Attribute`] if it is something else.
     pub fn text(&self, name: &str, default: &str) -> Result<String> {
-        self.read(name, default.to_owned(), "a text", |v| v.as_str().map(str::to_owned))
+        self.read(name, default.to_owned(), "a text", |v| {
+            v.as_str().map(str::to_owned)
+        })
     }
 
     /// Integers: a list, or one standing for a list of one. `None` if not given.
@@ -287,14 +321,19 @@ impl Attributes {
     /// # Errors
     /// [`CaseError::Attribute`] if it is something else.
     pub fn spatial(&self, name: &str, dims: usize, default: usize) -> Result<Vec<usize>> {
-        self.read(name, vec![default; dims], "one size, or one per spatial dim", |v| {
-            let given = list(v, |n| n.as_u64().and_then(|n| usize::try_from(n).ok()))?;
-            match given.len() {
-                1 => Some(vec![given[0]; dims]),
-                n if n == dims => Some(given),
-                _ => None,
-            }
-        })
+        self.read(
+            name,
+            vec![default; dims],
+            "one size, or one per spatial dim",
+            |v| {
+                let given = list(v, |n| n.as_u64().and_then(|n| usize::try_from(n).ok()))?;
+                match given.len() {
+                    1 => Some(vec![given[0]; dims]),
+                    n if n == dims => Some(given),
+                    _ => None,
+                }
+            },
+        )
     }
 
     /// The attribute as it stands, `None` if not given or null.
@@ -328,7 +367,10 @@ fn list<T>(v: &Json, one: impl Fn(&Json) -> Option<T>) -> Option<Vec<T>> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|source| CaseError::Io { path: path.to_path_buf(), source })
+    std::fs::read(path).map_err(|source| CaseError::Io {
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
 fn tensor(
@@ -337,26 +379,42 @@ fn tensor(
     key: &str,
     declared: Option<&Vec<usize>>,
 ) -> Result<Tensor> {
-    let wrong = |problem: String| CaseError::Inconsistent { path: path.to_path_buf(), problem };
-    let view =
-        file.tensor(key).map_err(|source| CaseError::Tensors { path: path.to_path_buf(), source })?;
+    let wrong = |problem: String| CaseError::Inconsistent {
+        path: path.to_path_buf(),
+        problem,
+    };
+    let view = file.tensor(key).map_err(|source| CaseError::Tensors {
+        path: path.to_path_buf(),
+        source,
+    })?;
     let shape = view.shape().to_vec();
     if let Some(declared) = declared
         && declared != &shape
     {
-        return Err(wrong(format!("`{key}` has shape {shape:?}, its description says {declared:?}")));
+        return Err(wrong(format!(
+            "`{key}` has shape {shape:?}, its description says {declared:?}"
+        )));
     }
     let bytes = view.data();
-    let words = || bytes.chunks_exact(8).map(|c| std::array::from_fn::<u8, 8, _>(|i| c[i]));
+    let words = || {
+        bytes
+            .chunks_exact(8)
+            .map(|c| std::array::from_fn::<u8, 8, _>(|i| c[i]))
+    };
     let data = match view.dtype() {
         Dtype::F64 => Data::F64(words().map(f64::from_le_bytes).collect()),
         Dtype::I64 => Data::I64(words().map(i64::from_le_bytes).collect()),
         Dtype::BOOL => Data::Bool(bytes.iter().map(|&b| u8::from(b != 0)).collect()),
         other => {
-            return Err(wrong(format!("`{key}` is {other:?}; cases hold float64, int64 and bool")));
+            return Err(wrong(format!(
+                "`{key}` is {other:?}; cases hold float64, int64 and bool"
+            )));
         }
     };
-    Ok(Tensor { shape, data: Arc::new(data) })
+    Ok(Tensor {
+        shape,
+        data: Arc::new(data),
+    })
 }
 
 fn check_same(
@@ -388,7 +446,12 @@ mod tests {
         for case in cases {
             let case = case.unwrap();
             assert!(!case.outputs.is_empty(), "{}", case.name);
-            assert_eq!(case.gradients.is_empty(), case.cotangents.is_empty(), "{}", case.name);
+            assert_eq!(
+                case.gradients.is_empty(),
+                case.cotangents.is_empty(),
+                "{}",
+                case.name
+            );
         }
     }
 
@@ -406,13 +469,19 @@ mod tests {
             std::fs::write(&data, &tensors[..cut]).unwrap();
             seen.push(Case::load(&json).unwrap_err());
         }
-        assert!(seen.iter().all(|e| matches!(e, CaseError::Tensors { .. })), "{seen:?}");
+        assert!(
+            seen.iter().all(|e| matches!(e, CaseError::Tensors { .. })),
+            "{seen:?}"
+        );
         std::fs::write(&data, &tensors).unwrap();
         std::fs::write(&json, &good[..good.len() / 2]).unwrap();
         assert!(matches!(Case::load(&json), Err(CaseError::Json { .. })));
         let text = String::from_utf8(good).unwrap().replace("13", "14");
         std::fs::write(&json, text).unwrap();
-        assert!(matches!(Case::load(&json), Err(CaseError::Inconsistent { .. })));
+        assert!(matches!(
+            Case::load(&json),
+            Err(CaseError::Inconsistent { .. })
+        ));
         std::fs::remove_file(&data).unwrap();
         assert!(matches!(Case::load(&json), Err(CaseError::Io { .. })));
         std::fs::remove_dir_all(&dir).unwrap();

@@ -17,13 +17,20 @@ impl Tolerance {
 /// difference in words. Integers and truth values must be equal, NaN equals NaN, infinities are exact.
 pub fn difference(expected: &Tensor, got: &Tensor, tolerance: Tolerance) -> Option<String> {
     if expected.shape != got.shape {
-        return Some(format!("expected shape {:?}, got {:?}", expected.shape, got.shape));
+        return Some(format!(
+            "expected shape {:?}, got {:?}",
+            expected.shape, got.shape
+        ));
     }
     match (&*expected.data, &*got.data) {
         (Data::F64(e), Data::F64(g)) => floats(e, g, tolerance, &expected.shape),
         (Data::I64(e), Data::I64(g)) => exact(e, g, &expected.shape),
         (Data::Bool(e), Data::Bool(g)) => exact(e, g, &expected.shape),
-        (e, g) => Some(format!("expected {} elements, got {}", e.dtype(), g.dtype())),
+        (e, g) => Some(format!(
+            "expected {} elements, got {}",
+            e.dtype(),
+            g.dtype()
+        )),
     }
 }
 
@@ -46,15 +53,26 @@ fn floats(e: &[f64], g: &[f64], tolerance: Tolerance, shape: &[usize]) -> Option
     if e.len() != g.len() {
         return Some(format!("expected {} elements, got {}", e.len(), g.len()));
     }
-    let scale = e.iter().filter(|v| v.is_finite()).fold(0.0_f64, |m, v| m.max(v.abs()));
+    let scale = e
+        .iter()
+        .filter(|v| v.is_finite())
+        .fold(0.0_f64, |m, v| m.max(v.abs()));
     let bound = tolerance.0 * scale;
     let off = |a: f64, b: f64| {
         if a.is_nan() || b.is_nan() {
-            return if a.is_nan() && b.is_nan() { 0.0 } else { f64::INFINITY };
+            return if a.is_nan() && b.is_nan() {
+                0.0
+            } else {
+                f64::INFINITY
+            };
         }
         if a == b { 0.0 } else { (a - b).abs() }
     };
-    let wrong = e.iter().zip(g).filter(|&(&a, &b)| off(a, b) > bound).count();
+    let wrong = e
+        .iter()
+        .zip(g)
+        .filter(|&(&a, &b)| off(a, b) > bound)
+        .count();
     if wrong == 0 {
         return None;
     }
@@ -83,12 +101,18 @@ mod tests {
     use std::sync::Arc;
 
     fn t(values: &[f64]) -> Tensor {
-        Tensor { shape: vec![values.len()], data: Arc::new(Data::F64(values.to_vec())) }
+        Tensor {
+            shape: vec![values.len()],
+            data: Arc::new(Data::F64(values.to_vec())),
+        }
     }
 
     #[test]
     fn floats_are_compared_to_the_largest() {
-        assert_eq!(difference(&t(&[1e6, 1.0]), &t(&[1e6, 1.0005]), Tolerance::F64), None);
+        assert_eq!(
+            difference(&t(&[1e6, 1.0]), &t(&[1e6, 1.0005]), Tolerance::F64),
+            None
+        );
         assert!(difference(&t(&[1.0, 1.0]), &t(&[1.0, 1.0005]), Tolerance::F64).is_some());
         let text = difference(&t(&[1.0, 5.0, 2.0]), &t(&[1.1, 7.0, 2.0]), Tolerance::F64).unwrap();
         assert!(text.starts_with("2 of 3") && text.contains("[1]"), "{text}");
@@ -97,17 +121,38 @@ mod tests {
     #[test]
     fn nan_and_infinity_are_data() {
         let (nan, inf) = (f64::NAN, f64::INFINITY);
-        assert_eq!(difference(&t(&[nan, inf]), &t(&[nan, inf]), Tolerance::F64), None);
-        for (e, g) in [([nan, 1.0], [1.0, 1.0]), ([1.0, 1.0], [nan, 1.0]), ([inf, 1.0], [-inf, 1.0])] {
-            assert!(difference(&t(&e), &t(&g), Tolerance::F64).is_some(), "{e:?} {g:?}");
+        assert_eq!(
+            difference(&t(&[nan, inf]), &t(&[nan, inf]), Tolerance::F64),
+            None
+        );
+        for (e, g) in [
+            ([nan, 1.0], [1.0, 1.0]),
+            ([1.0, 1.0], [nan, 1.0]),
+            ([inf, 1.0], [-inf, 1.0]),
+        ] {
+            assert!(
+                difference(&t(&e), &t(&g), Tolerance::F64).is_some(),
+                "{e:?} {g:?}"
+            );
         }
     }
 
     #[test]
     fn other_types_are_exact() {
-        let i = |v: &[i64]| Tensor { shape: vec![v.len()], data: Arc::new(Data::I64(v.to_vec())) };
+        let i = |v: &[i64]| Tensor {
+            shape: vec![v.len()],
+            data: Arc::new(Data::I64(v.to_vec())),
+        };
         assert_eq!(difference(&i(&[1, 2]), &i(&[1, 2]), Tolerance::F64), None);
-        assert!(difference(&i(&[1, 2]), &i(&[1, 3]), Tolerance::F64).unwrap().contains("[1]"));
-        assert!(difference(&i(&[1]), &t(&[1.0]), Tolerance::F64).unwrap().contains("i64"));
+        assert!(
+            difference(&i(&[1, 2]), &i(&[1, 3]), Tolerance::F64)
+                .unwrap()
+                .contains("[1]")
+        );
+        assert!(
+            difference(&i(&[1]), &t(&[1.0]), Tolerance::F64)
+                .unwrap()
+                .contains("i64")
+        );
     }
 }

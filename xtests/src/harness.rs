@@ -18,7 +18,11 @@ pub enum On {
 ///
 /// # Panics
 /// If a rank panics or the group breaks, with what the first rank said: this is for tests.
-pub fn on_mesh<T: Send>(mesh: &DeviceMesh, on: On, f: impl Fn(&Rc<MeshComm>) -> T + Sync) -> Vec<T> {
+pub fn on_mesh<T: Send>(
+    mesh: &DeviceMesh,
+    on: On,
+    f: impl Fn(&Rc<MeshComm>) -> T + Sync,
+) -> Vec<T> {
     let ranks = mesh.ranks().iter().max().map_or(0, |&r| r + 1);
     let results = local::run_with(ranks, &options(on), |comm| {
         let world: Rc<dyn Communicator> = Rc::new(comm);
@@ -38,5 +42,8 @@ pub(crate) fn options(on: On) -> local::LocalOptions {
         On::Host => DeviceKind::Host,
         On::TestDevice => DeviceKind::Test,
     };
-    local::LocalOptions { device, ..local::LocalOptions::default() }
+    local::LocalOptions {
+        device,
+        ..local::LocalOptions::default()
+    }
 }

@@ -74,12 +74,44 @@ pub struct Plan {
 impl Plan {
     /// The default amount for a seed.
     pub fn new(seed: u64) -> Self {
-        Self { seed, exhaustive: false, cap: 400, sample: 40 }
+        Self {
+            seed,
+            exhaustive: false,
+            cap: 400,
+            sample: 40,
+        }
     }
 }
 
 /// The layouts of all operands of one run.
 pub type Assignment = Vec<Layout>;
+
+/// A combination of layouts, not built yet: there may be many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    /// What each mesh axis does to each operand, operand by operand.
+    axes: Box<[AxisChoice]>,
+    /// How each operand is cut.
+    splits: Box<[Split]>,
+    /// Fixes where the cuts are.
+    seed: u64,
+}
+
+impl Draft {
+    /// Builds the layouts for the mesh and operands the draft was made for.
+    ///
+    /// # Errors
+    /// [`SpecError`] if they are others.
+    pub fn build(&self, mesh: &DeviceMesh, operands: &[Operand]) -> Result<Assignment, SpecError> {
+        let mut rng = Rng::new(self.seed, &[]);
+        operands
+            .iter()
+            .zip(self.axes.chunks(mesh.ndim()))
+            .zip(&self.splits)
+            .map(|((o, axes), &split)| layout(mesh, &o.shape, axes, split, &mut rng))
+            .collect()
+    }
+}
 
 /// Combinations of layouts for the operands of one op on a mesh, without repetition, in a random order that
 /// the seed fixes. `label` keeps the choices for different ops apart.
@@ -89,22 +121,30 @@ pub type Assignment = Vec<Layout>;
 ///
 /// # Errors
 /// [`SpecError`] if a layout cannot be built, which would be a mistake here.
-pub fn assignments(
+pub fn drafts(
     mesh: &DeviceMesh,
     operands: &[Operand],
     plan: &Plan,
     label: &str,
-) -> Result<Vec<Assignment>, SpecError> {
+) -> Result<Vec<Draft>, SpecError> {
     let mut rng = Rng::new(plan.seed, &[label, &format!("{:?}", mesh.shape())]);
     let slots: Vec<Vec<AxisChoice>> = operands
         .iter()
         .flat_map(|o| std::iter::repeat_n(choices(o), mesh.ndim()))
         .collect();
     let total = slots.iter().fold(1_usize, |n, s| n.saturating_mul(s.len()));
-    // Beyond this even an exhaustive run is a sample.
-    let limit = if plan.exhaustive { 200_000 } else { plan.cap };
+    let splits = splits_of(operands.len(), mesh, plan);
+    let limit = if plan.exhaustive {
+        EXHAUSTED / splits.len()
+    } else {
+        plan.cap
+    };
     let rows = if mesh.ndim() == 1 || plan.exhaustive {
-        if total <= limit { product(&slots) } else { pairwise(&slots, limit, &mut rng) }
+        if total <= limit {
+            product(&slots)
+        } else {
+            pairwise(&slots, limit, &mut rng)
+        }
     } else {
         pairwise(&slots, plan.sample, &mut rng)
     };
@@ -112,15 +152,19 @@ pub fn assignments(
     let mut seen = HashSet::new();
     let mut out = Vec::new();
     for row in rows {
-        for splits in splits_of(operands.len(), mesh, plan, &mut rng) {
-            let assignment: Assignment = operands
-                .iter()
-                .zip(row.chunks(mesh.ndim()))
-                .zip(&splits)
-                .map(|((o, axes), &split)| layout(mesh, &o.shape, axes, split, &mut rng))
-                .collect::<Result<_, _>>()?;
-            if seen.insert(assignment.iter().map(Layout::hash128).collect::<Vec<_>>()) {
-                out.push(assignment);
+        for splits in &splits {
+            let splits = match splits {
+                Splits::Given(splits) => splits.clone(),
+                Splits::Random => operands.iter().map(|_| Split::ALL[rng.below(3)]).collect(),
+            };
+            let draft = Draft {
+                axes: row.as_slice().into(),
+                splits: splits.into(),
+                seed: rng.next_u64(),
+            };
+            let built = draft.build(mesh, operands)?;
+            if seen.insert(built.iter().map(Layout::hash128).collect::<Vec<_>>()) {
+                out.push(draft);
             }
         }
     }
@@ -130,6 +174,9 @@ pub fn assignments(
     }
     Ok(out)
 }
+
+/// Beyond this many combinations on one mesh even an exhaustive run is a sample.
+const EXHAUSTED: usize = 20_000;
 
 /// The layout in which each mesh axis does what it is told, cut as told.
 ///
@@ -144,8 +191,9 @@ pub fn layout(
 ) -> Result<Layout, SpecError> {
     let mut builder = Layout::builder(mesh, shape);
     for (dim, &extent) in shape.iter().enumerate() {
-        let mut by: Vec<usize> =
-            (0..axes.len()).filter(|&a| axes[a] == AxisChoice::Shard(dim)).collect();
+        let mut by: Vec<usize> = (0..axes.len())
+            .filter(|&a| axes[a] == AxisChoice::Shard(dim))
+            .collect();
         if by.is_empty() {
             continue;
         }
@@ -157,7 +205,11 @@ pub fn layout(
             builder = builder.shard(dim, &by, split.partition(extent, parts, rng));
         }
     }
-    for (axis, _) in axes.iter().enumerate().filter(|&(_, &c)| c == AxisChoice::Partial) {
+    for (axis, _) in axes
+        .iter()
+        .enumerate()
+        .filter(|&(_, &c)| c == AxisChoice::Partial)
+    {
         builder = builder.partial(axis, ReduceOp::Sum);
     }
     builder.build()
@@ -173,20 +225,25 @@ pub fn choices(operand: &Operand) -> Vec<AxisChoice> {
     all
 }
 
+/// How the operands of one run are cut.
+enum Splits {
+    Given(Vec<Split>),
+    Random,
+}
+
 /// How the operands are cut, for each run of one combination of placements.
-fn splits_of(operands: usize, mesh: &DeviceMesh, plan: &Plan, rng: &mut Rng) -> Vec<Vec<Split>> {
-    let kinds: Vec<Vec<Split>> = vec![Split::ALL.to_vec(); operands];
+fn splits_of(operands: usize, mesh: &DeviceMesh, plan: &Plan) -> Vec<Splits> {
     if plan.exhaustive && operands <= 4 {
-        return product(&kinds);
+        return product(&vec![Split::ALL.to_vec(); operands])
+            .into_iter()
+            .map(Splits::Given)
+            .collect();
     }
-    let mixed = (0..operands).map(|_| Split::ALL[rng.below(3)]).collect();
+    let mut all = vec![Splits::Random];
     if mesh.ndim() == 1 {
-        let alike = Split::ALL.map(|s| vec![s; operands]);
-        let mut all = alike.to_vec();
-        all.push(mixed);
-        return all;
+        all.extend(Split::ALL.map(|s| Splits::Given(vec![s; operands])));
     }
-    vec![mixed]
+    all
 }
 
 /// Every way to pick one item of each list.
@@ -212,13 +269,23 @@ fn pairwise<T: Clone>(lists: &[Vec<T>], count: usize, rng: &mut Rng) -> Vec<Vec<
     let pairs = |row: &[usize]| {
         let mut all = Vec::with_capacity(row.len() * row.len() / 2);
         for (i, &a) in row.iter().enumerate() {
-            all.extend(row.iter().enumerate().skip(i + 1).map(|(j, &b)| (i, a, j, b)));
+            all.extend(
+                row.iter()
+                    .enumerate()
+                    .skip(i + 1)
+                    .map(|(j, &b)| (i, a, j, b)),
+            );
         }
         all
     };
     for _ in 0..count {
         let best = (0..12)
-            .map(|_| lists.iter().map(|l| rng.below(l.len())).collect::<Vec<usize>>())
+            .map(|_| {
+                lists
+                    .iter()
+                    .map(|l| rng.below(l.len()))
+                    .collect::<Vec<usize>>()
+            })
             .max_by_key(|row| pairs(row).iter().filter(|p| !covered.contains(*p)).count())
             .unwrap_or_default();
         covered.extend(pairs(&best));
@@ -233,33 +300,52 @@ mod tests {
 
     fn operands() -> Vec<Operand> {
         vec![
-            Operand { shape: vec![7, 2], sums: true },
-            Operand { shape: vec![7], sums: false },
+            Operand {
+                shape: vec![7, 2],
+                sums: true,
+            },
+            Operand {
+                shape: vec![7],
+                sums: false,
+            },
         ]
+    }
+
+    fn assignments(mesh: &DeviceMesh, operands: &[Operand], plan: &Plan) -> Vec<Assignment> {
+        let drafts = drafts(mesh, operands, plan, "op").unwrap();
+        drafts
+            .iter()
+            .map(|d| d.build(mesh, operands).unwrap())
+            .collect()
     }
 
     #[test]
     fn one_axis_has_every_placement_and_split() {
         let mesh = DeviceMesh::new(&[3]).unwrap();
-        let all = assignments(&mesh, &operands(), &Plan::new(1), "op").unwrap();
-        let texts: HashSet<String> =
-            all.iter().map(|a| format!("{:?} {:?}", a[0].placements(), a[1].placements())).collect();
+        let all = assignments(&mesh, &operands(), &Plan::new(1));
+        let texts: HashSet<String> = all
+            .iter()
+            .map(|a| format!("{:?} {:?}", a[0].placements(), a[1].placements()))
+            .collect();
         assert_eq!(texts.len(), 4 * 2);
         let empty = all.iter().filter(|a| {
-            a[0].sharding(0).is_some_and(|s| s.partition.sizes().any(|n| n == 0))
+            a[0].sharding(0)
+                .is_some_and(|s| s.partition.sizes().any(|n| n == 0))
         });
         assert!(empty.count() >= 2);
-        let unlike = all.iter().filter(|a| match (a[0].sharding(0), a[1].sharding(0)) {
-            (Some(x), Some(y)) => x.partition != y.partition,
-            _ => false,
-        });
+        let unlike = all
+            .iter()
+            .filter(|a| match (a[0].sharding(0), a[1].sharding(0)) {
+                (Some(x), Some(y)) => x.partition != y.partition,
+                _ => false,
+            });
         assert!(unlike.count() >= 1, "operands are cut differently too");
     }
 
     #[test]
     fn the_seed_fixes_the_sequence() {
         let mesh = DeviceMesh::new(&[2, 3]).unwrap();
-        let run = |seed| assignments(&mesh, &operands(), &Plan::new(seed), "op").unwrap();
+        let run = |seed| assignments(&mesh, &operands(), &Plan::new(seed));
         assert_eq!(run(1), run(1));
         assert_ne!(run(1), run(2));
         assert!(run(1).len() <= 40 && run(1).len() > 20);
@@ -268,19 +354,32 @@ mod tests {
     #[test]
     fn two_axes_nest_and_pair() {
         let mesh = DeviceMesh::new(&[2, 2]).unwrap();
-        let all = assignments(&mesh, &operands(), &Plan::new(3), "op").unwrap();
-        assert!(all.iter().any(|a| a[0].sharding(0).is_some_and(|s| s.axes.len() == 2)));
-        assert!(all.iter().any(|a| a.iter().any(|l| l.shardings().iter().flatten().any(|s| s.axes[..] == [1, 0]))));
+        let all = assignments(&mesh, &operands(), &Plan::new(3));
+        assert!(
+            all.iter()
+                .any(|a| a[0].sharding(0).is_some_and(|s| s.axes.len() == 2))
+        );
+        assert!(all.iter().any(|a| {
+            a.iter()
+                .any(|l| l.shardings().iter().flatten().any(|s| s.axes[..] == [1, 0]))
+        }));
         let both = |a: &Assignment| (a[0].placements()[0], a[0].placements()[1]);
-        assert_eq!(all.iter().map(both).collect::<HashSet<_>>().len(), 16, "every pair of choices");
+        assert_eq!(
+            all.iter().map(both).collect::<HashSet<_>>().len(),
+            16,
+            "every pair of choices"
+        );
     }
 
     #[test]
     fn exhaustive_is_more() {
         let mesh = DeviceMesh::new(&[3]).unwrap();
-        let some = assignments(&mesh, &operands(), &Plan::new(1), "op").unwrap().len();
-        let plan = Plan { exhaustive: true, ..Plan::new(1) };
-        let all = assignments(&mesh, &operands(), &plan, "op").unwrap().len();
+        let some = assignments(&mesh, &operands(), &Plan::new(1)).len();
+        let plan = Plan {
+            exhaustive: true,
+            ..Plan::new(1)
+        };
+        let all = assignments(&mesh, &operands(), &plan).len();
         assert!(all > some, "{all} {some}");
     }
 

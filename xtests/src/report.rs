@@ -60,12 +60,18 @@ pub struct Report {
 impl CaseReport {
     /// A case that was not run.
     pub fn skipped(name: &str, op: &str, reason: &str) -> Self {
-        Self { reason: Some(reason.to_owned()), ..Self::new(name, op, Status::Skipped) }
+        Self {
+            reason: Some(reason.to_owned()),
+            ..Self::new(name, op, Status::Skipped)
+        }
     }
 
     /// A case that failed as a whole.
     pub fn failed(name: &str, op: &str, reason: &str) -> Self {
-        Self { reason: Some(reason.to_owned()), ..Self::new(name, op, Status::Fail) }
+        Self {
+            reason: Some(reason.to_owned()),
+            ..Self::new(name, op, Status::Fail)
+        }
     }
 
     /// A case without results yet.
@@ -103,8 +109,11 @@ impl Report {
         }
         let refused: usize = self.cases.iter().map(|c| c.refused.len()).sum();
         let layouts: usize = self.cases.iter().map(|c| c.layouts).sum();
-        let (passed, failed, skipped) =
-            (self.count(Status::Pass), self.count(Status::Fail), self.count(Status::Skipped));
+        let (passed, failed, skipped) = (
+            self.count(Status::Pass),
+            self.count(Status::Fail),
+            self.count(Status::Skipped),
+        );
         // Writing to a string cannot fail.
         let _ = writeln!(out, "refused: {refused} layouts of {layouts}");
         let _ = writeln!(out, "{passed} passed, {failed} failed, {skipped} skipped");
@@ -114,7 +123,9 @@ impl Report {
 
 impl CaseReport {
     fn write(&self, out: &mut String) {
-        let Self { name, op, layouts, .. } = self;
+        let Self {
+            name, op, layouts, ..
+        } = self;
         let reason = self.reason.as_deref().unwrap_or("");
         let _ = match self.status {
             Status::Pass => writeln!(out, "pass    {name}: {layouts} layouts"),
@@ -122,7 +133,12 @@ impl CaseReport {
             Status::Fail if layouts == &0 => writeln!(out, "fail    {name}: {reason}"),
             Status::Fail if self.failed == 0 => writeln!(out, "fail    {name}: {op}: {reason}"),
             Status::Fail => {
-                writeln!(out, "fail    {name}: {op}: {} of {layouts} layouts{}{reason}", self.failed, if reason.is_empty() { "" } else { ": " })
+                writeln!(
+                    out,
+                    "fail    {name}: {op}: {} of {layouts} layouts{}{reason}",
+                    self.failed,
+                    if reason.is_empty() { "" } else { ": " }
+                )
             }
         };
         for f in &self.failures {
@@ -152,19 +168,31 @@ mod tests {
 
     #[test]
     fn the_last_lines_are_as_promised() {
-        let incident =
-            |reason: &str| Incident { mesh: vec![2], layouts: "[R]".into(), reason: reason.into() };
+        let incident = |reason: &str| Incident {
+            mesh: vec![2],
+            layouts: "[R]".into(),
+            reason: reason.into(),
+        };
         let mut pass = CaseReport::new("a", "relu", Status::Pass);
         pass.layouts = 7;
         pass.refused = vec![incident("too odd"), incident("too odd")];
         let mut fail = CaseReport::new("b", "conv", Status::Fail);
         (fail.layouts, fail.failed, fail.failures) = (5, 1, vec![incident("off")]);
         let skipped = CaseReport::skipped("c", "sort", "not built");
-        let report = Report { seed: 0, cases: vec![pass, fail, skipped] };
+        let report = Report {
+            seed: 0,
+            cases: vec![pass, fail, skipped],
+        };
         let text = report.text();
         let lines: Vec<&str> = text.lines().rev().take(2).collect();
-        assert_eq!(lines, ["1 passed, 1 failed, 1 skipped", "refused: 2 layouts of 12"]);
-        assert!(text.contains("refused a: 2 layouts, such as mesh [2] [R]: too odd"), "{text}");
+        assert_eq!(
+            lines,
+            ["1 passed, 1 failed, 1 skipped", "refused: 2 layouts of 12"]
+        );
+        assert!(
+            text.contains("refused a: 2 layouts, such as mesh [2] [R]: too odd"),
+            "{text}"
+        );
         assert!(text.contains("skipped c: sort: not built"), "{text}");
         assert!(!report.is_good());
         let json = serde_json::to_value(&report).unwrap();

@@ -5,7 +5,7 @@ use crate::case::{Case, Data, Tensor};
 use crate::compare::Tolerance;
 use crate::dispatch::{self, Apply};
 use crate::harness::On;
-use crate::layouts::{Assignment, Operand, Plan, assignments};
+use crate::layouts::{Draft, Operand, Plan, drafts};
 use crate::report::{CaseReport, Incident, Report, Status};
 use crate::rng::Rng;
 use crate::trial::{Trial, Verdict, run_trials};
@@ -40,7 +40,9 @@ impl Default for Options {
             seed: 0,
             budget: None,
             patience: Duration::from_secs(60),
-            jobs: std::thread::available_parallelism().map_or(1, usize::from).min(8),
+            jobs: std::thread::available_parallelism()
+                .map_or(1, usize::from)
+                .min(8),
         }
     }
 }
@@ -63,14 +65,18 @@ pub fn run(cases: &[Case], options: &Options, on_hang: &(dyn Fn(&Report) + Sync)
     let deadline = options.budget.map(|b| Instant::now() + b);
     let late = || deadline.is_some_and(|d| Instant::now() >= d);
     let done = AtomicBool::new(false);
-    let beats: Vec<Mutex<Option<Beat>>> = (0..options.jobs.max(1)).map(|_| Mutex::new(None)).collect();
+    let beats: Vec<Mutex<Option<Beat>>> =
+        (0..options.jobs.max(1)).map(|_| Mutex::new(None)).collect();
     let queue = Queue::new(&state, cases, &meshes, options);
 
     std::thread::scope(|scope| {
         let watchdog = scope.spawn(|| {
             while !done.load(Ordering::Acquire) {
                 let stuck = beats.iter().find_map(|b| {
-                    lock(b).as_ref().filter(|b| b.since.elapsed() > options.patience).cloned()
+                    lock(b)
+                        .as_ref()
+                        .filter(|b| b.since.elapsed() > options.patience)
+                        .cloned()
                 });
                 if let Some(beat) = stuck {
                     state.hang(&beat, options.patience);
@@ -88,13 +94,26 @@ pub fn run(cases: &[Case], options: &Options, on_hang: &(dyn Fn(&Report) + Sync)
                     while !late() {
                         let Some(work) = queue.next() else { break };
                         let started = |i: usize| {
-                            let what = work.trials.get(i).map_or_else(String::new, Trial::to_string);
+                            let what = work
+                                .trials
+                                .get(i)
+                                .map_or_else(String::new, Trial::to_string);
                             let mesh = work.mesh.shape().to_vec();
-                            *lock(beat) = Some(Beat { case: work.case, mesh, what, since: Instant::now() });
+                            *lock(beat) = Some(Beat {
+                                case: work.case,
+                                mesh,
+                                what,
+                                since: Instant::now(),
+                            });
                         };
                         started(0);
-                        let verdicts =
-                            run_trials(&cases[work.case], work.apply, &work.mesh, &work.trials, &started);
+                        let verdicts = run_trials(
+                            &cases[work.case],
+                            work.apply,
+                            &work.mesh,
+                            &work.trials,
+                            &started,
+                        );
                         *lock(beat) = None;
                         state.add(&work, &verdicts);
                     }
@@ -123,7 +142,10 @@ pub fn meshes(ranks: &[usize]) -> Vec<DeviceMesh> {
         }
     }
     // A count of zero has no mesh.
-    shapes.iter().filter_map(|s| DeviceMesh::new(s).ok()).collect()
+    shapes
+        .iter()
+        .filter_map(|s| DeviceMesh::new(s).ok())
+        .collect()
 }
 
 /// A trial in progress.
@@ -173,7 +195,10 @@ impl State {
                 f32_unfit: None,
             },
         };
-        Self { seed, cases: Mutex::new(cases.iter().map(of).collect()) }
+        Self {
+            seed,
+            cases: Mutex::new(cases.iter().map(of).collect()),
+        }
     }
 
     fn add(&self, work: &Work, verdicts: &[Verdict]) {
@@ -221,7 +246,10 @@ impl State {
 
     fn report(&self) -> Report {
         let cases = lock(&self.cases).iter().map(|p| p.report.clone()).collect();
-        Report { seed: self.seed, cases }
+        Report {
+            seed: self.seed,
+            cases,
+        }
     }
 }
 
@@ -232,8 +260,8 @@ struct Queue<'a> {
     meshes: &'a [DeviceMesh],
     options: &'a Options,
     place: Mutex<Place>,
-    /// The trials of a case on a mesh, made when first needed.
-    trials: Vec<Mutex<Option<Arc<Vec<Trial>>>>>,
+    /// The combinations for a case on a mesh, made when first needed.
+    drafts: Vec<Mutex<Option<Arc<Vec<Draft>>>>>,
 }
 
 #[derive(Default)]
@@ -245,20 +273,37 @@ struct Place {
 }
 
 impl<'a> Queue<'a> {
-    fn new(state: &'a State, cases: &'a [Case], meshes: &'a [DeviceMesh], options: &'a Options) -> Self {
-        let trials = (0..cases.len() * meshes.len()).map(|_| Mutex::new(None)).collect();
-        Self { state, cases, meshes, options, place: Mutex::default(), trials }
+    fn new(
+        state: &'a State,
+        cases: &'a [Case],
+        meshes: &'a [DeviceMesh],
+        options: &'a Options,
+    ) -> Self {
+        let drafts = (0..cases.len() * meshes.len())
+            .map(|_| Mutex::new(None))
+            .collect();
+        Self {
+            state,
+            cases,
+            meshes,
+            options,
+            place: Mutex::default(),
+            drafts,
+        }
     }
 
     fn next(&self) -> Option<Work> {
         loop {
             let (round, unit) = {
                 let mut place = lock(&self.place);
-                if place.unit == self.trials.len() {
+                if place.unit == self.drafts.len() {
                     if !place.busy {
                         return None;
                     }
-                    *place = Place { round: place.round + 1, ..Place::default() };
+                    *place = Place {
+                        round: place.round + 1,
+                        ..Place::default()
+                    };
                 }
                 place.unit += 1;
                 (place.round, place.unit - 1)
@@ -282,23 +327,33 @@ impl<'a> Queue<'a> {
             }
             progress.apply?
         };
-        let all = lock(&self.trials[unit])
-            .get_or_insert_with(|| Arc::new(trials(&self.cases[case], mesh, self.options)))
+        let all = lock(&self.drafts[unit])
+            .get_or_insert_with(|| Arc::new(combinations(&self.cases[case], mesh, self.options)))
             .clone();
         // Batches of 1, 3, 9, 27, then 64.
         let size = |r: u32| 3_usize.pow(r.min(4)).min(64);
         let first: usize = (0..round).map(size).sum();
-        let batch: Vec<Trial> = all.iter().skip(first).take(size(round)).cloned().collect();
+        let mut batch: Vec<Trial> = all
+            .iter()
+            .enumerate()
+            .skip(first)
+            .take(size(round))
+            .filter_map(|(place, draft)| trial(&self.cases[case], mesh, self.options, place, draft))
+            .collect();
         if batch.is_empty() {
             return None;
         }
-        let mut batch = batch;
         if batch.iter().any(|t| t.float == DType::F32) && self.f32_unfit(case, apply) {
             for trial in &mut batch {
                 (trial.float, trial.tolerance) = (DType::F64, Tolerance::F64);
             }
         }
-        Some(Work { case, apply, mesh: mesh.clone(), trials: batch })
+        Some(Work {
+            case,
+            apply,
+            mesh: mesh.clone(),
+            trials: batch,
+        })
     }
 
     /// Whether a case cannot meet the tolerance in single precision, because rounding its inputs alone changes
@@ -313,29 +368,44 @@ impl<'a> Queue<'a> {
     }
 }
 
-/// All trials of a case on a mesh, in the order the seed fixes.
-fn trials(case: &Case, mesh: &DeviceMesh, options: &Options) -> Vec<Trial> {
-    let operands: Vec<Operand> = case
-        .inputs
-        .iter()
-        .map(|(_, t)| Operand { shape: t.shape.clone(), sums: t.data.dtype().is_float() })
-        .collect();
-    let plan = Plan { exhaustive: options.exhaustive, ..Plan::new(options.seed) };
-    // The choices are valid by construction; a layout that is not would leave no trials, and the case skipped.
-    let all = assignments(mesh, &operands, &plan, &case.name).unwrap_or_default();
-    let mut rng = Rng::new(options.seed, &["setup", &case.name, &format!("{:?}", mesh.shape())]);
-    all.into_iter()
-        .map(|layouts: Assignment| {
-            let mut trial = Trial::new(layouts);
-            if rng.one_in(ON_TEST_DEVICE) {
-                trial.on = On::TestDevice;
-            }
-            if rng.one_in(IN_F32) {
-                (trial.float, trial.tolerance) = (DType::F32, Tolerance::F32);
-            }
-            trial
-        })
-        .collect()
+fn operands(case: &Case) -> Vec<Operand> {
+    let of = |t: &Tensor| Operand {
+        shape: t.shape.clone(),
+        sums: t.data.dtype().is_float(),
+    };
+    case.inputs.iter().map(|(_, t)| of(t)).collect()
+}
+
+/// All combinations for a case on a mesh, in the order the seed fixes.
+fn combinations(case: &Case, mesh: &DeviceMesh, options: &Options) -> Vec<Draft> {
+    let plan = Plan {
+        exhaustive: options.exhaustive,
+        ..Plan::new(options.seed)
+    };
+    // The choices are valid by construction; one that is not would leave nothing to try, and the case skipped.
+    drafts(mesh, &operands(case), &plan, &case.name).unwrap_or_default()
+}
+
+/// The trial of the combination at a place of the sequence: it, on a device and in a type that the seed fixes.
+fn trial(
+    case: &Case,
+    mesh: &DeviceMesh,
+    options: &Options,
+    place: usize,
+    draft: &Draft,
+) -> Option<Trial> {
+    let mut rng = Rng::new(
+        options.seed,
+        &[&case.name, &format!("{:?} {place}", mesh.shape())],
+    );
+    let mut trial = Trial::new(draft.build(mesh, &operands(case)).ok()?);
+    if rng.one_in(ON_TEST_DEVICE) {
+        trial.on = On::TestDevice;
+    }
+    if rng.one_in(IN_F32) {
+        (trial.float, trial.tolerance) = (DType::F32, Tolerance::F32);
+    }
+    Some(trial)
 }
 
 /// Whether the case gives nearly the same on one rank in double precision from inputs rounded to single.
@@ -348,10 +418,19 @@ fn survives_rounding(case: &Case, apply: Apply) -> bool {
     for (_, tensor) in &mut rounded.inputs {
         *tensor = round(tensor);
     }
-    let Ok(mesh) = DeviceMesh::new(&[1]) else { return false };
-    let layouts = rounded.inputs.iter().map(|(_, t)| Layout::replicated(&mesh, &t.shape)).collect();
+    let Ok(mesh) = DeviceMesh::new(&[1]) else {
+        return false;
+    };
+    let layouts = rounded
+        .inputs
+        .iter()
+        .map(|(_, t)| Layout::replicated(&mesh, &t.shape))
+        .collect();
     let tolerance = Tolerance(Tolerance::F32.0 / 8.0);
-    let trial = Trial { tolerance, ..Trial::new(layouts) };
+    let trial = Trial {
+        tolerance,
+        ..Trial::new(layouts)
+    };
     run_trials(&rounded, apply, &mesh, &[trial], &|_| ()) == [Verdict::Pass]
 }
 

@@ -10,8 +10,15 @@ use shard_spec::{DeviceMesh, Layout};
 /// Settings for property tests: so many cases, from a random seed that a failure prints with its smallest
 /// example. `PROPTEST_CASES` in the environment replaces the count.
 pub fn config(cases: u32) -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+    let cases = std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(cases);
+    ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
 /// Shapes of meshes of one to three axes and at most `ranks` ranks; size 1 is an ordinary axis size.
@@ -29,7 +36,10 @@ pub fn mesh_shape(ranks: usize) -> impl Strategy<Value = Vec<usize>> {
 
 /// Shapes of tensors: up to `dims` dims of extents 0 to `extent`, small, prime and zero among them.
 pub fn shape(dims: usize, extent: usize) -> impl Strategy<Value = Vec<usize>> {
-    vec(prop_oneof![1 => Just(0), 2 => Just(1), 12 => 2..=extent], 0..=dims)
+    vec(
+        prop_oneof![1 => Just(0), 2 => Just(1), 12 => 2..=extent],
+        0..=dims,
+    )
 }
 
 /// As [`shape`], without zero extents and with at least one dim.
@@ -40,11 +50,17 @@ pub fn full_shape(dims: usize, extent: usize) -> impl Strategy<Value = Vec<usize
 /// What a layout of a tensor of `ndim` dims on a mesh of `axes` axes does, apart from where the cuts are;
 /// resolve it with [`resolve`]. Shrinks towards replication.
 pub fn recipe(axes: usize, ndim: usize, sums: bool) -> impl Strategy<Value = Recipe> {
-    let all = choices(&Operand { shape: vec![0; ndim], sums });
+    let all = choices(&Operand {
+        shape: vec![0; ndim],
+        sums,
+    });
     let axis = proptest::sample::select(all);
     let split = proptest::sample::select(Split::ALL.to_vec());
-    (vec(axis, axes), split, any::<u64>())
-        .prop_map(|(axes, split, seed)| Recipe { axes, split, seed })
+    (vec(axis, axes), split, any::<u64>()).prop_map(|(axes, split, seed)| Recipe {
+        axes,
+        split,
+        seed,
+    })
 }
 
 /// A layout before its mesh and shape are known.

@@ -32,14 +32,25 @@ pub struct Trial {
 impl Trial {
     /// A trial in ordinary memory and double precision.
     pub fn new(layouts: Assignment) -> Self {
-        Self { layouts, on: On::Host, float: DType::F64, tolerance: Tolerance::F64 }
+        Self {
+            layouts,
+            on: On::Host,
+            float: DType::F64,
+            tolerance: Tolerance::F64,
+        }
     }
 }
 
 impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let layouts: Vec<String> = self.layouts.iter().map(Layout::to_string).collect();
-        write!(f, "[{}] {} on {:?}", layouts.join(" | "), self.float, self.on)
+        write!(
+            f,
+            "[{}] {} on {:?}",
+            layouts.join(" | "),
+            self.float,
+            self.on
+        )
     }
 }
 
@@ -70,7 +81,9 @@ pub fn run_trials(
         let on = trials[first].on;
         let same = trials[first..].iter().take_while(|t| t.on == on).count();
         let batch = &trials[first..first + same];
-        verdicts.extend(run_group(case, apply, mesh, batch, on, &|i| started(first + i)));
+        verdicts.extend(run_group(case, apply, mesh, batch, on, &|i| {
+            started(first + i)
+        }));
     }
     verdicts
 }
@@ -81,11 +94,19 @@ pub fn run_trials(
 /// # Panics
 /// If the op fails on one rank: this is for tests that make up cases.
 pub fn with_reference(mut case: Case, apply: Apply, wants: &[usize], seed: u64) -> Case {
-    let Ok(mesh) = DeviceMesh::new(&[1]) else { unreachable!("a mesh of one rank") };
-    let layouts = case.inputs.iter().map(|(_, t)| Layout::replicated(&mesh, &t.shape)).collect();
+    let Ok(mesh) = DeviceMesh::new(&[1]) else {
+        unreachable!("a mesh of one rank")
+    };
+    let layouts = case
+        .inputs
+        .iter()
+        .map(|(_, t)| Layout::replicated(&mesh, &t.shape))
+        .collect();
     let trial = Trial::new(layouts);
     let single = |case: &Case| {
-        let mut ranks = on_mesh(&mesh, On::Host, |cx| compute(cx, &recorder(), case, apply, &trial));
+        let mut ranks = on_mesh(&mesh, On::Host, |cx| {
+            compute(cx, &recorder(), case, apply, &trial)
+        });
         match ranks.pop() {
             Some(Ok(computed)) => computed,
             Some(Err(error)) => panic!("{} {:?} on one rank: {error}", case.op, case.attributes),
@@ -94,11 +115,23 @@ pub fn with_reference(mut case: Case, apply: Apply, wants: &[usize], seed: u64) 
     };
     (case.cotangents, case.gradients) = (Vec::new(), Vec::new());
     case.outputs = single(&case).outputs;
-    let floats = case.outputs.iter().enumerate().filter(|(_, t)| t.data.dtype().is_float());
+    let floats = case
+        .outputs
+        .iter()
+        .enumerate()
+        .filter(|(_, t)| t.data.dtype().is_float());
     case.cotangents = floats
-        .map(|(i, t)| (i, crate::arrays::tensor(&t.shape, |at| integer(seed ^ 0xc07, at))))
+        .map(|(i, t)| {
+            (
+                i,
+                crate::arrays::tensor(&t.shape, |at| integer(seed ^ 0xc07, at)),
+            )
+        })
         .collect();
-    case.gradients = wants.iter().map(|&i| (i, case.inputs[i].1.clone())).collect();
+    case.gradients = wants
+        .iter()
+        .map(|&i| (i, case.inputs[i].1.clone()))
+        .collect();
     let found = single(&case).gradients;
     for ((_, gradient), found) in case.gradients.iter_mut().zip(found) {
         *gradient = found.unwrap_or_else(|| crate::arrays::tensor(&gradient.shape, |_| 0.0));
@@ -117,8 +150,10 @@ fn run_group(
 ) -> Vec<Verdict> {
     let ranks = mesh.size();
     // Kept outside the ranks, so that a panic does not take earlier results with it.
-    let slots: Vec<Mutex<Vec<Option<RankResult>>>> =
-        trials.iter().map(|_| Mutex::new(vec![None; ranks])).collect();
+    let slots: Vec<Mutex<Vec<Option<RankResult>>>> = trials
+        .iter()
+        .map(|_| Mutex::new(vec![None; ranks]))
+        .collect();
     let launched = local::run_with(ranks, &options(on), |comm| {
         let world: Rc<dyn Communicator> = Rc::new(comm);
         let rank = world.rank();
@@ -154,7 +189,9 @@ fn run_group(
 
     let mut verdicts = Vec::new();
     for slot in slots {
-        let ranks = slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let ranks = slot
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let whole: Option<Vec<RankResult>> = ranks.iter().cloned().collect();
         match whole {
             Some(results) => {
@@ -164,7 +201,11 @@ fn run_group(
                 }
             }
             None => {
-                let said = ranks.into_iter().flatten().find_map(Result::err).map(|e| e.text);
+                let said = ranks
+                    .into_iter()
+                    .flatten()
+                    .find_map(Result::err)
+                    .map(|e| e.text);
                 verdicts.push(Verdict::Fail(said.map_or_else(
                     || format!("the group broke: {cause}"),
                     |said| format!("the group broke: {said}; {cause}"),
@@ -195,8 +236,11 @@ struct RankError {
 
 /// Merges what the ranks found: all must agree.
 fn judge(ranks: &[RankResult]) -> Verdict {
-    let errors: Vec<(usize, &RankError)> =
-        ranks.iter().enumerate().filter_map(|(r, e)| e.as_ref().err().map(|e| (r, e))).collect();
+    let errors: Vec<(usize, &RankError)> = ranks
+        .iter()
+        .enumerate()
+        .filter_map(|(r, e)| e.as_ref().err().map(|e| (r, e)))
+        .collect();
     let Some(&(rank, RankError { refusal, text, .. })) = errors.first() else {
         return match ranks.iter().position(|r| r != &ranks[0]) {
             None => Verdict::Pass,
@@ -204,7 +248,11 @@ fn judge(ranks: &[RankResult]) -> Verdict {
         };
     };
     if errors.len() < ranks.len() {
-        return Verdict::Fail(format!("only {} of {} ranks, first rank {rank}: {text}", errors.len(), ranks.len()));
+        return Verdict::Fail(format!(
+            "only {} of {} ranks, first rank {rank}: {text}",
+            errors.len(),
+            ranks.len()
+        ));
     }
     if *refusal && errors.iter().all(|(_, e)| e.refusal && &e.text == text) {
         return Verdict::Refused(text.clone());
@@ -288,10 +336,17 @@ pub fn compute(
     let mut inputs = Vec::with_capacity(case.inputs.len());
     for (i, ((_, tensor), layout)) in case.inputs.iter().zip(&trial.layouts).enumerate() {
         let array = place(cx, layout, tensor, trial.float)?;
-        inputs.push(if wants(i) { recorder.leaf(array)? } else { Value::new(array) });
+        inputs.push(if wants(i) {
+            recorder.leaf(array)?
+        } else {
+            Value::new(array)
+        });
     }
     let values = apply(recorder, case, &inputs)?;
-    let outputs = values.iter().map(|v| whole(v.array())).collect::<Result<_, _>>()?;
+    let outputs = values
+        .iter()
+        .map(|v| whole(v.array()))
+        .collect::<Result<_, _>>()?;
 
     let mut seeds = Vec::new();
     let mut roots = Vec::new();
@@ -304,7 +359,12 @@ pub fn compute(
     let wanted: Vec<&Value> = case.gradients.iter().map(|&(i, _)| &inputs[i]).collect();
     let mut found = Vec::new();
     if !wanted.is_empty() {
-        found = recorder.grad(&roots, &wanted, &seeds.iter().map(Some).collect::<Vec<_>>(), false)?;
+        found = recorder.grad(
+            &roots,
+            &wanted,
+            &seeds.iter().map(Some).collect::<Vec<_>>(),
+            false,
+        )?;
     }
     let mut unlawful = Vec::new();
     let mut gradients = Vec::with_capacity(found.len());
@@ -316,11 +376,18 @@ pub fn compute(
         let law = input.layout().with_partial_reduced();
         if gradient.layout() != &law {
             let name = &case.inputs[*i].0;
-            unlawful.push(format!("gradient of {name} has layout {}, not {law}", gradient.layout()));
+            unlawful.push(format!(
+                "gradient of {name} has layout {}, not {law}",
+                gradient.layout()
+            ));
         }
         gradients.push(Some(whole(gradient.array())?));
     }
-    Ok(Computed { outputs, gradients, unlawful })
+    Ok(Computed {
+        outputs,
+        gradients,
+        unlawful,
+    })
 }
 
 /// Computes and judges; a digest of the bits of all results if they are right.
@@ -341,7 +408,11 @@ fn one(
 /// The first thing that is wrong with what was computed.
 fn problem(case: &Case, computed: &Computed, tolerance: Tolerance) -> Option<String> {
     if computed.outputs.len() < case.outputs.len() {
-        return Some(format!("expected {} outputs, got {}", case.outputs.len(), computed.outputs.len()));
+        return Some(format!(
+            "expected {} outputs, got {}",
+            case.outputs.len(),
+            computed.outputs.len()
+        ));
     }
     for (i, (expected, got)) in case.outputs.iter().zip(&computed.outputs).enumerate() {
         if let Some(difference) = difference(expected, got, tolerance) {
@@ -354,7 +425,11 @@ fn problem(case: &Case, computed: &Computed, tolerance: Tolerance) -> Option<Str
         let zeros = || crate::arrays::tensor(&expected.shape, |_| 0.0);
         let got = gradient.clone().unwrap_or_else(zeros);
         if let Some(difference) = difference(expected, &got, tolerance) {
-            let none = if gradient.is_none() { " (the tape found none)" } else { "" };
+            let none = if gradient.is_none() {
+                " (the tape found none)"
+            } else {
+                ""
+            };
             return Some(format!("gradient of {name}{none}: {difference}"));
         }
     }
@@ -364,8 +439,16 @@ fn problem(case: &Case, computed: &Computed, tolerance: Tolerance) -> Option<Str
 /// FNV-1a over the bits of the results.
 fn digest(computed: &Computed) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut word = |w: u64| hash = (hash ^ w).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
-    for tensor in computed.outputs.iter().chain(computed.gradients.iter().flatten()) {
+    let mut word = |w: u64| {
+        hash = (hash ^ w)
+            .wrapping_mul(0x0000_0100_0000_01b3)
+            .rotate_left(17)
+    };
+    for tensor in computed
+        .outputs
+        .iter()
+        .chain(computed.gradients.iter().flatten())
+    {
         match &*tensor.data {
             Data::F64(v) => v.iter().for_each(|x| word(x.to_bits())),
             Data::I64(v) => v.iter().for_each(|&x| word(x.cast_unsigned())),
@@ -381,15 +464,29 @@ mod tests {
 
     #[test]
     fn ranks_must_agree() {
-        let error =
-            |refusal, t: &str| Err(RankError { refusal, ends_group: false, text: t.to_owned() });
+        let error = |refusal, t: &str| {
+            Err(RankError {
+                refusal,
+                ends_group: false,
+                text: t.to_owned(),
+            })
+        };
         let refuse = |t: &str| error(true, t);
         let wrong = |t: &str| error(false, t);
         assert_eq!(judge(&[Ok(1), Ok(1)]), Verdict::Pass);
         assert!(matches!(judge(&[Ok(1), Ok(2)]), Verdict::Fail(_)));
         assert!(matches!(judge(&[Ok(1), refuse("no")]), Verdict::Fail(_)));
-        assert_eq!(judge(&[refuse("no"), refuse("no")]), Verdict::Refused("no".into()));
-        assert!(matches!(judge(&[refuse("no"), refuse("other")]), Verdict::Fail(_)));
-        assert!(matches!(judge(&[refuse("no"), wrong("no")]), Verdict::Fail(_)));
+        assert_eq!(
+            judge(&[refuse("no"), refuse("no")]),
+            Verdict::Refused("no".into())
+        );
+        assert!(matches!(
+            judge(&[refuse("no"), refuse("other")]),
+            Verdict::Fail(_)
+        ));
+        assert!(matches!(
+            judge(&[refuse("no"), wrong("no")]),
+            Verdict::Fail(_)
+        ));
     }
 }

@@ -8,7 +8,9 @@ use crate::harness::{On, on_mesh};
 use crate::layouts::{AxisChoice, Operand, Split, choices, layout};
 use crate::rng::Rng;
 use shard_comm::DType;
-use shard_ops::{Choice, Engine, EngineOptions, Exec, Linearity, Meta, Op, OpError, Strategy, Value};
+use shard_ops::{
+    Choice, Engine, EngineOptions, Exec, Linearity, Meta, Op, OpError, Strategy, Value,
+};
 use shard_spec::{DeviceMesh, DimSharding, Layout, SpecError};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,7 +30,10 @@ pub struct Sample {
 impl Sample {
     /// Shapes and types of the operands.
     pub fn metas(&self) -> Vec<Meta> {
-        let meta = |t: &Tensor| Meta { shape: t.shape.iter().copied().collect(), dtype: t.data.dtype() };
+        let meta = |t: &Tensor| Meta {
+            shape: t.shape.iter().copied().collect(),
+            dtype: t.data.dtype(),
+        };
         self.inputs.iter().map(meta).collect()
     }
 }
@@ -42,7 +47,10 @@ pub struct Capture {
 impl Capture {
     /// An executor that has seen nothing.
     pub fn new() -> Rc<Self> {
-        Rc::new(Self { engine: Engine::new(EngineOptions::default()), samples: RefCell::default() })
+        Rc::new(Self {
+            engine: Engine::new(EngineOptions::default()),
+            samples: RefCell::default(),
+        })
     }
 
     /// What was applied so far.
@@ -55,7 +63,10 @@ impl Exec for Capture {
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
         let outputs = self.engine.apply(op.clone(), inputs)?;
         let read = |v: &Value| {
-            whole(v.array()).map_err(|source| OpError::Redistribute { op: "capture", source: source.into() })
+            whole(v.array()).map_err(|source| OpError::Redistribute {
+                op: "capture",
+                source: source.into(),
+            })
         };
         let sample = Sample {
             op,
@@ -115,21 +126,35 @@ pub fn probes(sample: &Sample, mesh: &DeviceMesh, seed: u64) -> Result<Vec<Probe
                         .collect();
                     layout(mesh, &t.shape, &axes, split, &mut rng)
                 });
-                let layouts = layouts
-                    .collect::<Result<_, _>>()
-                    .map_err(|source| OpError::Spec { op: rule.name(), source: source.into() })?;
+                let layouts =
+                    layouts
+                        .collect::<Result<_, _>>()
+                        .map_err(|source| OpError::Spec {
+                            op: rule.name(),
+                            source: source.into(),
+                        })?;
                 let what = format!("factor {factor} over {axes:?}, {split:?}");
-                probes.push(Probe { what, layouts, choice: None });
+                probes.push(Probe {
+                    what,
+                    layouts,
+                    choice: None,
+                });
                 let mut choice = Choice::none(&rule);
                 let parts = axes.iter().map(|&a| mesh.axis_size(a)).product();
                 choice.factors[factor] = Some(DimSharding {
                     axes: axes.iter().copied().collect(),
                     partition: split.partition(rule.factors()[factor], parts, &mut rng),
                 });
-                let layouts = anything(sample, mesh, &mut rng)
-                    .map_err(|source| OpError::Spec { op: rule.name(), source: source.into() })?;
+                let layouts = anything(sample, mesh, &mut rng).map_err(|source| OpError::Spec {
+                    op: rule.name(),
+                    source: source.into(),
+                })?;
                 let what = format!("factor {factor} forced over {axes:?}, {split:?}");
-                probes.push(Probe { what, layouts, choice: Some(choice) });
+                probes.push(Probe {
+                    what,
+                    layouts,
+                    choice: Some(choice),
+                });
             }
         }
         let linear: Vec<Vec<usize>> = match rule.linearity() {
@@ -142,16 +167,27 @@ pub fn probes(sample: &Sample, mesh: &DeviceMesh, seed: u64) -> Result<Vec<Probe
                 let axes: Vec<AxisChoice> = (0..mesh.ndim())
                     .map(|a| {
                         let terms = operands.contains(&i) && axes.contains(&a);
-                        if terms { AxisChoice::Partial } else { AxisChoice::Replicate }
+                        if terms {
+                            AxisChoice::Partial
+                        } else {
+                            AxisChoice::Replicate
+                        }
                     })
                     .collect();
                 layout(mesh, &t.shape, &axes, Split::Even, &mut rng)
             });
             let layouts = layouts
                 .collect::<Result<_, _>>()
-                .map_err(|source| OpError::Spec { op: rule.name(), source: source.into() })?;
+                .map_err(|source| OpError::Spec {
+                    op: rule.name(),
+                    source: source.into(),
+                })?;
             let what = format!("operands {operands:?} as terms over {axes:?}");
-            probes.push(Probe { what, layouts, choice: None });
+            probes.push(Probe {
+                what,
+                layouts,
+                choice: None,
+            });
         }
     }
     Ok(probes)
@@ -161,9 +197,18 @@ pub fn probes(sample: &Sample, mesh: &DeviceMesh, seed: u64) -> Result<Vec<Probe
 fn anything(sample: &Sample, mesh: &DeviceMesh, rng: &mut Rng) -> Result<Vec<Layout>, SpecError> {
     let of = |t: &Tensor| {
         let sums = t.data.dtype().is_float();
-        let all = choices(&Operand { shape: t.shape.clone(), sums });
+        let all = choices(&Operand {
+            shape: t.shape.clone(),
+            sums,
+        });
         let axes: Vec<AxisChoice> = (0..mesh.ndim())
-            .map(|_| if rng.one_in(2) { AxisChoice::Replicate } else { all[rng.below(all.len())] })
+            .map(|_| {
+                if rng.one_in(2) {
+                    AxisChoice::Replicate
+                } else {
+                    all[rng.below(all.len())]
+                }
+            })
             .collect();
         let split = Split::ALL[rng.below(3)];
         layout(mesh, &t.shape, &axes, split, rng)
@@ -183,37 +228,51 @@ pub fn validate(samples: &[Sample], mesh: &DeviceMesh, seed: u64) -> Vec<String>
             Err(error) => problems.push(format!("{:?}: {error}", sample.op)),
         }
     }
-    let found = on_mesh(mesh, On::Host, |cx| {
-        let engine = Engine::new(EngineOptions::default());
-        let mut found = Vec::new();
-        for (sample, probe) in &work {
-            let inputs: Result<Vec<Value>, _> = sample
-                .inputs
-                .iter()
-                .zip(&probe.layouts)
-                .map(|(t, l)| place(cx, l, t, DType::F64).map(Value::new))
-                .collect();
-            let outputs = inputs
-                .map_err(|source| OpError::Redistribute { op: "place", source: source.into() })
-                .and_then(|inputs| apply(&engine, sample, probe, &inputs, cx.rank()));
-            let problem = match outputs {
-                Err(error) => Some(error.to_string()),
-                Ok(outputs) => sample.outputs.iter().zip(&outputs).enumerate().find_map(|(i, (e, got))| {
-                    let difference = match whole(got.array()) {
-                        Ok(got) => difference(e, &got, tolerance_for(e)),
+    let found =
+        on_mesh(mesh, On::Host, |cx| {
+            let engine = Engine::new(EngineOptions::default());
+            let mut found = Vec::new();
+            for (sample, probe) in &work {
+                let inputs: Result<Vec<Value>, _> = sample
+                    .inputs
+                    .iter()
+                    .zip(&probe.layouts)
+                    .map(|(t, l)| place(cx, l, t, DType::F64).map(Value::new))
+                    .collect();
+                let outputs = inputs
+                    .map_err(|source| OpError::Redistribute {
+                        op: "place",
+                        source: source.into(),
+                    })
+                    .and_then(|inputs| apply(&engine, sample, probe, &inputs, cx.rank()));
+                let problem =
+                    match outputs {
                         Err(error) => Some(error.to_string()),
+                        Ok(outputs) => sample.outputs.iter().zip(&outputs).enumerate().find_map(
+                            |(i, (e, got))| {
+                                let difference = match whole(got.array()) {
+                                    Ok(got) => difference(e, &got, tolerance_for(e)),
+                                    Err(error) => Some(error.to_string()),
+                                };
+                                difference.map(|d| format!("output {i}: {d}"))
+                            },
+                        ),
                     };
-                    difference.map(|d| format!("output {i}: {d}"))
-                }),
-            };
-            found.extend(problem.map(|p| {
-                let layouts: Vec<String> = probe.layouts.iter().map(Layout::to_string).collect();
-                let shapes: Vec<&[usize]> = sample.inputs.iter().map(|t| &t.shape[..]).collect();
-                format!("{:?} {shapes:?}: {} [{}]: {p}", sample.op, probe.what, layouts.join(" | "))
-            }));
-        }
-        found
-    });
+                found.extend(problem.map(|p| {
+                    let layouts: Vec<String> =
+                        probe.layouts.iter().map(Layout::to_string).collect();
+                    let shapes: Vec<&[usize]> =
+                        sample.inputs.iter().map(|t| &t.shape[..]).collect();
+                    format!(
+                        "{:?} {shapes:?}: {} [{}]: {p}",
+                        sample.op,
+                        probe.what,
+                        layouts.join(" | ")
+                    )
+                }));
+            }
+            found
+        });
     for rank in found.iter().skip(1) {
         if rank.len() != found[0].len() {
             problems.push(format!("ranks differ: {:?} and {:?}", found[0], rank));

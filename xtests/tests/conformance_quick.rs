@@ -7,7 +7,11 @@ use xtests::run::{Options, run};
 
 #[test]
 fn the_references_hold_on_a_few_layouts_each() {
-    let cases: Vec<Case> = load_dir(&default_dir()).unwrap().into_iter().map(Result::unwrap).collect();
+    let cases: Vec<Case> = load_dir(&default_dir())
+        .unwrap()
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     let options = Options {
         ranks: vec![1, 2, 3, 4, 6],
         budget: Some(Duration::from_secs(15)),
@@ -18,8 +22,12 @@ fn the_references_hold_on_a_few_layouts_each() {
         eprintln!("{}", report.text());
         std::process::exit(101);
     });
-    let failed: Vec<&str> =
-        report.cases.iter().filter(|c| c.status == Status::Fail).map(|c| c.name.as_str()).collect();
+    let failed: Vec<&str> = report
+        .cases
+        .iter()
+        .filter(|c| c.status == Status::Fail)
+        .map(|c| c.name.as_str())
+        .collect();
     assert!(failed.is_empty(), "{}", report.text());
     assert!(report.count(Status::Pass) >= 120, "{}", report.text());
 }

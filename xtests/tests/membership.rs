@@ -2,7 +2,10 @@
 
 use shard_comm::DType;
 use shard_ops::Value;
-use shard_spec::{DeviceMesh, Layout, Placement::{Replicate, Shard}};
+use shard_spec::{
+    DeviceMesh, Layout,
+    Placement::{Replicate, Shard},
+};
 use xtests::arrays::{place, tensor, whole};
 use xtests::harness::{On, on_mesh};
 use xtests::trial::recorder;
@@ -18,7 +21,8 @@ fn ranks_outside_the_mesh_take_part_without_data() {
         let at = |t, placement| {
             let t: &xtests::case::Tensor = t;
             let layout = Layout::new(&mesh, &t.shape, &[placement]).unwrap();
-            tape.leaf(place(cx, &layout, t, DType::F64).unwrap()).unwrap()
+            tape.leaf(place(cx, &layout, t, DType::F64).unwrap())
+                .unwrap()
         };
         let (x, w) = (at(&x, Shard(0)), at(&w, Replicate));
         let y = shard_ops::matmul::matmul(&tape, &x, &w).unwrap();
@@ -36,6 +40,8 @@ fn ranks_outside_the_mesh_take_part_without_data() {
     assert_eq!(results[1], results[3]);
     let (_, gradient) = results[1].clone().unwrap();
     // Every column of the gradient is the column sums of x.
-    let sums: Vec<f64> = (0..4).map(|c| (0..5).map(|r| (4 * r + c) as f64 - 7.0).sum()).collect();
+    let sums: Vec<f64> = (0..4)
+        .map(|c| (0..5).map(|r| (4 * r + c) as f64 - 7.0).sum())
+        .collect();
     assert_eq!(gradient, tensor(&[4, 3], |i| sums[i / 3]));
 }

@@ -4,7 +4,10 @@
 use proptest::prelude::*;
 use shard_comm::Scalar;
 use shard_redistribute::{Array, ExchangeBuilder, MeshComm, Plan, Source};
-use shard_spec::{DeviceMesh, DimCover, DimMap, EdgeMap, IndexBox, Layout, Placement, ReduceOp, numel, row_major_strides};
+use shard_spec::{
+    DeviceMesh, DimCover, DimMap, EdgeMap, IndexBox, Layout, Placement, ReduceOp, numel,
+    row_major_strides,
+};
 use xtests::arrays::{local_indices, place, tensor, whole};
 use xtests::case::{Data, Tensor};
 use xtests::harness::{On, on_mesh};
@@ -15,12 +18,17 @@ fn scene(recipes: usize) -> impl Strategy<Value = (DeviceMesh, Vec<usize>, Vec<R
     (mesh_shape(6), shape(3, 7)).prop_flat_map(move |(mesh, shape)| {
         let (axes, ndim) = (mesh.len(), shape.len());
         let middle = proptest::collection::vec(recipe(axes, ndim, false), recipes);
-        (Just(mesh), Just(shape), recipe(axes, ndim, true), middle, recipe(axes, ndim, true)).prop_map(
-            |(mesh, shape, first, middle, last)| {
+        (
+            Just(mesh),
+            Just(shape),
+            recipe(axes, ndim, true),
+            middle,
+            recipe(axes, ndim, true),
+        )
+            .prop_map(|(mesh, shape, first, middle, last)| {
                 let all = std::iter::once(first).chain(middle).chain([last]).collect();
                 (DeviceMesh::new(&mesh).unwrap(), shape, all)
-            },
-        )
+            })
     })
 }
 
@@ -37,7 +45,11 @@ fn values(t: &Tensor) -> &[f64] {
 
 /// What this rank must hold of a tensor in a layout without partial axes.
 fn piece(t: &Tensor, layout: &Layout, rank: usize) -> Vec<f64> {
-    local_indices(layout, rank).unwrap().iter().map(|&i| values(t)[i]).collect()
+    local_indices(layout, rank)
+        .unwrap()
+        .iter()
+        .map(|&i| values(t)[i])
+        .collect()
 }
 
 fn start(cx: &std::rc::Rc<MeshComm>, layout: &Layout, t: &Tensor) -> Array {
@@ -155,7 +167,12 @@ proptest! {
 
 /// The map of a pad the dim can have: widths are cut where torch would refuse them.
 fn padding(n: usize, (before, after, kind): (isize, isize, usize)) -> DimMap {
-    let edge = [EdgeMap::Zeros, EdgeMap::Replicate, EdgeMap::Reflect, EdgeMap::Circular][kind];
+    let edge = [
+        EdgeMap::Zeros,
+        EdgeMap::Replicate,
+        EdgeMap::Reflect,
+        EdgeMap::Circular,
+    ][kind];
     DimMap::pad(n, before, after, edge)
         .or_else(|_| DimMap::pad(n, before.max(0), after.max(0), EdgeMap::Zeros))
         .unwrap()
@@ -163,7 +180,9 @@ fn padding(n: usize, (before, after, kind): (isize, isize, usize)) -> DimMap {
 
 /// Random overlapping intervals for the axes that shard the dim, sometimes none.
 fn cover(from: &Layout, dim: usize, extent: usize, rng: &mut xtests::rng::Rng) -> DimCover {
-    let axes = from.sharding(dim).map_or_else(Default::default, |s| s.axes.clone());
+    let axes = from
+        .sharding(dim)
+        .map_or_else(Default::default, |s| s.axes.clone());
     let intervals = (0..from.parts(dim))
         .map(|_| {
             let (a, b) = (rng.below(extent + 1), rng.below(extent + 1));
@@ -174,12 +193,21 @@ fn cover(from: &Layout, dim: usize, extent: usize, rng: &mut xtests::rng::Rng) -
 }
 
 /// The part of the padded tensor that a rank's intervals cover, element by element.
-fn slab_of(t: &Tensor, maps: &[DimMap], covers: &[DimCover], mesh: &DeviceMesh, rank: usize) -> Vec<f64> {
+fn slab_of(
+    t: &Tensor,
+    maps: &[DimMap],
+    covers: &[DimCover],
+    mesh: &DeviceMesh,
+    rank: usize,
+) -> Vec<f64> {
     let coords = mesh.coords(rank).unwrap();
     let strides = row_major_strides(&t.shape);
     let mut found = vec![Some(0_usize)];
     for (d, (map, cover)) in maps.iter().zip(covers).enumerate() {
-        let part = cover.axes.iter().fold(0, |p, &a| p * mesh.axis_size(a) + coords[a]);
+        let part = cover
+            .axes
+            .iter()
+            .fold(0, |p, &a| p * mesh.axis_size(a) + coords[a]);
         let mut source_of = vec![None; map.dst_extent()];
         for (src, dst) in map.pairs() {
             source_of[dst] = Some(src * strides[d].unsigned_abs());
@@ -190,7 +218,10 @@ fn slab_of(t: &Tensor, maps: &[DimMap], covers: &[DimCover], mesh: &DeviceMesh, 
             .flat_map(|base| want.iter().map(|w| Some(base.as_ref()? + w.as_ref()?)))
             .collect();
     }
-    found.iter().map(|i| i.map_or(-77.0, |i| values(t)[i])).collect()
+    found
+        .iter()
+        .map(|i| i.map_or(-77.0, |i| values(t)[i]))
+        .collect()
 }
 
 fn dual(layout: &Layout) -> Vec<Placement> {
@@ -209,7 +240,10 @@ fn common(a: &IndexBox, b: &IndexBox) -> usize {
 /// A whole number per element and term: equal on copies, different on shards and terms of a sum.
 fn random(cx: &std::rc::Rc<MeshComm>, layout: &Layout, seed: u64) -> Array {
     let coords = cx.coords().unwrap();
-    let term = layout.partial_axes().iter().fold(0, |t, &a| t * 8 + coords[a] + 1);
+    let term = layout
+        .partial_axes()
+        .iter()
+        .fold(0, |t, &a| t * 8 + coords[a] + 1);
     let seed = seed ^ (term as u64) << 32;
     let indices = local_indices(layout, cx.rank()).unwrap();
     let data: Vec<f64> = indices.iter().map(|&i| integer(seed, i)).collect();
@@ -231,16 +265,25 @@ fn the_test_device_agrees() {
     assert_eq!(numel(&shape), 15);
     for seed in 0..20 {
         let mut rng = xtests::rng::Rng::new(seed, &[]);
-        let choices = xtests::layouts::choices(&xtests::layouts::Operand { shape: shape.to_vec(), sums: true });
+        let choices = xtests::layouts::choices(&xtests::layouts::Operand {
+            shape: shape.to_vec(),
+            sums: true,
+        });
         let mut layout = |sums: bool| {
-            let axes: Vec<_> = (0..2).map(|_| choices[rng.below(choices.len() - usize::from(!sums))]).collect();
+            let axes: Vec<_> = (0..2)
+                .map(|_| choices[rng.below(choices.len() - usize::from(!sums))])
+                .collect();
             let split = xtests::layouts::Split::ALL[rng.below(3)];
             xtests::layouts::layout(&mesh, &shape, &axes, split, &mut rng).unwrap()
         };
         let (from, to) = (layout(true), layout(false));
         on_mesh(&mesh, On::TestDevice, |cx| {
             let moved = start(cx, &from, &t).redistribute(&to).unwrap();
-            assert_eq!(moved.to_vec::<f64>().unwrap(), piece(&t, &to, cx.rank()), "{from} to {to}");
+            assert_eq!(
+                moved.to_vec::<f64>().unwrap(),
+                piece(&t, &to, cx.rank()),
+                "{from} to {to}"
+            );
         });
     }
 }

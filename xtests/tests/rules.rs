@@ -12,15 +12,25 @@ use xtests::validate::{Capture, Sample, validate};
 
 /// Every op that the reference cases and their gradients apply, each with a few kinds of operands.
 fn samples() -> Vec<Sample> {
-    let cases: Vec<Case> = load_dir(&default_dir()).unwrap().into_iter().map(Result::unwrap).collect();
+    let cases: Vec<Case> = load_dir(&default_dir())
+        .unwrap()
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     let mesh = DeviceMesh::new(&[1]).unwrap();
     let mut seen = HashSet::new();
     let mut samples = Vec::new();
     for case in &cases {
-        let Ok(apply) = dispatch::find(case) else { continue };
+        let Ok(apply) = dispatch::find(case) else {
+            continue;
+        };
         let found = on_mesh(&mesh, On::Host, |cx| {
             let capture = Capture::new();
-            let layouts = case.inputs.iter().map(|(_, t)| Layout::replicated(&mesh, &t.shape)).collect();
+            let layouts = case
+                .inputs
+                .iter()
+                .map(|(_, t)| Layout::replicated(&mesh, &t.shape))
+                .collect();
             let recorder = Recorder::new(capture.clone());
             compute(cx, &recorder, case, apply, &Trial::new(layouts)).unwrap();
             capture.samples()
@@ -42,8 +52,16 @@ fn rules_hold() {
     assert!(names.len() >= 15, "only {names:?}");
     let mut problems = Vec::new();
     for (seed, mesh) in [vec![2], vec![3], vec![2, 2]].into_iter().enumerate() {
-        problems.extend(validate(&samples, &DeviceMesh::new(&mesh).unwrap(), seed as u64));
+        problems.extend(validate(
+            &samples,
+            &DeviceMesh::new(&mesh).unwrap(),
+            seed as u64,
+        ));
     }
     let shown: Vec<&String> = problems.iter().take(20).collect();
-    assert!(problems.is_empty(), "{} problems, such as {shown:#?}", problems.len());
+    assert!(
+        problems.is_empty(),
+        "{} problems, such as {shown:#?}",
+        problems.len()
+    );
 }

@@ -61,7 +61,9 @@ fn main() -> ExitCode {
     for result in loaded {
         match result {
             Ok(case) => cases.push(case),
-            Err(error) => unreadable.push(CaseReport::failed("(unreadable)", "", &error.to_string())),
+            Err(error) => {
+                unreadable.push(CaseReport::failed("(unreadable)", "", &error.to_string()))
+            }
         }
     }
     if let Some(part) = &cli.filter {
@@ -94,7 +96,11 @@ fn main() -> ExitCode {
                 return stop(&format!("{}: cannot be written: {error}", path.display()));
             }
         }
-        if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if report.is_good() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
     };
     // Hung ranks cannot be joined: what is known is printed, and the process ends.
     let report = run(&cases, &options, &|report| {

@@ -19,17 +19,29 @@ pub(crate) const TABLE: &[Entry] = &[
     built("hardsigmoid", |e, c, v| unary(e, c, v, Unary::Hardsigmoid)),
     built("hardswish", |e, c, v| unary(e, c, v, Unary::Hardswish)),
     built("logsigmoid", |e, c, v| unary(e, c, v, Unary::LogSigmoid)),
-    built("elu", |e, c, v| unary(e, c, v, Unary::Elu(c.attributes.float("alpha", 1.0)?))),
-    built("leaky_relu", |e, c, v| {
-        unary(e, c, v, Unary::LeakyRelu(c.attributes.float("negative_slope", 0.01)?))
+    built("elu", |e, c, v| {
+        unary(e, c, v, Unary::Elu(c.attributes.float("alpha", 1.0)?))
     }),
-    built("gelu", |e, c, v| match c.attributes.text("approximate", "none")?.as_str() {
-        "none" => unary(e, c, v, Unary::Gelu),
-        "tanh" => unary(e, c, v, Unary::GeluTanh),
-        other => Err(unfit("approximate", "none or tanh", &other).into()),
+    built("leaky_relu", |e, c, v| {
+        unary(
+            e,
+            c,
+            v,
+            Unary::LeakyRelu(c.attributes.float("negative_slope", 0.01)?),
+        )
+    }),
+    built("gelu", |e, c, v| {
+        match c.attributes.text("approximate", "none")?.as_str() {
+            "none" => unary(e, c, v, Unary::Gelu),
+            "tanh" => unary(e, c, v, Unary::GeluTanh),
+            other => Err(unfit("approximate", "none or tanh", &other).into()),
+        }
     }),
     built("softplus", |e, c, v| {
-        let (beta, threshold) = (c.attributes.float("beta", 1.0)?, c.attributes.float("threshold", 20.0)?);
+        let (beta, threshold) = (
+            c.attributes.float("beta", 1.0)?,
+            c.attributes.float("threshold", 20.0)?,
+        );
         unary(e, c, v, Unary::Softplus { beta, threshold })
     }),
     built("clamp", |e, c, v| {
@@ -48,7 +60,11 @@ pub(crate) const TABLE: &[Entry] = &[
         let dim = args.dim("dim", x.ndim())?;
         let half = x.shape()[dim] / 2;
         let gate = ew::unary(e, &moves::slice(e, x, dim, half, 1, half)?, Unary::Sigmoid)?;
-        Ok(vec![ew::mul(e, &moves::slice(e, x, dim, 0, 1, half)?, &gate)?])
+        Ok(vec![ew::mul(
+            e,
+            &moves::slice(e, x, dim, 0, 1, half)?,
+            &gate,
+        )?])
     }),
     built("prelu", |e, c, v| {
         let args = Args::new(c, v);
@@ -58,7 +74,11 @@ pub(crate) const TABLE: &[Entry] = &[
         shape[1] = w.shape()[0];
         let w = moves::reshape(e, w, &shape)?;
         let below = ew::unary(e, &ew::unary(e, x, Unary::Neg)?, Unary::Relu)?;
-        Ok(vec![ew::sub(e, &ew::unary(e, x, Unary::Relu)?, &ew::mul(e, &w, &below)?)?])
+        Ok(vec![ew::sub(
+            e,
+            &ew::unary(e, x, Unary::Relu)?,
+            &ew::mul(e, &w, &below)?,
+        )?])
     }),
     built("add", |e, c, v| {
         let args = Args::new(c, v);
@@ -75,7 +95,12 @@ pub(crate) const TABLE: &[Entry] = &[
     }),
     built("linear", |e, c, v| {
         let args = Args::new(c, v);
-        Ok(vec![mm::linear(e, args.need("input")?, args.need("weight")?, args.get("bias"))?])
+        Ok(vec![mm::linear(
+            e,
+            args.need("input")?,
+            args.need("weight")?,
+            args.get("bias"),
+        )?])
     }),
     built("dot", |e, c, v| {
         let args = Args::new(c, v);
@@ -83,8 +108,18 @@ pub(crate) const TABLE: &[Entry] = &[
     }),
     built("baddbmm", |e, c, v| {
         let args = Args::new(c, v);
-        let (beta, alpha) = (c.attributes.float("beta", 1.0)?, c.attributes.float("alpha", 1.0)?);
-        Ok(vec![mm::baddbmm(e, args.need("input")?, args.need("a")?, args.need("b")?, beta, alpha)?])
+        let (beta, alpha) = (
+            c.attributes.float("beta", 1.0)?,
+            c.attributes.float("alpha", 1.0)?,
+        );
+        Ok(vec![mm::baddbmm(
+            e,
+            args.need("input")?,
+            args.need("a")?,
+            args.need("b")?,
+            beta,
+            alpha,
+        )?])
     }),
     built("sum", |e, c, v| reduction(e, c, v, reduce::sum)),
     built("mean", |e, c, v| reduction(e, c, v, reduce::mean)),
@@ -109,7 +144,16 @@ pub(crate) const TABLE: &[Entry] = &[
         reduced(e, c, &huber(e, &distance(e, c, v)?, beta, 1.0 / beta)?)
     }),
     built("huber_loss", |e, c, v| {
-        reduced(e, c, &huber(e, &distance(e, c, v)?, c.attributes.float("delta", 1.0)?, 1.0)?)
+        reduced(
+            e,
+            c,
+            &huber(
+                e,
+                &distance(e, c, v)?,
+                c.attributes.float("delta", 1.0)?,
+                1.0,
+            )?,
+        )
     }),
     built("mse(linear(gelu(linear(x))), y)", |e, c, v| {
         let args = Args::new(c, v);
@@ -128,7 +172,12 @@ type Reduce = fn(&dyn Exec, &Value, &[usize], bool) -> Result<Value, shard_ops::
 fn reduction(e: &dyn Exec, c: &Case, v: &[Value], f: Reduce) -> Applied {
     let args = Args::new(c, v);
     let x = args.need("input")?;
-    Ok(vec![f(e, x, &args.dims("dim", x.ndim())?, c.attributes.bool("keepdim", false)?)?])
+    Ok(vec![f(
+        e,
+        x,
+        &args.dims("dim", x.ndim())?,
+        c.attributes.bool("keepdim", false)?,
+    )?])
 }
 
 /// The mean, sum or nothing of a loss per element.
@@ -144,12 +193,23 @@ fn reduced(e: &dyn Exec, c: &Case, loss: &Value) -> Applied {
 
 fn distance(e: &dyn Exec, c: &Case, v: &[Value]) -> Result<Value, ApplyError> {
     let args = Args::new(c, v);
-    Ok(ew::unary(e, &ew::sub(e, args.need("input")?, args.need("target")?)?, Unary::Abs)?)
+    Ok(ew::unary(
+        e,
+        &ew::sub(e, args.need("input")?, args.need("target")?)?,
+        Unary::Abs,
+    )?)
 }
 
 /// `scale * (m^2 / 2 + bend * (d - m))` with `m = min(d, bend)`: a parabola that goes on as a line.
 fn huber(e: &dyn Exec, d: &Value, bend: f64, scale: f64) -> Result<Value, ApplyError> {
-    let m = ew::unary(e, d, Unary::Clamp { min: f64::NEG_INFINITY, max: bend })?;
+    let m = ew::unary(
+        e,
+        d,
+        Unary::Clamp {
+            min: f64::NEG_INFINITY,
+            max: bend,
+        },
+    )?;
     let parabola = ew::mul_scalar(e, &ew::unary(e, &m, Unary::Square)?, 0.5 * scale)?;
     let line = ew::mul_scalar(e, &ew::sub(e, d, &m)?, bend * scale)?;
     Ok(ew::add(e, &parabola, &line)?)

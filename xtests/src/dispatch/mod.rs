@@ -34,7 +34,11 @@ pub(crate) struct Entry {
 }
 
 pub(crate) const fn built(name: &'static str, apply: Apply) -> Entry {
-    Entry { name, apply, lacks: |_| None }
+    Entry {
+        name,
+        apply,
+        lacks: |_| None,
+    }
 }
 
 /// What applies the op of a case, or why it is not built.
@@ -71,7 +75,8 @@ impl<'a> Args<'a> {
 
     /// An input that may be left out.
     pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
-        self.values.get(self.case.inputs.iter().position(|(n, _)| n == name)?)
+        self.values
+            .get(self.case.inputs.iter().position(|(n, _)| n == name)?)
     }
 
     /// An input the op cannot do without.
@@ -79,7 +84,10 @@ impl<'a> Args<'a> {
         self.get(name).ok_or_else(|| CaseError::Attribute {
             name: format!("in.{name}"),
             expected: "an input of this name",
-            got: format!("{:?}", self.case.inputs.iter().map(|(n, _)| n).collect::<Vec<_>>()),
+            got: format!(
+                "{:?}",
+                self.case.inputs.iter().map(|(n, _)| n).collect::<Vec<_>>()
+            ),
         })
     }
 
@@ -100,11 +108,19 @@ impl<'a> Args<'a> {
 
 /// A case that describes something its op cannot be.
 pub(crate) fn unfit(name: &str, expected: &'static str, got: &impl std::fmt::Debug) -> CaseError {
-    CaseError::Attribute { name: name.to_owned(), expected, got: format!("{got:?}") }
+    CaseError::Attribute {
+        name: name.to_owned(),
+        expected,
+        got: format!("{got:?}"),
+    }
 }
 
 fn resolve(name: &str, given: i64, ndim: usize) -> Result<usize, CaseError> {
-    let from_end = if given < 0 { given + i64::try_from(ndim).unwrap_or(i64::MAX) } else { given };
+    let from_end = if given < 0 {
+        given + i64::try_from(ndim).unwrap_or(i64::MAX)
+    } else {
+        given
+    };
     let dim = usize::try_from(from_end).ok().filter(|&d| d < ndim);
     dim.ok_or_else(|| unfit(name, "a dim of the operand", &given))
 }

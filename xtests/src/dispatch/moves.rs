@@ -9,33 +9,67 @@ pub(crate) const TABLE: &[Entry] = &[
     built("cat", |exec, case, values| {
         let xs: Vec<&Value> = values.iter().collect();
         let ndim = case.outputs[0].shape.len();
-        Ok(vec![ops::cat(exec, &xs, Args::new(case, values).dim("dim", ndim)?)?])
+        Ok(vec![ops::cat(
+            exec,
+            &xs,
+            Args::new(case, values).dim("dim", ndim)?,
+        )?])
     }),
     built("stack", |exec, case, values| {
         let xs: Vec<&Value> = values.iter().collect();
         let ndim = case.outputs[0].shape.len();
-        Ok(vec![ops::stack(exec, &xs, Args::new(case, values).dim("dim", ndim)?)?])
+        Ok(vec![ops::stack(
+            exec,
+            &xs,
+            Args::new(case, values).dim("dim", ndim)?,
+        )?])
     }),
     built("narrow", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
-        let (start, len) = (case.attributes.size("start", 0)?, case.attributes.size("length", 0)?);
-        Ok(vec![ops::slice(exec, x, args.dim("dim", x.ndim())?, start, 1, len)?])
+        let (start, len) = (
+            case.attributes.size("start", 0)?,
+            case.attributes.size("length", 0)?,
+        );
+        Ok(vec![ops::slice(
+            exec,
+            x,
+            args.dim("dim", x.ndim())?,
+            start,
+            1,
+            len,
+        )?])
     }),
     built("select", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
-        let (dim, index) = (args.dim("dim", x.ndim())?, case.attributes.size("index", 0)?);
+        let (dim, index) = (
+            args.dim("dim", x.ndim())?,
+            case.attributes.size("index", 0)?,
+        );
         Ok(vec![select(exec, x, dim, index)?])
     }),
     built("strided_slice", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
         let dim = args.dim("dim", x.ndim())?;
-        let (start, step) = (case.attributes.size("start", 0)?, case.attributes.size("step", 1)?);
-        let end = case.attributes.size("end", x.shape()[dim])?.min(x.shape()[dim]);
+        let (start, step) = (
+            case.attributes.size("start", 0)?,
+            case.attributes.size("step", 1)?,
+        );
+        let end = case
+            .attributes
+            .size("end", x.shape()[dim])?
+            .min(x.shape()[dim]);
         let len = end.saturating_sub(start).div_ceil(step.max(1));
-        Ok(vec![ops::slice(exec, x, dim, start, step.cast_signed(), len)?])
+        Ok(vec![ops::slice(
+            exec,
+            x,
+            dim,
+            start,
+            step.cast_signed(),
+            len,
+        )?])
     }),
     built("split", |exec, case, values| {
         let args = Args::new(case, values);
@@ -50,14 +84,18 @@ pub(crate) const TABLE: &[Entry] = &[
         let dim = args.dim("dim", x.ndim())?;
         let chunks = case.attributes.size("chunks", 1)?.max(1);
         let (n, size) = (x.shape()[dim], x.shape()[dim].div_ceil(chunks).max(1));
-        let sizes: Vec<usize> = (0..n.div_ceil(size)).map(|i| size.min(n - i * size)).collect();
+        let sizes: Vec<usize> = (0..n.div_ceil(size))
+            .map(|i| size.min(n - i * size))
+            .collect();
         Ok(ops::split(exec, x, &sizes, dim)?)
     }),
     built("unbind", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
         let dim = args.dim("dim", x.ndim())?;
-        (0..x.shape()[dim]).map(|i| select(exec, x, dim, i)).collect()
+        (0..x.shape()[dim])
+            .map(|i| select(exec, x, dim, i))
+            .collect()
     }),
     built("flip", |exec, case, values| {
         let args = Args::new(case, values);
@@ -76,7 +114,8 @@ pub(crate) const TABLE: &[Entry] = &[
             return Err(unfit("shifts", "one shift per dim", &shifts).into());
         }
         for (dim, shift) in dims.into_iter().zip(shifts) {
-            let shift = isize::try_from(shift).map_err(|_| unfit("shifts", "smaller shifts", &shift))?;
+            let shift =
+                isize::try_from(shift).map_err(|_| unfit("shifts", "smaller shifts", &shift))?;
             x = ops::roll(exec, &x, dim, shift)?;
         }
         Ok(vec![x])
@@ -94,7 +133,11 @@ pub(crate) const TABLE: &[Entry] = &[
         Ok(vec![x])
     }),
     built("expand", |exec, case, values| {
-        Ok(vec![ops::expand(exec, Args::new(case, values).need("input")?, &case.outputs[0].shape)?])
+        Ok(vec![ops::expand(
+            exec,
+            Args::new(case, values).need("input")?,
+            &case.outputs[0].shape,
+        )?])
     }),
     built("permute", |exec, case, values| {
         let args = Args::new(case, values);
@@ -111,7 +154,9 @@ pub(crate) const TABLE: &[Entry] = &[
         // Pairs are given from the last dim backwards.
         let mut pads = vec![(0, 0); x.ndim()];
         for (pair, pad) in given.chunks(2).zip(pads.iter_mut().rev()) {
-            let [before, after] = pair else { return Err(unfit("pad", "pairs", &given).into()) };
+            let [before, after] = pair else {
+                return Err(unfit("pad", "pairs", &given).into());
+            };
             *pad = (*before as isize, *after as isize);
         }
         let edge = match case.attributes.text("mode", "constant")?.as_str() {
@@ -121,15 +166,30 @@ pub(crate) const TABLE: &[Entry] = &[
             "circular" => EdgeMap::Circular,
             other => return Err(unfit("mode", "a pad mode", &other).into()),
         };
-        Ok(vec![ops::pad(exec, x, &pads, edge, case.attributes.float("value", 0.0)?)?])
+        Ok(vec![ops::pad(
+            exec,
+            x,
+            &pads,
+            edge,
+            case.attributes.float("value", 0.0)?,
+        )?])
     }),
 ];
 
 fn reshape(exec: &dyn Exec, case: &Case, values: &[Value]) -> Applied {
-    Ok(vec![ops::reshape(exec, Args::new(case, values).need("input")?, &case.outputs[0].shape)?])
+    Ok(vec![ops::reshape(
+        exec,
+        Args::new(case, values).need("input")?,
+        &case.outputs[0].shape,
+    )?])
 }
 
-fn select(exec: &dyn Exec, x: &Value, dim: usize, index: usize) -> Result<Value, super::ApplyError> {
+fn select(
+    exec: &dyn Exec,
+    x: &Value,
+    dim: usize,
+    index: usize,
+) -> Result<Value, super::ApplyError> {
     let one = ops::slice(exec, x, dim, index, 1, 1)?;
     Ok(ops::squeeze(exec, &one, dim)?)
 }

@@ -28,40 +28,79 @@ pub(crate) const TABLE: &[Entry] = &[
         apply: resized,
         lacks: |case| {
             let mode = case.attributes.text("mode", "nearest").unwrap_or_default();
-            ["area", "bicubic"].contains(&mode.as_str()).then(|| format!("mode {mode} is not built"))
+            ["area", "bicubic"]
+                .contains(&mode.as_str())
+                .then(|| format!("mode {mode} is not built"))
         },
     },
     built("group_norm", |e, c, v| {
         let args = Args::new(c, v);
-        let (groups, eps) = (c.attributes.size("num_groups", 1)?, c.attributes.float("eps", 1e-5)?);
+        let (groups, eps) = (
+            c.attributes.size("num_groups", 1)?,
+            c.attributes.float("eps", 1e-5)?,
+        );
         let (w, b) = (args.get("weight"), args.get("bias"));
         Ok(vec![group_norm(e, args.need("input")?, groups, w, b, eps)?])
     }),
     built("instance_norm", |e, c, v| {
         let args = Args::new(c, v);
         let eps = c.attributes.float("eps", 1e-5)?;
-        Ok(vec![instance_norm(e, args.need("input")?, args.get("weight"), args.get("bias"), eps)?])
+        Ok(vec![instance_norm(
+            e,
+            args.need("input")?,
+            args.get("weight"),
+            args.get("bias"),
+            eps,
+        )?])
     }),
     built("layer_norm", |e, c, v| {
         let args = Args::new(c, v);
-        let dims = c.attributes.ints("normalized_shape")?.unwrap_or_default().len();
+        let dims = c
+            .attributes
+            .ints("normalized_shape")?
+            .unwrap_or_default()
+            .len();
         let eps = c.attributes.float("eps", 1e-5)?;
-        Ok(vec![layer_norm(e, args.need("input")?, dims, args.get("weight"), args.get("bias"), eps)?])
+        Ok(vec![layer_norm(
+            e,
+            args.need("input")?,
+            dims,
+            args.get("weight"),
+            args.get("bias"),
+            eps,
+        )?])
     }),
-    built("silu(group_norm(conv)) -> conv s2 -> nearest upsample -> cat -> conv", |e, c, v| {
-        let args = Args::new(c, v);
-        let x = args.need("input")?;
-        let (groups, eps) = (c.attributes.size("num_groups", 1)?, c.attributes.float("eps", 1e-5)?);
-        let same = ConvOptions { padding: Padding::Explicit(vec![(1, 1)]), ..ConvOptions::default() };
-        let halving = ConvOptions { stride: vec![2], ..same.clone() };
-        let h = conv(e, x, args.need("w1")?, None, &same)?;
-        let h = group_norm(e, &h, groups, args.get("g"), args.get("b"), eps)?;
-        let h = ew::unary(e, &h, Unary::Silu)?;
-        let low = conv(e, &h, args.need("w2")?, None, &halving)?;
-        let up = interpolate(e, &low, &Target::Size(x.shape()[2..].to_vec()), ResampleMode::Nearest)?;
-        let joined = moves::cat(e, &[&h, &up], 1)?;
-        Ok(vec![conv(e, &joined, args.need("w3")?, None, &same)?])
-    }),
+    built(
+        "silu(group_norm(conv)) -> conv s2 -> nearest upsample -> cat -> conv",
+        |e, c, v| {
+            let args = Args::new(c, v);
+            let x = args.need("input")?;
+            let (groups, eps) = (
+                c.attributes.size("num_groups", 1)?,
+                c.attributes.float("eps", 1e-5)?,
+            );
+            let same = ConvOptions {
+                padding: Padding::Explicit(vec![(1, 1)]),
+                ..ConvOptions::default()
+            };
+            let halving = ConvOptions {
+                stride: vec![2],
+                ..same.clone()
+            };
+            let h = conv(e, x, args.need("w1")?, None, &same)?;
+            let h = group_norm(e, &h, groups, args.get("g"), args.get("b"), eps)?;
+            let h = ew::unary(e, &h, Unary::Silu)?;
+            let low = conv(e, &h, args.need("w2")?, None, &halving)?;
+            let up = interpolate(
+                e,
+                &low,
+                &Target::Size(x.shape()[2..].to_vec()),
+                ResampleMode::Nearest,
+            )?;
+            let joined = moves::cat(e, &[&h, &up], 1)?;
+            Ok(vec![conv(e, &joined, args.need("w3")?, None, &same)?])
+        },
+    ),
 ];
 
 fn forward(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
@@ -151,7 +190,10 @@ fn resized(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
     let target = if c.attributes.has("scale_factor") {
         Target::Scale(c.attributes.floats("scale_factor")?.unwrap_or_default())
     } else {
-        Target::Size(c.attributes.spatial("size", x.ndim().saturating_sub(2), 1)?)
+        Target::Size(
+            c.attributes
+                .spatial("size", x.ndim().saturating_sub(2), 1)?,
+        )
     };
     Ok(vec![interpolate(e, x, &target, mode(c)?)?])
 }
