@@ -5,7 +5,6 @@ use crate::rng::Rng;
 use crate::strategies::integer;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
-use std::sync::Arc;
 
 /// A case without reference results, whose inputs are whole numbers.
 pub fn case(op: &str, attributes: &Json, inputs: &[(&str, Vec<usize>)], seed: u64) -> Case {
@@ -42,10 +41,10 @@ fn window() -> impl Strategy<Value = (usize, usize, usize, usize, usize)> {
 }
 
 /// Convolutions of one or two dims, `conv` or `conv_transpose`, with any groups, strides, dilations and padding.
-pub fn convs(name: &'static str) -> impl Strategy<Value = Case> + Clone {
+pub fn convs(name: &'static str) -> impl Strategy<Value = Case> {
     let windows = proptest::collection::vec(window(), 1..=2).boxed();
     let channels = (0_usize..=2, 1_usize..=2, 1_usize..=2, 1_usize..=3);
-    Arc::new((windows, channels, any::<bool>(), any::<u64>()).prop_map(
+    (windows, channels, any::<bool>(), any::<u64>()).prop_map(
         move |(windows, (batch, groups, cin, cout), bias, seed)| {
             let of = |f: fn(&(usize, usize, usize, usize, usize)) -> usize| {
                 windows.iter().map(f).collect::<Vec<usize>>()
@@ -84,223 +83,216 @@ pub fn convs(name: &'static str) -> impl Strategy<Value = Case> + Clone {
                 seed,
             )
         },
-    ))
+    )
 }
 
 /// Poolings of one or two dims, `max_pool` or `avg_pool`.
-pub fn pools(name: &'static str) -> impl Strategy<Value = Case> + Clone {
+pub fn pools(name: &'static str) -> impl Strategy<Value = Case> {
     let windows = proptest::collection::vec(window(), 1..=2).boxed();
-    Arc::new(
-        (windows, any::<bool>(), any::<bool>(), any::<u64>()).prop_map(
-            move |(windows, ceil, count, seed)| {
-                let pads: Vec<usize> = windows.iter().map(|w| w.3.min(w.0 / 2)).collect();
-                let dilation: Vec<usize> = windows
-                    .iter()
-                    .map(|w| if name == "max_pool" { w.2 } else { 1 })
-                    .collect();
-                let extents = windows.iter().map(|w| w.4.max(w.2 * (w.0 - 1) + 1));
-                let shape: Vec<usize> = [1, 2].into_iter().chain(extents).collect();
-                let mut attributes = json!({
-                    "kernel_size": windows.iter().map(|w| w.0).collect::<Vec<_>>(),
-                    "stride": windows.iter().map(|w| w.1).collect::<Vec<_>>(),
-                    "padding": pads, "ceil_mode": ceil,
-                });
-                if name == "max_pool" {
-                    attributes["dilation"] = json!(dilation);
-                } else {
-                    attributes["count_include_pad"] = json!(count);
-                }
-                case(
-                    &format!("{name}{}d", windows.len()),
-                    &attributes,
-                    &[("input", shape)],
-                    seed,
-                )
-            },
-        ),
+
+    (windows, any::<bool>(), any::<bool>(), any::<u64>()).prop_map(
+        move |(windows, ceil, count, seed)| {
+            let pads: Vec<usize> = windows.iter().map(|w| w.3.min(w.0 / 2)).collect();
+            let dilation: Vec<usize> = windows
+                .iter()
+                .map(|w| if name == "max_pool" { w.2 } else { 1 })
+                .collect();
+            let extents = windows.iter().map(|w| w.4.max(w.2 * (w.0 - 1) + 1));
+            let shape: Vec<usize> = [1, 2].into_iter().chain(extents).collect();
+            let mut attributes = json!({
+                "kernel_size": windows.iter().map(|w| w.0).collect::<Vec<_>>(),
+                "stride": windows.iter().map(|w| w.1).collect::<Vec<_>>(),
+                "padding": pads, "ceil_mode": ceil,
+            });
+            if name == "max_pool" {
+                attributes["dilation"] = json!(dilation);
+            } else {
+                attributes["count_include_pad"] = json!(count);
+            }
+            case(
+                &format!("{name}{}d", windows.len()),
+                &attributes,
+                &[("input", shape)],
+                seed,
+            )
+        },
     )
 }
 
 /// Interpolations of one or two dims to any size.
-pub fn resizes() -> impl Strategy<Value = Case> + Clone {
+pub fn resizes() -> impl Strategy<Value = Case> {
     let extents = proptest::collection::vec((1_usize..=9, 1_usize..=13), 1..=2);
-    Arc::new(
-        (extents, 0_usize..4, any::<u64>()).prop_map(|(extents, kind, seed)| {
-            let linear = ["linear", "bilinear"][extents.len() - 1];
-            let size: Vec<usize> = extents.iter().map(|e| e.1).collect();
-            let attributes = match kind {
-                0 => json!({"size": size, "mode": "nearest"}),
-                1 => json!({"size": size, "mode": "nearest-exact"}),
-                _ => json!({"size": size, "mode": linear, "align_corners": kind == 3}),
-            };
-            let shape: Vec<usize> = [1, 2]
-                .into_iter()
-                .chain(extents.iter().map(|e| e.0))
-                .collect();
-            case("interpolate", &attributes, &[("input", shape)], seed)
-        }),
-    )
+
+    (extents, 0_usize..4, any::<u64>()).prop_map(|(extents, kind, seed)| {
+        let linear = ["linear", "bilinear"][extents.len() - 1];
+        let size: Vec<usize> = extents.iter().map(|e| e.1).collect();
+        let attributes = match kind {
+            0 => json!({"size": size, "mode": "nearest"}),
+            1 => json!({"size": size, "mode": "nearest-exact"}),
+            _ => json!({"size": size, "mode": linear, "align_corners": kind == 3}),
+        };
+        let shape: Vec<usize> = [1, 2]
+            .into_iter()
+            .chain(extents.iter().map(|e| e.0))
+            .collect();
+        case("interpolate", &attributes, &[("input", shape)], seed)
+    })
 }
 
 /// Group and layer norms with weight and bias.
-pub fn norms() -> impl Strategy<Value = Case> + Clone {
-    Arc::new(
-        (
-            1_usize..=2,
-            1_usize..=3,
-            1_usize..=3,
-            1_usize..=7,
-            1_usize..=5,
-            any::<bool>(),
-            any::<u64>(),
-        )
-            .prop_map(|(batch, groups, per, h, w, layer, seed)| {
-                let channels = groups * per;
-                if layer {
-                    let inputs = [
-                        ("input", vec![batch, h, w, channels + 1]),
-                        ("weight", vec![channels + 1]),
-                        ("bias", vec![channels + 1]),
-                    ];
-                    return case(
-                        "layer_norm",
-                        &json!({"normalized_shape": [channels + 1], "eps": 0.5}),
-                        &inputs,
-                        seed,
-                    );
-                }
+pub fn norms() -> impl Strategy<Value = Case> {
+    (
+        1_usize..=2,
+        1_usize..=3,
+        1_usize..=3,
+        1_usize..=7,
+        1_usize..=5,
+        any::<bool>(),
+        any::<u64>(),
+    )
+        .prop_map(|(batch, groups, per, h, w, layer, seed)| {
+            let channels = groups * per;
+            if layer {
                 let inputs = [
-                    ("input", vec![batch, channels, h, w]),
-                    ("weight", vec![channels]),
-                    ("bias", vec![channels]),
+                    ("input", vec![batch, h, w, channels + 1]),
+                    ("weight", vec![channels + 1]),
+                    ("bias", vec![channels + 1]),
                 ];
-                // A large epsilon keeps the gradients of constant groups tame.
-                case(
-                    "group_norm",
-                    &json!({"num_groups": groups, "eps": 0.5}),
+                return case(
+                    "layer_norm",
+                    &json!({"normalized_shape": [channels + 1], "eps": 0.5}),
                     &inputs,
                     seed,
-                )
-            }),
-    )
+                );
+            }
+            let inputs = [
+                ("input", vec![batch, channels, h, w]),
+                ("weight", vec![channels]),
+                ("bias", vec![channels]),
+            ];
+            // A large epsilon keeps the gradients of constant groups tame.
+            case(
+                "group_norm",
+                &json!({"num_groups": groups, "eps": 0.5}),
+                &inputs,
+                seed,
+            )
+        })
 }
 
 /// Linear ops that move or add elements: slices, pads in every mode, rolls, reshapes, sums and the like.
-pub fn moves() -> impl Strategy<Value = Case> + Clone {
+pub fn moves() -> impl Strategy<Value = Case> {
     let shapes = proptest::collection::vec(1_usize..=7, 2..=3);
-    Arc::new(
-        (shapes, 0_usize..13, any::<u64>()).prop_map(|(shape, kind, seed)| {
-            let mut rng = Rng::new(seed, &["moves"]);
-            let dim = rng.below(shape.len());
-            let n = shape[dim];
-            let one = |op: &str, attributes: Json| {
-                case(op, &attributes, &[("input", shape.clone())], seed)
-            };
-            let to = |mut case: Case, shape: Vec<usize>| {
-                // These ops take the shape of their result as an attribute, which cases give in words.
-                case.outputs = vec![crate::arrays::tensor(&shape, |_| 0.0)];
-                case
-            };
-            match kind {
-                0 => {
-                    let start = rng.below(n);
-                    one(
-                        "narrow",
-                        json!({"dim": dim, "start": start, "length": rng.below(n - start + 1)}),
-                    )
-                }
-                1 => one(
-                    "strided_slice",
-                    json!({"dim": dim, "start": rng.below(n), "step": 1 + rng.below(3)}),
-                ),
-                2 => one("flip", json!({"dims": [dim, (dim + 1) % shape.len()]})),
-                3 => one(
-                    "roll",
-                    json!({"shifts": [rng.below(9) as i64 - 4], "dims": [dim]}),
-                ),
-                4 => {
-                    let repeats: Vec<usize> = shape.iter().map(|_| 1 + rng.below(3)).collect();
-                    one("repeat", json!({ "repeats": repeats }))
-                }
-                5 => {
-                    let mut dims: Vec<usize> = (0..shape.len()).collect();
-                    rng.shuffle(&mut dims);
-                    one("permute", json!({ "dims": dims }))
-                }
-                6 => {
-                    let mut small = shape.clone();
-                    small[dim] = 1;
-                    to(case("expand", &json!({}), &[("input", small)], seed), shape)
-                }
-                7 => {
-                    let (a, b) = (shape.len() - 2, shape.len() - 1);
-                    let mut merged = shape[..a].to_vec();
-                    merged.push(shape[a] * shape[b]);
-                    to(one("reshape_merge", json!({})), merged)
-                }
-                8 => {
-                    let mut whole = shape.clone();
-                    whole[dim] *= 3;
-                    let mut split = shape.clone();
-                    split.insert(dim, 3);
-                    to(
-                        case("reshape_split", &json!({}), &[("input", whole)], seed),
-                        split,
-                    )
-                }
-                9 => {
-                    let mut more = |name: &'static str| {
-                        let mut shape = shape.clone();
-                        shape[dim] = rng.below(8);
-                        (name, shape)
-                    };
-                    to(
-                        case(
-                            "cat",
-                            &json!({ "dim": dim }),
-                            &[more("a"), more("b"), more("c")],
-                            seed,
-                        ),
-                        shape,
-                    )
-                }
-                10 => one("sum", json!({"dim": dim, "keepdim": rng.one_in(2)})),
-                11 => one("mean", json!({})),
-                _ => {
-                    let mode = ["constant", "replicate", "reflect", "circular"][rng.below(4)];
-                    // One pair per dim, from the last backwards, no wider than the mode allows; zeros may crop.
-                    let pad: Vec<i64> = shape
-                        .iter()
-                        .rev()
-                        .flat_map(|&n| {
-                            let n = n as i64;
-                            let most = if mode == "reflect" { n } else { n + 1 };
-                            let least = if mode == "constant" { -(n / 2) } else { 0 };
-                            let mut draw = || least + rng.below((most - least) as usize) as i64;
-                            [draw(), draw()]
-                        })
-                        .collect();
-                    one("pad", json!({"pad": pad, "mode": mode}))
-                }
+
+    (shapes, 0_usize..13, any::<u64>()).prop_map(|(shape, kind, seed)| {
+        let mut rng = Rng::new(seed, &["moves"]);
+        let dim = rng.below(shape.len());
+        let n = shape[dim];
+        let one =
+            |op: &str, attributes: Json| case(op, &attributes, &[("input", shape.clone())], seed);
+        let to = |mut case: Case, shape: Vec<usize>| {
+            // These ops take the shape of their result as an attribute, which cases give in words.
+            case.outputs = vec![crate::arrays::tensor(&shape, |_| 0.0)];
+            case
+        };
+        match kind {
+            0 => {
+                let start = rng.below(n);
+                one(
+                    "narrow",
+                    json!({"dim": dim, "start": start, "length": rng.below(n - start + 1)}),
+                )
             }
-        }),
-    )
+            1 => one(
+                "strided_slice",
+                json!({"dim": dim, "start": rng.below(n), "step": 1 + rng.below(3)}),
+            ),
+            2 => one("flip", json!({"dims": [dim, (dim + 1) % shape.len()]})),
+            3 => one(
+                "roll",
+                json!({"shifts": [rng.below(9) as i64 - 4], "dims": [dim]}),
+            ),
+            4 => {
+                let repeats: Vec<usize> = shape.iter().map(|_| 1 + rng.below(3)).collect();
+                one("repeat", json!({ "repeats": repeats }))
+            }
+            5 => {
+                let mut dims: Vec<usize> = (0..shape.len()).collect();
+                rng.shuffle(&mut dims);
+                one("permute", json!({ "dims": dims }))
+            }
+            6 => {
+                let mut small = shape.clone();
+                small[dim] = 1;
+                to(case("expand", &json!({}), &[("input", small)], seed), shape)
+            }
+            7 => {
+                let (a, b) = (shape.len() - 2, shape.len() - 1);
+                let mut merged = shape[..a].to_vec();
+                merged.push(shape[a] * shape[b]);
+                to(one("reshape_merge", json!({})), merged)
+            }
+            8 => {
+                let mut whole = shape.clone();
+                whole[dim] *= 3;
+                let mut split = shape.clone();
+                split.insert(dim, 3);
+                to(
+                    case("reshape_split", &json!({}), &[("input", whole)], seed),
+                    split,
+                )
+            }
+            9 => {
+                let mut more = |name: &'static str| {
+                    let mut shape = shape.clone();
+                    shape[dim] = rng.below(8);
+                    (name, shape)
+                };
+                to(
+                    case(
+                        "cat",
+                        &json!({ "dim": dim }),
+                        &[more("a"), more("b"), more("c")],
+                        seed,
+                    ),
+                    shape,
+                )
+            }
+            10 => one("sum", json!({"dim": dim, "keepdim": rng.one_in(2)})),
+            11 => one("mean", json!({})),
+            _ => {
+                let mode = ["constant", "replicate", "reflect", "circular"][rng.below(4)];
+                // One pair per dim, from the last backwards, no wider than the mode allows; zeros may crop.
+                let pad: Vec<i64> = shape
+                    .iter()
+                    .rev()
+                    .flat_map(|&n| {
+                        let n = n as i64;
+                        let most = if mode == "reflect" { n } else { n + 1 };
+                        let least = if mode == "constant" { -(n / 2) } else { 0 };
+                        let mut draw = || least + rng.below((most - least) as usize) as i64;
+                        [draw(), draw()]
+                    })
+                    .collect();
+                one("pad", json!({"pad": pad, "mode": mode}))
+            }
+        }
+    })
 }
 
 /// Products of matrices, batched and broadcast or not.
-pub fn products() -> impl Strategy<Value = Case> + Clone {
+pub fn products() -> impl Strategy<Value = Case> {
     let extents = (0_usize..=3, 1_usize..=6, 0_usize..=6, 1_usize..=6);
-    Arc::new(
-        (extents, 0_usize..4, any::<u64>()).prop_map(|((batch, m, k, n), kind, seed)| {
-            let (a, b) = match kind {
-                0 => (vec![m, k], vec![k, n]),
-                1 => (vec![batch, m, k], vec![k, n]),
-                2 => (vec![batch, 1, m, k], vec![2, k, n]),
-                _ => (vec![m, k], vec![k]),
-            };
-            case("matmul", &json!({}), &[("a", a), ("b", b)], seed)
-        }),
-    )
+
+    (extents, 0_usize..4, any::<u64>()).prop_map(|((batch, m, k, n), kind, seed)| {
+        let (a, b) = match kind {
+            0 => (vec![m, k], vec![k, n]),
+            1 => (vec![batch, m, k], vec![k, n]),
+            2 => (vec![batch, 1, m, k], vec![2, k, n]),
+            _ => (vec![m, k], vec![k]),
+        };
+        case("matmul", &json!({}), &[("a", a), ("b", b)], seed)
+    })
 }
 
 /// The sum of products of two tensors of one shape.

@@ -82,7 +82,7 @@ pub fn run_trials(
         let same = trials[first..].iter().take_while(|t| t.on == on).count();
         let batch = &trials[first..first + same];
         verdicts.extend(run_group(case, apply, mesh, batch, on, &|i| {
-            started(first + i)
+            started(first + i);
         }));
     }
     verdicts
@@ -442,7 +442,7 @@ fn digest(computed: &Computed) -> u64 {
     let mut word = |w: u64| {
         hash = (hash ^ w)
             .wrapping_mul(0x0000_0100_0000_01b3)
-            .rotate_left(17)
+            .rotate_left(17);
     };
     for tensor in computed
         .outputs

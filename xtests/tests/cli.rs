@@ -109,7 +109,7 @@ fn wrong_results_wrong_gradients_and_unreadable_files_fail() {
         assert!(
             printed.iter().any(|l| l.contains(part)),
             "{part}: {printed:#?}"
-        )
+        );
     };
     has("output 0: 1 of 4 elements differ");
     has("gradient of input: 1 of 4 elements differ");

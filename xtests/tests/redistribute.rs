@@ -129,8 +129,8 @@ proptest! {
             let adjoint = plan.adjoint().unwrap();
             // The adjoint goes between the duals: copies and terms change places.
             let y = random(cx, adjoint.from(), seed ^ 0x55);
-            assert_eq!(&adjoint.from().placements()[..], &dual(&to)[..]);
-            assert_eq!(&adjoint.to().placements()[..], &dual(&from)[..]);
+            assert_eq!(adjoint.from().placements(), dual(&to));
+            assert_eq!(adjoint.to().placements(), dual(&from));
             let forth = plan.run(&x).unwrap();
             let back = adjoint.run(&y).unwrap();
             (dot(&forth, &y), dot(&x, &back))

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         match result {
             Ok(case) => cases.push(case),
             Err(error) => {
-                unreadable.push(CaseReport::failed("(unreadable)", "", &error.to_string()))
+                unreadable.push(CaseReport::failed("(unreadable)", "", &error.to_string()));
             }
         }
     }
