@@ -233,9 +233,9 @@ impl Exec for Recorder {
             parents,
             outputs.iter().map(|v| v.array().clone()).collect(),
             |outputs| Kind::Op {
+                inputs: kept(inputs.iter().map(|v| v.array()), |i| op.keeps_input(i)),
+                outputs: kept(outputs, |o| op.keeps_output(o)),
                 op,
-                inputs: inputs.iter().map(|v| v.array().clone()).collect(),
-                outputs: outputs.to_vec(),
             },
         ))
     }
@@ -258,4 +258,22 @@ impl fmt::Debug for Recorder {
             .field("live_nodes", &self.live_nodes())
             .finish_non_exhaustive()
     }
+}
+
+/// The arrays that a vjp will look at, and of the others what it may still ask: their layouts.
+fn kept<'a>(
+    arrays: impl IntoIterator<Item = &'a Array>,
+    keeps: impl Fn(usize) -> bool,
+) -> Vec<Array> {
+    arrays
+        .into_iter()
+        .enumerate()
+        .map(|(i, array)| {
+            if keeps(i) {
+                array.clone()
+            } else {
+                array.without_data()
+            }
+        })
+        .collect()
 }

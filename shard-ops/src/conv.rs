@@ -368,6 +368,14 @@ impl Op for Conv {
         });
     }
 
+    fn keeps_input(&self, i: usize) -> bool {
+        i < 2
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
     fn vjp(
         &self,
         exec: &dyn Exec,
@@ -466,6 +474,10 @@ impl Op for ConvInputGrad {
         });
     }
 
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
     fn vjp(
         &self,
         exec: &dyn Exec,
@@ -554,6 +566,10 @@ impl Op for ConvWeightGrad {
             let groups = local_groups(&self.geometry, x.shape()[1], dw.shape()[1]);
             kernels::conv_weight_grad(&x, &dy, &mut dw, &window, groups);
         });
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
     }
 
     fn vjp(

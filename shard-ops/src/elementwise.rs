@@ -166,6 +166,18 @@ impl Op for Map {
         });
     }
 
+    fn keeps_input(&self, _: usize) -> bool {
+        let linear = matches!(
+            self.map,
+            Unary::Neg | Unary::MulScalar(_) | Unary::AddScalar(_)
+        );
+        self.order > 0 || !linear
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
     fn vjp(
         &self,
         exec: &dyn Exec,
@@ -249,6 +261,14 @@ impl Op for Arithmetic {
                 pointwise::binary(self.kind, &a, &b, &mut out);
             }
         });
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        !matches!(self.kind, Binary::Add | Binary::Sub)
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
     }
 
     fn vjp(
@@ -360,6 +380,14 @@ impl Op for Cast {
             DType::F32 => convert::<f64, f32>(call),
             _ => convert::<f32, f64>(call),
         }
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
     }
 
     fn vjp(

@@ -144,14 +144,14 @@ impl Engine {
             });
         }
         if let Some(assemble) = &strategy.assemble {
-            let sources: Vec<Buffer> = current.iter().filter_map(|a| a.buffer().cloned()).collect();
+            let sources = local_buffers(name, rule, &current)?;
             let local = assemble.run(cx, inputs[0].dtype(), &sources).in_op(name)?;
             return Ok(vec![
                 Array::from_parts(cx, &strategy.outputs[0], Some(local), inputs[0].dtype())
                     .in_op(name)?,
             ]);
         }
-        let locals: Vec<Buffer> = current.iter().filter_map(|a| a.buffer().cloned()).collect();
+        let locals = local_buffers(name, rule, &current)?;
         if rule.body == Body::Relabel {
             let mut flying = vec![post(name, &strategy.inputs[0], &current[0])?];
             let mut buffers = locals;
@@ -302,6 +302,24 @@ fn outputs_without_data(cx: &Rc<MeshComm>, rule: &Rule, strategy: &Strategy) -> 
         .iter()
         .zip(&strategy.outputs)
         .map(|(o, layout)| Array::from_parts(cx, layout, None, o.meta.dtype).in_op(rule.name))
+        .collect()
+}
+
+/// Each operand's piece; nothing where only the layout is asked for.
+fn local_buffers(op: &'static str, rule: &Rule, arrays: &[Array]) -> Result<Vec<Buffer>> {
+    arrays
+        .iter()
+        .enumerate()
+        .map(|(operand, array)| match array.buffer() {
+            Some(buffer) => Ok(buffer.clone()),
+            None if rule.unread.contains(&operand) => Ok(array
+                .cx()
+                .device()
+                .alloc(array.dtype(), 0)
+                .in_op(op)?
+                .freeze()),
+            None => Err(OpError::NoData { op, operand }),
+        })
         .collect()
 }
 

@@ -76,6 +76,16 @@ pub enum OpError {
         /// Position of the operand.
         operand: usize,
     },
+    /// An operand has a layout and no data, as a tape holds of what a vjp says it does not look at.
+    #[error(
+        "{op}: operand {operand} has only a layout; have the op whose vjp this is keep its elements"
+    )]
+    NoData {
+        /// The op.
+        op: &'static str,
+        /// Position of the operand.
+        operand: usize,
+    },
     /// An array could not be moved.
     #[error("{op}: {source}")]
     Redistribute {

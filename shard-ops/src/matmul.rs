@@ -265,6 +265,14 @@ impl Op for MatMul {
         });
     }
 
+    fn keeps_input(&self, i: usize) -> bool {
+        i < 2
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
     fn vjp(
         &self,
         exec: &dyn Exec,

@@ -458,6 +458,14 @@ impl Op for Move {
         unreachable!("a move has no kernel: the engine returns what the exchange assembled");
     }
 
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
     fn vjp(
         &self,
         exec: &dyn Exec,
@@ -538,6 +546,14 @@ impl Op for Permute {
             let x = call.input::<T>(0).permute(&self.order);
             copy(&x, &mut call.output::<T>(0));
         });
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
     }
 
     fn vjp(
@@ -626,6 +642,14 @@ impl Op for Reshape {
 
     fn host(&self, _: &mut HostCall<'_, '_>) {
         unreachable!("a reshape has no kernel: the engine relabels the input's piece");
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
     }
 
     fn vjp(
@@ -730,7 +754,7 @@ impl Op for Expand {
         let all: Vec<Access> = factors.iter().map(|&f| Access::factor(f)).collect();
         let mut rule = rule.input(dims.collect());
         if inputs.len() == 2 {
-            rule = rule.input(all.clone());
+            rule = rule.input(all.clone()).unread(1);
         }
         rule.output(all, self.shape.clone(), x.dtype)
             .linearity(Linearity::Each(smallvec![0]))
@@ -746,6 +770,14 @@ impl Op for Expand {
                 copy(&x, &mut y);
             }
         });
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
     }
 
     fn vjp(

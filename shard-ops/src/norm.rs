@@ -394,6 +394,14 @@ impl Op for Normalise {
         });
     }
 
+    fn keeps_input(&self, i: usize) -> bool {
+        i < 2 + usize::from(self.weight)
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
     fn vjp(
         &self,
         exec: &dyn Exec,

@@ -31,6 +31,19 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Every element of every output box must be written. `call.cx` says which global indices the boxes cover.
     fn host(&self, call: &mut HostCall<'_, '_>);
 
+    /// Whether the vjp looks at the elements of input `i`. If not, a tape keeps only its layout, and the memory can
+    /// go.
+    fn keeps_input(&self, i: usize) -> bool {
+        let _ = i;
+        true
+    }
+
+    /// Whether the vjp looks at the elements of output `o`.
+    fn keeps_output(&self, o: usize) -> bool {
+        let _ = o;
+        true
+    }
+
     /// The vector-Jacobian product: cotangents of the inputs from those of the outputs, as global arrays; the
     /// engine and the tape see to layouts. `None` stands for a zero or unwanted cotangent.
     ///
@@ -96,9 +109,9 @@ pub trait Exec {
 /// What a vjp may look at.
 #[derive(Debug)]
 pub struct Saved<'a> {
-    /// The op's inputs as they were applied.
+    /// The op's inputs as they were applied; without data where the op does not [keep](Op::keeps_input) them.
     pub inputs: &'a [Value],
-    /// The op's outputs.
+    /// The op's outputs; without data where the op does not [keep](Op::keeps_output) them.
     pub outputs: &'a [Value],
     /// Which inputs' cotangents are wanted.
     pub needs: &'a [bool],

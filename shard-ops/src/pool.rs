@@ -290,6 +290,14 @@ impl Op for MaxPool {
         });
     }
 
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, o: usize) -> bool {
+        o == 1
+    }
+
     fn vjp(
         &self,
         exec: &dyn Exec,
@@ -334,6 +342,14 @@ impl Op for MaxPoolGrad {
             let (dy, index) = (call.input::<T>(0), call.input::<i64>(1));
             pool::max_pool_grad(&dy, &index, &mut call.output::<T>(0), &plane);
         });
+    }
+
+    fn keeps_input(&self, i: usize) -> bool {
+        i == 1
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
     }
 
     fn vjp(
@@ -385,6 +401,14 @@ impl Op for MaxPoolPick {
             let (x, index) = (call.input::<T>(0), call.input::<i64>(1));
             pool::gather_at(&x, &index, &mut call.output::<T>(0), &plane);
         });
+    }
+
+    fn keeps_input(&self, i: usize) -> bool {
+        i == 1
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
     }
 
     fn vjp(
@@ -475,6 +499,14 @@ impl Op for AvgPool {
         });
     }
 
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
     fn vjp(
         &self,
         exec: &dyn Exec,
@@ -520,6 +552,14 @@ impl Op for AvgPoolGrad {
             let dy = call.input::<T>(0);
             pool::avg_pool_grad(&dy, &mut call.output::<T>(0), &g.kernel, &window, self.divide.divisor(&counts));
         });
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
     }
 
     fn vjp(

@@ -200,6 +200,14 @@ impl Op for Reduce {
         });
     }
 
+    fn keeps_input(&self, _: usize) -> bool {
+        self.op != ReduceOp::Sum
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        matches!(self.op, ReduceOp::Max | ReduceOp::Min)
+    }
+
     fn vjp(
         &self,
         exec: &dyn Exec,

@@ -173,6 +173,14 @@ impl Op for Interpolate {
         });
     }
 
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
     fn vjp(
         &self,
         exec: &dyn Exec,

@@ -149,6 +149,8 @@ pub struct Rule {
     pub(crate) reduction: Option<Reduction>,
     pub(crate) linearity: Linearity,
     pub(crate) fill: Scalar,
+    /// Inputs that only lend their layout.
+    pub(crate) unread: SmallVec<[usize; 1]>,
     pub(crate) body: Body,
 }
 
@@ -164,6 +166,7 @@ impl Rule {
             reduction: None,
             linearity: Linearity::None,
             fill: Scalar::ZERO,
+            unread: SmallVec::new(),
             body: Body::Kernel,
         })
     }
@@ -289,6 +292,13 @@ impl RuleBuilder {
     /// Says that the op is only a move; `accumulate` if elements that map to the same place add up.
     pub fn moves(mut self, accumulate: bool) -> Self {
         self.0.body = Body::Move { accumulate };
+        self
+    }
+
+    /// Says that input `i` only lends its layout to the result: it is neither moved nor read, and may be without
+    /// data.
+    pub fn unread(mut self, i: usize) -> Self {
+        self.0.unread.push(i);
         self
     }
 

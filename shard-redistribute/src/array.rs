@@ -105,6 +105,15 @@ impl Array {
         Self::from_parts(cx, layout, Some(buffer), T::DTYPE)
     }
 
+    /// The same layout and type without this rank's piece.
+    #[must_use]
+    pub fn without_data(&self) -> Self {
+        Self {
+            local: None,
+            ..self.clone()
+        }
+    }
+
     /// Where the pieces are.
     pub fn layout(&self) -> &Layout {
         &self.layout

@@ -3,4 +3,5 @@
 mod checks;
 mod common;
 mod law;
+mod memory;
 mod tape;

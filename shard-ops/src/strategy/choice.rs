@@ -156,6 +156,9 @@ pub(super) fn cost(rule: &Rule, layouts: &[&Layout], choice: &Choice) -> usize {
     let site = Site::new(rule, choice, mesh, 0);
     let mut total = 0;
     for (i, layout) in layouts.iter().enumerate() {
+        if rule.unread.contains(&i) {
+            continue;
+        }
         let covers = site.covers(i, &Spans::Full);
         let reduces = layout.partial_axes().iter().any(|&a| !choice.carries(i, a));
         let mut worst = 0;

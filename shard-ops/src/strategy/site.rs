@@ -88,7 +88,7 @@ impl<'a> Site<'a> {
             .copied()
             .filter(|&a| self.choice.carries(i, a))
             .collect();
-        if keep.len() == layout.partial_axes().len() {
+        if keep.len() == layout.partial_axes().len() || self.rule.unread.contains(&i) {
             return Ok((InputMove::default(), layout.clone()));
         }
         let mut to = layout.with_partial_reduced();
@@ -200,7 +200,7 @@ impl<'a> Site<'a> {
     /// The exchange that brings input `i` to its cover; `None` if it is in place on every rank.
     pub(super) fn exchange(&self, i: usize, layout: &Layout) -> Option<Exchange> {
         let covers = self.covers(i, &Spans::Full);
-        if self.in_place(layout, &covers) {
+        if self.in_place(layout, &covers) || self.rule.unread.contains(&i) {
             return None;
         }
         let builder =
