@@ -1,10 +1,16 @@
-//! A few letters of five by seven points, for the labels of the picture.
+//! A few letters of five by nine points, for the labels of the picture.
 
 /// Columns of a letter, without the gap behind it.
 pub(crate) const WIDTH: usize = 5;
 
-/// Rows of a letter.
-pub(crate) const HEIGHT: usize = 7;
+/// Rows of a letter, with room below the line.
+pub(crate) const HEIGHT: usize = BODY + BELOW;
+
+/// Rows of a letter's own.
+const BODY: usize = 7;
+
+/// Rows below the line.
+const BELOW: usize = 2;
 
 /// Whether a point of a letter is ink. Letters that are not here are blank.
 pub(crate) fn ink(letter: char, row: usize, column: usize) -> bool {
@@ -16,7 +22,7 @@ pub(crate) fn ink(letter: char, row: usize, column: usize) -> bool {
 }
 
 /// One number per row, its lowest five bits from left to right.
-fn glyph(letter: char) -> [u8; HEIGHT] {
+fn glyph(letter: char) -> [u8; BODY] {
     match letter {
         'a' => [0, 0, 0b01110, 0b00001, 0b01111, 0b10001, 0b01111],
         'c' => [0, 0, 0b01110, 0b10000, 0b10000, 0b10001, 0b01110],
@@ -24,12 +30,16 @@ fn glyph(letter: char) -> [u8; HEIGHT] {
             0b00001, 0b00001, 0b01101, 0b10011, 0b10001, 0b10001, 0b01111,
         ],
         'e' => [0, 0, 0b01110, 0b10001, 0b11111, 0b10000, 0b01110],
-        'g' => [0, 0b01111, 0b10001, 0b10001, 0b01111, 0b00001, 0b01110],
+        'g' => [
+            0b01111, 0b10001, 0b10001, 0b10001, 0b01111, 0b00001, 0b01110,
+        ],
         'i' => [0b00100, 0, 0b01100, 0b00100, 0b00100, 0b00100, 0b01110],
         'm' => [0, 0, 0b11010, 0b10101, 0b10101, 0b10101, 0b10101],
         'n' => [0, 0, 0b10110, 0b11001, 0b10001, 0b10001, 0b10001],
         'o' => [0, 0, 0b01110, 0b10001, 0b10001, 0b10001, 0b01110],
-        'p' => [0, 0b11110, 0b10001, 0b10001, 0b11110, 0b10000, 0b10000],
+        'p' => [
+            0b11110, 0b10001, 0b10001, 0b10001, 0b11110, 0b10000, 0b10000,
+        ],
         'r' => [0, 0, 0b10110, 0b11001, 0b10000, 0b10000, 0b10000],
         's' => [0, 0, 0b01111, 0b10000, 0b01110, 0b00001, 0b11110],
         't' => [
@@ -72,6 +82,6 @@ fn glyph(letter: char) -> [u8; HEIGHT] {
         '.' => [0, 0, 0, 0, 0, 0b01100, 0b01100],
         '-' => [0, 0, 0, 0b11111, 0, 0, 0],
         '+' => [0, 0b00100, 0b00100, 0b11111, 0b00100, 0b00100, 0],
-        _ => [0; HEIGHT],
+        _ => [0; BODY],
     }
 }

@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(help) if !help.use_stderr() => help.exit(),
-        Err(error) => return usage(error.to_string().lines().next().unwrap_or_default()),
+        Err(error) => return usage(&first_paragraph(&error.to_string())),
     };
     match run(&args) {
         Ok(code) => code,
@@ -44,6 +44,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What is wrong, on one line, without the hints that follow.
+fn first_paragraph(text: &str) -> String {
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ")
 }
 
 /// One line, and the exit code of a wrong command line.

@@ -7,6 +7,8 @@ use std::time::Duration;
 /// Where the output is no terminal, this many lines take the bar's place.
 const LINES: usize = 10;
 
+const MIB: f64 = (1 << 20) as f64;
+
 /// A bar with loss, step time and bytes moved; nothing on ranks other than 0.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
@@ -38,9 +40,9 @@ impl Progress {
         let Some(bar) = &self.bar else { return };
         let done = step + 1;
         let message = format!(
-            "loss {loss:.5}  {:.0} ms/step  {:.1} MB received by rank 0",
+            "loss {loss:.5}  {:.0} ms/step  {:.1} MiB received by rank 0",
             1e3 * time.as_secs_f64(),
-            moved.bytes as f64 / 1e6
+            moved.bytes as f64 / MIB
         );
         if bar.is_hidden() {
             let line = |step: usize| step * LINES / self.steps;

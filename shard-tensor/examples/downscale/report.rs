@@ -2,6 +2,7 @@
 
 use crate::args::Args;
 use crate::train::{Outcome, Score};
+use crate::verify::largest;
 use std::path::Path;
 
 /// A model must leave no more than this share of the error of interpolation, on every level.
@@ -15,8 +16,7 @@ const MIB: f64 = (1 << 20) as f64;
 /// Prints errors per level, then time, memory and messages per rank.
 pub(crate) fn print(args: &Args, outcome: &Outcome) {
     println!(
-        "\n{} ranks as {}, {} split, {} steps in {}\n",
-        args.mesh.ranks(),
+        "\n{} mesh, {} split, {} steps in {}\n",
         args.mesh,
         args.split,
         outcome.losses.len(),
@@ -34,8 +34,7 @@ pub(crate) fn beats_interpolation(scores: &[Score]) -> bool {
 
 /// Prints the verdict of `--check`.
 pub(crate) fn verdict(scores: &[Score]) {
-    let worst = scores.iter().map(|s| s.model / s.bilinear);
-    let worst = worst.fold(0.0, |a: f64, b| if b <= a { a } else { b });
+    let worst = largest(scores.iter().map(|s| s.model / s.bilinear));
     println!(
         "check: {} (the worst level has {:.0} % of the error of interpolation; at most {:.0} % are allowed)",
         if beats_interpolation(scores) {
@@ -113,6 +112,9 @@ fn moved(outcome: &Outcome) {
         bytes / steps
     );
 
+    if messages == 0 {
+        return;
+    }
     println!("\nby operation, in a step, all ranks   messages      KiB");
     for (name, messages, bytes) in by_operation(outcome) {
         println!(

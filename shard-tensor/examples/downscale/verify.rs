@@ -1,6 +1,6 @@
 //! The promise, checked: many ranks give what one gives.
 
-use crate::args::MeshShape;
+use crate::args::{MeshShape, Split};
 use crate::train::{Job, Outcome};
 use shard_tensor::{DType, Result};
 
@@ -47,7 +47,7 @@ pub(crate) fn agrees_with_one_rank(job: &Job<'_>, outcome: &Outcome) -> Result<b
         };
         let alone = Job {
             mesh: &one,
-            split: &crate::args::Split::Even,
+            split: &Split::Even,
             ..job
         }
         .run()?;
@@ -75,21 +75,20 @@ pub(crate) fn agrees_with_one_rank(job: &Job<'_>, outcome: &Outcome) -> Result<b
 impl Distance {
     fn between(many: &Outcome, one: &Outcome) -> Self {
         let of_tensor = |((name, a), (_, b)): (&(String, Vec<f64>), &(String, Vec<f64>))| {
-            (
-                largest(a, b) / b.iter().fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs())),
-                name.clone(),
-            )
+            let scale = b.iter().fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
+            (largest(differences(a, b)) / scale, name.clone())
         };
         let weights = many.weights.iter().zip(&one.weights).map(of_tensor);
-        let losses = many.losses.iter().zip(&one.losses);
+        let losses = differences(&many.losses, &one.losses).zip(&one.losses);
         Self {
-            weights: weights.fold((0.0, "no tensor".to_owned()), |worst, next| {
-                // A comparison that is false for NaN too: a NaN must win.
-                if next.0 <= worst.0 { worst } else { next }
+            weights: weights.fold((0.0, "none".to_owned()), |worst, next| {
+                if exceeds(next.0, worst.0) {
+                    next
+                } else {
+                    worst
+                }
             }),
-            loss: losses
-                .map(|(a, b)| (a - b).abs() / b.abs())
-                .fold(0.0, |worst, next| if next <= worst { worst } else { next }),
+            loss: largest(losses.map(|(difference, loss)| difference / loss.abs())),
         }
     }
 
@@ -99,8 +98,72 @@ impl Distance {
     }
 }
 
-/// The largest difference; NaN if there is one.
-fn largest(a: &[f64], b: &[f64]) -> f64 {
-    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
-    differences.fold(0.0, |worst, next| if next <= worst { worst } else { next })
+fn differences(a: &[f64], b: &[f64]) -> impl Iterator<Item = f64> {
+    a.iter().zip(b).map(|(a, b)| (a - b).abs())
+}
+
+/// The largest number; NaN if there is one.
+pub(crate) fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
+    numbers.fold(
+        0.0,
+        |worst, next| if exceeds(next, worst) { next } else { worst },
+    )
+}
+
+/// Whether a number is worse than the worst so far. Nothing is worse than NaN.
+fn exceeds(next: f64, worst: f64) -> bool {
+    !worst.is_nan() && (next.is_nan() || next > worst)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Forecast;
+    use ndarray::{Array2, Array4};
+
+    /// Two hours of hills and waves.
+    fn forecast() -> Forecast {
+        let altitude =
+            Array2::from_shape_fn((13, 11), |(i, j)| (100 * (i * j % 7) + 10 * (i % 3)) as f32);
+        let theta = Array4::from_shape_fn((2, 1, 13, 11), |(hour, _, i, j)| {
+            280.0 + (i + hour) as f32 / 3.0 + (j as f32).sin() - altitude[[i, j]] / 300.0
+        });
+        Forecast { theta, altitude }
+    }
+
+    fn job<'a>(forecast: &'a Forecast, mesh: &'a MeshShape, split: &'a Split) -> Job<'a> {
+        Job {
+            forecast,
+            mesh,
+            split,
+            steps: 2,
+            seed: 3,
+            dtype: DType::F64,
+            weights: None,
+            level: 0,
+        }
+    }
+
+    #[test]
+    fn pieces_of_one_row_and_of_none_train_as_one_rank() {
+        let (forecast, mesh, split) = (
+            forecast(),
+            MeshShape(vec![3, 2]),
+            Split::Sizes(vec![vec![12, 0, 1], vec![3, 8]]),
+        );
+        let job = job(&forecast, &mesh, &split);
+        let outcome = job.run().unwrap();
+        assert!(agrees_with_one_rank(&job, &outcome).unwrap());
+    }
+
+    #[test]
+    fn other_weights_do_not_agree() {
+        let (forecast, mesh, split) = (forecast(), MeshShape(vec![2]), Split::Even);
+        let job = job(&forecast, &mesh, &split);
+        let mut outcome = job.run().unwrap();
+        outcome.weights[4].1[0] += 1e-6;
+        assert!(!agrees_with_one_rank(&job, &outcome).unwrap());
+        outcome.weights[4].1[0] = f64::NAN;
+        assert!(!agrees_with_one_rank(&job, &outcome).unwrap());
+    }
 }
