@@ -35,15 +35,22 @@
 #![forbid(unsafe_code)]
 
 mod array;
+mod cost;
 mod error;
 mod exchange;
+mod explain;
 mod fingerprint;
+mod geometry;
 mod mesh_comm;
 mod plan;
+mod route;
 
 pub use array::Array;
+pub use cost::{CostModel, LinkCost};
 pub use error::{Incompatible, RedistributeError, Result};
 pub use exchange::{Exchange, ExchangeBuilder, Pending, Source};
+pub use explain::{Explanation, Forecast, StepReport};
 pub use fingerprint::Fingerprint;
 pub use mesh_comm::MeshComm;
-pub use plan::{Plan, Step};
+pub use plan::{Considered, Plan, Step};
+pub use route::Strategy;

@@ -1,10 +1,11 @@
 //! Plans from one layout to another.
 
 use crate::error::Incompatible;
-use crate::exchange::{cover_of, start};
-use crate::{Array, Exchange, ExchangeBuilder, RedistributeError, Result, Source};
-use shard_comm::{Buffer, DType, Monoid, Scalar, all_reduce_received};
-use shard_spec::{Layout, Placement, ReduceOp, numel};
+use crate::exchange::start;
+use crate::route::{self, Hop, Route};
+use crate::{Array, CostModel, Exchange, RedistributeError, Result, Strategy};
+use shard_comm::{Buffer, DType, Monoid};
+use shard_spec::{Layout, ReduceOp};
 use smallvec::SmallVec;
 use std::fmt;
 
@@ -28,10 +29,35 @@ use std::fmt;
 /// ```
 #[derive(Debug)]
 pub struct Plan {
-    from: Layout,
-    to: Layout,
-    index: usize,
-    steps: Vec<Step>,
+    pub(crate) from: Layout,
+    pub(crate) to: Layout,
+    pub(crate) index: usize,
+    strategy: Strategy,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) hops: Vec<Hop>,
+    pub(crate) choice: Option<Choice>,
+}
+
+/// How a plan was chosen.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    pub(crate) model: CostModel,
+    pub(crate) dtype: DType,
+    pub(crate) considered: Vec<Considered>,
+    pub(crate) best: usize,
+}
+
+/// One strategy that was compared with others.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Considered {
+    /// What it is.
+    pub strategy: Strategy,
+    /// The layouts it passes through, such as `S(0) R -> S(0) S(1) -> R S(1)`.
+    pub trace: String,
+    /// What it costs by the model, in seconds.
+    pub seconds: f64,
+    /// Most bytes that some rank holds on the way, beyond its source and its destination.
+    pub staging: usize,
 }
 
 /// One step of a plan.
@@ -45,7 +71,8 @@ pub enum Step {
 }
 
 impl Plan {
-    /// Plans the move for the member of the mesh at row-major position `index`. No communication.
+    /// Plans the move for the member of the mesh at row-major position `index`, by the direct route: right for
+    /// ranks that share memory, and the least bytes received everywhere. No communication.
     ///
     /// The destination may be partial (`P(sum)`), as adjoints need: a replicated value is kept at coordinate 0
     /// of the axis, a sharded one is embedded in zeros.
@@ -55,38 +82,108 @@ impl Plan {
     /// have to become partial under another operation.
     pub fn new(from: &Layout, to: &Layout, index: usize) -> Result<Self> {
         check(from, to)?;
-        let mut steps = Vec::new();
-        let mut at = from.clone();
-        let reduce: SmallVec<[usize; 4]> = from
-            .partial_axes()
+        let hops = route::direct(from, to, false)?.unwrap_or_default();
+        Ok(Self::along(from, to, index, Strategy::Direct, &hops))
+    }
+
+    /// Plans the move by the strategy that a cost model finds cheapest for elements of type `dtype`. No
+    /// communication; ties go to the strategy listed first in [`considered`](Self::considered).
+    ///
+    /// Strategies that would hold more than the model's staging beyond source and destination are not taken,
+    /// except the direct one, which is always possible.
+    ///
+    /// ```
+    /// use shard_comm::DType;
+    /// use shard_redistribute::{CostModel, LinkCost, Plan, Strategy};
+    /// use shard_spec::{DeviceMesh, Layout};
+    /// // One rank holds a large tensor that all want: it is shared out first, then gathered.
+    /// let mesh = DeviceMesh::new(&[4])?;
+    /// let from = Layout::parse(&mesh, &[1 << 20], "S(0)[1048576,0,0,0]")?;
+    /// let to = Layout::replicated(&mesh, &[1 << 20]);
+    /// let network = CostModel::network(LinkCost::new(10e-6, 50e9));
+    /// let plan = Plan::cheapest(&from, &to, 0, DType::F32, &network)?;
+    /// assert_eq!(plan.strategy(), Strategy::SliceGather);
+    /// // Where readers copy from shared memory, the direct way is cheaper.
+    /// let plan = Plan::cheapest(&from, &to, 0, DType::F32, &CostModel::shared_memory())?;
+    /// assert_eq!(plan.strategy(), Strategy::Direct);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn cheapest(
+        from: &Layout,
+        to: &Layout,
+        index: usize,
+        dtype: DType,
+        model: &CostModel,
+    ) -> Result<Self> {
+        check(from, to)?;
+        let mut routes = route::routes(from, to)?;
+        let considered: Vec<Considered> = routes
             .iter()
-            .copied()
-            .filter(|a| !to.partial_axes().contains(a))
+            .map(|r| Considered {
+                strategy: r.strategy,
+                trace: r.trace(from),
+                seconds: r.time(model, dtype.size()),
+                staging: r.staging(dtype.size()),
+            })
             .collect();
-        let (scatter, all): (SmallVec<[usize; 4]>, SmallVec<[usize; 4]>) = reduce
-            .iter()
-            .copied()
-            .partition(|&a| matches!(to.placements()[a], Placement::Shard(_)));
-        if let (Some(op), false) = (from.partial_op(), all.is_empty()) {
-            // Reducing before moving costs the source's block, after moving the destination's.
-            if from.max_local_numel() <= to.max_local_numel() {
-                at = reduced(&at, &all)?;
-                steps.push(Step::AllReduce(all, op, at.clone()));
-                push_exchange(&mut steps, &mut at, to, &scatter, index);
-            } else {
-                let between = to.with_partial(&all, op)?;
-                push_exchange(&mut steps, &mut at, &between, &scatter, index);
-                steps.push(Step::AllReduce(all, op, to.clone()));
+        let mut best = 0;
+        for (i, c) in considered.iter().enumerate() {
+            if c.staging <= model.staging && c.seconds < considered[best].seconds {
+                best = i;
             }
-        } else {
-            push_exchange(&mut steps, &mut at, to, &scatter, index);
         }
-        Ok(Self {
+        let Route { strategy, hops } = routes.swap_remove(best);
+        let mut plan = Self::along(from, to, index, strategy, &hops);
+        plan.choice = Some(Choice {
+            model: model.clone(),
+            dtype,
+            considered,
+            best,
+        });
+        Ok(plan)
+    }
+
+    /// A plan for every strategy that [`cheapest`](Self::cheapest) would compare, the direct one first: for
+    /// measuring them against each other.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn alternatives(from: &Layout, to: &Layout, index: usize) -> Result<Vec<Self>> {
+        check(from, to)?;
+        let routes = route::routes(from, to)?;
+        Ok(routes
+            .iter()
+            .map(|r| Self::along(from, to, index, r.strategy, &r.hops))
+            .collect())
+    }
+
+    fn along(from: &Layout, to: &Layout, index: usize, strategy: Strategy, hops: &[Hop]) -> Self {
+        let steps = hops.iter().map(|hop| match hop {
+            Hop::AllReduce { axes, op, to } => Step::AllReduce(axes.clone(), *op, to.clone()),
+            Hop::Exchange(e) => Step::Exchange(e.builder().build(index), e.to.clone()),
+        });
+        Self {
             from: from.clone(),
             to: to.clone(),
             index,
-            steps,
-        })
+            strategy,
+            steps: steps.collect(),
+            hops: hops.to_vec(),
+            choice: None,
+        }
+    }
+
+    /// How the plan goes about it.
+    pub fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    /// The strategies that were compared, the direct one first; empty if the plan was made without a model.
+    pub fn considered(&self) -> &[Considered] {
+        self.choice.as_ref().map_or(&[], |c| &c.considered)
     }
 
     /// The layout the plan starts from.
@@ -112,40 +209,19 @@ impl Plan {
         })
     }
 
-    /// Elements of the given type that this rank receives from others when the plan runs.
-    pub fn received(&self, dtype: DType) -> usize {
-        self.steps
-            .iter()
-            .map(|s| match s {
-                Step::Exchange(exchange, _) => exchange.received(self.index),
-                Step::AllReduce(axes, _, layout) => {
-                    let mesh = layout.mesh();
-                    let rank = mesh.ranks()[self.index];
-                    let len = layout.local_shape(rank).map_or(0, |s| numel(&s));
-                    let (mut ranks, mut me) = (1, 0);
-                    for (a, &n) in mesh
-                        .shape()
-                        .iter()
-                        .enumerate()
-                        .filter(|(a, _)| axes.contains(a))
-                    {
-                        ranks *= n;
-                        me = me * n + mesh.coords(rank).map_or(0, |c| c[a]);
-                    }
-                    all_reduce_received(len, dtype.size(), ranks, me, 1)
-                }
-            })
-            .sum()
-    }
-
     /// The plan of the adjoint move: from the dual of the destination to the dual of the source.
     ///
-    /// Duals exchange replicate and partial sum: what a gather spreads, its adjoint sums.
+    /// Duals exchange replicate and partial sum: what a gather spreads, its adjoint sums. It is chosen by the
+    /// same model as this plan.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn adjoint(&self) -> Result<Self> {
-        Self::new(&dual(&self.to)?, &dual(&self.from)?, self.index)
+        let (from, to) = (dual(&self.to)?, dual(&self.from)?);
+        match &self.choice {
+            Some(c) => Self::cheapest(&from, &to, self.index, c.dtype, &c.model),
+            None => Self::new(&from, &to, self.index),
+        }
     }
 
     /// Moves an array.
@@ -217,37 +293,6 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Adds the exchange from `at` to `to`, folding over `scatter`, unless nothing changes.
-fn push_exchange(
-    steps: &mut Vec<Step>,
-    at: &mut Layout,
-    to: &Layout,
-    scatter: &[usize],
-    index: usize,
-) {
-    if at == to {
-        return;
-    }
-    let fresh: SmallVec<[usize; 4]> = to
-        .partial_axes()
-        .iter()
-        .copied()
-        .filter(|a| !at.partial_axes().contains(a))
-        .collect();
-    let mut builder = ExchangeBuilder::new("redistribute", at.mesh(), cover_of(to))
-        .source(Source::identity(at))
-        .embed_axes(&fresh)
-        .reduce_axes(scatter);
-    if let (Some(op), false) = (at.partial_op(), scatter.is_empty()) {
-        builder = builder.fold(Monoid::Op(op));
-    }
-    if !fresh.is_empty() {
-        builder = builder.fill(Scalar::ZERO);
-    }
-    steps.push(Step::Exchange(builder.build(index), to.clone()));
-    *at = to.clone();
-}
-
 /// The layout of cotangents: replicate and partial sum change places.
 fn dual(layout: &Layout) -> Result<Layout> {
     let whole = layout.with_partial_reduced();
@@ -257,21 +302,6 @@ fn dual(layout: &Layout) -> Result<Layout> {
     } else {
         whole.with_partial(spread, ReduceOp::Sum)?
     })
-}
-
-/// The layout with these partial axes replicated.
-fn reduced(layout: &Layout, axes: &[usize]) -> Result<Layout> {
-    let keep: SmallVec<[usize; 4]> = layout
-        .partial_axes()
-        .iter()
-        .copied()
-        .filter(|a| !axes.contains(a))
-        .collect();
-    let whole = layout.with_partial_reduced();
-    match layout.partial_op() {
-        Some(op) if !keep.is_empty() => Ok(whole.with_partial(&keep, op)?),
-        _ => Ok(whole),
-    }
 }
 
 fn check(from: &Layout, to: &Layout) -> Result<()> {

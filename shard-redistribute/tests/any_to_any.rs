@@ -1,8 +1,8 @@
 //! Any layout to any layout, checked element by element against the global array.
 
 use proptest::prelude::*;
-use shard_comm::{Communicator, local};
-use shard_redistribute::{Array, MeshComm, Plan};
+use shard_comm::{Communicator, DType, local};
+use shard_redistribute::{Array, CostModel, Forecast, LinkCost, MeshComm, Plan};
 use shard_spec::{DeviceMesh, Layout, Partition, ReduceOp, numel};
 use std::rc::Rc;
 
@@ -161,6 +161,60 @@ proptest! {
                 assert_eq!(y.redistribute(&src).unwrap().to_vec::<f64>().unwrap(), x.to_vec::<f64>().unwrap());
             }
         });
+    }
+
+    #[test]
+    fn every_strategy_is_exact_and_does_what_it_forecasts(
+        mesh in meshes(), rows in 0_usize..9, cols in 0_usize..8,
+        from in recipe(3), to in recipe(3),
+    ) {
+        let shape = [rows, cols];
+        on_ranks(&mesh, |cx| {
+            let (src, dst) = (layout(cx.mesh(), &shape, &from), layout(cx.mesh(), &shape, &to));
+            let dst = dst.with_partial_reduced();
+            let x = spread(cx, &src);
+            let want = expected(cx, &dst);
+            for plan in Plan::alternatives(&src, &dst, x.index()).unwrap() {
+                let forecast = plan.forecast(DType::F64);
+                let before = cx.world().ledger().snapshot();
+                let live = cx.device().memory().live;
+                cx.device().reset_peak();
+                let y = plan.run(&x).unwrap();
+                let peak = cx.device().memory().peak - live;
+                let moved = cx.world().ledger().since(&before);
+                assert_eq!(y.to_vec::<f64>().unwrap(), want, "{plan}");
+                let did = Forecast {
+                    bytes: moved.bytes,
+                    messages: moved.messages,
+                    rounds: moved.rounds,
+                    peak: forecast.peak,
+                };
+                assert_eq!(did, forecast, "{:?} {plan}", plan.strategy());
+                assert!(peak as u64 <= forecast.peak, "{peak} B of {forecast:?}: {plan}");
+            }
+        });
+    }
+
+    #[test]
+    fn the_cheapest_is_never_above_any_other_and_the_same_on_every_rank(
+        mesh in meshes(), rows in 0_usize..40, cols in 0_usize..40,
+        from in recipe(3), to in recipe(3), latency in 0.0..1e-5,
+    ) {
+        let mesh = DeviceMesh::new(&mesh).unwrap();
+        let (src, dst) = (layout(&mesh, &[rows, cols], &from), layout(&mesh, &[rows, cols], &to));
+        let dst = dst.with_partial_reduced();
+        let model = CostModel::network(LinkCost::new(latency, 1e9));
+        let plans: Vec<Plan> = (0..mesh.size())
+            .map(|i| Plan::cheapest(&src, &dst, i, DType::F64, &model).unwrap())
+            .collect();
+        for plan in &plans {
+            prop_assert_eq!(plan.to_string(), plans[0].to_string());
+            prop_assert_eq!(plan.considered(), plans[0].considered());
+            let taken: f64 = plan.explain(DType::F64).steps.iter().map(|s| s.seconds).sum();
+            for other in plan.considered() {
+                prop_assert!(taken <= other.seconds, "{} is dearer than {:?}", plan, other);
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,214 @@
+//! The exchange: which pieces of which arrays go where, found by intersecting intervals.
+//!
+//! Along one tensor dim, source parts own intervals, destination parts want intervals (which may overlap: a
+//! halo), and a [`DimMap`] says which source index each destination index reads. The non-empty overlaps of one
+//! dim are few and found in closed form ([`overlaps`]); the pieces of an N-D exchange are the product of the
+//! overlaps of its dims. Worked example, one dim of 10 rows over 3 ranks with boundaries 0, 4, 7, 10, and a
+//! halo of one row on each side: rank 1 wants rows 3..8 and reads row 3 from rank 0, rows 4..7 from itself, and
+//! row 7 from rank 2.
+
+mod pieces;
+mod run;
+
+pub(crate) use run::start;
+pub use run::{Exchange, Pending};
+
+use crate::Fingerprint;
+use crate::geometry::{coords_of, interval_at};
+use shard_comm::{ExchangePlan, Monoid, Piece, Scalar};
+use shard_spec::{DeviceMesh, DimCover, DimMap, Dims, Layout, numel};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// One array that an exchange reads: its layout and, for each of its dims, how destination indices map to its
+/// indices.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Where the array's pieces are.
+    pub layout: Layout,
+    /// One map per tensor dim; its source extent is the array's extent, its destination extent the target's.
+    pub maps: Vec<DimMap>,
+}
+
+impl Source {
+    /// The array as it is: every destination index reads the same source index.
+    pub fn identity(layout: &Layout) -> Self {
+        let maps = layout
+            .shape()
+            .iter()
+            .map(|&n| DimMap::identity(n))
+            .collect();
+        Self {
+            layout: layout.clone(),
+            maps,
+        }
+    }
+}
+
+/// Describes an exchange and derives this rank's part in it.
+#[derive(Clone, Debug)]
+pub struct ExchangeBuilder {
+    name: &'static str,
+    mesh: DeviceMesh,
+    sources: Vec<Source>,
+    /// Boxes to assemble, one after the other in the destination.
+    regions: Vec<Vec<DimCover>>,
+    fold: Option<Monoid>,
+    fill: Option<Scalar>,
+    /// Partial axes of the sources whose contributions this exchange sums; the others are kept apart.
+    reduce_axes: SmallVec<[usize; 4]>,
+    /// Axes over which the target is a partial sum though the sources are not.
+    embed_axes: SmallVec<[usize; 4]>,
+    /// Whether a piece that has to travel is cut evenly over all the ranks that hold a copy of it.
+    spread: bool,
+}
+
+impl ExchangeBuilder {
+    /// An exchange on `mesh` whose destination on each rank is the product of the covers' intervals.
+    pub fn new(name: &'static str, mesh: &DeviceMesh, target: Vec<DimCover>) -> Self {
+        Self {
+            name,
+            mesh: mesh.clone(),
+            sources: Vec::new(),
+            regions: vec![target],
+            fold: None,
+            fill: None,
+            reduce_axes: SmallVec::new(),
+            embed_axes: SmallVec::new(),
+            spread: false,
+        }
+    }
+
+    /// Adds a further box to assemble, after the others in the destination: the slabs around an interior are
+    /// one exchange with a region each.
+    #[must_use]
+    pub fn region(mut self, target: Vec<DimCover>) -> Self {
+        self.regions.push(target);
+        self
+    }
+
+    /// Adds an array to read from. Sources may write to different places of the destination (`cat`).
+    #[must_use]
+    pub fn source(mut self, source: Source) -> Self {
+        self.sources.push(source);
+        self
+    }
+
+    /// Folds contributions with `monoid` instead of copying, in the order of (rank, source, position).
+    #[must_use]
+    pub fn fold(mut self, monoid: Monoid) -> Self {
+        self.fold = Some(monoid);
+        self
+    }
+
+    /// Sums (or otherwise reduces) the sources' partial values over these mesh axes.
+    #[must_use]
+    pub fn reduce_axes(mut self, axes: &[usize]) -> Self {
+        self.reduce_axes = axes.iter().copied().collect();
+        self
+    }
+
+    /// Makes the result a partial sum over these axes: each element arrives at exactly one coordinate of them.
+    #[must_use]
+    pub fn embed_axes(mut self, axes: &[usize]) -> Self {
+        self.embed_axes = axes.iter().copied().collect();
+        self
+    }
+
+    /// Cuts every piece that has to travel evenly over the ranks that hold a copy of it, instead of reading it
+    /// whole from the copy at the reader's own coordinates.
+    ///
+    /// All owners of a piece then send the same share, at the price of a message per owner. What a reader holds
+    /// itself it never asks for. Exchanges that reduce or embed are left as they are.
+    #[must_use]
+    pub fn spread_owners(mut self, spread: bool) -> Self {
+        self.spread = spread;
+        self
+    }
+
+    /// What destination elements hold that no source element maps to.
+    #[must_use]
+    pub fn fill(mut self, value: Scalar) -> Self {
+        self.fill = Some(value);
+        self
+    }
+
+    /// Derives the exchange for the member of the mesh at row-major position `index`. No communication.
+    ///
+    /// Cost: the rank's own overlaps, plus a scan of the boundaries to see whether any rank communicates.
+    pub fn build(&self, index: usize) -> Exchange {
+        let coords = coords_of(&self.mesh, index);
+        let mut recv = Vec::new();
+        let mut send = Vec::new();
+        for (s, source) in self.sources.iter().enumerate() {
+            for region in 0..self.regions.len() {
+                self.receive(s, source, region, &coords, &mut recv);
+                self.send(s, source, region, &coords, &mut send);
+            }
+        }
+        let order = |p: &Piece| (p.peer, p.source, p.dst_offset, p.src_offset);
+        recv.sort_by_key(order);
+        send.sort_by_key(order);
+        let regions: Vec<(usize, Dims)> = (0..self.regions.len())
+            .map(|r| (self.base(r, &coords), self.shape_at(r, &coords)))
+            .collect();
+        let len = regions
+            .last()
+            .map_or(0, |(base, shape)| base + numel(shape));
+        let plan = ExchangePlan::new(self.name, self.id(), recv, send, self.fold, self.fill);
+        Exchange {
+            name: self.name,
+            plan: Arc::new(plan),
+            local: self.is_local(),
+            regions,
+            len,
+            fill: self.fill,
+            fold: self.fold,
+        }
+    }
+
+    /// The pieces that the member at position `index` reads, without deriving what it sends.
+    pub(crate) fn reads(&self, index: usize) -> Vec<Piece> {
+        let coords = coords_of(&self.mesh, index);
+        let mut recv = Vec::new();
+        for (s, source) in self.sources.iter().enumerate() {
+            for region in 0..self.regions.len() {
+                self.receive(s, source, region, &coords, &mut recv);
+            }
+        }
+        recv
+    }
+
+    /// A number that is equal on all ranks exactly when they describe the same exchange.
+    fn id(&self) -> u128 {
+        let mut id = Fingerprint::new(self.name)
+            .with(&self.mesh.content_hash())
+            .with(&self.reduce_axes[..])
+            .with(&self.embed_axes[..])
+            .with(&self.spread)
+            .with(&format!("{:?} {:?}", self.fold, self.fill));
+        for source in &self.sources {
+            id = id.with(&source.layout.hash128());
+            for map in &source.maps {
+                id = id.with(map);
+            }
+        }
+        for cover in self.regions.iter().flatten() {
+            id = id.with(&cover.axes[..]).with(&cover.intervals);
+        }
+        id.finish()
+    }
+
+    /// The shape of a region at these coordinates.
+    fn shape_at(&self, region: usize, coords: &[usize]) -> Dims {
+        self.regions[region]
+            .iter()
+            .map(|c| interval_at(c, &self.mesh, coords).len())
+            .collect()
+    }
+
+    /// Where a region begins in the destination at these coordinates.
+    fn base(&self, region: usize, coords: &[usize]) -> usize {
+        (0..region).map(|r| numel(&self.shape_at(r, coords))).sum()
+    }
+}

@@ -1,0 +1,264 @@
+//! What a plan will do, before it does it.
+
+use crate::{Considered, Plan, Step, Strategy};
+use shard_comm::{DType, ONE_ROUND_BYTES, all_reduce_received};
+use shard_spec::{DeviceMesh, numel};
+use std::fmt;
+
+/// What running a plan costs one rank, as its ledger will show it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Forecast {
+    /// Bytes received from other ranks.
+    pub bytes: u64,
+    /// Ranks received from, summed over rounds.
+    pub messages: u64,
+    /// Rendezvous.
+    pub rounds: u64,
+    /// Most bytes allocated at once beyond the source, the destination included; an upper bound.
+    pub peak: u64,
+}
+
+/// One step of an [`Explanation`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct StepReport {
+    /// `exchange` or `all-reduce`.
+    pub kind: &'static str,
+    /// The layout after the step, in short form.
+    pub layout: String,
+    /// What the step costs this rank; its peak is the step's own.
+    pub mine: Forecast,
+    /// Most bytes received by one rank; for meshes of more than 64 ranks a bound.
+    pub most_received: u64,
+    /// Most bytes sent by one rank; for meshes of more than 64 ranks an estimate.
+    pub most_sent: u64,
+    /// Seconds by the plan's model; by [`CostModel::shared_memory`](crate::CostModel::shared_memory) if it has
+    /// none.
+    pub seconds: f64,
+}
+
+/// A plan in words and figures; prints as a table.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Explanation {
+    /// The layouts passed through, such as `S(0) S(0) -> R S(0)`.
+    pub trace: String,
+    /// How the plan goes about it.
+    pub strategy: Strategy,
+    /// The steps, in order.
+    pub steps: Vec<StepReport>,
+    /// The totals of this rank.
+    pub mine: Forecast,
+    /// The strategies compared, if there was a choice.
+    pub considered: Vec<Considered>,
+    /// Why this strategy was taken.
+    pub why: String,
+}
+
+impl Plan {
+    /// Elements of the given type that this rank receives from others when the plan runs.
+    pub fn received(&self, dtype: DType) -> usize {
+        let bytes = self.forecast(dtype).bytes as usize;
+        bytes / dtype.size()
+    }
+
+    /// What this rank will move and hold when the plan runs.
+    ///
+    /// Bytes, messages and rounds are what the ledger will count; the peak is an upper bound.
+    pub fn forecast(&self, dtype: DType) -> Forecast {
+        let mut total = Forecast::default();
+        // What the step before left behind, alive until the next step is done with it; the source is not ours.
+        let mut held = 0;
+        for step in &self.steps {
+            let cost = self.step_forecast(step, dtype);
+            total.bytes += cost.bytes;
+            total.messages += cost.messages;
+            total.rounds += cost.rounds;
+            total.peak = total.peak.max(held + cost.peak);
+            held = self.block(step, dtype) as u64;
+        }
+        total
+    }
+
+    /// The plan in words and figures, for elements of this type.
+    ///
+    /// ```
+    /// use shard_comm::DType;
+    /// use shard_redistribute::Plan;
+    /// use shard_spec::{DeviceMesh, Layout};
+    /// let mesh = DeviceMesh::new(&[2, 2])?;
+    /// let from = Layout::parse(&mesh, &[8, 4], "S(0) S(0)")?;
+    /// let to = Layout::parse(&mesh, &[8, 4], "R S(0)")?;
+    /// let told = Plan::new(&from, &to, 1)?.explain(DType::F32);
+    /// assert_eq!(told.trace, "S(0) S(0) -> R S(0)");
+    /// // Rank 1 holds rows 2 and 3, and wants rows 4 to 7.
+    /// assert_eq!((told.mine.bytes, told.mine.messages), (4 * 16, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn explain(&self, dtype: DType) -> Explanation {
+        let shared = crate::CostModel::shared_memory();
+        let model = self.choice.as_ref().map_or(&shared, |c| &c.model);
+        let size = dtype.size() as u64;
+        let steps = self.steps.iter().zip(&self.hops).map(|(step, hop)| {
+            let cost = hop.cost(model, dtype.size());
+            StepReport {
+                kind: match step {
+                    Step::Exchange(..) => "exchange",
+                    Step::AllReduce(..) => "all-reduce",
+                },
+                layout: step.layout().to_string(),
+                mine: self.step_forecast(step, dtype),
+                most_received: cost.received as u64 * size,
+                most_sent: cost.sent as u64 * size,
+                seconds: cost.time,
+            }
+        });
+        Explanation {
+            trace: self.to_string(),
+            strategy: self.strategy(),
+            steps: steps.collect(),
+            mine: self.forecast(dtype),
+            considered: self.considered().to_vec(),
+            why: self.why(),
+        }
+    }
+
+    fn why(&self) -> String {
+        if self.steps.is_empty() {
+            return "source and destination are the same layout".to_owned();
+        }
+        if !self.communicates() {
+            return "every rank holds what it needs already".to_owned();
+        }
+        let Some(choice) = &self.choice else {
+            return "no model was given: the direct way, in which every rank receives least"
+                .to_owned();
+        };
+        let best = &choice.considered[choice.best];
+        let rival = choice
+            .considered
+            .iter()
+            .enumerate()
+            .filter(|(i, c)| *i != choice.best && c.staging <= choice.model.staging)
+            .map(|(_, c)| c)
+            .min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        match rival {
+            None => "there is no other way".to_owned(),
+            Some(next) => format!(
+                "{} at {} is the cheapest; next {} at {}",
+                best.strategy,
+                Seconds(best.seconds),
+                next.strategy,
+                Seconds(next.seconds)
+            ),
+        }
+    }
+
+    fn block(&self, step: &Step, dtype: DType) -> usize {
+        let rank = self.from.mesh().ranks()[self.index];
+        let shape = step.layout().local_shape(rank).unwrap_or_default();
+        numel(&shape) * dtype.size()
+    }
+
+    fn step_forecast(&self, step: &Step, dtype: DType) -> Forecast {
+        let block = self.block(step, dtype);
+        match step {
+            Step::Exchange(exchange, _) => {
+                let plan = exchange.plan();
+                Forecast {
+                    bytes: (plan.remote_elements(self.index) * dtype.size()) as u64,
+                    messages: plan.remote_messages(self.index) as u64,
+                    rounds: u64::from(!exchange.is_local()),
+                    peak: block as u64,
+                }
+            }
+            Step::AllReduce(axes, ..) => {
+                let len = block / dtype.size();
+                let (ranks, me) = position(self.from.mesh(), axes, self.index);
+                let received = all_reduce_received(len, dtype.size(), ranks, me, 1);
+                // The same rule by which the communicator chooses one round or two.
+                let one_round = ranks == 1 || block <= ONE_ROUND_BYTES;
+                let others = ranks as u64 - 1;
+                let chunk = len / ranks + usize::from(me < len % ranks);
+                let messages = match one_round {
+                    true => others * u64::from(len > 0),
+                    false => {
+                        let owners = ranks.min(len) as u64;
+                        others * u64::from(chunk > 0) + owners - u64::from(chunk > 0)
+                    }
+                };
+                Forecast {
+                    bytes: (received * dtype.size()) as u64,
+                    messages,
+                    rounds: if one_round { 1 } else { 2 },
+                    peak: match (ranks, one_round) {
+                        (1, _) => 0,
+                        (_, true) => block as u64,
+                        (_, false) => (block + chunk * dtype.size()) as u64,
+                    },
+                }
+            }
+        }
+    }
+}
+
+/// How many ranks lie along `axes`, and which of them the one at `index` is.
+fn position(mesh: &DeviceMesh, axes: &[usize], index: usize) -> (usize, usize) {
+    let coords = crate::geometry::coords_of(mesh, index);
+    (0..mesh.ndim())
+        .filter(|a| axes.contains(a))
+        .fold((1, 0), |(ranks, me), a| {
+            (ranks * mesh.shape()[a], me * mesh.shape()[a] + coords[a])
+        })
+}
+
+/// Seconds in a readable unit.
+pub(crate) struct Seconds(pub(crate) f64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self.0 {
+            0.0 => "0 s".to_owned(),
+            s if s < 1e-6 => format!("{:.1} ns", s * 1e9),
+            s if s < 1e-3 => format!("{:.1} us", s * 1e6),
+            s if s < 1.0 => format!("{:.1} ms", s * 1e3),
+            s => format!("{s:.2} s"),
+        };
+        f.pad(&text)
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}  ({})", self.trace, self.strategy)?;
+        for (i, s) in self.steps.iter().enumerate() {
+            writeln!(
+                f,
+                "  {}. {:<10} to {:<24} {:>12} B in {:>3} messages; busiest receives {} B, sends {} B; {}",
+                i + 1,
+                s.kind,
+                s.layout,
+                s.mine.bytes,
+                s.mine.messages,
+                s.most_received,
+                s.most_sent,
+                Seconds(s.seconds),
+            )?;
+        }
+        writeln!(
+            f,
+            "  this rank: {} B, {} messages, {} rounds, peak {} B",
+            self.mine.bytes, self.mine.messages, self.mine.rounds, self.mine.peak
+        )?;
+        writeln!(f, "  {}", self.why)?;
+        for c in &self.considered {
+            writeln!(
+                f,
+                "    {:<16} {:>10}  staging {:>12} B  {}",
+                c.strategy.to_string(),
+                Seconds(c.seconds).to_string(),
+                c.staging,
+                c.trace
+            )?;
+        }
+        Ok(())
+    }
+}

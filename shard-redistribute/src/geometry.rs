@@ -1,0 +1,207 @@
+//! Intervals, coordinates and pieces: the arithmetic that exchanges are made of.
+
+use shard_comm::Piece;
+use shard_spec::{DeviceMesh, DimCover, DimPiece, DimSend, Dims, Layout, Partition, Strides};
+use smallvec::SmallVec;
+
+/// The covers that describe a layout: its own intervals, without overlap.
+pub(crate) fn cover_of(layout: &Layout) -> Vec<DimCover> {
+    (0..layout.ndim())
+        .map(|d| match layout.sharding(d) {
+            Some(sharding) => DimCover::from(sharding),
+            None => whole_cover(layout.shape()[d]),
+        })
+        .collect()
+}
+
+/// A dim that every rank wants whole.
+pub(crate) fn whole_cover(n: usize) -> DimCover {
+    DimCover {
+        axes: SmallVec::new(),
+        intervals: std::iter::once(0..n).collect(),
+    }
+}
+
+pub(crate) fn whole(n: usize) -> Partition {
+    Partition::chunk(n, 1)
+}
+
+/// Whether strides walk the shape as one run of consecutive elements.
+pub(crate) fn is_run(shape: &[usize], strides: &[isize]) -> bool {
+    let mut expect = 1;
+    shape.iter().zip(strides).rev().all(|(&n, &s)| {
+        let fits = n == 1 || s == expect;
+        expect *= n as isize;
+        fits
+    })
+}
+
+pub(crate) fn local_shape(layout: &Layout, parts: &[usize]) -> Dims {
+    parts
+        .iter()
+        .enumerate()
+        .map(|(d, &p)| layout.interval(d, p).len())
+        .collect()
+}
+
+/// One overlap of one dim: a run of elements shared with part `part` of the other side, in local coordinates.
+#[derive(Clone, Copy)]
+pub(crate) struct Overlap {
+    pub(crate) part: usize,
+    pub(crate) len: usize,
+    src_start: usize,
+    src_step: isize,
+    dst_start: usize,
+    dst_step: isize,
+}
+
+impl Overlap {
+    /// Elements `start..end` of the run.
+    pub(crate) fn cut(&self, start: usize, end: usize) -> Self {
+        let at = |from: usize, step: isize| (from as isize + start as isize * step) as usize;
+        Self {
+            len: end - start,
+            src_start: at(self.src_start, self.src_step),
+            dst_start: at(self.dst_start, self.dst_step),
+            ..*self
+        }
+    }
+}
+
+impl From<DimPiece> for Overlap {
+    fn from(p: DimPiece) -> Self {
+        let DimPiece {
+            src_part,
+            len,
+            src_start,
+            src_step,
+            dst_start,
+            dst_step,
+        } = p;
+        Self {
+            part: src_part,
+            len,
+            src_start,
+            src_step,
+            dst_start,
+            dst_step,
+        }
+    }
+}
+
+impl From<DimSend> for Overlap {
+    fn from(p: DimSend) -> Self {
+        let DimSend {
+            dst_part,
+            len,
+            src_start,
+            src_step,
+            dst_start,
+            dst_step,
+        } = p;
+        Self {
+            part: dst_part,
+            len,
+            src_start,
+            src_step,
+            dst_start,
+            dst_step,
+        }
+    }
+}
+
+pub(crate) fn piece_of(
+    peer: usize,
+    source: usize,
+    dims: &[Overlap],
+    src: &Strides,
+    base: usize,
+    dst: &Strides,
+) -> Piece {
+    let mut piece = Piece {
+        peer,
+        source,
+        shape: Dims::new(),
+        src_offset: 0,
+        src_strides: Strides::new(),
+        dst_offset: base,
+        dst_strides: Strides::new(),
+    };
+    for (d, run) in dims.iter().enumerate() {
+        piece.shape.push(run.len);
+        piece.src_offset += run.src_start * src[d] as usize;
+        piece.src_strides.push(run.src_step * src[d]);
+        piece.dst_offset += run.dst_start * dst[d] as usize;
+        piece.dst_strides.push(run.dst_step * dst[d]);
+    }
+    piece
+}
+
+pub(crate) fn interval_at(
+    cover: &DimCover,
+    mesh: &DeviceMesh,
+    coords: &[usize],
+) -> std::ops::Range<usize> {
+    cover.intervals[part_at(mesh, &cover.axes, coords)].clone()
+}
+
+/// The flat part index of `coords` over `axes`, major to minor.
+pub(crate) fn part_at(mesh: &DeviceMesh, axes: &[usize], coords: &[usize]) -> usize {
+    axes.iter()
+        .fold(0, |part, &a| part * mesh.shape()[a] + coords[a])
+}
+
+/// Sets the coordinates along `axes` to those of flat part `part`.
+pub(crate) fn set_coords(coords: &mut [usize], mesh: &DeviceMesh, axes: &[usize], mut part: usize) {
+    for &a in axes.iter().rev() {
+        coords[a] = part % mesh.shape()[a];
+        part /= mesh.shape()[a];
+    }
+}
+
+pub(crate) fn coords_of(mesh: &DeviceMesh, mut index: usize) -> SmallVec<[usize; 4]> {
+    let mut coords = SmallVec::from_elem(0, mesh.ndim());
+    for a in (0..mesh.ndim()).rev() {
+        coords[a] = index % mesh.shape()[a];
+        index /= mesh.shape()[a];
+    }
+    coords
+}
+
+pub(crate) fn index_of(mesh: &DeviceMesh, coords: &[usize]) -> usize {
+    coords
+        .iter()
+        .zip(mesh.shape())
+        .fold(0, |i, (&c, &n)| i * n + c)
+}
+
+/// Calls `f` with every combination of one element per list, the last list fastest.
+pub(crate) fn for_each_product<T: Copy>(lists: &[Vec<T>], mut f: impl FnMut(&[T])) {
+    fn step<T: Copy>(lists: &[Vec<T>], chosen: &mut SmallVec<[T; 6]>, f: &mut impl FnMut(&[T])) {
+        let Some((first, rest)) = lists.split_first() else {
+            return f(chosen);
+        };
+        for &item in first {
+            chosen.push(item);
+            step(rest, chosen, f);
+            chosen.pop();
+        }
+    }
+    step(lists, &mut SmallVec::new(), &mut f);
+}
+
+/// Calls `f` with `coords` set to every combination along `axes`, row-major; restores them afterwards.
+pub(crate) fn for_each_coord(
+    mesh: &DeviceMesh,
+    axes: &[usize],
+    coords: &mut SmallVec<[usize; 4]>,
+    f: &mut impl FnMut(&[usize]),
+) {
+    let saved = coords.clone();
+    let count: usize = axes.iter().map(|&a| mesh.shape()[a]).product();
+    for part in 0..count {
+        set_coords(coords, mesh, axes, part);
+        f(coords);
+    }
+    *coords = saved;
+}

@@ -1,0 +1,605 @@
+//! Ways from one layout to another, and what each costs.
+//!
+//! A route is a list of hops, each an exchange or an all-reduce, described by layouts alone. The direct route
+//! always exists; the others are tried where a cost model might prefer them:
+//!
+//! - **spread**: the direct exchange with every travelling piece cut evenly over the copies of its owner, so that
+//!   no owner sends more than its share;
+//! - **slice, exchange, gather**: what the destination replicates is first sharded over the replicas, and gathered
+//!   among them last. The owner of much then sends it once instead of once per replica;
+//! - **axis by axis**: one mesh axis moves at a time, which replaces many small messages by few larger ones.
+//!
+//! No route holds more between hops than the larger of the source's and the destination's blocks.
+
+use crate::geometry::{coords_of, cover_of};
+use crate::{CostModel, ExchangeBuilder, Result, Source};
+use shard_comm::{Monoid, Scalar};
+use shard_spec::{DimSharding, Layout, Partition, Placement, ReduceOp, numel};
+use smallvec::SmallVec;
+use std::fmt;
+
+type Axes = SmallVec<[usize; 4]>;
+
+/// Up to this many ranks a hop is priced by its pieces, rank by rank; above, by bounds from the offset tables.
+const EXACT_RANKS: usize = 64;
+/// Most mesh axes whose subsets and orders are tried.
+const SEARCH_AXES: usize = 3;
+
+/// How a plan goes about its move.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Strategy {
+    /// Every rank reads what it needs from whoever holds it, partial values having been reduced.
+    Direct,
+    /// As direct, with the reduction on the other side of the move.
+    ReduceElsewhere,
+    /// As direct, with pieces cut evenly over the copies of their owner.
+    Spread,
+    /// Replicas share the incoming data out among themselves and gather it last.
+    SliceGather,
+    /// One mesh axis after the other.
+    AxisByAxis,
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Direct => "direct",
+            Self::ReduceElsewhere => "reduce elsewhere",
+            Self::Spread => "spread",
+            Self::SliceGather => "slice-gather",
+            Self::AxisByAxis => "axis by axis",
+        })
+    }
+}
+
+/// One step of a route, described for all ranks.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Hop {
+    /// Pieces move.
+    Exchange(Move),
+    /// Ranks along `axes` combine blocks of equal shape.
+    AllReduce {
+        axes: Axes,
+        op: ReduceOp,
+        to: Layout,
+    },
+}
+
+/// An exchange between two layouts of one mesh.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Move {
+    pub(crate) from: Layout,
+    pub(crate) to: Layout,
+    /// Partial axes whose terms are folded as they arrive.
+    scatter: Axes,
+    /// Whether pieces are cut over the copies of their owner.
+    spread: bool,
+}
+
+/// A way from one layout to another.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Route {
+    pub(crate) strategy: Strategy,
+    pub(crate) hops: Vec<Hop>,
+}
+
+/// What one hop costs, over all ranks.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct HopCost {
+    /// Seconds, by the model.
+    pub(crate) time: f64,
+    /// Most elements that one rank receives from others.
+    pub(crate) received: usize,
+    /// Most elements that one rank sends to others.
+    pub(crate) sent: usize,
+    /// Most ranks that one rank receives from.
+    pub(crate) messages: usize,
+}
+
+impl Route {
+    /// Seconds by the model for elements of `size` bytes: its hops one after the other.
+    pub(crate) fn time(&self, model: &CostModel, size: usize) -> f64 {
+        self.hops.iter().map(|h| h.cost(model, size).time).sum()
+    }
+
+    /// Most bytes that some rank holds between hops beyond its source and its destination.
+    pub(crate) fn staging(&self, size: usize) -> usize {
+        let Some((_, before)) = self.hops.split_last() else {
+            return 0;
+        };
+        let between = before.iter().map(|h| h.to().max_local_numel());
+        between.max().unwrap_or(0) * size
+    }
+
+    /// The layouts passed through.
+    pub(crate) fn trace(&self, from: &Layout) -> String {
+        self.hops.iter().fold(from.to_string(), |text, hop| {
+            format!("{text} -> {}", hop.to())
+        })
+    }
+}
+
+/// The direct route, or with `other_way` the one that reduces on the other side of the move (`None` if nothing is
+/// left to choose).
+///
+/// A partial source is reduced, never gathered: axes that shard the destination reduce in the exchange itself (a
+/// reduce-scatter), the others by an all-reduce, which by default runs on the smaller of the two blocks.
+pub(crate) fn direct(from: &Layout, to: &Layout, other_way: bool) -> Result<Option<Vec<Hop>>> {
+    let (scatter, all) = reductions(from, to);
+    let mut hops = Vec::new();
+    if let (Some(op), false) = (from.partial_op(), all.is_empty()) {
+        let first = (from.max_local_numel() <= to.max_local_numel()) != other_way;
+        if first {
+            let at = reduced(from, &all)?;
+            let exchange = exchange(&at, to, &scatter, false);
+            hops.push(Hop::AllReduce {
+                axes: all,
+                op,
+                to: at,
+            });
+            hops.extend(exchange);
+        } else {
+            let between = to.with_partial(&all, op)?;
+            hops.extend(exchange(from, &between, &scatter, false));
+            hops.push(Hop::AllReduce {
+                axes: all,
+                op,
+                to: to.clone(),
+            });
+        }
+    } else if other_way {
+        return Ok(None);
+    } else {
+        hops.extend(exchange(from, to, &scatter, false));
+    }
+    Ok(Some(hops))
+}
+
+/// All routes worth pricing, the direct one first, in an order that is the same on every rank.
+pub(crate) fn routes(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
+    let mut found: Vec<Route> = Vec::new();
+    let mut add = |strategy, hops: Vec<Hop>| {
+        if !found.iter().any(|r| r.hops == hops) {
+            found.push(Route { strategy, hops });
+        }
+    };
+    if let Some(hops) = direct(from, to, false)? {
+        add(Strategy::Direct, hops);
+    }
+    if let Some(hops) = direct(from, to, true)? {
+        add(Strategy::ReduceElsewhere, hops);
+    }
+    if to.is_partial() || to.numel() == 0 {
+        return Ok(found);
+    }
+    if let Some(hops) = through(from, &[], to, true) {
+        add(Strategy::Spread, hops);
+    }
+    for between in sliced(from, to)? {
+        for spread in [false, true] {
+            if let Some(hops) = through(from, std::slice::from_ref(&between), to, spread) {
+                add(Strategy::SliceGather, hops);
+            }
+        }
+    }
+    if !from.is_partial() {
+        for stops in axis_orders(from, to)? {
+            if let Some(hops) = through(from, &stops, to, false) {
+                add(Strategy::AxisByAxis, hops);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The hops through these stops; `None` if one of them would need more than an exchange, or holds too much.
+fn through(from: &Layout, stops: &[Layout], to: &Layout, spread: bool) -> Option<Vec<Hop>> {
+    let most = from.max_local_numel().max(to.max_local_numel());
+    if stops.iter().any(|s| s.max_local_numel() > most) {
+        return None;
+    }
+    let mut hops = Vec::new();
+    let mut at = from;
+    for next in stops.iter().chain([to]) {
+        let (scatter, all) = reductions(at, next);
+        if !all.is_empty() {
+            return None;
+        }
+        // Spreading changes nothing where nothing is replicated or reduction decides who reads what.
+        let spread = spread && scatter.is_empty() && !at.replicate_axes().is_empty();
+        hops.extend(exchange(at, next, &scatter, spread));
+        at = next;
+    }
+    Some(hops)
+}
+
+/// Destinations sharded further, over axes that they replicate.
+fn sliced(from: &Layout, to: &Layout) -> Result<Vec<Layout>> {
+    let mesh = to.mesh();
+    let axes: Axes = to
+        .replicate_axes()
+        .iter()
+        .copied()
+        .filter(|&a| mesh.shape()[a] > 1)
+        .collect();
+    let (_, reduced) = reductions(from, to);
+    let whole = (1_usize << axes.len().min(SEARCH_AXES)) - 1;
+    let exact = mesh.size() <= EXACT_RANKS && axes.len() <= SEARCH_AXES;
+    let mut found = Vec::new();
+    for mask in (1..=whole).rev() {
+        let subset: Axes = if axes.len() <= SEARCH_AXES {
+            (0..axes.len())
+                .filter(|i| mask >> i & 1 == 1)
+                .map(|i| axes[i])
+                .collect()
+        } else {
+            axes.clone()
+        };
+        if reduced.iter().all(|a| subset.contains(a)) {
+            let count: usize = subset.iter().map(|&a| mesh.shape()[a]).product();
+            // The dims in order of size, so that the pieces of the final gather are as long as can be.
+            let mut dims: SmallVec<[usize; 6]> =
+                (0..to.ndim()).filter(|&d| size(to, d) > 1).collect();
+            dims.sort_by_key(|&d| (std::cmp::Reverse(size(to, d).min(count)), d));
+            dims.truncate(if exact { dims.len() } else { 1 });
+            for d in dims {
+                found.push(to.with_sharding(d, Some(finer(to, d, &subset, count)?))?);
+            }
+        }
+        if !exact {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// The largest part of a dim.
+fn size(layout: &Layout, d: usize) -> usize {
+    layout
+        .sharding(d)
+        .map_or(layout.shape()[d], |s| s.partition.max_size())
+}
+
+/// A dim's sharding with each part divided evenly over further axes, as minor ones.
+fn finer(to: &Layout, d: usize, axes: &[usize], count: usize) -> Result<DimSharding> {
+    Ok(match to.sharding(d) {
+        None => DimSharding {
+            axes: axes.iter().copied().collect(),
+            partition: Partition::balanced(to.shape()[d], count),
+        },
+        Some(s) => {
+            let inner: Vec<Partition> = s
+                .partition
+                .sizes()
+                .map(|n| Partition::balanced(n, count))
+                .collect();
+            DimSharding {
+                axes: s.axes.iter().chain(axes).copied().collect(),
+                partition: Partition::nested(&s.partition, &inner)?,
+            }
+        }
+    })
+}
+
+/// For each order of the mesh axes that change, the layouts between.
+fn axis_orders(from: &Layout, to: &Layout) -> Result<Vec<Vec<Layout>>> {
+    let changes: Axes = (0..to.mesh().ndim())
+        .filter(|&a| to.mesh().shape()[a] > 1 && from.placements()[a] != to.placements()[a])
+        .collect();
+    if !(2..=SEARCH_AXES).contains(&changes.len()) {
+        return Ok(Vec::new());
+    }
+    let mut orders: Vec<Axes> = vec![Axes::new()];
+    for _ in 0..changes.len() {
+        let longer = orders.iter().flat_map(|order| {
+            let rest = changes.iter().filter(|a| !order.contains(a));
+            rest.map(|&a| order.iter().copied().chain([a]).collect::<Axes>())
+        });
+        orders = longer.collect();
+    }
+    orders
+        .iter()
+        .map(|order| {
+            (1..order.len())
+                .map(|n| partway(from, to, &order[..n]))
+                .collect()
+        })
+        .collect()
+}
+
+/// The source's layout with these axes already as in the destination.
+fn partway(from: &Layout, to: &Layout, moved: &[usize]) -> Result<Layout> {
+    let mesh = to.mesh();
+    let dims = (0..to.ndim()).map(|d| {
+        let stay = from.axis_order(d).iter().filter(|a| !moved.contains(a));
+        let come = to.axis_order(d).iter().filter(|a| moved.contains(a));
+        let axes: SmallVec<[usize; 2]> = stay.chain(come).copied().collect();
+        let parts: usize = axes.iter().map(|&a| mesh.shape()[a]).product();
+        let known = [from, to]
+            .into_iter()
+            .filter_map(|l| l.sharding(d))
+            .find(|s| s.axes.starts_with(&axes));
+        let partition = match known {
+            // Neighbouring parts joined: boundaries that one of the two ends has anyway.
+            Some(s) => {
+                let step = s.partition.parts() / parts;
+                let offsets = s.partition.offsets().iter().step_by(step).copied();
+                Partition::from_offsets(to.shape()[d], offsets.collect())
+            }
+            None => Ok(Partition::balanced(to.shape()[d], parts)),
+        };
+        Ok((!axes.is_empty()).then_some(DimSharding {
+            axes,
+            partition: partition?,
+        }))
+    });
+    let dims: Vec<Option<DimSharding>> = dims.collect::<Result<_>>()?;
+    Ok(Layout::from_dims(mesh, to.shape(), dims, None)?)
+}
+
+/// The partial axes that a move reduces: by exchange, because they shard the destination, and otherwise.
+fn reductions(from: &Layout, to: &Layout) -> (Axes, Axes) {
+    from.partial_axes()
+        .iter()
+        .copied()
+        .filter(|a| !to.partial_axes().contains(a))
+        .partition(|&a| matches!(to.placements()[a], Placement::Shard(_)))
+}
+
+/// The exchange between two layouts, unless nothing changes.
+fn exchange(from: &Layout, to: &Layout, scatter: &[usize], spread: bool) -> Option<Hop> {
+    (from != to).then(|| {
+        Hop::Exchange(Move {
+            from: from.clone(),
+            to: to.clone(),
+            scatter: scatter.iter().copied().collect(),
+            spread,
+        })
+    })
+}
+
+/// The layout with these partial axes replicated.
+fn reduced(layout: &Layout, axes: &[usize]) -> Result<Layout> {
+    let keep: Axes = layout
+        .partial_axes()
+        .iter()
+        .copied()
+        .filter(|a| !axes.contains(a))
+        .collect();
+    let whole = layout.with_partial_reduced();
+    match layout.partial_op() {
+        Some(op) if !keep.is_empty() => Ok(whole.with_partial(&keep, op)?),
+        _ => Ok(whole),
+    }
+}
+
+impl Hop {
+    /// The layout after the hop.
+    pub(crate) fn to(&self) -> &Layout {
+        match self {
+            Self::Exchange(e) => &e.to,
+            Self::AllReduce { to, .. } => to,
+        }
+    }
+
+    /// What the hop costs for elements of `size` bytes.
+    pub(crate) fn cost(&self, model: &CostModel, size: usize) -> HopCost {
+        match self {
+            Self::AllReduce { axes, to, .. } => {
+                let ranks: usize = axes.iter().map(|&a| to.mesh().shape()[a]).product();
+                let len = to.max_local_numel();
+                let received = shard_comm::all_reduce_received(len, size, ranks, 0, 1);
+                HopCost {
+                    time: model.all_reduce(axes, ranks, len * size),
+                    received,
+                    sent: received,
+                    messages: ranks - 1,
+                }
+            }
+            Self::Exchange(e) if e.to.mesh().size() <= EXACT_RANKS => e.exact(model, size),
+            Self::Exchange(e) => e.bound(model, size),
+        }
+    }
+}
+
+impl Move {
+    /// The exchange to build.
+    pub(crate) fn builder(&self) -> ExchangeBuilder {
+        let fresh: Axes = self
+            .to
+            .partial_axes()
+            .iter()
+            .copied()
+            .filter(|a| !self.from.partial_axes().contains(a))
+            .collect();
+        let mut builder =
+            ExchangeBuilder::new("redistribute", self.from.mesh(), cover_of(&self.to))
+                .source(Source::identity(&self.from))
+                .embed_axes(&fresh)
+                .reduce_axes(&self.scatter)
+                .spread_owners(self.spread);
+        if let (Some(op), false) = (self.from.partial_op(), self.scatter.is_empty()) {
+            builder = builder.fold(Monoid::Op(op));
+        }
+        if !fresh.is_empty() {
+            builder = builder.fill(Scalar::ZERO);
+        }
+        builder
+    }
+
+    /// Calls `f` with (reader, owner, elements) for every pair of ranks between which something moves, both as
+    /// positions on the mesh, the pairs of one reader together.
+    pub(crate) fn for_each_pair(&self, mut f: impl FnMut(usize, usize, usize)) {
+        let builder = self.builder();
+        let ranks = self.to.mesh().size();
+        let mut from_peer = vec![0_usize; ranks];
+        for me in 0..ranks {
+            from_peer.fill(0);
+            for piece in builder.reads(me) {
+                from_peer[piece.peer] += numel(&piece.shape);
+            }
+            for (peer, &elements) in from_peer.iter().enumerate() {
+                if peer != me && elements > 0 {
+                    f(me, peer, elements);
+                }
+            }
+        }
+    }
+
+    /// Every piece of every rank, summed.
+    fn exact(&self, model: &CostModel, size: usize) -> HopCost {
+        #[derive(Clone, Copy, Default)]
+        struct Port {
+            time: f64,
+            elements: usize,
+            messages: usize,
+        }
+        let mesh = self.to.mesh();
+        let mut ports = vec![[Port::default(); 2]; mesh.size()];
+        self.for_each_pair(|reader, owner, elements| {
+            let link = model.link(&coords_of(mesh, reader), &coords_of(mesh, owner));
+            let time = link.time(1.0, (elements * size) as f64);
+            for (rank, side) in [(reader, 0), (owner, 1)] {
+                let port = &mut ports[rank][side];
+                port.time += time;
+                port.elements += elements;
+                port.messages += 1;
+            }
+        });
+        let mut cost = HopCost::default();
+        for [into, out] in ports {
+            cost.time = cost.time.max(into.time);
+            if model.sender_pays {
+                cost.time = cost.time.max(out.time);
+            }
+            cost.received = cost.received.max(into.elements);
+            cost.sent = cost.sent.max(out.elements);
+            cost.messages = cost.messages.max(into.messages);
+        }
+        cost
+    }
+
+    /// An estimate from the offset tables of each dim, for meshes too large to sum over all ranks: nobody receives
+    /// more than the largest destination block, from more ranks than the most overlaps per dim multiply to; nobody
+    /// sends more than its block once to every reader of it, shared among the copies.
+    fn bound(&self, model: &CostModel, size: usize) -> HopCost {
+        let (from, to, scatter) = (&self.from, &self.to, &self.scatter);
+        let mesh = to.mesh();
+        let count = |axes: &[usize]| -> usize { axes.iter().map(|&a| mesh.shape()[a]).product() };
+        let terms = count(scatter);
+        let mut owners = terms;
+        let mut moved: Axes = scatter.iter().copied().collect();
+        for d in 0..to.ndim() {
+            if from.sharding(d) == to.sharding(d) {
+                continue;
+            }
+            owners *= most_overlaps(from, to, d);
+            for &a in from.axis_order(d).iter().chain(to.axis_order(d)) {
+                if !moved.contains(&a) {
+                    moved.push(a);
+                }
+            }
+        }
+        if owners == 1 && from.replicate_axes().len() == mesh.ndim() {
+            return HopCost::default();
+        }
+        let received = to.max_local_numel() * terms;
+        let readers = count(to.replicate_axes());
+        let copies = count(from.replicate_axes()).max(1);
+        let sent = from.max_local_numel() * readers.div_ceil(copies);
+        let link = model.worst(&moved);
+        let busiest = if model.sender_pays {
+            received.max(sent)
+        } else {
+            received
+        };
+        HopCost {
+            time: link.time(owners as f64, (busiest * size) as f64),
+            received,
+            sent,
+            messages: owners,
+        }
+    }
+}
+
+/// The most source parts that one destination part of a dim overlaps, by walking both tables once.
+fn most_overlaps(from: &Layout, to: &Layout, d: usize) -> usize {
+    let Some(source) = from.sharding(d) else {
+        return 1;
+    };
+    let offsets = source.partition.offsets();
+    let mut most = 1;
+    let mut first = 0;
+    for part in 0..to.parts(d) {
+        let want = to.interval(d, part);
+        while first + 1 < offsets.len() && offsets[first + 1] <= want.start {
+            first += 1;
+        }
+        let end = first + offsets[first..].partition_point(|&x| x < want.end);
+        most = most.max(end - first);
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LinkCost;
+    use shard_spec::DeviceMesh;
+
+    fn layout(mesh: &[usize], shape: &[usize], text: &str) -> Layout {
+        Layout::parse(&DeviceMesh::new(mesh).unwrap(), shape, text).unwrap()
+    }
+
+    /// α free: only bytes count.
+    fn bandwidth() -> CostModel {
+        CostModel::network(LinkCost::new(0.0, 1.0))
+    }
+
+    #[test]
+    fn owning_everything_makes_direct_send_bound_and_slicing_cures_it() {
+        // One rank of four holds all 12 rows; everybody wants them.
+        let from = layout(&[4], &[12], "S(0)[12,0,0,0]");
+        let to = layout(&[4], &[12], "R");
+        let routes = routes(&from, &to).unwrap();
+        let times: Vec<(Strategy, f64)> = routes
+            .iter()
+            .map(|r| (r.strategy, r.time(&bandwidth(), 1)))
+            .collect();
+        // Directly 3 copies leave rank 0; sliced, 9 rows leave it and then 3 leave everyone three times.
+        assert_eq!(
+            times,
+            [(Strategy::Direct, 36.0), (Strategy::SliceGather, 18.0)]
+        );
+    }
+
+    #[test]
+    fn spreading_over_copies_relieves_the_busiest_sender() {
+        // Rows over the 4, copied 6 times; wanted by rows over the 6, copied 4 times.
+        let from = layout(&[4, 6], &[24], "S(0) R");
+        let to = layout(&[4, 6], &[24], "R S(0)");
+        let routes = routes(&from, &to).unwrap();
+        let sent = |s| {
+            let route = routes.iter().find(|r| r.strategy == s).unwrap();
+            route.hops[0].cost(&bandwidth(), 1)
+        };
+        let (direct, spread) = (sent(Strategy::Direct), sent(Strategy::Spread));
+        assert_eq!(direct.received, spread.received);
+        assert!(spread.sent < direct.sent, "{spread:?} {direct:?}");
+    }
+
+    #[test]
+    fn axis_by_axis_needs_fewer_messages() {
+        let from = layout(&[4, 4], &[64], "S(0) S(0)");
+        let to = layout(&[4, 4], &[64], "R R");
+        let latency = CostModel::network(LinkCost::new(1.0, f64::INFINITY));
+        let routes = routes(&from, &to).unwrap();
+        assert_eq!(routes[0].time(&latency, 1), 15.0);
+        let best = routes
+            .iter()
+            .map(|r| r.time(&latency, 1))
+            .fold(f64::INFINITY, f64::min);
+        assert_eq!(best, 6.0);
+    }
+}
