@@ -77,6 +77,22 @@ pub(crate) enum Kind {
     Pass,
     /// Ran a function that will be run again to find its derivative.
     Checkpoint { body: Rc<Body>, inputs: Vec<Array> },
+    /// Took this rank's piece of a value.
+    ToLocal {
+        /// What the pieces of the cotangent are together.
+        cotangent: Layout,
+        /// Counts these nodes alone: the same on every rank, which the numbers of nodes between pieces are not.
+        number: u64,
+    },
+    /// Took the ranks' pieces for one value.
+    FromLocal {
+        /// How the value's cotangent is seen by whoever differentiates its pieces.
+        cotangent: Layout,
+        /// Whether this rank's piece gets its piece of the cotangent, or zeros.
+        counts: bool,
+    },
+    /// Nothing to the first parent, and nothing with the others: on another rank the value may depend on these.
+    Anchor,
 }
 
 /// A value without its data.
@@ -102,12 +118,18 @@ impl Outlet {
 pub(crate) struct Census {
     next: Cell<u64>,
     live: Cell<usize>,
+    pieces: Cell<u64>,
 }
 
 impl Census {
     /// The number the next node will get.
     pub(crate) fn next(&self) -> u64 {
         self.next.get()
+    }
+
+    /// A number for the next node that takes a piece.
+    pub(crate) fn next_piece(&self) -> u64 {
+        self.pieces.replace(self.pieces.get() + 1)
     }
 
     /// How many nodes are alive.
@@ -142,6 +164,9 @@ impl Node {
             Kind::Op { op, .. } => op.name(),
             Kind::Pass => "redistribute",
             Kind::Checkpoint { .. } => "checkpoint",
+            Kind::ToLocal { .. } => "to_local",
+            Kind::FromLocal { .. } => "from_local",
+            Kind::Anchor => "map_local",
         }
     }
 

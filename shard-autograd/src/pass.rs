@@ -7,7 +7,7 @@ use crate::hook::GradientHook;
 use crate::law::gradient_layout;
 use crate::node::{Kind, Node, Outlet, Slot, ValueId, on_tape};
 use crate::recorder::Mode;
-use crate::{AutogradError, Recorder, Result, checkpoint};
+use crate::{AutogradError, Recorder, Result, checkpoint, local};
 use shard_ops::{Saved, Value};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,7 +95,9 @@ impl Pass<'_> {
                 .iter()
                 .map(|p| p.as_ref().is_some_and(|p| self.wanted(p, &visits)))
                 .collect();
-            if cotangents.iter().any(Option::is_some) {
+            // Where no cotangent arrived at a piece, one may have on another rank: all must go on alike.
+            let shared = matches!(node.kind, Kind::ToLocal { .. });
+            if shared || cotangents.iter().any(Option::is_some) {
                 let _span = tracing::trace_span!("vjp", op = node.name(), node = node.id).entered();
                 let terms = self.vjp(mover, &node, &needs, &cotangents)?;
                 drop(cotangents);
@@ -278,6 +280,13 @@ impl Pass<'_> {
             Kind::Checkpoint { body, inputs } => {
                 checkpoint::vjp(mover, node, body, inputs, cotangents)
             }
+            Kind::ToLocal { cotangent, .. } => {
+                local::vjp_of_to_local(self.recorder, node, cotangent, cotangents)
+            }
+            Kind::FromLocal { cotangent, counts } => {
+                local::vjp_of_from_local(self.recorder, cotangent, *counts, cotangents)
+            }
+            Kind::Anchor => local::vjp_of_anchor(mover, node, needs, cotangents),
             Kind::Op {
                 op,
                 inputs,

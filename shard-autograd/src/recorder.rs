@@ -189,6 +189,20 @@ impl Recorder {
             .collect()
     }
 
+    /// As [`record`](Self::record), for what has one output.
+    pub(crate) fn record1(
+        &self,
+        parents: SmallVec<[Option<Rc<Slot>>; 3]>,
+        output: Array,
+        kind: impl FnOnce() -> Kind,
+    ) -> Value {
+        if parents.iter().all(Option::is_none) {
+            return Value::new(output);
+        }
+        let node = Node::new(&self.0.census, kind(), parents, [Outlet::of(&output)]);
+        on_tape(output, &node, 0)
+    }
+
     /// Where the inputs came from, as far as the present mode wants to know.
     pub(crate) fn parents(
         &self,
@@ -246,8 +260,7 @@ impl Exec for Recorder {
         }
         let parents = self.parents("redistribute", &[value])?;
         let moved = self.0.exec.redistribute(value, to)?;
-        let mut outputs = self.record(parents, vec![moved.array().clone()], |_| Kind::Pass);
-        Ok(outputs.pop().unwrap_or(moved))
+        Ok(self.record1(parents, moved.array().clone(), || Kind::Pass))
     }
 }
 

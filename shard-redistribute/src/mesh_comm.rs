@@ -4,7 +4,7 @@ use crate::Result;
 use shard_comm::{Communicator, DeviceRef};
 use shard_spec::DeviceMesh;
 use smallvec::SmallVec;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 /// A mesh and, for this rank, the communicator over all of it and over every subset of its axes.
@@ -23,6 +23,9 @@ pub struct MeshComm {
     groups: Vec<Rc<dyn Communicator>>,
     /// A running fingerprint of what the program did on this mesh since it was made.
     history: Cell<u128>,
+    /// The mesh of this rank alone; on ranks outside the mesh, of its first rank alone.
+    alone: DeviceMesh,
+    own: OnceCell<Rc<Self>>,
 }
 
 impl MeshComm {
@@ -54,12 +57,19 @@ impl MeshComm {
             let split = world.split(place.map(|p| p.0), place.map_or(0, |p| p.1))?;
             groups.extend(split);
         }
+        let alone = if coords.is_some() {
+            rank
+        } else {
+            mesh.ranks()[0]
+        };
         Ok(Rc::new(Self {
             mesh: mesh.clone(),
             world: world.clone(),
             coords,
             groups,
             history: Cell::new(0),
+            alone: DeviceMesh::with_ranks(&[1], vec![alone])?,
+            own: OnceCell::new(),
         }))
     }
 
@@ -96,6 +106,45 @@ impl MeshComm {
     /// The communicator over the whole mesh, `None` if this rank is not a member.
     pub fn all(&self) -> Option<&Rc<dyn Communicator>> {
         self.groups.last()
+    }
+
+    /// The mesh of this rank alone, of shape `[1]`: where this rank's piece of an array is an array of its own.
+    /// Made without communication, once.
+    ///
+    /// A rank outside this mesh is outside that one too: it gets the one of this mesh's first rank, so that
+    /// arrays have the shapes they have there, and no data.
+    ///
+    /// ```
+    /// # use shard_comm::{Communicator, local};
+    /// # use shard_redistribute::MeshComm;
+    /// # use shard_spec::DeviceMesh;
+    /// # use std::rc::Rc;
+    /// let ranks = local::run(3, |comm| {
+    ///     let world: Rc<dyn Communicator> = Rc::new(comm);
+    ///     let cx = MeshComm::new(&world, &DeviceMesh::with_ranks(&[2], vec![2, 1])?)?;
+    ///     let own = cx.own();
+    ///     Ok::<_, shard_redistribute::RedistributeError>((own.mesh().ranks().to_vec(), own.is_member()))
+    /// })?;
+    /// let ranks: Vec<_> = ranks.into_iter().flatten().collect();
+    /// assert_eq!(ranks, [(vec![2], false), (vec![1], true), (vec![2], true)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn own(&self) -> Rc<Self> {
+        let make = || {
+            Rc::new(Self {
+                mesh: self.alone.clone(),
+                world: self.world.clone(),
+                coords: self.is_member().then(|| SmallVec::from_slice(&[0])),
+                // Along no axis, and along the only one.
+                groups: (self.groups.first())
+                    .map(|g| vec![g.clone(), g.clone()])
+                    .unwrap_or_default(),
+                history: Cell::new(0),
+                alone: self.alone.clone(),
+                own: OnceCell::new(),
+            })
+        };
+        self.own.get_or_init(make).clone()
     }
 
     /// Adds a call to the history that exchanges compare, so that ranks that took different turns where nothing

@@ -1,0 +1,190 @@
+//! A function of pieces as a function of the global values: the escape hatch.
+
+use crate::law::gradient_layout;
+use crate::local::piece_layout;
+use crate::{AutogradError, Recorder, Result};
+use shard_ops::{Exec, OpError, Value};
+use shard_redistribute::{Array, RedistributeError};
+use shard_spec::{Layout, Placement, ReduceOp};
+use smallvec::SmallVec;
+
+impl Recorder {
+    /// Moves `inputs` to `in_layouts`, hands `f` this rank's pieces of them, and takes what it returns for this
+    /// rank's pieces of values with `out_layouts`.
+    ///
+    /// What `f` does with ops goes on the tape. The pieces it gets are values on this rank's
+    /// [own mesh](shard_redistribute::MeshComm::own), on which nothing is communicated. That the pieces it
+    /// returns fit together is its own affair: along an axis that replicates a result, every rank must compute
+    /// the same.
+    ///
+    /// Gradients follow from the layouts. Along an axis that shards a result, or makes it a sum, each rank sees
+    /// the derivative of its own piece only, so that the cotangents of copies of an input are terms of a sum;
+    /// along an axis that replicates all results they are copies of one. `f` need not use its inputs alike on
+    /// every rank: a piece it does not use has a zero cotangent there.
+    ///
+    /// On a rank outside the mesh `f` is called with values without data; if it reads them, and so fails with
+    /// [`NotMember`](RedistributeError::NotMember), its results are taken to be of the first input's type.
+    ///
+    /// # Collective
+    /// All ranks of the program, with the same layouts.
+    ///
+    /// # Errors
+    /// [`Count`](AutogradError::Count) for no inputs or a wrong number of layouts; [`Meshes`](OpError::Meshes) and
+    /// [`OtherMesh`](RedistributeError::OtherMesh); an agreed error naming the lowest rank on which `f` fails or
+    /// returns pieces that do not fit; otherwise as [`from_local`](Self::from_local).
+    ///
+    /// ```
+    /// use shard_autograd::Recorder;
+    /// use shard_comm::{Communicator, local};
+    /// use shard_ops::{Engine, EngineOptions, elementwise::mul, reduce::sum};
+    /// use shard_redistribute::{Array, MeshComm};
+    /// use shard_spec::{DeviceMesh, Layout};
+    /// use std::rc::Rc;
+    ///
+    /// let slopes = local::run(2, |comm| -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
+    ///     let world: Rc<dyn Communicator> = Rc::new(comm);
+    ///     let cx = MeshComm::new(&world, &DeviceMesh::new(&[2])?)?;
+    ///     let tape = Recorder::new(Engine::new(EngineOptions::default()));
+    ///     let rows = Layout::parse(cx.mesh(), &[3], "S(0)[1,2]")?;
+    ///     let whole = Layout::replicated(cx.mesh(), &[1]);
+    ///     let x = tape.leaf(Array::from_fn(&cx, &rows, |i| (i[0] + 1) as f64)?)?;
+    ///     let w = tape.leaf(Array::from_fn(&cx, &whole, |_| 10.0)?)?;
+    ///     let y = tape.map_local(&[&x, &w], &[&rows, &whole], &[&rows], |tape, pieces| {
+    ///         Ok(vec![mul(tape, &pieces[0], &pieces[1])?])
+    ///     })?;
+    ///     let gradients = tape.backward(&sum(&tape, &y[0], &[0], false)?, None)?;
+    ///     let dw = gradients.get(&w)?.ok_or("the loss depends on w")?;
+    ///     Ok(dw.array().to_vec::<f64>()?)
+    /// })?;
+    /// assert_eq!(slopes.into_iter().map(|s| s.unwrap()[0]).collect::<Vec<_>>(), [6.0, 6.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn map_local(
+        &self,
+        inputs: &[&Value],
+        in_layouts: &[&Layout],
+        out_layouts: &[&Layout],
+        f: impl FnOnce(&Self, &[Value]) -> Result<Vec<Value>>,
+    ) -> Result<Vec<Value>> {
+        const OP: &str = "map_local";
+        let first = check_arguments(OP, inputs, in_layouts, out_layouts)?;
+        let cx = first.array().cx();
+        // Along these axes ranks compute different things.
+        let split: SmallVec<[usize; 4]> = (0..cx.mesh().ndim())
+            .filter(|&axis| {
+                (out_layouts.iter()).any(|l| l.placements()[axis] != Placement::Replicate)
+            })
+            .collect();
+        let mut pieces = Vec::with_capacity(inputs.len());
+        for (input, layout) in inputs.iter().zip(in_layouts) {
+            let moved = self.redistribute(input, layout)?;
+            pieces.push(self.piece_of(&moved, &summed_along(&split, layout)?)?);
+        }
+        let results = match f(self, &pieces) {
+            Err(error) if !cx.is_member() && is_not_member(&error) => {
+                let own = cx.own();
+                let nothing = |l: &&Layout| {
+                    Array::from_parts(&own, &piece_layout(&own, l), None, first.dtype())
+                };
+                let arrays = out_layouts.iter().map(nothing);
+                Ok(arrays
+                    .map(|a| a.map(Value::new))
+                    .collect::<Result<Vec<_>, _>>()?)
+            }
+            other => other,
+        };
+        let results = results.and_then(|results| {
+            (results.iter())
+                .map(|result| self.anchored(result, &pieces))
+                .collect::<Result<Vec<_>>>()
+        });
+        self.agree_on_pieces(OP, cx, out_layouts, &results)?;
+        let results = results?;
+        if results.len() != out_layouts.len() {
+            // Only off the mesh: members have agreed.
+            return Err(count(
+                OP,
+                "results of the function",
+                out_layouts.len(),
+                results.len(),
+            ));
+        }
+        (results.iter().zip(out_layouts).enumerate())
+            .map(|(i, (result, layout))| {
+                // Of copies along an axis on which inputs sum their cotangents, one counts.
+                let counts = cx
+                    .coords()
+                    .is_none_or(|c| copies(&split, layout).all(|axis| c[axis] == 0));
+                let label = match layout.partial_op() {
+                    None | Some(ReduceOp::Sum) => layout
+                        .with_partial(&copies(&split, layout).collect::<Vec<_>>(), ReduceOp::Sum)?,
+                    Some(_) => (*layout).clone(),
+                };
+                self.value_of(OP, i, result, cx, layout, &label, counts)
+            })
+            .collect()
+    }
+}
+
+/// The first input, if the arguments fit together.
+fn check_arguments<'a>(
+    op: &'static str,
+    inputs: &[&'a Value],
+    in_layouts: &[&Layout],
+    out_layouts: &[&Layout],
+) -> Result<&'a Value> {
+    let Some(&first) = inputs.first() else {
+        return Err(count(op, "inputs", 1, 0));
+    };
+    if inputs.len() != in_layouts.len() {
+        return Err(count(
+            op,
+            "layouts of inputs",
+            inputs.len(),
+            in_layouts.len(),
+        ));
+    }
+    let mesh = first.layout().mesh();
+    if let Some(operand) = inputs.iter().position(|v| v.layout().mesh() != mesh) {
+        return Err(OpError::Meshes { op, operand }.into());
+    }
+    if in_layouts
+        .iter()
+        .chain(out_layouts)
+        .any(|l| l.mesh() != mesh)
+    {
+        return Err(RedistributeError::OtherMesh { op }.into());
+    }
+    Ok(first)
+}
+
+/// The label of the cotangent of an input: a sum along the axes of `split` that replicate it.
+fn summed_along(split: &[usize], layout: &Layout) -> Result<Layout> {
+    let axes: SmallVec<[usize; 4]> = copies(split, layout).collect();
+    Ok(gradient_layout(layout).with_partial(&axes, ReduceOp::Sum)?)
+}
+
+/// The axes of `split` that replicate a value.
+fn copies(split: &[usize], layout: &Layout) -> impl Iterator<Item = usize> {
+    (split.iter().copied()).filter(|axis| layout.placements()[*axis] == Placement::Replicate)
+}
+
+fn is_not_member(error: &AutogradError) -> bool {
+    match error {
+        AutogradError::Redistribute(e) => matches!(e, RedistributeError::NotMember { .. }),
+        AutogradError::Op(OpError::Redistribute { source, .. }) => {
+            matches!(**source, RedistributeError::NotMember { .. })
+        }
+        _ => false,
+    }
+}
+
+fn count(op: &'static str, what: &'static str, expected: usize, got: usize) -> AutogradError {
+    AutogradError::Count {
+        op,
+        what,
+        expected,
+        got,
+        fix: "give one layout per input, and one piece per result",
+    }
+}
