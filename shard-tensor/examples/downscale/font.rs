@@ -14,11 +14,15 @@ const BELOW: usize = 2;
 
 /// Whether a point of a letter is ink. Letters that are not here are blank.
 pub(crate) fn ink(letter: char, row: usize, column: usize) -> bool {
-    let rows = glyph(letter);
-    column < WIDTH
-        && rows
-            .get(row)
-            .is_some_and(|bits| bits >> (WIDTH - 1 - column) & 1 == 1)
+    let top = if matches!(letter, 'g' | 'p') {
+        BELOW
+    } else {
+        0
+    };
+    let bits = row
+        .checked_sub(top)
+        .and_then(|row| glyph(letter).get(row).copied());
+    column < WIDTH && bits.is_some_and(|bits| bits >> (WIDTH - 1 - column) & 1 == 1)
 }
 
 /// One number per row, its lowest five bits from left to right.

@@ -123,7 +123,11 @@ impl Panel<'_> {
 
 /// Draws in black and white by turns, which is seen on any colour.
 fn dashed(canvas: &mut Canvas, i: usize, draw: impl FnOnce(&mut Canvas, Colour)) {
-    let c = if i / DASH % 2 == 0 { BLACK } else { WHITE };
+    let c = if (i / DASH).is_multiple_of(2) {
+        BLACK
+    } else {
+        WHITE
+    };
     draw(canvas, c);
 }
 

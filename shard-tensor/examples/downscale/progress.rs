@@ -36,7 +36,7 @@ impl Progress {
     }
 
     /// One step is done: its loss, its time, and what this rank received since the first step.
-    pub(crate) fn step(&self, step: usize, loss: f64, time: Duration, moved: LedgerSnapshot) {
+    pub(crate) fn step(&self, step: usize, loss: f64, time: Duration, moved: &LedgerSnapshot) {
         let Some(bar) = &self.bar else { return };
         let done = step + 1;
         let message = format!(
@@ -50,8 +50,8 @@ impl Progress {
                 eprintln!("{} step {done}/{}  {message}", self.title, self.steps);
             }
         }
-        bar.set_message(message);
         bar.inc(1);
+        bar.set_message(message);
     }
 }
 

@@ -35,12 +35,15 @@ pub(crate) struct Job<'a> {
     pub(crate) level: usize,
 }
 
+/// All parameters, by name.
+pub(crate) type Weights = Vec<(String, Vec<f64>)>;
+
 /// What a training gave.
 pub(crate) struct Outcome {
     pub(crate) dtype: DType,
     /// Before each step.
     pub(crate) losses: Vec<f64>,
-    pub(crate) weights: Vec<(String, Vec<f64>)>,
+    pub(crate) weights: Weights,
     /// Per level, on the test hour.
     pub(crate) scores: Vec<Score>,
     pub(crate) panels: Panels,
@@ -132,7 +135,7 @@ impl Job<'_> {
                 step,
                 losses[step],
                 began.elapsed(),
-                ctx.ledger().since(&before),
+                &ctx.ledger().since(&before),
             );
         }
         let (time, moved) = (start.elapsed(), ctx.ledger().since(&before));
@@ -188,7 +191,7 @@ impl Job<'_> {
 /// What every rank ends with.
 struct Shared {
     losses: Vec<f64>,
-    weights: Vec<(String, Vec<f64>)>,
+    weights: Weights,
     scores: Vec<Score>,
     panels: Panels,
     time: Duration,
@@ -202,7 +205,7 @@ fn schedule(step: usize, steps: usize) -> f64 {
 }
 
 /// All parameters as numbers.
-fn weights(parameters: &Parameters) -> Result<Vec<(String, Vec<f64>)>> {
+fn weights(parameters: &Parameters) -> Result<Weights> {
     let read = |(name, tensor): &(String, ShardTensor)| {
         let whole = tensor.detach().to(DType::F64)?.to_array::<f64>()?;
         Ok((name.clone(), whole.into_iter().collect()))

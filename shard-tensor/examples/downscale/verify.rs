@@ -74,11 +74,11 @@ pub(crate) fn agrees_with_one_rank(job: &Job<'_>, outcome: &Outcome) -> Result<b
 
 impl Distance {
     fn between(many: &Outcome, one: &Outcome) -> Self {
-        let of_tensor = |((name, a), (_, b)): (&(String, Vec<f64>), &(String, Vec<f64>))| {
+        let tensors = many.weights.iter().zip(&one.weights);
+        let weights = tensors.map(|((name, a), (_, b))| {
             let scale = b.iter().fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
             (largest(differences(a, b)) / scale, name.clone())
-        };
-        let weights = many.weights.iter().zip(&one.weights).map(of_tensor);
+        });
         let losses = differences(&many.losses, &one.losses).zip(&one.losses);
         Self {
             weights: weights.fold((0.0, "none".to_owned()), |worst, next| {
