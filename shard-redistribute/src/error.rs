@@ -37,6 +37,16 @@ pub enum RedistributeError {
         /// The operation that was asked for.
         op: &'static str,
     },
+    /// A rank was named that the program does not have.
+    #[error("{op}: there is no rank {rank}, the world has {size}; name a rank below {size}")]
+    NoSuchRank {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// The rank named.
+        rank: usize,
+        /// The number of ranks of the world.
+        size: usize,
+    },
     /// A value was read on a rank that holds none of it.
     #[error("{op}: rank {rank} is not a member of the tensor's mesh; read it on a member rank")]
     NotMember {

@@ -36,6 +36,7 @@
 
 mod array;
 mod cost;
+mod cross;
 mod error;
 mod exchange;
 mod explain;
@@ -47,6 +48,7 @@ mod route;
 
 pub use array::Array;
 pub use cost::{CostModel, LinkCost};
+pub use cross::CrossPlan;
 pub use error::{Incompatible, RedistributeError, Result};
 pub use exchange::{Exchange, ExchangeBuilder, Pending, Source};
 pub use explain::{Explanation, Forecast, StepReport};

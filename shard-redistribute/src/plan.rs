@@ -294,7 +294,7 @@ impl fmt::Display for Plan {
 }
 
 /// The layout of cotangents: replicate and partial sum change places.
-fn dual(layout: &Layout) -> Result<Layout> {
+pub(crate) fn dual(layout: &Layout) -> Result<Layout> {
     let whole = layout.with_partial_reduced();
     let spread = layout.replicate_axes();
     Ok(if spread.is_empty() {

@@ -262,7 +262,7 @@ fn size(layout: &Layout, d: usize) -> usize {
 }
 
 /// A dim's sharding with each part divided evenly over further axes, as minor ones.
-fn finer(to: &Layout, d: usize, axes: &[usize], count: usize) -> Result<DimSharding> {
+pub(crate) fn finer(to: &Layout, d: usize, axes: &[usize], count: usize) -> Result<DimSharding> {
     Ok(match to.sharding(d) {
         None => DimSharding {
             axes: axes.iter().copied().collect(),

@@ -1,65 +1,13 @@
 //! Any layout to any layout, checked element by element against the global array.
 
+mod common;
+
+use common::{expected, layout, pair, recipe, spread};
 use proptest::prelude::*;
 use shard_comm::{Communicator, DType, local};
 use shard_redistribute::{Array, CostModel, Forecast, LinkCost, MeshComm, Plan};
-use shard_spec::{DeviceMesh, Layout, Partition, ReduceOp, numel};
+use shard_spec::{DeviceMesh, Layout, ReduceOp, numel};
 use std::rc::Rc;
-
-/// A recipe for a layout of a 2-D tensor on a mesh: small enough to shrink well.
-#[derive(Clone, Debug)]
-struct Recipe {
-    /// Per mesh axis: 0 and 1 shard that dim, 2 replicates, 3 is a partial sum.
-    kinds: Vec<u8>,
-    /// Cut points per dim, scaled to the extent; unused cuts are ignored.
-    cuts: Vec<f64>,
-    /// Whether a dim sharded by several axes lists them minor to major.
-    reversed: bool,
-}
-
-fn layout(mesh: &DeviceMesh, shape: &[usize], recipe: &Recipe) -> Layout {
-    let mut builder = Layout::builder(mesh, shape);
-    for (d, &n) in shape.iter().enumerate() {
-        let mut axes: Vec<usize> = (0..mesh.ndim())
-            .filter(|&a| usize::from(recipe.kinds[a]) == d)
-            .collect();
-        if axes.is_empty() {
-            continue;
-        }
-        if recipe.reversed {
-            axes.reverse();
-        }
-        let parts: usize = axes.iter().map(|&a| mesh.shape()[a]).product();
-        let mut cuts: Vec<usize> = (1..parts)
-            .map(|k| (recipe.cuts[k % recipe.cuts.len()] * n as f64) as usize)
-            .collect();
-        cuts.sort_unstable();
-        let offsets = std::iter::once(0)
-            .chain(cuts)
-            .chain(std::iter::once(n))
-            .collect();
-        builder = builder.shard(d, &axes, Partition::from_offsets(n, offsets).unwrap());
-    }
-    for a in 0..mesh.ndim() {
-        if recipe.kinds[a] == 3 {
-            builder = builder.partial(a, ReduceOp::Sum);
-        }
-    }
-    builder.build().unwrap()
-}
-
-fn recipe(ndim: usize) -> impl Strategy<Value = Recipe> {
-    (
-        prop::collection::vec(0_u8..4, ndim),
-        prop::collection::vec(0.0..=1.0, 6),
-        any::<bool>(),
-    )
-        .prop_map(|(kinds, cuts, reversed)| Recipe {
-            kinds,
-            cuts,
-            reversed,
-        })
-}
 
 fn meshes() -> impl Strategy<Value = Vec<usize>> {
     prop::sample::select(vec![
@@ -73,11 +21,6 @@ fn meshes() -> impl Strategy<Value = Vec<usize>> {
     ])
 }
 
-/// Values whose partial shares differ per rank and sum to the global value.
-fn value(index: &[usize]) -> f64 {
-    index.iter().fold(1.0, |v, &i| 7.0 * v + i as f64)
-}
-
 fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>) -> T + Sync) -> Vec<T> {
     let mesh = DeviceMesh::new(shape).unwrap();
     local::run(mesh.size(), |comm| {
@@ -85,53 +28,6 @@ fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>) -> T + Sync) -> 
         f(&MeshComm::new(&world, &mesh).unwrap())
     })
     .unwrap()
-}
-
-/// The array of `layout` whose partial shares are spread unevenly over the ranks.
-fn spread(cx: &Rc<MeshComm>, layout: &Layout) -> Array {
-    let whole = Array::from_fn::<f64>(cx, &layout.with_partial_reduced(), value).unwrap();
-    let p: usize = layout
-        .partial_axes()
-        .iter()
-        .map(|&a| cx.mesh().shape()[a])
-        .product();
-    let coords = cx.coords().unwrap();
-    let me = layout
-        .partial_axes()
-        .iter()
-        .fold(0, |i, &a| i * cx.mesh().shape()[a] + coords[a]);
-    let data: Vec<f64> = whole
-        .to_vec::<f64>()
-        .unwrap()
-        .iter()
-        .map(|v| {
-            if me == 0 {
-                v - (p * (p - 1) / 2) as f64 * 5.0
-            } else {
-                me as f64 * 5.0
-            }
-        })
-        .collect();
-    let data = if p == 1 {
-        whole.to_vec().unwrap()
-    } else {
-        data
-    };
-    Array::from_local(
-        cx,
-        layout,
-        Some(cx.device().upload_slice(&data).unwrap()),
-        shard_comm::DType::F64,
-    )
-    .unwrap()
-}
-
-/// What this rank should hold of a whole-valued layout.
-fn expected(cx: &Rc<MeshComm>, layout: &Layout) -> Vec<f64> {
-    Array::from_fn::<f64>(cx, layout, value)
-        .unwrap()
-        .to_vec()
-        .unwrap()
 }
 
 proptest! {
@@ -242,26 +138,6 @@ proptest! {
             prop_assert_eq!(left, right);
         }
     }
-}
-
-/// This rank's term of the inner product of a value and a cotangent of dual layouts.
-fn pair(cx: &Rc<MeshComm>, a: &Array, b: &Array) -> f64 {
-    let coords = cx.coords().unwrap();
-    // Both replicated along an axis would count every copy; duals never are.
-    let copies_once = (0..cx.mesh().ndim()).all(|axis| {
-        let both = a.layout().replicate_axes().contains(&axis)
-            && b.layout().replicate_axes().contains(&axis);
-        !both || coords[axis] == 0
-    });
-    if !copies_once {
-        return 0.0;
-    }
-    a.to_vec::<f64>()
-        .unwrap()
-        .iter()
-        .zip(b.to_vec::<f64>().unwrap())
-        .map(|(x, y)| x * y)
-        .sum()
 }
 
 #[test]

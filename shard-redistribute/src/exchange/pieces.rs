@@ -257,7 +257,11 @@ struct Copies {
 }
 
 /// Share number `share` of `count` of a piece, cut along its longest dim; `None` if it is empty.
-fn share_of(dims: &[Overlap], share: usize, count: usize) -> Option<SmallVec<[Overlap; 6]>> {
+pub(crate) fn share_of(
+    dims: &[Overlap],
+    share: usize,
+    count: usize,
+) -> Option<SmallVec<[Overlap; 6]>> {
     let mut run: SmallVec<[Overlap; 6]> = dims.into();
     // The first of the longest.
     let longest = (0..dims.len()).rev().max_by_key(|&d| dims[d].len);
