@@ -48,6 +48,7 @@ mod context;
 mod error;
 mod gradients;
 mod launch;
+mod local;
 mod mesh;
 pub mod nn;
 mod operators;
@@ -69,7 +70,7 @@ pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use shape::Shape;
 pub use tensor::ShardTensor;
 
-pub use shard_autograd::HookHandle;
+pub use shard_autograd::{GradAs, HookHandle};
 pub use shard_comm::{DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot};
 pub use shard_ops::kernels::unary::Unary;
 pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp, ResampleMode};

@@ -197,7 +197,7 @@ impl Mesh {
     }
 
     /// The layout of the pieces the ranks have.
-    fn infer(&self, mine: &[usize], placements: &Placements) -> Result<Layout> {
+    pub(crate) fn infer(&self, mine: &[usize], placements: &Placements) -> Result<Layout> {
         let placements = placements.plain(self.mesh())?;
         let shapes = self.all_shapes(mine)?;
         let mut shape = Dims::new();
