@@ -18,7 +18,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "uneven")]
     pub(crate) split: Split,
 
-    /// Optimizer steps [default: 300, with --verify 20]
+    /// Optimizer steps [default: 200, with --verify 20]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     steps: Option<u32>,
 
@@ -50,7 +50,7 @@ pub(crate) struct Args {
 impl Args {
     /// How long to train.
     pub(crate) fn steps(&self) -> usize {
-        self.steps.unwrap_or(if self.verify { 20 } else { 300 }) as usize
+        self.steps.unwrap_or(if self.verify { 20 } else { 200 }) as usize
     }
 
     /// In which type.
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn verification_changes_the_defaults_and_nothing_else() {
         let plain = parse(&[]).unwrap();
-        assert_eq!((plain.steps(), plain.dtype()), (300, DType::F32));
+        assert_eq!((plain.steps(), plain.dtype()), (200, DType::F32));
         assert_eq!((plain.mesh.0, plain.split), (vec![2, 2], Split::Uneven));
         let verify = parse(&["--verify"]).unwrap();
         assert_eq!((verify.steps(), verify.dtype()), (20, DType::F64));
