@@ -188,6 +188,9 @@ impl Case {
             path: path.clone(),
             problem,
         };
+        if outputs.is_empty() {
+            return Err(wrong("there is no output".to_owned()));
+        }
         let mut cotangents = Vec::new();
         for &i in &d.differentiable_outputs {
             let expected = outputs

@@ -123,7 +123,7 @@ pub fn pools(name: &'static str) -> impl Strategy<Value = Case> {
 pub fn resizes() -> impl Strategy<Value = Case> {
     let extents = proptest::collection::vec((1_usize..=9, 1_usize..=13), 1..=2);
 
-    (extents, 0_usize..4, any::<u64>()).prop_map(|(extents, kind, seed)| {
+    (extents, 0_usize..7, any::<u64>()).prop_map(|(extents, kind, seed)| {
         let linear = ["linear", "bilinear"][extents.len() - 1];
         let size: Vec<usize> = extents.iter().map(|e| e.1).collect();
         let attributes = match kind {
@@ -284,12 +284,15 @@ pub fn moves() -> impl Strategy<Value = Case> {
 pub fn products() -> impl Strategy<Value = Case> {
     let extents = (0_usize..=3, 1_usize..=6, 0_usize..=6, 1_usize..=6);
 
-    (extents, 0_usize..4, any::<u64>()).prop_map(|((batch, m, k, n), kind, seed)| {
+    (extents, 0_usize..7, any::<u64>()).prop_map(|((batch, m, k, n), kind, seed)| {
         let (a, b) = match kind {
             0 => (vec![m, k], vec![k, n]),
             1 => (vec![batch, m, k], vec![k, n]),
             2 => (vec![batch, 1, m, k], vec![2, k, n]),
-            _ => (vec![m, k], vec![k]),
+            3 => (vec![m, k], vec![k]),
+            4 => (vec![k], vec![batch, k, n]),
+            5 => (vec![batch, m, k], vec![k]),
+            _ => (vec![k], vec![k]),
         };
         case("matmul", &json!({}), &[("a", a), ("b", b)], seed)
     })

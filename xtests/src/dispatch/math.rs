@@ -7,6 +7,14 @@ use shard_ops::{Exec, Value, elementwise as ew, matmul as mm, moves, reduce};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("relu", |e, c, v| unary(e, c, v, Unary::Relu)),
+    built("abs", |e, c, v| unary(e, c, v, Unary::Abs)),
+    built("neg", |e, c, v| unary(e, c, v, Unary::Neg)),
+    built("sqrt", |e, c, v| unary(e, c, v, Unary::Sqrt)),
+    built("rsqrt", |e, c, v| unary(e, c, v, Unary::Rsqrt)),
+    built("log", |e, c, v| unary(e, c, v, Unary::Log)),
+    built("cos", |e, c, v| unary(e, c, v, Unary::Cos)),
+    built("square", |e, c, v| unary(e, c, v, Unary::Square)),
+    built("reciprocal", |e, c, v| unary(e, c, v, Unary::Reciprocal)),
     built("sigmoid", |e, c, v| unary(e, c, v, Unary::Sigmoid)),
     built("tanh", |e, c, v| unary(e, c, v, Unary::Tanh)),
     built("exp", |e, c, v| unary(e, c, v, Unary::Exp)),
@@ -57,7 +65,7 @@ pub(crate) const TABLE: &[Entry] = &[
     built("glu", |e, c, v| {
         let args = Args::new(c, v);
         let x = args.need("input")?;
-        let dim = args.dim("dim", x.ndim())?;
+        let dim = args.index("dim", -1, x.ndim())?;
         let half = x.shape()[dim] / 2;
         let gate = ew::unary(e, &moves::slice(e, x, dim, half, 1, half)?, Unary::Sigmoid)?;
         Ok(vec![ew::mul(
@@ -70,8 +78,9 @@ pub(crate) const TABLE: &[Entry] = &[
         let args = Args::new(c, v);
         let (x, w) = (args.need("input")?, args.need("weight")?);
         // One slope per channel, dim 1.
-        let mut shape = vec![1; x.ndim()];
-        shape[1] = w.shape()[0];
+        let mut shape = vec![1; x.ndim().max(1)];
+        let channels = usize::from(shape.len() > 1);
+        shape[channels] = w.shape().iter().product();
         let w = moves::reshape(e, w, &shape)?;
         let below = ew::unary(e, &ew::unary(e, x, Unary::Neg)?, Unary::Relu)?;
         Ok(vec![ew::sub(
@@ -80,10 +89,12 @@ pub(crate) const TABLE: &[Entry] = &[
             &ew::mul(e, &w, &below)?,
         )?])
     }),
-    built("add", |e, c, v| {
-        let args = Args::new(c, v);
-        Ok(vec![ew::add(e, args.need("a")?, args.need("b")?)?])
-    }),
+    built("add", |e, c, v| binary(e, c, v, ew::add)),
+    built("sub", |e, c, v| binary(e, c, v, ew::sub)),
+    built("mul", |e, c, v| binary(e, c, v, ew::mul)),
+    built("div", |e, c, v| binary(e, c, v, ew::div)),
+    built("maximum", |e, c, v| binary(e, c, v, ew::maximum)),
+    built("minimum", |e, c, v| binary(e, c, v, ew::minimum)),
     built("(a*b-a)/b", |e, c, v| {
         let args = Args::new(c, v);
         let (a, b) = (args.need("a")?, args.need("b")?);
@@ -141,6 +152,9 @@ pub(crate) const TABLE: &[Entry] = &[
     built("l1_loss", |e, c, v| reduced(e, c, &distance(e, c, v)?)),
     built("smooth_l1_loss", |e, c, v| {
         let beta = c.attributes.float("beta", 1.0)?;
+        if beta == 0.0 {
+            return reduced(e, c, &distance(e, c, v)?);
+        }
         reduced(e, c, &huber(e, &distance(e, c, v)?, beta, 1.0 / beta)?)
     }),
     built("huber_loss", |e, c, v| {
@@ -165,6 +179,13 @@ pub(crate) const TABLE: &[Entry] = &[
 
 fn unary(e: &dyn Exec, c: &Case, v: &[Value], f: Unary) -> Applied {
     Ok(vec![ew::unary(e, Args::new(c, v).need("input")?, f)?])
+}
+
+type Binary = fn(&dyn Exec, &Value, &Value) -> Result<Value, shard_ops::OpError>;
+
+fn binary(e: &dyn Exec, c: &Case, v: &[Value], f: Binary) -> Applied {
+    let args = Args::new(c, v);
+    Ok(vec![f(e, args.need("a")?, args.need("b")?)?])
 }
 
 type Reduce = fn(&dyn Exec, &Value, &[usize], bool) -> Result<Value, shard_ops::OpError>;

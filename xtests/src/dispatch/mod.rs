@@ -91,10 +91,27 @@ impl<'a> Args<'a> {
         })
     }
 
-    /// A dim given by an attribute; negative ones count from the end.
+    /// A dim given by an attribute, the first if it is left out; negative ones count from the end.
     pub(crate) fn dim(&self, name: &str, ndim: usize) -> Result<usize, CaseError> {
-        let given = self.case.attributes.int(name, 0)?;
-        resolve(name, given, ndim)
+        self.index(name, 0, ndim)
+    }
+
+    /// An index into `n` things given by an attribute; negative ones count from the end.
+    pub(crate) fn index(&self, name: &str, default: i64, n: usize) -> Result<usize, CaseError> {
+        resolve(name, self.case.attributes.int(name, default)?, n)
+    }
+
+    /// A boundary given by an attribute, as Python slices take it: negative ones count from the end, and what
+    /// lies outside is moved to the nearest end.
+    pub(crate) fn bound(&self, name: &str, default: usize, n: usize) -> Result<usize, CaseError> {
+        let default = i64::try_from(default).unwrap_or(i64::MAX);
+        let given = self.case.attributes.int(name, default)?;
+        let from_end = if given < 0 {
+            given.saturating_add_unsigned(n as u64)
+        } else {
+            given
+        };
+        Ok(usize::try_from(from_end).unwrap_or(0).min(n))
     }
 
     /// Dims given by an attribute, all if it is left out.
@@ -122,5 +139,5 @@ fn resolve(name: &str, given: i64, ndim: usize) -> Result<usize, CaseError> {
         given
     };
     let dim = usize::try_from(from_end).ok().filter(|&d| d < ndim);
-    dim.ok_or_else(|| unfit(name, "a dim of the operand", &given))
+    dim.ok_or_else(|| unfit(name, "a dim or index of the operand", &given))
 }

@@ -27,40 +27,30 @@ pub(crate) const TABLE: &[Entry] = &[
     built("narrow", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
-        let (start, len) = (
-            case.attributes.size("start", 0)?,
-            case.attributes.size("length", 0)?,
-        );
-        Ok(vec![ops::slice(
-            exec,
-            x,
-            args.dim("dim", x.ndim())?,
-            start,
-            1,
-            len,
-        )?])
+        let dim = args.dim("dim", x.ndim())?;
+        let start = args.bound("start", 0, x.shape()[dim])?;
+        let len = case.attributes.size("length", 0)?;
+        Ok(vec![ops::slice(exec, x, dim, start, 1, len)?])
     }),
     built("select", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
-        let (dim, index) = (
-            args.dim("dim", x.ndim())?,
-            case.attributes.size("index", 0)?,
-        );
+        let dim = args.dim("dim", x.ndim())?;
+        let index = args.index("index", 0, x.shape()[dim])?;
         Ok(vec![select(exec, x, dim, index)?])
     }),
     built("strided_slice", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
         let dim = args.dim("dim", x.ndim())?;
-        let (start, step) = (
-            case.attributes.size("start", 0)?,
-            case.attributes.size("step", 1)?,
-        );
-        let end = case
-            .attributes
-            .size("end", x.shape()[dim])?
-            .min(x.shape()[dim]);
+        let n = x.shape()[dim];
+        let step = case.attributes.size("step", 1)?;
+        let stop = if case.attributes.has("stop") {
+            "stop"
+        } else {
+            "end"
+        };
+        let (start, end) = (args.bound("start", 0, n)?, args.bound(stop, n, n)?);
         let len = end.saturating_sub(start).div_ceil(step.max(1));
         Ok(vec![ops::slice(
             exec,
@@ -75,20 +65,15 @@ pub(crate) const TABLE: &[Entry] = &[
         let args = Args::new(case, values);
         let x = args.need("input")?;
         let dim = args.dim("dim", x.ndim())?;
-        let sizes: Vec<usize> = case.outputs.iter().map(|o| o.shape[dim]).collect();
-        Ok(ops::split(exec, x, &sizes, dim)?)
-    }),
-    built("chunk_short", |exec, case, values| {
-        let args = Args::new(case, values);
-        let x = args.need("input")?;
-        let dim = args.dim("dim", x.ndim())?;
-        let chunks = case.attributes.size("chunks", 1)?.max(1);
-        let (n, size) = (x.shape()[dim], x.shape()[dim].div_ceil(chunks).max(1));
-        let sizes: Vec<usize> = (0..n.div_ceil(size))
-            .map(|i| size.min(n - i * size))
+        let sizes: Vec<usize> = case
+            .outputs
+            .iter()
+            .map(|o| o.shape.get(dim).copied().unwrap_or(0))
             .collect();
         Ok(ops::split(exec, x, &sizes, dim)?)
     }),
+    built("chunk_short", chunk),
+    built("chunk", chunk),
     built("unbind", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
@@ -109,6 +94,18 @@ pub(crate) const TABLE: &[Entry] = &[
         let args = Args::new(case, values);
         let mut x = args.need("input")?.clone();
         let shifts = case.attributes.ints("shifts")?.unwrap_or_default();
+        if !case.attributes.has("dims") {
+            // As one long row.
+            let shape = x.shape().to_vec();
+            let row = ops::reshape(exec, &x, &[shape.iter().product()])?;
+            let shift = isize::try_from(shifts.iter().sum::<i64>());
+            let shift = shift.map_err(|_| unfit("shifts", "smaller shifts", &shifts))?;
+            return Ok(vec![ops::reshape(
+                exec,
+                &ops::roll(exec, &row, 0, shift)?,
+                &shape,
+            )?]);
+        }
         let dims = args.dims("dims", x.ndim())?;
         if shifts.len() != dims.len() {
             return Err(unfit("shifts", "one shift per dim", &shifts).into());
@@ -148,6 +145,8 @@ pub(crate) const TABLE: &[Entry] = &[
     built("reshape_merge", reshape),
     built("reshape_split", reshape),
     built("flatten_all", reshape),
+    built("flatten", reshape),
+    built("reshape", reshape),
     built("pad", |exec, case, values| {
         let x = Args::new(case, values).need("input")?;
         let given = case.attributes.ints("pad")?.unwrap_or_default();
@@ -192,4 +191,16 @@ fn select(
 ) -> Result<Value, super::ApplyError> {
     let one = ops::slice(exec, x, dim, index, 1, 1)?;
     Ok(ops::squeeze(exec, &one, dim)?)
+}
+
+fn chunk(exec: &dyn Exec, case: &Case, values: &[Value]) -> Applied {
+    let args = Args::new(case, values);
+    let x = args.need("input")?;
+    let dim = args.dim("dim", x.ndim())?;
+    let chunks = case.attributes.size("chunks", 1)?.max(1);
+    let (n, size) = (x.shape()[dim], x.shape()[dim].div_ceil(chunks).max(1));
+    let sizes: Vec<usize> = (0..n.div_ceil(size))
+        .map(|i| size.min(n - i * size))
+        .collect();
+    Ok(ops::split(exec, x, &sizes, dim)?)
 }

@@ -106,7 +106,7 @@ pub(crate) const TABLE: &[Entry] = &[
 fn forward(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
     let args = Args::new(c, v);
     let (x, w) = (args.need("input")?, args.need("weight")?);
-    let dims = x.ndim().saturating_sub(2);
+    let dims = w.ndim().saturating_sub(2);
     let padding = match c.attributes.get("padding").and_then(|p| p.as_str()) {
         Some("same") => Padding::Same,
         Some("valid") => Padding::Explicit(vec![(0, 0)]),
@@ -119,13 +119,15 @@ fn forward(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
         groups: c.attributes.size("groups", 1)?,
         ..ConvOptions::default()
     };
-    Ok(vec![conv(e, x, w, args.get("bias"), &options)?])
+    batched(e, x, dims, |x| {
+        Ok(vec![conv(e, x, w, args.get("bias"), &options)?])
+    })
 }
 
 fn transposed(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
     let args = Args::new(c, v);
     let (x, w) = (args.need("input")?, args.need("weight")?);
-    let dims = x.ndim().saturating_sub(2);
+    let dims = w.ndim().saturating_sub(2);
     let options = ConvTransposeOptions {
         stride: c.attributes.spatial("stride", dims, 1)?,
         dilation: c.attributes.spatial("dilation", dims, 1)?,
@@ -133,15 +135,37 @@ fn transposed(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
         output_padding: c.attributes.spatial("output_padding", dims, 0)?,
         groups: c.attributes.size("groups", 1)?,
     };
-    Ok(vec![conv_transpose(e, x, w, args.get("bias"), &options)?])
+    batched(e, x, dims, |x| {
+        Ok(vec![conv_transpose(e, x, w, args.get("bias"), &options)?])
+    })
 }
 
 fn both_sides(pads: Vec<usize>) -> Vec<(usize, usize)> {
     pads.into_iter().map(|p| (p, p)).collect()
 }
 
-fn pooling(c: &Case, x: &Value) -> Result<PoolOptions, CaseError> {
-    let dims = x.ndim().saturating_sub(2);
+/// Applies an op that wants a batch dim, also to an operand without one.
+fn batched(e: &dyn Exec, x: &Value, dims: usize, op: impl Fn(&Value) -> Applied) -> Applied {
+    if x.ndim() != dims + 1 {
+        return op(x);
+    }
+    let outputs = op(&moves::unsqueeze(e, x, 0)?)?;
+    outputs
+        .iter()
+        .map(|y| Ok(moves::squeeze(e, y, 0)?))
+        .collect()
+}
+
+/// How many spatial dims an op's name says it has.
+fn spatial_dims(c: &Case) -> usize {
+    ["1d", "2d", "3d"]
+        .iter()
+        .position(|s| c.op.ends_with(s))
+        .map_or(0, |i| i + 1)
+}
+
+fn pooling(c: &Case) -> Result<PoolOptions, CaseError> {
+    let dims = spatial_dims(c);
     let kernel = c.attributes.spatial("kernel_size", dims, 1)?;
     let stride = if c.attributes.has("stride") {
         c.attributes.spatial("stride", dims, 1)?
@@ -164,14 +188,18 @@ fn pooling(c: &Case, x: &Value) -> Result<PoolOptions, CaseError> {
 
 /// Values and, for the cases that ask, their indices.
 fn largest(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
-    let x = Args::new(c, v).need("input")?;
-    let (values, indices) = max_pool(e, x, &pooling(c, x)?)?;
-    Ok(vec![values, indices])
+    let options = pooling(c)?;
+    batched(e, Args::new(c, v).need("input")?, spatial_dims(c), |x| {
+        let (values, indices) = max_pool(e, x, &options)?;
+        Ok(vec![values, indices])
+    })
 }
 
 fn average(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
-    let x = Args::new(c, v).need("input")?;
-    Ok(vec![avg_pool(e, x, &pooling(c, x)?)?])
+    let options = pooling(c)?;
+    batched(e, Args::new(c, v).need("input")?, spatial_dims(c), |x| {
+        Ok(vec![avg_pool(e, x, &options)?])
+    })
 }
 
 fn mode(c: &Case) -> Result<ResampleMode, CaseError> {
