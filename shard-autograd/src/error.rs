@@ -92,6 +92,19 @@ pub enum AutogradError {
         /// What it was given.
         dtype: DType,
     },
+    /// Pieces that have a derivative, of a value that has none in its pieces.
+    #[error(
+        "{op}: piece {piece} is tracked, but no rank knows which of the pieces decides a value {layout}; detach the \
+         piece, or reduce with an op"
+    )]
+    Reduction {
+        /// The call.
+        op: &'static str,
+        /// Which piece.
+        piece: usize,
+        /// The layout of the value.
+        layout: String,
+    },
     /// A checkpointed function did something else the second time.
     #[error(
         "checkpoint: the function gave {what} when it was run again; make it a function of its inputs alone"

@@ -6,9 +6,9 @@
 use crate::accumulate::Mover;
 use crate::law::gradient_layout;
 use crate::node::{Kind, Node, Outlet, Slot};
-use crate::{Recorder, Result};
+use crate::{AutogradError, Recorder, Result};
 use shard_comm::{AgreedError, Scalar, Strided};
-use shard_ops::{Exec, OpError, Value, key_of};
+use shard_ops::{Exec, Value, key_of};
 use shard_redistribute::{Array, MeshComm, RedistributeError};
 use shard_spec::{Layout, ReduceOp};
 use smallvec::{SmallVec, smallvec};
@@ -59,12 +59,13 @@ impl Recorder {
     /// [`OtherMesh`](RedistributeError::OtherMesh) if the layout is of another mesh than the communicators; an
     /// agreed error naming the lowest rank whose piece is not of the shape the layout gives it, or not on its own
     /// mesh; [`Mismatch`](shard_comm::CommError::Mismatch) if ranks pass different layouts or types, or pieces of
-    /// different origin; [`NoVjp`](OpError::NoVjp) for a tracked piece of a maximum or other reduction than a
-    /// sum.
+    /// different origin; [`Reduction`](AutogradError::Reduction) for a tracked piece of a value that is a
+    /// reduction other than a sum.
     pub fn from_local(&self, piece: &Value, cx: &Rc<MeshComm>, layout: &Layout) -> Result<Value> {
         const OP: &str = "from_local";
         self.agree_on_pieces(OP, cx, &[layout], &Ok(vec![piece.clone()]))?;
-        self.value_of(OP, 0, piece, cx, layout, layout, true)
+        self.check_linear(OP, 0, piece, layout)?;
+        self.value_of(piece, cx, layout, layout, true)
     }
 
     /// The whole value on every member of its mesh, the cotangents of the copies being what `grad` says.
@@ -84,7 +85,7 @@ impl Recorder {
             GradAs::Partial => {
                 let copy = self.to_local(&whole, grad)?;
                 let cx = whole.array().cx();
-                self.value_of("full_tensor", 0, &copy, cx, &layout, &layout, true)
+                self.value_of(&copy, cx, &layout, &layout, true)
             }
         }
     }
@@ -107,25 +108,15 @@ impl Recorder {
 
     /// The value of this layout whose pieces the ranks have. Its cotangent is handed to the pieces as one of
     /// another label, which differs in sums only, and on this rank only if its piece `counts`.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "op and operand only name the piece in an error"
-    )]
     pub(crate) fn value_of(
         &self,
-        op: &'static str,
-        operand: usize,
         piece: &Value,
         cx: &Rc<MeshComm>,
         layout: &Layout,
         cotangent: &Layout,
         counts: bool,
     ) -> Result<Value> {
-        let parents = self.parents(op, &[piece])?;
-        // The greatest of the pieces hands its cotangent to one of them, and none knows which.
-        if parents.iter().any(Option::is_some) && !is_linear(layout) {
-            return Err(OpError::NoVjp { op, operand }.into());
-        }
+        let parents = self.parents("from_local", &[piece])?;
         let buffer = piece.array().buffer().cloned();
         let value = Array::from_parts(cx, layout, buffer, piece.dtype())?;
         Ok(self.record1(parents, value, || Kind::FromLocal {
@@ -172,6 +163,26 @@ impl Recorder {
         Ok(comm.check_uniform(op, key_of(op, &told))?)
     }
 
+    /// Refuses a tracked piece where a cotangent cannot be handed to the pieces: that of the greatest goes to one
+    /// of them, and none knows which.
+    pub(crate) fn check_linear(
+        &self,
+        op: &'static str,
+        piece: usize,
+        value: &Value,
+        layout: &Layout,
+    ) -> Result<()> {
+        match layout.partial_op() {
+            None | Some(ReduceOp::Sum) => Ok(()),
+            Some(_) if !self.is_recording() || !self.is_tracked(value) => Ok(()),
+            Some(_) => Err(AutogradError::Reduction {
+                op,
+                piece,
+                layout: layout.to_string(),
+            }),
+        }
+    }
+
     /// From which global values a piece was computed; `None` if it is not tracked.
     fn origin(&self, piece: &Value) -> Option<BTreeSet<u64>> {
         let slot = self.own_slot(piece)?;
@@ -203,7 +214,7 @@ pub(crate) fn vjp_of_to_local(
         None => zeros(&node.outlets[0])?,
     };
     let cx = &parent.outlet().cx;
-    let value = recorder.value_of("to_local", 0, &piece, cx, label, label, true)?;
+    let value = recorder.value_of(&piece, cx, label, label, true)?;
     Ok(vec![Some(value)])
 }
 
@@ -268,11 +279,6 @@ fn cotangent_label(value: &Layout, grad: GradAs) -> Result<Layout> {
 pub(crate) fn piece_layout(own: &MeshComm, value: &Layout) -> Layout {
     let rank = own.mesh().ranks()[0];
     Layout::replicated(own.mesh(), &value.local_shape(rank).unwrap_or_default())
-}
-
-/// Whether a value of this layout is linear in its pieces.
-fn is_linear(layout: &Layout) -> bool {
-    matches!(layout.partial_op(), None | Some(ReduceOp::Sum))
 }
 
 /// Whether every piece is on this rank's own mesh and has the shape that its layout says.

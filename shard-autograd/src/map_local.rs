@@ -120,7 +120,8 @@ impl Recorder {
                         .with_partial(&copies(&split, layout).collect::<Vec<_>>(), ReduceOp::Sum)?,
                     Some(_) => (*layout).clone(),
                 };
-                self.value_of(OP, i, result, cx, layout, &label, counts)
+                self.check_linear(OP, i, result, layout)?;
+                self.value_of(result, cx, layout, &label, counts)
             })
             .collect()
     }

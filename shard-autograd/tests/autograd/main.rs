@@ -3,5 +3,6 @@
 mod checks;
 mod common;
 mod law;
+mod local;
 mod memory;
 mod tape;

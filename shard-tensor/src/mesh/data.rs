@@ -21,8 +21,8 @@ impl Mesh {
     /// Divides an array that every rank has. Nothing moves.
     ///
     /// # Collective
-    /// All ranks of the program. That they pass the same data is taken on trust; the same shape, type and
-    /// placements are checked.
+    /// All ranks of the program, except on a mesh of one rank, as that of a [piece](ShardTensor::to_local). That
+    /// they pass the same data is taken on trust; the same shape, type and placements are checked.
     ///
     /// # Errors
     /// As [`Placements::layout`]; a mismatch if ranks disagree.
@@ -38,11 +38,12 @@ impl Mesh {
     {
         let layout = self.layout(whole.shape(), placements);
         let key = layout.as_ref().map_or(0, Layout::hash128);
-        let layout = self.ctx.uniform(
-            "distribute",
-            shard_ops::key_of(S::Elem::DTYPE.name(), &key),
-            layout,
-        )?;
+        let key = shard_ops::key_of(S::Elem::DTYPE.name(), &key);
+        let layout = match self.size() {
+            // Every rank may be on a mesh of its own, with an array of its own.
+            1 => layout,
+            _ => self.ctx.uniform("distribute", key, layout),
+        }?;
         if layout.is_partial() {
             return Err(Error::argument(
                 "distribute",
