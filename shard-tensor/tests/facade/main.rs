@@ -3,6 +3,7 @@
 mod constructors;
 mod errors;
 mod gradients;
+mod local;
 mod models;
 mod operators;
 mod random;

@@ -1,0 +1,200 @@
+//! Hand-written code for one piece.
+
+use ndarray::{ArrayD, Axis};
+use shard_autograd::{AutogradError, GradCheck, gradcheck, gradgradcheck};
+use shard_tensor::{
+    Context, DType, Error, ErrorClass, GradAs, Launch, LocalSizes, Result, ShardTensor, replicate,
+    shard,
+};
+
+fn read(t: &ShardTensor) -> Result<Vec<f64>> {
+    Ok(t.to_array::<f64>()?.into_raw_vec_and_offset().0)
+}
+
+/// Rows brought to mean 0 and variance 1, by a handler that knows nothing of ranks.
+fn normalized(ctx: &Context, x: &ShardTensor, w: &ShardTensor) -> Result<ShardTensor> {
+    let rows = x.layout().clone();
+    let mut y = ctx.map_local(
+        &[x, w],
+        [rows.clone().into(), shard_tensor::Placements::replicated()],
+        &[&rows],
+        |pieces| {
+            let [x, w] = pieces else {
+                unreachable!("two inputs")
+            };
+            let centred = x.sub(&x.mean(&[1], true)?)?;
+            let variance = centred.square()?.mean(&[1], true)?;
+            let scale = variance.add_scalar(1e-3)?.sqrt()?;
+            Ok(vec![centred.div(&scale)?.mul(w)?])
+        },
+    )?;
+    Ok(y.remove(0))
+}
+
+#[test]
+fn a_hand_written_normalization_has_the_gradient_of_the_whole() {
+    let checked = Launch::new(4).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of([2, 2])?;
+        let f = |i: &[usize]| ((3 * i[0] + 5 * i[1]) % 7) as f64;
+        let x = mesh.from_fn([5, 4], [shard(0).sizes([5, 0]), replicate()], f)?;
+        let w = mesh.from_fn([4], [replicate(), shard(0)], |i| 1.0 + i[0] as f64)?;
+        let lift = |v: &shard_tensor::op::Value| ShardTensor::new(ctx, v.clone());
+        let same = |_: &_, v: &[_]| {
+            let y = normalized(ctx, &lift(&v[0]), &lift(&v[1]))
+                .map_err(|e| AutogradError::external(&e, e.class()))?;
+            Ok(vec![y.value()])
+        };
+        let inputs = [x.value(), w.value()];
+        let report = gradcheck(ctx.tape(), &same, &inputs, GradCheck::default())?;
+        assert_eq!(report.compared, 24);
+        let few = GradCheck {
+            samples: 6,
+            rtol: 1e-4,
+            ..GradCheck::default()
+        };
+        gradgradcheck(ctx.tape(), &same, &inputs, few)?;
+        // And the value of the function that knows of ranks.
+        let centred = x.sub(&x.mean(&[1], true)?)?;
+        let scale = centred
+            .square()?
+            .mean(&[1], true)?
+            .add_scalar(1e-3)?
+            .sqrt()?;
+        let expected = centred.div(&scale)?.mul(&w)?;
+        assert_eq!(read(&normalized(ctx, &x, &w)?)?, read(&expected)?);
+        Ok(())
+    });
+    checked.unwrap();
+}
+
+#[test]
+fn pieces_of_new_sizes_are_wrapped() {
+    let checked = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let x = mesh.arange(6, [shard(0)])?.requires_grad()?;
+        // Every rank keeps as many of its elements as its number.
+        let piece = x.to_local()?;
+        let kept = piece.slice(0, 0, 1, ctx.rank())?;
+        let y = mesh.wrap_local(&kept, [shard(0)], LocalSizes::Infer)?;
+        assert_eq!(y.layout().to_string(), "S(0)[0,1,2]");
+        assert_eq!(read(&y)?, [2.0, 4.0, 5.0]);
+        let slope = y.sum_all()?.backward()?.get(&x)?.unwrap();
+        assert_eq!(read(&slope)?, [0.0, 0.0, 1.0, 0.0, 1.0, 1.0]);
+        // The same sizes, stated; and wrong ones.
+        let sizes = [shard(0).sizes([0, 1, 2])];
+        let again = mesh.wrap_local(&kept, sizes, LocalSizes::Global(3.into()))?;
+        assert_eq!(read(&again)?, read(&y)?);
+        let error = mesh
+            .wrap_local(&kept, [shard(0)], LocalSizes::Global(3.into()))
+            .unwrap_err();
+        assert_eq!(
+            (error.class(), error.rank()),
+            (ErrorClass::Agreed, Some(0)),
+            "{error}"
+        );
+        Ok(())
+    });
+    checked.unwrap();
+}
+
+#[test]
+fn a_handler_may_leave_the_tape_for_arrays() {
+    let checked = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        // Rank 1 is off the mesh: it is asked for nothing it does not have.
+        let mesh = ctx.mesh_from(&shard_tensor::DeviceMesh::with_ranks(&[2], vec![2, 0])?)?;
+        let x = mesh.arange(5, [shard(0)])?;
+        let y = ctx.map_local(&[&x], [[shard(0)]], &[x.layout()], |pieces| {
+            let numbers: ArrayD<f64> = pieces[0].to_array()?;
+            let mut sums = numbers;
+            sums.accumulate_axis_inplace(Axis(0), |&before, now| *now += before);
+            Ok(vec![pieces[0].mesh().distribute(&sums, [replicate()])?])
+        })?;
+        if mesh.is_member() {
+            assert_eq!(read(&y[0])?, [0.0, 1.0, 3.0, 3.0, 7.0]);
+        }
+        assert_eq!((y[0].layout(), y[0].dtype()), (x.layout(), DType::F64));
+        Ok(())
+    });
+    checked.unwrap();
+}
+
+#[test]
+fn copies_that_part_sum_their_gradients() {
+    let checked = Launch::new(4).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(4)?;
+        // Conformance case 26, and the ranks' own losses of case 12.
+        let x = mesh.arange(5, [shard(0)])?.requires_grad()?;
+        for (grad, factor) in [(GradAs::Replicate, 2.0), (GradAs::Partial, 8.0)] {
+            let loss = x.full_tensor_with(grad)?.square()?.sum_all()?;
+            let slope = loss.backward()?.get(&x)?.unwrap();
+            assert_eq!(
+                read(&slope)?,
+                [0.0, factor, 2.0 * factor, 3.0 * factor, 4.0 * factor]
+            );
+        }
+        let w = mesh.ones([2], [replicate()])?.requires_grad()?;
+        let loss = (w.to_local_with(GradAs::Partial)? * (ctx.rank() + 1) as f64).sum_all()?;
+        assert_eq!(read(&loss.backward()?.get(&w)?.unwrap())?, [10.0, 10.0]);
+        Ok(())
+    });
+    checked.unwrap();
+}
+
+#[test]
+fn a_failing_handler_fails_everywhere() {
+    let checked = Launch::new(3).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let x = mesh.ones([6], [shard(0)])?;
+        let error = ctx
+            .map_local(&[&x], [[shard(0)]], &[x.layout()], |pieces| {
+                match ctx.rank() {
+                    2 => Err(Error::custom("the table has no such row")),
+                    _ => Ok(pieces.to_vec()),
+                }
+            })
+            .unwrap_err();
+        assert_eq!((error.class(), error.rank()), (ErrorClass::Agreed, Some(2)));
+        assert!(
+            error.to_string().contains("the table has no such row"),
+            "{error}"
+        );
+        let error = ctx
+            .map_local(
+                &[&x],
+                [] as [[shard_tensor::AxisPlacement; 1]; 0],
+                &[],
+                |_| Ok(Vec::new()),
+            )
+            .unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Argument {
+                    op: "map_local",
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        let error = ctx
+            .map_local(
+                &[&x],
+                [[shard_tensor::partial(shard_tensor::ReduceOp::Sum)]],
+                &[],
+                |_| Ok(Vec::new()),
+            )
+            .unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Argument {
+                    op: "map_local",
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        x.sum_all()?.item()
+    });
+    assert_eq!(checked.unwrap(), [6.0; 3]);
+}
