@@ -1,6 +1,6 @@
 //! An array in pieces: a layout, and this rank's piece.
 
-use crate::{MeshComm, Plan, RedistributeError, Result};
+use crate::{MeshComm, RedistributeError, Result};
 use shard_comm::{AgreedError, Buffer, DType, Element};
 use shard_spec::{Dims, Layout, numel};
 use smallvec::SmallVec;
@@ -177,7 +177,8 @@ impl Array {
     ///
     /// # Collective
     /// All members of the mesh. Bytes received: what this rank needs and does not have, plus, for a partial
-    /// source, twice the block being reduced.
+    /// source, twice the block being reduced. If the mesh's [planner](MeshComm::planner) has a cost model, it may
+    /// be more, in fewer messages or with less sent by the busiest rank.
     ///
     /// # Errors
     /// [`Incompatible`](RedistributeError::Incompatible) (shapes or meshes differ, or a partial value would
@@ -186,12 +187,10 @@ impl Array {
         if &self.layout == to {
             return Ok(self.clone());
         }
-        Plan::new(
-            &self.layout,
-            to,
-            self.cx.coords().map_or(0, |_| self.index()),
-        )?
-        .run(self)
+        self.cx
+            .planner()
+            .plan(&self.layout, to, self.dtype)?
+            .run(self)
     }
 
     /// This rank's row-major position on the mesh; 0 off the mesh.

@@ -44,6 +44,7 @@ mod fingerprint;
 mod geometry;
 mod mesh_comm;
 mod plan;
+mod planner;
 mod route;
 
 pub use array::Array;
@@ -55,4 +56,5 @@ pub use explain::{Explanation, Forecast, StepReport};
 pub use fingerprint::Fingerprint;
 pub use mesh_comm::MeshComm;
 pub use plan::{Considered, Plan, Step};
+pub use planner::Planner;
 pub use route::Strategy;

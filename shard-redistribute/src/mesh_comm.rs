@@ -1,6 +1,6 @@
 //! A mesh with its communicators.
 
-use crate::Result;
+use crate::{Planner, Result};
 use shard_comm::{Communicator, DeviceRef};
 use shard_spec::DeviceMesh;
 use smallvec::SmallVec;
@@ -23,10 +23,14 @@ pub struct MeshComm {
     groups: Vec<Rc<dyn Communicator>>,
     /// A running fingerprint of what the program did on this mesh since it was made.
     history: Cell<u128>,
+    planner: Planner,
     /// The mesh of this rank alone; on ranks outside the mesh, of its first rank alone.
     alone: DeviceMesh,
     own: OnceCell<Rc<Self>>,
 }
+
+/// Plans kept per mesh and rank.
+const PLANS: usize = 256;
 
 impl MeshComm {
     /// Makes the communicators of `mesh`.
@@ -68,6 +72,7 @@ impl MeshComm {
             coords,
             groups,
             history: Cell::new(0),
+            planner: Planner::new(mesh.index_of(rank).unwrap_or(0), PLANS),
             alone: DeviceMesh::with_ranks(&[1], vec![alone])?,
             own: OnceCell::new(),
         }))
@@ -140,11 +145,17 @@ impl MeshComm {
                     .map(|g| vec![g.clone(), g.clone()])
                     .unwrap_or_default(),
                 history: Cell::new(0),
+                planner: Planner::new(0, PLANS),
                 alone: self.alone.clone(),
                 own: OnceCell::new(),
             })
         };
         self.own.get_or_init(make).clone()
+    }
+
+    /// The plans of this rank on this mesh, which [`Array::redistribute`](crate::Array::redistribute) uses.
+    pub fn planner(&self) -> &Planner {
+        &self.planner
     }
 
     /// Adds a call to the history that exchanges compare, so that ranks that took different turns where nothing

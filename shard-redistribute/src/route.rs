@@ -244,7 +244,11 @@ fn sliced(from: &Layout, to: &Layout) -> Result<Vec<Layout>> {
             dims.sort_by_key(|&d| (std::cmp::Reverse(size(to, d).min(count)), d));
             dims.truncate(if exact { dims.len() } else { 1 });
             for d in dims {
-                found.push(to.with_sharding(d, Some(finer(to, d, &subset, count)?))?);
+                // As the source nests them, so that what is in place already stays there.
+                let nested = from.axis_order(d).iter().filter(|a| subset.contains(a));
+                let others = subset.iter().filter(|a| !from.axis_order(d).contains(a));
+                let order: Axes = nested.chain(others).copied().collect();
+                found.push(to.with_sharding(d, Some(finer(to, d, &order, count)?))?);
             }
         }
         if !exact {

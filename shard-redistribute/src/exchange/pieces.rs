@@ -245,6 +245,9 @@ impl ExchangeBuilder {
                     p.src_part == own || embedded.iter().any(|&a| owner[a] != at[a])
                 });
             });
+            if !local {
+                return false;
+            }
         }
         local
     }

@@ -1,0 +1,81 @@
+//! How long one rank takes to plan: cold, on small meshes and on meshes of thousands of ranks, which need not exist.
+//!
+//! `cargo run --release -p shard-redistribute --example planning`
+
+use shard_comm::DType;
+use shard_redistribute::{CostModel, LinkCost, Plan};
+use shard_spec::{DeviceMesh, Layout};
+use std::time::{Duration, Instant};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!(
+        "{:<12} {:<28} {:>10} {:>10} {:>9} {:>9}",
+        "mesh", "move", "direct", "cheapest", "reads", "taken"
+    );
+    let small = [
+        "S(0) S(1) -> S(1) S(0)",
+        "S(0) S(0) -> R S(0)",
+        "S(0) R -> S(1) S(1)",
+    ];
+    for text in small {
+        report(&[2, 4], &[8192, 4096], text)?;
+    }
+    let cubes = [
+        "S(0) S(1) S(2) -> S(2) S(0) S(1)",
+        "S(0) S(0) S(1) -> R S(0) S(0)",
+    ];
+    for text in cubes {
+        report(&[2, 2, 2], &[512, 512, 512], text)?;
+        report(&[3, 2, 2], &[512, 512, 500], text)?;
+    }
+    // Uneven: no extent is a multiple of its number of parts.
+    for mesh in [[8, 8, 16], [16, 16, 16], [16, 32, 32]] {
+        for text in [
+            "S(0) S(1) S(2) -> S(2) S(1) S(0)",
+            "S(0) S(0) S(0) -> S(1) S(1) S(1)",
+            "S(0) S(1) S(2) -> S(0) S(1) S(2)",
+            "S(0) S(1) R -> S(0) S(1) S(2)",
+        ] {
+            report(&mesh, &[20011, 20011, 1009], text)?;
+        }
+    }
+    Ok(())
+}
+
+fn report(mesh: &[usize], shape: &[usize], text: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let device_mesh = DeviceMesh::new(mesh)?;
+    let (from, to) = text.split_once(" -> ").ok_or("no arrow")?;
+    let from = Layout::parse(&device_mesh, shape, from)?;
+    let to = Layout::parse(&device_mesh, shape, to)?;
+    let index = device_mesh.size() / 2 + 1;
+    let model = CostModel::network(LinkCost::new(10e-6, 50e9));
+    let direct = median(|| Plan::new(&from, &to, index).map(drop))?;
+    let cheapest = median(|| Plan::cheapest(&from, &to, index, DType::F32, &model).map(drop))?;
+    let plan = Plan::cheapest(&from, &to, index, DType::F32, &model)?;
+    println!(
+        "{:<12} {text:<28} {:>7.1} us {:>7.1} us {:>9} {:>9}",
+        mesh.iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("x"),
+        1e6 * direct.as_secs_f64(),
+        1e6 * cheapest.as_secs_f64(),
+        plan.forecast(DType::F32).messages,
+        plan.strategy().to_string(),
+    );
+    Ok(())
+}
+
+/// The median of some runs, each planning anew.
+fn median(
+    mut plan: impl FnMut() -> shard_redistribute::Result<()>,
+) -> shard_redistribute::Result<Duration> {
+    let mut times = Vec::new();
+    for _ in 0..21 {
+        let start = Instant::now();
+        plan()?;
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    Ok(times[times.len() / 2])
+}

@@ -1,0 +1,174 @@
+//! Plans kept for next time.
+
+use crate::{CostModel, Plan, Result};
+use shard_comm::DType;
+use shard_spec::Layout;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
+
+/// One rank's plans: made once per pair of layouts and element type, kept up to a bound, the oldest dropped first.
+///
+/// Without a model it makes direct plans, with one the [cheapest](Plan::cheapest).
+///
+/// ```
+/// use shard_comm::DType;
+/// use shard_redistribute::Planner;
+/// use shard_spec::{DeviceMesh, Layout};
+/// use std::rc::Rc;
+/// let mesh = DeviceMesh::new(&[4])?;
+/// let (from, to) = (Layout::parse(&mesh, &[9], "S(0)")?, Layout::parse(&mesh, &[9], "R")?);
+/// let planner = Planner::new(0, 100);
+/// let first = planner.plan(&from, &to, DType::F32)?;
+/// assert!(Rc::ptr_eq(&first, &planner.plan(&from, &to, DType::F32)?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Planner {
+    index: usize,
+    capacity: usize,
+    inner: RefCell<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    model: Option<CostModel>,
+    plans: HashMap<Key, Rc<Plan>, BuildHasherDefault<Mixed>>,
+    /// The keys, oldest first.
+    ages: VecDeque<Key>,
+}
+
+type Key = (u128, u128, DType);
+
+impl Planner {
+    /// A planner for the member of the mesh at row-major position `index`, keeping up to `capacity` plans (at
+    /// least one).
+    pub fn new(index: usize, capacity: usize) -> Self {
+        Self {
+            index,
+            capacity: capacity.max(1),
+            inner: RefCell::default(),
+        }
+    }
+
+    /// Chooses by this model from now on, or goes the direct way with `None`; forgets the plans made so far.
+    ///
+    /// # Collective
+    /// Every rank that moves arrays together must set the same model between the same calls; ranks that do not
+    /// are told of a mismatch by the next exchange.
+    pub fn set_model(&self, model: Option<CostModel>) {
+        *self.inner.borrow_mut() = Inner {
+            model,
+            ..Inner::default()
+        };
+    }
+
+    /// The plan between two layouts, made now if it is not at hand. No communication.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn plan(&self, from: &Layout, to: &Layout, dtype: DType) -> Result<Rc<Plan>> {
+        let key = (from.hash128(), to.hash128(), dtype);
+        let mut inner = self.inner.borrow_mut();
+        // The hash finds, the layouts decide.
+        if let Some(found) = inner.plans.get(&key)
+            && found.from() == from
+            && found.to() == to
+        {
+            return Ok(found.clone());
+        }
+        let plan = Rc::new(match &inner.model {
+            Some(model) => Plan::cheapest(from, to, self.index, dtype, model)?,
+            None => Plan::new(from, to, self.index)?,
+        });
+        while inner.plans.len() >= self.capacity
+            && let Some(oldest) = inner.ages.pop_front()
+        {
+            inner.plans.remove(&oldest);
+        }
+        if inner.plans.insert(key, plan.clone()).is_none() {
+            inner.ages.push_back(key);
+        }
+        Ok(plan)
+    }
+
+    /// How many plans are kept.
+    pub fn len(&self) -> usize {
+        self.inner.borrow().plans.len()
+    }
+
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A hasher for keys that are hashes already.
+#[derive(Default)]
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = self.0.rotate_left(23) ^ value;
+    }
+
+    fn write_u128(&mut self, value: u128) {
+        self.write_u64(value as u64);
+    }
+
+    fn write_isize(&mut self, value: isize) {
+        self.write_u64(value as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LinkCost, Strategy};
+    use shard_spec::DeviceMesh;
+
+    #[test]
+    fn the_oldest_plan_goes_first_and_the_bound_holds() {
+        let mesh = DeviceMesh::new(&[2]).unwrap();
+        let to = |n: usize| Layout::parse(&mesh, &[n], "R").unwrap();
+        let from = |n: usize| Layout::parse(&mesh, &[n], "S(0)").unwrap();
+        let planner = Planner::new(1, 3);
+        let first = planner.plan(&from(5), &to(5), DType::F64).unwrap();
+        for n in 6..8 {
+            planner.plan(&from(n), &to(n), DType::F64).unwrap();
+        }
+        let again = planner.plan(&from(5), &to(5), DType::F64).unwrap();
+        assert!(Rc::ptr_eq(&first, &again));
+        assert_eq!((planner.len(), planner.is_empty()), (3, false));
+        planner.plan(&from(8), &to(8), DType::F64).unwrap();
+        assert_eq!(planner.len(), 3);
+        let anew = planner.plan(&from(5), &to(5), DType::F64).unwrap();
+        assert!(!Rc::ptr_eq(&first, &anew));
+        assert_eq!(first.to_string(), anew.to_string());
+    }
+
+    #[test]
+    fn a_model_changes_what_is_chosen() {
+        let mesh = DeviceMesh::new(&[4]).unwrap();
+        let from = Layout::parse(&mesh, &[4096], "S(0)[4096,0,0,0]").unwrap();
+        let to = Layout::parse(&mesh, &[4096], "R").unwrap();
+        let planner = Planner::new(0, 3);
+        let strategy = |p: &Planner| p.plan(&from, &to, DType::F64).unwrap().strategy();
+        assert_eq!(strategy(&planner), Strategy::Direct);
+        planner.set_model(Some(CostModel::network(LinkCost::new(0.0, 1e9))));
+        assert_eq!(strategy(&planner), Strategy::SliceGather);
+        planner.set_model(None);
+        assert_eq!(strategy(&planner), Strategy::Direct);
+    }
+}
