@@ -18,6 +18,13 @@
 //! - the gradient of a replicated leaf stays a sum over ranks until it is read. Then all of them are summed
 //!   together, in few large reductions; a pass with much to sum starts while it still runs.
 //!
+//! # Pieces
+//!
+//! Code written for one piece, such as a kernel nobody has declared an op for, gets this rank's piece of a value
+//! from [`Recorder::to_local`] and makes a value of the ranks' pieces with [`Recorder::from_local`];
+//! [`Recorder::map_local`] does both, and derives from the layouts which gradients of copies are sums. Pieces are
+//! values on the mesh of one rank alone, on the same tape.
+//!
 //! # Example
 //!
 //! The gradients of a linear model whose data are split unevenly over four ranks:

@@ -25,7 +25,7 @@ impl ShardTensor {
     ///
     /// ```
     /// use shard_tensor::{LocalSizes, launch, shard};
-    /// // A hand-written moving average that stops at the edges of each rank's piece.
+    /// // By hand: how far each element is from the mean of its rank's piece, squared.
     /// let slopes = launch(2, |ctx| {
     ///     let mesh = ctx.mesh_of(2)?;
     ///     let x = mesh.arange(5, [shard(0).sizes([2, 3])])?.requires_grad()?;

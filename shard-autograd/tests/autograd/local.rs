@@ -2,7 +2,8 @@
 
 use crate::common::{Bench, on, on_mesh, small, table};
 use shard_autograd::{
-    AutogradError, GradAs, GradCheck, Result, checkpoint, gradcheck, gradgradcheck, gradient_layout,
+    AutogradError, GradAs, GradCheck, Recorder, Result, checkpoint, gradcheck, gradgradcheck,
+    gradient_layout,
 };
 use shard_comm::{CommError, ErrorClass};
 use shard_ops::elementwise::{add, mul, mul_scalar};
@@ -80,6 +81,25 @@ fn gradients_go_through_pieces_by_the_law() {
             assert_eq!(dx.layout(), &gradient_layout(x.layout()), "{mesh:?} {text}");
             let expected = table(SHAPE, |i| 3.0 * (small(i) + 9.0));
             assert_eq!(b.full(&dx), expected, "{mesh:?} {text}");
+        });
+    }
+}
+
+#[test]
+fn pieces_are_differentiable_twice() {
+    let layouts: &[(&[usize], &str)] =
+        &[(&[3], "S(0)[4,0,1]"), (&[3], "R"), (&[2, 2], "S(0)[4,1] R")];
+    for &(mesh, text) in layouts {
+        on_mesh(mesh, |b| {
+            let x = b.value(SHAPE, text, |i| 0.3 * small(i) + 1.0);
+            let cube = |rec: &Recorder, v: &[Value]| {
+                let piece = rec.to_local(&v[0], GradAs::Replicate)?;
+                let cube = mul(rec, &mul(rec, &piece, &piece)?, &piece)?;
+                Ok(vec![rec.from_local(&cube, &b.cx, v[0].layout())?])
+            };
+            let inputs = [x];
+            gradcheck(&b.rec, &cube, &inputs, GradCheck::default()).unwrap();
+            gradgradcheck(&b.rec, &cube, &inputs, GradCheck::default()).unwrap();
         });
     }
 }

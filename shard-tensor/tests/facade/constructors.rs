@@ -327,7 +327,7 @@ fn ranks_off_the_mesh_pass_through_every_constructor_and_file() {
         let x = mesh.scatter(2, (ctx.rank() == 2).then(|| whole.view()), [shard(0)])?;
         let w = x.redistribute([replicate()])?.requires_grad()?;
         let gradient = (&w * &x).sum_all()?.backward()?.get(&w)?.unwrap();
-        let named = [("w".to_owned(), w.clone()), ("x".to_owned(), x.clone())];
+        let named = [("w".to_owned(), w.clone()), ("x".to_owned(), x)];
         shard_tensor::checkpoint::save(&path, &named)?;
         w.set(&mesh.zeros([5], [replicate()])?)?;
         shard_tensor::checkpoint::load(&path, &named[..1])?;
