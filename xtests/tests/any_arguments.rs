@@ -20,12 +20,11 @@ struct Call {
 
 const KINDS: usize = 26;
 
+/// Makes an operand of a shape on a mesh; the number tells the operands apart.
+type Place<'a> = &'a dyn Fn(&Mesh, &[usize], usize) -> Result<ShardTensor>;
+
 /// The call on operands placed by `place`; its results in full.
-fn apply(
-    call: &Call,
-    mesh: &Mesh,
-    place: &dyn Fn(&Mesh, &[usize], usize) -> Result<ShardTensor>,
-) -> Result<Vec<f64>> {
+fn apply(call: &Call, mesh: &Mesh, place: Place<'_>) -> Result<Vec<f64>> {
     let x = place(mesh, &call.x, 0)?.requires_grad()?;
     let y = place(mesh, &call.y, 1)?;
     let n = |k: usize| call.numbers[k % call.numbers.len()];

@@ -136,11 +136,7 @@ pub(crate) const TABLE: &[Entry] = &[
     built("mean", |e, c, v| reduction(e, c, v, reduce::mean)),
     built("amax", |e, c, v| reduction(e, c, v, reduce::amax)),
     built("amin", |e, c, v| reduction(e, c, v, reduce::amin)),
-    Entry {
-        name: "prod",
-        apply: |e, c, v| reduction(e, c, v, reduce::prod),
-        lacks: |c| (!c.gradients.is_empty()).then(|| "the derivative is not built".to_owned()),
-    },
+    built("prod", |e, c, v| reduction(e, c, v, reduce::prod)),
     built("mse_loss", |e, c, v| {
         let args = Args::new(c, v);
         let (x, y) = (args.need("input")?, args.need("target")?);
