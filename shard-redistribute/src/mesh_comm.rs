@@ -40,7 +40,7 @@ impl MeshComm {
     ///
     /// # Errors
     /// [`Mismatch`](shard_comm::CommError::Mismatch) if ranks pass different meshes; whatever
-    /// [`split`](Communicator::split) reports.
+    /// splitting the [`Communicator`] reports.
     pub fn new(world: &Rc<dyn Communicator>, mesh: &DeviceMesh) -> Result<Rc<Self>> {
         world.check_uniform("mesh", mesh.content_hash())?;
         let rank = world.rank();

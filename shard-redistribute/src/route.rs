@@ -9,7 +9,10 @@
 //!   among them last. The owner of much then sends it once instead of once per replica;
 //! - **axis by axis**: one mesh axis moves at a time, which replaces many small messages by few larger ones.
 //!
-//! No route holds more between hops than the larger of the source's and the destination's blocks.
+//! - **gather, slice**: everything everywhere, axis by axis, for tensors so small that only the number of messages
+//!   counts; the model's staging bounds it.
+//!
+//! The others hold no more between hops than the larger of the source's and the destination's blocks.
 
 use crate::geometry::{coords_of, cover_of};
 use crate::{CostModel, ExchangeBuilder, Result, Source};
@@ -39,6 +42,8 @@ pub enum Strategy {
     SliceGather,
     /// One mesh axis after the other.
     AxisByAxis,
+    /// Everything everywhere, then each takes its own.
+    GatherSlice,
 }
 
 impl fmt::Display for Strategy {
@@ -49,6 +54,7 @@ impl fmt::Display for Strategy {
             Self::Spread => "spread",
             Self::SliceGather => "slice-gather",
             Self::AxisByAxis => "axis by axis",
+            Self::GatherSlice => "gather-slice",
         })
     }
 }
@@ -103,13 +109,14 @@ impl Route {
         self.hops.iter().map(|h| h.cost(model, size).time).sum()
     }
 
-    /// Most bytes that some rank holds between hops beyond its source and its destination.
+    /// Most bytes that some rank holds beyond its source and its destination: all that the hops leave in between,
+    /// since slower ranks may still be reading it.
     pub(crate) fn staging(&self, size: usize) -> usize {
         let Some((_, before)) = self.hops.split_last() else {
             return 0;
         };
         let between = before.iter().map(|h| h.to().max_local_numel());
-        between.max().unwrap_or(0) * size
+        between.sum::<usize>() * size
     }
 
     /// The layouts passed through.
@@ -173,29 +180,45 @@ pub(crate) fn routes(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
     if to.is_partial() || to.numel() == 0 {
         return Ok(found);
     }
-    if let Some(hops) = through(from, &[], to, true) {
+    let most = from.max_local_numel().max(to.max_local_numel());
+    if let Some(hops) = through(from, &[], to, true, most) {
         add(Strategy::Spread, hops);
     }
     for between in sliced(from, to)? {
         for spread in [false, true] {
-            if let Some(hops) = through(from, std::slice::from_ref(&between), to, spread) {
+            if let Some(hops) = through(from, std::slice::from_ref(&between), to, spread, most) {
                 add(Strategy::SliceGather, hops);
             }
         }
     }
     if !from.is_partial() {
         for stops in axis_orders(from, to)? {
-            if let Some(hops) = through(from, &stops, to, false) {
+            if let Some(hops) = through(from, &stops, to, false, most) {
                 add(Strategy::AxisByAxis, hops);
+            }
+        }
+        let whole = Layout::replicated(to.mesh(), to.shape());
+        if from != &whole && to != &whole {
+            for mut stops in axis_orders(from, &whole)? {
+                stops.push(whole.clone());
+                if let Some(hops) = through(from, &stops, to, false, whole.numel()) {
+                    add(Strategy::GatherSlice, hops);
+                }
             }
         }
     }
     Ok(found)
 }
 
-/// The hops through these stops; `None` if one of them would need more than an exchange, or holds too much.
-fn through(from: &Layout, stops: &[Layout], to: &Layout, spread: bool) -> Option<Vec<Hop>> {
-    let most = from.max_local_numel().max(to.max_local_numel());
+/// The hops through these stops; `None` if one of them would need more than an exchange, or holds more than `most`
+/// elements.
+fn through(
+    from: &Layout,
+    stops: &[Layout],
+    to: &Layout,
+    spread: bool,
+    most: usize,
+) -> Option<Vec<Hop>> {
     if stops.iter().any(|s| s.max_local_numel() > most) {
         return None;
     }

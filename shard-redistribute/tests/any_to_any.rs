@@ -171,3 +171,37 @@ fn reducing_a_product_is_not_a_sum() {
     });
     assert_eq!(values, vec![vec![8.0, 6.0]; 3]);
 }
+
+#[test]
+fn a_measured_model_is_the_same_on_every_rank() {
+    let models = on_ranks(&[2, 2], |cx| CostModel::measure(cx).unwrap());
+    let first = &models[0];
+    assert!(models.iter().all(|m| m == first));
+    // Threads of one process read from shared memory.
+    assert!(!first.sender_pays);
+    for axis in 0..2 {
+        let link = first.axis(axis);
+        assert!(link.latency > 0.0 && link.per_byte >= 0.0, "{link:?}");
+    }
+}
+
+#[test]
+fn arrays_move_by_the_model_of_their_planner() {
+    let mesh = DeviceMesh::new(&[4]).unwrap();
+    let from = Layout::parse(&mesh, &[4096], "S(0)[4096,0,0,0]").unwrap();
+    let to = Layout::replicated(&mesh, &[4096]);
+    let rounds = on_ranks(&[4], |cx| {
+        let x = Array::from_fn::<f64>(cx, &from, |i| i[0] as f64).unwrap();
+        let count = || {
+            let before = cx.world().ledger().snapshot();
+            let whole = x.redistribute(&to).unwrap().to_vec::<f64>().unwrap();
+            assert!(whole.iter().enumerate().all(|(i, &v)| v == i as f64));
+            cx.world().ledger().since(&before).rounds
+        };
+        let direct = count();
+        let network = CostModel::network(LinkCost::new(0.0, 1e9));
+        cx.planner().set_model(Some(network));
+        (direct, count())
+    });
+    assert_eq!(rounds, [(1, 2); 4]);
+}

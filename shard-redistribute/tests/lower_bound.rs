@@ -1,0 +1,116 @@
+//! Every pair of layouts on some meshes, planned but not run: bytes received, and what the chosen plan costs.
+
+use shard_comm::DType;
+use shard_redistribute::{CostModel, LinkCost, Plan};
+use shard_spec::{DeviceMesh, Layout};
+
+/// All layouts of a 2-D tensor on the mesh that shard and replicate, dims nested in mesh order and, where one dim
+/// is sharded by two axes, in the other order too.
+fn layouts(mesh: &DeviceMesh, shape: &[usize]) -> Vec<Layout> {
+    let axes = mesh.ndim();
+    let mut all = Vec::new();
+    for code in 0..3_usize.pow(axes as u32) {
+        let kind = |a: usize| code / 3_usize.pow(a as u32) % 3;
+        for reversed in [false, true] {
+            let mut builder = Layout::builder(mesh, shape);
+            let mut nests = false;
+            for d in 0..2 {
+                let mut on: Vec<usize> = (0..axes).filter(|&a| kind(a) == d).collect();
+                nests |= on.len() > 1;
+                if reversed {
+                    on.reverse();
+                }
+                if !on.is_empty() {
+                    builder = builder.shard_chunk(d, &on);
+                }
+            }
+            if nests || !reversed {
+                all.push(builder.build().unwrap());
+            }
+        }
+    }
+    all
+}
+
+fn missing(from: &Layout, to: &Layout, rank: usize) -> usize {
+    let (have, want) = (from.local_box(rank).unwrap(), to.local_box(rank).unwrap());
+    want.numel() - have.intersect(&want).map_or(0, |b| b.numel())
+}
+
+#[test]
+fn direct_plans_receive_exactly_what_is_missing() {
+    let mut pairs = 0;
+    for shape in [&[2, 4][..], &[2, 2, 2], &[3, 2], &[4, 6]] {
+        let mesh = DeviceMesh::new(shape).unwrap();
+        // Even where both extents are multiples of 24, uneven with empty parts otherwise.
+        for extents in [[24, 48], [13, 5]] {
+            let all = layouts(&mesh, &extents);
+            for (from, to) in all.iter().flat_map(|f| all.iter().map(move |t| (f, t))) {
+                for rank in 0..mesh.size() {
+                    let plan = Plan::new(from, to, rank).unwrap();
+                    assert_eq!(
+                        plan.received(DType::F32),
+                        missing(from, to, rank),
+                        "{plan} at rank {rank}"
+                    );
+                }
+                pairs += 1;
+            }
+        }
+    }
+    assert_eq!(pairs, 2 * (11 * 11 * 3 + 41 * 41));
+}
+
+#[test]
+fn the_chosen_plan_is_never_dearer_than_gathering_and_slicing() {
+    for shape in [&[2, 4][..], &[3, 2], &[4, 6]] {
+        let mesh = DeviceMesh::new(shape).unwrap();
+        let extents = [26, 31];
+        let whole = Layout::replicated(&mesh, &extents);
+        let all = layouts(&mesh, &extents);
+        // Latency-bound and bandwidth-bound.
+        for model in [LinkCost::new(1e-5, 1e12), LinkCost::new(0.0, 1e9)].map(CostModel::network) {
+            for from in &all {
+                let cheapest = |to| Plan::cheapest(from, to, 0, DType::F32, &model).unwrap();
+                let cost = |plan: &Plan| -> f64 {
+                    plan.explain(DType::F32)
+                        .steps
+                        .iter()
+                        .map(|s| s.seconds)
+                        .sum()
+                };
+                let gather = cost(&cheapest(&whole));
+                for to in &all {
+                    let plan = cheapest(to);
+                    // Sums of the same terms in another order may differ in the last bit.
+                    let taken = cost(&plan) * (1.0 - 1e-12);
+                    assert!(taken <= gather, "{plan}: {taken} against {gather}");
+                    assert!(
+                        plan.considered().iter().all(|c| taken <= c.seconds),
+                        "{plan}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn fractions_received_on_two_by_four_are_those_of_the_documentation() {
+    let mesh = DeviceMesh::new(&[2, 4]).unwrap();
+    let parse = |text| Layout::parse(&mesh, &[64, 64], text).unwrap();
+    for (from, to, fraction) in [
+        ("S(0) S(1)", "S(1) S(0)", 0.125),
+        ("S(0) S(0)", "S(1) S(1)", 0.109_375),
+        ("S(0) S(0)", "R S(0)", 0.25),
+        ("R S(0)", "S(0) R", 0.5),
+        ("R S(0)", "S(0) S(0)", 0.125),
+    ] {
+        let received = |rank| {
+            let plan = Plan::new(&parse(from), &parse(to), rank).unwrap();
+            plan.received(DType::F32)
+        };
+        let most = (0..mesh.size()).map(received).max().unwrap();
+        assert_eq!(most as f64 / (64.0 * 64.0), fraction, "{from} to {to}");
+    }
+}
