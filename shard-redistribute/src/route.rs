@@ -177,7 +177,7 @@ pub(crate) fn routes(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
     if let Some(hops) = direct(from, to, true)? {
         add(Strategy::ReduceElsewhere, hops);
     }
-    if to.is_partial() || to.numel() == 0 {
+    if from == to || to.is_partial() || to.numel() == 0 {
         return Ok(found);
     }
     let most = from.max_local_numel().max(to.max_local_numel());
