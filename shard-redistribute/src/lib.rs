@@ -71,6 +71,7 @@ mod geometry;
 mod mesh_comm;
 mod plan;
 mod planner;
+mod price;
 mod route;
 
 pub use array::Array;

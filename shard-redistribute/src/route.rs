@@ -14,17 +14,17 @@
 //!
 //! The others hold no more between hops than the larger of the source's and the destination's blocks.
 
-use crate::geometry::{coords_of, cover_of};
+use crate::geometry::cover_of;
 use crate::{CostModel, ExchangeBuilder, Result, Source};
 use shard_comm::{Monoid, Scalar};
-use shard_spec::{DimSharding, Layout, Partition, Placement, ReduceOp, numel};
+use shard_spec::{DimSharding, Layout, Partition, Placement, ReduceOp};
 use smallvec::SmallVec;
 use std::fmt;
 
-type Axes = SmallVec<[usize; 4]>;
+pub(crate) type Axes = SmallVec<[usize; 4]>;
 
 /// Up to this many ranks a hop is priced by its pieces, rank by rank; above, by bounds from the offset tables.
-const EXACT_RANKS: usize = 64;
+pub(crate) const EXACT_RANKS: usize = 64;
 /// Most mesh axes whose subsets and orders are tried.
 const SEARCH_AXES: usize = 3;
 
@@ -78,7 +78,7 @@ pub(crate) struct Move {
     pub(crate) from: Layout,
     pub(crate) to: Layout,
     /// Partial axes whose terms are folded as they arrive.
-    scatter: Axes,
+    pub(crate) scatter: Axes,
     /// Whether pieces are cut over the copies of their owner.
     spread: bool,
 }
@@ -88,19 +88,6 @@ pub(crate) struct Move {
 pub(crate) struct Route {
     pub(crate) strategy: Strategy,
     pub(crate) hops: Vec<Hop>,
-}
-
-/// What one hop costs, over all ranks.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(crate) struct HopCost {
-    /// Seconds, by the model.
-    pub(crate) time: f64,
-    /// Most elements that one rank receives from others.
-    pub(crate) received: usize,
-    /// Most elements that one rank sends to others.
-    pub(crate) sent: usize,
-    /// Most ranks that one rank receives from.
-    pub(crate) messages: usize,
 }
 
 impl Route {
@@ -409,25 +396,6 @@ impl Hop {
             Self::AllReduce { to, .. } => to,
         }
     }
-
-    /// What the hop costs for elements of `size` bytes.
-    pub(crate) fn cost(&self, model: &CostModel, size: usize) -> HopCost {
-        match self {
-            Self::AllReduce { axes, to, .. } => {
-                let ranks: usize = axes.iter().map(|&a| to.mesh().shape()[a]).product();
-                let len = to.max_local_numel();
-                let received = shard_comm::all_reduce_received(len, size, ranks, 0, 1);
-                HopCost {
-                    time: model.all_reduce(axes, ranks, len * size),
-                    received,
-                    sent: received,
-                    messages: ranks - 1,
-                }
-            }
-            Self::Exchange(e) if e.to.mesh().size() <= EXACT_RANKS => e.exact(model, size),
-            Self::Exchange(e) => e.bound(model, size),
-        }
-    }
 }
 
 impl Move {
@@ -454,119 +422,6 @@ impl Move {
         }
         builder
     }
-
-    /// Calls `f` with (reader, owner, elements) for every pair of ranks between which something moves, both as
-    /// positions on the mesh, the pairs of one reader together.
-    pub(crate) fn for_each_pair(&self, mut f: impl FnMut(usize, usize, usize)) {
-        let builder = self.builder();
-        let ranks = self.to.mesh().size();
-        let mut from_peer = vec![0_usize; ranks];
-        for me in 0..ranks {
-            from_peer.fill(0);
-            for piece in builder.reads(me) {
-                from_peer[piece.peer] += numel(&piece.shape);
-            }
-            for (peer, &elements) in from_peer.iter().enumerate() {
-                if peer != me && elements > 0 {
-                    f(me, peer, elements);
-                }
-            }
-        }
-    }
-
-    /// Every piece of every rank, summed.
-    fn exact(&self, model: &CostModel, size: usize) -> HopCost {
-        #[derive(Clone, Copy, Default)]
-        struct Port {
-            time: f64,
-            elements: usize,
-            messages: usize,
-        }
-        let mesh = self.to.mesh();
-        let mut ports = vec![[Port::default(); 2]; mesh.size()];
-        self.for_each_pair(|reader, owner, elements| {
-            let link = model.link(&coords_of(mesh, reader), &coords_of(mesh, owner));
-            let time = link.time(1.0, (elements * size) as f64);
-            for (rank, side) in [(reader, 0), (owner, 1)] {
-                let port = &mut ports[rank][side];
-                port.time += time;
-                port.elements += elements;
-                port.messages += 1;
-            }
-        });
-        let mut cost = HopCost::default();
-        for [into, out] in ports {
-            cost.time = cost.time.max(into.time);
-            if model.sender_pays {
-                cost.time = cost.time.max(out.time);
-            }
-            cost.received = cost.received.max(into.elements);
-            cost.sent = cost.sent.max(out.elements);
-            cost.messages = cost.messages.max(into.messages);
-        }
-        cost
-    }
-
-    /// An estimate from the offset tables of each dim, for meshes too large to sum over all ranks: nobody receives
-    /// more than the largest destination block, from more ranks than the most overlaps per dim multiply to; nobody
-    /// sends more than its block once to every reader of it, shared among the copies.
-    fn bound(&self, model: &CostModel, size: usize) -> HopCost {
-        let (from, to, scatter) = (&self.from, &self.to, &self.scatter);
-        let mesh = to.mesh();
-        let count = |axes: &[usize]| -> usize { axes.iter().map(|&a| mesh.shape()[a]).product() };
-        let terms = count(scatter);
-        let mut owners = terms;
-        let mut moved: Axes = scatter.iter().copied().collect();
-        for d in 0..to.ndim() {
-            if from.sharding(d) == to.sharding(d) {
-                continue;
-            }
-            owners *= most_overlaps(from, to, d);
-            for &a in from.axis_order(d).iter().chain(to.axis_order(d)) {
-                if !moved.contains(&a) {
-                    moved.push(a);
-                }
-            }
-        }
-        if owners == 1 && from.replicate_axes().len() == mesh.ndim() {
-            return HopCost::default();
-        }
-        let received = to.max_local_numel() * terms;
-        let readers = count(to.replicate_axes());
-        let copies = count(from.replicate_axes()).max(1);
-        let sent = from.max_local_numel() * readers.div_ceil(copies);
-        let link = model.worst(&moved);
-        let busiest = if model.sender_pays {
-            received.max(sent)
-        } else {
-            received
-        };
-        HopCost {
-            time: link.time(owners as f64, (busiest * size) as f64),
-            received,
-            sent,
-            messages: owners,
-        }
-    }
-}
-
-/// The most source parts that one destination part of a dim overlaps, by walking both tables once.
-fn most_overlaps(from: &Layout, to: &Layout, d: usize) -> usize {
-    let Some(source) = from.sharding(d) else {
-        return 1;
-    };
-    let offsets = source.partition.offsets();
-    let mut most = 1;
-    let mut first = 0;
-    for part in 0..to.parts(d) {
-        let want = to.interval(d, part);
-        while first + 1 < offsets.len() && offsets[first + 1] <= want.start {
-            first += 1;
-        }
-        let end = first + offsets[first..].partition_point(|&x| x < want.end);
-        most = most.max(end - first);
-    }
-    most
 }
 
 #[cfg(test)]
