@@ -5,7 +5,7 @@ use crate::rule::Body;
 use crate::strategy::InputMove;
 use crate::{Exec, HostCall, KernelCx, Meta, Op, OpError, Result, Rule, Strategy, Value, key_of};
 use shard_comm::{Buffer, BufferMut, CommError, DeviceRef};
-use shard_redistribute::{Array, MeshComm, Pending, Plan};
+use shard_redistribute::{Array, MeshComm, Pending};
 use shard_spec::{Layout, numel};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -22,7 +22,7 @@ pub type Handler = Rc<dyn Fn(&Engine, &Arc<dyn Op>, &[&Array]) -> Result<Vec<Arr
 /// How an engine behaves.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Strategies and plans kept per engine; when there are more, all are dropped and made again as needed.
+    /// Strategies kept per engine; when there are more, all are dropped and made again as needed.
     pub cache_entries: usize,
     /// Whether an operand that has to move is an error instead. Halos are not moves.
     pub explicit_moves: bool,
@@ -43,7 +43,6 @@ pub struct Engine {
     options: EngineOptions,
     explicit_moves: Cell<bool>,
     strategies: RefCell<HashMap<StrategyKey, Rc<Ready>, Prehashed>>,
-    plans: RefCell<HashMap<(u128, u128), Rc<Plan>, Prehashed>>,
     handlers: RefCell<HashMap<&'static str, Handler>>,
 }
 
@@ -66,7 +65,6 @@ impl Engine {
             options,
             explicit_moves,
             strategies: RefCell::default(),
-            plans: RefCell::default(),
             handlers: RefCell::default(),
         })
     }
@@ -238,20 +236,6 @@ impl Engine {
         cache.insert(key, ready.clone());
         Ok(ready)
     }
-
-    fn plan(&self, array: &Array, to: &Layout) -> Result<Rc<Plan>> {
-        let key = (array.layout().hash128(), to.hash128());
-        if let Some(found) = self.plans.borrow().get(&key) {
-            return Ok(found.clone());
-        }
-        let plan = Rc::new(Plan::new(array.layout(), to, array.index()).in_op("redistribute")?);
-        let mut cache = self.plans.borrow_mut();
-        if cache.len() >= self.options.cache_entries {
-            cache.clear();
-        }
-        cache.insert(key, plan.clone());
-        Ok(plan)
-    }
 }
 
 impl Exec for Engine {
@@ -265,12 +249,9 @@ impl Exec for Engine {
     }
 
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value> {
-        let array = value.array();
-        if array.layout() == to {
-            return Ok(value.detach());
-        }
+        // Plans are cached with the mesh.
         Ok(Value::new(
-            self.plan(array, to)?.run(array).in_op("redistribute")?,
+            value.array().redistribute(to).in_op("redistribute")?,
         ))
     }
 }
@@ -279,7 +260,6 @@ impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
             .field("strategies", &self.strategies.borrow().len())
-            .field("plans", &self.plans.borrow().len())
             .finish_non_exhaustive()
     }
 }

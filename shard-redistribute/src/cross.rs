@@ -7,8 +7,7 @@
 use crate::error::Incompatible;
 use crate::exchange::share_of;
 use crate::geometry::{
-    Overlap, coords_of, cover_of, for_each_coord, for_each_product, index_of, local_shape, part_at,
-    piece_of, set_coords, whole,
+    Overlap, cover_of, for_each_coord, for_each_product, local_shape, piece_of, whole,
 };
 use crate::route::finer;
 use crate::{Array, Fingerprint, Forecast, MeshComm, Plan, RedistributeError, Result};
@@ -410,7 +409,7 @@ impl Crossing<'_> {
         else {
             return out;
         };
-        if !self.arrives_at(&coords_of(self.to.mesh(), turn)) {
+        if !self.arrives_at(&self.to.mesh().coords_at(turn)) {
             return out;
         }
         let mut per_dim: Vec<Vec<Overlap>> = Vec::with_capacity(self.to.ndim());
@@ -424,11 +423,11 @@ impl Crossing<'_> {
         }
         let dst_strides = row_major_strides(&want.shape());
         let mesh = self.from.mesh();
-        let me = mesh.index_of(rank).map(|i| coords_of(mesh, i));
+        let me = mesh.index_of(rank).map(|i| mesh.coords_at(i));
         for_each_product(&per_dim, |pieces| {
             let mut owner: SmallVec<[usize; 4]> = SmallVec::from_elem(0, mesh.ndim());
             for (d, piece) in pieces.iter().enumerate() {
-                set_coords(&mut owner, mesh, self.from.axis_order(d), piece.part);
+                mesh.set_part(self.from.axis_order(d), piece.part, &mut owner);
             }
             let parts: SmallVec<[usize; 6]> = pieces.iter().map(|p| p.part).collect();
             let src_strides = row_major_strides(&local_shape(self.from, &parts));
@@ -440,8 +439,8 @@ impl Crossing<'_> {
             }
             for copy in 0..self.copies.count {
                 if let Some(run) = self.share(pieces, copy, turn) {
-                    set_coords(&mut owner, mesh, &self.copies.axes, copy);
-                    push(mesh.ranks()[index_of(mesh, &owner)], &run);
+                    mesh.set_part(&self.copies.axes, copy, &mut owner);
+                    push(mesh.ranks()[mesh.index_at(&owner)], &run);
                 }
             }
         });
@@ -455,8 +454,8 @@ impl Crossing<'_> {
         let (Some(index), Some(have)) = (mesh.index_of(rank), self.from.local_box(rank)) else {
             return out;
         };
-        let me = coords_of(mesh, index);
-        let copy = part_at(mesh, &self.copies.axes, &me);
+        let me = mesh.coords_at(index);
+        let copy = mesh.part_at(&self.copies.axes, &me);
         let covers = cover_of(self.to);
         let mut per_dim: Vec<Vec<Overlap>> = Vec::with_capacity(self.to.ndim());
         for (d, cover) in covers.iter().enumerate() {
@@ -470,16 +469,16 @@ impl Crossing<'_> {
         for_each_product(&per_dim, |pieces| {
             let mut reader: SmallVec<[usize; 4]> = SmallVec::from_elem(0, target.ndim());
             for (d, piece) in pieces.iter().enumerate() {
-                set_coords(&mut reader, target, self.to.axis_order(d), piece.part);
+                target.set_part(self.to.axis_order(d), piece.part, &mut reader);
             }
             let parts: SmallVec<[usize; 6]> = pieces.iter().map(|p| p.part).collect();
             let dst_strides = row_major_strides(&local_shape(self.to, &parts));
             for_each_coord(target, readers, &mut reader, &mut |reader| {
-                let turn = index_of(target, reader);
+                let turn = target.index_at(reader);
                 let peer = target.ranks()[turn];
                 let holds = mesh
                     .index_of(peer)
-                    .is_some_and(|i| self.same_parts(&coords_of(mesh, i), &me));
+                    .is_some_and(|i| self.same_parts(&mesh.coords_at(i), &me));
                 let run = if holds {
                     (peer == rank).then(|| pieces.into())
                 } else {

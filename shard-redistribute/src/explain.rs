@@ -200,7 +200,7 @@ impl Plan {
 
 /// How many ranks lie along `axes`, and which of them the one at `index` is.
 fn position(mesh: &DeviceMesh, axes: &[usize], index: usize) -> (usize, usize) {
-    let coords = crate::geometry::coords_of(mesh, index);
+    let coords = mesh.coords_at(index);
     (0..mesh.ndim())
         .filter(|a| axes.contains(a))
         .fold((1, 0), |(ranks, me), a| {

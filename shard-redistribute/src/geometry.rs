@@ -7,19 +7,8 @@ use smallvec::SmallVec;
 /// The covers that describe a layout: its own intervals, without overlap.
 pub(crate) fn cover_of(layout: &Layout) -> Vec<DimCover> {
     (0..layout.ndim())
-        .map(|d| match layout.sharding(d) {
-            Some(sharding) => DimCover::from(sharding),
-            None => whole_cover(layout.shape()[d]),
-        })
+        .map(|d| DimCover::of(layout, d))
         .collect()
-}
-
-/// A dim that every rank wants whole.
-pub(crate) fn whole_cover(n: usize) -> DimCover {
-    DimCover {
-        axes: SmallVec::new(),
-        intervals: std::iter::once(0..n).collect(),
-    }
 }
 
 pub(crate) fn whole(n: usize) -> Partition {
@@ -137,44 +126,6 @@ pub(crate) fn piece_of(
     piece
 }
 
-pub(crate) fn interval_at(
-    cover: &DimCover,
-    mesh: &DeviceMesh,
-    coords: &[usize],
-) -> std::ops::Range<usize> {
-    cover.intervals[part_at(mesh, &cover.axes, coords)].clone()
-}
-
-/// The flat part index of `coords` over `axes`, major to minor.
-pub(crate) fn part_at(mesh: &DeviceMesh, axes: &[usize], coords: &[usize]) -> usize {
-    axes.iter()
-        .fold(0, |part, &a| part * mesh.shape()[a] + coords[a])
-}
-
-/// Sets the coordinates along `axes` to those of flat part `part`.
-pub(crate) fn set_coords(coords: &mut [usize], mesh: &DeviceMesh, axes: &[usize], mut part: usize) {
-    for &a in axes.iter().rev() {
-        coords[a] = part % mesh.shape()[a];
-        part /= mesh.shape()[a];
-    }
-}
-
-pub(crate) fn coords_of(mesh: &DeviceMesh, mut index: usize) -> SmallVec<[usize; 4]> {
-    let mut coords = SmallVec::from_elem(0, mesh.ndim());
-    for a in (0..mesh.ndim()).rev() {
-        coords[a] = index % mesh.shape()[a];
-        index /= mesh.shape()[a];
-    }
-    coords
-}
-
-pub(crate) fn index_of(mesh: &DeviceMesh, coords: &[usize]) -> usize {
-    coords
-        .iter()
-        .zip(mesh.shape())
-        .fold(0, |i, (&c, &n)| i * n + c)
-}
-
 /// Calls `f` with every combination of one element per list, the last list fastest.
 pub(crate) fn for_each_product<T: Copy>(lists: &[Vec<T>], mut f: impl FnMut(&[T])) {
     fn step<T: Copy>(lists: &[Vec<T>], chosen: &mut SmallVec<[T; 6]>, f: &mut impl FnMut(&[T])) {
@@ -200,7 +151,7 @@ pub(crate) fn for_each_coord(
     let saved = coords.clone();
     let count: usize = axes.iter().map(|&a| mesh.shape()[a]).product();
     for part in 0..count {
-        set_coords(coords, mesh, axes, part);
+        mesh.set_part(axes, part, coords);
         f(coords);
     }
     *coords = saved;

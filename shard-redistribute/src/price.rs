@@ -1,7 +1,6 @@
 //! What a hop costs by a model: summed over its pieces on small meshes, bounded from offset tables on large ones.
 
 use crate::CostModel;
-use crate::geometry::coords_of;
 use crate::route::{Axes, EXACT_RANKS, Hop, Move};
 use shard_spec::{Layout, numel};
 
@@ -70,7 +69,7 @@ impl Move {
         let mesh = self.to.mesh();
         let mut ports = vec![[Port::default(); 2]; mesh.size()];
         self.for_each_pair(|reader, owner, elements| {
-            let link = model.link(&coords_of(mesh, reader), &coords_of(mesh, owner));
+            let link = model.link(&mesh.coords_at(reader), &mesh.coords_at(owner));
             let time = link.time(1.0, (elements * size) as f64);
             for (rank, side) in [(reader, 0), (owner, 1)] {
                 let port = &mut ports[rank][side];

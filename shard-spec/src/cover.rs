@@ -5,7 +5,8 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use crate::hash::{ContentHash, StableHasher};
-use crate::layout::DimSharding;
+use crate::layout::{DimSharding, Layout};
+use crate::mesh::DeviceMesh;
 
 /// One interval per flat part of a dim, overlapping or empty: the destination of a halo exchange.
 ///
@@ -39,6 +40,19 @@ impl DimCover {
             axes: SmallVec::new(),
             intervals,
         }
+    }
+
+    /// What each part of a layout owns of one dim: its intervals, without overlap.
+    pub fn of(layout: &Layout, dim: usize) -> Self {
+        match layout.sharding(dim) {
+            Some(sharding) => Self::from(sharding),
+            None => Self::whole(layout.shape()[dim]),
+        }
+    }
+
+    /// The interval of the member of `mesh` at these coordinates.
+    pub fn at(&self, mesh: &DeviceMesh, coords: &[usize]) -> Range<usize> {
+        self.intervals[mesh.part_at(&self.axes, coords)].clone()
     }
 
     /// Number of flat parts.

@@ -141,6 +141,40 @@ impl DeviceMesh {
             .map(|index| unravel(index, self.shape()))
     }
 
+    /// The coordinates of the member at row-major position `index`.
+    ///
+    /// ```
+    /// use shard_spec::DeviceMesh;
+    /// let mesh = DeviceMesh::new(&[2, 3])?;
+    /// assert_eq!(mesh.coords_at(4)[..], [1, 1]);
+    /// assert_eq!(mesh.index_at(&[1, 1]), 4);
+    /// // Over axes (1, 0), major to minor, these coordinates are part 1 * 2 + 1 of 6.
+    /// assert_eq!(mesh.part_at(&[1, 0], &[1, 1]), 3);
+    /// # Ok::<(), shard_spec::SpecError>(())
+    /// ```
+    pub fn coords_at(&self, index: usize) -> Coords {
+        unravel(index, self.shape())
+    }
+
+    /// The row-major position of the member at these coordinates.
+    pub fn index_at(&self, coords: &[usize]) -> usize {
+        ravel(coords, self.shape())
+    }
+
+    /// The flat part that these coordinates are over `axes`, major to minor.
+    pub fn part_at(&self, axes: &[usize], coords: &[usize]) -> usize {
+        axes.iter()
+            .fold(0, |part, &a| part * self.shape()[a] + coords[a])
+    }
+
+    /// Sets the coordinates along `axes` to those of a flat part: the reverse of [`DeviceMesh::part_at`].
+    pub fn set_part(&self, axes: &[usize], mut part: usize, coords: &mut [usize]) {
+        for &a in axes.iter().rev() {
+            coords[a] = part % self.shape()[a];
+            part /= self.shape()[a];
+        }
+    }
+
     /// The world rank at these coordinates; `None` where they are off the mesh or too few or many.
     pub fn rank_at(&self, coords: &[usize]) -> Option<usize> {
         if coords.len() != self.ndim() || coords.iter().zip(self.shape()).any(|(c, n)| c >= n) {

@@ -1,7 +1,7 @@
 //! Which mesh axes shard which factor: candidates from the operands, compared by what must move.
 
 use super::Axes;
-use super::intervals::{coords_of, divided, own_interval, part_at, shifted};
+use super::intervals::{divided, shifted};
 use super::site::{Site, Spans};
 use crate::rule::Boundaries;
 use crate::{Access, Linearity, Rule};
@@ -163,11 +163,11 @@ pub(super) fn cost(rule: &Rule, layouts: &[&Layout], choice: &Choice) -> usize {
         let reduces = layout.partial_axes().iter().any(|&a| !choice.carries(i, a));
         let mut worst = 0;
         for index in 0..mesh.size() {
-            let coords = coords_of(mesh, index);
+            let coords = mesh.coords_at(index);
             let (mut wanted, mut owned) = (1, 1);
             for (d, cover) in covers.iter().enumerate() {
-                let want = cover.intervals[part_at(mesh, &cover.axes, &coords)].clone();
-                let have = own_interval(layout, d, mesh, &coords);
+                let want = cover.at(mesh, &coords);
+                let have = layout.interval(d, mesh.part_at(layout.axis_order(d), &coords));
                 wanted *= want.len();
                 owned *= want
                     .end

@@ -32,26 +32,6 @@ pub(super) fn remap(own: &Partition, extent: usize, f: impl Fn(usize) -> usize) 
         .unwrap_or_else(|_| Partition::balanced(extent, last))
 }
 
-pub(super) fn own_cover(layout: &Layout, d: usize) -> DimCover {
-    match layout.sharding(d) {
-        Some(sharding) => DimCover::from(sharding),
-        None => DimCover::whole(layout.shape()[d]),
-    }
-}
-
-/// The interval of dim `d` that the member at `coords` owns.
-pub(super) fn own_interval(
-    layout: &Layout,
-    d: usize,
-    mesh: &DeviceMesh,
-    coords: &[usize],
-) -> Range<usize> {
-    match layout.sharding(d) {
-        Some(s) => s.partition.interval(part_at(mesh, &s.axes, coords)),
-        None => 0..layout.shape()[d],
-    }
-}
-
 /// Whether the cover is what each rank owns of dim `d`.
 pub(super) fn same_intervals(
     cover: &DimCover,
@@ -59,7 +39,7 @@ pub(super) fn same_intervals(
     d: usize,
     mesh: &DeviceMesh,
 ) -> bool {
-    let own = own_cover(layout, d);
+    let own = DimCover::of(layout, d);
     if own.axes == cover.axes {
         return own.intervals == cover.intervals;
     }
@@ -68,13 +48,9 @@ pub(super) fn same_intervals(
     axes.dedup();
     let count: usize = axes.iter().map(|&a| mesh.shape()[a]).product();
     let mut coords: SmallVec<[usize; 4]> = SmallVec::from_elem(0, mesh.ndim());
-    (0..count).all(|mut part| {
-        for &a in axes.iter().rev() {
-            coords[a] = part % mesh.shape()[a];
-            part /= mesh.shape()[a];
-        }
-        own.intervals[part_at(mesh, &own.axes, &coords)]
-            == cover.intervals[part_at(mesh, &cover.axes, &coords)]
+    (0..count).all(|part| {
+        mesh.set_part(&axes, part, &mut coords);
+        own.at(mesh, &coords) == cover.at(mesh, &coords)
     })
 }
 
@@ -93,18 +69,4 @@ pub(super) fn clip(range: Range<isize>, extent: usize) -> Range<usize> {
         range.end.clamp(0, n) as usize,
     );
     lo..hi.max(lo)
-}
-
-pub(super) fn part_at(mesh: &DeviceMesh, axes: &[usize], coords: &[usize]) -> usize {
-    axes.iter()
-        .fold(0, |part, &a| part * mesh.shape()[a] + coords[a])
-}
-
-pub(super) fn coords_of(mesh: &DeviceMesh, mut index: usize) -> SmallVec<[usize; 4]> {
-    let mut coords = SmallVec::from_elem(0, mesh.ndim());
-    for a in (0..mesh.ndim()).rev() {
-        coords[a] = index % mesh.shape()[a];
-        index /= mesh.shape()[a];
-    }
-    coords
 }

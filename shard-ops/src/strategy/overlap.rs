@@ -5,7 +5,7 @@
 //! that the bulk of the operand is never copied.
 
 use super::Strategy;
-use super::intervals::{own_cover, same_intervals};
+use super::intervals::same_intervals;
 use super::site::{Site, Spans};
 use crate::{Access, OperandBox};
 use shard_redistribute::ExchangeBuilder;
@@ -103,7 +103,7 @@ impl Site<'_> {
             }
         }
         let own: Vec<DimCover> = (0..layouts[flying].ndim())
-            .map(|d| own_cover(&layouts[flying], d))
+            .map(|d| DimCover::of(&layouts[flying], d))
             .collect();
         let boxes = |spans: &Spans, flying_box: &dyn Fn() -> OperandBox| {
             self.kernel(spans, |i| {

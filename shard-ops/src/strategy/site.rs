@@ -1,6 +1,6 @@
 //! A rule with a choice, seen from one rank: what each operand must cover, and where the boxes lie.
 
-use super::intervals::{clip, coords_of, multiplied, part_at, same_intervals};
+use super::intervals::{clip, multiplied, same_intervals};
 use super::{Axes, Choice, InputMove, Strategy};
 use crate::error::InOp;
 use crate::{Access, KernelCx, OperandBox, Reduction, Result, Rule};
@@ -41,7 +41,7 @@ impl<'a> Site<'a> {
             choice,
             mesh,
             index,
-            coords: coords_of(mesh, index),
+            coords: mesh.coords_at(index),
         }
     }
 
@@ -255,7 +255,7 @@ impl<'a> Site<'a> {
 
     /// The box of an input that lies as a whole in a buffer of its own, from `offset` on.
     pub(super) fn input_box(&self, covers: &[DimCover], offset: usize) -> OperandBox {
-        let at = |c: &DimCover| c.intervals[part_at(self.mesh, &c.axes, &self.coords)].clone();
+        let at = |c: &DimCover| c.at(self.mesh, &self.coords);
         let shape: Dims = covers.iter().map(|c| at(c).len()).collect();
         OperandBox {
             offset,

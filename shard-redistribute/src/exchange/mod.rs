@@ -15,7 +15,6 @@ pub(crate) use run::start;
 pub use run::{Exchange, Pending};
 
 use crate::Fingerprint;
-use crate::geometry::{coords_of, interval_at};
 use shard_comm::{ExchangePlan, Monoid, Piece, Scalar};
 use shard_spec::{DeviceMesh, DimCover, DimMap, Dims, Layout, numel};
 use smallvec::SmallVec;
@@ -138,7 +137,7 @@ impl ExchangeBuilder {
     ///
     /// Cost: the rank's own overlaps, plus a scan of the boundaries to see whether any rank communicates.
     pub fn build(&self, index: usize) -> Exchange {
-        let coords = coords_of(&self.mesh, index);
+        let coords = self.mesh.coords_at(index);
         let mut recv = Vec::new();
         let mut send = Vec::new();
         for (s, source) in self.sources.iter().enumerate() {
@@ -170,7 +169,7 @@ impl ExchangeBuilder {
 
     /// The pieces that the member at position `index` reads, without deriving what it sends.
     pub(crate) fn reads(&self, index: usize) -> Vec<Piece> {
-        let coords = coords_of(&self.mesh, index);
+        let coords = self.mesh.coords_at(index);
         let mut recv = Vec::new();
         for (s, source) in self.sources.iter().enumerate() {
             for region in 0..self.regions.len() {
@@ -204,7 +203,7 @@ impl ExchangeBuilder {
     fn shape_at(&self, region: usize, coords: &[usize]) -> Dims {
         self.regions[region]
             .iter()
-            .map(|c| interval_at(c, &self.mesh, coords).len())
+            .map(|c| c.at(&self.mesh, coords).len())
             .collect()
     }
 

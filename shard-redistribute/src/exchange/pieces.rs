@@ -1,10 +1,7 @@
 //! Which pieces this rank reads, which others read from it, and whether anything has to be sent at all.
 
 use super::{ExchangeBuilder, Source};
-use crate::geometry::{
-    Overlap, for_each_coord, for_each_product, index_of, interval_at, local_shape, part_at,
-    piece_of, set_coords, whole,
-};
+use crate::geometry::{Overlap, for_each_coord, for_each_product, local_shape, piece_of, whole};
 use shard_comm::Piece;
 use shard_spec::{DimCover, Placement, overlaps, overlaps_from, row_major_strides};
 use smallvec::SmallVec;
@@ -23,7 +20,7 @@ impl ExchangeBuilder {
         let target = &self.regions[region];
         let mut per_dim: Vec<Vec<Overlap>> = Vec::with_capacity(target.len());
         for (d, cover) in target.iter().enumerate() {
-            let want = interval_at(cover, &self.mesh, coords);
+            let want = cover.at(&self.mesh, coords);
             let found = match source.layout.sharding(d) {
                 Some(sharding) => overlaps(&sharding.partition, &source.maps[d], want),
                 None => overlaps(&whole(source.layout.shape()[d]), &source.maps[d], want),
@@ -40,7 +37,7 @@ impl ExchangeBuilder {
             let mut owner: SmallVec<[usize; 4]> = coords.iter().copied().collect();
             for (d, piece) in pieces.iter().enumerate() {
                 if let Some(sharding) = source.layout.sharding(d) {
-                    set_coords(&mut owner, &self.mesh, &sharding.axes, piece.part);
+                    self.mesh.set_part(&sharding.axes, piece.part, &mut owner);
                 }
             }
             if !self.embeds(source, coords, &owner) {
@@ -51,16 +48,12 @@ impl ExchangeBuilder {
             if let Some(copies) = &copies
                 && owner[..] != *coords
             {
-                let turn = index_of(&self.mesh, coords);
+                let turn = self.mesh.index_at(coords);
                 for share in 0..copies.count {
                     if let Some(run) = share_of(pieces, share, copies.count) {
-                        set_coords(
-                            &mut owner,
-                            &self.mesh,
-                            &copies.axes,
-                            (share + turn) % copies.count,
-                        );
-                        let peer = index_of(&self.mesh, &owner);
+                        self.mesh
+                            .set_part(&copies.axes, (share + turn) % copies.count, &mut owner);
+                        let peer = self.mesh.index_at(&owner);
                         out.push(piece_of(peer, s, &run, &src_strides, base, &dst_strides));
                     }
                 }
@@ -68,7 +61,7 @@ impl ExchangeBuilder {
             }
             self.for_each_contributor(&mut owner, |owner| {
                 out.push(piece_of(
-                    index_of(&self.mesh, owner),
+                    self.mesh.index_at(owner),
                     s,
                     pieces,
                     &src_strides,
@@ -94,7 +87,7 @@ impl ExchangeBuilder {
         for (d, cover) in target.iter().enumerate() {
             let (part, have) = match source.layout.sharding(d) {
                 Some(sharding) => {
-                    let part = part_at(&self.mesh, &sharding.axes, coords);
+                    let part = self.mesh.part_at(&sharding.axes, coords);
                     (part, sharding.partition.interval(part))
                 }
                 None => (0, 0..source.layout.shape()[d]),
@@ -122,14 +115,14 @@ impl ExchangeBuilder {
             .collect();
         let my_copy = copies
             .as_ref()
-            .map_or(0, |c| part_at(&self.mesh, &c.axes, coords));
+            .map_or(0, |c| self.mesh.part_at(&c.axes, coords));
         for_each_product(&per_dim, |pieces| {
             let mut reader: SmallVec<[usize; 4]> = coords.iter().copied().collect();
             for (d, piece) in pieces.iter().enumerate() {
-                set_coords(&mut reader, &self.mesh, &target[d].axes, piece.part);
+                self.mesh.set_part(&target[d].axes, piece.part, &mut reader);
             }
             for_each_coord(&self.mesh, &free, &mut reader, &mut |reader| {
-                let turn = index_of(&self.mesh, reader);
+                let turn = self.mesh.index_at(reader);
                 let run = match &copies {
                     None => self
                         .reads_from(source, reader, coords)
@@ -235,13 +228,13 @@ impl ExchangeBuilder {
         let mut local = true;
         let mut at: SmallVec<[usize; 4]> = SmallVec::from_elem(0, self.mesh.ndim());
         for (part, want) in cover.intervals.iter().enumerate() {
-            set_coords(&mut at, &self.mesh, &cover.axes, part);
+            self.mesh.set_part(&cover.axes, part, &mut at);
             let pieces = overlaps(&sharding.partition, &source.maps[d], want.clone());
             for_each_coord(&self.mesh, &embedded, &mut at, &mut |at| {
-                let own = part_at(&self.mesh, &sharding.axes, at);
+                let own = self.mesh.part_at(&sharding.axes, at);
                 let mut owner: SmallVec<[usize; 4]> = at.iter().copied().collect();
                 local &= pieces.iter().all(|p| {
-                    set_coords(&mut owner, &self.mesh, &sharding.axes, p.src_part);
+                    self.mesh.set_part(&sharding.axes, p.src_part, &mut owner);
                     p.src_part == own || embedded.iter().any(|&a| owner[a] != at[a])
                 });
             });
