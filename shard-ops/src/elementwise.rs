@@ -73,10 +73,10 @@ binaries! {
 /// `x + value`
 ///
 /// # Collective
-/// As [`unary`].
+/// As [`unary`](fn@unary).
 ///
 /// # Errors
-/// As [`unary`].
+/// As [`unary`](fn@unary).
 pub fn add_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
     unary(exec, x, Unary::AddScalar(value))
 }
@@ -84,10 +84,10 @@ pub fn add_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
 /// `x * value`; a partial operand stays partial.
 ///
 /// # Collective
-/// As [`unary`].
+/// As [`unary`](fn@unary).
 ///
 /// # Errors
-/// As [`unary`].
+/// As [`unary`](fn@unary).
 pub fn mul_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
     unary(exec, x, Unary::MulScalar(value))
 }
@@ -95,10 +95,10 @@ pub fn mul_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
 /// `-x`; a partial operand stays partial.
 ///
 /// # Collective
-/// As [`unary`].
+/// As [`unary`](fn@unary).
 ///
 /// # Errors
-/// As [`unary`].
+/// As [`unary`](fn@unary).
 pub fn neg(exec: &dyn Exec, x: &Value) -> Result<Value> {
     unary(exec, x, Unary::Neg)
 }

@@ -178,7 +178,7 @@ pub fn stack(exec: &dyn Exec, xs: &[&Value], dim: usize) -> Result<Value> {
 /// The pieces of dim `dim` of the given sizes.
 ///
 /// # Collective
-/// As [`slice`].
+/// As [`slice`](fn@slice).
 ///
 /// # Errors
 /// Sizes that do not sum to the extent.

@@ -1,6 +1,6 @@
 //! Reductions of a view over some of its dims.
 //!
-//! Blocks of at most [`BLOCK`] elements accumulate in the element type over independent lanes; block results join in f64.
+//! Blocks of at most `BLOCK` elements accumulate in the element type over independent lanes; block results join in f64.
 //! So sums of f32 lose no digits with length, and the loops are vectors.
 
 use super::pointwise::{larger, smaller, vectorized};
