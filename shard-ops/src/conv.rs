@@ -219,15 +219,17 @@ impl Geometry {
             w,
             x.shape()[1],
             w.shape()[0] / options.groups.max(1),
-            w.shape()[1] * options.groups,
+            // Channels beyond counting are no multiple of the groups either.
+            w.shape()[1].checked_mul(options.groups).unwrap_or(1),
         )?;
         Ok((geometry, spatial))
     }
 
     /// Checks channels: the operand's, those a kernel of one group reads, and those that come out.
     fn check(&self, x: &Value, w: &Value, channels: usize, reads: usize, out: usize) -> Result<()> {
-        let fits =
-            self.groups > 0 && channels == reads * self.groups && out.is_multiple_of(self.groups);
+        let fits = self.groups > 0
+            && reads.checked_mul(self.groups) == Some(channels)
+            && out.is_multiple_of(self.groups);
         if fits {
             return Ok(());
         }

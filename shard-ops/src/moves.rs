@@ -184,7 +184,11 @@ pub fn stack(exec: &dyn Exec, xs: &[&Value], dim: usize) -> Result<Value> {
 /// Sizes that do not sum to the extent.
 pub fn split(exec: &dyn Exec, x: &Value, sizes: &[usize], dim: usize) -> Result<Vec<Value>> {
     let n = extent("split", x, dim)?;
-    if sizes.iter().sum::<usize>() != n {
+    if sizes
+        .iter()
+        .try_fold(0_usize, |sum, &size| sum.checked_add(size))
+        != Some(n)
+    {
         return Err(OpError::Shape {
             op: "split",
             problem: format!("sizes {sizes:?} do not sum to {n}"),

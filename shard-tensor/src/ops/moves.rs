@@ -10,8 +10,16 @@ impl ShardTensor {
     /// The elements `range` of a dim.
     ///
     /// # Errors
-    /// For a dim or range out of bounds; what the communicator reports.
+    /// For a dim or range out of bounds, or a range that ends before it starts; what the communicator reports.
     pub fn narrow(&self, dim: usize, range: Range<usize>) -> Result<Self> {
+        if range.start > range.end {
+            return Err(crate::Error::argument(
+                "narrow",
+                "a range that does not end before it starts",
+                format!("{range:?}"),
+                "swap its ends",
+            ));
+        }
         self.slice(dim, range.start, 1, range.len())
     }
 

@@ -1,0 +1,128 @@
+//! Calls with numbers no tensor has: the same typed error on every rank, never a panic, and the group goes on.
+
+use shard_tensor::{
+    Conv, ConvTranspose, DType, EdgeMap, Launch, Mesh, Pool, ResampleMode, Result, ShardTensor,
+    replicate, shard,
+};
+
+type Call = (&'static str, fn(&ShardTensor, &Mesh) -> Result<ShardTensor>);
+
+const HUGE: usize = usize::MAX / 2;
+
+/// `x` is (2, 3, 7, 5).
+fn calls() -> Vec<Call> {
+    vec![
+        ("dim", |x, _| x.flip(HUGE)),
+        ("slice start", |x, _| x.slice(2, HUGE, 1, 3)),
+        ("slice length", |x, _| x.slice(2, 1, 1, HUGE)),
+        ("slice step", |x, _| x.slice(2, 1, isize::MIN, 2)),
+        ("narrow", |x, _| {
+            x.narrow(2, std::ops::Range { start: 5, end: 2 })
+        }),
+        ("select", |x, _| x.select(2, HUGE)),
+        ("split", |x, _| {
+            x.split(&[usize::MAX, 8], 2).map(|mut v| v.remove(0))
+        }),
+        ("pad", |x, _| {
+            x.pad(
+                &[(0, 0), (0, 0), (isize::MAX, 1), (0, 0)],
+                EdgeMap::Zeros,
+                0.0,
+            )
+        }),
+        ("crop", |x, _| {
+            x.pad(
+                &[(0, 0), (0, 0), (isize::MIN, 1), (0, 0)],
+                EdgeMap::Circular,
+                0.0,
+            )
+        }),
+        ("repeat", |x, _| x.repeat(2, HUGE)),
+        ("expand", |x, _| x.expand([HUGE, HUGE, 2, 3, 7, 5])),
+        ("reshape", |x, _| x.reshape([HUGE, HUGE])),
+        ("permute", |x, _| x.permute(&[0, 1, 2, HUGE])),
+        ("unsqueeze", |x, _| x.unsqueeze(HUGE)),
+        ("sum", |x, _| x.sum(&[1, 1], false)),
+        ("amax", |x, _| x.amax(&[HUGE], true)),
+        ("groups", |x, _| x.group_norm(0, None, None, 1e-5)),
+        ("layer_norm", |x, _| x.layer_norm(HUGE, None, None, 1e-5)),
+        ("pool kernel", |x, _| x.max_pool(Pool::new(0))),
+        ("pool padding", |x, _| {
+            x.avg_pool(Pool::new(2).padding(HUGE))
+        }),
+        ("pool stride", |x, _| x.max_pool(Pool::new(2).stride(0))),
+        ("pool divisor", |x, _| {
+            x.avg_pool(Pool::new(HUGE).divisor(1))
+        }),
+        ("size", |x, _| x.interpolate([0, 3], ResampleMode::Linear)),
+        ("size beyond memory", |x, _| {
+            x.interpolate([HUGE, HUGE], ResampleMode::Nearest)
+        }),
+        ("factor", |x, _| {
+            x.interpolate_by(&[f64::NAN], ResampleMode::Linear)
+        }),
+        ("infinite factor", |x, _| {
+            x.interpolate_by(&[f64::INFINITY], ResampleMode::Nearest)
+        }),
+        ("negative factor", |x, _| {
+            x.interpolate_by(&[-1.0], ResampleMode::Nearest)
+        }),
+        ("conv padding", |x, m| {
+            x.conv(&kernel(m)?, None, Conv::new().padding(HUGE))
+        }),
+        ("conv dilation", |x, m| {
+            x.conv(&kernel(m)?, None, Conv::new().dilation(HUGE))
+        }),
+        ("conv stride", |x, m| {
+            x.conv(&kernel(m)?, None, Conv::new().stride(0))
+        }),
+        ("conv groups", |x, m| {
+            x.conv(&kernel(m)?, None, Conv::new().groups(0))
+        }),
+        ("many groups", |x, m| {
+            x.conv(&kernel(m)?, None, Conv::new().groups(HUGE))
+        }),
+        ("transposed stride", |x, m| {
+            x.conv_transpose(&kernel(m)?, None, ConvTranspose::new().stride(HUGE))
+        }),
+        ("transposed groups", |x, m| {
+            x.conv_transpose(&kernel(m)?, None, ConvTranspose::new().groups(HUGE))
+        }),
+        ("transposed crop", |x, m| {
+            x.conv_transpose(&kernel(m)?, None, ConvTranspose::new().padding(HUGE))
+        }),
+        ("mixed types", |x, _| x.add(&x.to(DType::F32)?)),
+        ("zeros", |_, m| m.zeros([HUGE, HUGE], [replicate()])),
+        ("placement", |_, m| m.zeros([3], [shard(HUGE)])),
+        ("sizes", |_, m| {
+            m.zeros([3], [shard(0).sizes(vec![usize::MAX; m.size()])])
+        }),
+        ("weights", |_, m| {
+            m.zeros([3], [shard(0).weights(vec![f64::NAN; m.size()])])
+        }),
+    ]
+}
+
+fn kernel(mesh: &Mesh) -> Result<ShardTensor> {
+    mesh.ones([3, 3, 2, 2], [replicate()])
+}
+
+#[test]
+fn numbers_no_tensor_has_are_typed_errors() {
+    for ranks in [1, 3] {
+        for (name, call) in calls() {
+            let told = Launch::new(ranks)
+                .dtype(DType::F64)
+                .run(|ctx| {
+                    let mesh = ctx.mesh_of(ranks)?;
+                    let x = mesh.ones([2, 3, 7, 5], [shard(2)])?;
+                    let told = call(&x, &mesh).err().map(|e| e.to_string());
+                    assert_eq!(x.sum_all()?.item()?, 210.0);
+                    Ok(told)
+                })
+                .unwrap_or_else(|e| panic!("{name} on {ranks} ranks: {e}"));
+            assert!(told[0].is_some(), "{name} on {ranks} ranks went through");
+            assert!(told.iter().all(|t| t == &told[0]), "{name}: {told:?}");
+        }
+    }
+}
