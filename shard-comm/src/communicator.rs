@@ -200,12 +200,7 @@ impl Request {
                     format!("pieces for all {} elements of the destination", dst.len()),
                     format!(
                         "pieces for {} of them",
-                        stage
-                            .plan
-                            .recv
-                            .iter()
-                            .map(crate::Piece::numel)
-                            .sum::<usize>()
+                        stage.plan.recv.iter().map(|p| p.numel()).sum::<usize>()
                     ),
                     "give the plan a fill value for what no piece writes",
                 ));

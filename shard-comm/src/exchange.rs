@@ -1,7 +1,9 @@
 //! Running a plan: reading pieces from their owners' buffers into a destination, through any device.
 
-use crate::plan::{Overlap, Piece};
-use crate::{Buffer, BufferMut, DType, DeviceRef, ExchangePlan, Monoid, Result, Scalar, Strided};
+use crate::plan::Overlap;
+use crate::{
+    Buffer, BufferMut, DType, DeviceRef, ExchangePlan, Monoid, PieceRef, Result, Scalar, Strided,
+};
 
 /// Bytes of destination that a reduction of several ranks finishes before going on: they stay in the first cache
 /// while the ranks' values stream past.
@@ -14,14 +16,14 @@ pub(crate) fn run<'a>(
     source: impl Fn(usize, usize) -> &'a Buffer,
     mut dst: BufferMut,
 ) -> Result<BufferMut> {
-    let source = |piece: &Piece| source(piece.peer, piece.source);
+    let source = |piece: PieceRef<'_>| source(piece.peer, piece.source);
     let Some(op) = plan.fold else {
         if let Some(fill) = plan.fill
             && !plan.covers(dst.len())
         {
             fill_all(device, &mut dst, &[fill])?;
         }
-        for piece in &plan.recv {
+        for piece in plan.recv.iter() {
             device.copy(
                 source(piece),
                 &piece.src_view(),
@@ -50,7 +52,7 @@ fn fold_into<'a>(
     device: &DeviceRef,
     plan: &ExchangePlan,
     op: Monoid,
-    source: &impl Fn(&Piece) -> &'a Buffer,
+    source: &impl Fn(PieceRef<'_>) -> &'a Buffer,
     dst: &mut BufferMut,
 ) -> Result<()> {
     // Where an element is written first, copying stands for folding into the identity.
@@ -64,7 +66,7 @@ fn fold_into<'a>(
     if plan.overlap() == Overlap::Stacked {
         return fold_stacked(device, plan, op, source, dst, copies_first);
     }
-    for piece in &plan.recv {
+    for piece in plan.recv.iter() {
         let (from, sv, dv) = (source(piece), piece.src_view(), piece.dst_view());
         if copies_first {
             device.copy(from, &sv, dst, &dv)?;
@@ -80,11 +82,11 @@ fn fold_stacked<'a>(
     device: &DeviceRef,
     plan: &ExchangePlan,
     op: Monoid,
-    source: &impl Fn(&Piece) -> &'a Buffer,
+    source: &impl Fn(PieceRef<'_>) -> &'a Buffer,
     dst: &mut BufferMut,
     copies_first: bool,
 ) -> Result<()> {
-    let len = plan.recv.first().map_or(0, Piece::numel);
+    let len = plan.recv.first().map_or(0, |p| p.numel());
     let tile = TILE_BYTES / dst.dtype().size() / op.width() * op.width();
     for start in (0..len).step_by(tile) {
         let width = tile.min(len - start);

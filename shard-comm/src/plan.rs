@@ -1,76 +1,10 @@
 //! Exchange plans: which pieces of which sources go where, and everything about them that can be known beforehand.
 
-use shard_spec::{Dims, Strides};
 use smallvec::{SmallVec, smallvec};
 
+use crate::pieces::{PieceRef, Pieces};
 use crate::view::span;
-use crate::{CommError, DType, Monoid, Result, Scalar, Strided};
-
-/// A box of elements that one rank reads from another.
-///
-/// The same piece appears in the reader's `recv` list with the owner as `peer`, and in the owner's `send` list with
-/// the reader as `peer`. Offsets and strides are in elements; strides may be zero or negative.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Piece {
-    /// The other rank, numbered within the group.
-    pub peer: usize,
-    /// Which of the owner's sources is read.
-    pub source: usize,
-    /// Extents of the box.
-    pub shape: Dims,
-    /// First element read, in the owner's source.
-    pub src_offset: usize,
-    /// Steps in the owner's source.
-    pub src_strides: Strides,
-    /// First element written, in the reader's destination.
-    pub dst_offset: usize,
-    /// Steps in the reader's destination.
-    pub dst_strides: Strides,
-}
-
-impl Piece {
-    /// A run of `len` neighbouring elements.
-    pub fn run(
-        peer: usize,
-        source: usize,
-        len: usize,
-        src_offset: usize,
-        dst_offset: usize,
-    ) -> Self {
-        Self {
-            peer,
-            source,
-            shape: smallvec![len],
-            src_offset,
-            src_strides: smallvec![1],
-            dst_offset,
-            dst_strides: smallvec![1],
-        }
-    }
-
-    /// Elements in the box.
-    pub fn numel(&self) -> usize {
-        self.shape.iter().product()
-    }
-
-    /// The box in the owner's source.
-    pub fn src_view(&self) -> Strided {
-        Strided::new(
-            self.src_offset,
-            self.shape.clone(),
-            self.src_strides.clone(),
-        )
-    }
-
-    /// The box in the reader's destination.
-    pub fn dst_view(&self) -> Strided {
-        Strided::new(
-            self.dst_offset,
-            self.shape.clone(),
-            self.dst_strides.clone(),
-        )
-    }
-}
+use crate::{CommError, DType, Monoid, Result, Scalar};
 
 /// One rank's part of an exchange: what it reads from whom, and what others read from it.
 ///
@@ -84,8 +18,8 @@ impl Piece {
 /// let plan = ExchangePlan::new(
 ///     "append",
 ///     7,
-///     vec![Piece::run(0, 0, 3, 0, 0), Piece::run(1, 0, 2, 0, 3)],
-///     vec![Piece::run(0, 0, 3, 0, 0)],
+///     [Piece::run(0, 0, 3, 0, 0), Piece::run(1, 0, 2, 0, 3)].into(),
+///     [Piece::run(0, 0, 3, 0, 0)].into(),
 ///     None,
 ///     None,
 /// );
@@ -99,9 +33,9 @@ pub struct ExchangePlan {
     /// A fingerprint of the whole plan, equal on all ranks of the group.
     pub id: u128,
     /// What this rank reads, in fold order.
-    pub recv: Vec<Piece>,
+    pub recv: Pieces,
     /// What others read from this rank.
-    pub send: Vec<Piece>,
+    pub send: Pieces,
     /// How pieces are combined with what is in the destination; `None` overwrites.
     pub fold: Option<Monoid>,
     /// What the destination holds before the first piece.
@@ -136,20 +70,18 @@ pub(crate) enum Overlap {
 }
 
 impl ExchangePlan {
-    /// Precomputes a plan. Empty pieces are dropped.
+    /// Precomputes a plan.
     ///
     /// A piece that no buffer could satisfy (a negative index, a wrong number of strides) is remembered and becomes
     /// the agreed error of every exchange that uses the plan.
     pub fn new(
         name: &'static str,
         id: u128,
-        mut recv: Vec<Piece>,
-        mut send: Vec<Piece>,
+        recv: Pieces,
+        send: Pieces,
         fold: Option<Monoid>,
         fill: Option<Scalar>,
     ) -> Self {
-        recv.retain(|piece| !piece.shape.contains(&0));
-        send.retain(|piece| !piece.shape.contains(&0));
         let mut plan = Self {
             name,
             id,
@@ -172,7 +104,7 @@ impl ExchangePlan {
 
     /// A plan that moves nothing: for barriers, and for a rank that has only an error to tell.
     pub fn empty(name: &'static str) -> Self {
-        Self::new(name, 0, Vec::new(), Vec::new(), None, None)
+        Self::new(name, 0, Pieces::new(), Pieces::new(), None, None)
     }
 
     /// Elements this rank receives from a peer of the group, itself included.
@@ -220,7 +152,7 @@ impl ExchangePlan {
     pub(crate) fn covers(&self, len: usize) -> bool {
         match self.overlap {
             Overlap::Disjoint => self.written == len,
-            Overlap::Stacked => self.recv.first().map_or(0, Piece::numel) == len,
+            Overlap::Stacked => self.recv.first().map_or(0, |p| p.numel()) == len,
             Overlap::Mixed => false,
         }
     }
@@ -295,14 +227,14 @@ impl ExchangePlan {
         self.incoming = traffic(&self.recv)?;
         self.outgoing = traffic(&self.send)?;
         let mut ranges = SmallVec::<[_; 8]>::new();
-        for piece in &self.recv {
+        for piece in self.recv.iter() {
             if let Some(fold) = self.fold {
                 check_groups(self.name, fold, piece)?;
             }
-            ranges.push(span(piece.dst_offset, &piece.shape, &piece.dst_strides)?);
+            ranges.push(span(piece.dst_offset, piece.shape, piece.dst_strides)?);
         }
         self.dst_end = ranges.iter().map(|r| r.end).max().unwrap_or(0);
-        self.written = self.recv.iter().map(Piece::numel).sum();
+        self.written = self.recv.iter().map(|p| p.numel()).sum();
         self.overlap = if is_stacked(&self.recv) {
             Overlap::Stacked
         } else if are_disjoint(&self.recv, &mut ranges) {
@@ -321,10 +253,16 @@ fn elements_of(traffic: &[Traffic], peer: usize) -> usize {
 }
 
 /// Sums pieces by peer, in peer order.
-fn traffic(pieces: &[Piece]) -> Result<Vec<Traffic>> {
+fn traffic(pieces: &Pieces) -> Result<Vec<Traffic>> {
     let mut all: Vec<Traffic> = Vec::new();
-    for piece in pieces {
-        let at = match all.binary_search_by_key(&piece.peer, |t| t.peer) {
+    for piece in pieces.iter() {
+        // Pieces come sorted from those who make thousands.
+        let at = match all.last() {
+            Some(last) if last.peer < piece.peer => Err(all.len()),
+            Some(last) if last.peer == piece.peer => Ok(all.len() - 1),
+            _ => all.binary_search_by_key(&piece.peer, |t| t.peer),
+        };
+        let at = match at {
             Ok(at) => at,
             Err(at) => {
                 let fresh = Traffic {
@@ -337,7 +275,7 @@ fn traffic(pieces: &[Piece]) -> Result<Vec<Traffic>> {
                 at
             }
         };
-        let end = span(piece.src_offset, &piece.shape, &piece.src_strides)?.end;
+        let end = span(piece.src_offset, piece.shape, piece.src_strides)?.end;
         let total = &mut all[at];
         total.pieces += 1;
         total.elements += piece.numel();
@@ -353,7 +291,7 @@ fn traffic(pieces: &[Piece]) -> Result<Vec<Traffic>> {
 }
 
 /// A monoid of several elements per group needs whole groups side by side.
-fn check_groups(name: &'static str, fold: Monoid, piece: &Piece) -> Result<()> {
+fn check_groups(name: &'static str, fold: Monoid, piece: PieceRef<'_>) -> Result<()> {
     let width = fold.width();
     if width == 1 {
         return Ok(());
@@ -375,7 +313,7 @@ fn check_groups(name: &'static str, fold: Monoid, piece: &Piece) -> Result<()> {
     ))
 }
 
-fn is_stacked(pieces: &[Piece]) -> bool {
+fn is_stacked(pieces: &Pieces) -> bool {
     let Some(first) = pieces.first() else {
         return false;
     };
@@ -391,11 +329,8 @@ fn is_stacked(pieces: &[Piece]) -> bool {
 }
 
 /// Whether no element is written twice, as far as cheap tests can tell: disjoint ranges, or disjoint boxes of one array.
-fn are_disjoint(pieces: &[Piece], ranges: &mut [std::ops::Range<usize>]) -> bool {
-    if pieces
-        .iter()
-        .any(|p| !steps_apart(&p.shape, &p.dst_strides))
-    {
+fn are_disjoint(pieces: &Pieces, ranges: &mut [std::ops::Range<usize>]) -> bool {
+    if pieces.iter().any(|p| !steps_apart(p.shape, p.dst_strides)) {
         return false;
     }
     ranges.sort_unstable_by_key(|r| r.start);
@@ -437,14 +372,14 @@ pub(crate) fn steps_apart(shape: &[usize], strides: &[isize]) -> bool {
 type Corner = SmallVec<[(usize, usize); 7]>;
 
 /// The pieces as boxes of the one array whose strides they share; `None` if they are not that.
-fn boxes(pieces: &[Piece]) -> Option<Vec<Corner>> {
-    let strides = &pieces.first()?.dst_strides;
+fn boxes(pieces: &Pieces) -> Option<Vec<Corner>> {
+    let strides = pieces.first()?.dst_strides;
     let mut order: SmallVec<[usize; 6]> = (0..strides.len()).collect();
     order.sort_by_key(|&d| std::cmp::Reverse(strides[d]));
     pieces
         .iter()
         .map(|piece| {
-            if piece.dst_strides != *strides {
+            if piece.dst_strides != strides {
                 return None;
             }
             let mut rest = piece.dst_offset;
@@ -471,6 +406,7 @@ fn boxes(pieces: &[Piece]) -> Option<Vec<Corner>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Piece;
 
     fn block(shape: &[usize], at: usize, strides: &[isize]) -> Piece {
         Piece {
@@ -485,7 +421,7 @@ mod tests {
     }
 
     fn overlap(pieces: Vec<Piece>) -> Overlap {
-        ExchangePlan::new("t", 0, pieces, vec![], None, None).overlap
+        ExchangePlan::new("t", 0, pieces.into(), Pieces::new(), None, None).overlap
     }
 
     #[test]
@@ -497,7 +433,7 @@ mod tests {
             .map(|&(at, h, w)| block(&[h, w], at, &[6, 1]))
             .collect();
         assert_eq!(overlap(pieces.clone()), Overlap::Disjoint);
-        let plan = ExchangePlan::new("t", 0, pieces.clone(), vec![], None, None);
+        let plan = ExchangePlan::new("t", 0, pieces.clone().into(), Pieces::new(), None, None);
         assert!(plan.covers(24) && !plan.covers(25));
         let mut bigger = pieces;
         bigger[0] = block(&[2, 4], 0, &[6, 1]);
@@ -520,13 +456,20 @@ mod tests {
 
     #[test]
     fn faults_are_remembered() {
-        let plan = ExchangePlan::new("t", 0, vec![block(&[3], 1, &[-1])], vec![], None, None);
+        let plan = ExchangePlan::new(
+            "t",
+            0,
+            [block(&[3], 1, &[-1])].into(),
+            Pieces::new(),
+            None,
+            None,
+        );
         assert!(plan.check(1, Some(DType::F32), &[], 3).is_err());
         let odd = ExchangePlan::new(
             "t",
             0,
-            vec![Piece::run(0, 0, 4, 0, 0)],
-            vec![],
+            [Piece::run(0, 0, 4, 0, 0)].into(),
+            Pieces::new(),
             Some(Monoid::Moments),
             None,
         );
@@ -543,7 +486,7 @@ mod tests {
             Piece::run(0, 0, 1, 0, 3),
             Piece::run(2, 0, 2, 0, 4),
         ];
-        let plan = ExchangePlan::new("t", 0, recv, vec![], None, None);
+        let plan = ExchangePlan::new("t", 0, recv.into(), Pieces::new(), None, None);
         assert_eq!((plan.received_from(2), plan.received_from(1)), (5, 0));
         assert_eq!(plan.incoming()[1].extents.as_slice(), &[(0, 2), (1, 7)]);
         assert_eq!((plan.remote_messages(0), plan.remote_elements(0)), (1, 5));

@@ -7,12 +7,12 @@
 use crate::error::Incompatible;
 use crate::exchange::share_of;
 use crate::geometry::{
-    Overlap, cover_of, for_each_coord, for_each_product, local_shape, piece_of, whole,
+    Overlap, cover_of, for_each_coord, for_each_product, local_shape, push_piece, whole,
 };
 use crate::route::finer;
 use crate::{Array, Fingerprint, Forecast, MeshComm, Plan, RedistributeError, Result};
 use shard_comm::{
-    AgreedError, Buffer, Communicator, DType, ExchangePlan, Piece, Request, Scalar, Target,
+    AgreedError, Buffer, Communicator, DType, ExchangePlan, Pieces, Request, Scalar, Target,
 };
 use shard_spec::{
     DeviceMesh, DimMap, Layout, ReduceOp, numel, overlaps, overlaps_from, row_major_strides,
@@ -91,9 +91,8 @@ impl CrossPlan {
         };
         let mut recv = crossing_pair.receive(rank);
         let mut send = crossing_pair.send(rank);
-        let order = |p: &Piece| (p.peer, p.dst_offset, p.src_offset);
-        recv.sort_by_key(order);
-        send.sort_by_key(order);
+        recv.sort();
+        send.sort();
         let id = Fingerprint::new("cross")
             .with(&from.hash128())
             .with(&to.hash128())
@@ -403,8 +402,8 @@ impl Copies {
 impl Crossing<'_> {
     /// The pieces that the rank reads: per dim the overlaps of its interval with the source's parts, and their
     /// product.
-    fn receive(&self, rank: usize) -> Vec<Piece> {
-        let mut out = Vec::new();
+    fn receive(&self, rank: usize) -> Pieces {
+        let mut out = Pieces::new();
         let (Some(turn), Some(want)) = (self.to.mesh().index_of(rank), self.to.local_box(rank))
         else {
             return out;
@@ -432,7 +431,7 @@ impl Crossing<'_> {
             let parts: SmallVec<[usize; 6]> = pieces.iter().map(|p| p.part).collect();
             let src_strides = row_major_strides(&local_shape(self.from, &parts));
             let mut push = |peer, run: &[Overlap]| {
-                out.push(piece_of(peer, 0, run, &src_strides, 0, &dst_strides));
+                push_piece(&mut out, peer, 0, run, &src_strides, 0, &dst_strides);
             };
             if me.as_ref().is_some_and(|me| self.same_parts(me, &owner)) {
                 return push(rank, pieces);
@@ -448,8 +447,8 @@ impl Crossing<'_> {
     }
 
     /// The mirror of [`receive`](Self::receive): what others read from the rank.
-    fn send(&self, rank: usize) -> Vec<Piece> {
-        let mut out = Vec::new();
+    fn send(&self, rank: usize) -> Pieces {
+        let mut out = Pieces::new();
         let mesh = self.from.mesh();
         let (Some(index), Some(have)) = (mesh.index_of(rank), self.from.local_box(rank)) else {
             return out;
@@ -485,7 +484,7 @@ impl Crossing<'_> {
                     self.share(pieces, copy, turn)
                 };
                 if let Some(run) = run {
-                    out.push(piece_of(peer, 0, &run, &src_strides, 0, &dst_strides));
+                    push_piece(&mut out, peer, 0, &run, &src_strides, 0, &dst_strides);
                 }
             });
         });

@@ -1,6 +1,6 @@
 //! Intervals, coordinates and pieces: the arithmetic that exchanges are made of.
 
-use shard_comm::Piece;
+use shard_comm::{PieceRef, Pieces};
 use shard_spec::{DeviceMesh, DimCover, DimPiece, DimSend, Dims, Layout, Partition, Strides};
 use smallvec::SmallVec;
 
@@ -99,31 +99,36 @@ impl From<DimSend> for Overlap {
     }
 }
 
-pub(crate) fn piece_of(
+/// Adds the piece that is the product of these overlaps: `src` and `dst` are the strides of the two blocks, `base`
+/// is where the destination's begins.
+pub(crate) fn push_piece(
+    out: &mut Pieces,
     peer: usize,
     source: usize,
     dims: &[Overlap],
     src: &Strides,
     base: usize,
     dst: &Strides,
-) -> Piece {
-    let mut piece = Piece {
+) {
+    let (mut shape, mut src_strides, mut dst_strides) =
+        (Dims::new(), Strides::new(), Strides::new());
+    let (mut src_offset, mut dst_offset) = (0, base);
+    for (d, run) in dims.iter().enumerate() {
+        shape.push(run.len);
+        src_offset += run.src_start * src[d] as usize;
+        src_strides.push(run.src_step * src[d]);
+        dst_offset += run.dst_start * dst[d] as usize;
+        dst_strides.push(run.dst_step * dst[d]);
+    }
+    out.push(PieceRef {
         peer,
         source,
-        shape: Dims::new(),
-        src_offset: 0,
-        src_strides: Strides::new(),
-        dst_offset: base,
-        dst_strides: Strides::new(),
-    };
-    for (d, run) in dims.iter().enumerate() {
-        piece.shape.push(run.len);
-        piece.src_offset += run.src_start * src[d] as usize;
-        piece.src_strides.push(run.src_step * src[d]);
-        piece.dst_offset += run.dst_start * dst[d] as usize;
-        piece.dst_strides.push(run.dst_step * dst[d]);
-    }
-    piece
+        shape: &shape,
+        src_offset,
+        src_strides: &src_strides,
+        dst_offset,
+        dst_strides: &dst_strides,
+    });
 }
 
 /// Calls `f` with every combination of one element per list, the last list fastest.

@@ -2,7 +2,7 @@
 
 use crate::CostModel;
 use crate::route::{Axes, EXACT_RANKS, Hop, Move};
-use shard_spec::{Layout, numel};
+use shard_spec::Layout;
 
 /// What one hop costs, over all ranks.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -47,8 +47,8 @@ impl Move {
         let mut from_peer = vec![0_usize; ranks];
         for me in 0..ranks {
             from_peer.fill(0);
-            for piece in builder.reads(me) {
-                from_peer[piece.peer] += numel(&piece.shape);
+            for piece in builder.reads(me).iter() {
+                from_peer[piece.peer] += piece.numel();
             }
             for (peer, &elements) in from_peer.iter().enumerate() {
                 if peer != me && elements > 0 {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{check_len, check_root_rank, check_type, span_of, spans, total};
 use crate::communicator::{Request, Target};
-use crate::{Buffer, Communicator, DType, ExchangePlan, Handle, Piece, Result};
+use crate::{Buffer, Communicator, DType, ExchangePlan, Handle, Piece, Pieces, Result};
 
 /// Operations that copy. Counts are in elements; counts of zero are ordinary.
 impl dyn Communicator + '_ {
@@ -162,11 +162,11 @@ impl dyn Communicator + '_ {
             let plan = self.plans().get(NAME, None, &[root, len], &[], || {
                 let others = (0..self.size()).filter(|&j| j != root);
                 let send = others.map(|j| Piece::run(j, 0, len, 0, 0)).collect();
-                let recv = vec![Piece::run(root, 0, len, 0, 0)];
+                let recv = [Piece::run(root, 0, len, 0, 0)].into();
                 let (recv, send) = if self.rank() == root {
-                    (vec![], send)
+                    (Pieces::new(), send)
                 } else {
-                    (recv, vec![])
+                    (recv, Pieces::new())
                 };
                 ExchangePlan::new(NAME, 0, recv, send, None, None)
             });
@@ -231,9 +231,13 @@ impl dyn Communicator + '_ {
             let me = self.rank();
             let plan = self.plans().get(NAME, None, counts, &[root], || {
                 let at = span_of(counts, me);
-                let recv = vec![Piece::run(root, 0, at.len(), at.start, 0)];
+                let recv = [Piece::run(root, 0, at.len(), at.start, 0)].into();
                 let send = spans(counts).map(|(j, at)| Piece::run(j, 0, at.len(), at.start, 0));
-                let send = if me == root { send.collect() } else { vec![] };
+                let send = if me == root {
+                    send.collect()
+                } else {
+                    Pieces::new()
+                };
                 ExchangePlan::new(NAME, 0, recv, send, None, None)
             });
             let target = self.target(dtype, counts[me])?;
@@ -275,14 +279,13 @@ impl dyn Communicator + '_ {
             check_len(NAME, "the count of this rank", counts[me], mine.len())?;
             let plan = self.plans().get(NAME, None, counts, &[root], || {
                 let recv = spans(counts).map(|(j, at)| Piece::run(j, 0, at.len(), 0, at.start));
-                let recv = if me == root { recv.collect() } else { vec![] };
-                let send = vec![Piece::run(
-                    root,
-                    0,
-                    counts[me],
-                    0,
-                    span_of(counts, me).start,
-                )];
+                let recv = if me == root {
+                    recv.collect()
+                } else {
+                    Pieces::new()
+                };
+                let start = span_of(counts, me).start;
+                let send = [Piece::run(root, 0, counts[me], 0, start)].into();
                 ExchangePlan::new(NAME, 0, recv, send, None, None)
             });
             let target = if me == root {

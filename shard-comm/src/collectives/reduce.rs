@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::gather::plan_all_gather;
 use super::{check_len, span_of, spans, total};
 use crate::communicator::{Request, Stage, Target};
-use crate::{Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Piece, Result};
+use crate::{Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Piece, Pieces, Result};
 
 /// Up to this many bytes an all-reduce is one round in which every rank combines everything; above, owners combine
 /// their chunk and a second round gathers the chunks. Results are bitwise the same either way.
@@ -99,7 +99,7 @@ impl dyn Communicator + '_ {
             }
             if mine.bytes() <= ONE_ROUND_BYTES {
                 let plan = self.plans().get(NAME, Some(op), &[len], &[], || {
-                    let pieces: Vec<_> = (0..ranks).map(|j| Piece::run(j, 0, len, 0, 0)).collect();
+                    let pieces: Pieces = (0..ranks).map(|j| Piece::run(j, 0, len, 0, 0)).collect();
                     ExchangePlan::new(NAME, 0, pieces.clone(), pieces, Some(op), None)
                 });
                 let target = self.target(mine.dtype(), len)?;

@@ -13,8 +13,8 @@ use super::progress::{Flight, Launch, Op, Rank};
 use super::world::{Group, Key, Lane, Post};
 use crate::communicator::{Link, LinkSide, Request, Stage, Target};
 use crate::{
-    CommError, Communicator, DeviceRef, Event, ExchangePlan, Handle, Ledger, Piece, PlanCache,
-    Result, Site,
+    CommError, Communicator, DeviceRef, Event, ExchangePlan, Handle, Ledger, Piece, Pieces,
+    PlanCache, Result, Site,
 };
 
 /// A rank that is a thread of this process. Clones are the same communicator.
@@ -174,11 +174,11 @@ impl Communicator for LocalComm {
         // Participant 0 sends, participant 1 receives.
         let (pieces, sources, target) = match side {
             LinkSide::Send(data) => {
-                let pieces = (vec![], vec![Piece::run(1, 0, data.len(), 0, 0)]);
+                let pieces = (Pieces::new(), [Piece::run(1, 0, data.len(), 0, 0)].into());
                 (pieces, smallvec![data.clone()], Target::Keep(data))
             }
             LinkSide::Recv(dst) => {
-                let pieces = (vec![Piece::run(0, 0, dst.len(), 0, 0)], vec![]);
+                let pieces = ([Piece::run(0, 0, dst.len(), 0, 0)].into(), Pieces::new());
                 (pieces, SmallVec::new(), Target::Write(dst))
             }
         };

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     AgreedError, CommError, Communicator, DType, ErrorClass, ExchangePlan, Mismatch, Monoid, Piece,
-    Scalar,
+    Pieces, Scalar,
 };
 
 type Outcome = Result<(), CommError>;
@@ -124,7 +124,14 @@ fn every_argument_that_must_agree_is_checked() {
     );
 
     let report = mismatch(2, |comm| {
-        let plan = ExchangePlan::new("shift", u128::from(odd(comm)), vec![], vec![], None, None);
+        let plan = ExchangePlan::new(
+            "shift",
+            u128::from(odd(comm)),
+            Pieces::new(),
+            Pieces::new(),
+            None,
+            None,
+        );
         let dst = comm.device().alloc(DType::F64, 0).unwrap();
         comm.exchange(&Arc::new(plan), &[], dst, Ok(())).map(drop)
     });
@@ -138,7 +145,14 @@ fn every_argument_that_must_agree_is_checked() {
         } else {
             send.push(Piece::run(1, 0, 2, 0, 0));
         }
-        let plan = ExchangePlan::new("halo", 0, recv, send, None, Some(Scalar::ZERO));
+        let plan = ExchangePlan::new(
+            "halo",
+            0,
+            recv.into(),
+            send.into(),
+            None,
+            Some(Scalar::ZERO),
+        );
         let dst = comm.device().alloc(DType::F64, 2).unwrap();
         comm.exchange(&Arc::new(plan), &[floats(comm, 4)], dst, Ok(()))
             .map(drop)
@@ -173,8 +187,8 @@ fn a_status_travels_with_an_exchange_and_nothing_moves() {
         let plan = Arc::new(ExchangePlan::new(
             "shift",
             0,
-            vec![Piece::run((comm.rank() + 1) % 3, 0, 1, 0, 0)],
-            vec![Piece::run((comm.rank() + 2) % 3, 0, 1, 0, 0)],
+            [Piece::run((comm.rank() + 1) % 3, 0, 1, 0, 0)].into(),
+            [Piece::run((comm.rank() + 2) % 3, 0, 1, 0, 0)].into(),
             None,
             None,
         ));

@@ -15,7 +15,7 @@ pub(crate) use run::start;
 pub use run::{Exchange, Pending};
 
 use crate::Fingerprint;
-use shard_comm::{ExchangePlan, Monoid, Piece, Scalar};
+use shard_comm::{ExchangePlan, Monoid, Pieces, Scalar};
 use shard_spec::{DeviceMesh, DimCover, DimMap, Dims, Layout, numel};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -138,17 +138,15 @@ impl ExchangeBuilder {
     /// Cost: the rank's own overlaps, plus a scan of the boundaries to see whether any rank communicates.
     pub fn build(&self, index: usize) -> Exchange {
         let coords = self.mesh.coords_at(index);
-        let mut recv = Vec::new();
-        let mut send = Vec::new();
+        let (mut recv, mut send) = (Pieces::new(), Pieces::new());
         for (s, source) in self.sources.iter().enumerate() {
             for region in 0..self.regions.len() {
                 self.receive(s, source, region, &coords, &mut recv);
                 self.send(s, source, region, &coords, &mut send);
             }
         }
-        let order = |p: &Piece| (p.peer, p.source, p.dst_offset, p.src_offset);
-        recv.sort_by_key(order);
-        send.sort_by_key(order);
+        recv.sort();
+        send.sort();
         let regions: Vec<(usize, Dims)> = (0..self.regions.len())
             .map(|r| (self.base(r, &coords), self.shape_at(r, &coords)))
             .collect();
@@ -168,9 +166,9 @@ impl ExchangeBuilder {
     }
 
     /// The pieces that the member at position `index` reads, without deriving what it sends.
-    pub(crate) fn reads(&self, index: usize) -> Vec<Piece> {
+    pub(crate) fn reads(&self, index: usize) -> Pieces {
         let coords = self.mesh.coords_at(index);
-        let mut recv = Vec::new();
+        let mut recv = Pieces::new();
         for (s, source) in self.sources.iter().enumerate() {
             for region in 0..self.regions.len() {
                 self.receive(s, source, region, &coords, &mut recv);

@@ -1,8 +1,8 @@
 //! Which pieces this rank reads, which others read from it, and whether anything has to be sent at all.
 
 use super::{ExchangeBuilder, Source};
-use crate::geometry::{Overlap, for_each_coord, for_each_product, local_shape, piece_of, whole};
-use shard_comm::Piece;
+use crate::geometry::{Overlap, for_each_coord, for_each_product, local_shape, push_piece, whole};
+use shard_comm::Pieces;
 use shard_spec::{DimCover, Placement, overlaps, overlaps_from, row_major_strides};
 use smallvec::SmallVec;
 
@@ -15,7 +15,7 @@ impl ExchangeBuilder {
         source: &Source,
         region: usize,
         coords: &[usize],
-        out: &mut Vec<Piece>,
+        out: &mut Pieces,
     ) {
         let target = &self.regions[region];
         let mut per_dim: Vec<Vec<Overlap>> = Vec::with_capacity(target.len());
@@ -54,20 +54,14 @@ impl ExchangeBuilder {
                         self.mesh
                             .set_part(&copies.axes, (share + turn) % copies.count, &mut owner);
                         let peer = self.mesh.index_at(&owner);
-                        out.push(piece_of(peer, s, &run, &src_strides, base, &dst_strides));
+                        push_piece(out, peer, s, &run, &src_strides, base, &dst_strides);
                     }
                 }
                 return;
             }
             self.for_each_contributor(&mut owner, |owner| {
-                out.push(piece_of(
-                    self.mesh.index_at(owner),
-                    s,
-                    pieces,
-                    &src_strides,
-                    base,
-                    &dst_strides,
-                ));
+                let peer = self.mesh.index_at(owner);
+                push_piece(out, peer, s, pieces, &src_strides, base, &dst_strides);
             });
         });
     }
@@ -79,7 +73,7 @@ impl ExchangeBuilder {
         source: &Source,
         region: usize,
         coords: &[usize],
-        out: &mut Vec<Piece>,
+        out: &mut Pieces,
     ) {
         let target = &self.regions[region];
         let mut my_parts: SmallVec<[usize; 6]> = SmallVec::new();
@@ -141,7 +135,7 @@ impl ExchangeBuilder {
                 if let Some(run) = run {
                     let base = self.base(region, reader);
                     let dst_strides = row_major_strides(&self.shape_at(region, reader));
-                    out.push(piece_of(turn, s, &run, &src_strides, base, &dst_strides));
+                    push_piece(out, turn, s, &run, &src_strides, base, &dst_strides);
                 }
             });
         });

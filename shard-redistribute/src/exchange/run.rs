@@ -6,7 +6,7 @@ use shard_comm::{
     AgreedError, Buffer, CommError, DType, ExchangePlan, Handle, Monoid, Request, Scalar, Strided,
     Target,
 };
-use shard_spec::{Dims, numel};
+use shard_spec::Dims;
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Exchange {
             .recv
             .iter()
             .filter(|p| p.peer != index)
-            .map(|p| numel(&p.shape))
+            .map(|p| p.numel())
             .sum()
     }
 
@@ -115,11 +115,11 @@ impl Exchange {
     /// Copies between this rank's own buffers; shares storage where the result is one run of one source.
     fn run_local(&self, cx: &MeshComm, dtype: DType, sources: &[Buffer]) -> Result<Buffer> {
         let len = self.len;
-        if let [piece] = &self.plan.recv[..]
-            && numel(&piece.shape) == len
+        if let (1, Some(piece)) = (self.plan.recv.len(), self.plan.recv.first())
+            && piece.numel() == len
             && piece.dst_offset == 0
-            && is_run(&piece.shape, &piece.src_strides)
-            && is_run(&piece.shape, &piece.dst_strides)
+            && is_run(piece.shape, piece.src_strides)
+            && is_run(piece.shape, piece.dst_strides)
         {
             return Ok(sources[piece.source].slice(piece.src_offset..piece.src_offset + len));
         }
@@ -129,7 +129,7 @@ impl Exchange {
         if let Some(value) = self.fill.or(identity) {
             device.fill(&mut dst, &Strided::contiguous(&[len]), value)?;
         }
-        for p in &self.plan.recv {
+        for p in self.plan.recv.iter() {
             let (source, from, to) = (&sources[p.source], p.src_view(), p.dst_view());
             match self.fold {
                 Some(monoid) => device.fold(monoid, source, &from, &mut dst, &to)?,

@@ -1,0 +1,308 @@
+//! Pieces of exchanges, alone and in lists of thousands.
+
+use shard_spec::{Dims, Strides};
+use smallvec::smallvec;
+
+use crate::Strided;
+
+/// A box of elements that one rank reads from another.
+///
+/// The same piece appears in the reader's `recv` list with the owner as `peer`, and in the owner's `send` list with
+/// the reader as `peer`. Offsets and strides are in elements; strides may be zero or negative.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Piece {
+    /// The other rank, numbered within the group.
+    pub peer: usize,
+    /// Which of the owner's sources is read.
+    pub source: usize,
+    /// Extents of the box.
+    pub shape: Dims,
+    /// First element read, in the owner's source.
+    pub src_offset: usize,
+    /// Steps in the owner's source.
+    pub src_strides: Strides,
+    /// First element written, in the reader's destination.
+    pub dst_offset: usize,
+    /// Steps in the reader's destination.
+    pub dst_strides: Strides,
+}
+
+impl Piece {
+    /// A run of `len` neighbouring elements.
+    pub fn run(
+        peer: usize,
+        source: usize,
+        len: usize,
+        src_offset: usize,
+        dst_offset: usize,
+    ) -> Self {
+        Self {
+            peer,
+            source,
+            shape: smallvec![len],
+            src_offset,
+            src_strides: smallvec![1],
+            dst_offset,
+            dst_strides: smallvec![1],
+        }
+    }
+
+    /// The piece as a list shows it.
+    pub fn view(&self) -> PieceRef<'_> {
+        PieceRef {
+            peer: self.peer,
+            source: self.source,
+            shape: &self.shape,
+            src_offset: self.src_offset,
+            src_strides: &self.src_strides,
+            dst_offset: self.dst_offset,
+            dst_strides: &self.dst_strides,
+        }
+    }
+
+    /// Elements in the box.
+    pub fn numel(&self) -> usize {
+        self.view().numel()
+    }
+
+    /// The box in the owner's source.
+    pub fn src_view(&self) -> Strided {
+        self.view().src_view()
+    }
+
+    /// The box in the reader's destination.
+    pub fn dst_view(&self) -> Strided {
+        self.view().dst_view()
+    }
+}
+
+/// A [`Piece`] in a list of [`Pieces`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PieceRef<'a> {
+    /// The other rank, numbered within the group.
+    pub peer: usize,
+    /// Which of the owner's sources is read.
+    pub source: usize,
+    /// Extents of the box.
+    pub shape: &'a [usize],
+    /// First element read, in the owner's source.
+    pub src_offset: usize,
+    /// Steps in the owner's source.
+    pub src_strides: &'a [isize],
+    /// First element written, in the reader's destination.
+    pub dst_offset: usize,
+    /// Steps in the reader's destination.
+    pub dst_strides: &'a [isize],
+}
+
+impl PieceRef<'_> {
+    /// Elements in the box.
+    pub fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The box in the owner's source.
+    pub fn src_view(&self) -> Strided {
+        Strided::new(self.src_offset, self.shape.into(), self.src_strides.into())
+    }
+
+    /// The box in the reader's destination.
+    pub fn dst_view(&self) -> Strided {
+        Strided::new(self.dst_offset, self.shape.into(), self.dst_strides.into())
+    }
+
+    /// The piece by itself.
+    pub fn to_piece(&self) -> Piece {
+        Piece {
+            peer: self.peer,
+            source: self.source,
+            shape: self.shape.into(),
+            src_offset: self.src_offset,
+            src_strides: self.src_strides.into(),
+            dst_offset: self.dst_offset,
+            dst_strides: self.dst_strides.into(),
+        }
+    }
+}
+
+/// A list of pieces that keeps what neighbours share, extents and steps, once: 32 bytes for most pieces, so that a
+/// plan that reads from thousands of ranks stays small and quick to make. Empty pieces are left out.
+///
+/// ```
+/// use shard_comm::{Piece, Pieces};
+/// let pieces: Pieces = (0..1000).map(|peer| Piece::run(peer, 0, 7, 0, 7 * peer)).collect();
+/// assert_eq!((pieces.len(), pieces.blocks()), (1000, 1));
+/// assert_eq!(pieces.iter().map(|p| p.numel()).sum::<usize>(), 7000);
+/// ```
+#[derive(Clone, Default, Debug)]
+pub struct Pieces {
+    records: Vec<Record>,
+    blocks: Vec<Block>,
+}
+
+/// What a piece has of its own.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    /// The largest number stands for all that are not numbers of ranks.
+    peer: u32,
+    source: u32,
+    block: usize,
+    src_offset: usize,
+    dst_offset: usize,
+}
+
+/// What pieces share.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Block {
+    shape: Dims,
+    src_strides: Strides,
+    dst_strides: Strides,
+}
+
+/// A new piece's block is looked for among this many last ones: uneven parts differ by one, in turns.
+const LOOK_BACK: usize = 4;
+
+impl Pieces {
+    /// A list of nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a piece, unless it is empty.
+    pub fn push(&mut self, piece: PieceRef<'_>) {
+        if piece.shape.contains(&0) {
+            return;
+        }
+        let like = |b: &Block| {
+            b.shape[..] == *piece.shape
+                && b.src_strides[..] == *piece.src_strides
+                && b.dst_strides[..] == *piece.dst_strides
+        };
+        let recent = self.blocks.iter().enumerate().rev().take(LOOK_BACK);
+        let block = match recent.into_iter().find(|(_, b)| like(b)) {
+            Some((at, _)) => at,
+            None => {
+                self.blocks.push(Block {
+                    shape: piece.shape.into(),
+                    src_strides: piece.src_strides.into(),
+                    dst_strides: piece.dst_strides.into(),
+                });
+                self.blocks.len() - 1
+            }
+        };
+        let short = |x: usize| u32::try_from(x).unwrap_or(u32::MAX);
+        self.records.push(Record {
+            peer: short(piece.peer),
+            source: short(piece.source),
+            block,
+            src_offset: piece.src_offset,
+            dst_offset: piece.dst_offset,
+        });
+    }
+
+    /// Sorts by peer, then source, then place in the destination, then place in the source: the order in which both
+    /// sides of an exchange list their pieces.
+    pub fn sort(&mut self) {
+        self.records
+            .sort_by_key(|r| (r.peer, r.source, r.dst_offset, r.src_offset));
+    }
+
+    /// Number of pieces.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Number of different extents and steps kept.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// The piece at a position.
+    pub fn get(&self, at: usize) -> Option<PieceRef<'_>> {
+        self.records.get(at).map(|r| self.piece(r))
+    }
+
+    /// The first piece.
+    pub fn first(&self) -> Option<PieceRef<'_>> {
+        self.get(0)
+    }
+
+    /// The pieces in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = PieceRef<'_>> + Clone {
+        self.records.iter().map(|r| self.piece(r))
+    }
+
+    fn piece(&self, record: &Record) -> PieceRef<'_> {
+        let block = &self.blocks[record.block];
+        PieceRef {
+            peer: record.peer as usize,
+            source: record.source as usize,
+            shape: &block.shape,
+            src_offset: record.src_offset,
+            src_strides: &block.src_strides,
+            dst_offset: record.dst_offset,
+            dst_strides: &block.dst_strides,
+        }
+    }
+}
+
+impl FromIterator<Piece> for Pieces {
+    fn from_iter<I: IntoIterator<Item = Piece>>(pieces: I) -> Self {
+        let mut list = Self::new();
+        for piece in pieces {
+            list.push(piece.view());
+        }
+        list
+    }
+}
+
+impl From<Vec<Piece>> for Pieces {
+    fn from(pieces: Vec<Piece>) -> Self {
+        pieces.into_iter().collect()
+    }
+}
+
+impl<const N: usize> From<[Piece; N]> for Pieces {
+    fn from(pieces: [Piece; N]) -> Self {
+        pieces.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_give_back_what_was_put_in() {
+        let all: Vec<Piece> = (0..40)
+            .map(|k| Piece {
+                shape: smallvec![1 + k % 3, 2],
+                src_strides: smallvec![2, 1],
+                dst_strides: smallvec![-3, k as isize % 2],
+                ..Piece::run(40 - k, k % 2, 1, k, 100 - k)
+            })
+            .collect();
+        let mut list: Pieces = all.clone().into();
+        let back: Vec<Piece> = list.iter().map(|p| p.to_piece()).collect();
+        assert_eq!(back, all);
+        assert_eq!(list.get(3).map(|p| p.to_piece()).as_ref(), Some(&all[3]));
+        assert_eq!(list.get(40), None);
+        list.sort();
+        let mut sorted = all;
+        sorted.sort_by_key(|p| (p.peer, p.source, p.dst_offset, p.src_offset));
+        assert!(list.iter().eq(sorted.iter().map(Piece::view)));
+        assert_eq!(list.first(), Some(sorted[0].view()));
+    }
+
+    #[test]
+    fn empty_pieces_are_left_out_and_blocks_are_shared() {
+        let list: Pieces = (0..100).map(|k| Piece::run(k, 0, k % 4, 0, 0)).collect();
+        assert_eq!((list.len(), list.blocks()), (75, 3));
+        assert!(Pieces::from([Piece::run(0, 0, 0, 0, 0)]).is_empty());
+    }
+}
