@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::pool::{Block, Pool};
+use crate::pool::{BLOCK, Block, POISON, Pool};
 use crate::{CommError, DType, DeviceRef, Element, Result};
 
 /// Immutable shared elements on a device. Cloning and slicing copy nothing.
@@ -94,7 +94,7 @@ impl Buffer {
     /// [`CommError::HostOnly`] if it cannot; [`CommError::Invalid`] if `T` is not the element type.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         check_type::<T>("as_slice", self.dtype)?;
-        let all: &[T] = bytemuck::cast_slice(self.storage.blocks("as_slice")?);
+        let all: &[T] = bytemuck::cast_slice(self.storage.bytes("as_slice")?);
         Ok(&all[self.offset..self.offset + self.len])
     }
 
@@ -104,7 +104,7 @@ impl Buffer {
     /// [`CommError::HostOnly`] if it cannot.
     pub fn as_bytes(&self) -> Result<&[u8]> {
         let size = self.dtype.size();
-        let all: &[u8] = bytemuck::cast_slice(self.storage.blocks("as_bytes")?);
+        let all = self.storage.bytes("as_bytes")?;
         Ok(&all[self.offset * size..(self.offset + self.len) * size])
     }
 
@@ -261,7 +261,7 @@ impl BufferMut {
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         check_type::<T>("as_mut_slice", self.dtype)?;
         let range = self.offset..self.offset + self.len;
-        let all: &mut [T] = bytemuck::cast_slice_mut(self.storage.blocks_mut("as_mut_slice")?);
+        let all: &mut [T] = bytemuck::cast_slice_mut(self.storage.bytes_mut("as_mut_slice")?);
         Ok(&mut all[range])
     }
 
@@ -272,8 +272,27 @@ impl BufferMut {
     pub fn as_mut_bytes(&mut self) -> Result<&mut [u8]> {
         let size = self.dtype.size();
         let range = self.offset * size..(self.offset + self.len) * size;
-        let all: &mut [u8] = bytemuck::cast_slice_mut(self.storage.blocks_mut("as_mut_bytes")?);
+        let all = self.storage.bytes_mut("as_mut_bytes")?;
         Ok(&mut all[range])
+    }
+
+    /// Changes the length where this buffer is all of its memory and the memory is the host's; false if not.
+    ///
+    /// # Errors
+    /// The bytes that the system does not have.
+    pub(crate) fn resize_host(&mut self, len: usize) -> Result<bool, usize> {
+        let bytes = len.saturating_mul(self.dtype.size());
+        let whole = self.offset == 0;
+        match &mut self.storage.memory {
+            Memory::Host(memory) if whole && memory.bytes == self.len * self.dtype.size() => {
+                if !memory.resize(bytes) {
+                    return Err(bytes);
+                }
+                self.len = len;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Ends writing: the elements become immutable and can be shared.
@@ -337,9 +356,9 @@ enum Memory {
 }
 
 impl Storage {
-    fn blocks(&self, op: &'static str) -> Result<&[Block]> {
+    fn bytes(&self, op: &'static str) -> Result<&[u8]> {
         match &self.memory {
-            Memory::Host(memory) => Ok(memory.blocks()),
+            Memory::Host(memory) => Ok(memory.bytes()),
             Memory::Opaque(_) => Err(CommError::HostOnly {
                 op,
                 device: self.device.name(),
@@ -347,9 +366,9 @@ impl Storage {
         }
     }
 
-    fn blocks_mut(&mut self, op: &'static str) -> Result<&mut [Block]> {
+    fn bytes_mut(&mut self, op: &'static str) -> Result<&mut [u8]> {
         match &mut self.memory {
-            Memory::Host(memory) => Ok(memory.blocks_mut()),
+            Memory::Host(memory) => Ok(memory.bytes_mut()),
             Memory::Opaque(_) => Err(CommError::HostOnly {
                 op,
                 device: self.device.name(),
@@ -368,6 +387,8 @@ impl Storage {
 /// Pooled host memory, which returns to its pool when dropped, on whichever thread.
 pub(crate) struct HostMemory {
     blocks: Vec<Block>,
+    /// Where the elements begin, in bytes: at the first aligned address.
+    start: usize,
     bytes: usize,
     pool: Arc<Pool>,
 }
@@ -375,20 +396,53 @@ pub(crate) struct HostMemory {
 impl HostMemory {
     /// Initialised memory for `bytes` bytes, or `None` if the system has no more.
     pub(crate) fn take(pool: &Arc<Pool>, bytes: usize) -> Option<Self> {
+        let blocks = pool.take(bytes)?;
         Some(Self {
-            blocks: pool.take(bytes)?,
+            start: aligned_start(&blocks),
+            blocks,
             bytes,
             pool: Arc::clone(pool),
         })
     }
 
-    pub(crate) fn blocks(&self) -> &[Block] {
-        &self.blocks
+    /// Makes room for `bytes` bytes, keeping what both sizes have; false, and no change, if the system has no more.
+    pub(crate) fn resize(&mut self, bytes: usize) -> bool {
+        let kept = self.start..self.start + self.bytes.min(bytes);
+        if !self.pool.resize(&mut self.blocks, self.bytes, bytes) {
+            return false;
+        }
+        self.bytes = bytes;
+        let start = aligned_start(&self.blocks);
+        if start != self.start && !kept.is_empty() {
+            let all: &mut [u8] = bytemuck::cast_slice_mut(&mut self.blocks);
+            all.copy_within(kept.clone(), start);
+        }
+        self.start = start;
+        if self.pool.poisons() {
+            self.bytes_mut()[kept.len()..].fill(POISON);
+        }
+        true
     }
 
-    pub(crate) fn blocks_mut(&mut self) -> &mut [Block] {
-        &mut self.blocks
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let all: &[u8] = bytemuck::cast_slice(&self.blocks);
+        &all[self.start..self.start + self.bytes]
     }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let all: &mut [u8] = bytemuck::cast_slice_mut(&mut self.blocks);
+        &mut all[self.start..self.start + self.bytes]
+    }
+}
+
+/// The first byte of a pool's memory at an address divisible by [`BLOCK`].
+fn aligned_start(blocks: &[Block]) -> usize {
+    if blocks.is_empty() {
+        return 0;
+    }
+    // Alignment is for speed only: any start within the first block is right.
+    let start = blocks.as_ptr().cast::<u8>().align_offset(BLOCK);
+    if start < BLOCK { start } else { 0 }
 }
 
 impl Drop for HostMemory {
@@ -437,6 +491,20 @@ mod tests {
         let error = b.as_slice::<f32>().unwrap_err();
         assert!(matches!(error, CommError::HostOnly { .. }));
         assert_eq!(error.class(), ErrorClass::Uniform);
+    }
+
+    #[test]
+    fn elements_are_aligned_and_stay_so_when_resized() {
+        let host = Host::new();
+        for len in [1, 100, 70_000] {
+            let mut a = host.alloc(DType::F32, len).unwrap();
+            a.as_mut_slice::<f32>().unwrap().fill(3.0);
+            let mut a = host.resize(a, 3 * len).unwrap();
+            let values = a.as_mut_slice::<f32>().unwrap();
+            assert_eq!(values.as_ptr().align_offset(64), 0);
+            assert!(values[..len].iter().all(|&v| v == 3.0));
+            assert_eq!(host.memory().live, 12 * len);
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::{Buffer, BufferMut, CommError, DType, Element, Monoid, Result, Scalar, Strided};
@@ -65,6 +66,26 @@ pub trait Device: Debug + Send + Sync + 'static {
         dst: &mut BufferMut,
         dv: &Strided,
     ) -> Result<()>;
+
+    /// Copies elements to another place in the same buffer, as [`slice::copy_within`] does: the ranges may overlap.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if a range does not fit.
+    fn copy_within(&self, buffer: &mut BufferMut, from: Range<usize>, to: usize) -> Result<()>;
+
+    /// Makes a buffer longer or shorter, keeping the elements that both lengths have; further ones are unspecified
+    /// but initialised.
+    ///
+    /// Where the device can, without a second copy in memory: on [`Host`](crate::Host) the system's allocator is
+    /// asked to resize in place, which on Linux remaps large memory (32 MiB and more, always) and may copy small
+    /// memory. This default allocates, copies and frees, so that for a moment both are in memory, and so does a
+    /// buffer that is part of another.
+    ///
+    /// # Errors
+    /// [`CommError::OutOfMemory`]; the buffer is then lost.
+    fn resize(&self, buffer: BufferMut, len: usize) -> Result<BufferMut> {
+        resize_by_copy(self, buffer, len)
+    }
 
     /// Elements from the host's memory.
     ///
@@ -262,6 +283,32 @@ pub struct MemoryStats {
     pub requests: u64,
     /// Of those, how many were served from the cache.
     pub reused: u64,
+}
+
+/// Resizes with both copies in memory: what is left where memory cannot be resized.
+pub(crate) fn resize_by_copy<D: Device + ?Sized>(
+    device: &D,
+    buffer: BufferMut,
+    len: usize,
+) -> Result<BufferMut> {
+    let kept = Strided::contiguous(&[len.min(buffer.len())]);
+    let mut resized = device.alloc(buffer.dtype(), len)?;
+    device.copy(&buffer.freeze(), &kept, &mut resized, &kept)?;
+    Ok(resized)
+}
+
+/// What every device checks before it copies within a buffer.
+pub(crate) fn check_within(len: usize, from: &Range<usize>, to: usize) -> Result<()> {
+    let fits = from.start <= from.end && from.end <= len && to <= len - (from.end - from.start);
+    if fits {
+        return Ok(());
+    }
+    Err(CommError::invalid(
+        "copy_within",
+        format!("ranges inside 0..{len}"),
+        format!("{from:?} to {to}"),
+        "check the ranges against the length",
+    ))
 }
 
 /// What every device checks before it copies or folds.

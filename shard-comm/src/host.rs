@@ -1,9 +1,10 @@
 //! The host as a device: memory of this process, work done when it is asked for.
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use crate::buffer::HostMemory;
-use crate::device::check_pair;
+use crate::device::{check_pair, check_within, resize_by_copy};
 use crate::pool::Pool;
 use crate::{
     Buffer, BufferMut, CommError, DType, Device, DeviceKind, DeviceRef, Event, HostJob, HostSlice,
@@ -140,6 +141,23 @@ impl Device for Host {
         Ok(())
     }
 
+    fn copy_within(&self, buffer: &mut BufferMut, from: Range<usize>, to: usize) -> Result<()> {
+        check_within(buffer.len(), &from, to)?;
+        let size = buffer.dtype().size();
+        let bytes = buffer.as_mut_bytes()?;
+        bytes.copy_within(from.start * size..from.end * size, to * size);
+        Ok(())
+    }
+
+    fn resize(&self, mut buffer: BufferMut, len: usize) -> Result<BufferMut> {
+        let dtype = buffer.dtype();
+        match buffer.resize_host(len) {
+            Ok(true) => Ok(buffer),
+            Ok(false) => resize_by_copy(self, buffer, len),
+            Err(_) => Err(self.out_of_memory(dtype, len)),
+        }
+    }
+
     fn upload(&self, dtype: DType, bytes: &[u8]) -> Result<Buffer> {
         let mut buffer = self.alloc(dtype, whole_elements(dtype, bytes)?)?;
         buffer.as_mut_bytes()?.copy_from_slice(bytes);
@@ -245,6 +263,22 @@ mod tests {
             .unwrap();
         let y = done.into_iter().next().unwrap().freeze();
         assert_eq!(y.as_slice::<f64>().unwrap(), &[2.0, 4.0]);
+    }
+
+    #[test]
+    fn parts_of_buffers_are_resized_by_copying() {
+        let host = Host::new();
+        let whole = host.upload_slice(&[1i64, 2, 3, 4]).unwrap();
+        let part = whole.slice(1..3);
+        drop(whole);
+        let part = part.into_mut().unwrap();
+        let mut longer = host.resize(part, 5).unwrap();
+        host.copy_within(&mut longer, 0..2, 1).unwrap();
+        assert_eq!(longer.as_mut_slice::<i64>().unwrap()[..3], [2, 2, 3]);
+        assert_eq!(host.memory().live, 40);
+        assert!(host.copy_within(&mut longer, 0..5, 1).is_err());
+        assert!(host.resize(longer, usize::MAX / 8).is_err());
+        assert_eq!(host.memory().live, 0);
     }
 
     #[test]

@@ -7,16 +7,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::MemoryStats;
 
-/// 64 aligned bytes: a cache line, and the widest vector register.
+/// The unit of memory. Its alignment is what the system's allocator gives anyway: asked for more, it can neither hand
+/// out fresh zeroed pages without writing them nor resize in place.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C, align(64))]
+#[repr(C, align(16))]
 pub(crate) struct Block([u8; BLOCK]);
 
-/// Bytes in a [`Block`].
+/// Bytes in a [`Block`], and what elements are aligned to: a cache line, and the widest vector register.
 pub(crate) const BLOCK: usize = 64;
 
-/// What fresh memory is filled with when the pool poisons: a NaN of every float type, -1 of every signed integer.
-const POISON: Block = Block([0xFF; BLOCK]);
+/// A byte of fresh memory when the pool poisons: a NaN of every float type, -1 of every signed integer.
+pub(crate) const POISON: u8 = 0xFF;
 
 /// Memory of one device instance: what is out, and what waits to be used again.
 #[derive(Debug)]
@@ -50,7 +51,13 @@ impl Pool {
         }
     }
 
-    /// Initialised memory of at least `bytes` bytes, or `None` if the system has no more.
+    /// Whether fresh memory is overwritten before it is handed out.
+    pub(crate) fn poisons(&self) -> bool {
+        self.poison
+    }
+
+    /// Initialised memory of at least `bytes` bytes behind any start aligned to [`BLOCK`], or `None` if the system
+    /// has no more.
     pub(crate) fn take(&self, bytes: usize) -> Option<Vec<Block>> {
         if bytes == 0 {
             return Some(Vec::new());
@@ -70,12 +77,12 @@ impl Pool {
         };
         let memory = match reused {
             Some(memory) => Ok(memory),
-            None => bytemuck::allocation::try_zeroed_vec(blocks),
+            None => bytemuck::allocation::try_zeroed_vec(blocks + ALIGNING),
         };
         match memory {
             Ok(mut memory) => {
                 if self.poison {
-                    memory.fill(POISON);
+                    memory.fill(Block([POISON; BLOCK]));
                 }
                 Some(memory)
             }
@@ -107,6 +114,38 @@ impl Pool {
         inner.free[class].push(memory);
     }
 
+    /// Makes memory that [`Pool::take`] gave for `old` bytes right for `new` bytes, where the system's allocator can
+    /// without moving it; false, and no change, if the system has no more.
+    ///
+    /// Bypasses the cache: large memory is remapped, not copied.
+    pub(crate) fn resize(&self, memory: &mut Vec<Block>, old: usize, new: usize) -> bool {
+        if old == 0 || new == 0 {
+            let Some(fresh) = self.take(new) else {
+                return false;
+            };
+            self.give(std::mem::replace(memory, fresh), old);
+            return true;
+        }
+        let (_, blocks) = class_of(new.div_ceil(BLOCK));
+        self.recount(old, new);
+        let want = blocks + ALIGNING;
+        let more = want.saturating_sub(memory.len());
+        if memory.try_reserve_exact(more).is_err() {
+            self.recount(new, old);
+            return false;
+        }
+        memory.resize(want, Block([0; BLOCK]));
+        memory.shrink_to_fit();
+        true
+    }
+
+    /// Counts memory in use that changed its size.
+    fn recount(&self, old: usize, new: usize) {
+        let mut inner = self.lock();
+        inner.stats.live = inner.stats.live - old + new;
+        inner.stats.peak = inner.stats.peak.max(inner.stats.live);
+    }
+
     pub(crate) fn stats(&self) -> MemoryStats {
         self.lock().stats
     }
@@ -131,6 +170,9 @@ impl Pool {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Blocks more than asked for, so that an aligned start can be chosen.
+const ALIGNING: usize = 1;
 
 /// The size class that holds `blocks > 0` blocks: its index and its size in blocks.
 fn class_of(blocks: usize) -> (usize, usize) {
@@ -167,7 +209,6 @@ mod tests {
     fn memory_comes_back_and_is_counted() {
         let pool = Pool::new(1 << 20, false);
         let a = pool.take(1000).unwrap();
-        assert_eq!(a.as_ptr() as usize % 64, 0);
         let address = a.as_ptr();
         assert_eq!(pool.stats().live, 1000);
         pool.give(a, 1000);
@@ -190,5 +231,27 @@ mod tests {
         assert_eq!(pool.stats().cached, 2048);
         pool.trim();
         assert_eq!(pool.stats().cached, 0);
+    }
+
+    #[test]
+    fn resized_memory_has_the_size_of_its_class() {
+        let pool = Pool::new(1 << 20, false);
+        let mut a = pool.take(1000).unwrap();
+        a[0] = Block([7; BLOCK]);
+        for (old, new, blocks) in [
+            (1000, 70_000, 1280),
+            (70_000, 10, 1),
+            (10, 0, 0),
+            (0, 128, 2),
+        ] {
+            assert!(pool.resize(&mut a, old, new));
+            assert_eq!(a.len(), blocks + usize::from(blocks > 0) * ALIGNING);
+            assert_eq!(pool.stats().live, new);
+            assert!(new == 0 || old == 0 || a[0].0 == [7; BLOCK]);
+        }
+        pool.give(a, 128);
+        assert_eq!((pool.stats().live, pool.stats().peak), (0, 70_000));
+        assert!(!pool.resize(&mut pool.take(64).unwrap(), 64, isize::MAX as usize));
+        assert_eq!(pool.stats().live, 64);
     }
 }

@@ -7,11 +7,12 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use crate::buffer::HostMemory;
-use crate::device::check_pair;
+use crate::device::{check_pair, check_within, resize_by_copy};
 use crate::host::whole_elements;
 use crate::pool::Pool;
 use crate::{
@@ -141,6 +142,40 @@ impl Device for TestDevice {
         Ok(())
     }
 
+    fn copy_within(&self, buffer: &mut BufferMut, from: Range<usize>, to: usize) -> Result<()> {
+        check_within(buffer.len(), &from, to)?;
+        let (mut writer, size) = (Writer::new(buffer)?, buffer.dtype().size());
+        self.queue.submit(move || {
+            writer.with(|bytes| bytes.copy_within(from.start * size..from.end * size, to * size));
+            Ok(())
+        });
+        Ok(())
+    }
+
+    fn resize(&self, buffer: BufferMut, len: usize) -> Result<BufferMut> {
+        let (dtype, device) = (buffer.dtype(), Arc::clone(buffer.device()));
+        let cell = cell(buffer.opaque())?;
+        // Queued work still knows the old size.
+        self.synchronize()?;
+        {
+            let mut memory = cell.0.write().unwrap_or_else(PoisonError::into_inner);
+            if buffer.offset() > 0 || memory.bytes().len() != buffer.bytes() {
+                drop(memory);
+                return resize_by_copy(self, buffer, len);
+            }
+            let bytes = len.saturating_mul(dtype.size());
+            if !memory.resize(bytes) {
+                return Err(CommError::OutOfMemory {
+                    device: self.name(),
+                    bytes,
+                    dtype,
+                    len,
+                });
+            }
+        }
+        Ok(BufferMut::from_opaque(device, dtype, len, cell))
+    }
+
     fn upload(&self, dtype: DType, bytes: &[u8]) -> Result<Buffer> {
         let buffer = self.alloc(dtype, whole_elements(dtype, bytes)?)?;
         let (mut writer, staged) = (Writer::new(&buffer)?, bytes.to_vec());
@@ -265,8 +300,7 @@ impl Reader {
                 let memory = cell.0.read().unwrap_or_else(PoisonError::into_inner);
                 let size = self.buffer.dtype().size();
                 let start = self.buffer.offset() * size;
-                let all: &[u8] = bytemuck::cast_slice(memory.blocks());
-                use_bytes(&all[start..start + self.buffer.bytes()]);
+                use_bytes(&memory.bytes()[start..start + self.buffer.bytes()]);
             }
         }
         Ok(())
@@ -293,8 +327,7 @@ impl Writer {
 
     fn with(&mut self, use_bytes: impl FnOnce(&mut [u8])) {
         let mut memory = self.cell.0.write().unwrap_or_else(PoisonError::into_inner);
-        let all: &mut [u8] = bytemuck::cast_slice_mut(memory.blocks_mut());
-        use_bytes(&mut all[self.start..self.start + self.bytes]);
+        use_bytes(&mut memory.bytes_mut()[self.start..self.start + self.bytes]);
     }
 }
 
@@ -320,7 +353,7 @@ fn run_job(readers: &[Reader], writers: &mut [Writer], job: HostJob) -> Result<(
             let Some(memory) = memory else {
                 return Ok(HostSlice::new(dtype, reader.buffer.as_bytes()?));
             };
-            let all: &[u8] = bytemuck::cast_slice(memory.blocks());
+            let all = memory.bytes();
             let start = reader.buffer.offset() * dtype.size();
             Ok(HostSlice::new(
                 dtype,
@@ -332,10 +365,9 @@ fn run_job(readers: &[Reader], writers: &mut [Writer], job: HostJob) -> Result<(
         .iter()
         .zip(&mut written)
         .map(|(writer, memory)| {
-            let all: &mut [u8] = bytemuck::cast_slice_mut(memory.blocks_mut());
             HostSliceMut::new(
                 writer.dtype,
-                &mut all[writer.start..writer.start + writer.bytes],
+                &mut memory.bytes_mut()[writer.start..writer.start + writer.bytes],
             )
         })
         .collect();
@@ -505,6 +537,25 @@ mod tests {
                 }
             });
         }
+    }
+
+    #[test]
+    fn resizing_keeps_the_elements_and_poisons_the_rest() {
+        let device = TestDevice::new();
+        let source = device.upload_slice(&[1.0f32, 2.0]).unwrap();
+        let two = Strided::contiguous(&[2]);
+        let mut a = device.alloc(DType::F32, 2).unwrap();
+        device.copy(&source, &two, &mut a, &two).unwrap();
+        drop(source);
+        let mut a = device.resize(a, 4).unwrap();
+        device.copy_within(&mut a, 0..2, 1).unwrap();
+        let a = a.freeze();
+        let values = a.to_vec::<f32>().unwrap();
+        assert_eq!(values[..3], [1.0, 1.0, 2.0]);
+        assert!(values[3].is_nan());
+        let a = device.resize(a.into_mut().unwrap(), 1).unwrap();
+        assert_eq!(device.memory().live, 4);
+        assert_eq!(a.freeze().to_vec::<f32>().unwrap(), [1.0]);
     }
 
     #[test]
