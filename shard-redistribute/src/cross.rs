@@ -5,18 +5,15 @@
 //! mesh first, by a reduce-scatter, so that each element crosses once.
 
 use crate::error::Incompatible;
-use crate::exchange::share_of;
 use crate::geometry::{
-    Overlap, cover_of, for_each_coord, for_each_product, local_shape, push_piece, whole,
+    Ends, Places, Run, cover_of, for_each_product, runs_read, runs_sent, share_of,
 };
 use crate::route::finer;
 use crate::{Array, Fingerprint, Forecast, MeshComm, Plan, RedistributeError, Result};
 use shard_comm::{
     AgreedError, Buffer, Communicator, DType, ExchangePlan, Pieces, Request, Scalar, Target,
 };
-use shard_spec::{
-    DeviceMesh, DimMap, Layout, ReduceOp, numel, overlaps, overlaps_from, row_major_strides,
-};
+use shard_spec::{DeviceMesh, DimMap, Layout, ReduceOp, numel, row_major_strides};
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::rc::Rc;
@@ -388,19 +385,19 @@ struct Crossing<'a> {
 /// The axes of the source's mesh that hold copies.
 struct Copies {
     axes: SmallVec<[usize; 4]>,
-    count: usize,
+    places: Places,
 }
 
 impl Copies {
     fn of(layout: &Layout) -> Self {
         let axes: SmallVec<[usize; 4]> = layout.replicate_axes().iter().copied().collect();
-        let count = axes.iter().map(|&a| layout.mesh().shape()[a]).product();
-        Self { axes, count }
+        let places = Places::of(layout.mesh(), &axes);
+        Self { axes, places }
     }
 }
 
 impl Crossing<'_> {
-    /// The pieces that the rank reads: per dim the overlaps of its interval with the source's parts, and their
+    /// The pieces that the rank reads: per dim the runs that its interval shares with the source's parts, and their
     /// product.
     fn receive(&self, rank: usize) -> Pieces {
         let mut out = Pieces::new();
@@ -411,35 +408,27 @@ impl Crossing<'_> {
         if !self.arrives_at(&self.to.mesh().coords_at(turn)) {
             return out;
         }
-        let mut per_dim: Vec<Vec<Overlap>> = Vec::with_capacity(self.to.ndim());
-        for (d, &n) in self.to.shape().iter().enumerate() {
-            let (identity, want) = (DimMap::identity(n), want.interval(d));
-            let found = match self.from.sharding(d) {
-                Some(s) => overlaps(&s.partition, &identity, want),
-                None => overlaps(&whole(n), &identity, want),
-            };
-            per_dim.push(found.into_iter().map(Overlap::from).collect());
-        }
-        let dst_strides = row_major_strides(&want.shape());
-        let mesh = self.from.mesh();
-        let me = mesh.index_of(rank).map(|i| mesh.coords_at(i));
-        for_each_product(&per_dim, |pieces| {
-            let mut owner: SmallVec<[usize; 4]> = SmallVec::from_elem(0, mesh.ndim());
-            for (d, piece) in pieces.iter().enumerate() {
-                mesh.set_part(self.from.axis_order(d), piece.part, &mut owner);
+        let along = |d: usize| {
+            let map = DimMap::identity(self.to.shape()[d]);
+            runs_read(self.from, d, &map, want.interval(d), |_| true)
+        };
+        let per_dim: Vec<Vec<Run>> = (0..self.to.ndim()).map(along).collect();
+        let ends = Ends {
+            source: 0,
+            mine: &row_major_strides(&want.shape()),
+            reads: true,
+        };
+        let ranks = self.from.mesh().ranks();
+        let held = self.held_by(rank);
+        for_each_product(&per_dim, |runs| {
+            let owner: usize = runs.iter().map(|run| run.place).sum();
+            if held == Some(owner) {
+                return ends.push(&mut out, rank, runs, 0);
             }
-            let parts: SmallVec<[usize; 6]> = pieces.iter().map(|p| p.part).collect();
-            let src_strides = row_major_strides(&local_shape(self.from, &parts));
-            let mut push = |peer, run: &[Overlap]| {
-                push_piece(&mut out, peer, 0, run, &src_strides, 0, &dst_strides);
-            };
-            if me.as_ref().is_some_and(|me| self.same_parts(me, &owner)) {
-                return push(rank, pieces);
-            }
-            for copy in 0..self.copies.count {
-                if let Some(run) = self.share(pieces, copy, turn) {
-                    mesh.set_part(&self.copies.axes, copy, &mut owner);
-                    push(mesh.ranks()[mesh.index_at(&owner)], &run);
+            for copy in 0..self.copies.places.count() {
+                if let Some(cut) = self.share(runs, copy, turn) {
+                    let peer = ranks[owner + self.copies.places.at(copy)];
+                    ends.push(&mut out, peer, &cut, 0);
                 }
             }
         });
@@ -449,67 +438,67 @@ impl Crossing<'_> {
     /// The mirror of [`receive`](Self::receive): what others read from the rank.
     fn send(&self, rank: usize) -> Pieces {
         let mut out = Pieces::new();
-        let mesh = self.from.mesh();
+        let (mesh, target) = (self.from.mesh(), self.to.mesh());
         let (Some(index), Some(have)) = (mesh.index_of(rank), self.from.local_box(rank)) else {
             return out;
         };
-        let me = mesh.coords_at(index);
-        let copy = mesh.part_at(&self.copies.axes, &me);
+        let copy = mesh.part_at(&self.copies.axes, &mesh.coords_at(index));
+        // Values arrive at coordinate 0 of the axes of a sum.
+        let mut fixed: SmallVec<[Option<usize>; 4]> = SmallVec::from_elem(None, target.ndim());
+        self.to
+            .partial_axes()
+            .iter()
+            .for_each(|&a| fixed[a] = Some(0));
         let covers = cover_of(self.to);
-        let mut per_dim: Vec<Vec<Overlap>> = Vec::with_capacity(self.to.ndim());
-        for (d, cover) in covers.iter().enumerate() {
-            let identity = DimMap::identity(self.to.shape()[d]);
-            let found = overlaps_from(have.interval(d), &identity, &cover.intervals);
-            per_dim.push(found.into_iter().map(Overlap::from).collect());
-        }
-        let src_strides = row_major_strides(&have.shape());
-        let target = self.to.mesh();
-        let readers = self.to.replicate_axes();
-        for_each_product(&per_dim, |pieces| {
-            let mut reader: SmallVec<[usize; 4]> = SmallVec::from_elem(0, target.ndim());
-            for (d, piece) in pieces.iter().enumerate() {
-                target.set_part(self.to.axis_order(d), piece.part, &mut reader);
-            }
-            let parts: SmallVec<[usize; 6]> = pieces.iter().map(|p| p.part).collect();
-            let dst_strides = row_major_strides(&local_shape(self.to, &parts));
-            for_each_coord(target, readers, &mut reader, &mut |reader| {
-                let turn = target.index_at(reader);
+        let along = |(d, cover)| {
+            let map = DimMap::identity(self.to.shape()[d]);
+            runs_sent(target, have.interval(d), &map, cover, &fixed)
+        };
+        let per_dim: Vec<Vec<Run>> = covers.iter().enumerate().map(along).collect();
+        let ends = Ends {
+            source: 0,
+            mine: &row_major_strides(&have.shape()),
+            reads: false,
+        };
+        let readers = Places::of(target, self.to.replicate_axes());
+        let held = self.held_by(rank);
+        for_each_product(&per_dim, |runs| {
+            let first: usize = runs.iter().map(|run| run.place).sum();
+            for turn in (0..readers.count()).map(|r| first + readers.at(r)) {
                 let peer = target.ranks()[turn];
-                let holds = mesh
-                    .index_of(peer)
-                    .is_some_and(|i| self.same_parts(&mesh.coords_at(i), &me));
-                let run = if holds {
-                    (peer == rank).then(|| pieces.into())
-                } else {
-                    self.share(pieces, copy, turn)
-                };
-                if let Some(run) = run {
-                    push_piece(&mut out, peer, 0, &run, &src_strides, 0, &dst_strides);
+                if self.held_by(peer) == held {
+                    if peer == rank {
+                        ends.push(&mut out, rank, runs, 0);
+                    }
+                } else if let Some(cut) = self.share(runs, copy, turn) {
+                    ends.push(&mut out, peer, &cut, 0);
                 }
-            });
+            }
         });
         out
     }
 
     /// What a reader takes from copy number `copy` of a piece: a share, or all of it where it is the copy's turn.
-    fn share(
-        &self,
-        pieces: &[Overlap],
-        copy: usize,
-        turn: usize,
-    ) -> Option<SmallVec<[Overlap; 6]>> {
-        let count = self.copies.count;
+    fn share(&self, runs: &[Run], copy: usize, turn: usize) -> Option<SmallVec<[Run; 6]>> {
+        let count = self.copies.places.count();
         let share = (copy + count - turn % count) % count;
         if self.spread {
-            share_of(pieces, share, count)
+            share_of(runs, share, count)
         } else {
-            (share == 0).then(|| pieces.into())
+            (share == 0).then(|| runs.into())
         }
     }
 
-    /// Whether two ranks of the source's mesh hold the same block.
-    fn same_parts(&self, a: &[usize], b: &[usize]) -> bool {
-        (0..a.len()).all(|axis| a[axis] == b[axis] || self.copies.axes.contains(&axis))
+    /// Which block of the source a rank holds, as the position of its first copy; `None` off the source's mesh.
+    fn held_by(&self, rank: usize) -> Option<usize> {
+        let (mesh, copies) = (self.from.mesh(), &self.copies);
+        let index = mesh.index_of(rank)?;
+        Some(
+            index
+                - copies
+                    .places
+                    .at(mesh.part_at(&copies.axes, &mesh.coords_at(index))),
+        )
     }
 
     /// Whether values arrive at these coordinates of the target, and not zeros of a sum.

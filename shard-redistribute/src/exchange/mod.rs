@@ -10,7 +10,6 @@
 mod pieces;
 mod run;
 
-pub(crate) use pieces::share_of;
 pub(crate) use run::start;
 pub use run::{Exchange, Pending};
 

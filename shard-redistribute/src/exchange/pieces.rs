@@ -1,14 +1,21 @@
 //! Which pieces this rank reads, which others read from it, and whether anything has to be sent at all.
 
 use super::{ExchangeBuilder, Source};
-use crate::geometry::{Overlap, for_each_coord, for_each_product, local_shape, push_piece, whole};
+use crate::geometry::{
+    Ends, Places, Run, for_each_coord, for_each_product, runs_read, runs_sent, share_of,
+};
 use shard_comm::Pieces;
-use shard_spec::{DimCover, Placement, overlaps, overlaps_from, row_major_strides};
+use shard_spec::{DeviceMesh, DimCover, Placement, overlaps, row_major_strides};
 use smallvec::SmallVec;
 
 impl ExchangeBuilder {
-    /// The pieces this rank reads: per dim the overlaps of its interval with the source's parts; across dims
+    /// The pieces this rank reads: per dim the runs that its interval shares with the source's parts; across dims
     /// their product; and for each combination the rank(s) that own it.
+    ///
+    /// Along axes that don't shard the source, a reader takes its own coordinate's copy (this spreads readers over
+    /// replicas, and never leaves home for what is at home), or every coordinate's contribution if this exchange
+    /// reduces that axis. Of an axis being embedded, elements arrive at the one coordinate of their owner, or at
+    /// coordinate 0 if the source is replicated.
     pub(super) fn receive(
         &self,
         s: usize,
@@ -17,52 +24,54 @@ impl ExchangeBuilder {
         coords: &[usize],
         out: &mut Pieces,
     ) {
-        let target = &self.regions[region];
-        let mut per_dim: Vec<Vec<Overlap>> = Vec::with_capacity(target.len());
+        let (target, mesh) = (&self.regions[region], &self.mesh);
+        if (self.embed_axes.iter()).any(|&a| !shards(source, a) && coords[a] != 0) {
+            return;
+        }
+        let me = mesh.index_at(coords);
+        // The position of the owner: the sum of what its parts add, and this rank's coordinates elsewhere.
+        let mut place = me;
+        let mut per_dim: Vec<Vec<Run>> = Vec::with_capacity(target.len());
         for (d, cover) in target.iter().enumerate() {
-            let want = cover.at(&self.mesh, coords);
-            let found = match source.layout.sharding(d) {
-                Some(sharding) => overlaps(&sharding.partition, &source.maps[d], want),
-                None => overlaps(&whole(source.layout.shape()[d]), &source.maps[d], want),
-            };
+            let axes = source.layout.axis_order(d);
+            place -= Places::of(mesh, axes).at(mesh.part_at(axes, coords));
+            let (want, map) = (cover.at(mesh, coords), &source.maps[d]);
+            let arrives = |part| !self.embeds_along(axes) || self.arrives(axes, part, coords);
+            let found = runs_read(&source.layout, d, map, want, arrives);
             if found.is_empty() {
                 return;
             }
-            per_dim.push(found.into_iter().map(Overlap::from).collect());
+            per_dim.push(found);
         }
         let base = self.base(region, coords);
-        let dst_strides = row_major_strides(&self.shape_at(region, coords));
-        let copies = self.copies(source);
-        for_each_product(&per_dim, |pieces| {
-            let mut owner: SmallVec<[usize; 4]> = coords.iter().copied().collect();
-            for (d, piece) in pieces.iter().enumerate() {
-                if let Some(sharding) = source.layout.sharding(d) {
-                    self.mesh.set_part(&sharding.axes, piece.part, &mut owner);
+        let ends = Ends {
+            source: s,
+            mine: &row_major_strides(&self.shape_at(region, coords)),
+            reads: true,
+        };
+        if let Some(copies) = self.copies(source) {
+            let mine = copies.places.at(mesh.part_at(&copies.axes, coords));
+            for_each_product(&per_dim, |runs| {
+                let owner = runs.iter().fold(place, |p, run| p + run.place);
+                if owner == me {
+                    return ends.push(out, owner, runs, base);
                 }
-            }
-            if !self.embeds(source, coords, &owner) {
-                return;
-            }
-            let parts: SmallVec<[usize; 6]> = pieces.iter().map(|p| p.part).collect();
-            let src_strides = row_major_strides(&local_shape(&source.layout, &parts));
-            if let Some(copies) = &copies
-                && owner[..] != *coords
-            {
-                let turn = self.mesh.index_at(coords);
                 for share in 0..copies.count {
-                    if let Some(run) = share_of(pieces, share, copies.count) {
-                        self.mesh
-                            .set_part(&copies.axes, (share + turn) % copies.count, &mut owner);
-                        let peer = self.mesh.index_at(&owner);
-                        push_piece(out, peer, s, &run, &src_strides, base, &dst_strides);
+                    if let Some(cut) = share_of(runs, share, copies.count) {
+                        let copy = copies.places.at((share + me) % copies.count);
+                        ends.push(out, owner - mine + copy, &cut, base);
                     }
                 }
-                return;
-            }
-            self.for_each_contributor(&mut owner, |owner| {
-                let peer = self.mesh.index_at(owner);
-                push_piece(out, peer, s, pieces, &src_strides, base, &dst_strides);
             });
+            return;
+        }
+        let terms = Places::of(mesh, &self.reduce_axes);
+        place -= terms.at(mesh.part_at(&self.reduce_axes, coords));
+        for_each_product(&per_dim, |runs| {
+            let owner = runs.iter().fold(place, |p, run| p + run.place);
+            for term in 0..terms.count() {
+                ends.push(out, owner + terms.at(term), runs, base);
+            }
         });
     }
 
@@ -75,88 +84,106 @@ impl ExchangeBuilder {
         coords: &[usize],
         out: &mut Pieces,
     ) {
-        let target = &self.regions[region];
-        let mut my_parts: SmallVec<[usize; 6]> = SmallVec::new();
-        let mut per_dim: Vec<Vec<Overlap>> = Vec::with_capacity(target.len());
+        let (target, mesh) = (&self.regions[region], &self.mesh);
+        let copies = self.copies(source);
+        let Some(fixed) = self.readers(source, &copies, coords) else {
+            return;
+        };
+        let me = mesh.index_at(coords);
+        let mut place = me;
+        let mut covered: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut mine = SmallVec::<[usize; 6]>::new();
+        let mut per_dim: Vec<Vec<Run>> = Vec::with_capacity(target.len());
         for (d, cover) in target.iter().enumerate() {
-            let (part, have) = match source.layout.sharding(d) {
-                Some(sharding) => {
-                    let part = self.mesh.part_at(&sharding.axes, coords);
-                    (part, sharding.partition.interval(part))
-                }
-                None => (0, 0..source.layout.shape()[d]),
-            };
-            my_parts.push(part);
-            let found = overlaps_from(have, &source.maps[d], &cover.intervals);
+            let part = mesh.part_at(source.layout.axis_order(d), coords);
+            let have = source.layout.interval(d, part);
+            mine.push(have.len());
+            place -= Places::of(mesh, &cover.axes).at(mesh.part_at(&cover.axes, coords));
+            covered.extend(cover.axes.iter().copied());
+            let found = runs_sent(mesh, have, &source.maps[d], cover, &fixed);
             if found.is_empty() {
                 return;
             }
-            per_dim.push(found.into_iter().map(Overlap::from).collect());
+            per_dim.push(found);
         }
-        let src_strides = row_major_strides(&local_shape(&source.layout, &my_parts));
-        let copies = self.copies(source);
-        let copied = |a: &usize| copies.as_ref().is_some_and(|c| c.axes.contains(a));
-        // Readers may sit anywhere along these axes; along all others they share this rank's coordinate.
-        let free: SmallVec<[usize; 4]> = (0..self.mesh.ndim())
-            .filter(|a| {
-                let covered = target.iter().any(|c| c.axes.contains(a));
-                !covered
-                    && (shards(source, *a)
-                        || copied(a)
-                        || self.reduce_axes.contains(a)
-                        || self.embed_axes.contains(a))
-            })
-            .collect();
-        let my_copy = copies
-            .as_ref()
-            .map_or(0, |c| self.mesh.part_at(&c.axes, coords));
-        for_each_product(&per_dim, |pieces| {
-            let mut reader: SmallVec<[usize; 4]> = coords.iter().copied().collect();
-            for (d, piece) in pieces.iter().enumerate() {
-                self.mesh.set_part(&target[d].axes, piece.part, &mut reader);
+        let mut free: SmallVec<[usize; 4]> = SmallVec::new();
+        for (a, at) in fixed.iter().enumerate() {
+            if covered.contains(&a) {
+                continue;
             }
-            for_each_coord(&self.mesh, &free, &mut reader, &mut |reader| {
-                let turn = self.mesh.index_at(reader);
-                let run = match &copies {
-                    None => self
-                        .reads_from(source, reader, coords)
-                        .then(|| pieces.into()),
-                    // A reader that holds the same parts reads its own copy.
-                    Some(_) if self.holds_same(source, reader, coords) => {
-                        (reader == coords).then(|| pieces.into())
-                    }
-                    Some(c) if self.copies_differ(source, c, reader, coords) => None,
-                    Some(c) => share_of(
-                        pieces,
-                        (my_copy + c.count - turn % c.count) % c.count,
-                        c.count,
-                    ),
+            let along = Places::of(mesh, &[a]);
+            place -= along.at(coords[a]);
+            match at {
+                Some(at) => place += along.at(*at),
+                None => free.push(a),
+            }
+        }
+        let readers = Places::of(mesh, &free);
+        let ends = Ends {
+            source: s,
+            mine: &row_major_strides(&mine),
+            reads: false,
+        };
+        // The first region begins at the start of everybody's destination.
+        let base = |reader: usize| match region {
+            0 => 0,
+            _ => self.base(region, &mesh.coords_at(reader)),
+        };
+        for_each_product(&per_dim, |runs| {
+            let first = runs.iter().fold(place, |p, run| p + run.place);
+            for reader in (0..readers.count()).map(|r| first + readers.at(r)) {
+                let Some(copies) = &copies else {
+                    ends.push(out, reader, runs, base(reader));
+                    continue;
                 };
-                if let Some(run) = run {
-                    let base = self.base(region, reader);
-                    let dst_strides = row_major_strides(&self.shape_at(region, reader));
-                    push_piece(out, turn, s, &run, &src_strides, base, &dst_strides);
+                // A reader that holds the same parts reads its own copy.
+                if copies.without(mesh, reader) == copies.without(mesh, me) {
+                    if reader == me {
+                        ends.push(out, me, runs, base(me));
+                    }
+                    continue;
                 }
-            });
+                let copy = mesh.part_at(&copies.axes, coords);
+                let share = (copy + copies.count - reader % copies.count) % copies.count;
+                if let Some(cut) = share_of(runs, share, copies.count) {
+                    ends.push(out, reader, &cut, base(reader));
+                }
+            }
         });
     }
 
-    /// Whether the rank at `reader` reads from the rank at `owner`, given that their intervals overlap: along
-    /// axes that don't shard the source, a reader takes its own coordinate's copy (this spreads readers over
-    /// replicas, and never leaves home for what is at home), or every coordinate's contribution if this
-    /// exchange reduces that axis.
-    fn reads_from(&self, source: &Source, reader: &[usize], owner: &[usize]) -> bool {
-        let own_copy = (0..self.mesh.ndim())
-            .all(|a| shards(source, a) || self.reduce_axes.contains(&a) || reader[a] == owner[a]);
-        own_copy && self.embeds(source, reader, owner)
+    /// Per mesh axis the one coordinate at which ranks read from this one, `None` where all do; nothing if nobody
+    /// reads from it.
+    fn readers(
+        &self,
+        source: &Source,
+        copies: &Option<Copies>,
+        coords: &[usize],
+    ) -> Option<SmallVec<[Option<usize>; 4]>> {
+        let copied = |a| copies.as_ref().is_some_and(|c| c.axes.contains(&a));
+        (0..self.mesh.ndim())
+            .map(|a| {
+                let reduced = self.reduce_axes.contains(&a);
+                match (self.embed_axes.contains(&a), shards(source, a)) {
+                    (true, true) => Some(Some(coords[a])),
+                    (true, false) => (reduced || coords[a] == 0).then_some(Some(0)),
+                    (false, true) => Some(None),
+                    (false, false) if reduced || copied(a) => Some(None),
+                    (false, false) => Some(Some(coords[a])),
+                }
+            })
+            .collect()
     }
 
-    /// Whether the rank at `reader` is the one coordinate of the embed axes at which an element of `owner`
-    /// arrives: the owner's own coordinate where the source is sharded, coordinate 0 where it is replicated.
-    fn embeds(&self, source: &Source, reader: &[usize], owner: &[usize]) -> bool {
-        self.embed_axes
-            .iter()
-            .all(|&a| reader[a] == if shards(source, a) { owner[a] } else { 0 })
+    fn embeds_along(&self, axes: &[usize]) -> bool {
+        axes.iter().any(|a| self.embed_axes.contains(a))
+    }
+
+    /// Whether elements of this part arrive at these coordinates of the axes being embedded.
+    fn arrives(&self, axes: &[usize], part: usize, coords: &[usize]) -> bool {
+        let mut owner: SmallVec<[usize; 4]> = coords.into();
+        self.mesh.set_part(axes, part, &mut owner);
+        (self.embed_axes.iter()).all(|&a| !axes.contains(&a) || owner[a] == coords[a])
     }
 
     /// The copies that travelling pieces are cut over; `None` where each is read whole from one owner.
@@ -165,28 +192,12 @@ impl ExchangeBuilder {
             return None;
         }
         let axes = source.layout.replicate_axes();
-        let count: usize = axes.iter().map(|&a| self.mesh.shape()[a]).product();
-        (count > 1).then(|| Copies {
+        let places = Places::of(&self.mesh, axes);
+        (places.count() > 1).then(|| Copies {
             axes: axes.iter().copied().collect(),
-            count,
+            count: places.count(),
+            places,
         })
-    }
-
-    /// Whether two ranks hold the same parts of the source, and the same terms of it where it is partial.
-    fn holds_same(&self, source: &Source, a: &[usize], b: &[usize]) -> bool {
-        let copied = source.layout.replicate_axes();
-        (0..self.mesh.ndim()).all(|axis| a[axis] == b[axis] || copied.contains(&axis))
-    }
-
-    /// Whether the ranks hold different terms of a partial source, which are never mixed.
-    fn copies_differ(&self, source: &Source, copies: &Copies, a: &[usize], b: &[usize]) -> bool {
-        (0..self.mesh.ndim())
-            .any(|axis| a[axis] != b[axis] && !copies.axes.contains(&axis) && !shards(source, axis))
-    }
-
-    /// Calls `f` for every coordinate of the reduced axes, row-major.
-    fn for_each_contributor(&self, owner: &mut SmallVec<[usize; 4]>, mut f: impl FnMut(&[usize])) {
-        for_each_coord(&self.mesh, &self.reduce_axes, owner, &mut f);
     }
 
     /// Whether on every rank every piece is its own, from layouts alone: for each dim and source, each
@@ -244,24 +255,17 @@ impl ExchangeBuilder {
 struct Copies {
     axes: SmallVec<[usize; 4]>,
     count: usize,
+    places: Places,
 }
 
-/// Share number `share` of `count` of a piece, cut along its longest dim; `None` if it is empty.
-pub(crate) fn share_of(
-    dims: &[Overlap],
-    share: usize,
-    count: usize,
-) -> Option<SmallVec<[Overlap; 6]>> {
-    let mut run: SmallVec<[Overlap; 6]> = dims.into();
-    // The first of the longest.
-    let longest = (0..dims.len()).rev().max_by_key(|&d| dims[d].len);
-    let Some(d) = longest else {
-        return (share == 0).then_some(run);
-    };
-    let len = dims[d].len;
-    let (start, end) = (share * len / count, (share + 1) * len / count);
-    run[d] = dims[d].cut(start, end);
-    (start < end).then_some(run)
+impl Copies {
+    /// A position on the mesh, its coordinates along the copied axes taken as 0.
+    fn without(&self, mesh: &DeviceMesh, index: usize) -> usize {
+        index
+            - self
+                .places
+                .at(mesh.part_at(&self.axes, &mesh.coords_at(index)))
+    }
 }
 
 /// Whether a mesh axis shards some dim of the source.

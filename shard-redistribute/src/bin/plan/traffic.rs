@@ -2,7 +2,7 @@
 
 use shard_comm::DType;
 use shard_redistribute::{Plan, Step};
-use shard_spec::{Layout, numel};
+use shard_spec::Layout;
 use std::fmt::Write;
 
 /// Bytes between every two ranks, over all steps of a plan.
@@ -32,7 +32,7 @@ impl Traffic {
             for step in plan.steps() {
                 if let Step::Exchange(exchange, _) = step {
                     for piece in exchange.plan().recv.iter().filter(|p| p.peer != me) {
-                        let bytes = (numel(&piece.shape) * dtype.size()) as u64;
+                        let bytes = (piece.numel() * dtype.size()) as u64;
                         traffic.bytes[me * ranks + piece.peer] += bytes;
                         exchanged += bytes;
                     }
