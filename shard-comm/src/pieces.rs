@@ -190,7 +190,6 @@ impl Pieces {
                 self.blocks.len() - 1
             }
         };
-        let short = |x: usize| u32::try_from(x).unwrap_or(u32::MAX);
         self.records.push(Record {
             peer: short(piece.peer),
             source: short(piece.source),
@@ -203,8 +202,11 @@ impl Pieces {
     /// Sorts by peer, then source, then place in the destination, then place in the source: the order in which both
     /// sides of an exchange list their pieces.
     pub fn sort(&mut self) {
-        self.records
-            .sort_by_key(|r| (r.peer, r.source, r.dst_offset, r.src_offset));
+        let order = |r: &Record| (r.peer, r.source, r.dst_offset, r.src_offset);
+        // Looking first spares sorting its scratch space.
+        if !self.records.is_sorted_by_key(order) {
+            self.records.sort_by_key(order);
+        }
     }
 
     /// Number of pieces.
@@ -237,6 +239,47 @@ impl Pieces {
         self.records.iter().map(|r| self.piece(r))
     }
 
+    /// Makes room for this many more.
+    pub fn reserve(&mut self, additional: usize) {
+        self.records.reserve(additional);
+    }
+
+    /// Adds a piece with the extents and steps of the one added last; nothing if there is none.
+    pub fn again(&mut self, peer: usize, source: usize, src_offset: usize, dst_offset: usize) {
+        if let Some(last) = self.records.last() {
+            self.records.push(Record {
+                peer: short(peer),
+                source: short(source),
+                block: last.block,
+                src_offset,
+                dst_offset,
+            });
+        }
+    }
+
+    /// Number of different peers, as long as the pieces of one follow each other.
+    pub(crate) fn peers(&self) -> usize {
+        let turns = self.records.windows(2).filter(|w| w[0].peer != w[1].peer);
+        turns.count() + usize::from(!self.is_empty())
+    }
+
+    /// The pieces in order, each with what is computed once for all that share extents and steps.
+    pub(crate) fn with_facts<'a, T: Copy>(
+        &'a self,
+        fact: impl Fn(PieceRef<'a>) -> T,
+    ) -> impl Iterator<Item = (PieceRef<'a>, T)> {
+        let mut last: Option<(usize, T)> = None;
+        self.records.iter().map(move |r| {
+            let piece = self.piece(r);
+            let known = match last {
+                Some((block, known)) if block == r.block => known,
+                _ => fact(piece),
+            };
+            last = Some((r.block, known));
+            (piece, known)
+        })
+    }
+
     fn piece(&self, record: &Record) -> PieceRef<'_> {
         let block = &self.blocks[record.block];
         PieceRef {
@@ -249,6 +292,11 @@ impl Pieces {
             dst_strides: &block.dst_strides,
         }
     }
+}
+
+/// A number in half the room; those that do not fit are no numbers of ranks.
+fn short(x: usize) -> u32 {
+    u32::try_from(x).unwrap_or(u32::MAX)
 }
 
 impl FromIterator<Piece> for Pieces {

@@ -1,9 +1,10 @@
 //! Exchange plans: which pieces of which sources go where, and everything about them that can be known beforehand.
 
 use smallvec::{SmallVec, smallvec};
+use std::sync::OnceLock;
 
 use crate::pieces::{PieceRef, Pieces};
-use crate::view::span;
+use crate::view::{reach, span_within};
 use crate::{CommError, DType, Monoid, Result, Scalar};
 
 /// One rank's part of an exchange: what it reads from whom, and what others read from it.
@@ -40,6 +41,13 @@ pub struct ExchangePlan {
     pub fold: Option<Monoid>,
     /// What the destination holds before the first piece.
     pub fill: Option<Scalar>,
+    /// Found when first asked for: a plan that is only looked at costs no more than its pieces.
+    sums: OnceLock<Sums>,
+}
+
+/// What follows from the pieces.
+#[derive(Clone, Debug)]
+struct Sums {
     incoming: Vec<Traffic>,
     outgoing: Vec<Traffic>,
     dst_end: usize,
@@ -70,10 +78,10 @@ pub(crate) enum Overlap {
 }
 
 impl ExchangePlan {
-    /// Precomputes a plan.
+    /// A plan of these pieces.
     ///
-    /// A piece that no buffer could satisfy (a negative index, a wrong number of strides) is remembered and becomes
-    /// the agreed error of every exchange that uses the plan.
+    /// A piece that no buffer could satisfy (a negative index, a wrong number of strides) becomes the agreed error
+    /// of every exchange that uses the plan.
     pub fn new(
         name: &'static str,
         id: u128,
@@ -82,24 +90,15 @@ impl ExchangePlan {
         fold: Option<Monoid>,
         fill: Option<Scalar>,
     ) -> Self {
-        let mut plan = Self {
+        Self {
             name,
             id,
             recv,
             send,
             fold,
             fill,
-            incoming: Vec::new(),
-            outgoing: Vec::new(),
-            dst_end: 0,
-            written: 0,
-            overlap: Overlap::Disjoint,
-            fault: None,
-        };
-        if let Err(fault) = plan.precompute() {
-            plan.fault = Some(fault);
+            sums: OnceLock::new(),
         }
-        plan
     }
 
     /// A plan that moves nothing: for barriers, and for a rank that has only an error to tell.
@@ -109,22 +108,22 @@ impl ExchangePlan {
 
     /// Elements this rank receives from a peer of the group, itself included.
     pub fn received_from(&self, peer: usize) -> usize {
-        elements_of(&self.incoming, peer)
+        elements_of(self.incoming(), peer)
     }
 
     /// Elements this rank sends to a peer of the group, itself included.
     pub fn sent_to(&self, peer: usize) -> usize {
-        elements_of(&self.outgoing, peer)
+        elements_of(self.outgoing(), peer)
     }
 
     /// How many other ranks `rank` receives something from: its messages in the ledger.
     pub fn remote_messages(&self, rank: usize) -> usize {
-        self.incoming.iter().filter(|t| t.peer != rank).count()
+        self.incoming().iter().filter(|t| t.peer != rank).count()
     }
 
     /// Elements `rank` receives from other ranks: times the element size, its bytes in the ledger.
     pub fn remote_elements(&self, rank: usize) -> usize {
-        self.incoming
+        self.incoming()
             .iter()
             .filter(|t| t.peer != rank)
             .map(|t| t.elements)
@@ -133,25 +132,25 @@ impl ExchangePlan {
 
     /// The least length a destination must have.
     pub fn destination_len(&self) -> usize {
-        self.dst_end
+        self.sums().dst_end
     }
 
     pub(crate) fn incoming(&self) -> &[Traffic] {
-        &self.incoming
+        &self.sums().incoming
     }
 
     pub(crate) fn outgoing(&self) -> &[Traffic] {
-        &self.outgoing
+        &self.sums().outgoing
     }
 
     pub(crate) fn overlap(&self) -> Overlap {
-        self.overlap
+        self.sums().overlap
     }
 
     /// Whether the pieces write every element of a destination of `len`.
     pub(crate) fn covers(&self, len: usize) -> bool {
-        match self.overlap {
-            Overlap::Disjoint => self.written == len,
+        match self.overlap() {
+            Overlap::Disjoint => self.sums().written == len,
             Overlap::Stacked => self.recv.first().map_or(0, |p| p.numel()) == len,
             Overlap::Mixed => false,
         }
@@ -159,7 +158,7 @@ impl ExchangePlan {
 
     /// Whether the pieces might write every element: exact unless they overlap in ways too costly to tell apart.
     pub(crate) fn may_cover(&self, len: usize) -> bool {
-        self.covers(len) || self.overlap == Overlap::Mixed && self.written >= len
+        self.covers(len) || self.overlap() == Overlap::Mixed && self.sums().written >= len
     }
 
     /// Checks this rank's side against its buffers: what its own arguments can decide.
@@ -173,13 +172,14 @@ impl ExchangePlan {
         let invalid = |expected: String, got: String| {
             CommError::invalid(self.name, expected, got, "build the plan for these buffers")
         };
-        if let Some(fault) = &self.fault {
+        let sums = self.sums();
+        if let Some(fault) = &sums.fault {
             return Err(fault.clone());
         }
-        if let Some(t) = self
+        if let Some(t) = sums
             .incoming
             .iter()
-            .chain(&self.outgoing)
+            .chain(&sums.outgoing)
             .find(|t| t.peer >= group)
         {
             return Err(invalid(
@@ -205,13 +205,13 @@ impl ExchangePlan {
             let expected = dtype.map_or("no source".to_owned(), |t| format!("sources of {t}"));
             return Err(invalid(expected, format!("a source of {other}")));
         }
-        if self.dst_end > dst_len {
+        if sums.dst_end > dst_len {
             return Err(invalid(
-                format!("a destination of at least {} elements", self.dst_end),
+                format!("a destination of at least {} elements", sums.dst_end),
                 format!("{dst_len}"),
             ));
         }
-        for &(source, end) in self.outgoing.iter().flat_map(|t| &t.extents) {
+        for &(source, end) in sums.outgoing.iter().flat_map(|t| &t.extents) {
             let len = sources.get(source).map_or(0, |s| s.1);
             if end > len {
                 return Err(invalid(
@@ -223,26 +223,58 @@ impl ExchangePlan {
         Ok(())
     }
 
-    fn precompute(&mut self) -> Result<()> {
-        self.incoming = traffic(&self.recv)?;
-        self.outgoing = traffic(&self.send)?;
-        let mut ranges = SmallVec::<[_; 8]>::new();
-        for piece in self.recv.iter() {
-            if let Some(fold) = self.fold {
-                check_groups(self.name, fold, piece)?;
-            }
-            ranges.push(span(piece.dst_offset, piece.shape, piece.dst_strides)?);
+    fn sums(&self) -> &Sums {
+        self.sums.get_or_init(|| {
+            self.sum().unwrap_or_else(|fault| Sums {
+                incoming: Vec::new(),
+                outgoing: Vec::new(),
+                dst_end: 0,
+                written: 0,
+                overlap: Overlap::Disjoint,
+                fault: Some(fault),
+            })
+        })
+    }
+
+    fn sum(&self) -> Result<Sums> {
+        let (incoming, outgoing) = (traffic(&self.recv)?, traffic(&self.send)?);
+        let (mut dst_end, mut written) = (0, 0);
+        if let Some(fold) = self.fold {
+            let mut pieces = self.recv.iter();
+            pieces.try_for_each(|piece| check_groups(self.name, fold, piece))?;
         }
-        self.dst_end = ranges.iter().map(|r| r.end).max().unwrap_or(0);
-        self.written = self.recv.iter().map(|p| p.numel()).sum();
-        self.overlap = if is_stacked(&self.recv) {
+        let mut ranges = SmallVec::<[_; 8]>::with_capacity(self.recv.len());
+        let mut apart = true;
+        let facts = |p: PieceRef<'_>| {
+            let (shape, strides) = (p.shape, p.dst_strides);
+            (
+                p.numel(),
+                reach(shape, strides),
+                steps_apart(shape, strides),
+            )
+        };
+        for (p, (numel, reach, steps_apart)) in self.recv.with_facts(facts) {
+            let range = span_within(p.dst_offset, p.shape, p.dst_strides, reach)?;
+            dst_end = dst_end.max(range.end);
+            written += numel;
+            apart &= steps_apart;
+            ranges.push(range);
+        }
+        let overlap = if is_stacked(&self.recv) {
             Overlap::Stacked
-        } else if are_disjoint(&self.recv, &mut ranges) {
+        } else if apart && are_disjoint(&self.recv, &mut ranges) {
             Overlap::Disjoint
         } else {
             Overlap::Mixed
         };
-        Ok(())
+        Ok(Sums {
+            incoming,
+            outgoing,
+            dst_end,
+            written,
+            overlap,
+            fault: None,
+        })
     }
 }
 
@@ -254,8 +286,9 @@ fn elements_of(traffic: &[Traffic], peer: usize) -> usize {
 
 /// Sums pieces by peer, in peer order.
 fn traffic(pieces: &Pieces) -> Result<Vec<Traffic>> {
-    let mut all: Vec<Traffic> = Vec::new();
-    for piece in pieces.iter() {
+    let mut all: Vec<Traffic> = Vec::with_capacity(pieces.peers());
+    let facts = |p: PieceRef<'_>| (p.numel(), reach(p.shape, p.src_strides));
+    for (piece, (numel, reach)) in pieces.with_facts(facts) {
         // Pieces come sorted from those who make thousands.
         let at = match all.last() {
             Some(last) if last.peer < piece.peer => Err(all.len()),
@@ -275,10 +308,10 @@ fn traffic(pieces: &Pieces) -> Result<Vec<Traffic>> {
                 at
             }
         };
-        let end = span(piece.src_offset, piece.shape, piece.src_strides)?.end;
+        let end = span_within(piece.src_offset, piece.shape, piece.src_strides, reach)?.end;
         let total = &mut all[at];
         total.pieces += 1;
-        total.elements += piece.numel();
+        total.elements += numel;
         match total.extents.iter_mut().find(|e| e.0 == piece.source) {
             Some(extent) => extent.1 = extent.1.max(end),
             None => total.extents.push((piece.source, end)),
@@ -328,11 +361,9 @@ fn is_stacked(pieces: &Pieces) -> bool {
         })
 }
 
-/// Whether no element is written twice, as far as cheap tests can tell: disjoint ranges, or disjoint boxes of one array.
+/// Whether no element is written by two pieces, as far as cheap tests can tell: disjoint ranges, or disjoint boxes of one
+/// array.
 fn are_disjoint(pieces: &Pieces, ranges: &mut [std::ops::Range<usize>]) -> bool {
-    if pieces.iter().any(|p| !steps_apart(p.shape, p.dst_strides)) {
-        return false;
-    }
     ranges.sort_unstable_by_key(|r| r.start);
     if ranges.windows(2).all(|w| w[0].end <= w[1].start) {
         return true;
@@ -421,7 +452,7 @@ mod tests {
     }
 
     fn overlap(pieces: Vec<Piece>) -> Overlap {
-        ExchangePlan::new("t", 0, pieces.into(), Pieces::new(), None, None).overlap
+        ExchangePlan::new("t", 0, pieces.into(), Pieces::new(), None, None).overlap()
     }
 
     #[test]

@@ -125,6 +125,42 @@ pub(crate) fn span(
         .ok_or_else(|| bad("an index that overflows"))
 }
 
+/// How far views of these extents and steps reach below and above their offset; nothing where that does not fit, which
+/// [`span`] explains.
+pub(crate) fn reach(shape: &[usize], strides: &[isize]) -> Option<(isize, isize)> {
+    if shape.len() != strides.len() || shape.contains(&0) {
+        return None;
+    }
+    let mut dims = shape.iter().zip(strides);
+    dims.try_fold((0_isize, 0_isize), |(lo, hi), (&extent, &stride)| {
+        let reach = isize::try_from(extent - 1).ok()?.checked_mul(stride)?;
+        Some(match reach < 0 {
+            true => (lo.checked_add(reach)?, hi),
+            false => (lo, hi.checked_add(reach)?),
+        })
+    })
+}
+
+/// [`span`] from what [`reach`] said of a view.
+pub(crate) fn span_within(
+    offset: usize,
+    shape: &[usize],
+    strides: &[isize],
+    reach: Option<(isize, isize)>,
+) -> Result<std::ops::Range<usize>> {
+    let quick = reach.and_then(|(lo, hi)| {
+        let (first, last) = (
+            offset.checked_add_signed(lo)?,
+            offset.checked_add_signed(hi)?,
+        );
+        Some(first..last.checked_add(1)?)
+    });
+    match quick {
+        Some(range) => Ok(range),
+        None => span(offset, shape, strides),
+    }
+}
+
 /// Whether a box is dense row-major, ignoring the strides of dims that are never stepped.
 pub(crate) fn is_dense(shape: &[usize], strides: &[isize]) -> bool {
     if shape.contains(&0) {

@@ -5,15 +5,13 @@
 //! mesh first, by a reduce-scatter, so that each element crosses once.
 
 use crate::error::Incompatible;
-use crate::geometry::{
-    Ends, Places, Run, cover_of, for_each_product, runs_read, runs_sent, share_of,
-};
+use crate::geometry::{Along, Places, Run, Writer, cover_of, for_each_product, share_of};
 use crate::route::finer;
 use crate::{Array, Fingerprint, Forecast, MeshComm, Plan, RedistributeError, Result};
 use shard_comm::{
     AgreedError, Buffer, Communicator, DType, ExchangePlan, Pieces, Request, Scalar, Target,
 };
-use shard_spec::{DeviceMesh, DimMap, Layout, ReduceOp, numel, row_major_strides};
+use shard_spec::{DeviceMesh, DimMap, Layout, ReduceOp, numel};
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::rc::Rc;
@@ -410,25 +408,20 @@ impl Crossing<'_> {
         }
         let along = |d: usize| {
             let map = DimMap::identity(self.to.shape()[d]);
-            runs_read(self.from, d, &map, want.interval(d), |_| true)
+            Along::reads(self.from, d, &map, want.interval(d), |_| true)
         };
-        let per_dim: Vec<Vec<Run>> = (0..self.to.ndim()).map(along).collect();
-        let ends = Ends {
-            source: 0,
-            mine: &row_major_strides(&want.shape()),
-            reads: true,
-        };
+        let dims: Vec<Along<'_>> = (0..self.to.ndim()).map(along).collect();
+        let mut writer = Writer::new(&mut out, &dims, 0, &want.shape(), true);
         let ranks = self.from.mesh().ranks();
         let held = self.held_by(rank);
-        for_each_product(&per_dim, |runs| {
-            let owner: usize = runs.iter().map(|run| run.place).sum();
+        for_each_product(&dims, |runs, owner| {
             if held == Some(owner) {
-                return ends.push(&mut out, rank, runs, 0);
+                return writer.push(rank, runs, 0);
             }
             for copy in 0..self.copies.places.count() {
                 if let Some(cut) = self.share(runs, copy, turn) {
                     let peer = ranks[owner + self.copies.places.at(copy)];
-                    ends.push(&mut out, peer, &cut, 0);
+                    writer.push(peer, &cut, 0);
                 }
             }
         });
@@ -452,26 +445,21 @@ impl Crossing<'_> {
         let covers = cover_of(self.to);
         let along = |(d, cover)| {
             let map = DimMap::identity(self.to.shape()[d]);
-            runs_sent(target, have.interval(d), &map, cover, &fixed)
+            Along::sends(target, have.interval(d), &map, cover, &fixed)
         };
-        let per_dim: Vec<Vec<Run>> = covers.iter().enumerate().map(along).collect();
-        let ends = Ends {
-            source: 0,
-            mine: &row_major_strides(&have.shape()),
-            reads: false,
-        };
+        let dims: Vec<Along<'_>> = covers.iter().enumerate().map(along).collect();
+        let mut writer = Writer::new(&mut out, &dims, 0, &have.shape(), false);
         let readers = Places::of(target, self.to.replicate_axes());
         let held = self.held_by(rank);
-        for_each_product(&per_dim, |runs| {
-            let first: usize = runs.iter().map(|run| run.place).sum();
+        for_each_product(&dims, |runs, first| {
             for turn in (0..readers.count()).map(|r| first + readers.at(r)) {
                 let peer = target.ranks()[turn];
                 if self.held_by(peer) == held {
                     if peer == rank {
-                        ends.push(&mut out, rank, runs, 0);
+                        writer.push(rank, runs, 0);
                     }
                 } else if let Some(cut) = self.share(runs, copy, turn) {
-                    ends.push(&mut out, peer, &cut, 0);
+                    writer.push(peer, &cut, 0);
                 }
             }
         });

@@ -3,7 +3,7 @@
 use shard_comm::{PieceRef, Pieces};
 use shard_spec::{
     DeviceMesh, DimCover, DimMap, DimPiece, DimSend, Dims, Layout, Partition, Strides, overlaps,
-    overlaps_from,
+    overlaps_from, row_major_strides,
 };
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -13,10 +13,6 @@ pub(crate) fn cover_of(layout: &Layout) -> Vec<DimCover> {
     (0..layout.ndim())
         .map(|d| DimCover::of(layout, d))
         .collect()
-}
-
-pub(crate) fn whole(n: usize) -> Partition {
-    Partition::chunk(n, 1)
 }
 
 /// Whether strides walk the shape as one run of consecutive elements.
@@ -73,19 +69,15 @@ impl Places {
     }
 }
 
-/// One overlap of one dim: elements shared with a part of the other side, in coordinates local to both, and what the
-/// part says of its rank.
+/// One overlap of one dim: elements shared with a part of the other side, in coordinates local to both.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) len: usize,
+    part: usize,
     src_start: usize,
     src_step: isize,
     dst_start: usize,
     dst_step: isize,
-    /// The extent of the other side's block along this dim.
-    extent: usize,
-    /// What the part adds to the position of its rank.
-    pub(crate) place: usize,
 }
 
 impl Run {
@@ -101,114 +93,242 @@ impl Run {
     }
 }
 
-/// The runs that a reader's interval of a dim takes from the parts of a source that `keep` accepts.
-pub(crate) fn runs_read(
-    layout: &Layout,
-    dim: usize,
-    map: &DimMap,
-    want: Range<usize>,
-    keep: impl Fn(usize) -> bool,
-) -> Vec<Run> {
-    let places = Places::of(layout.mesh(), layout.axis_order(dim));
-    let whole = whole(layout.shape()[dim]);
-    let partition = layout.sharding(dim).map_or(&whole, |s| &s.partition);
-    let run = |p: DimPiece| Run {
-        len: p.len,
-        src_start: p.src_start,
-        src_step: p.src_step,
-        dst_start: p.dst_start,
-        dst_step: p.dst_step,
-        extent: partition.size(p.src_part),
-        place: places.at(p.src_part),
-    };
-    let found = overlaps(partition, map, want).into_iter();
-    found.filter(|p| keep(p.src_part)).map(run).collect()
-}
-
-/// The runs that an owner's interval of a dim gives to the parts of a cover that lie at `fixed` coordinates, `None`
-/// being any.
-pub(crate) fn runs_sent(
-    mesh: &DeviceMesh,
-    have: Range<usize>,
-    map: &DimMap,
-    cover: &DimCover,
-    fixed: &[Option<usize>],
-) -> Vec<Run> {
-    let places = Places::of(mesh, &cover.axes);
-    let run = |p: DimSend| Run {
-        len: p.len,
-        src_start: p.src_start,
-        src_step: p.src_step,
-        dst_start: p.dst_start,
-        dst_step: p.dst_step,
-        extent: cover.intervals[p.dst_part].len(),
-        place: places.at(p.dst_part),
-    };
-    let pinned: SmallVec<[usize; 4]> = (cover.axes.iter().copied())
-        .filter(|&a| fixed[a].is_some())
-        .collect();
-    if pinned.len() == cover.axes.len() {
-        // One part alone: no need to look at the others.
-        let at = |part: usize, &a: &usize| part * mesh.shape()[a] + fixed[a].unwrap_or(0);
-        let only = cover.axes.iter().fold(0, at);
-        let mut found = overlaps_from(have, map, &cover.intervals[only..=only]);
-        found.iter_mut().for_each(|p| p.dst_part = only);
-        return found.into_iter().map(run).collect();
+impl From<DimPiece> for Run {
+    fn from(p: DimPiece) -> Self {
+        Self {
+            len: p.len,
+            part: p.src_part,
+            src_start: p.src_start,
+            src_step: p.src_step,
+            dst_start: p.dst_start,
+            dst_step: p.dst_step,
+        }
     }
-    let mut coords: SmallVec<[usize; 4]> = SmallVec::from_elem(0, mesh.ndim());
-    let mut fits = |part: usize| {
-        if pinned.is_empty() {
-            return true;
-        }
-        mesh.set_part(&cover.axes, part, &mut coords);
-        pinned.iter().all(|&a| fixed[a] == Some(coords[a]))
-    };
-    let found = overlaps_from(have, map, &cover.intervals).into_iter();
-    found.filter(|p| fits(p.dst_part)).map(run).collect()
 }
 
-/// Both ends of pieces that have one side's block in common.
-pub(crate) struct Ends<'a> {
-    /// Which of the owner's sources is read.
-    pub(crate) source: usize,
-    /// Strides of this rank's own block.
-    pub(crate) mine: &'a Strides,
-    /// Whether this rank reads, rather than being read from.
-    pub(crate) reads: bool,
+impl From<DimSend> for Run {
+    fn from(p: DimSend) -> Self {
+        Self {
+            len: p.len,
+            part: p.dst_part,
+            src_start: p.src_start,
+            src_step: p.src_step,
+            dst_start: p.dst_start,
+            dst_step: p.dst_step,
+        }
+    }
 }
 
-impl Ends<'_> {
-    /// Adds the piece that is the product of these runs, to or from the block of a peer that begins at `base` of its
-    /// (or this rank's) destination.
-    pub(crate) fn push(&self, out: &mut Pieces, peer: usize, runs: &[Run], base: usize) {
-        let mut theirs: Strides = SmallVec::from_elem(1, runs.len());
-        for d in (1..runs.len()).rev() {
-            theirs[d - 1] = theirs[d] * runs[d].extent.max(1) as isize;
-        }
-        let (src, dst) = match self.reads {
-            true => (&theirs, self.mine),
-            false => (self.mine, &theirs),
+/// What one dim of a rank's block shares with the parts of the other side.
+pub(crate) struct Along<'a> {
+    /// As many as there are overlaps: kept as found, since there may be thousands.
+    runs: Vec<Run>,
+    places: Places,
+    sizes: Sizes<'a>,
+}
+
+/// The extents of the other side's parts.
+enum Sizes<'a> {
+    Whole(usize),
+    Parts(&'a Partition),
+    Cover(&'a DimCover),
+}
+
+impl<'a> Along<'a> {
+    /// The runs that a reader's interval of a dim takes from the parts of a source that `keep` accepts.
+    pub(crate) fn reads(
+        layout: &'a Layout,
+        dim: usize,
+        map: &DimMap,
+        want: Range<usize>,
+        keep: impl Fn(usize) -> bool,
+    ) -> Self {
+        let n = layout.shape()[dim];
+        let (found, sizes) = match layout.sharding(dim) {
+            Some(s) => (
+                overlaps(&s.partition, map, want),
+                Sizes::Parts(&s.partition),
+            ),
+            None => (
+                overlaps(&Partition::chunk(n, 1), map, want),
+                Sizes::Whole(n),
+            ),
         };
-        let (mut shape, mut src_strides, mut dst_strides) =
-            (Dims::new(), Strides::new(), Strides::new());
-        let (mut src_offset, mut dst_offset) = (0, base);
-        for (d, run) in runs.iter().enumerate() {
-            shape.push(run.len);
-            src_offset += run.src_start * src[d] as usize;
-            src_strides.push(run.src_step * src[d]);
-            dst_offset += run.dst_start * dst[d] as usize;
-            dst_strides.push(run.dst_step * dst[d]);
+        let kept = found.into_iter().filter(|p| keep(p.src_part));
+        Self {
+            runs: kept.map(Run::from).collect(),
+            places: Places::of(layout.mesh(), layout.axis_order(dim)),
+            sizes,
         }
-        out.push(PieceRef {
+    }
+
+    /// The runs that an owner's interval of a dim gives to the parts of a cover that lie at `fixed` coordinates,
+    /// `None` being any.
+    pub(crate) fn sends(
+        mesh: &DeviceMesh,
+        have: Range<usize>,
+        map: &DimMap,
+        cover: &'a DimCover,
+        fixed: &[Option<usize>],
+    ) -> Self {
+        let pinned: SmallVec<[usize; 4]> = (cover.axes.iter().copied())
+            .filter(|&a| fixed[a].is_some())
+            .collect();
+        let found = if pinned.len() == cover.axes.len() {
+            // One part alone: no need to look at the others.
+            let at = |part: usize, &a: &usize| part * mesh.shape()[a] + fixed[a].unwrap_or(0);
+            let only = cover.axes.iter().fold(0, at);
+            let mut found = overlaps_from(have, map, &cover.intervals[only..=only]);
+            found.iter_mut().for_each(|p| p.dst_part = only);
+            found
+        } else {
+            let mut coords: SmallVec<[usize; 4]> = SmallVec::from_elem(0, mesh.ndim());
+            let mut found = overlaps_from(have, map, &cover.intervals);
+            if !pinned.is_empty() {
+                found.retain(|p| {
+                    mesh.set_part(&cover.axes, p.dst_part, &mut coords);
+                    pinned.iter().all(|&a| fixed[a] == Some(coords[a]))
+                });
+            }
+            found
+        };
+        Self {
+            runs: found.into_iter().map(Run::from).collect(),
+            places: Places::of(mesh, &cover.axes),
+            sizes: Sizes::Cover(cover),
+        }
+    }
+
+    /// Whether nothing is shared.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// What is computed once for all pieces of equal extents and steps.
+    fn like(&self, run: &Run) -> [isize; 4] {
+        let extent = match self.sizes {
+            Sizes::Whole(n) => n,
+            Sizes::Parts(partition) => partition.size(run.part),
+            Sizes::Cover(cover) => cover.intervals[run.part].len(),
+        };
+        [
+            run.len as isize,
+            run.src_step,
+            run.dst_step,
+            extent as isize,
+        ]
+    }
+}
+
+/// How many pieces the product of the dims makes.
+pub(crate) fn product_len(dims: &[Along<'_>]) -> usize {
+    dims.iter().map(|along| along.runs.len()).product()
+}
+
+/// Calls `f` for every combination of one run per dim, with what their parts together add to the position of the rank
+/// on the other side.
+pub(crate) fn for_each_product(dims: &[Along<'_>], mut f: impl FnMut(&[Run], usize)) {
+    fn step(
+        dims: &[Along<'_>],
+        place: usize,
+        chosen: &mut SmallVec<[Run; 6]>,
+        f: &mut impl FnMut(&[Run], usize),
+    ) {
+        let Some((along, rest)) = dims.split_first() else {
+            return f(chosen, place);
+        };
+        for &run in &along.runs {
+            chosen.push(run);
+            step(rest, place + along.places.at(run.part), chosen, f);
+            chosen.pop();
+        }
+    }
+    step(dims, 0, &mut SmallVec::new(), &mut f);
+}
+
+/// Adds pieces that have one side's block in common to a list.
+pub(crate) struct Writer<'a> {
+    out: &'a mut Pieces,
+    dims: &'a [Along<'a>],
+    /// Which of the owner's sources is read.
+    source: usize,
+    /// Strides of this rank's own block.
+    mine: Strides,
+    /// Whether this rank reads, rather than being read from.
+    reads: bool,
+    /// What the piece added last is like, and the strides of the two blocks it is cut from.
+    last: Option<(SmallVec<[[isize; 4]; 6]>, Strides, Strides)>,
+}
+
+impl<'a> Writer<'a> {
+    /// For pieces between the rank with a block of this shape, which reads or is read from, and the ranks that the
+    /// runs of `dims` name.
+    pub(crate) fn new(
+        out: &'a mut Pieces,
+        dims: &'a [Along<'a>],
+        source: usize,
+        shape: &[usize],
+        reads: bool,
+    ) -> Self {
+        Self {
+            out,
+            dims,
+            source,
+            mine: row_major_strides(shape),
+            reads,
+            last: None,
+        }
+    }
+
+    /// Makes room for this many more pieces.
+    pub(crate) fn reserve(&mut self, pieces: usize) {
+        self.out.reserve(pieces);
+    }
+
+    /// Adds the piece that is the product of these runs, to or from the block of a peer; in the destination the
+    /// reader's block begins at `base`.
+    pub(crate) fn push(&mut self, peer: usize, runs: &[Run], base: usize) {
+        let like = |(run, along): (&Run, &Along<'_>)| along.like(run);
+        let mut likes = runs.iter().zip(self.dims).map(like);
+        if let Some((last, src, dst)) = &self.last
+            && likes.clone().eq(last.iter().copied())
+        {
+            let (src, dst) = offsets(runs, src, dst);
+            return self.out.again(peer, self.source, src, base + dst);
+        }
+        let like: SmallVec<[[isize; 4]; 6]> = likes.by_ref().collect();
+        let extents: Dims = like.iter().map(|l| l[3] as usize).collect();
+        let (src, dst) = match self.reads {
+            true => (row_major_strides(&extents), self.mine.clone()),
+            false => (self.mine.clone(), row_major_strides(&extents)),
+        };
+        let (src_offset, dst_offset) = offsets(runs, &src, &dst);
+        let steps = |strides: &Strides, step: usize| -> Strides {
+            (like.iter().zip(strides))
+                .map(|(l, s)| l[step] * s)
+                .collect()
+        };
+        self.out.push(PieceRef {
             peer,
             source: self.source,
-            shape: &shape,
+            shape: &like.iter().map(|l| l[0] as usize).collect::<Dims>(),
             src_offset,
-            src_strides: &src_strides,
-            dst_offset,
-            dst_strides: &dst_strides,
+            src_strides: &steps(&src, 1),
+            dst_offset: base + dst_offset,
+            dst_strides: &steps(&dst, 2),
         });
+        self.last = Some((like, src, dst));
     }
+}
+
+/// Where a piece begins in both blocks.
+fn offsets(runs: &[Run], src: &Strides, dst: &Strides) -> (usize, usize) {
+    let mut at = (0, 0);
+    for (d, run) in runs.iter().enumerate() {
+        at.0 += run.src_start * src[d] as usize;
+        at.1 += run.dst_start * dst[d] as usize;
+    }
+    at
 }
 
 /// Share number `share` of `count` of a piece, cut along its longest dim; `None` if it is empty.
@@ -223,21 +343,6 @@ pub(crate) fn share_of(runs: &[Run], share: usize, count: usize) -> Option<Small
     let (start, end) = (share * len / count, (share + 1) * len / count);
     cut[d] = runs[d].cut(start, end);
     (start < end).then_some(cut)
-}
-
-/// Calls `f` with every combination of one element per list, the last list fastest.
-pub(crate) fn for_each_product<T: Copy>(lists: &[Vec<T>], mut f: impl FnMut(&[T])) {
-    fn step<T: Copy>(lists: &[Vec<T>], chosen: &mut SmallVec<[T; 6]>, f: &mut impl FnMut(&[T])) {
-        let Some((first, rest)) = lists.split_first() else {
-            return f(chosen);
-        };
-        for &item in first {
-            chosen.push(item);
-            step(rest, chosen, f);
-            chosen.pop();
-        }
-    }
-    step(lists, &mut SmallVec::new(), &mut f);
 }
 
 /// Calls `f` with `coords` set to every combination along `axes`, row-major; restores them afterwards.

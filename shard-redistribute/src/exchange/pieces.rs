@@ -2,10 +2,10 @@
 
 use super::{ExchangeBuilder, Source};
 use crate::geometry::{
-    Ends, Places, Run, for_each_coord, for_each_product, runs_read, runs_sent, share_of,
+    Along, Places, Writer, for_each_coord, for_each_product, product_len, share_of,
 };
 use shard_comm::Pieces;
-use shard_spec::{DeviceMesh, DimCover, Placement, overlaps, row_major_strides};
+use shard_spec::{DeviceMesh, DimCover, Placement, overlaps};
 use smallvec::SmallVec;
 
 impl ExchangeBuilder {
@@ -31,46 +31,43 @@ impl ExchangeBuilder {
         let me = mesh.index_at(coords);
         // The position of the owner: the sum of what its parts add, and this rank's coordinates elsewhere.
         let mut place = me;
-        let mut per_dim: Vec<Vec<Run>> = Vec::with_capacity(target.len());
+        let mut dims: Vec<Along<'_>> = Vec::with_capacity(target.len());
         for (d, cover) in target.iter().enumerate() {
             let axes = source.layout.axis_order(d);
             place -= Places::of(mesh, axes).at(mesh.part_at(axes, coords));
             let (want, map) = (cover.at(mesh, coords), &source.maps[d]);
             let arrives = |part| !self.embeds_along(axes) || self.arrives(axes, part, coords);
-            let found = runs_read(&source.layout, d, map, want, arrives);
+            let found = Along::reads(&source.layout, d, map, want, arrives);
             if found.is_empty() {
                 return;
             }
-            per_dim.push(found);
+            dims.push(found);
         }
         let base = self.base(region, coords);
-        let ends = Ends {
-            source: s,
-            mine: &row_major_strides(&self.shape_at(region, coords)),
-            reads: true,
-        };
+        let mut writer = Writer::new(out, &dims, s, &self.shape_at(region, coords), true);
         if let Some(copies) = self.copies(source) {
             let mine = copies.places.at(mesh.part_at(&copies.axes, coords));
-            for_each_product(&per_dim, |runs| {
-                let owner = runs.iter().fold(place, |p, run| p + run.place);
+            for_each_product(&dims, |runs, parts| {
+                let owner = place + parts;
                 if owner == me {
-                    return ends.push(out, owner, runs, base);
+                    return writer.push(owner, runs, base);
                 }
                 for share in 0..copies.count {
                     if let Some(cut) = share_of(runs, share, copies.count) {
                         let copy = copies.places.at((share + me) % copies.count);
-                        ends.push(out, owner - mine + copy, &cut, base);
+                        writer.push(owner - mine + copy, &cut, base);
                     }
                 }
             });
             return;
         }
         let terms = Places::of(mesh, &self.reduce_axes);
+        writer.reserve(terms.count() * product_len(&dims));
         place -= terms.at(mesh.part_at(&self.reduce_axes, coords));
-        for_each_product(&per_dim, |runs| {
-            let owner = runs.iter().fold(place, |p, run| p + run.place);
+        for_each_product(&dims, |runs, parts| {
+            let owner = place + parts;
             for term in 0..terms.count() {
-                ends.push(out, owner + terms.at(term), runs, base);
+                writer.push(owner + terms.at(term), runs, base);
             }
         });
     }
@@ -93,18 +90,18 @@ impl ExchangeBuilder {
         let mut place = me;
         let mut covered: SmallVec<[usize; 4]> = SmallVec::new();
         let mut mine = SmallVec::<[usize; 6]>::new();
-        let mut per_dim: Vec<Vec<Run>> = Vec::with_capacity(target.len());
+        let mut dims: Vec<Along<'_>> = Vec::with_capacity(target.len());
         for (d, cover) in target.iter().enumerate() {
             let part = mesh.part_at(source.layout.axis_order(d), coords);
             let have = source.layout.interval(d, part);
             mine.push(have.len());
             place -= Places::of(mesh, &cover.axes).at(mesh.part_at(&cover.axes, coords));
             covered.extend(cover.axes.iter().copied());
-            let found = runs_sent(mesh, have, &source.maps[d], cover, &fixed);
+            let found = Along::sends(mesh, have, &source.maps[d], cover, &fixed);
             if found.is_empty() {
                 return;
             }
-            per_dim.push(found);
+            dims.push(found);
         }
         let mut free: SmallVec<[usize; 4]> = SmallVec::new();
         for (a, at) in fixed.iter().enumerate() {
@@ -119,34 +116,31 @@ impl ExchangeBuilder {
             }
         }
         let readers = Places::of(mesh, &free);
-        let ends = Ends {
-            source: s,
-            mine: &row_major_strides(&mine),
-            reads: false,
-        };
+        let mut writer = Writer::new(out, &dims, s, &mine, false);
+        writer.reserve(readers.count() * product_len(&dims));
         // The first region begins at the start of everybody's destination.
         let base = |reader: usize| match region {
             0 => 0,
             _ => self.base(region, &mesh.coords_at(reader)),
         };
-        for_each_product(&per_dim, |runs| {
-            let first = runs.iter().fold(place, |p, run| p + run.place);
+        for_each_product(&dims, |runs, parts| {
+            let first = place + parts;
             for reader in (0..readers.count()).map(|r| first + readers.at(r)) {
                 let Some(copies) = &copies else {
-                    ends.push(out, reader, runs, base(reader));
+                    writer.push(reader, runs, base(reader));
                     continue;
                 };
                 // A reader that holds the same parts reads its own copy.
                 if copies.without(mesh, reader) == copies.without(mesh, me) {
                     if reader == me {
-                        ends.push(out, me, runs, base(me));
+                        writer.push(me, runs, base(me));
                     }
                     continue;
                 }
                 let copy = mesh.part_at(&copies.axes, coords);
                 let share = (copy + copies.count - reader % copies.count) % copies.count;
                 if let Some(cut) = share_of(runs, share, copies.count) {
-                    ends.push(out, reader, &cut, base(reader));
+                    writer.push(reader, &cut, base(reader));
                 }
             }
         });
