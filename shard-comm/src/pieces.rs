@@ -244,15 +244,14 @@ impl Pieces {
         self.records.reserve(additional);
     }
 
-    /// Adds a piece with the extents and steps of the one added last; nothing if there is none.
-    pub fn again(&mut self, peer: usize, source: usize, src_offset: usize, dst_offset: usize) {
-        if let Some(last) = self.records.last() {
+    /// Adds a piece with the source, extents and steps of the one at position `like`; nothing if there is none.
+    pub fn again(&mut self, like: usize, peer: usize, src_offset: usize, dst_offset: usize) {
+        if let Some(&like) = self.records.get(like) {
             self.records.push(Record {
                 peer: short(peer),
-                source: short(source),
-                block: last.block,
                 src_offset,
                 dst_offset,
+                ..like
             });
         }
     }

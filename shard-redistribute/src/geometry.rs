@@ -256,8 +256,16 @@ pub(crate) struct Writer<'a> {
     mine: Strides,
     /// Whether this rank reads, rather than being read from.
     reads: bool,
-    /// What the piece added last is like, and the strides of the two blocks it is cut from.
-    last: Option<(SmallVec<[[isize; 4]; 6]>, Strides, Strides)>,
+    /// The last two kinds of pieces: uneven parts differ by one, in turns.
+    recent: [Option<Kind>; 2],
+}
+
+/// What a piece that was added is like, and the strides of the two blocks it is cut from.
+struct Kind {
+    first: usize,
+    like: SmallVec<[[isize; 4]; 6]>,
+    src: Strides,
+    dst: Strides,
 }
 
 impl<'a> Writer<'a> {
@@ -276,7 +284,7 @@ impl<'a> Writer<'a> {
             source,
             mine: row_major_strides(shape),
             reads,
-            last: None,
+            recent: [None, None],
         }
     }
 
@@ -289,14 +297,14 @@ impl<'a> Writer<'a> {
     /// reader's block begins at `base`.
     pub(crate) fn push(&mut self, peer: usize, runs: &[Run], base: usize) {
         let like = |(run, along): (&Run, &Along<'_>)| along.like(run);
-        let mut likes = runs.iter().zip(self.dims).map(like);
-        if let Some((last, src, dst)) = &self.last
-            && likes.clone().eq(last.iter().copied())
-        {
-            let (src, dst) = offsets(runs, src, dst);
-            return self.out.again(peer, self.source, src, base + dst);
+        let likes = runs.iter().zip(self.dims).map(like);
+        for kind in self.recent.iter().flatten() {
+            if likes.clone().eq(kind.like.iter().copied()) {
+                let (src, dst) = offsets(runs, &kind.src, &kind.dst);
+                return self.out.again(kind.first, peer, src, base + dst);
+            }
         }
-        let like: SmallVec<[[isize; 4]; 6]> = likes.by_ref().collect();
+        let like: SmallVec<[[isize; 4]; 6]> = likes.collect();
         let extents: Dims = like.iter().map(|l| l[3] as usize).collect();
         let (src, dst) = match self.reads {
             true => (row_major_strides(&extents), self.mine.clone()),
@@ -317,7 +325,13 @@ impl<'a> Writer<'a> {
             dst_offset: base + dst_offset,
             dst_strides: &steps(&dst, 2),
         });
-        self.last = Some((like, src, dst));
+        self.recent.swap(0, 1);
+        self.recent[0] = Some(Kind {
+            first: self.out.len().saturating_sub(1),
+            like,
+            src,
+            dst,
+        });
     }
 }
 

@@ -14,7 +14,6 @@
 //!
 //! The others hold no more between hops than the larger of the source's and the destination's blocks.
 
-use crate::geometry::cover_of;
 use crate::{CostModel, ExchangeBuilder, Result, Source};
 use shard_comm::{Monoid, Scalar};
 use shard_spec::{DimSharding, Layout, Partition, Placement, ReduceOp};
@@ -408,12 +407,11 @@ impl Move {
             .copied()
             .filter(|a| !self.from.partial_axes().contains(a))
             .collect();
-        let mut builder =
-            ExchangeBuilder::new("redistribute", self.from.mesh(), cover_of(&self.to))
-                .source(Source::identity(&self.from))
-                .embed_axes(&fresh)
-                .reduce_axes(&self.scatter)
-                .spread_owners(self.spread);
+        let mut builder = ExchangeBuilder::onto("redistribute", &self.to)
+            .source(Source::identity(&self.from))
+            .embed_axes(&fresh)
+            .reduce_axes(&self.scatter)
+            .spread_owners(self.spread);
         if let (Some(op), false) = (self.from.partial_op(), self.scatter.is_empty()) {
             builder = builder.fold(Monoid::Op(op));
         }

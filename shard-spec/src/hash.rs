@@ -3,7 +3,7 @@
 //! `std::hash::Hash` feeds native-endian, platform-wide integers and unspecified discriminants, so equal values may hash
 //! differently on two machines of one job. Here every field is fed as a little-endian `u64`, lists with their length.
 
-use std::hash::Hasher as _;
+use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
@@ -68,6 +68,42 @@ impl StableHasher {
     /// The hash of everything fed so far.
     pub fn finish(&self) -> u128 {
         self.0.finish128().as_u128()
+    }
+}
+
+/// Values that derive `std::hash::Hash` feed their fields here as any others: sizes as `u64`, all little-endian.
+impl Hasher for StableHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    fn write_u16(&mut self, value: u16) {
+        self.0.write(&value.to_le_bytes());
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.0.write(&value.to_le_bytes());
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.u64(value);
+    }
+
+    fn write_u128(&mut self, value: u128) {
+        self.u128(value);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.usize(value);
+    }
+
+    fn write_isize(&mut self, value: isize) {
+        Self::isize(self, value);
+    }
+
+    /// The first half of the 128 bits.
+    fn finish(&self) -> u64 {
+        self.0.finish128().h1
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) use run::start;
 pub use run::{Exchange, Pending};
 
 use crate::Fingerprint;
+use crate::geometry::cover_of;
 use shard_comm::{ExchangePlan, Monoid, Pieces, Scalar};
 use shard_spec::{DeviceMesh, DimCover, DimMap, Dims, Layout, numel};
 use smallvec::SmallVec;
@@ -58,6 +59,8 @@ pub struct ExchangeBuilder {
     reduce_axes: SmallVec<[usize; 4]>,
     /// Axes over which the target is a partial sum though the sources are not.
     embed_axes: SmallVec<[usize; 4]>,
+    /// The hash of the layout whose own blocks the first region is, in place of that of its intervals.
+    blocks_of: Option<u128>,
     /// Whether a piece that has to travel is cut evenly over all the ranks that hold a copy of it.
     spread: bool,
 }
@@ -74,7 +77,16 @@ impl ExchangeBuilder {
             fill: None,
             reduce_axes: SmallVec::new(),
             embed_axes: SmallVec::new(),
+            blocks_of: None,
             spread: false,
+        }
+    }
+
+    /// An exchange whose destination on each rank is the block that a layout gives it.
+    pub fn onto(name: &'static str, layout: &Layout) -> Self {
+        Self {
+            blocks_of: Some(layout.hash128()),
+            ..Self::new(name, layout.mesh(), cover_of(layout))
         }
     }
 
@@ -190,7 +202,10 @@ impl ExchangeBuilder {
                 id = id.with(map);
             }
         }
-        for cover in self.regions.iter().flatten() {
+        // A layout's hash stands for all its boundaries, of which there may be thousands.
+        let listed = &self.regions[usize::from(self.blocks_of.is_some())..];
+        id = id.with(&self.blocks_of);
+        for cover in listed.iter().flatten() {
             id = id.with(&cover.axes[..]).with(&cover.intervals);
         }
         id.finish()
