@@ -39,7 +39,7 @@ pub struct StepReport {
 /// A plan in words and figures; prints as a table.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Explanation {
-    /// The layouts passed through, such as `S(0) S(0) -> R S(0)`.
+    /// What is passed through, such as `S(0)[0]S(0)[1] → R S(0)`; see [`Plan::trace`].
     pub trace: String,
     /// How the plan goes about it.
     pub strategy: Strategy,
@@ -86,7 +86,7 @@ impl Plan {
     /// let from = Layout::parse(&mesh, &[8, 4], "S(0) S(0)")?;
     /// let to = Layout::parse(&mesh, &[8, 4], "R S(0)")?;
     /// let told = Plan::new(&from, &to, 1)?.explain(DType::F32);
-    /// assert_eq!(told.trace, "S(0) S(0) -> R S(0)");
+    /// assert_eq!(told.trace, "S(0)[0]S(0)[1] → R S(0)");
     /// // Rank 1 holds rows 2 and 3, and wants rows 4 to 7.
     /// assert_eq!((told.mine.bytes, told.mine.messages), (4 * 16, 2));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -110,7 +110,7 @@ impl Plan {
             }
         });
         Explanation {
-            trace: self.to_string(),
+            trace: self.trace(),
             strategy: self.strategy(),
             steps: steps.collect(),
             mine: self.forecast(dtype),
@@ -230,12 +230,14 @@ impl fmt::Display for Explanation {
         for (i, s) in self.steps.iter().enumerate() {
             writeln!(
                 f,
-                "  {}. {:<10} to {:<24} {:>12} B in {:>3} messages; busiest receives {} B, sends {} B; {}",
+                "  {}. {:<10} to {:<24} {:>12} B in {:>3} messages, {} rounds, allocates {} B; busiest receives {} B, sends {} B; {}",
                 i + 1,
                 s.kind,
                 s.layout,
                 s.mine.bytes,
                 s.mine.messages,
+                s.mine.rounds,
+                s.mine.peak,
                 s.most_received,
                 s.most_sent,
                 Seconds(s.seconds),

@@ -38,6 +38,10 @@
 //! | `R S(0)` to `S(0) R` | 0.750 (1) | 0.562 (2) | 0.500 |
 //! | `R S(0)` to `S(0) S(0)` | 0.750 (1) | | 0.125 |
 //!
+//! A plan is an object: [`Plan::run`] it as often as wanted, [`Plan::start`] it and compute while it flies, take its
+//! [`Plan::adjoint`], [`Plan::forecast`] its bytes, messages and peak, or write it down (feature `serde`) and read it
+//! elsewhere.
+//!
 //! # Example
 //!
 //! ```
@@ -68,11 +72,15 @@ mod exchange;
 mod explain;
 mod fingerprint;
 mod geometry;
+mod handle;
 mod mesh_comm;
 mod plan;
 mod planner;
 mod price;
 mod route;
+#[cfg(feature = "serde")]
+mod serial;
+mod trace;
 
 pub use array::Array;
 pub use cost::{CostModel, LinkCost};
@@ -81,6 +89,7 @@ pub use error::{Incompatible, RedistributeError, Result};
 pub use exchange::{Exchange, ExchangeBuilder, Pending, Source};
 pub use explain::{Explanation, Forecast, StepReport};
 pub use fingerprint::Fingerprint;
+pub use handle::PlanHandle;
 pub use mesh_comm::MeshComm;
 pub use plan::{Considered, Plan, Step};
 pub use planner::Planner;

@@ -1,10 +1,9 @@
 //! Plans from one layout to another.
 
 use crate::error::Incompatible;
-use crate::exchange::start;
 use crate::route::{self, Hop, Route};
 use crate::{Array, CostModel, Exchange, RedistributeError, Result, Strategy};
-use shard_comm::{Buffer, DType, Monoid};
+use shard_comm::DType;
 use shard_spec::{Layout, ReduceOp};
 use smallvec::SmallVec;
 use std::fmt;
@@ -52,7 +51,7 @@ pub(crate) struct Choice {
 pub struct Considered {
     /// What it is.
     pub strategy: Strategy,
-    /// The layouts it passes through, such as `S(0) R -> S(0) S(1) -> R S(1)`.
+    /// What it passes through, such as `S(0) R → S(0) S(1) → R S(1)`; see [`Plan::trace`].
     pub trace: String,
     /// What it costs by the model, in seconds.
     pub seconds: f64,
@@ -83,7 +82,7 @@ impl Plan {
     pub fn new(from: &Layout, to: &Layout, index: usize) -> Result<Self> {
         check(from, to)?;
         let hops = route::direct(from, to, false)?.unwrap_or_default();
-        Ok(Self::along(from, to, index, Strategy::Direct, &hops))
+        Ok(Self::along(from, to, index, Strategy::Direct, hops))
     }
 
     /// Plans the move by the strategy that a cost model finds cheapest for elements of type `dtype`. No
@@ -124,7 +123,7 @@ impl Plan {
             .iter()
             .map(|r| Considered {
                 strategy: r.strategy,
-                trace: r.trace(from),
+                trace: crate::trace::trace(from, &r.hops),
                 seconds: r.time(model, dtype.size()),
                 staging: r.staging(dtype.size()),
             })
@@ -136,7 +135,7 @@ impl Plan {
             }
         }
         let Route { strategy, hops } = routes.swap_remove(best);
-        let mut plan = Self::along(from, to, index, strategy, &hops);
+        let mut plan = Self::along(from, to, index, strategy, hops);
         plan.choice = Some(Choice {
             model: model.clone(),
             dtype,
@@ -155,23 +154,30 @@ impl Plan {
         check(from, to)?;
         let routes = route::routes(from, to)?;
         Ok(routes
-            .iter()
-            .map(|r| Self::along(from, to, index, r.strategy, &r.hops))
+            .into_iter()
+            .map(|r| Self::along(from, to, index, r.strategy, r.hops))
             .collect())
     }
 
-    fn along(from: &Layout, to: &Layout, index: usize, strategy: Strategy, hops: &[Hop]) -> Self {
+    pub(crate) fn along(
+        from: &Layout,
+        to: &Layout,
+        index: usize,
+        strategy: Strategy,
+        hops: Vec<Hop>,
+    ) -> Self {
         let steps = hops.iter().map(|hop| match hop {
             Hop::AllReduce { axes, op, to } => Step::AllReduce(axes.clone(), *op, to.clone()),
             Hop::Exchange(e) => Step::Exchange(e.builder().build(index), e.to.clone()),
         });
+        let steps: Vec<Step> = steps.collect();
         Self {
             from: from.clone(),
             to: to.clone(),
             index,
             strategy,
-            steps: steps.collect(),
-            hops: hops.to_vec(),
+            steps,
+            hops,
             choice: None,
         }
     }
@@ -224,31 +230,12 @@ impl Plan {
         }
     }
 
-    /// Moves an array.
-    ///
-    /// # Collective
-    /// All members of the mesh, if the plan [communicates](Self::communicates).
-    ///
-    /// # Errors
-    /// [`Incompatible`](RedistributeError::Incompatible) if the array's layout is not the plan's source; what
-    /// the communicator reports.
-    pub fn run(&self, array: &Array) -> Result<Array> {
-        if array.layout() != &self.from {
-            return Err(incompatible(
-                array.layout(),
-                &self.from,
-                "the plan was made for another source layout",
-            ));
+    pub(crate) fn check_source(&self, array: &Array) -> Result<()> {
+        if array.layout() == &self.from {
+            return Ok(());
         }
-        let mut at = array.clone();
-        for step in &self.steps {
-            at = step.run(&at)?;
-        }
-        if at.layout() == &self.to {
-            return Ok(at);
-        }
-        // The same boxes under another description.
-        Array::from_parts(at.cx(), &self.to, at.buffer().cloned(), at.dtype())
+        let why = "the plan was made for another source layout";
+        Err(incompatible(array.layout(), &self.from, why))
     }
 }
 
@@ -258,27 +245,6 @@ impl Step {
         match self {
             Self::Exchange(_, layout) | Self::AllReduce(_, _, layout) => layout,
         }
-    }
-
-    fn run(&self, array: &Array) -> Result<Array> {
-        let cx = array.cx();
-        let Some(local) = array.buffer() else {
-            return Array::from_parts(cx, self.layout(), None, array.dtype());
-        };
-        let _span = tracing::trace_span!("redistribute", to = %self.layout()).entered();
-        let buffer: Buffer = match self {
-            Self::Exchange(exchange, _) => start(exchange, cx, &[array])?.wait()?,
-            Self::AllReduce(axes, op, _) => match cx.along(axes) {
-                Some(comm) => comm.all_reduce(local, Monoid::Op(*op))?,
-                None => {
-                    return Err(RedistributeError::NotMember {
-                        op: "redistribute",
-                        rank: cx.rank(),
-                    });
-                }
-            },
-        };
-        Array::from_parts(cx, self.layout(), Some(buffer), array.dtype())
     }
 }
 
@@ -304,7 +270,7 @@ pub(crate) fn dual(layout: &Layout) -> Result<Layout> {
     })
 }
 
-fn check(from: &Layout, to: &Layout) -> Result<()> {
+pub(crate) fn check(from: &Layout, to: &Layout) -> Result<()> {
     if from.mesh() != to.mesh() {
         return Err(incompatible(from, to, "the meshes differ"));
     }

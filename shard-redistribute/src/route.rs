@@ -29,6 +29,7 @@ const SEARCH_AXES: usize = 3;
 
 /// How a plan goes about its move.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Strategy {
     /// Every rank reads what it needs from whoever holds it, partial values having been reduced.
@@ -79,7 +80,7 @@ pub(crate) struct Move {
     /// Partial axes whose terms are folded as they arrive.
     pub(crate) scatter: Axes,
     /// Whether pieces are cut over the copies of their owner.
-    spread: bool,
+    pub(crate) spread: bool,
 }
 
 /// A way from one layout to another.
@@ -103,13 +104,6 @@ impl Route {
         };
         let between = before.iter().map(|h| h.to().max_local_numel());
         between.sum::<usize>() * size
-    }
-
-    /// The layouts passed through.
-    pub(crate) fn trace(&self, from: &Layout) -> String {
-        self.hops.iter().fold(from.to_string(), |text, hop| {
-            format!("{text} -> {}", hop.to())
-        })
     }
 }
 
@@ -352,7 +346,7 @@ fn partway(from: &Layout, to: &Layout, moved: &[usize]) -> Result<Layout> {
 }
 
 /// The partial axes that a move reduces: by exchange, because they shard the destination, and otherwise.
-fn reductions(from: &Layout, to: &Layout) -> (Axes, Axes) {
+pub(crate) fn reductions(from: &Layout, to: &Layout) -> (Axes, Axes) {
     from.partial_axes()
         .iter()
         .copied()
@@ -373,7 +367,7 @@ fn exchange(from: &Layout, to: &Layout, scatter: &[usize], spread: bool) -> Opti
 }
 
 /// The layout with these partial axes replicated.
-fn reduced(layout: &Layout, axes: &[usize]) -> Result<Layout> {
+pub(crate) fn reduced(layout: &Layout, axes: &[usize]) -> Result<Layout> {
     let keep: Axes = layout
         .partial_axes()
         .iter()

@@ -1,0 +1,147 @@
+//! Plans as data: two layouts, who asks, and the hops between. Pieces are derived again, and hops checked.
+
+use crate::error::Incompatible;
+use crate::route::{Axes, Hop, Move};
+use crate::{Plan, RedistributeError, Result, Strategy};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use shard_spec::{Layout, ReduceOp};
+
+/// A plan as it is written.
+#[derive(Serialize, Deserialize)]
+struct PlanRepr {
+    from: Layout,
+    to: Layout,
+    index: usize,
+    strategy: Strategy,
+    hops: Vec<HopRepr>,
+}
+
+/// A hop as it is written: where it leads, and how.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum HopRepr {
+    Exchange {
+        to: Layout,
+        scatter: Axes,
+        spread: bool,
+    },
+    AllReduce {
+        to: Layout,
+        axes: Axes,
+        op: ReduceOp,
+    },
+}
+
+impl Serialize for Plan {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let hop = |hop: &Hop| match hop {
+            Hop::Exchange(e) => HopRepr::Exchange {
+                to: e.to.clone(),
+                scatter: e.scatter.clone(),
+                spread: e.spread,
+            },
+            Hop::AllReduce { axes, op, to } => HopRepr::AllReduce {
+                to: to.clone(),
+                axes: axes.clone(),
+                op: *op,
+            },
+        };
+        let repr = PlanRepr {
+            from: self.from.clone(),
+            to: self.to.clone(),
+            index: self.index,
+            strategy: self.strategy(),
+            hops: self.hops.iter().map(hop).collect(),
+        };
+        repr.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Plan {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let repr = PlanRepr::deserialize(deserializer)?;
+        repr.rebuild().map_err(serde::de::Error::custom)
+    }
+}
+
+impl PlanRepr {
+    /// The plan, if its hops lead from its source to its destination.
+    fn rebuild(self) -> Result<Plan> {
+        let Self {
+            from,
+            to,
+            index,
+            strategy,
+            hops,
+        } = self;
+        crate::plan::check(&from, &to)?;
+        let size = from.mesh().size();
+        if index >= size {
+            return Err(RedistributeError::NoSuchRank {
+                op: "load plan",
+                rank: index,
+                size,
+            });
+        }
+        let mut at = from.clone();
+        let mut built = Vec::with_capacity(hops.len());
+        for hop in hops {
+            let hop = hop.rebuild(&at)?;
+            at = hop.to().clone();
+            built.push(hop);
+        }
+        if at != to {
+            return Err(broken(&at, &to, "the hops end elsewhere"));
+        }
+        Ok(Plan::along(&from, &to, index, strategy, built))
+    }
+}
+
+impl HopRepr {
+    fn rebuild(self, at: &Layout) -> Result<Hop> {
+        let terms = |axes: &Axes| axes.iter().all(|a| at.partial_axes().contains(a));
+        match self {
+            Self::AllReduce { to, axes, op } => {
+                if !terms(&axes) || at.partial_op() != Some(op) {
+                    return Err(broken(at, &to, "an all-reduce of what is not partial"));
+                }
+                if crate::route::reduced(at, &axes)? != to {
+                    return Err(broken(at, &to, "an all-reduce leads elsewhere"));
+                }
+                Ok(Hop::AllReduce { axes, op, to })
+            }
+            Self::Exchange {
+                to,
+                scatter,
+                spread,
+            } => {
+                crate::plan::check(at, &to)?;
+                // An exchange reduces exactly the axes that turn from terms into shards, and no other.
+                let (expected, left) = crate::route::reductions(at, &to);
+                if expected != scatter || !left.is_empty() {
+                    return Err(broken(
+                        at,
+                        &to,
+                        "an exchange reduces other axes than it must",
+                    ));
+                }
+                Ok(Hop::Exchange(Move {
+                    from: at.clone(),
+                    to,
+                    scatter,
+                    spread,
+                }))
+            }
+        }
+    }
+}
+
+fn broken(from: &Layout, to: &Layout, why: &'static str) -> RedistributeError {
+    RedistributeError::Incompatible(Box::new(Incompatible {
+        op: "load plan",
+        from: from.clone(),
+        to: to.clone(),
+        why,
+        fix: "load what a plan was written as",
+    }))
+}
