@@ -4,7 +4,7 @@ use crate::{AutogradError, GradMismatch, Recorder, Result};
 use shard_comm::{DType, Element};
 use shard_ops::Value;
 use shard_redistribute::Array;
-use shard_spec::{IndexBox, Layout, ReduceOp, numel};
+use shard_spec::{DimPart, Layout, ReduceOp, numel};
 
 /// How [`gradcheck`] and [`gradgradcheck`] go about it.
 ///
@@ -283,8 +283,8 @@ fn perturbed(value: &Value, index: &[usize], step: f64) -> Result<Value> {
     let array = value.array();
     let layout = array.layout();
     let held = layout
-        .local_box(array.cx().rank())
-        .and_then(|b| local_index(&b, index));
+        .local_parts(array.cx().rank())
+        .and_then(|held| local_index(&held, index));
     // One term of a sum takes the step; the greatest of values all of which take it takes it too.
     let takes = layout.partial_op() != Some(ReduceOp::Sum)
         || array
@@ -358,16 +358,10 @@ fn ravel(index: &[usize], shape: &[usize]) -> usize {
     index.iter().zip(shape).fold(0, |at, (&i, &n)| at * n + i)
 }
 
-/// Where a global index is in the row-major piece of this box.
-fn local_index(held: &IndexBox, index: &[usize]) -> Option<usize> {
-    let inside = index
-        .iter()
-        .zip(held.lo.iter().zip(&held.hi))
-        .all(|(i, (lo, hi))| (lo..hi).contains(&i));
-    let local: Vec<usize> = index
-        .iter()
-        .zip(&held.lo)
-        .map(|(i, lo)| i.wrapping_sub(*lo))
-        .collect();
-    inside.then(|| ravel(&local, &held.shape()))
+/// Where a global index is in the row-major piece that holds these.
+fn local_index(held: &[DimPart], index: &[usize]) -> Option<usize> {
+    let local = held.iter().zip(index).map(|(part, &i)| part.position(i));
+    let local: Vec<usize> = local.collect::<Option<_>>()?;
+    let shape: Vec<usize> = held.iter().map(DimPart::len).collect();
+    Some(ravel(&local, &shape))
 }

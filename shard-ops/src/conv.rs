@@ -333,7 +333,7 @@ impl Op for Conv {
         let dtype = float_types(NAME, inputs)?;
         let (x, w) = (&inputs[0].shape, &inputs[1].shape);
         let out = self.geometry.outputs(&x[2..])?;
-        let mut rule = Rule::builder(NAME, inputs);
+        let mut rule = Rule::builder(NAME, inputs).any_order();
         let f = factors(&mut rule, &self.geometry, x[0], x[1], w[0]);
         let (mut from, mut to) = (
             vec![Access::factor(f.batch), f.in_map],
@@ -438,7 +438,7 @@ impl Op for ConvInputGrad {
         let dtype = float_types("conv_input_grad", inputs)?;
         let (dy, w) = (&inputs[0].shape, &inputs[1].shape);
         let channels = w[1] * self.geometry.groups;
-        let mut rule = Rule::builder("conv_input_grad", inputs);
+        let mut rule = Rule::builder("conv_input_grad", inputs).any_order();
         let f = factors(&mut rule, &self.geometry, dy[0], channels, w[0]);
         let (mut from, mut to) = (
             vec![Access::factor(f.batch), f.out_map],
@@ -532,7 +532,7 @@ impl Op for ConvWeightGrad {
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let dtype = float_types("conv_weight_grad", inputs)?;
         let (x, dy) = (&inputs[0].shape, &inputs[1].shape);
-        let mut rule = Rule::builder("conv_weight_grad", inputs);
+        let mut rule = Rule::builder("conv_weight_grad", inputs).any_order();
         let f = factors(&mut rule, &self.geometry, x[0], x[1], dy[1]);
         let (mut from, mut by) = (
             vec![Access::factor(f.batch), f.in_map],

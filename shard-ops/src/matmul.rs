@@ -182,7 +182,7 @@ impl Op for MatMul {
             dtype,
         };
         let batch = broadcast(name, &[side(a, ba), side(b, bb)])?;
-        let mut rule = Rule::builder(name, inputs);
+        let mut rule = Rule::builder(name, inputs).any_order();
         let factors: Vec<usize> = batch.iter().map(|&n| rule.factor(n)).collect();
         let (fm, fn_, fk) = (rule.factor(m), rule.factor(n), rule.factor(ka));
         let dims = |shape: &Dims, count: usize, x: usize, y: usize, swap: bool| -> Vec<Access> {

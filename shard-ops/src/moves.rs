@@ -426,7 +426,7 @@ impl Op for Move {
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let dtype = same_types(self.name, inputs)?;
-        let mut rule = Rule::builder(self.name, inputs);
+        let mut rule = Rule::builder(self.name, inputs).any_order();
         let factors: Vec<usize> = self.shape.iter().map(|&n| rule.factor(n)).collect();
         for dims in &self.inputs {
             let accesses = dims.iter().zip(&factors).map(|(dim, &factor)| {
@@ -529,7 +529,7 @@ impl Op for Permute {
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let x = &inputs[0];
-        let mut rule = Rule::builder("permute", inputs);
+        let mut rule = Rule::builder("permute", inputs).any_order();
         let factors: Vec<usize> = x.shape.iter().map(|&n| rule.factor(n)).collect();
         let shape = self.order.iter().map(|&d| x.shape[d]).collect();
         rule.input(factors.iter().map(|&f| Access::factor(f)).collect())
@@ -607,7 +607,7 @@ impl Op for Reshape {
                 fix: "give a shape of the same size",
             });
         }
-        let mut rule = Rule::builder("reshape", inputs);
+        let mut rule = Rule::builder("reshape", inputs).any_order();
         let mut from: Vec<Access> = vec![Access::WHOLE; x.shape.len()];
         let mut to: Vec<Access> = vec![Access::WHOLE; self.shape.len()];
         for (a, b) in groups(&x.shape, &self.shape) {
@@ -745,7 +745,7 @@ impl Op for Expand {
                 fix: "expand dims of extent 1 only",
             });
         }
-        let mut rule = Rule::builder("expand", inputs);
+        let mut rule = Rule::builder("expand", inputs).any_order();
         let factors: Vec<usize> = self.shape.iter().map(|&n| rule.factor(n)).collect();
         let lead = self.shape.len() - x.shape.len();
         let dims = x.shape.iter().enumerate().map(|(d, &n)| {

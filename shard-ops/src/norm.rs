@@ -152,7 +152,7 @@ impl Cells {
         output: (Like, DType),
     ) -> Result<Rule> {
         let x = &inputs[0].shape;
-        let mut rule = Rule::builder(op, inputs);
+        let mut rule = Rule::builder(op, inputs).any_order();
         let mut dims: Vec<Access> = Vec::new();
         for (d, &n) in x.iter().enumerate() {
             dims.push(match self {

@@ -126,7 +126,8 @@ pub struct OperandBox {
     pub shape: Dims,
     /// Strides of the box in the slice, in elements.
     pub strides: Strides,
-    /// Global index of the box's first element along each dim.
+    /// Global index of the box's first element along each dim; 0 for a dim held in several intervals, which a rule must
+    /// [allow](crate::RuleBuilder::any_order).
     pub start: Dims,
     /// The operand's global extents.
     pub global: Dims,

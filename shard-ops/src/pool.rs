@@ -185,7 +185,7 @@ impl Geometry {
         sides: &[Side],
         outputs: &[DType],
     ) -> Result<Rule> {
-        let mut rule = Rule::builder(op, inputs);
+        let mut rule = Rule::builder(op, inputs).any_order();
         let (n, c) = (
             rule.factor(inputs[0].shape[0]),
             rule.factor(inputs[0].shape[1]),
@@ -222,7 +222,7 @@ impl Geometry {
 
     /// The rule of an op from the output side back to the input side.
     fn backward(&self, op: &'static str, inputs: &[Meta], dtype: DType) -> Result<Rule> {
-        let mut rule = Rule::builder(op, inputs);
+        let mut rule = Rule::builder(op, inputs).any_order();
         let (n, c) = (
             rule.factor(inputs[0].shape[0]),
             rule.factor(inputs[0].shape[1]),

@@ -159,7 +159,7 @@ impl Op for Reduce {
                 fix: "name each dim once, counting from 0",
             });
         }
-        let mut rule = Rule::builder(name, inputs);
+        let mut rule = Rule::builder(name, inputs).any_order();
         let factors: Vec<usize> = x.iter().map(|&n| rule.factor(n)).collect();
         let mut out = Vec::new();
         let mut shape = SmallVec::new();

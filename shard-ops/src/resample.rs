@@ -128,7 +128,7 @@ impl Op for Interpolate {
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let dtype = float_types(self.name(), inputs)?;
         let x = &inputs[0].shape;
-        let mut rule = Rule::builder(self.name(), inputs);
+        let mut rule = Rule::builder(self.name(), inputs).any_order();
         let lead = [
             Access::factor(rule.factor(x[0])),
             Access::factor(rule.factor(x[1])),

@@ -151,6 +151,8 @@ pub struct Rule {
     pub(crate) fill: Scalar,
     /// Inputs that only lend their layout.
     pub(crate) unread: SmallVec<[usize; 1]>,
+    /// Whether the kernel never looks at the positions of plain factors.
+    pub(crate) any_order: bool,
     pub(crate) body: Body,
 }
 
@@ -167,6 +169,7 @@ impl Rule {
             linearity: Linearity::None,
             fill: Scalar::ZERO,
             unread: SmallVec::new(),
+            any_order: false,
             body: Body::Kernel,
         })
     }
@@ -183,7 +186,7 @@ impl Rule {
         linearity: Linearity,
     ) -> Result<Self> {
         let shape = broadcast(name, inputs)?;
-        let mut rule = Self::builder(name, inputs).linearity(linearity);
+        let mut rule = Self::builder(name, inputs).linearity(linearity).any_order();
         let factors: Vec<usize> = shape.iter().map(|&n| rule.factor(n)).collect();
         for meta in inputs {
             let lead = shape.len() - meta.shape.len();
@@ -236,6 +239,21 @@ impl Rule {
             .outputs
             .iter()
             .any(|o| o.dims.iter().any(|a| a.factor_index() == Some(factor)))
+    }
+
+    /// Whether a rank may hold several intervals of a factor, as a zigzag or striped partition gives it: the kernel does
+    /// not look at positions, and every dim it indexes is divided as it is.
+    pub(crate) fn scatters(&self, factor: usize) -> bool {
+        let outputs = self.outputs.iter().map(|o| &o.dims);
+        let mut accesses = self.inputs.iter().chain(outputs).flatten();
+        self.any_order
+            && accesses.all(|access| match access {
+                Access::Factor { factor: f, block } => *f != factor || *block == 1,
+                Access::Map { factor: f, law, .. } => {
+                    *f != factor || matches!(law, Boundaries::Scaled)
+                }
+                _ => access.factor_index() != Some(factor),
+            })
     }
 
     /// The extent of the factor-indexed window input: the extent a [`Window`] is asked about.
@@ -299,6 +317,14 @@ impl RuleBuilder {
     /// data.
     pub fn unread(mut self, i: usize) -> Self {
         self.0.unread.push(i);
+        self
+    }
+
+    /// Says that the kernel never reads [`OperandBox::start`](crate::OperandBox::start) of dims that are plain factors
+    /// ([`Access::factor`]), so that a rank may hold several intervals of them, as zigzag and striped partitions give it.
+    /// Otherwise such operands are first brought to consecutive indices.
+    pub fn any_order(mut self) -> Self {
+        self.0.any_order = true;
         self
     }
 

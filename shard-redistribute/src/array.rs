@@ -2,9 +2,10 @@
 
 use crate::{MeshComm, RedistributeError, Result};
 use shard_comm::{AgreedError, Buffer, DType, Element};
-use shard_spec::{Dims, Layout, numel};
+use shard_spec::{DimPart, Dims, Layout, numel};
 use smallvec::SmallVec;
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// This rank's piece of a global array, and where all the pieces are.
@@ -76,29 +77,41 @@ impl Array {
         layout: &Layout,
         f: impl Fn(&[usize]) -> T,
     ) -> Result<Self> {
-        let Some(bounds) = layout.local_box(cx.rank()) else {
+        let Some(held) = layout.local_parts(cx.rank()) else {
             return Self::from_parts(cx, layout, None, T::DTYPE);
         };
-        let shape = bounds.shape();
+        let held: SmallVec<[Vec<Range<usize>>; 4]> = held.iter().map(DimPart::intervals).collect();
+        let shape: Dims = layout.local_shape(cx.rank()).unwrap_or_default();
         let holds = cx
             .coords()
             .is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
         let identity = layout
             .partial_op()
             .map(|op| shard_comm::Monoid::Op(op).identity(T::DTYPE)[0]);
-        let mut out = Vec::with_capacity(numel(&shape));
-        let mut index: Dims = bounds.lo.clone();
-        for _ in 0..numel(&shape) {
+        let count = numel(&shape);
+        let mut out = Vec::with_capacity(count);
+        let mut within: SmallVec<[usize; 6]> = SmallVec::from_elem(0, held.len());
+        let mut index: Dims = if count == 0 {
+            Dims::new()
+        } else {
+            held.iter().map(|intervals| intervals[0].start).collect()
+        };
+        for _ in 0..count {
             out.push(match identity {
                 Some(identity) if !holds => T::from_scalar(identity),
                 _ => f(&index),
             });
+            // The next index: on within the interval, to the next one, or back to the first and on along the dim before.
             for d in (0..index.len()).rev() {
                 index[d] += 1;
-                if index[d] < bounds.hi[d] {
+                if index[d] < held[d][within[d]].end {
                     break;
                 }
-                index[d] = bounds.lo[d];
+                within[d] = (within[d] + 1) % held[d].len();
+                index[d] = held[d][within[d]].start;
+                if within[d] > 0 {
+                    break;
+                }
             }
         }
         let buffer = cx.device().upload_slice(&out)?;

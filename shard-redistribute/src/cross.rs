@@ -5,7 +5,7 @@
 //! mesh first, by a reduce-scatter, so that each element crosses once.
 
 use crate::error::Incompatible;
-use crate::geometry::{Along, Places, Run, Writer, cover_of, for_each_product, share_of};
+use crate::geometry::{Along, Places, Run, Writer, cover_of, for_each_product, shape_of, share_of};
 use crate::route::finer;
 use crate::{Array, Fingerprint, Forecast, MeshComm, Plan, RedistributeError, Result};
 use shard_comm::{
@@ -399,7 +399,7 @@ impl Crossing<'_> {
     /// product.
     fn receive(&self, rank: usize) -> Pieces {
         let mut out = Pieces::new();
-        let (Some(turn), Some(want)) = (self.to.mesh().index_of(rank), self.to.local_box(rank))
+        let (Some(turn), Some(want)) = (self.to.mesh().index_of(rank), self.to.local_parts(rank))
         else {
             return out;
         };
@@ -408,10 +408,10 @@ impl Crossing<'_> {
         }
         let along = |d: usize| {
             let map = DimMap::identity(self.to.shape()[d]);
-            Along::reads(self.from, d, &map, want.interval(d), |_| true)
+            Along::reads(self.from, d, &map, want[d].clone(), |_| true)
         };
         let dims: Vec<Along<'_>> = (0..self.to.ndim()).map(along).collect();
-        let mut writer = Writer::new(&mut out, &dims, 0, &want.shape(), true);
+        let mut writer = Writer::new(&mut out, &dims, 0, &shape_of(&want), true);
         let ranks = self.from.mesh().ranks();
         let held = self.held_by(rank);
         for_each_product(&dims, |runs, owner| {
@@ -432,7 +432,7 @@ impl Crossing<'_> {
     fn send(&self, rank: usize) -> Pieces {
         let mut out = Pieces::new();
         let (mesh, target) = (self.from.mesh(), self.to.mesh());
-        let (Some(index), Some(have)) = (mesh.index_of(rank), self.from.local_box(rank)) else {
+        let (Some(index), Some(have)) = (mesh.index_of(rank), self.from.local_parts(rank)) else {
             return out;
         };
         let copy = mesh.part_at(&self.copies.axes, &mesh.coords_at(index));
@@ -443,12 +443,13 @@ impl Crossing<'_> {
             .iter()
             .for_each(|&a| fixed[a] = Some(0));
         let covers = cover_of(self.to);
-        let along = |(d, cover)| {
-            let map = DimMap::identity(self.to.shape()[d]);
-            Along::sends(target, have.interval(d), &map, cover, &fixed)
-        };
-        let dims: Vec<Along<'_>> = covers.iter().enumerate().map(along).collect();
-        let mut writer = Writer::new(&mut out, &dims, 0, &have.shape(), false);
+        let dims: Vec<Along<'_>> = (0..self.to.ndim())
+            .map(|d| {
+                let map = DimMap::identity(self.to.shape()[d]);
+                Along::sends(target, have[d].clone(), &map, &covers[d], &fixed)
+            })
+            .collect();
+        let mut writer = Writer::new(&mut out, &dims, 0, &shape_of(&have), false);
         let readers = Places::of(target, self.to.replicate_axes());
         let held = self.held_by(rank);
         for_each_product(&dims, |runs, first| {

@@ -2,17 +2,21 @@
 
 use shard_comm::{PieceRef, Pieces};
 use shard_spec::{
-    DeviceMesh, DimCover, DimMap, DimPiece, DimSend, Dims, Layout, Partition, Strides, overlaps,
-    overlaps_from, row_major_strides,
+    DeviceMesh, DimCover, DimMap, DimPart, DimPiece, DimSend, Dims, Layout, Partition, Strides,
+    overlaps, overlaps_from, overlaps_to, row_major_strides,
 };
 use smallvec::SmallVec;
-use std::ops::Range;
 
 /// The covers that describe a layout: its own intervals, without overlap.
 pub(crate) fn cover_of(layout: &Layout) -> Vec<DimCover> {
     (0..layout.ndim())
         .map(|d| DimCover::of(layout, d))
         .collect()
+}
+
+/// The shape of the product of these parts.
+pub(crate) fn shape_of(parts: &[DimPart]) -> Dims {
+    parts.iter().map(DimPart::len).collect()
 }
 
 /// Whether strides walk the shape as one run of consecutive elements.
@@ -135,12 +139,12 @@ enum Sizes<'a> {
 }
 
 impl<'a> Along<'a> {
-    /// The runs that a reader's interval of a dim takes from the parts of a source that `keep` accepts.
+    /// The runs that a reader's part of a dim takes from the parts of a source that `keep` accepts.
     pub(crate) fn reads(
         layout: &'a Layout,
         dim: usize,
         map: &DimMap,
-        want: Range<usize>,
+        want: DimPart,
         keep: impl Fn(usize) -> bool,
     ) -> Self {
         let n = layout.shape()[dim];
@@ -162,11 +166,11 @@ impl<'a> Along<'a> {
         }
     }
 
-    /// The runs that an owner's interval of a dim gives to the parts of a cover that lie at `fixed` coordinates,
+    /// The runs that an owner's part of a dim gives to the parts of a cover that lie at `fixed` coordinates,
     /// `None` being any.
     pub(crate) fn sends(
         mesh: &DeviceMesh,
-        have: Range<usize>,
+        have: DimPart,
         map: &DimMap,
         cover: &'a DimCover,
         fixed: &[Option<usize>],
@@ -178,12 +182,10 @@ impl<'a> Along<'a> {
             // One part alone: no need to look at the others.
             let at = |part: usize, &a: &usize| part * mesh.shape()[a] + fixed[a].unwrap_or(0);
             let only = cover.axes.iter().fold(0, at);
-            let mut found = overlaps_from(have, map, &cover.intervals[only..=only]);
-            found.iter_mut().for_each(|p| p.dst_part = only);
-            found
+            overlaps_to(have, map, &cover.part(only), only)
         } else {
             let mut coords: SmallVec<[usize; 4]> = SmallVec::from_elem(0, mesh.ndim());
-            let mut found = overlaps_from(have, map, &cover.intervals);
+            let mut found = overlaps_from(have, map, &cover.parts);
             if !pinned.is_empty() {
                 found.retain(|p| {
                     mesh.set_part(&cover.axes, p.dst_part, &mut coords);
@@ -209,7 +211,7 @@ impl<'a> Along<'a> {
         let extent = match self.sizes {
             Sizes::Whole(n) => n,
             Sizes::Parts(partition) => partition.size(run.part),
-            Sizes::Cover(cover) => cover.intervals[run.part].len(),
+            Sizes::Cover(cover) => cover.size(run.part),
         };
         [
             run.len as isize,

@@ -134,16 +134,21 @@ impl Move {
     }
 }
 
-/// The most source parts that one destination part of a dim overlaps, by walking both tables once.
+/// The most source parts that one destination part of a dim overlaps, by walking both tables once; all of them where
+/// parts are several intervals.
 fn most_overlaps(from: &Layout, to: &Layout, d: usize) -> usize {
     let Some(source) = from.sharding(d) else {
         return 1;
     };
-    let offsets = source.partition.offsets();
+    let Some(offsets) = source.partition.offsets() else {
+        return source.partition.parts();
+    };
     let mut most = 1;
     let mut first = 0;
     for part in 0..to.parts(d) {
-        let want = to.interval(d, part);
+        let Some(want) = to.part(d, part).interval() else {
+            return source.partition.parts();
+        };
         while first + 1 < offsets.len() && offsets[first + 1] <= want.start {
             first += 1;
         }

@@ -329,11 +329,7 @@ fn partway(from: &Layout, to: &Layout, moved: &[usize]) -> Result<Layout> {
             .find(|s| s.axes.starts_with(&axes));
         let partition = match known {
             // Neighbouring parts joined: boundaries that one of the two ends has anyway.
-            Some(s) => {
-                let step = s.partition.parts() / parts;
-                let offsets = s.partition.offsets().iter().step_by(step).copied();
-                Partition::from_offsets(to.shape()[d], offsets.collect())
-            }
+            Some(s) => s.partition.joined(s.partition.parts() / parts),
             None => Ok(Partition::balanced(to.shape()[d], parts)),
         };
         Ok((!axes.is_empty()).then_some(DimSharding {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{expected, layout, pair, recipe, spread, value};
+use common::{expected, layout, missing, pair, recipe, spread, value};
 use proptest::prelude::*;
 use shard_comm::{CommError, Communicator, DType, local};
 use shard_redistribute::{Array, CrossPlan, MeshComm, RedistributeError};
@@ -80,11 +80,7 @@ proptest! {
                 assert_eq!(y.to_vec::<f64>().unwrap(), expected(b, &dst));
             }
             if !src.is_partial() {
-                let have = src.local_box(a.rank());
-                let want = dst.local_box(a.rank());
-                let common = have.zip(want.clone()).and_then(|(h, w)| h.intersect(&w));
-                let bound = want.map_or(0, |w| w.numel()) - common.map_or(0, |c| c.numel());
-                assert_eq!(moved.bytes, 8 * bound as u64);
+                assert_eq!(moved.bytes, 8 * missing(&src, &dst, a.rank()) as u64);
                 // And home again, bit for bit.
                 let home = y.redistribute_onto(a, &src).unwrap();
                 if a.is_member() {

@@ -1,4 +1,4 @@
-//! Covers: what parts need rather than own. Intervals may overlap.
+//! Covers: what parts need rather than own. They may overlap.
 
 use std::ops::Range;
 
@@ -7,42 +7,56 @@ use smallvec::SmallVec;
 use crate::hash::{ContentHash, StableHasher};
 use crate::layout::{DimSharding, Layout};
 use crate::mesh::DeviceMesh;
+use crate::part::DimPart;
+use crate::partition::Partition;
 
-/// One interval per flat part of a dim, overlapping or empty: the destination of a halo exchange.
+/// What each flat part of a dim needs: the destination of an exchange.
 ///
 /// A cover of a tensor is the product of one of these per dim.
 ///
 /// ```
 /// use shard_spec::{DimCover, DimSharding, Partition};
 /// let own = DimSharding { axes: [0].into_iter().collect(), partition: Partition::chunk(8, 2) };
-/// let mut halo = DimCover::from(&own);
-/// halo.intervals = vec![0..5, 3..8];
-/// assert_eq!(halo.max_size(), 5);
+/// let halo = DimCover::intervals(&own.axes, vec![0..5, 3..8]);
+/// assert_eq!((DimCover::from(&own).max_size(), halo.max_size()), (4, 5));
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DimCover {
-    /// The mesh axes, major first; empty where every rank needs the same interval.
+    /// The mesh axes, major first; empty where every rank needs the same.
     pub axes: SmallVec<[usize; 2]>,
-    /// One interval per rank along those axes, row-major in their order.
-    pub intervals: Vec<Range<usize>>,
+    /// One part per rank along those axes, row-major in their order.
+    pub parts: CoverParts,
+}
+
+/// The parts of a [`DimCover`].
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum CoverParts {
+    /// One interval each, overlapping or empty: a halo.
+    Intervals(Vec<Range<usize>>),
+    /// What a partition gives them, without overlap.
+    Partition(Partition),
 }
 
 impl DimCover {
-    /// Every rank needs all of a dim.
-    pub fn whole(extent: usize) -> Self {
-        #[expect(
-            clippy::single_range_in_vec_init,
-            reason = "one part that needs this range"
-        )]
-        let intervals = vec![0..extent];
+    /// One interval for each part along these axes.
+    pub fn intervals(axes: &[usize], intervals: Vec<Range<usize>>) -> Self {
         Self {
-            axes: SmallVec::new(),
-            intervals,
+            axes: SmallVec::from_slice(axes),
+            parts: CoverParts::Intervals(intervals),
         }
     }
 
-    /// What each part of a layout owns of one dim: its intervals, without overlap.
+    /// Every rank needs all of a dim.
+    pub fn whole(extent: usize) -> Self {
+        Self {
+            axes: SmallVec::new(),
+            parts: CoverParts::Partition(Partition::chunk(extent, 1)),
+        }
+    }
+
+    /// What each part of a layout owns of one dim, without overlap.
     pub fn of(layout: &Layout, dim: usize) -> Self {
         match layout.sharding(dim) {
             Some(sharding) => Self::from(sharding),
@@ -50,31 +64,72 @@ impl DimCover {
         }
     }
 
-    /// The interval of the member of `mesh` at these coordinates.
-    pub fn at(&self, mesh: &DeviceMesh, coords: &[usize]) -> Range<usize> {
-        self.intervals[mesh.part_at(&self.axes, coords)].clone()
+    /// What the member of `mesh` at these coordinates needs.
+    pub fn at(&self, mesh: &DeviceMesh, coords: &[usize]) -> DimPart {
+        self.part(mesh.part_at(&self.axes, coords))
+    }
+
+    /// What a part needs.
+    ///
+    /// # Panics
+    /// Where `part >= count()`.
+    pub fn part(&self, part: usize) -> DimPart {
+        self.parts.get(part)
+    }
+
+    /// The number of indices a part needs.
+    ///
+    /// # Panics
+    /// Where `part >= count()`.
+    pub fn size(&self, part: usize) -> usize {
+        match &self.parts {
+            CoverParts::Intervals(intervals) => intervals[part].len(),
+            CoverParts::Partition(partition) => partition.size(part),
+        }
     }
 
     /// Number of flat parts.
-    pub fn parts(&self) -> usize {
-        self.intervals.len()
+    pub fn count(&self) -> usize {
+        self.parts.len()
     }
 
-    /// The largest interval.
+    /// The most indices that one part needs.
     pub fn max_size(&self) -> usize {
-        self.intervals.iter().map(Range::len).max().unwrap_or(0)
+        (0..self.count()).map(|p| self.size(p)).max().unwrap_or(0)
+    }
+}
+
+impl CoverParts {
+    /// Number of parts.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Intervals(intervals) => intervals.len(),
+            Self::Partition(partition) => partition.parts(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One part.
+    ///
+    /// # Panics
+    /// Where `part >= len()`.
+    pub fn get(&self, part: usize) -> DimPart {
+        match self {
+            Self::Intervals(intervals) => intervals[part].clone().into(),
+            Self::Partition(partition) => partition.part(part),
+        }
     }
 }
 
 impl From<&DimSharding> for DimCover {
     fn from(sharding: &DimSharding) -> Self {
-        let partition = &sharding.partition;
-        let intervals = (0..partition.parts())
-            .map(|part| partition.interval(part))
-            .collect();
         Self {
             axes: sharding.axes.clone(),
-            intervals,
+            parts: CoverParts::Partition(sharding.partition.clone()),
         }
     }
 }
@@ -83,10 +138,15 @@ impl ContentHash for DimCover {
     fn feed(&self, hasher: &mut StableHasher) {
         hasher.str("cover");
         hasher.usizes(&self.axes);
-        hasher.usize(self.intervals.len());
-        for interval in &self.intervals {
-            hasher.usize(interval.start);
-            hasher.usize(interval.end);
+        match &self.parts {
+            CoverParts::Partition(partition) => partition.feed(hasher),
+            CoverParts::Intervals(intervals) => {
+                hasher.usize(intervals.len());
+                for interval in intervals {
+                    hasher.usize(interval.start);
+                    hasher.usize(interval.end);
+                }
+            }
         }
     }
 }

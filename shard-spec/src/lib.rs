@@ -29,7 +29,7 @@
 //! let window = Window::conv(5, 1, 1, 2, 2)?;
 //! let outputs = window.anchor(10, rows);
 //! assert_eq!(&outputs, rows);
-//! let needed = window.input_interval(10, outputs.interval(1));
+//! let needed = window.input_interval(10, outputs.contiguous().unwrap().interval(1));
 //! assert_eq!(needed, 3..8);
 //!
 //! // Padded by two, needed row i is row i + 2. What arrives: two rows of rank 0, its own, and two from beyond the empty rank.
@@ -54,22 +54,26 @@ mod hash;
 mod layout;
 mod mesh;
 mod overlap;
+mod part;
 mod partition;
 mod placement;
 mod progression;
+mod segments;
 #[cfg(feature = "serde")]
 mod serial;
 mod window;
 
 pub use boxes::IndexBox;
-pub use cover::DimCover;
+pub use cover::{CoverParts, DimCover};
 pub use dim_map::{DimMap, EdgeMap, Run};
 pub use dims::{Dims, Strides, checked_numel, checked_row_major_strides, numel, row_major_strides};
 pub use error::{Result, SpecError};
 pub use hash::{ContentHash, StableHasher};
 pub use layout::{DimSharding, Layout, LayoutBuilder};
 pub use mesh::{Coords, DeviceMesh};
-pub use overlap::{DimPiece, DimSend, overlaps, overlaps_from};
+pub use overlap::{DimPiece, DimSend, overlaps, overlaps_from, overlaps_to};
+pub use part::DimPart;
 pub use partition::{Offsets, Partition};
 pub use placement::{Placement, ReduceOp};
+pub use segments::Segments;
 pub use window::{ResampleMode, Sample, ScaleFactor, Window};

@@ -4,10 +4,12 @@
 
 use std::ops::Range;
 
+use crate::cover::CoverParts;
 use crate::dim_map::{DimMap, Run};
-use crate::partition::Partition;
+use crate::part::DimPart;
+use crate::partition::{Offsets, Partition};
 
-/// Pieces of one destination interval that come from one source part, in local coordinates of both.
+/// Pieces of one destination part that come from one source part, in local coordinates of both.
 ///
 /// For `i` in `0..len`: local `dst_start + i * dst_step` copies local `src_start + i * src_step`.
 /// Destination steps are never negative; a piece of one element has unit steps.
@@ -15,9 +17,9 @@ use crate::partition::Partition;
 pub struct DimPiece {
     /// The flat source part.
     pub src_part: usize,
-    /// First destination index, from the start of the destination interval.
+    /// First destination index, local to the destination part.
     pub dst_start: usize,
-    /// First source index, from the start of the source part.
+    /// First source index, local to the source part.
     pub src_start: usize,
     /// Number of elements.
     pub len: usize,
@@ -27,14 +29,14 @@ pub struct DimPiece {
     pub src_step: isize,
 }
 
-/// Pieces that one source interval sends to one destination part: the mirror of [`DimPiece`].
+/// Pieces that one source part sends to one destination part: the mirror of [`DimPiece`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub struct DimSend {
     /// The flat destination part.
     pub dst_part: usize,
-    /// First destination index, from the start of the destination interval.
+    /// First destination index, local to the destination part.
     pub dst_start: usize,
-    /// First source index, from the start of the source interval.
+    /// First source index, local to the source part.
     pub src_start: usize,
     /// Number of elements.
     pub len: usize,
@@ -44,9 +46,11 @@ pub struct DimSend {
     pub src_step: isize,
 }
 
-/// All pieces of a destination interval, by source part, then destination start.
+/// All pieces of a destination part, by source part, then destination start.
 ///
-/// Costs one step per piece and a binary search per run of the map; nothing is done per element.
+/// Between intervals this costs one step per piece and a binary search per run of the map. Segments are met run by run, in
+/// closed form: each part of them is itself an affine map from its own indices, so pieces are compositions of maps. Nothing
+/// is done per element.
 ///
 /// ```
 /// use shard_spec::{DimMap, Partition, overlaps};
@@ -59,16 +63,64 @@ pub struct DimSend {
 ///
 /// # Panics
 /// Where the partition's extent is not the map's source extent.
-pub fn overlaps(src: &Partition, map: &DimMap, dst: Range<usize>) -> Vec<DimPiece> {
+pub fn overlaps(src: &Partition, map: &DimMap, dst: impl Into<DimPart>) -> Vec<DimPiece> {
     assert!(
         src.extent() == map.src_extent(),
         "a partition of {} cannot be the source of a map from {}",
         src.extent(),
         map.src_extent(),
     );
+    let dst = dst.into();
     let mut pieces = Vec::new();
+    match (src, dst.plain()) {
+        (Partition::Contiguous(src), Some(dst)) => between_intervals(src, map, dst, &mut pieces),
+        _ => {
+            for src_part in owners(src, map, &dst) {
+                let pairs = onto(&through(&src.part(src_part), map), &dst);
+                pieces.extend(pairs.runs().iter().map(|run| DimPiece {
+                    src_part,
+                    dst_start: run.dst_start,
+                    src_start: run.src_start,
+                    len: run.len,
+                    dst_step: run.dst_step,
+                    src_step: run.src_step,
+                }));
+            }
+        }
+    }
+    pieces.sort_unstable();
+    pieces
+}
+
+/// The source parts that may send to a destination part.
+fn owners(src: &Partition, map: &DimMap, dst: &DimPart) -> Vec<usize> {
+    match src {
+        Partition::Segments(_) => (0..src.parts()).collect(),
+        Partition::Contiguous(table) => {
+            let mut found = Vec::new();
+            between_intervals(table, &onto(map, dst), &(0..dst.len()), &mut found);
+            let mut parts: Vec<usize> = found.iter().map(|p| p.src_part).collect();
+            parts.sort_unstable();
+            parts.dedup();
+            parts
+        }
+    }
+}
+
+/// The map onto the local indices of a destination part. For two parts, `onto(through(..))` is the one list of pieces that
+/// both sides use.
+fn onto(map: &DimMap, dst: &DimPart) -> DimMap {
+    map.then(&dst.to_global(map.dst_extent()).inverse())
+}
+
+/// The map from the local indices of a source part.
+fn through(src: &DimPart, map: &DimMap) -> DimMap {
+    src.to_global(map.src_extent()).then(map)
+}
+
+fn between_intervals(src: &Offsets, map: &DimMap, dst: &Range<usize>, pieces: &mut Vec<DimPiece>) {
     for run in map.runs() {
-        let live = run.dst().within(&signed(&dst));
+        let live = run.dst().within(&signed(dst));
         let mut at = live.start;
         let mut near = None;
         while at < live.end {
@@ -91,26 +143,106 @@ pub fn overlaps(src: &Partition, map: &DimMap, dst: Range<usize>) -> Vec<DimPiec
             at = end;
         }
     }
+}
+
+/// All pieces that one source part sends to a cover of the destination, by destination part, then destination start.
+///
+/// The union over source parts is the union of [`overlaps`] over the cover's parts, piece by piece, and for each pair
+/// of parts in the same order.
+///
+/// # Panics
+/// Where the source part reaches beyond the map's source extent.
+pub fn overlaps_from(
+    src: impl Into<DimPart>,
+    map: &DimMap,
+    dst_cover: &CoverParts,
+) -> Vec<DimSend> {
+    let src = src.into();
+    let mut pieces = Vec::new();
+    match (src.plain(), dst_cover) {
+        (Some(src), CoverParts::Intervals(cover)) => {
+            // In an ordered cover those that can meet a run are found by binary search; any cover is allowed.
+            let ordered = cover
+                .windows(2)
+                .all(|w| w[0].start <= w[1].start && w[0].end <= w[1].end);
+            let candidates = |first: usize, last: usize| {
+                if ordered {
+                    let from = cover.partition_point(|r| r.end <= first);
+                    from..cover.partition_point(|r| r.start <= last)
+                } else {
+                    0..cover.len()
+                }
+            };
+            let part = |p: usize| cover[p].clone();
+            interval_to_cover(src, map, candidates, part, &mut pieces);
+        }
+        (Some(src), CoverParts::Partition(Partition::Contiguous(table))) => {
+            let offsets = table.as_slice();
+            let candidates = |first: usize, last: usize| {
+                let from = offsets[1..].partition_point(|&end| end <= first);
+                from..offsets[..table.parts()].partition_point(|&start| start <= last)
+            };
+            interval_to_cover(src, map, candidates, |p| table.interval(p), &mut pieces);
+        }
+        _ => {
+            let reached = through(&src, map);
+            for dst_part in 0..dst_cover.len() {
+                reached_by(&reached, dst_part, &dst_cover.get(dst_part), &mut pieces);
+            }
+        }
+    }
     pieces.sort_unstable();
     pieces
 }
 
-/// All pieces that one source interval sends to a cover of the destination, by destination part, then destination start.
+/// The pieces that one source part sends to destination part number `dst_part`, which is `dst`: those of
+/// [`overlaps_from`] for that part alone.
 ///
-/// The union over source parts is the union of [`overlaps`] over the cover's intervals, piece by piece, and for each pair
-/// of parts in the same order.
-pub fn overlaps_from(
-    src_interval: Range<usize>,
+/// # Panics
+/// Where the source part reaches beyond the map's source extent.
+pub fn overlaps_to(
+    src: impl Into<DimPart>,
     map: &DimMap,
-    dst_cover: &[Range<usize>],
+    dst: &DimPart,
+    dst_part: usize,
 ) -> Vec<DimSend> {
-    // In an ordered cover those that can meet a run are found by binary search; any cover is allowed.
-    let ordered = dst_cover
-        .windows(2)
-        .all(|w| w[0].start <= w[1].start && w[0].end <= w[1].end);
+    let src = src.into();
     let mut pieces = Vec::new();
+    match (src.plain(), dst.plain()) {
+        (Some(src), Some(dst)) => {
+            let only = |_, _| dst_part..dst_part + 1;
+            interval_to_cover(src, map, only, |_| dst.clone(), &mut pieces);
+        }
+        _ => reached_by(&through(&src, map), dst_part, dst, &mut pieces),
+    }
+    pieces.sort_unstable();
+    pieces
+}
+
+/// What a map from local source indices brings to a destination part.
+fn reached_by(reached: &DimMap, dst_part: usize, dst: &DimPart, pieces: &mut Vec<DimSend>) {
+    let pairs = onto(reached, dst);
+    pieces.extend(pairs.runs().iter().map(|run| DimSend {
+        dst_part,
+        dst_start: run.dst_start,
+        src_start: run.src_start,
+        len: run.len,
+        dst_step: run.dst_step,
+        src_step: run.src_step,
+    }));
+}
+
+/// What a source interval sends to intervals, of which only `candidates(first, last)` can hold destinations in
+/// `first..=last`.
+fn interval_to_cover(
+    src: &Range<usize>,
+    map: &DimMap,
+    candidates: impl Fn(usize, usize) -> Range<usize>,
+    interval: impl Fn(usize) -> Range<usize>,
+    pieces: &mut Vec<DimSend>,
+) {
     for run in map.runs() {
-        let live = run.src().within(&signed(&src_interval));
+        let live = run.src().within(&signed(src));
         if live.is_empty() {
             continue;
         }
@@ -119,20 +251,14 @@ pub fn overlaps_from(
             run.dst().at(live.start) as usize,
             run.dst().at(live.end - 1) as usize,
         );
-        let candidates = if ordered {
-            let from = dst_cover.partition_point(|r| r.end <= first);
-            from..dst_cover.partition_point(|r| r.start <= last)
-        } else {
-            0..dst_cover.len()
-        };
-        for dst_part in candidates {
-            let dst = &dst_cover[dst_part];
-            let hit = run.dst().within(&signed(dst));
+        for dst_part in candidates(first, last) {
+            let dst = interval(dst_part);
+            let hit = run.dst().within(&signed(&dst));
             let both = hit.start.max(live.start)..hit.end.min(live.end);
             if both.is_empty() {
                 continue;
             }
-            let cut = cut(run, both, src_interval.start, dst.start);
+            let cut = cut(run, both, src.start, dst.start);
             pieces.push(DimSend {
                 dst_part,
                 dst_start: cut.dst_start,
@@ -143,8 +269,6 @@ pub fn overlaps_from(
             });
         }
     }
-    pieces.sort_unstable();
-    pieces
 }
 
 /// The pairs at `at` of a run, in coordinates local to both intervals.
@@ -160,7 +284,7 @@ fn cut(run: &Run, at: Range<usize>, src_base: usize, dst_base: usize) -> Run {
 }
 
 /// The owner of an index, looked for beside the part found last before searching for it.
-fn owner_near(src: &Partition, index: usize, near: Option<usize>) -> Option<usize> {
+fn owner_near(src: &Offsets, index: usize, near: Option<usize>) -> Option<usize> {
     let beside =
         |part: usize| (part < src.parts() && src.interval(part).contains(&index)).then_some(part);
     near.and_then(|p| beside(p + 1).or_else(|| beside(p.checked_sub(1)?)))

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use crate::error::{Result, SpecError};
 use crate::hash::{ContentHash, StableHasher};
+use crate::part::DimPart;
+use crate::segments::{Segments, Tiles};
 
 /// An offset table: `parts + 1` entries from 0 to the extent that never fall. Always valid.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -16,19 +18,94 @@ impl Offsets {
     pub fn as_slice(&self) -> &[usize] {
         &self.0
     }
+
+    /// Number of parts.
+    pub fn parts(&self) -> usize {
+        self.0.len() - 1
+    }
+
+    /// The extent that the parts cover.
+    pub fn extent(&self) -> usize {
+        self.0[self.parts()]
+    }
+
+    /// The indices of one part.
+    ///
+    /// # Panics
+    /// Where `part >= parts()`.
+    pub fn interval(&self, part: usize) -> Range<usize> {
+        self.0[part]..self.0[part + 1]
+    }
+
+    /// The intervals of all parts, in part order.
+    pub fn intervals(&self) -> impl ExactSizeIterator<Item = Range<usize>> + '_ {
+        self.0.windows(2).map(|w| w[0]..w[1])
+    }
+
+    /// The part that holds an index; `None` beyond the extent.
+    pub fn owner_of(&self, index: usize) -> Option<usize> {
+        // The last part that starts at or before the index: those before it at the same offset are empty.
+        (index < self.extent()).then(|| self.0.partition_point(|&x| x <= index) - 1)
+    }
+
+    /// Boundaries moved by a map that never falls, the first to 0 and the last to the new extent.
+    pub(crate) fn map_boundaries(&self, new_extent: usize, map: impl Fn(usize) -> usize) -> Self {
+        let mut offsets: Vec<usize> = Vec::with_capacity(self.0.len());
+        let mut reached = 0;
+        for &x in &*self.0 {
+            reached = map(x).clamp(reached, new_extent);
+            offsets.push(reached);
+        }
+        offsets[0] = 0;
+        offsets[self.parts()] = new_extent;
+        Self(offsets.into())
+    }
+
+    /// Boundary `x` moved to `x * new / old`, rounded to nearest, halves up.
+    fn scaled(&self, new_extent: usize) -> Self {
+        let old = self.extent();
+        let scale = |&x: &usize| {
+            let (product, old) = (x as u128 * new_extent as u128, old as u128);
+            let round_up = product % old >= old - product % old;
+            // At most new_extent, since x <= old.
+            (product / old + u128::from(round_up)) as usize
+        };
+        Self(self.0.iter().map(scale).collect())
+    }
+
+    /// Inner boundaries moved to the nearest multiple, halves up.
+    fn aligned_to(&self, multiple: usize) -> Self {
+        let (n, multiple) = (self.extent(), multiple.max(1));
+        let align = |&x: &usize| {
+            let rest = x % multiple;
+            let down = x - rest;
+            if x == n || rest == 0 {
+                x
+            } else if rest >= multiple - rest {
+                down.saturating_add(multiple).min(n)
+            } else {
+                down
+            }
+        };
+        Self(self.0.iter().map(align).collect())
+    }
 }
 
-/// How one dim is divided over ranks: flat parts, in order, some possibly empty.
+/// How one dim is divided over ranks: flat parts, some possibly empty.
 ///
-/// An empty part keeps its position, so that halos and growing ops know where it lives. Callers go through the methods;
-/// other kinds of partition may come.
+/// An empty part keeps its position, so that halos and growing ops know where it lives. What a part holds is a
+/// [`DimPart`]; where every part is one interval and they stand in part order, there are [`offsets`](Partition::offsets).
 ///
 /// ```
 /// use shard_spec::Partition;
-/// assert_eq!(Partition::chunk(5, 4).offsets(), &[0, 2, 4, 5, 5]);
-/// assert_eq!(Partition::balanced(5, 4).offsets(), &[0, 2, 3, 4, 5]);
+/// assert_eq!(Partition::chunk(5, 4).offsets(), Some(&[0, 2, 4, 5, 5][..]));
+/// assert_eq!(Partition::balanced(5, 4).offsets(), Some(&[0, 2, 3, 4, 5][..]));
 /// let uneven = Partition::from_sizes(&[3, 0, 2])?;
 /// assert_eq!(uneven.owner_of(3), Some(2));
+/// // Causal attention does equal work where rank 0 holds the first and the last block.
+/// let zigzag = Partition::zigzag(8, 2);
+/// assert_eq!(zigzag.part(0).intervals(), [0..2, 6..8]);
+/// assert_eq!(zigzag.to_string(), "[0:2,1:4,0:2]");
 /// # Ok::<(), shard_spec::SpecError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -44,15 +121,21 @@ impl Offsets {
 pub enum Partition {
     /// One interval per part, in part order.
     Contiguous(Offsets),
+    /// Several intervals per part, or parts in another order.
+    Segments(Segments),
 }
 
 /// Constructors.
 impl Partition {
     /// As `torch.chunk`: parts of ceil(n / parts), the trailing ones short or empty. Zero parts count as one.
     pub fn chunk(n: usize, parts: usize) -> Self {
+        Self::from_valid(Self::chunk_offsets(n, parts).collect())
+    }
+
+    fn chunk_offsets(n: usize, parts: usize) -> impl Iterator<Item = usize> {
         let parts = parts.max(1);
         let size = n.div_ceil(parts);
-        Self::from_valid((0..=parts).map(|p| size.saturating_mul(p).min(n)).collect())
+        (0..=parts).map(move |p| size.saturating_mul(p).min(n))
     }
 
     /// As `numpy.array_split`: sizes differ by at most one, the larger first. Zero parts count as one.
@@ -160,8 +243,6 @@ impl Partition {
             });
         }
         let parts = inner[0].parts();
-        let mut offsets = Vec::with_capacity(outer.parts() * parts + 1);
-        offsets.push(0);
         for (p, split) in inner.iter().enumerate() {
             if split.parts() != parts {
                 return Err(SpecError::PartCount {
@@ -177,9 +258,33 @@ impl Partition {
                     got: split.extent(),
                 });
             }
-            offsets.extend(split.offsets()[1..].iter().map(|x| outer.offsets()[p] + x));
         }
-        Ok(Self::from_valid(offsets))
+        if let Self::Contiguous(outer) = outer
+            && let Some(inner) = inner.iter().map(Self::offsets).collect::<Option<Vec<_>>>()
+        {
+            let mut offsets = Vec::with_capacity(outer.parts() * parts + 1);
+            offsets.push(0);
+            for (p, split) in inner.iter().enumerate() {
+                offsets.extend(split[1..].iter().map(|x| outer.as_slice()[p] + x));
+            }
+            return Ok(Self::from_valid(offsets));
+        }
+        // Part by part, the inner intervals as they lie in the dim, then all in index order.
+        let mut tiles: Vec<(usize, usize, usize)> = Vec::new();
+        for (p, split) in inner.iter().enumerate() {
+            let held = outer.part(p).to_global(outer.extent());
+            for q in 0..parts {
+                let placed = split.part(q).to_global(split.extent()).compose(&held)?;
+                tiles.extend(
+                    placed
+                        .dst_intervals()
+                        .map(|r| (r.start, p * parts + q, r.len())),
+                );
+            }
+        }
+        tiles.sort_unstable();
+        let tiles: Vec<(usize, usize)> = tiles.into_iter().map(|(_, p, len)| (p, len)).collect();
+        Self::from_segments(outer.extent(), outer.parts() * parts, &tiles)
     }
 
     /// Chunks of chunks, the first number of parts the major one: how repeated shard placements divide one dim.
@@ -188,11 +293,8 @@ impl Partition {
         for &parts in parts {
             let split = |w: &[usize]| {
                 let start = w[0];
-                let chunk = Self::chunk(w[1] - start, parts);
-                chunk.offsets()[1..]
-                    .iter()
-                    .map(|x| start + x)
-                    .collect::<Vec<_>>()
+                let chunk = Self::chunk_offsets(w[1] - start, parts).skip(1);
+                chunk.map(|x| start + x).collect::<Vec<_>>()
             };
             offsets = std::iter::once(0)
                 .chain(offsets.windows(2).flat_map(split))
@@ -201,17 +303,57 @@ impl Partition {
         Self::from_valid(offsets)
     }
 
-    /// Boundaries moved by a map that never falls, the first to 0 and the last to the new extent.
-    pub(crate) fn map_boundaries(&self, new_extent: usize, map: impl Fn(usize) -> usize) -> Self {
-        let mut offsets: Vec<usize> = Vec::with_capacity(self.parts() + 1);
-        let mut reached = 0;
-        for &x in self.offsets() {
-            reached = map(x).clamp(reached, new_extent);
-            offsets.push(reached);
+    /// Twice as many blocks as parts, balanced; part `p` holds block `p` and its mirror image from the end.
+    ///
+    /// Under a causal mask every part then has nearly the same work. Zero parts count as one.
+    pub fn zigzag(n: usize, parts: usize) -> Self {
+        let parts = parts.max(1);
+        let owner = |block: usize| block.min(2 * parts - 1 - block);
+        let blocks = Self::balanced(n, 2 * parts);
+        Self::of_tiles(
+            n,
+            parts,
+            blocks.sizes().enumerate().map(|(b, size)| (owner(b), size)),
+        )
+    }
+
+    /// Index `i` to part `i % parts`: block-cyclic with blocks of one.
+    pub fn striped(n: usize, parts: usize) -> Self {
+        Self::block_cyclic(n, parts, 1)
+    }
+
+    /// Blocks dealt to the parts in turn, as in ScaLAPACK; the last block may be short. Zeros count as one.
+    pub fn block_cyclic(n: usize, parts: usize, block: usize) -> Self {
+        let (parts, block) = (parts.max(1), block.max(1));
+        let first = (0..parts).map(|part| (part, block.min(n)));
+        match Tiles::new(n, parts, &first.collect::<Vec<_>>(), true) {
+            Ok(tiles) => tiles.into(),
+            // No index at all.
+            Err(_) => Self::chunk(n, parts),
         }
-        offsets[0] = 0;
-        offsets[self.parts()] = new_extent;
-        Self::from_valid(offsets)
+    }
+
+    /// Consecutive tiles `(part, size)` from index 0 to the extent.
+    ///
+    /// # Errors
+    /// [`SpecError::Extent`] where the sizes do not sum to `n`, [`SpecError::Argument`] for a part out of range,
+    /// [`SpecError::PartCount`] for no parts.
+    pub fn from_segments(n: usize, parts: usize, tiles: &[(usize, usize)]) -> Result<Self> {
+        Tiles::new(n, parts, tiles, false).map(Self::from)
+    }
+
+    /// Consecutive tiles `(part, size)`, repeated up to the extent, where the last may be cut.
+    ///
+    /// # Errors
+    /// As [`Partition::from_segments`]; [`SpecError::Extent`] where there is nothing to repeat.
+    pub fn from_repeated(n: usize, parts: usize, tiles: &[(usize, usize)]) -> Result<Self> {
+        Tiles::new(n, parts, tiles, true).map(Self::from)
+    }
+
+    /// Tiles that are known to be of these parts and to sum to `n`.
+    fn of_tiles(n: usize, parts: usize, tiles: impl Iterator<Item = (usize, usize)>) -> Self {
+        let tiles: Vec<(usize, usize)> = tiles.collect();
+        Self::from_segments(n, parts, &tiles).unwrap_or_else(|_| Self::chunk(n, parts))
     }
 
     fn from_valid(offsets: Vec<usize>) -> Self {
@@ -219,24 +361,43 @@ impl Partition {
     }
 }
 
+impl From<Tiles> for Partition {
+    fn from(tiles: Tiles) -> Self {
+        match tiles {
+            Tiles::Contiguous(offsets) => Self::from_valid(offsets),
+            Tiles::Scattered(segments) => Self::Segments(segments),
+        }
+    }
+}
+
 /// Queries.
 impl Partition {
     /// Number of parts, empty ones included; at least 1.
     pub fn parts(&self) -> usize {
-        self.offsets().len() - 1
+        match self {
+            Self::Contiguous(offsets) => offsets.parts(),
+            Self::Segments(segments) => segments.sizes().len(),
+        }
     }
 
     /// The extent that the parts cover.
     pub fn extent(&self) -> usize {
-        self.offsets()[self.parts()]
+        match self {
+            Self::Contiguous(offsets) => offsets.extent(),
+            Self::Segments(segments) => segments.extent(),
+        }
     }
 
     /// The indices of one part.
     ///
     /// # Panics
     /// Where `part >= parts()`.
-    pub fn interval(&self, part: usize) -> Range<usize> {
-        self.offsets()[part]..self.offsets()[part + 1]
+    pub fn part(&self, part: usize) -> DimPart {
+        assert!(part < self.parts(), "part {part} of {}", self.parts());
+        match self {
+            Self::Contiguous(offsets) => offsets.interval(part).into(),
+            Self::Segments(segments) => DimPart::of(segments, part),
+        }
     }
 
     /// The size of one part.
@@ -244,12 +405,15 @@ impl Partition {
     /// # Panics
     /// Where `part >= parts()`.
     pub fn size(&self, part: usize) -> usize {
-        self.interval(part).len()
+        match self {
+            Self::Contiguous(offsets) => offsets.interval(part).len(),
+            Self::Segments(segments) => segments.sizes()[part],
+        }
     }
 
     /// All sizes, in part order.
-    pub fn sizes(&self) -> impl Iterator<Item = usize> + '_ {
-        self.offsets().windows(2).map(|w| w[1] - w[0])
+    pub fn sizes(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
+        (0..self.parts()).map(|part| self.size(part))
     }
 
     /// The size of the largest part.
@@ -257,24 +421,81 @@ impl Partition {
         self.sizes().max().unwrap_or(0)
     }
 
-    /// The offset table, `parts() + 1` entries from 0 to the extent.
-    pub fn offsets(&self) -> &[usize] {
-        let Self::Contiguous(offsets) = self;
-        offsets.as_slice()
+    /// The offset table, `parts() + 1` entries from 0 to the extent, where each part is one interval and they stand in part
+    /// order.
+    pub fn offsets(&self) -> Option<&[usize]> {
+        self.contiguous().map(Offsets::as_slice)
+    }
+
+    /// The table of intervals, where each part is one interval and they stand in part order.
+    pub fn contiguous(&self) -> Option<&Offsets> {
+        match self {
+            Self::Contiguous(offsets) => Some(offsets),
+            Self::Segments(_) => None,
+        }
+    }
+
+    /// Whether each part is one interval and they stand in part order.
+    pub fn is_contiguous(&self) -> bool {
+        self.contiguous().is_some()
     }
 
     /// The part that holds an index; `None` beyond the extent.
     pub fn owner_of(&self, index: usize) -> Option<usize> {
-        // The last part that starts at or before the index: those before it at the same offset are empty.
-        (index < self.extent()).then(|| self.offsets().partition_point(|&x| x <= index) - 1)
+        match self {
+            Self::Contiguous(offsets) => offsets.owner_of(index),
+            Self::Segments(segments) => {
+                (index < segments.extent()).then(|| segments.locate(index).0)
+            }
+        }
     }
 }
 
 /// Derived partitions.
 impl Partition {
+    /// Parts of the same sizes, each one interval, in part order: what ops on neighbouring indices need.
+    pub fn to_contiguous(&self) -> Offsets {
+        match self {
+            Self::Contiguous(offsets) => offsets.clone(),
+            Self::Segments(segments) => {
+                let ends = segments.sizes().iter().scan(0, |end, size| {
+                    *end += size;
+                    Some(*end)
+                });
+                Offsets(std::iter::once(0).chain(ends).collect())
+            }
+        }
+    }
+
+    /// Every `count` consecutive parts as one; `count` must divide the number of parts.
+    ///
+    /// # Errors
+    /// [`SpecError::PartCount`] where it does not.
+    pub fn joined(&self, count: usize) -> Result<Self> {
+        let parts = self.parts();
+        if count == 0 || !parts.is_multiple_of(count) {
+            return Err(SpecError::PartCount {
+                op: "joined",
+                expected: parts.next_multiple_of(count.max(1)),
+                got: parts,
+            });
+        }
+        match self {
+            Self::Contiguous(offsets) => {
+                let kept = offsets.as_slice().iter().step_by(count);
+                Ok(Self::from_valid(kept.copied().collect()))
+            }
+            Self::Segments(segments) => {
+                let tiles: Vec<_> = segments.tiles().map(|(p, n)| (p / count, n)).collect();
+                Self::from_repeated(self.extent(), parts / count, &tiles)
+            }
+        }
+    }
+
     /// The same proportions over another extent: what cat, roll, flip and slice give their result.
     ///
     /// Boundary `x` becomes `x * new / old` rounded to nearest, halves up; an old extent of 0 gives the balanced partition.
+    /// Segments over another extent become contiguous parts in proportion to their sizes.
     pub fn scaled(&self, new_extent: usize) -> Self {
         let old = self.extent();
         if old == new_extent {
@@ -283,35 +504,24 @@ impl Partition {
         if old == 0 {
             return Self::balanced(new_extent, self.parts());
         }
-        let scale = |&x: &usize| {
-            let (product, old) = (x as u128 * new_extent as u128, old as u128);
-            let round_up = product % old >= old - product % old;
-            // At most new_extent, since x <= old.
-            (product / old + u128::from(round_up)) as usize
-        };
-        Self::from_valid(self.offsets().iter().map(scale).collect())
+        Self::Contiguous(self.to_contiguous().scaled(new_extent))
     }
 
-    /// Inner boundaries moved to the nearest multiple, halves up: the parts a reshape can split. Zero counts as one.
+    /// Inner boundaries moved to the nearest multiple, halves up: the parts a reshape can split. Zero counts as one;
+    /// segments become contiguous first.
     pub fn aligned_to(&self, multiple: usize) -> Self {
-        let (n, multiple) = (self.extent(), multiple.max(1));
-        let align = |&x: &usize| {
-            let rest = x % multiple;
-            let down = x - rest;
-            if x == n || rest == 0 {
-                x
-            } else if rest >= multiple - rest {
-                down.saturating_add(multiple).min(n)
-            } else {
-                down
-            }
-        };
-        Self::from_valid(self.offsets().iter().map(align).collect())
+        Self::Contiguous(self.to_contiguous().aligned_to(multiple))
     }
 
     /// [`Partition::scaled`], then [`Partition::aligned_to`].
     pub fn scaled_multiple_of(&self, new_extent: usize, multiple: usize) -> Self {
         self.scaled(new_extent).aligned_to(multiple)
+    }
+}
+
+impl From<Offsets> for Partition {
+    fn from(offsets: Offsets) -> Self {
+        Self::Contiguous(offsets)
     }
 }
 
@@ -322,13 +532,17 @@ impl ContentHash for Partition {
                 hasher.str("contiguous");
                 hasher.usizes(offsets.as_slice());
             }
+            Self::Segments(segments) => segments.feed(hasher),
         }
     }
 }
 
 impl fmt::Display for Partition {
-    /// The sizes: `[3,1,0,2]`.
+    /// The sizes: `[3,1,0,2]`; of segments, `part:size` of each tile in index order, and `*` where they repeat.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Segments(segments) = self {
+            return fmt::Display::fmt(segments, f);
+        }
         for (part, size) in self.sizes().enumerate() {
             write!(f, "{}{size}", if part == 0 { '[' } else { ',' })?;
         }

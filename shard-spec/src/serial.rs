@@ -41,19 +41,41 @@ impl TryFrom<MeshRepr> for DeviceMesh {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PartitionRepr {
     Offsets(Vec<usize>),
+    Segments {
+        extent: usize,
+        parts: usize,
+        /// `(part, size)` in index order, repeated up to the extent.
+        tiles: Vec<(usize, usize)>,
+    },
 }
 
 impl From<Partition> for PartitionRepr {
     fn from(partition: Partition) -> Self {
-        Self::Offsets(partition.offsets().to_vec())
+        match &partition {
+            Partition::Contiguous(offsets) => Self::Offsets(offsets.as_slice().to_vec()),
+            Partition::Segments(segments) => Self::Segments {
+                extent: partition.extent(),
+                parts: partition.parts(),
+                tiles: segments.tiles().collect(),
+            },
+        }
     }
 }
 
 impl TryFrom<PartitionRepr> for Partition {
     type Error = SpecError;
 
-    fn try_from(PartitionRepr::Offsets(offsets): PartitionRepr) -> Result<Self, SpecError> {
-        Self::from_offsets(offsets.last().copied().unwrap_or(0), offsets)
+    fn try_from(repr: PartitionRepr) -> Result<Self, SpecError> {
+        match repr {
+            PartitionRepr::Offsets(offsets) => {
+                Self::from_offsets(offsets.last().copied().unwrap_or(0), offsets)
+            }
+            PartitionRepr::Segments {
+                extent,
+                parts,
+                tiles,
+            } => Self::from_repeated(extent, parts, &tiles),
+        }
     }
 }
 

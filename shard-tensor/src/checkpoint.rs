@@ -10,7 +10,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use shard_comm::{AgreedError, DType};
 use shard_ops::Exec;
 use shard_redistribute::Array;
-use shard_spec::{Dims, IndexBox, numel};
+use shard_spec::{DimPart, Dims, numel};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -263,42 +263,43 @@ impl Stored {
         if to < from || to as u64 > self.size || to - from != numel(shape) * size {
             return Err(format!("{name:?}: bytes {from}..{to} of {}", self.size));
         }
-        let Some(bounds) = tensor.layout().local_box(tensor.context().rank()) else {
+        let Some(held) = tensor.layout().local_parts(tensor.context().rank()) else {
             return Ok(None);
         };
-        self.read_box(&info, &bounds, size)
+        self.read_parts(&info, &held, size)
             .map(Some)
             .map_err(|e| format!("{name:?}: {e}"))
     }
 
-    /// Reads the rows of the first dim that the box covers, and cuts the box out of them.
-    fn read_box(
+    /// Reads the rows of the first dim that are held, and cuts what is held of the other dims out of them.
+    fn read_parts(
         &mut self,
         info: &TensorInfo,
-        bounds: &IndexBox,
+        held: &[DimPart],
         size: usize,
     ) -> std::io::Result<Vec<u8>> {
         let row: usize = info.shape.iter().skip(1).product::<usize>() * size;
-        let (first, last) = match bounds.lo.first().zip(bounds.hi.first()) {
-            Some((&lo, &hi)) => (lo, hi),
-            None => (0, 1),
-        };
-        self.file.seek(SeekFrom::Start(
-            self.start + (info.data_offsets.0 + first * row) as u64,
-        ))?;
-        let mut rows = vec![0; (last - first) * row];
-        self.file.read_exact(&mut rows)?;
-        // Bytes as one more dim: a piece of any type is then a box of bytes.
+        let intervals = held
+            .first()
+            .map_or_else(|| std::iter::once(0..1).collect(), DimPart::intervals);
+        let mut rows = Vec::new();
+        for interval in intervals {
+            self.file.seek(SeekFrom::Start(
+                self.start + (info.data_offsets.0 + interval.start * row) as u64,
+            ))?;
+            let from = rows.len();
+            rows.resize(from + interval.len() * row, 0);
+            self.file.read_exact(&mut rows[from..])?;
+        }
+        // Bytes as one more dim: a piece of any type is then a piece of bytes.
         let mut shape: Dims = info.shape.iter().copied().chain([size]).collect();
-        let mut bounds = IndexBox {
-            lo: bounds.lo.iter().copied().chain([0]).collect(),
-            hi: bounds.hi.iter().copied().chain([size]).collect(),
-        };
+        let mut held: Vec<DimPart> = held.iter().cloned().chain([(0..size).into()]).collect();
         if !info.shape.is_empty() {
-            (shape[0], bounds.lo[0], bounds.hi[0]) = (last - first, 0, last - first);
+            shape[0] = held[0].len();
+            held[0] = (0..shape[0]).into();
         }
         match ArrayViewD::from_shape(IxDyn(&shape), &rows) {
-            Ok(view) => Ok(cut(view, &bounds)),
+            Ok(view) => Ok(cut(view, &held)),
             Err(e) => Err(std::io::Error::other(e)),
         }
     }

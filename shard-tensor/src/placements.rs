@@ -13,7 +13,8 @@ use shard_spec::{DeviceMesh, Layout, Partition, Placement, ReduceOp};
 /// let even = shard(0).even();                   // sizes differ by at most one
 /// let uneven = shard(0).sizes([62, 0, 38]);     // these sizes
 /// let weighted = shard(0).weights([1.0, 2.0]);  // in proportion
-/// # let _ = (by_chunk, even, uneven, weighted, replicate());
+/// let causal = shard(1).zigzag();               // equal work under a causal mask
+/// # let _ = (by_chunk, even, uneven, weighted, causal, replicate());
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct AxisPlacement {
@@ -27,6 +28,8 @@ enum Split {
     Even,
     Sizes(Vec<usize>),
     Weights(Vec<f64>),
+    Zigzag,
+    BlockCyclic(usize),
 }
 
 /// Shards a dim along a mesh axis, by chunk unless one of the methods says otherwise.
@@ -75,6 +78,30 @@ impl AxisPlacement {
         }
     }
 
+    /// Each part a block and its mirror image from the end, see [`Partition::zigzag`].
+    #[must_use]
+    pub fn zigzag(self) -> Self {
+        Self {
+            split: Split::Zigzag,
+            ..self
+        }
+    }
+
+    /// Indices dealt to the parts in turn, see [`Partition::striped`].
+    #[must_use]
+    pub fn striped(self) -> Self {
+        self.block_cyclic(1)
+    }
+
+    /// Blocks of this size dealt to the parts in turn, see [`Partition::block_cyclic`].
+    #[must_use]
+    pub fn block_cyclic(self, block: usize) -> Self {
+        Self {
+            split: Split::BlockCyclic(block),
+            ..self
+        }
+    }
+
     /// The placement without its sizes.
     pub fn placement(&self) -> Placement {
         self.placement
@@ -87,6 +114,8 @@ impl AxisPlacement {
             Split::Even => Partition::balanced(n, parts),
             Split::Weights(weights) => Partition::weighted(n, weights)?,
             Split::Sizes(sizes) => Partition::from_sizes(sizes)?,
+            Split::Zigzag => Partition::zigzag(n, parts),
+            Split::BlockCyclic(block) => Partition::block_cyclic(n, parts, *block),
         })
     }
 }

@@ -108,7 +108,8 @@ impl ShardTensor {
         self.layout.placements()
     }
 
-    /// The global index of the first element of this rank's piece; `None` off the mesh.
+    /// The global index of the first element of this rank's piece; `None` off the mesh, and where the piece is not one
+    /// box (see [`Layout::local_parts`]).
     pub fn offsets(&self) -> Option<Dims> {
         self.layout.local_box(self.ctx.rank()).map(|b| b.lo)
     }

@@ -93,14 +93,14 @@ pub fn tensor(shape: &[usize], f: impl Fn(usize) -> f64) -> Tensor {
 
 /// Global linear indices of a rank's piece, in the piece's row-major order; `None` off the mesh.
 pub fn local_indices(layout: &Layout, rank: usize) -> Option<Vec<usize>> {
-    let bounds = layout.local_box(rank)?;
+    let held = layout.local_parts(rank)?;
     let strides = row_major_strides(layout.shape());
     let mut indices = vec![0_usize];
     for d in 0..layout.ndim() {
         let stride = strides[d].unsigned_abs();
         indices = indices
             .iter()
-            .flat_map(|&base| (bounds.lo[d]..bounds.hi[d]).map(move |i| base + i * stride))
+            .flat_map(|&base| held[d].indices().map(move |i| base + i * stride))
             .collect();
     }
     Some(indices)

@@ -24,16 +24,19 @@ pub enum Split {
     Uneven,
     /// As uneven, but at least one part of several is empty.
     Gaps,
+    /// Several intervals per part: zigzag, striped, block-cyclic, or tiles of random owners and sizes.
+    Scattered,
 }
 
 impl Split {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Even, Self::Uneven, Self::Gaps];
+    pub const ALL: [Self; 4] = [Self::Even, Self::Uneven, Self::Gaps, Self::Scattered];
 
     /// Cuts `extent` in `parts`.
     pub fn partition(self, extent: usize, parts: usize, rng: &mut Rng) -> Partition {
         let mut weights: Vec<f64> = match self {
             Self::Even => return Partition::chunk(extent, parts),
+            Self::Scattered => return scattered(extent, parts, rng),
             Self::Uneven | Self::Gaps => (0..parts).map(|_| (1 + rng.below(5)) as f64).collect(),
         };
         if self == Self::Gaps && parts > 1 {
@@ -46,6 +49,22 @@ impl Split {
         }
         // Positive weights are valid; the even cut is only a formality.
         Partition::weighted(extent, &weights).unwrap_or_else(|_| Partition::chunk(extent, parts))
+    }
+}
+
+fn scattered(extent: usize, parts: usize, rng: &mut Rng) -> Partition {
+    let tiles = |rng: &mut Rng, count: usize| -> Vec<(usize, usize)> {
+        (0..count)
+            .map(|_| (rng.below(parts), 1 + rng.below(3)))
+            .collect()
+    };
+    match rng.below(4) {
+        0 => Partition::zigzag(extent, parts),
+        1 => Partition::striped(extent, parts),
+        2 => Partition::block_cyclic(extent, parts, 1 + rng.below(3)),
+        // Tiles to repeat; there are some, and their owners exist.
+        _ => Partition::from_repeated(extent, parts, &tiles(rng, 2 * parts + 1))
+            .unwrap_or_else(|_| Partition::chunk(extent, parts)),
     }
 }
 
@@ -155,7 +174,10 @@ pub fn drafts(
         for splits in &splits {
             let splits = match splits {
                 Splits::Given(splits) => splits.clone(),
-                Splits::Random => operands.iter().map(|_| Split::ALL[rng.below(3)]).collect(),
+                Splits::Random => operands
+                    .iter()
+                    .map(|_| Split::ALL[rng.below(Split::ALL.len())])
+                    .collect(),
             };
             let draft = Draft {
                 axes: row.as_slice().into(),

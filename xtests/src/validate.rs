@@ -214,7 +214,7 @@ fn anything(sample: &Sample, mesh: &DeviceMesh, rng: &mut Rng) -> Result<Vec<Lay
                 }
             })
             .collect();
-        let split = Split::ALL[rng.below(3)];
+        let split = Split::ALL[rng.below(Split::ALL.len())];
         layout(mesh, &t.shape, &axes, split, rng)
     };
     sample.inputs.iter().map(of).collect()

@@ -5,8 +5,7 @@ use proptest::prelude::*;
 use shard_comm::Scalar;
 use shard_redistribute::{Array, ExchangeBuilder, MeshComm, Plan, Source};
 use shard_spec::{
-    DeviceMesh, DimCover, DimMap, EdgeMap, IndexBox, Layout, Placement, ReduceOp, numel,
-    row_major_strides,
+    DeviceMesh, DimCover, DimMap, EdgeMap, Layout, Placement, ReduceOp, numel, row_major_strides,
 };
 use xtests::arrays::{local_indices, place, tensor, whole};
 use xtests::case::{Data, Tensor};
@@ -109,8 +108,9 @@ proptest! {
                 assert_eq!((moved.messages, moved.bytes), (0, 0), "{plan}");
             }
             if !from.is_partial() {
-                let (have, want) = (from.local_box(cx.rank()).unwrap(), to.local_box(cx.rank()).unwrap());
-                let bound = want.numel() - common(&have, &want);
+                let (have, want) = (from.local_parts(cx.rank()).unwrap(), to.local_parts(cx.rank()).unwrap());
+                let common: usize = have.iter().zip(&want).map(|(h, w)| h.common(w)).product();
+                let bound = numel(&to.local_shape(cx.rank()).unwrap()) - common;
                 assert_eq!(moved.bytes, 8 * bound as u64, "{plan}: rank {}", cx.rank());
             }
             if from.is_replicated() {
@@ -189,7 +189,7 @@ fn cover(from: &Layout, dim: usize, extent: usize, rng: &mut xtests::rng::Rng) -
             a.min(b)..a.max(b)
         })
         .collect();
-    DimCover { axes, intervals }
+    DimCover::intervals(&axes, intervals)
 }
 
 /// The part of the padded tensor that a rank's intervals cover, element by element.
@@ -212,7 +212,7 @@ fn slab_of(
         for (src, dst) in map.pairs() {
             source_of[dst] = Some(src * strides[d].unsigned_abs());
         }
-        let want = &source_of[cover.intervals[part].clone()];
+        let want = &source_of[cover.part(part).interval().unwrap()];
         found = found
             .iter()
             .flat_map(|base| want.iter().map(|w| Some(base.as_ref()? + w.as_ref()?)))
@@ -231,10 +231,6 @@ fn dual(layout: &Layout) -> Vec<Placement> {
         shard => shard,
     };
     layout.placements().iter().map(swap).collect()
-}
-
-fn common(a: &IndexBox, b: &IndexBox) -> usize {
-    a.intersect(b).map_or(0, |both| both.numel())
 }
 
 /// A whole number per element and term: equal on copies, different on shards and terms of a sum.

@@ -6,6 +6,7 @@ use super::site::{Site, Spans};
 use crate::rule::Boundaries;
 use crate::{Access, Linearity, Rule};
 use shard_spec::{DimSharding, Layout, Partition, ReduceOp};
+use std::ops::Range;
 
 /// Which mesh axes shard which factor, and which partial sums pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,14 @@ impl Choice {
     /// Whether operand `i` stays partial along an axis: a product of two sums is not the sum of the products.
     pub(super) fn carries(&self, i: usize, axis: usize) -> bool {
         self.carry.contains(&axis) && self.carrier.is_none_or(|c| c == i)
+    }
+
+    /// The intervals of a factor of `extent` indices that is held in consecutive ones.
+    pub(super) fn spans(&self, factor: usize, extent: usize) -> Vec<Range<usize>> {
+        match &self.factors[factor] {
+            Some(s) => s.partition.to_contiguous().intervals().collect(),
+            None => std::iter::once(0..extent).collect(),
+        }
     }
 
     fn uses(&self, axis: usize) -> bool {
@@ -132,6 +141,12 @@ fn factor_partition(
     own: &Partition,
 ) -> Option<(usize, Partition)> {
     let n = |f: usize| rule.factor_extent(f);
+    let consecutive = access.factor_index().is_some_and(|f| !rule.scatters(f));
+    let own = &if consecutive {
+        Partition::from(own.to_contiguous())
+    } else {
+        own.clone()
+    };
     Some(match access {
         Access::Whole { instead } => {
             let factor = (*instead)?;
@@ -167,13 +182,9 @@ pub(super) fn cost(rule: &Rule, layouts: &[&Layout], choice: &Choice) -> usize {
             let (mut wanted, mut owned) = (1, 1);
             for (d, cover) in covers.iter().enumerate() {
                 let want = cover.at(mesh, &coords);
-                let have = layout.interval(d, mesh.part_at(layout.axis_order(d), &coords));
+                let have = layout.part(d, mesh.part_at(layout.axis_order(d), &coords));
                 wanted *= want.len();
-                owned *= want
-                    .end
-                    .min(have.end)
-                    .saturating_sub(want.start.max(have.start))
-                    .min(want.len());
+                owned *= want.common(&have);
             }
             worst = worst.max(wanted - owned.min(wanted));
         }

@@ -19,10 +19,11 @@ pub(super) fn shifted(own: &Partition, by: isize, extent: usize) -> Partition {
     remap(own, extent, |x| x.saturating_add_signed(by))
 }
 
-/// Moves the inner boundaries; the outer ones stay at 0 and `extent`.
+/// Moves the inner boundaries; the outer ones stay at 0 and `extent`. Segments become contiguous first.
 pub(super) fn remap(own: &Partition, extent: usize, f: impl Fn(usize) -> usize) -> Partition {
     let last = own.parts();
-    let moved = own.offsets().iter().enumerate().map(|(k, &x)| match k {
+    let own = own.to_contiguous();
+    let moved = own.as_slice().iter().enumerate().map(|(k, &x)| match k {
         0 => 0,
         _ if k == last => extent,
         _ => f(x).min(extent),
@@ -41,7 +42,8 @@ pub(super) fn same_intervals(
 ) -> bool {
     let own = DimCover::of(layout, d);
     if own.axes == cover.axes {
-        return own.intervals == cover.intervals;
+        return own.parts == cover.parts
+            || (0..own.count()).all(|part| own.part(part) == cover.part(part));
     }
     let mut axes: Axes = own.axes.iter().chain(&cover.axes).copied().collect();
     axes.sort_unstable();

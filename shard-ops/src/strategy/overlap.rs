@@ -59,24 +59,16 @@ impl Site<'_> {
                 return None;
             }
             let full = 0..self.rule.factors[*factor];
-            let spans: Vec<Range<usize>> = match sharding {
-                Some(s) => (0..s.partition.parts())
-                    .map(|p| s.partition.interval(p))
-                    .collect(),
-                None => std::iter::once(full.clone()).collect(),
-            };
+            let spans = self.choice.spans(*factor, full.end);
             let n = layout.shape()[d];
+            let own: Vec<Range<usize>> = match layout.sharding(d) {
+                Some(held) => held.partition.contiguous()?.intervals().collect(),
+                None => vec![0..n; spans.len()],
+            };
             let cut: Vec<Range<usize>> = spans
                 .iter()
-                .enumerate()
-                .map(|(part, span)| {
-                    let own = if layout.sharding(d).is_some() {
-                        layout.interval(d, part)
-                    } else {
-                        0..n
-                    };
-                    inner_span(span, &own, |s| self.needs(access, n, s))
-                })
+                .zip(&own)
+                .map(|(span, own)| inner_span(span, own, |s| self.needs(access, n, s)))
                 .collect();
             inside *= cut.iter().map(Range::len).sum::<usize>() as f64;
             all *= full.len() as f64;
@@ -160,12 +152,8 @@ impl Site<'_> {
         let interior = overlap.interior[f].as_deref().unwrap_or_default();
         interior
             .iter()
-            .enumerate()
-            .map(|(part, inner)| {
-                let span = match &self.choice.factors[f] {
-                    Some(s) => s.partition.interval(part),
-                    None => 0..self.rule.factors[f],
-                };
+            .zip(self.choice.spans(f, self.rule.factors[f]))
+            .map(|(inner, span)| {
                 if after {
                     inner.end..span.end
                 } else {

@@ -149,24 +149,20 @@ impl<'a> Site<'a> {
         let Some(factor) = access.factor_index() else {
             return DimCover::whole(extent);
         };
-        let axes = self.choice.factors[factor]
-            .as_ref()
-            .map(|s| s.axes.clone())
-            .unwrap_or_default();
-        let spans: Vec<Range<usize>> = match (spans, &self.choice.factors[factor]) {
-            (Spans::Cut(cut), _) if cut[factor].is_some() => {
-                cut[factor].clone().unwrap_or_default()
-            }
-            (_, Some(sharding)) => (0..sharding.partition.parts())
-                .map(|p| sharding.partition.interval(p))
-                .collect(),
-            (_, None) => std::iter::once(0..self.rule.factors[factor]).collect(),
+        let sharding = self.choice.factors[factor].as_ref();
+        let axes = sharding.map_or(&[][..], |s| &s.axes);
+        let cut = match spans {
+            Spans::Cut(cut) => cut[factor].clone(),
+            Spans::Full => None,
         };
-        let intervals = spans
-            .into_iter()
-            .map(|span| self.needs(access, extent, span))
-            .collect();
-        DimCover { axes, intervals }
+        let spans = match (cut, sharding) {
+            (Some(cut), _) => cut,
+            // The dim is divided as the factor is.
+            (None, Some(s)) if is_plain(access) => return DimCover::from(s),
+            (None, _) => self.choice.spans(factor, self.rule.factors[factor]),
+        };
+        let needs = |span| self.needs(access, extent, span);
+        DimCover::intervals(axes, spans.into_iter().map(needs).collect())
     }
 
     /// What a span of the factor needs of the dim. What a window reaches beyond the dim is the kernel's padding.
@@ -257,11 +253,12 @@ impl<'a> Site<'a> {
     pub(super) fn input_box(&self, covers: &[DimCover], offset: usize) -> OperandBox {
         let at = |c: &DimCover| c.at(self.mesh, &self.coords);
         let shape: Dims = covers.iter().map(|c| at(c).len()).collect();
+        let start = |c| at(c).interval().map_or(0, |interval| interval.start);
         OperandBox {
             offset,
             strides: row_major_strides(&shape),
             shape,
-            start: covers.iter().map(|c| at(c).start).collect(),
+            start: covers.iter().map(start).collect(),
             global: Dims::new(),
         }
     }
@@ -346,4 +343,9 @@ impl<'a> Site<'a> {
             .build()
             .map_or_else(|e| e.to_string(), |layout| layout.to_string())
     }
+}
+
+/// Whether what a part of the factor needs of the dim is the same indices.
+fn is_plain(access: &Access) -> bool {
+    matches!(access, Access::Factor { block: 1, .. } | Access::Map { .. })
 }

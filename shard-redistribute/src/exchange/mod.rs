@@ -16,7 +16,7 @@ pub use run::{Exchange, Pending};
 use crate::Fingerprint;
 use crate::geometry::cover_of;
 use shard_comm::{ExchangePlan, Monoid, Pieces, Scalar};
-use shard_spec::{DeviceMesh, DimCover, DimMap, Dims, Layout, numel};
+use shard_spec::{ContentHash as _, DeviceMesh, DimCover, DimMap, Dims, Layout, numel};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -206,7 +206,7 @@ impl ExchangeBuilder {
         let listed = &self.regions[usize::from(self.blocks_of.is_some())..];
         id = id.with(&self.blocks_of);
         for cover in listed.iter().flatten() {
-            id = id.with(&cover.axes[..]).with(&cover.intervals);
+            id = id.with(&cover.content_hash());
         }
         id.finish()
     }
@@ -215,7 +215,7 @@ impl ExchangeBuilder {
     fn shape_at(&self, region: usize, coords: &[usize]) -> Dims {
         self.regions[region]
             .iter()
-            .map(|c| c.at(&self.mesh, coords).len())
+            .map(|c| c.size(self.mesh.part_at(&c.axes, coords)))
             .collect()
     }
 

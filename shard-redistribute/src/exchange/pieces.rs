@@ -93,7 +93,7 @@ impl ExchangeBuilder {
         let mut dims: Vec<Along<'_>> = Vec::with_capacity(target.len());
         for (d, cover) in target.iter().enumerate() {
             let part = mesh.part_at(source.layout.axis_order(d), coords);
-            let have = source.layout.interval(d, part);
+            let have = source.layout.part(d, part);
             mine.push(have.len());
             place -= Places::of(mesh, &cover.axes).at(mesh.part_at(&cover.axes, coords));
             covered.extend(cover.axes.iter().copied());
@@ -226,9 +226,9 @@ impl ExchangeBuilder {
             .collect();
         let mut local = true;
         let mut at: SmallVec<[usize; 4]> = SmallVec::from_elem(0, self.mesh.ndim());
-        for (part, want) in cover.intervals.iter().enumerate() {
+        for part in 0..cover.count() {
             self.mesh.set_part(&cover.axes, part, &mut at);
-            let pieces = overlaps(&sharding.partition, &source.maps[d], want.clone());
+            let pieces = overlaps(&sharding.partition, &source.maps[d], cover.part(part));
             for_each_coord(&self.mesh, &embedded, &mut at, &mut |at| {
                 let own = self.mesh.part_at(&sharding.axes, at);
                 let mut owner: SmallVec<[usize; 4]> = at.iter().copied().collect();

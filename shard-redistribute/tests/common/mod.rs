@@ -14,6 +14,31 @@ pub(crate) struct Recipe {
     pub(crate) cuts: Vec<f64>,
     /// Whether a dim sharded by several axes lists them minor to major.
     pub(crate) reversed: bool,
+    /// Whether dims are cut at the cuts, or in several intervals per part.
+    pub(crate) scatter: Scatter,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scatter {
+    /// One interval per part, in part order.
+    No,
+    Zigzag,
+    Cyclic(usize),
+    /// Cut at the cuts, the parts in reverse order.
+    Backwards,
+}
+
+/// What a rank needs of `to` and does not have of `from`, in elements.
+pub(crate) fn missing(from: &Layout, to: &Layout, rank: usize) -> usize {
+    let want = to.local_parts(rank).unwrap_or_default();
+    let Some(shape) = to.local_shape(rank) else {
+        return 0;
+    };
+    let common: usize = match from.local_parts(rank) {
+        Some(have) => have.iter().zip(&want).map(|(h, w)| h.common(w)).product(),
+        None => 0,
+    };
+    shape.iter().product::<usize>() - common
 }
 
 pub(crate) fn layout(mesh: &DeviceMesh, shape: &[usize], recipe: &Recipe) -> Layout {
@@ -37,7 +62,17 @@ pub(crate) fn layout(mesh: &DeviceMesh, shape: &[usize], recipe: &Recipe) -> Lay
             .chain(cuts)
             .chain(std::iter::once(n))
             .collect();
-        builder = builder.shard(d, &axes, Partition::from_offsets(n, offsets).unwrap());
+        let cut = Partition::from_offsets(n, offsets).unwrap();
+        let partition = match recipe.scatter {
+            Scatter::No => cut,
+            Scatter::Zigzag => Partition::zigzag(n, parts),
+            Scatter::Cyclic(block) => Partition::block_cyclic(n, parts, block),
+            Scatter::Backwards => {
+                let tiles: Vec<(usize, usize)> = (0..parts).rev().zip(cut.sizes()).collect();
+                Partition::from_segments(n, parts, &tiles).unwrap()
+            }
+        };
+        builder = builder.shard(d, &axes, partition);
     }
     for a in 0..mesh.ndim() {
         if recipe.kinds[a] == 3 {
@@ -52,11 +87,18 @@ pub(crate) fn recipe(ndim: usize) -> impl Strategy<Value = Recipe> {
         prop::collection::vec(0_u8..4, ndim),
         prop::collection::vec(0.0..=1.0, 6),
         any::<bool>(),
+        prop_oneof![
+            3 => Just(Scatter::No),
+            1 => Just(Scatter::Zigzag),
+            1 => (1_usize..4).prop_map(Scatter::Cyclic),
+            1 => Just(Scatter::Backwards),
+        ],
     )
-        .prop_map(|(kinds, cuts, reversed)| Recipe {
+        .prop_map(|(kinds, cuts, reversed, scatter)| Recipe {
             kinds,
             cuts,
             reversed,
+            scatter,
         })
 }
 

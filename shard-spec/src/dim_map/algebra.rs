@@ -34,13 +34,18 @@ impl DimMap {
                 "compose maps in the order they apply",
             ));
         }
+        Ok(self.then(next))
+    }
+
+    /// [`DimMap::compose`] for maps that are known to fit.
+    pub(crate) fn then(&self, next: &Self) -> Self {
         let mut runs = Vec::new();
         for a in &self.runs {
             for b in &next.runs {
                 join_at(a, b, &mut runs);
             }
         }
-        Ok(Self::from_valid(self.src_extent, next.dst_extent, runs))
+        Self::from_valid(self.src_extent, next.dst_extent, runs)
     }
 
     /// Whether no destination index is hit twice.

@@ -292,7 +292,7 @@ impl DimMap {
     }
 
     /// Puts valid runs in canonical form.
-    fn from_valid(
+    pub(crate) fn from_valid(
         src_extent: usize,
         dst_extent: usize,
         runs: impl IntoIterator<Item = Run>,
@@ -342,6 +342,21 @@ impl DimMap {
     pub fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.runs.iter().flat_map(|run| {
             (0..run.len).map(|i| (run.src().at(i) as usize, run.dst().at(i) as usize))
+        })
+    }
+
+    /// The intervals of destination indices that the runs reach, run by run; those of other steps one by one.
+    pub(crate) fn dst_intervals(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
+        self.runs.iter().flat_map(|run| {
+            let (whole, each) = if run.dst_step == 1 {
+                (run.len, 1)
+            } else {
+                (1, run.len)
+            };
+            (0..each).map(move |i| {
+                let start = run.dst().at(i) as usize;
+                start..start + whole
+            })
         })
     }
 

@@ -5,7 +5,6 @@ mod text;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
@@ -17,6 +16,7 @@ use crate::dims::{Dims, checked_numel, numel};
 use crate::error::{Result, SpecError};
 use crate::hash::{ContentHash, StableHasher};
 use crate::mesh::{DeviceMesh, ravel, unravel};
+use crate::part::DimPart;
 use crate::partition::Partition;
 use crate::placement::{Placement, ReduceOp};
 
@@ -348,36 +348,62 @@ impl Layout {
     ///
     /// # Panics
     /// Where `dim >= ndim()` or `part >= parts(dim)`.
-    pub fn interval(&self, dim: usize, part: usize) -> Range<usize> {
+    pub fn part(&self, dim: usize, part: usize) -> DimPart {
         match &self.0.dims[dim] {
-            Some(sharding) => sharding.partition.interval(part),
+            Some(sharding) => sharding.partition.part(part),
             None => {
                 assert!(part == 0, "part {part} of dim {dim}, which is whole");
-                0..self.0.shape[dim]
+                (0..self.0.shape[dim]).into()
             }
         }
     }
 
-    /// The box a rank holds; `None` off the mesh.
-    pub fn local_box(&self, rank: usize) -> Option<IndexBox> {
+    /// The number of indices of a flat part of a dim.
+    ///
+    /// # Panics
+    /// As [`Layout::part`].
+    pub fn part_size(&self, dim: usize, part: usize) -> usize {
+        match &self.0.dims[dim] {
+            Some(sharding) => sharding.partition.size(part),
+            None => {
+                assert!(part == 0, "part {part} of dim {dim}, which is whole");
+                self.0.shape[dim]
+            }
+        }
+    }
+
+    /// What a rank holds of each dim; `None` off the mesh. Its local array is the product of these.
+    pub fn local_parts(&self, rank: usize) -> Option<SmallVec<[DimPart; 4]>> {
         let coords = self.mesh().coords(rank)?;
-        let interval = |(sharding, &n): (&Option<DimSharding>, &usize)| match sharding {
-            Some(s) => s.partition.interval(self.flat_part(s, &coords)),
-            None => 0..n,
+        let part = |(sharding, &n): (&Option<DimSharding>, &usize)| match sharding {
+            Some(s) => s.partition.part(self.flat_part(s, &coords)),
+            None => (0..n).into(),
         };
-        Some(
-            self.0
-                .dims
-                .iter()
-                .zip(&self.0.shape)
-                .map(interval)
-                .collect(),
-        )
+        Some(self.0.dims.iter().zip(&self.0.shape).map(part).collect())
+    }
+
+    /// The box a rank holds; `None` off the mesh, or where what it holds is not one box: see [`Layout::local_parts`].
+    pub fn local_box(&self, rank: usize) -> Option<IndexBox> {
+        self.local_parts(rank)?
+            .iter()
+            .map(DimPart::interval)
+            .collect::<Option<IndexBox>>()
+    }
+
+    /// Whether what every rank holds is one box, because every partition is contiguous.
+    pub fn is_contiguous(&self) -> bool {
+        let contiguous = |s: &DimSharding| s.partition.is_contiguous();
+        self.0.dims.iter().flatten().all(contiguous)
     }
 
     /// The shape of a rank's local array; `None` off the mesh.
     pub fn local_shape(&self, rank: usize) -> Option<Dims> {
-        self.local_box(rank).map(|b| b.shape())
+        let coords = self.mesh().coords(rank)?;
+        let size = |(sharding, &n): (&Option<DimSharding>, &usize)| match sharding {
+            Some(s) => s.partition.size(self.flat_part(s, &coords)),
+            None => n,
+        };
+        Some(self.0.dims.iter().zip(&self.0.shape).map(size).collect())
     }
 
     /// Elements of the largest local array.
@@ -397,7 +423,7 @@ impl Layout {
         )
     }
 
-    /// Whether both place the same box on the same ranks, however they say it. Empty boxes are equal wherever they are;
+    /// Whether both place the same elements on the same ranks, however they say it. Empty boxes are equal wherever they are;
     /// what partial axes do is not compared.
     pub fn same_boxes(&self, other: &Self) -> bool {
         if self.shape() != other.shape() || self.mesh().size() != other.mesh().size() {
@@ -407,8 +433,9 @@ impl Layout {
             return true;
         }
         self.mesh().ranks().iter().all(|&rank| {
-            match (self.local_box(rank), other.local_box(rank)) {
-                (Some(a), Some(b)) => a == b || (a.is_empty() && b.is_empty()),
+            let empty = |parts: &[DimPart]| parts.iter().any(DimPart::is_empty);
+            match (self.local_parts(rank), other.local_parts(rank)) {
+                (Some(a), Some(b)) => a == b || (empty(&a) && empty(&b)),
                 _ => false,
             }
         })

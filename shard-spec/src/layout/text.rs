@@ -1,7 +1,8 @@
 //! The short form of layouts: one token per mesh axis, in mesh order.
 //!
 //! `S(0)[3,1,0,2] R P(sum)`: sizes stand on the first axis that shards a dim, and only where they are not the nested chunk;
-//! `S(0;1,0)` there gives the axes, major first, where that is not mesh order.
+//! `S(0;1,0)` there gives the axes, major first, where that is not mesh order. Segments are tiles `part:size` in index order,
+//! `S(0)[0:2,1:4,0:2]`, with a `*` where they repeat: `S(0)[0:1,1:1]*`.
 
 use std::fmt;
 
@@ -84,7 +85,9 @@ impl Layout {
                         let order = token.order(text, &axes)?;
                         builder = match &token.sizes {
                             Some(sizes) => {
-                                builder.shard(dim, &order, Partition::from_sizes(sizes)?)
+                                let parts = axis_sizes(mesh, &order).iter().product();
+                                let extent = shape.get(dim).copied().unwrap_or(0);
+                                builder.shard(dim, &order, sizes.partition(extent, parts)?)
                             }
                             None => builder.shard_chunk(dim, &order),
                         };
@@ -105,7 +108,29 @@ struct Token<'a> {
     text: &'a str,
     placement: Placement,
     order: Option<Vec<usize>>,
-    sizes: Option<Vec<usize>>,
+    sizes: Option<Sizes>,
+}
+
+/// What stands in square brackets.
+enum Sizes {
+    Parts(Vec<usize>),
+    Tiles {
+        tiles: Vec<(usize, usize)>,
+        repeated: bool,
+    },
+}
+
+impl Sizes {
+    fn partition(&self, extent: usize, parts: usize) -> Result<Partition> {
+        match self {
+            Self::Parts(sizes) => Partition::from_sizes(sizes),
+            Self::Tiles {
+                tiles,
+                repeated: false,
+            } => Partition::from_segments(extent, parts, tiles),
+            Self::Tiles { tiles, .. } => Partition::from_repeated(extent, parts, tiles),
+        }
+    }
 }
 
 impl<'a> Token<'a> {
@@ -114,7 +139,7 @@ impl<'a> Token<'a> {
             unreadable(
                 input,
                 text,
-                "S(dim), S(dim;axes)[sizes], R or P(op)".to_owned(),
+                "S(dim), S(dim;axes)[sizes], S(dim)[part:size,...], R or P(op)".to_owned(),
             )
         };
         let numbers = |list: &str| -> Result<Vec<usize>> {
@@ -137,14 +162,30 @@ impl<'a> Token<'a> {
             None => (inside, None),
         };
         let placement = Placement::Shard(dim.parse().map_err(|_| bad())?);
+        let (after, repeated) = match after.strip_suffix('*') {
+            Some(before) => (before, true),
+            None => (after, false),
+        };
+        let inside = |text: &'a str| text.strip_prefix('[')?.strip_suffix(']');
         let sizes = match after {
+            "" if repeated => return Err(bad()),
             "" => None,
-            _ => Some(numbers(
-                after
-                    .strip_prefix('[')
-                    .and_then(|s| s.strip_suffix(']'))
-                    .ok_or_else(bad)?,
-            )?),
+            _ => {
+                let list = inside(after).ok_or_else(bad)?;
+                if list.contains(':') {
+                    let tile = |tile: &str| {
+                        let (part, size) = tile.split_once(':').ok_or_else(bad)?;
+                        let number = |n: &str| n.trim().parse().map_err(|_| bad());
+                        Ok((number(part)?, number(size)?))
+                    };
+                    let tiles = list.split(',').map(tile).collect::<Result<_>>()?;
+                    Some(Sizes::Tiles { tiles, repeated })
+                } else if repeated {
+                    return Err(bad());
+                } else {
+                    Some(Sizes::Parts(numbers(list)?))
+                }
+            }
         };
         Ok(Self {
             text,

@@ -27,6 +27,30 @@ pub(crate) fn partition(n: usize, parts: usize) -> impl Strategy<Value = Partiti
     ]
 }
 
+/// A partition of `n` into `parts`, of one interval each or of several.
+pub(crate) fn division(n: usize, parts: usize) -> impl Strategy<Value = Partition> {
+    let tiles = || prop::collection::vec((0..parts, 0usize..5), 0..9);
+    let scattered = tiles().prop_map(move |mut tiles| {
+        let mut left = n;
+        for (_, size) in &mut tiles {
+            *size = (*size).min(left);
+            left -= *size;
+        }
+        tiles.push((parts - 1, left));
+        Partition::from_segments(n, parts, &tiles).unwrap()
+    });
+    let repeated = tiles().prop_map(move |tiles| {
+        Partition::from_repeated(n, parts, &tiles).unwrap_or_else(|_| Partition::chunk(n, parts))
+    });
+    prop_oneof![
+        4 => partition(n, parts),
+        1 => Just(Partition::zigzag(n, parts)),
+        1 => (1usize..5).prop_map(move |block| Partition::block_cyclic(n, parts, block)),
+        1 => scattered,
+        1 => repeated,
+    ]
+}
+
 /// A partition of any extent into up to eight parts.
 pub(crate) fn any_partition() -> impl Strategy<Value = Partition> {
     (extent(), 1usize..9).prop_flat_map(|(n, parts)| partition(n, parts))
@@ -59,7 +83,7 @@ pub(crate) fn layout() -> impl Strategy<Value = Layout> {
                     let axes: Vec<usize> =
                         order.iter().copied().filter(|&a| roles[a] == dim).collect();
                     let parts = axes.iter().map(|&a| mesh.axis_size(a)).product();
-                    partition(n, parts).prop_map(move |partition| {
+                    division(n, parts).prop_map(move |partition| {
                         let axes = axes.iter().copied().collect();
                         Some(DimSharding { axes, partition })
                     })

@@ -5,5 +5,6 @@ mod layouts;
 mod overlaps;
 mod refusals;
 #[cfg(feature = "serde")]
+mod segments;
 mod serial;
 mod windows;

@@ -1,8 +1,10 @@
 //! Index maps and overlaps against enumeration element by element.
 
-use crate::common::{any_partition, extent, partition};
+use crate::common::{any_partition, division, extent};
 use proptest::prelude::*;
-use shard_spec::{DimMap, EdgeMap, Partition, Run, overlaps, overlaps_from};
+use shard_spec::{
+    CoverParts, DimMap, EdgeMap, Partition, Run, overlaps, overlaps_from, overlaps_to,
+};
 
 /// Any valid map with a source of `n`, by its constructors or of arbitrary runs.
 fn map_from(n: usize) -> impl Strategy<Value = DimMap> {
@@ -51,21 +53,18 @@ fn any_map() -> impl Strategy<Value = DimMap> {
 }
 
 /// A map, a partition of its source, and a cover of its destination in any order, overlapping or empty.
-fn problem() -> impl Strategy<Value = (DimMap, Partition, Vec<std::ops::Range<usize>>)> {
+fn problem() -> impl Strategy<Value = (DimMap, Partition, CoverParts)> {
     any_map().prop_flat_map(|map| {
         let (n, m) = (map.src_extent(), map.dst_extent());
         let cover =
-            prop::collection::vec((0..=m, 0..=m).prop_map(|(a, b)| a.min(b)..a.max(b)), 1..5);
+            prop::collection::vec((0..=m, 0..=m).prop_map(|(a, b)| a.min(b)..a.max(b)), 1..5)
+                .prop_map(CoverParts::Intervals);
         let owned = (1usize..5)
-            .prop_flat_map(move |parts| partition(m, parts))
-            .prop_map(|p| {
-                (0..p.parts())
-                    .map(|part| p.interval(part))
-                    .collect::<Vec<_>>()
-            });
+            .prop_flat_map(move |parts| division(m, parts))
+            .prop_map(CoverParts::Partition);
         let cover = prop_oneof![cover, owned];
         (
-            (1usize..7).prop_flat_map(move |parts| partition(n, parts)),
+            (1usize..7).prop_flat_map(move |parts| division(n, parts)),
             cover,
         )
             .prop_map(move |(src, cover)| (map.clone(), src, cover))
@@ -83,13 +82,15 @@ proptest! {
 
     #[test]
     fn overlaps_are_the_pairs_of_the_map((map, src, cover) in problem()) {
-        for dst in &cover {
+        for dst in (0..cover.len()).map(|p| cover.get(p)) {
             let mut expected = Vec::new();
-            for (s, d) in map.pairs().filter(|(_, d)| dst.contains(d)) {
-                let part = src.owner_of(s).unwrap();
-                expected.push((part, d - dst.start, s - src.interval(part).start));
+            for (s, d) in map.pairs() {
+                if let Some(d) = dst.position(d) {
+                    let part = src.owner_of(s).unwrap();
+                    expected.push((part, d, src.part(part).position(s).unwrap()));
+                }
             }
-            let pieces = overlaps(&src, &map, dst.clone());
+            let pieces = overlaps(&src, &map, dst);
             prop_assert!(pieces.is_sorted_by_key(|p| (p.src_part, p.dst_start)));
             let mut found = Vec::new();
             for p in &pieces {
@@ -108,17 +109,19 @@ proptest! {
     #[test]
     fn both_sides_list_the_same_pieces((map, src, cover) in problem()) {
         for src_part in 0..src.parts() {
-            let sent = overlaps_from(src.interval(src_part), &map, &cover);
+            let sent = overlaps_from(src.part(src_part), &map, &cover);
             prop_assert!(sent.is_sorted_by_key(|p| (p.dst_part, p.dst_start)));
-            for (dst_part, dst) in cover.iter().enumerate() {
-                let received: Vec<_> = overlaps(&src, &map, dst.clone())
+            for dst_part in 0..cover.len() {
+                let received: Vec<_> = overlaps(&src, &map, cover.get(dst_part))
                     .into_iter()
                     .filter(|p| p.src_part == src_part)
                     .map(|p| (p.dst_start, p.src_start, p.len, p.dst_step, p.src_step))
                     .collect();
+                let alone = overlaps_to(src.part(src_part), &map, &cover.get(dst_part), dst_part);
+                let sent: Vec<_> = sent.iter().copied().filter(|p| p.dst_part == dst_part).collect();
+                prop_assert_eq!(&alone, &sent);
                 let sent: Vec<_> = sent
                     .iter()
-                    .filter(|p| p.dst_part == dst_part)
                     .map(|p| (p.dst_start, p.src_start, p.len, p.dst_step, p.src_step))
                     .collect();
                 prop_assert_eq!(sent, received);
@@ -131,9 +134,9 @@ proptest! {
     fn plain_moves_are_few(a in any_partition(), parts in 1usize..9) {
         let b = Partition::balanced(a.extent(), parts);
         let map = DimMap::identity(a.extent());
-        let pieces: usize = (0..parts).map(|p| overlaps(&a, &map, b.interval(p)).len()).sum();
+        let pieces: usize = (0..parts).map(|p| overlaps(&a, &map, b.part(p)).len()).sum();
         prop_assert!(pieces < a.parts() + b.parts());
-        let direct: usize = (0..parts).map(|p| overlaps(&a, &map, b.interval(p)).iter().map(|x| x.len).sum::<usize>()).sum();
+        let direct: usize = (0..parts).map(|p| overlaps(&a, &map, b.part(p)).iter().map(|x| x.len).sum::<usize>()).sum();
         prop_assert_eq!(direct, a.extent());
     }
 
@@ -191,4 +194,23 @@ fn work_is_per_piece() {
         overlaps(&Partition::chunk(n, 4), &strided, 0..1 << 10).len(),
         4
     );
+}
+
+/// Stripes are one piece per pair of parts, whatever the extent, and blocks are few.
+#[test]
+fn periodic_segments_meet_in_closed_form() {
+    let n = 1 << 40;
+    let (from, to) = (Partition::striped(n, 8), Partition::striped(n, 6));
+    let map = DimMap::identity(n);
+    let pieces = overlaps(&from, &map, to.part(5));
+    // Index i goes from part i % 8 to part i % 6: for the odd part 5 that is every 24th index of four parts.
+    let parts: Vec<usize> = pieces.iter().map(|p| p.src_part).collect();
+    assert_eq!(parts, [1, 3, 5, 7]);
+    assert!(pieces.iter().all(|p| (p.dst_step, p.src_step) == (4, 3)));
+    assert_eq!(
+        pieces.iter().map(|p| p.len).sum::<usize>(),
+        to.part(5).len()
+    );
+    let blocks = Partition::block_cyclic(n, 4, 1 << 38);
+    assert_eq!(overlaps(&blocks, &map, 0..n).len(), 4);
 }

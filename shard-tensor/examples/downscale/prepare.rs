@@ -149,9 +149,9 @@ pub(crate) fn mesh_of(ctx: &shard_tensor::Context, shape: &MeshShape) -> Result<
 
 /// Where parts begin and end, in rows and columns.
 pub(crate) fn boundaries(layout: &Layout) -> [Vec<usize>; 2] {
-    [2, 3].map(|dim| {
-        let parts = (0..layout.parts(dim)).map(|part| layout.interval(dim, part).end);
-        std::iter::once(0).chain(parts).collect()
+    [2, 3].map(|dim| match layout.sharding(dim) {
+        Some(sharding) => sharding.partition.to_contiguous().as_slice().to_vec(),
+        None => vec![0, layout.shape()[dim]],
     })
 }
 

@@ -2,10 +2,10 @@
 
 use super::Mesh;
 use crate::{Error, Placements, Result, Shape, ShardTensor};
-use ndarray::{ArrayBase, ArrayViewD, Data, Dimension, Slice};
+use ndarray::{ArrayBase, ArrayViewD, Axis, CowArray, Data, Dimension, Slice};
 use shard_comm::{AgreedError, DType, Element};
 use shard_redistribute::Array;
-use shard_spec::{Dims, IndexBox, Layout, Partition};
+use shard_spec::{DimPart, Dims, Layout, Partition};
 
 /// How `from_local` learns the sizes of the other ranks' pieces.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,11 +52,11 @@ impl Mesh {
                 "a partial tensor is the result of an op; distribute it replicated",
             ));
         }
-        let local = match layout.local_box(self.ctx.rank()) {
-            Some(bounds) => Some(
+        let local = match layout.local_parts(self.ctx.rank()) {
+            Some(held) => Some(
                 self.ctx
                     .device()
-                    .upload_slice(&cut(whole.view().into_dyn(), &bounds))?,
+                    .upload_slice(&cut(whole.view().into_dyn(), &held))?,
             ),
             None => None,
         };
@@ -302,11 +302,18 @@ impl Mesh {
     }
 }
 
-/// The elements of a box, row-major.
-pub(crate) fn cut<T: Element>(mut whole: ArrayViewD<'_, T>, bounds: &IndexBox) -> Vec<T> {
+/// The elements at these indices of each dim, row-major.
+pub(crate) fn cut<T: Element>(mut whole: ArrayViewD<'_, T>, held: &[DimPart]) -> Vec<T> {
     whole.slice_each_axis_inplace(|axis| {
-        let axis = axis.axis.index();
-        Slice::from(bounds.lo[axis]..bounds.hi[axis])
+        let interval = held[axis.axis.index()].interval();
+        interval.map_or_else(|| Slice::from(..), Slice::from)
     });
-    whole.iter().copied().collect()
+    let scattered = held.iter().enumerate();
+    let scattered = scattered.filter(|(_, part)| part.interval().is_none());
+    let mut picked = CowArray::from(whole);
+    for (axis, part) in scattered {
+        let indices: Vec<usize> = part.indices().collect();
+        picked = picked.select(Axis(axis), &indices).into();
+    }
+    picked.iter().copied().collect()
 }

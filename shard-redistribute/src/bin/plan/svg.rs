@@ -1,7 +1,7 @@
 //! The picture: boxes before, boxes after, and the traffic between ranks.
 
 use crate::traffic::Traffic;
-use shard_spec::Layout;
+use shard_spec::{DimPart, Layout};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::Range;
@@ -36,18 +36,21 @@ fn boxes(out: &mut String, layout: &Layout, x: f64) {
     title(out, x, &layout.to_string());
     let mut holders: BTreeMap<[(usize, usize); 2], Vec<usize>> = BTreeMap::new();
     for &rank in layout.mesh().ranks() {
-        let Some(held) = layout.local_box(rank).filter(|b| !b.is_empty()) else {
+        let held = layout.local_parts(rank).unwrap_or_default();
+        if held.iter().any(DimPart::is_empty) {
             continue;
+        }
+        let sides = |d: usize| -> Vec<(usize, usize)> {
+            let intervals = held.get(d).map(DimPart::intervals);
+            let ends = |i: &Range<usize>| (i.start, i.end);
+            intervals.map_or_else(|| vec![(0, 1)], |i| i.iter().map(ends).collect())
         };
-        let side = |d: usize| -> (usize, usize) {
-            if d < layout.ndim() {
-                let Range { start, end } = held.interval(d);
-                (start, end)
-            } else {
-                (0, 1)
+        let columns = sides(1);
+        for rows in sides(0) {
+            for &columns in &columns {
+                holders.entry([rows, columns]).or_default().push(rank);
             }
-        };
-        holders.entry([side(0), side(1)]).or_default().push(rank);
+        }
     }
     let scale = |d: usize| SIDE / layout.shape().get(d).copied().unwrap_or(1).max(1) as f64;
     for (at, ([rows, cols], ranks)) in holders.iter().enumerate() {

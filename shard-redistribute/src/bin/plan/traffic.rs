@@ -2,7 +2,7 @@
 
 use shard_comm::DType;
 use shard_redistribute::{Plan, Step};
-use shard_spec::Layout;
+use shard_spec::{DimPart, Layout};
 use std::fmt::Write;
 
 /// Bytes between every two ranks, over all steps of a plan.
@@ -105,15 +105,28 @@ impl Traffic {
 
 /// A rank's box, such as `0..4 x 8..16`.
 fn box_text(layout: &Layout, rank: usize) -> String {
-    let Some(held) = layout.local_box(rank) else {
+    let Some(held) = layout.local_parts(rank) else {
         return "nothing".to_owned();
     };
-    let dims: Vec<String> = (0..layout.ndim())
-        .map(|d| format!("{:?}", held.interval(d)))
-        .collect();
+    let dims: Vec<String> = held.iter().map(part_text).collect();
     if dims.is_empty() {
         "scalar".to_owned()
     } else {
         dims.join(" x ")
     }
+}
+
+/// A part's intervals, the first few of many: `0..2+6..8`.
+fn part_text(part: &DimPart) -> String {
+    if let Some(interval) = part.interval() {
+        return format!("{interval:?}");
+    }
+    let intervals = part.intervals();
+    let shown: Vec<String> = intervals.iter().take(3).map(|i| format!("{i:?}")).collect();
+    let more = if intervals.len() > shown.len() {
+        "+..."
+    } else {
+        ""
+    };
+    format!("{}{more}", shown.join("+"))
 }

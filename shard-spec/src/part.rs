@@ -1,0 +1,156 @@
+//! The indices of one part of a dim.
+
+use std::ops::Range;
+
+use crate::dim_map::{DimMap, Run};
+use crate::segments::Segments;
+
+/// What one part holds of a dim: indices in ascending order, which are its local indices 0, 1, 2 and so on.
+///
+/// ```
+/// use shard_spec::Partition;
+/// let rows = Partition::zigzag(8, 2);
+/// assert_eq!(rows.part(0).intervals(), [0..2, 6..8]);
+/// assert_eq!(rows.part(0).index(2), 6);
+/// assert_eq!(rows.part(1).interval(), Some(2..6));
+/// ```
+#[derive(Clone, Debug)]
+pub struct DimPart(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Interval(Range<usize>),
+    Segments { segments: Segments, part: usize },
+}
+
+impl From<Range<usize>> for DimPart {
+    fn from(interval: Range<usize>) -> Self {
+        Self(Kind::Interval(interval))
+    }
+}
+
+impl DimPart {
+    pub(crate) fn of(segments: &Segments, part: usize) -> Self {
+        let segments = segments.clone();
+        Self(Kind::Segments { segments, part })
+    }
+
+    /// The interval of a part described as one.
+    pub(crate) fn plain(&self) -> Option<&Range<usize>> {
+        match &self.0 {
+            Kind::Interval(interval) => Some(interval),
+            Kind::Segments { .. } => None,
+        }
+    }
+
+    /// Number of indices.
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Kind::Interval(interval) => interval.len(),
+            Kind::Segments { segments, part } => segments.sizes()[*part],
+        }
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The indices as one interval, where they are one.
+    pub fn interval(&self) -> Option<Range<usize>> {
+        match &self.0 {
+            Kind::Interval(interval) => Some(interval.clone()),
+            // What recurs with the period has gaps in between.
+            Kind::Segments { segments, part } if segments.recurs(*part) => None,
+            Kind::Segments { .. } => match &self.intervals()[..] {
+                [] => Some(0..0),
+                [only] => Some(only.clone()),
+                _ => None,
+            },
+        }
+    }
+
+    /// The indices as intervals, ascending, none empty, no two of which touch.
+    pub fn intervals(&self) -> Vec<Range<usize>> {
+        match &self.0 {
+            Kind::Interval(interval) if interval.is_empty() => Vec::new(),
+            Kind::Interval(interval) => vec![interval.clone()],
+            Kind::Segments { segments, part } => segments.intervals(*part),
+        }
+    }
+
+    /// All indices, ascending.
+    pub fn indices(&self) -> impl Iterator<Item = usize> + use<> {
+        self.intervals().into_iter().flatten()
+    }
+
+    /// The global index at a local one.
+    ///
+    /// # Panics
+    /// Where `local >= len()`.
+    pub fn index(&self, local: usize) -> usize {
+        assert!(local < self.len(), "local index {local} of {}", self.len());
+        match &self.0 {
+            Kind::Interval(interval) => interval.start + local,
+            Kind::Segments { segments, part } => segments.index(*part, local),
+        }
+    }
+
+    /// The local index of a global one; `None` where the part does not hold it.
+    pub fn position(&self, index: usize) -> Option<usize> {
+        match &self.0 {
+            Kind::Interval(interval) => interval.contains(&index).then(|| index - interval.start),
+            Kind::Segments { segments, part } => {
+                let held = (index < segments.extent()).then(|| segments.locate(index))?;
+                (held.0 == *part).then_some(held.1)
+            }
+        }
+    }
+
+    /// Number of indices that both hold.
+    pub fn common(&self, other: &Self) -> usize {
+        if let (Some(a), Some(b)) = (self.plain(), other.plain()) {
+            return a.end.min(b.end).saturating_sub(a.start.max(b.start));
+        }
+        let (mine, theirs) = (self.intervals(), other.intervals());
+        let (mut i, mut j, mut count) = (0, 0, 0);
+        while let (Some(a), Some(b)) = (mine.get(i), theirs.get(j)) {
+            count += a.end.min(b.end).saturating_sub(a.start.max(b.start));
+            if a.end <= b.end {
+                i += 1;
+            } else {
+                j += 1;
+            }
+        }
+        count
+    }
+
+    /// The relation from local indices to the global ones of a dim of `extent` indices.
+    pub fn to_global(&self, extent: usize) -> DimMap {
+        match &self.0 {
+            Kind::Interval(interval) => {
+                let run = Run {
+                    src_start: 0,
+                    dst_start: interval.start,
+                    len: interval.len(),
+                    src_step: 1,
+                    dst_step: 1,
+                };
+                DimMap::from_valid(interval.len(), extent, [run])
+            }
+            Kind::Segments { segments, part } => segments.to_global(*part),
+        }
+    }
+}
+
+impl PartialEq for DimPart {
+    /// Whether both hold the same indices.
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Kind::Interval(a), Kind::Interval(b)) => a == b || (a.is_empty() && b.is_empty()),
+            _ => self.len() == other.len() && self.intervals() == other.intervals(),
+        }
+    }
+}
+
+impl Eq for DimPart {}

@@ -1,0 +1,116 @@
+//! Partitions of several intervals per part, against enumeration.
+
+use crate::common::{division, extent};
+use proptest::prelude::*;
+use shard_spec::{Partition, SpecError};
+
+/// The owner of every index.
+fn owners(p: &Partition) -> Vec<usize> {
+    (0..p.extent()).map(|i| p.owner_of(i).unwrap()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Every part lists its indices ascending, and index and position invert.
+    #[test]
+    fn parts_hold_what_they_own((n, parts, p) in (extent(), 1usize..7).prop_flat_map(|(n, parts)| (Just(n), Just(parts), division(n, parts)))) {
+        prop_assert_eq!((p.extent(), p.parts()), (n, parts));
+        let owners = owners(&p);
+        for part in 0..parts {
+            let held = p.part(part);
+            let expected: Vec<usize> = (0..n).filter(|&i| owners[i] == part).collect();
+            prop_assert_eq!(held.indices().collect::<Vec<_>>(), expected.clone());
+            prop_assert_eq!((held.len(), p.size(part)), (expected.len(), expected.len()));
+            for (local, &i) in expected.iter().enumerate() {
+                prop_assert_eq!((held.index(local), held.position(i)), (i, Some(local)));
+            }
+            prop_assert!((0..n + 2).all(|i| held.position(i).is_some() == expected.contains(&i)));
+            prop_assert!(held.intervals().windows(2).all(|w| w[0].end < w[1].start));
+            let pairs: Vec<(usize, usize)> = expected.iter().copied().enumerate().collect();
+            let mut map: Vec<(usize, usize)> = held.to_global(n).pairs().collect();
+            map.sort_unstable();
+            prop_assert_eq!(map, pairs);
+            prop_assert_eq!(held.interval().is_some(), held.intervals().len() <= 1);
+        }
+        prop_assert_eq!(p.to_contiguous().intervals().map(|r| r.len()).collect::<Vec<_>>(), p.sizes().collect::<Vec<_>>());
+    }
+
+    /// Parts divided again, and neighbouring parts joined, hold what they should; joining undoes nesting.
+    #[test]
+    fn nesting_and_joining_invert(
+        (outer, inner) in (extent(), 1usize..4, 1usize..4).prop_flat_map(|(n, parts, each)| {
+            division(n, parts).prop_flat_map(move |outer| {
+                let inner: Vec<_> = outer.sizes().map(|n| division(n, each)).collect();
+                (Just(outer), inner)
+            })
+        })
+    ) {
+        let each = inner[0].parts();
+        let both = Partition::nested(&outer, &inner)?;
+        for part in 0..both.parts() {
+            let (p, q) = (part / each, part % each);
+            let expected: Vec<usize> = inner[p].part(q).indices().map(|i| outer.part(p).index(i)).collect();
+            prop_assert_eq!(both.part(part).indices().collect::<Vec<_>>(), expected);
+        }
+        prop_assert_eq!(owners(&both.joined(each)?), owners(&outer));
+    }
+
+    #[test]
+    fn common_indices_are_counted((a, b) in extent().prop_flat_map(|n| (division(n, 3), division(n, 2)))) {
+        for (i, j) in (0..3).flat_map(|i| (0..2).map(move |j| (i, j))) {
+            let both = a.part(i).indices().filter(|&x| b.owner_of(x) == Some(j)).count();
+            prop_assert_eq!(a.part(i).common(&b.part(j)), both);
+        }
+    }
+}
+
+/// One way to say each thing: what is contiguous says so, neighbours of one owner are one tile.
+#[test]
+fn segments_are_told_one_way() {
+    let plain = Partition::from_sizes(&[2, 0, 3]).unwrap();
+    let tiles = [(0, 1), (0, 1), (1, 0), (2, 3)];
+    assert_eq!(Partition::from_segments(5, 3, &tiles).unwrap(), plain);
+    assert_eq!(Partition::zigzag(7, 1), Partition::chunk(7, 1));
+    assert_eq!(Partition::block_cyclic(7, 3, 3), Partition::chunk(7, 3));
+    assert_eq!(Partition::striped(0, 3), Partition::chunk(0, 3));
+    assert_eq!(Partition::striped(9, 3).to_string(), "[0:1,1:1,2:1]*");
+    // Eleven rows in six blocks of two, the last short: rank 0 holds the first and the last.
+    let zigzag = Partition::zigzag(11, 3);
+    assert_eq!(zigzag.to_string(), "[0:2,1:2,2:4,1:2,0:1]");
+    assert_eq!(zigzag.sizes().collect::<Vec<_>>(), [3, 4, 4]);
+}
+
+#[test]
+fn tiles_that_do_not_fit_are_refused() {
+    let bad = Partition::from_segments(5, 2, &[(0, 2), (2, 3)]).unwrap_err();
+    assert!(
+        matches!(
+            bad,
+            SpecError::Argument {
+                argument: "tiles",
+                ..
+            }
+        ),
+        "{bad}"
+    );
+    let short = Partition::from_segments(5, 2, &[(0, 2), (1, 2)]).unwrap_err();
+    assert!(
+        matches!(
+            short,
+            SpecError::Extent {
+                expected: 5,
+                got: 4,
+                ..
+            }
+        ),
+        "{short}"
+    );
+    let nothing = Partition::from_repeated(5, 2, &[(0, 0)]).unwrap_err();
+    assert!(
+        matches!(nothing, SpecError::Extent { got: 0, .. }),
+        "{nothing}"
+    );
+    assert!(Partition::from_segments(5, 0, &[]).is_err());
+    assert!(Partition::from_segments(5, 2, &[(0, usize::MAX), (1, 7)]).is_err());
+}
