@@ -164,6 +164,11 @@ impl Array {
             .unwrap_or_else(|| SmallVec::from_elem(0, self.ndim()))
     }
 
+    /// This rank's piece alone, so that nothing but its holders keeps it.
+    pub(crate) fn into_buffer(self) -> Option<Buffer> {
+        self.local
+    }
+
     /// Copies this rank's piece to host memory.
     ///
     /// # Errors
@@ -204,6 +209,55 @@ impl Array {
             .planner()
             .plan(&self.layout, to, self.dtype)?
             .run(self)
+    }
+
+    /// Moves the array to another layout in its own memory: no rank ever holds more than the larger of its source
+    /// and its destination, and the staging of the mesh's [planner](MeshComm::planner) (64 MiB unless its
+    /// [`CostModel`](crate::CostModel) says otherwise). [`redistribute`](Self::redistribute) holds both, and while
+    /// they fit into the staging together with the larger one, so does this.
+    ///
+    /// Beyond that the pieces move in rounds, which copy each element up to three times: in exchange for memory, not
+    /// for speed. The array is consumed. If a clone of it, or of its buffer, lives on some rank, that rank copies its
+    /// piece first and holds the source beside all this; if the move fails midway, the data is lost.
+    ///
+    /// ```
+    /// # use shard_comm::Communicator;
+    /// # use shard_redistribute::{Array, CostModel, MeshComm};
+    /// # use shard_spec::{DeviceMesh, Layout};
+    /// # use std::rc::Rc;
+    /// # shard_comm::local::run(2, |comm| {
+    /// #     let world: Rc<dyn Communicator> = Rc::new(comm);
+    /// #     let mesh = DeviceMesh::new(&[2])?;
+    /// #     let cx = MeshComm::new(&world, &mesh)?;
+    /// let rows = Layout::parse(&mesh, &[1000, 1000], "S(0)")?;
+    /// let columns = Layout::parse(&mesh, &[1000, 1000], "S(1)")?;
+    /// // As if 4 MB were much.
+    /// let frugal = CostModel::shared_memory().with_staging(100_000);
+    /// cx.planner().set_model(Some(frugal));
+    ///
+    /// let x = Array::from_fn::<f64>(&cx, &rows, |i| (1000 * i[0] + i[1]) as f64)?;
+    /// cx.device().reset_peak();
+    /// let y = x.redistribute_into(&columns)?;
+    /// assert!(cx.device().memory().peak <= 4_000_000 + 100_000);
+    /// # let first = 500.0 * cx.rank() as f64;
+    /// # assert_eq!(y.to_vec::<f64>()?[..2], [first, first + 1.0]);
+    /// #     Ok::<_, shard_redistribute::RedistributeError>(())
+    /// # }).unwrap().into_iter().for_each(|r| r.unwrap());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Bytes received are those of [`redistribute`](Self::redistribute); they come in more
+    /// messages, as [`Plan::forecast_into`](crate::Plan::forecast_into) tells.
+    ///
+    /// # Errors
+    /// As [`redistribute`](Self::redistribute).
+    pub fn redistribute_into(self, to: &Layout) -> Result<Self> {
+        if &self.layout == to {
+            return Ok(self);
+        }
+        let plan = self.cx.planner().plan(&self.layout, to, self.dtype)?;
+        plan.run_into(self)
     }
 
     /// This rank's row-major position on the mesh; 0 off the mesh.

@@ -79,7 +79,7 @@ impl Default for CostModel {
 }
 
 /// Staging that plans may use unless told otherwise: 64 MiB.
-const STAGING: usize = 64 << 20;
+pub(crate) const STAGING: usize = 64 << 20;
 
 impl CostModel {
     /// Ranks that are threads of one process: messages are free, and readers copy what they need, so the direct

@@ -1,5 +1,6 @@
 //! What a plan will do, before it does it.
 
+use crate::rounds::{accumulator, widening};
 use crate::{Considered, Plan, Step, Strategy};
 use shard_comm::{DType, ONE_ROUND_BYTES, all_reduce_received};
 use shard_spec::{DeviceMesh, numel};
@@ -64,6 +65,9 @@ impl Plan {
     ///
     /// Bytes, messages and rounds are what the ledger will count; the peak is an upper bound.
     pub fn forecast(&self, dtype: DType) -> Forecast {
+        if let Some(first) = self.bounded(dtype) {
+            return self.bounded_forecast(dtype, first);
+        }
         let mut total = Forecast::default();
         for step in &self.steps {
             let cost = self.step_forecast(step, dtype);
@@ -156,7 +160,7 @@ impl Plan {
         numel(&shape) * dtype.size()
     }
 
-    fn step_forecast(&self, step: &Step, dtype: DType) -> Forecast {
+    pub(crate) fn step_forecast(&self, step: &Step, dtype: DType) -> Forecast {
         let block = self.block(step, dtype);
         match step {
             Step::Exchange(exchange, _) => {
@@ -165,41 +169,46 @@ impl Plan {
                     bytes: (plan.remote_elements(self.index) * dtype.size()) as u64,
                     messages: plan.remote_messages(self.index) as u64,
                     rounds: u64::from(!exchange.is_local()),
-                    peak: block as u64,
+                    peak: (block + block / dtype.size() * widening(exchange, dtype)) as u64,
                 }
             }
             Step::AllReduce(axes, ..) => {
-                let len = block / dtype.size();
                 let (ranks, me) = position(self.from.mesh(), axes, self.index);
-                let received = all_reduce_received(len, dtype.size(), ranks, me, 1);
-                // The same rule by which the communicator chooses one round or two.
-                let one_round = ranks == 1 || block <= ONE_ROUND_BYTES;
-                let others = ranks as u64 - 1;
-                let chunk = len / ranks + usize::from(me < len % ranks);
-                let messages = match one_round {
-                    true => others * u64::from(len > 0),
-                    false => {
-                        let owners = ranks.min(len) as u64;
-                        others * u64::from(chunk > 0) + owners - u64::from(chunk > 0)
-                    }
-                };
-                Forecast {
-                    bytes: (received * dtype.size()) as u64,
-                    messages,
-                    rounds: if one_round { 1 } else { 2 },
-                    peak: match (ranks, one_round) {
-                        (1, _) => 0,
-                        (_, true) => block as u64,
-                        (_, false) => (block + chunk * dtype.size()) as u64,
-                    },
-                }
+                all_reduce_forecast(block / dtype.size(), dtype, ranks, me)
             }
         }
     }
 }
 
+/// What an all-reduce of `len` elements costs member `me` of a group of `ranks`.
+pub(crate) fn all_reduce_forecast(len: usize, dtype: DType, ranks: usize, me: usize) -> Forecast {
+    let block = len * dtype.size();
+    let received = all_reduce_received(len, dtype.size(), ranks, me, 1);
+    // The same rule by which the communicator chooses one round or two.
+    let one_round = ranks == 1 || block <= ONE_ROUND_BYTES;
+    let others = ranks as u64 - 1;
+    let chunk = len / ranks + usize::from(me < len % ranks);
+    let messages = match one_round {
+        true => others * u64::from(len > 0),
+        false => {
+            let owners = ranks.min(len) as u64;
+            others * u64::from(chunk > 0) + owners - u64::from(chunk > 0)
+        }
+    };
+    Forecast {
+        bytes: (received * dtype.size()) as u64,
+        messages,
+        rounds: if one_round { 1 } else { 2 },
+        peak: match (ranks, one_round) {
+            (1, _) => 0,
+            (_, true) => (block + len * accumulator(dtype)) as u64,
+            (_, false) => (block + chunk * (dtype.size() + accumulator(dtype))) as u64,
+        },
+    }
+}
+
 /// How many ranks lie along `axes`, and which of them the one at `index` is.
-fn position(mesh: &DeviceMesh, axes: &[usize], index: usize) -> (usize, usize) {
+pub(crate) fn position(mesh: &DeviceMesh, axes: &[usize], index: usize) -> (usize, usize) {
     let coords = mesh.coords_at(index);
     (0..mesh.ndim())
         .filter(|a| axes.contains(a))

@@ -1,6 +1,7 @@
 //! Plans under way.
 
 use crate::exchange::start;
+use crate::rounds::Way;
 use crate::{Array, Pending, Plan, RedistributeError, Result, Step};
 use shard_comm::{CommError, Handle, Monoid};
 use std::rc::Rc;
@@ -48,9 +49,10 @@ impl Plan {
     #[track_caller]
     pub fn start(self: &Rc<Self>, array: &Array) -> Result<PlanHandle> {
         self.check_source(array)?;
-        let (first, started) = match self.steps().first() {
-            Some(step) => (step.start(array)?, 1),
-            None => (Flight::Landed(array.clone()), 0),
+        let (first, started) = match (self.steps().first(), self.bounded(array.dtype())) {
+            (Some(step), None | Some(Way::Whole)) => (step.start(array)?, 1),
+            // Nothing to do, or a step in rounds, which fill and empty one stage.
+            _ => (Flight::Landed(array.clone()), 0),
         };
         Ok(PlanHandle {
             plan: self.clone(),
@@ -76,6 +78,12 @@ impl Plan {
     /// The steps from number `done` on.
     #[track_caller]
     fn finish(&self, mut at: Array, done: usize) -> Result<Array> {
+        if let Some(way) = self.bounded(at.dtype()) {
+            return match done {
+                0 => self.run_bounded(&at, way),
+                _ => self.finish_bounded(at, way),
+            };
+        }
         for step in &self.steps()[done..] {
             at = step.start(&at)?.land()?;
         }

@@ -42,6 +42,14 @@
 //! [`Plan::adjoint`], [`Plan::forecast`] its bytes, messages and peak, or write it down (feature `serde`) and read it
 //! elsewhere.
 //!
+//! # Memory
+//!
+//! Beside its source, a move holds its destination and a bounded staging (64 MiB unless the
+//! [model](CostModel::with_staging) or the [plan](Plan::with_staging) says otherwise); a reduction that would need more
+//! is cut into rounds. An array that nobody else holds can go in its own memory ([`Array::redistribute_into`]): then
+//! the larger of source and destination, and the staging, is all that any rank ever holds.
+//! [`Plan::forecast_into`] tells the bytes, messages and peak beforehand.
+//!
 //! # Example
 //!
 //! ```
@@ -77,6 +85,7 @@ mod mesh_comm;
 mod plan;
 mod planner;
 mod price;
+mod rounds;
 mod route;
 #[cfg(feature = "serde")]
 mod serial;

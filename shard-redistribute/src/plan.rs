@@ -1,5 +1,6 @@
 //! Plans from one layout to another.
 
+use crate::cost::STAGING;
 use crate::error::Incompatible;
 use crate::route::{self, Hop, Route};
 use crate::{Array, CostModel, Exchange, RedistributeError, Result, Strategy};
@@ -35,6 +36,8 @@ pub struct Plan {
     pub(crate) steps: Vec<Step>,
     pub(crate) hops: Vec<Hop>,
     pub(crate) choice: Option<Choice>,
+    /// Bytes that the plan may hold on one rank beyond source and destination.
+    pub(crate) staging: usize,
 }
 
 /// How a plan was chosen.
@@ -136,6 +139,7 @@ impl Plan {
         }
         let Route { strategy, hops } = routes.swap_remove(best);
         let mut plan = Self::along(from, to, index, strategy, hops);
+        plan.staging = model.staging;
         plan.choice = Some(Choice {
             model: model.clone(),
             dtype,
@@ -179,6 +183,7 @@ impl Plan {
             steps,
             hops,
             choice: None,
+            staging: STAGING,
         }
     }
 

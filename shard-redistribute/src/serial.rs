@@ -14,6 +14,7 @@ struct PlanRepr {
     index: usize,
     strategy: Strategy,
     hops: Vec<HopRepr>,
+    staging: usize,
 }
 
 /// A hop as it is written: where it leads, and how.
@@ -52,6 +53,7 @@ impl Serialize for Plan {
             index: self.index,
             strategy: self.strategy(),
             hops: self.hops.iter().map(hop).collect(),
+            staging: self.staging(),
         };
         repr.serialize(serializer)
     }
@@ -73,6 +75,7 @@ impl PlanRepr {
             index,
             strategy,
             hops,
+            staging,
         } = self;
         crate::plan::check(&from, &to)?;
         let size = from.mesh().size();
@@ -93,7 +96,7 @@ impl PlanRepr {
         if at != to {
             return Err(broken(&at, &to, "the hops end elsewhere"));
         }
-        Ok(Plan::along(&from, &to, index, strategy, built))
+        Ok(Plan::along(&from, &to, index, strategy, built).with_staging(staging))
     }
 }
 

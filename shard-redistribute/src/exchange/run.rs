@@ -17,12 +17,12 @@ pub struct Exchange {
     pub(super) name: &'static str,
     pub(super) plan: Arc<ExchangePlan>,
     /// No rank needs anything from another: no communication, known from layouts alone.
-    pub(super) local: bool,
+    pub(crate) local: bool,
     /// Where each region begins in the destination, and its shape.
     pub(super) regions: Vec<(usize, Dims)>,
-    pub(super) len: usize,
-    pub(super) fill: Option<Scalar>,
-    pub(super) fold: Option<Monoid>,
+    pub(crate) len: usize,
+    pub(crate) fill: Option<Scalar>,
+    pub(crate) fold: Option<Monoid>,
 }
 
 impl Exchange {

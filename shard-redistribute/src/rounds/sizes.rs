@@ -1,0 +1,388 @@
+//! How a move is cut so that it stays within its staging, and what it then costs.
+
+use super::pages::Timetable;
+use super::ranges::{Block, Cut, UNEVEN};
+use crate::exchange::Exchange;
+use crate::explain::{all_reduce_forecast, position};
+use crate::route::{EXACT_RANKS, Hop, Move};
+use crate::{Forecast, Plan, Step};
+use shard_comm::DType;
+use shard_spec::{Layout, numel};
+use std::collections::BTreeSet;
+
+/// How one step of a plan is run. The same on every rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// All at once, from one buffer into another.
+    Whole,
+    /// An exchange in so many rounds.
+    Rounds(usize),
+    /// An all-reduce of so many elements at a time.
+    Windows(usize),
+    /// Nothing: the ranks that would combine are one.
+    Keep,
+}
+
+/// Where the result of a step goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// To a new buffer, the source being somebody's.
+    Fresh,
+    /// Into the source's own buffer, where that saves memory.
+    Own,
+}
+
+/// One step of a plan with what it goes from.
+pub(crate) struct Leg<'a> {
+    pub(crate) step: &'a Step,
+    pub(crate) hop: &'a Hop,
+    pub(crate) from: &'a Layout,
+}
+
+impl Plan {
+    /// The steps, each with what it goes from.
+    pub(crate) fn legs(&self) -> impl Iterator<Item = Leg<'_>> {
+        let from = std::iter::once(self.from()).chain(self.steps.iter().map(Step::layout));
+        self.steps
+            .iter()
+            .zip(&self.hops)
+            .zip(from)
+            .map(|((step, hop), from)| Leg { step, hop, from })
+    }
+}
+
+impl Leg<'_> {
+    /// How the step is run within `staging` bytes beside source and destination.
+    pub(crate) fn way(&self, dtype: DType, staging: usize, place: Place) -> Way {
+        let (size, to) = (dtype.size(), self.step.layout());
+        let (source, target) = (self.from.max_local_numel(), to.max_local_numel());
+        match self.step {
+            Step::Exchange(exchange, _) => {
+                let wide = widening(exchange, dtype);
+                let second = match place {
+                    Place::Fresh => 0,
+                    Place::Own => source.min(target) * size,
+                };
+                if second + target * wide <= staging {
+                    return Way::Whole;
+                }
+                let pieces = self.pieces();
+                let room = room(staging, size + wide, pieces) / (size + wide) - pieces;
+                let largest = source.max(target);
+                let rounds = (largest + largest / UNEVEN).div_ceil(room).max(1);
+                Way::Rounds(rounds.min(MOST_ROUNDS))
+            }
+            Step::AllReduce(axes, ..) => {
+                let ranks: usize = axes.iter().map(|&a| to.mesh().shape()[a]).product();
+                // The result of a window, its chunk of the sums, and these in a wider type.
+                let each = 2 * size + accumulator(dtype);
+                let window = (staging / each).max(1);
+                match place {
+                    _ if ranks == 1 => Way::Keep,
+                    _ if target <= window => Way::Whole,
+                    Place::Fresh if beside_sum(target, dtype, ranks) <= staging => Way::Whole,
+                    _ => Way::Windows(window),
+                }
+            }
+        }
+    }
+
+    /// The least staging with which the step keeps its promise.
+    pub(super) fn least_staging(&self, dtype: DType) -> usize {
+        let size = dtype.size();
+        match self.step {
+            Step::Exchange(exchange, _) => {
+                2 * least_elements(self.pieces()) * (size + widening(exchange, dtype))
+            }
+            Step::AllReduce(..) => 2 * size + accumulator(dtype),
+        }
+    }
+
+    /// At least the pieces that any rank reads or sends, counting those once that are several ranks' terms or are
+    /// sent to several ranks.
+    fn pieces(&self) -> usize {
+        match self.hop {
+            Hop::Exchange(e) if e.to.mesh().size() <= EXACT_RANKS => most_pieces(e),
+            // Every rank holds one box: what two of them share is one.
+            _ => self.from.mesh().size(),
+        }
+    }
+}
+
+/// Beyond this many rounds, staging is exceeded rather than more rounds made.
+const MOST_ROUNDS: usize = 1 << 30;
+
+/// Bytes that a round may stage: half of the staging, pages having the other half; never so few that a page is less
+/// than an element or a round less than an element of each piece. `each` is what an element needs on the stage.
+fn room(staging: usize, each: usize, pieces: usize) -> usize {
+    (staging / 2).max(least_elements(pieces) * each)
+}
+
+fn least_elements(pieces: usize) -> usize {
+    2 * (pieces + 2)
+}
+
+/// Bytes per element that summing in a wider type takes.
+pub(crate) fn accumulator(dtype: DType) -> usize {
+    if dtype.is_half() {
+        DType::F32.size()
+    } else {
+        0
+    }
+}
+
+/// Most bytes that an all-reduce of `len` elements among so many ranks needs beside its result.
+pub(super) fn beside_sum(len: usize, dtype: DType, ranks: usize) -> usize {
+    match ranks {
+        1 => 0,
+        // The first rank's share is never the smaller one.
+        _ => all_reduce_forecast(len, dtype, ranks, 0).peak as usize - len * dtype.size(),
+    }
+}
+
+/// Bytes per element of the destination that an exchange needs beside it.
+pub(crate) fn widening(exchange: &Exchange, dtype: DType) -> usize {
+    match exchange.fold {
+        Some(_) => accumulator(dtype),
+        None => 0,
+    }
+}
+
+fn most_pieces(e: &Move) -> usize {
+    let builder = e.builder();
+    let ranks = e.to.mesh().size();
+    let mut sent = vec![BTreeSet::new(); ranks];
+    let mut most = 1;
+    for me in 0..ranks {
+        let mut read = BTreeSet::new();
+        for piece in builder.reads(me).iter() {
+            read.insert(piece.dst_offset);
+            sent[piece.peer].insert((piece.src_offset, piece.numel()));
+        }
+        most = most.max(read.len());
+    }
+    sent.iter().map(BTreeSet::len).fold(most, usize::max)
+}
+
+/// One rank's part in an exchange by rounds.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    pub(super) rounds: usize,
+    /// The boxes that this rank receives, by offset; each once, however many terms it is the sum of.
+    pub(super) targets: Vec<Block>,
+    sources: Vec<Block>,
+}
+
+impl Schedule {
+    pub(super) fn new(exchange: &Exchange, rounds: usize) -> Self {
+        let plan = exchange.plan();
+        let mut targets: Vec<Block> = (plan.recv.iter())
+            .map(|p| Block::new(p.dst_offset, p.shape, p.dst_strides))
+            .collect();
+        let mut sources: Vec<Block> = (plan.send.iter())
+            .map(|p| Block::new(p.src_offset, p.shape, p.src_strides))
+            .collect();
+        for blocks in [&mut targets, &mut sources] {
+            blocks.sort_by(|a, b| (a.offset, &a.shape).cmp(&(b.offset, &b.shape)));
+            blocks.dedup();
+        }
+        Self {
+            rounds,
+            targets,
+            sources,
+        }
+    }
+
+    /// The elements of each target that a round brings, and where they are on the stage.
+    pub(super) fn staged(
+        &self,
+        round: usize,
+    ) -> impl Iterator<Item = (&Block, std::ops::Range<usize>, usize)> {
+        self.targets.iter().scan(0, move |base, block| {
+            let range = Cut::new(&block.shape, self.rounds).range(round);
+            let at = *base;
+            *base += range.len();
+            Some((block, range, at))
+        })
+    }
+
+    /// Elements that a round brings.
+    pub(super) fn len(&self, round: usize) -> usize {
+        self.staged(round).map(|(_, range, _)| range.len()).sum()
+    }
+
+    /// Most elements that a round brings.
+    fn stage(&self) -> usize {
+        (0..self.rounds).map(|k| self.len(k)).max().unwrap_or(0)
+    }
+
+    /// The pages of a buffer for a source and a destination of these lengths: as large as leaves it within half of
+    /// the staging.
+    pub(super) fn timetable(
+        &self,
+        source: usize,
+        destination: usize,
+        size: usize,
+        staging: usize,
+    ) -> Timetable {
+        let pieces = self.sources.len().max(self.targets.len());
+        let spare = room(staging, size, pieces) / size;
+        // At each piece's front a page may be partly read or partly written.
+        let fronts = self.sources.len() + self.targets.len() + 3;
+        let largest = source.max(destination);
+        let line = 64 / size;
+        let mut page = (spare / fronts).clamp(1, largest.max(1));
+        loop {
+            if page > line {
+                page -= page % line;
+            }
+            let times = Timetable::new(
+                page,
+                self.rounds,
+                (source, &self.sources),
+                (destination, &self.targets),
+            );
+            if page == 1 || times.elements() <= largest + spare {
+                return times;
+            }
+            page /= 2;
+        }
+    }
+
+    /// Messages that the member at `index` receives: per round, the ranks that have something for it.
+    fn messages(&self, exchange: &Exchange, index: usize) -> u64 {
+        let mut messages = 0;
+        for round in 0..self.rounds {
+            let mut last = None;
+            for piece in exchange.plan().recv.iter() {
+                let some = || !Cut::new(piece.shape, self.rounds).range(round).is_empty();
+                if piece.peer != index && last != Some(piece.peer) && some() {
+                    messages += 1;
+                    last = Some(piece.peer);
+                }
+            }
+        }
+        messages
+    }
+}
+
+/// What the member at `index` moves and holds, its source included, when a plan's steps `from_step..` run in place.
+pub(crate) fn forecast_into(
+    plan: &Plan,
+    from_step: usize,
+    dtype: DType,
+    mut loose: bool,
+) -> Forecast {
+    let rank = plan.from().mesh().ranks()[plan.index];
+    let held = |layout: &Layout| numel(&layout.local_shape(rank).unwrap_or_default());
+    let size = dtype.size();
+    let first = plan.legs().nth(from_step);
+    let first = first.map_or(plan.to(), |leg| leg.from);
+    let mut total = Forecast {
+        peak: (held(first) * size) as u64,
+        ..Forecast::default()
+    };
+    for leg in plan.legs().skip(from_step) {
+        let (source, target) = (held(leg.from), held(leg.step.layout()));
+        let way = leg.way(dtype, plan.staging(), Place::Own);
+        let local = leg.is_local();
+        let mut cost = match (leg.step, way) {
+            (_, Way::Keep) => Forecast::default(),
+            (_, Way::Whole) => {
+                let whole = plan.step_forecast(leg.step, dtype);
+                Forecast {
+                    peak: whole.peak + (source * size) as u64,
+                    ..whole
+                }
+            }
+            (Step::Exchange(exchange, _), way) => {
+                let Way::Rounds(rounds) = way else { continue };
+                let schedule = Schedule::new(exchange, rounds);
+                let times = schedule.timetable(source, target, size, plan.staging());
+                let each = size + widening(exchange, dtype);
+                Forecast {
+                    bytes: plan.step_forecast(leg.step, dtype).bytes,
+                    messages: schedule.messages(exchange, plan.index),
+                    rounds: if local { 0 } else { 2 * rounds as u64 + 1 },
+                    peak: (times.elements() * size + schedule.stage() * each) as u64,
+                }
+            }
+            (Step::AllReduce(axes, ..), way) => {
+                let Way::Windows(window) = way else { continue };
+                let (ranks, me) = position(plan.from().mesh(), axes, plan.index);
+                windows_forecast(target, window, dtype, ranks, me, Place::Own)
+            }
+        };
+        cost.rounds += u64::from(settles(way, local, loose));
+        loose = way == Way::Whole && !local;
+        total.bytes += cost.bytes;
+        total.messages += cost.messages;
+        total.rounds += cost.rounds;
+        total.peak = total.peak.max(cost.peak);
+    }
+    total
+}
+
+/// What a plan's first step costs with a destination of its own, run this way; the peak is beyond the source.
+pub(super) fn fresh_forecast(plan: &Plan, leg: &Leg<'_>, way: Way, dtype: DType) -> Forecast {
+    let size = dtype.size();
+    match (leg.step, way) {
+        (_, Way::Keep) => Forecast::default(),
+        (Step::Exchange(exchange, _), Way::Rounds(rounds)) => {
+            let schedule = Schedule::new(exchange, rounds);
+            let each = size + widening(exchange, dtype);
+            Forecast {
+                bytes: plan.step_forecast(leg.step, dtype).bytes,
+                messages: schedule.messages(exchange, plan.index),
+                rounds: rounds as u64 + 1,
+                peak: (exchange.len * size + schedule.stage() * each) as u64,
+            }
+        }
+        (Step::AllReduce(axes, _, to), Way::Windows(window)) => {
+            let (ranks, me) = position(to.mesh(), axes, plan.index);
+            let rank = to.mesh().ranks()[plan.index];
+            let len = numel(&to.local_shape(rank).unwrap_or_default());
+            windows_forecast(len, window, dtype, ranks, me, Place::Fresh)
+        }
+        _ => plan.step_forecast(leg.step, dtype),
+    }
+}
+
+/// Whether all ranks meet before a step that runs in place: so that nobody still reads what it overwrites, and so that
+/// what the step before it has read is free.
+pub(super) fn settles(way: Way, local: bool, loose: bool) -> bool {
+    match way {
+        Way::Keep => false,
+        Way::Whole => loose,
+        Way::Rounds(_) | Way::Windows(_) => loose || !local,
+    }
+}
+
+/// What an all-reduce of `len` elements costs by windows, `window` elements at a time.
+pub(super) fn windows_forecast(
+    len: usize,
+    window: usize,
+    dtype: DType,
+    ranks: usize,
+    me: usize,
+    place: Place,
+) -> Forecast {
+    let mut total = Forecast::default();
+    for start in (0..len).step_by(window) {
+        let one = all_reduce_forecast(window.min(len - start), dtype, ranks, me);
+        total.bytes += one.bytes;
+        total.messages += one.messages;
+        total.rounds += one.rounds + u64::from(place == Place::Own);
+        total.peak = total.peak.max(one.peak);
+    }
+    total.rounds += 1;
+    total.peak += (len * dtype.size()) as u64;
+    total
+}
+
+impl Leg<'_> {
+    /// Whether nobody communicates.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self.step, Step::Exchange(e, _) if e.is_local())
+    }
+}
