@@ -349,14 +349,27 @@ fn offsets(runs: &[Run], src: &Strides, dst: &Strides) -> (usize, usize) {
 
 /// Share number `share` of `count` of a piece, cut along its longest dim; `None` if it is empty.
 pub(crate) fn share_of(runs: &[Run], share: usize, count: usize) -> Option<SmallVec<[Run; 6]>> {
+    cut_of(runs, share, share + 1, count)
+}
+
+/// The part of a piece from `from / whole` to `to / whole`, cut along its longest dim; `None` if it is empty.
+pub(crate) fn cut_of(
+    runs: &[Run],
+    from: usize,
+    to: usize,
+    whole: usize,
+) -> Option<SmallVec<[Run; 6]>> {
+    if from >= to {
+        return None;
+    }
     let mut cut: SmallVec<[Run; 6]> = runs.into();
     // The first of the longest.
     let longest = (0..runs.len()).rev().max_by_key(|&d| runs[d].len);
     let Some(d) = longest else {
-        return (share == 0).then_some(cut);
+        return (to == whole).then_some(cut);
     };
-    let len = runs[d].len;
-    let (start, end) = (share * len / count, (share + 1) * len / count);
+    let at = |x: usize| (x as u128 * runs[d].len as u128 / whole as u128) as usize;
+    let (start, end) = (at(from), at(to));
     cut[d] = runs[d].cut(start, end);
     (start < end).then_some(cut)
 }

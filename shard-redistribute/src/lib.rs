@@ -95,7 +95,7 @@ pub use array::Array;
 pub use cost::{CostModel, LinkCost};
 pub use cross::CrossPlan;
 pub use error::{Incompatible, RedistributeError, Result};
-pub use exchange::{Exchange, ExchangeBuilder, Pending, Source};
+pub use exchange::{Exchange, ExchangeBuilder, Owners, Pending, Source};
 pub use explain::{Explanation, Forecast, StepReport};
 pub use fingerprint::Fingerprint;
 pub use handle::PlanHandle;

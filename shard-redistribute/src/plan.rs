@@ -85,7 +85,13 @@ impl Plan {
     pub fn new(from: &Layout, to: &Layout, index: usize) -> Result<Self> {
         check(from, to)?;
         let hops = route::direct(from, to, false)?.unwrap_or_default();
-        Ok(Self::along(from, to, index, Strategy::Direct, hops))
+        Ok(Self::along(
+            from,
+            to,
+            index,
+            route::direct_way(from, to),
+            hops,
+        ))
     }
 
     /// Plans the move by the strategy that a cost model finds cheapest for elements of type `dtype`. No

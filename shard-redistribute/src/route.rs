@@ -3,8 +3,9 @@
 //! A route is a list of hops, each an exchange or an all-reduce, described by layouts alone. The direct route
 //! always exists; the others are tried where a cost model might prefer them:
 //!
-//! - **spread**: the direct exchange with every travelling piece cut evenly over the copies of its owner, so that
-//!   no owner sends more than its share;
+//! - **relabel**: what the direct way is called where only ranks are permuted;
+//! - **spread**, **balanced**: the direct exchange with pieces shared out over the copies of their owner, so that no
+//!   owner sends more than its share ([`Owners`]);
 //! - **slice, exchange, gather**: what the destination replicates is first sharded over the replicas, and gathered
 //!   among them last. The owner of much then sends it once instead of once per replica;
 //! - **axis by axis**: one mesh axis moves at a time, which replaces many small messages by few larger ones.
@@ -14,7 +15,7 @@
 //!
 //! The others hold no more between hops than the larger of the source's and the destination's blocks.
 
-use crate::{CostModel, ExchangeBuilder, Result, Source};
+use crate::{CostModel, ExchangeBuilder, Owners, Result, Source};
 use shard_comm::{Monoid, Scalar};
 use shard_spec::{DimSharding, Layout, Partition, Placement, ReduceOp};
 use smallvec::SmallVec;
@@ -38,6 +39,10 @@ pub enum Strategy {
     ReduceElsewhere,
     /// As direct, with pieces cut evenly over the copies of their owner.
     Spread,
+    /// As direct, with the readers of a block shared out evenly over its copies.
+    Balanced,
+    /// Only ranks are permuted: each takes over the whole block of one other.
+    Relabel,
     /// Replicas share the incoming data out among themselves and gather it last.
     SliceGather,
     /// One mesh axis after the other.
@@ -52,6 +57,8 @@ impl fmt::Display for Strategy {
             Self::Direct => "direct",
             Self::ReduceElsewhere => "reduce elsewhere",
             Self::Spread => "spread",
+            Self::Balanced => "balanced",
+            Self::Relabel => "relabel",
             Self::SliceGather => "slice-gather",
             Self::AxisByAxis => "axis by axis",
             Self::GatherSlice => "gather-slice",
@@ -79,8 +86,8 @@ pub(crate) struct Move {
     pub(crate) to: Layout,
     /// Partial axes whose terms are folded as they arrive.
     pub(crate) scatter: Axes,
-    /// Whether pieces are cut over the copies of their owner.
-    pub(crate) spread: bool,
+    /// From whom replicated pieces are read.
+    pub(crate) owners: Owners,
 }
 
 /// A way from one layout to another.
@@ -119,7 +126,7 @@ pub(crate) fn direct(from: &Layout, to: &Layout, other_way: bool) -> Result<Opti
         let first = (from.max_local_numel() <= to.max_local_numel()) != other_way;
         if first {
             let at = reduced(from, &all)?;
-            let exchange = exchange(&at, to, &scatter, false);
+            let exchange = exchange(&at, to, &scatter, Owners::Nearest);
             hops.push(Hop::AllReduce {
                 axes: all,
                 op,
@@ -128,7 +135,7 @@ pub(crate) fn direct(from: &Layout, to: &Layout, other_way: bool) -> Result<Opti
             hops.extend(exchange);
         } else {
             let between = to.with_partial(&all, op)?;
-            hops.extend(exchange(from, &between, &scatter, false));
+            hops.extend(exchange(from, &between, &scatter, Owners::Nearest));
             hops.push(Hop::AllReduce {
                 axes: all,
                 op,
@@ -138,21 +145,40 @@ pub(crate) fn direct(from: &Layout, to: &Layout, other_way: bool) -> Result<Opti
     } else if other_way {
         return Ok(None);
     } else {
-        hops.extend(exchange(from, to, &scatter, false));
+        hops.extend(exchange(from, to, &scatter, Owners::Nearest));
     }
     Ok(Some(hops))
+}
+
+/// What to call the direct route: a relabelling where both layouts cut the tensor into the same blocks.
+pub(crate) fn direct_way(from: &Layout, to: &Layout) -> Strategy {
+    let cuts = |l: &Layout, d: usize| {
+        let whole = |s: &&DimSharding| s.partition.parts() > 1;
+        l.sharding(d).filter(whole).map(|s| s.partition.clone())
+    };
+    let whole_values = !from.is_partial() && !to.is_partial();
+    let permuted = whole_values
+        && from != to
+        && (0..to.ndim()).any(|d| from.axis_order(d) != to.axis_order(d))
+        && (0..to.ndim()).all(|d| cuts(from, d) == cuts(to, d));
+    if permuted {
+        Strategy::Relabel
+    } else {
+        Strategy::Direct
+    }
 }
 
 /// All routes worth pricing, the direct one first, in an order that is the same on every rank.
 pub(crate) fn routes(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
     let mut found: Vec<Route> = Vec::new();
+    let direct_is = direct_way(from, to);
     let mut add = |strategy, hops: Vec<Hop>| {
         if !found.iter().any(|r| r.hops == hops) {
             found.push(Route { strategy, hops });
         }
     };
     if let Some(hops) = direct(from, to, false)? {
-        add(Strategy::Direct, hops);
+        add(direct_is, hops);
     }
     if let Some(hops) = direct(from, to, true)? {
         add(Strategy::ReduceElsewhere, hops);
@@ -161,19 +187,28 @@ pub(crate) fn routes(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
         return Ok(found);
     }
     let most = from.max_local_numel().max(to.max_local_numel());
-    if let Some(hops) = through(from, &[], to, true, most) {
+    let small = to.mesh().size() <= EXACT_RANKS;
+    if small && let Some(hops) = through(from, &[], to, Owners::Balanced, most) {
+        add(Strategy::Balanced, hops);
+    }
+    if let Some(hops) = through(from, &[], to, Owners::Spread, most) {
         add(Strategy::Spread, hops);
     }
+    let shared = if small {
+        Owners::Balanced
+    } else {
+        Owners::Spread
+    };
     for between in sliced(from, to)? {
-        for spread in [false, true] {
-            if let Some(hops) = through(from, std::slice::from_ref(&between), to, spread, most) {
+        for owners in [Owners::Nearest, shared] {
+            if let Some(hops) = through(from, std::slice::from_ref(&between), to, owners, most) {
                 add(Strategy::SliceGather, hops);
             }
         }
     }
     if !from.is_partial() {
         for stops in axis_orders(from, to)? {
-            if let Some(hops) = through(from, &stops, to, false, most) {
+            if let Some(hops) = through(from, &stops, to, Owners::Nearest, most) {
                 add(Strategy::AxisByAxis, hops);
             }
         }
@@ -181,7 +216,7 @@ pub(crate) fn routes(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
         if from != &whole && to != &whole {
             for mut stops in axis_orders(from, &whole)? {
                 stops.push(whole.clone());
-                if let Some(hops) = through(from, &stops, to, false, whole.numel()) {
+                if let Some(hops) = through(from, &stops, to, Owners::Nearest, whole.numel()) {
                     add(Strategy::GatherSlice, hops);
                 }
             }
@@ -196,7 +231,7 @@ fn through(
     from: &Layout,
     stops: &[Layout],
     to: &Layout,
-    spread: bool,
+    owners: Owners,
     most: usize,
 ) -> Option<Vec<Hop>> {
     if stops.iter().any(|s| s.max_local_numel() > most) {
@@ -209,9 +244,10 @@ fn through(
         if !all.is_empty() {
             return None;
         }
-        // Spreading changes nothing where nothing is replicated or reduction decides who reads what.
-        let spread = spread && scatter.is_empty() && !at.replicate_axes().is_empty();
-        hops.extend(exchange(at, next, &scatter, spread));
+        // There is no choice where nothing is replicated or reduction decides who reads what.
+        let choice = scatter.is_empty() && !at.replicate_axes().is_empty();
+        let owners = if choice { owners } else { Owners::Nearest };
+        hops.extend(exchange(at, next, &scatter, owners));
         at = next;
     }
     Some(hops)
@@ -351,13 +387,13 @@ pub(crate) fn reductions(from: &Layout, to: &Layout) -> (Axes, Axes) {
 }
 
 /// The exchange between two layouts, unless nothing changes.
-fn exchange(from: &Layout, to: &Layout, scatter: &[usize], spread: bool) -> Option<Hop> {
+fn exchange(from: &Layout, to: &Layout, scatter: &[usize], owners: Owners) -> Option<Hop> {
     (from != to).then(|| {
         Hop::Exchange(Move {
             from: from.clone(),
             to: to.clone(),
             scatter: scatter.iter().copied().collect(),
-            spread,
+            owners,
         })
     })
 }
@@ -401,7 +437,7 @@ impl Move {
             .source(Source::identity(&self.from))
             .embed_axes(&fresh)
             .reduce_axes(&self.scatter)
-            .spread_owners(self.spread);
+            .owners(self.owners);
         if let (Some(op), false) = (self.from.partial_op(), self.scatter.is_empty()) {
             builder = builder.fold(Monoid::Op(op));
         }

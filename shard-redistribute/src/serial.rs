@@ -2,7 +2,7 @@
 
 use crate::error::Incompatible;
 use crate::route::{Axes, Hop, Move};
-use crate::{Plan, RedistributeError, Result, Strategy};
+use crate::{Owners, Plan, RedistributeError, Result, Strategy};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use shard_spec::{Layout, ReduceOp};
 
@@ -24,7 +24,7 @@ enum HopRepr {
     Exchange {
         to: Layout,
         scatter: Axes,
-        spread: bool,
+        owners: Owners,
     },
     AllReduce {
         to: Layout,
@@ -39,7 +39,7 @@ impl Serialize for Plan {
             Hop::Exchange(e) => HopRepr::Exchange {
                 to: e.to.clone(),
                 scatter: e.scatter.clone(),
-                spread: e.spread,
+                owners: e.owners,
             },
             Hop::AllReduce { axes, op, to } => HopRepr::AllReduce {
                 to: to.clone(),
@@ -116,7 +116,7 @@ impl HopRepr {
             Self::Exchange {
                 to,
                 scatter,
-                spread,
+                owners,
             } => {
                 crate::plan::check(at, &to)?;
                 // An exchange reduces exactly the axes that turn from terms into shards, and no other.
@@ -132,7 +132,7 @@ impl HopRepr {
                     from: at.clone(),
                     to,
                     scatter,
-                    spread,
+                    owners,
                 }))
             }
         }

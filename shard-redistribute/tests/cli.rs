@@ -28,7 +28,7 @@ fn it_prints_the_plan_the_strategies_and_the_traffic() {
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(out.status.success(), "{text}");
     assert!(
-        text.starts_with("S(0) S(1) → S(1) S(0)  (direct)"),
+        text.starts_with("S(0) S(1) → S(1) S(0)  (relabel)"),
         "{text}"
     );
     assert!(text.contains("axis by axis"), "{text}");

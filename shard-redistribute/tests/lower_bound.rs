@@ -1,7 +1,7 @@
 //! Every pair of layouts on some meshes, planned but not run: bytes received, and what the chosen plan costs.
 
 use shard_comm::DType;
-use shard_redistribute::{CostModel, LinkCost, Plan};
+use shard_redistribute::{CostModel, LinkCost, Plan, Step, Strategy};
 use shard_spec::{DeviceMesh, Layout};
 
 /// All layouts of a 2-D tensor on the mesh that shard and replicate, dims nested in mesh order and, where one dim
@@ -59,6 +59,113 @@ fn direct_plans_receive_exactly_what_is_missing() {
         }
     }
     assert_eq!(pairs, 2 * (11 * 11 * 3 + 41 * 41));
+}
+
+#[test]
+fn ranks_that_are_only_permuted_take_over_one_whole_block_each() {
+    let mut found = 0;
+    for shape in [&[2, 2][..], &[2, 3, 2], &[4, 4]] {
+        let mesh = DeviceMesh::new(shape).unwrap();
+        let all = layouts(&mesh, &[13, 7]);
+        for (from, to) in all.iter().flat_map(|f| all.iter().map(move |t| (f, t))) {
+            let plans: Vec<Plan> = (0..mesh.size())
+                .map(|rank| Plan::new(from, to, rank).unwrap())
+                .collect();
+            let boxes = |l: &Layout| {
+                let mut boxes: Vec<_> = (0..mesh.size())
+                    .map(|r| format!("{:?}", l.local_box(r)))
+                    .collect();
+                boxes.sort();
+                boxes.dedup();
+                boxes
+            };
+            let permuted = from != to && boxes(from) == boxes(to);
+            let told = plans[0].strategy() == Strategy::Relabel;
+            assert_eq!(told, permuted, "{from} to {to}");
+            found += usize::from(told);
+            for (rank, plan) in plans.iter().enumerate().filter(|_| told) {
+                let forecast = plan.forecast(DType::F32);
+                let block = to.local_box(rank).unwrap();
+                if from.local_box(rank).unwrap() == block {
+                    assert_eq!((forecast.messages, forecast.bytes), (0, 0), "{plan}");
+                } else {
+                    let whole = 4 * block.numel() as u64;
+                    let messages = u64::from(whole > 0);
+                    assert_eq!(
+                        (forecast.messages, forecast.bytes),
+                        (messages, whole),
+                        "{plan}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(found > 40, "{found}");
+}
+
+#[test]
+fn no_owner_sends_more_than_its_share_of_what_is_read_of_its_block() {
+    for shape in [&[2, 4][..], &[2, 2, 2], &[3, 2], &[4, 6]] {
+        let mesh = DeviceMesh::new(shape).unwrap();
+        let all = layouts(&mesh, &[240, 240]);
+        let pairs = all.iter().flat_map(|f| all.iter().map(move |t| (f, t)));
+        // All pairs of small meshes, every fifth of others.
+        let every = if mesh.size() <= 6 { 1 } else { 5 };
+        for (from, to) in pairs.step_by(every) {
+            let copies: usize = (from.replicate_axes().iter())
+                .map(|&a| mesh.shape()[a])
+                .product();
+            // What is read of each block by ranks that do not hold it.
+            let mut read = std::collections::BTreeMap::new();
+            for (owner, reader) in
+                (0..mesh.size()).flat_map(|o| (0..mesh.size()).map(move |r| (o, r)))
+            {
+                let have = |rank| from.local_box(rank).unwrap();
+                if have(owner) == have(reader) {
+                    continue;
+                }
+                let common = have(owner).intersect(&to.local_box(reader).unwrap());
+                // Each of the copies counts it once.
+                *read.entry(format!("{:?}", have(owner))).or_insert(0) +=
+                    common.map_or(0, |b| b.numel());
+            }
+            let share = read
+                .values()
+                .map(|n| n / copies / copies)
+                .max()
+                .unwrap_or(0);
+            let sends = |strategy: Strategy| -> Option<(usize, u64)> {
+                let plans: Vec<Plan> = (0..mesh.size())
+                    .filter_map(|rank| {
+                        let plans = Plan::alternatives(from, to, rank).unwrap();
+                        plans.into_iter().find(|p| p.strategy() == strategy)
+                    })
+                    .collect();
+                let sent = |rank| -> usize {
+                    let others = plans.iter().enumerate().filter(|(r, _)| *r != rank);
+                    others
+                        .map(|(_, p)| match &p.steps()[0] {
+                            Step::Exchange(e, _) => e.plan().received_from(rank),
+                            _ => 0,
+                        })
+                        .sum()
+                };
+                let messages = plans.iter().map(|p| p.forecast(DType::F32).messages).sum();
+                (plans.len() == mesh.size())
+                    .then(|| ((0..mesh.size()).map(sent).max().unwrap(), messages))
+            };
+            if let Some((most, messages)) = sends(Strategy::Balanced) {
+                // Up to a row of each piece that is cut.
+                assert!(most <= share + 2 * 240, "{from} to {to}: {most} of {share}");
+                if let Some((_, spread)) = sends(Strategy::Spread) {
+                    assert!(
+                        messages <= spread,
+                        "{from} to {to}: {messages} and {spread}"
+                    );
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{expected, layout, pair, recipe, spread};
+use common::{expected, layout, missing, pair, recipe, spread};
 use proptest::prelude::*;
 use shard_comm::{Communicator, DType, local};
 use shard_redistribute::{CostModel, LinkCost, MeshComm, Plan, RedistributeError};
@@ -44,6 +44,8 @@ proptest! {
                 let forecast = handle.plan().forecast(DType::F64);
                 assert!(handle.is_flying() || handle.plan().steps().len() != 1 || forecast.rounds == 0);
                 assert_eq!(handle.wait().unwrap().to_vec::<f64>().unwrap(), expected(cx, target));
+                // Whatever the strategy: nobody receives less than what it needs and does not have.
+                assert!(src.is_partial() || forecast.bytes >= 8 * missing(&src, target, cx.rank()) as u64);
                 forecast
             });
             let moved = cx.world().ledger().since(&before);

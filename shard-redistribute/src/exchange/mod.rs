@@ -7,9 +7,11 @@
 //! halo of one row on each side: rank 1 wants rows 3..8 and reads row 3 from rank 0, rows 4..7 from itself, and
 //! row 7 from rank 2.
 
+mod owners;
 mod pieces;
 mod run;
 
+pub use owners::Owners;
 pub(crate) use run::start;
 pub use run::{Exchange, Pending};
 
@@ -61,8 +63,8 @@ pub struct ExchangeBuilder {
     embed_axes: SmallVec<[usize; 4]>,
     /// The hash of the layout whose own blocks the first region is, in place of that of its intervals.
     blocks_of: Option<u128>,
-    /// Whether a piece that has to travel is cut evenly over all the ranks that hold a copy of it.
-    spread: bool,
+    /// From whom a piece is read that several ranks hold.
+    owners: Owners,
 }
 
 impl ExchangeBuilder {
@@ -78,7 +80,7 @@ impl ExchangeBuilder {
             reduce_axes: SmallVec::new(),
             embed_axes: SmallVec::new(),
             blocks_of: None,
-            spread: false,
+            owners: Owners::Nearest,
         }
     }
 
@@ -126,14 +128,11 @@ impl ExchangeBuilder {
         self
     }
 
-    /// Cuts every piece that has to travel evenly over the ranks that hold a copy of it, instead of reading it
-    /// whole from the copy at the reader's own coordinates.
-    ///
-    /// All owners of a piece then send the same share, at the price of a message per owner. What a reader holds
-    /// itself it never asks for. Exchanges that reduce or embed are left as they are.
+    /// From whom pieces are read that several ranks hold. What a reader holds itself it never asks for; exchanges that
+    /// reduce or embed read the nearest whatever is said here.
     #[must_use]
-    pub fn spread_owners(mut self, spread: bool) -> Self {
-        self.spread = spread;
+    pub fn owners(mut self, owners: Owners) -> Self {
+        self.owners = owners;
         self
     }
 
@@ -194,7 +193,7 @@ impl ExchangeBuilder {
             .with(&self.mesh.content_hash())
             .with(&self.reduce_axes[..])
             .with(&self.embed_axes[..])
-            .with(&self.spread)
+            .with(&self.owners)
             .with(&format!("{:?} {:?}", self.fold, self.fill));
         for source in &self.sources {
             id = id.with(&source.layout.hash128());

@@ -1,11 +1,10 @@
 //! Which pieces this rank reads, which others read from it, and whether anything has to be sent at all.
 
+use super::owners::Copies;
 use super::{ExchangeBuilder, Source};
-use crate::geometry::{
-    Along, Places, Writer, for_each_coord, for_each_product, product_len, share_of,
-};
+use crate::geometry::{Along, Places, Writer, for_each_coord, for_each_product, product_len};
 use shard_comm::Pieces;
-use shard_spec::{DeviceMesh, DimCover, Placement, overlaps};
+use shard_spec::{DimCover, Placement, overlaps};
 use smallvec::SmallVec;
 
 impl ExchangeBuilder {
@@ -52,10 +51,10 @@ impl ExchangeBuilder {
                 if owner == me {
                     return writer.push(owner, runs, base);
                 }
-                for share in 0..copies.count {
-                    if let Some(cut) = share_of(runs, share, copies.count) {
-                        let copy = copies.places.at((share + me) % copies.count);
-                        writer.push(owner - mine + copy, &cut, base);
+                let block = owner - mine;
+                for copy in 0..copies.count {
+                    if let Some(cut) = copies.taken(runs, block, me, copy) {
+                        writer.push(block + copies.places.at(copy), &cut, base);
                     }
                 }
             });
@@ -138,8 +137,7 @@ impl ExchangeBuilder {
                     continue;
                 }
                 let copy = mesh.part_at(&copies.axes, coords);
-                let share = (copy + copies.count - reader % copies.count) % copies.count;
-                if let Some(cut) = share_of(runs, share, copies.count) {
+                if let Some(cut) = copies.taken(runs, copies.without(mesh, me), reader, copy) {
                     writer.push(reader, &cut, base(reader));
                 }
             }
@@ -178,20 +176,6 @@ impl ExchangeBuilder {
         let mut owner: SmallVec<[usize; 4]> = coords.into();
         self.mesh.set_part(axes, part, &mut owner);
         (self.embed_axes.iter()).all(|&a| !axes.contains(&a) || owner[a] == coords[a])
-    }
-
-    /// The copies that travelling pieces are cut over; `None` where each is read whole from one owner.
-    fn copies(&self, source: &Source) -> Option<Copies> {
-        if !self.spread || !self.reduce_axes.is_empty() || !self.embed_axes.is_empty() {
-            return None;
-        }
-        let axes = source.layout.replicate_axes();
-        let places = Places::of(&self.mesh, axes);
-        (places.count() > 1).then(|| Copies {
-            axes: axes.iter().copied().collect(),
-            count: places.count(),
-            places,
-        })
     }
 
     /// Whether on every rank every piece is its own, from layouts alone: for each dim and source, each
@@ -242,23 +226,6 @@ impl ExchangeBuilder {
             }
         }
         local
-    }
-}
-
-/// The mesh axes along which a source is replicated, and how many copies that makes.
-struct Copies {
-    axes: SmallVec<[usize; 4]>,
-    count: usize,
-    places: Places,
-}
-
-impl Copies {
-    /// A position on the mesh, its coordinates along the copied axes taken as 0.
-    fn without(&self, mesh: &DeviceMesh, index: usize) -> usize {
-        index
-            - self
-                .places
-                .at(mesh.part_at(&self.axes, &mesh.coords_at(index)))
     }
 }
 
