@@ -42,6 +42,9 @@ proptest! {
             // Waited for in the other order.
             let landed = [(second, &targets[1]), (first, &targets[0])].map(|(handle, target)| {
                 let forecast = handle.plan().forecast(DType::F64);
+                if !src.is_partial() {
+                    assert!(forecast.bytes >= 8 * missing(&src, target, cx.rank()) as u64);
+                }
                 assert!(handle.is_flying() || handle.plan().steps().len() != 1 || forecast.rounds == 0);
                 assert_eq!(handle.wait().unwrap().to_vec::<f64>().unwrap(), expected(cx, target));
                 // Whatever the strategy: nobody receives less than what it needs and does not have.

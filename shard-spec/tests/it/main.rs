@@ -4,7 +4,7 @@ mod common;
 mod layouts;
 mod overlaps;
 mod refusals;
-#[cfg(feature = "serde")]
 mod segments;
+#[cfg(feature = "serde")]
 mod serial;
 mod windows;
