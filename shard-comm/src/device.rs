@@ -5,7 +5,10 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{Buffer, BufferMut, CommError, DType, Element, Monoid, Result, Scalar, Strided};
+use crate::plan::steps_apart;
+use crate::{
+    Buffer, BufferMut, CommError, DType, Element, Monoid, Result, Scalar, Strided, kernel,
+};
 
 /// A shared device.
 pub type DeviceRef = Arc<dyn Device>;
@@ -63,6 +66,23 @@ pub trait Device: Debug + Send + Sync + 'static {
         op: Monoid,
         src: &Buffer,
         sv: &Strided,
+        dst: &mut BufferMut,
+        dv: &Strided,
+    ) -> Result<()>;
+
+    /// Sets a view to several views of its shape combined: `dst = terms[0] op terms[1] op ...`, element by element.
+    ///
+    /// A term is a buffer and the element where its view begins; all terms have the steps of `strides`. All buffers
+    /// have one element type, and 16-bit floats are combined in `f32` and rounded once. The destination's view visits
+    /// no element twice. Without terms nothing is done. For a monoid of width above one see [`Device::fold`].
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if shapes or types do not fit, or the destination's view overlaps itself.
+    fn reduce(
+        &self,
+        op: Monoid,
+        terms: &[(Buffer, usize)],
+        strides: &[isize],
         dst: &mut BufferMut,
         dv: &Strided,
     ) -> Result<()>;
@@ -329,4 +349,31 @@ pub(crate) fn check_pair(
     }
     sv.validate(src_len)?;
     dv.validate(dst_len)
+}
+
+/// What every device checks before it reduces.
+pub(crate) fn check_terms(
+    op: Monoid,
+    terms: &[(Buffer, usize)],
+    strides: &[isize],
+    dst: &BufferMut,
+    dv: &Strided,
+) -> Result<()> {
+    if !steps_apart(&dv.shape, &dv.strides) {
+        return Err(CommError::invalid(
+            "reduce",
+            "a destination that visits no element twice",
+            format!("{dv:?}"),
+            "fold the terms one by one",
+        ));
+    }
+    for (term, offset) in terms {
+        let sv = Strided::new(*offset, dv.shape.clone(), strides.into());
+        check_pair("reduce", term.len(), &sv, dst.len(), dv)?;
+        if term.dtype() != dst.dtype() {
+            return Err(CommError::dtype("reduce", dst.dtype(), term.dtype()));
+        }
+        kernel::check_fold(op, term.dtype(), &sv, dst.dtype(), dv)?;
+    }
+    Ok(())
 }

@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
+use smallvec::SmallVec;
+
 use crate::buffer::HostMemory;
-use crate::device::{check_pair, check_within, resize_by_copy};
+use crate::device::{check_pair, check_terms, check_within, resize_by_copy};
 use crate::pool::Pool;
 use crate::{
     Buffer, BufferMut, CommError, DType, Device, DeviceKind, DeviceRef, Event, HostJob, HostSlice,
@@ -138,6 +140,24 @@ impl Device for Host {
             dst.as_mut_bytes()?,
             dv,
         );
+        Ok(())
+    }
+
+    fn reduce(
+        &self,
+        op: Monoid,
+        terms: &[(Buffer, usize)],
+        strides: &[isize],
+        dst: &mut BufferMut,
+        dv: &Strided,
+    ) -> Result<()> {
+        check_terms(op, terms, strides, dst, dv)?;
+        let terms = terms
+            .iter()
+            .map(|(term, at)| Ok((term.as_bytes()?, *at)))
+            .collect::<Result<SmallVec<[_; 8]>>>()?;
+        let dtype = dst.dtype();
+        kernel::reduce(op, dtype, &terms, strides, dst.as_mut_bytes()?, dv);
         Ok(())
     }
 

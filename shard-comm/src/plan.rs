@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 use std::sync::OnceLock;
 
 use crate::pieces::{PieceRef, Pieces};
-use crate::view::{reach, span_within};
+use crate::view::{reach, span, span_within};
 use crate::{CommError, DType, Monoid, Result, Scalar};
 
 /// One rank's part of an exchange: what it reads from whom, and what others read from it.
@@ -53,6 +53,7 @@ struct Sums {
     dst_end: usize,
     written: usize,
     overlap: Overlap,
+    stacks: Vec<Stack>,
     fault: Option<CommError>,
 }
 
@@ -66,12 +67,16 @@ pub(crate) struct Traffic {
     pub(crate) extents: SmallVec<[(usize, usize); 1]>,
 }
 
+/// Received pieces with one destination and equal steps in their sources, in fold order, by their positions in the
+/// plan.
+pub(crate) type Stack = SmallVec<[usize; 4]>;
+
 /// How the destinations of the received pieces lie to each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Overlap {
     /// No element is written twice.
     Disjoint,
-    /// Every piece writes the same dense run, as in a reduction.
+    /// Pieces write the same elements or have none in common, as in a reduction: see [`ExchangePlan::stacks`].
     Stacked,
     /// Anything else.
     Mixed,
@@ -147,13 +152,14 @@ impl ExchangePlan {
         self.sums().overlap
     }
 
+    /// Where pieces are stacked: those of each destination.
+    pub(crate) fn stacks(&self) -> &[Stack] {
+        &self.sums().stacks
+    }
+
     /// Whether the pieces write every element of a destination of `len`.
     pub(crate) fn covers(&self, len: usize) -> bool {
-        match self.overlap() {
-            Overlap::Disjoint => self.sums().written == len,
-            Overlap::Stacked => self.recv.first().map_or(0, |p| p.numel()) == len,
-            Overlap::Mixed => false,
-        }
+        self.overlap() != Overlap::Mixed && self.sums().written == len
     }
 
     /// Whether the pieces might write every element: exact unless they overlap in ways too costly to tell apart.
@@ -231,6 +237,7 @@ impl ExchangePlan {
                 dst_end: 0,
                 written: 0,
                 overlap: Overlap::Disjoint,
+                stacks: Vec::new(),
                 fault: Some(fault),
             })
         })
@@ -260,19 +267,22 @@ impl ExchangePlan {
             apart &= steps_apart;
             ranges.push(range);
         }
-        let overlap = if is_stacked(&self.recv) {
-            Overlap::Stacked
-        } else if apart && are_disjoint(&self.recv, &mut ranges) {
-            Overlap::Disjoint
-        } else {
-            Overlap::Mixed
-        };
+        let (mut overlap, mut stacked) = (Overlap::Mixed, Vec::new());
+        if apart && are_disjoint(self.recv.iter(), &mut ranges) {
+            overlap = Overlap::Disjoint;
+        } else if apart && let Some(stacks) = stacks(&self.recv)? {
+            let firsts = stacks.iter().filter_map(|s| self.recv.get(s[0]));
+            written = firsts.map(|p| p.numel()).sum();
+            overlap = Overlap::Stacked;
+            stacked = stacks;
+        }
         Ok(Sums {
             incoming,
             outgoing,
             dst_end,
             written,
             overlap,
+            stacks: stacked,
             fault: None,
         })
     }
@@ -346,24 +356,40 @@ fn check_groups(name: &'static str, fold: Monoid, piece: PieceRef<'_>) -> Result
     ))
 }
 
-fn is_stacked(pieces: &Pieces) -> bool {
-    let Some(first) = pieces.first() else {
-        return false;
-    };
-    pieces.len() > 1
-        && first.shape.len() == 1
-        && first.dst_strides[0] == 1
-        && pieces.iter().all(|p| {
-            p.dst_offset == first.dst_offset
-                && p.shape == first.shape
-                && p.dst_strides == first.dst_strides
-                && p.src_strides[0] == 1
-        })
+/// The pieces by destination; `None` if some overlap otherwise than wholly, or step differently through their sources.
+fn stacks(pieces: &Pieces) -> Result<Option<Vec<Stack>>> {
+    let mut order: Vec<(usize, PieceRef<'_>)> = pieces.iter().enumerate().collect();
+    order.sort_by_key(|(_, piece)| piece.dst_offset);
+    let (mut firsts, mut stacks): (Vec<PieceRef<'_>>, Vec<Stack>) = (Vec::new(), Vec::new());
+    for (k, piece) in order {
+        match (firsts.last(), stacks.last_mut()) {
+            (Some(first), Some(stack)) if first.dst_offset == piece.dst_offset => {
+                let same = first.shape == piece.shape
+                    && first.dst_strides == piece.dst_strides
+                    && first.src_strides == piece.src_strides;
+                if !same {
+                    return Ok(None);
+                }
+                stack.push(k);
+            }
+            _ => {
+                firsts.push(piece);
+                stacks.push(smallvec![k]);
+            }
+        }
+    }
+    let mut ranges = (firsts.iter())
+        .map(|p| span(p.dst_offset, p.shape, p.dst_strides))
+        .collect::<Result<SmallVec<[_; 8]>>>()?;
+    Ok(are_disjoint(firsts.into_iter(), &mut ranges).then_some(stacks))
 }
 
 /// Whether no element is written by two pieces, as far as cheap tests can tell: disjoint ranges, or disjoint boxes of one
 /// array.
-fn are_disjoint(pieces: &Pieces, ranges: &mut [std::ops::Range<usize>]) -> bool {
+fn are_disjoint<'a>(
+    pieces: impl ExactSizeIterator<Item = PieceRef<'a>> + Clone,
+    ranges: &mut [std::ops::Range<usize>],
+) -> bool {
     ranges.sort_unstable_by_key(|r| r.start);
     if ranges.windows(2).all(|w| w[0].end <= w[1].start) {
         return true;
@@ -403,12 +429,12 @@ pub(crate) fn steps_apart(shape: &[usize], strides: &[isize]) -> bool {
 type Corner = SmallVec<[(usize, usize); 7]>;
 
 /// The pieces as boxes of the one array whose strides they share; `None` if they are not that.
-fn boxes(pieces: &Pieces) -> Option<Vec<Corner>> {
-    let strides = pieces.first()?.dst_strides;
+fn boxes<'a>(pieces: impl Iterator<Item = PieceRef<'a>>) -> Option<Vec<Corner>> {
+    let mut pieces = pieces.peekable();
+    let strides = pieces.peek()?.dst_strides;
     let mut order: SmallVec<[usize; 6]> = (0..strides.len()).collect();
     order.sort_by_key(|&d| std::cmp::Reverse(strides[d]));
     pieces
-        .iter()
         .map(|piece| {
             if piece.dst_strides != strides {
                 return None;
@@ -483,6 +509,17 @@ mod tests {
         let pieces = vec![Piece::run(0, 0, 4, 0, 0), Piece::run(1, 0, 4, 8, 0)];
         assert_eq!(overlap(pieces), Overlap::Stacked);
         assert_eq!(overlap(vec![block(&[3], 0, &[0])]), Overlap::Mixed);
+        // Two terms of each half of the columns of a 4x6 array.
+        let halves = [0, 3, 0, 3].map(|at| block(&[4, 3], at, &[6, 1]));
+        let plan = ExchangePlan::new("t", 0, halves.clone().into(), Pieces::new(), None, None);
+        assert_eq!(plan.overlap(), Overlap::Stacked);
+        let stacks: Vec<_> = plan.stacks().iter().map(|s| s.to_vec()).collect();
+        assert_eq!(stacks, [[0, 2], [1, 3]]);
+        assert!(plan.covers(24) && !plan.covers(48));
+        // The same places, one column less.
+        let mut torn = halves.to_vec();
+        torn[2] = block(&[4, 2], 0, &[6, 1]);
+        assert_eq!(overlap(torn), Overlap::Mixed);
     }
 
     #[test]

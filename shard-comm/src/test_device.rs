@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use crate::buffer::HostMemory;
-use crate::device::{check_pair, check_within, resize_by_copy};
+use crate::device::{check_pair, check_terms, check_within, resize_by_copy};
 use crate::host::whole_elements;
 use crate::pool::Pool;
 use crate::{
@@ -138,6 +138,31 @@ impl Device for TestDevice {
             reader.with(|src| {
                 writer.with(|dst| kernel::fold(op, from, src, &sv, to, dst, &dv));
             })
+        });
+        Ok(())
+    }
+
+    fn reduce(
+        &self,
+        op: Monoid,
+        terms: &[(Buffer, usize)],
+        strides: &[isize],
+        dst: &mut BufferMut,
+        dv: &Strided,
+    ) -> Result<()> {
+        check_terms(op, terms, strides, dst, dv)?;
+        let readers = (terms.iter())
+            .map(|(term, _)| Reader::new(term))
+            .collect::<Result<Vec<_>>>()?;
+        let starts: Vec<usize> = terms.iter().map(|t| t.1).collect();
+        let (mut writer, strides, dv) = (Writer::new(dst)?, strides.to_vec(), dv.clone());
+        self.queue.submit(move || {
+            let (dtype, locked) = (writer.dtype, lock_all(&readers));
+            let terms = (readers.iter().zip(&locked).zip(starts))
+                .map(|((reader, memory), start)| Ok((reader.bytes(memory)?, start)))
+                .collect::<Result<Vec<_>>>()?;
+            writer.with(|dst| kernel::reduce(op, dtype, &terms, &strides, dst, &dv));
+            Ok(())
         });
         Ok(())
     }
@@ -294,17 +319,30 @@ impl Reader {
     }
 
     fn with(&self, use_bytes: impl FnOnce(&[u8])) -> Result<()> {
-        match &self.cell {
-            None => use_bytes(self.buffer.as_bytes()?),
-            Some(cell) => {
-                let memory = cell.0.read().unwrap_or_else(PoisonError::into_inner);
-                let size = self.buffer.dtype().size();
-                let start = self.buffer.offset() * size;
-                use_bytes(&memory.bytes()[start..start + self.buffer.bytes()]);
-            }
-        }
+        use_bytes(self.bytes(&self.lock())?);
         Ok(())
     }
+
+    /// The memory to read from, if it is a device's.
+    fn lock(&self) -> Locked<'_> {
+        let cell = self.cell.as_ref()?;
+        Some(cell.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The elements, in memory that [`Reader::lock`] gave.
+    fn bytes<'a>(&'a self, memory: &'a Locked<'_>) -> Result<&'a [u8]> {
+        let Some(memory) = memory else {
+            return self.buffer.as_bytes();
+        };
+        let start = self.buffer.offset() * self.buffer.dtype().size();
+        Ok(&memory.bytes()[start..start + self.buffer.bytes()])
+    }
+}
+
+type Locked<'a> = Option<RwLockReadGuard<'a, HostMemory>>;
+
+fn lock_all(readers: &[Reader]) -> Vec<Locked<'_>> {
+    readers.iter().map(Reader::lock).collect()
 }
 
 /// A destination as queued work writes it. The `BufferMut` is its only other owner, and never reads.
@@ -333,14 +371,7 @@ impl Writer {
 
 /// Locks all memories of a job, one stack frame each, and runs it.
 fn run_job(readers: &[Reader], writers: &mut [Writer], job: HostJob) -> Result<()> {
-    let read: Vec<_> = readers
-        .iter()
-        .map(|r| {
-            r.cell
-                .as_ref()
-                .map(|c| c.0.read().unwrap_or_else(PoisonError::into_inner))
-        })
-        .collect();
+    let read = lock_all(readers);
     let mut written: Vec<_> = writers
         .iter()
         .map(|w| w.cell.0.write().unwrap_or_else(PoisonError::into_inner))
@@ -348,18 +379,7 @@ fn run_job(readers: &[Reader], writers: &mut [Writer], job: HostJob) -> Result<(
     let inputs = readers
         .iter()
         .zip(&read)
-        .map(|(reader, memory)| {
-            let dtype = reader.dtype();
-            let Some(memory) = memory else {
-                return Ok(HostSlice::new(dtype, reader.buffer.as_bytes()?));
-            };
-            let all = memory.bytes();
-            let start = reader.buffer.offset() * dtype.size();
-            Ok(HostSlice::new(
-                dtype,
-                &all[start..start + reader.buffer.bytes()],
-            ))
-        })
+        .map(|(reader, memory)| Ok(HostSlice::new(reader.dtype(), reader.bytes(memory)?)))
         .collect::<Result<Vec<_>>>()?;
     let mut outputs: Vec<_> = writers
         .iter()

@@ -1,10 +1,10 @@
 //! Folds of strided views: `dst = dst op src`.
 
 use half::{bf16, f16};
-use shard_spec::ReduceOp;
 
+use super::arithmetic::{Combine, Widen, combine};
 use super::nest::Nest;
-use crate::{Bool, CommError, DType, Element, Monoid, Result, Strided};
+use crate::{Bool, CommError, DType, Monoid, Result, Strided};
 
 /// Combines a checked view into another. Types are equal, or a 16-bit float is folded into `f32`.
 pub(crate) fn fold(
@@ -63,220 +63,46 @@ where
     S: Widen,
     D: Widen<Wide = S::Wide>,
 {
-    let (src, dst): (&[S], &mut [D]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
-    match op {
-        Monoid::Op(ReduceOp::Sum) => each(nest, src, dst, Wide::add),
-        Monoid::Op(ReduceOp::Prod) => each(nest, src, dst, Wide::mul),
-        Monoid::Op(ReduceOp::Max) => each(nest, src, dst, Wide::max),
-        Monoid::Op(ReduceOp::Min) => each(nest, src, dst, Wide::min),
-        Monoid::Op(ReduceOp::Any) => each(nest, src, dst, |a, b| truth(is_true(a) || is_true(b))),
-        Monoid::Op(ReduceOp::All) => each(nest, src, dst, |a, b| truth(is_true(a) && is_true(b))),
-        Monoid::Moments => groups(nest, src, dst, Wide::merge_moments),
-        Monoid::MaxSumExp => groups(nest, src, dst, Wide::merge_max_sum_exp),
-        Monoid::ArgMax => groups(nest, src, dst, |a, b| better(a, b, S::Wide::max)),
-        Monoid::ArgMin => groups(nest, src, dst, |a, b| better(a, b, S::Wide::min)),
-    }
+    let src: &[S] = bytemuck::cast_slice(src);
+    let dst: &mut [D] = bytemuck::cast_slice_mut(dst);
+    combine(op, Fold { nest, src, dst });
 }
 
-/// Elements and what they are computed in: 16-bit floats in `f32`, everything else in itself.
-trait Widen: Element {
-    type Wide: Wide;
-    fn widen(self) -> Self::Wide;
-    fn narrow(wide: Self::Wide) -> Self;
+/// A fold whose types are known.
+struct Fold<'a, S, D> {
+    nest: &'a Nest,
+    src: &'a [S],
+    dst: &'a mut [D],
 }
 
-macro_rules! widen_to_self {
-    ($($type:ty),*) => {$(
-        impl Widen for $type {
-            type Wide = Self;
-            #[inline]
-            fn widen(self) -> Self { self }
-            #[inline]
-            fn narrow(wide: Self) -> Self { wide }
-        }
-    )*};
-}
-
-widen_to_self!(f64, f32, i64, i32, u8, Bool);
-
-macro_rules! widen_to_f32 {
-    ($($type:ty),*) => {$(
-        impl Widen for $type {
-            type Wide = f32;
-            #[inline]
-            fn widen(self) -> f32 { self.to_f32() }
-            #[inline]
-            fn narrow(wide: f32) -> Self { Self::from_f32(wide) }
-        }
-    )*};
-}
-
-widen_to_f32!(f16, bf16);
-
-/// Arithmetic of a type that values are computed in.
-trait Wide: Element {
-    fn add(self, other: Self) -> Self;
-    fn mul(self, other: Self) -> Self;
-    /// The greater value; NaN if either is.
-    fn max(self, other: Self) -> Self;
-    /// The lesser value; NaN if either is.
-    fn min(self, other: Self) -> Self;
-    fn is_nan(self) -> bool {
-        false
-    }
-    /// Merges (count, mean, M2); of float types only, which [`Monoid::check`] ensures.
-    fn merge_moments(a: [Self; 3], _b: [Self; 3]) -> [Self; 3] {
-        a
-    }
-    /// Merges (max, sum of exponentials); of float types only, which [`Monoid::check`] ensures.
-    fn merge_max_sum_exp(a: [Self; 2], _b: [Self; 2]) -> [Self; 2] {
-        a
-    }
-}
-
-macro_rules! wide_float {
-    ($($type:ty),*) => {$(
-        impl Wide for $type {
-            #[inline]
-            fn add(self, other: Self) -> Self { self + other }
-            #[inline]
-            fn mul(self, other: Self) -> Self { self * other }
-            #[inline]
-            fn max(self, other: Self) -> Self {
-                if self.is_nan() || self > other { self } else { other }
+impl<S: Widen, D: Widen<Wide = S::Wide>> Combine<S::Wide> for Fold<'_, S, D> {
+    fn each(self, op: impl Fn(S::Wide, S::Wide) -> S::Wide) {
+        let one = |d: D, s: S| D::narrow(op(d.widen(), s.widen()));
+        let row = |to: &mut [D], from: &[S]| {
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = one(*to, *from);
             }
-            #[inline]
-            fn min(self, other: Self) -> Self {
-                if self.is_nan() || self < other { self } else { other }
+        };
+        self.nest.sweep(self.src, self.dst, row, one);
+    }
+
+    fn groups<const N: usize>(self, merge: impl Fn([S::Wide; N], [S::Wide; N]) -> [S::Wide; N]) {
+        self.nest.rows(self.src, self.dst, |to, from| {
+            let (to, _) = to.as_chunks_mut::<N>();
+            let (from, _) = from.as_chunks::<N>();
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = merge(to.map(D::widen), from.map(S::widen)).map(D::narrow);
             }
-            #[inline]
-            fn is_nan(self) -> bool { self != self }
-
-            // Chan, Golub, LeVeque: exact where sums of squares cancel. An empty side changes nothing.
-            #[inline]
-            fn merge_moments([n, mean, m2]: [Self; 3], [nb, mean_b, m2_b]: [Self; 3]) -> [Self; 3] {
-                if nb == 0.0 {
-                    return [n, mean, m2];
-                }
-                if n == 0.0 {
-                    return [nb, mean_b, m2_b];
-                }
-                let (delta, count) = (mean_b - mean, n + nb);
-                [count, mean + delta * (nb / count), m2 + m2_b + delta * delta * (n * nb / count)]
-            }
-
-            #[inline]
-            fn merge_max_sum_exp([ma, sa]: [Self; 2], [mb, sb]: [Self; 2]) -> [Self; 2] {
-                let max = Wide::max(ma, mb);
-                // Equal maxima need no rescaling, and infinite ones must not become inf - inf.
-                let scaled = |m: Self, s: Self| if m == max { s } else { s * (m - max).exp() };
-                [max, scaled(ma, sa) + scaled(mb, sb)]
-            }
-        }
-    )*};
-}
-
-wide_float!(f64, f32);
-
-macro_rules! wide_int {
-    ($($type:ty),*) => {$(
-        impl Wide for $type {
-            #[inline]
-            fn add(self, other: Self) -> Self { self.wrapping_add(other) }
-            #[inline]
-            fn mul(self, other: Self) -> Self { self.wrapping_mul(other) }
-            #[inline]
-            fn max(self, other: Self) -> Self { Ord::max(self, other) }
-            #[inline]
-            fn min(self, other: Self) -> Self { Ord::min(self, other) }
-        }
-    )*};
-}
-
-wide_int!(i64, i32, u8);
-
-impl Wide for Bool {
-    #[inline]
-    fn add(self, other: Self) -> Self {
-        Self::new(self.get() | other.get())
+        });
     }
-    #[inline]
-    fn mul(self, other: Self) -> Self {
-        Self::new(self.get() & other.get())
-    }
-    #[inline]
-    fn max(self, other: Self) -> Self {
-        self.add(other)
-    }
-    #[inline]
-    fn min(self, other: Self) -> Self {
-        self.mul(other)
-    }
-}
-
-#[inline]
-fn is_true<T: Wide>(value: T) -> bool {
-    value != T::default()
-}
-
-#[inline]
-fn truth<T: Wide>(value: bool) -> T {
-    T::from_f64(f64::from(u8::from(value)))
-}
-
-/// The better of two (value, index) pairs under `pick`; NaN is best, and the lower index wins ties.
-#[inline]
-fn better<T: Wide>(a: [T; 2], b: [T; 2], pick: impl Fn(T, T) -> T) -> [T; 2] {
-    let lower = || if b[1] < a[1] { b } else { a };
-    match (a[0].is_nan(), b[0].is_nan()) {
-        (true, true) => lower(),
-        (true, false) => a,
-        (false, true) => b,
-        (false, false) if a[0] == b[0] => lower(),
-        (false, false) => {
-            if pick(a[0], b[0]) == a[0] {
-                a
-            } else {
-                b
-            }
-        }
-    }
-}
-
-fn each<S: Widen, D: Widen<Wide = S::Wide>>(
-    nest: &Nest,
-    src: &[S],
-    dst: &mut [D],
-    op: impl Fn(S::Wide, S::Wide) -> S::Wide,
-) {
-    let one = |d: D, s: S| D::narrow(op(d.widen(), s.widen()));
-    let row = |to: &mut [D], from: &[S]| {
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = one(*to, *from);
-        }
-    };
-    nest.sweep(src, dst, row, one);
-}
-
-fn groups<const N: usize, S: Widen, D: Widen<Wide = S::Wide>>(
-    nest: &Nest,
-    src: &[S],
-    dst: &mut [D],
-    merge: impl Fn([S::Wide; N], [S::Wide; N]) -> [S::Wide; N],
-) {
-    nest.rows(src, dst, |to, from| {
-        let (to, _) = to.as_chunks_mut::<N>();
-        let (from, _) = from.as_chunks::<N>();
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = merge(to.map(D::widen), from.map(S::widen)).map(D::narrow);
-        }
-    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Element;
     use proptest::prelude::*;
+    use shard_spec::ReduceOp;
     use smallvec::smallvec;
 
     fn fold_slices<T: Element>(op: Monoid, dst: &mut [T], src: &[T]) {

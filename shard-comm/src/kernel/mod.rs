@@ -3,9 +3,12 @@
 //! All of these walk two views of one shape together. [`nest`] turns the views into as few loops as possible, with the
 //! destination's smallest step innermost; the others say what happens to an element and to a dense row.
 
+mod arithmetic;
 mod copy;
 mod fold;
 mod nest;
+mod reduce;
 
 pub(crate) use copy::{copy, fill};
 pub(crate) use fold::{check as check_fold, fold};
+pub(crate) use reduce::reduce;

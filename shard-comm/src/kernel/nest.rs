@@ -145,6 +145,21 @@ impl Nest {
         }
     }
 
+    /// The innermost loop: its extent, and its steps in the source and in the destination.
+    pub(super) fn innermost(&self) -> (usize, isize, isize) {
+        self.axes
+            .last()
+            .map_or((1, 1, 1), |a| (a.extent, a.src, a.dst))
+    }
+
+    /// Visits where each innermost loop begins, in the source and in the destination.
+    pub(super) fn starts(&self, mut visit: impl FnMut(isize, isize)) {
+        let outer = self.axes.split_last().map_or(&[][..], |(_, outer)| outer);
+        walk(outer, self.src, self.dst, &mut |s, d| {
+            visit(s as isize, d as isize);
+        });
+    }
+
     /// Calls `row` for each pair of dense rows; the innermost loop must be dense in both views.
     pub(super) fn rows<S, D>(&self, src: &[S], dst: &mut [D], row: impl Fn(&mut [D], &[S])) {
         let Some((inner, outer)) = self.axes.split_last() else {

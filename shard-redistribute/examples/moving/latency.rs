@@ -62,8 +62,8 @@ fn time(ranks: usize, operation: Operation) -> Result<(f64, f64), Box<dyn Error>
             ring: Arc::new(ExchangePlan::new(
                 "ring",
                 0,
-                vec![Piece::run((me + 1) % n, 0, 1, 0, 0)],
-                vec![Piece::run((me + n - 1) % n, 0, 1, 0, 0)],
+                [Piece::run((me + 1) % n, 0, 1, 0, 0)].into(),
+                [Piece::run((me + n - 1) % n, 0, 1, 0, 0)].into(),
                 None,
                 None,
             )),

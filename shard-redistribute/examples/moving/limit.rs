@@ -1,7 +1,8 @@
 //! What moving the same bytes costs at least: plain loops over private memory.
 
 use shard_comm::Piece;
-use shard_redistribute::{Plan, Step};
+use shard_redistribute::{Exchange, Plan, Step};
+use shard_spec::Layout;
 use std::error::Error;
 use std::hint::black_box;
 
@@ -34,62 +35,87 @@ pub(crate) struct Limit(Vec<Work>);
 enum Work {
     /// One dense copy.
     Copy { from: Vec<f32>, to: Vec<f32> },
-    /// Runs of few elements: where they are, and the memory of each owner.
-    Runs { pieces: Vec<Runs>, to: Vec<f32> },
-    /// One pass that adds terms up.
-    Fold { terms: Vec<Vec<f32>>, to: Vec<f32> },
+    /// Runs of few elements.
+    Runs(Vec<Runs>),
+    /// One pass that adds terms up, in dense runs that lie some way apart in the terms.
+    Fold {
+        terms: Vec<Vec<f32>>,
+        to: Vec<f32>,
+        run: usize,
+        step: usize,
+    },
 }
 
-/// The rows of a piece: `counts` of them, `steps` apart, `len` elements each.
+/// The rows of some of a piece: so many, with these steps in each memory, of `len` elements each.
 struct Runs {
-    from: Vec<f32>,
+    terms: Vec<Vec<f32>>,
+    to: Vec<f32>,
     len: usize,
     counts: [usize; 2],
     src: [usize; 2],
     dst: [usize; 2],
-    src_offset: usize,
-    dst_offset: usize,
 }
 
 impl Limit {
-    pub(crate) fn new(plan: &Plan, rank: usize) -> Result<Self, Box<dyn Error>> {
+    /// The share of thread `me` in the work of all ranks, divided evenly even where the layouts are not.
+    pub(crate) fn new(from: &Layout, to: &Layout, me: usize) -> Result<Self, Box<dyn Error>> {
+        let threads = from.mesh().size();
+        let plans = (0..threads)
+            .map(|rank| Plan::new(from, to, rank))
+            .collect::<Result<Vec<_>, _>>()?;
+        let share = |n: usize| (me + 1) * n / threads - me * n / threads;
         let mut work = Vec::new();
-        let mut layout = plan.from();
-        for step in plan.steps() {
-            match step {
-                Step::Exchange(exchange, _) => {
-                    let recv = &exchange.plan().recv;
-                    let len = exchange.local_shape().iter().product();
-                    let read: usize = recv.iter().map(Piece::numel).sum();
-                    if exchange.plan().fold.is_some() {
-                        work.push(Work::fold(read / len, len));
-                    } else if recv.iter().all(|p| run_len(p) < SHORT) {
-                        let pieces = recv.iter().map(Runs::new).collect::<Result<_, _>>()?;
-                        work.push(Work::Runs {
-                            pieces,
-                            to: warm(len),
-                        });
-                    } else {
-                        work.push(Work::copy(len));
-                    }
-                }
-                Step::AllReduce(axes, ..) => {
-                    let shape = layout.local_shape(rank).ok_or("not on the mesh")?;
-                    let len: usize = shape.iter().product();
-                    let ranks = axes.iter().map(|&a| layout.mesh().shape()[a]).product();
-                    work.push(Work::fold(ranks, len.div_ceil(ranks)));
-                    work.push(Work::copy(len));
-                }
-                _ => return Err("a step without a limit".into()),
+        for (k, step) in plans[0].steps().iter().enumerate() {
+            if let Step::AllReduce(axes, _, layout) = step {
+                let held = (0..threads)
+                    .filter_map(|rank| layout.local_shape(rank))
+                    .map(|shape| shape.iter().product::<usize>());
+                let len = share(held.sum());
+                let terms = axes.iter().map(|&a| layout.mesh().shape()[a]).product();
+                let len_each = len / terms;
+                work.push(Work::fold(terms, 1, len_each, len_each));
+                work.push(Work::copy(len));
+                continue;
             }
-            layout = step.layout();
+            let exchanges: Vec<&Exchange> = (plans.iter())
+                .filter_map(|plan| match &plan.steps()[k] {
+                    Step::Exchange(exchange, _) => Some(exchange),
+                    _ => None,
+                })
+                .collect();
+            let len = |e: &&Exchange| e.local_shape().iter().product::<usize>();
+            let pieces = exchanges.iter().flat_map(|e| e.plan().recv.iter());
+            let all: Vec<Piece> = pieces.map(|p| p.to_piece()).collect();
+            let (written, read): (usize, usize) = (
+                exchanges.iter().map(len).sum(),
+                all.iter().map(Piece::numel).sum(),
+            );
+            let (terms, folds) = (read / written, exchanges[0].plan().fold.is_some());
+            if all.iter().all(|p| run_len(p) < SHORT) {
+                // Terms have one destination, so they follow each other in order of destinations.
+                let mut all = all;
+                all.sort_by_key(|p| p.dst_offset);
+                let firsts = all.iter().step_by(if folds { terms } else { 1 });
+                let runs = firsts.map(|p| Runs::new(p, share(p.shape[0]), terms));
+                work.push(Work::Runs(runs.collect::<Result<_, _>>()?));
+            } else if folds {
+                let (run, step) =
+                    (exchanges[me].plan().recv.first()).map_or((1, 1), |p| runs_of(&p.to_piece()));
+                let len = share(written);
+                work.push(match step > run {
+                    true => Work::fold(terms, len / run, run, step),
+                    false => Work::fold(terms, 1, len, len),
+                });
+            } else {
+                work.push(Work::copy(share(written)));
+            }
         }
         Ok(Self(work))
     }
 
     pub(crate) fn kind(&self) -> Kind {
         match &self.0[..] {
-            [.., Work::Runs { .. }] => Kind::ShortRuns,
+            [.., Work::Runs(_)] => Kind::ShortRuns,
             [Work::Fold { .. }] => Kind::Fold,
             [.., Work::Fold { .. }, _] => Kind::AllReduce,
             _ => Kind::Copy,
@@ -111,106 +137,118 @@ impl Work {
         }
     }
 
-    fn fold(terms: usize, len: usize) -> Self {
+    fn fold(terms: usize, runs: usize, run: usize, step: usize) -> Self {
         Self::Fold {
-            terms: (0..terms).map(|_| warm(len)).collect(),
-            to: warm(len),
+            terms: (0..terms).map(|_| warm(runs * step)).collect(),
+            to: warm(runs * run),
+            run,
+            step,
         }
     }
 
     fn run(&mut self) {
         match self {
             Self::Copy { from, to } => to.copy_from_slice(black_box(from)),
-            Self::Runs { pieces, to } => {
-                for piece in pieces.iter() {
-                    piece.run(to);
+            Self::Runs(pieces) => pieces.iter_mut().for_each(Runs::run),
+            Self::Fold {
+                terms,
+                to,
+                run,
+                step,
+            } => {
+                for (k, to) in to.chunks_mut(*run).enumerate() {
+                    sum(terms, k * *step, to);
                 }
             }
-            Self::Fold { terms, to } => sum(terms, to),
         }
-        match self {
-            Self::Copy { to, .. } | Self::Runs { to, .. } | Self::Fold { to, .. } => {
-                black_box(to);
-            }
-        }
+        black_box(self);
     }
 }
 
 /// `to = a + b + ...`, each element once.
-fn sum(terms: &[Vec<f32>], to: &mut [f32]) {
-    match terms {
-        [a, b] => {
-            for ((to, a), b) in to.iter_mut().zip(a).zip(b) {
+fn sum(terms: &[Vec<f32>], at: usize, to: &mut [f32]) {
+    let n = to.len();
+    let row = |k: usize| &terms[k][at..][..n];
+    match terms.len() {
+        2 => {
+            for ((to, a), b) in to.iter_mut().zip(row(0)).zip(row(1)) {
                 *to = a + b;
             }
         }
-        [a, b, c, d] => {
-            for ((((to, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+        4 => {
+            let sources = row(0).iter().zip(row(1)).zip(row(2)).zip(row(3));
+            for (to, (((a, b), c), d)) in to.iter_mut().zip(sources) {
                 *to = a + b + c + d;
             }
         }
         _ => {
             for (i, to) in to.iter_mut().enumerate() {
-                *to = terms.iter().map(|t| t[i]).sum();
+                *to = terms.iter().map(|t| t[at + i]).sum();
             }
         }
     }
 }
 
 impl Runs {
-    fn new(piece: &Piece) -> Result<Self, Box<dyn Error>> {
-        let (&[a, b, len], Ok(src), Ok(dst)) = (
+    /// `planes` of the planes of a piece.
+    fn new(piece: &Piece, planes: usize, terms: usize) -> Result<Self, Box<dyn Error>> {
+        let (&[_, rows, len], Ok(src), Ok(dst)) = (
             &piece.shape[..],
             steps(&piece.src_strides),
             steps(&piece.dst_strides),
         ) else {
             return Err("short runs of a volume only".into());
         };
-        let end = piece.src_offset + (a - 1) * src[0] + (b - 1) * src[1] + len;
+        if ![1, 2, 4, 6, 9, 13].contains(&len) || ![1, 2, 4].contains(&terms) {
+            return Err(format!("no loop for {terms} terms in runs of {len}").into());
+        }
+        let end = |steps: [usize; 2]| planes * steps[0] + rows * steps[1] + len;
         Ok(Self {
-            from: warm(end),
+            terms: (0..terms).map(|_| warm(end(src))).collect(),
+            to: warm(end(dst)),
             len,
-            counts: [a, b],
+            counts: [planes, rows],
             src,
             dst,
-            src_offset: piece.src_offset,
-            dst_offset: piece.dst_offset,
         })
     }
 
-    fn run(&self, to: &mut [f32]) {
+    fn run(&mut self) {
         match self.len {
-            2 => self.run_of::<2>(to),
-            4 => self.run_of::<4>(to),
-            5 => self.run_of::<5>(to),
-            6 => self.run_of::<6>(to),
-            7 => self.run_of::<7>(to),
-            8 => self.run_of::<8>(to),
-            9 => self.run_of::<9>(to),
-            13 => self.run_of::<13>(to),
-            len => self.rows(to, len, |to, from| to.copy_from_slice(from)),
+            1 => self.run_of::<1>(),
+            2 => self.run_of::<2>(),
+            4 => self.run_of::<4>(),
+            6 => self.run_of::<6>(),
+            9 => self.run_of::<9>(),
+            13 => self.run_of::<13>(),
+            _ => unreachable!("refused when made"),
         }
     }
 
-    /// With the length known to the compiler, a run is one or two moves.
-    fn run_of<const N: usize>(&self, to: &mut [f32]) {
-        self.rows(to, N, |to, from| {
-            if let (Ok(to), Ok(from)) = (<&mut [f32; N]>::try_from(to), <&[f32; N]>::try_from(from))
-            {
-                *to = *from;
-            }
-        });
+    /// With its length known to the compiler, a run is one or two moves.
+    fn run_of<const N: usize>(&mut self) {
+        match self.terms.len() {
+            1 => self.rows::<N, 1>(),
+            2 => self.rows::<N, 2>(),
+            4 => self.rows::<N, 4>(),
+            _ => unreachable!("refused when made"),
+        }
     }
 
-    #[inline(always)]
-    fn rows(&self, to: &mut [f32], len: usize, copy: impl Fn(&mut [f32], &[f32])) {
-        let from = black_box(&self.from);
+    fn rows<const N: usize, const T: usize>(&mut self) {
+        let terms: [&[f32]; T] = std::array::from_fn(|t| &black_box(&self.terms)[t][..]);
         for i in 0..self.counts[0] {
-            let src = self.src_offset + i * self.src[0];
-            let dst = self.dst_offset + i * self.dst[0];
             for j in 0..self.counts[1] {
-                let (s, d) = (src + j * self.src[1], dst + j * self.dst[1]);
-                copy(&mut to[d..d + len], &from[s..s + len]);
+                let s = i * self.src[0] + j * self.src[1];
+                let d = i * self.dst[0] + j * self.dst[1];
+                let mut sum = [0.0; N];
+                sum.copy_from_slice(&terms[0][s..s + N]);
+                for term in &terms[1..] {
+                    for (sum, value) in sum.iter_mut().zip(&term[s..s + N]) {
+                        *sum += value;
+                    }
+                }
+                self.to[d..d + N].copy_from_slice(&sum);
             }
         }
     }
@@ -230,6 +268,18 @@ fn run_len(piece: &Piece) -> usize {
         len *= piece.shape[d];
     }
     len
+}
+
+/// The length of the runs of a piece, and how far they are apart in its source.
+fn runs_of(piece: &Piece) -> (usize, usize) {
+    let run = run_len(piece);
+    let mut inner = 1;
+    let outer = (0..piece.shape.len()).rev().find(|&d| {
+        inner *= piece.shape[d];
+        inner > run
+    });
+    let step = outer.map_or(run, |d| piece.src_strides[d].unsigned_abs());
+    (run, step)
 }
 
 /// Memory whose pages are there.
