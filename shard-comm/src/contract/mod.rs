@@ -14,7 +14,9 @@ pub use protocol::{
     agreed_errors, devices, dropped_handles, handles_in_any_order, ledger_balances,
     local_mistakes_are_agreed, splits, uniform_checks,
 };
-pub use reductions::{all_reduce, half_sums, rank_order, reduce_scatter, structured_monoids};
+pub use reductions::{
+    all_reduce, half_sums, rank_order, reduce_scatter, reduced_boxes, structured_monoids,
+};
 
 use crate::{Buffer, Communicator, DType, Scalar, Strided};
 
@@ -34,6 +36,7 @@ pub fn all(comm: &dyn Communicator) {
     all_reduce(comm);
     rank_order(comm);
     half_sums(comm);
+    reduced_boxes(comm);
     structured_monoids(comm);
     agreed_errors(comm);
     local_mistakes_are_agreed(comm);

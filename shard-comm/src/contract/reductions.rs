@@ -1,9 +1,11 @@
 //! Operations that combine.
 
+use std::sync::Arc;
+
 use shard_spec::ReduceOp;
 
 use super::{count_cases, read, read_as_f64, upload, upload_as};
-use crate::{Communicator, DType, Monoid, ONE_ROUND_BYTES};
+use crate::{Communicator, DType, ExchangePlan, Monoid, ONE_ROUND_BYTES, Piece};
 
 /// Small whole numbers of every sign, so that sums and products are exact in all types wide enough.
 fn term(rank: usize, i: usize) -> f64 {
@@ -103,6 +105,65 @@ pub fn half_sums(comm: &dyn Communicator) {
             let once = read_as_f64(comm, &upload_as(comm, dtype, &[exact]))[0];
             assert_eq!(read_as_f64(comm, &got), vec![once; len], "{dtype}");
         }
+    }
+}
+
+/// Boxes of all ranks' arrays, combined where they lie: in rank order, 16-bit floats rounded once.
+pub fn reduced_boxes(comm: &dyn Communicator) {
+    const ROWS: usize = 5;
+    let (ranks, me) = (comm.size(), comm.rank());
+    // Rank r gets r + 1 columns of everybody's array, in two boxes of rows.
+    let width = ranks * (ranks + 1) / 2;
+    let columns = |r: usize| (r * (r + 1) / 2, r + 1);
+    let boxes = |reader: usize, peer: usize| {
+        let (first, count) = columns(reader);
+        [(0, 2), (2, ROWS - 2)].map(|(row, rows)| Piece {
+            peer,
+            source: 0,
+            shape: [rows, count][..].into(),
+            src_offset: row * width + first,
+            src_strides: [width as isize, 1][..].into(),
+            dst_offset: row * count,
+            dst_strides: [count as isize, 1][..].into(),
+        })
+    };
+    let recv = (0..ranks).flat_map(|owner| boxes(me, owner)).collect();
+    let send = (0..ranks)
+        .flat_map(|reader| boxes(reader, reader))
+        .collect();
+    let plan = ExchangePlan::new("reduced boxes", 3, recv, send, Some(Monoid::SUM), None);
+    let plan = Arc::new(plan);
+    // Large and small terms of both signs: another order, or rounding between terms, gives other bits.
+    let part = |r: usize, i: usize| match (r + i) % 3 {
+        0 => 300.0 + i as f64,
+        1 => 0.75,
+        _ => -299.0,
+    };
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        let round = |values: &[f64]| read_as_f64(comm, &upload_as(comm, dtype, values));
+        let array = |r: usize| round(&(0..ROWS * width).map(|i| part(r, i)).collect::<Vec<_>>());
+        let arrays: Vec<_> = (0..ranks).map(array).collect();
+        let mine = upload_as(comm, dtype, &arrays[me]);
+        let (first, count) = columns(me);
+        let dst = comm
+            .device()
+            .alloc(dtype, ROWS * count)
+            .expect("a small buffer");
+        let got = comm.exchange(&plan, &[mine], dst, Ok(()));
+        let sums: Vec<f64> = (0..ROWS * count)
+            .map(|k| {
+                let at = k / count * width + first + k % count;
+                (1..ranks).fold(arrays[0][at], |sum, r| match dtype {
+                    DType::F64 => sum + arrays[r][at],
+                    _ => f64::from(sum as f32 + arrays[r][at] as f32),
+                })
+            })
+            .collect();
+        assert_eq!(
+            read_as_f64(comm, &got.expect("an exchange")),
+            round(&sums),
+            "{dtype}"
+        );
     }
 }
 
