@@ -28,6 +28,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         report(&[2, 2, 2], &[512, 512, 512], text)?;
         report(&[3, 2, 2], &[512, 512, 500], text)?;
     }
+    // The largest for which hops are priced by their pieces.
+    for (mesh, shape) in [
+        (&[8, 8][..], &[8192, 4096, 3][..]),
+        (&[4, 4, 4], &[512, 512, 500]),
+    ] {
+        for text in ["S(0) S(1)", "S(0) R", "R S(0)"].map(|t| format!("{t} -> S(1) S(0)")) {
+            let more = if mesh.len() == 3 {
+                [" S(2)", " R"]
+            } else {
+                ["", ""]
+            };
+            let (from, to) = text.split_once(" -> ").ok_or("no arrow")?;
+            report(
+                mesh,
+                shape,
+                &format!("{from}{} -> {to}{}", more[0], more[1]),
+            )?;
+        }
+    }
     // Uneven: no extent is a multiple of its number of parts.
     for mesh in [[8, 8, 16], [16, 16, 16], [16, 32, 32]] {
         for text in [

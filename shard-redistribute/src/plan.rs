@@ -2,6 +2,7 @@
 
 use crate::cost::STAGING;
 use crate::error::Incompatible;
+use crate::price::Prices;
 use crate::route::{self, Hop, Route};
 use crate::{Array, CostModel, Exchange, RedistributeError, Result, Strategy};
 use shard_comm::DType;
@@ -128,12 +129,13 @@ impl Plan {
     ) -> Result<Self> {
         check(from, to)?;
         let mut routes = route::routes(from, to)?;
+        let mut prices = Prices::new(model, dtype.size());
         let considered: Vec<Considered> = routes
             .iter()
             .map(|r| Considered {
                 strategy: r.strategy,
                 trace: crate::trace::trace(from, &r.hops),
-                seconds: r.time(model, dtype.size()),
+                seconds: prices.seconds(&r.hops),
                 staging: r.staging(dtype.size()),
             })
             .collect();

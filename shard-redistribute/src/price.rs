@@ -17,6 +17,38 @@ pub(crate) struct HopCost {
     pub(crate) messages: usize,
 }
 
+/// Prices of hops, each found once: strategies have many in common.
+pub(crate) struct Prices<'a> {
+    model: &'a CostModel,
+    size: usize,
+    known: Vec<(Hop, f64)>,
+}
+
+impl<'a> Prices<'a> {
+    /// For elements of `size` bytes.
+    pub(crate) fn new(model: &'a CostModel, size: usize) -> Self {
+        Self {
+            model,
+            size,
+            known: Vec::new(),
+        }
+    }
+
+    /// Seconds by the model: hops one after the other.
+    pub(crate) fn seconds(&mut self, hops: &[Hop]) -> f64 {
+        hops.iter().map(|hop| self.hop(hop)).sum()
+    }
+
+    fn hop(&mut self, hop: &Hop) -> f64 {
+        if let Some((_, seconds)) = self.known.iter().find(|(h, _)| h == hop) {
+            return *seconds;
+        }
+        let seconds = hop.cost(self.model, self.size).time;
+        self.known.push((hop.clone(), seconds));
+        seconds
+    }
+}
+
 impl Hop {
     /// What the hop costs for elements of `size` bytes.
     pub(crate) fn cost(&self, model: &CostModel, size: usize) -> HopCost {
@@ -45,9 +77,9 @@ impl Move {
         let builder = self.builder();
         let ranks = self.to.mesh().size();
         let mut from_peer = vec![0_usize; ranks];
-        for me in 0..ranks {
+        builder.for_each_reader(|me, pieces| {
             from_peer.fill(0);
-            for piece in builder.reads(me).iter() {
+            for piece in pieces.iter() {
                 from_peer[piece.peer] += piece.numel();
             }
             for (peer, &elements) in from_peer.iter().enumerate() {
@@ -55,7 +87,7 @@ impl Move {
                     f(me, peer, elements);
                 }
             }
-        }
+        });
     }
 
     /// Every piece of every rank, summed.

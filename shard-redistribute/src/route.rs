@@ -15,7 +15,7 @@
 //!
 //! The others hold no more between hops than the larger of the source's and the destination's blocks.
 
-use crate::{CostModel, ExchangeBuilder, Owners, Result, Source};
+use crate::{ExchangeBuilder, Owners, Result, Source};
 use shard_comm::{Monoid, Scalar};
 use shard_spec::{DimSharding, Layout, Partition, Placement, ReduceOp};
 use smallvec::SmallVec;
@@ -98,11 +98,6 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// Seconds by the model for elements of `size` bytes: its hops one after the other.
-    pub(crate) fn time(&self, model: &CostModel, size: usize) -> f64 {
-        self.hops.iter().map(|h| h.cost(model, size).time).sum()
-    }
-
     /// Most bytes that some rank holds beyond its source and its destination: all that the hops leave in between,
     /// since slower ranks may still be reading it.
     pub(crate) fn staging(&self, size: usize) -> usize {
@@ -341,14 +336,27 @@ fn axis_orders(from: &Layout, to: &Layout) -> Result<Vec<Vec<Layout>>> {
         });
         orders = longer.collect();
     }
-    orders
-        .iter()
-        .map(|order| {
-            (1..order.len())
-                .map(|n| partway(from, to, &order[..n]))
-                .collect()
-        })
-        .collect()
+    if to.mesh().size() > EXACT_RANKS {
+        // Outermost first and innermost first.
+        orders = [orders.first(), orders.last()]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect();
+    }
+    // What has moved decides the layout, not in which order.
+    let mut known: Vec<(usize, Layout)> = Vec::new();
+    let mut at = |moved: &[usize]| -> Result<Layout> {
+        let set = moved.iter().fold(0, |set, a| set | 1 << a);
+        if let Some((_, layout)) = known.iter().find(|(s, _)| *s == set) {
+            return Ok(layout.clone());
+        }
+        let layout = partway(from, to, moved)?;
+        known.push((set, layout.clone()));
+        Ok(layout)
+    };
+    let stops = |order: &Axes| (1..order.len()).map(|n| at(&order[..n])).collect();
+    orders.iter().map(stops).collect()
 }
 
 /// The source's layout with these axes already as in the destination.
@@ -451,7 +459,8 @@ impl Move {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LinkCost;
+    use crate::price::Prices;
+    use crate::{CostModel, LinkCost};
     use shard_spec::DeviceMesh;
 
     fn layout(mesh: &[usize], shape: &[usize], text: &str) -> Layout {
@@ -471,7 +480,7 @@ mod tests {
         let routes = routes(&from, &to).unwrap();
         let times: Vec<(Strategy, f64)> = routes
             .iter()
-            .map(|r| (r.strategy, r.time(&bandwidth(), 1)))
+            .map(|r| (r.strategy, Prices::new(&bandwidth(), 1).seconds(&r.hops)))
             .collect();
         // Directly 3 copies leave rank 0; sliced, 9 rows leave it and then 3 leave everyone three times.
         assert_eq!(
@@ -501,10 +510,10 @@ mod tests {
         let to = layout(&[4, 4], &[64], "R R");
         let latency = CostModel::network(LinkCost::new(1.0, f64::INFINITY));
         let routes = routes(&from, &to).unwrap();
-        assert_eq!(routes[0].time(&latency, 1), 15.0);
+        assert_eq!(Prices::new(&latency, 1).seconds(&routes[0].hops), 15.0);
         let best = routes
             .iter()
-            .map(|r| r.time(&latency, 1))
+            .map(|r| Prices::new(&latency, 1).seconds(&r.hops))
             .fold(f64::INFINITY, f64::min);
         assert_eq!(best, 6.0);
     }

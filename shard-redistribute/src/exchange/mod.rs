@@ -150,9 +150,10 @@ impl ExchangeBuilder {
         let coords = self.mesh.coords_at(index);
         let (mut recv, mut send) = (Pieces::new(), Pieces::new());
         for (s, source) in self.sources.iter().enumerate() {
+            let copies = self.copies(source);
             for region in 0..self.regions.len() {
-                self.receive(s, source, region, &coords, &mut recv);
-                self.send(s, source, region, &coords, &mut send);
+                self.receive((s, source), region, &coords, &copies, &mut recv);
+                self.send((s, source), region, &coords, &copies, &mut send);
             }
         }
         recv.sort();
@@ -175,16 +176,20 @@ impl ExchangeBuilder {
         }
     }
 
-    /// The pieces that the member at position `index` reads, without deriving what it sends.
-    pub(crate) fn reads(&self, index: usize) -> Pieces {
-        let coords = self.mesh.coords_at(index);
-        let mut recv = Pieces::new();
-        for (s, source) in self.sources.iter().enumerate() {
-            for region in 0..self.regions.len() {
-                self.receive(s, source, region, &coords, &mut recv);
+    /// Calls `f` with each member's position and the pieces it reads, without deriving what it sends.
+    pub(crate) fn for_each_reader(&self, mut f: impl FnMut(usize, &Pieces)) {
+        // Who reads which copy is the same question for all of them.
+        let copies: Vec<_> = self.sources.iter().map(|s| self.copies(s)).collect();
+        for index in 0..self.mesh.size() {
+            let coords = self.mesh.coords_at(index);
+            let mut recv = Pieces::new();
+            for (source, copies) in self.sources.iter().enumerate().zip(&copies) {
+                for region in 0..self.regions.len() {
+                    self.receive(source, region, &coords, copies, &mut recv);
+                }
             }
+            f(index, &recv);
         }
-        recv
     }
 
     /// A number that is equal on all ranks exactly when they describe the same exchange.

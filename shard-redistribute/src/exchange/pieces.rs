@@ -17,10 +17,10 @@ impl ExchangeBuilder {
     /// coordinate 0 if the source is replicated.
     pub(super) fn receive(
         &self,
-        s: usize,
-        source: &Source,
+        (s, source): (usize, &Source),
         region: usize,
         coords: &[usize],
+        copies: &Option<Copies>,
         out: &mut Pieces,
     ) {
         let (target, mesh) = (&self.regions[region], &self.mesh);
@@ -44,7 +44,7 @@ impl ExchangeBuilder {
         }
         let base = self.base(region, coords);
         let mut writer = Writer::new(out, &dims, s, &self.shape_at(region, coords), true);
-        if let Some(copies) = self.copies(source) {
+        if let Some(copies) = copies {
             let mine = copies.places.at(mesh.part_at(&copies.axes, coords));
             for_each_product(&dims, |runs, parts| {
                 let owner = place + parts;
@@ -74,15 +74,14 @@ impl ExchangeBuilder {
     /// The mirror of [`receive`](Self::receive): what the others read from this rank.
     pub(super) fn send(
         &self,
-        s: usize,
-        source: &Source,
+        (s, source): (usize, &Source),
         region: usize,
         coords: &[usize],
+        copies: &Option<Copies>,
         out: &mut Pieces,
     ) {
         let (target, mesh) = (&self.regions[region], &self.mesh);
-        let copies = self.copies(source);
-        let Some(fixed) = self.readers(source, &copies, coords) else {
+        let Some(fixed) = self.readers(source, copies, coords) else {
             return;
         };
         let me = mesh.index_at(coords);
@@ -125,7 +124,7 @@ impl ExchangeBuilder {
         for_each_product(&dims, |runs, parts| {
             let first = place + parts;
             for reader in (0..readers.count()).map(|r| first + readers.at(r)) {
-                let Some(copies) = &copies else {
+                let Some(copies) = copies else {
                     writer.push(reader, runs, base(reader));
                     continue;
                 };

@@ -153,14 +153,14 @@ fn most_pieces(e: &Move) -> usize {
     let ranks = e.to.mesh().size();
     let mut sent = vec![BTreeSet::new(); ranks];
     let mut most = 1;
-    for me in 0..ranks {
+    builder.for_each_reader(|_, pieces| {
         let mut read = BTreeSet::new();
-        for piece in builder.reads(me).iter() {
+        for piece in pieces.iter() {
             read.insert(piece.dst_offset);
             sent[piece.peer].insert((piece.src_offset, piece.numel()));
         }
         most = most.max(read.len());
-    }
+    });
     sent.iter().map(BTreeSet::len).fold(most, usize::max)
 }
 
