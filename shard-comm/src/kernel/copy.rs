@@ -37,18 +37,34 @@ pub(crate) fn copy(from: DType, src: &[u8], sv: &Strided, to: DType, dst: &mut [
 
 fn move_bits<T: bytemuck::Pod>(nest: &Nest, src: &[u8], dst: &mut [u8]) {
     let (src, dst): (&[T], &mut [T]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
-    nest.sweep(src, dst, |to, from| copy_row(to, from), |_, value| value);
+    macro_rules! runs {
+        ($n:expr; $($fixed:literal)*) => {
+            match $n {
+                $($fixed => runs::<T, $fixed>(nest, src, dst),)*
+                _ => nest.sweep(src, dst, |to, from| to.copy_from_slice(from), |_, value| value),
+            }
+        };
+    }
+    match nest.innermost() {
+        (n, 1, 1) => runs!(n; 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16),
+        _ => nest.sweep(
+            src,
+            dst,
+            |to, from| to.copy_from_slice(from),
+            |_, value| value,
+        ),
+    }
 }
 
-/// A call to `memcpy` costs more than a handful of moves.
-fn copy_row<T: Copy>(to: &mut [T], from: &[T]) {
-    if to.len() < 8 {
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = *from;
-        }
-    } else {
-        to.copy_from_slice(from);
-    }
+/// Copies dense rows of a few elements: with their length known to the compiler, a row is one or two moves, where a
+/// call to `memcpy` would cost more than the bytes.
+fn runs<T: bytemuck::Pod, const N: usize>(nest: &Nest, src: &[T], dst: &mut [T]) {
+    nest.starts(|s, d| {
+        let (s, d) = (s as usize, d as usize);
+        let mut row = [T::zeroed(); N];
+        row.copy_from_slice(&src[s..s + N]);
+        dst[d..d + N].copy_from_slice(&row);
+    });
 }
 
 fn convert<S: Element, D: Element>(nest: &Nest, src: &[u8], dst: &mut [u8]) {

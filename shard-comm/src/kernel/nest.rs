@@ -176,6 +176,15 @@ impl Nest {
 fn walk(axes: &[Axis], src: isize, dst: isize, visit: &mut impl FnMut(usize, usize)) {
     match axes {
         [] => visit(src as usize, dst as usize),
+        // Not by the recursion below: short rows must not pay for a call each.
+        [axis] => {
+            let (mut s, mut d) = (src, dst);
+            for _ in 0..axis.extent {
+                visit(s as usize, d as usize);
+                s += axis.src;
+                d += axis.dst;
+            }
+        }
         [axis, inner @ ..] => {
             let (mut s, mut d) = (src, dst);
             for _ in 0..axis.extent {

@@ -6,6 +6,9 @@ use crate::{DType, Monoid, Strided, dispatch_dtype};
 
 /// Terms that are read side by side: few enough for registers, and enough streams to keep memory busy.
 const ABREAST: usize = 4;
+/// Rows of two terms of up to so many elements are combined by fours: the loop that the compiler makes for long rows
+/// costs more, though with more terms it costs less.
+const SHORT: usize = 16;
 /// Elements of a row that more terms than [`ABREAST`] finish before going on.
 const TILE: usize = 512;
 
@@ -85,7 +88,21 @@ impl<T: Widen> Reduce<'_, T> {
     ) {
         let (n, src_step, dst_step) = self.nest.innermost();
         let one = |values: [T; K]| T::narrow(joined(values.map(T::widen), &op));
-        if (src_step, dst_step) == (1, 1) {
+        if (src_step, dst_step) == (1, 1) && n <= SHORT && K <= 2 {
+            self.nest.starts(|s, d| {
+                let from = terms.map(|(from, delta)| &from[(s + delta) as usize..][..n]);
+                let to = &mut self.dst[d as usize..][..n];
+                let (fours, rest) = to.as_chunks_mut::<4>();
+                let whole = 4 * fours.len();
+                for (k, to) in fours.iter_mut().enumerate() {
+                    let from = from.map(|from| &from[4 * k..4 * k + 4]);
+                    *to = std::array::from_fn(|i| one(from.map(|from| from[i])));
+                }
+                for (i, to) in rest.iter_mut().enumerate() {
+                    *to = one(from.map(|from| from[whole + i]));
+                }
+            });
+        } else if (src_step, dst_step) == (1, 1) {
             self.nest.starts(|s, d| {
                 let from = terms.map(|(from, delta)| &from[(s + delta) as usize..][..n]);
                 let to = &mut self.dst[d as usize..][..n];
