@@ -8,6 +8,7 @@
 //! Shapes are planned by the caller (the engine checks users' input first), so a contradiction between the shapes given to
 //! a kernel is a defect of the caller and panics with both shapes named; memory safety never depends on it.
 
+pub mod attention;
 pub mod conv;
 pub mod copy;
 pub mod gemm;
@@ -15,6 +16,7 @@ pub mod math;
 pub mod moments;
 pub mod pointwise;
 pub mod pool;
+mod positions;
 pub mod real;
 pub mod reduce;
 pub mod resample;
@@ -23,5 +25,6 @@ mod testing;
 pub mod unary;
 pub mod view;
 
+pub use positions::Positions;
 pub use real::Real;
 pub use view::{Dims, Strides, View, ViewMut};
