@@ -14,6 +14,7 @@ pub mod copy;
 pub mod gemm;
 pub mod math;
 pub mod moments;
+pub mod neighbors;
 pub mod pointwise;
 pub mod pool;
 mod positions;

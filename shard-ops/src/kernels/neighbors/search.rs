@@ -1,0 +1,156 @@
+//! One search: queries against a block of points, candidates into rows.
+
+use super::scan::Columns;
+use super::tree::{MAX_TREE_DIM, Tree};
+use crate::kernels::pointwise::vectorized;
+use crate::kernels::{Positions, Real, View};
+use pulp::{Simd, WithSimd};
+
+/// How a block of points is searched; the result never depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Search {
+    /// The tree where it was measured to be faster.
+    #[default]
+    Auto,
+    /// Every query against every point.
+    Exhaustive,
+    /// Through a tree of boxes, in any number of dims.
+    Tree,
+}
+
+/// What collects the candidates of one query.
+pub(super) trait Row<T> {
+    /// What is farther than this no longer counts; NaN while everything does.
+    fn bound(&self) -> T;
+
+    /// Takes in a point at this squared distance, if it counts.
+    fn offer(&mut self, distance: T, index: i64);
+}
+
+/// The rows of all queries.
+pub(super) trait Rows<T> {
+    /// The row of one query.
+    type Row<'a>: Row<T>
+    where
+        Self: 'a;
+
+    /// The row of query `i`.
+    fn row(&mut self, i: usize) -> Self::Row<'_>;
+}
+
+/// Whether something at this distance may count under a bound: not farther, or one of them is NaN.
+#[inline(always)]
+pub(super) fn counts<T: Real>(distance: T, bound: T) -> bool {
+    // `>` is false for NaN: it must not be turned round.
+    let beyond = distance > bound;
+    !beyond
+}
+
+/// Offers every point of a block that may count to the rows of the queries.
+///
+/// `queries` is `[queries, dim]`, `points` `[points, dim]`.
+pub(super) fn search<T: Real, R: Rows<T>>(
+    how: Search,
+    queries: &View<'_, T>,
+    points: &View<'_, T>,
+    index: Positions<'_>,
+    rows: &mut R,
+) {
+    assert!(
+        queries.ndim() == 2 && points.ndim() == 2 && queries.shape()[1] == points.shape()[1],
+        "neighbours: queries of shape {:?} among points of shape {:?}",
+        queries.shape(),
+        points.shape()
+    );
+    let (n, dim) = (points.shape()[0], points.shape()[1]);
+    let index = index.list(n);
+    if n == 0 || queries.shape()[0] == 0 {
+        return;
+    }
+    let tree = match how {
+        Search::Auto => tree_pays(queries.shape()[0], n, dim),
+        Search::Exhaustive => false,
+        Search::Tree => dim > 0,
+    };
+    let count = queries.shape()[0];
+    let queries = queries.to_vec();
+    if tree {
+        let tree = Tree::new(points, &index);
+        vectorized(ThroughTree {
+            tree: &tree,
+            queries: &queries,
+            rows,
+        });
+    } else {
+        let columns = Columns::new(points);
+        vectorized(All {
+            columns: &columns,
+            index: &index,
+            queries: &queries,
+            count,
+            rows,
+        });
+    }
+}
+
+/// Whether building a tree is made up for by the points it passes over.
+///
+/// Building costs as much as about 60 (at 512 points) to 300 (at 20,000) queries against all points, whatever their dims; beyond
+/// [`MAX_TREE_DIM`] dims little is passed over (example `neighbor_speed`).
+fn tree_pays(queries: usize, points: usize, dim: usize) -> bool {
+    (1..=MAX_TREE_DIM).contains(&dim) && points >= 256 && queries >= 256
+}
+
+struct ThroughTree<'a, T, R> {
+    tree: &'a Tree<T>,
+    queries: &'a [T],
+    rows: &'a mut R,
+}
+
+impl<T: Real, R: Rows<T>> WithSimd for ThroughTree<'_, T, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        match self.tree.dim() {
+            2 => self.each(2),
+            3 => self.each(3),
+            dim => self.each(dim),
+        }
+    }
+}
+
+impl<T: Real, R: Rows<T>> ThroughTree<'_, T, R> {
+    #[inline(always)]
+    fn each(self, dim: usize) {
+        for (i, query) in self.queries.chunks_exact(dim).enumerate() {
+            self.tree.visit(dim, query, &mut self.rows.row(i));
+        }
+    }
+}
+
+struct All<'a, T, R> {
+    columns: &'a Columns<T>,
+    index: &'a [i64],
+    queries: &'a [T],
+    /// Number of queries.
+    count: usize,
+    rows: &'a mut R,
+}
+
+impl<T: Real, R: Rows<T>> WithSimd for All<'_, T, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let dim = self.columns.dim();
+        // A tile of points stays in the first-level cache while all queries pass.
+        for tile in self.columns.tiles() {
+            for i in 0..self.count {
+                let query = &self.queries[i * dim..(i + 1) * dim];
+                let row = &mut self.rows.row(i);
+                self.columns.visit(query, tile.clone(), self.index, row);
+            }
+        }
+    }
+}

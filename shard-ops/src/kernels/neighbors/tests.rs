@@ -1,0 +1,335 @@
+//! Against sorting everything, bit for bit: ties, duplicates, special values, any split and order.
+
+use super::*;
+use crate::kernels::testing::Rng;
+use crate::kernels::{Positions, Real, View};
+
+/// Queries and points `[n, dim]` with distinct global indexes.
+struct Case<T> {
+    dim: usize,
+    queries: Vec<T>,
+    points: Vec<T>,
+    index: Vec<i64>,
+}
+
+impl<T: Real> Case<T> {
+    fn random(rng: &mut Rng, most: usize, dims: usize) -> Self {
+        let (dim, kind) = (rng.within(1, dims), rng.within(0, 3));
+        let (queries, points) = (rng.within(0, 20), rng.within(0, most));
+        let mut coordinate = || match kind {
+            // A coarse lattice: many equal distances and duplicates.
+            0 | 1 => T::of(rng.within(0, 6) as f64),
+            2 if rng.within(0, 20) == 0 => {
+                [T::nan(), T::infinity(), T::neg_infinity()][rng.within(0, 2)]
+            }
+            _ => T::of(rng.unit()),
+        };
+        let queries = (0..queries * dim).map(|_| coordinate()).collect();
+        let points_data = (0..points * dim).map(|_| coordinate()).collect();
+        let mut index: Vec<i64> = (0..points as i64).map(|i| 3 * i + 1).collect();
+        for i in (1..points).rev() {
+            index.swap(i, rng.within(0, i));
+        }
+        Self {
+            dim,
+            queries,
+            points: points_data,
+            index,
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.queries.len() / self.dim
+    }
+
+    fn queries(&self) -> View<'_, T> {
+        View::contiguous(&self.queries, &[self.count(), self.dim])
+    }
+
+    /// All (squared distance, index) of a query, sorted; NaN last.
+    fn sorted(&self, query: usize) -> Vec<(T, i64)> {
+        let q = &self.queries[query * self.dim..][..self.dim];
+        let distance = |p: &[T]| {
+            p.iter()
+                .zip(q)
+                .fold(T::zero(), |sum, (&p, &q)| sum + (p - q) * (p - q))
+        };
+        let mut all: Vec<(T, i64)> = self
+            .points
+            .chunks(self.dim)
+            .map(distance)
+            .zip(self.index.iter().copied())
+            .collect();
+        all.sort_by(|(a, i), (b, j)| {
+            let numbers = a.partial_cmp(b);
+            numbers
+                .unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+                .then(i.cmp(j))
+        });
+        all
+    }
+
+    /// Calls `fold` with blocks of points in random order, some empty, some strided.
+    fn blocks(&self, rng: &mut Rng, mut fold: impl FnMut(&View<'_, T>, Positions<'_>)) {
+        let count = rng.within(1, 4);
+        let mut blocks = vec![Vec::new(); count];
+        let mut order: Vec<usize> = (0..self.index.len()).collect();
+        for i in (1..order.len()).rev() {
+            order.swap(i, rng.within(0, i));
+        }
+        for i in order {
+            blocks[rng.within(0, count - 1)].push(i);
+        }
+        for rows in blocks {
+            let index: Vec<i64> = rows.iter().map(|&i| self.index[i]).collect();
+            let data: Vec<T> = (0..self.dim)
+                .flat_map(|d| rows.iter().map(move |&i| self.points[i * self.dim + d]))
+                .collect();
+            let columns = View::contiguous(&data, &[self.dim, rows.len()]);
+            fold(&columns.permute(&[1, 0]), Positions::List(&index));
+        }
+    }
+}
+
+const SEARCHES: [Search; 3] = [Search::Auto, Search::Exhaustive, Search::Tree];
+
+/// Numbers as bits, NaN as one value: sign and payload of a computed NaN mean nothing.
+fn bits<T: Real>(values: &[T]) -> Vec<Option<u64>> {
+    values
+        .iter()
+        .map(|x| (!x.is_nan()).then(|| x.wide().to_bits()))
+        .collect()
+}
+
+fn nearest_is_the_head_of_the_sorted_list<T: Real>(seed: u64) {
+    let mut rng = Rng::new(seed);
+    for round in 0..200 {
+        let dims = if round % 10 == 0 { 40 } else { 5 };
+        let case = Case::<T>::random(&mut rng, 400, dims);
+        let k = rng.within(0, 20);
+        for how in SEARCHES {
+            let mut state = Nearest::new(case.count(), k);
+            let mut other = Nearest::new(case.count(), k);
+            let mut turn = 0;
+            case.blocks(&mut rng, |points, index| {
+                turn += 1;
+                let state = if turn % 2 == 0 {
+                    &mut other
+                } else {
+                    &mut state
+                };
+                state.fold_by(how, &case.queries(), points, index);
+            });
+            let (distances, indexes) = other.into_parts();
+            state.merge(&Nearest::from_parts(k, distances, indexes));
+            let (mut distances, mut indexes) =
+                (vec![T::zero(); case.count() * k], vec![0; case.count() * k]);
+            state.finish(&mut distances, &mut indexes);
+            for query in 0..case.count() {
+                let mut expected: Vec<(T, i64)> = case
+                    .sorted(query)
+                    .iter()
+                    .map(|(d, i)| (d.sqrt(), *i))
+                    .collect();
+                expected.resize(expected.len().max(k), (T::infinity(), -1));
+                let (d, i): (Vec<T>, Vec<i64>) = expected[..k].iter().copied().unzip();
+                let row = query * k..(query + 1) * k;
+                assert_eq!(indexes[row.clone()], i, "{how:?}, round {round}");
+                assert_eq!(bits(&distances[row]), bits(&d), "{how:?}, round {round}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nearest_neighbours_match_sorting_bit_for_bit() {
+    nearest_is_the_head_of_the_sorted_list::<f32>(1);
+    nearest_is_the_head_of_the_sorted_list::<f64>(2);
+}
+
+fn rows_hold_what_lies_within<T: Real>(seed: u64) {
+    let mut rng = Rng::new(seed);
+    for round in 0..200 {
+        let case = Case::<T>::random(&mut rng, 400, 5);
+        // Radii that equal distances of the lattice, and any.
+        let radius = if round % 2 == 0 {
+            T::of((rng.within(0, 30) as f64).sqrt())
+        } else {
+            T::of(rng.unit())
+        };
+        let cap = (round % 3 == 0).then(|| rng.within(0, 12));
+        for how in SEARCHES {
+            let mut state = WithinRadius::new(case.count(), radius, cap);
+            let mut other = state.clone();
+            let mut turn = 0;
+            case.blocks(&mut rng, |points, index| {
+                turn += 1;
+                let state = if turn % 2 == 0 {
+                    &mut other
+                } else {
+                    &mut state
+                };
+                state.fold_by(how, &case.queries(), points, index);
+            });
+            state.merge(&other);
+            for order in [RowOrder::Distance, RowOrder::Index] {
+                let rows = state.clone().finish(order);
+                assert_eq!(rows.offsets.len(), case.count() + 1);
+                assert_eq!(
+                    (rows.offsets[0], rows.offsets[case.count()]),
+                    (0, rows.indexes.len())
+                );
+                for query in 0..case.count() {
+                    let mut expected = case.sorted(query);
+                    expected.retain(|(d, _)| d.sqrt() <= radius);
+                    expected.truncate(cap.unwrap_or(usize::MAX));
+                    if order == RowOrder::Index {
+                        expected.sort_by_key(|(_, i)| *i);
+                    }
+                    let (d, i): (Vec<T>, Vec<i64>) =
+                        expected.iter().map(|(d, i)| (d.sqrt(), *i)).unzip();
+                    let row = rows.offsets[query]..rows.offsets[query + 1];
+                    assert_eq!(
+                        rows.indexes[row.clone()],
+                        i,
+                        "{how:?}, round {round}, radius {radius:?}"
+                    );
+                    assert_eq!(
+                        bits(&rows.distances[row]),
+                        bits(&d),
+                        "{how:?}, round {round}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn radius_rows_match_filtering_bit_for_bit() {
+    rows_hold_what_lies_within::<f32>(3);
+    rows_hold_what_lies_within::<f64>(4);
+}
+
+#[test]
+fn odd_radii() {
+    let points = [0.0f32, 1e30, -0.0];
+    let view = View::contiguous(&points, &[3, 1]);
+    for (radius, found) in [
+        (f32::NAN, 0),
+        (-1.0, 0),
+        (0.0, 5),
+        (1e-30, 5),
+        (1e30, 5),
+        (f32::INFINITY, 9),
+    ] {
+        let mut state = WithinRadius::new(3, radius, None);
+        state.fold(&view, &view, Positions::from(0));
+        assert_eq!(
+            state.finish(RowOrder::Index).indexes.len(),
+            found,
+            "{radius}"
+        );
+    }
+}
+
+/// Enough queries and points for the tree to be chosen; some points coincide.
+#[test]
+fn large_blocks_match_exhaustive_search() {
+    let mut rng = Rng::new(6);
+    let mut points = rng.vec::<f32>(3000 * 3);
+    points.copy_within(0..900, 4500);
+    let queries = rng.vec::<f32>(300 * 3);
+    let (points, queries) = (
+        View::contiguous(&points, &[3000, 3]),
+        View::contiguous(&queries, &[300, 3]),
+    );
+    let [auto, exhaustive] = [Search::Auto, Search::Exhaustive].map(|how| {
+        let mut state = Nearest::new(300, 33);
+        state.fold_by(how, &queries, &points, Positions::from(0));
+        state.into_parts()
+    });
+    assert!(auto == exhaustive);
+}
+
+/// Points of no dims are all at distance 0.
+#[test]
+fn no_dims() {
+    let mut state = Nearest::<f64>::new(2, 2);
+    let (queries, points) = (
+        View::contiguous(&[], &[2, 0]),
+        View::contiguous(&[], &[3, 0]),
+    );
+    for how in SEARCHES {
+        state.fold_by(
+            how,
+            &queries,
+            &points,
+            Positions::Run { start: 9, step: -2 },
+        );
+    }
+    let (distances, indexes) = state.into_parts();
+    assert_eq!((distances, indexes), (vec![0.0; 4], vec![5, 5, 5, 5]));
+}
+
+#[test]
+fn farthest_points_match_the_definition_however_they_are_divided() {
+    let mut rng = Rng::new(8);
+    for _ in 0..60 {
+        let mut case = Case::<f32>::random(&mut rng, 300, 4);
+        let n = case.index.len();
+        if n == 0 {
+            let empty = View::contiguous(&case.points, &[0, case.dim]);
+            let sample = vec![0.0; case.dim];
+            assert_eq!(
+                FarthestPoints::new(&empty, Positions::from(0)).step(&sample),
+                None
+            );
+            continue;
+        }
+        case.points
+            .iter_mut()
+            .for_each(|x| *x = if x.is_infinite() { 1.0 } else { *x });
+        let cut = rng.within(0, n);
+        let mut parts = [0..cut, cut..n].map(|rows| {
+            let points = View::contiguous(
+                &case.points[rows.start * case.dim..rows.end * case.dim],
+                &[rows.len(), case.dim],
+            );
+            FarthestPoints::new(&points, Positions::List(&case.index[rows]))
+        });
+        let mut nearest = vec![f32::INFINITY; n];
+        let mut sample = case.points[..case.dim].to_vec();
+        for _ in 0..8 {
+            for (near, point) in nearest.iter_mut().zip(case.points.chunks(case.dim)) {
+                let d = point
+                    .iter()
+                    .zip(&sample)
+                    .fold(0.0, |sum, (p, q)| sum + (p - q) * (p - q));
+                let nan = point.iter().any(|x| x.is_nan());
+                *near = if nan { f32::NAN } else { near.min(d) };
+            }
+            let rank = |i: usize| (!nearest[i].is_nan(), nearest[i], -case.index[i]);
+            let best = (0..n)
+                .max_by(|&i, &j| {
+                    rank(i)
+                        .partial_cmp(&rank(j))
+                        .unwrap_or_else(|| rank(i).2.cmp(&rank(j).2))
+                })
+                .expect("points");
+            let offers = [0, 1].map(|p| parts[p].step(&sample).map(|f| (f, [0, cut][p] + f.row)));
+            let better = offers.into_iter().flatten().max_by(|(a, _), (b, _)| {
+                let rank = |f: &Farthest<f32>| (!f.distance.is_nan(), f.distance, -f.index);
+                rank(a)
+                    .partial_cmp(&rank(b))
+                    .unwrap_or_else(|| rank(a).2.cmp(&rank(b).2))
+            });
+            let (found, row) = better.expect("points");
+            assert_eq!((found.index, row), (case.index[best], best));
+            assert_eq!(bits(&[found.distance]), bits(&[nearest[best]]));
+            let both = [parts[0].distances(), parts[1].distances()].concat();
+            assert_eq!(bits(&both), bits(&nearest));
+            sample = case.points[row * case.dim..][..case.dim].to_vec();
+        }
+    }
+}
