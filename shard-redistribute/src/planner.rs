@@ -64,6 +64,11 @@ impl Planner {
         };
     }
 
+    /// The model that plans are chosen by, if there is one.
+    pub fn model(&self) -> Option<CostModel> {
+        self.inner.borrow().model.clone()
+    }
+
     /// The plan between two layouts, made now if it is not at hand. No communication.
     ///
     /// # Errors

@@ -168,7 +168,7 @@ impl Move {
 
 /// The most source parts that one destination part of a dim overlaps, by walking both tables once; all of them where
 /// parts are several intervals.
-fn most_overlaps(from: &Layout, to: &Layout, d: usize) -> usize {
+pub(crate) fn most_overlaps(from: &Layout, to: &Layout, d: usize) -> usize {
     let Some(source) = from.sharding(d) else {
         return 1;
     };

@@ -147,20 +147,21 @@ pub(crate) fn direct(from: &Layout, to: &Layout, other_way: bool) -> Result<Opti
 
 /// What to call the direct route: a relabelling where both layouts cut the tensor into the same blocks.
 pub(crate) fn direct_way(from: &Layout, to: &Layout) -> Strategy {
-    let cuts = |l: &Layout, d: usize| {
-        let whole = |s: &&DimSharding| s.partition.parts() > 1;
-        l.sharding(d).filter(whole).map(|s| s.partition.clone())
-    };
     let whole_values = !from.is_partial() && !to.is_partial();
-    let permuted = whole_values
-        && from != to
-        && (0..to.ndim()).any(|d| from.axis_order(d) != to.axis_order(d))
-        && (0..to.ndim()).all(|d| cuts(from, d) == cuts(to, d));
-    if permuted {
+    if whole_values && from != to && same_blocks(from, to) {
         Strategy::Relabel
     } else {
         Strategy::Direct
     }
+}
+
+/// Whether both layouts cut the tensor into the same blocks, be they on other ranks.
+pub(crate) fn same_blocks(a: &Layout, b: &Layout) -> bool {
+    let cuts = |l: &Layout, d: usize| {
+        let divided = |s: &&DimSharding| s.partition.parts() > 1;
+        l.sharding(d).filter(divided).map(|s| s.partition.clone())
+    };
+    (0..b.ndim()).all(|d| cuts(a, d) == cuts(b, d))
 }
 
 /// All routes worth pricing, the direct one first, in an order that is the same on every rank.
@@ -293,7 +294,7 @@ fn sliced(from: &Layout, to: &Layout) -> Result<Vec<Layout>> {
 }
 
 /// The largest part of a dim.
-fn size(layout: &Layout, d: usize) -> usize {
+pub(crate) fn size(layout: &Layout, d: usize) -> usize {
     layout
         .sharding(d)
         .map_or(layout.shape()[d], |s| s.partition.max_size())

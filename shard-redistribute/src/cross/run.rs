@@ -1,0 +1,209 @@
+//! Running moves between meshes, and between one rank and a mesh.
+
+use super::{CrossPlan, incompatible};
+use crate::{Array, MeshComm, RedistributeError, Result};
+use shard_comm::{AgreedError, Buffer, Communicator, DType, Request, Target};
+use shard_spec::{DeviceMesh, Layout, numel};
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::rc::Rc;
+
+impl CrossPlan {
+    /// Moves an array onto the mesh of `cx`.
+    ///
+    /// # Collective
+    /// Every rank of the world, on either mesh or on none.
+    ///
+    /// # Errors
+    /// [`Incompatible`](RedistributeError::Incompatible) if the array's layout is not the plan's source,
+    /// [`OtherMesh`](RedistributeError::OtherMesh) if `cx` is not of the destination's mesh; what the communicator
+    /// reports.
+    #[track_caller]
+    pub fn run(&self, array: &Array, cx: &Rc<MeshComm>) -> Result<Array> {
+        if array.layout() != &self.from {
+            let why = "the plan was made for another source layout";
+            return Err(incompatible(array.layout(), &self.from, why));
+        }
+        if cx.mesh() != self.to.mesh() {
+            return Err(RedistributeError::OtherMesh { op: "move" });
+        }
+        let reduced = self.reduce(array)?;
+        let local = match self.still {
+            true => reduced.buffer().cloned(),
+            false => self.cross(cx.world(), array.dtype(), reduced.buffer())?,
+        };
+        let arrived = Array::from_parts(cx, &self.arriving, local, array.dtype())?;
+        match &self.after {
+            Some(plan) => plan.run(&arrived),
+            None => Array::from_parts(cx, &self.to, arrived.buffer().cloned(), array.dtype()),
+        }
+    }
+
+    /// What crosses, once partial values are reduced on their own mesh.
+    fn reduce(&self, array: &Array) -> Result<Array> {
+        match &self.before {
+            Some(plan) => plan.run(array),
+            None => Ok(array.clone()),
+        }
+    }
+
+    /// The part of the move that crosses: this rank's block in, this rank's block out. A block that does not fit
+    /// is reported on every rank.
+    #[track_caller]
+    fn cross(
+        &self,
+        world: &Rc<dyn Communicator>,
+        dtype: DType,
+        block: Option<&Buffer>,
+    ) -> Result<Option<Buffer>> {
+        let device = world.device();
+        let expected = self.crossing.local_shape(self.rank);
+        let mut status = check_block(block, dtype, expected.as_deref().map(numel));
+        // A rank that cannot allocate still joins, so that all ranks fail alike.
+        let dst = match device.alloc(dtype, self.len) {
+            Ok(dst) => dst,
+            Err(e) => {
+                status = status.and(Err(AgreedError::from_local("move", e)));
+                device.alloc(dtype, 0)?
+            }
+        };
+        let sources: SmallVec<[Buffer; 1]> = match &status {
+            Ok(()) => block.cloned().into_iter().collect(),
+            Err(_) => SmallVec::new(),
+        };
+        let request = Request::exchange(
+            self.exchange.clone(),
+            &sources,
+            Target::Write(dst),
+            Location::caller(),
+        );
+        let result = world.post(Request { status, ..request })?.wait()?;
+        Ok(self.to.mesh().contains(self.rank).then_some(result))
+    }
+}
+
+impl Array {
+    /// Moves the array onto another mesh of the same world; if that mesh's [planner](MeshComm::planner) has a cost
+    /// model, in the cheapest way.
+    ///
+    /// # Collective
+    /// Every rank of the world, on either mesh or on none: a rank off the mesh has an array without data.
+    ///
+    /// # Errors
+    /// As [`CrossPlan::new`] and [`CrossPlan::run`].
+    #[track_caller]
+    pub fn redistribute_onto(&self, cx: &Rc<MeshComm>, to: &Layout) -> Result<Self> {
+        let (from, rank) = (self.layout(), cx.rank());
+        let plan = match cx.planner().model() {
+            Some(model) => CrossPlan::cheapest(from, to, rank, self.dtype(), &model)?,
+            None => CrossPlan::new(from, to, rank)?,
+        };
+        plan.run(self, cx)
+    }
+
+    /// Makes an array of what one rank of the world holds whole, row-major. Every rank receives its own block and
+    /// nothing else.
+    ///
+    /// # Collective
+    /// Every rank of the world, with the same layout, owner and type; only the owner's `data` is read.
+    ///
+    /// # Errors
+    /// [`NoSuchRank`](RedistributeError::NoSuchRank), [`Incompatible`](RedistributeError::Incompatible) for a
+    /// partial layout other than a sum; an agreed error if the owner's data is absent or of another size.
+    ///
+    /// ```
+    /// use shard_comm::{Communicator, DType};
+    /// use shard_redistribute::{Array, MeshComm};
+    /// use shard_spec::{DeviceMesh, Layout};
+    /// use std::rc::Rc;
+    /// let back = shard_comm::local::run(3, |comm| {
+    ///     let world: Rc<dyn Communicator> = Rc::new(comm);
+    ///     let mesh = DeviceMesh::new(&[3]).unwrap();
+    ///     let cx = MeshComm::new(&world, &mesh).unwrap();
+    ///     let rows = Layout::parse(&mesh, &[6], "S(0)[1,2,3]").unwrap();
+    ///     let data = (cx.rank() == 1).then(|| {
+    ///         world.device().upload_slice(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]).unwrap()
+    ///     });
+    ///     let x = Array::scatter(&cx, &rows, 1, data.as_ref(), DType::F64).unwrap();
+    ///     let last = *x.to_vec::<f64>().unwrap().last().unwrap();
+    ///     let whole = x.gather(2).unwrap();
+    ///     (last, whole.map(|b| b.to_vec::<f64>().unwrap()))
+    /// })
+    /// .unwrap();
+    /// assert_eq!(back[0], (0.0, None));
+    /// assert_eq!(back[2], (5.0, Some(vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0])));
+    /// ```
+    #[track_caller]
+    pub fn scatter(
+        cx: &Rc<MeshComm>,
+        layout: &Layout,
+        owner: usize,
+        data: Option<&Buffer>,
+        dtype: DType,
+    ) -> Result<Self> {
+        if layout.mesh() != cx.mesh() {
+            return Err(RedistributeError::OtherMesh { op: "scatter" });
+        }
+        let from = on_one("scatter", cx, owner, layout.shape())?;
+        let plan = CrossPlan::new(&from, layout, cx.rank())?;
+        let data = data.filter(|_| cx.rank() == owner);
+        let local = plan.cross(cx.world(), dtype, data)?;
+        Self::from_parts(cx, layout, local, dtype)
+    }
+
+    /// The whole array, row-major, on one rank of the world, which gets `Some`. The others hold nothing new but,
+    /// for a partial array, their share of the sum.
+    ///
+    /// # Collective
+    /// Every rank of the world.
+    ///
+    /// # Errors
+    /// [`NoSuchRank`](RedistributeError::NoSuchRank); what the communicator reports.
+    #[track_caller]
+    pub fn gather(&self, owner: usize) -> Result<Option<Buffer>> {
+        let cx = self.cx();
+        let to = on_one("gather", cx, owner, self.shape())?;
+        let plan = CrossPlan::new(self.layout(), &to, cx.rank())?;
+        plan.cross(cx.world(), self.dtype(), plan.reduce(self)?.buffer())
+    }
+}
+
+/// The layout of a tensor that one rank holds whole.
+fn on_one(op: &'static str, cx: &MeshComm, owner: usize, shape: &[usize]) -> Result<Layout> {
+    let size = cx.world().size();
+    if owner >= size {
+        return Err(RedistributeError::NoSuchRank {
+            op,
+            rank: owner,
+            size,
+        });
+    }
+    let mesh = DeviceMesh::with_ranks(&[1], vec![owner])?;
+    Ok(Layout::replicated(&mesh, shape))
+}
+
+fn check_block(
+    block: Option<&Buffer>,
+    dtype: DType,
+    expected: Option<usize>,
+) -> Result<(), AgreedError> {
+    let got = block.map(|b| (b.dtype(), b.len()));
+    let fits = match (got, expected) {
+        (None, None) => true,
+        (Some((t, n)), Some(want)) => t == dtype && n == want,
+        _ => false,
+    };
+    if fits {
+        return Ok(());
+    }
+    let text = |held: Option<(DType, usize)>| match held {
+        Some((t, n)) => format!("{n} elements of {t}"),
+        None => "no data".to_owned(),
+    };
+    Err(AgreedError::new(
+        "move",
+        text(expected.map(|n| (dtype, n))),
+        text(got),
+        "pass the block that the source layout gives this rank",
+    ))
+}

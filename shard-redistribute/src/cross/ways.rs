@@ -1,0 +1,150 @@
+//! Ways across: what is reduced before, and what is gathered after.
+
+use super::Crossing;
+use crate::price::Prices;
+use crate::route::{self, EXACT_RANKS, Hop, finer};
+use crate::trace::placements;
+use crate::{Considered, CostModel, Result, Strategy};
+use shard_comm::DType;
+use shard_spec::Layout;
+
+/// A way from one mesh to another, for values that are not partial.
+pub(super) struct Way {
+    pub(super) strategy: Strategy,
+    /// The layout in which they arrive; gathered from there to the destination.
+    pub(super) arriving: Layout,
+    /// Whether pieces are cut over the copies of their owner.
+    pub(super) spread: bool,
+}
+
+impl Way {
+    pub(super) fn direct(crossing: &Layout, to: &Layout) -> Self {
+        let permuted = !to.is_partial() && route::same_blocks(crossing, to);
+        Self {
+            strategy: if permuted {
+                Strategy::Relabel
+            } else {
+                Strategy::Direct
+            },
+            arriving: to.clone(),
+            spread: false,
+        }
+    }
+
+    pub(super) fn spread(to: &Layout) -> Self {
+        Self {
+            strategy: Strategy::Spread,
+            arriving: to.clone(),
+            spread: true,
+        }
+    }
+}
+
+/// All ways worth pricing, the direct one first, in an order that is the same on every rank.
+pub(super) fn ways(crossing: &Layout, to: &Layout) -> Result<Vec<Way>> {
+    let mut found = vec![Way::direct(crossing, to)];
+    let copied = several(crossing);
+    if copied {
+        found.push(Way::spread(to));
+    }
+    if to.is_partial() || to.numel() == 0 || !several(to) {
+        return Ok(found);
+    }
+    for arriving in sliced(to)? {
+        for spread in [false, true] {
+            if copied || !spread {
+                found.push(Way {
+                    strategy: Strategy::SliceGather,
+                    arriving: arriving.clone(),
+                    spread,
+                });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a layout holds copies of anything.
+fn several(layout: &Layout) -> bool {
+    let size = |&a: &usize| layout.mesh().shape()[a] > 1;
+    layout.replicate_axes().iter().any(size)
+}
+
+/// The destination with all its copies sharing one of its dims: on small meshes any dim, otherwise the one that is
+/// largest.
+fn sliced(to: &Layout) -> Result<Vec<Layout>> {
+    let axes = to.replicate_axes();
+    let count = axes.iter().map(|&a| to.mesh().shape()[a]).product();
+    let size = |d: usize| route::size(to, d);
+    let mut dims: Vec<usize> = (0..to.ndim()).filter(|&d| size(d) > 1).collect();
+    dims.sort_by_key(|&d| (std::cmp::Reverse(size(d).min(count)), d));
+    if to.mesh().size() > EXACT_RANKS {
+        dims.truncate(1);
+    }
+    let slice = |d| Ok(to.with_sharding(d, Some(finer(to, d, axes, count)?))?);
+    dims.into_iter().map(slice).collect()
+}
+
+/// What each way costs.
+pub(super) fn considered(
+    from: &Layout,
+    crossing: &Layout,
+    to: &Layout,
+    ways: &[Way],
+    dtype: DType,
+    model: &CostModel,
+) -> Result<Vec<Considered>> {
+    let mut prices = Prices::new(model, dtype.size());
+    let before = prices.seconds(&hops(from, crossing)?);
+    let price = |way: &Way| -> Result<Considered> {
+        let pieces = Crossing::new(crossing, &way.arriving, way.spread);
+        let after = prices.seconds(&hops(&way.arriving, to)?);
+        Ok(Considered {
+            strategy: way.strategy,
+            trace: trace(from, crossing, &way.arriving, to),
+            seconds: before + pieces.seconds(model, dtype.size()) + after,
+            staging: match &way.arriving == to {
+                true => 0,
+                false => way.arriving.max_local_numel() * dtype.size(),
+            },
+        })
+    };
+    ways.iter().map(price).collect()
+}
+
+/// The direct way on one mesh.
+fn hops(from: &Layout, to: &Layout) -> Result<Vec<Hop>> {
+    Ok(route::direct(from, to, false)?.unwrap_or_default())
+}
+
+/// The placements passed through, `⇒` where they cross.
+pub(super) fn trace(from: &Layout, crossing: &Layout, arriving: &Layout, to: &Layout) -> String {
+    let mut text = placements(from);
+    if from != crossing {
+        text = format!("{text} → {}", placements(crossing));
+    }
+    text = format!("{text} ⇒ {}", placements(arriving));
+    if arriving != to {
+        text = format!("{text} → {}", placements(to));
+    }
+    text
+}
+
+/// The layout with its partial axes sharding its largest dim: what a reduce-scatter leaves. Replicated if there is
+/// no dim to shard.
+pub(super) fn scattered(from: &Layout) -> Result<Layout> {
+    let whole = from.with_partial_reduced();
+    let axes = from.partial_axes();
+    let largest = (0..whole.ndim()).rev().max_by_key(|&d| {
+        whole
+            .sharding(d)
+            .map_or(whole.shape()[d], |s| s.partition.max_size())
+    });
+    match largest {
+        Some(d) if !axes.is_empty() => {
+            let count = axes.iter().map(|&a| from.mesh().shape()[a]).product();
+            Ok(whole.with_sharding(d, Some(finer(&whole, d, axes, count)?))?)
+        }
+        _ => Ok(whole),
+    }
+}
