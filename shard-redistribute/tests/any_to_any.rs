@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{expected, layout, missing, pair, recipe, spread};
+use common::{expected, layout, missing, pair, recipe, spread, value};
 use proptest::prelude::*;
 use shard_comm::{Communicator, DType, local};
 use shard_redistribute::{Array, CostModel, Forecast, LinkCost, MeshComm, Plan};
@@ -135,6 +135,72 @@ proptest! {
                 sums.iter().flatten().fold((0.0, 0.0), |(a, b), (l, r)| (a + l, b + r));
             prop_assert_eq!(left, right);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_path_leads_to_the_same_place(
+        mesh in meshes(), rows in 0_usize..9, cols in 0_usize..8,
+        from in recipe(3), over in recipe(3), to in recipe(3),
+    ) {
+        let shape = [rows, cols];
+        on_ranks(&mesh, |cx| {
+            let [src, mid, dst] = [&from, &over, &to].map(|r| layout(cx.mesh(), &shape, r));
+            let (mid, dst) = (mid.with_partial_reduced(), dst.with_partial_reduced());
+            let x = spread(cx, &src);
+            // Partial values included: they are reduced on either way, and never gathered before.
+            let straight = x.redistribute(&dst).unwrap().to_vec::<f64>().unwrap();
+            let around = x.redistribute(&mid).unwrap().redistribute(&dst).unwrap();
+            assert_eq!(around.to_vec::<f64>().unwrap(), straight);
+            assert_eq!(straight, expected(cx, &dst));
+            // Staying moves nothing, nor does taking a part of what one holds.
+            let before = cx.world().ledger().snapshot();
+            around.redistribute(&dst).unwrap();
+            let whole = Layout::replicated(cx.mesh(), &shape);
+            let everything = Array::from_fn::<f64>(cx, &whole, value).unwrap();
+            let part = everything.redistribute(&dst).unwrap();
+            assert_eq!(cx.world().ledger().since(&before).rounds, 0);
+            assert_eq!(part.to_vec::<f64>().unwrap(), straight);
+        });
+    }
+
+    #[test]
+    fn moving_commutes_with_what_each_element_or_each_row_goes_through(
+        mesh in meshes(), rows in 0_usize..9, cols in 1_usize..8,
+        from in recipe(3), to in recipe(3),
+    ) {
+        // Rows are whole: what would shard the columns replicates.
+        let whole_rows = |mut recipe: common::Recipe| {
+            recipe.kinds.iter_mut().filter(|k| **k == 1).for_each(|k| *k = 2);
+            recipe
+        };
+        let (from, to) = (whole_rows(from), whole_rows(to));
+        on_ranks(&mesh, |cx| {
+            let at = |recipe, shape: &[usize]| layout(cx.mesh(), shape, recipe);
+            let made = |layout: &Layout, data: &[f64]| {
+                let local = cx.device().upload_slice(data).unwrap();
+                Array::from_local(cx, layout, Some(local), DType::F64).unwrap()
+            };
+            let dst = |shape: &[usize]| at(&to, shape).with_partial_reduced();
+            let x = spread(cx, &at(&from, &[rows, cols]));
+            let values = x.to_vec::<f64>().unwrap();
+            let moved = x.redistribute(&dst(&[rows, cols])).unwrap().to_vec::<f64>().unwrap();
+
+            // Sums over a dim that is whole, of partial values too.
+            let sums = |v: &[f64]| -> Vec<f64> { v.chunks(cols).map(|row| row.iter().sum()).collect() };
+            let summed = made(&at(&from, &[rows]), &sums(&values)).redistribute(&dst(&[rows])).unwrap();
+            assert_eq!(summed.to_vec::<f64>().unwrap(), sums(&moved));
+
+            // A function of each element, of whole values.
+            if !x.layout().is_partial() {
+                let square = |v: &[f64]| -> Vec<f64> { v.iter().map(|v| v * v).collect() };
+                let squared = made(x.layout(), &square(&values)).redistribute(&dst(&[rows, cols])).unwrap();
+                assert_eq!(squared.to_vec::<f64>().unwrap(), square(&moved));
+            }
+        });
     }
 }
 
