@@ -66,8 +66,8 @@ impl Pool {
         let reused = {
             let mut inner = self.lock();
             let reused = inner.free.get_mut(class).and_then(Vec::pop);
-            if reused.is_some() {
-                inner.stats.cached -= blocks * BLOCK;
+            if let Some(memory) = &reused {
+                inner.stats.cached -= usable(memory);
             }
             inner.stats.requests += 1;
             inner.stats.reused += u64::from(reused.is_some());
@@ -98,16 +98,21 @@ impl Pool {
         if bytes == 0 {
             return;
         }
-        let (class, blocks) = class_of(bytes.div_ceil(BLOCK));
+        let size = usable(&memory);
+        // Resized memory may be larger than its class.
+        let class = match class_of(size / BLOCK) {
+            (class, blocks) if blocks * BLOCK > size => class - 1,
+            (class, _) => class,
+        };
         let mut inner = self.lock();
         inner.stats.live -= bytes;
-        if inner.stats.cached + blocks * BLOCK > self.cap {
+        if inner.stats.cached + size > self.cap {
             // Returning pages to the system takes a while: not under the lock.
             drop(inner);
             drop(memory);
             return;
         }
-        inner.stats.cached += blocks * BLOCK;
+        inner.stats.cached += size;
         if inner.free.len() <= class {
             inner.free.resize_with(class + 1, Vec::new);
         }
@@ -117,7 +122,7 @@ impl Pool {
     /// Makes memory that [`Pool::take`] gave for `old` bytes right for `new` bytes, where the system's allocator can
     /// without moving it; false, and no change, if the system has no more.
     ///
-    /// Bypasses the cache: large memory is remapped, not copied.
+    /// Bypasses the cache and its size classes, so that no page is touched that is not asked for.
     pub(crate) fn resize(&self, memory: &mut Vec<Block>, old: usize, new: usize) -> bool {
         if old == 0 || new == 0 {
             let Some(fresh) = self.take(new) else {
@@ -126,9 +131,8 @@ impl Pool {
             self.give(std::mem::replace(memory, fresh), old);
             return true;
         }
-        let (_, blocks) = class_of(new.div_ceil(BLOCK));
         self.recount(old, new);
-        let want = blocks + ALIGNING;
+        let want = new.div_ceil(BLOCK) + ALIGNING;
         let more = want.saturating_sub(memory.len());
         if memory.try_reserve_exact(more).is_err() {
             self.recount(new, old);
@@ -173,6 +177,11 @@ impl Pool {
 
 /// Blocks more than asked for, so that an aligned start can be chosen.
 const ALIGNING: usize = 1;
+
+/// Bytes that memory holds behind an aligned start.
+fn usable(memory: &[Block]) -> usize {
+    memory.len().saturating_sub(ALIGNING) * BLOCK
+}
 
 /// The size class that holds `blocks > 0` blocks: its index and its size in blocks.
 fn class_of(blocks: usize) -> (usize, usize) {
@@ -234,12 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn resized_memory_has_the_size_of_its_class() {
+    fn resized_memory_has_no_block_too_many_and_is_used_again() {
         let pool = Pool::new(1 << 20, false);
         let mut a = pool.take(1000).unwrap();
         a[0] = Block([7; BLOCK]);
         for (old, new, blocks) in [
-            (1000, 70_000, 1280),
+            (1000, 70_000, 1094),
             (70_000, 10, 1),
             (10, 0, 0),
             (0, 128, 2),
@@ -249,8 +258,16 @@ mod tests {
             assert_eq!(pool.stats().live, new);
             assert!(new == 0 || old == 0 || a[0].0 == [7; BLOCK]);
         }
-        pool.give(a, 128);
+        assert!(pool.resize(&mut a, 128, 700));
+        pool.give(a, 700);
         assert_eq!((pool.stats().live, pool.stats().peak), (0, 70_000));
+        // Eleven blocks are more than the class of ten, less than that of twelve.
+        assert_eq!(pool.stats().cached, 12 * BLOCK);
+        pool.give(pool.take(10 * BLOCK).unwrap(), 10 * BLOCK);
+        assert_eq!(
+            (pool.stats().reused, pool.stats().cached),
+            (1, 12 * BLOCK)
+        );
         assert!(!pool.resize(&mut pool.take(64).unwrap(), 64, isize::MAX as usize));
         assert_eq!(pool.stats().live, 64);
     }
