@@ -264,10 +264,7 @@ mod tests {
         // Eleven blocks are more than the class of ten, less than that of twelve.
         assert_eq!(pool.stats().cached, 12 * BLOCK);
         pool.give(pool.take(10 * BLOCK).unwrap(), 10 * BLOCK);
-        assert_eq!(
-            (pool.stats().reused, pool.stats().cached),
-            (1, 12 * BLOCK)
-        );
+        assert_eq!((pool.stats().reused, pool.stats().cached), (1, 12 * BLOCK));
         assert!(!pool.resize(&mut pool.take(64).unwrap(), 64, isize::MAX as usize));
         assert_eq!(pool.stats().live, 64);
     }

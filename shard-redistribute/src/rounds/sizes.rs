@@ -112,10 +112,16 @@ impl Leg<'_> {
 /// Beyond this many rounds, staging is exceeded rather than more rounds made.
 const MOST_ROUNDS: usize = 1 << 30;
 
+/// Most bytes worth staging: what was staged is read again from the cache, not from memory.
+const CACHED_STAGE: usize = 4 << 20;
+/// Or so many for each piece, so that messages are long enough for a network.
+const LONG_MESSAGE: usize = 1 << 20;
+
 /// Bytes that a round may stage: half of the staging, pages having the other half; never so few that a page is less
 /// than an element or a round less than an element of each piece. `each` is what an element needs on the stage.
 fn room(staging: usize, each: usize, pieces: usize) -> usize {
-    (staging / 2).max(least_elements(pieces) * each)
+    let enough = CACHED_STAGE.max(pieces.saturating_mul(LONG_MESSAGE));
+    (staging / 2).min(enough).max(least_elements(pieces) * each)
 }
 
 fn least_elements(pieces: usize) -> usize {
