@@ -6,6 +6,10 @@ use crate::kernels::{Positions, Real, View};
 /// The index of an entry that no point has taken yet.
 const MISSING: i64 = i64::MAX;
 
+/// Rows of up to this many neighbours are kept in order while points come in; moving the entries of longer ones would cost more
+/// than keeping heaps.
+const MOST_SORTED: usize = 64;
+
 /// The k nearest points of every query among the blocks taken in so far, each row ordered by (distance, global index).
 ///
 /// ```
@@ -88,8 +92,30 @@ impl<T: Real> Nearest<T> {
             self.distances.len(),
             self.k
         );
-        if self.k > 0 {
-            search(how, queries, points, index, self);
+        match self.k {
+            0 => {}
+            1..=MOST_SORTED => search(how, queries, points, index, self),
+            k => {
+                // A descending row is a heap with the last neighbour on top.
+                self.distances.chunks_exact_mut(k).for_each(<[T]>::reverse);
+                self.indexes.chunks_exact_mut(k).for_each(<[i64]>::reverse);
+                search(how, queries, points, index, &mut Heaps(self));
+                self.sort();
+            }
+        }
+    }
+
+    /// Puts every row in order.
+    fn sort(&mut self) {
+        let mut row: Vec<(T, i64)> = Vec::with_capacity(self.k);
+        let rows = self.distances.chunks_exact_mut(self.k);
+        for (distances, indexes) in rows.zip(self.indexes.chunks_exact_mut(self.k)) {
+            row.clear();
+            row.extend(distances.iter().copied().zip(indexes.iter().copied()));
+            row.sort_unstable_by(|a, b| compare(*a, *b));
+            for (i, &(distance, index)) in row.iter().enumerate() {
+                (distances[i], indexes[i]) = (distance, index);
+            }
         }
     }
 
@@ -106,9 +132,23 @@ impl<T: Real> Nearest<T> {
             self.distances.len(),
             self.k
         );
-        for (at, (&distance, &index)) in other.distances.iter().zip(&other.indexes).enumerate() {
-            if index != MISSING {
-                self.row(at / self.k).offer(distance, index);
+        let mut merged = Vec::with_capacity(self.k);
+        for row in (0..self.distances.len()).step_by(self.k.max(1)) {
+            let (mut ours, mut theirs) = (row, row);
+            merged.clear();
+            while merged.len() < self.k {
+                let a = (self.distances[ours], self.indexes[ours]);
+                let b = (other.distances[theirs], other.indexes[theirs]);
+                if precedes(b, a) {
+                    merged.push(b);
+                    theirs += 1;
+                } else {
+                    merged.push(a);
+                    ours += 1;
+                }
+            }
+            for (i, &(distance, index)) in merged.iter().enumerate() {
+                (self.distances[row + i], self.indexes[row + i]) = (distance, index);
             }
         }
     }
@@ -148,7 +188,18 @@ pub(super) fn precedes<T: Real>((a, i): (T, i64), (b, j): (T, i64)) -> bool {
     }
 }
 
-/// The row of one query, k at least 1.
+/// The order of neighbours.
+pub(super) fn compare<T: Real>(a: (T, i64), b: (T, i64)) -> core::cmp::Ordering {
+    if precedes(a, b) {
+        core::cmp::Ordering::Less
+    } else if precedes(b, a) {
+        core::cmp::Ordering::Greater
+    } else {
+        core::cmp::Ordering::Equal
+    }
+}
+
+/// The row of one query in order, k at least 1.
 pub(super) struct NearestRow<'a, T> {
     distances: &'a mut [T],
     indexes: &'a mut [i64],
@@ -191,5 +242,52 @@ impl<T: Real> Row<T> for NearestRow<'_, T> {
         }
         self.distances[at] = distance;
         self.indexes[at] = index;
+    }
+}
+
+/// The rows of a state whose rows are heaps.
+struct Heaps<'a, T>(&'a mut Nearest<T>);
+
+/// The row of one query as a binary heap, k at least 1: no entry precedes its children, so the last neighbour is on top.
+struct HeapRow<'a, T>(NearestRow<'a, T>);
+
+impl<T: Real> Rows<T> for Heaps<'_, T> {
+    type Row<'b>
+        = HeapRow<'b, T>
+    where
+        Self: 'b;
+
+    #[inline(always)]
+    fn row(&mut self, i: usize) -> HeapRow<'_, T> {
+        HeapRow(self.0.row(i))
+    }
+}
+
+impl<T: Real> Row<T> for HeapRow<'_, T> {
+    #[inline(always)]
+    fn bound(&self) -> T {
+        self.0.distances[0]
+    }
+
+    #[inline(always)]
+    fn offer(&mut self, distance: T, index: i64) {
+        let NearestRow { distances, indexes } = &mut self.0;
+        if !precedes((distance, index), (distances[0], indexes[0])) {
+            return;
+        }
+        let k = distances.len();
+        let (mut at, mut child) = (0, 1);
+        while child < k {
+            let entry = |i: usize| (distances[i], indexes[i]);
+            if child + 1 < k && precedes(entry(child), entry(child + 1)) {
+                child += 1;
+            }
+            if !precedes((distance, index), entry(child)) {
+                break;
+            }
+            (distances[at], indexes[at]) = entry(child);
+            (at, child) = (child, 2 * child + 1);
+        }
+        (distances[at], indexes[at]) = (distance, index);
     }
 }

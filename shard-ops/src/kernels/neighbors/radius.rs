@@ -1,6 +1,6 @@
 //! All points within a radius of every query.
 
-use super::nearest::precedes;
+use super::nearest::compare;
 use super::search::{Row, Rows, Search, search};
 use crate::kernels::{Positions, Real, View};
 
@@ -163,16 +163,6 @@ fn above<T: Real>(x: T) -> T {
     let step = T::epsilon() * T::of(0.5);
     let next = x + x * step;
     if next > x { next } else { x + x * T::epsilon() }
-}
-
-fn compare<T: Real>(a: (T, i64), b: (T, i64)) -> core::cmp::Ordering {
-    if precedes(a, b) {
-        core::cmp::Ordering::Less
-    } else if precedes(b, a) {
-        core::cmp::Ordering::Greater
-    } else {
-        core::cmp::Ordering::Equal
-    }
 }
 
 impl<T: Real> Hits<T> {

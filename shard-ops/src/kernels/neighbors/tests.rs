@@ -106,7 +106,7 @@ fn nearest_is_the_head_of_the_sorted_list<T: Real>(seed: u64) {
     for round in 0..200 {
         let dims = if round % 10 == 0 { 40 } else { 5 };
         let case = Case::<T>::random(&mut rng, 400, dims);
-        let k = rng.within(0, 20);
+        let k = rng.within(0, if round % 5 == 0 { 200 } else { 20 });
         for how in SEARCHES {
             let mut state = Nearest::new(case.count(), k);
             let mut other = Nearest::new(case.count(), k);

@@ -7,6 +7,7 @@ use crate::kernels::testing::{Rng, assert_close};
 use crate::kernels::{Positions, Real, View, ViewMut};
 use case::{Answer, Case, dropped, split};
 use half::{bf16, f16};
+use shard_comm::Bool;
 
 /// Single precision: logits are sums of at most 20 products below 1.2 in magnitude, so off by at most some 20 rounding errors (2e-6), and
 /// so then are probabilities; outputs are weighted means, gradients sums of at most 300 such terms, of mixed signs.
@@ -219,6 +220,36 @@ fn mask_gradients_sum_where_the_mask_repeats() {
             by_hand[at] += x;
         }
         assert_close(&sums, &by_hand, TOLERANCE);
+    }
+}
+
+/// A ring may leave out blocks that nobody sees: folding them changes no bit.
+#[test]
+fn hidden_blocks_change_nothing() {
+    let mut rng = Rng::new(31);
+    let numbers = rng.vec::<f32>(2 * 90 * 5);
+    let q = View::contiguous(&numbers, &[1, 2, 90, 5]);
+    let queries = Queries::new(q.clone(), Positions::from(100)).band(Band::causal());
+    let seen = Block::new(q.clone(), q.clone(), Positions::from(50));
+    let hide = [Bool::new(false)];
+    let hidden = [
+        Block::new(q.clone(), q.clone(), Positions::from(190)),
+        Block::new(q.clone(), q.clone(), Positions::from(0)).allow(View::contiguous(&hide, &[1])),
+        Block::new(q.clone(), q.clone(), Positions::from(0))
+            .bias(View::contiguous(&[f32::NEG_INFINITY], &[1])),
+    ];
+    let mut plain = AttentionState::new([1, 2, 90], 5);
+    plain.fold(&queries, &seen);
+    for at in 0..3 {
+        let mut state = AttentionState::new([1, 2, 90], 5);
+        for (i, block) in hidden.iter().enumerate() {
+            if i == at {
+                state.fold(&queries, &seen);
+            }
+            state.fold(&queries, block);
+        }
+        state.merge(&AttentionState::new([1, 2, 90], 5));
+        assert!(state == plain);
     }
 }
 
