@@ -25,7 +25,9 @@ mod value;
 
 pub use engine::{Engine, EngineOptions, Handler};
 pub use error::{InOp, OpError, Result};
-pub use op::{Exec, HostCall, KernelCx, Op, OperandBox, Saved, key_of};
-pub use rule::{Access, Boundaries, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
+pub use op::{Exec, Fold, FoldState, HostCall, KernelCx, Op, OperandBox, Saved, key_of};
+pub use rule::{
+    Access, Boundaries, Linearity, Meta, Output, RING_ABOVE, Reduction, RingUse, Rule, RuleBuilder,
+};
 pub use strategy::{Choice, Strategy};
 pub use value::Value;

@@ -4,7 +4,9 @@ use crate::kernels::{View, ViewMut};
 use crate::{Meta, Result, Rule, Value};
 use shard_comm::{DType, Element, HostSlice, HostSliceMut};
 use shard_redistribute::Fingerprint;
-use shard_spec::{Dims, Layout, Strides};
+use shard_spec::{DimPart, Dims, Layout, Strides};
+use smallvec::SmallVec;
+use std::any::Any;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -129,6 +131,8 @@ pub struct OperandBox {
     /// Global index of the box's first element along each dim; 0 for a dim held in several intervals, which a rule must
     /// [allow](crate::RuleBuilder::any_order).
     pub start: Dims,
+    /// The global indices of the box along each dim, in order.
+    pub held: SmallVec<[DimPart; 4]>,
     /// The operand's global extents.
     pub global: Dims,
 }
@@ -143,7 +147,29 @@ pub struct KernelCx {
     /// Whether this rank is at coordinate 0 of every mesh axis that splits a sum: the one that adds what must
     /// be added once, such as a bias.
     pub adds_once: bool,
+    /// Which of several calls this is that fold blocks into the same outputs.
+    pub fold: Fold,
 }
+
+/// The place of a kernel call among those that fold the blocks of a ring, or among one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fold {
+    /// Nothing has been folded yet: [`HostCall::state`] is empty.
+    pub first: bool,
+    /// Nothing is folded after this: the outputs must be written.
+    pub last: bool,
+}
+
+impl Fold {
+    /// The only call.
+    pub const ONLY: Self = Self {
+        first: true,
+        last: true,
+    };
+}
+
+/// What the kernel of a fold keeps from call to call.
+pub type FoldState = Option<Box<dyn Any + Send>>;
 
 /// One call of a host kernel: memory and the boxes in it.
 pub struct HostCall<'a, 'm> {
@@ -153,6 +179,9 @@ pub struct HostCall<'a, 'm> {
     pub inputs: &'a [HostSlice<'a>],
     /// The outputs' memory.
     pub outputs: &'a mut [HostSliceMut<'m>],
+    /// What a call of the same fold left, and the next will find. Outputs over a ring dim are memory of their own for
+    /// each block, the others the same for all.
+    pub state: &'a mut FoldState,
 }
 
 impl<'a> HostCall<'a, '_> {

@@ -35,6 +35,16 @@ pub enum Access {
         /// Consecutive indices of the dim per index of the factor.
         block: usize,
     },
+    /// The dim comes block by block, in any order, and the kernel folds each block into its outputs (keys of attention,
+    /// points of a neighbour search): see [`KernelCx::fold`](crate::KernelCx::fold). Every rank needs every index, but not at once:
+    /// where the dim is sharded, its blocks go round a ring while the one before is computed, or the dim is gathered if
+    /// that is small. In an output, each rank's contribution to a block goes home to the block's owner and is summed.
+    Ring {
+        /// The factor, the same one in all operands.
+        factor: usize,
+        /// The factor that mesh axes which shard the dim may shard as well, so that the work is shared out.
+        instead: Option<usize>,
+    },
     /// The factor indexes the window's output; the dim is its input, with its halo. The kernel gets what exists:
     /// what a window reaches beyond the dim's ends is padding, and the kernel's to imagine.
     Window {
@@ -85,6 +95,7 @@ impl Access {
         match self {
             Self::Whole { .. } => None,
             Self::Factor { factor, .. }
+            | Self::Ring { factor, .. }
             | Self::Window { factor, .. }
             | Self::Adjoint { factor, .. }
             | Self::Map { factor, .. } => Some(*factor),
@@ -100,6 +111,23 @@ pub enum Reduction {
     /// The output is combined at once; for small results whose monoid has no placement, such as moments.
     Now(Monoid),
 }
+
+/// When the blocks of a [`Access::Ring`] dim go round a ring, and when the dim is gathered: the result is the same up to the
+/// rounding of sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum RingUse {
+    /// A ring where gathering would hold more than [`RING_ABOVE`] elements and more than twice what the ring holds.
+    #[default]
+    Auto,
+    /// A ring wherever the dim is sharded.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Elements above which gathered dims make way for a ring under [`RingUse::Auto`]: below, one round beats several.
+pub const RING_ABOVE: usize = 1 << 16;
 
 /// Which partial sums an op may pass through.
 ///
@@ -153,6 +181,8 @@ pub struct Rule {
     pub(crate) unread: SmallVec<[usize; 1]>,
     /// Whether the kernel never looks at the positions of plain factors.
     pub(crate) any_order: bool,
+    /// When blocks go round a ring.
+    pub(crate) ring: RingUse,
     pub(crate) body: Body,
 }
 
@@ -170,6 +200,7 @@ impl Rule {
             fill: Scalar::ZERO,
             unread: SmallVec::new(),
             any_order: false,
+            ring: RingUse::default(),
             body: Body::Kernel,
         })
     }
@@ -328,6 +359,12 @@ impl RuleBuilder {
         self
     }
 
+    /// Says when dims that are folded block by block go round a ring instead of being gathered.
+    pub fn ring(mut self, ring: RingUse) -> Self {
+        self.0.ring = ring;
+        self
+    }
+
     /// Says that, once the input is in place, its piece is the output's piece under another shape.
     pub fn relabels(mut self) -> Self {
         self.0.body = Body::Relabel;
@@ -371,8 +408,10 @@ impl RuleBuilder {
         let produced = rule.outputs.iter().map(|o| (&o.dims, &o.meta));
         for (dims, meta) in described.chain(produced) {
             for (access, &extent) in dims.iter().zip(&meta.shape) {
-                let Access::Factor { factor, block } = access else {
-                    continue;
+                let (factor, block) = match access {
+                    Access::Factor { factor, block } => (factor, block),
+                    Access::Ring { factor, .. } => (factor, &1),
+                    _ => continue,
                 };
                 if rule.factors[*factor] * block != extent {
                     return Err(OpError::Shape {

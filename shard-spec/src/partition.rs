@@ -492,6 +492,29 @@ impl Partition {
         }
     }
 
+    /// The same parts one number on: part `p` holds what part `p + by` held, the last followed by the first.
+    ///
+    /// In step `by` of a ring every rank has the block that this gives it.
+    ///
+    /// ```
+    /// use shard_spec::Partition;
+    /// let blocks = Partition::from_sizes(&[3, 1, 2])?;
+    /// assert_eq!(blocks.rotated(1).part(0), blocks.part(1));
+    /// assert_eq!(blocks.rotated(1).part(2), blocks.part(0));
+    /// # Ok::<(), shard_spec::SpecError>(())
+    /// ```
+    #[must_use]
+    pub fn rotated(&self, by: usize) -> Self {
+        let parts = self.parts();
+        let holder = |part: usize| (part + parts - by % parts) % parts;
+        let tiles: Vec<(usize, usize)> = match self {
+            Self::Contiguous(_) => (0..parts).map(|p| (holder(p), self.size(p))).collect(),
+            Self::Segments(segments) => segments.tiles().map(|(p, n)| (holder(p), n)).collect(),
+        };
+        // The same tiles, which were valid, repeated as before.
+        Self::from_repeated(self.extent(), parts, &tiles).unwrap_or_else(|_| self.clone())
+    }
+
     /// The same proportions over another extent: what cat, roll, flip and slice give their result.
     ///
     /// Boundary `x` becomes `x * new / old` rounded to nearest, halves up; an old extent of 0 gives the balanced partition.

@@ -141,7 +141,11 @@ fn factor_partition(
     own: &Partition,
 ) -> Option<(usize, Partition)> {
     let n = |f: usize| rule.factor_extent(f);
-    let consecutive = access.factor_index().is_some_and(|f| !rule.scatters(f));
+    let follows = match access {
+        Access::Whole { instead } | Access::Ring { instead, .. } => *instead,
+        _ => access.factor_index(),
+    };
+    let consecutive = follows.is_some_and(|f| !rule.scatters(f));
     let own = &if consecutive {
         Partition::from(own.to_contiguous())
     } else {
@@ -151,6 +155,11 @@ fn factor_partition(
         Access::Whole { instead } => {
             let factor = (*instead)?;
             (factor, Partition::balanced(n(factor), own.parts()))
+        }
+        // Queries are divided as their keys are, where they are as many.
+        Access::Ring { instead, .. } => {
+            let factor = (*instead)?;
+            (factor, own.scaled(n(factor)))
         }
         Access::Factor { factor, block } => (*factor, divided(own, *block, n(*factor))),
         Access::Window { factor, window, .. } => (*factor, window.anchor(extent, own)),

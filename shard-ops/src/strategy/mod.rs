@@ -8,6 +8,7 @@
 mod choice;
 mod intervals;
 mod overlap;
+mod ring;
 mod site;
 
 pub use choice::Choice;
@@ -18,9 +19,11 @@ use choice::{candidates, cost};
 use shard_comm::Monoid;
 use shard_redistribute::{Exchange, Plan};
 use shard_spec::{DeviceMesh, Layout};
+pub(crate) use ring::{Ring, RingStep};
 use site::Site;
 use smallvec::SmallVec;
 use std::fmt;
+use std::sync::Arc;
 
 /// Mesh axes.
 pub(crate) type Axes = SmallVec<[usize; 4]>;
@@ -34,9 +37,11 @@ pub struct Strategy {
     /// The input whose halo may fly while the early calls run, from its own piece.
     pub(crate) flying: Option<usize>,
     /// Kernel calls that need only what each rank has: they run while the halo flies.
-    pub(crate) early: Vec<KernelCx>,
+    pub(crate) early: Arc<Vec<KernelCx>>,
     /// Kernel calls that need everything.
-    pub(crate) late: Vec<KernelCx>,
+    pub(crate) late: Arc<Vec<KernelCx>>,
+    /// The blocks that are folded one after the other, in place of the calls above.
+    pub(crate) ring: Option<Ring>,
     /// For moves: the exchange that is the op.
     pub(crate) assemble: Option<Exchange>,
     /// Combine the outputs over these axes at once.
@@ -97,10 +102,7 @@ impl Strategy {
         mesh: &DeviceMesh,
         bytes: usize,
     ) -> Result<Self> {
-        let site = Site::new(rule, choice, mesh, index);
-        let outputs = (0..rule.outputs.len())
-            .map(|o| site.output_layout(o))
-            .collect::<Result<Vec<_>>>()?;
+        let mut site = Site::new(rule, choice, mesh, index);
         let mut inputs = Vec::with_capacity(layouts.len());
         let mut current = Vec::with_capacity(layouts.len());
         for (i, layout) in layouts.iter().enumerate() {
@@ -108,6 +110,10 @@ impl Strategy {
             inputs.push(step);
             current.push(at);
         }
+        site.ring = site.ring_of(&current);
+        let outputs = (0..rule.outputs.len())
+            .map(|o| site.output_layout(o))
+            .collect::<Result<Vec<_>>>()?;
         let combine = match rule.reduction {
             Some(Reduction::Now(monoid)) => {
                 Some((site.reduced_axes(), monoid)).filter(|c| !c.0.is_empty())
@@ -119,8 +125,9 @@ impl Strategy {
             inputs,
             outputs,
             flying: None,
-            early: vec![],
-            late: vec![],
+            early: Arc::default(),
+            late: Arc::default(),
+            ring: None,
             assemble: None,
             combine,
             bytes,
@@ -132,7 +139,9 @@ impl Strategy {
             }
             return Ok(strategy);
         }
-        if let Some(overlap) = site.overlap(&current) {
+        if site.ring.is_some() {
+            site.with_ring(&current, &mut strategy)?;
+        } else if let Some(overlap) = site.overlap(&current) {
             site.with_overlap(&current, &overlap, &mut strategy);
         } else {
             site.without_overlap(&current, &mut strategy);
@@ -160,9 +169,15 @@ impl Strategy {
         !self.early.is_empty()
     }
 
+    /// How many blocks are folded one after the other; 0 where nothing goes round a ring.
+    pub fn ring_steps(&self) -> usize {
+        self.ring.as_ref().map_or(0, |ring| ring.steps.len())
+    }
+
     /// Whether running it communicates.
     pub fn communicates(&self) -> bool {
         self.combine.is_some()
+            || self.ring.is_some()
             || self.assemble.as_ref().is_some_and(|e| !e.is_local())
             || self.inputs.iter().any(|i| {
                 i.reduce.as_ref().is_some_and(Plan::communicates)
@@ -195,6 +210,9 @@ impl fmt::Display for Strategy {
         }
         if self.overlaps() {
             write!(f, "; interior first")?;
+        }
+        if let Some(ring) = &self.ring {
+            write!(f, "; ring of {} blocks", ring.steps.len())?;
         }
         if let Some((axes, monoid)) = &self.combine {
             write!(f, "; combine {monoid:?} over axes {axes:?}")?;

@@ -11,6 +11,7 @@ use crate::{Access, OperandBox};
 use shard_redistribute::ExchangeBuilder;
 use shard_spec::{DimCover, Layout};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The one input whose halo flies while the interior is computed, and the cuts.
 pub(super) struct Overlap {
@@ -108,8 +109,7 @@ impl Site<'_> {
         };
         let middle = Spans::Cut(overlap.interior.clone());
         let inner = self.covers(flying, &middle);
-        strategy
-            .early
+        Arc::make_mut(&mut strategy.early)
             .push(boxes(&middle, &|| self.sub_box(&own, &inner)));
         // The rest, peeled off dim by dim: before the interior, after it.
         let mut builder: Option<ExchangeBuilder> = None;
@@ -140,7 +140,7 @@ impl Site<'_> {
         for ((spans, covers), (base, _)) in slabs.iter().zip(exchange.regions()) {
             let cx = boxes(spans, &|| self.input_box(covers, *base));
             if cx.outputs.iter().all(|o| !o.shape.contains(&0)) {
-                strategy.late.push(cx);
+                Arc::make_mut(&mut strategy.late).push(cx);
             }
         }
         strategy.inputs[flying].exchange = Some(exchange);

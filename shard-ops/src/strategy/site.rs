@@ -3,14 +3,15 @@
 use super::intervals::{clip, multiplied, same_intervals};
 use super::{Axes, Choice, InputMove, Strategy};
 use crate::error::InOp;
-use crate::{Access, KernelCx, OperandBox, Reduction, Result, Rule};
+use crate::{Access, Fold, KernelCx, OperandBox, Reduction, Result, Rule};
 use shard_comm::Monoid;
 use shard_redistribute::{Exchange, ExchangeBuilder, Plan, Source};
 use shard_spec::{
-    DeviceMesh, DimCover, DimMap, DimSharding, Dims, Layout, ReduceOp, row_major_strides,
+    DeviceMesh, DimCover, DimMap, DimPart, DimSharding, Dims, Layout, ReduceOp, row_major_strides,
 };
 use smallvec::SmallVec;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Which interval of each factor a kernel call computes, for every part.
 pub(super) enum Spans {
@@ -27,6 +28,8 @@ pub(super) struct Site<'a> {
     pub(super) mesh: &'a DeviceMesh,
     pub(super) index: usize,
     pub(super) coords: SmallVec<[usize; 4]>,
+    /// How the ring factor is divided in blocks; `None` where nothing goes round.
+    pub(super) ring: Option<DimSharding>,
 }
 
 impl<'a> Site<'a> {
@@ -42,6 +45,7 @@ impl<'a> Site<'a> {
             mesh,
             index,
             coords: mesh.coords_at(index),
+            ring: None,
         }
     }
 
@@ -57,6 +61,26 @@ impl<'a> Site<'a> {
         axes
     }
 
+    /// Axes that split the sum of which an output of these dims is a term. What goes home over a ring is summed there.
+    fn summed_axes(&self, dims: &[Access]) -> Axes {
+        if !dims.iter().any(|a| matches!(a, Access::Ring { .. })) {
+            return self.reduced_axes();
+        }
+        let mut axes = Axes::new();
+        for (f, sharding) in self.choice.factors.iter().enumerate() {
+            if let (Some(sharding), false) =
+                (sharding, dims.iter().any(|a| a.factor_index() == Some(f)))
+            {
+                axes.extend(sharding.axes.iter().copied());
+            }
+        }
+        if let Some(ring) = &self.ring {
+            axes.retain(|a| !ring.axes.contains(a));
+        }
+        axes.sort_unstable();
+        axes
+    }
+
     pub(super) fn output_layout(&self, o: usize) -> Result<Layout> {
         let output = &self.rule.outputs[o];
         let mut builder = Layout::builder(self.mesh, &output.meta.shape);
@@ -66,11 +90,14 @@ impl<'a> Site<'a> {
             {
                 builder = builder.shard(d, &sharding.axes, multiplied(&sharding.partition, *block));
             }
+            if let (Access::Ring { .. }, Some(ring)) = (access, &self.ring) {
+                builder = builder.shard(d, &ring.axes, ring.partition.clone());
+            }
         }
         let mut partial: Axes = self.choice.carry.clone();
         let mut op = ReduceOp::Sum;
         if let Some(Reduction::Partial(by)) = self.rule.reduction {
-            partial.extend(self.reduced_axes());
+            partial.extend(self.summed_axes(&output.dims));
             op = by;
         }
         for axis in partial {
@@ -170,7 +197,7 @@ impl<'a> Site<'a> {
         match access {
             Access::Whole { .. } => 0..extent,
             Access::Factor { block, .. } => span.start * block..span.end * block,
-            Access::Map { .. } => span,
+            Access::Map { .. } | Access::Ring { .. } => span,
             Access::Window { window, .. } => clip(window.input_interval(extent, span), extent),
             Access::Adjoint { factor, window } => {
                 window.output_of_input(self.rule.factors[*factor], span)
@@ -221,7 +248,7 @@ impl<'a> Site<'a> {
             step.wanted = self.wanted(i);
             step.exchange = exchange;
         }
-        strategy.late.push(self.kernel(&Spans::Full, |i| {
+        Arc::make_mut(&mut strategy.late).push(self.kernel(&Spans::Full, |i| {
             let covers = self.covers(i, &Spans::Full);
             self.input_box(&covers, 0)
         }));
@@ -246,6 +273,7 @@ impl<'a> Site<'a> {
                 .map(|o| self.output_box(o, spans))
                 .collect(),
             adds_once,
+            fold: Fold::ONLY,
         }
     }
 
@@ -253,12 +281,14 @@ impl<'a> Site<'a> {
     pub(super) fn input_box(&self, covers: &[DimCover], offset: usize) -> OperandBox {
         let at = |c: &DimCover| c.at(self.mesh, &self.coords);
         let shape: Dims = covers.iter().map(|c| at(c).len()).collect();
-        let start = |c| at(c).interval().map_or(0, |interval| interval.start);
+        let held: SmallVec<[DimPart; 4]> = covers.iter().map(at).collect();
+        let start = |part: &DimPart| part.interval().map_or(0, |interval| interval.start);
         OperandBox {
             offset,
             strides: row_major_strides(&shape),
             shape,
-            start: covers.iter().map(start).collect(),
+            start: held.iter().map(start).collect(),
+            held,
             global: Dims::new(),
         }
     }
@@ -320,6 +350,7 @@ impl<'a> Site<'a> {
                 (Access::Window { .. } | Access::Adjoint { .. }, Some(have), Some(want)) => {
                     have.axes != want.axes
                 }
+                (Access::Ring { .. }, ..) => false,
                 (_, Some(_), None) => true,
                 (Access::Factor { block, .. }, Some(have), Some(want)) => {
                     have.axes != want.axes || have.partition != multiplied(&want.partition, *block)

@@ -57,6 +57,14 @@ proptest! {
     }
 
     #[test]
+    fn rotation_passes_the_parts_round(p in (extent(), 1usize..6).prop_flat_map(|(n, parts)| division(n, parts)), by in 0usize..9) {
+        let turned = p.rotated(by);
+        for part in 0..p.parts() {
+            prop_assert_eq!(turned.part(part), p.part((part + by) % p.parts()));
+        }
+    }
+
+    #[test]
     fn common_indices_are_counted((a, b) in extent().prop_flat_map(|n| (division(n, 3), division(n, 2)))) {
         for (i, j) in (0..3).flat_map(|i| (0..2).map(move |j| (i, j))) {
             let both = a.part(i).indices().filter(|&x| b.owner_of(x) == Some(j)).count();

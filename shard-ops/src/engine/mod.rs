@@ -1,5 +1,7 @@
 //! The eager executor: one path from an op and its operands to the result.
 
+mod ring;
+
 use crate::error::InOp;
 use crate::rule::Body;
 use crate::strategy::InputMove;
@@ -173,6 +175,10 @@ impl Engine {
             note(cx, name, "interior");
         }
         settle(name, cx, &mut flying, &mut buffers, None)?;
+        if let Some(ring) = &strategy.ring {
+            outputs = ring::run(op, cx, ring, &current, &buffers, outputs)?;
+            return finish(name, cx, rule, strategy, outputs);
+        }
         outputs = launch(op, cx.device(), buffers, outputs, &strategy.late)?;
         note(
             cx,
@@ -364,25 +370,25 @@ fn launch(
     device: &DeviceRef,
     inputs: Vec<Buffer>,
     outputs: Vec<BufferMut>,
-    calls: &[KernelCx],
+    calls: &Arc<Vec<KernelCx>>,
 ) -> Result<Vec<BufferMut>> {
     // Where there is nothing to write there is nothing to compute, whatever the inputs look like.
-    let writes = |cx: &&KernelCx| cx.outputs.iter().any(|o| !o.shape.contains(&0));
-    let calls: SmallVec<[KernelCx; 4]> = calls.iter().filter(writes).cloned().collect();
-    if calls.is_empty() {
+    let writes = |cx: &KernelCx| cx.outputs.iter().any(|o| !o.shape.contains(&0));
+    if !calls.iter().any(writes) {
         return Ok(outputs);
     }
-    let job_op = op.clone();
+    let (job_op, calls) = (op.clone(), calls.clone());
     device
         .submit(
             inputs,
             outputs,
             Box::new(move |inputs, outputs| {
-                for cx in &calls {
+                for cx in calls.iter().filter(|cx| writes(cx)) {
                     job_op.host(&mut HostCall {
                         cx,
                         inputs,
                         outputs,
+                        state: &mut None,
                     });
                 }
             }),

@@ -1,0 +1,156 @@
+//! Running a fold over blocks that go round a ring.
+
+use super::note;
+use crate::error::InOp;
+use crate::strategy::{Ring, RingStep};
+use crate::{FoldState, HostCall, KernelCx, Op, OpError, Result};
+use shard_comm::{Buffer, BufferMut, Monoid, Strided};
+use shard_redistribute::{Array, MeshComm, Pending};
+use shard_spec::{ReduceOp, numel};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Folds every block into the outputs, the next one flying while one is computed. `buffers` hold the inputs that stay;
+/// outputs over the ring dim come empty and are returned summed.
+pub(super) fn run(
+    op: &Arc<dyn Op>,
+    cx: &Rc<MeshComm>,
+    ring: &Ring,
+    arrays: &[Array],
+    buffers: &[Buffer],
+    mut outputs: Vec<BufferMut>,
+) -> Result<Vec<BufferMut>> {
+    let name = op.name();
+    let state = Arc::new(Mutex::new(FoldState::None));
+    let mut next = match ring.steps.first() {
+        Some(step) => fetch(name, cx, step, arrays)?,
+        None => Vec::new(),
+    };
+    let mut going_home: Vec<(usize, Pending)> = Vec::new();
+    for (t, step) in ring.steps.iter().enumerate() {
+        let arriving = next;
+        next = match ring.steps.get(t + 1) {
+            Some(step) => fetch(name, cx, step, arrays)?,
+            None => Vec::new(),
+        };
+        let mut inputs = buffers.to_vec();
+        for (i, pending) in arriving {
+            inputs[i] = pending.wait().in_op(name)?;
+        }
+        // Contributions are memory of their own; what stays is the rank's for all blocks.
+        let device = cx.device();
+        let mut written = outputs;
+        let mut kept = Vec::new();
+        for (o, exchange) in &step.home {
+            let block = device.alloc(written[*o].dtype(), numel(&step.cx.outputs[*o].shape)).in_op(name)?;
+            kept.push((*o, exchange, std::mem::replace(&mut written[*o], block)));
+        }
+        written = fold(op, cx, &state, &step.cx, inputs, written)?;
+        note(cx, name, "block");
+        collect(name, cx, &mut kept, going_home, t)?;
+        going_home = Vec::new();
+        for (o, exchange, sums) in kept {
+            let block = std::mem::replace(&mut written[o], sums).freeze();
+            let dtype = block.dtype();
+            going_home.push((o, exchange.start(cx, dtype, &[block]).in_op(name)?));
+        }
+        outputs = written;
+    }
+    let steps = ring.steps.len();
+    for (o, pending) in going_home {
+        add(name, cx, &mut outputs[o], pending, steps)?;
+    }
+    Ok(outputs)
+}
+
+/// Starts to bring the block of a step.
+fn fetch(
+    name: &'static str,
+    cx: &Rc<MeshComm>,
+    step: &RingStep,
+    arrays: &[Array],
+) -> Result<Vec<(usize, Pending)>> {
+    step.fetch
+        .iter()
+        .map(|(i, exchange)| {
+            let Some(local) = arrays[*i].buffer() else {
+                return Err(OpError::NoData {
+                    op: name,
+                    operand: *i,
+                });
+            };
+            let pending = match exchange {
+                Some(exchange) => exchange
+                    .start(cx, arrays[*i].dtype(), std::slice::from_ref(local))
+                    .in_op(name)?,
+                None => Pending::Ready(local.clone()),
+            };
+            Ok((*i, pending))
+        })
+        .collect()
+}
+
+/// One kernel call, which finds what the one before left.
+fn fold(
+    op: &Arc<dyn Op>,
+    cx: &Rc<MeshComm>,
+    state: &Arc<Mutex<FoldState>>,
+    call: &KernelCx,
+    inputs: Vec<Buffer>,
+    outputs: Vec<BufferMut>,
+) -> Result<Vec<BufferMut>> {
+    if call.outputs.iter().all(|o| o.shape.contains(&0)) {
+        return Ok(outputs);
+    }
+    let (job_op, call, state) = (op.clone(), call.clone(), state.clone());
+    cx.device()
+        .submit(
+            inputs,
+            outputs,
+            Box::new(move |inputs, outputs| {
+                // Jobs of one rank run one after the other; one that panicked took its rank with it.
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                job_op.host(&mut HostCall {
+                    cx: &call,
+                    inputs,
+                    outputs,
+                    state: &mut state,
+                });
+            }),
+        )
+        .in_op(op.name())
+}
+
+/// Adds what was under way from the step before to the sums.
+fn collect(
+    name: &'static str,
+    cx: &Rc<MeshComm>,
+    kept: &mut [(usize, &shard_redistribute::Exchange, BufferMut)],
+    going_home: Vec<(usize, Pending)>,
+    step: usize,
+) -> Result<()> {
+    for ((_, pending), (o, _, sums)) in going_home.into_iter().zip(kept) {
+        let _ = o;
+        add(name, cx, sums, pending, step)?;
+    }
+    Ok(())
+}
+
+/// Adds the contribution of step `step - 1` to the sums; the first one is them.
+fn add(
+    name: &'static str,
+    cx: &Rc<MeshComm>,
+    sums: &mut BufferMut,
+    pending: Pending,
+    step: usize,
+) -> Result<()> {
+    let arrived = pending.wait().in_op(name)?;
+    let view = Strided::contiguous(&[arrived.len()]);
+    let device = cx.device();
+    if step == 1 {
+        device.copy(&arrived, &view, sums, &view).in_op(name)
+    } else {
+        let sum = Monoid::Op(ReduceOp::Sum);
+        device.fold(sum, &arrived, &view, sums, &view).in_op(name)
+    }
+}
