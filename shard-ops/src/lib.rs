@@ -6,6 +6,7 @@
 //! factor, what each operand must look like for that, which halos and redistributions bring it there, and the
 //! layout of the result. No op communicates by itself, and no op bypasses the engine.
 
+pub mod attention;
 pub mod conv;
 pub mod elementwise;
 mod engine;

@@ -226,6 +226,18 @@ impl<'a> HostCall<'a, '_> {
     }
 }
 
+impl HostCall<'_, '_> {
+    /// The boxes of the outputs from number `first` on, all of one type, as writable views.
+    ///
+    /// # Panics
+    /// As [`input`](Self::input).
+    pub fn outputs_from<T: Element>(&mut self, first: usize) -> Vec<ViewMut<'_, T>> {
+        let boxes = &self.cx.outputs[first..];
+        let memory = self.outputs[first..].iter_mut().zip(boxes);
+        memory.map(|(slice, at)| writable(slice, at)).collect()
+    }
+}
+
 fn writable<'a, T: Element>(slice: &'a mut HostSliceMut<'_>, at: &OperandBox) -> ViewMut<'a, T> {
     match slice.as_mut_slice::<T>() {
         Ok(data) if at.shape.contains(&0) => {

@@ -42,13 +42,18 @@ pub(super) fn run(
         let mut written = outputs;
         let mut kept = Vec::new();
         for (o, exchange) in &step.home {
-            let block = device.alloc(written[*o].dtype(), numel(&step.cx.outputs[*o].shape)).in_op(name)?;
+            let block = device
+                .alloc(written[*o].dtype(), numel(&step.cx.outputs[*o].shape))
+                .in_op(name)?;
             kept.push((*o, exchange, std::mem::replace(&mut written[*o], block)));
         }
         written = fold(op, cx, &state, &step.cx, inputs, written)?;
         note(cx, name, "block");
-        collect(name, cx, &mut kept, going_home, t)?;
-        going_home = Vec::new();
+        // What the step before sent home has had this computation to arrive in.
+        for ((_, _, sums), (_, pending)) in kept.iter_mut().zip(going_home) {
+            add(name, cx, sums, pending, t)?;
+        }
+        going_home = Vec::with_capacity(kept.len());
         for (o, exchange, sums) in kept {
             let block = std::mem::replace(&mut written[o], sums).freeze();
             let dtype = block.dtype();
@@ -119,21 +124,6 @@ fn fold(
             }),
         )
         .in_op(op.name())
-}
-
-/// Adds what was under way from the step before to the sums.
-fn collect(
-    name: &'static str,
-    cx: &Rc<MeshComm>,
-    kept: &mut [(usize, &shard_redistribute::Exchange, BufferMut)],
-    going_home: Vec<(usize, Pending)>,
-    step: usize,
-) -> Result<()> {
-    for ((_, pending), (o, _, sums)) in going_home.into_iter().zip(kept) {
-        let _ = o;
-        add(name, cx, sums, pending, step)?;
-    }
-    Ok(())
 }
 
 /// Adds the contribution of step `step - 1` to the sums; the first one is them.

@@ -109,8 +109,7 @@ impl Site<'_> {
         };
         let middle = Spans::Cut(overlap.interior.clone());
         let inner = self.covers(flying, &middle);
-        Arc::make_mut(&mut strategy.early)
-            .push(boxes(&middle, &|| self.sub_box(&own, &inner)));
+        Arc::make_mut(&mut strategy.early).push(boxes(&middle, &|| self.sub_box(&own, &inner)));
         // The rest, peeled off dim by dim: before the interior, after it.
         let mut builder: Option<ExchangeBuilder> = None;
         let mut slabs = Vec::new();

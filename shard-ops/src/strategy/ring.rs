@@ -47,12 +47,22 @@ impl Site<'_> {
         }
         // Axes that shard another dim of something that goes round gather it anyway: every rank needs all of its share.
         let outputs = self.rule.outputs.iter().map(|o| &o.dims);
-        let travel = self.rule.inputs.iter().chain(outputs).filter(|dims| rings(dims));
+        let travel = self
+            .rule
+            .inputs
+            .iter()
+            .chain(outputs)
+            .filter(|dims| rings(dims));
         let shares = travel.flatten().any(|access| {
             access
                 .factor_index()
                 .and_then(|f| self.choice.factors[f].as_ref())
                 .is_some_and(|s| s.axes.iter().any(|a| found.axes.contains(a)))
+        });
+        // Ranks along an axis that shards no work would all do the same, and their contributions be counted each time.
+        let idle = found.axes.iter().any(|a| {
+            let works = |s: &DimSharding| s.axes.contains(a);
+            self.mesh.shape()[*a] > 1 && !self.choice.factors.iter().flatten().any(works)
         });
         let wanted = match self.rule.ring {
             RingUse::Never => false,
@@ -67,7 +77,7 @@ impl Site<'_> {
                 whole > RING_ABOVE && whole > 2 * blocks
             }
         };
-        (wanted && !shares).then(|| found.clone())
+        (wanted && !shares && !idle).then(|| found.clone())
     }
 
     /// The steps of the ring; other inputs are brought in place as always.
@@ -86,7 +96,8 @@ impl Site<'_> {
             }
         }
         let blocks = ring.partition.parts();
-        let steps = (0..blocks).map(|t| self.ring_step(&ring.partition, t, blocks, layouts, strategy));
+        let steps =
+            (0..blocks).map(|t| self.ring_step(&ring.partition, t, blocks, layouts, strategy));
         strategy.ring = Some(Ring {
             steps: steps.collect::<Result<_>>()?,
         });

@@ -33,6 +33,16 @@ pub struct AttentionGrad<'a, E: Stored> {
     scale: Option<f64>,
 }
 
+/// An [`AttentionGrad`] between two blocks, without what it borrows.
+#[derive(Clone, Debug)]
+pub struct PausedGrad<A> {
+    lse: Vec<A>,
+    delta: Vec<A>,
+    dq: Vec<A>,
+    dim: usize,
+    scale: Option<f64>,
+}
+
 /// Where the gradients of one block are added.
 #[derive(Debug)]
 pub struct BlockGrad<'a, A> {
@@ -236,6 +246,39 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
         );
     }
 
+    /// What has been taken in so far, to be resumed with the same cotangent.
+    pub fn pause(self) -> PausedGrad<E::Acc> {
+        PausedGrad {
+            lse: self.lse,
+            delta: self.delta,
+            dq: self.dq,
+            dim: self.dim,
+            scale: self.scale,
+        }
+    }
+
+    /// Goes on where [`AttentionGrad::pause`] left off.
+    ///
+    /// # Panics
+    /// When the cotangent has another shape than before.
+    pub fn resume(paused: PausedGrad<E::Acc>, dout: View<'a, E>) -> Self {
+        let rows = dout.shape()[..3].iter().product::<usize>();
+        assert!(
+            dout.ndim() == 4 && rows == paused.lse.len(),
+            "attention: a cotangent of shape {:?} for {} rows",
+            dout.shape(),
+            paused.lse.len()
+        );
+        Self {
+            dout,
+            lse: paused.lse,
+            delta: paused.delta,
+            dq: paused.dq,
+            dim: paused.dim,
+            scale: paused.scale,
+        }
+    }
+
     /// Writes the gradient by the queries, of their shape.
     ///
     /// # Panics
@@ -380,7 +423,7 @@ impl<A: Exp> Probabilities<'_, A> {
     }
 }
 
-/// `ds = p (ds - delta)` by rows.
+/// `ds = p (ds - delta)` by rows, zero where `p` is 1.
 struct Logits<'a, A> {
     ds: &'a mut [A],
     p: &'a [A],
@@ -399,7 +442,9 @@ impl<A: Real> WithSimd for Logits<'_, A> {
             .zip(self.p.chunks_exact(self.keys));
         for ((ds, p), &delta) in rows.zip(self.delta) {
             for (x, p) in ds.iter_mut().zip(p) {
-                *x = *p * (*x - delta);
+                // A query that sees one key alone is a constant of it, whatever the rounding of delta.
+                let p = if *p == A::one() { A::zero() } else { *p };
+                *x = p * (*x - delta);
             }
         }
     }

@@ -24,7 +24,7 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
-pub use backward::{AttentionGrad, BlockGrad};
+pub use backward::{AttentionGrad, BlockGrad, PausedGrad};
 pub use band::Band;
 pub use dropout::{DropWhere, Dropout};
 pub use exp::Exp;
