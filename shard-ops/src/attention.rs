@@ -222,7 +222,8 @@ impl Extents {
                 "give keys of the queries' batch and dim, and as many values as keys",
             ));
         }
-        let grouped = at.heads == at.kv_heads || (at.kv_heads > 0 && at.heads % at.kv_heads == 0);
+        let grouped =
+            at.heads == at.kv_heads || (at.kv_heads > 0 && at.heads.is_multiple_of(at.kv_heads));
         if !grouped {
             return Err(wrong(
                 "the heads of the keys do not divide those of the queries",
