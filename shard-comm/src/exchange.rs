@@ -51,7 +51,7 @@ pub(crate) fn run<'a>(
     // Where no element is written twice, copying stands for folding into the identity.
     let copies = plain && plan.overlap() == Overlap::Disjoint;
     // Sums of 16-bit floats are formed in f32 and rounded once, unless there is nothing to sum.
-    if dst.dtype().is_half() && op.accumulates() && !copies {
+    if plan.widens(dst.dtype()) {
         let mut wide = device.alloc(DType::F32, dst.len())?;
         fold_pieces(device, plan, op, &source, &mut wide, copies)?;
         let all = Strided::contiguous(&[dst.len()]);

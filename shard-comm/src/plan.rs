@@ -135,6 +135,13 @@ impl ExchangePlan {
             .sum()
     }
 
+    /// Whether running the plan forms sums of this type in a wider copy of the destination, rounded once: only where
+    /// they begin with a fill, or pieces overlap in parts.
+    pub fn widens(&self, dtype: DType) -> bool {
+        let sums = self.fold.is_some_and(Monoid::accumulates);
+        sums && dtype.is_half() && (self.fill.is_some() || self.overlap() == Overlap::Mixed)
+    }
+
     /// The least length a destination must have.
     pub fn destination_len(&self) -> usize {
         self.sums().dst_end

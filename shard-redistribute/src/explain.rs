@@ -1,6 +1,5 @@
 //! What a plan will do, before it does it.
 
-use crate::rounds::{accumulator, widening};
 use crate::{Considered, Plan, Step, Strategy};
 use shard_comm::{DType, ONE_ROUND_BYTES, all_reduce_received};
 use shard_spec::{DeviceMesh, numel};
@@ -169,7 +168,10 @@ impl Plan {
                     bytes: (plan.remote_elements(self.index) * dtype.size()) as u64,
                     messages: plan.remote_messages(self.index) as u64,
                     rounds: u64::from(!exchange.is_local()),
-                    peak: (block + block / dtype.size() * widening(exchange, dtype)) as u64,
+                    peak: match plan.widens(dtype) {
+                        true => (block + block / dtype.size() * DType::F32.size()) as u64,
+                        false => block as u64,
+                    },
                 }
             }
             Step::AllReduce(axes, ..) => {
@@ -201,8 +203,8 @@ pub(crate) fn all_reduce_forecast(len: usize, dtype: DType, ranks: usize, me: us
         rounds: if one_round { 1 } else { 2 },
         peak: match (ranks, one_round) {
             (1, _) => 0,
-            (_, true) => (block + len * accumulator(dtype)) as u64,
-            (_, false) => (block + chunk * (dtype.size() + accumulator(dtype))) as u64,
+            (_, true) => block as u64,
+            (_, false) => (block + chunk * dtype.size()) as u64,
         },
     }
 }

@@ -17,4 +17,4 @@ mod ranges;
 mod run;
 mod sizes;
 
-pub(crate) use sizes::{Way, accumulator, widening};
+pub(crate) use sizes::Way;

@@ -1,7 +1,7 @@
 //! What plans do within their staging.
 
 use super::run::{Mover, move_into};
-use super::sizes::{Place, Way, beside_sum, forecast_into, fresh_forecast, widening};
+use super::sizes::{Place, Way, beside_sum, forecast_into, fresh_forecast};
 use crate::{Array, Forecast, Plan, Result, Step};
 use shard_comm::DType;
 
@@ -105,7 +105,7 @@ impl Plan {
         let beside = self.legs().map(|leg| {
             let target = leg.step.layout().max_local_numel();
             match leg.step {
-                Step::Exchange(exchange, _) => target * widening(exchange, dtype),
+                Step::Exchange(..) => target * leg.widening(dtype),
                 Step::AllReduce(axes, ..) => {
                     let ranks: usize = axes.iter().map(|&a| self.to().mesh().shape()[a]).product();
                     beside_sum(target, dtype, ranks)

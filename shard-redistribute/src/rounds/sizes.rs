@@ -57,8 +57,8 @@ impl Leg<'_> {
         let (size, to) = (dtype.size(), self.step.layout());
         let (source, target) = (self.from.max_local_numel(), to.max_local_numel());
         match self.step {
-            Step::Exchange(exchange, _) => {
-                let wide = widening(exchange, dtype);
+            Step::Exchange(..) => {
+                let wide = self.widening(dtype);
                 let second = match place {
                     Place::Fresh => 0,
                     Place::Own => source.min(target) * size,
@@ -74,9 +74,8 @@ impl Leg<'_> {
             }
             Step::AllReduce(axes, ..) => {
                 let ranks: usize = axes.iter().map(|&a| to.mesh().shape()[a]).product();
-                // The result of a window, its chunk of the sums, and these in a wider type.
-                let each = 2 * size + accumulator(dtype);
-                let window = (staging / each).max(1);
+                // The result of a window and this rank's chunk of it.
+                let window = (staging / (2 * size)).max(1);
                 match place {
                     _ if ranks == 1 => Way::Keep,
                     _ if target <= window => Way::Whole,
@@ -91,10 +90,8 @@ impl Leg<'_> {
     pub(super) fn least_staging(&self, dtype: DType) -> usize {
         let size = dtype.size();
         match self.step {
-            Step::Exchange(exchange, _) => {
-                2 * least_elements(self.pieces()) * (size + widening(exchange, dtype))
-            }
-            Step::AllReduce(..) => 2 * size + accumulator(dtype),
+            Step::Exchange(..) => 2 * least_elements(self.pieces()) * (size + self.widening(dtype)),
+            Step::AllReduce(..) => 2 * size,
         }
     }
 
@@ -102,9 +99,26 @@ impl Leg<'_> {
     /// sent to several ranks.
     fn pieces(&self) -> usize {
         match self.hop {
-            Hop::Exchange(e) if e.to.mesh().size() <= EXACT_RANKS => most_pieces(e),
+            Hop::Exchange(e) if e.to.mesh().size() <= EXACT_RANKS || !boxes(e) => most_pieces(e),
             // Every rank holds one box: what two of them share is one.
             _ => self.from.mesh().size(),
+        }
+    }
+
+    /// Bytes per element that an exchange may need beside its destination: for sums in a wider type. At least what
+    /// any rank's [`ExchangePlan::widens`](shard_comm::ExchangePlan::widens) says.
+    pub(crate) fn widening(&self, dtype: DType) -> usize {
+        /// Up to so many boxes an exchange plan tells apart.
+        const TOLD_APART: usize = 256;
+        match self.step {
+            Step::Exchange(exchange, _)
+                if dtype.is_half()
+                    && exchange.fold.is_some()
+                    && (exchange.fill.is_some() || self.pieces() > TOLD_APART) =>
+            {
+                DType::F32.size()
+            }
+            _ => 0,
         }
     }
 }
@@ -128,15 +142,6 @@ fn least_elements(pieces: usize) -> usize {
     2 * (pieces + 2)
 }
 
-/// Bytes per element that summing in a wider type takes.
-pub(crate) fn accumulator(dtype: DType) -> usize {
-    if dtype.is_half() {
-        DType::F32.size()
-    } else {
-        0
-    }
-}
-
 /// Most bytes that an all-reduce of `len` elements among so many ranks needs beside its result.
 pub(super) fn beside_sum(len: usize, dtype: DType, ranks: usize) -> usize {
     match ranks {
@@ -146,12 +151,14 @@ pub(super) fn beside_sum(len: usize, dtype: DType, ranks: usize) -> usize {
     }
 }
 
-/// Bytes per element of the destination that an exchange needs beside it.
-pub(crate) fn widening(exchange: &Exchange, dtype: DType) -> usize {
-    match exchange.fold {
-        Some(_) => accumulator(dtype),
-        None => 0,
-    }
+/// Whether all ranks hold one box, before and after.
+fn boxes(e: &Move) -> bool {
+    [&e.from, &e.to].iter().all(|layout| {
+        let shardings = (0..layout.ndim()).filter_map(|d| layout.sharding(d));
+        shardings
+            .into_iter()
+            .all(|s| s.partition.offsets().is_some())
+    })
 }
 
 fn most_pieces(e: &Move) -> usize {
@@ -305,7 +312,7 @@ pub(crate) fn forecast_into(
                 let Way::Rounds(rounds) = way else { continue };
                 let schedule = Schedule::new(exchange, rounds);
                 let times = schedule.timetable(source, target, size, plan.staging());
-                let each = size + widening(exchange, dtype);
+                let each = size + leg.widening(dtype);
                 Forecast {
                     bytes: plan.step_forecast(leg.step, dtype).bytes,
                     messages: schedule.messages(exchange, plan.index),
@@ -336,7 +343,7 @@ pub(super) fn fresh_forecast(plan: &Plan, leg: &Leg<'_>, way: Way, dtype: DType)
         (_, Way::Keep) => Forecast::default(),
         (Step::Exchange(exchange, _), Way::Rounds(rounds)) => {
             let schedule = Schedule::new(exchange, rounds);
-            let each = size + widening(exchange, dtype);
+            let each = size + leg.widening(dtype);
             Forecast {
                 bytes: plan.step_forecast(leg.step, dtype).bytes,
                 messages: schedule.messages(exchange, plan.index),
