@@ -216,8 +216,9 @@ impl Array {
     /// [`CostModel`](crate::CostModel) says otherwise). [`redistribute`](Self::redistribute) holds both, and while
     /// they fit into the staging together with the larger one, so does this.
     ///
-    /// Beyond that the pieces move in rounds, which copy each element up to three times: in exchange for memory, not
-    /// for speed. The array is consumed. If a clone of it, or of its buffer, lives on some rank, that rank copies its
+    /// Beyond that the pieces move in rounds, which copy each element up to three times, twice of them within the
+    /// cache, and meet two times per round: slower than a move into memory that is at hand, faster than one into
+    /// fresh memory. The array is consumed. If a clone of it, or of its buffer, lives on some rank, that rank copies its
     /// piece first and holds the source beside all this; if the move fails midway, the data is lost.
     ///
     /// ```
@@ -247,8 +248,9 @@ impl Array {
     /// ```
     ///
     /// # Collective
-    /// All members of the mesh. Bytes received are those of [`redistribute`](Self::redistribute); they come in more
-    /// messages, as [`Plan::forecast_into`](crate::Plan::forecast_into) tells.
+    /// All members of the mesh. Bytes received are those of [`redistribute`](Self::redistribute) (more where the staging
+    /// is so small that an all-reduce goes by a few KiB at a time); they come in more messages, as
+    /// [`Plan::forecast_into`](crate::Plan::forecast_into) tells.
     ///
     /// # Errors
     /// As [`redistribute`](Self::redistribute).

@@ -99,7 +99,7 @@ impl Plan {
     /// communication; ties go to the strategy listed first in [`considered`](Self::considered).
     ///
     /// Strategies that would hold more than the model's staging beyond source and destination are not taken,
-    /// except the direct one, which is always possible.
+    /// except those of one reduction and one exchange, such as the direct one: what would be held between runs by rounds.
     ///
     /// ```
     /// use shard_comm::DType;
@@ -136,7 +136,7 @@ impl Plan {
                 strategy: r.strategy,
                 trace: crate::trace::trace(from, &r.hops),
                 seconds: prices.seconds(&r.hops),
-                staging: r.staging(dtype.size()),
+                staging: r.staging(dtype.size(), model.staging),
             })
             .collect();
         let mut best = 0;

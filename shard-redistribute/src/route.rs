@@ -100,12 +100,18 @@ pub(crate) struct Route {
 impl Route {
     /// Most bytes that some rank holds beyond its source and its destination: all that the hops leave in between,
     /// since slower ranks may still be reading it.
-    pub(crate) fn staging(&self, size: usize) -> usize {
+    ///
+    /// Beside an all-reduce it is never more than `cap`: such plans then run by rounds.
+    pub(crate) fn staging(&self, size: usize, cap: usize) -> usize {
         let Some((_, before)) = self.hops.split_last() else {
             return 0;
         };
         let between = before.iter().map(|h| h.to().max_local_numel());
-        between.sum::<usize>() * size
+        let held = between.sum::<usize>() * size;
+        match self.hops.iter().any(|h| matches!(h, Hop::AllReduce { .. })) {
+            true => held.min(cap),
+            false => held,
+        }
     }
 }
 

@@ -364,3 +364,33 @@ fn sums_have_the_same_bits_however_they_are_cut() {
         all::<f32>(cx);
     });
 }
+
+#[test]
+fn hundreds_of_ranks_stay_within_their_memory() {
+    // Forecasts only: what they say of a run is tested above.
+    let mesh = DeviceMesh::new(&[8, 10, 2]).unwrap();
+    let shape = [403, 1007, 6];
+    for (from, to) in [
+        ("S(0) S(1) S(0)", "S(1) S(0) R"),
+        ("S(0) S(0) S(0)", "S(1) S(1) S(1)"),
+        ("S(1) R S(0)", "S(0) S(1) S(2)"),
+        ("P(sum) S(1) R", "S(0) R S(1)"),
+        ("P(sum) S(1) S(0)", "R S(0) S(1)"),
+    ] {
+        let [from, to] = [from, to].map(|text| Layout::parse(&mesh, &shape, text).unwrap());
+        for staging in [0, 20_000, 1 << 20] {
+            for index in (0..mesh.size()).step_by(13) {
+                let plan = Plan::new(&from, &to, index).unwrap().with_staging(staging);
+                let forecast = plan.forecast_into(DType::F32).unwrap();
+                let held = |l: &Layout| 4 * numel(&l.local_shape(mesh.ranks()[index]).unwrap());
+                let spare = staging.max(plan.least_staging(DType::F32));
+                let bound = held(&from).max(held(&to)) + spare;
+                assert!(
+                    forecast.peak <= bound as u64,
+                    "{forecast:?} {bound}: {plan}"
+                );
+                assert_eq!(forecast.bytes, plan.forecast(DType::F32).bytes);
+            }
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! What plans do within their staging.
 
 use super::run::{Mover, move_into};
-use super::sizes::{Place, Way, beside_sum, forecast_into, fresh_forecast};
+use super::sizes::{Leg, Place, Way, beside_sum, forecast_into, fresh_forecast};
 use crate::{Array, Forecast, Plan, Result, Step};
 use shard_comm::DType;
 
@@ -99,21 +99,29 @@ impl Plan {
         blocks.sum::<usize>() * dtype.size()
     }
 
-    /// How the first step runs if the plan's steps, each with memory of its own, would hold more than the staging
-    /// beyond source and destination; the others then run in place.
-    pub(crate) fn bounded(&self, dtype: DType) -> Option<Way> {
-        let beside = self.legs().map(|leg| {
+    /// Most bytes that some rank needs in all steps beside their results.
+    fn beside(&self, dtype: DType, widening: &dyn Fn(&Leg<'_>) -> usize) -> usize {
+        let each = self.legs().map(|leg| {
             let target = leg.step.layout().max_local_numel();
             match leg.step {
-                Step::Exchange(..) => target * leg.widening(dtype),
+                Step::Exchange(..) => target * widening(&leg),
                 Step::AllReduce(axes, ..) => {
                     let ranks: usize = axes.iter().map(|&a| self.to().mesh().shape()[a]).product();
                     beside_sum(target, dtype, ranks)
                 }
             }
         });
-        let beside: usize = beside.sum();
-        if self.between(dtype) + beside <= self.staging() {
+        each.sum()
+    }
+
+    /// How the first step runs if the plan's steps, each with memory of its own, would hold more than the staging
+    /// beyond source and destination; the others then run in place.
+    pub(crate) fn bounded(&self, dtype: DType) -> Option<Way> {
+        let fits = |widening: &dyn Fn(&Leg<'_>) -> usize| {
+            self.between(dtype) + self.beside(dtype, widening) <= self.staging()
+        };
+        // The bound first: it is at hand, where the exact answer may take a look at every piece.
+        if fits(&|leg| leg.most_widening(dtype)) || fits(&|leg| leg.widening(dtype)) {
             return None;
         }
         let first = self.legs().next()?;

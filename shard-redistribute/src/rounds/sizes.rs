@@ -105,20 +105,27 @@ impl Leg<'_> {
         }
     }
 
+    /// A bound of [`widening`](Self::widening) that takes no look at pieces.
+    pub(super) fn most_widening(&self, dtype: DType) -> usize {
+        match self.step {
+            Step::Exchange(e, _) if dtype.is_half() && e.fold.is_some() => DType::F32.size(),
+            _ => 0,
+        }
+    }
+
     /// Bytes per element that an exchange may need beside its destination: for sums in a wider type. At least what
     /// any rank's [`ExchangePlan::widens`](shard_comm::ExchangePlan::widens) says.
-    pub(crate) fn widening(&self, dtype: DType) -> usize {
-        /// Up to so many boxes an exchange plan tells apart.
+    pub(super) fn widening(&self, dtype: DType) -> usize {
+        /// Up to so many boxes an exchange plan tells apart, and no parts that interleave.
         const TOLD_APART: usize = 256;
-        match self.step {
-            Step::Exchange(exchange, _)
-                if dtype.is_half()
-                    && exchange.fold.is_some()
-                    && (exchange.fill.is_some() || self.pieces() > TOLD_APART) =>
-            {
-                DType::F32.size()
-            }
-            _ => 0,
+        let (Step::Exchange(exchange, _), Hop::Exchange(e)) = (self.step, self.hop) else {
+            return 0;
+        };
+        let most = self.most_widening(dtype);
+        let told = || boxes(e) && self.pieces() <= TOLD_APART;
+        match most > 0 && exchange.fill.is_none() && told() {
+            true => 0,
+            false => most,
         }
     }
 }
