@@ -28,12 +28,12 @@ pub(crate) fn move_into(plan: &Plan, first: usize, array: Array, mut loose: bool
         dtype,
         staging: plan.staging(),
     };
-    for leg in plan.legs().skip(first) {
+    for (number, leg) in plan.legs().enumerate().skip(first) {
         let _span = tracing::trace_span!("redistribute", to = %leg.step.layout()).entered();
         let way = leg.way(dtype, plan.staging(), Place::Own);
         if settles(way, leg.is_local(), loose) {
             mover.settle()?;
-        } else {
+        } else if number > first {
             // Queued work holds what the step before has read.
             cx.device().synchronize()?;
         }
@@ -86,7 +86,7 @@ impl Mover<'_> {
                     Way::Windows(window) => {
                         self.windows(comm, Monoid::Op(*op), window, buffer, place)
                     }
-                    _ => Ok(comm.all_reduce(&buffer, Monoid::Op(*op))?),
+                    _ => self.heard(comm.all_reduce(&buffer, Monoid::Op(*op))),
                 }
             }
         }
@@ -109,8 +109,15 @@ impl Mover<'_> {
     #[track_caller]
     fn meet(&self, comm: &Rc<dyn Communicator>, trouble: Result<()>) -> Result<()> {
         let done = trouble.and_then(|()| Ok(self.device().synchronize()?));
-        comm.agree(done.map_err(told))?;
-        Ok(())
+        self.heard(comm.agree(done.map_err(told)))
+    }
+
+    /// What came of an operation of all ranks; they start their histories anew if it was at odds.
+    fn heard<T>(&self, result: shard_comm::Result<T>) -> Result<T> {
+        if matches!(result, Err(CommError::Mismatch(_))) {
+            self.cx.forget();
+        }
+        Ok(result?)
     }
 
     /// A result that is a view of a larger buffer, in memory of its own.
@@ -167,7 +174,7 @@ impl Mover<'_> {
         };
         for start in (0..len).step_by(window) {
             let part = source.slice(start..len.min(start + window));
-            let combined = comm.all_reduce(&part, op)?;
+            let combined = self.heard(comm.all_reduce(&part, op))?;
             drop(part);
             let all = Strided::contiguous(&[combined.len()]);
             let there = Strided::contiguous_at(start, &[combined.len()]);
