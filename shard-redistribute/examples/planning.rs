@@ -1,4 +1,6 @@
 //! How long one rank takes to plan: cold, on small meshes and on meshes of thousands of ranks, which need not exist.
+//! The direct plan, the direct plan with a forecast of what it moves, and the cheapest
+//! of all strategies.
 //!
 //! `cargo run --release -p shard-redistribute --example planning`
 
@@ -9,8 +11,8 @@ use std::time::{Duration, Instant};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!(
-        "{:<12} {:<28} {:>10} {:>10} {:>9} {:>9}",
-        "mesh", "move", "direct", "cheapest", "reads", "taken"
+        "{:<12} {:<32} {:>10} {:>10} {:>10} {:>9} {:>12}",
+        "mesh", "move", "direct", "forecast", "cheapest", "reads", "taken"
     );
     let small = [
         "S(0) S(1) -> S(1) S(0)",
@@ -90,15 +92,21 @@ fn report(mesh: &[usize], shape: &[usize], text: &str) -> Result<(), Box<dyn std
     let index = device_mesh.size() / 2 + 1;
     let model = CostModel::network(LinkCost::new(10e-6, 50e9));
     let direct = median(|| Plan::new(&from, &to, index).map(drop))?;
+    let told = median(|| {
+        Plan::new(&from, &to, index).map(|p| {
+            std::hint::black_box(p.forecast(DType::F32));
+        })
+    })?;
     let cheapest = median(|| Plan::cheapest(&from, &to, index, DType::F32, &model).map(drop))?;
     let plan = Plan::cheapest(&from, &to, index, DType::F32, &model)?;
     println!(
-        "{:<12} {text:<28} {:>7.1} us {:>7.1} us {:>9} {:>9}",
+        "{:<12} {text:<32} {:>7.1} us {:>7.1} us {:>7.1} us {:>9} {:>12}",
         mesh.iter()
             .map(ToString::to_string)
             .collect::<Vec<_>>()
             .join("x"),
         1e6 * direct.as_secs_f64(),
+        1e6 * told.as_secs_f64(),
         1e6 * cheapest.as_secs_f64(),
         plan.forecast(DType::F32).messages,
         plan.strategy().to_string(),

@@ -206,20 +206,28 @@ impl<'a> Along<'a> {
         self.runs.is_empty()
     }
 
-    /// What is computed once for all pieces of equal extents and steps.
-    fn like(&self, run: &Run) -> [isize; 4] {
-        let extent = match self.sizes {
-            Sizes::Whole(n) => n,
-            Sizes::Parts(partition) => partition.size(run.part),
-            Sizes::Cover(cover) => cover.size(run.part),
-        };
-        [
-            run.len as isize,
-            run.src_step,
-            run.dst_step,
-            extent as isize,
-        ]
+    fn like(&self, run: &Run) -> Like {
+        Like {
+            len: run.len,
+            src_step: run.src_step,
+            dst_step: run.dst_step,
+            extent: match self.sizes {
+                Sizes::Whole(n) => n,
+                Sizes::Parts(partition) => partition.size(run.part),
+                Sizes::Cover(cover) => cover.size(run.part),
+            },
+        }
     }
+}
+
+/// What decides the extents and steps of a piece along one dim, found once for all pieces in which it is equal.
+#[derive(Clone, Copy, PartialEq)]
+struct Like {
+    len: usize,
+    src_step: isize,
+    dst_step: isize,
+    /// The extent of the other side's block.
+    extent: usize,
 }
 
 /// How many pieces the product of the dims makes.
@@ -265,7 +273,7 @@ pub(crate) struct Writer<'a> {
 /// What a piece that was added is like, and the strides of the two blocks it is cut from.
 struct Kind {
     first: usize,
-    like: SmallVec<[[isize; 4]; 6]>,
+    like: SmallVec<[Like; 6]>,
     src: Strides,
     dst: Strides,
 }
@@ -298,34 +306,33 @@ impl<'a> Writer<'a> {
     /// Adds the piece that is the product of these runs, to or from the block of a peer; in the destination the
     /// reader's block begins at `base`.
     pub(crate) fn push(&mut self, peer: usize, runs: &[Run], base: usize) {
-        let like = |(run, along): (&Run, &Along<'_>)| along.like(run);
-        let likes = runs.iter().zip(self.dims).map(like);
+        let dims = || runs.iter().zip(self.dims);
         for kind in self.recent.iter().flatten() {
-            if likes.clone().eq(kind.like.iter().copied()) {
+            if (dims().zip(&kind.like)).all(|((run, along), like)| along.like(run) == *like) {
                 let (src, dst) = offsets(runs, &kind.src, &kind.dst);
                 return self.out.again(kind.first, peer, src, base + dst);
             }
         }
-        let like: SmallVec<[[isize; 4]; 6]> = likes.collect();
-        let extents: Dims = like.iter().map(|l| l[3] as usize).collect();
+        let like: SmallVec<[Like; 6]> = dims().map(|(run, along)| along.like(run)).collect();
+        let extents: Dims = like.iter().map(|l| l.extent).collect();
         let (src, dst) = match self.reads {
             true => (row_major_strides(&extents), self.mine.clone()),
             false => (self.mine.clone(), row_major_strides(&extents)),
         };
         let (src_offset, dst_offset) = offsets(runs, &src, &dst);
-        let steps = |strides: &Strides, step: usize| -> Strides {
+        let steps = |strides: &Strides, step: fn(&Like) -> isize| -> Strides {
             (like.iter().zip(strides))
-                .map(|(l, s)| l[step] * s)
+                .map(|(l, s)| step(l) * s)
                 .collect()
         };
         self.out.push(PieceRef {
             peer,
             source: self.source,
-            shape: &like.iter().map(|l| l[0] as usize).collect::<Dims>(),
+            shape: &like.iter().map(|l| l.len).collect::<Dims>(),
             src_offset,
-            src_strides: &steps(&src, 1),
+            src_strides: &steps(&src, |l| l.src_step),
             dst_offset: base + dst_offset,
-            dst_strides: &steps(&dst, 2),
+            dst_strides: &steps(&dst, |l| l.dst_step),
         });
         self.recent.swap(0, 1);
         self.recent[0] = Some(Kind {

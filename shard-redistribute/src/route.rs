@@ -25,6 +25,8 @@ pub(crate) type Axes = SmallVec<[usize; 4]>;
 
 /// Up to this many ranks a hop is priced by its pieces, rank by rank; above, by bounds from the offset tables.
 pub(crate) const EXACT_RANKS: usize = 64;
+/// Most elements of a tensor that above so many ranks is tried to be gathered whole.
+const GATHERED: usize = 1 << 20;
 /// Most mesh axes whose subsets and orders are tried.
 const SEARCH_AXES: usize = 3;
 
@@ -215,7 +217,7 @@ pub(crate) fn routes(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
             }
         }
         let whole = Layout::replicated(to.mesh(), to.shape());
-        if from != &whole && to != &whole {
+        if from != &whole && to != &whole && (small || whole.numel() <= GATHERED) {
             for mut stops in axis_orders(from, &whole)? {
                 stops.push(whole.clone());
                 if let Some(hops) = through(from, &stops, to, Owners::Nearest, whole.numel()) {

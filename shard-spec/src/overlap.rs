@@ -118,11 +118,20 @@ fn through(src: &DimPart, map: &DimMap) -> DimMap {
     src.to_global(map.src_extent()).then(map)
 }
 
+/// For more elements than this, room for pieces is made before they are listed.
+const FEW: usize = 64;
+
 fn between_intervals(src: &Offsets, map: &DimMap, dst: &Range<usize>, pieces: &mut Vec<DimPiece>) {
     for run in map.runs() {
         let live = run.dst().within(&signed(dst));
         let mut at = live.start;
         let mut near = None;
+        if live.len() > FEW {
+            let owner = |at: usize| src.owner_of(run.src().at(at) as usize);
+            if let (Some(first), Some(last)) = (owner(live.start), owner(live.end - 1)) {
+                pieces.reserve((first.abs_diff(last) + 1).min(live.len()));
+            }
+        }
         while at < live.end {
             let index = run.src().at(at) as usize;
             let Some(part) = owner_near(src, index, near) else {
@@ -251,7 +260,9 @@ fn interval_to_cover(
             run.dst().at(live.start) as usize,
             run.dst().at(live.end - 1) as usize,
         );
-        for dst_part in candidates(first, last) {
+        let candidates = candidates(first, last);
+        pieces.reserve(candidates.len().min(live.len()));
+        for dst_part in candidates {
             let dst = interval(dst_part);
             let hit = run.dst().within(&signed(&dst));
             let both = hit.start.max(live.start)..hit.end.min(live.end);
