@@ -8,18 +8,18 @@
 //! values go home block by block.
 
 use crate::elementwise::float_types;
-use crate::host::with_float;
+use crate::host::{positions, with_float};
 use crate::kernels::attention::{
     AttentionGrad, AttentionState, Band, Block, BlockGrad, PausedGrad, Queries, Stored,
 };
 use crate::kernels::{Positions, View};
 use crate::moves::reshape;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result, RingUse,
-    Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, RingUse, Rule, Saved,
+    Value, key_of,
 };
 use shard_comm::{Bool, DType, Element};
-use shard_spec::{DimPart, Dims, ReduceOp};
+use shard_spec::{Dims, ReduceOp};
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -439,29 +439,6 @@ fn block<'a, E: Stored + Element>(
         None => block,
         Some(DType::Bool) => block.allow(call.input::<Bool>(3)),
         Some(_) => block.bias(call.input::<E>(3)),
-    }
-}
-
-/// The global positions of a dim of a box.
-enum Held {
-    From(i64),
-    List(Vec<i64>),
-}
-
-impl Held {
-    fn get(&self) -> Positions<'_> {
-        match self {
-            Self::From(start) => Positions::from(*start),
-            Self::List(list) => Positions::List(list),
-        }
-    }
-}
-
-fn positions(operand: &OperandBox, dim: usize) -> Held {
-    let part: &DimPart = &operand.held[dim];
-    match part.interval() {
-        Some(interval) => Held::From(interval.start as i64),
-        None => Held::List(part.indices().map(|i| i as i64).collect()),
     }
 }
 

@@ -1,5 +1,7 @@
-//! Choosing the element type of a host kernel.
+//! What host kernels of several families need: the element type of a call, and where its boxes lie.
 
+use crate::OperandBox;
+use crate::kernels::Positions;
 use shard_comm::DType;
 
 /// Runs an expression with `$T` bound to the float type that `$dtype` names. The rule has checked the type.
@@ -64,4 +66,28 @@ pub(crate) use {with_element, with_float};
 /// Whether kernels compute in this type.
 pub(crate) fn computes(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F64)
+}
+
+/// The global positions of a dim of a box.
+pub(crate) enum Held {
+    From(i64),
+    List(Vec<i64>),
+}
+
+impl Held {
+    pub(crate) fn get(&self) -> Positions<'_> {
+        match self {
+            Self::From(start) => Positions::from(*start),
+            Self::List(list) => Positions::List(list),
+        }
+    }
+}
+
+/// The global positions of dim `dim` of a box.
+pub(crate) fn positions(operand: &OperandBox, dim: usize) -> Held {
+    let part = &operand.held[dim];
+    match part.interval() {
+        Some(interval) => Held::From(interval.start as i64),
+        None => Held::List(part.indices().map(|i| i as i64).collect()),
+    }
 }

@@ -1,6 +1,6 @@
 //! Which op of the workspace a case is about.
 
-mod attention;
+mod folds;
 mod math;
 mod moves;
 mod windows;
@@ -47,7 +47,7 @@ pub(crate) const fn built(name: &'static str, apply: Apply) -> Entry {
 /// # Errors
 /// The reason for skipping the case.
 pub fn find(case: &Case) -> Result<Apply, String> {
-    let tables = [moves::TABLE, math::TABLE, windows::TABLE, attention::TABLE];
+    let tables = [moves::TABLE, math::TABLE, windows::TABLE, folds::TABLE];
     let Some(entry) = tables.into_iter().flatten().find(|e| e.name == case.op) else {
         return Err("not built".to_owned());
     };

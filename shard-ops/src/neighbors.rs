@@ -1,0 +1,273 @@
+//! Neighbour search: the k nearest points of every query.
+//!
+//! Queries are a map factor, points a [ring](Access::Ring) factor: where points are sharded, their blocks go round while the one
+//! before is searched, or are gathered if that is small; where queries are not sharded, they take the points' axes.
+//! Neighbours are ordered by (distance, index), and distances are computed in one fixed way, so the result is the single
+//! device's bit for bit, ties included, under any layout.
+
+use crate::elementwise::float_types;
+use crate::host::{positions, with_float};
+use crate::kernels::neighbors::Nearest;
+use crate::kernels::{Real, ViewMut};
+use crate::{
+    Access, Exec, HostCall, Meta, Op, OpError, Reduction, Result, RingUse, Rule, RuleBuilder,
+    Saved, Value, key_of,
+};
+use shard_comm::{DType, Element};
+use shard_spec::ReduceOp;
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// The `k` points `[points, dim]` nearest to every query `[queries, dim]`: their Euclidean distances `[queries, k]`, ascending, and
+/// their indices, `i64`. Equal distances go to the lower index. Only the distances can be differentiated; that of a point to
+/// itself has gradient zero.
+///
+/// # Collective
+/// All members of the mesh. Bytes received per rank where points are sharded: all points but its own, in as many rounds as
+/// there are blocks (a ring) or in one; memory for a ring: two blocks more.
+///
+/// # Errors
+/// Shapes or types that do not belong together; a `k` above the number of points.
+///
+/// ```
+/// use shard_ops::{Engine, EngineOptions, RingUse, Value, neighbors::nearest};
+/// # use shard_comm::Communicator;
+/// # use shard_redistribute::{Array, MeshComm};
+/// # use shard_spec::{DeviceMesh, Layout};
+/// # use std::rc::Rc;
+/// let found = shard_comm::local::run(2, |comm| {
+///     let world: Rc<dyn Communicator> = Rc::new(comm);
+///     let mesh = DeviceMesh::new(&[2]).unwrap();
+///     let cx = MeshComm::new(&world, &mesh).unwrap();
+///     let engine = Engine::new(EngineOptions::default());
+///     // Points 0, 1, 2, 3, 4 on a line, the last one on rank 1; queries replicated.
+///     let line = Layout::parse(&mesh, &[5, 1], "S(0)[4,1]").unwrap();
+///     let points = Value::new(Array::from_fn(&cx, &line, |i| i[0] as f64).unwrap());
+///     let all = Layout::replicated(&mesh, &[2, 1]);
+///     let queries = Value::new(Array::from_fn(&cx, &all, |i| 3.5 * i[0] as f64).unwrap());
+///     let (distances, indices) = nearest(&*engine, &queries, &points, 2, RingUse::Always).unwrap();
+///     (distances.array().to_vec::<f64>().unwrap(), indices.array().to_vec::<i64>().unwrap())
+/// })
+/// .unwrap();
+/// // Each rank searched for one of the queries; 3 and 4 are equally far from 3.5.
+/// assert_eq!(found, [(vec![0.0, 1.0], vec![0, 1]), (vec![0.5, 0.5], vec![3, 4])]);
+/// ```
+pub fn nearest(
+    exec: &dyn Exec,
+    queries: &Value,
+    points: &Value,
+    k: usize,
+    ring: RingUse,
+) -> Result<(Value, Value)> {
+    let mut found = exec.apply(Arc::new(NearestOp { k, ring }), &[queries, points])?;
+    match (found.pop(), found.pop()) {
+        (Some(indices), Some(distances)) => Ok((distances, indices.detach())),
+        _ => Err(OpError::Arity {
+            op: NAME,
+            expected: "two outputs".into(),
+            got: 0,
+        }),
+    }
+}
+
+const NAME: &str = "nearest";
+
+#[derive(Clone, Copy, Debug)]
+struct NearestOp {
+    k: usize,
+    ring: RingUse,
+}
+
+/// The rule's operands so far, and how queries, points and results are indexed.
+fn accesses(rule: &mut RuleBuilder, queries: &Meta, points: &Meta) -> [Vec<Access>; 2] {
+    let rows = rule.factor(queries.shape[0]);
+    let rest = Access::Whole {
+        instead: Some(rows),
+    };
+    let ring = Access::Ring {
+        factor: rule.factor(points.shape[0]),
+        instead: Some(rows),
+    };
+    [vec![Access::factor(rows), rest.clone()], vec![ring, rest]]
+}
+
+impl Op for NearestOp {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn key(&self) -> u128 {
+        key_of(NAME, &(self.k, self.ring))
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let [queries, points] = inputs else {
+            return Err(OpError::Arity {
+                op: NAME,
+                expected: "queries and points".into(),
+                got: inputs.len(),
+            });
+        };
+        let dtype = float_types(NAME, inputs)?;
+        let wrong = |problem: String, fix| OpError::Shape {
+            op: NAME,
+            problem,
+            shapes: inputs.iter().map(|m| m.shape.to_vec()).collect(),
+            fix,
+        };
+        let tables = queries.shape.len() == 2 && points.shape.len() == 2;
+        if !tables || queries.shape[1] != points.shape[1] {
+            return Err(wrong(
+                "queries and points are not tables of as many coordinates".into(),
+                "give [queries, dim] and [points, dim]",
+            ));
+        }
+        if self.k > points.shape[0] {
+            return Err(wrong(
+                format!("{} neighbours of {} points", self.k, points.shape[0]),
+                "ask for at most as many neighbours as there are points",
+            ));
+        }
+        let mut rule = Rule::builder(NAME, inputs).any_order().ring(self.ring);
+        let [rows, blocks] = accesses(&mut rule, queries, points);
+        let shape = smallvec![queries.shape[0], self.k];
+        let found = vec![rows[0].clone(), Access::WHOLE];
+        rule.input(rows)
+            .input(blocks)
+            .output(found.clone(), shape, dtype)
+            .output(found, smallvec![queries.shape[0], self.k], DType::I64)
+            .build()
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => self.fold::<T>(call));
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(g) = &cotangents[0] else {
+            return Ok(vec![None, None]);
+        };
+        let op = Arc::new(NearestGrad { ring: self.ring });
+        let [queries, points] = saved.inputs else {
+            unreachable!("the rule has two inputs")
+        };
+        let [distances, indices] = saved.outputs else {
+            unreachable!("the rule has two outputs")
+        };
+        let grads = exec.apply(op, &[queries, points, distances, indices, g])?;
+        Ok(grads.into_iter().map(Some).collect())
+    }
+}
+
+impl NearestOp {
+    fn fold<T: Real + Element>(&self, call: &mut HostCall<'_, '_>) {
+        let (queries, points) = (call.input::<T>(0), call.input::<T>(1));
+        let index = positions(&call.cx.inputs[1], 0);
+        let state = call.state.take().map(|s| s.downcast::<Nearest<T>>());
+        let mut nearest = match state {
+            Some(Ok(state)) => *state,
+            _ => Nearest::new(queries.shape()[0], self.k),
+        };
+        nearest.fold(&queries, &points, index.get());
+        if call.cx.fold.last {
+            let (mut distances, mut indices) = call.output_pair::<T, i64>();
+            nearest.finish(distances.data_mut(), indices.data_mut());
+        } else {
+            *call.state = Some(Box::new(nearest));
+        }
+    }
+}
+
+/// Of `|q - p|` by both: inputs are queries, points, distances, indices and the cotangent.
+#[derive(Clone, Copy, Debug)]
+struct NearestGrad {
+    ring: RingUse,
+}
+
+impl Op for NearestGrad {
+    fn name(&self) -> &'static str {
+        "nearest_grad"
+    }
+
+    fn key(&self) -> u128 {
+        key_of(self.name(), &self.ring)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let (queries, points) = (&inputs[0], &inputs[1]);
+        let mut rule = Rule::builder(self.name(), inputs)
+            .any_order()
+            .ring(self.ring);
+        let [rows, blocks] = accesses(&mut rule, queries, points);
+        let found = vec![rows[0].clone(), Access::WHOLE];
+        rule.input(rows.clone())
+            .input(blocks.clone())
+            .input(found.clone())
+            .input(found.clone())
+            .input(found)
+            .output(rows, queries.shape.clone(), queries.dtype)
+            .output(blocks, points.shape.clone(), points.dtype)
+            .reduction(Reduction::Partial(ReduceOp::Sum))
+            .build()
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => fold_grad::<T>(call));
+    }
+
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+        Err(OpError::NoVjp {
+            op: self.name(),
+            operand: 0,
+        })
+    }
+}
+
+/// Adds `g (q - p) / |q - p|` to the queries' gradient and subtracts it from the points', for neighbours in this block.
+fn fold_grad<T: Real + Element>(call: &mut HostCall<'_, '_>) {
+    let (queries, points) = (call.input::<T>(0), call.input::<T>(1));
+    let (distances, indices) = (call.input::<T>(2), call.input::<i64>(3));
+    let g = call.input::<T>(4);
+    let (rows, dim) = (queries.shape()[0], queries.shape()[1]);
+    let k = distances.shape()[1];
+    let held = call.cx.inputs[1].held[0].clone();
+    let state = call.state.take().map(|s| s.downcast::<Vec<T>>());
+    let mut dq = match state {
+        Some(Ok(state)) => *state,
+        _ => vec![T::zero(); rows * dim],
+    };
+    let mut dp = vec![T::zero(); points.shape()[0] * dim];
+    for i in 0..rows {
+        for j in 0..k {
+            let index = usize::try_from(indices.get(&[i, j])).ok();
+            let Some(p) = index.and_then(|index| held.position(index)) else {
+                continue;
+            };
+            let distance = distances.get(&[i, j]);
+            if distance == T::zero() {
+                continue;
+            }
+            let scale = g.get(&[i, j]) / distance;
+            for d in 0..dim {
+                let step = scale * (queries.get(&[i, d]) - points.get(&[p, d]));
+                dq[i * dim + d] += step;
+                dp[p * dim + d] -= step;
+            }
+        }
+    }
+    write(&mut call.outputs_from::<T>(1)[0], &dp);
+    if call.cx.fold.last {
+        write(&mut call.output::<T>(0), &dq);
+    } else {
+        *call.state = Some(Box::new(dq));
+    }
+}
+
+fn write<T: Copy>(view: &mut ViewMut<'_, T>, values: &[T]) {
+    view.data_mut()[..values.len()].copy_from_slice(values);
+}

@@ -1,0 +1,53 @@
+//! Ops that fold blocks of a sharded dim.
+
+use super::{Applied, ApplyError, Args, Entry, built};
+use crate::case::Case;
+use shard_ops::attention::{Attention, Causal, attention};
+use shard_ops::neighbors::nearest;
+use shard_ops::{Exec, RingUse, Value};
+
+pub(crate) const TABLE: &[Entry] = &[
+    Entry {
+        name: "scaled_dot_product_attention",
+        apply: sdpa,
+        lacks: |c| {
+            let rate = c.attributes.float("dropout_p", 0.0).unwrap_or(0.0);
+            (rate != 0.0).then(|| "dropout is not built".to_owned())
+        },
+    },
+    built("knn", |e, c, v| {
+        let args = Args::new(c, v);
+        let (queries, points) = (args.need("queries")?, args.need("points")?);
+        let k = c.attributes.size("k", 1)?;
+        let (distances, indices) = nearest(e, queries, points, k, ring(c)?)?;
+        Ok(vec![distances, indices])
+    }),
+];
+
+/// The cases are small: left alone, blocks would always be gathered.
+fn ring(case: &Case) -> Result<RingUse, ApplyError> {
+    Ok(match case.attributes.text("ring", "always")?.as_str() {
+        "never" => RingUse::Never,
+        "auto" => RingUse::Auto,
+        _ => RingUse::Always,
+    })
+}
+
+fn sdpa(exec: &dyn Exec, case: &Case, values: &[Value]) -> Applied {
+    let args = Args::new(case, values);
+    let mut options = Attention::default();
+    if case.attributes.bool("is_causal", false)? {
+        options = options.causal(Causal::TopLeft);
+    }
+    if case.attributes.has("scale") {
+        options = options.scale(case.attributes.float("scale", 1.0)?);
+    }
+    Ok(vec![attention(
+        exec,
+        args.need("query")?,
+        args.need("key")?,
+        args.need("value")?,
+        args.get("attn_mask"),
+        &options.ring(ring(case)?),
+    )?])
+}
