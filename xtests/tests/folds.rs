@@ -1,0 +1,253 @@
+//! Attention and neighbour search on random layouts: a ring, a gather and one rank agree, forward and backward, and a ring
+//! holds a few blocks, whatever the number of ranks.
+
+use proptest::prelude::*;
+use shard_autograd::Recorder;
+use shard_comm::DType;
+use shard_ops::attention::{Attention, Causal, attention};
+use shard_ops::neighbors::nearest;
+use shard_ops::{RingUse, Value};
+use shard_spec::{DeviceMesh, Layout};
+use xtests::arrays::{place, tensor, whole};
+use xtests::case::{Data, Tensor};
+use xtests::harness::{On, on_mesh};
+use xtests::strategies::{Recipe, integer, mesh_shape, recipe, resolve};
+
+fn numbers(shape: &[usize], seed: u64) -> Tensor {
+    tensor(shape, |i| integer(seed, i) / 8.0)
+}
+
+fn values(t: &Tensor) -> Vec<f64> {
+    match &*t.data {
+        Data::F64(v) => v.clone(),
+        Data::I64(v) => v.iter().map(|&i| i as f64).collect(),
+        other => panic!("expected doubles or indices, got {}", other.dtype()),
+    }
+}
+
+/// Differentiates the sum of squares of what `f` makes of the inputs on a mesh: results and gradients, gathered.
+fn run(
+    mesh: &DeviceMesh,
+    layouts: &[Layout],
+    inputs: &[Tensor],
+    f: impl Fn(&Recorder, &[Value]) -> Vec<Value> + Sync,
+) -> Vec<Vec<f64>> {
+    let ranks = on_mesh(mesh, On::Host, |cx| {
+        let tape = xtests::trial::recorder();
+        let leaves: Vec<Value> = inputs
+            .iter()
+            .zip(layouts)
+            .map(|(t, layout)| {
+                tape.leaf(place(cx, layout, t, DType::F64).unwrap())
+                    .unwrap()
+            })
+            .collect();
+        let outputs = f(&tape, &leaves);
+        // The cotangent of the sum of squares, halved, is the result itself.
+        let seed = outputs[0].detach();
+        let wanted: Vec<&Value> = leaves.iter().collect();
+        let grads = tape
+            .grad(&[&outputs[0]], &wanted, &[Some(&seed)], false)
+            .unwrap();
+        let gathered = |v: &Value| values(&whole(v.array()).unwrap());
+        let results = outputs.iter().map(gathered);
+        results
+            .chain(grads.iter().map(|g| gathered(g.as_ref().unwrap())))
+            .collect::<Vec<_>>()
+    });
+    ranks.into_iter().next().unwrap()
+}
+
+fn close(what: &str, a: &[Vec<f64>], b: &[Vec<f64>]) {
+    for (i, (a, b)) in a.iter().zip(b).enumerate() {
+        assert_eq!(a.len(), b.len());
+        let size = b.iter().fold(1.0_f64, |m, x| m.max(x.abs()));
+        for (x, y) in a.iter().zip(b) {
+            assert!(
+                (x - y).abs() <= 1e-10 * size,
+                "{what}, number {i}: {x} and {y}"
+            );
+        }
+    }
+}
+
+/// Batch, kv heads, heads per kv head, queries, keys, dim, value dim.
+type Sizes = (usize, usize, usize, usize, usize, usize, usize);
+
+fn scene() -> impl Strategy<Value = (DeviceMesh, Sizes, Vec<Recipe>, Attention)> {
+    let sizes = (
+        0..3_usize,
+        1..3_usize,
+        1..3_usize,
+        0..12_usize,
+        0..12_usize,
+        1..4_usize,
+        1..4_usize,
+    );
+    let options = (
+        any::<bool>(),
+        prop::option::of(any::<bool>()),
+        prop::option::of((0..6_usize, 0..6_usize)),
+    );
+    let options = options.prop_map(|(scaled, causal, window)| {
+        let mut options = Attention::default();
+        if scaled {
+            options = options.scale(0.7);
+        }
+        if let Some(left) = causal {
+            options = options.causal(if left {
+                Causal::TopLeft
+            } else {
+                Causal::BottomRight
+            });
+        }
+        if let Some((left, right)) = window {
+            options = options.window(left, right);
+        }
+        options
+    });
+    (mesh_shape(6), sizes, options).prop_flat_map(|(mesh, sizes, options)| {
+        let recipes = proptest::collection::vec(recipe(mesh.len(), 4, true), 4);
+        (
+            Just(DeviceMesh::new(&mesh).unwrap()),
+            Just(sizes),
+            recipes,
+            Just(options),
+        )
+    })
+}
+
+proptest! {
+    #![proptest_config(xtests::strategies::config(200))]
+
+    #[test]
+    fn attention_is_the_same_by_ring_by_gather_and_on_one_rank(
+        (mesh, (b, h, g, q, k, d, dv), recipes, options) in scene(), masked: bool, seed: u64,
+    ) {
+        let mut inputs = vec![
+            numbers(&[b, h * g, q, d], seed),
+            numbers(&[b, h, k, d], seed ^ 1),
+            numbers(&[b, h, k, dv], seed ^ 2),
+        ];
+        if masked {
+            inputs.push(numbers(&[1, h * g, q, k], seed ^ 3));
+        }
+        let layouts: Vec<Layout> = inputs.iter().zip(&recipes).map(|(t, r)| resolve(r, &mesh, &t.shape)).collect();
+        let attend = |ring| move |tape: &Recorder, x: &[Value]| {
+            vec![attention(tape, &x[0], &x[1], &x[2], x.get(3), &options.ring(ring)).unwrap()]
+        };
+        let one = DeviceMesh::new(&[1]).unwrap();
+        let single: Vec<Layout> = inputs.iter().map(|t| Layout::replicated(&one, &t.shape)).collect();
+        let expected = run(&one, &single, &inputs, attend(RingUse::Never));
+        close("ring", &run(&mesh, &layouts, &inputs, attend(RingUse::Always)), &expected);
+        close("gather", &run(&mesh, &layouts, &inputs, attend(RingUse::Never)), &expected);
+    }
+
+    /// Points on a small grid: nearly every distance is a tie.
+    #[test]
+    fn neighbours_are_one_ranks_bit_for_bit(
+        (mesh, m, n, dim, recipes) in (mesh_shape(6), 0..12_usize, 1..14_usize, 1..4_usize).prop_flat_map(|(mesh, m, n, dim)| {
+            let recipes = proptest::collection::vec(recipe(mesh.len(), 2, true), 2);
+            (Just(DeviceMesh::new(&mesh).unwrap()), Just(m), Just(n), Just(dim), recipes)
+        }), k in 0..6_usize, seed: u64,
+    ) {
+        let k = k.min(n);
+        let grid = |shape: [usize; 2], seed: u64| tensor(&shape, |i| (integer(seed, i) / 3.0).round());
+        let inputs = [grid([m, dim], seed), grid([n, dim], seed ^ 5)];
+        let layouts: Vec<Layout> = inputs.iter().zip(&recipes).map(|(t, r)| resolve(r, &mesh, &t.shape)).collect();
+        let search = |ring| move |tape: &Recorder, x: &[Value]| {
+            let (distances, indices) = nearest(tape, &x[0], &x[1], k, ring).unwrap();
+            vec![distances, indices]
+        };
+        let one = DeviceMesh::new(&[1]).unwrap();
+        let single: Vec<Layout> = inputs.iter().map(|t| Layout::replicated(&one, &t.shape)).collect();
+        let expected = run(&one, &single, &inputs, search(RingUse::Never));
+        for ring in [RingUse::Always, RingUse::Never] {
+            let found = run(&mesh, &layouts, &inputs, search(ring));
+            assert_eq!(&found[..2], &expected[..2], "{ring:?}");
+            close("gradients", &found[2..], &expected[2..]);
+        }
+    }
+}
+
+/// Bytes that the busiest rank holds at most while it attends, forward or backward, beyond what it began with.
+fn peak(ranks: usize, ring: RingUse) -> u64 {
+    let mesh = DeviceMesh::new(&[ranks]).unwrap();
+    let shape = [1, 2, 240, 8];
+    let layout = Layout::parse(&mesh, &shape, "S(2)").unwrap();
+    let t = numbers(&shape, 7);
+    let peaks = on_mesh(&mesh, On::Host, |cx| {
+        let tape = xtests::trial::recorder();
+        let leaf = || {
+            tape.leaf(place(cx, &layout, &t, DType::F64).unwrap())
+                .unwrap()
+        };
+        let x = [leaf(), leaf(), leaf()];
+        let before = cx.device().memory().live;
+        cx.device().reset_peak();
+        let y = attention(
+            &tape,
+            &x[0],
+            &x[1],
+            &x[2],
+            None,
+            &Attention::default().ring(ring),
+        )
+        .unwrap();
+        let seed = y.detach();
+        tape.grad(&[&y], &[&x[0], &x[1], &x[2]], &[Some(&seed)], false)
+            .unwrap();
+        (cx.device().memory().peak - before) as u64
+    });
+    peaks.into_iter().max().unwrap()
+}
+
+#[test]
+fn a_ring_holds_a_few_blocks_whatever_the_number_of_ranks() {
+    let block = |ranks: u64| 2 * 240 * 8 * 8 / ranks;
+    for ranks in [2, 4, 8] {
+        let (ring, gather) = (peak(ranks, RingUse::Always), peak(ranks, RingUse::Never));
+        // Results and gradients are four blocks; in flight are two of keys and values and of their gradients.
+        assert!(
+            ring <= 18 * block(ranks as u64),
+            "{ranks} ranks: {ring} bytes, blocks of {}",
+            block(ranks as u64)
+        );
+        // Gathered, keys and values and their gradients are there whole.
+        assert!(gather >= 4 * block(1), "{ranks} ranks: {gather}");
+    }
+}
+
+/// Pairs of a query and a key it sees, on the busiest rank over their mean: the work of a causal mask.
+fn imbalance(layout: &Layout) -> f64 {
+    let seen: Vec<usize> = layout
+        .mesh()
+        .ranks()
+        .iter()
+        .map(|&rank| {
+            layout.local_parts(rank).unwrap()[0]
+                .indices()
+                .map(|i| i + 1)
+                .sum()
+        })
+        .collect();
+    let mean = seen.iter().sum::<usize>() as f64 / seen.len() as f64;
+    *seen.iter().max().unwrap() as f64 / mean
+}
+
+#[test]
+fn zigzag_and_striped_shards_share_causal_work_evenly() {
+    let mesh = DeviceMesh::new(&[8]).unwrap();
+    let n = 4099;
+    let by = |partition| {
+        let layout = Layout::builder(&mesh, &[n])
+            .shard(0, &[0], partition)
+            .build()
+            .unwrap();
+        imbalance(&layout)
+    };
+    assert!(by(shard_spec::Partition::zigzag(n, 8)) < 1.05);
+    assert!(by(shard_spec::Partition::striped(n, 8)) < 1.05);
+    // The last eighth of the queries sees nearly all keys: almost twice the mean.
+    assert!(by(shard_spec::Partition::chunk(n, 8)) > 1.8);
+}
