@@ -287,6 +287,13 @@ impl Rule {
             })
     }
 
+    /// Whether a factor is folded block by block: every rank needs all of it, so no choice shards it.
+    pub(crate) fn rings(&self, factor: usize) -> bool {
+        let outputs = self.outputs.iter().map(|o| &o.dims);
+        let mut accesses = self.inputs.iter().chain(outputs).flatten();
+        accesses.any(|a| matches!(a, Access::Ring { factor: f, .. } if *f == factor))
+    }
+
     /// The extent of the factor-indexed window input: the extent a [`Window`] is asked about.
     pub(crate) fn factor_extent(&self, factor: usize) -> usize {
         self.factors[factor]

@@ -84,14 +84,21 @@ impl Strategy {
         Self::with_choice(rule, layouts, &choice, index, &mesh, bytes)
     }
 
-    /// The strategy of a given choice: what the rule validator runs to try every factor.
+    /// The strategy of a given choice: what the rule validator runs to try every factor. Factors that are folded block by
+    /// block are never sharded by choice, and stay whole here too.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn forced(rule: &Rule, layouts: &[&Layout], choice: &Choice, index: usize) -> Result<Self> {
         let mesh = layouts[0].mesh().clone();
-        let bytes = cost(rule, layouts, choice);
-        Self::with_choice(rule, layouts, choice, index, &mesh, bytes)
+        let mut choice = choice.clone();
+        for (f, sharding) in choice.factors.iter_mut().enumerate() {
+            if rule.rings(f) {
+                *sharding = None;
+            }
+        }
+        let bytes = cost(rule, layouts, &choice);
+        Self::with_choice(rule, layouts, &choice, index, &mesh, bytes)
     }
 
     fn with_choice(
