@@ -254,6 +254,7 @@ impl Array {
     ///
     /// # Errors
     /// As [`redistribute`](Self::redistribute).
+    #[track_caller]
     pub fn redistribute_into(self, to: &Layout) -> Result<Self> {
         if &self.layout == to {
             return Ok(self);

@@ -47,6 +47,9 @@ pub struct Explanation {
     pub steps: Vec<StepReport>,
     /// The totals of this rank.
     pub mine: Forecast,
+    /// The totals of this rank if the array moves in its own memory ([`Plan::run_into`]); the peak then counts the
+    /// source.
+    pub in_place: Option<Forecast>,
     /// The strategies compared, if there was a choice.
     pub considered: Vec<Considered>,
     /// Why this strategy was taken.
@@ -117,8 +120,17 @@ impl Plan {
             strategy: self.strategy(),
             steps: steps.collect(),
             mine: self.forecast(dtype),
+            in_place: self.forecast_into(dtype).ok(),
             considered: self.considered().to_vec(),
-            why: self.why(),
+            why: self.why() + self.bounds(dtype),
+        }
+    }
+
+    /// What is to be said of the memory it keeps to.
+    fn bounds(&self, dtype: DType) -> &'static str {
+        match self.bounded(dtype) {
+            Some(_) => "; by rounds, to stay within the staging",
+            None => "",
         }
     }
 
@@ -259,6 +271,13 @@ impl fmt::Display for Explanation {
             "  this rank: {} B, {} messages, {} rounds, peak {} B",
             self.mine.bytes, self.mine.messages, self.mine.rounds, self.mine.peak
         )?;
+        if let Some(own) = &self.in_place {
+            writeln!(
+                f,
+                "  in its own memory: {} messages, {} rounds, peak {} B with the source",
+                own.messages, own.rounds, own.peak
+            )?;
+        }
         writeln!(f, "  {}", self.why)?;
         for c in &self.considered {
             writeln!(
