@@ -22,6 +22,28 @@ const fn keys<A>() -> usize {
 /// With `P = exp(S - lse)`, `D = rowsum(dO ∘ O)` and `dS = P ∘ (dO vᵀ - D)`: `dq = scale · dS k`, `dk = scale · dSᵀ q`,
 /// `dv = Pᵀ dO`, and the additive mask gets `dS`. Each block's gradients are added to accumulators that the caller gives, so
 /// they may travel with the block.
+///
+/// ```
+/// use shard_ops::kernels::attention::{AttentionGrad, AttentionState, Block, BlockGrad, Queries};
+/// use shard_ops::kernels::{Positions, View, ViewMut};
+/// // Two keys of equal weight, of values 1 and 5.
+/// let (q, k, v, dout) = ([2.0f64], [0.0, 0.0], [1.0, 5.0], [1.0]);
+/// let (row, rows) = ([1, 1, 1, 1], [1, 1, 2, 1]);
+/// let queries = Queries::new(View::contiguous(&q, &row), Positions::from(0));
+/// let block = Block::new(View::contiguous(&k, &rows), View::contiguous(&v, &rows), Positions::from(0));
+/// let mut state = AttentionState::new([1, 1, 1], 1);
+/// state.fold(&queries, &block);
+/// let (mut out, mut lse) = ([0.0], [0.0]);
+/// state.finish(&mut ViewMut::contiguous(&mut out, &row), &mut lse);
+///
+/// let mut grad = AttentionGrad::new(View::contiguous(&dout, &row), &View::contiguous(&out, &row), &lse, 1);
+/// let (mut dk, mut dv, mut dq) = ([0.0; 2], [0.0; 2], [0.0]);
+/// let (keys, values) = (ViewMut::contiguous(&mut dk, &rows), ViewMut::contiguous(&mut dv, &rows));
+/// grad.fold(&queries, &block, &mut BlockGrad { dk: keys, dv: values, dbias: None });
+/// grad.finish(&mut ViewMut::contiguous(&mut dq, &row));
+/// assert_eq!((out, dv, dq), ([3.0], [0.5, 0.5], [0.0]));
+/// assert_eq!(dk, [-2.0, 2.0]);
+/// ```
 #[derive(Clone, Debug)]
 pub struct AttentionGrad<'a, E: Stored> {
     dout: View<'a, E>,

@@ -262,6 +262,7 @@ impl Case {
             out: wide(&out),
         };
         for part in &parts {
+            grad = AttentionGrad::resume(grad.pause(), dout.view());
             let zeros = |n: usize| vec![E::Acc::of(0.0); n];
             let n = part.keys.len();
             let [kd, vd] = [self.dim, self.value_dim].map(|d| [self.batch, self.kv_heads, n, d]);
