@@ -2,7 +2,7 @@
 
 use super::run::{Mover, move_into};
 use super::sizes::{Leg, Place, Way, beside_sum, forecast_into, fresh_forecast};
-use crate::{Array, Forecast, Plan, Result, Step};
+use crate::{Array, Forecast, Plan, Result, Step, Strategy};
 use shard_comm::DType;
 
 impl Plan {
@@ -21,10 +21,16 @@ impl Plan {
         self
     }
 
-    /// The least staging with which the plan keeps its promise: a few elements for each piece of an exchange.
+    /// The least staging with which the plan keeps its promise: a few elements for each piece of an exchange, its own
+    /// or, where a composed plan would go that way instead, the direct one.
     pub fn least_staging(&self, dtype: DType) -> usize {
-        let each = self.legs().map(|leg| leg.least_staging(dtype));
-        each.max().unwrap_or(0)
+        let least = |plan: &Self| plan.legs().map(|leg| leg.least_staging(dtype)).max();
+        let direct = match self.strategy() {
+            Strategy::Direct => None,
+            _ => Self::new(self.from(), self.to(), self.index).ok(),
+        };
+        let direct = direct.as_ref().and_then(least);
+        least(self).max(direct).unwrap_or(0)
     }
 
     /// Moves an array in its own memory; see [`Array::redistribute_into`].
