@@ -25,8 +25,10 @@ struct Args {
     /// The tensor's global shape, such as 8192x4096.
     #[arg(long)]
     shape: String,
-    /// The layout it has, one placement per mesh axis, such as 'S(0)[3,5] R P(sum)'.
-    #[arg(long)]
+    #[arg(
+        long,
+        help = "The layout it has, one placement per mesh axis, such as 'S(0)[3,5] R P(sum)'"
+    )]
     from: String,
     /// The layout it is to have.
     #[arg(long)]
