@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::plan::steps_apart;
+use crate::view::{reach, span_within};
 use crate::{
     Buffer, BufferMut, CommError, DType, Element, Monoid, Result, Scalar, Strided, kernel,
 };
@@ -81,7 +82,7 @@ pub trait Device: Debug + Send + Sync + 'static {
     fn reduce(
         &self,
         op: Monoid,
-        terms: &[(Buffer, usize)],
+        terms: &[(&Buffer, usize)],
         strides: &[isize],
         dst: &mut BufferMut,
         dv: &Strided,
@@ -354,7 +355,7 @@ pub(crate) fn check_pair(
 /// What every device checks before it reduces.
 pub(crate) fn check_terms(
     op: Monoid,
-    terms: &[(Buffer, usize)],
+    terms: &[(&Buffer, usize)],
     strides: &[isize],
     dst: &BufferMut,
     dv: &Strided,
@@ -367,13 +368,27 @@ pub(crate) fn check_terms(
             "fold the terms one by one",
         ));
     }
+    dv.validate(dst.len())?;
+    let Some((_, first)) = terms.first() else {
+        return Ok(());
+    };
+    let sv = Strided::new(*first, dv.shape.clone(), strides.into());
+    kernel::check_fold(op, dst.dtype(), &sv, dst.dtype(), dv)?;
+    // All terms reach equally far from where they begin.
+    let reach = reach(&dv.shape, strides);
     for (term, offset) in terms {
-        let sv = Strided::new(*offset, dv.shape.clone(), strides.into());
-        check_pair("reduce", term.len(), &sv, dst.len(), dv)?;
         if term.dtype() != dst.dtype() {
             return Err(CommError::dtype("reduce", dst.dtype(), term.dtype()));
         }
-        kernel::check_fold(op, term.dtype(), &sv, dst.dtype(), dv)?;
+        let end = span_within(*offset, &dv.shape, strides, reach)?.end;
+        if end > term.len() {
+            return Err(CommError::invalid(
+                "reduce",
+                format!("a term of at least {end} elements"),
+                format!("{}", term.len()),
+                "check offsets, shape and strides against the buffers",
+            ));
+        }
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ pub(crate) fn run<'a>(
         for stack in plan.stacks() {
             let pieces = stack.iter().filter_map(|&k| plan.recv.get(k));
             let terms: SmallVec<[_; 8]> = pieces
-                .map(|piece| (source(piece).clone(), piece.src_offset))
+                .map(|piece| (source(piece), piece.src_offset))
                 .collect();
             if let Some(first) = plan.recv.get(stack[0]) {
                 device.reduce(op, &terms, first.src_strides, &mut dst, &first.dst_view())?;

@@ -146,7 +146,7 @@ impl Device for Host {
     fn reduce(
         &self,
         op: Monoid,
-        terms: &[(Buffer, usize)],
+        terms: &[(&Buffer, usize)],
         strides: &[isize],
         dst: &mut BufferMut,
         dv: &Strided,
@@ -313,6 +313,16 @@ mod tests {
                 .is_err()
         );
         assert!(host.fill(&mut b, &four, Scalar::ZERO).is_err());
+        let sum = |terms: &[(&Buffer, usize)], b: &mut BufferMut, view: &Strided| {
+            host.reduce(Monoid::SUM, terms, &[1], b, view)
+        };
+        assert!(sum(&[(&a, 0), (&a, 1)], &mut b, &three).is_err());
+        let twice = Strided::new(0, [3][..].into(), [0][..].into());
+        assert!(sum(&[(&a, 0)], &mut b, &twice).is_err());
+        let empty = Strided::contiguous(&[0]);
+        assert!(sum(&[(&a, 9)], &mut b, &empty).is_ok());
+        let other = host.upload_slice(&[1.0f32; 3]).unwrap();
+        assert!(sum(&[(&a, 0), (&other, 0)], &mut b, &three).is_err());
         assert!(host.upload(DType::F32, &[0; 6]).is_err());
     }
 }

@@ -31,7 +31,8 @@ use crate::{CommError, DType, Monoid, Result, Scalar};
 pub struct ExchangePlan {
     /// The operation this is, for errors and ledgers; equal on all ranks.
     pub name: &'static str,
-    /// A fingerprint of the whole plan, equal on all ranks of the group.
+    /// A fingerprint of the whole plan, of what every rank reads from every other: ranks with equal ones are not
+    /// compared pair by pair. Zero says nothing about the plan, and every pair is compared.
     pub id: u128,
     /// What this rank reads, in fold order.
     pub recv: Pieces,

@@ -145,7 +145,7 @@ impl Device for TestDevice {
     fn reduce(
         &self,
         op: Monoid,
-        terms: &[(Buffer, usize)],
+        terms: &[(&Buffer, usize)],
         strides: &[isize],
         dst: &mut BufferMut,
         dv: &Strided,

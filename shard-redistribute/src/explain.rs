@@ -212,7 +212,11 @@ pub(crate) fn all_reduce_forecast(len: usize, dtype: DType, ranks: usize, me: us
     Forecast {
         bytes: (received * dtype.size()) as u64,
         messages,
-        rounds: if one_round { 1 } else { 2 },
+        rounds: match (ranks, one_round) {
+            (1, _) => 0,
+            (_, true) => 1,
+            (_, false) => 2,
+        },
         peak: match (ranks, one_round) {
             (1, _) => 0,
             (_, true) => block as u64,

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::gather::plan_all_gather;
 use super::{check_len, span_of, spans, total};
-use crate::communicator::{Request, Stage, Target};
+use crate::communicator::{Request, Stage};
 use crate::{Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Piece, Pieces, Result};
 
 /// Up to this many bytes an all-reduce is one round in which every rank combines everything; above, owners combine
@@ -62,7 +62,8 @@ impl dyn Communicator + '_ {
     /// Combines all ranks' buffers element by element, in rank order; every rank gets the same bits.
     ///
     /// # Collective
-    /// Every rank of the group, with equal lengths and operation.
+    /// Every rank of the group, with equal lengths and operation. A rank alone in its group keeps what it has, without
+    /// a round.
     ///
     /// # Errors
     /// As [`all_gather_v`](#method.all_gather_v).
@@ -81,26 +82,27 @@ impl dyn Communicator + '_ {
     #[track_caller]
     pub fn start_all_reduce(&self, mine: &Buffer, op: Monoid) -> Result<Handle> {
         const NAME: &str = "all_reduce";
+        let (ranks, me, len) = (self.size(), self.rank(), mine.len());
+        let fits = check_groups(NAME, op, &[len]).and_then(|()| op.check(mine.dtype()));
+        if ranks == 1 && fits.is_ok() {
+            return Ok(Handle::ready(mine.device(), Some(mine.clone())));
+        }
         self.start(NAME, Location::caller(), |site| {
-            let (ranks, me, len) = (self.size(), self.rank(), mine.len());
-            check_groups(NAME, op, &[len])?;
+            fits?;
             let sources = std::slice::from_ref(mine);
             let argument = Some(("length", len as u128));
-            if ranks == 1 {
-                op.check(mine.dtype())?;
-                let plan = self
-                    .plans()
-                    .get(NAME, None, &[], &[], || ExchangePlan::empty(NAME));
-                let request = Request::exchange(plan, sources, Target::Keep(mine.clone()), site);
-                return Ok(Request {
-                    argument,
-                    ..request
-                });
-            }
             if mine.bytes() <= ONE_ROUND_BYTES {
                 let plan = self.plans().get(NAME, Some(op), &[len], &[], || {
                     let pieces: Pieces = (0..ranks).map(|j| Piece::run(j, 0, len, 0, 0)).collect();
-                    ExchangePlan::new(NAME, 0, pieces.clone(), pieces, Some(op), None)
+                    // The length is compared by itself, and with it the plan is known.
+                    ExchangePlan::new(
+                        NAME,
+                        len as u128 + 1,
+                        pieces.clone(),
+                        pieces,
+                        Some(op),
+                        None,
+                    )
                 });
                 let target = self.target(mine.dtype(), len)?;
                 return Ok(Request {

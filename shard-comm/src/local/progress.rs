@@ -212,6 +212,12 @@ impl Rank {
 
     /// Lets others run until `ready`, a little while at most; says whether it came to be.
     fn yield_until(&self, ready: impl Fn() -> bool) -> bool {
+        for _ in 0..self.world.spins() {
+            if ready() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
         let busy = self.busy_waits.get();
         if busy > 0 {
             self.busy_waits.set(busy - 1);
@@ -334,8 +340,11 @@ impl Rank {
             Target::Nothing => None,
             Target::Keep(result) => Some(result),
             Target::Write(dst) => {
-                for traffic in plan.incoming().iter().filter(|t| t.peer != op.index) {
-                    self.device.wait(&posts[traffic.peer].event)?;
+                for traffic in plan.incoming() {
+                    check_sources(&plan, traffic, &posts[traffic.peer])?;
+                    if traffic.peer != op.index {
+                        self.device.wait(&posts[traffic.peer].event)?;
+                    }
                 }
                 let source = |peer: usize, index: usize| &posts[peer].sources[index];
                 Some(exchange::run(&self.device, &plan, source, dst)?.freeze())
@@ -362,6 +371,23 @@ impl Drop for Rank {
         } else {
             self.finish();
         }
+    }
+}
+
+/// Checks that a peer brought what is read from it. Equal fingerprints promise it, which a plan made by hand may break.
+fn check_sources(plan: &ExchangePlan, traffic: &Traffic, post: &Post) -> Result<()> {
+    let len = |source: usize| post.sources.get(source).map_or(0, Buffer::len);
+    match traffic.extents.iter().find(|e| e.1 > len(e.0)) {
+        None => Ok(()),
+        Some(&(source, end)) => Err(CommError::invalid(
+            plan.name,
+            format!(
+                "source {source} of peer {} to have at least {end} elements",
+                traffic.peer
+            ),
+            format!("{}", len(source)),
+            "give exchanges that differ different fingerprints, or zero",
+        )),
     }
 }
 

@@ -182,6 +182,53 @@ fn both_ends_of_a_bad_message_hear_of_it() {
 }
 
 #[test]
+fn a_fingerprint_that_lies_is_a_failure_that_all_hear_of() {
+    let errors = run(2, |comm| {
+        let reads = comm.rank() == 0;
+        let recv: Pieces = [Piece::run(1, 2, 4, 0, 0)].into();
+        let recv = if reads { recv } else { Pieces::new() };
+        let plan = ExchangePlan::new("lie", 9, recv, Pieces::new(), None, None);
+        let dst = comm
+            .device()
+            .alloc(DType::F64, if reads { 4 } else { 0 })
+            .unwrap();
+        let got = comm.exchange(&Arc::new(plan), &[floats(&*comm, 4)], dst, Ok(()));
+        got.and_then(|_| comm.barrier()).unwrap_err()
+    })
+    .unwrap();
+    assert!(
+        matches!(&errors[0], CommError::Invalid { .. }),
+        "{:?}",
+        errors[0]
+    );
+    assert!(
+        matches!(&errors[1], CommError::PeerFailed { origin: 0, .. }),
+        "{:?}",
+        errors[1]
+    );
+}
+
+#[test]
+fn alone_in_a_group_there_is_nobody_to_wait_for() {
+    run(3, |comm| {
+        let alone = comm.split(Some(comm.rank()), 0).unwrap().unwrap();
+        let before = comm.ledger().snapshot();
+        let mine = floats(&*comm, 5);
+        let sum = alone.all_reduce(&mine, Monoid::SUM).unwrap();
+        assert!(sum.ptr_eq(&mine));
+        alone.barrier().unwrap();
+        alone.agree(Ok(())).unwrap();
+        assert_eq!(comm.ledger().since(&before).rounds, 0);
+        let told = AgreedError::new("op", "a", "b", "c");
+        assert!(
+            matches!(alone.agree(Err(told)), Err(CommError::Agreed(e)) if e.rank == comm.rank())
+        );
+        assert!(alone.all_reduce(&mine, Monoid::Moments).is_err());
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_status_travels_with_an_exchange_and_nothing_moves() {
     let errors = run(3, |comm| {
         let plan = Arc::new(ExchangePlan::new(

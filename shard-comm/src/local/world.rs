@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 
@@ -30,6 +30,11 @@ pub(super) struct World {
     state: Mutex<State>,
     /// Set before a waiting rank's thread is unparked.
     awake: Vec<AtomicBool>,
+    /// How many ranks wait or are about to: while none does, completing a rendezvous needs no second look under the
+    /// lock. Changed under the lock only.
+    waiting: AtomicUsize,
+    /// How often a rank looks again before it lets others run.
+    spins: usize,
     everyone: Arc<Group>,
 }
 
@@ -156,11 +161,18 @@ impl World {
         Arc::new(Self {
             state: Mutex::new(state),
             awake: (0..ranks).map(|_| AtomicBool::new(true)).collect(),
+            waiting: AtomicUsize::new(0),
+            spins: spins(ranks),
             everyone: Arc::new(Group {
                 id: 0,
                 members: (0..ranks).collect(),
             }),
         })
+    }
+
+    /// How often a rank looks again before it lets others run.
+    pub(super) fn spins(&self) -> usize {
+        self.spins
     }
 
     pub(super) fn ranks(&self) -> usize {
@@ -208,9 +220,13 @@ impl World {
             let posts: Vec<_> = open.posts.into_iter().flatten().collect();
             let outcome = validate(key, &open.members, &posts).map(|()| posts);
             slot.settle(outcome);
-            let mut state = self.lock();
-            for &rank in open.members.iter() {
-                self.wake(&mut state, rank, |keys| keys.contains(&key));
+            // With the fence in `park`: either this sees a rank that waits, or that rank sees the outcome.
+            fence(Ordering::SeqCst);
+            if self.waiting.load(Ordering::Relaxed) > 0 {
+                let mut state = self.lock();
+                for &rank in open.members.iter() {
+                    self.wake(&mut state, rank, |keys| keys.contains(&key));
+                }
             }
         }
         Ok(slot)
@@ -219,14 +235,19 @@ impl World {
     /// Parks a rank until one of these slots is settled. `wanted[0]` is the one its call is about.
     pub(super) fn park(&self, rank: usize, wanted: &[(Key, Arc<Slot>)]) {
         let mut state = self.lock();
-        if wanted.iter().any(|(_, slot)| slot.outcome().is_some()) {
-            return;
-        }
-        if let Some(root) = &state.root {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let settled = wanted.iter().any(|(_, slot)| slot.outcome().is_some());
+        if let Some(root) = &state.root
+            && !settled
+        {
             // Open slots were settled when it happened; this one belonged to a rank that died completing it.
             for (_, slot) in wanted {
                 slot.settle(Err(root.clone()));
             }
+        }
+        if settled || state.root.is_some() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         self.awake[rank].store(false, Ordering::Relaxed);
@@ -382,6 +403,7 @@ impl World {
         }
         if let RankState::Waiting(thread, _) = std::mem::replace(waiting, RankState::Running) {
             state.running += 1;
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
             self.awake[rank].store(true, Ordering::Release);
             thread.unpark();
         }
@@ -391,6 +413,14 @@ impl World {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Where every rank has a core of its own, the others are running, and soon there: less than a microsecond of looking
+/// again is shorter than asking the system. Where ranks share cores it would keep the others from running.
+fn spins(ranks: usize) -> usize {
+    const SPINS: usize = 32;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if ranks <= cores { SPINS } else { 0 }
 }
 
 fn wait_line(state: &State, rank: usize, key: Key) -> Option<WaitLine> {

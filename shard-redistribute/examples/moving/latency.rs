@@ -17,8 +17,8 @@ struct Prepared {
     ring: Arc<ExchangePlan>,
 }
 
-/// Prints microseconds per operation, back to back, at several numbers of ranks.
-pub(crate) fn report() -> Result<(), Box<dyn Error>> {
+/// Prints microseconds per operation, back to back, at this number of ranks, or several.
+pub(crate) fn report(ranks: Option<usize>) -> Result<(), Box<dyn Error>> {
     const OPERATIONS: [(&str, Operation); 3] = [
         ("barrier", |comm, _| comm.barrier()),
         ("all-reduce of one f32", |comm, p| {
@@ -31,7 +31,7 @@ pub(crate) fn report() -> Result<(), Box<dyn Error>> {
         "{:<40} {:>6} {:>10} {:>10}",
         "operation", "ranks", "median us", "least us"
     );
-    for ranks in [1, 2, 4, 64] {
+    for ranks in ranks.map_or(vec![1, 2, 4, 64], |n| vec![n]) {
         for (name, operation) in OPERATIONS {
             let (median, least) = time(ranks, operation)?;
             println!("{name:<40} {ranks:>6} {median:>10.3} {least:>10.3}");

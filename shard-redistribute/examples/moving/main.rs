@@ -1,6 +1,7 @@
 //! How fast arrays move between ranks of one process, beside plain copies of the same bytes in the same run.
 //!
-//! `cargo run --release -p shard-redistribute --example moving [-- --quick] [--check] [--latency] [--only TEXT]`
+//! `cargo run --release -p shard-redistribute --example moving -- [--quick] [--check] [--only TEXT]`
+//! `cargo run --release -p shard-redistribute --example moving -- --latency [--ranks N]`
 //!
 //! A move is timed from a barrier until the last rank has its piece, into memory that each rank's pool holds already.
 //! In turns with it the same threads run the *limit*, on private warm buffers, with nothing to find out and no one to
@@ -42,14 +43,18 @@ struct Options {
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|a| a == flag);
+    let after = |flag: &str| {
+        let at = arguments.iter().position(|a| a == flag)?;
+        arguments.get(at + 1).map(String::as_str)
+    };
     if has("--latency") {
-        return latency::report();
+        let ranks = after("--ranks").map(str::parse).transpose()?;
+        return latency::report(ranks);
     }
-    let only = arguments.iter().position(|a| a == "--only");
     let options = Options {
         repetitions: if has("--quick") { 5 } else { 21 },
         check: has("--check"),
-        only: only.and_then(|at| arguments.get(at + 1).cloned()),
+        only: after("--only").map(str::to_owned),
     };
     println!(
         "{:<12} {:>5}  {:<36} {:<9} {:>7} {:>9} {:>9} {:>6}",
