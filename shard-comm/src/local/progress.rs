@@ -23,8 +23,10 @@ use crate::{
 /// well under one; with more ranks than cores the ones that yield are soon at their own rendezvous.
 const YIELDS: usize = 256;
 
-/// And for how long.
+/// And for how long, per rank that shares its core.
 const YIELDING: Duration = Duration::from_micros(200);
+/// But no longer than this.
+const MOST_YIELDING: Duration = Duration::from_millis(2);
 
 /// A single yield this long has run something else for a whole time slice: the machine is busy, and yielding costs
 /// more than parking. The next [`BUSY_WAITS`] waits do not try.
@@ -212,17 +214,12 @@ impl Rank {
 
     /// Lets others run until `ready`, a little while at most; says whether it came to be.
     fn yield_until(&self, ready: impl Fn() -> bool) -> bool {
-        for _ in 0..self.world.spins() {
-            if ready() {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
         let busy = self.busy_waits.get();
         if busy > 0 {
             self.busy_waits.set(busy - 1);
             return ready();
         }
+        let most = (YIELDING * self.world.crowd().min(1000)).min(MOST_YIELDING);
         let (start, mut before) = (Instant::now(), Duration::ZERO);
         for _ in 0..YIELDS {
             if ready() {
@@ -233,7 +230,7 @@ impl Rank {
             if now - before > SLICE {
                 self.busy_waits.set(BUSY_WAITS);
             }
-            if now > YIELDING {
+            if now > most {
                 break;
             }
             before = now;

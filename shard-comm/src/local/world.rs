@@ -33,8 +33,8 @@ pub(super) struct World {
     /// How many ranks wait or are about to: while none does, completing a rendezvous needs no second look under the
     /// lock. Changed under the lock only.
     waiting: AtomicUsize,
-    /// How often a rank looks again before it lets others run.
-    spins: usize,
+    /// How many ranks share a core.
+    crowd: u32,
     everyone: Arc<Group>,
 }
 
@@ -162,7 +162,7 @@ impl World {
             state: Mutex::new(state),
             awake: (0..ranks).map(|_| AtomicBool::new(true)).collect(),
             waiting: AtomicUsize::new(0),
-            spins: spins(ranks),
+            crowd: crowd(ranks),
             everyone: Arc::new(Group {
                 id: 0,
                 members: (0..ranks).collect(),
@@ -170,9 +170,9 @@ impl World {
         })
     }
 
-    /// How often a rank looks again before it lets others run.
-    pub(super) fn spins(&self) -> usize {
-        self.spins
+    /// How many ranks share a core; at least one.
+    pub(super) fn crowd(&self) -> u32 {
+        self.crowd
     }
 
     pub(super) fn ranks(&self) -> usize {
@@ -415,12 +415,10 @@ impl World {
     }
 }
 
-/// Where every rank has a core of its own, the others are running, and soon there: less than a microsecond of looking
-/// again is shorter than asking the system. Where ranks share cores it would keep the others from running.
-fn spins(ranks: usize) -> usize {
-    const SPINS: usize = 32;
+/// How many times the cores the ranks are, at least once: how much longer than alone each takes for the same.
+fn crowd(ranks: usize) -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if ranks <= cores { SPINS } else { 0 }
+    u32::try_from(ranks / cores).unwrap_or(u32::MAX).max(1)
 }
 
 fn wait_line(state: &State, rank: usize, key: Key) -> Option<WaitLine> {
