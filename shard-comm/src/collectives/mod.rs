@@ -115,10 +115,6 @@ impl dyn Communicator + '_ {
         argument: Option<(&'static str, u128)>,
         site: Site,
     ) -> Result<()> {
-        if self.size() == 1 && status.is_ok() {
-            // Nobody to tell, and nobody to disagree with.
-            return Ok(());
-        }
         let plan = self
             .plans()
             .get(name, None, &[], &[], || ExchangePlan::empty(name));
