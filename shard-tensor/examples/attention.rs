@@ -1,0 +1,185 @@
+//! Causal self-attention over a sequence divided among ranks: keys and values go round a ring.
+//!
+//! Shows, for each number of ranks, that the result is one rank's; how evenly contiguous and zigzag shards share the work
+//! that a causal mask leaves; and how the memory of a rank falls with the number of ranks by ring, and does not by gather.
+//!
+//! `cargo run --release -p shard-tensor --example attention -- --plot attention.svg`
+
+use clap::Parser;
+use ndarray::ArrayD;
+use plotters::prelude::*;
+use shard_tensor::{Attention, AxisPlacement, Causal, Context, Error, Launch, RingUse, shard};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Causal attention by ring and by gather, on one rank and on several.
+#[derive(Parser)]
+struct Args {
+    /// Tokens in the sequence.
+    #[arg(long, default_value_t = 2048)]
+    tokens: usize,
+    /// Heads.
+    #[arg(long, default_value_t = 4)]
+    heads: usize,
+    /// Numbers per head and token.
+    #[arg(long, default_value_t = 32)]
+    dim: usize,
+    /// Numbers of ranks to try.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
+    ranks: Vec<usize>,
+    /// Where to draw the memory of a rank against the number of ranks, as SVG.
+    #[arg(long)]
+    plot: Option<PathBuf>,
+}
+
+/// What one rank saw of one run.
+struct Seen {
+    output: ArrayD<f32>,
+    gradient: ArrayD<f32>,
+    seconds: f64,
+    /// Pairs of a query here and a key it sees.
+    pairs: usize,
+    /// Most bytes this rank held at once.
+    peak: usize,
+    received: u64,
+}
+
+fn attend(
+    ctx: &Context,
+    args: &Args,
+    along: AxisPlacement,
+    ring: RingUse,
+) -> shard_tensor::Result<Seen> {
+    let mesh = ctx.mesh_of(ctx.world_size())?;
+    let x = mesh
+        .randn([1, args.heads, args.tokens, args.dim], [along])?
+        .requires_grad()?;
+    let options = Attention::default().causal(Causal::TopLeft).ring(ring);
+    let before = ctx.ledger().snapshot();
+    ctx.world().barrier()?;
+    let start = Instant::now();
+    let y = x.attention(&x, &x, None, &options)?;
+    let gradients = y.mul(&y)?.sum(&[0, 1, 2, 3], false)?.backward()?;
+    ctx.world().barrier()?;
+    let seconds = start.elapsed().as_secs_f64();
+    let (received, peak) = (
+        ctx.ledger().since(&before).bytes,
+        ctx.ledger().memory().peak,
+    );
+    let gradient = gradients
+        .get(&x)?
+        .ok_or_else(|| Error::custom("the input has a gradient"))?;
+    let held = x.layout().local_parts(ctx.rank()).unwrap_or_default();
+    Ok(Seen {
+        output: y.to_array()?,
+        gradient: gradient.to_array()?,
+        seconds,
+        pairs: held[2].indices().map(|query| query + 1).sum(),
+        peak,
+        received,
+    })
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args = Args::parse();
+    let run = |ranks: usize, along: AxisPlacement, ring| {
+        Launch::new(ranks).run(|ctx| attend(ctx, &args, along.clone(), ring))
+    };
+    let single = run(1, shard(2), RingUse::Never)?;
+    println!(
+        "{} tokens, {} heads of {}: forward and backward on one rank {:.0} ms\n",
+        args.tokens,
+        args.heads,
+        args.dim,
+        1e3 * single[0].seconds
+    );
+    println!(
+        "ranks  shards      keys    busiest/mean work      ms  MiB per rank  MiB received  difference"
+    );
+    let mut curves: Vec<(&str, RGBColor, Vec<(f64, f64)>)> =
+        vec![("ring", BLUE, Vec::new()), ("gather", RED, Vec::new())];
+    for &ranks in &args.ranks {
+        let ways = [
+            ("contiguous", shard(2), RingUse::Always),
+            ("zigzag", shard(2).zigzag(), RingUse::Always),
+            ("zigzag", shard(2).zigzag(), RingUse::Never),
+        ];
+        for (shards, along, ring) in ways {
+            let seen = run(ranks, along, ring)?;
+            let most = |f: &dyn Fn(&Seen) -> f64| seen.iter().map(f).fold(0.0, f64::max);
+            let mean = seen.iter().map(|s| s.pairs as f64).sum::<f64>() / ranks as f64;
+            let memory = most(&|s| s.peak as f64) / f64::from(1 << 20);
+            let gathers = ring == RingUse::Never;
+            println!(
+                "{ranks:>5}  {shards:<10}  {:<6}  {:>17.3}  {:>6.0}  {memory:>12.2}  {:>12.2}  {:>10.1e}",
+                if gathers { "gather" } else { "ring" },
+                most(&|s| s.pairs as f64) / mean,
+                1e3 * most(&|s| s.seconds),
+                most(&|s| s.received as f64) / f64::from(1 << 20),
+                difference(&seen[0], &single[0]),
+            );
+            if shards == "zigzag" {
+                curves[usize::from(gathers)].2.push((ranks as f64, memory));
+            }
+        }
+    }
+    if let Some(path) = &args.plot {
+        plot(path, &curves)?;
+        println!("\nmemory against ranks: {}", path.display());
+    }
+    Ok(())
+}
+
+/// The largest difference of results and of gradients, in units of the largest of each.
+fn difference(a: &Seen, b: &Seen) -> f32 {
+    let of = |a: &ArrayD<f32>, b: &ArrayD<f32>| {
+        let size = b.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+        a.iter()
+            .zip(b)
+            .fold(0.0_f32, |m, (x, y)| m.max((x - y).abs()))
+            / size
+    };
+    of(&a.output, &b.output).max(of(&a.gradient, &b.gradient))
+}
+
+/// Memory of the busiest rank against the number of ranks.
+fn plot(
+    path: &Path,
+    curves: &[(&str, RGBColor, Vec<(f64, f64)>)],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let all = || curves.iter().flat_map(|c| &c.2);
+    let right = all().fold(1.0, |m, p| f64::max(m, p.0)) * 1.1;
+    let low = all().fold(f64::MAX, |m, p| m.min(p.1)) * 0.8;
+    let high = all().fold(0.0, |m, p| f64::max(m, p.1)) * 1.25;
+    let root = SVGBackend::new(path, (700, 420)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption("Causal attention, forward and backward", ("sans-serif", 20))
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(60)
+        .build_cartesian_2d((0.9..right).log_scale(), (low..high).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("ranks")
+        .y_desc("MiB held by a rank at most")
+        .light_line_style(WHITE)
+        .draw()?;
+    for (name, color, points) in curves {
+        let color = *color;
+        chart
+            .draw_series(LineSeries::new(
+                points.iter().copied(),
+                color.stroke_width(2),
+            ))?
+            .label(*name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color));
+    }
+    chart
+        .configure_series_labels()
+        .background_style(WHITE)
+        .border_style(BLACK)
+        .draw()?;
+    root.present()?;
+    Ok(())
+}
