@@ -96,8 +96,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!(
         "ranks  shards      keys    busiest/mean work      ms  MiB per rank  MiB received  difference"
     );
-    let mut curves: Vec<(&str, RGBColor, Vec<(f64, f64)>)> =
-        vec![("ring", BLUE, Vec::new()), ("gather", RED, Vec::new())];
+    let mut curves: Vec<Curve> = vec![("ring", BLUE, Vec::new()), ("gather", RED, Vec::new())];
     for &ranks in &args.ranks {
         let ways = [
             ("contiguous", shard(2), RingUse::Always),
@@ -142,11 +141,11 @@ fn difference(a: &Seen, b: &Seen) -> f32 {
     of(&a.output, &b.output).max(of(&a.gradient, &b.gradient))
 }
 
+/// A name, a colour, and (ranks, MiB) pairs.
+type Curve = (&'static str, RGBColor, Vec<(f64, f64)>);
+
 /// Memory of the busiest rank against the number of ranks.
-fn plot(
-    path: &Path,
-    curves: &[(&str, RGBColor, Vec<(f64, f64)>)],
-) -> Result<(), Box<dyn std::error::Error>> {
+fn plot(path: &Path, curves: &[Curve]) -> Result<(), Box<dyn std::error::Error>> {
     let all = || curves.iter().flat_map(|c| &c.2);
     let right = all().fold(1.0, |m, p| f64::max(m, p.0)) * 1.1;
     let low = all().fold(f64::MAX, |m, p| m.min(p.1)) * 0.8;
