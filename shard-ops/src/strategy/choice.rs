@@ -159,7 +159,11 @@ fn factor_partition(
         // Queries are divided as their keys are, where they are as many.
         Access::Ring { instead, .. } => {
             let factor = (*instead)?;
-            (factor, own.scaled(n(factor)))
+            if n(factor) == own.extent() {
+                (factor, own.clone())
+            } else {
+                (factor, Partition::balanced(n(factor), own.parts()))
+            }
         }
         Access::Factor { factor, block } => (*factor, divided(own, *block, n(*factor))),
         Access::Window { factor, window, .. } => (*factor, window.anchor(extent, own)),

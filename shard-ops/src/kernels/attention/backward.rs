@@ -284,7 +284,7 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
     /// # Panics
     /// When the cotangent has another shape than before.
     pub fn resume(paused: PausedGrad<E::Acc>, dout: View<'a, E>) -> Self {
-        let rows = dout.shape()[..3].iter().product::<usize>();
+        let rows = dout.shape().iter().take(3).product::<usize>();
         assert!(
             dout.ndim() == 4 && rows == paused.lse.len(),
             "attention: a cotangent of shape {:?} for {} rows",
