@@ -172,19 +172,22 @@ pub(crate) fn most_overlaps(from: &Layout, to: &Layout, d: usize) -> usize {
     let Some(source) = from.sharding(d) else {
         return 1;
     };
-    let Some(offsets) = source.partition.offsets() else {
+    let whole = [0, to.shape()[d]];
+    let wanted = to
+        .sharding(d)
+        .map_or(Some(&whole[..]), |s| s.partition.offsets());
+    let (Some(offsets), Some(wanted)) = (source.partition.offsets(), wanted) else {
         return source.partition.parts();
     };
-    let mut most = 1;
-    let mut first = 0;
-    for part in 0..to.parts(d) {
-        let Some(want) = to.part(d, part).interval() else {
-            return source.partition.parts();
-        };
-        while first + 1 < offsets.len() && offsets[first + 1] <= want.start {
+    let (mut most, mut first, mut end) = (1, 0, 0);
+    for want in wanted.windows(2) {
+        while first + 1 < offsets.len() && offsets[first + 1] <= want[0] {
             first += 1;
         }
-        let end = first + offsets[first..].partition_point(|&x| x < want.end);
+        end = end.max(first);
+        while end < offsets.len() && offsets[end] < want[1] {
+            end += 1;
+        }
         most = most.max(end - first);
     }
     most

@@ -418,7 +418,10 @@ impl Partition {
 
     /// The size of the largest part.
     pub fn max_size(&self) -> usize {
-        self.sizes().max().unwrap_or(0)
+        match self {
+            Self::Contiguous(table) => table.intervals().map(|i| i.len()).max().unwrap_or(0),
+            Self::Segments(segments) => segments.sizes().iter().copied().max().unwrap_or(0),
+        }
     }
 
     /// The offset table, `parts() + 1` entries from 0 to the extent, where each part is one interval and they stand in part
