@@ -10,16 +10,17 @@
 use crate::elementwise::float_types;
 use crate::host::{positions, with_float};
 use crate::kernels::attention::{
-    AttentionGrad, AttentionState, Band, Block, BlockGrad, PausedGrad, Queries, Stored,
+    AttentionGrad, AttentionState, Band, Block, BlockGrad, Dropout, PausedGrad, Queries, Stored,
 };
 use crate::kernels::{Positions, View};
 use crate::moves::reshape;
+use crate::rng::Stream;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, RingUse, Rule, Saved,
-    Value, key_of,
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result, RingUse,
+    Rule, Saved, Value, key_of,
 };
 use shard_comm::{Bool, DType, Element};
-use shard_spec::{Dims, ReduceOp};
+use shard_spec::{DimPart, Dims, ReduceOp};
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -35,6 +36,7 @@ pub struct Attention {
     scale: Option<f64>,
     causal: Option<Causal>,
     window: Option<(usize, usize)>,
+    dropout: Option<(f64, Stream)>,
     ring: RingUse,
 }
 
@@ -75,6 +77,16 @@ impl Attention {
         }
     }
 
+    /// Drops each probability with this chance, below 1, and divides what stays by the chance of staying. Which ones is a
+    /// function of the stream and of (batch, head, query, key), the same under any layout; take a new stream for every call.
+    #[must_use]
+    pub fn dropout(self, rate: f64, stream: Stream) -> Self {
+        Self {
+            dropout: Some((rate, stream)),
+            ..self
+        }
+    }
+
     /// Says when keys go round a ring.
     #[must_use]
     pub fn ring(self, ring: RingUse) -> Self {
@@ -94,7 +106,9 @@ impl Attention {
 
     fn key(&self, name: &str) -> u128 {
         let scale = self.scale.map(f64::to_bits);
-        key_of(name, &(scale, self.causal, self.window, self.ring))
+        let rate = self.dropout.map(|(rate, _)| rate.to_bits());
+        // Not of the stream: what is dropped changes nothing about what moves, and every call has another one.
+        key_of(name, &(scale, self.causal, self.window, rate, self.ring))
     }
 }
 
@@ -144,6 +158,16 @@ pub fn attention(
     mask: Option<&Value>,
     options: &Attention,
 ) -> Result<Value> {
+    if let Some((rate, _)) = options.dropout
+        && !(0.0..1.0).contains(&rate)
+    {
+        return Err(OpError::Shape {
+            op: NAME,
+            problem: format!("a dropout rate of {rate}"),
+            shapes: vec![q.shape().to_vec(), k.shape().to_vec()],
+            fix: "give a rate from 0 on and below 1",
+        });
+    }
     let mask = match mask {
         Some(mask) if mask.ndim() < 4 => {
             let mut shape: Dims = smallvec![1; 4 - mask.ndim()];
@@ -388,9 +412,14 @@ impl Forward {
         let boxes = &call.cx.inputs;
         let (queries, keys) = (positions(&boxes[0], 2), positions(&boxes[1], 2));
         let band = self.options.band(boxes[0].global[2], boxes[1].global[2]);
+        let dropped = self.options.dropped(&boxes[0], boxes[1].global[2]);
         let problem = self
             .options
             .problem(call.input::<E>(0), queries.get(), band);
+        let problem = match &dropped {
+            Some(dropped) => problem.dropout(dropped),
+            None => problem,
+        };
         let block = block(call, self.mask, keys.get());
         let shape = &boxes[0].shape;
         let rows = [shape[0], shape[1], shape[2]];
@@ -413,7 +442,62 @@ impl Forward {
     }
 }
 
+/// Which probabilities are dropped: those whose word of the stream, numbered by their place in
+/// `[batch, heads, queries, keys]`, is below the rate.
+struct Dropped {
+    stream: Stream,
+    rate: f64,
+    /// The smallest word that is kept.
+    least: u32,
+    /// Global numbers of the batch entries and heads of the call.
+    batch: DimPart,
+    heads: DimPart,
+    /// Extents of the whole problem.
+    all_heads: u64,
+    queries: u64,
+    keys: u64,
+}
+
+impl Dropout for Dropped {
+    fn kept(&self) -> f64 {
+        1.0 - self.rate
+    }
+
+    fn keep(&self, batch: usize, head: usize, query: i64, keys: &[i64], keep: &mut [bool]) {
+        let (batch, head) = (
+            self.batch.index(batch) as u64,
+            self.heads.index(head) as u64,
+        );
+        let row = (batch * self.all_heads + head) * self.queries + query as u64;
+        let mut block = None;
+        for (keep, &key) in keep.iter_mut().zip(keys) {
+            let at = row * self.keys + key as u64;
+            let words = match block {
+                Some((number, words)) if number == at / 4 => words,
+                _ => self.stream.words(at / 4),
+            };
+            block = Some((at / 4, words));
+            *keep = words[(at % 4) as usize] >= self.least;
+        }
+    }
+}
+
 impl Attention {
+    /// What is dropped of the queries in a box against so many keys in all.
+    fn dropped(&self, queries: &OperandBox, keys: usize) -> Option<Dropped> {
+        let (rate, stream) = self.dropout?;
+        Some(Dropped {
+            stream,
+            rate,
+            least: (rate * 4_294_967_296.0) as u32,
+            batch: queries.held[0].clone(),
+            heads: queries.held[1].clone(),
+            all_heads: queries.global[1] as u64,
+            queries: queries.global[2] as u64,
+            keys: keys as u64,
+        })
+    }
+
     fn problem<'a, E: Stored>(
         &self,
         q: View<'a, E>,
@@ -511,9 +595,14 @@ impl Backward {
         let boxes = &call.cx.inputs;
         let (queries, keys) = (positions(&boxes[0], 2), positions(&boxes[1], 2));
         let band = self.options.band(boxes[0].global[2], boxes[1].global[2]);
+        let dropped = self.options.dropped(&boxes[0], boxes[1].global[2]);
         let problem = self
             .options
             .problem(call.input::<E>(0), queries.get(), band);
+        let problem = match &dropped {
+            Some(dropped) => problem.dropout(dropped),
+            None => problem,
+        };
         let block = block(call, self.mask, keys.get());
         let first = 3 + usize::from(self.mask.is_some());
         let dout = call.input::<E>(first + 2);

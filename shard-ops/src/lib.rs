@@ -21,6 +21,7 @@ mod op;
 pub mod pool;
 pub mod reduce;
 pub mod resample;
+pub mod rng;
 mod rule;
 mod strategy;
 mod value;

@@ -209,8 +209,11 @@ impl Context {
         self.0.engine.register(op, handler);
     }
 
-    /// The next stream of random numbers: one per random tensor drawn.
-    pub(crate) fn next_stream(&self) -> Stream {
+    /// The next stream of random numbers under this context's seed: one is taken by every random tensor.
+    ///
+    /// # Collective
+    /// All ranks of the program must take the same streams in the same order.
+    pub fn next_stream(&self) -> Stream {
         let call = self.0.calls.get();
         self.0.calls.set(call + 1);
         Stream::new(self.0.seed, call)

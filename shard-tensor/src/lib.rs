@@ -56,7 +56,6 @@ mod ops;
 pub mod optim;
 mod options;
 mod placements;
-pub mod rng;
 mod shape;
 mod tensor;
 
@@ -75,6 +74,7 @@ pub use shard_comm::{DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnaps
 pub use shard_ops::RingUse;
 pub use shard_ops::attention::{Attention, Causal};
 pub use shard_ops::kernels::unary::Unary;
+pub use shard_ops::rng;
 pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp, ResampleMode};
 
 /// What an op of one's own is made of.

@@ -2,10 +2,11 @@
 //! holds a few blocks, whatever the number of ranks.
 
 use proptest::prelude::*;
-use shard_autograd::Recorder;
+use shard_autograd::{GradCheck, Recorder, gradcheck};
 use shard_comm::DType;
 use shard_ops::attention::{Attention, Causal, attention};
 use shard_ops::neighbors::nearest;
+use shard_ops::rng::Stream;
 use shard_ops::{RingUse, Value};
 use shard_spec::{DeviceMesh, Layout};
 use xtests::arrays::{place, tensor, whole};
@@ -88,9 +89,13 @@ fn scene() -> impl Strategy<Value = (DeviceMesh, Sizes, Vec<Recipe>, Attention)>
         any::<bool>(),
         prop::option::of(any::<bool>()),
         prop::option::of((0..6_usize, 0..6_usize)),
+        prop::option::of(0..9_u64),
     );
-    let options = options.prop_map(|(scaled, causal, window)| {
+    let options = options.prop_map(|(scaled, causal, window, dropped)| {
         let mut options = Attention::default();
+        if let Some(call) = dropped {
+            options = options.dropout(0.4, Stream::new(5, call));
+        }
         if scaled {
             options = options.scale(0.7);
         }
@@ -168,6 +173,54 @@ proptest! {
             close("gradients", &found[2..], &expected[2..]);
         }
     }
+}
+
+/// As many probabilities are dropped as said, others each time, and the gradient is that of what was computed.
+#[test]
+fn dropout_keeps_its_rate_and_its_gradient() {
+    let mesh = DeviceMesh::new(&[3]).unwrap();
+    let (queries, keys) = (64, 50);
+    let shapes = [[1, 2, queries, 3], [1, 2, keys, 3], [1, 2, keys, 1]];
+    let layouts = shapes.map(|s| Layout::parse(&mesh, &s, "S(2)").unwrap());
+    let dropped = |call| {
+        // Equal logits and values of one: an output is the number of kept keys, over what is expected.
+        let inputs = [
+            tensor(&shapes[0], |_| 0.0),
+            tensor(&shapes[1], |_| 0.0),
+            tensor(&shapes[2], |_| 1.0),
+        ];
+        let options = Attention::default()
+            .ring(RingUse::Always)
+            .dropout(0.25, Stream::new(1, call));
+        run(&mesh, &layouts, &inputs, |tape, x| {
+            vec![attention(tape, &x[0], &x[1], &x[2], None, &options).unwrap()]
+        })
+        .swap_remove(0)
+    };
+    let kept = dropped(0);
+    let mean = kept.iter().sum::<f64>() / kept.len() as f64;
+    // Five standard errors of 6400 draws kept with chance 0.75.
+    let error = 5.0 * (0.25_f64 * 0.75 / 6400.0).sqrt() / 0.75;
+    assert!((mean - 1.0).abs() < error, "{mean}");
+    assert!(kept.iter().any(|&x| x != kept[0]) && kept != dropped(1));
+
+    let small = [[1, 1, 3, 2], [1, 1, 4, 2], [1, 1, 4, 2]];
+    let layouts = small.map(|s| Layout::parse(&mesh, &s, "S(2)").unwrap());
+    let options = Attention::default().dropout(0.5, Stream::new(2, 0));
+    on_mesh(&mesh, On::Host, |cx| {
+        let x: Vec<Value> = layouts
+            .iter()
+            .zip(0..)
+            .map(|(layout, i)| {
+                Value::new(place(cx, layout, &numbers(layout.shape(), i), DType::F64).unwrap())
+            })
+            .collect();
+        let tape = xtests::trial::recorder();
+        let attend = |exec: &Recorder, x: &[Value]| {
+            Ok(vec![attention(exec, &x[0], &x[1], &x[2], None, &options)?])
+        };
+        gradcheck(&tape, &attend, &x, GradCheck::default()).unwrap();
+    });
 }
 
 /// Bytes that the busiest rank holds at most while it attends, forward or backward, beyond what it began with.

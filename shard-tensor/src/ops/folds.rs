@@ -12,7 +12,8 @@ impl ShardTensor {
     /// [`attention`](fn@shard_ops::attention::attention).
     ///
     /// A bool mask says which keys count, one of the tensor's type is added to the logits; both are broadcast. Queries
-    /// that see no key get zeros.
+    /// that see no key get zeros. For dropout give the options a stream of their own:
+    /// `options.dropout(0.1, ctx.next_stream())`.
     ///
     /// ```
     /// use shard_tensor::{Attention, Causal, launch, shard};

@@ -8,7 +8,7 @@
 /// One block of Philox4x32-10: four random words for a counter and a key.
 ///
 /// ```
-/// use shard_tensor::rng::philox4x32;
+/// use shard_ops::rng::philox4x32;
 /// // The first known-answer vector of Random123.
 /// assert_eq!(philox4x32([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
 /// ```
@@ -26,7 +26,7 @@ pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 }
 
 /// The numbers of one call: a stream addressed by global index.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream {
     key: [u32; 2],
     call: [u32; 2],
@@ -60,6 +60,11 @@ impl Stream {
         // 1 - u lies in (0, 1]: its logarithm is finite.
         let radius = (-2.0 * (1.0 - unit(a, b)).ln()).sqrt();
         radius * (std::f64::consts::TAU * unit(c, d)).cos()
+    }
+
+    /// Four random words: numbers `4 * index` to `4 * index + 3` of the stream's words.
+    pub fn words(&self, index: u64) -> [u32; 4] {
+        self.block(index)
     }
 
     fn block(&self, index: u64) -> [u32; 4] {
