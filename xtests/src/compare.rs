@@ -2,15 +2,30 @@
 
 use crate::case::{Data, Tensor};
 
-/// How close floats must be, relative to the largest magnitude of the expected tensor.
+/// How close floats must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tolerance(pub f64);
+pub struct Tolerance {
+    /// Relative to the largest magnitude of the expected tensor.
+    pub relative: f64,
+    /// Whatever the magnitude: where terms may cancel, a sum is only as exact as they are.
+    pub absolute: f64,
+}
 
 impl Tolerance {
     /// For runs in double precision.
-    pub const F64: Self = Self(1e-9);
+    pub const F64: Self = Self::relative(1e-9);
     /// For runs in single precision.
-    pub const F32: Self = Self(1e-4);
+    pub const F32: Self = Self::relative(1e-4);
+    /// Equal bits, but for the sign of zero.
+    pub const EXACT: Self = Self::relative(0.0);
+
+    /// Relative to the largest magnitude of the expected tensor.
+    pub const fn relative(relative: f64) -> Self {
+        Self {
+            relative,
+            absolute: 0.0,
+        }
+    }
 }
 
 /// Compares a whole tensor with the expected one; `None` if they agree, else the first and the worst
@@ -57,7 +72,7 @@ fn floats(e: &[f64], g: &[f64], tolerance: Tolerance, shape: &[usize]) -> Option
         .iter()
         .filter(|v| v.is_finite())
         .fold(0.0_f64, |m, v| m.max(v.abs()));
-    let bound = tolerance.0 * scale;
+    let bound = tolerance.absolute.max(tolerance.relative * scale);
     let off = |a: f64, b: f64| {
         if a.is_nan() || b.is_nan() {
             return if a.is_nan() && b.is_nan() {

@@ -426,7 +426,7 @@ fn survives_rounding(case: &Case, apply: Apply) -> bool {
         .iter()
         .map(|(_, t)| Layout::replicated(&mesh, &t.shape))
         .collect();
-    let tolerance = Tolerance(Tolerance::F32.0 / 8.0);
+    let tolerance = Tolerance::relative(Tolerance::F32.relative / 8.0);
     let trial = Trial {
         tolerance,
         ..Trial::new(layouts)

@@ -308,7 +308,9 @@ fn apply(
 
 fn tolerance_for(expected: &Tensor) -> Tolerance {
     match &*expected.data {
-        crate::case::Data::F64(v) if v.iter().any(|x| x.fract() != 0.0) => Tolerance(1e-12),
-        _ => Tolerance(0.0),
+        crate::case::Data::F64(v) if v.iter().any(|x| x.fract() != 0.0) => {
+            Tolerance::relative(1e-12)
+        }
+        _ => Tolerance::EXACT,
     }
 }
