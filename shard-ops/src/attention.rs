@@ -8,7 +8,7 @@
 //! values go home block by block.
 
 use crate::elementwise::float_types;
-use crate::host::{positions, with_float};
+use crate::host::{Held, positions, with_float};
 use crate::kernels::attention::{
     AttentionGrad, AttentionState, Band, Block, BlockGrad, Dropout, PausedGrad, Queries, Stored,
 };
@@ -410,17 +410,9 @@ impl Forward {
         E::Acc: Element,
     {
         let boxes = &call.cx.inputs;
-        let (queries, keys) = (positions(&boxes[0], 2), positions(&boxes[1], 2));
-        let band = self.options.band(boxes[0].global[2], boxes[1].global[2]);
-        let dropped = self.options.dropped(&boxes[0], boxes[1].global[2]);
-        let problem = self
-            .options
-            .problem(call.input::<E>(0), queries.get(), band);
-        let problem = match &dropped {
-            Some(dropped) => problem.dropout(dropped),
-            None => problem,
-        };
-        let block = block(call, self.mask, keys.get());
+        let facing = Facing::new(&self.options, boxes);
+        let problem = facing.problem(call.input::<E>(0));
+        let block = block(call, self.mask, facing.keys.get());
         let shape = &boxes[0].shape;
         let rows = [shape[0], shape[1], shape[2]];
         let mut state = match call
@@ -497,16 +489,37 @@ impl Attention {
             keys: keys as u64,
         })
     }
+}
 
-    fn problem<'a, E: Stored>(
-        &self,
-        q: View<'a, E>,
-        positions: Positions<'a>,
-        band: Band,
-    ) -> Queries<'a, E> {
-        let queries = Queries::new(q, positions).band(band);
-        match self.scale {
-            Some(scale) => queries.scale(scale),
+/// How the queries and the keys of a call lie to each other.
+struct Facing<'a> {
+    options: &'a Attention,
+    queries: Held,
+    keys: Held,
+    band: Band,
+    dropped: Option<Dropped>,
+}
+
+impl<'a> Facing<'a> {
+    /// Of the boxes of queries and keys.
+    fn new(options: &'a Attention, boxes: &[OperandBox]) -> Self {
+        let (queries, keys) = (boxes[0].global[2], boxes[1].global[2]);
+        Self {
+            options,
+            queries: positions(&boxes[0], 2),
+            keys: positions(&boxes[1], 2),
+            band: options.band(queries, keys),
+            dropped: options.dropped(&boxes[0], keys),
+        }
+    }
+
+    fn problem<'b, E: Stored>(&'b self, q: View<'b, E>) -> Queries<'b, E> {
+        let mut queries = Queries::new(q, self.queries.get()).band(self.band);
+        if let Some(scale) = self.options.scale {
+            queries = queries.scale(scale);
+        }
+        match &self.dropped {
+            Some(dropped) => queries.dropout(dropped),
             None => queries,
         }
     }
@@ -593,17 +606,9 @@ impl Backward {
         E::Acc: Element,
     {
         let boxes = &call.cx.inputs;
-        let (queries, keys) = (positions(&boxes[0], 2), positions(&boxes[1], 2));
-        let band = self.options.band(boxes[0].global[2], boxes[1].global[2]);
-        let dropped = self.options.dropped(&boxes[0], boxes[1].global[2]);
-        let problem = self
-            .options
-            .problem(call.input::<E>(0), queries.get(), band);
-        let problem = match &dropped {
-            Some(dropped) => problem.dropout(dropped),
-            None => problem,
-        };
-        let block = block(call, self.mask, keys.get());
+        let facing = Facing::new(&self.options, boxes);
+        let problem = facing.problem(call.input::<E>(0));
+        let block = block(call, self.mask, facing.keys.get());
         let first = 3 + usize::from(self.mask.is_some());
         let dout = call.input::<E>(first + 2);
         let paused = call
