@@ -386,6 +386,33 @@ fn explicit_moves_refuse_on_every_rank_alike() {
     );
 }
 
+/// A halo is not a move, but bringing stripes to consecutive rows is one; ops without neighbours keep stripes.
+#[test]
+fn explicit_moves_know_that_windows_need_consecutive_indices() {
+    use shard_ops::conv::{ConvOptions, Padding, conv};
+    let errors = on_ranks(&[2], |cx, engine| {
+        let of = |rows: &str| {
+            let layout = Layout::parse(cx.mesh(), &[1, 1, 7], rows).unwrap();
+            make(cx, &layout)
+        };
+        let w = make(cx, &Layout::replicated(cx.mesh(), &[1, 1, 3]));
+        let options = ConvOptions {
+            padding: Padding::Same,
+            ..Default::default()
+        };
+        engine.set_explicit_moves(true);
+        conv(engine, &of("S(2)"), &w, None, &options).unwrap();
+        let stripes = of("S(2)[0:1,1:1]*");
+        let doubled = elementwise::add(engine, &stripes, &stripes).unwrap();
+        assert_eq!(doubled.layout(), stripes.layout());
+        conv(engine, &stripes, &w, None, &options)
+            .unwrap_err()
+            .to_string()
+    });
+    assert!(errors[0].contains("operand 0"), "{}", errors[0]);
+    assert_eq!(errors[0], errors[1]);
+}
+
 #[test]
 fn ranks_that_apply_different_ops_are_found_out_and_the_group_goes_on() {
     let errors = on_ranks(&[3], |cx, engine| {

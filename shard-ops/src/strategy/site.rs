@@ -348,7 +348,7 @@ impl<'a> Site<'a> {
                 .and_then(|f| self.choice.factors[f].as_ref());
             match (access, layout.sharding(d), wanted) {
                 (Access::Window { .. } | Access::Adjoint { .. }, Some(have), Some(want)) => {
-                    have.axes != want.axes
+                    have.axes != want.axes || !have.partition.is_contiguous()
                 }
                 (Access::Ring { .. }, ..) => false,
                 (_, Some(_), None) => true,
