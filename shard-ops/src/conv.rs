@@ -365,7 +365,7 @@ impl Op for Conv {
         with_float!(call.dtype(), T => {
             let (x, w) = (call.input::<T>(0), call.input::<T>(1));
             let bias = (self.bias && call.cx.adds_once).then(|| call.input::<T>(2).to_vec());
-            let groups = local_groups(&self.geometry, x.shape()[1], w.shape()[1]);
+            let groups = local_groups(&self.geometry, x.shape()[1], &call.cx.inputs[1]);
             kernels::conv_forward(&x, &w, bias.as_deref(), &mut call.output::<T>(0), &window, groups);
         });
     }
@@ -470,8 +470,9 @@ impl Op for ConvInputGrad {
         let window = self.geometry.local(&call.cx.outputs[0], &call.cx.inputs[0]);
         with_float!(call.dtype(), T => {
             let (dy, w) = (call.input::<T>(0), call.input::<T>(1));
+            let cx = call.cx;
+            let groups = local_groups(&self.geometry, cx.outputs[0].shape[1], &cx.inputs[1]);
             let mut dx = call.output::<T>(0);
-            let groups = local_groups(&self.geometry, dx.shape()[1], w.shape()[1]);
             kernels::conv_input_grad(&dy, &w, &mut dx, &window, groups);
         });
     }
@@ -564,8 +565,8 @@ impl Op for ConvWeightGrad {
         let window = self.geometry.local(&call.cx.inputs[0], &call.cx.inputs[1]);
         with_float!(call.dtype(), T => {
             let (x, dy) = (call.input::<T>(0), call.input::<T>(1));
+            let groups = local_groups(&self.geometry, x.shape()[1], &call.cx.outputs[0]);
             let mut dw = call.output::<T>(0);
-            let groups = local_groups(&self.geometry, x.shape()[1], dw.shape()[1]);
             kernels::conv_weight_grad(&x, &dy, &mut dw, &window, groups);
         });
     }
@@ -599,12 +600,16 @@ impl Op for ConvWeightGrad {
     }
 }
 
-/// How many groups a rank's channels are: those of whole groups it holds; a rank without channels has one, empty.
-fn local_groups(geometry: &Geometry, channels: usize, reads: usize) -> usize {
+/// How many groups a rank's channels are: those of whole groups it holds, by the weight's rows or, where it has none, by what
+/// they read; a rank without channels has one, empty.
+fn local_groups(geometry: &Geometry, channels: usize, weight: &OperandBox) -> usize {
+    let rows = weight.global[0] / geometry.groups;
+    let held = weight.shape[0]
+        .checked_div(rows)
+        .or_else(|| channels.checked_div(weight.shape[1]));
     match geometry.groups {
         1 => 1,
-        groups if reads == 0 => groups,
-        _ => (channels / reads).max(1),
+        _ => held.unwrap_or(1).max(1),
     }
 }
 

@@ -289,6 +289,31 @@ fn norms_equal_one_rank() {
     });
 }
 
+/// Groups that read no channels are still groups: how many a rank has shows in the rows of its weight.
+#[test]
+fn groups_without_input_channels_are_sharded_like_others() {
+    use shard_ops::conv::{ConvOptions, conv};
+    let options = ConvOptions {
+        groups: 3,
+        ..Default::default()
+    };
+    let sums = on_ranks(&[2], |cx, engine| {
+        let x = make(cx, &Layout::replicated(cx.mesh(), &[1, 0, 4]));
+        let w = make(
+            cx,
+            &Layout::parse(cx.mesh(), &[6, 0, 2], "S(0)[4,2]").unwrap(),
+        );
+        let y = conv(engine, &x, &w, None, &options).unwrap();
+        let all = Layout::replicated(cx.mesh(), &[1, 6, 3]);
+        y.array()
+            .redistribute(&all)
+            .unwrap()
+            .to_vec::<f64>()
+            .unwrap()
+    });
+    assert_eq!(sums, [vec![0.0; 18], vec![0.0; 18]]);
+}
+
 #[test]
 fn a_convolution_computes_its_interior_while_the_halo_flies() {
     use shard_ops::conv::{ConvOptions, Padding, conv};
