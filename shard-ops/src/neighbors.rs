@@ -60,12 +60,13 @@ pub fn nearest(
     ring: RingUse,
 ) -> Result<(Value, Value)> {
     let mut found = exec.apply(Arc::new(NearestOp { k, ring }), &[queries, points])?;
+    let got = found.len();
     match (found.pop(), found.pop()) {
         (Some(indices), Some(distances)) => Ok((distances, indices.detach())),
         _ => Err(OpError::Arity {
             op: NAME,
             expected: "two outputs".into(),
-            got: 0,
+            got,
         }),
     }
 }

@@ -112,6 +112,21 @@ impl DimPart {
         if let (Some(a), Some(b)) = (self.plain(), other.plain()) {
             return a.end.min(b.end).saturating_sub(a.start.max(b.start));
         }
+        // Parts of one partition, of which there may be as many intervals as indices.
+        if let (
+            Kind::Segments {
+                segments: a,
+                part: i,
+            },
+            Kind::Segments {
+                segments: b,
+                part: j,
+            },
+        ) = (&self.0, &other.0)
+            && a == b
+        {
+            return if i == j { self.len() } else { 0 };
+        }
         let (mine, theirs) = (self.intervals(), other.intervals());
         let (mut i, mut j, mut count) = (0, 0, 0);
         while let (Some(a), Some(b)) = (mine.get(i), theirs.get(j)) {
@@ -148,6 +163,16 @@ impl PartialEq for DimPart {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Kind::Interval(a), Kind::Interval(b)) => a == b || (a.is_empty() && b.is_empty()),
+            (
+                Kind::Segments {
+                    segments: a,
+                    part: i,
+                },
+                Kind::Segments {
+                    segments: b,
+                    part: j,
+                },
+            ) if i == j && a == b => true,
             _ => self.len() == other.len() && self.intervals() == other.intervals(),
         }
     }

@@ -175,6 +175,19 @@ proptest! {
     }
 }
 
+/// A window without bounds hides nothing, however it is aligned.
+#[test]
+fn the_widest_window_sees_everything() {
+    use shard_ops::kernels::attention::Band;
+    let all = Band::window(usize::MAX, usize::MAX);
+    for offset in [-7, 0, 7] {
+        let band = all.shifted(offset);
+        assert!(band.sees(0, 1000) && band.sees(1000, 0) && band.sees(5, 5));
+    }
+    let past = Band::window(usize::MAX, 0);
+    assert!(past.sees(1000, 0) && !past.sees(0, 1));
+}
+
 /// As many probabilities are dropped as said, others each time, and the gradient is that of what was computed.
 #[test]
 fn dropout_keeps_its_rate_and_its_gradient() {

@@ -73,6 +73,15 @@ proptest! {
     }
 }
 
+/// Comparing parts of one partition does not list their intervals, of which there are 2^57 here.
+#[test]
+fn parts_of_one_partition_compare_at_once() {
+    let stripes = Partition::striped(1 << 60, 8);
+    assert_eq!(stripes.part(3), stripes.part(3));
+    assert_eq!(stripes.part(3).common(&stripes.part(3)), 1 << 57);
+    assert_eq!(stripes.part(3).common(&stripes.part(4)), 0);
+}
+
 /// One way to say each thing: what is contiguous says so, neighbours of one owner are one tile.
 #[test]
 fn segments_are_told_one_way() {

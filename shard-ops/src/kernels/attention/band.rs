@@ -29,6 +29,15 @@ pub(super) enum Sight {
     All,
 }
 
+/// A number of positions, at most the largest that is told from no bound by its sign alone.
+const fn distance(positions: usize) -> i64 {
+    if positions > i64::MAX as usize {
+        i64::MAX
+    } else {
+        positions as i64
+    }
+}
+
 impl Band {
     /// Everything is seen.
     pub const ALL: Self = Self {
@@ -53,11 +62,11 @@ impl Band {
         }
     }
 
-    /// A query sees `left` keys before its position and `right` after it, and its own.
+    /// A query sees `left` keys before its position and `right` after it, and its own; `usize::MAX` is no bound.
     pub const fn window(left: usize, right: usize) -> Self {
         Self {
-            low: -(left as i64),
-            high: right as i64,
+            low: -distance(left),
+            high: distance(right),
         }
     }
 
