@@ -58,10 +58,10 @@
 //!
 //! Measured on two idle cores; the programs print the figures of the machine they run on.
 //!
-//! - *Moving* (`--example moving`): between ranks of one process, 2 and 4 ranks, 4096x4096 and an uneven 1000x777x13 of
-//!   f32, rows, columns, copies, sums, rebalancing and 2-D swaps take 0.6 to 1.2 times what threads take to copy (or
-//!   fold) the same bytes without any library. Replicated to rows is a view.
-//! - *Planning* (`--example planning`): 2 to 3 us for a direct plan on small meshes, 40 to 250 us to compare all
+//! - *Moving* (`cargo run --release -p xtests --bin bench -- redistribute`): between ranks of one process, 2 and 4
+//!   ranks, 4096x4096 and an uneven 1000x777x13 of f32, rows, columns, copies, sums, rebalancing and 2-D swaps take 0.6
+//!   to 1.2 times what threads take to copy (or fold) the same bytes without any library. Replicated to rows is a view.
+//! - *Planning* (`... --bin bench -- plan`): 2 to 3 us for a direct plan on small meshes, 40 to 250 us to compare all
 //!   strategies on up to 12 ranks; on 16,384 ranks at most 0.75 ms for a direct plan with ten thousand messages, 0.93 ms
 //!   with the comparison. A plan that is kept is found in 7 ns. Parts of several intervals cost a composition of maps
 //!   for each pair of parts.

@@ -96,7 +96,7 @@ pub(super) fn search<T: Real, R: Rows<T>>(
 /// Whether building a tree is made up for by the points it passes over.
 ///
 /// Building costs as much as about 60 (at 512 points) to 300 (at 20,000) queries against all points, whatever their dims; beyond
-/// [`MAX_TREE_DIM`] dims little is passed over (example `neighbor_speed`).
+/// [`MAX_TREE_DIM`] dims little is passed over (group `knn` of the benchmark program).
 fn tree_pays(queries: usize, points: usize, dim: usize) -> bool {
     (1..=MAX_TREE_DIM).contains(&dim) && points >= 256 && queries >= 256
 }

@@ -1,36 +1,20 @@
 //! What moving the same bytes costs at least: plain loops over private memory.
 
 use shard_comm::Piece;
-use shard_redistribute::{Exchange, Plan, Step};
+use shard_redistribute::{Exchange, Plan, RedistributeError, Step};
 use shard_spec::Layout;
-use std::error::Error;
 use std::hint::black_box;
 
 /// Runs of fewer elements than fill a cache line are copied run by run, as the move has to.
 const SHORT: usize = 16;
 
-/// What a limit does, for the table.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Kind {
-    Copy,
-    ShortRuns,
-    Fold,
-    AllReduce,
-}
-
-impl Kind {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::ShortRuns => "runs",
-            Self::Fold => "fold",
-            Self::AllReduce => "fold+copy",
-        }
-    }
-}
-
 /// One rank's share of the work of a plan, step by step.
-pub(crate) struct Limit(Vec<Work>);
+///
+/// All bytes of all pieces are divided evenly among the threads, and copied densely between private warm buffers. Where
+/// runs are shorter than a cache line they are copied in runs of that length, as far apart; where terms are summed, in
+/// one pass over as many terms, read in runs as long and as far apart; an all-reduce is such a sum of a share, followed
+/// by a copy of the whole.
+pub(crate) struct MoveLimit(Vec<Work>);
 
 enum Work {
     /// One dense copy.
@@ -56,9 +40,9 @@ struct Runs {
     dst: [usize; 2],
 }
 
-impl Limit {
+impl MoveLimit {
     /// The share of thread `me` in the work of all ranks, divided evenly even where the layouts are not.
-    pub(crate) fn new(from: &Layout, to: &Layout, me: usize) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn new(from: &Layout, to: &Layout, me: usize) -> Result<Self, RedistributeError> {
         let threads = from.mesh().size();
         let plans = (0..threads)
             .map(|rank| Plan::new(from, to, rank))
@@ -91,13 +75,13 @@ impl Limit {
                 all.iter().map(Piece::numel).sum(),
             );
             let (terms, folds) = (read / written, exchanges[0].plan().fold.is_some());
-            if all.iter().all(|p| run_len(p) < SHORT) {
+            if all.iter().all(|p| run_len(p) < SHORT && Runs::fits(p)) {
                 // Terms have one destination, so they follow each other in order of destinations.
                 let mut all = all;
                 all.sort_by_key(|p| p.dst_offset);
                 let firsts = all.iter().step_by(if folds { terms } else { 1 });
                 let runs = firsts.map(|p| Runs::new(p, share(p.shape[0]), terms));
-                work.push(Work::Runs(runs.collect::<Result<_, _>>()?));
+                work.push(Work::Runs(runs.collect()));
             } else if folds {
                 let (run, step) =
                     (exchanges[me].plan().recv.first()).map_or((1, 1), |p| runs_of(&p.to_piece()));
@@ -113,12 +97,13 @@ impl Limit {
         Ok(Self(work))
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    /// What it does.
+    pub(crate) fn kind(&self) -> &'static str {
         match &self.0[..] {
-            [.., Work::Runs(_)] => Kind::ShortRuns,
-            [Work::Fold { .. }] => Kind::Fold,
-            [.., Work::Fold { .. }, _] => Kind::AllReduce,
-            _ => Kind::Copy,
+            [.., Work::Runs(_)] => "runs",
+            [Work::Fold { .. }] => "fold",
+            [.., Work::Fold { .. }, _] => "fold+copy",
+            _ => "copy",
         }
     }
 
@@ -190,27 +175,26 @@ fn sum(terms: &[Vec<f32>], at: usize, to: &mut [f32]) {
 }
 
 impl Runs {
+    /// Whether a piece is made of rows in planes, forwards.
+    fn fits(piece: &Piece) -> bool {
+        let forwards = |strides: &[isize]| strides.iter().all(|&s| s >= 0);
+        piece.shape.len() == 3 && forwards(&piece.src_strides) && forwards(&piece.dst_strides)
+    }
+
     /// `planes` of the planes of a piece.
-    fn new(piece: &Piece, planes: usize, terms: usize) -> Result<Self, Box<dyn Error>> {
-        let (&[_, rows, len], Ok(src), Ok(dst)) = (
-            &piece.shape[..],
-            steps(&piece.src_strides),
-            steps(&piece.dst_strides),
-        ) else {
-            return Err("short runs of a volume only".into());
-        };
-        if ![1, 2, 4, 6, 9, 13].contains(&len) || ![1, 2, 4].contains(&terms) {
-            return Err(format!("no loop for {terms} terms in runs of {len}").into());
-        }
+    fn new(piece: &Piece, planes: usize, terms: usize) -> Self {
+        let steps = |strides: &[isize]| [strides[0].unsigned_abs(), strides[1].unsigned_abs()];
+        let (src, dst) = (steps(&piece.src_strides), steps(&piece.dst_strides));
+        let (rows, len) = (piece.shape[1], piece.shape[2]);
         let end = |steps: [usize; 2]| planes * steps[0] + rows * steps[1] + len;
-        Ok(Self {
+        Self {
             terms: (0..terms).map(|_| warm(end(src))).collect(),
             to: warm(end(dst)),
             len,
             counts: [planes, rows],
             src,
             dst,
-        })
+        }
     }
 
     fn run(&mut self) {
@@ -221,7 +205,7 @@ impl Runs {
             6 => self.run_of::<6>(),
             9 => self.run_of::<9>(),
             13 => self.run_of::<13>(),
-            _ => unreachable!("refused when made"),
+            _ => self.rows_of_any_length(),
         }
     }
 
@@ -231,7 +215,7 @@ impl Runs {
             1 => self.rows::<N, 1>(),
             2 => self.rows::<N, 2>(),
             4 => self.rows::<N, 4>(),
-            _ => unreachable!("refused when made"),
+            _ => self.rows_of_any_length(),
         }
     }
 
@@ -252,10 +236,22 @@ impl Runs {
             }
         }
     }
-}
 
-fn steps(strides: &[isize]) -> Result<[usize; 2], Box<dyn Error>> {
-    Ok([strides[0].try_into()?, strides[1].try_into()?])
+    fn rows_of_any_length(&mut self) {
+        let terms = black_box(&self.terms);
+        for i in 0..self.counts[0] {
+            for j in 0..self.counts[1] {
+                let s = i * self.src[0] + j * self.src[1];
+                let to = &mut self.to[i * self.dst[0] + j * self.dst[1]..][..self.len];
+                to.copy_from_slice(&terms[0][s..s + self.len]);
+                for term in &terms[1..] {
+                    for (sum, value) in to.iter_mut().zip(&term[s..]) {
+                        *sum += value;
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Elements that lie side by side in the source and in the destination.

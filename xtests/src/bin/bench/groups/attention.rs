@@ -1,0 +1,109 @@
+//! Attention, divided along the sequence.
+
+use crate::harness::{Bench, Limit, Work};
+use crate::suite::{Split, Suite};
+use crate::tensors::{Share, bench, fill, gradients};
+use shard_tensor::{Attention, AxisPlacement, Causal, Context, Result, ShardTensor, shard};
+
+const HEADS: usize = 8;
+const DIM: usize = 64;
+
+/// A kind of attention over a sequence.
+#[derive(Clone, Copy)]
+struct Case {
+    length: usize,
+    options: Attention,
+    /// The share of all pairs that count.
+    pairs: f64,
+    zigzag: bool,
+}
+
+pub(super) fn add(suite: &mut Suite<'_>) {
+    let length = suite.size(4096, 256);
+    let split = suite.options.split;
+    let window = 256.min(length / 4);
+    let full = Case {
+        length,
+        options: Attention::default(),
+        pairs: 1.0,
+        zigzag: false,
+    };
+    let causal = Case {
+        options: full.options.causal(Causal::TopLeft),
+        pairs: 0.5,
+        ..full
+    };
+    let cases = [
+        (String::new(), full),
+        ("/causal".to_owned(), causal),
+        (
+            "/causal zigzag".to_owned(),
+            Case {
+                zigzag: true,
+                ..causal
+            },
+        ),
+        (
+            format!("/window {window}"),
+            Case {
+                options: full.options.window(window, 0),
+                pairs: (window as f64 + 0.5) / length as f64,
+                ..full
+            },
+        ),
+    ];
+    for &ranks in &suite.options.ranks {
+        for (name, case) in &cases {
+            if case.zigzag && ranks == 1 {
+                continue;
+            }
+            for (pass, backward) in [("fwd", false), ("fwd+bwd", true)] {
+                let case = *case;
+                suite.add(
+                    format!("sdpa/B1H{HEADS}S{length}D{DIM}{name}/{pass}"),
+                    ranks,
+                    move |ctx| case.build(ctx, split, backward),
+                );
+            }
+        }
+    }
+}
+
+impl Case {
+    fn build(self, ctx: &Context, split: Split, backward: bool) -> Result<Bench> {
+        let ranks = ctx.world_size();
+        let mesh = ctx.mesh_of(ranks)?;
+        let by = || -> [AxisPlacement; 1] {
+            [if self.zigzag {
+                shard(2).zigzag()
+            } else {
+                split.shard(2, self.length, ranks)
+            }]
+        };
+        let shape = [1, HEADS, self.length, DIM];
+        let tensor = |seed| fill(&mesh, &shape, by(), seed);
+        // Every query meets every key: alone, a rank has its queries and all keys. Under masks that look at positions
+        // this is not its part of the work, so that its share is taken of all pairs.
+        let mut operands = vec![
+            (tensor(1)?, Share::Piece),
+            (tensor(2)?, Share::Whole),
+            (tensor(3)?, Share::Whole),
+        ];
+        let options = self.options;
+        let f = move |x: &[ShardTensor]| Ok(vec![x[0].attention(&x[1], &x[2], None, &options)?]);
+        let products = if backward { 7.0 } else { 2.0 };
+        let pairs = self.pairs * (HEADS * self.length * self.length) as f64;
+        let flops = pairs * products * (2 * DIM) as f64;
+        let (machine, work) = (|| Limit::gemm_rate(flops), Some(Work::Flops(flops)));
+        let mut bench = if backward {
+            operands.push((tensor(4)?, Share::Piece));
+            bench(&operands, gradients(f), machine, work)
+        } else {
+            bench(&operands, f, machine, work)
+        }?;
+        if self.pairs < 1.0 && ranks > 1 {
+            bench.limit = Some(Limit::gemm_rate(flops / ranks as f64));
+        }
+        Ok(bench)
+    }
+}

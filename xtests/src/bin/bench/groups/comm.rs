@@ -1,0 +1,155 @@
+//! Communicators without layouts.
+
+use super::redistribute::limit::MoveLimit;
+use crate::harness::{Bench, Limit, Work};
+use crate::suite::Suite;
+use shard_comm::{Buffer, DType, Monoid};
+use shard_tensor::{Context, DeviceMesh, Error, Layout, Result};
+use std::rc::Rc;
+
+pub(super) fn add(suite: &mut Suite<'_>) {
+    let side = suite.size(4096, 256);
+    for &ranks in suite.options.ranks.iter().filter(|&&r| r > 1) {
+        suite.add("comm/barrier", ranks, |ctx| {
+            let world = ctx.world().clone();
+            Ok(Bench::new(move || Ok(world.barrier()?)))
+        });
+        suite.add("comm/allreduce 1 f32", ranks, |ctx| {
+            let (world, one) = (ctx.world().clone(), ones(ctx, 1)?);
+            Ok(Bench::new(move || {
+                Ok(world.all_reduce(&one, Monoid::SUM).map(drop)?)
+            }))
+        });
+        for bytes in [8, 1024, 1 << 16, 1 << 20, 1 << 24, 1 << 26] {
+            if suite.options.quick && bytes > 1 << 20 {
+                continue;
+            }
+            suite.add(
+                format!("comm/pingpong round trip {bytes} B"),
+                ranks,
+                move |ctx| ping_pong(ctx, bytes),
+            );
+        }
+        for bytes in [1024, 1 << 20, 1 << 24] {
+            suite.add(
+                format!("comm/ring sendrecv {bytes} B per rank"),
+                ranks,
+                move |ctx| ring(ctx, bytes),
+            );
+        }
+        for what in ["alltoall", "allgather", "allreduce", "reduce_scatter"] {
+            suite.add(
+                format!("comm/{what} of {side}x{side} f32"),
+                ranks,
+                move |ctx| collective(ctx, what, side),
+            );
+        }
+    }
+}
+
+fn ones(ctx: &Context, len: usize) -> Result<Buffer> {
+    Ok(ctx.device().upload_slice(&vec![1.0_f32; len])?)
+}
+
+/// The first two ranks send the same bytes there and back.
+fn ping_pong(ctx: &Context, bytes: usize) -> Result<Bench> {
+    let (world, len) = (ctx.world().clone(), bytes / 4);
+    let mine = ones(ctx, len)?;
+    let bench = Bench::new(move || {
+        Ok(match world.rank() {
+            0 => {
+                world.send(1, &mine)?;
+                Some(world.recv(1, DType::F32, len)?)
+            }
+            1 => {
+                let got = world.recv(0, DType::F32, len)?;
+                world.send(0, &mine)?;
+                Some(got)
+            }
+            _ => None,
+        })
+    })
+    .work(Work::Bytes((2 * bytes) as f64));
+    Ok(if ctx.rank() < 2 {
+        // There and back are one copy each, one after the other.
+        let mut limit = Limit::memcpy(bytes);
+        limit.scale = 2.0;
+        bench.limit(limit)
+    } else {
+        let mut limit = Limit::new("memcpy", || Ok(()));
+        limit.scale = 2.0;
+        bench.limit(limit)
+    })
+}
+
+/// Every rank sends to the next and receives from the one before.
+fn ring(ctx: &Context, bytes: usize) -> Result<Bench> {
+    let (world, len) = (ctx.world().clone(), bytes / 4);
+    let mine = ones(ctx, len)?;
+    let (me, n) = (world.rank(), world.size());
+    Ok(Bench::new(move || {
+        let sent = world.start_send((me + 1) % n, &mine)?;
+        let got = world.recv((me + n - 1) % n, DType::F32, len)?;
+        sent.wait_optional()?;
+        Ok(got)
+    })
+    .work(Work::Bytes((n * bytes) as f64))
+    .limit(Limit::memcpy(bytes)))
+}
+
+/// A collective over a matrix: in equal shares, without packing.
+fn collective(ctx: &Context, what: &'static str, side: usize) -> Result<Bench> {
+    let (world, n) = (ctx.world().clone(), ctx.world_size());
+    let mesh = DeviceMesh::new(&[n])?;
+    let parse = |text| Layout::parse(&mesh, &[side, side], text);
+    let (from, to) = match what {
+        "alltoall" => ("S(0)", "S(1)"),
+        "allgather" => ("S(0)", "R"),
+        "allreduce" => ("P(sum)", "R"),
+        _ => ("P(sum)", "S(0)"),
+    };
+    let (from, to) = (parse(from)?, parse(to)?);
+    let counts: Vec<usize> = (0..n)
+        .map(|r| (r + 1) * side / n - r * side / n)
+        .map(|rows| rows * side)
+        .collect();
+    let (me, whole) = (world.rank(), side * side);
+    let share = counts[me];
+    let cut =
+        |len: usize| -> Vec<usize> { (0..n).map(|r| (r + 1) * len / n - r * len / n).collect() };
+    let mine = ones(
+        ctx,
+        if what == "alltoall" || what == "allgather" {
+            share
+        } else {
+            whole
+        },
+    )?;
+    let run: Rc<dyn Fn() -> shard_comm::Result<Buffer>> = match what {
+        "alltoall" => {
+            let sends = cut(share);
+            let receives = counts.iter().map(|&c| cut(c)[me]).collect::<Vec<_>>();
+            Rc::new(move || world.all_to_all_v(&mine, &sends, &receives))
+        }
+        "allgather" => Rc::new(move || world.all_gather_v(&mine, &counts)),
+        "allreduce" => Rc::new(move || world.all_reduce(&mine, Monoid::SUM)),
+        _ => Rc::new(move || world.reduce_scatter_v(&mine, &counts, Monoid::SUM)),
+    };
+    let terms = if what == "allreduce" || what == "reduce_scatter" {
+        n as f32
+    } else {
+        1.0
+    };
+    let checked = run.clone();
+    let mut limit = MoveLimit::new(&from, &to, me).map_err(Error::custom)?;
+    Ok(Bench::new(move || Ok(run()?))
+        .limit(Limit::new(limit.kind(), move || {
+            limit.run();
+            Ok(())
+        }))
+        .check(move || {
+            let got = checked()?.to_vec::<f32>()?;
+            let wrong = got.iter().filter(|&&v| v != terms).count();
+            Ok(Some(wrong as f64 / got.len().max(1) as f64))
+        }))
+}

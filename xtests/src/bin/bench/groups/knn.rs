@@ -1,0 +1,126 @@
+//! Nearest neighbours.
+
+use crate::harness::{Bench, Limit};
+use crate::suite::Suite;
+use crate::tensors::{Share, bench, fill, number};
+use shard_ops::kernels::neighbors::{FarthestPoints, Nearest, RowOrder, Search, WithinRadius};
+use shard_ops::kernels::{Positions, View};
+use shard_ops::{RingUse, neighbors};
+use shard_tensor::{Context, Error, Result, ShardTensor};
+
+const K: usize = 16;
+
+pub(super) fn add(suite: &mut Suite<'_>) {
+    let split = suite.options.split;
+    let (n, m) = (suite.size(20_000, 1000), suite.size(5000, 300));
+    // Up to 6 dims a tree is built; beyond, each query meets each point.
+    for (name, dim, ring) in [
+        ("", 3, RingUse::Never),
+        ("/ring", 3, RingUse::Always),
+        ("/8-D bruteforce", 8, RingUse::Never),
+        ("/8-D bruteforce ring", 8, RingUse::Always),
+    ] {
+        for &ranks in &suite.options.ranks {
+            if ranks == 1 && ring == RingUse::Always {
+                continue;
+            }
+            suite.add(format!("knn/{n}x{m}k{K}{name}"), ranks, move |ctx| {
+                let mesh = ctx.mesh_of(ranks)?;
+                let cloud =
+                    |n: usize, seed| fill(&mesh, &[n, dim], [split.shard(0, n, ranks)], seed);
+                let operands = vec![(cloud(m, 1)?, Share::Piece), (cloud(n, 2)?, Share::Whole)];
+                // Three operations per coordinate of a pair.
+                let machine = || Limit::gemm_rate((3 * n * m * dim) as f64);
+                bench(&operands, move |x| nearest(x, ring), machine, None)
+            });
+        }
+    }
+    for (name, how) in [("tree", Search::Tree), ("exhaustive", Search::Exhaustive)] {
+        suite.add(format!("knn/kernel {n}x{m}k{K} {name}"), 1, move |_| {
+            let (points, queries) = (numbers(1, 3 * n), numbers(2, 3 * m));
+            let (mut distances, mut indexes) = (vec![0.0; K * m], vec![0; K * m]);
+            Ok(Bench::new(move || {
+                let mut state = Nearest::new(m, K);
+                let [q, p] = [view(&queries, 3), view(&points, 3)];
+                state.fold_by(how, &q, &p, Positions::from(0));
+                state.finish(&mut distances, &mut indexes);
+                Ok(())
+            }))
+        });
+        suite.add(
+            format!("knn/kernel {n}x{m} radius 0.15 {name}"),
+            1,
+            move |_| {
+                let (points, queries) = (numbers(1, 3 * n), numbers(2, 3 * m));
+                Ok(Bench::new(move || {
+                    let mut state = WithinRadius::new(m, 0.15, None);
+                    let [q, p] = [view(&queries, 3), view(&points, 3)];
+                    state.fold_by(how, &q, &p, Positions::from(0));
+                    Ok(state.finish(RowOrder::Index))
+                }))
+            },
+        );
+    }
+    suite.add(
+        format!("knn/kernel {n} farthest point step"),
+        1,
+        move |_| {
+            let points = numbers(1, 3 * n);
+            let mut farthest = FarthestPoints::new(&view(&points, 3), Positions::from(0));
+            Ok(Bench::new(move || Ok(farthest.step(&[0.1, 0.2, 0.3]))))
+        },
+    );
+    crossover(suite);
+}
+
+fn nearest(x: &[ShardTensor], ring: RingUse) -> Result<Vec<ShardTensor>> {
+    let ctx: &Context = x[0].context();
+    let (q, p) = (x[0].value(), x[1].value());
+    let (distances, indices) =
+        neighbors::nearest(ctx.tape(), &q, &p, K, ring).map_err(Error::from)?;
+    Ok([distances, indices]
+        .map(|v| ShardTensor::new(ctx, v))
+        .into())
+}
+
+/// The tree beside all pairs, where the choice between them turns.
+fn crossover(suite: &mut Suite<'_>) {
+    for dim in [1, 2, 3, 4, 6, 8] {
+        for (n, m) in [
+            (128, 1024),
+            (512, 64),
+            (512, 1024),
+            (4096, 64),
+            (20_000, 1024),
+        ] {
+            if suite.options.quick && n > 512 {
+                continue;
+            }
+            suite.add(
+                format!("knn/kernel {dim}-D {n}x{m}k{K} tree"),
+                1,
+                move |_| {
+                    let search = |how| {
+                        let (points, queries) = (numbers(3, n * dim), numbers(4, m * dim));
+                        move || {
+                            let mut state = Nearest::new(m, K);
+                            let [q, p] = [view(&queries, dim), view(&points, dim)];
+                            state.fold_by(how, &q, &p, Positions::from(0));
+                            Ok(state)
+                        }
+                    };
+                    let all = Limit::new("all pairs", search(Search::Exhaustive));
+                    Ok(Bench::new(search(Search::Tree)).limit(all))
+                },
+            );
+        }
+    }
+}
+
+fn numbers(seed: u64, count: usize) -> Vec<f32> {
+    (0..count as u64).map(|i| number(seed, i) as f32).collect()
+}
+
+fn view(data: &[f32], dim: usize) -> View<'_, f32> {
+    View::contiguous(data, &[data.len() / dim, dim])
+}

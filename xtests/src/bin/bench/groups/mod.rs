@@ -1,0 +1,80 @@
+//! The groups of cases.
+
+mod attention;
+mod comm;
+mod conv;
+mod dispatch;
+mod elementwise;
+mod knn;
+mod limits;
+mod matmul;
+mod norm;
+mod plan;
+mod redistribute;
+mod train;
+
+use crate::suite::Suite;
+use clap::ValueEnum;
+
+/// A group of cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Group {
+    /// The machine: copies and matrix products.
+    Limits,
+    /// Communicators without layouts.
+    Comm,
+    /// Moves between layouts.
+    Redistribute,
+    /// Strategies and plans, without running them.
+    Plan,
+    /// What an op costs that computes next to nothing.
+    Dispatch,
+    /// Maps, and sums over them.
+    Elementwise,
+    /// Convolutions.
+    Conv,
+    /// Norms, means, softmax.
+    Norm,
+    /// Matrix products.
+    Matmul,
+    /// Scaled dot product attention.
+    Attention,
+    /// Neighbours.
+    Knn,
+    /// Training steps.
+    Train,
+}
+
+impl Group {
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Limits,
+        Self::Comm,
+        Self::Redistribute,
+        Self::Plan,
+        Self::Dispatch,
+        Self::Elementwise,
+        Self::Conv,
+        Self::Norm,
+        Self::Matmul,
+        Self::Attention,
+        Self::Knn,
+        Self::Train,
+    ];
+
+    pub(crate) fn add_to(self, suite: &mut Suite<'_>) {
+        match self {
+            Self::Limits => limits::add(suite),
+            Self::Comm => comm::add(suite),
+            Self::Redistribute => redistribute::add(suite),
+            Self::Plan => plan::add(suite),
+            Self::Dispatch => dispatch::add(suite),
+            Self::Elementwise => elementwise::add(suite),
+            Self::Conv => conv::add(suite),
+            Self::Norm => norm::add(suite),
+            Self::Matmul => matmul::add(suite),
+            Self::Attention => attention::add(suite),
+            Self::Knn => knn::add(suite),
+            Self::Train => train::add(suite),
+        }
+    }
+}

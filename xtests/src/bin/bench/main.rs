@@ -1,0 +1,102 @@
+//! How fast it is, beside what the machine allows.
+
+mod groups;
+mod harness;
+mod peers;
+mod report;
+mod suite;
+mod tensors;
+
+use clap::Parser;
+use groups::Group;
+use harness::{Effort, TOLERANCE, measure};
+use report::Report;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use suite::{Options, Split, Suite};
+
+/// Times the library between ranks of one process, and checks what it times.
+///
+/// A repetition begins at a barrier and ends when the last rank has finished. In turns with it, in the same run, the
+/// same threads do what bounds it: on one rank a copy of the same bytes or matrix products of as many operations, on
+/// several ranks the same op on each rank's own piece, alone and without communication ("alone"), or for moves a
+/// plain copy or sum of the same bytes. Each result is compared once with one rank's. Exits with 1 if a result is
+/// wrong, with 2 if a case cannot run; no time is judged.
+#[derive(Parser)]
+#[command(name = "bench")]
+struct Cli {
+    /// Groups of cases; all unless given.
+    groups: Vec<Group>,
+    /// Numbers of ranks, one thread each.
+    #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..=64))]
+    ranks: Vec<u16>,
+    /// Parts of 62 and 38 % on two ranks, of 37, 13, 31 and 19 % on four, in place of equal ones.
+    #[arg(long)]
+    uneven: bool,
+    /// Only cases whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Append the results here, a JSON object in each line.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Small sizes and few repetitions: that everything runs and is right, not how fast.
+    #[arg(long)]
+    quick: bool,
+    /// Seconds of measuring for each case, as far as 5 to 41 repetitions allow.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    seconds: f64,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let options = Options {
+        ranks: cli.ranks.iter().map(|&p| usize::from(p)).collect(),
+        split: if cli.uneven {
+            Split::Uneven
+        } else {
+            Split::Even
+        },
+        quick: cli.quick,
+    };
+    let mut suite = Suite::new(&options);
+    for group in Group::ALL {
+        if cli.groups.is_empty() || cli.groups.contains(&group) {
+            suite.add_group(group);
+        }
+    }
+    let effort = if cli.quick {
+        Effort::QUICK
+    } else {
+        Effort::of(cli.seconds)
+    };
+    let mut report = match Report::begin(cli.json.as_deref()) {
+        Ok(report) => report,
+        Err(error) => return stop(&error),
+    };
+    let mut wrong = 0;
+    for spec in suite.into_specs() {
+        if cli.only.as_ref().is_some_and(|o| !spec.name.contains(o)) {
+            continue;
+        }
+        let record = match measure(&spec, options.split, &effort) {
+            Ok(record) => record,
+            Err(error) => return stop(&format!("{} on {} ranks: {error}", spec.name, spec.ranks)),
+        };
+        wrong += usize::from(record.check.is_some_and(|c| c.is_nan() || c > TOLERANCE));
+        if let Err(error) = report.add(spec.group, &record) {
+            return stop(&error);
+        }
+    }
+    report.end();
+    if wrong == 0 {
+        ExitCode::SUCCESS
+    } else {
+        eprintln!("bench: {wrong} results differ from one rank's by more than {TOLERANCE:e}");
+        ExitCode::FAILURE
+    }
+}
+
+fn stop(message: &str) -> ExitCode {
+    eprintln!("bench: {message}");
+    ExitCode::from(2)
+}

@@ -1,0 +1,91 @@
+//! The table, and the lines of JSON.
+
+use crate::groups::Group;
+use crate::harness::Record;
+use crate::peers;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+
+/// Where results go.
+pub(crate) struct Report {
+    json: Option<File>,
+    group: Option<Group>,
+}
+
+impl Report {
+    /// Opens the file, and prints what the columns are.
+    pub(crate) fn begin(json: Option<&Path>) -> Result<Self, String> {
+        let json = json
+            .map(|path| {
+                let file = OpenOptions::new().create(true).append(true).open(path);
+                file.map_err(|e| format!("{}: {e}", path.display()))
+            })
+            .transpose()?;
+        println!(
+            "{:<58} {:>5} {:>10} {:>10}  {:<10} {:>10} {:>6} {:>6} {:>10} {:>8}  peers, ms (recorded elsewhere)",
+            "case",
+            "ranks",
+            "median",
+            "least",
+            "limit",
+            "median",
+            "ratio",
+            "least",
+            "rate",
+            "check",
+        );
+        Ok(Self { json, group: None })
+    }
+
+    pub(crate) fn add(&mut self, group: Group, r: &Record) -> Result<(), String> {
+        if self.group.replace(group) != Some(group) {
+            println!();
+        }
+        let ratio = |x: Option<f64>| x.map_or("-".to_owned(), |x| format!("{x:.2}"));
+        let rate = match (r.gflops, r.gbytes_per_s) {
+            (Some(g), _) => format!("{g:.1} GF/s"),
+            (_, Some(b)) => format!("{b:.1} GB/s"),
+            _ => "-".to_owned(),
+        };
+        let check = (r.check).map_or("-".to_owned(), |c| match c {
+            0.0 => "exact".to_owned(),
+            c => format!("{c:.0e}"),
+        });
+        println!(
+            "{:<58} {:>5} {:>10} {:>10}  {:<10} {:>10} {:>6} {:>6} {:>10} {:>8}  {}",
+            r.case,
+            r.ranks,
+            time(r.median_s),
+            time(r.min_s),
+            r.limit.unwrap_or("-"),
+            r.limit_s.map_or("-".to_owned(), time),
+            ratio(r.ratio),
+            ratio(r.min_ratio),
+            rate,
+            check,
+            peers::recorded(&r.case, r.ranks, r.split),
+        );
+        if let Some(file) = &mut self.json {
+            let line = serde_json::to_string(r).map_err(|e| e.to_string())?;
+            writeln!(file, "{line}").map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn end(&self) {
+        println!(
+            "\nRatios: of the medians, and of the least times. Rates: of all ranks, at the least time. {}",
+            peers::LABEL
+        );
+    }
+}
+
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-6 => format!("{:.1} ns", s * 1e9),
+        s if s < 1e-3 => format!("{:.3} us", s * 1e6),
+        s if s < 10.0 => format!("{:.3} ms", s * 1e3),
+        s => format!("{s:.2} s"),
+    }
+}

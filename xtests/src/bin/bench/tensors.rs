@@ -1,0 +1,146 @@
+//! Cases that are functions of tensors: the same text on a mesh, and on each rank alone.
+
+use crate::harness::{Bench, Limit, Work};
+use shard_tensor::{DType, Error, Mesh, Placements, Result, ShardTensor};
+
+/// What a rank that works alone has of an operand.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Share {
+    /// Its piece.
+    Piece,
+    /// All of it, as when every query meets every key.
+    Whole,
+}
+
+/// An operand, and a rank's share of it.
+pub(crate) type Operand = (ShardTensor, Share);
+
+/// A tensor of fixed numbers in [-0.5, 1), of which sums do not cancel.
+pub(crate) fn fill(
+    mesh: &Mesh,
+    shape: &[usize],
+    placements: impl Into<Placements>,
+    seed: u64,
+) -> Result<ShardTensor> {
+    mesh.from_fn(shape, placements, |index| {
+        let mut at = 0;
+        for (&i, &n) in index.iter().zip(shape) {
+            at = at * n as u64 + i as u64;
+        }
+        number(seed, at)
+    })
+}
+
+/// Number `at` of a sequence, in [-0.5, 1).
+pub(crate) fn number(seed: u64, at: u64) -> f64 {
+    // A step of SplitMix64.
+    let mut z = (at + 1)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add(seed << 32);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    1.5 * ((z >> 40) as f64 / (1u64 << 24) as f64) - 0.5
+}
+
+/// A case that is a function of tensors. Several ranks are bounded by the same function of their shares; one by the machine.
+pub(crate) fn bench(
+    operands: &[Operand],
+    f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + Clone + 'static,
+    machine: impl FnOnce() -> Limit,
+    work: Option<Work>,
+) -> Result<Bench> {
+    let inputs: Vec<ShardTensor> = operands.iter().map(|o| o.0.clone()).collect();
+    let ctx = inputs[0].context().clone();
+    let limit = if ctx.world_size() == 1 {
+        machine()
+    } else {
+        let alone = (operands.iter())
+            .map(|(x, share)| match share {
+                Share::Piece => x.to_local(),
+                Share::Whole => whole(x),
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let f = f.clone();
+        // A piece that is smaller than a window is no operand by itself: that rank has next to nothing to do.
+        let alone = f(&alone).is_ok().then_some(alone);
+        Limit::new("alone", move || alone.as_deref().map(&f).transpose())
+    };
+    let check = {
+        let (inputs, f) = (inputs.clone(), f.clone());
+        move || difference(&inputs, f)
+    };
+    let mut bench = Bench::new(move || f(&inputs)).limit(limit);
+    bench.work = work;
+    if ctx.world_size() > 1 {
+        bench = bench.check(check);
+    }
+    Ok(bench)
+}
+
+/// The gradients by all inputs but the last, of the sum of the function's first result weighed by the last input.
+pub(crate) fn gradients(
+    f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + Clone + 'static,
+) -> impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + Clone + 'static {
+    move |inputs| {
+        let Some((weight, inputs)) = inputs.split_last() else {
+            return Err(Error::custom("gradients of nothing"));
+        };
+        let leaves = (inputs.iter())
+            .map(ShardTensor::requires_grad)
+            .collect::<Result<Vec<_>>>()?;
+        let loss = f(&leaves)?[0].mul(weight)?.sum_all()?;
+        let gradients = loss.backward()?;
+        (leaves.iter())
+            .map(|leaf| {
+                let gradient = gradients.get(leaf)?;
+                gradient.ok_or_else(|| Error::custom("a result that does not depend on an input"))
+            })
+            .collect()
+    }
+}
+
+/// The whole of a tensor, on this rank alone.
+fn whole(x: &ShardTensor) -> Result<ShardTensor> {
+    x.full_tensor()?.to_local()
+}
+
+/// The largest difference between what the function gives on the mesh and on one rank.
+fn difference(
+    inputs: &[ShardTensor],
+    f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>>,
+) -> Result<Option<f64>> {
+    let got = (f(inputs)?.iter())
+        .map(numbers)
+        .collect::<Result<Vec<_>>>()?;
+    let inputs = inputs.iter().map(whole).collect::<Result<Vec<_>>>()?;
+    if inputs[0].context().rank() > 0 {
+        return Ok(None);
+    }
+    let mut worst: f64 = 0.0;
+    for (got, expected) in got.iter().zip(f(&inputs)?) {
+        worst = worst.max(relative(got, &numbers(&expected)?));
+    }
+    Ok(Some(worst))
+}
+
+/// The largest difference as a share of the largest expected number; NaN if there is one.
+pub(crate) fn relative(got: &[f64], expected: &[f64]) -> f64 {
+    let (mut largest, mut apart): (f64, f64) = (0.0, 0.0);
+    for (g, e) in got.iter().zip(expected) {
+        largest = largest.max(e.abs());
+        let d = (g - e).abs();
+        apart = if d > apart || d.is_nan() { d } else { apart };
+    }
+    match got.len() == expected.len() {
+        false => f64::NAN,
+        true if apart == 0.0 => 0.0,
+        true => apart / largest,
+    }
+}
+
+fn numbers(x: &ShardTensor) -> Result<Vec<f64>> {
+    Ok(match x.dtype() {
+        DType::I64 => x.to_array::<i64>()?.iter().map(|&v| v as f64).collect(),
+        _ => x.to_array::<f32>()?.iter().map(|&v| f64::from(v)).collect(),
+    })
+}
