@@ -86,6 +86,19 @@ pub enum OpError {
         /// Position of the operand.
         operand: usize,
     },
+    /// Ranks that hold copies of one piece found different numbers of rows in it.
+    #[error(
+        "{op}: ranks {} and {} hold copies of one piece and found {} and {} rows in it; give copies the same elements",
+        ranks[0], ranks[1], rows[0], rows[1]
+    )]
+    Copies {
+        /// The op.
+        op: &'static str,
+        /// The two ranks.
+        ranks: [usize; 2],
+        /// What each found.
+        rows: [usize; 2],
+    },
     /// An array could not be moved.
     #[error("{op}: {source}")]
     Redistribute {
@@ -119,6 +132,7 @@ impl OpError {
         match self {
             Self::Comm { source, .. } => source.class(),
             Self::Redistribute { source, .. } => source.class(),
+            Self::Copies { .. } => ErrorClass::Agreed,
             _ => ErrorClass::Uniform,
         }
     }

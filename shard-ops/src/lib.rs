@@ -22,6 +22,7 @@ pub mod pool;
 pub mod reduce;
 pub mod resample;
 pub mod rng;
+mod rows;
 mod rule;
 mod strategy;
 mod value;
@@ -29,6 +30,7 @@ mod value;
 pub use engine::{Engine, EngineOptions, Handler};
 pub use error::{InOp, OpError, Result};
 pub use op::{Exec, Fold, FoldState, HostCall, KernelCx, Op, OperandBox, Saved, key_of};
+pub use rows::RowCuts;
 pub use rule::{
     Access, Boundaries, Linearity, Meta, Output, RING_ABOVE, Reduction, RingUse, Rule, RuleBuilder,
 };

@@ -33,6 +33,13 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Every element of every output box must be written. `call.cx` says which global indices the boxes cover.
     fn host(&self, call: &mut HostCall<'_, '_>);
 
+    /// Writes this rank's part of outputs whose [rows](crate::Access::Rows) the data decides, after [`host`](Self::host) has said
+    /// [how many](HostCall::rows): the outputs' boxes have that extent now, and [`HostCall::state`] is what `host` left. There are no
+    /// inputs. Not called where this rank has no rows.
+    fn write_rows(&self, call: &mut HostCall<'_, '_>) {
+        let _ = call;
+    }
+
     /// Whether the vjp looks at the elements of input `i`. If not, a tape keeps only its layout, and the memory can
     /// go.
     fn keeps_input(&self, i: usize) -> bool {
@@ -151,6 +158,13 @@ pub struct KernelCx {
     pub fold: Fold,
 }
 
+impl KernelCx {
+    /// Whether there is anything to write: where there is not, there is nothing to compute, whatever the inputs look like.
+    pub(crate) fn writes(&self) -> bool {
+        self.outputs.iter().any(|o| !o.shape.contains(&0))
+    }
+}
+
 /// The place of a kernel call among those that fold the blocks of a ring, or among one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fold {
@@ -182,6 +196,8 @@ pub struct HostCall<'a, 'm> {
     /// What a call of the same fold left, and the next will find. Outputs over a ring dim are memory of their own for
     /// each block, the others the same for all.
     pub state: &'a mut FoldState,
+    /// How many rows this rank's part has, where the data [decides](crate::Access::Rows) that: the last call sets it.
+    pub rows: &'a mut usize,
 }
 
 impl<'a> HostCall<'a, '_> {

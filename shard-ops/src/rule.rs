@@ -1,9 +1,10 @@
 //! Rules: how the dims of an op's operands relate to the indices it loops over.
 
-use crate::{OpError, Result};
+use crate::{OpError, Result, RowCuts};
 use shard_comm::{DType, Monoid, Scalar};
-use shard_spec::{DimMap, Dims, ReduceOp, Window};
+use shard_spec::{DimMap, Dims, Partition, ReduceOp, Window};
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// The global shape and type of an operand.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,18 @@ pub enum Access {
         factor: usize,
         /// The factor that mesh axes which shard the dim may shard as well, so that the work is shared out.
         instead: Option<usize>,
+    },
+    /// Rows that belong to the indices of the factor, in their order, any number to each.
+    ///
+    /// In an output without `cuts` the data decides how many: the kernel [says so](crate::HostCall::rows) and
+    /// [writes](crate::Op::write_rows) them once all ranks know, which costs one round of a number per rank. The factor is then held in
+    /// consecutive indices, so that rows stand in the single device's order; the dim's extent is declared as 0.
+    /// Rows that exist already have `cuts`, and the factor can be divided at those alone.
+    Rows {
+        /// The factor.
+        factor: usize,
+        /// Where rows that exist already lie.
+        cuts: Option<Arc<RowCuts>>,
     },
     /// The factor indexes the window's output; the dim is its input, with its halo. The kernel gets what exists:
     /// what a window reaches beyond the dim's ends is padding, and the kernel's to imagine.
@@ -96,6 +109,7 @@ impl Access {
             Self::Whole { .. } => None,
             Self::Factor { factor, .. }
             | Self::Ring { factor, .. }
+            | Self::Rows { factor, .. }
             | Self::Window { factor, .. }
             | Self::Adjoint { factor, .. }
             | Self::Map { factor, .. } => Some(*factor),
@@ -294,6 +308,28 @@ impl Rule {
         accesses.any(|a| matches!(a, Access::Ring { factor: f, .. } if *f == factor))
     }
 
+    /// The factor whose indices have as many rows as the data decides, if there is one.
+    pub fn decides_rows(&self) -> Option<usize> {
+        let mut dims = self.outputs.iter().flat_map(|o| &o.dims);
+        dims.find_map(|access| match access {
+            Access::Rows { factor, cuts: None } => Some(*factor),
+            _ => None,
+        })
+    }
+
+    /// Whether a factor can be divided so: where it has rows that exist already, only at their cuts.
+    pub(crate) fn divides(&self, factor: usize, partition: &Partition) -> bool {
+        let outputs = self.outputs.iter().map(|o| &o.dims);
+        let mut accesses = self.inputs.iter().chain(outputs).flatten();
+        accesses.all(|access| match access {
+            Access::Rows {
+                factor: f,
+                cuts: Some(cuts),
+            } if *f == factor => cuts.divided(partition).is_some(),
+            _ => true,
+        })
+    }
+
     /// The extent of the factor-indexed window input: the extent a [`Window`] is asked about.
     pub(crate) fn factor_extent(&self, factor: usize) -> usize {
         self.factors[factor]
@@ -418,6 +454,21 @@ impl RuleBuilder {
                 let (factor, block) = match access {
                     Access::Factor { factor, block } => (factor, block),
                     Access::Ring { factor, .. } => (factor, &1),
+                    Access::Rows {
+                        factor,
+                        cuts: Some(cuts),
+                    } if cuts.extents() != (rule.factors[*factor], extent) => {
+                        let (indices, rows) = cuts.extents();
+                        return Err(OpError::Shape {
+                            op: rule.name,
+                            problem: format!(
+                                "cuts of {rows} rows of {indices} indices for {extent} rows of {}",
+                                rule.factors[*factor]
+                            ),
+                            shapes: shapes(),
+                            fix: "give the results of one call",
+                        });
+                    }
                     _ => continue,
                 };
                 if rule.factors[*factor] * block != extent {
@@ -432,6 +483,25 @@ impl RuleBuilder {
                     });
                 }
             }
+        }
+        let decided = |access: &Access| match access {
+            Access::Rows { factor, cuts: None } => Some(*factor),
+            _ => None,
+        };
+        let read = rule.inputs.iter().flatten().find_map(decided);
+        let mut made = rule
+            .outputs
+            .iter()
+            .flat_map(|o| &o.dims)
+            .filter_map(decided);
+        let first = made.next();
+        if read.is_some() || made.any(|f| Some(f) != first) {
+            return Err(OpError::Shape {
+                op: rule.name,
+                problem: "rows that the data decides are an operand's, or of two factors".into(),
+                shapes: shapes(),
+                fix: "give the cuts of rows that exist, and let the data decide the rows of one factor",
+            });
         }
         Ok(rule)
     }

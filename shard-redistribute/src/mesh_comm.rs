@@ -18,6 +18,7 @@ use std::rc::Rc;
 pub struct MeshComm {
     mesh: DeviceMesh,
     world: Rc<dyn Communicator>,
+    program: Option<Rc<dyn Communicator>>,
     coords: Option<SmallVec<[usize; 4]>>,
     /// Indexed by bit mask over mesh axes; empty on ranks outside the mesh. Mask 0 is a group of one.
     groups: Vec<Rc<dyn Communicator>>,
@@ -69,6 +70,7 @@ impl MeshComm {
         Ok(Rc::new(Self {
             mesh: mesh.clone(),
             world: world.clone(),
+            program: Some(world.clone()),
             coords,
             groups,
             history: Cell::new(0),
@@ -86,6 +88,12 @@ impl MeshComm {
     /// The communicator over all ranks of the program.
     pub fn world(&self) -> &Rc<dyn Communicator> {
         &self.world
+    }
+
+    /// The communicator over the ranks that run the program on this mesh, members or not: the world, or on a mesh of a rank's
+    /// [own](Self::own) that rank alone. `None` on such a mesh of another rank.
+    pub fn program(&self) -> Option<&Rc<dyn Communicator>> {
+        self.program.as_ref()
     }
 
     /// The device this rank computes on.
@@ -139,6 +147,7 @@ impl MeshComm {
             Rc::new(Self {
                 mesh: self.alone.clone(),
                 world: self.world.clone(),
+                program: self.groups.first().cloned(),
                 coords: self.is_member().then(|| SmallVec::from_slice(&[0])),
                 // Along no axis, and along the only one.
                 groups: (self.groups.first())

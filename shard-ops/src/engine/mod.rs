@@ -1,7 +1,9 @@
 //! The eager executor: one path from an op and its operands to the result.
 
 mod ring;
+mod rows;
 
+use self::rows::{SharedWork, Work};
 use crate::error::InOp;
 use crate::rule::Body;
 use crate::strategy::InputMove;
@@ -133,7 +135,10 @@ impl Engine {
             refuse_moves(name, strategy, inputs)?;
         }
         if !cx.is_member() {
-            return outputs_without_data(cx, rule, strategy);
+            return match rule.decides_rows() {
+                Some(_) => rows::settle_outside(name, cx, rule, strategy),
+                None => outputs_without_data(cx, rule, &strategy.outputs),
+            };
         }
         // Post every exchange before waiting for any.
         let mut current: Vec<Array> = Vec::with_capacity(inputs.len());
@@ -171,15 +176,37 @@ impl Engine {
         if strategy.overlaps() {
             // What flies is not needed yet; everything else is.
             settle(name, cx, &mut flying, &mut buffers, strategy.flying)?;
-            outputs = launch(op, cx.device(), buffers.clone(), outputs, &strategy.early)?;
+            outputs = launch(
+                op,
+                cx.device(),
+                buffers.clone(),
+                outputs,
+                &strategy.early,
+                None,
+            )?;
             note(cx, name, "interior");
         }
         settle(name, cx, &mut flying, &mut buffers, None)?;
-        if let Some(ring) = &strategy.ring {
-            outputs = ring::run(op, cx, ring, &current, &buffers, outputs)?;
-            return finish(name, cx, rule, strategy, outputs);
+        let decides = rule.decides_rows().is_some();
+        let work = (decides || strategy.ring.is_some()).then(|| Work::shared(rule));
+        let ran = match (&strategy.ring, &work) {
+            (Some(ring), Some(work)) => ring::run(op, cx, ring, &current, &buffers, outputs, work),
+            _ => launch(
+                op,
+                cx.device(),
+                buffers,
+                outputs,
+                &strategy.late,
+                work.as_ref(),
+            ),
+        };
+        if let (Some(work), true) = (&work, decides) {
+            return rows::settle(op, cx, rule, strategy, ran, work);
         }
-        outputs = launch(op, cx.device(), buffers, outputs, &strategy.late)?;
+        outputs = ran?;
+        if strategy.ring.is_some() {
+            return finish(name, cx, rule, strategy, &strategy.outputs, outputs);
+        }
         note(
             cx,
             name,
@@ -189,7 +216,7 @@ impl Engine {
                 "kernel"
             },
         );
-        finish(name, cx, rule, strategy, outputs)
+        finish(name, cx, rule, strategy, &strategy.outputs, outputs)
     }
 
     fn ready(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Rc<Ready>> {
@@ -283,10 +310,10 @@ fn refuse_moves(op: &'static str, strategy: &Strategy, inputs: &[&Array]) -> Res
     }
 }
 
-fn outputs_without_data(cx: &Rc<MeshComm>, rule: &Rule, strategy: &Strategy) -> Result<Vec<Array>> {
+fn outputs_without_data(cx: &Rc<MeshComm>, rule: &Rule, layouts: &[Layout]) -> Result<Vec<Array>> {
     rule.outputs
         .iter()
-        .zip(&strategy.outputs)
+        .zip(layouts)
         .map(|(o, layout)| Array::from_parts(cx, layout, None, o.meta.dtype).in_op(rule.name))
         .collect()
 }
@@ -364,32 +391,39 @@ fn settle(
     Ok(())
 }
 
-/// Runs kernel calls over their boxes, in stream order.
+/// Runs kernel calls over their boxes, in stream order. Those that leave something behind have a place for it.
 fn launch(
     op: &Arc<dyn Op>,
     device: &DeviceRef,
     inputs: Vec<Buffer>,
     outputs: Vec<BufferMut>,
     calls: &Arc<Vec<KernelCx>>,
+    work: Option<&SharedWork>,
 ) -> Result<Vec<BufferMut>> {
-    // Where there is nothing to write there is nothing to compute, whatever the inputs look like.
-    let writes = |cx: &KernelCx| cx.outputs.iter().any(|o| !o.shape.contains(&0));
-    if !calls.iter().any(writes) {
+    if !calls.iter().any(|call| Work::needs(work, call)) {
         return Ok(outputs);
     }
-    let (job_op, calls) = (op.clone(), calls.clone());
+    let (job_op, calls, work) = (op.clone(), calls.clone(), work.cloned());
     device
         .submit(
             inputs,
             outputs,
             Box::new(move |inputs, outputs| {
-                for cx in calls.iter().filter(|cx| writes(cx)) {
-                    job_op.host(&mut HostCall {
-                        cx,
-                        inputs,
-                        outputs,
-                        state: &mut None,
-                    });
+                let mut run = |work: &mut Work| {
+                    let decides = work.decides;
+                    for cx in calls.iter().filter(|cx| decides || cx.writes()) {
+                        job_op.host(&mut HostCall {
+                            cx,
+                            inputs,
+                            outputs,
+                            state: &mut work.state,
+                            rows: &mut work.rows,
+                        });
+                    }
+                };
+                match &work {
+                    Some(shared) => Work::with(shared, run),
+                    None => run(&mut Work::default()),
                 }
             }),
         )
@@ -402,14 +436,11 @@ fn finish(
     cx: &Rc<MeshComm>,
     rule: &Rule,
     strategy: &Strategy,
+    layouts: &[Layout],
     outputs: Vec<BufferMut>,
 ) -> Result<Vec<Array>> {
     let mut arrays = Vec::with_capacity(outputs.len());
-    for ((buffer, layout), spec) in outputs
-        .into_iter()
-        .zip(&strategy.outputs)
-        .zip(&rule.outputs)
-    {
+    for ((buffer, layout), spec) in outputs.into_iter().zip(layouts).zip(&rule.outputs) {
         let mut local = buffer.freeze();
         if let Some((axes, monoid)) = &strategy.combine {
             let Some(comm) = cx.along(axes) else {

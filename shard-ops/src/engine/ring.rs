@@ -1,14 +1,15 @@
 //! Running a fold over blocks that go round a ring.
 
 use super::note;
+use super::rows::{SharedWork, Work};
 use crate::error::InOp;
 use crate::strategy::{Ring, RingStep};
-use crate::{FoldState, HostCall, KernelCx, Op, OpError, Result};
+use crate::{HostCall, KernelCx, Op, OpError, Result};
 use shard_comm::{Buffer, BufferMut, Monoid, Strided};
 use shard_redistribute::{Array, MeshComm, Pending};
 use shard_spec::{ReduceOp, numel};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Folds every block into the outputs, the next one flying while one is computed. `buffers` hold the inputs that stay;
 /// outputs over the ring dim come empty and are returned summed.
@@ -19,9 +20,9 @@ pub(super) fn run(
     arrays: &[Array],
     buffers: &[Buffer],
     mut outputs: Vec<BufferMut>,
+    work: &SharedWork,
 ) -> Result<Vec<BufferMut>> {
     let name = op.name();
-    let state = Arc::new(Mutex::new(FoldState::None));
     let mut next = match ring.steps.first() {
         Some(step) => fetch(name, cx, step, arrays)?,
         None => Vec::new(),
@@ -47,7 +48,7 @@ pub(super) fn run(
                 .in_op(name)?;
             kept.push((*o, exchange, std::mem::replace(&mut written[*o], block)));
         }
-        written = fold(op, cx, &state, &step.cx, inputs, written)?;
+        written = fold(op, cx, work, &step.cx, inputs, written)?;
         note(cx, name, "block");
         // What the step before sent home has had this computation to arrive in.
         for ((_, _, sums), (_, pending)) in kept.iter_mut().zip(going_home) {
@@ -99,27 +100,28 @@ fn fetch(
 fn fold(
     op: &Arc<dyn Op>,
     cx: &Rc<MeshComm>,
-    state: &Arc<Mutex<FoldState>>,
+    work: &SharedWork,
     call: &KernelCx,
     inputs: Vec<Buffer>,
     outputs: Vec<BufferMut>,
 ) -> Result<Vec<BufferMut>> {
-    if call.outputs.iter().all(|o| o.shape.contains(&0)) {
+    if !Work::needs(Some(work), call) {
         return Ok(outputs);
     }
-    let (job_op, call, state) = (op.clone(), call.clone(), state.clone());
+    let (job_op, call, work) = (op.clone(), call.clone(), work.clone());
     cx.device()
         .submit(
             inputs,
             outputs,
             Box::new(move |inputs, outputs| {
-                // Jobs of one rank run one after the other; one that panicked took its rank with it.
-                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-                job_op.host(&mut HostCall {
-                    cx: &call,
-                    inputs,
-                    outputs,
-                    state: &mut state,
+                Work::with(&work, |work| {
+                    job_op.host(&mut HostCall {
+                        cx: &call,
+                        inputs,
+                        outputs,
+                        state: &mut work.state,
+                        rows: &mut work.rows,
+                    });
                 });
             }),
         )

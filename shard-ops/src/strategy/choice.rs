@@ -102,7 +102,7 @@ fn adopt(rule: &Rule, layouts: &[&Layout], order: &[usize]) -> Choice {
             else {
                 continue;
             };
-            if choice.factors[factor].is_none() {
+            if choice.factors[factor].is_none() && rule.divides(factor, &partition) {
                 choice.factors[factor] = Some(DimSharding {
                     axes: sharding.axes.clone(),
                     partition,
@@ -166,6 +166,7 @@ fn factor_partition(
             }
         }
         Access::Factor { factor, block } => (*factor, divided(own, *block, n(*factor))),
+        Access::Rows { factor, cuts } => (*factor, cuts.as_ref()?.divides(own)?),
         Access::Window { factor, window, .. } => (*factor, window.anchor(extent, own)),
         Access::Adjoint { factor, window } => (*factor, window.anchor_input(n(*factor), own)),
         Access::Map { factor, law, .. } => (

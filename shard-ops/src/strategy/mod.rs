@@ -19,7 +19,7 @@ use choice::{candidates, cost};
 pub(crate) use ring::{Ring, RingStep};
 use shard_comm::Monoid;
 use shard_redistribute::{Exchange, Plan};
-use shard_spec::{DeviceMesh, Layout};
+use shard_spec::{DeviceMesh, DimSharding, Layout};
 use site::Site;
 use smallvec::SmallVec;
 use std::fmt;
@@ -85,7 +85,8 @@ impl Strategy {
     }
 
     /// The strategy of a given choice: what the rule validator runs to try every factor. Factors that are folded block by
-    /// block are never sharded by choice, and stay whole here too.
+    /// block are never sharded by choice, and stay whole here too, as do those that cannot be divided so because rows
+    /// [belong](crate::Access::Rows) to their indices.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -93,7 +94,8 @@ impl Strategy {
         let mesh = layouts[0].mesh().clone();
         let mut choice = choice.clone();
         for (f, sharding) in choice.factors.iter_mut().enumerate() {
-            if rule.rings(f) {
+            let divides = |s: &DimSharding| rule.divides(f, &s.partition);
+            if rule.rings(f) || !sharding.as_ref().is_none_or(divides) {
                 *sharding = None;
             }
         }
@@ -148,7 +150,7 @@ impl Strategy {
         }
         if site.ring.is_some() {
             site.with_ring(&current, &mut strategy)?;
-        } else if let Some(overlap) = site.overlap(&current) {
+        } else if let (Some(overlap), None) = (site.overlap(&current), rule.decides_rows()) {
             site.with_overlap(&current, &overlap, &mut strategy);
         } else {
             site.without_overlap(&current, &mut strategy);
@@ -161,7 +163,7 @@ impl Strategy {
         &self.choice
     }
 
-    /// The layouts of the results.
+    /// The layouts of the results; of rows that the data decides, without those.
     pub fn outputs(&self) -> &[Layout] {
         &self.outputs
     }

@@ -93,6 +93,9 @@ impl<'a> Site<'a> {
             if let (Access::Ring { .. }, Some(ring)) = (access, &self.ring) {
                 builder = builder.shard(d, &ring.axes, ring.partition.clone());
             }
+            if let Some(rows) = self.rows_of(access) {
+                builder = builder.shard(d, &rows.axes, rows.partition);
+            }
         }
         let mut partial: Axes = self.choice.carry.clone();
         let mut op = ReduceOp::Sum;
@@ -198,11 +201,32 @@ impl<'a> Site<'a> {
             Access::Whole { .. } => 0..extent,
             Access::Factor { block, .. } => span.start * block..span.end * block,
             Access::Map { .. } | Access::Ring { .. } => span,
+            // Rows the data has not decided are none; the choice divides the factor only where the others are cut.
+            Access::Rows { cuts, .. } => {
+                let rows = cuts.as_ref().and_then(|cuts| cuts.rows(span));
+                rows.unwrap_or(0..extent)
+            }
             Access::Window { window, .. } => clip(window.input_interval(extent, span), extent),
             Access::Adjoint { factor, window } => {
                 window.output_of_input(self.rule.factors[*factor], span)
             }
         }
+    }
+
+    /// How rows that exist already are divided, where their factor is.
+    fn rows_of(&self, access: &Access) -> Option<DimSharding> {
+        let Access::Rows {
+            factor,
+            cuts: Some(cuts),
+        } = access
+        else {
+            return None;
+        };
+        let sharding = self.choice.factors[*factor].as_ref()?;
+        Some(DimSharding {
+            axes: sharding.axes.clone(),
+            partition: cuts.divided(&sharding.partition)?,
+        })
     }
 
     pub(super) fn source(&self, i: usize, layout: &Layout) -> Source {
@@ -351,6 +375,9 @@ impl<'a> Site<'a> {
                     have.axes != want.axes || !have.partition.is_contiguous()
                 }
                 (Access::Ring { .. }, ..) => false,
+                (Access::Rows { .. }, Some(have), Some(_)) => {
+                    self.rows_of(access).as_ref() != Some(have)
+                }
                 (_, Some(_), None) => true,
                 (Access::Factor { block, .. }, Some(have), Some(want)) => {
                     have.axes != want.axes || have.partition != multiplied(&want.partition, *block)
@@ -368,6 +395,9 @@ impl<'a> Site<'a> {
                 && let Some(sharding) = &self.choice.factors[*factor]
             {
                 builder = builder.shard(d, &sharding.axes, multiplied(&sharding.partition, *block));
+            }
+            if let Some(rows) = self.rows_of(access) {
+                builder = builder.shard(d, &rows.axes, rows.partition);
             }
         }
         builder
