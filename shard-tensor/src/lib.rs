@@ -64,6 +64,7 @@ pub use error::{Error, Result};
 pub use gradients::Gradients;
 pub use launch::{Launch, launch};
 pub use mesh::{LocalSizes, Mesh};
+pub use ops::{RadiusPairs, RadiusTable};
 pub use options::{Conv, ConvTranspose, Pool};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use shape::Shape;
@@ -81,7 +82,7 @@ pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp, ResampleM
 pub mod op {
     pub use shard_ops::{
         Access, Boundaries, Exec, Handler, HostCall, InOp, KernelCx, Linearity, Meta, Op, OpError,
-        OperandBox, Output, Reduction, Rule, RuleBuilder, Saved, Value, key_of,
+        OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder, Saved, Value, key_of,
     };
     pub use shard_spec::{EdgeMap, Window};
 }

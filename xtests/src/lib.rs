@@ -6,12 +6,13 @@
 //! - [`trial`]: one case on one combination of layouts, [`run`]: many of them, [`report`]: what came out.
 //! - [`validate`]: every op's rule against brute force.
 //! - [`strategies`]: `proptest` strategies for meshes and layouts; [`generate`]: random cases of ops; [`arrays`]: data on ranks and back;
-//!   [`harness`]: a function on the ranks of a mesh.
+//!   [`harness`]: a function on the ranks of a mesh; [`differentiate`]: its results and gradients.
 #![forbid(unsafe_code)]
 
 pub mod arrays;
 pub mod case;
 pub mod compare;
+pub mod differentiate;
 pub mod dispatch;
 pub mod generate;
 pub mod harness;

@@ -1,76 +1,17 @@
-//! Attention and neighbour search on random layouts: a ring, a gather and one rank agree, forward and backward, and a ring
+//! Attention on random layouts: a ring, a gather and one rank agree, forward and backward, and a ring
 //! holds a few blocks, whatever the number of ranks.
 
 use proptest::prelude::*;
 use shard_autograd::{GradCheck, Recorder, gradcheck};
 use shard_comm::DType;
 use shard_ops::attention::{Attention, Causal, attention};
-use shard_ops::neighbors::nearest;
 use shard_ops::rng::Stream;
 use shard_ops::{RingUse, Value};
 use shard_spec::{DeviceMesh, Layout};
-use xtests::arrays::{place, tensor, whole};
-use xtests::case::{Data, Tensor};
+use xtests::arrays::{place, tensor};
+use xtests::differentiate::{close, numbers, run};
 use xtests::harness::{On, on_mesh};
-use xtests::strategies::{Recipe, integer, mesh_shape, recipe, resolve};
-
-fn numbers(shape: &[usize], seed: u64) -> Tensor {
-    tensor(shape, |i| integer(seed, i) / 8.0)
-}
-
-fn values(t: &Tensor) -> Vec<f64> {
-    match &*t.data {
-        Data::F64(v) => v.clone(),
-        Data::I64(v) => v.iter().map(|&i| i as f64).collect(),
-        other => panic!("expected doubles or indices, got {}", other.dtype()),
-    }
-}
-
-/// Differentiates the sum of squares of what `f` makes of the inputs on a mesh: results and gradients, gathered.
-fn run(
-    mesh: &DeviceMesh,
-    layouts: &[Layout],
-    inputs: &[Tensor],
-    f: impl Fn(&Recorder, &[Value]) -> Vec<Value> + Sync,
-) -> Vec<Vec<f64>> {
-    let ranks = on_mesh(mesh, On::Host, |cx| {
-        let tape = xtests::trial::recorder();
-        let leaves: Vec<Value> = inputs
-            .iter()
-            .zip(layouts)
-            .map(|(t, layout)| {
-                tape.leaf(place(cx, layout, t, DType::F64).unwrap())
-                    .unwrap()
-            })
-            .collect();
-        let outputs = f(&tape, &leaves);
-        // The cotangent of the sum of squares, halved, is the result itself.
-        let seed = outputs[0].detach();
-        let wanted: Vec<&Value> = leaves.iter().collect();
-        let grads = tape
-            .grad(&[&outputs[0]], &wanted, &[Some(&seed)], false)
-            .unwrap();
-        let gathered = |v: &Value| values(&whole(v.array()).unwrap());
-        let results = outputs.iter().map(gathered);
-        results
-            .chain(grads.iter().map(|g| gathered(g.as_ref().unwrap())))
-            .collect::<Vec<_>>()
-    });
-    ranks.into_iter().next().unwrap()
-}
-
-fn close(what: &str, a: &[Vec<f64>], b: &[Vec<f64>]) {
-    for (i, (a, b)) in a.iter().zip(b).enumerate() {
-        assert_eq!(a.len(), b.len());
-        let size = b.iter().fold(1.0_f64, |m, x| m.max(x.abs()));
-        for (x, y) in a.iter().zip(b) {
-            assert!(
-                (x - y).abs() <= 1e-10 * size,
-                "{what}, number {i}: {x} and {y}"
-            );
-        }
-    }
-}
+use xtests::strategies::{Recipe, mesh_shape, recipe, resolve};
 
 /// Batch, kv heads, heads per kv head, queries, keys, dim, value dim.
 type Sizes = (usize, usize, usize, usize, usize, usize, usize);
@@ -146,32 +87,6 @@ proptest! {
         let expected = run(&one, &single, &inputs, attend(RingUse::Never));
         close("ring", &run(&mesh, &layouts, &inputs, attend(RingUse::Always)), &expected);
         close("gather", &run(&mesh, &layouts, &inputs, attend(RingUse::Never)), &expected);
-    }
-
-    /// Points on a small grid: nearly every distance is a tie.
-    #[test]
-    fn neighbours_are_one_ranks_bit_for_bit(
-        (mesh, m, n, dim, recipes) in (mesh_shape(6), 0..12_usize, 1..14_usize, 1..4_usize).prop_flat_map(|(mesh, m, n, dim)| {
-            let recipes = proptest::collection::vec(recipe(mesh.len(), 2, true), 2);
-            (Just(DeviceMesh::new(&mesh).unwrap()), Just(m), Just(n), Just(dim), recipes)
-        }), k in 0..6_usize, seed: u64,
-    ) {
-        let k = k.min(n);
-        let grid = |shape: [usize; 2], seed: u64| tensor(&shape, |i| (integer(seed, i) / 3.0).round());
-        let inputs = [grid([m, dim], seed), grid([n, dim], seed ^ 5)];
-        let layouts: Vec<Layout> = inputs.iter().zip(&recipes).map(|(t, r)| resolve(r, &mesh, &t.shape)).collect();
-        let search = |ring| move |tape: &Recorder, x: &[Value]| {
-            let (distances, indices) = nearest(tape, &x[0], &x[1], k, ring).unwrap();
-            vec![distances, indices]
-        };
-        let one = DeviceMesh::new(&[1]).unwrap();
-        let single: Vec<Layout> = inputs.iter().map(|t| Layout::replicated(&one, &t.shape)).collect();
-        let expected = run(&one, &single, &inputs, search(RingUse::Never));
-        for ring in [RingUse::Always, RingUse::Never] {
-            let found = run(&mesh, &layouts, &inputs, search(ring));
-            assert_eq!(&found[..2], &expected[..2], "{ring:?}");
-            close("gradients", &found[2..], &expected[2..]);
-        }
     }
 }
 

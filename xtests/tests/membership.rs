@@ -45,3 +45,37 @@ fn ranks_outside_the_mesh_take_part_without_data() {
         .collect();
     assert_eq!(gradient, tensor(&[4, 3], |i| sums[i / 3]));
 }
+
+/// How many pairs there are is up to the data, which these ranks do not have: they are told.
+#[test]
+fn ranks_outside_the_mesh_hear_how_many_rows_there_are() {
+    use shard_ops::RingUse;
+    let mesh = DeviceMesh::with_ranks(&[2], vec![3, 1]).unwrap();
+    let line = tensor(&[5, 1], |i| i as f64);
+    let results = on_mesh(&mesh, On::Host, |cx| {
+        let tape = recorder();
+        let layout = Layout::parse(&mesh, &line.shape, "S(0)[4,1]").unwrap();
+        let x = tape
+            .leaf(place(cx, &layout, &line, DType::F64).unwrap())
+            .unwrap();
+        let near =
+            shard_ops::neighbors::radius_search(&tape, &x, &x, 1.0, RingUse::Always).unwrap();
+        let gradients = tape.grad(
+            &[&near.distances],
+            &[&x],
+            &[Some(&near.distances.detach())],
+            false,
+        );
+        let gradient = gradients.unwrap().remove(0).unwrap();
+        assert_eq!(gradient.layout(), &layout);
+        (
+            near.pairs.layout().to_string(),
+            near.distances.shape().to_vec(),
+            near.distances.array().buffer().is_some(),
+        )
+    });
+    for (rank, (layout, shape, holds)) in results.iter().enumerate() {
+        assert_eq!((layout.as_str(), shape), ("S(0)[11,2]", &vec![13]));
+        assert_eq!(*holds, rank % 2 == 1);
+    }
+}

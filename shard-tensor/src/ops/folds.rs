@@ -74,4 +74,98 @@ impl ShardTensor {
             None => unreachable!("set wherever distances are returned"),
         }
     }
+
+    /// All of `points` `[points, dim]` at most `radius` away from each of these queries `[queries, dim]`, as pairs in the order of
+    /// (query, point): a single device's, under any layout. How many there are is up to the data; each rank holds those of its
+    /// queries.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let points = mesh.from_fn([7, 1], [shard(0).sizes([5, 2])], |i| i[0] as f64)?;
+    ///     let near = points.radius_search(&points, 1.0)?;
+    ///     Ok((near.pairs.to_array::<i64>()?, near.counts.to_array::<i64>()?))
+    /// })?;
+    /// // Everyone is near itself and its two neighbours, but for the ends.
+    /// assert_eq!((found[0].0.shape(), found[0].1[[0]]), (&[19, 2][..], 2));
+    /// assert_eq!((found[0].0[[18, 0]], found[0].0[[18, 1]]), (6, 6));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program; see [`radius_search`](fn@shard_ops::neighbors::radius_search).
+    ///
+    /// # Errors
+    /// If shapes or types do not fit, or the radius is negative or not a number; what the communicator reports.
+    pub fn radius_search(&self, points: &Self, radius: f64) -> Result<RadiusPairs> {
+        let exec = self.context().tape();
+        let (queries, points) = (self.value(), points.value());
+        let found = neighbors::radius_search(exec, &queries, &points, radius, RingUse::Auto)?;
+        Ok(RadiusPairs {
+            pairs: self.lift(found.pairs),
+            distances: self.lift(found.distances),
+            counts: self.lift(found.counts),
+        })
+    }
+
+    /// The nearest `cap` of the `points` `[points, dim]` at most `radius` away from each of these queries `[queries, dim]`,
+    /// nearest first, equal distances by index.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let points = ctx.mesh_of(2)?.from_fn([4, 1], [shard(0)], |i| i[0] as f64)?;
+    ///     points
+    ///         .radius_search_capped(&points, 1.0, 3)?
+    ///         .indices
+    ///         .to_array::<i64>()
+    /// })?;
+    /// assert_eq!(found[0], ndarray::array![[0, 1, -1], [1, 0, 2], [2, 1, 3], [3, 2, -1]].into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`nearest`](Self::nearest).
+    ///
+    /// # Errors
+    /// As [`radius_search`](Self::radius_search).
+    pub fn radius_search_capped(
+        &self,
+        points: &Self,
+        radius: f64,
+        cap: usize,
+    ) -> Result<RadiusTable> {
+        let exec = self.context().tape();
+        let (queries, points) = (self.value(), points.value());
+        let ring = RingUse::Auto;
+        let found = neighbors::radius_search_capped(exec, &queries, &points, radius, cap, ring)?;
+        Ok(RadiusTable {
+            distances: self.lift(found.distances),
+            indices: self.lift(found.indices),
+            counts: self.lift(found.counts),
+        })
+    }
+}
+
+/// Pairs of a query and a point near it.
+#[derive(Clone, Debug)]
+pub struct RadiusPairs {
+    /// Query and point of each pair, `[pairs, 2]`, `i64`, ascending.
+    pub pairs: ShardTensor,
+    /// Their Euclidean distances, `[pairs]`: what can be differentiated. That of a point to itself has gradient zero.
+    pub distances: ShardTensor,
+    /// How many pairs each query has, `[queries]`, `i64`.
+    pub counts: ShardTensor,
+}
+
+/// A bounded number of points near each query.
+#[derive(Clone, Debug)]
+pub struct RadiusTable {
+    /// Euclidean distances `[queries, cap]`, ascending; infinite where there is no further point.
+    pub distances: ShardTensor,
+    /// Indices of the points, `[queries, cap]`, `i64`; -1 where there is none.
+    pub indices: ShardTensor,
+    /// How many entries of each row are points, `[queries]`, `i64`.
+    pub counts: ShardTensor,
 }

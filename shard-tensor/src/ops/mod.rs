@@ -8,3 +8,5 @@ mod moves;
 mod pointwise;
 mod reduce;
 mod spatial;
+
+pub use folds::{RadiusPairs, RadiusTable};

@@ -3,7 +3,7 @@
 use super::{Applied, ApplyError, Args, Entry, built};
 use crate::case::Case;
 use shard_ops::attention::{Attention, Causal, attention};
-use shard_ops::neighbors::nearest;
+use shard_ops::neighbors::{nearest, radius_search, radius_search_capped};
 use shard_ops::{Exec, RingUse, Value};
 
 pub(crate) const TABLE: &[Entry] = &[
@@ -21,6 +21,18 @@ pub(crate) const TABLE: &[Entry] = &[
         let k = c.attributes.size("k", 1)?;
         let (distances, indices) = nearest(e, queries, points, k, ring(c)?)?;
         Ok(vec![distances, indices])
+    }),
+    built("radius_search", |e, c, v| {
+        let args = Args::new(c, v);
+        let (queries, points) = (args.need("queries")?, args.need("points")?);
+        let radius = c.attributes.float("radius", 1.0)?;
+        if c.attributes.has("cap") {
+            let cap = c.attributes.size("cap", 0)?;
+            let found = radius_search_capped(e, queries, points, radius, cap, ring(c)?)?;
+            return Ok(vec![found.distances, found.indices, found.counts]);
+        }
+        let found = radius_search(e, queries, points, radius, ring(c)?)?;
+        Ok(vec![found.pairs, found.distances, found.counts])
     }),
 ];
 

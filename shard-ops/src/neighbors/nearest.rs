@@ -1,17 +1,12 @@
-//! Neighbour search: the k nearest points of every query.
-//!
-//! Queries are a map factor, points a [ring](Access::Ring) factor: where points are sharded, their blocks go round while the one
-//! before is searched, or are gathered if that is small; where queries are not sharded, they take the points' axes.
-//! Neighbours are ordered by (distance, index), and distances are computed in one fixed way, so the result is the single
-//! device's bit for bit, ties included, under any layout.
+//! The k nearest points of every query.
 
-use crate::elementwise::float_types;
+use super::{Sums, accesses, shape_error, tables};
 use crate::host::{positions, with_float};
+use crate::kernels::Real;
 use crate::kernels::neighbors::Nearest;
-use crate::kernels::{Real, ViewMut};
 use crate::{
-    Access, Exec, HostCall, Meta, Op, OpError, Reduction, Result, RingUse, Rule, RuleBuilder,
-    Saved, Value, key_of,
+    Access, Exec, HostCall, Meta, Op, OpError, Reduction, Result, RingUse, Rule, Saved, Value,
+    key_of,
 };
 use shard_comm::{DType, Element};
 use shard_spec::ReduceOp;
@@ -79,19 +74,6 @@ struct NearestOp {
     ring: RingUse,
 }
 
-/// The rule's operands so far, and how queries, points and results are indexed.
-fn accesses(rule: &mut RuleBuilder, queries: &Meta, points: &Meta) -> [Vec<Access>; 2] {
-    let rows = rule.factor(queries.shape[0]);
-    let rest = Access::Whole {
-        instead: Some(rows),
-    };
-    let ring = Access::Ring {
-        factor: rule.factor(points.shape[0]),
-        instead: Some(rows),
-    };
-    [vec![Access::factor(rows), rest.clone()], vec![ring, rest]]
-}
-
 impl Op for NearestOp {
     fn name(&self) -> &'static str {
         NAME
@@ -102,29 +84,11 @@ impl Op for NearestOp {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let [queries, points] = inputs else {
-            return Err(OpError::Arity {
-                op: NAME,
-                expected: "queries and points".into(),
-                got: inputs.len(),
-            });
-        };
-        let dtype = float_types(NAME, inputs)?;
-        let wrong = |problem: String, fix| OpError::Shape {
-            op: NAME,
-            problem,
-            shapes: inputs.iter().map(|m| m.shape.to_vec()).collect(),
-            fix,
-        };
-        let tables = queries.shape.len() == 2 && points.shape.len() == 2;
-        if !tables || queries.shape[1] != points.shape[1] {
-            return Err(wrong(
-                "queries and points are not tables of as many coordinates".into(),
-                "give [queries, dim] and [points, dim]",
-            ));
-        }
+        let (queries, points, dtype) = tables(NAME, inputs)?;
         if self.k > points.shape[0] {
-            return Err(wrong(
+            return Err(shape_error(
+                NAME,
+                inputs,
                 format!("{} neighbours of {} points", self.k, points.shape[0]),
                 "ask for at most as many neighbours as there are points",
             ));
@@ -184,10 +148,10 @@ impl NearestOp {
     }
 }
 
-/// Of `|q - p|` by both: inputs are queries, points, distances, indices and the cotangent.
+/// Of `|q - p|` by both: inputs are queries, points, distances, indices and the cotangent. Indices below 0 are of no point.
 #[derive(Clone, Copy, Debug)]
-struct NearestGrad {
-    ring: RingUse,
+pub(super) struct NearestGrad {
+    pub(super) ring: RingUse,
 }
 
 impl Op for NearestGrad {
@@ -231,44 +195,17 @@ impl Op for NearestGrad {
 
 /// Adds `g (q - p) / |q - p|` to the queries' gradient and subtracts it from the points', for neighbours in this block.
 fn fold_grad<T: Real + Element>(call: &mut HostCall<'_, '_>) {
-    let (queries, points) = (call.input::<T>(0), call.input::<T>(1));
     let (distances, indices) = (call.input::<T>(2), call.input::<i64>(3));
     let g = call.input::<T>(4);
-    let (rows, dim) = (queries.shape()[0], queries.shape()[1]);
-    let k = distances.shape()[1];
     let held = call.cx.inputs[1].held[0].clone();
-    let state = call.state.take().map(|s| s.downcast::<Vec<T>>());
-    let mut dq = match state {
-        Some(Ok(state)) => *state,
-        _ => vec![T::zero(); rows * dim],
-    };
-    let mut dp = vec![T::zero(); points.shape()[0] * dim];
-    for i in 0..rows {
-        for j in 0..k {
+    let mut sums = Sums::<T>::take(call);
+    for i in 0..distances.shape()[0] {
+        for j in 0..distances.shape()[1] {
             let index = usize::try_from(indices.get(&[i, j])).ok();
-            let Some(p) = index.and_then(|index| held.position(index)) else {
-                continue;
-            };
-            let distance = distances.get(&[i, j]);
-            if distance == T::zero() {
-                continue;
-            }
-            let scale = g.get(&[i, j]) / distance;
-            for d in 0..dim {
-                let step = scale * (queries.get(&[i, d]) - points.get(&[p, d]));
-                dq[i * dim + d] += step;
-                dp[p * dim + d] -= step;
+            if let Some(p) = index.and_then(|index| held.position(index)) {
+                sums.add(i, p, distances.get(&[i, j]), g.get(&[i, j]));
             }
         }
     }
-    write(&mut call.outputs_from::<T>(1)[0], &dp);
-    if call.cx.fold.last {
-        write(&mut call.output::<T>(0), &dq);
-    } else {
-        *call.state = Some(Box::new(dq));
-    }
-}
-
-fn write<T: Copy>(view: &mut ViewMut<'_, T>, values: &[T]) {
-    view.data_mut()[..values.len()].copy_from_slice(values);
+    sums.leave(call);
 }
