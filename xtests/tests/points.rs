@@ -2,13 +2,17 @@
 
 use proptest::prelude::*;
 use shard_autograd::Recorder;
-use shard_ops::neighbors::{nearest, radius_search, radius_search_capped};
+use shard_comm::DType;
+use shard_ops::neighbors::{farthest_points, nearest, radius_search, radius_search_capped};
 use shard_ops::{RingUse, Value};
-use shard_spec::{DeviceMesh, Layout};
-use xtests::arrays::tensor;
-use xtests::case::Tensor;
-use xtests::differentiate::{close, run};
+use shard_spec::{DeviceMesh, Layout, Partition};
+use xtests::arrays::{place, tensor};
+use xtests::case::{Data, Tensor};
+use xtests::differentiate::{close, numbers, run};
+use xtests::harness::{On, on_mesh};
+use xtests::rng::Rng;
 use xtests::strategies::{Recipe, integer, mesh_shape, recipe, resolve};
+use xtests::validate::{Capture, validate};
 
 /// Queries and points on a small grid, so that nearly every distance is a tie, and how they are divided.
 #[derive(Clone, Debug)]
@@ -67,6 +71,33 @@ impl Scene {
     }
 }
 
+/// Farthest point sampling, every distance anew.
+fn by_definition(points: &Tensor, count: usize, start: usize) -> Vec<i64> {
+    let Data::F64(points_data) = &*points.data else {
+        panic!("points are doubles")
+    };
+    let point = |i: usize| &points_data[i * points.shape[1]..][..points.shape[1]];
+    let apart = |i: usize, j: usize| -> f64 {
+        let terms = point(i).iter().zip(point(j));
+        terms.map(|(a, b)| (a - b) * (a - b)).sum()
+    };
+    let mut taken = Vec::new();
+    for _ in 0..count {
+        let nearest = |i: usize| {
+            let all = taken.iter().map(|&j| apart(i, j));
+            all.fold(f64::INFINITY, f64::min)
+        };
+        // Of equal ones the first.
+        let best = (0..points.shape[0]).reduce(|a, b| if nearest(b) > nearest(a) { b } else { a });
+        taken.push(if taken.is_empty() {
+            start
+        } else {
+            best.unwrap()
+        });
+    }
+    taken.into_iter().map(|i| i as i64).collect()
+}
+
 proptest! {
     #![proptest_config(xtests::strategies::config(200))]
 
@@ -98,4 +129,183 @@ proptest! {
             vec![near.distances, near.indices, near.counts]
         });
     }
+
+    #[test]
+    fn samples_far_apart_are_one_ranks(scene in scene(1), count in 0..8_usize, start in 0..14_usize) {
+        let n = scene.inputs[1].shape[0];
+        let (count, start) = (count.min(n), start % n);
+        let sample = |mesh: &DeviceMesh, layout: &Layout, ring| {
+            on_mesh(mesh, On::Host, |cx| {
+                let tape = xtests::trial::recorder();
+                let points = place(cx, layout, &scene.inputs[1], DType::F64).unwrap();
+                let points = tape.leaf(points).unwrap();
+                let far = farthest_points(&tape, &points, count, start, ring).unwrap();
+                assert!(!tape.is_tracked(&far));
+                far.array().to_vec::<i64>().unwrap()
+            })
+        };
+        let one = DeviceMesh::new(&[1]).unwrap();
+        let expected = sample(&one, &Layout::replicated(&one, &scene.inputs[1].shape), RingUse::Never);
+        prop_assert_eq!(&expected[0], &by_definition(&scene.inputs[1], count, start));
+        for ring in [RingUse::Always, RingUse::Never] {
+            for found in sample(&scene.mesh, &scene.layouts[1], ring) {
+                prop_assert_eq!(&found, &expected[0]);
+            }
+        }
+    }
+}
+
+/// Ops that no reference case applies: samples far apart, and the derivative of distances within a radius.
+#[test]
+fn rules_hold() {
+    let one = DeviceMesh::new(&[1]).unwrap();
+    let inputs = [numbers(&[9, 2], 3), numbers(&[13, 2], 4)];
+    let whole = inputs
+        .each_ref()
+        .map(|t| Layout::replicated(&one, &t.shape));
+    let samples = on_mesh(&one, On::Host, |cx| {
+        let capture = Capture::new();
+        let tape = Recorder::new(capture.clone());
+        let [queries, points] = [0, 1].map(|i| {
+            let array = place(cx, &whole[i], &inputs[i], DType::F64).unwrap();
+            tape.leaf(array).unwrap()
+        });
+        farthest_points(&tape, &points, 3, 7, RingUse::Always).unwrap();
+        let near = radius_search(&tape, &queries, &points, 0.9, RingUse::Always).unwrap();
+        let g = near.distances.detach();
+        tape.grad(&[&near.distances], &[&queries, &points], &[Some(&g)], false)
+            .unwrap();
+        capture.samples()
+    });
+    let samples = samples.into_iter().next().unwrap();
+    assert!(samples.iter().any(|s| s.op.name() == "radius_search_grad"));
+    for shape in [&[3][..], &[2, 2]] {
+        let problems = validate(&samples, &DeviceMesh::new(shape).unwrap(), 1);
+        assert!(problems.is_empty(), "{problems:#?}");
+    }
+}
+
+/// Bytes the busiest rank receives in a backward pass of distances within a radius, whose queries are sharded.
+fn bytes_of_backward(points: &str, ring: RingUse) -> u64 {
+    let mesh = DeviceMesh::new(&[4]).unwrap();
+    let inputs = [numbers(&[40, 3], 3), numbers(&[24, 3], 4)];
+    let texts = ["S(0)[20,0,13,7]", points];
+    let ranks = on_mesh(&mesh, On::Host, |cx| {
+        let tape = xtests::trial::recorder();
+        let [queries, points] = [0, 1].map(|i| {
+            let layout = Layout::parse(&mesh, &inputs[i].shape, texts[i]).unwrap();
+            tape.leaf(place(cx, &layout, &inputs[i], DType::F64).unwrap())
+                .unwrap()
+        });
+        let near = radius_search(&tape, &queries, &points, 1.5, ring).unwrap();
+        let g = near.distances.detach();
+        let before = cx.world().ledger().snapshot();
+        let found = tape.grad(&[&near.distances], &[&queries], &[Some(&g)], false);
+        assert!(found.unwrap()[0].is_some());
+        cx.world().ledger().since(&before).bytes
+    });
+    ranks.into_iter().max().unwrap()
+}
+
+/// The derivative is divided as the pairs are, which stay where they are: nothing moves but points.
+#[test]
+fn pairs_stay_with_their_queries() {
+    assert_eq!(bytes_of_backward("R", RingUse::Never), 0);
+    // The other blocks of points come, and their gradients go home.
+    let block = 24 / 4 * 3 * 8;
+    assert_eq!(bytes_of_backward("S(0)", RingUse::Always), 2 * 3 * block);
+}
+
+/// The four combinations of sharded and replicated queries and points, unevenly.
+fn combinations(queries: usize, points: usize, parts: usize) -> Vec<[Layout; 2]> {
+    let mesh = DeviceMesh::new(&[parts]).unwrap();
+    let cut = |n: usize, dim: usize, sharded: bool, weights: &[f64]| {
+        let builder = Layout::builder(&mesh, &[n, dim]);
+        let partition = Partition::weighted(n, weights).unwrap();
+        let builder = if sharded {
+            builder.shard(0, &[0], partition)
+        } else {
+            builder
+        };
+        builder.build().unwrap()
+    };
+    let both = [(false, false), (false, true), (true, false), (true, true)];
+    both.map(|(q, p)| {
+        [
+            cut(queries, 3, q, &[5.0, 2.0, 1.0]),
+            cut(points, 3, p, &[400.0, 1.0, 600.0]),
+        ]
+    })
+    .into()
+}
+
+/// The anchor's case 31: 1025 points, 2048 queries, 4 neighbours; one shard has fewer points than that.
+#[test]
+fn anchor_nearest_of_many_points() {
+    let inputs = [random(&[2048, 3], 1), random(&[1025, 3], 2)];
+    let one = DeviceMesh::new(&[1]).unwrap();
+    let whole = inputs
+        .each_ref()
+        .map(|t| Layout::replicated(&one, &t.shape));
+    let search = |ring| {
+        move |tape: &Recorder, x: &[Value]| {
+            let (distances, indices) = nearest(tape, &x[0], &x[1], 4, ring).unwrap();
+            vec![distances, indices]
+        }
+    };
+    let expected = run(&one, &whole, &inputs, search(RingUse::Never));
+    for layouts in combinations(2048, 1025, 3) {
+        assert!(layouts[1].max_local_numel() == 1025 * 3 || layouts[1].part_size(0, 1) < 4);
+        let mesh = layouts[0].mesh().clone();
+        for ring in [RingUse::Always, RingUse::Never] {
+            let found = run(&mesh, &layouts, &inputs, search(ring));
+            assert_eq!(found[..2], expected[..2]);
+            close("gradients", &found[2..], &expected[2..]);
+        }
+    }
+}
+
+/// The anchor's case 32: 136 points, a grid of 96 x 6 x 4 queries in the unit cube, radius 1, batches of 1 and 2, which are as many
+/// searches.
+#[test]
+fn anchor_within_a_radius_of_a_grid() {
+    let sides = [96, 6, 4];
+    let count = sides.iter().product::<usize>();
+    let grid = tensor(&[count, 3], |i| {
+        let (at, d) = (i / 3, i % 3);
+        let below: usize = sides[d + 1..].iter().product();
+        (at / below % sides[d]) as f64 / (sides[d] - 1) as f64
+    });
+    let one = DeviceMesh::new(&[1]).unwrap();
+    let search = |ring| {
+        move |tape: &Recorder, x: &[Value]| {
+            let near = radius_search(tape, &x[0], &x[1], 1.0, ring).unwrap();
+            vec![near.distances, near.pairs, near.counts]
+        }
+    };
+    for batch in 0..2 {
+        let inputs = [grid.clone(), random(&[136, 3], 7 + batch)];
+        let whole = inputs
+            .each_ref()
+            .map(|t| Layout::replicated(&one, &t.shape));
+        let expected = run(&one, &whole, &inputs, search(RingUse::Never));
+        let pairs = expected[0].len();
+        assert!(pairs > count && pairs < 136 * count, "{pairs}");
+        for layouts in combinations(count, 136, 3) {
+            let mesh = layouts[0].mesh().clone();
+            for ring in [RingUse::Always, RingUse::Never] {
+                let found = run(&mesh, &layouts, &inputs, search(ring));
+                assert_eq!(found[..3], expected[..3]);
+                close("gradients", &found[3..], &expected[3..]);
+            }
+        }
+    }
+}
+
+/// Numbers in the unit interval, no two of them alike.
+fn random(shape: &[usize], seed: u64) -> Tensor {
+    tensor(shape, |i| {
+        let bits = Rng::new(seed, &[&i.to_string()]).next_u64() >> 11;
+        bits as f64 / (1_u64 << 53) as f64
+    })
 }

@@ -5,9 +5,11 @@
 //! Neighbours are ordered by (distance, index) or by index, and distances are computed in one fixed way, so the result is the single
 //! device's bit for bit, ties included, under any layout.
 
+mod farthest;
 mod nearest;
 mod radius;
 
+pub use farthest::farthest_points;
 pub use nearest::nearest;
 pub use radius::{RadiusPairs, RadiusTable, radius_search, radius_search_capped};
 

@@ -148,6 +148,34 @@ impl ShardTensor {
     }
 }
 
+/// Sampling.
+impl ShardTensor {
+    /// The indices of `count` of these points `[points, dim]` that are far from each other: first `start`, then again and again
+    /// the point farthest from all taken so far, of equally far ones the one of lowest index. The same under any layout, and replicated.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let points = ctx.mesh_of(2)?.from_fn([5, 1], [shard(0).sizes([4, 1])], |i| i[0] as f64)?;
+    ///     points.farthest_points(3, 1)?.to_array::<i64>()
+    /// })?;
+    /// // From 1, point 4 is farthest; then 0 and 2 are equally far, and 3.
+    /// assert_eq!(found[0], ndarray::array![1, 4, 0].into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh; see [`farthest_points`](fn@shard_ops::neighbors::farthest_points).
+    ///
+    /// # Errors
+    /// If this is no table of points, the start is none of them, or there are fewer than `count`; what the communicator reports.
+    pub fn farthest_points(&self, count: usize, start: usize) -> Result<Self> {
+        self.run(|exec, points| {
+            neighbors::farthest_points(exec, points, count, start, RingUse::Auto)
+        })
+    }
+}
+
 /// Pairs of a query and a point near it.
 #[derive(Clone, Debug)]
 pub struct RadiusPairs {

@@ -1,117 +1,108 @@
 //! One rank's part of farthest point sampling.
+//!
+//! Sampling takes, again and again, the point whose distance to all samples is largest; of equal ones the one of lowest global index.
+//! Each rank keeps its own points' squared distances to the nearest sample; the best of the ranks' answers is the next sample.
 
-use super::scan::{Columns, WIDTH, distances};
+use super::scan::WIDTH;
 use crate::kernels::pointwise::vectorized;
 use crate::kernels::{Positions, Real, View};
 use pulp::{Simd, WithSimd};
+use std::borrow::Cow;
 
-/// Points with their squared distance to the nearest sample so far.
+/// Squared distances of points `[dim, points]` to the nearest sample before there is one: infinite, and NaN for points with a
+/// coordinate that is not finite.
 ///
-/// Farthest point sampling takes, again and again, the point whose distance to all samples is largest; of equal ones the
-/// one of lowest global index. Each rank steps its own points, and the best of the ranks' answers by (distance, index) is the next
-/// sample. Points with a coordinate that is not finite are at distance NaN and
-/// taken only when there is no other.
-///
-/// ```
-/// use shard_ops::kernels::{neighbors::FarthestPoints, Positions, View};
-/// let points = [0.0f32, 1.0, 4.0, 10.0];
-/// let mut farthest = FarthestPoints::new(&View::contiguous(&points, &[4, 1]), Positions::from(0));
-/// let first = farthest.step(&[0.0]).unwrap();
-/// assert_eq!((first.index, first.distance), (3, 100.0));
-/// let second = farthest.step(&points[first.row..=first.row]).unwrap();
-/// assert_eq!((second.index, second.distance), (2, 16.0));
-/// ```
-#[derive(Debug)]
-pub struct FarthestPoints<T> {
-    columns: Columns<T>,
-    index: Vec<i64>,
-    /// Squared distance to the nearest sample, in whole blocks.
-    nearest: Vec<T>,
-}
-
-/// The point farthest from all samples.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Farthest<T> {
-    /// Its squared distance to the nearest sample.
-    pub distance: T,
-    /// Its global index.
-    pub index: i64,
-    /// Its row among this rank's points.
-    pub row: usize,
-}
-
-impl<T: Real> FarthestPoints<T> {
-    /// Points `[points, dim]` with these global indexes, before the first sample.
-    ///
-    /// # Panics
-    /// When `points` has not two dims, or a list of indexes another length.
-    pub fn new(points: &View<'_, T>, index: Positions<'_>) -> Self {
-        assert!(
-            points.ndim() == 2,
-            "farthest points: points of shape {:?}",
-            points.shape()
-        );
-        let columns = Columns::new(points);
-        let mut nearest = vec![T::infinity(); columns.count().next_multiple_of(WIDTH)];
-        for (near, row) in nearest
-            .iter_mut()
-            .zip(points.to_vec().chunks(columns.dim().max(1)))
-        {
-            if row.iter().any(|x| !x.is_finite()) {
+/// # Panics
+/// When `points` has not two dims.
+pub fn unsampled<T: Real>(points: &View<'_, T>) -> Vec<T> {
+    let rows = Rows::new(points);
+    let mut nearest = vec![T::infinity(); rows.count];
+    for d in 0..rows.dim {
+        for (near, x) in nearest.iter_mut().zip(rows.row(d)) {
+            if !x.is_finite() {
                 *near = T::nan();
             }
         }
-        Self {
-            index: index.list(columns.count()).into_owned(),
-            nearest,
-            columns,
+    }
+    nearest
+}
+
+/// Lowers the points' squared distances to that of a sample, where it is nearer. NaN stays.
+///
+/// ```
+/// use shard_ops::kernels::{neighbors::{farthest, lower, unsampled}, Positions, View};
+/// let line = [0.0f32, 1.0, 4.0, 10.0];
+/// let points = View::contiguous(&line, &[1, 4]);
+/// let mut nearest = unsampled(&points);
+/// lower(&points, &[0.0], &mut nearest);
+/// assert_eq!(farthest(&nearest, Positions::from(0)), Some((100.0, 3)));
+/// lower(&points, &[10.0], &mut nearest);
+/// assert_eq!(farthest(&nearest, Positions::from(0)), Some((16.0, 2)));
+/// ```
+///
+/// # Panics
+/// When the points are not `[sample.len(), nearest.len()]`.
+pub fn lower<T: Real>(points: &View<'_, T>, sample: &[T], nearest: &mut [T]) {
+    let rows = Rows::new(points);
+    assert!(
+        (rows.dim, rows.count) == (sample.len(), nearest.len()),
+        "farthest points: a sample of {} coordinates and {} distances for points of shape {:?}",
+        sample.len(),
+        nearest.len(),
+        points.shape()
+    );
+    vectorized(Lower {
+        rows: &rows,
+        sample,
+        nearest,
+    });
+}
+
+/// The largest distance and its global index, the lowest of equal ones; points at NaN come after all others, at a distance of -1. `None`
+/// without points.
+pub fn farthest<T: Real>(nearest: &[T], index: Positions<'_>) -> Option<(T, i64)> {
+    let largest = vectorized(Largest(nearest));
+    // No distance is below 0: then all are NaN, and all alike.
+    let hit = |d: T| d == largest || largest < T::zero();
+    let mut lowest: Option<i64> = None;
+    for (block, distances) in nearest.chunks(WIDTH).enumerate() {
+        // Nearly always none, which is found without branches.
+        if distances.iter().fold(false, |any, &d| any | hit(d)) {
+            let hits = distances.iter().enumerate().filter(|(_, d)| hit(**d));
+            let found = hits.map(|(i, _)| index.at(block * WIDTH + i)).min();
+            lowest = lowest.into_iter().chain(found).min();
         }
     }
+    lowest.map(|index| (largest, index))
+}
 
-    /// Takes in a sample and gives the point that is now farthest from all; none without points.
-    ///
-    /// # Panics
-    /// When the sample has another number of coordinates.
-    pub fn step(&mut self, sample: &[T]) -> Option<Farthest<T>> {
-        assert!(
-            sample.len() == self.columns.dim(),
-            "farthest points: a sample of {} coordinates for points of {}",
-            sample.len(),
-            self.columns.dim()
-        );
-        let count = self.columns.count();
-        vectorized(Lower {
-            columns: &self.columns,
-            sample,
-            nearest: &mut self.nearest,
-        });
-        let rows = || self.nearest[..count].iter().zip(&self.index).enumerate();
-        let candidate = |(row, (&distance, &index))| Farthest {
-            distance,
-            index,
-            row,
+/// Points dim by dim.
+struct Rows<'a, T: Real> {
+    data: Cow<'a, [T]>,
+    dim: usize,
+    count: usize,
+}
+
+impl<'a, T: Real> Rows<'a, T> {
+    fn new(points: &View<'a, T>) -> Self {
+        let &[dim, count] = points.shape() else {
+            panic!("farthest points: points of shape {:?}", points.shape())
         };
-        let lowest = |a: Farthest<T>, b: Farthest<T>| if b.index < a.index { b } else { a };
-        let largest = rows().fold(
-            T::neg_infinity(),
-            |m, (_, (&d, _))| if d > m { d } else { m },
-        );
-        rows()
-            .filter(|(_, (d, _))| **d == largest)
-            .map(candidate)
-            .reduce(lowest)
-            .or_else(|| rows().map(candidate).reduce(lowest))
+        let data = points
+            .as_slice()
+            .map_or_else(|| points.to_vec().into(), Cow::Borrowed);
+        Self { data, dim, count }
     }
 
-    /// Squared distances of the points to their nearest samples.
-    pub fn distances(&self) -> &[T] {
-        &self.nearest[..self.columns.count()]
+    #[inline(always)]
+    fn row(&self, d: usize) -> &[T] {
+        &self.data[d * self.count..(d + 1) * self.count]
     }
 }
 
 /// Lowers every point's distance to that of a sample.
-struct Lower<'a, T> {
-    columns: &'a Columns<T>,
+struct Lower<'a, T: Real> {
+    rows: &'a Rows<'a, T>,
     sample: &'a [T],
     nearest: &'a mut [T],
 }
@@ -121,17 +112,40 @@ impl<T: Real> WithSimd for Lower<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let (blocks, _) = pulp::as_arrays_mut::<WIDTH, T>(self.nearest);
-        for (i, nearest) in blocks.iter_mut().enumerate() {
-            // Without a bound no block is given up.
-            let Some(distances) =
-                distances::<T, WIDTH>(self.sample, self.columns.block(i), T::nan())
-            else {
-                continue;
-            };
-            for (near, &d) in nearest.iter_mut().zip(&distances) {
+        let mut first = 0;
+        for nearest in self.nearest.chunks_mut(WIDTH) {
+            let mut sums = [T::zero(); WIDTH];
+            // In the order of the dims, each operation rounded: the same bits however the points are divided.
+            for (d, &x) in self.sample.iter().enumerate() {
+                let row = &self.rows.row(d)[first..first + nearest.len()];
+                for (sum, &p) in sums.iter_mut().zip(row) {
+                    let apart = p - x;
+                    *sum += apart * apart;
+                }
+            }
+            for (near, &d) in nearest.iter_mut().zip(&sums) {
                 *near = if d < *near { d } else { *near };
             }
+            first += nearest.len();
         }
+    }
+}
+
+/// The largest of some distances, -1 if there is none but NaN.
+struct Largest<'a, T>(&'a [T]);
+
+impl<T: Real> WithSimd for Largest<'_, T> {
+    type Output = T;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> T {
+        let larger = |m: T, d: T| if d > m { d } else { m };
+        let mut lanes = [-T::one(); WIDTH];
+        for distances in self.0.chunks(WIDTH) {
+            for (lane, &d) in lanes.iter_mut().zip(distances) {
+                *lane = larger(*lane, d);
+            }
+        }
+        lanes.into_iter().fold(-T::one(), larger)
     }
 }

@@ -24,7 +24,7 @@ mod search;
 mod tests;
 mod tree;
 
-pub use farthest::{Farthest, FarthestPoints};
+pub use farthest::{farthest, lower, unsampled};
 pub use nearest::Nearest;
 pub use radius::{RadiusRows, RowOrder, WithinRadius};
 pub use search::Search;

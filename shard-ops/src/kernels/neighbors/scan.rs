@@ -41,10 +41,6 @@ impl<T: Real> Columns<T> {
         self.dim
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.count
-    }
-
     /// Blocks that fit the cache together.
     pub(super) fn tiles(&self) -> impl Iterator<Item = Range<usize>> + use<T> {
         let blocks = self.count.div_ceil(WIDTH);

@@ -276,60 +276,69 @@ fn no_dims() {
 fn farthest_points_match_the_definition_however_they_are_divided() {
     let mut rng = Rng::new(8);
     for _ in 0..60 {
-        let mut case = Case::<f32>::random(&mut rng, 300, 4);
+        let case = Case::<f32>::random(&mut rng, 300, 4);
         let n = case.index.len();
-        if n == 0 {
-            let empty = View::contiguous(&case.points, &[0, case.dim]);
-            let sample = vec![0.0; case.dim];
-            assert_eq!(
-                FarthestPoints::new(&empty, Positions::from(0)).step(&sample),
-                None
-            );
-            continue;
-        }
-        case.points
-            .iter_mut()
-            .for_each(|x| *x = if x.is_infinite() { 1.0 } else { *x });
         let cut = rng.within(0, n);
-        let mut parts = [0..cut, cut..n].map(|rows| {
-            let points = View::contiguous(
-                &case.points[rows.start * case.dim..rows.end * case.dim],
-                &[rows.len(), case.dim],
-            );
-            FarthestPoints::new(&points, Positions::List(&case.index[rows]))
-        });
-        let mut nearest = vec![f32::INFINITY; n];
-        let mut sample = case.points[..case.dim].to_vec();
-        for _ in 0..8 {
-            for (near, point) in nearest.iter_mut().zip(case.points.chunks(case.dim)) {
-                let d = point
-                    .iter()
-                    .zip(&sample)
-                    .fold(0.0, |sum, (p, q)| sum + (p - q) * (p - q));
-                let nan = point.iter().any(|x| x.is_nan());
-                *near = if nan { f32::NAN } else { near.min(d) };
-            }
-            let rank = |i: usize| (!nearest[i].is_nan(), nearest[i], -case.index[i]);
-            let best = (0..n)
-                .max_by(|&i, &j| {
-                    rank(i)
-                        .partial_cmp(&rank(j))
-                        .unwrap_or_else(|| rank(i).2.cmp(&rank(j).2))
-                })
-                .expect("points");
-            let offers = [0, 1].map(|p| parts[p].step(&sample).map(|f| (f, [0, cut][p] + f.row)));
-            let better = offers.into_iter().flatten().max_by(|(a, _), (b, _)| {
-                let rank = |f: &Farthest<f32>| (!f.distance.is_nan(), f.distance, -f.index);
-                rank(a)
-                    .partial_cmp(&rank(b))
-                    .unwrap_or_else(|| rank(a).2.cmp(&rank(b).2))
+        let parts = [0..cut, cut..n].map(|rows| {
+            let columns = (0..case.dim).flat_map(|d| {
+                let points = rows.clone();
+                points.map(move |i| (i, d))
             });
-            let (found, row) = better.expect("points");
-            assert_eq!((found.index, row), (case.index[best], best));
-            assert_eq!(bits(&[found.distance]), bits(&[nearest[best]]));
-            let both = [parts[0].distances(), parts[1].distances()].concat();
-            assert_eq!(bits(&both), bits(&nearest));
-            sample = case.points[row * case.dim..][..case.dim].to_vec();
+            let data: Vec<f32> = columns
+                .map(|(i, d)| case.points[i * case.dim + d])
+                .collect();
+            (rows.clone(), data)
+        });
+        let views = parts
+            .each_ref()
+            .map(|(rows, data)| View::contiguous(data, &[case.dim, rows.len()]));
+        let mut found = views.each_ref().map(unsampled);
+        let finite = |i: usize| {
+            case.points[i * case.dim..][..case.dim]
+                .iter()
+                .all(|x| x.is_finite())
+        };
+        let mut nearest: Vec<f32> = (0..n)
+            .map(|i| if finite(i) { f32::INFINITY } else { f32::NAN })
+            .collect();
+        assert_eq!(bits(&found.concat()), bits(&nearest));
+        for _ in 0..8 {
+            // The definition, point by point.
+            let worth = |i: usize| {
+                if nearest[i].is_nan() {
+                    -1.0
+                } else {
+                    nearest[i]
+                }
+            };
+            let largest = (0..n).map(worth).fold(-1.0, f32::max);
+            let best = (0..n)
+                .filter(|&i| worth(i) == largest)
+                .min_by_key(|&i| case.index[i]);
+            let offers = [0, 1].map(|p| {
+                let index = Positions::List(&case.index[parts[p].0.clone()]);
+                farthest(&found[p], index)
+            });
+            let offers = offers.into_iter().flatten();
+            let better = offers.reduce(|a, b| {
+                if b.0 > a.0 || b.0 == a.0 && b.1 < a.1 {
+                    b
+                } else {
+                    a
+                }
+            });
+            assert_eq!(better, best.map(|i| (worth(i), case.index[i])));
+            let Some(best) = best else { break };
+            let sample = &case.points[best * case.dim..][..case.dim];
+            for (near, point) in nearest.iter_mut().zip(case.points.chunks(case.dim)) {
+                let terms = point.iter().zip(sample);
+                let d = terms.fold(0.0, |sum, (p, q)| sum + (p - q) * (p - q));
+                *near = if d < *near { d } else { *near };
+            }
+            for (near, view) in found.iter_mut().zip(&views) {
+                lower(view, sample, near);
+            }
+            assert_eq!(bits(&found.concat()), bits(&nearest));
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::harness::{Bench, Limit};
 use crate::suite::Suite;
 use crate::tensors::{Share, bench, fill, number};
-use shard_ops::kernels::neighbors::{FarthestPoints, Nearest, RowOrder, Search, WithinRadius};
+use shard_ops::kernels::neighbors::{Nearest, RowOrder, Search, WithinRadius, farthest, lower};
 use shard_ops::kernels::{Positions, View};
 use shard_ops::{RingUse, neighbors};
 use shard_tensor::{Context, Error, Result, ShardTensor};
@@ -66,11 +66,45 @@ pub(super) fn add(suite: &mut Suite<'_>) {
         1,
         move |_| {
             let points = numbers(1, 3 * n);
-            let mut farthest = FarthestPoints::new(&view(&points, 3), Positions::from(0));
-            Ok(Bench::new(move || Ok(farthest.step(&[0.1, 0.2, 0.3]))))
+            let mut nearest = vec![f32::INFINITY; n];
+            Ok(Bench::new(move || {
+                let points = View::contiguous(&points, &[3, n]);
+                lower(&points, &[0.1, 0.2, 0.3], &mut nearest);
+                Ok(farthest(&nearest, Positions::from(0)))
+            }))
         },
     );
+    sampling(suite);
     crossover(suite);
+}
+
+/// Farthest point sampling of points that stay where they are beside points that are gathered, where the choice turns.
+fn sampling(suite: &mut Suite<'_>) {
+    let split = suite.options.split;
+    for n in [5000, 20_000, 80_000, 320_000] {
+        if suite.options.quick && n > 5000 {
+            continue;
+        }
+        for (name, ring) in [("stay", RingUse::Always), ("gather", RingUse::Never)] {
+            for &ranks in &suite.options.ranks {
+                suite.add(
+                    format!("knn/farthest 64 of {n} {name}"),
+                    ranks,
+                    move |ctx| {
+                        let mesh = ctx.mesh_of(ranks)?;
+                        let points = fill(&mesh, &[n, 3], [split.shard(0, n, ranks)], 1)?;
+                        let machine = || Limit::gemm_rate((64 * 9 * n) as f64);
+                        let sample = move |x: &[ShardTensor]| {
+                            let (ctx, points) = (x[0].context(), x[0].value());
+                            let far = neighbors::farthest_points(ctx.tape(), &points, 64, 0, ring);
+                            Ok(vec![ShardTensor::new(ctx, far.map_err(Error::from)?)])
+                        };
+                        bench(&[(points, Share::Piece)], sample, machine, None)
+                    },
+                );
+            }
+        }
+    }
 }
 
 fn nearest(x: &[ShardTensor], ring: RingUse) -> Result<Vec<ShardTensor>> {
