@@ -214,11 +214,11 @@ impl Recorder {
         for (operand, input) in inputs.iter().enumerate() {
             let slot = match &*mode {
                 Mode::Off => None,
-                // A value of another tape is no constant: to treat it as one would lose its gradient silently.
-                _ if input.slot().is_some() && self.own_slot(input).is_none() => {
-                    return Err(OpError::NoVjp { op, operand });
-                }
-                _ => self.own_slot(input),
+                _ => match (input.slot(), self.own_slot(input)) {
+                    // A value of another tape is no constant: to treat it as one would lose its gradient silently.
+                    (Some(_), None) => return Err(OpError::NoVjp { op, operand }),
+                    (_, own) => own,
+                },
             };
             let slot = match (&mut *mode, slot) {
                 (Mode::Capture(seen), Some(slot)) => {
@@ -243,15 +243,12 @@ impl Exec for Recorder {
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
         let parents = self.parents(op.name(), inputs)?;
         let outputs = self.0.exec.apply(op.clone(), inputs)?;
-        Ok(self.record(
-            parents,
-            outputs.iter().map(|v| v.array().clone()).collect(),
-            |outputs| Kind::Op {
-                inputs: kept(inputs.iter().map(|v| v.array()), |i| op.keeps_input(i)),
-                outputs: kept(outputs, |o| op.keeps_output(o)),
-                op,
-            },
-        ))
+        let outputs = outputs.into_iter().map(Value::into_array).collect();
+        Ok(self.record(parents, outputs, |outputs| Kind::Op {
+            inputs: kept(inputs.iter().map(|v| v.array()), |i| op.keeps_input(i)),
+            outputs: kept(outputs, |o| op.keeps_output(o)),
+            op,
+        }))
     }
 
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value, OpError> {

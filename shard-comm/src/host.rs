@@ -194,14 +194,15 @@ impl Device for Host {
         mut outputs: Vec<BufferMut>,
         job: HostJob,
     ) -> Result<Vec<BufferMut>> {
-        let reads = inputs
-            .iter()
-            .map(|b| Ok(HostSlice::new(b.dtype(), b.as_bytes()?)))
-            .collect::<Result<Vec<_>>>()?;
-        let mut writes = outputs
-            .iter_mut()
-            .map(|b| Ok(HostSliceMut::new(b.dtype(), b.as_mut_bytes()?)))
-            .collect::<Result<Vec<_>>>()?;
+        // Small jobs are as common as large ones: their lists stay on the stack.
+        let mut reads: SmallVec<[HostSlice<'_>; 6]> = SmallVec::new();
+        for b in &inputs {
+            reads.push(HostSlice::new(b.dtype(), b.as_bytes()?));
+        }
+        let mut writes: SmallVec<[HostSliceMut<'_>; 4]> = SmallVec::new();
+        for b in &mut outputs {
+            writes.push(HostSliceMut::new(b.dtype(), b.as_mut_bytes()?));
+        }
         job(&reads, &mut writes);
         drop(writes);
         Ok(outputs)

@@ -255,7 +255,7 @@ impl Op for Arithmetic {
         with_float!(call.dtype(), T => {
             let (a, b) = (call.input::<T>(0), call.input::<T>(1));
             let mut out = call.output::<T>(0);
-            let shape = out.shape().to_vec();
+            let (shape, ..) = out.geometry();
             let (a, b) = (a.broadcast_to(&shape), b.broadcast_to(&shape));
             if let (Some(a), Some(b)) = (a, b) {
                 pointwise::binary(self.kind, &a, &b, &mut out);

@@ -34,6 +34,11 @@ impl Value {
         &self.array
     }
 
+    /// The array alone.
+    pub fn into_array(self) -> Array {
+        self.array
+    }
+
     /// The executor's slot.
     pub fn slot(&self) -> Option<&Rc<dyn Any>> {
         self.slot.as_ref()

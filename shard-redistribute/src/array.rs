@@ -122,8 +122,10 @@ impl Array {
     #[must_use]
     pub fn without_data(&self) -> Self {
         Self {
+            layout: self.layout.clone(),
+            dtype: self.dtype,
             local: None,
-            ..self.clone()
+            cx: self.cx.clone(),
         }
     }
 

@@ -7,6 +7,7 @@ use shard_comm::{Bool, DType, Element};
 use shard_ops::{Exec, OpError, Value};
 use shard_redistribute::{Array, RedistributeError};
 use shard_spec::{Dims, Layout, Placement};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -62,9 +63,14 @@ impl ShardTensor {
 
     /// The value, for functions of the crates below.
     pub fn value(&self) -> Value {
+        self.held().into_owned()
+    }
+
+    /// The value, a parameter's as it is now.
+    fn held(&self) -> Cow<'_, Value> {
         match &self.held {
-            Held::Value(value) => value.clone(),
-            Held::Parameter(cell) => cell.borrow().clone(),
+            Held::Value(value) => Cow::Borrowed(value),
+            Held::Parameter(cell) => Cow::Owned(cell.borrow().clone()),
         }
     }
 
@@ -397,7 +403,7 @@ impl ShardTensor {
         &self,
         f: impl FnOnce(&dyn Exec, &Value) -> Result<Value, OpError>,
     ) -> Result<Self> {
-        Ok(self.lift(f(self.ctx.tape(), &self.value())?))
+        Ok(self.lift(f(self.ctx.tape(), &self.held())?))
     }
 
     /// Runs one op of `shard_ops` on two tensors.
@@ -406,7 +412,7 @@ impl ShardTensor {
         other: &Self,
         f: impl FnOnce(&dyn Exec, &Value, &Value) -> Result<Value, OpError>,
     ) -> Result<Self> {
-        Ok(self.lift(f(self.ctx.tape(), &self.value(), &other.value())?))
+        Ok(self.lift(f(self.ctx.tape(), &self.held(), &other.held())?))
     }
 }
 

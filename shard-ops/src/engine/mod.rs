@@ -10,7 +10,7 @@ use crate::strategy::InputMove;
 use crate::{Exec, HostCall, KernelCx, Meta, Op, OpError, Result, Rule, Strategy, Value, key_of};
 use shard_comm::{Buffer, BufferMut, CommError, DeviceRef};
 use shard_redistribute::{Array, MeshComm, Pending};
-use shard_spec::{Layout, numel};
+use shard_spec::Layout;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -141,12 +141,15 @@ impl Engine {
             };
         }
         // Post every exchange before waiting for any.
-        let mut current: Vec<Array> = Vec::with_capacity(inputs.len());
-        for (input, step) in inputs.iter().zip(&strategy.inputs) {
-            current.push(match &step.reduce {
-                Some(plan) => plan.run(input).in_op(name)?,
-                None => (*input).clone(),
-            });
+        let mut reduced: Vec<(usize, Array)> = Vec::new();
+        for (i, (input, step)) in inputs.iter().zip(&strategy.inputs).enumerate() {
+            if let Some(plan) = &step.reduce {
+                reduced.push((i, plan.run(input).in_op(name)?));
+            }
+        }
+        let mut current: SmallVec<[&Array; 4]> = SmallVec::from_slice(inputs);
+        for (i, array) in &reduced {
+            current[*i] = array;
         }
         if let Some(assemble) = &strategy.assemble {
             let sources = local_buffers(name, rule, &current)?;
@@ -158,7 +161,7 @@ impl Engine {
         }
         let locals = local_buffers(name, rule, &current)?;
         if rule.body == Body::Relabel {
-            let mut flying = vec![post(name, &strategy.inputs[0], &current[0])?];
+            let mut flying = vec![post(name, &strategy.inputs[0], current[0])?];
             let mut buffers = locals;
             settle(name, cx, &mut flying, &mut buffers, None)?;
             let local = buffers.pop();
@@ -168,9 +171,12 @@ impl Engine {
             ]);
         }
         let mut outputs = allocate(name, cx, rule, strategy)?;
-        let mut flying = Vec::with_capacity(locals.len());
-        for (step, array) in strategy.inputs.iter().zip(&current) {
-            flying.push(post(name, step, array)?);
+        // Empty where nothing moves, as in most ops.
+        let mut flying = Vec::new();
+        if strategy.inputs.iter().any(|step| step.exchange.is_some()) {
+            for (step, array) in strategy.inputs.iter().zip(&current) {
+                flying.push(post(name, step, array)?);
+            }
         }
         let mut buffers = locals;
         if strategy.overlaps() {
@@ -319,21 +325,19 @@ fn outputs_without_data(cx: &Rc<MeshComm>, rule: &Rule, layouts: &[Layout]) -> R
 }
 
 /// Each operand's piece; nothing where only the layout is asked for.
-fn local_buffers(op: &'static str, rule: &Rule, arrays: &[Array]) -> Result<Vec<Buffer>> {
-    arrays
-        .iter()
-        .enumerate()
-        .map(|(operand, array)| match array.buffer() {
-            Some(buffer) => Ok(buffer.clone()),
-            None if rule.unread.contains(&operand) => Ok(array
-                .cx()
-                .device()
-                .alloc(array.dtype(), 0)
-                .in_op(op)?
-                .freeze()),
-            None => Err(OpError::NoData { op, operand }),
-        })
-        .collect()
+fn local_buffers(op: &'static str, rule: &Rule, arrays: &[&Array]) -> Result<Vec<Buffer>> {
+    let mut locals = Vec::with_capacity(arrays.len());
+    for (operand, array) in arrays.iter().enumerate() {
+        locals.push(match array.buffer() {
+            Some(buffer) => buffer.clone(),
+            None if rule.unread.contains(&operand) => {
+                let device = array.cx().device();
+                device.alloc(array.dtype(), 0).in_op(op)?.freeze()
+            }
+            None => return Err(OpError::NoData { op, operand }),
+        });
+    }
+    Ok(locals)
 }
 
 fn allocate(
@@ -342,16 +346,11 @@ fn allocate(
     rule: &Rule,
     strategy: &Strategy,
 ) -> Result<Vec<BufferMut>> {
-    rule.outputs
-        .iter()
-        .zip(&strategy.outputs)
-        .map(|(o, layout)| {
-            let len = layout
-                .local_shape(cx.rank())
-                .map_or(0, |shape| numel(&shape));
-            cx.device().alloc(o.meta.dtype, len).in_op(op)
-        })
-        .collect()
+    let mut outputs = Vec::with_capacity(rule.outputs.len());
+    for (o, &len) in rule.outputs.iter().zip(&strategy.lens) {
+        outputs.push(cx.device().alloc(o.meta.dtype, len).in_op(op)?);
+    }
+    Ok(outputs)
 }
 
 /// Posts an input's exchange, if it has one.

@@ -17,7 +17,7 @@ pub(super) fn run(
     op: &Arc<dyn Op>,
     cx: &Rc<MeshComm>,
     ring: &Ring,
-    arrays: &[Array],
+    arrays: &[&Array],
     buffers: &[Buffer],
     mut outputs: Vec<BufferMut>,
     work: &SharedWork,
@@ -74,7 +74,7 @@ fn fetch(
     name: &'static str,
     cx: &Rc<MeshComm>,
     step: &RingStep,
-    arrays: &[Array],
+    arrays: &[&Array],
 ) -> Result<Vec<(usize, Pending)>> {
     step.fetch
         .iter()

@@ -85,7 +85,7 @@ pub fn copy<T: Copy>(src: &View<'_, T>, dst: &mut ViewMut<'_, T>) {
 
 /// Sets every element of `dst` to `value`.
 pub fn fill<T: Copy>(dst: &mut ViewMut<'_, T>, value: T) {
-    let (shape, strides, offset) = (dst.shape().to_vec(), dst.strides().to_vec(), dst.offset());
+    let (shape, strides, offset) = dst.geometry();
     let data = dst.data_mut();
     for_each_row(&shape, [&strides], [offset], |[at], n, [step]| {
         if step == 1 {

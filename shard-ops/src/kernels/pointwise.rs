@@ -91,7 +91,7 @@ pub fn zip<T: Real>(
     f: impl Fn(T, T) -> T,
 ) {
     assert_shapes(&[a.shape(), b.shape()], out.shape());
-    let (shape, strides, offset) = (out.shape().to_vec(), out.strides().to_vec(), out.offset());
+    let (shape, strides, offset) = out.geometry();
     let data = out.data_mut();
     let at = [a.offset(), b.offset(), offset];
     for_each_row(
@@ -146,7 +146,7 @@ pub fn zip<T: Real>(
 /// When the shapes differ.
 pub fn update<T: Real>(acc: &mut ViewMut<'_, T>, x: &View<'_, T>, f: impl Fn(T, T) -> T) {
     assert_shapes(&[x.shape()], acc.shape());
-    let (shape, strides, offset) = (acc.shape().to_vec(), acc.strides().to_vec(), acc.offset());
+    let (shape, strides, offset) = acc.geometry();
     let data = acc.data_mut();
     for_each_row(
         &shape,
@@ -179,7 +179,7 @@ pub fn select<T: Real>(
     out: &mut ViewMut<'_, T>,
 ) {
     assert_shapes(&[mask.shape(), a.shape(), b.shape()], out.shape());
-    let (shape, strides, offset) = (out.shape().to_vec(), out.strides().to_vec(), out.offset());
+    let (shape, strides, offset) = out.geometry();
     let data = out.data_mut();
     let at = [mask.offset(), a.offset(), b.offset(), offset];
     for_each_row(

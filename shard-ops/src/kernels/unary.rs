@@ -155,7 +155,7 @@ fn run<T: Real>(
     let g = g.unwrap_or(x);
     assert_shapes(&[x.shape(), g.shape()], out.shape());
     let scaled = !core::ptr::eq(g, x);
-    let (shape, strides, offset) = (out.shape().to_vec(), out.strides().to_vec(), out.offset());
+    let (shape, strides, offset) = out.geometry();
     let data = out.data_mut();
     let (mut input, mut result) = ([T::zero(); CHUNK], [T::zero(); CHUNK]);
     for_each_row(

@@ -40,8 +40,8 @@ impl<'a, T> View<'a, T> {
         Self {
             data,
             offset,
-            shape: shape.into(),
-            strides: strides.into(),
+            shape: Dims::from_slice(shape),
+            strides: Strides::from_slice(strides),
         }
     }
 
@@ -59,7 +59,7 @@ impl<'a, T> View<'a, T> {
         Self {
             data,
             offset: 0,
-            shape: shape.into(),
+            shape: Dims::from_slice(shape),
             strides: row_major(shape),
         }
     }
@@ -136,7 +136,7 @@ impl<'a, T> View<'a, T> {
         Self {
             data: self.data,
             offset,
-            shape: extent.into(),
+            shape: Dims::from_slice(extent),
             strides: self.strides.clone(),
         }
     }
@@ -144,6 +144,15 @@ impl<'a, T> View<'a, T> {
     /// The view repeated to `shape` by the usual broadcasting: aligned at the last dim, extent 1 or missing repeats.
     /// `None` where the shapes do not broadcast.
     pub fn broadcast_to(&self, shape: &[usize]) -> Option<Self> {
+        if self.shape() == shape {
+            let strides = Strides::from_slice(&self.strides);
+            return Some(Self {
+                data: self.data,
+                offset: self.offset,
+                shape: Dims::from_slice(shape),
+                strides,
+            });
+        }
         let lead = shape.len().checked_sub(self.ndim())?;
         let mut strides: Strides = SmallVec::from_elem(0, lead);
         for (d, &extent) in self.shape.iter().enumerate() {
@@ -156,7 +165,7 @@ impl<'a, T> View<'a, T> {
         Some(Self {
             data: self.data,
             offset: self.offset,
-            shape: shape.into(),
+            shape: Dims::from_slice(shape),
             strides,
         })
     }
@@ -208,8 +217,8 @@ impl<'a, T> ViewMut<'a, T> {
         Self {
             data,
             offset,
-            shape: shape.into(),
-            strides: strides.into(),
+            shape: Dims::from_slice(shape),
+            strides: Strides::from_slice(strides),
         }
     }
 
@@ -227,7 +236,7 @@ impl<'a, T> ViewMut<'a, T> {
         Self {
             data,
             offset: 0,
-            shape: shape.into(),
+            shape: Dims::from_slice(shape),
             strides: row_major(shape),
         }
     }
@@ -270,6 +279,12 @@ impl<'a, T> ViewMut<'a, T> {
     /// Whether the elements lie in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
         is_row_major(&self.shape, &self.strides)
+    }
+
+    /// Copies of shape and strides, and the offset: for loops that need the slice at the same time.
+    pub(crate) fn geometry(&self) -> (Dims, Strides, usize) {
+        let shape = Dims::from_slice(&self.shape);
+        (shape, Strides::from_slice(&self.strides), self.offset)
     }
 
     /// This view for reading.
@@ -317,7 +332,7 @@ impl<'a, T> ViewMut<'a, T> {
         Self {
             data: self.data,
             offset,
-            shape: extent.into(),
+            shape: Dims::from_slice(extent),
             strides: self.strides,
         }
     }
@@ -346,7 +361,7 @@ impl<'a, T> ViewMut<'a, T> {
         Self {
             data: self.data,
             offset,
-            shape: extent.into(),
+            shape: Dims::from_slice(extent),
             strides,
         }
     }

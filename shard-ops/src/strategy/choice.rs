@@ -179,17 +179,34 @@ fn factor_partition(
     })
 }
 
-/// Elements the busiest rank receives, plus a share for partial results that must be reduced later.
-pub(super) fn cost(rule: &Rule, layouts: &[&Layout], choice: &Choice) -> usize {
+/// Elements the busiest rank receives, plus a share for partial results that must be reduced later. `None` if that is
+/// more than `ceiling`, which is often seen before all ranks have been looked at.
+pub(super) fn cost(
+    rule: &Rule,
+    layouts: &[&Layout],
+    choice: &Choice,
+    ceiling: usize,
+) -> Option<usize> {
     let mesh = layouts[0].mesh();
     let site = Site::new(rule, choice, mesh, 0);
     let mut total = 0;
+    let partial_result = !site.reduced_axes().is_empty() || !choice.carry.is_empty();
+    for o in 0..rule.outputs.len() {
+        if partial_result && let Ok(layout) = site.output_layout(o) {
+            total += layout.max_local_numel();
+        }
+    }
     for (i, layout) in layouts.iter().enumerate() {
         if rule.unread.contains(&i) {
             continue;
         }
         let covers = site.covers(i, &Spans::Full);
-        let reduces = layout.partial_axes().iter().any(|&a| !choice.carries(i, a));
+        if layout.partial_axes().iter().any(|&a| !choice.carries(i, a)) {
+            total += 2 * layout.max_local_numel();
+        }
+        if site.in_place(layout, &covers) {
+            continue;
+        }
         let mut worst = 0;
         for index in 0..mesh.size() {
             let coords = mesh.coords_at(index);
@@ -201,19 +218,11 @@ pub(super) fn cost(rule: &Rule, layouts: &[&Layout], choice: &Choice) -> usize {
                 owned *= want.common(&have);
             }
             worst = worst.max(wanted - owned.min(wanted));
+            if total + worst > ceiling {
+                return None;
+            }
         }
-        total += worst
-            + if reduces {
-                2 * layout.max_local_numel()
-            } else {
-                0
-            };
+        total += worst;
     }
-    let partial_result = !site.reduced_axes().is_empty() || !choice.carry.is_empty();
-    for o in 0..rule.outputs.len() {
-        if partial_result && let Ok(layout) = site.output_layout(o) {
-            total += layout.max_local_numel();
-        }
-    }
-    total
+    (total <= ceiling).then_some(total)
 }

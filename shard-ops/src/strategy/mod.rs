@@ -19,7 +19,7 @@ use choice::{candidates, cost};
 pub(crate) use ring::{Ring, RingStep};
 use shard_comm::Monoid;
 use shard_redistribute::{Exchange, Plan};
-use shard_spec::{DeviceMesh, DimSharding, Layout};
+use shard_spec::{DeviceMesh, DimSharding, Layout, numel};
 use site::Site;
 use smallvec::SmallVec;
 use std::fmt;
@@ -34,6 +34,8 @@ pub struct Strategy {
     pub(crate) choice: Choice,
     pub(crate) inputs: Vec<InputMove>,
     pub(crate) outputs: Vec<Layout>,
+    /// Elements of the rank's pieces of the outputs.
+    pub(crate) lens: Vec<usize>,
     /// The input whose halo may fly while the early calls run, from its own piece.
     pub(crate) flying: Option<usize>,
     /// Kernel calls that need only what each rank has: they run while the halo flies.
@@ -71,7 +73,10 @@ impl Strategy {
         let mesh = layouts[0].mesh().clone();
         let mut best: Option<(usize, usize, Choice)> = None;
         for choice in candidates(rule, layouts) {
-            let bytes = cost(rule, layouts, &choice);
+            let ceiling = best.as_ref().map_or(usize::MAX, |b| b.0);
+            let Some(bytes) = cost(rule, layouts, &choice, ceiling) else {
+                continue;
+            };
             let sharded: usize = choice.factors.iter().flatten().map(|s| s.axes.len()).sum();
             let better = best
                 .as_ref()
@@ -99,7 +104,7 @@ impl Strategy {
                 *sharding = None;
             }
         }
-        let bytes = cost(rule, layouts, &choice);
+        let bytes = cost(rule, layouts, &choice, usize::MAX).unwrap_or(usize::MAX);
         Self::with_choice(rule, layouts, &choice, index, &mesh, bytes)
     }
 
@@ -123,6 +128,9 @@ impl Strategy {
         let outputs = (0..rule.outputs.len())
             .map(|o| site.output_layout(o))
             .collect::<Result<Vec<_>>>()?;
+        let rank = mesh.ranks()[index];
+        let lens = (outputs.iter())
+            .map(|layout| layout.local_shape(rank).map_or(0, |shape| numel(&shape)));
         let combine = match rule.reduction {
             Some(Reduction::Now(monoid)) => {
                 Some((site.reduced_axes(), monoid)).filter(|c| !c.0.is_empty())
@@ -132,6 +140,7 @@ impl Strategy {
         let mut strategy = Self {
             choice: choice.clone(),
             inputs,
+            lens: lens.collect(),
             outputs,
             flying: None,
             early: Arc::default(),

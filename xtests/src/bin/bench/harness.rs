@@ -147,7 +147,7 @@ impl Effort {
         Self {
             seconds,
             warm: 2,
-            repetitions: [5, 41],
+            repetitions: [5, 101],
         }
     }
 }

@@ -42,7 +42,7 @@ struct Cli {
     /// Small sizes and few repetitions: that everything runs and is right, not how fast.
     #[arg(long)]
     quick: bool,
-    /// Seconds of measuring for each case, as far as 5 to 41 repetitions allow.
+    /// Seconds of measuring for each case, as far as 5 to 101 repetitions allow.
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     seconds: f64,
 }
