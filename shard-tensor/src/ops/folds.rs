@@ -63,16 +63,18 @@ impl ShardTensor {
     /// # Errors
     /// If shapes or types do not fit, or `k` is above the number of points; what the communicator reports.
     pub fn nearest(&self, points: &Self, k: usize) -> Result<(Self, Self)> {
-        let mut indices = None;
-        let distances = self.run2(points, |exec, queries, points| {
-            let (found, at) = neighbors::nearest(exec, queries, points, k, RingUse::Auto)?;
-            indices = Some(at);
-            Ok(found)
-        })?;
-        match indices {
-            Some(indices) => Ok((distances, self.lift(indices))),
-            None => unreachable!("set wherever distances are returned"),
-        }
+        self.nearest_by(points, k, RingUse::Auto)
+    }
+
+    /// [`nearest`](Self::nearest), saying whether the points' blocks go round a ring or are gathered; the result is the same.
+    ///
+    /// # Errors
+    /// As [`nearest`](Self::nearest).
+    pub fn nearest_by(&self, points: &Self, k: usize, ring: RingUse) -> Result<(Self, Self)> {
+        let exec = self.context().tape();
+        let (distances, indices) =
+            neighbors::nearest(exec, &self.value(), &points.value(), k, ring)?;
+        Ok((self.lift(distances), self.lift(indices)))
     }
 
     /// All of `points` `[points, dim]` at most `radius` away from each of these queries `[queries, dim]`, as pairs in the order of
