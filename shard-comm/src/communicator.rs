@@ -11,6 +11,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use crate::collectives::PlanCache;
+use crate::guard::Guard;
 use crate::{
     AgreedError, Buffer, BufferMut, CommError, DType, DeviceRef, ExchangePlan, Ledger, Result, Site,
 };
@@ -94,6 +95,8 @@ pub struct Request {
     pub dtype: Option<DType>,
     /// Where the user called.
     pub site: Site,
+    /// What a checked communicator adds.
+    pub guard: Guard,
 }
 
 /// One exchange of a [`Request`].
@@ -136,6 +139,7 @@ impl Request {
             argument: None,
             dtype,
             site,
+            guard: Guard::default(),
         }
     }
 
@@ -220,6 +224,8 @@ pub struct Link {
     pub side: LinkSide,
     /// Where the user called.
     pub site: Site,
+    /// What a checked communicator adds.
+    pub guard: Guard,
 }
 
 /// Which side of a message this rank is.

@@ -66,6 +66,7 @@
 pub use half;
 
 mod buffer;
+mod checked;
 mod collectives;
 mod communicator;
 #[cfg(any(test, feature = "contract-tests"))]
@@ -74,6 +75,8 @@ mod device;
 mod dtype;
 mod error;
 mod exchange;
+mod faulty;
+mod guard;
 mod host;
 mod kernel;
 mod ledger;
@@ -86,6 +89,7 @@ mod test_device;
 mod view;
 
 pub use buffer::{Buffer, BufferMut};
+pub use checked::{Checks, checked};
 pub use collectives::{ONE_ROUND_BYTES, PlanCache, all_reduce_received};
 pub use communicator::{Communicator, Handle, Link, LinkSide, Pending, Request, Stage, Target};
 pub use device::{
@@ -96,6 +100,8 @@ pub use error::{
     AgreedError, CommError, DeadlockReport, ErrorClass, LaunchError, Mismatch, Result, Site,
     SiteText, WaitLine,
 };
+pub use faulty::{Fault, FaultKind, faulty};
+pub use guard::{Guard, PeerSum};
 pub use host::{Host, HostOptions};
 pub use ledger::{Ledger, LedgerSnapshot, OpCount, Operation, TraceEvent};
 pub use local::LocalComm;

@@ -16,6 +16,7 @@ pub use cache::PlanCache;
 pub use reduce::{ONE_ROUND_BYTES, all_reduce_received};
 
 use crate::communicator::{Link, LinkSide, Request, Target};
+use crate::guard::Guard;
 use crate::{
     AgreedError, Buffer, BufferMut, CommError, Communicator, DType, ExchangePlan, Handle, Result,
     Site,
@@ -161,6 +162,7 @@ impl dyn Communicator + '_ {
             peer,
             side,
             site: Location::caller(),
+            guard: Guard::default(),
         })
     }
 
@@ -184,6 +186,7 @@ impl dyn Communicator + '_ {
             peer,
             side,
             site: Location::caller(),
+            guard: Guard::default(),
         })
     }
 

@@ -75,6 +75,7 @@ impl LocalComm {
             argument,
             dtype,
             site,
+            guard,
         } = request;
         let plan = stages.first().map_or_else(
             || Arc::new(ExchangePlan::empty(op)),
@@ -95,6 +96,7 @@ impl LocalComm {
             status,
             note,
             site,
+            guard,
         };
         let members = Arc::clone(&this.group.members);
         let launch = Launch {
@@ -153,7 +155,12 @@ impl Communicator for LocalComm {
 
     fn post_link(&self, link: Link) -> Result<Handle> {
         let this = &*self.0;
-        let Link { peer, side, site } = link;
+        let Link {
+            peer,
+            side,
+            site,
+            guard,
+        } = link;
         let (me, size) = (this.index, self.size());
         if peer >= size {
             return Err(CommError::invalid(
@@ -197,6 +204,7 @@ impl Communicator for LocalComm {
             status: Ok(()),
             note: None,
             site,
+            guard,
         };
         let stages = smallvec![Stage { plan, target }];
         let launch = Launch {

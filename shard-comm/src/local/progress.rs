@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use smallvec::{SmallVec, smallvec};
 
 use super::world::{Group, Key, Post, Slot, World};
+use crate::guard::Guard;
 use crate::ledger::Moved;
 use crate::plan::Traffic;
 use crate::{
@@ -294,11 +295,20 @@ impl Rank {
             };
             match self.read(op, stage, posts) {
                 Ok(result) if state.stages.is_empty() => state.result = Some(Ok(result)),
-                Ok(result) => self.post_next(op, &mut state, result),
+                Ok(result) => {
+                    let summed = posts[op.index].guard.sums.is_some();
+                    self.post_next(op, &mut state, result, summed);
+                }
                 Err(error) => {
                     // The others have begun to move: too late to agree on anything.
-                    self.world.fail(self.number, &error.to_string());
-                    state.result = Some(Err(error));
+                    let error = match error {
+                        CommError::PeerFailed { .. } => error,
+                        other => CommError::PeerFailed {
+                            origin: self.number,
+                            cause: other.to_string().into(),
+                        },
+                    };
+                    state.result = Some(Err(self.world.fail_with(error)));
                 }
             }
         }
@@ -308,21 +318,34 @@ impl Rank {
         }
     }
 
-    fn post_next(&self, op: &Op, state: &mut OpState, result: Option<Buffer>) {
+    fn post_next(&self, op: &Op, state: &mut OpState, result: Option<Buffer>, summed: bool) {
         let Some(next) = state.stages.last() else {
             return;
         };
         state.key.stage += 1;
+        let sources: SmallVec<[Buffer; 1]> = result.into_iter().collect();
+        let guard = match guard_of(&self.device, &next.plan, &sources, summed) {
+            Ok(guard) => guard,
+            Err(error) => {
+                let failed = CommError::PeerFailed {
+                    origin: self.number,
+                    cause: error.to_string().into(),
+                };
+                state.result = Some(Err(self.world.fail_with(failed)));
+                return;
+            }
+        };
         let post = Post {
             op: op.name,
             plan: Arc::clone(&next.plan),
             event: self.device.record(),
-            sources: result.into_iter().collect(),
+            sources,
             dtype: op.dtype,
             argument: None,
             status: Ok(()),
             note: None,
             site: op.site,
+            guard,
         };
         match self.world.post(state.key, &op.members, op.index, post) {
             Ok(slot) => state.slot = slot,
@@ -343,6 +366,9 @@ impl Rank {
                         self.device.wait(&posts[traffic.peer].event)?;
                     }
                 }
+                for traffic in plan.incoming() {
+                    self.check_sum(op, &plan, traffic.peer, &posts[traffic.peer])?;
+                }
                 let source = |peer: usize, index: usize| &posts[peer].sources[index];
                 Some(exchange::run(&self.device, &plan, source, dst)?.freeze())
             }
@@ -359,6 +385,40 @@ impl Rank {
         self.ledger.moved(op.name, &moved);
         Ok(result)
     }
+
+    /// Compares what is read from a peer with what that one sent, if it said so.
+    fn check_sum(&self, op: &Op, plan: &ExchangePlan, peer: usize, post: &Post) -> Result<()> {
+        let source = |index: usize| &post.sources[index];
+        if post
+            .guard
+            .holds(&self.device, plan, op.index, peer, source)?
+        {
+            return Ok(());
+        }
+        let (sender, site) = (op.members[peer], SiteText(op.site));
+        Err(CommError::PeerFailed {
+            origin: sender,
+            cause: format!(
+                "rank {} did not find in {} ({}) at {site} what rank {sender} sent",
+                self.number, op.name, plan.name
+            )
+            .into(),
+        })
+    }
+}
+
+/// What a checked operation adds to its next round.
+fn guard_of(
+    device: &DeviceRef,
+    plan: &ExchangePlan,
+    sources: &[Buffer],
+    summed: bool,
+) -> Result<Guard> {
+    let sums = summed.then(|| Guard::sums_of(device, plan, sources));
+    Ok(Guard {
+        turn: None,
+        sums: sums.transpose()?,
+    })
 }
 
 impl Drop for Rank {

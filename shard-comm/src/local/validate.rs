@@ -17,6 +17,12 @@ pub(super) fn validate(key: Key, members: &Arc<[usize]>, posts: &[Post]) -> Resu
         posts,
     };
     check.same("operation", |p| p.plan.name, |name| (*name).to_owned())?;
+    // Equal operations that are not the same one: a lost or repeated one shows.
+    check.same(
+        "turn",
+        |p| p.guard.turn,
+        |turn| turn.map_or("none".to_owned(), |turn| turn.to_string()),
+    )?;
     if let Some((rank, error)) = members
         .iter()
         .zip(posts)

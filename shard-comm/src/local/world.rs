@@ -19,6 +19,7 @@ use std::thread::Thread;
 use smallvec::SmallVec;
 
 use super::validate::validate;
+use crate::guard::Guard;
 use crate::{
     AgreedError, Buffer, CommError, DType, DeadlockReport, Event, ExchangePlan, Result, Site,
     SiteText, WaitLine,
@@ -95,6 +96,7 @@ pub(super) struct Post {
     /// What others learn of this rank: its color and key in a split.
     pub(super) note: Option<(usize, usize)>,
     pub(super) site: Site,
+    pub(super) guard: Guard,
 }
 
 /// One rendezvous. Ranks hold it until they have read what they want; with the last of them it dies.
@@ -283,14 +285,15 @@ impl World {
 
     /// Poisons everything: `origin` cannot go on.
     pub(super) fn fail(&self, origin: usize, cause: &str) {
-        let mut state = self.lock();
-        self.fail_all(
-            &mut state,
-            CommError::PeerFailed {
-                origin,
-                cause: cause.into(),
-            },
-        );
+        self.fail_with(CommError::PeerFailed {
+            origin,
+            cause: cause.into(),
+        });
+    }
+
+    /// Poisons everything; the first cause stands, and is returned.
+    pub(super) fn fail_with(&self, error: CommError) -> CommError {
+        self.fail_all(&mut self.lock(), error)
     }
 
     /// Where the first failure began, if it was at one rank.
@@ -385,7 +388,7 @@ impl World {
     }
 
     /// The first failure becomes the outcome of every open rendezvous.
-    fn fail_all(&self, state: &mut State, error: CommError) {
+    fn fail_all(&self, state: &mut State, error: CommError) -> CommError {
         let root = state.root.get_or_insert(error).clone();
         for (_, open) in state.open.drain() {
             open.slot.settle(Err(root.clone()));
@@ -393,6 +396,7 @@ impl World {
         for rank in 0..self.ranks() {
             self.wake(state, rank, |_| true);
         }
+        root
     }
 
     /// Marks a waiting rank as running, if its wait is concerned, and unparks it.

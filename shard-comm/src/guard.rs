@@ -1,0 +1,169 @@
+//! What a [checked](crate::checked) communicator adds to an operation, so that what goes wrong below it is caught.
+
+use std::sync::Arc;
+
+use crate::{Buffer, DeviceRef, ExchangePlan, PieceRef, Result, Strided};
+
+/// What ranks compare of an operation besides what it does. Empty unless a [checked](crate::checked) communicator filled it.
+#[derive(Clone, Default, Debug)]
+pub struct Guard {
+    /// How many operations of the group, or messages of the pair, the caller has started: ranks that differ have lost or
+    /// repeated one.
+    pub turn: Option<u64>,
+    /// What each peer should find when it reads from this rank; backends compare it with what it did find.
+    pub sums: Option<Arc<[PeerSum]>>,
+}
+
+/// A checksum of all elements that one peer reads in one exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerSum {
+    /// The reader, numbered within the group.
+    pub peer: usize,
+    /// The sum, over all elements read, of a hash of the element's source, index and bits: it does not depend on the order of
+    /// pieces.
+    pub sum: u64,
+}
+
+impl Guard {
+    /// The checksums of what peers read from these sources, in the order of peers.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn sums_of(
+        device: &DeviceRef,
+        plan: &ExchangePlan,
+        sources: &[Buffer],
+    ) -> Result<Arc<[PeerSum]>> {
+        let mut sums: Vec<PeerSum> = Vec::new();
+        for piece in plan.send.iter() {
+            // A plan that asks for more than there is has been refused already.
+            let Some(source) = sources.get(piece.source) else {
+                continue;
+            };
+            let sum = sum_of(device, piece, source)?;
+            match sums.iter_mut().find(|s| s.peer == piece.peer) {
+                Some(total) => total.sum = total.sum.wrapping_add(sum),
+                None => sums.push(PeerSum {
+                    peer: piece.peer,
+                    sum,
+                }),
+            }
+        }
+        sums.sort_unstable_by_key(|s| s.peer);
+        Ok(sums.into())
+    }
+
+    /// Whether what this rank, number `me`, reads from `peer` is what that one's guard says; true if it says nothing.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn holds<'a>(
+        &self,
+        device: &DeviceRef,
+        plan: &ExchangePlan,
+        me: usize,
+        peer: usize,
+        source: impl Fn(usize) -> &'a Buffer,
+    ) -> Result<bool> {
+        let Some(sums) = &self.sums else {
+            return Ok(true);
+        };
+        let mut found = 0_u64;
+        for piece in plan.recv.iter().filter(|p| p.peer == peer) {
+            found = found.wrapping_add(sum_of(device, piece, source(piece.source))?);
+        }
+        let expected = sums.iter().find(|s| s.peer == me).map_or(0, |s| s.sum);
+        Ok(found == expected)
+    }
+}
+
+/// The checksum of the elements one piece reads.
+fn sum_of(device: &DeviceRef, piece: PieceRef<'_>, source: &Buffer) -> Result<u64> {
+    let (view, len) = (piece.src_view(), piece.numel());
+    let dense = Strided::contiguous(&view.shape);
+    let mut read = device.alloc(source.dtype(), len)?;
+    device.copy(source, &view, &mut read, &dense)?;
+    let bytes = device.download(&read.freeze())?;
+    let mut elements = bytes.chunks_exact(source.dtype().size());
+    let mut sum = 0_u64;
+    each_index(&view, &mut |index| {
+        let mut bits = [0_u8; 8];
+        if let Some(element) = elements.next() {
+            bits[..element.len()].copy_from_slice(element);
+        }
+        let place = (piece.source as u64) << 48 ^ index as u64;
+        sum = sum.wrapping_add(mix(mix(place) ^ u64::from_le_bytes(bits)));
+    });
+    Ok(sum)
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea and Flood 2014): every bit of the result depends on every bit of `x`.
+fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// Visits the element indices of a view in row-major order.
+fn each_index(view: &Strided, visit: &mut impl FnMut(usize)) {
+    if view.shape.contains(&0) {
+        return;
+    }
+    let mut at = vec![0_usize; view.ndim()];
+    let mut index = view.offset;
+    loop {
+        visit(index);
+        // The innermost dim that can go on does; those within begin again.
+        let mut dims = at.iter_mut().zip(&view.shape).zip(&view.strides).rev();
+        loop {
+            let Some(((at, &extent), &stride)) = dims.next() else {
+                return;
+            };
+            if *at + 1 < extent {
+                *at += 1;
+                index = index.wrapping_add_signed(stride);
+                break;
+            }
+            index = index.wrapping_add_signed(-(*at as isize) * stride);
+            *at = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Host, Piece};
+
+    #[test]
+    fn indices_follow_the_view() {
+        let view = Strided::new(5, [2, 3][..].into(), [3, -1][..].into());
+        let mut seen = Vec::new();
+        each_index(&view, &mut |i| seen.push(i));
+        assert_eq!(seen, [5, 4, 3, 8, 7, 6]);
+    }
+
+    #[test]
+    fn sums_see_every_bit_and_every_place_but_no_order() {
+        let device = Host::new();
+        let sum = |values: &[f64], cuts: &[(usize, usize)]| {
+            let source = device.upload_slice(values).unwrap();
+            let run = |&(start, len): &(usize, usize)| Piece::run(1, 0, len, start, 0);
+            let send = cuts.iter().map(run).collect();
+            let plan = ExchangePlan::new("test", 0, [].into(), send, None, None);
+            Guard::sums_of(&device, &plan, &[source]).unwrap()[0].sum
+        };
+        let whole = sum(&[1.0, 2.0, 3.0], &[(0, 3)]);
+        assert_eq!(whole, sum(&[1.0, 2.0, 3.0], &[(2, 1), (0, 2)]));
+        assert_ne!(whole, sum(&[1.0, 3.0, 2.0], &[(0, 3)]));
+        assert_ne!(
+            whole,
+            sum(
+                &[1.0, 2.0, f64::from_bits(3.0_f64.to_bits() + 1)],
+                &[(0, 3)]
+            )
+        );
+        assert_ne!(whole, sum(&[1.0, 2.0, 3.0], &[(0, 2)]));
+    }
+}

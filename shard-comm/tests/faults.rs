@@ -1,0 +1,183 @@
+//! Every fault at every operation of a program of all kinds of operations: the right result, or one cause on all
+//! ranks.
+
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use shard_comm::local::{self, LocalOptions};
+use shard_comm::{
+    Buffer, Checks, CommError, Communicator, DType, DeviceKind, Fault, FaultKind, LaunchError,
+    Monoid, Result, checked, faulty,
+};
+
+const RANKS: usize = 3;
+
+/// A bit of everything; the result depends on every element moved.
+fn program(comm: &dyn Communicator) -> Result<Vec<f64>> {
+    let (me, ranks) = (comm.rank(), comm.size());
+    let upload = |values: &[f64]| comm.device().upload_slice(values);
+    let mut seen: Vec<f64> = Vec::new();
+    let mut keep = |buffer: Buffer| -> Result<()> {
+        seen.extend(buffer.to_vec::<f64>()?);
+        Ok(())
+    };
+    let counts: Vec<usize> = (0..ranks).collect();
+    keep(comm.all_gather_v(&upload(&vec![me as f64 + 0.5; me])?, &counts)?)?;
+    let one = upload(&[me as f64, 2.0])?;
+    keep(comm.all_reduce(&one, Monoid::SUM)?)?;
+    // Equal calls one after the other: a lost one must not let the next take its place.
+    for k in 0..3 {
+        keep(comm.all_reduce(&upload(&[k as f64 * me as f64])?, Monoid::MAX)?)?;
+    }
+    // Two rounds.
+    let long: Vec<f64> = (0..5000).map(|i| (i % 7 * (me + 1)) as f64).collect();
+    let long = upload(&long)?;
+    let sum = comm.start_all_reduce(&long, Monoid::SUM)?;
+    let dropped = comm.start_all_reduce(&long, Monoid::SUM)?;
+    let root = (me == 1).then(|| upload(&[1.0, 2.0, 3.0])).transpose()?;
+    keep(comm.broadcast(root.as_ref(), 1, DType::F64, 3)?)?;
+    drop(dropped);
+    // A ring of messages, both sides at once.
+    let from = (me + ranks - 1) % ranks;
+    let sent = comm.start_send((me + 1) % ranks, &upload(&[me as f64; 4])?)?;
+    keep(comm.recv(from, DType::F64, 4)?)?;
+    sent.wait_optional()?;
+    if let Some(pair) = comm.split(Some(usize::from(me == 0)), 0)? {
+        keep(pair.all_reduce(&one, Monoid::SUM)?)?;
+        pair.barrier()?;
+    }
+    keep(sum.wait()?)?;
+    let each = vec![1; ranks];
+    keep(comm.all_to_all_v(&upload(&vec![me as f64; ranks])?, &each, &each)?)?;
+    comm.barrier()?;
+    Ok(seen)
+}
+
+type Outcome = Result<Vec<Result<Vec<f64>, CommError>>, LaunchError>;
+
+fn run(device: DeviceKind, faults: &[Fault]) -> Outcome {
+    let options = LocalOptions {
+        device,
+        ..LocalOptions::default()
+    };
+    local::run_with(RANKS, &options, |comm| {
+        let local: Rc<dyn Communicator> = Rc::new(comm);
+        let comm = checked(faulty(local, faults), Checks { checksums: true });
+        let result = program(&*comm);
+        if let Err(error) = &result {
+            // As a program does that cannot go on.
+            comm.fail(error.to_string());
+        }
+        result
+    })
+}
+
+/// [`run`], which has to end.
+fn run_in_time(device: DeviceKind, fault: Fault) -> Outcome {
+    let (done, result) = mpsc::channel();
+    std::thread::spawn(move || done.send(run(device, &[fault])));
+    result
+        .recv_timeout(Duration::from_secs(60))
+        .unwrap_or_else(|_| panic!("{fault:?} hangs"))
+}
+
+/// Whether all errors tell of one cause; those of ranks other than the first ones quote it.
+fn one_cause(errors: &[(usize, &CommError)]) -> bool {
+    errors.iter().any(|(_, root)| {
+        let root = root.to_string();
+        errors.iter().all(|(_, e)| e.to_string().contains(&root))
+    })
+}
+
+fn check(device: DeviceKind, fault: Fault, expected: &[Vec<f64>], count: &mut [usize; 2]) {
+    let outcome = match run_in_time(device, fault) {
+        Ok(outcome) => outcome,
+        Err(LaunchError::Panicked { rank, message }) => {
+            assert_eq!(
+                (rank, fault.kind),
+                (fault.rank, FaultKind::Panic),
+                "{message}"
+            );
+            count[1] += 1;
+            return;
+        }
+        Err(other) => panic!("{fault:?}: {other}"),
+    };
+    let mut errors = Vec::new();
+    for (rank, result) in outcome.iter().enumerate() {
+        match result {
+            Ok(values) => assert_eq!(values, &expected[rank], "{fault:?}: silently wrong"),
+            // The rank that gave up knows why.
+            Err(_) if fault.kind == FaultKind::Return && rank == fault.rank => {}
+            Err(error) => errors.push((rank, error)),
+        }
+    }
+    assert!(
+        errors.is_empty() || one_cause(&errors),
+        "{fault:?}: {errors:#?}"
+    );
+    count[usize::from(!errors.is_empty())] += 1;
+    let harmless = matches!(fault.kind, FaultKind::Delay(_));
+    assert!(!harmless || errors.is_empty(), "{fault:?}: {errors:#?}");
+}
+
+/// All ranks, calls and kinds of faults; says how many ended with the right result, and how many with an error.
+fn every_fault(device: DeviceKind, ranks: &[usize]) -> [usize; 2] {
+    let expected: Vec<_> = run(device, &[])
+        .unwrap()
+        .into_iter()
+        .map(|values| values.unwrap())
+        .collect();
+    let mut count = [0; 2];
+    for kind in FaultKind::ALL {
+        let before = count;
+        for &rank in ranks {
+            // One more than there are calls: a fault that never comes.
+            for call in 0..=18 {
+                check(device, Fault { rank, call, kind }, &expected, &mut count);
+            }
+        }
+        let caught = count[1] - before[1];
+        let harmless = matches!(kind, FaultKind::Delay(_));
+        assert_eq!(caught == 0, harmless, "{kind:?} was caught {caught} times");
+    }
+    count
+}
+
+#[test]
+fn every_fault_ends_in_the_right_result_or_one_cause() {
+    let [right, caught] = every_fault(DeviceKind::Host, &[0, 1, 2]);
+    println!("{right} right results, {caught} errors");
+}
+
+#[test]
+fn faults_on_a_device_with_a_queue() {
+    every_fault(DeviceKind::Test, &[1]);
+}
+
+/// Without checksums a wrong bit is not seen: what they are for.
+#[test]
+fn a_wrong_bit_needs_checksums() {
+    let fault = Fault {
+        rank: 1,
+        call: 0,
+        kind: FaultKind::Corrupt,
+    };
+    let sums = |checksums| {
+        local::run(2, |comm| {
+            let comm = checked(faulty(Rc::new(comm), &[fault]), Checks { checksums });
+            let mine = comm.device().upload_slice(&[1.0_f64])?;
+            comm.all_reduce(&mine, Monoid::SUM)?.to_vec::<f64>()
+        })
+        .unwrap()
+    };
+    assert!(sums(false).iter().all(|s| s.as_ref().unwrap() != &[2.0]));
+    let caught = sums(true);
+    assert!(caught.iter().all(Result::is_err));
+    assert!(matches!(
+        &caught[0],
+        Err(CommError::PeerFailed { origin: 1, .. })
+    ));
+    assert_eq!(caught[0], caught[1]);
+}
