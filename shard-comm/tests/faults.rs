@@ -181,3 +181,26 @@ fn a_wrong_bit_needs_checksums() {
     ));
     assert_eq!(caught[0], caught[1]);
 }
+
+/// An equal operation must not take the place of one that got lost, whose handle nobody waits for.
+#[test]
+fn the_next_of_equal_operations_does_not_stand_for_a_lost_one() {
+    let fault = Fault {
+        rank: 1,
+        call: 0,
+        kind: FaultKind::Drop,
+    };
+    let sums = local::run(2, |comm| {
+        let comm = checked(faulty(Rc::new(comm), &[fault]), Checks::default());
+        let mine = |x: f64| comm.device().upload_slice(&[x]);
+        drop(comm.start_all_reduce(&mine(1.0)?, Monoid::SUM)?);
+        comm.all_reduce(&mine(10.0)?, Monoid::SUM)?.to_vec::<f64>()
+    })
+    .unwrap();
+    // Rank 1 must not believe in 1 + 10.
+    let Err(CommError::Mismatch(report)) = &sums[1] else {
+        panic!("{sums:?}")
+    };
+    assert_eq!((&*report.field, &*report.a, &*report.b), ("turn", "0", "1"));
+    assert!(sums[0].is_err());
+}
