@@ -6,6 +6,7 @@
 use crate::elementwise::{add_scalar, float_types, mul, sub, unary};
 use crate::host::with_float;
 use crate::kernels::moments::{Groups, moments};
+use crate::kernels::normalise::{self as kernels, Along, Scale};
 use crate::kernels::unary::Unary;
 use crate::kernels::{Real, View};
 use crate::moves::reshape;
@@ -324,9 +325,21 @@ impl Normalise {
 }
 
 /// The mean and 1 / σ of a cell.
-fn scale(stats: &[f64], cell: usize, eps: f64) -> (f64, f64) {
+fn scale<T: Real>(stats: &[f64], cell: usize, eps: f64) -> Scale<T> {
     let [count, mean, m2] = [stats[3 * cell], stats[3 * cell + 1], stats[3 * cell + 2]];
-    (mean, 1.0 / (m2 / count + eps).sqrt())
+    Scale {
+        mean: T::of(mean),
+        rstd: T::of(1.0 / (m2 / count + eps).sqrt()),
+    }
+}
+
+/// The weights of a run from number `w` on, `step` apart; `missing` where there are none.
+fn along<T: Real>(weights: Option<&[T]>, missing: f64, w: usize, step: usize) -> Along<'_, T> {
+    match weights {
+        None => Along::One(T::of(missing)),
+        Some(all) if step == 0 => Along::One(all[w]),
+        Some(all) => Along::Each(&all[w..]),
+    }
 }
 
 /// All elements of a view that covers its slice without gaps.
@@ -374,22 +387,10 @@ impl Op for Normalise {
             let mut out = call.output::<T>(0);
             let out = out.data_mut();
             cells.for_each_run(&shape, |run, cell, w, step| {
-                let (mean, rstd) = scale(&stats, cell, self.eps());
-                let (mean, rstd) = (T::of(mean), T::of(rstd));
-                let (from, to) = (&data[run.clone()], &mut out[run]);
-                if step == 0 {
-                    let gain = weight.as_ref().map_or(T::of(1.0), |v| v[w]) * rstd;
-                    let shift = bias.as_ref().map_or(T::of(0.0), |v| v[w]);
-                    for (y, &x) in to.iter_mut().zip(from) {
-                        *y = (x - mean) * gain + shift;
-                    }
-                } else {
-                    for (i, (y, &x)) in to.iter_mut().zip(from).enumerate() {
-                        let gain = weight.as_ref().map_or(T::of(1.0), |v| v[i]);
-                        let shift = bias.as_ref().map_or(T::of(0.0), |v| v[i]);
-                        *y = (x - mean) * rstd * gain + shift;
-                    }
-                }
+                let scale = scale(&stats, cell, self.eps());
+                let gain = along(weight.as_deref(), 1.0, w, step);
+                let shift = along(bias.as_deref(), 0.0, w, step);
+                kernels::normalise(&data[run.clone()], &mut out[run], scale, gain, shift);
             });
         });
     }
@@ -601,27 +602,15 @@ impl GradOp {
         let weight_at = if self.part == Part::Input { 4 } else { 3 };
         let has_weight = self.weight && self.part != Part::WeightSums;
         let weight: Option<Vec<T>> = has_weight.then(|| call.input::<T>(weight_at).to_vec());
-        let gain = |w: usize| weight.as_ref().map_or(T::one(), |v| v[w]);
         match self.part {
             Part::CellSums => {
                 let mut out = call.output::<f64>(0);
                 let out = out.data_mut();
                 out.fill(0.0);
                 cells.for_each_run(&shape, |run, cell, w, step| {
-                    let (mean, rstd) = scale(&stats, cell, eps);
-                    let (mean, rstd) = (T::of(mean), T::of(rstd));
-                    let (a, b) = if step == 0 {
-                        let (a, b) = run_sums(&x[run.clone()], &dy[run], mean, rstd);
-                        (a * gain(w).wide(), b * gain(w).wide())
-                    } else {
-                        x[run.clone()].iter().zip(&dy[run]).enumerate().fold(
-                            (0.0, 0.0),
-                            |(a, b), (i, (&x, &dy))| {
-                                let g = gain(i) * dy;
-                                (a + g.wide(), b + (g * (x - mean) * rstd).wide())
-                            },
-                        )
-                    };
+                    let gain = along(weight.as_deref(), 1.0, w, step);
+                    let scale = scale(&stats, cell, eps);
+                    let (a, b) = kernels::cell_sums(&x[run.clone()], &dy[run], scale, gain);
                     out[2 * cell] += a;
                     out[2 * cell + 1] += b;
                 });
@@ -629,23 +618,20 @@ impl GradOp {
             Part::WeightSums => {
                 let mut out = call.output::<T>(0);
                 let out = out.data_mut();
-                let mut sums = vec![0.0_f64; out.len()];
+                let [mut sums, mut units] = [(); 2].map(|()| vec![0.0_f64; out.len() / 2]);
                 cells.for_each_run(&shape, |run, cell, w, step| {
-                    let (mean, rstd) = scale(&stats, cell, eps);
-                    let (mean, rstd) = (T::of(mean), T::of(rstd));
+                    let scale = scale(&stats, cell, eps);
+                    let (x, dy) = (&x[run.clone()], &dy[run]);
                     if step == 0 {
-                        let (a, b) = run_sums(&x[run.clone()], &dy[run], mean, rstd);
-                        sums[2 * w] += a;
-                        sums[2 * w + 1] += b;
+                        let (a, b) = kernels::cell_sums(x, dy, scale, Along::One(T::of(1.0)));
+                        sums[w] += a;
+                        units[w] += b;
                     } else {
-                        for (i, (&x, &dy)) in x[run.clone()].iter().zip(&dy[run]).enumerate() {
-                            sums[2 * i] += dy.wide();
-                            sums[2 * i + 1] += (dy * (x - mean) * rstd).wide();
-                        }
+                        kernels::add_weight_sums(x, dy, scale, &mut sums, &mut units);
                     }
                 });
-                for (to, from) in out.iter_mut().zip(sums) {
-                    *to = T::of(from);
+                for (to, (sum, unit)) in out.chunks_exact_mut(2).zip(sums.iter().zip(units)) {
+                    to.copy_from_slice(&[T::of(*sum), T::of(unit)]);
                 }
             }
             Part::Input => {
@@ -654,52 +640,13 @@ impl GradOp {
                 let out = out.data_mut();
                 cells.for_each_run(&shape, |run, cell, w, step| {
                     let count = stats[3 * cell];
-                    let (mean, rstd) = scale(&stats, cell, eps);
-                    let (mean, rstd) = (T::of(mean), T::of(rstd));
-                    let (a, b) = (
-                        T::of(sums[2 * cell] / count),
-                        T::of(sums[2 * cell + 1] / count),
-                    );
-                    let g = gain(if step == 0 { w } else { 0 });
-                    for (i, ((to, &x), &dy)) in out[run.clone()]
-                        .iter_mut()
-                        .zip(&x[run.clone()])
-                        .zip(&dy[run])
-                        .enumerate()
-                    {
-                        let g = if step == 0 { g } else { gain(i) };
-                        let unit = (x - mean) * rstd;
-                        *to = rstd * (g * dy - a - unit * b);
-                    }
+                    let means = [sums[2 * cell], sums[2 * cell + 1]].map(|s| T::of(s / count));
+                    let gain = along(weight.as_deref(), 1.0, w, step);
+                    let scale = scale(&stats, cell, eps);
+                    let (x, dy) = (&x[run.clone()], &dy[run.clone()]);
+                    kernels::input_grad(x, dy, &mut out[run], scale, means, gain);
                 });
             }
         }
     }
-}
-
-/// Σ dy and Σ dy·x̂ of a run, in lanes that the compiler can keep in vector registers.
-fn run_sums<T: Real>(x: &[T], dy: &[T], mean: T, rstd: T) -> (f64, f64) {
-    const LANES: usize = 16;
-    const BLOCK: usize = 1024;
-    let (mut total, mut along) = (0.0, 0.0);
-    for (x, dy) in x.chunks(BLOCK).zip(dy.chunks(BLOCK)) {
-        let (mut a, mut b) = ([T::zero(); LANES], [T::zero(); LANES]);
-        let whole = x.len() / LANES * LANES;
-        for (x, dy) in x[..whole]
-            .chunks_exact(LANES)
-            .zip(dy[..whole].chunks_exact(LANES))
-        {
-            for l in 0..LANES {
-                a[l] += dy[l];
-                b[l] += dy[l] * (x[l] - mean);
-            }
-        }
-        for (x, dy) in x[whole..].iter().zip(&dy[whole..]) {
-            a[0] += *dy;
-            b[0] += *dy * (*x - mean);
-        }
-        total += a.iter().map(|v| v.wide()).sum::<f64>();
-        along += b.iter().map(|v| v.wide()).sum::<f64>();
-    }
-    (total, along * rstd.wide())
 }

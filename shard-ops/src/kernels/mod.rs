@@ -15,6 +15,7 @@ pub mod gemm;
 pub mod math;
 pub mod moments;
 pub mod neighbors;
+pub(crate) mod normalise;
 pub mod pointwise;
 pub mod pool;
 mod positions;

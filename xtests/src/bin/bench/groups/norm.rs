@@ -57,6 +57,17 @@ pub(super) fn add(suite: &mut Suite<'_>) {
                 layer,
             )
         },
+        Case {
+            scaled: Some(256),
+            backward: true,
+            ..case(
+                format!("norm/layer_norm {rows}x256 shard tokens fwd+bwd"),
+                &[rows, 256],
+                0,
+                4.0,
+                layer,
+            )
+        },
         case(
             "norm/layer_norm over sharded dims fwd".to_owned(),
             &image,
