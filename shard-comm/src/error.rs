@@ -3,8 +3,9 @@
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::DType;
+use crate::{DType, Operation};
 
 /// Shorthand for results of this crate.
 pub type Result<T, E = CommError> = std::result::Result<T, E>;
@@ -86,6 +87,19 @@ pub enum CommError {
         /// Elements asked for.
         len: usize,
     },
+    /// A rank waited for others longer than it was told to.
+    #[error(transparent)]
+    TimedOut(Arc<TimeoutReport>),
+    /// A call of the library underneath failed.
+    #[error("{backend}: {call} failed: {cause}")]
+    Backend {
+        /// The backend.
+        backend: &'static str,
+        /// The library's function.
+        call: &'static str,
+        /// What it says.
+        cause: Arc<str>,
+    },
     /// Work queued on a device failed when it ran.
     #[error("{device}: queued work failed: {cause}")]
     Device {
@@ -105,6 +119,8 @@ impl CommError {
             Self::Deadlock(_)
             | Self::PeerFailed { .. }
             | Self::Closed { .. }
+            | Self::TimedOut(_)
+            | Self::Backend { .. }
             | Self::Device { .. } => ErrorClass::Failure,
         }
     }
@@ -240,13 +256,30 @@ pub struct Mismatch {
     pub site_b: SiteText,
 }
 
-/// A call site that prints as `file:line:column`.
+/// A call site that prints as `file:line:column`, of this process or another one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SiteText(pub Site);
+pub struct SiteText {
+    /// The source file.
+    pub file: &'static str,
+    /// The line, from 1.
+    pub line: u32,
+    /// The column, from 1.
+    pub column: u32,
+}
+
+impl From<Site> for SiteText {
+    fn from(site: Site) -> Self {
+        Self {
+            file: site.file(),
+            line: site.line(),
+            column: site.column(),
+        }
+    }
+}
 
 impl fmt::Display for SiteText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.0.file(), self.0.line(), self.0.column())
+        write!(f, "{}:{}:{}", self.file, self.line, self.column)
     }
 }
 
@@ -300,6 +333,33 @@ impl fmt::Display for WaitLine {
     }
 }
 
+/// What a rank waited for until its patience ended, and what it had done before.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub struct TimeoutReport {
+    /// How long it waited.
+    pub waited: Duration,
+    /// The wait: its operation, where it was called, and the ranks nothing was heard of.
+    pub wait: WaitLine,
+    /// The last operations the rank began, oldest first.
+    pub recent: Vec<Operation>,
+}
+
+impl fmt::Display for TimeoutReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "timed out after {:?}: {}", self.waited, self.wait)?;
+        write!(f, "\nthe last operations of rank {}:", self.wait.rank)?;
+        for Operation {
+            name,
+            sequence,
+            site,
+        } in &self.recent
+        {
+            write!(f, "\n  {name} (operation {sequence}) at {site}")?;
+        }
+        Ok(())
+    }
+}
+
 /// Why a launch of ranks gave no results.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -314,6 +374,17 @@ pub enum LaunchError {
         rank: usize,
         /// The message of its panic.
         message: String,
+    },
+    /// A rank in another process failed, or the ranks ended apart.
+    #[error(transparent)]
+    Failed(CommError),
+    /// The processes of a job cannot work together.
+    #[error("cannot start: {cause}; {remedy}")]
+    Processes {
+        /// What is in the way.
+        cause: String,
+        /// What to do about it.
+        remedy: &'static str,
     },
     /// The system refused a thread.
     #[error("cannot start the thread of rank {rank}: {source}")]

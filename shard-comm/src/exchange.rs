@@ -89,7 +89,7 @@ fn fold_pieces<'a>(
 }
 
 /// Fills a destination with a repeated group of values.
-fn fill_all(device: &DeviceRef, dst: &mut BufferMut, group: &[Scalar]) -> Result<()> {
+pub(crate) fn fill_all(device: &DeviceRef, dst: &mut BufferMut, group: &[Scalar]) -> Result<()> {
     let width = group.len();
     for (k, &value) in group.iter().enumerate() {
         let lane = Strided::new(

@@ -10,7 +10,7 @@ pub struct Guard {
     /// How many operations of the group, or messages of the pair, the caller has started: ranks that differ have lost or
     /// repeated one.
     pub turn: Option<u64>,
-    /// What each peer should find when it reads from this rank; backends compare it with what it did find.
+    /// What each peer should find when it reads from this rank; the `local` backend compares it with what it did find.
     pub sums: Option<Arc<[PeerSum]>>,
 }
 

@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn the_flight_recorder_forgets_the_oldest() {
         let ledger = Ledger::new(Host::new());
-        let site = SiteText(std::panic::Location::caller());
+        let site = SiteText::from(std::panic::Location::caller());
         for sequence in 0..100 {
             ledger.posted("op", sequence, site);
         }

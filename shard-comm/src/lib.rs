@@ -61,7 +61,9 @@
 //! # Features
 //!
 //! - `contract-tests`: the programs every backend must run correctly, for the tests of backends.
-#![forbid(unsafe_code)]
+//! - `mpi`: the backend `mpi`, ranks that are processes; needs an installed MPI and libclang to build.
+#![cfg_attr(not(feature = "mpi"), forbid(unsafe_code))]
+#![cfg_attr(feature = "mpi", deny(unsafe_code))]
 
 pub use half;
 
@@ -82,10 +84,13 @@ mod kernel;
 mod ledger;
 pub mod local;
 mod monoid;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 mod pieces;
 mod plan;
 mod pool;
 mod test_device;
+mod validate;
 mod view;
 
 pub use buffer::{Buffer, BufferMut};
@@ -98,7 +103,7 @@ pub use device::{
 pub use dtype::{Bool, DType, Element, Scalar};
 pub use error::{
     AgreedError, CommError, DeadlockReport, ErrorClass, LaunchError, Mismatch, Result, Site,
-    SiteText, WaitLine,
+    SiteText, TimeoutReport, WaitLine,
 };
 pub use faulty::{Fault, FaultKind, faulty};
 pub use guard::{Guard, PeerSum};

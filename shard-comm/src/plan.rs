@@ -3,6 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 use std::sync::OnceLock;
 
+use crate::ledger::Moved;
 use crate::pieces::{PieceRef, Pieces};
 use crate::view::{reach, span, span_within};
 use crate::{CommError, DType, Monoid, Result, Scalar};
@@ -162,6 +163,62 @@ impl ExchangePlan {
 
     pub(crate) fn outgoing(&self) -> &[Traffic] {
         &self.sums().outgoing
+    }
+
+    /// The same pieces in the same order, each read from elements packed one after the other: those of a peer in source
+    /// 0, in the order in which `order` lists their positions. Results are those of this plan bit for bit.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn packed(&self, order: &[usize]) -> Self {
+        let mut offsets = vec![0; self.recv.len()];
+        let mut filled = std::collections::HashMap::<usize, usize>::new();
+        for &at in order {
+            if let Some(piece) = self.recv.get(at) {
+                let end = filled.entry(piece.peer).or_default();
+                offsets[at] = *end;
+                *end += piece.numel();
+            }
+        }
+        let mut recv = Pieces::new();
+        for (piece, offset) in self.recv.iter().zip(offsets) {
+            let strides = shard_spec::row_major_strides(piece.shape);
+            recv.push(PieceRef {
+                source: 0,
+                src_offset: offset,
+                src_strides: &strides,
+                ..piece
+            });
+        }
+        let packed = Self::new(
+            self.name,
+            self.id,
+            recv,
+            Pieces::new(),
+            self.fold,
+            self.fill,
+        );
+        // How pieces combine depends on how they lie, and must not depend on where they are read from.
+        drop(packed.sums.set(self.sums().clone()));
+        packed
+    }
+
+    /// What running the plan moves at participant `me`.
+    pub(crate) fn moved(&self, me: usize, dtype: Option<DType>) -> Moved {
+        let size = dtype.map_or(0, DType::size);
+        let mut moved = Moved::default();
+        let bytes = |t: &Traffic| (t.elements * size) as u64;
+        for traffic in self.incoming() {
+            if traffic.peer == me {
+                moved.local_bytes += bytes(traffic);
+            } else {
+                moved.messages += 1;
+                moved.bytes += bytes(traffic);
+            }
+        }
+        for traffic in self.outgoing().iter().filter(|t| t.peer != me) {
+            moved.sent_messages += 1;
+            moved.sent_bytes += bytes(traffic);
+        }
+        moved
     }
 
     pub(crate) fn overlap(&self) -> Overlap {

@@ -31,6 +31,19 @@ impl PlanCache {
         Self::default()
     }
 
+    /// The plan of an all-gather.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn get_all_gather(
+        &self,
+        name: &'static str,
+        me: usize,
+        counts: &[usize],
+    ) -> Arc<ExchangePlan> {
+        self.get(name, None, counts, &[], || {
+            super::gather::plan_all_gather(name, me, counts)
+        })
+    }
+
     // A short list compared word by word is faster than hashing the counts.
     pub(super) fn get(
         &self,

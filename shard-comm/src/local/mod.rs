@@ -5,11 +5,10 @@
 //! that names the cause, on every rank: there are no timeouts, and nothing hangs.
 //!
 //! `world.rs` has the rendezvous and what is known of every rank; `member.rs` one rank's communicator; `progress.rs`
-//! its operations in flight; `validate.rs` what must agree.
+//! its operations in flight.
 
 mod member;
 mod progress;
-mod validate;
 mod world;
 
 use std::any::Any;

@@ -13,7 +13,6 @@ use smallvec::{SmallVec, smallvec};
 
 use super::world::{Group, Key, Post, Slot, World};
 use crate::guard::Guard;
-use crate::ledger::Moved;
 use crate::plan::Traffic;
 use crate::{
     Buffer, CommError, DType, DeviceRef, ExchangePlan, Ledger, Pending, Result, Site, SiteText,
@@ -128,7 +127,8 @@ impl Rank {
         if self.ended.get() {
             return Err(self.world.root().unwrap_or(CommError::Closed { op }));
         }
-        self.ledger.posted(op, key.sequence, SiteText(post.site));
+        self.ledger
+            .posted(op, key.sequence, SiteText::from(post.site));
         let (site, dtype) = (post.site, post.dtype);
         let slot = self.world.post(key, &members, index, post)?;
         stages.reverse();
@@ -373,7 +373,7 @@ impl Rank {
                 Some(exchange::run(&self.device, &plan, source, dst)?.freeze())
             }
         };
-        let moved = moved(&plan, op);
+        let moved = plan.moved(op.index, op.dtype);
         tracing::trace!(
             target: "shard_comm",
             op = op.name,
@@ -395,7 +395,7 @@ impl Rank {
         {
             return Ok(());
         }
-        let (sender, site) = (op.members[peer], SiteText(op.site));
+        let (sender, site) = (op.members[peer], SiteText::from(op.site));
         Err(CommError::PeerFailed {
             origin: sender,
             cause: format!(
@@ -446,25 +446,6 @@ fn check_sources(plan: &ExchangePlan, traffic: &Traffic, post: &Post) -> Result<
             "give exchanges that differ different fingerprints, or zero",
         )),
     }
-}
-
-fn moved(plan: &ExchangePlan, op: &Op) -> Moved {
-    let size = op.dtype.map_or(0, DType::size);
-    let mut moved = Moved::default();
-    let bytes = |t: &Traffic| (t.elements * size) as u64;
-    for traffic in plan.incoming() {
-        if traffic.peer == op.index {
-            moved.local_bytes += bytes(traffic);
-        } else {
-            moved.messages += 1;
-            moved.bytes += bytes(traffic);
-        }
-    }
-    for traffic in plan.outgoing().iter().filter(|t| t.peer != op.index) {
-        moved.sent_messages += 1;
-        moved.sent_bytes += bytes(traffic);
-    }
-    moved
 }
 
 /// The operation behind a [`Handle`](crate::Handle).

@@ -46,9 +46,9 @@ fn different_operations_are_named_with_their_sites() {
     assert_eq!(report.field, "operation");
     assert_eq!((report.rank_a, report.a.as_str()), (0, "all_gather_v"));
     assert_eq!((report.rank_b, report.b.as_str()), (2, "barrier"));
-    let lines = [report.site_a, report.site_b].map(|site| site.0.line() - first_line);
+    let lines = [report.site_a, report.site_b].map(|site| site.line - first_line);
     assert_eq!(lines, [2, 3]);
-    assert!(report.site_a.0.file().ends_with("tests.rs"));
+    assert!(report.site_a.file.ends_with("tests.rs"));
     assert!(report.to_string().contains("ranks 0..=2"), "{report}");
 }
 

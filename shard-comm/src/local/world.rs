@@ -18,11 +18,12 @@ use std::thread::Thread;
 
 use smallvec::SmallVec;
 
-use super::validate::validate;
 use crate::guard::Guard;
+use crate::plan::Traffic;
+use crate::validate::{Claim, label, validate};
 use crate::{
-    AgreedError, Buffer, CommError, DType, DeadlockReport, Event, ExchangePlan, Result, Site,
-    SiteText, WaitLine,
+    AgreedError, Buffer, CommError, DType, DeadlockReport, Event, ExchangePlan, Monoid, Result,
+    Site, SiteText, WaitLine,
 };
 
 /// Everything the ranks of one launch share.
@@ -50,15 +51,6 @@ pub(super) struct Group {
 impl Group {
     pub(super) fn label(&self) -> String {
         label(&self.members)
-    }
-}
-
-/// How a group is named in messages.
-fn label(members: &[usize]) -> String {
-    let consecutive = members.windows(2).all(|w| w[1] == w[0] + 1);
-    match members {
-        [first, .., last] if consecutive && members.len() > 2 => format!("ranks {first}..={last}"),
-        _ => format!("ranks {members:?}"),
     }
 }
 
@@ -97,6 +89,56 @@ pub(super) struct Post {
     pub(super) note: Option<(usize, usize)>,
     pub(super) site: Site,
     pub(super) guard: Guard,
+}
+
+impl Claim for Post {
+    fn op(&self) -> &'static str {
+        self.op
+    }
+
+    fn site(&self) -> SiteText {
+        self.site.into()
+    }
+
+    fn name(&self) -> &'static str {
+        self.plan.name
+    }
+
+    fn turn(&self) -> Option<u64> {
+        self.guard.turn
+    }
+
+    fn status(&self) -> Option<&AgreedError> {
+        self.status.as_ref().err()
+    }
+
+    fn argument(&self) -> Option<(&'static str, u128)> {
+        self.argument
+    }
+
+    fn dtype(&self) -> Option<DType> {
+        self.dtype
+    }
+
+    fn fold(&self) -> Option<Monoid> {
+        self.plan.fold
+    }
+
+    fn id(&self) -> u128 {
+        self.plan.id
+    }
+
+    fn incoming(&self) -> &[Traffic] {
+        self.plan.incoming()
+    }
+
+    fn outgoing(&self) -> &[Traffic] {
+        self.plan.outgoing()
+    }
+
+    fn source_len(&self, source: usize) -> usize {
+        self.sources.get(source).map_or(0, Buffer::len)
+    }
 }
 
 /// One rendezvous. Ranks hold it until they have read what they want; with the last of them it dies.
@@ -220,7 +262,7 @@ impl World {
         // This rank counts as running meanwhile, so nobody takes the silence for a deadlock.
         if let Some(open) = complete {
             let posts: Vec<_> = open.posts.into_iter().flatten().collect();
-            let outcome = validate(key, &open.members, &posts).map(|()| posts);
+            let outcome = validate(key.sequence, &open.members, &posts).map(|()| posts);
             slot.settle(outcome);
             // With the fence in `park`: either this sees a rank that waits, or that rank sees the outcome.
             fence(Ordering::SeqCst);
@@ -356,7 +398,7 @@ impl World {
             post.op,
             key.sequence,
             label(&open.members),
-            SiteText(post.site)
+            SiteText::from(post.site)
         );
         let error = CommError::PeerFailed {
             origin,
@@ -442,7 +484,7 @@ fn wait_line(state: &State, rank: usize, key: Key) -> Option<WaitLine> {
         op: mine.op,
         group: label(&open.members),
         sequence: key.sequence,
-        site: SiteText(mine.site),
+        site: SiteText::from(mine.site),
         missing: absent.map(|(&r, _)| r).collect(),
     })
 }

@@ -1,32 +1,61 @@
-//! What the ranks of a rendezvous must agree on, checked by the last of them before anything moves.
+//! What the ranks of an operation must agree on, checked before anything moves.
 
 use std::sync::Arc;
 
-use super::world::{Group, Key, Post};
 use crate::plan::Traffic;
-use crate::{CommError, Mismatch, Result, SiteText};
+use crate::{AgreedError, CommError, DType, Mismatch, Monoid, Result, SiteText};
 
-/// Checks posts, one per member; the error, if any, is for all of them.
+/// What one rank says of its part in an exchange.
+pub(crate) trait Claim {
+    /// The call, for messages.
+    fn op(&self) -> &'static str;
+    /// Where it was made.
+    fn site(&self) -> SiteText;
+    /// The name of the plan: what must agree.
+    fn name(&self) -> &'static str;
+    /// Which operation it is by the caller's count.
+    fn turn(&self) -> Option<u64>;
+    /// An error that all must hear of.
+    fn status(&self) -> Option<&AgreedError>;
+    fn argument(&self) -> Option<(&'static str, u128)>;
+    fn dtype(&self) -> Option<DType>;
+    fn fold(&self) -> Option<Monoid>;
+    /// The plan's fingerprint.
+    fn id(&self) -> u128;
+    fn incoming(&self) -> &[Traffic];
+    fn outgoing(&self) -> &[Traffic];
+    /// The length of a source; zero if there is none.
+    fn source_len(&self, source: usize) -> usize;
+}
+
+/// How a group is named in messages.
+pub(crate) fn label(members: &[usize]) -> String {
+    let consecutive = members.windows(2).all(|w| w[1] == w[0] + 1);
+    match members {
+        [first, .., last] if consecutive && members.len() > 2 => format!("ranks {first}..={last}"),
+        _ => format!("ranks {members:?}"),
+    }
+}
+
+/// Checks claims, one per member; the error, if any, is for all of them.
 ///
 /// Fields are compared in the order in which a difference explains the later ones: another operation, a rank that has
 /// an error to tell, arguments, the plan, types, and last the sizes of every pair.
-pub(super) fn validate(key: Key, members: &Arc<[usize]>, posts: &[Post]) -> Result<()> {
+pub(crate) fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[C]) -> Result<()> {
     let check = Check {
-        key,
+        sequence,
         members,
-        posts,
+        claims,
     };
-    check.same("operation", |p| p.plan.name, |name| (*name).to_owned())?;
+    check.same("operation", Claim::name, |name| (*name).to_owned())?;
     // Equal operations that are not the same one: a lost or repeated one shows.
-    check.same(
-        "turn",
-        |p| p.guard.turn,
-        |turn| turn.map_or("none".to_owned(), |turn| turn.to_string()),
-    )?;
+    check.same("turn", Claim::turn, |turn| {
+        turn.map_or("none".to_owned(), |turn| turn.to_string())
+    })?;
     if let Some((rank, error)) = members
         .iter()
-        .zip(posts)
-        .find_map(|(&r, p)| Some((r, p.status.as_ref().err()?)))
+        .zip(claims)
+        .find_map(|(&r, c)| Some((r, c.status()?)))
     {
         let mut error = error.clone();
         error.rank = rank;
@@ -34,59 +63,55 @@ pub(super) fn validate(key: Key, members: &Arc<[usize]>, posts: &[Post]) -> Resu
     }
     check.same(
         "argument",
-        |p| p.argument.map(|a| a.0),
+        |c| c.argument().map(|a| a.0),
         |name| format!("{name:?}"),
     )?;
-    let argument = posts
+    let argument = claims
         .first()
-        .and_then(|p| p.argument)
+        .and_then(Claim::argument)
         .map_or("argument", |a| a.0);
     check.same(
         argument,
-        |p| p.argument.map(|a| a.1),
+        |c| c.argument().map(|a| a.1),
         |value| match value {
             Some(value) if *value > u128::from(u64::MAX) => format!("{value:#034x}"),
             Some(value) => value.to_string(),
             None => "nothing".to_owned(),
         },
     )?;
-    check.same(
-        "element type",
-        |p| p.dtype,
-        |dtype| dtype.map_or("no elements".to_owned(), |t| t.name().to_owned()),
-    )?;
-    check.same(
-        "reduction",
-        |p| p.plan.fold,
-        |fold| fold.map_or("none".to_owned(), |op| op.name().to_owned()),
-    )?;
-    check.same("plan", |p| p.plan.id, |id| format!("{id:#x}"))?;
+    check.same("element type", Claim::dtype, |dtype| {
+        dtype.map_or("no elements".to_owned(), |t| t.name().to_owned())
+    })?;
+    check.same("reduction", Claim::fold, |fold| {
+        fold.map_or("none".to_owned(), |op| op.name().to_owned())
+    })?;
+    check.same("plan", Claim::id, |id| format!("{id:#x}"))?;
     // What a fingerprint stands for needs no comparison; each rank has checked its own buffers.
-    if posts.iter().all(|p| p.plan.id != 0) {
+    if claims.iter().all(|c| c.id() != 0) {
         return Ok(());
     }
     check.pairs()
 }
 
-struct Check<'a> {
-    key: Key,
-    members: &'a Arc<[usize]>,
-    posts: &'a [Post],
+struct Check<'a, C> {
+    sequence: u64,
+    members: &'a [usize],
+    claims: &'a [C],
 }
 
-impl Check<'_> {
+impl<C: Claim> Check<'_, C> {
     fn same<T: PartialEq>(
         &self,
         field: &str,
-        of: impl Fn(&Post) -> T,
+        of: impl Fn(&C) -> T,
         show: impl Fn(&T) -> String,
     ) -> Result<()> {
-        let Some((first, rest)) = self.posts.split_first() else {
+        let Some((first, rest)) = self.claims.split_first() else {
             return Ok(());
         };
         let expected = of(first);
-        for (i, post) in rest.iter().enumerate() {
-            let got = of(post);
+        for (i, claim) in rest.iter().enumerate() {
+            let got = of(claim);
             if got != expected {
                 return Err(self.mismatch(field.to_owned(), 0, show(&expected), i + 1, show(&got)));
             }
@@ -97,14 +122,14 @@ impl Check<'_> {
     /// What each rank sends to each other must be what that one expects.
     fn pairs(&self) -> Result<()> {
         let mut matched = 0;
-        for (reader, post) in self.posts.iter().enumerate() {
-            for expected in post.plan.incoming() {
-                let owner = &self.posts[expected.peer];
-                let sent = find(owner.plan.outgoing(), reader);
+        for (reader, claim) in self.claims.iter().enumerate() {
+            for expected in claim.incoming() {
+                let owner = &self.claims[expected.peer];
+                let sent = find(owner.outgoing(), reader);
                 self.same_traffic(expected.peer, sent, reader, Some(expected))?;
                 matched += 1;
                 for &(source, end) in &expected.extents {
-                    let len = owner.sources.get(source).map_or(0, crate::Buffer::len);
+                    let len = owner.source_len(source);
                     if end > len {
                         return Err(self.unequal(
                             format!(
@@ -118,13 +143,13 @@ impl Check<'_> {
                 }
             }
         }
-        let sends: usize = self.posts.iter().map(|p| p.plan.outgoing().len()).sum();
+        let sends: usize = self.claims.iter().map(|c| c.outgoing().len()).sum();
         if sends == matched {
             return Ok(());
         }
-        for (owner, post) in self.posts.iter().enumerate() {
-            for sent in post.plan.outgoing() {
-                let expected = find(self.posts[sent.peer].plan.incoming(), owner);
+        for (owner, claim) in self.claims.iter().enumerate() {
+            for sent in claim.outgoing() {
+                let expected = find(self.claims[sent.peer].incoming(), owner);
                 self.same_traffic(owner, Some(sent), sent.peer, expected)?;
             }
         }
@@ -175,23 +200,19 @@ impl Check<'_> {
         b: usize,
         has_b: String,
     ) -> CommError {
-        let (post_a, post_b) = (&self.posts[a], &self.posts[b]);
+        let (claim_a, claim_b) = (&self.claims[a], &self.claims[b]);
         CommError::Mismatch(Arc::new(Mismatch {
             field,
-            group: Group {
-                id: self.key.group,
-                members: Arc::clone(self.members),
-            }
-            .label(),
-            sequence: self.key.sequence,
+            group: label(self.members),
+            sequence: self.sequence,
             rank_a: self.members[a],
             a: has_a,
-            op_a: post_a.op,
-            site_a: SiteText(post_a.site),
+            op_a: claim_a.op(),
+            site_a: claim_a.site(),
             rank_b: self.members[b],
             b: has_b,
-            op_b: post_b.op,
-            site_b: SiteText(post_b.site),
+            op_b: claim_b.op(),
+            site_b: claim_b.site(),
         }))
     }
 }

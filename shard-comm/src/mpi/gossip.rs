@@ -1,0 +1,87 @@
+//! Everybody's record to everybody, without anything but messages between two processes, so that it goes on whenever
+//! the process looks after its operations.
+//!
+//! In each round a participant passes all records it holds on to seven others, a multiple of that number further back:
+//! up to 8 participants need one round, up to 64 two.
+
+use super::raw::{Mail, World};
+use super::tags::{Phase, Tags};
+use crate::Result;
+
+/// How many times more records each round brings.
+const FACTOR: usize = 8;
+
+/// One exchange of records of equal size.
+#[derive(Debug)]
+pub(super) struct Gossip {
+    /// Record `k` is that of the participant `k` after this one.
+    mail: Mail,
+    size: usize,
+    held: usize,
+    phase: Phase,
+    flying: bool,
+}
+
+impl Gossip {
+    /// Begins with this participant's record.
+    pub(super) fn new(world: &World, tags: &Tags, phase: Phase, record: &[u8]) -> Result<Self> {
+        let size = record.len();
+        let mut bytes = Vec::with_capacity(size * tags.members.len());
+        bytes.extend_from_slice(record);
+        bytes.resize(size * tags.members.len(), 0);
+        let mut gossip = Self {
+            mail: Mail::of_bytes(bytes),
+            size,
+            held: 1,
+            phase,
+            flying: false,
+        };
+        gossip.begin_round(world, tags)?;
+        Ok(gossip)
+    }
+
+    fn begin_round(&mut self, world: &World, tags: &Tags) -> Result<()> {
+        let (ranks, me, held, size) = (tags.members.len(), tags.index, self.held, self.size);
+        for ahead in (held..ranks).step_by(held).take(FACTOR - 1) {
+            let from = (me + ahead) % ranks;
+            let count = held.min(ranks - ahead);
+            let range = size * ahead..size * (ahead + count);
+            let tag = tags.of(self.phase, from);
+            self.mail
+                .recv_bytes(world, Some(tags.members[from]), tag, range)?;
+        }
+        for ahead in (held..ranks).step_by(held).take(FACTOR - 1) {
+            let to = (me + ranks - ahead) % ranks;
+            let count = held.min(ranks - ahead);
+            let tag = tags.of(self.phase, me);
+            self.mail
+                .send_bytes(world, tags.members[to], tag, 0..size * count)?;
+        }
+        self.flying = held < ranks;
+        Ok(())
+    }
+
+    /// Goes on; whether all records are there.
+    pub(super) fn advance(&mut self, world: &World, tags: &Tags) -> Result<bool> {
+        while self.flying {
+            if !self.mail.test()? {
+                return Ok(false);
+            }
+            self.held = (self.held * FACTOR).min(tags.members.len());
+            self.begin_round(world, tags)?;
+        }
+        Ok(true)
+    }
+
+    /// The record of a participant, once all are there.
+    pub(super) fn record(&self, tags: &Tags, participant: usize) -> &[u8] {
+        let ranks = tags.members.len();
+        let at = (participant + ranks - tags.index) % ranks * self.size;
+        self.mail.bytes().get(at..at + self.size).unwrap_or(&[])
+    }
+
+    /// The processes it waits for.
+    pub(super) fn peers(&self) -> Vec<usize> {
+        self.mail.peers()
+    }
+}

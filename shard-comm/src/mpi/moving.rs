@@ -1,0 +1,254 @@
+//! One exchange on its way: messages straight from sources, and straight to where they belong if nothing else is
+//! written there; else to packed memory, and from there by the device, in the order of the plan.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::progress::Rank;
+use super::raw::{Mail, Region};
+use super::tags::{Phase, Tags};
+use super::wire::{Lot, Wire};
+use crate::communicator::{Stage, Target};
+use crate::exchange::{self, fill_all};
+use crate::{Buffer, BufferMut, DType, DeviceRef, ExchangePlan, Result, Strided};
+
+/// An exchange whose messages are posted.
+#[derive(Debug)]
+pub(super) struct Moving {
+    /// What this rank sends, which its result does not wait for.
+    out: Mail,
+    mail: Mail,
+    landing: Landing,
+}
+
+/// Where its result is to be found when all messages are there.
+#[derive(Debug)]
+enum Landing {
+    /// It is what it was.
+    Known(Option<Buffer>),
+    /// It is being received into.
+    Direct,
+    /// It is made of packed elements: those this rank has, by peer, and those that come, in the order of their lots.
+    Packed {
+        wire: Rc<Wire>,
+        dst: BufferMut,
+        here: Vec<Option<Buffer>>,
+        coming: Vec<usize>,
+    },
+}
+
+impl Moving {
+    /// Posts everything. `inlined` has the sources that have come already, by participant; `silent` if this rank's own
+    /// has gone already.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "called once, by what has them all"
+    )]
+    pub(super) fn new(
+        rank: &Rank,
+        tags: &Tags,
+        phase: Phase,
+        stage: Stage,
+        wire: Rc<Wire>,
+        sources: &SmallVec<[Buffer; 1]>,
+        mut inlined: Vec<Option<Buffer>>,
+        silent: bool,
+    ) -> Result<Self> {
+        let Stage { plan, target } = stage;
+        let (world, me, device) = (rank.world(), tags.index, rank.device());
+        inlined.resize(tags.members.len(), None);
+        let mut out = Mail::of_buffers(sources.clone());
+        let mut mail = Mail::default();
+        if !silent {
+            let size = sources.first().map_or(1, |s| s.dtype().size());
+            for lot in wire.outgoing.iter().filter(|lot| lot.peer != me) {
+                let parts: SmallVec<[_; 1]> = lot
+                    .sent(&plan.send, size)?
+                    .iter()
+                    .map(|(s, r)| (*s, r))
+                    .collect();
+                out.send(world, tags.members[lot.peer], tags.of(phase, me), &parts)?;
+            }
+        }
+        let mut dst = match target {
+            Target::Nothing => return Ok(Self::known(out, None)),
+            Target::Keep(result) => return Ok(Self::known(out, Some(result))),
+            Target::Write(dst) => dst,
+        };
+        let dtype = dst.dtype();
+        let read = Read {
+            device,
+            plan: &plan,
+            me,
+            own: sources,
+            inlined: &inlined,
+        };
+        let remote = |lot: &&Lot| lot.peer != me && inlined[lot.peer].is_none();
+        let receive = |mail: &mut Mail, lot: &Lot, write, region: &Region| {
+            let tag = tags.of(phase, lot.peer);
+            mail.recv(world, tags.members[lot.peer], tag, write, region)
+        };
+        if wire.packed.is_none() {
+            // What is here goes first: nobody may touch the destination while messages are under way to it.
+            read.prepare(&mut dst)?;
+            for lot in wire.incoming.iter().filter(|lot| !remote(lot)) {
+                read.place(lot, &mut dst)?;
+            }
+            let write = mail.add_write(dst);
+            for lot in wire.incoming.iter().filter(remote) {
+                for (_, region) in lot.received(&plan.recv, dtype.size())? {
+                    receive(&mut mail, lot, write, region)?;
+                }
+            }
+            return Ok(Self {
+                out,
+                mail,
+                landing: Landing::Direct,
+            });
+        }
+        let mut here = vec![None; tags.members.len()];
+        let mut coming = Vec::new();
+        for lot in &wire.incoming {
+            if remote(&lot) {
+                let write = mail.add_write(device.alloc(dtype, lot.elements)?);
+                let all = Region::run(dtype.size(), 0, lot.elements)?;
+                receive(&mut mail, lot, write, &all)?;
+                coming.push(lot.peer);
+            } else {
+                here[lot.peer] = Some(read.pack(lot, dtype)?);
+            }
+        }
+        Ok(Self {
+            out,
+            mail,
+            landing: Landing::Packed {
+                wire,
+                dst,
+                here,
+                coming,
+            },
+        })
+    }
+
+    fn known(out: Mail, result: Option<Buffer>) -> Self {
+        Self {
+            out,
+            mail: Mail::default(),
+            landing: Landing::Known(result),
+        }
+    }
+
+    /// Carries messages on; whether all are there.
+    pub(super) fn is_there(&mut self) -> Result<bool> {
+        self.mail.test()
+    }
+
+    /// The processes it waits for.
+    pub(super) fn peers(&self) -> Vec<usize> {
+        self.mail.peers()
+    }
+
+    /// The result, once all messages are there, and those that are still leaving.
+    pub(super) fn finish(self, device: &DeviceRef) -> Result<(Option<Buffer>, Mail)> {
+        let Self {
+            out,
+            mut mail,
+            landing,
+        } = self;
+        landing
+            .finish(device, &mut mail)
+            .map(|result| (result, out))
+    }
+}
+
+impl Landing {
+    fn finish(self, device: &DeviceRef, mail: &mut Mail) -> Result<Option<Buffer>> {
+        let mut received = mail.take_writes();
+        match self {
+            Self::Known(result) => Ok(result),
+            Self::Direct => Ok(received.pop().map(BufferMut::freeze)),
+            Self::Packed {
+                wire,
+                dst,
+                mut here,
+                coming,
+            } => {
+                for (peer, buffer) in coming.into_iter().zip(received) {
+                    here[peer] = Some(buffer.freeze());
+                }
+                let nothing = device.alloc(dst.dtype(), 0)?.freeze();
+                let source = |peer: usize, _| here[peer].as_ref().unwrap_or(&nothing);
+                let Some(plan) = &wire.packed else {
+                    return Ok(None);
+                };
+                exchange::run(device, plan, source, dst).map(|dst| Some(dst.freeze()))
+            }
+        }
+    }
+}
+
+/// What is read without messages: this rank's own elements, and those that came with records.
+struct Read<'a> {
+    device: &'a DeviceRef,
+    plan: &'a Arc<ExchangePlan>,
+    me: usize,
+    own: &'a [Buffer],
+    inlined: &'a [Option<Buffer>],
+}
+
+impl Read<'_> {
+    /// Fills a destination that its pieces do not cover.
+    fn prepare(&self, dst: &mut BufferMut) -> Result<()> {
+        if self.plan.covers(dst.len()) {
+            return Ok(());
+        }
+        match (self.plan.fill, self.plan.fold) {
+            (Some(fill), _) => fill_all(self.device, dst, &[fill]),
+            (None, Some(fold)) => fill_all(self.device, dst, fold.identity(dst.dtype())),
+            (None, None) => Ok(()),
+        }
+    }
+
+    fn source(&self, peer: usize, source: usize) -> Option<&Buffer> {
+        if peer == self.me {
+            self.own.get(source)
+        } else {
+            self.inlined.get(peer)?.as_ref().filter(|_| source == 0)
+        }
+    }
+
+    /// Copies pieces to where they belong.
+    fn place(&self, lot: &Lot, dst: &mut BufferMut) -> Result<()> {
+        for piece in lot.of(&self.plan.recv) {
+            if let Some(source) = self.source(lot.peer, piece.source) {
+                let (from, to) = (piece.src_view(), piece.dst_view());
+                self.device.copy(source, &from, dst, &to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Pieces one after the other, as messages bring them.
+    fn pack(&self, lot: &Lot, dtype: DType) -> Result<Buffer> {
+        if let [at] = lot.pieces[..]
+            && let Some(piece) = self.plan.recv.get(at)
+            && let Some(source) = self.source(lot.peer, piece.source)
+            && piece.src_view().is_contiguous()
+        {
+            return source.try_slice(piece.src_offset..piece.src_offset + piece.numel());
+        }
+        let mut packed = self.device.alloc(dtype, lot.elements)?;
+        let mut at = 0;
+        for piece in lot.of(&self.plan.recv) {
+            if let Some(source) = self.source(lot.peer, piece.source) {
+                let to = Strided::contiguous_at(at, piece.shape);
+                self.device
+                    .copy(source, &piece.src_view(), &mut packed, &to)?;
+            }
+            at += piece.numel();
+        }
+        Ok(packed.freeze())
+    }
+}

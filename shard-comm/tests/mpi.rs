@@ -1,0 +1,236 @@
+//! The contract and what goes wrong, on processes. Run by itself it starts `mpirun` on itself for every scenario;
+//! started by that it is one of the ranks.
+
+use shard_comm::{CommError, HostOptions, LaunchError, Monoid, contract, mpi};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// Names the scenario to the ranks.
+const SCENARIO: &str = "SHARD_TEST_SCENARIO";
+
+/// Name, rank counts, and whether the job is to end well.
+const SCENARIOS: [(&str, &[usize], bool); 7] = [
+    // 9 ranks need a second round to hear of each other.
+    ("contract", &[1, 2, 3, 4, 9], true),
+    ("some_ranks", &[3], true),
+    ("panic", &[3], false),
+    ("gives_up", &[3], false),
+    ("ends_early", &[3], false),
+    ("ends_early_elsewhere", &[3], false),
+    ("timeout", &[2], false),
+];
+
+fn main() -> ExitCode {
+    if let Ok(scenario) = std::env::var(SCENARIO) {
+        be_a_rank(&scenario);
+        return ExitCode::SUCCESS;
+    }
+    if std::env::args().any(|arg| arg == "--list") {
+        return ExitCode::SUCCESS;
+    }
+    let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    for (scenario, counts, well) in SCENARIOS {
+        if filter
+            .as_ref()
+            .is_some_and(|f| !scenario.contains(f.as_str()))
+        {
+            continue;
+        }
+        for &ranks in counts {
+            start(scenario, ranks, well);
+            println!("{scenario} on {ranks} ranks: ok");
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Runs a scenario and checks that every rank came to its end.
+fn start(scenario: &str, ranks: usize, well: bool) {
+    let program = std::env::current_exe().expect("this program");
+    let output = Command::new("mpirun")
+        .args(["--allow-run-as-root", "--oversubscribe", "-n"])
+        .arg(ranks.to_string())
+        .arg(program)
+        .env(SCENARIO, scenario)
+        .output()
+        .expect("mpirun, which the feature mpi needs");
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    for rank in 0..ranks {
+        assert!(
+            out.contains(&format!("rank {rank} saw what it should")),
+            "{scenario} on {ranks}: rank {rank} did not\n{out}\n{err}"
+        );
+    }
+    assert_eq!(
+        output.status.success(),
+        well,
+        "{scenario} on {ranks}\n{out}\n{err}"
+    );
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn be_a_rank(scenario: &str) {
+    let options = mpi::MpiOptions {
+        host: HostOptions {
+            poison: true,
+            ..HostOptions::default()
+        },
+        ..mpi::MpiOptions::default()
+    };
+    let me = mpi::process().expect("a process of a job").rank;
+    let run = |f: &dyn Fn(&mpi::MpiComm)| mpi::run(&options, |comm| f(&comm));
+    match scenario {
+        "contract" => {
+            // Twice: a job may run several programs, one after the other.
+            for _ in 0..2 {
+                run(&|comm| contract::all(&**comm)).expect("the contract");
+            }
+        }
+        "some_ranks" => some_ranks(&options, me),
+        "panic" => panics(&options, me),
+        "gives_up" => gives_up(&options, me),
+        "ends_early" => {
+            let over = run(&|comm| {
+                if me != 1 {
+                    let error = comm.barrier().expect_err("rank 1 has ended");
+                    assert_failed(
+                        &error,
+                        1,
+                        "without joining barrier (operation 0 of ranks 0..=2)",
+                    );
+                }
+            });
+            let Err(LaunchError::Failed(error)) = over else {
+                panic!("the run has failed: {over:?}");
+            };
+            assert_failed(&error, 1, "it ended without joining");
+        }
+        "ends_early_elsewhere" => {
+            let over = run(&|comm| {
+                let pair = comm.split(Some(usize::from(me == 2)), 0);
+                let pair = pair.expect("a split").expect("a member");
+                if me == 0 {
+                    let error = pair.barrier().expect_err("rank 1 has ended");
+                    assert_failed(&error, 1, "it ended without joining barrier");
+                }
+            });
+            assert!(matches!(over, Err(LaunchError::Failed(_))), "{over:?}");
+        }
+        "timeout" => times_out(me),
+        other => panic!("no scenario {other}"),
+    }
+    println!("rank {me} saw what it should");
+    // A process that has seen a failure ends the job: not before the others have said so too.
+    if !matches!(scenario, "contract" | "some_ranks") {
+        std::thread::sleep(Duration::from_millis(700));
+    }
+}
+
+fn assert_failed(error: &CommError, rank: usize, because: &str) {
+    match error {
+        CommError::PeerFailed { origin, cause } => {
+            assert!(*origin == rank && cause.contains(because), "{error}");
+        }
+        other => panic!("expected a failure of rank {rank}, got {other}"),
+    }
+}
+
+/// Fewer ranks than processes, then all of them.
+fn some_ranks(options: &mpi::MpiOptions, me: usize) {
+    for ranks in [2, 1, 3, 2] {
+        let options = mpi::MpiOptions {
+            ranks: Some(ranks),
+            ..*options
+        };
+        let sum = mpi::run(&options, |comm| {
+            let one = comm.device().upload_slice(&[1.0f64]).expect("one number");
+            let sum = comm.all_reduce(&one, Monoid::SUM).expect("a sum");
+            sum.to_vec::<f64>().expect("doubles")[0]
+        });
+        let expected = (me < ranks).then_some(ranks as f64);
+        assert_eq!(sum.expect("a run"), expected);
+    }
+    let many = mpi::MpiOptions {
+        ranks: Some(4),
+        ..*options
+    };
+    let error = mpi::run(&many, |_| ()).expect_err("too few processes");
+    assert!(
+        error.to_string().contains("4 ranks and 3 processes"),
+        "{error}"
+    );
+}
+
+fn panics(options: &mpi::MpiOptions, me: usize) {
+    let over = mpi::run(options, |comm| {
+        let ones = comm
+            .device()
+            .upload_slice(&[1.0f32; 100])
+            .expect("a few numbers");
+        comm.all_reduce(&ones, Monoid::SUM).expect("all are there");
+        assert!(me != 2, "out of luck");
+        let error = comm
+            .all_reduce(&ones, Monoid::SUM)
+            .expect_err("rank 2 is gone");
+        assert_failed(&error, 2, "panicked: out of luck");
+        // And at every later call.
+        assert_eq!(comm.barrier(), Err(error));
+    });
+    match over {
+        Err(LaunchError::Panicked { rank: 2, message }) => {
+            assert!(me == 2 && message == "out of luck");
+        }
+        Err(LaunchError::Failed(error)) => assert_failed(&error, 2, "out of luck"),
+        other => panic!("the run has failed: {other:?}"),
+    }
+}
+
+fn gives_up(options: &mpi::MpiOptions, me: usize) {
+    let over = mpi::run(options, |comm| {
+        if me == 0 {
+            comm.fail("no more paper".to_owned());
+        }
+        let error = comm.barrier().expect_err("rank 0 has given up");
+        assert_failed(&error, 0, "no more paper");
+    });
+    assert!(matches!(over, Err(LaunchError::Failed(_))), "{over:?}");
+}
+
+fn times_out(me: usize) {
+    let options = mpi::MpiOptions {
+        timeout: Some(Duration::from_millis(300)),
+        ..mpi::MpiOptions::default()
+    };
+    let over = mpi::run(&options, |comm| {
+        comm.barrier().expect("both are there");
+        if me == 1 {
+            std::thread::sleep(Duration::from_millis(800));
+            // Rank 0 did come to the second barrier, and left.
+            comm.barrier().expect("both were there");
+            let error = comm.barrier().expect_err("rank 0 lost its patience");
+            assert_failed(&error, 0, "timed out");
+            return;
+        }
+        let error = comm.barrier().expect_err("rank 1 sleeps");
+        let CommError::TimedOut(report) = &error else {
+            panic!("expected a timeout, got {error}");
+        };
+        assert_eq!(
+            (&report.wait.missing[..], report.wait.sequence),
+            (&[1][..], 1)
+        );
+        let text = error.to_string();
+        assert!(
+            text.contains("waits in barrier (operation 1 of ranks [0, 1])"),
+            "{text}"
+        );
+        assert!(
+            text.contains("barrier (operation 0) at shard-comm/tests/mpi.rs"),
+            "{text}"
+        );
+    });
+    assert!(matches!(over, Err(LaunchError::Failed(_))), "{over:?}");
+}
