@@ -23,6 +23,16 @@ pub(super) fn correlate<T: Real>(
         start_from_bias(bias, y, g);
     } else if g.volume() == 1 && g.cin >= 8 && im2col::pointwise(x, weight, bias, y, g) {
         // Done: one product per group.
+    } else if y.extent[2] < narrow::<T>() && y.extent[1] >= narrow::<T>() {
+        // As a slab beside a column boundary: its columns are long enough.
+        vectorized(Direct {
+            x: &x.turned(),
+            weight,
+            bias,
+            y: &mut y.turned(),
+            g: &g.turned(),
+            turned: true,
+        });
     } else if y.extent[2] < narrow::<T>() && g.cout > 1 {
         start_from_bias(bias, y, g);
         im2col::strips(x, weight, y, g);
@@ -33,6 +43,7 @@ pub(super) fn correlate<T: Real>(
             bias,
             y,
             g,
+            turned: false,
         });
     }
 }
@@ -63,6 +74,8 @@ struct Direct<'a, 'b, 'c, T> {
     bias: Option<&'a [T]>,
     y: &'a mut SlabMut<'b, T>,
     g: &'a Geometry,
+    /// Whether rows and columns have changed places in all this but the weights.
+    turned: bool,
 }
 
 impl<T: Real> WithSimd for Direct<'_, '_, '_, T> {
@@ -115,10 +128,11 @@ impl<T: Real> Direct<'_, '_, '_, T> {
             bias,
             y,
             g,
+            turned,
         } = self;
         let taps = g.taps();
         let panels = panels(g.cout, taps, MR);
-        let packing = Packing::new(g, y.extent, 4 * T::lanes::<S>());
+        let packing = Packing::new(g, y.extent, 4 * T::lanes::<S>(), turned);
         let (mut packed, mut packed_weights) = (Vec::new(), Vec::new());
         for group in 0..g.groups {
             let weight = &weight[group * g.cout * taps..][..g.cout * taps];

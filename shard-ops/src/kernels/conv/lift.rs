@@ -60,6 +60,17 @@ impl Geometry {
         self.cin * self.volume()
     }
 
+    /// The last two dims exchanged.
+    pub(super) fn turned(self) -> Self {
+        Self {
+            kernel: turn(self.kernel),
+            stride: turn(self.stride),
+            dilation: turn(self.dilation),
+            origin: turn(self.origin),
+            ..self
+        }
+    }
+
     /// The input index of output `o` and kernel `k` along dim `d`.
     #[inline(always)]
     pub(super) fn input(&self, d: usize, o: usize, k: usize) -> isize {
@@ -102,6 +113,15 @@ impl<'a, T> Slab<'a, T> {
         }
     }
 
+    /// The last two dims exchanged.
+    pub(super) fn turned(self) -> Self {
+        Self {
+            extent: turn(self.extent),
+            step: turn(self.step),
+            ..self
+        }
+    }
+
     /// Position of element `(n, c, 0, 0, 0)`.
     pub(super) fn start(&self, n: usize, c: usize) -> usize {
         self.offset
@@ -131,10 +151,26 @@ impl<'a, T> SlabMut<'a, T> {
             .wrapping_add_signed(n as isize * self.outer[0] + c as isize * self.outer[1])
     }
 
+    /// The last two dims exchanged.
+    pub(super) fn turned(&mut self) -> SlabMut<'_, T> {
+        SlabMut {
+            data: self.data,
+            offset: self.offset,
+            batch: self.batch,
+            extent: turn(self.extent),
+            outer: self.outer,
+            step: turn(self.step),
+        }
+    }
+
     /// Position of `at` relative to the start of its channel.
     pub(super) fn within(&self, at: [usize; 3]) -> isize {
         (0..3).map(|d| at[d] as isize * self.step[d]).sum()
     }
+}
+
+fn turn<T>([d, h, w]: [T; 3]) -> [T; 3] {
+    [d, w, h]
 }
 
 /// `values` for the last spatial dims, `missing` for the ones in front.

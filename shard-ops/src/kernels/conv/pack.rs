@@ -49,8 +49,9 @@ pub(super) struct Packing {
 }
 
 impl Packing {
-    /// Plans blocks of the outputs `extent`; loops may read `overread` columns past a block's last.
-    pub(super) fn new(g: &Geometry, extent: [usize; 3], overread: usize) -> Self {
+    /// Plans blocks of the outputs `extent`; loops may read `overread` columns past a block's last. Taps are in the order of
+    /// the kernel's elements: of a [turned](Geometry::turned) geometry, in their order before it was turned.
+    pub(super) fn new(g: &Geometry, extent: [usize; 3], overread: usize, turned: bool) -> Self {
         let [kd, kh, kw] = g.kernel;
         let cols = extent[2].clamp(1, COLUMNS);
         let mut phases: Vec<usize> = (0..kw).map(|k| k * g.dilation[2] % g.stride[2]).collect();
@@ -72,20 +73,21 @@ impl Packing {
         let mut taps = Vec::with_capacity(g.taps());
         for ci in 0..g.cin {
             for d in 0..kd {
-                for h in 0..kh {
-                    for w in 0..kw {
-                        let column = w * g.dilation[2];
-                        let phase = phases
-                            .iter()
-                            .position(|p| *p == column % g.stride[2])
-                            .unwrap_or(0);
-                        let row = d * span + h * g.dilation[1];
-                        taps.push(
-                            ci * channel
-                                + (row * phases.len() + phase) * pitch
-                                + column / g.stride[2],
-                        );
-                    }
+                for k in 0..kh * kw {
+                    let (h, w) = if turned {
+                        (k % kh, k / kh)
+                    } else {
+                        (k / kw, k % kw)
+                    };
+                    let column = w * g.dilation[2];
+                    let phase = phases
+                        .iter()
+                        .position(|p| *p == column % g.stride[2])
+                        .unwrap_or(0);
+                    let row = d * span + h * g.dilation[1];
+                    taps.push(
+                        ci * channel + (row * phases.len() + phase) * pitch + column / g.stride[2],
+                    );
                 }
             }
         }

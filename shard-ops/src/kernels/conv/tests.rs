@@ -161,6 +161,19 @@ fn long_rows_and_tall_slabs_run_in_several_blocks() {
             vec![2, 2, 71, 41],
             Window::new(&[1, 1], &[1, 1], &[-1, -1]),
         ),
+        // Short rows and long columns.
+        (
+            vec![1, 2, 1300, 9],
+            vec![5, 2, 3, 2],
+            vec![1, 5, 650, 4],
+            Window::new(&[2, 2], &[3, 1], &[-2, -1]),
+        ),
+        (
+            vec![2, 2, 4, 30, 3],
+            vec![3, 2, 2, 3, 2],
+            vec![2, 3, 3, 31, 2],
+            Window::new(&[1, 1, 1], &[1, 1, 1], &[0, -2, 0]),
+        ),
     ] {
         compare::<f32>(
             &Case {
@@ -317,16 +330,20 @@ fn splits_give_the_same_bits() {
         (y, dx)
     };
     let (y, dx) = run(0..h, 0..w);
-    let (y_part, dx_part) = run(13..29, 31..77);
-    for at in naive_index(&[channels, 16, 46]) {
-        let (part, whole) = (
-            flat(&[channels, 16, 46], &at),
-            flat(&[channels, h, w], &[at[0], at[1] + 13, at[2] + 31]),
-        );
-        assert_eq!(
-            (y_part[part].to_bits(), dx_part[part].to_bits()),
-            (y[whole].to_bits(), dx[whole].to_bits())
-        );
+    // Wide slabs, and such as lie beside column boundaries.
+    for (rows, cols) in [(13..29, 31..77), (3..40, 89..90), (0..25, 40..43)] {
+        let (y_part, dx_part) = run(rows.clone(), cols.clone());
+        let shape = [channels, rows.len(), cols.len()];
+        for at in naive_index(&shape) {
+            let part = flat(&shape, &at);
+            let at = [at[0], at[1] + rows.start, at[2] + cols.start];
+            let whole = flat(&[channels, h, w], &at);
+            assert_eq!(
+                (y_part[part].to_bits(), dx_part[part].to_bits()),
+                (y[whole].to_bits(), dx[whole].to_bits()),
+                "{at:?}"
+            );
+        }
     }
 }
 

@@ -59,7 +59,7 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
         let Self { x, dy, totals, g } = self;
         // Channels in chunks, so that a block holds many outputs and their sums are seldom flushed.
         let part = |cin: usize| Geometry { cin, ..*g };
-        let packing = Packing::new(&part(g.cin.min(CHANNELS)), dy.extent, lanes);
+        let packing = Packing::new(&part(g.cin.min(CHANNELS)), dy.extent, lanes, false);
         let (mut packed, mut turned) = (Vec::new(), Vec::new());
         let volume = g.volume();
         for group in 0..g.groups {
