@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +81,7 @@ impl FaultKind {
 /// assert!(matches!(&errors[0], CommError::Mismatch(m) if m.field == "operation" && m.rank_b == 2));
 /// assert_eq!(errors[0], errors[2]);
 /// ```
-pub fn faulty(inner: Rc<dyn Communicator>, faults: &[Fault]) -> Rc<dyn Communicator> {
+pub fn faulty(inner: Rc<dyn Communicator>, faults: &[Fault]) -> Rc<Faulty> {
     let me = inner.members().get(inner.rank()).copied();
     let mine = faults.iter().filter(|f| Some(f.rank) == me).copied();
     Rc::new(Faulty {
@@ -103,12 +104,26 @@ struct Mind {
     lost: RefCell<Vec<Request>>,
 }
 
-struct Faulty {
+/// A communicator with faults in it; see [`faulty`]. It derefs to [`dyn Communicator`](Communicator).
+pub struct Faulty {
     inner: Rc<dyn Communicator>,
     mind: Rc<Mind>,
 }
 
+impl Deref for Faulty {
+    type Target = dyn Communicator;
+
+    fn deref(&self) -> &Self::Target {
+        self
+    }
+}
+
 impl Faulty {
+    /// How many operations this rank has started, over all groups split from this one: what [`Fault::call`] counts.
+    pub fn calls(&self) -> u64 {
+        self.mind.calls.get()
+    }
+
     /// What goes wrong in the call that begins now.
     ///
     /// # Errors

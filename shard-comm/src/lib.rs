@@ -105,7 +105,7 @@ pub use error::{
     AgreedError, CommError, DeadlockReport, ErrorClass, LaunchError, Mismatch, Result, Site,
     SiteText, TimeoutReport, WaitLine,
 };
-pub use faulty::{Fault, FaultKind, faulty};
+pub use faulty::{Fault, FaultKind, Faulty, faulty};
 pub use guard::{Guard, PeerSum};
 pub use host::{Host, HostOptions};
 pub use ledger::{Ledger, LedgerSnapshot, OpCount, Operation, TraceEvent};

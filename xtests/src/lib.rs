@@ -14,6 +14,7 @@ pub mod case;
 pub mod compare;
 pub mod differentiate;
 pub mod dispatch;
+pub mod faults;
 pub mod generate;
 pub mod harness;
 pub mod layouts;

@@ -377,7 +377,7 @@ fn operands(case: &Case) -> Vec<Operand> {
 }
 
 /// All combinations for a case on a mesh, in the order the seed fixes.
-fn combinations(case: &Case, mesh: &DeviceMesh, options: &Options) -> Vec<Draft> {
+pub(crate) fn combinations(case: &Case, mesh: &DeviceMesh, options: &Options) -> Vec<Draft> {
     let plan = Plan {
         exhaustive: options.exhaustive,
         ..Plan::new(options.seed)
@@ -387,7 +387,7 @@ fn combinations(case: &Case, mesh: &DeviceMesh, options: &Options) -> Vec<Draft>
 }
 
 /// The trial of the combination at a place of the sequence: it, on a device and in a type that the seed fixes.
-fn trial(
+pub(crate) fn trial(
     case: &Case,
     mesh: &DeviceMesh,
     options: &Options,

@@ -297,7 +297,7 @@ impl TrialError {
     }
 
     /// Whether this is an op's declared refusal of a placement.
-    fn refusal(&self) -> bool {
+    pub(crate) fn refusal(&self) -> bool {
         let op = match self {
             Self::Op(e) => e,
             Self::Autograd(AutogradError::Op(e)) => e,
@@ -391,7 +391,7 @@ pub fn compute(
 }
 
 /// Computes and judges; a digest of the bits of all results if they are right.
-fn one(
+pub(crate) fn one(
     cx: &Rc<MeshComm>,
     recorder: &Recorder,
     case: &Case,
