@@ -33,6 +33,10 @@ pub enum CommError {
     /// The ranks of a group called different operations, or the same one with arguments that do not fit.
     #[error(transparent)]
     Mismatch(Arc<Mismatch>),
+    /// An operation of some rank was lost or came twice, so that every later one would meet another than its own. Only
+    /// [checked](crate::checked) communicators can tell.
+    #[error("out of step: {0}")]
+    OutOfStep(Arc<Mismatch>),
     /// Every rank that still runs waits for another one.
     #[error(transparent)]
     Deadlock(Arc<DeadlockReport>),
@@ -117,6 +121,7 @@ impl CommError {
             Self::Mismatch(_) | Self::HostOnly { .. } | Self::Invalid { .. } => ErrorClass::Uniform,
             Self::Agreed(_) | Self::OutOfMemory { .. } => ErrorClass::Agreed,
             Self::Deadlock(_)
+            | Self::OutOfStep(_)
             | Self::PeerFailed { .. }
             | Self::Closed { .. }
             | Self::TimedOut(_)

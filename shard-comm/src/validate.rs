@@ -39,7 +39,7 @@ pub(crate) fn label(members: &[usize]) -> String {
 
 /// Checks claims, one per member; the error, if any, is for all of them.
 ///
-/// Fields are compared in the order in which a difference explains the later ones: another operation, a rank that has
+/// Fields are compared in the order in which a difference explains the later ones: another turn, another operation, a rank that has
 /// an error to tell, arguments, the plan, types, and last the sizes of every pair.
 pub(crate) fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[C]) -> Result<()> {
     let check = Check {
@@ -47,11 +47,8 @@ pub(crate) fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[C])
         members,
         claims,
     };
+    check.in_step()?;
     check.same("operation", Claim::name, |name| (*name).to_owned())?;
-    // Equal operations that are not the same one: a lost or repeated one shows.
-    check.same("turn", Claim::turn, |turn| {
-        turn.map_or("none".to_owned(), |turn| turn.to_string())
-    })?;
     if let Some((rank, error)) = members
         .iter()
         .zip(claims)
@@ -117,6 +114,23 @@ impl<C: Claim> Check<'_, C> {
             }
         }
         Ok(())
+    }
+
+    /// Whether ranks that count their operations have counted as many: a lost or repeated one shows.
+    fn in_step(&self) -> Result<()> {
+        let turns = || self.claims.iter().enumerate();
+        let mut counted = turns().filter_map(|(i, c)| Some((i, c.turn()?)));
+        let Some((first, expected)) = counted.next() else {
+            return Ok(());
+        };
+        match counted.find(|&(_, turn)| turn != expected) {
+            None => Ok(()),
+            Some((other, turn)) => Err(CommError::OutOfStep(self.difference(
+                "turn".to_owned(),
+                (first, expected.to_string()),
+                (other, turn.to_string()),
+            ))),
+        }
     }
 
     /// What each rank sends to each other must be what that one expects.
@@ -200,8 +214,13 @@ impl<C: Claim> Check<'_, C> {
         b: usize,
         has_b: String,
     ) -> CommError {
+        CommError::Mismatch(self.difference(field, (a, has_a), (b, has_b)))
+    }
+
+    fn difference(&self, field: String, a: (usize, String), b: (usize, String)) -> Arc<Mismatch> {
+        let ((a, has_a), (b, has_b)) = (a, b);
         let (claim_a, claim_b) = (&self.claims[a], &self.claims[b]);
-        CommError::Mismatch(Arc::new(Mismatch {
+        Arc::new(Mismatch {
             field,
             group: label(self.members),
             sequence: self.sequence,
@@ -213,7 +232,7 @@ impl<C: Claim> Check<'_, C> {
             b: has_b,
             op_b: claim_b.op(),
             site_b: claim_b.site(),
-        }))
+        })
     }
 }
 

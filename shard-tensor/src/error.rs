@@ -97,8 +97,9 @@ impl Error {
         }
     }
 
-    /// The communicator's error inside, if that is what it is.
-    pub(crate) fn comm(&self) -> Option<&CommError> {
+    /// The communicator's error inside, if that is what it is: the cause that all ranks have in common, whatever they were
+    /// doing when they heard of it.
+    pub fn comm(&self) -> Option<&CommError> {
         match self {
             Self::Comm(source) => Some(source),
             Self::Redistribute(source) => of_move(source),

@@ -249,9 +249,22 @@ fn launch(
             Err(error) => {
                 // As a program that cannot go on.
                 world.fail(error.to_string());
-                End::Error(error.to_string())
+                End::Error(cause(error))
             }
         };
         (end, inner.calls())
     })
+}
+
+/// What an error says that ranks have in common: not what each was doing when it heard of it.
+fn cause(error: TrialError) -> String {
+    let error = match error {
+        TrialError::Op(e) => shard_tensor::Error::from(e),
+        TrialError::Autograd(e) => e.into(),
+        TrialError::Redistribute(e) => e.into(),
+        other => return other.to_string(),
+    };
+    error
+        .comm()
+        .map_or_else(|| error.to_string(), ToString::to_string)
 }

@@ -262,7 +262,11 @@ impl World {
         // This rank counts as running meanwhile, so nobody takes the silence for a deadlock.
         if let Some(open) = complete {
             let posts: Vec<_> = open.posts.into_iter().flatten().collect();
-            let outcome = validate(key.sequence, &open.members, &posts).map(|()| posts);
+            let mut outcome = validate(key.sequence, &open.members, &posts).map(|()| posts);
+            if let Err(error @ CommError::OutOfStep(_)) = outcome {
+                // No later operation of the group could be right; the first to find out tells all.
+                outcome = Err(self.fail_with(error));
+            }
             slot.settle(outcome);
             // With the fence in `park`: either this sees a rank that waits, or that rank sees the outcome.
             fence(Ordering::SeqCst);

@@ -14,7 +14,7 @@ use super::raw::failure;
 use super::tags::{Phase, STAGES, Tags};
 use super::wire::{Wire, WireCache};
 use crate::communicator::{Request, Stage, Target};
-use crate::{AgreedError, Buffer, CommError, DType, Result, Site};
+use crate::{AgreedError, Buffer, CommError, DType, ErrorClass, Result, Site};
 
 /// Sources of up to so many bytes travel with the fingerprints, and need no message of their own.
 pub(super) const INLINE: usize = 32;
@@ -186,7 +186,7 @@ impl Op {
                         .collect::<Result<Vec<_>>>()?;
                     state.statuses = all.iter().map(Details::status).collect();
                     let error = disagreement(self.tags.sequence, &self.tags.members, &all);
-                    if let CommError::PeerFailed { .. } = error {
+                    if error.class() == ErrorClass::Failure {
                         rank.hear(error.clone());
                     }
                     state.result = Some(Err(error));

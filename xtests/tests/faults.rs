@@ -1,0 +1,23 @@
+//! A few ops under every kind of fault; the binary `faults` runs all of them.
+
+use xtests::case;
+use xtests::faults::sweep;
+use xtests::run::Options;
+
+#[test]
+fn ops_under_faults_are_right_or_fail_alike() {
+    let mut cases: Vec<_> = case::load_dir(&case::default_dir())
+        .unwrap()
+        .into_iter()
+        .filter_map(Result::ok)
+        .collect();
+    cases.retain(|c| ["matmul", "conv2d"].contains(&c.op.as_str()));
+    let options = Options {
+        ranks: vec![2, 4],
+        ..Options::default()
+    };
+    let found = sweep(&cases, &options);
+    assert_eq!(found.broken, [""; 0]);
+    let caught: usize = found.counts.iter().map(|(_, c)| c[1]).sum();
+    assert!(caught > 50, "{found}");
+}
