@@ -1,6 +1,7 @@
 //! Outputs whose extent the data decides, by an op made for it: one round, one layout, whatever the data and the shards.
 
-use shard_comm::{Communicator, DType, ErrorClass, local};
+use shard_comm::local::{self, LocalOptions};
+use shard_comm::{Communicator, DType, DeviceKind, ErrorClass};
 use shard_ops::{
     Access, Engine, EngineOptions, Exec, HostCall, Meta, Op, OpError, Result, Rule, Saved, Value,
     key_of,
@@ -37,6 +38,7 @@ impl Op for Positive {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let rows = call.input::<f64>(0).to_vec();
+        assert!(rows.iter().all(|x| !x.is_nan()), "no sign");
         let rows = rows.chunks_exact(call.cx.inputs[0].shape[1]);
         let found: Vec<f64> = rows.filter(|row| row[0] > 0.0).flatten().copied().collect();
         *call.rows = found.len() / call.cx.inputs[0].shape[1];
@@ -144,6 +146,29 @@ fn copies_that_differ_are_found_out_on_all_ranks() {
         assert_eq!(run(1.0).unwrap()[0].shape(), [2, 1]);
     })
     .unwrap();
+}
+
+/// A kernel that fails on one rank, where the device runs it later.
+#[test]
+fn what_one_rank_cannot_find_comes_out_on_all() {
+    let mesh = DeviceMesh::new(&[3]).unwrap();
+    let options = LocalOptions {
+        device: DeviceKind::Test,
+        ..LocalOptions::default()
+    };
+    let errors = local::run_with(3, &options, |comm| {
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        let cx = MeshComm::new(&world, &mesh).unwrap();
+        let layout = Layout::parse(&mesh, &[6, 1], "S(0)").unwrap();
+        let engine = Engine::new(EngineOptions::default());
+        let x = Array::from_fn(&cx, &layout, |i| if i[0] == 3 { f64::NAN } else { 1.0 });
+        engine
+            .run(&(Arc::new(Positive) as _), &[&x.unwrap()])
+            .err()
+            .map(|e| e.to_string())
+    });
+    let told = |error: &Option<String>| error.as_ref().is_some_and(|e| e.contains("no sign"));
+    assert!(errors.as_ref().unwrap().iter().all(told), "{errors:?}");
 }
 
 #[test]

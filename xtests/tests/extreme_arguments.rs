@@ -91,6 +91,22 @@ fn calls() -> Vec<Call> {
         ("transposed crop", |x, m| {
             x.conv_transpose(&kernel(m)?, None, ConvTranspose::new().padding(HUGE))
         }),
+        ("neighbours", |_, m| {
+            Ok(points(m)?.nearest(&points(m)?, HUGE)?.0)
+        }),
+        ("radius", |_, m| {
+            Ok(points(m)?.radius_search(&points(m)?, f64::NAN)?.pairs)
+        }),
+        ("negative radius", |_, m| {
+            Ok(points(m)?.radius_search(&points(m)?, -1e-300)?.pairs)
+        }),
+        ("cap", |_, m| {
+            Ok(points(m)?
+                .radius_search_capped(&points(m)?, 1.0, HUGE)?
+                .indices)
+        }),
+        ("samples", |_, m| points(m)?.farthest_points(HUGE, 0)),
+        ("start", |_, m| points(m)?.farthest_points(1, HUGE)),
         ("mixed types", |x, _| x.add(&x.to(DType::F32)?)),
         ("zeros", |_, m| m.zeros([HUGE, HUGE], [replicate()])),
         ("placement", |_, m| m.zeros([3], [shard(HUGE)])),
@@ -105,6 +121,10 @@ fn calls() -> Vec<Call> {
 
 fn kernel(mesh: &Mesh) -> Result<ShardTensor> {
     mesh.ones([3, 3, 2, 2], [replicate()])
+}
+
+fn points(mesh: &Mesh) -> Result<ShardTensor> {
+    mesh.rand([5, 2], [shard(0)])
 }
 
 #[test]

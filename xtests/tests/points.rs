@@ -1,10 +1,11 @@
 //! Neighbour search on random layouts: a ring, a gather and one rank agree bit for bit, gradients but for the rounding of sums.
 
 use proptest::prelude::*;
-use shard_autograd::Recorder;
+use shard_autograd::{GradAs, GradCheck, Recorder, gradcheck};
 use shard_comm::DType;
 use shard_ops::neighbors::{farthest_points, nearest, radius_search, radius_search_capped};
-use shard_ops::{RingUse, Value};
+use shard_ops::{OpError, RingUse, Value};
+use shard_redistribute::Array;
 use shard_spec::{DeviceMesh, Layout, Partition};
 use xtests::arrays::{place, tensor};
 use xtests::case::{Data, Tensor};
@@ -131,11 +132,14 @@ proptest! {
     }
 
     #[test]
-    fn samples_far_apart_are_one_ranks(scene in scene(1), count in 0..8_usize, start in 0..14_usize) {
+    fn samples_far_apart_are_one_ranks(
+        scene in scene(1), count in 0..8_usize, start in 0..14_usize, elsewhere: bool,
+    ) {
+        let on = if elsewhere { On::TestDevice } else { On::Host };
         let n = scene.inputs[1].shape[0];
         let (count, start) = (count.min(n), start % n);
         let sample = |mesh: &DeviceMesh, layout: &Layout, ring| {
-            on_mesh(mesh, On::Host, |cx| {
+            on_mesh(mesh, on, |cx| {
                 let tape = xtests::trial::recorder();
                 let points = place(cx, layout, &scene.inputs[1], DType::F64).unwrap();
                 let points = tape.leaf(points).unwrap();
@@ -308,4 +312,73 @@ fn random(shape: &[usize], seed: u64) -> Tensor {
         let bits = Rng::new(seed, &[&i.to_string()]).next_u64() >> 11;
         bits as f64 / (1_u64 << 53) as f64
     })
+}
+
+/// Where the device's work is queued and its memory cannot be read: sizes are waited for, and rows come after them.
+#[test]
+fn distances_within_a_radius_are_differentiated() {
+    let mesh = DeviceMesh::new(&[3]).unwrap();
+    let inputs = [random(&[4, 2], 1), random(&[7, 2], 2)];
+    for texts in [["S(0)[3,0,1]", "S(0)[1,4,2]"], ["R", "S(0)"], ["S(0)", "R"]] {
+        on_mesh(&mesh, On::TestDevice, |cx| {
+            let x = [0, 1].map(|i| {
+                let layout = Layout::parse(&mesh, &inputs[i].shape, texts[i]).unwrap();
+                Value::new(place(cx, &layout, &inputs[i], DType::F64).unwrap())
+            });
+            let tape = xtests::trial::recorder();
+            let search = |exec: &Recorder, x: &[Value]| {
+                let near = radius_search(exec, &x[0], &x[1], 0.5, RingUse::Always)?;
+                assert!((1..28).contains(&near.distances.shape()[0]));
+                Ok(vec![near.distances])
+            };
+            gradcheck(&tape, &search, &x, GradCheck::default()).unwrap();
+            let search = |exec: &Recorder, x: &[Value]| {
+                let near = radius_search_capped(exec, &x[0], &x[1], 2.0, 3, RingUse::Always)?;
+                Ok(vec![near.distances])
+            };
+            gradcheck(&tape, &search, &x, GradCheck::default()).unwrap();
+        });
+    }
+}
+
+/// A piece is searched by its rank alone: nobody else is asked, or waited for.
+#[test]
+fn pieces_are_searched_alone() {
+    let mesh = DeviceMesh::new(&[2]).unwrap();
+    let line = tensor(&[5, 1], |i| i as f64);
+    let found = on_mesh(&mesh, On::Host, |cx| {
+        let layout = Layout::parse(&mesh, &line.shape, "S(0)[4,1]").unwrap();
+        let tape = xtests::trial::recorder();
+        let points = Value::new(place(cx, &layout, &line, DType::F64).unwrap());
+        let piece = tape.to_local(&points, GradAs::Replicate).unwrap();
+        if cx.rank() == 1 {
+            return 0;
+        }
+        let near = radius_search(&tape, &piece, &piece, 1.0, RingUse::Auto).unwrap();
+        near.pairs.shape()[0]
+    });
+    assert_eq!(found, [10, 0]);
+}
+
+/// Only f32 and f64 have kernels: others are refused on all ranks alike, before anything is sent.
+#[test]
+fn other_types_are_refused() {
+    let mesh = DeviceMesh::new(&[2]).unwrap();
+    on_mesh(&mesh, On::Host, |cx| {
+        let tape = xtests::trial::recorder();
+        let layout = Layout::parse(&mesh, &[4, 2], "S(0)").unwrap();
+        let x = Value::new(Array::from_fn(cx, &layout, |i| i[0] as i64).unwrap());
+        let before = cx.world().ledger().snapshot();
+        let ring = RingUse::Always;
+        let errors = [
+            nearest(&tape, &x, &x, 1, ring).err(),
+            radius_search(&tape, &x, &x, 1.0, ring).err(),
+            radius_search_capped(&tape, &x, &x, 1.0, 2, ring).err(),
+            farthest_points(&tape, &x, 2, 0, ring).err(),
+        ];
+        for error in errors {
+            assert!(matches!(error, Some(OpError::DType { .. })), "{error:?}");
+        }
+        assert_eq!(cx.world().ledger().since(&before).rounds, 0);
+    });
 }

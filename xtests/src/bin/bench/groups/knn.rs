@@ -74,8 +74,40 @@ pub(super) fn add(suite: &mut Suite<'_>) {
             }))
         },
     );
+    within(suite, n, m);
     sampling(suite);
     crossover(suite);
+}
+
+/// Pairs within a radius, whose number the data decides.
+fn within(suite: &mut Suite<'_>, n: usize, m: usize) {
+    let split = suite.options.split;
+    for (name, ring) in [("", RingUse::Never), ("/ring", RingUse::Always)] {
+        for &ranks in &suite.options.ranks {
+            if ranks == 1 && ring == RingUse::Always {
+                continue;
+            }
+            suite.add(
+                format!("knn/radius 0.15 {n}x{m}{name}"),
+                ranks,
+                move |ctx| {
+                    let mesh = ctx.mesh_of(ranks)?;
+                    let cloud =
+                        |n: usize, seed| fill(&mesh, &[n, 3], [split.shard(0, n, ranks)], seed);
+                    let operands = [(cloud(m, 1)?, Share::Piece), (cloud(n, 2)?, Share::Whole)];
+                    let machine = || Limit::gemm_rate((3 * n * m * 3) as f64);
+                    let search = move |x: &[ShardTensor]| {
+                        let (ctx, q, p) = (x[0].context(), x[0].value(), x[1].value());
+                        let near = neighbors::radius_search(ctx.tape(), &q, &p, 0.15, ring);
+                        let near = near.map_err(Error::from)?;
+                        let found = [near.distances, near.pairs, near.counts];
+                        Ok(found.map(|v| ShardTensor::new(ctx, v)).into())
+                    };
+                    bench(&operands, search, machine, None)
+                },
+            );
+        }
+    }
 }
 
 /// Farthest point sampling of points that stay where they are beside points that are gathered, where the choice turns.
