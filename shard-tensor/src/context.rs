@@ -2,8 +2,10 @@
 
 use crate::rng::Stream;
 use crate::{Error, Mesh, Result, Shape, ShardTensor};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use shard_autograd::Recorder;
-use shard_comm::{Communicator, DType, DeviceRef, Ledger};
+use shard_comm::{AgreedError, Communicator, DType, DeviceRef, Ledger};
 use shard_ops::{Engine, EngineOptions, Handler, Op, OpError, Value};
 use shard_redistribute::MeshComm;
 use shard_spec::DeviceMesh;
@@ -139,6 +141,62 @@ impl Context {
             ));
         }
         Ok(Mesh::new(self.clone(), MeshComm::new(&self.0.world, mesh)?))
+    }
+}
+
+/// Values of the program that are not tensors.
+impl Context {
+    /// Every rank's value, in rank order, on every rank: for reports, not for data. Values travel as JSON.
+    ///
+    /// ```
+    /// let seen = shard_tensor::launch(3, |ctx| ctx.gather(&("rank".to_owned(), ctx.rank())))?;
+    /// assert_eq!(seen[1][2], ("rank".to_owned(), 2));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program. Rounds for sizes, values, and whether all could be written and read.
+    ///
+    /// # Errors
+    /// An agreed error if a value cannot be written or read as JSON.
+    pub fn gather<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<Vec<T>> {
+        let world = self.world();
+        let fault = |what: &str, e: &serde_json::Error| {
+            AgreedError::new(
+                "gather",
+                what,
+                e.to_string(),
+                "pass values that JSON can hold",
+            )
+        };
+        let (text, status) = match serde_json::to_vec(value) {
+            Ok(text) => (text, Ok(())),
+            Err(e) => (Vec::new(), Err(fault("a value that can be written", &e))),
+        };
+        world.agree(status)?;
+        let size = self.device().upload_slice(&[text.len() as i64])?;
+        let sizes = world.all_gather_v(&size, &vec![1; world.size()])?;
+        let sizes: Vec<usize> = sizes
+            .to_vec::<i64>()?
+            .into_iter()
+            .map(|n| n as usize)
+            .collect();
+        let texts = world.all_gather_v(&self.device().upload_slice(&text)?, &sizes)?;
+        let texts = texts.to_vec::<u8>()?;
+        let mut rest = &texts[..];
+        let values: std::result::Result<Vec<T>, _> = sizes
+            .into_iter()
+            .map(|size| {
+                let (text, after) = rest.split_at(size);
+                rest = after;
+                serde_json::from_slice(text)
+            })
+            .collect();
+        let status = (values.as_ref())
+            .map(|_| ())
+            .map_err(|e| fault("values that can be read", e));
+        world.agree(status)?;
+        values.map_err(Error::custom)
     }
 }
 

@@ -1,15 +1,29 @@
 //! Running one program on several ranks.
 
+use crate::processes::{self, Processes};
 use crate::{Context, Error, Result};
 use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass, local};
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-/// Runs `program` on `ranks` threads of this process, and gives what each returned, in rank order.
+#[cfg(feature = "mpi")]
+mod on_processes;
+
+/// Runs `program` on `ranks` ranks, and gives what each of this process returned, in rank order.
+///
+/// Ranks are threads of this process: the result is all of theirs. Where a launcher (`mpirun`, `srun`) started several
+/// processes, which needs the feature `mpi`, ranks are processes, and each process gets what its own rank returned. If
+/// there are more processes than ranks, the last ones get nothing, at once. So a program that prints what `launch`
+/// returns prints the same either way; what is to be printed once, rank 0 returns or prints.
 ///
 /// # Errors
 /// If a rank returns an error or panics, the cause: not what the other ranks heard of it. It names its rank unless
-/// all ranks returned the same.
+/// all ranks returned the same. An error ends the job if ranks are processes: the process of the rank it began at returns
+/// it, and the others end with that process.
+///
+/// Several processes that cannot work together are a [`LaunchError::Processes`](shard_comm::LaunchError::Processes):
+/// they never each run the program alone.
 ///
 /// ```
 /// let squares = shard_tensor::launch(3, |ctx| Ok(ctx.rank() * ctx.rank()))?;
@@ -47,6 +61,7 @@ pub struct Launch {
     seed: u64,
     dtype: DType,
     explicit_moves: bool,
+    timeout: Option<Duration>,
 }
 
 impl Launch {
@@ -58,6 +73,29 @@ impl Launch {
             seed: 0,
             dtype: DType::F32,
             explicit_moves: false,
+            timeout: None,
+        }
+    }
+
+    /// As many ranks as the launcher started processes; without one, as the variable `SHARD_RANKS` says; without that,
+    /// `ranks`.
+    ///
+    /// # Errors
+    /// [`LaunchError::Processes`](shard_comm::LaunchError::Processes) if `SHARD_RANKS` is no number.
+    pub fn from_env(ranks: usize) -> Result<Self> {
+        let wanted = processes::number("SHARD_RANKS", "set it to the number of ranks")?;
+        let wanted = wanted.map_or(ranks, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        Ok(Self::new(
+            Processes::started().map_or(wanted, |started| started.count),
+        ))
+    }
+
+    /// How long a rank waits for others before it gives up, where a deadlock cannot be found exactly: between processes.
+    /// Ten minutes unless said here or, in seconds, by the variable `SHARD_TIMEOUT`; 0 is for ever.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self {
+            timeout: Some(timeout),
+            ..self
         }
     }
 
@@ -89,6 +127,28 @@ impl Launch {
     /// # Errors
     /// As [`launch`].
     pub fn run<T: Send>(&self, program: impl Fn(&Context) -> Result<T> + Sync) -> Result<Vec<T>> {
+        match Processes::started() {
+            None => self.on_threads(program),
+            Some(started) => {
+                started.check()?;
+                #[cfg(feature = "mpi")]
+                return self.on_processes(&started, program);
+                #[cfg(not(feature = "mpi"))]
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    fn context(&self, world: &Rc<dyn Communicator>) -> Context {
+        let ctx = Context::new(world.clone(), self.seed, self.dtype);
+        ctx.explicit_moves(self.explicit_moves);
+        ctx
+    }
+
+    fn on_threads<T: Send>(
+        &self,
+        program: impl Fn(&Context) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
         // In the order in which ranks gave up.
         let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
         let record = |rank, error| {
@@ -101,8 +161,7 @@ impl Launch {
         };
         let results = local::run_with(self.ranks, &options, |comm| {
             let world: Rc<dyn Communicator> = Rc::new(comm);
-            let ctx = Context::new(world.clone(), self.seed, self.dtype);
-            ctx.explicit_moves(self.explicit_moves);
+            let ctx = self.context(&world);
             match program(&ctx) {
                 Ok(value) => Some(value),
                 Err(error) => {

@@ -36,6 +36,10 @@
 //! - the crates below are usable alone: `shard_spec` (layouts), `shard_comm` (communicators), `shard_redistribute`
 //!   (moving arrays), `shard_ops` (operators), `shard_autograd` (the tape).
 //!
+//! # On a cluster
+//!
+//! With the feature `mpi` the same program runs as processes; see [`guide::cluster`].
+//!
 //! # Errors
 //!
 //! Everything returns [`Result`]. An [`Error`] is of one of three [classes](ErrorClass): decided from arguments and the
@@ -47,6 +51,7 @@ pub mod checkpoint;
 mod context;
 mod error;
 mod gradients;
+pub mod guide;
 mod launch;
 mod local;
 mod mesh;
@@ -56,6 +61,7 @@ mod ops;
 pub mod optim;
 mod options;
 mod placements;
+mod processes;
 mod shape;
 mod tensor;
 
@@ -71,7 +77,7 @@ pub use shape::Shape;
 pub use tensor::ShardTensor;
 
 pub use shard_autograd::{GradAs, HookHandle};
-pub use shard_comm::{DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot};
+pub use shard_comm::{DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot, OpCount};
 pub use shard_ops::RingUse;
 pub use shard_ops::attention::{Attention, Causal};
 pub use shard_ops::kernels::unary::Unary;

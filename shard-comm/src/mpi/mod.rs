@@ -219,6 +219,11 @@ impl Session {
     }
 }
 
+/// Marks the job as failed: when this process ends, it ends the whole job.
+pub fn abandon() {
+    raw::set_broken(true);
+}
+
 /// The communicator of the process, made once.
 fn world() -> Result<World, LaunchError> {
     thread_local! {

@@ -91,17 +91,17 @@ fn moved(outcome: &Outcome) {
     println!("\nper rank        piece   peak MiB   messages   MiB received   in a step");
     let (mut messages, mut bytes) = (0, 0);
     for (rank, report) in outcome.ranks.iter().enumerate() {
-        let ([rows, columns], moved) = (report.piece, &report.moved);
+        let [rows, columns] = report.piece;
         println!(
             "  {rank:>6}   {:>10}   {:8.1}   {:8}   {:12.1}   {:9.3}",
             format!("{rows} x {columns}"),
             report.peak as f64 / MIB,
-            moved.messages,
-            moved.bytes as f64 / MIB,
-            moved.bytes as f64 / MIB / steps,
+            report.messages,
+            report.bytes as f64 / MIB,
+            report.bytes as f64 / MIB / steps,
         );
-        messages += moved.messages;
-        bytes += moved.bytes;
+        messages += report.messages;
+        bytes += report.bytes;
     }
     let bytes = bytes as f64 / MIB;
     println!(
@@ -126,11 +126,11 @@ fn moved(outcome: &Outcome) {
 }
 
 /// Messages and bytes of every operation that sent any, over all ranks.
-fn by_operation(outcome: &Outcome) -> Vec<(&'static str, f64, f64)> {
-    let mut sums: Vec<(&'static str, f64, f64)> = Vec::new();
-    for (name, count) in outcome.ranks.iter().flat_map(|r| &r.moved.ops) {
-        let (messages, bytes) = (count.messages as f64, count.bytes as f64);
-        match sums.iter_mut().find(|s| s.0 == *name) {
+fn by_operation(outcome: &Outcome) -> Vec<(&str, f64, f64)> {
+    let mut sums: Vec<(&str, f64, f64)> = Vec::new();
+    for (name, messages, bytes) in outcome.ranks.iter().flat_map(|r| &r.operations) {
+        let (messages, bytes) = (*messages as f64, *bytes as f64);
+        match sums.iter_mut().find(|s| s.0 == name) {
             Some(sum) => (sum.1, sum.2) = (sum.1 + messages, sum.2 + bytes),
             None => sums.push((name, messages, bytes)),
         }

@@ -6,11 +6,10 @@ use crate::model::UNet;
 use crate::prepare::{Task, boundaries, mesh_of, rms};
 use crate::progress::Progress;
 use ndarray::{Array2, Ix2};
+use serde::{Deserialize, Serialize};
 use shard_tensor::nn::{Module, Parameters};
 use shard_tensor::optim::{AdamW, Optimizer};
-use shard_tensor::{
-    Context, DType, Error, Launch, LedgerSnapshot, Result, ShardTensor, checkpoint,
-};
+use shard_tensor::{Context, DType, Error, Launch, OpCount, Result, ShardTensor, checkpoint};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -70,47 +69,34 @@ pub(crate) struct Panels {
 }
 
 /// What one rank had to do.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct RankReport {
     /// Rows and columns of its piece.
     pub(crate) piece: [usize; 2],
     /// Most bytes of tensors at any time.
     pub(crate) peak: usize,
-    /// What moved during all steps.
-    pub(crate) moved: LedgerSnapshot,
+    /// Messages and bytes received during all steps.
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    /// The same by the name of the operation.
+    pub(crate) operations: Vec<(String, u64, u64)>,
 }
 
 impl Job<'_> {
-    /// Trains on in-process ranks.
+    /// Trains, and gives what came of it to the process of rank 0.
     ///
     /// # Errors
     /// What the library reports.
-    pub(crate) fn run(&self) -> Result<Outcome> {
-        let ranks = Launch::new(self.mesh.ranks())
+    pub(crate) fn run(&self) -> Result<Option<Outcome>> {
+        let outcomes = Launch::new(self.mesh.ranks())
             .seed(self.seed)
             .dtype(self.dtype)
             .run(|ctx| self.on_rank(ctx))?;
-        let (mut shared, ranks): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
-        // All ranks end with the same; one of each is enough.
-        let Shared {
-            losses,
-            weights,
-            scores,
-            panels,
-            time,
-        } = shared.swap_remove(0);
-        Ok(Outcome {
-            dtype: self.dtype,
-            losses,
-            weights,
-            scores,
-            panels,
-            ranks,
-            time,
-        })
+        Ok(outcomes.into_iter().flatten().next())
     }
 
     /// The program of every rank.
-    fn on_rank(&self, ctx: &Context) -> Result<(Shared, RankReport)> {
+    fn on_rank(&self, ctx: &Context) -> Result<Option<Outcome>> {
         let mesh = mesh_of(ctx, self.mesh)?;
         let task = Task::new(&mesh, self.forecast, self.split)?;
         let [_, levels, ..] = self.forecast.shape();
@@ -145,20 +131,27 @@ impl Job<'_> {
             checkpoint::save(path, &model.parameters())?;
         }
         let (scores, panels) = ctx.no_grad(|| self.evaluate(&task, &model))?;
-        let shared = Shared {
+        let piece = task.train.target.local_shape();
+        let operation =
+            |(name, count): &(&str, OpCount)| (String::from(*name), count.messages, count.bytes);
+        let report = RankReport {
+            piece: [piece[2], piece[3]],
+            peak: ctx.ledger().memory().peak,
+            messages: moved.messages,
+            bytes: moved.bytes,
+            operations: moved.ops.iter().map(operation).collect(),
+        };
+        let outcome = Outcome {
+            dtype: self.dtype,
             losses,
             weights: weights(&model.parameters())?,
             scores,
             panels,
+            ranks: ctx.gather(&report)?,
             time,
         };
-        let piece = task.train.target.local_shape();
-        let report = RankReport {
-            piece: [piece[2], piece[3]],
-            peak: ctx.ledger().memory().peak,
-            moved,
-        };
-        Ok((shared, report))
+        // All ranks end with the same; one is enough.
+        Ok((ctx.rank() == 0).then_some(outcome))
     }
 
     /// Errors per level on the test hour, and one level to look at.
@@ -186,15 +179,6 @@ impl Job<'_> {
         };
         Ok((scores, panels))
     }
-}
-
-/// What every rank ends with.
-struct Shared {
-    losses: Vec<f64>,
-    weights: Weights,
-    scores: Vec<Score>,
-    panels: Panels,
-    time: Duration,
 }
 
 /// The share of the full rate at a step.

@@ -1,0 +1,4 @@
+//! Longer texts.
+
+#[doc = include_str!("../docs/cluster.md")]
+pub mod cluster {}

@@ -1,0 +1,132 @@
+//! Launches whose ranks are processes.
+
+use super::{Launch, is_echo};
+use crate::processes::{Processes, number};
+use crate::{Context, Error, Result};
+use shard_comm::{AgreedError, CommError, Communicator, DeviceKind, ErrorClass, LaunchError, mpi};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a process waits to be ended by the one that returns the error.
+const GRACE: Duration = Duration::from_secs(60);
+
+impl Launch {
+    /// Runs the program as one rank among processes.
+    pub(super) fn on_processes<T>(
+        &self,
+        started: &Processes,
+        program: impl Fn(&Context) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        if self.device != DeviceKind::Host {
+            return Err(Error::argument(
+                "launch",
+                "the host as device of ranks that are processes",
+                format!("{:?}", self.device),
+                "start it without a launcher: ranks are threads then",
+            ));
+        }
+        let seen = mpi::process()?.size;
+        if seen != started.count {
+            return Err(Error::from(LaunchError::Processes {
+                cause: format!(
+                    "MPI knows of {seen} of the {} processes ({}={})",
+                    started.count, started.variable, started.count
+                ),
+                remedy: "use the mpirun of the MPI it was built with, or srun --mpi=pmix (or pmi2)",
+            }));
+        }
+        let session = mpi::Session::start(&mpi::MpiOptions {
+            ranks: Some(self.ranks),
+            timeout: self.patience()?,
+            ..mpi::MpiOptions::default()
+        })?;
+        let Some(comm) = session.comm() else {
+            return Ok(Vec::new());
+        };
+        let me = comm.rank();
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        let ran = session.catch(|| program(&self.context(&world)));
+        let mine = ran.unwrap_or_else(|panic| Err(panic.into()));
+        if let Err(error) = &mine
+            && error.class() == ErrorClass::Failure
+        {
+            if is_echo(error) && error.rank() != Some(me) {
+                wait_for_the_end();
+            }
+            world.fail(error.to_string());
+        }
+        drop(world);
+        match end(session, me, mine) {
+            Ok(value) => Ok(vec![value]),
+            Err(error) => {
+                mpi::abandon();
+                Err(error)
+            }
+        }
+    }
+
+    fn patience(&self) -> Result<Option<Duration>> {
+        let told = number("SHARD_TIMEOUT", "set it to seconds, or 0 for ever")?;
+        let patience = match self.timeout {
+            Some(timeout) => timeout,
+            None => told.map_or(mpi::MpiOptions::TIMEOUT, Duration::from_secs),
+        };
+        Ok(Some(patience).filter(|p| !p.is_zero()))
+    }
+}
+
+/// Meets the other ranks at the end. Returns only what this process is to return: its value, or the error that began
+/// here, at the lowest rank if at several.
+fn end<T>(session: mpi::Session, me: usize, mine: Result<T>) -> Result<T> {
+    let failed = matches!(&mine, Err(e) if e.class() == ErrorClass::Failure);
+    if failed {
+        return mine.map_err(|error| named(error, me));
+    }
+    let status = mine.as_ref().map(|_| ()).map_err(|error| {
+        AgreedError::new(
+            "launch",
+            "a program without errors",
+            error.to_string(),
+            "see there",
+        )
+    });
+    match session.end(status) {
+        Ok(statuses) => {
+            let texts: Vec<Option<&str>> = (statuses.iter())
+                .map(|status| status.as_ref().map(|s| s.got.as_str()))
+                .collect();
+            let Some(first) = texts.iter().position(Option::is_some) else {
+                return mine;
+            };
+            mpi::abandon();
+            if first != me {
+                wait_for_the_end();
+            }
+            let everywhere = texts.iter().all(|text| *text == texts[first]);
+            mine.map_err(|error| if everywhere { error } else { named(error, me) })
+        }
+        // This rank's own error explains why it came here while others did not.
+        Err(_) if mine.is_err() => mine.map_err(|error| named(error, me)),
+        Err(LaunchError::Failed(CommError::PeerFailed { origin, .. })) if origin != me => {
+            wait_for_the_end()
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn named(error: Error, rank: usize) -> Error {
+    if error.rank().is_some() {
+        return error;
+    }
+    Error::OnRank {
+        rank,
+        source: Box::new(error),
+    }
+}
+
+/// Another process returns the error, and ends the job when it ends.
+fn wait_for_the_end() -> ! {
+    mpi::abandon();
+    std::thread::sleep(GRACE);
+    std::process::exit(1)
+}
