@@ -14,7 +14,7 @@ use super::raw::failure;
 use super::tags::{Phase, STAGES, Tags};
 use super::wire::{Wire, WireCache};
 use crate::communicator::{Request, Stage, Target};
-use crate::{AgreedError, Buffer, CommError, DType, ErrorClass, Result, Site};
+use crate::{AgreedError, Buffer, DType, ErrorClass, Result, Site};
 
 /// Sources of up to so many bytes travel with the fingerprints, and need no message of their own.
 pub(super) const INLINE: usize = 32;

@@ -1,0 +1,210 @@
+//! The backend `mpi` beside what it stands on: a redistribution beside `MPI_Alltoallw` on subarrays and `MPI_Alltoall` of
+//! as many contiguous bytes, and the smallest all-reduce beside `MPI_Allreduce`, in one run on the same memory.
+//!
+//! `cargo build --release -p shard-comm --features mpi --example mpi_speed`, then
+//! `mpirun -n 2 target/release/examples/mpi_speed [rows and columns]`
+
+#![expect(unsafe_code, reason = "the raw calls of MPI are what is compared with")]
+
+use mpi::ffi;
+use shard_comm::{CommError, Communicator, DType, ExchangePlan, Monoid, Piece, Pieces};
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Rounds; the least time of the slowest rank counts.
+const ROUNDS: usize = 30;
+
+/// Small operations timed together.
+const SMALL: usize = 2000;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let n: usize = std::env::args().nth(1).map_or(Ok(4096), |a| a.parse())?;
+    let run = shard_comm::mpi::run(&Default::default(), |comm| compare(&*comm, n))?;
+    if let Some(lines) = run {
+        print!("{}", lines?);
+    }
+    Ok(())
+}
+
+fn compare(comm: &dyn Communicator, n: usize) -> Result<String, CommError> {
+    let (ranks, me) = (comm.size(), comm.rank());
+    let (rows, columns) = (n / ranks, n / ranks);
+    let values: Vec<f32> = (0..rows * n).map(|i| (me * rows * n + i) as f32).collect();
+    let mine = comm.device().upload_slice(&values)?;
+
+    let plan = Arc::new(by_columns(ranks, me, n));
+    let dst = || comm.device().alloc(DType::F32, n * columns);
+    let got = comm.exchange(&plan, std::slice::from_ref(&mine), dst()?, Ok(()))?;
+    let raw = Raw::new(ranks, n);
+    let mut copy = vec![0_f32; n * columns];
+    raw.alltoallw(&values, &mut copy);
+    assert!(got.as_slice::<f32>()? == copy, "both move the same");
+    drop(got);
+
+    let moved = least(comm, || {
+        comm.exchange(&plan, std::slice::from_ref(&mine), dst()?, Ok(()))
+            .map(drop)
+    })?;
+    let typed = least(comm, || {
+        raw.alltoallw(&values, &mut copy);
+        Ok(())
+    })?;
+    let plain = least(comm, || {
+        raw.alltoall(&values, &mut copy);
+        Ok(())
+    })?;
+
+    let one = comm.device().upload_slice(&[1.0_f64])?;
+    let ours = least(comm, || {
+        (0..SMALL).try_for_each(|_| comm.all_reduce(&one, Monoid::SUM).map(drop))
+    })?;
+    let theirs = least(comm, || {
+        (0..SMALL).for_each(|_| raw.allreduce());
+        Ok(())
+    })?;
+    if me > 0 {
+        return Ok(String::new());
+    }
+    let per = |seconds: f64| 1e6 * seconds / SMALL as f64;
+    Ok(format!(
+        "S(0) to S(1) of {n} x {n} f32 on {ranks} processes\n\
+         \x20 exchange                    {:8.2} ms\n\
+         \x20 MPI_Alltoallw on subarrays  {:8.2} ms  exchange / it {:.2}\n\
+         \x20 MPI_Alltoall, unpacked      {:8.2} ms  exchange / it {:.2}\n\
+         all-reduce of one f64\n\
+         \x20 all_reduce                  {:8.2} us\n\
+         \x20 MPI_Allreduce               {:8.2} us  all_reduce / it {:.2}\n",
+        1e3 * moved,
+        1e3 * typed,
+        moved / typed,
+        1e3 * plain,
+        moved / plain,
+        per(ours),
+        per(theirs),
+        ours / theirs,
+    ))
+}
+
+/// Rows of everybody to columns of everybody.
+fn by_columns(ranks: usize, me: usize, n: usize) -> ExchangePlan {
+    let (rows, columns) = (n / ranks, n / ranks);
+    let piece = |peer: usize, owner: usize, reader: usize| Piece {
+        peer,
+        source: 0,
+        shape: [rows, columns][..].into(),
+        src_offset: reader * columns,
+        src_strides: [n as isize, 1][..].into(),
+        dst_offset: owner * rows * columns,
+        dst_strides: [columns as isize, 1][..].into(),
+    };
+    let recv: Pieces = (0..ranks).map(|owner| piece(owner, owner, me)).collect();
+    let send = (0..ranks).map(|reader| piece(reader, me, reader)).collect();
+    ExchangePlan::new("by columns", 0, recv, send, None, None)
+}
+
+/// The least time over rounds of the slowest rank.
+fn least(
+    comm: &dyn Communicator,
+    mut f: impl FnMut() -> Result<(), CommError>,
+) -> Result<f64, CommError> {
+    let mut least = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        comm.barrier()?;
+        let start = Instant::now();
+        f()?;
+        let time = comm
+            .device()
+            .upload_slice(&[start.elapsed().as_secs_f64()])?;
+        let slowest = comm.all_reduce(&time, Monoid::MAX)?.to_vec::<f64>()?[0];
+        least = least.min(slowest);
+    }
+    Ok(least)
+}
+
+/// The same moves by hand.
+struct Raw {
+    ranks: usize,
+    part: usize,
+    send: Vec<ffi::MPI_Datatype>,
+    recv: Vec<ffi::MPI_Datatype>,
+}
+
+impl Raw {
+    fn new(ranks: usize, n: usize) -> Self {
+        let (rows, columns) = ((n / ranks) as c_int, (n / ranks) as c_int);
+        let n = n as c_int;
+        let subarray = |sizes: [c_int; 2], starts: [c_int; 2]| {
+            let part = [rows, columns];
+            // SAFETY: lists of two numbers; the order and the type are the library's constants, the result is committed.
+            unsafe {
+                let mut new = ffi::RSMPI_DATATYPE_NULL;
+                ffi::MPI_Type_create_subarray(
+                    2,
+                    sizes.as_ptr(),
+                    part.as_ptr(),
+                    starts.as_ptr(),
+                    ffi::MPI_ORDER_C as c_int,
+                    ffi::RSMPI_FLOAT,
+                    &raw mut new,
+                );
+                ffi::MPI_Type_commit(&raw mut new);
+                new
+            }
+        };
+        let all = 0..ranks as c_int;
+        Self {
+            ranks,
+            part: (rows * columns) as usize,
+            send: all
+                .clone()
+                .map(|r| subarray([rows, n], [0, r * columns]))
+                .collect(),
+            recv: all.map(|r| subarray([n, columns], [r * rows, 0])).collect(),
+        }
+    }
+
+    fn alltoallw(&self, from: &[f32], to: &mut [f32]) {
+        let (ones, zeros) = (vec![1; self.ranks], vec![0; self.ranks]);
+        let (from, to): (*const c_void, *mut c_void) =
+            (from.as_ptr().cast(), to.as_mut_ptr().cast());
+        // SAFETY: one count, place and type per rank; the types lie inside both arrays.
+        unsafe {
+            ffi::MPI_Alltoallw(
+                from,
+                ones.as_ptr(),
+                zeros.as_ptr(),
+                self.send.as_ptr(),
+                to,
+                ones.as_ptr(),
+                zeros.as_ptr(),
+                self.recv.as_ptr(),
+                ffi::RSMPI_COMM_WORLD,
+            );
+        }
+    }
+
+    fn alltoall(&self, from: &[f32], to: &mut [f32]) {
+        let (float, count) = (
+            // SAFETY: a constant of the library.
+            unsafe { ffi::RSMPI_FLOAT },
+            self.part as c_int,
+        );
+        let (from, to): (*const c_void, *mut c_void) =
+            (from.as_ptr().cast(), to.as_mut_ptr().cast());
+        // SAFETY: both arrays have `part` floats per rank.
+        unsafe { ffi::MPI_Alltoall(from, count, float, to, count, float, ffi::RSMPI_COMM_WORLD) };
+    }
+
+    fn allreduce(&self) {
+        let (one, mut sum) = (1.0_f64, 0.0_f64);
+        let (from, to): (*const c_void, *mut c_void) =
+            ((&raw const one).cast(), (&raw mut sum).cast());
+        // SAFETY: one double each way.
+        unsafe {
+            let (double, op) = (ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM);
+            ffi::MPI_Allreduce(from, to, 1, double, op, ffi::RSMPI_COMM_WORLD);
+        }
+        assert!(sum == self.ranks as f64, "a sum of ones");
+    }
+}
