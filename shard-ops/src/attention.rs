@@ -1,27 +1,27 @@
 //! Scaled dot product attention: `softmax(scale · q kᵀ + mask) v`, without a matrix of queries by keys.
 //!
-//! Queries, batch and heads are map factors; the keys are a [ring](Access::Ring) factor. Where keys are sharded, their blocks go
-//! round while the one before is folded (Liu et al., Ring Attention, 2023), or are gathered if that is small; where queries
-//! are not sharded, they take the keys' axes. Masks that are functions of positions look at global ones, so blocks may be
+//! Queries, batch and heads are map factors; the keys are a [ring](Access::Ring) factor. Where keys are sharded, [`FoldBy`] says how
+//! they meet the queries; where queries do not use the keys' axes, they take them. Masks that are functions of positions look at global ones, so blocks may be
 //! uneven, empty or of several intervals: under a causal mask [`Partition::zigzag`](shard_spec::Partition::zigzag) gives every
 //! rank nearly the same work. Saved for the gradient are the result and one log-sum-exp per query; the gradients of keys and
 //! values go home block by block.
 
-use crate::elementwise::float_types;
-use crate::host::{Held, positions, with_float};
+use crate::elementwise::{cast, float_types};
+use crate::host::{Held, partial_type, positions, with_stored};
 use crate::kernels::attention::{
     AttentionGrad, AttentionState, Band, Block, BlockGrad, Dropout, PausedGrad, Queries, Stored,
+    merge,
 };
 use crate::kernels::{Positions, View};
 use crate::moves::reshape;
 use crate::rng::Stream;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result, RingUse,
+    Access, Exec, FoldBy, HostCall, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result,
     Rule, Saved, Value, key_of,
 };
 use shard_comm::{Bool, DType, Element};
 use shard_spec::{DimPart, Dims, ReduceOp};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// What a query sees, and how the keys reach it.
@@ -37,7 +37,7 @@ pub struct Attention {
     causal: Option<Causal>,
     window: Option<(usize, usize)>,
     dropout: Option<(f64, Stream)>,
-    ring: RingUse,
+    fold_by: FoldBy,
 }
 
 /// With which key the causal mask aligns a query where there are not as many of both.
@@ -87,10 +87,10 @@ impl Attention {
         }
     }
 
-    /// Says when keys go round a ring.
+    /// Says how sharded keys meet the queries; the cheapest way, if not said.
     #[must_use]
-    pub fn ring(self, ring: RingUse) -> Self {
-        Self { ring, ..self }
+    pub fn fold_by(self, fold_by: FoldBy) -> Self {
+        Self { fold_by, ..self }
     }
 
     /// The keys a query sees, of so many of both.
@@ -108,7 +108,7 @@ impl Attention {
         let scale = self.scale.map(f64::to_bits);
         let rate = self.dropout.map(|(rate, _)| rate.to_bits());
         // Not of the stream: what is dropped changes nothing about what moves, and every call has another one.
-        key_of(name, &(scale, self.causal, self.window, rate, self.ring))
+        key_of(name, &(scale, self.causal, self.window, rate, self.fold_by))
     }
 }
 
@@ -120,8 +120,7 @@ impl Attention {
 /// that see no key get zeros. A hidden key's value must still be finite.
 ///
 /// # Collective
-/// All members of the mesh. Bytes received per rank where keys are sharded: their whole share of keys and values less its
-/// own block, in as many rounds as there are blocks (a ring) or in one; memory for a ring: two blocks more.
+/// All members of the mesh. Nothing where keys are not sharded; else as the table of [`FoldBy`] says.
 ///
 /// # Errors
 /// Shapes or types that do not belong together.
@@ -268,6 +267,11 @@ impl Extents {
         Ok(at)
     }
 
+    /// Floating-point operations per batch entry, kv head, query and key, for so many products with keys and with values.
+    fn flops(&self, with_keys: usize, with_values: usize) -> f64 {
+        2.0 * self.group() as f64 * (with_keys * self.dim + with_values * self.value_dim) as f64
+    }
+
     /// Heads per kv head.
     fn group(&self) -> usize {
         self.heads.checked_div(self.kv_heads).unwrap_or(1).max(1)
@@ -324,9 +328,15 @@ fn accesses(rule: &mut crate::RuleBuilder, at: &Extents, mask: Option<&Meta>) ->
     }
 }
 
+/// The operands' common type: one of 16 bits is computed with in `f32`.
 fn types(inputs: &[Meta], mask: Option<DType>) -> Result<DType> {
     let added = mask.is_some_and(|m| m != DType::Bool);
-    float_types(NAME, &inputs[..3 + usize::from(added)])
+    let inputs = &inputs[..3 + usize::from(added)];
+    let first = inputs[0].dtype;
+    match inputs.iter().position(|m| m.dtype != first) {
+        None if partial_type(first) != first => Ok(first),
+        _ => float_types(NAME, inputs),
+    }
 }
 
 impl Op for Forward {
@@ -351,7 +361,7 @@ impl Op for Forward {
         let at = Extents::new(&inputs[0], &inputs[1], &inputs[2], inputs.get(3))?;
         let mut rule = Rule::builder(NAME, inputs)
             .any_order()
-            .ring(self.options.ring);
+            .fold_by(self.options.fold_by);
         let a = accesses(&mut rule, &at, inputs.get(3));
         let rule = rule
             .input(a.query.clone())
@@ -367,13 +377,19 @@ impl Op for Forward {
             smallvec![at.batch, at.heads, at.queries, at.value_dim],
             dtype,
         )
-        .output(a.sums, shape, dtype)
+        .output(a.sums, shape, partial_type(dtype))
         .linearity(Linearity::None)
+        .flops(at.flops(1, 1))
+        .merges()
         .build()
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        with_float!(call.dtype(), E => self.fold::<E>(call));
+        with_stored!(call.inputs[0].dtype(), E => self.fold::<E>(call));
+    }
+
+    fn merge(&self, call: &mut HostCall<'_, '_>) {
+        with_stored!(call.dtype(), E => merge_parts::<E>(call));
     }
 
     fn vjp(
@@ -398,7 +414,10 @@ impl Op for Forward {
             .chain([dout])
             .collect();
         let grads = exec.apply(Arc::new(op), &operands)?;
-        let mut grads: Vec<Option<Value>> = grads.into_iter().map(Some).collect();
+        // Sums over ranks and blocks are taken in the type they are made in, then rounded once.
+        let rounded = |grad: Value| cast(exec, &grad, saved.inputs[0].dtype()).map(Some);
+        let mut grads: Vec<Option<Value>> =
+            grads.into_iter().map(rounded).collect::<Result<_>>()?;
         grads.resize(inputs, None);
         Ok(grads)
     }
@@ -407,7 +426,7 @@ impl Op for Forward {
 impl Forward {
     fn fold<E: Stored + Element>(&self, call: &mut HostCall<'_, '_>)
     where
-        E::Acc: Element,
+        E::Acc: Element + Stored<Acc = E::Acc>,
     {
         let boxes = &call.cx.inputs;
         let facing = Facing::new(&self.options, boxes);
@@ -426,12 +445,33 @@ impl Forward {
         state.fold(&problem, &block);
         if call.cx.fold.last {
             let mut lse = vec![<E::Acc as num_traits::Zero>::zero(); rows.iter().product()];
-            state.finish(&mut call.output::<E>(0), &mut lse);
+            // Partial results that are merged later are kept in the type of the sums.
+            if call.dtype() == E::DTYPE {
+                state.finish(&mut call.output::<E>(0), &mut lse);
+            } else {
+                state.finish(&mut call.output::<E::Acc>(0), &mut lse);
+            }
             call.output::<E::Acc>(1).data_mut()[..lse.len()].copy_from_slice(&lse);
         } else {
             *call.state = Some(Box::new(state));
         }
     }
+}
+
+/// The results of all keys from those of each part, side by side.
+fn merge_parts<E: Stored + Element>(call: &mut HostCall<'_, '_>)
+where
+    E::Acc: Element,
+{
+    let (outs, sums) = (call.input::<E::Acc>(0), call.input::<E::Acc>(1));
+    let count = |shape: &[usize]| shape.iter().product::<usize>();
+    let (outs, sums) = (
+        &outs.data()[..count(outs.shape())],
+        &sums.data()[..count(sums.shape())],
+    );
+    let (mut out, mut lse) = call.output_pair::<E, E::Acc>();
+    let rows = count(lse.shape());
+    merge(outs, sums, &mut out, &mut lse.data_mut()[..rows]);
 }
 
 /// Which probabilities are dropped: those whose word of the stream, numbered by their place in
@@ -562,11 +602,11 @@ impl Op for Backward {
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let mask = self.mask.is_some().then(|| &inputs[3]);
-        let dtype = types(inputs, self.mask)?;
+        let dtype = partial_type(types(inputs, self.mask)?);
         let at = Extents::new(&inputs[0], &inputs[1], &inputs[2], mask)?;
         let mut rule = Rule::builder(self.name(), inputs)
             .any_order()
-            .ring(self.options.ring);
+            .fold_by(self.options.fold_by);
         let a = accesses(&mut rule, &at, mask);
         let mut rule = rule
             .input(a.query.clone())
@@ -585,11 +625,13 @@ impl Op for Backward {
         if let (true, Some(dims), Some(mask)) = (self.wants_mask, a.mask, mask) {
             rule = rule.output(dims, mask.shape.clone(), dtype);
         }
-        rule.reduction(Reduction::Partial(ReduceOp::Sum)).build()
+        rule.reduction(Reduction::Partial(ReduceOp::Sum))
+            .flops(at.flops(3, 2))
+            .build()
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        with_float!(call.dtype(), E => self.fold::<E>(call));
+        with_stored!(call.inputs[0].dtype(), E => self.fold::<E>(call));
     }
 
     fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
@@ -603,7 +645,7 @@ impl Op for Backward {
 impl Backward {
     fn fold<E: Stored + Element>(&self, call: &mut HostCall<'_, '_>)
     where
-        E::Acc: Element,
+        E::Acc: Element + Stored<Acc = E::Acc>,
     {
         let boxes = &call.cx.inputs;
         let facing = Facing::new(&self.options, boxes);
@@ -624,9 +666,18 @@ impl Backward {
                 AttentionGrad::new(dout, &call.input::<E>(first), lse, boxes[0].shape[3])
             }
         };
+        // What lies over the keys is another block's each time; the gradient of a mask that all keys share is not.
+        let shared =
+            |o: &OperandBox| o.global.len() == 4 && o.global[3] == 1 && boxes[1].global[2] > 1;
+        let first = call.cx.fold.first;
+        let fresh: SmallVec<[bool; 3]> = (call.cx.outputs[1..].iter().enumerate())
+            .map(|(o, at)| first || o < 2 || !shared(at))
+            .collect();
         let mut outputs = call.outputs_from::<E::Acc>(1).into_iter();
-        for view in outputs.as_mut_slice() {
-            view.data_mut().fill(<E::Acc as num_traits::Zero>::zero());
+        for (view, starts) in outputs.as_mut_slice().iter_mut().zip(fresh) {
+            if starts {
+                view.data_mut().fill(<E::Acc as num_traits::Zero>::zero());
+            }
         }
         let (Some(dk), Some(dv)) = (outputs.next(), outputs.next()) else {
             unreachable!("the rule has these outputs")
@@ -634,7 +685,7 @@ impl Backward {
         let dbias = outputs.next();
         grad.fold(&problem, &block, &mut BlockGrad { dk, dv, dbias });
         if call.cx.fold.last {
-            grad.finish(&mut call.output::<E>(0));
+            grad.finish(&mut call.output::<E::Acc>(0));
         } else {
             *call.state = Some(Box::new(grad.pause()));
         }

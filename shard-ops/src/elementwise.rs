@@ -1,7 +1,7 @@
 //! Pointwise ops: activations, arithmetic with broadcasting, comparisons, casts. None communicates, except to
 //! bring misaligned operands together.
 
-use crate::host::{computes, with_float};
+use crate::host::{computes, partial_type, with_float, with_stored};
 use crate::kernels::pointwise::{self, Binary};
 use crate::kernels::unary::{self, Unary};
 use crate::moves::same_types;
@@ -103,13 +103,13 @@ pub fn neg(exec: &dyn Exec, x: &Value) -> Result<Value> {
     unary(exec, x, Unary::Neg)
 }
 
-/// Converts elements between f32 and f64.
+/// Converts elements between f16, bf16, f32 and f64.
 ///
 /// # Collective
 /// All members of the mesh. No communication.
 ///
 /// # Errors
-/// A type other than f32 or f64 on either side.
+/// A type other than these on either side.
 pub fn cast(exec: &dyn Exec, x: &Value, to: DType) -> Result<Value> {
     if x.dtype() == to {
         return Ok(x.clone());
@@ -362,13 +362,13 @@ impl Op for Cast {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        float_types("cast", inputs)?;
-        if !computes(self.to) {
+        let sides = inputs.iter().map(|m| m.dtype).chain([self.to]);
+        if let Some(got) = sides.into_iter().find(|&t| !computes(partial_type(t))) {
             return Err(OpError::DType {
                 op: "cast",
                 operand: 0,
-                expected: "a conversion between f32 and f64".into(),
-                got: self.to,
+                expected: "a conversion between f16, bf16, f32 and f64".into(),
+                got,
             });
         }
         // Rounding is not linear, so partial sums are reduced first.
@@ -376,10 +376,7 @@ impl Op for Cast {
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        match self.to {
-            DType::F32 => convert::<f64, f32>(call),
-            _ => convert::<f32, f64>(call),
-        }
+        with_stored!(call.inputs[0].dtype(), A => with_stored!(self.to, B => convert::<A, B>(call)));
     }
 
     fn keeps_input(&self, _: usize) -> bool {

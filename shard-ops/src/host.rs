@@ -21,6 +21,23 @@ macro_rules! with_float {
     };
 }
 
+/// Runs an expression with `$T` bound to the float type that `$dtype` names, for kernels that widen what they read.
+macro_rules! with_stored {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            shard_comm::DType::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            shard_comm::DType::BF16 => {
+                type $T = half::bf16;
+                $body
+            }
+            other => $crate::host::with_float!(other, $T => $body),
+        }
+    };
+}
+
 /// Runs an expression with `$T` bound to the type that `$dtype` names, for kernels that only move elements.
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
@@ -61,7 +78,15 @@ macro_rules! with_element {
     };
 }
 
-pub(crate) use {with_element, with_float};
+pub(crate) use {with_element, with_float, with_stored};
+
+/// The type in which partial results of an output are held: 16 bits are too few to add up in.
+pub(crate) fn partial_type(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        other => other,
+    }
+}
 
 /// Whether kernels compute in this type.
 pub(crate) fn computes(dtype: DType) -> bool {

@@ -31,8 +31,6 @@ pub use engine::{Engine, EngineOptions, Handler};
 pub use error::{InOp, OpError, Result};
 pub use op::{Exec, Fold, FoldState, HostCall, KernelCx, Op, OperandBox, Saved, key_of};
 pub use rows::RowCuts;
-pub use rule::{
-    Access, Boundaries, Linearity, Meta, Output, RING_ABOVE, Reduction, RingUse, Rule, RuleBuilder,
-};
-pub use strategy::{Choice, Strategy};
+pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
+pub use strategy::{Choice, Strategy, WayCost};
 pub use value::Value;

@@ -40,6 +40,13 @@ pub trait Op: Debug + Send + Sync + 'static {
         let _ = call;
     }
 
+    /// Merges partial results over parts of a dim that is folded block by block, for rules that say so
+    /// ([`merges`](crate::RuleBuilder::merges)): inputs are the outputs as [`host`](Self::host) made them of each part, side by
+    /// side in part order along a new first dim, those of 16-bit floats in `f32`; outputs are the op's.
+    fn merge(&self, call: &mut HostCall<'_, '_>) {
+        let _ = call;
+    }
+
     /// Whether the vjp looks at the elements of input `i`. If not, a tape keeps only its layout, and the memory can
     /// go.
     fn keeps_input(&self, i: usize) -> bool {

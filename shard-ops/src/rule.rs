@@ -38,8 +38,7 @@ pub enum Access {
     },
     /// The dim comes block by block, in any order, and the kernel folds each block into its outputs (keys of attention,
     /// points of a neighbour search): see [`KernelCx::fold`](crate::KernelCx::fold). Every rank needs every index, but not at once:
-    /// where the dim is sharded, its blocks go round a ring while the one before is computed, or the dim is gathered if
-    /// that is small. In an output, each rank's contribution to a block goes home to the block's owner and is summed.
+    /// where the dim is sharded, [`FoldBy`] says how they meet. In an output, each rank's contribution to a block goes home to the block's owner and is summed.
     Ring {
         /// The factor, the same one in all operands.
         factor: usize,
@@ -126,22 +125,38 @@ pub enum Reduction {
     Now(Monoid),
 }
 
-/// When the blocks of a [`Access::Ring`] dim go round a ring, and when the dim is gathered: the result is the same up to the
-/// rounding of sums.
+/// How an op with a sharded [`Access::Ring`] dim serves every index of its outputs with all blocks of that dim. The result is
+/// the same up to the rounding of sums, and lies the same way.
+///
+/// Figures are what a rank receives of `P`, for keys and values of `K` bytes in all and queries (forward, with results) of
+/// `Q`; each way needs its mesh axes to shard the outputs too, which they do unless another dim has them.
+///
+/// | way | what moves | bytes | rounds | held |
+/// |---|---|---|---|---|
+/// | `Ring` | blocks, one flying while one is computed (Ring Attention, Liu et al. 2023) | `K (P-1)/P` | `P-1` | two blocks |
+/// | `Gather` | blocks, at once | `K (P-1)/P` | 1 | `K` |
+/// | `Split` | queries to the blocks, and each block's results back, where they are merged (flash decoding's split of the keys) | `Q (P-1)/P` | 2 | `Q` |
+/// | `Heads` | blocks, queries and results from this dim to another that all of them have (DeepSpeed Ulysses) | `(K + Q) (P-1)/P²` | 2 | `(K + Q)/P` |
+///
+/// A way that the layouts or the op do not offer is not taken even when asked for; the cheapest of the others is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
-pub enum RingUse {
-    /// A ring where gathering would hold more than [`RING_ABOVE`] elements and more than twice what the ring holds.
+pub enum FoldBy {
+    /// The way that is fastest by the mesh's [cost model](shard_redistribute::CostModel); of ways within a tenth of that, the
+    /// one that holds least. See [`WayCost`](crate::WayCost).
     #[default]
     Auto,
-    /// A ring wherever the dim is sharded.
-    Always,
-    /// Never.
-    Never,
+    /// Blocks go round a ring.
+    Ring,
+    /// Every rank gathers all blocks.
+    Gather,
+    /// Blocks stay where they are: every rank folds its own into the outputs of all, and partial results are merged by
+    /// their owners. For few queries against many keys, as in decoding with a sharded cache.
+    Split,
+    /// The mesh axes shard another dim instead, such as heads: everything is brought there, the op run on whole sequences,
+    /// and results brought back.
+    Heads,
 }
-
-/// Elements above which gathered dims make way for a ring under [`RingUse::Auto`]: below, one round beats several.
-pub const RING_ABOVE: usize = 1 << 16;
 
 /// Which partial sums an op may pass through.
 ///
@@ -195,8 +210,12 @@ pub struct Rule {
     pub(crate) unread: SmallVec<[usize; 1]>,
     /// Whether the kernel never looks at the positions of plain factors.
     pub(crate) any_order: bool,
-    /// When blocks go round a ring.
-    pub(crate) ring: RingUse,
+    /// How sharded ring dims are served.
+    pub(crate) fold_by: FoldBy,
+    /// Floating-point operations per index of all factors together.
+    pub(crate) flops: f64,
+    /// Whether the op merges partial results.
+    pub(crate) merges: bool,
     pub(crate) body: Body,
 }
 
@@ -214,7 +233,9 @@ impl Rule {
             fill: Scalar::ZERO,
             unread: SmallVec::new(),
             any_order: false,
-            ring: RingUse::default(),
+            fold_by: FoldBy::default(),
+            flops: 1.0,
+            merges: false,
             body: Body::Kernel,
         })
     }
@@ -402,9 +423,22 @@ impl RuleBuilder {
         self
     }
 
-    /// Says when dims that are folded block by block go round a ring instead of being gathered.
-    pub fn ring(mut self, ring: RingUse) -> Self {
-        self.0.ring = ring;
+    /// Says how sharded dims that are folded block by block are served.
+    pub fn fold_by(mut self, fold_by: FoldBy) -> Self {
+        self.0.fold_by = fold_by;
+        self
+    }
+
+    /// Says how many floating-point operations an index of all factors together costs, for the choice of a way to serve
+    /// blocks; 1 if not said.
+    pub fn flops(mut self, flops: f64) -> Self {
+        self.0.flops = flops;
+        self
+    }
+
+    /// Says that the op [merges](crate::Op::merge) its outputs over parts of the dim that is folded block by block.
+    pub fn merges(mut self) -> Self {
+        self.0.merges = true;
         self
     }
 

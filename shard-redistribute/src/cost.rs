@@ -69,6 +69,9 @@ pub struct CostModel {
     pub sender_pays: bool,
     /// Bytes that a plan may hold on one rank beyond its source and its destination.
     pub staging: usize,
+    /// Floating-point operations per second of a rank's kernels, where work is weighed against what moves; 50 GFLOP/s, about a
+    /// core, if not said.
+    pub flops: f64,
 }
 
 impl Default for CostModel {
@@ -81,6 +84,9 @@ impl Default for CostModel {
 /// Staging that plans may use unless told otherwise: 64 MiB.
 pub(crate) const STAGING: usize = 64 << 20;
 
+/// What kernels are taken to compute per second unless told otherwise.
+const FLOPS: f64 = 50e9;
+
 impl CostModel {
     /// Ranks that are threads of one process: messages are free, and readers copy what they need, so the direct
     /// plan, in which everyone receives least, is never beaten.
@@ -90,6 +96,7 @@ impl CostModel {
             axes: Vec::new(),
             sender_pays: false,
             staging: STAGING,
+            flops: FLOPS,
         }
     }
 
@@ -100,6 +107,7 @@ impl CostModel {
             axes: Vec::new(),
             sender_pays: true,
             staging: STAGING,
+            flops: FLOPS,
         }
     }
 
@@ -115,6 +123,13 @@ impl CostModel {
     #[must_use]
     pub fn with_staging(mut self, bytes: usize) -> Self {
         self.staging = bytes;
+        self
+    }
+
+    /// Floating-point operations per second of a rank's kernels.
+    #[must_use]
+    pub fn with_flops(mut self, flops: f64) -> Self {
+        self.flops = flops;
         self
     }
 

@@ -8,7 +8,7 @@
 use clap::Parser;
 use ndarray::ArrayD;
 use plotters::prelude::*;
-use shard_tensor::{Attention, AxisPlacement, Causal, Context, Error, Launch, RingUse, shard};
+use shard_tensor::{Attention, AxisPlacement, Causal, Context, Error, FoldBy, Launch, shard};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -48,13 +48,13 @@ fn attend(
     ctx: &Context,
     args: &Args,
     along: AxisPlacement,
-    ring: RingUse,
+    ring: FoldBy,
 ) -> shard_tensor::Result<Seen> {
     let mesh = ctx.mesh_of(ctx.world_size())?;
     let x = mesh
         .randn([1, args.heads, args.tokens, args.dim], [along])?
         .requires_grad()?;
-    let options = Attention::default().causal(Causal::TopLeft).ring(ring);
+    let options = Attention::default().causal(Causal::TopLeft).fold_by(ring);
     let before = ctx.ledger().snapshot();
     ctx.world().barrier()?;
     let start = Instant::now();
@@ -85,7 +85,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let run = |ranks: usize, along: AxisPlacement, ring| {
         Launch::new(ranks).run(|ctx| attend(ctx, &args, along.clone(), ring))
     };
-    let single = run(1, shard(2), RingUse::Never)?;
+    let single = run(1, shard(2), FoldBy::Gather)?;
     println!(
         "{} tokens, {} heads of {}: forward and backward on one rank {:.0} ms\n",
         args.tokens,
@@ -99,16 +99,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut curves: Vec<Curve> = vec![("ring", BLUE, Vec::new()), ("gather", RED, Vec::new())];
     for &ranks in &args.ranks {
         let ways = [
-            ("contiguous", shard(2), RingUse::Always),
-            ("zigzag", shard(2).zigzag(), RingUse::Always),
-            ("zigzag", shard(2).zigzag(), RingUse::Never),
+            ("contiguous", shard(2), FoldBy::Ring),
+            ("zigzag", shard(2).zigzag(), FoldBy::Ring),
+            ("zigzag", shard(2).zigzag(), FoldBy::Gather),
         ];
         for (shards, along, ring) in ways {
             let seen = run(ranks, along, ring)?;
             let most = |f: &dyn Fn(&Seen) -> f64| seen.iter().map(f).fold(0.0, f64::max);
             let mean = seen.iter().map(|s| s.pairs as f64).sum::<f64>() / ranks as f64;
             let memory = most(&|s| s.peak as f64) / f64::from(1 << 20);
-            let gathers = ring == RingUse::Never;
+            let gathers = ring == FoldBy::Gather;
             println!(
                 "{ranks:>5}  {shards:<10}  {:<6}  {:>17.3}  {:>6.0}  {memory:>12.2}  {:>12.2}  {:>10.1e}",
                 if gathers { "gather" } else { "ring" },

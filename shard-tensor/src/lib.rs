@@ -78,7 +78,7 @@ pub use tensor::ShardTensor;
 
 pub use shard_autograd::{GradAs, HookHandle};
 pub use shard_comm::{DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot, OpCount};
-pub use shard_ops::RingUse;
+pub use shard_ops::FoldBy;
 pub use shard_ops::attention::{Attention, Causal};
 pub use shard_ops::kernels::unary::Unary;
 pub use shard_ops::rng;

@@ -1,4 +1,4 @@
-//! Attention on random layouts: a ring, a gather and one rank agree, forward and backward, and a ring
+//! Attention on random layouts: every way and one rank agree, forward and backward, and a ring
 //! holds a few blocks, whatever the number of ranks.
 
 use proptest::prelude::*;
@@ -6,12 +6,21 @@ use shard_autograd::{GradCheck, Recorder, gradcheck};
 use shard_comm::DType;
 use shard_ops::attention::{Attention, Causal, attention};
 use shard_ops::rng::Stream;
-use shard_ops::{RingUse, Value};
-use shard_spec::{DeviceMesh, Layout};
+use shard_ops::{FoldBy, Value};
+use shard_spec::{DeviceMesh, Layout, Partition};
 use xtests::arrays::{place, tensor};
 use xtests::differentiate::{close, numbers, run};
 use xtests::harness::{On, on_mesh};
 use xtests::strategies::{Recipe, mesh_shape, recipe, resolve};
+
+/// Every way keys may meet queries.
+const WAYS: [FoldBy; 5] = [
+    FoldBy::Auto,
+    FoldBy::Ring,
+    FoldBy::Gather,
+    FoldBy::Split,
+    FoldBy::Heads,
+];
 
 /// Batch, kv heads, heads per kv head, queries, keys, dim, value dim.
 type Sizes = (usize, usize, usize, usize, usize, usize, usize);
@@ -67,26 +76,79 @@ proptest! {
     #![proptest_config(xtests::strategies::config(200))]
 
     #[test]
-    fn attention_is_the_same_by_ring_by_gather_and_on_one_rank(
-        (mesh, (b, h, g, q, k, d, dv), recipes, options) in scene(), masked: bool, seed: u64,
+    fn attention_is_the_same_by_every_way_and_on_one_rank(
+        (mesh, (b, h, g, q, k, d, dv), recipes, options) in scene(), mask in prop::option::of(any::<[bool; 4]>()), seed: u64,
     ) {
         let mut inputs = vec![
             numbers(&[b, h * g, q, d], seed),
             numbers(&[b, h, k, d], seed ^ 1),
             numbers(&[b, h, k, dv], seed ^ 2),
         ];
-        if masked {
-            inputs.push(numbers(&[1, h * g, q, k], seed ^ 3));
+        if let Some(full) = mask {
+            let shape: Vec<usize> = [b, h * g, q, k].iter().zip(full).map(|(&n, full)| if full { n } else { 1 }).collect();
+            inputs.push(numbers(&shape, seed ^ 3));
         }
         let layouts: Vec<Layout> = inputs.iter().zip(&recipes).map(|(t, r)| resolve(r, &mesh, &t.shape)).collect();
         let attend = |ring| move |tape: &Recorder, x: &[Value]| {
-            vec![attention(tape, &x[0], &x[1], &x[2], x.get(3), &options.ring(ring)).unwrap()]
+            vec![attention(tape, &x[0], &x[1], &x[2], x.get(3), &options.fold_by(ring)).unwrap()]
         };
         let one = DeviceMesh::new(&[1]).unwrap();
         let single: Vec<Layout> = inputs.iter().map(|t| Layout::replicated(&one, &t.shape)).collect();
-        let expected = run(&one, &single, &inputs, attend(RingUse::Never));
-        close("ring", &run(&mesh, &layouts, &inputs, attend(RingUse::Always)), &expected);
-        close("gather", &run(&mesh, &layouts, &inputs, attend(RingUse::Never)), &expected);
+        let expected = run(&one, &single, &inputs, attend(FoldBy::Gather));
+        for way in WAYS {
+            close(&format!("{way:?}"), &run(&mesh, &layouts, &inputs, attend(way)), &expected);
+        }
+    }
+
+    /// Sequences divided anyhow over the same axes, which is where every way is open.
+    #[test]
+    fn sequences_divided_anyhow_attend_alike_by_every_way(
+        (mesh, q, k, cuts) in (mesh_shape(6), 0..14_usize, 0..14_usize, any::<[u64; 2]>(),),
+        (h, g, kind) in (1..4_usize, 1..3_usize, 0..4_usize),
+        causal in prop::option::of(any::<bool>()), mask in prop::option::of(any::<[bool; 4]>()), seed: u64,
+    ) {
+        let mesh = DeviceMesh::new(&mesh).unwrap();
+        let axes: Vec<usize> = (0..mesh.ndim()).collect();
+        let divided = |n: usize, seed: u64, axes: &[usize]| -> Partition {
+            let parts = axes.iter().map(|&a| mesh.shape()[a]).product();
+            match kind {
+                0 => Partition::zigzag(n, parts),
+                1 => Partition::striped(n, parts),
+                2 => Partition::chunk(n, parts),
+                _ => {
+                    let weights: Vec<f64> = (0..parts).map(|p| (seed >> (8 * (p % 8)) & 7) as f64).collect();
+                    Partition::weighted(n, &weights).unwrap_or_else(|_| Partition::balanced(n, parts))
+                }
+            }
+        };
+        let mut inputs = vec![numbers(&[2, h * g, q, 3], seed), numbers(&[2, h, k, 3], seed ^ 1), numbers(&[2, h, k, 2], seed ^ 2)];
+        // Keys over the last axis alone, or all; queries over all, the others alone, or none.
+        let last = [mesh.ndim() - 1];
+        let keys: &[usize] = if cuts[0] % 2 == 0 { &axes } else { &last };
+        let queries: &[usize] = [&axes[..], &axes[..axes.len() - 1], &[]][(cuts[1] % 3) as usize];
+        let layout = |t: &xtests::case::Tensor, along: &[usize], seed| {
+            let builder = Layout::builder(&mesh, &t.shape);
+            if along.is_empty() { builder } else { builder.shard(2, along, divided(t.shape[2], seed, along)) }.build().unwrap()
+        };
+        let mut layouts = vec![layout(&inputs[0], queries, cuts[0]), layout(&inputs[1], keys, cuts[1]), layout(&inputs[2], keys, cuts[1])];
+        if let Some(full) = mask {
+            let shape: Vec<usize> = [2, h * g, q, k].iter().zip(full).map(|(&n, full)| if full { n } else { 1 }).collect();
+            inputs.push(numbers(&shape, seed ^ 3));
+            layouts.push(Layout::replicated(&mesh, &shape));
+        }
+        let mut options = Attention::default();
+        if let Some(left) = causal {
+            options = options.causal(if left { Causal::TopLeft } else { Causal::BottomRight });
+        }
+        let attend = |way| move |tape: &Recorder, x: &[Value]| {
+            vec![attention(tape, &x[0], &x[1], &x[2], x.get(3), &options.fold_by(way)).unwrap()]
+        };
+        let one = DeviceMesh::new(&[1]).unwrap();
+        let single: Vec<Layout> = inputs.iter().map(|t| Layout::replicated(&one, &t.shape)).collect();
+        let expected = run(&one, &single, &inputs, attend(FoldBy::Auto));
+        for way in WAYS {
+            close(&format!("{way:?}"), &run(&mesh, &layouts, &inputs, attend(way)), &expected);
+        }
     }
 }
 
@@ -118,7 +180,7 @@ fn dropout_keeps_its_rate_and_its_gradient() {
             tensor(&shapes[2], |_| 1.0),
         ];
         let options = Attention::default()
-            .ring(RingUse::Always)
+            .fold_by(FoldBy::Ring)
             .dropout(0.25, Stream::new(1, call));
         run(&mesh, &layouts, &inputs, |tape, x| {
             vec![attention(tape, &x[0], &x[1], &x[2], None, &options).unwrap()]
@@ -152,7 +214,7 @@ fn dropout_keeps_its_rate_and_its_gradient() {
 }
 
 /// Bytes that the busiest rank holds at most while it attends, forward or backward, beyond what it began with.
-fn peak(ranks: usize, ring: RingUse) -> u64 {
+fn peak(ranks: usize, ring: FoldBy) -> u64 {
     let mesh = DeviceMesh::new(&[ranks]).unwrap();
     let shape = [1, 2, 240, 8];
     let layout = Layout::parse(&mesh, &shape, "S(2)").unwrap();
@@ -172,7 +234,7 @@ fn peak(ranks: usize, ring: RingUse) -> u64 {
             &x[1],
             &x[2],
             None,
-            &Attention::default().ring(ring),
+            &Attention::default().fold_by(ring),
         )
         .unwrap();
         let seed = y.detach();
@@ -187,7 +249,7 @@ fn peak(ranks: usize, ring: RingUse) -> u64 {
 fn a_ring_holds_a_few_blocks_whatever_the_number_of_ranks() {
     let block = |ranks: u64| 2 * 240 * 8 * 8 / ranks;
     for ranks in [2, 4, 8] {
-        let (ring, gather) = (peak(ranks, RingUse::Always), peak(ranks, RingUse::Never));
+        let (ring, gather) = (peak(ranks, FoldBy::Ring), peak(ranks, FoldBy::Gather));
         // Results and gradients are four blocks; in flight are two of keys and values and of their gradients.
         assert!(
             ring <= 18 * block(ranks as u64),

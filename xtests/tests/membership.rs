@@ -49,7 +49,7 @@ fn ranks_outside_the_mesh_take_part_without_data() {
 /// How many pairs there are is up to the data, which these ranks do not have: they are told.
 #[test]
 fn ranks_outside_the_mesh_hear_how_many_rows_there_are() {
-    use shard_ops::RingUse;
+    use shard_ops::FoldBy;
     let mesh = DeviceMesh::with_ranks(&[2], vec![3, 1]).unwrap();
     let line = tensor(&[5, 1], |i| i as f64);
     let results = on_mesh(&mesh, On::Host, |cx| {
@@ -58,8 +58,7 @@ fn ranks_outside_the_mesh_hear_how_many_rows_there_are() {
         let x = tape
             .leaf(place(cx, &layout, &line, DType::F64).unwrap())
             .unwrap();
-        let near =
-            shard_ops::neighbors::radius_search(&tape, &x, &x, 1.0, RingUse::Always).unwrap();
+        let near = shard_ops::neighbors::radius_search(&tape, &x, &x, 1.0, FoldBy::Ring).unwrap();
         let gradients = tape.grad(
             &[&near.distances],
             &[&x],

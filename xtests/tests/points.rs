@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use shard_autograd::{GradAs, GradCheck, Recorder, gradcheck};
 use shard_comm::DType;
 use shard_ops::neighbors::{farthest_points, nearest, radius_search, radius_search_capped};
-use shard_ops::{OpError, RingUse, Value};
+use shard_ops::{FoldBy, OpError, Value};
 use shard_redistribute::Array;
 use shard_spec::{DeviceMesh, Layout, Partition};
 use xtests::arrays::{place, tensor};
@@ -53,7 +53,7 @@ impl Scene {
     /// Asserts that what a search gives is one rank's, and its gradients are.
     fn holds(
         &self,
-        search: impl Fn(&Recorder, &Value, &Value, RingUse) -> Vec<Value> + Copy + Sync,
+        search: impl Fn(&Recorder, &Value, &Value, FoldBy) -> Vec<Value> + Copy + Sync,
     ) {
         let with = |ring| move |tape: &Recorder, x: &[Value]| search(tape, &x[0], &x[1], ring);
         let one = DeviceMesh::new(&[1]).unwrap();
@@ -62,9 +62,9 @@ impl Scene {
             .iter()
             .map(|t| Layout::replicated(&one, &t.shape));
         let whole: Vec<Layout> = whole.collect();
-        let expected = run(&one, &whole, &self.inputs, with(RingUse::Never));
+        let expected = run(&one, &whole, &self.inputs, with(FoldBy::Gather));
         let results = expected.len() - 2;
-        for ring in [RingUse::Always, RingUse::Never] {
+        for ring in [FoldBy::Ring, FoldBy::Gather] {
             let found = run(&self.mesh, &self.layouts, &self.inputs, with(ring));
             assert_eq!(found[..results], expected[..results], "{ring:?}");
             close("gradients", &found[results..], &expected[results..]);
@@ -149,9 +149,9 @@ proptest! {
             })
         };
         let one = DeviceMesh::new(&[1]).unwrap();
-        let expected = sample(&one, &Layout::replicated(&one, &scene.inputs[1].shape), RingUse::Never);
+        let expected = sample(&one, &Layout::replicated(&one, &scene.inputs[1].shape), FoldBy::Gather);
         prop_assert_eq!(&expected[0], &by_definition(&scene.inputs[1], count, start));
-        for ring in [RingUse::Always, RingUse::Never] {
+        for ring in [FoldBy::Ring, FoldBy::Gather] {
             for found in sample(&scene.mesh, &scene.layouts[1], ring) {
                 prop_assert_eq!(&found, &expected[0]);
             }
@@ -174,8 +174,8 @@ fn rules_hold() {
             let array = place(cx, &whole[i], &inputs[i], DType::F64).unwrap();
             tape.leaf(array).unwrap()
         });
-        farthest_points(&tape, &points, 3, 7, RingUse::Always).unwrap();
-        let near = radius_search(&tape, &queries, &points, 0.9, RingUse::Always).unwrap();
+        farthest_points(&tape, &points, 3, 7, FoldBy::Ring).unwrap();
+        let near = radius_search(&tape, &queries, &points, 0.9, FoldBy::Ring).unwrap();
         let g = near.distances.detach();
         tape.grad(&[&near.distances], &[&queries, &points], &[Some(&g)], false)
             .unwrap();
@@ -190,7 +190,7 @@ fn rules_hold() {
 }
 
 /// Bytes the busiest rank receives in a backward pass of distances within a radius, whose queries are sharded.
-fn bytes_of_backward(points: &str, ring: RingUse) -> u64 {
+fn bytes_of_backward(points: &str, ring: FoldBy) -> u64 {
     let mesh = DeviceMesh::new(&[4]).unwrap();
     let inputs = [numbers(&[40, 3], 3), numbers(&[24, 3], 4)];
     let texts = ["S(0)[20,0,13,7]", points];
@@ -214,10 +214,10 @@ fn bytes_of_backward(points: &str, ring: RingUse) -> u64 {
 /// The derivative is divided as the pairs are, which stay where they are: nothing moves but points.
 #[test]
 fn pairs_stay_with_their_queries() {
-    assert_eq!(bytes_of_backward("R", RingUse::Never), 0);
+    assert_eq!(bytes_of_backward("R", FoldBy::Gather), 0);
     // The other blocks of points come, and their gradients go home.
     let block = 24 / 4 * 3 * 8;
-    assert_eq!(bytes_of_backward("S(0)", RingUse::Always), 2 * 3 * block);
+    assert_eq!(bytes_of_backward("S(0)", FoldBy::Ring), 2 * 3 * block);
 }
 
 /// The four combinations of sharded and replicated queries and points, unevenly.
@@ -257,11 +257,11 @@ fn anchor_nearest_of_many_points() {
             vec![distances, indices]
         }
     };
-    let expected = run(&one, &whole, &inputs, search(RingUse::Never));
+    let expected = run(&one, &whole, &inputs, search(FoldBy::Gather));
     for layouts in combinations(2048, 1025, 3) {
         assert!(layouts[1].max_local_numel() == 1025 * 3 || layouts[1].part_size(0, 1) < 4);
         let mesh = layouts[0].mesh().clone();
-        for ring in [RingUse::Always, RingUse::Never] {
+        for ring in [FoldBy::Ring, FoldBy::Gather] {
             let found = run(&mesh, &layouts, &inputs, search(ring));
             assert_eq!(found[..2], expected[..2]);
             close("gradients", &found[2..], &expected[2..]);
@@ -292,12 +292,12 @@ fn anchor_within_a_radius_of_a_grid() {
         let whole = inputs
             .each_ref()
             .map(|t| Layout::replicated(&one, &t.shape));
-        let expected = run(&one, &whole, &inputs, search(RingUse::Never));
+        let expected = run(&one, &whole, &inputs, search(FoldBy::Gather));
         let pairs = expected[0].len();
         assert!(pairs > count && pairs < 136 * count, "{pairs}");
         for layouts in combinations(count, 136, 3) {
             let mesh = layouts[0].mesh().clone();
-            for ring in [RingUse::Always, RingUse::Never] {
+            for ring in [FoldBy::Ring, FoldBy::Gather] {
                 let found = run(&mesh, &layouts, &inputs, search(ring));
                 assert_eq!(found[..3], expected[..3]);
                 close("gradients", &found[3..], &expected[3..]);
@@ -327,13 +327,13 @@ fn distances_within_a_radius_are_differentiated() {
             });
             let tape = xtests::trial::recorder();
             let search = |exec: &Recorder, x: &[Value]| {
-                let near = radius_search(exec, &x[0], &x[1], 0.5, RingUse::Always)?;
+                let near = radius_search(exec, &x[0], &x[1], 0.5, FoldBy::Ring)?;
                 assert!((1..28).contains(&near.distances.shape()[0]));
                 Ok(vec![near.distances])
             };
             gradcheck(&tape, &search, &x, GradCheck::default()).unwrap();
             let search = |exec: &Recorder, x: &[Value]| {
-                let near = radius_search_capped(exec, &x[0], &x[1], 2.0, 3, RingUse::Always)?;
+                let near = radius_search_capped(exec, &x[0], &x[1], 2.0, 3, FoldBy::Ring)?;
                 Ok(vec![near.distances])
             };
             gradcheck(&tape, &search, &x, GradCheck::default()).unwrap();
@@ -354,7 +354,7 @@ fn pieces_are_searched_alone() {
         if cx.rank() == 1 {
             return 0;
         }
-        let near = radius_search(&tape, &piece, &piece, 1.0, RingUse::Auto).unwrap();
+        let near = radius_search(&tape, &piece, &piece, 1.0, FoldBy::Auto).unwrap();
         near.pairs.shape()[0]
     });
     assert_eq!(found, [10, 0]);
@@ -369,7 +369,7 @@ fn other_types_are_refused() {
         let layout = Layout::parse(&mesh, &[4, 2], "S(0)").unwrap();
         let x = Value::new(Array::from_fn(cx, &layout, |i| i[0] as i64).unwrap());
         let before = cx.world().ledger().snapshot();
-        let ring = RingUse::Always;
+        let ring = FoldBy::Ring;
         let errors = [
             nearest(&tape, &x, &x, 1, ring).err(),
             radius_search(&tape, &x, &x, 1.0, ring).err(),

@@ -1,5 +1,6 @@
 //! The eager executor: one path from an op and its operands to the result.
 
+mod outcome;
 mod ring;
 mod rows;
 
@@ -222,6 +223,9 @@ impl Engine {
                 "kernel"
             },
         );
+        if let Some(outcome) = &strategy.outcome {
+            return outcome::run(op, cx, rule, strategy, outcome, outputs);
+        }
         finish(name, cx, rule, strategy, &strategy.outputs, outputs)
     }
 
@@ -260,7 +264,8 @@ impl Engine {
             .collect();
         let rule = op.rule(&metas)?;
         let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
-        let strategy = Strategy::new(&rule, &layouts, first.index())?;
+        let model = first.cx().planner().model().unwrap_or_default();
+        let strategy = Strategy::new(&rule, &layouts, first.index(), &model)?;
         tracing::debug!(op = op.name(), %strategy, "new strategy");
         let fingerprint = key_of(op.name(), &(op.key(), &key.1));
         let ready = Rc::new(Ready {
@@ -347,8 +352,10 @@ fn allocate(
     strategy: &Strategy,
 ) -> Result<Vec<BufferMut>> {
     let mut outputs = Vec::with_capacity(rule.outputs.len());
-    for (o, &len) in rule.outputs.iter().zip(&strategy.lens) {
-        outputs.push(cx.device().alloc(o.meta.dtype, len).in_op(op)?);
+    for (o, (output, &len)) in rule.outputs.iter().zip(&strategy.lens).enumerate() {
+        let made = strategy.outcome.as_ref().map(|outcome| &outcome.moves[o]);
+        let dtype = made.map_or(output.meta.dtype, |made| made.dtype);
+        outputs.push(cx.device().alloc(dtype, len).in_op(op)?);
     }
     Ok(outputs)
 }

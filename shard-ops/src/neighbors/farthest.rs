@@ -11,8 +11,8 @@ use crate::kernels::neighbors::{farthest, lower, unsampled};
 use crate::kernels::{Real, View};
 use crate::moves::permute;
 use crate::{
-    Access, Exec, HostCall, Meta, Op, OpError, RING_ABOVE, Reduction, Result, RingUse, Rule, Saved,
-    Value, key_of,
+    Access, Exec, FoldBy, HostCall, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
+    key_of,
 };
 use shard_comm::{DType, Element, Monoid};
 use shard_redistribute::Array;
@@ -21,14 +21,17 @@ use smallvec::smallvec;
 use std::borrow::Cow;
 use std::sync::Arc;
 
+/// Coordinates above which points stay where they are unless told otherwise.
+const STAY_ABOVE: usize = 1 << 16;
+
 const NAME: &str = "farthest_points";
 
 /// The indices, `[count]` and `i64`, of `count` of the points `[points, dim]`: first `start`, then again and again the point that
 /// is farthest from all taken so far, of equally far ones the one of lowest index. Points with a coordinate that is not
 /// finite come last.
 ///
-/// Points that are sharded stay where they are if `ring` is [`Always`](RingUse::Always), and are gathered if it is
-/// [`Never`](RingUse::Never). Left to [`Auto`](RingUse::Auto), up to [`RING_ABOVE`] coordinates are gathered: to go through so many
+/// Points that are sharded stay where they are by [`Ring`](FoldBy::Ring) and [`Split`](FoldBy::Split), and are gathered by
+/// [`Gather`](FoldBy::Gather). Otherwise, up to 65,536 coordinates are gathered: to go through so many
 /// takes no longer than the two reductions. The result is replicated, and the same in any case, bit for bit. It has no
 /// derivative.
 ///
@@ -40,7 +43,7 @@ const NAME: &str = "farthest_points";
 /// Points that are no table of f32 or f64; a start that is no point, or more samples than points.
 ///
 /// ```
-/// use shard_ops::{Engine, EngineOptions, RingUse, Value, neighbors::farthest_points};
+/// use shard_ops::{Engine, EngineOptions, FoldBy, Value, neighbors::farthest_points};
 /// # use shard_comm::Communicator;
 /// # use shard_redistribute::{Array, MeshComm};
 /// # use shard_spec::{DeviceMesh, Layout};
@@ -52,7 +55,7 @@ const NAME: &str = "farthest_points";
 ///     let engine = Engine::new(EngineOptions::default());
 ///     let line = Layout::parse(&mesh, &[5, 1], "S(0)[4,1]").unwrap();
 ///     let points = Value::new(Array::from_fn(&cx, &line, |i| i[0] as f64).unwrap());
-///     let far = farthest_points(&*engine, &points, 4, 0, RingUse::Always).unwrap();
+///     let far = farthest_points(&*engine, &points, 4, 0, FoldBy::Ring).unwrap();
 ///     far.array().to_vec::<i64>().unwrap()
 /// })
 /// .unwrap();
@@ -64,7 +67,7 @@ pub fn farthest_points(
     points: &Value,
     count: usize,
     start: usize,
-    ring: RingUse,
+    ring: FoldBy,
 ) -> Result<Value> {
     let points = points.detach();
     check(&points, count, start)?;
@@ -118,11 +121,11 @@ fn check(points: &Value, count: usize, start: usize) -> Result<()> {
 }
 
 /// Where the points are while samples are taken.
-fn home(points: &Layout, ring: RingUse) -> Result<Layout> {
+fn home(points: &Layout, ring: FoldBy) -> Result<Layout> {
     let stays = match ring {
-        RingUse::Always => true,
-        RingUse::Never => false,
-        RingUse::Auto => points.numel() > RING_ABOVE,
+        FoldBy::Ring | FoldBy::Split => true,
+        FoldBy::Gather => false,
+        FoldBy::Auto | FoldBy::Heads => points.numel() > STAY_ABOVE,
     };
     let mut builder = Layout::builder(points.mesh(), points.shape());
     if let (Some(sharding), true) = (points.sharding(0), stays) {

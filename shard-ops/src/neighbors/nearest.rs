@@ -5,7 +5,7 @@ use crate::host::{positions, with_float};
 use crate::kernels::Real;
 use crate::kernels::neighbors::Nearest;
 use crate::{
-    Access, Exec, HostCall, Meta, Op, OpError, Reduction, Result, RingUse, Rule, Saved, Value,
+    Access, Exec, FoldBy, HostCall, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
     key_of,
 };
 use shard_comm::{DType, Element};
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Shapes or types that do not belong together; a `k` above the number of points.
 ///
 /// ```
-/// use shard_ops::{Engine, EngineOptions, RingUse, Value, neighbors::nearest};
+/// use shard_ops::{Engine, EngineOptions, FoldBy, Value, neighbors::nearest};
 /// # use shard_comm::Communicator;
 /// # use shard_redistribute::{Array, MeshComm};
 /// # use shard_spec::{DeviceMesh, Layout};
@@ -40,7 +40,7 @@ use std::sync::Arc;
 ///     let points = Value::new(Array::from_fn(&cx, &line, |i| i[0] as f64).unwrap());
 ///     let all = Layout::replicated(&mesh, &[2, 1]);
 ///     let queries = Value::new(Array::from_fn(&cx, &all, |i| 3.5 * i[0] as f64).unwrap());
-///     let (distances, indices) = nearest(&*engine, &queries, &points, 2, RingUse::Always).unwrap();
+///     let (distances, indices) = nearest(&*engine, &queries, &points, 2, FoldBy::Ring).unwrap();
 ///     (distances.array().to_vec::<f64>().unwrap(), indices.array().to_vec::<i64>().unwrap())
 /// })
 /// .unwrap();
@@ -52,7 +52,7 @@ pub fn nearest(
     queries: &Value,
     points: &Value,
     k: usize,
-    ring: RingUse,
+    ring: FoldBy,
 ) -> Result<(Value, Value)> {
     let mut found = exec.apply(Arc::new(NearestOp { k, ring }), &[queries, points])?;
     let got = found.len();
@@ -71,7 +71,7 @@ const NAME: &str = "nearest";
 #[derive(Clone, Copy, Debug)]
 struct NearestOp {
     k: usize,
-    ring: RingUse,
+    ring: FoldBy,
 }
 
 impl Op for NearestOp {
@@ -93,7 +93,7 @@ impl Op for NearestOp {
                 "ask for at most as many neighbours as there are points",
             ));
         }
-        let mut rule = Rule::builder(NAME, inputs).any_order().ring(self.ring);
+        let mut rule = Rule::builder(NAME, inputs).any_order().fold_by(self.ring);
         let [rows, blocks] = accesses(&mut rule, queries, points);
         let shape = smallvec![queries.shape[0], self.k];
         let found = vec![rows[0].clone(), Access::WHOLE];
@@ -151,7 +151,7 @@ impl NearestOp {
 /// Of `|q - p|` by both: inputs are queries, points, distances, indices and the cotangent. Indices below 0 are of no point.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NearestGrad {
-    pub(super) ring: RingUse,
+    pub(super) ring: FoldBy,
 }
 
 impl Op for NearestGrad {
@@ -167,7 +167,7 @@ impl Op for NearestGrad {
         let (queries, points) = (&inputs[0], &inputs[1]);
         let mut rule = Rule::builder(self.name(), inputs)
             .any_order()
-            .ring(self.ring);
+            .fold_by(self.ring);
         let [rows, blocks] = accesses(&mut rule, queries, points);
         let found = vec![rows[0].clone(), Access::WHOLE];
         rule.input(rows.clone())

@@ -6,7 +6,7 @@ use crate::host::{Held, positions, with_float};
 use crate::kernels::Real;
 use crate::kernels::neighbors::{RadiusRows, RowOrder, WithinRadius};
 use crate::{
-    Access, Exec, HostCall, Meta, Op, OpError, Reduction, Result, RingUse, RowCuts, Rule, Saved,
+    Access, Exec, FoldBy, HostCall, Meta, Op, OpError, Reduction, Result, RowCuts, Rule, Saved,
     Value, key_of,
 };
 use shard_comm::{DType, Element};
@@ -51,7 +51,7 @@ pub struct RadiusTable {
 /// a query.
 ///
 /// ```
-/// use shard_ops::{Engine, EngineOptions, RingUse, Value, neighbors::radius_search};
+/// use shard_ops::{Engine, EngineOptions, FoldBy, Value, neighbors::radius_search};
 /// # use shard_comm::Communicator;
 /// # use shard_redistribute::{Array, MeshComm};
 /// # use shard_spec::{DeviceMesh, Layout};
@@ -64,7 +64,7 @@ pub struct RadiusTable {
 ///     // Points 0, 1, 2, 3, 4 on a line, the last one on rank 1, and as many queries at the same places.
 ///     let line = Layout::parse(&mesh, &[5, 1], "S(0)[4,1]").unwrap();
 ///     let points = Value::new(Array::from_fn(&cx, &line, |i| i[0] as f64).unwrap());
-///     let near = radius_search(&*engine, &points, &points, 1.0, RingUse::Always).unwrap();
+///     let near = radius_search(&*engine, &points, &points, 1.0, FoldBy::Ring).unwrap();
 ///     (near.pairs.layout().to_string(), near.pairs.array().to_vec::<i64>().unwrap())
 /// })
 /// .unwrap();
@@ -76,7 +76,7 @@ pub fn radius_search(
     queries: &Value,
     points: &Value,
     radius: f64,
-    ring: RingUse,
+    ring: FoldBy,
 ) -> Result<RadiusPairs> {
     let [pairs, distances, counts] = search(exec, queries, points, radius, None, ring)?;
     Ok(RadiusPairs {
@@ -100,7 +100,7 @@ pub fn radius_search_capped(
     points: &Value,
     radius: f64,
     cap: usize,
-    ring: RingUse,
+    ring: FoldBy,
 ) -> Result<RadiusTable> {
     let [distances, indices, counts] = search(exec, queries, points, radius, Some(cap), ring)?;
     Ok(RadiusTable {
@@ -116,7 +116,7 @@ fn search(
     points: &Value,
     radius: f64,
     cap: Option<usize>,
-    ring: RingUse,
+    ring: FoldBy,
 ) -> Result<[Value; 3]> {
     let op = Arc::new(RadiusOp { radius, cap, ring });
     let found = exec.apply(op, &[queries, points])?;
@@ -134,7 +134,7 @@ struct RadiusOp {
     radius: f64,
     /// With a cap, the results are a table.
     cap: Option<usize>,
-    ring: RingUse,
+    ring: FoldBy,
 }
 
 impl Op for RadiusOp {
@@ -156,7 +156,7 @@ impl Op for RadiusOp {
                 "give a radius of 0 or more",
             ));
         }
-        let mut rule = Rule::builder(NAME, inputs).any_order().ring(self.ring);
+        let mut rule = Rule::builder(NAME, inputs).any_order().fold_by(self.ring);
         let [query, block] = accesses(&mut rule, queries, points);
         let (each, count) = (query[0].clone(), queries.shape[0]);
         let rule = rule.input(query).input(block);
@@ -302,7 +302,7 @@ const PAIRS_GRAD: &str = "radius_search_grad";
 /// Of `|q - p|` by both: inputs are queries, points, pairs, their distances and the cotangent.
 #[derive(Clone, Debug)]
 struct PairsGrad {
-    ring: RingUse,
+    ring: FoldBy,
     cuts: Arc<RowCuts>,
 }
 
@@ -319,7 +319,7 @@ impl Op for PairsGrad {
         let (queries, points) = (&inputs[0], &inputs[1]);
         let mut rule = Rule::builder(PAIRS_GRAD, inputs)
             .any_order()
-            .ring(self.ring);
+            .fold_by(self.ring);
         let [query, block] = accesses(&mut rule, queries, points);
         let Some(factor) = query[0].factor_index() else {
             unreachable!("queries are a factor")

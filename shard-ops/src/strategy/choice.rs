@@ -3,6 +3,7 @@
 use super::Axes;
 use super::intervals::{divided, shifted};
 use super::site::{Site, Spans};
+use super::ways::further;
 use crate::rule::Boundaries;
 use crate::{Access, Linearity, Rule};
 use shard_spec::{DimSharding, Layout, Partition, ReduceOp};
@@ -94,6 +95,27 @@ fn adopt(rule: &Rule, layouts: &[&Layout], order: &[usize]) -> Choice {
             let Some(sharding) = layout.sharding(d) else {
                 continue;
             };
+            if let Access::Ring {
+                instead: Some(f), ..
+            } = access
+                && choice.factors[*f].is_some()
+            {
+                // Axes that have no other work divide the factor further.
+                let fresh: Axes = (sharding.axes.iter().copied())
+                    .filter(|&a| !choice.uses(a))
+                    .collect();
+                let mesh = layout.mesh();
+                let parts = fresh.iter().map(|&a| mesh.shape()[a]).product();
+                let own = choice.factors[*f].as_ref();
+                if let (false, Some(s)) = (
+                    fresh.is_empty(),
+                    further(own, rule.factor_extent(*f), &fresh, parts),
+                ) && rule.divides(*f, &s.partition)
+                {
+                    choice.factors[*f] = Some(s);
+                }
+                continue;
+            }
             if sharding.axes.iter().any(|&a| choice.uses(a)) {
                 continue;
             }
@@ -200,29 +222,39 @@ pub(super) fn cost(
         if rule.unread.contains(&i) {
             continue;
         }
-        let covers = site.covers(i, &Spans::Full);
         if layout.partial_axes().iter().any(|&a| !choice.carries(i, a)) {
             total += 2 * layout.max_local_numel();
         }
-        if site.in_place(layout, &covers) {
-            continue;
-        }
-        let mut worst = 0;
-        for index in 0..mesh.size() {
-            let coords = mesh.coords_at(index);
-            let (mut wanted, mut owned) = (1, 1);
-            for (d, cover) in covers.iter().enumerate() {
-                let want = cover.at(mesh, &coords);
-                let have = layout.part(d, mesh.part_at(layout.axis_order(d), &coords));
-                wanted *= want.len();
-                owned *= want.common(&have);
-            }
-            worst = worst.max(wanted - owned.min(wanted));
-            if total + worst > ceiling {
-                return None;
-            }
-        }
-        total += worst;
+        total += received_input(&site, i, layout, ceiling.checked_sub(total)?)?;
     }
     (total <= ceiling).then_some(total)
+}
+
+/// Elements of input `i` that the busiest rank receives; `None` if more than `ceiling`.
+pub(super) fn received_input(
+    site: &Site<'_>,
+    i: usize,
+    layout: &Layout,
+    ceiling: usize,
+) -> Option<usize> {
+    let (mesh, covers) = (site.mesh, site.covers(i, &Spans::Full));
+    if site.in_place(layout, &covers) {
+        return Some(0);
+    }
+    let mut worst = 0;
+    for index in 0..mesh.size() {
+        let coords = mesh.coords_at(index);
+        let (mut wanted, mut owned) = (1, 1);
+        for (d, cover) in covers.iter().enumerate() {
+            let want = cover.at(mesh, &coords);
+            let have = layout.part(d, mesh.part_at(layout.axis_order(d), &coords));
+            wanted *= want.len();
+            owned *= want.common(&have);
+        }
+        worst = worst.max(wanted - owned.min(wanted));
+        if worst > ceiling {
+            return None;
+        }
+    }
+    Some(worst)
 }

@@ -7,18 +7,22 @@
 
 mod choice;
 mod intervals;
+mod outcome;
 mod overlap;
 mod ring;
 mod site;
+mod ways;
 
 pub use choice::Choice;
+pub(crate) use outcome::Outcome;
+pub use ways::WayCost;
 
 use crate::rule::Body;
-use crate::{KernelCx, Reduction, Result, Rule};
+use crate::{FoldBy, KernelCx, Reduction, Result, Rule};
 use choice::{candidates, cost};
 pub(crate) use ring::{Ring, RingStep};
 use shard_comm::Monoid;
-use shard_redistribute::{Exchange, Plan};
+use shard_redistribute::{CostModel, Exchange, Plan};
 use shard_spec::{DeviceMesh, DimSharding, Layout, numel};
 use site::Site;
 use smallvec::SmallVec;
@@ -44,6 +48,10 @@ pub struct Strategy {
     pub(crate) late: Arc<Vec<KernelCx>>,
     /// The blocks that are folded one after the other, in place of the calls above.
     pub(crate) ring: Option<Ring>,
+    /// The way sharded ring dims are served, and what was compared.
+    way: Option<(FoldBy, Vec<WayCost>)>,
+    /// How results get where they belong, where kernels make them elsewhere.
+    pub(crate) outcome: Option<Outcome>,
     /// For moves: the exchange that is the op.
     pub(crate) assemble: Option<Exchange>,
     /// Combine the outputs over these axes at once.
@@ -69,7 +77,7 @@ impl Strategy {
     ///
     /// # Errors
     /// Layouts the rule cannot serve; the same on all ranks.
-    pub fn new(rule: &Rule, layouts: &[&Layout], index: usize) -> Result<Self> {
+    pub fn new(rule: &Rule, layouts: &[&Layout], index: usize, model: &CostModel) -> Result<Self> {
         let mesh = layouts[0].mesh().clone();
         let mut best: Option<(usize, usize, Choice)> = None;
         for choice in candidates(rule, layouts) {
@@ -86,7 +94,7 @@ impl Strategy {
             }
         }
         let (bytes, _, choice) = best.unwrap_or((0, 0, Choice::none(rule)));
-        Self::with_choice(rule, layouts, &choice, index, &mesh, bytes)
+        Self::with_choice(rule, layouts, &choice, index, &mesh, (bytes, model))
     }
 
     /// The strategy of a given choice: what the rule validator runs to try every factor. Factors that are folded block by
@@ -105,7 +113,8 @@ impl Strategy {
             }
         }
         let bytes = cost(rule, layouts, &choice, usize::MAX).unwrap_or(usize::MAX);
-        Self::with_choice(rule, layouts, &choice, index, &mesh, bytes)
+        let model = CostModel::default();
+        Self::with_choice(rule, layouts, &choice, index, &mesh, (bytes, &model))
     }
 
     fn with_choice(
@@ -114,19 +123,36 @@ impl Strategy {
         choice: &Choice,
         index: usize,
         mesh: &DeviceMesh,
-        bytes: usize,
+        (bytes, model): (usize, &CostModel),
     ) -> Result<Self> {
         let mut site = Site::new(rule, choice, mesh, index);
-        let mut inputs = Vec::with_capacity(layouts.len());
-        let mut current = Vec::with_capacity(layouts.len());
-        for (i, layout) in layouts.iter().enumerate() {
-            let (step, at) = site.reduce_input(i, layout)?;
-            inputs.push(step);
-            current.push(at);
+        let (mut inputs, mut current) = site.reduced(layouts)?;
+        let taken = site.way(&current, model);
+        let by = taken.as_ref().map(|(way, _)| way.cost.way);
+        let mut elsewhere = None;
+        if let Some((way, _)) = &taken {
+            if way.cost.way != FoldBy::Gather {
+                site.ring = Some(way.blocks.clone());
+            }
+            if way.work != *choice {
+                let work = Site::new(rule, &way.work, mesh, index);
+                // An operand that lies as the choice wants it is not misaligned, wherever the way takes it.
+                for (i, layout) in current.iter().enumerate() {
+                    inputs[i].realigned |= site.misaligned(i, layout);
+                }
+                let (steps, at) = work.reduced(layouts)?;
+                for (step, own) in inputs.iter_mut().zip(steps) {
+                    step.reduce = own.reduce;
+                }
+                current = at;
+                elsewhere = Some((work, way));
+            }
         }
-        site.ring = site.ring_of(&current);
         let outputs = (0..rule.outputs.len())
-            .map(|o| site.output_layout(o))
+            .map(|o| match (&elsewhere, by) {
+                (Some((work, _)), Some(by)) => site.outcome(o, by, &work.output_layout(o)?),
+                _ => site.output_layout(o),
+            })
             .collect::<Result<Vec<_>>>()?;
         let rank = mesh.ranks()[index];
         let lens = (outputs.iter())
@@ -146,6 +172,8 @@ impl Strategy {
             early: Arc::default(),
             late: Arc::default(),
             ring: None,
+            way: by.zip(taken.as_ref().map(|(_, considered)| considered.clone())),
+            outcome: None,
             assemble: None,
             combine,
             bytes,
@@ -157,7 +185,10 @@ impl Strategy {
             }
             return Ok(strategy);
         }
-        if site.ring.is_some() {
+        if let Some((work, way)) = &elsewhere {
+            work.elsewhere_inputs(&site, &current, &mut strategy);
+            site.with_outcome(work, way, &mut strategy)?;
+        } else if site.ring.is_some() {
             site.with_ring(&current, &mut strategy)?;
         } else if let (Some(overlap), None) = (site.overlap(&current), rule.decides_rows()) {
             site.with_overlap(&current, &overlap, &mut strategy);
@@ -192,10 +223,21 @@ impl Strategy {
         self.ring.as_ref().map_or(0, |ring| ring.steps.len())
     }
 
+    /// The way sharded [ring](crate::Access::Ring) dims are served; `None` where none is sharded.
+    pub fn way(&self) -> Option<FoldBy> {
+        self.way.as_ref().map(|(by, _)| *by)
+    }
+
+    /// What the ways that were compared cost; the same on every rank.
+    pub fn ways(&self) -> &[WayCost] {
+        self.way.as_ref().map_or(&[], |(_, considered)| considered)
+    }
+
     /// Whether running it communicates.
     pub fn communicates(&self) -> bool {
         self.combine.is_some()
             || self.ring.is_some()
+            || self.outcome.is_some()
             || self.assemble.as_ref().is_some_and(|e| !e.is_local())
             || self.inputs.iter().any(|i| {
                 i.reduce.as_ref().is_some_and(Plan::communicates)
@@ -231,6 +273,13 @@ impl fmt::Display for Strategy {
         }
         if let Some(ring) = &self.ring {
             write!(f, "; ring of {} blocks", ring.steps.len())?;
+        }
+        if let Some((by, considered)) = &self.way {
+            write!(f, "; by {by:?} of")?;
+            for (i, cost) in considered.iter().enumerate() {
+                let comma = if i > 0 { "," } else { "" };
+                write!(f, "{comma} {cost}")?;
+            }
         }
         if let Some((axes, monoid)) = &self.combine {
             write!(f, "; combine {monoid:?} over axes {axes:?}")?;

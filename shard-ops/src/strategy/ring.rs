@@ -8,10 +8,10 @@
 
 use super::Strategy;
 use super::site::{Site, Spans};
-use crate::rule::RING_ABOVE;
-use crate::{Access, Fold, KernelCx, Result, RingUse};
+use super::ways::is_ring;
+use crate::{Access, Fold, KernelCx, Result};
 use shard_redistribute::{Exchange, ExchangeBuilder, Source};
-use shard_spec::{DimCover, DimSharding, Layout, Partition, numel};
+use shard_spec::{DimCover, DimSharding, Layout, Partition};
 
 /// The steps of a ring, as one rank sees them.
 #[derive(Debug)]
@@ -31,55 +31,6 @@ pub(crate) struct RingStep {
 }
 
 impl Site<'_> {
-    /// How the ring factor of the rule is divided, if its blocks go round. Decided from layouts alone.
-    pub(super) fn ring_of(&self, layouts: &[Layout]) -> Option<DimSharding> {
-        let rings = |dims: &[Access]| dims.iter().any(|a| matches!(a, Access::Ring { .. }));
-        let going: Vec<usize> = (0..layouts.len())
-            .filter(|&i| rings(&self.rule.inputs[i]) && !self.rule.unread.contains(&i))
-            .collect();
-        let found = going.iter().find_map(|&i| {
-            let dims = self.rule.inputs[i].iter().enumerate();
-            let mut sharded = dims.filter(|(_, a)| matches!(a, Access::Ring { .. }));
-            sharded.find_map(|(d, _)| layouts[i].sharding(d))
-        })?;
-        if found.partition.parts() < 2 {
-            return None;
-        }
-        // Axes that shard another dim of something that goes round gather it anyway: every rank needs all of its share.
-        let outputs = self.rule.outputs.iter().map(|o| &o.dims);
-        let travel = self
-            .rule
-            .inputs
-            .iter()
-            .chain(outputs)
-            .filter(|dims| rings(dims));
-        let shares = travel.flatten().any(|access| {
-            access
-                .factor_index()
-                .and_then(|f| self.choice.factors[f].as_ref())
-                .is_some_and(|s| s.axes.iter().any(|a| found.axes.contains(a)))
-        });
-        // Ranks along an axis that shards no work would all do the same, and their contributions be counted each time.
-        let idle = found.axes.iter().any(|a| {
-            let works = |s: &DimSharding| s.axes.contains(a);
-            self.mesh.shape()[*a] > 1 && !self.choice.factors.iter().flatten().any(works)
-        });
-        let wanted = match self.rule.ring {
-            RingUse::Never => false,
-            RingUse::Always => true,
-            RingUse::Auto => {
-                let sum = |f: &dyn Fn(usize) -> usize| going.iter().map(|&i| f(i)).sum::<usize>();
-                let whole = sum(&|i| {
-                    let covers = self.covers(i, &Spans::Full);
-                    numel(&covers.iter().map(DimCover::max_size).collect::<Vec<_>>())
-                });
-                let blocks = 2 * sum(&|i| layouts[i].max_local_numel());
-                whole > RING_ABOVE && whole > 2 * blocks
-            }
-        };
-        (wanted && !shares && !idle).then(|| found.clone())
-    }
-
     /// The steps of the ring; other inputs are brought in place as always.
     pub(super) fn with_ring(&self, layouts: &[Layout], strategy: &mut Strategy) -> Result<()> {
         let Some(ring) = &self.ring else {
@@ -150,7 +101,7 @@ impl Site<'_> {
     }
 
     fn goes_round(&self, dims: &[Access]) -> bool {
-        self.ring.is_some() && dims.iter().any(|a| matches!(a, Access::Ring { .. }))
+        self.ring.is_some() && dims.iter().any(is_ring)
     }
 
     /// What each dim of an operand must cover while this partition of the ring factor is folded.

@@ -1,6 +1,7 @@
 //! A rule with a choice, seen from one rank: what each operand must cover, and where the boxes lie.
 
 use super::intervals::{clip, multiplied, same_intervals};
+use super::ways::is_ring;
 use super::{Axes, Choice, InputMove, Strategy};
 use crate::error::InOp;
 use crate::{Access, Fold, KernelCx, OperandBox, Reduction, Result, Rule};
@@ -63,9 +64,6 @@ impl<'a> Site<'a> {
 
     /// Axes that split the sum of which an output of these dims is a term. What goes home over a ring is summed there.
     fn summed_axes(&self, dims: &[Access]) -> Axes {
-        if !dims.iter().any(|a| matches!(a, Access::Ring { .. })) {
-            return self.reduced_axes();
-        }
         let mut axes = Axes::new();
         for (f, sharding) in self.choice.factors.iter().enumerate() {
             if let (Some(sharding), false) =
@@ -74,7 +72,7 @@ impl<'a> Site<'a> {
                 axes.extend(sharding.axes.iter().copied());
             }
         }
-        if let Some(ring) = &self.ring {
+        if let (Some(ring), true) = (&self.ring, dims.iter().any(is_ring)) {
             axes.retain(|a| !ring.axes.contains(a));
         }
         axes.sort_unstable();
@@ -90,8 +88,10 @@ impl<'a> Site<'a> {
             {
                 builder = builder.shard(d, &sharding.axes, multiplied(&sharding.partition, *block));
             }
-            if let (Access::Ring { .. }, Some(ring)) = (access, &self.ring) {
-                builder = builder.shard(d, &ring.axes, ring.partition.clone());
+            if let Access::Ring { factor, .. } = access
+                && let Some(own) = self.choice.factors[*factor].as_ref().or(self.ring.as_ref())
+            {
+                builder = builder.shard(d, &own.axes, own.partition.clone());
             }
             if let Some(rows) = self.rows_of(access) {
                 builder = builder.shard(d, &rows.axes, rows.partition);
@@ -107,6 +107,13 @@ impl<'a> Site<'a> {
             builder = builder.partial(axis, op);
         }
         builder.build().in_op(self.rule.name)
+    }
+
+    /// How each input's partial sums are reduced, and where that leaves it.
+    pub(super) fn reduced(&self, layouts: &[&Layout]) -> Result<(Vec<InputMove>, Vec<Layout>)> {
+        let all = layouts.iter().enumerate();
+        let steps = all.map(|(i, layout)| self.reduce_input(i, layout));
+        Ok(steps.collect::<Result<Vec<_>>>()?.into_iter().unzip())
     }
 
     /// Reduces what does not pass, unless the exchange can fold it on the way.
@@ -263,6 +270,26 @@ impl<'a> Site<'a> {
             .all(|(d, cover)| same_intervals(cover, layout, d, self.mesh))
     }
 
+    /// Brings the inputs to where the kernels run, which is not where the choice `of` the strategy has them.
+    pub(super) fn elsewhere_inputs(
+        &self,
+        of: &Site<'_>,
+        layouts: &[Layout],
+        strategy: &mut Strategy,
+    ) {
+        let realigned: Vec<bool> = strategy.inputs.iter().map(|step| step.realigned).collect();
+        self.without_overlap(layouts, strategy);
+        for (i, (step, realigned)) in strategy.inputs.iter_mut().zip(realigned).enumerate() {
+            step.realigned = realigned;
+            step.wanted = of.wanted(i);
+        }
+    }
+
+    /// Whether input `i` has to move to where the choice wants it, a halo or the blocks of a ring aside.
+    pub(super) fn misaligned(&self, i: usize, layout: &Layout) -> bool {
+        self.is_realigned(i, layout) && self.exchange(i, layout).is_some_and(|e| !e.is_local())
+    }
+
     pub(super) fn without_overlap(&self, layouts: &[Layout], strategy: &mut Strategy) {
         for (i, layout) in layouts.iter().enumerate() {
             let exchange = self.exchange(i, layout);
@@ -408,5 +435,8 @@ impl<'a> Site<'a> {
 
 /// Whether what a part of the factor needs of the dim is the same indices.
 fn is_plain(access: &Access) -> bool {
-    matches!(access, Access::Factor { block: 1, .. } | Access::Map { .. })
+    matches!(
+        access,
+        Access::Factor { block: 1, .. } | Access::Map { .. } | Access::Ring { .. }
+    )
 }

@@ -1,7 +1,7 @@
 //! Three ways to find the nearest neighbours.
 
 use ndarray::ArrayD;
-use shard_tensor::{DType, Result, RingUse, ShardTensor, replicate};
+use shard_tensor::{DType, FoldBy, Result, ShardTensor, replicate};
 
 /// A way to find neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Way {
     ) -> Result<(ShardTensor, ShardTensor)> {
         match self {
             Self::Aligned => aligned(queries, points, k, tile),
-            Self::Ring => queries.nearest_by(points, k, RingUse::Always),
+            Self::Ring => queries.nearest_by(points, k, FoldBy::Ring),
             Self::Nearest => queries.nearest(points, k),
         }
     }

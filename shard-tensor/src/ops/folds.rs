@@ -2,10 +2,10 @@
 
 use crate::{Result, ShardTensor};
 use shard_ops::attention::{self, Attention};
-use shard_ops::{RingUse, neighbors};
+use shard_ops::{FoldBy, neighbors};
 
-/// Attention and neighbour search. Where keys or points are sharded, their blocks go round a ring while the one before is
-/// computed, or are gathered if that is small.
+/// Attention and neighbour search. Where keys or points are sharded, [`FoldBy`] says how their blocks
+/// meet the queries; the cheapest way, if not said.
 impl ShardTensor {
     /// Scaled dot product attention of these queries `[batch, heads, queries, dim]` to keys
     /// `[batch, kv heads, keys, dim]` with values `[batch, kv heads, keys, value dim]`, as
@@ -63,14 +63,14 @@ impl ShardTensor {
     /// # Errors
     /// If shapes or types do not fit, or `k` is above the number of points; what the communicator reports.
     pub fn nearest(&self, points: &Self, k: usize) -> Result<(Self, Self)> {
-        self.nearest_by(points, k, RingUse::Auto)
+        self.nearest_by(points, k, FoldBy::Auto)
     }
 
-    /// [`nearest`](Self::nearest), saying whether the points' blocks go round a ring or are gathered; the result is the same.
+    /// [`nearest`](Self::nearest), saying how blocks of points meet the queries; the result is the same.
     ///
     /// # Errors
     /// As [`nearest`](Self::nearest).
-    pub fn nearest_by(&self, points: &Self, k: usize, ring: RingUse) -> Result<(Self, Self)> {
+    pub fn nearest_by(&self, points: &Self, k: usize, ring: FoldBy) -> Result<(Self, Self)> {
         let exec = self.context().tape();
         let (distances, indices) =
             neighbors::nearest(exec, &self.value(), &points.value(), k, ring)?;
@@ -103,7 +103,7 @@ impl ShardTensor {
     pub fn radius_search(&self, points: &Self, radius: f64) -> Result<RadiusPairs> {
         let exec = self.context().tape();
         let (queries, points) = (self.value(), points.value());
-        let found = neighbors::radius_search(exec, &queries, &points, radius, RingUse::Auto)?;
+        let found = neighbors::radius_search(exec, &queries, &points, radius, FoldBy::Auto)?;
         Ok(RadiusPairs {
             pairs: self.lift(found.pairs),
             distances: self.lift(found.distances),
@@ -140,7 +140,7 @@ impl ShardTensor {
     ) -> Result<RadiusTable> {
         let exec = self.context().tape();
         let (queries, points) = (self.value(), points.value());
-        let ring = RingUse::Auto;
+        let ring = FoldBy::Auto;
         let found = neighbors::radius_search_capped(exec, &queries, &points, radius, cap, ring)?;
         Ok(RadiusTable {
             distances: self.lift(found.distances),
@@ -173,7 +173,7 @@ impl ShardTensor {
     /// If this is no table of points, the start is none of them, or there are fewer than `count`; what the communicator reports.
     pub fn farthest_points(&self, count: usize, start: usize) -> Result<Self> {
         self.run(|exec, points| {
-            neighbors::farthest_points(exec, points, count, start, RingUse::Auto)
+            neighbors::farthest_points(exec, points, count, start, FoldBy::Auto)
         })
     }
 }

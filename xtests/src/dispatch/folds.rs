@@ -4,7 +4,7 @@ use super::{Applied, ApplyError, Args, Entry, built};
 use crate::case::Case;
 use shard_ops::attention::{Attention, Causal, attention};
 use shard_ops::neighbors::{nearest, radius_search, radius_search_capped};
-use shard_ops::{Exec, RingUse, Value};
+use shard_ops::{Exec, FoldBy, Value};
 
 pub(crate) const TABLE: &[Entry] = &[
     Entry {
@@ -37,11 +37,11 @@ pub(crate) const TABLE: &[Entry] = &[
 ];
 
 /// The cases are small: left alone, blocks would always be gathered.
-fn ring(case: &Case) -> Result<RingUse, ApplyError> {
+fn ring(case: &Case) -> Result<FoldBy, ApplyError> {
     Ok(match case.attributes.text("ring", "always")?.as_str() {
-        "never" => RingUse::Never,
-        "auto" => RingUse::Auto,
-        _ => RingUse::Always,
+        "never" => FoldBy::Gather,
+        "auto" => FoldBy::Auto,
+        _ => FoldBy::Ring,
     })
 }
 
@@ -60,6 +60,6 @@ fn sdpa(exec: &dyn Exec, case: &Case, values: &[Value]) -> Applied {
         args.need("key")?,
         args.need("value")?,
         args.get("attn_mask"),
-        &options.ring(ring(case)?),
+        &options.fold_by(ring(case)?),
     )?])
 }

@@ -305,7 +305,7 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
     ///
     /// # Panics
     /// When `dq` has another shape.
-    pub fn finish(&self, dq: &mut ViewMut<'_, E>) {
+    pub fn finish<T: Stored<Acc = E::Acc>>(&self, dq: &mut ViewMut<'_, T>) {
         assert!(
             dq.ndim() == 4
                 && dq.shape()[..3] == self.dout.shape()[..3]

@@ -19,6 +19,7 @@ mod band;
 mod dropout;
 mod exp;
 mod forward;
+mod merge;
 mod problem;
 mod stored;
 #[cfg(test)]
@@ -29,5 +30,6 @@ pub use band::Band;
 pub use dropout::{DropWhere, Dropout};
 pub use exp::Exp;
 pub use forward::AttentionState;
+pub use merge::merge;
 pub use problem::{Block, Queries};
 pub use stored::Stored;

@@ -5,7 +5,7 @@ use crate::suite::Suite;
 use crate::tensors::{Share, bench, fill, number};
 use shard_ops::kernels::neighbors::{Nearest, RowOrder, Search, WithinRadius, farthest, lower};
 use shard_ops::kernels::{Positions, View};
-use shard_ops::{RingUse, neighbors};
+use shard_ops::{FoldBy, neighbors};
 use shard_tensor::{Context, Error, Result, ShardTensor};
 
 const K: usize = 16;
@@ -15,13 +15,13 @@ pub(super) fn add(suite: &mut Suite<'_>) {
     let (n, m) = (suite.size(20_000, 1000), suite.size(5000, 300));
     // Up to 6 dims a tree is built; beyond, each query meets each point.
     for (name, dim, ring) in [
-        ("", 3, RingUse::Never),
-        ("/ring", 3, RingUse::Always),
-        ("/8-D bruteforce", 8, RingUse::Never),
-        ("/8-D bruteforce ring", 8, RingUse::Always),
+        ("", 3, FoldBy::Gather),
+        ("/ring", 3, FoldBy::Ring),
+        ("/8-D bruteforce", 8, FoldBy::Gather),
+        ("/8-D bruteforce ring", 8, FoldBy::Ring),
     ] {
         for &ranks in &suite.options.ranks {
-            if ranks == 1 && ring == RingUse::Always {
+            if ranks == 1 && ring == FoldBy::Ring {
                 continue;
             }
             suite.add(format!("knn/{n}x{m}k{K}{name}"), ranks, move |ctx| {
@@ -82,9 +82,9 @@ pub(super) fn add(suite: &mut Suite<'_>) {
 /// Pairs within a radius, whose number the data decides.
 fn within(suite: &mut Suite<'_>, n: usize, m: usize) {
     let split = suite.options.split;
-    for (name, ring) in [("", RingUse::Never), ("/ring", RingUse::Always)] {
+    for (name, ring) in [("", FoldBy::Gather), ("/ring", FoldBy::Ring)] {
         for &ranks in &suite.options.ranks {
-            if ranks == 1 && ring == RingUse::Always {
+            if ranks == 1 && ring == FoldBy::Ring {
                 continue;
             }
             suite.add(
@@ -117,7 +117,7 @@ fn sampling(suite: &mut Suite<'_>) {
         if suite.options.quick && n > 5000 {
             continue;
         }
-        for (name, ring) in [("stay", RingUse::Always), ("gather", RingUse::Never)] {
+        for (name, ring) in [("stay", FoldBy::Ring), ("gather", FoldBy::Gather)] {
             for &ranks in &suite.options.ranks {
                 suite.add(
                     format!("knn/farthest 64 of {n} {name}"),
@@ -139,7 +139,7 @@ fn sampling(suite: &mut Suite<'_>) {
     }
 }
 
-fn nearest(x: &[ShardTensor], ring: RingUse) -> Result<Vec<ShardTensor>> {
+fn nearest(x: &[ShardTensor], ring: FoldBy) -> Result<Vec<ShardTensor>> {
     let ctx: &Context = x[0].context();
     let (q, p) = (x[0].value(), x[1].value());
     let (distances, indices) =

@@ -163,7 +163,12 @@ fn strategy(
     Ok(Bench::new(move || {
         let rule: Rule = op.rule(&metas)?;
         let layouts: Vec<&Layout> = layouts.iter().collect();
-        drop(black_box(Strategy::new(&rule, &layouts, index)?));
+        drop(black_box(Strategy::new(
+            &rule,
+            &layouts,
+            index,
+            &CostModel::default(),
+        )?));
         Ok(())
     }))
 }

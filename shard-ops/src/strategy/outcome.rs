@@ -1,0 +1,106 @@
+//! How results get from where the kernels made them to where they belong, for ways whose kernels run under another choice.
+
+use super::Strategy;
+use super::site::Site;
+use super::ways::Way;
+use crate::error::InOp;
+use crate::host::partial_type;
+use crate::{Fold, FoldBy, KernelCx, OperandBox, Result};
+use shard_comm::DType;
+use shard_redistribute::Plan;
+use shard_spec::{DimSharding, Dims, Layout, Partition, row_major_strides};
+
+/// What happens to the outputs of the kernels.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// Per output of the op.
+    pub(crate) moves: Vec<OutputMove>,
+    /// The call that merges partial results, once they are where they belong.
+    pub(crate) merge: Option<KernelCx>,
+}
+
+/// How one output of the kernels moves.
+#[derive(Debug)]
+pub(crate) struct OutputMove {
+    /// Where the kernels leave it; partial results stand side by side along a new first dim.
+    pub(crate) made: Layout,
+    /// In which type.
+    pub(crate) dtype: DType,
+    /// From there to where it belongs.
+    pub(crate) plan: Plan,
+}
+
+impl Site<'_> {
+    /// What happens to outputs that kernels made under another choice, `work`'s, to get them where the strategy says.
+    pub(super) fn with_outcome(
+        &self,
+        work: &Site<'_>,
+        way: &Way,
+        strategy: &mut Strategy,
+    ) -> Result<()> {
+        let name = self.rule.name;
+        let merges = way.cost.way == FoldBy::Split && self.rule.merges;
+        let mut moves = Vec::new();
+        for (o, output) in self.rule.outputs.iter().enumerate() {
+            let made = work.output_layout(o)?;
+            let lies = &strategy.outputs[o];
+            let (made, lies, dtype) = if merges {
+                let parts = way.blocks.partition.parts();
+                let own = DimSharding {
+                    axes: way.blocks.axes.clone(),
+                    partition: Partition::balanced(parts, parts),
+                };
+                (
+                    stacked(&made, parts, Some(own)).in_op(name)?,
+                    stacked(lies, parts, None).in_op(name)?,
+                    partial_type(output.meta.dtype),
+                )
+            } else {
+                (made, lies.clone(), output.meta.dtype)
+            };
+            let plan = Plan::new(&made, &lies, self.index).in_op(name)?;
+            moves.push(OutputMove { made, dtype, plan });
+        }
+        let len = |m: &OutputMove| self.block(&m.made).shape.iter().product();
+        strategy.lens = moves.iter().map(len).collect();
+        let merge = merges.then(|| KernelCx {
+            inputs: moves.iter().map(|m| self.block(m.plan.to())).collect(),
+            outputs: strategy.outputs.iter().map(|l| self.block(l)).collect(),
+            adds_once: true,
+            fold: Fold::ONLY,
+        });
+        strategy.outcome = Some(Outcome { moves, merge });
+        Ok(())
+    }
+
+    /// This rank's block of an array.
+    fn block(&self, layout: &Layout) -> OperandBox {
+        let held = (0..layout.ndim())
+            .map(|d| layout.part(d, self.mesh.part_at(layout.axis_order(d), &self.coords)));
+        let held: smallvec::SmallVec<_> = held.collect();
+        let shape: Dims = held.iter().map(shard_spec::DimPart::len).collect();
+        OperandBox {
+            offset: 0,
+            strides: row_major_strides(&shape),
+            shape,
+            start: (held.iter())
+                .map(|part| part.interval().map_or(0, |interval| interval.start))
+                .collect(),
+            held,
+            global: layout.shape().iter().copied().collect(),
+        }
+    }
+}
+
+/// A layout with one more dim in front, of so many parts.
+fn stacked(
+    layout: &Layout,
+    parts: usize,
+    along: Option<DimSharding>,
+) -> shard_spec::Result<Layout> {
+    let shape: Dims = std::iter::once(parts)
+        .chain(layout.shape().iter().copied())
+        .collect();
+    let dims = std::iter::once(along).chain(layout.shardings().iter().cloned());
+    Layout::from_dims(layout.mesh(), &shape, dims, None)
+}
