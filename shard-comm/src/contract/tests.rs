@@ -1,6 +1,6 @@
 //! The contract on the local backend, on both of its devices.
 
-use crate::local::{LocalOptions, run_with};
+use crate::local::{LocalOptions, Schedule, run_with};
 use crate::{DeviceKind, HostOptions};
 
 fn check(ranks: usize, device: DeviceKind) {
@@ -27,5 +27,19 @@ fn host_ranks_keep_the_contract() {
 fn test_device_ranks_keep_the_contract() {
     for ranks in [1, 2, 3, 5, 8] {
         check(ranks, DeviceKind::Test);
+    }
+}
+
+#[test]
+fn ranks_that_run_one_at_a_time_keep_the_contract_in_every_order() {
+    for ranks in 1..=5 {
+        for seed in 0..20 {
+            let options = LocalOptions {
+                device: [DeviceKind::Host, DeviceKind::Test][seed as usize % 2],
+                schedule: Schedule::Seeded(seed),
+                ..LocalOptions::default()
+            };
+            run_with(ranks, &options, |comm| super::all(&comm)).unwrap();
+        }
     }
 }

@@ -5,8 +5,9 @@
 //! that names the cause, on every rank: there are no timeouts, and nothing hangs.
 //!
 //! `world.rs` has the rendezvous and what is known of every rank; `member.rs` one rank's communicator; `progress.rs`
-//! its operations in flight.
+//! its operations in flight; `baton.rs` ranks that run one at a time.
 
+mod baton;
 mod member;
 mod progress;
 mod world;
@@ -15,6 +16,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+pub use baton::Schedule;
 pub use member::LocalComm;
 
 use crate::{DeviceKind, DeviceRef, Host, HostOptions, LaunchError, TestDevice};
@@ -38,6 +40,8 @@ pub struct LocalOptions {
     pub host: HostOptions,
     /// Stack bytes of each rank's thread; 8 MiB unless said otherwise.
     pub stack_size: usize,
+    /// Whether all ranks run at once, or one at a time in an order that can be had again.
+    pub schedule: Schedule,
 }
 
 impl Default for LocalOptions {
@@ -46,6 +50,7 @@ impl Default for LocalOptions {
             device: DeviceKind::Host,
             host: HostOptions::default(),
             stack_size: 8 << 20,
+            schedule: Schedule::Free,
         }
     }
 }
@@ -92,7 +97,7 @@ pub fn run_with<T: Send>(
     if ranks == 0 {
         return Err(LaunchError::NoRanks);
     }
-    let world = World::new(ranks);
+    let world = World::new(ranks, &options.schedule);
     let (mut refused, mut outcomes) = (None, Vec::with_capacity(ranks));
     std::thread::scope(|scope| {
         let mut threads = Vec::with_capacity(ranks);
@@ -190,7 +195,7 @@ pub fn tickets(ranks: usize) -> Vec<Ticket> {
 
 /// [`tickets`] with options.
 pub fn tickets_with(ranks: usize, options: &LocalOptions) -> Vec<Ticket> {
-    tickets_of(&World::new(ranks), options)
+    tickets_of(&World::new(ranks, &options.schedule), options)
 }
 
 fn tickets_of(world: &Arc<World>, options: &LocalOptions) -> Vec<Ticket> {
@@ -212,6 +217,7 @@ impl Ticket {
     /// Becomes that rank, on this thread.
     pub fn claim(mut self) -> LocalComm {
         self.claimed = true;
+        self.world.begin(self.rank);
         let rank = Rank::new(
             Arc::clone(&self.world),
             self.rank,
@@ -224,8 +230,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.claimed {
-            self.world
-                .end(self.rank, "its ticket was dropped unclaimed");
+            self.world.end(self.rank);
         }
     }
 }

@@ -200,7 +200,7 @@ impl Rank {
         if let Err(error) = self.device.synchronize() {
             self.world.fail(self.number, &error.to_string());
         }
-        self.world.end(self.number, "returned");
+        self.world.end(self.number);
     }
 
     /// Ends the rank after a panic.
@@ -209,12 +209,15 @@ impl Rank {
             self.flying.borrow_mut().clear();
             self.world
                 .fail(self.number, &format!("panicked: {message}"));
-            self.world.end(self.number, "panicked");
+            self.world.end(self.number);
         }
     }
 
     /// Lets others run until `ready`, a little while at most; says whether it came to be.
     fn yield_until(&self, ready: impl Fn() -> bool) -> bool {
+        if self.world.one_at_a_time() {
+            return ready();
+        }
         let busy = self.busy_waits.get();
         if busy > 0 {
             self.busy_waits.set(busy - 1);

@@ -18,6 +18,7 @@ use std::thread::Thread;
 
 use smallvec::SmallVec;
 
+use super::baton::{Baton, Schedule};
 use crate::guard::Guard;
 use crate::plan::Traffic;
 use crate::validate::{Claim, label, validate};
@@ -37,6 +38,8 @@ pub(super) struct World {
     waiting: AtomicUsize,
     /// How many ranks share a core.
     crowd: u32,
+    /// If ranks run one at a time.
+    baton: Option<Baton>,
     everyone: Arc<Group>,
 }
 
@@ -192,7 +195,7 @@ enum RankState {
 }
 
 impl World {
-    pub(super) fn new(ranks: usize) -> Arc<Self> {
+    pub(super) fn new(ranks: usize, schedule: &Schedule) -> Arc<Self> {
         let state = State {
             ranks: (0..ranks).map(|_| RankState::Running).collect(),
             running: ranks,
@@ -207,11 +210,24 @@ impl World {
             awake: (0..ranks).map(|_| AtomicBool::new(true)).collect(),
             waiting: AtomicUsize::new(0),
             crowd: crowd(ranks),
+            baton: Baton::new(schedule, ranks),
             everyone: Arc::new(Group {
                 id: 0,
                 members: (0..ranks).collect(),
             }),
         })
+    }
+
+    /// A rank begins, when it may.
+    pub(super) fn begin(&self, rank: usize) {
+        if let Some(baton) = &self.baton {
+            baton.take(rank);
+        }
+    }
+
+    /// Whether ranks run one at a time.
+    pub(super) fn one_at_a_time(&self) -> bool {
+        self.baton.is_some()
     }
 
     /// How many ranks share a core; at least one.
@@ -232,6 +248,20 @@ impl World {
     /// # Errors
     /// The root failure, if there is one, or becomes one because a participant has ended.
     pub(super) fn post(
+        &self,
+        key: Key,
+        members: &Arc<[usize]>,
+        index: usize,
+        post: Post,
+    ) -> Result<Arc<Slot>> {
+        let slot = self.join(key, members, index, post);
+        if let Some(baton) = &self.baton {
+            baton.pass(members[index]);
+        }
+        slot
+    }
+
+    fn join(
         &self,
         key: Key,
         members: &Arc<[usize]>,
@@ -302,15 +332,34 @@ impl World {
         let keys = wanted.iter().map(|(key, _)| *key).collect();
         state.ranks[rank] = RankState::Waiting(std::thread::current(), keys);
         state.running -= 1;
+        if let Some(baton) = &self.baton {
+            baton.set(rank, false);
+        }
         self.detect_deadlock(&mut state);
         drop(state);
+        if let Some(baton) = &self.baton {
+            baton.hand_on(rank);
+        }
         while !self.awake[rank].load(Ordering::Acquire) {
             std::thread::park();
+        }
+        if let Some(baton) = &self.baton {
+            baton.take(rank);
         }
     }
 
     /// Ends a rank that will make no more calls. Those waiting for it, now or later, fail.
-    pub(super) fn end(&self, rank: usize, _how: &str) {
+    pub(super) fn end(&self, rank: usize) {
+        if let Some(baton) = &self.baton {
+            baton.set(rank, false);
+        }
+        self.mark_ended(rank);
+        if let Some(baton) = &self.baton {
+            baton.hand_on(rank);
+        }
+    }
+
+    fn mark_ended(&self, rank: usize) {
         let mut state = self.lock();
         if matches!(state.ranks[rank], RankState::Ended) {
             return;
@@ -455,6 +504,9 @@ impl World {
             state.running += 1;
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             self.awake[rank].store(true, Ordering::Release);
+            if let Some(baton) = &self.baton {
+                baton.set(rank, true);
+            }
             thread.unpark();
         }
     }

@@ -1,0 +1,170 @@
+//! One rank at a time, in an order that can be had again: the baton.
+//!
+//! A rank runs only while it holds the baton. It passes it on whenever it has posted to a rendezvous, waits or ends; who
+//! gets it next is the schedule's choice among the ranks that can run. So the interleaving of ranks at their calls is a
+//! function of the schedule, and a program that goes wrong under one goes wrong each time.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// In which order the ranks of a launch run between their calls.
+///
+/// Results never depend on it, unless ranks share something besides their communicators. What they share, or what a backend
+/// makes of arrivals in an odd order, is what these are for.
+///
+/// Ranks that wait for each other by other means than communicators (a channel, a lock) hang when one has to run at a time.
+///
+/// ```
+/// use shard_comm::local::{self, LocalOptions, Schedule};
+/// use std::sync::Mutex;
+/// let arrivals = |schedule: Schedule| {
+///     let seen = Mutex::new(Vec::new());
+///     let options = LocalOptions { schedule, ..Default::default() };
+///     local::run_with(3, &options, |comm| {
+///         for _ in 0..3 {
+///             seen.lock().unwrap().push(comm.rank());
+///             comm.barrier().unwrap();
+///         }
+///     })
+///     .unwrap();
+///     seen.into_inner().unwrap()
+/// };
+/// // The same seed, the same order of arrivals; without one it differs from run to run.
+/// assert_eq!(arrivals(Schedule::Seeded(7)), arrivals(Schedule::Seeded(7)));
+/// // Without any choice, each rank goes on until it has to wait.
+/// assert_eq!(arrivals(Schedule::listed([]))[..3], [0, 1, 2]);
+/// ```
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub enum Schedule {
+    /// All at once, as the system lets them.
+    #[default]
+    Free,
+    /// One at a time, in an order that follows from the seed.
+    Seeded(u64),
+    /// One at a time: the k-th choice, modulo the ranks that can run, counts from the rank that ran last, then upwards
+    /// from rank 0; after the last, 0 for ever. A property test that generates such lists shrinks a failure to the fewest
+    /// changes of rank.
+    Listed(Arc<[u16]>),
+}
+
+impl Schedule {
+    /// One rank at a time, by these choices.
+    pub fn listed(choices: impl Into<Vec<u16>>) -> Self {
+        Self::Listed(choices.into().into())
+    }
+}
+
+/// Who may run.
+pub(super) struct Baton {
+    turn: Mutex<Turn>,
+    passed: Condvar,
+}
+
+struct Turn {
+    /// `None` while no rank can run.
+    holder: Option<usize>,
+    can_run: Vec<bool>,
+    choices: Choices,
+}
+
+enum Choices {
+    /// The state of SplitMix64 (Steele, Lea and Flood 2014).
+    Seeded(u64),
+    Listed(Arc<[u16]>, usize),
+}
+
+impl Baton {
+    /// The baton of a launch; `None` if all run at once.
+    pub(super) fn new(schedule: &Schedule, ranks: usize) -> Option<Self> {
+        let choices = match schedule {
+            Schedule::Free => return None,
+            Schedule::Seeded(seed) => Choices::Seeded(*seed),
+            Schedule::Listed(choices) => Choices::Listed(Arc::clone(choices), 0),
+        };
+        let mut turn = Turn {
+            holder: None,
+            can_run: vec![true; ranks],
+            choices,
+        };
+        turn.choose(0);
+        Some(Self {
+            turn: Mutex::new(turn),
+            passed: Condvar::new(),
+        })
+    }
+
+    /// Waits until a rank may run.
+    pub(super) fn take(&self, rank: usize) {
+        let mut turn = self.lock();
+        while turn.holder != Some(rank) {
+            turn = (self.passed.wait(turn)).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Lets another rank run, or the same, and waits until this one may again.
+    pub(super) fn pass(&self, rank: usize) {
+        self.hand_on(rank);
+        self.take(rank);
+    }
+
+    /// Gives the baton to the next rank, if this one has it.
+    pub(super) fn hand_on(&self, rank: usize) {
+        let mut turn = self.lock();
+        if turn.holder == Some(rank) {
+            turn.choose(rank);
+            self.passed.notify_all();
+        }
+    }
+
+    /// Whether a rank can run: not while it waits, nor after its end.
+    pub(super) fn set(&self, rank: usize, can_run: bool) {
+        let mut turn = self.lock();
+        turn.can_run[rank] = can_run;
+        if turn.holder.is_none() && can_run {
+            turn.choose(rank);
+            self.passed.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn {
+    fn choose(&mut self, last: usize) {
+        let can_run = |&rank: &usize| self.can_run[rank];
+        let mut able: Vec<usize> = Some(last).into_iter().filter(can_run).collect();
+        able.extend((0..self.can_run.len()).filter(|r| *r != last && can_run(r)));
+        self.holder = match able.len() {
+            0 => None,
+            n => Some(able[self.choices.next(n)]),
+        };
+    }
+}
+
+impl Choices {
+    fn next(&mut self, among: usize) -> usize {
+        match self {
+            Self::Seeded(state) => {
+                *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+                let x = (*state ^ (*state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+                let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+                ((x ^ (x >> 31)) % among as u64) as usize
+            }
+            Self::Listed(choices, at) => {
+                let choice = choices.get(*at).copied().unwrap_or(0);
+                *at += 1;
+                usize::from(choice) % among
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Baton {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Baton")
+            .field("holder", &self.lock().holder)
+            .finish_non_exhaustive()
+    }
+}
