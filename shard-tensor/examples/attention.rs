@@ -8,6 +8,7 @@
 use clap::Parser;
 use ndarray::ArrayD;
 use plotters::prelude::*;
+use serde::{Deserialize, Serialize};
 use shard_tensor::{Attention, AxisPlacement, Causal, Context, Error, FoldBy, Launch, shard};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -32,10 +33,16 @@ struct Args {
     plot: Option<PathBuf>,
 }
 
-/// What one rank saw of one run.
+/// What came of one run.
 struct Seen {
     output: ArrayD<f32>,
     gradient: ArrayD<f32>,
+    ranks: Vec<Taken>,
+}
+
+/// What it took one rank.
+#[derive(Serialize, Deserialize)]
+struct Taken {
     seconds: f64,
     /// Pairs of a query here and a key it sees.
     pairs: usize,
@@ -44,12 +51,13 @@ struct Seen {
     received: u64,
 }
 
+/// The program of every rank; rank 0 tells what came of it.
 fn attend(
     ctx: &Context,
     args: &Args,
     along: AxisPlacement,
     ring: FoldBy,
-) -> shard_tensor::Result<Seen> {
+) -> shard_tensor::Result<Option<Seen>> {
     let mesh = ctx.mesh_of(ctx.world_size())?;
     let x = mesh
         .randn([1, args.heads, args.tokens, args.dim], [along])?
@@ -70,32 +78,40 @@ fn attend(
         .get(&x)?
         .ok_or_else(|| Error::custom("the input has a gradient"))?;
     let held = x.layout().local_parts(ctx.rank()).unwrap_or_default();
-    Ok(Seen {
-        output: y.to_array()?,
-        gradient: gradient.to_array()?,
+    let ranks = ctx.gather(&Taken {
         seconds,
         pairs: held[2].indices().map(|query| query + 1).sum(),
         peak,
         received,
-    })
+    })?;
+    let (output, gradient) = (y.to_array()?, gradient.to_array()?);
+    Ok((ctx.rank() == 0).then_some(Seen {
+        output,
+        gradient,
+        ranks,
+    }))
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
     let run = |ranks: usize, along: AxisPlacement, ring| {
-        Launch::new(ranks).run(|ctx| attend(ctx, &args, along.clone(), ring))
+        let seen = Launch::new(ranks).run(|ctx| attend(ctx, &args, along.clone(), ring))?;
+        Ok::<_, Error>(seen.into_iter().flatten().next())
     };
+    // Of several processes, that of rank 0 tells what came of it.
     let single = run(1, shard(2), FoldBy::Gather)?;
-    println!(
-        "{} tokens, {} heads of {}: forward and backward on one rank {:.0} ms\n",
-        args.tokens,
-        args.heads,
-        args.dim,
-        1e3 * single[0].seconds
-    );
-    println!(
-        "ranks  shards      keys    busiest/mean work      ms  MiB per rank  MiB received  difference"
-    );
+    if let Some(single) = &single {
+        println!(
+            "{} tokens, {} heads of {}: forward and backward on one rank {:.0} ms\n",
+            args.tokens,
+            args.heads,
+            args.dim,
+            1e3 * single.ranks[0].seconds
+        );
+        println!(
+            "ranks  shards      keys    busiest/mean work      ms  MiB per rank  MiB received  difference"
+        );
+    }
     let mut curves: Vec<Curve> = vec![("ring", BLUE, Vec::new()), ("gather", RED, Vec::new())];
     for &ranks in &args.ranks {
         let ways = [
@@ -104,9 +120,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ("zigzag", shard(2).zigzag(), FoldBy::Gather),
         ];
         for (shards, along, ring) in ways {
-            let seen = run(ranks, along, ring)?;
-            let most = |f: &dyn Fn(&Seen) -> f64| seen.iter().map(f).fold(0.0, f64::max);
-            let mean = seen.iter().map(|s| s.pairs as f64).sum::<f64>() / ranks as f64;
+            let (Some(seen), Some(single)) = (run(ranks, along, ring)?, &single) else {
+                continue;
+            };
+            let most = |f: &dyn Fn(&Taken) -> f64| seen.ranks.iter().map(f).fold(0.0, f64::max);
+            let mean = seen.ranks.iter().map(|s| s.pairs as f64).sum::<f64>() / ranks as f64;
             let memory = most(&|s| s.peak as f64) / f64::from(1 << 20);
             let gathers = ring == FoldBy::Gather;
             println!(
@@ -115,14 +133,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 most(&|s| s.pairs as f64) / mean,
                 1e3 * most(&|s| s.seconds),
                 most(&|s| s.received as f64) / f64::from(1 << 20),
-                difference(&seen[0], &single[0]),
+                difference(&seen, single),
             );
             if shards == "zigzag" {
                 curves[usize::from(gathers)].2.push((ranks as f64, memory));
             }
         }
     }
-    if let Some(path) = &args.plot {
+    if let (Some(path), Some(_)) = (&args.plot, &single) {
         plot(path, &curves)?;
         println!("\nmemory against ranks: {}", path.display());
     }

@@ -42,6 +42,8 @@ struct Args {
 
 /// What a run gave: the neighbours, and what it took.
 struct Seen {
+    /// How they compare with one rank's.
+    verdict: String,
     distances: ArrayD<f32>,
     indices: ArrayD<i64>,
     seconds: f64,
@@ -53,20 +55,20 @@ struct Seen {
     peak: usize,
 }
 
-/// What one rank saw: results, seconds, bytes received and sent, bytes held.
-type Part = (ArrayD<f32>, ArrayD<i64>, f64, (u64, u64), usize);
-
 /// How often a search is timed; the fastest counts.
 const TIMES: usize = 3;
 
+/// Searches, and gives what came of it to the process of rank 0. It is an error, of the whole job, if neighbours are not
+/// those that `single`, one rank, found.
 fn search(
     way: Way,
     ranks: usize,
     points: &Array2<f32>,
     queries: &Array2<f32>,
+    single: Option<&Seen>,
     args: &Args,
-) -> shard_tensor::Result<Seen> {
-    let rank = |ctx: &Context| -> shard_tensor::Result<Part> {
+) -> shard_tensor::Result<Option<Seen>> {
+    let rank = |ctx: &Context| -> shard_tensor::Result<Option<Seen>> {
         let mesh = ctx.mesh_of(ranks)?;
         let at = |n: usize| [shard(0).sizes(strips(n, ranks))];
         let queries = mesh.distribute(queries, at(queries.nrows()))?;
@@ -89,32 +91,30 @@ fn search(
             return Err(Error::custom("nothing was timed"));
         };
         // Every rank reads: that is collective, so it must not depend on what a rank measured.
-        Ok((
-            distances.to_array()?,
-            ways::indices(&indices)?,
-            seconds,
-            traffic,
-            peak,
-        ))
+        let (distances, indices) = (distances.to_array()?, ways::indices(&indices)?);
+        let all = ctx.gather(&(seconds, traffic, peak))?;
+        let sizes = strips(points.shape()[0], ranks).into_iter();
+        let ends = sizes.scan(0, |end, size| {
+            *end += size;
+            Some(*end)
+        });
+        if ctx.rank() > 0 {
+            return Ok(None);
+        }
+        let mut seen = Seen {
+            verdict: String::new(),
+            shards: std::iter::once(0).chain(ends).collect(),
+            distances,
+            indices,
+            seconds: all.iter().map(|a| a.0).fold(0.0, f64::max),
+            traffic: all.iter().map(|a| a.1).collect(),
+            peak: all.iter().map(|a| a.2).max().unwrap_or(0),
+        };
+        seen.verdict = verdict(way, &seen, single.unwrap_or(&seen)).map_err(Error::custom)?;
+        Ok(Some(seen))
     };
-    let mut parts = Launch::new(ranks).run(rank)?;
-    let seconds = parts.iter().map(|p| p.2).fold(0.0, f64::max);
-    let traffic = parts.iter().map(|p| p.3).collect();
-    let peak = parts.iter().map(|p| p.4).max().unwrap_or(0);
-    let (distances, indices, ..) = parts.swap_remove(0);
-    let sizes = strips(points.nrows(), ranks).into_iter();
-    let ends = sizes.scan(0, |end, size| {
-        *end += size;
-        Some(*end)
-    });
-    Ok(Seen {
-        shards: std::iter::once(0).chain(ends).collect(),
-        distances,
-        indices,
-        seconds,
-        traffic,
-        peak,
-    })
+    let seen = Launch::new(ranks).run(rank)?;
+    Ok(seen.into_iter().flatten().next())
 }
 
 /// Uneven sizes, in proportion to 3, 4, 5, ...
@@ -155,35 +155,34 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
     let points = terrain::points(args.points as usize)?;
     let some = terrain::evenly(&points, (args.queries as usize).min(points.nrows()));
-    println!(
-        "{} points of a terrain, {} neighbours each\n",
-        points.nrows(),
-        args.neighbours
-    );
-    println!("way          ranks  queries         ms  KiB received  MiB held  result");
-    let single = search(Way::Nearest, 1, &points, &some, &args)?;
-    report(Way::Nearest, &single, &single)?;
-    report(
-        Way::Aligned,
-        &search(Way::Aligned, 1, &points, &some, &args)?,
-        &single,
-    )?;
+    let single = search(Way::Nearest, 1, &points, &some, None, &args)?;
+    if single.is_some() {
+        println!(
+            "{} points of a terrain, {} neighbours each\n",
+            points.nrows(),
+            args.neighbours
+        );
+        println!("way          ranks  queries         ms  KiB received  MiB held  result");
+    }
+    report(Way::Nearest, single.as_ref());
+    let compare = |way, ranks, queries, single: &Option<Seen>| {
+        let seen = search(way, ranks, &points, queries, single.as_ref(), &args)?;
+        report(way, seen.as_ref());
+        Ok::<_, Error>(seen)
+    };
+    compare(Way::Aligned, 1, &some, &single)?;
     for &ranks in &args.ranks {
         for way in [Way::Aligned, Way::Ring] {
-            report(way, &search(way, ranks, &points, &some, &args)?, &single)?;
+            compare(way, ranks, &some, &single)?;
         }
     }
     // The whole graph.
-    let single = search(Way::Nearest, 1, &points, &points, &args)?;
-    report(Way::Nearest, &single, &single)?;
+    let single = compare(Way::Nearest, 1, &points, &None)?;
     let mut last = None;
     for &ranks in &args.ranks {
-        let ring = search(Way::Ring, ranks, &points, &points, &args)?;
-        report(Way::Ring, &ring, &single)?;
-        last = Some(ring);
+        last = compare(Way::Ring, ranks, &points, &single)?;
     }
-    if let Some(path) = &args.plot {
-        let graph = last.unwrap_or(single);
+    if let (Some(path), Some(graph)) = (&args.plot, last.or(single)) {
         let bytes = between(&graph)?;
         picture::draw(path, &points, &graph.indices, &graph.shards, &bytes)?;
         println!("\nthe graph: {}", path.display());
@@ -191,8 +190,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Prints one line; an error if the neighbours are others.
-fn report(way: Way, seen: &Seen, single: &Seen) -> Result<(), Box<dyn std::error::Error>> {
+/// Prints one line, in the process of rank 0.
+fn report(way: Way, seen: Option<&Seen>) {
+    let Some(seen) = seen else { return };
     let received = seen.traffic.iter().map(|t| t.0).max().unwrap_or(0);
     println!(
         "{:<11}  {:>5}  {:>7}  {:>9.2}  {:>12.1}  {:>8.2}  {}",
@@ -202,9 +202,8 @@ fn report(way: Way, seen: &Seen, single: &Seen) -> Result<(), Box<dyn std::error
         1e3 * seen.seconds,
         received as f64 / 1024.0,
         seen.peak as f64 / f64::from(1 << 20),
-        verdict(way, seen, single)?
+        seen.verdict
     );
-    Ok(())
 }
 
 /// How a result compares with one rank's.
