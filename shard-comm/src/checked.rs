@@ -18,7 +18,8 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Checks {
     /// A checksum of everything that moves, compared by the rank that reads it. Each element is then read twice more, and
-    /// copied to the host where a device holds it: for looking for a fault, not for daily use.
+    /// copied to the host where a device holds it: for looking for a fault, not for daily use. Only the `local` backend
+    /// compares them: between processes nothing reads what was sent, and MPI answers for its messages.
     pub checksums: bool,
 }
 

@@ -6,7 +6,9 @@
 //! - [`trial`]: one case on one combination of layouts, [`run`]: many of them, [`report`]: what came out.
 //! - [`validate`]: every op's rule against brute force.
 //! - [`strategies`]: `proptest` strategies for meshes and layouts; [`generate`]: random cases of ops; [`arrays`]: data on ranks and back;
+//!   [`paths`]: tensors through random layouts;
 //!   [`harness`]: a function on the ranks of a mesh; [`differentiate`]: its results and gradients.
+//! - `processes`, with the feature `mpi`: trials on ranks that are processes.
 #![forbid(unsafe_code)]
 
 pub mod arrays;
@@ -18,6 +20,9 @@ pub mod faults;
 pub mod generate;
 pub mod harness;
 pub mod layouts;
+pub mod paths;
+#[cfg(feature = "mpi")]
+pub mod processes;
 pub mod report;
 pub mod rng;
 pub mod run;

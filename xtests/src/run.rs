@@ -6,6 +6,8 @@ use crate::compare::Tolerance;
 use crate::dispatch::{self, Apply};
 use crate::harness::On;
 use crate::layouts::{Draft, Operand, Plan, drafts};
+#[cfg(feature = "mpi")]
+use crate::processes::Group;
 use crate::report::{CaseReport, Incident, Report, Status};
 use crate::rng::Rng;
 use crate::trial::{Trial, Verdict, run_trials};
@@ -79,7 +81,8 @@ pub fn run(cases: &[Case], options: &Options, on_hang: &(dyn Fn(&Report) + Sync)
                         .cloned()
                 });
                 if let Some(beat) = stuck {
-                    state.hang(&beat, options.patience);
+                    let seconds = options.patience.as_secs();
+                    state.broken(&beat, "hang", format!("hang: no result after {seconds} s"));
                     on_hang(&state.report());
                     return;
                 }
@@ -130,6 +133,49 @@ pub fn run(cases: &[Case], options: &Options, on_hang: &(dyn Fn(&Report) + Sync)
         done.store(true, Ordering::Release);
         watchdog.thread().unpark();
     });
+    state.report()
+}
+
+/// As [`run`], on ranks that are processes, all in host memory. Every process walks the same list, and gets the same
+/// report, by the clock of the first; [`Group::is_whole`] says whether the list was cut short by a rank that panicked,
+/// or one that did not come to an end in time.
+///
+/// # Collective
+/// All processes, with the same arguments.
+#[cfg(feature = "mpi")]
+pub fn run_on_processes(cases: &[Case], options: &Options, group: &Group) -> Report {
+    let meshes = meshes(&options.ranks);
+    let state = State::new(cases, options.seed);
+    let deadline = options.budget.map(|b| Instant::now() + b);
+    let late = || deadline.is_some_and(|d| Instant::now() >= d);
+    let queue = Queue::new(&state, cases, &meshes, options);
+    while let Some(mut work) = queue.next() {
+        for trial in &mut work.trials {
+            trial.on = On::Host;
+        }
+        let mut verdicts = Vec::new();
+        let case = &cases[work.case];
+        let cut = group.trials(case, work.apply, &work.mesh, &work.trials, &mut verdicts);
+        let place = verdicts.len();
+        work.trials.truncate(place + 1);
+        let broken = work.trials.get(place).map(Trial::to_string);
+        state.add(&work, &verdicts);
+        let cut = cut.and_then(|()| group.of_first(late()));
+        match cut {
+            Ok(false) => {}
+            Ok(true) => break,
+            Err(cause) => {
+                let beat = Beat {
+                    case: work.case,
+                    mesh: work.mesh.shape().to_vec(),
+                    what: broken.unwrap_or_default(),
+                    since: Instant::now(),
+                };
+                state.broken(&beat, "the ranks broke", cause);
+                break;
+            }
+        }
+    }
     state.report()
 }
 
@@ -230,17 +276,18 @@ impl State {
         };
     }
 
-    fn hang(&self, beat: &Beat, patience: Duration) {
+    /// A trial after which nothing more can be tried.
+    fn broken(&self, beat: &Beat, reason: &str, details: String) {
         let mut cases = lock(&self.cases);
         let report = &mut cases[beat.case].report;
         report.status = Status::Fail;
-        report.reason = Some("hang".to_owned());
+        report.reason = Some(reason.to_owned());
         report.failed += 1;
         report.layouts += 1;
         report.failures.push(Incident {
             mesh: beat.mesh.clone(),
             layouts: beat.what.clone(),
-            reason: format!("hang: no result after {} s", patience.as_secs()),
+            reason: details,
         });
     }
 

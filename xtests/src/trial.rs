@@ -7,6 +7,7 @@ use crate::dispatch::{Apply, ApplyError};
 use crate::harness::{On, on_mesh, options};
 use crate::layouts::Assignment;
 use crate::strategies::integer;
+use serde::{Deserialize, Serialize};
 use shard_autograd::{AutogradError, Recorder};
 use shard_comm::{Communicator, DType, local};
 use shard_ops::{Engine, EngineOptions, OpError, Value};
@@ -163,12 +164,7 @@ fn run_group(
             if rank == 0 {
                 started(i);
             }
-            let result = one(&cx, &recorder, case, apply, trial);
-            let result = result.map_err(|e| RankError {
-                refusal: e.refusal(),
-                ends_group: e.may_leave_ranks_apart(),
-                text: e.to_string(),
-            });
+            let result = one(&cx, &recorder, case, apply, trial).map_err(RankError::from);
             let broken = matches!(&result, Err(e) if e.ends_group);
             if let Ok(mut ranks) = slots[i].lock() {
                 ranks[rank] = Some(result);
@@ -223,19 +219,29 @@ pub fn recorder() -> Recorder {
 }
 
 /// What one rank found: a digest of the bits of all results, or what was wrong.
-type RankResult = Result<u64, RankError>;
+pub(crate) type RankResult = Result<u64, RankError>;
 
-#[derive(Clone, Debug, PartialEq)]
-struct RankError {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RankError {
     /// Whether the op's rule refused the layouts.
     refusal: bool,
     /// Whether the group must not be used for another trial.
-    ends_group: bool,
+    pub(crate) ends_group: bool,
     text: String,
 }
 
+impl From<TrialError> for RankError {
+    fn from(error: TrialError) -> Self {
+        Self {
+            refusal: error.refusal(),
+            ends_group: error.may_leave_ranks_apart(),
+            text: error.to_string(),
+        }
+    }
+}
+
 /// Merges what the ranks found: all must agree.
-fn judge(ranks: &[RankResult]) -> Verdict {
+pub(crate) fn judge(ranks: &[RankResult]) -> Verdict {
     let errors: Vec<(usize, &RankError)> = ranks
         .iter()
         .enumerate()

@@ -1,11 +1,17 @@
 //! Runs reference cases on many layouts and says which agree.
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use xtests::case::{self, Case};
+use xtests::harness::{On, on_mesh};
+use xtests::paths::{Path, paths};
+#[cfg(feature = "mpi")]
+use xtests::processes::Group;
 use xtests::report::{CaseReport, Report};
+#[cfg(feature = "mpi")]
+use xtests::run::run_on_processes;
 use xtests::run::{Options, run};
 
 /// Checks every built op against reference results, on many layouts and rank counts, forward and backward.
@@ -20,7 +26,13 @@ struct Cli {
     /// Only cases whose name or op contains this.
     #[arg(long, value_name = "NAME")]
     filter: Option<String>,
-    /// Rank counts; 4 and 6 also run as 2 x 2 and 2 x 3.
+    /// What ranks are.
+    #[arg(long, value_enum, default_value_t = Backend::Local)]
+    backend: Backend,
+    /// Instead of cases, so many tensors through random layouts, on at most as many ranks as the largest count.
+    #[arg(long, value_name = "N")]
+    moves: Option<usize>,
+    /// Rank counts; 4 and 6 also run as 2 x 2 and 2 x 3. Of processes, those there are enough for.
     #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,6,8", value_parser = clap::value_parser!(u16).range(1..=64))]
     ranks: Vec<u16>,
     /// All combinations of placements and splits, on all meshes.
@@ -43,10 +55,30 @@ struct Cli {
     patience: u64,
 }
 
+/// What ranks are.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Backend {
+    /// Threads of this process.
+    Local,
+    /// The processes that mpirun started: every one is a rank, and the first one reports.
+    #[cfg(feature = "mpi")]
+    Mpi,
+}
+
+/// Layouts a tensor takes in a test of moves.
+const STEPS: usize = 3;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // A rank that panics is a failure with its message in the report; it need not also be on the terminal.
     std::panic::set_hook(Box::new(|_| ()));
+    if let (Some(count), Backend::Local) = (cli.moves, cli.backend) {
+        let ranks = cli.ranks.iter().copied().max().unwrap_or(1);
+        return moves(usize::from(ranks), count, cli.seed, true, |path| {
+            let walk = |cx: &_| path.walk(cx).unwrap_or_else(|e| Some(e.to_string()));
+            Ok(on_mesh(&path.mesh, On::Host, walk))
+        });
+    }
     let budget = match cli.budget.map(Duration::try_from_secs_f64).transpose() {
         Ok(budget) => budget,
         Err(error) => return stop(&format!("--budget: {error}")),
@@ -102,12 +134,65 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     };
+    #[cfg(feature = "mpi")]
+    if cli.backend == Backend::Mpi {
+        let group = match Group::start(options.patience) {
+            Ok(group) => group,
+            Err(error) => return stop(&error.to_string()),
+        };
+        options.ranks.retain(|&p| p <= group.size());
+        let first = group.rank() == 0;
+        let code = if let Some(count) = cli.moves {
+            moves(group.size(), count, cli.seed, first, |path| {
+                group.on_mesh(&path.mesh, |cx| {
+                    path.walk(cx).unwrap_or_else(|e| Some(e.to_string()))
+                })
+            })
+        } else {
+            let report = run_on_processes(&cases, &options, &group);
+            match (first, report.is_good() && unreadable.is_empty()) {
+                (true, _) => finish(&report),
+                (false, true) => ExitCode::SUCCESS,
+                (false, false) => ExitCode::FAILURE,
+            }
+        };
+        group.end();
+        return code;
+    }
     // Hung ranks cannot be joined: what is known is printed, and the process ends.
     let report = run(&cases, &options, &|report| {
         finish(report);
         std::process::exit(1)
     });
     finish(&report)
+}
+
+/// Takes tensors through random layouts, on ranks that `walk` gives the results of; says what came of it, if `tell`.
+fn moves(
+    ranks: usize,
+    count: usize,
+    seed: u64,
+    tell: bool,
+    walk: impl Fn(&Path) -> Result<Vec<Option<String>>, String>,
+) -> ExitCode {
+    for (place, path) in paths(ranks, STEPS, seed).take(count).enumerate() {
+        let wrong = match walk(&path) {
+            Ok(ranks) => (ranks.into_iter().enumerate())
+                .find_map(|(rank, wrong)| Some(format!("rank {rank}: {}", wrong?))),
+            Err(cause) => Some(cause),
+        };
+        if let Some(wrong) = wrong {
+            if tell {
+                let layouts: Vec<String> = path.layouts.iter().map(ToString::to_string).collect();
+                println!("FAIL tensor {place}: {}\n  {wrong}", layouts.join(" to "));
+            }
+            return ExitCode::FAILURE;
+        }
+    }
+    if tell {
+        println!("{count} tensors through {STEPS} random layouts each: all exact");
+    }
+    ExitCode::SUCCESS
 }
 
 fn stop(message: &str) -> ExitCode {

@@ -1,0 +1,171 @@
+//! Ranks that are processes: trials on them. All processes run the same trials in the same order, and hear of all results.
+
+use crate::case::Case;
+use crate::dispatch::Apply;
+use crate::trial::{RankError, RankResult, Trial, Verdict, judge, one, recorder};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use shard_comm::{CommError, DType, LaunchError, mpi};
+use shard_redistribute::{MeshComm, RedistributeError};
+use shard_spec::DeviceMesh;
+use shard_tensor::Context;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a process waits to be ended by the first, which reports.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// The processes of a job.
+pub struct Group {
+    session: mpi::Session,
+    world: Context,
+    whole: Cell<bool>,
+}
+
+impl Group {
+    /// All processes that were started together. Ranks that wait longer than `patience` give up.
+    ///
+    /// # Collective
+    /// All processes.
+    ///
+    /// # Errors
+    /// What MPI reports.
+    pub fn start(patience: Duration) -> Result<Self, LaunchError> {
+        let session = mpi::Session::start(&mpi::MpiOptions {
+            timeout: Some(patience),
+            ..mpi::MpiOptions::default()
+        })?;
+        let world = session.comm().ok_or(LaunchError::NoRanks)?;
+        Ok(Self {
+            world: Context::new(Rc::new(world), 0, DType::F64),
+            session,
+            whole: Cell::new(true),
+        })
+    }
+
+    /// This process's number.
+    pub fn rank(&self) -> usize {
+        self.world.rank()
+    }
+
+    /// How many processes there are.
+    pub fn size(&self) -> usize {
+        self.world.world_size()
+    }
+
+    /// Whether the ranks can still work together.
+    pub fn is_whole(&self) -> bool {
+        self.whole.get()
+    }
+
+    /// What the first process says.
+    ///
+    /// # Collective
+    /// All processes.
+    ///
+    /// # Errors
+    /// Why the ranks cannot work together any more.
+    pub fn of_first<T: Serialize + DeserializeOwned>(&self, value: T) -> Result<T, String> {
+        let all = self.all(|| value)?;
+        all.into_iter().next().ok_or_else(|| "no ranks".to_owned())
+    }
+
+    /// What `f` gives on the ranks of a mesh of the first processes, in rank order, on all processes.
+    ///
+    /// # Collective
+    /// All processes.
+    ///
+    /// # Errors
+    /// Why the ranks cannot work together any more.
+    pub fn on_mesh<T: Serialize + DeserializeOwned>(
+        &self,
+        mesh: &DeviceMesh,
+        f: impl FnOnce(&Rc<MeshComm>) -> T,
+    ) -> Result<Vec<T>, String> {
+        let cx = self.members(mesh)?;
+        let all = self.all(|| cx.as_ref().map(f))?;
+        Ok(all.into_iter().flatten().collect())
+    }
+
+    /// Tries combinations one after the other, and adds a verdict for each.
+    ///
+    /// # Collective
+    /// All processes, with the same arguments.
+    ///
+    /// # Errors
+    /// Why the ranks cannot work together any more since the trial after the last verdict.
+    pub fn trials(
+        &self,
+        case: &Case,
+        apply: Apply,
+        mesh: &DeviceMesh,
+        trials: &[Trial],
+        verdicts: &mut Vec<Verdict>,
+    ) -> Result<(), String> {
+        let mut group = None;
+        for trial in trials {
+            // What an error left behind is not used again.
+            let (cx, recorder) = match group.take() {
+                Some(group) => group,
+                None => (self.members(mesh)?, recorder()),
+            };
+            let try_it = |cx: &Rc<MeshComm>| -> RankResult {
+                one(cx, &recorder, case, apply, trial).map_err(RankError::from)
+            };
+            let all = self.all(|| cx.as_ref().map(try_it))?;
+            let results: Vec<RankResult> = all.into_iter().flatten().collect();
+            if !(results.iter()).any(|r| matches!(r, Err(e) if e.ends_group)) {
+                group = Some((cx, recorder));
+            }
+            verdicts.push(judge(&results));
+        }
+        Ok(())
+    }
+
+    /// Ends the job. Call it in all processes once the first has reported.
+    ///
+    /// # Collective
+    /// All processes.
+    pub fn end(self) {
+        if self.is_whole() && self.session.end(Ok(())).is_ok() {
+            return;
+        }
+        // The first process ends the others with itself, when it has said what it knows.
+        mpi::abandon();
+        if self.world.rank() > 0 {
+            std::thread::sleep(GRACE);
+        }
+    }
+
+    /// The communicators of a mesh, where this process is a member.
+    fn members(&self, mesh: &DeviceMesh) -> Result<Option<Rc<MeshComm>>, String> {
+        let member = self.rank() < mesh.size();
+        let make = || -> Result<Option<Rc<MeshComm>>, RedistributeError> {
+            let comm = (self.world.world()).split(member.then_some(0), self.rank())?;
+            comm.map(|comm| MeshComm::new(&comm, mesh)).transpose()
+        };
+        make().map_err(|e| self.broke(e.to_string()))
+    }
+
+    /// What `f` gives on every rank.
+    fn all<T: Serialize + DeserializeOwned>(
+        &self,
+        f: impl FnOnce() -> T,
+    ) -> Result<Vec<T>, String> {
+        let mine = (self.session.catch(f)).map_err(|e| self.broke(e.to_string()))?;
+        (self.world.gather(&mine)).map_err(|e| {
+            let echo = matches!(e.comm(), Some(CommError::PeerFailed { .. }));
+            // The rank that gave up first knows the cause; whoever waited for it in vain does not.
+            if !echo {
+                self.world.world().fail(e.to_string());
+            }
+            self.broke(e.to_string())
+        })
+    }
+
+    fn broke(&self, cause: String) -> String {
+        self.whole.set(false);
+        cause
+    }
+}
