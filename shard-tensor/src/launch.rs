@@ -22,6 +22,9 @@ mod on_processes;
 /// all ranks returned the same. An error ends the job if ranks are processes: the process of the rank it began at returns
 /// it, and the others end with that process.
 ///
+/// So what may fail on one rank belongs into `program`. If a process ends by itself after `launch`, because of what only
+/// rank 0 found in the result, and the others launch again, they wait for it until their time is up.
+///
 /// Several processes that cannot work together are a [`LaunchError::Processes`](shard_comm::LaunchError::Processes):
 /// they never each run the program alone.
 ///
