@@ -58,6 +58,8 @@
 //! assert!(matches!(&errors[0], CommError::Mismatch(m) if m.field == "length"));
 //! ```
 //!
+//! How to test what you build on it: [`guide::testing`].
+//!
 //! # Features
 //!
 //! - `contract-tests`: the programs every backend must run correctly, for the tests of backends.
@@ -79,6 +81,7 @@ mod error;
 mod exchange;
 mod faulty;
 mod guard;
+pub mod guide;
 mod host;
 mod kernel;
 mod ledger;
