@@ -2,6 +2,7 @@
 
 use super::Axes;
 use super::intervals::{divided, shifted};
+use super::missing::{axes_of, most_missing};
 use super::site::{Site, Spans};
 use super::ways::further;
 use crate::rule::Boundaries;
@@ -241,20 +242,15 @@ pub(super) fn received_input(
     if site.in_place(layout, &covers) {
         return Some(0);
     }
-    let mut worst = 0;
-    for index in 0..mesh.size() {
-        let coords = mesh.coords_at(index);
-        let (mut wanted, mut owned) = (1, 1);
-        for (d, cover) in covers.iter().enumerate() {
-            let want = cover.at(mesh, &coords);
-            let have = layout.part(d, mesh.part_at(layout.axis_order(d), &coords));
-            wanted *= want.len();
-            owned *= want.common(&have);
-        }
-        worst = worst.max(wanted - owned.min(wanted));
-        if worst > ceiling {
-            return None;
-        }
-    }
-    Some(worst)
+    let worst = most_missing(
+        mesh,
+        covers.len(),
+        |d| axes_of(mesh, &covers[d].axes) | axes_of(mesh, layout.axis_order(d)),
+        |d, coords| {
+            let want = covers[d].at(mesh, coords);
+            let have = layout.part(d, mesh.part_at(layout.axis_order(d), coords));
+            (want.len(), want.common(&have))
+        },
+    );
+    (worst <= ceiling).then_some(worst)
 }

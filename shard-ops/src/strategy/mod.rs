@@ -7,6 +7,7 @@
 
 mod choice;
 mod intervals;
+mod missing;
 mod outcome;
 mod overlap;
 mod ring;

@@ -5,6 +5,7 @@
 //! (split), or another that all operands have (heads). Operands are brought there and results brought back by exchanges.
 
 use super::choice::{Choice, received_input};
+use super::missing::most_received;
 use super::site::{Site, Spans};
 use crate::host::partial_type;
 use crate::{Access, FoldBy, Reduction};
@@ -340,19 +341,7 @@ fn received(from: &Layout, to: &Layout) -> usize {
     if terms > 1 {
         return (terms - 1) * to.max_local_numel();
     }
-    let mut most = 0;
-    for index in 0..mesh.size() {
-        let coords = mesh.coords_at(index);
-        let (mut wanted, mut owned) = (1, 1);
-        for d in 0..to.ndim() {
-            let want = to.part(d, mesh.part_at(to.axis_order(d), &coords));
-            let have = from.part(d, mesh.part_at(from.axis_order(d), &coords));
-            wanted *= want.len();
-            owned *= want.common(&have);
-        }
-        most = most.max(wanted - owned);
-    }
-    most
+    most_received(from, to)
 }
 
 /// Elements the busiest rank receives when partial sums are scattered to their owners.
