@@ -5,13 +5,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 
-use smallvec::SmallVec;
-
 use crate::communicator::{Link, LinkSide, Request};
 use crate::guard::Guard;
 use crate::{
-    AgreedError, Buffer, Communicator, DeviceRef, ExchangePlan, Handle, Ledger, Piece, Pieces,
-    PlanCache, Result, Site,
+    AgreedError, Buffer, Communicator, DeviceRef, ExchangePlan, Handle, Ledger, PlanCache, Result,
+    Site,
 };
 
 /// What [`checked`] adds.
@@ -123,19 +121,12 @@ impl Communicator for Checked {
     }
 
     fn post_link(&self, mut link: Link) -> Result<Handle> {
-        let side = match &link.side {
-            LinkSide::Send(data) => {
-                if self.checks.checksums {
-                    // As the backend sees it: the receiver is participant 1 of two.
-                    let pieces = [Piece::run(1, 0, data.len(), 0, 0)].into();
-                    let plan = ExchangePlan::new("message", 0, Pieces::new(), pieces, None, None);
-                    let sources: SmallVec<[Buffer; 1]> = [data.clone()].into();
-                    link.guard = self.sums(&plan, &sources)?;
-                }
-                0
-            }
-            LinkSide::Recv(_) => 1,
-        };
+        if self.checks.checksums
+            && let LinkSide::Send(data) = &link.side
+        {
+            link.guard = self.sums(&link.plan(), std::slice::from_ref(data))?;
+        }
+        let side = link.participant();
         let mut links = self.links.borrow_mut();
         let turn = &mut links.entry(link.peer).or_default()[side];
         link.guard.turn = Some(*turn);

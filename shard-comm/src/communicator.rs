@@ -13,7 +13,8 @@ use smallvec::{SmallVec, smallvec};
 use crate::collectives::PlanCache;
 use crate::guard::Guard;
 use crate::{
-    AgreedError, Buffer, BufferMut, CommError, DType, DeviceRef, ExchangePlan, Ledger, Result, Site,
+    AgreedError, Buffer, BufferMut, CommError, DType, DeviceRef, ExchangePlan, Ledger, Piece,
+    Pieces, Result, Site,
 };
 
 /// One rank's membership of a group of ranks.
@@ -235,6 +236,69 @@ pub enum LinkSide {
     Send(Buffer),
     /// Receives into this memory.
     Recv(BufferMut),
+}
+
+impl Link {
+    /// The call it came from.
+    pub fn name(&self) -> &'static str {
+        match self.side {
+            LinkSide::Send(_) => "send",
+            LinkSide::Recv(_) => "recv",
+        }
+    }
+
+    /// Who sends and who receives, as numbered within the group, if `me` is this rank.
+    pub fn ends(&self, me: usize) -> [usize; 2] {
+        match self.side {
+            LinkSide::Send(_) => [me, self.peer],
+            LinkSide::Recv(_) => [self.peer, me],
+        }
+    }
+
+    /// Which participant of [`Link::into_request`] this rank is: 0 sends, 1 receives.
+    pub fn participant(&self) -> usize {
+        match self.side {
+            LinkSide::Send(_) => 0,
+            LinkSide::Recv(_) => 1,
+        }
+    }
+
+    /// What moves, as an exchange of the two participants.
+    pub fn plan(&self) -> ExchangePlan {
+        let run = |peer, len| Pieces::from([Piece::run(peer, 0, len, 0, 0)]);
+        let (recv, send) = match &self.side {
+            LinkSide::Send(data) => (Pieces::new(), run(1, data.len())),
+            LinkSide::Recv(dst) => (run(0, dst.len()), Pieces::new()),
+        };
+        ExchangePlan::new("message", 0, recv, send, None, None)
+    }
+
+    /// The message as an operation of its two participants, in a group of `size`.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if the peer is not in the group.
+    pub fn into_request(self, size: usize) -> Result<Request> {
+        if self.peer >= size {
+            return Err(CommError::invalid(
+                self.name(),
+                format!("a peer below {size}"),
+                self.peer.to_string(),
+                "name a rank of the group, numbered within it",
+            ));
+        }
+        let plan = Arc::new(self.plan());
+        let request = match self.side {
+            LinkSide::Send(data) => {
+                let sources = [data.clone()];
+                Request::exchange(plan, &sources, Target::Keep(data), self.site)
+            }
+            LinkSide::Recv(dst) => Request::exchange(plan, &[], Target::Write(dst), self.site),
+        };
+        Ok(Request {
+            guard: self.guard,
+            ..request
+        })
+    }
 }
 
 /// An operation in flight.

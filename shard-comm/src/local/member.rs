@@ -7,14 +7,13 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::progress::{Flight, Launch, Op, Rank};
 use super::world::{Group, Key, Lane, Post};
-use crate::communicator::{Link, LinkSide, Request, Stage, Target};
+use crate::communicator::{Link, Request, Stage};
 use crate::{
-    CommError, Communicator, DeviceRef, Event, ExchangePlan, Handle, Ledger, Piece, Pieces,
-    PlanCache, Result, Site,
+    Communicator, DeviceRef, Event, ExchangePlan, Handle, Ledger, PlanCache, Result, Site,
 };
 
 /// A rank that is a thread of this process. Clones are the same communicator.
@@ -68,36 +67,12 @@ impl LocalComm {
         };
         this.sequence.set(key.sequence + 1);
         let op = request.name();
-        let Request {
-            stages,
-            sources,
-            status,
-            argument,
-            dtype,
-            site,
-            guard,
-        } = request;
-        let plan = stages.first().map_or_else(
-            || Arc::new(ExchangePlan::empty(op)),
-            |s| Arc::clone(&s.plan),
-        );
-        let event = if sources.is_empty() {
+        let event = if request.sources.is_empty() {
             Event::ready()
         } else {
             this.rank.device().record()
         };
-        let post = Post {
-            op,
-            plan,
-            sources,
-            event,
-            dtype,
-            argument,
-            status,
-            note,
-            site,
-            guard,
-        };
+        let (stages, post) = posted(op, request, event, note);
         let members = Arc::clone(&this.group.members);
         let launch = Launch {
             op,
@@ -155,58 +130,13 @@ impl Communicator for LocalComm {
 
     fn post_link(&self, link: Link) -> Result<Handle> {
         let this = &*self.0;
-        let Link {
-            peer,
-            side,
-            site,
-            guard,
-        } = link;
-        let (me, size) = (this.index, self.size());
-        if peer >= size {
-            return Err(CommError::invalid(
-                if matches!(side, LinkSide::Send(_)) {
-                    "send"
-                } else {
-                    "recv"
-                },
-                format!("a peer below {size}"),
-                format!("{peer}"),
-                "name a rank of the group, numbered within it",
-            ));
-        }
-        let (op, index, from, to, dtype) = match &side {
-            LinkSide::Send(data) => ("send", 0, me, peer, data.dtype()),
-            LinkSide::Recv(dst) => ("recv", 1, peer, me, dst.dtype()),
-        };
-        // Participant 0 sends, participant 1 receives.
-        let (pieces, sources, target) = match side {
-            LinkSide::Send(data) => {
-                let pieces = (Pieces::new(), [Piece::run(1, 0, data.len(), 0, 0)].into());
-                (pieces, smallvec![data.clone()], Target::Keep(data))
-            }
-            LinkSide::Recv(dst) => {
-                let pieces = ([Piece::run(0, 0, dst.len(), 0, 0)].into(), Pieces::new());
-                (pieces, SmallVec::new(), Target::Write(dst))
-            }
-        };
-        let plan = Arc::new(ExchangePlan::new(
-            "message", 0, pieces.0, pieces.1, None, None,
-        ));
+        let (op, index) = (link.name(), link.participant());
+        let [from, to] = link.ends(this.index);
+        let request = link.into_request(self.size())?;
         let members = [this.group.members[from], this.group.members[to]].into();
         let key = self.next_message(from as u32, to as u32, index);
-        let post = Post {
-            op,
-            plan: Arc::clone(&plan),
-            sources,
-            event: this.rank.device().record(),
-            dtype: Some(dtype),
-            argument: None,
-            status: Ok(()),
-            note: None,
-            site,
-            guard,
-        };
-        let stages = smallvec![Stage { plan, target }];
+        let event = this.rank.device().record();
+        let (stages, post) = posted(op, request, event, None);
         let launch = Launch {
             op,
             key,
@@ -291,4 +221,30 @@ impl fmt::Debug for LocalComm {
             self.0.group.label()
         )
     }
+}
+
+/// What a rank brings to the first rendezvous of an operation, and its stages.
+fn posted(
+    op: &'static str,
+    request: Request,
+    event: Event,
+    note: Option<(usize, usize)>,
+) -> (SmallVec<[Stage; 1]>, Post) {
+    let plan = request.stages.first().map_or_else(
+        || Arc::new(ExchangePlan::empty(op)),
+        |s| Arc::clone(&s.plan),
+    );
+    let post = Post {
+        op,
+        plan,
+        sources: request.sources,
+        event,
+        dtype: request.dtype,
+        argument: request.argument,
+        status: request.status,
+        note,
+        site: request.site,
+        guard: request.guard,
+    };
+    (request.stages, post)
 }

@@ -7,17 +7,12 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
-
 use super::progress::{Flight, Rank};
 use super::tags::{CONTEXTS, Lane, Tags};
 use super::wire::WireCache;
-use crate::communicator::{Link, LinkSide, Request, Stage, Target};
+use crate::communicator::{Link, Request, Target};
 use crate::validate::label;
-use crate::{
-    CommError, Communicator, DType, DeviceRef, ExchangePlan, Handle, Ledger, Piece, Pieces,
-    PlanCache, Result, Site,
-};
+use crate::{CommError, Communicator, DType, DeviceRef, Handle, Ledger, PlanCache, Result, Site};
 
 /// A rank that is a process. Clones are the same communicator.
 ///
@@ -143,43 +138,8 @@ impl Communicator for MpiComm {
     }
 
     fn post_link(&self, link: Link) -> Result<Handle> {
-        let Link {
-            peer,
-            side,
-            site,
-            guard,
-        } = link;
-        let (me, size) = (self.rank(), self.size());
-        let (op, index, from, to) = match &side {
-            LinkSide::Send(_) => ("send", 0, me, peer),
-            LinkSide::Recv(_) => ("recv", 1, peer, me),
-        };
-        if peer >= size {
-            return Err(CommError::invalid(
-                op,
-                format!("a peer below {size}"),
-                format!("{peer}"),
-                "name a rank of the group, numbered within it",
-            ));
-        }
-        // Participant 0 sends, participant 1 receives.
-        let (recv, send, sources, dtype, target): (Pieces, Pieces, SmallVec<_>, _, _) = match side {
-            LinkSide::Send(data) => (
-                Pieces::new(),
-                [Piece::run(1, 0, data.len(), 0, 0)].into(),
-                smallvec![data.clone()],
-                data.dtype(),
-                Target::Keep(data),
-            ),
-            LinkSide::Recv(dst) => (
-                [Piece::run(0, 0, dst.len(), 0, 0)].into(),
-                Pieces::new(),
-                SmallVec::new(),
-                dst.dtype(),
-                Target::Write(dst),
-            ),
-        };
-        let plan = Arc::new(ExchangePlan::new("message", 0, recv, send, None, None));
+        let ([from, to], index) = (link.ends(self.rank()), link.participant());
+        let request = link.into_request(self.size())?;
         let members = &self.0.group.members;
         let tags = Tags {
             members: [members[from], members[to]].into(),
@@ -187,15 +147,6 @@ impl Communicator for MpiComm {
             context: self.0.group.context,
             sequence: self.next_message(from, to, index),
             lane: Lane::Link,
-        };
-        let request = Request {
-            stages: smallvec![Stage { plan, target }],
-            sources,
-            status: Ok(()),
-            argument: None,
-            dtype: Some(dtype),
-            site,
-            guard,
         };
         self.launch(tags, request)
     }
