@@ -6,7 +6,7 @@
 //! rank nearly the same work. Saved for the gradient are the result and one log-sum-exp per query; the gradients of keys and
 //! values go home block by block.
 
-use crate::elementwise::{cast, float_types};
+use crate::elementwise::{cast, stored_types};
 use crate::host::{Held, partial_type, positions, with_stored};
 use crate::kernels::attention::{
     AttentionGrad, AttentionState, Band, Block, BlockGrad, Dropout, PausedGrad, Queries, Stored,
@@ -328,15 +328,10 @@ fn accesses(rule: &mut crate::RuleBuilder, at: &Extents, mask: Option<&Meta>) ->
     }
 }
 
-/// The operands' common type: one of 16 bits is computed with in `f32`.
+/// The operands' common type.
 fn types(inputs: &[Meta], mask: Option<DType>) -> Result<DType> {
     let added = mask.is_some_and(|m| m != DType::Bool);
-    let inputs = &inputs[..3 + usize::from(added)];
-    let first = inputs[0].dtype;
-    match inputs.iter().position(|m| m.dtype != first) {
-        None if partial_type(first) != first => Ok(first),
-        _ => float_types(NAME, inputs),
-    }
+    stored_types(NAME, &inputs[..3 + usize::from(added)])
 }
 
 impl Op for Forward {

@@ -498,6 +498,15 @@ pub(crate) fn float_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
     Ok(dtype)
 }
 
+/// The operands' common type, for kernels that [compute in a wider one](partial_type) where it has 16 bits.
+pub(crate) fn stored_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
+    let first = inputs[0].dtype;
+    match inputs.iter().position(|m| m.dtype != first) {
+        None if partial_type(first) != first => Ok(first),
+        _ => float_types(op, inputs),
+    }
+}
+
 /// The shape that values broadcast to.
 ///
 /// # Errors

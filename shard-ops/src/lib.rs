@@ -15,6 +15,7 @@ mod host;
 pub mod kernels;
 pub mod matmul;
 pub mod moves;
+pub mod neighborhood;
 pub mod neighbors;
 pub mod norm;
 mod op;

@@ -10,7 +10,8 @@
 //! - **covers** ([`DimCover`]): what ranks need rather than own, such as a slab with its halo;
 //! - **index maps** ([`DimMap`]): slices, flips, rolls, concatenations and pads as affine runs, and their [`overlaps`] with
 //!   partitions, which are the pieces an exchange copies;
-//! - **windows** ([`Window`]): which inputs the outputs of a convolution, pooling or interpolation read.
+//! - **windows** ([`Window`]): which inputs the outputs of a convolution, pooling, interpolation or neighbourhood
+//!   attention read.
 //!
 //! Everything is a function of arguments that all ranks share, so every rank derives the same answers and the same errors
 //! without talking.
@@ -76,4 +77,4 @@ pub use part::DimPart;
 pub use partition::{Offsets, Partition};
 pub use placement::{Placement, ReduceOp};
 pub use segments::Segments;
-pub use window::{ResampleMode, Sample, ScaleFactor, Window};
+pub use window::{Neighbors, ResampleMode, Sample, ScaleFactor, Window};

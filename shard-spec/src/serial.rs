@@ -168,6 +168,12 @@ pub(crate) enum WindowRepr {
         mode: ResampleMode,
         scale: Option<f64>,
     },
+    Neighborhood {
+        extent: usize,
+        kernel: usize,
+        dilation: usize,
+        causal: bool,
+    },
 }
 
 impl From<Window> for WindowRepr {
@@ -226,6 +232,17 @@ impl From<Window> for WindowRepr {
                 mode,
                 scale: scale.map(ScaleFactor::value),
             },
+            Window::Neighborhood {
+                extent,
+                kernel,
+                dilation,
+                causal,
+            } => Self::Neighborhood {
+                extent,
+                kernel,
+                dilation,
+                causal,
+            },
         }
     }
 }
@@ -262,6 +279,12 @@ impl TryFrom<WindowRepr> for Window {
                 mode,
                 scale,
             } => Self::resample(input, output, mode, scale),
+            WindowRepr::Neighborhood {
+                extent,
+                kernel,
+                dilation,
+                causal,
+            } => Self::neighborhood(extent, kernel, dilation, causal),
         }
     }
 }

@@ -81,6 +81,7 @@ pub use shard_comm::{DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnaps
 pub use shard_ops::FoldBy;
 pub use shard_ops::attention::{Attention, Causal};
 pub use shard_ops::kernels::unary::Unary;
+pub use shard_ops::neighborhood::Neighborhood;
 pub use shard_ops::rng;
 pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp, ResampleMode};
 

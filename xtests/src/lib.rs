@@ -2,7 +2,7 @@
 //! tests. Never published.
 //!
 //! - [`case`]: reference cases in files, [`layouts`]: which layouts to try them on, [`dispatch`]: which op of
-//!   the workspace a case is about.
+//!   the workspace a case is about, [`made`]: cases that no file has.
 //! - [`trial`]: one case on one combination of layouts, [`run`]: many of them, [`report`]: what came out.
 //! - [`validate`]: every op's rule against brute force.
 //! - [`strategies`]: `proptest` strategies for meshes and layouts; [`generate`]: random cases of ops; [`arrays`]: data on ranks and back;
@@ -20,6 +20,7 @@ pub mod faults;
 pub mod generate;
 pub mod harness;
 pub mod layouts;
+pub mod made;
 pub mod paths;
 #[cfg(feature = "mpi")]
 pub mod processes;

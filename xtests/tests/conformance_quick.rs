@@ -1,13 +1,14 @@
 //! A short run of the conformance suite.
 
 use std::time::Duration;
-use xtests::case::{Case, default_dir, load_dir};
+use xtests::case::Case;
+use xtests::made::project_cases;
 use xtests::report::Status;
 use xtests::run::{Options, run};
 
 #[test]
 fn the_references_hold_on_a_few_layouts_each() {
-    let cases: Vec<Case> = load_dir(&default_dir())
+    let cases: Vec<Case> = project_cases()
         .unwrap()
         .into_iter()
         .map(Result::unwrap)

@@ -4,15 +4,16 @@
 use shard_autograd::Recorder;
 use shard_spec::{DeviceMesh, Layout};
 use std::collections::HashSet;
-use xtests::case::{Case, default_dir, load_dir};
+use xtests::case::Case;
 use xtests::dispatch;
 use xtests::harness::{On, on_mesh};
+use xtests::made::project_cases;
 use xtests::trial::{Trial, compute};
 use xtests::validate::{Capture, Sample, validate};
 
 /// Every op that the reference cases and their gradients apply, each with a few kinds of operands.
 fn samples() -> Vec<Sample> {
-    let cases: Vec<Case> = load_dir(&default_dir())
+    let cases: Vec<Case> = project_cases()
         .unwrap()
         .into_iter()
         .map(Result::unwrap)

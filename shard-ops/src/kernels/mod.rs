@@ -14,6 +14,7 @@ pub mod copy;
 pub mod gemm;
 pub mod math;
 pub mod moments;
+pub mod neighborhood;
 pub mod neighbors;
 pub(crate) mod normalise;
 pub mod pointwise;

@@ -1,17 +1,20 @@
-//! Windows: which inputs each output of a convolution, pooling or interpolation reads, along one dim.
+//! Windows: which inputs each output of a convolution, pooling, interpolation or neighbourhood attention reads, along one dim.
 //!
 //! Every formula is exact for any partition, empty parts included: outputs map to input intervals, inputs to the outputs
 //! that read them, and boundaries of one side to boundaries of the other (the anchor rule).
 
 mod direct;
+mod neighborhood;
 mod resample;
 mod transposed;
 
 use std::ops::Range;
 
+pub use neighborhood::Neighbors;
 pub use resample::{ResampleMode, Sample, ScaleFactor};
 
 use direct::Direct;
+use neighborhood::Neighborhood;
 use resample::Resample;
 use transposed::Transposed;
 
@@ -19,7 +22,7 @@ use crate::error::{Result, SpecError};
 use crate::hash::{ContentHash, StableHasher};
 use crate::partition::Partition;
 
-/// The geometry of a sliding, transposed or resampling window along one dim.
+/// The geometry of a sliding, transposed, resampling or clamped window along one dim.
 ///
 /// Built by the validating constructors; outputs are indexed from 0 to [`Window::output_extent`].
 ///
@@ -89,6 +92,18 @@ pub enum Window {
         mode: ResampleMode,
         /// The scale factor to sample by; `None` for the ratio of the extents.
         scale: Option<ScaleFactor>,
+    },
+    /// Query `o` sees keys around it, of its own index modulo the dilation, the window shifted inwards at the ends.
+    #[non_exhaustive]
+    Neighborhood {
+        /// Queries, and keys.
+        extent: usize,
+        /// Keys of a window.
+        kernel: usize,
+        /// From one key to the next.
+        dilation: usize,
+        /// Only keys up to the query, and fewer of them at the front.
+        causal: bool,
     },
 }
 
@@ -284,7 +299,8 @@ impl Window {
     /// The outputs of `out` that read no input outside `local`, padding aside: what can be computed while a halo is on its
     /// way. At a global edge nothing is missing, so that side is no bound.
     ///
-    /// Windows that lie wholly in padding count as interior only where they join the rest: the result is one interval.
+    /// Windows that lie wholly in padding count as interior only where they join the rest, and so do dilated neighbourhoods at
+    /// the ends: the result is one interval.
     pub fn interior(&self, n: usize, local: Range<usize>, out: Range<usize>) -> Range<usize> {
         if out.is_empty() {
             return out.start..out.start;
@@ -408,6 +424,17 @@ impl Window {
                 mode,
                 scale,
             }),
+            Self::Neighborhood {
+                extent,
+                kernel,
+                dilation,
+                causal,
+            } => f(&Neighborhood {
+                extent,
+                kernel,
+                dilation,
+                causal,
+            }),
         }
     }
 }
@@ -463,6 +490,15 @@ impl ContentHash for Window {
                 hasher.str(mode.name());
                 hasher.usizes(&[input, output]);
                 hasher.u64(scale.map_or(0, |s| s.value().to_bits()));
+            }
+            Self::Neighborhood {
+                extent,
+                kernel,
+                dilation,
+                causal,
+            } => {
+                hasher.str("neighborhood");
+                hasher.usizes(&[extent, kernel, dilation, usize::from(causal)]);
             }
         }
     }

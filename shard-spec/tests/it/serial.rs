@@ -40,6 +40,7 @@ fn the_rest_round_trips() {
         Window::pool(3, 2, 1, 1, false).unwrap(),
         Window::transposed(4, 3, 1, 1, 2, 1).unwrap(),
         Window::resample_by(5, 1.7, ResampleMode::Linear).unwrap(),
+        Window::neighborhood(9, 3, 2, true).unwrap(),
     ] {
         let value = serde_json::to_value(&window).unwrap();
         assert_eq!(serde_json::from_value::<Window>(value).unwrap(), window);

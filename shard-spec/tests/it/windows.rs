@@ -127,8 +127,39 @@ fn resample() -> impl Strategy<Value = Case> {
         })
 }
 
+/// By NATTEN's words: of the indices of a query's own line, the `k` nearest that are consecutive, one more before than behind
+/// where they are even.
+fn neighborhood() -> impl Strategy<Value = Case> {
+    (1usize..24, 1usize..6, 1usize..4, any::<bool>()).prop_filter_map(
+        "fits",
+        |(n, k, d, causal)| {
+            let window = Window::neighborhood(n, k, d, causal).ok()?;
+            let taps = |o: usize| {
+                let line: Vec<usize> = (0..n).filter(|i| i % d == o % d).collect();
+                let at = line.iter().position(|&i| i == o).unwrap();
+                let first = if causal {
+                    at as isize + 1 - k as isize
+                } else {
+                    (at as isize - (k / 2) as isize).clamp(0, (line.len() - k) as isize)
+                };
+                let places = first..first + k as isize;
+                let held = places
+                    .filter(|&j| j >= 0)
+                    .map(|j| line[j as usize] as isize);
+                held.collect()
+            };
+            Some(Case {
+                taps: (0..n).map(taps).collect(),
+                window,
+                n,
+                direct: false,
+            })
+        },
+    )
+}
+
 fn case() -> impl Strategy<Value = Case> {
-    prop_oneof![3 => conv(), 1 => pool(), 2 => transposed(), 2 => resample()]
+    prop_oneof![3 => conv(), 1 => pool(), 2 => transposed(), 2 => resample(), 3 => neighborhood()]
 }
 
 /// First to last tap: with dilation this is what the formulas promise.
@@ -225,7 +256,8 @@ proptest! {
             let inside = need.start >= local.start as isize && need.end <= local.end as isize;
             if found.contains(&o) {
                 prop_assert!(inside || need.is_empty(), "output {} needs {:?} of {:?}", o, need, local);
-            } else {
+            } else if !matches!(case.window, Window::Neighborhood { dilation: 2.., .. }) {
+                // Of dilated windows at the ends, one that reads what is local lies between some that do not.
                 prop_assert!(!inside || need.is_empty(), "output {} needs {:?} of {:?}", o, need, local);
             }
         }
@@ -323,6 +355,21 @@ proptest! {
             }).collect();
             prop_assert_eq!(local, global);
         }
+    }
+
+    /// Neighbours are those of the definition, and boundaries stay where they are.
+    #[test]
+    fn neighbors_are_the_definitions((case, inputs) in neighborhood().prop_flat_map(|c| {
+        let n = c.n;
+        (Just(c), (1usize..6).prop_flat_map(move |p| partition(n, p)))
+    })) {
+        for (o, taps) in case.taps.iter().enumerate() {
+            let found = case.window.neighbors(o).unwrap().keys().map(|i| i as isize);
+            prop_assert!(found.eq(taps.iter().copied()));
+        }
+        prop_assert_eq!(case.window.neighbors(case.n), None);
+        prop_assert_eq!(&case.window.anchor(case.n, &inputs), &inputs);
+        prop_assert_eq!(case.window.anchor_input(case.n, &inputs), inputs);
     }
 
     /// Sampling weights are a convex combination that reproduces straight lines, as interpolation must.
@@ -480,6 +527,26 @@ fn invalid_windows_are_refused() {
             extent: 4
         })
     );
+    assert_eq!(argument(Window::neighborhood(5, 0, 1, false)), "kernel");
+    assert_eq!(argument(Window::neighborhood(5, 3, 0, false)), "dilation");
+    assert_eq!(
+        argument(Window::neighborhood(5, usize::MAX, usize::MAX, false)),
+        "kernel"
+    );
+    let wide = Window::neighborhood(5, 3, 2, false).unwrap_err();
+    assert!(
+        matches!(
+            wide,
+            SpecError::WindowTooWide {
+                span: 6,
+                extent: 5,
+                ..
+            }
+        ),
+        "{wide}"
+    );
+    let other = Window::neighborhood(6, 3, 2, false).unwrap();
+    assert!(other.output_extent(7).is_err());
     assert!(
         Window::transposed(1, 1, 1, 2, 2, 0)
             .unwrap()

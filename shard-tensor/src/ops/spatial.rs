@@ -1,4 +1,4 @@
-//! Windows: convolution, pooling, resampling; and norms.
+//! Windows: convolution, pooling, resampling, neighbourhood attention; and norms.
 #![expect(
     clippy::needless_pass_by_value,
     reason = "options are built in place: `x.conv2d(&w, None, Conv::new().padding(1))`"
@@ -6,6 +6,7 @@
 
 use crate::options::{Conv, ConvTranspose, Pool};
 use crate::{Error, Result, Shape, ShardTensor};
+use shard_ops::neighborhood::{self, Neighborhood};
 use shard_ops::resample::{self, Target};
 use shard_ops::{Value, conv, norm, pool};
 use shard_spec::ResampleMode;
@@ -193,4 +194,37 @@ fn values(
     bias: Option<&ShardTensor>,
 ) -> (Option<Value>, Option<Value>) {
     (weight.map(ShardTensor::value), bias.map(ShardTensor::value))
+}
+
+/// Attention on grids.
+impl ShardTensor {
+    /// Attention of these queries `[batch, spatial..., heads, dim]` to the keys in a window around each, as NATTEN's `na1d`, `na2d`
+    /// and `na3d`; see [`neighborhood_attention`](fn@shard_ops::neighborhood::neighborhood_attention). Sharded spatial dims
+    /// exchange halos, whatever the shards' sizes, and the result keeps their sharding.
+    ///
+    /// ```
+    /// use shard_tensor::{Neighborhood, launch, shard};
+    /// let on = |ranks: usize| launch(ranks, |ctx| {
+    ///     let grid = ctx.mesh_of(ranks)?.randn([1, 9, 6, 2, 4], [shard(1)])?;
+    ///     let near = Neighborhood::new([5, 3]);
+    ///     grid.neighborhood_attention(&grid, &grid, &near)?.to_array::<f32>()
+    /// });
+    /// let (one, four) = (on(1)?, on(4)?);
+    /// assert!(one[0].iter().zip(&four[0]).all(|(a, b)| (a - b).abs() < 1e-6));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If shapes, types or windows do not fit; what the communicator reports.
+    pub fn neighborhood_attention(
+        &self,
+        keys: &Self,
+        values: &Self,
+        near: &Neighborhood,
+    ) -> Result<Self> {
+        let values = values.value();
+        self.run2(keys, |exec, q, k| {
+            neighborhood::neighborhood_attention(exec, q, k, &values, near)
+        })
+    }
 }

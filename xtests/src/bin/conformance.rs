@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use xtests::case::{self, Case};
 use xtests::harness::{On, on_mesh};
+use xtests::made::project_cases;
 use xtests::paths::{Path, paths};
 #[cfg(feature = "mpi")]
 use xtests::processes::Group;
@@ -83,8 +84,11 @@ fn main() -> ExitCode {
         Ok(budget) => budget,
         Err(error) => return stop(&format!("--budget: {error}")),
     };
-    let dir = cli.dir.clone().unwrap_or_else(case::default_dir);
-    let loaded = match case::load_dir(&dir) {
+    let loaded = match &cli.dir {
+        Some(dir) => case::load_dir(dir),
+        None => project_cases(),
+    };
+    let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(error) => return stop(&error.to_string()),
     };
@@ -102,7 +106,7 @@ fn main() -> ExitCode {
         cases.retain(|c| c.name.contains(part.as_str()) || c.op.contains(part.as_str()));
     }
     if cases.is_empty() && unreadable.is_empty() {
-        return stop(&format!("no case to run in {}", dir.display()));
+        return stop("no case to run");
     }
 
     let mut options = Options {

@@ -3,8 +3,8 @@
 use clap::Parser;
 use std::process::ExitCode;
 use std::time::Duration;
-use xtests::case;
 use xtests::faults::sweep;
+use xtests::made::project_cases;
 use xtests::run::Options;
 
 /// Every built op under every kind of fault, at random ranks, operations and layouts: the right result, or an error of
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         Ok(budget) => budget,
         Err(error) => return stop(&format!("--budget: {error}")),
     };
-    let cases: Result<Vec<_>, _> = match case::load_dir(&case::default_dir()) {
+    let cases: Result<Vec<_>, _> = match project_cases() {
         Ok(loaded) => loaded.into_iter().collect(),
         Err(error) => return stop(&error.to_string()),
     };

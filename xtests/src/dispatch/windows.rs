@@ -4,6 +4,7 @@ use super::{Applied, Args, Entry, built, unfit};
 use crate::case::{Case, CaseError};
 use shard_ops::conv::{ConvOptions, ConvTransposeOptions, Padding, conv, conv_transpose};
 use shard_ops::kernels::unary::Unary;
+use shard_ops::neighborhood::{Neighborhood, neighborhood_attention};
 use shard_ops::norm::{group_norm, instance_norm, layer_norm};
 use shard_ops::pool::{PoolOptions, avg_pool, max_pool};
 use shard_ops::resample::{Target, interpolate};
@@ -33,6 +34,20 @@ pub(crate) const TABLE: &[Entry] = &[
                 .then(|| format!("mode {mode} is not built"))
         },
     },
+    built("neighborhood_attention", |e, c, v| {
+        let args = Args::new(c, v);
+        let q = args.need("query")?;
+        let nd = q.ndim().saturating_sub(3);
+        let causal = c.attributes.spatial("is_causal", nd, 0)?;
+        let mut near = Neighborhood::new(c.attributes.spatial("kernel_size", nd, 1)?)
+            .dilation(c.attributes.spatial("dilation", nd, 1)?)
+            .causal(causal.into_iter().map(|c| c > 0).collect::<Vec<_>>());
+        if c.attributes.has("scale") {
+            near = near.scale(c.attributes.float("scale", 1.0)?);
+        }
+        let (k, v) = (args.need("key")?, args.need("value")?);
+        Ok(vec![neighborhood_attention(e, q, k, v, &near)?])
+    }),
     built("group_norm", |e, c, v| {
         let args = Args::new(c, v);
         let (groups, eps) = (

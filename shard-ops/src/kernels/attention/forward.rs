@@ -328,7 +328,7 @@ impl<A: Exp> WithSimd for Online<'_, A> {
 
 /// Whether fused multiply-add is an instruction of this instruction set.
 #[inline(always)]
-pub(super) fn fused<S: Simd>() -> bool {
+pub(in crate::kernels) fn fused<S: Simd>() -> bool {
     S::F64_LANES >= 4 || cfg!(target_arch = "aarch64")
 }
 

@@ -1,0 +1,20 @@
+//! Neighbourhood attention: every query attends to the keys of a window around it, in any number of spatial dims.
+//!
+//! Queries are `[batch, spatial..., heads, dim]`, keys `[batch, spatial..., kv heads, dim]`, values
+//! `[batch, spatial..., kv heads, value dim]`, any strides; heads are a multiple of kv heads, and query head `h` reads kv head
+//! `h / (heads / kv heads)`. Which keys a query sees is a function of *global* indices ([`Near`]), so boxes may be cut anywhere; a
+//! query's sums run in the order of its window, a key's in the order of the queries, wherever a box begins.
+//!
+//! The gradients by queries and by keys are kernels of their own: the first needs the keys around its queries, the second
+//! the queries around its keys, and neither adds to what another rank has.
+
+mod backward;
+mod forward;
+mod near;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+pub use backward::{KeyGrads, QueryGrads, grad_keys, grad_queries};
+pub use forward::forward;
+pub use near::Near;

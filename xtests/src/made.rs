@@ -1,0 +1,260 @@
+//! Cases of ops that the reference files lack. Their references come from other ops, in double precision on one rank.
+//!
+//! Neighbourhood attention: dense attention of all sites under a mask that says which pairs see each other, from the
+//! definition, dim by dim.
+
+use crate::case::{self, Attributes, Case};
+use crate::differentiate::numbers;
+use crate::dispatch::{ApplyError, Args};
+use crate::trial::with_reference;
+use serde_json::{Map, json};
+use shard_comm::Bool;
+use shard_ops::attention::{Attention, attention};
+use shard_ops::moves::{permute, reshape};
+use shard_ops::{Exec, OpError, Value};
+use shard_redistribute::Array;
+use shard_spec::Layout;
+
+/// The cases of the project: those of [its folder](case::default_dir), and these.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn project_cases() -> case::Result<Vec<case::Result<Case>>> {
+    let mut all = case::load_dir(&case::default_dir())?;
+    all.extend(cases().into_iter().map(Ok));
+    Ok(all)
+}
+
+/// Cases whose references are made here.
+pub fn cases() -> Vec<Case> {
+    let spec = |spatial: &[usize], kernel: &[usize], dilation: &[usize], causal: &[bool]| Windows {
+        spatial: spatial.to_vec(),
+        kernel: kernel.to_vec(),
+        dilation: dilation.to_vec(),
+        causal: causal.to_vec(),
+    };
+    [
+        ("na1d", spec(&[11], &[3], &[1], &[false]), [2, 2, 1, 3, 3]),
+        (
+            "na1d_even_dilated",
+            spec(&[13], &[4], &[3], &[false]),
+            [1, 1, 2, 2, 5],
+        ),
+        (
+            "na1d_whole",
+            spec(&[5], &[5], &[1], &[false]),
+            [1, 1, 1, 4, 1],
+        ),
+        (
+            "na2d",
+            spec(&[7, 5], &[5, 3], &[1, 1], &[false, false]),
+            [1, 2, 1, 4, 4],
+        ),
+        (
+            "na2d_causal",
+            spec(&[6, 7], &[2, 3], &[3, 2], &[true, false]),
+            [2, 1, 2, 3, 2],
+        ),
+        (
+            "na3d",
+            spec(&[4, 3, 5], &[3, 2, 3], &[1, 1, 1], &[false, false, true]),
+            [1, 2, 1, 2, 3],
+        ),
+    ]
+    .into_iter()
+    .zip(1..)
+    .map(|((name, windows, sizes), seed)| windows.case(name, sizes, seed))
+    .collect()
+}
+
+/// The windows of neighbourhood attention on a grid.
+#[derive(Clone, Debug)]
+pub struct Windows {
+    /// Extents of the grid.
+    pub spatial: Vec<usize>,
+    /// Keys of a window, per dim.
+    pub kernel: Vec<usize>,
+    /// From a key to the next, per dim.
+    pub dilation: Vec<usize>,
+    /// Whether only keys up to the query are seen, per dim.
+    pub causal: Vec<bool>,
+}
+
+impl Windows {
+    /// A case of these windows with `[batch, kv heads, heads per kv head, dim, value dim]`, its reference from dense attention.
+    pub fn case(&self, name: &str, [b, h, g, d, dv]: [usize; 5], seed: u64) -> Case {
+        let of = |heads: usize, last: usize| -> Vec<usize> {
+            let lead = std::iter::once(b).chain(self.spatial.iter().copied());
+            lead.chain([heads, last]).collect()
+        };
+        let inputs = [
+            ("query", numbers(&of(h * g, d), seed)),
+            ("key", numbers(&of(h, d), seed ^ 16)),
+            ("value", numbers(&of(h, dv), seed ^ 32)),
+        ];
+        let case = Case {
+            name: name.to_owned(),
+            op: "neighborhood_attention".to_owned(),
+            attributes: self.attributes(),
+            inputs: inputs.map(|(n, t)| (n.to_owned(), t)).into(),
+            outputs: Vec::new(),
+            cotangents: Vec::new(),
+            gradients: Vec::new(),
+            note: "dense attention under a mask".to_owned(),
+        };
+        with_reference(case, dense, &[0, 1, 2], seed)
+    }
+
+    fn attributes(&self) -> Attributes {
+        let causal: Vec<usize> = self.causal.iter().map(|&c| usize::from(c)).collect();
+        let all = [
+            ("spatial", json!(self.spatial)),
+            ("kernel_size", json!(self.kernel)),
+            ("dilation", json!(self.dilation)),
+            ("is_causal", json!(causal)),
+        ];
+        let all: Map<_, _> = all.into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
+        Attributes(all)
+    }
+
+    fn of(attributes: &Attributes) -> case::Result<Self> {
+        let sizes = |name: &str| -> case::Result<Vec<usize>> {
+            let given = attributes.ints(name)?.unwrap_or_default();
+            Ok(given
+                .into_iter()
+                .map(|n| n.unsigned_abs() as usize)
+                .collect())
+        };
+        Ok(Self {
+            spatial: sizes("spatial")?,
+            kernel: sizes("kernel_size")?,
+            dilation: sizes("dilation")?,
+            causal: sizes("is_causal")?.into_iter().map(|c| c > 0).collect(),
+        })
+    }
+
+    /// The coordinates of a site.
+    fn place(&self, mut site: usize) -> Vec<usize> {
+        let mut at = vec![0; self.spatial.len()];
+        for (at, &n) in at.iter_mut().zip(&self.spatial).rev() {
+            *at = site % n;
+            site /= n;
+        }
+        at
+    }
+
+    /// Whether a site sees another, by the definition: among the indices of its own line, a multiple of the dilation apart, the
+    /// `kernel` consecutive ones that have it in the middle or begin or end the line; or, causal, end with it.
+    pub fn sees(&self, query: usize, key: usize) -> bool {
+        let (query, key) = (self.place(query), self.place(key));
+        (0..self.spatial.len()).all(|d| {
+            let (step, k) = (self.dilation[d], self.kernel[d]);
+            if query[d] % step != key[d] % step {
+                return false;
+            }
+            let (q, key) = (query[d] / step, key[d] / step);
+            if self.causal[d] {
+                return key <= q && q - key < k;
+            }
+            let length = (query[d] % step..self.spatial[d]).step_by(step).count();
+            let mut first = q.saturating_sub(k / 2);
+            while first + k > length {
+                first -= 1;
+            }
+            first <= key && key < first + k
+        })
+    }
+
+    /// `[sites, sites]`: 1 where the query, the first, sees the key.
+    fn mask(&self) -> Vec<Bool> {
+        let n: usize = self.spatial.iter().product();
+        let pairs = (0..n).flat_map(|q| (0..n).map(move |k| (q, k)));
+        pairs.map(|(q, k)| Bool::from(self.sees(q, k))).collect()
+    }
+}
+
+/// The op by dense attention.
+fn dense(exec: &dyn Exec, case: &Case, values: &[Value]) -> Result<Vec<Value>, ApplyError> {
+    let windows = Windows::of(&case.attributes)?;
+    let args = Args::new(case, values);
+    let q = args.need("query")?;
+    let n: usize = windows.spatial.iter().product();
+    // [batch, sites, heads, dim] to [batch, heads, sites, dim] and back.
+    let flat = |x: &Value| -> Result<Value, OpError> {
+        let [b, .., heads, dim] = *x.shape() else {
+            unreachable!("cases have a batch, sites, heads and dim")
+        };
+        permute(exec, &reshape(exec, x, &[b, n, heads, dim])?, &[0, 2, 1, 3])
+    };
+    let cx = q.array().cx();
+    let mask = windows.mask();
+    let layout = Layout::replicated(cx.mesh(), &[n, n]);
+    let mask = cx
+        .device()
+        .upload_slice(&mask)
+        .map_err(shard_redistribute::RedistributeError::from)
+        .and_then(|buffer| Array::from_parts(cx, &layout, Some(buffer), shard_comm::DType::Bool))
+        .map_err(|source| OpError::Redistribute {
+            op: "dense",
+            source: Box::new(source),
+        })?;
+    let [k, v] = ["key", "value"].map(|name| args.need(name));
+    let (q, k, v) = (flat(q)?, flat(k?)?, flat(v?)?);
+    let out = attention(
+        exec,
+        &q,
+        &k,
+        &v,
+        Some(&Value::new(mask)),
+        &Attention::default(),
+    )?;
+    let out = permute(exec, &out, &[0, 2, 1, 3])?;
+    let [b, _, heads, dim] = *out.shape() else {
+        unreachable!("attention has four dims")
+    };
+    let lead = std::iter::once(b).chain(windows.spatial.iter().copied());
+    let shape: Vec<usize> = lead.chain([heads, dim]).collect();
+    Ok(vec![reshape(exec, &out, &shape)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arrays::tensor;
+    use crate::case::Tensor;
+
+    /// The definition, on the example of NATTEN's documentation: seven sites, windows of three.
+    #[test]
+    fn windows_are_shifted_inwards() {
+        let windows = |causal| Windows {
+            spatial: vec![7],
+            kernel: vec![3],
+            dilation: vec![1],
+            causal: vec![causal],
+        };
+        let seen =
+            |causal, q| -> Vec<usize> { (0..7).filter(|&k| windows(causal).sees(q, k)).collect() };
+        assert_eq!(
+            [0, 1, 3, 6].map(|q| seen(false, q)),
+            [[0, 1, 2], [0, 1, 2], [2, 3, 4], [4, 5, 6]]
+        );
+        assert_eq!(seen(true, 0), [0]);
+        assert_eq!(seen(true, 6), [4, 5, 6]);
+    }
+
+    #[test]
+    fn references_are_there() {
+        for case in cases() {
+            let Tensor { shape, .. } = &case.outputs[0];
+            assert_eq!(
+                shape[..shape.len() - 1],
+                case.inputs[0].1.shape[..shape.len() - 1]
+            );
+            assert_eq!(case.gradients.len(), 3, "{}", case.name);
+            assert_ne!(
+                case.gradients[0].1.data,
+                tensor(&case.inputs[0].1.shape, |_| 0.0).data
+            );
+        }
+    }
+}
