@@ -43,6 +43,8 @@ pub struct ExchangePlan {
     pub fold: Option<Monoid>,
     /// What the destination holds before the first piece.
     pub fill: Option<Scalar>,
+    /// Whether every rank receives the same.
+    alike: bool,
     /// Found when first asked for: a plan that is only looked at costs no more than its pieces.
     sums: OnceLock<Sums>,
 }
@@ -52,6 +54,13 @@ pub struct ExchangePlan {
 struct Sums {
     incoming: Vec<Traffic>,
     outgoing: Vec<Traffic>,
+    /// Elements of all of them.
+    received: usize,
+    sent: usize,
+    /// Above every peer.
+    peers_end: usize,
+    /// Per source others read: its index, and the least length it must have.
+    extents: SmallVec<[(usize, usize); 1]>,
     dst_end: usize,
     written: usize,
     overlap: Overlap,
@@ -104,13 +113,32 @@ impl ExchangePlan {
             send,
             fold,
             fill,
+            alike: false,
             sums: OnceLock::new(),
         }
+    }
+
+    /// The plan with the promise that every rank receives the same into a destination of the same length: what one finds
+    /// is everybody's result.
+    pub(crate) fn alike(self) -> Self {
+        Self {
+            alike: true,
+            ..self
+        }
+    }
+
+    pub(crate) fn is_alike(&self) -> bool {
+        self.alike
     }
 
     /// A plan that moves nothing: for barriers, and for a rank that has only an error to tell.
     pub fn empty(name: &'static str) -> Self {
         Self::new(name, 0, Pieces::new(), Pieces::new(), None, None)
+    }
+
+    /// As [`ExchangePlan::empty`] on all ranks, which need not compare what they send.
+    pub(crate) fn silent(name: &'static str) -> Self {
+        Self::new(name, 1, Pieces::new(), Pieces::new(), None, None)
     }
 
     /// Elements this rank receives from a peer of the group, itself included.
@@ -204,21 +232,18 @@ impl ExchangePlan {
     /// What running the plan moves at participant `me`.
     pub(crate) fn moved(&self, me: usize, dtype: Option<DType>) -> Moved {
         let size = dtype.map_or(0, DType::size);
-        let mut moved = Moved::default();
-        let bytes = |t: &Traffic| (t.elements * size) as u64;
-        for traffic in self.incoming() {
-            if traffic.peer == me {
-                moved.local_bytes += bytes(traffic);
-            } else {
-                moved.messages += 1;
-                moved.bytes += bytes(traffic);
-            }
+        let sums = self.sums();
+        let bytes = |elements: usize| (elements * size) as u64;
+        let own = |traffic: &[Traffic]| traffic_with(traffic, me).map(|t| t.elements);
+        let (kept, kept_out) = (own(&sums.incoming), own(&sums.outgoing));
+        let messages = |all: &[Traffic], own: Option<usize>| all.len() - usize::from(own.is_some());
+        Moved {
+            messages: messages(&sums.incoming, kept) as u64,
+            bytes: bytes(sums.received - kept.unwrap_or(0)),
+            sent_messages: messages(&sums.outgoing, kept_out) as u64,
+            sent_bytes: bytes(sums.sent - kept_out.unwrap_or(0)),
+            local_bytes: bytes(kept.unwrap_or(0)),
         }
-        for traffic in self.outgoing().iter().filter(|t| t.peer != me) {
-            moved.sent_messages += 1;
-            moved.sent_bytes += bytes(traffic);
-        }
-        moved
     }
 
     pub(crate) fn overlap(&self) -> Overlap {
@@ -255,15 +280,10 @@ impl ExchangePlan {
         if let Some(fault) = &sums.fault {
             return Err(fault.clone());
         }
-        if let Some(t) = sums
-            .incoming
-            .iter()
-            .chain(&sums.outgoing)
-            .find(|t| t.peer >= group)
-        {
+        if sums.peers_end > group {
             return Err(invalid(
                 format!("peers below {group}"),
-                format!("peer {}", t.peer),
+                format!("peer {}", sums.peers_end - 1),
             ));
         }
         if let (Some(fold), Some(dtype)) = (self.fold, dtype) {
@@ -290,7 +310,7 @@ impl ExchangePlan {
                 format!("{dst_len}"),
             ));
         }
-        for &(source, end) in sums.outgoing.iter().flat_map(|t| &t.extents) {
+        for &(source, end) in &sums.extents {
             let len = sources.get(source).map_or(0, |s| s.1);
             if end > len {
                 return Err(invalid(
@@ -307,6 +327,10 @@ impl ExchangePlan {
             self.sum().unwrap_or_else(|fault| Sums {
                 incoming: Vec::new(),
                 outgoing: Vec::new(),
+                received: 0,
+                sent: 0,
+                peers_end: 0,
+                extents: SmallVec::new(),
                 dst_end: 0,
                 written: 0,
                 overlap: Overlap::Disjoint,
@@ -349,7 +373,17 @@ impl ExchangePlan {
             overlap = Overlap::Stacked;
             stacked = stacks;
         }
+        let elements = |all: &[Traffic]| all.iter().map(|t| t.elements).sum();
+        let last = |all: &[Traffic]| all.last().map_or(0, |t| t.peer + 1);
+        let mut extents: SmallVec<[(usize, usize); 1]> = SmallVec::new();
+        for &(source, end) in outgoing.iter().flat_map(|t| &t.extents) {
+            widen_extent(&mut extents, source, end);
+        }
         Ok(Sums {
+            received: elements(&incoming),
+            sent: elements(&outgoing),
+            peers_end: last(&incoming).max(last(&outgoing)),
+            extents,
             incoming,
             outgoing,
             dst_end,
@@ -362,9 +396,26 @@ impl ExchangePlan {
 }
 
 fn elements_of(traffic: &[Traffic], peer: usize) -> usize {
-    traffic
-        .binary_search_by_key(&peer, |t| t.peer)
-        .map_or(0, |at| traffic[at].elements)
+    traffic_with(traffic, peer).map_or(0, |t| t.elements)
+}
+
+/// The traffic with a peer. Where everybody talks to everybody it is at its own index.
+pub(crate) fn traffic_with(traffic: &[Traffic], peer: usize) -> Option<&Traffic> {
+    if let Some(t) = traffic.get(peer)
+        && t.peer == peer
+    {
+        return Some(t);
+    }
+    let at = traffic.binary_search_by_key(&peer, |t| t.peer).ok()?;
+    traffic.get(at)
+}
+
+/// Notes that a source must reach to `end` at least.
+fn widen_extent(extents: &mut SmallVec<[(usize, usize); 1]>, source: usize, end: usize) {
+    match extents.iter_mut().find(|e| e.0 == source) {
+        Some(extent) => extent.1 = extent.1.max(end),
+        None => extents.push((source, end)),
+    }
 }
 
 /// Sums pieces by peer, in peer order.
@@ -395,10 +446,7 @@ fn traffic(pieces: &Pieces) -> Result<Vec<Traffic>> {
         let total = &mut all[at];
         total.pieces += 1;
         total.elements += numel;
-        match total.extents.iter_mut().find(|e| e.0 == piece.source) {
-            Some(extent) => extent.1 = extent.1.max(end),
-            None => total.extents.push((piece.source, end)),
-        }
+        widen_extent(&mut total.extents, piece.source, end);
     }
     for total in &mut all {
         total.extents.sort_unstable();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::plan::Traffic;
+use crate::plan::{Traffic, traffic_with};
 use crate::{AgreedError, CommError, DType, Mismatch, Monoid, Result, SiteText};
 
 /// What one rank says of its part in an exchange.
@@ -41,14 +41,19 @@ pub(crate) fn label(members: &[usize]) -> String {
 ///
 /// Fields are compared in the order in which a difference explains the later ones: another turn, another operation, a rank that has
 /// an error to tell, arguments, the plan, types, and last the sizes of every pair.
-pub(crate) fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[C]) -> Result<()> {
+pub(crate) fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[&C]) -> Result<()> {
+    if let Some(first) = claims.first()
+        && claims.iter().all(|claim| plainly_equal(*first, *claim))
+    {
+        return Ok(());
+    }
     let check = Check {
         sequence,
         members,
         claims,
     };
     check.in_step()?;
-    check.same("operation", Claim::name, |name| (*name).to_owned())?;
+    check.same("operation", C::name, |name| (*name).to_owned())?;
     if let Some((rank, error)) = members
         .iter()
         .zip(claims)
@@ -65,7 +70,7 @@ pub(crate) fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[C])
     )?;
     let argument = claims
         .first()
-        .and_then(Claim::argument)
+        .and_then(|c| c.argument())
         .map_or("argument", |a| a.0);
     check.same(
         argument,
@@ -76,13 +81,13 @@ pub(crate) fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[C])
             None => "nothing".to_owned(),
         },
     )?;
-    check.same("element type", Claim::dtype, |dtype| {
+    check.same("element type", C::dtype, |dtype| {
         dtype.map_or("no elements".to_owned(), |t| t.name().to_owned())
     })?;
-    check.same("reduction", Claim::fold, |fold| {
+    check.same("reduction", C::fold, |fold| {
         fold.map_or("none".to_owned(), |op| op.name().to_owned())
     })?;
-    check.same("plan", Claim::id, |id| format!("{id:#x}"))?;
+    check.same("plan", C::id, |id| format!("{id:#x}"))?;
     // What a fingerprint stands for needs no comparison; each rank has checked its own buffers.
     if claims.iter().all(|c| c.id() != 0) {
         return Ok(());
@@ -90,10 +95,18 @@ pub(crate) fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[C])
     check.pairs()
 }
 
+/// Whether two claims agree in all fields, with fingerprints that stand for the rest: as nearly always, found in one pass.
+fn plainly_equal<C: Claim>(a: &C, b: &C) -> bool {
+    let stated = |c: &C| c.status().is_none() && c.id() != 0;
+    let names = |c: &C| (c.name(), c.argument(), c.id());
+    let kinds = |c: &C| (c.turn(), c.dtype(), c.fold());
+    stated(a) && stated(b) && names(a) == names(b) && kinds(a) == kinds(b)
+}
+
 struct Check<'a, C> {
     sequence: u64,
     members: &'a [usize],
-    claims: &'a [C],
+    claims: &'a [&'a C],
 }
 
 impl<C: Claim> Check<'_, C> {
@@ -139,7 +152,7 @@ impl<C: Claim> Check<'_, C> {
         for (reader, claim) in self.claims.iter().enumerate() {
             for expected in claim.incoming() {
                 let owner = &self.claims[expected.peer];
-                let sent = find(owner.outgoing(), reader);
+                let sent = traffic_with(owner.outgoing(), reader);
                 self.same_traffic(expected.peer, sent, reader, Some(expected))?;
                 matched += 1;
                 for &(source, end) in &expected.extents {
@@ -163,7 +176,7 @@ impl<C: Claim> Check<'_, C> {
         }
         for (owner, claim) in self.claims.iter().enumerate() {
             for sent in claim.outgoing() {
-                let expected = find(self.claims[sent.peer].incoming(), owner);
+                let expected = traffic_with(self.claims[sent.peer].incoming(), owner);
                 self.same_traffic(owner, Some(sent), sent.peer, expected)?;
             }
         }
@@ -234,17 +247,4 @@ impl<C: Claim> Check<'_, C> {
             site_b: claim_b.site(),
         })
     }
-}
-
-/// The traffic with a peer. Where everybody talks to everybody it is at its own index.
-fn find(traffic: &[Traffic], peer: usize) -> Option<&Traffic> {
-    if let Some(t) = traffic.get(peer)
-        && t.peer == peer
-    {
-        return Some(t);
-    }
-    traffic
-        .binary_search_by_key(&peer, |t| t.peer)
-        .ok()
-        .map(|at| &traffic[at])
 }

@@ -55,7 +55,7 @@ impl PlanCache {
     ) -> Arc<ExchangePlan> {
         let mut entries = self.entries.borrow_mut();
         let known = entries.iter().find(|(key, _)| {
-            key.name == name && key.op == op && key.a.as_slice() == a && key.b.as_slice() == b
+            key.name == name && key.op == op && same(&key.a, a) && same(&key.b, b)
         });
         if let Some((_, plan)) = known {
             return Arc::clone(plan);
@@ -76,6 +76,13 @@ impl PlanCache {
         plan
     }
 }
+
+/// Whether the counts are equal. Where there are none nothing is compared: with a pointer that points nowhere, the masked
+/// loads of a vectorised comparison of no bytes cost some processors 80 ns.
+fn same(a: &[usize], b: &[usize]) -> bool {
+    a.len() == b.len() && (a.is_empty() || a == b)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -118,7 +118,7 @@ impl dyn Communicator + '_ {
     ) -> Result<()> {
         let plan = self
             .plans()
-            .get(name, None, &[], &[], || ExchangePlan::empty(name));
+            .get(name, None, &[], &[], || ExchangePlan::silent(name));
         let request = Request {
             argument,
             ..Request::status(plan, status, site)

@@ -12,6 +12,7 @@ use crate::{Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Piece
 /// Up to this many bytes an all-reduce is one round in which every rank combines everything; above, owners combine
 /// their chunk and a second round gathers the chunks. Results are bitwise the same either way.
 pub const ONE_ROUND_BYTES: usize = 4096;
+
 /// Operations that combine, element by element and in rank order.
 impl dyn Communicator + '_ {
     /// Combines all ranks' buffers element by element, in rank order, and leaves each rank its part: `counts[r]`
@@ -103,6 +104,7 @@ impl dyn Communicator + '_ {
                         Some(op),
                         None,
                     )
+                    .alike()
                 });
                 let target = self.target(mine.dtype(), len)?;
                 return Ok(Request {

@@ -5,7 +5,9 @@
 //! function of the schedule, and a program that goes wrong under one goes wrong each time.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+
+use super::sync::{Condvar, Mutex, MutexGuard};
 
 /// In which order the ranks of a launch run between their calls.
 ///

@@ -1,6 +1,6 @@
 //! One rank's communicator.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::progress::{Flight, Launch, Op, Rank};
-use super::world::{Group, Key, Lane, Post};
+use super::slot::{Post, Slot};
+use super::world::{Group, Lane};
 use crate::communicator::{Link, Request, Stage};
 use crate::{
     Communicator, DeviceRef, Event, ExchangePlan, Handle, Ledger, PlanCache, Result, Site,
@@ -25,11 +26,13 @@ pub struct LocalComm(Rc<Member>);
 struct Member {
     rank: Rc<Rank>,
     group: Arc<Group>,
+    /// Those of the group, in memory that no other rank counts references to.
+    members: Arc<[usize]>,
     /// This rank's number within the group.
     index: usize,
-    sequence: Cell<u64>,
-    /// Messages so far, by lane and side.
-    links: RefCell<HashMap<(Lane, usize), u64>>,
+    /// Where this rank meets next, by lane and side: a rank may send to itself. The lane of the whole group apart, for speed.
+    whole: RefCell<Option<Arc<Slot>>>,
+    links: RefCell<HashMap<(Lane, usize), Arc<Slot>>>,
     plans: PlanCache,
 }
 
@@ -43,9 +46,10 @@ impl LocalComm {
     fn new(rank: Rc<Rank>, group: Arc<Group>, index: usize) -> Self {
         Self(Rc::new(Member {
             rank,
+            members: group.members.as_ref().into(),
             group,
             index,
-            sequence: Cell::new(0),
+            whole: RefCell::default(),
             links: RefCell::default(),
             plans: PlanCache::new(),
         }))
@@ -56,42 +60,30 @@ impl LocalComm {
     }
 
     /// Posts one operation of the whole group.
-    fn launch(&self, request: Request, note: Option<(usize, usize)>) -> Result<(Key, Rc<Op>)> {
+    fn launch(&self, request: Request, note: Option<(usize, usize)>) -> Result<Rc<Op>> {
         let this = &*self.0;
-        let request = request.checked(this.group.members.len());
-        let key = Key {
-            group: this.group.id,
-            lane: Lane::All,
-            sequence: this.sequence.get(),
-            stage: 0,
-        };
-        this.sequence.set(key.sequence + 1);
-        let op = request.name();
+        let request = request.checked(this.members.len());
+        let slot = self.next_slot();
         let event = if request.sources.is_empty() {
             Event::ready()
         } else {
             this.rank.device().record()
         };
+        let op = request.name();
         let (stages, post) = posted(op, request, event, note);
-        let members = Arc::clone(&this.group.members);
-        let launch = Launch {
+        this.rank.launch(Launch {
             op,
-            key,
-            members,
+            slot,
+            members: Arc::clone(&this.members),
             index: this.index,
             stages,
             post,
-        };
-        Ok((key, this.rank.launch(launch)?))
+        })
     }
 
     fn handle(&self, op: Rc<Op>) -> Handle {
         let rank = Rc::clone(&self.0.rank);
-        Handle::new(Box::new(Flight {
-            rank,
-            op,
-            _group: Arc::clone(&self.0.group),
-        }))
+        Handle::new(Box::new(Flight { rank, op }))
     }
 }
 
@@ -101,11 +93,11 @@ impl Communicator for LocalComm {
     }
 
     fn size(&self) -> usize {
-        self.0.group.members.len()
+        self.0.members.len()
     }
 
     fn members(&self) -> &[usize] {
-        &self.0.group.members
+        &self.0.members
     }
 
     fn device(&self) -> &DeviceRef {
@@ -125,7 +117,7 @@ impl Communicator for LocalComm {
     }
 
     fn post(&self, request: Request) -> Result<Handle> {
-        self.launch(request, None).map(|(_, op)| self.handle(op))
+        self.launch(request, None).map(|op| self.handle(op))
     }
 
     fn post_link(&self, link: Link) -> Result<Handle> {
@@ -133,13 +125,13 @@ impl Communicator for LocalComm {
         let (op, index) = (link.name(), link.participant());
         let [from, to] = link.ends(this.index);
         let request = link.into_request(self.size())?;
-        let members = [this.group.members[from], this.group.members[to]].into();
-        let key = self.next_message(from as u32, to as u32, index);
+        let members = [this.members[from], this.members[to]].into();
+        let slot = self.next_message(from, to, index);
         let event = this.rank.device().record();
         let (stages, post) = posted(op, request, event, None);
         let launch = Launch {
             op,
-            key,
+            slot,
             members,
             index,
             stages,
@@ -155,25 +147,26 @@ impl Communicator for LocalComm {
         site: Site,
     ) -> Result<Option<Rc<dyn Communicator>>> {
         let this = &*self.0;
-        let request = Request::status(Arc::new(ExchangePlan::empty("split")), Ok(()), site);
-        let (at, op) = self.launch(request, color.map(|color| (color, key)))?;
+        let request = Request::status(Arc::new(ExchangePlan::silent("split")), Ok(()), site);
+        let op = self.launch(request, color.map(|color| (color, key)))?;
         let slot = Rank::slot_of(&op);
         this.rank.wait(&op)?;
-        let (Some(color), Some(Ok(posts))) = (color, slot.outcome()) else {
+        let (Some(color), Some(slot)) = (color, slot) else {
             return Ok(None);
         };
-        let mut joined: Vec<(usize, usize)> = posts
-            .iter()
+        let of_color = |post: &Post| post.note.filter(|n| n.0 == color);
+        let mut joined: Vec<(usize, usize)> = slot
+            .posts()
             .enumerate()
-            .filter_map(|(r, post)| post.note.filter(|n| n.0 == color).map(|(_, key)| (key, r)))
+            .filter_map(|(r, post)| Some((of_color(post?)?.1, r)))
             .collect();
         joined.sort_unstable();
         let index = joined
             .iter()
             .position(|&(_, r)| r == this.index)
             .unwrap_or(0);
-        let members = joined.iter().map(|&(_, r)| this.group.members[r]).collect();
-        let group = this.rank.world().join_group(at, color, members);
+        let members = joined.iter().map(|&(_, r)| this.members[r]).collect();
+        let group = (this.rank.world()).join_group(&this.group, slot.sequence, color, members);
         Ok(Some(Rc::new(Self::new(
             Rc::clone(&this.rank),
             group,
@@ -188,19 +181,26 @@ impl Communicator for LocalComm {
 }
 
 impl LocalComm {
-    /// The key of the next message between two ranks. Sides are counted apart: a rank may send to itself.
-    fn next_message(&self, from: u32, to: u32, side: usize) -> Key {
-        let mut links = self.0.links.borrow_mut();
-        let lane = Lane::Link(from, to);
-        let count = links.entry((lane, side)).or_insert(0);
-        let key = Key {
-            group: self.0.group.id,
-            lane,
-            sequence: *count,
-            stage: 0,
-        };
-        *count += 1;
-        key
+    /// Where the next operation of the whole group meets.
+    fn next_slot(&self) -> Arc<Slot> {
+        let this = &*self.0;
+        let mut next = this.whole.borrow_mut();
+        let first = || (this.rank.world()).first_slot(this.group.id, Lane::All, this.members.len());
+        let slot = next.take().unwrap_or_else(first);
+        *next = Some(slot.next());
+        slot
+    }
+
+    /// Where the next message between two ranks meets.
+    fn next_message(&self, from: usize, to: usize, side: usize) -> Arc<Slot> {
+        let this = &*self.0;
+        let lane = Lane::Link(from as u32, to as u32);
+        let mut links = this.links.borrow_mut();
+        let next = links
+            .entry((lane, side))
+            .or_insert_with(|| this.rank.world().first_slot(this.group.id, lane, 2));
+        let after = next.next();
+        std::mem::replace(next, after)
     }
 }
 
@@ -224,27 +224,26 @@ impl fmt::Debug for LocalComm {
 }
 
 /// What a rank brings to the first rendezvous of an operation, and its stages.
+#[inline]
 fn posted(
     op: &'static str,
     request: Request,
     event: Event,
     note: Option<(usize, usize)>,
 ) -> (SmallVec<[Stage; 1]>, Post) {
-    let plan = request.stages.first().map_or_else(
-        || Arc::new(ExchangePlan::empty(op)),
-        |s| Arc::clone(&s.plan),
-    );
+    let blank = match request.stages.first() {
+        Some(stage) => Post::of(op, &stage.plan, request.site),
+        None => Post::of(op, &Arc::new(ExchangePlan::empty(op)), request.site),
+    };
     let post = Post {
-        op,
-        plan,
         sources: request.sources,
         event,
         dtype: request.dtype,
         argument: request.argument,
-        status: request.status,
+        status: request.status.err().map(Box::new),
         note,
-        site: request.site,
         guard: request.guard,
+        ..blank
     };
     (request.stages, post)
 }

@@ -4,12 +4,14 @@
 //! before anything moves. A rank that panics or returns early, and a program that can never go on, end in an error
 //! that names the cause, on every rank: there are no timeouts, and nothing hangs.
 //!
-//! `world.rs` has the rendezvous and what is known of every rank; `member.rs` one rank's communicator; `progress.rs`
-//! its operations in flight; `baton.rs` ranks that run one at a time.
+//! `slot.rs` has the rendezvous, `world.rs` what is known of every rank; `member.rs` one rank's communicator; `progress.rs`
+//! its operations in flight; `baton.rs` ranks that run one at a time; `sync.rs` what they synchronise with.
 
 mod baton;
 mod member;
 mod progress;
+mod slot;
+mod sync;
 mod world;
 
 use std::any::Any;

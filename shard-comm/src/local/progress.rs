@@ -9,21 +9,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use super::world::{Group, Key, Post, Slot, World};
+use super::slot::{Post, Slot};
+use super::sync::{SPINS, YIELDS, yield_now};
+use super::world::{Wanted, World, check_sources};
 use crate::guard::Guard;
-use crate::plan::Traffic;
 use crate::{
-    Buffer, CommError, DType, DeviceRef, ExchangePlan, Ledger, Pending, Result, Site, SiteText,
-    Stage, Target, exchange,
+    Buffer, BufferMut, CommError, DType, DeviceRef, ExchangePlan, Ledger, Pending, Result, Site,
+    SiteText, Stage, Strided, Target, exchange,
 };
 
-/// How often a waiting rank lets others run before it parks. A park and wake costs tens of microseconds, a yield
-/// well under one; with more ranks than cores the ones that yield are soon at their own rendezvous.
-const YIELDS: usize = 256;
-
-/// And for how long, per rank that shares its core.
+/// For how long a waiting rank lets others run before it parks, per rank that shares its core; and no more than [`YIELDS`]
+/// times.
 const YIELDING: Duration = Duration::from_micros(200);
 /// But no longer than this.
 const MOST_YIELDING: Duration = Duration::from_millis(2);
@@ -55,16 +53,16 @@ pub(super) struct Op {
     name: &'static str,
     site: Site,
     dtype: Option<DType>,
-    /// This rank's participant number in every round.
-    index: usize,
+    /// Who takes part, as ranks of the launch, and which of them this rank is.
     members: Arc<[usize]>,
+    index: usize,
     state: RefCell<OpState>,
 }
 
 #[derive(Debug)]
 struct OpState {
-    key: Key,
-    slot: Arc<Slot>,
+    /// Where the round in progress meets; `None` once there is a result.
+    slot: Option<Arc<Slot>>,
     /// The round in progress, then those that follow, last first.
     stages: SmallVec<[Stage; 1]>,
     result: Option<Result<Option<Buffer>>>,
@@ -74,7 +72,7 @@ struct OpState {
 /// What an operation starts with.
 pub(super) struct Launch {
     pub(super) op: &'static str,
-    pub(super) key: Key,
+    pub(super) slot: Arc<Slot>,
     pub(super) members: Arc<[usize]>,
     pub(super) index: usize,
     pub(super) stages: SmallVec<[Stage; 1]>,
@@ -118,7 +116,7 @@ impl Rank {
     pub(super) fn launch(&self, launch: Launch) -> Result<Rc<Op>> {
         let Launch {
             op,
-            key,
+            slot,
             members,
             index,
             mut stages,
@@ -128,13 +126,12 @@ impl Rank {
             return Err(self.world.root().unwrap_or(CommError::Closed { op }));
         }
         self.ledger
-            .posted(op, key.sequence, SiteText::from(post.site));
+            .posted(op, slot.sequence, SiteText::from(post.site));
         let (site, dtype) = (post.site, post.dtype);
-        let slot = self.world.post(key, &members, index, post)?;
+        self.world.post(&slot, &members, index, post)?;
         stages.reverse();
         let state = OpState {
-            key,
-            slot,
+            slot: Some(slot),
             stages,
             result: None,
             dropped: false,
@@ -143,8 +140,8 @@ impl Rank {
             name: op,
             site,
             dtype,
-            index,
             members,
+            index,
             state: RefCell::new(state),
         });
         self.flying.borrow_mut().push(Rc::clone(&op));
@@ -155,7 +152,7 @@ impl Rank {
     pub(super) fn wait(&self, op: &Rc<Op>) -> Result<Option<Buffer>> {
         loop {
             self.advance(op);
-            if op.state.borrow().result.is_none() {
+            if op.state.borrow().result.is_none() && self.flying.borrow().len() > 1 {
                 self.progress();
             }
             // Asked after everything has moved on, this operation included: a finished one has no slot to wait for.
@@ -165,16 +162,16 @@ impl Rank {
                     .retain(|other| !Rc::ptr_eq(other, op));
                 return result;
             }
-            let wanted = self.wanted(op);
-            if !self.yield_until(|| wanted.iter().any(|(_, slot)| slot.outcome().is_some())) {
-                self.world.park(self.number, &wanted);
+            let ready = || self.can_go_on(op);
+            if !self.yield_until(|| ready() || self.world.has_failed()) || !ready() {
+                self.world.park(self.number, self.wanted(op));
             }
         }
     }
 
-    /// The posts of a settled operation's first round.
-    pub(super) fn slot_of(op: &Op) -> Arc<Slot> {
-        Arc::clone(&op.state.borrow().slot)
+    /// Where an operation meets, while it flies.
+    pub(super) fn slot_of(op: &Op) -> Option<Arc<Slot>> {
+        op.state.borrow().slot.clone()
     }
 
     /// Leaves an operation to this rank's later calls.
@@ -215,21 +212,32 @@ impl Rank {
 
     /// Lets others run until `ready`, a little while at most; says whether it came to be.
     fn yield_until(&self, ready: impl Fn() -> bool) -> bool {
+        if ready() {
+            return true;
+        }
         if self.world.one_at_a_time() {
-            return ready();
+            return false;
         }
         let busy = self.busy_waits.get();
         if busy > 0 {
             self.busy_waits.set(busy - 1);
-            return ready();
+            return false;
+        }
+        if self.world.has_cores() {
+            for _ in 0..SPINS {
+                std::hint::spin_loop();
+                if ready() {
+                    return true;
+                }
+            }
         }
         let most = (YIELDING * self.world.crowd().min(1000)).min(MOST_YIELDING);
         let (start, mut before) = (Instant::now(), Duration::ZERO);
         for _ in 0..YIELDS {
+            yield_now();
             if ready() {
                 return true;
             }
-            std::thread::yield_now();
             let now = start.elapsed();
             if now - before > SLICE {
                 self.busy_waits.set(BUSY_WAITS);
@@ -259,122 +267,137 @@ impl Rank {
         });
     }
 
-    /// The slots whose settling lets this rank go on: its own first, and those of operations with more to do.
-    fn wanted(&self, op: &Rc<Op>) -> SmallVec<[(Key, Arc<Slot>); 2]> {
-        let of = |op: &Op| {
-            let state = op.state.borrow();
-            (state.key, Arc::clone(&state.slot))
+    /// Whether settling this operation's slot lets the rank go on that waits for `op`.
+    fn concerns(op: &Rc<Op>, other: &Rc<Op>) -> bool {
+        let state = other.state.borrow();
+        Rc::ptr_eq(op, other) || state.result.is_none() && (state.stages.len() > 1 || state.dropped)
+    }
+
+    /// Whether a slot that lets this rank go on is settled.
+    fn can_go_on(&self, op: &Rc<Op>) -> bool {
+        let is_settled = |op: &Op| {
+            op.state
+                .borrow()
+                .slot
+                .as_ref()
+                .is_some_and(|s| s.is_settled())
         };
-        let mut wanted = smallvec![of(op)];
+        if is_settled(op) {
+            return true;
+        }
         let flying = self.flying.borrow();
-        let others = flying.iter().filter(|other| {
-            let other_state = other.state.borrow();
-            !Rc::ptr_eq(other, op)
-                && other_state.result.is_none()
-                && (other_state.stages.len() > 1 || other_state.dropped)
-        });
-        wanted.extend(others.map(|other| of(other)));
+        flying.len() > 1
+            && flying
+                .iter()
+                .any(|other| Self::concerns(op, other) && is_settled(other))
+    }
+
+    /// The slots whose settling lets this rank go on: its own first, and those of operations with more to do.
+    fn wanted(&self, op: &Rc<Op>) -> SmallVec<[Wanted; 1]> {
+        let of = |op: &Op| {
+            Some(Wanted {
+                slot: op.state.borrow().slot.clone()?,
+                members: Arc::clone(&op.members),
+                index: op.index,
+            })
+        };
+        let mut wanted: SmallVec<[Wanted; 1]> = of(op).into_iter().collect();
+        let flying = self.flying.borrow();
+        let others = flying
+            .iter()
+            .filter(|other| !Rc::ptr_eq(op, other) && Self::concerns(op, other));
+        wanted.extend(others.filter_map(|other| of(other)));
         wanted
     }
 
     /// Runs the rounds of an operation that are ready.
     fn advance(&self, op: &Op) {
         let mut state = op.state.borrow_mut();
-        while state.result.is_none() {
-            let slot = Arc::clone(&state.slot);
-            let Some(outcome) = slot.outcome() else {
-                return;
-            };
-            let posts = match outcome {
-                Ok(posts) => posts,
-                Err(error) => {
+        // What others brought is no longer needed once there is a result; the slot may be the last to hold it.
+        while let Some(slot) = state.slot.take_if(|slot| slot.is_settled()) {
+            let result = match slot.outcome() {
+                Some(Ok(result)) => result,
+                Some(Err(error)) => {
                     state.result = Some(Err(error.clone()));
-                    break;
+                    return;
                 }
+                // It was settled, or it would not have been taken.
+                None => return,
             };
             let Some(stage) = state.stages.pop() else {
                 state.result = Some(Ok(None));
-                break;
+                return;
             };
-            match self.read(op, stage, posts) {
+            match self.read(op, stage, &slot, result) {
                 Ok(result) if state.stages.is_empty() => state.result = Some(Ok(result)),
-                Ok(result) => {
-                    let summed = posts[op.index].guard.sums.is_some();
-                    self.post_next(op, &mut state, result, summed);
-                }
+                Ok(result) => self.post_next(op, &mut state, &slot, result),
                 Err(error) => {
                     // The others have begun to move: too late to agree on anything.
                     let error = match error {
                         CommError::PeerFailed { .. } => error,
-                        other => CommError::PeerFailed {
-                            origin: self.number,
-                            cause: other.to_string().into(),
-                        },
+                        other => self.failed_by(&other),
                     };
                     state.result = Some(Err(self.world.fail_with(error)));
                 }
             }
         }
-        if state.result.is_some() {
-            // What others brought is no longer needed here; the slot may be the last to hold it.
-            state.slot = Arc::default();
+    }
+
+    /// An error that only this rank has, where it cannot be agreed on.
+    fn failed_by(&self, error: &CommError) -> CommError {
+        CommError::PeerFailed {
+            origin: self.number,
+            cause: error.to_string().into(),
         }
     }
 
-    fn post_next(&self, op: &Op, state: &mut OpState, result: Option<Buffer>, summed: bool) {
+    /// Goes on to the next round with the result of this one.
+    fn post_next(&self, op: &Op, state: &mut OpState, slot: &Slot, result: Option<Buffer>) {
         let Some(next) = state.stages.last() else {
             return;
         };
-        state.key.stage += 1;
         let sources: SmallVec<[Buffer; 1]> = result.into_iter().collect();
+        let summed = slot.post(op.index).is_some_and(|p| p.guard.sums.is_some());
         let guard = match guard_of(&self.device, &next.plan, &sources, summed) {
             Ok(guard) => guard,
             Err(error) => {
-                let failed = CommError::PeerFailed {
-                    origin: self.number,
-                    cause: error.to_string().into(),
-                };
+                let failed = self.failed_by(&error);
                 state.result = Some(Err(self.world.fail_with(failed)));
                 return;
             }
         };
         let post = Post {
-            op: op.name,
-            plan: Arc::clone(&next.plan),
             event: self.device.record(),
             sources,
             dtype: op.dtype,
-            argument: None,
-            status: Ok(()),
-            note: None,
-            site: op.site,
             guard,
+            ..Post::of(op.name, &next.plan, op.site)
         };
-        match self.world.post(state.key, &op.members, op.index, post) {
-            Ok(slot) => state.slot = slot,
+        let slot = slot.next_round();
+        match self.world.post(&slot, &op.members, op.index, post) {
+            Ok(()) => state.slot = Some(slot),
             Err(error) => state.result = Some(Err(error)),
         }
     }
 
     /// Reads this rank's pieces of a settled round.
-    fn read(&self, op: &Op, stage: Stage, posts: &[Post]) -> Result<Option<Buffer>> {
+    fn read(
+        &self,
+        op: &Op,
+        stage: Stage,
+        slot: &Slot,
+        of_all: Option<&Buffer>,
+    ) -> Result<Option<Buffer>> {
         let Stage { plan, target } = stage;
         let result = match target {
             Target::Nothing => None,
             Target::Keep(result) => Some(result),
-            Target::Write(dst) => {
-                for traffic in plan.incoming() {
-                    check_sources(&plan, traffic, &posts[traffic.peer])?;
-                    if traffic.peer != op.index {
-                        self.device.wait(&posts[traffic.peer].event)?;
-                    }
+            Target::Write(dst) => Some(match of_all {
+                Some(result) if plan.is_alike() && result.len() == dst.len() => {
+                    self.take_over(result, dst)?
                 }
-                for traffic in plan.incoming() {
-                    self.check_sum(op, &plan, traffic.peer, &posts[traffic.peer])?;
-                }
-                let source = |peer: usize, index: usize| &posts[peer].sources[index];
-                Some(exchange::run(&self.device, &plan, source, dst)?.freeze())
-            }
+                _ => self.read_pieces(op, &plan, slot, dst)?,
+            }),
         };
         let moved = plan.moved(op.index, op.dtype);
         tracing::trace!(
@@ -389,8 +412,50 @@ impl Rank {
         Ok(result)
     }
 
+    /// Copies what was found for all ranks.
+    fn take_over(&self, result: &Buffer, mut dst: BufferMut) -> Result<Buffer> {
+        let all = Strided::contiguous(&[dst.len()]);
+        self.device.copy(result, &all, &mut dst, &all)?;
+        Ok(dst.freeze())
+    }
+
+    /// Reads pieces from those who brought them.
+    fn read_pieces(
+        &self,
+        op: &Op,
+        plan: &ExchangePlan,
+        slot: &Slot,
+        dst: BufferMut,
+    ) -> Result<Buffer> {
+        let posts: SmallVec<[&Post; 4]> = slot.posts().flatten().collect();
+        for traffic in plan.incoming() {
+            check_sources(plan, traffic, posts[traffic.peer])?;
+            if traffic.peer != op.index {
+                self.device.wait(&posts[traffic.peer].event)?;
+            }
+        }
+        for traffic in plan.incoming() {
+            self.check_sum(
+                op,
+                plan,
+                traffic.peer,
+                op.members[traffic.peer],
+                posts[traffic.peer],
+            )?;
+        }
+        let source = |peer: usize, index: usize| &posts[peer].sources[index];
+        Ok(exchange::run(&self.device, plan, source, dst)?.freeze())
+    }
+
     /// Compares what is read from a peer with what that one sent, if it said so.
-    fn check_sum(&self, op: &Op, plan: &ExchangePlan, peer: usize, post: &Post) -> Result<()> {
+    fn check_sum(
+        &self,
+        op: &Op,
+        plan: &ExchangePlan,
+        peer: usize,
+        sender: usize,
+        post: &Post,
+    ) -> Result<()> {
         let source = |index: usize| &post.sources[index];
         if post
             .guard
@@ -398,7 +463,7 @@ impl Rank {
         {
             return Ok(());
         }
-        let (sender, site) = (op.members[peer], SiteText::from(op.site));
+        let site = SiteText::from(op.site);
         Err(CommError::PeerFailed {
             origin: sender,
             cause: format!(
@@ -434,29 +499,10 @@ impl Drop for Rank {
     }
 }
 
-/// Checks that a peer brought what is read from it. Equal fingerprints promise it, which a plan made by hand may break.
-fn check_sources(plan: &ExchangePlan, traffic: &Traffic, post: &Post) -> Result<()> {
-    let len = |source: usize| post.sources.get(source).map_or(0, Buffer::len);
-    match traffic.extents.iter().find(|e| e.1 > len(e.0)) {
-        None => Ok(()),
-        Some(&(source, end)) => Err(CommError::invalid(
-            plan.name,
-            format!(
-                "source {source} of peer {} to have at least {end} elements",
-                traffic.peer
-            ),
-            format!("{}", len(source)),
-            "give exchanges that differ different fingerprints, or zero",
-        )),
-    }
-}
-
 /// The operation behind a [`Handle`](crate::Handle).
 pub(super) struct Flight {
     pub(super) rank: Rc<Rank>,
     pub(super) op: Rc<Op>,
-    /// Keeps the group's number in use while its operations fly.
-    pub(super) _group: Arc<Group>,
 }
 
 impl Pending for Flight {

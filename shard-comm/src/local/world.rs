@@ -1,46 +1,62 @@
-//! What all ranks share: the rendezvous that are open, and what every rank is doing.
+//! What all ranks share: what every rank is doing, and what went wrong first.
 //!
-//! One lock guards it all; it is held for a few dozen instructions per call, never while anything is validated or
-//! copied. From it follow the three guarantees:
+//! Ranks meet in [`Slot`]s, without a lock. The lock here is for the rest: ranks that wait, end, fail or form groups. It is
+//! held for a few dozen instructions, never while anything is validated or copied. From it follow the three guarantees:
 //!
-//! - *complete*: the last rank to arrive at a rendezvous validates it and publishes the outcome in its [`Slot`], which
-//!   the others poll without the lock.
+//! - *complete*: the last rank to arrive at a rendezvous validates it and publishes the outcome, which the others poll.
 //! - *deadlock*: a rank that has polled in vain registers as waiting, under the lock, after looking once more. Whoever
 //!   completes a slot marks those waiting for it as running again before it can itself wait. So when no rank is
 //!   running, nothing can happen any more, and every wait is in the table that is reported.
-//! - *one cause*: the first failure is the root; every open slot and every later call answers with it.
+//! - *one cause*: the first failure is the root; every slot that is open then, and every later call, answers with it.
+//!
+//! A rank that has ended is found missing by those who arrive after its end, or wait then or later.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::Thread;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use smallvec::SmallVec;
 
 use super::baton::{Baton, Schedule};
-use crate::guard::Guard;
+use super::slot::{Post, Slot};
+use super::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Thread, current, park};
 use crate::plan::Traffic;
 use crate::validate::{Claim, label, validate};
 use crate::{
-    AgreedError, Buffer, CommError, DType, DeadlockReport, Event, ExchangePlan, Monoid, Result,
-    Site, SiteText, WaitLine,
+    Buffer, CommError, DType, DeadlockReport, DeviceKind, DeviceRef, ExchangePlan, Host, Result,
+    WaitLine, exchange,
 };
 
 /// Everything the ranks of one launch share.
 #[derive(Debug)]
 pub(super) struct World {
+    /// What every call looks at; it seldom changes.
+    news: Apart<News>,
     state: Mutex<State>,
     /// Set before a waiting rank's thread is unparked.
     awake: Vec<AtomicBool>,
-    /// How many ranks wait or are about to: while none does, completing a rendezvous needs no second look under the
-    /// lock. Changed under the lock only.
-    waiting: AtomicUsize,
-    /// How many ranks share a core.
+    /// How many ranks share a core, at least one; and whether none do.
     crowd: u32,
+    has_cores: bool,
     /// If ranks run one at a time.
     baton: Option<Baton>,
     everyone: Arc<Group>,
+    /// Memory of results that are found once for all ranks; none of them owns it.
+    common: DeviceRef,
+}
+
+/// In a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// Changed under the lock only.
+#[derive(Debug)]
+struct News {
+    /// Whether there is a root failure.
+    failed: AtomicBool,
+    /// How many ranks are [`RankState::Ended`].
+    ended: AtomicUsize,
 }
 
 /// Some ranks that operate together.
@@ -57,17 +73,6 @@ impl Group {
     }
 }
 
-/// Which rendezvous: the same on all its ranks without any talk.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Key {
-    pub(super) group: u64,
-    pub(super) lane: Lane,
-    /// Counts the operations of the lane.
-    pub(super) sequence: u64,
-    /// Counts the rounds of the operation. Ranks that disagree on it still agree on the next sequence number.
-    pub(super) stage: u32,
-}
-
 /// What is counted together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Lane {
@@ -77,144 +82,68 @@ pub(super) enum Lane {
     Link(u32, u32),
 }
 
-/// What one rank brings to a rendezvous.
-#[derive(Debug)]
-pub(super) struct Post {
-    /// The call, for messages; `plan.name` is what must agree.
-    pub(super) op: &'static str,
-    pub(super) plan: Arc<ExchangePlan>,
-    pub(super) sources: SmallVec<[Buffer; 1]>,
-    pub(super) event: Event,
-    pub(super) dtype: Option<DType>,
-    pub(super) argument: Option<(&'static str, u128)>,
-    pub(super) status: Result<(), AgreedError>,
-    /// What others learn of this rank: its color and key in a split.
-    pub(super) note: Option<(usize, usize)>,
-    pub(super) site: Site,
-    pub(super) guard: Guard,
-}
-
-impl Claim for Post {
-    fn op(&self) -> &'static str {
-        self.op
-    }
-
-    fn site(&self) -> SiteText {
-        self.site.into()
-    }
-
-    fn name(&self) -> &'static str {
-        self.plan.name
-    }
-
-    fn turn(&self) -> Option<u64> {
-        self.guard.turn
-    }
-
-    fn status(&self) -> Option<&AgreedError> {
-        self.status.as_ref().err()
-    }
-
-    fn argument(&self) -> Option<(&'static str, u128)> {
-        self.argument
-    }
-
-    fn dtype(&self) -> Option<DType> {
-        self.dtype
-    }
-
-    fn fold(&self) -> Option<Monoid> {
-        self.plan.fold
-    }
-
-    fn id(&self) -> u128 {
-        self.plan.id
-    }
-
-    fn incoming(&self) -> &[Traffic] {
-        self.plan.incoming()
-    }
-
-    fn outgoing(&self) -> &[Traffic] {
-        self.plan.outgoing()
-    }
-
-    fn source_len(&self, source: usize) -> usize {
-        self.sources.get(source).map_or(0, Buffer::len)
-    }
-}
-
-/// One rendezvous. Ranks hold it until they have read what they want; with the last of them it dies.
-#[derive(Debug, Default)]
-pub(super) struct Slot {
-    outcome: OnceLock<Result<Vec<Post>>>,
-}
-
-impl Slot {
-    /// What everybody brought, or why nothing moves; `None` while some are missing.
-    pub(super) fn outcome(&self) -> Option<&Result<Vec<Post>>> {
-        self.outcome.get()
-    }
-
-    /// The first outcome stands.
-    fn settle(&self, outcome: Result<Vec<Post>>) {
-        drop(self.outcome.set(outcome));
-    }
-}
-
 #[derive(Debug)]
 struct State {
     ranks: Vec<RankState>,
     /// How many ranks are [`RankState::Running`].
     running: usize,
-    /// How many ranks are [`RankState::Ended`].
-    ended: usize,
-    open: HashMap<Key, Open, BuildHasherDefault<KeyHasher>>,
     /// The first failure.
     root: Option<CommError>,
+    /// The first rendezvous of a group's lane, until all its participants have come, and how many are to come.
+    lanes: HashMap<(u64, Lane), (Arc<Slot>, usize)>,
     next_group: u64,
     /// Groups made by splits, until all members have joined: by parent, sequence and color.
     forming: HashMap<(u64, u64, usize), (Arc<Group>, usize)>,
 }
 
-/// A rendezvous that some ranks have not joined.
+/// A slot that a rank waits for.
 #[derive(Debug)]
-struct Open {
-    slot: Arc<Slot>,
-    members: Arc<[usize]>,
-    posts: Vec<Option<Post>>,
-    missing: usize,
+pub(super) struct Wanted {
+    pub(super) slot: Arc<Slot>,
+    /// Ranks of the launch, in the order of their places.
+    pub(super) members: Arc<[usize]>,
+    /// Which of them the rank is.
+    pub(super) index: usize,
 }
 
 #[derive(Debug)]
 enum RankState {
     Running,
     /// Parked until one of these slots is settled; the first is the one its call is about.
-    Waiting(Thread, SmallVec<[Key; 2]>),
+    Waiting(Thread, SmallVec<[Wanted; 1]>),
     Ended,
 }
+
+/// From so many ranks on a result that is alike on all of them is found once. Fewer have it sooner each by itself.
+const MANY: usize = 8;
 
 impl World {
     pub(super) fn new(ranks: usize, schedule: &Schedule) -> Arc<Self> {
         let state = State {
             ranks: (0..ranks).map(|_| RankState::Running).collect(),
             running: ranks,
-            ended: 0,
-            open: HashMap::default(),
             root: None,
+            lanes: HashMap::new(),
             next_group: 1,
             forming: HashMap::new(),
         };
+        let news = News {
+            failed: AtomicBool::new(false),
+            ended: AtomicUsize::new(0),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Arc::new(Self {
+            news: Apart(news),
             state: Mutex::new(state),
             awake: (0..ranks).map(|_| AtomicBool::new(true)).collect(),
-            waiting: AtomicUsize::new(0),
-            crowd: crowd(ranks),
+            crowd: u32::try_from(ranks / cores).unwrap_or(u32::MAX).max(1),
+            has_cores: ranks <= cores,
             baton: Baton::new(schedule, ranks),
             everyone: Arc::new(Group {
                 id: 0,
                 members: (0..ranks).collect(),
             }),
+            common: Host::new(),
         })
     }
 
@@ -235,6 +164,11 @@ impl World {
         self.crowd
     }
 
+    /// Whether every rank may have a core of its own.
+    pub(super) fn has_cores(&self) -> bool {
+        self.has_cores
+    }
+
     pub(super) fn ranks(&self) -> usize {
         self.awake.len()
     }
@@ -243,94 +177,136 @@ impl World {
         &self.everyone
     }
 
-    /// Joins a rendezvous of `members` as its participant `index`; completes it if it is the last.
-    ///
-    /// # Errors
-    /// The root failure, if there is one, or becomes one because a participant has ended.
-    pub(super) fn post(
-        &self,
-        key: Key,
-        members: &Arc<[usize]>,
-        index: usize,
-        post: Post,
-    ) -> Result<Arc<Slot>> {
-        let slot = self.join(key, members, index, post);
-        if let Some(baton) = &self.baton {
-            baton.pass(members[index]);
+    /// Whether something has failed: no slot that is open will be completed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.news.0.failed.load(Ordering::Acquire)
+    }
+
+    /// The first rendezvous of a lane. Each of its participants asks once.
+    pub(super) fn first_slot(&self, group: u64, lane: Lane, participants: usize) -> Arc<Slot> {
+        let mut state = self.lock();
+        let (slot, left) = match state.lanes.remove(&(group, lane)) {
+            Some(known) => known,
+            None => (Slot::first(participants), participants),
+        };
+        if left > 1 {
+            let rest = (Arc::clone(&slot), left - 1);
+            state.lanes.insert((group, lane), rest);
         }
         slot
     }
 
-    fn join(
+    /// Joins a rendezvous of `members` as its participant `index`; completes it if it is the last.
+    ///
+    /// # Errors
+    /// The root failure, if there is one, or becomes one because a participant has ended.
+    #[inline]
+    pub(super) fn post(
         &self,
-        key: Key,
-        members: &Arc<[usize]>,
+        slot: &Arc<Slot>,
+        members: &[usize],
         index: usize,
         post: Post,
-    ) -> Result<Arc<Slot>> {
-        let mut state = self.lock();
-        if let Some(root) = &state.root {
-            return Err(root.clone());
+    ) -> Result<()> {
+        if self.has_failed()
+            && let Some(root) = self.root()
+        {
+            return self.passed_on(members[index], Err(root));
         }
-        let open = state.open.entry(key).or_insert_with(|| Open {
-            slot: Arc::default(),
-            members: Arc::clone(members),
-            posts: members.iter().map(|_| None).collect(),
-            missing: members.len(),
-        });
-        let slot = Arc::clone(&open.slot);
-        open.posts[index] = Some(post);
-        open.missing -= 1;
-        if open.missing > 0 {
-            if state.ended > 0 {
-                self.fail_if_abandoned(&mut state, key)?;
-            }
-            return Ok(slot);
+        let is_last = slot.fill(index, post);
+        let joined = self.joined(slot, members, index, is_last);
+        self.passed_on(members[index], joined)
+    }
+
+    fn joined(
+        &self,
+        slot: &Arc<Slot>,
+        members: &[usize],
+        index: usize,
+        is_last: bool,
+    ) -> Result<()> {
+        if is_last {
+            self.complete(slot, members, index);
+        } else if self.news.0.ended.load(Ordering::Acquire) > 0 {
+            self.fail_if_abandoned(&mut self.lock(), slot, members)?;
         }
-        let complete = state.open.remove(&key);
-        drop(state);
-        // This rank counts as running meanwhile, so nobody takes the silence for a deadlock.
-        if let Some(open) = complete {
-            let posts: Vec<_> = open.posts.into_iter().flatten().collect();
-            let mut outcome = validate(key.sequence, &open.members, &posts).map(|()| posts);
-            if let Err(error @ CommError::OutOfStep(_)) = outcome {
-                // No later operation of the group could be right; the first to find out tells all.
-                outcome = Err(self.fail_with(error));
-            }
-            slot.settle(outcome);
-            // With the fence in `park`: either this sees a rank that waits, or that rank sees the outcome.
-            fence(Ordering::SeqCst);
-            if self.waiting.load(Ordering::Relaxed) > 0 {
-                let mut state = self.lock();
-                for &rank in open.members.iter() {
-                    self.wake(&mut state, rank, |keys| keys.contains(&key));
-                }
+        Ok(())
+    }
+
+    /// Where ranks run one at a time, another has its turn after each call.
+    fn passed_on(&self, rank: usize, joined: Result<()>) -> Result<()> {
+        if let Some(baton) = &self.baton {
+            baton.pass(rank);
+        }
+        joined
+    }
+
+    /// Publishes the outcome of a slot that all have joined; `last` did so last.
+    ///
+    /// This rank counts as running meanwhile, so nobody takes the silence for a deadlock.
+    fn complete(&self, slot: &Arc<Slot>, members: &[usize], last: usize) {
+        let posts: SmallVec<[&Post; 4]> = slot.posts().flatten().collect();
+        match validate(slot.sequence, members, &posts) {
+            Ok(()) => slot.succeed(self.result_of_all(&posts, last)),
+            // No later operation of the group could be right; the first to find out tells all.
+            Err(error @ CommError::OutOfStep(_)) => slot.fail(self.fail_with(error)),
+            Err(error) => slot.fail(error),
+        }
+        if slot.is_awaited() {
+            let mut state = self.lock();
+            for &rank in members {
+                self.wake(&mut state, rank, |wanted| {
+                    wanted.iter().any(|w| Arc::ptr_eq(&w.slot, slot))
+                });
             }
         }
-        Ok(slot)
+    }
+
+    /// The result of an exchange that leaves all of many ranks with the same, found once; `None` where each finds its own.
+    fn result_of_all(&self, posts: &[&Post], last: usize) -> Option<Buffer> {
+        if posts.len() < MANY {
+            return None;
+        }
+        let plan = posts.get(last)?.plan_alike()?;
+        let by_each = |post: &&Post| {
+            let far = |source: &Buffer| source.device().kind() != DeviceKind::Host;
+            post.guard.sums.is_some() || post.sources.len() != 1 || post.sources.iter().any(far)
+        };
+        let fits = |t: &Traffic| check_sources(plan, t, posts[t.peer]).is_ok();
+        if posts.iter().any(by_each) || !plan.incoming().iter().all(fits) {
+            return None;
+        }
+        let dtype: DType = posts[last].dtype?;
+        // Should anything be wrong, each rank tries by itself and tells.
+        let dst = self.common.alloc(dtype, plan.destination_len()).ok()?;
+        let source = |peer: usize, index: usize| &posts[peer].sources[index];
+        let result = exchange::run(&self.common, plan, source, dst).ok()?;
+        Some(result.freeze())
     }
 
     /// Parks a rank until one of these slots is settled. `wanted[0]` is the one its call is about.
-    pub(super) fn park(&self, rank: usize, wanted: &[(Key, Arc<Slot>)]) {
+    pub(super) fn park(&self, rank: usize, wanted: SmallVec<[Wanted; 1]>) {
         let mut state = self.lock();
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let settled = wanted.iter().any(|(_, slot)| slot.outcome().is_some());
-        if let Some(root) = &state.root
-            && !settled
-        {
-            // Open slots were settled when it happened; this one belonged to a rank that died completing it.
-            for (_, slot) in wanted {
-                slot.settle(Err(root.clone()));
+        for Wanted { slot, .. } in &wanted {
+            slot.will_wait();
+        }
+        if wanted.iter().any(|w| w.slot.is_settled()) {
+            return;
+        }
+        if self.news.0.ended.load(Ordering::Relaxed) > 0 && state.root.is_none() {
+            for Wanted { slot, members, .. } in &wanted {
+                // A failure is the root, which comes next.
+                drop(self.fail_if_abandoned(&mut state, slot, members));
             }
         }
-        if settled || state.root.is_some() {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if let Some(root) = &state.root {
+            for Wanted { slot, .. } in &wanted {
+                slot.fail(root.clone());
+            }
             return;
         }
         self.awake[rank].store(false, Ordering::Relaxed);
-        let keys = wanted.iter().map(|(key, _)| *key).collect();
-        state.ranks[rank] = RankState::Waiting(std::thread::current(), keys);
+        state.ranks[rank] = RankState::Waiting(current(), wanted);
         state.running -= 1;
         if let Some(baton) = &self.baton {
             baton.set(rank, false);
@@ -341,7 +317,7 @@ impl World {
             baton.hand_on(rank);
         }
         while !self.awake[rank].load(Ordering::Acquire) {
-            std::thread::park();
+            park();
         }
         if let Some(baton) = &self.baton {
             baton.take(rank);
@@ -366,12 +342,17 @@ impl World {
         }
         state.ranks[rank] = RankState::Ended;
         state.running -= 1;
-        state.ended += 1;
-        // In a fixed order, so that the same program always names the same cause.
-        let mut keys: Vec<_> = state.open.keys().copied().collect();
-        keys.sort_unstable_by_key(|k| (k.group, k.sequence, k.stage));
-        for key in keys {
-            if self.fail_if_abandoned(&mut state, key).is_err() {
+        self.news.0.ended.fetch_add(1, Ordering::Release);
+        // In the order of ranks, so that the same program always names the same cause.
+        let waiting = state.ranks.iter().flat_map(|is| match is {
+            RankState::Waiting(_, wanted) => wanted.as_slice(),
+            RankState::Running | RankState::Ended => &[],
+        });
+        let wanted: Vec<_> = waiting
+            .map(|w| (Arc::clone(&w.slot), Arc::clone(&w.members)))
+            .collect();
+        for (slot, members) in wanted {
+            if self.fail_if_abandoned(&mut state, &slot, &members).is_err() {
                 return;
             }
         }
@@ -405,9 +386,15 @@ impl World {
     }
 
     /// The group of a color, the same object on all its members. Each member calls it once.
-    pub(super) fn join_group(&self, split: Key, color: usize, members: Vec<usize>) -> Arc<Group> {
+    pub(super) fn join_group(
+        &self,
+        parent: &Group,
+        sequence: u64,
+        color: usize,
+        members: Vec<usize>,
+    ) -> Arc<Group> {
         let mut state = self.lock();
-        let at = (split.group, split.sequence, color);
+        let at = (parent.id, sequence, color);
         let size = members.len();
         let (group, left) = match state.forming.remove(&at) {
             Some(formed) => formed,
@@ -430,35 +417,29 @@ impl World {
     }
 
     /// Fails everything if a rank that the rendezvous still needs has ended.
-    fn fail_if_abandoned(&self, state: &mut State, key: Key) -> Result<()> {
-        let Some(open) = state.open.get(&key) else {
+    fn fail_if_abandoned(&self, state: &mut State, slot: &Slot, members: &[usize]) -> Result<()> {
+        if slot.is_settled() {
             return Ok(());
-        };
-        let gone =
-            open.members.iter().zip(&open.posts).find(|&(&rank, post)| {
-                post.is_none() && matches!(state.ranks[rank], RankState::Ended)
-            });
-        let joined = open
-            .members
-            .iter()
-            .zip(&open.posts)
-            .find_map(|(r, p)| Some((r, p.as_ref()?)));
+        }
+        let places = || members.iter().zip(slot.posts());
+        let gone = places()
+            .find(|&(&rank, post)| post.is_none() && matches!(state.ranks[rank], RankState::Ended));
+        let joined = places().find_map(|(rank, post)| Some((rank, post?)));
         let (Some((&origin, _)), Some((rank, post))) = (gone, joined) else {
             return Ok(());
         };
         let cause = format!(
             "it ended without joining {} (operation {} of {}), which rank {rank} called at {}",
-            post.op,
-            key.sequence,
-            label(&open.members),
-            SiteText::from(post.site)
+            post.op(),
+            slot.sequence,
+            label(members),
+            post.site()
         );
         let error = CommError::PeerFailed {
             origin,
             cause: cause.into(),
         };
-        self.fail_all(state, error.clone());
-        Err(error)
+        Err(self.fail_all(state, error))
     }
 
     fn detect_deadlock(&self, state: &mut State) {
@@ -470,7 +451,7 @@ impl World {
             .iter()
             .enumerate()
             .filter_map(|(rank, is)| match is {
-                RankState::Waiting(_, keys) => wait_line(state, rank, *keys.first()?),
+                RankState::Waiting(_, wanted) => wait_line(rank, wanted.first()?),
                 RankState::Running | RankState::Ended => None,
             })
             .collect();
@@ -482,12 +463,10 @@ impl World {
         }
     }
 
-    /// The first failure becomes the outcome of every open rendezvous.
+    /// The first failure becomes the outcome of every open rendezvous: of those waited for now, of others when they are.
     fn fail_all(&self, state: &mut State, error: CommError) -> CommError {
         let root = state.root.get_or_insert(error).clone();
-        for (_, open) in state.open.drain() {
-            open.slot.settle(Err(root.clone()));
-        }
+        self.news.0.failed.store(true, Ordering::Release);
         for rank in 0..self.ranks() {
             self.wake(state, rank, |_| true);
         }
@@ -495,14 +474,13 @@ impl World {
     }
 
     /// Marks a waiting rank as running, if its wait is concerned, and unparks it.
-    fn wake(&self, state: &mut State, rank: usize, concerns: impl Fn(&[Key]) -> bool) {
+    fn wake(&self, state: &mut State, rank: usize, concerns: impl Fn(&[Wanted]) -> bool) {
         let waiting = &mut state.ranks[rank];
-        if !matches!(waiting, RankState::Waiting(_, keys) if concerns(keys)) {
+        if !matches!(waiting, RankState::Waiting(_, wanted) if concerns(wanted)) {
             return;
         }
         if let RankState::Waiting(thread, _) = std::mem::replace(waiting, RankState::Running) {
             state.running += 1;
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
             self.awake[rank].store(true, Ordering::Release);
             if let Some(baton) = &self.baton {
                 baton.set(rank, true);
@@ -517,58 +495,40 @@ impl World {
     }
 }
 
-/// How many times the cores the ranks are, at least once: how much longer than alone each takes for the same.
-fn crowd(ranks: usize) -> u32 {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    u32::try_from(ranks / cores).unwrap_or(u32::MAX).max(1)
-}
-
-fn wait_line(state: &State, rank: usize, key: Key) -> Option<WaitLine> {
-    let open = state.open.get(&key)?;
-    let mine = open
-        .members
+fn wait_line(rank: usize, wanted: &Wanted) -> Option<WaitLine> {
+    let Wanted {
+        slot,
+        members,
+        index,
+    } = wanted;
+    let mine = slot.post(*index)?;
+    let absent = members
         .iter()
-        .zip(&open.posts)
-        .find_map(|(&r, post)| if r == rank { post.as_ref() } else { None })?;
-    let absent = open
-        .members
-        .iter()
-        .zip(&open.posts)
+        .zip(slot.posts())
         .filter(|(_, post)| post.is_none());
     Some(WaitLine {
         rank,
-        op: mine.op,
-        group: label(&open.members),
-        sequence: key.sequence,
-        site: SiteText::from(mine.site),
+        op: mine.op(),
+        group: label(members),
+        sequence: slot.sequence,
+        site: mine.site(),
         missing: absent.map(|(&r, _)| r).collect(),
     })
 }
 
-/// Keys are few small integers, not chosen by an adversary: one multiplication per word mixes them enough.
-#[derive(Default)]
-pub(super) struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(byte.into());
-        }
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(value.into());
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0.rotate_left(23) ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-
-    fn write_isize(&mut self, value: isize) {
-        self.write_u64(value.cast_unsigned() as u64);
+/// Checks that a peer brought what is read from it. Equal fingerprints promise it, which a plan made by hand may break.
+pub(super) fn check_sources(plan: &ExchangePlan, traffic: &Traffic, post: &Post) -> Result<()> {
+    let len = |source: usize| post.sources.get(source).map_or(0, Buffer::len);
+    match traffic.extents.iter().find(|e| e.1 > len(e.0)) {
+        None => Ok(()),
+        Some(&(source, end)) => Err(CommError::invalid(
+            plan.name,
+            format!(
+                "source {source} of peer {} to have at least {end} elements",
+                traffic.peer
+            ),
+            format!("{}", len(source)),
+            "give exchanges that differ different fingerprints, or zero",
+        )),
     }
 }

@@ -133,6 +133,7 @@ pub(super) fn disagreement(sequence: u64, members: &[usize], all: &[Details]) ->
     let exchanges = all.iter().map(|d| d.exchanges.len()).max().unwrap_or(0);
     for stage in 0..exchanges.max(1) {
         let claims: Vec<Told> = all.iter().map(|d| Told::new(d, stage)).collect();
+        let claims: Vec<_> = claims.iter().collect();
         if let Err(error) = validate(sequence, members, &claims) {
             return error;
         }

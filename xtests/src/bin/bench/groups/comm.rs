@@ -3,23 +3,27 @@
 use super::redistribute::limit::MoveLimit;
 use crate::harness::{Bench, Limit, Work};
 use crate::suite::Suite;
-use shard_comm::{Buffer, DType, Monoid};
+use shard_comm::{Buffer, DType, ExchangePlan, Monoid, Piece, Pieces};
 use shard_tensor::{Context, DeviceMesh, Error, Layout, Result};
 use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn add(suite: &mut Suite<'_>) {
     let side = suite.size(4096, 256);
-    for &ranks in suite.options.ranks.iter().filter(|&&r| r > 1) {
-        suite.add("comm/barrier", ranks, |ctx| {
-            let world = ctx.world().clone();
-            Ok(Bench::new(move || Ok(world.barrier()?)))
-        });
-        suite.add("comm/allreduce 1 f32", ranks, |ctx| {
-            let (world, one) = (ctx.world().clone(), ones(ctx, 1)?);
-            Ok(Bench::new(move || {
-                Ok(world.all_reduce(&one, Monoid::SUM).map(drop)?)
-            }))
-        });
+    let several: Vec<usize> = suite
+        .options
+        .ranks
+        .iter()
+        .copied()
+        .filter(|&r| r > 1)
+        .collect();
+    for &ranks in &several {
+        latencies(suite, ranks);
+    }
+    if !several.is_empty() && !several.contains(&CROWD) {
+        latencies(suite, CROWD);
+    }
+    for &ranks in &several {
         for bytes in [8, 1024, 1 << 16, 1 << 20, 1 << 24, 1 << 26] {
             if suite.options.quick && bytes > 1 << 20 {
                 continue;
@@ -45,6 +49,37 @@ pub(super) fn add(suite: &mut Suite<'_>) {
             );
         }
     }
+}
+
+/// More ranks than cores: what it costs that they take turns.
+const CROWD: usize = 64;
+
+/// What is paid for a call however little moves.
+fn latencies(suite: &mut Suite<'_>, ranks: usize) {
+    suite.add("comm/barrier", ranks, |ctx| {
+        let world = ctx.world().clone();
+        Ok(Bench::new(move || Ok(world.barrier()?)))
+    });
+    suite.add("comm/allreduce 1 f32", ranks, |ctx| {
+        let (world, one) = (ctx.world().clone(), ones(ctx, 1)?);
+        Ok(Bench::new(move || {
+            Ok(world.all_reduce(&one, Monoid::SUM).map(drop)?)
+        }))
+    });
+    suite.add("comm/exchange 1 f32 with the next rank", ranks, |ctx| {
+        let (world, one) = (ctx.world().clone(), ones(ctx, 1)?);
+        let (me, n) = (world.rank(), world.size());
+        let (recv, send) = ((me + 1) % n, (me + n - 1) % n);
+        let piece = |peer| Pieces::from([Piece::run(peer, 0, 1, 0, 0)]);
+        // Any number that is equal on all ranks and stands for this plan alone.
+        let plan = ExchangePlan::new("shift", 1, piece(recv), piece(send), None, None);
+        let plan = Arc::new(plan);
+        Ok(Bench::new(move || {
+            let dst = world.device().alloc(DType::F32, 1)?;
+            let sources = std::slice::from_ref(&one);
+            Ok(world.exchange(&plan, sources, dst, Ok(())).map(drop)?)
+        }))
+    });
 }
 
 fn ones(ctx: &Context, len: usize) -> Result<Buffer> {

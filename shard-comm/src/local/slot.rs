@@ -1,0 +1,288 @@
+//! Where ranks meet: one rendezvous after the other, without a lock.
+//!
+//! Each rank puts what it brings in its own place of a [`Slot`] and counts itself in; the last one validates what all
+//! brought and publishes the outcome, which the others poll. A slot knows the next one, so ranks that met once find each
+//! other again without looking anywhere.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, OnceLock, fence};
+use crate::guard::Guard;
+use crate::plan::Traffic;
+use crate::validate::Claim;
+use crate::{
+    AgreedError, Buffer, CommError, DType, Event, ExchangePlan, Monoid, Result, Site, SiteText,
+};
+
+/// What one rank brings to a rendezvous.
+///
+/// What is compared is in the post itself: the memory of a plan belongs to another core.
+#[derive(Debug)]
+pub(super) struct Post {
+    /// The call, for messages; the plan's name is what must agree.
+    pub(super) op: &'static str,
+    pub(super) name: &'static str,
+    pub(super) id: u128,
+    pub(super) fold: Option<Monoid>,
+    /// Only where others look into it: to compare pairs, or to find a result once for all.
+    pub(super) plan: Option<Arc<ExchangePlan>>,
+    pub(super) sources: SmallVec<[Buffer; 1]>,
+    pub(super) event: Event,
+    pub(super) dtype: Option<DType>,
+    pub(super) argument: Option<(&'static str, u128)>,
+    pub(super) status: Option<Box<AgreedError>>,
+    /// What others learn of this rank: its color and key in a split.
+    pub(super) note: Option<(usize, usize)>,
+    pub(super) site: Site,
+    pub(super) guard: Guard,
+}
+
+impl Post {
+    /// A post that tells what a plan is to be compared by, and nothing else.
+    #[inline]
+    pub(super) fn of(op: &'static str, plan: &Arc<ExchangePlan>, site: Site) -> Self {
+        let is_read = plan.id == 0 || plan.is_alike();
+        Self {
+            op,
+            name: plan.name,
+            id: plan.id,
+            fold: plan.fold,
+            plan: is_read.then(|| Arc::clone(plan)),
+            sources: SmallVec::new(),
+            event: Event::ready(),
+            dtype: None,
+            argument: None,
+            status: None,
+            note: None,
+            site,
+            guard: Guard::default(),
+        }
+    }
+
+    /// The plan, if all ranks receive the same by it.
+    pub(super) fn plan_alike(&self) -> Option<&ExchangePlan> {
+        self.plan.as_deref().filter(|plan| plan.is_alike())
+    }
+}
+
+/// One rendezvous. Ranks hold it until they have read what they want; with the last of them it dies.
+///
+/// What every rank writes comes first, to lie in few cache lines with the count of references: moving a line from core to
+/// core is most of what a rendezvous costs.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Slot {
+    /// How many places are empty.
+    missing: AtomicUsize,
+    /// [`OPEN`], [`DONE`] or [`FAILED`]; changed once.
+    state: AtomicUsize,
+    /// Whether a rank waits for the outcome, or is about to. Set under the world's lock.
+    awaited: AtomicBool,
+    /// The ranks' next rendezvous.
+    next: Mutex<Next>,
+    places: Box<[OnceLock<Post>]>,
+    /// How many rendezvous of these ranks came before: the number of the operation. Rounds of one operation share it.
+    pub(super) sequence: u64,
+    /// Before `DONE`: the result of every rank, if it was found once for all.
+    result: OnceLock<Buffer>,
+    /// Before `FAILED`.
+    error: OnceLock<CommError>,
+    /// The rendezvous of the operation's next round.
+    round: Mutex<Option<Arc<Self>>>,
+}
+
+const OPEN: usize = 0;
+const DONE: usize = 1;
+const FAILED: usize = 2;
+
+#[derive(Debug, Default)]
+struct Next {
+    slot: Option<Arc<Slot>>,
+    /// How many ranks have gone on to it.
+    gone: usize,
+}
+
+impl Slot {
+    /// The first rendezvous of so many participants.
+    pub(super) fn first(participants: usize) -> Arc<Self> {
+        Self::new(participants, 0)
+    }
+
+    fn new(participants: usize, sequence: u64) -> Arc<Self> {
+        Arc::new(Self {
+            missing: AtomicUsize::new(participants),
+            state: AtomicUsize::new(OPEN),
+            awaited: AtomicBool::new(false),
+            next: Mutex::default(),
+            places: (0..participants).map(|_| OnceLock::default()).collect(),
+            sequence,
+            result: OnceLock::default(),
+            error: OnceLock::default(),
+            round: Mutex::default(),
+        })
+    }
+
+    /// The rendezvous after this one. Each participant asks once.
+    ///
+    /// The link is cut by the last one, so that who holds this slot for long holds no other.
+    pub(super) fn next(&self) -> Arc<Self> {
+        let mut next = lock(&self.next);
+        next.gone += 1;
+        let last = next.gone == self.places.len();
+        match next.slot.take() {
+            Some(slot) if last => slot,
+            Some(slot) => Arc::clone(next.slot.insert(slot)),
+            None => {
+                let slot = Self::new(self.places.len(), self.sequence + 1);
+                if !last {
+                    next.slot = Some(Arc::clone(&slot));
+                }
+                slot
+            }
+        }
+    }
+
+    /// The rendezvous of the operation's next round.
+    pub(super) fn next_round(&self) -> Arc<Self> {
+        let mut round = lock(&self.round);
+        Arc::clone(round.get_or_insert_with(|| Self::new(self.places.len(), self.sequence)))
+    }
+
+    fn take_next(&mut self) -> Option<Arc<Self>> {
+        let next = self.next.get_mut().unwrap_or_else(PoisonError::into_inner);
+        next.slot.take()
+    }
+
+    /// Fills the place of a participant; says whether it was the last.
+    #[inline]
+    pub(super) fn fill(&self, index: usize, post: Post) -> bool {
+        // A participant comes once, so its place is empty.
+        drop(self.places[index].set(post));
+        self.missing.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// What a participant brought, if it has come.
+    pub(super) fn post(&self, index: usize) -> Option<&Post> {
+        self.places[index].get()
+    }
+
+    /// What each participant brought, so far.
+    pub(super) fn posts(&self) -> impl Iterator<Item = Option<&Post>> {
+        self.places.iter().map(OnceLock::get)
+    }
+
+    /// Whether there is an outcome.
+    pub(super) fn is_settled(&self) -> bool {
+        self.state.load(Ordering::Acquire) != OPEN
+    }
+
+    /// The result of every rank if there is one, or why nothing moves; `None` while some are missing.
+    pub(super) fn outcome(&self) -> Option<Result<Option<&Buffer>, &CommError>> {
+        match self.state.load(Ordering::Acquire) {
+            OPEN => None,
+            DONE => Some(Ok(self.result.get())),
+            _ => self.error.get().map(Err),
+        }
+    }
+
+    /// All have come and agree, and perhaps this is the result of each.
+    pub(super) fn succeed(&self, result: Option<Buffer>) {
+        if let Some(result) = result {
+            drop(self.result.set(result));
+        }
+        self.settle(DONE);
+    }
+
+    /// Nothing moves.
+    pub(super) fn fail(&self, error: CommError) {
+        drop(self.error.set(error));
+        self.settle(FAILED);
+    }
+
+    /// The first outcome stands.
+    fn settle(&self, outcome: usize) {
+        let (success, failure) = (Ordering::Release, Ordering::Relaxed);
+        let (Ok(_) | Err(_)) = self.state.compare_exchange(OPEN, outcome, success, failure);
+    }
+
+    /// After settling: whether some rank may be waiting for it.
+    pub(super) fn is_awaited(&self) -> bool {
+        // With the fence in `will_wait`: either this sees a rank that waits, or that rank sees the outcome.
+        fence(Ordering::SeqCst);
+        self.awaited.load(Ordering::Relaxed)
+    }
+
+    /// Before waiting, under the world's lock; a rank that then sees no outcome will be woken.
+    pub(super) fn will_wait(&self) {
+        self.awaited.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Drop for Slot {
+    /// A rank may have gone far ahead: what it leaves behind is taken down one by one, not one within the other.
+    fn drop(&mut self) {
+        let mut next = self.take_next();
+        while let Some(slot) = next {
+            next = Arc::into_inner(slot).and_then(|mut slot| slot.take_next());
+        }
+    }
+}
+
+/// No code that can panic runs under these locks, so what they guard is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Claim for Post {
+    fn op(&self) -> &'static str {
+        self.op
+    }
+
+    fn site(&self) -> SiteText {
+        self.site.into()
+    }
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn turn(&self) -> Option<u64> {
+        self.guard.turn
+    }
+
+    fn status(&self) -> Option<&AgreedError> {
+        self.status.as_deref()
+    }
+
+    fn argument(&self) -> Option<(&'static str, u128)> {
+        self.argument
+    }
+
+    fn dtype(&self) -> Option<DType> {
+        self.dtype
+    }
+
+    fn fold(&self) -> Option<Monoid> {
+        self.fold
+    }
+
+    fn id(&self) -> u128 {
+        self.id
+    }
+
+    fn incoming(&self) -> &[Traffic] {
+        self.plan.as_deref().map_or(&[], ExchangePlan::incoming)
+    }
+
+    fn outgoing(&self) -> &[Traffic] {
+        self.plan.as_deref().map_or(&[], ExchangePlan::outgoing)
+    }
+
+    fn source_len(&self, source: usize) -> usize {
+        self.sources.get(source).map_or(0, Buffer::len)
+    }
+}
