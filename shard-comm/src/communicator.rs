@@ -12,6 +12,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::collectives::PlanCache;
 use crate::guard::Guard;
+use crate::simulated::Topology;
 use crate::{
     AgreedError, Buffer, BufferMut, CommError, DType, DeviceRef, ExchangePlan, Ledger, Piece,
     Pieces, Result, Site,
@@ -73,6 +74,29 @@ pub trait Communicator: Debug {
         key: usize,
         site: Site,
     ) -> Result<Option<Rc<dyn Communicator>>>;
+
+    /// Splits off the group of these ranks, whom all of its members name alike; see the inherent `subgroup`.
+    ///
+    /// # Collective
+    /// Every rank of the group.
+    ///
+    /// # Errors
+    /// As [`Communicator::post`].
+    fn post_subgroup(
+        &self,
+        members: Option<&[usize]>,
+        site: Site,
+    ) -> Result<Option<Rc<dyn Communicator>>> {
+        let me = self.rank();
+        let first = members.and_then(|m| m.first().copied());
+        let key = members.and_then(|m| m.iter().position(|&r| r == me));
+        self.post_split(first, key.unwrap_or(0), site)
+    }
+
+    /// What joins the ranks, where that is known: plans are chosen by it.
+    fn topology(&self) -> Option<&Topology> {
+        None
+    }
 
     /// Gives up: every other rank gets [`PeerFailed`](CommError::PeerFailed) with this rank as its origin, at its
     /// current or next call, and this rank at its next.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use crate::plan::steps_apart;
 use crate::view::{reach, span_within};
 use crate::{
-    Buffer, BufferMut, CommError, DType, Element, Monoid, Result, Scalar, Strided, kernel,
+    Buffer, BufferMut, CommError, DType, Element, HostJob, Monoid, Result, Scalar, Spent, Strided,
+    kernel,
 };
 
 /// A shared device.
@@ -22,6 +23,8 @@ pub enum DeviceKind {
     Host,
     /// The stand-in for an accelerator; see [`TestDevice`](crate::TestDevice).
     Test,
+    /// Counts bytes and holds no data; see [`simulated`](crate::simulated).
+    Phantom,
 }
 
 /// The memory and the work queue of one rank's device. No kernels: those are jobs of the crates above.
@@ -156,6 +159,15 @@ pub trait Device: Debug + Send + Sync + 'static {
     /// Starts a new measurement of [`MemoryStats::peak`] at the present use.
     fn reset_peak(&self);
 
+    /// What jobs, copies and folds took so far, by name, on a device that keeps such an account: a
+    /// [metered](crate::HostOptions::meter) host measures, a [phantom](crate::simulated) forecasts, others say nothing.
+    fn spent(&self) -> Vec<(&'static str, Spent)> {
+        Vec::new()
+    }
+
+    /// Starts a new account of what is [spent](Device::spent).
+    fn reset_spent(&self) {}
+
     /// Gives memory kept for reuse back to the system.
     fn trim(&self) {}
 }
@@ -181,9 +193,6 @@ impl dyn Device + '_ {
         Ok(bytemuck::allocation::pod_collect_to_vec(&bytes))
     }
 }
-
-/// Host code that reads some buffers and writes others; see [`Device::submit`].
-pub type HostJob = Box<dyn FnOnce(&[HostSlice<'_>], &mut [HostSliceMut<'_>]) + Send>;
 
 /// A buffer's elements as a [`HostJob`] sees them.
 #[derive(Clone, Copy)]

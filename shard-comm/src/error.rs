@@ -67,6 +67,16 @@ pub enum CommError {
         /// The device that holds the memory.
         device: String,
     },
+    /// The elements of memory that holds none were asked for: what depends on data cannot be simulated.
+    #[error(
+        "{op}: {device} memory has no elements; run the program on ranks, or leave out what reads values"
+    )]
+    NoData {
+        /// The call.
+        op: &'static str,
+        /// The device.
+        device: String,
+    },
     /// A call whose own arguments contradict each other.
     #[error("{op}: expected {expected}, got {got}; {remedy}")]
     Invalid {
@@ -118,7 +128,10 @@ impl CommError {
     /// Who learns of this error, and what is left of the group.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Mismatch(_) | Self::HostOnly { .. } | Self::Invalid { .. } => ErrorClass::Uniform,
+            Self::Mismatch(_)
+            | Self::HostOnly { .. }
+            | Self::NoData { .. }
+            | Self::Invalid { .. } => ErrorClass::Uniform,
             Self::Agreed(_) | Self::OutOfMemory { .. } => ErrorClass::Agreed,
             Self::Deadlock(_)
             | Self::OutOfStep(_)

@@ -10,6 +10,7 @@
 //!   (a [`Monoid`]). Everything else, from broadcast to all-reduce, is such a plan.
 //! - **Groups**: a [`Communicator`] runs plans. Every operation blocks, or starts and returns a [`Handle`]. The
 //!   [`local`] backend runs ranks as threads of this process.
+//! - **Forecasts**: [`simulated`] plays one rank of thousands, without data.
 //! - **Accounts**: a [`Ledger`] counts every byte and message where it moves.
 //!
 //! # Four ranks
@@ -83,8 +84,10 @@ mod faulty;
 mod guard;
 pub mod guide;
 mod host;
+mod job;
 mod kernel;
 mod ledger;
+mod link;
 pub mod local;
 mod monoid;
 #[cfg(feature = "mpi")]
@@ -92,6 +95,7 @@ pub mod mpi;
 mod pieces;
 mod plan;
 mod pool;
+pub mod simulated;
 mod test_device;
 mod validate;
 mod view;
@@ -101,7 +105,7 @@ pub use checked::{Checks, checked};
 pub use collectives::{ONE_ROUND_BYTES, PlanCache, all_reduce_received};
 pub use communicator::{Communicator, Handle, Link, LinkSide, Pending, Request, Stage, Target};
 pub use device::{
-    Device, DeviceKind, DeviceRef, Event, EventState, HostJob, HostSlice, HostSliceMut, MemoryStats,
+    Device, DeviceKind, DeviceRef, Event, EventState, HostSlice, HostSliceMut, MemoryStats,
 };
 pub use dtype::{Bool, DType, Element, Scalar};
 pub use error::{
@@ -111,7 +115,9 @@ pub use error::{
 pub use faulty::{Fault, FaultKind, Faulty, faulty};
 pub use guard::{Guard, PeerSum};
 pub use host::{Host, HostOptions};
+pub use job::{HostJob, Spent, Work};
 pub use ledger::{Ledger, LedgerSnapshot, OpCount, Operation, TraceEvent};
+pub use link::LinkCost;
 pub use local::LocalComm;
 pub use monoid::Monoid;
 pub use pieces::{Piece, PieceRef, Pieces};

@@ -391,7 +391,7 @@ fn run_job(readers: &[Reader], writers: &mut [Writer], job: HostJob) -> Result<(
             )
         })
         .collect();
-    job(&inputs, &mut outputs);
+    job.run(&inputs, &mut outputs);
     Ok(())
 }
 
@@ -491,6 +491,7 @@ impl EventState for Mark {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Work;
 
     #[test]
     fn a_reader_that_does_not_wait_reads_nan() {
@@ -514,7 +515,7 @@ mod tests {
         let output = device.alloc(DType::I64, 1).unwrap();
         let ran = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let flag = Arc::clone(&ran);
-        let job: HostJob = Box::new(move |inputs, outputs| {
+        let job = HostJob::new("square", Work::moving(16), move |inputs, outputs| {
             flag.store(true, std::sync::atomic::Ordering::SeqCst);
             let value = inputs[0].as_slice::<i64>().unwrap()[0];
             outputs[0].as_mut_slice::<i64>().unwrap()[0] = value * value;
@@ -533,7 +534,11 @@ mod tests {
     fn a_panic_in_a_job_fails_the_device_not_the_thread() {
         let device = TestDevice::new();
         device
-            .submit(vec![], vec![], Box::new(|_, _| panic!("boom")))
+            .submit(
+                vec![],
+                vec![],
+                HostJob::new("boom", Work::default(), |_, _| panic!("boom")),
+            )
             .unwrap();
         let error = device.synchronize().unwrap_err();
         assert!(

@@ -157,6 +157,11 @@ struct Geometry {
 const NAME: &str = "conv";
 
 impl Geometry {
+    /// A multiplication and an addition per tap, for each pair of channels and position.
+    fn flops(&self) -> f64 {
+        2.0 * self.kernel.iter().product::<usize>() as f64
+    }
+
     fn direct(x: &Value, w: &Value, options: &ConvOptions) -> Result<Self> {
         let nd = spatial_dims(NAME, x, w)?;
         let kernel: Dims = w.shape()[2..].iter().copied().collect();
@@ -355,6 +360,7 @@ impl Op for Conv {
         }
         let shape = [x[0], w[0]].into_iter().chain(out).collect();
         rule.output(to, shape, dtype)
+            .flops(self.geometry.flops())
             .reduction(Reduction::Partial(ReduceOp::Sum))
             .linearity(Linearity::Each(smallvec![0, 1]))
             .build()
@@ -461,6 +467,7 @@ impl Op for ConvInputGrad {
         rule.input(from)
             .input(weight)
             .output(to, shape, dtype)
+            .flops(self.geometry.flops())
             .reduction(Reduction::Partial(ReduceOp::Sum))
             .linearity(Linearity::Each(smallvec![0, 1]))
             .build()
@@ -556,6 +563,7 @@ impl Op for ConvWeightGrad {
         rule.input(from)
             .input(by)
             .output(to, shape, dtype)
+            .flops(self.geometry.flops())
             .reduction(Reduction::Partial(ReduceOp::Sum))
             .linearity(Linearity::Each(smallvec![0, 1]))
             .build()

@@ -14,6 +14,7 @@ mod error;
 mod host;
 pub mod kernels;
 pub mod matmul;
+mod measure;
 pub mod moves;
 pub mod neighborhood;
 pub mod neighbors;
@@ -30,6 +31,7 @@ mod value;
 
 pub use engine::{Engine, EngineOptions, Handler};
 pub use error::{InOp, OpError, Result};
+pub use measure::{Measured, measure};
 pub use op::{Exec, Fold, FoldState, HostCall, KernelCx, Op, OperandBox, Saved, key_of};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};

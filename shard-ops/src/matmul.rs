@@ -211,6 +211,7 @@ impl Op for MatMul {
             rule = rule.input(vec![Access::factor(fn_)]);
         }
         rule.output(out, shape, dtype)
+            .flops(2.0)
             .reduction(Reduction::Partial(ReduceOp::Sum))
             .linearity(Linearity::Each(smallvec![0, 1]))
             .build()

@@ -2,7 +2,7 @@
 
 use crate::kernels::{View, ViewMut};
 use crate::{Meta, Result, Rule, Value};
-use shard_comm::{DType, Element, HostSlice, HostSliceMut};
+use shard_comm::{DType, Element, HostSlice, HostSliceMut, Work};
 use shard_redistribute::Fingerprint;
 use shard_spec::{DimPart, Dims, Layout, Strides};
 use smallvec::SmallVec;
@@ -163,6 +163,8 @@ pub struct KernelCx {
     pub adds_once: bool,
     /// Which of several calls this is that fold blocks into the same outputs.
     pub fold: Fold,
+    /// How much work it is, for accounts and forecasts of time.
+    pub work: Work,
 }
 
 impl KernelCx {

@@ -1,8 +1,8 @@
 //! Rules: how the dims of an op's operands relate to the indices it loops over.
 
-use crate::{OpError, Result, RowCuts};
-use shard_comm::{DType, Monoid, Scalar};
-use shard_spec::{DimMap, Dims, Partition, ReduceOp, Window};
+use crate::{OpError, OperandBox, Result, RowCuts};
+use shard_comm::{DType, Monoid, Scalar, Work};
+use shard_spec::{DimMap, Dims, Partition, ReduceOp, Window, numel};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -299,6 +299,36 @@ impl Rule {
         &self.linearity
     }
 
+    /// How much work a kernel does on these boxes: operations per index of all factors together, and every operand once.
+    pub(crate) fn work(&self, inputs: &[OperandBox], outputs: &[OperandBox]) -> Work {
+        let outs = || self.outputs.iter().map(|o| &o.dims).zip(outputs);
+        let all = || self.inputs.iter().zip(inputs).chain(outs());
+        // How many indices of a factor the boxes stand for, where one of them tells.
+        let indices = |f: usize| {
+            let told = all().find_map(|(dims, at)| {
+                (dims.iter().zip(&at.shape)).find_map(|(access, &n)| match access {
+                    Access::Factor { factor, block } if *factor == f => {
+                        (*block > 0).then(|| n.div_ceil(*block))
+                    }
+                    Access::Ring { factor, .. } if *factor == f => Some(n),
+                    _ => None,
+                })
+            });
+            told.unwrap_or(self.factors[f]) as f64
+        };
+        let points: f64 = (0..self.factors.len()).map(indices).product();
+        let size = |at: &OperandBox, dtype: DType| numel(&at.shape) * dtype.size();
+        let read = self.metas.iter().zip(inputs).enumerate();
+        let read = read.filter(|(i, _)| !self.unread.contains(i));
+        let read: usize = read.map(|(_, (meta, at))| size(at, meta.dtype)).sum();
+        let written = self.outputs.iter().zip(outputs);
+        let written: usize = written.map(|(o, at)| size(at, o.meta.dtype)).sum();
+        Work {
+            flops: (points * self.flops) as u64,
+            bytes: (read + written) as u64,
+        }
+    }
+
     /// Whether a factor appears in no output: sharding it makes the result a reduction.
     pub fn is_reduced(&self, factor: usize) -> bool {
         !self
@@ -430,7 +460,7 @@ impl RuleBuilder {
     }
 
     /// Says how many floating-point operations an index of all factors together costs, for the choice of a way to serve
-    /// blocks; 1 if not said.
+    /// blocks and for forecasts of time; 1 if not said.
     pub fn flops(mut self, flops: f64) -> Self {
         self.0.flops = flops;
         self

@@ -1,7 +1,7 @@
 //! An array in pieces: a layout, and this rank's piece.
 
 use crate::{MeshComm, RedistributeError, Result};
-use shard_comm::{AgreedError, Buffer, DType, Element};
+use shard_comm::{AgreedError, Buffer, DType, DeviceKind, Element};
 use shard_spec::{DimPart, Dims, Layout, numel};
 use smallvec::SmallVec;
 use std::fmt;
@@ -82,13 +82,18 @@ impl Array {
         };
         let held: SmallVec<[Vec<Range<usize>>; 4]> = held.iter().map(DimPart::intervals).collect();
         let shape: Dims = layout.local_shape(cx.rank()).unwrap_or_default();
+        let count = numel(&shape);
+        if cx.device().kind() == DeviceKind::Phantom {
+            // Whatever the elements are, it does not keep them.
+            let buffer = cx.device().alloc(T::DTYPE, count)?.freeze();
+            return Self::from_parts(cx, layout, Some(buffer), T::DTYPE);
+        }
         let holds = cx
             .coords()
             .is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
         let identity = layout
             .partial_op()
             .map(|op| shard_comm::Monoid::Op(op).identity(T::DTYPE)[0]);
-        let count = numel(&shape);
         let mut out = Vec::with_capacity(count);
         let mut within: SmallVec<[usize; 6]> = SmallVec::from_elem(0, held.len());
         let mut index: Dims = if count == 0 {

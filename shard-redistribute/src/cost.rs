@@ -1,48 +1,13 @@
 //! What moves cost: the model by which plans are chosen.
 
 use crate::{MeshComm, Result};
-use shard_comm::{Communicator, DType, Monoid};
+use shard_comm::simulated::Topology;
+use shard_comm::{Communicator, LinkCost, Monoid};
+use shard_spec::DeviceMesh;
 use smallvec::SmallVec;
+use std::fmt;
 use std::rc::Rc;
-use std::time::Instant;
-
-/// What one link costs: `latency + bytes * per_byte` seconds for one message.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct LinkCost {
-    /// Seconds per message, the model's α.
-    pub latency: f64,
-    /// Seconds per byte, the model's β: one over the bandwidth.
-    pub per_byte: f64,
-}
-
-impl LinkCost {
-    /// A link of this latency in seconds and bandwidth in bytes per second.
-    ///
-    /// ```
-    /// use shard_redistribute::LinkCost;
-    /// let link = LinkCost::new(10e-6, 50e9);
-    /// assert_eq!(link.time(2.0, 0.0), 20e-6);
-    /// ```
-    pub fn new(latency: f64, bandwidth: f64) -> Self {
-        Self {
-            latency,
-            per_byte: 1.0 / bandwidth,
-        }
-    }
-
-    /// Seconds for this many messages of this many bytes together.
-    pub fn time(&self, messages: f64, bytes: f64) -> f64 {
-        messages * self.latency + bytes * self.per_byte
-    }
-
-    /// The worse of two links in both respects.
-    fn worse(self, other: Self) -> Self {
-        Self {
-            latency: self.latency.max(other.latency),
-            per_byte: self.per_byte.max(other.per_byte),
-        }
-    }
-}
+use std::time::{Duration, Instant};
 
 /// The α–β model that strategies are compared by.
 ///
@@ -69,6 +34,9 @@ pub struct CostModel {
     pub sender_pays: bool,
     /// Bytes that a plan may hold on one rank beyond its source and its destination.
     pub staging: usize,
+    /// Seconds that a rendezvous takes beside what moves, where fewer rounds are weighed against fewer bytes; 10 µs if not
+    /// said: on ranks that share memory, about 100 kB are copied meanwhile.
+    pub round: f64,
     /// Floating-point operations per second of a rank's kernels, where work is weighed against what moves; 50 GFLOP/s, about a
     /// core, if not said.
     pub flops: f64,
@@ -84,6 +52,9 @@ impl Default for CostModel {
 /// Staging that plans may use unless told otherwise: 64 MiB.
 pub(crate) const STAGING: usize = 64 << 20;
 
+/// What a rendezvous, and the call of a kernel that follows it, is taken to cost unless told otherwise, in seconds.
+const ROUND: f64 = 10e-6;
+
 /// What kernels are taken to compute per second unless told otherwise.
 const FLOPS: f64 = 50e9;
 
@@ -96,6 +67,7 @@ impl CostModel {
             axes: Vec::new(),
             sender_pays: false,
             staging: STAGING,
+            round: ROUND,
             flops: FLOPS,
         }
     }
@@ -107,8 +79,29 @@ impl CostModel {
             axes: Vec::new(),
             sender_pays: true,
             staging: STAGING,
+            round: ROUND,
             flops: FLOPS,
         }
+    }
+
+    /// The links of a topology, as a mesh lies on it: along an axis, the worst between ranks that are neighbours there.
+    pub fn of(topology: &Topology, mesh: &DeviceMesh) -> Self {
+        let usual = topology.link(mesh.ranks()[0], mesh.ranks()[mesh.size() - 1]);
+        let mut model = Self {
+            sender_pays: topology.flies(),
+            ..Self::network(usual)
+        };
+        for axis in 0..mesh.ndim() {
+            let apart = |members: &Vec<usize>| {
+                let links = members.iter().map(|&m| topology.link(members[0], m));
+                links.reduce(LinkCost::worse)
+            };
+            let links = mesh.groups(&[axis]);
+            if let Some(worst) = links.iter().filter_map(apart).reduce(LinkCost::worse) {
+                model = model.with_axis(axis, worst);
+            }
+        }
+        (model.with_round(topology.round())).with_flops(topology.machine().flops())
     }
 
     /// The cost of links along one mesh axis, in place of the usual one.
@@ -123,6 +116,13 @@ impl CostModel {
     #[must_use]
     pub fn with_staging(mut self, bytes: usize) -> Self {
         self.staging = bytes;
+        self
+    }
+
+    /// Seconds that a rendezvous takes beside what moves.
+    #[must_use]
+    pub fn with_round(mut self, seconds: f64) -> Self {
+        self.round = seconds;
         self
     }
 
@@ -169,31 +169,62 @@ impl CostModel {
         link.time(2.0 * others, 2.0 * others / ranks as f64 * bytes)
     }
 
-    /// Measures the links of a mesh, axis by axis, by timing a small and a large all-gather; the slowest rank's
-    /// figures, so all ranks get the same model.
+    /// Measures the links of a mesh, axis by axis, by timing barriers and small and large all-gathers of all ranks at once;
+    /// the slowest rank's figures, so all ranks get the same model. It prints itself. What ranks compute is not measured
+    /// here, where nothing computes: `shard_ops::measure` adds it.
+    ///
+    /// ```
+    /// # use shard_comm::{Communicator, local};
+    /// # use shard_redistribute::{CostModel, MeshComm};
+    /// # use shard_spec::DeviceMesh;
+    /// # use std::rc::Rc;
+    /// let models = local::run(4, |comm| {
+    ///     let world: Rc<dyn Communicator> = Rc::new(comm);
+    ///     let cx = MeshComm::new(&world, &DeviceMesh::new(&[2, 2])?)?;
+    ///     let model = CostModel::measure(&cx)?;
+    ///     cx.planner().set_model(Some(model.clone()));
+    ///     Ok::<_, shard_redistribute::RedistributeError>(model)
+    /// })?;
+    /// let models = models.into_iter().collect::<Result<Vec<_>, _>>()?;
+    /// println!("{}", models[0]); // axis 0: 1.31 us + 5.2 GB/s; axis 1: ...
+    /// assert!(models.iter().all(|m| *m == models[0]));
+    /// assert!(models[0].axis(1).per_byte > 0.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Collective
-    /// All members of the mesh. Moves about 4 MiB per rank and axis.
+    /// All members of the mesh. Moves about 4 MiB per pair of ranks along each axis.
     ///
     /// # Errors
     /// What the communicator reports; [`NotMember`](crate::RedistributeError::NotMember) off the mesh.
     pub fn measure(cx: &Rc<MeshComm>) -> Result<Self> {
         const LARGE: usize = 1 << 20;
+        const ROUNDS: usize = 20;
         let mut links: Vec<f64> = Vec::new();
+        let mut rounds = 0.0_f64;
         for axis in 0..cx.mesh().ndim() {
             let comm = member(cx, cx.along(&[axis]))?;
             let others = (comm.size() - 1).max(1) as f64;
-            let small = best_time(comm, 1)?;
-            let large = best_time(comm, LARGE)?;
-            links.push(small / others);
+            let round = best_of(ROUNDS, || {
+                comm.barrier()?;
+                let start = Instant::now();
+                comm.barrier()?;
+                Ok(start.elapsed())
+            })?;
+            rounds = rounds.max(round);
+            let small = gather_time(comm, 1, ROUNDS)?;
+            let large = gather_time(comm, LARGE, 4)?;
+            links.push((small - round).max(0.0) / others);
             links.push((large - small).max(0.0) / (others * LARGE as f64));
         }
+        links.push(rounds);
         let all = member(cx, cx.all())?;
         let mine = all.device().upload_slice(&links)?;
         let slowest = all.all_reduce(&mine, Monoid::MAX)?;
         let slowest: Vec<f64> = all.device().download_vec(&slowest)?;
         let mut model = Self {
             sender_pays: all.backend() != "local",
+            round: slowest.last().copied().unwrap_or(ROUND),
             ..Self::shared_memory()
         };
         for (axis, pair) in slowest.chunks_exact(2).enumerate() {
@@ -209,19 +240,39 @@ impl CostModel {
     }
 }
 
-/// The shortest of a few all-gathers of `bytes` per rank, in seconds; the first one warms up.
-fn best_time(comm: &Rc<dyn Communicator>, bytes: usize) -> Result<f64> {
+impl fmt::Display for CostModel {
+    /// Such as `axis 0: 1.20 us + 9.8 GB/s; rounds of 1.5 us; 52.0 GFLOP/s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.axes.is_empty() {
+            write!(f, "links: {}", self.usual)?;
+        }
+        for (i, (axis, link)) in self.axes.iter().enumerate() {
+            let comma = if i > 0 { "; " } else { "" };
+            write!(f, "{comma}axis {axis}: {link}")?;
+        }
+        let (round, rate) = (1e6 * self.round, 1e-9 * self.flops);
+        write!(f, "; rounds of {round:.2} us; {rate:.1} GFLOP/s")
+    }
+}
+
+/// The shortest of a few all-gathers of `bytes` per rank, in seconds.
+fn gather_time(comm: &Rc<dyn Communicator>, bytes: usize, turns: usize) -> Result<f64> {
     let mine = comm.device().upload_slice(&vec![0_u8; bytes])?;
-    debug_assert_eq!(mine.dtype(), DType::U8);
     let counts = vec![bytes; comm.size()];
-    let mut best = f64::INFINITY;
-    for turn in 0..4 {
+    best_of(turns, || {
         comm.barrier()?;
         let start = Instant::now();
         comm.all_gather_v(&mine, &counts)?;
-        if turn > 0 {
-            best = best.min(start.elapsed().as_secs_f64());
-        }
+        Ok(start.elapsed())
+    })
+}
+
+/// The shortest of a few times, in seconds; the first one warms up.
+fn best_of(turns: usize, mut time: impl FnMut() -> Result<Duration>) -> Result<f64> {
+    time()?;
+    let mut best = f64::INFINITY;
+    for _ in 0..turns {
+        best = best.min(time()?.as_secs_f64());
     }
     Ok(best)
 }

@@ -108,7 +108,7 @@ mod serial;
 mod trace;
 
 pub use array::Array;
-pub use cost::{CostModel, LinkCost};
+pub use cost::CostModel;
 pub use cross::CrossPlan;
 pub use error::{Incompatible, RedistributeError, Result};
 pub use exchange::{Exchange, ExchangeBuilder, Owners, Pending, Source};
@@ -119,3 +119,4 @@ pub use mesh_comm::MeshComm;
 pub use plan::{Considered, Plan, Step};
 pub use planner::Planner;
 pub use route::Strategy;
+pub use shard_comm::LinkCost;

@@ -1,6 +1,6 @@
 //! A mesh with its communicators.
 
-use crate::{Planner, Result};
+use crate::{CostModel, Planner, Result};
 use shard_comm::{Communicator, DeviceRef};
 use shard_spec::DeviceMesh;
 use smallvec::SmallVec;
@@ -49,24 +49,18 @@ impl MeshComm {
         let mut groups = Vec::new();
         for mask in 0..1_usize << mesh.ndim() {
             let axes: Vec<usize> = (0..mesh.ndim()).filter(|a| mask >> a & 1 == 1).collect();
-            let place = mesh
-                .groups(&axes)
-                .iter()
-                .enumerate()
-                .find_map(|(color, members)| {
-                    members
-                        .iter()
-                        .position(|&m| m == rank)
-                        .map(|key| (color, key))
-                });
-            let split = world.split(place.map(|p| p.0), place.map_or(0, |p| p.1))?;
-            groups.extend(split);
+            let all = mesh.groups(&axes);
+            let own = all.iter().find(|members| members.contains(&rank));
+            groups.extend(world.subgroup(own.map(Vec::as_slice))?);
         }
         let alone = if coords.is_some() {
             rank
         } else {
             mesh.ranks()[0]
         };
+        let planner = Planner::new(mesh.index_of(rank).unwrap_or(0), PLANS);
+        // What is known of the links is known alike on all ranks.
+        planner.set_model(world.topology().map(|t| CostModel::of(t, mesh)));
         Ok(Rc::new(Self {
             mesh: mesh.clone(),
             world: world.clone(),
@@ -74,7 +68,7 @@ impl MeshComm {
             coords,
             groups,
             history: Cell::new(0),
-            planner: Planner::new(mesh.index_of(rank).unwrap_or(0), PLANS),
+            planner,
             alone: DeviceMesh::with_ranks(&[1], vec![alone])?,
             own: OnceCell::new(),
         }))

@@ -63,6 +63,7 @@ mod options;
 mod placements;
 mod processes;
 mod shape;
+mod simulate;
 mod tensor;
 
 pub use context::Context;
@@ -74,11 +75,13 @@ pub use ops::{RadiusPairs, RadiusTable};
 pub use options::{Conv, ConvTranspose, Pool};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use shape::Shape;
+pub use simulate::{Forecast, Simulation};
 pub use tensor::ShardTensor;
 
 pub use shard_autograd::{GradAs, HookHandle};
 pub use shard_comm::{DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot, OpCount};
 pub use shard_ops::FoldBy;
+pub use shard_ops::Measured;
 pub use shard_ops::attention::{Attention, Causal};
 pub use shard_ops::kernels::unary::Unary;
 pub use shard_ops::neighborhood::Neighborhood;
@@ -92,6 +95,12 @@ pub mod op {
         OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder, Saved, Value, key_of,
     };
     pub use shard_spec::{EdgeMap, Window};
+}
+
+/// What a [`Simulation`] runs on.
+pub mod simulated {
+    pub use shard_comm::LinkCost;
+    pub use shard_comm::simulated::{Machine, OpTime, Played, Reductions, Topology};
 }
 
 /// What programs usually need.

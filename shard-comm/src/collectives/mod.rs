@@ -139,6 +139,20 @@ impl dyn Communicator + '_ {
         self.post_split(color, key, Location::caller())
     }
 
+    /// Splits off the group of these ranks, in this order; `None` joins no group. Every member of a group passes the same
+    /// list, this rank among them, and no rank is in two: a [`split`](#method.split) for programs in which every rank knows
+    /// who is where.
+    ///
+    /// # Collective
+    /// Every rank of the group, those without a list too.
+    ///
+    /// # Errors
+    /// As [`split`](#method.split).
+    #[track_caller]
+    pub fn subgroup(&self, members: Option<&[usize]>) -> Result<Option<Rc<dyn Communicator>>> {
+        self.post_subgroup(members, Location::caller())
+    }
+
     /// Sends elements to one rank, and returns when that rank has asked for them.
     ///
     /// Two ranks that send to each other before they receive wait forever here, which the `local` backend reports;

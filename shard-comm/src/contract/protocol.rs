@@ -1,7 +1,9 @@
 //! Errors, groups, handles and accounts.
 
 use super::{read, upload, value, values};
-use crate::{AgreedError, CommError, Communicator, DType, ErrorClass, Monoid, Strided};
+use crate::{
+    AgreedError, CommError, Communicator, DType, ErrorClass, HostJob, Monoid, Strided, Work,
+};
 
 /// One rank's error becomes everybody's; with several, the lowest rank's; and the group goes on.
 pub fn agreed_errors(comm: &dyn Communicator) {
@@ -242,7 +244,7 @@ pub fn devices(comm: &dyn Communicator) {
     let doubled = device.submit(
         vec![sum],
         vec![out],
-        Box::new(|inputs, outputs| {
+        HostJob::new("double", Work::moving(64), |inputs, outputs| {
             let x = inputs[0].as_slice::<i64>().expect("i64");
             let y = outputs[0].as_mut_slice::<i64>().expect("i64");
             y.iter_mut().zip(x).for_each(|(y, x)| *y = 2 * x);

@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub use baton::Schedule;
 pub use member::LocalComm;
 
-use crate::{DeviceKind, DeviceRef, Host, HostOptions, LaunchError, TestDevice};
+use crate::{DeviceKind, DeviceRef, Host, HostOptions, LaunchError, TestDevice, simulated};
 use progress::Rank;
 use world::World;
 
@@ -62,6 +62,7 @@ impl LocalOptions {
         match self.device {
             DeviceKind::Host => Host::with_options(self.host),
             DeviceKind::Test => TestDevice::new(),
+            DeviceKind::Phantom => simulated::idle_device(),
         }
     }
 }

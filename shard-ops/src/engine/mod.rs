@@ -9,7 +9,7 @@ use crate::error::InOp;
 use crate::rule::Body;
 use crate::strategy::InputMove;
 use crate::{Exec, HostCall, KernelCx, Meta, Op, OpError, Result, Rule, Strategy, Value, key_of};
-use shard_comm::{Buffer, BufferMut, CommError, DeviceRef};
+use shard_comm::{Buffer, BufferMut, CommError, DeviceRef, HostJob};
 use shard_redistribute::{Array, MeshComm, Pending};
 use shard_spec::Layout;
 use smallvec::SmallVec;
@@ -410,30 +410,26 @@ fn launch(
         return Ok(outputs);
     }
     let (job_op, calls, work) = (op.clone(), calls.clone(), work.cloned());
-    device
-        .submit(
-            inputs,
-            outputs,
-            Box::new(move |inputs, outputs| {
-                let mut run = |work: &mut Work| {
-                    let decides = work.decides;
-                    for cx in calls.iter().filter(|cx| decides || cx.writes()) {
-                        job_op.host(&mut HostCall {
-                            cx,
-                            inputs,
-                            outputs,
-                            state: &mut work.state,
-                            rows: &mut work.rows,
-                        });
-                    }
-                };
-                match &work {
-                    Some(shared) => Work::with(shared, run),
-                    None => run(&mut Work::default()),
-                }
-            }),
-        )
-        .in_op(op.name())
+    let much = calls.iter().map(|call| call.work).sum();
+    let job = HostJob::new(op.name(), much, move |inputs, outputs| {
+        let mut run = |work: &mut Work| {
+            let decides = work.decides;
+            for cx in calls.iter().filter(|cx| decides || cx.writes()) {
+                job_op.host(&mut HostCall {
+                    cx,
+                    inputs,
+                    outputs,
+                    state: &mut work.state,
+                    rows: &mut work.rows,
+                });
+            }
+        };
+        match &work {
+            Some(shared) => Work::with(shared, run),
+            None => run(&mut Work::default()),
+        }
+    });
+    device.submit(inputs, outputs, job).in_op(op.name())
 }
 
 /// Freezes the outputs and combines them if the rule says so.

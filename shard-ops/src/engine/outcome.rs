@@ -4,7 +4,7 @@ use super::note;
 use crate::error::InOp;
 use crate::strategy::Outcome;
 use crate::{HostCall, Op, Result, Rule, Strategy};
-use shard_comm::{Buffer, BufferMut};
+use shard_comm::{Buffer, BufferMut, HostJob};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::numel;
 use std::rc::Rc;
@@ -39,8 +39,7 @@ pub(super) fn run(
     }
     if call.writes() {
         let (op, call) = (op.clone(), call.clone());
-        let job = move |inputs: &[shard_comm::HostSlice<'_>],
-                        outputs: &mut [shard_comm::HostSliceMut<'_>]| {
+        let job = HostJob::new(name, call.work, move |inputs, outputs| {
             op.merge(&mut HostCall {
                 cx: &call,
                 inputs,
@@ -48,8 +47,8 @@ pub(super) fn run(
                 state: &mut None,
                 rows: &mut 0,
             });
-        };
-        merged = device.submit(parts, merged, Box::new(job)).in_op(name)?;
+        });
+        merged = device.submit(parts, merged, job).in_op(name)?;
     }
     note(cx, name, "merge");
     let made = merged.into_iter().zip(&strategy.outputs);

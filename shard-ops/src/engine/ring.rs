@@ -5,7 +5,7 @@ use super::rows::{SharedWork, Work};
 use crate::error::InOp;
 use crate::strategy::{Ring, RingStep};
 use crate::{HostCall, KernelCx, Op, OpError, Result};
-use shard_comm::{Buffer, BufferMut, Monoid, Strided};
+use shard_comm::{Buffer, BufferMut, HostJob, Monoid, Strided};
 use shard_redistribute::{Array, MeshComm, Pending};
 use shard_spec::{ReduceOp, numel};
 use std::rc::Rc;
@@ -109,23 +109,18 @@ fn fold(
         return Ok(outputs);
     }
     let (job_op, call, work) = (op.clone(), call.clone(), work.clone());
-    cx.device()
-        .submit(
-            inputs,
-            outputs,
-            Box::new(move |inputs, outputs| {
-                Work::with(&work, |work| {
-                    job_op.host(&mut HostCall {
-                        cx: &call,
-                        inputs,
-                        outputs,
-                        state: &mut work.state,
-                        rows: &mut work.rows,
-                    });
-                });
-            }),
-        )
-        .in_op(op.name())
+    let job = HostJob::new(op.name(), call.work, move |inputs, outputs| {
+        Work::with(&work, |work| {
+            job_op.host(&mut HostCall {
+                cx: &call,
+                inputs,
+                outputs,
+                state: &mut work.state,
+                rows: &mut work.rows,
+            });
+        });
+    });
+    cx.device().submit(inputs, outputs, job).in_op(op.name())
 }
 
 /// Adds the contribution of step `step - 1` to the sums; the first one is them.

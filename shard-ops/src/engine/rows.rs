@@ -6,7 +6,7 @@ use crate::error::InOp;
 use crate::{
     Access, FoldState, HostCall, KernelCx, Op, OpError, OperandBox, Result, Rule, Strategy,
 };
-use shard_comm::{AgreedError, BufferMut, Communicator};
+use shard_comm::{AgreedError, BufferMut, Communicator, HostJob};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DimSharding, Dims, Layout, Partition, numel, row_major_strides};
 use smallvec::SmallVec;
@@ -75,24 +75,23 @@ pub(super) fn settle(
             }
         }
         let (op, work) = (op.clone(), work.clone());
-        outputs = cx
-            .device()
-            .submit(
-                Vec::new(),
-                outputs,
-                Box::new(move |inputs, outputs| {
-                    Work::with(&work, |work| {
-                        op.write_rows(&mut HostCall {
-                            cx: &call,
-                            inputs,
-                            outputs,
-                            state: &mut work.state,
-                            rows: &mut work.rows,
-                        });
+        let bytes = outputs.iter().map(BufferMut::bytes).sum();
+        let job = HostJob::new(
+            name,
+            shard_comm::Work::moving(bytes),
+            move |inputs, outputs| {
+                Work::with(&work, |work| {
+                    op.write_rows(&mut HostCall {
+                        cx: &call,
+                        inputs,
+                        outputs,
+                        state: &mut work.state,
+                        rows: &mut work.rows,
                     });
-                }),
-            )
-            .in_op(name)?;
+                });
+            },
+        );
+        outputs = (cx.device().submit(Vec::new(), outputs, job)).in_op(name)?;
     }
     finish(name, cx, rule, strategy, &layouts, outputs)
 }
@@ -241,6 +240,7 @@ fn call(cx: &Rc<MeshComm>, strategy: &Strategy, layouts: &[Layout]) -> KernelCx 
         outputs,
         adds_once: strategy.late.first().is_none_or(|call| call.adds_once),
         fold: crate::Fold::ONLY,
+        work: shard_comm::Work::default(),
     }
 }
 

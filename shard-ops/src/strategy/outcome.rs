@@ -6,9 +6,9 @@ use super::ways::Way;
 use crate::error::InOp;
 use crate::host::partial_type;
 use crate::{Fold, FoldBy, KernelCx, OperandBox, Result};
-use shard_comm::DType;
+use shard_comm::{DType, Work};
 use shard_redistribute::Plan;
-use shard_spec::{DimSharding, Dims, Layout, Partition, row_major_strides};
+use shard_spec::{DimSharding, Dims, Layout, Partition, numel, row_major_strides};
 
 /// What happens to the outputs of the kernels.
 #[derive(Debug)]
@@ -68,6 +68,7 @@ impl Site<'_> {
             outputs: strategy.outputs.iter().map(|l| self.block(l)).collect(),
             adds_once: true,
             fold: Fold::ONLY,
+            work: merging(&moves, &strategy.outputs, self.mesh.ranks()[self.index]),
         });
         strategy.outcome = Some(Outcome { moves, merge });
         Ok(())
@@ -90,6 +91,18 @@ impl Site<'_> {
             global: layout.shape().iter().copied().collect(),
         }
     }
+}
+
+/// The work of merging: everything that comes is read once.
+fn merging(moves: &[OutputMove], outputs: &[Layout], rank: usize) -> Work {
+    let bytes = |layout: &Layout, dtype: DType| {
+        (layout.local_shape(rank)).map_or(0, |shape| numel(&shape) * dtype.size())
+    };
+    let read: usize = moves.iter().map(|m| bytes(m.plan.to(), m.dtype)).sum();
+    let written: usize = (outputs.iter().zip(moves))
+        .map(|(layout, m)| bytes(layout, m.dtype))
+        .sum();
+    Work::moving(read + written)
 }
 
 /// A layout with one more dim in front, of so many parts.

@@ -97,6 +97,7 @@ impl Site<'_> {
                 home.push((o, builder.source(Source::identity(&made)).build(self.index)));
             }
         }
+        cx.work = self.rule.work(&cx.inputs, &cx.outputs);
         Ok(RingStep { fetch, cx, home })
     }
 

@@ -312,17 +312,20 @@ impl<'a> Site<'a> {
             .iter()
             .chain(&self.choice.carry)
             .all(|&a| self.coords[a] == 0);
+        let inputs: Vec<OperandBox> = (0..self.rule.inputs.len())
+            .map(|i| {
+                let mut operand = input(i);
+                operand.global = self.rule.metas[i].shape.clone();
+                operand
+            })
+            .collect();
+        let outputs: Vec<OperandBox> = (0..self.rule.outputs.len())
+            .map(|o| self.output_box(o, spans))
+            .collect();
         KernelCx {
-            inputs: (0..self.rule.inputs.len())
-                .map(|i| {
-                    let mut operand = input(i);
-                    operand.global = self.rule.metas[i].shape.clone();
-                    operand
-                })
-                .collect(),
-            outputs: (0..self.rule.outputs.len())
-                .map(|o| self.output_box(o, spans))
-                .collect(),
+            work: self.rule.work(&inputs, &outputs),
+            inputs,
+            outputs,
             adds_once,
             fold: Fold::ONLY,
         }

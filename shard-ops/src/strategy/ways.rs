@@ -13,10 +13,6 @@ use shard_redistribute::CostModel;
 use shard_spec::{DimCover, DimSharding, Layout, Partition, ReduceOp, numel};
 use std::fmt;
 
-/// What a round costs at least, in seconds: a rendezvous and a call of the kernel. On ranks that share memory, about 300 kB
-/// are copied in the time of three.
-const ROUND: f64 = 10e-6;
-
 /// Ways that take up to this much longer than the fastest are as good: of these the one that holds least is taken.
 const AS_GOOD: f64 = 1.1;
 
@@ -288,7 +284,8 @@ impl Site<'_> {
         let kernels = points * self.rule.flops / model.flops;
         let link = model.worst(&blocks.axes);
         let turns = if rings { 1 } else { rounds };
-        let moving = link.time((turns * (parts - 1)) as f64, bytes as f64) + rounds as f64 * ROUND;
+        let moving =
+            link.time((turns * (parts - 1)) as f64, bytes as f64) + rounds as f64 * model.round;
         let flies = rings && model.sender_pays;
         WayCost {
             way: by,

@@ -8,6 +8,7 @@ pub(crate) use data::cut;
 
 use crate::{Context, Placements, Result, Shape, ShardTensor};
 use shard_comm::DType;
+use shard_ops::Measured;
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, checked_numel};
 use std::fmt;
@@ -51,6 +52,19 @@ impl Mesh {
     /// The communicators.
     pub fn comm(&self) -> &Rc<MeshComm> {
         &self.cx
+    }
+
+    /// What its links cost and its ranks compute; prints itself. Plans and ways to serve attention are chosen by
+    /// `measured.links` after `mesh.comm().planner().set_model(Some(measured.links))`; a [`Simulation`](crate::Simulation)
+    /// takes the machine.
+    ///
+    /// # Collective
+    /// All members of the mesh: see [`shard_ops::measure`].
+    ///
+    /// # Errors
+    /// What a communicator or the device reports.
+    pub fn measure(&self) -> Result<Measured> {
+        Ok(shard_ops::measure(&self.cx)?)
     }
 
     /// How many ranks it has.

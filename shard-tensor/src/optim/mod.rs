@@ -11,7 +11,7 @@ pub use sgd::Sgd;
 
 use crate::nn::Parameters;
 use crate::{Error, Gradients, Result, ShardTensor};
-use shard_comm::{Buffer, DType, Element, HostSlice, HostSliceMut, Scalar, Strided};
+use shard_comm::{Buffer, DType, Element, HostJob, HostSlice, HostSliceMut, Scalar, Strided, Work};
 use shard_redistribute::Array;
 
 /// Changes parameters along their gradients.
@@ -92,14 +92,12 @@ impl<const N: usize> Slot<N> {
             .map(|_| device.alloc(dtype, len))
             .collect::<Result<Vec<_>, _>>()?;
         let first = self.steps == 1;
-        let outputs = device.submit(
-            inputs,
-            outputs,
-            Box::new(move |inputs, outputs| match dtype {
-                DType::F64 => apply::<f64, N>(&update, first, inputs, outputs),
-                _ => apply::<f32, N>(&update, first, inputs, outputs),
-            }),
-        )?;
+        let work = Work::moving((2 * N + 3) * len * dtype.size());
+        let job = HostJob::new("optimizer", work, move |inputs, outputs| match dtype {
+            DType::F64 => apply::<f64, N>(&update, first, inputs, outputs),
+            _ => apply::<f32, N>(&update, first, inputs, outputs),
+        });
+        let outputs = device.submit(inputs, outputs, job)?;
         let mut outputs = outputs.into_iter().map(|b| b.freeze());
         if let Some(new) = outputs.next() {
             let array = value.array();

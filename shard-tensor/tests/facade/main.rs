@@ -8,4 +8,5 @@ mod models;
 mod operators;
 mod random;
 mod reading;
+mod simulating;
 mod training;

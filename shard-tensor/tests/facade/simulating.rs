@@ -1,0 +1,139 @@
+//! Ranks that are played do what ranks do.
+
+use shard_tensor::nn::{self, Module};
+use shard_tensor::optim::{AdamW, Optimizer};
+use shard_tensor::simulated::{LinkCost, Machine, Topology};
+use shard_tensor::{
+    Attention, Context, Conv, FoldBy, Launch, LedgerSnapshot, Mesh, Placements, Pool, Result,
+    ShardTensor, Simulation, shard,
+};
+
+/// A step of a program, and what it holds between steps.
+struct Job {
+    parts: Vec<Box<dyn Module>>,
+    x: ShardTensor,
+    adam: AdamW,
+    way: FoldBy,
+}
+
+impl Job {
+    fn new(ctx: &Context, way: FoldBy) -> Result<Self> {
+        let mesh = ctx.mesh_of([2, ctx.world_size() / 2])?;
+        let conv =
+            |mesh: &Mesh, from, to| nn::Conv::new(mesh, from, to, [3, 3], Conv::new().padding(1));
+        let parts: Vec<Box<dyn Module>> = vec![
+            Box::new(conv(&mesh, 3, 8)?),
+            Box::new(nn::GroupNorm::new(&mesh, 4, 8)?),
+            Box::new(conv(&mesh, 8, 4)?),
+        ];
+        let parameters = parts.iter().enumerate();
+        let parameters = parameters.flat_map(|(i, part)| nn::prefixed(&i.to_string(), &**part));
+        let adam = AdamW::new(parameters.collect(), 1e-3)?;
+        let x = mesh.randn([1, 3, 37, 22], [shard(2), shard(3)])?;
+        Ok(Self {
+            parts,
+            x,
+            adam,
+            way,
+        })
+    }
+
+    fn step(&mut self) -> Result<()> {
+        let mut y = self.x.clone();
+        for part in &self.parts {
+            y = part.forward(&y)?.gelu()?;
+        }
+        y = y.max_pool(Pool::new(2).ceil_mode(true))?;
+        let shape = [1, 4, 19, 11];
+        assert_eq!(y.shape(), shape);
+        let options = Attention::default().fold_by(self.way);
+        // Rows attend to rows, which lie on the first axis of the mesh.
+        y = y.add(&y.attention(&y, &y, None, &options)?)?;
+        let y = y.redistribute([shard(1), shard(2)])?;
+        let loss = y.mul(&y)?.mean(&[0, 1, 2, 3], false)?;
+        self.adam.step(&loss.backward()?)
+    }
+}
+
+/// What a rank counts in the second step, and the most it holds.
+fn counted(before: &LedgerSnapshot, ctx: &Context) -> (LedgerSnapshot, usize) {
+    let mut moved = ctx.ledger().since(before);
+    moved.ops.sort_unstable_by_key(|op| op.0);
+    (moved, ctx.device().memory().peak)
+}
+
+#[test]
+fn bytes_messages_rounds_and_memory_are_those_of_ranks() {
+    for (ranks, way) in [
+        (2, FoldBy::Ring),
+        (4, FoldBy::Ring),
+        (6, FoldBy::Gather),
+        (4, FoldBy::Split),
+    ] {
+        let real = Launch::new(ranks).run(|ctx| {
+            let mut job = Job::new(ctx, way)?;
+            // Ways and plans are chosen by the same model.
+            job.step()?;
+            let before = ctx.ledger().snapshot();
+            ctx.device().reset_peak();
+            job.step()?;
+            Ok(counted(&before, ctx))
+        });
+        let topology =
+            Topology::shared_memory(ranks, Machine::new(50e9, 10e9), LinkCost::new(0.0, 10e9));
+        let forecast = Simulation::new(&topology)
+            .ranks((0..ranks).collect::<Vec<_>>())
+            .run(|ctx| Job::new(ctx, way), |_, job| job.step())
+            .unwrap();
+        for (rank, ((moved, peak), played)) in
+            real.unwrap().into_iter().zip(forecast.played).enumerate()
+        {
+            let mut seen = played.moved;
+            seen.ops.sort_unstable_by_key(|op| op.0);
+            assert_eq!(seen, moved, "{way:?}, rank {rank} of {ranks}");
+            assert_eq!(played.peak, peak, "{way:?}, rank {rank} of {ranks}");
+        }
+    }
+}
+
+#[test]
+fn what_reads_values_says_so() {
+    let topology = Topology::network(8, Machine::new(1e9, 1e9), LinkCost::new(1e-6, 1e9));
+    let error = Simulation::new(&topology)
+        .run(
+            |ctx| ctx.mesh_of(8)?.ones([100], [shard(0)]),
+            |_, x| x.sum(&[0], false)?.item().map(drop),
+        )
+        .unwrap_err();
+    assert!(error.to_string().contains("no elements"), "{error}");
+    // How many pairs there are, only data can say.
+    let error = Simulation::new(&topology)
+        .run(
+            |ctx| ctx.mesh_of(8)?.rand([100, 3], [shard(0)]),
+            |_, x| x.radius_search(x, 0.1).map(drop),
+        )
+        .unwrap_err();
+    assert!(error.to_string().contains("no elements"), "{error}");
+}
+
+#[test]
+fn a_thousand_ranks_take_less_each() {
+    let seconds = |ranks: usize| {
+        let machine = Machine::new(1e12, 1e11);
+        let topology = Topology::network(ranks, machine, LinkCost::new(1e-6, 1e10));
+        let forecast = Simulation::new(&topology).run(
+            |ctx| {
+                let mesh = ctx.mesh_of(ranks)?;
+                let w = mesh.randn([16, 16, 3, 3], Placements::replicated())?;
+                Ok((mesh.randn([1, 16, 4096, 4096], [shard(2)])?, w))
+            },
+            |_, (x, w)| x.conv2d(w, None, Conv::new().padding(1)).map(drop),
+        );
+        let forecast = forecast.unwrap();
+        (forecast.seconds(), forecast.peak())
+    };
+    let (one, thousand) = (seconds(1), seconds(1024));
+    let speedup = one.0 / thousand.0;
+    assert!(speedup > 300.0 && speedup < 1024.0, "{speedup}");
+    assert!(thousand.1 < one.1 / 500);
+}
