@@ -177,7 +177,8 @@ impl Ledger {
         totals.sent_messages += moved.sent_messages;
         totals.sent_bytes += moved.sent_bytes;
         totals.local_bytes += moved.local_bytes;
-        let at = match totals.ops.iter().position(|(n, _)| *n == name) {
+        let named = |known: &str| std::ptr::eq(known, name) || known == name;
+        let at = match totals.ops.iter().position(|(n, _)| named(n)) {
             Some(at) => at,
             None => {
                 totals.ops.push((name, OpCount::default()));

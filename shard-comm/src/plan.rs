@@ -532,6 +532,9 @@ fn are_disjoint<'a>(
 
 /// Whether a view visits no element twice: each stride steps over all that the smaller ones reach.
 pub(crate) fn steps_apart(shape: &[usize], strides: &[isize]) -> bool {
+    if let (&[extent], &[stride]) = (shape, strides) {
+        return extent <= 1 || stride != 0;
+    }
     let mut dims: SmallVec<[(usize, usize); 6]> = shape
         .iter()
         .zip(strides)

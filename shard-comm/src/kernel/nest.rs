@@ -45,6 +45,11 @@ impl Nest {
                 nest.axes.push(Axis { extent, src, dst });
             }
         }
+        if let [only] = &nest.axes[..]
+            && only.dst >= 0
+        {
+            return Some(nest);
+        }
         if nest.free {
             for axis in &mut nest.axes {
                 if axis.dst < 0 {

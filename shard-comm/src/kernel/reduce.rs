@@ -3,6 +3,7 @@
 use super::arithmetic::{Combine, Widen, combine};
 use super::nest::Nest;
 use crate::{DType, Monoid, Strided, dispatch_dtype};
+use smallvec::SmallVec;
 
 /// Terms that are read side by side: few enough for registers, and enough streams to keep memory busy.
 const ABREAST: usize = 4;
@@ -45,7 +46,7 @@ type Term<'a, T> = (&'a [T], isize);
 /// A reduction whose type is known.
 struct Reduce<'a, T> {
     nest: &'a Nest,
-    terms: Vec<Term<'a, T>>,
+    terms: SmallVec<[Term<'a, T>; 8]>,
     dst: &'a mut [T],
 }
 

@@ -25,8 +25,19 @@ pub(super) struct Gossip {
 impl Gossip {
     /// Begins with this participant's record.
     pub(super) fn new(world: &World, tags: &Tags, phase: Phase, record: &[u8]) -> Result<Self> {
+        Self::reusing(Vec::new(), world, tags, phase, record)
+    }
+
+    /// As [`Gossip::new`], in memory of an earlier one.
+    pub(super) fn reusing(
+        mut bytes: Vec<u8>,
+        world: &World,
+        tags: &Tags,
+        phase: Phase,
+        record: &[u8],
+    ) -> Result<Self> {
         let size = record.len();
-        let mut bytes = Vec::with_capacity(size * tags.members.len());
+        bytes.clear();
         bytes.extend_from_slice(record);
         bytes.resize(size * tags.members.len(), 0);
         let mut gossip = Self {
@@ -75,9 +86,17 @@ impl Gossip {
 
     /// The record of a participant, once all are there.
     pub(super) fn record(&self, tags: &Tags, participant: usize) -> &[u8] {
-        let ranks = tags.members.len();
-        let at = (participant + ranks - tags.index) % ranks * self.size;
+        let ahead = match participant.checked_sub(tags.index) {
+            Some(ahead) => ahead,
+            None => participant + tags.members.len() - tags.index,
+        };
+        let at = ahead * self.size;
         self.mail.bytes().get(at..at + self.size).unwrap_or(&[])
+    }
+
+    /// The memory, once all records are there and have been read.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.mail.into_bytes()
     }
 
     /// The processes it waits for.

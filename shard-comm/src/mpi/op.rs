@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -12,15 +13,22 @@ use super::moving::Moving;
 use super::progress::Rank;
 use super::raw::failure;
 use super::tags::{Phase, STAGES, Tags};
-use super::wire::{Wire, WireCache};
+use super::wire::{Lot, Wire, WireCache};
 use crate::communicator::{Request, Stage, Target};
-use crate::{AgreedError, Buffer, DType, ErrorClass, Result, Site};
+use crate::exchange;
+use crate::{AgreedError, Buffer, DType, ErrorClass, ExchangePlan, Result, Site};
 
 /// Sources of up to so many bytes travel with the fingerprints, and need no message of their own.
 pub(super) const INLINE: usize = 32;
 
 /// Two fingerprints of two words, how many bytes travel along, and those.
-const RECORD: usize = 40 + INLINE;
+const RECORD: usize = SOURCE + INLINE;
+
+/// Where a record says how many bytes travel along: one more, or zero if there are none to tell of.
+const LENGTH: usize = 32;
+
+/// Where those bytes begin.
+const SOURCE: usize = 40;
 
 /// An operation in flight.
 #[derive(Debug)]
@@ -29,6 +37,8 @@ pub(super) struct Op {
     pub(super) site: Site,
     pub(super) tags: Tags,
     dtype: Option<DType>,
+    /// Whether everything this rank sends at first has gone with its record.
+    complete: bool,
     pub(super) state: RefCell<State>,
 }
 
@@ -65,7 +75,7 @@ impl Op {
         tags: Tags,
         request: Request,
         wires: &WireCache,
-    ) -> Result<Self> {
+    ) -> Result<Rc<Self>> {
         let name = request.name();
         let Request {
             stages,
@@ -119,30 +129,38 @@ impl Op {
             && let [source] = &sources[..]
             && source.bytes() <= INLINE
         {
-            record[32] = 1 + source.bytes() as u8;
-            record[40..40 + source.bytes()].copy_from_slice(source.as_bytes()?);
+            record[LENGTH] = 1 + source.bytes() as u8;
+            record[SOURCE..SOURCE + source.bytes()].copy_from_slice(source.as_bytes()?);
         }
-        let gossip = Gossip::new(rank.world(), &tags, Phase::Records, &record)?;
+        let gossip = Gossip::reusing(rank.spare(), rank.world(), &tags, Phase::Records, &record)?;
         stages.reverse();
-        let state = State {
-            step: Step::Records(gossip),
-            stages,
-            begun: 0,
-            sources,
-            turn: guard.turn,
-            status,
-            argument,
-            statuses: Vec::new(),
-            result: None,
-            dropped: false,
-        };
-        Ok(Self {
+        Ok(Rc::new(Self {
             name,
             site,
             tags,
             dtype,
-            state: RefCell::new(state),
-        })
+            complete: record[LENGTH] > 0,
+            state: RefCell::new(State {
+                step: Step::Records(gossip),
+                stages,
+                begun: 0,
+                sources,
+                turn: guard.turn,
+                status,
+                argument,
+                statuses: Vec::new(),
+                result: None,
+                dropped: false,
+            }),
+        }))
+    }
+
+    /// Goes on once it was posted, where that may let more be posted: not where all has gone with the record.
+    pub(super) fn begin(&self, rank: &Rank) -> Result<()> {
+        if self.complete {
+            return Ok(());
+        }
+        self.advance(rank)
     }
 
     /// Goes on as far as it goes without waiting. An error here is a failure of this rank.
@@ -162,7 +180,10 @@ impl Op {
             match std::mem::replace(&mut state.step, Step::Done) {
                 Step::Records(records) => {
                     if state.status.is_ok() && self.agree(&records) {
-                        self.begin_stage(rank, &mut state, Some(&records))?;
+                        if !self.finish_at_once(rank, &mut state, &records)? {
+                            self.begin_stage(rank, &mut state, Some(&records))?;
+                        }
+                        rank.keep_spare(records);
                     } else {
                         let details = self.details(&state).to_bytes()?;
                         let size = (details.len() as u64).to_le_bytes();
@@ -226,7 +247,7 @@ impl Op {
             if record.len() != RECORD || record[..16] != first[..16] {
                 return false;
             }
-            for (sum, bytes) in sums.iter_mut().zip(record[16..32].chunks_exact(8)) {
+            for (sum, bytes) in sums.iter_mut().zip(record[16..LENGTH].chunks_exact(8)) {
                 let mut word = [0; 8];
                 word.copy_from_slice(bytes);
                 *sum = sum.wrapping_add(u64::from_le_bytes(word));
@@ -265,6 +286,61 @@ impl Op {
         }
     }
 
+    /// Finishes the first exchange if all that this rank reads has come with the `records`, and all that others read has
+    /// gone: small ones need nothing more.
+    fn finish_at_once(&self, rank: &Rank, state: &mut State, records: &Gossip) -> Result<bool> {
+        let me = self.tags.index;
+        let length = |r: usize| usize::from(records.record(&self.tags, r)[LENGTH]);
+        let Some((_, wire)) = state.stages.last() else {
+            return Ok(false);
+        };
+        let is_here = |lot: &Lot| lot.peer == me || length(lot.peer) > 0;
+        let gone = self.complete || wire.outgoing.iter().all(|lot| lot.peer == me);
+        if !gone || !wire.incoming.iter().all(is_here) {
+            return Ok(false);
+        }
+        let Some((stage, wire)) = state.stages.pop() else {
+            return Ok(false);
+        };
+        let own = std::mem::take(&mut state.sources);
+        let result = match stage.target {
+            Target::Nothing => None,
+            Target::Keep(result) => Some(result),
+            Target::Write(dst) => {
+                // All that came in one buffer, of which each participant's source is a part.
+                let (device, dtype) = (rank.device(), dst.dtype());
+                let others = || {
+                    wire.incoming
+                        .iter()
+                        .map(|lot| lot.peer)
+                        .filter(|&r| r != me)
+                };
+                let mut bytes: SmallVec<[u8; 256]> = SmallVec::new();
+                for peer in others() {
+                    bytes.extend_from_slice(carried(records.record(&self.tags, peer))?);
+                }
+                let all = device.upload(dtype, &bytes)?;
+                let mut sources: SmallVec<[Buffer; 8]> = SmallVec::new();
+                let mut start = 0;
+                for peer in others() {
+                    let end = start + (length(peer) - 1) / dtype.size();
+                    sources.resize(peer, all.slice(0..0));
+                    sources.push(all.try_slice(start..end)?);
+                    start = end;
+                }
+                let source = |peer: usize, k: usize| match own.get(k) {
+                    Some(own) if peer == me => own,
+                    _ => sources.get(peer).unwrap_or(&all),
+                };
+                Some(exchange::run(device, &stage.plan, source, dst)?.freeze())
+            }
+        };
+        state.begun += 1;
+        self.count(rank, &stage.plan);
+        self.end_stage(rank, state, result)?;
+        Ok(true)
+    }
+
     /// Posts an exchange. What came with the `records` needs no message.
     fn begin_stage(&self, rank: &Rank, state: &mut State, records: Option<&Gossip>) -> Result<()> {
         let Some((stage, wire)) = state.stages.pop() else {
@@ -277,12 +353,20 @@ impl Op {
                 inlined.push(self.inlined(rank, records.record(&self.tags, r), r, &wire, dtype)?);
             }
         }
-        let silent = records.is_some_and(|r| r.record(&self.tags, self.tags.index)[32] > 0);
+        let silent = records.is_some_and(|r| r.record(&self.tags, self.tags.index)[LENGTH] > 0);
         let sources = std::mem::take(&mut state.sources);
-        let moved = stage.plan.moved(self.tags.index, self.dtype);
+        let plan = Arc::clone(&stage.plan);
         let at = Phase::Stage(state.begun);
         state.begun += 1;
         let moving = Moving::new(rank, &self.tags, at, stage, wire, &sources, inlined, silent)?;
+        self.count(rank, &plan);
+        state.step = Step::Moving(Box::new(moving));
+        Ok(())
+    }
+
+    /// Puts an exchange in the books.
+    fn count(&self, rank: &Rank, plan: &ExchangePlan) {
+        let moved = plan.moved(self.tags.index, self.dtype);
         tracing::trace!(
             target: "shard_comm",
             op = self.name,
@@ -291,8 +375,6 @@ impl Op {
             "exchanging"
         );
         rank.ledger().moved(self.name_of_call(), &moved);
-        state.step = Step::Moving(Box::new(moving));
-        Ok(())
     }
 
     /// The source of participant `r`, if it came with its record and is read here.
@@ -304,13 +386,10 @@ impl Op {
         wire: &Wire,
         dtype: DType,
     ) -> Result<Option<Buffer>> {
-        if r == self.tags.index || record[32] == 0 || wire.from(r).is_none() {
+        if r == self.tags.index || record[LENGTH] == 0 || wire.from(r).is_none() {
             return Ok(None);
         }
-        let bytes = usize::from(record[32]) - 1;
-        let source = record.get(40..40 + bytes);
-        let source = source.ok_or_else(|| failure("record", "a length beyond its end"))?;
-        rank.device().upload(dtype, source).map(Some)
+        rank.device().upload(dtype, carried(record)?).map(Some)
     }
 
     fn end_stage(&self, rank: &Rank, state: &mut State, result: Option<Buffer>) -> Result<()> {
@@ -321,4 +400,11 @@ impl Op {
         state.sources = result.map_or_else(SmallVec::new, |result| smallvec![result]);
         self.begin_stage(rank, state, None)
     }
+}
+
+/// The bytes that came with a record.
+fn carried(record: &[u8]) -> Result<&[u8]> {
+    let bytes = usize::from(record[LENGTH]).saturating_sub(1);
+    let source = record.get(SOURCE..SOURCE + bytes);
+    source.ok_or_else(|| failure("record", "a length beyond its end"))
 }

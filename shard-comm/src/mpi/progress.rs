@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::details::END;
+use super::gossip::Gossip;
 use super::member::Group;
 use super::news::{Letterbox, News};
 use super::op::Op;
@@ -50,6 +51,8 @@ pub(super) struct Rank {
     flying: RefCell<Vec<Rc<Op>>>,
     /// Messages of finished operations that are still leaving.
     leaving: RefCell<Vec<Mail>>,
+    /// Memory for records, to be used again.
+    spare: RefCell<Vec<Vec<u8>>>,
     letterbox: RefCell<Letterbox>,
     /// The first failure.
     root: RefCell<Option<CommError>>,
@@ -80,6 +83,7 @@ impl Rank {
             timeout,
             flying: RefCell::default(),
             leaving: RefCell::default(),
+            spare: RefCell::default(),
             letterbox,
             root: RefCell::default(),
             ended: RefCell::default(),
@@ -120,6 +124,21 @@ impl Rank {
         }
     }
 
+    /// Memory of records that have been read, if there is any.
+    pub(super) fn spare(&self) -> Vec<u8> {
+        self.spare.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Keeps the memory of records for others.
+    pub(super) fn keep_spare(&self, records: Gossip) {
+        /// As many as operations usually fly at once.
+        const MOST: usize = 8;
+        let mut spare = self.spare.borrow_mut();
+        if spare.len() < MOST {
+            spare.push(records.into_bytes());
+        }
+    }
+
     /// Posts an operation.
     ///
     /// # Errors
@@ -134,11 +153,11 @@ impl Rank {
         }
         self.ledger
             .posted(op, tags.sequence, SiteText::from(request.site));
-        let op = Op::new(self, tags, request, wires).and_then(|op| {
-            op.advance(self)?;
+        let begun = Op::new(self, tags, request, wires).and_then(|op| {
+            op.begin(self)?;
             Ok(op)
         });
-        let op = Rc::new(op.inspect_err(|error| self.fail(&error.to_string()))?);
+        let op = begun.inspect_err(|error| self.fail(&error.to_string()))?;
         self.flying.borrow_mut().push(Rc::clone(&op));
         Ok(op)
     }

@@ -361,6 +361,15 @@ impl Mail {
         }
     }
 
+    /// The bytes, once nothing is in flight.
+    pub(super) fn into_bytes(mut self) -> Vec<u8> {
+        if self.requests.is_empty() {
+            std::mem::take(&mut self.bytes)
+        } else {
+            Vec::new()
+        }
+    }
+
     /// The buffers that were written, once nothing is in flight.
     pub(super) fn take_writes(&mut self) -> SmallVec<[BufferMut; 1]> {
         if self.requests.is_empty() {
