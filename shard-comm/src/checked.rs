@@ -16,8 +16,8 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Checks {
     /// A checksum of everything that moves, compared by the rank that reads it. Each element is then read twice more, and
-    /// copied to the host where a device holds it: for looking for a fault, not for daily use. Only the `local` backend
-    /// compares them: between processes nothing reads what was sent, and MPI answers for its messages.
+    /// copied to the host where a device holds it; between processes every exchange also takes two rounds more, and a
+    /// sender waits until what it sent was looked at: for looking for a fault, not for daily use.
     pub checksums: bool,
 }
 

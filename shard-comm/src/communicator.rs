@@ -356,6 +356,11 @@ pub trait Pending {
     /// The device of the rank.
     fn device(&self) -> &DeviceRef;
 
+    /// The ledger of the rank, whose flight recorder hears of failures.
+    fn ledger(&self) -> Option<&Ledger> {
+        None
+    }
+
     /// The handle is dropped unwaited: the backend has to finish the operation by itself.
     fn park(&mut self);
 }
@@ -386,7 +391,7 @@ impl Handle {
         let Some(mut pending) = self.pending.take() else {
             return Err(CommError::Closed { op: "wait" });
         };
-        match pending.wait()? {
+        match finish(&mut *pending)? {
             Some(result) => Ok(result),
             None => Ok(pending.device().alloc(DType::U8, 0)?.freeze()),
         }
@@ -398,10 +403,19 @@ impl Handle {
     /// As [`Handle::wait`].
     pub fn wait_optional(mut self) -> Result<Option<Buffer>> {
         match self.pending.take() {
-            Some(mut pending) => pending.wait(),
+            Some(mut pending) => finish(&mut *pending),
             None => Err(CommError::Closed { op: "wait" }),
         }
     }
+}
+
+/// Waits, and lets the flight recorder hear of a failure.
+fn finish(pending: &mut dyn Pending) -> Result<Option<Buffer>> {
+    pending.wait().inspect_err(|error| {
+        if let Some(ledger) = pending.ledger() {
+            ledger.failed(error);
+        }
+    })
 }
 
 /// An operation that was done when it was started.

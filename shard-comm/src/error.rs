@@ -364,17 +364,15 @@ pub struct TimeoutReport {
 
 impl fmt::Display for TimeoutReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// As many as are read at a glance; `recent` has them all.
+        const SHOWN: usize = 8;
         write!(f, "timed out after {:?}: {}", self.waited, self.wait)?;
         write!(f, "\nthe last operations of rank {}:", self.wait.rank)?;
-        for Operation {
-            name,
-            sequence,
-            site,
-        } in &self.recent
-        {
-            write!(f, "\n  {name} (operation {sequence}) at {site}")?;
-        }
-        Ok(())
+        let hidden = self.recent.len().saturating_sub(SHOWN);
+        self.recent
+            .iter()
+            .skip(hidden)
+            .try_for_each(|operation| write!(f, "\n  {operation}"))
     }
 }
 

@@ -334,6 +334,10 @@ impl Pending for Lost {
         self.0.device()
     }
 
+    fn ledger(&self) -> Option<&Ledger> {
+        Some(self.0.ledger())
+    }
+
     fn park(&mut self) {}
 }
 

@@ -10,7 +10,7 @@ pub struct Guard {
     /// How many operations of the group, or messages of the pair, the caller has started: ranks that differ have lost or
     /// repeated one.
     pub turn: Option<u64>,
-    /// What each peer should find when it reads from this rank; the `local` backend compares it with what it did find.
+    /// What each peer should find when it reads from this rank, which the backend compares with what it did find.
     pub sums: Option<Arc<[PeerSum]>>,
 }
 
@@ -78,13 +78,23 @@ impl Guard {
 }
 
 /// The checksum of the elements one piece reads.
-fn sum_of(device: &DeviceRef, piece: PieceRef<'_>, source: &Buffer) -> Result<u64> {
+pub(crate) fn sum_of(device: &DeviceRef, piece: PieceRef<'_>, source: &Buffer) -> Result<u64> {
+    sum_at(device, piece, source, &piece.src_view())
+}
+
+/// The checksum of the elements one piece has read, which are now elsewhere.
+pub(crate) fn sum_at(
+    device: &DeviceRef,
+    piece: PieceRef<'_>,
+    buffer: &Buffer,
+    at: &Strided,
+) -> Result<u64> {
     let (view, len) = (piece.src_view(), piece.numel());
     let dense = Strided::contiguous(&view.shape);
-    let mut read = device.alloc(source.dtype(), len)?;
-    device.copy(source, &view, &mut read, &dense)?;
+    let mut read = device.alloc(buffer.dtype(), len)?;
+    device.copy(buffer, at, &mut read, &dense)?;
     let bytes = device.download(&read.freeze())?;
-    let mut elements = bytes.chunks_exact(source.dtype().size());
+    let mut elements = bytes.chunks_exact(buffer.dtype().size());
     let mut sum = 0_u64;
     each_index(&view, &mut |index| {
         let mut bits = [0_u8; 8];

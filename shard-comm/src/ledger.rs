@@ -6,12 +6,15 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::{DeviceRef, MemoryStats, SiteText};
+use crate::{CommError, DeviceRef, ErrorClass, MemoryStats, SiteText};
 
-/// How many operations the flight recorder remembers.
+/// How many operations the flight recorder remembers unless told otherwise.
 const RECENT: usize = 64;
 
 /// Per rank: messages, bytes, rounds and operations of all its groups, and optionally a trace of events.
+///
+/// It is a flight recorder too: it remembers the last operations, and when one fails, keeps them with the error as a
+/// [`FlightRecord`].
 ///
 /// A rank's `messages` and `bytes` are what it received from other ranks; over all ranks they equal what was sent.
 /// Counting happens where pieces are read, so what the ledger says moved did move.
@@ -30,6 +33,9 @@ pub struct Ledger {
     device: DeviceRef,
     totals: RefCell<LedgerSnapshot>,
     recent: RefCell<VecDeque<Operation>>,
+    /// How many of them are remembered.
+    most: Cell<usize>,
+    failure: RefCell<Option<FlightRecord>>,
     tracing: Cell<bool>,
     start: Instant,
     events: RefCell<Vec<TraceEvent>>,
@@ -76,6 +82,53 @@ pub struct Operation {
     pub site: SiteText,
 }
 
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            sequence,
+            site,
+        } = self;
+        write!(f, "{name} (operation {sequence}) at {site}")
+    }
+}
+
+/// What a rank did before an operation of its own failed.
+///
+/// Errors are equal on all ranks, and short; this is the rank's own part of the story. It is also told as an event of
+/// `tracing`, of level error and target `shard_comm`.
+///
+/// ```
+/// use shard_comm::{local, Monoid};
+/// let stories = local::run(2, |comm| {
+///     comm.barrier().unwrap();
+///     if comm.rank() == 0 {
+///         comm.fail("out of paper".to_owned());
+///     }
+///     comm.barrier().unwrap_err();
+///     comm.ledger().flight_record().unwrap()
+/// })
+/// .unwrap();
+/// assert!(stories[1].cause.to_string().ends_with("out of paper"));
+/// assert!(stories[1].to_string().contains("barrier (operation 0) at "));
+/// ```
+#[derive(Clone, PartialEq, Debug)]
+pub struct FlightRecord {
+    /// The error.
+    pub cause: CommError,
+    /// The last operations the rank began before it heard of the error, oldest first.
+    pub operations: Vec<Operation>,
+}
+
+impl fmt::Display for FlightRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\nthe last operations, oldest first:", self.cause)?;
+        self.operations
+            .iter()
+            .try_for_each(|operation| write!(f, "\n  {operation}"))
+    }
+}
+
 /// One event of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TraceEvent {
@@ -102,6 +155,8 @@ impl Ledger {
             device,
             totals: RefCell::default(),
             recent: RefCell::default(),
+            most: Cell::new(RECENT),
+            failure: RefCell::default(),
             tracing: Cell::new(false),
             start: Instant::now(),
             events: RefCell::default(),
@@ -126,6 +181,20 @@ impl Ledger {
     /// The last operations, oldest first.
     pub fn recent(&self) -> Vec<Operation> {
         self.recent.borrow().iter().cloned().collect()
+    }
+
+    /// Remembers this many operations from now on, 64 unless told; none if zero.
+    pub fn remember(&self, most: usize) {
+        self.most.set(most);
+        let mut recent = self.recent.borrow_mut();
+        let surplus = recent.len().saturating_sub(most);
+        recent.drain(..surplus);
+    }
+
+    /// What this rank did before its first [failure](crate::ErrorClass::Failure); until there is one, before the last
+    /// [mismatch](CommError::Mismatch).
+    pub fn flight_record(&self) -> Option<FlightRecord> {
+        self.failure.borrow().clone()
     }
 
     /// Switches the trace on or off; off at first. Switching on forgets earlier events.
@@ -159,14 +228,33 @@ impl Ledger {
 
     pub(crate) fn posted(&self, name: &'static str, sequence: u64, site: SiteText) {
         let mut recent = self.recent.borrow_mut();
-        if recent.len() == RECENT {
-            recent.pop_front();
+        match self.most.get() {
+            0 => return,
+            most if recent.len() >= most => drop(recent.pop_front()),
+            _ => {}
         }
         recent.push_back(Operation {
             name,
             sequence,
             site,
         });
+    }
+
+    /// An operation of this rank has failed: keeps what led to it.
+    pub(crate) fn failed(&self, error: &CommError) {
+        let kept = |known: &FlightRecord| known.cause.class() == ErrorClass::Failure;
+        let fatal = error.class() == ErrorClass::Failure;
+        if !fatal && !matches!(error, CommError::Mismatch(_))
+            || self.failure.borrow().as_ref().is_some_and(kept)
+        {
+            return;
+        }
+        let record = FlightRecord {
+            cause: error.clone(),
+            operations: self.recent(),
+        };
+        tracing::error!(target: "shard_comm", "{record}");
+        self.failure.replace(Some(record));
     }
 
     pub(crate) fn moved(&self, name: &'static str, moved: &Moved) {
@@ -282,6 +370,39 @@ mod tests {
         assert_eq!(
             (recent.len(), recent[0].sequence),
             (RECENT, 100 - RECENT as u64)
+        );
+        ledger.remember(3);
+        ledger.posted("op", 100, site);
+        let sequences = |ledger: &Ledger| -> Vec<u64> {
+            ledger.recent().iter().map(|op| op.sequence).collect()
+        };
+        assert_eq!(sequences(&ledger), [98, 99, 100]);
+        ledger.remember(0);
+        ledger.posted("op", 101, site);
+        assert!(sequences(&ledger).is_empty());
+    }
+
+    #[test]
+    fn the_first_failure_is_kept_with_what_led_to_it() {
+        let ledger = Ledger::new(Host::new());
+        let site = SiteText::from(std::panic::Location::caller());
+        let failed = |cause: &str| CommError::PeerFailed {
+            origin: 1,
+            cause: cause.into(),
+        };
+        ledger.posted("a", 0, site);
+        ledger.failed(&CommError::invalid("a", "b", "c", "d"));
+        assert_eq!(ledger.flight_record(), None);
+        ledger.failed(&failed("out of paper"));
+        ledger.posted("b", 1, site);
+        ledger.failed(&failed("out of ink"));
+        let record = ledger.flight_record().unwrap();
+        assert_eq!(record.cause, failed("out of paper"));
+        assert_eq!(
+            record.to_string(),
+            format!(
+                "rank 1 failed: out of paper\nthe last operations, oldest first:\n  a (operation 0) at {site}"
+            )
         );
     }
 }

@@ -116,7 +116,7 @@ pub use faulty::{Fault, FaultKind, Faulty, faulty};
 pub use guard::{Guard, PeerSum};
 pub use host::{Host, HostOptions};
 pub use job::{HostJob, Spent, Work};
-pub use ledger::{Ledger, LedgerSnapshot, OpCount, Operation, TraceEvent};
+pub use ledger::{FlightRecord, Ledger, LedgerSnapshot, OpCount, Operation, TraceEvent};
 pub use link::LinkCost;
 pub use local::LocalComm;
 pub use monoid::Monoid;

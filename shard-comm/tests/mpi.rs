@@ -1,15 +1,19 @@
 //! The contract and what goes wrong, on processes. Run by itself it starts `mpirun` on itself for every scenario;
 //! started by that it is one of the ranks.
 
-use shard_comm::{CommError, HostOptions, LaunchError, Monoid, contract, mpi};
+use shard_comm::{
+    Checks, CommError, Communicator, DType, Fault, FaultKind, HostOptions, LaunchError, Monoid,
+    checked, contract, faulty, mpi,
+};
 use std::process::{Command, ExitCode};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Names the scenario to the ranks.
 const SCENARIO: &str = "SHARD_TEST_SCENARIO";
 
 /// Name, rank counts, and whether the job is to end well.
-const SCENARIOS: [(&str, &[usize], bool); 7] = [
+const SCENARIOS: [(&str, &[usize], bool); 10] = [
     // 9 ranks need a second round to hear of each other.
     ("contract", &[1, 2, 3, 4, 9], true),
     ("some_ranks", &[3], true),
@@ -18,6 +22,9 @@ const SCENARIOS: [(&str, &[usize], bool); 7] = [
     ("ends_early", &[3], false),
     ("ends_early_elsewhere", &[3], false),
     ("timeout", &[2], false),
+    ("checked_contract", &[1, 2, 3], true),
+    ("wrong_bits", &[2, 3, 4], false),
+    ("wrong_bits_in_a_message", &[2], false),
 ];
 
 fn main() -> ExitCode {
@@ -120,6 +127,13 @@ fn be_a_rank(scenario: &str) {
             assert!(matches!(over, Err(LaunchError::Failed(_))), "{over:?}");
         }
         "timeout" => times_out(me),
+        "checked_contract" => {
+            let sums = Checks { checksums: true };
+            run(&|comm| contract::all(&*checked(Rc::new(comm.clone()), sums)))
+                .expect("the contract, with checksums");
+        }
+        "wrong_bits" => wrong_bits(&options),
+        "wrong_bits_in_a_message" => wrong_bits_in_a_message(&options, me),
         other => panic!("no scenario {other}"),
     }
     println!("rank {me} saw what it should");
@@ -177,7 +191,11 @@ fn panics(options: &mpi::MpiOptions, me: usize) {
             .expect_err("rank 2 is gone");
         assert_failed(&error, 2, "panicked: out of luck");
         // And at every later call.
-        assert_eq!(comm.barrier(), Err(error));
+        assert_eq!(comm.barrier(), Err(error.clone()));
+        let record = comm.ledger().flight_record().expect("a record");
+        assert_eq!(record.cause, error);
+        let names: Vec<_> = record.operations.iter().map(|op| op.name).collect();
+        assert_eq!(names, ["all_reduce"; 2]);
     });
     match over {
         Err(LaunchError::Panicked { rank: 2, message }) => {
@@ -195,6 +213,58 @@ fn gives_up(options: &mpi::MpiOptions, me: usize) {
         }
         let error = comm.barrier().expect_err("rank 0 has given up");
         assert_failed(&error, 0, "no more paper");
+    });
+    assert!(matches!(over, Err(LaunchError::Failed(_))), "{over:?}");
+}
+
+/// A wrong bit in what rank 1 sends, in operations of every kind: one cause, on all ranks, in that operation.
+fn wrong_bits(options: &mpi::MpiOptions) {
+    let over = mpi::run(options, |comm| {
+        let ranks = comm.size();
+        let (few, many) = (vec![1.0f64; ranks], vec![1.0f64; 4000 * ranks]);
+        let upload = |values: &[f64]| comm.device().upload_slice(values).expect("numbers");
+        let (few, many) = (upload(&few), upload(&many));
+        let faults = [Fault {
+            rank: 1,
+            call: 2,
+            kind: FaultKind::Corrupt,
+        }];
+        let comm: Rc<dyn Communicator> = Rc::new(comm);
+        let comm = checked(faulty(comm, &faults), Checks { checksums: true });
+        comm.all_reduce(&few, Monoid::SUM).expect("nothing wrong");
+        comm.all_reduce(&many, Monoid::SUM).expect("nothing wrong");
+        let counts = vec![many.len() / ranks; ranks];
+        let error = match ranks {
+            // Inline, received in place, and received packed.
+            2 => comm.all_reduce(&few, Monoid::SUM),
+            3 => comm.all_to_all_v(&many, &counts, &counts),
+            _ => comm.all_reduce(&many, Monoid::SUM),
+        };
+        let error = error.expect_err("a wrong bit");
+        assert_failed(&error, 1, "did not find in");
+        assert_failed(&error, 1, "what rank 1 sent");
+        assert_eq!(comm.barrier(), Err(error));
+    });
+    assert!(matches!(over, Err(LaunchError::Failed(_))), "{over:?}");
+}
+
+fn wrong_bits_in_a_message(options: &mpi::MpiOptions, me: usize) {
+    let over = mpi::run(options, |comm| {
+        let numbers = comm.device().upload_slice(&[1.0f32; 100]).expect("numbers");
+        let faults = [Fault {
+            rank: 0,
+            call: 1,
+            kind: FaultKind::Corrupt,
+        }];
+        let comm: Rc<dyn Communicator> = Rc::new(comm);
+        let comm = checked(faulty(comm, &faults), Checks { checksums: true });
+        let pass = || match me {
+            0 => comm.send(1, &numbers),
+            _ => comm.recv(0, DType::F32, 100).map(drop),
+        };
+        pass().expect("nothing wrong");
+        let error = pass().expect_err("a wrong bit");
+        assert_failed(&error, 0, "rank 1 did not find in recv (message)");
     });
     assert!(matches!(over, Err(LaunchError::Failed(_))), "{over:?}");
 }

@@ -65,7 +65,7 @@ impl dyn Communicator + '_ {
             Target::Write(dst),
             Location::caller(),
         );
-        self.post(Request { status, ..request })
+        self.noted(self.post(Request { status, ..request }))
     }
 
     /// Returns when every rank of the group has called it.
@@ -123,7 +123,7 @@ impl dyn Communicator + '_ {
             argument,
             ..Request::status(plan, status, site)
         };
-        self.post(request)?.wait_optional().map(drop)
+        self.noted(self.post(request))?.wait_optional().map(drop)
     }
 
     /// Splits the group by color: ranks with equal colors form a new group, ordered by (key, rank). `None` joins no
@@ -136,7 +136,7 @@ impl dyn Communicator + '_ {
     /// [`Mismatch`](CommError::Mismatch) if ranks call different operations, or a failure.
     #[track_caller]
     pub fn split(&self, color: Option<usize>, key: usize) -> Result<Option<Rc<dyn Communicator>>> {
-        self.post_split(color, key, Location::caller())
+        self.noted(self.post_split(color, key, Location::caller()))
     }
 
     /// Splits off the group of these ranks, in this order; `None` joins no group. Every member of a group passes the same
@@ -172,12 +172,12 @@ impl dyn Communicator + '_ {
     #[track_caller]
     pub fn start_send(&self, peer: usize, data: &Buffer) -> Result<Handle> {
         let side = LinkSide::Send(data.clone());
-        self.post_link(Link {
+        self.noted(self.post_link(Link {
             peer,
             side,
             site: Location::caller(),
             guard: Guard::default(),
-        })
+        }))
     }
 
     /// Receives elements from one rank. Messages between two ranks arrive in the order they were sent.
@@ -196,12 +196,12 @@ impl dyn Communicator + '_ {
     #[track_caller]
     pub fn start_recv(&self, peer: usize, dtype: DType, len: usize) -> Result<Handle> {
         let side = LinkSide::Recv(self.device().alloc(dtype, len)?);
-        self.post_link(Link {
+        self.noted(self.post_link(Link {
             peer,
             side,
             site: Location::caller(),
             guard: Guard::default(),
-        })
+        }))
     }
 
     /// Posts a request, or the reason why this rank could not make one.
@@ -211,10 +211,15 @@ impl dyn Communicator + '_ {
         site: Site,
         request: impl FnOnce(Site) -> Result<Request>,
     ) -> Result<Handle> {
-        self.post(request(site).unwrap_or_else(|error| {
+        self.noted(self.post(request(site).unwrap_or_else(|error| {
             let status = Err(AgreedError::from_local(name, error));
             Request::status(Arc::new(ExchangePlan::empty(name)), status, site)
-        }))
+        })))
+    }
+
+    /// A result, of which the flight recorder hears if it is a failure.
+    fn noted<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| self.ledger().failed(error))
     }
 
     pub(super) fn target(&self, dtype: DType, len: usize) -> Result<Target> {

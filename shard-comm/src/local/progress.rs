@@ -514,6 +514,10 @@ impl Pending for Flight {
         self.rank.device()
     }
 
+    fn ledger(&self) -> Option<&Ledger> {
+        Some(&self.rank.ledger)
+    }
+
     fn park(&mut self) {
         self.rank.drop_op(&self.op);
     }

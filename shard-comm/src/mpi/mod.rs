@@ -39,7 +39,7 @@
 //! checked, and communicators cannot leave it.
 //!
 //! `member.rs` has the communicator, `op.rs` an operation, `gossip.rs` and `details.rs` how ranks agree, `wire.rs` and
-//! `moving.rs` how elements move, `progress.rs` what is in flight, `raw.rs` the calls to MPI.
+//! `moving.rs` how elements move, `sums.rs` checksums of them, `progress.rs` what is in flight, `raw.rs` the calls to MPI.
 
 mod details;
 mod gossip;
@@ -54,6 +54,7 @@ mod progress;
     reason = "calls to a C library, made safe in this one module"
 )]
 mod raw;
+mod sums;
 mod tags;
 mod wire;
 

@@ -8,11 +8,13 @@ use smallvec::SmallVec;
 
 use super::progress::Rank;
 use super::raw::{Mail, Region};
+use super::sums::Found;
 use super::tags::{Phase, Tags};
 use super::wire::{Lot, Wire};
 use crate::communicator::{Stage, Target};
 use crate::exchange::{self, fill_all};
-use crate::{Buffer, BufferMut, DType, DeviceRef, ExchangePlan, Result, Strided};
+use crate::guard::sum_at;
+use crate::{Buffer, BufferMut, DType, DeviceRef, ExchangePlan, PieceRef, Result, Strided};
 
 /// An exchange whose messages are posted.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub(super) struct Moving {
     /// What this rank sends, which its result does not wait for.
     out: Mail,
     mail: Mail,
+    plan: Arc<ExchangePlan>,
+    wire: Rc<Wire>,
     landing: Landing,
 }
 
@@ -32,7 +36,6 @@ enum Landing {
     Direct,
     /// It is made of packed elements: those this rank has, by peer, and those that come, in the order of their lots.
     Packed {
-        wire: Rc<Wire>,
         dst: BufferMut,
         here: Vec<Option<Buffer>>,
         coming: Vec<usize>,
@@ -73,9 +76,20 @@ impl Moving {
             }
         }
         let mut dst = match target {
-            Target::Nothing => return Ok(Self::known(out, None)),
-            Target::Keep(result) => return Ok(Self::known(out, Some(result))),
             Target::Write(dst) => dst,
+            Target::Nothing | Target::Keep(_) => {
+                let result = match target {
+                    Target::Keep(result) => Some(result),
+                    _ => None,
+                };
+                return Ok(Self {
+                    out,
+                    mail,
+                    plan,
+                    wire,
+                    landing: Landing::Known(result),
+                });
+            }
         };
         let dtype = dst.dtype();
         let read = Read {
@@ -105,6 +119,8 @@ impl Moving {
             return Ok(Self {
                 out,
                 mail,
+                plan,
+                wire,
                 landing: Landing::Direct,
             });
         }
@@ -123,21 +139,10 @@ impl Moving {
         Ok(Self {
             out,
             mail,
-            landing: Landing::Packed {
-                wire,
-                dst,
-                here,
-                coming,
-            },
+            plan,
+            wire,
+            landing: Landing::Packed { dst, here, coming },
         })
-    }
-
-    fn known(out: Mail, result: Option<Buffer>) -> Self {
-        Self {
-            out,
-            mail: Mail::default(),
-            landing: Landing::Known(result),
-        }
     }
 
     /// Carries messages on; whether all are there.
@@ -145,32 +150,37 @@ impl Moving {
         self.mail.test()
     }
 
+    /// What moves.
+    pub(super) fn plan(&self) -> &Arc<ExchangePlan> {
+        &self.plan
+    }
+
     /// The processes it waits for.
     pub(super) fn peers(&self) -> Vec<usize> {
         self.mail.peers()
     }
 
-    /// The result, once all messages are there, and those that are still leaving.
-    pub(super) fn finish(self, device: &DeviceRef) -> Result<(Option<Buffer>, Mail)> {
-        let Self {
-            out,
-            mut mail,
-            landing,
-        } = self;
-        landing
-            .finish(device, &mut mail)
-            .map(|result| (result, out))
-    }
-}
-
-impl Landing {
-    fn finish(self, device: &DeviceRef, mail: &mut Mail) -> Result<Option<Buffer>> {
-        let mut received = mail.take_writes();
-        match self {
-            Self::Known(result) => Ok(result),
-            Self::Direct => Ok(received.pop().map(BufferMut::freeze)),
-            Self::Packed {
-                wire,
+    /// The result, once all messages are there, and those that are still leaving; if asked, with checksums of what was
+    /// found.
+    pub(super) fn finish(
+        mut self,
+        device: &DeviceRef,
+        summed: bool,
+    ) -> Result<(Option<Buffer>, Mail, Found)> {
+        let mut received = self.mail.take_writes();
+        let mut found = Found::new();
+        let result = match self.landing {
+            Landing::Known(result) => result,
+            Landing::Direct => {
+                let result = received.pop().map(BufferMut::freeze);
+                if let Some(dst) = &result
+                    && summed
+                {
+                    found = sums(device, &self.plan, &self.wire, |_| dst, |p, _| p.dst_view())?;
+                }
+                result
+            }
+            Landing::Packed {
                 dst,
                 mut here,
                 coming,
@@ -179,14 +189,43 @@ impl Landing {
                     here[peer] = Some(buffer.freeze());
                 }
                 let nothing = device.alloc(dst.dtype(), 0)?.freeze();
-                let source = |peer: usize, _| here[peer].as_ref().unwrap_or(&nothing);
-                let Some(plan) = &wire.packed else {
-                    return Ok(None);
-                };
-                exchange::run(device, plan, source, dst).map(|dst| Some(dst.freeze()))
+                let source = |peer: usize| here[peer].as_ref().unwrap_or(&nothing);
+                if summed {
+                    let packed = |p: PieceRef<'_>, at| Strided::contiguous_at(at, p.shape);
+                    found = sums(device, &self.plan, &self.wire, source, packed)?;
+                }
+                match &self.wire.packed {
+                    None => None,
+                    Some(plan) => {
+                        let dst = exchange::run(device, plan, |peer, _| source(peer), dst)?;
+                        Some(dst.freeze())
+                    }
+                }
             }
-        }
+        };
+        Ok((result, self.out, found))
     }
+}
+
+/// Checksums of what came from each peer. `at` says where a piece is now, given how many elements of its peer come
+/// before it.
+fn sums<'a>(
+    device: &DeviceRef,
+    plan: &ExchangePlan,
+    wire: &Wire,
+    buffer: impl Fn(usize) -> &'a Buffer,
+    at: impl Fn(PieceRef<'_>, usize) -> Strided,
+) -> Result<Found> {
+    let of_lot = |lot: &Lot| {
+        let (mut sum, mut before) = (0_u64, 0);
+        for piece in lot.of(&plan.recv) {
+            let place = at(piece, before);
+            sum = sum.wrapping_add(sum_at(device, piece, buffer(lot.peer), &place)?);
+            before += piece.numel();
+        }
+        Ok((lot.peer, sum))
+    };
+    wire.incoming.iter().map(of_lot).collect()
 }
 
 /// What is read without messages: this rank's own elements, and those that came with records.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::details::{Details, Own, disagreement};
 use super::gossip::Gossip;
@@ -12,11 +12,13 @@ use super::mix::Mix;
 use super::moving::Moving;
 use super::progress::Rank;
 use super::raw::failure;
+use super::sums::{self, Found};
 use super::tags::{Phase, STAGES, Tags};
 use super::wire::{Lot, Wire, WireCache};
 use crate::communicator::{Request, Stage, Target};
 use crate::exchange;
-use crate::{AgreedError, Buffer, DType, ErrorClass, ExchangePlan, Result, Site};
+use crate::guard::{Guard, PeerSum, sum_of};
+use crate::{AgreedError, Buffer, DType, ErrorClass, ExchangePlan, Result, Site, SiteText};
 
 /// Sources of up to so many bytes travel with the fingerprints, and need no message of their own.
 pub(super) const INLINE: usize = 32;
@@ -26,6 +28,9 @@ const RECORD: usize = SOURCE + INLINE;
 
 /// Where a record says how many bytes travel along: one more, or zero if there are none to tell of.
 const LENGTH: usize = 32;
+
+/// Where a record says whether its rank tells what peers should find.
+const SUMMED: usize = 33;
 
 /// Where those bytes begin.
 const SOURCE: usize = 40;
@@ -51,6 +56,11 @@ pub(super) struct State {
     /// What the next exchange reads.
     sources: SmallVec<[Buffer; 1]>,
     turn: Option<u64>,
+    /// What peers should find in the next exchange, if this rank says so, and what they say, if any does.
+    sums: Option<Arc<[PeerSum]>>,
+    told: Option<Gossip>,
+    /// Whether exchanges of this operation are judged.
+    judged: bool,
     status: Result<(), AgreedError>,
     argument: Option<(&'static str, u128)>,
     /// Every rank's error, if they had to be told.
@@ -64,7 +74,11 @@ enum Step {
     Records(Gossip),
     Sizes(Gossip, Vec<u8>),
     Details(Gossip),
+    /// With the records, if they may hold what the exchange needs.
+    Sums(Gossip, Option<Gossip>),
     Moving(Box<Moving>),
+    /// With the result of the exchange that is judged.
+    Verdicts(Gossip, Option<Buffer>),
     Done,
 }
 
@@ -132,6 +146,7 @@ impl Op {
             record[LENGTH] = 1 + source.bytes() as u8;
             record[SOURCE..SOURCE + source.bytes()].copy_from_slice(source.as_bytes()?);
         }
+        record[SUMMED] = u8::from(guard.sums.is_some());
         let gossip = Gossip::reusing(rank.spare(), rank.world(), &tags, Phase::Records, &record)?;
         stages.reverse();
         Ok(Rc::new(Self {
@@ -146,6 +161,9 @@ impl Op {
                 begun: 0,
                 sources,
                 turn: guard.turn,
+                sums: guard.sums,
+                told: None,
+                judged: false,
                 status,
                 argument,
                 statuses: Vec::new(),
@@ -168,9 +186,11 @@ impl Op {
         let mut state = self.state.borrow_mut();
         while state.result.is_none() {
             let ready = match &mut state.step {
-                Step::Records(gossip) | Step::Sizes(gossip, _) | Step::Details(gossip) => {
-                    gossip.advance(rank.world(), &self.tags)?
-                }
+                Step::Records(gossip)
+                | Step::Sizes(gossip, _)
+                | Step::Details(gossip)
+                | Step::Sums(gossip, _)
+                | Step::Verdicts(gossip, _) => gossip.advance(rank.world(), &self.tags)?,
                 Step::Moving(moving) => moving.is_there()?,
                 Step::Done => true,
             };
@@ -180,10 +200,12 @@ impl Op {
             match std::mem::replace(&mut state.step, Step::Done) {
                 Step::Records(records) => {
                     if state.status.is_ok() && self.agree(&records) {
-                        if !self.finish_at_once(rank, &mut state, &records)? {
-                            self.begin_stage(rank, &mut state, Some(&records))?;
+                        if self.any_sums(&records) {
+                            let sums = sums::tell(rank.world(), &self.tags, state.sums.as_ref())?;
+                            state.step = Step::Sums(sums, Some(records));
+                        } else {
+                            self.move_on(rank, &mut state, records)?;
                         }
-                        rank.keep_spare(records);
                     } else {
                         let details = self.details(&state).to_bytes()?;
                         let size = (details.len() as u64).to_le_bytes();
@@ -212,11 +234,27 @@ impl Op {
                     }
                     state.result = Some(Err(error));
                 }
-                Step::Moving(moving) => {
-                    let (result, leaving) = moving.finish(rank.device())?;
-                    rank.see_off(leaving)?;
-                    self.end_stage(rank, &mut state, result)?;
+                Step::Sums(told, records) => {
+                    state.told = Some(told);
+                    match records {
+                        Some(records) => self.move_on(rank, &mut state, records)?,
+                        None => self.begin_stage(rank, &mut state, None)?,
+                    }
                 }
+                Step::Moving(moving) => {
+                    let plan = Arc::clone(moving.plan());
+                    let (result, leaving, found) =
+                        moving.finish(rank.device(), state.told.is_some())?;
+                    rank.see_off(leaving)?;
+                    self.end_stage(rank, &mut state, result, &plan, &found)?;
+                }
+                Step::Verdicts(all, result) => match sums::verdict(&all, &self.tags) {
+                    Some(error) => {
+                        rank.fail_all(error.clone());
+                        state.result = Some(Err(error));
+                    }
+                    None => self.next_stage(rank, &mut state, result)?,
+                },
                 Step::Done => state.result = Some(Ok(None)),
             }
         }
@@ -226,9 +264,11 @@ impl Op {
     /// The processes it waits for.
     pub(super) fn peers(&self) -> Vec<usize> {
         match &self.state.borrow().step {
-            Step::Records(gossip) | Step::Sizes(gossip, _) | Step::Details(gossip) => {
-                gossip.peers()
-            }
+            Step::Records(gossip)
+            | Step::Sizes(gossip, _)
+            | Step::Details(gossip)
+            | Step::Sums(gossip, _)
+            | Step::Verdicts(gossip, _) => gossip.peers(),
             Step::Moving(moving) => moving.peers(),
             Step::Done => Vec::new(),
         }
@@ -254,6 +294,11 @@ impl Op {
             }
         }
         sums == [0; 2]
+    }
+
+    /// Whether any rank tells what its peers should find.
+    fn any_sums(&self, records: &Gossip) -> bool {
+        (0..self.ranks()).any(|r| records.record(&self.tags, r)[SUMMED] > 0)
     }
 
     fn details(&self, state: &State) -> Details {
@@ -286,6 +331,15 @@ impl Op {
         }
     }
 
+    /// Does the first exchange.
+    fn move_on(&self, rank: &Rank, state: &mut State, records: Gossip) -> Result<()> {
+        if !self.finish_at_once(rank, state, &records)? {
+            self.begin_stage(rank, state, Some(&records))?;
+        }
+        rank.keep_spare(records);
+        Ok(())
+    }
+
     /// Finishes the first exchange if all that this rank reads has come with the `records`, and all that others read has
     /// gone: small ones need nothing more.
     fn finish_at_once(&self, rank: &Rank, state: &mut State, records: &Gossip) -> Result<bool> {
@@ -303,6 +357,7 @@ impl Op {
             return Ok(false);
         };
         let own = std::mem::take(&mut state.sources);
+        let mut found = Found::new();
         let result = match stage.target {
             Target::Nothing => None,
             Target::Keep(result) => Some(result),
@@ -332,12 +387,18 @@ impl Op {
                     Some(own) if peer == me => own,
                     _ => sources.get(peer).unwrap_or(&all),
                 };
+                if state.told.is_some() {
+                    for piece in stage.plan.recv.iter() {
+                        let source = source(piece.peer, piece.source);
+                        sums::add(&mut found, piece.peer, sum_of(device, piece, source)?);
+                    }
+                }
                 Some(exchange::run(device, &stage.plan, source, dst)?.freeze())
             }
         };
         state.begun += 1;
         self.count(rank, &stage.plan);
-        self.end_stage(rank, state, result)?;
+        self.end_stage(rank, state, result, &stage.plan, &found)?;
         Ok(true)
     }
 
@@ -392,12 +453,49 @@ impl Op {
         rank.device().upload(dtype, carried(record)?).map(Some)
     }
 
-    fn end_stage(&self, rank: &Rank, state: &mut State, result: Option<Buffer>) -> Result<()> {
-        if state.stages.is_empty() {
+    /// An exchange has left its result; where there are checksums, all hear whether it is what was sent.
+    fn end_stage(
+        &self,
+        rank: &Rank,
+        state: &mut State,
+        result: Option<Buffer>,
+        plan: &ExchangePlan,
+        found: &Found,
+    ) -> Result<()> {
+        let Some(told) = state.told.take() else {
+            return self.next_stage(rank, state, result);
+        };
+        let wrong = sums::first_wrong(&told, &self.tags, found).map(|peer| {
+            let (me, sender) = (rank.world().rank(), self.tags.members[peer]);
+            let (op, site) = (self.name_of_call(), SiteText::from(self.site));
+            let text = format!(
+                "rank {me} did not find in {op} ({}) at {site} what rank {sender} sent",
+                plan.name
+            );
+            (peer, text)
+        });
+        let verdicts = sums::judge(rank.world(), &self.tags, wrong)?;
+        state.step = Step::Verdicts(verdicts, result);
+        state.judged = true;
+        Ok(())
+    }
+
+    fn next_stage(&self, rank: &Rank, state: &mut State, result: Option<Buffer>) -> Result<()> {
+        let Some((next, _)) = state.stages.last() else {
             state.result = Some(Ok(result));
             return Ok(());
+        };
+        let sources: SmallVec<[Buffer; 1]> = result.into_iter().collect();
+        if state.judged {
+            if state.sums.is_some() {
+                state.sums = Some(Guard::sums_of(rank.device(), &next.plan, &sources)?);
+            }
+            state.sources = sources;
+            let sums = sums::tell(rank.world(), &self.tags, state.sums.as_ref())?;
+            state.step = Step::Sums(sums, None);
+            return Ok(());
         }
-        state.sources = result.map_or_else(SmallVec::new, |result| smallvec![result]);
+        state.sources = sources;
         self.begin_stage(rank, state, None)
     }
 }

@@ -226,7 +226,8 @@ impl Rank {
         });
     }
 
-    fn fail_all(&self, error: CommError) {
+    /// As [`Rank::fail`], with the failure of some rank.
+    pub(super) fn fail_all(&self, error: CommError) {
         if self.root.borrow().is_some() {
             return;
         }
@@ -438,6 +439,10 @@ impl Pending for Flight {
 
     fn device(&self) -> &DeviceRef {
         self.rank.device()
+    }
+
+    fn ledger(&self) -> Option<&Ledger> {
+        Some(self.rank.ledger())
     }
 
     fn park(&mut self) {

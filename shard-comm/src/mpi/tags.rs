@@ -15,7 +15,7 @@ const PARTS: u32 = 1 << 5;
 
 /// How many exchanges an operation can have.
 pub(super) const STAGES: usize = PARTS as usize - FIRST_STAGE as usize;
-const FIRST_STAGE: u32 = 12;
+const FIRST_STAGE: u32 = 16;
 
 /// The tag of news of failures.
 pub(super) const NEWS: c_int = tag(CONTEXTS as u32 - 1, 0, 0);
@@ -53,6 +53,10 @@ pub(super) enum Phase {
     Sizes,
     /// And all of that.
     Details,
+    /// What peers should find.
+    Sums,
+    /// Whether they did.
+    Verdicts,
     /// The elements, by exchange.
     Stage(usize),
 }
@@ -69,12 +73,16 @@ impl Tags {
             (Lane::All, Phase::Records) => 0,
             (Lane::All, Phase::Sizes) => 1,
             (Lane::All, Phase::Details) => 2,
+            (Lane::All, Phase::Sums) => 3,
+            (Lane::All, Phase::Verdicts) => 4,
             (Lane::All, Phase::Stage(stage)) => FIRST_STAGE + stage.min(STAGES - 1) as u32,
             // A rank may write to itself: the two ends have tags of their own.
-            (Lane::Link, Phase::Records) => 4 + participant as u32,
-            (Lane::Link, Phase::Sizes) => 6 + participant as u32,
-            (Lane::Link, Phase::Details) => 8 + participant as u32,
-            (Lane::Link, Phase::Stage(_)) => 10,
+            (Lane::Link, Phase::Records) => 5 + participant as u32,
+            (Lane::Link, Phase::Sizes) => 7 + participant as u32,
+            (Lane::Link, Phase::Details) => 9 + participant as u32,
+            (Lane::Link, Phase::Sums) => 11 + participant as u32,
+            (Lane::Link, Phase::Verdicts) => 13 + participant as u32,
+            (Lane::Link, Phase::Stage(_)) => 15,
         };
         tag(self.context, self.sequence % SEQUENCES, part)
     }
