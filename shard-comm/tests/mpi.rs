@@ -13,7 +13,7 @@ use std::time::Duration;
 const SCENARIO: &str = "SHARD_TEST_SCENARIO";
 
 /// Name, rank counts, and whether the job is to end well.
-const SCENARIOS: [(&str, &[usize], bool); 10] = [
+const SCENARIOS: [(&str, &[usize], bool); 11] = [
     // 9 ranks need a second round to hear of each other.
     ("contract", &[1, 2, 3, 4, 9], true),
     ("some_ranks", &[3], true),
@@ -21,6 +21,7 @@ const SCENARIOS: [(&str, &[usize], bool); 10] = [
     ("gives_up", &[3], false),
     ("ends_early", &[3], false),
     ("ends_early_elsewhere", &[3], false),
+    ("leaves_before_the_next_run", &[2, 3], false),
     ("timeout", &[2], false),
     ("checked_contract", &[1, 2, 3], true),
     ("wrong_bits", &[2, 3, 4], false),
@@ -126,6 +127,22 @@ fn be_a_rank(scenario: &str) {
             });
             assert!(matches!(over, Err(LaunchError::Failed(_))), "{over:?}");
         }
+        "leaves_before_the_next_run" => {
+            run(&|comm| comm.barrier().expect("all are there")).expect("a run");
+            if me != 1 {
+                let start = std::time::Instant::now();
+                let over = run(&|comm| {
+                    let error = comm.barrier().expect_err("process 1 has left");
+                    assert_failed(
+                        &error,
+                        1,
+                        "its process left the job without joining barrier",
+                    );
+                });
+                assert!(matches!(over, Err(LaunchError::Failed(_))), "{over:?}");
+                assert!(start.elapsed() < Duration::from_secs(10));
+            }
+        }
         "timeout" => times_out(me),
         "checked_contract" => {
             let sums = Checks { checksums: true };
@@ -138,7 +155,8 @@ fn be_a_rank(scenario: &str) {
     }
     println!("rank {me} saw what it should");
     // A process that has seen a failure ends the job: not before the others have said so too.
-    if !matches!(scenario, "contract" | "some_ranks") {
+    let leaves = scenario.starts_with("leaves") && me == 1;
+    if !matches!(scenario, "contract" | "some_ranks" | "checked_contract") && !leaves {
         std::thread::sleep(Duration::from_millis(700));
     }
 }

@@ -23,7 +23,7 @@ mod on_processes;
 /// it, and the others end with that process.
 ///
 /// So what may fail on one rank belongs into `program`. If a process ends by itself after `launch`, because of what only
-/// rank 0 found in the result, and the others launch again, they wait for it until their time is up.
+/// rank 0 found in the result, and the others launch again, their launch fails: that process left the job.
 ///
 /// Several processes that cannot work together are a [`LaunchError::Processes`](shard_comm::LaunchError::Processes):
 /// they never each run the program alone.

@@ -28,7 +28,8 @@
 //! # What goes wrong
 //!
 //! A rank that gives up ([`Communicator::fail`](crate::Communicator::fail), a panic, an error of MPI) tells all others,
-//! who get [`PeerFailed`](crate::CommError::PeerFailed) while they wait; so do those who wait for a rank that has ended.
+//! who get [`PeerFailed`](crate::CommError::PeerFailed) while they wait; so do those who wait for a rank that has ended, or
+//! whose process leaves the job.
 //! A deadlock is found by time only: a wait longer than [`MpiOptions::timeout`] is
 //! [`TimedOut`](crate::CommError::TimedOut), with the last operations of the rank and the ranks it waited for. After a
 //! failure messages may be left under way, so a process that ends then ends the whole job (`MPI_Abort`).
@@ -58,7 +59,7 @@ mod sums;
 mod tags;
 mod wire;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
@@ -157,6 +158,9 @@ impl Session {
     /// [`LaunchError::Processes`], [`LaunchError::NoRanks`].
     pub fn start(options: &MpiOptions) -> Result<Self, LaunchError> {
         let world = world()?;
+        // Runs are counted alike in all processes: every one of them starts every run.
+        let run = RUNS.get();
+        RUNS.set(run + 1);
         let ranks = options.ranks.unwrap_or(world.size());
         if ranks == 0 {
             return Err(LaunchError::NoRanks);
@@ -171,7 +175,8 @@ impl Session {
             return Ok(Self { rank: None });
         }
         let device = Host::with_options(options.host);
-        let rank = Rank::new(world, ranks, device, options.timeout).map_err(|e| refused(&e))?;
+        let rank =
+            Rank::new(world, ranks, device, options.timeout, run).map_err(|e| refused(&e))?;
         let comm = MpiComm::world(&rank);
         Ok(Self {
             rank: Some((rank, comm)),
@@ -223,6 +228,11 @@ impl Session {
 /// Marks the job as failed: when this process ends, it ends the whole job.
 pub fn abandon() {
     raw::set_broken(true);
+}
+
+thread_local! {
+    /// How many runs of the job have begun.
+    static RUNS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The communicator of the process, made once.

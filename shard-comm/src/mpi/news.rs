@@ -1,5 +1,9 @@
 //! News of failures: messages that nobody asked for. A rank that gives up tells all others; each looks for such news
-//! while it waits.
+//! while it waits. And every process says good-bye before it leaves MPI, so that nobody waits for it in vain.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::raw::{Mail, World};
 use super::tags::NEWS;
@@ -15,20 +19,65 @@ pub(super) enum News {
     Failed { origin: usize, cause: String },
     /// It has ended and waits for the others to do so.
     Ended { rank: usize },
+    /// Its process leaves the job.
+    Left { rank: usize },
+}
+
+/// Processes that have left the job.
+static LEFT: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+
+/// The processes that are known to have left the job.
+pub(super) fn left() -> BTreeSet<usize> {
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+fn has_left(rank: usize) {
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    left.insert(rank);
+}
+
+/// Says good-bye to all other processes and waits until they have, too: none may leave MPI before that, or with news under
+/// way.
+pub(super) fn part(world: &World) -> Result<()> {
+    const NAP: Duration = Duration::from_micros(200);
+    let me = world.rank();
+    let mut outgoing = Mail::of_bytes(News::Left { rank: me }.to_bytes(0));
+    for peer in (0..world.size()).filter(|&peer| peer != me) {
+        outgoing.send_bytes(world, peer, NEWS, 0..SIZE)?;
+    }
+    has_left(me);
+    let mut incoming = Mail::of_bytes(vec![0; SIZE]);
+    while left().len() < world.size() {
+        incoming.recv_bytes(world, None, NEWS, 0..SIZE)?;
+        while !incoming.test()? {
+            std::thread::sleep(NAP);
+        }
+        // What else comes is of runs that are over.
+        if let (_, News::Left { rank }) = News::from_bytes(incoming.bytes()) {
+            has_left(rank);
+        }
+    }
+    while !outgoing.test()? {
+        std::thread::sleep(NAP);
+    }
+    Ok(())
 }
 
 /// The ear for news, and what was said and has not been heard yet.
 #[derive(Debug)]
 pub(super) struct Letterbox {
+    /// Which run of the job it is: news of earlier ones may still come.
+    run: u64,
     incoming: Mail,
     sent: Vec<Mail>,
 }
 
 impl Letterbox {
-    pub(super) fn new(world: &World) -> Result<Self> {
+    pub(super) fn new(world: &World, run: u64) -> Result<Self> {
         let mut incoming = Mail::of_bytes(vec![0; SIZE]);
         incoming.recv_bytes(world, None, NEWS, 0..SIZE)?;
         Ok(Self {
+            run,
             incoming,
             sent: Vec::new(),
         })
@@ -41,7 +90,7 @@ impl Letterbox {
         to: impl Iterator<Item = usize>,
         news: &News,
     ) -> Result<()> {
-        let mut mail = Mail::of_bytes(news.to_bytes());
+        let mut mail = Mail::of_bytes(news.to_bytes(self.run));
         for peer in to {
             mail.send_bytes(world, peer, NEWS, 0..SIZE)?;
         }
@@ -56,14 +105,21 @@ impl Letterbox {
         if !self.incoming.test()? {
             return Ok(None);
         }
-        let news = News::from_bytes(self.incoming.bytes());
+        let (run, news) = News::from_bytes(self.incoming.bytes());
         self.incoming.recv_bytes(world, None, NEWS, 0..SIZE)?;
-        Ok(Some(news))
+        if let News::Left { rank } = news {
+            has_left(rank);
+            return Ok(Some(news));
+        }
+        Ok(Some(news).filter(|_| run == self.run))
     }
 
     /// Closes it; whether everything that was said has left.
     pub(super) fn close(&mut self) -> bool {
-        self.incoming.cancel();
+        let came = self.incoming.test().unwrap_or(false) || !self.incoming.cancel();
+        if came && let (_, News::Left { rank }) = News::from_bytes(self.incoming.bytes()) {
+            has_left(rank);
+        }
         self.sent
             .retain_mut(|mail| !matches!(mail.test(), Ok(true)));
         self.sent.is_empty()
@@ -71,31 +127,39 @@ impl Letterbox {
 }
 
 impl News {
-    fn to_bytes(&self) -> Vec<u8> {
+    fn to_bytes(&self, run: u64) -> Vec<u8> {
         let (kind, rank, text) = match self {
             Self::Failed { origin, cause } => (0, *origin, cause.as_str()),
             Self::Ended { rank } => (1, *rank, ""),
+            Self::Left { rank } => (2, *rank, ""),
         };
         let mut bytes = vec![kind];
         bytes.extend((rank as u64).to_le_bytes());
+        bytes.extend(run.to_le_bytes());
         bytes.extend(text.bytes());
         bytes.resize(SIZE, 0);
         bytes
     }
 
-    fn from_bytes(bytes: &[u8]) -> Self {
-        let mut number = [0; 8];
-        number.copy_from_slice(&bytes[1..9]);
-        let rank = u64::from_le_bytes(number) as usize;
-        let text = String::from_utf8_lossy(&bytes[9..]);
+    /// With the run it is of.
+    fn from_bytes(bytes: &[u8]) -> (u64, Self) {
+        let number = |at: usize| {
+            let mut number = [0; 8];
+            number.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(number)
+        };
+        let (rank, run) = (number(1) as usize, number(9));
+        let text = String::from_utf8_lossy(&bytes[17..]);
         let text = text.trim_end_matches(['\0', char::REPLACEMENT_CHARACTER]);
-        match bytes[0] {
+        let news = match bytes[0] {
             0 => Self::Failed {
                 origin: rank,
                 cause: text.to_owned(),
             },
-            _ => Self::Ended { rank },
-        }
+            1 => Self::Ended { rank },
+            _ => Self::Left { rank },
+        };
+        (run, news)
     }
 }
 
@@ -110,13 +174,16 @@ mod tests {
                 origin: 3,
                 cause: cause.to_owned(),
             };
-            let News::Failed { origin, cause: got } = News::from_bytes(&sent.to_bytes()) else {
+            let (run, got) = News::from_bytes(&sent.to_bytes(9));
+            let News::Failed { origin, cause: got } = got else {
                 panic!("another kind");
             };
-            assert_eq!(origin, 3);
+            assert_eq!((origin, run), (3, 9));
             assert!(cause.starts_with(&got) && (got == cause || got.len() > 2000));
         }
-        let ended = News::from_bytes(&News::Ended { rank: 7 }.to_bytes());
-        assert!(matches!(ended, News::Ended { rank: 7 }));
+        let ended = News::from_bytes(&News::Ended { rank: 7 }.to_bytes(2));
+        assert!(matches!(ended, (2, News::Ended { rank: 7 })));
+        let left = News::from_bytes(&News::Left { rank: 1 }.to_bytes(0));
+        assert!(matches!(left, (0, News::Left { rank: 1 })));
     }
 }

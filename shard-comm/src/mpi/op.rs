@@ -75,7 +75,7 @@ enum Step {
     Sizes(Gossip, Vec<u8>),
     Details(Gossip),
     /// With the records, if they may hold what the exchange needs.
-    Sums(Gossip, Option<Gossip>),
+    Sums(Gossip, Option<Box<Gossip>>),
     Moving(Box<Moving>),
     /// With the result of the exchange that is judged.
     Verdicts(Gossip, Option<Buffer>),
@@ -202,7 +202,7 @@ impl Op {
                     if state.status.is_ok() && self.agree(&records) {
                         if self.any_sums(&records) {
                             let sums = sums::tell(rank.world(), &self.tags, state.sums.as_ref())?;
-                            state.step = Step::Sums(sums, Some(records));
+                            state.step = Step::Sums(sums, Some(Box::new(records)));
                         } else {
                             self.move_on(rank, &mut state, records)?;
                         }
@@ -237,7 +237,7 @@ impl Op {
                 Step::Sums(told, records) => {
                     state.told = Some(told);
                     match records {
-                        Some(records) => self.move_on(rank, &mut state, records)?,
+                        Some(records) => self.move_on(rank, &mut state, *records)?,
                         None => self.begin_stage(rank, &mut state, None)?,
                     }
                 }

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::details::END;
 use super::gossip::Gossip;
 use super::member::Group;
-use super::news::{Letterbox, News};
+use super::news::{self, Letterbox, News};
 use super::op::Op;
 use super::raw::{self, Mail, World};
 use super::tags::{CONTEXTS, Tags};
@@ -35,6 +35,9 @@ const ROUND: u32 = 16;
 /// After so long it sleeps between looks: nothing will come within microseconds.
 const PATIENT: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(100);
+
+/// How long after it left a process may still be heard of.
+const PARTING: Duration = Duration::from_millis(100);
 
 /// A process that has ended tells so after waiting this long for the others.
 const OVERDUE: Duration = Duration::from_secs(1);
@@ -69,8 +72,9 @@ impl Rank {
         ranks: usize,
         device: DeviceRef,
         timeout: Option<Duration>,
+        run: u64,
     ) -> Result<Rc<Self>> {
-        let letterbox = RefCell::new(Letterbox::new(&world)?);
+        let letterbox = RefCell::new(Letterbox::new(&world, run)?);
         let mut contexts = [false; CONTEXTS];
         // The group of everybody, and the letterbox.
         (contexts[0], contexts[CONTEXTS - 1]) = (true, true);
@@ -193,11 +197,17 @@ impl Rank {
                 self.give_up(op, root);
                 continue;
             }
-            self.miss_ended(op);
+            if op.name != END {
+                self.miss(op, &self.ended.borrow(), "it ended");
+            }
             if looks < SPINS {
                 continue;
             }
             let waited = start.get_or_insert_with(Instant::now).elapsed();
+            // What a process sent before it left may still be coming.
+            if waited > PARTING {
+                self.miss(op, &news::left(), "its process left the job");
+            }
             if timeout.is_some_and(|most| waited > most) {
                 self.time_out(op, waited);
                 continue;
@@ -319,7 +329,7 @@ impl Rank {
     fn read_news(&self) {
         let news = self.letterbox.borrow_mut().look(&self.world);
         match news {
-            Ok(None) => {}
+            Ok(None | Some(News::Left { .. })) => {}
             Ok(Some(News::Failed { origin, cause })) => self.hear(CommError::PeerFailed {
                 origin,
                 cause: cause.into(),
@@ -331,24 +341,22 @@ impl Rank {
         }
     }
 
-    /// Fails if an operation waits for a rank that has ended.
-    fn miss_ended(&self, op: &Op) {
-        let ended = self.ended.borrow();
-        if ended.is_empty() || op.name == END {
+    /// Fails if an operation waits for a rank that will not come.
+    fn miss(&self, op: &Op, gone: &BTreeSet<usize>, how: &str) {
+        if gone.is_empty() || self.root.borrow().is_some() {
             return;
         }
-        let Some(&origin) = op.peers().iter().find(|peer| ended.contains(peer)) else {
+        let Some(&origin) = op.peers().iter().find(|peer| gone.contains(peer)) else {
             return;
         };
         let cause = format!(
-            "it ended without joining {} (operation {} of {}), which rank {} called at {}",
+            "{how} without joining {} (operation {} of {}), which rank {} called at {}",
             op.name,
             op.tags.sequence,
             label(&op.tags.members),
             self.world.rank(),
             SiteText::from(op.site)
         );
-        drop(ended);
         self.fail_all(CommError::PeerFailed {
             origin,
             cause: cause.into(),

@@ -10,6 +10,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr;
 use std::rc::Rc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mpi::ffi;
@@ -103,13 +104,25 @@ pub(super) fn initialize() -> Result<World> {
         check(ffi::MPI_Comm_size(comm, &raw mut size), "MPI_Comm_size")?;
     }
     let number = |n: c_int| usize::try_from(n).unwrap_or(0);
-    Ok(World {
+    let world = World {
         comm,
         rank: number(rank),
         size: number(size),
         _thread: PhantomData,
-    })
+    };
+    drop(LAST.set(Last(world.clone())));
+    Ok(world)
 }
+
+/// The communicator for the end of the process.
+struct Last(World);
+
+// SAFETY: only `leave` looks at it, which runs once, when the thread that ends the process has come to its end.
+unsafe impl Send for Last {}
+// SAFETY: as above.
+unsafe impl Sync for Last {}
+
+static LAST: OnceLock<Last> = OnceLock::new();
 
 /// From now on this process ends the whole job when it ends.
 pub(super) fn set_broken(broken: bool) {
@@ -133,6 +146,10 @@ extern "C" fn leave() {
         }
         if is_broken() {
             ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, 1);
+        }
+        // Whoever launches again would wait for this process.
+        if let Some(Last(world)) = LAST.get() {
+            drop(super::news::part(world));
         }
         ffi::MPI_Finalize();
     }
@@ -562,17 +579,24 @@ impl Mail {
         Ok(true)
     }
 
-    /// Takes receives back that nothing has come for.
-    pub(super) fn cancel(&mut self) {
+    /// Takes receives back that nothing has come for; whether that is so of all of them.
+    pub(super) fn cancel(&mut self) -> bool {
+        let mut all = true;
         for request in &mut self.requests {
-            // SAFETY: requests of this process that are not done; a cancelled receive completes.
+            let mut cancelled = 0;
+            // SAFETY: requests of this process that are not done; a cancelled receive completes, and says in its status
+            // whether it was in time.
             unsafe {
+                let mut status = std::mem::zeroed();
                 ffi::MPI_Cancel(request);
-                ffi::MPI_Wait(request, ffi::RSMPI_STATUS_IGNORE);
+                ffi::MPI_Wait(request, &raw mut status);
+                ffi::MPI_Test_cancelled(&raw const status, &raw mut cancelled);
             }
+            all &= cancelled != 0;
         }
         self.requests.clear();
         self.peers.clear();
+        all
     }
 }
 
