@@ -68,8 +68,12 @@ pub enum OpError {
         /// What the op's strategy wants.
         wanted: String,
     },
-    /// The op has no derivative with respect to one of its operands.
-    #[error("{op}: has no derivative with respect to operand {operand}; detach it first")]
+    /// The op has no derivative with respect to one of its operands: fused gradients, as those of attention and neighbour search,
+    /// are not differentiated again.
+    #[error(
+        "{op}: has no derivative with respect to operand {operand}; detach it first, or, for second derivatives, write what it \
+         is the gradient of with ops that have them (attention: matmul, exp and sum; distances: sub, square, sum and sqrt)"
+    )]
     NoVjp {
         /// The op.
         op: &'static str,

@@ -228,6 +228,17 @@ impl Extents {
         Ok(at)
     }
 
+    /// Floating-point operations per batch entry, site and kv head, for so many products with keys and with values.
+    fn flops(&self, windows: &[Window], with_keys: usize, with_values: usize) -> f64 {
+        let group = self.heads.checked_div(self.kv_heads).unwrap_or(1);
+        let seen = |window: &Window| match window {
+            Window::Neighborhood { kernel, .. } => *kernel as f64,
+            _ => 1.0,
+        };
+        let keys: f64 = windows.iter().map(seen).product();
+        2.0 * keys * (group * (with_keys * self.dim + with_values * self.value_dim)) as f64
+    }
+
     /// `[batch, spatial..., heads]` and what follows.
     fn queries(&self, last: Option<usize>) -> Dims {
         let lead = std::iter::once(self.batch).chain(self.spatial.iter().copied());
@@ -324,6 +335,7 @@ impl Op for Forward {
             .input(a.keys)
             .output(a.queries, at.queries(Some(at.value_dim)), dtype)
             .output(a.sums, at.queries(None), partial_type(dtype))
+            .flops(at.flops(&self.windows, 1, 1))
             .build()
     }
 
@@ -418,6 +430,7 @@ impl Op for Backward {
                 .output(a.queries, inputs[0].shape.clone(), dtype)
                 .output(a.sums, at.queries(None), dtype)
         }
+        .flops(at.flops(windows, 2, 1 + usize::from(self.by_keys)))
         .build()
     }
 

@@ -42,7 +42,8 @@ pub trait Op: Debug + Send + Sync + 'static {
 
     /// Merges partial results over parts of a dim that is folded block by block, for rules that say so
     /// ([`merges`](crate::RuleBuilder::merges)): inputs are the outputs as [`host`](Self::host) made them of each part, side by
-    /// side in part order along a new first dim, those of 16-bit floats in `f32`; outputs are the op's.
+    /// side in part order along a new first dim, those of 16-bit floats in `f32`; outputs are the op's. What `host` makes of a
+    /// [part](KernelCx::is_part) may be whatever merges best in the outputs' shapes and types.
     fn merge(&self, call: &mut HostCall<'_, '_>) {
         let _ = call;
     }
@@ -165,6 +166,8 @@ pub struct KernelCx {
     pub fold: Fold,
     /// How much work it is, for accounts and forecasts of time.
     pub work: Work,
+    /// Whether the outputs are of a part of the dim that is folded, and [`Op::merge`] will merge them with those of the others.
+    pub is_part: bool,
 }
 
 impl KernelCx {

@@ -138,7 +138,12 @@ pub enum Reduction {
 /// | `Split` | queries to the blocks, and each block's results back, where they are merged (flash decoding's split of the keys) | `Q (P-1)/P` | 2 | `Q` |
 /// | `Heads` | blocks, queries and results from this dim to another that all of them have (DeepSpeed Ulysses) | `(K + Q) (P-1)/P²` | 2 | `(K + Q)/P` |
 ///
-/// A way that the layouts or the op do not offer is not taken even when asked for; the cheapest of the others is.
+/// An operand with an entry for every index of both dims, as a mask of queries by keys, stays with its queries while keys go round or
+/// are gathered, and its gradient with it. Neighbour search is split as attention is: queries go to the points, and what each
+/// rank found is merged by (squared distance, index).
+///
+/// A way that the layouts or the op do not offer is not taken even when asked for; the cheapest of the others is. All run on any device
+/// that runs host kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum FoldBy {

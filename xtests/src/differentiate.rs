@@ -36,7 +36,21 @@ pub fn run(
     inputs: &[Tensor],
     f: impl Fn(&Recorder, &[Value]) -> Vec<Value> + Sync,
 ) -> Vec<Vec<f64>> {
-    let ranks = on_mesh(mesh, On::Host, |cx| {
+    run_on(On::Host, mesh, layouts, inputs, f)
+}
+
+/// [`run`], on a device of choice.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_on(
+    on: On,
+    mesh: &DeviceMesh,
+    layouts: &[Layout],
+    inputs: &[Tensor],
+    f: impl Fn(&Recorder, &[Value]) -> Vec<Value> + Sync,
+) -> Vec<Vec<f64>> {
+    let ranks = on_mesh(mesh, on, |cx| {
         let tape = crate::trial::recorder();
         let leaves: Vec<Value> = inputs
             .iter()

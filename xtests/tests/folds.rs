@@ -134,7 +134,12 @@ proptest! {
         if let Some(full) = mask {
             let shape: Vec<usize> = [2, h * g, q, k].iter().zip(full).map(|(&n, full)| if full { n } else { 1 }).collect();
             inputs.push(numbers(&shape, seed ^ 3));
-            layouts.push(Layout::replicated(&mesh, &shape));
+            // Whole, or divided as queries or keys are, in as many dims as there are entries.
+            let (dim, along, seed) = if cuts[0] & 2 == 0 { (2, queries, cuts[0]) } else { (3, keys, cuts[1]) };
+            let builder = Layout::builder(&mesh, &shape);
+            let whole = along.is_empty() || shape[dim] == 1 || cuts[1] & 4 == 0;
+            let builder = if whole { builder } else { builder.shard(dim, along, divided(shape[dim], seed, along)) };
+            layouts.push(builder.build().unwrap());
         }
         let mut options = Attention::default();
         if let Some(left) = causal {

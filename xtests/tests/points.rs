@@ -1,4 +1,4 @@
-//! Neighbour search on random layouts: a ring, a gather and one rank agree bit for bit, gradients but for the rounding of sums.
+//! Neighbour search on random layouts: every way and one rank agree bit for bit, gradients but for the rounding of sums.
 
 use proptest::prelude::*;
 use shard_autograd::{GradAs, GradCheck, Recorder, gradcheck};
@@ -14,6 +14,9 @@ use xtests::harness::{On, on_mesh};
 use xtests::rng::Rng;
 use xtests::strategies::{Recipe, integer, mesh_shape, recipe, resolve};
 use xtests::validate::{Capture, validate};
+
+/// Every way points may meet queries.
+const WAYS: [FoldBy; 4] = [FoldBy::Ring, FoldBy::Gather, FoldBy::Split, FoldBy::Auto];
 
 /// Queries and points on a small grid, so that nearly every distance is a tie, and how they are divided.
 #[derive(Clone, Debug)]
@@ -64,7 +67,7 @@ impl Scene {
         let whole: Vec<Layout> = whole.collect();
         let expected = run(&one, &whole, &self.inputs, with(FoldBy::Gather));
         let results = expected.len() - 2;
-        for ring in [FoldBy::Ring, FoldBy::Gather] {
+        for ring in WAYS {
             let found = run(&self.mesh, &self.layouts, &self.inputs, with(ring));
             assert_eq!(found[..results], expected[..results], "{ring:?}");
             close("gradients", &found[results..], &expected[results..]);
@@ -151,7 +154,7 @@ proptest! {
         let one = DeviceMesh::new(&[1]).unwrap();
         let expected = sample(&one, &Layout::replicated(&one, &scene.inputs[1].shape), FoldBy::Gather);
         prop_assert_eq!(&expected[0], &by_definition(&scene.inputs[1], count, start));
-        for ring in [FoldBy::Ring, FoldBy::Gather] {
+        for ring in WAYS {
             for found in sample(&scene.mesh, &scene.layouts[1], ring) {
                 prop_assert_eq!(&found, &expected[0]);
             }
@@ -220,6 +223,83 @@ fn pairs_stay_with_their_queries() {
     assert_eq!(bytes_of_backward("S(0)", FoldBy::Ring), 2 * 3 * block);
 }
 
+/// Few queries go to many points: what moves are the queries, and what each rank found for the others'.
+#[test]
+fn few_queries_go_to_many_points() {
+    let mesh = DeviceMesh::new(&[4]).unwrap();
+    let inputs = [random(&[8, 3], 3), random(&[40_000, 3], 4)];
+    let received = |k: usize, cap: bool, way| {
+        let ranks = on_mesh(&mesh, On::Host, |cx| {
+            let tape = xtests::trial::recorder();
+            let [queries, points] = [0, 1].map(|i| {
+                let layout = Layout::parse(&mesh, &inputs[i].shape, "S(0)").unwrap();
+                Value::new(place(cx, &layout, &inputs[i], DType::F64).unwrap())
+            });
+            let before = cx.world().ledger().snapshot();
+            if cap {
+                radius_search_capped(&tape, &queries, &points, 0.5, k, way).unwrap();
+            } else {
+                nearest(&tape, &queries, &points, k, way).unwrap();
+            }
+            cx.world().ledger().since(&before).bytes
+        });
+        ranks.into_iter().max().unwrap()
+    };
+    // Two queries of each rank to the others; of three parts, k distances and indices, and with a cap their number.
+    assert_eq!(received(5, false, FoldBy::Split), 3 * 2 * (3 * 8 + 5 * 16));
+    assert_eq!(
+        received(5, true, FoldBy::Split),
+        3 * 2 * (3 * 8 + 5 * 16 + 8)
+    );
+    assert_eq!(
+        received(5, false, FoldBy::Auto),
+        received(5, false, FoldBy::Split)
+    );
+    assert_eq!(received(5, false, FoldBy::Ring), 30_000 * 3 * 8);
+}
+
+/// Roots round where squares do not: parts are merged by what is not rounded.
+#[test]
+fn ties_of_rounded_distances_are_one_ranks() {
+    // Squared distances from the origin are 1 and so many times the spacing of doubles above it; two of them have one root. The
+    // farthest come first.
+    let points = tensor(&[32, 2], |at| {
+        let steps = (31 - at / 2) as f64;
+        if at % 2 == 0 {
+            1.0
+        } else {
+            (steps * f64::EPSILON).sqrt()
+        }
+    });
+    let inputs = [tensor(&[1, 2], |_| 0.0), points];
+    let found = |ranks: usize, text: &str, way| {
+        let mesh = DeviceMesh::new(&[ranks]).unwrap();
+        let layouts = [
+            Layout::replicated(&mesh, &[1, 2]),
+            Layout::parse(&mesh, &[32, 2], text).unwrap(),
+        ];
+        let mut all = run(&mesh, &layouts, &inputs, |tape, x| {
+            let (distances, indices) = nearest(tape, &x[0], &x[1], 32, way).unwrap();
+            vec![distances, indices]
+        });
+        all.truncate(2);
+        all
+    };
+    let expected = found(1, "R", FoldBy::Auto);
+    assert!(expected[0].windows(2).any(|pair| pair[0] == pair[1]));
+    assert!(expected[1].iter().rev().copied().eq((0..32).map(f64::from)));
+    for way in WAYS {
+        // A zigzag puts points of one root on different ranks.
+        for (ranks, text) in [
+            (2, "S(0)"),
+            (4, "S(0)[5,0,12,15]"),
+            (2, "S(0)[0:3,1:7,0:5,1:17]"),
+        ] {
+            assert_eq!(found(ranks, text, way), expected, "{way:?} {text}");
+        }
+    }
+}
+
 /// The four combinations of sharded and replicated queries and points, unevenly.
 fn combinations(queries: usize, points: usize, parts: usize) -> Vec<[Layout; 2]> {
     let mesh = DeviceMesh::new(&[parts]).unwrap();
@@ -261,7 +341,7 @@ fn anchor_nearest_of_many_points() {
     for layouts in combinations(2048, 1025, 3) {
         assert!(layouts[1].max_local_numel() == 1025 * 3 || layouts[1].part_size(0, 1) < 4);
         let mesh = layouts[0].mesh().clone();
-        for ring in [FoldBy::Ring, FoldBy::Gather] {
+        for ring in WAYS {
             let found = run(&mesh, &layouts, &inputs, search(ring));
             assert_eq!(found[..2], expected[..2]);
             close("gradients", &found[2..], &expected[2..]);
@@ -297,7 +377,7 @@ fn anchor_within_a_radius_of_a_grid() {
         assert!(pairs > count && pairs < 136 * count, "{pairs}");
         for layouts in combinations(count, 136, 3) {
             let mesh = layouts[0].mesh().clone();
-            for ring in [FoldBy::Ring, FoldBy::Gather] {
+            for ring in WAYS {
                 let found = run(&mesh, &layouts, &inputs, search(ring));
                 assert_eq!(found[..3], expected[..3]);
                 close("gradients", &found[3..], &expected[3..]);

@@ -38,18 +38,38 @@ pub(super) fn run(
         for (i, pending) in arriving {
             inputs[i] = pending.wait().in_op(name)?;
         }
-        // Contributions are memory of their own; what stays is the rank's for all blocks.
         let device = cx.device();
+        for (i, columns) in &step.columns {
+            let whole = &buffers[*i];
+            let mut block = device.alloc(whole.dtype(), columns.len).in_op(name)?;
+            for (from, to) in columns.whole.iter().zip(&columns.block) {
+                device.copy(whole, from, &mut block, to).in_op(name)?;
+            }
+            inputs[*i] = block.freeze();
+        }
+        // What is of the block is memory of its own; what stays is the rank's for all blocks.
         let mut written = outputs;
-        let mut kept = Vec::new();
+        let (mut kept, mut filled) = (Vec::new(), Vec::new());
+        let fresh = |o: usize, written: &mut [BufferMut]| {
+            let len = numel(&step.cx.outputs[o].shape);
+            let block = device.alloc(written[o].dtype(), len).in_op(name)?;
+            Ok::<_, OpError>(std::mem::replace(&mut written[o], block))
+        };
         for (o, exchange) in &step.home {
-            let block = device
-                .alloc(written[*o].dtype(), numel(&step.cx.outputs[*o].shape))
-                .in_op(name)?;
-            kept.push((*o, exchange, std::mem::replace(&mut written[*o], block)));
+            kept.push((*o, exchange, fresh(*o, &mut written)?));
+        }
+        for (o, columns) in &step.places {
+            filled.push((*o, columns, fresh(*o, &mut written)?));
         }
         written = fold(op, cx, work, &step.cx, inputs, written)?;
         note(cx, name, "block");
+        for (o, columns, whole) in filled {
+            let block = std::mem::replace(&mut written[o], whole).freeze();
+            for (from, to) in columns.block.iter().zip(&columns.whole) {
+                let whole = &mut written[o];
+                device.copy(&block, from, whole, to).in_op(name)?;
+            }
+        }
         // What the step before sent home has had this computation to arrive in.
         for ((_, _, sums), (_, pending)) in kept.iter_mut().zip(going_home) {
             add(name, cx, sums, pending, t)?;

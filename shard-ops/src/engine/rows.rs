@@ -241,6 +241,7 @@ fn call(cx: &Rc<MeshComm>, strategy: &Strategy, layouts: &[Layout]) -> KernelCx 
         adds_once: strategy.late.first().is_none_or(|call| call.adds_once),
         fold: crate::Fold::ONLY,
         work: shard_comm::Work::default(),
+        is_part: false,
     }
 }
 

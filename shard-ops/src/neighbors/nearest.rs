@@ -19,7 +19,8 @@ use std::sync::Arc;
 ///
 /// # Collective
 /// All members of the mesh. Bytes received per rank where points are sharded: all points but its own, in as many rounds as
-/// there are blocks (a ring) or in one; memory for a ring: two blocks more.
+/// there are blocks (a ring) or in one; or the queries, and what each rank found for its own among the others' points
+/// (split): few queries go to many points. Memory for a ring: two blocks more. See [`FoldBy`].
 ///
 /// # Errors
 /// Shapes or types that do not belong together; a `k` above the number of points.
@@ -101,11 +102,21 @@ impl Op for NearestOp {
             .input(blocks)
             .output(found.clone(), shape, dtype)
             .output(found, smallvec![queries.shape[0], self.k], DType::I64)
+            .flops(distance_flops(points))
+            .merges()
             .build()
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => self.fold::<T>(call));
+    }
+
+    fn merge(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => {
+            let merged = merge_parts::<T>(call, self.k);
+            let (mut distances, mut indices) = call.output_pair::<T, i64>();
+            merged.finish(distances.data_mut(), indices.data_mut());
+        });
     }
 
     fn vjp(
@@ -140,12 +151,42 @@ impl NearestOp {
         };
         nearest.fold(&queries, &points, index.get());
         if call.cx.fold.last {
-            let (mut distances, mut indices) = call.output_pair::<T, i64>();
-            nearest.finish(distances.data_mut(), indices.data_mut());
+            write_rows(call, nearest);
         } else {
             *call.state = Some(Box::new(nearest));
         }
     }
+}
+
+/// Floating-point operations per query and point.
+pub(super) fn distance_flops(points: &Meta) -> f64 {
+    3.0 * points.shape[1].max(1) as f64
+}
+
+/// Writes rows to the first two outputs: distances and indices, or, of a part of the points, what merges without rounding.
+pub(super) fn write_rows<T: Real + Element>(call: &mut HostCall<'_, '_>, rows: Nearest<T>) {
+    let is_part = call.cx.is_part;
+    let (mut distances, mut indices) = call.output_pair::<T, i64>();
+    if is_part {
+        let (squared, indexes) = rows.into_parts();
+        super::write(&mut distances, &squared);
+        super::write(&mut indices, &indexes);
+    } else {
+        rows.finish(distances.data_mut(), indices.data_mut());
+    }
+}
+
+/// The rows of all points from those of each part, which are the first two inputs.
+pub(super) fn merge_parts<T: Real + Element>(call: &HostCall<'_, '_>, k: usize) -> Nearest<T> {
+    let (squared, indexes) = (call.input::<T>(0), call.input::<i64>(1));
+    let queries = squared.shape()[1];
+    let mut merged = Nearest::new(queries, k);
+    for part in 0..squared.shape()[0] {
+        let at = part * queries * k..(part + 1) * queries * k;
+        let (squared, indexes) = (&squared.data()[at.clone()], &indexes.data()[at]);
+        merged.merge(&Nearest::from_parts(k, squared.to_vec(), indexes.to_vec()));
+    }
+    merged
 }
 
 /// Of `|q - p|` by both: inputs are queries, points, distances, indices and the cotangent. Indices below 0 are of no point.
@@ -178,6 +219,8 @@ impl Op for NearestGrad {
             .output(rows, queries.shape.clone(), queries.dtype)
             .output(blocks, points.shape.clone(), points.dtype)
             .reduction(Reduction::Partial(ReduceOp::Sum))
+            // Of all pairs of a query and a point only the neighbours are looked at.
+            .flops(0.0)
             .build()
     }
 

@@ -1,10 +1,10 @@
 //! All points within a radius of every query.
 
-use super::nearest::NearestGrad;
+use super::nearest::{NearestGrad, distance_flops, merge_parts, write_rows};
 use super::{Sums, accesses, shape_error, tables};
 use crate::host::{Held, positions, with_float};
 use crate::kernels::Real;
-use crate::kernels::neighbors::{RadiusRows, RowOrder, WithinRadius};
+use crate::kernels::neighbors::{Nearest, RadiusRows, RowOrder, WithinRadius};
 use crate::{
     Access, Exec, FoldBy, HostCall, Meta, Op, OpError, Reduction, Result, RowCuts, Rule, Saved,
     Value, key_of,
@@ -179,12 +179,26 @@ impl Op for RadiusOp {
                     .output(dims, smallvec![count, cap], DType::I64)
             }
         };
-        rule.output(vec![each], smallvec![count], DType::I64)
-            .build()
+        let rule = rule
+            .output(vec![each], smallvec![count], DType::I64)
+            .flops(distance_flops(points));
+        match self.cap {
+            Some(_) => rule.merges(),
+            None => rule,
+        }
+        .build()
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.inputs[0].dtype(), T => self.fold::<T>(call));
+    }
+
+    fn merge(&self, call: &mut HostCall<'_, '_>) {
+        let cap = self.cap.unwrap_or(0);
+        with_float!(call.dtype(), T => {
+            let merged = merge_parts::<T>(call, cap);
+            write_table(call, merged);
+        });
     }
 
     fn write_rows(&self, call: &mut HostCall<'_, '_>) {
@@ -244,39 +258,31 @@ impl RadiusOp {
             *call.state = Some(Box::new(within));
             return;
         }
-        let order = match self.cap {
-            Some(_) => RowOrder::Distance,
-            None => RowOrder::Index,
-        };
-        let rows = within.finish(order);
+        if let Some(cap) = self.cap {
+            return write_table(call, within.into_nearest(cap));
+        }
+        let rows = within.finish(RowOrder::Index);
         let ends = rows.offsets.windows(2);
         let mut counts = call.outputs_from::<i64>(2);
         for (count, ends) in counts[0].data_mut().iter_mut().zip(ends) {
             *count = (ends[1] - ends[0]) as i64;
         }
-        if let Some(cap) = self.cap {
-            fill_table(call, &rows, cap);
-        } else {
-            *call.rows = rows.indexes.len();
-            let queries = positions(&call.cx.inputs[0], 0);
-            *call.state = Some(Box::new(Found { rows, queries }));
-        }
+        *call.rows = rows.indexes.len();
+        let queries = positions(&call.cx.inputs[0], 0);
+        *call.state = Some(Box::new(Found { rows, queries }));
     }
 }
 
-fn fill_table<T: Real + Element>(call: &mut HostCall<'_, '_>, rows: &RadiusRows<T>, cap: usize) {
-    let (mut distances, mut indices) = call.output_pair::<T, i64>();
-    if distances.shape().contains(&0) {
-        return;
+/// Writes a table and how many entries of each row are points.
+fn write_table<T: Real + Element>(call: &mut HostCall<'_, '_>, rows: Nearest<T>) {
+    let counts = rows.counts();
+    let mut to = call.outputs_from::<i64>(2);
+    // A table without columns has no rows that could be counted.
+    to[0].data_mut().fill(0);
+    for (to, count) in to[0].data_mut().iter_mut().zip(counts) {
+        *to = count as i64;
     }
-    distances.data_mut().fill(T::infinity());
-    indices.data_mut().fill(-1);
-    for (i, ends) in rows.offsets.windows(2).enumerate() {
-        let (found, at) = (ends[0]..ends[1], i * cap);
-        let to = at..at + found.len();
-        distances.data_mut()[to.clone()].copy_from_slice(&rows.distances[found.clone()]);
-        indices.data_mut()[to].copy_from_slice(&rows.indexes[found]);
-    }
+    write_rows(call, rows);
 }
 
 fn write_pairs<T: Real + Element>(call: &mut HostCall<'_, '_>) {

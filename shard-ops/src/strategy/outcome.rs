@@ -9,6 +9,7 @@ use crate::{Fold, FoldBy, KernelCx, OperandBox, Result};
 use shard_comm::{DType, Work};
 use shard_redistribute::Plan;
 use shard_spec::{DimSharding, Dims, Layout, Partition, numel, row_major_strides};
+use std::sync::Arc;
 
 /// What happens to the outputs of the kernels.
 #[derive(Debug)]
@@ -69,7 +70,12 @@ impl Site<'_> {
             adds_once: true,
             fold: Fold::ONLY,
             work: merging(&moves, &strategy.outputs, self.mesh.ranks()[self.index]),
+            is_part: false,
         });
+        if merges {
+            let calls = Arc::make_mut(&mut strategy.late);
+            calls.iter_mut().for_each(|call| call.is_part = true);
+        }
         strategy.outcome = Some(Outcome { moves, merge });
         Ok(())
     }

@@ -5,13 +5,17 @@
 //! holds its own block and two more, whatever `P` is. Outputs over the dim (gradients of keys) go the other way, from the
 //! rotated partition to the one that owns, and are summed there in the order of the steps, so that their bits depend on
 //! nothing but the layout.
+//!
+//! An operand that the same axes divide in another dim too, as a mask with an entry for every query and key, stays: a rank has
+//! its own rows of all columns, and each step copies the columns of its block out of them, or, of an output, into them.
 
 use super::Strategy;
 use super::site::{Site, Spans};
 use super::ways::is_ring;
 use crate::{Access, Fold, KernelCx, Result};
+use shard_comm::Strided;
 use shard_redistribute::{Exchange, ExchangeBuilder, Source};
-use shard_spec::{DimCover, DimSharding, Layout, Partition};
+use shard_spec::{DimCover, DimSharding, Dims, Layout, Partition, numel, row_major_strides};
 
 /// The steps of a ring, as one rank sees them.
 #[derive(Debug)]
@@ -26,8 +30,21 @@ pub(crate) struct RingStep {
     pub(crate) fetch: Vec<(usize, Option<Exchange>)>,
     /// The kernel call.
     pub(crate) cx: KernelCx,
+    /// Per input over the dim that stays, the columns of the block.
+    pub(crate) columns: Vec<(usize, Columns)>,
     /// Per output over the dim, how the contribution to the block gets home.
     pub(crate) home: Vec<(usize, Exchange)>,
+    /// Per output over the dim that stays, the columns of the block.
+    pub(crate) places: Vec<(usize, Columns)>,
+}
+
+/// Where the columns of a block lie: within the block, and within all columns. As many pairs of boxes as the block has runs.
+#[derive(Debug)]
+pub(crate) struct Columns {
+    pub(crate) block: Vec<Strided>,
+    pub(crate) whole: Vec<Strided>,
+    /// Elements of the block.
+    pub(crate) len: usize,
 }
 
 impl Site<'_> {
@@ -84,13 +101,23 @@ impl Site<'_> {
             first: t == 0,
             last: t + 1 == blocks,
         };
-        let mut home = Vec::new();
+        let inputs = self.rule.inputs.iter().zip(&self.rule.metas).enumerate();
+        let columns = inputs
+            .filter(|(_, (dims, _))| self.stays(dims))
+            .map(|(i, (dims, meta))| (i, self.columns(dims, &meta.shape, &turned)))
+            .collect();
+        let (mut home, mut places) = (Vec::new(), Vec::new());
         for (o, output) in self.rule.outputs.iter().enumerate() {
-            if self.goes_round(&output.dims) {
-                let (dims, shape) = (&output.dims, &output.meta.shape);
-                let mut at = self.input_box(&self.block_covers(dims, shape, &turned), 0);
-                at.global = shape.clone();
-                cx.outputs[o] = at;
+            if !output.dims.iter().any(is_ring) {
+                continue;
+            }
+            let (dims, shape) = (&output.dims, &output.meta.shape);
+            let mut at = self.input_box(&self.block_covers(dims, shape, &turned), 0);
+            at.global = shape.clone();
+            cx.outputs[o] = at;
+            if self.stays(dims) {
+                places.push((o, self.columns(dims, shape, &turned)));
+            } else {
                 let made = self.block_layout(&strategy.outputs[o], dims, &turned)?;
                 let target = self.block_covers(dims, shape, partition);
                 let builder = ExchangeBuilder::new(self.rule.name, self.mesh, target);
@@ -98,11 +125,65 @@ impl Site<'_> {
             }
         }
         cx.work = self.rule.work(&cx.inputs, &cx.outputs);
-        Ok(RingStep { fetch, cx, home })
+        Ok(RingStep {
+            fetch,
+            cx,
+            columns,
+            home,
+            places,
+        })
     }
 
     fn goes_round(&self, dims: &[Access]) -> bool {
-        self.ring.is_some() && dims.iter().any(is_ring)
+        self.ring.is_some() && dims.iter().any(is_ring) && !self.stays(dims)
+    }
+
+    /// Whether an operand has a dim that is folded block by block, and stays where it is.
+    pub(super) fn stays(&self, dims: &[Access]) -> bool {
+        let ring = self.ring.as_ref();
+        ring.is_some_and(|ring| self.is_crossed(dims, &ring.axes))
+    }
+
+    /// Whether an operand has a dim that is folded block by block, and another that is divided by some of these axes.
+    pub(super) fn is_crossed(&self, dims: &[Access], axes: &[usize]) -> bool {
+        dims.iter().any(is_ring) && dims.iter().any(|a| self.divides(a, axes))
+    }
+
+    /// The columns of the block that this rank folds.
+    fn columns(&self, dims: &[Access], shape: &[usize], blocks: &Partition) -> Columns {
+        let sizes = |covers: &[DimCover]| -> Dims {
+            let at = |cover: &DimCover| cover.at(self.mesh, &self.coords).len();
+            covers.iter().map(at).collect()
+        };
+        let covers = self.block_covers(dims, shape, blocks);
+        let of_block = sizes(&covers);
+        let all: Vec<DimCover> = (dims.iter().zip(shape))
+            .map(|(access, &n)| self.cover(access, n, &Spans::Full))
+            .collect();
+        let of_whole = sizes(&all);
+        let mut columns = Columns {
+            block: Vec::new(),
+            whole: Vec::new(),
+            len: numel(&of_block),
+        };
+        let Some(d) = dims.iter().position(is_ring) else {
+            return columns;
+        };
+        let held = covers[d].at(self.mesh, &self.coords);
+        for run in held.to_global(shape[d]).runs() {
+            let view = |extents: &Dims, start: usize, step: isize| {
+                let (mut shape, mut strides) = (extents.clone(), row_major_strides(extents));
+                let offset = start * strides[d] as usize;
+                (shape[d], strides[d]) = (run.len, strides[d] * step);
+                Strided::new(offset, shape, strides)
+            };
+            let into = view(&of_block, run.src_start, run.src_step);
+            columns.block.push(into);
+            columns
+                .whole
+                .push(view(&of_whole, run.dst_start, run.dst_step));
+        }
+        columns
     }
 
     /// What each dim of an operand must cover while this partition of the ring factor is folded.

@@ -62,7 +62,8 @@ impl<'a> Site<'a> {
         axes
     }
 
-    /// Axes that split the sum of which an output of these dims is a term. What goes home over a ring is summed there.
+    /// Axes that split the sum of which an output of these dims is a term. What goes home over a ring is summed there; what stays is
+    /// not.
     fn summed_axes(&self, dims: &[Access]) -> Axes {
         let mut axes = Axes::new();
         for (f, sharding) in self.choice.factors.iter().enumerate() {
@@ -72,7 +73,7 @@ impl<'a> Site<'a> {
                 axes.extend(sharding.axes.iter().copied());
             }
         }
-        if let (Some(ring), true) = (&self.ring, dims.iter().any(is_ring)) {
+        if let (Some(ring), true) = (&self.ring, dims.iter().any(is_ring) && !self.stays(dims)) {
             axes.retain(|a| !ring.axes.contains(a));
         }
         axes.sort_unstable();
@@ -89,7 +90,8 @@ impl<'a> Site<'a> {
                 builder = builder.shard(d, &sharding.axes, multiplied(&sharding.partition, *block));
             }
             if let Access::Ring { factor, .. } = access
-                && let Some(own) = self.choice.factors[*factor].as_ref().or(self.ring.as_ref())
+                && let Some(own) = (self.choice.factors[*factor].as_ref())
+                    .or(self.ring.as_ref().filter(|_| !self.stays(&output.dims)))
             {
                 builder = builder.shard(d, &own.axes, own.partition.clone());
             }
@@ -328,6 +330,7 @@ impl<'a> Site<'a> {
             outputs,
             adds_once,
             fold: Fold::ONLY,
+            is_part: false,
         }
     }
 

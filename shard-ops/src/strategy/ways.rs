@@ -13,9 +13,6 @@ use shard_redistribute::CostModel;
 use shard_spec::{DimCover, DimSharding, Layout, Partition, ReduceOp, numel};
 use std::fmt;
 
-/// Ways that take up to this much longer than the fastest are as good: of these the one that holds least is taken.
-const AS_GOOD: f64 = 1.1;
-
 /// What one way to serve a sharded ring dim costs the busiest rank, forward or backward, by the mesh's cost model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WayCost {
@@ -24,11 +21,12 @@ pub struct WayCost {
     /// Seconds: those of the kernels at the model's rate, and those of what moves; on a network, what goes round a ring moves
     /// while kernels run. Masks that leave more work to some ranks than to others are not looked at.
     pub seconds: f64,
-    /// Bytes received, with those of partial results that are summed later.
+    /// Bytes received, with those of partial results that are summed later: operand by operand those of the busiest rank, which is
+    /// what a rank receives where all are divided evenly, and no less where they are not.
     pub bytes: usize,
     /// Times a rank waits for others.
     pub rounds: usize,
-    /// Bytes held beside the operands: copies of what comes, results, and what they are made of.
+    /// Bytes held beside the operands, as if at once: copies of what comes, results, and what they are made of.
     pub held: usize,
 }
 
@@ -61,7 +59,7 @@ impl Site<'_> {
             ways.retain(asked);
         }
         let fastest = (ways.iter()).fold(f64::INFINITY, |t, way| t.min(way.cost.seconds));
-        ways.retain(|way| way.cost.seconds <= AS_GOOD * fastest);
+        ways.retain(|way| way.cost.seconds <= model.slack * fastest);
         let best = ways.into_iter().min_by_key(|way| way.cost.held)?;
         Some((best, considered))
     }
@@ -100,21 +98,29 @@ impl Site<'_> {
 
     /// Whether blocks so divided may go round.
     fn can_ring(&self, blocks: &DimSharding) -> bool {
-        // What is divided by these axes in another dim too, as a mask of queries by keys, is needed there whole.
+        // What these axes divide in a dim that all operands have, such as heads, is needed there whole. The rows that blocks are
+        // folded into are what they are there to divide: of an operand that has those too, each rank has its own.
         let outputs = self.rule.outputs.iter().map(|o| &o.dims);
-        let mut go =
-            (self.rule.inputs.iter().chain(outputs)).filter(|dims| dims.iter().any(is_ring));
-        let shared = go.any(|dims| dims.iter().any(|a| self.divides(a, &blocks.axes)));
+        let mut operands = self.rule.inputs.iter().chain(outputs);
+        let whole = operands.any(|dims| {
+            let rows = |access: &Access| match access {
+                Access::Ring { instead, .. } => *instead,
+                _ => None,
+            };
+            let rows = dims.iter().find_map(rows);
+            let others = dims.iter().filter(|a| a.factor_index() != rows);
+            dims.iter().any(is_ring) && others.into_iter().any(|a| self.divides(a, &blocks.axes))
+        });
         // Ranks along an axis that shards no work would all do the same, and their contributions be counted each time.
         let idle = blocks.axes.iter().any(|a| {
             let works = |s: &DimSharding| s.axes.contains(a);
             self.mesh.shape()[*a] > 1 && !self.choice.factors.iter().flatten().any(works)
         });
-        !shared && !idle
+        !idle && !whole
     }
 
     /// Whether a dim that is indexed so is divided by one of these axes.
-    fn divides(&self, access: &Access, axes: &[usize]) -> bool {
+    pub(super) fn divides(&self, access: &Access, axes: &[usize]) -> bool {
         let sharding = access
             .factor_index()
             .and_then(|f| self.choice.factors[f].as_ref());
@@ -210,17 +216,21 @@ impl Site<'_> {
             let size = self.rule.metas[i].dtype.size();
             let covers = site.covers(i, &Spans::Full);
             bytes += size * received_input(&site, i, layout, usize::MAX).unwrap_or(0);
-            if rings && self.rule.inputs[i].iter().any(is_ring) {
-                let block = |(a, c): (&Access, &DimCover)| {
-                    if is_ring(a) {
-                        blocks.partition.max_size()
-                    } else {
-                        c.max_size()
-                    }
-                };
-                let block = self.rule.inputs[i].iter().zip(&covers).map(block);
-                held += 2 * size * numel(&block.collect::<Vec<_>>());
-            } else if !site.in_place(layout, &covers) {
+            let dims = &self.rule.inputs[i];
+            let block = |(a, c): (&Access, &DimCover)| {
+                if is_ring(a) {
+                    blocks.partition.max_size()
+                } else {
+                    c.max_size()
+                }
+            };
+            let block: Vec<usize> = dims.iter().zip(&covers).map(block).collect();
+            let crossed = self.is_crossed(dims, &blocks.axes);
+            if rings && dims.iter().any(is_ring) {
+                // Of what goes round, the block being computed and the next.
+                held += if crossed { 1 } else { 2.min(parts - 1) } * size * numel(&block);
+            }
+            if (!rings || crossed || !dims.iter().any(is_ring)) && !site.in_place(layout, &covers) {
                 held += size * numel(&covers.iter().map(DimCover::max_size).collect::<Vec<_>>());
             }
         }
@@ -242,9 +252,12 @@ impl Site<'_> {
             };
             let size = output.meta.dtype.size();
             held += size * lies.max_local_numel();
-            if rings && home {
+            if rings && home && self.is_crossed(&output.dims, &blocks.axes) {
+                held += size * lies.max_local_numel().div_ceil(parts);
+            } else if rings && home {
                 bytes += size * (parts - 1) * lies.max_local_numel();
-                held += 2 * size * lies.max_local_numel();
+                // The block being summed up, and the one before: as it left, and as another came.
+                held += 3 * size * lies.max_local_numel();
             } else if moves {
                 let merged = by == FoldBy::Split && self.rule.merges;
                 let size = if merged {
@@ -254,6 +267,11 @@ impl Site<'_> {
                 };
                 let came = if merged {
                     (parts - 1) * lies.max_local_numel()
+                } else if made == lies {
+                    // Partial sums, as below, of what is divided in the end as its rows are.
+                    target
+                        .output_layout(o)
+                        .map_or(0, |rows| (terms(&made) - 1) * rows.max_local_numel())
                 } else {
                     received(&made, &lies)
                 };
@@ -269,7 +287,7 @@ impl Site<'_> {
                 }
             } else {
                 // Partial sums are left to whoever reads them, and are reduced then.
-                bytes += size * later(&made);
+                bytes += size * later(&made, &output.dims, blocks);
             }
         }
         if moves && bytes > inward {
@@ -329,22 +347,27 @@ pub(super) fn further(
 
 /// Elements the busiest rank receives to have its block of `to`, partial sums added up.
 fn received(from: &Layout, to: &Layout) -> usize {
-    let mesh = from.mesh();
-    let terms: usize = from
-        .partial_axes()
-        .iter()
-        .map(|&a| mesh.shape()[a])
-        .product();
-    if terms > 1 {
-        return (terms - 1) * to.max_local_numel();
+    match terms(from) {
+        1 => most_received(from, to),
+        terms => (terms - 1) * to.max_local_numel(),
     }
-    most_received(from, to)
 }
 
-/// Elements the busiest rank receives when partial sums are scattered to their owners.
-fn later(made: &Layout) -> usize {
-    let terms: usize = (made.partial_axes().iter())
-        .map(|&a| made.mesh().shape()[a])
-        .product();
-    (terms - 1) * made.max_local_numel().div_ceil(terms)
+/// How many partial sums make up each element.
+fn terms(of: &Layout) -> usize {
+    let ranks = of.partial_axes().iter().map(|&a| of.mesh().shape()[a]);
+    ranks.product()
+}
+
+/// Elements the busiest rank receives when partial sums are scattered to their owners: those of the blocks, or evenly.
+fn later(made: &Layout, dims: &[Access], blocks: &DimSharding) -> usize {
+    let (terms, all) = (terms(made), made.max_local_numel());
+    let whole = (dims.iter().zip(made.shape())).find_map(|(a, &n)| is_ring(a).then_some(n));
+    let share = match whole {
+        Some(n) if terms == blocks.partition.parts() && n > 0 => {
+            all / n * blocks.partition.max_size()
+        }
+        _ => all.div_ceil(terms),
+    };
+    (terms - 1) * share
 }

@@ -105,6 +105,22 @@ impl<T: Real> Nearest<T> {
         }
     }
 
+    /// Fills an empty row with points in order, at most k.
+    pub(super) fn set_row(&mut self, i: usize, points: &[(T, i64)]) {
+        for (j, &(distance, index)) in points.iter().enumerate() {
+            (self.distances[i * self.k + j], self.indexes[i * self.k + j]) = (distance, index);
+        }
+    }
+
+    /// How many points each row has.
+    pub fn counts(&self) -> Vec<usize> {
+        let of = |row: &[i64]| row.iter().filter(|&&index| index != MISSING).count();
+        match self.k {
+            0 => Vec::new(),
+            k => self.indexes.chunks_exact(k).map(of).collect(),
+        }
+    }
+
     /// Puts every row in order.
     fn sort(&mut self) {
         let mut row: Vec<(T, i64)> = Vec::with_capacity(self.k);

@@ -1,6 +1,6 @@
 //! All points within a radius of every query.
 
-use super::nearest::compare;
+use super::nearest::{Nearest, compare};
 use super::search::{Row, Rows, Search, search};
 use crate::kernels::{Positions, Real, View};
 
@@ -113,6 +113,17 @@ impl<T: Real> WithinRadius<T> {
                 row.offer(distance, index);
             }
         }
+    }
+
+    /// The first `cap` points of every query by (distance, global index).
+    pub fn into_nearest(mut self, cap: usize) -> Nearest<T> {
+        let mut nearest = Nearest::new(self.rows.len(), cap);
+        for (i, row) in self.rows.iter_mut().enumerate() {
+            row.shrink(cap);
+            row.hits.sort_unstable_by(|a, b| compare(*a, *b));
+            nearest.set_row(i, &row.hits[..cap.min(row.hits.len())]);
+        }
+        nearest
     }
 
     /// The points of every query.
