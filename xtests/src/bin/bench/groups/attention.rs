@@ -1,9 +1,11 @@
-//! Attention, divided along the sequence.
+//! Attention, divided along the sequence, and to neighbourhoods on a grid, divided along its first dim.
 
 use crate::harness::{Bench, Limit, Work};
 use crate::suite::{Split, Suite};
 use crate::tensors::{Share, bench, fill, gradients};
-use shard_tensor::{Attention, AxisPlacement, Causal, Context, Result, ShardTensor, shard};
+use shard_tensor::{
+    Attention, AxisPlacement, Causal, Context, Neighborhood, Result, ShardTensor, shard,
+};
 
 const HEADS: usize = 8;
 const DIM: usize = 64;
@@ -66,6 +68,74 @@ pub(super) fn add(suite: &mut Suite<'_>) {
                 );
             }
         }
+    }
+    add_grids(suite);
+}
+
+/// Side of the grid of neighbourhoods, of their windows, and the heads and dim of its sites.
+const GRID: [usize; 4] = [32, 5, 4, 32];
+
+/// Neighbourhoods, and on one rank what they are instead of: all sites of the grid as one sequence.
+fn add_grids(suite: &mut Suite<'_>) {
+    let [side, kernel, heads, dim] = GRID;
+    let split = suite.options.split;
+    for &ranks in &suite.options.ranks {
+        for (pass, backward) in [("fwd", false), ("fwd+bwd", true)] {
+            for dense in [false, true] {
+                if dense && ranks > 1 {
+                    continue;
+                }
+                let what = if dense { " dense" } else { "" };
+                suite.add(
+                    format!("na2d/{side}x{side}k{kernel}H{heads}D{dim}{what}/{pass}"),
+                    ranks,
+                    move |ctx| grid(ctx, split, dense, backward),
+                );
+            }
+        }
+    }
+}
+
+fn grid(ctx: &Context, split: Split, dense: bool, backward: bool) -> Result<Bench> {
+    let [side, kernel, heads, dim] = GRID;
+    let ranks = ctx.world_size();
+    let mesh = ctx.mesh_of(ranks)?;
+    let sites = side * side;
+    let shape = if dense {
+        vec![1, heads, sites, dim]
+    } else {
+        vec![1, side, side, heads, dim]
+    };
+    let by = || -> [AxisPlacement; 1] {
+        [if dense {
+            shard(2)
+        } else {
+            split.shard(1, side, ranks)
+        }]
+    };
+    let tensor = |seed| (fill(&mesh, &shape, by(), seed), Share::Piece);
+    let mut operands = Vec::new();
+    for (tensor, share) in [tensor(1), tensor(2), tensor(3)] {
+        operands.push((tensor?, share));
+    }
+    let near = Neighborhood::new([kernel]);
+    let f = move |x: &[ShardTensor]| {
+        Ok(vec![if dense {
+            x[0].attention(&x[1], &x[2], None, &Attention::default())?
+        } else {
+            x[0].neighborhood_attention(&x[1], &x[2], &near)?
+        }])
+    };
+    let keys = if dense { sites } else { kernel * kernel };
+    let products = if backward { 7.0 } else { 2.0 };
+    let flops = products * (2 * heads * sites * keys * dim) as f64;
+    let (machine, work) = (|| Limit::gemm_rate(flops), Some(Work::Flops(flops)));
+    if backward {
+        let (tensor, share) = tensor(4);
+        operands.push((tensor?, share));
+        bench(&operands, gradients(f), machine, work)
+    } else {
+        bench(&operands, f, machine, work)
     }
 }
 
