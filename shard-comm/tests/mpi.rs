@@ -13,7 +13,7 @@ use std::time::Duration;
 const SCENARIO: &str = "SHARD_TEST_SCENARIO";
 
 /// Name, rank counts, and whether the job is to end well.
-const SCENARIOS: [(&str, &[usize], bool); 11] = [
+const SCENARIOS: [(&str, &[usize], bool); 12] = [
     // 9 ranks need a second round to hear of each other.
     ("contract", &[1, 2, 3, 4, 9], true),
     ("some_ranks", &[3], true),
@@ -26,7 +26,11 @@ const SCENARIOS: [(&str, &[usize], bool); 11] = [
     ("checked_contract", &[1, 2, 3], true),
     ("wrong_bits", &[2, 3, 4], false),
     ("wrong_bits_in_a_message", &[2], false),
+    (LARGE, &[2], true),
 ];
+
+/// More elements than fit the counts of MPI, in 5 GB: only if asked for by name.
+const LARGE: &str = "more_than_i32";
 
 fn main() -> ExitCode {
     if let Ok(scenario) = std::env::var(SCENARIO) {
@@ -38,10 +42,11 @@ fn main() -> ExitCode {
     }
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
     for (scenario, counts, well) in SCENARIOS {
-        if filter
-            .as_ref()
-            .is_some_and(|f| !scenario.contains(f.as_str()))
-        {
+        let wanted = match &filter {
+            Some(filter) => scenario.contains(filter.as_str()),
+            None => scenario != LARGE,
+        };
+        if !wanted {
             continue;
         }
         for &ranks in counts {
@@ -127,6 +132,7 @@ fn be_a_rank(scenario: &str) {
             });
             assert!(matches!(over, Err(LaunchError::Failed(_))), "{over:?}");
         }
+        LARGE => more_than_i32(me),
         "leaves_before_the_next_run" => {
             run(&|comm| comm.barrier().expect("all are there")).expect("a run");
             if me != 1 {
@@ -156,7 +162,11 @@ fn be_a_rank(scenario: &str) {
     println!("rank {me} saw what it should");
     // A process that has seen a failure ends the job: not before the others have said so too.
     let leaves = scenario.starts_with("leaves") && me == 1;
-    if !matches!(scenario, "contract" | "some_ranks" | "checked_contract") && !leaves {
+    if !matches!(
+        scenario,
+        "contract" | "some_ranks" | "checked_contract" | LARGE
+    ) && !leaves
+    {
         std::thread::sleep(Duration::from_millis(700));
     }
 }
@@ -264,6 +274,26 @@ fn wrong_bits(options: &mpi::MpiOptions) {
         assert_eq!(comm.barrier(), Err(error));
     });
     assert!(matches!(over, Err(LaunchError::Failed(_))), "{over:?}");
+}
+
+/// One message of 2^31 + 5 bytes, whose last ones tell.
+fn more_than_i32(me: usize) {
+    const LEN: usize = (1 << 31) + 5;
+    let over = mpi::run(&mpi::MpiOptions::default(), |comm| {
+        if me == 0 {
+            let mut data = comm.device().alloc(DType::U8, LEN).expect("2 GB");
+            let bytes = data.as_mut_slice::<u8>().expect("host memory");
+            (bytes[0], bytes[1 << 30], bytes[LEN - 1]) = (1, 2, 3);
+            comm.send(1, &data.freeze()).expect("a long message");
+        } else {
+            let got = comm.recv(0, DType::U8, LEN).expect("a long message");
+            let bytes = got.as_slice::<u8>().expect("host memory");
+            assert_eq!((bytes[0], bytes[1 << 30], bytes[LEN - 1]), (1, 2, 3));
+            assert_eq!(bytes.iter().filter(|&&b| b != 0).count(), 3);
+            assert_eq!(comm.ledger().snapshot().bytes, LEN as u64);
+        }
+    });
+    over.expect("a run");
 }
 
 fn wrong_bits_in_a_message(options: &mpi::MpiOptions, me: usize) {

@@ -74,6 +74,7 @@ pub use mesh::{LocalSizes, Mesh};
 pub use ops::{RadiusPairs, RadiusTable};
 pub use options::{Conv, ConvTranspose, Pool};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
+pub use processes::refuse_copies;
 pub use shape::Shape;
 pub use simulate::{Forecast, Simulation};
 pub use tensor::ShardTensor;

@@ -52,14 +52,29 @@ impl Processes {
         } else {
             return Ok(());
         };
-        Err(LaunchError::Processes {
+        Err(self.alone(remedy))
+    }
+
+    fn alone(&self, remedy: &'static str) -> LaunchError {
+        LaunchError::Processes {
             cause: format!(
                 "{} started {} processes ({}={}), each of which would run alone",
                 self.launcher, self.count, self.variable, self.count
             ),
             remedy,
-        })
+        }
     }
+}
+
+/// Why a program whose ranks are threads must not run here: a launcher started several processes, each of which would run
+/// alone. [`launch`](crate::launch()) asks by itself; programs that make their own ranks ask first.
+///
+/// # Errors
+/// [`LaunchError::Processes`].
+pub fn refuse_copies() -> Result<(), LaunchError> {
+    Processes::started().map_or(Ok(()), |started| {
+        Err(started.alone("start it without a launcher, or ask for ranks that are processes"))
+    })
 }
 
 /// A number that the environment may hold.

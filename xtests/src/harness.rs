@@ -1,5 +1,7 @@
-//! Running a function on the in-process ranks of a mesh.
+//! Running a function on the ranks of a mesh.
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use shard_comm::{Communicator, DeviceKind, local};
 use shard_redistribute::MeshComm;
 use shard_spec::DeviceMesh;
@@ -16,9 +18,30 @@ pub enum On {
 
 /// Runs `f` on every rank of a mesh and returns what each gave, in rank order.
 ///
+/// Ranks are threads of this process, or the processes of the job, if `mpirun` started this one with `SHARD_TESTS=mpi` and
+/// they are enough: any test that comes here runs on either.
+///
 /// # Panics
 /// If a rank panics or the group breaks, with what the first rank said: this is for tests.
-pub fn on_mesh<T: Send>(
+pub fn on_mesh<T: Send + Serialize + DeserializeOwned>(
+    mesh: &DeviceMesh,
+    on: On,
+    f: impl Fn(&Rc<MeshComm>) -> T + Sync,
+) -> Vec<T> {
+    #[cfg(feature = "mpi")]
+    if on == On::Host
+        && let Some(results) = crate::processes::on_job(mesh, &f)
+    {
+        return results;
+    }
+    on_threads(mesh, on, f)
+}
+
+/// As [`on_mesh`], where ranks are threads in any case.
+///
+/// # Panics
+/// As [`on_mesh`].
+pub fn on_threads<T: Send>(
     mesh: &DeviceMesh,
     on: On,
     f: impl Fn(&Rc<MeshComm>) -> T + Sync,

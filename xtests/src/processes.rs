@@ -16,6 +16,61 @@ use std::time::Duration;
 /// How long a process waits to be ended by the first, which reports.
 const GRACE: Duration = Duration::from_secs(30);
 
+/// The job of a test, which ends with the thread of that test.
+struct Job {
+    group: Option<Group>,
+    /// How many functions ran on its processes.
+    runs: Cell<usize>,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let Some(group) = self.group.take() {
+            println!("{} runs on {} processes", self.runs.get(), group.size());
+            group.end();
+        }
+    }
+}
+
+thread_local! {
+    static JOB: Job = {
+        let wanted = std::env::var("SHARD_TESTS").is_ok_and(|backend| backend == "mpi");
+        let start = || match Group::start(GRACE) {
+            Ok(group) => group,
+            Err(error) => panic!("{error}"),
+        };
+        Job {
+            group: wanted.then(start),
+            runs: Cell::new(0),
+        }
+    };
+}
+
+/// What `f` gives on the ranks of a mesh of the first processes of a test's job; `None` if there is none, or too few.
+///
+/// # Collective
+/// All processes of the job.
+///
+/// # Panics
+/// If a rank panics, or the ranks cannot work together any more.
+pub(crate) fn on_job<T: Serialize + DeserializeOwned>(
+    mesh: &DeviceMesh,
+    f: impl FnOnce(&Rc<MeshComm>) -> T,
+) -> Option<Vec<T>> {
+    JOB.with(|job| {
+        let group = job.group.as_ref()?;
+        let consecutive = mesh.ranks().iter().copied().eq(0..mesh.size());
+        if mesh.size() > group.size() || !consecutive {
+            return None;
+        }
+        job.runs.set(job.runs.get() + 1);
+        match group.on_mesh(mesh, f) {
+            Ok(results) => Some(results),
+            Err(cause) => panic!("{cause}"),
+        }
+    })
+}
+
 /// The processes of a job.
 pub struct Group {
     session: mpi::Session,

@@ -4,7 +4,7 @@ use crate::arrays::{place, whole};
 use crate::case::{Case, CaseError, Data, Tensor};
 use crate::compare::{Tolerance, difference};
 use crate::dispatch::{Apply, ApplyError};
-use crate::harness::{On, on_mesh, options};
+use crate::harness::{On, on_threads, options};
 use crate::layouts::Assignment;
 use crate::strategies::integer;
 use serde::{Deserialize, Serialize};
@@ -105,7 +105,7 @@ pub fn with_reference(mut case: Case, apply: Apply, wants: &[usize], seed: u64) 
         .collect();
     let trial = Trial::new(layouts);
     let single = |case: &Case| {
-        let mut ranks = on_mesh(&mesh, On::Host, |cx| {
+        let mut ranks = on_threads(&mesh, On::Host, |cx| {
             compute(cx, &recorder(), case, apply, &trial)
         });
         match ranks.pop() {

@@ -7,7 +7,7 @@ use shard_spec::{
     Placement::{Replicate, Shard},
 };
 use xtests::arrays::{place, tensor, whole};
-use xtests::harness::{On, on_mesh};
+use xtests::harness::{On, on_threads};
 use xtests::trial::recorder;
 
 #[test]
@@ -16,7 +16,7 @@ fn ranks_outside_the_mesh_take_part_without_data() {
     let mesh = DeviceMesh::with_ranks(&[2], vec![3, 1]).unwrap();
     let x = tensor(&[5, 4], |i| i as f64 - 7.0);
     let w = tensor(&[4, 3], |i| (i % 5) as f64);
-    let results = on_mesh(&mesh, On::Host, |cx| {
+    let results = on_threads(&mesh, On::Host, |cx| {
         let tape = recorder();
         let at = |t, placement| {
             let t: &xtests::case::Tensor = t;
@@ -52,7 +52,7 @@ fn ranks_outside_the_mesh_hear_how_many_rows_there_are() {
     use shard_ops::FoldBy;
     let mesh = DeviceMesh::with_ranks(&[2], vec![3, 1]).unwrap();
     let line = tensor(&[5, 1], |i| i as f64);
-    let results = on_mesh(&mesh, On::Host, |cx| {
+    let results = on_threads(&mesh, On::Host, |cx| {
         let tape = recorder();
         let layout = Layout::parse(&mesh, &line.shape, "S(0)[4,1]").unwrap();
         let x = tape

@@ -7,7 +7,7 @@ use xtests::case::Case;
 use xtests::compare::Tolerance;
 use xtests::dispatch;
 use xtests::generate::{convs, inner, moves, norms, pools, products, resizes};
-use xtests::harness::{On, on_mesh};
+use xtests::harness::{On, on_threads};
 use xtests::strategies::{Recipe, recipe, resolve};
 use xtests::trial::{Trial, Verdict, compute, recorder, run_trials, with_reference};
 
@@ -82,7 +82,7 @@ fn check_adjoint(
         .map(|(r, (_, t))| resolve(r, &mesh, &t.shape))
         .collect();
     let trial = Trial::new(layouts);
-    let computed = on_mesh(&mesh, On::Host, |cx| {
+    let computed = on_threads(&mesh, On::Host, |cx| {
         compute(cx, &recorder(), &case, apply, &trial).unwrap()
     })
     .swap_remove(0);

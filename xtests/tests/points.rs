@@ -10,7 +10,7 @@ use shard_spec::{DeviceMesh, Layout, Partition};
 use xtests::arrays::{place, tensor};
 use xtests::case::{Data, Tensor};
 use xtests::differentiate::{close, numbers, run};
-use xtests::harness::{On, on_mesh};
+use xtests::harness::{On, on_mesh, on_threads};
 use xtests::rng::Rng;
 use xtests::strategies::{Recipe, integer, mesh_shape, recipe, resolve};
 use xtests::validate::{Capture, validate};
@@ -170,7 +170,7 @@ fn rules_hold() {
     let whole = inputs
         .each_ref()
         .map(|t| Layout::replicated(&one, &t.shape));
-    let samples = on_mesh(&one, On::Host, |cx| {
+    let samples = on_threads(&one, On::Host, |cx| {
         let capture = Capture::new();
         let tape = Recorder::new(capture.clone());
         let [queries, points] = [0, 1].map(|i| {

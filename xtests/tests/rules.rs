@@ -6,7 +6,7 @@ use shard_spec::{DeviceMesh, Layout};
 use std::collections::HashSet;
 use xtests::case::Case;
 use xtests::dispatch;
-use xtests::harness::{On, on_mesh};
+use xtests::harness::{On, on_threads};
 use xtests::made::project_cases;
 use xtests::trial::{Trial, compute};
 use xtests::validate::{Capture, Sample, validate};
@@ -25,7 +25,7 @@ fn samples() -> Vec<Sample> {
         let Ok(apply) = dispatch::find(case) else {
             continue;
         };
-        let found = on_mesh(&mesh, On::Host, |cx| {
+        let found = on_threads(&mesh, On::Host, |cx| {
             let capture = Capture::new();
             let layouts = case
                 .inputs

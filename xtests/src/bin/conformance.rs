@@ -71,6 +71,11 @@ const STEPS: usize = 3;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if cli.backend == Backend::Local
+        && let Err(error) = shard_tensor::refuse_copies()
+    {
+        return stop(&error.to_string());
+    }
     // A rank that panics is a failure with its message in the report; it need not also be on the terminal.
     std::panic::set_hook(Box::new(|_| ()));
     if let (Some(count), Backend::Local) = (cli.moves, cli.backend) {

@@ -34,6 +34,9 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Err(error) = shard_tensor::refuse_copies() {
+        return stop(&error.to_string());
+    }
     // Ranks panic on purpose here.
     std::panic::set_hook(Box::new(|_| ()));
     let budget = match cli.budget.map(Duration::try_from_secs_f64).transpose() {

@@ -49,6 +49,10 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Err(error) = shard_tensor::refuse_copies() {
+        eprintln!("bench: {error}");
+        return ExitCode::from(2);
+    }
     let options = Options {
         ranks: cli.ranks.iter().map(|&p| usize::from(p)).collect(),
         split: if cli.uneven {
