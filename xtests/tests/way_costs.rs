@@ -9,7 +9,7 @@ use std::sync::Arc;
 use xtests::arrays::place;
 use xtests::case::Tensor;
 use xtests::differentiate::numbers;
-use xtests::harness::{On, on_mesh};
+use xtests::harness::{On, on_threads};
 use xtests::validate::Capture;
 
 const WAYS: [FoldBy; 4] = [FoldBy::Ring, FoldBy::Gather, FoldBy::Split, FoldBy::Heads];
@@ -30,7 +30,7 @@ enum Along {
 fn captured(way: FoldBy, [queries, keys]: [usize; 2], mask: bool) -> [Applied; 2] {
     let one = DeviceMesh::new(&[1]).unwrap();
     let options = Attention::default().causal(Causal::TopLeft).fold_by(way);
-    let samples = on_mesh(&one, On::Host, |cx| {
+    let samples = on_threads(&one, On::Host, |cx| {
         let capture = Capture::new();
         let tape = shard_autograd::Recorder::new(capture.clone());
         let shapes = [
@@ -83,7 +83,7 @@ struct Found {
 /// Runs an op by a way on every rank, with queries and keys divided so. Partial sums are then reduced to where the keys are.
 fn measured(applied: &Applied, way: FoldBy, ranks: usize, [q, k]: [&str; 2]) -> Found {
     let mesh = DeviceMesh::new(&[ranks]).unwrap();
-    let found = on_mesh(&mesh, On::Host, |cx| {
+    let found = on_threads(&mesh, On::Host, |cx| {
         let layout = |t: &Tensor, along| {
             let text = if along == Along::Keys { k } else { q };
             Layout::parse(&mesh, &t.shape, text).unwrap()
