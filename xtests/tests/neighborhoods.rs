@@ -288,3 +288,26 @@ fn misfits_are_uniform_errors() {
         assert!(neighborhood_attention(&tape, &x, &x, &x, &three()).is_ok());
     });
 }
+
+/// Fused gradients are not differentiated again: the error says by what to replace them, and comes before anything is sent.
+#[test]
+fn second_derivatives_name_the_way_out() {
+    let mesh = DeviceMesh::new(&[2]).unwrap();
+    on_mesh(&mesh, On::Host, |cx| {
+        let tape = xtests::trial::recorder();
+        let shape = [1, 4, 1, 2];
+        let layout = Layout::parse(&mesh, &shape, "S(1)").unwrap();
+        let x = place(cx, &layout, &numbers(&shape, 1), DType::F64).unwrap();
+        let x = tape.leaf(x).unwrap();
+        let y = neighborhood_attention(&tape, &x, &x, &x, &Neighborhood::new([3])).unwrap();
+        let seed = y.detach();
+        let first = tape.grad(&[&y], &[&x], &[Some(&seed)], true).unwrap();
+        let first = first[0].as_ref().unwrap();
+        let before = cx.world().ledger().snapshot();
+        let error = tape
+            .grad(&[first], &[&x], &[Some(&seed)], false)
+            .unwrap_err();
+        assert!(error.to_string().contains("matmul, exp and sum"), "{error}");
+        assert_eq!(cx.world().ledger().since(&before).bytes, 0);
+    });
+}
