@@ -5,12 +5,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 
-use crate::communicator::{Link, LinkSide, Request};
+use crate::communicator::{Decorator, Link, LinkSide, Request};
 use crate::guard::Guard;
-use crate::{
-    AgreedError, Buffer, Communicator, DeviceRef, ExchangePlan, Handle, Ledger, PlanCache, Result,
-    Site,
-};
+use crate::{AgreedError, Buffer, Communicator, ExchangePlan, Handle, Result};
 
 /// What [`checked`] adds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -71,33 +68,13 @@ impl Checked {
     }
 }
 
-impl Communicator for Checked {
-    fn rank(&self) -> usize {
-        self.inner.rank()
+impl Decorator for Checked {
+    fn inner(&self) -> &Rc<dyn Communicator> {
+        &self.inner
     }
 
-    fn size(&self) -> usize {
-        self.inner.size()
-    }
-
-    fn members(&self) -> &[usize] {
-        self.inner.members()
-    }
-
-    fn device(&self) -> &DeviceRef {
-        self.inner.device()
-    }
-
-    fn ledger(&self) -> &Ledger {
-        self.inner.ledger()
-    }
-
-    fn backend(&self) -> &'static str {
-        self.inner.backend()
-    }
-
-    fn plans(&self) -> &PlanCache {
-        self.inner.plans()
+    fn decorate(&self, group: Rc<dyn Communicator>) -> Rc<dyn Communicator> {
+        checked(group, self.checks)
     }
 
     fn post(&self, request: Request) -> Result<Handle> {
@@ -133,20 +110,6 @@ impl Communicator for Checked {
         *turn += 1;
         drop(links);
         self.inner.post_link(link)
-    }
-
-    fn post_split(
-        &self,
-        color: Option<usize>,
-        key: usize,
-        site: Site,
-    ) -> Result<Option<Rc<dyn Communicator>>> {
-        let group = self.inner.post_split(color, key, site)?;
-        Ok(group.map(|group| checked(group, self.checks)))
-    }
-
-    fn fail(&self, cause: String) {
-        self.inner.fail(cause);
     }
 }
 

@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::communicator::{Link, LinkSide, Pending, Request, Stage, Target};
+use crate::communicator::{Decorator, Link, LinkSide, Pending, Request, Stage, Target};
 use crate::{
-    Buffer, BufferMut, CommError, Communicator, DType, DeviceRef, ExchangePlan, Handle, Ledger,
-    Pieces, PlanCache, Result, Site,
+    Buffer, BufferMut, CommError, Communicator, DType, DeviceRef, ExchangePlan, Handle, Pieces,
+    Result, Site,
 };
 
 /// One thing that goes wrong.
@@ -176,33 +176,16 @@ impl Faulty {
     }
 }
 
-impl Communicator for Faulty {
-    fn rank(&self) -> usize {
-        self.inner.rank()
+impl Decorator for Faulty {
+    fn inner(&self) -> &Rc<dyn Communicator> {
+        &self.inner
     }
 
-    fn size(&self) -> usize {
-        self.inner.size()
-    }
-
-    fn members(&self) -> &[usize] {
-        self.inner.members()
-    }
-
-    fn device(&self) -> &DeviceRef {
-        self.inner.device()
-    }
-
-    fn ledger(&self) -> &Ledger {
-        self.inner.ledger()
-    }
-
-    fn backend(&self) -> &'static str {
-        self.inner.backend()
-    }
-
-    fn plans(&self) -> &PlanCache {
-        self.inner.plans()
+    fn decorate(&self, group: Rc<dyn Communicator>) -> Rc<dyn Communicator> {
+        Rc::new(Self {
+            inner: group,
+            mind: Rc::clone(&self.mind),
+        })
     }
 
     fn post(&self, mut request: Request) -> Result<Handle> {
@@ -292,16 +275,7 @@ impl Communicator for Faulty {
             }
             _ => {}
         }
-        let group = self.inner.post_split(color, key, site)?;
-        Ok(group.map(|inner| {
-            let mind = Rc::clone(&self.mind);
-            let group: Rc<dyn Communicator> = Rc::new(Self { inner, mind });
-            group
-        }))
-    }
-
-    fn fail(&self, cause: String) {
-        self.inner.fail(cause);
+        self.split_inner(color, key, site)
     }
 }
 

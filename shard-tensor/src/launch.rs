@@ -2,7 +2,8 @@
 
 use crate::processes::{self, Processes};
 use crate::{Context, Error, Result};
-use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass, local};
+use shard_comm::local::{self, Schedule};
+use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -64,6 +65,7 @@ pub struct Launch {
     seed: u64,
     dtype: DType,
     explicit_moves: bool,
+    schedule: Schedule,
     #[cfg_attr(
         not(feature = "mpi"),
         expect(dead_code, reason = "threads find deadlocks without waiting")
@@ -80,6 +82,7 @@ impl Launch {
             seed: 0,
             dtype: DType::F32,
             explicit_moves: false,
+            schedule: Schedule::Free,
             timeout: None,
         }
     }
@@ -129,6 +132,32 @@ impl Launch {
         }
     }
 
+    /// Whether the ranks run all at once, as the system lets them, or one at a time in an order that can be had again: a
+    /// program that goes wrong with a seed goes wrong with it each time. For ranks that are threads; processes run as the
+    /// system lets them.
+    ///
+    /// ```
+    /// use shard_tensor::{Launch, Schedule};
+    /// use std::sync::Mutex;
+    /// // Ranks that share more than tensors may meet in any order, but with a seed always in the same.
+    /// let order = |seed| {
+    ///     let seen = Mutex::new(Vec::new());
+    ///     Launch::new(3).schedule(Schedule::Seeded(seed)).run(|ctx| {
+    ///         for _ in 0..3 {
+    ///             seen.lock().unwrap().push(ctx.rank());
+    ///             ctx.world().barrier()?;
+    ///         }
+    ///         Ok(())
+    ///     })?;
+    ///     Ok::<_, shard_tensor::Error>(seen.into_inner().unwrap())
+    /// };
+    /// assert_eq!(order(7)?, order(7)?);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    pub fn schedule(self, schedule: Schedule) -> Self {
+        Self { schedule, ..self }
+    }
+
     /// Runs the program.
     ///
     /// # Errors
@@ -164,6 +193,7 @@ impl Launch {
         };
         let options = local::LocalOptions {
             device: self.device,
+            schedule: self.schedule.clone(),
             ..Default::default()
         };
         let results = local::run_with(self.ranks, &options, |comm| {

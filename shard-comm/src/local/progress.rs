@@ -7,12 +7,12 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::slot::{Post, Slot};
-use super::sync::{SPINS, YIELDS, yield_now};
+use super::sync::{Clock, SPINS, YIELDS, yield_now};
 use super::world::{Wanted, World, check_sources};
 use crate::guard::Guard;
 use crate::{
@@ -232,7 +232,7 @@ impl Rank {
             }
         }
         let most = (YIELDING * self.world.crowd().min(1000)).min(MOST_YIELDING);
-        let (start, mut before) = (Instant::now(), Duration::ZERO);
+        let (start, mut before) = (Clock::start(), Duration::ZERO);
         for _ in 0..YIELDS {
             yield_now();
             if ready() {

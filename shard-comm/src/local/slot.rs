@@ -286,3 +286,36 @@ impl Claim for Post {
         self.sources.get(source).map_or(0, Buffer::len)
     }
 }
+
+#[cfg(all(test, not(any(shard_loom, shard_shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_participant_far_ahead_leaves_a_chain_that_is_taken_down_at_once() {
+        let first = Slot::first(2);
+        let mut ahead = first.next();
+        for _ in 0..200_000 {
+            ahead = ahead.next();
+        }
+        assert_eq!(ahead.sequence, 200_001);
+        drop(ahead);
+        // One drop within the other would need megabytes of stack.
+        std::thread::Builder::new()
+            .stack_size(64 << 10)
+            .spawn(move || drop(first))
+            .unwrap()
+            .join()
+            .unwrap();
+    }
+
+    #[test]
+    fn links_are_cut_behind_the_last() {
+        let first = Slot::first(2);
+        let second = first.next();
+        let held = Arc::downgrade(&second);
+        assert!(Arc::ptr_eq(&second, &first.next()));
+        drop(second);
+        assert!(held.upgrade().is_none());
+    }
+}

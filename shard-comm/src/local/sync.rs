@@ -16,6 +16,19 @@ mod real {
 
     /// How often it looks before that where every rank has a core: about a microsecond, the price of two yields.
     pub(in crate::local) const SPINS: usize = 64;
+
+    /// How long a rank has been waiting.
+    pub(in crate::local) struct Clock(std::time::Instant);
+
+    impl Clock {
+        pub(in crate::local) fn start() -> Self {
+            Self(std::time::Instant::now())
+        }
+
+        pub(in crate::local) fn elapsed(&self) -> std::time::Duration {
+            self.0.elapsed()
+        }
+    }
 }
 
 #[cfg(not(any(shard_loom, shard_shuttle)))]
@@ -36,26 +49,37 @@ mod model {
 }
 
 #[cfg(any(shard_loom, shard_shuttle))]
-pub(super) use {model::*, once::OnceLock, once::SPINS, once::YIELDS};
+pub(super) use {model::*, substitutes::*};
 
 /// What model checkers lack.
 #[cfg(any(shard_loom, shard_shuttle))]
-mod once {
+mod substitutes {
     use super::model::AtomicBool;
     use std::sync::atomic::Ordering;
+    use std::time::Duration;
 
     /// A waiting rank soon parks, so that there are few interleavings and parking is among them.
     pub(in crate::local) const YIELDS: usize = 1;
     pub(in crate::local) const SPINS: usize = 0;
+
+    /// No time passes: what ranks do must follow from their order alone.
+    pub(in crate::local) struct Clock;
+
+    impl Clock {
+        pub(in crate::local) fn start() -> Self {
+            Self
+        }
+
+        pub(in crate::local) fn elapsed(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
 
     /// A cell that is written once, and publishes what its writer did before.
     #[derive(Debug)]
     pub(in crate::local) struct OnceLock<T> {
         value: std::sync::OnceLock<T>,
         written: AtomicBool,
-        /// Stands for the value where loom looks for reads that no order puts after the write.
-        #[cfg(shard_loom)]
-        access: loom::cell::UnsafeCell<()>,
     }
 
     impl<T> Default for OnceLock<T> {
@@ -63,8 +87,6 @@ mod once {
             Self {
                 value: std::sync::OnceLock::new(),
                 written: AtomicBool::new(false),
-                #[cfg(shard_loom)]
-                access: loom::cell::UnsafeCell::new(()),
             }
         }
     }
@@ -74,15 +96,11 @@ mod once {
             if !self.written.load(Ordering::Acquire) {
                 return None;
             }
-            #[cfg(shard_loom)]
-            self.access.with(|_| ());
             self.value.get()
         }
 
         pub(in crate::local) fn set(&self, value: T) -> Result<(), T> {
             self.value.set(value)?;
-            #[cfg(shard_loom)]
-            self.access.with_mut(|_| ());
             self.written.store(true, Ordering::Release);
             Ok(())
         }

@@ -129,7 +129,7 @@ pub fn gemm<T: Real>(
     // it overlaps neither input, and `Real` is only implemented for f32 and f64, which the crate accepts.
     // The crate itself swaps operands when `c` is row-major, so that its tiles see columns.
     unsafe {
-        gemm::gemm(
+        multiply(
             m,
             n,
             k,
@@ -150,6 +150,53 @@ pub fn gemm<T: Real>(
             false,
             gemm::Parallelism::None,
         );
+    }
+}
+
+#[cfg(not(miri))]
+use gemm::gemm as multiply;
+
+/// Stands for the call under miri, which cannot run its kernels: touches the same elements through the same pointers.
+///
+/// # Safety
+/// That of [`gemm::gemm`].
+#[cfg(miri)]
+#[expect(clippy::too_many_arguments, reason = "those of the call it stands for")]
+unsafe fn multiply<T: Real>(
+    m: usize,
+    n: usize,
+    k: usize,
+    dst: *mut T,
+    dst_cols: isize,
+    dst_rows: isize,
+    read_dst: bool,
+    lhs: *const T,
+    lhs_cols: isize,
+    lhs_rows: isize,
+    rhs: *const T,
+    rhs_cols: isize,
+    rhs_rows: isize,
+    alpha: T,
+    beta: T,
+    _conj_dst: bool,
+    _conj_lhs: bool,
+    _conj_rhs: bool,
+    _parallelism: gemm::Parallelism,
+) {
+    let at = |i: usize, rows: isize, j: usize, cols: isize| i as isize * rows + j as isize * cols;
+    for i in 0..m {
+        for j in 0..n {
+            // SAFETY: the caller's promise, which is what miri checks here.
+            unsafe {
+                let out = dst.offset(at(i, dst_rows, j, dst_cols));
+                let mut sum = if read_dst { alpha * *out } else { T::zero() };
+                for q in 0..k {
+                    let a = *lhs.offset(at(i, lhs_rows, q, lhs_cols));
+                    sum = sum + beta * a * *rhs.offset(at(q, rhs_rows, j, rhs_cols));
+                }
+                *out = sum;
+            }
+        }
     }
 }
 
