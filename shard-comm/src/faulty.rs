@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::communicator::{Decorator, Link, LinkSide, Pending, Request, Stage, Target};
 use crate::{
-    Buffer, BufferMut, CommError, Communicator, DType, DeviceRef, ExchangePlan, Handle, Pieces,
-    Result, Site,
+    Buffer, BufferMut, CommError, Communicator, DType, DeviceRef, ExchangePlan, Handle, Ledger,
+    Pieces, Result, Site,
 };
 
 /// One thing that goes wrong.
