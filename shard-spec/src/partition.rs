@@ -336,7 +336,8 @@ impl Partition {
     /// Consecutive tiles `(part, size)` from index 0 to the extent.
     ///
     /// # Errors
-    /// [`SpecError::Extent`] where the sizes do not sum to `n`, [`SpecError::Argument`] for a part out of range,
+    /// [`SpecError::Extent`] where the sizes do not sum to `n`, [`SpecError::Argument`] for a part out of range or more than
+    /// 2^24 parts,
     /// [`SpecError::PartCount`] for no parts.
     pub fn from_segments(n: usize, parts: usize, tiles: &[(usize, usize)]) -> Result<Self> {
         Tiles::new(n, parts, tiles, false).map(Self::from)

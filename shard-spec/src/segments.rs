@@ -37,6 +37,9 @@ pub(crate) enum Tiles {
     Scattered(Segments),
 }
 
+/// More parts than any mesh has ranks: what is written down may say anything, and each part takes memory.
+const MOST_PARTS: usize = 1 << 24;
+
 impl Tiles {
     /// Tiles `(part, size)` in index order, which must cover the extent once, or are repeated over it.
     pub(crate) fn new(
@@ -51,6 +54,15 @@ impl Tiles {
                 op,
                 expected: 1,
                 got: 0,
+            });
+        }
+        if parts > MOST_PARTS {
+            return Err(SpecError::Argument {
+                op,
+                argument: "parts",
+                got: parts.to_string(),
+                expected: format!("at most {MOST_PARTS}"),
+                remedy: "there is one part per rank along the axes",
             });
         }
         if let Some(&(part, _)) = tiles.iter().find(|(part, _)| *part >= parts) {

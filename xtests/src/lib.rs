@@ -6,7 +6,7 @@
 //! - [`trial`]: one case on one combination of layouts, [`run`]: many of them, [`report`]: what came out.
 //! - [`validate`]: every op's rule against brute force.
 //! - [`strategies`]: `proptest` strategies for meshes and layouts; [`generate`]: random cases of ops; [`arrays`]: data on ranks and back;
-//!   [`paths`]: tensors through random layouts;
+//!   [`parsers`]: what reads from outside, on any bytes; [`paths`]: tensors through random layouts;
 //!   [`harness`]: a function on the ranks of a mesh; [`differentiate`]: its results and gradients.
 //! - `processes`, with the feature `mpi`: trials on ranks that are processes.
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ pub mod generate;
 pub mod harness;
 pub mod layouts;
 pub mod made;
+pub mod parsers;
 pub mod paths;
 #[cfg(feature = "mpi")]
 pub mod processes;
