@@ -453,6 +453,17 @@ impl Hop {
             Self::AllReduce { to, .. } => to,
         }
     }
+
+    /// The hop with readers that take even shares of every copy where they took lengths of a row.
+    pub(crate) fn in_even_shares(&self) -> Self {
+        match self {
+            Self::Exchange(e) if e.owners == Owners::Balanced => Self::Exchange(Move {
+                owners: Owners::Spread,
+                ..e.clone()
+            }),
+            other => other.clone(),
+        }
+    }
 }
 
 impl Move {

@@ -372,6 +372,41 @@ fn sums_have_the_same_bits_however_they_are_cut() {
 }
 
 #[test]
+fn copies_that_readers_share_out_are_released_as_they_are_read() {
+    // A rank reads all of its own copy, others shares of it that begin and end anywhere: blocks so large that what one of
+    // them would keep is many times the staging.
+    let mut by_rounds = [0, 0];
+    for (mesh, from, to) in [
+        (&[2, 2][..], "R S(0)[0,280]", "R R"),
+        (&[3, 2], "R S(0)", "S(0)[200,0,80] R"),
+        (&[2, 3], "S(0)[280,0] R", "R S(0)[280,0,0]"),
+        (&[3, 3], "S(1) R", "R S(1)[1,15,1]"),
+    ] {
+        on_ranks(DeviceKind::Host, mesh, |cx| {
+            let [from, to] =
+                [from, to].map(|text| Layout::parse(cx.mesh(), &[280, 17], text).unwrap());
+            check::<i64>(cx, &from, &to, 800);
+        });
+        let mesh = DeviceMesh::new(mesh).unwrap();
+        let [from, to] = [from, to].map(|text| Layout::parse(&mesh, &[280, 17], text).unwrap());
+        for plan in Plan::alternatives(&from, &to, 0).unwrap() {
+            let shares = match plan.strategy() {
+                shard_redistribute::Strategy::Spread => 0,
+                shard_redistribute::Strategy::Balanced => 1,
+                _ => continue,
+            };
+            let rounds = plan
+                .with_staging(800)
+                .forecast_into(DType::I64)
+                .unwrap()
+                .rounds;
+            by_rounds[shares] += usize::from(rounds > 10);
+        }
+    }
+    assert!(by_rounds.iter().all(|&n| n > 1), "{by_rounds:?}");
+}
+
+#[test]
 fn hundreds_of_ranks_stay_within_their_memory() {
     // Forecasts only: what they say of a run is tested above.
     let mesh = DeviceMesh::new(&[8, 10, 2]).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! An exchange is cut into rounds: of every piece, each round moves an equal range of its row-major elements into a
 //! small staging buffer. Both sides of a piece know its extents, so they cut it alike, and since all pieces advance
-//! together, what is still to be read and what has been written never add up to more than the larger of the two blocks
+//! together, what a rank keeps aligned with what others read of it ([`aligned`]), what is still to be read and what has been written never add up to more than the larger of the two blocks
 //! and a little. They share one buffer, the source's own ([`pages`]): between rounds, when all ranks have read, the
 //! staged elements go to pages that are free.
 //!
@@ -11,6 +11,7 @@
 //! What is cut and into how many rounds is a function of the layouts, the element type and the staging, and so the
 //! same on every rank; how large a page is concerns only the rank itself.
 
+mod aligned;
 mod pages;
 mod plan;
 mod ranges;

@@ -145,6 +145,7 @@ impl Plan {
             cx,
             dtype,
             staging: self.staging(),
+            index: self.index,
         };
         let moved = mover.step(&first, way, buffer.clone(), Place::Fresh)?;
         let at = Array::from_parts(cx, first.step.layout(), Some(moved), dtype)?;

@@ -23,10 +23,13 @@ pub(crate) fn move_into(plan: &Plan, first: usize, array: Array, mut loose: bool
     let Some(mut buffer) = array.into_buffer() else {
         return Array::from_parts(&cx, plan.to(), None, dtype);
     };
+    let shares = plan.in_even_shares(first, dtype);
+    let plan = shares.as_ref().unwrap_or(plan);
     let mover = Mover {
         cx: &cx,
         dtype,
         staging: plan.staging(),
+        index: plan.index,
     };
     for (number, leg) in plan.legs().enumerate().skip(first) {
         let _span = tracing::trace_span!("redistribute", to = %leg.step.layout()).entered();
@@ -48,6 +51,8 @@ pub(crate) struct Mover<'a> {
     pub(crate) cx: &'a Rc<MeshComm>,
     pub(crate) dtype: DType,
     pub(crate) staging: usize,
+    /// This rank's position on the mesh.
+    pub(crate) index: usize,
 }
 
 impl Mover<'_> {
@@ -63,7 +68,11 @@ impl Mover<'_> {
         match (leg.step, way) {
             (_, Way::Keep) => Ok(buffer),
             (Step::Exchange(exchange, _), Way::Rounds(rounds)) => {
-                let exchange = Rounds::new(self, exchange, rounds);
+                let exchange = Rounds {
+                    mover: self,
+                    exchange,
+                    schedule: Schedule::new(exchange, rounds, leg.shared(self.index)),
+                };
                 match place {
                     Place::Own => exchange.in_place(buffer),
                     Place::Fresh => exchange.beside(&buffer),
@@ -222,15 +231,7 @@ struct Rounds<'a> {
     schedule: Schedule,
 }
 
-impl<'a> Rounds<'a> {
-    fn new(mover: &'a Mover<'a>, exchange: &'a Exchange, rounds: usize) -> Self {
-        Self {
-            mover,
-            exchange,
-            schedule: Schedule::new(exchange, rounds),
-        }
-    }
-
+impl Rounds<'_> {
     /// The ranks to meet, `None` if nobody communicates.
     fn comm(&self) -> Result<Option<&Rc<dyn Communicator>>> {
         if self.exchange.is_local() {
@@ -368,8 +369,8 @@ impl<'a> Rounds<'a> {
             stage.get(at).map_or(0, |&(_, at)| at)
         };
         let (mut recv, mut send) = (Vec::new(), Vec::new());
-        for piece in whole.recv.iter() {
-            let block = Block::new(piece.src_offset, piece.shape, piece.src_strides);
+        for piece in &self.schedule.pieces.recv {
+            let block = Block::new(piece.src_offset, &piece.shape, &piece.src_strides);
             ranges_of(
                 piece.peer,
                 &block,
@@ -379,8 +380,8 @@ impl<'a> Rounds<'a> {
                 &mut recv,
             );
         }
-        for piece in whole.send.iter() {
-            let block = Block::new(piece.src_offset, piece.shape, piece.src_strides);
+        for piece in &self.schedule.pieces.send {
+            let block = Block::new(piece.src_offset, &piece.shape, &piece.src_strides);
             ranges_of(piece.peer, &block, rounds, round, 0, &mut send);
         }
         let id = Fingerprint::new("round")

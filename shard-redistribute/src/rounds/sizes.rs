@@ -1,11 +1,12 @@
 //! How a move is cut so that it stays within its staging, and what it then costs.
 
+use super::aligned::Aligned;
 use super::pages::Timetable;
 use super::ranges::{Block, Cut, UNEVEN};
 use crate::exchange::Exchange;
 use crate::explain::{all_reduce_forecast, position};
 use crate::route::{EXACT_RANKS, Hop, Move};
-use crate::{Forecast, Plan, Step};
+use crate::{Forecast, Owners, Plan, Step};
 use shard_comm::DType;
 use shard_spec::{Layout, numel};
 use std::collections::BTreeSet;
@@ -48,6 +49,21 @@ impl Plan {
             .zip(&self.hops)
             .zip(from)
             .map(|((step, hop), from)| Leg { step, hop, from })
+    }
+
+    /// The plan to run in place instead, if steps from `first` on would run by rounds in which readers take lengths of
+    /// a row ([`Owners::Balanced`]): such lengths overlap without being equal, so that one that is read late would keep
+    /// memory that others have read. Even shares of the copies do not.
+    pub(super) fn in_even_shares(&self, first: usize, dtype: DType) -> Option<Self> {
+        let by_rounds = |leg: &Leg<'_>| {
+            leg.owners() == Owners::Balanced
+                && matches!(leg.way(dtype, self.staging(), Place::Own), Way::Rounds(_))
+        };
+        self.legs().skip(first).any(|leg| by_rounds(&leg)).then(|| {
+            let hops = self.hops.iter().map(Hop::in_even_shares).collect();
+            Self::along(self.from(), self.to(), self.index, self.strategy(), hops)
+                .with_staging(self.staging())
+        })
     }
 }
 
@@ -98,11 +114,30 @@ impl Leg<'_> {
     /// At least the pieces that any rank reads or sends, counting those once that are several ranks' terms or are
     /// sent to several ranks.
     fn pieces(&self) -> usize {
-        match self.hop {
+        let count = |hop: &Hop| match hop {
             Hop::Exchange(e) if e.to.mesh().size() <= EXACT_RANKS || !boxes(e) => most_pieces(e),
-            // Every rank holds one box: what two of them share is one.
+            // Every rank holds one box: what two of them share is one. Of its own, the part before, in and after each
+            // share of it.
+            Hop::Exchange(e) if e.owners == Owners::Spread => 3 * self.from.mesh().size(),
             _ => self.from.mesh().size(),
+        };
+        match self.owners() {
+            // It may run in even shares.
+            Owners::Balanced => count(self.hop).max(count(&self.hop.in_even_shares())),
+            _ => count(self.hop),
         }
+    }
+
+    fn owners(&self) -> Owners {
+        match self.hop {
+            Hop::Exchange(e) => e.owners,
+            Hop::AllReduce { .. } => Owners::Nearest,
+        }
+    }
+
+    /// The member at `index`, if others read shares of what it reads whole.
+    pub(super) fn shared(&self, index: usize) -> Option<usize> {
+        (self.owners() == Owners::Spread).then_some(index)
     }
 
     /// A bound of [`widening`](Self::widening) that takes no look at pieces.
@@ -172,35 +207,42 @@ fn most_pieces(e: &Move) -> usize {
     let builder = e.builder();
     let ranks = e.to.mesh().size();
     let mut sent = vec![BTreeSet::new(); ranks];
-    let mut most = 1;
+    let mut reads = Vec::with_capacity(ranks);
     builder.for_each_reader(|_, pieces| {
         let mut read = BTreeSet::new();
         for piece in pieces.iter() {
             read.insert(piece.dst_offset);
             sent[piece.peer].insert((piece.src_offset, piece.numel()));
         }
-        most = most.max(read.len());
+        reads.push(read.len());
     });
-    sent.iter().map(BTreeSet::len).fold(most, usize::max)
+    let most = |(read, sent): (&usize, &BTreeSet<_>)| match e.owners {
+        // The rank's own pieces are cut where the shares in them begin and end.
+        Owners::Spread => read.max(&sent.len()) + 2 * sent.len(),
+        _ => *read.max(&sent.len()),
+    };
+    reads.iter().zip(&sent).map(most).fold(1, usize::max)
 }
 
 /// One rank's part in an exchange by rounds.
 #[derive(Debug)]
 pub(super) struct Schedule {
     pub(super) rounds: usize,
+    pub(super) pieces: Aligned,
     /// The boxes that this rank receives, by offset; each once, however many terms it is the sum of.
     pub(super) targets: Vec<Block>,
     sources: Vec<Block>,
 }
 
 impl Schedule {
-    pub(super) fn new(exchange: &Exchange, rounds: usize) -> Self {
-        let plan = exchange.plan();
-        let mut targets: Vec<Block> = (plan.recv.iter())
-            .map(|p| Block::new(p.dst_offset, p.shape, p.dst_strides))
+    /// `shared` is this rank's position if others read shares of what it reads whole; see [`Leg::shared`].
+    pub(super) fn new(exchange: &Exchange, rounds: usize, shared: Option<usize>) -> Self {
+        let pieces = Aligned::new(exchange.plan(), shared);
+        let mut targets: Vec<Block> = (pieces.recv.iter())
+            .map(|p| Block::new(p.dst_offset, &p.shape, &p.dst_strides))
             .collect();
-        let mut sources: Vec<Block> = (plan.send.iter())
-            .map(|p| Block::new(p.src_offset, p.shape, p.src_strides))
+        let mut sources: Vec<Block> = (pieces.send.iter())
+            .map(|p| Block::new(p.src_offset, &p.shape, &p.src_strides))
             .collect();
         for blocks in [&mut targets, &mut sources] {
             blocks.sort_by(|a, b| (a.offset, &a.shape).cmp(&(b.offset, &b.shape)));
@@ -208,6 +250,7 @@ impl Schedule {
         }
         Self {
             rounds,
+            pieces,
             targets,
             sources,
         }
@@ -270,12 +313,12 @@ impl Schedule {
     }
 
     /// Messages that the member at `index` receives: per round, the ranks that have something for it.
-    fn messages(&self, exchange: &Exchange, index: usize) -> u64 {
+    fn messages(&self, index: usize) -> u64 {
         let mut messages = 0;
         for round in 0..self.rounds {
             let mut last = None;
-            for piece in exchange.plan().recv.iter() {
-                let some = || !Cut::new(piece.shape, self.rounds).range(round).is_empty();
+            for piece in &self.pieces.recv {
+                let some = || !Cut::new(&piece.shape, self.rounds).range(round).is_empty();
                 if piece.peer != index && last != Some(piece.peer) && some() {
                     messages += 1;
                     last = Some(piece.peer);
@@ -293,6 +336,8 @@ pub(crate) fn forecast_into(
     dtype: DType,
     mut loose: bool,
 ) -> Forecast {
+    let shares = plan.in_even_shares(from_step, dtype);
+    let plan = shares.as_ref().unwrap_or(plan);
     let rank = plan.from().mesh().ranks()[plan.index];
     let held = |layout: &Layout| numel(&layout.local_shape(rank).unwrap_or_default());
     let size = dtype.size();
@@ -317,12 +362,12 @@ pub(crate) fn forecast_into(
             }
             (Step::Exchange(exchange, _), way) => {
                 let Way::Rounds(rounds) = way else { continue };
-                let schedule = Schedule::new(exchange, rounds);
+                let schedule = Schedule::new(exchange, rounds, leg.shared(plan.index));
                 let times = schedule.timetable(source, target, size, plan.staging());
                 let each = size + leg.widening(dtype);
                 Forecast {
                     bytes: plan.step_forecast(leg.step, dtype).bytes,
-                    messages: schedule.messages(exchange, plan.index),
+                    messages: schedule.messages(plan.index),
                     rounds: if local { 0 } else { 2 * rounds as u64 + 1 },
                     peak: (times.elements() * size + schedule.stage() * each) as u64,
                 }
@@ -349,11 +394,11 @@ pub(super) fn fresh_forecast(plan: &Plan, leg: &Leg<'_>, way: Way, dtype: DType)
     match (leg.step, way) {
         (_, Way::Keep) => Forecast::default(),
         (Step::Exchange(exchange, _), Way::Rounds(rounds)) => {
-            let schedule = Schedule::new(exchange, rounds);
+            let schedule = Schedule::new(exchange, rounds, leg.shared(plan.index));
             let each = size + leg.widening(dtype);
             Forecast {
                 bytes: plan.step_forecast(leg.step, dtype).bytes,
-                messages: schedule.messages(exchange, plan.index),
+                messages: schedule.messages(plan.index),
                 rounds: rounds as u64 + 1,
                 peak: (exchange.len * size + schedule.stage() * each) as u64,
             }
