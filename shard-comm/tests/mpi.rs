@@ -1,5 +1,5 @@
 //! The contract and what goes wrong, on processes. Run by itself it starts `mpirun` on itself for every scenario;
-//! started by that it is one of the ranks.
+//! started by that it is one of the ranks. `MPIRUN` names another launcher, as that of the MPI it was built with.
 
 use shard_comm::{
     Checks, CommError, Communicator, DType, Fault, FaultKind, HostOptions, LaunchError, Monoid,
@@ -11,6 +11,14 @@ use std::time::Duration;
 
 /// Names the scenario to the ranks.
 const SCENARIO: &str = "SHARD_TEST_SCENARIO";
+
+/// What Open MPI, 4 and 5, must be told to start more processes than there are cores, and as root; others take no note.
+const PERMISSIONS: [(&str, &str); 4] = [
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+    ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
+];
 
 /// Name, rank counts, and whether the job is to end well.
 const SCENARIOS: [(&str, &[usize], bool); 12] = [
@@ -60,11 +68,12 @@ fn main() -> ExitCode {
 /// Runs a scenario and checks that every rank came to its end.
 fn start(scenario: &str, ranks: usize, well: bool) {
     let program = std::env::current_exe().expect("this program");
-    let output = Command::new("mpirun")
-        .args(["--allow-run-as-root", "--oversubscribe", "-n"])
-        .arg(ranks.to_string())
+    let mpirun = std::env::var_os("MPIRUN").unwrap_or_else(|| "mpirun".into());
+    let output = Command::new(mpirun)
+        .args(["-n", &ranks.to_string()])
         .arg(program)
         .env(SCENARIO, scenario)
+        .envs(PERMISSIONS)
         .output()
         .expect("mpirun, which the feature mpi needs");
     let (out, err) = (text(&output.stdout), text(&output.stderr));

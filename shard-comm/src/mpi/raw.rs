@@ -185,6 +185,11 @@ pub(super) struct Datatype {
 /// The greatest number that fits the counts of MPI.
 const MOST: usize = c_int::MAX as usize;
 
+/// A place or a distance in bytes, for which every MPI has a type of its own.
+fn address<T: TryFrom<isize>>(at: isize) -> Result<T> {
+    T::try_from(at).map_err(|_| failure("address", "more bytes than MPI can address"))
+}
+
 impl Datatype {
     /// One element of 1, 2, 4 or 8 bytes, whatever they mean.
     pub(super) fn element(size: usize) -> Self {
@@ -223,11 +228,10 @@ impl Datatype {
 
     pub(super) fn repeat_in(&self, extent: usize, stride: isize, most: usize) -> Result<Self> {
         if extent <= most {
+            let step = address(stride)?;
             return Self::made("MPI_Type_create_hvector", |new| {
                 // SAFETY: the old type is valid, the count fits, and the pointer is to a variable of the right type.
-                unsafe {
-                    ffi::MPI_Type_create_hvector(extent as c_int, 1, stride, self.handle, new)
-                }
+                unsafe { ffi::MPI_Type_create_hvector(extent as c_int, 1, step, self.handle, new) }
             });
         }
         let (blocks, rest) = (extent / most, extent % most);
@@ -244,6 +248,7 @@ impl Datatype {
 
     /// One at each of these places, in bytes.
     pub(super) fn at(&self, places: &[isize]) -> Result<Self> {
+        let places: Vec<_> = (places.iter().map(|&at| address(at))).collect::<Result<_>>()?;
         let count = places.len().min(MOST) as c_int;
         Self::made("MPI_Type_create_hindexed_block", |new| {
             // SAFETY: `places` has `count` numbers of the right type; the old type is valid.
@@ -257,7 +262,7 @@ impl Datatype {
     /// Several types, each at its place in bytes.
     pub(super) fn together(parts: &[(isize, &Self)]) -> Result<Self> {
         let lengths = vec![1; parts.len()];
-        let places: Vec<isize> = parts.iter().map(|p| p.0).collect();
+        let places: Vec<_> = (parts.iter().map(|p| address(p.0))).collect::<Result<_>>()?;
         let types: Vec<ffi::MPI_Datatype> = parts.iter().map(|p| p.1.handle).collect();
         let count = parts.len().min(MOST) as c_int;
         Self::made("MPI_Type_create_struct", |new| {
