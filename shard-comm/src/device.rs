@@ -25,6 +25,39 @@ pub enum DeviceKind {
     Test,
     /// Counts bytes and holds no data; see [`simulated`](crate::simulated).
     Phantom,
+    /// A GPU of NVIDIA; see the module `cuda`, which the feature of that name brings.
+    Cuda,
+    /// The stand-in for one whose kernels run on the host; see `Cuda::emulated` in the same module.
+    EmulatedCuda,
+}
+
+/// A new device of a kind, for the process's rank of this number: GPUs are shared out in turn.
+///
+/// # Errors
+/// [`CommError::Backend`] if there is no such device here, or this was built without what it needs.
+pub fn device_of(kind: DeviceKind, rank: usize) -> Result<DeviceRef> {
+    match kind {
+        DeviceKind::Host => Ok(crate::Host::new()),
+        DeviceKind::Test => Ok(crate::TestDevice::new()),
+        DeviceKind::Phantom => Ok(crate::simulated::idle_device()),
+        #[cfg(feature = "cuda")]
+        DeviceKind::Cuda => crate::cuda::Cuda::of_rank(rank),
+        #[cfg(not(feature = "cuda"))]
+        DeviceKind::Cuda => Err(built_without("cuda", rank)),
+        #[cfg(feature = "cuda-emulated")]
+        DeviceKind::EmulatedCuda => crate::cuda::Cuda::emulated(),
+        #[cfg(not(feature = "cuda-emulated"))]
+        DeviceKind::EmulatedCuda => Err(built_without("cuda-emulated", rank)),
+    }
+}
+
+#[cfg(not(feature = "cuda-emulated"))]
+fn built_without(feature: &str, rank: usize) -> CommError {
+    CommError::Backend {
+        backend: "cuda",
+        call: "device_of",
+        cause: format!("rank {rank} asks for a device that needs the feature {feature}").into(),
+    }
 }
 
 /// The memory and the work queue of one rank's device. No kernels: those are jobs of the crates above.
@@ -32,7 +65,7 @@ pub enum DeviceKind {
 /// All work of one device happens in the order it was submitted. Work may be *queued*: a call returns before its
 /// effect is in memory, and only [`Device::synchronize`], [`Device::download`] or an [`Event`] make it certain.
 /// Every method checks its views against the buffers before anything is queued.
-pub trait Device: Debug + Send + Sync + 'static {
+pub trait Device: Any + Debug + Send + Sync {
     /// What kind of device this is.
     fn kind(&self) -> DeviceKind;
 
@@ -56,6 +89,24 @@ pub trait Device: Debug + Send + Sync + 'static {
     /// # Errors
     /// [`CommError::Invalid`] if shapes differ or a view does not fit.
     fn copy(&self, src: &Buffer, sv: &Strided, dst: &mut BufferMut, dv: &Strided) -> Result<()>;
+
+    /// Copies several views of buffers of one type into one destination, each onto a view of its own shape. The views of the
+    /// destination have no element in common.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy).
+    fn copy_pieces(
+        &self,
+        pieces: &[(&Buffer, Strided, Strided)],
+        dst: &mut BufferMut,
+    ) -> Result<()> {
+        (pieces.iter()).try_for_each(|(src, sv, dv)| self.copy(src, sv, dst, dv))
+    }
+
+    /// Whether [`copy_pieces`](Self::copy_pieces) is faster than a copy for each piece.
+    fn takes_many_pieces(&self) -> bool {
+        false
+    }
 
     /// Combines a view into a view of the same shape: `dst = dst op src`, element by element, in row-major order
     /// where the destination overlaps itself.

@@ -104,7 +104,8 @@ pub trait Element:
     /// The value as a double; exact except for large `i64`.
     fn to_f64(self) -> f64;
 
-    /// The nearest value of this type; integers truncate towards zero and saturate, `Bool` tests for non-zero.
+    /// The nearest value of this type; integers truncate towards zero and saturate, `Bool` tests for non-zero. 16-bit floats
+    /// are made by way of `f32`, the same on every machine.
     fn from_f64(value: f64) -> Self;
 
     /// The value of an untyped scalar in this type.
@@ -160,16 +161,16 @@ element!(
     f16,
     F16,
     f64::from,
-    f16::from_f64,
-    |v: i64| Self::from_f64(v as f64),
+    |v: f64| Self::from_f32(v as f32),
+    |v: i64| Self::from_f32(v as f32),
     float
 );
 element!(
     bf16,
     BF16,
     f64::from,
-    bf16::from_f64,
-    |v: i64| Self::from_f64(v as f64),
+    |v: f64| Self::from_f32(v as f32),
+    |v: i64| Self::from_f32(v as f32),
     float
 );
 element!(

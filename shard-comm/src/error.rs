@@ -402,6 +402,9 @@ pub enum LaunchError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// A rank cannot have the device it was to have.
+    #[error(transparent)]
+    Device(CommError),
     /// The system refused a thread.
     #[error("cannot start the thread of rank {rank}: {source}")]
     Spawn {

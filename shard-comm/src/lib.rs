@@ -65,8 +65,10 @@
 //!
 //! - `contract-tests`: the programs every backend must run correctly, for the tests of backends.
 //! - `mpi`: the backend `mpi`, ranks that are processes; needs an installed MPI and libclang to build.
-#![cfg_attr(not(feature = "mpi"), forbid(unsafe_code))]
-#![cfg_attr(feature = "mpi", deny(unsafe_code))]
+//! - `cuda`: GPUs of NVIDIA as devices, loaded at run time; needs nothing to build.
+//! - `cuda-emulated`: their kernels on the host, for tests; needs a C++ compiler at run time.
+#![cfg_attr(not(any(feature = "mpi", feature = "cuda")), forbid(unsafe_code))]
+#![cfg_attr(any(feature = "mpi", feature = "cuda"), deny(unsafe_code))]
 
 pub use half;
 
@@ -76,6 +78,8 @@ mod collectives;
 mod communicator;
 #[cfg(any(test, feature = "contract-tests"))]
 pub mod contract;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod device;
 mod dtype;
 mod error;
@@ -106,6 +110,7 @@ pub use collectives::{ONE_ROUND_BYTES, PlanCache, all_reduce_received};
 pub use communicator::{Communicator, Handle, Link, LinkSide, Pending, Request, Stage, Target};
 pub use device::{
     Device, DeviceKind, DeviceRef, Event, EventState, HostSlice, HostSliceMut, MemoryStats,
+    device_of,
 };
 pub use dtype::{Bool, DType, Element, Scalar};
 pub use error::{

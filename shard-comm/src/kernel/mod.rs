@@ -11,4 +11,6 @@ mod reduce;
 
 pub(crate) use copy::{copy, fill};
 pub(crate) use fold::{check as check_fold, fold};
+#[cfg(feature = "cuda")]
+pub(crate) use nest::Nest;
 pub(crate) use reduce::reduce;

@@ -14,7 +14,7 @@ struct Axis {
 }
 
 /// Loops over a source and a destination view of one shape, outermost first.
-pub(super) struct Nest {
+pub(crate) struct Nest {
     axes: SmallVec<[Axis; 6]>,
     src: isize,
     dst: isize,
@@ -30,7 +30,7 @@ impl Nest {
     ///
     /// Where the destination visits no element twice, the order is free: its steps are sorted and made positive.
     /// Where it does, row-major order is kept, which is the order folds promise.
-    pub(super) fn new(sv: &Strided, dv: &Strided) -> Option<Self> {
+    pub(crate) fn new(sv: &Strided, dv: &Strided) -> Option<Self> {
         if sv.shape.contains(&0) {
             return None;
         }
@@ -66,6 +66,30 @@ impl Nest {
             nest.merge();
         }
         Some(nest)
+    }
+
+    /// Where the source's first element lies.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn src(&self) -> isize {
+        self.src
+    }
+
+    /// Where the destination's first element lies.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn dst(&self) -> isize {
+        self.dst
+    }
+
+    /// The loops, outermost first: how often, and the steps of source and destination.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn axes(&self) -> impl Iterator<Item = (usize, isize, isize)> + '_ {
+        (self.axes.iter()).map(|axis| (axis.extent, axis.src, axis.dst))
+    }
+
+    /// Whether the destination visits no element twice.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_free(&self) -> bool {
+        self.free
     }
 
     /// Joins neighbouring loops that step through both views as one would.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub use baton::Schedule;
 pub use member::LocalComm;
 
-use crate::{DeviceKind, DeviceRef, Host, HostOptions, LaunchError, TestDevice, simulated};
+use crate::{DeviceKind, DeviceRef, Host, HostOptions, LaunchError, device_of};
 use progress::Rank;
 use world::World;
 
@@ -58,12 +58,14 @@ impl Default for LocalOptions {
 }
 
 impl LocalOptions {
-    fn make_device(&self) -> DeviceRef {
-        match self.device {
-            DeviceKind::Host => Host::with_options(self.host),
-            DeviceKind::Test => TestDevice::new(),
-            DeviceKind::Phantom => simulated::idle_device(),
-        }
+    /// The devices of the ranks.
+    fn devices(&self, ranks: usize) -> Result<Vec<DeviceRef>, LaunchError> {
+        let device = |rank| match self.device {
+            DeviceKind::Host => Ok(Host::with_options(self.host)),
+            kind => device_of(kind, rank),
+        };
+        let devices: Result<_, _> = (0..ranks).map(device).collect();
+        devices.map_err(LaunchError::Device)
     }
 }
 
@@ -100,11 +102,12 @@ pub fn run_with<T: Send>(
     if ranks == 0 {
         return Err(LaunchError::NoRanks);
     }
+    let devices = options.devices(ranks)?;
     let world = World::new(ranks, &options.schedule);
     let (mut refused, mut outcomes) = (None, Vec::with_capacity(ranks));
     std::thread::scope(|scope| {
         let mut threads = Vec::with_capacity(ranks);
-        for ticket in tickets_of(&world, options) {
+        for ticket in tickets_of(&world, devices) {
             let (rank, f) = (ticket.rank, &f);
             let thread = std::thread::Builder::new()
                 .name(format!("rank {rank}"))
@@ -187,28 +190,33 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
 pub struct Ticket {
     world: Arc<World>,
     rank: usize,
-    options: LocalOptions,
+    device: DeviceRef,
     claimed: bool,
 }
 
 /// One ticket per rank, in rank order.
 pub fn tickets(ranks: usize) -> Vec<Ticket> {
-    tickets_with(ranks, &LocalOptions::default())
+    let devices = (0..ranks).map(|_| Host::new()).collect();
+    tickets_of(&World::new(ranks, &Schedule::Free), devices)
 }
 
 /// [`tickets`] with options.
-pub fn tickets_with(ranks: usize, options: &LocalOptions) -> Vec<Ticket> {
-    tickets_of(&World::new(ranks, &options.schedule), options)
+///
+/// # Errors
+/// [`LaunchError::Device`] if a rank cannot have its device.
+pub fn tickets_with(ranks: usize, options: &LocalOptions) -> Result<Vec<Ticket>, LaunchError> {
+    let devices = options.devices(ranks)?;
+    Ok(tickets_of(&World::new(ranks, &options.schedule), devices))
 }
 
-fn tickets_of(world: &Arc<World>, options: &LocalOptions) -> Vec<Ticket> {
-    let ticket = |rank| Ticket {
+fn tickets_of(world: &Arc<World>, devices: Vec<DeviceRef>) -> Vec<Ticket> {
+    let ticket = |(rank, device)| Ticket {
         world: Arc::clone(world),
         rank,
-        options: options.clone(),
+        device,
         claimed: false,
     };
-    (0..world.ranks()).map(ticket).collect()
+    devices.into_iter().enumerate().map(ticket).collect()
 }
 
 impl Ticket {
@@ -221,11 +229,7 @@ impl Ticket {
     pub fn claim(mut self) -> LocalComm {
         self.claimed = true;
         self.world.begin(self.rank);
-        let rank = Rank::new(
-            Arc::clone(&self.world),
-            self.rank,
-            self.options.make_device(),
-        );
+        let rank = Rank::new(Arc::clone(&self.world), self.rank, Arc::clone(&self.device));
         LocalComm::world(rank)
     }
 }

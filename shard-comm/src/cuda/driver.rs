@@ -1,0 +1,96 @@
+//! What a [`Cuda`](super::Cuda) device asks of the machine underneath: memory, one queue, marks in it, and kernels.
+#![expect(unsafe_code, reason = "declares that launching a kernel is unsafe")]
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use super::KernelSource;
+
+/// Why the machine refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// There is no memory left.
+    OutOfMemory,
+    /// A call failed.
+    Failed {
+        /// The function.
+        call: &'static str,
+        /// What it says.
+        cause: String,
+    },
+}
+
+impl Refusal {
+    pub(super) fn new(call: &'static str, cause: impl Into<String>) -> Self {
+        Self::Failed {
+            call,
+            cause: cause.into(),
+        }
+    }
+}
+
+pub(super) type Answer<T> = Result<T, Refusal>;
+
+/// A GPU's queue (a stream), or the emulation of one.
+///
+/// All work of a queue happens in order. Addresses are those of the GPU, equal for all queues on it.
+pub(super) trait Driver: Debug + Send + Sync + 'static {
+    /// The GPU's name.
+    fn name(&self) -> &str;
+
+    /// Memory, to be used by work queued from now on.
+    fn alloc(&self, bytes: usize) -> Answer<u64>;
+
+    /// Gives memory back once the work queued so far is done.
+    fn free(&self, address: u64);
+
+    /// Copies from the host's memory, which may change once this returns.
+    fn upload(&self, bytes: &[u8], to: u64) -> Answer<()>;
+
+    /// Copies to the host's memory once the work queued so far is done.
+    fn download(&self, from: u64, bytes: &mut [u8]) -> Answer<()>;
+
+    /// A mark after the work queued so far.
+    fn record(&self) -> Answer<Arc<dyn Mark>>;
+
+    /// Work queued from now on starts after the mark, which may be another queue's.
+    fn wait(&self, mark: &Arc<dyn Mark>) -> Answer<()>;
+
+    /// Returns when all work queued so far is done.
+    fn synchronize(&self) -> Answer<()>;
+
+    /// Gives memory kept for reuse back.
+    fn trim(&self);
+
+    /// Compiles a kernel for this GPU, with these definitions in front.
+    fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function>;
+
+    /// Queues a kernel on `blocks` blocks of `threads` threads. `params` are the bytes of its structure.
+    ///
+    /// # Safety
+    /// The kernel's structure has exactly these bytes, and with them the kernel touches no memory but what is allocated here and not
+    /// written by work of other queues meanwhile.
+    unsafe fn launch(
+        &self,
+        kernel: Function,
+        blocks: [u32; 3],
+        threads: [u32; 3],
+        params: &[u8],
+    ) -> Answer<()>;
+}
+
+/// A compiled kernel, which lives as long as the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Function {
+    /// The driver's handle.
+    pub(super) handle: usize,
+}
+
+/// A point in a queue.
+pub(super) trait Mark: Debug + Send + Sync + 'static {
+    /// Returns when the work before it is done.
+    fn synchronize(&self) -> Answer<()>;
+
+    /// The driver's own type.
+    fn as_any(&self) -> &dyn std::any::Any;
+}

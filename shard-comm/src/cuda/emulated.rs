@@ -1,0 +1,211 @@
+//! The host in the place of a GPU: kernels compiled by its C++ compiler, for tests where there is no GPU.
+#![expect(
+    unsafe_code,
+    reason = "calls into kernels that were compiled at run time"
+)]
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::any::Any;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use libloading::Library;
+
+use super::KernelSource;
+use super::driver::{Answer, Driver, Function, Mark, Refusal};
+
+/// A queue that does its work at once. Fresh memory is all ones, which is NaN in every float.
+#[derive(Debug)]
+pub(super) struct Emulated;
+
+/// Sizes of what is allocated, by address, of all queues.
+static MEMORY: LazyLock<Mutex<HashMap<u64, usize>>> = LazyLock::new(Mutex::default);
+/// Compiled texts, by hash. Libraries stay loaded.
+static LIBRARIES: LazyLock<Mutex<HashMap<u64, &'static Library>>> = LazyLock::new(Mutex::default);
+
+/// What a kernel is called through: blocks, threads of a block, parameters.
+type Launch = unsafe extern "C" fn(*const u32, *const u32, *const u8);
+
+/// Whether a compiler is there.
+pub(super) fn is_available() -> bool {
+    let asked = Command::new(compiler()).arg("--version").output();
+    asked.is_ok_and(|answer| answer.status.success())
+}
+
+fn compiler() -> String {
+    std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned())
+}
+
+impl Driver for Emulated {
+    fn name(&self) -> &str {
+        "emulated"
+    }
+
+    fn alloc(&self, bytes: usize) -> Answer<u64> {
+        let layout = layout(bytes)?;
+        // SAFETY: the size is not zero, which `Cuda` sees to and `layout` makes sure of.
+        let memory = unsafe { alloc(layout) };
+        if memory.is_null() {
+            return Err(Refusal::OutOfMemory);
+        }
+        // SAFETY: freshly allocated with this size.
+        unsafe { memory.write_bytes(0xff, layout.size()) };
+        lock(&MEMORY).insert(memory as u64, layout.size());
+        Ok(memory as u64)
+    }
+
+    fn free(&self, address: u64) {
+        let size = lock(&MEMORY).remove(&address);
+        if let Some(layout) = size.and_then(|size| layout(size).ok()) {
+            // SAFETY: allocated above with this layout, and no longer listed.
+            unsafe { dealloc(address as *mut u8, layout) };
+        }
+    }
+
+    fn upload(&self, bytes: &[u8], to: u64) -> Answer<()> {
+        // SAFETY: `Cuda` gives addresses inside its own memory, with room for these bytes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+        Ok(())
+    }
+
+    fn download(&self, from: u64, bytes: &mut [u8]) -> Answer<()> {
+        // SAFETY: as above.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len());
+        };
+        Ok(())
+    }
+
+    fn record(&self) -> Answer<Arc<dyn Mark>> {
+        Ok(Arc::new(Done))
+    }
+
+    fn wait(&self, _: &Arc<dyn Mark>) -> Answer<()> {
+        Ok(())
+    }
+
+    fn synchronize(&self) -> Answer<()> {
+        Ok(())
+    }
+
+    fn trim(&self) {}
+
+    fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function> {
+        let library = library(source, defines)?;
+        let symbol = format!("launch_{name}\0");
+        // SAFETY: every kernel of an emulated source has a function of this type by this name.
+        let found = unsafe { library.get::<Launch>(symbol.as_bytes()) };
+        let launch = found.map_err(|e| Refusal::new("dlsym", e.to_string()))?;
+        Ok(Function {
+            handle: *launch as usize,
+        })
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: Function,
+        blocks: [u32; 3],
+        threads: [u32; 3],
+        params: &[u8],
+    ) -> Answer<()> {
+        let mut aligned: Vec<u128> = vec![0; params.len().div_ceil(16)];
+        bytemuck::cast_slice_mut::<_, u8>(&mut aligned)[..params.len()].copy_from_slice(params);
+        // SAFETY: the handle is one of `kernel`, a function of a library that stays loaded.
+        let launch = unsafe { std::mem::transmute::<usize, Launch>(kernel.handle) };
+        // SAFETY: that the parameters fit, the caller promises.
+        unsafe { launch(blocks.as_ptr(), threads.as_ptr(), aligned.as_ptr().cast()) };
+        Ok(())
+    }
+}
+
+fn layout(bytes: usize) -> Answer<Layout> {
+    Layout::from_size_align(bytes.max(1), 256).map_err(|_| Refusal::OutOfMemory)
+}
+
+/// Everything has happened when it is recorded.
+#[derive(Debug)]
+struct Done;
+
+impl Mark for Done {
+    fn synchronize(&self) -> Answer<()> {
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The compiled text, from this process, an earlier one, or the compiler.
+fn library(source: &KernelSource, defines: &str) -> Answer<&'static Library> {
+    let text = format!(
+        "{}\n{}",
+        include_str!("source/emulated.h"),
+        super::text_of(source, defines)
+    );
+    let mut hasher = DefaultHasher::new();
+    (&text, source.exact).hash(&mut hasher);
+    let hash = hasher.finish();
+    let mut libraries = lock(&LIBRARIES);
+    if let Some(&library) = libraries.get(&hash) {
+        return Ok(library);
+    }
+    let folder = std::env::temp_dir().join("shard-cuda-emulated");
+    let path = folder.join(format!("{}-{hash:016x}.so", source.name));
+    if !path.exists() {
+        compile(&folder, &path, &text, source.exact)?;
+    }
+    // SAFETY: the library was made from a text of this crate or of its user's; it has no initialisers.
+    let library = unsafe { Library::new(&path) }.map_err(failed("dlopen"))?;
+    let library = Box::leak(Box::new(library));
+    libraries.insert(hash, library);
+    Ok(library)
+}
+
+fn compile(folder: &Path, path: &PathBuf, text: &str, exact: bool) -> Answer<()> {
+    std::fs::create_dir_all(folder).map_err(failed("mkdir"))?;
+    // Another process may compile the same: each writes its own file, and the last name wins.
+    let own = path.with_extension(format!("{}.tmp", std::process::id()));
+    let mut compiler = Command::new(compiler())
+        .args([
+            "-x",
+            "c++",
+            "-std=c++17",
+            "-O1",
+            "-shared",
+            "-fPIC",
+            "-w",
+            "-fwrapv",
+        ])
+        .arg(if exact {
+            "-ffp-contract=off"
+        } else {
+            "-ffp-contract=fast"
+        })
+        .args(["-o".as_ref(), own.as_os_str(), "-".as_ref()])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed("c++"))?;
+    if let Some(mut stdin) = compiler.stdin.take() {
+        stdin.write_all(text.as_bytes()).map_err(failed("c++"))?;
+    }
+    let answer = compiler.wait_with_output().map_err(failed("c++"))?;
+    if !answer.status.success() {
+        let cause = String::from_utf8_lossy(&answer.stderr).into_owned();
+        return Err(Refusal::new("c++", cause));
+    }
+    std::fs::rename(&own, path).map_err(failed("rename"))
+}
+
+fn failed<E: std::fmt::Display>(call: &'static str) -> impl Fn(E) -> Refusal {
+    move |error| Refusal::new(call, error.to_string())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,105 @@
+//! Memory of a GPU, and who still reads it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::driver::{Answer, Driver, Mark};
+use crate::MemoryStats;
+
+/// Memory in the order of the stream that asked for it: given back after the work queued on that stream until then, and
+/// after what other streams were told to read of it.
+pub(super) struct CudaMemory {
+    /// 0 if there are no bytes.
+    pub(super) address: u64,
+    /// The stream.
+    pub(super) driver: Arc<dyn Driver>,
+    bytes: usize,
+    usage: Arc<Usage>,
+    /// Points of other streams after which they no longer read it.
+    readers: Mutex<Vec<Arc<dyn Mark>>>,
+}
+
+impl CudaMemory {
+    pub(super) fn new(driver: &Arc<dyn Driver>, usage: &Arc<Usage>, bytes: usize) -> Answer<Self> {
+        let address = match bytes {
+            0 => 0,
+            _ => driver.alloc(bytes)?,
+        };
+        usage.take(bytes);
+        Ok(Self {
+            address,
+            driver: Arc::clone(driver),
+            bytes,
+            usage: Arc::clone(usage),
+            readers: Mutex::default(),
+        })
+    }
+
+    pub(super) fn add_reader(&self, mark: Arc<dyn Mark>) {
+        self.readers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(mark);
+    }
+
+    pub(super) fn take_readers(&self) -> Vec<Arc<dyn Mark>> {
+        std::mem::take(&mut self.readers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for CudaMemory {
+    fn drop(&mut self) {
+        self.usage.give(self.bytes);
+        if self.bytes == 0 {
+            return;
+        }
+        for mark in self.take_readers() {
+            // Where the stream cannot wait any more, the host does; where that fails, the device is lost.
+            if self.driver.wait(&mark).is_err() {
+                let _ = mark.synchronize();
+            }
+        }
+        self.driver.free(self.address);
+    }
+}
+
+impl fmt::Debug for CudaMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CudaMemory({} bytes at {:#x})", self.bytes, self.address)
+    }
+}
+
+/// Bytes in use. What the driver keeps for reuse it does not tell.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    live: AtomicUsize,
+    peak: AtomicUsize,
+    requests: AtomicU64,
+}
+
+impl Usage {
+    fn take(&self, bytes: usize) {
+        let live = self.live.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak.fetch_max(live, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn give(&self, bytes: usize) {
+        self.live.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn stats(&self) -> MemoryStats {
+        MemoryStats {
+            live: self.live.load(Ordering::Relaxed),
+            peak: self.peak.load(Ordering::Relaxed),
+            requests: self.requests.load(Ordering::Relaxed),
+            ..MemoryStats::default()
+        }
+    }
+
+    pub(super) fn reset_peak(&self) {
+        self.peak
+            .store(self.live.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}

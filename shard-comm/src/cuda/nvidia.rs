@@ -1,0 +1,324 @@
+//! NVIDIA's driver and run-time compiler, loaded when they are first asked for.
+#![expect(
+    unsafe_code,
+    reason = "calls into CUDA's driver, whose handles this file alone holds"
+)]
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_void};
+use std::fmt;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use cudarc::driver::sys::{CUevent_flags, CUevent_wait_flags, CUmemPool_attribute, CUresult};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
+use cudarc::nvrtc;
+
+use super::driver::{Answer, Driver, Function, Mark, Refusal};
+use super::{Availability, KernelSource};
+
+/// Whether there is a GPU to use. cudarc panics where a library is missing, so nothing else of it is called before this.
+pub(super) fn availability() -> Availability {
+    // SAFETY: loads and unloads a library of the system; the names are cudarc's own.
+    if !unsafe { sys::is_culib_present() } {
+        return Availability::NoDriver;
+    }
+    // SAFETY: as above.
+    if !unsafe { nvrtc::sys::is_culib_present() } {
+        return Availability::NoCompiler;
+    }
+    if let Err(error) = result::init() {
+        return Availability::NoDevice {
+            cause: error.to_string(),
+        };
+    }
+    match result::device::get_count() {
+        Ok(count) if count > 0 => Availability::Ready {
+            devices: count as usize,
+        },
+        Ok(_) => Availability::NoDevice {
+            cause: "the driver knows no device".to_owned(),
+        },
+        Err(error) => Availability::NoDevice {
+            cause: error.to_string(),
+        },
+    }
+}
+
+/// One stream of one GPU.
+pub(super) struct Nvidia {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    name: String,
+    /// Such as `compute_90`.
+    architecture: String,
+}
+
+/// Compiled kernels by GPU, source, definitions and name; modules are never unloaded.
+type Compiled = HashMap<(usize, &'static str, String, String), usize>;
+static COMPILED: LazyLock<Mutex<Compiled>> = LazyLock::new(Mutex::default);
+
+impl Nvidia {
+    /// A new stream on a GPU. The caller has seen that there [is one](availability).
+    pub(super) fn new(ordinal: usize) -> Answer<Self> {
+        let context = CudaContext::new(ordinal).map_err(refused("cuDevicePrimaryCtxRetain"))?;
+        let stream = context.new_stream().map_err(refused("cuStreamCreate"))?;
+        let (major, minor) = context
+            .compute_capability()
+            .map_err(refused("cuDeviceGetAttribute"))?;
+        keep_memory(&context)?;
+        Ok(Self {
+            name: format!(
+                "{} ({ordinal})",
+                context.name().map_err(refused("cuDeviceGetName"))?
+            ),
+            architecture: format!("compute_{major}{minor}"),
+            context,
+            stream,
+        })
+    }
+
+    fn bind(&self) -> Answer<()> {
+        self.context
+            .bind_to_thread()
+            .map_err(refused("cuCtxSetCurrent"))
+    }
+}
+
+/// Makes the GPU's own pool keep all memory that is freed, until [`Driver::trim`].
+fn keep_memory(context: &CudaContext) -> Answer<()> {
+    let mut most = u64::MAX;
+    // SAFETY: the device is the context's, and the attribute is a 64-bit number.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(context.cu_device())
+            .map_err(refused("cuDeviceGetDefaultMemPool"))?;
+        let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        result::mem_pool::set_attribute(pool, attribute, (&raw mut most).cast::<c_void>())
+            .map_err(refused("cuMemPoolSetAttribute"))
+    }
+}
+
+impl fmt::Debug for Nvidia {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Nvidia({})", self.name)
+    }
+}
+
+impl Driver for Nvidia {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn alloc(&self, bytes: usize) -> Answer<u64> {
+        self.bind()?;
+        // SAFETY: the stream is alive; the memory is used by its work only, or by work that waits for it.
+        unsafe { result::malloc_async(self.stream.cu_stream(), bytes) }
+            .map_err(refused("cuMemAllocAsync"))
+    }
+
+    fn free(&self, address: u64) {
+        // A context that is gone has freed everything.
+        if self.bind().is_ok() {
+            // SAFETY: the address is one of `alloc`, and is freed once, in order with the work that uses it.
+            let _ = unsafe { result::free_async(address, self.stream.cu_stream()) };
+        }
+    }
+
+    fn upload(&self, bytes: &[u8], to: u64) -> Answer<()> {
+        self.bind()?;
+        // SAFETY: `to` has room for these bytes. Pageable memory is staged by the driver before this returns.
+        unsafe { result::memcpy_htod_async(to, bytes, self.stream.cu_stream()) }
+            .map_err(refused("cuMemcpyHtoDAsync"))
+    }
+
+    fn download(&self, from: u64, bytes: &mut [u8]) -> Answer<()> {
+        self.bind()?;
+        // SAFETY: `from` holds that many bytes, and the slice outlives the copy, which is waited for.
+        unsafe { result::memcpy_dtoh_async(bytes, from, self.stream.cu_stream()) }
+            .map_err(refused("cuMemcpyDtoHAsync"))?;
+        self.synchronize()
+    }
+
+    fn record(&self) -> Answer<Arc<dyn Mark>> {
+        self.bind()?;
+        let event = result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING)
+            .map_err(refused("cuEventCreate"))?;
+        let mark = Arc::new(CudaMark {
+            context: Arc::clone(&self.context),
+            event: event as usize,
+        });
+        // SAFETY: both were made here and are alive.
+        unsafe { result::event::record(event, self.stream.cu_stream()) }
+            .map_err(refused("cuEventRecord"))?;
+        Ok(mark)
+    }
+
+    fn wait(&self, mark: &Arc<dyn Mark>) -> Answer<()> {
+        let Some(mark) = mark.as_any().downcast_ref::<CudaMark>() else {
+            return mark.synchronize();
+        };
+        self.bind()?;
+        let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: both are alive.
+        unsafe { result::stream::wait_event(self.stream.cu_stream(), mark.event(), flags) }
+            .map_err(refused("cuStreamWaitEvent"))
+    }
+
+    fn synchronize(&self) -> Answer<()> {
+        self.bind()?;
+        // SAFETY: the stream is alive.
+        unsafe { result::stream::synchronize(self.stream.cu_stream()) }
+            .map_err(refused("cuStreamSynchronize"))
+    }
+
+    fn trim(&self) {
+        if self.synchronize().is_ok() {
+            // SAFETY: the device is the context's.
+            let pool = unsafe { result::device::get_default_mem_pool(self.context.cu_device()) };
+            if let Ok(pool) = pool {
+                // SAFETY: the pool is the device's own.
+                let _ = unsafe { result::mem_pool::trim_to(pool, 0) };
+            }
+        }
+    }
+
+    fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function> {
+        self.bind()?;
+        let key = (
+            self.context.ordinal(),
+            source.name,
+            defines.to_owned(),
+            name.to_owned(),
+        );
+        let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&handle) = compiled.get(&key) {
+            return Ok(Function { handle });
+        }
+        let ptx = compile(source, defines, &self.architecture)?;
+        let text = CString::new(name).map_err(|e| Refusal::new("kernel name", e.to_string()))?;
+        // SAFETY: the image is PTX, which ends in a zero byte; the module is never unloaded.
+        let function = unsafe {
+            let module = result::module::load_data(ptx.as_ptr().cast())
+                .map_err(refused("cuModuleLoadData"))?;
+            result::module::get_function(module, text).map_err(refused("cuModuleGetFunction"))?
+        };
+        let handle = function as usize;
+        compiled.insert(key, handle);
+        Ok(Function { handle })
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: Function,
+        blocks: [u32; 3],
+        threads: [u32; 3],
+        params: &[u8],
+    ) -> Answer<()> {
+        self.bind()?;
+        // The driver reads the structure before it returns, at the alignment of its widest field.
+        let mut aligned: Vec<u128> = vec![0; params.len().div_ceil(16)];
+        bytemuck::cast_slice_mut::<_, u8>(&mut aligned)[..params.len()].copy_from_slice(params);
+        let mut params = [aligned.as_mut_ptr().cast::<c_void>()];
+        // SAFETY: the function is one of `kernel`; that its parameters fit, the caller promises.
+        unsafe {
+            result::launch_kernel(
+                kernel.handle as sys::CUfunction,
+                (blocks[0], blocks[1], blocks[2]),
+                (threads[0], threads[1], threads[2]),
+                0,
+                self.stream.cu_stream(),
+                &mut params,
+            )
+        }
+        .map_err(refused("cuLaunchKernel"))
+    }
+}
+
+/// Compiles a source to PTX. Needs the compiler's library, but no GPU.
+pub(super) fn compile(source: &KernelSource, defines: &str, architecture: &str) -> Answer<Vec<i8>> {
+    // SAFETY: loads a library of the system.
+    if !unsafe { nvrtc::sys::is_culib_present() } {
+        return Err(Refusal::new("nvrtc", "libnvrtc is not installed"));
+    }
+    let text = CString::new(super::text_of(source, defines))
+        .map_err(|e| Refusal::new("kernel text", e.to_string()))?;
+    let name = CString::new(source.name).map_err(|e| Refusal::new("name", e.to_string()))?;
+    let program = nvrtc::result::create_program(&text, Some(&name))
+        .map_err(|e| Refusal::new("nvrtcCreateProgram", format!("{e:?}")))?;
+    let mut options = vec![
+        format!("--gpu-architecture={architecture}"),
+        "--std=c++17".to_owned(),
+    ];
+    if source.exact {
+        // A product and a sum in one rounding would give other bits than the host.
+        options.push("--fmad=false".to_owned());
+    }
+    // SAFETY: the program was made above and is destroyed below.
+    unsafe {
+        let done = nvrtc::result::compile_program(program, &options);
+        let ptx = match done {
+            Ok(()) => nvrtc::result::get_ptx(program)
+                .map_err(|e| Refusal::new("nvrtcGetPTX", format!("{e:?}"))),
+            Err(error) => {
+                let log = nvrtc::result::get_program_log(program).unwrap_or_default();
+                let log = log.iter().map(|&c| c as u8).take_while(|&c| c != 0);
+                let log = String::from_utf8_lossy(&log.collect::<Vec<_>>()).into_owned();
+                let cause = format!("{error:?} in {} [{defines}]: {log}", source.name);
+                Err(Refusal::new("nvrtcCompileProgram", cause))
+            }
+        };
+        let _ = nvrtc::result::destroy_program(program);
+        ptx
+    }
+}
+
+/// An event of CUDA. Events and streams may be used from any thread while their context is alive.
+struct CudaMark {
+    context: Arc<CudaContext>,
+    event: usize,
+}
+
+impl CudaMark {
+    fn event(&self) -> sys::CUevent {
+        self.event as sys::CUevent
+    }
+}
+
+impl fmt::Debug for CudaMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CudaMark({:#x})", self.event)
+    }
+}
+
+impl Mark for CudaMark {
+    fn synchronize(&self) -> Answer<()> {
+        self.context
+            .bind_to_thread()
+            .map_err(refused("cuCtxSetCurrent"))?;
+        // SAFETY: the event is alive until this is dropped.
+        unsafe { result::event::synchronize(self.event()) }.map_err(refused("cuEventSynchronize"))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for CudaMark {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: made by `record`, destroyed once; the driver keeps what is still in flight.
+            let _ = unsafe { result::event::destroy(self.event()) };
+        }
+    }
+}
+
+fn refused(call: &'static str) -> impl Fn(DriverError) -> Refusal {
+    move |error| match error.0 {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => Refusal::OutOfMemory,
+        code => {
+            let text = error.error_string().map(CStr::to_string_lossy);
+            Refusal::new(call, text.map_or_else(|_| format!("{code:?}"), Into::into))
+        }
+    }
+}

@@ -1,0 +1,95 @@
+// What every kernel begins with: types, conversions, and how a kernel is written.
+//
+// A kernel takes one structure by value and is written
+//
+//     KERNEL(name, Params) { ... p.field ... }
+//
+// so that the same text runs on a GPU (compiled by NVRTC) and, for tests without one, on the host (emulated.h).
+// Kernels whose threads wait for each other are written BLOCK_KERNEL. Neither may assume a block's size.
+
+#ifndef EMULATED
+#define DEVICE __device__ __forceinline__
+#define SHARED(T, name, count) __shared__ T name[count]
+#define KERNEL(name, Params) extern "C" __global__ void name(const __grid_constant__ Params p)
+#define BLOCK_KERNEL(name, Params) KERNEL(name, Params)
+#define SYNC() __syncthreads()
+#endif
+
+typedef double f64;
+typedef float f32;
+typedef long long i64;
+typedef int i32;
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+struct f16 { u16 bits; };
+struct bf16 { u16 bits; };
+struct b8 { u8 byte; };
+struct alignas(16) u128 { u64 lo, hi; };
+
+template <class T> DEVICE T at_bits(u64 bits) { union { u64 b; T t; } u; u.b = bits; return u.t; }
+DEVICE u32 bits_of(f32 v) { union { f32 f; u32 b; } u; u.f = v; return u.b; }
+DEVICE f32 from_bits(u32 b) { union { f32 f; u32 b; } u; u.b = b; return u.f; }
+
+DEVICE f32 widen16(f16 v) {
+    u32 sign = (u32)(v.bits & 0x8000u) << 16, exponent = (v.bits >> 10) & 31u, part = v.bits & 1023u;
+    if (exponent == 31) return from_bits(sign | 0x7f800000u | (part << 13));
+    if (exponent) return from_bits(sign | ((exponent + 112) << 23) | (part << 13));
+    f32 tiny = (f32)part * 5.9604644775390625e-8f;  // 2^-24: a subnormal's unit
+    return sign ? -tiny : tiny;
+}
+DEVICE f32 widen16(bf16 v) { return from_bits((u32)v.bits << 16); }
+
+// Round to nearest, ties to even, as the processor's own conversions.
+DEVICE void narrow16(f32 v, bf16* to) {
+    u32 b = bits_of(v);
+    to->bits = v != v ? (u16)((b >> 16) | 0x40u) : (u16)((b + 0x7fffu + ((b >> 16) & 1u)) >> 16);
+}
+DEVICE void narrow16(f32 v, f16* to) {
+    u32 b = bits_of(v), sign = (b >> 16) & 0x8000u, m = b & 0x7fffffffu;
+    if (m > 0x7f800000u) { to->bits = (u16)(sign | 0x7e00u | ((m >> 13) & 1023u)); return; }
+    if (m >= 0x477ff000u) { to->bits = (u16)(sign | 0x7c00u); return; }
+    if (m < 0x38800000u) {  // subnormal: the unit is 2^-24
+        // Adding 0.5 rounds to a multiple of 2^-24, and leaves it in the lowest bits.
+        u32 r = bits_of(from_bits(m) + 0.5f) - 0x3f000000u;
+        to->bits = (u16)(sign | r);
+        return;
+    }
+    to->bits = (u16)(sign | ((m + 0xfffu + ((m >> 13) & 1u) - 0x38000000u) >> 13));
+}
+
+// What elements are computed in: 16-bit floats in f32, everything else in itself.
+template <class T> struct Wide { typedef T type; };
+template <> struct Wide<f16> { typedef f32 type; };
+template <> struct Wide<bf16> { typedef f32 type; };
+
+template <class T> DEVICE T widen(T v) { return v; }
+DEVICE f32 widen(f16 v) { return widen16(v); }
+DEVICE f32 widen(bf16 v) { return widen16(v); }
+
+// A float of any width as another; doubles become 16-bit floats by way of f32.
+DEVICE f64 as_f64(f64 v) { return v; }
+DEVICE f64 as_f64(f32 v) { return v; }
+DEVICE f64 as_f64(f16 v) { return widen16(v); }
+DEVICE f64 as_f64(bf16 v) { return widen16(v); }
+
+template <class T> struct As;
+template <> struct As<f64> { static DEVICE f64 of(f64 v) { return v; } };
+template <> struct As<f32> { static DEVICE f32 of(f32 v) { return v; } static DEVICE f32 of(f64 v) { return (f32)v; } };
+template <> struct As<f16> {
+    static DEVICE f16 of(f32 v) { f16 r; narrow16(v, &r); return r; }
+    static DEVICE f16 of(f64 v) { f16 r; narrow16((f32)v, &r); return r; }
+};
+template <> struct As<bf16> {
+    static DEVICE bf16 of(f32 v) { bf16 r; narrow16(v, &r); return r; }
+    static DEVICE bf16 of(f64 v) { bf16 r; narrow16((f32)v, &r); return r; }
+};
+template <> struct As<i64> { static DEVICE i64 of(i64 v) { return v; } };
+template <> struct As<i32> { static DEVICE i32 of(i32 v) { return v; } };
+template <> struct As<u8> { static DEVICE u8 of(u8 v) { return v; } };
+template <> struct As<b8> { static DEVICE b8 of(b8 v) { return v; } };
+
+// Where a thread stands among all of a launch.
+DEVICE i64 first_thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
+DEVICE i64 threads() { return (i64)gridDim.x * blockDim.x; }
