@@ -56,6 +56,10 @@ pub struct LedgerSnapshot {
     pub sent_bytes: u64,
     /// Bytes this rank copied from itself.
     pub local_bytes: u64,
+    /// Kernel calls that ran on the host because the device had no kernel.
+    pub fallbacks: u64,
+    /// Bytes that went to the host and back for them.
+    pub fallback_bytes: u64,
     /// Per operation name, in order of first use.
     pub ops: Vec<(&'static str, OpCount)>,
 }
@@ -226,6 +230,13 @@ impl Ledger {
         self.events.borrow().clone()
     }
 
+    /// Counts a kernel call that ran on the host, and the bytes that went there and back.
+    pub fn fell_back(&self, bytes: u64) {
+        let mut totals = self.totals.borrow_mut();
+        totals.fallbacks += 1;
+        totals.fallback_bytes += bytes;
+    }
+
     pub(crate) fn posted(&self, name: &'static str, sequence: u64, site: SiteText) {
         let mut recent = self.recent.borrow_mut();
         match self.most.get() {
@@ -312,6 +323,8 @@ impl LedgerSnapshot {
             sent_messages: self.sent_messages - before.sent_messages,
             sent_bytes: self.sent_bytes - before.sent_bytes,
             local_bytes: self.local_bytes - before.local_bytes,
+            fallbacks: self.fallbacks - before.fallbacks,
+            fallback_bytes: self.fallback_bytes - before.fallback_bytes,
             ops: ops.collect(),
         }
     }

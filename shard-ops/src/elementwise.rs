@@ -120,9 +120,9 @@ pub fn cast(exec: &dyn Exec, x: &Value, to: DType) -> Result<Value> {
 /// One step of the chain rule of a map: `f(x)` for order 0, `g * f⁽ᵒʳᵈᵉʳ⁾(x)` beyond, so that every derivative
 /// is the same op of the next order.
 #[derive(Clone, Copy, Debug)]
-struct Map {
-    map: Unary,
-    order: usize,
+pub(crate) struct Map {
+    pub(crate) map: Unary,
+    pub(crate) order: usize,
 }
 
 impl Op for Map {
@@ -164,6 +164,11 @@ impl Op for Map {
                 unary::unary_scaled(self.map, self.order, &x, &g, &mut call.output::<T>(0));
             }
         });
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn keeps_input(&self, _: usize) -> bool {
@@ -227,8 +232,8 @@ impl Op for Map {
 
 /// A function of two numbers, element by element.
 #[derive(Clone, Copy, Debug)]
-struct Arithmetic {
-    kind: Binary,
+pub(crate) struct Arithmetic {
+    pub(crate) kind: Binary,
 }
 
 impl Op for Arithmetic {
@@ -261,6 +266,11 @@ impl Op for Arithmetic {
                 pointwise::binary(self.kind, &a, &b, &mut out);
             }
         });
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn keeps_input(&self, _: usize) -> bool {
@@ -348,7 +358,7 @@ fn shared(
 
 /// Another float type.
 #[derive(Clone, Copy, Debug)]
-struct Cast {
+pub(crate) struct Cast {
     to: DType,
 }
 
@@ -377,6 +387,11 @@ impl Op for Cast {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_stored!(call.inputs[0].dtype(), A => with_stored!(self.to, B => convert::<A, B>(call)));
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn keeps_input(&self, _: usize) -> bool {
@@ -415,7 +430,7 @@ where
 }
 
 /// A map's parameters, zero where it has none.
-fn parameters(map: Unary) -> [f64; 2] {
+pub(crate) fn parameters(map: Unary) -> [f64; 2] {
     match map {
         Unary::LeakyRelu(a)
         | Unary::Elu(a)
@@ -428,7 +443,7 @@ fn parameters(map: Unary) -> [f64; 2] {
     }
 }
 
-fn map_name(map: Unary) -> &'static str {
+pub(crate) fn map_name(map: Unary) -> &'static str {
     match map {
         Unary::Neg => "neg",
         Unary::Abs => "abs",

@@ -80,6 +80,16 @@ pub enum OpError {
         /// Position of the operand.
         operand: usize,
     },
+    /// The op has no kernel for the device its operands are on.
+    #[error(
+        "{op}: has no kernel for {device}; move the operands to the host, or let the engine fall back to it"
+    )]
+    NoKernel {
+        /// The op.
+        op: &'static str,
+        /// The device.
+        device: String,
+    },
     /// An operand has a layout and no data, as a tape holds of what a vjp says it does not look at.
     #[error(
         "{op}: operand {operand} has only a layout; have the op whose vjp this is keep its elements"

@@ -8,6 +8,8 @@
 
 pub mod attention;
 pub mod conv;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod elementwise;
 mod engine;
 mod error;

@@ -33,6 +33,13 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Every element of every output box must be written. `call.cx` says which global indices the boxes cover.
     fn host(&self, call: &mut HostCall<'_, '_>);
 
+    /// The op's kernel on GPUs of NVIDIA, if it has one. Without, the op is an error there, unless the engine may
+    /// [fall back](crate::EngineOptions::host_fallback) to [`host`](Self::host).
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        None
+    }
+
     /// Writes this rank's part of outputs whose [rows](crate::Access::Rows) the data decides, after [`host`](Self::host) has said
     /// [how many](HostCall::rows): the outputs' boxes have that extent now, and [`HostCall::state`] is what `host` left. There are no
     /// inputs. Not called where this rank has no rows.

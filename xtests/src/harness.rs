@@ -14,6 +14,10 @@ pub enum On {
     Host,
     /// Memory the host cannot read, behind a lazy queue: finds missing synchronisation.
     TestDevice,
+    /// A GPU, all ranks on it if there is but one.
+    Cuda,
+    /// The emulation of one.
+    EmulatedCuda,
 }
 
 /// Runs `f` on every rank of a mesh and returns what each gave, in rank order.
@@ -64,6 +68,8 @@ pub(crate) fn options(on: On) -> local::LocalOptions {
     let device = match on {
         On::Host => DeviceKind::Host,
         On::TestDevice => DeviceKind::Test,
+        On::Cuda => DeviceKind::Cuda,
+        On::EmulatedCuda => DeviceKind::EmulatedCuda,
     };
     local::LocalOptions {
         device,

@@ -32,6 +32,8 @@ pub struct Options {
     pub patience: Duration,
     /// How many groups of ranks run side by side.
     pub jobs: usize,
+    /// Where all trials run; by default on the host, and some on the test device.
+    pub device: Option<On>,
 }
 
 impl Default for Options {
@@ -45,6 +47,7 @@ impl Default for Options {
             jobs: std::thread::available_parallelism()
                 .map_or(1, usize::from)
                 .min(8),
+            device: None,
         }
     }
 }
@@ -449,6 +452,7 @@ pub(crate) fn trial(
     if rng.one_in(ON_TEST_DEVICE) {
         trial.on = On::TestDevice;
     }
+    trial.on = options.device.unwrap_or(trial.on);
     if rng.one_in(IN_F32) {
         (trial.float, trial.tolerance) = (DType::F32, Tolerance::F32);
     }

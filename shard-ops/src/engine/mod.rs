@@ -3,13 +3,16 @@
 mod outcome;
 mod ring;
 mod rows;
+mod submit;
 
-use self::rows::{SharedWork, Work};
+pub(crate) use self::rows::{SharedWork, Work};
+pub(crate) use self::submit::Stage;
+use self::submit::submit;
 use crate::error::InOp;
 use crate::rule::Body;
 use crate::strategy::InputMove;
-use crate::{Exec, HostCall, KernelCx, Meta, Op, OpError, Result, Rule, Strategy, Value, key_of};
-use shard_comm::{Buffer, BufferMut, CommError, DeviceRef, HostJob};
+use crate::{Exec, KernelCx, Meta, Op, OpError, Result, Rule, Strategy, Value, key_of};
+use shard_comm::{Buffer, BufferMut, CommError, DeviceKind, DeviceRef};
 use shard_redistribute::{Array, MeshComm, Pending};
 use shard_spec::Layout;
 use smallvec::SmallVec;
@@ -31,6 +34,9 @@ pub struct EngineOptions {
     pub cache_entries: usize,
     /// Whether an operand that has to move is an error instead. Halos are not moves.
     pub explicit_moves: bool,
+    /// Whether an op without a kernel for a GPU runs on the host, its operands there and back, which the
+    /// [ledger](shard_comm::LedgerSnapshot::fallbacks) counts; otherwise it is an error.
+    pub host_fallback: bool,
 }
 
 impl Default for EngineOptions {
@@ -38,6 +44,7 @@ impl Default for EngineOptions {
         Self {
             cache_entries: 4096,
             explicit_moves: false,
+            host_fallback: false,
         }
     }
 }
@@ -47,6 +54,7 @@ impl Default for EngineOptions {
 pub struct Engine {
     options: EngineOptions,
     explicit_moves: Cell<bool>,
+    host_fallback: Cell<bool>,
     strategies: RefCell<HashMap<StrategyKey, Rc<Ready>, Prehashed>>,
     handlers: RefCell<HashMap<&'static str, Handler>>,
 }
@@ -66,9 +74,11 @@ impl Engine {
     /// An engine with empty caches.
     pub fn new(options: EngineOptions) -> Rc<Self> {
         let explicit_moves = Cell::new(options.explicit_moves);
+        let host_fallback = Cell::new(options.host_fallback);
         Rc::new(Self {
             options,
             explicit_moves,
+            host_fallback,
             strategies: RefCell::default(),
             handlers: RefCell::default(),
         })
@@ -88,6 +98,14 @@ impl Engine {
     /// All ranks must set the same.
     pub fn set_explicit_moves(&self, explicit: bool) -> bool {
         self.explicit_moves.replace(explicit)
+    }
+
+    /// Whether ops without a kernel for a GPU run on the host; returns what was set before.
+    ///
+    /// # Collective
+    /// All ranks must set the same.
+    pub fn set_host_fallback(&self, allowed: bool) -> bool {
+        self.host_fallback.replace(allowed)
     }
 
     /// The strategy the engine uses for an op on operands of these layouts, for inspection.
@@ -134,6 +152,9 @@ impl Engine {
         let cx = inputs[0].cx();
         if self.explicit_moves.get() {
             refuse_moves(name, strategy, inputs)?;
+        }
+        if rule.body == Body::Kernel && !self.host_fallback.get() {
+            refuse_without_kernel(op, cx.device())?;
         }
         if !cx.is_member() {
             return match rule.decides_rows() {
@@ -183,14 +204,7 @@ impl Engine {
         if strategy.overlaps() {
             // What flies is not needed yet; everything else is.
             settle(name, cx, &mut flying, &mut buffers, strategy.flying)?;
-            outputs = launch(
-                op,
-                cx.device(),
-                buffers.clone(),
-                outputs,
-                &strategy.early,
-                None,
-            )?;
+            outputs = launch(op, cx, buffers.clone(), outputs, &strategy.early, None)?;
             note(cx, name, "interior");
         }
         settle(name, cx, &mut flying, &mut buffers, None)?;
@@ -198,14 +212,7 @@ impl Engine {
         let work = (decides || strategy.ring.is_some()).then(|| Work::shared(rule));
         let ran = match (&strategy.ring, &work) {
             (Some(ring), Some(work)) => ring::run(op, cx, ring, &current, &buffers, outputs, work),
-            _ => launch(
-                op,
-                cx.device(),
-                buffers,
-                outputs,
-                &strategy.late,
-                work.as_ref(),
-            ),
+            _ => launch(op, cx, buffers, outputs, &strategy.late, work.as_ref()),
         };
         if let (Some(work), true) = (&work, decides) {
             return rows::settle(op, cx, rule, strategy, ran, work);
@@ -400,7 +407,7 @@ fn settle(
 /// Runs kernel calls over their boxes, in stream order. Those that leave something behind have a place for it.
 fn launch(
     op: &Arc<dyn Op>,
-    device: &DeviceRef,
+    cx: &Rc<MeshComm>,
     inputs: Vec<Buffer>,
     outputs: Vec<BufferMut>,
     calls: &Arc<Vec<KernelCx>>,
@@ -409,27 +416,27 @@ fn launch(
     if !calls.iter().any(|call| Work::needs(work, call)) {
         return Ok(outputs);
     }
-    let (job_op, calls, work) = (op.clone(), calls.clone(), work.cloned());
-    let much = calls.iter().map(|call| call.work).sum();
-    let job = HostJob::new(op.name(), much, move |inputs, outputs| {
-        let mut run = |work: &mut Work| {
-            let decides = work.decides;
-            for cx in calls.iter().filter(|cx| decides || cx.writes()) {
-                job_op.host(&mut HostCall {
-                    cx,
-                    inputs,
-                    outputs,
-                    state: &mut work.state,
-                    rows: &mut work.rows,
-                });
-            }
-        };
-        match &work {
-            Some(shared) => Work::with(shared, run),
-            None => run(&mut Work::default()),
-        }
-    });
-    device.submit(inputs, outputs, job).in_op(op.name())
+    submit(op, cx, Stage::Compute, calls.clone(), work, inputs, outputs)
+}
+
+/// Whether the host cannot run jobs on a device's memory.
+fn is_gpu(device: &DeviceRef) -> bool {
+    matches!(device.kind(), DeviceKind::Cuda | DeviceKind::EmulatedCuda)
+}
+
+/// An error, the same on all ranks, if the op cannot run where its operands are.
+fn refuse_without_kernel(op: &Arc<dyn Op>, device: &DeviceRef) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    let there = op.cuda().is_some();
+    #[cfg(not(feature = "cuda"))]
+    let there = false;
+    match there || !is_gpu(device) {
+        true => Ok(()),
+        false => Err(OpError::NoKernel {
+            op: op.name(),
+            device: device.name(),
+        }),
+    }
 }
 
 /// Freezes the outputs and combines them if the rule says so.

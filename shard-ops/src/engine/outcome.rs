@@ -1,10 +1,10 @@
 //! Bringing what kernels made under another choice to where the strategy says the results lie.
 
-use super::note;
+use super::{Stage, note, submit};
 use crate::error::InOp;
 use crate::strategy::Outcome;
-use crate::{HostCall, Op, Result, Rule, Strategy};
-use shard_comm::{Buffer, BufferMut, HostJob};
+use crate::{Op, Result, Rule, Strategy};
+use shard_comm::{Buffer, BufferMut};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::numel;
 use std::rc::Rc;
@@ -38,17 +38,8 @@ pub(super) fn run(
         merged.push(device.alloc(output.meta.dtype, len).in_op(name)?);
     }
     if call.writes() {
-        let (op, call) = (op.clone(), call.clone());
-        let job = HostJob::new(name, call.work, move |inputs, outputs| {
-            op.merge(&mut HostCall {
-                cx: &call,
-                inputs,
-                outputs,
-                state: &mut None,
-                rows: &mut 0,
-            });
-        });
-        merged = device.submit(parts, merged, job).in_op(name)?;
+        let call = Arc::new(vec![call.clone()]);
+        merged = submit(op, cx, Stage::Merge, call, None, parts, merged)?;
     }
     note(cx, name, "merge");
     let made = merged.into_iter().zip(&strategy.outputs);

@@ -1,11 +1,11 @@
 //! Running a fold over blocks that go round a ring.
 
-use super::note;
 use super::rows::{SharedWork, Work};
+use super::{Stage, note, submit};
 use crate::error::InOp;
 use crate::strategy::{Ring, RingStep};
-use crate::{HostCall, KernelCx, Op, OpError, Result};
-use shard_comm::{Buffer, BufferMut, HostJob, Monoid, Strided};
+use crate::{KernelCx, Op, OpError, Result};
+use shard_comm::{Buffer, BufferMut, Monoid, Strided};
 use shard_redistribute::{Array, MeshComm, Pending};
 use shard_spec::{ReduceOp, numel};
 use std::rc::Rc;
@@ -128,19 +128,8 @@ fn fold(
     if !Work::needs(Some(work), call) {
         return Ok(outputs);
     }
-    let (job_op, call, work) = (op.clone(), call.clone(), work.clone());
-    let job = HostJob::new(op.name(), call.work, move |inputs, outputs| {
-        Work::with(&work, |work| {
-            job_op.host(&mut HostCall {
-                cx: &call,
-                inputs,
-                outputs,
-                state: &mut work.state,
-                rows: &mut work.rows,
-            });
-        });
-    });
-    cx.device().submit(inputs, outputs, job).in_op(op.name())
+    let call = Arc::new(vec![call.clone()]);
+    submit(op, cx, Stage::Compute, call, Some(work), inputs, outputs)
 }
 
 /// Adds the contribution of step `step - 1` to the sums; the first one is them.

@@ -1,12 +1,10 @@
 //! Outputs whose extent the data decides: what every rank's kernel found, told to all in one round, gives the layouts, and the
 //! kernel writes its rows into memory of that size.
 
-use super::{finish, outputs_without_data};
+use super::{Stage, finish, outputs_without_data, submit};
 use crate::error::InOp;
-use crate::{
-    Access, FoldState, HostCall, KernelCx, Op, OpError, OperandBox, Result, Rule, Strategy,
-};
-use shard_comm::{AgreedError, BufferMut, Communicator, HostJob};
+use crate::{Access, FoldState, KernelCx, Op, OpError, OperandBox, Result, Rule, Strategy};
+use shard_comm::{AgreedError, BufferMut, Communicator};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DimSharding, Dims, Layout, Partition, numel, row_major_strides};
 use smallvec::SmallVec;
@@ -15,15 +13,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the kernel calls of one op leave for those after them, and for the engine.
 #[derive(Default)]
-pub(super) struct Work {
-    pub(super) state: FoldState,
-    pub(super) rows: usize,
+pub(crate) struct Work {
+    pub(crate) state: FoldState,
+    pub(crate) rows: usize,
     /// Whether the op decides rows: it has to look even where it has nothing else to write.
-    pub(super) decides: bool,
+    pub(crate) decides: bool,
 }
 
 /// Shared by the calls, which run where the device's queue runs.
-pub(super) type SharedWork = Arc<Mutex<Work>>;
+pub(crate) type SharedWork = Arc<Mutex<Work>>;
 
 impl Work {
     /// Before the first call of an op.
@@ -34,13 +32,18 @@ impl Work {
         }))
     }
 
+    /// Whether a call has anything to do: an op that decides rows looks in any case.
+    pub(crate) fn has_to_see(&self, call: &KernelCx) -> bool {
+        self.decides || call.writes()
+    }
+
     /// Whether a call has to be made at all.
     pub(super) fn needs(shared: Option<&SharedWork>, call: &KernelCx) -> bool {
         call.writes() || shared.is_some_and(|work| Self::with(work, |work| work.decides))
     }
 
     /// Runs a job on what the calls before it left.
-    pub(super) fn with<T>(shared: &Mutex<Self>, f: impl FnOnce(&mut Self) -> T) -> T {
+    pub(crate) fn with<T>(shared: &Mutex<Self>, f: impl FnOnce(&mut Self) -> T) -> T {
         // Jobs of one rank run one after the other; one that panicked took its rank with it.
         f(&mut shared.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -74,24 +77,16 @@ pub(super) fn settle(
                 *buffer = cx.device().alloc(output.meta.dtype, len).in_op(name)?;
             }
         }
-        let (op, work) = (op.clone(), work.clone());
-        let bytes = outputs.iter().map(BufferMut::bytes).sum();
-        let job = HostJob::new(
-            name,
-            shard_comm::Work::moving(bytes),
-            move |inputs, outputs| {
-                Work::with(&work, |work| {
-                    op.write_rows(&mut HostCall {
-                        cx: &call,
-                        inputs,
-                        outputs,
-                        state: &mut work.state,
-                        rows: &mut work.rows,
-                    });
-                });
-            },
-        );
-        outputs = (cx.device().submit(Vec::new(), outputs, job)).in_op(name)?;
+        let call = Arc::new(vec![call]);
+        outputs = submit(
+            op,
+            cx,
+            Stage::WriteRows,
+            call,
+            Some(work),
+            Vec::new(),
+            outputs,
+        )?;
     }
     finish(name, cx, rule, strategy, &layouts, outputs)
 }

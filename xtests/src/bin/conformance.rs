@@ -30,6 +30,9 @@ struct Cli {
     /// What ranks are.
     #[arg(long, value_enum, default_value_t = Backend::Local)]
     backend: Backend,
+    /// Where arrays live; on GPUs an op without a kernel runs on the host.
+    #[arg(long, value_enum, default_value_t = Device::Host)]
+    device: Device,
     /// Instead of cases, so many tensors through random layouts, on at most as many ranks as the largest count.
     #[arg(long, value_name = "N")]
     moves: Option<usize>,
@@ -66,6 +69,27 @@ enum Backend {
     Mpi,
 }
 
+/// Where arrays live.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Device {
+    /// Memory of the host, and in some trials a device that finds missing synchronisation.
+    Host,
+    /// GPUs.
+    Cuda,
+    /// The emulation of GPUs.
+    EmulatedCuda,
+}
+
+impl Device {
+    fn on(self) -> Option<On> {
+        match self {
+            Self::Host => None,
+            Self::Cuda => Some(On::Cuda),
+            Self::EmulatedCuda => Some(On::EmulatedCuda),
+        }
+    }
+}
+
 /// Layouts a tensor takes in a test of moves.
 const STEPS: usize = 3;
 
@@ -80,9 +104,10 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| ()));
     if let (Some(count), Backend::Local) = (cli.moves, cli.backend) {
         let ranks = cli.ranks.iter().copied().max().unwrap_or(1);
+        let device = cli.device.on().unwrap_or(On::Host);
         return moves(usize::from(ranks), count, cli.seed, true, |path| {
             let walk = |cx: &_| path.walk(cx).unwrap_or_else(|e| Some(e.to_string()));
-            Ok(on_mesh(&path.mesh, On::Host, walk))
+            Ok(on_mesh(&path.mesh, device, walk))
         });
     }
     let budget = match cli.budget.map(Duration::try_from_secs_f64).transpose() {
@@ -120,6 +145,7 @@ fn main() -> ExitCode {
         seed: cli.seed,
         budget,
         patience: Duration::from_secs(cli.patience),
+        device: cli.device.on(),
         ..Options::default()
     };
     if let Some(jobs) = cli.jobs {

@@ -1,0 +1,191 @@
+//! Kernels on GPUs: what an op gives the engine beside its host kernel, and what such kernels are written with.
+//!
+//! An op with a [`CudaKernel`] runs where its arrays live. One without is an error on a GPU, the same on every rank and before
+//! anything moves, unless the engine may [fall back](crate::EngineOptions::host_fallback) to the host.
+
+mod pointwise;
+mod view;
+
+use crate::engine::{SharedWork, Stage, Work};
+use crate::error::InOp;
+use crate::{FoldState, KernelCx, OpError, Result};
+use bytemuck::Pod;
+use shard_comm::cuda::{Cuda, KernelSource};
+use shard_comm::{Buffer, BufferMut, DType};
+pub use view::{AXES, CudaView};
+
+/// An op's kernel on GPUs of NVIDIA.
+///
+/// A kernel is given boxes of buffers, as [`Op::host`](crate::Op::host) is, and queues the work that writes the outputs.
+pub trait CudaKernel {
+    /// Computes one rank's part (or a box of it): see [`Op::host`](crate::Op::host).
+    ///
+    /// # Errors
+    /// What the device refuses; an op's rule has checked all else.
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()>;
+
+    /// Merges partial results: see [`Op::merge`](crate::Op::merge).
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    fn merge(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        call.missing("merge")
+    }
+
+    /// Writes the rows that were found: see [`Op::write_rows`](crate::Op::write_rows).
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    fn write_rows(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        call.missing("write_rows")
+    }
+}
+
+/// One call of a kernel on a GPU: memory and the boxes in it.
+pub struct CudaCall<'a> {
+    /// The op's name.
+    pub op: &'static str,
+    /// What to compute.
+    pub cx: &'a KernelCx,
+    /// The device, whose stream is the order of all work.
+    pub gpu: &'a Cuda,
+    /// The inputs' memory.
+    pub inputs: &'a [Buffer],
+    /// The outputs' memory.
+    pub outputs: &'a mut [BufferMut],
+    /// What a call of the same fold left, and the next will find.
+    pub state: &'a mut FoldState,
+    /// How many rows this rank's part has, where the data decides that.
+    pub rows: &'a mut usize,
+}
+
+impl CudaCall<'_> {
+    /// Input `i`'s box.
+    ///
+    /// # Errors
+    /// More dims than [`AXES`], or memory of another device.
+    pub fn input(&self, i: usize) -> Result<CudaView> {
+        let address = self.gpu.address(&self.inputs[i]).in_op(self.op)?;
+        CudaView::new(self.op, address, self.inputs[i].dtype(), &self.cx.inputs[i])
+    }
+
+    /// Output `o`'s box.
+    ///
+    /// # Errors
+    /// As [`input`](Self::input).
+    pub fn output(&mut self, o: usize) -> Result<CudaView> {
+        let dtype = self.outputs[o].dtype();
+        let address = self.gpu.address_mut(&mut self.outputs[o]).in_op(self.op)?;
+        CudaView::new(self.op, address, dtype, &self.cx.outputs[o])
+    }
+
+    /// Memory for `len` elements that only this call uses.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn scratch(&self, dtype: DType, len: usize) -> Result<BufferMut> {
+        shard_comm::Device::alloc(self.gpu, dtype, len).in_op(self.op)
+    }
+
+    /// Queues one of this crate's kernels over `count` independent pieces of work. Its parameters hold views that
+    /// [`input`](Self::input) and [`output`](Self::output) made, and lengths derived from them.
+    #[expect(
+        unsafe_code,
+        reason = "launches kernels of this crate, which touch only the views they are given"
+    )]
+    pub(crate) fn launch<P: Pod>(
+        &self,
+        source: &KernelSource,
+        defines: &str,
+        name: &str,
+        count: usize,
+        params: &P,
+    ) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let kernel = self.gpu.kernel(source, defines, name).in_op(self.op)?;
+        let reads: Vec<&Buffer> = self.inputs.iter().collect();
+        // SAFETY: `P` mirrors the kernel's structure, which the tests compare; its views are boxes that the engine made inside
+        // buffers of that size, and kernels of this crate go nowhere else.
+        unsafe { self.gpu.launch(kernel, count, params, &reads) }.in_op(self.op)
+    }
+
+    /// Queues one of this crate's kernels on `blocks` blocks of `threads` threads that wait for each other.
+    #[expect(
+        unsafe_code,
+        reason = "launches kernels of this crate, which touch only the views they are given"
+    )]
+    pub(crate) fn launch_blocks<P: Pod>(
+        &self,
+        source: &KernelSource,
+        defines: &str,
+        name: &str,
+        blocks: [u32; 3],
+        threads: u32,
+        params: &P,
+    ) -> Result<()> {
+        if blocks.contains(&0) {
+            return Ok(());
+        }
+        let kernel = self.gpu.kernel(source, defines, name).in_op(self.op)?;
+        let reads: Vec<&Buffer> = self.inputs.iter().collect();
+        // SAFETY: as in `launch`.
+        unsafe {
+            self.gpu
+                .launch_blocks(kernel, blocks, [threads, 1, 1], params, &reads)
+        }
+        .in_op(self.op)
+    }
+
+    fn missing(&self, what: &'static str) -> Result<()> {
+        Err(OpError::NoKernel {
+            op: self.op,
+            device: format!("{:?} ({what})", self.gpu),
+        })
+    }
+}
+
+/// Runs a kernel's calls, as the engine asks.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the pieces of one call, passed on once"
+)]
+pub(crate) fn run(
+    op: &'static str,
+    kernel: &dyn CudaKernel,
+    gpu: &Cuda,
+    stage: Stage,
+    calls: &[KernelCx],
+    work: Option<&SharedWork>,
+    inputs: &[Buffer],
+    mut outputs: Vec<BufferMut>,
+) -> Result<Vec<BufferMut>> {
+    let mut run = |work: &mut Work| {
+        for cx in calls {
+            if stage == Stage::Compute && !work.has_to_see(cx) {
+                continue;
+            }
+            let mut call = CudaCall {
+                op,
+                cx,
+                gpu,
+                inputs,
+                outputs: &mut outputs,
+                state: &mut work.state,
+                rows: &mut work.rows,
+            };
+            match stage {
+                Stage::Compute => kernel.run(&mut call)?,
+                Stage::WriteRows => kernel.write_rows(&mut call)?,
+                Stage::Merge => kernel.merge(&mut call)?,
+            }
+        }
+        Ok(())
+    };
+    match work {
+        Some(shared) => Work::with(shared, run),
+        None => run(&mut Work::default()),
+    }?;
+    Ok(outputs)
+}

@@ -1,0 +1,109 @@
+//! Boxes of memory as kernels see them.
+
+use crate::{OpError, OperandBox, Result};
+use bytemuck::{Pod, Zeroable};
+use shard_comm::DType;
+#[cfg(test)]
+use shard_comm::cuda::KernelSource;
+
+/// Most dims of a view.
+pub const AXES: usize = 8;
+
+/// A box of a buffer, laid out as `View` in kernels: the address of its first element, extents and strides in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct CudaView {
+    /// Address of the first element.
+    pub data: u64,
+    /// How many dims.
+    pub ndim: i64,
+    /// Extents.
+    pub shape: [i64; AXES],
+    /// Steps.
+    pub strides: [i64; AXES],
+}
+
+impl CudaView {
+    /// The box of a buffer whose first element is at an address.
+    pub(super) fn new(
+        op: &'static str,
+        address: u64,
+        dtype: DType,
+        at: &OperandBox,
+    ) -> Result<Self> {
+        if at.shape.len() > AXES {
+            return Err(OpError::Shape {
+                op,
+                problem: format!("kernels on a GPU take at most {AXES} dims"),
+                shapes: vec![at.shape.to_vec()],
+                fix: "reshape to fewer dims first",
+            });
+        }
+        let mut view = Self {
+            data: address + (at.offset * dtype.size()) as u64,
+            ndim: at.shape.len() as i64,
+            shape: [1; AXES],
+            strides: [0; AXES],
+        };
+        for (d, (&extent, &stride)) in at.shape.iter().zip(&at.strides).enumerate() {
+            view.shape[d] = extent as i64;
+            view.strides[d] = stride as i64;
+        }
+        Ok(view)
+    }
+
+    /// How many elements.
+    pub fn numel(&self) -> usize {
+        self.shape[..self.ndim as usize].iter().product::<i64>() as usize
+    }
+
+    /// The view with the dims of `shape`: missing ones are put in front, and those of one element repeated.
+    #[must_use]
+    pub fn broadcast_to(&self, to: &Self) -> Self {
+        let mut view = Self {
+            strides: [0; AXES],
+            ..*to
+        };
+        view.data = self.data;
+        let front = (to.ndim - self.ndim).max(0) as usize;
+        for d in 0..self.ndim as usize {
+            if self.shape[d] == to.shape[front + d] {
+                view.strides[front + d] = self.strides[d];
+            }
+        }
+        view
+    }
+}
+
+/// A source of this crate: the words for views in front of its own text.
+macro_rules! source {
+    ($name:literal, $file:literal) => {
+        shard_comm::cuda::KernelSource {
+            name: $name,
+            text: concat!(
+                include_str!("source/view.cuh"),
+                "\n",
+                include_str!(concat!("source/", $file))
+            ),
+            exact: false,
+        }
+    };
+}
+pub(super) use source;
+
+/// Definitions of the element types of a kernel, such as `T`.
+pub(super) fn define(types: &[(&str, DType)]) -> String {
+    let one = |(name, dtype): &(&str, DType)| {
+        format!("#define {name} {}\n", shard_comm::cuda::type_name(*dtype))
+    };
+    types.iter().map(one).collect()
+}
+
+/// All sources of this crate, for tests.
+#[cfg(test)]
+pub(super) fn sources() -> Vec<(KernelSource, &'static str)> {
+    vec![(
+        super::pointwise::SOURCE,
+        "#define UNARY\n#define BINARY\n#define T f32\n#define FORMULA x\n",
+    )]
+}

@@ -1,0 +1,127 @@
+//! Kernel calls on the device where the arrays live, whatever it is.
+
+use super::rows::{SharedWork, Work};
+use crate::error::InOp;
+use crate::{HostCall, KernelCx, Op, Result};
+#[cfg(feature = "cuda")]
+use shard_comm::cuda::Cuda;
+use shard_comm::{Buffer, BufferMut, Host, HostJob};
+use shard_comm::Work as Moved;
+use shard_redistribute::MeshComm;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What an op is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Its part of the outputs: [`Op::host`].
+    Compute,
+    /// The rows it found: [`Op::write_rows`].
+    WriteRows,
+    /// One result of several partial ones: [`Op::merge`].
+    Merge,
+}
+
+impl Stage {
+    fn on_host(self, op: &dyn Op, call: &mut HostCall<'_, '_>) {
+        match self {
+            Self::Compute => op.host(call),
+            Self::WriteRows => op.write_rows(call),
+            Self::Merge => op.merge(call),
+        }
+    }
+}
+
+/// Runs an op's calls over their boxes, in stream order. Those that leave something behind have a place for it in `work`.
+pub(super) fn submit(
+    op: &Arc<dyn Op>,
+    cx: &Rc<MeshComm>,
+    stage: Stage,
+    calls: Arc<Vec<KernelCx>>,
+    work: Option<&SharedWork>,
+    inputs: Vec<Buffer>,
+    outputs: Vec<BufferMut>,
+) -> Result<Vec<BufferMut>> {
+    #[cfg(feature = "cuda")]
+    if let Some(gpu) = Cuda::of(&**cx.device())
+        && let Some(kernel) = op.cuda()
+    {
+        return crate::cuda::run(
+            op.name(),
+            kernel,
+            gpu,
+            stage,
+            &calls,
+            work,
+            &inputs,
+            outputs,
+        );
+    }
+    let (job_op, work) = (op.clone(), work.cloned());
+    let much = match stage {
+        Stage::WriteRows => Moved::moving(outputs.iter().map(BufferMut::bytes).sum()),
+        _ => calls.iter().map(|call| call.work).sum(),
+    };
+    let job = HostJob::new(op.name(), much, move |inputs, outputs| {
+        let mut run = |work: &mut Work| {
+            for cx in calls.iter() {
+                if stage == Stage::Compute && !work.has_to_see(cx) {
+                    continue;
+                }
+                let mut call = HostCall {
+                    cx,
+                    inputs,
+                    outputs,
+                    state: &mut work.state,
+                    rows: &mut work.rows,
+                };
+                stage.on_host(&*job_op, &mut call);
+            }
+        };
+        match &work {
+            Some(shared) => Work::with(shared, run),
+            None => run(&mut Work::default()),
+        }
+    });
+    if super::is_gpu(cx.device()) {
+        return on_host(op.name(), cx, job, &inputs, outputs);
+    }
+    cx.device().submit(inputs, outputs, job).in_op(op.name())
+}
+
+/// A job of the host on memory of a device that it cannot reach: there and back, which the ledger counts.
+fn on_host(
+    op: &'static str,
+    cx: &Rc<MeshComm>,
+    job: HostJob,
+    inputs: &[Buffer],
+    outputs: Vec<BufferMut>,
+) -> Result<Vec<BufferMut>> {
+    let (device, host) = (cx.device(), Host::new());
+    let mut bytes = 0;
+    let mut fetch = |buffer: &Buffer| {
+        bytes += buffer.bytes();
+        let elements = device.download(buffer).in_op(op)?;
+        host.upload(buffer.dtype(), &elements).in_op(op)
+    };
+    let here = inputs.iter().map(&mut fetch).collect::<Result<Vec<_>>>()?;
+    let mut results = Vec::with_capacity(outputs.len());
+    // What earlier calls wrote stays.
+    for output in outputs {
+        let (dtype, copy) = (output.dtype(), fetch(&output.freeze())?);
+        let own = host.upload(dtype, copy.as_bytes().in_op(op)?).in_op(op)?;
+        results.extend(own.into_mut().ok());
+    }
+    let results = host.submit(here, results, job).in_op(op)?;
+    let back = results.into_iter().map(|result| {
+        let result = result.freeze();
+        bytes += result.bytes();
+        let elements = result.as_bytes().in_op(op)?;
+        let uploaded = device.upload(result.dtype(), elements).in_op(op)?;
+        Ok(uploaded.into_mut().ok())
+    });
+    let back: Result<Vec<Option<BufferMut>>> = back.collect();
+    let back = back?.into_iter().flatten().collect();
+    cx.world().ledger().fell_back(bytes as u64);
+    Ok(back)
+}
