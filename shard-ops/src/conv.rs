@@ -146,12 +146,12 @@ pub fn conv_transpose(
 
 /// The numbers of a convolution, one per spatial dim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Geometry {
-    kernel: Dims,
-    stride: Dims,
-    dilation: Dims,
+pub(crate) struct Geometry {
+    pub(crate) kernel: Dims,
+    pub(crate) stride: Dims,
+    pub(crate) dilation: Dims,
     pads: SmallVec<[(usize, usize); 3]>,
-    groups: usize,
+    pub(crate) groups: usize,
 }
 
 const NAME: &str = "conv";
@@ -263,7 +263,7 @@ impl Geometry {
     }
 
     /// The kernels' window between a box of the input side and a box of the output side.
-    fn local(&self, input: &OperandBox, output: &OperandBox) -> kernels::Window {
+    pub(crate) fn local(&self, input: &OperandBox, output: &OperandBox) -> kernels::Window {
         let origin: Vec<isize> = (0..self.kernel.len())
             .map(|d| {
                 (output.start[2 + d] * self.stride[d]) as isize
@@ -320,9 +320,9 @@ fn factors(
 }
 
 #[derive(Clone, Debug)]
-struct Conv {
-    geometry: Geometry,
-    bias: bool,
+pub(crate) struct Conv {
+    pub(crate) geometry: Geometry,
+    pub(crate) bias: bool,
 }
 
 impl Op for Conv {
@@ -364,6 +364,11 @@ impl Op for Conv {
             .reduction(Reduction::Partial(ReduceOp::Sum))
             .linearity(Linearity::Each(smallvec![0, 1]))
             .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -412,8 +417,8 @@ impl Op for Conv {
 /// The gradient of a convolution by its input: dx over the input's extents from dy and w. The factor of a spatial
 /// dim is the *input* index; dy's dims are the adjoint of its windows.
 #[derive(Clone, Debug)]
-struct ConvInputGrad {
-    geometry: Geometry,
+pub(crate) struct ConvInputGrad {
+    pub(crate) geometry: Geometry,
     spatial: Dims,
 }
 
@@ -473,6 +478,11 @@ impl Op for ConvInputGrad {
             .build()
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
+    }
+
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.outputs[0], &call.cx.inputs[0]);
         with_float!(call.dtype(), T => {
@@ -515,8 +525,8 @@ impl Op for ConvInputGrad {
 
 /// The gradient of a convolution by its weight: a sum over batch and outputs, so sharding those makes it partial.
 #[derive(Clone, Debug)]
-struct ConvWeightGrad {
-    geometry: Geometry,
+pub(crate) struct ConvWeightGrad {
+    pub(crate) geometry: Geometry,
 }
 
 fn weight_grad(exec: &dyn Exec, geometry: &Geometry, x: &Value, dy: &Value) -> Result<Value> {
@@ -569,6 +579,11 @@ impl Op for ConvWeightGrad {
             .build()
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
+    }
+
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.inputs[0], &call.cx.inputs[1]);
         with_float!(call.dtype(), T => {
@@ -610,7 +625,7 @@ impl Op for ConvWeightGrad {
 
 /// How many groups a rank's channels are: those of whole groups it holds, by the weight's rows or, where it has none, by what
 /// they read; a rank without channels has one, empty.
-fn local_groups(geometry: &Geometry, channels: usize, weight: &OperandBox) -> usize {
+pub(crate) fn local_groups(geometry: &Geometry, channels: usize, weight: &OperandBox) -> usize {
     let rows = weight.global[0] / geometry.groups;
     let held = weight.shape[0]
         .checked_div(rows)

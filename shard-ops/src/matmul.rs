@@ -121,10 +121,10 @@ pub(crate) fn product(exec: &dyn Exec, a: &Value, b: &Value, ta: bool, tb: bool)
 }
 
 #[derive(Clone, Copy, Debug)]
-struct MatMul {
-    transpose_a: bool,
-    transpose_b: bool,
-    bias: bool,
+pub(crate) struct MatMul {
+    pub(crate) transpose_a: bool,
+    pub(crate) transpose_b: bool,
+    pub(crate) bias: bool,
 }
 
 impl MatMul {
@@ -215,6 +215,11 @@ impl Op for MatMul {
             .reduction(Reduction::Partial(ReduceOp::Sum))
             .linearity(Linearity::Each(smallvec![0, 1]))
             .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

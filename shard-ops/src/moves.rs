@@ -514,8 +514,8 @@ impl MoveDim {
 
 /// Dims in another order: the same pieces, each permuted locally.
 #[derive(Clone, Debug)]
-struct Permute {
-    order: SmallVec<[usize; 6]>,
+pub(crate) struct Permute {
+    pub(crate) order: SmallVec<[usize; 6]>,
 }
 
 impl Op for Permute {
@@ -543,6 +543,11 @@ impl Op for Permute {
             )
             .linearity(Linearity::Each(smallvec![0]))
             .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -716,7 +721,7 @@ fn lcm(a: usize, b: usize) -> usize {
 
 /// Dims of extent 1, and missing leading dims, repeated. A second operand only lends its layout.
 #[derive(Clone, Debug)]
-struct Expand {
+pub(crate) struct Expand {
     shape: Dims,
 }
 
@@ -763,6 +768,11 @@ impl Op for Expand {
         rule.output(all, self.shape.clone(), x.dtype)
             .linearity(Linearity::Each(smallvec![0]))
             .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

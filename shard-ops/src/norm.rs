@@ -124,7 +124,7 @@ fn normalise(
 
 /// Which elements are normalised together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Cells {
+pub(crate) enum Cells {
     /// Groups of channels of one sample.
     Groups(usize),
     /// The last dims of one row.
@@ -245,7 +245,7 @@ impl Cells {
     }
 
     /// The cells of a rank's piece: as many groups as it holds whole.
-    fn local(self, local: &[usize], global: &[usize]) -> Self {
+    pub(crate) fn local(self, local: &[usize], global: &[usize]) -> Self {
         match self {
             Self::Groups(groups) if global[1] > 0 => {
                 Self::Groups(local[1] / (global[1] / groups).max(1))
@@ -257,8 +257,8 @@ impl Cells {
 
 /// Moments of every cell: (count, mean, M2) in double precision.
 #[derive(Clone, Copy, Debug)]
-struct MomentsOp {
-    cells: Cells,
+pub(crate) struct MomentsOp {
+    pub(crate) cells: Cells,
 }
 
 impl Op for MomentsOp {
@@ -274,6 +274,11 @@ impl Op for MomentsOp {
         float_types("moments", inputs)?;
         self.cells
             .rule("moments", inputs, &[Like::X], (Like::Stats(3), DType::F64))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -305,11 +310,11 @@ impl Op for MomentsOp {
 
 /// `(x - mean) / sqrt(M2 / count + eps) * weight + bias`, given the moments of `x`.
 #[derive(Clone, Copy, Debug)]
-struct Normalise {
-    cells: Cells,
+pub(crate) struct Normalise {
+    pub(crate) cells: Cells,
     eps: u64,
-    weight: bool,
-    bias: bool,
+    pub(crate) weight: bool,
+    pub(crate) bias: bool,
 }
 
 impl Normalise {
@@ -319,7 +324,7 @@ impl Normalise {
         sides
     }
 
-    fn eps(&self) -> f64 {
+    pub(crate) fn eps(&self) -> f64 {
         f64::from_bits(self.eps)
     }
 }
@@ -374,6 +379,11 @@ impl Op for Normalise {
         }
         self.cells
             .rule("normalise", inputs, &self.sides(), (Like::X, x))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -529,7 +539,7 @@ impl Normalise {
 
 /// Which part of the derivative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Part {
+pub(crate) enum Part {
     /// Per cell, Σ w·dy and Σ w·dy·x̂.
     CellSums,
     /// Per weight, Σ dy and Σ dy·x̂.
@@ -540,11 +550,11 @@ enum Part {
 
 /// The fused derivative of a normalisation: systems of sums over cells and weights, and one pointwise pass.
 #[derive(Clone, Copy, Debug)]
-struct GradOp {
-    cells: Cells,
-    eps: u64,
-    weight: bool,
-    part: Part,
+pub(crate) struct GradOp {
+    pub(crate) cells: Cells,
+    pub(crate) eps: u64,
+    pub(crate) weight: bool,
+    pub(crate) part: Part,
 }
 
 impl Op for GradOp {
@@ -578,6 +588,11 @@ impl Op for GradOp {
             ),
         };
         self.cells.rule(self.name(), inputs, &sides, to)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

@@ -96,14 +96,14 @@ pub fn avg_pool(exec: &dyn Exec, x: &Value, options: &PoolOptions) -> Result<Val
 
 /// The numbers of a pooling, one per spatial dim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Geometry {
-    kernel: Dims,
-    stride: Dims,
-    padding: Dims,
+pub(crate) struct Geometry {
+    pub(crate) kernel: Dims,
+    pub(crate) stride: Dims,
+    pub(crate) padding: Dims,
     dilation: Dims,
     ceil: bool,
     /// Global extents of the input.
-    input: Dims,
+    pub(crate) input: Dims,
 }
 
 impl Geometry {
@@ -160,7 +160,7 @@ impl Geometry {
     }
 
     /// The kernels' window between a box of the input side and a box of the output side.
-    fn local(&self, input: &OperandBox, output: &OperandBox) -> kernels::Window {
+    pub(crate) fn local(&self, input: &OperandBox, output: &OperandBox) -> kernels::Window {
         let origin: Vec<isize> = (0..self.kernel.len())
             .map(|d| {
                 (output.start[2 + d] * self.stride[d]) as isize
@@ -260,8 +260,8 @@ enum Side {
 }
 
 #[derive(Clone, Debug)]
-struct MaxPool {
-    geometry: Geometry,
+pub(crate) struct MaxPool {
+    pub(crate) geometry: Geometry,
 }
 
 impl Op for MaxPool {
@@ -277,6 +277,11 @@ impl Op for MaxPool {
         let dtype = float_types("max_pool", inputs)?;
         self.geometry
             .forward("max_pool", inputs, &[Side::Input], &[dtype, DType::I64])
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -318,8 +323,8 @@ impl Op for MaxPool {
 
 /// Gives every output's cotangent back to the input its index names.
 #[derive(Clone, Debug)]
-struct MaxPoolGrad {
-    geometry: Geometry,
+pub(crate) struct MaxPoolGrad {
+    pub(crate) geometry: Geometry,
 }
 
 impl Op for MaxPoolGrad {
@@ -334,6 +339,11 @@ impl Op for MaxPoolGrad {
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         self.geometry
             .backward("max_pool_grad", inputs, inputs[0].dtype)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -373,8 +383,8 @@ impl Op for MaxPoolGrad {
 
 /// Reads the input that every output's index names.
 #[derive(Clone, Debug)]
-struct MaxPoolPick {
-    geometry: Geometry,
+pub(crate) struct MaxPoolPick {
+    pub(crate) geometry: Geometry,
 }
 
 impl Op for MaxPoolPick {
@@ -393,6 +403,11 @@ impl Op for MaxPoolPick {
             &[Side::Input, Side::Output],
             &[inputs[0].dtype],
         )
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -432,9 +447,9 @@ impl Op for MaxPoolPick {
 
 /// What an average divides by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Divide {
-    include_pad: bool,
-    fixed: Option<usize>,
+pub(crate) struct Divide {
+    pub(crate) include_pad: bool,
+    pub(crate) fixed: Option<usize>,
 }
 
 impl Divide {
@@ -469,9 +484,9 @@ impl Divide {
 }
 
 #[derive(Clone, Debug)]
-struct AvgPool {
-    geometry: Geometry,
-    divide: Divide,
+pub(crate) struct AvgPool {
+    pub(crate) geometry: Geometry,
+    pub(crate) divide: Divide,
 }
 
 impl Op for AvgPool {
@@ -487,6 +502,11 @@ impl Op for AvgPool {
         let dtype = float_types("avg_pool", inputs)?;
         self.geometry
             .forward("avg_pool", inputs, &[Side::Input], &[dtype])
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -525,9 +545,9 @@ impl Op for AvgPool {
 }
 
 #[derive(Clone, Debug)]
-struct AvgPoolGrad {
-    geometry: Geometry,
-    divide: Divide,
+pub(crate) struct AvgPoolGrad {
+    pub(crate) geometry: Geometry,
+    pub(crate) divide: Divide,
 }
 
 impl Op for AvgPoolGrad {
@@ -542,6 +562,11 @@ impl Op for AvgPoolGrad {
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         self.geometry
             .backward("avg_pool_grad", inputs, inputs[0].dtype)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

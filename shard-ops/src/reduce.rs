@@ -119,9 +119,9 @@ fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
 }
 
 #[derive(Clone, Debug)]
-struct Reduce {
-    op: ReduceOp,
-    dims: SmallVec<[usize; 6]>,
+pub(crate) struct Reduce {
+    pub(crate) op: ReduceOp,
+    pub(crate) dims: SmallVec<[usize; 6]>,
     keepdim: bool,
 }
 
@@ -182,6 +182,11 @@ impl Op for Reduce {
             .reduction(Reduction::Partial(self.op))
             .linearity(linear)
             .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

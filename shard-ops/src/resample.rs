@@ -72,7 +72,7 @@ pub fn interpolate(
 }
 
 #[derive(Clone, Debug)]
-struct Interpolate {
+pub(crate) struct Interpolate {
     windows: Vec<Window>,
     /// Spatial extents of the forward's input.
     input: Dims,
@@ -86,6 +86,15 @@ impl Interpolate {
             .zip(&self.input)
             .map(|(w, &n)| w.output_extent(n).in_op(self.name()))
             .collect()
+    }
+
+    /// Along each spatial dim, the rows of a box of what is written over the columns of a box of what is read.
+    pub(crate) fn tables(&self, input: &OperandBox, output: &OperandBox) -> Vec<Table> {
+        let table = |d| match self.adjoint {
+            true => self.table(d, output, input).transposed(output.shape[2 + d]),
+            false => self.table(d, input, output),
+        };
+        (0..self.windows.len()).map(table).collect()
     }
 
     /// Along spatial dim `d`, row `o` of a box of outputs over the columns of a box of inputs.
@@ -155,17 +164,13 @@ impl Op for Interpolate {
             .build()
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
+    }
+
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        let (input, output) = (&call.cx.inputs[0], &call.cx.outputs[0]);
-        let tables: Vec<Table> = (0..self.windows.len())
-            .map(|d| {
-                if self.adjoint {
-                    self.table(d, output, input).transposed(output.shape[2 + d])
-                } else {
-                    self.table(d, input, output)
-                }
-            })
-            .collect();
+        let tables = self.tables(&call.cx.inputs[0], &call.cx.outputs[0]);
         with_float!(call.dtype(), T => {
             let x = call.input::<T>(0);
             let passes: Vec<(usize, &Table)> = tables.iter().enumerate().map(|(d, t)| (2 + d, t)).collect();

@@ -3,15 +3,26 @@
 //! An op with a [`CudaKernel`] runs where its arrays live. One without is an error on a GPU, the same on every rank and before
 //! anything moves, unless the engine may [fall back](crate::EngineOptions::host_fallback) to the host.
 
+mod conv;
+mod matmul;
+mod norm;
 mod pointwise;
+mod pool;
+mod reduce;
+mod resample;
+mod shapes;
 mod view;
+mod windows;
+
+#[cfg(all(test, feature = "cuda-emulated"))]
+mod tests;
 
 use crate::engine::{SharedWork, Stage, Work};
 use crate::error::InOp;
 use crate::{FoldState, KernelCx, OpError, Result};
 use bytemuck::Pod;
 use shard_comm::cuda::{Cuda, KernelSource};
-use shard_comm::{Buffer, BufferMut, DType};
+use shard_comm::{Buffer, BufferMut, DType, Strided};
 pub use view::{AXES, CudaView};
 
 /// An op's kernel on GPUs of NVIDIA.
@@ -77,6 +88,24 @@ impl CudaCall<'_> {
         let dtype = self.outputs[o].dtype();
         let address = self.gpu.address_mut(&mut self.outputs[o]).in_op(self.op)?;
         CudaView::new(self.op, address, dtype, &self.cx.outputs[o])
+    }
+
+    /// The address of input `i`'s box, whose elements lie side by side in row-major order, as those of whole pieces do.
+    ///
+    /// # Errors
+    /// As [`input`](Self::input); a box with gaps.
+    pub fn dense(&self, i: usize) -> Result<u64> {
+        let at = &self.cx.inputs[i];
+        let whole = Strided::new(at.offset, at.shape.clone(), at.strides.clone());
+        if !whole.is_contiguous() {
+            return Err(OpError::Shape {
+                op: self.op,
+                problem: format!("operand {i} has gaps, which its kernel on a GPU does not take"),
+                shapes: vec![at.shape.to_vec()],
+                fix: "let the engine fall back to the host",
+            });
+        }
+        Ok(self.input(i)?.data)
     }
 
     /// Memory for `len` elements that only this call uses.

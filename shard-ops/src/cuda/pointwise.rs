@@ -12,6 +12,9 @@ use shard_comm::cuda::KernelSource;
 use shard_comm::{Device, Strided};
 
 pub(super) const SOURCE: KernelSource = source!("pointwise", "pointwise.cu");
+/// Definitions under which the source compiles.
+#[cfg(test)]
+pub(super) const EXAMPLE: &str = "#define UNARY\n#define T f32\n#define FORMULA mish_3\n";
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -77,13 +77,12 @@ impl CudaView {
 
 /// A source of this crate: the words for views in front of its own text.
 macro_rules! source {
-    ($name:literal, $file:literal) => {
+    ($name:literal, $($file:literal),+) => {
         shard_comm::cuda::KernelSource {
             name: $name,
             text: concat!(
                 include_str!("source/view.cuh"),
-                "\n",
-                include_str!(concat!("source/", $file))
+                $("\n", include_str!(concat!("source/", $file))),+
             ),
             exact: false,
         }
@@ -102,8 +101,13 @@ pub(super) fn define(types: &[(&str, DType)]) -> String {
 /// All sources of this crate, for tests.
 #[cfg(test)]
 pub(super) fn sources() -> Vec<(KernelSource, &'static str)> {
-    vec![(
-        super::pointwise::SOURCE,
-        "#define UNARY\n#define BINARY\n#define T f32\n#define FORMULA x\n",
-    )]
+    vec![
+        (super::pointwise::SOURCE, super::pointwise::EXAMPLE),
+        (super::reduce::SOURCE, super::reduce::EXAMPLE),
+        (super::matmul::SOURCE, super::matmul::EXAMPLE),
+        (super::norm::SOURCE, super::norm::EXAMPLE),
+        (super::conv::SOURCE, super::conv::EXAMPLE),
+        (super::pool::SOURCE, super::pool::EXAMPLE),
+        (super::resample::SOURCE, super::resample::EXAMPLE),
+    ]
 }

@@ -25,3 +25,5 @@ DEVICE i64 place(const View& v, i64 index) {
 }
 
 template <class E> DEVICE E& element(const View& v, i64 at) { return ((E*)v.data)[at]; }
+
+#define INFINITE at_bits<f64>(0x7ff0000000000000ull)

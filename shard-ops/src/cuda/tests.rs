@@ -1,0 +1,102 @@
+use super::view::sources;
+use crate::{
+    Engine, EngineOptions, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved,
+    Value, elementwise, key_of,
+};
+use shard_comm::cuda::compile_to_ptx;
+use shard_comm::local::{self, LocalOptions};
+use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
+use shard_redistribute::{Array, MeshComm};
+use shard_spec::{DeviceMesh, Layout};
+use std::rc::Rc;
+use std::sync::Arc;
+
+#[test]
+fn every_source_compiles_to_ptx_where_there_is_a_compiler() {
+    for (source, defines) in sources() {
+        match compile_to_ptx(&source, defines, "compute_80") {
+            Ok(bytes) => assert!(bytes > 500, "{}", source.name),
+            Err(CommError::Backend { call: "nvrtc", .. }) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Runs on emulated GPUs, each rank with a replicated vector.
+fn on_gpus<T: Send>(ranks: usize, f: impl Fn(&Rc<Engine>, Value) -> T + Sync) -> Vec<T> {
+    let options = LocalOptions {
+        device: DeviceKind::EmulatedCuda,
+        ..LocalOptions::default()
+    };
+    local::run_with(ranks, &options, |comm| {
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        let mesh = DeviceMesh::new(&[ranks]).unwrap();
+        let cx = MeshComm::new(&world, &mesh).unwrap();
+        let layout = Layout::replicated(&mesh, &[4]);
+        let local = cx.device().upload_slice(&[1.0f64, 2.0, 3.0, 4.0]).unwrap();
+        let x = Array::from_local(&cx, &layout, Some(local), DType::F64).unwrap();
+        f(&Engine::new(EngineOptions::default()), Value::new(x))
+    })
+    .unwrap()
+}
+
+fn elements(value: &Value) -> Vec<f64> {
+    value.array().buffer().unwrap().to_vec().unwrap()
+}
+
+#[test]
+fn an_op_with_a_kernel_stays_on_the_gpu() {
+    let moved = on_gpus(2, |engine, x| {
+        let y = elementwise::add(&**engine, &x, &x).unwrap();
+        assert_eq!(elements(&y), [2.0, 4.0, 6.0, 8.0]);
+        y.array().cx().world().ledger().snapshot().fallbacks
+    });
+    assert_eq!(moved, [0, 0]);
+}
+
+/// An op of a user's own, with a kernel for the host alone.
+#[derive(Debug)]
+struct Twice;
+
+impl Op for Twice {
+    fn name(&self) -> &'static str {
+        "twice"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("twice", &())
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        Rule::pointwise("twice", inputs, inputs[0].dtype, Linearity::None)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let x = call.input::<f64>(0).to_vec();
+        for (y, x) in call.output::<f64>(0).data_mut().iter_mut().zip(x) {
+            *y = 2.0 * x;
+        }
+    }
+
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+        Ok(vec![None])
+    }
+}
+
+#[test]
+fn an_op_without_one_is_the_same_error_on_all_ranks_or_goes_by_the_host_if_told() {
+    let errors = on_gpus(2, |engine, x| {
+        let again = || engine.apply1(Arc::new(Twice), &[&x]);
+        let error = again().unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Uniform);
+        assert!(matches!(error, OpError::NoKernel { .. }), "{error}");
+        engine.set_host_fallback(true);
+        let y = again().unwrap();
+        let ledger = y.array().cx().world().ledger().snapshot();
+        // Operand and result there, the result back.
+        assert_eq!((ledger.fallbacks, ledger.fallback_bytes), (1, 8 * 3 * 4));
+        assert_eq!(elements(&y), [2.0, 4.0, 6.0, 8.0]);
+        error.to_string()
+    });
+    assert_eq!(errors[0], errors[1]);
+}
