@@ -5,8 +5,7 @@ use crate::error::InOp;
 use crate::{HostCall, KernelCx, Op, Result};
 #[cfg(feature = "cuda")]
 use shard_comm::cuda::Cuda;
-use shard_comm::{Buffer, BufferMut, Host, HostJob};
-use shard_comm::Work as Moved;
+use shard_comm::{Buffer, BufferMut, Host, HostJob, Work as Amount};
 use shard_redistribute::MeshComm;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -59,7 +58,7 @@ pub(super) fn submit(
     }
     let (job_op, work) = (op.clone(), work.cloned());
     let much = match stage {
-        Stage::WriteRows => Moved::moving(outputs.iter().map(BufferMut::bytes).sum()),
+        Stage::WriteRows => Amount::moving(outputs.iter().map(BufferMut::bytes).sum()),
         _ => calls.iter().map(|call| call.work).sum(),
     };
     let job = HostJob::new(op.name(), much, move |inputs, outputs| {
