@@ -22,6 +22,7 @@ pub mod neighborhood;
 pub mod neighbors;
 pub mod norm;
 mod op;
+pub mod optimize;
 pub mod pool;
 pub mod reduce;
 pub mod resample;

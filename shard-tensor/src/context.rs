@@ -211,6 +211,15 @@ impl Context {
         self.0.engine.set_explicit_moves(on);
     }
 
+    /// Whether an op without a kernel for a GPU runs on the host, its operands there and back, which the
+    /// [ledger](crate::LedgerSnapshot::fallbacks) counts; otherwise it is an error, the same on all ranks. Off at first.
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    pub fn host_fallback(&self, on: bool) {
+        self.0.engine.set_host_fallback(on);
+    }
+
     /// Runs `f` without recording: its results have no gradient.
     ///
     /// # Collective

@@ -66,6 +66,7 @@ pub struct Launch {
     dtype: DType,
     explicit_moves: bool,
     schedule: Schedule,
+    host_fallback: bool,
     #[cfg_attr(
         not(feature = "mpi"),
         expect(dead_code, reason = "threads find deadlocks without waiting")
@@ -83,6 +84,7 @@ impl Launch {
             dtype: DType::F32,
             explicit_moves: false,
             schedule: Schedule::Free,
+            host_fallback: false,
             timeout: None,
         }
     }
@@ -158,6 +160,14 @@ impl Launch {
         Self { schedule, ..self }
     }
 
+    /// See [`Context::host_fallback`].
+    pub fn host_fallback(self, on: bool) -> Self {
+        Self {
+            host_fallback: on,
+            ..self
+        }
+    }
+
     /// Runs the program.
     ///
     /// # Errors
@@ -178,6 +188,7 @@ impl Launch {
     fn context(&self, world: &Rc<dyn Communicator>) -> Context {
         let ctx = Context::new(world.clone(), self.seed, self.dtype);
         ctx.explicit_moves(self.explicit_moves);
+        ctx.host_fallback(self.host_fallback);
         ctx
     }
 

@@ -6,6 +6,7 @@
 mod conv;
 mod matmul;
 mod norm;
+mod optimize;
 mod pointwise;
 mod pool;
 mod reduce;

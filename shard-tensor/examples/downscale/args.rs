@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Parser, ValueEnum};
-use shard_tensor::DType;
+use shard_tensor::{DType, DeviceKind};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -30,6 +30,10 @@ pub(crate) struct Args {
     #[arg(long)]
     dtype: Option<Precision>,
 
+    /// What every rank computes on; GPUs need the feature cuda
+    #[arg(long, value_enum, default_value_t = Device::Host)]
+    device: Device,
+
     /// Where the loss curve, the picture and the weights go
     #[arg(long, value_name = "DIR", default_value = "target/downscale")]
     pub(crate) out: PathBuf,
@@ -53,6 +57,16 @@ impl Args {
         self.steps.unwrap_or(if self.verify { 20 } else { 200 }) as usize
     }
 
+    /// On what.
+    pub(crate) fn device(&self) -> DeviceKind {
+        match self.device {
+            Device::Host => DeviceKind::Host,
+            Device::Test => DeviceKind::Test,
+            Device::Cuda => DeviceKind::Cuda,
+            Device::EmulatedCuda => DeviceKind::EmulatedCuda,
+        }
+    }
+
     /// In which type.
     pub(crate) fn dtype(&self) -> DType {
         match (self.dtype, self.verify) {
@@ -60,6 +74,18 @@ impl Args {
             (Some(Precision::F32), _) | (None, false) => DType::F32,
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Device {
+    /// The host's memory and processor.
+    Host,
+    /// Memory that the host cannot read, behind a queue: finds missing synchronisation.
+    Test,
+    /// A GPU, several ranks on one if there are few.
+    Cuda,
+    /// The kernels of a GPU on the host, slowly; needs the feature cuda-emulated.
+    EmulatedCuda,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -82,6 +82,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         steps: args.steps(),
         seed: args.seed,
         dtype: args.dtype(),
+        device: args.device(),
         weights: Some(&weights),
         level: PICTURED,
     };

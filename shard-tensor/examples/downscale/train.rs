@@ -9,7 +9,9 @@ use ndarray::{Array2, Ix2};
 use serde::{Deserialize, Serialize};
 use shard_tensor::nn::{Module, Parameters};
 use shard_tensor::optim::{AdamW, Optimizer};
-use shard_tensor::{Context, DType, Error, Launch, OpCount, Result, ShardTensor, checkpoint};
+use shard_tensor::{
+    Context, DType, DeviceKind, Error, Launch, OpCount, Result, ShardTensor, checkpoint,
+};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -28,6 +30,8 @@ pub(crate) struct Job<'a> {
     pub(crate) steps: usize,
     pub(crate) seed: u64,
     pub(crate) dtype: DType,
+    /// What ranks compute on.
+    pub(crate) device: DeviceKind,
     /// Where the weights go, if anywhere.
     pub(crate) weights: Option<&'a Path>,
     /// The level whose picture is wanted.
@@ -91,6 +95,7 @@ impl Job<'_> {
         let outcomes = Launch::new(self.mesh.ranks())
             .seed(self.seed)
             .dtype(self.dtype)
+            .device(self.device)
             .run(|ctx| self.on_rank(ctx))?;
         Ok(outcomes.into_iter().flatten().next())
     }

@@ -2,7 +2,7 @@
 
 use crate::args::{MeshShape, Split};
 use crate::train::{Job, Outcome};
-use shard_tensor::{DType, Result};
+use shard_tensor::{DType, DeviceKind, Result};
 
 /// Largest difference of a weight, as a share of the largest weight of its tensor, in double precision.
 const WEIGHTS: f64 = 1e-9;
@@ -50,6 +50,7 @@ pub(crate) fn agrees_with_one_rank(job: &Job<'_>, outcome: Option<&Outcome>) -> 
         let alone = Job {
             mesh: &one,
             split: &Split::Even,
+            device: DeviceKind::Host,
             ..job
         }
         .run()?;
@@ -146,6 +147,7 @@ mod tests {
             steps: 2,
             seed: 3,
             dtype: DType::F64,
+            device: DeviceKind::Host,
             weights: None,
             level: 0,
         }

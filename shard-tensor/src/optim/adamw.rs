@@ -1,8 +1,9 @@
 //! Adam with decoupled weight decay.
 
-use super::{Optimizer, Real, Slot, Update};
+use super::{Optimizer, Slot};
 use crate::nn::Parameters;
 use crate::{Gradients, Result};
+use shard_ops::optimize::Update;
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as `torch.optim.AdamW`.
 ///
@@ -19,7 +20,7 @@ use crate::{Gradients, Result};
 /// ```
 #[derive(Debug)]
 pub struct AdamW {
-    slots: Vec<Slot<2>>,
+    slots: Vec<Slot>,
     options: Options,
 }
 
@@ -74,10 +75,9 @@ impl AdamW {
 impl Optimizer for AdamW {
     fn step(&mut self, gradients: &Gradients) -> Result<()> {
         let options = self.options;
-        self.slots.iter_mut().try_for_each(|slot| {
-            let step = Step::new(&options, slot.steps + 1);
-            slot.update(gradients, step)
-        })
+        self.slots
+            .iter_mut()
+            .try_for_each(|slot| slot.update(gradients, |step| options.step(step)))
     }
 
     fn learning_rate(&self) -> f64 {
@@ -89,39 +89,17 @@ impl Optimizer for AdamW {
     }
 }
 
-/// The numbers of one step, computed in double precision as PyTorch does.
-#[derive(Clone, Copy, Debug)]
-struct Step {
-    keep: f64,
-    beta1: f64,
-    beta2: f64,
-    size: f64,
-    root: f64,
-    eps: f64,
-}
-
-impl Step {
-    fn new(options: &Options, step: u64) -> Self {
-        let (beta1, beta2) = options.betas;
+impl Options {
+    /// The numbers of one step, computed in double precision as PyTorch does.
+    fn step(&self, step: u64) -> Update {
+        let (beta1, beta2) = self.betas;
         let step = step as f64;
-        Self {
-            keep: 1.0 - options.rate * options.decay,
-            beta1,
-            beta2,
-            size: options.rate / (1.0 - beta1.powf(step)),
+        Update::AdamW {
+            keep: 1.0 - self.rate * self.decay,
+            betas: [beta1, beta2],
+            size: self.rate / (1.0 - beta1.powf(step)),
             root: (1.0 - beta2.powf(step)).sqrt(),
-            eps: options.eps,
+            eps: self.eps,
         }
-    }
-}
-
-impl Update<2> for Step {
-    fn element<T: Real>(&self, _first: bool, p: T, g: T, [mean, square]: [T; 2]) -> (T, [T; 2]) {
-        let number = T::from_f64;
-        let p = p * number(self.keep);
-        let mean = mean + (g - mean) * number(1.0 - self.beta1);
-        let square = square * number(self.beta2) + number(1.0 - self.beta2) * g * g;
-        let denominator = square.sqrt() / number(self.root) + number(self.eps);
-        (p - number(self.size) * (mean / denominator), [mean, square])
     }
 }

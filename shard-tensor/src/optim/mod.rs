@@ -11,7 +11,9 @@ pub use sgd::Sgd;
 
 use crate::nn::Parameters;
 use crate::{Error, Gradients, Result, ShardTensor};
-use shard_comm::{Buffer, DType, Element, HostJob, HostSlice, HostSliceMut, Scalar, Strided, Work};
+use shard_comm::{DType, Scalar, Strided};
+use shard_ops::Value;
+use shard_ops::optimize::{Update, update};
 use shard_redistribute::Array;
 
 /// Changes parameters along their gradients.
@@ -32,16 +34,16 @@ pub trait Optimizer {
     fn set_learning_rate(&mut self, rate: f64);
 }
 
-/// A parameter and what the optimizer remembers of it: `N` buffers like this rank's piece.
+/// A parameter and what the optimizer remembers of it, laid out as it is.
 #[derive(Debug)]
-struct Slot<const N: usize> {
+struct Slot {
     parameter: ShardTensor,
-    /// Empty until the first step; off the mesh for ever.
-    state: Option<[Buffer; N]>,
+    /// Empty until the first step.
+    state: Vec<Value>,
     steps: u64,
 }
 
-impl<const N: usize> Slot<N> {
+impl Slot {
     /// # Errors
     /// [`Argument`](Error::Argument) for tensors that are no parameters, or hold neither `f32` nor `f64`.
     fn all(op: &'static str, parameters: Parameters) -> Result<Vec<Self>> {
@@ -59,109 +61,44 @@ impl<const N: usize> Slot<N> {
             .into_iter()
             .map(|(_, parameter)| Self {
                 parameter,
-                state: None,
+                state: Vec::new(),
                 steps: 0,
             })
             .collect())
     }
 
-    /// Runs `update` on this rank's piece: parameter, gradient and old state in; parameter and new state out.
-    fn update(&mut self, gradients: &Gradients, update: impl Update<N>) -> Result<()> {
+    /// One step by the numbers that `step` gives for its count, from 1 on, if there is a gradient.
+    fn update(&mut self, gradients: &Gradients, step: impl Fn(u64) -> Update) -> Result<()> {
         let Some(gradient) = gradients.get(&self.parameter)? else {
             return Ok(());
         };
         self.steps += 1;
-        let (value, gradient) = (self.parameter.value(), gradient.value());
-        let (Some(old), Some(slope)) = (value.array().buffer(), gradient.array().buffer()) else {
-            return Ok(());
-        };
-        let (dtype, len) = (old.dtype(), old.len());
-        let device = self.parameter.context().device();
-        let state = match &self.state {
-            Some(state) => state.clone(),
-            None => {
-                let mut zeros = device.alloc(dtype, len)?;
-                device.fill(&mut zeros, &Strided::contiguous(&[len]), Scalar::F64(0.0))?;
-                let zeros = zeros.freeze();
-                std::array::from_fn(|_| zeros.clone())
-            }
-        };
-        let mut inputs = vec![old.clone(), slope.clone()];
-        inputs.extend(state);
-        let outputs = (0..=N)
-            .map(|_| device.alloc(dtype, len))
-            .collect::<Result<Vec<_>, _>>()?;
-        let first = self.steps == 1;
-        let work = Work::moving((2 * N + 3) * len * dtype.size());
-        let job = HostJob::new("optimizer", work, move |inputs, outputs| match dtype {
-            DType::F64 => apply::<f64, N>(&update, first, inputs, outputs),
-            _ => apply::<f32, N>(&update, first, inputs, outputs),
-        });
-        let outputs = device.submit(inputs, outputs, job)?;
-        let mut outputs = outputs.into_iter().map(|b| b.freeze());
-        if let Some(new) = outputs.next() {
-            let array = value.array();
-            self.parameter.set_array(Array::from_parts(
-                array.cx(),
-                array.layout(),
-                Some(new),
-                dtype,
-            )?)?;
+        let step = step(self.steps);
+        let (value, gradient) = (self.parameter.value().detach(), gradient.value().detach());
+        while self.state.len() < step.state() {
+            self.state.push(zeros_like(value.array())?);
         }
-        self.state = outputs.collect::<Vec<_>>().try_into().ok();
+        let engine = self.parameter.context().engine();
+        let mut new = update(&**engine, step, &value, &gradient, &self.state)?.into_iter();
+        if let Some(new) = new.next() {
+            self.parameter.set_array(new.into_array())?;
+        }
+        self.state = new.collect();
         Ok(())
     }
 }
 
-/// The arithmetic of one element, in the parameter's own precision.
-trait Update<const N: usize>: Send + 'static {
-    /// The new parameter and state. `first` on the parameter's first step.
-    fn element<T: Real>(&self, first: bool, p: T, g: T, state: [T; N]) -> (T, [T; N]);
-}
-
-/// `f32` or `f64`.
-trait Real:
-    Element
-    + std::ops::Add<Output = Self>
-    + std::ops::Sub<Output = Self>
-    + std::ops::Mul<Output = Self>
-    + std::ops::Div<Output = Self>
-{
-    fn sqrt(self) -> Self;
-}
-
-impl Real for f32 {
-    fn sqrt(self) -> Self {
-        self.sqrt()
-    }
-}
-
-impl Real for f64 {
-    fn sqrt(self) -> Self {
-        self.sqrt()
-    }
-}
-
-/// One pass over all buffers. Their types and lengths are those they were allocated with, so views cannot fail.
-fn apply<T: Real, const N: usize>(
-    update: &impl Update<N>,
-    first: bool,
-    inputs: &[HostSlice<'_>],
-    outputs: &mut [HostSliceMut<'_>],
-) {
-    let mut read = inputs.iter().filter_map(|s| s.as_slice::<T>().ok());
-    let (Some(p), Some(g)) = (read.next(), read.next()) else {
-        return;
-    };
-    let old: [&[T]; N] = std::array::from_fn(|_| read.next().unwrap_or(p));
-    let mut write: Vec<&mut [T]> = outputs
-        .iter_mut()
-        .filter_map(|s| s.as_mut_slice::<T>().ok())
-        .collect();
-    for i in 0..p.len() {
-        let (new, state) = update.element(first, p[i], g[i], old.map(|s| s[i]));
-        for (out, value) in write.iter_mut().zip(std::iter::once(new).chain(state)) {
-            out[i] = value;
+fn zeros_like(array: &Array) -> Result<Value> {
+    let device = array.cx().device();
+    let zeros = match array.buffer() {
+        Some(buffer) => {
+            let mut zeros = device.alloc(array.dtype(), buffer.len())?;
+            let all = Strided::contiguous(&[buffer.len()]);
+            device.fill(&mut zeros, &all, Scalar::ZERO)?;
+            Some(zeros.freeze())
         }
-    }
+        None => None,
+    };
+    let zeros = Array::from_parts(array.cx(), array.layout(), zeros, array.dtype())?;
+    Ok(Value::new(zeros))
 }

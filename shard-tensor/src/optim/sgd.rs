@@ -1,13 +1,14 @@
 //! Stochastic gradient descent.
 
-use super::{Optimizer, Real, Slot, Update};
+use super::{Optimizer, Slot};
 use crate::nn::Parameters;
 use crate::{Gradients, Result};
+use shard_ops::optimize::Update;
 
 /// `p -= rate * (g + decay * p)`, with optional momentum, as `torch.optim.SGD`.
 #[derive(Debug)]
 pub struct Sgd {
-    slots: Vec<Slot<1>>,
+    slots: Vec<Slot>,
     options: Options,
 }
 
@@ -54,7 +55,7 @@ impl Optimizer for Sgd {
         let options = self.options;
         self.slots
             .iter_mut()
-            .try_for_each(|slot| slot.update(gradients, options))
+            .try_for_each(|slot| slot.update(gradients, |step| options.step(step)))
     }
 
     fn learning_rate(&self) -> f64 {
@@ -66,17 +67,13 @@ impl Optimizer for Sgd {
     }
 }
 
-impl Update<1> for Options {
-    fn element<T: Real>(&self, first: bool, p: T, g: T, [velocity]: [T; 1]) -> (T, [T; 1]) {
-        let number = T::from_f64;
-        let g = g + number(self.decay) * p;
-        // The first step sets the velocity to the gradient itself.
-        let velocity = if first {
-            g
-        } else {
-            number(self.momentum) * velocity + g
-        };
-        let direction = if self.momentum == 0.0 { g } else { velocity };
-        (p - number(self.rate) * direction, [velocity])
+impl Options {
+    fn step(&self, step: u64) -> Update {
+        Update::Sgd {
+            rate: self.rate,
+            momentum: self.momentum,
+            decay: self.decay,
+            first: step == 1,
+        }
     }
 }
