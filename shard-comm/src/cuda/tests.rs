@@ -190,7 +190,8 @@ fn memory_counts_and_sticks_to_its_device() {
     let host = Host::new().upload_slice(&[1.0f64; 10]).unwrap();
     let error = b.copy(&host, &all, &mut copy, &all).unwrap_err();
     assert!(matches!(error, CommError::Invalid { .. }), "{error}");
-    assert!(b.submit(vec![], vec![], Box::new(|_, _| ())).is_err());
+    let job = HostJob::new("nothing", crate::Work::default(), |_, _| ());
+    assert!(b.submit(vec![], vec![], job).is_err());
 }
 
 #[test]
