@@ -62,6 +62,12 @@ impl Stream {
         radius * (std::f64::consts::TAU * unit(c, d)).cos()
     }
 
+    /// The seed's and the call's halves, low ones first, as kernels take them.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn numbers(&self) -> [u32; 4] {
+        [self.key[0], self.key[1], self.call[0], self.call[1]]
+    }
+
     /// Four random words: numbers `4 * index` to `4 * index + 3` of the stream's words.
     pub fn words(&self, index: u64) -> [u32; 4] {
         self.block(index)

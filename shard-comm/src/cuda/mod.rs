@@ -550,5 +550,5 @@ impl EventState for CudaEvent {
     }
 }
 
-#[cfg(all(test, feature = "cuda-emulated"))]
+#[cfg(test)]
 mod tests;

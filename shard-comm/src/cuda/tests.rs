@@ -2,27 +2,48 @@ use proptest::prelude::*;
 use shard_spec::{ReduceOp, Strides};
 
 use super::*;
-use crate::Host;
+use crate::{Host, device_of};
 use crate::contract;
 use crate::local::{self, LocalOptions};
 use crate::plan::steps_apart;
 
-/// The same calls on the host and on the emulation; all elements of the destination must be equal bit for bit.
+/// The emulation, where it is built, and a GPU, where there is one.
+fn kinds() -> Vec<DeviceKind> {
+    let mut kinds = Vec::new();
+    if cfg!(feature = "cuda-emulated") {
+        kinds.push(DeviceKind::EmulatedCuda);
+    }
+    if matches!(availability(), Availability::Ready { .. }) {
+        kinds.push(DeviceKind::Cuda);
+    }
+    kinds
+}
+
+fn devices() -> Vec<DeviceRef> {
+    let device = |&kind| device_of(kind, 0).unwrap();
+    kinds().iter().map(device).collect()
+}
+
+/// The same calls on the host and on GPUs; all elements of the destination must be equal bit for bit.
 fn alike(test: impl Fn(&DeviceRef) -> Result<Buffer>) {
-    let (host, cuda) = (Host::new(), Cuda::emulated().unwrap());
+    let host = Host::new();
     let expected = host.download(&test(&host).unwrap()).unwrap();
-    let got = cuda.download(&test(&cuda).unwrap()).unwrap();
-    assert_eq!(got, expected);
+    for cuda in devices() {
+        let got = cuda.download(&test(&cuda).unwrap()).unwrap();
+        assert_eq!(got, expected, "{cuda:?}");
+    }
 }
 
 #[test]
-fn the_contract_holds_on_emulated_gpus() {
-    for ranks in [1, 2, 3] {
-        let options = LocalOptions {
-            device: DeviceKind::EmulatedCuda,
-            ..LocalOptions::default()
-        };
-        local::run_with(ranks, &options, |comm| contract::all(&comm)).unwrap();
+fn the_contract_holds_on_gpus() {
+    for device in kinds() {
+        for ranks in [1, 2, 3, 4] {
+            let options = LocalOptions {
+                device,
+                ..LocalOptions::default()
+            };
+            local::run_with(ranks, &options, |comm| contract::all(&comm)).unwrap();
+        }
     }
 }
 
@@ -96,8 +117,7 @@ fn conversions_have_the_hosts_bits() {
                 Ok(last.freeze())
             });
         }
-        if from.is_float() {
-            let cuda = Cuda::emulated().unwrap();
+        for cuda in devices().into_iter().filter(|_| from.is_float()) {
             let doubles = cuda.upload_slice(&numbers).unwrap();
             let mut middle = cuda.alloc(from, numbers.len()).unwrap();
             cuda.copy(&doubles, &all, &mut middle, &all).unwrap();
@@ -177,7 +197,12 @@ fn more_terms_than_a_launch_holds() {
 
 #[test]
 fn memory_counts_and_sticks_to_its_device() {
-    let (a, b) = (Cuda::emulated().unwrap(), Cuda::emulated().unwrap());
+    for kind in kinds() {
+        memory_of_two(&device_of(kind, 0).unwrap(), &device_of(kind, 1).unwrap());
+    }
+}
+
+fn memory_of_two(a: &DeviceRef, b: &DeviceRef) {
     let buffer = a.upload_slice(&[1.0f64; 10]).unwrap();
     let mut copy = b.alloc(DType::F64, 10).unwrap();
     let all = Strided::contiguous(&[10]);

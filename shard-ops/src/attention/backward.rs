@@ -12,10 +12,10 @@ use smallvec::SmallVec;
 
 /// The gradient: inputs are those of the op, its outputs and the cotangent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Backward {
-    pub(super) options: Attention,
-    pub(super) mask: Option<DType>,
-    pub(super) wants_mask: bool,
+pub(crate) struct Backward {
+    pub(crate) options: Attention,
+    pub(crate) mask: Option<DType>,
+    pub(crate) wants_mask: bool,
 }
 
 impl Op for Backward {
@@ -59,6 +59,11 @@ impl Op for Backward {
         rule.reduction(Reduction::Partial(ReduceOp::Sum))
             .flops(at.flops(3, 2))
             .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

@@ -14,9 +14,9 @@ use smallvec::smallvec;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Forward {
-    pub(super) options: Attention,
-    pub(super) mask: Option<DType>,
+pub(crate) struct Forward {
+    pub(crate) options: Attention,
+    pub(crate) mask: Option<DType>,
 }
 
 impl Op for Forward {
@@ -62,6 +62,11 @@ impl Op for Forward {
         .flops(at.flops(1, 1))
         .merges()
         .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

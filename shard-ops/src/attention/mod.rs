@@ -12,6 +12,9 @@ mod forward;
 mod options;
 mod rule;
 
+#[cfg(feature = "cuda")]
+pub(crate) use {backward::Backward, forward::Forward};
+
 pub use options::{Attention, Causal};
 
 use crate::moves::reshape;

@@ -13,10 +13,10 @@ use crate::{FoldBy, key_of};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Attention {
-    pub(super) scale: Option<f64>,
+    pub(crate) scale: Option<f64>,
     causal: Option<Causal>,
     window: Option<(usize, usize)>,
-    pub(super) dropout: Option<(f64, Stream)>,
+    pub(crate) dropout: Option<(f64, Stream)>,
     pub(super) fold_by: FoldBy,
 }
 
@@ -74,7 +74,7 @@ impl Attention {
     }
 
     /// The keys a query sees, of so many of both.
-    pub(super) fn band(&self, queries: usize, keys: usize) -> Band {
+    pub(crate) fn band(&self, queries: usize, keys: usize) -> Band {
         let offset = match self.causal {
             Some(Causal::BottomRight) => keys as i64 - queries as i64,
             _ => 0,

@@ -3,6 +3,7 @@
 //! An op with a [`CudaKernel`] runs where its arrays live. One without is an error on a GPU, the same on every rank and before
 //! anything moves, unless the engine may [fall back](crate::EngineOptions::host_fallback) to the host.
 
+mod attention;
 mod conv;
 mod matmul;
 mod norm;

@@ -106,6 +106,7 @@ pub(super) fn sources() -> Vec<(KernelSource, &'static str)> {
         (super::reduce::SOURCE, super::reduce::EXAMPLE),
         (super::matmul::SOURCE, super::matmul::EXAMPLE),
         (super::norm::SOURCE, super::norm::EXAMPLE),
+        (super::attention::SOURCE, super::attention::EXAMPLE),
         (super::optimize::SOURCE, super::optimize::EXAMPLE),
         (super::conv::SOURCE, super::conv::EXAMPLE),
         (super::pool::SOURCE, super::pool::EXAMPLE),

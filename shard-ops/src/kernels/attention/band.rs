@@ -70,6 +70,12 @@ impl Band {
         }
     }
 
+    /// The least and the greatest distance from query to key that is seen.
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn bounds(self) -> (i64, i64) {
+        (self.low, self.high)
+    }
+
     /// This band with every key seen as if it stood `offset` further left: aligns a window or a causal mask otherwise.
     pub const fn shifted(self, offset: i64) -> Self {
         Self {

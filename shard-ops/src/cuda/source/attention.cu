@@ -1,0 +1,256 @@
+// Attention as a fold over blocks of keys, and its gradient. T: the stored type; A: what it is computed in; DIM, VDIM: elements of a
+// key and of a value; KEYS: of a tile.
+//
+// A thread has a query and streams tiles of keys and values past it: the logits of a row exist one at a time.
+
+// Global positions of the rows of a block: start + i step, or a list.
+struct Positions { u64 list; i64 start, step; };
+DEVICE i64 at(const Positions& p, i64 i) { return p.list ? ((const i64*)p.list)[i] : p.start + i * p.step; }
+
+struct Attention {
+    View q, k, v;            // (batch, heads, queries, DIM), (batch, kv heads, keys, DIM or VDIM)
+    View mask;               // broadcast to (batch, heads, queries, keys)
+    View out, dout;          // (batch, heads, queries, VDIM)
+    View dk, dv, dmask;      // of A
+    u64 max, sum, acc, lse, delta, dq;  // of A, rows in row-major order
+    Positions queries, keys, batches, heads;
+    i64 low, high;           // a query sees keys with low <= key - query <= high
+    i64 masked;              // 0: no mask, 1: which count, 2: added
+    i64 dropping, least, all_heads, all_queries, all_keys;
+    Stream stream;
+    f64 scale, kept;
+};
+
+// Arrays have an element at least.
+#define SOME(n) ((n) > 0 ? (n) : 1)
+#define GROUP (p.q.shape[1] / p.k.shape[1])
+#define ROW(name, i) ((A*)p.name)[i]
+
+// The scaled and masked logit of a pair, from its product; -inf where it is hidden.
+DEVICE A logit(const Attention& p, i64 b, i64 h, i64 r, i64 j, i64 query, A product) {
+    const i64 away = at(p.keys, j) - query;
+    if (away < p.low || away > p.high) return A(-INFINITE);
+    A t = product * (A)p.scale;
+    if (p.masked) {
+        const i64 m = b * p.mask.strides[0] + h * p.mask.strides[1] + r * p.mask.strides[2] + j * p.mask.strides[3];
+        if (p.masked == 1) { if (!element<b8>(p.mask, m).byte) return A(-INFINITE); }
+        else t += widen(element<T>(p.mask, m));
+    }
+    return t;
+}
+// What a probability is multiplied by: 0 if it is dropped.
+DEVICE A factor(const Attention& p, i64 b, i64 h, i64 query, i64 j) {
+    if (!p.dropping) return A(1);
+    const u64 row = ((u64)at(p.batches, b) * (u64)p.all_heads + (u64)at(p.heads, h)) * (u64)p.all_queries + (u64)query;
+    const u64 place = row * (u64)p.all_keys + (u64)at(p.keys, j);
+    return words(p.stream, place / 4).at[place % 4] >= (u32)p.least ? (A)(1.0 / p.kept) : A(0);
+}
+DEVICE i64 place4(const View& v, i64 b, i64 h, i64 r) { return b * v.strides[0] + h * v.strides[1] + r * v.strides[2]; }
+
+// Brings a tile of rows, of WIDTH elements each, to where all threads of the block see it.
+#define BRING(tile, view, WIDTH, b, h, first, count)                                                         \
+    for (i64 e = threadIdx.x; e < (count) * WIDTH; e += blockDim.x)                                           \
+        tile[e] = widen(element<T>(view, place4(view, b, h, (first) + e / SOME(WIDTH)) + e % SOME(WIDTH) * view.strides[3]));
+
+BLOCK_KERNEL(start, Attention) {
+    const i64 rows = p.q.shape[0] * p.q.shape[1] * p.q.shape[2];
+    for (i64 i = first_thread(); i < rows; i += threads()) {
+        ROW(max, i) = A(-INFINITE);
+        ROW(sum, i) = 0;
+        for (i32 d = 0; d < VDIM; d++) ROW(acc, i * VDIM + d) = 0;
+    }
+}
+
+BLOCK_KERNEL(fold, Attention) {
+    SHARED(A, keys, SOME(KEYS * DIM));
+    SHARED(A, values, SOME(KEYS * VDIM));
+    const i64 b = blockIdx.z, h = blockIdx.y, r = (i64)blockIdx.x * blockDim.x + threadIdx.x, n = p.q.shape[2];
+    const bool mine = r < n;
+    const i64 row = (b * p.q.shape[1] + h) * n + r, kv = h / GROUP, query = mine ? at(p.queries, r) : 0;
+    A q[SOME(DIM)], o[SOME(VDIM)], m = 0, s = 0;
+    if (mine) {
+        for (i32 d = 0; d < DIM; d++) q[d] = widen(element<T>(p.q, place4(p.q, b, h, r) + d * p.q.strides[3]));
+        for (i32 d = 0; d < VDIM; d++) o[d] = ROW(acc, row * VDIM + d);
+        m = ROW(max, row);
+        s = ROW(sum, row);
+    }
+    for (i64 first = 0; first < p.k.shape[2]; first += KEYS) {
+        const i64 count = p.k.shape[2] - first < KEYS ? p.k.shape[2] - first : KEYS;
+        BRING(keys, p.k, DIM, b, kv, first, count);
+        BRING(values, p.v, VDIM, b, kv, first, count);
+        SYNC();
+        for (i64 j = 0; mine && j < count; j++) {
+            A product = 0;
+            for (i32 d = 0; d < DIM; d++) product += q[d] * keys[j * DIM + d];
+            const A t = logit(p, b, h, r, first + j, query, product);
+            if (t == A(-INFINITE)) continue;
+            if (t > m) {
+                const A shrink = exp(m - t);
+                s *= shrink;
+                for (i32 d = 0; d < VDIM; d++) o[d] *= shrink;
+                m = t;
+            }
+            const A e = exp(t - m);
+            s += e;
+            const A f = e * factor(p, b, h, query, first + j);
+            for (i32 d = 0; d < VDIM; d++) o[d] += f * values[j * VDIM + d];
+        }
+        SYNC();
+    }
+    if (mine) {
+        for (i32 d = 0; d < VDIM; d++) ROW(acc, row * VDIM + d) = o[d];
+        ROW(max, row) = m;
+        ROW(sum, row) = s;
+    }
+}
+
+// The output, in OUT, and the logarithm of the sum of exponentials. Queries that saw no key get zeros and -inf.
+KERNEL(finish, Attention) {
+    const i64 n = p.q.shape[2], rows = p.q.shape[0] * p.q.shape[1] * n;
+    for (i64 row = first_thread(); row < rows; row += threads()) {
+        const i64 r = row % n, h = row / n % p.q.shape[1], b = row / n / p.q.shape[1];
+        const A s = ROW(sum, row), inverse = s == 0 ? A(0) : A(1) / s;
+        for (i32 d = 0; d < VDIM; d++)
+            element<OUT>(p.out, place4(p.out, b, h, r) + d * p.out.strides[3]) = As<OUT>::of(ROW(acc, row * VDIM + d) * inverse);
+        ROW(lse, row) = s == 0 ? A(-INFINITE) : ROW(max, row) + log(s);
+    }
+}
+
+// Rows of D = dO . O, and no gradient yet.
+KERNEL(start_grad, Attention) {
+    const i64 n = p.q.shape[2], rows = p.q.shape[0] * p.q.shape[1] * n;
+    for (i64 row = first_thread(); row < rows; row += threads()) {
+        const i64 r = row % n, h = row / n % p.q.shape[1], b = row / n / p.q.shape[1];
+        A d = 0;
+        for (i32 i = 0; i < VDIM; i++)
+            d += widen(element<T>(p.out, place4(p.out, b, h, r) + i * p.out.strides[3])) * widen(element<T>(p.dout, place4(p.dout, b, h, r) + i * p.dout.strides[3]));
+        ROW(delta, row) = d;
+        for (i32 i = 0; i < DIM; i++) ROW(dq, row * DIM + i) = 0;
+    }
+}
+
+// The probability of a pair, computed again; 0 for queries that see no key.
+DEVICE A probability(A t, A lse) { return lse == A(-INFINITE) || t == A(-INFINITE) ? A(0) : exp(t - lse); }
+
+// A thread per query, keys in tiles.
+BLOCK_KERNEL(grad_queries, Attention) {
+    SHARED(A, keys, SOME(KEYS * DIM));
+    SHARED(A, values, SOME(KEYS * VDIM));
+    const i64 b = blockIdx.z, h = blockIdx.y, r = (i64)blockIdx.x * blockDim.x + threadIdx.x, n = p.q.shape[2];
+    const bool mine = r < n;
+    const i64 row = (b * p.q.shape[1] + h) * n + r, kv = h / GROUP, query = mine ? at(p.queries, r) : 0;
+    A q[SOME(DIM)], g[SOME(DIM)], go[SOME(VDIM)], lse = 0, delta = 0;
+    if (mine) {
+        for (i32 d = 0; d < DIM; d++) { q[d] = widen(element<T>(p.q, place4(p.q, b, h, r) + d * p.q.strides[3])); g[d] = ROW(dq, row * DIM + d); }
+        for (i32 d = 0; d < VDIM; d++) go[d] = widen(element<T>(p.dout, place4(p.dout, b, h, r) + d * p.dout.strides[3]));
+        lse = ROW(lse, row);
+        delta = ROW(delta, row);
+    }
+    for (i64 first = 0; first < p.k.shape[2]; first += KEYS) {
+        const i64 count = p.k.shape[2] - first < KEYS ? p.k.shape[2] - first : KEYS;
+        BRING(keys, p.k, DIM, b, kv, first, count);
+        BRING(values, p.v, VDIM, b, kv, first, count);
+        SYNC();
+        for (i64 j = 0; mine && j < count; j++) {
+            A product = 0, dp = 0;
+            for (i32 d = 0; d < DIM; d++) product += q[d] * keys[j * DIM + d];
+            const A w = probability(logit(p, b, h, r, first + j, query, product), lse);
+            if (w == 0) continue;
+            for (i32 d = 0; d < VDIM; d++) dp += go[d] * values[j * VDIM + d];
+            const A ds = w * (dp * factor(p, b, h, query, first + j) - delta) * (A)p.scale;
+            for (i32 d = 0; d < DIM; d++) g[d] += ds * keys[j * DIM + d];
+        }
+        SYNC();
+    }
+    if (mine) for (i32 d = 0; d < DIM; d++) ROW(dq, row * DIM + d) = g[d];
+}
+
+// A thread per key, the queries of its group in tiles.
+BLOCK_KERNEL(grad_keys, Attention) {
+    SHARED(A, rows, SOME(KEYS * DIM));
+    SHARED(A, gos, SOME(KEYS * VDIM));
+    const i64 b = blockIdx.z, kv = blockIdx.y, j = (i64)blockIdx.x * blockDim.x + threadIdx.x, n = p.q.shape[2];
+    const bool mine = j < p.k.shape[2];
+    A k[SOME(DIM)], v[SOME(VDIM)], gk[SOME(DIM)], gv[SOME(VDIM)];
+    if (mine) {
+        for (i32 d = 0; d < DIM; d++) { k[d] = widen(element<T>(p.k, place4(p.k, b, kv, j) + d * p.k.strides[3])); gk[d] = 0; }
+        for (i32 d = 0; d < VDIM; d++) { v[d] = widen(element<T>(p.v, place4(p.v, b, kv, j) + d * p.v.strides[3])); gv[d] = 0; }
+    }
+    for (i64 h = kv * GROUP; h < (kv + 1) * GROUP; h++)
+        for (i64 first = 0; first < n; first += KEYS) {
+            const i64 count = n - first < KEYS ? n - first : KEYS;
+            BRING(rows, p.q, DIM, b, h, first, count);
+            BRING(gos, p.dout, VDIM, b, h, first, count);
+            SYNC();
+            for (i64 i = 0; mine && i < count; i++) {
+                const i64 r = first + i, row = (b * p.q.shape[1] + h) * n + r, query = at(p.queries, r);
+                A product = 0, dp = 0;
+                for (i32 d = 0; d < DIM; d++) product += k[d] * rows[i * DIM + d];
+                const A w = probability(logit(p, b, h, r, j, query, product), ROW(lse, row));
+                if (w == 0) continue;
+                for (i32 d = 0; d < VDIM; d++) dp += gos[i * VDIM + d] * v[d];
+                const A f = factor(p, b, h, query, j), ds = w * (dp * f - ROW(delta, row)) * (A)p.scale;
+                for (i32 d = 0; d < DIM; d++) gk[d] += ds * rows[i * DIM + d];
+                for (i32 d = 0; d < VDIM; d++) gv[d] += w * f * gos[i * VDIM + d];
+            }
+            SYNC();
+        }
+    if (mine) {
+        for (i32 d = 0; d < DIM; d++) element<A>(p.dk, place4(p.dk, b, kv, j) + d * p.dk.strides[3]) = gk[d];
+        for (i32 d = 0; d < VDIM; d++) element<A>(p.dv, place4(p.dv, b, kv, j) + d * p.dv.strides[3]) = gv[d];
+    }
+}
+
+// The gradient of an added mask: a thread per element, over all pairs that it was added to. `dmask` has its own extents.
+KERNEL(grad_mask, Attention) {
+    const i64 n = numel(p.dmask);
+    const i64 extents[4] = {p.q.shape[0], p.q.shape[1], p.q.shape[2], p.k.shape[2]};
+    for (i64 i = first_thread(); i < n; i += threads()) {
+        i64 rest = i, from[4], to[4];
+        for (i32 d = 3; d >= 0; d--) {
+            const i64 x = rest % p.dmask.shape[d];
+            rest /= p.dmask.shape[d];
+            const bool wide = p.dmask.shape[d] == 1;
+            from[d] = wide ? 0 : x;
+            to[d] = wide ? extents[d] : x + 1;
+        }
+        A sum = 0;
+        for (i64 b = from[0]; b < to[0]; b++) for (i64 h = from[1]; h < to[1]; h++) for (i64 r = from[2]; r < to[2]; r++) {
+            const i64 row = (b * p.q.shape[1] + h) * p.q.shape[2] + r, kv = h / GROUP, query = at(p.queries, r);
+            for (i64 j = from[3]; j < to[3]; j++) {
+                A product = 0, dp = 0;
+                for (i32 d = 0; d < DIM; d++)
+                    product += widen(element<T>(p.q, place4(p.q, b, h, r) + d * p.q.strides[3])) * widen(element<T>(p.k, place4(p.k, b, kv, j) + d * p.k.strides[3]));
+                const A w = probability(logit(p, b, h, r, j, query, product), ROW(lse, row));
+                if (w == 0) continue;
+                for (i32 d = 0; d < VDIM; d++)
+                    dp += widen(element<T>(p.dout, place4(p.dout, b, h, r) + d * p.dout.strides[3])) * widen(element<T>(p.v, place4(p.v, b, kv, j) + d * p.v.strides[3]));
+                sum += w * (dp * factor(p, b, h, query, j) - ROW(delta, row));
+            }
+        }
+        const i64 where = place(p.dmask, i);
+        element<A>(p.dmask, where) = ADDS ? element<A>(p.dmask, where) + sum : sum;
+    }
+}
+
+// One result of several partial ones, side by side along a first dim of `parts`: outputs in `acc`, sums in `max`.
+struct Merge { u64 outs, sums, lse; View out; i64 parts, rows; };
+KERNEL(merge, Merge) {
+    const i64 n = p.out.shape[2], heads = p.out.shape[1];
+    for (i64 row = first_thread(); row < p.rows; row += threads()) {
+        const i64 r = row % n, h = row / n % heads, b = row / n / heads;
+        A m = A(-INFINITE), s = 0, o[SOME(VDIM)];
+        for (i64 k = 0; k < p.parts; k++) { const A l = ((const A*)p.sums)[k * p.rows + row]; if (l > m) m = l; }
+        for (i32 d = 0; d < VDIM; d++) o[d] = 0;
+        for (i64 k = 0; k < p.parts; k++) {
+            const A l = ((const A*)p.sums)[k * p.rows + row];
+            if (l == A(-INFINITE)) continue;
+            const A w = exp(l - m);
+            s += w;
+            for (i32 d = 0; d < VDIM; d++) o[d] += w * ((const A*)p.outs)[(k * p.rows + row) * VDIM + d];
+        }
+        const A inverse = s == 0 ? A(0) : A(1) / s;
+        for (i32 d = 0; d < VDIM; d++) element<OUT>(p.out, place4(p.out, b, h, r) + d * p.out.strides[3]) = As<OUT>::of(o[d] * inverse);
+        ((A*)p.lse)[row] = s == 0 ? A(-INFINITE) : m + log(s);
+    }
+}
