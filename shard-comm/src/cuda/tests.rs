@@ -2,10 +2,10 @@ use proptest::prelude::*;
 use shard_spec::{ReduceOp, Strides};
 
 use super::*;
-use crate::{Host, device_of};
 use crate::contract;
 use crate::local::{self, LocalOptions};
 use crate::plan::steps_apart;
+use crate::{Host, device_of};
 
 /// The emulation, where it is built, and a GPU, where there is one.
 fn kinds() -> Vec<DeviceKind> {

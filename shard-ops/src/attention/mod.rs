@@ -13,13 +13,12 @@ mod options;
 mod rule;
 
 #[cfg(feature = "cuda")]
-pub(crate) use {backward::Backward, forward::Forward};
+pub(crate) use backward::Backward;
 
 pub use options::{Attention, Causal};
 
 use crate::moves::reshape;
 use crate::{Exec, OpError, Result, Value};
-use forward::Forward;
 use shard_spec::Dims;
 use smallvec::smallvec;
 use std::sync::Arc;
