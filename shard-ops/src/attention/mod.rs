@@ -17,6 +17,8 @@ pub(crate) use backward::Backward;
 
 pub use options::{Attention, Causal};
 
+pub(crate) use forward::Forward;
+
 use crate::moves::reshape;
 use crate::{Exec, OpError, Result, Value};
 use shard_spec::Dims;
