@@ -1,5 +1,8 @@
 //! Everything that reads text or bytes from outside, on any bytes: an error or a value, and a value survives being written
 //! and read again. The bodies of the fuzz targets, and of a test that mutates good inputs.
+//!
+//! The libraries read no npy files: two examples do, by ndarray-npy's `view_npy`, which takes a slice that must be as long
+//! as the header says. Examples are programs and not to be called from here; their own tests give them false files.
 
 use crate::rng::Rng;
 use safetensors::tensor::{Dtype, TensorView};
@@ -21,29 +24,51 @@ pub struct Parser {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
+impl Parser {
+    /// Now and then, as `seed` falls, puts a good input with a few things wrong with it in the place of `data`, and
+    /// tells how long it is: a fuzzer that begins with nothing soon has inputs that are read.
+    pub fn begin_anew(&self, data: &mut [u8], seed: u32) -> Option<usize> {
+        let mut rng = Rng::new(u64::from(seed), &[self.name]);
+        if rng.below(64) > 0 {
+            return None;
+        }
+        let seeds = (self.seeds)();
+        let input = mutated(&rng.pick(&seeds)?, &mut rng);
+        data.get_mut(..input.len())?.copy_from_slice(&input);
+        Some(input.len())
+    }
+}
+
 /// All of them.
-pub const ALL: [Parser; 4] = [
-    Parser {
-        name: "layout_text",
-        read: layout_text,
-        seeds: layout_seeds,
-    },
-    Parser {
-        name: "specs",
-        read: specs,
-        seeds: spec_seeds,
-    },
-    Parser {
-        name: "plans",
-        read: plans,
-        seeds: plan_seeds,
-    },
-    Parser {
-        name: "safetensors",
-        read: safetensors_file,
-        seeds: safetensors_seeds,
-    },
-];
+pub const ALL: [Parser; 4] = [LAYOUT_TEXT, SPECS, PLANS, SAFETENSORS];
+
+/// The short form of layouts.
+pub const LAYOUT_TEXT: Parser = Parser {
+    name: "layout_text",
+    read: layout_text,
+    seeds: layout_seeds,
+};
+
+/// Serialised meshes, partitions, layouts, windows and index maps.
+pub const SPECS: Parser = Parser {
+    name: "specs",
+    read: specs,
+    seeds: spec_seeds,
+};
+
+/// Serialised plans.
+pub const PLANS: Parser = Parser {
+    name: "plans",
+    read: plans,
+    seeds: plan_seeds,
+};
+
+/// Checkpoints.
+pub const SAFETENSORS: Parser = Parser {
+    name: "safetensors",
+    read: safetensors_file,
+    seeds: safetensors_seeds,
+};
 
 /// The short form of layouts. The first four bytes are the shapes of a mesh and of a tensor.
 pub fn layout_text(data: &[u8]) {
@@ -266,6 +291,20 @@ mod tests {
                     String::from_utf8_lossy(&data)
                 );
             }
+        }
+    }
+
+    #[test]
+    fn fuzzers_get_inputs_to_begin_with() {
+        for parser in ALL {
+            let mut data = vec![0; 1 << 16];
+            let lengths: Vec<usize> = (0..2000)
+                .filter_map(|seed| parser.begin_anew(&mut data, seed))
+                .collect();
+            assert!((10..100).contains(&lengths.len()), "{lengths:?}");
+            assert!(lengths.iter().any(|&n| n > 4));
+            // What does not fit is left to the fuzzer.
+            assert!((0..2000).all(|seed| parser.begin_anew(&mut [], seed).unwrap_or(0) == 0));
         }
     }
 

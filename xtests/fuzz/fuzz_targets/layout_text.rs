@@ -1,3 +1,10 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| xtests::parsers::layout_text(data));
+use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
+use xtests::parsers::LAYOUT_TEXT;
+
+fuzz_target!(|data: &[u8]| (LAYOUT_TEXT.read)(data));
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    let anew = LAYOUT_TEXT.begin_anew(&mut data[..max_size], seed);
+    anew.unwrap_or_else(|| fuzzer_mutate(data, size, max_size))
+});
