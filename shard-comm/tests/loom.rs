@@ -1,4 +1,5 @@
-//! Every interleaving of two ranks, and of three with few preemptions, of the rendezvous itself, by loom.
+//! The rendezvous itself under loom: every interleaving of two ranks with at most two or three preemptions, and of three
+//! ranks with one.
 //!
 //! `RUSTFLAGS="--cfg shard_loom" cargo test -p shard-comm --test loom`
 #![cfg(shard_loom)]
