@@ -21,9 +21,13 @@ const PERMISSIONS: [(&str, &str); 4] = [
 ];
 
 /// Name, rank counts, and whether the job is to end well.
-const SCENARIOS: [(&str, &[usize], bool); 12] = [
-    // 9 ranks need a second round to hear of each other.
-    ("contract", &[1, 2, 3, 4, 9], true),
+const SCENARIOS: [(&str, &[usize], bool); 16] = [
+    // 10 ranks need a second round to hear of each other, in which some pass on several records.
+    ("contract", &[1, 2, 3, 4, 10], true),
+    ("many_groups", &[3], true),
+    ("tags_come_round", &[2], true),
+    ("out_of_step", &[2], false),
+    ("wrong_count", &[2], true),
     ("some_ranks", &[3], true),
     ("panic", &[3], false),
     ("gives_up", &[3], false),
@@ -111,7 +115,11 @@ fn be_a_rank(scenario: &str) {
                 run(&|comm| contract::all(&**comm)).expect("the contract");
             }
         }
+        "tags_come_round" => run(&tags_come_round).expect("a run").expect("a rank"),
+        "out_of_step" => out_of_step(&options),
+        "wrong_count" => run(&wrong_count).expect("a run").expect("a rank"),
         "some_ranks" => some_ranks(&options, me),
+        "many_groups" => run(&many_groups).expect("groups").expect("a rank"),
         "panic" => panics(&options, me),
         "gives_up" => gives_up(&options, me),
         "ends_early" => {
@@ -173,7 +181,13 @@ fn be_a_rank(scenario: &str) {
     let leaves = scenario.starts_with("leaves") && me == 1;
     if !matches!(
         scenario,
-        "contract" | "some_ranks" | "checked_contract" | LARGE
+        "contract"
+            | "some_ranks"
+            | "many_groups"
+            | "tags_come_round"
+            | "wrong_count"
+            | "checked_contract"
+            | LARGE
     ) && !leaves
     {
         std::thread::sleep(Duration::from_millis(700));
@@ -213,6 +227,94 @@ fn some_ranks(options: &mpi::MpiOptions, me: usize) {
         error.to_string().contains("4 ranks and 3 processes"),
         "{error}"
     );
+}
+
+/// More groups than there are tags for, one after the other; then two at once of which one rank is in one only.
+fn many_groups(comm: &mpi::MpiComm) {
+    let me = comm.rank();
+    for _ in 0..1100 {
+        let group = comm.split(Some(0), 0).expect("dropped groups give way");
+        assert_eq!(group.expect("a member").size(), 3);
+    }
+    let pair = comm.split((me < 2).then_some(0), 0).expect("a split");
+    let all = comm.split(Some(0), 0).expect("a split").expect("a member");
+    // The first operation of both groups is under way at once, begun in another order on each rank of the pair.
+    let sum = |group: &dyn Communicator, value: f64| {
+        let values = comm.device().upload_slice(&[value; 3000]).expect("numbers");
+        group.start_all_reduce(&values, Monoid::SUM).expect("a sum")
+    };
+    let in_pair = || pair.as_ref().map(|pair| sum(&**pair, 100.0));
+    let (of_pair, of_all) = if me == 0 {
+        let first = in_pair();
+        (first, sum(&*all, 1.0))
+    } else {
+        let first = sum(&*all, 1.0);
+        (in_pair(), first)
+    };
+    let read = |handle: shard_comm::Handle| {
+        let sum = handle.wait().expect("a sum");
+        sum.to_vec::<f64>().expect("doubles")
+    };
+    assert_eq!(read(of_all), [3.0; 3000]);
+    assert_eq!(of_pair.map(read), (me < 2).then(|| vec![200.0; 3000]));
+}
+
+/// Operations whose tags are those of earlier ones: no message of these may be left to be taken for another.
+fn tags_come_round(comm: &mpi::MpiComm) {
+    let me = comm.rank();
+    // What one of them sends goes with its record, and what the other one does not.
+    for counts in [[1, 1000], [1000, 1]] {
+        let mine = vec![me as f64 + 1.0; counts[me]];
+        let mine = comm.device().upload_slice(&mine).expect("numbers");
+        let all = comm.all_gather_v(&mine, &counts).expect("all numbers");
+        let all = all.to_vec::<f64>().expect("doubles");
+        assert!(all[..counts[0]].iter().all(|&x| x == 1.0));
+        assert!(all[counts[0]..].iter().all(|&x| x == 2.0));
+        for _ in 1..1 << 12 {
+            comm.barrier().expect("both are there");
+        }
+    }
+}
+
+/// An operation that gets lost: its next one is not taken for it.
+fn out_of_step(options: &mpi::MpiOptions) {
+    let over = mpi::run(options, |comm| {
+        let fault = Fault {
+            rank: 1,
+            call: 0,
+            kind: FaultKind::Drop,
+        };
+        let comm: Rc<dyn Communicator> = Rc::new(comm);
+        let comm = checked(faulty(comm, &[fault]), Checks::default());
+        let number = |x: f64| comm.device().upload_slice(&[x]).expect("a number");
+        let lost = comm.start_all_reduce(&number(1.0), Monoid::SUM);
+        drop(lost.expect("it seems to have started"));
+        let error = comm.all_reduce(&number(10.0), Monoid::SUM);
+        let error = error.expect_err("one is lost");
+        let CommError::OutOfStep(report) = &error else {
+            panic!("expected ranks out of step, got {error}");
+        };
+        assert_eq!((&*report.field, &*report.a, &*report.b), ("turn", "0", "1"));
+    });
+    assert!(matches!(over, Err(LaunchError::Failed(_))), "{over:?}");
+}
+
+/// A rank that sends less than its peer expects: an error on both, and the group goes on.
+fn wrong_count(comm: &mpi::MpiComm) {
+    let numbers = comm.device().upload_slice(&[1.0f64; 200]);
+    let numbers = numbers.expect("numbers");
+    let (send, recv) = match comm.rank() {
+        0 => ([100, 100], [100, 100]),
+        _ => ([99, 101], [100, 101]),
+    };
+    let error = comm.all_to_all_v(&numbers, &send, &recv);
+    let Err(CommError::Mismatch(found)) = error else {
+        panic!("expected a mismatch, got {error:?}");
+    };
+    assert!(found.field.contains("from rank 1 to rank 0"), "{found:?}");
+    let counts = [100, 100];
+    let all = comm.all_to_all_v(&numbers, &counts, &counts);
+    all.expect("nothing wrong");
 }
 
 fn panics(options: &mpi::MpiOptions, me: usize) {

@@ -8,11 +8,12 @@ mod protocol;
 mod reductions;
 
 pub use moves::{
-    all_gather, all_to_all, broadcast, exchange_with_strides, gather, messages, scatter,
+    all_gather, all_to_all, broadcast, exchange_with_gaps, exchange_with_strides, gather, messages,
+    scatter,
 };
 pub use protocol::{
-    agreed_errors, devices, dropped_handles, handles_in_any_order, ledger_balances,
-    local_mistakes_are_agreed, splits, uniform_checks,
+    agreed_errors, devices, dropped_handles, element_types_agree, handles_in_any_order,
+    ledger_balances, local_mistakes_are_agreed, splits, uniform_checks,
 };
 pub use reductions::{
     all_reduce, half_sums, rank_order, reduce_scatter, reduced_boxes, structured_monoids,
@@ -32,6 +33,7 @@ pub fn all(comm: &dyn Communicator) {
     gather(comm);
     messages(comm);
     exchange_with_strides(comm);
+    exchange_with_gaps(comm);
     reduce_scatter(comm);
     all_reduce(comm);
     rank_order(comm);
@@ -41,6 +43,7 @@ pub fn all(comm: &dyn Communicator) {
     agreed_errors(comm);
     local_mistakes_are_agreed(comm);
     uniform_checks(comm);
+    element_types_agree(comm);
     splits(comm);
     handles_in_any_order(comm);
     // Before handles are dropped: what finishes them later is counted when it does.

@@ -209,3 +209,37 @@ pub fn exchange_with_strides(comm: &dyn Communicator) {
         assert_eq!(read(&got), expected, "step {wide}, fold {fold:?}");
     }
 }
+
+/// An exchange whose pieces lie apart, so that what is between them is filled, and nothing else is.
+pub fn exchange_with_gaps(comm: &dyn Communicator) {
+    /// Of what each owner sends, and where it is put.
+    const WIDTH: usize = 10;
+    let (ranks, me) = (comm.size(), comm.rank());
+    let piece = |owner: usize, reader: usize, peer: usize| Piece {
+        peer,
+        source: 0,
+        shape: Dims::from(&[3, 2][..]),
+        src_offset: reader % 4,
+        src_strides: Strides::from(&[2, 5][..]),
+        dst_offset: 1 + owner * WIDTH,
+        dst_strides: Strides::from(&[3, 1][..]),
+    };
+    let recv = (0..ranks).map(|owner| piece(owner, me, owner)).collect();
+    let send = (0..ranks).map(|reader| piece(me, reader, reader)).collect();
+    let fill = Some(Scalar::I64(-5));
+    let plan = Arc::new(ExchangePlan::new("gaps", 7, recv, send, None, fill));
+    let mut expected = vec![-5.0; ranks * WIDTH];
+    for owner in 0..ranks {
+        let theirs = values(owner, 24);
+        for (i, j) in (0..3).flat_map(|i| [(i, 0), (i, 1)]) {
+            expected[1 + owner * WIDTH + 3 * i + j] = theirs[me % 4 + 2 * i + 5 * j];
+        }
+    }
+    let mine = upload(comm, &values(me, 24));
+    let dst = comm.device().alloc(DType::F64, expected.len());
+    let dst = dst.expect("a small buffer");
+    let got = comm
+        .exchange(&plan, &[mine], dst, Ok(()))
+        .expect("exchange");
+    assert_eq!(read(&got), expected);
+}

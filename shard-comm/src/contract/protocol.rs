@@ -1,6 +1,6 @@
 //! Errors, groups, handles and accounts.
 
-use super::{read, upload, value, values};
+use super::{read, upload, upload_as, value, values};
 use crate::{
     AgreedError, CommError, Communicator, DType, ErrorClass, HostJob, Monoid, Strided, Work,
 };
@@ -73,6 +73,31 @@ pub fn uniform_checks(comm: &dyn Communicator) {
         comm.check_uniform("seed", 1)
             .expect("equal values after a mismatch");
     }
+}
+
+/// Elements of as many bytes are not taken for those of another type.
+pub fn element_types_agree(comm: &dyn Communicator) {
+    if comm.size() < 2 {
+        return;
+    }
+    let last = comm.size() - 1;
+    let dtype = if comm.rank() == last {
+        DType::I64
+    } else {
+        DType::F64
+    };
+    for len in [1, 300] {
+        let mine = upload_as(comm, dtype, &vec![1.0; len]);
+        match comm.all_gather_v(&mine, &vec![len; comm.size()]) {
+            Err(CommError::Mismatch(m)) => {
+                assert_eq!(m.field, "element type");
+                let ranks = (comm.members()[0], comm.members()[last]);
+                assert_eq!((m.rank_a, m.rank_b), ranks);
+            }
+            other => panic!("expected a mismatch, got {other:?}"),
+        }
+    }
+    comm.barrier().expect("a barrier after a mismatch");
 }
 
 /// Groups by parity, overlapping windows of neighbours, reversed order, and no group at all.

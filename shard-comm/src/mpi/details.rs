@@ -338,3 +338,43 @@ fn intern(text: &str) -> &'static str {
     known.insert(kept);
     kept
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pieces;
+
+    /// Ranks that differ in a later exchange only are told which two, and in what.
+    #[test]
+    fn later_exchanges_are_compared() {
+        let rank = |later: &'static str| {
+            let mut details = Details::new(Own {
+                op: "all_reduce",
+                site: SiteText {
+                    file: "main.rs",
+                    line: 1,
+                    column: 2,
+                },
+                turn: None,
+                status: None,
+                argument: None,
+                dtype: Some(DType::F32),
+            });
+            for name in ["one", later] {
+                let plan =
+                    ExchangePlan::new(name, 0, Pieces::default(), Pieces::default(), None, None);
+                details.push(&plan, &Wire::new(&plan, 0), Vec::new());
+            }
+            details
+        };
+        let all = [rank("two"), rank("two"), rank("other")];
+        let CommError::Mismatch(found) = disagreement(4, &[5, 6, 8], &all) else {
+            panic!("another error");
+        };
+        assert_eq!((found.rank_a, found.rank_b), (5, 8));
+        assert!(
+            found.a.contains("two") && found.b.contains("other"),
+            "{found:?}"
+        );
+    }
+}
