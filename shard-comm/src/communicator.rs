@@ -55,6 +55,18 @@ pub trait Communicator: Debug {
     /// [`Closed`](CommError::Closed)). What is wrong with the arguments comes out of the handle, on every rank.
     fn post(&self, request: Request) -> Result<Handle>;
 
+    /// Does one operation of the group and waits for it; its result, if it has one on this rank. A backend that can do
+    /// without a handle is spared it.
+    ///
+    /// # Collective
+    /// As [`Communicator::post`].
+    ///
+    /// # Errors
+    /// Whatever [`Communicator::post`] and its handle report.
+    fn call(&self, request: Request) -> Result<Option<Buffer>> {
+        self.post(request)?.wait_optional()
+    }
+
     /// Starts one side of a message between two ranks of the group.
     ///
     /// # Errors
@@ -242,7 +254,10 @@ impl Request {
         };
         Self {
             stages: smallvec![Stage { plan, target }],
-            sources: sources.into(),
+            sources: match sources {
+                [one] => smallvec![one.clone()],
+                all => all.into(),
+            },
             status: Ok(()),
             argument: None,
             dtype,
@@ -268,12 +283,17 @@ impl Request {
 
     /// Turns what this rank's own arguments show to be wrong into its status. Backends call it before posting.
     pub fn checked(mut self, group: usize) -> Self {
+        self.check_own(group);
+        self
+    }
+
+    /// As [`Request::checked`], in place.
+    pub(crate) fn check_own(&mut self, group: usize) {
         if self.status.is_ok()
             && let Err(error) = self.check(group)
         {
             self.status = Err(AgreedError::from_local(self.name(), error));
         }
-        self
     }
 
     fn check(&self, group: usize) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Pieces of exchanges, alone and in lists of thousands.
 
 use shard_spec::{Dims, Strides};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::Strided;
 
@@ -76,6 +76,15 @@ impl Piece {
     }
 }
 
+/// The view of these; copied at once, where `into` would go element by element.
+fn strided(offset: usize, shape: &[usize], strides: &[isize]) -> Strided {
+    Strided::new(
+        offset,
+        SmallVec::from_slice(shape),
+        SmallVec::from_slice(strides),
+    )
+}
+
 /// A [`Piece`] in a list of [`Pieces`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PieceRef<'a> {
@@ -103,12 +112,12 @@ impl PieceRef<'_> {
 
     /// The box in the owner's source.
     pub fn src_view(&self) -> Strided {
-        Strided::new(self.src_offset, self.shape.into(), self.src_strides.into())
+        strided(self.src_offset, self.shape, self.src_strides)
     }
 
     /// The box in the reader's destination.
     pub fn dst_view(&self) -> Strided {
-        Strided::new(self.dst_offset, self.shape.into(), self.dst_strides.into())
+        strided(self.dst_offset, self.shape, self.dst_strides)
     }
 
     /// The piece by itself.

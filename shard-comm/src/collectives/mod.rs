@@ -41,7 +41,9 @@ impl dyn Communicator + '_ {
         dst: BufferMut,
         status: Result<(), AgreedError>,
     ) -> Result<Buffer> {
-        self.start_exchange(plan, sources, dst, status)?.wait()
+        let (plan, site) = (Arc::clone(plan), Location::caller());
+        let request = Request::exchange(plan, sources, Target::Write(dst), site);
+        self.call_for(Request { status, ..request })
     }
 
     /// [`exchange`](#method.exchange) without waiting.
@@ -123,7 +125,7 @@ impl dyn Communicator + '_ {
             argument,
             ..Request::status(plan, status, site)
         };
-        self.noted(self.post(request))?.wait_optional().map(drop)
+        self.noted(self.call(request)).map(drop)
     }
 
     /// Splits the group by color: ranks with equal colors form a new group, ordered by (key, rank). `None` joins no
@@ -211,10 +213,25 @@ impl dyn Communicator + '_ {
         site: Site,
         request: impl FnOnce(Site) -> Result<Request>,
     ) -> Result<Handle> {
-        self.noted(self.post(request(site).unwrap_or_else(|error| {
-            let status = Err(AgreedError::from_local(name, error));
-            Request::status(Arc::new(ExchangePlan::empty(name)), status, site)
-        })))
+        self.noted(self.post(request(site).unwrap_or_else(|error| refusal(name, site, error))))
+    }
+
+    /// As `start`, and waits.
+    pub(super) fn run(
+        &self,
+        name: &'static str,
+        site: Site,
+        request: impl FnOnce(Site) -> Result<Request>,
+    ) -> Result<Buffer> {
+        self.call_for(request(site).unwrap_or_else(|error| refusal(name, site, error)))
+    }
+
+    /// Does an operation and waits for its result: a buffer of no elements if it has none on this rank.
+    fn call_for(&self, request: Request) -> Result<Buffer> {
+        match self.noted(self.call(request))? {
+            Some(result) => Ok(result),
+            None => Ok(self.device().alloc(DType::U8, 0)?.freeze()),
+        }
     }
 
     /// A result, of which the flight recorder hears if it is a failure.
@@ -269,6 +286,12 @@ impl dyn Communicator + '_ {
             (false, _) => Ok(None),
         }
     }
+}
+
+/// What a rank posts that could not make a request: it joins the operation with its error.
+fn refusal(name: &'static str, site: Site, error: CommError) -> Request {
+    let status = Err(AgreedError::from_local(name, error));
+    Request::status(Arc::new(ExchangePlan::empty(name)), status, site)
 }
 
 pub(super) fn check_root_rank(name: &'static str, root: usize, size: usize) -> Result<()> {

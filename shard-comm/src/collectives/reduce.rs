@@ -7,11 +7,15 @@ use smallvec::SmallVec;
 use super::gather::plan_all_gather;
 use super::{check_len, span_of, spans, total};
 use crate::communicator::{Request, Stage};
-use crate::{Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Piece, Pieces, Result};
+use crate::{
+    Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Piece, Pieces, Result, Site,
+};
 
 /// Up to this many bytes an all-reduce is one round in which every rank combines everything; above, owners combine
 /// their chunk and a second round gathers the chunks. Results are bitwise the same either way.
 pub const ONE_ROUND_BYTES: usize = 4096;
+
+const ALL_REDUCE: &str = "all_reduce";
 
 /// Operations that combine, element by element and in rank order.
 impl dyn Communicator + '_ {
@@ -70,7 +74,12 @@ impl dyn Communicator + '_ {
     /// As [`all_gather_v`](#method.all_gather_v).
     #[track_caller]
     pub fn all_reduce(&self, mine: &Buffer, op: Monoid) -> Result<Buffer> {
-        self.start_all_reduce(mine, op)?.wait()
+        if self.is_trivial(mine, op) {
+            return Ok(mine.clone());
+        }
+        self.run(ALL_REDUCE, Location::caller(), |site| {
+            self.all_reduce_request(mine, op, site)
+        })
     }
 
     /// [`all_reduce`](#method.all_reduce) without waiting.
@@ -82,54 +91,62 @@ impl dyn Communicator + '_ {
     /// Failures at once; the rest from the handle.
     #[track_caller]
     pub fn start_all_reduce(&self, mine: &Buffer, op: Monoid) -> Result<Handle> {
-        const NAME: &str = "all_reduce";
-        let (ranks, me, len) = (self.size(), self.rank(), mine.len());
-        let fits = check_groups(NAME, op, &[len]).and_then(|()| op.check(mine.dtype()));
-        if ranks == 1 && fits.is_ok() {
+        if self.is_trivial(mine, op) {
             return Ok(Handle::ready(mine.device(), Some(mine.clone())));
         }
-        self.start(NAME, Location::caller(), |site| {
-            fits?;
-            let sources = std::slice::from_ref(mine);
-            let argument = Some(("length", len as u128));
-            if mine.bytes() <= ONE_ROUND_BYTES {
-                let plan = self.plans().get(NAME, Some(op), &[len], &[], || {
-                    let pieces: Pieces = (0..ranks).map(|j| Piece::run(j, 0, len, 0, 0)).collect();
-                    // The length is compared by itself, and with it the plan is known.
-                    ExchangePlan::new(
-                        NAME,
-                        len as u128 + 1,
-                        pieces.clone(),
-                        pieces,
-                        Some(op),
-                        None,
-                    )
-                    .alike()
-                });
-                let target = self.target(mine.dtype(), len)?;
-                return Ok(Request {
-                    argument,
-                    ..Request::exchange(plan, sources, target, site)
-                });
-            }
-            let counts = chunks(len, ranks, op.width());
-            let scatter = self.plans().get(NAME, Some(op), &counts, &[], || {
-                plan_reduce_scatter(NAME, me, &counts, op)
+        self.start(ALL_REDUCE, Location::caller(), |site| {
+            self.all_reduce_request(mine, op, site)
+        })
+    }
+
+    /// Whether an all-reduce leaves this rank, alone in its group, what it has.
+    fn is_trivial(&self, mine: &Buffer, op: Monoid) -> bool {
+        self.size() == 1 && check_all_reduce(mine, op).is_ok()
+    }
+
+    fn all_reduce_request(&self, mine: &Buffer, op: Monoid, site: Site) -> Result<Request> {
+        const NAME: &str = ALL_REDUCE;
+        check_all_reduce(mine, op)?;
+        let (ranks, me, len) = (self.size(), self.rank(), mine.len());
+        let sources = std::slice::from_ref(mine);
+        let argument = Some(("length", len as u128));
+        if mine.bytes() <= ONE_ROUND_BYTES {
+            let plan = self.plans().get(NAME, Some(op), &[len], &[], || {
+                let pieces: Pieces = (0..ranks).map(|j| Piece::run(j, 0, len, 0, 0)).collect();
+                // The length is compared by itself, and with it the plan is known.
+                ExchangePlan::new(
+                    NAME,
+                    len as u128 + 1,
+                    pieces.clone(),
+                    pieces,
+                    Some(op),
+                    None,
+                )
+                .alike()
             });
-            let gather = self.plans().get(NAME, None, &counts, &[], || {
-                plan_all_gather(NAME, me, &counts)
-            });
-            let chunk = self.target(mine.dtype(), counts[me])?;
-            let whole = self.target(mine.dtype(), len)?;
-            let mut request = Request::exchange(scatter, sources, chunk, site);
-            request.stages.push(Stage {
-                plan: gather,
-                target: whole,
-            });
-            Ok(Request {
+            let target = self.target(mine.dtype(), len)?;
+            return Ok(Request {
                 argument,
-                ..request
-            })
+                ..Request::exchange(plan, sources, target, site)
+            });
+        }
+        let counts = chunks(len, ranks, op.width());
+        let scatter = self.plans().get(NAME, Some(op), &counts, &[], || {
+            plan_reduce_scatter(NAME, me, &counts, op)
+        });
+        let gather = self.plans().get(NAME, None, &counts, &[], || {
+            plan_all_gather(NAME, me, &counts)
+        });
+        let chunk = self.target(mine.dtype(), counts[me])?;
+        let whole = self.target(mine.dtype(), len)?;
+        let mut request = Request::exchange(scatter, sources, chunk, site);
+        request.stages.push(Stage {
+            plan: gather,
+            target: whole,
+        });
+        Ok(Request {
+            argument,
+            ..request
         })
     }
 }
@@ -156,6 +173,11 @@ pub fn all_reduce_received(
     }
     let mine = chunks(len, ranks, width)[me];
     (ranks - 1) * mine + len - mine
+}
+
+fn check_all_reduce(mine: &Buffer, op: Monoid) -> Result<()> {
+    check_groups(ALL_REDUCE, op, &[mine.len()])?;
+    op.check(mine.dtype())
 }
 
 fn check_groups(name: &'static str, op: Monoid, counts: &[usize]) -> Result<()> {

@@ -26,7 +26,11 @@ pub(crate) fn reduce(
     let Some(&(_, offset)) = terms.first() else {
         return;
     };
-    let sv = Strided::new(offset, dv.shape.clone(), strides.into());
+    let (shape, steps) = (
+        SmallVec::from_slice(&dv.shape),
+        SmallVec::from_slice(strides),
+    );
+    let sv = Strided::new(offset, shape, steps);
     let Some(nest) = Nest::new(&sv, dv) else {
         return;
     };

@@ -25,30 +25,34 @@ pub(super) struct Gossip {
 impl Gossip {
     /// Begins with this participant's record.
     pub(super) fn new(world: &World, tags: &Tags, phase: Phase, record: &[u8]) -> Result<Self> {
-        Self::reusing(Vec::new(), world, tags, phase, record)
+        let mut gossip = Self::idle();
+        gossip.begin(world, tags, phase, record)?;
+        Ok(gossip)
     }
 
-    /// As [`Gossip::new`], in memory of an earlier one.
-    pub(super) fn reusing(
-        mut bytes: Vec<u8>,
+    /// One that has not begun.
+    pub(super) fn idle() -> Self {
+        Self {
+            mail: Mail::default(),
+            size: 0,
+            held: 1,
+            phase: Phase::Records,
+            flying: false,
+        }
+    }
+
+    /// Begins, again if it is done, with this participant's record.
+    pub(super) fn begin(
+        &mut self,
         world: &World,
         tags: &Tags,
         phase: Phase,
         record: &[u8],
-    ) -> Result<Self> {
-        let size = record.len();
-        bytes.clear();
-        bytes.extend_from_slice(record);
-        bytes.resize(size * tags.members.len(), 0);
-        let mut gossip = Self {
-            mail: Mail::of_bytes(bytes),
-            size,
-            held: 1,
-            phase,
-            flying: false,
-        };
-        gossip.begin_round(world, tags)?;
-        Ok(gossip)
+    ) -> Result<()> {
+        self.mail
+            .set_bytes(record, record.len() * tags.members.len())?;
+        (self.size, self.held, self.phase) = (record.len(), 1, phase);
+        self.begin_round(world, tags)
     }
 
     fn begin_round(&mut self, world: &World, tags: &Tags) -> Result<()> {
@@ -92,11 +96,6 @@ impl Gossip {
         };
         let at = ahead * self.size;
         self.mail.bytes().get(at..at + self.size).unwrap_or(&[])
-    }
-
-    /// The memory, once all records are there and have been read.
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        self.mail.into_bytes()
     }
 
     /// The processes it waits for.

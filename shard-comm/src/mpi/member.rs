@@ -5,14 +5,15 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use super::progress::{Flight, Rank};
 use super::tags::{CONTEXTS, Lane, Tags};
 use super::wire::WireCache;
 use crate::communicator::{Link, Request, Target};
 use crate::validate::label;
-use crate::{CommError, Communicator, DType, DeviceRef, Handle, Ledger, PlanCache, Result, Site};
+use crate::{
+    Buffer, CommError, Communicator, DType, DeviceRef, Handle, Ledger, PlanCache, Result, Site,
+};
 
 /// A rank that is a process. Clones are the same communicator.
 ///
@@ -32,7 +33,7 @@ struct Member {
 /// Some ranks that operate together.
 pub(super) struct Group {
     rank: Rc<Rank>,
-    members: Arc<[usize]>,
+    members: Rc<[usize]>,
     index: usize,
     context: u32,
     sequence: Cell<u64>,
@@ -44,7 +45,7 @@ impl Group {
         let sequence = self.sequence.get();
         self.sequence.set(sequence + 1);
         Tags {
-            members: Arc::clone(&self.members),
+            members: Rc::clone(&self.members),
             index: self.index,
             context: self.context,
             sequence,
@@ -67,11 +68,11 @@ const NOTE: usize = 2 + CONTEXTS / 64;
 impl MpiComm {
     /// The communicator of all ranks of the launch.
     pub(super) fn world(rank: &Rc<Rank>) -> Self {
-        let (members, index) = (Arc::clone(rank.everyone()), rank.world().rank());
+        let (members, index) = (Rc::clone(rank.everyone()), rank.world().rank());
         Self::new(rank, members, index, 0)
     }
 
-    fn new(rank: &Rc<Rank>, members: Arc<[usize]>, index: usize, context: u32) -> Self {
+    fn new(rank: &Rc<Rank>, members: Rc<[usize]>, index: usize, context: u32) -> Self {
         let group = Rc::new(Group {
             rank: Rc::clone(rank),
             members,
@@ -135,6 +136,12 @@ impl Communicator for MpiComm {
     fn post(&self, request: Request) -> Result<Handle> {
         let request = request.checked(self.size());
         self.launch(self.0.group.next(), request)
+    }
+
+    fn call(&self, mut request: Request) -> Result<Option<Buffer>> {
+        let this = &*self.0;
+        request.check_own(self.size());
+        this.rank.call(this.group.next(), request, &this.wires)
     }
 
     fn post_link(&self, link: Link) -> Result<Handle> {

@@ -39,7 +39,8 @@
 //! MPI is entered at level `FUNNELED`, by the first call of this module; all calls must come from that thread, which is
 //! checked, and communicators cannot leave it.
 //!
-//! `member.rs` has the communicator, `op.rs` an operation, `gossip.rs` and `details.rs` how ranks agree, `wire.rs` and
+//! `member.rs` has the communicator, `short.rs` how an operation begins and `op.rs` how it goes on, `record.rs`, `gossip.rs` and
+//! `details.rs` how ranks agree, `wire.rs` and
 //! `moving.rs` how elements move, `sums.rs` checksums of them, `progress.rs` what is in flight, `raw.rs` the calls to MPI.
 
 mod details;
@@ -55,6 +56,8 @@ mod progress;
     reason = "calls to a C library, made safe in this one module"
 )]
 mod raw;
+mod record;
+mod short;
 mod sums;
 mod tags;
 mod wire;
@@ -67,7 +70,7 @@ use std::time::Duration;
 pub use member::MpiComm;
 
 use crate::local::panic_message;
-use crate::{AgreedError, CommError, Host, HostOptions, LaunchError};
+use crate::{AgreedError, CommError, HostOptions, LaunchError};
 use progress::Rank;
 use raw::{Mail, World};
 
@@ -174,9 +177,7 @@ impl Session {
         if world.rank() >= ranks {
             return Ok(Self { rank: None });
         }
-        let device = Host::with_options(options.host);
-        let rank =
-            Rank::new(world, ranks, device, options.timeout, run).map_err(|e| refused(&e))?;
+        let rank = Rank::new(world, ranks, options, run).map_err(|e| refused(&e))?;
         let comm = MpiComm::world(&rank);
         Ok(Self {
             rank: Some((rank, comm)),

@@ -8,32 +8,17 @@ use smallvec::SmallVec;
 
 use super::details::{Details, Own, disagreement};
 use super::gossip::Gossip;
-use super::mix::Mix;
 use super::moving::Moving;
 use super::progress::Rank;
-use super::raw::failure;
+use super::record::{LENGTH, agree, any_sums, carried};
+use super::short::Begun;
 use super::sums::{self, Found};
-use super::tags::{Phase, STAGES, Tags};
-use super::wire::{Lot, Wire, WireCache};
+use super::tags::{Phase, Tags};
+use super::wire::{Lot, Wire};
 use crate::communicator::{Request, Stage, Target};
 use crate::exchange;
 use crate::guard::{Guard, PeerSum, sum_of};
 use crate::{AgreedError, Buffer, DType, ErrorClass, ExchangePlan, Result, Site, SiteText};
-
-/// Sources of up to so many bytes travel with the fingerprints, and need no message of their own.
-pub(super) const INLINE: usize = 32;
-
-/// Two fingerprints of two words, how many bytes travel along, and those.
-const RECORD: usize = SOURCE + INLINE;
-
-/// Where a record says how many bytes travel along: one more, or zero if there are none to tell of.
-const LENGTH: usize = 32;
-
-/// Where a record says whether its rank tells what peers should find.
-const SUMMED: usize = 33;
-
-/// Where those bytes begin.
-const SOURCE: usize = 40;
 
 /// An operation in flight.
 #[derive(Debug)]
@@ -71,7 +56,7 @@ pub(super) struct State {
 
 #[derive(Debug)]
 enum Step {
-    Records(Gossip),
+    Records(Box<Gossip>),
     Sizes(Gossip, Vec<u8>),
     Details(Gossip),
     /// With the records, if they may hold what the exchange needs.
@@ -83,13 +68,8 @@ enum Step {
 }
 
 impl Op {
-    /// Starts an operation: this rank says what its part is.
-    pub(super) fn new(
-        rank: &Rank,
-        tags: Tags,
-        request: Request,
-        wires: &WireCache,
-    ) -> Result<Rc<Self>> {
+    /// Goes on with an operation that has begun.
+    pub(super) fn new(tags: Tags, request: Request, begun: Begun) -> Self {
         let name = request.name();
         let Request {
             stages,
@@ -100,63 +80,16 @@ impl Op {
             site,
             guard,
         } = request;
-        let status = match stages.len() {
-            0..=STAGES => status,
-            many => Err(AgreedError::new(
-                name,
-                format!("at most {STAGES} exchanges"),
-                many.to_string(),
-                "make several operations of it",
-            )),
-        };
-        let size = dtype.map_or(1, DType::size);
-        let wire = |stage: Stage| {
-            let wire = wires.get(&stage.plan, size, tags.index);
-            (stage, wire)
-        };
-        let mut stages: SmallVec<[(Stage, Rc<Wire>); 1]> = stages.into_iter().map(wire).collect();
-        let mut print = Mix::new();
-        print.word(tags.sequence);
-        print.word(guard.turn.map_or(0, |turn| turn.wrapping_add(1)));
-        print.text(argument.map_or("", |a| a.0));
-        print.wide(argument.map_or(0, |a| a.1));
-        print.word(dtype.map_or(0, |t| t as u64 + 1));
-        let mut balance = [0_u64; 2];
-        for (at, (_, wire)) in stages.iter().enumerate() {
-            print.print(wire.print);
-            // Exchanges are weighed differently, so that one cannot make up for another.
-            for (sum, part) in balance.iter_mut().zip(wire.balance) {
-                *sum = sum.wrapping_add(part.wrapping_mul(2 * at as u64 + 1));
-            }
-        }
-        if status.is_err() {
-            // Unlike anybody's, so that all tell the details.
-            print.word(!(tags.index as u64));
-            print.text("error");
-        }
-        let mut record = [0; RECORD];
-        let words = print.done().into_iter().chain(balance);
-        for (bytes, word) in record.chunks_exact_mut(8).zip(words) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
-        if status.is_ok()
-            && let [source] = &sources[..]
-            && source.bytes() <= INLINE
-        {
-            record[LENGTH] = 1 + source.bytes() as u8;
-            record[SOURCE..SOURCE + source.bytes()].copy_from_slice(source.as_bytes()?);
-        }
-        record[SUMMED] = u8::from(guard.sums.is_some());
-        let gossip = Gossip::reusing(rank.spare(), rank.world(), &tags, Phase::Records, &record)?;
+        let mut stages: SmallVec<_> = stages.into_iter().zip(begun.wires).collect();
         stages.reverse();
-        Ok(Rc::new(Self {
+        Self {
             name,
             site,
             tags,
             dtype,
-            complete: record[LENGTH] > 0,
+            complete: begun.complete,
             state: RefCell::new(State {
-                step: Step::Records(gossip),
+                step: Step::Records(begun.records),
                 stages,
                 begun: 0,
                 sources,
@@ -170,15 +103,7 @@ impl Op {
                 result: None,
                 dropped: false,
             }),
-        }))
-    }
-
-    /// Goes on once it was posted, where that may let more be posted: not where all has gone with the record.
-    pub(super) fn begin(&self, rank: &Rank) -> Result<()> {
-        if self.complete {
-            return Ok(());
         }
-        self.advance(rank)
     }
 
     /// Goes on as far as it goes without waiting. An error here is a failure of this rank.
@@ -186,8 +111,8 @@ impl Op {
         let mut state = self.state.borrow_mut();
         while state.result.is_none() {
             let ready = match &mut state.step {
-                Step::Records(gossip)
-                | Step::Sizes(gossip, _)
+                Step::Records(gossip) => gossip.advance(rank.world(), &self.tags)?,
+                Step::Sizes(gossip, _)
                 | Step::Details(gossip)
                 | Step::Sums(gossip, _)
                 | Step::Verdicts(gossip, _) => gossip.advance(rank.world(), &self.tags)?,
@@ -199,10 +124,10 @@ impl Op {
             }
             match std::mem::replace(&mut state.step, Step::Done) {
                 Step::Records(records) => {
-                    if state.status.is_ok() && self.agree(&records) {
-                        if self.any_sums(&records) {
+                    if state.status.is_ok() && agree(&records, &self.tags) {
+                        if any_sums(&records, &self.tags) {
                             let sums = sums::tell(rank.world(), &self.tags, state.sums.as_ref())?;
-                            state.step = Step::Sums(sums, Some(Box::new(records)));
+                            state.step = Step::Sums(sums, Some(records));
                         } else {
                             self.move_on(rank, &mut state, records)?;
                         }
@@ -237,7 +162,7 @@ impl Op {
                 Step::Sums(told, records) => {
                     state.told = Some(told);
                     match records {
-                        Some(records) => self.move_on(rank, &mut state, *records)?,
+                        Some(records) => self.move_on(rank, &mut state, records)?,
                         None => self.begin_stage(rank, &mut state, None)?,
                     }
                 }
@@ -264,8 +189,8 @@ impl Op {
     /// The processes it waits for.
     pub(super) fn peers(&self) -> Vec<usize> {
         match &self.state.borrow().step {
-            Step::Records(gossip)
-            | Step::Sizes(gossip, _)
+            Step::Records(gossip) => gossip.peers(),
+            Step::Sizes(gossip, _)
             | Step::Details(gossip)
             | Step::Sums(gossip, _)
             | Step::Verdicts(gossip, _) => gossip.peers(),
@@ -276,29 +201,6 @@ impl Op {
 
     fn ranks(&self) -> usize {
         self.tags.members.len()
-    }
-
-    /// Whether all fingerprints are equal and all pairs balanced.
-    fn agree(&self, records: &Gossip) -> bool {
-        let first = records.record(&self.tags, 0);
-        let mut sums = [0_u64; 2];
-        for r in 0..self.ranks() {
-            let record = records.record(&self.tags, r);
-            if record.len() != RECORD || record[..16] != first[..16] {
-                return false;
-            }
-            for (sum, bytes) in sums.iter_mut().zip(record[16..LENGTH].chunks_exact(8)) {
-                let mut word = [0; 8];
-                word.copy_from_slice(bytes);
-                *sum = sum.wrapping_add(u64::from_le_bytes(word));
-            }
-        }
-        sums == [0; 2]
-    }
-
-    /// Whether any rank tells what its peers should find.
-    fn any_sums(&self, records: &Gossip) -> bool {
-        (0..self.ranks()).any(|r| records.record(&self.tags, r)[SUMMED] > 0)
     }
 
     fn details(&self, state: &State) -> Details {
@@ -332,7 +234,7 @@ impl Op {
     }
 
     /// Does the first exchange.
-    fn move_on(&self, rank: &Rank, state: &mut State, records: Gossip) -> Result<()> {
+    fn move_on(&self, rank: &Rank, state: &mut State, records: Box<Gossip>) -> Result<()> {
         if !self.finish_at_once(rank, state, &records)? {
             self.begin_stage(rank, state, Some(&records))?;
         }
@@ -397,7 +299,7 @@ impl Op {
             }
         };
         state.begun += 1;
-        self.count(rank, &stage.plan);
+        self.count(rank, &wire, &stage.plan);
         self.end_stage(rank, state, result, &stage.plan, &found)?;
         Ok(true)
     }
@@ -416,26 +318,17 @@ impl Op {
         }
         let silent = records.is_some_and(|r| r.record(&self.tags, self.tags.index)[LENGTH] > 0);
         let sources = std::mem::take(&mut state.sources);
-        let plan = Arc::clone(&stage.plan);
         let at = Phase::Stage(state.begun);
         state.begun += 1;
+        self.count(rank, &wire, &stage.plan);
         let moving = Moving::new(rank, &self.tags, at, stage, wire, &sources, inlined, silent)?;
-        self.count(rank, &plan);
         state.step = Step::Moving(Box::new(moving));
         Ok(())
     }
 
-    /// Puts an exchange in the books.
-    fn count(&self, rank: &Rank, plan: &ExchangePlan) {
-        let moved = plan.moved(self.tags.index, self.dtype);
-        tracing::trace!(
-            target: "shard_comm",
-            op = self.name,
-            messages = moved.messages,
-            bytes = moved.bytes,
-            "exchanging"
-        );
-        rank.ledger().moved(self.name_of_call(), &moved);
+    fn count(&self, rank: &Rank, wire: &Wire, plan: &ExchangePlan) {
+        let moved = wire.moved(plan, self.tags.index, self.dtype);
+        rank.count(self.name, self.name_of_call(), &moved);
     }
 
     /// The source of participant `r`, if it came with its record and is read here.
@@ -498,11 +391,4 @@ impl Op {
         state.sources = sources;
         self.begin_stage(rank, state, None)
     }
-}
-
-/// The bytes that came with a record.
-fn carried(record: &[u8]) -> Result<&[u8]> {
-    let bytes = usize::from(record[LENGTH]).saturating_sub(1);
-    let source = record.get(SOURCE..SOURCE + bytes);
-    source.ok_or_else(|| failure("record", "a length beyond its end"))
 }

@@ -11,19 +11,22 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+use super::MpiOptions;
 use super::details::END;
 use super::gossip::Gossip;
 use super::member::Group;
 use super::news::{self, Letterbox, News};
 use super::op::Op;
 use super::raw::{self, Mail, World};
+use super::short::Begun;
 use super::tags::{CONTEXTS, Tags};
 use super::wire::WireCache;
 use crate::communicator::Request;
+use crate::ledger::Moved;
 use crate::validate::label;
 use crate::{
-    AgreedError, Buffer, CommError, DeviceRef, ExchangePlan, Ledger, Pending, Result, SiteText,
-    TimeoutReport, WaitLine,
+    AgreedError, Buffer, CommError, DeviceRef, ExchangePlan, Host, Ledger, Pending, Result,
+    SiteText, TimeoutReport, WaitLine,
 };
 
 /// How often a waiting process looks before it lets others run between looks.
@@ -46,16 +49,22 @@ const OVERDUE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Rank {
     world: World,
-    everyone: Arc<[usize]>,
+    everyone: Rc<[usize]>,
     device: DeviceRef,
+    /// Whether the device need not hear of all that is done in its memory.
+    plain: bool,
     ledger: Ledger,
     timeout: Option<Duration>,
     /// Operations that are posted and not finished.
     flying: RefCell<Vec<Rc<Op>>>,
     /// Messages of finished operations that are still leaving.
     leaving: RefCell<Vec<Mail>>,
-    /// Memory for records, to be used again.
-    spare: RefCell<Vec<Vec<u8>>>,
+    /// Exchanges of records that are done, to be used again.
+    #[expect(
+        clippy::vec_box,
+        reason = "operations keep them boxed, as they are large to move"
+    )]
+    spare: RefCell<Vec<Box<Gossip>>>,
     letterbox: RefCell<Letterbox>,
     /// The first failure.
     root: RefCell<Option<CommError>>,
@@ -70,10 +79,10 @@ impl Rank {
     pub(super) fn new(
         world: World,
         ranks: usize,
-        device: DeviceRef,
-        timeout: Option<Duration>,
+        options: &MpiOptions,
         run: u64,
     ) -> Result<Rc<Self>> {
+        let device = Host::with_options(options.host);
         let letterbox = RefCell::new(Letterbox::new(&world, run)?);
         let mut contexts = [false; CONTEXTS];
         // The group of everybody, and the letterbox.
@@ -84,7 +93,8 @@ impl Rank {
             everyone: (0..ranks).collect(),
             ledger: Ledger::new(Arc::clone(&device)),
             device,
-            timeout,
+            plain: !options.host.meter,
+            timeout: options.timeout,
             flying: RefCell::default(),
             leaving: RefCell::default(),
             spare: RefCell::default(),
@@ -100,12 +110,17 @@ impl Rank {
         &self.world
     }
 
-    pub(super) fn everyone(&self) -> &Arc<[usize]> {
+    pub(super) fn everyone(&self) -> &Rc<[usize]> {
         &self.everyone
     }
 
     pub(super) fn device(&self) -> &DeviceRef {
         &self.device
+    }
+
+    /// Whether small work may be done in the device's memory without asking it.
+    pub(super) fn is_plain(&self) -> bool {
+        self.plain
     }
 
     pub(super) fn ledger(&self) -> &Ledger {
@@ -128,18 +143,19 @@ impl Rank {
         }
     }
 
-    /// Memory of records that have been read, if there is any.
-    pub(super) fn spare(&self) -> Vec<u8> {
-        self.spare.borrow_mut().pop().unwrap_or_default()
+    /// An exchange of records that is done, or new.
+    pub(super) fn spare(&self) -> Box<Gossip> {
+        let spare = self.spare.borrow_mut().pop();
+        spare.unwrap_or_else(|| Box::new(Gossip::idle()))
     }
 
-    /// Keeps the memory of records for others.
-    pub(super) fn keep_spare(&self, records: Gossip) {
+    /// Keeps an exchange of records that is done for others.
+    pub(super) fn keep_spare(&self, records: Box<Gossip>) {
         /// As many as operations usually fly at once.
         const MOST: usize = 8;
         let mut spare = self.spare.borrow_mut();
         if spare.len() < MOST {
-            spare.push(records.into_bytes());
+            spare.push(records);
         }
     }
 
@@ -147,7 +163,41 @@ impl Rank {
     ///
     /// # Errors
     /// The first failure, or what MPI reports.
-    pub(super) fn launch(&self, tags: Tags, request: Request, wires: &WireCache) -> Result<Rc<Op>> {
+    pub(super) fn launch(
+        &self,
+        tags: Tags,
+        mut request: Request,
+        wires: &WireCache,
+    ) -> Result<Rc<Op>> {
+        let begun = self.begin(&tags, &mut request, wires)?;
+        self.set_off(tags, request, begun)
+    }
+
+    /// Does an operation and waits for it.
+    ///
+    /// # Errors
+    /// Whatever went wrong.
+    pub(super) fn call(
+        &self,
+        tags: Tags,
+        mut request: Request,
+        wires: &WireCache,
+    ) -> Result<Option<Buffer>> {
+        let mut begun = self.begin(&tags, &mut request, wires)?;
+        // What comes with the records needs no place among the operations in flight.
+        if begun.is_short(&tags, &request) {
+            let done = self.finish_short(&tags, &mut request, &mut begun);
+            if let Some(done) = self.or_fail(done)? {
+                self.keep_spare(begun.records);
+                return Ok(done);
+            }
+        }
+        let op = self.set_off(tags, request, begun)?;
+        self.wait(&op)
+    }
+
+    /// Says what this rank's part of an operation is.
+    fn begin(&self, tags: &Tags, request: &mut Request, wires: &WireCache) -> Result<Begun> {
         let op = request.name();
         if let Some(root) = &*self.root.borrow() {
             return Err(root.clone());
@@ -157,13 +207,58 @@ impl Rank {
         }
         self.ledger
             .posted(op, tags.sequence, SiteText::from(request.site));
-        let begun = Op::new(self, tags, request, wires).and_then(|op| {
-            op.begin(self)?;
-            Ok(op)
-        });
-        let op = begun.inspect_err(|error| self.fail(&error.to_string()))?;
+        self.or_fail(Begun::new(self, tags, request, wires))
+    }
+
+    /// Puts an exchange in the books, under the name of its `call`.
+    pub(super) fn count(&self, op: &'static str, call: &'static str, moved: &Moved) {
+        tracing::trace!(
+            target: "shard_comm",
+            op,
+            messages = moved.messages,
+            bytes = moved.bytes,
+            "exchanging"
+        );
+        self.ledger.moved(call, moved);
+    }
+
+    /// Lets an operation fly.
+    fn set_off(&self, tags: Tags, request: Request, begun: Begun) -> Result<Rc<Op>> {
+        let complete = begun.complete;
+        let op = Rc::new(Op::new(tags, request, begun));
+        // Once it has begun more may be posted, but not where all has gone with the record.
+        if !complete {
+            self.or_fail(op.advance(self))?;
+        }
         self.flying.borrow_mut().push(Rc::clone(&op));
         Ok(op)
+    }
+
+    /// Waits a while for everybody's record, and finishes an operation that needs no more.
+    fn finish_short(
+        &self,
+        tags: &Tags,
+        request: &mut Request,
+        begun: &mut Begun,
+    ) -> Result<Option<Option<Buffer>>> {
+        for look in 1..=SPINS {
+            if begun.records.advance(&self.world, tags)? {
+                return begun.finish(self, tags, request);
+            }
+            if look.is_multiple_of(ROUND) {
+                self.progress(0);
+                self.read_news();
+                if self.root.borrow().is_some() {
+                    break;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The result; an error is a failure of this rank.
+    fn or_fail<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| self.fail(&error.to_string()))
     }
 
     /// Blocks until an operation is finished, and takes its result.
@@ -191,7 +286,7 @@ impl Rank {
             if !looks.is_multiple_of(ROUND) {
                 continue;
             }
-            self.progress();
+            self.progress(1);
             self.read_news();
             if let Some(root) = &*self.root.borrow() {
                 self.give_up(op, root);
@@ -312,7 +407,7 @@ impl Rank {
         }
         // Their readers have met this rank, and are finishing what is in flight too.
         while !self.leaving.borrow().is_empty() {
-            self.progress();
+            self.progress(0);
             std::thread::yield_now();
         }
         let statuses = std::mem::take(&mut end.state.borrow_mut().statuses);
@@ -400,10 +495,10 @@ impl Rank {
         }
     }
 
-    /// Carries every operation on as far as it goes without waiting.
-    fn progress(&self) {
-        let flying: SmallVec<[Rc<Op>; 8]> = self.flying.borrow().iter().cloned().collect();
-        if flying.len() > 1 {
+    /// Carries every operation on as far as it goes without waiting, if there are more than the caller's `own`.
+    fn progress(&self, own: usize) {
+        if self.flying.borrow().len() > own {
+            let flying: SmallVec<[Rc<Op>; 8]> = self.flying.borrow().iter().cloned().collect();
             for op in &flying {
                 self.advance(op);
             }

@@ -383,13 +383,15 @@ impl Mail {
         }
     }
 
-    /// The bytes, once nothing is in flight.
-    pub(super) fn into_bytes(mut self) -> Vec<u8> {
-        if self.requests.is_empty() {
-            std::mem::take(&mut self.bytes)
-        } else {
-            Vec::new()
+    /// Makes the bytes these and zeros, `len` in all, while nothing is in flight.
+    pub(super) fn set_bytes(&mut self, first: &[u8], len: usize) -> Result<()> {
+        if !self.requests.is_empty() {
+            return Err(failure("message", "bytes that are still in flight"));
         }
+        self.bytes.clear();
+        self.bytes.extend_from_slice(first);
+        self.bytes.resize(len, 0);
+        Ok(())
     }
 
     /// The buffers that were written, once nothing is in flight.

@@ -2,7 +2,7 @@
 //! and go on in any order, so no two messages between two processes that fly at once may have the same.
 
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// How many groups a process can be a member of at once. The last number is for news of failures.
 pub(super) const CONTEXTS: usize = 1 << 10;
@@ -27,7 +27,7 @@ pub(super) const GREATEST: c_int = tag(CONTEXTS as u32 - 1, SEQUENCES - 1, PARTS
 #[derive(Clone, Debug)]
 pub(super) struct Tags {
     /// Processes, by participant.
-    pub(super) members: Arc<[usize]>,
+    pub(super) members: Rc<[usize]>,
     /// Which participant this is.
     pub(super) index: usize,
     pub(super) context: u32,

@@ -9,8 +9,9 @@ use smallvec::SmallVec;
 
 use super::mix::Mix;
 use super::raw::{Datatype, Region};
+use crate::ledger::Moved;
 use crate::plan::Overlap;
-use crate::{ExchangePlan, PieceRef, Pieces, Result};
+use crate::{DType, ExchangePlan, PieceRef, Pieces, Result};
 
 /// What a plan's messages are; made once per plan and group.
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub(super) struct Wire {
     /// For pieces that cannot be received where they belong, because they are combined or overlap: the plan that reads
     /// them from where they were received, packed.
     pub(super) packed: Option<ExchangePlan>,
+    moved: OnceCell<Moved>,
 }
 
 /// The pieces between this rank and one other, or itself.
@@ -75,7 +77,13 @@ impl Wire {
             incoming,
             outgoing,
             packed,
+            moved: OnceCell::new(),
         }
+    }
+
+    /// What the plan moves at participant `me`, with elements of the one size that this is for.
+    pub(super) fn moved(&self, plan: &ExchangePlan, me: usize, dtype: Option<DType>) -> Moved {
+        *self.moved.get_or_init(|| plan.moved(me, dtype))
     }
 
     /// The messages from a participant.
