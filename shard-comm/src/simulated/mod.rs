@@ -27,7 +27,7 @@
 //! ```
 //!
 //! What one rank cannot know by itself is not simulated: ranks that disagree, and sizes that the data decides, which are a
-//! [`CommError::NoData`] where they are read. Other ranks are taken to be where this one is; to see the busiest, play several
+//! [`CommError::NoData`](crate::CommError::NoData) where they are read. Other ranks are taken to be where this one is; to see the busiest, play several
 //! and put them [together](Played::in_step).
 
 mod clock;

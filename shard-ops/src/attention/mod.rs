@@ -1,6 +1,6 @@
 //! Scaled dot product attention: `softmax(scale · q kᵀ + mask) v`, without a matrix of queries by keys.
 //!
-//! Queries, batch and heads are map factors; the keys are a [ring](Access::Ring) factor. Where keys are sharded, [`FoldBy`] says how
+//! Queries, batch and heads are map factors; the keys are a [ring](crate::Access::Ring) factor. Where keys are sharded, [`FoldBy`](crate::FoldBy) says how
 //! they meet the queries; where queries do not use the keys' axes, they take them. Masks that are functions of positions look at global ones, so blocks may be
 //! uneven, empty or of several intervals: under a causal mask [`Partition::zigzag`](shard_spec::Partition::zigzag) gives every
 //! rank nearly the same work. Saved for the gradient are the result and one log-sum-exp per query; the gradients of keys and
@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// that see no key get zeros. A hidden key's value must still be finite.
 ///
 /// # Collective
-/// All members of the mesh. Nothing where keys are not sharded; else as the table of [`FoldBy`] says.
+/// All members of the mesh. Nothing where keys are not sharded; else as the table of [`FoldBy`](crate::FoldBy) says.
 ///
 /// # Errors
 /// Shapes or types that do not belong together.

@@ -370,12 +370,18 @@ mod tests {
             (0, 3, 2),
             (3, 0, 2),
             // Larger than any tile; interpreted it would take minutes.
-            if cfg!(miri) { (9, 4, 6) } else { (33, 65, 17) },
+            if cfg!(miri) { (4, 3, 2) } else { (33, 65, 17) },
             (2, 3, 0),
         ] {
             for batch in [&[][..], &[3], &[2, 3], &[0]] {
+                // Interpreted, one type and one batch dim stand for all.
+                if cfg!(miri) && batch.len() > 1 {
+                    continue;
+                }
                 for (broadcast_a, transpose_b) in [(false, false), (false, true), (true, false)] {
-                    case::<f32>(batch, m, k, n, broadcast_a, transpose_b);
+                    if !cfg!(miri) {
+                        case::<f32>(batch, m, k, n, broadcast_a, transpose_b);
+                    }
                     case::<f64>(batch, m, k, n, broadcast_a, transpose_b);
                 }
             }
