@@ -241,6 +241,11 @@ impl<T: Real> Row<T> for NearestRow<'_, T> {
     }
 
     #[inline(always)]
+    fn most(&self) -> usize {
+        self.distances.len()
+    }
+
+    #[inline(always)]
     fn offer(&mut self, distance: T, index: i64) {
         let mut at = self.distances.len() - 1;
         if !precedes((distance, index), (self.distances[at], self.indexes[at])) {
@@ -283,6 +288,11 @@ impl<T: Real> Row<T> for HeapRow<'_, T> {
     #[inline(always)]
     fn bound(&self) -> T {
         self.0.distances[0]
+    }
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        self.0.most()
     }
 
     #[inline(always)]

@@ -214,6 +214,11 @@ impl<T: Real> Row<T> for RadiusRow<'_, T> {
     }
 
     #[inline(always)]
+    fn most(&self) -> usize {
+        self.cap.unwrap_or(usize::MAX)
+    }
+
+    #[inline(always)]
     fn offer(&mut self, distance: T, index: i64) {
         // False for NaN, which is within no radius.
         if distance <= self.row.limit {

@@ -233,6 +233,157 @@ fn odd_radii() {
     }
 }
 
+type MakePoint = Box<dyn FnMut(&mut Rng) -> [f64; 3]>;
+
+/// Clouds that a tree could stumble over, each with queries that lie in it, beside it and in one of its points.
+fn hard_clouds<T: Real>(rng: &mut Rng) -> Vec<(&'static str, Case<T>)> {
+    let n = 1500;
+    let ring = |rng: &mut Rng| {
+        let (sin, cos) = (rng.unit() * 6.3).sin_cos();
+        [cos, sin, 0.25]
+    };
+    let mut cloud = |what, mut point: MakePoint| {
+        let points: Vec<T> = (0..n).flat_map(|_| point(rng).map(T::of)).collect();
+        let mut queries: Vec<T> = points[..12].to_vec();
+        queries.extend((0..24).map(|_| T::of(rng.unit())));
+        queries.extend([0.0, 0.0, 0.0, 0.0, 0.0, 9.0].map(T::of));
+        queries.extend([
+            T::nan(),
+            T::zero(),
+            T::zero(),
+            T::infinity(),
+            T::zero(),
+            T::zero(),
+        ]);
+        // From the last index to the first: a lower index comes later.
+        let index = (0..n as i64).rev().collect();
+        (
+            what,
+            Case {
+                dim: 3,
+                queries,
+                points,
+                index,
+            },
+        )
+    };
+    let huge = T::max_value().sqrt().wide();
+    let tiny = T::min_positive_value().sqrt().wide();
+    vec![
+        cloud("all equal", Box::new(|_| [0.5; 3])),
+        cloud("in a plane", Box::new(|r| [0.5, r.unit(), r.unit()])),
+        cloud("on a line", Box::new(|r| [0.5, r.unit(), 0.1])),
+        cloud(
+            "lattice",
+            Box::new(|r| [(); 3].map(|()| r.within(0, 5) as f64)),
+        ),
+        // Equally far from the centre but for rounding.
+        cloud("ring", Box::new(ring)),
+        cloud(
+            "half in one point",
+            Box::new(|r| match r.within(0, 1) {
+                0 => [0.3; 3],
+                _ => [(); 3].map(|()| r.unit()),
+            }),
+        ),
+        cloud(
+            "overflowing",
+            Box::new(move |r| [(); 3].map(|()| 4.0 * huge * (r.unit() - 0.5))),
+        ),
+        cloud(
+            "underflowing",
+            Box::new(move |r| [(); 3].map(|()| tiny * 1e-2 * r.unit())),
+        ),
+        cloud(
+            "with gaps",
+            Box::new(|r| match r.within(0, 40) {
+                0 => [f64::NAN, 0.5, 0.5],
+                1 => [0.5, f64::INFINITY, 0.5],
+                _ => [(); 3].map(|()| r.within(0, 9) as f64 / 9.0),
+            }),
+        ),
+    ]
+}
+
+/// Ties at the k-th place, within blocks and across them, and bounds that equal distances.
+fn hard_clouds_are_searched_exactly<T: Real>(seed: u64) {
+    let mut rng = Rng::new(seed);
+    for (what, case) in hard_clouds::<T>(&mut rng) {
+        let m = case.count();
+        for k in [1, 7, 64, 65, 1499, 1500, 1600] {
+            let mut found = Nearest::new(m, k);
+            case.blocks(&mut rng, |points, index| {
+                found.fold_by(Search::Tree, &case.queries(), points, index);
+            });
+            let (distances, indexes) = found.into_parts();
+            for query in 0..m {
+                let (d, i): (Vec<T>, Vec<i64>) = case.sorted(query).into_iter().take(k).unzip();
+                let row = query * k..query * k + i.len();
+                assert_eq!(indexes[row.clone()], i, "{what}, k {k}, query {query}");
+                assert_eq!(
+                    bits(&distances[row]),
+                    bits(&d),
+                    "{what}, k {k}, query {query}"
+                );
+            }
+        }
+        // The radius is the distance of a point, of the query and the others on its sphere.
+        for query in 0..m {
+            let sorted = case.sorted(query);
+            let radius = sorted[700].0.sqrt();
+            for cap in [None, Some(0), Some(9), Some(690), Some(2000)] {
+                let mut found = WithinRadius::new(m, radius, cap);
+                case.blocks(&mut rng, |points, index| {
+                    found.fold_by(Search::Tree, &case.queries(), points, index);
+                });
+                let found = found.finish(RowOrder::Distance);
+                let mut expected = sorted.clone();
+                expected.retain(|(d, _)| d.sqrt() <= radius);
+                expected.truncate(cap.unwrap_or(usize::MAX));
+                let expected: Vec<i64> = expected.iter().map(|(_, i)| *i).collect();
+                let row = found.offsets[query]..found.offsets[query + 1];
+                assert_eq!(
+                    found.indexes[row], expected,
+                    "{what}, cap {cap:?}, query {query}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_coordinates_and_ties_are_searched_exactly() {
+    hard_clouds_are_searched_exactly::<f32>(10);
+    hard_clouds_are_searched_exactly::<f64>(11);
+}
+
+/// Rounding of many dims that no tree looks at is allowed for.
+#[test]
+fn dims_without_differences_round_too() {
+    let mut rng = Rng::new(12);
+    let (n, dim) = (900, 3000);
+    let points: Vec<f32> = (0..n * dim)
+        .map(|i| {
+            if i % dim == 1700 {
+                rng.unit() as f32 * 1e-3
+            } else {
+                0.3
+            }
+        })
+        .collect();
+    let queries = vec![0.0; dim];
+    let (queries, points) = (
+        View::contiguous(&queries, &[1, dim]),
+        View::contiguous(&points, &[n, dim]),
+    );
+    let [tree, exhaustive] = [Search::Tree, Search::Exhaustive].map(|how| {
+        let mut state = Nearest::new(1, 20);
+        state.fold_by(how, &queries, &points, Positions::from(0));
+        state.into_parts()
+    });
+    assert!(tree == exhaustive);
+}
+
 /// Enough queries and points for the tree to be chosen; some points coincide.
 #[test]
 fn large_blocks_match_exhaustive_search() {

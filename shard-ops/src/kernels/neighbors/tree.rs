@@ -1,165 +1,196 @@
-//! A tree of boxes over points: halves along the widest dim, down to leaves of one vector loop.
+//! Candidates from a k-d tree of the crate `kiddo`, and which of them count by our own rule, ties included.
+//!
+//! The tree rounds distances and orders equal ones in its own way, so it is only asked where to look: for one point more than a
+//! row takes. If that one is farther than the others by more than rounding could account for, the others are the ones. If not,
+//! and where a row takes whatever is within a bound, the tree is asked for all points up to the bound and a little farther. What it
+//! names is then measured and ordered as in an exhaustive search.
 
-use super::scan::{distances, offer};
-use super::search::{Row, counts};
+use super::scan::distances;
+use super::search::Row;
 use crate::kernels::{Real, View};
+use kiddo::leaf_strategies::FlatVec;
+use kiddo::{Eytzinger, KdTree, SquaredEuclidean};
+use std::num::NonZero;
 
-/// Up to this many dims a tree is tried.
+/// Up to this many dims, not counting those in which all points are equal, a tree is tried.
 pub const MAX_TREE_DIM: usize = 6;
 
 /// Points of a leaf.
 const LEAF: usize = 32;
 
-/// Levels a stack can hold: more than halving any number of points takes.
-const LEVELS: usize = 64;
+/// How much of a distance rounding may account for, in epsilons of the element type.
+///
+/// A distance of ours rounds at most three times per dim. The tree works in double precision, and its bounds round at most six times
+/// per level, of which there are at most 27, since a point's number has 32 bits. Each time is half an epsilon.
+fn slack<T: Real>(dim: usize) -> f64 {
+    (256.0 + 4.0 * dim as f64) * T::epsilon().wide()
+}
 
 /// A tree over one block of points.
-#[derive(Debug)]
 pub(super) struct Tree<T> {
     dim: usize,
-    /// In preorder: a node's left child follows it.
-    nodes: Vec<Node>,
-    /// Per node the smallest, then the largest coordinates of its points.
-    boxes: Vec<T>,
-    /// Per leaf `[dim][LEAF]`; the last is filled up with zeros.
+    /// The dims of the tree: in the others all points are equally far from a query, which would hide how far its cells are.
+    dims: Vec<usize>,
+    cells: Box<dyn Cells>,
+    /// Points `[points, dim]`: those in the tree, then those with a coordinate that is not finite.
     points: Vec<T>,
-    /// Global indexes in the order of the leaves.
+    /// How many points are in the tree.
+    inside: usize,
+    /// Global indexes of the points.
     index: Vec<i64>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Node {
-    /// The number of the right child.
-    Inner(u32),
-    /// The number of the leaf.
-    Leaf(u32),
+impl<T: Real> Tree<T> {
+    /// A tree over points `[points, dim]` with these global indexes; nothing where no tree would help: if the points differ in no
+    /// dim, or in more than [`MAX_TREE_DIM`].
+    pub(super) fn new(points: &View<'_, T>, index: &[i64]) -> Option<Self> {
+        let dim = points.shape()[1];
+        let rows = points.to_vec();
+        let row = |i: usize| &rows[i * dim..(i + 1) * dim];
+        let (mut order, others): (Vec<usize>, Vec<usize>) =
+            (0..index.len()).partition(|&i| row(i).iter().all(|x| x.is_finite()));
+        let inside = order.len();
+        let first = row(*order.first()?);
+        let differ = |d: usize| order.iter().any(|&i| row(i)[d] != first[d]);
+        let dims: Vec<usize> = (0..dim).filter(|&d| differ(d)).collect();
+        let rows_in_tree = || order.iter().map(|&i| row(i));
+        let cells = match dims.len() {
+            1 => cells::<T, 1>(rows_in_tree(), &dims),
+            2 => cells::<T, 2>(rows_in_tree(), &dims),
+            3 => cells::<T, 3>(rows_in_tree(), &dims),
+            4 => cells::<T, 4>(rows_in_tree(), &dims),
+            5 => cells::<T, 5>(rows_in_tree(), &dims),
+            MAX_TREE_DIM => cells::<T, MAX_TREE_DIM>(rows_in_tree(), &dims),
+            _ => None,
+        }?;
+        order.extend(others);
+        Some(Self {
+            dim,
+            dims,
+            cells,
+            points: order.iter().flat_map(|&i| row(i)).copied().collect(),
+            inside,
+            index: order.iter().map(|&i| index[i]).collect(),
+        })
+    }
+
+    /// Offers the points that may count to the query's row.
+    pub(super) fn visit(&self, query: &[T], row: &mut impl Row<T>) {
+        if self.visit_inside(query, row).is_none() {
+            (0..self.inside).for_each(|i| self.offer(i, query, row));
+        }
+        (self.inside..self.index.len()).for_each(|i| self.offer(i, query, row));
+    }
+
+    /// Offers the points in the tree that may count; nothing is offered where it cannot tell them from others.
+    fn visit_inside(&self, query: &[T], row: &mut impl Row<T>) -> Option<()> {
+        let mut at = Position::default();
+        for (x, &d) in at.iter_mut().zip(&self.dims) {
+            *x = query[d].is_finite().then(|| query[d].wide())?;
+        }
+        let bound = row.bound().wide();
+        let mut radius = match bound.is_nan() {
+            true => f64::INFINITY,
+            false => self.reach(bound, bound),
+        };
+        let most = row.most();
+        if most < self.inside {
+            let near = self.cells.nearest(&at, NonZero::new(most + 1)?, radius);
+            let certain = match near.split_last() {
+                // There are no more within the bound.
+                _ if near.len() <= most && radius.is_finite() => true,
+                Some((next, taken)) if near.len() == most + 1 => match taken.last() {
+                    None => true,
+                    Some(last) => {
+                        let whole = self.distance(last.item as usize, query).wide();
+                        let last = self.reach(last.distance, whole);
+                        radius = radius.min(last);
+                        next.distance > last
+                    }
+                },
+                _ => return None,
+            };
+            if certain {
+                for found in &near[..near.len().min(most)] {
+                    self.offer(found.item as usize, query, row);
+                }
+                return Some(());
+            }
+        }
+        // Beyond all numbers the tree's bounds mean nothing.
+        radius.is_finite().then(|| {
+            let offer = &mut |i: u32| self.offer(i as usize, query, row);
+            self.cells.within(&at, radius, offer);
+        })
+    }
+
+    /// How far in the dims of the tree a point may seem to be that is as far as `near` there, and `whole` in all dims, if it is
+    /// rounded differently.
+    fn reach(&self, near: f64, whole: f64) -> f64 {
+        // What is lost below the smallest normal number is less than that.
+        let far = near + whole * slack::<T>(self.dim) + T::min_positive_value().wide();
+        if far < T::max_value().wide() {
+            far
+        } else {
+            // Whatever overflows is equally far.
+            f64::INFINITY
+        }
+    }
+
+    #[inline(always)]
+    fn offer(&self, i: usize, query: &[T], row: &mut impl Row<T>) {
+        row.offer(self.distance(i, query), self.index[i]);
+    }
+
+    /// A squared distance as everywhere.
+    #[inline(always)]
+    fn distance(&self, i: usize, query: &[T]) -> T {
+        let point = &self.points[i * self.dim..(i + 1) * self.dim];
+        // No point is beyond a bound of NaN.
+        distances::<T, 1>(query, point, T::nan()).map_or(T::nan(), |[distance]| distance)
+    }
 }
 
-impl<T: Real> Tree<T> {
-    /// A tree over points `[points, dim]`, `dim` at least 1, with these global indexes.
-    pub(super) fn new(points: &View<'_, T>, index: &[i64]) -> Self {
-        let (count, dim) = (points.shape()[0], points.shape()[1]);
-        let rows = points.to_vec();
-        let mut order: Vec<usize> = (0..count).collect();
-        let leaves = count.div_ceil(LEAF);
-        let mut tree = Self {
-            dim,
-            nodes: Vec::with_capacity(2 * leaves),
-            boxes: Vec::with_capacity(4 * leaves * dim),
-            points: vec![T::zero(); leaves * LEAF * dim],
-            index: Vec::new(),
-        };
-        tree.grow(&rows, &mut order, 0);
-        for (place, &i) in order.iter().enumerate() {
-            let to = place / LEAF * LEAF * dim + place % LEAF;
-            for (d, &x) in rows[i * dim..(i + 1) * dim].iter().enumerate() {
-                tree.points[to + d * LEAF] = x;
-            }
-        }
-        tree.index = order.iter().map(|&i| index[i]).collect();
-        tree
+/// A query in the dims of a tree, then zeros.
+type Position = [f64; MAX_TREE_DIM];
+
+/// A candidate: a point's number, and its squared distance in the dims of the tree.
+type Candidate = kiddo::QueryResultItem<(), u32, f64>;
+
+/// The tree of the crate, in whichever number of dims. Squared distances and what is left out are right but for rounding.
+trait Cells {
+    /// The nearest points within a squared distance, at most `count`, the nearest first.
+    fn nearest(&self, at: &Position, count: NonZero<usize>, within: f64) -> Vec<Candidate>;
+
+    /// Names all points within a squared distance.
+    fn within(&self, at: &Position, within: f64, name: &mut dyn FnMut(u32));
+}
+
+/// Flat leaves were measured faster than the crate's default.
+type Flat<const D: usize> = KdTree<f64, u32, Eytzinger, FlatVec<f64, u32, D, LEAF>, D, LEAF>;
+
+fn cells<'a, T: Real, const D: usize>(
+    rows: impl Iterator<Item = &'a [T]>,
+    dims: &[usize],
+) -> Option<Box<dyn Cells>> {
+    let points: Vec<[f64; D]> = rows
+        .map(|row| core::array::from_fn(|d| row[dims[d]].wide()))
+        .collect();
+    // It refuses more points than its numbers count.
+    let tree = Flat::<D>::new_from_slice(&points).ok()?;
+    Some(Box::new(tree))
+}
+
+impl<const D: usize> Cells for Flat<D> {
+    fn nearest(&self, at: &Position, count: NonZero<usize>, within: f64) -> Vec<Candidate> {
+        let at: [f64; D] = core::array::from_fn(|d| at[d]);
+        let query = self.query(&at).nearest_n::<SquaredEuclidean<f64>>(count);
+        query.within(within).execute()
     }
 
-    pub(super) fn dim(&self) -> usize {
-        self.dim
-    }
-
-    /// Adds the node of the points in `order`, whose first leaf is `leaf`; orders them.
-    fn grow(&mut self, rows: &[T], order: &mut [usize], leaf: usize) {
-        let dim = self.dim;
-        let node = self.nodes.len();
-        let at = self.boxes.len();
-        self.boxes.extend(core::iter::repeat_n(T::infinity(), dim));
-        self.boxes
-            .extend(core::iter::repeat_n(T::neg_infinity(), dim));
-        let (low, high) = self.boxes[at..].split_at_mut(dim);
-        for &i in &*order {
-            // NaN changes no box: a point at NaN is at distance NaN, which no bound that passes a box over admits.
-            for (d, &x) in rows[i * dim..(i + 1) * dim].iter().enumerate() {
-                low[d] = if x < low[d] { x } else { low[d] };
-                high[d] = if x > high[d] { x } else { high[d] };
-            }
-        }
-        if order.len() <= LEAF {
-            self.nodes.push(Node::Leaf(leaf as u32));
-            return;
-        }
-        let mut widest = 0;
-        for d in 1..dim {
-            if high[d] - low[d] > high[widest] - low[widest] {
-                widest = d;
-            }
-        }
-        let half = order.len().div_ceil(LEAF) / 2;
-        let key = |i: usize| rows[i * dim + widest];
-        order.select_nth_unstable_by(half * LEAF, |&i, &j| {
-            key(i)
-                .partial_cmp(&key(j))
-                .unwrap_or_else(|| key(i).is_nan().cmp(&key(j).is_nan()))
-        });
-        let (left, right) = order.split_at_mut(half * LEAF);
-        self.nodes.push(Node::Inner(0));
-        self.grow(rows, left, leaf);
-        self.nodes[node] = Node::Inner(self.nodes.len() as u32);
-        self.grow(rows, right, leaf + half);
-    }
-
-    /// Offers the points that may count to the query's row, roughly the nearest first.
-    ///
-    /// `dim` is the tree's: a caller that knows it as a constant gets loops over constants.
-    #[inline(always)]
-    pub(super) fn visit(&self, dim: usize, query: &[T], row: &mut impl Row<T>) {
-        let mut stack = [(T::zero(), 0usize); LEVELS];
-        let mut held = 1;
-        while held > 0 {
-            held -= 1;
-            let (mut distance, mut node) = stack[held];
-            while counts(distance, row.bound()) {
-                match self.nodes[node] {
-                    Node::Leaf(leaf) => {
-                        self.visit_leaf(leaf as usize, dim, query, row);
-                        break;
-                    }
-                    Node::Inner(right) => {
-                        let mut near = (self.apart(node + 1, dim, query), node + 1);
-                        let mut far = (self.apart(right as usize, dim, query), right as usize);
-                        if far.0 < near.0 {
-                            (near, far) = (far, near);
-                        }
-                        stack[held] = far;
-                        held += 1;
-                        (distance, node) = near;
-                    }
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn visit_leaf(&self, leaf: usize, dim: usize, query: &[T], row: &mut impl Row<T>) {
-        let size = LEAF * dim;
-        let points = &self.points[leaf * size..(leaf + 1) * size];
-        if let Some(distances) = distances::<T, LEAF>(query, points, row.bound()) {
-            let first = leaf * LEAF;
-            let index = &self.index[first..self.index.len().min(first + LEAF)];
-            offer(&distances, index, row);
-        }
-    }
-
-    /// A bound from below for the squared distances of the query to a node's points, which it never exceeds: it is summed in the
-    /// same order from smaller terms, and rounding is monotone.
-    #[inline(always)]
-    fn apart(&self, node: usize, dim: usize, query: &[T]) -> T {
-        let corners = &self.boxes[node * 2 * dim..(node + 1) * 2 * dim];
-        let (low, high) = corners.split_at(dim);
-        let mut sum = T::zero();
-        for d in 0..dim {
-            // Comparisons, so that NaN counts as no gap.
-            let (below, above) = (low[d] - query[d], query[d] - high[d]);
-            let gap = if below > T::zero() { below } else { T::zero() };
-            let gap = if above > gap { above } else { gap };
-            sum += gap * gap;
-        }
-        sum
+    fn within(&self, at: &Position, within: f64, name: &mut dyn FnMut(u32)) {
+        let at: [f64; D] = core::array::from_fn(|d| at[d]);
+        let query = self.query(&at).within::<SquaredEuclidean<f64>>(within);
+        query.unsorted().visit(|found| name(found.item));
     }
 }
