@@ -14,7 +14,7 @@ use super::slot::{Post, Slot};
 use super::world::{Group, Lane};
 use crate::communicator::{Link, Request, Stage};
 use crate::{
-    Communicator, DeviceRef, Event, ExchangePlan, Handle, Ledger, PlanCache, Result, Site,
+    Buffer, Communicator, DeviceRef, Event, ExchangePlan, Handle, Ledger, PlanCache, Result, Site,
 };
 
 /// A rank that is a thread of this process. Clones are the same communicator.
@@ -60,10 +60,10 @@ impl LocalComm {
     }
 
     /// Posts one operation of the whole group.
-    fn launch(&self, request: Request, note: Option<(usize, usize)>) -> Result<Rc<Op>> {
+    fn launch(&self, request: Request, note: Option<(usize, usize)>) -> Result<Op> {
         let this = &*self.0;
         let request = request.checked(this.members.len());
-        let slot = self.next_slot();
+        let slot = self.this_slot();
         let event = if request.sources.is_empty() {
             Event::ready()
         } else {
@@ -71,19 +71,23 @@ impl LocalComm {
         };
         let op = request.name();
         let (stages, post) = posted(op, request, event, note);
-        this.rank.launch(Launch {
+        let op = this.rank.launch(Launch {
             op,
             slot,
             members: Arc::clone(&this.members),
             index: this.index,
             stages,
             post,
-        })
+        })?;
+        // Afterwards: who waits has the time to make what comes next, and the last to join finds it made.
+        *this.whole.borrow_mut() = op.slot().map(|slot| slot.next());
+        Ok(op)
     }
 
-    fn handle(&self, op: Rc<Op>) -> Handle {
+    fn handle(&self, op: Op) -> Handle {
         let rank = Rc::clone(&self.0.rank);
-        Handle::new(Box::new(Flight { rank, op }))
+        let flying = rank.fly(op);
+        Handle::new(Box::new(Flight { rank, flying }))
     }
 }
 
@@ -120,6 +124,10 @@ impl Communicator for LocalComm {
         self.launch(request, None).map(|op| self.handle(op))
     }
 
+    fn call(&self, request: Request) -> Result<Option<Buffer>> {
+        self.0.rank.wait(&mut self.launch(request, None)?)
+    }
+
     fn post_link(&self, link: Link) -> Result<Handle> {
         let this = &*self.0;
         let (op, index) = (link.name(), link.participant());
@@ -148,9 +156,9 @@ impl Communicator for LocalComm {
     ) -> Result<Option<Rc<dyn Communicator>>> {
         let this = &*self.0;
         let request = Request::status(Arc::new(ExchangePlan::silent("split")), Ok(()), site);
-        let op = self.launch(request, color.map(|color| (color, key)))?;
-        let slot = Rank::slot_of(&op);
-        this.rank.wait(&op)?;
+        let mut op = self.launch(request, color.map(|color| (color, key)))?;
+        let slot = op.slot().map(Arc::clone);
+        this.rank.wait(&mut op)?;
         let (Some(color), Some(slot)) = (color, slot) else {
             return Ok(None);
         };
@@ -181,14 +189,11 @@ impl Communicator for LocalComm {
 }
 
 impl LocalComm {
-    /// Where the next operation of the whole group meets.
-    fn next_slot(&self) -> Arc<Slot> {
+    /// Where this operation of the whole group meets.
+    fn this_slot(&self) -> Arc<Slot> {
         let this = &*self.0;
-        let mut next = this.whole.borrow_mut();
         let first = || (this.rank.world()).first_slot(this.group.id, Lane::All, this.members.len());
-        let slot = next.take().unwrap_or_else(first);
-        *next = Some(slot.next());
-        slot
+        this.whole.borrow_mut().take().unwrap_or_else(first)
     }
 
     /// Where the next message between two ranks meets.

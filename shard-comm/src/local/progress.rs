@@ -15,6 +15,7 @@ use super::slot::{Post, Slot};
 use super::sync::{Clock, SPINS, YIELDS, yield_now};
 use super::world::{Wanted, World, check_sources};
 use crate::guard::Guard;
+use crate::plan::Traffic;
 use crate::{
     Buffer, BufferMut, CommError, DType, DeviceRef, ExchangePlan, Ledger, Pending, Result, Site,
     SiteText, Stage, Strided, Target, exchange,
@@ -40,14 +41,14 @@ pub(super) struct Rank {
     number: usize,
     device: DeviceRef,
     ledger: Ledger,
-    /// Operations that are posted and not finished.
-    flying: RefCell<Vec<Rc<Op>>>,
+    /// Operations that are posted, not finished, and not being waited for.
+    flying: RefCell<Vec<Rc<Flying>>>,
     /// How many waits from now on park at once.
     busy_waits: Cell<u32>,
     ended: Cell<bool>,
 }
 
-/// An operation in flight.
+/// An operation that is posted.
 #[derive(Debug)]
 pub(super) struct Op {
     name: &'static str,
@@ -56,17 +57,51 @@ pub(super) struct Op {
     /// Who takes part, as ranks of the launch, and which of them this rank is.
     members: Arc<[usize]>,
     index: usize,
-    state: RefCell<OpState>,
-}
-
-#[derive(Debug)]
-struct OpState {
     /// Where the round in progress meets; `None` once there is a result.
     slot: Option<Arc<Slot>>,
     /// The round in progress, then those that follow, last first.
     stages: SmallVec<[Stage; 1]>,
     result: Option<Result<Option<Buffer>>>,
-    dropped: bool,
+}
+
+/// An operation with a handle, which any call of the rank carries on.
+#[derive(Debug)]
+pub(super) struct Flying {
+    op: RefCell<Op>,
+    /// Nobody will ask for the result.
+    dropped: Cell<bool>,
+}
+
+impl Op {
+    /// Where the operation meets, unless it has ended.
+    pub(super) fn slot(&self) -> Option<&Arc<Slot>> {
+        self.slot.as_ref()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.slot.as_ref().is_some_and(|slot| slot.is_settled())
+    }
+
+    fn wanted(&self) -> Option<Wanted> {
+        Some(Wanted {
+            slot: self.slot.clone()?,
+            members: Arc::clone(&self.members),
+            index: self.index,
+        })
+    }
+}
+
+impl Flying {
+    /// Whether settling the slot lets others go on that wait for this rank: there is more to do.
+    fn has_more(&self) -> bool {
+        let op = self.op.borrow();
+        op.result.is_none() && (op.stages.len() > 1 || self.dropped.get())
+    }
+
+    /// Whether nobody will ever look at it again.
+    fn is_over(&self) -> bool {
+        self.dropped.get() && self.op.borrow().result.is_some()
+    }
 }
 
 /// What an operation starts with.
@@ -113,7 +148,7 @@ impl Rank {
     ///
     /// # Errors
     /// The root failure.
-    pub(super) fn launch(&self, launch: Launch) -> Result<Rc<Op>> {
+    pub(super) fn launch(&self, launch: Launch) -> Result<Op> {
         let Launch {
             op,
             slot,
@@ -130,36 +165,43 @@ impl Rank {
         let (site, dtype) = (post.site, post.dtype);
         self.world.post(&slot, &members, index, post)?;
         stages.reverse();
-        let state = OpState {
-            slot: Some(slot),
-            stages,
-            result: None,
-            dropped: false,
-        };
-        let op = Rc::new(Op {
+        Ok(Op {
             name: op,
             site,
             dtype,
             members,
             index,
-            state: RefCell::new(state),
+            slot: Some(slot),
+            stages,
+            result: None,
+        })
+    }
+
+    /// Gives an operation a handle.
+    pub(super) fn fly(&self, op: Op) -> Rc<Flying> {
+        let flying = Rc::new(Flying {
+            op: RefCell::new(op),
+            dropped: Cell::new(false),
         });
-        self.flying.borrow_mut().push(Rc::clone(&op));
-        Ok(op)
+        self.flying.borrow_mut().push(Rc::clone(&flying));
+        flying
+    }
+
+    /// Blocks until an operation with a handle is finished, and takes its result.
+    pub(super) fn land(&self, flying: &Rc<Flying>) -> Result<Option<Buffer>> {
+        let others = |other: &Rc<Flying>| !Rc::ptr_eq(other, flying);
+        self.flying.borrow_mut().retain(others);
+        self.wait(&mut flying.op.borrow_mut())
     }
 
     /// Blocks until an operation is finished, and takes its result.
-    pub(super) fn wait(&self, op: &Rc<Op>) -> Result<Option<Buffer>> {
+    pub(super) fn wait(&self, op: &mut Op) -> Result<Option<Buffer>> {
         loop {
             self.advance(op);
-            if op.state.borrow().result.is_none() && self.flying.borrow().len() > 1 {
+            if op.result.is_none() {
                 self.progress();
             }
-            // Asked after everything has moved on, this operation included: a finished one has no slot to wait for.
-            if let Some(result) = op.state.borrow_mut().result.take() {
-                self.flying
-                    .borrow_mut()
-                    .retain(|other| !Rc::ptr_eq(other, op));
+            if let Some(result) = op.result.take() {
                 return result;
             }
             let ready = || self.can_go_on(op);
@@ -169,15 +211,10 @@ impl Rank {
         }
     }
 
-    /// Where an operation meets, while it flies.
-    pub(super) fn slot_of(op: &Op) -> Option<Arc<Slot>> {
-        op.state.borrow().slot.clone()
-    }
-
     /// Leaves an operation to this rank's later calls.
-    pub(super) fn drop_op(&self, op: &Op) {
-        op.state.borrow_mut().dropped = true;
-        self.advance(op);
+    pub(super) fn leave(&self, flying: &Flying) {
+        flying.dropped.set(true);
+        self.advance(&mut flying.op.borrow_mut());
         self.forget_done();
     }
 
@@ -187,11 +224,11 @@ impl Rank {
             return;
         }
         loop {
-            let Some(op) = self.flying.borrow().first().cloned() else {
+            let Some(flying) = self.flying.borrow().first().cloned() else {
                 break;
             };
             // Its handle is gone, so nobody is left to hear of an error that its peers hear of themselves.
-            drop(self.wait(&op));
+            drop(self.land(&flying));
         }
         // Queued work holds buffers, and buffers their device: undone, it would keep itself alive.
         if let Err(error) = self.device.synchronize() {
@@ -250,94 +287,61 @@ impl Rank {
         ready()
     }
 
-    /// Carries every operation on as far as it goes without waiting.
+    /// Carries every operation with a handle on as far as it goes without waiting.
     fn progress(&self) {
-        let flying: SmallVec<[Rc<Op>; 8]> = self.flying.borrow().iter().cloned().collect();
-        for op in &flying {
-            self.advance(op);
+        let flying: SmallVec<[Rc<Flying>; 8]> = self.flying.borrow().iter().cloned().collect();
+        for one in &flying {
+            self.advance(&mut one.op.borrow_mut());
         }
         self.forget_done();
     }
 
     /// Forgets operations that are done and whose result nobody will ask for.
     fn forget_done(&self) {
-        self.flying.borrow_mut().retain(|op| {
-            let state = op.state.borrow();
-            !(state.dropped && state.result.is_some())
-        });
-    }
-
-    /// Whether settling this operation's slot lets the rank go on that waits for `op`.
-    fn concerns(op: &Rc<Op>, other: &Rc<Op>) -> bool {
-        let state = other.state.borrow();
-        Rc::ptr_eq(op, other) || state.result.is_none() && (state.stages.len() > 1 || state.dropped)
+        self.flying.borrow_mut().retain(|one| !one.is_over());
     }
 
     /// Whether a slot that lets this rank go on is settled.
-    fn can_go_on(&self, op: &Rc<Op>) -> bool {
-        let is_settled = |op: &Op| {
-            op.state
-                .borrow()
-                .slot
-                .as_ref()
-                .is_some_and(|s| s.is_settled())
-        };
-        if is_settled(op) {
-            return true;
-        }
-        let flying = self.flying.borrow();
-        flying.len() > 1
-            && flying
-                .iter()
-                .any(|other| Self::concerns(op, other) && is_settled(other))
+    fn can_go_on(&self, op: &Op) -> bool {
+        let more = |other: &Rc<Flying>| other.has_more() && other.op.borrow().is_ready();
+        op.is_ready() || self.flying.borrow().iter().any(more)
     }
 
     /// The slots whose settling lets this rank go on: its own first, and those of operations with more to do.
-    fn wanted(&self, op: &Rc<Op>) -> SmallVec<[Wanted; 1]> {
-        let of = |op: &Op| {
-            Some(Wanted {
-                slot: op.state.borrow().slot.clone()?,
-                members: Arc::clone(&op.members),
-                index: op.index,
-            })
-        };
-        let mut wanted: SmallVec<[Wanted; 1]> = of(op).into_iter().collect();
+    fn wanted(&self, op: &Op) -> SmallVec<[Wanted; 1]> {
         let flying = self.flying.borrow();
-        let others = flying
-            .iter()
-            .filter(|other| !Rc::ptr_eq(op, other) && Self::concerns(op, other));
-        wanted.extend(others.filter_map(|other| of(other)));
-        wanted
+        let others = flying.iter().filter(|other| other.has_more());
+        let others = others.filter_map(|other| other.op.borrow().wanted());
+        op.wanted().into_iter().chain(others).collect()
     }
 
     /// Runs the rounds of an operation that are ready.
-    fn advance(&self, op: &Op) {
-        let mut state = op.state.borrow_mut();
+    fn advance(&self, op: &mut Op) {
         // What others brought is no longer needed once there is a result; the slot may be the last to hold it.
-        while let Some(slot) = state.slot.take_if(|slot| slot.is_settled()) {
+        while let Some(slot) = op.slot.take_if(|slot| slot.is_settled()) {
             let result = match slot.outcome() {
                 Some(Ok(result)) => result,
                 Some(Err(error)) => {
-                    state.result = Some(Err(error.clone()));
+                    op.result = Some(Err(error.clone()));
                     return;
                 }
                 // It was settled, or it would not have been taken.
                 None => return,
             };
-            let Some(stage) = state.stages.pop() else {
-                state.result = Some(Ok(None));
+            let Some(stage) = op.stages.pop() else {
+                op.result = Some(Ok(None));
                 return;
             };
             match self.read(op, stage, &slot, result) {
-                Ok(result) if state.stages.is_empty() => state.result = Some(Ok(result)),
-                Ok(result) => self.post_next(op, &mut state, &slot, result),
+                Ok(result) if op.stages.is_empty() => op.result = Some(Ok(result)),
+                Ok(result) => self.post_next(op, &slot, result),
                 Err(error) => {
                     // The others have begun to move: too late to agree on anything.
                     let error = match error {
                         CommError::PeerFailed { .. } => error,
                         other => self.failed_by(&other),
                     };
-                    state.result = Some(Err(self.world.fail_with(error)));
+                    op.result = Some(Err(self.world.fail_with(error)));
                 }
             }
         }
@@ -352,8 +356,8 @@ impl Rank {
     }
 
     /// Goes on to the next round with the result of this one.
-    fn post_next(&self, op: &Op, state: &mut OpState, slot: &Slot, result: Option<Buffer>) {
-        let Some(next) = state.stages.last() else {
+    fn post_next(&self, op: &mut Op, slot: &Slot, result: Option<Buffer>) {
+        let Some(next) = op.stages.last() else {
             return;
         };
         let sources: SmallVec<[Buffer; 1]> = result.into_iter().collect();
@@ -362,7 +366,7 @@ impl Rank {
             Ok(guard) => guard,
             Err(error) => {
                 let failed = self.failed_by(&error);
-                state.result = Some(Err(self.world.fail_with(failed)));
+                op.result = Some(Err(self.world.fail_with(failed)));
                 return;
             }
         };
@@ -375,8 +379,8 @@ impl Rank {
         };
         let slot = slot.next_round();
         match self.world.post(&slot, &op.members, op.index, post) {
-            Ok(()) => state.slot = Some(slot),
-            Err(error) => state.result = Some(Err(error)),
+            Ok(()) => op.slot = Some(slot),
+            Err(error) => op.result = Some(Err(error)),
         }
     }
 
@@ -427,23 +431,23 @@ impl Rank {
         slot: &Slot,
         dst: BufferMut,
     ) -> Result<Buffer> {
-        let posts: SmallVec<[&Post; 4]> = slot.posts().flatten().collect();
-        for traffic in plan.incoming() {
-            check_sources(plan, traffic, posts[traffic.peer])?;
+        // Of many ranks most bring nothing for this one. All have come.
+        let peers = plan.incoming().iter();
+        let brought = peers.filter_map(|traffic| Some((traffic, slot.post(traffic.peer)?)));
+        let brought: SmallVec<[(&Traffic, &Post); 4]> = brought.collect();
+        for &(traffic, post) in &brought {
+            check_sources(plan, traffic, post)?;
             if traffic.peer != op.index {
-                self.device.wait(&posts[traffic.peer].event)?;
+                self.device.wait(&post.event)?;
             }
         }
-        for traffic in plan.incoming() {
-            self.check_sum(
-                op,
-                plan,
-                traffic.peer,
-                op.members[traffic.peer],
-                posts[traffic.peer],
-            )?;
+        for &(traffic, post) in &brought {
+            self.check_sum(op, plan, traffic.peer, op.members[traffic.peer], post)?;
         }
-        let source = |peer: usize, index: usize| &posts[peer].sources[index];
+        let source = |peer: usize, index: usize| {
+            let at = brought.partition_point(|(traffic, _)| traffic.peer < peer);
+            &brought[at].1.sources[index]
+        };
         Ok(exchange::run(&self.device, plan, source, dst)?.freeze())
     }
 
@@ -502,12 +506,12 @@ impl Drop for Rank {
 /// The operation behind a [`Handle`](crate::Handle).
 pub(super) struct Flight {
     pub(super) rank: Rc<Rank>,
-    pub(super) op: Rc<Op>,
+    pub(super) flying: Rc<Flying>,
 }
 
 impl Pending for Flight {
     fn wait(&mut self) -> Result<Option<Buffer>> {
-        self.rank.wait(&self.op)
+        self.rank.land(&self.flying)
     }
 
     fn device(&self) -> &DeviceRef {
@@ -519,6 +523,6 @@ impl Pending for Flight {
     }
 
     fn park(&mut self) {
-        self.rank.drop_op(&self.op);
+        self.rank.leave(&self.flying);
     }
 }

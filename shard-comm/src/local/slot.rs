@@ -81,8 +81,11 @@ pub(super) struct Slot {
     state: AtomicUsize,
     /// Whether a rank waits for the outcome, or is about to. Set under the world's lock.
     awaited: AtomicBool,
-    /// The ranks' next rendezvous.
-    next: Mutex<Next>,
+    /// The ranks' next rendezvous, from the first rank on that asks for it.
+    ///
+    /// A slot that is held holds all after it. Only those last long that nobody can complete while it is open: whoever
+    /// joins a later one has joined this one before.
+    next: OnceLock<Arc<Self>>,
     places: Box<[OnceLock<Post>]>,
     /// How many rendezvous of these ranks came before: the number of the operation. Rounds of one operation share it.
     pub(super) sequence: u64,
@@ -98,13 +101,6 @@ const OPEN: usize = 0;
 const DONE: usize = 1;
 const FAILED: usize = 2;
 
-#[derive(Debug, Default)]
-struct Next {
-    slot: Option<Arc<Slot>>,
-    /// How many ranks have gone on to it.
-    gone: usize,
-}
-
 impl Slot {
     /// The first rendezvous of so many participants.
     pub(super) fn first(participants: usize) -> Arc<Self> {
@@ -116,7 +112,7 @@ impl Slot {
             missing: AtomicUsize::new(participants),
             state: AtomicUsize::new(OPEN),
             awaited: AtomicBool::new(false),
-            next: Mutex::default(),
+            next: OnceLock::default(),
             places: (0..participants).map(|_| OnceLock::default()).collect(),
             sequence,
             result: OnceLock::default(),
@@ -125,23 +121,16 @@ impl Slot {
         })
     }
 
-    /// The rendezvous after this one. Each participant asks once.
-    ///
-    /// The link is cut by the last one, so that who holds this slot for long holds no other.
+    /// The rendezvous after this one.
     pub(super) fn next(&self) -> Arc<Self> {
-        let mut next = lock(&self.next);
-        next.gone += 1;
-        let last = next.gone == self.places.len();
-        match next.slot.take() {
-            Some(slot) if last => slot,
-            Some(slot) => Arc::clone(next.slot.insert(slot)),
-            None => {
-                let slot = Self::new(self.places.len(), self.sequence + 1);
-                if !last {
-                    next.slot = Some(Arc::clone(&slot));
-                }
-                slot
-            }
+        if let Some(next) = self.next.get() {
+            return Arc::clone(next);
+        }
+        let next = Self::new(self.places.len(), self.sequence + 1);
+        match self.next.set(Arc::clone(&next)) {
+            Ok(()) => next,
+            // Another rank was first.
+            Err(next) => self.next.get().map_or(next, Arc::clone),
         }
     }
 
@@ -149,11 +138,6 @@ impl Slot {
     pub(super) fn next_round(&self) -> Arc<Self> {
         let mut round = lock(&self.round);
         Arc::clone(round.get_or_insert_with(|| Self::new(self.places.len(), self.sequence)))
-    }
-
-    fn take_next(&mut self) -> Option<Arc<Self>> {
-        let next = self.next.get_mut().unwrap_or_else(PoisonError::into_inner);
-        next.slot.take()
     }
 
     /// Fills the place of a participant; says whether it was the last.
@@ -225,9 +209,9 @@ impl Slot {
 impl Drop for Slot {
     /// A rank may have gone far ahead: what it leaves behind is taken down one by one, not one within the other.
     fn drop(&mut self) {
-        let mut next = self.take_next();
+        let mut next = self.next.take();
         while let Some(slot) = next {
-            next = Arc::into_inner(slot).and_then(|mut slot| slot.take_next());
+            next = Arc::into_inner(slot).and_then(|mut slot| slot.next.take());
         }
     }
 }
@@ -307,15 +291,5 @@ mod tests {
             .unwrap()
             .join()
             .unwrap();
-    }
-
-    #[test]
-    fn links_are_cut_behind_the_last() {
-        let first = Slot::first(2);
-        let second = first.next();
-        let held = Arc::downgrade(&second);
-        assert!(Arc::ptr_eq(&second, &first.next()));
-        drop(second);
-        assert!(held.upgrade().is_none());
     }
 }

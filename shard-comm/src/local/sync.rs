@@ -54,7 +54,7 @@ pub(super) use {model::*, substitutes::*};
 /// What model checkers lack.
 #[cfg(any(shard_loom, shard_shuttle))]
 mod substitutes {
-    use super::model::AtomicBool;
+    use super::model::{AtomicBool, Mutex};
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
@@ -80,6 +80,8 @@ mod substitutes {
     pub(in crate::local) struct OnceLock<T> {
         value: std::sync::OnceLock<T>,
         written: AtomicBool,
+        /// Held by who writes: the one that comes too late finds the value.
+        writing: Mutex<()>,
     }
 
     impl<T> Default for OnceLock<T> {
@@ -87,6 +89,7 @@ mod substitutes {
             Self {
                 value: std::sync::OnceLock::new(),
                 written: AtomicBool::new(false),
+                writing: Mutex::new(()),
             }
         }
     }
@@ -100,9 +103,14 @@ mod substitutes {
         }
 
         pub(in crate::local) fn set(&self, value: T) -> Result<(), T> {
+            let _writing = self.writing.lock();
             self.value.set(value)?;
             self.written.store(true, Ordering::Release);
             Ok(())
+        }
+
+        pub(in crate::local) fn take(&mut self) -> Option<T> {
+            self.value.take()
         }
     }
 }

@@ -7,6 +7,7 @@ use shard_comm::{Buffer, DType, ExchangePlan, Monoid, Piece, Pieces};
 use shard_tensor::{Context, DeviceMesh, Error, Layout, Result};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(super) fn add(suite: &mut Suite<'_>) {
     let side = suite.size(4096, 256);
@@ -54,32 +55,73 @@ pub(super) fn add(suite: &mut Suite<'_>) {
 /// More ranks than cores: what it costs that they take turns.
 const CROWD: usize = 64;
 
+/// The least that ranks do to meet: each counts itself in and lets others run until all have. Nothing is compared or moved.
+struct Meeting {
+    ranks: usize,
+    come: AtomicUsize,
+    held: AtomicUsize,
+}
+
+impl Meeting {
+    fn of(ranks: usize) -> Arc<Self> {
+        Arc::new(Self {
+            ranks,
+            come: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
+        })
+    }
+
+    fn meet(&self) {
+        let before = self.held.load(Ordering::Acquire);
+        if self.come.fetch_add(1, Ordering::AcqRel) + 1 == self.ranks {
+            self.come.store(0, Ordering::Relaxed);
+            self.held.store(before + 1, Ordering::Release);
+        }
+        while self.held.load(Ordering::Acquire) == before {
+            std::thread::yield_now();
+        }
+    }
+
+    fn limit(self: &Arc<Self>) -> Limit {
+        let this = Arc::clone(self);
+        Limit::new("meeting", move || {
+            this.meet();
+            Ok(())
+        })
+    }
+}
+
 /// What is paid for a call however little moves.
 fn latencies(suite: &mut Suite<'_>, ranks: usize) {
-    suite.add("comm/barrier", ranks, |ctx| {
+    let [one, two, three] = [(); 3].map(|()| Meeting::of(ranks));
+    suite.add("comm/barrier", ranks, move |ctx| {
         let world = ctx.world().clone();
-        Ok(Bench::new(move || Ok(world.barrier()?)))
+        Ok(Bench::new(move || Ok(world.barrier()?)).limit(one.limit()))
     });
-    suite.add("comm/allreduce 1 f32", ranks, |ctx| {
+    suite.add("comm/allreduce 1 f32", ranks, move |ctx| {
+        let meeting = two.limit();
         let (world, one) = (ctx.world().clone(), ones(ctx, 1)?);
-        Ok(Bench::new(move || {
-            Ok(world.all_reduce(&one, Monoid::SUM).map(drop)?)
-        }))
+        Ok(Bench::new(move || Ok(world.all_reduce(&one, Monoid::SUM).map(drop)?)).limit(meeting))
     });
-    suite.add("comm/exchange 1 f32 with the next rank", ranks, |ctx| {
-        let (world, one) = (ctx.world().clone(), ones(ctx, 1)?);
-        let (me, n) = (world.rank(), world.size());
-        let (recv, send) = ((me + 1) % n, (me + n - 1) % n);
-        let piece = |peer| Pieces::from([Piece::run(peer, 0, 1, 0, 0)]);
-        // Any number that is equal on all ranks and stands for this plan alone.
-        let plan = ExchangePlan::new("shift", 1, piece(recv), piece(send), None, None);
-        let plan = Arc::new(plan);
-        Ok(Bench::new(move || {
-            let dst = world.device().alloc(DType::F32, 1)?;
-            let sources = std::slice::from_ref(&one);
-            Ok(world.exchange(&plan, sources, dst, Ok(())).map(drop)?)
-        }))
-    });
+    suite.add(
+        "comm/exchange 1 f32 with the next rank",
+        ranks,
+        move |ctx| {
+            let (world, one) = (ctx.world().clone(), ones(ctx, 1)?);
+            let (me, n) = (world.rank(), world.size());
+            let (recv, send) = ((me + 1) % n, (me + n - 1) % n);
+            let piece = |peer| Pieces::from([Piece::run(peer, 0, 1, 0, 0)]);
+            // Any number that is equal on all ranks and stands for this plan alone.
+            let plan = ExchangePlan::new("shift", 1, piece(recv), piece(send), None, None);
+            let plan = Arc::new(plan);
+            Ok(Bench::new(move || {
+                let dst = world.device().alloc(DType::F32, 1)?;
+                let sources = std::slice::from_ref(&one);
+                Ok(world.exchange(&plan, sources, dst, Ok(())).map(drop)?)
+            })
+            .limit(three.limit()))
+        },
+    );
 }
 
 fn ones(ctx: &Context, len: usize) -> Result<Buffer> {
