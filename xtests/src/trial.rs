@@ -217,7 +217,7 @@ fn run_group(
 pub fn recorder() -> Recorder {
     // Where a GPU has no kernel for an op yet, the rest of its path is tried all the same.
     Recorder::new(Engine::new(EngineOptions {
-        host_fallback: true,
+        host_fallback: false,
         ..EngineOptions::default()
     }))
 }

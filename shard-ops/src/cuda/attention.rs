@@ -1,5 +1,6 @@
 //! Attention and its gradient.
 
+use super::kept::{Kept, Lists, Positions};
 use super::view::{define, source};
 use super::{AXES, CudaCall, CudaKernel, CudaView};
 use crate::attention::{Attention, Backward, Forward};
@@ -8,10 +9,10 @@ use crate::host::partial_type;
 use crate::{OperandBox, Result};
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
-use shard_comm::{Buffer, BufferMut, DType, Device};
-use shard_spec::DimPart;
+use shard_comm::{DType, Device};
 
-pub(super) const SOURCE: KernelSource = source!("attention", "philox.cuh", "attention.cu");
+pub(super) const SOURCE: KernelSource =
+    source!("attention", "positions.cuh", "philox.cuh", "attention.cu");
 /// Definitions under which the source compiles.
 #[cfg(test)]
 pub(super) const EXAMPLE: &str = "#define T f16\n#define A f32\n#define OUT f16\n#define DIM 64\n\
@@ -21,14 +22,6 @@ pub(super) const EXAMPLE: &str = "#define T f16\n#define A f32\n#define OUT f16\
 const THREADS: u32 = 128;
 /// Bytes of a block's tiles.
 const TILES: usize = 32 << 10;
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Positions {
-    list: u64,
-    start: i64,
-    step: i64,
-}
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -82,7 +75,7 @@ struct Problem {
     defines: String,
     stored: DType,
     /// Lists of positions, which live until the kernels are queued.
-    _lists: Vec<Buffer>,
+    _lists: Lists,
 }
 
 impl Problem {
@@ -92,8 +85,8 @@ impl Problem {
         let (queries, keys) = (boxes[0].global[2], boxes[1].global[2]);
         let (low, high) = options.band(queries, keys).bounds();
         let stored = call.inputs[0].dtype();
-        let mut lists = Vec::new();
-        let mut positions = |part: &DimPart| positions(call, part, &mut lists);
+        let mut lists = Lists::default();
+        let mut positions = |part| lists.positions(call, part);
         let mut params = Params {
             q: call.input(0)?,
             k: call.input(1)?,
@@ -178,56 +171,6 @@ impl Problem {
     }
 }
 
-/// Where a part's indices lie: by a rule if they are side by side, else by a list.
-fn positions(call: &CudaCall<'_>, part: &DimPart, lists: &mut Vec<Buffer>) -> Result<Positions> {
-    if let Some(interval) = part.interval() {
-        return Ok(Positions {
-            list: 0,
-            start: interval.start as i64,
-            step: 1,
-        });
-    }
-    let list: Vec<i64> = (0..part.len()).map(|i| part.index(i) as i64).collect();
-    let bytes = bytemuck::cast_slice(&list);
-    let list = call.gpu.upload(DType::I64, bytes).in_op(call.op)?;
-    let address = call.gpu.address(&list).in_op(call.op)?;
-    lists.push(list);
-    Ok(Positions {
-        list: address,
-        start: 0,
-        step: 0,
-    })
-}
-
-/// What a fold keeps on the GPU from block to block.
-struct Kept {
-    buffers: Vec<BufferMut>,
-}
-
-impl Kept {
-    /// What the call before left; nothing before the first block.
-    fn take(call: &mut CudaCall<'_>) -> Option<Self> {
-        let state = call.state.take()?;
-        state.downcast().ok().map(|kept| *kept)
-    }
-
-    fn addresses<const N: usize>(&mut self, call: &CudaCall<'_>) -> Result<[u64; N]> {
-        let mut all = [0; N];
-        for (address, buffer) in all.iter_mut().zip(&mut self.buffers) {
-            *address = call.gpu.address_mut(buffer).in_op(call.op)?;
-        }
-        Ok(all)
-    }
-}
-
-/// Memory of a call for each of these numbers of elements.
-fn scratch(call: &CudaCall<'_>, dtype: DType, lens: &[usize]) -> Result<Kept> {
-    let buffers = lens.iter().map(|&len| call.scratch(dtype, len));
-    Ok(Kept {
-        buffers: buffers.collect::<Result<_>>()?,
-    })
-}
-
 impl CudaKernel for Forward {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let mut problem = Problem::new(call, &self.options, self.mask)?;
@@ -237,7 +180,10 @@ impl CudaKernel for Forward {
         let width = problem.params.v.shape[3] as usize;
         let mut kept = match found {
             Some(kept) => kept,
-            None => scratch(call, problem.wide(), &[rows, rows, rows * width])?,
+            None => Kept::new(
+                call,
+                [rows, rows, rows * width].map(|len| (problem.wide(), len)),
+            )?,
         };
         let [max, sum, acc] = kept.addresses(call)?;
         (problem.params.max, problem.params.sum, problem.params.acc) = (max, sum, acc);
@@ -293,7 +239,7 @@ impl CudaKernel for Backward {
         let dim = problem.params.q.shape[3] as usize;
         let mut kept = match found {
             Some(kept) => kept,
-            None => scratch(call, problem.wide(), &[rows, rows * dim])?,
+            None => Kept::new(call, [rows, rows * dim].map(|len| (problem.wide(), len)))?,
         };
         let [delta, dq] = kept.addresses(call)?;
         let params = &mut problem.params;

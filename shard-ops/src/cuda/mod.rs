@@ -5,7 +5,9 @@
 
 mod attention;
 mod conv;
+mod kept;
 mod matmul;
+mod neighbors;
 mod norm;
 mod optimize;
 mod pointwise;

@@ -136,7 +136,7 @@ fn home(points: &Layout, ring: FoldBy) -> Result<Layout> {
 
 /// The ops of one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(crate) enum Step {
     /// Squared distances before the first sample, of the points.
     Unsampled,
     /// The coordinates of the best point, of the points and the best: zeros on ranks that do not hold it, summed.
@@ -207,6 +207,11 @@ impl Op for Step {
                 .output(vec![whole], smallvec![dim], DType::I64),
         };
         rule.build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

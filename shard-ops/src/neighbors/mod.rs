@@ -12,6 +12,12 @@ mod radius;
 pub use farthest::farthest_points;
 pub use nearest::nearest;
 pub use radius::{RadiusPairs, RadiusTable, radius_search, radius_search_capped};
+#[cfg(feature = "cuda")]
+pub(crate) use {
+    farthest::Step,
+    nearest::{NearestGrad, NearestOp},
+    radius::{PairsGrad, RadiusOp},
+};
 
 use crate::elementwise::float_types;
 use crate::kernels::{Real, View, ViewMut};

@@ -70,8 +70,8 @@ pub fn nearest(
 const NAME: &str = "nearest";
 
 #[derive(Clone, Copy, Debug)]
-struct NearestOp {
-    k: usize,
+pub(crate) struct NearestOp {
+    pub(crate) k: usize,
     ring: FoldBy,
 }
 
@@ -105,6 +105,11 @@ impl Op for NearestOp {
             .flops(distance_flops(points))
             .merges()
             .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -191,7 +196,7 @@ pub(super) fn merge_parts<T: Real + Element>(call: &HostCall<'_, '_>, k: usize) 
 
 /// Of `|q - p|` by both: inputs are queries, points, distances, indices and the cotangent. Indices below 0 are of no point.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NearestGrad {
+pub(crate) struct NearestGrad {
     pub(super) ring: FoldBy,
 }
 
@@ -222,6 +227,11 @@ impl Op for NearestGrad {
             // Of all pairs of a query and a point only the neighbours are looked at.
             .flops(0.0)
             .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

@@ -130,10 +130,10 @@ fn search(
 const NAME: &str = "radius_search";
 
 #[derive(Clone, Copy, Debug)]
-struct RadiusOp {
-    radius: f64,
+pub(crate) struct RadiusOp {
+    pub(crate) radius: f64,
     /// With a cap, the results are a table.
-    cap: Option<usize>,
+    pub(crate) cap: Option<usize>,
     ring: FoldBy,
 }
 
@@ -187,6 +187,11 @@ impl Op for RadiusOp {
             None => rule,
         }
         .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -307,7 +312,7 @@ const PAIRS_GRAD: &str = "radius_search_grad";
 
 /// Of `|q - p|` by both: inputs are queries, points, pairs, their distances and the cotangent.
 #[derive(Clone, Debug)]
-struct PairsGrad {
+pub(crate) struct PairsGrad {
     ring: FoldBy,
     cuts: Arc<RowCuts>,
 }
@@ -343,6 +348,11 @@ impl Op for PairsGrad {
             .output(block, points.shape.clone(), points.dtype)
             .reduction(Reduction::Partial(ReduceOp::Sum))
             .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

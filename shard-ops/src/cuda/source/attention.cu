@@ -3,10 +3,6 @@
 //
 // A thread has a query and streams tiles of keys and values past it: the logits of a row exist one at a time.
 
-// Global positions of the rows of a block: start + i step, or a list.
-struct Positions { u64 list; i64 start, step; };
-DEVICE i64 at(const Positions& p, i64 i) { return p.list ? ((const i64*)p.list)[i] : p.start + i * p.step; }
-
 struct Attention {
     View q, k, v;            // (batch, heads, queries, DIM), (batch, kv heads, keys, DIM or VDIM)
     View mask;               // broadcast to (batch, heads, queries, keys)

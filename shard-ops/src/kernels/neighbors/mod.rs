@@ -40,6 +40,8 @@ mod tree;
 
 pub use farthest::{farthest, lower, unsampled};
 pub use nearest::Nearest;
+#[cfg(feature = "cuda")]
+pub(crate) use radius::limit;
 pub use radius::{RadiusRows, RowOrder, WithinRadius};
 pub use search::Search;
 pub use tree::MAX_TREE_DIM;

@@ -151,7 +151,7 @@ impl<T: Real> WithinRadius<T> {
 }
 
 /// The largest squared distance whose root is not above the radius; negative where there is none.
-fn limit<T: Real>(radius: T) -> T {
+pub(crate) fn limit<T: Real>(radius: T) -> T {
     if radius.is_nan() || radius < T::zero() {
         return -T::one();
     }

@@ -1,0 +1,87 @@
+//! What a kernel needs besides its operands: lists of positions, and memory that a fold keeps from block to block.
+
+use super::CudaCall;
+use crate::Result;
+use crate::error::InOp;
+use bytemuck::{Pod, Zeroable};
+use shard_comm::{Buffer, BufferMut, DType, Device};
+use shard_spec::DimPart;
+
+/// The global positions of a box's indices, as `Positions` in kernels.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Positions {
+    list: u64,
+    start: i64,
+    step: i64,
+}
+
+/// Small arrays on the GPU, which live until the kernels that read them are queued.
+#[derive(Default)]
+pub(super) struct Lists(Vec<Buffer>);
+
+impl Lists {
+    /// Where a part's indices lie: by a rule if they are side by side, else by a list.
+    pub(super) fn positions(&mut self, call: &CudaCall<'_>, part: &DimPart) -> Result<Positions> {
+        let start = match part.interval() {
+            Some(interval) => interval.start as i64,
+            None => {
+                let list: Vec<i64> = part.indices().map(|i| i as i64).collect();
+                let list = self.upload(call, &list)?;
+                return Ok(Positions {
+                    list,
+                    start: 0,
+                    step: 0,
+                });
+            }
+        };
+        Ok(Positions {
+            list: 0,
+            start,
+            step: 1,
+        })
+    }
+
+    /// The address of a copy of some numbers.
+    pub(super) fn upload(&mut self, call: &CudaCall<'_>, numbers: &[i64]) -> Result<u64> {
+        let bytes = bytemuck::cast_slice(numbers);
+        let list = call.gpu.upload(DType::I64, bytes).in_op(call.op)?;
+        let address = call.gpu.address(&list).in_op(call.op)?;
+        self.0.push(list);
+        Ok(address)
+    }
+}
+
+/// What a fold keeps on the GPU from block to block.
+pub(super) struct Kept {
+    pub(super) buffers: Vec<BufferMut>,
+}
+
+impl Kept {
+    /// Memory for so many elements of these types.
+    pub(super) fn new(
+        call: &CudaCall<'_>,
+        lens: impl IntoIterator<Item = (DType, usize)>,
+    ) -> Result<Self> {
+        let buffers = lens
+            .into_iter()
+            .map(|(dtype, len)| call.scratch(dtype, len));
+        Ok(Self {
+            buffers: buffers.collect::<Result<_>>()?,
+        })
+    }
+
+    /// What the call before left; nothing before the first block.
+    pub(super) fn take(call: &mut CudaCall<'_>) -> Option<Self> {
+        let state = call.state.take()?;
+        state.downcast().ok().map(|kept| *kept)
+    }
+
+    pub(super) fn addresses<const N: usize>(&mut self, call: &CudaCall<'_>) -> Result<[u64; N]> {
+        let mut all = [0; N];
+        for (address, buffer) in all.iter_mut().zip(&mut self.buffers) {
+            *address = call.gpu.address_mut(buffer).in_op(call.op)?;
+        }
+        Ok(all)
+    }
+}
