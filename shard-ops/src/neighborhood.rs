@@ -10,7 +10,7 @@ use crate::host::{partial_type, with_stored};
 use crate::kernels::attention::Stored;
 use crate::kernels::neighborhood::{KeyGrads, Near, QueryGrads, forward, grad_keys, grad_queries};
 use crate::{
-    Access, Exec, HostCall, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, KernelCx, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value, key_of,
 };
 use shard_comm::Element;
 use shard_spec::{Dims, Window};
@@ -297,7 +297,7 @@ fn accesses(
 }
 
 /// The global indices of a box along the spatial dims.
-fn sites(of: &OperandBox, count: usize) -> Vec<Range<usize>> {
+pub(crate) fn sites(of: &OperandBox, count: usize) -> Vec<Range<usize>> {
     let dims = of.start.iter().zip(&of.shape).skip(1).take(count);
     dims.map(|(&start, &n)| start..start + n).collect()
 }
@@ -305,15 +305,20 @@ fn sites(of: &OperandBox, count: usize) -> Vec<Range<usize>> {
 /// What a kernel call needs to know beside its operands, of which queries and keys are the first two.
 fn problem(call: &HostCall<'_, '_>, windows: &[Window], scale: Option<f64>) -> (Near, f64) {
     let [queries, keys] = [0, 1].map(|i| sites(&call.cx.inputs[i], windows.len()));
-    let dim = call.cx.inputs[0].global.last().copied().unwrap_or(0);
-    let scale = scale.unwrap_or_else(|| 1.0 / (dim.max(1) as f64).sqrt());
-    (Near::new(windows, &queries, &keys), scale)
+    let near = Near::new(windows, &queries, &keys);
+    (near, scale_of(call.cx, scale))
+}
+
+/// What products of queries and keys are multiplied by.
+pub(crate) fn scale_of(cx: &KernelCx, scale: Option<f64>) -> f64 {
+    let dim = cx.inputs[0].global.last().copied().unwrap_or(0);
+    scale.unwrap_or_else(|| 1.0 / (dim.max(1) as f64).sqrt())
 }
 
 #[derive(Clone, Debug)]
-struct Forward {
-    windows: Vec<Window>,
-    scale: Option<f64>,
+pub(crate) struct Forward {
+    pub(crate) windows: Vec<Window>,
+    pub(crate) scale: Option<f64>,
 }
 
 impl Op for Forward {
@@ -337,6 +342,11 @@ impl Op for Forward {
             .output(a.sums, at.queries(None), partial_type(dtype))
             .flops(at.flops(&self.windows, 1, 1))
             .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -389,9 +399,9 @@ impl Forward {
 /// The gradient by the queries (inputs: those of the op, its outputs, the cotangent; the second output is what the other one
 /// needs), or by keys and values (inputs: those of the op, the sums, what the first one found, the cotangent).
 #[derive(Clone, Debug)]
-struct Backward {
-    forward: Forward,
-    by_keys: bool,
+pub(crate) struct Backward {
+    pub(crate) forward: Forward,
+    pub(crate) by_keys: bool,
 }
 
 impl Op for Backward {
@@ -432,6 +442,11 @@ impl Op for Backward {
         }
         .flops(at.flops(windows, 2, 1 + usize::from(self.by_keys)))
         .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+        Some(self)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

@@ -7,6 +7,7 @@ mod attention;
 mod conv;
 mod kept;
 mod matmul;
+mod neighborhood;
 mod neighbors;
 mod norm;
 mod optimize;

@@ -107,6 +107,7 @@ pub(super) fn sources() -> Vec<(KernelSource, &'static str)> {
         (super::matmul::SOURCE, super::matmul::EXAMPLE),
         (super::norm::SOURCE, super::norm::EXAMPLE),
         (super::attention::SOURCE, super::attention::EXAMPLE),
+        (super::neighborhood::SOURCE, super::neighborhood::EXAMPLE),
         (super::neighbors::SOURCE, super::neighbors::EXAMPLE),
         (super::optimize::SOURCE, super::optimize::EXAMPLE),
         (super::conv::SOURCE, super::conv::EXAMPLE),
