@@ -10,7 +10,8 @@ use crate::host::{partial_type, with_stored};
 use crate::kernels::attention::Stored;
 use crate::kernels::neighborhood::{KeyGrads, Near, QueryGrads, forward, grad_keys, grad_queries};
 use crate::{
-    Access, Exec, HostCall, KernelCx, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, KernelCx, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value,
+    key_of,
 };
 use shard_comm::Element;
 use shard_spec::{Dims, Window};

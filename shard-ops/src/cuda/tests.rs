@@ -1,13 +1,13 @@
 use super::view::sources;
 use crate::{
-    Engine, EngineOptions, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved,
-    Value, elementwise, key_of,
+    Engine, EngineOptions, Exec, FoldBy, HostCall, Linearity, Meta, Op, OpError, Result, Rule,
+    Saved, Value, elementwise, key_of, neighbors,
 };
 use shard_comm::cuda::compile_to_ptx;
 use shard_comm::local::{self, LocalOptions};
 use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
 use shard_redistribute::{Array, MeshComm};
-use shard_spec::{DeviceMesh, Layout};
+use shard_spec::{DeviceMesh, Layout, Partition};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -99,4 +99,46 @@ fn an_op_without_one_is_the_same_error_on_all_ranks_or_goes_by_the_host_if_told(
         error.to_string()
     });
     assert_eq!(errors[0], errors[1]);
+}
+
+/// Of points on a small grid, where nearly every distance is a tie: samples far from each other, and tables of who is near.
+fn among_points(device: DeviceKind, ranks: usize, by: FoldBy) -> Vec<(Vec<i64>, Vec<f64>)> {
+    let options = LocalOptions {
+        device,
+        ..LocalOptions::default()
+    };
+    local::run_with(ranks, &options, |comm| {
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        let mesh = DeviceMesh::new(&[ranks]).unwrap();
+        let cx = MeshComm::new(&world, &mesh).unwrap();
+        // Rows of part 0 lie apart, so that positions come as a list.
+        let rows = Partition::zigzag(17, ranks);
+        let layout = Layout::builder(&mesh, &[17, 2]).shard(0, &[0], rows);
+        let layout = layout.build().unwrap();
+        let at = |i: &[usize]| match (i[0], i[1]) {
+            (5, _) => f64::NAN,
+            (row, d) => ((row * 7 + d * 3) % 4) as f64,
+        };
+        let points = Value::new(Array::from_fn(&cx, &layout, at).unwrap());
+        let engine = Engine::new(EngineOptions::default());
+        let far = neighbors::farthest_points(&*engine, &points, 17, 3, by).unwrap();
+        let near = neighbors::radius_search_capped(&*engine, &points, &points, 1.5, 4, by).unwrap();
+        let mut indices: Vec<i64> = far.array().buffer().unwrap().to_vec().unwrap();
+        for of in [&near.indices, &near.counts] {
+            indices.extend(of.array().buffer().unwrap().to_vec::<i64>().unwrap());
+        }
+        (indices, elements(&near.distances))
+    })
+    .unwrap()
+}
+
+#[test]
+fn points_have_the_hosts_neighbours() {
+    for ranks in 1..4 {
+        for by in [FoldBy::Ring, FoldBy::Gather, FoldBy::Split] {
+            let expected = among_points(DeviceKind::Host, ranks, by);
+            let found = among_points(DeviceKind::EmulatedCuda, ranks, by);
+            assert_eq!(found, expected, "{ranks} ranks, {by:?}");
+        }
+    }
 }
