@@ -215,11 +215,7 @@ fn run_group(
 
 /// A tape over a fresh engine.
 pub fn recorder() -> Recorder {
-    // Where a GPU has no kernel for an op yet, the rest of its path is tried all the same.
-    Recorder::new(Engine::new(EngineOptions {
-        host_fallback: false,
-        ..EngineOptions::default()
-    }))
+    Recorder::new(Engine::new(EngineOptions::default()))
 }
 
 /// What one rank found: a digest of the bits of all results, or what was wrong.

@@ -1,7 +1,7 @@
 use super::view::sources;
 use crate::{
-    Engine, EngineOptions, Exec, FoldBy, HostCall, Linearity, Meta, Op, OpError, Result, Rule,
-    Saved, Value, elementwise, key_of, neighbors,
+    Engine, EngineOptions, Exec, FoldBy, HostCall, Linearity, Meta, Op, OpError, Result, RowCuts,
+    Rule, Saved, Value, elementwise, key_of, neighbors,
 };
 use shard_comm::cuda::compile_to_ptx;
 use shard_comm::local::{self, LocalOptions};
@@ -127,7 +127,22 @@ fn among_points(device: DeviceKind, ranks: usize, by: FoldBy) -> Vec<(Vec<i64>, 
         for of in [&near.indices, &near.counts] {
             indices.extend(of.array().buffer().unwrap().to_vec::<i64>().unwrap());
         }
-        (indices, elements(&near.distances))
+        // Pairs, and the gradient of half the sum of their squared distances.
+        let all = neighbors::radius_search(&*engine, &points, &points, 1.5, by).unwrap();
+        indices.extend(all.pairs.array().buffer().unwrap().to_vec::<i64>().unwrap());
+        let cuts = RowCuts::between("test", all.counts.layout(), all.distances.layout()).unwrap();
+        let grad = Arc::new(neighbors::PairsGrad {
+            ring: by,
+            cuts: Arc::new(cuts),
+        });
+        let operands = [&points, &points, &all.pairs, &all.distances, &all.distances];
+        let grads = engine.apply(grad, &operands).unwrap();
+        let numbers = [&near.distances, &all.distances, &grads[0], &grads[1]];
+        let finite = numbers.map(elements).concat().into_iter();
+        (
+            indices,
+            finite.map(|x| if x.is_nan() { -1.0 } else { x }).collect(),
+        )
     })
     .unwrap()
 }

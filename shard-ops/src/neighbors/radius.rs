@@ -313,8 +313,8 @@ const PAIRS_GRAD: &str = "radius_search_grad";
 /// Of `|q - p|` by both: inputs are queries, points, pairs, their distances and the cotangent.
 #[derive(Clone, Debug)]
 pub(crate) struct PairsGrad {
-    ring: FoldBy,
-    cuts: Arc<RowCuts>,
+    pub(crate) ring: FoldBy,
+    pub(crate) cuts: Arc<RowCuts>,
 }
 
 impl Op for PairsGrad {

@@ -30,7 +30,7 @@ struct Cli {
     /// What ranks are.
     #[arg(long, value_enum, default_value_t = Backend::Local)]
     backend: Backend,
-    /// Where arrays live; on GPUs an op without a kernel runs on the host.
+    /// Where arrays live; on GPUs an op without a kernel fails.
     #[arg(long, value_enum, default_value_t = Device::Host)]
     device: Device,
     /// Instead of cases, so many tensors through random layouts, on at most as many ranks as the largest count.
