@@ -110,6 +110,11 @@ pub trait Communicator: Debug {
         None
     }
 
+    /// The failure that all calls of this rank end in, if it is known by now: looked at, not waited for.
+    fn failure(&self) -> Option<CommError> {
+        None
+    }
+
     /// Gives up: every other rank gets [`PeerFailed`](CommError::PeerFailed) with this rank as its origin, at its
     /// current or next call, and this rank at its next.
     fn fail(&self, cause: String);
@@ -193,6 +198,10 @@ impl<D: Decorator> Communicator for D {
         Decorator::post_split(self, color, key, site)
     }
 
+    fn failure(&self) -> Option<CommError> {
+        self.inner().failure()
+    }
+
     fn fail(&self, cause: String) {
         self.inner().fail(cause);
     }
@@ -237,6 +246,10 @@ pub enum Target {
     Keep(Buffer),
     /// No result. No piece may be received.
     Nothing,
+    /// Whatever it is, something else moves it, and has checked this rank's buffers: the communicator only sees to it that
+    /// all ranks agree, and its operation ends there; its result is what [guards](Request::guard) told, if any did. Sources
+    /// need not have elements.
+    Elsewhere,
 }
 
 impl Request {
@@ -250,7 +263,7 @@ impl Request {
         let dtype = match &target {
             Target::Write(dst) => Some(dst.dtype()),
             Target::Keep(result) => Some(result.dtype()),
-            Target::Nothing => sources.first().map(Buffer::dtype),
+            Target::Nothing | Target::Elsewhere => sources.first().map(Buffer::dtype),
         };
         Self {
             stages: smallvec![Stage { plan, target }],
@@ -296,14 +309,23 @@ impl Request {
         }
     }
 
+    /// Whether its elements move by another way.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        let elsewhere = |stage: &Stage| matches!(stage.target, Target::Elsewhere);
+        self.stages.iter().any(elsewhere)
+    }
+
     fn check(&self, group: usize) -> Result<()> {
+        if self.is_elsewhere() {
+            return Ok(());
+        }
         let mut sources: SmallVec<[(DType, usize); 4]> =
             self.sources.iter().map(|s| (s.dtype(), s.len())).collect();
         for stage in &self.stages {
             let (dtype, len) = match &stage.target {
                 Target::Write(dst) => (Some(dst.dtype()), dst.len()),
                 Target::Keep(result) => (Some(result.dtype()), result.len()),
-                Target::Nothing => (self.dtype, 0),
+                Target::Nothing | Target::Elsewhere => (self.dtype, 0),
             };
             if dtype != self.dtype {
                 return Err(CommError::invalid(
@@ -350,6 +372,8 @@ pub struct Link {
     pub peer: usize,
     /// What this side does.
     pub side: LinkSide,
+    /// Whether something else moves the elements: the two only agree, and there is no result.
+    pub elsewhere: bool,
     /// Where the user called.
     pub site: Site,
     /// What a checked communicator adds.
@@ -363,6 +387,15 @@ pub enum LinkSide {
     Send(Buffer),
     /// Receives into this memory.
     Recv(BufferMut),
+}
+
+impl LinkSide {
+    fn dtype(&self) -> DType {
+        match self {
+            Self::Send(data) => data.dtype(),
+            Self::Recv(dst) => dst.dtype(),
+        }
+    }
 }
 
 impl Link {
@@ -414,14 +447,20 @@ impl Link {
             ));
         }
         let plan = Arc::new(self.plan());
+        let (dtype, elsewhere) = (self.side.dtype(), self.elsewhere);
+        let or_elsewhere = |target| if elsewhere { Target::Elsewhere } else { target };
         let request = match self.side {
             LinkSide::Send(data) => {
                 let sources = [data.clone()];
-                Request::exchange(plan, &sources, Target::Keep(data), self.site)
+                let target = or_elsewhere(Target::Keep(data));
+                Request::exchange(plan, &sources, target, self.site)
             }
-            LinkSide::Recv(dst) => Request::exchange(plan, &[], Target::Write(dst), self.site),
+            LinkSide::Recv(dst) => {
+                Request::exchange(plan, &[], or_elsewhere(Target::Write(dst)), self.site)
+            }
         };
         Ok(Request {
+            dtype: Some(dtype),
             guard: self.guard,
             ..request
         })
@@ -456,6 +495,17 @@ pub trait Pending {
     /// Whatever went wrong, alike on all ranks.
     fn wait(&mut self) -> Result<Option<Buffer>>;
 
+    /// Carries the operation on without waiting; whether [`wait`](Self::wait) will return at once. Where the ranks it waits
+    /// for have failed or ended, it may stay undone: [`rest`](Self::rest) finds out.
+    fn is_done(&mut self) -> bool;
+
+    /// Returns when this operation, or any other one of the rank on this communicator and its splits, may have gone on: for
+    /// those who wait for several. A rank that rests waits for all of them, so that deadlocks are found as in
+    /// [`wait`](Self::wait).
+    fn rest(&mut self) {
+        std::thread::yield_now();
+    }
+
     /// The device of the rank.
     fn device(&self) -> &DeviceRef;
 
@@ -482,6 +532,19 @@ impl Handle {
             device: Arc::clone(device),
             result,
         }))
+    }
+
+    /// See [`Pending::is_done`].
+    pub fn is_done(&mut self) -> bool {
+        (self.pending.as_mut()).is_none_or(|pending| pending.is_done())
+    }
+
+    /// See [`Pending::rest`].
+    #[cfg(feature = "nccl")]
+    pub(crate) fn rest(&mut self) {
+        if let Some(pending) = &mut self.pending {
+            pending.rest();
+        }
     }
 
     /// Completes this rank's own reads and returns the result; an operation without one on this rank gives a
@@ -530,6 +593,10 @@ struct Ready {
 impl Pending for Ready {
     fn wait(&mut self) -> Result<Option<Buffer>> {
         Ok(self.result.take())
+    }
+
+    fn is_done(&mut self) -> bool {
+        true
     }
 
     fn device(&self) -> &DeviceRef {

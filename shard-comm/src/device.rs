@@ -336,6 +336,14 @@ impl Event {
         self.0.as_ref().map_or(Ok(()), |state| state.synchronize())
     }
 
+    /// Whether it has happened, without waiting.
+    ///
+    /// # Errors
+    /// [`CommError::Device`] if the work it stands for failed.
+    pub fn is_done(&self) -> Result<bool> {
+        self.0.as_ref().map_or(Ok(true), |state| state.is_done())
+    }
+
     /// The device's own state, `None` for [`Event::ready`]; for implementations of devices.
     pub fn state(&self) -> Option<&Arc<dyn EventState>> {
         self.0.as_ref()
@@ -349,6 +357,14 @@ pub trait EventState: Any + Debug + Send + Sync {
     /// # Errors
     /// [`CommError::Device`] if the work it stands for failed.
     fn synchronize(&self) -> Result<()>;
+
+    /// Whether the event has happened. A device that cannot tell waits for it.
+    ///
+    /// # Errors
+    /// As [`synchronize`](Self::synchronize).
+    fn is_done(&self) -> Result<bool> {
+        self.synchronize().map(|()| true)
+    }
 }
 
 /// Bytes of one device instance.

@@ -156,6 +156,7 @@ impl Faulty {
             Target::Write(dst) => Target::Write(self.device().alloc(dst.dtype(), dst.len())?),
             Target::Keep(result) => Target::Keep(result.clone()),
             Target::Nothing => Target::Nothing,
+            Target::Elsewhere => Target::Elsewhere,
         })
     }
 
@@ -298,10 +299,15 @@ impl Pending for Lost {
             .post_link(Link {
                 peer: self.0.rank(),
                 side: LinkSide::Recv(nowhere),
+                elsewhere: false,
                 site: std::panic::Location::caller(),
                 guard: crate::Guard::default(),
             })?
             .wait_optional()
+    }
+
+    fn is_done(&mut self) -> bool {
+        false
     }
 
     fn device(&self) -> &DeviceRef {

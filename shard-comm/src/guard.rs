@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Buffer, DeviceRef, ExchangePlan, PieceRef, Result, Strided};
+use crate::{Buffer, DeviceRef, ExchangePlan, Host, PieceRef, Result, Strided};
 
 /// What ranks compare of an operation besides what it does. Empty unless a [checked](crate::checked) communicator filled it.
 #[derive(Clone, Default, Debug)]
@@ -25,6 +25,32 @@ pub struct PeerSum {
 }
 
 impl Guard {
+    /// The checksums of all participants, for who moves the elements elsewhere: a row per rank, which begins with
+    /// whether it has any. `None` if there are none.
+    ///
+    /// # Errors
+    /// None in practice: the memory is the host's.
+    pub(crate) fn tell(guards: &[Option<&Self>]) -> Result<Option<Buffer>> {
+        let sums = |guard: &Option<&Self>| guard.and_then(|g| g.sums.clone());
+        if !guards.iter().any(|guard| sums(guard).is_some()) {
+            return Ok(None);
+        }
+        let mut words = Vec::new();
+        for guard in guards {
+            let mut row = vec![0_i64; 1 + guards.len()];
+            if let Some(sums) = sums(guard) {
+                row[0] = 1;
+                for sum in sums.iter() {
+                    if let Some(word) = row.get_mut(1 + sum.peer) {
+                        *word = sum.sum.cast_signed();
+                    }
+                }
+            }
+            words.extend(row);
+        }
+        Host::new().upload_slice(&words).map(Some)
+    }
+
     /// The checksums of what peers read from these sources, in the order of peers.
     ///
     /// # Errors
@@ -74,6 +100,32 @@ impl Guard {
         }
         let expected = sums.iter().find(|s| s.peer == me).map_or(0, |s| s.sum);
         Ok(found == expected)
+    }
+}
+
+/// What ranks said that their peers should find: a row per rank, which begins with whether it said anything.
+#[cfg(feature = "nccl")]
+#[derive(Debug)]
+pub(crate) struct Told {
+    words: Vec<i64>,
+    ranks: usize,
+}
+
+#[cfg(feature = "nccl")]
+impl Told {
+    /// What an operation whose elements move elsewhere gives.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`](crate::CommError::Invalid) if it is something else.
+    pub(crate) fn new(buffer: &Buffer, ranks: usize) -> Result<Self> {
+        let words = buffer.to_vec::<i64>()?;
+        Ok(Self { words, ranks })
+    }
+
+    /// What `reader` should find of what `owner` sent; `None` if nothing was said.
+    pub(crate) fn expected(&self, owner: usize, reader: usize) -> Option<u64> {
+        let row = &self.words.get(owner * (1 + self.ranks)..)?;
+        (row.first() == Some(&1)).then(|| row.get(1 + reader).map_or(0, |w| w.cast_unsigned()))
     }
 }
 

@@ -66,7 +66,8 @@
 //! - `contract-tests`: the programs every backend must run correctly, for the tests of backends.
 //! - `mpi`: the backend `mpi`, ranks that are processes; needs an installed MPI and libclang to build.
 //! - `cuda`: GPUs of NVIDIA as devices, loaded at run time; needs nothing to build.
-//! - `cuda-emulated`: their kernels on the host, for tests; needs a C++ compiler at run time.
+//! - `nccl`: the backend `nccl`, ranks with a GPU each over NVIDIA's library of that name, loaded at run time.
+//! - `cuda-emulated`: their kernels and the library on the host, for tests; needs a C++ compiler at run time.
 #![cfg_attr(not(any(feature = "mpi", feature = "cuda")), forbid(unsafe_code))]
 #![cfg_attr(any(feature = "mpi", feature = "cuda"), deny(unsafe_code))]
 
@@ -93,9 +94,13 @@ mod kernel;
 mod ledger;
 mod link;
 pub mod local;
+mod lots;
+mod mix;
 mod monoid;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 mod pieces;
 mod plan;
 mod pool;

@@ -4,6 +4,7 @@ use smallvec::{SmallVec, smallvec};
 use std::sync::OnceLock;
 
 use crate::ledger::Moved;
+use crate::lots::lots;
 use crate::pieces::{PieceRef, Pieces};
 use crate::view::{reach, span, span_within};
 use crate::{CommError, DType, Monoid, Result, Scalar};
@@ -45,6 +46,14 @@ pub struct ExchangePlan {
     pub fill: Option<Scalar>,
     /// Whether every rank receives the same.
     alike: bool,
+    /// Which collective it is all of, made by this crate: what a library may do in a way of its own.
+    #[cfg_attr(
+        not(feature = "nccl"),
+        expect(dead_code, reason = "only libraries with collectives of their own ask")
+    )]
+    shape: Option<Shape>,
+    /// Whether pairs are also compared by where each piece is read from.
+    told: bool,
     /// Found when first asked for: a plan that is only looked at costs no more than its pieces.
     sums: OnceLock<Sums>,
 }
@@ -76,11 +85,29 @@ pub(crate) struct Traffic {
     pub(crate) elements: usize,
     /// Per source read: its index, and the least length it must have.
     pub(crate) extents: SmallVec<[(usize, usize); 1]>,
+    /// A fingerprint of where the pieces are read from, where sender and reader compare it here.
+    pub(crate) print: Option<[u64; 2]>,
 }
 
 /// Received pieces with one destination and equal steps in their sources, in fold order, by their positions in the
 /// plan.
 pub(crate) type Stack = SmallVec<[usize; 4]>;
+
+/// A collective that libraries have, with equal counts on all ranks and the ranks' parts in rank order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    /// Every rank gets all parts.
+    AllGather,
+    /// Every rank gets the root's elements.
+    Broadcast {
+        /// The root.
+        root: usize,
+    },
+    /// Every rank gets its part of the combination.
+    ReduceScatter,
+    /// Every rank gets all of the combination.
+    AllReduce,
+}
 
 /// How the destinations of the received pieces lie to each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +141,8 @@ impl ExchangePlan {
             fold,
             fill,
             alike: false,
+            shape: None,
+            told: false,
             sums: OnceLock::new(),
         }
     }
@@ -129,6 +158,67 @@ impl ExchangePlan {
 
     pub(crate) fn is_alike(&self) -> bool {
         self.alike
+    }
+
+    /// The plan as all of a collective, of this crate's making.
+    pub(crate) fn shaped(self, shape: Shape) -> Self {
+        Self {
+            shape: Some(shape),
+            ..self
+        }
+    }
+
+    /// Whether any rank sends anything, if the plan is all of a collective.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn moves_anything(&self) -> bool {
+        !self.recv.is_empty() || !self.send.is_empty()
+    }
+
+    /// How many sources without elements tell which collective the plan is all of: what a rank does by a call of the library,
+    /// all have to.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn stand_ins(&self) -> usize {
+        match self.shape {
+            None => 0,
+            Some(Shape::AllGather) => 1,
+            Some(Shape::Broadcast { .. }) => 2,
+            Some(Shape::ReduceScatter) => 3,
+            Some(Shape::AllReduce) => 4,
+        }
+    }
+
+    #[cfg(feature = "nccl")]
+    pub(crate) fn shape(&self) -> Option<Shape> {
+        self.shape
+    }
+
+    /// What ranks have to agree on before these exchanges, of which each reads the result of the one before: all their pieces
+    /// as those of one. Among its sources come first [as many](Self::stand_ins) as tell which collective it is, then results,
+    /// then what the first exchange reads.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn agreement(stages: &[&Self]) -> Self {
+        let name = stages.first().map_or("nothing", |plan| plan.name);
+        let fold = stages.first().and_then(|plan| plan.fold);
+        let (mut recv, mut send, mut id) = (Pieces::new(), Pieces::new(), 0_u128);
+        let stand_ins = stages.first().map_or(0, |plan| plan.stand_ins());
+        for (at, plan) in stages.iter().enumerate() {
+            let first = stand_ins + at.checked_sub(1).unwrap_or(stages.len() - 1);
+            for (all, pieces) in [(&mut recv, &plan.recv), (&mut send, &plan.send)] {
+                for piece in pieces.iter() {
+                    let source = first + piece.source;
+                    all.push(PieceRef { source, ..piece });
+                }
+            }
+            id = id.rotate_left(7) ^ plan.id;
+        }
+        id = match stages.iter().any(|plan| plan.id == 0) {
+            true => 0,
+            false => id ^ (stand_ins as u128) << 96,
+        };
+        Self {
+            told: id == 0,
+            ..Self::new(name, id, recv, send, fold, None)
+        }
     }
 
     /// A plan that moves nothing: for barriers, and for a rank that has only an error to tell.
@@ -195,7 +285,7 @@ impl ExchangePlan {
 
     /// The same pieces in the same order, each read from elements packed one after the other: those of a peer in source
     /// 0, in the order in which `order` lists their positions. Results are those of this plan bit for bit.
-    #[cfg(feature = "mpi")]
+    #[cfg(any(feature = "mpi", feature = "nccl"))]
     pub(crate) fn packed(&self, order: &[usize]) -> Self {
         let mut offsets = vec![0; self.recv.len()];
         let mut filled = std::collections::HashMap::<usize, usize>::new();
@@ -341,7 +431,14 @@ impl ExchangePlan {
     }
 
     fn sum(&self) -> Result<Sums> {
-        let (incoming, outgoing) = (traffic(&self.recv)?, traffic(&self.send)?);
+        let (mut incoming, mut outgoing) = (traffic(&self.recv)?, traffic(&self.send)?);
+        if self.told {
+            for (all, pieces) in [(&mut incoming, &self.recv), (&mut outgoing, &self.send)] {
+                let lots = lots(pieces);
+                let prints = all.iter_mut().zip(lots);
+                prints.for_each(|(traffic, lot)| traffic.print = Some(lot.print));
+            }
+        }
         let (mut dst_end, mut written) = (0, 0);
         if let Some(fold) = self.fold {
             let mut pieces = self.recv.iter();
@@ -437,6 +534,7 @@ fn traffic(pieces: &Pieces) -> Result<Vec<Traffic>> {
                     pieces: 0,
                     elements: 0,
                     extents: smallvec![],
+                    print: None,
                 };
                 all.insert(at, fresh);
                 at

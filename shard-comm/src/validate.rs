@@ -186,14 +186,20 @@ impl<C: Claim> Check<'_, C> {
     fn same_traffic(
         &self,
         owner: usize,
-        sent: Option<&Traffic>,
+        sent_to: Option<&Traffic>,
         reader: usize,
-        expected: Option<&Traffic>,
+        expected_by: Option<&Traffic>,
     ) -> Result<()> {
         let of = |t: Option<&Traffic>| t.map_or((0, 0), |t| (t.elements, t.pieces));
-        let (sent, expected) = (of(sent), of(expected));
+        let (sent, expected) = (of(sent_to), of(expected_by));
         if sent == expected {
-            return Ok(());
+            let print = |t: Option<&Traffic>| t.and_then(|t| t.print);
+            return match (print(sent_to), print(expected_by)) {
+                (Some(sent), Some(expected)) if sent != expected => {
+                    Err(self.other_elements(owner, reader))
+                }
+                _ => Ok(()),
+            };
         }
         let (what, sent, expected) = if sent.0 == expected.0 {
             ("pieces", sent.1, expected.1)
@@ -208,6 +214,19 @@ impl<C: Claim> Check<'_, C> {
             (owner, format!("{sent} to send")),
             (reader, format!("{expected} to receive")),
         ))
+    }
+
+    /// Counts agree, but not where the pieces are read from.
+    fn other_elements(&self, owner: usize, reader: usize) -> CommError {
+        let says = |what| format!("other elements {what}, or the same in another order");
+        self.unequal(
+            format!(
+                "pieces from rank {} to rank {}",
+                self.members[owner], self.members[reader]
+            ),
+            (owner, says("sent")),
+            (reader, says("expected")),
+        )
     }
 
     fn unequal(&self, field: String, a: (usize, String), b: (usize, String)) -> CommError {

@@ -6,6 +6,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use shard_comm::local::{self, LocalOptions};
+#[cfg(all(feature = "nccl", feature = "cuda-emulated"))]
+use shard_comm::nccl::{self, NcclOptions};
 use shard_comm::{
     Buffer, Checks, CommError, Communicator, DType, DeviceKind, Fault, FaultKind, LaunchError,
     Monoid, Result, checked, faulty,
@@ -56,27 +58,48 @@ fn program(comm: &dyn Communicator) -> Result<Vec<f64>> {
 
 type Outcome = Result<Vec<Result<Vec<f64>, CommError>>, LaunchError>;
 
-fn run(device: DeviceKind, faults: &[Fault]) -> Outcome {
-    let options = LocalOptions {
-        device,
-        ..LocalOptions::default()
-    };
-    local::run_with(RANKS, &options, |comm| {
-        let local: Rc<dyn Communicator> = Rc::new(comm);
-        let comm = checked(faulty(local, faults), Checks { checksums: true });
+/// What ranks are.
+#[derive(Clone, Copy, Debug)]
+enum On {
+    Local(DeviceKind),
+    #[cfg(all(feature = "nccl", feature = "cuda-emulated"))]
+    Nccl,
+}
+
+fn run(on: On, faults: &[Fault]) -> Outcome {
+    let rank = |comm: Rc<dyn Communicator>| {
+        let comm = checked(faulty(comm, faults), Checks { checksums: true });
         let result = program(&*comm);
         if let Err(error) = &result {
             // As a program does that cannot go on.
             comm.fail(error.to_string());
         }
         result
-    })
+    };
+    match on {
+        On::Local(device) => {
+            let options = LocalOptions {
+                device,
+                ..LocalOptions::default()
+            };
+            local::run_with(RANKS, &options, |comm| rank(Rc::new(comm)))
+        }
+        #[cfg(all(feature = "nccl", feature = "cuda-emulated"))]
+        On::Nccl => {
+            let options = NcclOptions {
+                device: DeviceKind::EmulatedCuda,
+                timeout: Some(Duration::from_secs(30)),
+                ..NcclOptions::default()
+            };
+            nccl::run(RANKS, &options, |comm| rank(Rc::new(comm)))
+        }
+    }
 }
 
 /// [`run`], which has to end.
-fn run_in_time(device: DeviceKind, fault: Fault) -> Outcome {
+fn run_in_time(on: On, fault: Fault) -> Outcome {
     let (done, result) = mpsc::channel();
-    std::thread::spawn(move || done.send(run(device, &[fault])));
+    std::thread::spawn(move || done.send(run(on, &[fault])));
     result
         .recv_timeout(Duration::from_secs(60))
         .unwrap_or_else(|_| panic!("{fault:?} hangs"))
@@ -90,8 +113,8 @@ fn one_cause(errors: &[(usize, &CommError)]) -> bool {
     })
 }
 
-fn check(device: DeviceKind, fault: Fault, expected: &[Vec<f64>], count: &mut [usize; 2]) {
-    let outcome = match run_in_time(device, fault) {
+fn check(on: On, fault: Fault, expected: &[Vec<f64>], count: &mut [usize; 2]) {
+    let outcome = match run_in_time(on, fault) {
         Ok(outcome) => outcome,
         Err(LaunchError::Panicked { rank, message }) => {
             assert_eq!(
@@ -123,8 +146,8 @@ fn check(device: DeviceKind, fault: Fault, expected: &[Vec<f64>], count: &mut [u
 }
 
 /// All ranks, calls and kinds of faults; says how many ended with the right result, and how many with an error.
-fn every_fault(device: DeviceKind, ranks: &[usize]) -> [usize; 2] {
-    let expected: Vec<_> = run(device, &[])
+fn every_fault(on: On, ranks: &[usize]) -> [usize; 2] {
+    let expected: Vec<_> = run(on, &[])
         .unwrap()
         .into_iter()
         .map(|values| values.unwrap())
@@ -135,7 +158,7 @@ fn every_fault(device: DeviceKind, ranks: &[usize]) -> [usize; 2] {
         for &rank in ranks {
             // One more than there are calls: a fault that never comes.
             for call in 0..=18 {
-                check(device, Fault { rank, call, kind }, &expected, &mut count);
+                check(on, Fault { rank, call, kind }, &expected, &mut count);
             }
         }
         let caught = count[1] - before[1];
@@ -147,13 +170,19 @@ fn every_fault(device: DeviceKind, ranks: &[usize]) -> [usize; 2] {
 
 #[test]
 fn every_fault_ends_in_the_right_result_or_one_cause() {
-    let [right, caught] = every_fault(DeviceKind::Host, &[0, 1, 2]);
+    let [right, caught] = every_fault(On::Local(DeviceKind::Host), &[0, 1, 2]);
     println!("{right} right results, {caught} errors");
 }
 
 #[test]
 fn faults_on_a_device_with_a_queue() {
-    every_fault(DeviceKind::Test, &[1]);
+    every_fault(On::Local(DeviceKind::Test), &[1]);
+}
+
+#[cfg(all(feature = "nccl", feature = "cuda-emulated"))]
+#[test]
+fn faults_over_nccl() {
+    every_fault(On::Nccl, &[0, 1]);
 }
 
 /// Without checksums a wrong bit is not seen: what they are for.

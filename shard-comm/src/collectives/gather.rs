@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::{check_len, check_root_rank, check_type, span_of, spans, total};
 use crate::communicator::{Request, Target};
+use crate::plan::Shape;
 use crate::{Buffer, Communicator, DType, ExchangePlan, Handle, Piece, Pieces, Result};
 
 /// Operations that copy. Counts are in elements; counts of zero are ordinary.
@@ -168,7 +169,7 @@ impl dyn Communicator + '_ {
                 } else {
                     (recv, Pieces::new())
                 };
-                ExchangePlan::new(NAME, 0, recv, send, None, None)
+                ExchangePlan::new(NAME, 0, recv, send, None, None).shaped(Shape::Broadcast { root })
             });
             let target = match data {
                 Some(data) => {
@@ -310,5 +311,9 @@ pub(super) fn plan_all_gather(name: &'static str, me: usize, counts: &[usize]) -
     let send = (0..counts.len())
         .map(|j| Piece::run(j, 0, counts[me], 0, start))
         .collect();
-    ExchangePlan::new(name, 0, recv, send, None, None)
+    let plan = ExchangePlan::new(name, 0, recv, send, None, None);
+    match counts.iter().all(|&count| count == counts[0]) {
+        true => plan.shaped(Shape::AllGather),
+        false => plan,
+    }
 }

@@ -177,6 +177,7 @@ impl dyn Communicator + '_ {
         self.noted(self.post_link(Link {
             peer,
             side,
+            elsewhere: false,
             site: Location::caller(),
             guard: Guard::default(),
         }))
@@ -201,6 +202,7 @@ impl dyn Communicator + '_ {
         self.noted(self.post_link(Link {
             peer,
             side,
+            elsewhere: false,
             site: Location::caller(),
             guard: Guard::default(),
         }))

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::gather::plan_all_gather;
 use super::{check_len, span_of, spans, total};
 use crate::communicator::{Request, Stage};
+use crate::plan::Shape;
 use crate::{
     Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Piece, Pieces, Result, Site,
 };
@@ -123,6 +124,7 @@ impl dyn Communicator + '_ {
                     None,
                 )
                 .alike()
+                .shaped(Shape::AllReduce)
             });
             let target = self.target(mine.dtype(), len)?;
             return Ok(Request {
@@ -132,7 +134,7 @@ impl dyn Communicator + '_ {
         }
         let counts = chunks(len, ranks, op.width());
         let scatter = self.plans().get(NAME, Some(op), &counts, &[], || {
-            plan_reduce_scatter(NAME, me, &counts, op)
+            plan_reduce_scatter(NAME, me, &counts, op).shaped(Shape::AllReduce)
         });
         let gather = self.plans().get(NAME, None, &counts, &[], || {
             plan_all_gather(NAME, me, &counts)
@@ -205,7 +207,11 @@ fn plan_reduce_scatter(
     let send = spans(counts)
         .map(|(j, at)| Piece::run(j, 0, at.len(), at.start, 0))
         .collect();
-    ExchangePlan::new(name, 0, recv, send, Some(op), None)
+    let plan = ExchangePlan::new(name, 0, recv, send, Some(op), None);
+    match counts.iter().all(|&count| count == counts[0]) {
+        true => plan.shaped(Shape::ReduceScatter),
+        false => plan,
+    }
 }
 
 /// Balanced counts per rank, in whole groups of `width`.

@@ -8,7 +8,7 @@ use super::KernelSource;
 
 /// Why the machine refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     /// There is no memory left.
     OutOfMemory,
     /// A call failed.
@@ -29,7 +29,7 @@ impl Refusal {
     }
 }
 
-pub(super) type Answer<T> = Result<T, Refusal>;
+pub(crate) type Answer<T> = Result<T, Refusal>;
 
 /// A GPU's queue (a stream), or the emulation of one.
 ///
@@ -62,6 +62,12 @@ pub(super) trait Driver: Debug + Send + Sync + 'static {
     /// Gives memory kept for reuse back.
     fn trim(&self);
 
+    /// Another queue of the same GPU.
+    fn sibling(&self) -> Answer<Arc<dyn Driver>>;
+
+    /// The driver's own type.
+    fn as_any(&self) -> &dyn std::any::Any;
+
     /// Compiles a kernel for this GPU, with these definitions in front.
     fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function>;
 
@@ -90,6 +96,9 @@ pub(super) struct Function {
 pub(super) trait Mark: Debug + Send + Sync + 'static {
     /// Returns when the work before it is done.
     fn synchronize(&self) -> Answer<()>;
+
+    /// Whether the work before it is done.
+    fn is_done(&self) -> Answer<bool>;
 
     /// The driver's own type.
     fn as_any(&self) -> &dyn std::any::Any;

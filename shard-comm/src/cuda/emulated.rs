@@ -18,7 +18,7 @@ use libloading::Library;
 use super::KernelSource;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
 
-/// A queue that does its work at once. Fresh memory is all ones, which is NaN in every float.
+/// A queue that does its work at once; those beside it ([`Queue`](super::queue::Queue)) do it meanwhile. Fresh memory is all ones, which is NaN in every float.
 #[derive(Debug)]
 pub(super) struct Emulated;
 
@@ -84,8 +84,8 @@ impl Driver for Emulated {
         Ok(Arc::new(Done))
     }
 
-    fn wait(&self, _: &Arc<dyn Mark>) -> Answer<()> {
-        Ok(())
+    fn wait(&self, mark: &Arc<dyn Mark>) -> Answer<()> {
+        mark.synchronize()
     }
 
     fn synchronize(&self) -> Answer<()> {
@@ -93,6 +93,14 @@ impl Driver for Emulated {
     }
 
     fn trim(&self) {}
+
+    fn sibling(&self) -> Answer<Arc<dyn Driver>> {
+        Ok(Arc::new(super::queue::Queue::new()?))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
 
     fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function> {
         let library = library(source, defines)?;
@@ -133,6 +141,10 @@ struct Done;
 impl Mark for Done {
     fn synchronize(&self) -> Answer<()> {
         Ok(())
+    }
+
+    fn is_done(&self) -> Answer<bool> {
+        Ok(true)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -25,6 +25,8 @@ mod driver;
 mod emulated;
 mod memory;
 mod nvidia;
+#[cfg(feature = "cuda-emulated")]
+mod queue;
 mod strided;
 
 use std::any::Any;
@@ -32,6 +34,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
+#[cfg(all(feature = "nccl", feature = "cuda-emulated"))]
+pub(crate) use driver::{Answer as DriverAnswer, Refusal as DriverRefusal};
 use driver::{Driver, Function, Mark, Refusal};
 use memory::{CudaMemory, Usage};
 
@@ -233,6 +237,57 @@ impl Cuda {
             kind,
             block,
         })
+    }
+
+    /// Another stream of the same GPU, whose memory is counted with this one's. Its work goes on beside this one's; who
+    /// needs an order makes them [wait](Device::wait) for each other's [events](Device::record).
+    ///
+    /// # Errors
+    /// [`CommError::Backend`] with what the driver says.
+    pub fn sibling(&self) -> Result<DeviceRef> {
+        let driver = self.driver.sibling().map_err(|r| self.refused(r))?;
+        Ok(Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            driver,
+            usage: Arc::clone(&self.usage),
+            kind: self.kind,
+            block: self.block,
+        }))
+    }
+
+    /// The stream of a real GPU.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn nvidia(&self) -> Option<&nvidia::Nvidia> {
+        self.driver.as_any().downcast_ref()
+    }
+
+    /// The queue of an emulated one, if this is a [sibling](Self::sibling).
+    #[cfg(all(feature = "nccl", feature = "cuda-emulated"))]
+    pub(crate) fn queue(&self) -> Option<&queue::Queue> {
+        self.driver.as_any().downcast_ref()
+    }
+
+    /// Says that this stream was told to read or write buffers by others than [`launch`](Self::launch): their owners wait
+    /// for that before they use the memory again.
+    ///
+    /// # Errors
+    /// [`CommError::Backend`] with what the driver says.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn uses(&self, buffers: &[&Buffer]) -> Result<()> {
+        self.has_read(buffers)
+    }
+
+    /// As [`uses`](Self::uses), of a buffer that is written.
+    ///
+    /// # Errors
+    /// As [`uses`](Self::uses).
+    #[cfg(feature = "nccl")]
+    pub(crate) fn writes(&self, buffer: &BufferMut) -> Result<()> {
+        let memory = memory(buffer.opaque())?;
+        if !Arc::ptr_eq(&memory.driver, &self.driver) {
+            memory.add_reader(self.driver.record().map_err(|r| self.refused(r))?);
+        }
+        Ok(())
     }
 
     /// The device, if it is one of CUDA.
@@ -547,6 +602,12 @@ impl EventState for CudaEvent {
         let refused = |r: Refusal| refused(&self.device, r);
         let mark = self.mark.as_ref().map_err(|r| refused(r.clone()))?;
         mark.synchronize().map_err(refused)
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        let refused = |r: Refusal| refused(&self.device, r);
+        let mark = self.mark.as_ref().map_err(|r| refused(r.clone()))?;
+        mark.is_done().map_err(refused)
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn availability() -> Availability {
 }
 
 /// One stream of one GPU.
-pub(super) struct Nvidia {
+pub(crate) struct Nvidia {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     name: String,
@@ -76,6 +76,20 @@ impl Nvidia {
             context,
             stream,
         })
+    }
+
+    /// The stream's handle, for libraries that queue work on it from this thread.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn stream(&self) -> Answer<usize> {
+        self.bind()?;
+        Ok(self.stream.cu_stream() as usize)
+    }
+
+    /// A number of this GPU that no other one has.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn uuid(&self) -> Answer<[u8; 16]> {
+        let uuid = self.context.uuid().map_err(refused("cuDeviceGetUuid"))?;
+        Ok(uuid.bytes.map(|c| c as u8))
     }
 
     fn bind(&self) -> Answer<()> {
@@ -180,6 +194,20 @@ impl Driver for Nvidia {
                 let _ = unsafe { result::mem_pool::trim_to(pool, 0) };
             }
         }
+    }
+
+    fn sibling(&self) -> Answer<Arc<dyn Driver>> {
+        let stream = (self.context.new_stream()).map_err(refused("cuStreamCreate"))?;
+        Ok(Arc::new(Self {
+            context: Arc::clone(&self.context),
+            stream,
+            name: self.name.clone(),
+            architecture: self.architecture.clone(),
+        }))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 
     fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function> {
@@ -297,6 +325,18 @@ impl Mark for CudaMark {
             .map_err(refused("cuCtxSetCurrent"))?;
         // SAFETY: the event is alive until this is dropped.
         unsafe { result::event::synchronize(self.event()) }.map_err(refused("cuEventSynchronize"))
+    }
+
+    fn is_done(&self) -> Answer<bool> {
+        self.context
+            .bind_to_thread()
+            .map_err(refused("cuCtxSetCurrent"))?;
+        // SAFETY: the event is alive until this is dropped.
+        match unsafe { result::event::query(self.event()) } {
+            Ok(()) => Ok(true),
+            Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+            Err(error) => Err(refused("cuEventQuery")(error)),
+        }
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -14,7 +14,8 @@ use super::slot::{Post, Slot};
 use super::world::{Group, Lane};
 use crate::communicator::{Link, Request, Stage};
 use crate::{
-    Buffer, Communicator, DeviceRef, Event, ExchangePlan, Handle, Ledger, PlanCache, Result, Site,
+    Buffer, CommError, Communicator, DeviceRef, Event, ExchangePlan, Handle, Ledger, PlanCache,
+    Result, Site,
 };
 
 /// A rank that is a thread of this process. Clones are the same communicator.
@@ -180,6 +181,10 @@ impl Communicator for LocalComm {
             group,
             index,
         ))))
+    }
+
+    fn failure(&self) -> Option<CommError> {
+        self.0.rank.world().root()
     }
 
     fn fail(&self, cause: String) {

@@ -211,6 +211,25 @@ impl Rank {
         }
     }
 
+    /// Carries all operations with a handle on; whether this one is finished.
+    fn is_done(&self, flying: &Flying) -> bool {
+        self.progress();
+        flying.op.borrow().result.is_some()
+    }
+
+    /// Waits until this operation or any other one with a handle may have gone on.
+    fn rest(&self, flying: &Rc<Flying>) {
+        let mut wanted: SmallVec<[Wanted; 1]> = flying.op.borrow().wanted().into_iter().collect();
+        let others = self.flying.borrow();
+        let others = others.iter().filter(|other| !Rc::ptr_eq(other, flying));
+        wanted.extend(others.filter_map(|other| other.op.borrow().wanted()));
+        let ready = || wanted.iter().any(|w| w.slot.is_settled());
+        let done = flying.op.borrow().result.is_some();
+        if !done && (!self.yield_until(|| ready() || self.world.has_failed()) || !ready()) {
+            self.world.park(self.number, wanted);
+        }
+    }
+
     /// Leaves an operation to this rank's later calls.
     pub(super) fn leave(&self, flying: &Flying) {
         flying.dropped.set(true);
@@ -394,6 +413,7 @@ impl Rank {
     ) -> Result<Option<Buffer>> {
         let Stage { plan, target } = stage;
         let result = match target {
+            Target::Elsewhere => return told(slot),
             Target::Nothing => None,
             Target::Keep(result) => Some(result),
             Target::Write(dst) => Some(match of_all {
@@ -479,6 +499,12 @@ impl Rank {
     }
 }
 
+/// What all said that their peers should find, for who moves the elements; nothing if nobody did.
+fn told(slot: &Slot) -> Result<Option<Buffer>> {
+    let guards: SmallVec<[Option<&Guard>; 4]> = slot.posts().map(|p| Some(&p?.guard)).collect();
+    Guard::tell(&guards)
+}
+
 /// What a checked operation adds to its next round.
 fn guard_of(
     device: &DeviceRef,
@@ -512,6 +538,14 @@ pub(super) struct Flight {
 impl Pending for Flight {
     fn wait(&mut self) -> Result<Option<Buffer>> {
         self.rank.land(&self.flying)
+    }
+
+    fn is_done(&mut self) -> bool {
+        self.rank.is_done(&self.flying)
+    }
+
+    fn rest(&mut self) {
+        self.rank.rest(&self.flying);
     }
 
     fn device(&self) -> &DeviceRef {

@@ -382,6 +382,9 @@ impl World {
 
     /// The first failure.
     pub(super) fn root(&self) -> Option<CommError> {
+        if !self.has_failed() {
+            return None;
+        }
         self.lock().root.clone()
     }
 

@@ -216,6 +216,10 @@ impl Communicator for MpiComm {
         ))))
     }
 
+    fn failure(&self) -> Option<CommError> {
+        self.0.rank.failure()
+    }
+
     fn fail(&self, cause: String) {
         self.0.rank.fail(&cause);
     }

@@ -46,7 +46,6 @@
 mod details;
 mod gossip;
 mod member;
-mod mix;
 mod moving;
 mod news;
 mod op;

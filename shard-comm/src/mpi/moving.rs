@@ -77,7 +77,7 @@ impl Moving {
         }
         let mut dst = match target {
             Target::Write(dst) => dst,
-            Target::Nothing | Target::Keep(_) => {
+            Target::Nothing | Target::Elsewhere | Target::Keep(_) => {
                 let result = match target {
                     Target::Keep(result) => Some(result),
                     _ => None,

@@ -266,6 +266,29 @@ impl Rank {
         self.wait_until(op, self.timeout, |_| ())
     }
 
+    /// Carries all operations on; whether this one is finished.
+    fn is_done(&self, op: &Op) -> bool {
+        self.advance(op);
+        if op.state.borrow().result.is_none() {
+            self.progress(1);
+            self.read_news();
+            if let Some(root) = &*self.root.borrow() {
+                self.give_up(op, root);
+            } else {
+                self.miss(op, &self.ended.borrow(), "it ended");
+            }
+        }
+        op.state.borrow().result.is_some()
+    }
+
+    /// The first failure, if it is known.
+    pub(super) fn failure(&self) -> Option<CommError> {
+        if self.root.borrow().is_none() {
+            self.read_news();
+        }
+        self.root.borrow().clone()
+    }
+
     fn wait_until(
         &self,
         op: &Rc<Op>,
@@ -538,6 +561,10 @@ pub(super) struct Flight {
 impl Pending for Flight {
     fn wait(&mut self) -> Result<Option<Buffer>> {
         self.rank.wait(&self.op)
+    }
+
+    fn is_done(&mut self) -> bool {
+        self.rank.is_done(&self.op)
     }
 
     fn device(&self) -> &DeviceRef {

@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use super::gossip::Gossip;
-use super::mix::Mix;
 use super::raw::failure;
 use super::tags::Tags;
 use super::wire::Wire;
 use crate::Result;
 use crate::communicator::Request;
+use crate::mix::Mix;
 
 /// Sources of up to so many bytes travel with the fingerprints, and need no message of their own.
 pub(super) const INLINE: usize = 32;
@@ -52,6 +52,7 @@ pub(super) fn record(tags: &Tags, request: &Request, wires: &[Rc<Wire>]) -> Resu
         bytes.copy_from_slice(&word.to_le_bytes());
     }
     if request.status.is_ok()
+        && !request.is_elsewhere()
         && let [source] = &request.sources[..]
         && source.bytes() <= INLINE
     {

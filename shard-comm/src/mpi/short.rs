@@ -57,6 +57,9 @@ impl Begun {
             return false;
         };
         let mut outgoing = wire.outgoing.iter();
+        if request.is_elsewhere() {
+            return request.status.is_ok();
+        }
         request.status.is_ok() && (self.complete || outgoing.all(|lot| lot.peer == tags.index))
     }
 
@@ -75,6 +78,7 @@ impl Begun {
             return Ok(None);
         }
         let result = match &mut stage.target {
+            Target::Elsewhere => return Ok(Some(None)),
             Target::Nothing => None,
             Target::Keep(result) => Some(result.clone()),
             Target::Write(dst) => {

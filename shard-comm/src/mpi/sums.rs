@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::gossip::Gossip;
 use super::raw::World;
 use super::tags::{Phase, Tags};
-use crate::guard::PeerSum;
+use crate::guard::{Guard, PeerSum};
 use crate::{CommError, Result};
 
 /// Bytes of a verdict: who sent what was not found, and a sentence about it.
@@ -37,6 +37,23 @@ pub(super) fn tell(world: &World, tags: &Tags, sums: Option<&Arc<[PeerSum]>>) ->
         }
     }
     Gossip::new(world, tags, Phase::Sums, &record)
+}
+
+/// What all told, as their guards.
+pub(super) fn guards(told: &Gossip, tags: &Tags) -> Vec<Guard> {
+    let ranks = tags.members.len();
+    let guard = |r: usize| {
+        let record = told.record(tags, r);
+        let sum = |peer: usize| PeerSum {
+            peer,
+            sum: word(record, WORD * (1 + peer)),
+        };
+        Guard {
+            turn: None,
+            sums: (record.first() == Some(&1)).then(|| (0..ranks).map(sum).collect()),
+        }
+    };
+    (0..ranks).map(guard).collect()
 }
 
 /// The first peer of which this rank found something else than that one told.

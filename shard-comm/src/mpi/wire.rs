@@ -2,14 +2,16 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::mix::Mix;
 use super::raw::{Datatype, Region};
 use crate::ledger::Moved;
+use crate::lots::{self, lots};
+use crate::mix::Mix;
 use crate::plan::Overlap;
 use crate::{DType, ExchangePlan, PieceRef, Pieces, Result};
 
@@ -31,12 +33,7 @@ pub(super) struct Wire {
 /// The pieces between this rank and one other, or itself.
 #[derive(Debug)]
 pub(super) struct Lot {
-    pub(super) peer: usize,
-    pub(super) elements: usize,
-    /// Their positions in the plan, in the order in which they are sent.
-    pub(super) pieces: Vec<usize>,
-    /// A fingerprint of where they are read from.
-    pub(super) print: [u64; 2],
+    lot: lots::Lot,
     /// Per source, or the one destination.
     regions: OnceCell<SmallVec<[(usize, Region); 1]>>,
 }
@@ -44,7 +41,8 @@ pub(super) struct Lot {
 impl Wire {
     /// The messages of participant `me`.
     pub(super) fn new(plan: &ExchangePlan, me: usize) -> Self {
-        let (incoming, outgoing) = (lots(&plan.recv), lots(&plan.send));
+        let described = |pieces| lots(pieces).into_iter().map(Lot::new).collect::<Vec<_>>();
+        let (incoming, outgoing) = (described(&plan.recv), described(&plan.send));
         let mut print = Mix::new();
         print.text(plan.name);
         print.text(plan.fold.map_or("", |fold| fold.name()));
@@ -93,7 +91,22 @@ impl Wire {
     }
 }
 
+impl Deref for Lot {
+    type Target = lots::Lot;
+
+    fn deref(&self) -> &lots::Lot {
+        &self.lot
+    }
+}
+
 impl Lot {
+    fn new(lot: lots::Lot) -> Self {
+        Self {
+            lot,
+            regions: OnceCell::new(),
+        }
+    }
+
     /// What is sent, by source, where the pieces are read.
     pub(super) fn sent(&self, pieces: &Pieces, size: usize) -> Result<&[(usize, Region)]> {
         self.regions(|| {
@@ -117,11 +130,6 @@ impl Lot {
         })
     }
 
-    /// The pieces in the order in which they are sent.
-    pub(super) fn of<'a>(&'a self, pieces: &'a Pieces) -> impl Iterator<Item = PieceRef<'a>> {
-        self.pieces.iter().filter_map(|&at| pieces.get(at))
-    }
-
     fn regions(
         &self,
         make: impl FnOnce() -> Result<SmallVec<[(usize, Region); 1]>>,
@@ -131,37 +139,6 @@ impl Lot {
         }
         Ok(self.regions.get().map_or(&[], |r| &r[..]))
     }
-}
-
-/// Pieces by peer, each peer's in the order in which [`Pieces::sort`] lists them on both sides.
-fn lots(pieces: &Pieces) -> Vec<Lot> {
-    let mut order: Vec<(usize, PieceRef<'_>)> = pieces.iter().enumerate().collect();
-    let key = |p: &PieceRef<'_>| (p.peer, p.source, p.dst_offset, p.src_offset);
-    if !order.is_sorted_by_key(|(_, p)| key(p)) {
-        order.sort_by_key(|(_, p)| key(p));
-    }
-    let by_peer = order.chunk_by(|a, b| a.1.peer == b.1.peer);
-    by_peer
-        .map(|lot| {
-            let mut print = Mix::new();
-            for (_, p) in lot {
-                print.numbers(&[p.source, p.src_offset]);
-                for (&extent, &stride) in p.shape.iter().zip(p.src_strides) {
-                    // A dim of one element has no step.
-                    if extent != 1 {
-                        print.numbers(&[extent, stride.cast_unsigned()]);
-                    }
-                }
-            }
-            Lot {
-                peer: lot[0].1.peer,
-                elements: lot.iter().map(|(_, p)| p.numel()).sum(),
-                pieces: lot.iter().map(|(at, _)| *at).collect(),
-                print: print.done(),
-                regions: OnceCell::new(),
-            }
-        })
-        .collect()
 }
 
 fn add(a: [u64; 2], b: [u64; 2]) -> [u64; 2] {

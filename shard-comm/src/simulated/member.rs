@@ -161,7 +161,7 @@ impl SimulatedComm {
         let whole = stages.last().map_or(0, |stage| match &stage.target {
             Target::Write(dst) => dst.len(),
             Target::Keep(result) => result.len(),
-            Target::Nothing => 0,
+            Target::Nothing | Target::Elsewhere => 0,
         });
         let bytes = (whole * dtype.map_or(0, DType::size)) as f64;
         topology.round() + topology.library_all_reduce(self.size(), self.0.here, bytes)
@@ -223,7 +223,7 @@ impl Communicator for SimulatedComm {
         let result = last.and_then(|stage| match stage.target {
             Target::Write(dst) => Some(dst.freeze()),
             Target::Keep(result) => Some(result),
-            Target::Nothing => None,
+            Target::Nothing | Target::Elsewhere => None,
         });
         Ok(self.handle(op, flight, Ok(result)))
     }
@@ -235,7 +235,7 @@ impl Communicator for SimulatedComm {
         let bytes = (request.stages.first()).map_or(0, |stage| match &stage.target {
             Target::Write(dst) => dst.bytes(),
             Target::Keep(data) => data.bytes(),
-            Target::Nothing => 0,
+            Target::Nothing | Target::Elsewhere => 0,
         });
         let between = topology.link(self.0.members[self.0.index], self.0.members[peer]);
         let pays = topology.flies() || op == "recv";
@@ -261,7 +261,7 @@ impl Communicator for SimulatedComm {
             .and_then(|stage| match stage.target {
                 Target::Write(dst) => Some(dst.freeze()),
                 Target::Keep(result) => Some(result),
-                Target::Nothing => None,
+                Target::Nothing | Target::Elsewhere => None,
             });
         Ok(self.handle(op, flight, Ok(result)))
     }
@@ -350,6 +350,10 @@ impl Pending for InFlight {
     fn wait(&mut self) -> Result<Option<Buffer>> {
         self.rank.clock.wait(self.op, self.flight);
         self.result.take().unwrap_or(Ok(None))
+    }
+
+    fn is_done(&mut self) -> bool {
+        true
     }
 
     fn device(&self) -> &DeviceRef {

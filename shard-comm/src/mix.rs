@@ -3,32 +3,35 @@
 
 /// A fingerprint in the making.
 #[derive(Debug)]
-pub(super) struct Mix([u64; 2]);
+pub(crate) struct Mix([u64; 2]);
 
 impl Mix {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self([0x243F_6A88_85A3_08D3, 0x1319_8A2E_0370_7344])
     }
 
-    pub(super) fn word(&mut self, word: u64) {
+    pub(crate) fn word(&mut self, word: u64) {
         self.0[0] = folded(self.0[0] ^ word, 0x9E37_79B9_7F4A_7C15).rotate_left(17);
         self.0[1] = folded(self.0[1].wrapping_add(word), 0xD6E8_FEB8_6659_FD93) ^ word;
     }
 
-    pub(super) fn wide(&mut self, value: u128) {
+    #[cfg(feature = "mpi")]
+    pub(crate) fn wide(&mut self, value: u128) {
         self.word(value as u64);
         self.word((value >> 64) as u64);
     }
 
-    pub(super) fn numbers(&mut self, numbers: &[usize]) {
+    pub(crate) fn numbers(&mut self, numbers: &[usize]) {
         numbers.iter().for_each(|&n| self.word(n as u64));
     }
 
-    pub(super) fn print(&mut self, print: [u64; 2]) {
+    #[cfg(feature = "mpi")]
+    pub(crate) fn print(&mut self, print: [u64; 2]) {
         print.into_iter().for_each(|word| self.word(word));
     }
 
-    pub(super) fn text(&mut self, text: &str) {
+    #[cfg(any(test, feature = "mpi"))]
+    pub(crate) fn text(&mut self, text: &str) {
         self.word(text.len() as u64);
         for chunk in text.as_bytes().chunks(8) {
             let mut word = [0; 8];
@@ -37,7 +40,7 @@ impl Mix {
         }
     }
 
-    pub(super) fn done(&self) -> [u64; 2] {
+    pub(crate) fn done(&self) -> [u64; 2] {
         self.0
     }
 }

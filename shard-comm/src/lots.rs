@@ -1,0 +1,52 @@
+//! The pieces of a plan by peer, in an order both sides know: what becomes one message.
+
+use crate::mix::Mix;
+use crate::{PieceRef, Pieces};
+
+/// The pieces between this rank and one other, or itself.
+#[derive(Debug)]
+pub(crate) struct Lot {
+    pub(crate) peer: usize,
+    pub(crate) elements: usize,
+    /// Their positions in the plan, in the order in which they are sent.
+    pub(crate) pieces: Vec<usize>,
+    /// A fingerprint of where they are read from.
+    pub(crate) print: [u64; 2],
+}
+
+impl Lot {
+    /// The pieces in the order in which they are sent.
+    pub(crate) fn of<'a>(&'a self, pieces: &'a Pieces) -> impl Iterator<Item = PieceRef<'a>> {
+        self.pieces.iter().filter_map(|&at| pieces.get(at))
+    }
+}
+
+/// Pieces by peer, each peer's in the order in which [`Pieces::sort`] lists them on both sides.
+pub(crate) fn lots(pieces: &Pieces) -> Vec<Lot> {
+    let mut order: Vec<(usize, PieceRef<'_>)> = pieces.iter().enumerate().collect();
+    let key = |p: &PieceRef<'_>| (p.peer, p.source, p.dst_offset, p.src_offset);
+    if !order.is_sorted_by_key(|(_, p)| key(p)) {
+        order.sort_by_key(|(_, p)| key(p));
+    }
+    let by_peer = order.chunk_by(|a, b| a.1.peer == b.1.peer);
+    by_peer
+        .map(|lot| {
+            let mut print = Mix::new();
+            for (_, p) in lot {
+                print.numbers(&[p.source, p.src_offset]);
+                for (&extent, &stride) in p.shape.iter().zip(p.src_strides) {
+                    // A dim of one element has no step.
+                    if extent != 1 {
+                        print.numbers(&[extent, stride.cast_unsigned()]);
+                    }
+                }
+            }
+            Lot {
+                peer: lot[0].1.peer,
+                elements: lot.iter().map(|(_, p)| p.numel()).sum(),
+                pieces: lot.iter().map(|(at, _)| *at).collect(),
+                print: print.done(),
+            }
+        })
+        .collect()
+}
