@@ -5,6 +5,13 @@ use crate::{PieceRef, Pieces};
 
 /// The pieces between this rank and one other, or itself.
 #[derive(Debug)]
+#[cfg_attr(
+    not(any(feature = "mpi", feature = "nccl")),
+    expect(
+        dead_code,
+        reason = "only backends that send messages make them of lots"
+    )
+)]
 pub(crate) struct Lot {
     pub(crate) peer: usize,
     pub(crate) elements: usize,
@@ -14,6 +21,7 @@ pub(crate) struct Lot {
     pub(crate) print: [u64; 2],
 }
 
+#[cfg(any(feature = "mpi", feature = "nccl"))]
 impl Lot {
     /// The pieces in the order in which they are sent.
     pub(crate) fn of<'a>(&'a self, pieces: &'a Pieces) -> impl Iterator<Item = PieceRef<'a>> {

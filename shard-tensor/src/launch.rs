@@ -3,13 +3,27 @@
 use crate::processes::{self, Processes};
 use crate::{Context, Error, Result};
 use shard_comm::local::{self, Schedule};
-use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
+use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass, LaunchError};
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 #[cfg(feature = "mpi")]
 mod on_processes;
+#[cfg(feature = "nccl")]
+mod over_nccl;
+
+/// What moves elements between ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub enum Backend {
+    /// What joins ranks anyway: memory where they are threads, MPI where they are processes.
+    #[default]
+    Own,
+    /// NVIDIA's NCCL, between ranks with a GPU each ([`DeviceKind::Cuda`]); what joins them anyway finds out whether they
+    /// agree. Needs the feature `nccl`, and the library at run time.
+    Nccl,
+}
 
 /// Runs `program` on `ranks` ranks, and gives what each of this process returned, in rank order.
 ///
@@ -62,13 +76,14 @@ pub fn launch<T: Send>(
 pub struct Launch {
     ranks: usize,
     device: DeviceKind,
+    backend: Backend,
     seed: u64,
     dtype: DType,
     explicit_moves: bool,
     schedule: Schedule,
     host_fallback: bool,
     #[cfg_attr(
-        not(feature = "mpi"),
+        not(any(feature = "mpi", feature = "nccl")),
         expect(dead_code, reason = "threads find deadlocks without waiting")
     )]
     timeout: Option<Duration>,
@@ -80,6 +95,7 @@ impl Launch {
         Self {
             ranks,
             device: DeviceKind::Host,
+            backend: Backend::default(),
             seed: 0,
             dtype: DType::F32,
             explicit_moves: false,
@@ -114,6 +130,11 @@ impl Launch {
     /// Another kind of device for every rank.
     pub fn device(self, device: DeviceKind) -> Self {
         Self { device, ..self }
+    }
+
+    /// What moves elements between ranks.
+    pub fn backend(self, backend: Backend) -> Self {
+        Self { backend, ..self }
     }
 
     /// The seed of all random numbers.
@@ -207,8 +228,7 @@ impl Launch {
             schedule: self.schedule.clone(),
             ..Default::default()
         };
-        let results = local::run_with(self.ranks, &options, |comm| {
-            let world: Rc<dyn Communicator> = Rc::new(comm);
+        let rank = |world: Rc<dyn Communicator>| {
             let ctx = self.context(&world);
             match program(&ctx) {
                 Ok(value) => Some(value),
@@ -222,7 +242,11 @@ impl Launch {
                     None
                 }
             }
-        });
+        };
+        let results = match self.backend {
+            Backend::Own => local::run_with(self.ranks, &options, |comm| rank(Rc::new(comm))),
+            Backend::Nccl => self.threads_over_nccl(options, rank),
+        };
         let mut errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
         let only_echoes = errors.iter().all(|(_, e)| is_echo(e));
         match results {
@@ -230,6 +254,27 @@ impl Launch {
             Ok(values) if errors.is_empty() => Ok(values.into_iter().flatten().collect()),
             _ => Err(root_cause(&mut errors, self.ranks)),
         }
+    }
+}
+
+#[cfg(not(feature = "nccl"))]
+impl Launch {
+    fn threads_over_nccl<T>(
+        &self,
+        _: local::LocalOptions,
+        _: impl Fn(Rc<dyn Communicator>) -> T,
+    ) -> Result<Vec<T>, LaunchError> {
+        Err(LaunchError::Device(without_nccl()))
+    }
+}
+
+/// Why there is no NCCL in this program.
+#[cfg(not(feature = "nccl"))]
+fn without_nccl() -> CommError {
+    CommError::Backend {
+        backend: "nccl",
+        call: "launch",
+        cause: "this program was built without the feature nccl".into(),
     }
 }
 

@@ -69,7 +69,7 @@ mod tensor;
 pub use context::Context;
 pub use error::{Error, Result};
 pub use gradients::Gradients;
-pub use launch::{Launch, launch};
+pub use launch::{Backend, Launch, launch};
 pub use mesh::{LocalSizes, Mesh};
 pub use ops::{RadiusPairs, RadiusTable};
 pub use options::{Conv, ConvTranspose, Pool};

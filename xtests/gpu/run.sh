@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in some minutes: the moves and kernels of devices, conformance and the main job with 1 to 4 ranks
-# on one GPU, and the kernels under compute-sanitizer. Writes a report, and fails if anything failed.
+# on one GPU, ranks over NCCL, and the kernels under compute-sanitizer. Writes a report, and fails if anything failed.
 #
 #   xtests/gpu/run.sh [--binaries DIR] [--report FILE]
 #
@@ -12,14 +12,15 @@ root=$PWD
 
 build() {
     mkdir -p "$1"
-    cargo build --release -p xtests --features cuda --bin conformance &&
-        cargo build --release -p shard-tensor --features cuda --example downscale || return 1
+    cargo build --release -p xtests --features cuda,nccl --bin conformance &&
+        cargo build --release -p shard-tensor --features cuda,nccl --example downscale || return 1
     local target=${CARGO_TARGET_DIR:-target}/release
     cp "$target/conformance" "$target/examples/downscale" "$1/" || return 1
     # The tests of kernels and of moves.
+    local -A features=([shard-comm]=cuda,nccl [shard-ops]=cuda)
     for crate in shard-comm shard-ops; do
         local test
-        test=$(cargo test --release -p "$crate" --features cuda --lib --no-run 2>&1 |
+        test=$(cargo test --release -p "$crate" --features "${features[$crate]}" --lib --no-run 2>&1 |
             sed -n 's/.*Executable.*(\(.*\))/\1/p' | head -n 1)
         cp "$test" "$1/$crate-tests" || return 1
     done
@@ -87,6 +88,29 @@ for mesh in 1 2 3x1 2x2; do
         "$binaries/downscale" --device cuda --mesh "$mesh" --verify --out "$links/out" \
         --data shard-tensor/examples/downscale/data
 done
+# NCCL: one rank for each GPU; several on one where the library lets them, which it is new to (what it lacks, it hangs on), with
+# few blocks each.
+try "NCCL: contract with one rank per GPU" 120 "$binaries/shard-comm-tests" nccl
+try "conformance over NCCL, 1 rank" 120 \
+    "$binaries/conformance" xtests/data --device cuda --backend nccl --ranks 1 --budget 30
+try "main job over NCCL, 1 rank, against one rank on the host" 180 \
+    "$binaries/downscale" --device cuda --backend nccl --mesh 1 --verify --out "$links/out" \
+    --data shard-tensor/examples/downscale/data
+nccl=$(grep -aom1 'NCCL version [0-9.]*' "$links/libnccl.so" 2>/dev/null | grep -o '[0-9.]*$' || echo 0)
+say "NCCL: $nccl"
+if [ "$(printf '%s\n' 2.30 "$nccl" | sort -V | head -n 1)" = 2.30 ]; then
+    for ranks in 2 4; do
+        try "conformance over NCCL, $ranks ranks on one GPU" 120 \
+            env NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=2 \
+            "$binaries/conformance" xtests/data --device cuda --backend nccl --ranks "$ranks" --jobs 1 --budget 30
+    done
+    LINES_KEPT=12 try "main job over NCCL, mesh 2x2 on one GPU, against one rank on the host" 180 \
+        env NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=2 \
+        "$binaries/downscale" --device cuda --backend nccl --mesh 2x2 --verify --out "$links/out" \
+        --data shard-tensor/examples/downscale/data
+else
+    say "skip  several ranks on one GPU over NCCL: it lets them from 2.30 on"
+fi
 try "main job, 200 steps" 240 "$binaries/downscale" --device cuda --mesh 1 --out "$links/out" \
     --data shard-tensor/examples/downscale/data
 if command -v compute-sanitizer >/dev/null; then

@@ -2,11 +2,11 @@
 
 use crate::case::Case;
 use crate::dispatch::{self, Apply};
-use crate::harness::options;
+use crate::harness::run_threads;
 use crate::rng::Rng;
 use crate::run::{Options, combinations, meshes, trial};
 use crate::trial::{Trial, TrialError, one, recorder};
-use shard_comm::{Checks, Fault, FaultKind, LaunchError, checked, faulty, local};
+use shard_comm::{Checks, Fault, FaultKind, LaunchError, checked, faulty};
 use shard_redistribute::MeshComm;
 use shard_spec::DeviceMesh;
 use std::fmt;
@@ -237,8 +237,8 @@ fn launch(
     trial: &Trial,
     faults: &[Fault],
 ) -> Result<Vec<(End, u64)>, LaunchError> {
-    local::run_with(mesh.size(), &options(trial.on), |comm| {
-        let inner = faulty(Rc::new(comm), faults);
+    run_threads(mesh.size(), trial.on, |comm| {
+        let inner = faulty(comm, faults);
         let world = checked(inner.clone(), Checks { checksums: true });
         let result = MeshComm::new(&world, mesh)
             .map_err(TrialError::from)

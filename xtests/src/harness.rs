@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shard_comm::{Communicator, DeviceKind, local};
+#[cfg(feature = "nccl")]
+use shard_comm::nccl;
+use shard_comm::{Communicator, DeviceKind, LaunchError, local};
 use shard_redistribute::MeshComm;
 use shard_spec::DeviceMesh;
 use std::rc::Rc;
@@ -18,6 +20,12 @@ pub enum On {
     Cuda,
     /// The emulation of one.
     EmulatedCuda,
+    /// GPUs, between which NCCL moves.
+    #[cfg(feature = "nccl")]
+    Nccl,
+    /// The emulation of GPUs and of NCCL.
+    #[cfg(feature = "nccl")]
+    EmulatedNccl,
 }
 
 /// Runs `f` on every rank of a mesh and returns what each gave, in rank order.
@@ -51,12 +59,9 @@ pub fn on_threads<T: Send>(
     f: impl Fn(&Rc<MeshComm>) -> T + Sync,
 ) -> Vec<T> {
     let ranks = mesh.ranks().iter().max().map_or(0, |&r| r + 1);
-    let results = local::run_with(ranks, &options(on), |comm| {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
-        match MeshComm::new(&world, mesh) {
-            Ok(cx) => f(&cx),
-            Err(error) => panic!("no communicators for {mesh:?}: {error}"),
-        }
+    let results = run_threads(ranks, on, |world| match MeshComm::new(&world, mesh) {
+        Ok(cx) => f(&cx),
+        Err(error) => panic!("no communicators for {mesh:?}: {error}"),
     });
     match results {
         Ok(results) => results,
@@ -64,12 +69,33 @@ pub fn on_threads<T: Send>(
     }
 }
 
-pub(crate) fn options(on: On) -> local::LocalOptions {
+/// Runs `f` on ranks that are threads, with what moves their elements.
+pub(crate) fn run_threads<T: Send>(
+    ranks: usize,
+    on: On,
+    f: impl Fn(Rc<dyn Communicator>) -> T + Sync,
+) -> Result<Vec<T>, LaunchError> {
+    #[cfg(feature = "nccl")]
+    if matches!(on, On::Nccl | On::EmulatedNccl) {
+        let options = nccl::NcclOptions {
+            device: options(on).device,
+            ..nccl::NcclOptions::default()
+        };
+        return nccl::run(ranks, &options, |comm| f(Rc::new(comm)));
+    }
+    local::run_with(ranks, &options(on), |comm| f(Rc::new(comm)))
+}
+
+fn options(on: On) -> local::LocalOptions {
     let device = match on {
         On::Host => DeviceKind::Host,
         On::TestDevice => DeviceKind::Test,
         On::Cuda => DeviceKind::Cuda,
         On::EmulatedCuda => DeviceKind::EmulatedCuda,
+        #[cfg(feature = "nccl")]
+        On::Nccl => DeviceKind::Cuda,
+        #[cfg(feature = "nccl")]
+        On::EmulatedNccl => DeviceKind::EmulatedCuda,
     };
     local::LocalOptions {
         device,

@@ -4,12 +4,12 @@ use crate::arrays::{place, whole};
 use crate::case::{Case, CaseError, Data, Tensor};
 use crate::compare::{Tolerance, difference};
 use crate::dispatch::{Apply, ApplyError};
-use crate::harness::{On, on_threads, options};
+use crate::harness::{On, on_threads, run_threads};
 use crate::layouts::Assignment;
 use crate::strategies::integer;
 use serde::{Deserialize, Serialize};
 use shard_autograd::{AutogradError, Recorder};
-use shard_comm::{Communicator, DType, local};
+use shard_comm::{Communicator, DType};
 use shard_ops::{Engine, EngineOptions, OpError, Value};
 use shard_redistribute::{MeshComm, RedistributeError};
 use shard_spec::{DeviceMesh, Layout};
@@ -155,8 +155,7 @@ fn run_group(
         .iter()
         .map(|_| Mutex::new(vec![None; ranks]))
         .collect();
-    let launched = local::run_with(ranks, &options(on), |comm| {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
+    let launched = run_threads(ranks, on, |world| {
         let rank = world.rank();
         let cx = MeshComm::new(&world, mesh)?;
         let recorder = recorder();

@@ -16,7 +16,7 @@ pub(super) struct CudaMemory {
     pub(super) driver: Arc<dyn Driver>,
     bytes: usize,
     usage: Arc<Usage>,
-    /// Points of other streams after which they no longer read it.
+    /// Points of other streams after which they no longer read it, or write it.
     readers: Mutex<Vec<Arc<dyn Mark>>>,
 }
 

@@ -277,19 +277,6 @@ impl Cuda {
         self.has_read(buffers)
     }
 
-    /// As [`uses`](Self::uses), of a buffer that is written.
-    ///
-    /// # Errors
-    /// As [`uses`](Self::uses).
-    #[cfg(feature = "nccl")]
-    pub(crate) fn writes(&self, buffer: &BufferMut) -> Result<()> {
-        let memory = memory(buffer.opaque())?;
-        if !Arc::ptr_eq(&memory.driver, &self.driver) {
-            memory.add_reader(self.driver.record().map_err(|r| self.refused(r))?);
-        }
-        Ok(())
-    }
-
     /// The device, if it is one of CUDA.
     pub fn of(device: &dyn Device) -> Option<&Self> {
         let any: &dyn Any = device;
@@ -391,6 +378,15 @@ impl Cuda {
             };
             memory.add_reader(Arc::clone(&mark));
             now = Some(mark);
+        }
+        Ok(())
+    }
+
+    /// Makes the owner of a buffer wait for what this stream was told to write of it, before it is used again.
+    pub(crate) fn writes(&self, buffer: &BufferMut) -> Result<()> {
+        let memory = memory(buffer.opaque())?;
+        if !Arc::ptr_eq(&memory.driver, &self.driver) {
+            memory.add_reader(self.driver.record().map_err(|r| self.refused(r))?);
         }
         Ok(())
     }

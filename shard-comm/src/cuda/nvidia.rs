@@ -92,6 +92,41 @@ impl Nvidia {
         Ok(uuid.bytes.map(|c| c as u8))
     }
 
+    /// Lets the other GPUs of this process that can reach this one's memory do so: NCCL moves straight from one to the other
+    /// between ranks that are threads, and memory of a pool is closed to other GPUs until this.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn open_to_peers(&self) -> Answer<()> {
+        let own = self.context.cu_device();
+        let count = result::device::get_count().map_err(refused("cuDeviceGetCount"))?;
+        for id in (0..count).filter(|&id| id as usize != self.context.ordinal()) {
+            let peer = result::device::get(id).map_err(refused("cuDeviceGet"))?;
+            let mut can = 0;
+            // SAFETY: both are devices of the driver, and the pointer is to a local.
+            unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, peer, own) }
+                .result()
+                .map_err(refused("cuDeviceCanAccessPeer"))?;
+            if can == 0 {
+                continue;
+            }
+            let access = sys::CUmemAccessDesc {
+                location: sys::CUmemLocation {
+                    type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                    id,
+                },
+                flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            };
+            // SAFETY: the pool is the device's own, and the description is read before the call returns.
+            unsafe {
+                let pool = result::device::get_default_mem_pool(own)
+                    .map_err(refused("cuDeviceGetDefaultMemPool"))?;
+                sys::cuMemPoolSetAccess(pool, &raw const access, 1)
+                    .result()
+                    .map_err(refused("cuMemPoolSetAccess"))?;
+            }
+        }
+        Ok(())
+    }
+
     fn bind(&self) -> Answer<()> {
         self.context
             .bind_to_thread()

@@ -260,7 +260,7 @@ impl Cuda {
             // SAFETY: the structure is that of `fill`; the view was checked against the buffer, which is only written.
             unsafe { self.launch(kernel, pieces.threads as usize, &params, &[]) }?;
         }
-        Ok(())
+        self.writes(dst)
     }
 
     /// Copies checked views; where they overlap in the destination, any of them wins.
@@ -319,7 +319,7 @@ impl Cuda {
             // SAFETY: the structure is that of both kernels; the views were checked against their buffers.
             unsafe { self.launch(kernel, pieces.threads as usize, &pieces, &reads) }?;
         }
-        Ok(())
+        self.writes(dst)
     }
 
     pub(super) fn fold_view(
@@ -349,7 +349,7 @@ impl Cuda {
                 unsafe { self.launch(kernel, pieces.threads as usize, &pieces, &[src]) }?;
             }
         }
-        Ok(())
+        self.writes(dst)
     }
 
     pub(super) fn reduce_views(
@@ -404,7 +404,7 @@ impl Cuda {
             // SAFETY: the structure is that of `reduce`; terms and view were checked against their buffers.
             unsafe { self.launch(kernel, piece.count as usize, &params, &reads) }?;
         }
-        Ok(())
+        self.writes(dst)
     }
 
     pub(super) fn move_within(
@@ -433,7 +433,7 @@ impl Cuda {
                 unsafe { self.launch(kernel, pieces.threads as usize, &pieces, &[]) }?;
             }
         }
-        Ok(())
+        self.writes(buffer)
     }
 }
 

@@ -42,7 +42,8 @@ impl Library for Emulated {
 
     fn ticket(&self) -> Result<Ticket> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut bytes = number.to_le_bytes().to_vec();
+        let process = u64::from(std::process::id());
+        let mut bytes = [number, process].map(u64::to_le_bytes).concat();
         bytes.resize(Ticket::BYTES, 0);
         Ok(Ticket(bytes))
     }
@@ -65,7 +66,12 @@ impl Library for Emulated {
             bytes.copy_from_slice(word);
             u64::from_le_bytes(bytes)
         });
-        let fabric = Fabric::of(words.collect(), size);
+        let words: Vec<u64> = words.collect();
+        if words.get(1) != Some(&u64::from(std::process::id())) {
+            let text = "it is played by the threads of one process only";
+            return Err(failed("ncclCommInitRankConfig", text));
+        }
+        let fabric = Fabric::of(words, size);
         EmulatedClique::join(fabric, rank, patience)
     }
 }
@@ -214,19 +220,7 @@ impl EmulatedClique {
         Ok(task)
     }
 
-    fn alive(&self, call: &'static str) -> Result<()> {
-        if self.aborted.load(Ordering::Acquire) {
-            return Err(failed(call, "the communicator was aborted"));
-        }
-        match &*lock(&self.wrong) {
-            Some(text) => Err(failed(call, text)),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Clique for EmulatedClique {
-    fn queue(&self, batch: &mut Batch, stream: &Cuda, patience: Patience<'_>) -> Result<()> {
+    fn queue_calls(&self, batch: &mut Batch, stream: &Cuda, patience: Patience<'_>) -> Result<()> {
         self.alive("ncclGroupEnd")?;
         let queue = stream
             .queue()
@@ -246,8 +240,26 @@ impl Clique for EmulatedClique {
             Ok(())
         };
         let queued = queue.queue(work);
-        queued.map_err(|r: DriverRefusal| failed("ncclGroupEnd", &format!("{r:?}")))?;
-        batch.in_use(stream)
+        queued.map_err(|r: DriverRefusal| failed("ncclGroupEnd", &format!("{r:?}")))
+    }
+
+    fn alive(&self, call: &'static str) -> Result<()> {
+        if self.aborted.load(Ordering::Acquire) {
+            return Err(failed(call, "the communicator was aborted"));
+        }
+        match &*lock(&self.wrong) {
+            Some(text) => Err(failed(call, text)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Clique for EmulatedClique {
+    fn queue(&self, batch: &mut Batch, stream: &Cuda, patience: Patience<'_>) -> Result<()> {
+        let queued = self.queue_calls(batch, stream, patience);
+        // Whatever became of it: the memory is not used again before the stream is past it.
+        batch.in_use(stream)?;
+        queued
     }
 
     fn split(

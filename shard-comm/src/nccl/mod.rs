@@ -74,7 +74,7 @@ pub use library::Version;
 pub use member::NcclComm;
 pub use options::{NcclOptions, Order};
 
-use crate::local::{self, LocalOptions};
+use crate::local::{self, LocalOptions, Schedule};
 use crate::{CommError, DeviceKind, DeviceRef, LaunchError, Result, cuda, device_of};
 use library::Library;
 
@@ -163,7 +163,8 @@ pub fn run<T: Send>(
     run_with(ranks, options, &LocalOptions::default(), f)
 }
 
-/// [`run`], with options for the threads; their device is that of the control communicator.
+/// [`run`], with options for the threads, whose device is that of the control communicator. They run all at once: one that
+/// waits for elements would keep the others from sending them.
 ///
 /// # Errors
 /// As [`run`].
@@ -177,7 +178,11 @@ pub fn run_with<T: Send>(
         .map(|rank| device_of(options.device, rank))
         .collect();
     let devices = devices.map_err(LaunchError::Device)?;
-    let results = local::run_with(ranks, threads, |control| -> Result<T> {
+    let threads = LocalOptions {
+        schedule: Schedule::Free,
+        ..threads.clone()
+    };
+    let results = local::run_with(ranks, &threads, |control| -> Result<T> {
         use crate::Communicator;
         let device = &devices[control.rank()];
         let comm = NcclComm::over(Rc::new(control), device, options)?;
@@ -192,5 +197,7 @@ pub fn run_with<T: Send>(
         .map_err(LaunchError::Device)
 }
 
+#[cfg(test)]
+mod on_gpus;
 #[cfg(all(test, feature = "cuda-emulated"))]
 mod tests;

@@ -143,6 +143,8 @@ impl Library for Nccl {
     ) -> Result<Box<dyn Clique>> {
         const CALL: &str = "ncclCommInitRankConfig";
         bind(stream)?;
+        let gpu = stream.nvidia().ok_or_else(not_a_gpu)?;
+        (gpu.open_to_peers()).map_err(|r| failed("cuMemPoolSetAccess", &format!("{r:?}")))?;
         let mut id = sys::ncclUniqueId {
             internal: [0; Ticket::BYTES],
         };

@@ -1,4 +1,4 @@
-//! The communicator over the library that threads play; and, where there are GPUs and NCCL, over that.
+//! The communicator over the library that threads play.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use super::library::{Batch, Clique, Patience, Ticket, failed};
 use super::*;
 use crate::communicator::Communicator;
 use crate::cuda::Cuda;
-use crate::{Buffer, Checks, DType, ExchangePlan, LaunchError, Monoid, Piece, checked, contract};
+use crate::{Buffer, Checks, DType, ExchangePlan, Monoid, Piece, checked, contract};
 
 fn options(order: Order) -> NcclOptions {
     NcclOptions {
@@ -36,32 +36,6 @@ fn the_contract_holds_with_checksums() {
     emulated(3, |comm| {
         contract::all(&*checked(Rc::new(comm), Checks { checksums: true }));
     });
-}
-
-/// One rank per GPU, as many as there are.
-#[test]
-fn the_contract_holds_on_gpus() {
-    if let Availability::Ready { devices, version } = availability() {
-        println!("NCCL {version}");
-        for ranks in 1..=devices.min(4) {
-            run(ranks, &NcclOptions::default(), |comm| contract::all(&comm)).unwrap();
-        }
-    }
-}
-
-#[test]
-fn where_there_is_no_gpu_or_no_library_asking_for_it_is_a_typed_error() {
-    if !matches!(availability(), Availability::Ready { .. }) {
-        let error = run(2, &NcclOptions::default(), |_| ()).unwrap_err();
-        assert!(matches!(error, LaunchError::Device(_)), "{error}");
-    }
-    // Memory of the host is none that the library knows: all ranks hear of it.
-    let options = NcclOptions {
-        device: DeviceKind::Host,
-        ..options(Order::Rank)
-    };
-    let error = run(2, &options, |_| ()).unwrap_err();
-    assert!(error.to_string().contains("Cuda"), "{error}");
 }
 
 /// Reductions in the order of ranks are those of threads, bit for bit; in any order all ranks have the same bits.

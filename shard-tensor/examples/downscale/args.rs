@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Parser, ValueEnum};
-use shard_tensor::{DType, DeviceKind};
+use shard_tensor::{Backend, DType, DeviceKind};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -33,6 +33,10 @@ pub(crate) struct Args {
     /// What every rank computes on; GPUs need the feature cuda
     #[arg(long, value_enum, default_value_t = Device::Host)]
     device: Device,
+
+    /// What moves elements between ranks; nccl needs the feature of that name, and GPUs
+    #[arg(long, value_enum, default_value_t = Mover::Own)]
+    backend: Mover,
 
     /// Where the loss curve, the picture and the weights go
     #[arg(long, value_name = "DIR", default_value = "target/downscale")]
@@ -67,6 +71,14 @@ impl Args {
         }
     }
 
+    /// By what.
+    pub(crate) fn backend(&self) -> Backend {
+        match self.backend {
+            Mover::Own => Backend::Own,
+            Mover::Nccl => Backend::Nccl,
+        }
+    }
+
     /// In which type.
     pub(crate) fn dtype(&self) -> DType {
         match (self.dtype, self.verify) {
@@ -86,6 +98,14 @@ enum Device {
     Cuda,
     /// The kernels of a GPU on the host, slowly; needs the feature cuda-emulated.
     EmulatedCuda,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Mover {
+    /// What joins ranks anyway: memory of threads, or MPI.
+    Own,
+    /// NVIDIA's NCCL.
+    Nccl,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -83,6 +83,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         seed: args.seed,
         dtype: args.dtype(),
         device: args.device(),
+        backend: args.backend(),
         weights: Some(&weights),
         level: PICTURED,
     };

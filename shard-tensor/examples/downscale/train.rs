@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use shard_tensor::nn::{Module, Parameters};
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::{
-    Context, DType, DeviceKind, Error, Launch, OpCount, Result, ShardTensor, checkpoint,
+    Backend, Context, DType, DeviceKind, Error, Launch, OpCount, Result, ShardTensor, checkpoint,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -32,6 +32,8 @@ pub(crate) struct Job<'a> {
     pub(crate) dtype: DType,
     /// What ranks compute on.
     pub(crate) device: DeviceKind,
+    /// What moves elements between them.
+    pub(crate) backend: Backend,
     /// Where the weights go, if anywhere.
     pub(crate) weights: Option<&'a Path>,
     /// The level whose picture is wanted.
@@ -96,6 +98,7 @@ impl Job<'_> {
             .seed(self.seed)
             .dtype(self.dtype)
             .device(self.device)
+            .backend(self.backend)
             .run(|ctx| self.on_rank(ctx))?;
         Ok(outcomes.into_iter().flatten().next())
     }

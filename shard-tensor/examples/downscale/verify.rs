@@ -2,7 +2,7 @@
 
 use crate::args::{MeshShape, Split};
 use crate::train::{Job, Outcome};
-use shard_tensor::{DType, DeviceKind, Result};
+use shard_tensor::{Backend, DType, DeviceKind, Result};
 
 /// Largest difference of a weight, as a share of the largest weight of its tensor, in double precision.
 const WEIGHTS: f64 = 1e-9;
@@ -51,6 +51,7 @@ pub(crate) fn agrees_with_one_rank(job: &Job<'_>, outcome: Option<&Outcome>) -> 
             mesh: &one,
             split: &Split::Even,
             device: DeviceKind::Host,
+            backend: Backend::Own,
             ..job
         }
         .run()?;
@@ -148,6 +149,7 @@ mod tests {
             seed: 3,
             dtype: DType::F64,
             device: DeviceKind::Host,
+            backend: Backend::Own,
             weights: None,
             level: 0,
         }

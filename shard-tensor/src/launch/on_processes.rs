@@ -1,6 +1,6 @@
 //! Launches whose ranks are processes.
 
-use super::{Launch, is_echo};
+use super::{Backend, Launch, is_echo};
 use crate::processes::{Processes, number};
 use crate::{Context, Error, Result};
 use shard_comm::{AgreedError, CommError, Communicator, DeviceKind, ErrorClass, LaunchError, mpi};
@@ -17,12 +17,12 @@ impl Launch {
         started: &Processes,
         program: impl Fn(&Context) -> Result<T>,
     ) -> Result<Vec<T>> {
-        if self.device != DeviceKind::Host {
+        if self.device != DeviceKind::Host && self.backend == Backend::Own {
             return Err(Error::argument(
                 "launch",
                 "the host as device of ranks that are processes",
                 format!("{:?}", self.device),
-                "start it without a launcher: ranks are threads then",
+                "choose the backend NCCL, or start it without a launcher: ranks are threads then",
             ));
         }
         let seen = mpi::process()?.size;
@@ -44,7 +44,18 @@ impl Launch {
             return Ok(Vec::new());
         };
         let me = comm.rank();
-        let world: Rc<dyn Communicator> = Rc::new(comm);
+        let control: Rc<dyn Communicator> = Rc::new(comm);
+        let world = match self.moved_by(&control) {
+            Ok(world) => world,
+            // All ranks have the same error, or heard of the one that failed.
+            Err(error) => {
+                drop(control);
+                let ended = end(session, me, Err::<T, _>(error));
+                mpi::abandon();
+                return ended.map(|value| vec![value]);
+            }
+        };
+        drop(control);
         let ran = session.catch(|| program(&self.context(&world)));
         let mine = ran.unwrap_or_else(|panic| Err(panic.into()));
         if let Err(error) = &mine
@@ -65,6 +76,27 @@ impl Launch {
         }
     }
 
+    /// The communicator of a rank among processes.
+    fn moved_by(&self, control: &Rc<dyn Communicator>) -> Result<Rc<dyn Communicator>> {
+        match self.backend {
+            Backend::Own => Ok(Rc::clone(control)),
+            #[cfg(feature = "nccl")]
+            Backend::Nccl => {
+                let rank = local_rank()?.unwrap_or(control.rank());
+                let device = shard_comm::device_of(self.device, rank);
+                let status = (device.as_ref().map(drop))
+                    .map_err(|error| AgreedError::from_local("launch", error.clone()));
+                control.agree(status)?;
+                let options = self.nccl_options(self.patience()?);
+                let comm =
+                    shard_comm::nccl::NcclComm::over(Rc::clone(control), &device?, &options)?;
+                Ok(Rc::new(comm))
+            }
+            #[cfg(not(feature = "nccl"))]
+            Backend::Nccl => Err(super::without_nccl().into()),
+        }
+    }
+
     fn patience(&self) -> Result<Option<Duration>> {
         let told = number("SHARD_TIMEOUT", "set it to seconds, or 0 for ever")?;
         let patience = match self.timeout {
@@ -73,6 +105,23 @@ impl Launch {
         };
         Ok(Some(patience).filter(|p| !p.is_zero()))
     }
+}
+
+/// This process's number among those on its node, if the launcher says so: GPUs are shared out by it.
+#[cfg(feature = "nccl")]
+fn local_rank() -> Result<Option<usize>> {
+    const VARIABLES: [&str; 4] = [
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "MPI_LOCALRANKID",
+        "SLURM_LOCALID",
+        "LOCAL_RANK",
+    ];
+    for variable in VARIABLES {
+        if let Some(number) = number(variable, "leave it to the launcher")? {
+            return Ok(usize::try_from(number).ok());
+        }
+    }
+    Ok(None)
 }
 
 /// Meets the other ranks at the end. Returns only what this process is to return: its value, or the error that began

@@ -67,6 +67,21 @@ enum Backend {
     /// The processes that mpirun started: every one is a rank, and the first one reports.
     #[cfg(feature = "mpi")]
     Mpi,
+    /// Threads of this process between whose GPUs NCCL moves.
+    #[cfg(feature = "nccl")]
+    Nccl,
+}
+
+impl Backend {
+    fn is_threads(self) -> bool {
+        match self {
+            Self::Local => true,
+            #[cfg(feature = "mpi")]
+            Self::Mpi => false,
+            #[cfg(feature = "nccl")]
+            Self::Nccl => true,
+        }
+    }
 }
 
 /// Where arrays live.
@@ -81,11 +96,15 @@ enum Device {
 }
 
 impl Device {
-    fn on(self) -> Option<On> {
-        match self {
-            Self::Host => None,
-            Self::Cuda => Some(On::Cuda),
-            Self::EmulatedCuda => Some(On::EmulatedCuda),
+    fn on(self, backend: Backend) -> Option<On> {
+        match (self, backend) {
+            (Self::Host, _) => None,
+            #[cfg(feature = "nccl")]
+            (Self::Cuda, Backend::Nccl) => Some(On::Nccl),
+            #[cfg(feature = "nccl")]
+            (Self::EmulatedCuda, Backend::Nccl) => Some(On::EmulatedNccl),
+            (Self::Cuda, _) => Some(On::Cuda),
+            (Self::EmulatedCuda, _) => Some(On::EmulatedCuda),
         }
     }
 }
@@ -95,16 +114,20 @@ const STEPS: usize = 3;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if cli.backend == Backend::Local
+    if cli.backend.is_threads()
         && let Err(error) = shard_tensor::refuse_copies()
     {
         return stop(&error.to_string());
     }
     // A rank that panics is a failure with its message in the report; it need not also be on the terminal.
     std::panic::set_hook(Box::new(|_| ()));
-    if let (Some(count), Backend::Local) = (cli.moves, cli.backend) {
+    #[cfg(feature = "nccl")]
+    if (cli.backend, cli.device) == (Backend::Nccl, Device::Host) {
+        return stop("NCCL moves between GPUs: say --device cuda, or emulated-cuda");
+    }
+    if let (Some(count), true) = (cli.moves, cli.backend.is_threads()) {
         let ranks = cli.ranks.iter().copied().max().unwrap_or(1);
-        let device = cli.device.on().unwrap_or(On::Host);
+        let device = cli.device.on(cli.backend).unwrap_or(On::Host);
         return moves(usize::from(ranks), count, cli.seed, true, |path| {
             let walk = |cx: &_| path.walk(cx).unwrap_or_else(|e| Some(e.to_string()));
             Ok(on_mesh(&path.mesh, device, walk))
@@ -145,7 +168,7 @@ fn main() -> ExitCode {
         seed: cli.seed,
         budget,
         patience: Duration::from_secs(cli.patience),
-        device: cli.device.on(),
+        device: cli.device.on(cli.backend),
         ..Options::default()
     };
     if let Some(jobs) = cli.jobs {
