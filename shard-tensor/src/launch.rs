@@ -3,7 +3,7 @@
 use crate::processes::{self, Processes};
 use crate::{Context, Error, Result};
 use shard_comm::local::{self, Schedule};
-use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass, LaunchError};
+use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -263,8 +263,8 @@ impl Launch {
         &self,
         _: local::LocalOptions,
         _: impl Fn(Rc<dyn Communicator>) -> T,
-    ) -> Result<Vec<T>, LaunchError> {
-        Err(LaunchError::Device(without_nccl()))
+    ) -> Result<Vec<T>, shard_comm::LaunchError> {
+        Err(shard_comm::LaunchError::Device(without_nccl()))
     }
 }
 

@@ -10,7 +10,6 @@ use shard_comm::{Checks, Fault, FaultKind, LaunchError, checked, faulty};
 use shard_redistribute::MeshComm;
 use shard_spec::DeviceMesh;
 use std::fmt;
-use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 

@@ -9,7 +9,7 @@ use crate::layouts::Assignment;
 use crate::strategies::integer;
 use serde::{Deserialize, Serialize};
 use shard_autograd::{AutogradError, Recorder};
-use shard_comm::{Communicator, DType};
+use shard_comm::DType;
 use shard_ops::{Engine, EngineOptions, OpError, Value};
 use shard_redistribute::{MeshComm, RedistributeError};
 use shard_spec::{DeviceMesh, Layout};
