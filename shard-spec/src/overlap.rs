@@ -8,6 +8,7 @@ use crate::cover::CoverParts;
 use crate::dim_map::{DimMap, Run};
 use crate::part::DimPart;
 use crate::partition::{Offsets, Partition};
+use crate::segments::Segments;
 
 /// Pieces of one destination part that come from one source part, in local coordinates of both.
 ///
@@ -48,9 +49,10 @@ pub struct DimSend {
 
 /// All pieces of a destination part, by source part, then destination start.
 ///
-/// Between intervals this costs one step per piece and a binary search per run of the map. Segments are met run by run, in
-/// closed form: each part of them is itself an affine map from its own indices, so pieces are compositions of maps. Nothing
-/// is done per element.
+/// Between intervals this costs one step per piece and a binary search per run of the map, also where these are parts of
+/// segments. Parts with several intervals are met run by run, in closed form: each is itself an affine map from its own
+/// indices, so pieces are compositions of maps. Only parts that can have something in common are looked at, and nothing is
+/// done per element.
 ///
 /// ```
 /// use shard_spec::{DimMap, Partition, overlaps};
@@ -75,15 +77,17 @@ pub fn overlaps(src: &Partition, map: &DimMap, dst: impl Into<DimPart>) -> Vec<D
     match (src, dst.plain()) {
         (Partition::Contiguous(src), Some(dst)) => between_intervals(src, map, dst, &mut pieces),
         _ => {
+            let mut sends = Vec::new();
             for src_part in owners(src, map, &dst) {
-                let pairs = onto(&through(&src.part(src_part), map), &dst);
-                pieces.extend(pairs.runs().iter().map(|run| DimPiece {
+                sends.clear();
+                between_parts(&src.part(src_part), map, &dst, 0, &mut sends);
+                pieces.extend(sends.iter().map(|send| DimPiece {
                     src_part,
-                    dst_start: run.dst_start,
-                    src_start: run.src_start,
-                    len: run.len,
-                    dst_step: run.dst_step,
-                    src_step: run.src_step,
+                    dst_start: send.dst_start,
+                    src_start: send.src_start,
+                    len: send.len,
+                    dst_step: send.dst_step,
+                    src_step: send.src_step,
                 }));
             }
         }
@@ -92,19 +96,61 @@ pub fn overlaps(src: &Partition, map: &DimMap, dst: impl Into<DimPart>) -> Vec<D
     pieces
 }
 
-/// The source parts that may send to a destination part.
+/// The source parts that may send to a destination part, in order.
 fn owners(src: &Partition, map: &DimMap, dst: &DimPart) -> Vec<usize> {
+    let mapped;
+    let (map, dst) = match dst.plain() {
+        Some(dst) => (map, dst.clone()),
+        None => {
+            mapped = onto(map, dst);
+            (&mapped, 0..dst.len())
+        }
+    };
+    let mut parts = Vec::new();
     match src {
-        Partition::Segments(_) => (0..src.parts()).collect(),
         Partition::Contiguous(table) => {
             let mut found = Vec::new();
-            between_intervals(table, &onto(map, dst), &(0..dst.len()), &mut found);
-            let mut parts: Vec<usize> = found.iter().map(|p| p.src_part).collect();
-            parts.sort_unstable();
-            parts.dedup();
-            parts
+            between_intervals(table, map, &dst, &mut found);
+            parts.extend(found.iter().map(|p| p.src_part));
+        }
+        Partition::Segments(segments) => {
+            for run in map.runs() {
+                let live = run.dst().within(&signed(&dst));
+                if !live.is_empty() {
+                    let ends = [live.start, live.end - 1].map(|at| run.src().at(at) as usize);
+                    let read = ends[0].min(ends[1])..ends[0].max(ends[1]) + 1;
+                    parts.append(&mut segments.parts_within(read));
+                }
+            }
         }
     }
+    parts.sort_unstable();
+    parts.dedup();
+    parts
+}
+
+/// The parts that may read something of a source part, in order.
+fn readers(src: &DimPart, map: &DimMap, dst: &Segments) -> Vec<usize> {
+    let mapped;
+    let (map, src) = match src.plain() {
+        Some(src) => (map, src.clone()),
+        None => {
+            mapped = through(src, map);
+            (&mapped, 0..src.len())
+        }
+    };
+    let mut parts = Vec::new();
+    for run in map.runs() {
+        let live = run.src().within(&signed(&src));
+        if !live.is_empty() {
+            // Destination steps are not negative.
+            let ends = [live.start, live.end - 1].map(|at| run.dst().at(at) as usize);
+            parts.append(&mut dst.parts_within(ends[0]..ends[1] + 1));
+        }
+    }
+    parts.sort_unstable();
+    parts.dedup();
+    parts
 }
 
 /// The map onto the local indices of a destination part. For two parts, `onto(through(..))` is the one list of pieces that
@@ -193,6 +239,11 @@ pub fn overlaps_from(
             };
             interval_to_cover(src, map, candidates, |p| table.interval(p), &mut pieces);
         }
+        (_, CoverParts::Partition(Partition::Segments(segments))) => {
+            for dst_part in readers(&src, map, segments) {
+                between_parts(&src, map, &dst_cover.get(dst_part), dst_part, &mut pieces);
+            }
+        }
         _ => {
             let reached = through(&src, map);
             for dst_part in 0..dst_cover.len() {
@@ -215,17 +266,27 @@ pub fn overlaps_to(
     dst: &DimPart,
     dst_part: usize,
 ) -> Vec<DimSend> {
-    let src = src.into();
     let mut pieces = Vec::new();
+    between_parts(&src.into(), map, dst, dst_part, &mut pieces);
+    pieces.sort_unstable();
+    pieces
+}
+
+/// What one source part sends to destination part number `dst_part`, which is `dst`.
+fn between_parts(
+    src: &DimPart,
+    map: &DimMap,
+    dst: &DimPart,
+    dst_part: usize,
+    pieces: &mut Vec<DimSend>,
+) {
     match (src.plain(), dst.plain()) {
         (Some(src), Some(dst)) => {
             let only = |_, _| dst_part..dst_part + 1;
-            interval_to_cover(src, map, only, |_| dst.clone(), &mut pieces);
+            interval_to_cover(src, map, only, |_| dst.clone(), pieces);
         }
-        _ => reached_by(&through(&src, map), dst_part, dst, &mut pieces),
+        _ => reached_by(&through(src, map), dst_part, dst, pieces),
     }
-    pieces.sort_unstable();
-    pieces
 }
 
 /// What a map from local source indices brings to a destination part.

@@ -31,11 +31,16 @@ impl From<Range<usize>> for DimPart {
 
 impl DimPart {
     pub(crate) fn of(segments: &Segments, part: usize) -> Self {
-        let segments = segments.clone();
-        Self(Kind::Segments { segments, part })
+        Self(match segments.only(part) {
+            Some(interval) => Kind::Interval(interval),
+            None => Kind::Segments {
+                segments: segments.clone(),
+                part,
+            },
+        })
     }
 
-    /// The interval of a part described as one.
+    /// The interval, where it is one.
     pub(crate) fn plain(&self) -> Option<&Range<usize>> {
         match &self.0 {
             Kind::Interval(interval) => Some(interval),
@@ -47,7 +52,7 @@ impl DimPart {
     pub fn len(&self) -> usize {
         match &self.0 {
             Kind::Interval(interval) => interval.len(),
-            Kind::Segments { segments, part } => segments.sizes()[*part],
+            Kind::Segments { segments, part } => segments.size(*part),
         }
     }
 

@@ -377,7 +377,7 @@ impl Partition {
     pub fn parts(&self) -> usize {
         match self {
             Self::Contiguous(offsets) => offsets.parts(),
-            Self::Segments(segments) => segments.sizes().len(),
+            Self::Segments(segments) => segments.parts(),
         }
     }
 
@@ -408,7 +408,7 @@ impl Partition {
     pub fn size(&self, part: usize) -> usize {
         match self {
             Self::Contiguous(offsets) => offsets.interval(part).len(),
-            Self::Segments(segments) => segments.sizes()[part],
+            Self::Segments(segments) => segments.size(part),
         }
     }
 
@@ -421,7 +421,7 @@ impl Partition {
     pub fn max_size(&self) -> usize {
         match self {
             Self::Contiguous(table) => table.intervals().map(|i| i.len()).max().unwrap_or(0),
-            Self::Segments(segments) => segments.sizes().iter().copied().max().unwrap_or(0),
+            Self::Segments(segments) => segments.max_size(),
         }
     }
 
@@ -461,8 +461,8 @@ impl Partition {
     pub fn to_contiguous(&self) -> Offsets {
         match self {
             Self::Contiguous(offsets) => offsets.clone(),
-            Self::Segments(segments) => {
-                let ends = segments.sizes().iter().scan(0, |end, size| {
+            Self::Segments(_) => {
+                let ends = self.sizes().scan(0, |end, size| {
                     *end += size;
                     Some(*end)
                 });
@@ -498,7 +498,8 @@ impl Partition {
 
     /// The same parts one number on: part `p` holds what part `p + by` held, the last followed by the first.
     ///
-    /// In step `by` of a ring every rank has the block that this gives it.
+    /// In step `by` of a ring every rank has the block that this gives it. What was rotated before is rotated on at no
+    /// cost; the first time it takes a table of all parts.
     ///
     /// ```
     /// use shard_spec::Partition;
@@ -509,14 +510,15 @@ impl Partition {
     /// ```
     #[must_use]
     pub fn rotated(&self, by: usize) -> Self {
-        let parts = self.parts();
-        let holder = |part: usize| (part + parts - by % parts) % parts;
-        let tiles: Vec<(usize, usize)> = match self {
-            Self::Contiguous(_) => (0..parts).map(|p| (holder(p), self.size(p))).collect(),
-            Self::Segments(segments) => segments.tiles().map(|(p, n)| (holder(p), n)).collect(),
-        };
-        // The same tiles, which were valid, repeated as before.
-        Self::from_repeated(self.extent(), parts, &tiles).unwrap_or_else(|_| self.clone())
+        match self {
+            Self::Segments(segments) => segments.rotated(by).into(),
+            Self::Contiguous(_) => {
+                let parts = self.parts();
+                let holder = |part: usize| (part + parts - by % parts) % parts;
+                let tiles = self.sizes().enumerate().map(|(p, n)| (holder(p), n));
+                Self::of_tiles(self.extent(), parts, tiles)
+            }
+        }
     }
 
     /// The same proportions over another extent: what cat, roll, flip and slice give their result.

@@ -1,6 +1,7 @@
 //! Partitions whose parts are several intervals: zigzag, striped, block-cyclic.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,10 +13,19 @@ use crate::hash::{ContentHash, StableHasher};
 ///
 /// A part holds its tiles one after the other, in the order of their indices. Periodic forms are kept compressed: 8 parts
 /// striped over a million indices are 8 tiles.
+///
+/// What differs in the numbers of the parts alone, turned by a number, shares its table: rotating costs nothing, of however
+/// many parts.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Segments(Arc<Table>);
+pub struct Segments {
+    table: Arc<Table>,
+    /// Part number 0 of the table is this part.
+    turn: usize,
+}
 
-#[derive(PartialEq, Eq, Hash)]
+/// Tiles whose parts are numbered so that the first tile is of part 0: there is one such table and turn for each
+/// partition.
+#[derive(PartialEq, Eq)]
 struct Table {
     extent: usize,
     /// The tiles of one period: tile `t` is `bounds[t]..bounds[t + 1]`, the last bound is the period, which is the extent
@@ -24,9 +34,16 @@ struct Table {
     owners: Vec<usize>,
     /// Where each tile begins among its owner's indices of one period.
     starts: Vec<usize>,
+    /// The tiles of each part, ascending: those of part `p` are `held[first[p]..first[p + 1]]`.
+    held: Vec<usize>,
+    first: Vec<usize>,
     /// Indices of each part in one period, and in all.
     shares: Vec<usize>,
     sizes: Vec<usize>,
+    /// The last part with a tile, if all parts hold one tile or none, in the order of their numbers.
+    last_of_ascending: Option<usize>,
+    /// Of all of the above.
+    hash: u128,
 }
 
 /// Tiles as they are described, told one way: none empty, no two neighbours of one owner, none beyond the extent.
@@ -119,75 +136,188 @@ impl Tiles {
 
 impl Segments {
     fn of(extent: usize, parts: usize, tiles: &[(usize, usize)]) -> Self {
+        let turn = tiles.first().map_or(0, |&(part, _)| part);
         let (mut bounds, mut owners, mut starts) = (vec![0], Vec::new(), Vec::new());
-        let mut shares = vec![0; parts];
+        let (mut shares, mut first) = (vec![0; parts], vec![0; parts + 1]);
         let mut end = 0;
         for &(part, size) in tiles {
+            let part = (part + parts - turn) % parts;
             starts.push(shares[part]);
             owners.push(part);
             shares[part] += size;
+            first[part + 1] += 1;
             end += size;
             bounds.push(end);
         }
+        for part in 0..parts {
+            first[part + 1] += first[part];
+        }
+        let mut held: Vec<usize> = (0..owners.len()).collect();
+        held.sort_by_key(|&t| owners[t]);
         let (whole, rest) = (extent / end, extent % end);
         let mut sizes: Vec<usize> = shares.iter().map(|share| share * whole).collect();
         for (t, &part) in owners.iter().enumerate() {
             sizes[part] += bounds[t + 1].min(rest).saturating_sub(bounds[t]);
         }
-        Self(Arc::new(Table {
-            extent,
-            bounds,
-            owners,
-            starts,
-            shares,
-            sizes,
-        }))
+        let ascends = end == extent && owners.windows(2).all(|w| w[0] < w[1]);
+        let last_of_ascending = owners.last().copied().filter(|_| ascends);
+        let mut hasher = StableHasher::new("tiles");
+        hasher.usize(extent);
+        hasher.usize(parts);
+        hasher.usizes(&bounds);
+        hasher.usizes(&owners);
+        Self {
+            table: Arc::new(Table {
+                extent,
+                bounds,
+                owners,
+                starts,
+                held,
+                first,
+                shares,
+                sizes,
+                last_of_ascending,
+                hash: hasher.finish(),
+            }),
+            turn,
+        }
+    }
+
+    /// Part `p` holds what part `p + by` held, the last followed by the first.
+    pub(crate) fn rotated(&self, by: usize) -> Tiles {
+        let parts = self.parts();
+        let rotated = Self {
+            table: Arc::clone(&self.table),
+            turn: (self.turn + parts - by % parts) % parts,
+        };
+        match rotated.offsets() {
+            Some(offsets) => Tiles::Contiguous(offsets),
+            None => Tiles::Scattered(rotated),
+        }
+    }
+
+    /// The offset table, where each part is one interval and they stand in part order.
+    fn offsets(&self) -> Option<Vec<usize>> {
+        let last = self.table.last_of_ascending?;
+        if last + self.turn >= self.parts() {
+            return None;
+        }
+        let mut offsets = vec![0; self.parts() + 1];
+        for part in 0..self.parts() {
+            offsets[part + 1] = offsets[part] + self.size(part);
+        }
+        Some(offsets)
+    }
+
+    /// The number of a part in the table.
+    fn row(&self, part: usize) -> usize {
+        let at = part + self.parts() - self.turn;
+        if at < self.parts() {
+            at
+        } else {
+            at - self.parts()
+        }
+    }
+
+    /// The number of a part of the table.
+    fn part(&self, row: usize) -> usize {
+        let at = row + self.turn;
+        if at < self.parts() {
+            at
+        } else {
+            at - self.parts()
+        }
+    }
+
+    /// Number of parts.
+    pub(crate) fn parts(&self) -> usize {
+        self.table.sizes.len()
     }
 
     /// The tiles of one period as `(part, size)`, in index order.
     pub fn tiles(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let sizes = self.0.bounds.windows(2).map(|w| w[1] - w[0]);
-        self.0.owners.iter().copied().zip(sizes)
+        let sizes = self.table.bounds.windows(2).map(|w| w[1] - w[0]);
+        let owners = self.table.owners.iter().map(|&row| self.part(row));
+        owners.zip(sizes)
     }
 
     /// After how many indices the tiles repeat; the extent where they do not.
     pub fn period(&self) -> usize {
-        self.0.bounds[self.0.owners.len()]
+        self.table.bounds[self.table.owners.len()]
     }
 
     pub(crate) fn extent(&self) -> usize {
-        self.0.extent
+        self.table.extent
     }
 
-    /// The size of each part.
-    pub(crate) fn sizes(&self) -> &[usize] {
-        &self.0.sizes
+    /// The size of a part.
+    pub(crate) fn size(&self, part: usize) -> usize {
+        self.table.sizes[self.row(part)]
+    }
+
+    /// The size of the largest part.
+    pub(crate) fn max_size(&self) -> usize {
+        self.table.sizes.iter().copied().max().unwrap_or(0)
     }
 
     /// Whether a part holds two indices that are a period apart.
     pub(crate) fn recurs(&self, part: usize) -> bool {
-        self.0.sizes[part] > self.0.shares[part]
+        let row = self.row(part);
+        self.table.sizes[row] > self.table.shares[row]
+    }
+
+    /// The indices of a part that holds one tile or none: an interval, empty ones at 0.
+    pub(crate) fn only(&self, part: usize) -> Option<Range<usize>> {
+        match self.tiles_of(part) {
+            [] => Some(0..0),
+            &[t] if !self.recurs(part) => Some(self.table.bounds[t]..self.table.bounds[t + 1]),
+            _ => None,
+        }
+    }
+
+    /// The parts that hold any of these indices, in order, each once.
+    pub(crate) fn parts_within(&self, indices: Range<usize>) -> Vec<usize> {
+        let table = &*self.table;
+        let (start, end) = (indices.start, indices.end.min(table.extent));
+        if start >= end {
+            return Vec::new();
+        }
+        // By the tiles of the period in which the first lies, and of the next one.
+        let tile = |at: usize| table.bounds.partition_point(|&x| x <= at) - 1;
+        let (count, period) = (table.owners.len(), self.period());
+        let from = tile(start % period);
+        let tiles = match end - start {
+            len if len >= period => count,
+            len => {
+                let last = (start % period) + len - 1;
+                tile(last % period) + last / period * count + 1 - from
+            }
+        };
+        let owners = (from..from + tiles).map(|t| self.part(table.owners[t % count]));
+        let mut parts: Vec<usize> = owners.collect();
+        parts.sort_unstable();
+        parts.dedup();
+        parts
     }
 
     /// The part that holds an index below the extent, and the position there.
     pub(crate) fn locate(&self, index: usize) -> (usize, usize) {
-        let table = &*self.0;
+        let table = &*self.table;
         let (turn, at) = (index / self.period(), index % self.period());
         let tile = table.bounds.partition_point(|&x| x <= at) - 1;
-        let part = table.owners[tile];
-        let position = turn * table.shares[part] + table.starts[tile] + at - table.bounds[tile];
-        (part, position)
+        let row = table.owners[tile];
+        let position = turn * table.shares[row] + table.starts[tile] + at - table.bounds[tile];
+        (self.part(row), position)
     }
 
     /// The index at a position of a part that holds more than `position` indices.
     pub(crate) fn index(&self, part: usize, position: usize) -> usize {
-        let table = &*self.0;
-        let share = table.shares[part].max(1);
+        let table = &*self.table;
+        let share = table.shares[self.row(part)].max(1);
         let (turn, at) = (position / share, position % share);
-        let tile = self
-            .tiles_of(part)
-            .take_while(|&t| table.starts[t] <= at)
-            .last();
+        let tiles = self.tiles_of(part);
+        let after = tiles.partition_point(|&t| table.starts[t] <= at);
+        let tile = after.checked_sub(1).map(|before| tiles[before]);
         tile.map_or(0, |t| {
             turn * self.period() + table.bounds[t] + at - table.starts[t]
         })
@@ -197,10 +327,10 @@ impl Segments {
     pub(crate) fn intervals(&self, part: usize) -> Vec<Range<usize>> {
         let mut found: Vec<Range<usize>> = Vec::new();
         let mut base = 0;
-        while base < self.0.extent {
-            for t in self.tiles_of(part) {
-                let start = (base + self.0.bounds[t]).min(self.0.extent);
-                let end = (base + self.0.bounds[t + 1]).min(self.0.extent);
+        while base < self.extent() {
+            for &t in self.tiles_of(part) {
+                let start = (base + self.table.bounds[t]).min(self.extent());
+                let end = (base + self.table.bounds[t + 1]).min(self.extent());
                 match found.last_mut() {
                     Some(last) if last.end == start => last.end = end,
                     _ if start < end => found.push(start..end),
@@ -215,10 +345,10 @@ impl Segments {
     /// The relation from a part's local indices to global ones: per tile of a period either its blocks, or one stride per
     /// element of it, whichever is fewer.
     pub(crate) fn to_global(&self, part: usize) -> DimMap {
-        let table = &*self.0;
-        let (period, share) = (self.period(), table.shares[part]);
+        let (table, row) = (&*self.table, self.row(part));
+        let (period, share) = (self.period(), table.shares[row]);
         let mut runs = Vec::new();
-        for t in self.tiles_of(part) {
+        for &t in self.tiles_of(part) {
             let (lo, hi) = (table.bounds[t], table.bounds[t + 1]);
             let turns = (table.extent - lo.min(table.extent)).div_ceil(period);
             if turns <= hi - lo {
@@ -242,21 +372,27 @@ impl Segments {
                 }));
             }
         }
-        DimMap::from_valid(table.sizes[part], table.extent, runs)
+        DimMap::from_valid(table.sizes[row], table.extent, runs)
     }
 
-    fn tiles_of(&self, part: usize) -> impl Iterator<Item = usize> + '_ {
-        (0..self.0.owners.len()).filter(move |&t| self.0.owners[t] == part)
+    /// The tiles of a part in one period, ascending.
+    fn tiles_of(&self, part: usize) -> &[usize] {
+        let (table, row) = (&*self.table, self.row(part));
+        &table.held[table.first[row]..table.first[row + 1]]
+    }
+}
+
+impl Hash for Table {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u128(self.hash);
     }
 }
 
 impl ContentHash for Segments {
     fn feed(&self, hasher: &mut StableHasher) {
         hasher.str("segments");
-        hasher.usize(self.0.extent);
-        hasher.usize(self.0.sizes.len());
-        hasher.usizes(&self.0.bounds);
-        hasher.usizes(&self.0.owners);
+        hasher.u128(self.table.hash);
+        hasher.usize(self.turn);
     }
 }
 
@@ -266,7 +402,7 @@ impl fmt::Display for Segments {
         for (t, (part, size)) in self.tiles().enumerate() {
             write!(f, "{}{part}:{size}", if t == 0 { '[' } else { ',' })?;
         }
-        f.write_str(if self.period() < self.0.extent {
+        f.write_str(if self.period() < self.extent() {
             "]*"
         } else {
             "]"
@@ -277,5 +413,65 @@ impl fmt::Display for Segments {
 impl fmt::Debug for Segments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{CoverParts, DimMap, Partition, overlaps, overlaps_from};
+
+    #[test]
+    fn parts_within_are_those_of_the_indices() {
+        let ragged = Partition::from_segments(20, 5, &[(3, 4), (0, 7), (3, 2), (1, 7)]).unwrap();
+        for p in [
+            ragged,
+            Partition::block_cyclic(23, 4, 3),
+            Partition::zigzag(21, 3),
+        ] {
+            for by in 0..p.parts() {
+                let Partition::Segments(segments) = p.rotated(by) else {
+                    panic!("{p} turned by {by}")
+                };
+                for start in 0..p.extent() {
+                    for end in start..p.extent() + 3 {
+                        let held = (start..end.min(p.extent())).map(|i| segments.locate(i).0);
+                        let mut parts: Vec<usize> = held.collect();
+                        parts.sort_unstable();
+                        parts.dedup();
+                        assert_eq!(
+                            segments.parts_within(start..end),
+                            parts,
+                            "{segments} {start}..{end}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// A rank's part in every step of a ring of many ranks: what it took before, in the square of the ranks, was minutes.
+    #[test]
+    fn the_steps_of_a_long_ring_are_found_at_once() {
+        const PARTS: usize = 1 << 14;
+        let blocks = Partition::balanced(8 * PARTS + 5, PARTS);
+        let same = DimMap::identity(blocks.extent());
+        let started = std::time::Instant::now();
+        let mut turned = blocks.clone();
+        for t in 0..PARTS {
+            let read = overlaps(&blocks, &same, turned.part(7));
+            let sent = overlaps_from(
+                blocks.part(7),
+                &same,
+                &CoverParts::Partition(turned.clone()),
+            );
+            assert_eq!((read.len(), sent.len()), (1, 1));
+            assert_eq!(read[0].src_part, (7 + t) % PARTS);
+            assert_eq!(sent[0].dst_part, (7 + PARTS - t) % PARTS);
+            let home = overlaps(&turned, &same, blocks.part(7));
+            assert_eq!(home[0].src_part, sent[0].dst_part);
+            turned = turned.rotated(1);
+        }
+        assert_eq!(turned, blocks);
+        assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
     }
 }

@@ -63,28 +63,39 @@ impl Site<'_> {
                 step.exchange = exchange;
             }
         }
-        let blocks = ring.partition.parts();
-        let steps =
-            (0..blocks).map(|t| self.ring_step(&ring.partition, t, blocks, layouts, strategy));
-        strategy.ring = Some(Ring {
-            steps: steps.collect::<Result<_>>()?,
+        let home = (self.rule.outputs.iter().zip(&strategy.outputs)).map(|(output, owned)| {
+            let goes = self.goes_round(&output.dims);
+            let at = || self.block_layout(owned, &output.dims, &ring.partition);
+            goes.then(at).transpose()
         });
+        let home: Vec<Option<Layout>> = home.collect::<Result<_>>()?;
+        let blocks = ring.partition.parts();
+        let mut turned = ring.partition.clone();
+        let mut steps = Vec::with_capacity(blocks);
+        for t in 0..blocks {
+            let place = Fold {
+                first: t == 0,
+                last: t + 1 == blocks,
+            };
+            steps.push(self.ring_step(&turned, place, layouts, &home)?);
+            turned = turned.rotated(1);
+        }
+        strategy.ring = Some(Ring { steps });
         Ok(())
     }
 
+    /// The step in which the blocks are with whom `turned` says. Outputs that go round have their layout at `home`.
     fn ring_step(
         &self,
-        partition: &Partition,
-        t: usize,
-        blocks: usize,
+        turned: &Partition,
+        place: Fold,
         layouts: &[Layout],
-        strategy: &Strategy,
+        home: &[Option<Layout>],
     ) -> Result<RingStep> {
-        let turned = partition.rotated(t);
         let mut fetch = Vec::new();
         for (i, layout) in layouts.iter().enumerate() {
             if self.goes_round(&self.rule.inputs[i]) {
-                let covers = self.block_covers(&self.rule.inputs[i], layout.shape(), &turned);
+                let covers = self.block_covers(&self.rule.inputs[i], layout.shape(), turned);
                 let exchange = (!self.in_place(layout, &covers)).then(|| {
                     ExchangeBuilder::new(self.rule.name, self.mesh, covers)
                         .source(Source::identity(layout))
@@ -95,33 +106,31 @@ impl Site<'_> {
         }
         let mut cx = self.kernel(&Spans::Full, |i| {
             let (dims, shape) = (&self.rule.inputs[i], &self.rule.metas[i].shape);
-            self.input_box(&self.block_covers(dims, shape, &turned), 0)
+            self.input_box(&self.block_covers(dims, shape, turned), 0)
         });
-        cx.fold = Fold {
-            first: t == 0,
-            last: t + 1 == blocks,
-        };
+        cx.fold = place;
         let inputs = self.rule.inputs.iter().zip(&self.rule.metas).enumerate();
         let columns = inputs
             .filter(|(_, (dims, _))| self.stays(dims))
-            .map(|(i, (dims, meta))| (i, self.columns(dims, &meta.shape, &turned)))
+            .map(|(i, (dims, meta))| (i, self.columns(dims, &meta.shape, turned)))
             .collect();
-        let (mut home, mut places) = (Vec::new(), Vec::new());
+        let (mut going_home, mut places) = (Vec::new(), Vec::new());
         for (o, output) in self.rule.outputs.iter().enumerate() {
             if !output.dims.iter().any(is_ring) {
                 continue;
             }
             let (dims, shape) = (&output.dims, &output.meta.shape);
-            let mut at = self.input_box(&self.block_covers(dims, shape, &turned), 0);
+            let mut at = self.input_box(&self.block_covers(dims, shape, turned), 0);
             at.global = shape.clone();
             cx.outputs[o] = at;
-            if self.stays(dims) {
-                places.push((o, self.columns(dims, shape, &turned)));
-            } else {
-                let made = self.block_layout(&strategy.outputs[o], dims, &turned)?;
-                let target = self.block_covers(dims, shape, partition);
-                let builder = ExchangeBuilder::new(self.rule.name, self.mesh, target);
-                home.push((o, builder.source(Source::identity(&made)).build(self.index)));
+            match &home[o] {
+                None => places.push((o, self.columns(dims, shape, turned))),
+                Some(home) => {
+                    let made = self.block_layout(home, dims, turned)?;
+                    let builder = ExchangeBuilder::onto(self.rule.name, home);
+                    let exchange = builder.source(Source::identity(&made)).build(self.index);
+                    going_home.push((o, exchange));
+                }
             }
         }
         cx.work = self.rule.work(&cx.inputs, &cx.outputs);
@@ -129,7 +138,7 @@ impl Site<'_> {
             fetch,
             cx,
             columns,
-            home,
+            home: going_home,
             places,
         })
     }

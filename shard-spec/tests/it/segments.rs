@@ -2,7 +2,7 @@
 
 use crate::common::{division, extent};
 use proptest::prelude::*;
-use shard_spec::{Partition, SpecError};
+use shard_spec::{ContentHash as _, Partition, SpecError};
 
 /// The owner of every index.
 fn owners(p: &Partition) -> Vec<usize> {
@@ -54,6 +54,27 @@ proptest! {
             prop_assert_eq!(both.part(part).indices().collect::<Vec<_>>(), expected);
         }
         prop_assert_eq!(owners(&both.joined(each)?), owners(&outer));
+    }
+
+    /// One on and one on is two on, back again is where it was, and all are the values that their tiles describe.
+    #[test]
+    fn rotations_add_up(p in (extent(), 1usize..6).prop_flat_map(|(n, parts)| division(n, parts)), by in 0usize..9) {
+        let parts = p.parts();
+        let turned = (0..by).fold(p.clone(), |p, _| p.rotated(1));
+        prop_assert_eq!(&turned, &p.rotated(by));
+        prop_assert_eq!(turned.content_hash(), p.rotated(by).content_hash());
+        prop_assert_eq!(&turned.rotated(parts - by % parts), &p);
+        let tiles: Vec<(usize, usize)> = owners(&turned).into_iter().map(|owner| (owner, 1)).collect();
+        let described = Partition::from_segments(p.extent(), parts, &tiles)?;
+        // Repeated tiles are told in a shorter form.
+        if let Partition::Segments(s) = &turned && s.period() < p.extent() {
+            prop_assert_eq!(owners(&turned), owners(&described));
+        } else {
+            prop_assert_eq!(&turned, &described);
+            prop_assert_eq!(turned.content_hash(), described.content_hash());
+        }
+        let others = (1..parts).map(|k| turned.rotated(k)).filter(|other| other != &turned);
+        prop_assert!(others.into_iter().all(|other| other.content_hash() != turned.content_hash()));
     }
 
     #[test]

@@ -71,14 +71,14 @@ const UNET: [Question; 2] = [
 
 const ATTENTION: [Question; 2] = [
     Question {
-        name: "attention training, strong, 2^17 tokens",
+        name: "ring attention training, strong, 2^17 tokens",
         train: true,
-        job: |ranks| attention(1 << 17, way(ranks)),
+        job: |_| attention(1 << 17, FoldBy::Ring),
     },
     Question {
-        name: "attention training, weak, 2^14 tokens per rank",
+        name: "ring attention training, weak, 2^14 tokens per rank",
         train: true,
-        job: |ranks| attention(ranks << 14, way(ranks)),
+        job: |ranks| attention(ranks << 14, FoldBy::Ring),
     },
 ];
 
@@ -86,12 +86,12 @@ const TRANSFORMER: [Question; 2] = [
     Question {
         name: "ViT training, strong, 2048 x 2048",
         train: true,
-        job: |ranks| vit(2048, way(ranks)),
+        job: |_| vit(2048, FoldBy::Auto),
     },
     Question {
         name: "ViT training, weak, 8192 patches per rank",
         train: true,
-        job: |ranks| vit(8 * ((ranks << 13) as f64).sqrt() as usize, way(ranks)),
+        job: |ranks| vit(8 * ((ranks << 13) as f64).sqrt() as usize, FoldBy::Auto),
     },
 ];
 
@@ -101,17 +101,6 @@ fn attention(tokens: usize, way: FoldBy) -> Job {
         heads: 8,
         dim: 256,
         way,
-    }
-}
-
-/// The cheapest way by the model, but above so many ranks none that has a step for each of them: to plan those takes time in
-/// the square of the ranks.
-fn way(ranks: usize) -> FoldBy {
-    const PLANNED: usize = 256;
-    if ranks > PLANNED {
-        FoldBy::Gather
-    } else {
-        FoldBy::Auto
     }
 }
 
