@@ -1,5 +1,7 @@
 //! A communicator with faults in it, over any other: for testing what programs and backends make of them.
 
+mod held;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Deref;
@@ -12,6 +14,7 @@ use crate::{
     Buffer, BufferMut, CommError, Communicator, DType, DeviceRef, ExchangePlan, Handle, Ledger,
     Pieces, Result, Site,
 };
+use held::{Lane, Waiting, What};
 
 /// One thing that goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +32,14 @@ pub struct Fault {
 pub enum FaultKind {
     /// The rank comes late: others overtake it.
     Delay(Duration),
+    /// The operation is held back, until its rank starts the next one of the same group (of a message: with the same
+    /// peer) or waits for anything. What it starts in other groups goes ahead, and other ranks do. This is no more than
+    /// ranks may do to one another: the order within each group is that of the program, so the result must be right.
+    HeldBack,
+    /// The operation is held back in the same way, and the next one of its group goes ahead too: the rank has the
+    /// two in another order than the others. If it waits before there is a next one, nothing has happened; otherwise all
+    /// ranks must hear of it. That two like operations changed places only [`checked`](crate::checked) can tell.
+    Overtaken,
     /// The operation gets lost on its way: its rank believes to have started it, and nobody hears of it.
     Drop,
     /// It arrives twice.
@@ -49,8 +60,10 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// Each kind once; a delay of a millisecond.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Delay(Duration::from_millis(1)),
+        Self::HeldBack,
+        Self::Overtaken,
         Self::Drop,
         Self::Duplicate,
         Self::Truncate,
@@ -60,6 +73,20 @@ impl FaultKind {
         Self::Panic,
         Self::Return,
     ];
+
+    /// Whether it is no fault but something that may happen at any time: the result must be right.
+    pub fn is_harmless(self) -> bool {
+        matches!(self, Self::Delay(_) | Self::HeldBack)
+    }
+
+    /// Whether the operation is held back, and if so whether the next one overtakes it.
+    fn holds(self) -> Option<bool> {
+        match self {
+            Self::HeldBack => Some(false),
+            Self::Overtaken => Some(true),
+            _ => None,
+        }
+    }
 }
 
 /// Puts faults into a communicator. Splits of it have them too.
@@ -88,6 +115,7 @@ pub fn faulty(inner: Rc<dyn Communicator>, faults: &[Fault]) -> Rc<Faulty> {
         inner,
         mind: Rc::new(Mind {
             faults: mine.collect(),
+            waiting: Rc::default(),
             calls: Cell::new(0),
             returned: Cell::new(false),
             lost: RefCell::default(),
@@ -102,6 +130,7 @@ struct Mind {
     returned: Cell<bool>,
     /// What operations that got lost would have read: their memory is in use as if they flew.
     lost: RefCell<Vec<Request>>,
+    waiting: Rc<Waiting>,
 }
 
 /// A communicator with faults in it; see [`faulty`]. It derefs to [`dyn Communicator`](Communicator).
@@ -175,22 +204,18 @@ impl Faulty {
             ..*request
         })
     }
-}
 
-impl Decorator for Faulty {
-    fn inner(&self) -> &Rc<dyn Communicator> {
-        &self.inner
+    /// Starts an operation in its turn: before or after one that is held back.
+    fn in_turn(&self, lane: Lane, start: impl FnOnce() -> Result<Handle>) -> Result<Handle> {
+        let waiting = &self.mind.waiting;
+        waiting.before(&self.inner, lane);
+        let handle = start()?;
+        waiting.after(&self.inner, lane);
+        Ok(waiting.watch(&self.inner, handle))
     }
 
-    fn decorate(&self, group: Rc<dyn Communicator>) -> Rc<dyn Communicator> {
-        Rc::new(Self {
-            inner: group,
-            mind: Rc::clone(&self.mind),
-        })
-    }
-
-    fn post(&self, mut request: Request) -> Result<Handle> {
-        let kind = self.next(request.name())?;
+    /// Starts an operation with this fault in it.
+    fn spoilt(&self, mut request: Request, kind: Option<FaultKind>) -> Result<Handle> {
         match kind {
             Some(FaultKind::Drop) => {
                 self.mind.lost.borrow_mut().push(request);
@@ -230,8 +255,8 @@ impl Decorator for Faulty {
         self.inner.post(request)
     }
 
-    fn post_link(&self, mut link: Link) -> Result<Handle> {
-        let kind = self.next("message")?;
+    /// Starts a message with this fault in it.
+    fn spoilt_link(&self, mut link: Link, kind: Option<FaultKind>) -> Result<Handle> {
         match (kind, &mut link.side) {
             (Some(FaultKind::Drop), _) => return Ok(self.lost()),
             (Some(FaultKind::Duplicate), side) => {
@@ -260,6 +285,40 @@ impl Decorator for Faulty {
         }
         self.inner.post_link(link)
     }
+}
+
+impl Decorator for Faulty {
+    fn inner(&self) -> &Rc<dyn Communicator> {
+        &self.inner
+    }
+
+    fn decorate(&self, group: Rc<dyn Communicator>) -> Rc<dyn Communicator> {
+        Rc::new(Self {
+            inner: group,
+            mind: Rc::clone(&self.mind),
+        })
+    }
+
+    fn post(&self, request: Request) -> Result<Handle> {
+        let kind = self.next(request.name())?;
+        if let Some(overtaken) = kind.and_then(FaultKind::holds) {
+            let what = What::Operation(request);
+            let waiting = &self.mind.waiting;
+            return Ok(waiting.hold(&self.inner, None, overtaken, what));
+        }
+        self.in_turn(None, || self.spoilt(request, kind))
+    }
+
+    fn post_link(&self, link: Link) -> Result<Handle> {
+        let kind = self.next("message")?;
+        let lane = Some((link.peer, link.participant()));
+        if let Some(overtaken) = kind.and_then(FaultKind::holds) {
+            let what = What::Message(link);
+            let waiting = &self.mind.waiting;
+            return Ok(waiting.hold(&self.inner, lane, overtaken, what));
+        }
+        self.in_turn(lane, || self.spoilt_link(link, kind))
+    }
 
     fn post_split(
         &self,
@@ -267,7 +326,10 @@ impl Decorator for Faulty {
         key: usize,
         site: Site,
     ) -> Result<Option<Rc<dyn Communicator>>> {
-        match self.next("split")? {
+        // A split waits for all of the group.
+        let kind = self.next("split")?;
+        self.mind.waiting.release();
+        match kind {
             Some(FaultKind::Drop) => self.lost().wait_optional().map(drop)?,
             Some(FaultKind::WrongOp) => {
                 let plan = Arc::new(ExchangePlan::empty("another operation"));
