@@ -21,6 +21,8 @@ pub mod generate;
 pub mod harness;
 pub mod layouts;
 pub mod made;
+#[path = "../../shard-tensor/examples/input/npy.rs"]
+mod npy;
 pub mod parsers;
 pub mod paths;
 #[cfg(feature = "mpi")]

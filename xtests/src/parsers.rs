@@ -1,10 +1,12 @@
 //! Everything that reads text or bytes from outside, on any bytes: an error or a value, and a value survives being written
 //! and read again. The bodies of the fuzz targets, and of a test that mutates good inputs.
 //!
-//! The libraries read no npy files: two examples do, by ndarray-npy's `view_npy`, which takes a slice that must be as long
-//! as the header says. Examples are programs and not to be called from here; their own tests give them false files.
+//! The libraries read no npy files; two examples do, by a file of theirs that is also compiled here.
 
+use crate::npy;
 use crate::rng::Rng;
+use ndarray::{Array2, Array4, Dimension, Ix1, Ix2, Ix4};
+use ndarray_npy::WriteNpyExt;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -40,7 +42,7 @@ impl Parser {
 }
 
 /// All of them.
-pub const ALL: [Parser; 4] = [LAYOUT_TEXT, SPECS, PLANS, SAFETENSORS];
+pub const ALL: [Parser; 5] = [LAYOUT_TEXT, SPECS, PLANS, SAFETENSORS, NPY];
 
 /// The short form of layouts.
 pub const LAYOUT_TEXT: Parser = Parser {
@@ -68,6 +70,13 @@ pub const SAFETENSORS: Parser = Parser {
     name: "safetensors",
     read: safetensors_file,
     seeds: safetensors_seeds,
+};
+
+/// Files of NumPy.
+pub const NPY: Parser = Parser {
+    name: "npy",
+    read: npy_file,
+    seeds: npy_seeds,
 };
 
 /// The short form of layouts. The first four bytes are the shapes of a mesh and of a tensor.
@@ -136,6 +145,27 @@ pub fn safetensors_file(data: &[u8]) {
     });
     std::fs::remove_file(&path).ok();
     assert_eq!(read.expect("reading a file fails no rank"), [true]);
+}
+
+/// Files of NumPy, as arrays of one, two and four dims.
+pub fn npy_file(data: &[u8]) {
+    array_again::<Ix1>(data);
+    array_again::<Ix2>(data);
+    array_again::<Ix4>(data);
+}
+
+/// Reads, writes and reads again. What was read lay in the bytes.
+fn array_again<D: Dimension>(data: &[u8]) {
+    let Ok(array) = npy::read::<D>(data) else {
+        return;
+    };
+    assert!(size_of::<f32>() * array.len() < data.len());
+    let mut written = Vec::new();
+    array.write_npy(&mut written).expect("memory takes all");
+    let read = npy::read::<D>(&written).expect("what was written is read");
+    assert_eq!(read.shape(), array.shape());
+    let bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+    assert!(read.iter().zip(&array).all(bits));
 }
 
 /// Reads, writes and reads again.
@@ -214,6 +244,22 @@ fn safetensors_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
+fn npy_seeds() -> Vec<Vec<u8>> {
+    fn file(array: &impl WriteNpyExt) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        array.write_npy(&mut bytes).expect("memory takes all");
+        bytes
+    }
+    let rows = Array2::<f32>::from_elem((3, 5), 1.5);
+    vec![
+        file(&rows),
+        file(&rows.t()),
+        file(&Array2::<f64>::zeros((2, 2))),
+        file(&Array2::<f32>::zeros((0, 7))),
+        file(&Array4::<f32>::zeros((2, 1, 3, 2))),
+    ]
+}
+
 /// A good input with a few things wrong with it.
 pub fn mutated(seed: &[u8], rng: &mut Rng) -> Vec<u8> {
     const WORDS: [&str; 14] = [
@@ -269,8 +315,8 @@ mod tests {
     use super::*;
     use std::panic::catch_unwind;
 
-    /// Mutations per reader; the last one writes files.
-    const TURNS: [usize; 4] = [40_000, 40_000, 15_000, 1500];
+    /// Mutations per reader; one of them writes files.
+    const TURNS: [usize; 5] = [40_000, 40_000, 15_000, 1500, 20_000];
 
     #[test]
     fn readers_give_a_value_or_an_error() {
@@ -311,16 +357,19 @@ mod tests {
     #[test]
     fn seeds_are_read() {
         // A reader that refuses everything would pass the test above.
-        let layouts = (ALL[0].seeds)();
+        let layouts = (LAYOUT_TEXT.seeds)();
         let mesh = DeviceMesh::new(&[4]).unwrap();
         let read = layouts.iter().filter(|s| {
             let text = std::str::from_utf8(&s[4..]).unwrap();
             Layout::parse(&mesh, &[6, 9, 10], text).is_ok()
         });
         assert!(read.count() >= 6);
-        for plan in (ALL[2].seeds)() {
+        for plan in (PLANS.seeds)() {
             serde_json::from_slice::<Plan>(&plan).unwrap();
         }
+        let files = (NPY.seeds)();
+        let read = files.iter().filter(|f| npy::read::<Ix2>(f).is_ok());
+        assert_eq!(read.count(), 3);
     }
 
     #[test]

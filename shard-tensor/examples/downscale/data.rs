@@ -1,7 +1,7 @@
 //! The forecast, read from NumPy files and checked.
 
-use ndarray::{Array2, Array4, ArrayView, Dimension};
-use ndarray_npy::{ViewNpyError, ViewNpyExt};
+use crate::npy::{self, NpyError};
+use ndarray::{Array2, Array4, Dimension};
 use std::path::{Path, PathBuf};
 
 /// The smallest field the U-Net can halve twice and the blocks can cover.
@@ -28,7 +28,7 @@ pub(crate) enum DataError {
     Format {
         path: PathBuf,
         ndim: usize,
-        source: ViewNpyError,
+        source: NpyError,
     },
     #[error("{path}: expected {expected}, got shape {got:?}")]
     Shape {
@@ -81,14 +81,13 @@ impl Forecast {
     }
 }
 
-/// An array of finite numbers. The file's own header never decides how much is allocated: it must match the bytes
-/// there are.
+/// An array of finite numbers.
 fn read<D: Dimension>(path: &Path) -> Result<ndarray::Array<f32, D>, DataError> {
     let bytes = std::fs::read(path).map_err(|source| DataError::Io {
         path: path.to_owned(),
         source,
     })?;
-    let array = ArrayView::<f32, D>::view_npy(&bytes).map_err(|source| DataError::Format {
+    let array = npy::read::<D>(&bytes).map_err(|source| DataError::Format {
         path: path.to_owned(),
         ndim: D::NDIM.unwrap_or(0),
         source,

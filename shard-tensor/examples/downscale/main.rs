@@ -13,6 +13,8 @@ mod curve;
 mod data;
 mod font;
 mod model;
+#[path = "../input/npy.rs"]
+mod npy;
 mod picture;
 mod prepare;
 mod progress;

@@ -6,6 +6,8 @@
 //!
 //! `cargo run --release -p shard-tensor --example knn -- --plot knn.svg`
 
+#[path = "../input/npy.rs"]
+mod npy;
 mod picture;
 mod terrain;
 mod ways;

@@ -1,7 +1,7 @@
 //! Points of a real terrain.
 
+use crate::npy;
 use ndarray::{Array2, Axis};
-use ndarray_npy::ReadNpyExt;
 use std::error::Error;
 
 /// Points of the whole terrain.
@@ -18,7 +18,7 @@ const STEEPER: f32 = 10.0;
 
 /// `count` points (column, row, height), in units of the grid, row by row and evenly taken from all.
 pub(crate) fn points(count: usize) -> Result<Array2<f32>, Box<dyn Error>> {
-    let altitude = Array2::<f32>::read_npy(ALTITUDE)?;
+    let altitude: Array2<f32> = npy::read(ALTITUDE)?;
     let cells = altitude.indexed_iter();
     let coordinates = cells.flat_map(|((row, column), metres)| {
         [column as f32, row as f32, metres * STEEPER / SPACING]
