@@ -92,6 +92,15 @@ fn start(scenario: &str, ranks: usize, well: bool) {
         well,
         "{scenario} on {ranks}\n{out}\n{err}"
     );
+    if scenario == "panic" {
+        // Of three ranks the one that panicked says so, and where; what the others make of it is theirs to handle.
+        let told: Vec<&str> = err
+            .lines()
+            .filter(|line| line.contains("out of luck"))
+            .collect();
+        let places = err.lines().filter(|line| line.contains("panicked at"));
+        assert_eq!((told.len(), places.count()), (1, 1), "{err}");
+    }
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -1,20 +1,27 @@
 //! Ops under faults: what comes of a trial when one operation of one rank goes wrong.
 
+#[cfg(feature = "mpi")]
+pub mod jobs;
+#[cfg(feature = "mpi")]
+pub mod processes;
+
 use crate::case::Case;
 use crate::dispatch::{self, Apply};
 use crate::harness::run_threads;
 use crate::rng::Rng;
 use crate::run::{Options, combinations, meshes, trial};
 use crate::trial::{Trial, TrialError, one, recorder};
-use shard_comm::{Checks, Fault, FaultKind, LaunchError, checked, faulty};
+use serde::{Deserialize, Serialize};
+use shard_comm::{Checks, CommError, Communicator, Fault, FaultKind, LaunchError, checked, faulty};
 use shard_redistribute::MeshComm;
 use shard_spec::DeviceMesh;
 use std::fmt;
+use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// What came of a trial with a fault in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// The right result on every rank: the fault did no harm, or never came.
     Right,
@@ -25,14 +32,27 @@ pub enum Outcome {
 }
 
 /// What a sweep found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sweep {
     /// Ops that were tried with at least one fault.
     pub ops: Vec<String>,
+    /// How many times all cases were gone through, the last time perhaps not to the end: each with choices of its own.
+    pub rounds: usize,
     /// Per kind of fault, by name: right results, and errors of one cause.
     pub counts: Vec<(&'static str, [usize; 2])>,
     /// What must not be: in words, with all that repeats it.
     pub broken: Vec<String>,
+}
+
+impl Default for Sweep {
+    fn default() -> Self {
+        Self {
+            ops: Vec::new(),
+            rounds: 0,
+            counts: FaultKind::ALL.map(|kind| (name(kind), [0; 2])).to_vec(),
+            broken: Vec::new(),
+        }
+    }
 }
 
 impl Sweep {
@@ -40,6 +60,20 @@ impl Sweep {
     pub fn trials(&self) -> usize {
         let sound: usize = self.counts.iter().flat_map(|(_, c)| c).sum();
         sound + self.broken.len()
+    }
+
+    /// Counts what came of a trial, which `what` describes.
+    fn add(&mut self, at: Position, op: &str, outcome: Outcome, what: impl FnOnce() -> String) {
+        if !self.ops.iter().any(|known| known == op) {
+            self.ops.push(op.to_owned());
+        }
+        self.rounds = self.rounds.max(at.round + 1);
+        let count = &mut self.counts[at.kind].1;
+        match outcome {
+            Outcome::Right => count[0] += 1,
+            Outcome::Caught(_) => count[1] += 1,
+            Outcome::Broken(how) => self.broken.push(format!("{}: {how}", what())),
+        }
     }
 }
 
@@ -51,11 +85,23 @@ impl fmt::Display for Sweep {
         for broken in &self.broken {
             writeln!(f, "BROKEN {broken}")?;
         }
-        let (ops, trials) = (self.ops.len(), self.trials());
-        writeln!(f, "{ops} ops, {trials} trials with a fault each")?;
+        let (ops, kinds, trials) = (self.ops.len(), self.counts.len(), self.trials());
+        let seeds = self.rounds;
+        writeln!(
+            f,
+            "{ops} ops x {kinds} faults x {seeds} seeds: {trials} cases"
+        )?;
         let broken = self.broken.len();
         write!(f, "{} passed, {broken} failed", trials - broken)
     }
+}
+
+/// A place in the sequence of all trials of a sweep, which a seed fixes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Position {
+    round: usize,
+    case: usize,
+    kind: usize,
 }
 
 /// Every case, on random layouts, under every kind of fault at random places, again and again until the time of
@@ -65,39 +111,38 @@ impl fmt::Display for Sweep {
 pub fn sweep(cases: &[Case], options: &Options) -> Sweep {
     let started = Instant::now();
     let late = || options.budget.is_some_and(|b| started.elapsed() >= b);
-    let kinds = FaultKind::ALL.map(|kind| (name(kind), [0; 2]));
-    let mut found = Sweep {
-        counts: kinds.to_vec(),
-        ..Sweep::default()
-    };
-    let built: Vec<(&Case, Apply)> = cases
-        .iter()
-        .filter_map(|case| Some((case, dispatch::find(case).ok()?)))
-        .collect();
-    let meshes = meshes(&options.ranks);
+    let mut found = Sweep::default();
+    let built = built(cases);
     for round in 0.. {
-        let mut rng = Rng::new(options.seed, &["faults", &round.to_string()]);
         let mut tried = false;
-        for &(case, apply) in &built {
+        for (place, &(case, apply)) in built.iter().enumerate() {
             if late() {
                 return found;
             }
-            let Some(mesh) = rng.pick(&meshes) else {
-                return found;
+            let Some(subject) = Subject::draw(case, apply, options, round) else {
+                continue;
             };
-            let drafts = combinations(case, &mesh, options);
-            let place = rng.below(drafts.len().max(1));
-            let trial = (drafts.get(place)).and_then(|d| trial(case, &mesh, options, place, d));
-            let Some(trial) = trial else { continue };
             tried = true;
-            let subject = Subject {
-                case,
-                apply,
-                mesh: &mesh,
-                trial: &trial,
+            // What is refused, or not right to begin with, conformance will tell.
+            let Some(calls) = calls(case, apply, &subject.mesh, &subject.trial) else {
+                continue;
             };
-            if !subject.all_kinds(&mut rng, options.patience, &mut found) {
-                return found;
+            for kind in 0..FaultKind::ALL.len() {
+                let at = Position {
+                    round,
+                    case: place,
+                    kind,
+                };
+                let Some(fault) = subject.fault(options.seed, at, &calls) else {
+                    continue;
+                };
+                let outcome = subject.in_time(fault, options.patience);
+                let hangs = outcome.is_none();
+                let outcome = outcome.unwrap_or_else(|| Outcome::Broken("hangs".to_owned()));
+                found.add(at, &case.op, outcome, || subject.describe(fault));
+                if hangs {
+                    return found;
+                }
             }
         }
         if options.budget.is_none() || !tried {
@@ -107,46 +152,53 @@ pub fn sweep(cases: &[Case], options: &Options) -> Sweep {
     found
 }
 
+/// The cases whose op is built.
+fn built(cases: &[Case]) -> Vec<(&Case, Apply)> {
+    let apply = |case| Some((case, dispatch::find(case).ok()?));
+    cases.iter().filter_map(apply).collect()
+}
+
 /// One trial, to be spoilt in many ways.
 struct Subject<'a> {
     case: &'a Case,
     apply: Apply,
-    mesh: &'a DeviceMesh,
-    trial: &'a Trial,
+    mesh: DeviceMesh,
+    trial: Trial,
 }
 
-impl Subject<'_> {
-    /// One fault of each kind; false after a hang.
-    fn all_kinds(&self, rng: &mut Rng, patience: Duration, found: &mut Sweep) -> bool {
-        let Some(calls) = calls(self.case, self.apply, self.mesh, self.trial) else {
-            // Refused, or not right to begin with, which conformance will tell.
-            return true;
-        };
+impl<'a> Subject<'a> {
+    /// The layouts of a case in a round; `None` if there are none.
+    fn draw(case: &'a Case, apply: Apply, options: &Options, round: usize) -> Option<Self> {
+        let mut rng = Rng::new(options.seed, &["faults", &round.to_string(), &case.name]);
+        let mesh = rng.pick(&meshes(&options.ranks))?;
+        let drafts = combinations(case, &mesh, options);
+        let place = rng.below(drafts.len().max(1));
+        let trial = trial(case, &mesh, options, place, drafts.get(place)?)?;
+        Some(Self {
+            case,
+            apply,
+            mesh,
+            trial,
+        })
+    }
+
+    /// What goes wrong at a position, if ranks make so many calls; `None` where there is none to go wrong.
+    fn fault(&self, seed: u64, at: Position, calls: &[u64]) -> Option<Fault> {
+        let labels = [&*self.case.name, &format!("{} {}", at.round, at.kind)];
+        let mut rng = Rng::new(seed, &labels);
         let rank = rng.below(calls.len());
-        if calls[rank] == 0 {
-            return true;
-        }
-        if !found.ops.contains(&self.case.op) {
-            found.ops.push(self.case.op.clone());
-        }
-        for (k, kind) in FaultKind::ALL.into_iter().enumerate() {
-            let call = rng.below(usize::try_from(calls[rank]).unwrap_or(usize::MAX)) as u64;
-            let fault = Fault { rank, call, kind };
-            let what = || {
-                let (name, mesh) = (&self.case.name, self.mesh.shape());
-                format!("{name} on {mesh:?} {} with {fault:?}", self.trial)
-            };
-            match self.in_time(fault, patience) {
-                Some(Outcome::Right) => found.counts[k].1[0] += 1,
-                Some(Outcome::Caught(_)) => found.counts[k].1[1] += 1,
-                Some(Outcome::Broken(how)) => found.broken.push(format!("{}: {how}", what())),
-                None => {
-                    found.broken.push(format!("{}: hangs", what()));
-                    return false;
-                }
-            }
-        }
-        true
+        let count = usize::try_from(*calls.get(rank)?).unwrap_or(usize::MAX);
+        let call = rng.below(count) as u64;
+        (count > 0).then_some(Fault {
+            rank,
+            call,
+            kind: FaultKind::ALL[at.kind],
+        })
+    }
+
+    fn describe(&self, fault: Fault) -> String {
+        let (name, mesh) = (&self.case.name, self.mesh.shape());
+        format!("{name} on {mesh:?} {} with {fault:?}", self.trial)
     }
 
     fn in_time(&self, fault: Fault, patience: Duration) -> Option<Outcome> {
@@ -161,6 +213,8 @@ impl Subject<'_> {
 fn name(kind: FaultKind) -> &'static str {
     match kind {
         FaultKind::Delay(_) => "delay",
+        FaultKind::HeldBack => "held back",
+        FaultKind::Overtaken => "overtaken",
         FaultKind::Drop => "drop",
         FaultKind::Duplicate => "duplicate",
         FaultKind::Truncate => "truncate",
@@ -173,16 +227,28 @@ fn name(kind: FaultKind) -> &'static str {
 }
 
 /// What one rank of a trial ended with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum End {
     Right,
     /// A result that is not the reference.
     Wrong(String),
-    Error(String),
+    Error {
+        /// What ranks have in common.
+        text: String,
+        /// Whether it was found because time was over.
+        timed_out: bool,
+    },
+    /// A panic, with its message.
+    Panicked(String),
 }
 
 /// How many operations each rank starts in a trial without faults; `None` if it does not pass.
 pub fn calls(case: &Case, apply: Apply, mesh: &DeviceMesh, trial: &Trial) -> Option<Vec<u64>> {
-    let ends = launch(case, apply, mesh, trial, &[]).ok()?;
+    all_right(launch(case, apply, mesh, trial, &[]).ok()?)
+}
+
+/// The calls of ranks that all have the right result.
+fn all_right(ends: Vec<(End, u64)>) -> Option<Vec<u64>> {
     let passed = |(end, calls): (End, u64)| matches!(end, End::Right).then_some(calls);
     ends.into_iter().map(passed).collect()
 }
@@ -195,35 +261,62 @@ pub fn under_fault(
     trial: &Trial,
     fault: Fault,
 ) -> Outcome {
-    let ends = match launch(case, apply, mesh, trial, &[fault]) {
-        Ok(ends) => ends,
+    match launch(case, apply, mesh, trial, &[fault]) {
+        Ok(ends) => judge(ends.into_iter().map(|(end, _)| end), fault),
+        // The launch names the rank that panicked first; the others' errors are gone with it.
         Err(LaunchError::Panicked { rank, message }) => {
-            // The launch names the rank that panicked first; the others' errors are gone with it.
-            let injected = fault.kind == FaultKind::Panic && rank == fault.rank;
-            return if injected {
+            if fault.kind == FaultKind::Panic && rank == fault.rank {
                 Outcome::Caught(message)
             } else {
                 Outcome::Broken(format!("rank {rank} panicked: {message}"))
-            };
+            }
         }
-        Err(error) => return Outcome::Broken(error.to_string()),
-    };
+        Err(error) => Outcome::Broken(error.to_string()),
+    }
+}
+
+/// What the ranks' ends amount to: all right, or one cause.
+fn judge(ends: impl IntoIterator<Item = End>, fault: Fault) -> Outcome {
     let mut errors = Vec::new();
-    for (rank, (end, _)) in ends.into_iter().enumerate() {
+    let mut timeouts: Vec<String> = Vec::new();
+    for (rank, end) in ends.into_iter().enumerate() {
         match end {
             End::Right => {}
             End::Wrong(how) => {
                 return Outcome::Broken(format!("rank {rank}: silently wrong: {how}"));
             }
+            End::Panicked(message) if fault.kind == FaultKind::Panic && rank == fault.rank => {
+                errors.push(message);
+            }
+            End::Panicked(message) => {
+                return Outcome::Broken(format!("rank {rank} panicked: {message}"));
+            }
             // The rank that gave up has an error of its own.
-            End::Error(_) if fault.kind == FaultKind::Return && rank == fault.rank => {}
-            End::Error(text) => errors.push(text),
+            End::Error { .. } if fault.kind == FaultKind::Return && rank == fault.rank => {}
+            End::Error { text, timed_out } => {
+                if timed_out {
+                    timeouts.push(text.clone());
+                }
+                errors.push(text);
+            }
         }
+    }
+    if errors.is_empty() {
+        return Outcome::Right;
+    }
+    if fault.kind.is_harmless() {
+        return Outcome::Broken(format!("not right: {}", errors.join(" | ")));
     }
     let quoted = |root: &&String| errors.iter().all(|e| e.contains(root.as_str()));
     match errors.iter().find(quoted) {
         Some(root) => Outcome::Caught(root.clone()),
-        None if errors.is_empty() => Outcome::Right,
+        // Where only time tells, ranks may find out at once, and each tells what it was waiting for.
+        None if errors
+            .iter()
+            .all(|e| timeouts.iter().any(|root| e.contains(root))) =>
+        {
+            Outcome::Caught(timeouts.remove(0))
+        }
         None => Outcome::Broken(format!("several causes: {}", errors.join(" | "))),
     }
 }
@@ -237,33 +330,46 @@ fn launch(
     faults: &[Fault],
 ) -> Result<Vec<(End, u64)>, LaunchError> {
     run_threads(mesh.size(), trial.on, |comm| {
-        let inner = faulty(comm, faults);
-        let world = checked(inner.clone(), Checks { checksums: true });
-        let result = MeshComm::new(&world, mesh)
-            .map_err(TrialError::from)
-            .and_then(|cx| one(&cx, &recorder(), case, apply, trial));
-        let end = match result {
-            Ok(_) => End::Right,
-            Err(TrialError::Wrong(how)) => End::Wrong(how),
-            Err(error) => {
-                // As a program that cannot go on.
-                world.fail(error.to_string());
-                End::Error(cause(error))
-            }
-        };
-        (end, inner.calls())
+        on_rank(comm, case, apply, mesh, trial, faults)
     })
 }
 
+/// One rank of a trial. After an error it tells all others, as a program that cannot go on.
+fn on_rank(
+    comm: Rc<dyn Communicator>,
+    case: &Case,
+    apply: Apply,
+    mesh: &DeviceMesh,
+    trial: &Trial,
+    faults: &[Fault],
+) -> (End, u64) {
+    let inner = faulty(comm, faults);
+    let world = checked(inner.clone(), Checks { checksums: true });
+    let result = MeshComm::new(&world, mesh)
+        .map_err(TrialError::from)
+        .and_then(|cx| one(&cx, &recorder(), case, apply, trial));
+    let end = match result {
+        Ok(_) => End::Right,
+        Err(TrialError::Wrong(how)) => End::Wrong(how),
+        Err(error) => {
+            world.fail(error.to_string());
+            let (text, timed_out) = match cause(error) {
+                Ok(error) => (error.to_string(), matches!(error, CommError::TimedOut(_))),
+                Err(text) => (text, false),
+            };
+            End::Error { text, timed_out }
+        }
+    };
+    (end, inner.calls())
+}
+
 /// What an error says that ranks have in common: not what each was doing when it heard of it.
-fn cause(error: TrialError) -> String {
+fn cause(error: TrialError) -> Result<CommError, String> {
     let error = match error {
         TrialError::Op(e) => shard_tensor::Error::from(e),
         TrialError::Autograd(e) => e.into(),
         TrialError::Redistribute(e) => e.into(),
-        other => return other.to_string(),
+        other => return Err(other.to_string()),
     };
-    error
-        .comm()
-        .map_or_else(|| error.to_string(), ToString::to_string)
+    error.comm().cloned().ok_or_else(|| error.to_string())
 }

@@ -5,7 +5,7 @@ use crate::dispatch::Apply;
 use crate::trial::{RankError, RankResult, Trial, Verdict, judge, one, recorder};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shard_comm::{CommError, DType, LaunchError, mpi};
+use shard_comm::{CommError, Communicator, DType, LaunchError, mpi};
 use shard_redistribute::{MeshComm, RedistributeError};
 use shard_spec::DeviceMesh;
 use shard_tensor::Context;
@@ -193,18 +193,30 @@ impl Group {
         }
     }
 
+    /// The communicator of the first processes, where this one is a member.
+    ///
+    /// # Errors
+    /// Why the ranks cannot work together any more.
+    pub(crate) fn split(&self, ranks: usize) -> Result<Option<Rc<dyn Communicator>>, String> {
+        let member = self.rank() < ranks;
+        (self.world.world().split(member.then_some(0), self.rank()))
+            .map_err(|e| self.broke(e.to_string()))
+    }
+
+    /// Runs part of the program; if it panics, all other ranks hear of it.
+    pub(crate) fn catch<T>(&self, f: impl FnOnce() -> T) -> Result<T, LaunchError> {
+        self.session.catch(f)
+    }
+
     /// The communicators of a mesh, where this process is a member.
     fn members(&self, mesh: &DeviceMesh) -> Result<Option<Rc<MeshComm>>, String> {
-        let member = self.rank() < mesh.size();
-        let make = || -> Result<Option<Rc<MeshComm>>, RedistributeError> {
-            let comm = (self.world.world()).split(member.then_some(0), self.rank())?;
-            comm.map(|comm| MeshComm::new(&comm, mesh)).transpose()
-        };
-        make().map_err(|e| self.broke(e.to_string()))
+        let comm = self.split(mesh.size())?;
+        let mesh = comm.map(|comm| MeshComm::new(&comm, mesh)).transpose();
+        mesh.map_err(|e: RedistributeError| self.broke(e.to_string()))
     }
 
     /// What `f` gives on every rank.
-    fn all<T: Serialize + DeserializeOwned>(
+    pub(crate) fn all<T: Serialize + DeserializeOwned>(
         &self,
         f: impl FnOnce() -> T,
     ) -> Result<Vec<T>, String> {

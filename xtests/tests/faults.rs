@@ -21,3 +21,22 @@ fn ops_under_faults_are_right_or_fail_alike() {
     let caught: usize = found.counts.iter().map(|(_, c)| c[1]).sum();
     assert!(caught > 50, "{found}");
 }
+
+/// The program starts jobs by itself: what fails on processes ends them.
+#[cfg(feature = "mpi")]
+#[test]
+fn ops_under_faults_on_processes() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_faults"))
+        .args(["--backend", "mpi", "--ranks", "2", "--filter", "matmul"])
+        .args(["--patience", "5", "--budget", "8"])
+        .output()
+        .unwrap();
+    let (told, error) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{told}\n{error}");
+    assert!(told.contains(" 0 failed"), "{told}\n{error}");
+    let caught = told.lines().filter(|line| line.ends_with("caught"));
+    assert!(caught.count() == shard_comm::FaultKind::ALL.len(), "{told}");
+}
