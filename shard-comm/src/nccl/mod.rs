@@ -48,8 +48,8 @@
 //! # What it was tried on
 //!
 //! It has **not yet run on a GPU**. With the feature `cuda-emulated` threads play the library
-//! (`DeviceKind::EmulatedCuda`): the same contract, faults and conformance as for other backends are run on that, on streams
-//! that are threads. What that cannot show is whether NCCL's own functions are called as they want to be: `xtests/gpu/run.sh`
+//! (`DeviceKind::EmulatedCuda`): the same contract and faults as for other backends are run on that, on streams that are
+//! threads. What that cannot show is whether NCCL's own functions are called as they want to be: `xtests/gpu/run.sh`
 //! will. NCCL 2.18.1 is the oldest that has what is called.
 //!
 //! `member.rs` has the communicator, `progress.rs` what is in flight, `op.rs` one operation, `landing.rs` one exchange,
