@@ -30,8 +30,8 @@ pub enum On {
 
 /// Runs `f` on every rank of a mesh and returns what each gave, in rank order.
 ///
-/// Ranks are threads of this process, or the processes of the job, if `mpirun` started this one with `SHARD_TESTS=mpi` and
-/// they are enough: any test that comes here runs on either.
+/// Ranks are threads of this process. Where [properties](mod@crate::properties) run on processes, they are those, or threads of the
+/// first if it takes more, or memory is not ordinary; all processes get the results.
 ///
 /// # Panics
 /// If a rank panics or the group breaks, with what the first rank said: this is for tests.
@@ -41,9 +41,7 @@ pub fn on_mesh<T: Send + Serialize + DeserializeOwned>(
     f: impl Fn(&Rc<MeshComm>) -> T + Sync,
 ) -> Vec<T> {
     #[cfg(feature = "mpi")]
-    if on == On::Host
-        && let Some(results) = crate::processes::on_job(mesh, &f)
-    {
+    if let Some(results) = crate::job::on_mesh(mesh, on, &f) {
         return results;
     }
     on_threads(mesh, on, f)

@@ -7,8 +7,8 @@
 //! - [`validate`]: every op's rule against brute force.
 //! - [`strategies`]: `proptest` strategies for meshes and layouts; [`generate`]: random cases of ops; [`arrays`]: data on ranks and back;
 //!   [`parsers`]: what reads from outside, on any bytes; [`paths`]: tensors through random layouts;
-//!   [`harness`]: a function on the ranks of a mesh; [`differentiate`]: its results and gradients.
-//! - `processes`, with the feature `mpi`: trials on ranks that are processes.
+//!   [`harness`]: a function on the ranks of a mesh; [`differentiate`]: its results and gradients; [`properties`](mod@properties): runs them.
+//! - `processes`, `job`, with the feature `mpi`: trials, and properties, on ranks that are processes.
 #![forbid(unsafe_code)]
 
 pub mod arrays;
@@ -19,6 +19,8 @@ pub mod dispatch;
 pub mod faults;
 pub mod generate;
 pub mod harness;
+#[cfg(feature = "mpi")]
+mod job;
 pub mod layouts;
 pub mod made;
 #[path = "../../shard-tensor/examples/input/npy.rs"]
@@ -27,6 +29,7 @@ pub mod parsers;
 pub mod paths;
 #[cfg(feature = "mpi")]
 pub mod processes;
+pub mod properties;
 pub mod report;
 pub mod rng;
 pub mod run;

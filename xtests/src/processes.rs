@@ -16,61 +16,6 @@ use std::time::Duration;
 /// How long a process waits to be ended by the first, which reports.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// The job of a test, which ends with the thread of that test.
-struct Job {
-    group: Option<Group>,
-    /// How many functions ran on its processes.
-    runs: Cell<usize>,
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        if let Some(group) = self.group.take() {
-            println!("{} runs on {} processes", self.runs.get(), group.size());
-            group.end();
-        }
-    }
-}
-
-thread_local! {
-    static JOB: Job = {
-        let wanted = std::env::var("SHARD_TESTS").is_ok_and(|backend| backend == "mpi");
-        let start = || match Group::start(GRACE) {
-            Ok(group) => group,
-            Err(error) => panic!("{error}"),
-        };
-        Job {
-            group: wanted.then(start),
-            runs: Cell::new(0),
-        }
-    };
-}
-
-/// What `f` gives on the ranks of a mesh of the first processes of a test's job; `None` if there is none, or too few.
-///
-/// # Collective
-/// All processes of the job.
-///
-/// # Panics
-/// If a rank panics, or the ranks cannot work together any more.
-pub(crate) fn on_job<T: Serialize + DeserializeOwned>(
-    mesh: &DeviceMesh,
-    f: impl FnOnce(&Rc<MeshComm>) -> T,
-) -> Option<Vec<T>> {
-    JOB.with(|job| {
-        let group = job.group.as_ref()?;
-        let consecutive = mesh.ranks().iter().copied().eq(0..mesh.size());
-        if mesh.size() > group.size() || !consecutive {
-            return None;
-        }
-        job.runs.set(job.runs.get() + 1);
-        match group.on_mesh(mesh, f) {
-            Ok(results) => Some(results),
-            Err(cause) => panic!("{cause}"),
-        }
-    })
-}
-
 /// The processes of a job.
 pub struct Group {
     session: mpi::Session,
@@ -126,7 +71,7 @@ impl Group {
         all.into_iter().next().ok_or_else(|| "no ranks".to_owned())
     }
 
-    /// What `f` gives on the ranks of a mesh of the first processes, in rank order, on all processes.
+    /// What `f` gives on the processes up to the last of a mesh, in rank order, on all processes.
     ///
     /// # Collective
     /// All processes.
@@ -139,8 +84,9 @@ impl Group {
         f: impl FnOnce(&Rc<MeshComm>) -> T,
     ) -> Result<Vec<T>, String> {
         let cx = self.members(mesh)?;
-        let all = self.all(|| cx.as_ref().map(f))?;
-        Ok(all.into_iter().flatten().collect())
+        // Lists, since a result may be an option, of which text would not keep two.
+        let mine = || cx.as_ref().map(f).into_iter().collect::<Vec<T>>();
+        Ok(self.all(mine)?.into_iter().flatten().collect())
     }
 
     /// Tries combinations one after the other, and adds a verdict for each.
@@ -208,14 +154,20 @@ impl Group {
         self.session.catch(f)
     }
 
-    /// The communicators of a mesh, where this process is a member.
+    /// The communicators of a mesh, on the processes up to its last.
     fn members(&self, mesh: &DeviceMesh) -> Result<Option<Rc<MeshComm>>, String> {
-        let comm = self.split(mesh.size())?;
+        let comm = self.split(mesh.ranks().iter().max().map_or(0, |&rank| rank + 1))?;
         let mesh = comm.map(|comm| MeshComm::new(&comm, mesh)).transpose();
         mesh.map_err(|e: RedistributeError| self.broke(e.to_string()))
     }
 
     /// What `f` gives on every rank.
+    ///
+    /// # Collective
+    /// All processes.
+    ///
+    /// # Errors
+    /// Why the ranks cannot work together any more.
     pub(crate) fn all<T: Serialize + DeserializeOwned>(
         &self,
         f: impl FnOnce() -> T,

@@ -5,24 +5,58 @@ use crate::layouts::{AxisChoice, Operand, Split, choices, layout};
 use crate::rng::Rng;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use shard_spec::{DeviceMesh, Layout};
+use std::sync::OnceLock;
 
-/// Settings for property tests: so many cases, from a random seed that a failure prints with its smallest
-/// example. `PROPTEST_CASES` in the environment replaces the count.
+/// What properties draw, as far as a run says so.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Draw {
+    /// How many cases, in place of a property's own number.
+    pub cases: Option<u32>,
+    /// From which seed, in place of a random one.
+    pub seed: Option<u64>,
+    /// On how many ranks at most; these are processes.
+    pub ranks: Option<usize>,
+}
+
+static DRAW: OnceLock<Draw> = OnceLock::new();
+
+/// Says what properties draw from now on. Only the first call counts.
+pub fn draw(what: Draw) {
+    DRAW.get_or_init(|| what);
+}
+
+fn drawn() -> Draw {
+    DRAW.get().copied().unwrap_or_default()
+}
+
+/// Whether a mesh of this shape has no more ranks than there are.
+pub fn fits(mesh: &[usize]) -> bool {
+    drawn()
+        .ranks
+        .is_none_or(|most| mesh.iter().product::<usize>() <= most)
+}
+
+/// Settings for property tests: so many cases, from a random seed, and a failure prints its smallest example; or what the run
+/// [says](Draw). Processes that have failed cannot look for a smaller example.
 pub fn config(cases: u32) -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES")
-        .ok()
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(cases);
+    let (draw, default) = (drawn(), ProptestConfig::default());
     ProptestConfig {
-        cases,
+        cases: draw.cases.unwrap_or(cases),
         failure_persistence: None,
-        ..ProptestConfig::default()
+        rng_seed: draw.seed.map_or(default.rng_seed, RngSeed::Fixed),
+        max_shrink_iters: match draw.ranks {
+            Some(_) => 0,
+            None => default.max_shrink_iters,
+        },
+        ..default
     }
 }
 
-/// Shapes of meshes of one to three axes and at most `ranks` ranks; size 1 is an ordinary axis size.
+/// Shapes of meshes of one to three axes and at most `ranks` ranks, if there are so many; size 1 is an ordinary axis size.
 pub fn mesh_shape(ranks: usize) -> impl Strategy<Value = Vec<usize>> {
+    let ranks = drawn().ranks.map_or(ranks, |most| ranks.min(most));
     vec(1..=ranks.max(1), 1..=3).prop_map(move |mut shape| {
         // Shrink the later axes until the mesh fits, so that no draw is thrown away.
         let mut left = ranks.max(1);

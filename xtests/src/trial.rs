@@ -56,7 +56,7 @@ impl fmt::Display for Trial {
 }
 
 /// What came out of a trial.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Verdict {
     /// The single-device result, on every rank.
     Pass,
@@ -66,9 +66,24 @@ pub enum Verdict {
     Fail(String),
 }
 
-/// Tries combinations one after the other on one group of in-process ranks. After a trial that broke the
-/// group, the rest runs on a new one. `started` is called when a trial begins.
+/// Tries combinations one after the other on one group of ranks: threads, or processes as in [`on_mesh`](crate::harness::on_mesh),
+/// which then break with the first panic. After a trial that broke a group of threads, the rest runs on a new one, and `started`
+/// is called when a trial begins.
 pub fn run_trials(
+    case: &Case,
+    apply: Apply,
+    mesh: &DeviceMesh,
+    trials: &[Trial],
+    started: &(dyn Fn(usize) + Sync),
+) -> Vec<Verdict> {
+    #[cfg(feature = "mpi")]
+    if let Some(verdicts) = crate::job::trials(case, apply, mesh, trials) {
+        return verdicts;
+    }
+    trials_on_threads(case, apply, mesh, trials, started)
+}
+
+pub(crate) fn trials_on_threads(
     case: &Case,
     apply: Apply,
     mesh: &DeviceMesh,

@@ -11,7 +11,18 @@ use shard_spec::{DeviceMesh, Layout, Partition};
 use xtests::arrays::{place, tensor};
 use xtests::differentiate::{close, numbers, run};
 use xtests::harness::{On, on_mesh};
+use xtests::properties;
+use xtests::properties::Property;
 use xtests::strategies::{Recipe, mesh_shape, recipe, resolve};
+
+pub(super) const ALL: &[Property] = properties![
+    attention_is_the_same_by_every_way_and_on_one_rank,
+    sequences_divided_anyhow_attend_alike_by_every_way,
+    the_widest_window_sees_everything,
+    dropout_keeps_its_rate_and_its_gradient,
+    a_ring_holds_a_few_blocks_whatever_the_number_of_ranks,
+    zigzag_and_striped_shards_share_causal_work_evenly,
+];
 
 /// Every way keys may meet queries.
 const WAYS: [FoldBy; 5] = [
@@ -75,7 +86,6 @@ fn scene() -> impl Strategy<Value = (DeviceMesh, Sizes, Vec<Recipe>, Attention)>
 proptest! {
     #![proptest_config(xtests::strategies::config(200))]
 
-    #[test]
     fn attention_is_the_same_by_every_way_and_on_one_rank(
         (mesh, (b, h, g, q, k, d, dv), recipes, options) in scene(), mask in prop::option::of(any::<[bool; 4]>()), seed: u64,
     ) {
@@ -101,7 +111,6 @@ proptest! {
     }
 
     /// Sequences divided anyhow over the same axes, which is where every way is open.
-    #[test]
     fn sequences_divided_anyhow_attend_alike_by_every_way(
         (mesh, q, k, cuts) in (mesh_shape(6), 0..14_usize, 0..14_usize, any::<[u64; 2]>(),),
         (h, g, kind) in (1..4_usize, 1..3_usize, 0..4_usize),
@@ -158,7 +167,6 @@ proptest! {
 }
 
 /// A window without bounds hides nothing, however it is aligned.
-#[test]
 fn the_widest_window_sees_everything() {
     use shard_ops::kernels::attention::Band;
     let all = Band::window(usize::MAX, usize::MAX);
@@ -171,7 +179,6 @@ fn the_widest_window_sees_everything() {
 }
 
 /// As many probabilities are dropped as said, others each time, and the gradient is that of what was computed.
-#[test]
 fn dropout_keeps_its_rate_and_its_gradient() {
     let mesh = DeviceMesh::new(&[3]).unwrap();
     let (queries, keys) = (64, 50);
@@ -250,7 +257,6 @@ fn peak(ranks: usize, ring: FoldBy) -> u64 {
     peaks.into_iter().max().unwrap()
 }
 
-#[test]
 fn a_ring_holds_a_few_blocks_whatever_the_number_of_ranks() {
     let block = |ranks: u64| 2 * 240 * 8 * 8 / ranks;
     for ranks in [2, 4, 8] {
@@ -283,7 +289,6 @@ fn imbalance(layout: &Layout) -> f64 {
     *seen.iter().max().unwrap() as f64 / mean
 }
 
-#[test]
 fn zigzag_and_striped_shards_share_causal_work_evenly() {
     let mesh = DeviceMesh::new(&[8]).unwrap();
     let n = 4099;

@@ -1,9 +1,15 @@
 //! Calls with numbers no tensor has: the same typed error on every rank, never a panic, and the group goes on.
 
+use shard_spec::DeviceMesh;
 use shard_tensor::{
-    Conv, ConvTranspose, DType, EdgeMap, Launch, Mesh, Pool, ResampleMode, Result, ShardTensor,
+    Context, Conv, ConvTranspose, DType, EdgeMap, Mesh, Pool, ResampleMode, Result, ShardTensor,
     replicate, shard,
 };
+use xtests::harness::{On, on_mesh};
+use xtests::properties;
+use xtests::properties::Property;
+
+pub(super) const ALL: &[Property] = properties![numbers_no_tensor_has_are_typed_errors,];
 
 type Call = (&'static str, fn(&ShardTensor, &Mesh) -> Result<ShardTensor>);
 
@@ -127,20 +133,21 @@ fn points(mesh: &Mesh) -> Result<ShardTensor> {
     mesh.rand([5, 2], [shard(0)])
 }
 
-#[test]
 fn numbers_no_tensor_has_are_typed_errors() {
     for ranks in [1, 3] {
         for (name, call) in calls() {
-            let told = Launch::new(ranks)
-                .dtype(DType::F64)
-                .run(|ctx| {
+            let all = DeviceMesh::new(&[ranks]).unwrap();
+            let told = on_mesh(&all, On::Host, |cx| {
+                let run = || -> Result<_> {
+                    let ctx = Context::new(cx.world().clone(), 0, DType::F64);
                     let mesh = ctx.mesh_of(ranks)?;
                     let x = mesh.ones([2, 3, 7, 5], [shard(2)])?;
                     let told = call(&x, &mesh).err().map(|e| e.to_string());
                     assert_eq!(x.sum_all()?.item()?, 210.0);
                     Ok(told)
-                })
-                .unwrap_or_else(|e| panic!("{name} on {ranks} ranks: {e}"));
+                };
+                run().unwrap_or_else(|e| panic!("{name} on {ranks} ranks: {e}"))
+            });
             assert!(told[0].is_some(), "{name} on {ranks} ranks went through");
             assert!(told.iter().all(|t| t == &told[0]), "{name}: {told:?}");
         }

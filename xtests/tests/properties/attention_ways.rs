@@ -11,6 +11,20 @@ use xtests::arrays::{place, tensor};
 use xtests::case::Tensor;
 use xtests::differentiate::{close, numbers, run, run_on};
 use xtests::harness::{On, on_mesh};
+use xtests::properties;
+use xtests::properties::Property;
+
+pub(super) const ALL: &[Property] = properties![
+    every_way_receives_what_its_figures_say,
+    rings_and_heads_hold_a_share_that_falls_with_the_ranks,
+    a_mask_of_pairs_stays_with_its_queries,
+    every_way_runs_where_work_is_queued,
+    case_28_all_placements_and_unlike_lengths,
+    case_29_uneven_blocks_with_one_empty_and_one_masked,
+    case_33_one_step_and_a_full_turn_of_uneven_rows,
+    sixteen_bits_round_once,
+    the_cheapest_way_fits_the_shapes,
+];
 
 const WAYS: [FoldBy; 4] = [FoldBy::Ring, FoldBy::Gather, FoldBy::Split, FoldBy::Heads];
 
@@ -44,7 +58,6 @@ fn cost(ranks: usize, [queries, keys]: [usize; 2], way: FoldBy) -> [u64; 2] {
     [0, 1].map(|i| costs.iter().map(|c| c[i]).max().unwrap())
 }
 
-#[test]
 fn every_way_receives_what_its_figures_say() {
     let row = 8 * 8 * 8;
     for ranks in [2, 4, 8] {
@@ -65,7 +78,6 @@ fn every_way_receives_what_its_figures_say() {
 
 /// Of queries, keys, values, results and gradients a rank has its share, and a few blocks more; what a single op holds is asserted
 /// beside what [`WayCost`](shard_ops::WayCost) says of it (`way_costs.rs`).
-#[test]
 fn rings_and_heads_hold_a_share_that_falls_with_the_ranks() {
     let peaks = |way| [4, 8].map(|ranks| cost(ranks, [240, 240], way)[1]);
     for way in [FoldBy::Ring, FoldBy::Heads] {
@@ -78,7 +90,6 @@ fn rings_and_heads_hold_a_share_that_falls_with_the_ranks() {
 
 /// A mask with an entry for every query and key, divided as the queries are, stays where it is, and so does its gradient: what
 /// moves is what moves without one. Divided as the keys are, it comes block by block.
-#[test]
 fn a_mask_of_pairs_stays_with_its_queries() {
     let (mesh, n) = (DeviceMesh::new(&[4]).unwrap(), 48);
     let received = |mask: Option<&str>| {
@@ -117,7 +128,6 @@ fn a_mask_of_pairs_stays_with_its_queries() {
 }
 
 /// Where memory cannot be read by the host and work is queued.
-#[test]
 fn every_way_runs_where_work_is_queued() {
     let (one, mesh) = (
         DeviceMesh::new(&[1]).unwrap(),
@@ -151,7 +161,6 @@ fn single(inputs: &[Tensor]) -> Vec<Layout> {
         .collect()
 }
 
-#[test]
 fn case_28_all_placements_and_unlike_lengths() {
     let one = DeviceMesh::new(&[1]).unwrap();
     let mesh = DeviceMesh::new(&[4]).unwrap();
@@ -185,7 +194,6 @@ fn case_28_all_placements_and_unlike_lengths() {
     }
 }
 
-#[test]
 fn case_29_uneven_blocks_with_one_empty_and_one_masked() {
     let one = DeviceMesh::new(&[1]).unwrap();
     let mesh = DeviceMesh::new(&[4]).unwrap();
@@ -227,7 +235,6 @@ fn case_29_uneven_blocks_with_one_empty_and_one_masked() {
 /// The anchor's "asynchronous with all-to-all is rejected" has nothing to stand for here: there is one exchange, whose start returns a
 /// handle on any backend and whose messages are between pairs of ranks, so there is no way of sending to combine with, or without,
 /// waiting. Both directions are in flight at once below.
-#[test]
 fn case_33_one_step_and_a_full_turn_of_uneven_rows() {
     for ranks in [1, 2, 3, 4] {
         let sizes: Vec<usize> = (0..ranks).map(|r| 10 + 3 * r).collect();
@@ -270,7 +277,6 @@ fn case_33_one_step_and_a_full_turn_of_uneven_rows() {
 }
 
 /// Results and gradients in 16 bits are those of the rounded operands in `f32`, rounded once; probabilities and sums are `f32`.
-#[test]
 fn sixteen_bits_round_once() {
     let mesh = DeviceMesh::new(&[4]).unwrap();
     let shape = [1, 4, 40, 8];
@@ -334,7 +340,6 @@ fn sixteen_bits_round_once() {
 }
 
 /// One query against a cache: the keys stay. As many queries as keys, and much to do: no rank holds all keys.
-#[test]
 fn the_cheapest_way_fits_the_shapes() {
     let [few, _] = cost(4, [4, 4096], FoldBy::Auto);
     assert_eq!(few, cost(4, [4, 4096], FoldBy::Split)[0]);

@@ -14,8 +14,21 @@ use xtests::differentiate::{close, numbers, run};
 use xtests::dispatch;
 use xtests::harness::{On, on_mesh};
 use xtests::made::Windows;
+use xtests::properties;
+use xtests::properties::Property;
 use xtests::strategies::{Recipe, mesh_shape, recipe, resolve};
 use xtests::trial::{Trial, Verdict, run_trials};
+
+pub(super) const ALL: &[Property] = properties![
+    neighbourhoods_are_dense_attention_under_a_mask,
+    case_30_grids_of_one_two_and_three_dims,
+    sixteen_bits_round_once,
+    halos_are_all_that_moves,
+    gradients_are_differences,
+    the_widest_window_sees_everything,
+    misfits_are_uniform_errors,
+    second_derivatives_name_the_way_out,
+];
 
 /// A grid of up to three dims, windows that fit it, and sizes.
 fn grid() -> impl Strategy<Value = (Windows, [usize; 5])> {
@@ -68,7 +81,6 @@ proptest! {
     #![proptest_config(xtests::strategies::config(200))]
 
     /// Uneven and empty shards, of fewer sites than a window, of all dims, replicated or terms of a sum.
-    #[test]
     fn neighbourhoods_are_dense_attention_under_a_mask(
         (mesh, windows, sizes, recipes) in scene(), elsewhere: bool, seed: u64,
     ) {
@@ -82,7 +94,6 @@ proptest! {
 
 /// The anchor's case 30: one, two and three spatial dims, kernels of 3 and 5, four heads. There, shards smaller than the kernel
 /// are an error; here they are ordinary.
-#[test]
 fn case_30_grids_of_one_two_and_three_dims() {
     let grids: [&[usize]; 5] = [&[32], &[64], &[16, 16], &[32, 32], &[32, 8, 8]];
     for spatial in grids {
@@ -117,7 +128,6 @@ fn case_30_grids_of_one_two_and_three_dims() {
 }
 
 /// Results of 16 bits are those of the rounded operands, rounded once.
-#[test]
 fn sixteen_bits_round_once() {
     let mesh = DeviceMesh::new(&[3]).unwrap();
     let shape = [1, 8, 5, 2, 4];
@@ -168,7 +178,6 @@ fn sixteen_bits_round_once() {
 
 /// Nothing moves but halos: keys and values forward; with them, for the gradients, a halo of queries, of two sums per
 /// query, and of cotangents.
-#[test]
 fn halos_are_all_that_moves() {
     let mesh = DeviceMesh::new(&[3]).unwrap();
     let (shape, row) = ([1, 24, 5, 2, 4], 5 * 2 * 4 * 8);
@@ -205,7 +214,6 @@ fn halos_are_all_that_moves() {
 }
 
 /// The gradient is that of what is computed, under a causal window too.
-#[test]
 fn gradients_are_differences() {
     let mesh = DeviceMesh::new(&[2]).unwrap();
     let shape = [1, 5, 3, 1, 2];
@@ -226,7 +234,6 @@ fn gradients_are_differences() {
 }
 
 /// A window as wide as the grid is attention to everything, wherever the query.
-#[test]
 fn the_widest_window_sees_everything() {
     use shard_ops::attention::{Attention, attention};
     use shard_ops::moves::permute;
@@ -250,7 +257,6 @@ fn the_widest_window_sees_everything() {
 }
 
 /// What does not fit is refused on all ranks alike, before anything is sent, and the group goes on.
-#[test]
 fn misfits_are_uniform_errors() {
     let mesh = DeviceMesh::new(&[2]).unwrap();
     on_mesh(&mesh, On::Host, |cx| {
@@ -290,7 +296,6 @@ fn misfits_are_uniform_errors() {
 }
 
 /// Fused gradients are not differentiated again: the error says by what to replace them, and comes before anything is sent.
-#[test]
 fn second_derivatives_name_the_way_out() {
     let mesh = DeviceMesh::new(&[2]).unwrap();
     on_mesh(&mesh, On::Host, |cx| {

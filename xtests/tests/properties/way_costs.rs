@@ -9,8 +9,13 @@ use std::sync::Arc;
 use xtests::arrays::place;
 use xtests::case::Tensor;
 use xtests::differentiate::numbers;
-use xtests::harness::{On, on_threads};
+use xtests::harness::{On, on_mesh, on_threads};
+use xtests::properties;
+use xtests::properties::Property;
 use xtests::validate::Capture;
+
+pub(super) const ALL: &[Property] =
+    properties![bytes_are_those_of_the_ledger, memory_is_what_was_said,];
 
 const WAYS: [FoldBy; 4] = [FoldBy::Ring, FoldBy::Gather, FoldBy::Split, FoldBy::Heads];
 
@@ -83,29 +88,34 @@ struct Found {
 /// Runs an op by a way on every rank, with queries and keys divided so. Partial sums are then reduced to where the keys are.
 fn measured(applied: &Applied, way: FoldBy, ranks: usize, [q, k]: [&str; 2]) -> Found {
     let mesh = DeviceMesh::new(&[ranks]).unwrap();
-    let found = on_threads(&mesh, On::Host, |cx| {
-        let layout = |t: &Tensor, along| {
-            let text = if along == Along::Keys { k } else { q };
-            Layout::parse(&mesh, &t.shape, text).unwrap()
-        };
-        let all = applied.inputs.iter();
+    let layout = |(t, along): &(Tensor, Along)| {
+        let text = if *along == Along::Keys { k } else { q };
+        Layout::parse(&mesh, &t.shape, text).unwrap()
+    };
+    let layouts: Vec<Layout> = applied.inputs.iter().map(layout).collect();
+    let metas: Vec<_> = (applied.inputs.iter())
+        .map(|(t, _)| shard_ops::Meta {
+            shape: t.shape.iter().copied().collect(),
+            dtype: DType::F64,
+        })
+        .collect();
+    let rule = applied.op.rule(&metas).unwrap();
+    let strategy = |rank| {
+        let layouts: Vec<&Layout> = layouts.iter().collect();
+        Strategy::new(&rule, &layouts, rank, &CostModel::default()).unwrap()
+    };
+    // Heads may be brought together in more than one dim: the best was taken.
+    let first = strategy(0);
+    let all = first.ways().iter().filter(|cost| cost.way == way);
+    let said = *all.min_by(|a, b| a.seconds.total_cmp(&b.seconds)).unwrap();
+    let found = on_mesh(&mesh, On::Host, |cx| {
+        let strategy = strategy(cx.rank());
+        assert_eq!(strategy.way(), Some(way));
+        let all = applied.inputs.iter().zip(&layouts);
         let arrays: Vec<Array> = all
-            .map(|(t, along)| place(cx, &layout(t, *along), t, DType::F64).unwrap())
+            .map(|((t, _), layout)| place(cx, layout, t, DType::F64).unwrap())
             .collect();
         let arrays: Vec<&Array> = arrays.iter().collect();
-        let metas: Vec<_> = (arrays.iter())
-            .map(|a| shard_ops::Meta {
-                shape: a.shape().iter().copied().collect(),
-                dtype: a.dtype(),
-            })
-            .collect();
-        let rule = applied.op.rule(&metas).unwrap();
-        let layouts: Vec<&Layout> = arrays.iter().map(|a| a.layout()).collect();
-        let strategy = Strategy::new(&rule, &layouts, cx.rank(), &CostModel::default()).unwrap();
-        assert_eq!(strategy.way(), Some(way));
-        // Heads may be brought together in more than one dim: the best was taken.
-        let all = strategy.ways().iter().filter(|cost| cost.way == way);
-        let said = *all.min_by(|a, b| a.seconds.total_cmp(&b.seconds)).unwrap();
         let ledger = cx.world().ledger();
         let (live, began) = (cx.device().memory().live, ledger.snapshot());
         cx.device().reset_peak();
@@ -121,18 +131,13 @@ fn measured(applied: &Applied, way: FoldBy, ranks: usize, [q, k]: [&str; 2]) -> 
                 output.redistribute(&home).unwrap();
             }
         }
-        let bytes = ledger.since(&began).bytes as usize;
-        Found { bytes, peak, said }
+        [ledger.since(&began).bytes as usize, peak]
     });
-    Found {
-        bytes: found.iter().map(|f| f.bytes).max().unwrap(),
-        peak: found.iter().map(|f| f.peak).max().unwrap(),
-        said: found[0].said,
-    }
+    let [bytes, peak] = [0, 1].map(|i| found.iter().map(|f| f[i]).max().unwrap());
+    Found { bytes, peak, said }
 }
 
 /// Evenly divided, to the byte. Otherwise the busiest rank of one operand need not be that of another.
-#[test]
 fn bytes_are_those_of_the_ledger() {
     for (mask, way) in all() {
         for (op, direction) in captured(way, [24, 48], mask)
@@ -165,7 +170,6 @@ fn bytes_are_those_of_the_ledger() {
 
 /// What is said is held as if at once: no less than the peak, but for a block that is held until its reader has got round to it,
 /// and less than twice of it.
-#[test]
 fn memory_is_what_was_said() {
     for (mask, way) in all() {
         for (op, direction) in captured(way, [240, 480], mask)

@@ -11,7 +11,18 @@ use xtests::arrays::{local_indices, place, tensor, whole};
 use xtests::case::{Data, Tensor};
 use xtests::harness::{On, on_mesh};
 use xtests::paths::path;
+use xtests::properties;
+use xtests::properties::Property;
 use xtests::strategies::{Recipe, integer, mesh_shape, recipe, resolve, shape};
+
+pub(super) const ALL: &[Property] = properties![
+    any_path_gives_the_pieces_of_the_global_tensor,
+    a_partial_destination_stands_for_the_same_tensor,
+    bytes_received_are_the_lower_bound_and_as_predicted,
+    the_adjoint_is_the_adjoint,
+    a_slab_is_the_slice_of_the_padded_tensor,
+    the_test_device_agrees,
+];
 
 /// A mesh, a shape, and layout recipes: the first may hold partial sums, the others not, except the last.
 fn scene(recipes: usize) -> impl Strategy<Value = (DeviceMesh, Vec<usize>, Vec<Recipe>)> {
@@ -59,12 +70,10 @@ fn start(cx: &std::rc::Rc<MeshComm>, layout: &Layout, t: &Tensor) -> Array {
 proptest! {
     #![proptest_config(xtests::strategies::config(96))]
 
-    #[test]
     fn any_path_gives_the_pieces_of_the_global_tensor(path in path(6, 2)) {
         on_mesh(&path.mesh, On::Host, |cx| assert_eq!(path.walk(cx).unwrap(), None));
     }
 
-    #[test]
     fn a_partial_destination_stands_for_the_same_tensor((mesh, shape, recipes) in scene(0), seed: u64) {
         let t = numbers(&shape, seed);
         let layouts: Vec<Layout> = recipes.iter().map(|r| resolve(r, &mesh, &shape)).collect();
@@ -76,7 +85,6 @@ proptest! {
         });
     }
 
-    #[test]
     fn bytes_received_are_the_lower_bound_and_as_predicted((mesh, shape, recipes) in scene(1), seed: u64) {
         let t = numbers(&shape, seed);
         let from = resolve(&recipes[0], &mesh, &shape);
@@ -104,7 +112,6 @@ proptest! {
         });
     }
 
-    #[test]
     fn the_adjoint_is_the_adjoint((mesh, shape, recipes) in scene(0), seed: u64) {
         let from = resolve(&recipes[0], &mesh, &shape);
         let to = resolve(&recipes[1], &mesh, &shape);
@@ -125,7 +132,6 @@ proptest! {
         prop_assert_eq!(forth.iter().sum::<f64>(), back.iter().sum::<f64>(), "{} to {}", from, to);
     }
 
-    #[test]
     fn a_slab_is_the_slice_of_the_padded_tensor(
         (mesh, shape, recipes) in scene(0),
         pads in proptest::collection::vec((-2_isize..9, -2_isize..9, 0_usize..4), 3),
@@ -238,7 +244,6 @@ fn dot(a: &Array, b: &Array) -> f64 {
     a.iter().zip(&b).map(|(x, y)| x * y).sum()
 }
 
-#[test]
 fn the_test_device_agrees() {
     let mesh = DeviceMesh::new(&[2, 2]).unwrap();
     let shape = [5, 3];

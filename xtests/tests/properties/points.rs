@@ -11,9 +11,27 @@ use xtests::arrays::{place, tensor};
 use xtests::case::{Data, Tensor};
 use xtests::differentiate::{close, numbers, run};
 use xtests::harness::{On, on_mesh, on_threads};
+use xtests::properties;
+use xtests::properties::Property;
 use xtests::rng::Rng;
 use xtests::strategies::{Recipe, integer, mesh_shape, recipe, resolve};
 use xtests::validate::{Capture, validate};
+
+pub(super) const ALL: &[Property] = properties![
+    neighbours_are_one_ranks,
+    pairs_within_a_radius_are_one_ranks,
+    tables_within_a_radius_are_one_ranks,
+    samples_far_apart_are_one_ranks,
+    rules_hold,
+    pairs_stay_with_their_queries,
+    few_queries_go_to_many_points,
+    ties_of_rounded_distances_are_one_ranks,
+    anchor_nearest_of_many_points,
+    anchor_within_a_radius_of_a_grid,
+    distances_within_a_radius_are_differentiated,
+    pieces_are_searched_alone,
+    other_types_are_refused,
+];
 
 /// Every way points may meet queries.
 const WAYS: [FoldBy; 4] = [FoldBy::Ring, FoldBy::Gather, FoldBy::Split, FoldBy::Auto];
@@ -105,7 +123,6 @@ fn by_definition(points: &Tensor, count: usize, start: usize) -> Vec<i64> {
 proptest! {
     #![proptest_config(xtests::strategies::config(200))]
 
-    #[test]
     fn neighbours_are_one_ranks(scene in scene(1), k in 0..6_usize) {
         let k = k.min(scene.inputs[1].shape[0]);
         scene.holds(|tape, queries, points, ring| {
@@ -115,7 +132,6 @@ proptest! {
     }
 
     /// From nobody but coinciding points to everybody.
-    #[test]
     fn pairs_within_a_radius_are_one_ranks(scene in scene(0), squared in 0..14_u32) {
         let radius = f64::from(squared).sqrt();
         scene.holds(|tape, queries, points, ring| {
@@ -124,7 +140,6 @@ proptest! {
         });
     }
 
-    #[test]
     fn tables_within_a_radius_are_one_ranks(scene in scene(0), squared in 0..14_u32, cap in 0..5_usize) {
         let radius = f64::from(squared).sqrt();
         scene.holds(|tape, queries, points, ring| {
@@ -134,7 +149,6 @@ proptest! {
         });
     }
 
-    #[test]
     fn samples_far_apart_are_one_ranks(
         scene in scene(1), count in 0..8_usize, start in 0..14_usize, elsewhere: bool,
     ) {
@@ -163,7 +177,6 @@ proptest! {
 }
 
 /// Ops that no reference case applies: samples far apart, and the derivative of distances within a radius.
-#[test]
 fn rules_hold() {
     let one = DeviceMesh::new(&[1]).unwrap();
     let inputs = [numbers(&[9, 2], 3), numbers(&[13, 2], 4)];
@@ -215,7 +228,6 @@ fn bytes_of_backward(points: &str, ring: FoldBy) -> u64 {
 }
 
 /// The derivative is divided as the pairs are, which stay where they are: nothing moves but points.
-#[test]
 fn pairs_stay_with_their_queries() {
     assert_eq!(bytes_of_backward("R", FoldBy::Gather), 0);
     // The other blocks of points come, and their gradients go home.
@@ -224,7 +236,6 @@ fn pairs_stay_with_their_queries() {
 }
 
 /// Few queries go to many points: what moves are the queries, and what each rank found for the others'.
-#[test]
 fn few_queries_go_to_many_points() {
     let mesh = DeviceMesh::new(&[4]).unwrap();
     let inputs = [random(&[8, 3], 3), random(&[40_000, 3], 4)];
@@ -259,7 +270,6 @@ fn few_queries_go_to_many_points() {
 }
 
 /// Roots round where squares do not: parts are merged by what is not rounded.
-#[test]
 fn ties_of_rounded_distances_are_one_ranks() {
     // Squared distances from the origin are 1 and so many times the spacing of doubles above it; two of them have one root. The
     // farthest come first.
@@ -324,7 +334,6 @@ fn combinations(queries: usize, points: usize, parts: usize) -> Vec<[Layout; 2]>
 }
 
 /// The anchor's case 31: 1025 points, 2048 queries, 4 neighbours; one shard has fewer points than that.
-#[test]
 fn anchor_nearest_of_many_points() {
     let inputs = [random(&[2048, 3], 1), random(&[1025, 3], 2)];
     let one = DeviceMesh::new(&[1]).unwrap();
@@ -351,7 +360,6 @@ fn anchor_nearest_of_many_points() {
 
 /// The anchor's case 32: 136 points, a grid of 96 x 6 x 4 queries in the unit cube, radius 1, batches of 1 and 2, which are as many
 /// searches.
-#[test]
 fn anchor_within_a_radius_of_a_grid() {
     let sides = [96, 6, 4];
     let count = sides.iter().product::<usize>();
@@ -395,7 +403,6 @@ fn random(shape: &[usize], seed: u64) -> Tensor {
 }
 
 /// Where the device's work is queued and its memory cannot be read: sizes are waited for, and rows come after them.
-#[test]
 fn distances_within_a_radius_are_differentiated() {
     let mesh = DeviceMesh::new(&[3]).unwrap();
     let inputs = [random(&[4, 2], 1), random(&[7, 2], 2)];
@@ -422,7 +429,6 @@ fn distances_within_a_radius_are_differentiated() {
 }
 
 /// A piece is searched by its rank alone: nobody else is asked, or waited for.
-#[test]
 fn pieces_are_searched_alone() {
     let mesh = DeviceMesh::new(&[2]).unwrap();
     let line = tensor(&[5, 1], |i| i as f64);
@@ -441,7 +447,6 @@ fn pieces_are_searched_alone() {
 }
 
 /// Only f32 and f64 have kernels: others are refused on all ranks alike, before anything is sent.
-#[test]
 fn other_types_are_refused() {
     let mesh = DeviceMesh::new(&[2]).unwrap();
     on_mesh(&mesh, On::Host, |cx| {
