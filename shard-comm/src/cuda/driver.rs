@@ -1,6 +1,7 @@
 //! What a [`Cuda`](super::Cuda) device asks of the machine underneath: memory, one queue, marks in it, and kernels.
 #![expect(unsafe_code, reason = "declares that launching a kernel is unsafe")]
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub(crate) type Answer<T> = Result<T, Refusal>;
 /// A GPU's queue (a stream), or the emulation of one.
 ///
 /// All work of a queue happens in order. Addresses are those of the GPU, equal for all queues on it.
-pub(super) trait Driver: Debug + Send + Sync + 'static {
+pub(super) trait Driver: Any + Debug + Send + Sync {
     /// The GPU's name.
     fn name(&self) -> &str;
 
@@ -65,9 +66,6 @@ pub(super) trait Driver: Debug + Send + Sync + 'static {
     /// Another queue of the same GPU.
     fn sibling(&self) -> Answer<Arc<dyn Driver>>;
 
-    /// The driver's own type.
-    fn as_any(&self) -> &dyn std::any::Any;
-
     /// Compiles a kernel for this GPU, with these definitions in front.
     fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function>;
 
@@ -93,13 +91,10 @@ pub(super) struct Function {
 }
 
 /// A point in a queue.
-pub(super) trait Mark: Debug + Send + Sync + 'static {
+pub(super) trait Mark: Any + Debug + Send + Sync {
     /// Returns when the work before it is done.
     fn synchronize(&self) -> Answer<()>;
 
     /// Whether the work before it is done.
     fn is_done(&self) -> Answer<bool>;
-
-    /// The driver's own type.
-    fn as_any(&self) -> &dyn std::any::Any;
 }

@@ -5,7 +5,6 @@
 )]
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::any::Any;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
@@ -98,10 +97,6 @@ impl Driver for Emulated {
         Ok(Arc::new(super::queue::Queue::new()?))
     }
 
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
     fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function> {
         let library = library(source, defines)?;
         let symbol = format!("launch_{name}\0");
@@ -145,10 +140,6 @@ impl Mark for Done {
 
     fn is_done(&self) -> Answer<bool> {
         Ok(true)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

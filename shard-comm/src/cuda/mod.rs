@@ -258,13 +258,15 @@ impl Cuda {
     /// The stream of a real GPU.
     #[cfg(feature = "nccl")]
     pub(crate) fn nvidia(&self) -> Option<&nvidia::Nvidia> {
-        self.driver.as_any().downcast_ref()
+        let driver: &dyn Any = &*self.driver;
+        driver.downcast_ref()
     }
 
     /// The queue of an emulated one, if this is a [sibling](Self::sibling).
     #[cfg(all(feature = "nccl", feature = "cuda-emulated"))]
     pub(crate) fn queue(&self) -> Option<&queue::Queue> {
-        self.driver.as_any().downcast_ref()
+        let driver: &dyn Any = &*self.driver;
+        driver.downcast_ref()
     }
 
     /// Says that this stream was told to read or write buffers by others than [`launch`](Self::launch): their owners wait

@@ -203,7 +203,8 @@ impl Driver for Nvidia {
     }
 
     fn wait(&self, mark: &Arc<dyn Mark>) -> Answer<()> {
-        let Some(mark) = mark.as_any().downcast_ref::<CudaMark>() else {
+        let known: &dyn Any = &**mark;
+        let Some(mark) = known.downcast_ref::<CudaMark>() else {
             return mark.synchronize();
         };
         self.bind()?;
@@ -239,10 +240,6 @@ impl Driver for Nvidia {
             name: self.name.clone(),
             architecture: self.architecture.clone(),
         }))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 
     fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function> {
@@ -372,10 +369,6 @@ impl Mark for CudaMark {
             Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
             Err(error) => Err(refused("cuEventQuery")(error)),
         }
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

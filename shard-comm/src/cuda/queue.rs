@@ -2,7 +2,6 @@
 //! that is missing between queues shows as on a GPU.
 #![expect(unsafe_code, reason = "launches what the emulation launches, later")]
 
-use std::any::Any;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -104,10 +103,6 @@ impl Driver for Queue {
         Ok(Arc::new(Self::new()?))
     }
 
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
     fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function> {
         Emulated.kernel(source, defines, name)
     }
@@ -143,10 +138,6 @@ impl Mark for Point {
 
     fn is_done(&self) -> Answer<bool> {
         Ok(*lock(&self.done))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 
