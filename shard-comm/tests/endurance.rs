@@ -1,6 +1,7 @@
 //! Programs that are hard on the local backend: handles nobody asks for, groups in groups, ranks that run far ahead.
 
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use shard_comm::local::{LocalOptions, Schedule, run, run_with};
 use shard_comm::{Buffer, Checks, CommError, Communicator, DType, Element, Monoid, checked, half};
@@ -35,6 +36,44 @@ fn a_leaked_handle_keeps_its_own_result_and_nothing_that_comes_later() {
         let leaked = if comm.rank() == 1 { 3 * LEN * 8 } else { 0 };
         assert_eq!(comm.device().memory().live, leaked);
         comm.barrier().unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_handle_of_a_rank_that_never_waits_keeps_nothing_that_comes_later() {
+    const LEN: usize = 1000;
+    let (posted, read) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let reach = |count: &AtomicUsize, least| {
+        while count.load(Ordering::Acquire) < least {
+            std::thread::yield_now();
+        }
+    };
+    run(2, |comm| {
+        let whole = comm.start_all_gather_v(&doubles(&*comm, LEN, 1.0), &[LEN; 2]);
+        let first = whole.unwrap();
+        if comm.rank() == 0 {
+            // The other one has always come before, so this rank goes on at once.
+            for k in 1..=50 {
+                reach(&posted, k);
+                let mine = doubles(&*comm, LEN, 0.0);
+                comm.all_gather_v(&mine, &[LEN; 2]).unwrap();
+                read.store(k, Ordering::Release);
+            }
+            reach(&posted, 51);
+        } else {
+            first.wait_optional().unwrap();
+            for k in 1..=50 {
+                let mine = doubles(&*comm, LEN, 0.0);
+                let handle = comm.start_all_gather_v(&mine, &[LEN; 2]).unwrap();
+                posted.store(k, Ordering::Release);
+                handle.wait().unwrap();
+            }
+            reach(&read, 50);
+            let live = comm.device().memory().live;
+            posted.store(51, Ordering::Release);
+            assert_eq!(live, 0);
+        }
     })
     .unwrap();
 }

@@ -198,7 +198,8 @@ impl Rank {
     pub(super) fn wait(&self, op: &mut Op) -> Result<Option<Buffer>> {
         loop {
             self.advance(op);
-            if op.result.is_none() {
+            // Even if there is a result: a meeting that is over and not left keeps all later ones, and what they read.
+            if !self.flying.borrow().is_empty() {
                 self.progress();
             }
             if let Some(result) = op.result.take() {

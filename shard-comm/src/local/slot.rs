@@ -83,8 +83,8 @@ pub(super) struct Slot {
     awaited: AtomicBool,
     /// The ranks' next rendezvous, from the first rank on that asks for it.
     ///
-    /// A slot that is held holds all after it. Only those last long that nobody can complete while it is open: whoever
-    /// joins a later one has joined this one before.
+    /// A slot that is held holds all after it. While it is open nobody can complete a later one, since whoever joins that has
+    /// joined this before; once it is settled, a rank leaves it with its next blocking call at the latest.
     next: OnceLock<Arc<Self>>,
     places: Box<[OnceLock<Post>]>,
     /// How many rendezvous of these ranks came before: the number of the operation. Rounds of one operation share it.
