@@ -501,7 +501,7 @@ pub trait Pending {
 
     /// Returns when this operation, or any other one of the rank on this communicator and its splits, may have gone on: for
     /// those who wait for several. A rank that rests waits for all of them, so that deadlocks are found as in
-    /// [`wait`](Self::wait).
+    /// [`wait`](Self::wait). It does not rest while one is done whose handle has not been waited for.
     fn rest(&mut self) {
         std::thread::yield_now();
     }

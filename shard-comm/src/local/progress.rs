@@ -220,13 +220,17 @@ impl Rank {
 
     /// Waits until this operation or any other one with a handle may have gone on.
     fn rest(&self, flying: &Rc<Flying>) {
+        let all = self.flying.borrow();
+        // A look at one carries all on, so one that was looked at before may be done unseen.
+        let unseen = |one: &Rc<Flying>| !one.dropped.get() && one.op.borrow().result.is_some();
+        if all.iter().any(unseen) {
+            return;
+        }
         let mut wanted: SmallVec<[Wanted; 1]> = flying.op.borrow().wanted().into_iter().collect();
-        let others = self.flying.borrow();
-        let others = others.iter().filter(|other| !Rc::ptr_eq(other, flying));
+        let others = all.iter().filter(|other| !Rc::ptr_eq(other, flying));
         wanted.extend(others.filter_map(|other| other.op.borrow().wanted()));
         let ready = || wanted.iter().any(|w| w.slot.is_settled());
-        let done = flying.op.borrow().result.is_some();
-        if !done && (!self.yield_until(|| ready() || self.world.has_failed()) || !ready()) {
+        if !self.yield_until(|| ready() || self.world.has_failed()) || !ready() {
             self.world.park(self.number, wanted);
         }
     }

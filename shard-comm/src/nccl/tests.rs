@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::library::{Batch, Clique, Patience, Ticket, failed};
@@ -158,6 +159,38 @@ fn deadlocks_are_found() {
         assert!(matches!(error, Err(CommError::Deadlock(_))), "{error:?}");
     }
     assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+/// A look at one operation of the control communicator carries all on. A rank that has not seen yet that another one is done
+/// must not rest: it has elements to send for that.
+#[test]
+fn a_rank_does_not_rest_while_something_is_done_unseen() {
+    let [joined, rested] = [AtomicBool::new(false), AtomicBool::new(false)];
+    let until = |flag: &AtomicBool| {
+        let begun = Instant::now();
+        while !flag.load(Ordering::Acquire) && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::yield_now();
+        }
+        flag.load(Ordering::Acquire)
+    };
+    let sums = local::run(2, |comm| -> Result<f64> {
+        let mine = comm.device().upload_slice(&[1.0f64])?;
+        let sum = comm.start_all_reduce(&mine, Monoid::SUM)?;
+        if comm.rank() == 0 {
+            let mut other = comm.start_recv(1, DType::F64, 1)?;
+            assert!(until(&joined));
+            assert!(!other.is_done());
+            other.rest();
+            rested.store(true, Ordering::Release);
+            other.wait()?;
+        } else {
+            joined.store(true, Ordering::Release);
+            assert!(until(&rested), "rank 0 waits for what nobody will do");
+            comm.send(0, &mine)?;
+        }
+        Ok(sum.wait()?.to_vec::<f64>()?[0])
+    });
+    assert_eq!(sums.unwrap(), [Ok(2.0), Ok(2.0)]);
 }
 
 /// A library that goes wrong at one rank after so many groups of calls, or loses them, so that nothing arrives.
