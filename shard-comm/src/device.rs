@@ -1,8 +1,9 @@
 //! What a device does for this workspace: memory, strided copies and folds, host jobs, and order between queues.
 
 use std::any::Any;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::ops::Range;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::plan::steps_apart;
@@ -15,7 +16,15 @@ use crate::{
 /// A shared device.
 pub type DeviceRef = Arc<dyn Device>;
 
-/// The kinds of device a buffer can live on.
+/// The kinds of device a buffer can live on. Written and read, as on command lines, as `host`, `test`, `cuda` and
+/// `emulated-cuda`.
+///
+/// ```
+/// use shard_comm::DeviceKind;
+/// assert_eq!("cuda".parse(), Ok(DeviceKind::Cuda));
+/// assert_eq!(DeviceKind::EmulatedCuda.to_string(), "emulated-cuda");
+/// assert!("gpu".parse::<DeviceKind>().unwrap_err().to_string().contains("cuda"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum DeviceKind {
@@ -29,6 +38,43 @@ pub enum DeviceKind {
     Cuda,
     /// The stand-in for one whose kernels run on the host; see `Cuda::emulated` in the same module.
     EmulatedCuda,
+}
+
+impl DeviceKind {
+    /// Those that a program can be told to run on. A [phantom](Self::Phantom) runs nothing.
+    const RUNNABLE: [Self; 4] = [Self::Host, Self::Test, Self::Cuda, Self::EmulatedCuda];
+
+    /// Whether kernels of GPUs run there, on one or on its stand-in.
+    pub fn is_cuda(self) -> bool {
+        matches!(self, Self::Cuda | Self::EmulatedCuda)
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Host => "host",
+            Self::Test => "test",
+            Self::Phantom => "phantom",
+            Self::Cuda => "cuda",
+            Self::EmulatedCuda => "emulated-cuda",
+        })
+    }
+}
+
+/// That a text names no [`DeviceKind`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} is no device: expected host, test, cuda or emulated-cuda")]
+pub struct UnknownDevice(String);
+
+impl FromStr for DeviceKind {
+    type Err = UnknownDevice;
+
+    fn from_str(text: &str) -> std::result::Result<Self, UnknownDevice> {
+        let named = |kind: &Self| kind.to_string() == text;
+        let found = Self::RUNNABLE.into_iter().find(named);
+        found.ok_or_else(|| UnknownDevice(text.to_owned()))
+    }
 }
 
 /// A new device of a kind, for the process's rank of this number: GPUs are shared out in turn.

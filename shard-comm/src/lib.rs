@@ -115,7 +115,7 @@ pub use collectives::{ONE_ROUND_BYTES, PlanCache, all_reduce_received};
 pub use communicator::{Communicator, Handle, Link, LinkSide, Pending, Request, Stage, Target};
 pub use device::{
     Device, DeviceKind, DeviceRef, Event, EventState, HostSlice, HostSliceMut, MemoryStats,
-    device_of,
+    UnknownDevice, device_of,
 };
 pub use dtype::{Bool, DType, Element, Scalar};
 pub use error::{

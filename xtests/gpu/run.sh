@@ -1,124 +1,226 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in some minutes: the moves and kernels of devices, conformance and the main job with 1 to 4 ranks
-# on one GPU, ranks over NCCL, and the kernels under compute-sanitizer. Writes a report, and fails if anything failed.
+# on one GPU, ranks over NCCL, benchmarks in turns with PyTorch, and the kernels under compute-sanitizer. Writes a report, and
+# fails if anything failed. What is not there is left out, and said.
 #
-#   xtests/gpu/run.sh [--binaries DIR] [--report FILE]
+#   xtests/gpu/run.sh [--binaries DIR] [--report FILE] [--skip TEXT]... [--most SECONDS] [--device emulated-cuda]
+#   xtests/gpu/run.sh --build DIR [--device emulated-cuda]
 #
-# Without --binaries it builds what it runs. With it, DIR holds what `xtests/gpu/run.sh --build DIR` put there on a machine
-# with a Rust toolchain, and the machine with the GPU needs none.
+# Without --binaries it builds what it runs. With it, DIR holds what --build put there on a machine with a Rust toolchain, and the
+# machine with the GPU needs none. --skip leaves out what has TEXT in its name; --most limits the time of each thing. With
+# --device emulated-cuda all of it runs, shorter and slowly, where there is no GPU: that this script works is all it shows.
 set -uo pipefail
+from=$PWD
 cd "$(dirname "$0")/../.."
 root=$PWD
 
-build() {
-    mkdir -p "$1"
-    cargo build --release -p xtests --features cuda,nccl --bin conformance &&
-        cargo build --release -p shard-tensor --features cuda,nccl --example downscale || return 1
-    local target=${CARGO_TARGET_DIR:-target}/release
-    cp "$target/conformance" "$target/examples/downscale" "$1/" || return 1
-    # The tests of kernels and of moves.
-    local -A features=([shard-comm]=cuda,nccl [shard-ops]=cuda)
-    for crate in shard-comm shard-ops; do
-        local test
-        test=$(cargo test --release -p "$crate" --features "${features[$crate]}" --lib --no-run 2>&1 |
-            sed -n 's/.*Executable.*(\(.*\))/\1/p' | head -n 1)
-        cp "$test" "$1/$crate-tests" || return 1
-    done
+# Paths are meant from where the script was called.
+path() { case $1 in /*) printf '%s' "$1" ;; *) printf '%s/%s' "$from" "$1" ;; esac; }
+usage() {
+    sed -n '2,13s/^# \{0,1\}//p' "$root/xtests/gpu/run.sh" >&2
+    exit 2
 }
 
-binaries='' report=gpu-report.txt
+device=cuda binaries='' report=$from/gpu-report.txt skips=() most=100000 build_to=''
 while [ $# -gt 0 ]; do
+    [ $# -gt 1 ] || usage
     case $1 in
-    --build) build "$2"; exit ;;
-    --binaries) binaries=$(realpath "$2"); shift 2 ;;
-    --report) report=$2; shift 2 ;;
-    *) sed -n '2,9p' "$0"; exit 2 ;;
+    --build) build_to=$(path "$2") ;;
+    --binaries) binaries=$(path "$2") ;;
+    --report) report=$(path "$2") ;;
+    --skip) skips+=("$2") ;;
+    --most) most=$2 ;;
+    --device) device=$2 ;;
+    *) usage ;;
     esac
+    shift 2
 done
+case $device in
+cuda) real=1 feature=cuda ;;
+emulated-cuda) real=0 feature=cuda-emulated ;;
+*) usage ;;
+esac
+[[ $most =~ ^[1-9][0-9]*$ ]] || usage
+
+# The program that a build of tests names.
+test_program() {
+    local crate=$1 features=$2 log
+    log=$(cargo test --release -p "$crate" --features "$features" --lib --no-run 2>&1) || {
+        printf '%s\n' "$log" >&2
+        return 1
+    }
+    sed -n 's/.*Executable.*(\(.*\))/\1/p' <<<"$log" | head -n 1
+}
+build() {
+    local target=${CARGO_TARGET_DIR:-target}/release moves kernels
+    mkdir -p "$1" &&
+        cargo build --release -p xtests --features "$feature,nccl" --bin conformance --bin bench &&
+        cargo build --release -p shard-tensor --features "$feature,nccl" --example downscale &&
+        moves=$(test_program shard-comm "$feature,nccl") &&
+        kernels=$(test_program shard-ops "$feature") &&
+        cp "$target/conformance" "$target/bench" "$target/examples/downscale" "$1/" &&
+        cp "$moves" "$1/shard-comm-tests" &&
+        cp "$kernels" "$1/shard-ops-tests"
+}
+if [ -n "$build_to" ]; then
+    build "$build_to"
+    exit
+fi
 if [ -z "$binaries" ]; then
-    binaries=$root/target/gpu
+    binaries=$(realpath -m "${CARGO_TARGET_DIR:-target}/gpu")
     build "$binaries" || exit 1
 fi
+for program in conformance bench downscale shard-comm-tests shard-ops-tests; do
+    [ -x "$binaries/$program" ] || {
+        echo "no $program in $binaries: put it there with --build" >&2
+        exit 2
+    }
+done
 
-# Libraries inside Python packages carry their major version in their name; the loader looks for it without.
-links=$(mktemp -d)
-trap 'rm -rf "$links"' EXIT
-if command -v python3 >/dev/null; then
-    for folder in $(python3 -c 'import site, sys; print("\n".join(site.getsitepackages() + [site.getusersitepackages()]))'); do
-        for library in "$folder"/nvidia/*/lib/lib{nvrtc,cudart,cublas,cublasLt,cudnn,nccl}*.so*; do
-            [ -e "$library" ] || continue
-            name=$(basename "$library")
-            ln -sf "$library" "$links/$name"
-            ln -sf "$library" "$links/${name%%.so*}.so"
+# Libraries inside Python packages, and those that the system has without headers, carry their major version in their name; the
+# loader looks for them without. Of several versions the newest is taken.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+links=$work/links
+mkdir "$links"
+folders() {
+    command -v python3 >/dev/null || return 0
+    python3 -c '
+import site, sys
+print("\n".join(dict.fromkeys(sys.path + site.getsitepackages() + [site.getusersitepackages()])))'
+}
+libraries() {
+    folders | while IFS= read -r folder; do
+        [ -n "$folder" ] || continue
+        for library in "$folder"/nvidia/*/lib/lib{nvrtc,cudart,cublas,cudnn,nccl}*.so*; do
+            [ -e "$library" ] && printf '%s\t%s\n' "$(basename "$library")" "$library"
         done
-    done
+    done | sort -V | cut -f 2
+}
+if command -v ldconfig >/dev/null; then
+    # The first that the loader would find.
+    system=$(ldconfig -p | sed -n 's/.*libnccl\.so.* => //p' | head -n 1)
+    [ -z "$system" ] || ln -sf "$system" "$links/libnccl.so"
 fi
+while IFS= read -r library; do
+    name=$(basename "$library")
+    ln -sf "$library" "$links/$name"
+    ln -sf "$library" "$links/${name%%.so*}.so"
+done < <(libraries)
 export LD_LIBRARY_PATH=$links${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
 failed=0
 say() { printf '%s\n' "$*" | tee -a "$report"; }
-# Runs a command under a watchdog; its last lines go into the report.
+skipped() {
+    local skip
+    for skip in "${skips[@]}"; do
+        [[ $1 == *"$skip"* ]] && say "skip  $1: as told" && return 0
+    done
+    return 1
+}
+# Runs a command under a watchdog; its last lines go into the report. Tests that are none are a failure.
 try() {
-    local name=$1 seconds=$2 log begin status
+    local name=$1 seconds=$2 log=$work/log begin status
     shift 2
-    log=$(mktemp)
+    skipped "$name" && return
+    [ "$seconds" -le "$most" ] || seconds=$most
     begin=$(date +%s)
-    timeout "$seconds" "$@" >"$log" 2>&1
+    timeout -k 10 "$seconds" "$@" >"$log" 2>&1
     status=$?
-    if [ $status -eq 0 ]; then say "pass  $name ($(($(date +%s) - begin)) s)"; else
-        failed=1
-        say "FAIL  $name (status $status)"
-    fi
+    if [ $status -eq 0 ] && grep -q '^test result: ok\. 0 passed' "$log"; then status="0, of no test"; fi
+    case $status in
+    0) say "pass  $name ($(($(date +%s) - begin)) s)" ;;
+    124 | 137) failed=1 && say "FAIL  $name (not finished in $seconds s)" ;;
+    *) failed=1 && say "FAIL  $name (status $status)" ;;
+    esac
     tail -n "${LINES_KEPT:-4}" "$log" | sed 's/^/      /' | tee -a "$report"
-    rm -f "$log"
 }
 
-: >"$report"
-say "GPU: $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo none)"
+: >"$report" || exit 2
+if [ $real = 1 ]; then
+    say "GPU: $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo none)"
+else
+    say "GPU: none, played by the host: no time means anything"
+fi
 say "commit: $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
 
+# How much, on a GPU and where there is none.
+if [ $real = 1 ]; then
+    many=(1 2 3 4) meshes=(1 2 3x1 2x2) budget=40 verified=() long=(--steps 200) quick=() turns=3
+else
+    many=(2) meshes=(2) budget=4 verified=(--steps 1 --dtype f64) long=(--steps 1) quick=(--quick) turns=1
+fi
+fields=shard-tensor/examples/downscale/data
+
 try "moves of devices, communicator contract" 240 "$binaries/shard-comm-tests" cuda
-try "kernels: sources compile" 240 "$binaries/shard-ops-tests" cuda
-for ranks in 1 2 3 4; do
+try "kernels: sources compile, ops on the device" 240 "$binaries/shard-ops-tests" cuda
+for ranks in "${many[@]}"; do
     try "conformance, $ranks ranks on one GPU" 120 \
-        "$binaries/conformance" xtests/data --device cuda --ranks "$ranks" --budget 40
+        "$binaries/conformance" xtests/data --device "$device" --ranks "$ranks" --budget "$budget"
 done
-for mesh in 1 2 3x1 2x2; do
+for mesh in "${meshes[@]}"; do
     LINES_KEPT=12 try "main job, mesh $mesh, against one rank on the host" 180 \
-        "$binaries/downscale" --device cuda --mesh "$mesh" --verify --out "$links/out" \
-        --data shard-tensor/examples/downscale/data
+        "$binaries/downscale" --device "$device" --mesh "$mesh" --verify "${verified[@]}" --out "$work/out" --data "$fields"
 done
 # NCCL: one rank for each GPU; several on one where the library lets them, which it is new to (what it lacks, it hangs on), with
 # few blocks each.
 try "NCCL: contract with one rank per GPU" 120 "$binaries/shard-comm-tests" nccl
 try "conformance over NCCL, 1 rank" 120 \
-    "$binaries/conformance" xtests/data --device cuda --backend nccl --ranks 1 --budget 30
-try "main job over NCCL, 1 rank, against one rank on the host" 180 \
-    "$binaries/downscale" --device cuda --backend nccl --mesh 1 --verify --out "$links/out" \
-    --data shard-tensor/examples/downscale/data
-nccl=$(grep -aom1 'NCCL version [0-9.]*' "$links/libnccl.so" 2>/dev/null | grep -o '[0-9.]*$' || echo 0)
-say "NCCL: $nccl"
-if [ "$(printf '%s\n' 2.30 "$nccl" | sort -V | head -n 1)" = 2.30 ]; then
+    "$binaries/conformance" xtests/data --device "$device" --backend nccl --ranks 1 --budget "$budget"
+LINES_KEPT=12 try "main job over NCCL, 1 rank, against one rank on the host" 180 \
+    "$binaries/downscale" --device "$device" --backend nccl --mesh 1 --verify "${verified[@]}" --out "$work/out" --data "$fields"
+if [ $real = 1 ]; then
+    nccl=$(grep -aom1 'NCCL version [0-9.]*' "$links/libnccl.so" 2>/dev/null | grep -o '[0-9.]*$')
+    say "NCCL: ${nccl:-none}"
+else
+    nccl=2.30
+fi
+if [ "$(printf '%s\n' 2.30 "${nccl:-0}" | sort -V | head -n 1)" = 2.30 ]; then
+    several=(env NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=2)
     for ranks in 2 4; do
-        try "conformance over NCCL, $ranks ranks on one GPU" 120 \
-            env NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=2 \
-            "$binaries/conformance" xtests/data --device cuda --backend nccl --ranks "$ranks" --jobs 1 --budget 30
+        try "conformance over NCCL, $ranks ranks on one GPU" 120 "${several[@]}" \
+            "$binaries/conformance" xtests/data --device "$device" --backend nccl --ranks "$ranks" --jobs 1 --budget "$budget"
     done
-    LINES_KEPT=12 try "main job over NCCL, mesh 2x2 on one GPU, against one rank on the host" 180 \
-        env NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=2 \
-        "$binaries/downscale" --device cuda --backend nccl --mesh 2x2 --verify --out "$links/out" \
-        --data shard-tensor/examples/downscale/data
+    LINES_KEPT=12 try "main job over NCCL, mesh 2x2 on one GPU, against one rank on the host" 180 "${several[@]}" \
+        "$binaries/downscale" --device "$device" --backend nccl --mesh 2x2 --verify "${verified[@]}" --out "$work/out" --data "$fields"
 else
     say "skip  several ranks on one GPU over NCCL: it lets them from 2.30 on"
 fi
-try "main job, 200 steps" 240 "$binaries/downscale" --device cuda --mesh 1 --out "$links/out" \
-    --data shard-tensor/examples/downscale/data
+try "main job, long" 240 "$binaries/downscale" --device "$device" --mesh 1 "${long[@]}" --out "$work/out" --data "$fields"
+
+# Moves beside copies of the same bytes, with several ranks on the GPU; the cost of calls; then, on one rank, what PyTorch does too,
+# the two in turns.
+LINES_KEPT=100 try "benchmarks: moves and calls" 400 \
+    "$binaries/bench" pack comm redistribute dispatch --device "$device" --ranks 1,2,4 --seconds 0.5 "${quick[@]}"
+torch=()
+if [ $real = 1 ]; then
+    python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && torch=(--device cuda)
+else
+    python3 -c 'import torch' 2>/dev/null && torch=(--device cpu)
+fi
+[ ${#torch[@]} -gt 0 ] || say "skip  PyTorch beside the benchmarks: python3 has none that sees the device"
+for turn in $(seq "$turns"); do
+    for group in elementwise norm matmul conv attention train; do
+        case $real$group in 0elementwise | 0norm | 1*) ;; *) continue ;; esac
+        LINES_KEPT=40 try "benchmarks: $group, turn $turn" 300 "$binaries/bench" "$group" --device "$device" --ranks 1 \
+            --seconds 0.5 --json "$work/ours.json" "${quick[@]}"
+    done
+    [ ${#torch[@]} -eq 0 ] || LINES_KEPT=1 try "benchmarks: PyTorch, turn $turn" 300 \
+        python3 xtests/gpu/torch_reference.py "${torch[@]}" --seconds 0.5 --json "$work/torch.json" "${quick[@]}"
+done
+if [ -s "$work/torch.json" ] && [ -s "$work/ours.json" ]; then
+    LINES_KEPT=100 try "benchmarks: ratios to PyTorch" 60 \
+        python3 xtests/gpu/torch_reference.py --compare "$work/ours.json" --with "$work/torch.json"
+    for file in ours torch; do cp "$work/$file.json" "${report%.txt}-$file.json"; done
+fi
+
 if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck; do
         try "$tool on the kernels" 300 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-            "$binaries/conformance" xtests/data --device cuda --ranks 2 --filter conv2d --budget 10
+            "$binaries/conformance" xtests/data --device "$device" --ranks 2 --jobs 1 --patience 250 --budget "$budget"
     done
 else
     say "skip  compute-sanitizer is not installed"
 fi
+[ $failed = 0 ] && say "all passed" || say "something FAILED"
 exit $failed

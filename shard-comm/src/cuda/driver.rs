@@ -51,6 +51,9 @@ pub(super) trait Driver: Any + Debug + Send + Sync {
     /// Copies to the host's memory once the work queued so far is done.
     fn download(&self, from: u64, bytes: &mut [u8]) -> Answer<()>;
 
+    /// Copies from one place of the GPU's memory to another; the two have no byte in common.
+    fn copy(&self, from: u64, to: u64, bytes: usize) -> Answer<()>;
+
     /// A mark after the work queued so far.
     fn record(&self) -> Answer<Arc<dyn Mark>>;
 

@@ -188,6 +188,13 @@ impl Driver for Nvidia {
         self.synchronize()
     }
 
+    fn copy(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        self.bind()?;
+        // SAFETY: both are inside memory of `alloc`, with room for these bytes, and work of other streams waits for this one's.
+        unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream.cu_stream()) }
+            .map_err(refused("cuMemcpyDtoDAsync"))
+    }
+
     fn record(&self) -> Answer<Arc<dyn Mark>> {
         self.bind()?;
         let event = result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING)

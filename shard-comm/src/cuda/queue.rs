@@ -76,6 +76,10 @@ impl Driver for Queue {
         Emulated.download(from, bytes)
     }
 
+    fn copy(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        self.queue(move || Emulated.copy(from, to, bytes))
+    }
+
     fn record(&self) -> Answer<Arc<dyn Mark>> {
         let point = Arc::new(Point::default());
         let reached = Arc::clone(&point);

@@ -19,7 +19,7 @@ mod shapes;
 mod view;
 mod windows;
 
-#[cfg(all(test, feature = "cuda-emulated"))]
+#[cfg(test)]
 mod tests;
 
 use crate::engine::{SharedWork, Stage, Work};

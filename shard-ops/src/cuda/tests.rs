@@ -3,7 +3,7 @@ use crate::{
     Engine, EngineOptions, Exec, FoldBy, HostCall, Linearity, Meta, Op, OpError, Result, RowCuts,
     Rule, Saved, Value, elementwise, key_of, neighbors,
 };
-use shard_comm::cuda::compile_to_ptx;
+use shard_comm::cuda::{Availability, availability, compile_to_ptx};
 use shard_comm::local::{self, LocalOptions};
 use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
 use shard_redistribute::{Array, MeshComm};
@@ -22,10 +22,31 @@ fn every_source_compiles_to_ptx_where_there_is_a_compiler() {
     }
 }
 
-/// Runs on emulated GPUs, each rank with a replicated vector.
-fn on_gpus<T: Send>(ranks: usize, f: impl Fn(&Rc<Engine>, Value) -> T + Sync) -> Vec<T> {
+/// The emulation, where it is built, and a GPU, where there is one.
+fn kinds() -> Vec<DeviceKind> {
+    let mut kinds = Vec::new();
+    if cfg!(feature = "cuda-emulated") {
+        kinds.push(DeviceKind::EmulatedCuda);
+    }
+    if matches!(availability(), Availability::Ready { .. }) {
+        kinds.push(DeviceKind::Cuda);
+    }
+    kinds
+}
+
+/// Runs on each kind of GPU, each rank with a replicated vector; what all ranks of each gave.
+fn on_gpus<T: Send>(ranks: usize, f: impl Fn(&Rc<Engine>, Value) -> T + Sync) -> Vec<Vec<T>> {
+    let run = |kind| on_kind(kind, ranks, &f);
+    kinds().into_iter().map(run).collect()
+}
+
+fn on_kind<T: Send>(
+    device: DeviceKind,
+    ranks: usize,
+    f: impl Fn(&Rc<Engine>, Value) -> T + Sync,
+) -> Vec<T> {
     let options = LocalOptions {
-        device: DeviceKind::EmulatedCuda,
+        device,
         ..LocalOptions::default()
     };
     local::run_with(ranks, &options, |comm| {
@@ -51,7 +72,7 @@ fn an_op_with_a_kernel_stays_on_the_gpu() {
         assert_eq!(elements(&y), [2.0, 4.0, 6.0, 8.0]);
         y.array().cx().world().ledger().snapshot().fallbacks
     });
-    assert_eq!(moved, [0, 0]);
+    assert!(moved.iter().all(|ranks| ranks == &[0, 0]), "{moved:?}");
 }
 
 /// An op of a user's own, with a kernel for the host alone.
@@ -98,7 +119,7 @@ fn an_op_without_one_is_the_same_error_on_all_ranks_or_goes_by_the_host_if_told(
         assert_eq!(elements(&y), [2.0, 4.0, 6.0, 8.0]);
         error.to_string()
     });
-    assert_eq!(errors[0], errors[1]);
+    assert!(errors.iter().all(|ranks| ranks[0] == ranks[1]));
 }
 
 /// Of points on a small grid, where nearly every distance is a tie: samples far from each other, and tables of who is near.
@@ -152,8 +173,10 @@ fn points_have_the_hosts_neighbours() {
     for ranks in 1..4 {
         for by in [FoldBy::Ring, FoldBy::Gather, FoldBy::Split] {
             let expected = among_points(DeviceKind::Host, ranks, by);
-            let found = among_points(DeviceKind::EmulatedCuda, ranks, by);
-            assert_eq!(found, expected, "{ranks} ranks, {by:?}");
+            for kind in kinds() {
+                let found = among_points(kind, ranks, by);
+                assert_eq!(found, expected, "{ranks} ranks, {by:?}, {kind}");
+            }
         }
     }
 }

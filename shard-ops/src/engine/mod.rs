@@ -12,7 +12,7 @@ use crate::error::InOp;
 use crate::rule::Body;
 use crate::strategy::InputMove;
 use crate::{Exec, KernelCx, Meta, Op, OpError, Result, Rule, Strategy, Value, key_of};
-use shard_comm::{Buffer, BufferMut, CommError, DeviceKind, DeviceRef};
+use shard_comm::{Buffer, BufferMut, CommError, DeviceRef};
 use shard_redistribute::{Array, MeshComm, Pending};
 use shard_spec::Layout;
 use smallvec::SmallVec;
@@ -421,7 +421,7 @@ fn launch(
 
 /// Whether the host cannot run jobs on a device's memory.
 fn is_gpu(device: &DeviceRef) -> bool {
-    matches!(device.kind(), DeviceKind::Cuda | DeviceKind::EmulatedCuda)
+    device.kind().is_cuda()
 }
 
 /// An error, the same on all ranks, if the op cannot run where its operands are.

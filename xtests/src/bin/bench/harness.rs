@@ -1,9 +1,11 @@
 //! Timing a case and its limit in turns.
 
-use crate::suite::{Spec, Split};
+use crate::suite::{Options, Spec};
+use crate::tensors::fill;
 use serde::Serialize;
+use shard_comm::{DType, DeviceRef, Strided};
 use shard_ops::kernels::gemm::{Mat, MatMut, gemm};
-use shard_tensor::{Context, Launch, Result};
+use shard_tensor::{Context, DeviceKind, Launch, Result, replicate};
 use std::any::Any;
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -14,6 +16,8 @@ pub(crate) const TOLERANCE: f64 = 1e-4;
 
 /// Short calls are repeated until they take this many seconds together.
 const BATCH_SECONDS: f64 = 200e-6;
+/// The same on a GPU, where the end of a batch is waited for, which takes some microseconds.
+const GPU_BATCH_SECONDS: f64 = 2e-3;
 
 /// What is done once; what it returns is dropped after the clock has been read.
 pub(crate) type Step = Box<dyn FnMut() -> Result<Box<dyn Any>>>;
@@ -94,38 +98,61 @@ impl Limit {
         }
     }
 
-    /// A copy of this many bytes to warm memory on this rank.
-    pub(crate) fn memcpy(bytes: usize) -> Self {
+    /// A copy of this many bytes to warm memory on this rank: on a GPU the driver's own, from device to device.
+    pub(crate) fn memcpy(ctx: &Context, bytes: usize) -> Result<Self> {
+        if ctx.device().kind().is_cuda() {
+            return Self::device_copy(ctx.device(), bytes);
+        }
         let from: Vec<f32> = (0..bytes / 4).map(|i| (i % 1021) as f32).collect();
         let mut to = from.clone();
-        Self::new("memcpy", move || {
+        Ok(Self::new("memcpy", move || {
             black_box(&mut to).copy_from_slice(black_box(&from));
             Ok(())
-        })
+        }))
     }
 
-    /// As many operations on this rank as this, at the rate of matrix products that fit the caches.
-    pub(crate) fn gemm_rate(flops: f64) -> Self {
+    /// A copy of this many bytes from one place of a device's memory to another.
+    pub(crate) fn device_copy(device: &DeviceRef, bytes: usize) -> Result<Self> {
+        let (device, all) = (device.clone(), Strided::contiguous(&[bytes / 4]));
+        let mut from = device.alloc(DType::F32, bytes / 4)?;
+        device.fill(&mut from, &all, shard_comm::Scalar::F64(1.0))?;
+        let (from, mut to) = (from.freeze(), device.alloc(DType::F32, bytes / 4)?);
+        Ok(Self::new("d2d copy", move || {
+            Ok(device.copy(&from, &all, &mut to, &all)?)
+        }))
+    }
+
+    /// As many operations on this rank as this, at the rate of matrix products: on the host of those that fit the caches, on a
+    /// GPU of the library's own in single precision.
+    pub(crate) fn gemm_rate(ctx: &Context, flops: f64) -> Result<Self> {
+        let scale = |n: usize| flops / (2 * n * n * n) as f64;
+        if ctx.device().kind().is_cuda() {
+            let n = match ctx.device().kind() {
+                DeviceKind::Cuda => 4096,
+                _ => 32,
+            };
+            let mesh = ctx.mesh_of(ctx.world_size())?.with_dtype(DType::F32);
+            let own = |seed| fill(&mesh, &[n, n], [replicate()], seed)?.to_local();
+            let (a, b) = (own(1)?, own(2)?);
+            return Ok(Self {
+                kind: "own matmul",
+                scale: scale(n),
+                step: step(move || a.matmul(&b)),
+            });
+        }
         const N: usize = 768;
         let a: Vec<f32> = (0..N * N).map(|i| (i % 13) as f32 / 13.0).collect();
         let mut c = a.clone();
-        Self {
+        Ok(Self {
             kind: "gemm rate",
-            scale: flops / (2 * N * N * N) as f64,
+            scale: scale(N),
             step: step(move || {
                 let (a, b) = (Mat::row_major(&a, N), Mat::row_major(&a, N));
-                gemm(
-                    N,
-                    N,
-                    N,
-                    a,
-                    b,
-                    MatMut::row_major(black_box(&mut c), N),
-                    false,
-                );
+                let to = MatMut::row_major(black_box(&mut c), N);
+                gemm(N, N, N, a, b, to, false);
                 Ok(())
             }),
-        }
+        })
     }
 }
 
@@ -157,6 +184,7 @@ impl Effort {
 pub(crate) struct Record {
     pub(crate) case: String,
     pub(crate) peer: &'static str,
+    pub(crate) device: String,
     pub(crate) ranks: usize,
     /// Of each rank.
     pub(crate) threads: usize,
@@ -164,6 +192,8 @@ pub(crate) struct Record {
     pub(crate) median_s: f64,
     pub(crate) min_s: f64,
     pub(crate) reps: usize,
+    /// How long the host is busy with a call of which a GPU does the work, of the busiest rank, at the median.
+    pub(crate) host_s: Option<f64>,
     /// The largest difference from one rank's result as a share of its largest element; `None` where there is none.
     pub(crate) check: Option<f64>,
     pub(crate) limit: Option<&'static str>,
@@ -178,8 +208,19 @@ pub(crate) struct Record {
     pub(crate) gbytes_per_s: Option<f64>,
 }
 
-/// When one rank began and ended one repetition.
-type Span = (Instant, Instant);
+/// When one rank began one repetition, when the last call had returned, and when its work was done.
+#[derive(Clone, Copy)]
+struct Span {
+    start: Instant,
+    returned: Instant,
+    end: Instant,
+}
+
+impl Span {
+    fn seconds(&self) -> f64 {
+        (self.end - self.start).as_secs_f64().max(1e-9)
+    }
+}
 
 /// How often the step and the limit run; the same on all ranks.
 #[derive(Clone, Copy)]
@@ -200,9 +241,10 @@ struct Seen {
 }
 
 /// Runs a case on its ranks.
-pub(crate) fn measure(spec: &Spec, split: Split, effort: &Effort) -> Result<Record> {
+pub(crate) fn measure(spec: &Spec, options: &Options, effort: &Effort) -> Result<Record> {
     let turns = OnceLock::new();
-    let seen = Launch::new(spec.ranks).run(|ctx| on_rank(ctx, spec, effort, &turns))?;
+    let launch = Launch::new(spec.ranks).device(options.device);
+    let seen = launch.run(|ctx| on_rank(ctx, spec, effort, &turns))?;
     let Turns {
         batch,
         limit_batch,
@@ -216,12 +258,14 @@ pub(crate) fn measure(spec: &Spec, split: Split, effort: &Effort) -> Result<Reco
     Ok(Record {
         case: spec.name.clone(),
         peer: "rust",
+        device: options.device.to_string(),
         ranks: spec.ranks,
         threads: 1,
-        split: split.name(),
+        split: options.split.name(),
         median_s,
         min_s,
         reps: repetitions,
+        host_s: (options.device.is_cuda()).then(|| host_seconds(&seen, batch)),
         check: seen.iter().find_map(|s| s.check),
         limit: limit.map(|l| l.0),
         limit_s: limits.map(|l| l[0]),
@@ -243,13 +287,23 @@ pub(crate) fn measure(spec: &Spec, split: Split, effort: &Effort) -> Result<Reco
 fn times(seen: &[Seen], batch: usize, of: impl Fn(&Seen) -> &[Span]) -> [f64; 2] {
     let mut seconds: Vec<f64> = (0..of(&seen[0]).len())
         .filter_map(|k| {
-            let start = seen.iter().map(|s| of(s)[k].0).min()?;
-            let end = seen.iter().map(|s| of(s)[k].1).max()?;
+            let start = seen.iter().map(|s| of(s)[k].start).min()?;
+            let end = seen.iter().map(|s| of(s)[k].end).max()?;
             Some((end - start).as_secs_f64() / batch as f64)
         })
         .collect();
     seconds.sort_by(f64::total_cmp);
     [seconds[seconds.len() / 2], seconds[0]]
+}
+
+/// The median over repetitions of how long the busiest rank's calls took to return, per call.
+fn host_seconds(seen: &[Seen], batch: usize) -> f64 {
+    let busy = |s: &Seen, k: usize| (s.steps[k].returned - s.steps[k].start).as_secs_f64();
+    let mut seconds: Vec<f64> = (0..seen[0].steps.len())
+        .map(|k| seen.iter().map(|s| busy(s, k)).fold(0.0, f64::max) / batch as f64)
+        .collect();
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
 }
 
 fn on_rank(ctx: &Context, spec: &Spec, effort: &Effort, turns: &OnceLock<Turns>) -> Result<Seen> {
@@ -265,19 +319,26 @@ fn on_rank(ctx: &Context, spec: &Spec, effort: &Effort, turns: &OnceLock<Turns>)
             (limit.step)()?;
         }
     }
+    let device = ctx.device();
+    device.synchronize()?;
     world.barrier()?;
-    let mut once = seconds(timed(&mut bench.step, 1)?);
+    let mut once = timed(device, &mut bench.step, 1)?.seconds();
     for _ in 0..2 {
-        once = once.min(seconds(timed(&mut bench.step, 1)?));
+        once = once.min(timed(device, &mut bench.step, 1)?.seconds());
     }
     let limit_once = match &mut bench.limit {
-        Some(limit) => seconds(timed(&mut limit.step, 1)?),
+        Some(limit) => timed(device, &mut limit.step, 1)?.seconds(),
         None => 0.0,
     };
     // All ranks take the numbers of the one that comes here first.
     let turns = *turns.get_or_init(|| {
         // Ranks that share cores begin one after the other, which is part of the time of a batch.
-        let least = BATCH_SECONDS * (spec.ranks as f64 / 8.0).max(1.0);
+        let least = if device.kind().is_cuda() {
+            GPU_BATCH_SECONDS
+        } else {
+            BATCH_SECONDS
+        };
+        let least = least * (spec.ranks as f64 / 8.0).max(1.0);
         let batch = |once: f64| (least / once).clamp(1.0, 10_000.0).ceil();
         let each = batch(once) * once + batch(limit_once) * limit_once;
         let [least, most] = effort.repetitions;
@@ -290,10 +351,10 @@ fn on_rank(ctx: &Context, spec: &Spec, effort: &Effort, turns: &OnceLock<Turns>)
     let (mut steps, mut limits) = (Vec::new(), Vec::new());
     for _ in 0..turns.repetitions {
         world.barrier()?;
-        steps.push(timed(&mut bench.step, turns.batch)?);
+        steps.push(timed(device, &mut bench.step, turns.batch)?);
         if let Some(limit) = &mut bench.limit {
             world.barrier()?;
-            limits.push(timed(&mut limit.step, turns.limit_batch)?);
+            limits.push(timed(device, &mut limit.step, turns.limit_batch)?);
         }
     }
     Ok(Seen {
@@ -306,17 +367,19 @@ fn on_rank(ctx: &Context, spec: &Spec, effort: &Effort, turns: &OnceLock<Turns>)
     })
 }
 
-fn timed(step: &mut Step, batch: usize) -> Result<Span> {
+fn timed(device: &DeviceRef, step: &mut Step, batch: usize) -> Result<Span> {
     let start = Instant::now();
     for _ in 1..batch {
         black_box(step()?);
     }
     let last = black_box(step()?);
+    let returned = Instant::now();
+    device.synchronize()?;
     let end = Instant::now();
     drop(last);
-    Ok((start, end))
-}
-
-fn seconds(span: Span) -> f64 {
-    (span.1 - span.0).as_secs_f64().max(1e-9)
+    Ok(Span {
+        start,
+        returned,
+        end,
+    })
 }

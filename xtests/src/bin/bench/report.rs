@@ -3,27 +3,34 @@
 use crate::groups::Group;
 use crate::harness::Record;
 use crate::peers;
+use shard_tensor::DeviceKind;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
 /// Where results go.
 pub(crate) struct Report {
+    device: DeviceKind,
     json: Option<File>,
     group: Option<Group>,
 }
 
 impl Report {
     /// Opens the file, and prints what the columns are.
-    pub(crate) fn begin(json: Option<&Path>) -> Result<Self, String> {
+    pub(crate) fn begin(device: DeviceKind, json: Option<&Path>) -> Result<Self, String> {
         let json = json
             .map(|path| {
                 let file = OpenOptions::new().create(true).append(true).open(path);
                 file.map_err(|e| format!("{}: {e}", path.display()))
             })
             .transpose()?;
+        let last = if device.is_cuda() {
+            "host busy"
+        } else {
+            "peers, ms (recorded elsewhere)"
+        };
         println!(
-            "{:<58} {:>5} {:>10} {:>10}  {:<10} {:>10} {:>6} {:>6} {:>10} {:>8}  peers, ms (recorded elsewhere)",
+            "{:<58} {:>5} {:>10} {:>10}  {:<10} {:>10} {:>6} {:>6} {:>10} {:>8}  {last}",
             "case",
             "ranks",
             "median",
@@ -35,7 +42,11 @@ impl Report {
             "rate",
             "check",
         );
-        Ok(Self { json, group: None })
+        Ok(Self {
+            device,
+            json,
+            group: None,
+        })
     }
 
     pub(crate) fn add(&mut self, group: Group, r: &Record) -> Result<(), String> {
@@ -64,7 +75,8 @@ impl Report {
             ratio(r.min_ratio),
             rate,
             check,
-            peers::recorded(&r.case, r.ranks, r.split),
+            r.host_s
+                .map_or_else(|| peers::recorded(&r.case, r.ranks, r.split), time),
         );
         if let Some(file) = &mut self.json {
             let line = serde_json::to_string(r).map_err(|e| e.to_string())?;
@@ -74,9 +86,13 @@ impl Report {
     }
 
     pub(crate) fn end(&self) {
-        println!(
-            "\nRatios: of the medians, and of the least times. Rates: of all ranks, at the least time. {}",
+        let more = if self.device.is_cuda() {
+            "Host busy: until a call returns, its work queued."
+        } else {
             peers::LABEL
+        };
+        println!(
+            "\nRatios: of the medians, and of the least times. Rates: of all ranks, at the least time. {more}"
         );
     }
 }

@@ -2,13 +2,15 @@
 
 use crate::groups::Group;
 use crate::harness::Bench;
-use shard_tensor::{AxisPlacement, Context, Result, shard};
+use shard_tensor::{AxisPlacement, Context, DeviceKind, Result, shard};
+use std::collections::BTreeMap;
 
 /// What all groups are asked for.
 pub(crate) struct Options {
     pub(crate) ranks: Vec<usize>,
     pub(crate) split: Split,
     pub(crate) quick: bool,
+    pub(crate) device: DeviceKind,
 }
 
 /// How a dim is divided over the ranks.
@@ -67,6 +69,8 @@ pub(crate) struct Suite<'a> {
     pub(crate) options: &'a Options,
     group: Group,
     specs: Vec<Spec>,
+    /// How many cases were left out, by reason.
+    skipped: BTreeMap<&'static str, usize>,
 }
 
 impl<'a> Suite<'a> {
@@ -75,6 +79,7 @@ impl<'a> Suite<'a> {
             options,
             group: Group::Limits,
             specs: Vec::new(),
+            skipped: BTreeMap::new(),
         }
     }
 
@@ -99,12 +104,33 @@ impl<'a> Suite<'a> {
         });
     }
 
+    /// As [`add`](Self::add), but for the host alone: on other devices it is left out, and the reason told.
+    pub(crate) fn add_on_host(
+        &mut self,
+        reason: &'static str,
+        name: impl Into<String>,
+        ranks: usize,
+        build: impl Fn(&Context) -> Result<Bench> + Sync + 'static,
+    ) {
+        if self.on_gpu() {
+            *self.skipped.entry(reason).or_default() += 1;
+        } else {
+            self.add(name, ranks, build);
+        }
+    }
+
+    /// Whether ranks compute on GPUs, or what plays them.
+    pub(crate) fn on_gpu(&self) -> bool {
+        self.options.device.is_cuda()
+    }
+
     /// One of two sizes: that of the peers' workloads, or a small one for a quick run.
     pub(crate) fn size(&self, full: usize, quick: usize) -> usize {
         if self.options.quick { quick } else { full }
     }
 
-    pub(crate) fn into_specs(self) -> Vec<Spec> {
-        self.specs
+    /// The cases, and how many were left out for which reason.
+    pub(crate) fn into_specs(self) -> (Vec<Spec>, BTreeMap<&'static str, usize>) {
+        (self.specs, self.skipped)
     }
 }

@@ -1,7 +1,7 @@
 //! Cases that are functions of tensors: the same text on a mesh, and on each rank alone.
 
 use crate::harness::{Bench, Limit, Work};
-use shard_tensor::{DType, Error, Mesh, Placements, Result, ShardTensor};
+use shard_tensor::{Context, DType, Error, Mesh, Placements, Result, ShardTensor};
 
 /// What a rank that works alone has of an operand.
 #[derive(Clone, Copy, PartialEq)]
@@ -46,13 +46,13 @@ pub(crate) fn number(seed: u64, at: u64) -> f64 {
 pub(crate) fn bench(
     operands: &[Operand],
     f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + Clone + 'static,
-    machine: impl FnOnce() -> Limit,
+    machine: impl FnOnce(&Context) -> Result<Limit>,
     work: Option<Work>,
 ) -> Result<Bench> {
     let inputs: Vec<ShardTensor> = operands.iter().map(|o| o.0.clone()).collect();
     let ctx = inputs[0].context().clone();
     let limit = if ctx.world_size() == 1 {
-        machine()
+        machine(&ctx)?
     } else {
         let alone = (operands.iter())
             .map(|(x, share)| match share {
@@ -141,6 +141,11 @@ pub(crate) fn relative(got: &[f64], expected: &[f64]) -> f64 {
 fn numbers(x: &ShardTensor) -> Result<Vec<f64>> {
     Ok(match x.dtype() {
         DType::I64 => x.to_array::<i64>()?.iter().map(|&v| v as f64).collect(),
-        _ => x.to_array::<f32>()?.iter().map(|&v| f64::from(v)).collect(),
+        _ => x
+            .to(DType::F32)?
+            .to_array::<f32>()?
+            .iter()
+            .map(|&v| f64::from(v))
+            .collect(),
     })
 }

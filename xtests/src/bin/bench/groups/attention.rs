@@ -4,7 +4,7 @@ use crate::harness::{Bench, Limit, Work};
 use crate::suite::{Split, Suite};
 use crate::tensors::{Share, bench, fill, gradients};
 use shard_tensor::{
-    Attention, AxisPlacement, Causal, Context, Neighborhood, Result, ShardTensor, shard,
+    Attention, AxisPlacement, Causal, Context, DType, Neighborhood, Result, ShardTensor, shard,
 };
 
 const HEADS: usize = 8;
@@ -18,6 +18,7 @@ struct Case {
     /// The share of all pairs that count.
     pairs: f64,
     zigzag: bool,
+    dtype: DType,
 }
 
 pub(super) fn add(suite: &mut Suite<'_>) {
@@ -29,13 +30,14 @@ pub(super) fn add(suite: &mut Suite<'_>) {
         options: Attention::default(),
         pairs: 1.0,
         zigzag: false,
+        dtype: DType::F32,
     };
     let causal = Case {
         options: full.options.causal(Causal::TopLeft),
         pairs: 0.5,
         ..full
     };
-    let cases = [
+    let mut cases = vec![
         (String::new(), full),
         ("/causal".to_owned(), causal),
         (
@@ -54,9 +56,18 @@ pub(super) fn add(suite: &mut Suite<'_>) {
             },
         ),
     ];
+    if suite.on_gpu() {
+        // What flash kernels take.
+        let halves = [("/bf16", full), ("/causal/bf16", causal)];
+        cases.extend(halves.map(|(name, case)| {
+            let dtype = DType::BF16;
+            (name.to_owned(), Case { dtype, ..case })
+        }));
+    }
     for &ranks in &suite.options.ranks {
         for (name, case) in &cases {
-            if case.zigzag && ranks == 1 {
+            // In halves results of several ranks are those of one only roughly.
+            if (case.zigzag && ranks == 1) || (case.dtype != DType::F32 && ranks > 1) {
                 continue;
             }
             for (pass, backward) in [("fwd", false), ("fwd+bwd", true)] {
@@ -129,7 +140,10 @@ fn grid(ctx: &Context, split: Split, dense: bool, backward: bool) -> Result<Benc
     let keys = if dense { sites } else { kernel * kernel };
     let products = if backward { 7.0 } else { 2.0 };
     let flops = products * (2 * heads * sites * keys * dim) as f64;
-    let (machine, work) = (|| Limit::gemm_rate(flops), Some(Work::Flops(flops)));
+    let (machine, work) = (
+        |ctx: &Context| Limit::gemm_rate(ctx, flops),
+        Some(Work::Flops(flops)),
+    );
     if backward {
         let (tensor, share) = tensor(4);
         operands.push((tensor?, share));
@@ -142,7 +156,7 @@ fn grid(ctx: &Context, split: Split, dense: bool, backward: bool) -> Result<Benc
 impl Case {
     fn build(self, ctx: &Context, split: Split, backward: bool) -> Result<Bench> {
         let ranks = ctx.world_size();
-        let mesh = ctx.mesh_of(ranks)?;
+        let mesh = ctx.mesh_of(ranks)?.with_dtype(self.dtype);
         let by = || -> [AxisPlacement; 1] {
             [if self.zigzag {
                 shard(2).zigzag()
@@ -164,7 +178,10 @@ impl Case {
         let products = if backward { 7.0 } else { 2.0 };
         let pairs = self.pairs * (HEADS * self.length * self.length) as f64;
         let flops = pairs * products * (2 * DIM) as f64;
-        let (machine, work) = (|| Limit::gemm_rate(flops), Some(Work::Flops(flops)));
+        let (machine, work) = (
+            |ctx: &Context| Limit::gemm_rate(ctx, flops),
+            Some(Work::Flops(flops)),
+        );
         let mut bench = if backward {
             operands.push((tensor(4)?, Share::Piece));
             bench(&operands, gradients(f), machine, work)
@@ -172,7 +189,7 @@ impl Case {
             bench(&operands, f, machine, work)
         }?;
         if self.pairs < 1.0 && ranks > 1 {
-            bench.limit = Some(Limit::gemm_rate(flops / ranks as f64));
+            bench.limit = Some(Limit::gemm_rate(ctx, flops / ranks as f64)?);
         }
         Ok(bench)
     }

@@ -1,10 +1,10 @@
 //! Communicators without layouts.
 
-use super::redistribute::limit::MoveLimit;
+use super::redistribute::limit;
 use crate::harness::{Bench, Limit, Work};
 use crate::suite::Suite;
 use shard_comm::{Buffer, DType, ExchangePlan, Monoid, Piece, Pieces};
-use shard_tensor::{Context, DeviceMesh, Error, Layout, Result};
+use shard_tensor::{Context, DeviceMesh, Layout, Result};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -149,7 +149,7 @@ fn ping_pong(ctx: &Context, bytes: usize) -> Result<Bench> {
     .work(Work::Bytes((2 * bytes) as f64));
     Ok(if ctx.rank() < 2 {
         // There and back are one copy each, one after the other.
-        let mut limit = Limit::memcpy(bytes);
+        let mut limit = Limit::memcpy(ctx, bytes)?;
         limit.scale = 2.0;
         bench.limit(limit)
     } else {
@@ -171,7 +171,7 @@ fn ring(ctx: &Context, bytes: usize) -> Result<Bench> {
         Ok(got)
     })
     .work(Work::Bytes((n * bytes) as f64))
-    .limit(Limit::memcpy(bytes)))
+    .limit(Limit::memcpy(ctx, bytes)?))
 }
 
 /// A collective over a matrix: in equal shares, without packing.
@@ -218,15 +218,10 @@ fn collective(ctx: &Context, what: &'static str, side: usize) -> Result<Bench> {
         1.0
     };
     let checked = run.clone();
-    let mut limit = MoveLimit::new(&from, &to, me).map_err(Error::custom)?;
-    Ok(Bench::new(move || Ok(run()?))
-        .limit(Limit::new(limit.kind(), move || {
-            limit.run();
-            Ok(())
-        }))
-        .check(move || {
-            let got = checked()?.to_vec::<f32>()?;
-            let wrong = got.iter().filter(|&&v| v != terms).count();
-            Ok(Some(wrong as f64 / got.len().max(1) as f64))
-        }))
+    let limit = limit(ctx, &from, &to)?;
+    Ok(Bench::new(move || Ok(run()?)).limit(limit).check(move || {
+        let got = checked()?.to_vec::<f32>()?;
+        let wrong = got.iter().filter(|&&v| v != terms).count();
+        Ok(Some(wrong as f64 / got.len().max(1) as f64))
+    }))
 }

@@ -70,7 +70,10 @@ impl Case {
         let b = fill(&mesh, &[self.w[0]], [replicate()], 3)?;
         let passes = if backward { 3.0 } else { 1.0 };
         let flops = passes * self.flops();
-        let (machine, work) = (|| Limit::gemm_rate(flops), Some(Work::Flops(flops)));
+        let (machine, work) = (
+            |ctx: &Context| Limit::gemm_rate(ctx, flops),
+            Some(Work::Flops(flops)),
+        );
         let mut operands = vec![(x, Share::Piece), (w, Share::Piece), (b, Share::Piece)];
         if !backward {
             return bench(&operands, self.function(), machine, work);

@@ -3,7 +3,7 @@
 use crate::harness::{Bench, Limit};
 use crate::suite::Suite;
 use crate::tensors::fill;
-use shard_comm::Monoid;
+use shard_comm::{DType, Monoid, Scalar, Strided};
 use shard_tensor::{Context, LocalSizes, Placements, Result, ShardTensor, replicate, shard};
 use std::hint::black_box;
 
@@ -15,37 +15,37 @@ pub(super) fn add(suite: &mut Suite<'_>) {
         suite.add("dispatch/add 16 elements", ranks, move |ctx| {
             let [x, y] = [operand(ctx, 1)?, operand(ctx, 2)?];
             Ok(
-                Bench::new(move || x.add(&y).map(drop)).limit(plain(here, |a, b| {
+                Bench::new(move || x.add(&y).map(drop)).limit(plain(ctx, here, |a, b| {
                     let sums: Vec<f32> = a.iter().zip(b).map(|(a, b)| a + b).collect();
                     drop(black_box(sums));
-                })),
+                })?),
             )
         });
         suite.add("dispatch/add 16 elements, recorded", ranks, move |ctx| {
             let x = operand(ctx, 1)?.requires_grad()?;
             let y = operand(ctx, 2)?;
             Ok(
-                Bench::new(move || x.add(&y).map(drop)).limit(plain(here, |a, b| {
+                Bench::new(move || x.add(&y).map(drop)).limit(plain(ctx, here, |a, b| {
                     let sums: Vec<f32> = a.iter().zip(b).map(|(a, b)| a + b).collect();
                     drop(black_box(sums));
-                })),
+                })?),
             )
         });
         suite.add("dispatch/relu 16 elements", ranks, move |ctx| {
             let x = operand(ctx, 1)?;
             Ok(
-                Bench::new(move || x.relu().map(drop)).limit(plain(here, |a, _| {
+                Bench::new(move || x.relu().map(drop)).limit(plain(ctx, here, |a, _| {
                     let positive: Vec<f32> = a.iter().map(|a| a.max(0.0)).collect();
                     drop(black_box(positive));
-                })),
+                })?),
             )
         });
         suite.add("dispatch/sum 16 elements (no comm)", ranks, move |ctx| {
             let x = operand(ctx, 1)?;
             Ok(
-                Bench::new(move || x.sum_all().map(drop)).limit(plain(here, |a, _| {
+                Bench::new(move || x.sum_all().map(drop)).limit(plain(ctx, here, |a, _| {
                     drop(black_box(vec![a.iter().sum::<f32>()]));
-                })),
+                })?),
             )
         });
         suite.add("dispatch/from_local+to_local 16", ranks, move |ctx| {
@@ -92,11 +92,18 @@ fn operand(ctx: &Context, seed: u64) -> Result<ShardTensor> {
     fill(&ctx.mesh_of(ctx.world_size())?, &[LEN], [shard(0)], seed)
 }
 
-/// The same work on plain slices, with a result of its own.
-fn plain(len: usize, mut f: impl FnMut(&[f32], &[f32]) + 'static) -> Limit {
+/// The same work on plain slices, with a result of its own; on a GPU one bare launch.
+fn plain(ctx: &Context, len: usize, mut f: impl FnMut(&[f32], &[f32]) + 'static) -> Result<Limit> {
+    if ctx.device().kind().is_cuda() {
+        let (device, all) = (ctx.device().clone(), Strided::contiguous(&[len]));
+        let mut to = device.alloc(DType::F32, len)?;
+        return Ok(Limit::new("one launch", move || {
+            Ok(device.fill(&mut to, &all, Scalar::ZERO)?)
+        }));
+    }
     let (a, b) = (vec![1.0_f32; len], vec![2.0_f32; len]);
-    Limit::new("plain loop", move || {
+    Ok(Limit::new("plain loop", move || {
         f(black_box(&a), black_box(&b));
         Ok(())
-    })
+    }))
 }

@@ -3,7 +3,7 @@
 use crate::harness::{Limit, Work};
 use crate::suite::Suite;
 use crate::tensors::{Share, bench, fill};
-use shard_tensor::{Result, ShardTensor};
+use shard_tensor::{Context, Result, ShardTensor};
 
 type Function = fn(&[ShardTensor]) -> Result<Vec<ShardTensor>>;
 
@@ -37,7 +37,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
                 bench(
                     &inputs,
                     f,
-                    || Limit::memcpy((copies * bytes) as usize),
+                    |ctx: &Context| Limit::memcpy(ctx, (copies * bytes) as usize),
                     Some(Work::Bytes(2.0 * copies * bytes)),
                 )
             });

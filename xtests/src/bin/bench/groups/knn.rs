@@ -9,6 +9,8 @@ use shard_ops::{FoldBy, neighbors};
 use shard_tensor::{Context, Error, Result, ShardTensor};
 
 const K: usize = 16;
+/// Why kernels by themselves are left out on GPUs.
+const HOST: &str = "kernels of the host";
 
 pub(super) fn add(suite: &mut Suite<'_>) {
     let split = suite.options.split;
@@ -30,24 +32,30 @@ pub(super) fn add(suite: &mut Suite<'_>) {
                     |n: usize, seed| fill(&mesh, &[n, dim], [split.shard(0, n, ranks)], seed);
                 let operands = vec![(cloud(m, 1)?, Share::Piece), (cloud(n, 2)?, Share::Whole)];
                 // Three operations per coordinate of a pair.
-                let machine = || Limit::gemm_rate((3 * n * m * dim) as f64);
+                let machine = |ctx: &Context| Limit::gemm_rate(ctx, (3 * n * m * dim) as f64);
                 bench(&operands, move |x| nearest(x, ring), machine, None)
             });
         }
     }
     for (name, how) in [("tree", Search::Tree), ("exhaustive", Search::Exhaustive)] {
-        suite.add(format!("knn/kernel {n}x{m}k{K} {name}"), 1, move |_| {
-            let (points, queries) = (numbers(1, 3 * n), numbers(2, 3 * m));
-            let (mut distances, mut indexes) = (vec![0.0; K * m], vec![0; K * m]);
-            Ok(Bench::new(move || {
-                let mut state = Nearest::new(m, K);
-                let [q, p] = [view(&queries, 3), view(&points, 3)];
-                state.fold_by(how, &q, &p, Positions::from(0));
-                state.finish(&mut distances, &mut indexes);
-                Ok(())
-            }))
-        });
-        suite.add(
+        suite.add_on_host(
+            HOST,
+            format!("knn/kernel {n}x{m}k{K} {name}"),
+            1,
+            move |_| {
+                let (points, queries) = (numbers(1, 3 * n), numbers(2, 3 * m));
+                let (mut distances, mut indexes) = (vec![0.0; K * m], vec![0; K * m]);
+                Ok(Bench::new(move || {
+                    let mut state = Nearest::new(m, K);
+                    let [q, p] = [view(&queries, 3), view(&points, 3)];
+                    state.fold_by(how, &q, &p, Positions::from(0));
+                    state.finish(&mut distances, &mut indexes);
+                    Ok(())
+                }))
+            },
+        );
+        suite.add_on_host(
+            HOST,
             format!("knn/kernel {n}x{m} radius 0.15 {name}"),
             1,
             move |_| {
@@ -61,7 +69,8 @@ pub(super) fn add(suite: &mut Suite<'_>) {
             },
         );
     }
-    suite.add(
+    suite.add_on_host(
+        HOST,
         format!("knn/kernel {n} farthest point step"),
         1,
         move |_| {
@@ -95,7 +104,7 @@ fn within(suite: &mut Suite<'_>, n: usize, m: usize) {
                     let cloud =
                         |n: usize, seed| fill(&mesh, &[n, 3], [split.shard(0, n, ranks)], seed);
                     let operands = [(cloud(m, 1)?, Share::Piece), (cloud(n, 2)?, Share::Whole)];
-                    let machine = || Limit::gemm_rate((3 * n * m * 3) as f64);
+                    let machine = |ctx: &Context| Limit::gemm_rate(ctx, (3 * n * m * 3) as f64);
                     let search = move |x: &[ShardTensor]| {
                         let (ctx, q, p) = (x[0].context(), x[0].value(), x[1].value());
                         let near = neighbors::radius_search(ctx.tape(), &q, &p, 0.15, ring);
@@ -125,7 +134,7 @@ fn sampling(suite: &mut Suite<'_>) {
                     move |ctx| {
                         let mesh = ctx.mesh_of(ranks)?;
                         let points = fill(&mesh, &[n, 3], [split.shard(0, n, ranks)], 1)?;
-                        let machine = || Limit::gemm_rate((64 * 9 * n) as f64);
+                        let machine = |ctx: &Context| Limit::gemm_rate(ctx, (64 * 9 * n) as f64);
                         let sample = move |x: &[ShardTensor]| {
                             let (ctx, points) = (x[0].context(), x[0].value());
                             let far = neighbors::farthest_points(ctx.tape(), &points, 64, 0, ring);
@@ -162,7 +171,8 @@ fn crossover(suite: &mut Suite<'_>) {
             if suite.options.quick && n > 512 {
                 continue;
             }
-            suite.add(
+            suite.add_on_host(
+                HOST,
                 format!("knn/kernel {dim}-D {n}x{m}k{K} tree"),
                 1,
                 move |_| {

@@ -8,26 +8,32 @@ use shard_ops::kernels::gemm::{Mat, MatMut, gemm};
 use shard_tensor::Result;
 use std::hint::black_box;
 
+/// Why these are left out on GPUs.
+const HOST: &str = "what the host's processor does";
+
 pub(super) fn add(suite: &mut Suite<'_>) {
     for &ranks in &suite.options.ranks {
         for megabytes in [0.5, 67.1, 256.0] {
             if suite.options.quick && megabytes > 1.0 {
                 continue;
             }
-            suite.add(format!("limits/memcpy {megabytes} MB"), ranks, move |_| {
-                memcpy((megabytes * 1e6) as usize, ranks)
-            });
+            suite.add_on_host(
+                HOST,
+                format!("limits/memcpy {megabytes} MB"),
+                ranks,
+                move |_| memcpy((megabytes * 1e6) as usize, ranks),
+            );
         }
         for n in [128, 512, 1024, 2048] {
             if suite.options.quick && n > 512 {
                 continue;
             }
-            suite.add(format!("limits/mm f32 {n}^3"), ranks, move |_| {
+            suite.add_on_host(HOST, format!("limits/mm f32 {n}^3"), ranks, move |_| {
                 product::<f32>(n, ranks)
             });
         }
         let n = suite.size(1024, 128);
-        suite.add(format!("limits/mm f64 {n}^3"), ranks, move |_| {
+        suite.add_on_host(HOST, format!("limits/mm f64 {n}^3"), ranks, move |_| {
             product::<f64>(n, ranks)
         });
     }

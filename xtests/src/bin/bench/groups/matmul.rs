@@ -1,16 +1,29 @@
 //! Matrix products under all placements of their operands.
 
-use crate::harness::{Limit, Work};
+use crate::harness::{Bench, Limit, Work};
 use crate::suite::Suite;
 use crate::tensors::{Share, bench, fill};
-use shard_tensor::{AxisPlacement, ShardTensor, replicate};
+use shard_tensor::{AxisPlacement, Context, DType, Result, ShardTensor, replicate};
 
 /// Where an operand's rows or columns are divided, and what a rank that works alone multiplies.
 type Side = (Option<usize>, Share);
 
+/// One product on one rank.
+fn alone(ctx: &Context, n: usize, dtype: DType) -> Result<Bench> {
+    let mesh = ctx.mesh_of(1)?.with_dtype(dtype);
+    let [a, b] = [1, 2].map(|seed| fill(&mesh, &[n, n], [replicate()], seed));
+    let flops = (2 * n * n * n) as f64;
+    bench(
+        &[(a?, Share::Piece), (b?, Share::Piece)],
+        |x: &[ShardTensor]| Ok(vec![x[0].matmul(&x[1])?]),
+        |ctx: &Context| Limit::gemm_rate(ctx, flops),
+        Some(Work::Flops(flops)),
+    )
+}
+
 pub(super) fn add(suite: &mut Suite<'_>) {
     use Share::{Piece, Whole};
-    let n = suite.size(2048, 128);
+    let n = suite.size(2048, 64);
     let split = suite.options.split;
     let flops = (2 * n * n * n) as f64;
     let layouts: [(&str, Side, Side, bool); 6] = [
@@ -29,15 +42,20 @@ pub(super) fn add(suite: &mut Suite<'_>) {
     for &ranks in &suite.options.ranks {
         if ranks == 1 {
             suite.add(format!("matmul/{n}^3"), 1, move |ctx| {
-                let mesh = ctx.mesh_of(1)?;
-                let [a, b] = [1, 2].map(|seed| fill(&mesh, &[n, n], [replicate()], seed));
-                bench(
-                    &[(a?, Piece), (b?, Piece)],
-                    |x: &[ShardTensor]| Ok(vec![x[0].matmul(&x[1])?]),
-                    || Limit::gemm_rate(flops),
-                    Some(Work::Flops(flops)),
-                )
+                alone(ctx, n, DType::F32)
             });
+            if suite.on_gpu() {
+                let large = suite.size(8192, 48);
+                for (n, dtype) in [(large, DType::F32), (n, DType::BF16), (large, DType::BF16)] {
+                    let kind = match dtype {
+                        DType::F32 => String::new(),
+                        _ => format!(" {dtype}"),
+                    };
+                    suite.add(format!("matmul/{n}^3{kind}"), 1, move |ctx| {
+                        alone(ctx, n, dtype)
+                    });
+                }
+            }
             continue;
         }
         for (name, a, b, reduced) in layouts {
@@ -56,7 +74,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
                         let product = x[0].matmul(&x[1])?;
                         Ok(vec![if reduced { product.reduced()? } else { product }])
                     },
-                    || Limit::gemm_rate(flops),
+                    |ctx: &Context| Limit::gemm_rate(ctx, flops),
                     Some(Work::Flops(flops)),
                 )
             });

@@ -9,6 +9,7 @@ mod knn;
 mod limits;
 mod matmul;
 mod norm;
+mod pack;
 mod plan;
 mod redistribute;
 mod train;
@@ -21,6 +22,8 @@ use clap::ValueEnum;
 pub(crate) enum Group {
     /// The machine: copies and matrix products.
     Limits,
+    /// Pieces of memory on one device, and elements to and from the host.
+    Pack,
     /// Communicators without layouts.
     Comm,
     /// Moves between layouts.
@@ -46,8 +49,9 @@ pub(crate) enum Group {
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Limits,
+        Self::Pack,
         Self::Comm,
         Self::Redistribute,
         Self::Plan,
@@ -64,6 +68,7 @@ impl Group {
     pub(crate) fn add_to(self, suite: &mut Suite<'_>) {
         match self {
             Self::Limits => limits::add(suite),
+            Self::Pack => pack::add(suite),
             Self::Comm => comm::add(suite),
             Self::Redistribute => redistribute::add(suite),
             Self::Plan => plan::add(suite),

@@ -3,7 +3,7 @@
 use crate::harness::{Limit, Work};
 use crate::suite::Suite;
 use crate::tensors::{Share, bench, fill, gradients};
-use shard_tensor::{Result, ShardTensor, replicate};
+use shard_tensor::{Context, Result, ShardTensor, replicate};
 
 type Function = fn(&[ShardTensor]) -> Result<Vec<ShardTensor>>;
 
@@ -105,7 +105,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
                     }
                 }
                 let bytes = case.copies * 4.0 * case.x.iter().product::<usize>() as f64;
-                let machine = || Limit::memcpy(bytes as usize);
+                let machine = |ctx: &Context| Limit::memcpy(ctx, bytes as usize);
                 let work = Some(Work::Bytes(2.0 * bytes));
                 if case.backward {
                     operands.push((fill(&mesh, &case.x, [by], 4)?, Share::Piece));

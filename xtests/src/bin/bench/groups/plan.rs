@@ -11,10 +11,13 @@ use std::cell::RefCell;
 use std::hint::black_box;
 use std::sync::Arc;
 
+/// Why these are left out on GPUs.
+const HOST: &str = "plans, which are the same for all devices";
+
 pub(super) fn add(suite: &mut Suite<'_>) {
     strategies(suite);
     moves(suite);
-    suite.add("plan/kept move, 2x4", 1, |_| {
+    suite.add_on_host(HOST, "plan/kept move, 2x4", 1, |_| {
         let (from, to) = layouts(&[2, 4], &[8192, 4096], "S(0) S(1) -> S(1) S(0)")?;
         let planner = Planner::new(0, 256);
         Ok(Bench::new(move || {
@@ -91,12 +94,13 @@ fn strategies(suite: &mut Suite<'_>) {
         let ranks = mesh.map(|n: usize| n.to_string()).join("x");
         for (name, f, operands) in &cases {
             let (f, operands) = (*f, owned(operands));
-            suite.add(format!("plan/cold {name}, {ranks}"), 1, move |ctx| {
+            suite.add_on_host(HOST, format!("plan/cold {name}, {ranks}"), 1, move |ctx| {
                 strategy(ctx, &mesh, &operands, f)
             });
         }
         let operands = owned(&[(volume, "S(2) S(3) S(4)")]);
-        suite.add(
+        suite.add_on_host(
+            HOST,
             format!("plan/cold group_norm's first, {ranks}"),
             1,
             move |ctx| strategy(ctx, &mesh, &operands, norm),
@@ -216,7 +220,7 @@ fn moves(suite: &mut Suite<'_>) {
             let ranks = ranks.join("x");
             for how in ["direct", "forecast", "cheapest"] {
                 let (mesh, shape) = (mesh.to_vec(), shape.to_vec());
-                suite.add(format!("plan/{how} {text}, {ranks}"), 1, move |_| {
+                suite.add_on_host(HOST, format!("plan/{how} {text}, {ranks}"), 1, move |_| {
                     let (from, to) = layouts(&mesh, &shape, text)?;
                     let index = from.mesh().size() / 2 + 1;
                     let model = CostModel::network(LinkCost::new(10e-6, 50e9));

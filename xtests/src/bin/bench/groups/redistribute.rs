@@ -1,6 +1,6 @@
 //! Moves between layouts: every two kinds of placement, a large matrix and a volume with short rows.
 
-pub(super) mod limit;
+mod limit;
 
 use crate::harness::{Bench, Limit, Work};
 use crate::suite::{Split, Suite};
@@ -98,18 +98,29 @@ fn add_move(
 fn build(ctx: &Context, from: &Layout, to: &Layout) -> Result<Bench> {
     let mesh = ctx.mesh_from(from.mesh())?;
     let source = source(mesh.comm(), from)?;
-    let mut limit = MoveLimit::new(from, to, ctx.rank())?;
+    let limit = limit(ctx, from, to)?;
     let held = (0..ctx.world_size()).filter_map(|rank| to.local_shape(rank));
     let bytes: usize = held.map(|shape| 4 * shape.iter().product::<usize>()).sum();
     let (checked, layout, to) = (source.clone(), from.clone(), to.clone());
     let destination = to.clone();
     Ok(Bench::new(move || Ok(source.redistribute(&to)?))
-        .limit(Limit::new(limit.kind(), move || {
-            limit.run();
-            Ok(())
-        }))
+        .limit(limit)
         .work(Work::Bytes(bytes as f64))
         .check(move || Ok(Some(wrong(&checked.redistribute(&destination)?, &layout)?))))
+}
+
+/// What moving from one layout to another costs this rank at least: on the host plain loops over private memory; on a GPU
+/// its own copy of the bytes this rank has in the end.
+pub(super) fn limit(ctx: &Context, from: &Layout, to: &Layout) -> Result<Limit> {
+    if ctx.device().kind().is_cuda() {
+        let here = to.local_shape(ctx.rank()).unwrap_or_default();
+        return Limit::device_copy(ctx.device(), 4 * here.iter().product::<usize>());
+    }
+    let mut limit = MoveLimit::new(from, to, ctx.rank())?;
+    Ok(Limit::new(limit.kind(), move || {
+        limit.run();
+        Ok(())
+    }))
 }
 
 /// The element at a global position, small enough that sums of a few are exact.

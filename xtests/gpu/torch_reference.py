@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""What PyTorch takes for the work of `bench --device cuda` on one rank, and the ratios.
+
+    torch_reference.py [--device cuda|cpu] [--quick] [--seconds S] [--only TEXT] --json FILE
+    torch_reference.py --compare OURS.json... --with THEIRS.json...
+
+Cases have the names, shapes and element types of the benchmarks. Single precision is full: no TF32. Times are between CUDA events
+around a batch of calls, after warming up. Either file may hold several runs: of each case the median of the medians counts.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+
+GROUPS = 4
+
+
+def measure(step, device, seconds):
+    """Median and least seconds of a call."""
+    import torch
+
+    def batch(count):
+        if device == "cpu":
+            start = time.perf_counter()
+            for _ in range(count):
+                step()
+            return (time.perf_counter() - start) / count
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(count):
+            step()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / count
+
+    for _ in range(3):
+        step()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    once = max(min(batch(1) for _ in range(3)), 1e-7)
+    count = max(1, min(10_000, round(2e-3 / once)))
+    repetitions = max(5, min(101, int(seconds / (count * once))))
+    times = sorted(batch(count) for _ in range(repetitions))
+    return times[len(times) // 2], times[0], repetitions
+
+
+def unet(torch, inputs, outputs, width):
+    """The main job's model: shard-tensor/examples/downscale/model.rs."""
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Block(nn.Module):
+        def __init__(self, inputs, outputs, stride=1):
+            super().__init__()
+            self.conv = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+            self.norm = nn.GroupNorm(GROUPS, outputs)
+
+        def forward(self, x):
+            return functional.gelu(self.norm(self.conv(x)))
+
+    def joined(coarse, skip):
+        up = functional.interpolate(coarse, skip.shape[2:], mode="bilinear", align_corners=False)
+        return torch.cat([up, skip], 1)
+
+    class UNet(nn.Module):
+        def __init__(self):
+            super().__init__()
+            w, w2, w4 = width, 2 * width, 4 * width
+            self.fine = nn.Sequential(Block(inputs, w), Block(w, w))
+            self.half = nn.Sequential(Block(w, w2, 2), Block(w2, w2))
+            self.quarter = nn.Sequential(Block(w2, w4, 2), Block(w4, w4))
+            self.up_half = Block(w4 + w2, w2)
+            self.up_fine = Block(w2 + w, w)
+            self.head = nn.Conv2d(w, outputs, 1)
+
+        def forward(self, x):
+            fine = self.fine(x)
+            half = self.half(fine)
+            half = self.up_half(joined(self.quarter(half), half))
+            return self.head(self.up_fine(joined(half, fine)))
+
+    return UNet()
+
+
+def cases(torch, device, quick):
+    """Names, and functions that make a step; some take memory that the next one needs."""
+    functional = torch.nn.functional
+
+    def size(full, small):
+        return small if quick else full
+
+    def tensor(*shape, dtype=torch.float32):
+        return torch.rand(shape, device=device, dtype=dtype)
+
+    def leaf(*shape, dtype=torch.float32):
+        return tensor(*shape, dtype=dtype).requires_grad_()
+
+    def matmul(n, dtype=torch.float32):
+        a, b = tensor(n, n, dtype=dtype), tensor(n, n, dtype=dtype)
+        return lambda: a @ b
+
+    n, large = size(2048, 64), size(8192, 48)
+    yield f"matmul/{n}^3", lambda: matmul(n)
+    yield f"matmul/{large}^3", lambda: matmul(large)
+    yield f"matmul/{n}^3 bf16", lambda: matmul(n, torch.bfloat16)
+    yield f"matmul/{large}^3 bf16", lambda: matmul(large, torch.bfloat16)
+
+    def convolution(x, w, stride, padding, groups, backward):
+        run = {4: functional.conv2d, 5: functional.conv3d}[len(x)]
+        make = leaf if backward else tensor
+        x, w, b = make(*x), make(*w), make(w[0])
+
+        def forward():
+            return run(x, w, b, stride, padding, 1, groups)
+
+        if not backward:
+            return forward
+        weight = torch.rand_like(forward())
+        return lambda: torch.autograd.grad((forward() * weight).sum(), [x, w, b])
+
+    side, depth = size(512, 48), size(96, 12)
+    grids = [
+        (f"conv2d/1x32x{side}x{side}/32->32/k3p1/shardH", (1, 32, side, side), (32, 32, 3, 3), 1, 1, 1),
+        (f"conv3d/1x8x{depth}x{depth}x{depth}/8->16/k3p1/shardD", (1, 8, depth, depth, depth), (16, 8, 3, 3, 3), 1, 1, 1),
+    ]
+    side, channels = size(256, 32), size(64, 16)
+    grids.append(
+        (f"conv2d/1x{channels}x{side}x{side}/depthwise/k3p1/shardH", (1, channels, side, side), (channels, 1, 3, 3), 1, 1, channels)
+    )
+    side, out = size(512, 64), size(256, 16)
+    grids.append((f"conv2d/1x3x{side}x{side}/3->{out}/k16s16/shardH", (1, 3, side, side), (out, 3, 16, 16), 16, 0, 1))
+    for name, *rest in grids:
+        for kind, backward in [("fwd", False), ("fwd+bwd", True)]:
+            yield f"{name}/{kind}", lambda rest=rest, backward=backward: convolution(*rest, backward)
+
+    def attention(length, causal, dtype, backward):
+        make = leaf if backward else tensor
+        q, k, v = (make(1, 8, length, 64, dtype=dtype) for _ in range(3))
+
+        def forward():
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        if not backward:
+            return forward
+        weight = torch.rand_like(forward())
+        return lambda: torch.autograd.grad((forward() * weight).sum(), [q, k, v])
+
+    length = size(4096, 256)
+    for dtype, suffix in [(torch.float32, ""), (torch.bfloat16, "/bf16")]:
+        for causal, how in [(False, ""), (True, "/causal")]:
+            for kind, backward in [("fwd", False), ("fwd+bwd", True)]:
+                yield (
+                    f"sdpa/B1H8S{length}D64{how}{suffix}/{kind}",
+                    lambda causal=causal, dtype=dtype, backward=backward: attention(length, causal, dtype, backward),
+                )
+
+    def add(n):
+        x, y = tensor(n), tensor(n)
+        return lambda: x + y
+
+    def gelu(n):
+        x = tensor(n)
+        return lambda: functional.gelu(x)
+
+    def norm(rows):
+        x, w, b = tensor(rows, 256), tensor(256), tensor(256)
+        return lambda: functional.layer_norm(x, (256,), w, b)
+
+    count, rows = size(10_000_000, 100_000), size(16384, 256)
+    yield f"elem/add {count}", lambda: add(count)
+    yield f"elem/gelu {count}", lambda: gelu(count)
+    yield f"norm/layer_norm {rows}x256 shard tokens fwd", lambda: norm(rows)
+    yield "dispatch/add 16 elements", lambda: add(16)
+
+    def training(height, width):
+        model = unet(torch, 4, 3, 16).to(device)
+        adam = torch.optim.AdamW(model.parameters(), 1e-3)
+        x, y = tensor(1, 4, height, width), tensor(1, 3, height, width)
+
+        def step():
+            adam.zero_grad()
+            loss = functional.mse_loss(model(x), y)
+            loss.backward()
+            adam.step()
+            return loss
+
+        return step
+
+    height, width = size(204, 48), size(187, 44)
+    yield f"train/U-Net {height}x{width} step, shardH", lambda: training(height, width)
+
+
+def run(args):
+    try:
+        import torch
+    except ImportError as error:
+        sys.exit(f"torch_reference: no PyTorch here: {error}")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("torch_reference: PyTorch sees no GPU; --device cpu only shows that this program runs")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
+    print(f"PyTorch {torch.__version__} on {name}")
+    with open(args.json, "a") as out:
+        for case, make in cases(torch, args.device, args.quick):
+            if args.only and args.only not in case:
+                continue
+            median, least, repetitions = measure(make(), args.device, args.seconds)
+            record = {"case": case, "peer": "torch", "device": args.device, "ranks": 1, "median_s": median, "min_s": least, "reps": repetitions}
+            out.write(json.dumps(record) + "\n")
+            print(f"{case:<58} {1e3 * median:10.4f} ms")
+
+
+def medians(paths):
+    """Of each case on one rank, the median over runs of the median time, and how many runs."""
+    times = {}
+    for path in paths:
+        with open(path) as lines:
+            for line in filter(str.strip, lines):
+                record = json.loads(line)
+                if record["ranks"] == 1:
+                    times.setdefault(record["case"], []).append(record["median_s"])
+    return {case: (statistics.median(all), len(all)) for case, all in times.items()}
+
+
+def compare(args):
+    ours, theirs = medians(args.compare), medians(args.reference)
+    both = [case for case in theirs if case in ours]
+    if not both:
+        sys.exit("torch_reference: the files have no case in common")
+    print(f"{'case':<58} {'ours, ms':>10} {'torch, ms':>10} {'ratio':>7}  runs")
+    for case in both:
+        (a, n), (b, m) = ours[case], theirs[case]
+        print(f"{case:<58} {1e3 * a:10.4f} {1e3 * b:10.4f} {a / b:7.2f}  {n}, {m}")
+    for case in theirs:
+        if case not in ours:
+            print(f"{case:<58} {'-':>10} {1e3 * theirs[case][0]:10.4f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--quick", action="store_true", help="the small sizes of bench --quick")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of measuring, for each case")
+    parser.add_argument("--only", help="only cases whose name contains this")
+    parser.add_argument("--json", help="where the times are appended, a line for each case")
+    parser.add_argument("--compare", nargs="+", metavar="OURS", help="times of bench --json")
+    parser.add_argument("--with", nargs="+", metavar="THEIRS", dest="reference", help="times of this program")
+    args = parser.parse_args()
+    if args.compare or args.reference:
+        if not (args.compare and args.reference):
+            parser.error("--compare needs --with")
+        compare(args)
+    elif args.json:
+        run(args)
+    else:
+        parser.error("say --json, or --compare and --with")
+
+
+if __name__ == "__main__":
+    main()
