@@ -24,6 +24,7 @@ pub mod norm;
 mod op;
 pub mod optimize;
 pub mod pool;
+pub mod random;
 pub mod reduce;
 pub mod resample;
 pub mod rng;

@@ -9,7 +9,9 @@ use clap::Parser;
 use ndarray::ArrayD;
 use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
-use shard_tensor::{Attention, AxisPlacement, Causal, Context, Error, FoldBy, Launch, shard};
+use shard_tensor::{
+    Attention, AxisPlacement, Causal, Context, DeviceKind, Error, FoldBy, Launch, shard,
+};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -28,6 +30,9 @@ struct Args {
     /// Numbers of ranks to try.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
     ranks: Vec<usize>,
+    /// What every rank computes on: host, test, cuda or emulated-cuda; the last two need the feature of that name.
+    #[arg(long, default_value_t = DeviceKind::Host)]
+    device: DeviceKind,
     /// Where to draw the memory of a rank against the number of ranks, as SVG.
     #[arg(long)]
     plot: Option<PathBuf>,
@@ -95,7 +100,9 @@ fn attend(
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
     let run = |ranks: usize, along: AxisPlacement, ring| {
-        let seen = Launch::new(ranks).run(|ctx| attend(ctx, &args, along.clone(), ring))?;
+        let seen = Launch::new(ranks)
+            .device(args.device)
+            .run(|ctx| attend(ctx, &args, along.clone(), ring))?;
         Ok::<_, Error>(seen.into_iter().flatten().next())
     };
     // Of several processes, that of rank 0 tells what came of it.

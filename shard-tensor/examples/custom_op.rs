@@ -5,11 +5,12 @@
 //!
 //! `cargo run --release -p shard-tensor --example custom_op`
 
+use clap::Parser;
 use shard_tensor::op::{
     Access, Exec, HostCall, InOp as _, Linearity, Meta, Op, OpError, Rule, Saved, Value, Window,
     key_of,
 };
-use shard_tensor::{DType, Launch, Result, ShardTensor, replicate, shard};
+use shard_tensor::{DType, DeviceKind, Launch, Result, ShardTensor, replicate, shard};
 use std::sync::Arc;
 
 /// `y[i] = w[0] x[i-1] + w[1] x[i] + w[2] x[i+1]`, zero beyond the ends.
@@ -116,8 +117,19 @@ fn smooth(x: &ShardTensor) -> Result<[Vec<f64>; 2]> {
     ])
 }
 
+/// A user's own op on pieces of uneven size.
+#[derive(Parser)]
+struct Args {
+    /// What every rank computes on: host, test, cuda or emulated-cuda; the last two need the feature of that name.
+    #[arg(long, default_value_t = DeviceKind::Host)]
+    device: DeviceKind,
+}
+
 fn main() -> Result<()> {
-    let reports = Launch::new(4).dtype(DType::F64).run(|ctx| {
+    let args = Args::parse();
+    // The op has a kernel for the host alone: on a GPU its operands go there and back, which must be allowed.
+    let launch = Launch::new(4).device(args.device).host_fallback(true);
+    let reports = launch.dtype(DType::F64).run(|ctx| {
         let mesh = ctx.mesh([("ranks", 4)])?;
         let signal = |i: &[usize]| ((i[0] * i[0]) % 17) as f64;
         let whole = mesh.from_fn(21, [replicate()], signal)?;

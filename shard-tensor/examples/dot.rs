@@ -3,11 +3,21 @@
 //!
 //! `cargo run --release -p shard-tensor --example dot`
 
-use shard_tensor::DType;
-use shard_tensor::{Launch, Result, shard};
+use clap::Parser;
+use shard_tensor::{DType, DeviceKind, Launch, Result, shard};
+
+/// A scalar product of two sharded vectors.
+#[derive(Parser)]
+struct Args {
+    /// What every rank computes on: host, test, cuda or emulated-cuda; the last two need the feature of that name.
+    #[arg(long, default_value_t = DeviceKind::Host)]
+    device: DeviceKind,
+}
 
 fn main() -> Result<()> {
-    let reports = Launch::new(4).dtype(DType::F64).run(|ctx| {
+    let args = Args::parse();
+    let launch = Launch::new(4).dtype(DType::F64).device(args.device);
+    let reports = launch.run(|ctx| {
         let mesh = ctx.mesh([("ranks", 4)])?;
         let x = mesh.arange(1001, [shard(0)])?;
         let y = mesh.ones(1001, [shard(0)])?;

@@ -2,10 +2,20 @@
 //!
 //! `cargo run --release -p shard-tensor --example vector_add`
 
-use shard_tensor::{Result, launch, shard};
+use clap::Parser;
+use shard_tensor::{DeviceKind, Launch, Result, shard};
+
+/// Adds two vectors whose pieces are uneven.
+#[derive(Parser)]
+struct Args {
+    /// What every rank computes on: host, test, cuda or emulated-cuda; the last two need the feature of that name.
+    #[arg(long, default_value_t = DeviceKind::Host)]
+    device: DeviceKind,
+}
 
 fn main() -> Result<()> {
-    let reports = launch(4, |ctx| {
+    let args = Args::parse();
+    let reports = Launch::new(4).device(args.device).run(|ctx| {
         let mesh = ctx.mesh([("ranks", 4)])?;
         let uneven = [shard(0).sizes([400, 100, 0, 500])];
         let a = mesh.arange(1000, uneven.clone())?;

@@ -156,7 +156,7 @@ try "moves of devices, communicator contract" 240 "$binaries/shard-comm-tests" c
 try "kernels: sources compile, ops on the device" 240 "$binaries/shard-ops-tests" cuda
 for ranks in "${many[@]}"; do
     try "conformance, $ranks ranks on one GPU" 120 \
-        "$binaries/conformance" xtests/data --device "$device" --ranks "$ranks" --budget "$budget"
+        "$binaries/conformance" --device "$device" --ranks "$ranks" --budget "$budget"
 done
 for mesh in "${meshes[@]}"; do
     LINES_KEPT=12 try "main job, mesh $mesh, against one rank on the host" 180 \
@@ -166,7 +166,7 @@ done
 # few blocks each.
 try "NCCL: contract with one rank per GPU" 120 "$binaries/shard-comm-tests" nccl
 try "conformance over NCCL, 1 rank" 120 \
-    "$binaries/conformance" xtests/data --device "$device" --backend nccl --ranks 1 --budget "$budget"
+    "$binaries/conformance" --device "$device" --backend nccl --ranks 1 --budget "$budget"
 LINES_KEPT=12 try "main job over NCCL, 1 rank, against one rank on the host" 180 \
     "$binaries/downscale" --device "$device" --backend nccl --mesh 1 --verify "${verified[@]}" --out "$work/out" --data "$fields"
 if [ $real = 1 ]; then
@@ -179,7 +179,7 @@ if [ "$(printf '%s\n' 2.30 "${nccl:-0}" | sort -V | head -n 1)" = 2.30 ]; then
     several=(env NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=2)
     for ranks in 2 4; do
         try "conformance over NCCL, $ranks ranks on one GPU" 120 "${several[@]}" \
-            "$binaries/conformance" xtests/data --device "$device" --backend nccl --ranks "$ranks" --jobs 1 --budget "$budget"
+            "$binaries/conformance" --device "$device" --backend nccl --ranks "$ranks" --jobs 1 --budget "$budget"
     done
     LINES_KEPT=12 try "main job over NCCL, mesh 2x2 on one GPU, against one rank on the host" 180 "${several[@]}" \
         "$binaries/downscale" --device "$device" --backend nccl --mesh 2x2 --verify "${verified[@]}" --out "$work/out" --data "$fields"
@@ -217,7 +217,7 @@ fi
 if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck; do
         try "$tool on the kernels" 300 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-            "$binaries/conformance" xtests/data --device "$device" --ranks 2 --jobs 1 --patience 250 --budget "$budget"
+            "$binaries/conformance" --device "$device" --ranks 2 --jobs 1 --patience 250 --budget "$budget"
     done
 else
     say "skip  compute-sanitizer is not installed"

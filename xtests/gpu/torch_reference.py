@@ -67,17 +67,17 @@ def unet(torch, inputs, outputs, width):
         def __init__(self):
             super().__init__()
             w, w2, w4 = width, 2 * width, 4 * width
-            self.fine = nn.Sequential(Block(inputs, w), Block(w, w))
-            self.half = nn.Sequential(Block(w, w2, 2), Block(w2, w2))
-            self.quarter = nn.Sequential(Block(w2, w4, 2), Block(w4, w4))
+            self.at_fine = nn.Sequential(Block(inputs, w), Block(w, w))
+            self.at_half = nn.Sequential(Block(w, w2, 2), Block(w2, w2))
+            self.at_quarter = nn.Sequential(Block(w2, w4, 2), Block(w4, w4))
             self.up_half = Block(w4 + w2, w2)
             self.up_fine = Block(w2 + w, w)
             self.head = nn.Conv2d(w, outputs, 1)
 
         def forward(self, x):
-            fine = self.fine(x)
-            half = self.half(fine)
-            half = self.up_half(joined(self.quarter(half), half))
+            fine = self.at_fine(x)
+            half = self.at_half(fine)
+            half = self.up_half(joined(self.at_quarter(half), half))
             return self.head(self.up_fine(joined(half, fine)))
 
     return UNet()
@@ -198,6 +198,8 @@ def run(args):
         sys.exit(f"torch_reference: no PyTorch here: {error}")
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("torch_reference: PyTorch sees no GPU; --device cpu only shows that this program runs")
+    if args.device == "cpu":
+        torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True

@@ -1,5 +1,5 @@
 //! What a [`Cuda`](super::Cuda) device asks of the machine underneath: memory, one queue, marks in it, and kernels.
-#![expect(unsafe_code, reason = "declares that launching a kernel is unsafe")]
+#![expect(unsafe_code, reason = "declares which calls are unsafe")]
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -50,6 +50,25 @@ pub(super) trait Driver: Any + Debug + Send + Sync {
 
     /// Copies to the host's memory once the work queued so far is done.
     fn download(&self, from: u64, bytes: &mut [u8]) -> Answer<()>;
+
+    /// Page-locked memory of the host, which the GPU can read and write.
+    fn alloc_pinned(&self, bytes: usize) -> Answer<u64>;
+
+    /// Gives page-locked memory back, of which no transfer is under way.
+    fn free_pinned(&self, address: u64);
+
+    /// Queues a copy from page-locked memory.
+    ///
+    /// # Safety
+    /// `from` is page-locked memory with these bytes, which nobody writes or frees until a mark recorded after this.
+    unsafe fn upload_pinned(&self, from: u64, to: u64, bytes: usize) -> Answer<()>;
+
+    /// Queues a copy to page-locked memory.
+    ///
+    /// # Safety
+    /// `to` is page-locked memory with room for these bytes, which nobody reads, writes or frees until a mark recorded after
+    /// this.
+    unsafe fn download_pinned(&self, from: u64, to: u64, bytes: usize) -> Answer<()>;
 
     /// Copies from one place of the GPU's memory to another; the two have no byte in common.
     fn copy(&self, from: u64, to: u64, bytes: usize) -> Answer<()>;

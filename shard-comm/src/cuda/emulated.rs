@@ -79,6 +79,22 @@ impl Driver for Emulated {
         Ok(())
     }
 
+    fn alloc_pinned(&self, bytes: usize) -> Answer<u64> {
+        self.alloc(bytes)
+    }
+
+    fn free_pinned(&self, address: u64) {
+        self.free(address);
+    }
+
+    unsafe fn upload_pinned(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        self.copy(from, to, bytes)
+    }
+
+    unsafe fn download_pinned(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        self.copy(from, to, bytes)
+    }
+
     fn copy(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
         // SAFETY: as above, for both addresses; the caller says that they have no byte in common.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };

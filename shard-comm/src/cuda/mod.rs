@@ -27,6 +27,7 @@ mod memory;
 mod nvidia;
 #[cfg(feature = "cuda-emulated")]
 mod queue;
+mod staging;
 mod strided;
 
 use std::any::Any;
@@ -38,6 +39,7 @@ use std::sync::{Arc, Weak};
 pub(crate) use driver::{Answer as DriverAnswer, Refusal as DriverRefusal};
 use driver::{Driver, Function, Mark, Refusal};
 use memory::{CudaMemory, Usage};
+use staging::Staging;
 
 use crate::device::{check_pair, check_terms, check_within};
 use crate::host::whole_elements;
@@ -160,6 +162,7 @@ pub struct Cuda {
     this: Weak<Self>,
     driver: Arc<dyn Driver>,
     usage: Arc<Usage>,
+    staging: Arc<Staging>,
     kind: DeviceKind,
     block: u32,
 }
@@ -234,6 +237,7 @@ impl Cuda {
             this: Weak::clone(this),
             driver,
             usage: Arc::default(),
+            staging: Arc::default(),
             kind,
             block,
         })
@@ -250,6 +254,7 @@ impl Cuda {
             this: Weak::clone(this),
             driver,
             usage: Arc::clone(&self.usage),
+            staging: Arc::clone(&self.staging),
             kind: self.kind,
             block: self.block,
         }))
@@ -263,7 +268,7 @@ impl Cuda {
     }
 
     /// The queue of an emulated one, if this is a [sibling](Self::sibling).
-    #[cfg(all(feature = "nccl", feature = "cuda-emulated"))]
+    #[cfg(all(any(test, feature = "nccl"), feature = "cuda-emulated"))]
     pub(crate) fn queue(&self) -> Option<&queue::Queue> {
         let driver: &dyn Any = &*self.driver;
         driver.downcast_ref()
@@ -520,7 +525,9 @@ impl Device for Cuda {
         let mut buffer = self.alloc(dtype, whole_elements(dtype, bytes)?)?;
         if !bytes.is_empty() {
             let to = self.address_mut(&mut buffer)?;
-            self.driver.upload(bytes, to).map_err(|r| self.refused(r))?;
+            self.staging
+                .upload(&self.driver, bytes, to)
+                .map_err(|r| self.refused(r))?;
         }
         Ok(buffer.freeze())
     }
@@ -530,7 +537,7 @@ impl Device for Cuda {
         let from = self.address(src)?;
         let done = match bytes.is_empty() {
             true => self.driver.synchronize(),
-            false => self.driver.download(from, &mut bytes),
+            false => self.staging.download(&self.driver, from, &mut bytes),
         };
         done.map_err(|r| self.refused(r))?;
         Ok(bytes)

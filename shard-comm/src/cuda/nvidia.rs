@@ -188,6 +188,40 @@ impl Driver for Nvidia {
         self.synchronize()
     }
 
+    fn alloc_pinned(&self, bytes: usize) -> Answer<u64> {
+        self.bind()?;
+        // SAFETY: the context is bound. Streams of one GPU use it, so that no flag is needed.
+        unsafe { result::malloc_host(bytes, 0) }
+            .map(|memory| memory as u64)
+            .map_err(refused("cuMemHostAlloc"))
+    }
+
+    fn free_pinned(&self, address: u64) {
+        // A context that is gone has freed everything.
+        if self.bind().is_ok() {
+            // SAFETY: the address is one of `alloc_pinned`, and is freed once.
+            let _ = unsafe { result::free_host(address as *mut c_void) };
+        }
+    }
+
+    unsafe fn upload_pinned(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        self.bind()?;
+        let (from, stream) = (from as *const c_void, self.stream.cu_stream());
+        // SAFETY: the caller's promise; `to` has room for these bytes.
+        unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, bytes, stream) }
+            .result()
+            .map_err(refused("cuMemcpyHtoDAsync"))
+    }
+
+    unsafe fn download_pinned(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        self.bind()?;
+        let (to, stream) = (to as *mut c_void, self.stream.cu_stream());
+        // SAFETY: the caller's promise; `from` holds these bytes.
+        unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes, stream) }
+            .result()
+            .map_err(refused("cuMemcpyDtoHAsync"))
+    }
+
     fn copy(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
         self.bind()?;
         // SAFETY: both are inside memory of `alloc`, with room for these bytes, and work of other streams waits for this one's.

@@ -76,6 +76,22 @@ impl Driver for Queue {
         Emulated.download(from, bytes)
     }
 
+    fn alloc_pinned(&self, bytes: usize) -> Answer<u64> {
+        Emulated.alloc_pinned(bytes)
+    }
+
+    fn free_pinned(&self, address: u64) {
+        Emulated.free_pinned(address);
+    }
+
+    unsafe fn upload_pinned(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        self.copy(from, to, bytes)
+    }
+
+    unsafe fn download_pinned(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        self.copy(from, to, bytes)
+    }
+
     fn copy(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
         self.queue(move || Emulated.copy(from, to, bytes))
     }

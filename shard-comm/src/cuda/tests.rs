@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 use shard_spec::{ReduceOp, Strides};
 
+use super::staging::{BLOCK, DIRECT, MOST};
 use super::*;
 use crate::contract;
 use crate::local::{self, LocalOptions};
@@ -217,6 +218,86 @@ fn memory_of_two(a: &DeviceRef, b: &DeviceRef) {
     assert!(matches!(error, CommError::Invalid { .. }), "{error}");
     let job = HostJob::new("nothing", crate::Work::default(), |_, _| ());
     assert!(b.submit(vec![], vec![], job).is_err());
+}
+
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i + seed) * 31 % 251) as u8).collect()
+}
+
+#[test]
+fn transfers_of_any_length_keep_their_bytes() {
+    for device in devices() {
+        let sibling = Cuda::of(&*device).unwrap().sibling().unwrap();
+        for device in [&device, &sibling] {
+            let mut lens = vec![0, 1, 4 * BLOCK + 17, MOST * BLOCK + BLOCK / 2];
+            for edge in [DIRECT, BLOCK, 2 * BLOCK] {
+                lens.extend([edge - 1, edge, edge + 1]);
+            }
+            for len in lens {
+                let sent = bytes(len, len);
+                let got = device.download(&device.upload(DType::U8, &sent).unwrap());
+                assert!(got.unwrap() == sent, "{len} bytes");
+            }
+            let made = Cuda::of(&**device).unwrap().staging.made();
+            assert!((1..=MOST).contains(&made), "{made} blocks");
+        }
+    }
+}
+
+/// A stream that does nothing until the sender is used.
+#[cfg(feature = "cuda-emulated")]
+fn held_back() -> (DeviceRef, std::sync::mpsc::Sender<()>) {
+    let device = Cuda::emulated().unwrap();
+    let stream = Cuda::of(&*device).unwrap().sibling().unwrap();
+    let (open, gate) = std::sync::mpsc::channel();
+    let queue = Cuda::of(&*stream).unwrap().queue().unwrap();
+    let wait = move || {
+        gate.recv().unwrap();
+        Ok(())
+    };
+    queue.queue(wait).unwrap();
+    (stream, open)
+}
+
+#[cfg(feature = "cuda-emulated")]
+#[test]
+fn uploads_return_before_they_are_done_and_their_blocks_are_used_again_only_after() {
+    let (stream, open) = held_back();
+    let staging = || Cuda::of(&*stream).unwrap().staging.made();
+    let sent: Vec<Vec<u8>> = (0..4).map(|seed| bytes(2 * BLOCK, seed)).collect();
+    let up = |bytes: &Vec<u8>| stream.upload(DType::U8, bytes).unwrap();
+    let there: Vec<Buffer> = sent.iter().map(up).collect();
+    assert_eq!(staging(), 8, "all are under way");
+    open.send(()).unwrap();
+    for (there, sent) in there.iter().zip(&sent) {
+        assert!(stream.download(there).unwrap() == *sent);
+    }
+    let more = up(&sent[1]);
+    assert!(stream.download(&more).unwrap() == sent[1]);
+    assert_eq!(staging(), 8, "blocks that are free are used again");
+}
+
+#[cfg(feature = "cuda-emulated")]
+#[test]
+fn what_is_under_way_is_never_more_than_all_blocks() {
+    let (stream, open) = held_back();
+    let staging = Arc::clone(&Cuda::of(&*stream).unwrap().staging);
+    let opened = std::thread::spawn(move || {
+        let mut turns = 0;
+        while staging.made() < MOST && turns < 10_000 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            turns += 1;
+        }
+        let opened = std::time::Instant::now();
+        open.send(()).unwrap();
+        opened
+    });
+    let sent = bytes((MOST + 3) * BLOCK, 5);
+    let there = stream.upload(DType::U8, &sent).unwrap();
+    let returned = std::time::Instant::now();
+    assert!(opened.join().unwrap() < returned, "it waited for a block");
+    assert_eq!(Cuda::of(&*stream).unwrap().staging.made(), MOST);
+    assert!(stream.download(&there).unwrap() == sent);
 }
 
 #[test]

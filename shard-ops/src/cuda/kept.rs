@@ -4,11 +4,12 @@ use super::CudaCall;
 use crate::Result;
 use crate::error::InOp;
 use bytemuck::{Pod, Zeroable};
+use shard_comm::cuda::Cuda;
 use shard_comm::{Buffer, BufferMut, DType, Device};
 use shard_spec::DimPart;
 
 /// The global positions of a box's indices, as `Positions` in kernels.
-#[derive(Clone, Copy, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Positions {
     list: u64,
@@ -23,11 +24,21 @@ pub(super) struct Lists(Vec<Buffer>);
 impl Lists {
     /// Where a part's indices lie: by a rule if they are side by side, else by a list.
     pub(super) fn positions(&mut self, call: &CudaCall<'_>, part: &DimPart) -> Result<Positions> {
+        self.positions_on(call.gpu, call.op, part)
+    }
+
+    /// The same outside of an op's kernel.
+    pub(super) fn positions_on(
+        &mut self,
+        gpu: &Cuda,
+        op: &'static str,
+        part: &DimPart,
+    ) -> Result<Positions> {
         let start = match part.interval() {
             Some(interval) => interval.start as i64,
             None => {
                 let list: Vec<i64> = part.indices().map(|i| i as i64).collect();
-                let list = self.upload(call, &list)?;
+                let list = self.upload_on(gpu, op, &list)?;
                 return Ok(Positions {
                     list,
                     start: 0,
@@ -44,9 +55,13 @@ impl Lists {
 
     /// The address of a copy of some numbers.
     pub(super) fn upload(&mut self, call: &CudaCall<'_>, numbers: &[i64]) -> Result<u64> {
+        self.upload_on(call.gpu, call.op, numbers)
+    }
+
+    fn upload_on(&mut self, gpu: &Cuda, op: &'static str, numbers: &[i64]) -> Result<u64> {
         let bytes = bytemuck::cast_slice(numbers);
-        let list = call.gpu.upload(DType::I64, bytes).in_op(call.op)?;
-        let address = call.gpu.address(&list).in_op(call.op)?;
+        let list = gpu.upload(DType::I64, bytes).in_op(op)?;
+        let address = gpu.address(&list).in_op(op)?;
         self.0.push(list);
         Ok(address)
     }

@@ -13,6 +13,7 @@ mod norm;
 mod optimize;
 mod pointwise;
 mod pool;
+mod random;
 mod reduce;
 mod resample;
 mod shapes;
@@ -26,6 +27,7 @@ use crate::engine::{SharedWork, Stage, Work};
 use crate::error::InOp;
 use crate::{FoldState, KernelCx, OpError, Result};
 use bytemuck::Pod;
+pub(crate) use random::draw;
 use shard_comm::cuda::{Cuda, KernelSource};
 use shard_comm::{Buffer, BufferMut, DType, Strided};
 pub use view::{AXES, CudaView};
@@ -123,10 +125,6 @@ impl CudaCall<'_> {
 
     /// Queues one of this crate's kernels over `count` independent pieces of work. Its parameters hold views that
     /// [`input`](Self::input) and [`output`](Self::output) made, and lengths derived from them.
-    #[expect(
-        unsafe_code,
-        reason = "launches kernels of this crate, which touch only the views they are given"
-    )]
     pub(crate) fn launch<P: Pod>(
         &self,
         source: &KernelSource,
@@ -135,14 +133,10 @@ impl CudaCall<'_> {
         count: usize,
         params: &P,
     ) -> Result<()> {
-        if count == 0 {
-            return Ok(());
-        }
-        let kernel = self.gpu.kernel(source, defines, name).in_op(self.op)?;
         let reads: Vec<&Buffer> = self.inputs.iter().collect();
-        // SAFETY: `P` mirrors the kernel's structure, which the tests compare; its views are boxes that the engine made inside
-        // buffers of that size, and kernels of this crate go nowhere else.
-        unsafe { self.gpu.launch(kernel, count, params, &reads) }.in_op(self.op)
+        launch(
+            self.gpu, self.op, source, defines, name, count, params, &reads,
+        )
     }
 
     /// Queues one of this crate's kernels on `blocks` blocks of `threads` threads that wait for each other.
@@ -178,6 +172,35 @@ impl CudaCall<'_> {
             device: format!("{:?} ({what})", self.gpu),
         })
     }
+}
+
+/// Queues one of this crate's kernels over `count` independent pieces of work, with parameters whose addresses and lengths are
+/// those of buffers, of `reads` and of one that this call's maker writes.
+#[expect(
+    unsafe_code,
+    reason = "launches kernels of this crate, which touch only the views they are given"
+)]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the pieces of one call, passed on once"
+)]
+fn launch<P: Pod>(
+    gpu: &Cuda,
+    op: &'static str,
+    source: &KernelSource,
+    defines: &str,
+    name: &str,
+    count: usize,
+    params: &P,
+    reads: &[&Buffer],
+) -> Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    let kernel = gpu.kernel(source, defines, name).in_op(op)?;
+    // SAFETY: `P` mirrors the kernel's structure, which the tests compare; its views are boxes inside buffers of that size, and
+    // kernels of this crate go nowhere else.
+    unsafe { gpu.launch(kernel, count, params, reads) }.in_op(op)
 }
 
 /// Runs a kernel's calls, as the engine asks.

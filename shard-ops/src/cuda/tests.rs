@@ -1,4 +1,6 @@
 use super::view::sources;
+use crate::random::{Distribution, random};
+use crate::rng::Stream;
 use crate::{
     Engine, EngineOptions, Exec, FoldBy, HostCall, Linearity, Meta, Op, OpError, Result, RowCuts,
     Rule, Saved, Value, elementwise, key_of, neighbors,
@@ -176,6 +178,72 @@ fn points_have_the_hosts_neighbours() {
             for kind in kinds() {
                 let found = among_points(kind, ranks, by);
                 assert_eq!(found, expected, "{ranks} ranks, {by:?}, {kind}");
+            }
+        }
+    }
+}
+
+/// What each rank holds of random arrays of every type, as bytes, and how they are distributed.
+fn drawn(device: DeviceKind, ranks: usize, how: Distribution) -> Vec<Vec<(DType, Vec<u8>)>> {
+    on_kind(device, ranks, |_, x| {
+        let cx = x.array().cx().clone();
+        let mesh = cx.mesh();
+        let mut all = Vec::new();
+        let zigzag = Layout::builder(mesh, &[3, 29]).shard(1, &[0], Partition::zigzag(29, ranks));
+        let mut layouts = vec![zigzag.build().unwrap()];
+        for text in ["S(0)", "R", "P(sum)"] {
+            layouts.push(Layout::parse(mesh, &[5, 7, 3], text).unwrap());
+        }
+        layouts.push(Layout::parse(mesh, &[0, 3], "S(0)").unwrap());
+        layouts.push(Layout::parse(mesh, &[], "R").unwrap());
+        // One dim more than kernels take.
+        layouts.push(Layout::parse(mesh, &[2, 1, 2, 1, 2, 1, 2, 1, 2], "S(8)").unwrap());
+        for (call, layout) in layouts.iter().enumerate() {
+            for dtype in DType::ALL {
+                // Calls and seeds beyond 32 bits.
+                let stream = Stream::new((7 << 40) + 3, (5 << 33) + call as u64);
+                let array = random(&cx, layout, dtype, &stream, how).unwrap();
+                let bytes = array.buffer().map(|b| cx.device().download(b).unwrap());
+                all.push((dtype, bytes.unwrap_or_default()));
+            }
+        }
+        all
+    })
+}
+
+/// How far two floats of a type are apart, in units of the last place.
+fn ulps<T: bytemuck::Pod>(a: &[u8], b: &[u8], bits: impl Fn(T) -> i64) -> i64 {
+    let all = |bytes: &[u8]| bytemuck::allocation::pod_collect_to_vec::<u8, T>(bytes);
+    let pairs = all(a).into_iter().zip(all(b));
+    let apart = pairs.map(|(a, b)| (bits(a) - bits(b)).abs());
+    apart.max().unwrap_or(0)
+}
+
+#[test]
+fn random_numbers_have_the_hosts_bits_under_any_layout() {
+    let range = Distribution::Uniform {
+        start: -3.0,
+        width: 300.0,
+    };
+    for ranks in [1, 3] {
+        for how in [Distribution::Unit, range, Distribution::Normal] {
+            let expected = drawn(DeviceKind::Host, ranks, how);
+            for kind in kinds() {
+                for (found, expected) in drawn(kind, ranks, how).iter().zip(&expected) {
+                    for ((dtype, a), (_, b)) in found.iter().zip(expected) {
+                        assert_eq!(a.len(), b.len());
+                        // The logarithm and the cosine of a GPU may differ from the host's.
+                        let apart = match (dtype, how) {
+                            (DType::F64, Distribution::Normal) => ulps::<i64>(a, b, |x| x),
+                            (DType::F32, Distribution::Normal) => ulps::<i32>(a, b, i64::from),
+                            (DType::F16 | DType::BF16, Distribution::Normal) => {
+                                ulps::<i16>(a, b, i64::from)
+                            }
+                            _ => i64::from(a != b) * i64::MAX,
+                        };
+                        assert!(apart <= 2, "{kind} {how:?} {dtype}: {apart} ulp");
+                    }
+                }
             }
         }
     }

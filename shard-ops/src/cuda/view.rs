@@ -113,5 +113,6 @@ pub(super) fn sources() -> Vec<(KernelSource, &'static str)> {
         (super::conv::SOURCE, super::conv::EXAMPLE),
         (super::pool::SOURCE, super::pool::EXAMPLE),
         (super::resample::SOURCE, super::resample::EXAMPLE),
+        (super::random::SOURCE, super::random::EXAMPLE),
     ]
 }

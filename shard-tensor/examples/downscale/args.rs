@@ -30,9 +30,9 @@ pub(crate) struct Args {
     #[arg(long)]
     dtype: Option<Precision>,
 
-    /// What every rank computes on; GPUs need the feature cuda
-    #[arg(long, value_enum, default_value_t = Device::Host)]
-    device: Device,
+    /// What every rank computes on: host, test, cuda or emulated-cuda; the last two need the feature of that name
+    #[arg(long, default_value_t = DeviceKind::Host)]
+    pub(crate) device: DeviceKind,
 
     /// What moves elements between ranks; nccl needs the feature of that name, and GPUs
     #[arg(long, value_enum, default_value_t = Mover::Own)]
@@ -61,16 +61,6 @@ impl Args {
         self.steps.unwrap_or(if self.verify { 20 } else { 200 }) as usize
     }
 
-    /// On what.
-    pub(crate) fn device(&self) -> DeviceKind {
-        match self.device {
-            Device::Host => DeviceKind::Host,
-            Device::Test => DeviceKind::Test,
-            Device::Cuda => DeviceKind::Cuda,
-            Device::EmulatedCuda => DeviceKind::EmulatedCuda,
-        }
-    }
-
     /// By what.
     pub(crate) fn backend(&self) -> Backend {
         match self.backend {
@@ -86,18 +76,6 @@ impl Args {
             (Some(Precision::F32), _) | (None, false) => DType::F32,
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Device {
-    /// The host's memory and processor.
-    Host,
-    /// Memory that the host cannot read, behind a queue: finds missing synchronisation.
-    Test,
-    /// A GPU, several ranks on one if there are few.
-    Cuda,
-    /// The kernels of a GPU on the host, slowly; needs the feature cuda-emulated.
-    EmulatedCuda,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -267,7 +245,8 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        let bad: [&[&str]; 9] = [
+        let bad: [&[&str]; 10] = [
+            &["--device", "gpu"],
             &["--mesh", "0"],
             &["--mesh", "2x"],
             &["--mesh", "2x2x2"],

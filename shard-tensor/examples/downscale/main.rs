@@ -84,7 +84,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         steps: args.steps(),
         seed: args.seed,
         dtype: args.dtype(),
-        device: args.device(),
+        device: args.device,
         backend: args.backend(),
         weights: Some(&weights),
         level: PICTURED,

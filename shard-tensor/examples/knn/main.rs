@@ -14,7 +14,7 @@ mod ways;
 
 use clap::Parser;
 use ndarray::{Array2, ArrayD};
-use shard_tensor::{Context, Error, Launch, shard};
+use shard_tensor::{Context, DeviceKind, Error, Launch, shard};
 use std::path::PathBuf;
 use std::time::Instant;
 use ways::Way;
@@ -37,6 +37,9 @@ struct Args {
     /// Queries whose distances to all points are held at once.
     #[arg(long, default_value_t = 64)]
     tile: usize,
+    /// What every rank computes on: host, test, cuda or emulated-cuda; the last two need the feature of that name.
+    #[arg(long, default_value_t = DeviceKind::Host)]
+    device: DeviceKind,
     /// Where to draw the graph, its shards and its traffic, as SVG.
     #[arg(long)]
     plot: Option<PathBuf>,
@@ -115,7 +118,7 @@ fn search(
         seen.verdict = verdict(way, &seen, single.unwrap_or(&seen)).map_err(Error::custom)?;
         Ok(Some(seen))
     };
-    let seen = Launch::new(ranks).run(rank)?;
+    let seen = Launch::new(ranks).device(args.device).run(rank)?;
     Ok(seen.into_iter().flatten().next())
 }
 

@@ -4,8 +4,8 @@ use super::Mesh;
 use crate::{Placements, Result, Shape, ShardTensor};
 use shard_comm::half::{bf16, f16};
 use shard_comm::{Bool, DType, Element, Monoid, Scalar, Strided};
+use shard_ops::random::{Distribution, random};
 use shard_redistribute::Array;
-use shard_spec::{checked_numel, row_major_strides};
 use std::ops::Range;
 
 /// Tensors from nothing. No communication.
@@ -142,12 +142,7 @@ impl Mesh {
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
-        let (shape, stream) = (shape.into(), self.ctx.next_stream());
-        let at = linear(&shape)?;
-        match self.dtype {
-            DType::F64 => self.from_fn(&shape, placements, |i| stream.uniform_f64(at(i))),
-            _ => self.from_fn(&shape, placements, |i| f64::from(stream.uniform_f32(at(i)))),
-        }
+        self.random(shape, placements, Distribution::Unit)
     }
 
     /// Uniform random numbers in a range.
@@ -163,11 +158,8 @@ impl Mesh {
         range: Range<f64>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
-        let (shape, stream) = (shape.into(), self.ctx.next_stream());
-        let (at, width) = (linear(&shape)?, range.end - range.start);
-        self.from_fn(&shape, placements, |i| {
-            range.start + width * stream.uniform_f64(at(i))
-        })
+        let (start, width) = (range.start, range.end - range.start);
+        self.random(shape, placements, Distribution::Uniform { start, width })
     }
 
     /// Standard normal random numbers: the same tensor under any placements and on any number of ranks.
@@ -182,21 +174,18 @@ impl Mesh {
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
-        let (shape, stream) = (shape.into(), self.ctx.next_stream());
-        let at = linear(&shape)?;
-        self.from_fn(&shape, placements, |i| stream.normal(at(i)))
+        self.random(shape, placements, Distribution::Normal)
     }
-}
 
-/// The row-major position of a global index.
-fn linear(shape: &[usize]) -> Result<impl Fn(&[usize]) -> u64> {
-    checked_numel(shape)?;
-    let strides = row_major_strides(shape);
-    Ok(move |index: &[usize]| {
-        index
-            .iter()
-            .zip(&strides)
-            .map(|(&i, &s)| i as u64 * s as u64)
-            .sum()
-    })
+    /// The numbers of the context's next stream.
+    fn random(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+        how: Distribution,
+    ) -> Result<ShardTensor> {
+        let stream = self.ctx.next_stream();
+        let layout = self.layout(shape, placements)?;
+        self.wrap(random(&self.cx, &layout, self.dtype, &stream, how)?)
+    }
 }
