@@ -128,12 +128,14 @@ try() {
     timeout -k 10 "$seconds" "$@" >"$log" 2>&1
     status=$?
     if [ $status -eq 0 ] && grep -q '^test result: ok\. 0 passed' "$log"; then status="0, of no test"; fi
+    local kept=${LINES_KEPT:-4}
+    [ "$status" = 0 ] || kept=40
     case $status in
     0) say "pass  $name ($(($(date +%s) - begin)) s)" ;;
     124 | 137) failed=1 && say "FAIL  $name (not finished in $seconds s)" ;;
     *) failed=1 && say "FAIL  $name (status $status)" ;;
     esac
-    tail -n "${LINES_KEPT:-4}" "$log" | sed 's/^/      /' | tee -a "$report"
+    tail -n "$kept" "$log" | sed 's/^/      /' | tee -a "$report"
 }
 
 : >"$report" || exit 2

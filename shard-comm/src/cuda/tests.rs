@@ -269,6 +269,7 @@ fn uploads_return_before_they_are_done_and_their_blocks_are_used_again_only_afte
     let there: Vec<Buffer> = sent.iter().map(up).collect();
     assert_eq!(staging(), 8, "all are under way");
     open.send(()).unwrap();
+    stream.synchronize().unwrap();
     for (there, sent) in there.iter().zip(&sent) {
         assert!(stream.download(there).unwrap() == *sent);
     }
