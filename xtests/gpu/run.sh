@@ -148,9 +148,9 @@ say "commit: $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
 
 # How much, on a GPU and where there is none.
 if [ $real = 1 ]; then
-    many=(1 2 3 4) meshes=(1 2 3x1 2x2) budget=40 verified=() long=(--steps 200) quick=() turns=3
+    many=(1 2 3 4) meshes=(1 2 3x1 2x2) budget=40 verified=() long=(--steps 200) quick=() turns=3 job=240
 else
-    many=(2) meshes=(2) budget=4 verified=(--steps 1 --dtype f64) long=(--steps 1) quick=(--quick) turns=1
+    many=(2) meshes=(2) budget=4 verified=(--steps 1 --dtype f64) long=(--steps 1) quick=(--quick) turns=1 job=1800
 fi
 fields=shard-tensor/examples/downscale/data
 
@@ -161,7 +161,7 @@ for ranks in "${many[@]}"; do
         "$binaries/conformance" --device "$device" --ranks "$ranks" --budget "$budget"
 done
 for mesh in "${meshes[@]}"; do
-    LINES_KEPT=12 try "main job, mesh $mesh, against one rank on the host" 180 \
+    LINES_KEPT=12 try "main job, mesh $mesh, against one rank on the host" "$job" \
         "$binaries/downscale" --device "$device" --mesh "$mesh" --verify "${verified[@]}" --out "$work/out" --data "$fields"
 done
 # NCCL: one rank for each GPU; several on one where the library lets them, which it is new to (what it lacks, it hangs on), with
@@ -169,7 +169,7 @@ done
 try "NCCL: contract with one rank per GPU" 120 "$binaries/shard-comm-tests" nccl
 try "conformance over NCCL, 1 rank" 120 \
     "$binaries/conformance" --device "$device" --backend nccl --ranks 1 --budget "$budget"
-LINES_KEPT=12 try "main job over NCCL, 1 rank, against one rank on the host" 180 \
+LINES_KEPT=12 try "main job over NCCL, 1 rank, against one rank on the host" "$job" \
     "$binaries/downscale" --device "$device" --backend nccl --mesh 1 --verify "${verified[@]}" --out "$work/out" --data "$fields"
 if [ $real = 1 ]; then
     nccl=$(grep -aom1 'NCCL version [0-9.]*' "$links/libnccl.so" 2>/dev/null | grep -o '[0-9.]*$')
@@ -183,12 +183,12 @@ if [ "$(printf '%s\n' 2.30 "${nccl:-0}" | sort -V | head -n 1)" = 2.30 ]; then
         try "conformance over NCCL, $ranks ranks on one GPU" 120 "${several[@]}" \
             "$binaries/conformance" --device "$device" --backend nccl --ranks "$ranks" --jobs 1 --budget "$budget"
     done
-    LINES_KEPT=12 try "main job over NCCL, mesh 2x2 on one GPU, against one rank on the host" 180 "${several[@]}" \
+    LINES_KEPT=12 try "main job over NCCL, mesh 2x2 on one GPU, against one rank on the host" "$job" "${several[@]}" \
         "$binaries/downscale" --device "$device" --backend nccl --mesh 2x2 --verify "${verified[@]}" --out "$work/out" --data "$fields"
 else
     say "skip  several ranks on one GPU over NCCL: it lets them from 2.30 on"
 fi
-try "main job, long" 240 "$binaries/downscale" --device "$device" --mesh 1 "${long[@]}" --out "$work/out" --data "$fields"
+try "main job, long" "$job" "$binaries/downscale" --device "$device" --mesh 1 "${long[@]}" --out "$work/out" --data "$fields"
 
 # Moves beside copies of the same bytes, with several ranks on the GPU; the cost of calls; then, on one rank, what PyTorch does too,
 # the two in turns.
