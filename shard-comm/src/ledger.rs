@@ -60,6 +60,8 @@ pub struct LedgerSnapshot {
     pub fallbacks: u64,
     /// Bytes that went to the host and back for them.
     pub fallback_bytes: u64,
+    /// Kernel calls that a library of the device's vendor did: on GPUs, cuBLASLt and cuDNN.
+    pub library_calls: u64,
     /// Per operation name, in order of first use.
     pub ops: Vec<(&'static str, OpCount)>,
 }
@@ -237,6 +239,11 @@ impl Ledger {
         totals.fallback_bytes += bytes;
     }
 
+    /// Counts kernel calls that a library of the device's vendor did.
+    pub fn used_library(&self, calls: u64) {
+        self.totals.borrow_mut().library_calls += calls;
+    }
+
     pub(crate) fn posted(&self, name: &'static str, sequence: u64, site: SiteText) {
         let mut recent = self.recent.borrow_mut();
         match self.most.get() {
@@ -325,6 +332,7 @@ impl LedgerSnapshot {
             local_bytes: self.local_bytes - before.local_bytes,
             fallbacks: self.fallbacks - before.fallbacks,
             fallback_bytes: self.fallback_bytes - before.fallback_bytes,
+            library_calls: self.library_calls - before.library_calls,
             ops: ops.collect(),
         }
     }

@@ -33,7 +33,7 @@ mod rule;
 mod strategy;
 mod value;
 
-pub use engine::{Engine, EngineOptions, Handler};
+pub use engine::{Engine, EngineOptions, Handler, KernelPolicy};
 pub use error::{InOp, OpError, Result};
 pub use measure::{Measured, measure};
 pub use op::{Exec, Fold, FoldState, HostCall, KernelCx, Op, OperandBox, Saved, key_of};

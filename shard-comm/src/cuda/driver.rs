@@ -6,6 +6,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::KernelSource;
+use super::libraries::Libraries;
+use super::libraries::conv::Convolution;
+use super::libraries::matmul::Gemm;
 
 /// Why the machine refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +106,28 @@ pub(super) trait Driver: Any + Debug + Send + Sync {
         threads: [u32; 3],
         params: &[u8],
     ) -> Answer<()>;
+
+    /// The optional libraries.
+    fn libraries(&self) -> Libraries;
+
+    /// The bytes that a product by cuBLASLt works in; nothing if the library is not there or has no way to do it.
+    fn plan_gemm(&self, gemm: &Gemm) -> Answer<Option<usize>>;
+
+    /// Queues a product that was planned, with an address of that many bytes.
+    ///
+    /// # Safety
+    /// The matrices are memory that is allocated here and not written by work of other queues meanwhile; `D` overlaps neither
+    /// itself nor another one. The workspace is nobody else's until the work queued so far is done.
+    unsafe fn gemm(&self, gemm: &Gemm, workspace: (u64, usize)) -> Answer<()>;
+
+    /// The bytes that a convolution by cuDNN works in; nothing if the library is not there or has no way to do it.
+    fn plan_convolution(&self, call: &Convolution) -> Answer<Option<usize>>;
+
+    /// Queues a convolution that was planned, with an address of that many bytes.
+    ///
+    /// # Safety
+    /// As [`gemm`](Self::gemm), of the tensors.
+    unsafe fn convolve(&self, call: &Convolution, workspace: (u64, usize)) -> Answer<()>;
 }
 
 /// A compiled kernel, which lives as long as the process.

@@ -16,6 +16,9 @@ use libloading::Library;
 
 use super::KernelSource;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
+use super::libraries::conv::Convolution;
+use super::libraries::matmul::Gemm;
+use super::libraries::{Libraries, played};
 
 /// A queue that does its work at once; those beside it ([`Queue`](super::queue::Queue)) do it meanwhile. Fresh memory is all ones, which is NaN in every float.
 #[derive(Debug)]
@@ -144,6 +147,28 @@ impl Driver for Emulated {
         // SAFETY: that the parameters fit, the caller promises.
         unsafe { launch(blocks.as_ptr(), threads.as_ptr(), aligned.as_ptr().cast()) };
         Ok(())
+    }
+
+    fn libraries(&self) -> Libraries {
+        played::libraries()
+    }
+
+    fn plan_gemm(&self, gemm: &Gemm) -> Answer<Option<usize>> {
+        played::plan_gemm(gemm)
+    }
+
+    unsafe fn gemm(&self, gemm: &Gemm, workspace: (u64, usize)) -> Answer<()> {
+        // SAFETY: the caller's promise; addresses are of the host.
+        unsafe { played::gemm(gemm, workspace) }
+    }
+
+    fn plan_convolution(&self, call: &Convolution) -> Answer<Option<usize>> {
+        played::plan_convolution(call)
+    }
+
+    unsafe fn convolve(&self, call: &Convolution, workspace: (u64, usize)) -> Answer<()> {
+        // SAFETY: the caller's promise; addresses are of the host.
+        unsafe { played::convolve(call, workspace) }
     }
 }
 

@@ -19,10 +19,18 @@
 //!
 //! A [`KernelSource`] is a text in CUDA's C++ whose kernels each take one structure; crates above declare their own and
 //! run them with [`Cuda::launch`].
+//!
+//! # Libraries
+//!
+//! Products of matrices and convolutions have a second way, NVIDIA's cuBLASLt and cuDNN ([`Cuda::matmul`],
+//! [`Cuda::convolve`]), where these are installed; [`libraries`] says what was found. Without them, and where they do not take
+//! what is asked, those calls do nothing and say so, for the caller to launch a kernel of its own. An emulated device plays
+//! them on the host.
 
 mod driver;
 #[cfg(feature = "cuda-emulated")]
 mod emulated;
+mod libraries;
 mod memory;
 mod nvidia;
 #[cfg(feature = "cuda-emulated")]
@@ -38,6 +46,7 @@ use std::sync::{Arc, Weak};
 #[cfg(all(feature = "nccl", feature = "cuda-emulated"))]
 pub(crate) use driver::{Answer as DriverAnswer, Refusal as DriverRefusal};
 use driver::{Driver, Function, Mark, Refusal};
+pub use libraries::{ConvCall, ConvKind, Libraries, Library, libraries};
 use memory::{CudaMemory, Usage};
 use staging::Staging;
 

@@ -15,6 +15,9 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use cudarc::nvrtc;
 
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
+use super::libraries::conv::Convolution;
+use super::libraries::matmul::Gemm;
+use super::libraries::{Dnn, Handles, Libraries, Lt};
 use super::{Availability, KernelSource};
 
 /// Whether there is a GPU to use. cudarc panics where a library is missing, so nothing else of it is called before this.
@@ -47,6 +50,7 @@ pub(super) fn availability() -> Availability {
 
 /// One stream of one GPU.
 pub(crate) struct Nvidia {
+    libraries: Handles,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     name: String,
@@ -68,6 +72,7 @@ impl Nvidia {
             .map_err(refused("cuDeviceGetAttribute"))?;
         keep_memory(&context)?;
         Ok(Self {
+            libraries: Handles::default(),
             name: format!(
                 "{} ({ordinal})",
                 context.name().map_err(refused("cuDeviceGetName"))?
@@ -276,6 +281,7 @@ impl Driver for Nvidia {
     fn sibling(&self) -> Answer<Arc<dyn Driver>> {
         let stream = (self.context.new_stream()).map_err(refused("cuStreamCreate"))?;
         Ok(Arc::new(Self {
+            libraries: Handles::default(),
             context: Arc::clone(&self.context),
             stream,
             name: self.name.clone(),
@@ -332,6 +338,41 @@ impl Driver for Nvidia {
             )
         }
         .map_err(refused("cuLaunchKernel"))
+    }
+
+    fn libraries(&self) -> Libraries {
+        super::libraries()
+    }
+
+    fn plan_gemm(&self, gemm: &Gemm) -> Answer<Option<usize>> {
+        self.bind()?;
+        let plan = self.libraries.lt(&self.context, |lt| lt.plan(gemm))?;
+        Ok(plan.flatten())
+    }
+
+    unsafe fn gemm(&self, gemm: &Gemm, workspace: (u64, usize)) -> Answer<()> {
+        self.bind()?;
+        let stream = self.stream.cu_stream() as usize;
+        // SAFETY: the caller's promise; the stream is alive and of this context.
+        let queue = |lt: &mut Lt| unsafe { lt.run(gemm, workspace, stream) };
+        let queued = self.libraries.lt(&self.context, queue)?;
+        queued.ok_or_else(|| Refusal::new("cuBLASLt", "a product that was not planned"))
+    }
+
+    fn plan_convolution(&self, call: &Convolution) -> Answer<Option<usize>> {
+        self.bind()?;
+        let stream = self.stream.cu_stream() as usize;
+        let plan = (self.libraries).dnn(&self.context, stream, |dnn| dnn.plan(call))?;
+        Ok(plan.flatten())
+    }
+
+    unsafe fn convolve(&self, call: &Convolution, workspace: (u64, usize)) -> Answer<()> {
+        self.bind()?;
+        let stream = self.stream.cu_stream() as usize;
+        // SAFETY: the caller's promise.
+        let queue = |dnn: &mut Dnn| unsafe { dnn.run(call, workspace) };
+        let queued = self.libraries.dnn(&self.context, stream, queue)?;
+        queued.ok_or_else(|| Refusal::new("cuDNN", "a convolution that was not planned"))
     }
 }
 

@@ -8,6 +8,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::KernelSource;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
 use super::emulated::Emulated;
+use super::libraries::Libraries;
+use super::libraries::conv::Convolution;
+use super::libraries::matmul::Gemm;
 
 type Job = Box<dyn FnOnce() -> Answer<()> + Send>;
 
@@ -137,6 +140,30 @@ impl Driver for Queue {
         let params = params.to_vec();
         // SAFETY: the caller's promise holds until the work queued here is done.
         self.queue(move || unsafe { Emulated.launch(kernel, blocks, threads, &params) })
+    }
+
+    fn libraries(&self) -> Libraries {
+        Emulated.libraries()
+    }
+
+    fn plan_gemm(&self, gemm: &Gemm) -> Answer<Option<usize>> {
+        Emulated.plan_gemm(gemm)
+    }
+
+    unsafe fn gemm(&self, gemm: &Gemm, workspace: (u64, usize)) -> Answer<()> {
+        let gemm = *gemm;
+        // SAFETY: the caller's promise holds until the work queued here is done.
+        self.queue(move || unsafe { Emulated.gemm(&gemm, workspace) })
+    }
+
+    fn plan_convolution(&self, call: &Convolution) -> Answer<Option<usize>> {
+        Emulated.plan_convolution(call)
+    }
+
+    unsafe fn convolve(&self, call: &Convolution, workspace: (u64, usize)) -> Answer<()> {
+        let call = call.clone();
+        // SAFETY: the caller's promise holds until the work queued here is done.
+        self.queue(move || unsafe { Emulated.convolve(&call, workspace) })
     }
 }
 

@@ -1,12 +1,13 @@
 //! Convolutions and their gradients.
 
-use super::view::{define, source};
+use super::view::{define, source, strided};
 use super::windows::{Meeting, lift};
 use super::{CudaCall, CudaKernel, CudaView};
 use crate::Result;
 use crate::conv::{Conv, ConvInputGrad, ConvWeightGrad, Geometry, local_groups};
+use crate::error::InOp;
 use bytemuck::{Pod, Zeroable};
-use shard_comm::cuda::KernelSource;
+use shard_comm::cuda::{ConvCall, ConvKind, KernelSource};
 
 pub(super) const SOURCE: KernelSource = source!("conv", "windows.cuh", "conv.cu");
 /// Definitions under which the source compiles.
@@ -45,20 +46,59 @@ impl Params {
     }
 }
 
+/// Lets cuDNN do it, but for a bias; whether it did.
+fn by_library(geometry: &Geometry, call: &mut CudaCall<'_>, kind: ConvKind) -> Result<bool> {
+    if !call.policy.libraries {
+        return Ok(false);
+    }
+    let (inputs, output) = (&call.cx.inputs, &call.cx.outputs[0]);
+    let [x, w, y] = match kind {
+        ConvKind::Forward => [&inputs[0], &inputs[1], output],
+        ConvKind::InputGrad => [output, &inputs[1], &inputs[0]],
+        ConvKind::WeightGrad => [&inputs[0], output, &inputs[1]],
+    };
+    let window = geometry.local(x, y);
+    let convolution = ConvCall {
+        kind,
+        stride: &window.stride,
+        dilation: &window.dilation,
+        origin: &window.origin,
+        groups: local_groups(geometry, x.shape[1], w),
+        precision: call.policy.precision,
+    };
+    let [a, b] = [strided(&inputs[0]), strided(&inputs[1])];
+    let reads = [(&call.inputs[0], &a), (&call.inputs[1], &b)];
+    let write = (&mut call.outputs[0], &strided(output));
+    let did = call
+        .gpu
+        .convolve(&convolution, reads, write)
+        .in_op(call.op)?;
+    Ok(call.by_library(did))
+}
+
 impl CudaKernel for Conv {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let done = by_library(&self.geometry, call, ConvKind::Forward)?;
+        let biased = self.bias && call.cx.adds_once;
+        if done && !biased {
+            return Ok(());
+        }
         let views = [call.input(0)?, call.input(1)?, call.output(0)?];
         let at = [&call.cx.inputs[0], &call.cx.outputs[0], &call.cx.inputs[1]];
         let (mut params, defines) = Params::new(&self.geometry, call, views, at);
-        if self.bias && call.cx.adds_once {
+        if biased {
             params.bias = call.dense(2)?;
         }
-        call.launch(&SOURCE, &defines, "forward", params.y.numel(), &params)
+        let kernel = if done { "add_bias" } else { "forward" };
+        call.launch(&SOURCE, &defines, kernel, params.y.numel(), &params)
     }
 }
 
 impl CudaKernel for ConvInputGrad {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        if by_library(&self.geometry, call, ConvKind::InputGrad)? {
+            return Ok(());
+        }
         let views = [call.output(0)?, call.input(1)?, call.input(0)?];
         let at = [&call.cx.outputs[0], &call.cx.inputs[0], &call.cx.inputs[1]];
         let (params, defines) = Params::new(&self.geometry, call, views, at);
@@ -68,6 +108,9 @@ impl CudaKernel for ConvInputGrad {
 
 impl CudaKernel for ConvWeightGrad {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        if by_library(&self.geometry, call, ConvKind::WeightGrad)? {
+            return Ok(());
+        }
         let views = [call.input(0)?, call.output(0)?, call.input(1)?];
         let at = [&call.cx.inputs[0], &call.cx.inputs[1], &call.cx.outputs[0]];
         let (params, defines) = Params::new(&self.geometry, call, views, at);

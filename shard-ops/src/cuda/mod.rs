@@ -2,6 +2,9 @@
 //!
 //! An op with a [`CudaKernel`] runs where its arrays live. One without is an error on a GPU, the same on every rank and before
 //! anything moves, unless the engine may [fall back](crate::EngineOptions::host_fallback) to the host.
+//!
+//! Products of matrices and convolutions first ask the vendor's [libraries](shard_comm::cuda::libraries), if the engine
+//! [lets them](crate::KernelPolicy::libraries); where those are missing or do not take a box as it lies, the kernels here do it.
 
 mod attention;
 mod conv;
@@ -25,11 +28,11 @@ mod tests;
 
 use crate::engine::{SharedWork, Stage, Work};
 use crate::error::InOp;
-use crate::{FoldState, KernelCx, OpError, Result};
+use crate::{FoldState, KernelCx, KernelPolicy, OpError, Result};
 use bytemuck::Pod;
 pub(crate) use random::draw;
 use shard_comm::cuda::{Cuda, KernelSource};
-use shard_comm::{Buffer, BufferMut, DType, Strided};
+use shard_comm::{Buffer, BufferMut, DType, Ledger, Strided};
 pub use view::{AXES, CudaView};
 
 /// An op's kernel on GPUs of NVIDIA.
@@ -67,6 +70,10 @@ pub struct CudaCall<'a> {
     pub cx: &'a KernelCx,
     /// The device, whose stream is the order of all work.
     pub gpu: &'a Cuda,
+    /// How to go about it.
+    pub policy: KernelPolicy,
+    /// What the rank counts.
+    pub ledger: &'a Ledger,
     /// The inputs' memory.
     pub inputs: &'a [Buffer],
     /// The outputs' memory.
@@ -83,8 +90,13 @@ impl CudaCall<'_> {
     /// # Errors
     /// More dims than [`AXES`], or memory of another device.
     pub fn input(&self, i: usize) -> Result<CudaView> {
+        self.input_as(i, &view::strided(&self.cx.inputs[i]))
+    }
+
+    /// Another view of input `i`'s memory.
+    fn input_as(&self, i: usize, view: &Strided) -> Result<CudaView> {
         let address = self.gpu.address(&self.inputs[i]).in_op(self.op)?;
-        CudaView::new(self.op, address, self.inputs[i].dtype(), &self.cx.inputs[i])
+        CudaView::new(self.op, address, self.inputs[i].dtype(), view)
     }
 
     /// Output `o`'s box.
@@ -94,7 +106,8 @@ impl CudaCall<'_> {
     pub fn output(&mut self, o: usize) -> Result<CudaView> {
         let dtype = self.outputs[o].dtype();
         let address = self.gpu.address_mut(&mut self.outputs[o]).in_op(self.op)?;
-        CudaView::new(self.op, address, dtype, &self.cx.outputs[o])
+        let view = view::strided(&self.cx.outputs[o]);
+        CudaView::new(self.op, address, dtype, &view)
     }
 
     /// The address of input `i`'s box, whose elements lie side by side in row-major order, as those of whole pieces do.
@@ -103,8 +116,7 @@ impl CudaCall<'_> {
     /// As [`input`](Self::input); a box with gaps.
     pub fn dense(&self, i: usize) -> Result<u64> {
         let at = &self.cx.inputs[i];
-        let whole = Strided::new(at.offset, at.shape.clone(), at.strides.clone());
-        if !whole.is_contiguous() {
+        if !view::strided(at).is_contiguous() {
             return Err(OpError::Shape {
                 op: self.op,
                 problem: format!("operand {i} has gaps, which its kernel on a GPU does not take"),
@@ -166,6 +178,17 @@ impl CudaCall<'_> {
         .in_op(self.op)
     }
 
+    /// Says that a library of the vendor did this call, if it did.
+    fn by_library(&self, did: bool) -> bool {
+        if did {
+            self.ledger.used_library(1);
+            if self.ledger.is_tracing() {
+                self.ledger.note(format!("library {}", self.op));
+            }
+        }
+        did
+    }
+
     fn missing(&self, what: &'static str) -> Result<()> {
         Err(OpError::NoKernel {
             op: self.op,
@@ -212,6 +235,7 @@ pub(crate) fn run(
     op: &'static str,
     kernel: &dyn CudaKernel,
     gpu: &Cuda,
+    (policy, ledger): (KernelPolicy, &Ledger),
     stage: Stage,
     calls: &[KernelCx],
     work: Option<&SharedWork>,
@@ -227,6 +251,8 @@ pub(crate) fn run(
                 op,
                 cx,
                 gpu,
+                policy,
+                ledger,
                 inputs,
                 outputs: &mut outputs,
                 state: &mut work.state,

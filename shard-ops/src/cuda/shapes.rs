@@ -1,15 +1,12 @@
 //! Other orders and extents of the same elements: copies, which every device has.
 
+use super::view::strided;
 use super::{CudaCall, CudaKernel};
+use crate::Result;
 use crate::error::InOp;
 use crate::moves::{Expand, Permute};
-use crate::{OperandBox, Result};
 use shard_comm::{Device, Strided};
 use shard_spec::Strides;
-
-fn strided(at: &OperandBox) -> Strided {
-    Strided::new(at.offset, at.shape.clone(), at.strides.clone())
-}
 
 fn copy(call: &mut CudaCall<'_>, from: &Strided) -> Result<()> {
     let to = strided(&call.cx.outputs[0]);

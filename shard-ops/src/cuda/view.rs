@@ -2,9 +2,9 @@
 
 use crate::{OpError, OperandBox, Result};
 use bytemuck::{Pod, Zeroable};
-use shard_comm::DType;
 #[cfg(test)]
 use shard_comm::cuda::KernelSource;
+use shard_comm::{DType, Strided};
 
 /// Most dims of a view.
 pub const AXES: usize = 8;
@@ -25,12 +25,7 @@ pub struct CudaView {
 
 impl CudaView {
     /// The box of a buffer whose first element is at an address.
-    pub(super) fn new(
-        op: &'static str,
-        address: u64,
-        dtype: DType,
-        at: &OperandBox,
-    ) -> Result<Self> {
+    pub(super) fn new(op: &'static str, address: u64, dtype: DType, at: &Strided) -> Result<Self> {
         if at.shape.len() > AXES {
             return Err(OpError::Shape {
                 op,
@@ -73,6 +68,11 @@ impl CudaView {
         }
         view
     }
+}
+
+/// A box as devices take it.
+pub(super) fn strided(at: &OperandBox) -> Strided {
+    Strided::new(at.offset, at.shape.clone(), at.strides.clone())
 }
 
 /// A source of this crate: the words for views in front of its own text.

@@ -12,7 +12,7 @@ use crate::error::InOp;
 use crate::rule::Body;
 use crate::strategy::InputMove;
 use crate::{Exec, KernelCx, Meta, Op, OpError, Result, Rule, Strategy, Value, key_of};
-use shard_comm::{Buffer, BufferMut, CommError, DeviceRef};
+use shard_comm::{Buffer, BufferMut, CommError, DeviceRef, MatmulPrecision};
 use shard_redistribute::{Array, MeshComm, Pending};
 use shard_spec::Layout;
 use smallvec::SmallVec;
@@ -37,6 +37,39 @@ pub struct EngineOptions {
     /// Whether an op without a kernel for a GPU runs on the host, its operands there and back, which the
     /// [ledger](shard_comm::LedgerSnapshot::fallbacks) counts; otherwise it is an error.
     pub host_fallback: bool,
+    /// How kernels on a GPU go about it.
+    pub kernels: KernelPolicy,
+}
+
+/// How kernels on a GPU go about their work. The host's do not ask.
+///
+/// All ranks must have the same: what a value is rounded to depends on it. Ranks that differ are found out at the next exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct KernelPolicy {
+    /// How exact products of `f32` are, of matrices and in convolutions; in full unless asked otherwise.
+    pub precision: MatmulPrecision,
+    /// Whether the vendor's libraries are called where they are found, which is the default; otherwise kernels of this
+    /// workspace do everything. Which it was the [ledger](shard_comm::LedgerSnapshot::library_calls) counts.
+    pub libraries: bool,
+}
+
+impl Default for KernelPolicy {
+    fn default() -> Self {
+        Self {
+            precision: MatmulPrecision::Full,
+            libraries: true,
+        }
+    }
+}
+
+impl KernelPolicy {
+    /// What ranks compare of it; nothing while it is as at first.
+    fn fingerprint(self) -> u128 {
+        if self == Self::default() {
+            return 0;
+        }
+        key_of("kernels", &self)
+    }
 }
 
 impl Default for EngineOptions {
@@ -45,6 +78,7 @@ impl Default for EngineOptions {
             cache_entries: 4096,
             explicit_moves: false,
             host_fallback: false,
+            kernels: KernelPolicy::default(),
         }
     }
 }
@@ -55,6 +89,7 @@ pub struct Engine {
     options: EngineOptions,
     explicit_moves: Cell<bool>,
     host_fallback: Cell<bool>,
+    kernels: Cell<KernelPolicy>,
     strategies: RefCell<HashMap<StrategyKey, Rc<Ready>, Prehashed>>,
     handlers: RefCell<HashMap<&'static str, Handler>>,
 }
@@ -75,10 +110,12 @@ impl Engine {
     pub fn new(options: EngineOptions) -> Rc<Self> {
         let explicit_moves = Cell::new(options.explicit_moves);
         let host_fallback = Cell::new(options.host_fallback);
+        let kernels = Cell::new(options.kernels);
         Rc::new(Self {
             options,
             explicit_moves,
             host_fallback,
+            kernels,
             strategies: RefCell::default(),
             handlers: RefCell::default(),
         })
@@ -108,6 +145,14 @@ impl Engine {
         self.host_fallback.replace(allowed)
     }
 
+    /// How kernels on a GPU go about it; returns what was set before.
+    ///
+    /// # Collective
+    /// All ranks must set the same.
+    pub fn set_kernels(&self, policy: KernelPolicy) -> KernelPolicy {
+        self.kernels.replace(policy)
+    }
+
     /// The strategy the engine uses for an op on operands of these layouts, for inspection.
     ///
     /// # Errors
@@ -129,7 +174,8 @@ impl Engine {
             return handler(self, op, inputs);
         }
         let ready = self.ready(op, inputs)?;
-        inputs[0].cx().record(ready.fingerprint);
+        let kernels = self.kernels.get();
+        (inputs[0].cx()).record(ready.fingerprint ^ kernels.fingerprint());
         self.run_strategy(op, &ready.rule, &ready.strategy, inputs)
     }
 
@@ -192,6 +238,10 @@ impl Engine {
                     .in_op(name)?,
             ]);
         }
+        let op = Applied {
+            op,
+            kernels: self.kernels.get(),
+        };
         let mut outputs = allocate(name, cx, rule, strategy)?;
         // Empty where nothing moves, as in most ops.
         let mut flying = Vec::new();
@@ -406,7 +456,7 @@ fn settle(
 
 /// Runs kernel calls over their boxes, in stream order. Those that leave something behind have a place for it.
 fn launch(
-    op: &Arc<dyn Op>,
+    op: Applied<'_>,
     cx: &Rc<MeshComm>,
     inputs: Vec<Buffer>,
     outputs: Vec<BufferMut>,
@@ -422,6 +472,19 @@ fn launch(
 /// Whether the host cannot run jobs on a device's memory.
 fn is_gpu(device: &DeviceRef) -> bool {
     device.kind().is_cuda()
+}
+
+/// An op, and how its kernels go about it.
+#[derive(Clone, Copy)]
+struct Applied<'a> {
+    op: &'a Arc<dyn Op>,
+    kernels: KernelPolicy,
+}
+
+impl Applied<'_> {
+    fn name(self) -> &'static str {
+        self.op.name()
+    }
 }
 
 /// An error, the same on all ranks, if the op cannot run where its operands are.

@@ -1,9 +1,9 @@
 //! Bringing what kernels made under another choice to where the strategy says the results lie.
 
-use super::{Stage, note, submit};
+use super::{Applied, Stage, note, submit};
 use crate::error::InOp;
 use crate::strategy::Outcome;
-use crate::{Op, Result, Rule, Strategy};
+use crate::{Result, Rule, Strategy};
 use shard_comm::{Buffer, BufferMut};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::numel;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Moves every output, and merges those that are partial results.
 pub(super) fn run(
-    op: &Arc<dyn Op>,
+    op: Applied<'_>,
     cx: &Rc<MeshComm>,
     rule: &Rule,
     strategy: &Strategy,

@@ -1,10 +1,10 @@
 //! Running a fold over blocks that go round a ring.
 
 use super::rows::{SharedWork, Work};
-use super::{Stage, note, submit};
+use super::{Applied, Stage, note, submit};
 use crate::error::InOp;
 use crate::strategy::{Ring, RingStep};
-use crate::{KernelCx, Op, OpError, Result};
+use crate::{KernelCx, OpError, Result};
 use shard_comm::{Buffer, BufferMut, Monoid, Strided};
 use shard_redistribute::{Array, MeshComm, Pending};
 use shard_spec::{ReduceOp, numel};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Folds every block into the outputs, the next one flying while one is computed. `buffers` hold the inputs that stay;
 /// outputs over the ring dim come empty and are returned summed.
 pub(super) fn run(
-    op: &Arc<dyn Op>,
+    op: Applied<'_>,
     cx: &Rc<MeshComm>,
     ring: &Ring,
     arrays: &[&Array],
@@ -118,7 +118,7 @@ fn fetch(
 
 /// One kernel call, which finds what the one before left.
 fn fold(
-    op: &Arc<dyn Op>,
+    op: Applied<'_>,
     cx: &Rc<MeshComm>,
     work: &SharedWork,
     call: &KernelCx,

@@ -1,9 +1,9 @@
 //! Outputs whose extent the data decides: what every rank's kernel found, told to all in one round, gives the layouts, and the
 //! kernel writes its rows into memory of that size.
 
-use super::{Stage, finish, outputs_without_data, submit};
+use super::{Applied, Stage, finish, outputs_without_data, submit};
 use crate::error::InOp;
-use crate::{Access, FoldState, KernelCx, Op, OpError, OperandBox, Result, Rule, Strategy};
+use crate::{Access, FoldState, KernelCx, OpError, OperandBox, Result, Rule, Strategy};
 use shard_comm::{AgreedError, BufferMut, Communicator};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DimSharding, Dims, Layout, Partition, numel, row_major_strides};
@@ -51,7 +51,7 @@ impl Work {
 
 /// The outputs of an op that decides rows, after its kernels `ran` and left `work`.
 pub(super) fn settle(
-    op: &Arc<dyn Op>,
+    op: Applied<'_>,
     cx: &Rc<MeshComm>,
     rule: &Rule,
     strategy: &Strategy,

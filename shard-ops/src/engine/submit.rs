@@ -1,5 +1,6 @@
 //! Kernel calls on the device where the arrays live, whatever it is.
 
+use super::Applied;
 use super::rows::{SharedWork, Work};
 use crate::error::InOp;
 use crate::{HostCall, KernelCx, Op, Result};
@@ -33,7 +34,7 @@ impl Stage {
 
 /// Runs an op's calls over their boxes, in stream order. Those that leave something behind have a place for it in `work`.
 pub(super) fn submit(
-    op: &Arc<dyn Op>,
+    op: Applied<'_>,
     cx: &Rc<MeshComm>,
     stage: Stage,
     calls: Arc<Vec<KernelCx>>,
@@ -43,12 +44,14 @@ pub(super) fn submit(
 ) -> Result<Vec<BufferMut>> {
     #[cfg(feature = "cuda")]
     if let Some(gpu) = Cuda::of(&**cx.device())
-        && let Some(kernel) = op.cuda()
+        && let Some(kernel) = op.op.cuda()
     {
+        let ledger = cx.world().ledger();
         return crate::cuda::run(
             op.name(),
             kernel,
             gpu,
+            (op.kernels, ledger),
             stage,
             &calls,
             work,
@@ -56,7 +59,7 @@ pub(super) fn submit(
             outputs,
         );
     }
-    let (job_op, work) = (op.clone(), work.cloned());
+    let (job_op, work) = (op.op.clone(), work.cloned());
     let much = match stage {
         Stage::WriteRows => Amount::moving(outputs.iter().map(BufferMut::bytes).sum()),
         _ => calls.iter().map(|call| call.work).sum(),
