@@ -124,54 +124,77 @@ fn described(
     y: &Strided,
 ) -> Option<Gemm> {
     let nd = y.ndim();
-    let (mut m, n, k) = (y.shape[nd - 2], y.shape[nd - 1], a.shape[nd - 1]);
-    let dense_bias = bias.is_none_or(|bias| n == 1 || bias.strides[0] == 1);
-    if !dtype.is_float() || y.numel() == 0 || k == 0 || !dense_bias {
+    let rows = y.shape[nd - 2];
+    let dense_bias = bias.is_none_or(|bias| bias.shape[0] == 1 || bias.strides[0] == 1);
+    if !dtype.is_float() || y.numel() == 0 || a.shape[nd - 1] == 0 || !dense_bias {
         return None;
     }
-    let mut batch =
-        Batch::of(y.shape[..nd - 2].iter().zip(
-            (a.strides.iter().zip(&b.strides).zip(&y.strides)).map(|((&a, &b), &y)| [a, b, y]),
-        ))?;
-    // Steps of a row.
-    let [mut row_a, mut row_y] = [a.strides[nd - 2], y.strides[nd - 2]];
-    if batch.count > 1 && batch.steps[1] == 0 {
-        // The same right side for all: more rows of one product, if they go on as they do inside a batch.
-        let [step_a, _, step_y] = batch.steps;
-        if m == 1 {
-            (row_a, row_y) = (step_a, step_y);
-        }
-        let rows = m as isize;
-        if m == 1 || (step_a == rows * row_a && step_y == rows * row_y) {
-            m *= batch.count;
-            batch = Batch::default();
-        }
-    }
-    let (left, transpose_a) = stored([n, k], [b.strides[nd - 1], b.strides[nd - 2]])?;
-    let (right, transpose_b) = stored([k, m], [a.strides[nd - 1], row_a])?;
-    let (result, false) = stored([n, m], [y.strides[nd - 1], row_y])? else {
-        return None;
+    let steps = (a.strides.iter().zip(&b.strides).zip(&y.strides)).map(|((&a, &b), &y)| [a, b, y]);
+    let batch = Batch::of(y.shape[..nd - 2].iter().zip(steps))?;
+    let apart = Rows {
+        count: rows,
+        of_a: a.strides[nd - 2],
+        of_y: y.strides[nd - 2],
     };
-    let step = |matrix: Matrix, step: isize| Matrix {
-        step: step as i64,
-        ..matrix
+    let gemm = |rows: Rows, batch: Batch| -> Option<Gemm> {
+        let (m, n, k) = (rows.count, y.shape[nd - 1], a.shape[nd - 1]);
+        // The library counts in 32 bits, and a grid has no more than so many layers.
+        if [m, n, k].iter().any(|&e| i32::try_from(e).is_err()) || batch.count > MOST_BATCHES {
+            return None;
+        }
+        let (left, transpose_a) = stored([n, k], [b.strides[nd - 1], b.strides[nd - 2]])?;
+        let (right, transpose_b) = stored([k, m], [a.strides[nd - 1], rows.of_a])?;
+        let (result, false) = stored([n, m], [y.strides[nd - 1], rows.of_y])? else {
+            return None;
+        };
+        let [step_a, step_b, step_y] = batch.steps.map(|step| step as i64);
+        let with = |step: i64, matrix: Matrix| Matrix { step, ..matrix };
+        Some(Gemm {
+            dtype,
+            precision: MatmulPrecision::Full,
+            a: with(step_b, left),
+            b: with(step_a, right),
+            d: with(step_y, result),
+            transpose_a,
+            transpose_b,
+            bias: bias.map(|_| 0),
+            batches: batch.count as i32,
+        })
     };
-    let [step_a, step_b, step_y] = batch.steps;
-    // The library counts batches with a 16-bit number in places.
-    if [m, n, k].iter().any(|&e| i32::try_from(e).is_err()) || batch.count > usize::from(u16::MAX) {
-        return None;
+    // With the same right side for all batches they are more rows of one product.
+    let together = apart
+        .with(&batch)
+        .and_then(|rows| gemm(rows, Batch::default()));
+    together.or_else(|| gemm(apart, batch))
+}
+
+/// Most batches of a call.
+const MOST_BATCHES: usize = u16::MAX as usize;
+
+/// The rows of a and y, and how far they are apart.
+#[derive(Clone, Copy, Debug)]
+struct Rows {
+    count: usize,
+    of_a: isize,
+    of_y: isize,
+}
+
+impl Rows {
+    /// Those of all batches, if b is the same for all and rows go on from batch to batch as inside one.
+    fn with(self, batch: &Batch) -> Option<Self> {
+        let [step_a, step_b, step_y] = batch.steps;
+        let own = self.count as isize;
+        let (of_a, of_y) = match self.count {
+            1 => (step_a, step_y),
+            _ => (self.of_a, self.of_y),
+        };
+        let goes_on = (step_a, step_y) == (own * of_a, own * of_y);
+        (batch.count > 1 && step_b == 0 && goes_on).then_some(Self {
+            count: self.count * batch.count,
+            of_a,
+            of_y,
+        })
     }
-    Some(Gemm {
-        dtype,
-        precision: MatmulPrecision::Full,
-        a: step(left, step_b),
-        b: step(right, step_a),
-        d: step(result, step_y),
-        transpose_a,
-        transpose_b,
-        bias: bias.map(|_| 0),
-        batches: batch.count as i32,
-    })
 }
 
 /// Batches a regular step apart.

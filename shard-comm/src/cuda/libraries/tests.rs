@@ -1,1 +1,514 @@
+use half::{bf16, f16};
+use proptest::prelude::*;
 
+use super::conv::{ConvKind, Convolution, Numbers, Tensor};
+use super::matmul::{Gemm, Matrix};
+use super::*;
+use crate::cuda::{Availability, availability};
+use crate::{Buffer, DeviceRef, Element, MatmulPrecision, Strided};
+
+/// The emulation, on both kinds of its streams, and a GPU, each where there is one.
+fn devices() -> Vec<DeviceRef> {
+    let mut devices = Vec::new();
+    #[cfg(feature = "cuda-emulated")]
+    {
+        let emulated = Cuda::emulated().unwrap();
+        devices.push(Cuda::of(&*emulated).unwrap().sibling().unwrap());
+        devices.push(emulated);
+    }
+    if matches!(availability(), Availability::Ready { .. }) {
+        devices.push(Cuda::new(0).unwrap());
+    }
+    devices
+}
+
+/// A view of these extents, by order of its dims and with gaps after each.
+#[derive(Clone, Debug)]
+struct Lie {
+    order: Vec<usize>,
+    gaps: Vec<usize>,
+    offset: usize,
+}
+
+impl Lie {
+    fn any(ndim: usize, orders: impl Strategy<Value = Vec<usize>>) -> impl Strategy<Value = Self> {
+        let gaps = prop_oneof![2 => Just(0), 1 => 0..3_usize];
+        (orders, prop::collection::vec(gaps, ndim), 0..3_usize).prop_map(|(order, gaps, offset)| {
+            Self {
+                order,
+                gaps,
+                offset,
+            }
+        })
+    }
+
+    fn view(&self, shape: &[usize]) -> Strided {
+        let mut strides = vec![0; shape.len()];
+        let mut step = 1;
+        for &d in self.order.iter().rev() {
+            strides[d] = step as isize;
+            step *= shape[d] + self.gaps[d];
+        }
+        Strided::new(self.offset, shape.into(), strides.into_iter().collect())
+    }
+}
+
+/// Small whole numbers: every sum of their products is exact in every type.
+fn numbers(view: &Strided, seed: usize) -> Vec<f64> {
+    let end = view.end().unwrap();
+    (0..end)
+        .map(|i| ((i * 7 + seed * 5) % 5) as f64 - 2.0)
+        .collect()
+}
+
+fn at(view: &Strided, index: &[usize]) -> usize {
+    let steps = index
+        .iter()
+        .zip(&view.strides)
+        .map(|(&i, &s)| i as isize * s);
+    view.offset + steps.sum::<isize>() as usize
+}
+
+/// All indices of a box.
+fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
+    shape.iter().fold(vec![vec![]], |all, &extent| {
+        let longer = |one: Vec<usize>| {
+            (0..extent).map(move |i| one.iter().copied().chain([i]).collect::<Vec<_>>())
+        };
+        all.into_iter().flat_map(longer).collect()
+    })
+}
+
+fn upload(device: &DeviceRef, dtype: DType, numbers: &[f64]) -> Buffer {
+    let all = Strided::contiguous(&[numbers.len()]);
+    let doubles = device.upload_slice(numbers).unwrap();
+    let mut typed = device.alloc(dtype, numbers.len()).unwrap();
+    device.copy(&doubles, &all, &mut typed, &all).unwrap();
+    typed.freeze()
+}
+
+/// What a call left in a view of memory that it was given full of sevens, and whether it did anything.
+fn written(
+    device: &DeviceRef,
+    dtype: DType,
+    view: &Strided,
+    call: impl FnOnce(&Cuda, &mut BufferMut) -> bool,
+) -> (bool, Vec<f64>) {
+    let len = view.end().unwrap();
+    let all = Strided::contiguous(&[len]);
+    let mut typed = device.alloc(dtype, len).unwrap();
+    device
+        .fill(&mut typed, &all, crate::Scalar::F64(7.0))
+        .unwrap();
+    let did = call(Cuda::of(&**device).unwrap(), &mut typed);
+    let mut doubles = device.alloc(DType::F64, len).unwrap();
+    device
+        .copy(&typed.freeze(), &all, &mut doubles, &all)
+        .unwrap();
+    (did, doubles.freeze().to_vec().unwrap())
+}
+
+const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
+
+#[derive(Clone, Debug)]
+struct Product {
+    batch: Vec<usize>,
+    mnk: [usize; 3],
+    lies: [Lie; 3],
+    /// Whether the operands repeat all batches.
+    repeats: [bool; 2],
+    bias: bool,
+    dtype: DType,
+}
+
+fn products() -> impl Strategy<Value = Product> {
+    (0..3_usize).prop_flat_map(|batches| {
+        let nd = batches + 2;
+        let plain: Vec<usize> = (0..nd).collect();
+        let turned: Vec<usize> = (0..batches).chain([nd - 1, nd - 2]).collect();
+        let either = prop_oneof![Just(plain.clone()), Just(turned)];
+        (
+            prop::collection::vec(1..4_usize, batches),
+            prop::array::uniform3(1..6_usize),
+            (
+                Lie::any(nd, either.clone()),
+                Lie::any(nd, either),
+                Lie::any(nd, Just(plain)),
+            ),
+            any::<[bool; 2]>(),
+            any::<bool>(),
+            prop::sample::select(&FLOATS[..]),
+        )
+            .prop_map(|(batch, mnk, lies, repeats, bias, dtype)| Product {
+                batch,
+                mnk,
+                lies: [lies.0, lies.1, lies.2],
+                repeats,
+                bias,
+                dtype,
+            })
+    })
+}
+
+impl Product {
+    fn view(&self, of: usize) -> Strided {
+        let [m, n, k] = self.mnk;
+        let matrix = [[m, k], [k, n], [m, n]][of];
+        let shape: Vec<usize> = self.batch.iter().copied().chain(matrix).collect();
+        let mut lie = self.lies[of].clone();
+        // What lies side by side must, of a matrix.
+        lie.gaps[*lie.order.last().unwrap()] = lie.gaps[*lie.order.last().unwrap()].min(1);
+        let mut view = lie.view(&shape);
+        if of < 2 && self.repeats[of] {
+            view.strides[..self.batch.len()].fill(0);
+        }
+        view
+    }
+
+    fn expected(&self, data: [&[f64]; 3], views: [&Strided; 3], into: &mut [f64]) {
+        let nd = self.batch.len();
+        for index in indices(&views[2].shape) {
+            let mut sum = if self.bias {
+                data[2][index[nd + 1]]
+            } else {
+                0.0
+            };
+            for k in 0..self.mnk[2] {
+                let (mut a, mut b) = (index.clone(), index.clone());
+                (a[nd + 1], b[nd]) = (k, k);
+                sum += data[0][at(views[0], &a)] * data[1][at(views[1], &b)];
+            }
+            into[at(views[2], &index)] = sum;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn products_are_those_of_loops(product in products()) {
+        let [a, b, y] = [0, 1, 2].map(|of| product.view(of));
+        let bias_view = Strided::contiguous(&[product.mnk[1]]);
+        let (da, db, dbias) = (numbers(&a, 1), numbers(&b, 2), numbers(&bias_view, 3));
+        let mut expected = vec![7.0; y.end().unwrap()];
+        product.expected([&da, &db, &dbias], [&a, &b, &y], &mut expected);
+        for device in devices() {
+            let [x, w, v] = [&da, &db, &dbias].map(|data| upload(&device, product.dtype, data));
+            let bias = product.bias.then_some((&v, &bias_view));
+            let (did, found) = written(&device, product.dtype, &y, |gpu, into| {
+                let full = MatmulPrecision::Full;
+                gpu.matmul((&x, &a), (&w, &b), bias, (into, &y), full).unwrap()
+            });
+            // With one batch dim, or dense ones, there is always a regular step.
+            let regular = product.batch.len() < 2;
+            prop_assert!(did || !regular, "not taken");
+            if did {
+                prop_assert_eq!(&found, &expected);
+            } else {
+                prop_assert!(found.iter().all(|&x| x == 7.0));
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Meets {
+    kind: ConvKind,
+    batch: usize,
+    groups: usize,
+    /// Of a group: read and made.
+    channels: [usize; 2],
+    /// Per spatial dim: inputs, taps, outputs, stride, dilation, origin.
+    dims: Vec<([usize; 5], isize)>,
+    lies: [Lie; 3],
+    dtype: DType,
+}
+
+fn convolutions() -> impl Strategy<Value = Meets> {
+    const KINDS: [ConvKind; 3] = [ConvKind::Forward, ConvKind::InputGrad, ConvKind::WeightGrad];
+    (1..4_usize).prop_flat_map(|spatial| {
+        let nd = spatial + 2;
+        let plain: Vec<usize> = (0..nd).collect();
+        let lie = move || Lie::any(nd, Just(plain.clone()));
+        let dim = (
+            (1..6_usize, 1..4_usize, 1..5_usize, 1..4_usize, 1..3_usize),
+            -4..3_isize,
+        );
+        let dim = dim.prop_map(|((a, b, c, d, e), origin)| ([a, b, c, d, e], origin));
+        (
+            prop::sample::select(&KINDS[..]),
+            1..3_usize,
+            1..3_usize,
+            prop::array::uniform2(1..3_usize),
+            prop::collection::vec(dim, spatial),
+            [lie(), lie(), lie()],
+            prop::sample::select(&FLOATS[..]),
+        )
+            .prop_map(|(kind, batch, groups, channels, dims, lies, dtype)| Meets {
+                kind,
+                batch,
+                groups,
+                channels,
+                dims,
+                lies,
+                dtype,
+            })
+    })
+}
+
+impl Meets {
+    fn view(&self, of: usize) -> Strided {
+        let [reads, makes] = self.channels;
+        let lead = [
+            [self.batch, reads * self.groups],
+            [makes * self.groups, reads],
+            [self.batch, makes * self.groups],
+        ][of];
+        let spatial = self.dims.iter().map(|(numbers, _)| numbers[of]);
+        let shape: Vec<usize> = lead.into_iter().chain(spatial).collect();
+        self.lies[of].view(&shape)
+    }
+
+    /// The third of x, w and y from the other two.
+    fn expected(&self, mut data: [Vec<f64>; 3], views: [&Strided; 3]) -> Vec<f64> {
+        let written = self.written();
+        for index in indices(&views[written].shape) {
+            data[written][at(views[written], &index)] = 0.0;
+        }
+        let [reads, makes] = self.channels;
+        for out in indices(&views[2].shape) {
+            for tap in indices(&views[1].shape) {
+                if tap[0] != out[1] {
+                    continue;
+                }
+                let mut from = vec![out[0], out[1] / makes * reads + tap[1]];
+                for (d, &([inputs, _, _, stride, dilation], origin)) in self.dims.iter().enumerate()
+                {
+                    let i = (out[2 + d] * stride + tap[2 + d] * dilation) as isize + origin;
+                    if (0..inputs as isize).contains(&i) {
+                        from.push(i as usize);
+                    }
+                }
+                if from.len() < out.len() {
+                    continue;
+                }
+                let places = [at(views[0], &from), at(views[1], &tap), at(views[2], &out)];
+                let others = [0, 1, 2].into_iter().filter(|&of| of != written);
+                let product: f64 = others.map(|of| data[of][places[of]]).product();
+                data[written][places[written]] += product;
+            }
+        }
+        data.into_iter().nth(written).unwrap()
+    }
+
+    fn written(&self) -> usize {
+        match self.kind {
+            ConvKind::Forward => 2,
+            ConvKind::InputGrad => 0,
+            ConvKind::WeightGrad => 1,
+        }
+    }
+
+    /// Whether some output meets some input along every dim, and none begins behind them.
+    fn meets(&self) -> bool {
+        self.dims
+            .iter()
+            .all(|&([inputs, taps, outputs, stride, dilation], origin)| {
+                let all = (outputs - 1) * stride + (taps - 1) * dilation + 1;
+                origin < inputs as isize && all as isize + origin > 0
+            })
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(384))]
+
+    #[test]
+    fn convolutions_are_those_of_loops(meets in convolutions()) {
+        let views = [0, 1, 2].map(|of| meets.view(of));
+        let [x, w, y] = &views;
+        let mut data = [numbers(x, 1), numbers(w, 2), numbers(y, 3)];
+        let written_one = meets.written();
+        data[written_one].fill(7.0);
+        let expected = meets.expected(data.clone(), [x, w, y]);
+        let reads: Vec<usize> = match meets.kind {
+            ConvKind::Forward => vec![0, 1],
+            ConvKind::InputGrad => vec![2, 1],
+            ConvKind::WeightGrad => vec![0, 2],
+        };
+        let of = |n: usize| meets.dims.iter().map(|(all, _)| all[n]).collect::<Vec<_>>();
+        let (stride, dilation) = (of(3), of(4));
+        let origin: Vec<isize> = meets.dims.iter().map(|&(_, origin)| origin).collect();
+        let call = ConvCall {
+            kind: meets.kind,
+            stride: &stride,
+            dilation: &dilation,
+            origin: &origin,
+            groups: meets.groups,
+            precision: MatmulPrecision::Full,
+        };
+        for device in devices() {
+            let buffers = [reads[0], reads[1]].map(|of| upload(&device, meets.dtype, &data[of]));
+            let view = &views[written_one];
+            let (did, found) = written(&device, meets.dtype, view, |gpu, into| {
+                let reads = [(&buffers[0], &views[reads[0]]), (&buffers[1], &views[reads[1]])];
+                gpu.convolve(&call, reads, (into, view)).unwrap()
+            });
+            prop_assert_eq!(did, meets.meets());
+            if did {
+                prop_assert_eq!(&found, &expected);
+            } else {
+                prop_assert!(found.iter().all(|&x| x == 7.0));
+            }
+        }
+    }
+}
+
+/// The product of a row and a column of the same numbers.
+fn square<T: Element>(device: &DeviceRef, numbers: &[T], precision: MatmulPrecision) -> T {
+    let row = Strided::contiguous(&[1, numbers.len()]);
+    let column = Strided::contiguous(&[numbers.len(), 1]);
+    let one = Strided::contiguous(&[1, 1]);
+    let x = device.upload_slice(numbers).unwrap();
+    let mut y = device.alloc(T::DTYPE, 1).unwrap();
+    let gpu = Cuda::of(&**device).unwrap();
+    let did = gpu.matmul((&x, &row), (&x, &column), None, (&mut y, &one), precision);
+    assert!(did.unwrap());
+    y.freeze().to_vec().unwrap()[0]
+}
+
+#[test]
+fn products_are_rounded_to_tf32_only_where_that_is_asked_for() {
+    for device in devices() {
+        // One more bit than TF32 has.
+        let x = 1.0 + 2.0_f32.powi(-11);
+        let full = square(&device, &[x; 4], MatmulPrecision::Full);
+        assert_eq!(full, 4.0 * x * x);
+        let doubles = square(&device, &[f64::from(x); 4], MatmulPrecision::Tf32);
+        assert_eq!(doubles, 4.0 * f64::from(x) * f64::from(x));
+        if device.kind() == crate::DeviceKind::EmulatedCuda {
+            let rounded = square(&device, &[x; 4], MatmulPrecision::Tf32);
+            assert_eq!(rounded, 4.0 * (1.0 + 2.0_f32.powi(-10)).powi(2));
+        }
+    }
+}
+
+#[test]
+fn sums_of_short_floats_are_taken_in_f32() {
+    for device in devices() {
+        let halves = square(&device, &[f16::ONE; 4096], MatmulPrecision::Full);
+        assert_eq!(halves.to_f32(), 4096.0);
+        let brains = square(&device, &[bf16::ONE; 1024], MatmulPrecision::Full);
+        assert_eq!(brains.to_f32(), 1024.0);
+    }
+}
+
+#[test]
+fn what_the_library_does_not_describe_is_left_alone() {
+    let dense = |shape: &[usize]| Strided::contiguous(shape);
+    let apart = |of: [usize; 2]| Strided::new(0, of[..].into(), [20, 2].into_iter().collect());
+    for device in devices() {
+        let cases = [
+            (DType::I64, dense(&[2, 3]), dense(&[3, 2]), dense(&[2, 2])),
+            (DType::F64, apart([2, 3]), dense(&[3, 2]), dense(&[2, 2])),
+            (DType::F64, dense(&[2, 3]), dense(&[3, 2]), apart([2, 2])),
+            (DType::F64, dense(&[2, 0]), dense(&[0, 2]), dense(&[2, 2])),
+        ];
+        for (dtype, a, b, y) in cases {
+            let x = upload(&device, dtype, &[1.0; 50]);
+            let (did, found) = written(&device, dtype, &y, |gpu, into| {
+                let full = MatmulPrecision::Full;
+                gpu.matmul((&x, &a), (&x, &b), None, (into, &y), full)
+                    .unwrap()
+            });
+            assert!(!did && found.iter().all(|&x| x == 7.0), "{dtype} {a:?}");
+        }
+        let gpu = Cuda::of(&*device).unwrap();
+        let x = upload(&device, DType::F32, &[1.0; 8]);
+        let mut y = device.alloc(DType::F32, 8).unwrap();
+        let full = MatmulPrecision::Full;
+        let (a, b) = (dense(&[2, 3]), dense(&[2, 3]));
+        let wrong = gpu.matmul((&x, &a), (&x, &b), None, (&mut y, &dense(&[2, 3])), full);
+        assert!(wrong.unwrap_err().to_string().contains("matmul"));
+    }
+}
+
+#[test]
+fn both_libraries_say_whether_they_are_there() {
+    let found = libraries();
+    for library in [&found.cublaslt, &found.cudnn] {
+        match library {
+            Library::Found { version } => assert!(*version >= 90_100),
+            Library::Missing { cause } => assert!(!cause.is_empty()),
+        }
+    }
+    for device in devices() {
+        let found = Cuda::of(&*device).unwrap().libraries();
+        let emulated = device.kind() == crate::DeviceKind::EmulatedCuda;
+        assert!(!emulated || found.cudnn.is_found(), "{found}");
+    }
+}
+
+/// Where the libraries are found: their own checks of our descriptions, which need no GPU.
+#[test]
+fn the_libraries_take_descriptions_and_agree_on_the_extents_of_outputs() {
+    if cublaslt::found().is_found() {
+        let matrix = |rows, columns, leading| Matrix {
+            address: 64,
+            rows,
+            columns,
+            leading,
+            step: 100,
+        };
+        for dtype in FLOATS {
+            for precision in [MatmulPrecision::Full, MatmulPrecision::Tf32] {
+                let gemm = Gemm {
+                    dtype,
+                    precision,
+                    a: matrix(4, 3, 5),
+                    b: matrix(4, 7, 4),
+                    d: matrix(3, 7, 8),
+                    transpose_a: true,
+                    transpose_b: false,
+                    bias: Some(32),
+                    batches: 3,
+                };
+                cublaslt::Described::new(&gemm).unwrap();
+                cublaslt::preference(&gemm).unwrap();
+            }
+        }
+    }
+    if cudnn::found().is_found() {
+        let list = |numbers: &[i32]| Numbers::from_slice(numbers);
+        let tensor = |dims: &[i32], strides: &[i32]| Tensor {
+            address: 0,
+            dims: list(dims),
+            strides: list(strides),
+        };
+        for dtype in FLOATS {
+            let mut call = Convolution {
+                kind: ConvKind::Forward,
+                dtype,
+                precision: MatmulPrecision::Full,
+                x: tensor(&[2, 4, 9, 8], &[600, 100, 10, 1]),
+                w: tensor(&[6, 2, 3, 2], &[12, 6, 2, 1]),
+                y: tensor(&[2, 6, 4, 9], &[216, 36, 9, 1]),
+                pad: list(&[1, 1]),
+                stride: list(&[2, 1]),
+                dilation: list(&[1, 1]),
+                groups: 2,
+            };
+            let described = cudnn::Described::new(&call).unwrap();
+            assert_eq!(described.outputs().unwrap()[..], [2, 6, 5, 9]);
+            // Three spatial dims.
+            call.x = tensor(&[1, 2, 7, 7, 7], &[686, 343, 49, 7, 1]);
+            call.w = tensor(&[4, 2, 3, 3, 3], &[54, 27, 9, 3, 1]);
+            call.y = tensor(&[1, 4, 3, 3, 7], &[252, 63, 21, 7, 1]);
+            (call.pad, call.stride) = (list(&[0, 0, 1]), list(&[2, 1, 1]));
+            (call.dilation, call.groups) = (list(&[1, 2, 1]), 1);
+            let described = cudnn::Described::new(&call).unwrap();
+            assert_eq!(described.outputs().unwrap()[..], [1, 4, 3, 3, 7]);
+        }
+    }
+}
