@@ -65,7 +65,8 @@
 //!
 //! - `contract-tests`: the programs every backend must run correctly, for the tests of backends.
 //! - `mpi`: the backend `mpi`, ranks that are processes; needs an installed MPI and libclang to build.
-//! - `cuda`: GPUs of NVIDIA as devices, loaded at run time; needs nothing to build.
+//! - `cuda`: GPUs of NVIDIA as devices, with cuBLASLt and cuDNN where they are found; loaded at run time, needs nothing to
+//!   build.
 //! - `nccl`: the backend `nccl`, ranks with a GPU each over NVIDIA's library of that name, loaded at run time.
 //! - `cuda-emulated`: their kernels and the library on the host, for tests; needs a C++ compiler at run time.
 #![cfg_attr(not(any(feature = "mpi", feature = "cuda")), forbid(unsafe_code))]

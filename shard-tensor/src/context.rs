@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shard_autograd::Recorder;
 use shard_comm::{AgreedError, Communicator, DType, DeviceRef, Ledger};
-use shard_ops::{Engine, EngineOptions, Handler, Op, OpError, Value};
+use shard_ops::{Engine, EngineOptions, Handler, KernelPolicy, Op, OpError, Value};
 use shard_redistribute::MeshComm;
 use shard_spec::DeviceMesh;
 use std::cell::Cell;
@@ -218,6 +218,25 @@ impl Context {
     /// All ranks of the program.
     pub fn host_fallback(&self, on: bool) {
         self.0.engine.set_host_fallback(on);
+    }
+
+    /// How kernels on GPUs go about it: how exact products of `f32` are, in full at first, and whether the vendor's libraries
+    /// are called, which they are at first where they are found. Returns what was set before.
+    ///
+    /// ```
+    /// use shard_tensor::{KernelPolicy, MatmulPrecision};
+    /// shard_tensor::launch(2, |ctx| {
+    ///     let precision = MatmulPrecision::Tf32;
+    ///     ctx.kernels(KernelPolicy { precision, ..KernelPolicy::default() });
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks must set the same.
+    pub fn kernels(&self, policy: KernelPolicy) -> KernelPolicy {
+        self.0.engine.set_kernels(policy)
     }
 
     /// Runs `f` without recording: its results have no gradient.

@@ -81,13 +81,15 @@ pub use tensor::ShardTensor;
 
 pub use shard_autograd::{GradAs, HookHandle};
 pub use shard_comm::local::Schedule;
-pub use shard_comm::{DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot, OpCount};
-pub use shard_ops::FoldBy;
+pub use shard_comm::{
+    DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot, MatmulPrecision, OpCount,
+};
 pub use shard_ops::Measured;
 pub use shard_ops::attention::{Attention, Causal};
 pub use shard_ops::kernels::unary::Unary;
 pub use shard_ops::neighborhood::Neighborhood;
 pub use shard_ops::rng;
+pub use shard_ops::{FoldBy, KernelPolicy};
 pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp, ResampleMode};
 
 /// What an op of one's own is made of.

@@ -55,9 +55,11 @@ impl Default for Options {
 /// How many failures of a case are kept, and after how many it is given up.
 const KEPT: usize = 5;
 const ENOUGH: usize = 50;
-/// One trial in so many runs on the test device, and one in so many in single precision.
+/// One trial in so many runs on the test device, one in so many in single precision, and, on GPUs, one in so many on kernels
+/// of our own alone.
 const ON_TEST_DEVICE: usize = 5;
 const IN_F32: usize = 6;
+const WITHOUT_LIBRARIES: usize = 3;
 
 /// Runs cases. Cases whose op is not built are skipped by name.
 ///
@@ -456,6 +458,8 @@ pub(crate) fn trial(
     if rng.one_in(IN_F32) {
         (trial.float, trial.tolerance) = (DType::F32, Tolerance::F32);
     }
+    let gpus = !matches!(trial.on, On::Host | On::TestDevice);
+    trial.libraries = !(gpus && rng.one_in(WITHOUT_LIBRARIES));
     Some(trial)
 }
 

@@ -10,12 +10,13 @@ use crate::strategies::integer;
 use serde::{Deserialize, Serialize};
 use shard_autograd::{AutogradError, Recorder};
 use shard_comm::DType;
-use shard_ops::{Engine, EngineOptions, OpError, Value};
+use shard_ops::{Engine, EngineOptions, KernelPolicy, OpError, Value};
 use shard_redistribute::{MeshComm, RedistributeError};
 use shard_spec::{DeviceMesh, Layout};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One combination to try.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +29,8 @@ pub struct Trial {
     pub float: DType,
     /// How close the results must be.
     pub tolerance: Tolerance,
+    /// Whether kernels on GPUs may call the vendor's libraries.
+    pub libraries: bool,
 }
 
 impl Trial {
@@ -38,6 +41,7 @@ impl Trial {
             on: On::Host,
             float: DType::F64,
             tolerance: Tolerance::F64,
+            libraries: true,
         }
     }
 }
@@ -51,7 +55,11 @@ impl fmt::Display for Trial {
             layouts.join(" | "),
             self.float,
             self.on
-        )
+        )?;
+        if self.libraries {
+            return Ok(());
+        }
+        f.write_str(" without libraries")
     }
 }
 
@@ -173,12 +181,13 @@ fn run_group(
     let launched = run_threads(ranks, on, |world| {
         let rank = world.rank();
         let cx = MeshComm::new(&world, mesh)?;
-        let recorder = recorder();
+        let recorders = [false, true].map(recorder_with);
         for (i, trial) in trials.iter().enumerate() {
+            let recorder = &recorders[usize::from(trial.libraries)];
             if rank == 0 {
                 started(i);
             }
-            let result = one(&cx, &recorder, case, apply, trial).map_err(RankError::from);
+            let result = one(&cx, recorder, case, apply, trial).map_err(RankError::from);
             let broken = matches!(&result, Err(e) if e.ends_group);
             if let Ok(mut ranks) = slots[i].lock() {
                 ranks[rank] = Some(result);
@@ -187,6 +196,7 @@ fn run_group(
                 break;
             }
         }
+        LIBRARY_CALLS.fetch_add(world.ledger().snapshot().library_calls, Ordering::Relaxed);
         Ok::<(), RedistributeError>(())
     });
     let cause = match launched {
@@ -229,8 +239,23 @@ fn run_group(
 
 /// A tape over a fresh engine.
 pub fn recorder() -> Recorder {
-    Recorder::new(Engine::new(EngineOptions::default()))
+    recorder_with(true)
 }
+
+/// One that may call the vendor's libraries on GPUs, or not.
+fn recorder_with(libraries: bool) -> Recorder {
+    let kernels = KernelPolicy {
+        libraries,
+        ..KernelPolicy::default()
+    };
+    Recorder::new(Engine::new(EngineOptions {
+        kernels,
+        ..EngineOptions::default()
+    }))
+}
+
+/// How many kernel calls the vendor's libraries did in the trials of this process that have come to an end.
+pub static LIBRARY_CALLS: AtomicU64 = AtomicU64::new(0);
 
 /// What one rank found: a digest of the bits of all results, or what was wrong.
 pub(crate) type RankResult = Result<u64, RankError>;

@@ -2,12 +2,12 @@ use super::view::sources;
 use crate::random::{Distribution, random};
 use crate::rng::Stream;
 use crate::{
-    Engine, EngineOptions, Exec, FoldBy, HostCall, Linearity, Meta, Op, OpError, Result, RowCuts,
-    Rule, Saved, Value, elementwise, key_of, neighbors,
+    Engine, EngineOptions, Exec, FoldBy, HostCall, KernelPolicy, Linearity, Meta, Op, OpError,
+    Result, RowCuts, Rule, Saved, Value, conv, elementwise, key_of, matmul, moves, neighbors,
 };
 use shard_comm::cuda::{Availability, availability, compile_to_ptx};
 use shard_comm::local::{self, LocalOptions};
-use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
+use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass, MatmulPrecision};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition};
 use std::rc::Rc;
@@ -75,6 +75,90 @@ fn an_op_with_a_kernel_stays_on_the_gpu() {
         y.array().cx().world().ledger().snapshot().fallbacks
     });
     assert!(moved.iter().all(|ranks| ranks == &[0, 0]), "{moved:?}");
+}
+
+/// What a program gives on two ranks under a policy, and how many of its kernel calls libraries did.
+fn under(
+    policy: KernelPolicy,
+    program: impl Fn(&dyn Exec, &Value) -> Value + Sync,
+) -> Vec<(Vec<f64>, u64)> {
+    on_gpus(2, |engine, x| {
+        engine.set_kernels(policy);
+        let y = program(&**engine, &x);
+        let calls = x.array().cx().world().ledger().snapshot().library_calls;
+        (elements(&y), calls)
+    })
+}
+
+#[test]
+fn products_and_convolutions_go_by_the_libraries_unless_the_engine_says_not() {
+    let product = |exec: &dyn Exec, x: &Value| {
+        let square = moves::reshape(exec, x, &[2, 2]).unwrap();
+        matmul::linear(exec, &square, &square, None).unwrap()
+    };
+    let convolution = |exec: &dyn Exec, x: &Value| {
+        let x = moves::reshape(exec, x, &[1, 2, 2]).unwrap();
+        let w = moves::reshape(exec, &x, &[2, 2, 1]).unwrap();
+        let bias = moves::reshape(exec, &w, &[4]).unwrap();
+        let bias = moves::slice(exec, &bias, 0, 0, 1, 2).unwrap();
+        conv::conv(exec, &x, &w, Some(&bias), &conv::ConvOptions::default()).unwrap()
+    };
+    let own = KernelPolicy {
+        libraries: false,
+        ..KernelPolicy::default()
+    };
+    for (program, expected) in [
+        (
+            &product as &(dyn Fn(&dyn Exec, &Value) -> Value + Sync),
+            [5.0, 11.0, 11.0, 25.0],
+        ),
+        (&convolution, [8.0, 11.0, 17.0, 24.0]),
+    ] {
+        let with = under(KernelPolicy::default(), program);
+        assert_eq!(with, vec![(expected.to_vec(), 1); 2]);
+        assert_eq!(under(own, program), vec![(expected.to_vec(), 0); 2]);
+    }
+}
+
+#[test]
+fn products_of_f32_are_in_full_unless_the_engine_says_not() {
+    // One more bit than TF32 has.
+    let bit = 2.0_f64.powi(-11);
+    let square = |exec: &dyn Exec, x: &Value| {
+        let x = elementwise::add_scalar(
+            exec,
+            &elementwise::mul_scalar(exec, x, 0.0).unwrap(),
+            1.0 + bit,
+        );
+        let x = elementwise::cast(exec, &x.unwrap(), DType::F32).unwrap();
+        let y = matmul::dot(exec, &x, &x).unwrap();
+        elementwise::cast(exec, &y, DType::F64).unwrap()
+    };
+    let tf32 = KernelPolicy {
+        precision: MatmulPrecision::Tf32,
+        ..KernelPolicy::default()
+    };
+    let (full, rounded) = (under(KernelPolicy::default(), square), under(tf32, square));
+    let exact = 4.0 * (1.0 + bit).powi(2);
+    assert_eq!(full[0].0, [f64::from(exact as f32)]);
+    assert_eq!(rounded[0].0, [4.0 * (1.0 + 2.0 * bit).powi(2)]);
+}
+
+#[test]
+fn ranks_of_different_policies_are_found_out_at_the_next_exchange() {
+    let errors = on_gpus(2, |engine, x| {
+        let cx = x.array().cx().clone();
+        engine.set_kernels(KernelPolicy {
+            libraries: cx.world().rank() == 0,
+            ..KernelPolicy::default()
+        });
+        let y = elementwise::add(&**engine, &x, &x).unwrap();
+        let sharded = Layout::builder(cx.mesh(), &[4]).shard(0, &[0], Partition::chunk(4, 2));
+        let y = y.array().redistribute(&sharded.build().unwrap()).unwrap();
+        let whole = y.redistribute(&Layout::replicated(cx.mesh(), &[4]));
+        whole.unwrap_err().to_string()
+    });
+    assert_eq!(errors[0], errors[1]);
 }
 
 /// An op of a user's own, with a kernel for the host alone.

@@ -3,6 +3,7 @@
 use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use xtests::case::{self, Case};
 use xtests::harness::{On, on_mesh};
@@ -14,6 +15,7 @@ use xtests::report::{CaseReport, Report};
 #[cfg(feature = "mpi")]
 use xtests::run::run_on_processes;
 use xtests::run::{Options, run};
+use xtests::trial::LIBRARY_CALLS;
 
 /// Checks every built op against reference results, on many layouts and rank counts, forward and backward.
 ///
@@ -178,6 +180,14 @@ fn main() -> ExitCode {
         let mut report = report.clone();
         report.cases.extend(unreadable.iter().cloned());
         print!("{}", report.text());
+        #[cfg(feature = "cuda")]
+        if cli.device == Device::Cuda {
+            println!("libraries: {}", shard_comm::cuda::libraries());
+        }
+        if cli.device != Device::Host {
+            let calls = LIBRARY_CALLS.load(Ordering::Relaxed);
+            println!("{calls} kernel calls by libraries");
+        }
         if let Some(path) = &cli.json {
             let written = serde_json::to_vec_pretty(&report)
                 .map_err(std::io::Error::from)

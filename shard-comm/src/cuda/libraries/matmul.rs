@@ -47,10 +47,10 @@ impl Cuda {
         a: (&Buffer, &Strided),
         b: (&Buffer, &Strided),
         bias: Option<(&Buffer, &Strided)>,
-        y: (&mut BufferMut, &Strided),
+        (y, at): (&mut BufferMut, &Strided),
         precision: MatmulPrecision,
     ) -> Result<bool> {
-        let dtype = y.0.dtype();
+        let dtype = y.dtype();
         let given = [Some(a), Some(b), bias];
         for (buffer, view) in given.iter().flatten() {
             view.validate(buffer.len())?;
@@ -58,9 +58,9 @@ impl Cuda {
                 return Err(CommError::dtype("matmul", dtype, buffer.dtype()));
             }
         }
-        y.1.validate(y.0.len())?;
-        check_shapes(a.1, b.1, bias.map(|bias| bias.1), y.1)?;
-        let Some(mut gemm) = described(dtype, a.1, b.1, bias.map(|bias| bias.1), y.1) else {
+        at.validate(y.len())?;
+        check_shapes(a.1, b.1, bias.map(|bias| bias.1), at)?;
+        let Some(mut gemm) = described(dtype, a.1, b.1, bias.map(|bias| bias.1), at) else {
             return Ok(false);
         };
         gemm.precision = precision;
@@ -74,17 +74,18 @@ impl Cuda {
         if let Some((buffer, view)) = bias {
             gemm.bias = Some(place(buffer, view)?);
         }
-        gemm.d.address = self.address_mut(y.0)? + y.1.offset as u64 * size;
+        gemm.d.address = self.address_mut(y)? + at.offset as u64 * size;
         let Some(bytes) = self.driver.plan_gemm(&gemm).map_err(|r| self.refused(r))? else {
             return Ok(false);
         };
-        let mut workspace = self.workspace(bytes)?;
-        let at = self.address_mut(&mut workspace)?;
+        let mut scratch = self.workspace(bytes)?;
+        let workspace = (self.address_mut(&mut scratch)?, bytes);
         // SAFETY: the description is of views that were checked against their buffers, which are this device's; the workspace
         // has the bytes that were asked for, and is given back in the order of the stream.
         #[expect(unsafe_code, reason = "the library writes where it is told")]
-        unsafe { self.driver.gemm(&gemm, (at, bytes)) }.map_err(|r| self.refused(r))?;
+        unsafe { self.driver.gemm(&gemm, workspace) }.map_err(|r| self.refused(r))?;
         let reads: Vec<&Buffer> = given.iter().flatten().map(|(buffer, _)| *buffer).collect();
+        self.writes(y)?;
         self.has_read(&reads)?;
         tracing::trace!(target: "shard_comm::cuda", ?gemm, "cuBLASLt");
         Ok(true)

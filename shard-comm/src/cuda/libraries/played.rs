@@ -160,7 +160,7 @@ pub(in crate::cuda) unsafe fn convolve(call: &Convolution, workspace: (u64, usiz
 }
 
 unsafe fn run<T: Float>(call: &Convolution) {
-    let [x, w, y] = [&call.x, &call.w, &call.y].map(|of| lift(of));
+    let [x, w, y] = [&call.x, &call.w, &call.y].map(lift);
     let lift3 = |of: &[i32], missing: i64| {
         let mut three = [missing; 3];
         for (to, &from) in three[3 - of.len()..].iter_mut().zip(of) {
@@ -287,28 +287,28 @@ trait Float: Copy {
 }
 
 impl Float for f64 {
-    type Sum = f64;
-    const ZERO: f64 = 0.0;
-    const ONE: f64 = 1.0;
-    fn add_product(sum: f64, a: f64, b: f64, _: MatmulPrecision) -> f64 {
+    type Sum = Self;
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+    fn add_product(sum: Self, a: Self, b: Self, _: MatmulPrecision) -> Self {
         sum + a * b
     }
-    fn narrow(sum: f64) -> f64 {
+    fn narrow(sum: Self) -> Self {
         sum
     }
 }
 
 impl Float for f32 {
-    type Sum = f32;
-    const ZERO: f32 = 0.0;
-    const ONE: f32 = 1.0;
-    fn add_product(sum: f32, a: f32, b: f32, precision: MatmulPrecision) -> f32 {
+    type Sum = Self;
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+    fn add_product(sum: Self, a: Self, b: Self, precision: MatmulPrecision) -> Self {
         match precision {
             MatmulPrecision::Full => sum + a * b,
             MatmulPrecision::Tf32 => sum + to_tf32(a) * to_tf32(b),
         }
     }
-    fn narrow(sum: f32) -> f32 {
+    fn narrow(sum: Self) -> Self {
         sum
     }
 }
@@ -327,11 +327,11 @@ macro_rules! sixteen_bits {
             type Sum = f32;
             const ZERO: f32 = 0.0;
             const ONE: f32 = 1.0;
-            fn add_product(sum: f32, a: $T, b: $T, _: MatmulPrecision) -> f32 {
+            fn add_product(sum: f32, a: Self, b: Self, _: MatmulPrecision) -> f32 {
                 sum + a.to_f32() * b.to_f32()
             }
-            fn narrow(sum: f32) -> $T {
-                <$T>::from_f32(sum)
+            fn narrow(sum: f32) -> Self {
+                Self::from_f32(sum)
             }
         }
     )+};
