@@ -478,6 +478,10 @@ fn is_gpu(device: &DeviceRef) -> bool {
 #[derive(Clone, Copy)]
 struct Applied<'a> {
     op: &'a Arc<dyn Op>,
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(dead_code, reason = "kernels on GPUs ask, others do not")
+    )]
     kernels: KernelPolicy,
 }
 
