@@ -3,11 +3,15 @@ use crate::random::{Distribution, random};
 use crate::rng::Stream;
 use crate::{
     Engine, EngineOptions, Exec, FoldBy, HostCall, KernelPolicy, Linearity, Meta, Op, OpError,
-    Result, RowCuts, Rule, Saved, Value, conv, elementwise, key_of, matmul, moves, neighbors,
+    Result, RowCuts, Rule, Saved, Value, elementwise, key_of, neighbors,
 };
+#[cfg(feature = "cuda-emulated")]
+use crate::{conv, matmul, moves};
+#[cfg(feature = "cuda-emulated")]
+use shard_comm::MatmulPrecision;
 use shard_comm::cuda::{Availability, availability, compile_to_ptx};
 use shard_comm::local::{self, LocalOptions};
-use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass, MatmulPrecision};
+use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition};
 use std::rc::Rc;
@@ -77,12 +81,13 @@ fn an_op_with_a_kernel_stays_on_the_gpu() {
     assert!(moved.iter().all(|ranks| ranks == &[0, 0]), "{moved:?}");
 }
 
-/// What a program gives on two ranks under a policy, and how many of its kernel calls libraries did.
+/// What a program gives on two ranks under a policy, and how many of its kernel calls libraries did, where they are played.
+#[cfg(feature = "cuda-emulated")]
 fn under(
     policy: KernelPolicy,
     program: impl Fn(&dyn Exec, &Value) -> Value + Sync,
 ) -> Vec<(Vec<f64>, u64)> {
-    on_gpus(2, |engine, x| {
+    on_kind(DeviceKind::EmulatedCuda, 2, |engine, x| {
         engine.set_kernels(policy);
         let y = program(&**engine, &x);
         let calls = x.array().cx().world().ledger().snapshot().library_calls;
@@ -90,6 +95,7 @@ fn under(
     })
 }
 
+#[cfg(feature = "cuda-emulated")]
 #[test]
 fn products_and_convolutions_go_by_the_libraries_unless_the_engine_says_not() {
     let product = |exec: &dyn Exec, x: &Value| {
@@ -120,6 +126,7 @@ fn products_and_convolutions_go_by_the_libraries_unless_the_engine_says_not() {
     }
 }
 
+#[cfg(feature = "cuda-emulated")]
 #[test]
 fn products_of_f32_are_in_full_unless_the_engine_says_not() {
     // One more bit than TF32 has.
@@ -158,7 +165,10 @@ fn ranks_of_different_policies_are_found_out_at_the_next_exchange() {
         let whole = y.redistribute(&Layout::replicated(cx.mesh(), &[4]));
         whole.unwrap_err().to_string()
     });
-    assert_eq!(errors[0], errors[1]);
+    for ranks in errors {
+        assert_eq!(ranks[0], ranks[1]);
+        assert!(ranks[0].contains("the calls before it"), "{}", ranks[0]);
+    }
 }
 
 /// An op of a user's own, with a kernel for the host alone.
