@@ -148,9 +148,9 @@ say "commit: $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
 
 # How much, on a GPU and where there is none.
 if [ $real = 1 ]; then
-    many=(1 2 3 4) meshes=(1 2 3x1 2x2) budget=40 verified=() long=(--steps 200) quick=() turns=3 job=240
+    many=(1 2 3 4) meshes=(1 2 3x1 2x2) budget=40 verified=() long=(--steps 200) quick=() turns=3 job=240 moves=(comm --ranks 1,2,4)
 else
-    many=(2) meshes=(2) budget=4 verified=(--steps 1 --dtype f64) long=(--steps 1) quick=(--quick) turns=1 job=1800
+    many=(2) meshes=(2) budget=2 verified=(--steps 1 --dtype f64) long=(--steps 1) quick=(--quick) turns=1 job=1800 moves=(--ranks 1,2)
 fi
 fields=shard-tensor/examples/downscale/data
 
@@ -193,7 +193,7 @@ try "main job, long" "$job" "$binaries/downscale" --device "$device" --mesh 1 "$
 # Moves beside copies of the same bytes, with several ranks on the GPU; the cost of calls; then, on one rank, what PyTorch does too,
 # the two in turns.
 LINES_KEPT=100 try "benchmarks: moves and calls" 400 \
-    "$binaries/bench" pack comm redistribute dispatch --device "$device" --ranks 1,2,4 --seconds 0.5 "${quick[@]}"
+    "$binaries/bench" pack redistribute dispatch "${moves[@]}" --device "$device" --seconds 0.5 "${quick[@]}"
 torch=()
 if [ $real = 1 ]; then
     python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && torch=(--device cuda)

@@ -252,7 +252,8 @@ fn held_back() -> (DeviceRef, std::sync::mpsc::Sender<()>) {
     let (open, gate) = std::sync::mpsc::channel();
     let queue = Cuda::of(&*stream).unwrap().queue().unwrap();
     let wait = move || {
-        gate.recv().unwrap();
+        // A test that has failed drops the sender.
+        let _ = gate.recv();
         Ok(())
     };
     queue.queue(wait).unwrap();
