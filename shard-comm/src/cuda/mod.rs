@@ -23,7 +23,7 @@
 //! # Libraries
 //!
 //! Products of matrices and convolutions have a second way, NVIDIA's cuBLASLt and cuDNN ([`Cuda::matmul`],
-//! [`Cuda::convolve`]), where these are installed; [`libraries`] says what was found. Without them, and where they do not take
+//! [`Cuda::convolve`]), where these are installed; [`libraries()`] says what was found. Without them, and where they do not take
 //! what is asked, those calls do nothing and say so, for the caller to launch a kernel of its own. An emulated device plays
 //! them on the host.
 

@@ -3,7 +3,7 @@
 //! An op with a [`CudaKernel`] runs where its arrays live. One without is an error on a GPU, the same on every rank and before
 //! anything moves, unless the engine may [fall back](crate::EngineOptions::host_fallback) to the host.
 //!
-//! Products of matrices and convolutions first ask the vendor's [libraries](shard_comm::cuda::libraries), if the engine
+//! Products of matrices and convolutions first ask the vendor's [libraries](shard_comm::cuda::libraries()), if the engine
 //! [lets them](crate::KernelPolicy::libraries); where those are missing or do not take a box as it lies, the kernels here do it.
 
 mod attention;
