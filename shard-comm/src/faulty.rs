@@ -153,6 +153,29 @@ impl Faulty {
         self.mind.calls.get()
     }
 
+    /// Those of this rank's operations so far that the next one of their group (of messages: with the same peer) would have
+    /// overtaken under [`FaultKind::Overtaken`]: it began before the rank waited for anything.
+    ///
+    /// ```
+    /// use shard_comm::{faulty, local, Monoid};
+    /// use std::rc::Rc;
+    /// let overtakable = local::run(2, |comm| {
+    ///     let comm = faulty(Rc::new(comm), &[]);
+    ///     let mine = comm.device().upload_slice(&[1.0f64]).unwrap();
+    ///     comm.barrier().unwrap();
+    ///     let first = comm.start_all_reduce(&mine, Monoid::SUM).unwrap();
+    ///     let second = comm.start_all_reduce(&mine, Monoid::MAX).unwrap();
+    ///     first.wait().unwrap();
+    ///     second.wait().unwrap();
+    ///     comm.overtakable()
+    /// })
+    /// .unwrap();
+    /// assert_eq!(overtakable, [[1], [1]]);
+    /// ```
+    pub fn overtakable(&self) -> Vec<u64> {
+        self.mind.waiting.followed()
+    }
+
     /// What goes wrong in the call that begins now.
     ///
     /// # Errors
@@ -173,6 +196,11 @@ impl Faulty {
             return Err(CommError::Closed { op });
         }
         Ok(kind)
+    }
+
+    fn note(&self, lane: Lane) {
+        let call = self.mind.calls.get().saturating_sub(1);
+        self.mind.waiting.note(&self.inner, lane, call);
     }
 
     /// A handle of an operation that nobody will ever hear of.
@@ -301,6 +329,7 @@ impl Decorator for Faulty {
 
     fn post(&self, request: Request) -> Result<Handle> {
         let kind = self.next(request.name())?;
+        self.note(None);
         if let Some(overtaken) = kind.and_then(FaultKind::holds) {
             let what = What::Operation(request);
             let waiting = &self.mind.waiting;
@@ -312,6 +341,7 @@ impl Decorator for Faulty {
     fn post_link(&self, link: Link) -> Result<Handle> {
         let kind = self.next("message")?;
         let lane = Some((link.peer, link.participant()));
+        self.note(lane);
         if let Some(overtaken) = kind.and_then(FaultKind::holds) {
             let what = What::Message(link);
             let waiting = &self.mind.waiting;

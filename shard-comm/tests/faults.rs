@@ -295,6 +295,42 @@ fn what_is_held_back_comes_after_other_groups_and_does_no_harm() {
     }
 }
 
+/// What is overtaken begins right behind the next of its group, before all others; a rank alone sees in which order.
+#[test]
+fn one_operation_is_overtaken_by_one() {
+    let order = |kind| -> Vec<&'static str> {
+        let fault = Fault {
+            rank: 0,
+            call: 0,
+            kind,
+        };
+        let names = local::run(1, |comm| -> Result<_> {
+            let inner = faulty(Rc::new(comm), &[fault]);
+            let comm: &dyn Communicator = &*inner;
+            let mine = comm.device().upload_slice(&[1.0_f64])?;
+            let started = [
+                comm.start_all_gather_v(&mine, &[1])?,
+                comm.start_all_to_all_v(&mine, &[1], &[1])?,
+                comm.start_reduce_scatter_v(&mine, &[1], Monoid::SUM)?,
+            ];
+            for handle in started {
+                handle.wait()?;
+            }
+            comm.fail("the record is to be seen".to_owned());
+            comm.barrier().unwrap_err();
+            let record = comm.ledger().flight_record();
+            let record = record.map_or(Vec::new(), |record| record.operations.to_vec());
+            let names = record.iter().map(|op| op.name);
+            Ok(names.filter(|&name| name != "barrier").collect::<Vec<_>>())
+        });
+        names.unwrap().remove(0).unwrap()
+    };
+    let as_written = ["all_gather_v", "all_to_all_v", "reduce_scatter_v"];
+    assert_eq!(order(FaultKind::HeldBack), as_written);
+    let overtaken = ["all_to_all_v", "all_gather_v", "reduce_scatter_v"];
+    assert_eq!(order(FaultKind::Overtaken), overtaken);
+}
+
 #[test]
 fn operations_of_a_group_that_change_places_have_one_cause() {
     let sums = |kind| {

@@ -127,7 +127,7 @@ pub fn sweep(cases: &[Case], options: &Options) -> Sweep {
             let Some(calls) = calls(case, apply, &subject.mesh, &subject.trial) else {
                 continue;
             };
-            for kind in 0..FaultKind::ALL.len() {
+            for kind in kinds(options) {
                 let at = Position {
                     round,
                     case: place,
@@ -182,18 +182,24 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// What goes wrong at a position, if ranks make so many calls; `None` where there is none to go wrong.
-    fn fault(&self, seed: u64, at: Position, calls: &[u64]) -> Option<Fault> {
+    /// What goes wrong at a position, if ranks make these calls; `None` where there is none to go wrong: few operations can be
+    /// overtaken.
+    fn fault(&self, seed: u64, at: Position, calls: &[Calls]) -> Option<Fault> {
         let labels = [&*self.case.name, &format!("{} {}", at.round, at.kind)];
         let mut rng = Rng::new(seed, &labels);
+        let kind = FaultKind::ALL[at.kind];
+        if kind == FaultKind::Overtaken {
+            let of_rank = |(rank, of): (usize, &Calls)| {
+                let calls = of.overtakable.clone().into_iter();
+                calls.map(move |call| Fault { rank, call, kind })
+            };
+            let all: Vec<Fault> = calls.iter().enumerate().flat_map(of_rank).collect();
+            return all.get(rng.below(all.len().max(1))).copied();
+        }
         let rank = rng.below(calls.len());
-        let count = usize::try_from(*calls.get(rank)?).unwrap_or(usize::MAX);
+        let count = usize::try_from(calls.get(rank)?.count).unwrap_or(usize::MAX);
         let call = rng.below(count) as u64;
-        (count > 0).then_some(Fault {
-            rank,
-            call,
-            kind: FaultKind::ALL[at.kind],
-        })
+        (count > 0).then_some(Fault { rank, call, kind })
     }
 
     fn describe(&self, fault: Fault) -> String {
@@ -208,6 +214,19 @@ impl<'a> Subject<'a> {
         std::thread::spawn(move || done.send(under_fault(&case, apply, &mesh, &trial, fault)));
         outcome.recv_timeout(patience).ok()
     }
+}
+
+/// The numbers of the kinds of faults to try.
+fn kinds(options: &Options) -> impl Iterator<Item = usize> {
+    let wanted = |&kind: &usize| options.faults.contains(&FaultKind::ALL[kind]);
+    (0..FaultKind::ALL.len()).filter(wanted)
+}
+
+/// The kind of fault of a name, as a sweep prints it.
+pub fn kind_named(wanted: &str) -> Option<FaultKind> {
+    FaultKind::ALL
+        .into_iter()
+        .find(|&kind| name(kind) == wanted)
 }
 
 fn name(kind: FaultKind) -> &'static str {
@@ -242,14 +261,23 @@ enum End {
     Panicked(String),
 }
 
-/// How many operations each rank starts in a trial without faults; `None` if it does not pass.
-pub fn calls(case: &Case, apply: Apply, mesh: &DeviceMesh, trial: &Trial) -> Option<Vec<u64>> {
+/// The operations that a rank starts in a trial.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Calls {
+    /// How many.
+    pub count: u64,
+    /// Which of them the next one of the same group could overtake.
+    pub overtakable: Vec<u64>,
+}
+
+/// The operations that each rank starts in a trial without faults; `None` if it does not pass.
+pub fn calls(case: &Case, apply: Apply, mesh: &DeviceMesh, trial: &Trial) -> Option<Vec<Calls>> {
     all_right(launch(case, apply, mesh, trial, &[]).ok()?)
 }
 
 /// The calls of ranks that all have the right result.
-fn all_right(ends: Vec<(End, u64)>) -> Option<Vec<u64>> {
-    let passed = |(end, calls): (End, u64)| matches!(end, End::Right).then_some(calls);
+fn all_right(ends: Vec<(End, Calls)>) -> Option<Vec<Calls>> {
+    let passed = |(end, calls): (End, Calls)| matches!(end, End::Right).then_some(calls);
     ends.into_iter().map(passed).collect()
 }
 
@@ -321,14 +349,14 @@ fn judge(ends: impl IntoIterator<Item = End>, fault: Fault) -> Outcome {
     }
 }
 
-/// Runs a trial; what each rank ended with, and how many operations it started.
+/// Runs a trial; what each rank ended with, and the operations it started.
 fn launch(
     case: &Case,
     apply: Apply,
     mesh: &DeviceMesh,
     trial: &Trial,
     faults: &[Fault],
-) -> Result<Vec<(End, u64)>, LaunchError> {
+) -> Result<Vec<(End, Calls)>, LaunchError> {
     run_threads(mesh.size(), trial.on, |comm| {
         on_rank(comm, case, apply, mesh, trial, faults)
     })
@@ -342,7 +370,7 @@ fn on_rank(
     mesh: &DeviceMesh,
     trial: &Trial,
     faults: &[Fault],
-) -> (End, u64) {
+) -> (End, Calls) {
     let inner = faulty(comm, faults);
     let world = checked(inner.clone(), Checks { checksums: true });
     let result = MeshComm::new(&world, mesh)
@@ -360,7 +388,11 @@ fn on_rank(
             End::Error { text, timed_out }
         }
     };
-    (end, inner.calls())
+    let calls = Calls {
+        count: inner.calls(),
+        overtakable: inner.overtakable(),
+    };
+    (end, calls)
 }
 
 /// What an error says that ranks have in common: not what each was doing when it heard of it.

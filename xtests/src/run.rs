@@ -11,7 +11,7 @@ use crate::processes::Group;
 use crate::report::{CaseReport, Incident, Report, Status};
 use crate::rng::Rng;
 use crate::trial::{Trial, Verdict, run_trials};
-use shard_comm::DType;
+use shard_comm::{DType, FaultKind};
 use shard_spec::{DeviceMesh, Layout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +34,8 @@ pub struct Options {
     pub jobs: usize,
     /// Where all trials run; by default on the host, and some on the test device.
     pub device: Option<On>,
+    /// Which kinds of faults a sweep of them tries.
+    pub faults: Vec<FaultKind>,
 }
 
 impl Default for Options {
@@ -48,6 +50,7 @@ impl Default for Options {
                 .map_or(1, usize::from)
                 .min(8),
             device: None,
+            faults: FaultKind::ALL.to_vec(),
         }
     }
 }

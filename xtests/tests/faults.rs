@@ -24,19 +24,33 @@ fn ops_under_faults_are_right_or_fail_alike() {
 
 /// The program starts jobs by itself: what fails on processes ends them.
 #[cfg(feature = "mpi")]
-#[test]
-fn ops_under_faults_on_processes() {
+fn on_two_processes(arguments: &[&str]) -> String {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_faults"))
-        .args(["--backend", "mpi", "--ranks", "2", "--filter", "matmul"])
-        .args(["--patience", "5", "--budget", "8"])
+        .args(["--backend", "mpi", "--ranks", "2", "--patience", "5"])
+        .args(arguments)
         .output()
         .unwrap();
-    let (told, error) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}\n{error}");
     assert!(told.contains(" 0 failed"), "{told}\n{error}");
+    told
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn ops_under_faults_on_processes() {
+    let told = on_two_processes(&["--filter", "matmul", "--budget", "8"]);
     let caught = told.lines().filter(|line| line.ends_with("caught"));
     assert!(caught.count() == shard_comm::FaultKind::ALL.len(), "{told}");
+}
+
+/// Few ops start an operation before they wait for the one before, and only those can change places.
+#[cfg(feature = "mpi")]
+#[test]
+fn operations_that_change_places_on_processes() {
+    let told = on_two_processes(&["--fault", "overtaken", "--budget", "8"]);
+    let overtaken = told.lines().find(|line| line.starts_with("overtaken"));
+    let caught = overtaken.and_then(|line| line.split_whitespace().nth(3)?.parse::<usize>().ok());
+    assert!(caught.is_some_and(|n| n > 0), "{told}");
 }

@@ -15,9 +15,16 @@ pub(super) enum What {
     Message(Link),
 }
 
-/// The place of the one operation of a rank that is held back, if there is one.
+/// The place of the one operation of a rank that is held back, if there is one; and which others could have been.
 #[derive(Default)]
-pub(super) struct Waiting(RefCell<Option<Rc<Held>>>);
+pub(super) struct Waiting {
+    held: RefCell<Option<Rc<Held>>>,
+    /// The last operation of each group's lanes since the rank last waited, and its number. New groups come of splits, which
+    /// wait, so that the address of a group tells which it is.
+    last: RefCell<Vec<(*const (), Lane, u64)>>,
+    /// Numbers of operations that were followed by one of their lane before the rank waited.
+    followed: RefCell<Vec<u64>>,
+}
 
 /// One operation.
 struct Held {
@@ -53,7 +60,7 @@ impl Waiting {
         overtaken: bool,
         what: What,
     ) -> Handle {
-        self.release();
+        self.start_held();
         let held = Rc::new(Held {
             comm: Rc::clone(comm),
             lane,
@@ -61,35 +68,57 @@ impl Waiting {
             what: Cell::new(Some(what)),
             started: Cell::new(None),
         });
-        *self.0.borrow_mut() = Some(Rc::clone(&held));
+        *self.held.borrow_mut() = Some(Rc::clone(&held));
         Handle::new(Box::new(Late {
             waiting: Rc::clone(self),
             held,
         }))
     }
 
-    /// What is held back begins now.
+    /// Notes that an operation starts.
+    pub(super) fn note(&self, comm: &Rc<dyn Communicator>, lane: Lane, call: u64) {
+        let (group, mut last) = (Rc::as_ptr(comm).cast(), self.last.borrow_mut());
+        let before = last.iter_mut().find(|(g, l, _)| *g == group && *l == lane);
+        if let Some((_, _, before)) = before {
+            self.followed.borrow_mut().push(*before);
+            *before = call;
+        } else {
+            last.push((group, lane, call));
+        }
+    }
+
+    /// The numbers of operations that another could overtake.
+    pub(super) fn followed(&self) -> Vec<u64> {
+        self.followed.borrow().clone()
+    }
+
+    /// The rank waits: what is held back begins now.
     pub(super) fn release(&self) {
-        let held = self.0.borrow_mut().take();
+        self.last.borrow_mut().clear();
+        self.start_held();
+    }
+
+    fn start_held(&self) {
+        let held = self.held.borrow_mut().take();
         if let Some(held) = held {
             held.start();
         }
     }
 
-    /// As [`Waiting::release`], if the next of its lane comes, and must not overtake.
+    /// What is held back begins now, if the next of its lane comes, and must not overtake.
     pub(super) fn before(&self, comm: &Rc<dyn Communicator>, lane: Lane) {
         self.release_if(|held| !held.overtaken && held.shares(comm, lane));
     }
 
-    /// As [`Waiting::release`], if the next of its lane has come.
+    /// What is held back begins now, if the next of its lane has come.
     pub(super) fn after(&self, comm: &Rc<dyn Communicator>, lane: Lane) {
         self.release_if(|held| held.shares(comm, lane));
     }
 
     fn release_if(&self, due: impl Fn(&Held) -> bool) {
-        let due = self.0.borrow().as_deref().is_some_and(due);
+        let due = self.held.borrow().as_deref().is_some_and(due);
         if due {
-            self.release();
+            self.start_held();
         }
     }
 

@@ -149,13 +149,19 @@ impl Op {
                     state.step = Step::Details(all);
                 }
                 Step::Details(all) => {
+                    // Of several that are out of step all ranks must find the first.
+                    if rank.has_earlier(&self.tags) {
+                        state.step = Step::Details(all);
+                        return Ok(());
+                    }
                     let all = (0..self.ranks())
                         .map(|r| Details::from_bytes(all.record(&self.tags, r)))
                         .collect::<Result<Vec<_>>>()?;
                     state.statuses = all.iter().map(Details::status).collect();
-                    let error = disagreement(self.tags.sequence, &self.tags.members, &all);
+                    let mut error = disagreement(self.tags.sequence, &self.tags.members, &all);
                     if error.class() == ErrorClass::Failure {
                         rank.hear(error.clone());
+                        error = rank.failure().unwrap_or(error);
                     }
                     state.result = Some(Err(error));
                 }

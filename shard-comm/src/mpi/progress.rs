@@ -339,6 +339,13 @@ impl Rank {
         }
     }
 
+    /// Whether an operation of the same group, or message of the same pair, is in flight that was posted before this one.
+    pub(super) fn has_earlier(&self, tags: &Tags) -> bool {
+        let flying = self.flying.borrow();
+        let mut earlier = flying.iter().filter(|op| op.tags.is_before(tags));
+        earlier.any(|op| op.state.borrow().result.is_none())
+    }
+
     /// Leaves an operation to later calls.
     pub(super) fn drop_op(&self, op: &Op) {
         op.state.borrow_mut().dropped = true;

@@ -62,6 +62,13 @@ pub(super) enum Phase {
 }
 
 impl Tags {
+    /// Whether these are of an operation that ranks count before that of others: of the same group or pair.
+    pub(super) fn is_before(&self, other: &Self) -> bool {
+        (self.context, self.lane) == (other.context, other.lane)
+            && self.sequence < other.sequence
+            && self.members == other.members
+    }
+
     /// Whether participants are the two ends of a message rather than a group.
     pub(super) fn is_link(&self) -> bool {
         self.lane == Lane::Link

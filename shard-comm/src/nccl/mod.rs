@@ -33,7 +33,9 @@
 //!
 //! Operations of different groups too must be posted in an order that is the same on all ranks that share them, which a
 //! program that is the same on all ranks does by itself: the library runs them one after the other. Messages between two ranks
-//! may be posted in any.
+//! may be posted in any, where ranks are threads. Processes hear at different times that both ends of a message are there, so
+//! large messages that cross in a circle at once could be queued in orders that wait for each other until time is over: there,
+//! use an exchange instead.
 //!
 //! # What goes wrong
 //!
@@ -49,8 +51,9 @@
 //!
 //! It has **not yet run on a GPU**. With the feature `cuda-emulated` threads play the library
 //! (`DeviceKind::EmulatedCuda`): the same contract and faults as for other backends are run on that, on streams that are
-//! threads. What that cannot show is whether NCCL's own functions are called as they want to be: `xtests/gpu/run.sh`
-//! will. NCCL 2.18.1 is the oldest that has what is called.
+//! threads. They serve one process, so a control communicator of processes cannot be tried without GPUs, and has not been.
+//! Nor can they show whether NCCL's own functions are called as they want to be: `xtests/gpu/run.sh` will. NCCL 2.18.1 is the
+//! oldest that has what is called.
 //!
 //! `member.rs` has the communicator, `progress.rs` what is in flight, `op.rs` one operation, `landing.rs` one exchange,
 //! `wire.rs` what is packed, `library.rs` what is asked of NCCL, `nvidia.rs` the calls to it, `seat.rs` their end.

@@ -161,18 +161,92 @@ fn deadlocks_are_found() {
     assert!(begun.elapsed() < Duration::from_secs(5));
 }
 
+/// A rank whose own stream is behind with its work: what it has queued is done before elements leave.
+#[test]
+fn elements_leave_after_what_writes_them() {
+    let ranks = local::run(2, |control| -> Result<()> {
+        let device = cuda_of(&Cuda::emulated()?).sibling()?;
+        let comm = NcclComm::over(Rc::new(control), &device, &options(Order::Rank))?;
+        let (me, peer) = (comm.rank(), 1 - comm.rank());
+        let late = |value: usize| {
+            let nap = || {
+                std::thread::sleep(Duration::from_millis(50));
+                Ok(())
+            };
+            let queue = cuda_of(&device).queue().expect("a stream that is a thread");
+            queue.queue(nap).expect("a thread that runs");
+            device.upload_slice(&[value as i32; 100])
+        };
+        let of = |value: usize| vec![value as i32; 100];
+        let all = comm.all_gather_v(&late(1 + me)?, &[100; 2])?;
+        assert_eq!(all.to_vec::<i32>()?, [of(1), of(2)].concat());
+        let sent = comm.start_send(peer, &late(3 + me)?)?;
+        let received = comm.recv(peer, DType::I32, 100)?;
+        assert_eq!(received.to_vec::<i32>()?, of(3 + peer));
+        sent.wait_optional()?;
+        comm.finish()
+    });
+    assert_eq!(ranks.unwrap(), [Ok(()), Ok(())]);
+}
+
+fn cuda_of(device: &DeviceRef) -> &Cuda {
+    Cuda::of(&**device).expect("a stream")
+}
+
+/// Operations of groups that share ranks are queued in the order they are posted in, also where the later one is agreed on
+/// first and only one of the ranks looks.
+#[test]
+fn groups_that_overlap_keep_one_order() {
+    let flags = [const { AtomicBool::new(false) }; 3];
+    let [posted, looked, joined] = &flags;
+    let seen = emulated(3, |comm| -> Result<Vec<i32>> {
+        let me = comm.rank();
+        let pair = comm.split((me < 2).then_some(0), me)?;
+        let mine = comm.device().upload_slice(&vec![me as i32; 1000])?;
+        let Some(pair) = pair else {
+            // Late.
+            assert!(until(looked));
+            let all = comm.start_all_gather_v(&mine, &[1000; 3])?;
+            joined.store(true, Ordering::Release);
+            return all.wait()?.to_vec();
+        };
+        let all = comm.start_all_gather_v(&mine, &[1000; 3])?;
+        let mut both = pair.start_all_gather_v(&mine, &[1000; 2])?;
+        if me == 0 {
+            assert!(until(posted));
+            for _ in 0..100 {
+                assert!(!both.is_done(), "in front of what was posted before");
+            }
+            looked.store(true, Ordering::Release);
+        } else {
+            posted.store(true, Ordering::Release);
+            // It looks again only when all can go.
+            assert!(until(joined));
+        }
+        both.wait()?;
+        all.wait()?.to_vec()
+    });
+    let all: Vec<i32> = (0..3).flat_map(|rank| vec![rank; 1000]).collect();
+    assert!(
+        seen.iter().all(|seen| seen.as_ref() == Ok(&all)),
+        "{seen:?}"
+    );
+}
+
+/// Lets others run until one of them says so, some seconds at most.
+fn until(flag: &AtomicBool) -> bool {
+    let begun = Instant::now();
+    while !flag.load(Ordering::Acquire) && begun.elapsed() < Duration::from_secs(5) {
+        std::thread::yield_now();
+    }
+    flag.load(Ordering::Acquire)
+}
+
 /// A look at one operation of the control communicator carries all on. A rank that has not seen yet that another one is done
 /// must not rest: it has elements to send for that.
 #[test]
 fn a_rank_does_not_rest_while_something_is_done_unseen() {
     let [joined, rested] = [AtomicBool::new(false), AtomicBool::new(false)];
-    let until = |flag: &AtomicBool| {
-        let begun = Instant::now();
-        while !flag.load(Ordering::Acquire) && begun.elapsed() < Duration::from_secs(5) {
-            std::thread::yield_now();
-        }
-        flag.load(Ordering::Acquire)
-    };
     let sums = local::run(2, |comm| -> Result<f64> {
         let mine = comm.device().upload_slice(&[1.0f64])?;
         let sum = comm.start_all_reduce(&mine, Monoid::SUM)?;
@@ -206,6 +280,8 @@ enum Break {
     Refuse,
     AsyncError,
     Lose,
+    /// A call is never done.
+    Stall,
 }
 
 #[derive(Debug)]
@@ -254,6 +330,10 @@ impl Clique for Broken {
         }
         match self.fault {
             Break::Refuse => Err(failed("ncclGroupEnd", "refused")),
+            Break::Stall => loop {
+                patience()?;
+                std::thread::yield_now();
+            },
             // Somebody has to wait for it.
             Break::AsyncError | Break::Lose => {
                 batch.calls.clear();
@@ -290,8 +370,14 @@ impl Clique for Broken {
     }
 }
 
-/// What each rank's operations end in, over a library that breaks.
-fn broken(ranks: usize, rank: Option<usize>, fault: Break, timeout: Duration) -> Vec<CommError> {
+/// Runs ranks over a library that breaks in its third group of calls.
+fn over_broken<T: Send>(
+    ranks: usize,
+    rank: Option<usize>,
+    fault: Break,
+    timeout: Duration,
+    f: impl Fn(&NcclComm) -> T + Sync,
+) -> Vec<T> {
     let options = NcclOptions {
         timeout: Some(timeout),
         ..options(Order::Rank)
@@ -303,9 +389,15 @@ fn broken(ranks: usize, rank: Option<usize>, fault: Break, timeout: Duration) ->
             fault,
         });
         let device = Cuda::emulated().unwrap();
-        let comm =
-            NcclComm::with_library(Rc::new(control), &device, &options, Ok(library)).unwrap();
-        let mine: Buffer = device.upload_slice(&vec![1.0f64; 1000]).unwrap();
+        f(&NcclComm::with_library(Rc::new(control), &device, &options, Ok(library)).unwrap())
+    })
+    .unwrap()
+}
+
+/// What each rank's operations end in, over a library that breaks.
+fn broken(ranks: usize, rank: Option<usize>, fault: Break, timeout: Duration) -> Vec<CommError> {
+    over_broken(ranks, rank, fault, timeout, |comm| {
+        let mine: Buffer = comm.device().upload_slice(&vec![1.0f64; 1000]).unwrap();
         let error = (0..5)
             .find_map(|_| comm.all_reduce(&mine, Monoid::SUM).err())
             .expect("an error");
@@ -313,7 +405,6 @@ fn broken(ranks: usize, rank: Option<usize>, fault: Break, timeout: Duration) ->
         assert_eq!(comm.barrier().unwrap_err(), error);
         error
     })
-    .unwrap()
 }
 
 #[test]
@@ -325,6 +416,28 @@ fn what_the_library_refuses_ends_all_ranks_with_one_cause() {
             "{errors:?}"
         );
         assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+    }
+}
+
+/// A rank that is within a call of the library hears of another's failure there.
+#[test]
+fn a_call_that_is_never_done_ends_when_another_rank_gives_up() {
+    let begun = Instant::now();
+    let errors = over_broken(3, Some(1), Break::Stall, Duration::from_secs(20), |comm| {
+        let mine = comm.device().upload_slice(&vec![1.0f64; 1000])?;
+        // Of two groups of calls.
+        comm.all_reduce(&mine, Monoid::SUM)?;
+        let sum = comm.start_all_reduce(&mine, Monoid::SUM)?;
+        if comm.rank() == 2 {
+            std::thread::sleep(Duration::from_millis(20));
+            comm.fail("no longer".to_owned());
+        }
+        sum.wait()
+    });
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    for error in errors {
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("no longer"), "{error}");
     }
 }
 

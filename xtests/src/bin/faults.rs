@@ -1,10 +1,11 @@
 //! Runs reference cases with faults in the communicator.
 
 use clap::{Parser, ValueEnum};
+use shard_comm::FaultKind;
 use std::process::ExitCode;
 use std::time::Duration;
 use xtests::case::Case;
-use xtests::faults::{Sweep, sweep};
+use xtests::faults::{Sweep, kind_named, sweep};
 #[cfg(feature = "mpi")]
 use xtests::faults::{jobs, processes};
 use xtests::made::project_cases;
@@ -28,6 +29,9 @@ struct Cli {
     /// Fixes every random choice.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Only faults of this kind, such as "wrong op": a name that the program prints.
+    #[arg(long, value_name = "KIND")]
+    fault: Option<String>,
     /// Go round all cases again until this time is over; once if not given.
     #[arg(long, value_name = "SECONDS")]
     budget: Option<f64>,
@@ -79,7 +83,15 @@ fn main() -> ExitCode {
         #[cfg(feature = "mpi")]
         Backend::Mpi => 5,
     });
+    let kinds = match &cli.fault {
+        None => FaultKind::ALL.to_vec(),
+        Some(named) => match kind_named(named) {
+            Some(kind) => vec![kind],
+            None => return stop(&format!("--fault: there is none called {named}")),
+        },
+    };
     let options = Options {
+        faults: kinds,
         ranks: cli.ranks.iter().map(|&p| usize::from(p)).collect(),
         seed: cli.seed,
         budget,
@@ -114,6 +126,9 @@ fn on_processes(cli: &Cli, cases: &[Case], options: &Options) -> ExitCode {
         arguments.extend(["--patience".to_owned(), patience]);
         if let Some(filter) = &cli.filter {
             arguments.extend(["--filter".to_owned(), filter.clone()]);
+        }
+        if let Some(fault) = &cli.fault {
+            arguments.extend(["--fault".to_owned(), fault.clone()]);
         }
         let code = match jobs::sweep(ranks, &arguments, share, options.patience) {
             Ok(found) => tell(Some(ranks), &found),

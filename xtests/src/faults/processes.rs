@@ -4,14 +4,14 @@
 //! other (see [`jobs`](super::jobs)), each of which goes on after the trial that ended the one before. Each rank leaves
 //! what it saw in a folder: no message can be relied on when ranks have failed.
 
-use super::{End, Position, Subject, all_right, built, judge, on_rank};
+use super::{Calls, End, Position, Subject, all_right, built, judge, kinds, on_rank};
 use crate::case::Case;
 use crate::faults::Outcome;
 use crate::harness::On;
 use crate::processes::Group;
 use crate::run::Options;
 use serde::{Deserialize, Serialize};
-use shard_comm::{Communicator, Fault, FaultKind, LaunchError};
+use shard_comm::{Communicator, Fault, LaunchError};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -117,7 +117,7 @@ fn trials(group: &Group, cases: &[Case], options: &Options, task: &Task) -> Resu
             let Some(calls) = all_right(run(group, &subject, &[])?) else {
                 continue;
             };
-            for kind in 0..FaultKind::ALL.len() {
+            for kind in kinds(options) {
                 let at = Position {
                     round,
                     case: place,
@@ -163,7 +163,11 @@ fn trials(group: &Group, cases: &[Case], options: &Options, task: &Task) -> Resu
 }
 
 /// What all ranks of a trial ended with.
-fn run(group: &Group, subject: &Subject<'_>, faults: &[Fault]) -> Result<Vec<(End, u64)>, String> {
+fn run(
+    group: &Group,
+    subject: &Subject<'_>,
+    faults: &[Fault],
+) -> Result<Vec<(End, Calls)>, String> {
     let mine = of_rank(group, subject, faults)?;
     let all = group.all(|| mine)?;
     Ok(all.into_iter().flatten().collect())
@@ -174,7 +178,7 @@ fn of_rank(
     group: &Group,
     subject: &Subject<'_>,
     faults: &[Fault],
-) -> Result<Option<(End, u64)>, String> {
+) -> Result<Option<(End, Calls)>, String> {
     let Some(comm) = group.split(subject.mesh.size())? else {
         return Ok(None);
     };
@@ -184,7 +188,7 @@ fn of_rank(
     let end = group.catch(|| on_rank(comm, case, apply, mesh, trial, faults));
     Ok(Some(match end {
         Ok(end) => end,
-        Err(LaunchError::Panicked { message, .. }) => (End::Panicked(message), 0),
+        Err(LaunchError::Panicked { message, .. }) => (End::Panicked(message), Calls::default()),
         Err(other) => return Err(other.to_string()),
     }))
 }
