@@ -87,7 +87,7 @@ impl Decorator for Checked {
             match self.sums(&stage.plan, &request.sources) {
                 Ok(guard) => request.guard = guard,
                 Err(error) => {
-                    request.status = Err(AgreedError::from_local(request.name(), error));
+                    request.status = Err(Box::new(AgreedError::from_local(request.name(), error)));
                 }
             }
         }

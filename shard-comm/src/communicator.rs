@@ -217,7 +217,7 @@ pub struct Request {
     /// What the first stage's pieces read.
     pub sources: SmallVec<[Buffer; 1]>,
     /// An error of this rank that all must hear of.
-    pub status: Result<(), AgreedError>,
+    pub status: Result<(), Box<AgreedError>>,
     /// An argument that must be equal on all ranks: its name and value.
     pub argument: Option<(&'static str, u128)>,
     /// The type of the elements, if any move; equal on all ranks.
@@ -282,7 +282,7 @@ impl Request {
     /// A request that moves nothing and tells an error, or that there is none.
     pub fn status(plan: Arc<ExchangePlan>, status: Result<(), AgreedError>, site: Site) -> Self {
         Self {
-            status,
+            status: status.map_err(Box::new),
             ..Self::exchange(plan, &[], Target::Nothing, site)
         }
     }
@@ -305,7 +305,7 @@ impl Request {
         if self.status.is_ok()
             && let Err(error) = self.check(group)
         {
-            self.status = Err(AgreedError::from_local(self.name(), error));
+            self.status = Err(Box::new(AgreedError::from_local(self.name(), error)));
         }
     }
 
@@ -319,8 +319,8 @@ impl Request {
         if self.is_elsewhere() {
             return Ok(());
         }
-        let mut sources: SmallVec<[(DType, usize); 4]> =
-            self.sources.iter().map(|s| (s.dtype(), s.len())).collect();
+        // What the stage before leaves behind, which this one reads.
+        let mut left = None;
         for stage in &self.stages {
             let (dtype, len) = match &stage.target {
                 Target::Write(dst) => (Some(dst.dtype()), dst.len()),
@@ -343,7 +343,11 @@ impl Request {
                     "pass Target::Write where pieces are received",
                 ));
             }
-            stage.plan.check(group, dtype, &sources, len)?;
+            let brought = self.sources.iter().map(|s| (s.dtype(), s.len()));
+            match left {
+                None => stage.plan.check(group, dtype, brought, len)?,
+                Some(one) => stage.plan.check(group, dtype, std::iter::once(one), len)?,
+            }
             if let Target::Write(dst) = &stage.target
                 && stage.plan.fold.is_none()
                 && stage.plan.fill.is_none()
@@ -359,7 +363,7 @@ impl Request {
                     "give the plan a fill value for what no piece writes",
                 ));
             }
-            sources = smallvec![(dtype.unwrap_or(DType::U8), len)];
+            left = Some((dtype.unwrap_or(DType::U8), len));
         }
         Ok(())
     }

@@ -360,7 +360,7 @@ impl ExchangePlan {
         &self,
         group: usize,
         dtype: Option<DType>,
-        sources: &[(DType, usize)],
+        sources: impl Iterator<Item = (DType, usize)> + Clone,
         dst_len: usize,
     ) -> Result<()> {
         let invalid = |expected: String, got: String| {
@@ -390,7 +390,7 @@ impl ExchangePlan {
                 format!("{dst_len} elements"),
             ));
         }
-        if let Some((other, _)) = sources.iter().find(|(t, _)| Some(*t) != dtype) {
+        if let Some((other, _)) = sources.clone().find(|(t, _)| Some(*t) != dtype) {
             let expected = dtype.map_or("no source".to_owned(), |t| format!("sources of {t}"));
             return Err(invalid(expected, format!("a source of {other}")));
         }
@@ -401,7 +401,7 @@ impl ExchangePlan {
             ));
         }
         for &(source, end) in &sums.extents {
-            let len = sources.get(source).map_or(0, |s| s.1);
+            let len = sources.clone().nth(source).map_or(0, |s| s.1);
             if end > len {
                 return Err(invalid(
                     format!("source {source} to have at least {end} elements"),
@@ -754,7 +754,10 @@ mod tests {
             None,
             None,
         );
-        assert!(plan.check(1, Some(DType::F32), &[], 3).is_err());
+        assert!(
+            plan.check(1, Some(DType::F32), std::iter::empty(), 3)
+                .is_err()
+        );
         let odd = ExchangePlan::new(
             "t",
             0,
@@ -764,7 +767,7 @@ mod tests {
             None,
         );
         assert!(
-            odd.check(1, Some(DType::F32), &[(DType::F32, 4)], 4)
+            odd.check(1, Some(DType::F32), std::iter::once((DType::F32, 4)), 4)
                 .is_err()
         );
     }

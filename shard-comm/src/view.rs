@@ -64,6 +64,16 @@ impl Strided {
         is_dense(&self.shape, &self.strides)
     }
 
+    /// The element indices of a view whose elements lie side by side in row-major order, within a buffer of `len`.
+    pub(crate) fn run_within(&self, len: usize) -> Option<std::ops::Range<usize>> {
+        if self.shape.len() != self.strides.len() || !self.is_contiguous() {
+            return None;
+        }
+        let numel = (self.shape.iter()).try_fold(1_usize, |n, &extent| n.checked_mul(extent))?;
+        let end = self.offset.checked_add(numel)?;
+        (end <= len).then_some(self.offset..end)
+    }
+
     /// One more than the greatest element index visited; 0 for an empty view.
     ///
     /// # Errors

@@ -43,7 +43,10 @@ impl dyn Communicator + '_ {
     ) -> Result<Buffer> {
         let (plan, site) = (Arc::clone(plan), Location::caller());
         let request = Request::exchange(plan, sources, Target::Write(dst), site);
-        self.call_for(Request { status, ..request })
+        self.call_for(Request {
+            status: status.map_err(Box::new),
+            ..request
+        })
     }
 
     /// [`exchange`](#method.exchange) without waiting.
@@ -67,7 +70,10 @@ impl dyn Communicator + '_ {
             Target::Write(dst),
             Location::caller(),
         );
-        self.noted(self.post(Request { status, ..request }))
+        self.noted(self.post(Request {
+            status: status.map_err(Box::new),
+            ..request
+        }))
     }
 
     /// Returns when every rank of the group has called it.

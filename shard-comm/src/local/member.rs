@@ -7,15 +7,13 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
-use super::progress::{Flight, Launch, Op, Rank};
+use super::progress::{Call, Flight, Op, Rank};
 use super::slot::{Post, Slot};
 use super::world::{Group, Lane};
-use crate::communicator::{Link, Request, Stage};
+use crate::communicator::{Link, Request};
 use crate::{
-    Buffer, CommError, Communicator, DeviceRef, Event, ExchangePlan, Handle, Ledger, PlanCache,
-    Result, Site,
+    Buffer, CommError, Communicator, DeviceRef, ExchangePlan, Handle, Ledger, PlanCache, Result,
+    Site,
 };
 
 /// A rank that is a thread of this process. Clones are the same communicator.
@@ -61,25 +59,17 @@ impl LocalComm {
     }
 
     /// Posts one operation of the whole group.
-    fn launch(&self, request: Request, note: Option<(usize, usize)>) -> Result<Op> {
+    fn launch(&self, mut request: Request, note: Option<(usize, usize)>) -> Result<Op> {
         let this = &*self.0;
-        let request = request.checked(this.members.len());
-        let slot = self.this_slot();
-        let event = if request.sources.is_empty() {
-            Event::ready()
-        } else {
-            this.rank.device().record()
-        };
-        let op = request.name();
-        let (stages, post) = posted(op, request, event, note);
-        let op = this.rank.launch(Launch {
-            op,
-            slot,
+        request.check_own(this.members.len());
+        let call = Call {
+            op: request.name(),
+            slot: self.this_slot(),
             members: Arc::clone(&this.members),
             index: this.index,
-            stages,
-            post,
-        })?;
+            note,
+        };
+        let op = this.rank.launch(call, &mut request)?;
         // Afterwards: who waits has the time to make what comes next, and the last to join finds it made.
         *this.whole.borrow_mut() = op.slot().map(|slot| slot.next());
         Ok(op)
@@ -133,20 +123,15 @@ impl Communicator for LocalComm {
         let this = &*self.0;
         let (op, index) = (link.name(), link.participant());
         let [from, to] = link.ends(this.index);
-        let request = link.into_request(self.size())?;
-        let members = [this.members[from], this.members[to]].into();
-        let slot = self.next_message(from, to, index);
-        let event = this.rank.device().record();
-        let (stages, post) = posted(op, request, event, None);
-        let launch = Launch {
+        let mut request = link.into_request(self.size())?;
+        let call = Call {
             op,
-            slot,
-            members,
+            slot: self.next_message(from, to, index),
+            members: [this.members[from], this.members[to]].into(),
             index,
-            stages,
-            post,
+            note: None,
         };
-        Ok(self.handle(this.rank.launch(launch)?))
+        Ok(self.handle(this.rank.launch(call, &mut request)?))
     }
 
     fn post_split(
@@ -231,29 +216,4 @@ impl fmt::Debug for LocalComm {
             self.0.group.label()
         )
     }
-}
-
-/// What a rank brings to the first rendezvous of an operation, and its stages.
-#[inline]
-fn posted(
-    op: &'static str,
-    request: Request,
-    event: Event,
-    note: Option<(usize, usize)>,
-) -> (SmallVec<[Stage; 1]>, Post) {
-    let blank = match request.stages.first() {
-        Some(stage) => Post::of(op, &stage.plan, request.site),
-        None => Post::of(op, &Arc::new(ExchangePlan::empty(op)), request.site),
-    };
-    let post = Post {
-        sources: request.sources,
-        event,
-        dtype: request.dtype,
-        argument: request.argument,
-        status: request.status.err().map(Box::new),
-        note,
-        guard: request.guard,
-        ..blank
-    };
-    (request.stages, post)
 }

@@ -17,8 +17,8 @@ use super::world::{Wanted, World, check_sources};
 use crate::guard::Guard;
 use crate::plan::Traffic;
 use crate::{
-    Buffer, BufferMut, CommError, DType, DeviceRef, ExchangePlan, Ledger, Pending, Result, Site,
-    SiteText, Stage, Strided, Target, exchange,
+    Buffer, BufferMut, CommError, DType, DeviceRef, Event, ExchangePlan, Ledger, Pending, Request,
+    Result, Site, SiteText, Stage, Strided, Target, exchange,
 };
 
 /// For how long a waiting rank lets others run before it parks, per rank that shares its core; and no more than [`YIELDS`]
@@ -104,14 +104,14 @@ impl Flying {
     }
 }
 
-/// What an operation starts with.
-pub(super) struct Launch {
+/// Where an operation starts.
+pub(super) struct Call {
     pub(super) op: &'static str,
     pub(super) slot: Arc<Slot>,
     pub(super) members: Arc<[usize]>,
     pub(super) index: usize,
-    pub(super) stages: SmallVec<[Stage; 1]>,
-    pub(super) post: Post,
+    /// What others learn of this rank.
+    pub(super) note: Option<(usize, usize)>,
 }
 
 impl Rank {
@@ -148,33 +148,52 @@ impl Rank {
     ///
     /// # Errors
     /// The root failure.
-    pub(super) fn launch(&self, launch: Launch) -> Result<Op> {
-        let Launch {
-            op,
-            slot,
-            members,
-            index,
-            mut stages,
-            post,
-        } = launch;
+    pub(super) fn launch(&self, call: Call, request: &mut Request) -> Result<Op> {
         if self.ended.get() {
-            return Err(self.world.root().unwrap_or(CommError::Closed { op }));
+            let closed = CommError::Closed { op: call.op };
+            return Err(self.world.root().unwrap_or(closed));
         }
-        self.ledger
-            .posted(op, slot.sequence, SiteText::from(post.site));
-        let (site, dtype) = (post.site, post.dtype);
-        self.world.post(&slot, &members, index, post)?;
-        stages.reverse();
+        let site = SiteText::from(request.site);
+        self.ledger.posted(call.op, call.slot.sequence, site);
+        // What is moved is large, so it is taken from where it is to where it will lie.
+        let post = || self.first_post(&call, request);
+        (self.world).post(&call.slot, &call.members, call.index, post)?;
+        request.stages.reverse();
         Ok(Op {
-            name: op,
-            site,
-            dtype,
-            members,
-            index,
-            slot: Some(slot),
-            stages,
+            name: call.op,
+            site: request.site,
+            dtype: request.dtype,
+            members: call.members,
+            index: call.index,
+            slot: Some(call.slot),
+            stages: std::mem::take(&mut request.stages),
             result: None,
         })
+    }
+
+    /// What this rank brings to the first rendezvous of an operation.
+    #[inline]
+    fn first_post(&self, call: &Call, request: &mut Request) -> Post {
+        let first = request.stages.first().map(|stage| &stage.plan);
+        let event = match request.sources.is_empty() {
+            true => Event::ready(),
+            false => self.device.record(),
+        };
+        Post {
+            op: call.op,
+            name: first.map_or(call.op, |plan| plan.name),
+            id: first.map_or(0, |plan| plan.id),
+            fold: first.and_then(|plan| plan.fold),
+            plan: first.and_then(Post::plan_to_read),
+            event,
+            sources: std::mem::take(&mut request.sources),
+            dtype: request.dtype,
+            argument: request.argument,
+            status: std::mem::replace(&mut request.status, Ok(())).err(),
+            note: call.note,
+            site: request.site,
+            guard: std::mem::take(&mut request.guard),
+        }
     }
 
     /// Gives an operation a handle.
@@ -292,9 +311,14 @@ impl Rank {
                 }
             }
         }
+        // Of many ranks on few cores most find what they wait for after one turn of the others, and need no clock.
+        yield_now();
+        if ready() {
+            return true;
+        }
         let most = (YIELDING * self.world.crowd().min(1000)).min(MOST_YIELDING);
         let (start, mut before) = (Clock::start(), Duration::ZERO);
-        for _ in 0..YIELDS {
+        for _ in 1..YIELDS {
             yield_now();
             if ready() {
                 return true;
@@ -394,12 +418,21 @@ impl Rank {
                 return;
             }
         };
-        let post = Post {
-            event: self.device.record(),
+        let plan = &next.plan;
+        let post = || Post {
+            op: op.name,
+            name: plan.name,
+            id: plan.id,
+            fold: plan.fold,
+            plan: Post::plan_to_read(plan),
             sources,
+            event: self.device.record(),
             dtype: op.dtype,
+            argument: None,
+            status: None,
+            note: None,
+            site: op.site,
             guard,
-            ..Post::of(op.name, &next.plan, op.site)
         };
         let slot = slot.next_round();
         match self.world.post(&slot, &op.members, op.index, post) {

@@ -41,25 +41,9 @@ pub(super) struct Post {
 }
 
 impl Post {
-    /// A post that tells what a plan is to be compared by, and nothing else.
-    #[inline]
-    pub(super) fn of(op: &'static str, plan: &Arc<ExchangePlan>, site: Site) -> Self {
-        let is_read = plan.id == 0 || plan.is_alike();
-        Self {
-            op,
-            name: plan.name,
-            id: plan.id,
-            fold: plan.fold,
-            plan: is_read.then(|| Arc::clone(plan)),
-            sources: SmallVec::new(),
-            event: Event::ready(),
-            dtype: None,
-            argument: None,
-            status: None,
-            note: None,
-            site,
-            guard: Guard::default(),
-        }
+    /// The plan, if others look into it.
+    pub(super) fn plan_to_read(plan: &Arc<ExchangePlan>) -> Option<Arc<ExchangePlan>> {
+        (plan.id == 0 || plan.is_alike()).then(|| Arc::clone(plan))
     }
 
     /// The plan, if all ranks receive the same by it.
@@ -141,10 +125,12 @@ impl Slot {
     }
 
     /// Fills the place of a participant; says whether it was the last.
+    ///
+    /// The post is made where it will lie: it is as large as several cache lines, and every rank makes one per call.
     #[inline]
-    pub(super) fn fill(&self, index: usize, post: Post) -> bool {
+    pub(super) fn fill(&self, index: usize, post: impl FnOnce() -> Post) -> bool {
         // A participant comes once, so its place is empty.
-        drop(self.places[index].set(post));
+        self.places[index].get_or_init(post);
         self.missing.fetch_sub(1, Ordering::AcqRel) == 1
     }
 

@@ -109,6 +109,13 @@ mod substitutes {
             Ok(())
         }
 
+        pub(in crate::local) fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
+            let _writing = self.writing.lock();
+            let value = self.value.get_or_init(value);
+            self.written.store(true, Ordering::Release);
+            value
+        }
+
         pub(in crate::local) fn take(&mut self) -> Option<T> {
             self.value.take()
         }

@@ -206,7 +206,7 @@ impl World {
         slot: &Arc<Slot>,
         members: &[usize],
         index: usize,
-        post: Post,
+        post: impl FnOnce() -> Post,
     ) -> Result<()> {
         if self.has_failed()
             && let Some(root) = self.root()

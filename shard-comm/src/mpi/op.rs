@@ -46,7 +46,7 @@ pub(super) struct State {
     told: Option<Gossip>,
     /// Whether exchanges of this operation are judged.
     judged: bool,
-    status: Result<(), AgreedError>,
+    status: Result<(), Box<AgreedError>>,
     argument: Option<(&'static str, u128)>,
     /// Every rank's error, if they had to be told.
     pub(super) statuses: Vec<Option<AgreedError>>,
@@ -214,7 +214,7 @@ impl Op {
             op: self.name_of_call(),
             site: self.site.into(),
             turn: state.turn,
-            status: state.status.as_ref().err(),
+            status: state.status.as_ref().err().map(Box::as_ref),
             argument: state.argument,
             dtype: self.dtype,
         });

@@ -31,12 +31,12 @@ impl Begun {
         wires: &WireCache,
     ) -> Result<Self> {
         if request.stages.len() > STAGES {
-            request.status = Err(AgreedError::new(
+            request.status = Err(Box::new(AgreedError::new(
                 request.name(),
                 format!("at most {STAGES} exchanges"),
                 request.stages.len().to_string(),
                 "make several operations of it",
-            ));
+            )));
         }
         let size = request.dtype.map_or(1, DType::size);
         let wire = |stage: &Stage| wires.get(&stage.plan, size, tags.index);

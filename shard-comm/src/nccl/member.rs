@@ -238,7 +238,7 @@ impl NcclComm {
             match rooms(self.0.rank.stream(lane), route, request.dtype) {
                 Ok(rooms) => made = rooms,
                 Err(error) => {
-                    request.status = Err(AgreedError::from_local(request.name(), error));
+                    request.status = Err(Box::new(AgreedError::from_local(request.name(), error)));
                 }
             }
         }

@@ -216,7 +216,7 @@ impl Communicator for SimulatedComm {
         if let Err(error) = request.status {
             let stages = [];
             let flight = self.launch(op, &stages, None, request.site)?;
-            return Ok(self.handle(op, flight, Err(error.into())));
+            return Ok(self.handle(op, flight, Err(CommError::Agreed(error))));
         }
         let flight = self.launch(op, &request.stages, request.dtype, request.site)?;
         let last = request.stages.into_iter().last();
