@@ -231,6 +231,11 @@ impl ExchangePlan {
         Self::new(name, 1, Pieces::new(), Pieces::new(), None, None)
     }
 
+    /// Whether nothing moves by it, as it is.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.recv.is_empty() && self.send.is_empty() && self.fold.is_none()
+    }
+
     /// Elements this rank receives from a peer of the group, itself included.
     pub fn received_from(&self, peer: usize) -> usize {
         elements_of(self.incoming(), peer)

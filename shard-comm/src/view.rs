@@ -1,5 +1,7 @@
 //! Strided views of flat memory.
 
+use smallvec::smallvec;
+
 use shard_spec::{Dims, Strides, row_major_strides};
 
 use crate::{CommError, Result};
@@ -35,6 +37,15 @@ impl Strided {
         }
     }
 
+    /// `len` elements side by side, from the first on.
+    pub(crate) fn run(len: usize) -> Self {
+        Self {
+            offset: 0,
+            shape: smallvec![len],
+            strides: smallvec![1],
+        }
+    }
+
     /// The dense row-major view of a whole buffer of this shape.
     pub fn contiguous(shape: &[usize]) -> Self {
         Self::contiguous_at(0, shape)
@@ -65,7 +76,12 @@ impl Strided {
     }
 
     /// The element indices of a view whose elements lie side by side in row-major order, within a buffer of `len`.
+    #[inline]
     pub(crate) fn run_within(&self, len: usize) -> Option<std::ops::Range<usize>> {
+        if let (&[extent], &[1]) = (self.shape.as_slice(), self.strides.as_slice()) {
+            let end = self.offset.checked_add(extent)?;
+            return (end <= len).then_some(self.offset..end);
+        }
         if self.shape.len() != self.strides.len() || !self.is_contiguous() {
             return None;
         }
@@ -189,7 +205,6 @@ pub(crate) fn is_dense(shape: &[usize], strides: &[isize]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smallvec::smallvec;
 
     #[test]
     fn negative_strides_reach_down() {

@@ -34,6 +34,10 @@ const SLICE: Duration = Duration::from_millis(1);
 /// How many waits a busy machine is believed to stay so.
 const BUSY_WAITS: u32 = 64;
 
+/// How many waits in a row do not spin, where spinning was in vain: the system may have put two ranks on one core while
+/// another idles, and then each only keeps the other from coming. After so many it is tried again.
+const BARREN_WAITS: u32 = 32;
+
 /// What belongs to one rank, whatever the group.
 #[derive(Debug)]
 pub(super) struct Rank {
@@ -45,6 +49,8 @@ pub(super) struct Rank {
     flying: RefCell<Vec<Rc<Flying>>>,
     /// How many waits from now on park at once.
     busy_waits: Cell<u32>,
+    /// How many waits from now on do not spin.
+    barren_waits: Cell<u32>,
     ended: Cell<bool>,
 }
 
@@ -124,6 +130,7 @@ impl Rank {
             ledger,
             flying: RefCell::default(),
             busy_waits: Cell::new(0),
+            barren_waits: Cell::new(0),
             ended: Cell::new(false),
         })
     }
@@ -303,13 +310,8 @@ impl Rank {
             self.busy_waits.set(busy - 1);
             return false;
         }
-        if self.world.has_cores() {
-            for _ in 0..SPINS {
-                std::hint::spin_loop();
-                if ready() {
-                    return true;
-                }
-            }
+        if self.world.has_cores() && self.spin_until(&ready) {
+            return true;
         }
         // Of many ranks on few cores most find what they wait for after one turn of the others, and need no clock.
         yield_now();
@@ -333,6 +335,23 @@ impl Rank {
             before = now;
         }
         ready()
+    }
+
+    /// Looks for about a microsecond, unless that was in vain lately.
+    fn spin_until(&self, ready: &impl Fn() -> bool) -> bool {
+        let barren = self.barren_waits.get();
+        if barren > 0 {
+            self.barren_waits.set(barren - 1);
+            return false;
+        }
+        for _ in 0..SPINS {
+            std::hint::spin_loop();
+            if ready() {
+                return true;
+            }
+        }
+        self.barren_waits.set(BARREN_WAITS);
+        false
     }
 
     /// Carries every operation with a handle on as far as it goes without waiting.
@@ -476,7 +495,7 @@ impl Rank {
 
     /// Copies what was found for all ranks.
     fn take_over(&self, result: &Buffer, mut dst: BufferMut) -> Result<Buffer> {
-        let all = Strided::contiguous(&[dst.len()]);
+        let all = Strided::run(dst.len());
         self.device.copy(result, &all, &mut dst, &all)?;
         Ok(dst.freeze())
     }
