@@ -136,6 +136,21 @@ pub trait Device: Any + Debug + Send + Sync {
     /// [`CommError::Invalid`] if shapes differ or a view does not fit.
     fn copy(&self, src: &Buffer, sv: &Strided, dst: &mut BufferMut, dv: &Strided) -> Result<()>;
 
+    /// [`copy`](Self::copy) of elements that lie side by side, to where `to` is the first.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy).
+    fn copy_run(
+        &self,
+        src: &Buffer,
+        from: Range<usize>,
+        dst: &mut BufferMut,
+        to: usize,
+    ) -> Result<()> {
+        let run = |at| Strided::run_at(at, from.len());
+        self.copy(src, &run(from.start), dst, &run(to))
+    }
+
     /// Copies several views of buffers of one type into one destination, each onto a view of its own shape. The views of the
     /// destination have no element in common.
     ///

@@ -31,12 +31,7 @@ pub(crate) fn run<'a>(
             return Ok(dst);
         }
         for piece in plan.recv.iter() {
-            device.copy(
-                source(piece),
-                &piece.src_view(),
-                &mut dst,
-                &piece.dst_view(),
-            )?;
+            copy_piece(device, source(piece), piece, &mut dst)?;
         }
         return Ok(dst);
     };
@@ -87,14 +82,29 @@ fn fold_pieces<'a>(
         }
     }
     for piece in plan.recv.iter() {
-        let (from, sv, dv) = (source(piece), piece.src_view(), piece.dst_view());
+        let from = source(piece);
         if copies {
-            device.copy(from, &sv, dst, &dv)?;
+            copy_piece(device, from, piece, dst)?;
         } else {
-            device.fold(op, from, &sv, dst, &dv)?;
+            device.fold(op, from, &piece.src_view(), dst, &piece.dst_view())?;
         }
     }
     Ok(())
+}
+
+/// Copies one piece; most are runs, which need no views.
+fn copy_piece(
+    device: &DeviceRef,
+    from: &Buffer,
+    piece: PieceRef<'_>,
+    dst: &mut BufferMut,
+) -> Result<()> {
+    match (piece.shape, piece.src_strides, piece.dst_strides) {
+        (&[len], [1], [1]) if let Some(end) = piece.src_offset.checked_add(len) => {
+            device.copy_run(from, piece.src_offset..end, dst, piece.dst_offset)
+        }
+        _ => device.copy(from, &piece.src_view(), dst, &piece.dst_view()),
+    }
 }
 
 /// Fills a destination with a repeated group of values.

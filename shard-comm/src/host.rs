@@ -91,6 +91,31 @@ impl Host {
         done
     }
 
+    /// Any copy, of any views and types.
+    fn copy_in_loops(
+        &self,
+        src: &Buffer,
+        sv: &Strided,
+        dst: &mut BufferMut,
+        dv: &Strided,
+    ) -> Result<()> {
+        check_pair("copy", src.len(), sv, dst.len(), dv)?;
+        let (from, to, read, written) = (
+            src.dtype(),
+            dst.dtype(),
+            src.as_bytes()?,
+            dst.as_mut_bytes()?,
+        );
+        self.metered(
+            "copy",
+            || moved(from, sv, 1) + moved(to, dv, 1),
+            || {
+                kernel::copy(from, read, sv, to, written, dv);
+            },
+        );
+        Ok(())
+    }
+
     fn out_of_memory(&self, dtype: DType, len: usize) -> CommError {
         let bytes = len.saturating_mul(dtype.size());
         CommError::OutOfMemory {
@@ -137,25 +162,37 @@ impl Device for Host {
     }
 
     fn copy(&self, src: &Buffer, sv: &Strided, dst: &mut BufferMut, dv: &Strided) -> Result<()> {
-        let (from, to) = (src.dtype(), dst.dtype());
-        let work = || moved(from, sv, 1) + moved(to, dv, 1);
-        let run = || Some((sv.run_within(src.len())?, dv.run_within(dst.len())?));
         // Most copies are of one run, and most of those short: not worth the planning of loops.
-        if from == to
-            && sv.shape == dv.shape
-            && let Some((read_at, write_at)) = run()
+        if sv.shape == dv.shape
+            && let Some(from) = sv.run_within(src.len())
+            && let Some(to) = dv.run_within(dst.len())
+            && src.dtype() == dst.dtype()
         {
-            let bytes = |at: Range<usize>| at.start * from.size()..at.end * from.size();
-            let read = &src.as_bytes()?[bytes(read_at)];
-            let written = &mut dst.as_mut_bytes()?[bytes(write_at)];
-            self.metered("copy", work, || written.copy_from_slice(read));
-            return Ok(());
+            return self.copy_run(src, from, dst, to.start);
         }
-        check_pair("copy", src.len(), sv, dst.len(), dv)?;
-        let (read, written) = (src.as_bytes()?, dst.as_mut_bytes()?);
-        self.metered("copy", work, || {
-            kernel::copy(from, read, sv, to, written, dv);
-        });
+        self.copy_in_loops(src, sv, dst, dv)
+    }
+
+    fn copy_run(
+        &self,
+        src: &Buffer,
+        from: Range<usize>,
+        dst: &mut BufferMut,
+        to: usize,
+    ) -> Result<()> {
+        let (dtype, size, len) = (src.dtype(), src.dtype().size(), from.len());
+        let fits = to.checked_add(len).is_some_and(|end| end <= dst.len());
+        if !fits || from.end > src.len() || dtype != dst.dtype() {
+            let (sv, dv) = (Strided::run_at(from.start, len), Strided::run_at(to, len));
+            return self.copy_in_loops(src, &sv, dst, &dv);
+        }
+        let read = &src.as_bytes()?[from.start * size..from.end * size];
+        let written = &mut dst.as_mut_bytes()?[to * size..(to + len) * size];
+        let work = || {
+            let view = Strided::run_at(0, len);
+            moved(dtype, &view, 1) + moved(dtype, &view, 1)
+        };
+        self.metered("copy", work, || written.copy_from_slice(read));
         Ok(())
     }
 

@@ -37,10 +37,10 @@ impl Strided {
         }
     }
 
-    /// `len` elements side by side, from the first on.
-    pub(crate) fn run(len: usize) -> Self {
+    /// `len` elements side by side.
+    pub(crate) fn run_at(offset: usize, len: usize) -> Self {
         Self {
-            offset: 0,
+            offset,
             shape: smallvec![len],
             strides: smallvec![1],
         }
@@ -76,12 +76,7 @@ impl Strided {
     }
 
     /// The element indices of a view whose elements lie side by side in row-major order, within a buffer of `len`.
-    #[inline]
     pub(crate) fn run_within(&self, len: usize) -> Option<std::ops::Range<usize>> {
-        if let (&[extent], &[1]) = (self.shape.as_slice(), self.strides.as_slice()) {
-            let end = self.offset.checked_add(extent)?;
-            return (end <= len).then_some(self.offset..end);
-        }
         if self.shape.len() != self.strides.len() || !self.is_contiguous() {
             return None;
         }

@@ -18,7 +18,7 @@ use crate::guard::Guard;
 use crate::plan::Traffic;
 use crate::{
     Buffer, BufferMut, CommError, DType, DeviceRef, Event, ExchangePlan, Ledger, Pending, Request,
-    Result, Site, SiteText, Stage, Strided, Target, exchange,
+    Result, Site, SiteText, Stage, Target, exchange,
 };
 
 /// For how long a waiting rank lets others run before it parks, per rank that shares its core; and no more than [`YIELDS`]
@@ -495,8 +495,7 @@ impl Rank {
 
     /// Copies what was found for all ranks.
     fn take_over(&self, result: &Buffer, mut dst: BufferMut) -> Result<Buffer> {
-        let all = Strided::run(dst.len());
-        self.device.copy(result, &all, &mut dst, &all)?;
+        self.device.copy_run(result, 0..result.len(), &mut dst, 0)?;
         Ok(dst.freeze())
     }
 

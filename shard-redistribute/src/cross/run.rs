@@ -77,7 +77,11 @@ impl CrossPlan {
             Target::Write(dst),
             Location::caller(),
         );
-        let result = world.post(Request { status, ..request })?.wait()?;
+        let told = Request {
+            status: status.map_err(Box::new),
+            ..request
+        };
+        let result = world.post(told)?.wait()?;
         Ok(self.to.mesh().contains(self.rank).then_some(result))
     }
 }

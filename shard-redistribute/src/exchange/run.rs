@@ -92,7 +92,7 @@ impl Exchange {
         let argument = Some(("the calls before it", cx.history()));
         Ok(Pending::Flying(
             comm.post(Request {
-                status,
+                status: status.map_err(Box::new),
                 argument,
                 ..request
             })?,

@@ -351,7 +351,7 @@ impl Rounds<'_> {
             Location::caller(),
         );
         let handle = comm.post(Request {
-            status,
+            status: status.map_err(Box::new),
             argument: Some(("the calls before it", mover.cx.history())),
             ..request
         })?;
