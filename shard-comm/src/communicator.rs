@@ -368,8 +368,8 @@ impl Request {
             }
             let brought = self.sources.iter().map(|s| (s.dtype(), s.len()));
             match left {
-                None => stage.plan.check(group, dtype, brought, len)?,
-                Some(one) => stage.plan.check(group, dtype, std::iter::once(one), len)?,
+                None => stage.plan.check(group, dtype, &brought, len)?,
+                Some(one) => stage.plan.check(group, dtype, &std::iter::once(one), len)?,
             }
             if let Target::Write(dst) = &stage.target
                 && stage.plan.fold.is_none()

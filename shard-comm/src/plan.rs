@@ -365,7 +365,7 @@ impl ExchangePlan {
         &self,
         group: usize,
         dtype: Option<DType>,
-        sources: impl Iterator<Item = (DType, usize)> + Clone,
+        sources: &(impl Iterator<Item = (DType, usize)> + Clone),
         dst_len: usize,
     ) -> Result<()> {
         let invalid = |expected: String, got: String| {
@@ -760,7 +760,7 @@ mod tests {
             None,
         );
         assert!(
-            plan.check(1, Some(DType::F32), std::iter::empty(), 3)
+            plan.check(1, Some(DType::F32), &std::iter::empty(), 3)
                 .is_err()
         );
         let odd = ExchangePlan::new(
@@ -772,7 +772,7 @@ mod tests {
             None,
         );
         assert!(
-            odd.check(1, Some(DType::F32), std::iter::once((DType::F32, 4)), 4)
+            odd.check(1, Some(DType::F32), &std::iter::once((DType::F32, 4)), 4)
                 .is_err()
         );
     }

@@ -2,7 +2,7 @@
 
 use crate::processes::{self, Processes};
 use crate::{Context, Error, Result};
-use shard_comm::local::{self, Schedule};
+use shard_comm::local::{self, Binding, Schedule};
 use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
@@ -81,6 +81,7 @@ pub struct Launch {
     dtype: DType,
     explicit_moves: bool,
     schedule: Schedule,
+    binding: Binding,
     host_fallback: bool,
     #[cfg_attr(
         not(any(feature = "mpi", feature = "nccl")),
@@ -100,6 +101,7 @@ impl Launch {
             dtype: DType::F32,
             explicit_moves: false,
             schedule: Schedule::Free,
+            binding: Binding::None,
             host_fallback: false,
             timeout: None,
         }
@@ -181,6 +183,11 @@ impl Launch {
         Self { schedule, ..self }
     }
 
+    /// Where ranks run that are threads; for processes the launcher says it (`mpirun --bind-to`).
+    pub fn binding(self, binding: Binding) -> Self {
+        Self { binding, ..self }
+    }
+
     /// See [`Context::host_fallback`].
     pub fn host_fallback(self, on: bool) -> Self {
         Self {
@@ -226,6 +233,7 @@ impl Launch {
         let options = local::LocalOptions {
             device: self.device,
             schedule: self.schedule.clone(),
+            binding: self.binding,
             ..Default::default()
         };
         let rank = |world: Rc<dyn Communicator>| {

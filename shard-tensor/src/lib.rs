@@ -80,7 +80,7 @@ pub use simulate::{Forecast, Simulation};
 pub use tensor::ShardTensor;
 
 pub use shard_autograd::{GradAs, HookHandle};
-pub use shard_comm::local::Schedule;
+pub use shard_comm::local::{Binding, Schedule};
 pub use shard_comm::{
     DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot, MatmulPrecision, OpCount,
 };

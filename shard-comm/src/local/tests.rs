@@ -653,3 +653,34 @@ proptest! {
         .unwrap();
     }
 }
+
+/// Cores that the current thread may use.
+#[cfg(target_os = "linux")]
+fn allowed() -> Vec<usize> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    cores.into_iter().map(|core| core.id).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[cfg_attr(miri, ignore = "asks the system for cores")]
+#[test]
+fn bound_ranks_share_the_cores_evenly() {
+    let before = allowed();
+    for ranks in [1, 2, 3, 7] {
+        let options = LocalOptions {
+            binding: Binding::Core,
+            ..LocalOptions::default()
+        };
+        let cores = run_with(ranks, &options, |_| allowed()).unwrap();
+        assert!(cores.iter().all(|of| of.len() == 1), "{cores:?}");
+        let on = |core: usize| cores.iter().filter(|of| of[0] == core).count();
+        let used = ranks.min(before.len());
+        let fair = [ranks / used, ranks.div_ceil(used)];
+        let shares: Vec<usize> = before.iter().map(|&c| on(c)).filter(|&n| n > 0).collect();
+        assert_eq!(shares.len(), used, "{cores:?}");
+        assert!(shares.iter().all(|n| fair.contains(n)), "{cores:?}");
+    }
+    let free = run_with(2, &LocalOptions::default(), |_| allowed()).unwrap();
+    assert_eq!(free, [before.clone(), before.clone()]);
+    assert_eq!(allowed(), before);
+}

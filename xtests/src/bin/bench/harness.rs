@@ -5,7 +5,7 @@ use crate::tensors::fill;
 use serde::Serialize;
 use shard_comm::{DType, DeviceRef, Strided};
 use shard_ops::kernels::gemm::{Mat, MatMut, gemm};
-use shard_tensor::{Context, DeviceKind, Launch, Result, replicate};
+use shard_tensor::{Binding, Context, DeviceKind, Launch, Result, replicate};
 use std::any::Any;
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -244,6 +244,8 @@ struct Seen {
 pub(crate) fn measure(spec: &Spec, options: &Options, effort: &Effort) -> Result<Record> {
     let turns = OnceLock::new();
     let launch = Launch::new(spec.ranks).device(options.device);
+    // The machine is this program's, and figures shall not depend on where the system puts two ranks.
+    let launch = launch.binding(Binding::Core);
     let seen = launch.run(|ctx| on_rank(ctx, spec, effort, &turns))?;
     let Turns {
         batch,
