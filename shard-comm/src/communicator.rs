@@ -254,6 +254,7 @@ pub enum Target {
 
 impl Request {
     /// A request of one exchange.
+    #[inline]
     pub fn exchange(
         plan: Arc<ExchangePlan>,
         sources: &[Buffer],
@@ -281,6 +282,7 @@ impl Request {
     }
 
     /// A request that moves nothing and tells an error, or that there is none.
+    #[inline]
     pub fn status(plan: Arc<ExchangePlan>, status: Result<(), AgreedError>, site: Site) -> Self {
         Self {
             status: status.map_err(Box::new),

@@ -42,9 +42,7 @@ pub(crate) fn label(members: &[usize]) -> String {
 /// Fields are compared in the order in which a difference explains the later ones: another turn, another operation, a rank that has
 /// an error to tell, arguments, the plan, types, and last the sizes of every pair.
 pub(crate) fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[&C]) -> Result<()> {
-    if let Some(first) = claims.first()
-        && claims.iter().all(|claim| plainly_equal(*first, *claim))
-    {
+    if agree_plainly(claims.iter().copied()) {
         return Ok(());
     }
     let check = Check {
@@ -95,18 +93,30 @@ pub(crate) fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[&C]
     check.pairs()
 }
 
-/// Whether two claims agree in all fields, with fingerprints that stand for the rest: as nearly always, found in one pass.
-fn plainly_equal<C: Claim>(a: &C, b: &C) -> bool {
-    let stated = |c: &C| c.status().is_none() && c.id() != 0;
-    let kinds = |c: &C| (c.id(), c.turn(), c.dtype(), c.fold());
+/// Whether claims agree in all fields, with fingerprints that stand for the rest: as nearly always, found in one pass.
+pub(crate) fn agree_plainly<'a, C: Claim + 'a>(claims: impl IntoIterator<Item = &'a C>) -> bool {
+    let mut claims = claims.into_iter();
+    let Some(first) = claims.next() else {
+        return false;
+    };
+    let (name, argument, id) = (first.name(), first.argument(), first.id());
+    let (turn, dtype, fold) = (first.turn(), first.dtype(), first.fold());
     // Names mostly are the same text, which needs no reading.
     let same = |a: &'static str, b: &'static str| std::ptr::eq(a, b) || a == b;
-    let arguments = match (a.argument(), b.argument()) {
-        (Some(a), Some(b)) => a.1 == b.1 && same(a.0, b.0),
-        (None, None) => true,
-        _ => false,
+    let agrees = |claim: &C| {
+        claim.id() == id
+            && claim.status().is_none()
+            && claim.dtype() == dtype
+            && same(claim.name(), name)
+            && match (claim.argument(), argument) {
+                (Some(a), Some(b)) => a.1 == b.1 && same(a.0, b.0),
+                (None, None) => true,
+                _ => false,
+            }
+            && claim.turn() == turn
+            && claim.fold() == fold
     };
-    stated(a) && stated(b) && same(a.name(), b.name()) && arguments && kinds(a) == kinds(b)
+    id != 0 && first.status().is_none() && claims.all(agrees)
 }
 
 struct Check<'a, C> {

@@ -225,6 +225,7 @@ impl dyn Communicator + '_ {
     }
 
     /// As `start`, and waits.
+    #[inline]
     pub(super) fn run(
         &self,
         name: &'static str,
@@ -235,6 +236,7 @@ impl dyn Communicator + '_ {
     }
 
     /// Does an operation and waits for its result: a buffer of no elements if it has none on this rank.
+    #[inline]
     fn call_for(&self, request: Request) -> Result<Buffer> {
         match self.noted(self.call(request))? {
             Some(result) => Ok(result),

@@ -105,6 +105,7 @@ impl dyn Communicator + '_ {
         self.size() == 1 && check_all_reduce(mine, op).is_ok()
     }
 
+    #[inline]
     fn all_reduce_request(&self, mine: &Buffer, op: Monoid, site: Site) -> Result<Request> {
         const NAME: &str = ALL_REDUCE;
         check_all_reduce(mine, op)?;

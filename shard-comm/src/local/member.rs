@@ -59,6 +59,7 @@ impl LocalComm {
     }
 
     /// Posts one operation of the whole group.
+    #[inline]
     fn launch(&self, mut request: Request, note: Option<(usize, usize)>) -> Result<Op> {
         let this = &*self.0;
         request.check_own(this.members.len());

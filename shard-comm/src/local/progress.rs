@@ -155,6 +155,7 @@ impl Rank {
     ///
     /// # Errors
     /// The root failure.
+    #[inline]
     pub(super) fn launch(&self, call: Call, request: &mut Request) -> Result<Op> {
         if self.ended.get() {
             let closed = CommError::Closed { op: call.op };

@@ -65,6 +65,10 @@ pub(super) struct Slot {
     state: AtomicUsize,
     /// Whether a rank waits for the outcome, or is about to. Set under the world's lock.
     awaited: AtomicBool,
+    _gap: [u8; 64],
+    /// The state, where there are [`CROWDED`] participants or more: those who poll it then need not fetch the line that
+    /// the others still write. Two ranks are better served by one line for all.
+    apart: AtomicUsize,
     /// The ranks' next rendezvous, from the first rank on that asks for it.
     ///
     /// A slot that is held holds all after it. While it is open nobody can complete a later one, since whoever joins that has
@@ -81,6 +85,9 @@ pub(super) struct Slot {
     round: Mutex<Option<Arc<Self>>>,
 }
 
+/// From so many participants on the outcome is polled apart from what is counted.
+const CROWDED: usize = 8;
+
 const OPEN: usize = 0;
 const DONE: usize = 1;
 const FAILED: usize = 2;
@@ -96,6 +103,8 @@ impl Slot {
             missing: AtomicUsize::new(participants),
             state: AtomicUsize::new(OPEN),
             awaited: AtomicBool::new(false),
+            _gap: [0; 64],
+            apart: AtomicUsize::new(OPEN),
             next: OnceLock::default(),
             places: (0..participants).map(|_| OnceLock::default()).collect(),
             sequence,
@@ -134,6 +143,11 @@ impl Slot {
         self.missing.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
+    /// How many meet here.
+    pub(super) fn participants(&self) -> usize {
+        self.places.len()
+    }
+
     /// What a participant brought, if it has come.
     pub(super) fn post(&self, index: usize) -> Option<&Post> {
         self.places[index].get()
@@ -144,14 +158,22 @@ impl Slot {
         self.places.iter().map(OnceLock::get)
     }
 
+    /// [`OPEN`], [`DONE`] or [`FAILED`].
+    fn state(&self) -> &AtomicUsize {
+        match self.places.len() {
+            ..CROWDED => &self.state,
+            _ => &self.apart,
+        }
+    }
+
     /// Whether there is an outcome.
     pub(super) fn is_settled(&self) -> bool {
-        self.state.load(Ordering::Acquire) != OPEN
+        self.state().load(Ordering::Acquire) != OPEN
     }
 
     /// The result of every rank if there is one, or why nothing moves; `None` while some are missing.
     pub(super) fn outcome(&self) -> Option<Result<Option<&Buffer>, &CommError>> {
-        match self.state.load(Ordering::Acquire) {
+        match self.state().load(Ordering::Acquire) {
             OPEN => None,
             DONE => Some(Ok(self.result.get())),
             _ => self.error.get().map(Err),
@@ -175,7 +197,9 @@ impl Slot {
     /// The first outcome stands.
     fn settle(&self, outcome: usize) {
         let (success, failure) = (Ordering::Release, Ordering::Relaxed);
-        let (Ok(_) | Err(_)) = self.state.compare_exchange(OPEN, outcome, success, failure);
+        let (Ok(_) | Err(_)) = self
+            .state()
+            .compare_exchange(OPEN, outcome, success, failure);
     }
 
     /// After settling: whether some rank may be waiting for it.

@@ -21,10 +21,10 @@ use super::baton::{Baton, Schedule};
 use super::slot::{Post, Slot};
 use super::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Thread, current, park};
 use crate::plan::Traffic;
-use crate::validate::{Claim, label, validate};
+use crate::validate::{Claim, agree_plainly, label, validate};
 use crate::{
-    Buffer, CommError, DType, DeadlockReport, DeviceKind, DeviceRef, ExchangePlan, Host, Result,
-    WaitLine, exchange,
+    Buffer, CommError, DeadlockReport, DeviceKind, DeviceRef, ExchangePlan, Host, Result, WaitLine,
+    exchange,
 };
 
 /// Everything the ranks of one launch share.
@@ -245,9 +245,14 @@ impl World {
     ///
     /// This rank counts as running meanwhile, so nobody takes the silence for a deadlock.
     fn complete(&self, slot: &Arc<Slot>, members: &[usize], last: usize) {
-        let posts: SmallVec<[&Post; 4]> = slot.posts().flatten().collect();
-        match validate(slot.sequence, members, &posts) {
-            Ok(()) => slot.succeed(self.result_of_all(&posts, last)),
+        let agreed = if agree_plainly(slot.posts().flatten()) {
+            Ok(())
+        } else {
+            let posts: SmallVec<[&Post; 4]> = slot.posts().flatten().collect();
+            validate(slot.sequence, members, &posts)
+        };
+        match agreed {
+            Ok(()) => slot.succeed(self.result_of_all(slot, last)),
             // No later operation of the group could be right; the first to find out tells all.
             Err(error @ CommError::OutOfStep(_)) => slot.fail(self.fail_with(error)),
             Err(error) => slot.fail(error),
@@ -263,13 +268,14 @@ impl World {
     }
 
     /// The result of an exchange that leaves all of many ranks with the same, found once; `None` where each finds its own.
-    fn result_of_all(&self, posts: &[&Post], last: usize) -> Option<Buffer> {
-        if posts.len() < MANY {
+    fn result_of_all(&self, slot: &Slot, last: usize) -> Option<Buffer> {
+        if slot.participants() < MANY {
             return None;
         }
-        let plan = posts.get(last)?.plan_alike()?;
+        let post = slot.post(last)?;
+        let (plan, dtype) = (post.plan_alike()?, post.dtype?);
         let len = plan.destination_len();
-        let by_each = |post: &&Post| match post.sources.as_slice() {
+        let by_each = |post: &Post| match post.sources.as_slice() {
             [one] => {
                 post.guard.sums.is_some()
                     || one.len() < len
@@ -277,13 +283,16 @@ impl World {
             }
             _ => true,
         };
-        if posts.iter().any(by_each) {
-            return None;
+        let mut sources: SmallVec<[&Buffer; 64]> = SmallVec::new();
+        for post in slot.posts().flatten() {
+            if by_each(post) {
+                return None;
+            }
+            sources.extend(post.sources.first());
         }
-        let dtype: DType = posts[last].dtype?;
         // Should anything be wrong, each rank tries by itself and tells.
         let dst = self.common.alloc(dtype, len).ok()?;
-        let source = |peer: usize, index: usize| &posts[peer].sources[index];
+        let source = |peer: usize, _| sources[peer];
         let result = exchange::run(&self.common, plan, source, dst).ok()?;
         Some(result.freeze())
     }
