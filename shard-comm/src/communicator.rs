@@ -12,6 +12,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::collectives::PlanCache;
 use crate::guard::Guard;
+use crate::plan::Fit;
 use crate::simulated::Topology;
 use crate::{
     AgreedError, Buffer, BufferMut, CommError, DType, DeviceRef, ExchangePlan, Ledger, Piece,
@@ -318,21 +319,21 @@ impl Request {
         self.stages.iter().any(elsewhere)
     }
 
-    /// Whether this is an exchange that leaves all ranks with the same, as made by a collective, between buffers of its
-    /// length: what [`check`](Self::check) would find out at greater length.
-    fn is_plainly_alike(&self) -> bool {
+    /// What an exchange of one source into one destination is checked for, which its plan remembers.
+    fn fit(&self, group: usize) -> Option<Fit> {
         let ([stage], [source]) = (self.stages.as_slice(), self.sources.as_slice()) else {
-            return false;
+            return None;
         };
         let Target::Write(dst) = &stage.target else {
-            return false;
+            return None;
         };
-        let len = dst.len();
-        stage.plan.is_alike()
-            && stage.plan.destination_len() == len
-            && source.len() == len
-            && self.dtype == Some(dst.dtype())
-            && dst.dtype() == source.dtype()
+        let dtype = dst.dtype();
+        (source.dtype() == dtype && self.dtype == Some(dtype)).then(|| Fit {
+            group,
+            dtype,
+            source: source.len(),
+            dst: dst.len(),
+        })
     }
 
     fn check(&self, group: usize) -> Result<()> {
@@ -341,7 +342,11 @@ impl Request {
         if self.is_elsewhere() || self.sources.is_empty() && self.stages.iter().all(is_silent) {
             return Ok(());
         }
-        if self.is_plainly_alike() {
+        let fit = self.fit(group);
+        let plan = self.stages.first().map(|stage| &stage.plan);
+        if let (Some(plan), Some(fit)) = (plan, &fit)
+            && plan.fits(fit)
+        {
             return Ok(());
         }
         // What the stage before leaves behind, which this one reads.
@@ -389,6 +394,9 @@ impl Request {
                 ));
             }
             left = Some((dtype.unwrap_or(DType::U8), len));
+        }
+        if let (Some(plan), Some(fit)) = (plan, fit) {
+            plan.remember(fit);
         }
         Ok(())
     }

@@ -56,6 +56,19 @@ pub struct ExchangePlan {
     told: bool,
     /// Found when first asked for: a plan that is only looked at costs no more than its pieces.
     sums: OnceLock<Sums>,
+    /// Buffers that it was found to fit, which mostly are those it is used with.
+    fits: OnceLock<Fit>,
+}
+
+/// What is checked before a plan is used, of one source and one destination of one type.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Fit {
+    /// Ranks of the group.
+    pub(crate) group: usize,
+    pub(crate) dtype: DType,
+    /// Lengths.
+    pub(crate) source: usize,
+    pub(crate) dst: usize,
 }
 
 /// What follows from the pieces.
@@ -144,7 +157,18 @@ impl ExchangePlan {
             shape: None,
             told: false,
             sums: OnceLock::new(),
+            fits: OnceLock::new(),
         }
+    }
+
+    /// Whether it is known to fit.
+    pub(crate) fn fits(&self, fit: &Fit) -> bool {
+        self.fits.get() == Some(fit)
+    }
+
+    /// Remembers what it fits; the first to come stays.
+    pub(crate) fn remember(&self, fit: Fit) {
+        self.fits.get_or_init(|| fit);
     }
 
     /// The plan with the promise that every rank receives the same into a destination of the same length: what one finds

@@ -1,6 +1,6 @@
 //! Plans that are used again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -12,6 +12,8 @@ use crate::{ExchangePlan, Monoid};
 #[derive(Debug, Default)]
 pub struct PlanCache {
     entries: RefCell<VecDeque<(PlanKey, Arc<ExchangePlan>)>>,
+    /// Which of them was found last.
+    last: Cell<usize>,
 }
 
 #[derive(PartialEq, Debug)]
@@ -54,11 +56,19 @@ impl PlanCache {
         build: impl FnOnce() -> ExchangePlan,
     ) -> Arc<ExchangePlan> {
         let mut entries = self.entries.borrow_mut();
-        let known = entries.iter().find(|(key, _)| {
+        let is_it = |key: &PlanKey| {
             is(key.name, name) && key.op == op && same(&key.a, a) && same(&key.b, b)
-        });
-        if let Some((_, plan)) = known {
+        };
+        // What was asked for last is mostly asked for again.
+        let last = self.last.get();
+        if let Some((key, plan)) = entries.get(last)
+            && is_it(key)
+        {
             return Arc::clone(plan);
+        }
+        if let Some(at) = entries.iter().position(|(key, _)| is_it(key)) {
+            self.last.set(at);
+            return Arc::clone(&entries[at].1);
         }
         let plan = Arc::new(build());
         if entries.len() == Self::CAPACITY {
@@ -73,6 +83,7 @@ impl PlanCache {
             },
             Arc::clone(&plan),
         ));
+        self.last.set(0);
         plan
     }
 }

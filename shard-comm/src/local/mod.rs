@@ -52,9 +52,17 @@ pub struct LocalOptions {
 /// Where ranks run that are threads.
 ///
 /// What `mpirun --bind-to` says for processes. On a machine that does nothing else, ranks that stay where they are meet in
-/// steady time: the system tolerates 37 of 64 ranks on one of two cores, and puts two ranks on one core while another idles
-/// for tens of milliseconds at a time (a barrier then takes 1.7 us instead of 0.4). A machine that is shared, with
+/// steady time: left to itself the system sometimes puts two ranks on one core while another idles, for milliseconds at a
+/// time (on a machine of two cores a barrier then took 1.7 us instead of 0.4). A machine that is shared, with
 /// other launches of the same program for a start, is better left to the system.
+///
+/// ```
+/// use shard_comm::local::{self, Binding, LocalOptions};
+/// let options = LocalOptions { binding: Binding::Core, ..Default::default() };
+/// let met = local::run_with(4, &options, |comm| comm.barrier().is_ok()).unwrap();
+/// assert_eq!(met, [true; 4]);
+/// # use shard_comm::Communicator;
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Binding {
     /// Wherever the system puts them.

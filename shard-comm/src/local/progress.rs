@@ -223,13 +223,14 @@ impl Rank {
 
     /// Blocks until an operation is finished, and takes its result.
     pub(super) fn wait(&self, op: &mut Op) -> Result<Option<Buffer>> {
+        let mut done = op.result.take();
         loop {
-            self.advance(op);
+            done = done.or_else(|| self.go_on(op));
             // Even if there is a result: a meeting that is over and not left keeps all later ones, and what they read.
             if !self.flying.borrow().is_empty() {
                 self.progress();
             }
-            if let Some(result) = op.result.take() {
+            if let Some(result) = done {
                 return result;
             }
             let ready = || self.can_go_on(op);
@@ -383,36 +384,36 @@ impl Rank {
         op.wanted().into_iter().chain(others).collect()
     }
 
-    /// Runs the rounds of an operation that are ready.
+    /// Runs the rounds of an operation with a handle that are ready.
     fn advance(&self, op: &mut Op) {
+        if op.result.is_none() {
+            op.result = self.go_on(op);
+        }
+    }
+
+    /// Runs the rounds of an operation that are ready; its result if they were the last.
+    fn go_on(&self, op: &mut Op) -> Option<Result<Option<Buffer>>> {
         // What others brought is no longer needed once there is a result; the slot may be the last to hold it.
         while let Some(slot) = op.slot.take_if(|slot| slot.is_settled()) {
-            let result = match slot.outcome() {
-                Some(Ok(result)) => result,
-                Some(Err(error)) => {
-                    op.result = Some(Err(error.clone()));
-                    return;
-                }
-                // It was settled, or it would not have been taken.
-                None => return,
+            let of_all = match slot.outcome()? {
+                Ok(of_all) => of_all,
+                Err(error) => return Some(Err(error.clone())),
             };
             let Some(stage) = op.stages.pop() else {
-                op.result = Some(Ok(None));
-                return;
+                return Some(Ok(None));
             };
-            match self.read(op, stage, &slot, result) {
-                Ok(result) if op.stages.is_empty() => op.result = Some(Ok(result)),
+            let read = match self.read(op, stage, &slot, of_all) {
+                Ok(result) if op.stages.is_empty() => return Some(Ok(result)),
                 Ok(result) => self.post_next(op, &slot, result),
-                Err(error) => {
-                    // The others have begun to move: too late to agree on anything.
-                    let error = match error {
-                        CommError::PeerFailed { .. } => error,
-                        other => self.failed_by(&other),
-                    };
-                    op.result = Some(Err(self.world.fail_with(error)));
-                }
+                // The others have begun to move: too late to agree on anything.
+                Err(error @ CommError::PeerFailed { .. }) => Err(self.world.fail_with(error)),
+                Err(error) => Err(self.world.fail_with(self.failed_by(&error))),
+            };
+            if let Err(error) = read {
+                return Some(Err(error));
             }
         }
+        None
     }
 
     /// An error that only this rank has, where it cannot be agreed on.
@@ -424,20 +425,14 @@ impl Rank {
     }
 
     /// Goes on to the next round with the result of this one.
-    fn post_next(&self, op: &mut Op, slot: &Slot, result: Option<Buffer>) {
+    fn post_next(&self, op: &mut Op, slot: &Slot, result: Option<Buffer>) -> Result<()> {
         let Some(next) = op.stages.last() else {
-            return;
+            return Ok(());
         };
         let sources: SmallVec<[Buffer; 1]> = result.into_iter().collect();
         let summed = slot.post(op.index).is_some_and(|p| p.guard.sums.is_some());
-        let guard = match guard_of(&self.device, &next.plan, &sources, summed) {
-            Ok(guard) => guard,
-            Err(error) => {
-                let failed = self.failed_by(&error);
-                op.result = Some(Err(self.world.fail_with(failed)));
-                return;
-            }
-        };
+        let guard = guard_of(&self.device, &next.plan, &sources, summed)
+            .map_err(|error| self.world.fail_with(self.failed_by(&error)))?;
         let plan = &next.plan;
         let post = || Post {
             op: op.name,
@@ -455,10 +450,9 @@ impl Rank {
             guard,
         };
         let slot = slot.next_round();
-        match self.world.post(&slot, &op.members, op.index, post) {
-            Ok(()) => op.slot = Some(slot),
-            Err(error) => op.result = Some(Err(error)),
-        }
+        self.world.post(&slot, &op.members, op.index, post)?;
+        op.slot = Some(slot);
+        Ok(())
     }
 
     /// Reads this rank's pieces of a settled round.
