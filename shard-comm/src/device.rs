@@ -137,6 +137,7 @@ pub trait Device: Any + Debug + Send + Sync {
     fn copy(&self, src: &Buffer, sv: &Strided, dst: &mut BufferMut, dv: &Strided) -> Result<()>;
 
     /// [`copy`](Self::copy) of elements that lie side by side, to where `to` is the first.
+    /// An empty range copies nothing.
     ///
     /// # Errors
     /// As [`copy`](Self::copy).

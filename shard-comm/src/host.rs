@@ -182,7 +182,8 @@ impl Device for Host {
     ) -> Result<()> {
         let (dtype, size, len) = (src.dtype(), src.dtype().size(), from.len());
         let fits = to.checked_add(len).is_some_and(|end| end <= dst.len());
-        if !fits || from.end > src.len() || dtype != dst.dtype() {
+        // A range may also be empty, reversed even: then there is nothing to cut out.
+        if from.is_empty() || !fits || from.end > src.len() || dtype != dst.dtype() {
             let (sv, dv) = (Strided::run_at(from.start, len), Strided::run_at(to, len));
             return self.copy_in_loops(src, &sv, dst, &dv);
         }
@@ -350,6 +351,7 @@ pub(crate) fn whole_elements(dtype: DType, bytes: &[u8]) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorClass;
 
     #[test]
     fn impossible_allocations_are_an_error() {
@@ -453,5 +455,33 @@ mod tests {
         let other = host.upload_slice(&[1.0f32; 3]).unwrap();
         assert!(sum(&[(&a, 0), (&other, 0)], &mut b, &three).is_err());
         assert!(host.upload(DType::F32, &[0; 6]).is_err());
+    }
+
+    #[test]
+    fn runs_are_copied_or_refused() {
+        let host = Host::new();
+        let src = host.upload_slice(&[1.0_f32, 2.0, 3.0]).unwrap();
+        let copied = |from: Range<usize>, to| {
+            let mut dst = host
+                .upload_slice(&[0.0_f32; 4])
+                .unwrap()
+                .into_mut()
+                .unwrap();
+            host.copy_run(&src, from, &mut dst, to)?;
+            dst.freeze().to_vec::<f32>()
+        };
+        assert_eq!(copied(1..3, 2), Ok(vec![0.0, 0.0, 2.0, 3.0]));
+        // Nothing, wherever it is said to be.
+        let reversed = Range { start: 2, end: 1 };
+        for empty in [0..0, 3..3, 9..9, reversed] {
+            assert_eq!(copied(empty, 0), Ok(vec![0.0; 4]));
+        }
+        for (from, to) in [(1..4, 0), (0..3, 2), (0..3, usize::MAX)] {
+            assert_eq!(copied(from, to).unwrap_err().class(), ErrorClass::Uniform);
+        }
+        // Other element types are converted.
+        let mut wide = host.alloc(DType::F64, 3).unwrap();
+        host.copy_run(&src, 0..3, &mut wide, 0).unwrap();
+        assert_eq!(wide.freeze().to_vec::<f64>(), Ok(vec![1.0, 2.0, 3.0]));
     }
 }
