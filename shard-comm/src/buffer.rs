@@ -94,8 +94,8 @@ impl Buffer {
     /// [`CommError::HostOnly`] if it cannot; [`CommError::Invalid`] if `T` is not the element type.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         check_type::<T>("as_slice", self.dtype)?;
-        let all: &[T] = bytemuck::cast_slice(self.storage.bytes("as_slice")?);
-        Ok(&all[self.offset..self.offset + self.len])
+        self.bytes_of("as_slice", 0..self.len)
+            .map(bytemuck::cast_slice)
     }
 
     /// The bytes of the elements, if the host can read this memory.
@@ -103,9 +103,18 @@ impl Buffer {
     /// # Errors
     /// [`CommError::HostOnly`] if it cannot.
     pub fn as_bytes(&self) -> Result<&[u8]> {
-        let size = self.dtype.size();
-        let all = self.storage.bytes("as_bytes")?;
-        Ok(&all[self.offset * size..(self.offset + self.len) * size])
+        self.bytes_of("as_bytes", 0..self.len)
+    }
+
+    /// The bytes of these elements, if the host can read this memory.
+    ///
+    /// That the range lies within the buffer is for the caller to have checked.
+    #[inline]
+    pub(crate) fn bytes_of(&self, op: &'static str, elements: Range<usize>) -> Result<&[u8]> {
+        match &self.storage.memory {
+            Memory::Host(memory) => Ok(memory.part(byte_range(self.dtype, self.offset, elements))),
+            Memory::Opaque(_) => Err(host_only(op, &self.storage.device)),
+        }
     }
 
     /// The elements as a vector, downloaded if need be.
@@ -260,9 +269,8 @@ impl BufferMut {
     /// [`CommError::HostOnly`] if it cannot; [`CommError::Invalid`] if `T` is not the element type.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         check_type::<T>("as_mut_slice", self.dtype)?;
-        let range = self.offset..self.offset + self.len;
-        let all: &mut [T] = bytemuck::cast_slice_mut(self.storage.bytes_mut("as_mut_slice")?);
-        Ok(&mut all[range])
+        self.bytes_of_mut("as_mut_slice", 0..self.len)
+            .map(bytemuck::cast_slice_mut)
     }
 
     /// The bytes of the elements, if the host can reach this memory.
@@ -270,10 +278,23 @@ impl BufferMut {
     /// # Errors
     /// [`CommError::HostOnly`] if it cannot.
     pub fn as_mut_bytes(&mut self) -> Result<&mut [u8]> {
-        let size = self.dtype.size();
-        let range = self.offset * size..(self.offset + self.len) * size;
-        let all = self.storage.bytes_mut("as_mut_bytes")?;
-        Ok(&mut all[range])
+        self.bytes_of_mut("as_mut_bytes", 0..self.len)
+    }
+
+    /// The bytes of these elements, if the host can reach this memory.
+    ///
+    /// That the range lies within the buffer is for the caller to have checked.
+    #[inline]
+    pub(crate) fn bytes_of_mut(
+        &mut self,
+        op: &'static str,
+        elements: Range<usize>,
+    ) -> Result<&mut [u8]> {
+        let bytes = byte_range(self.dtype, self.offset, elements);
+        match &mut self.storage.memory {
+            Memory::Host(memory) => Ok(memory.part_mut(bytes)),
+            Memory::Opaque(_) => Err(host_only(op, &self.storage.device)),
+        }
     }
 
     /// Changes the length where this buffer is all of its memory and the memory is the host's; false if not.
@@ -342,6 +363,18 @@ fn check_type<T: Element>(op: &'static str, dtype: DType) -> Result<()> {
     }
 }
 
+/// Where elements of a buffer lie in its memory that begins so many elements in.
+fn byte_range(dtype: DType, offset: usize, elements: Range<usize>) -> Range<usize> {
+    let size = dtype.size();
+    (offset + elements.start) * size..(offset + elements.end) * size
+}
+
+#[cold]
+fn host_only(op: &'static str, device: &DeviceRef) -> CommError {
+    let device = device.name();
+    CommError::HostOnly { op, device }
+}
+
 /// Memory and the device that owns it.
 struct Storage {
     device: DeviceRef,
@@ -356,26 +389,6 @@ enum Memory {
 }
 
 impl Storage {
-    fn bytes(&self, op: &'static str) -> Result<&[u8]> {
-        match &self.memory {
-            Memory::Host(memory) => Ok(memory.bytes()),
-            Memory::Opaque(_) => Err(CommError::HostOnly {
-                op,
-                device: self.device.name(),
-            }),
-        }
-    }
-
-    fn bytes_mut(&mut self, op: &'static str) -> Result<&mut [u8]> {
-        match &mut self.memory {
-            Memory::Host(memory) => Ok(memory.bytes_mut()),
-            Memory::Opaque(_) => Err(CommError::HostOnly {
-                op,
-                device: self.device.name(),
-            }),
-        }
-    }
-
     fn opaque(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
         match &self.memory {
             Memory::Host(_) => None,
@@ -425,13 +438,24 @@ impl HostMemory {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        let all: &[u8] = bytemuck::cast_slice(&self.blocks);
-        &all[self.start..self.start + self.bytes]
+        self.part(0..self.bytes)
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.part_mut(0..self.bytes)
+    }
+
+    /// These of the bytes.
+    #[inline]
+    fn part(&self, bytes: Range<usize>) -> &[u8] {
+        let all: &[u8] = bytemuck::cast_slice(&self.blocks);
+        &all[self.start + bytes.start..self.start + bytes.end]
+    }
+
+    #[inline]
+    fn part_mut(&mut self, bytes: Range<usize>) -> &mut [u8] {
         let all: &mut [u8] = bytemuck::cast_slice_mut(&mut self.blocks);
-        &mut all[self.start..self.start + self.bytes]
+        &mut all[self.start + bytes.start..self.start + bytes.end]
     }
 }
 

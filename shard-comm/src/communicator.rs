@@ -285,10 +285,9 @@ impl Request {
     /// A request that moves nothing and tells an error, or that there is none.
     #[inline]
     pub fn status(plan: Arc<ExchangePlan>, status: Result<(), AgreedError>, site: Site) -> Self {
-        Self {
-            status: status.map_err(Box::new),
-            ..Self::exchange(plan, &[], Target::Nothing, site)
-        }
+        let mut request = Self::exchange(plan, &[], Target::Nothing, site);
+        request.status = status.map_err(Box::new);
+        request
     }
 
     /// The name of the operation.

@@ -91,7 +91,8 @@ impl Host {
         done
     }
 
-    /// Any copy, of any views and types.
+    /// Any copy, of any views and types, accounted for.
+    #[inline(never)]
     fn copy_in_loops(
         &self,
         src: &Buffer,
@@ -180,21 +181,17 @@ impl Device for Host {
         dst: &mut BufferMut,
         to: usize,
     ) -> Result<()> {
-        let (dtype, size, len) = (src.dtype(), src.dtype().size(), from.len());
+        let (start, len) = (from.start, from.len());
         let fits = to.checked_add(len).is_some_and(|end| end <= dst.len());
         // A range may also be empty, reversed even: then there is nothing to cut out.
-        if from.is_empty() || !fits || from.end > src.len() || dtype != dst.dtype() {
-            let (sv, dv) = (Strided::run_at(from.start, len), Strided::run_at(to, len));
-            return self.copy_in_loops(src, &sv, dst, &dv);
+        let cut = !from.is_empty() && fits && from.end <= src.len() && src.dtype() == dst.dtype();
+        if cut && self.meter.is_none() {
+            let written = dst.bytes_of_mut("copy", to..to + len)?;
+            written.copy_from_slice(src.bytes_of("copy", from)?);
+            return Ok(());
         }
-        let read = &src.as_bytes()?[from.start * size..from.end * size];
-        let written = &mut dst.as_mut_bytes()?[to * size..(to + len) * size];
-        let work = || {
-            let view = Strided::run_at(0, len);
-            moved(dtype, &view, 1) + moved(dtype, &view, 1)
-        };
-        self.metered("copy", work, || written.copy_from_slice(read));
-        Ok(())
+        let (sv, dv) = (Strided::run_at(start, len), Strided::run_at(to, len));
+        self.copy_in_loops(src, &sv, dst, &dv)
     }
 
     fn fold(
@@ -232,16 +229,16 @@ impl Device for Host {
         dv: &Strided,
     ) -> Result<()> {
         check_terms(op, terms, strides, dst, dv)?;
-        let terms = terms
-            .iter()
-            .map(|(term, at)| Ok((term.as_bytes()?, *at)))
-            .collect::<Result<SmallVec<[_; 8]>>>()?;
+        let mut read = SmallVec::<[(&[u8], usize); 8]>::with_capacity(terms.len());
+        for (term, at) in terms {
+            read.push((term.as_bytes()?, *at));
+        }
         let (dtype, written) = (dst.dtype(), dst.as_mut_bytes()?);
         self.metered(
             "reduce",
             || moved(dtype, dv, terms.len() + 1),
             || {
-                kernel::reduce(op, dtype, &terms, strides, written, dv);
+                kernel::reduce(op, dtype, &read, strides, written, dv);
             },
         );
         Ok(())

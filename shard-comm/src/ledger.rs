@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::{CommError, DeviceRef, ErrorClass, MemoryStats, SiteText};
+use crate::{CommError, DeviceRef, ErrorClass, MemoryStats, Site, SiteText};
 
 /// How many operations the flight recorder remembers unless told otherwise.
 const RECENT: usize = 64;
@@ -31,8 +31,15 @@ const RECENT: usize = 64;
 /// ```
 pub struct Ledger {
     device: DeviceRef,
-    totals: RefCell<LedgerSnapshot>,
-    recent: RefCell<VecDeque<Operation>>,
+    /// By kind of operation, in order of first use.
+    counted: RefCell<Vec<Counted>>,
+    /// Which of them was counted last.
+    last: Cell<usize>,
+    /// What is counted by kind of kernel call: fallbacks, their bytes, calls of libraries.
+    fallbacks: Cell<u64>,
+    fallback_bytes: Cell<u64>,
+    library_calls: Cell<u64>,
+    recent: RefCell<VecDeque<Posted>>,
     /// How many of them are remembered.
     most: Cell<usize>,
     failure: RefCell<Option<FlightRecord>>,
@@ -99,6 +106,14 @@ impl fmt::Display for Operation {
     }
 }
 
+/// An [`Operation`] as it is remembered. Every call leaves one, in memory that has mostly left the nearest cache: it is small.
+#[derive(Clone, Copy)]
+struct Posted {
+    name: &'static str,
+    sequence: u64,
+    site: Site,
+}
+
 /// What a rank did before an operation of its own failed.
 ///
 /// Errors are equal on all ranks, and short; this is the rank's own part of the story. It is also told as an event of
@@ -144,6 +159,13 @@ pub struct TraceEvent {
     pub at: Duration,
 }
 
+/// What one kind of operation did so far.
+struct Counted {
+    name: &'static str,
+    rounds: u64,
+    moved: Moved,
+}
+
 /// What one round moved at one rank.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Moved {
@@ -159,7 +181,11 @@ impl Ledger {
     pub fn new(device: DeviceRef) -> Self {
         Self {
             device,
-            totals: RefCell::default(),
+            counted: RefCell::default(),
+            last: Cell::new(0),
+            fallbacks: Cell::new(0),
+            fallback_bytes: Cell::new(0),
+            library_calls: Cell::new(0),
             recent: RefCell::default(),
             most: Cell::new(RECENT),
             failure: RefCell::default(),
@@ -171,12 +197,33 @@ impl Ledger {
 
     /// The totals so far.
     pub fn snapshot(&self) -> LedgerSnapshot {
-        self.totals.borrow().clone()
+        let mut totals = LedgerSnapshot {
+            fallbacks: self.fallbacks.get(),
+            fallback_bytes: self.fallback_bytes.get(),
+            library_calls: self.library_calls.get(),
+            ..LedgerSnapshot::default()
+        };
+        for kind in self.counted.borrow().iter() {
+            let (rounds, moved) = (kind.rounds, &kind.moved);
+            totals.rounds += rounds;
+            totals.messages += moved.messages;
+            totals.bytes += moved.bytes;
+            totals.sent_messages += moved.sent_messages;
+            totals.sent_bytes += moved.sent_bytes;
+            totals.local_bytes += moved.local_bytes;
+            let count = OpCount {
+                rounds,
+                messages: moved.messages,
+                bytes: moved.bytes,
+            };
+            totals.ops.push((kind.name, count));
+        }
+        totals
     }
 
     /// What was added since a snapshot of this ledger.
     pub fn since(&self, before: &LedgerSnapshot) -> LedgerSnapshot {
-        self.totals.borrow().minus(before)
+        self.snapshot().minus(before)
     }
 
     /// Bytes of the rank's device: live, peak, cached.
@@ -186,7 +233,13 @@ impl Ledger {
 
     /// The last operations, oldest first.
     pub fn recent(&self) -> Vec<Operation> {
-        self.recent.borrow().iter().cloned().collect()
+        let recent = self.recent.borrow();
+        let operations = recent.iter().map(|posted| Operation {
+            name: posted.name,
+            sequence: posted.sequence,
+            site: posted.site.into(),
+        });
+        operations.collect()
     }
 
     /// Remembers this many operations from now on, 64 unless told; none if zero.
@@ -234,24 +287,24 @@ impl Ledger {
 
     /// Counts a kernel call that ran on the host, and the bytes that went there and back.
     pub fn fell_back(&self, bytes: u64) {
-        let mut totals = self.totals.borrow_mut();
-        totals.fallbacks += 1;
-        totals.fallback_bytes += bytes;
+        self.fallbacks.update(|calls| calls + 1);
+        self.fallback_bytes.update(|all| all + bytes);
     }
 
     /// Counts kernel calls that a library of the device's vendor did.
     pub fn used_library(&self, calls: u64) {
-        self.totals.borrow_mut().library_calls += calls;
+        self.library_calls.update(|all| all + calls);
     }
 
-    pub(crate) fn posted(&self, name: &'static str, sequence: u64, site: SiteText) {
+    #[inline]
+    pub(crate) fn posted(&self, name: &'static str, sequence: u64, site: Site) {
         let mut recent = self.recent.borrow_mut();
         match self.most.get() {
             0 => return,
             most if recent.len() >= most => drop(recent.pop_front()),
             _ => {}
         }
-        recent.push_back(Operation {
+        recent.push_back(Posted {
             name,
             sequence,
             site,
@@ -275,32 +328,44 @@ impl Ledger {
         self.failure.replace(Some(record));
     }
 
+    #[inline]
     pub(crate) fn moved(&self, name: &'static str, moved: &Moved) {
-        let mut totals = self.totals.borrow_mut();
-        totals.rounds += 1;
-        totals.messages += moved.messages;
-        totals.bytes += moved.bytes;
-        totals.sent_messages += moved.sent_messages;
-        totals.sent_bytes += moved.sent_bytes;
-        totals.local_bytes += moved.local_bytes;
-        let named = |known: &str| std::ptr::eq(known, name) || known == name;
-        let at = match totals.ops.iter().position(|(n, _)| named(n)) {
-            Some(at) => at,
-            None => {
-                totals.ops.push((name, OpCount::default()));
-                totals.ops.len() - 1
-            }
+        let mut counted = self.counted.borrow_mut();
+        // What was done last is mostly done again.
+        let last = self.last.get();
+        let at = match counted.get(last) {
+            Some(kind) if std::ptr::eq(kind.name, name) => last,
+            _ => self.counted_at(&mut counted, name),
         };
-        let op = &mut totals.ops[at].1;
-        op.rounds += 1;
-        op.messages += moved.messages;
-        op.bytes += moved.bytes;
+        let kind = &mut counted[at];
+        kind.rounds += 1;
+        kind.moved.messages += moved.messages;
+        kind.moved.bytes += moved.bytes;
+        kind.moved.sent_messages += moved.sent_messages;
+        kind.moved.sent_bytes += moved.sent_bytes;
+        kind.moved.local_bytes += moved.local_bytes;
+    }
+
+    /// Where a kind of operation is counted, now that it is done again or for the first time.
+    #[inline(never)]
+    fn counted_at(&self, counted: &mut Vec<Counted>, name: &'static str) -> usize {
+        let at = counted.iter().position(|kind| kind.name == name);
+        let at = at.unwrap_or_else(|| {
+            counted.push(Counted {
+                name,
+                rounds: 0,
+                moved: Moved::default(),
+            });
+            counted.len() - 1
+        });
+        self.last.set(at);
+        at
     }
 }
 
 impl fmt::Debug for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.totals.borrow().fmt(f)
+        self.snapshot().fmt(f)
     }
 }
 
@@ -383,7 +448,7 @@ mod tests {
     #[test]
     fn the_flight_recorder_forgets_the_oldest() {
         let ledger = Ledger::new(Host::new());
-        let site = SiteText::from(std::panic::Location::caller());
+        let site = std::panic::Location::caller();
         for sequence in 0..100 {
             ledger.posted("op", sequence, site);
         }
@@ -406,7 +471,7 @@ mod tests {
     #[test]
     fn the_first_failure_is_kept_with_what_led_to_it() {
         let ledger = Ledger::new(Host::new());
-        let site = SiteText::from(std::panic::Location::caller());
+        let site = std::panic::Location::caller();
         let failed = |cause: &str| CommError::PeerFailed {
             origin: 1,
             cause: cause.into(),

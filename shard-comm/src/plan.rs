@@ -58,6 +58,8 @@ pub struct ExchangePlan {
     sums: OnceLock<Sums>,
     /// Buffers that it was found to fit, which mostly are those it is used with.
     fits: OnceLock<Fit>,
+    /// What it moves at the first participant that asked, which mostly is the only one.
+    share: OnceLock<Share>,
 }
 
 /// What is checked before a plan is used, of one source and one destination of one type.
@@ -69,6 +71,18 @@ pub(crate) struct Fit {
     /// Lengths.
     pub(crate) source: usize,
     pub(crate) dst: usize,
+}
+
+/// What a plan moves at one participant.
+#[derive(Clone, Debug)]
+struct Share {
+    me: usize,
+    messages: usize,
+    sent_messages: usize,
+    /// Elements.
+    received: usize,
+    sent: usize,
+    kept: usize,
 }
 
 /// What follows from the pieces.
@@ -158,6 +172,7 @@ impl ExchangePlan {
             told: false,
             sums: OnceLock::new(),
             fits: OnceLock::new(),
+            share: OnceLock::new(),
         }
     }
 
@@ -351,17 +366,33 @@ impl ExchangePlan {
     /// What running the plan moves at participant `me`.
     pub(crate) fn moved(&self, me: usize, dtype: Option<DType>) -> Moved {
         let size = dtype.map_or(0, DType::size);
-        let sums = self.sums();
         let bytes = |elements: usize| (elements * size) as u64;
+        let moved = |share: &Share| Moved {
+            messages: share.messages as u64,
+            bytes: bytes(share.received),
+            sent_messages: share.sent_messages as u64,
+            sent_bytes: bytes(share.sent),
+            local_bytes: bytes(share.kept),
+        };
+        match self.share.get_or_init(|| self.share_of(me)) {
+            share if share.me == me => moved(share),
+            _ => moved(&self.share_of(me)),
+        }
+    }
+
+    #[inline(never)]
+    fn share_of(&self, me: usize) -> Share {
+        let sums = self.sums();
         let own = |traffic: &[Traffic]| traffic_with(traffic, me).map(|t| t.elements);
         let (kept, kept_out) = (own(&sums.incoming), own(&sums.outgoing));
         let messages = |all: &[Traffic], own: Option<usize>| all.len() - usize::from(own.is_some());
-        Moved {
-            messages: messages(&sums.incoming, kept) as u64,
-            bytes: bytes(sums.received - kept.unwrap_or(0)),
-            sent_messages: messages(&sums.outgoing, kept_out) as u64,
-            sent_bytes: bytes(sums.sent - kept_out.unwrap_or(0)),
-            local_bytes: bytes(kept.unwrap_or(0)),
+        Share {
+            me,
+            messages: messages(&sums.incoming, kept),
+            sent_messages: messages(&sums.outgoing, kept_out),
+            received: sums.received - kept.unwrap_or(0),
+            sent: sums.sent - kept_out.unwrap_or(0),
+            kept: kept.unwrap_or(0),
         }
     }
 

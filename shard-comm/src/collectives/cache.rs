@@ -20,8 +20,8 @@ pub struct PlanCache {
 struct PlanKey {
     name: &'static str,
     op: Option<Monoid>,
-    a: SmallVec<[usize; 8]>,
-    b: SmallVec<[usize; 8]>,
+    a: SmallVec<[usize; 2]>,
+    b: SmallVec<[usize; 2]>,
 }
 
 impl PlanCache {
@@ -55,7 +55,7 @@ impl PlanCache {
         b: &[usize],
         build: impl FnOnce() -> ExchangePlan,
     ) -> Arc<ExchangePlan> {
-        let mut entries = self.entries.borrow_mut();
+        let entries = self.entries.borrow();
         let is_it = |key: &PlanKey| {
             is(key.name, name) && key.op == op && same(&key.a, a) && same(&key.b, b)
         };
@@ -70,7 +70,25 @@ impl PlanCache {
             self.last.set(at);
             return Arc::clone(&entries[at].1);
         }
+        drop(entries);
+        self.keep(name, op, a, b, build)
+    }
+
+    /// Makes a plan and keeps it.
+    ///
+    /// By itself, because a plan is large: the stack of those who find theirs has no room for one.
+    #[cold]
+    #[inline(never)]
+    fn keep(
+        &self,
+        name: &'static str,
+        op: Option<Monoid>,
+        a: &[usize],
+        b: &[usize],
+        build: impl FnOnce() -> ExchangePlan,
+    ) -> Arc<ExchangePlan> {
         let plan = Arc::new(build());
+        let mut entries = self.entries.borrow_mut();
         if entries.len() == Self::CAPACITY {
             entries.pop_back();
         }

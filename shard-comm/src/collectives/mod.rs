@@ -42,11 +42,9 @@ impl dyn Communicator + '_ {
         status: Result<(), AgreedError>,
     ) -> Result<Buffer> {
         let (plan, site) = (Arc::clone(plan), Location::caller());
-        let request = Request::exchange(plan, sources, Target::Write(dst), site);
-        self.call_for(Request {
-            status: status.map_err(Box::new),
-            ..request
-        })
+        let mut request = Request::exchange(plan, sources, Target::Write(dst), site);
+        request.status = status.map_err(Box::new);
+        self.call_for(request)
     }
 
     /// [`exchange`](#method.exchange) without waiting.
@@ -127,10 +125,8 @@ impl dyn Communicator + '_ {
         let plan = self
             .plans()
             .get(name, None, &[], &[], || ExchangePlan::silent(name));
-        let request = Request {
-            argument,
-            ..Request::status(plan, status, site)
-        };
+        let mut request = Request::status(plan, status, site);
+        request.argument = argument;
         self.noted(self.call(request)).map(drop)
     }
 
@@ -221,7 +217,10 @@ impl dyn Communicator + '_ {
         site: Site,
         request: impl FnOnce(Site) -> Result<Request>,
     ) -> Result<Handle> {
-        self.noted(self.post(request(site).unwrap_or_else(|error| refusal(name, site, error))))
+        self.noted(match request(site) {
+            Ok(request) => self.post(request),
+            Err(error) => self.post(refusal(name, site, error)),
+        })
     }
 
     /// As `start`, and waits.
@@ -232,7 +231,10 @@ impl dyn Communicator + '_ {
         site: Site,
         request: impl FnOnce(Site) -> Result<Request>,
     ) -> Result<Buffer> {
-        self.call_for(request(site).unwrap_or_else(|error| refusal(name, site, error)))
+        match request(site) {
+            Ok(request) => self.call_for(request),
+            Err(error) => self.call_for(refusal(name, site, error)),
+        }
     }
 
     /// Does an operation and waits for its result: a buffer of no elements if it has none on this rank.
@@ -299,6 +301,7 @@ impl dyn Communicator + '_ {
 }
 
 /// What a rank posts that could not make a request: it joins the operation with its error.
+#[cold]
 fn refusal(name: &'static str, site: Site, error: CommError) -> Request {
     let status = Err(AgreedError::from_local(name, error));
     Request::status(Arc::new(ExchangePlan::empty(name)), status, site)

@@ -128,10 +128,9 @@ impl dyn Communicator + '_ {
                 .shaped(Shape::AllReduce)
             });
             let target = self.target(mine.dtype(), len)?;
-            return Ok(Request {
-                argument,
-                ..Request::exchange(plan, sources, target, site)
-            });
+            let mut request = Request::exchange(plan, sources, target, site);
+            request.argument = argument;
+            return Ok(request);
         }
         let counts = chunks(len, ranks, op.width());
         let scatter = self.plans().get(NAME, Some(op), &counts, &[], || {
@@ -147,10 +146,8 @@ impl dyn Communicator + '_ {
             plan: gather,
             target: whole,
         });
-        Ok(Request {
-            argument,
-            ..request
-        })
+        request.argument = argument;
+        Ok(request)
     }
 }
 

@@ -7,9 +7,9 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::progress::{Call, Flight, Op, Rank};
+use super::progress::{Course, Flight, Rank};
 use super::slot::{Post, Slot};
-use super::world::{Group, Lane};
+use super::world::{Group, Lane, Meeting};
 use crate::communicator::{Link, Request};
 use crate::{
     Buffer, CommError, Communicator, DeviceRef, ExchangePlan, Handle, Ledger, PlanCache, Result,
@@ -60,25 +60,23 @@ impl LocalComm {
 
     /// Posts one operation of the whole group.
     #[inline]
-    fn launch(&self, mut request: Request, note: Option<(usize, usize)>) -> Result<Op> {
+    fn launch(&self, request: &mut Request, note: Option<(usize, usize)>) -> Result<Course> {
         let this = &*self.0;
         request.check_own(this.members.len());
-        let call = Call {
-            op: request.name(),
+        let meeting = Meeting {
             slot: self.this_slot(),
             members: Arc::clone(&this.members),
             index: this.index,
-            note,
         };
-        let op = this.rank.launch(call, &mut request)?;
+        let course = (this.rank).launch(meeting, request.name(), request, note)?;
         // Afterwards: who waits has the time to make what comes next, and the last to join finds it made.
-        *this.whole.borrow_mut() = op.slot().map(|slot| slot.next());
-        Ok(op)
+        *this.whole.borrow_mut() = course.meeting().map(|meeting| meeting.slot.next());
+        Ok(course)
     }
 
-    fn handle(&self, op: Op) -> Handle {
+    fn handle(&self, course: Course, request: Request) -> Handle {
         let rank = Rc::clone(&self.0.rank);
-        let flying = rank.fly(op);
+        let flying = rank.fly(course, request);
         Handle::new(Box::new(Flight { rank, flying }))
     }
 }
@@ -112,12 +110,14 @@ impl Communicator for LocalComm {
         &self.0.plans
     }
 
-    fn post(&self, request: Request) -> Result<Handle> {
-        self.launch(request, None).map(|op| self.handle(op))
+    fn post(&self, mut request: Request) -> Result<Handle> {
+        let course = self.launch(&mut request, None)?;
+        Ok(self.handle(course, request))
     }
 
-    fn call(&self, request: Request) -> Result<Option<Buffer>> {
-        self.0.rank.wait(&mut self.launch(request, None)?)
+    fn call(&self, mut request: Request) -> Result<Option<Buffer>> {
+        let mut course = self.launch(&mut request, None)?;
+        self.0.rank.wait(&mut course, &mut request)
     }
 
     fn post_link(&self, link: Link) -> Result<Handle> {
@@ -125,14 +125,13 @@ impl Communicator for LocalComm {
         let (op, index) = (link.name(), link.participant());
         let [from, to] = link.ends(this.index);
         let mut request = link.into_request(self.size())?;
-        let call = Call {
-            op,
+        let meeting = Meeting {
             slot: self.next_message(from, to, index),
             members: [this.members[from], this.members[to]].into(),
             index,
-            note: None,
         };
-        Ok(self.handle(this.rank.launch(call, &mut request)?))
+        let course = this.rank.launch(meeting, op, &mut request, None)?;
+        Ok(self.handle(course, request))
     }
 
     fn post_split(
@@ -142,10 +141,11 @@ impl Communicator for LocalComm {
         site: Site,
     ) -> Result<Option<Rc<dyn Communicator>>> {
         let this = &*self.0;
-        let request = Request::status(Arc::new(ExchangePlan::silent("split")), Ok(()), site);
-        let mut op = self.launch(request, color.map(|color| (color, key)))?;
-        let slot = op.slot().map(Arc::clone);
-        this.rank.wait(&mut op)?;
+        let mut request = Request::status(Arc::new(ExchangePlan::silent("split")), Ok(()), site);
+        let note = color.map(|color| (color, key));
+        let mut course = self.launch(&mut request, note)?;
+        let slot = course.meeting().map(|meeting| Arc::clone(&meeting.slot));
+        this.rank.wait(&mut course, &mut request)?;
         let (Some(color), Some(slot)) = (color, slot) else {
             return Ok(None);
         };

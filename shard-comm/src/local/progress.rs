@@ -13,12 +13,12 @@ use smallvec::SmallVec;
 
 use super::slot::{Post, Slot};
 use super::sync::{Clock, SPINS, YIELDS, yield_now};
-use super::world::{Wanted, World, check_sources};
+use super::world::{Meeting, World, check_sources};
 use crate::guard::Guard;
 use crate::plan::Traffic;
 use crate::{
-    Buffer, BufferMut, CommError, DType, DeviceRef, Event, ExchangePlan, Ledger, Pending, Request,
-    Result, Site, SiteText, Stage, Target, exchange,
+    Buffer, BufferMut, CommError, DeviceRef, Event, ExchangePlan, Ledger, Pending, Request, Result,
+    Site, SiteText, Stage, Target, exchange,
 };
 
 /// For how long a waiting rank lets others run before it parks, per rank that shares its core; and no more than [`YIELDS`]
@@ -54,20 +54,15 @@ pub(super) struct Rank {
     ended: Cell<bool>,
 }
 
-/// An operation that is posted.
+/// How far an operation has come.
 #[derive(Debug)]
-pub(super) struct Op {
-    name: &'static str,
-    site: Site,
-    dtype: Option<DType>,
-    /// Who takes part, as ranks of the launch, and which of them this rank is.
-    members: Arc<[usize]>,
-    index: usize,
+pub(super) struct Course {
+    /// The call, which is not always what the plan is named after.
+    op: &'static str,
     /// Where the round in progress meets; `None` once there is a result.
-    slot: Option<Arc<Slot>>,
-    /// The round in progress, then those that follow, last first.
-    stages: SmallVec<[Stage; 1]>,
-    result: Option<Result<Option<Buffer>>>,
+    meeting: Option<Meeting>,
+    /// Which of the request's stages that is.
+    round: usize,
 }
 
 /// An operation with a handle, which any call of the rank carries on.
@@ -78,22 +73,23 @@ pub(super) struct Flying {
     dropped: Cell<bool>,
 }
 
-impl Op {
-    /// Where the operation meets, unless it has ended.
-    pub(super) fn slot(&self) -> Option<&Arc<Slot>> {
-        self.slot.as_ref()
+/// An operation that is posted.
+#[derive(Debug)]
+struct Op {
+    course: Course,
+    /// What is left of it: its stages, and what errors name.
+    request: Request,
+    result: Option<Result<Option<Buffer>>>,
+}
+
+impl Course {
+    /// Where the round in progress meets.
+    pub(super) fn meeting(&self) -> Option<&Meeting> {
+        self.meeting.as_ref()
     }
 
     fn is_ready(&self) -> bool {
-        self.slot.as_ref().is_some_and(|slot| slot.is_settled())
-    }
-
-    fn wanted(&self) -> Option<Wanted> {
-        Some(Wanted {
-            slot: self.slot.clone()?,
-            members: Arc::clone(&self.members),
-            index: self.index,
-        })
+        (self.meeting.as_ref()).is_some_and(|meeting| meeting.slot.is_settled())
     }
 }
 
@@ -101,23 +97,23 @@ impl Flying {
     /// Whether settling the slot lets others go on that wait for this rank: there is more to do.
     fn has_more(&self) -> bool {
         let op = self.op.borrow();
-        op.result.is_none() && (op.stages.len() > 1 || self.dropped.get())
+        let rounds = op.request.stages.len();
+        op.result.is_none() && (op.course.round + 1 < rounds || self.dropped.get())
     }
 
     /// Whether nobody will ever look at it again.
     fn is_over(&self) -> bool {
         self.dropped.get() && self.op.borrow().result.is_some()
     }
-}
 
-/// Where an operation starts.
-pub(super) struct Call {
-    pub(super) op: &'static str,
-    pub(super) slot: Arc<Slot>,
-    pub(super) members: Arc<[usize]>,
-    pub(super) index: usize,
-    /// What others learn of this rank.
-    pub(super) note: Option<(usize, usize)>,
+    fn is_ready(&self) -> bool {
+        self.op.borrow().course.is_ready()
+    }
+
+    /// Where it meets, unless it has ended.
+    fn meeting(&self) -> Option<Meeting> {
+        self.op.borrow().course.meeting.clone()
+    }
 }
 
 impl Rank {
@@ -151,45 +147,50 @@ impl Rank {
         &self.world
     }
 
-    /// Posts the first round of an operation.
+    /// Posts the first round of an operation. `note` is what others learn of this rank besides what the request says.
+    ///
+    /// The request stays where its caller made it; what the post needs of it is taken out and put where it will lie.
     ///
     /// # Errors
     /// The root failure.
     #[inline]
-    pub(super) fn launch(&self, call: Call, request: &mut Request) -> Result<Op> {
+    pub(super) fn launch(
+        &self,
+        meeting: Meeting,
+        op: &'static str,
+        request: &mut Request,
+        note: Option<(usize, usize)>,
+    ) -> Result<Course> {
         if self.ended.get() {
-            let closed = CommError::Closed { op: call.op };
+            let closed = CommError::Closed { op };
             return Err(self.world.root().unwrap_or(closed));
         }
-        let site = SiteText::from(request.site);
-        self.ledger.posted(call.op, call.slot.sequence, site);
-        // What is moved is large, so it is taken from where it is to where it will lie.
-        let post = || self.first_post(&call, request);
-        (self.world).post(&call.slot, &call.members, call.index, post)?;
-        request.stages.reverse();
-        Ok(Op {
-            name: call.op,
-            site: request.site,
-            dtype: request.dtype,
-            members: call.members,
-            index: call.index,
-            slot: Some(call.slot),
-            stages: std::mem::take(&mut request.stages),
-            result: None,
+        self.ledger.posted(op, meeting.slot.sequence, request.site);
+        let post = || self.first_post(op, request, note);
+        self.world.post(&meeting, post)?;
+        Ok(Course {
+            op,
+            meeting: Some(meeting),
+            round: 0,
         })
     }
 
     /// What this rank brings to the first rendezvous of an operation.
     #[inline]
-    fn first_post(&self, call: &Call, request: &mut Request) -> Post {
+    fn first_post(
+        &self,
+        op: &'static str,
+        request: &mut Request,
+        note: Option<(usize, usize)>,
+    ) -> Post {
         let first = request.stages.first().map(|stage| &stage.plan);
         let event = match request.sources.is_empty() {
             true => Event::ready(),
             false => self.device.record(),
         };
         Post {
-            op: call.op,
-            name: first.map_or(call.op, |plan| plan.name),
+            op,
+            name: first.map_or(op, |plan| plan.name),
             id: first.map_or(0, |plan| plan.id),
             fold: first.and_then(|plan| plan.fold),
             plan: first.and_then(Post::plan_to_read),
@@ -198,16 +199,20 @@ impl Rank {
             dtype: request.dtype,
             argument: request.argument,
             status: std::mem::replace(&mut request.status, Ok(())).err(),
-            note: call.note,
+            note,
             site: request.site,
             guard: std::mem::take(&mut request.guard),
         }
     }
 
     /// Gives an operation a handle.
-    pub(super) fn fly(&self, op: Op) -> Rc<Flying> {
+    pub(super) fn fly(&self, course: Course, request: Request) -> Rc<Flying> {
         let flying = Rc::new(Flying {
-            op: RefCell::new(op),
+            op: RefCell::new(Op {
+                course,
+                request,
+                result: None,
+            }),
             dropped: Cell::new(false),
         });
         self.flying.borrow_mut().push(Rc::clone(&flying));
@@ -218,14 +223,22 @@ impl Rank {
     pub(super) fn land(&self, flying: &Rc<Flying>) -> Result<Option<Buffer>> {
         let others = |other: &Rc<Flying>| !Rc::ptr_eq(other, flying);
         self.flying.borrow_mut().retain(others);
-        self.wait(&mut flying.op.borrow_mut())
+        let op = &mut *flying.op.borrow_mut();
+        let Some(result) = op.result.take() else {
+            return self.wait(&mut op.course, &mut op.request);
+        };
+        self.progress();
+        result
     }
 
     /// Blocks until an operation is finished, and takes its result.
-    pub(super) fn wait(&self, op: &mut Op) -> Result<Option<Buffer>> {
-        let mut done = op.result.take();
+    pub(super) fn wait(
+        &self,
+        course: &mut Course,
+        request: &mut Request,
+    ) -> Result<Option<Buffer>> {
         loop {
-            done = done.or_else(|| self.go_on(op));
+            let done = self.go_on(course, request);
             // Even if there is a result: a meeting that is over and not left keeps all later ones, and what they read.
             if !self.flying.borrow().is_empty() {
                 self.progress();
@@ -233,9 +246,9 @@ impl Rank {
             if let Some(result) = done {
                 return result;
             }
-            let ready = || self.can_go_on(op);
+            let ready = || self.can_go_on(course);
             if !self.yield_until(|| ready() || self.world.has_failed()) || !ready() {
-                self.world.park(self.number, self.wanted(op));
+                self.world.park(self.number, self.wanted(course));
             }
         }
     }
@@ -254,9 +267,9 @@ impl Rank {
         if all.iter().any(unseen) {
             return;
         }
-        let mut wanted: SmallVec<[Wanted; 1]> = flying.op.borrow().wanted().into_iter().collect();
+        let mut wanted: SmallVec<[Meeting; 1]> = flying.meeting().into_iter().collect();
         let others = all.iter().filter(|other| !Rc::ptr_eq(other, flying));
-        wanted.extend(others.filter_map(|other| other.op.borrow().wanted()));
+        wanted.extend(others.filter_map(|other| other.meeting()));
         let ready = || wanted.iter().any(|w| w.slot.is_settled());
         if !self.yield_until(|| ready() || self.world.has_failed()) || !ready() {
             self.world.park(self.number, wanted);
@@ -317,9 +330,13 @@ impl Rank {
         }
         // Of many ranks on few cores most find what they wait for after one turn of the others, and need no clock.
         yield_now();
-        if ready() {
-            return true;
-        }
+        ready() || self.yield_longer(&ready)
+    }
+
+    /// By itself, as are other rare or long paths here: with many ranks on a core every one finds its stack gone from the
+    /// nearest cache, so a call should use little of it.
+    #[inline(never)]
+    fn yield_longer(&self, ready: &impl Fn() -> bool) -> bool {
         let most = (YIELDING * self.world.crowd().min(1000)).min(MOST_YIELDING);
         let (start, mut before) = (Clock::start(), Duration::ZERO);
         for _ in 1..YIELDS {
@@ -371,49 +388,60 @@ impl Rank {
     }
 
     /// Whether a slot that lets this rank go on is settled.
-    fn can_go_on(&self, op: &Op) -> bool {
-        let more = |other: &Rc<Flying>| other.has_more() && other.op.borrow().is_ready();
-        op.is_ready() || self.flying.borrow().iter().any(more)
+    fn can_go_on(&self, course: &Course) -> bool {
+        let more = |other: &Rc<Flying>| other.has_more() && other.is_ready();
+        course.is_ready() || self.flying.borrow().iter().any(more)
     }
 
     /// The slots whose settling lets this rank go on: its own first, and those of operations with more to do.
-    fn wanted(&self, op: &Op) -> SmallVec<[Wanted; 1]> {
+    fn wanted(&self, course: &Course) -> SmallVec<[Meeting; 1]> {
         let flying = self.flying.borrow();
         let others = flying.iter().filter(|other| other.has_more());
-        let others = others.filter_map(|other| other.op.borrow().wanted());
-        op.wanted().into_iter().chain(others).collect()
+        let others = others.filter_map(|other| other.meeting());
+        course.meeting.clone().into_iter().chain(others).collect()
     }
 
     /// Runs the rounds of an operation with a handle that are ready.
     fn advance(&self, op: &mut Op) {
         if op.result.is_none() {
-            op.result = self.go_on(op);
+            op.result = self.go_on(&mut op.course, &mut op.request);
         }
     }
 
     /// Runs the rounds of an operation that are ready; its result if they were the last.
-    fn go_on(&self, op: &mut Op) -> Option<Result<Option<Buffer>>> {
+    #[inline]
+    fn go_on(&self, course: &mut Course, request: &mut Request) -> Option<Result<Option<Buffer>>> {
         // What others brought is no longer needed once there is a result; the slot may be the last to hold it.
-        while let Some(slot) = op.slot.take_if(|slot| slot.is_settled()) {
-            let of_all = match slot.outcome()? {
+        while let Some(meeting) = course.meeting.take_if(|m| m.slot.is_settled()) {
+            let of_all = match meeting.slot.outcome()? {
                 Ok(of_all) => of_all,
                 Err(error) => return Some(Err(error.clone())),
             };
-            let Some(stage) = op.stages.pop() else {
+            if request.stages.is_empty() {
                 return Some(Ok(None));
+            }
+            let read = self.read(&meeting, course, request, of_all);
+            course.round += 1;
+            let next = match read {
+                Ok(result) if course.round == request.stages.len() => return Some(Ok(result)),
+                Ok(result) => self.post_next(meeting, course, request, result),
+                Err(error) => Err(self.failed_with(error)),
             };
-            let read = match self.read(op, stage, &slot, of_all) {
-                Ok(result) if op.stages.is_empty() => return Some(Ok(result)),
-                Ok(result) => self.post_next(op, &slot, result),
-                // The others have begun to move: too late to agree on anything.
-                Err(error @ CommError::PeerFailed { .. }) => Err(self.world.fail_with(error)),
-                Err(error) => Err(self.world.fail_with(self.failed_by(&error))),
-            };
-            if let Err(error) = read {
-                return Some(Err(error));
+            match next {
+                Ok(next) => course.meeting = Some(next),
+                Err(error) => return Some(Err(error)),
             }
         }
         None
+    }
+
+    /// The others have begun to move: too late to agree on anything.
+    #[cold]
+    fn failed_with(&self, error: CommError) -> CommError {
+        self.world.fail_with(match error {
+            CommError::PeerFailed { .. } => error,
+            error => self.failed_by(&error),
+        })
     }
 
     /// An error that only this rank has, where it cannot be agreed on.
@@ -425,125 +453,128 @@ impl Rank {
     }
 
     /// Goes on to the next round with the result of this one.
-    fn post_next(&self, op: &mut Op, slot: &Slot, result: Option<Buffer>) -> Result<()> {
-        let Some(next) = op.stages.last() else {
-            return Ok(());
-        };
+    #[inline(never)]
+    fn post_next(
+        &self,
+        meeting: Meeting,
+        course: &Course,
+        request: &Request,
+        result: Option<Buffer>,
+    ) -> Result<Meeting> {
+        let plan = &request.stages[course.round].plan;
         let sources: SmallVec<[Buffer; 1]> = result.into_iter().collect();
-        let summed = slot.post(op.index).is_some_and(|p| p.guard.sums.is_some());
-        let guard = guard_of(&self.device, &next.plan, &sources, summed)
+        let mine = meeting.slot.post(meeting.index);
+        let summed = mine.is_some_and(|p| p.guard.sums.is_some());
+        let guard = guard_of(&self.device, plan, &sources, summed)
             .map_err(|error| self.world.fail_with(self.failed_by(&error)))?;
-        let plan = &next.plan;
         let post = || Post {
-            op: op.name,
+            op: course.op,
             name: plan.name,
             id: plan.id,
             fold: plan.fold,
             plan: Post::plan_to_read(plan),
             sources,
             event: self.device.record(),
-            dtype: op.dtype,
+            dtype: request.dtype,
             argument: None,
             status: None,
             note: None,
-            site: op.site,
+            site: request.site,
             guard,
         };
-        let slot = slot.next_round();
-        self.world.post(&slot, &op.members, op.index, post)?;
-        op.slot = Some(slot);
-        Ok(())
+        let next = Meeting {
+            slot: meeting.slot.next_round(),
+            ..meeting
+        };
+        self.world.post(&next, post)?;
+        Ok(next)
     }
 
     /// Reads this rank's pieces of a settled round.
+    #[inline]
     fn read(
         &self,
-        op: &Op,
-        stage: Stage,
-        slot: &Slot,
+        meeting: &Meeting,
+        course: &Course,
+        request: &mut Request,
         of_all: Option<&Buffer>,
     ) -> Result<Option<Buffer>> {
-        let Stage { plan, target } = stage;
-        let result = match target {
-            Target::Elsewhere => return told(slot),
-            Target::Nothing => None,
-            Target::Keep(result) => Some(result),
-            Target::Write(dst) => Some(match of_all {
+        let Stage { plan, target } = &mut request.stages[course.round];
+        match target {
+            Target::Elsewhere => return told(&meeting.slot),
+            Target::Write(dst) => match of_all {
                 Some(result) if plan.is_alike() && result.len() == dst.len() => {
-                    self.take_over(result, dst)?
+                    self.device.copy_run(result, 0..result.len(), dst, 0)?;
                 }
-                _ => self.read_pieces(op, &plan, slot, dst)?,
-            }),
-        };
-        let moved = plan.moved(op.index, op.dtype);
+                _ => self.read_pieces(meeting, plan, request.site, dst)?,
+            },
+            Target::Keep(_) | Target::Nothing => {}
+        }
+        let moved = plan.moved(meeting.index, request.dtype);
         tracing::trace!(
             target: "shard_comm",
-            op = op.name,
+            op = course.op,
             plan = plan.name,
             messages = moved.messages,
             bytes = moved.bytes,
             "received"
         );
-        self.ledger.moved(op.name, &moved);
-        Ok(result)
-    }
-
-    /// Copies what was found for all ranks.
-    fn take_over(&self, result: &Buffer, mut dst: BufferMut) -> Result<Buffer> {
-        self.device.copy_run(result, 0..result.len(), &mut dst, 0)?;
-        Ok(dst.freeze())
+        self.ledger.moved(course.op, &moved);
+        Ok(match std::mem::replace(target, Target::Nothing) {
+            Target::Write(dst) => Some(dst.freeze()),
+            Target::Keep(result) => Some(result),
+            Target::Nothing | Target::Elsewhere => None,
+        })
     }
 
     /// Reads pieces from those who brought them.
+    #[inline(never)]
     fn read_pieces(
         &self,
-        op: &Op,
+        meeting: &Meeting,
         plan: &ExchangePlan,
-        slot: &Slot,
-        dst: BufferMut,
-    ) -> Result<Buffer> {
+        site: Site,
+        dst: &mut BufferMut,
+    ) -> Result<()> {
         // Of many ranks most bring nothing for this one. All have come.
         let peers = plan.incoming().iter();
-        let brought = peers.filter_map(|traffic| Some((traffic, slot.post(traffic.peer)?)));
+        let brought = peers.filter_map(|traffic| Some((traffic, meeting.slot.post(traffic.peer)?)));
         let brought: SmallVec<[(&Traffic, &Post); 4]> = brought.collect();
         for &(traffic, post) in &brought {
             check_sources(plan, traffic, post)?;
-            if traffic.peer != op.index {
+            if traffic.peer != meeting.index {
                 self.device.wait(&post.event)?;
             }
         }
         for &(traffic, post) in &brought {
-            self.check_sum(op, plan, traffic.peer, op.members[traffic.peer], post)?;
+            self.check_sum(meeting, plan, site, traffic.peer, post)?;
         }
         let source = |peer: usize, index: usize| {
             let at = brought.partition_point(|(traffic, _)| traffic.peer < peer);
             &brought[at].1.sources[index]
         };
-        Ok(exchange::run(&self.device, plan, source, dst)?.freeze())
+        exchange::run(&self.device, plan, source, dst)
     }
 
     /// Compares what is read from a peer with what that one sent, if it said so.
     fn check_sum(
         &self,
-        op: &Op,
+        meeting: &Meeting,
         plan: &ExchangePlan,
+        site: Site,
         peer: usize,
-        sender: usize,
         post: &Post,
     ) -> Result<()> {
         let source = |index: usize| &post.sources[index];
-        if post
-            .guard
-            .holds(&self.device, plan, op.index, peer, source)?
-        {
+        if (post.guard).holds(&self.device, plan, meeting.index, peer, source)? {
             return Ok(());
         }
-        let site = SiteText::from(op.site);
+        let (site, sender) = (SiteText::from(site), meeting.members[peer]);
         Err(CommError::PeerFailed {
             origin: sender,
             cause: format!(
                 "rank {} did not find in {} ({}) at {site} what rank {sender} sent",
-                self.number, op.name, plan.name
+                self.number, post.op, plan.name
             )
             .into(),
         })

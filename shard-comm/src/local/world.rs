@@ -96,9 +96,9 @@ struct State {
     forming: HashMap<(u64, u64, usize), (Arc<Group>, usize)>,
 }
 
-/// A slot that a rank waits for.
-#[derive(Debug)]
-pub(super) struct Wanted {
+/// Where a rank meets others, or waits for them.
+#[derive(Clone, Debug)]
+pub(super) struct Meeting {
     pub(super) slot: Arc<Slot>,
     /// Ranks of the launch, in the order of their places.
     pub(super) members: Arc<[usize]>,
@@ -110,7 +110,7 @@ pub(super) struct Wanted {
 enum RankState {
     Running,
     /// Parked until one of these slots is settled; the first is the one its call is about.
-    Waiting(Thread, SmallVec<[Wanted; 1]>),
+    Waiting(Thread, SmallVec<[Meeting; 1]>),
     Ended,
 }
 
@@ -196,41 +196,24 @@ impl World {
         slot
     }
 
-    /// Joins a rendezvous of `members` as its participant `index`; completes it if it is the last.
+    /// Joins a rendezvous; completes it if this rank is the last.
     ///
     /// # Errors
     /// The root failure, if there is one, or becomes one because a participant has ended.
     #[inline]
-    pub(super) fn post(
-        &self,
-        slot: &Arc<Slot>,
-        members: &[usize],
-        index: usize,
-        post: impl FnOnce() -> Post,
-    ) -> Result<()> {
-        if self.has_failed()
-            && let Some(root) = self.root()
-        {
-            return self.passed_on(members[index], Err(root));
-        }
-        let is_last = slot.fill(index, post);
-        let joined = self.joined(slot, members, index, is_last);
-        self.passed_on(members[index], joined)
-    }
-
-    fn joined(
-        &self,
-        slot: &Arc<Slot>,
-        members: &[usize],
-        index: usize,
-        is_last: bool,
-    ) -> Result<()> {
-        if is_last {
-            self.complete(slot, members, index);
-        } else if self.news.0.ended.load(Ordering::Acquire) > 0 {
-            self.fail_if_abandoned(&mut self.lock(), slot, members)?;
-        }
-        Ok(())
+    pub(super) fn post(&self, meeting: &Meeting, post: impl FnOnce() -> Post) -> Result<()> {
+        let joined = match self.root() {
+            Some(root) => Err(root),
+            None if meeting.slot.fill(meeting.index, post) => {
+                self.complete(meeting);
+                Ok(())
+            }
+            None if self.news.0.ended.load(Ordering::Acquire) > 0 => {
+                self.fail_if_abandoned(&mut self.lock(), &meeting.slot, &meeting.members)
+            }
+            None => Ok(()),
+        };
+        self.passed_on(meeting.members[meeting.index], joined)
     }
 
     /// Where ranks run one at a time, another has its turn after each call.
@@ -241,10 +224,16 @@ impl World {
         joined
     }
 
-    /// Publishes the outcome of a slot that all have joined; `last` did so last.
+    /// Publishes the outcome of a slot that all have joined, this rank last.
     ///
     /// This rank counts as running meanwhile, so nobody takes the silence for a deadlock.
-    fn complete(&self, slot: &Arc<Slot>, members: &[usize], last: usize) {
+    #[inline(never)]
+    fn complete(&self, meeting: &Meeting) {
+        let Meeting {
+            slot,
+            members,
+            index,
+        } = meeting;
         let agreed = if agree_plainly(slot.posts().flatten()) {
             Ok(())
         } else {
@@ -252,14 +241,14 @@ impl World {
             validate(slot.sequence, members, &posts)
         };
         match agreed {
-            Ok(()) => slot.succeed(self.result_of_all(slot, last)),
+            Ok(()) => slot.succeed(self.result_of_all(slot, *index)),
             // No later operation of the group could be right; the first to find out tells all.
             Err(error @ CommError::OutOfStep(_)) => slot.fail(self.fail_with(error)),
             Err(error) => slot.fail(error),
         }
         if slot.is_awaited() {
             let mut state = self.lock();
-            for &rank in members {
+            for &rank in members.iter() {
                 self.wake(&mut state, rank, |wanted| {
                     wanted.iter().any(|w| Arc::ptr_eq(&w.slot, slot))
                 });
@@ -291,29 +280,29 @@ impl World {
             sources.extend(post.sources.first());
         }
         // Should anything be wrong, each rank tries by itself and tells.
-        let dst = self.common.alloc(dtype, len).ok()?;
+        let mut result = self.common.alloc(dtype, len).ok()?;
         let source = |peer: usize, _| sources[peer];
-        let result = exchange::run(&self.common, plan, source, dst).ok()?;
+        exchange::run(&self.common, plan, source, &mut result).ok()?;
         Some(result.freeze())
     }
 
     /// Parks a rank until one of these slots is settled. `wanted[0]` is the one its call is about.
-    pub(super) fn park(&self, rank: usize, wanted: SmallVec<[Wanted; 1]>) {
+    pub(super) fn park(&self, rank: usize, wanted: SmallVec<[Meeting; 1]>) {
         let mut state = self.lock();
-        for Wanted { slot, .. } in &wanted {
+        for Meeting { slot, .. } in &wanted {
             slot.will_wait();
         }
         if wanted.iter().any(|w| w.slot.is_settled()) {
             return;
         }
         if self.news.0.ended.load(Ordering::Relaxed) > 0 && state.root.is_none() {
-            for Wanted { slot, members, .. } in &wanted {
+            for Meeting { slot, members, .. } in &wanted {
                 // A failure is the root, which comes next.
                 drop(self.fail_if_abandoned(&mut state, slot, members));
             }
         }
         if let Some(root) = &state.root {
-            for Wanted { slot, .. } in &wanted {
+            for Meeting { slot, .. } in &wanted {
                 slot.fail(root.clone());
             }
             return;
@@ -394,10 +383,16 @@ impl World {
     }
 
     /// The first failure.
+    #[inline]
     pub(super) fn root(&self) -> Option<CommError> {
-        if !self.has_failed() {
-            return None;
+        if self.has_failed() {
+            return self.known_root();
         }
+        None
+    }
+
+    #[cold]
+    fn known_root(&self) -> Option<CommError> {
         self.lock().root.clone()
     }
 
@@ -490,7 +485,7 @@ impl World {
     }
 
     /// Marks a waiting rank as running, if its wait is concerned, and unparks it.
-    fn wake(&self, state: &mut State, rank: usize, concerns: impl Fn(&[Wanted]) -> bool) {
+    fn wake(&self, state: &mut State, rank: usize, concerns: impl Fn(&[Meeting]) -> bool) {
         let waiting = &mut state.ranks[rank];
         if !matches!(waiting, RankState::Waiting(_, wanted) if concerns(wanted)) {
             return;
@@ -511,8 +506,8 @@ impl World {
     }
 }
 
-fn wait_line(rank: usize, wanted: &Wanted) -> Option<WaitLine> {
-    let Wanted {
+fn wait_line(rank: usize, wanted: &Meeting) -> Option<WaitLine> {
+    let Meeting {
         slot,
         members,
         index,

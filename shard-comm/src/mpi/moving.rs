@@ -181,7 +181,7 @@ impl Moving {
                 result
             }
             Landing::Packed {
-                dst,
+                mut dst,
                 mut here,
                 coming,
             } => {
@@ -197,7 +197,7 @@ impl Moving {
                 match &self.wire.packed {
                     None => None,
                     Some(plan) => {
-                        let dst = exchange::run(device, plan, |peer, _| source(peer), dst)?;
+                        exchange::run(device, plan, |peer, _| source(peer), &mut dst)?;
                         Some(dst.freeze())
                     }
                 }

@@ -280,7 +280,7 @@ impl Op {
         let result = match stage.target {
             Target::Nothing | Target::Elsewhere => None,
             Target::Keep(result) => Some(result),
-            Target::Write(dst) => {
+            Target::Write(mut dst) => {
                 // All that came in one buffer, of which each participant's source is a part.
                 let (device, dtype) = (rank.device(), dst.dtype());
                 let others = || {
@@ -312,11 +312,12 @@ impl Op {
                         sums::add(&mut found, piece.peer, sum_of(device, piece, source)?);
                     }
                 }
-                Some(exchange::run(device, &stage.plan, source, dst)?.freeze())
+                exchange::run(device, &stage.plan, source, &mut dst)?;
+                Some(dst.freeze())
             }
         };
         state.begun += 1;
-        self.count(rank, &wire, &stage.plan);
+        self.count(rank, &stage.plan);
         self.end_stage(rank, state, result, &stage.plan, &found)?;
         Ok(true)
     }
@@ -337,14 +338,14 @@ impl Op {
         let sources = std::mem::take(&mut state.sources);
         let at = Phase::Stage(state.begun);
         state.begun += 1;
-        self.count(rank, &wire, &stage.plan);
+        self.count(rank, &stage.plan);
         let moving = Moving::new(rank, &self.tags, at, stage, wire, &sources, inlined, silent)?;
         state.step = Step::Moving(Box::new(moving));
         Ok(())
     }
 
-    fn count(&self, rank: &Rank, wire: &Wire, plan: &ExchangePlan) {
-        let moved = wire.moved(plan, self.tags.index, self.dtype);
+    fn count(&self, rank: &Rank, plan: &ExchangePlan) {
+        let moved = plan.moved(self.tags.index, self.dtype);
         rank.count(self.name, self.name_of_call(), &moved);
     }
 

@@ -205,8 +205,7 @@ impl Rank {
         if self.closed.get() {
             return Err(CommError::Closed { op });
         }
-        self.ledger
-            .posted(op, tags.sequence, SiteText::from(request.site));
+        self.ledger.posted(op, tags.sequence, request.site);
         self.or_fail(Begun::new(self, tags, request, wires))
     }
 

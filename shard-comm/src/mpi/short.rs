@@ -71,7 +71,7 @@ impl Begun {
         request: &mut Request,
     ) -> Result<Option<Option<Buffer>>> {
         let records = &self.records;
-        let ([wire], Some(stage)) = (&self.wires[..], request.stages.last_mut()) else {
+        let ([_], Some(stage)) = (&self.wires[..], request.stages.last_mut()) else {
             return Ok(None);
         };
         if !agree(records, tags) || any_sums(records, tags) {
@@ -90,7 +90,7 @@ impl Begun {
             }
         };
         let name = stage.plan.name;
-        let moved = wire.moved(&stage.plan, tags.index, request.dtype);
+        let moved = (stage.plan).moved(tags.index, request.dtype);
         rank.count(name, name, &moved);
         let target = request.stages.pop().map(|stage| stage.target);
         Ok(Some(match target {

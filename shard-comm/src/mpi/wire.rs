@@ -9,11 +9,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::raw::{Datatype, Region};
-use crate::ledger::Moved;
 use crate::lots::{self, lots};
 use crate::mix::Mix;
 use crate::plan::Overlap;
-use crate::{DType, ExchangePlan, PieceRef, Pieces, Result};
+use crate::{ExchangePlan, PieceRef, Pieces, Result};
 
 /// What a plan's messages are; made once per plan and group.
 #[derive(Debug)]
@@ -27,7 +26,6 @@ pub(super) struct Wire {
     /// For pieces that cannot be received where they belong, because they are combined or overlap: the plan that reads
     /// them from where they were received, packed.
     pub(super) packed: Option<ExchangePlan>,
-    moved: OnceCell<Moved>,
 }
 
 /// The pieces between this rank and one other, or itself.
@@ -75,13 +73,7 @@ impl Wire {
             incoming,
             outgoing,
             packed,
-            moved: OnceCell::new(),
         }
-    }
-
-    /// What the plan moves at participant `me`, with elements of the one size that this is for.
-    pub(super) fn moved(&self, plan: &ExchangePlan, me: usize, dtype: Option<DType>) -> Moved {
-        *self.moved.get_or_init(|| plan.moved(me, dtype))
     }
 
     /// The messages from a participant.

@@ -154,7 +154,7 @@ impl Landing {
             });
         }
         let nothing = || place.stream.alloc(dst.dtype(), 0).map(BufferMut::freeze);
-        let dst = match &wire.packed {
+        match &wire.packed {
             None => {
                 if let Some(coming) = &coming {
                     let mut pieces = Vec::new();
@@ -171,7 +171,6 @@ impl Landing {
                     }
                     place.stream.copy_pieces(&pieces, &mut dst)?;
                 }
-                dst
             }
             Some(packed) => {
                 let mut parts = vec![nothing()?; place.size];
@@ -186,9 +185,9 @@ impl Landing {
                         _ => continue,
                     };
                 }
-                exchange::run(place.stream, packed, |peer, _| &parts[peer], dst)?
+                exchange::run(place.stream, packed, |peer, _| &parts[peer], &mut dst)?;
             }
-        };
+        }
         Ok(Arrived {
             result: Some(dst.freeze()),
             coming,

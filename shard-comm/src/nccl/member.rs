@@ -21,7 +21,7 @@ use crate::simulated::idle_device;
 use crate::validate::label;
 use crate::{
     AgreedError, Buffer, CommError, Communicator, DType, DeviceRef, Event, ExchangePlan, Handle,
-    Ledger, PlanCache, Result, Site, SiteText,
+    Ledger, PlanCache, Result, Site,
 };
 
 /// A rank whose elements NCCL moves. Clones are the same communicator.
@@ -311,9 +311,7 @@ impl Communicator for NcclComm {
         let name = request.name();
         this.rank.open(name)?;
         let sequence = self.next_sequence();
-        this.rank
-            .ledger
-            .posted(name, sequence, SiteText::from(request.site));
+        this.rank.ledger.posted(name, sequence, request.site);
         let route = this.routes.get(&request.stages, self.rank());
         let prepared = self.prepare(request, &route, Lane::Groups);
         let agreement = self.agreement(&prepared.request, &route)?;
@@ -338,10 +336,7 @@ impl Communicator for NcclComm {
         // Nothing moves here and nothing else is in flight: the ranks need only agree.
         let request = request.checked(self.size());
         this.rank.open(request.name())?;
-        let site = SiteText::from(request.site);
-        this.rank
-            .ledger
-            .posted(request.name(), self.next_sequence(), site);
+        (this.rank.ledger).posted(request.name(), self.next_sequence(), request.site);
         let agreement = self.agreement(&request, &route)?;
         let agreed = this.control.call(agreement);
         agreed.inspect_err(|error| {
@@ -375,9 +370,7 @@ impl Communicator for NcclComm {
         };
         let members: Rc<[usize]> = [this.members[from], this.members[to]].into();
         let sequence = self.next_message(from, to, index);
-        this.rank
-            .ledger
-            .posted(name, sequence, SiteText::from(site));
+        this.rank.ledger.posted(name, sequence, site);
         // Between the two the same plan stands for either side, so sides are told apart by its number.
         let route = this.message_routes.get(&request.stages, index);
         let prepared = self.prepare(request, &route, lane);

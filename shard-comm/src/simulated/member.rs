@@ -12,7 +12,7 @@ use super::{Played, Reductions, Topology};
 use crate::communicator::{Link, Pending, Request, Stage, Target};
 use crate::{
     Buffer, CommError, Communicator, DType, DeviceRef, ExchangePlan, Handle, Ledger,
-    LedgerSnapshot, PlanCache, Result, Site, SiteText,
+    LedgerSnapshot, PlanCache, Result, Site,
 };
 
 /// One rank of a simulated program; see the [module](super). Clones are the same communicator.
@@ -115,7 +115,7 @@ impl SimulatedComm {
         }
         let sequence = this.sequence.get();
         this.sequence.set(sequence + 1);
-        this.rank.ledger.posted(op, sequence, SiteText::from(site));
+        this.rank.ledger.posted(op, sequence, site);
         let mut seconds = 0.0;
         for stage in stages {
             let moved = stage.plan.moved(this.index, dtype);
@@ -247,7 +247,7 @@ impl Communicator for SimulatedComm {
             };
         let sequence = self.0.sequence.get();
         let rank = &self.0.rank;
-        rank.ledger.posted(op, sequence, SiteText::from(site));
+        rank.ledger.posted(op, sequence, site);
         if let Some(stage) = request.stages.first() {
             // The plan numbers the two of them 0 and 1.
             let me = usize::from(op == "recv");
