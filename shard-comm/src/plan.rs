@@ -764,6 +764,26 @@ mod tests {
     }
 
     #[test]
+    fn what_moves_is_told_of_whoever_asks() {
+        let pieces: Pieces = [Piece::run(0, 0, 3, 0, 0), Piece::run(1, 0, 2, 0, 3)].into();
+        let plan = ExchangePlan::new("t", 0, pieces.clone(), pieces, None, None);
+        let moved = |me, dtype| {
+            let moved = plan.moved(me, Some(dtype));
+            (
+                moved.messages,
+                moved.bytes,
+                moved.sent_bytes,
+                moved.local_bytes,
+            )
+        };
+        // Rank 0 keeps 3 elements and gets 2; for rank 1 it is the other way round.
+        assert_eq!(moved(0, DType::F32), (1, 8, 8, 12));
+        assert_eq!(moved(1, DType::F32), (1, 12, 12, 8));
+        assert_eq!(moved(0, DType::F64), (1, 16, 16, 24));
+        assert_eq!(moved(2, DType::U8), (2, 5, 5, 0));
+    }
+
+    #[test]
     fn boxes_of_one_array_are_told_apart() {
         // The four quadrants of a 4x6 array interleave in memory, yet do not overlap.
         let quads = [(0, 2, 3), (3, 2, 3), (12, 2, 3), (15, 2, 3)];
