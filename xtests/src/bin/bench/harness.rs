@@ -334,13 +334,14 @@ fn on_rank(ctx: &Context, spec: &Spec, effort: &Effort, turns: &OnceLock<Turns>)
     };
     // All ranks take the numbers of the one that comes here first.
     let turns = *turns.get_or_init(|| {
-        // Ranks that share cores begin one after the other, which is part of the time of a batch.
+        // Ranks that share cores begin and end one after the other, which is part of the time of a batch and as long as a call
+        // or two: there must be many calls in one.
         let least = if device.kind().is_cuda() {
             GPU_BATCH_SECONDS
         } else {
             BATCH_SECONDS
         };
-        let least = least * (spec.ranks as f64 / 8.0).max(1.0);
+        let least = least * (spec.ranks as f64 / 2.0).max(1.0);
         let batch = |once: f64| (least / once).clamp(1.0, 10_000.0).ceil();
         let each = batch(once) * once + batch(limit_once) * limit_once;
         let [least, most] = effort.repetitions;
