@@ -12,7 +12,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::slot::{Post, Slot};
-use super::sync::{Clock, SPINS, YIELDS, yield_now};
+use super::sync::{Clock, PAUSES, SPINS, YIELDS, yield_now};
 use super::world::{Meeting, World, check_sources};
 use crate::guard::Guard;
 use crate::plan::Traffic;
@@ -356,7 +356,7 @@ impl Rank {
         ready()
     }
 
-    /// Looks for about a microsecond, unless that was in vain lately.
+    /// Looks for a few microseconds, unless that was in vain lately.
     fn spin_until(&self, ready: &impl Fn() -> bool) -> bool {
         let barren = self.barren_waits.get();
         if barren > 0 {
@@ -364,7 +364,10 @@ impl Rank {
             return false;
         }
         for _ in 0..SPINS {
-            std::hint::spin_loop();
+            // A look takes what the others are about to write away from them: not at once again.
+            for _ in 0..PAUSES {
+                std::hint::spin_loop();
+            }
             if ready() {
                 return true;
             }

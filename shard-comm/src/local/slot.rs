@@ -61,14 +61,12 @@ impl Post {
 pub(super) struct Slot {
     /// How many places are empty.
     missing: AtomicUsize,
-    /// [`OPEN`], [`DONE`] or [`FAILED`]; changed once.
-    state: AtomicUsize,
     /// Whether a rank waits for the outcome, or is about to. Set under the world's lock.
     awaited: AtomicBool,
-    _gap: [u8; 64],
-    /// The state, where there are [`CROWDED`] participants or more: those who poll it then need not fetch the line that
-    /// the others still write. Two ranks are better served by one line for all.
-    apart: AtomicUsize,
+    _gap: [u8; 72],
+    /// [`OPEN`], [`DONE`] or [`FAILED`]; changed once. Apart, so that who polls it need not fetch, and take from the others, what
+    /// they still write.
+    state: AtomicUsize,
     /// The ranks' next rendezvous, from the first rank on that asks for it.
     ///
     /// A slot that is held holds all after it. While it is open nobody can complete a later one, since whoever joins that has
@@ -85,9 +83,6 @@ pub(super) struct Slot {
     round: Mutex<Option<Arc<Self>>>,
 }
 
-/// From so many participants on the outcome is polled apart from what is counted.
-const CROWDED: usize = 8;
-
 const OPEN: usize = 0;
 const DONE: usize = 1;
 const FAILED: usize = 2;
@@ -101,10 +96,9 @@ impl Slot {
     fn new(participants: usize, sequence: u64) -> Arc<Self> {
         Arc::new(Self {
             missing: AtomicUsize::new(participants),
-            state: AtomicUsize::new(OPEN),
             awaited: AtomicBool::new(false),
-            _gap: [0; 64],
-            apart: AtomicUsize::new(OPEN),
+            _gap: [0; 72],
+            state: AtomicUsize::new(OPEN),
             next: OnceLock::default(),
             places: (0..participants).map(|_| OnceLock::default()).collect(),
             sequence,
@@ -158,22 +152,14 @@ impl Slot {
         self.places.iter().map(OnceLock::get)
     }
 
-    /// [`OPEN`], [`DONE`] or [`FAILED`].
-    fn state(&self) -> &AtomicUsize {
-        match self.places.len() {
-            ..CROWDED => &self.state,
-            _ => &self.apart,
-        }
-    }
-
     /// Whether there is an outcome.
     pub(super) fn is_settled(&self) -> bool {
-        self.state().load(Ordering::Acquire) != OPEN
+        self.state.load(Ordering::Acquire) != OPEN
     }
 
     /// The result of every rank if there is one, or why nothing moves; `None` while some are missing.
     pub(super) fn outcome(&self) -> Option<Result<Option<&Buffer>, &CommError>> {
-        match self.state().load(Ordering::Acquire) {
+        match self.state.load(Ordering::Acquire) {
             OPEN => None,
             DONE => Some(Ok(self.result.get())),
             _ => self.error.get().map(Err),
@@ -197,9 +183,7 @@ impl Slot {
     /// The first outcome stands.
     fn settle(&self, outcome: usize) {
         let (success, failure) = (Ordering::Release, Ordering::Relaxed);
-        let (Ok(_) | Err(_)) = self
-            .state()
-            .compare_exchange(OPEN, outcome, success, failure);
+        let (Ok(_) | Err(_)) = self.state.compare_exchange(OPEN, outcome, success, failure);
     }
 
     /// After settling: whether some rank may be waiting for it.

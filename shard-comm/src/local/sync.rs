@@ -14,8 +14,10 @@ mod real {
     /// well under one; with more ranks than cores the ones that yield are soon at their own rendezvous.
     pub(in crate::local) const YIELDS: usize = 256;
 
-    /// How often it looks before that where every rank has a core: about a microsecond, the price of two yields.
-    pub(in crate::local) const SPINS: usize = 64;
+    /// How often it looks before that where every rank has a core, and how long it pauses between: a few microseconds in all,
+    /// the price of as many yields.
+    pub(in crate::local) const SPINS: usize = 32;
+    pub(in crate::local) const PAUSES: usize = 4;
 
     /// How long a rank has been waiting.
     pub(in crate::local) struct Clock(std::time::Instant);
@@ -61,6 +63,7 @@ mod substitutes {
     /// A waiting rank soon parks, so that there are few interleavings and parking is among them.
     pub(in crate::local) const YIELDS: usize = 1;
     pub(in crate::local) const SPINS: usize = 0;
+    pub(in crate::local) const PAUSES: usize = 1;
 
     /// No time passes: what ranks do must follow from their order alone.
     pub(in crate::local) struct Clock;
