@@ -91,8 +91,56 @@ impl Meeting {
     }
 }
 
+/// Memory that two ranks write in turns: what it costs that something one core wrote is read by another. Of a call of two ranks
+/// this is the larger part, and machines differ by a factor of five; virtual ones change it while they run.
+struct Line {
+    /// How often each of the two has written.
+    written: [Apart; 2],
+}
+
+/// In cache lines of its own.
+#[repr(align(128))]
+struct Apart(AtomicUsize);
+
+impl Line {
+    fn new() -> Arc<Self> {
+        let written = [(); 2].map(|()| Apart(AtomicUsize::new(0)));
+        Arc::new(Self { written })
+    }
+
+    /// Rank 0 writes its part, and rank 1 its own when it has seen that; what rank 0 waits for.
+    fn there_and_back(&self, rank: usize, turn: usize) {
+        let [mine, other] = [rank, 1 - rank].map(|r| &self.written[r].0);
+        if rank == 0 {
+            mine.store(turn, Ordering::Release);
+        }
+        let mut looks = 0;
+        while other.load(Ordering::Acquire) < turn {
+            looks += 1;
+            // Should both share a core, the other has to have its turn.
+            if looks % 4096 == 0 {
+                std::thread::yield_now();
+            }
+        }
+        if rank == 1 {
+            mine.store(turn, Ordering::Release);
+        }
+    }
+}
+
 /// What is paid for a call however little moves.
 fn latencies(suite: &mut Suite<'_>, ranks: usize) {
+    if ranks == 2 {
+        let line = Line::new();
+        suite.add("comm/cache line there and back", ranks, move |ctx| {
+            let (line, rank, mut turn) = (Arc::clone(&line), ctx.rank(), 0);
+            Ok(Bench::new(move || {
+                turn += 1;
+                line.there_and_back(rank, turn);
+                Ok(())
+            }))
+        });
+    }
     let [one, two, three] = [(); 3].map(|()| Meeting::of(ranks));
     suite.add("comm/barrier", ranks, move |ctx| {
         let world = ctx.world().clone();
