@@ -91,8 +91,9 @@ impl Meeting {
     }
 }
 
-/// Memory that two ranks write in turns: what it costs that something one core wrote is read by another. Of a call of two ranks
-/// this is the larger part, and machines differ by a factor of five; virtual ones change it while they run.
+/// Memory that two ranks write in turns: what it costs that one core reads what another wrote, which a call of two ranks waits
+/// for a few times. It is the machine's, and a virtual one may change it while it runs: 110 and 560 ns there and back were seen
+/// minutes apart, and calls that took three times as long.
 struct Line {
     /// How often each of the two has written.
     written: [Apart; 2],
