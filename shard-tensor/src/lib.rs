@@ -104,7 +104,8 @@ pub mod op {
 /// What a [`Simulation`] runs on.
 pub mod simulated {
     pub use shard_comm::LinkCost;
-    pub use shard_comm::simulated::{Machine, OpTime, Played, Reductions, Topology};
+    pub use shard_comm::simulated::{OpTime, Played};
+    pub use shard_comm::{Machine, Reductions, Topology};
 }
 
 /// What programs usually need.

@@ -11,7 +11,7 @@ use crate::{conv, matmul, moves};
 use shard_comm::MatmulPrecision;
 use shard_comm::cuda::{Availability, availability, compile_to_ptx};
 use shard_comm::local::{self, LocalOptions};
-use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
+use shard_comm::{Communicator, DType, DeviceError, DeviceKind, ErrorClass};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition};
 use std::rc::Rc;
@@ -22,7 +22,7 @@ fn every_source_compiles_to_ptx_where_there_is_a_compiler() {
     for (source, defines) in sources() {
         match compile_to_ptx(&source, defines, "compute_80") {
             Ok(bytes) => assert!(bytes > 500, "{}", source.name),
-            Err(CommError::Backend { call: "nvrtc", .. }) => return,
+            Err(DeviceError::Library { call: "nvrtc", .. }) => return,
             Err(error) => panic!("{error}"),
         }
     }
