@@ -9,13 +9,13 @@
 use crate::elementwise::{add, float_types};
 use crate::error::InOp;
 use crate::host::with_float;
-use crate::kernels::conv as kernels;
 use crate::moves::{pad, reshape};
 use crate::reduce::sum;
 use crate::{
     Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result, Rule,
     RuleBuilder, Saved, Value, key_of,
 };
+use shard_kernels::conv as kernels;
 use shard_spec::{Dims, EdgeMap, ReduceOp, Window};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;

@@ -2,14 +2,14 @@
 //! bring misaligned operands together.
 
 use crate::host::{computes, partial_type, with_float, with_stored};
-use crate::kernels::pointwise::{self, Binary};
-use crate::kernels::unary::{self, Unary};
 use crate::moves::same_types;
 use crate::reduce::sum_to;
 use crate::rule::broadcast;
 use crate::{Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of};
 use num_traits::AsPrimitive;
 use shard_comm::DType;
+use shard_kernels::pointwise::{self, Binary};
+use shard_kernels::unary::{self, Unary};
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -260,8 +260,7 @@ impl Op for Arithmetic {
         with_float!(call.dtype(), T => {
             let (a, b) = (call.input::<T>(0), call.input::<T>(1));
             let mut out = call.output::<T>(0);
-            let (shape, ..) = out.geometry();
-            let (a, b) = (a.broadcast_to(&shape), b.broadcast_to(&shape));
+            let (a, b) = (a.broadcast_to(out.shape()), b.broadcast_to(out.shape()));
             if let (Some(a), Some(b)) = (a, b) {
                 pointwise::binary(self.kind, &a, &b, &mut out);
             }

@@ -14,7 +14,6 @@ pub mod elementwise;
 mod engine;
 mod error;
 mod host;
-pub mod kernels;
 pub mod matmul;
 mod measure;
 pub mod moves;

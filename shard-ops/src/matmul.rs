@@ -5,7 +5,6 @@
 
 use crate::elementwise::{add, float_types};
 use crate::host::with_float;
-use crate::kernels::gemm::{self, Mat, MatMut};
 use crate::moves::{reshape, unsqueeze};
 use crate::reduce::{sum, sum_to};
 use crate::rule::broadcast;
@@ -13,6 +12,7 @@ use crate::{
     Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
     key_of,
 };
+use shard_kernels::gemm::{self, Mat, MatMut};
 use shard_spec::{Dims, ReduceOp};
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -265,7 +265,7 @@ impl Op for MatMul {
             if let Some(bias) = bias {
                 let shape = y.shape().to_vec();
                 if let Some(bias) = bias.broadcast_to(&shape) {
-                    crate::kernels::pointwise::update(&mut y, &bias, |y, b| y + b);
+                    shard_kernels::pointwise::update(&mut y, &bias, |y, b| y + b);
                 }
             }
         });

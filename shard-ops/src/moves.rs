@@ -6,12 +6,12 @@
 
 use crate::error::InOp;
 use crate::host::with_element;
-use crate::kernels::copy::copy;
 use crate::{
     Access, Boundaries, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value,
     key_of,
 };
 use shard_comm::{DType, Scalar};
+use shard_kernels::copy::copy;
 use shard_spec::{DimMap, Dims, EdgeMap, numel};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;

@@ -7,13 +7,13 @@
 use crate::elementwise::{cast, stored_types};
 use crate::error::InOp;
 use crate::host::{partial_type, with_stored};
-use crate::kernels::attention::Stored;
-use crate::kernels::neighborhood::{KeyGrads, Near, QueryGrads, forward, grad_keys, grad_queries};
 use crate::{
     Access, Exec, HostCall, KernelCx, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value,
     key_of,
 };
 use shard_comm::Element;
+use shard_kernels::attention::Stored;
+use shard_kernels::neighborhood::{KeyGrads, Near, QueryGrads, forward, grad_keys, grad_queries};
 use shard_spec::{Dims, Window};
 use std::ops::Range;
 use std::sync::Arc;

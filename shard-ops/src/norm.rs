@@ -5,10 +5,6 @@
 
 use crate::elementwise::{add_scalar, float_types, mul, sub, unary};
 use crate::host::with_float;
-use crate::kernels::moments::{Groups, moments};
-use crate::kernels::normalise::{self as kernels, Along, Scale};
-use crate::kernels::unary::Unary;
-use crate::kernels::{Real, View};
 use crate::moves::reshape;
 use crate::reduce::{mean, sum};
 use crate::{
@@ -16,6 +12,10 @@ use crate::{
     key_of,
 };
 use shard_comm::{DType, Element, Monoid};
+use shard_kernels::moments::{Groups, moments};
+use shard_kernels::normalise::{self as kernels, Along, Scale};
+use shard_kernels::unary::Unary;
+use shard_kernels::{Real, View};
 use shard_spec::{Dims, ReduceOp};
 use smallvec::smallvec;
 use std::sync::Arc;

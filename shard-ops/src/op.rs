@@ -1,8 +1,8 @@
 //! What an op is.
 
-use crate::kernels::{View, ViewMut};
 use crate::{Meta, Result, Rule, Value};
 use shard_comm::{DType, Element, HostSlice, HostSliceMut, Work};
+use shard_kernels::{View, ViewMut};
 use shard_redistribute::Fingerprint;
 use shard_spec::{DimPart, Dims, Layout, Strides};
 use smallvec::SmallVec;

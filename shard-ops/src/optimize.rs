@@ -4,11 +4,11 @@
 
 use crate::elementwise::float_types;
 use crate::host::with_float;
-use crate::kernels::{Real, ViewMut};
 use crate::{
     Access, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
 };
 use shard_comm::Element;
+use shard_kernels::{Real, ViewMut};
 use std::borrow::Cow;
 use std::sync::Arc;
 

@@ -4,13 +4,13 @@
 use crate::elementwise::float_types;
 use crate::error::InOp;
 use crate::host::with_float;
-use crate::kernels::conv as kernels;
-use crate::kernels::pool::{self, Divisor, Plane};
 use crate::{
     Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value,
     key_of,
 };
 use shard_comm::DType;
+use shard_kernels::conv as kernels;
+use shard_kernels::pool::{self, Divisor, Plane};
 use shard_spec::{Dims, Window};
 use smallvec::smallvec;
 use std::sync::Arc;

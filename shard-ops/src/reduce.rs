@@ -5,13 +5,13 @@
 
 use crate::elementwise::{add, div, eq, float_types, mul, mul_scalar, sub, unary};
 use crate::host::with_float;
-use crate::kernels::reduce as kernels;
-use crate::kernels::unary::Unary;
 use crate::moves::{expand_like, reshape};
 use crate::{
     Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
     key_of,
 };
+use shard_kernels::reduce as kernels;
+use shard_kernels::unary::Unary;
 use shard_spec::ReduceOp;
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;

@@ -6,11 +6,11 @@
 use crate::elementwise::float_types;
 use crate::error::InOp;
 use crate::host::with_float;
-use crate::kernels::resample::{Table, resample};
 use crate::{
     Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value,
     key_of,
 };
+use shard_kernels::resample::{Table, resample};
 use shard_spec::{Dims, ResampleMode, Window};
 use smallvec::smallvec;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The engine on small ops: results equal one rank's, layouts follow the rules, and nothing moves needlessly.
 
 use shard_comm::{Communicator, local};
-use shard_ops::kernels::unary::Unary;
+use shard_kernels::unary::Unary;
 use shard_ops::{Engine, EngineOptions, Exec, Value, elementwise, matmul, moves, reduce};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, EdgeMap, Layout, Partition, Placement, ReduceOp};

@@ -2,7 +2,7 @@
 
 use super::view::join_dims;
 use super::{View, ViewMut};
-use crate::kernels::view::for_each_row;
+use crate::view::for_each_row;
 
 /// Side of the square blocks in which transposing copies walk, so that both sides stay in cache lines.
 const BLOCK: usize = 16;
@@ -13,7 +13,7 @@ const BLOCK: usize = 16;
 /// innermost in either view.
 ///
 /// ```
-/// use shard_ops::kernels::{copy::copy, View, ViewMut};
+/// use shard_kernels::{copy::copy, View, ViewMut};
 /// let columns = [1, 4, 2, 5, 3, 6];
 /// let mut rows = [0; 6];
 /// copy(&View::contiguous(&columns, &[3, 2]).permute(&[1, 0]), &mut ViewMut::contiguous(&mut rows, &[2, 3]));
@@ -136,7 +136,7 @@ fn transpose<T: Copy>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::testing::{Rng, naive_index};
+    use crate::testing::{Rng, naive_index};
 
     #[test]
     fn random_permutations_and_boxes_copy_exactly() {

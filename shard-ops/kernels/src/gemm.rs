@@ -1,7 +1,7 @@
 //! Matrix products, through one function and one unsafe call.
 
 use super::{Real, View, ViewMut};
-use crate::kernels::view::for_each_row;
+use crate::view::for_each_row;
 
 /// A strided matrix to read: element `(i, j)` is `data[offset + i * row_step + j * col_step]`.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ impl<'a, T> MatMut<'a, T> {
 /// `c = a · b`, or `c += a · b` with `accumulate`; `a` is `m x k`, `b` is `k x n`, any strides.
 ///
 /// ```
-/// use shard_ops::kernels::gemm::{gemm, Mat, MatMut};
+/// use shard_kernels::gemm::{gemm, Mat, MatMut};
 /// let (a, b) = ([1.0, 2.0, 3.0, 4.0], [1.0, 1.0]);
 /// let mut c = [0.0; 2];
 /// gemm(2, 1, 2, Mat::row_major(&a, 2), Mat::row_major(&b, 1), MatMut::row_major(&mut c, 1), false);
@@ -302,7 +302,7 @@ fn check(name: &str, len: usize, offset: usize, rows: (usize, isize), cols: (usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::testing::{Rng, assert_close, naive_index};
+    use crate::testing::{Rng, assert_close, naive_index};
 
     fn case<T: Real>(
         batch: &[usize],

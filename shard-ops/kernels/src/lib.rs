@@ -7,16 +7,34 @@
 //!
 //! Shapes are planned by the caller (the engine checks users' input first), so a contradiction between the shapes given to
 //! a kernel is a defect of the caller and panics with both shapes named; memory safety never depends on it.
+//!
+//! # A product with a transposed operand
+//!
+//! ```
+//! use shard_kernels::gemm::matmul;
+//! use shard_kernels::{View, ViewMut};
+//!
+//! let a = [1.0f64, 2.0, 3.0, 4.0, 5.0, 6.0];
+//! let mut gram = [0.0; 4];
+//! let rows = View::contiguous(&a, &[2, 3]);
+//! // The transpose is a view of the same memory.
+//! let columns = rows.permute(&[1, 0]);
+//! matmul(&rows, &columns, &mut ViewMut::contiguous(&mut gram, &[2, 2]), false);
+//! assert_eq!(gram, [14.0, 32.0, 32.0, 77.0]);
+//! ```
+
+#![deny(unsafe_code)]
 
 pub mod attention;
 pub mod conv;
 pub mod copy;
+#[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
 pub mod gemm;
 pub mod math;
 pub mod moments;
 pub mod neighborhood;
 pub mod neighbors;
-pub(crate) mod normalise;
+pub mod normalise;
 pub mod pointwise;
 pub mod pool;
 mod positions;
@@ -31,3 +49,7 @@ pub mod view;
 pub use positions::Positions;
 pub use real::Real;
 pub use view::{Dims, Strides, View, ViewMut};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

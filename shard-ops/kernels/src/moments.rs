@@ -41,7 +41,7 @@ pub struct Groups {
 /// Moments of `x` over `dims`, one cell per index of the remaining dims, channels optionally merged into groups.
 ///
 /// ```
-/// use shard_ops::kernels::{moments::moments, View};
+/// use shard_kernels::{moments::moments, View};
 /// let m = moments(&View::contiguous(&[1.0f32, 3.0, 10.0, 10.0], &[2, 2]), &[1], None);
 /// assert_eq!((m.count, m.mean, m.m2), (vec![2.0, 2.0], vec![2.0, 10.0], vec![2.0, 0.0]));
 /// ```
@@ -247,7 +247,7 @@ fn corrected(n: f64, guess: f64, off: f64, squares: f64) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::testing::{Rng, naive_index};
+    use crate::testing::{Rng, naive_index};
 
     fn naive<T: Real>(x: &View<'_, T>, dims: &[usize], groups: Option<Groups>) -> Moments {
         let kept: Vec<usize> = (0..x.ndim()).filter(|d| !dims.contains(d)).collect();

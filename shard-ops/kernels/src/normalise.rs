@@ -6,7 +6,7 @@ use pulp::{Simd, WithSimd};
 
 /// A factor or summand of a run's elements.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Along<'a, T> {
+pub enum Along<'a, T> {
     /// The same for all.
     One(T),
     /// One each.
@@ -15,16 +15,18 @@ pub(crate) enum Along<'a, T> {
 
 /// The mean of a run's cell, and one over its standard deviation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scale<T> {
-    pub(crate) mean: T,
-    pub(crate) rstd: T,
+pub struct Scale<T> {
+    /// The mean.
+    pub mean: T,
+    /// One over the standard deviation.
+    pub rstd: T,
 }
 
 /// `out = (x - mean) * rstd * gain + shift`
 ///
 /// # Panics
 /// When a slice is shorter than `out`.
-pub(crate) fn normalise<T: Real>(
+pub fn normalise<T: Real>(
     x: &[T],
     out: &mut [T],
     scale: Scale<T>,
@@ -59,12 +61,7 @@ pub(crate) fn normalise<T: Real>(
 ///
 /// # Panics
 /// When a slice is shorter than `x`.
-pub(crate) fn cell_sums<T: Real>(
-    x: &[T],
-    dy: &[T],
-    scale: Scale<T>,
-    gain: Along<'_, T>,
-) -> (f64, f64) {
+pub fn cell_sums<T: Real>(x: &[T], dy: &[T], scale: Scale<T>, gain: Along<'_, T>) -> (f64, f64) {
     let n = x.len();
     let dy = &dy[..n];
     let mean = scale.mean;
@@ -92,7 +89,7 @@ pub(crate) fn cell_sums<T: Real>(
 ///
 /// # Panics
 /// When a slice is shorter than `x`.
-pub(crate) fn add_weight_sums<T: Real>(
+pub fn add_weight_sums<T: Real>(
     x: &[T],
     dy: &[T],
     scale: Scale<T>,
@@ -113,7 +110,7 @@ pub(crate) fn add_weight_sums<T: Real>(
 ///
 /// # Panics
 /// When a slice is shorter than `out`.
-pub(crate) fn input_grad<T: Real>(
+pub fn input_grad<T: Real>(
     x: &[T],
     dy: &[T],
     out: &mut [T],

@@ -41,7 +41,7 @@ pub enum Binary {
 /// ([`View::broadcast_to`]).
 ///
 /// ```
-/// use shard_ops::kernels::{pointwise::{binary, Binary}, View, ViewMut};
+/// use shard_kernels::{pointwise::{binary, Binary}, View, ViewMut};
 /// let (a, b) = ([1.0f32, 2.0, 3.0, 4.0], [10.0f32, 20.0]);
 /// let b = View::contiguous(&b, &[2, 1]).broadcast_to(&[2, 2]).unwrap();
 /// let mut out = [0.0; 4];
@@ -264,7 +264,7 @@ pub(crate) fn assert_shapes(inputs: &[&[usize]], out: &[usize]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::testing::{Rng, naive_index};
+    use crate::testing::{Rng, naive_index};
 
     fn all<T: Real>() {
         let mut rng = Rng::new(5);

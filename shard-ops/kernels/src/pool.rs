@@ -79,7 +79,7 @@ pub enum Divisor<'a> {
 /// `x` is `[N, C, *S]`; `y` and `index` are `[N, C, *O]`.
 ///
 /// ```
-/// use shard_ops::kernels::{conv::Window, pool::{max_pool, Plane}, View, ViewMut};
+/// use shard_kernels::{conv::Window, pool::{max_pool, Plane}, View, ViewMut};
 /// let (mut y, mut index) = ([0.0f32; 2], [0i64; 2]);
 /// let shape = [1, 1, 2];
 /// max_pool(

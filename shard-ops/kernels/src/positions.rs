@@ -7,7 +7,7 @@ use std::borrow::Cow;
 /// A block of a contiguous or striped partition is a run; a zigzag block, or one that data decided, is a list.
 ///
 /// ```
-/// use shard_ops::kernels::Positions;
+/// use shard_kernels::Positions;
 /// let striped = Positions::Run { start: 1, step: 4 };
 /// assert_eq!(striped.list(3)[..], [1, 5, 9]);
 /// assert_eq!(Positions::List(&[0, 1, 6, 7]).at(2), 6);

@@ -41,7 +41,7 @@ pub enum Reduction {
 /// as extent 1).
 ///
 /// ```
-/// use shard_ops::kernels::{reduce::{reduce, Reduction}, View};
+/// use shard_kernels::{reduce::{reduce, Reduction}, View};
 /// let x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
 /// let mut out = [0.0; 3];
 /// reduce(Reduction::Sum, &View::contiguous(&x, &[2, 3]), &[0], &mut out);
@@ -343,7 +343,7 @@ impl<T: Real, F: Fold> WithSimd for Row<'_, T, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::testing::{Rng, assert_close, naive_index};
+    use crate::testing::{Rng, assert_close, naive_index};
 
     type Exact = fn(&[f64]) -> f64;
 

@@ -22,7 +22,7 @@ impl Table {
     /// A table from its rows. Pairs are summed in the order given.
     ///
     /// ```
-    /// use shard_ops::kernels::resample::Table;
+    /// use shard_kernels::resample::Table;
     /// let halves = Table::from_rows([vec![(0, 1.0)], vec![(0, 0.5), (1, 0.5)]]);
     /// assert_eq!((halves.rows(), halves.columns()), (2, 2));
     /// ```
@@ -111,7 +111,7 @@ impl Table {
 /// `out[.., r, ..] = Σ weight · x[.., index, ..]` along `dim`, over the pairs of row `r`.
 ///
 /// ```
-/// use shard_ops::kernels::{resample::{apply_along, Table}, View, ViewMut};
+/// use shard_kernels::{resample::{apply_along, Table}, View, ViewMut};
 /// let between = Table::from_rows([[(0, 0.5), (1, 0.5)], [(1, 0.5), (2, 0.5)]]);
 /// let mut out = [0.0f32; 2];
 /// apply_along(&View::contiguous(&[1.0, 3.0, 7.0], &[3]), 0, &between, &mut ViewMut::contiguous(&mut out, &[2]));
@@ -299,7 +299,7 @@ impl<T: Real> Line<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::testing::{Rng, assert_close, naive_index};
+    use crate::testing::{Rng, assert_close, naive_index};
 
     fn random_table(rng: &mut Rng, rows: usize, columns: usize) -> Table {
         let each = rng.within(0, 3);

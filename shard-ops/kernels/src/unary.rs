@@ -95,7 +95,7 @@ pub enum Unary {
 /// `out = f⁽ᵒʳᵈᵉʳ⁾(x)` element by element: the map itself for order 0, its derivatives for 1, 2 and 3.
 ///
 /// ```
-/// use shard_ops::kernels::{unary::{unary, Unary}, View, ViewMut};
+/// use shard_kernels::{unary::{unary, Unary}, View, ViewMut};
 /// let x = [-1.0f32, 0.0, 2.0];
 /// let mut out = [9.0; 3];
 /// unary(Unary::Relu, 1, &View::contiguous(&x, &[3]), &mut ViewMut::contiguous(&mut out, &[3]));

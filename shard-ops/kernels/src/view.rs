@@ -7,7 +7,7 @@ pub use shard_spec::{Dims, Strides};
 /// A read-only strided view: element `i` lives at `data[offset + Σ i[d] * strides[d]]`.
 ///
 /// ```
-/// use shard_ops::kernels::View;
+/// use shard_kernels::View;
 /// let data = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
 /// let rows = View::contiguous(&data, &[2, 3]);
 /// let columns = rows.permute(&[1, 0]);

@@ -4,9 +4,9 @@ use super::facing::{Facing, block};
 use super::options::Attention;
 use super::rule::{Extents, accesses, types};
 use crate::host::{partial_type, with_stored};
-use crate::kernels::attention::{AttentionGrad, BlockGrad, PausedGrad, Stored};
 use crate::{Exec, HostCall, Meta, Op, OpError, OperandBox, Reduction, Result, Rule, Saved, Value};
 use shard_comm::{DType, Element};
+use shard_kernels::attention::{AttentionGrad, BlockGrad, PausedGrad, Stored};
 use shard_spec::ReduceOp;
 use smallvec::SmallVec;
 

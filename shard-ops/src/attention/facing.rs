@@ -2,11 +2,11 @@
 
 use super::options::Attention;
 use crate::host::{Held, positions};
-use crate::kernels::attention::{Band, Block, Dropout, Queries, Stored};
-use crate::kernels::{Positions, View};
 use crate::rng::Stream;
 use crate::{HostCall, OperandBox};
 use shard_comm::{Bool, DType, Element};
+use shard_kernels::attention::{Band, Block, Dropout, Queries, Stored};
+use shard_kernels::{Positions, View};
 use shard_spec::DimPart;
 
 /// Which probabilities are dropped: those whose word of the stream, numbered by their place in

@@ -7,9 +7,9 @@ use super::options::Attention;
 use super::rule::{Extents, accesses, types};
 use crate::elementwise::cast;
 use crate::host::{partial_type, with_stored};
-use crate::kernels::attention::{AttentionState, Stored, merge};
 use crate::{Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value};
 use shard_comm::{DType, Element};
+use shard_kernels::attention::{AttentionState, Stored, merge};
 use smallvec::smallvec;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! What a query sees, and how the keys reach it.
 
-use crate::kernels::attention::Band;
 use crate::rng::Stream;
 use crate::{FoldBy, key_of};
+use shard_kernels::attention::Band;
 
 /// What a query sees, and how the keys reach it.
 ///

@@ -5,11 +5,11 @@ use super::view::{define, source};
 use super::{CudaCall, CudaKernel, CudaView};
 use crate::Result;
 use crate::error::InOp;
-use crate::kernels::neighbors::limit;
 use crate::neighbors::{NearestGrad, NearestOp, PairsGrad, RadiusOp, Step};
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
 use shard_comm::{DType, Device, Strided};
+use shard_kernels::neighbors::limit;
 
 pub(super) const SOURCE: KernelSource = KernelSource {
     exact: true,

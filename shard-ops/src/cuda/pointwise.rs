@@ -5,11 +5,11 @@ use super::{CudaCall, CudaKernel, CudaView};
 use crate::Result;
 use crate::elementwise::{Arithmetic, Cast, Map, map_name, parameters};
 use crate::error::InOp;
-use crate::kernels::pointwise::Binary;
-use crate::kernels::unary::Unary;
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
 use shard_comm::{Device, Strided};
+use shard_kernels::pointwise::Binary;
+use shard_kernels::unary::Unary;
 
 pub(super) const SOURCE: KernelSource = source!("pointwise", "pointwise.cu");
 /// Definitions under which the source compiles.

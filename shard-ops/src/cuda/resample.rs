@@ -5,11 +5,11 @@ use super::windows::lift;
 use super::{CudaCall, CudaKernel, CudaView};
 use crate::Result;
 use crate::error::InOp;
-use crate::kernels::resample::Table;
 use crate::resample::Interpolate;
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
 use shard_comm::{DType, Device};
+use shard_kernels::resample::Table;
 
 pub(super) const SOURCE: KernelSource = source!("resample", "windows.cuh", "resample.cu");
 /// Definitions under which the source compiles.

@@ -1,8 +1,8 @@
 //! What convolutions and pools share: three spatial dims, and how indexes meet.
 
 use super::CudaView;
-use crate::kernels::conv::Window;
 use bytemuck::{Pod, Zeroable};
+use shard_kernels::conv::Window;
 
 /// As `Window` in `windows.cuh`.
 #[derive(Clone, Copy, Pod, Zeroable)]

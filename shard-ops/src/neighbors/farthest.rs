@@ -7,14 +7,14 @@ use super::shape_error;
 use crate::elementwise::float_types;
 use crate::error::InOp;
 use crate::host::{positions, with_float};
-use crate::kernels::neighbors::{farthest, lower, unsampled};
-use crate::kernels::{Real, View};
 use crate::moves::permute;
 use crate::{
     Access, Exec, FoldBy, HostCall, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
     key_of,
 };
 use shard_comm::{DType, Element, Monoid};
+use shard_kernels::neighbors::{farthest, lower, unsampled};
+use shard_kernels::{Real, View};
 use shard_redistribute::Array;
 use shard_spec::Layout;
 use smallvec::smallvec;

@@ -20,9 +20,9 @@ pub(crate) use {
 };
 
 use crate::elementwise::float_types;
-use crate::kernels::{Real, View, ViewMut};
 use crate::{Access, HostCall, Meta, OpError, Result, RuleBuilder};
 use shard_comm::{DType, Element};
+use shard_kernels::{Real, View, ViewMut};
 
 /// Queries and points, and the type of both.
 fn tables<'a>(op: &'static str, inputs: &'a [Meta]) -> Result<(&'a Meta, &'a Meta, DType)> {

@@ -2,13 +2,13 @@
 
 use super::{Sums, accesses, shape_error, tables};
 use crate::host::{positions, with_float};
-use crate::kernels::Real;
-use crate::kernels::neighbors::Nearest;
 use crate::{
     Access, Exec, FoldBy, HostCall, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
     key_of,
 };
 use shard_comm::{DType, Element};
+use shard_kernels::Real;
+use shard_kernels::neighbors::Nearest;
 use shard_spec::ReduceOp;
 use smallvec::smallvec;
 use std::sync::Arc;

@@ -3,13 +3,13 @@
 use super::nearest::{NearestGrad, distance_flops, merge_parts, write_rows};
 use super::{Sums, accesses, shape_error, tables};
 use crate::host::{Held, positions, with_float};
-use crate::kernels::Real;
-use crate::kernels::neighbors::{Nearest, RadiusRows, RowOrder, WithinRadius};
 use crate::{
     Access, Exec, FoldBy, HostCall, Meta, Op, OpError, Reduction, Result, RowCuts, Rule, Saved,
     Value, key_of,
 };
 use shard_comm::{DType, Element};
+use shard_kernels::Real;
+use shard_kernels::neighbors::{Nearest, RadiusRows, RowOrder, WithinRadius};
 use shard_spec::ReduceOp;
 use smallvec::smallvec;
 use std::sync::Arc;

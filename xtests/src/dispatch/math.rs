@@ -2,7 +2,7 @@
 
 use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::Case;
-use shard_ops::kernels::unary::Unary;
+use shard_kernels::unary::Unary;
 use shard_ops::{Exec, Value, elementwise as ew, matmul as mm, moves, reduce};
 
 pub(crate) const TABLE: &[Entry] = &[

@@ -2,8 +2,8 @@
 
 use super::{Applied, Args, Entry, built, unfit};
 use crate::case::{Case, CaseError};
+use shard_kernels::unary::Unary;
 use shard_ops::conv::{ConvOptions, ConvTransposeOptions, Padding, conv, conv_transpose};
-use shard_ops::kernels::unary::Unary;
 use shard_ops::neighborhood::{Neighborhood, neighborhood_attention};
 use shard_ops::norm::{group_norm, instance_norm, layer_norm};
 use shard_ops::pool::{PoolOptions, avg_pool, max_pool};

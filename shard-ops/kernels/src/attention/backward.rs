@@ -4,9 +4,9 @@ use super::exp::Exp;
 use super::forward::{below, fused, row_tile, tile_logits, write_rows};
 use super::problem::{Block, Problem, Queries, Tile};
 use super::stored::{Stored, gather, matrix, start};
-use crate::kernels::gemm::{Mat, MatMut, gemm};
-use crate::kernels::pointwise::vectorized;
-use crate::kernels::{Real, View, ViewMut};
+use crate::gemm::{Mat, MatMut, gemm};
+use crate::pointwise::vectorized;
+use crate::{Real, View, ViewMut};
 use pulp::{Simd, WithSimd};
 
 /// Rows of a tile. With [`keys`] of them probabilities and their gradient together fill half of a second-level cache.
@@ -24,8 +24,8 @@ const fn keys<A>() -> usize {
 /// they may travel with the block.
 ///
 /// ```
-/// use shard_ops::kernels::attention::{AttentionGrad, AttentionState, Block, BlockGrad, Queries};
-/// use shard_ops::kernels::{Positions, View, ViewMut};
+/// use shard_kernels::attention::{AttentionGrad, AttentionState, Block, BlockGrad, Queries};
+/// use shard_kernels::{Positions, View, ViewMut};
 /// // Two keys of equal weight, of values 1 and 5.
 /// let (q, k, v, dout) = ([2.0f64], [0.0, 0.0], [1.0, 5.0], [1.0]);
 /// let (row, rows) = ([1, 1, 1, 1], [1, 1, 2, 1]);

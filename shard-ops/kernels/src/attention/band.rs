@@ -5,7 +5,7 @@
 /// Causal masks and sliding windows are bands, and so are their intersections.
 ///
 /// ```
-/// use shard_ops::kernels::attention::Band;
+/// use shard_kernels::attention::Band;
 /// let recent = Band::causal().and(Band::window(2, 2));
 /// assert!(recent.sees(5, 5) && recent.sees(5, 3));
 /// assert!(!recent.sees(5, 6) && !recent.sees(5, 2));
@@ -71,8 +71,7 @@ impl Band {
     }
 
     /// The least and the greatest distance from query to key that is seen.
-    #[cfg(feature = "cuda")]
-    pub(crate) const fn bounds(self) -> (i64, i64) {
+    pub const fn bounds(self) -> (i64, i64) {
         (self.low, self.high)
     }
 

@@ -1,6 +1,6 @@
 //! The exponential of logits below their maximum, as vectors.
 
-use crate::kernels::Real;
+use crate::Real;
 
 /// An element type attention computes in.
 pub trait Exp: Real {

@@ -3,10 +3,10 @@
 use super::exp::Exp;
 use super::problem::{Block, Problem, Queries, Tile};
 use super::stored::{Stored, matrix};
-use crate::kernels::Real;
-use crate::kernels::ViewMut;
-use crate::kernels::gemm::{Mat, MatMut, gemm};
-use crate::kernels::pointwise::vectorized;
+use crate::Real;
+use crate::ViewMut;
+use crate::gemm::{Mat, MatMut, gemm};
+use crate::pointwise::vectorized;
 use pulp::{Simd, WithSimd};
 
 /// Rows of a tile. With [`keys`] of them its logits fill half of a second-level cache, and products of this size run at nearly
@@ -28,8 +28,8 @@ const LANES: usize = 64;
 /// `[batch, heads, queries]`.
 ///
 /// ```
-/// use shard_ops::kernels::attention::{AttentionState, Block, Queries};
-/// use shard_ops::kernels::{Positions, View, ViewMut};
+/// use shard_kernels::attention::{AttentionState, Block, Queries};
+/// use shard_kernels::{Positions, View, ViewMut};
 /// let (q, k, v) = ([1.0f64], [0.0, 3.0f64.ln()], [1.0, 5.0]);
 /// let queries = Queries::new(View::contiguous(&q, &[1, 1, 1, 1]), Positions::from(0));
 /// let mut state = AttentionState::new([1, 1, 1], 1);
@@ -328,7 +328,7 @@ impl<A: Exp> WithSimd for Online<'_, A> {
 
 /// Whether fused multiply-add is an instruction of this instruction set.
 #[inline(always)]
-pub(in crate::kernels) fn fused<S: Simd>() -> bool {
+pub(crate) fn fused<S: Simd>() -> bool {
     S::F64_LANES >= 4 || cfg!(target_arch = "aarch64")
 }
 
@@ -371,7 +371,7 @@ fn row_max<A: Real>(row: &[A]) -> A {
     for (lane, x) in lanes.iter_mut().zip(tail) {
         *lane = higher(*lane, *x);
     }
-    crate::kernels::reduce::halve(&mut lanes, higher)
+    crate::reduce::halve(&mut lanes, higher)
 }
 
 /// `row = exp(row - max)`, and its sum.
@@ -389,7 +389,7 @@ fn exponentials<A: Exp, const FMA: bool>(row: &mut [A], max: A) -> A {
         *x = A::exp_fast::<FMA>(*x - max);
         *lane += *x;
     }
-    crate::kernels::reduce::halve(&mut lanes, |a, b| a + b)
+    crate::reduce::halve(&mut lanes, |a, b| a + b)
 }
 
 /// The larger of two where the second may be NaN, which is passed over: the sum of exponentials keeps it.

@@ -1,7 +1,7 @@
 //! Merging results of disjoint sets of keys.
 
 use super::stored::Stored;
-use crate::kernels::ViewMut;
+use crate::ViewMut;
 use num_traits::Float;
 
 /// The result over all keys from results over disjoint sets of them: `outs` are outputs `[batch, heads, queries, value dim]` and
@@ -13,7 +13,7 @@ use num_traits::Float;
 /// When `outs` or `lse` does not fit `out` and `sums`.
 ///
 /// ```
-/// use shard_ops::kernels::{ViewMut, attention::merge};
+/// use shard_kernels::{ViewMut, attention::merge};
 /// // Weights 1 and 3.
 /// let (mut out, mut lse) = ([0.0], [0.0]);
 /// merge(&[1.0, 5.0], &[0.0, 3.0f64.ln()], &mut ViewMut::contiguous(&mut out, &[1, 1, 1, 1]), &mut lse);

@@ -30,7 +30,7 @@ pub use band::Band;
 pub use dropout::{DropWhere, Dropout};
 pub use exp::Exp;
 pub use forward::AttentionState;
-pub(in crate::kernels) use forward::fused;
+pub(crate) use forward::fused;
 pub use merge::merge;
 pub use problem::{Block, Queries};
 pub use stored::Stored;

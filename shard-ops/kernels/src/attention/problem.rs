@@ -3,7 +3,7 @@
 use super::band::{Band, Sight};
 use super::dropout::Dropout;
 use super::stored::{Stored, gather, start};
-use crate::kernels::{Positions, View};
+use crate::{Positions, View};
 use shard_comm::Bool;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -201,7 +201,7 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
 
     /// The scale of the logits in the type they are computed in.
     pub(super) fn scale(&self) -> E::Acc {
-        <E::Acc as crate::kernels::Real>::of(self.queries.scale)
+        <E::Acc as crate::Real>::of(self.queries.scale)
     }
 
     /// Place of row `r` of a kv head among all rows of the queries.
@@ -403,7 +403,7 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
     pub(super) fn drop_factors(&self, dropout: &dyn Dropout, tile: &Tile, factors: &mut [E::Acc]) {
         let keys = &self.key_positions[tile.keys.clone()];
         let mut keep = vec![false; keys.len()];
-        let factor = <E::Acc as crate::kernels::Real>::of(1.0 / dropout.kept());
+        let factor = <E::Acc as crate::Real>::of(1.0 / dropout.kept());
         for (r, row) in tile.rows.clone().zip(factors.chunks_exact_mut(keys.len())) {
             let (head, query) = self.place(tile.kv_head, r);
             dropout.keep(tile.batch, head, self.row_positions[query], keys, &mut keep);
@@ -438,7 +438,7 @@ fn extremes(positions: impl Iterator<Item = i64>) -> Option<(i64, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::testing::Rng;
+    use crate::testing::Rng;
 
     /// Tiles visited for these positions: each pair once, none that is wholly hidden.
     fn area(queries: &[i64], keys: &[i64], band: Band) -> usize {

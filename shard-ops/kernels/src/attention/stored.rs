@@ -1,8 +1,8 @@
 //! Element types attention reads and writes, and what it computes in.
 
 use super::exp::Exp;
-use crate::kernels::View;
-use crate::kernels::gemm::Mat;
+use crate::View;
+use crate::gemm::Mat;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 

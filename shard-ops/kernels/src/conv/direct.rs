@@ -1,6 +1,6 @@
 //! Register tiles of the direct convolution: a few output channels by a few vectors of columns, summed over all taps.
 
-use crate::kernels::Real;
+use crate::Real;
 use pulp::Simd;
 
 /// Sums `MR` output channels by `NV` vectors of columns over all taps: `packed` starts at the first column of the output row,

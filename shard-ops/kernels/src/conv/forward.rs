@@ -4,8 +4,8 @@ use super::direct::tile;
 use super::im2col;
 use super::lift::{Geometry, Slab, SlabMut};
 use super::pack::{Block, Packing};
-use crate::kernels::Real;
-use crate::kernels::pointwise::vectorized;
+use crate::Real;
+use crate::pointwise::vectorized;
 use pulp::{Simd, WithSimd};
 
 /// Writes `y = bias + weight * x` under `g`; `weight` is `[Cout, Cin / groups, kernel]`, contiguous.
@@ -59,7 +59,7 @@ pub(super) fn start_from_bias<T: Real>(bias: Option<&[T]>, y: &mut SlabMut<'_, T
             let start = y.start(n, co);
             let value = bias.map_or(T::zero(), |b| b[co]);
             let (extent, step) = (y.extent, y.step);
-            crate::kernels::view::for_each_row(&extent, [&step], [start], |[at], run, [step]| {
+            crate::view::for_each_row(&extent, [&step], [start], |[at], run, [step]| {
                 for i in 0..run as isize {
                     y.data[at.wrapping_add_signed(i * step)] = value;
                 }

@@ -2,9 +2,9 @@
 
 use super::forward::start_from_bias;
 use super::lift::{Geometry, Slab, SlabMut};
-use crate::kernels::Real;
-use crate::kernels::gemm::{Mat, MatMut, gemm};
-use crate::kernels::view::for_each_row;
+use crate::Real;
+use crate::gemm::{Mat, MatMut, gemm};
+use crate::view::for_each_row;
 
 /// Elements of the column matrix per strip.
 const BUDGET: usize = 128 * 1024;
@@ -26,7 +26,7 @@ pub(super) fn pointwise<T: Real>(
         return false;
     }
     let x_step: [isize; 3] = core::array::from_fn(|d| x.step[d] * g.stride[d] as isize);
-    let (joined, _) = crate::kernels::view::join_dims(&y.extent, [&x_step, &y.step]);
+    let (joined, _) = crate::view::join_dims(&y.extent, [&x_step, &y.step]);
     if joined
         .last()
         .is_some_and(|run| *run < 64 && joined.len() > 1)

@@ -6,7 +6,7 @@
 use super::contiguous;
 use super::forward::correlate;
 use super::lift::{Geometry, Slab, SlabMut, lift_view_mut};
-use crate::kernels::{Real, View, ViewMut};
+use crate::{Real, View, ViewMut};
 
 /// The kernel positions that inputs of one phase use, and where they find their outputs.
 struct Phase {

@@ -1,7 +1,7 @@
 //! One, two and three spatial dims as three, with leading dims of extent 1.
 
 use super::Window;
-use crate::kernels::{Dims, Strides, View, ViewMut};
+use crate::{Dims, Strides, View, ViewMut};
 use smallvec::SmallVec;
 
 /// A convolution's numbers over three spatial dims.

@@ -69,7 +69,7 @@ impl Window {
 /// `x` is `[N, Cin, *S]`, `weight` `[Cout, Cin / groups, *K]`, `bias` of length `Cout`, `y` `[N, Cout, *O]`, any strides.
 ///
 /// ```
-/// use shard_ops::kernels::{conv::{conv_forward, Window}, View, ViewMut};
+/// use shard_kernels::{conv::{conv_forward, Window}, View, ViewMut};
 /// let (x, w) = ([1.0f32, 2.0, 3.0, 4.0], [1.0f32, 10.0]);
 /// let mut y = [0.0; 3];
 /// let (x, w) = (View::contiguous(&x, &[1, 1, 4]), View::contiguous(&w, &[1, 1, 2]));

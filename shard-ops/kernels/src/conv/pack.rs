@@ -7,7 +7,7 @@
 //! feed only lanes that are dropped.
 
 use super::lift::{Geometry, Slab};
-use crate::kernels::Real;
+use crate::Real;
 use core::ops::Range;
 
 /// Packed elements per block: half of a 1 MiB second-level cache in f64, a quarter in f32.

@@ -7,8 +7,8 @@
 use super::direct::{dot_tile, weight_tile};
 use super::lift::{Geometry, Slab};
 use super::pack::{Block, Packing};
-use crate::kernels::pointwise::vectorized;
-use crate::kernels::{Real, View, ViewMut, copy::copy};
+use crate::pointwise::vectorized;
+use crate::{Real, View, ViewMut, copy::copy};
 use pulp::{Simd, WithSimd};
 
 /// Outputs summed in the element type.

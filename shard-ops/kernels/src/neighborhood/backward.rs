@@ -4,9 +4,9 @@
 
 use super::near::Near;
 use super::rows::{Extents, add_scaled, dot, rows, scaled, write};
-use crate::kernels::attention::{Exp, Stored, fused};
-use crate::kernels::pointwise::vectorized;
-use crate::kernels::{Real, View, ViewMut};
+use crate::attention::{Exp, Stored, fused};
+use crate::pointwise::vectorized;
+use crate::{Real, View, ViewMut};
 use num_traits::Zero;
 use pulp::{Simd, WithSimd};
 

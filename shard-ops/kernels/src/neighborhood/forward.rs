@@ -2,17 +2,17 @@
 
 use super::near::Near;
 use super::rows::{Extents, add_scaled, dot, exponentials, rows, scaled, write};
-use crate::kernels::attention::{Exp, Stored, fused};
-use crate::kernels::pointwise::vectorized;
-use crate::kernels::{View, ViewMut};
+use crate::attention::{Exp, Stored, fused};
+use crate::pointwise::vectorized;
+use crate::{View, ViewMut};
 use pulp::{Simd, WithSimd};
 
 /// Writes `softmax(scale · q kᵀ) v` over the keys each query sees, and per query and head the logarithm of the sum of exponentials
 /// of its logits, `[batch, spatial..., heads]`. A query that sees no key of the box gets zeros and -inf.
 ///
 /// ```
-/// use shard_ops::kernels::neighborhood::{Near, forward};
-/// use shard_ops::kernels::{View, ViewMut};
+/// use shard_kernels::neighborhood::{Near, forward};
+/// use shard_kernels::{View, ViewMut};
 /// use shard_spec::Window;
 /// // Equal logits: every query gets the mean of the three values nearest to it.
 /// let (zeros, v) = ([0.0f64; 5], [0.0, 3.0, 6.0, 9.0, 0.0]);
@@ -50,7 +50,7 @@ pub fn forward<E: Stored>(
     let mut results = vec![zero; sums.len() * extents.value_dim];
     let mut pass = Pass {
         extents,
-        scale: <E::Acc as crate::kernels::Real>::of(scale),
+        scale: <E::Acc as crate::Real>::of(scale),
         q: rows(q, &mut wide_q),
         k: rows(k, &mut wide_k),
         v: rows(v, &mut wide_v),

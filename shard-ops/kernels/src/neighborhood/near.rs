@@ -6,7 +6,7 @@ use std::ops::Range;
 /// Which keys of a box the queries of another see: the product of what they see along each spatial dim.
 ///
 /// ```
-/// use shard_ops::kernels::neighborhood::Near;
+/// use shard_kernels::neighborhood::Near;
 /// use shard_spec::Window;
 /// let window = Window::neighborhood(8, 3, 1, false)?;
 /// // Queries 0 and 1, and keys 0 to 3: both see keys 0, 1 and 2.

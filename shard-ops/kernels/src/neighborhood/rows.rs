@@ -1,8 +1,8 @@
 //! Operands as rows of one head's elements, and the loops over a row.
 
-use crate::kernels::attention::{Exp, Stored};
-use crate::kernels::view::for_each_row;
-use crate::kernels::{Real, View, ViewMut};
+use crate::attention::{Exp, Stored};
+use crate::view::for_each_row;
+use crate::{Real, View, ViewMut};
 
 /// Elements of a row that are multiplied at once.
 const LANES: usize = 16;
@@ -79,7 +79,7 @@ pub(super) fn rows<'b, E: Stored>(view: &View<'b, E>, buffer: &'b mut Vec<E::Acc
 pub(super) fn write<E: Stored>(to: &mut ViewMut<'_, E>, from: &[E::Acc]) {
     let (shape, strides, offset) = to.geometry();
     let data = to.data_mut();
-    let own = crate::kernels::view::row_major(&shape);
+    let own = crate::view::row_major(&shape);
     for_each_row(
         &shape,
         [&strides[..], &own[..]],

@@ -1,9 +1,9 @@
 //! Against dense attention under an explicit mask, in double precision, over random shapes, windows and boxes.
 
 use super::*;
-use crate::kernels::attention::Stored;
-use crate::kernels::testing::{Rng, assert_close, naive_index};
-use crate::kernels::{Real, View, ViewMut};
+use crate::attention::Stored;
+use crate::testing::{Rng, assert_close, naive_index};
+use crate::{Real, View, ViewMut};
 use half::{bf16, f16};
 use shard_spec::Window;
 use std::ops::Range;

@@ -4,8 +4,8 @@
 //! Each rank keeps its own points' squared distances to the nearest sample; the best of the ranks' answers is the next sample.
 
 use super::scan::WIDTH;
-use crate::kernels::pointwise::vectorized;
-use crate::kernels::{Positions, Real, View};
+use crate::pointwise::vectorized;
+use crate::{Positions, Real, View};
 use pulp::{Simd, WithSimd};
 use std::borrow::Cow;
 
@@ -30,7 +30,7 @@ pub fn unsampled<T: Real>(points: &View<'_, T>) -> Vec<T> {
 /// Lowers the points' squared distances to that of a sample, where it is nearer. NaN stays.
 ///
 /// ```
-/// use shard_ops::kernels::{neighbors::{farthest, lower, unsampled}, Positions, View};
+/// use shard_kernels::{neighbors::{farthest, lower, unsampled}, Positions, View};
 /// let line = [0.0f32, 1.0, 4.0, 10.0];
 /// let points = View::contiguous(&line, &[1, 4]);
 /// let mut nearest = unsampled(&points);

@@ -40,8 +40,6 @@ mod tree;
 
 pub use farthest::{farthest, lower, unsampled};
 pub use nearest::Nearest;
-#[cfg(feature = "cuda")]
-pub(crate) use radius::limit;
-pub use radius::{RadiusRows, RowOrder, WithinRadius};
+pub use radius::{RadiusRows, RowOrder, WithinRadius, limit};
 pub use search::Search;
 pub use tree::MAX_TREE_DIM;

@@ -1,7 +1,7 @@
 //! The k nearest points of every query.
 
 use super::search::{Row, Rows, Search, search};
-use crate::kernels::{Positions, Real, View};
+use crate::{Positions, Real, View};
 
 /// The index of an entry that no point has taken yet.
 const MISSING: i64 = i64::MAX;
@@ -13,7 +13,7 @@ const MOST_SORTED: usize = 64;
 /// The k nearest points of every query among the blocks taken in so far, each row ordered by (distance, global index).
 ///
 /// ```
-/// use shard_ops::kernels::{neighbors::Nearest, Positions, View};
+/// use shard_kernels::{neighbors::Nearest, Positions, View};
 /// let (queries, points) = ([0.0f32, 10.0], [1.0, 9.0, -1.0]);
 /// let queries = View::contiguous(&queries, &[2, 1]);
 /// let mut nearest = Nearest::new(2, 2);

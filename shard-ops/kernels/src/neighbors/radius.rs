@@ -2,7 +2,7 @@
 
 use super::nearest::{Nearest, compare};
 use super::search::{Row, Rows, Search, search};
-use crate::kernels::{Positions, Real, View};
+use crate::{Positions, Real, View};
 
 /// The points within a radius of every query among the blocks taken in so far; with a cap, of each row the first by (distance,
 /// global index).
@@ -10,7 +10,7 @@ use crate::kernels::{Positions, Real, View};
 /// A point is within the radius when its distance, the rounded root of the squared distance, is not above it.
 ///
 /// ```
-/// use shard_ops::kernels::{neighbors::{RowOrder, WithinRadius}, Positions, View};
+/// use shard_kernels::{neighbors::{RowOrder, WithinRadius}, Positions, View};
 /// let (queries, points) = ([0.0f64, 10.0], [1.5, 9.0, -1.0]);
 /// let mut within = WithinRadius::new(2, 1.5, None);
 /// within.fold(&View::contiguous(&queries, &[2, 1]), &View::contiguous(&points, &[3, 1]), Positions::from(0));
@@ -151,7 +151,7 @@ impl<T: Real> WithinRadius<T> {
 }
 
 /// The largest squared distance whose root is not above the radius; negative where there is none.
-pub(crate) fn limit<T: Real>(radius: T) -> T {
+pub fn limit<T: Real>(radius: T) -> T {
     if radius.is_nan() || radius < T::zero() {
         return -T::one();
     }

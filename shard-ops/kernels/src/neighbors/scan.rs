@@ -1,7 +1,7 @@
 //! Exhaustive search: distances to whole vectors of points.
 
 use super::search::{Row, counts};
-use crate::kernels::{Real, View};
+use crate::{Real, View};
 use std::ops::Range;
 
 /// Points whose distances are computed together: enough independent sums for every vector width.

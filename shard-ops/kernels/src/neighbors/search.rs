@@ -2,8 +2,8 @@
 
 use super::scan::Columns;
 use super::tree::Tree;
-use crate::kernels::pointwise::vectorized;
-use crate::kernels::{Positions, Real, View};
+use crate::pointwise::vectorized;
+use crate::{Positions, Real, View};
 use pulp::{Simd, WithSimd};
 
 /// How a block of points is searched; the result never depends on it.

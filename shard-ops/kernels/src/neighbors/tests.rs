@@ -1,8 +1,8 @@
 //! Against sorting everything, bit for bit: ties, duplicates, special values, any split and order.
 
 use super::*;
-use crate::kernels::testing::Rng;
-use crate::kernels::{Positions, Real, View};
+use crate::testing::Rng;
+use crate::{Positions, Real, View};
 
 /// Queries and points `[n, dim]` with distinct global indexes.
 struct Case<T> {

@@ -7,7 +7,7 @@
 
 use super::scan::distances;
 use super::search::Row;
-use crate::kernels::{Real, View};
+use crate::{Real, View};
 use kiddo::leaf_strategies::FlatVec;
 use kiddo::{Eytzinger, KdTree, SquaredEuclidean};
 use std::num::NonZero;

@@ -1,9 +1,9 @@
 //! Pooling against plain loops, gradients against the adjoint identity, splits against the whole.
 
 use super::{Divisor, Plane, avg_pool, avg_pool_grad, gather_at, max_pool, max_pool_grad};
-use crate::kernels::conv::Window;
-use crate::kernels::testing::{Rng, assert_close, naive_index};
-use crate::kernels::{Real, View, ViewMut};
+use crate::conv::Window;
+use crate::testing::{Rng, assert_close, naive_index};
+use crate::{Real, View, ViewMut};
 
 struct Case {
     x: Vec<usize>,

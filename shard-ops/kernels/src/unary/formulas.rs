@@ -1,9 +1,9 @@
 //! The text of every map and its derivatives.
 
 use super::Unary;
-use crate::kernels::Real;
-use crate::kernels::math::{Fast, Math, Precise, relu, sign};
-use crate::kernels::pointwise::vectorized;
+use crate::Real;
+use crate::math::{Fast, Math, Precise, relu, sign};
+use crate::pointwise::vectorized;
 use core::f64::consts::FRAC_2_SQRT_PI;
 use pulp::{Simd, WithSimd};
 

@@ -1,7 +1,7 @@
 //! Derivatives against slopes, precisions against each other, conventions.
 
 use super::{Unary, unary, unary_scaled};
-use crate::kernels::{Real, View, ViewMut};
+use crate::{Real, View, ViewMut};
 
 const ALL: [Unary; 36] = [
     Unary::Neg,

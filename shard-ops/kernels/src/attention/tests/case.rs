@@ -1,8 +1,8 @@
 //! Random problems, what the textbook says of them, and the kernels' answer in the same form.
 
-use crate::kernels::attention::*;
-use crate::kernels::testing::Rng;
-use crate::kernels::{Positions, Real, View, ViewMut};
+use crate::attention::*;
+use crate::testing::Rng;
+use crate::{Positions, Real, View, ViewMut};
 use shard_comm::Bool;
 
 /// A random problem in double precision: all arrays row-major.

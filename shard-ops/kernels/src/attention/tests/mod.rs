@@ -3,8 +3,8 @@
 mod case;
 
 use super::*;
-use crate::kernels::testing::{Rng, assert_close};
-use crate::kernels::{Positions, Real, View, ViewMut};
+use crate::testing::{Rng, assert_close};
+use crate::{Positions, Real, View, ViewMut};
 use case::{Answer, Case, dropped, split};
 use half::{bf16, f16};
 use shard_comm::Bool;
@@ -204,7 +204,7 @@ fn mask_gradients_sum_where_the_mask_repeats() {
         };
         grad.fold(&queries, &part.block(), &mut grads);
         let mut by_hand = vec![0.0; sums.len()];
-        let strides = crate::kernels::view::row_major(shape);
+        let strides = crate::view::row_major(shape);
         for (i, x) in expected.dbias.iter().enumerate() {
             let mut rest = i;
             let mut at = 0;
