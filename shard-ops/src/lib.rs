@@ -6,26 +6,14 @@
 //! factor, what each operand must look like for that, which halos and redistributions bring it there, and the
 //! layout of the result. No op communicates by itself, and no op bypasses the engine.
 
-pub mod attention;
-pub mod conv;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-pub mod elementwise;
 mod engine;
 mod error;
+mod families;
 mod host;
-pub mod matmul;
 mod measure;
-pub mod moves;
-pub mod neighborhood;
-pub mod neighbors;
-pub mod norm;
 mod op;
-pub mod optimize;
-pub mod pool;
-pub mod random;
-pub mod reduce;
-pub mod resample;
 pub mod rng;
 mod rows;
 mod rule;
@@ -34,6 +22,10 @@ mod value;
 
 pub use engine::{Engine, EngineOptions, Handler, KernelPolicy};
 pub use error::{InOp, OpError, Result};
+pub use families::{
+    attention, broadcast, conv, elementwise, index, matmul, neighborhood, neighbors, norm,
+    optimize, pool, random, reduce, resample, shape,
+};
 pub use measure::{Measured, measure};
 pub use op::{Exec, Fold, FoldState, HostCall, KernelCx, Op, OperandBox, Saved, key_of};
 pub use rows::RowCuts;

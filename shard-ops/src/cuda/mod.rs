@@ -6,33 +6,24 @@
 //! Products of matrices and convolutions first ask the vendor's [libraries](shard_comm::cuda::libraries()), if the engine
 //! [lets them](crate::KernelPolicy::libraries); where those are missing or do not take a box as it lies, the kernels here do it.
 
-mod attention;
-mod conv;
-mod kept;
-mod matmul;
-mod neighborhood;
-mod neighbors;
-mod norm;
-mod optimize;
-mod pointwise;
-mod pool;
-mod random;
-mod reduce;
-mod resample;
-mod shapes;
-mod view;
-mod windows;
+pub(crate) mod kept;
+pub(crate) mod source;
+pub(crate) mod view;
+pub(crate) mod windows;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::engine::{SharedWork, Stage, Work};
 use crate::error::InOp;
 use crate::{FoldState, KernelCx, KernelPolicy, OpError, Result};
 use bytemuck::Pod;
-pub(crate) use random::draw;
-use shard_comm::cuda::{Cuda, KernelSource};
-use shard_comm::{Buffer, BufferMut, DType, Ledger, Strided};
+use shard_comm::cuda::Cuda;
+pub use shard_comm::cuda::KernelSource;
+use shard_comm::{Buffer, BufferMut, DType, Device, Ledger, Strided};
+pub use source::VIEW;
+#[doc(hidden)]
+pub use source::{joined, joined_len};
 pub use view::{AXES, CudaView};
 
 /// An op's kernel on GPUs of NVIDIA.
@@ -94,7 +85,7 @@ impl CudaCall<'_> {
     }
 
     /// Another view of input `i`'s memory.
-    fn input_as(&self, i: usize, view: &Strided) -> Result<CudaView> {
+    pub(crate) fn input_as(&self, i: usize, view: &Strided) -> Result<CudaView> {
         let address = self.gpu.address(&self.inputs[i]).in_op(self.op)?;
         CudaView::new(self.op, address, self.inputs[i].dtype(), view)
     }
@@ -127,12 +118,20 @@ impl CudaCall<'_> {
         Ok(self.input(i)?.data)
     }
 
+    /// Copies another view of input 0's memory to output 0's box, which every device can.
+    pub(crate) fn copy_input(&mut self, from: &Strided) -> Result<()> {
+        let to = view::strided(&self.cx.outputs[0]);
+        (self.gpu)
+            .copy(&self.inputs[0], from, &mut self.outputs[0], &to)
+            .in_op(self.op)
+    }
+
     /// Memory for `len` elements that only this call uses.
     ///
     /// # Errors
     /// No memory.
     pub fn scratch(&self, dtype: DType, len: usize) -> Result<BufferMut> {
-        shard_comm::Device::alloc(self.gpu, dtype, len).in_op(self.op)
+        self.gpu.alloc(dtype, len).in_op(self.op)
     }
 
     /// Queues one of this crate's kernels over `count` independent pieces of work. Its parameters hold views that
@@ -179,7 +178,7 @@ impl CudaCall<'_> {
     }
 
     /// Says that a library of the vendor did this call, if it did.
-    fn by_library(&self, did: bool) -> bool {
+    pub(crate) fn by_library(&self, did: bool) -> bool {
         if did {
             self.ledger.used_library(1);
             if self.ledger.is_tracing() {
@@ -207,7 +206,7 @@ impl CudaCall<'_> {
     clippy::too_many_arguments,
     reason = "the pieces of one call, passed on once"
 )]
-fn launch<P: Pod>(
+pub(crate) fn launch<P: Pod>(
     gpu: &Cuda,
     op: &'static str,
     source: &KernelSource,
