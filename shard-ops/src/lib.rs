@@ -12,6 +12,7 @@ mod engine;
 mod error;
 mod families;
 mod host;
+mod kernel;
 mod measure;
 mod op;
 pub mod rng;
@@ -20,14 +21,17 @@ mod rule;
 mod strategy;
 mod value;
 
-pub use engine::{Engine, EngineOptions, Handler, KernelPolicy};
+pub use engine::{Engine, EngineOptions, Handler};
 pub use error::{InOp, OpError, Result};
 pub use families::{
     attention, broadcast, conv, elementwise, index, matmul, neighborhood, neighbors, norm,
     optimize, pool, random, reduce, resample, shape,
 };
+pub use kernel::{
+    DeviceCall, DeviceKernel, Fold, FoldState, HostCall, KernelCx, KernelPolicy, OperandBox, Stage,
+};
 pub use measure::{Measured, measure};
-pub use op::{Exec, Fold, FoldState, HostCall, KernelCx, Op, OperandBox, Saved, key_of};
+pub use op::{Exec, Op, Saved, key_of};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
 pub use strategy::{Choice, Strategy, WayCost};

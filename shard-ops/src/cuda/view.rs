@@ -73,8 +73,14 @@ pub(crate) fn strided(at: &OperandBox) -> Strided {
     Strided::new(at.offset, at.shape.clone(), at.strides.clone())
 }
 
-/// Definitions of the element types of a kernel, such as `T`.
-pub(crate) fn define(types: &[(&str, DType)]) -> String {
+/// Definitions of the element types of a kernel, such as `T`: what stands in front of its source.
+///
+/// ```
+/// use shard_comm::DType;
+/// use shard_ops::cuda::define;
+/// assert_eq!(define(&[("T", DType::F32)]), "#define T f32\n");
+/// ```
+pub fn define(types: &[(&str, DType)]) -> String {
     let one = |(name, dtype): &(&str, DType)| {
         format!("#define {name} {}\n", shard_comm::cuda::type_name(*dtype))
     };

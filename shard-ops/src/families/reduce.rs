@@ -109,8 +109,8 @@ impl Op for Reduce {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
-        Some(&self.0)
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(&self.0, on)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

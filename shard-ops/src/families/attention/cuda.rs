@@ -155,7 +155,7 @@ impl Problem {
         adds: bool,
         n: usize,
     ) -> Result<()> {
-        call.launch(&SOURCE, &self.texts(out, adds), name, n, &self.params)
+        call.launch_own(&SOURCE, &self.texts(out, adds), name, n, &self.params)
     }
 
     /// A launch over blocks of so many rows of each of so many heads.
@@ -164,7 +164,7 @@ impl Problem {
         let blocks = (rows as u64).div_ceil(u64::from(threads)) as u32;
         let grid = [blocks, heads as u32, self.params.q.shape[0] as u32];
         let texts = self.texts(self.stored, false);
-        call.launch_blocks(&SOURCE, &texts, name, grid, threads, &self.params)
+        call.launch_own_blocks(&SOURCE, &texts, name, grid, threads, &self.params)
     }
 
     fn texts(&self, out: DType, adds: bool) -> String {
@@ -231,7 +231,7 @@ impl CudaKernel for Forward {
             ]),
             out.shape[3]
         );
-        call.launch(&SOURCE, &defines, "merge", rows as usize, &params)
+        call.launch_own(&SOURCE, &defines, "merge", rows as usize, &params)
     }
 }
 

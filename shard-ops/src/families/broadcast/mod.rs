@@ -135,8 +135,8 @@ impl Op for Expand {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
-        Some(self)
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -190,8 +190,8 @@ impl Op for Sum {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
-        Some(&self.0)
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(&self.0, on)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

@@ -93,7 +93,7 @@ impl CudaKernel for Conv {
             params.bias = call.dense(2)?;
         }
         let kernel = if done { "add_bias" } else { "forward" };
-        call.launch(&SOURCE, &defines, kernel, params.y.numel(), &params)
+        call.launch_own(&SOURCE, &defines, kernel, params.y.numel(), &params)
     }
 }
 
@@ -105,7 +105,7 @@ impl CudaKernel for ConvInputGrad {
         let views = [call.output(0)?, call.input(1)?, call.input(0)?];
         let at = [&call.cx.outputs[0], &call.cx.inputs[0], &call.cx.inputs[1]];
         let (params, defines) = Params::new(&self.geometry, call, views, at);
-        call.launch(&SOURCE, &defines, "input_grad", params.x.numel(), &params)
+        call.launch_own(&SOURCE, &defines, "input_grad", params.x.numel(), &params)
     }
 }
 
@@ -119,6 +119,6 @@ impl CudaKernel for ConvWeightGrad {
         let (params, defines) = Params::new(&self.geometry, call, views, at);
         let blocks = [params.w.numel().min(1 << 16) as u32, 1, 1];
         let threads = call.gpu.block();
-        call.launch_blocks(&SOURCE, &defines, "weight_grad", blocks, threads, &params)
+        call.launch_own_blocks(&SOURCE, &defines, "weight_grad", blocks, threads, &params)
     }
 }

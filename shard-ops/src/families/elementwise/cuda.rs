@@ -85,7 +85,7 @@ impl CudaKernel for Map {
             "#define UNARY\n#define FORMULA {formula}\n{scaled}{}",
             define(&[("T", dtype)])
         );
-        call.launch(&SOURCE, &defines, "unary", y.numel(), &params)
+        call.launch_own(&SOURCE, &defines, "unary", y.numel(), &params)
     }
 }
 
@@ -118,7 +118,7 @@ impl CudaKernel for Arithmetic {
             "#define BINARY\n#define FORMULA {formula}\n{}",
             define(&[("T", dtype)])
         );
-        call.launch(&SOURCE, &defines, "binary", y.numel(), &params)
+        call.launch_own(&SOURCE, &defines, "binary", y.numel(), &params)
     }
 }
 

@@ -170,8 +170,8 @@ impl Op for Map {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
-        Some(self)
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
     }
 
     fn keeps_input(&self, _: usize) -> bool {
@@ -271,8 +271,8 @@ impl Op for Arithmetic {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
-        Some(self)
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
     }
 
     fn keeps_input(&self, _: usize) -> bool {
@@ -392,8 +392,8 @@ impl Op for Cast {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
-        Some(self)
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
     }
 
     fn keeps_input(&self, _: usize) -> bool {

@@ -68,7 +68,7 @@ impl CudaKernel for MatMul {
         let tiles = |n: i64| (n as u64).div_ceil(u64::from(tile)) as u32;
         let batches = params.batches.min(1 << 15) as u32;
         let blocks = [tiles(params.n), tiles(params.m), batches];
-        call.launch_blocks(&SOURCE, &defines, "matmul", blocks, tile * tile, &params)
+        call.launch_own_blocks(&SOURCE, &defines, "matmul", blocks, tile * tile, &params)
     }
 }
 

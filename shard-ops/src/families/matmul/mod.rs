@@ -222,8 +222,8 @@ impl Op for MatMul {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
-        Some(self)
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

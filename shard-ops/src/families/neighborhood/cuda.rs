@@ -133,7 +133,7 @@ impl Problem {
     fn each(&self, call: &CudaCall<'_>, name: &str, of: &CudaView) -> Result<()> {
         let rows = &of.shape[..of.ndim as usize - 1];
         let rows = rows.iter().product::<i64>() as usize;
-        call.launch(&SOURCE, &self.defines, name, rows, &self.params)
+        call.launch_own(&SOURCE, &self.defines, name, rows, &self.params)
     }
 }
 

@@ -96,12 +96,12 @@ impl Search {
 
     /// A launch over so many pieces of work.
     fn each(&self, call: &CudaCall<'_>, name: &str, n: usize) -> Result<()> {
-        call.launch(&SOURCE, &self.defines(), name, n, &self.params)
+        call.launch_own(&SOURCE, &self.defines(), name, n, &self.params)
     }
 
     fn blocks(&self, call: &CudaCall<'_>, name: &str, blocks: u32, threads: u32) -> Result<()> {
         let grid = [blocks, 1, 1];
-        call.launch_blocks(&SOURCE, &self.defines(), name, grid, threads, &self.params)
+        call.launch_own_blocks(&SOURCE, &self.defines(), name, grid, threads, &self.params)
     }
 
     /// Empty rows of `k` neighbours.

@@ -108,8 +108,8 @@ impl Op for NearestOp {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
-        Some(self)
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -230,8 +230,8 @@ impl Op for NearestGrad {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
-        Some(self)
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

@@ -64,13 +64,13 @@ impl Params {
 
     fn launch(&self, call: &CudaCall<'_>, name: &str, count: i64) -> Result<()> {
         let defines = define(&[("T", call.inputs[0].dtype())]);
-        call.launch(&SOURCE, &defines, name, count as usize, self)
+        call.launch_own(&SOURCE, &defines, name, count as usize, self)
     }
 
     fn launch_blocks(&self, call: &CudaCall<'_>, name: &str, count: i64) -> Result<()> {
         let defines = define(&[("T", call.inputs[0].dtype())]);
         let blocks = [count.min(1 << 16) as u32, 1, 1];
-        call.launch_blocks(&SOURCE, &defines, name, blocks, call.gpu.block(), self)
+        call.launch_own_blocks(&SOURCE, &defines, name, blocks, call.gpu.block(), self)
     }
 }
 

@@ -281,8 +281,8 @@ impl Op for MomentsOp {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
-        Some(self)
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -386,8 +386,8 @@ impl Op for Normalise {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
-        Some(self)
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
@@ -595,8 +595,8 @@ impl Op for GradOp {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
-        Some(self)
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

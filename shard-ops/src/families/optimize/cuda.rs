@@ -60,6 +60,6 @@ impl CudaKernel for Step {
             "{}#define {name}\n",
             define(&[("T", call.outputs[0].dtype())])
         );
-        call.launch(&SOURCE, &defines, "step", count, &params)
+        call.launch_own(&SOURCE, &defines, "step", count, &params)
     }
 }

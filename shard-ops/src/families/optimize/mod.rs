@@ -175,8 +175,8 @@ impl Op for Step {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
-        Some(self)
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
     }
 
     fn keeps_input(&self, _: usize) -> bool {

@@ -64,10 +64,10 @@ impl CudaKernel for OverDims {
         let count = cells.numel();
         let last = (cells.ndim - 1).max(0) as usize;
         if cells.strides[last] == 1 && count >= COLUMNS {
-            return call.launch(&SOURCE, &defines, "columns", count, &params);
+            return call.launch_own(&SOURCE, &defines, "columns", count, &params);
         }
         let threads = call.gpu.block();
         let blocks = count.min(1 << 16) as u32;
-        call.launch_blocks(&SOURCE, &defines, "cells", [blocks, 1, 1], threads, &params)
+        call.launch_own_blocks(&SOURCE, &defines, "cells", [blocks, 1, 1], threads, &params)
     }
 }

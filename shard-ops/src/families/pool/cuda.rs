@@ -64,7 +64,7 @@ impl Params {
 
     fn launch(&self, call: &CudaCall<'_>, name: &str, count: usize) -> Result<()> {
         let defines = define(&[("T", call.outputs[0].dtype())]);
-        call.launch(&SOURCE, &defines, name, count, self)
+        call.launch_own(&SOURCE, &defines, name, count, self)
     }
 }
 

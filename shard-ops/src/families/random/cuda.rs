@@ -6,7 +6,7 @@ use crate::cuda::kept::{Lists, Positions};
 use crate::cuda::source::{PHILOX, POSITIONS};
 #[cfg(test)]
 use crate::cuda::tests::compiles;
-use crate::cuda::{AXES, launch};
+use crate::cuda::{AXES, launch_own};
 use crate::cuda_source;
 use crate::error::InOp;
 use crate::rng::Stream;
@@ -83,7 +83,7 @@ pub(super) fn draw(
         Distribution::Normal => "NORMAL",
     };
     let defines = format!("#define T {}\n#define {kind}\n", drawn.name());
-    launch(gpu, op, &SOURCE, &defines, "draw", count, &params, &[])?;
+    launch_own(gpu, op, &SOURCE, &defines, "draw", count, &params, &[])?;
     let numbers = numbers.freeze();
     if drawn == dtype {
         return Ok(Some(numbers));

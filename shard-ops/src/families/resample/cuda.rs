@@ -64,6 +64,6 @@ impl CudaKernel for Interpolate {
             first,
         };
         let defines = define(&[("T", call.outputs[0].dtype())]);
-        call.launch(&SOURCE, &defines, "resample", y.numel(), &params)
+        call.launch_own(&SOURCE, &defines, "resample", y.numel(), &params)
     }
 }
