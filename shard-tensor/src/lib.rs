@@ -84,9 +84,9 @@ pub use shard_comm::local::{Binding, Schedule};
 pub use shard_comm::{
     DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot, MatmulPrecision, OpCount,
 };
+pub use shard_kernels::unary::Unary;
 pub use shard_ops::Measured;
 pub use shard_ops::attention::{Attention, Causal};
-pub use shard_ops::kernels::unary::Unary;
 pub use shard_ops::neighborhood::Neighborhood;
 pub use shard_ops::rng;
 pub use shard_ops::{FoldBy, KernelPolicy};
