@@ -348,7 +348,7 @@ pub enum LaunchError {
         /// The message of its panic.
         message: String,
     },
-    /// A rank in another process failed, or the ranks ended apart.
+    /// A rank in another process failed, the ranks ended apart, or what joins them is missing.
     #[error(transparent)]
     Failed(CommError),
     /// The processes of a job cannot work together.
