@@ -8,16 +8,15 @@
 //! `cargo run --release -p shard-tensor --example downscale -- --help`
 
 mod args;
-mod canvas;
 mod curve;
 mod data;
-mod font;
 mod model;
 #[path = "../input/npy.rs"]
 mod npy;
 mod picture;
 mod prepare;
 mod progress;
+mod raster;
 mod report;
 mod train;
 mod verify;
@@ -76,7 +75,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         )
     })?;
     let [weights, curve, picture] =
-        ["weights.safetensors", "loss.svg", "fields.png"].map(|name| args.out.join(name));
+        ["weights.safetensors", "loss.svg", "fields.svg"].map(|name| args.out.join(name));
     let job = Job {
         forecast: &forecast,
         mesh: &args.mesh,
@@ -93,13 +92,12 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     // Of several processes, that of rank 0 tells what came of it.
     let mut passed = true;
     if let Some(outcome) = &outcome {
+        let by = format!("{} mesh, {} split, {}", args.mesh, args.split, job.dtype);
+        curve::write(&curve, &outcome.losses, &format!("Training on a {by}"))?;
+        let caption =
+            format!("Potential temperature of the test hour, lowest level; trained on a {by}");
+        picture::write(&picture, &outcome.panels, &caption)?;
         report::print(args, outcome);
-        let caption = format!(
-            "downscaling on a {} mesh, {} split, {}",
-            args.mesh, args.split, job.dtype
-        );
-        curve::write(&curve, &outcome.losses, &caption)?;
-        picture::write(&picture, &outcome.panels)?;
         report::files(&[&curve, &picture, &weights]);
         if args.check {
             report::verdict(&outcome.scores);
