@@ -18,6 +18,8 @@ mod prepare;
 mod progress;
 mod raster;
 mod report;
+#[path = "../output/told.rs"]
+mod told;
 mod train;
 mod verify;
 
@@ -25,6 +27,7 @@ use args::Args;
 use clap::Parser;
 use data::Forecast;
 use std::process::ExitCode;
+use told::Told;
 use train::Job;
 
 /// The level of the picture: the lowest, where the ground shapes the field most.
@@ -89,6 +92,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         level: PICTURED,
     };
     let outcome = job.run()?;
+    let mut out = Told::new();
     // Of several processes, that of rank 0 tells what came of it.
     let mut passed = true;
     if let Some(outcome) = &outcome {
@@ -97,15 +101,15 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         let caption =
             format!("Potential temperature of the test hour, lowest level; trained on a {by}");
         picture::write(&picture, &outcome.panels, &caption)?;
-        report::print(args, outcome);
-        report::files(&[&curve, &picture, &weights]);
+        report::print(&mut out, args, outcome)?;
+        report::files(&mut out, &[&curve, &picture, &weights])?;
         if args.check {
-            report::verdict(&outcome.scores);
+            report::verdict(&mut out, &outcome.scores)?;
             passed &= report::beats_interpolation(&outcome.scores);
         }
     }
     if args.verify {
-        passed &= verify::agrees_with_one_rank(&job, outcome.as_ref())?;
+        passed &= verify::agrees_with_one_rank(&mut out, &job, outcome.as_ref())?;
     }
     Ok(if passed {
         ExitCode::SUCCESS
