@@ -48,7 +48,7 @@ impl Guard {
             }
             words.extend(row);
         }
-        Host::new().upload_slice(&words).map(Some)
+        Ok(Some(Host::new().upload_slice(&words)?))
     }
 
     /// The checksums of what peers read from these sources, in the order of peers.

@@ -1,6 +1,6 @@
 //! What can go wrong when arrays are made and moved.
 
-use shard_comm::{CommError, DType, ErrorClass};
+use shard_comm::{CommError, DType, DeviceError, ErrorClass};
 use shard_spec::{Layout, SpecError};
 
 /// Shorthand for results of this crate.
@@ -81,5 +81,11 @@ impl RedistributeError {
             Self::Comm(e) => e.class(),
             _ => ErrorClass::Uniform,
         }
+    }
+}
+
+impl From<DeviceError> for RedistributeError {
+    fn from(error: DeviceError) -> Self {
+        Self::Comm(error.into())
     }
 }

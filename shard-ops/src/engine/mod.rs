@@ -5,14 +5,16 @@ mod ring;
 mod rows;
 mod submit;
 
-pub(crate) use self::rows::{SharedWork, Work};
-pub(crate) use self::submit::Stage;
+use self::rows::{SharedWork, Work};
 use self::submit::submit;
 use crate::error::InOp;
+use crate::kernel::runs_host_jobs;
 use crate::rule::Body;
 use crate::strategy::InputMove;
-use crate::{Exec, KernelCx, Meta, Op, OpError, Result, Rule, Strategy, Value, key_of};
-use shard_comm::{Buffer, BufferMut, CommError, DeviceRef, MatmulPrecision};
+use crate::{
+    Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Result, Rule, Stage, Strategy, Value, key_of,
+};
+use shard_comm::{Buffer, BufferMut, CommError, DeviceRef};
 use shard_redistribute::{Array, MeshComm, Pending};
 use shard_spec::Layout;
 use smallvec::SmallVec;
@@ -39,37 +41,6 @@ pub struct EngineOptions {
     pub host_fallback: bool,
     /// How kernels on a GPU go about it.
     pub kernels: KernelPolicy,
-}
-
-/// How kernels on a GPU go about their work. The host's do not ask.
-///
-/// All ranks must have the same: what a value is rounded to depends on it. Ranks that differ are found out at the next exchange.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct KernelPolicy {
-    /// How exact products of `f32` are, of matrices and in convolutions; in full unless asked otherwise.
-    pub precision: MatmulPrecision,
-    /// Whether the vendor's libraries are called where they are found, which is the default; otherwise kernels of this
-    /// workspace do everything. Which it was the [ledger](shard_comm::LedgerSnapshot::library_calls) counts.
-    pub libraries: bool,
-}
-
-impl Default for KernelPolicy {
-    fn default() -> Self {
-        Self {
-            precision: MatmulPrecision::Full,
-            libraries: true,
-        }
-    }
-}
-
-impl KernelPolicy {
-    /// What ranks compare of it; nothing while it is as at first.
-    fn fingerprint(self) -> u128 {
-        if self == Self::default() {
-            return 0;
-        }
-        key_of("kernels", &self)
-    }
 }
 
 impl Default for EngineOptions {
@@ -469,19 +440,10 @@ fn launch(
     submit(op, cx, Stage::Compute, calls.clone(), work, inputs, outputs)
 }
 
-/// Whether the host cannot run jobs on a device's memory.
-fn is_gpu(device: &DeviceRef) -> bool {
-    device.kind().is_cuda()
-}
-
 /// An op, and how its kernels go about it.
 #[derive(Clone, Copy)]
 struct Applied<'a> {
     op: &'a Arc<dyn Op>,
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(dead_code, reason = "kernels on GPUs ask, others do not")
-    )]
     kernels: KernelPolicy,
 }
 
@@ -493,17 +455,13 @@ impl Applied<'_> {
 
 /// An error, the same on all ranks, if the op cannot run where its operands are.
 fn refuse_without_kernel(op: &Arc<dyn Op>, device: &DeviceRef) -> Result<()> {
-    #[cfg(feature = "cuda")]
-    let there = op.cuda().is_some();
-    #[cfg(not(feature = "cuda"))]
-    let there = false;
-    match there || !is_gpu(device) {
-        true => Ok(()),
-        false => Err(OpError::NoKernel {
-            op: op.name(),
-            device: device.name(),
-        }),
+    if runs_host_jobs(device.kind()) || op.kernel(device.kind()).is_some() {
+        return Ok(());
     }
+    Err(OpError::NoKernel {
+        op: op.name(),
+        device: device.name(),
+    })
 }
 
 /// Freezes the outputs and combines them if the rule says so.

@@ -4,7 +4,7 @@ use crate::suite::{Options, Spec};
 use crate::tensors::fill;
 use serde::Serialize;
 use shard_comm::{DType, DeviceRef, Strided};
-use shard_ops::kernels::gemm::{Mat, MatMut, gemm};
+use shard_kernels::gemm::{Mat, MatMut, gemm};
 use shard_tensor::{Binding, Context, DeviceKind, Launch, Result, replicate};
 use std::any::Any;
 use std::hint::black_box;

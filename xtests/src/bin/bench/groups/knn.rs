@@ -3,8 +3,8 @@
 use crate::harness::{Bench, Limit};
 use crate::suite::Suite;
 use crate::tensors::{Share, bench, fill, number};
-use shard_ops::kernels::neighbors::{Nearest, RowOrder, Search, WithinRadius, farthest, lower};
-use shard_ops::kernels::{Positions, View};
+use shard_kernels::neighbors::{Nearest, RowOrder, Search, WithinRadius, farthest, lower};
+use shard_kernels::{Positions, View};
 use shard_ops::{FoldBy, neighbors};
 use shard_tensor::{Context, Error, Result, ShardTensor};
 
