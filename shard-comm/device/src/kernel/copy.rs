@@ -1,6 +1,6 @@
 //! Fills, copies and conversions of strided views.
 
-use super::nest::Nest;
+use super::nest::{Block, Kernel, Nest};
 use crate::{DType, Element, Scalar, Strided, dispatch_dtype};
 
 /// Writes a scalar to a checked view.
@@ -8,12 +8,34 @@ pub fn fill(dtype: DType, dst: &mut [u8], view: &Strided, value: Scalar) {
     let Some(nest) = Nest::new(view, view) else {
         return;
     };
+    // Only the bits matter, and how many.
+    let (size, mut bits) = (dtype.size(), [0u8; 8]);
     dispatch_dtype!(dtype, T => {
-        let value = T::from_scalar(value);
-        let dst: &mut [T] = bytemuck::cast_slice_mut(dst);
-        // The source is the destination's own shape with nothing in it.
-        let nothing = vec![(); dst.len()];
-        nest.sweep(&nothing, dst, |row, _| row.fill(value), |_, ()| value);
+        bits[..size].copy_from_slice(bytemuck::bytes_of(&T::from_scalar(value)));
+    });
+    match size {
+        8 => fill_bits::<u64>(&nest, dst, &bits[..8]),
+        4 => fill_bits::<u32>(&nest, dst, &bits[..4]),
+        2 => fill_bits::<u16>(&nest, dst, &bits[..2]),
+        _ => fill_bits::<u8>(&nest, dst, &bits[..1]),
+    }
+}
+
+fn fill_bits<T: bytemuck::Pod>(nest: &Nest, dst: &mut [u8], bits: &[u8]) {
+    let value: T = bytemuck::pod_read_unaligned(bits);
+    let dst: &mut [T] = bytemuck::cast_slice_mut(dst);
+    nest.blocks(&mut |block| {
+        let (n, step) = (block.inner.extent, block.inner.dst);
+        block.starts(|_, mut d| {
+            if step == 1 {
+                dst[d as usize..][..n].fill(value);
+            } else {
+                for _ in 0..n {
+                    dst[d as usize] = value;
+                    d += step;
+                }
+            }
+        });
     });
 }
 
@@ -22,60 +44,83 @@ pub fn copy(from: DType, src: &[u8], sv: &Strided, to: DType, dst: &mut [u8], dv
     let Some(nest) = Nest::new(sv, dv) else {
         return;
     };
-    if from == to {
-        // Only the size matters, which keeps four copies of the loops instead of eight.
-        match from.size() {
-            8 => move_bits::<u64>(&nest, src, dst),
-            4 => move_bits::<u32>(&nest, src, dst),
-            2 => move_bits::<u16>(&nest, src, dst),
-            _ => move_bits::<u8>(&nest, src, dst),
-        }
+    let kernel = copier(from, to);
+    nest.blocks(&mut |block| kernel(dst, src, block));
+}
+
+/// What copies a block of one type to another.
+pub(super) fn copier(from: DType, to: DType) -> Kernel {
+    if from != to {
+        return dispatch_dtype!(from, S => dispatch_dtype!(to, D => convert::<S, D>));
+    }
+    match from.size() {
+        8 => move_bits::<u64>,
+        4 => move_bits::<u32>,
+        2 => move_bits::<u16>,
+        _ => move_bits::<u8>,
+    }
+}
+
+fn convert<S: Element, D: Element>(dst: &mut [u8], src: &[u8], block: &Block) {
+    let (src, dst): (&[S], &mut [D]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
+    block.sweep(src, dst, |_, value| D::from_scalar(value.to_scalar()));
+}
+
+/// Copies elements of which only the size matters.
+fn move_bits<T: bytemuck::Pod>(dst: &mut [u8], src: &[u8], block: &Block) {
+    if block.is_dense() {
+        move_rows(dst, src, block, size_of::<T>());
     } else {
-        dispatch_dtype!(from, S => dispatch_dtype!(to, D => convert::<S, D>(&nest, src, dst)));
+        let (src, dst): (&[T], &mut [T]) =
+            (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
+        block.sweep(src, dst, |_, value| value);
     }
 }
 
-fn move_bits<T: bytemuck::Pod>(nest: &Nest, src: &[u8], dst: &mut [u8]) {
-    let (src, dst): (&[T], &mut [T]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
-    macro_rules! runs {
-        ($n:expr; $($fixed:literal)*) => {
-            match $n {
-                $($fixed => runs::<T, $fixed>(nest, src, dst),)*
-                _ => nest.sweep(src, dst, |to, from| to.copy_from_slice(from), |_, value| value),
-            }
-        };
-    }
-    match nest.innermost() {
-        (n, 1, 1) => runs!(n; 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16),
-        _ => nest.sweep(
-            src,
-            dst,
-            |to, from| to.copy_from_slice(from),
-            |_, value| value,
-        ),
+/// Copies dense rows of elements of so many bytes. Short ones are one or two moves of a length known to the compiler,
+/// where a call to `memcpy` would cost more than the bytes.
+fn move_rows(dst: &mut [u8], src: &[u8], block: &Block, size: usize) {
+    match block.inner.extent * size {
+        1 => move_whole::<1>(dst, src, block, size),
+        2 => move_whole::<2>(dst, src, block, size),
+        4 => move_whole::<4>(dst, src, block, size),
+        8 => move_whole::<8>(dst, src, block, size),
+        12 => move_whole::<12>(dst, src, block, size),
+        16 => move_whole::<16>(dst, src, block, size),
+        24 => move_whole::<24>(dst, src, block, size),
+        32 => move_whole::<32>(dst, src, block, size),
+        48 => move_whole::<48>(dst, src, block, size),
+        64 => move_whole::<64>(dst, src, block, size),
+        3 => move_ends::<2>(dst, src, block, size),
+        5..8 => move_ends::<4>(dst, src, block, size),
+        9..16 => move_ends::<8>(dst, src, block, size),
+        17..32 => move_ends::<16>(dst, src, block, size),
+        33..64 => move_ends::<32>(dst, src, block, size),
+        65..=128 => move_ends::<64>(dst, src, block, size),
+        bytes => block.starts(|s, d| {
+            let (s, d) = (s as usize * size, d as usize * size);
+            dst[d..d + bytes].copy_from_slice(&src[s..s + bytes]);
+        }),
     }
 }
 
-/// Copies dense rows of a few elements: with their length known to the compiler, a row is one or two moves, where a
-/// call to `memcpy` would cost more than the bytes.
-fn runs<T: bytemuck::Pod, const N: usize>(nest: &Nest, src: &[T], dst: &mut [T]) {
-    nest.starts(|s, d| {
-        let (s, d) = (s as usize, d as usize);
-        let mut row = [T::zeroed(); N];
-        row.copy_from_slice(&src[s..s + N]);
-        dst[d..d + N].copy_from_slice(&row);
+/// Copies rows of `N` bytes.
+fn move_whole<const N: usize>(dst: &mut [u8], src: &[u8], block: &Block, size: usize) {
+    block.starts(|s, d| {
+        let (s, d) = (s as usize * size, d as usize * size);
+        dst[d..d + N].copy_from_slice(&src[s..s + N]);
     });
 }
 
-fn convert<S: Element, D: Element>(nest: &Nest, src: &[u8], dst: &mut [u8]) {
-    let (src, dst): (&[S], &mut [D]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
-    let one = |value: S| D::from_scalar(value.to_scalar());
-    let row = |to: &mut [D], from: &[S]| {
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = one(*from);
-        }
-    };
-    nest.sweep(src, dst, row, |_, value| one(value));
+/// Copies rows of more than `N` bytes and at most twice as many: the first `N` of each, and the last `N`.
+fn move_ends<const N: usize>(dst: &mut [u8], src: &[u8], block: &Block, size: usize) {
+    let bytes = block.inner.extent * size;
+    block.starts(|s, d| {
+        let (s, d) = (s as usize * size, d as usize * size);
+        let (from, to) = (&src[s..s + bytes], &mut dst[d..d + bytes]);
+        to[..N].copy_from_slice(&from[..N]);
+        to[bytes - N..].copy_from_slice(&from[bytes - N..]);
+    });
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! Folds of strided views: `dst = dst op src`.
 
-use half::{bf16, f16};
-
-use super::arithmetic::{Combine, Widen, combine};
-use super::nest::Nest;
-use crate::{Bool, DType, DeviceError, Monoid, Result, Strided};
+use super::arithmetic::{Family, Merge, Op, Widen, choose, narrow_into, widened};
+use super::nest::{Block, Kernel, Nest};
+use crate::{DType, DeviceError, Monoid, Result, Strided};
 
 /// Combines a checked view into another. Types are equal, or a 16-bit float is folded into `f32`.
 pub fn fold(
@@ -19,17 +17,8 @@ pub fn fold(
     let Some(nest) = Nest::new(sv, dv) else {
         return;
     };
-    match (from, to) {
-        (DType::F16, DType::F32) => fold_as::<f16, f32>(op, &nest, src, dst),
-        (DType::BF16, DType::F32) => fold_as::<bf16, f32>(op, &nest, src, dst),
-        (DType::F64, _) => fold_as::<f64, f64>(op, &nest, src, dst),
-        (DType::F32, _) => fold_as::<f32, f32>(op, &nest, src, dst),
-        (DType::F16, _) => fold_as::<f16, f16>(op, &nest, src, dst),
-        (DType::BF16, _) => fold_as::<bf16, bf16>(op, &nest, src, dst),
-        (DType::I64, _) => fold_as::<i64, i64>(op, &nest, src, dst),
-        (DType::I32, _) => fold_as::<i32, i32>(op, &nest, src, dst),
-        (DType::U8, _) => fold_as::<u8, u8>(op, &nest, src, dst),
-        (DType::Bool, _) => fold_as::<Bool, Bool>(op, &nest, src, dst),
+    if let Some(kernel) = choose::<Folds>(op, from, to) {
+        nest.blocks(&mut |block| kernel(dst, src, block));
     }
 }
 
@@ -58,43 +47,53 @@ pub fn check_fold(op: Monoid, from: DType, sv: &Strided, to: DType, dv: &Strided
     Ok(())
 }
 
-fn fold_as<S, D>(op: Monoid, nest: &Nest, src: &[u8], dst: &mut [u8])
+/// What folds a block into another.
+pub(super) struct Folds;
+
+impl Family for Folds {
+    type Kernel = Kernel;
+
+    fn each<S: Widen, D: Widen<Wide = S::Wide>, O: Op<S::Wide>>() -> Kernel {
+        fold_each::<S, D, O>
+    }
+
+    fn groups<S, D, M, const N: usize>() -> Kernel
+    where
+        S: Widen,
+        D: Widen<Wide = S::Wide>,
+        M: Merge<S::Wide, N>,
+    {
+        fold_groups::<S, D, M, N>
+    }
+}
+
+fn fold_each<S, D, O>(dst: &mut [u8], src: &[u8], block: &Block)
 where
     S: Widen,
     D: Widen<Wide = S::Wide>,
+    O: Op<S::Wide>,
 {
-    let src: &[S] = bytemuck::cast_slice(src);
-    let dst: &mut [D] = bytemuck::cast_slice_mut(dst);
-    combine(op, Fold { nest, src, dst });
+    let (src, dst): (&[S], &mut [D]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
+    block.sweep(src, dst, |old, value| {
+        D::narrow(O::of(old.widen(), value.widen()))
+    });
 }
 
-/// A fold whose types are known.
-struct Fold<'a, S, D> {
-    nest: &'a Nest,
-    src: &'a [S],
-    dst: &'a mut [D],
-}
-
-impl<S: Widen, D: Widen<Wide = S::Wide>> Combine<S::Wide> for Fold<'_, S, D> {
-    fn each(self, op: impl Fn(S::Wide, S::Wide) -> S::Wide) {
-        let one = |d: D, s: S| D::narrow(op(d.widen(), s.widen()));
-        let row = |to: &mut [D], from: &[S]| {
-            for (to, from) in to.iter_mut().zip(from) {
-                *to = one(*to, *from);
-            }
-        };
-        self.nest.sweep(self.src, self.dst, row, one);
-    }
-
-    fn groups<const N: usize>(self, merge: impl Fn([S::Wide; N], [S::Wide; N]) -> [S::Wide; N]) {
-        self.nest.rows(self.src, self.dst, |to, from| {
-            let (to, _) = to.as_chunks_mut::<N>();
-            let (from, _) = from.as_chunks::<N>();
-            for (to, from) in to.iter_mut().zip(from) {
-                *to = merge(to.map(D::widen), from.map(S::widen)).map(D::narrow);
-            }
-        });
-    }
+/// Folds groups of `N`, which lie in dense rows.
+fn fold_groups<S, D, M, const N: usize>(dst: &mut [u8], src: &[u8], block: &Block)
+where
+    S: Widen,
+    D: Widen<Wide = S::Wide>,
+    M: Merge<S::Wide, N>,
+{
+    let (src, dst): (&[S], &mut [D]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
+    block.dense_rows(|s, d, n| {
+        let (to, _) = dst[d..d + n].as_chunks_mut::<N>();
+        let (from, _) = src[s..s + n].as_chunks::<N>();
+        for (to, from) in to.iter_mut().zip(from) {
+            narrow_into(to, M::of(widened(to), widened(from)));
+        }
+    });
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use crate::view::steps_apart;
 
 /// One loop: how often, and how far each view moves per turn.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Axis {
-    extent: usize,
-    src: isize,
-    dst: isize,
+pub(super) struct Axis {
+    pub(super) extent: usize,
+    pub(super) src: isize,
+    pub(super) dst: isize,
 }
 
 /// Loops over a source and a destination view of one shape, outermost first.
@@ -124,46 +124,190 @@ impl Nest {
         }
     }
 
-    /// Sets every destination element to `f(old, source)`; `row` does the same for a pair of dense rows.
-    pub(super) fn sweep<S: Copy, D: Copy>(
-        &self,
-        src: &[S],
-        dst: &mut [D],
-        row: impl Fn(&mut [D], &[S]),
-        f: impl Fn(D, S) -> D,
-    ) {
-        let Some((&inner, outer)) = self.axes.split_last() else {
-            let (s, d) = (self.src as usize, self.dst as usize);
-            dst[d] = f(dst[d], src[s]);
-            return;
+    /// Visits the two innermost loops at every turn of the others, in order; square tile by square tile where rows are
+    /// dense in the one view and columns in the other.
+    ///
+    /// Neither the elements nor what is done to them is known here, so these loops exist once.
+    pub(super) fn blocks(&self, visit: &mut dyn FnMut(&Block)) {
+        let once = |step| Axis {
+            extent: 1,
+            src: step,
+            dst: step,
         };
-        let n = inner.extent;
-        match (inner.src, inner.dst) {
-            (1, 1) => walk(outer, self.src, self.dst, &mut |s, d| {
-                row(&mut dst[d..d + n], &src[s..s + n]);
+        let (outer, rows, inner) = match self.axes[..] {
+            [] => (&[][..], once(0), once(1)),
+            [inner] => (&[][..], once(0), inner),
+            [ref outer @ .., rows, inner] => (outer, rows, inner),
+        };
+        let block = |src, dst| Block {
+            src,
+            dst,
+            rows,
+            inner,
+        };
+        let transposed = rows.src == 1 && !matches!(inner.src, 0 | 1) && inner.dst == 1;
+        if self.free && transposed {
+            walk(outer, self.src, self.dst, &mut |src, dst| {
+                block(src, dst).parts(TILE, TILE, visit);
+            });
+        } else {
+            walk(outer, self.src, self.dst, &mut |src, dst| {
+                visit(&block(src, dst));
+            });
+        }
+    }
+}
+
+/// Visits where the loops inside these begin.
+fn walk(axes: &[Axis], src: isize, dst: isize, visit: &mut dyn FnMut(isize, isize)) {
+    let Some((axis, inner)) = axes.split_first() else {
+        return visit(src, dst);
+    };
+    let (mut s, mut d) = (src, dst);
+    for _ in 0..axis.extent {
+        // Not by the recursion: small blocks must not pay for one more call each.
+        if inner.is_empty() {
+            visit(s, d);
+        } else {
+            walk(inner, s, d, visit);
+        }
+        s += axis.src;
+        d += axis.dst;
+    }
+}
+
+/// Two loops over elements, and where they begin. A nest of fewer has loops of one turn in their place.
+///
+/// They are what code that knows the elements' type is made for: the outer one is part of it so that short rows do not
+/// pay for a call each.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    pub(super) src: isize,
+    pub(super) dst: isize,
+    pub(super) rows: Axis,
+    pub(super) inner: Axis,
+}
+
+/// What is done to the elements of a block. The slices are the bytes of whole buffers: destination, then source.
+pub(super) type Kernel = fn(&mut [u8], &[u8], &Block);
+
+impl Block {
+    /// Whether elements of a row lie side by side in both views.
+    #[inline]
+    pub(super) fn is_dense(&self) -> bool {
+        (self.inner.src, self.inner.dst) == (1, 1)
+    }
+
+    /// Visits the block in parts of so many rows and columns, in order: row after row of parts.
+    pub(super) fn parts(&self, rows: usize, columns: usize, visit: &mut dyn FnMut(&Self)) {
+        for i in (0..self.rows.extent).step_by(rows) {
+            for j in (0..self.inner.extent).step_by(columns) {
+                let (i, j) = (i as isize, j as isize);
+                visit(&Self {
+                    src: self.src + i * self.rows.src + j * self.inner.src,
+                    dst: self.dst + i * self.rows.dst + j * self.inner.dst,
+                    rows: Axis {
+                        extent: rows.min(self.rows.extent - i as usize),
+                        ..self.rows
+                    },
+                    inner: Axis {
+                        extent: columns.min(self.inner.extent - j as usize),
+                        ..self.inner
+                    },
+                });
+            }
+        }
+    }
+
+    /// Visits parts of at most so many elements, in row-major order.
+    pub(super) fn parts_of(&self, elements: usize, visit: &mut dyn FnMut(&Self)) {
+        let columns = elements.min(self.inner.extent);
+        self.parts(elements / columns, columns, visit);
+    }
+
+    /// This block with a dense destination of its own, which begins at element 0.
+    pub(super) fn onto_tile(&self) -> Self {
+        let n = self.inner.extent as isize;
+        Self {
+            dst: 0,
+            rows: Axis {
+                dst: n,
+                ..self.rows
+            },
+            inner: Axis {
+                dst: 1,
+                ..self.inner
+            },
+            ..*self
+        }
+    }
+
+    /// This block with a dense source of its own, which begins at element 0.
+    pub(super) fn from_tile(&self) -> Self {
+        let n = self.inner.extent as isize;
+        Self {
+            src: 0,
+            rows: Axis {
+                src: n,
+                ..self.rows
+            },
+            inner: Axis {
+                src: 1,
+                ..self.inner
+            },
+            ..*self
+        }
+    }
+
+    /// This block with a source that lies so many elements further on.
+    pub(super) fn shifted(&self, delta: isize) -> Self {
+        Self {
+            src: self.src + delta,
+            ..*self
+        }
+    }
+
+    /// Visits where each row begins.
+    #[inline]
+    pub(super) fn starts(&self, mut visit: impl FnMut(isize, isize)) {
+        let (mut s, mut d) = (self.src, self.dst);
+        for _ in 0..self.rows.extent {
+            visit(s, d);
+            s += self.rows.src;
+            d += self.rows.dst;
+        }
+    }
+
+    /// Visits where each row begins, and its length; rows must be dense in both views.
+    #[inline]
+    pub(super) fn dense_rows(&self, mut visit: impl FnMut(usize, usize, usize)) {
+        let n = self.inner.extent;
+        self.starts(|s, d| visit(s as usize, d as usize, n));
+    }
+
+    /// Sets every destination element to `f(old, source)`.
+    #[inline]
+    pub(super) fn sweep<S: Copy, D: Copy>(&self, src: &[S], dst: &mut [D], f: impl Fn(D, S) -> D) {
+        let n = self.inner.extent;
+        match (self.inner.src, self.inner.dst) {
+            (1, 1) => self.dense_rows(|s, d, n| {
+                for (out, &value) in dst[d..d + n].iter_mut().zip(&src[s..s + n]) {
+                    *out = f(*out, value);
+                }
             }),
-            (0, 1) => walk(outer, self.src, self.dst, &mut |s, d| {
+            (0, 1) => self.dense_rows(|s, d, n| {
                 let value = src[s];
                 for out in &mut dst[d..d + n] {
                     *out = f(*out, value);
                 }
             }),
-            (step, 1) => match outer.split_last() {
-                Some((&rows, outer)) if self.free && rows.src == 1 => {
-                    walk(outer, self.src, self.dst, &mut |s, d| {
-                        tiles(rows, inner, |i, j, width| {
-                            let s = s as isize + i as isize + j as isize * step;
-                            let d = d + i * rows.dst as usize + j;
-                            gather(src, s, step, &mut dst[d..d + width], &f);
-                        });
-                    });
+            (step, 1) if step > 0 => self.dense_rows(|s, d, n| {
+                let column = src[s..].iter().step_by(step as usize);
+                for (out, &value) in dst[d..d + n].iter_mut().zip(column) {
+                    *out = f(*out, value);
                 }
-                _ => walk(outer, self.src, self.dst, &mut |s, d| {
-                    gather(src, s as isize, step, &mut dst[d..d + n], &f);
-                }),
-            },
-            (s_step, d_step) => walk(outer, self.src, self.dst, &mut |s, d| {
-                let (mut s, mut d) = (s as isize, d as isize);
+            }),
+            (s_step, d_step) => self.starts(|mut s, mut d| {
                 for _ in 0..n {
                     let out = &mut dst[d as usize];
                     *out = f(*out, src[s as usize]);
@@ -171,90 +315,6 @@ impl Nest {
                     d += d_step;
                 }
             }),
-        }
-    }
-
-    /// The innermost loop: its extent, and its steps in the source and in the destination.
-    pub(super) fn innermost(&self) -> (usize, isize, isize) {
-        self.axes
-            .last()
-            .map_or((1, 1, 1), |a| (a.extent, a.src, a.dst))
-    }
-
-    /// Visits where each innermost loop begins, in the source and in the destination.
-    pub(super) fn starts(&self, mut visit: impl FnMut(isize, isize)) {
-        let outer = self.axes.split_last().map_or(&[][..], |(_, outer)| outer);
-        walk(outer, self.src, self.dst, &mut |s, d| {
-            visit(s as isize, d as isize);
-        });
-    }
-
-    /// Calls `row` for each pair of dense rows; the innermost loop must be dense in both views.
-    pub(super) fn rows<S, D>(&self, src: &[S], dst: &mut [D], row: impl Fn(&mut [D], &[S])) {
-        let Some((inner, outer)) = self.axes.split_last() else {
-            return;
-        };
-        let n = inner.extent;
-        walk(outer, self.src, self.dst, &mut |s, d| {
-            row(&mut dst[d..d + n], &src[s..s + n]);
-        });
-    }
-}
-
-/// Visits the start of every innermost row.
-fn walk(axes: &[Axis], src: isize, dst: isize, visit: &mut impl FnMut(usize, usize)) {
-    match axes {
-        [] => visit(src as usize, dst as usize),
-        // Not by the recursion below: short rows must not pay for a call each.
-        [axis] => {
-            let (mut s, mut d) = (src, dst);
-            for _ in 0..axis.extent {
-                visit(s as usize, d as usize);
-                s += axis.src;
-                d += axis.dst;
-            }
-        }
-        [axis, inner @ ..] => {
-            let (mut s, mut d) = (src, dst);
-            for _ in 0..axis.extent {
-                walk(inner, s, d, visit);
-                s += axis.src;
-                d += axis.dst;
-            }
-        }
-    }
-}
-
-/// Visits the rows `(i, j..j + width)` of two loops tile by tile.
-fn tiles(rows: Axis, columns: Axis, mut visit: impl FnMut(usize, usize, usize)) {
-    for i0 in (0..rows.extent).step_by(TILE) {
-        for j in (0..columns.extent).step_by(TILE) {
-            let width = TILE.min(columns.extent - j);
-            for i in i0..(i0 + TILE).min(rows.extent) {
-                visit(i, j, width);
-            }
-        }
-    }
-}
-
-/// Combines a strided source into a dense row.
-fn gather<S: Copy, D: Copy>(
-    src: &[S],
-    start: isize,
-    step: isize,
-    row: &mut [D],
-    f: &impl Fn(D, S) -> D,
-) {
-    if step > 0 {
-        let column = src[start as usize..].iter().step_by(step as usize);
-        for (out, &value) in row.iter_mut().zip(column) {
-            *out = f(*out, value);
-        }
-    } else {
-        let mut s = start;
-        for out in row {
-            *out = f(*out, src[s as usize]);
-            s += step;
         }
     }
 }

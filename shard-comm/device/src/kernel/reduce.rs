@@ -1,8 +1,10 @@
 //! Reductions of several views of one shape into a destination, in one pass over all of them.
 
-use super::arithmetic::{Combine, Widen, combine};
-use super::nest::Nest;
-use crate::{DType, Monoid, Strided, dispatch_dtype};
+use super::arithmetic::{Family, Merge, Op, Widen, choose, narrow_into, widened};
+use super::copy::copier;
+use super::fold::Folds;
+use super::nest::{Block, Nest};
+use crate::{DType, Monoid, Strided};
 use smallvec::SmallVec;
 
 /// Terms that are read side by side: few enough for registers, and enough streams to keep memory busy.
@@ -10,7 +12,7 @@ const ABREAST: usize = 4;
 /// Rows of two terms of up to so many elements are combined by fours: the loop that the compiler makes for long rows
 /// costs more, though with more terms it costs less.
 const SHORT: usize = 16;
-/// Elements of a row that more terms than [`ABREAST`] finish before going on.
+/// Elements that more terms than [`ABREAST`] finish before going on.
 const TILE: usize = 512;
 
 /// Sets a checked view, which visits no element twice, to the terms combined in order. A term is a buffer and the
@@ -34,165 +36,244 @@ pub fn reduce(
     let Some(nest) = Nest::new(&sv, dv) else {
         return;
     };
-    dispatch_dtype!(dtype, T => {
-        let terms = terms
-            .iter()
-            .map(|&(bytes, at)| (bytemuck::cast_slice::<_, T>(bytes), at as isize - offset as isize))
-            .collect();
-        let reduce = Reduce { nest: &nest, terms, dst: bytemuck::cast_slice_mut::<_, T>(dst) };
-        combine(op, reduce);
+    let terms: SmallVec<[Term<'_>; 8]> = terms
+        .iter()
+        .map(|&(bytes, at)| (bytes, at as isize - offset as isize))
+        .collect();
+    match choose::<Joins>(op, dtype, dtype) {
+        Some(joiner) if terms.len() <= joiner.most => {
+            nest.blocks(&mut |block| (joiner.first)(dst, &terms, block));
+        }
+        _ => many(op, dtype, &nest, &terms, dst),
+    }
+}
+
+/// As many terms as there are, some at a time: into the destination, or, if that would round each time, a tile.
+fn many(op: Monoid, dtype: DType, nest: &Nest, terms: &[Term<'_>], dst: &mut [u8]) {
+    let wide = if dtype.is_half() { DType::F32 } else { dtype };
+    let joiner = choose::<Joins>(op, dtype, wide);
+    let (Some(joiner), Some(folder)) = (joiner, choose::<Folds>(op, dtype, wide)) else {
+        return;
+    };
+    let (first, rest) = terms.split_at(joiner.most);
+    let (fours, ones) = match joiner.more {
+        Some(_) => rest.as_chunks::<ABREAST>(),
+        None => (&[][..], rest),
+    };
+    let join = |to: &mut [u8], block: &Block| {
+        (joiner.first)(to, first, block);
+        if let Some(more) = joiner.more {
+            fours.iter().for_each(|four| more(to, four, block));
+        }
+        for &(from, delta) in ones {
+            folder(to, from, &block.shifted(delta));
+        }
+    };
+    if wide == dtype {
+        nest.blocks(&mut |block| block.parts_of(TILE, &mut |part| join(dst, part)));
+        return;
+    }
+    let mut tile = [0f32; TILE];
+    let tile: &mut [u8] = bytemuck::cast_slice_mut(&mut tile);
+    let narrow = copier(wide, dtype);
+    nest.blocks(&mut |block| {
+        block.parts_of(TILE, &mut |part| {
+            join(tile, &part.onto_tile());
+            narrow(dst, tile, &part.from_tile());
+        });
     });
 }
 
-/// A term's elements, and how far its view lies from that of the first.
-type Term<'a, T> = (&'a [T], isize);
+/// A term's bytes, and how many elements its view lies from that of the first.
+type Term<'a> = (&'a [u8], isize);
 
-/// A reduction whose type is known.
-struct Reduce<'a, T> {
-    nest: &'a Nest,
-    terms: SmallVec<[Term<'a, T>; 8]>,
-    dst: &'a mut [T],
+/// What is done to a block of several terms.
+type Join = fn(&mut [u8], &[Term<'_>], &Block);
+
+struct Joiner {
+    /// Sets the destination to at most `most` terms.
+    first: Join,
+    most: usize,
+    /// Folds [`ABREAST`] terms into the destination, where that is made.
+    more: Option<Join>,
 }
 
-impl<T: Widen> Combine<T::Wide> for Reduce<'_, T> {
-    fn each(mut self, op: impl Fn(T::Wide, T::Wide) -> T::Wide) {
-        let terms = std::mem::take(&mut self.terms);
-        match terms[..] {
-            [a] => self.abreast([a], op),
-            [a, b] => self.abreast([a, b], op),
-            [a, b, c] => self.abreast([a, b, c], op),
-            [a, b, c, d] => self.abreast([a, b, c, d], op),
-            _ => self.many(&terms, op),
+/// What reduces a block of terms.
+struct Joins;
+
+impl Family for Joins {
+    type Kernel = Joiner;
+
+    fn each<S: Widen, D: Widen<Wide = S::Wide>, O: Op<S::Wide>>() -> Joiner {
+        Joiner {
+            first: join::<S, D, O>,
+            most: if O::COMMON { ABREAST } else { 2 },
+            more: if O::COMMON {
+                Some(join_more::<S, D, O>)
+            } else {
+                None
+            },
         }
     }
 
-    fn groups<const N: usize>(self, merge: impl Fn([T::Wide; N], [T::Wide; N]) -> [T::Wide; N]) {
-        let Self { nest, terms, dst } = self;
-        let (n, ..) = nest.innermost();
-        nest.starts(|s, d| {
-            let (groups, _) = dst[d as usize..][..n].as_chunks_mut::<N>();
-            for (k, to) in groups.iter_mut().enumerate() {
-                let values = terms.iter().map(|&(from, delta)| {
-                    let from = &from[(s + delta) as usize + k * N..][..N];
-                    std::array::from_fn(|i| from[i].widen())
-                });
-                if let Some(merged) = values.reduce(&merge) {
-                    *to = merged.map(T::narrow);
-                }
-            }
-        });
-    }
-}
-
-impl<T: Widen> Reduce<'_, T> {
-    /// With their number known to the compiler, terms are combined in registers.
-    fn abreast<const K: usize>(
-        self,
-        terms: [Term<'_, T>; K],
-        op: impl Fn(T::Wide, T::Wide) -> T::Wide,
-    ) {
-        let (n, src_step, dst_step) = self.nest.innermost();
-        let one = |values: [T; K]| T::narrow(joined(values.map(T::widen), &op));
-        if (src_step, dst_step) == (1, 1) && n <= SHORT && K <= 2 {
-            self.nest.starts(|s, d| {
-                let from = terms.map(|(from, delta)| &from[(s + delta) as usize..][..n]);
-                let to = &mut self.dst[d as usize..][..n];
-                let (fours, rest) = to.as_chunks_mut::<4>();
-                let whole = 4 * fours.len();
-                for (k, to) in fours.iter_mut().enumerate() {
-                    let from = from.map(|from| &from[4 * k..4 * k + 4]);
-                    *to = std::array::from_fn(|i| one(from.map(|from| from[i])));
-                }
-                for (i, to) in rest.iter_mut().enumerate() {
-                    *to = one(from.map(|from| from[whole + i]));
-                }
-            });
-        } else if (src_step, dst_step) == (1, 1) {
-            self.nest.starts(|s, d| {
-                let from = terms.map(|(from, delta)| &from[(s + delta) as usize..][..n]);
-                let to = &mut self.dst[d as usize..][..n];
-                for (i, to) in to.iter_mut().enumerate() {
-                    *to = one(from.map(|from| from[i]));
-                }
-            });
-        } else {
-            self.nest.starts(|s, d| {
-                for i in 0..n as isize {
-                    let at = s + i * src_step;
-                    self.dst[(d + i * dst_step) as usize] =
-                        one(terms.map(|(from, delta)| from[(at + delta) as usize]));
-                }
-            });
+    fn groups<S, D, M, const N: usize>() -> Joiner
+    where
+        S: Widen,
+        D: Widen<Wide = S::Wide>,
+        M: Merge<S::Wide, N>,
+    {
+        Joiner {
+            first: join_groups::<S, D, M, N>,
+            most: usize::MAX,
+            more: None,
         }
     }
+}
 
-    /// As many terms as there are, some at a time.
-    fn many(self, terms: &[Term<'_, T>], op: impl Fn(T::Wide, T::Wide) -> T::Wide) {
-        let (n, src_step, dst_step) = self.nest.innermost();
-        let mut tile = [T::Wide::default(); TILE];
-        self.nest.starts(|s, d| {
-            for start in (0..n).step_by(TILE) {
-                let tile = &mut tile[..TILE.min(n - start)];
-                let at = s + start as isize * src_step;
-                let (first, rest) = terms.split_at(ABREAST);
-                gather::<T, ABREAST>(tile, first, at, src_step, |_, values| joined(values, &op));
-                let more = |sum, values: [T::Wide; 1]| op(sum, values[0]);
-                let (fours, rest) = rest.as_chunks::<ABREAST>();
-                for four in fours {
-                    gather::<T, ABREAST>(tile, four, at, src_step, |sum, values| {
-                        values.into_iter().fold(sum, &op)
-                    });
-                }
-                for term in rest {
-                    gather::<T, 1>(tile, std::slice::from_ref(term), at, src_step, more);
-                }
-                let at = d + start as isize * dst_step;
-                for (i, &sum) in tile.iter().enumerate() {
-                    self.dst[(at + i as isize * dst_step) as usize] = T::narrow(sum);
-                }
-            }
-        });
+fn join<S, D, O>(dst: &mut [u8], terms: &[Term<'_>], block: &Block)
+where
+    S: Widen,
+    D: Widen<Wide = S::Wide>,
+    O: Op<S::Wide>,
+{
+    match *terms {
+        [a] => single::<S, D>(dst, a, block),
+        [a, b] => abreast::<S, D, O, 2>(dst, [a, b], block, false),
+        [a, b, c] if O::COMMON => abreast::<S, D, O, 3>(dst, [a, b, c], block, false),
+        [a, b, c, d] if O::COMMON => abreast::<S, D, O, 4>(dst, [a, b, c, d], block, false),
+        _ => {}
     }
 }
 
-/// Combines values in order.
+fn join_more<S, D, O>(dst: &mut [u8], terms: &[Term<'_>], block: &Block)
+where
+    S: Widen,
+    D: Widen<Wide = S::Wide>,
+    O: Op<S::Wide>,
+{
+    if let Some(&terms) = terms.first_chunk::<ABREAST>() {
+        abreast::<S, D, O, ABREAST>(dst, terms, block, true);
+    }
+}
+
+/// A reduction of one term, whatever the operation.
+fn single<S: Widen, D: Widen<Wide = S::Wide>>(dst: &mut [u8], (src, _): Term<'_>, block: &Block) {
+    let (src, dst): (&[S], &mut [D]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
+    block.sweep(src, dst, |_, value| D::narrow(value.widen()));
+}
+
+/// Sets every element to the terms combined, or, if there are `more`, itself and the terms: with their number known to
+/// the compiler, they are combined in registers.
 #[inline]
-fn joined<W: Copy, const K: usize>(values: [W; K], op: impl Fn(W, W) -> W) -> W {
-    let mut sum = values[0];
-    for &value in &values[1..] {
-        sum = op(sum, value);
+fn abreast<S, D, O, const K: usize>(dst: &mut [u8], terms: [Term<'_>; K], block: &Block, more: bool)
+where
+    S: Widen,
+    D: Widen<Wide = S::Wide>,
+    O: Op<S::Wide>,
+{
+    let dst: &mut [D] = bytemuck::cast_slice_mut(dst);
+    let mut from: [(&[S], isize); K] = [(&[], 0); K];
+    for (from, (bytes, delta)) in from.iter_mut().zip(terms) {
+        *from = (bytemuck::cast_slice(bytes), delta);
+    }
+    let n = block.inner.extent;
+    if block.is_dense() {
+        block.starts(|s, d| {
+            let mut rows: [&[S]; K] = [&[]; K];
+            for (row, (from, delta)) in rows.iter_mut().zip(from) {
+                *row = &from[(s + delta) as usize..][..n];
+            }
+            combine_rows::<S, D, O, K>(&mut dst[d as usize..][..n], rows, more);
+        });
+        return;
+    }
+    block.starts(|mut s, mut d| {
+        for _ in 0..n {
+            let to = &mut dst[d as usize];
+            let value = |k: usize| from[k].0[(s + from[k].1) as usize].widen();
+            *to = D::narrow(combined::<S::Wide, O, K>(to.widen(), value, more));
+            s += block.inner.src;
+            d += block.inner.dst;
+        }
+    });
+}
+
+/// Combines as many elements of each row as the destination has.
+#[inline]
+fn combine_rows<S, D, O, const K: usize>(to: &mut [D], rows: [&[S]; K], more: bool)
+where
+    S: Widen,
+    D: Widen<Wide = S::Wide>,
+    O: Op<S::Wide>,
+{
+    let n = to.len();
+    let one = |i: usize, to: &mut D, rows: &[&[S]; K]| {
+        *to = D::narrow(combined::<S::Wide, O, K>(
+            to.widen(),
+            |k| rows[k][i].widen(),
+            more,
+        ));
+    };
+    if K == 2 && n <= SHORT {
+        let (fours, rest) = to.as_chunks_mut::<4>();
+        let whole = 4 * fours.len();
+        for (k, to) in fours.iter_mut().enumerate() {
+            let mut four: [&[S]; K] = [&[]; K];
+            for (four, row) in four.iter_mut().zip(rows) {
+                *four = &row[4 * k..4 * k + 4];
+            }
+            for (i, to) in to.iter_mut().enumerate() {
+                one(i, to, &four);
+            }
+        }
+        for (i, to) in rest.iter_mut().enumerate() {
+            one(whole + i, to, &rows);
+        }
+    } else {
+        for (i, to) in to.iter_mut().enumerate() {
+            one(i, to, &rows);
+        }
+    }
+}
+
+/// Combines `K` values in order, or, if there are `more`, what was there and them.
+#[inline]
+fn combined<W: Copy, O: Op<W>, const K: usize>(
+    old: W,
+    value: impl Fn(usize) -> W,
+    more: bool,
+) -> W {
+    let (mut sum, next) = if more { (old, 0) } else { (value(0), 1) };
+    for k in next..K {
+        sum = O::of(sum, value(k));
     }
     sum
 }
 
-/// Sets every element of a tile to `f(old, values of K terms)`.
-#[inline]
-fn gather<T: Widen, const K: usize>(
-    tile: &mut [T::Wide],
-    terms: &[Term<'_, T>],
-    at: isize,
-    step: isize,
-    f: impl Fn(T::Wide, [T::Wide; K]) -> T::Wide,
-) {
-    let n = tile.len();
-    if step == 1 {
-        let from: [&[T]; K] = std::array::from_fn(|k| {
-            let (from, delta) = terms[k];
-            &from[(at + delta) as usize..][..n]
-        });
-        for (i, sum) in tile.iter_mut().enumerate() {
-            *sum = f(*sum, from.map(|from| from[i].widen()));
-        }
-    } else {
-        for (i, sum) in tile.iter_mut().enumerate() {
-            let at = at + i as isize * step;
-            let values = std::array::from_fn(|k| {
-                let (from, delta) = terms[k];
-                from[(at + delta) as usize].widen()
+/// Sets groups of `N`, which lie in dense rows, to those of any number of terms.
+fn join_groups<S, D, M, const N: usize>(dst: &mut [u8], terms: &[Term<'_>], block: &Block)
+where
+    S: Widen,
+    D: Widen<Wide = S::Wide>,
+    M: Merge<S::Wide, N>,
+{
+    let dst: &mut [D] = bytemuck::cast_slice_mut(dst);
+    let terms: SmallVec<[(&[S], isize); 8]> = terms
+        .iter()
+        .map(|&(from, delta)| (bytemuck::cast_slice(from), delta))
+        .collect();
+    block.dense_rows(|s, d, n| {
+        let (groups, _) = dst[d..d + n].as_chunks_mut::<N>();
+        for (k, to) in groups.iter_mut().enumerate() {
+            let values = terms.iter().map(|&(from, delta)| {
+                let from = &from[(s as isize + delta) as usize..][k * N..];
+                from.first_chunk::<N>().map(widened)
             });
-            *sum = f(*sum, values);
+            if let Some(Some(merged)) = values.reduce(|a, b| Some(M::of(a?, b?))) {
+                narrow_into(to, merged);
+            }
         }
-    }
+    });
 }
 
 #[cfg(test)]
