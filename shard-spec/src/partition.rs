@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::{Result, SpecError};
 use crate::hash::{ContentHash, StableHasher};
 use crate::part::DimPart;
-use crate::segments::{Segments, Tiles};
+use crate::segments::{RunKind, Runs, Segments, Tiles};
 
 /// An offset table: `parts + 1` entries from 0 to the extent that never fall. Always valid.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -451,6 +451,30 @@ impl Partition {
             Self::Segments(segments) => {
                 (index < segments.extent()).then(|| segments.locate(index).0)
             }
+        }
+    }
+}
+
+/// What counting pieces needs.
+impl Partition {
+    /// The intervals in index order, as `(part, size)`, none empty.
+    pub(crate) fn blocks(&self) -> Box<dyn Iterator<Item = (usize, usize)> + '_> {
+        match self {
+            Self::Contiguous(_) => Box::new(self.sizes().enumerate().filter(|&(_, size)| size > 0)),
+            Self::Segments(segments) => Box::new(segments.blocks()),
+        }
+    }
+
+    /// How many runs of an affine map the parts are.
+    pub(crate) fn runs(&self) -> Runs {
+        match self {
+            Self::Contiguous(offsets) => Runs {
+                kind: RunKind::Blocks,
+                total: offsets.parts(),
+                most: 1,
+                intervals: offsets.parts(),
+            },
+            Self::Segments(segments) => segments.runs(),
         }
     }
 }

@@ -134,6 +134,27 @@ impl Tiles {
     }
 }
 
+/// How many runs of an affine map the parts of a partition are.
+pub(crate) struct Runs {
+    pub(crate) kind: RunKind,
+    /// The runs of all parts.
+    pub(crate) total: usize,
+    /// The most runs of one part.
+    pub(crate) most: usize,
+    /// The intervals of all parts.
+    pub(crate) intervals: usize,
+}
+
+/// What the runs of a partition are, see [`Segments::to_global`].
+pub(crate) enum RunKind {
+    /// An interval each.
+    Blocks,
+    /// The indices a period apart, from each place in it.
+    Strides { period: usize },
+    /// Some of both.
+    Mixed,
+}
+
 impl Segments {
     fn of(extent: usize, parts: usize, tiles: &[(usize, usize)]) -> Self {
         let turn = tiles.first().map_or(0, |&(part, _)| part);
@@ -340,6 +361,42 @@ impl Segments {
             base += self.period();
         }
         found
+    }
+
+    /// The intervals in index order, as `(part, size)`.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let mut left = self.extent();
+        let sizes = self.table.bounds.windows(2).map(|w| w[1] - w[0]);
+        let tiles = self.table.owners.iter().zip(sizes).cycle();
+        tiles.map_while(move |(&row, size)| {
+            let size = size.min(left);
+            left -= size;
+            (size > 0).then(|| (self.part(row), size))
+        })
+    }
+
+    /// The runs that [`Segments::to_global`] gives, counted.
+    pub(crate) fn runs(&self) -> Runs {
+        let table = &*self.table;
+        let (period, mut total, mut strided) = (self.period(), 0usize, 0);
+        let mut per_row = vec![0usize; self.parts()];
+        for (w, &row) in table.bounds.windows(2).zip(&table.owners) {
+            let (size, turns) = (w[1] - w[0], (table.extent - w[0]).div_ceil(period));
+            strided += usize::from(turns > size);
+            per_row[row] = per_row[row].saturating_add(turns.min(size));
+            total = total.saturating_add(turns.min(size));
+        }
+        let tiles = table.owners.len();
+        Runs {
+            kind: match strided {
+                0 => RunKind::Blocks,
+                n if n == tiles => RunKind::Strides { period },
+                _ => RunKind::Mixed,
+            },
+            total,
+            most: per_row.into_iter().max().unwrap_or(0),
+            intervals: tiles.saturating_mul(table.extent.div_ceil(period)),
+        }
     }
 
     /// The relation from a part's local indices to global ones: per tile of a period either its blocks, or one stride per

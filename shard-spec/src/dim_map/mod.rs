@@ -1,6 +1,7 @@
 //! Affine index relations along one dim: which source index each destination index copies.
 
 mod algebra;
+mod candidates;
 mod pad;
 
 use smallvec::SmallVec;
