@@ -60,6 +60,7 @@ mod part;
 mod partition;
 mod placement;
 mod progression;
+mod reduce_op;
 mod segments;
 #[cfg(feature = "serde")]
 mod serial;
@@ -77,6 +78,7 @@ pub use most_pieces::most_pieces;
 pub use overlap::{DimPiece, DimSend, overlaps, overlaps_from, overlaps_to};
 pub use part::DimPart;
 pub use partition::{Offsets, Partition};
-pub use placement::{Placement, ReduceOp};
+pub use placement::Placement;
+pub use reduce_op::ReduceOp;
 pub use segments::Segments;
 pub use window::{Neighbors, ResampleMode, Sample, ScaleFactor, Window};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::dim_map::{DimMap, Run};
 use crate::error::{Result, SpecError};
 use crate::hash::{ContentHash, StableHasher};
+use crate::mesh::MOST_RANKS;
 
 /// Consecutive tiles of a dim, each owned by a part, repeated with a period. Always valid.
 ///
@@ -54,9 +55,6 @@ pub(crate) enum Tiles {
     Scattered(Segments),
 }
 
-/// More parts than any mesh has ranks: what is written down may say anything, and each part takes memory.
-const MOST_PARTS: usize = 1 << 24;
-
 impl Tiles {
     /// Tiles `(part, size)` in index order, which must cover the extent once, or are repeated over it.
     pub(crate) fn new(
@@ -73,12 +71,12 @@ impl Tiles {
                 got: 0,
             });
         }
-        if parts > MOST_PARTS {
+        if parts > MOST_RANKS {
             return Err(SpecError::Argument {
                 op,
                 argument: "parts",
                 got: parts.to_string(),
-                expected: format!("at most {MOST_PARTS}"),
+                expected: format!("at most {MOST_RANKS}"),
                 remedy: "there is one part per rank along the axes",
             });
         }
@@ -345,22 +343,28 @@ impl Segments {
     }
 
     /// The intervals of a part, ascending, touching ones joined.
-    pub(crate) fn intervals(&self, part: usize) -> Vec<Range<usize>> {
-        let mut found: Vec<Range<usize>> = Vec::new();
-        let mut base = 0;
-        while base < self.extent() {
-            for &t in self.tiles_of(part) {
-                let start = (base + self.table.bounds[t]).min(self.extent());
-                let end = (base + self.table.bounds[t + 1]).min(self.extent());
-                match found.last_mut() {
-                    Some(last) if last.end == start => last.end = end,
-                    _ if start < end => found.push(start..end),
-                    _ => {}
-                }
+    pub(crate) fn intervals(self, part: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (mut base, mut next) = (0, 0);
+        let tiles = std::iter::from_fn(move || {
+            let tiles = self.tiles_of(part);
+            if next == tiles.len() {
+                (base, next) = (base + self.period(), 0);
             }
-            base += self.period();
-        }
-        found
+            let (&t, extent) = (tiles.get(next)?, self.extent());
+            next += 1;
+            let cut = |at: usize| (base + at).min(extent);
+            let tile = cut(self.table.bounds[t])..cut(self.table.bounds[t + 1]);
+            // Tiles ascend, so beyond the end there are no others.
+            (!tile.is_empty()).then_some(tile)
+        });
+        let mut tiles = tiles.peekable();
+        std::iter::from_fn(move || {
+            let mut interval = tiles.next()?;
+            while let Some(next) = tiles.next_if(|next| next.start == interval.end) {
+                interval.end = next.end;
+            }
+            Some(interval)
+        })
     }
 
     /// The intervals in index order, as `(part, size)`.
