@@ -180,6 +180,7 @@ impl dyn Communicator + '_ {
             peer,
             side,
             elsewhere: false,
+            status: Ok(()),
             site: Location::caller(),
             guard: Guard::default(),
         }))
@@ -205,6 +206,7 @@ impl dyn Communicator + '_ {
             peer,
             side,
             elsewhere: false,
+            status: Ok(()),
             site: Location::caller(),
             guard: Guard::default(),
         }))
