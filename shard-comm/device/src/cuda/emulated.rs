@@ -39,8 +39,10 @@ struct Context {
 
 /// The contexts that have not ended, by GPU.
 static CONTEXTS: LazyLock<Mutex<HashMap<usize, Weak<Context>>>> = LazyLock::new(Mutex::default);
-/// Kernels, by handle: what each was loaded into, and where it is.
-static LOADED: LazyLock<Mutex<Vec<(Weak<Context>, usize)>>> = LazyLock::new(Mutex::default);
+/// Kernels, by handle.
+static LOADED: LazyLock<Mutex<Vec<Loaded>>> = LazyLock::new(Mutex::default);
+/// What a kernel was loaded into, and where it is.
+type Loaded = (Weak<Context>, usize);
 static COMPILED: LazyLock<Compiled<Context>> = LazyLock::new(Compiled::default);
 
 impl Emulated {

@@ -103,10 +103,8 @@ impl Nvidia {
     /// between ranks that are threads, and memory of a pool is closed to other GPUs until this.
     pub(super) fn open_to_peers(&self) -> Answer<()> {
         let count = result::device::get_count().map_err(refused("cuDeviceGetCount"))?;
-        let others = (0..count as usize).filter(|&reader| reader != self.context.ordinal());
-        others
-            .map(|reader| self.open_to(reader).map(drop))
-            .collect()
+        let mut others = (0..count as usize).filter(|&reader| reader != self.context.ordinal());
+        others.try_for_each(|reader| self.open_to(reader).map(drop))
     }
 
     /// Opens this GPU's memory to another one, if that can reach it; whether it can.

@@ -241,6 +241,9 @@ impl Course {
     }
 }
 
+/// A message whose calls are queued, and what it leaves.
+type Sent = (Rc<Op>, Queued);
+
 /// Messages whose calls are under way together.
 #[derive(Debug)]
 pub(super) struct Messages {
@@ -299,7 +302,7 @@ impl Messages {
     ///
     /// # Errors
     /// Those of the library and of the device.
-    pub(super) fn queued(&mut self, means: Means<'_>) -> Result<Option<Vec<(Rc<Op>, Queued)>>> {
+    pub(super) fn queued(&mut self, means: Means<'_>) -> Result<Option<Vec<Sent>>> {
         let Some(mut batch) = self.calls.queued()? else {
             return Ok(None);
         };

@@ -161,10 +161,18 @@ struct EmulatedClique {
     wrong: Arc<Mutex<Option<String>>>,
     /// Groups of calls that are queued and not done.
     outstanding: Arc<AtomicUsize>,
-    /// What it is connected for: peers it sends to, and receives from, and kinds of collectives.
-    connected: RefCell<(HashSet<(usize, bool)>, HashSet<Kind>)>,
+    connected: RefCell<Connected>,
     /// The group of calls that is not yet queued.
     pending: RefCell<Option<Connecting>>,
+}
+
+/// What a rank is connected for.
+#[derive(Debug, Default)]
+struct Connected {
+    /// Peers, and whether it sends to them or receives from them.
+    ends: HashSet<(usize, bool)>,
+    /// Collectives.
+    kinds: HashSet<Kind>,
 }
 
 /// A group of calls that waits for connections.
@@ -256,10 +264,10 @@ impl EmulatedClique {
     /// Tells peers what this rank's calls need to be connected for, at their first use.
     fn connect(&self, tasks: Vec<Task>) -> Connecting {
         let (mut peers, mut kinds) = (Vec::new(), Vec::new());
-        let (ends_known, kinds_known) = &mut *self.connected.borrow_mut();
+        let connected = &mut *self.connected.borrow_mut();
         let mut state = lock(&self.fabric.state);
         for kind in tasks.iter().map(|task| task.kind) {
-            if kind != Kind::Message && kinds_known.insert(kind) {
+            if kind != Kind::Message && connected.kinds.insert(kind) {
                 *state.callers.entry(kind).or_default() += 1;
                 kinds.push(kind);
             }
@@ -273,8 +281,8 @@ impl EmulatedClique {
             .filter(|&peer| peer != self.rank)
         {
             let ends = Ends {
-                sends: sends.contains(&peer) && ends_known.insert((peer, true)),
-                recvs: recvs.contains(&peer) && ends_known.insert((peer, false)),
+                sends: sends.contains(&peer) && connected.ends.insert((peer, true)),
+                recvs: recvs.contains(&peer) && connected.ends.insert((peer, false)),
             };
             if ends != Ends::default() {
                 let greetings = state.greetings.entry((self.rank, peer)).or_default();

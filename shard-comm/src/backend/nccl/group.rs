@@ -3,8 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::library::{Batch, Call, Clique, Patience, Sink, Source, failed};
-use super::progress::cuda;
+use super::library::{Batch, Call, Clique, Patience, Sink, Source, cuda, failed};
 use crate::cuda::Cuda;
 use crate::{DType, DeviceRef, Result};
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use crate::cuda::Cuda;
-use crate::{Buffer, BufferMut, CommError, DType, Result};
+use crate::{Buffer, BufferMut, CommError, DType, DeviceRef, Result};
 
 /// A version as NCCL counts: 22807 is 2.28.7.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -210,6 +210,18 @@ impl Batch {
         }
         Ok(())
     }
+}
+
+/// A stream as the device it is.
+pub(super) fn cuda(stream: &DeviceRef) -> Result<&Cuda> {
+    Cuda::of(&**stream).ok_or_else(|| {
+        CommError::invalid(
+            "nccl",
+            "a GPU of NVIDIA",
+            stream.name(),
+            "give each rank a device of the kind Cuda",
+        )
+    })
 }
 
 /// Elements in a GPU's memory.

@@ -11,10 +11,10 @@ use std::time::Instant;
 use smallvec::{SmallVec, smallvec};
 
 use super::group::{GroupHandle, connect_all};
-use super::library::{Library, Ticket, Version, failed};
+use super::library::{Library, Ticket, Version, cuda, failed};
 use super::op::{Lane, Op, State, Step};
 use super::options::NcclOptions;
-use super::progress::{InFlight, Rank, cuda, staging};
+use super::progress::{InFlight, Rank, staging};
 use super::wire::{Route, RouteCache};
 use crate::simulated::idle_device;
 use crate::validate::label;

@@ -16,10 +16,10 @@ use smallvec::SmallVec;
 use super::course::{Course, Means, Messages, Queued};
 use super::group::GroupHandle;
 use super::landing::{Landed, Staging};
+use super::library::cuda;
 use super::op::{Lane, Op, State, Step};
 use super::options::NcclOptions;
 use crate::Target;
-use crate::cuda::Cuda;
 use crate::guard::PeerSums;
 use crate::validate::label;
 use crate::{
@@ -301,10 +301,8 @@ impl Rank {
             let Some(op) = self.waiting.borrow().front().cloned() else {
                 return Ok(());
             };
-            if !op.is_done() {
-                if !op.is_met() || !self.queue_group(&op)? {
-                    return Ok(());
-                }
+            if !op.is_done() && !(op.is_met() && self.queue_group(&op)?) {
+                return Ok(());
             }
             self.waiting.borrow_mut().pop_front();
         }
@@ -600,18 +598,6 @@ impl Drop for Rank {
             drop(self.finish());
         }
     }
-}
-
-/// A stream as the device it is.
-pub(super) fn cuda(stream: &DeviceRef) -> Result<&Cuda> {
-    Cuda::of(&**stream).ok_or_else(|| {
-        CommError::invalid(
-            "nccl",
-            "a GPU of NVIDIA",
-            stream.name(),
-            "give each rank a device of the kind Cuda",
-        )
-    })
 }
 
 /// The staging of a request's exchanges.
