@@ -6,9 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::KernelSource;
-use super::libraries::Libraries;
-use super::libraries::conv::Convolution;
-use super::libraries::matmul::Gemm;
+use super::terms::{Convolution, Gemm, Libraries};
 
 /// Why the machine refused.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,10 +18,9 @@ use libloading::Library;
 use super::KernelSource;
 use super::compiled::Compiled;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
-use super::libraries::conv::Convolution;
-use super::libraries::matmul::Gemm;
-use super::libraries::{Libraries, played};
+use super::libraries::played;
 use super::queue::Queue;
+use super::terms::{Convolution, Gemm, Libraries};
 
 /// A queue that does its work at once; those beside it ([`Queue`](super::queue::Queue)) do it meanwhile. Fresh memory is all ones, which is NaN in every float.
 #[derive(Clone, Debug)]

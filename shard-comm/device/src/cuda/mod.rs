@@ -38,6 +38,7 @@ mod nvidia;
 mod queue;
 mod staging;
 mod strided;
+mod terms;
 
 use std::any::Any;
 use std::fmt;
@@ -45,9 +46,10 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use driver::{Driver, Function, Mark, Refusal};
-pub use libraries::{ConvCall, ConvKind, Libraries, Library, libraries};
+pub use libraries::{ConvCall, libraries};
 use memory::{CudaMemory, Usage};
 use staging::Staging;
+pub use terms::{ConvKind, Libraries, Library};
 
 use crate::check::{check_pair, check_terms, check_within, whole_elements};
 use crate::view::span;

@@ -17,9 +17,8 @@ use cudarc::nvrtc::result::NvrtcError;
 
 use super::compiled::Compiled;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
-use super::libraries::conv::Convolution;
-use super::libraries::matmul::Gemm;
-use super::libraries::{Dnn, Handles, Libraries, Lt};
+use super::libraries::{Dnn, Handles, Lt};
+use super::terms::{Convolution, Gemm, Libraries};
 use super::{Availability, KernelSource};
 
 /// Whether there is a GPU to use. cudarc panics where a library is missing, so nothing else of it is called before this.

@@ -8,9 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::KernelSource;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
 use super::emulated::Emulated;
-use super::libraries::Libraries;
-use super::libraries::conv::Convolution;
-use super::libraries::matmul::Gemm;
+use super::terms::{Convolution, Gemm, Libraries};
 
 type Job = Box<dyn FnOnce() -> Answer<()> + Send>;
 

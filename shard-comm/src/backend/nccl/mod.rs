@@ -26,6 +26,10 @@
 //! same bits, that is called instead: all-gathers, broadcasts, and reductions of integers; with [`Order::Any`] also sums and
 //! products of floats.
 //!
+//! The library connects ranks when they first need it, inside the calls that do, which then take until the other ranks come to
+//! them. No rank waits for that: it asks whether they are queued when it carries its operations on. For messages each rank is
+//! connected with every other one when they join, as two ranks may see different messages first.
+//!
 //! [`Handle::wait`](crate::Handle::wait) returns when the elements are there, so it waits for the rank's own stream too; what is
 //! returned is what was sent, or an error.
 //!

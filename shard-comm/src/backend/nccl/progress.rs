@@ -301,7 +301,8 @@ impl Rank {
             let Some(op) = self.waiting.borrow().front().cloned() else {
                 return Ok(());
             };
-            if !op.is_done() && !(op.is_met() && self.queue_group(&op)?) {
+            let queued = op.is_done() || op.is_met() && self.queue_group(&op)?;
+            if !queued {
                 return Ok(());
             }
             self.waiting.borrow_mut().pop_front();
