@@ -279,10 +279,9 @@ impl Stored {
         size: usize,
     ) -> std::io::Result<Vec<u8>> {
         let row: usize = info.shape.iter().skip(1).product::<usize>() * size;
-        let intervals: Vec<_> = match held.first() {
-            Some(part) => part.intervals().collect(),
-            None => std::iter::once(0..1).collect(),
-        };
+        let intervals: Vec<std::ops::Range<usize>> = held
+            .first()
+            .map_or_else(|| std::iter::once(0..1).collect(), |part| part.intervals().collect());
         let mut rows = Vec::new();
         for interval in intervals {
             self.file.seek(SeekFrom::Start(
