@@ -81,7 +81,6 @@ impl Array {
         let Some(held) = layout.local_parts(cx.rank()) else {
             return Self::from_parts(cx, layout, None, T::DTYPE);
         };
-        let held: SmallVec<[Vec<Range<usize>>; 4]> = held.iter().map(DimPart::intervals).collect();
         let shape: Dims = layout.local_shape(cx.rank()).unwrap_or_default();
         let count = numel(&shape);
         if cx.device().kind() == PHANTOM {
@@ -89,6 +88,8 @@ impl Array {
             let buffer = cx.device().alloc(T::DTYPE, count)?.freeze();
             return Self::from_parts(cx, layout, Some(buffer), T::DTYPE);
         }
+        let intervals = |part: &DimPart| part.intervals().collect();
+        let held: SmallVec<[Vec<Range<usize>>; 4]> = held.iter().map(intervals).collect();
         let holds = cx
             .coords()
             .is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));

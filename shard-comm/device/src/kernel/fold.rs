@@ -100,6 +100,7 @@ where
 mod tests {
     use super::*;
     use crate::Element;
+    use half::f16;
     use proptest::prelude::*;
     use shard_spec::ReduceOp;
     use smallvec::smallvec;
