@@ -106,13 +106,13 @@ impl Guard {
 /// What ranks said that their peers should find: a row per rank, which begins with whether it said anything.
 #[cfg(feature = "nccl")]
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct PeerSums {
     words: Vec<i64>,
     ranks: usize,
 }
 
 #[cfg(feature = "nccl")]
-impl Told {
+impl PeerSums {
     /// What an operation whose elements move elsewhere gives.
     ///
     /// # Errors

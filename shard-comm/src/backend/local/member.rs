@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::progress::{Course, Flight, Rank};
+use super::progress::{Course, InFlight, Rank};
 use super::slot::{Post, Slot};
 use super::world::{Group, Lane, Meeting};
 use crate::{
@@ -60,7 +60,7 @@ impl LocalComm {
 
     /// Posts one operation of the whole group.
     #[inline]
-    fn launch(&self, request: &mut Request, note: Option<(usize, usize)>) -> Result<Course> {
+    fn start(&self, request: &mut Request, note: Option<(usize, usize)>) -> Result<Course> {
         let this = &*self.0;
         request.check_own(this.members.len());
         let meeting = Meeting {
@@ -68,7 +68,7 @@ impl LocalComm {
             members: Arc::clone(&this.members),
             index: this.index,
         };
-        let course = (this.rank).launch(meeting, request.name(), request, note)?;
+        let course = (this.rank).start(meeting, request.name(), request, note)?;
         // Afterwards: who waits has the time to make what comes next, and the last to join finds it made.
         *this.whole.borrow_mut() = course.meeting().map(|meeting| meeting.slot.next());
         Ok(course)
@@ -77,7 +77,7 @@ impl LocalComm {
     fn handle(&self, course: Course, request: Request) -> Handle {
         let rank = Rc::clone(&self.0.rank);
         let flying = rank.fly(course, request);
-        Handle::new(Box::new(Flight { rank, flying }))
+        Handle::new(Box::new(InFlight { rank, flying }))
     }
 }
 
@@ -111,12 +111,12 @@ impl Communicator for LocalComm {
     }
 
     fn post(&self, mut request: Request) -> Result<Handle> {
-        let course = self.launch(&mut request, None)?;
+        let course = self.start(&mut request, None)?;
         Ok(self.handle(course, request))
     }
 
     fn call(&self, mut request: Request) -> Result<Option<Buffer>> {
-        let mut course = self.launch(&mut request, None)?;
+        let mut course = self.start(&mut request, None)?;
         self.0.rank.wait(&mut course, &mut request)
     }
 
@@ -130,7 +130,7 @@ impl Communicator for LocalComm {
             members: [this.members[from], this.members[to]].into(),
             index,
         };
-        let course = this.rank.launch(meeting, op, &mut request, None)?;
+        let course = this.rank.start(meeting, op, &mut request, None)?;
         Ok(self.handle(course, request))
     }
 
@@ -143,7 +143,7 @@ impl Communicator for LocalComm {
         let this = &*self.0;
         let mut request = Request::status(Arc::new(ExchangePlan::silent("split")), Ok(()), site);
         let note = color.map(|color| (color, key));
-        let mut course = self.launch(&mut request, note)?;
+        let mut course = self.start(&mut request, note)?;
         let slot = course.meeting().map(|meeting| Arc::clone(&meeting.slot));
         this.rank.wait(&mut course, &mut request)?;
         let (Some(color), Some(slot)) = (color, slot) else {

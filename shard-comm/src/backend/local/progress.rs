@@ -154,7 +154,7 @@ impl Rank {
     /// # Errors
     /// The root failure.
     #[inline]
-    pub(super) fn launch(
+    pub(super) fn start(
         &self,
         meeting: Meeting,
         op: &'static str,
@@ -504,7 +504,7 @@ impl Rank {
     ) -> Result<Option<Buffer>> {
         let Stage { plan, target } = &mut request.stages[course.round];
         match target {
-            Target::Elsewhere => return told(&meeting.slot),
+            Target::Elsewhere => return sums_of_all(&meeting.slot),
             Target::Write(dst) => match of_all {
                 Some(result) if plan.is_alike() && result.len() == dst.len() => {
                     self.device.copy_run(result, 0..result.len(), dst, 0)?;
@@ -585,7 +585,7 @@ impl Rank {
 }
 
 /// What all said that their peers should find, for who moves the elements; nothing if nobody did.
-fn told(slot: &Slot) -> Result<Option<Buffer>> {
+fn sums_of_all(slot: &Slot) -> Result<Option<Buffer>> {
     let guards: SmallVec<[Option<&Guard>; 4]> = slot.posts().map(|p| Some(&p?.guard)).collect();
     Guard::tell(&guards)
 }
@@ -615,12 +615,12 @@ impl Drop for Rank {
 }
 
 /// The operation behind a [`Handle`](crate::Handle).
-pub(super) struct Flight {
+pub(super) struct InFlight {
     pub(super) rank: Rc<Rank>,
     pub(super) flying: Rc<Flying>,
 }
 
-impl Pending for Flight {
+impl Pending for InFlight {
     fn wait(&mut self) -> Result<Option<Buffer>> {
         self.rank.land(&self.flying)
     }

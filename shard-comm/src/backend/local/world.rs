@@ -31,7 +31,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct World {
     /// What every call looks at; it seldom changes.
-    news: Apart<News>,
+    notice: Apart<Notice>,
     state: Mutex<State>,
     /// Set before a waiting rank's thread is unparked.
     awake: Vec<AtomicBool>,
@@ -52,7 +52,7 @@ struct Apart<T>(T);
 
 /// Changed under the lock only.
 #[derive(Debug)]
-struct News {
+struct Notice {
     /// Whether there is a root failure.
     failed: AtomicBool,
     /// How many ranks are [`RankState::Ended`].
@@ -127,13 +127,13 @@ impl World {
             next_group: 1,
             forming: HashMap::new(),
         };
-        let news = News {
+        let notice = Notice {
             failed: AtomicBool::new(false),
             ended: AtomicUsize::new(0),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Arc::new(Self {
-            news: Apart(news),
+            notice: Apart(notice),
             state: Mutex::new(state),
             awake: (0..ranks).map(|_| AtomicBool::new(true)).collect(),
             crowd: u32::try_from(ranks / cores).unwrap_or(u32::MAX).max(1),
@@ -179,7 +179,7 @@ impl World {
 
     /// Whether something has failed: no slot that is open will be completed.
     pub(super) fn has_failed(&self) -> bool {
-        self.news.0.failed.load(Ordering::Acquire)
+        self.notice.0.failed.load(Ordering::Acquire)
     }
 
     /// The first rendezvous of a lane. Each of its participants asks once.
@@ -208,7 +208,7 @@ impl World {
                 self.complete(meeting);
                 Ok(())
             }
-            None if self.news.0.ended.load(Ordering::Acquire) > 0 => {
+            None if self.notice.0.ended.load(Ordering::Acquire) > 0 => {
                 self.fail_if_abandoned(&mut self.lock(), &meeting.slot, &meeting.members)
             }
             None => Ok(()),
@@ -295,7 +295,7 @@ impl World {
         if wanted.iter().any(|w| w.slot.is_settled()) {
             return;
         }
-        if self.news.0.ended.load(Ordering::Relaxed) > 0 && state.root.is_none() {
+        if self.notice.0.ended.load(Ordering::Relaxed) > 0 && state.root.is_none() {
             for Meeting { slot, members, .. } in &wanted {
                 // A failure is the root, which comes next.
                 drop(self.fail_if_abandoned(&mut state, slot, members));
@@ -344,7 +344,7 @@ impl World {
         }
         state.ranks[rank] = RankState::Ended;
         state.running -= 1;
-        self.news.0.ended.fetch_add(1, Ordering::Release);
+        self.notice.0.ended.fetch_add(1, Ordering::Release);
         // In the order of ranks, so that the same program always names the same cause.
         let waiting = state.ranks.iter().flat_map(|is| match is {
             RankState::Waiting(_, wanted) => wanted.as_slice(),
@@ -477,7 +477,7 @@ impl World {
     /// The first failure becomes the outcome of every open rendezvous: of those waited for now, of others when they are.
     fn fail_all(&self, state: &mut State, error: CommError) -> CommError {
         let root = state.root.get_or_insert(error).clone();
-        self.news.0.failed.store(true, Ordering::Release);
+        self.notice.0.failed.store(true, Ordering::Release);
         for rank in 0..self.ranks() {
             self.wake(state, rank, |_| true);
         }

@@ -132,7 +132,7 @@ pub(super) fn disagreement(sequence: u64, members: &[usize], all: &[Details]) ->
     }
     let exchanges = all.iter().map(|d| d.exchanges.len()).max().unwrap_or(0);
     for stage in 0..exchanges.max(1) {
-        let claims: Vec<Told> = all.iter().map(|d| Told::new(d, stage)).collect();
+        let claims: Vec<StageClaim> = all.iter().map(|d| StageClaim::new(d, stage)).collect();
         let claims: Vec<_> = claims.iter().collect();
         if let Err(error) = validate(sequence, members, &claims) {
             return error;
@@ -159,7 +159,7 @@ fn abandoned(sequence: u64, members: &[usize], all: &[Details]) -> Option<CommEr
 }
 
 /// The details of one exchange, as they are checked.
-struct Told {
+struct StageClaim {
     op: &'static str,
     site: SiteText,
     name: &'static str,
@@ -174,7 +174,7 @@ struct Told {
     outgoing: Vec<Traffic>,
 }
 
-impl Told {
+impl StageClaim {
     fn new(details: &Details, stage: usize) -> Self {
         let (file, line, column) = &details.site;
         let exchange = details.exchanges.get(stage);
@@ -213,7 +213,7 @@ impl Told {
     }
 }
 
-impl Claim for Told {
+impl Claim for StageClaim {
     fn op(&self) -> &'static str {
         self.op
     }

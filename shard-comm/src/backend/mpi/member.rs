@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use super::progress::{Flight, Rank};
+use super::progress::{InFlight, Rank};
 use super::tags::{CONTEXTS, Lane, Tags};
 use super::wire::WireCache;
 use crate::collectives::all_gather_plan;
@@ -94,10 +94,10 @@ impl MpiComm {
         &self.0.group
     }
 
-    fn launch(&self, tags: Tags, request: Request) -> Result<Handle> {
+    fn start(&self, tags: Tags, request: Request) -> Result<Handle> {
         let this = &*self.0;
-        let op = this.rank.launch(tags, request, &this.wires)?;
-        Ok(Handle::new(Box::new(Flight {
+        let op = this.rank.start(tags, request, &this.wires)?;
+        Ok(Handle::new(Box::new(InFlight {
             rank: Rc::clone(&this.rank),
             op,
             _group: Rc::clone(&this.group),
@@ -136,7 +136,7 @@ impl Communicator for MpiComm {
 
     fn post(&self, request: Request) -> Result<Handle> {
         let request = request.checked(self.size());
-        self.launch(self.0.group.next(), request)
+        self.start(self.0.group.next(), request)
     }
 
     fn call(&self, mut request: Request) -> Result<Option<Buffer>> {
@@ -156,7 +156,7 @@ impl Communicator for MpiComm {
             sequence: self.next_message(from, to, index),
             lane: Lane::Link,
         };
-        self.launch(tags, request)
+        self.start(tags, request)
     }
 
     fn post_split(

@@ -39,15 +39,15 @@
 //! MPI is entered at level `FUNNELED`, by the first call of this module; all calls must come from that thread, which is
 //! checked, and communicators cannot leave it.
 //!
-//! `member.rs` has the communicator, `short.rs` how an operation begins and `op.rs` how it goes on, `record.rs`, `gossip.rs` and
+//! `member.rs` has the communicator, `short.rs` how an operation begins and `op.rs` how it goes on, `record.rs`, `all_gather.rs` and
 //! `details.rs` how ranks agree, `wire.rs` and
 //! `moving.rs` how elements move, `sums.rs` checksums of them, `progress.rs` what is in flight, `raw.rs` the calls to MPI.
 
+mod all_gather;
 mod details;
-mod gossip;
 mod member;
 mod moving;
-mod news;
+mod notice;
 mod op;
 mod progress;
 #[expect(

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::all_gather::AllGather;
 use super::details::{Details, Own, disagreement};
-use super::gossip::Gossip;
 use super::moving::Moving;
 use super::progress::Rank;
 use super::record::{LENGTH, agree, any_sums, carried};
@@ -43,7 +43,7 @@ pub(super) struct State {
     turn: Option<u64>,
     /// What peers should find in the next exchange, if this rank says so, and what they say, if any does.
     sums: Option<Arc<[PeerSum]>>,
-    told: Option<Gossip>,
+    peer_sums: Option<AllGather>,
     /// Whether exchanges of this operation are judged.
     judged: bool,
     status: Result<(), Box<AgreedError>>,
@@ -56,14 +56,14 @@ pub(super) struct State {
 
 #[derive(Debug)]
 enum Step {
-    Records(Box<Gossip>),
-    Sizes(Gossip, Vec<u8>),
-    Details(Gossip),
+    Records(Box<AllGather>),
+    Sizes(AllGather, Vec<u8>),
+    Details(AllGather),
     /// With the records, if they may hold what the exchange needs.
-    Sums(Gossip, Option<Box<Gossip>>),
+    Sums(AllGather, Option<Box<AllGather>>),
     Moving(Box<Moving>),
     /// With the result of the exchange that is judged.
-    Verdicts(Gossip, Option<Buffer>),
+    Verdicts(AllGather, Option<Buffer>),
     Done,
 }
 
@@ -95,7 +95,7 @@ impl Op {
                 sources,
                 turn: guard.turn,
                 sums: guard.sums,
-                told: None,
+                peer_sums: None,
                 judged: false,
                 status,
                 argument,
@@ -111,11 +111,11 @@ impl Op {
         let mut state = self.state.borrow_mut();
         while state.result.is_none() {
             let ready = match &mut state.step {
-                Step::Records(gossip) => gossip.advance(rank.world(), &self.tags)?,
-                Step::Sizes(gossip, _)
-                | Step::Details(gossip)
-                | Step::Sums(gossip, _)
-                | Step::Verdicts(gossip, _) => gossip.advance(rank.world(), &self.tags)?,
+                Step::Records(all_gather) => all_gather.advance(rank.world(), &self.tags)?,
+                Step::Sizes(all_gather, _)
+                | Step::Details(all_gather)
+                | Step::Sums(all_gather, _)
+                | Step::Verdicts(all_gather, _) => all_gather.advance(rank.world(), &self.tags)?,
                 Step::Moving(moving) => moving.is_there()?,
                 Step::Done => true,
             };
@@ -134,7 +134,7 @@ impl Op {
                     } else {
                         let details = self.details(&state).to_bytes()?;
                         let size = (details.len() as u64).to_le_bytes();
-                        let sizes = Gossip::new(rank.world(), &self.tags, Phase::Sizes, &size)?;
+                        let sizes = AllGather::new(rank.world(), &self.tags, Phase::Sizes, &size)?;
                         state.step = Step::Sizes(sizes, details);
                     }
                 }
@@ -145,7 +145,7 @@ impl Op {
                         u64::from_le_bytes(word) as usize
                     };
                     details.resize((0..self.ranks()).map(size).max().unwrap_or(0), 0);
-                    let all = Gossip::new(rank.world(), &self.tags, Phase::Details, &details)?;
+                    let all = AllGather::new(rank.world(), &self.tags, Phase::Details, &details)?;
                     state.step = Step::Details(all);
                 }
                 Step::Details(all) => {
@@ -165,8 +165,8 @@ impl Op {
                     }
                     state.result = Some(Err(error));
                 }
-                Step::Sums(told, records) => {
-                    state.told = Some(told);
+                Step::Sums(peer_sums, records) => {
+                    state.peer_sums = Some(peer_sums);
                     match records {
                         Some(records) => self.move_on(rank, &mut state, records)?,
                         None => self.begin_stage(rank, &mut state, None)?,
@@ -175,7 +175,7 @@ impl Op {
                 Step::Moving(moving) => {
                     let plan = Arc::clone(moving.plan());
                     let (result, leaving, found) =
-                        moving.finish(rank.device(), state.told.is_some())?;
+                        moving.finish(rank.device(), state.peer_sums.is_some())?;
                     rank.see_off(leaving)?;
                     self.end_stage(rank, &mut state, result, &plan, &found)?;
                 }
@@ -195,11 +195,11 @@ impl Op {
     /// The processes it waits for.
     pub(super) fn peers(&self) -> Vec<usize> {
         match &self.state.borrow().step {
-            Step::Records(gossip) => gossip.peers(),
-            Step::Sizes(gossip, _)
-            | Step::Details(gossip)
-            | Step::Sums(gossip, _)
-            | Step::Verdicts(gossip, _) => gossip.peers(),
+            Step::Records(all_gather) => all_gather.peers(),
+            Step::Sizes(all_gather, _)
+            | Step::Details(all_gather)
+            | Step::Sums(all_gather, _)
+            | Step::Verdicts(all_gather, _) => all_gather.peers(),
             Step::Moving(moving) => moving.peers(),
             Step::Done => Vec::new(),
         }
@@ -240,16 +240,16 @@ impl Op {
     }
 
     /// Does the first exchange.
-    fn move_on(&self, rank: &Rank, state: &mut State, records: Box<Gossip>) -> Result<()> {
+    fn move_on(&self, rank: &Rank, state: &mut State, records: Box<AllGather>) -> Result<()> {
         let elsewhere = |(stage, _): &(Stage, _)| matches!(stage.target, Target::Elsewhere);
         if state.stages.last().is_some_and(elsewhere) {
             rank.keep_spare(records);
-            let told = state
-                .told
+            let sums = state
+                .peer_sums
                 .take()
-                .map(|told| sums::guards(&told, &self.tags));
-            let told = told.map(|g| Guard::tell(&g.iter().map(Some).collect::<Vec<_>>()));
-            state.result = Some(Ok(told.transpose()?.flatten()));
+                .map(|sums| sums::guards(&sums, &self.tags));
+            let sums = sums.map(|g| Guard::tell(&g.iter().map(Some).collect::<Vec<_>>()));
+            state.result = Some(Ok(sums.transpose()?.flatten()));
             return Ok(());
         }
         if !self.finish_at_once(rank, state, &records)? {
@@ -261,7 +261,7 @@ impl Op {
 
     /// Finishes the first exchange if all that this rank reads has come with the `records`, and all that others read has
     /// gone: small ones need nothing more.
-    fn finish_at_once(&self, rank: &Rank, state: &mut State, records: &Gossip) -> Result<bool> {
+    fn finish_at_once(&self, rank: &Rank, state: &mut State, records: &AllGather) -> Result<bool> {
         let me = self.tags.index;
         let length = |r: usize| usize::from(records.record(&self.tags, r)[LENGTH]);
         let Some((_, wire)) = state.stages.last() else {
@@ -306,7 +306,7 @@ impl Op {
                     Some(own) if peer == me => own,
                     _ => sources.get(peer).unwrap_or(&all),
                 };
-                if state.told.is_some() {
+                if state.peer_sums.is_some() {
                     for piece in stage.plan.recv.iter() {
                         let source = source(piece.peer, piece.source);
                         sums::add(&mut found, piece.peer, sum_of(device, piece, source)?);
@@ -323,7 +323,12 @@ impl Op {
     }
 
     /// Posts an exchange. What came with the `records` needs no message.
-    fn begin_stage(&self, rank: &Rank, state: &mut State, records: Option<&Gossip>) -> Result<()> {
+    fn begin_stage(
+        &self,
+        rank: &Rank,
+        state: &mut State,
+        records: Option<&AllGather>,
+    ) -> Result<()> {
         let Some((stage, wire)) = state.stages.pop() else {
             state.result = Some(Ok(None));
             return Ok(());
@@ -373,10 +378,10 @@ impl Op {
         plan: &ExchangePlan,
         found: &Found,
     ) -> Result<()> {
-        let Some(told) = state.told.take() else {
+        let Some(sums) = state.peer_sums.take() else {
             return self.next_stage(rank, state, result);
         };
-        let wrong = sums::first_wrong(&told, &self.tags, found).map(|peer| {
+        let wrong = sums::first_wrong(&sums, &self.tags, found).map(|peer| {
             let (me, sender) = (rank.world().rank(), self.tags.members[peer]);
             let (op, site) = (self.name_of_call(), SiteText::from(self.site));
             let text = format!(

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::MpiOptions;
+use super::all_gather::AllGather;
 use super::details::END;
-use super::gossip::Gossip;
 use super::member::Group;
-use super::news::{self, Letterbox, News};
+use super::notice::{self, Letterbox, Notice};
 use super::op::Op;
 use super::raw::{self, Mail, World};
 use super::short::Begun;
@@ -32,7 +32,7 @@ use crate::{
 /// How often a waiting process looks before it lets others run between looks.
 const SPINS: u32 = 64;
 
-/// Every so many looks it also carries its other operations on, and reads news.
+/// Every so many looks it also carries its other operations on, and reads notice.
 const ROUND: u32 = 16;
 
 /// After so long it sleeps between looks: nothing will come within microseconds.
@@ -64,7 +64,7 @@ pub(super) struct Rank {
         clippy::vec_box,
         reason = "operations keep them boxed, as they are large to move"
     )]
-    spare: RefCell<Vec<Box<Gossip>>>,
+    spare: RefCell<Vec<Box<AllGather>>>,
     letterbox: RefCell<Letterbox>,
     /// The first failure.
     root: RefCell<Option<CommError>>,
@@ -144,13 +144,13 @@ impl Rank {
     }
 
     /// An exchange of records that is done, or new.
-    pub(super) fn spare(&self) -> Box<Gossip> {
+    pub(super) fn spare(&self) -> Box<AllGather> {
         let spare = self.spare.borrow_mut().pop();
-        spare.unwrap_or_else(|| Box::new(Gossip::idle()))
+        spare.unwrap_or_else(|| Box::new(AllGather::idle()))
     }
 
     /// Keeps an exchange of records that is done for others.
-    pub(super) fn keep_spare(&self, records: Box<Gossip>) {
+    pub(super) fn keep_spare(&self, records: Box<AllGather>) {
         /// As many as operations usually fly at once.
         const MOST: usize = 8;
         let mut spare = self.spare.borrow_mut();
@@ -163,7 +163,7 @@ impl Rank {
     ///
     /// # Errors
     /// The first failure, or what MPI reports.
-    pub(super) fn launch(
+    pub(super) fn start(
         &self,
         tags: Tags,
         mut request: Request,
@@ -246,7 +246,7 @@ impl Rank {
             }
             if look.is_multiple_of(ROUND) {
                 self.progress(0);
-                self.read_news();
+                self.read_notices();
                 if self.root.borrow().is_some() {
                     break;
                 }
@@ -270,7 +270,7 @@ impl Rank {
         self.advance(op);
         if op.state.borrow().result.is_none() {
             self.progress(1);
-            self.read_news();
+            self.read_notices();
             if let Some(root) = &*self.root.borrow() {
                 self.give_up(op, root);
             } else {
@@ -283,7 +283,7 @@ impl Rank {
     /// The first failure, if it is known.
     pub(super) fn failure(&self) -> Option<CommError> {
         if self.root.borrow().is_none() {
-            self.read_news();
+            self.read_notices();
         }
         self.root.borrow().clone()
     }
@@ -309,7 +309,7 @@ impl Rank {
                 continue;
             }
             self.progress(1);
-            self.read_news();
+            self.read_notices();
             if let Some(root) = &*self.root.borrow() {
                 self.give_up(op, root);
                 continue;
@@ -323,7 +323,7 @@ impl Rank {
             let waited = start.get_or_insert_with(Instant::now).elapsed();
             // What a process sent before it left may still be coming.
             if waited > PARTING {
-                self.miss(op, &news::left(), "its process left the job");
+                self.miss(op, &notice::left(), "its process left the job");
             }
             if timeout.is_some_and(|most| waited > most) {
                 self.time_out(op, waited);
@@ -366,11 +366,11 @@ impl Rank {
             return;
         }
         if let CommError::PeerFailed { origin, cause } = &error {
-            let news = News::Failed {
+            let notice = Notice::Failed {
                 origin: *origin,
                 cause: cause.to_string(),
             };
-            self.tell(&news);
+            self.tell(&notice);
         }
         self.hear(error);
     }
@@ -410,12 +410,12 @@ impl Rank {
     ) -> Result<Vec<Option<AgreedError>>> {
         let site = std::panic::Location::caller();
         let request = Request::status(Arc::new(ExchangePlan::empty(END)), status, site);
-        let end = self.launch(group.next(), request, &WireCache::default())?;
+        let end = self.start(group.next(), request, &WireCache::default())?;
         let mut told = false;
         let result = self.wait_until(&end, None, |waited| {
             if waited > OVERDUE && !told {
                 told = true;
-                self.tell(&News::Ended {
+                self.tell(&Notice::Ended {
                     rank: self.world.rank(),
                 });
             }
@@ -443,22 +443,26 @@ impl Rank {
         Ok(statuses)
     }
 
-    fn tell(&self, news: &News) {
+    fn tell(&self, notice: &Notice) {
         let me = self.world.rank();
         let others = self.everyone.iter().copied().filter(|&r| r != me);
-        // Those whom news cannot reach hear of it when the job ends.
-        drop(self.letterbox.borrow_mut().tell(&self.world, others, news));
+        // Those whom notice cannot reach hear of it when the job ends.
+        drop(
+            self.letterbox
+                .borrow_mut()
+                .tell(&self.world, others, notice),
+        );
     }
 
-    fn read_news(&self) {
-        let news = self.letterbox.borrow_mut().look(&self.world);
-        match news {
-            Ok(None | Some(News::Left { .. })) => {}
-            Ok(Some(News::Failed { origin, cause })) => self.hear(CommError::PeerFailed {
+    fn read_notices(&self) {
+        let notice = self.letterbox.borrow_mut().look(&self.world);
+        match notice {
+            Ok(None | Some(Notice::Left { .. })) => {}
+            Ok(Some(Notice::Failed { origin, cause })) => self.hear(CommError::PeerFailed {
                 origin,
                 cause: cause.into(),
             }),
-            Ok(Some(News::Ended { rank })) => {
+            Ok(Some(Notice::Ended { rank })) => {
                 self.ended.borrow_mut().insert(rank);
             }
             Err(error) => self.hear(error),
@@ -502,7 +506,7 @@ impl Rank {
         };
         let error = CommError::TimedOut(Arc::new(report));
         // The others hear of it in short: the operations are this rank's own.
-        self.tell(&News::Failed {
+        self.tell(&Notice::Failed {
             origin: self.world.rank(),
             cause: error.to_string(),
         });
@@ -557,14 +561,14 @@ impl Rank {
 }
 
 /// The operation behind a [`Handle`](crate::Handle).
-pub(super) struct Flight {
+pub(super) struct InFlight {
     pub(super) rank: Rc<Rank>,
     pub(super) op: Rc<Op>,
     /// Keeps the group's number in use while its operations fly.
     pub(super) _group: Rc<Group>,
 }
 
-impl Pending for Flight {
+impl Pending for InFlight {
     fn wait(&mut self) -> Result<Option<Buffer>> {
         self.rank.wait(&self.op)
     }

@@ -149,7 +149,7 @@ extern "C" fn leave() {
         }
         // Whoever launches again would wait for this process.
         if let Some(Last(world)) = LAST.get() {
-            drop(super::news::part(world));
+            drop(super::notice::part(world));
         }
         ffi::MPI_Finalize();
     }

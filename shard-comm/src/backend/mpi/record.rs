@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::gossip::Gossip;
+use super::all_gather::AllGather;
 use super::raw::failure;
 use super::tags::Tags;
 use super::wire::Wire;
@@ -64,7 +64,7 @@ pub(super) fn record(tags: &Tags, request: &Request, wires: &[Rc<Wire>]) -> Resu
 }
 
 /// Whether all fingerprints are equal and all pairs balanced.
-pub(super) fn agree(records: &Gossip, tags: &Tags) -> bool {
+pub(super) fn agree(records: &AllGather, tags: &Tags) -> bool {
     let first = records.record(tags, 0);
     let mut sums = [0_u64; 2];
     for r in 0..tags.members.len() {
@@ -82,7 +82,7 @@ pub(super) fn agree(records: &Gossip, tags: &Tags) -> bool {
 }
 
 /// Whether any rank tells what its peers should find.
-pub(super) fn any_sums(records: &Gossip, tags: &Tags) -> bool {
+pub(super) fn any_sums(records: &AllGather, tags: &Tags) -> bool {
     (0..tags.members.len()).any(|r| records.record(tags, r)[SUMMED] > 0)
 }
 

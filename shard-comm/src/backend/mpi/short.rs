@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::gossip::Gossip;
+use super::all_gather::AllGather;
 use super::progress::Rank;
 use super::record::{INLINE, LENGTH, agree, any_sums, carried, record};
 use super::tags::{Phase, STAGES, Tags};
@@ -19,7 +19,7 @@ pub(super) struct Begun {
     pub(super) wires: SmallVec<[Rc<Wire>; 1]>,
     /// Whether everything this rank sends at first has gone with its record.
     pub(super) complete: bool,
-    pub(super) records: Box<Gossip>,
+    pub(super) records: Box<AllGather>,
 }
 
 impl Begun {
@@ -107,7 +107,7 @@ type Carried = [u64; INLINE / 8];
 /// Runs a plan on what came with the records, straight on the bytes; false, and nothing done, if it needs more than that.
 fn run(
     plan: &ExchangePlan,
-    records: &Gossip,
+    records: &AllGather,
     tags: &Tags,
     own: &[Buffer],
     dst: &mut BufferMut,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::gossip::Gossip;
+use super::all_gather::AllGather;
 use super::raw::World;
 use super::tags::{Phase, Tags};
 use crate::guard::{Guard, PeerSum};
@@ -27,7 +27,7 @@ pub(super) fn add(found: &mut Found, peer: usize, sum: u64) {
 }
 
 /// Tells everybody what they should find, if this rank says so.
-pub(super) fn tell(world: &World, tags: &Tags, sums: Option<&Arc<[PeerSum]>>) -> Result<Gossip> {
+pub(super) fn tell(world: &World, tags: &Tags, sums: Option<&Arc<[PeerSum]>>) -> Result<AllGather> {
     let mut record = vec![0; WORD * (1 + tags.members.len())];
     record[0] = u8::from(sums.is_some());
     for sum in sums.into_iter().flat_map(|sums| sums.iter()) {
@@ -36,14 +36,14 @@ pub(super) fn tell(world: &World, tags: &Tags, sums: Option<&Arc<[PeerSum]>>) ->
             place.copy_from_slice(&sum.sum.to_le_bytes());
         }
     }
-    Gossip::new(world, tags, Phase::Sums, &record)
+    AllGather::new(world, tags, Phase::Sums, &record)
 }
 
-/// What all told, as their guards.
-pub(super) fn guards(told: &Gossip, tags: &Tags) -> Vec<Guard> {
+/// What all ranks say, as their guards.
+pub(super) fn guards(sums: &AllGather, tags: &Tags) -> Vec<Guard> {
     let ranks = tags.members.len();
     let guard = |r: usize| {
-        let record = told.record(tags, r);
+        let record = sums.record(tags, r);
         let sum = |peer: usize| PeerSum {
             peer,
             sum: word(record, WORD * (1 + peer)),
@@ -56,10 +56,10 @@ pub(super) fn guards(told: &Gossip, tags: &Tags) -> Vec<Guard> {
     (0..ranks).map(guard).collect()
 }
 
-/// The first peer of which this rank found something else than that one told.
-pub(super) fn first_wrong(told: &Gossip, tags: &Tags, found: &Found) -> Option<usize> {
+/// The first peer of which this rank found something else than that one says.
+pub(super) fn first_wrong(sums: &AllGather, tags: &Tags, found: &Found) -> Option<usize> {
     let expected = |peer: usize| {
-        let record = told.record(tags, peer);
+        let record = sums.record(tags, peer);
         let at = WORD * (1 + tags.index);
         (record.first() == Some(&1)).then(|| word(record, at))
     };
@@ -68,18 +68,22 @@ pub(super) fn first_wrong(told: &Gossip, tags: &Tags, found: &Found) -> Option<u
 }
 
 /// Tells everybody whether this rank found what was sent; if not, who sent it, and a sentence about it.
-pub(super) fn judge(world: &World, tags: &Tags, wrong: Option<(usize, String)>) -> Result<Gossip> {
+pub(super) fn judge(
+    world: &World,
+    tags: &Tags,
+    wrong: Option<(usize, String)>,
+) -> Result<AllGather> {
     let mut record = vec![0; VERDICT];
     if let Some((sender, text)) = wrong {
         record[..WORD].copy_from_slice(&(1 + sender as u64).to_le_bytes());
         let len = text.len().min(VERDICT - WORD);
         record[WORD..WORD + len].copy_from_slice(&text.as_bytes()[..len]);
     }
-    Gossip::new(world, tags, Phase::Verdicts, &record)
+    AllGather::new(world, tags, Phase::Verdicts, &record)
 }
 
 /// What the first rank that found something wrong says of it: the same on all ranks.
-pub(super) fn verdict(all: &Gossip, tags: &Tags) -> Option<CommError> {
+pub(super) fn verdict(all: &AllGather, tags: &Tags) -> Option<CommError> {
     (0..tags.members.len()).find_map(|reader| {
         let record = all.record(tags, reader);
         let sender = usize::try_from(word(record, 0)).ok()?.checked_sub(1)?;

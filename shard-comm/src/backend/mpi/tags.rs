@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::rc::Rc;
 
-/// How many groups a process can be a member of at once. The last number is for news of failures.
+/// How many groups a process can be a member of at once. The last number is for notices of failures.
 pub(super) const CONTEXTS: usize = 1 << 10;
 
 /// How many operations of a group may fly at once.
@@ -17,7 +17,7 @@ const PARTS: u32 = 1 << 5;
 pub(super) const STAGES: usize = PARTS as usize - FIRST_STAGE as usize;
 const FIRST_STAGE: u32 = 16;
 
-/// The tag of news of failures.
+/// The tag of notices of failures.
 pub(super) const NEWS: c_int = tag(CONTEXTS as u32 - 1, 0, 0);
 
 /// The greatest tag in use, which not every MPI may allow.

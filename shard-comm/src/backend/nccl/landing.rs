@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::library::{Batch, Call, Data, Sink, Source};
 use super::options::Order;
 use super::wire::{Way, Wire, library_op};
-use crate::guard::{Told, sum_at};
+use crate::guard::{PeerSums, sum_at};
 use crate::plan::Shape;
 use crate::run::{self, fill_all};
 use crate::{Buffer, BufferMut, DType, DeviceRef, Event, ExchangePlan, PieceRef, Result, Strided};
@@ -16,12 +16,12 @@ use crate::{Stage, Target};
 
 /// Memory that pieces are packed into, before they leave and where they arrive.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct Staging {
     out: Option<BufferMut>,
     coming: Option<BufferMut>,
 }
 
-impl Room {
+impl Staging {
     /// The memory of one exchange.
     ///
     /// # Errors
@@ -43,15 +43,15 @@ pub(super) struct Place<'a> {
     pub(super) me: usize,
     pub(super) size: usize,
     /// The numbers of the plan's participants where the library knows them.
-    pub(super) seats: Option<&'a [usize]>,
+    pub(super) ranks: Option<&'a [usize]>,
     pub(super) order: Order,
     /// Whether what arrives is compared with what was sent.
     pub(super) checked: bool,
 }
 
 impl Place<'_> {
-    fn seat(&self, peer: usize) -> usize {
-        self.seats.map_or(peer, |seats| seats[peer])
+    fn rank_of(&self, peer: usize) -> usize {
+        self.ranks.map_or(peer, |ranks| ranks[peer])
     }
 }
 
@@ -81,20 +81,20 @@ impl Landing {
         place: &Place<'_>,
         stage: Stage,
         wire: &Wire,
-        room: Room,
+        staging: Staging,
         sources: SmallVec<[Buffer; 1]>,
         batch: &mut Batch,
     ) -> Result<Self> {
         let Stage { plan, target } = stage;
         let whole = by_library(place, &plan, &target, &sources);
         if whole.is_none() {
-            send(place, &plan, wire, room.out, &sources, batch)?;
+            send(place, &plan, wire, staging.out, &sources, batch)?;
         }
         let target = match target {
             Target::Keep(result) => Where::Known(Some(result)),
             Target::Nothing | Target::Elsewhere => Where::Known(None),
             Target::Write(mut dst) => {
-                let mut coming = room.coming;
+                let mut coming = staging.coming;
                 if whole.is_none() {
                     let own = Own {
                         place,
@@ -209,7 +209,7 @@ fn by_library(
     target: &Target,
     sources: &[Buffer],
 ) -> Option<Call> {
-    if place.size < 2 || place.seats.is_some() || !plan.moves_anything() {
+    if place.size < 2 || place.ranks.is_some() || !plan.moves_anything() {
         return None;
     }
     let all = |buffer: usize| Source {
@@ -299,7 +299,7 @@ fn send(
             },
             _ => continue,
         };
-        let to = place.seat(sent.message.peer);
+        let to = place.rank_of(sent.message.peer);
         batch.calls.push(Call::Send { to, from });
     }
     Ok(())
@@ -320,7 +320,7 @@ fn receive(place: &Place<'_>, wire: &Wire, dst: usize, coming: Option<usize>, ba
             },
             _ => continue,
         };
-        let from = place.seat(received.message.peer);
+        let from = place.rank_of(received.message.peer);
         batch.calls.push(Call::Recv { from, into });
     }
 }
@@ -386,7 +386,7 @@ impl Landed {
 /// What to compare of the first exchange, when it has arrived.
 #[derive(Debug)]
 pub(super) struct Check {
-    pub(super) told: Told,
+    pub(super) sums: PeerSums,
     pub(super) plan: Arc<ExchangePlan>,
     pub(super) route: Rc<super::wire::Route>,
     pub(super) sources: SmallVec<[Buffer; 1]>,
@@ -405,7 +405,7 @@ impl Check {
         };
         for received in &wire.incoming {
             let peer = received.message.peer;
-            let Some(expected) = self.told.expected(peer, self.me) else {
+            let Some(expected) = self.sums.expected(peer, self.me) else {
                 continue;
             };
             let mut at = match received.way {

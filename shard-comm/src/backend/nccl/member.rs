@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::group::GroupHandle;
 use super::library::{Library, Ticket, Version, failed};
 use super::op::{Lane, Op, State, Step};
 use super::options::NcclOptions;
-use super::progress::{Flight, Rank, cuda, rooms};
-use super::seat::Seat;
+use super::progress::{InFlight, Rank, cuda, staging};
 use super::wire::{Route, RouteCache};
 use crate::simulated::idle_device;
 use crate::validate::label;
@@ -35,7 +35,7 @@ struct Member {
     /// The same group, where ranks agree.
     control: Rc<dyn Communicator>,
     members: Rc<[usize]>,
-    seat: Rc<Seat>,
+    group: Rc<GroupHandle>,
     sequence: Cell<u64>,
     /// Messages so far, by the two ends and the side.
     links: RefCell<HashMap<(usize, usize, usize), u64>>,
@@ -89,19 +89,19 @@ impl NcclComm {
             (None, Some(most)) if begun.elapsed() > most => Err(late()),
             _ => Ok(()),
         };
-        let mut seats = Vec::new();
+        let mut groups = Vec::new();
         for (ticket, stream) in tickets.iter().zip(&streams) {
             let (rank, size) = (control.rank(), control.size());
             let joined = library.join(ticket, rank, size, cuda(stream)?, &patience);
             match joined {
-                Ok(clique) => seats.push(Rc::new(Seat::new(Some(clique)))),
+                Ok(clique) => groups.push(Rc::new(GroupHandle::new(Some(clique)))),
                 Err(error) => {
                     control.fail(error.to_string());
                     return Err(control.failure().unwrap_or(error));
                 }
             }
         }
-        let (Some(messages), Some(seat)) = (seats.pop(), seats.pop()) else {
+        let (Some(messages), Some(group)) = (groups.pop(), groups.pop()) else {
             return Err(failed("ncclCommInitRankConfig", "no communicator"));
         };
         let rank = Rank::new(
@@ -111,16 +111,16 @@ impl NcclComm {
             messages,
             *options,
         );
-        Ok(Self::new(rank, control, seat))
+        Ok(Self::new(rank, control, group))
     }
 
-    fn new(rank: Rc<Rank>, control: Rc<dyn Communicator>, seat: Rc<Seat>) -> Self {
-        rank.add_seat(&seat);
+    fn new(rank: Rc<Rank>, control: Rc<dyn Communicator>, group: Rc<GroupHandle>) -> Self {
+        rank.add_group(&group);
         Self(Rc::new(Member {
             rank,
             members: control.members().into(),
             control,
-            seat,
+            group,
             sequence: Cell::new(0),
             links: RefCell::default(),
             plans: PlanCache::new(),
@@ -197,11 +197,11 @@ impl NcclComm {
         let Prepared {
             request,
             posted,
-            rooms,
+            staging,
         } = prepared;
         let silent = Op::is_silent(&route, &request.stages);
-        let seat = match lane {
-            Lane::Groups => &this.seat,
+        let group = match lane {
+            Lane::Groups => &this.group,
             Lane::Messages | Lane::Myself => &this.rank.messages,
         };
         let op = Rc::new(Op {
@@ -211,7 +211,7 @@ impl NcclComm {
             members,
             index,
             lane,
-            seat: Rc::clone(seat),
+            group: Rc::clone(group),
             dtype: request.dtype,
             route,
             state: RefCell::new(State {
@@ -219,13 +219,13 @@ impl NcclComm {
                 stages: request.stages,
                 sources: request.sources,
                 posted,
-                rooms,
+                staging,
                 result: None,
                 dropped: false,
             }),
         });
-        this.rank.launch(&op, silent);
-        Handle::new(Box::new(Flight {
+        this.rank.start(&op, silent);
+        Handle::new(Box::new(InFlight {
             rank: Rc::clone(&this.rank),
             op,
         }))
@@ -235,8 +235,8 @@ impl NcclComm {
     fn prepare(&self, mut request: Request, route: &Route, lane: Lane) -> Prepared {
         let mut made = SmallVec::new();
         if request.status.is_ok() {
-            match rooms(self.0.rank.stream(lane), route, request.dtype) {
-                Ok(rooms) => made = rooms,
+            match staging(self.0.rank.stream(lane), route, request.dtype) {
+                Ok(staging) => made = staging,
                 Err(error) => {
                     request.status = Err(Box::new(AgreedError::from_local(request.name(), error)));
                 }
@@ -249,7 +249,7 @@ impl NcclComm {
         Prepared {
             request,
             posted,
-            rooms: made,
+            staging: made,
         }
     }
 
@@ -273,7 +273,7 @@ struct Call {
 struct Prepared {
     request: Request,
     posted: Event,
-    rooms: SmallVec<[super::landing::Room; 1]>,
+    staging: SmallVec<[super::landing::Staging; 1]>,
 }
 
 impl Communicator for NcclComm {
@@ -404,7 +404,7 @@ impl Communicator for NcclComm {
         // Once all are here, nobody waits for anything else of this rank.
         let meeting = Request::status(Arc::new(ExchangePlan::silent(NAME)), Ok(()), site);
         self.post(meeting)?.wait_optional()?;
-        this.rank.drain(&this.seat)?;
+        this.rank.drain(&this.group)?;
         let split = this.control.post_split(color, key, site);
         let status = |error: &CommError| AgreedError::from_local(NAME, error.clone());
         this.control
@@ -421,11 +421,11 @@ impl Communicator for NcclComm {
         let patience = || this.rank.patience(begun, late);
         let stream = cuda(this.rank.stream(Lane::Groups))?;
         let place = partners.map_or(0, |control| control.rank());
-        let seat = this.seat.split(first, place, stream, &patience);
-        let seat = seat.inspect_err(|error| this.rank.fail(error))?;
+        let group = this.group.split(first, place, stream, &patience);
+        let group = group.inspect_err(|error| this.rank.fail(error))?;
         Ok(control.map(|control| {
             let rank = Rc::clone(&this.rank);
-            Rc::new(Self::new(rank, control, Rc::new(seat))) as Rc<dyn Communicator>
+            Rc::new(Self::new(rank, control, Rc::new(group))) as Rc<dyn Communicator>
         }))
     }
 

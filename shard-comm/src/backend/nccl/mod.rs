@@ -56,10 +56,11 @@
 //! oldest that has what is called.
 //!
 //! `member.rs` has the communicator, `progress.rs` what is in flight, `op.rs` one operation, `landing.rs` one exchange,
-//! `wire.rs` what is packed, `library.rs` what is asked of NCCL, `nvidia.rs` the calls to it, `seat.rs` their end.
+//! `wire.rs` what is packed, `library.rs` what is asked of NCCL, `nvidia.rs` the calls to it, `group.rs` their end.
 
 #[cfg(feature = "cuda-emulated")]
 mod emulated;
+mod group;
 mod landing;
 mod library;
 mod member;
@@ -67,7 +68,6 @@ mod nvidia;
 mod op;
 mod options;
 mod progress;
-mod seat;
 mod wire;
 
 use std::fmt;

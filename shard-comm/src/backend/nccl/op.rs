@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::landing::{Landed, Room};
-use super::seat::Seat;
+use super::group::GroupHandle;
+use super::landing::{Landed, Staging};
 use super::wire::Route;
-use crate::guard::Told;
+use crate::guard::PeerSums;
 use crate::{Buffer, DType, Event, Handle, Result, Site};
 use crate::{Stage, Target};
 
@@ -24,7 +24,7 @@ pub(super) struct Op {
     pub(super) members: Rc<[usize]>,
     pub(super) index: usize,
     pub(super) lane: Lane,
-    pub(super) seat: Rc<Seat>,
+    pub(super) group: Rc<GroupHandle>,
     pub(super) dtype: Option<DType>,
     pub(super) route: Rc<Route>,
     pub(super) state: RefCell<State>,
@@ -51,7 +51,7 @@ pub(super) struct State {
     /// When those are written, and destinations may be.
     pub(super) posted: Event,
     /// Memory to pack into, of each exchange.
-    pub(super) rooms: SmallVec<[Room; 1]>,
+    pub(super) staging: SmallVec<[Staging; 1]>,
     pub(super) result: Option<Result<Option<Buffer>>>,
     pub(super) dropped: bool,
 }
@@ -61,7 +61,7 @@ pub(super) enum Step {
     /// Ranks tell each other what they are about to do.
     Meeting(Handle),
     /// All agree.
-    Met(Option<Told>),
+    Met(Option<PeerSums>),
     /// Everything is queued.
     Queued(Box<Landed>),
     Done,
@@ -102,7 +102,7 @@ impl Op {
         let mut state = self.state.borrow_mut();
         state.step = Step::Done;
         state.stages.clear();
-        state.rooms.clear();
+        state.staging.clear();
         state.sources.clear();
         state.result.get_or_insert(result);
     }

@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::landing::{Check, Landed, Landing, Place, Room};
+use super::group::GroupHandle;
+use super::landing::{Check, Landed, Landing, Place, Staging};
 use super::library::{Batch, Call, Sink, Source};
 use super::op::{Lane, Op, State, Step};
 use super::options::NcclOptions;
-use super::seat::Seat;
 use super::wire::library_op;
 use crate::cuda::Cuda;
-use crate::guard::Told;
+use crate::guard::PeerSums;
 use crate::plan::Shape;
 use crate::validate::label;
 use crate::{
@@ -48,8 +48,8 @@ pub(super) struct Rank {
     /// Where operations of groups and messages are queued.
     streams: [DeviceRef; 2],
     /// The library's group for messages: of all ranks.
-    pub(super) messages: Rc<Seat>,
-    seats: RefCell<Vec<Weak<Seat>>>,
+    pub(super) messages: Rc<GroupHandle>,
+    groups: RefCell<Vec<Weak<GroupHandle>>>,
     pub(super) ledger: Ledger,
     pub(super) options: NcclOptions,
     /// Operations of groups that are not yet queued, in order.
@@ -67,7 +67,7 @@ impl Rank {
         control: Rc<dyn Communicator>,
         device: DeviceRef,
         streams: [DeviceRef; 2],
-        messages: Rc<Seat>,
+        messages: Rc<GroupHandle>,
         options: NcclOptions,
     ) -> Rc<Self> {
         let rank = Self {
@@ -75,7 +75,7 @@ impl Rank {
             ledger: Ledger::new(Arc::clone(&device)),
             device,
             streams,
-            seats: RefCell::new(vec![Rc::downgrade(&messages)]),
+            groups: RefCell::new(vec![Rc::downgrade(&messages)]),
             messages,
             options,
             waiting: RefCell::default(),
@@ -102,10 +102,10 @@ impl Rank {
     }
 
     /// Remembers a group of the library's, to end it with the rank.
-    pub(super) fn add_seat(&self, seat: &Rc<Seat>) {
-        let mut seats = self.seats.borrow_mut();
-        seats.retain(|seat| seat.strong_count() > 0);
-        seats.push(Rc::downgrade(seat));
+    pub(super) fn add_group(&self, group: &Rc<GroupHandle>) {
+        let mut groups = self.groups.borrow_mut();
+        groups.retain(|group| group.strong_count() > 0);
+        groups.push(Rc::downgrade(group));
     }
 
     /// Whether nothing is in flight.
@@ -126,7 +126,7 @@ impl Rank {
     }
 
     /// Lets an operation fly.
-    pub(super) fn launch(&self, op: &Rc<Op>, silent: bool) {
+    pub(super) fn start(&self, op: &Rc<Op>, silent: bool) {
         if op.lane == Lane::Groups && !silent {
             self.waiting.borrow_mut().push_back(Rc::clone(op));
         }
@@ -148,11 +148,11 @@ impl Rank {
     ///
     /// # Errors
     /// The first failure.
-    pub(super) fn drain(&self, seat: &Rc<Seat>) -> Result<()> {
+    pub(super) fn drain(&self, group: &Rc<GroupHandle>) -> Result<()> {
         let last = || {
             let waiting = self.waiting.borrow();
-            let of_seat = |op: &&Rc<Op>| Rc::ptr_eq(&op.seat, seat);
-            waiting.iter().rev().find(of_seat).cloned()
+            let of_group = |op: &&Rc<Op>| Rc::ptr_eq(&op.group, group);
+            waiting.iter().rev().find(of_group).cloned()
         };
         while let Some(op) = last() {
             self.wait_until(&op, || op.is_done() || op.is_queued());
@@ -175,7 +175,7 @@ impl Rank {
             let rested = self.rest(op);
             looks = looks.saturating_add(1);
             if looks.is_multiple_of(ROUND) {
-                if let Err(error) = op.seat.check() {
+                if let Err(error) = op.group.check() {
                     self.fail(&error);
                     continue;
                 }
@@ -255,13 +255,13 @@ impl Rank {
         let Step::Meeting(handle) = std::mem::replace(&mut state.step, Step::Done) else {
             return false;
         };
-        let told = handle.wait_optional().and_then(|told| {
-            let told = told.map(|words| Told::new(&words, op.members.len()));
-            told.transpose()
+        let sums = handle.wait_optional().and_then(|sums| {
+            let sums = sums.map(|words| PeerSums::new(&words, op.members.len()));
+            sums.transpose()
         });
-        let end = match told {
-            Ok(told) if !Op::is_silent(&op.route, &state.stages) => {
-                state.step = Step::Met(told);
+        let end = match sums {
+            Ok(sums) if !Op::is_silent(&op.route, &state.stages) => {
+                state.step = Step::Met(sums);
                 return true;
             }
             Ok(_) => Ok(state.stages.pop().and_then(|stage| match stage.target {
@@ -303,38 +303,38 @@ impl Rank {
 
     fn queue_group(&self, op: &Op) -> Result<()> {
         let mut state = op.state.borrow_mut();
-        let Step::Met(told) = &mut state.step else {
+        let Step::Met(sums) = &mut state.step else {
             return Ok(());
         };
-        let told = told.take();
+        let sums = sums.take();
         let stream = self.stream(op.lane);
         stream.wait(&state.posted)?;
         let mut kept: Vec<Buffer> = state.sources.to_vec();
         let mut sources = std::mem::take(&mut state.sources);
         let mut check = None;
         let mut result = None;
-        if told.is_none()
+        if sums.is_none()
             && let Some(sum) = self.library_all_reduce(op, &mut state, &sources)?
         {
             result = Some(sum);
             state.stages.clear();
         }
         let stages = std::mem::take(&mut state.stages);
-        let rooms = std::mem::take(&mut state.rooms);
+        let staging = std::mem::take(&mut state.staging);
         let place = Place {
             stream,
             me: op.index,
             size: op.members.len(),
-            seats: None,
+            ranks: None,
             order: self.options.order,
-            checked: told.is_some(),
+            checked: sums.is_some(),
         };
-        let mut told = told;
-        for ((stage, room), wire) in stages.into_iter().zip(rooms).zip(&op.route.wires) {
+        let mut sums = sums;
+        for ((stage, staging), wire) in stages.into_iter().zip(staging).zip(&op.route.wires) {
             let plan = Arc::clone(&stage.plan);
             let mut batch = Batch::default();
             let read = sources.clone();
-            let landing = Landing::new(&place, stage, wire, room, sources, &mut batch)?;
+            let landing = Landing::new(&place, stage, wire, staging, sources, &mut batch)?;
             self.queue(op, &mut batch)?;
             let arrived = landing.finish(&place, wire, &mut batch)?;
             kept.extend(batch.reads);
@@ -343,9 +343,9 @@ impl Rank {
             self.ledger.moved(op.name, &plan.moved(op.index, op.dtype));
             sources = arrived.result.iter().cloned().collect();
             result.clone_from(&arrived.result);
-            check = match told.take() {
-                Some(told) => Some(Check {
-                    told,
+            check = match sums.take() {
+                Some(sums) => Some(Check {
+                    sums,
                     plan,
                     route: Rc::clone(&op.route),
                     sources: read,
@@ -427,7 +427,8 @@ impl Rank {
     fn queue(&self, op: &Op, batch: &mut Batch) -> Result<()> {
         let begun = Instant::now();
         let patience = || self.patience(begun, || self.timed_out(op, begun.elapsed()));
-        op.seat.queue(batch, cuda(self.stream(op.lane))?, &patience)
+        op.group
+            .queue(batch, cuda(self.stream(op.lane))?, &patience)
     }
 
     /// Whether a call of the library may go on.
@@ -458,35 +459,35 @@ impl Rank {
         let mut landings = Vec::new();
         for op in &ready {
             let mut state = op.state.borrow_mut();
-            let Step::Met(told) = &mut state.step else {
+            let Step::Met(sums) = &mut state.step else {
                 continue;
             };
-            let told = told.take();
+            let sums = sums.take();
             stream.wait(&state.posted)?;
             let sources = std::mem::take(&mut state.sources);
-            let (stage, room) = (state.stages.pop(), state.rooms.pop());
-            let (Some(stage), Some(room), Some(wire)) = (stage, room, op.route.wires.first())
+            let (stage, staging) = (state.stages.pop(), state.staging.pop());
+            let (Some(stage), Some(staging), Some(wire)) = (stage, staging, op.route.wires.first())
             else {
                 continue;
             };
-            let place = self.place_of(op, told.is_some());
+            let place = self.place_of(op, sums.is_some());
             let plan = Arc::clone(&stage.plan);
-            let landing = Landing::new(&place, stage, wire, room, sources, &mut batch)?;
-            landings.push((op, plan, told, landing));
+            let landing = Landing::new(&place, stage, wire, staging, sources, &mut batch)?;
+            landings.push((op, plan, sums, landing));
         }
         self.queue(first, &mut batch)?;
-        for (op, plan, told, landing) in landings {
+        for (op, plan, sums, landing) in landings {
             let Some(wire) = op.route.wires.first() else {
                 continue;
             };
-            let place = self.place_of(op, told.is_some());
+            let place = self.place_of(op, sums.is_some());
             let arrived = landing.finish(&place, wire, &mut batch)?;
             self.ledger.moved(op.name, &plan.moved(op.index, op.dtype));
             let result = arrived.result.clone();
             let mut kept = batch.reads.to_vec();
             kept.extend(arrived.coming.clone());
-            let check = told.map(|told| Check {
-                told,
+            let check = sums.map(|sums| Check {
+                sums,
                 plan,
                 route: Rc::clone(&op.route),
                 sources: SmallVec::new(),
@@ -504,7 +505,7 @@ impl Rank {
             stream: self.stream(op.lane),
             me: op.index,
             size: op.members.len(),
-            seats: Some(&op.members),
+            ranks: Some(&op.members),
             order: self.options.order,
             checked,
         }
@@ -567,7 +568,7 @@ impl Rank {
             return Ok(());
         };
         // What ended early was ended by an abort.
-        op.seat.check()?;
+        op.group.check()?;
         self.device.wait(&landed.event)?;
         let Landed {
             result,
@@ -626,11 +627,11 @@ impl Rank {
         if root.is_none() {
             *root = Some(error);
             drop(root);
-            let seats = self.seats.borrow();
-            seats
+            let groups = self.groups.borrow();
+            groups
                 .iter()
                 .filter_map(Weak::upgrade)
-                .for_each(|seat| seat.abort());
+                .for_each(|group| group.abort());
         }
     }
 
@@ -684,13 +685,13 @@ impl Rank {
         if root.is_none() {
             self.device.synchronize()?;
         }
-        let seats: Vec<Rc<Seat>> = self
-            .seats
+        let groups: Vec<Rc<GroupHandle>> = self
+            .groups
             .borrow()
             .iter()
             .filter_map(Weak::upgrade)
             .collect();
-        seats.iter().for_each(|seat| seat.leave());
+        groups.iter().for_each(|group| group.leave());
         root.map_or(Ok(()), Err)
     }
 }
@@ -698,11 +699,11 @@ impl Rank {
 impl Drop for Rank {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let seats = self.seats.borrow();
-            seats
+            let groups = self.groups.borrow();
+            groups
                 .iter()
                 .filter_map(Weak::upgrade)
-                .for_each(|seat| seat.abort());
+                .for_each(|group| group.abort());
         } else if !self.closed.get() {
             // Its errors were heard of, or are about handles that are gone.
             drop(self.finish());
@@ -722,27 +723,27 @@ pub(super) fn cuda(stream: &DeviceRef) -> Result<&Cuda> {
     })
 }
 
-/// The rooms of a request's exchanges.
-pub(super) fn rooms(
+/// The staging of a request's exchanges.
+pub(super) fn staging(
     stream: &DeviceRef,
     route: &super::wire::Route,
     dtype: Option<crate::DType>,
-) -> Result<SmallVec<[Room; 1]>> {
+) -> Result<SmallVec<[Staging; 1]>> {
     let dtype = dtype.unwrap_or(crate::DType::U8);
-    let rooms = route
+    let staging = route
         .wires
         .iter()
-        .map(|wire| Room::new(stream, wire, dtype));
-    rooms.collect()
+        .map(|wire| Staging::new(stream, wire, dtype));
+    staging.collect()
 }
 
 /// The operation behind a [`Handle`](crate::Handle).
-pub(super) struct Flight {
+pub(super) struct InFlight {
     pub(super) rank: Rc<Rank>,
     pub(super) op: Rc<Op>,
 }
 
-impl Pending for Flight {
+impl Pending for InFlight {
     fn wait(&mut self) -> Result<Option<Buffer>> {
         self.rank.wait(&self.op)
     }

@@ -79,22 +79,22 @@ impl Clock {
 
     /// The rank posts an operation that occupies its links for so many seconds; when it will be over. Where ranks share
     /// memory it only begins when the rank waits, and takes until then.
-    pub(super) fn post(&self, op: &'static str, seconds: f64) -> Flight {
+    pub(super) fn post(&self, op: &'static str, seconds: f64) -> Travel {
         let mut state = self.lock();
         state.ops.entry(op).or_default().moving += seconds;
         if !self.topology.flies() {
-            return Flight::Takes(seconds);
+            return Travel::Takes(seconds);
         }
         state.links = state.links.max(state.now) + seconds;
-        Flight::Until(state.links)
+        Travel::Until(state.links)
     }
 
     /// The rank waits for an operation to be over.
-    pub(super) fn wait(&self, op: &'static str, flight: Flight) {
+    pub(super) fn wait(&self, op: &'static str, travel: Travel) {
         let mut state = self.lock();
-        let over = match flight {
-            Flight::Takes(seconds) => state.now + seconds,
-            Flight::Until(time) => time.max(state.now),
+        let over = match travel {
+            Travel::Takes(seconds) => state.now + seconds,
+            Travel::Until(time) => time.max(state.now),
         };
         let waited = over - state.now;
         state.ops.entry(op).or_default().waiting += waited;
@@ -109,7 +109,7 @@ impl Clock {
 
 /// An operation that was posted.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Flight {
+pub(super) enum Travel {
     /// It is over at this time.
     Until(f64),
     /// It takes so long from when it is waited for.

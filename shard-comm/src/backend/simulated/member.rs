@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::Played;
-use super::clock::{Clock, Flight};
+use super::clock::{Clock, Travel};
 use super::phantom::Phantom;
 use crate::{
     Buffer, CommError, Communicator, DType, DeviceRef, ExchangePlan, Handle, Ledger,
@@ -103,13 +103,13 @@ impl SimulatedComm {
     }
 
     /// Counts an operation and finds out how long it takes.
-    fn launch(
+    fn start(
         &self,
         op: &'static str,
         stages: &[Stage],
         dtype: Option<DType>,
         site: Site,
-    ) -> Result<Flight> {
+    ) -> Result<Travel> {
         let this = &*self.0;
         if let Some(error) = this.rank.failed.borrow().clone() {
             return Err(error);
@@ -168,11 +168,11 @@ impl SimulatedComm {
         topology.round() + topology.library_all_reduce(self.size(), self.0.here, bytes)
     }
 
-    fn handle(&self, op: &'static str, flight: Flight, result: Result<Option<Buffer>>) -> Handle {
+    fn handle(&self, op: &'static str, travel: Travel, result: Result<Option<Buffer>>) -> Handle {
         Handle::new(Box::new(InFlight {
             rank: Rc::clone(&self.0.rank),
             op,
-            flight,
+            travel,
             result: Some(result),
         }))
     }
@@ -216,17 +216,17 @@ impl Communicator for SimulatedComm {
         let op = request.name();
         if let Err(error) = request.status {
             let stages = [];
-            let flight = self.launch(op, &stages, None, request.site)?;
-            return Ok(self.handle(op, flight, Err(CommError::Agreed(error))));
+            let travel = self.start(op, &stages, None, request.site)?;
+            return Ok(self.handle(op, travel, Err(CommError::Agreed(error))));
         }
-        let flight = self.launch(op, &request.stages, request.dtype, request.site)?;
+        let travel = self.start(op, &request.stages, request.dtype, request.site)?;
         let last = request.stages.into_iter().last();
         let result = last.and_then(|stage| match stage.target {
             Target::Write(dst) => Some(dst.freeze()),
             Target::Keep(result) => Some(result),
             Target::Nothing | Target::Elsewhere => None,
         });
-        Ok(self.handle(op, flight, Ok(result)))
+        Ok(self.handle(op, travel, Ok(result)))
     }
 
     fn post_link(&self, link: Link) -> Result<Handle> {
@@ -254,7 +254,7 @@ impl Communicator for SimulatedComm {
             let me = usize::from(op == "recv");
             rank.ledger.moved(op, &stage.plan.moved(me, request.dtype));
         }
-        let flight = rank.clock.post(op, seconds);
+        let travel = rank.clock.post(op, seconds);
         let result = request
             .stages
             .into_iter()
@@ -264,7 +264,7 @@ impl Communicator for SimulatedComm {
                 Target::Keep(result) => Some(result),
                 Target::Nothing | Target::Elsewhere => None,
             });
-        Ok(self.handle(op, flight, Ok(result)))
+        Ok(self.handle(op, travel, Ok(result)))
     }
 
     fn post_split(
@@ -294,8 +294,8 @@ impl Communicator for SimulatedComm {
             plan: Arc::new(plan),
             target: Target::Nothing,
         };
-        let flight = self.launch("split", &[stage], None, site)?;
-        self.0.rank.clock.wait("split", flight);
+        let travel = self.start("split", &[stage], None, site)?;
+        self.0.rank.clock.wait("split", travel);
         let Some(members) = members else {
             return Ok(None);
         };
@@ -343,13 +343,13 @@ impl fmt::Debug for SimulatedComm {
 struct InFlight {
     rank: Rc<Rank>,
     op: &'static str,
-    flight: Flight,
+    travel: Travel,
     result: Option<Result<Option<Buffer>>>,
 }
 
 impl Pending for InFlight {
     fn wait(&mut self) -> Result<Option<Buffer>> {
-        self.rank.clock.wait(self.op, self.flight);
+        self.rank.clock.wait(self.op, self.travel);
         self.result.take().unwrap_or(Ok(None))
     }
 

@@ -13,7 +13,7 @@ const FACTOR: usize = 8;
 
 /// One exchange of records of equal size.
 #[derive(Debug)]
-pub(super) struct Gossip {
+pub(super) struct AllGather {
     /// Record `k` is that of the participant `k` after this one.
     mail: Mail,
     size: usize,
@@ -22,12 +22,12 @@ pub(super) struct Gossip {
     flying: bool,
 }
 
-impl Gossip {
+impl AllGather {
     /// Begins with this participant's record.
     pub(super) fn new(world: &World, tags: &Tags, phase: Phase, record: &[u8]) -> Result<Self> {
-        let mut gossip = Self::idle();
-        gossip.begin(world, tags, phase, record)?;
-        Ok(gossip)
+        let mut all_gather = Self::idle();
+        all_gather.begin(world, tags, phase, record)?;
+        Ok(all_gather)
     }
 
     /// One that has not begun.

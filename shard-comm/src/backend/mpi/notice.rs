@@ -1,4 +1,4 @@
-//! News of failures: messages that nobody asked for. A rank that gives up tells all others; each looks for such news
+//! Notice of failures: messages that nobody asked for. A rank that gives up tells all others; each looks for such notice
 //! while it waits. And every process says good-bye before it leaves MPI, so that nobody waits for it in vain.
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ const SIZE: usize = 2048;
 
 /// What a rank has to say.
 #[derive(Clone, Debug)]
-pub(super) enum News {
+pub(super) enum Notice {
     /// It, or another one, cannot go on: who, and why.
     Failed { origin: usize, cause: String },
     /// It has ended and waits for the others to do so.
@@ -36,12 +36,12 @@ fn has_left(rank: usize) {
     left.insert(rank);
 }
 
-/// Says good-bye to all other processes and waits until they have, too: none may leave MPI before that, or with news under
+/// Says good-bye to all other processes and waits until they have, too: none may leave MPI before that, or with notice under
 /// way.
 pub(super) fn part(world: &World) -> Result<()> {
     const NAP: Duration = Duration::from_micros(200);
     let me = world.rank();
-    let mut outgoing = Mail::of_bytes(News::Left { rank: me }.to_bytes(0));
+    let mut outgoing = Mail::of_bytes(Notice::Left { rank: me }.to_bytes(0));
     for peer in (0..world.size()).filter(|&peer| peer != me) {
         outgoing.send_bytes(world, peer, NEWS, 0..SIZE)?;
     }
@@ -53,7 +53,7 @@ pub(super) fn part(world: &World) -> Result<()> {
             std::thread::sleep(NAP);
         }
         // What else comes is of runs that are over.
-        if let (_, News::Left { rank }) = News::from_bytes(incoming.bytes()) {
+        if let (_, Notice::Left { rank }) = Notice::from_bytes(incoming.bytes()) {
             has_left(rank);
         }
     }
@@ -63,10 +63,10 @@ pub(super) fn part(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The ear for news, and what was said and has not been heard yet.
+/// The ear for notice, and what was said and has not been heard yet.
 #[derive(Debug)]
 pub(super) struct Letterbox {
-    /// Which run of the job it is: news of earlier ones may still come.
+    /// Which run of the job it is: notice of earlier ones may still come.
     run: u64,
     incoming: Mail,
     sent: Vec<Mail>,
@@ -88,9 +88,9 @@ impl Letterbox {
         &mut self,
         world: &World,
         to: impl Iterator<Item = usize>,
-        news: &News,
+        notice: &Notice,
     ) -> Result<()> {
-        let mut mail = Mail::of_bytes(news.to_bytes(self.run));
+        let mut mail = Mail::of_bytes(notice.to_bytes(self.run));
         for peer in to {
             mail.send_bytes(world, peer, NEWS, 0..SIZE)?;
         }
@@ -101,23 +101,23 @@ impl Letterbox {
     }
 
     /// What has come.
-    pub(super) fn look(&mut self, world: &World) -> Result<Option<News>> {
+    pub(super) fn look(&mut self, world: &World) -> Result<Option<Notice>> {
         if !self.incoming.test()? {
             return Ok(None);
         }
-        let (run, news) = News::from_bytes(self.incoming.bytes());
+        let (run, notice) = Notice::from_bytes(self.incoming.bytes());
         self.incoming.recv_bytes(world, None, NEWS, 0..SIZE)?;
-        if let News::Left { rank } = news {
+        if let Notice::Left { rank } = notice {
             has_left(rank);
-            return Ok(Some(news));
+            return Ok(Some(notice));
         }
-        Ok(Some(news).filter(|_| run == self.run))
+        Ok(Some(notice).filter(|_| run == self.run))
     }
 
     /// Closes it; whether everything that was said has left.
     pub(super) fn close(&mut self) -> bool {
         let came = self.incoming.test().unwrap_or(false) || !self.incoming.cancel();
-        if came && let (_, News::Left { rank }) = News::from_bytes(self.incoming.bytes()) {
+        if came && let (_, Notice::Left { rank }) = Notice::from_bytes(self.incoming.bytes()) {
             has_left(rank);
         }
         self.sent
@@ -126,7 +126,7 @@ impl Letterbox {
     }
 }
 
-impl News {
+impl Notice {
     fn to_bytes(&self, run: u64) -> Vec<u8> {
         let (kind, rank, text) = match self {
             Self::Failed { origin, cause } => (0, *origin, cause.as_str()),
@@ -151,7 +151,7 @@ impl News {
         let (rank, run) = (number(1) as usize, number(9));
         let text = String::from_utf8_lossy(&bytes[17..]);
         let text = text.trim_end_matches(['\0', char::REPLACEMENT_CHARACTER]);
-        let news = match bytes[0] {
+        let notice = match bytes[0] {
             0 => Self::Failed {
                 origin: rank,
                 cause: text.to_owned(),
@@ -159,7 +159,7 @@ impl News {
             1 => Self::Ended { rank },
             _ => Self::Left { rank },
         };
-        (run, news)
+        (run, notice)
     }
 }
 
@@ -170,20 +170,20 @@ mod tests {
     #[test]
     fn news_arrives_as_it_was_sent_or_cut() {
         for cause in ["", "no such file", &"long ".repeat(1000)] {
-            let sent = News::Failed {
+            let sent = Notice::Failed {
                 origin: 3,
                 cause: cause.to_owned(),
             };
-            let (run, got) = News::from_bytes(&sent.to_bytes(9));
-            let News::Failed { origin, cause: got } = got else {
+            let (run, got) = Notice::from_bytes(&sent.to_bytes(9));
+            let Notice::Failed { origin, cause: got } = got else {
                 panic!("another kind");
             };
             assert_eq!((origin, run), (3, 9));
             assert!(cause.starts_with(&got) && (got == cause || got.len() > 2000));
         }
-        let ended = News::from_bytes(&News::Ended { rank: 7 }.to_bytes(2));
-        assert!(matches!(ended, (2, News::Ended { rank: 7 })));
-        let left = News::from_bytes(&News::Left { rank: 1 }.to_bytes(0));
-        assert!(matches!(left, (0, News::Left { rank: 1 })));
+        let ended = Notice::from_bytes(&Notice::Ended { rank: 7 }.to_bytes(2));
+        assert!(matches!(ended, (2, Notice::Ended { rank: 7 })));
+        let left = Notice::from_bytes(&Notice::Left { rank: 1 }.to_bytes(0));
+        assert!(matches!(left, (0, Notice::Left { rank: 1 })));
     }
 }

@@ -8,9 +8,9 @@ use crate::cuda::Cuda;
 
 /// A communicator of the library, until its rank ends.
 #[derive(Debug, Default)]
-pub(super) struct Seat(RefCell<Option<Box<dyn Clique>>>);
+pub(super) struct GroupHandle(RefCell<Option<Box<dyn Clique>>>);
 
-impl Seat {
+impl GroupHandle {
     pub(super) fn new(clique: Option<Box<dyn Clique>>) -> Self {
         Self(RefCell::new(clique))
     }
