@@ -114,6 +114,11 @@ impl Access {
             | Self::Map { factor, .. } => Some(*factor),
         }
     }
+
+    /// Whether the dim comes block by block.
+    pub(crate) fn is_ring(&self) -> bool {
+        matches!(self, Self::Ring { .. })
+    }
 }
 
 /// What happens when a reduce factor is sharded.

@@ -224,7 +224,7 @@ impl Engine {
         let mut buffers = locals;
         if strategy.overlaps() {
             // What flies is not needed yet; everything else is.
-            settle(name, cx, &mut flying, &mut buffers, strategy.flying)?;
+            settle(name, cx, &mut flying, &mut buffers, strategy.flying_halo)?;
             outputs = launch(op, cx, buffers.clone(), outputs, &strategy.early, None)?;
             note(cx, name, "interior");
         }
