@@ -1,8 +1,8 @@
 //! What host kernels of several families need: the element type of a call, and where its boxes lie.
 
 use crate::OperandBox;
-use crate::kernels::Positions;
 use shard_comm::DType;
+use shard_kernels::Positions;
 
 /// Runs an expression with `$T` bound to the float type that `$dtype` names. The rule has checked the type.
 macro_rules! with_float {

@@ -6,37 +6,32 @@
 //! factor, what each operand must look like for that, which halos and redistributions bring it there, and the
 //! layout of the result. No op communicates by itself, and no op bypasses the engine.
 
-pub mod attention;
-pub mod conv;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-pub mod elementwise;
 mod engine;
 mod error;
+mod families;
 mod host;
-pub mod kernels;
-pub mod matmul;
+mod kernel;
 mod measure;
-pub mod moves;
-pub mod neighborhood;
-pub mod neighbors;
-pub mod norm;
 mod op;
-pub mod optimize;
-pub mod pool;
-pub mod random;
-pub mod reduce;
-pub mod resample;
 pub mod rng;
 mod rows;
 mod rule;
 mod strategy;
 mod value;
 
-pub use engine::{Engine, EngineOptions, Handler, KernelPolicy};
+pub use engine::{Engine, EngineOptions, Handler};
 pub use error::{InOp, OpError, Result};
+pub use families::{
+    attention, broadcast, conv, elementwise, index, matmul, neighborhood, neighbors, norm,
+    optimize, pool, random, reduce, resample, shape,
+};
+pub use kernel::{
+    DeviceCall, DeviceKernel, Fold, FoldState, HostCall, KernelCx, KernelPolicy, OperandBox, Stage,
+};
 pub use measure::{Measured, measure};
-pub use op::{Exec, Fold, FoldState, HostCall, KernelCx, Op, OperandBox, Saved, key_of};
+pub use op::{Exec, Op, Saved, key_of};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
 pub use strategy::{Choice, Strategy, WayCost};

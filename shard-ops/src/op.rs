@@ -1,12 +1,9 @@
 //! What an op is.
 
-use crate::kernels::{View, ViewMut};
-use crate::{Meta, Result, Rule, Value};
-use shard_comm::{DType, Element, HostSlice, HostSliceMut, Work};
+use crate::{DeviceKernel, HostCall, Meta, Result, Rule, Value};
+use shard_comm::DeviceKind;
 use shard_redistribute::Fingerprint;
-use shard_spec::{DimPart, Dims, Layout, Strides};
-use smallvec::SmallVec;
-use std::any::Any;
+use shard_spec::Layout;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -33,10 +30,11 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Every element of every output box must be written. `call.cx` says which global indices the boxes cover.
     fn host(&self, call: &mut HostCall<'_, '_>);
 
-    /// The op's kernel on GPUs of NVIDIA, if it has one. Without, the op is an error there, unless the engine may
-    /// [fall back](crate::EngineOptions::host_fallback) to [`host`](Self::host).
-    #[cfg(feature = "cuda")]
-    fn cuda(&self) -> Option<&dyn crate::cuda::CudaKernel> {
+    /// The op's kernel for devices of a kind that do not run jobs of the host, such as GPUs, if it has one. Without, the op is
+    /// an error there, unless the engine may [fall back](crate::EngineOptions::host_fallback) to [`host`](Self::host). It must be
+    /// the same on all ranks.
+    fn kernel(&self, on: DeviceKind) -> Option<&dyn DeviceKernel> {
+        let _ = on;
         None
     }
 
@@ -50,7 +48,7 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Merges partial results over parts of a dim that is folded block by block, for rules that say so
     /// ([`merges`](crate::RuleBuilder::merges)): inputs are the outputs as [`host`](Self::host) made them of each part, side by
     /// side in part order along a new first dim, those of 16-bit floats in `f32`; outputs are the op's. What `host` makes of a
-    /// [part](KernelCx::is_part) may be whatever merges best in the outputs' shapes and types.
+    /// [part](crate::KernelCx::is_part) may be whatever merges best in the outputs' shapes and types.
     fn merge(&self, call: &mut HostCall<'_, '_>) {
         let _ = call;
     }
@@ -139,148 +137,6 @@ pub struct Saved<'a> {
     pub outputs: &'a [Value],
     /// Which inputs' cotangents are wanted.
     pub needs: &'a [bool],
-}
-
-/// One operand's box, as a kernel sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OperandBox {
-    /// First element of the box in the slice.
-    pub offset: usize,
-    /// Extents of the box.
-    pub shape: Dims,
-    /// Strides of the box in the slice, in elements.
-    pub strides: Strides,
-    /// Global index of the box's first element along each dim; 0 for a dim held in several intervals, which a rule must
-    /// [allow](crate::RuleBuilder::any_order).
-    pub start: Dims,
-    /// The global indices of the box along each dim, in order.
-    pub held: SmallVec<[DimPart; 4]>,
-    /// The operand's global extents.
-    pub global: Dims,
-}
-
-/// Which part of the op a kernel call computes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KernelCx {
-    /// The boxes of the inputs.
-    pub inputs: Vec<OperandBox>,
-    /// The boxes of the outputs.
-    pub outputs: Vec<OperandBox>,
-    /// Whether this rank is at coordinate 0 of every mesh axis that splits a sum: the one that adds what must
-    /// be added once, such as a bias.
-    pub adds_once: bool,
-    /// Which of several calls this is that fold blocks into the same outputs.
-    pub fold: Fold,
-    /// How much work it is, for accounts and forecasts of time.
-    pub work: Work,
-    /// Whether the outputs are of a part of the dim that is folded, and [`Op::merge`] will merge them with those of the others.
-    pub is_part: bool,
-}
-
-impl KernelCx {
-    /// Whether there is anything to write: where there is not, there is nothing to compute, whatever the inputs look like.
-    pub(crate) fn writes(&self) -> bool {
-        self.outputs.iter().any(|o| !o.shape.contains(&0))
-    }
-}
-
-/// The place of a kernel call among those that fold the blocks of a ring, or among one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fold {
-    /// Nothing has been folded yet: [`HostCall::state`] is empty.
-    pub first: bool,
-    /// Nothing is folded after this: the outputs must be written.
-    pub last: bool,
-}
-
-impl Fold {
-    /// The only call.
-    pub const ONLY: Self = Self {
-        first: true,
-        last: true,
-    };
-}
-
-/// What the kernel of a fold keeps from call to call.
-pub type FoldState = Option<Box<dyn Any + Send>>;
-
-/// One call of a host kernel: memory and the boxes in it.
-pub struct HostCall<'a, 'm> {
-    /// What to compute.
-    pub cx: &'a KernelCx,
-    /// The inputs' memory.
-    pub inputs: &'a [HostSlice<'a>],
-    /// The outputs' memory.
-    pub outputs: &'a mut [HostSliceMut<'m>],
-    /// What a call of the same fold left, and the next will find. Outputs over a ring dim are memory of their own for
-    /// each block, the others the same for all.
-    pub state: &'a mut FoldState,
-    /// How many rows this rank's part has, where the data [decides](crate::Access::Rows) that: the last call sets it.
-    pub rows: &'a mut usize,
-}
-
-impl<'a> HostCall<'a, '_> {
-    /// The element type of the first output.
-    pub fn dtype(&self) -> DType {
-        self.outputs[0].dtype()
-    }
-
-    /// Input `i`'s box as a view.
-    ///
-    /// # Panics
-    /// If `T` is not the operand's type: the op's rule fixes the types, so its kernel knows them.
-    pub fn input<T: Element>(&self, i: usize) -> View<'a, T> {
-        let at = &self.cx.inputs[i];
-        match self.inputs[i].as_slice::<T>() {
-            Ok(data) if at.shape.contains(&0) => View::new(&data[..0], 0, &at.shape, &at.strides),
-            Ok(data) => View::new(data, at.offset, &at.shape, &at.strides),
-            Err(e) => panic!("kernel reads input {i} as {}, but {e}", T::DTYPE),
-        }
-    }
-
-    /// Output `o`'s box as a writable view.
-    ///
-    /// # Panics
-    /// As [`input`](Self::input).
-    pub fn output<T: Element>(&mut self, o: usize) -> ViewMut<'_, T> {
-        writable(&mut self.outputs[o], &self.cx.outputs[o])
-    }
-
-    /// The first two outputs' boxes as writable views, for kernels that write both at once.
-    ///
-    /// # Panics
-    /// As [`input`](Self::input); if there is only one output.
-    pub fn output_pair<A: Element, B: Element>(&mut self) -> (ViewMut<'_, A>, ViewMut<'_, B>) {
-        let [first, second, ..] = &mut self.outputs else {
-            panic!("the op has no second output")
-        };
-        (
-            writable(first, &self.cx.outputs[0]),
-            writable(second, &self.cx.outputs[1]),
-        )
-    }
-}
-
-impl HostCall<'_, '_> {
-    /// The boxes of the outputs from number `first` on, all of one type, as writable views.
-    ///
-    /// # Panics
-    /// As [`input`](Self::input).
-    pub fn outputs_from<T: Element>(&mut self, first: usize) -> Vec<ViewMut<'_, T>> {
-        let boxes = &self.cx.outputs[first..];
-        let memory = self.outputs[first..].iter_mut().zip(boxes);
-        memory.map(|(slice, at)| writable(slice, at)).collect()
-    }
-}
-
-fn writable<'a, T: Element>(slice: &'a mut HostSliceMut<'_>, at: &OperandBox) -> ViewMut<'a, T> {
-    match slice.as_mut_slice::<T>() {
-        Ok(data) if at.shape.contains(&0) => {
-            ViewMut::new(&mut data[..0], 0, &at.shape, &at.strides)
-        }
-        Ok(data) => ViewMut::new(data, at.offset, &at.shape, &at.strides),
-        Err(e) => panic!("kernel writes an output as {}, but {e}", T::DTYPE),
-    }
 }
 
 /// The key of an op with these attributes.

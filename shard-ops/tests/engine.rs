@@ -1,8 +1,10 @@
 //! The engine on small ops: results equal one rank's, layouts follow the rules, and nothing moves needlessly.
 
 use shard_comm::{Communicator, local};
-use shard_ops::kernels::unary::Unary;
-use shard_ops::{Engine, EngineOptions, Exec, Value, elementwise, matmul, moves, reduce};
+use shard_kernels::unary::Unary;
+use shard_ops::{
+    Engine, EngineOptions, Exec, Value, broadcast, elementwise, index, matmul, reduce, shape,
+};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, EdgeMap, Layout, Partition, Placement, ReduceOp};
 use std::rc::Rc;
@@ -183,41 +185,41 @@ fn reductions_equal_one_rank() {
 #[test]
 fn moves_equal_one_rank() {
     check(&[&[7, 3]], |e, v| {
-        moves::slice(e, &v[0], 0, 1, 2, 3).unwrap()
+        index::slice(e, &v[0], 0, 1, 2, 3).unwrap()
     });
-    check(&[&[7, 3]], |e, v| moves::flip(e, &v[0], 0).unwrap());
-    check(&[&[7, 3]], |e, v| moves::roll(e, &v[0], 0, -3).unwrap());
-    check(&[&[4, 3]], |e, v| moves::repeat(e, &v[0], 1, 3).unwrap());
+    check(&[&[7, 3]], |e, v| index::flip(e, &v[0], 0).unwrap());
+    check(&[&[7, 3]], |e, v| index::roll(e, &v[0], 0, -3).unwrap());
+    check(&[&[4, 3]], |e, v| index::repeat(e, &v[0], 1, 3).unwrap());
     check(&[&[5, 4]], |e, v| {
-        moves::pad(e, &v[0], &[(2, 1), (-1, 3)], EdgeMap::Zeros, 1.5).unwrap()
-    });
-    check(&[&[5, 4]], |e, v| {
-        moves::pad(e, &v[0], &[(4, 3), (2, 0)], EdgeMap::Reflect, 0.0).unwrap()
+        index::pad(e, &v[0], &[(2, 1), (-1, 3)], EdgeMap::Zeros, 1.5).unwrap()
     });
     check(&[&[5, 4]], |e, v| {
-        moves::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Circular, 0.0).unwrap()
+        index::pad(e, &v[0], &[(4, 3), (2, 0)], EdgeMap::Reflect, 0.0).unwrap()
     });
     check(&[&[5, 4]], |e, v| {
-        moves::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Replicate, 0.0).unwrap()
+        index::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Circular, 0.0).unwrap()
+    });
+    check(&[&[5, 4]], |e, v| {
+        index::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Replicate, 0.0).unwrap()
     });
     check(&[&[5, 3], &[0, 3], &[4, 3]], |e, v| {
-        moves::cat(e, &v.iter().collect::<Vec<_>>(), 0).unwrap()
+        index::cat(e, &v.iter().collect::<Vec<_>>(), 0).unwrap()
     });
     check(&[&[5, 3], &[5, 3]], |e, v| {
-        moves::stack(e, &v.iter().collect::<Vec<_>>(), 1).unwrap()
+        index::stack(e, &v.iter().collect::<Vec<_>>(), 1).unwrap()
     });
     check(&[&[5, 3, 2]], |e, v| {
-        moves::permute(e, &v[0], &[2, 0, 1]).unwrap()
+        shape::permute(e, &v[0], &[2, 0, 1]).unwrap()
     });
     check(&[&[6, 4]], |e, v| {
-        moves::reshape(e, &v[0], &[8, 3]).unwrap()
+        shape::reshape(e, &v[0], &[8, 3]).unwrap()
     });
-    check(&[&[2, 6]], |e, v| moves::reshape(e, &v[0], &[12]).unwrap());
+    check(&[&[2, 6]], |e, v| shape::reshape(e, &v[0], &[12]).unwrap());
     check(&[&[15, 2]], |e, v| {
-        moves::reshape(e, &v[0], &[5, 3, 2]).unwrap()
+        shape::reshape(e, &v[0], &[5, 3, 2]).unwrap()
     });
     check(&[&[1, 3]], |e, v| {
-        moves::expand(e, &v[0], &[5, 4, 3]).unwrap()
+        broadcast::expand(e, &v[0], &[5, 4, 3]).unwrap()
     });
 }
 

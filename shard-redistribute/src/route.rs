@@ -306,7 +306,10 @@ fn sliced(from: &Layout, to: &Layout) -> Result<Vec<Layout>> {
                 let nested = from.axis_order(d).iter().filter(|a| subset.contains(a));
                 let others = subset.iter().filter(|a| !from.axis_order(d).contains(a));
                 let order: Axes = nested.chain(others).copied().collect();
-                found.push(to.with_sharding(d, Some(finer(to, d, &order, count)?))?);
+                // Tiles that would be too many to write out are no way that is worth a price.
+                if let Ok(sharding) = finer(to, d, &order, count) {
+                    found.push(to.with_sharding(d, Some(sharding))?);
+                }
             }
         }
         if !exact {
@@ -371,7 +374,8 @@ fn axis_orders(from: &Layout, to: &Layout) -> Result<Vec<Vec<Layout>>> {
     // What has moved decides the layout, not in which order.
     let mut known: Vec<(usize, Layout)> = Vec::new();
     let mut at = |moved: &[usize]| -> Result<Layout> {
-        let set = moved.iter().fold(0, |set, a| set | 1 << a);
+        let bit = |a: &usize| changes.iter().position(|c| c == a).map_or(0, |i| 1 << i);
+        let set = moved.iter().fold(0, |set, a| set | bit(a));
         if let Some((_, layout)) = known.iter().find(|(s, _)| *s == set) {
             return Ok(layout.clone());
         }

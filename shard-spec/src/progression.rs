@@ -95,7 +95,24 @@ impl Progression {
                     len: other.len,
                 }
             }
+            (1, 1) => self.meet_interval(other),
             _ => self.meet_moving(other),
+        }
+    }
+
+    /// Both are intervals, as nearly always.
+    fn meet_interval(&self, other: &Self) -> Meeting {
+        let start = self.start.max(other.start);
+        let end = self.at(self.len).min(other.at(other.len));
+        if start >= end {
+            return Meeting::Never;
+        }
+        Meeting::Line {
+            i_start: (start - self.start) as usize,
+            i_step: 1,
+            j_start: (start - other.start) as usize,
+            j_step: 1,
+            len: (end - start) as usize,
         }
     }
 

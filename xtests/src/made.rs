@@ -10,7 +10,7 @@ use crate::trial::with_reference;
 use serde_json::{Map, json};
 use shard_comm::Bool;
 use shard_ops::attention::{Attention, attention};
-use shard_ops::moves::{permute, reshape};
+use shard_ops::shape::{permute, reshape};
 use shard_ops::{Exec, OpError, Value};
 use shard_redistribute::Array;
 use shard_spec::Layout;

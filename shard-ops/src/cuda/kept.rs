@@ -11,7 +11,7 @@ use shard_spec::DimPart;
 /// The global positions of a box's indices, as `Positions` in kernels.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Positions {
+pub(crate) struct Positions {
     list: u64,
     start: i64,
     step: i64,
@@ -19,16 +19,16 @@ pub(super) struct Positions {
 
 /// Small arrays on the GPU, which live until the kernels that read them are queued.
 #[derive(Default)]
-pub(super) struct Lists(Vec<Buffer>);
+pub(crate) struct Lists(Vec<Buffer>);
 
 impl Lists {
     /// Where a part's indices lie: by a rule if they are side by side, else by a list.
-    pub(super) fn positions(&mut self, call: &CudaCall<'_>, part: &DimPart) -> Result<Positions> {
+    pub(crate) fn positions(&mut self, call: &CudaCall<'_>, part: &DimPart) -> Result<Positions> {
         self.positions_on(call.gpu, call.op, part)
     }
 
     /// The same outside of an op's kernel.
-    pub(super) fn positions_on(
+    pub(crate) fn positions_on(
         &mut self,
         gpu: &Cuda,
         op: &'static str,
@@ -54,7 +54,7 @@ impl Lists {
     }
 
     /// The address of a copy of some numbers.
-    pub(super) fn upload(&mut self, call: &CudaCall<'_>, numbers: &[i64]) -> Result<u64> {
+    pub(crate) fn upload(&mut self, call: &CudaCall<'_>, numbers: &[i64]) -> Result<u64> {
         self.upload_on(call.gpu, call.op, numbers)
     }
 
@@ -68,13 +68,13 @@ impl Lists {
 }
 
 /// What a fold keeps on the GPU from block to block.
-pub(super) struct Kept {
-    pub(super) buffers: Vec<BufferMut>,
+pub(crate) struct Kept {
+    pub(crate) buffers: Vec<BufferMut>,
 }
 
 impl Kept {
     /// Memory for so many elements of these types.
-    pub(super) fn new(
+    pub(crate) fn new(
         call: &CudaCall<'_>,
         lens: impl IntoIterator<Item = (DType, usize)>,
     ) -> Result<Self> {
@@ -87,12 +87,12 @@ impl Kept {
     }
 
     /// What the call before left; nothing before the first block.
-    pub(super) fn take(call: &mut CudaCall<'_>) -> Option<Self> {
+    pub(crate) fn take(call: &mut CudaCall<'_>) -> Option<Self> {
         let state = call.state.take()?;
         state.downcast().ok().map(|kept| *kept)
     }
 
-    pub(super) fn addresses<const N: usize>(&mut self, call: &CudaCall<'_>) -> Result<[u64; N]> {
+    pub(crate) fn addresses<const N: usize>(&mut self, call: &CudaCall<'_>) -> Result<[u64; N]> {
         let mut all = [0; N];
         for (address, buffer) in all.iter_mut().zip(&mut self.buffers) {
             *address = call.gpu.address_mut(buffer).in_op(call.op)?;

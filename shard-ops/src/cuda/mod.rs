@@ -6,38 +6,30 @@
 //! Products of matrices and convolutions first ask the vendor's [libraries](shard_comm::cuda::libraries()), if the engine
 //! [lets them](crate::KernelPolicy::libraries); where those are missing or do not take a box as it lies, the kernels here do it.
 
-mod attention;
-mod conv;
-mod kept;
-mod matmul;
-mod neighborhood;
-mod neighbors;
-mod norm;
-mod optimize;
-mod pointwise;
-mod pool;
-mod random;
-mod reduce;
-mod resample;
-mod shapes;
-mod view;
-mod windows;
+pub(crate) mod kept;
+pub(crate) mod source;
+pub(crate) mod view;
+pub(crate) mod windows;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-use crate::engine::{SharedWork, Stage, Work};
 use crate::error::InOp;
-use crate::{FoldState, KernelCx, KernelPolicy, OpError, Result};
+use crate::{DeviceCall, DeviceKernel, FoldState, KernelCx, KernelPolicy, OpError, Result, Stage};
 use bytemuck::Pod;
-pub(crate) use random::draw;
-use shard_comm::cuda::{Cuda, KernelSource};
-use shard_comm::{Buffer, BufferMut, DType, Ledger, Strided};
-pub use view::{AXES, CudaView};
+use shard_comm::cuda::Cuda;
+pub use shard_comm::cuda::KernelSource;
+use shard_comm::{Buffer, BufferMut, DType, Device, DeviceKind, Ledger, Strided};
+pub use source::VIEW;
+#[doc(hidden)]
+pub use source::{joined, joined_len};
+pub use view::{AXES, CudaView, define};
 
 /// An op's kernel on GPUs of NVIDIA.
 ///
-/// A kernel is given boxes of buffers, as [`Op::host`](crate::Op::host) is, and queues the work that writes the outputs.
+/// A kernel is given boxes of buffers, as [`Op::host`](crate::Op::host) is, and queues the work that writes the outputs. An op of
+/// a user's own has one as the ops here do: it implements this trait, its [`Op::kernel`](crate::Op::kernel) is [`kernel`], its text
+/// is a [`cuda_source!`](crate::cuda_source!), and [`CudaCall::launch`] queues that on [views](CudaCall::input) of the operands.
 pub trait CudaKernel {
     /// Computes one rank's part (or a box of it): see [`Op::host`](crate::Op::host).
     ///
@@ -59,6 +51,39 @@ pub trait CudaKernel {
     /// As [`run`](Self::run).
     fn write_rows(&self, call: &mut CudaCall<'_>) -> Result<()> {
         call.missing("write_rows")
+    }
+}
+
+/// An op's kernel for devices of this kind, if they are GPUs: what [`Op::kernel`](crate::Op::kernel) of an op answers that is a
+/// [`CudaKernel`] and has no kernels for other devices.
+pub fn kernel<K: CudaKernel>(op: &K, on: DeviceKind) -> Option<&dyn DeviceKernel> {
+    on.is_cuda().then_some(op as &dyn DeviceKernel)
+}
+
+impl<K: CudaKernel> DeviceKernel for K {
+    fn run(&self, stage: Stage, call: DeviceCall<'_>) -> Result<()> {
+        let Some(gpu) = Cuda::of(&**call.device) else {
+            return Err(OpError::NoKernel {
+                op: call.op,
+                device: call.device.name(),
+            });
+        };
+        let mut call = CudaCall {
+            op: call.op,
+            cx: call.cx,
+            gpu,
+            policy: call.policy,
+            ledger: call.ledger,
+            inputs: call.inputs,
+            outputs: call.outputs,
+            state: call.state,
+            rows: call.rows,
+        };
+        match stage {
+            Stage::Compute => CudaKernel::run(self, &mut call),
+            Stage::WriteRows => self.write_rows(&mut call),
+            Stage::Merge => self.merge(&mut call),
+        }
     }
 }
 
@@ -94,7 +119,7 @@ impl CudaCall<'_> {
     }
 
     /// Another view of input `i`'s memory.
-    fn input_as(&self, i: usize, view: &Strided) -> Result<CudaView> {
+    pub(crate) fn input_as(&self, i: usize, view: &Strided) -> Result<CudaView> {
         let address = self.gpu.address(&self.inputs[i]).in_op(self.op)?;
         CudaView::new(self.op, address, self.inputs[i].dtype(), view)
     }
@@ -127,17 +152,35 @@ impl CudaCall<'_> {
         Ok(self.input(i)?.data)
     }
 
+    /// Copies another view of input 0's memory to output 0's box, which every device can.
+    pub(crate) fn copy_input(&mut self, from: &Strided) -> Result<()> {
+        let to = view::strided(&self.cx.outputs[0]);
+        (self.gpu)
+            .copy(&self.inputs[0], from, &mut self.outputs[0], &to)
+            .in_op(self.op)
+    }
+
     /// Memory for `len` elements that only this call uses.
     ///
     /// # Errors
     /// No memory.
     pub fn scratch(&self, dtype: DType, len: usize) -> Result<BufferMut> {
-        shard_comm::Device::alloc(self.gpu, dtype, len).in_op(self.op)
+        self.gpu.alloc(dtype, len).in_op(self.op)
     }
 
-    /// Queues one of this crate's kernels over `count` independent pieces of work. Its parameters hold views that
-    /// [`input`](Self::input) and [`output`](Self::output) made, and lengths derived from them.
-    pub(crate) fn launch<P: Pod>(
+    /// Queues a kernel over `count` independent pieces of work, which its threads share out among themselves with
+    /// `first_thread()` and `threads()`. It is compiled at its first launch on the device, with `defines` in front of the
+    /// [source](crate::cuda_source!), and gets one parameter `p`, the structure that `params` mirrors.
+    ///
+    /// # Errors
+    /// What the compiler says of the text; what the driver refuses.
+    ///
+    /// # Safety
+    /// `P` is laid out as the kernel's structure, and with these values the kernel reads only inside of this call's inputs and
+    /// writes only inside of its outputs and [scratch memory](Self::scratch): a kernel that goes through [views](CudaView) of
+    /// them does, and one that writes each element of a view once.
+    #[expect(unsafe_code, reason = "what a kernel does, only its text says")]
+    pub unsafe fn launch<P: Pod>(
         &self,
         source: &KernelSource,
         defines: &str,
@@ -145,18 +188,24 @@ impl CudaCall<'_> {
         count: usize,
         params: &P,
     ) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let kernel = self.gpu.kernel(source, defines, name).in_op(self.op)?;
         let reads: Vec<&Buffer> = self.inputs.iter().collect();
-        launch(
-            self.gpu, self.op, source, defines, name, count, params, &reads,
-        )
+        // SAFETY: the caller's promise.
+        unsafe { self.gpu.launch(kernel, count, params, &reads) }.in_op(self.op)
     }
 
-    /// Queues one of this crate's kernels on `blocks` blocks of `threads` threads that wait for each other.
-    #[expect(
-        unsafe_code,
-        reason = "launches kernels of this crate, which touch only the views they are given"
-    )]
-    pub(crate) fn launch_blocks<P: Pod>(
+    /// [`launch`](Self::launch) on `blocks` blocks of `threads` threads that may wait for each other.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch).
+    #[expect(unsafe_code, reason = "what a kernel does, only its text says")]
+    pub unsafe fn launch_blocks<P: Pod>(
         &self,
         source: &KernelSource,
         defines: &str,
@@ -170,16 +219,50 @@ impl CudaCall<'_> {
         }
         let kernel = self.gpu.kernel(source, defines, name).in_op(self.op)?;
         let reads: Vec<&Buffer> = self.inputs.iter().collect();
-        // SAFETY: as in `launch`.
-        unsafe {
-            self.gpu
-                .launch_blocks(kernel, blocks, [threads, 1, 1], params, &reads)
-        }
-        .in_op(self.op)
+        let threads = [threads, 1, 1];
+        // SAFETY: the caller's promise.
+        unsafe { (self.gpu).launch_blocks(kernel, blocks, threads, params, &reads) }.in_op(self.op)
+    }
+
+    /// [`launch`](Self::launch) of a kernel of this crate, whose parameters hold views that [`input`](Self::input) and
+    /// [`output`](Self::output) made, and lengths derived from them.
+    #[expect(
+        unsafe_code,
+        reason = "launches kernels of this crate, which touch only the views they are given"
+    )]
+    pub(crate) fn launch_own<P: Pod>(
+        &self,
+        source: &KernelSource,
+        defines: &str,
+        name: &str,
+        count: usize,
+        params: &P,
+    ) -> Result<()> {
+        // SAFETY: `P` mirrors the kernel's structure, which the tests compare; its views are boxes inside buffers of that size, and
+        // kernels of this crate go nowhere else.
+        unsafe { self.launch(source, defines, name, count, params) }
+    }
+
+    /// [`launch_blocks`](Self::launch_blocks) of a kernel of this crate.
+    #[expect(
+        unsafe_code,
+        reason = "launches kernels of this crate, which touch only the views they are given"
+    )]
+    pub(crate) fn launch_own_blocks<P: Pod>(
+        &self,
+        source: &KernelSource,
+        defines: &str,
+        name: &str,
+        blocks: [u32; 3],
+        threads: u32,
+        params: &P,
+    ) -> Result<()> {
+        // SAFETY: as in `launch_own`.
+        unsafe { self.launch_blocks(source, defines, name, blocks, threads, params) }
     }
 
     /// Says that a library of the vendor did this call, if it did.
-    fn by_library(&self, did: bool) -> bool {
+    pub(crate) fn by_library(&self, did: bool) -> bool {
         if did {
             self.ledger.used_library(1);
             if self.ledger.is_tracing() {
@@ -207,7 +290,7 @@ impl CudaCall<'_> {
     clippy::too_many_arguments,
     reason = "the pieces of one call, passed on once"
 )]
-fn launch<P: Pod>(
+pub(crate) fn launch_own<P: Pod>(
     gpu: &Cuda,
     op: &'static str,
     source: &KernelSource,
@@ -224,51 +307,4 @@ fn launch<P: Pod>(
     // SAFETY: `P` mirrors the kernel's structure, which the tests compare; its views are boxes inside buffers of that size, and
     // kernels of this crate go nowhere else.
     unsafe { gpu.launch(kernel, count, params, reads) }.in_op(op)
-}
-
-/// Runs a kernel's calls, as the engine asks.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the pieces of one call, passed on once"
-)]
-pub(crate) fn run(
-    op: &'static str,
-    kernel: &dyn CudaKernel,
-    gpu: &Cuda,
-    (policy, ledger): (KernelPolicy, &Ledger),
-    stage: Stage,
-    calls: &[KernelCx],
-    work: Option<&SharedWork>,
-    inputs: &[Buffer],
-    mut outputs: Vec<BufferMut>,
-) -> Result<Vec<BufferMut>> {
-    let mut run = |work: &mut Work| {
-        for cx in calls {
-            if stage == Stage::Compute && !work.has_to_see(cx) {
-                continue;
-            }
-            let mut call = CudaCall {
-                op,
-                cx,
-                gpu,
-                policy,
-                ledger,
-                inputs,
-                outputs: &mut outputs,
-                state: &mut work.state,
-                rows: &mut work.rows,
-            };
-            match stage {
-                Stage::Compute => kernel.run(&mut call)?,
-                Stage::WriteRows => kernel.write_rows(&mut call)?,
-                Stage::Merge => kernel.merge(&mut call)?,
-            }
-        }
-        Ok(())
-    };
-    match work {
-        Some(shared) => Work::with(shared, run),
-        None => run(&mut Work::default()),
-    }?;
-    Ok(outputs)
 }

@@ -1,4 +1,3 @@
-use super::view::sources;
 use crate::random::{Distribution, random};
 use crate::rng::Stream;
 use crate::{
@@ -6,25 +5,33 @@ use crate::{
     Result, RowCuts, Rule, Saved, Value, elementwise, key_of, neighbors,
 };
 #[cfg(feature = "cuda-emulated")]
-use crate::{conv, matmul, moves};
+use crate::{conv, index, matmul, shape};
 #[cfg(feature = "cuda-emulated")]
 use shard_comm::MatmulPrecision;
-use shard_comm::cuda::{Availability, availability, compile_to_ptx};
+use shard_comm::cuda::{Availability, KernelSource, availability, compile_to_ptx};
 use shard_comm::local::{self, LocalOptions};
-use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
+use shard_comm::{Communicator, DType, DeviceError, DeviceKind, ErrorClass};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition};
 use std::rc::Rc;
 use std::sync::Arc;
 
-#[test]
-fn every_source_compiles_to_ptx_where_there_is_a_compiler() {
-    for (source, defines) in sources() {
-        match compile_to_ptx(&source, defines, "compute_80") {
-            Ok(bytes) => assert!(bytes > 500, "{}", source.name),
-            Err(CommError::Backend { call: "nvrtc", .. }) => return,
-            Err(error) => panic!("{error}"),
+/// A test beside a source: it compiles under these definitions, where there is a compiler.
+macro_rules! compiles {
+    ($source:expr, $defines:expr) => {
+        #[test]
+        fn source_compiles_to_ptx() {
+            $crate::cuda::tests::assert_compiles(&$source, $defines);
         }
+    };
+}
+pub(crate) use compiles;
+
+pub(crate) fn assert_compiles(source: &KernelSource, defines: &str) {
+    match compile_to_ptx(source, defines, "compute_80") {
+        Ok(bytes) => assert!(bytes > 500, "{}", source.name),
+        Err(DeviceError::Library { call: "nvrtc", .. }) => {}
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -99,14 +106,14 @@ fn under(
 #[test]
 fn products_and_convolutions_go_by_the_libraries_unless_the_engine_says_not() {
     let product = |exec: &dyn Exec, x: &Value| {
-        let square = moves::reshape(exec, x, &[2, 2]).unwrap();
+        let square = shape::reshape(exec, x, &[2, 2]).unwrap();
         matmul::linear(exec, &square, &square, None).unwrap()
     };
     let convolution = |exec: &dyn Exec, x: &Value| {
-        let x = moves::reshape(exec, x, &[1, 2, 2]).unwrap();
-        let w = moves::reshape(exec, &x, &[2, 2, 1]).unwrap();
-        let bias = moves::reshape(exec, &w, &[4]).unwrap();
-        let bias = moves::slice(exec, &bias, 0, 0, 1, 2).unwrap();
+        let x = shape::reshape(exec, x, &[1, 2, 2]).unwrap();
+        let w = shape::reshape(exec, &x, &[2, 2, 1]).unwrap();
+        let bias = shape::reshape(exec, &w, &[4]).unwrap();
+        let bias = index::slice(exec, &bias, 0, 0, 1, 2).unwrap();
         conv::conv(exec, &x, &w, Some(&bias), &conv::ConvOptions::default()).unwrap()
     };
     let own = KernelPolicy {

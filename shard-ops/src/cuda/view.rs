@@ -2,8 +2,6 @@
 
 use crate::{OpError, OperandBox, Result};
 use bytemuck::{Pod, Zeroable};
-#[cfg(test)]
-use shard_comm::cuda::KernelSource;
 use shard_comm::{DType, Strided};
 
 /// Most dims of a view.
@@ -25,7 +23,7 @@ pub struct CudaView {
 
 impl CudaView {
     /// The box of a buffer whose first element is at an address.
-    pub(super) fn new(op: &'static str, address: u64, dtype: DType, at: &Strided) -> Result<Self> {
+    pub(crate) fn new(op: &'static str, address: u64, dtype: DType, at: &Strided) -> Result<Self> {
         if at.shape.len() > AXES {
             return Err(OpError::Shape {
                 op,
@@ -71,48 +69,20 @@ impl CudaView {
 }
 
 /// A box as devices take it.
-pub(super) fn strided(at: &OperandBox) -> Strided {
+pub(crate) fn strided(at: &OperandBox) -> Strided {
     Strided::new(at.offset, at.shape.clone(), at.strides.clone())
 }
 
-/// A source of this crate: the words for views in front of its own text.
-macro_rules! source {
-    ($name:literal, $($file:literal),+) => {
-        shard_comm::cuda::KernelSource {
-            name: $name,
-            text: concat!(
-                include_str!("source/view.cuh"),
-                $("\n", include_str!(concat!("source/", $file))),+
-            ),
-            exact: false,
-        }
-    };
-}
-pub(super) use source;
-
-/// Definitions of the element types of a kernel, such as `T`.
-pub(super) fn define(types: &[(&str, DType)]) -> String {
+/// Definitions of the element types of a kernel, such as `T`: what stands in front of its source.
+///
+/// ```
+/// use shard_comm::DType;
+/// use shard_ops::cuda::define;
+/// assert_eq!(define(&[("T", DType::F32)]), "#define T f32\n");
+/// ```
+pub fn define(types: &[(&str, DType)]) -> String {
     let one = |(name, dtype): &(&str, DType)| {
         format!("#define {name} {}\n", shard_comm::cuda::type_name(*dtype))
     };
     types.iter().map(one).collect()
-}
-
-/// All sources of this crate, for tests.
-#[cfg(test)]
-pub(super) fn sources() -> Vec<(KernelSource, &'static str)> {
-    vec![
-        (super::pointwise::SOURCE, super::pointwise::EXAMPLE),
-        (super::reduce::SOURCE, super::reduce::EXAMPLE),
-        (super::matmul::SOURCE, super::matmul::EXAMPLE),
-        (super::norm::SOURCE, super::norm::EXAMPLE),
-        (super::attention::SOURCE, super::attention::EXAMPLE),
-        (super::neighborhood::SOURCE, super::neighborhood::EXAMPLE),
-        (super::neighbors::SOURCE, super::neighbors::EXAMPLE),
-        (super::optimize::SOURCE, super::optimize::EXAMPLE),
-        (super::conv::SOURCE, super::conv::EXAMPLE),
-        (super::pool::SOURCE, super::pool::EXAMPLE),
-        (super::resample::SOURCE, super::resample::EXAMPLE),
-        (super::random::SOURCE, super::random::EXAMPLE),
-    ]
 }

@@ -1,13 +1,13 @@
 //! What convolutions and pools share: three spatial dims, and how indexes meet.
 
 use super::CudaView;
-use crate::kernels::conv::Window;
 use bytemuck::{Pod, Zeroable};
+use shard_kernels::conv::Window;
 
 /// As `Window` in `windows.cuh`.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Meeting {
+pub(crate) struct Meeting {
     kernel: [i64; 3],
     stride: [i64; 3],
     dilation: [i64; 3],
@@ -15,7 +15,7 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    pub(super) fn new(kernel: &[usize], window: &Window) -> Self {
+    pub(crate) fn new(kernel: &[usize], window: &Window) -> Self {
         let dims = |of: &[usize]| lifted(&of.iter().map(|&n| n as i64).collect::<Vec<_>>(), 1);
         let origin: Vec<i64> = window.origin.iter().map(|&o| o as i64).collect();
         Self {
@@ -28,14 +28,14 @@ impl Meeting {
 }
 
 /// Three numbers, the missing ones in front.
-pub(super) fn lifted(of: &[i64], missing: i64) -> [i64; 3] {
+pub(crate) fn lifted(of: &[i64], missing: i64) -> [i64; 3] {
     let mut three = [missing; 3];
     three[3 - of.len()..].copy_from_slice(of);
     three
 }
 
 /// A view of (N, C, spatial) with three spatial dims, the missing ones in front.
-pub(super) fn lift(view: &CudaView) -> CudaView {
+pub(crate) fn lift(view: &CudaView) -> CudaView {
     let spatial = view.ndim as usize - 2;
     let mut five = CudaView { ndim: 5, ..*view };
     five.shape[2..5].copy_from_slice(&lifted(&view.shape[2..2 + spatial], 1));

@@ -1,9 +1,9 @@
 //! Bringing what kernels made under another choice to where the strategy says the results lie.
 
-use super::{Applied, Stage, note, submit};
+use super::{Applied, note, submit};
 use crate::error::InOp;
 use crate::strategy::Outcome;
-use crate::{Result, Rule, Strategy};
+use crate::{Result, Rule, Stage, Strategy};
 use shard_comm::{Buffer, BufferMut};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::numel;

@@ -1,10 +1,10 @@
 //! Running a fold over blocks that go round a ring.
 
 use super::rows::{SharedWork, Work};
-use super::{Applied, Stage, note, submit};
+use super::{Applied, note, submit};
 use crate::error::InOp;
 use crate::strategy::{Ring, RingStep};
-use crate::{KernelCx, OpError, Result};
+use crate::{KernelCx, OpError, Result, Stage};
 use shard_comm::{Buffer, BufferMut, Monoid, Strided};
 use shard_redistribute::{Array, MeshComm, Pending};
 use shard_spec::{ReduceOp, numel};

@@ -1,9 +1,9 @@
 //! Outputs whose extent the data decides: what every rank's kernel found, told to all in one round, gives the layouts, and the
 //! kernel writes its rows into memory of that size.
 
-use super::{Applied, Stage, finish, outputs_without_data, submit};
+use super::{Applied, finish, outputs_without_data, submit};
 use crate::error::InOp;
-use crate::{Access, FoldState, KernelCx, OpError, OperandBox, Result, Rule, Strategy};
+use crate::{Access, FoldState, KernelCx, OpError, OperandBox, Result, Rule, Stage, Strategy};
 use shard_comm::{AgreedError, BufferMut, Communicator};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DimSharding, Dims, Layout, Partition, numel, row_major_strides};
@@ -13,15 +13,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the kernel calls of one op leave for those after them, and for the engine.
 #[derive(Default)]
-pub(crate) struct Work {
-    pub(crate) state: FoldState,
-    pub(crate) rows: usize,
+pub(super) struct Work {
+    pub(super) state: FoldState,
+    pub(super) rows: usize,
     /// Whether the op decides rows: it has to look even where it has nothing else to write.
-    pub(crate) decides: bool,
+    pub(super) decides: bool,
 }
 
 /// Shared by the calls, which run where the device's queue runs.
-pub(crate) type SharedWork = Arc<Mutex<Work>>;
+pub(super) type SharedWork = Arc<Mutex<Work>>;
 
 impl Work {
     /// Before the first call of an op.
@@ -33,7 +33,7 @@ impl Work {
     }
 
     /// Whether a call has anything to do: an op that decides rows looks in any case.
-    pub(crate) fn has_to_see(&self, call: &KernelCx) -> bool {
+    pub(super) fn has_to_see(&self, call: &KernelCx) -> bool {
         self.decides || call.writes()
     }
 
@@ -43,7 +43,7 @@ impl Work {
     }
 
     /// Runs a job on what the calls before it left.
-    pub(crate) fn with<T>(shared: &Mutex<Self>, f: impl FnOnce(&mut Self) -> T) -> T {
+    pub(super) fn with<T>(shared: &Mutex<Self>, f: impl FnOnce(&mut Self) -> T) -> T {
         // Jobs of one rank run one after the other; one that panicked took its rank with it.
         f(&mut shared.lock().unwrap_or_else(PoisonError::into_inner))
     }

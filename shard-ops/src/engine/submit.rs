@@ -3,34 +3,12 @@
 use super::Applied;
 use super::rows::{SharedWork, Work};
 use crate::error::InOp;
-use crate::{HostCall, KernelCx, Op, Result};
-#[cfg(feature = "cuda")]
-use shard_comm::cuda::Cuda;
+use crate::kernel::runs_host_jobs;
+use crate::{DeviceCall, DeviceKernel, HostCall, KernelCx, Result, Stage};
 use shard_comm::{Buffer, BufferMut, Host, HostJob, Work as Amount};
 use shard_redistribute::MeshComm;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// What an op is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// Its part of the outputs: [`Op::host`].
-    Compute,
-    /// The rows it found: [`Op::write_rows`].
-    WriteRows,
-    /// One result of several partial ones: [`Op::merge`].
-    Merge,
-}
-
-impl Stage {
-    fn on_host(self, op: &dyn Op, call: &mut HostCall<'_, '_>) {
-        match self {
-            Self::Compute => op.host(call),
-            Self::WriteRows => op.write_rows(call),
-            Self::Merge => op.merge(call),
-        }
-    }
-}
 
 /// Runs an op's calls over their boxes, in stream order. Those that leave something behind have a place for it in `work`.
 pub(super) fn submit(
@@ -42,22 +20,8 @@ pub(super) fn submit(
     inputs: Vec<Buffer>,
     outputs: Vec<BufferMut>,
 ) -> Result<Vec<BufferMut>> {
-    #[cfg(feature = "cuda")]
-    if let Some(gpu) = Cuda::of(&**cx.device())
-        && let Some(kernel) = op.op.cuda()
-    {
-        let ledger = cx.world().ledger();
-        return crate::cuda::run(
-            op.name(),
-            kernel,
-            gpu,
-            (op.kernels, ledger),
-            stage,
-            &calls,
-            work,
-            &inputs,
-            outputs,
-        );
+    if let Some(kernel) = op.op.kernel(cx.device().kind()) {
+        return on_device(op, kernel, cx, stage, &calls, work, &inputs, outputs);
     }
     let (job_op, work) = (op.op.clone(), work.cloned());
     let much = match stage {
@@ -77,7 +41,11 @@ pub(super) fn submit(
                     state: &mut work.state,
                     rows: &mut work.rows,
                 };
-                stage.on_host(&*job_op, &mut call);
+                match stage {
+                    Stage::Compute => job_op.host(&mut call),
+                    Stage::WriteRows => job_op.write_rows(&mut call),
+                    Stage::Merge => job_op.merge(&mut call),
+                }
             }
         };
         match &work {
@@ -85,14 +53,56 @@ pub(super) fn submit(
             None => run(&mut Work::default()),
         }
     });
-    if super::is_gpu(cx.device()) {
-        return on_host(op.name(), cx, job, &inputs, outputs);
+    if !runs_host_jobs(cx.device().kind()) {
+        return by_host(op.name(), cx, job, &inputs, outputs);
     }
     cx.device().submit(inputs, outputs, job).in_op(op.name())
 }
 
+/// The calls of a device's own kernel.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the pieces of one call, passed on once"
+)]
+fn on_device(
+    op: Applied<'_>,
+    kernel: &dyn DeviceKernel,
+    cx: &Rc<MeshComm>,
+    stage: Stage,
+    calls: &[KernelCx],
+    work: Option<&SharedWork>,
+    inputs: &[Buffer],
+    mut outputs: Vec<BufferMut>,
+) -> Result<Vec<BufferMut>> {
+    let mut run = |work: &mut Work| {
+        for call in calls {
+            if stage == Stage::Compute && !work.has_to_see(call) {
+                continue;
+            }
+            let call = DeviceCall {
+                op: op.name(),
+                cx: call,
+                device: cx.device(),
+                policy: op.kernels,
+                ledger: cx.world().ledger(),
+                inputs,
+                outputs: &mut outputs,
+                state: &mut work.state,
+                rows: &mut work.rows,
+            };
+            kernel.run(stage, call)?;
+        }
+        Ok(())
+    };
+    match work {
+        Some(shared) => Work::with(shared, run),
+        None => run(&mut Work::default()),
+    }?;
+    Ok(outputs)
+}
+
 /// A job of the host on memory of a device that it cannot reach: there and back, which the ledger counts.
-fn on_host(
+fn by_host(
     op: &'static str,
     cx: &Rc<MeshComm>,
     job: HostJob,

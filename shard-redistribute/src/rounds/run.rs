@@ -7,8 +7,8 @@ use crate::exchange::{Exchange, Pending};
 use crate::geometry::is_run;
 use crate::{Array, Fingerprint, MeshComm, Plan, RedistributeError, Result, Step};
 use shard_comm::{
-    AgreedError, Buffer, BufferMut, CommError, Communicator, DType, DeviceRef, ExchangePlan,
-    Monoid, Piece, Request, Strided, Target,
+    AgreedError, Buffer, BufferMut, CommError, Communicator, DType, DeviceError, DeviceRef,
+    ExchangePlan, Monoid, Piece, Request, Strided, Target,
 };
 use shard_spec::row_major_strides;
 use std::panic::Location;
@@ -477,7 +477,7 @@ fn ranges_of(
 
 /// The schedule promised what the run did not find: reported, since it would be this crate's mistake.
 fn lost() -> RedistributeError {
-    CommError::Device {
+    DeviceError::Queued {
         device: "redistribute".to_owned(),
         cause: "a page of the destination has no room in its schedule".into(),
     }

@@ -61,7 +61,8 @@ impl Plan {
         };
         self.legs().skip(first).any(|leg| by_rounds(&leg)).then(|| {
             let hops = self.hops.iter().map(Hop::in_even_shares).collect();
-            Self::along(self.from(), self.to(), self.index, self.strategy(), hops)
+            // As many pieces at most: both ways cut each into one per copy.
+            Self::of_hops(self.from(), self.to(), self.index, self.strategy(), hops)
                 .with_staging(self.staging())
         })
     }
@@ -164,6 +165,9 @@ impl Leg<'_> {
         }
     }
 }
+
+/// Rounds, times pieces, that are followed one by one to say what they cost.
+const MOST_FOLLOWED: usize = 1 << 26;
 
 /// Beyond this many rounds, staging is exceeded rather than more rounds made.
 const MOST_ROUNDS: usize = 1 << 30;
@@ -276,7 +280,28 @@ impl Schedule {
 
     /// Most elements that a round brings.
     fn stage(&self) -> usize {
+        if self.is_beyond() {
+            let share = |block: &Block| numel(&block.shape).div_ceil(self.rounds);
+            return self.targets.iter().map(share).sum();
+        }
         (0..self.rounds).map(|k| self.len(k)).max().unwrap_or(0)
+    }
+
+    /// Whether going through all rounds would take too long to say what they cost. No rank holds an array of so many:
+    /// its figures are bounds.
+    fn is_beyond(&self) -> bool {
+        let pieces = self.sources.len() + self.targets.len() + self.pieces.recv.len();
+        self.rounds.saturating_mul(pieces) > MOST_FOLLOWED
+    }
+
+    /// Elements that a buffer in which these rounds run has.
+    fn elements(&self, source: usize, destination: usize, size: usize, staging: usize) -> usize {
+        if self.is_beyond() {
+            let pieces = self.sources.len().max(self.targets.len());
+            return source.max(destination) + room(staging, size, pieces) / size;
+        }
+        self.timetable(source, destination, size, staging)
+            .elements()
     }
 
     /// The pages of a buffer for a source and a destination of these lengths: as large as leaves it within half of
@@ -314,6 +339,11 @@ impl Schedule {
 
     /// Messages that the member at `index` receives: per round, the ranks that have something for it.
     fn messages(&self, index: usize) -> u64 {
+        if self.is_beyond() {
+            let peers = self.pieces.recv.iter().map(|piece| piece.peer);
+            let others: BTreeSet<usize> = peers.filter(|&peer| peer != index).collect();
+            return (self.rounds * others.len()) as u64;
+        }
         let mut messages = 0;
         for round in 0..self.rounds {
             let mut last = None;
@@ -363,13 +393,13 @@ pub(crate) fn forecast_into(
             (Step::Exchange(exchange, _), way) => {
                 let Way::Rounds(rounds) = way else { continue };
                 let schedule = Schedule::new(exchange, rounds, leg.shared(plan.index));
-                let times = schedule.timetable(source, target, size, plan.staging());
+                let held = schedule.elements(source, target, size, plan.staging());
                 let each = size + leg.widening(dtype);
                 Forecast {
                     bytes: plan.step_forecast(leg.step, dtype).bytes,
                     messages: schedule.messages(plan.index),
                     rounds: if local { 0 } else { 2 * rounds as u64 + 1 },
-                    peak: (times.elements() * size + schedule.stage() * each) as u64,
+                    peak: (held * size + schedule.stage() * each) as u64,
                 }
             }
             (Step::AllReduce(axes, ..), way) => {
@@ -433,12 +463,15 @@ pub(super) fn windows_forecast(
     place: Place,
 ) -> Forecast {
     let mut total = Forecast::default();
-    for start in (0..len).step_by(window) {
-        let one = all_reduce_forecast(window.min(len - start), dtype, ranks, me);
-        total.bytes += one.bytes;
-        total.messages += one.messages;
-        total.rounds += one.rounds + u64::from(place == Place::Own);
-        total.peak = total.peak.max(one.peak);
+    // All windows but the last are alike.
+    for (window, count) in [(window, len / window), (len % window, 1)] {
+        if window > 0 && count > 0 {
+            let one = all_reduce_forecast(window, dtype, ranks, me);
+            total.bytes += one.bytes * count as u64;
+            total.messages += one.messages * count as u64;
+            total.rounds += (one.rounds + u64::from(place == Place::Own)) * count as u64;
+            total.peak = total.peak.max(one.peak);
+        }
     }
     total.rounds += 1;
     total.peak += (len * dtype.size()) as u64;

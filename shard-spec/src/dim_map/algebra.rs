@@ -1,5 +1,6 @@
 //! Inverting, composing and classifying index relations.
 
+use super::candidates::candidates;
 use super::{DimMap, Run, argument};
 use crate::error::Result;
 use crate::progression::{Meeting, Progression};
@@ -40,11 +41,9 @@ impl DimMap {
     /// [`DimMap::compose`] for maps that are known to fit.
     pub(crate) fn then(&self, next: &Self) -> Self {
         let mut runs = Vec::new();
-        for a in &self.runs {
-            for b in &next.runs {
-                join_at(a, b, &mut runs);
-            }
-        }
+        candidates(&self.runs, &next.runs, |i, j| {
+            join_at(&self.runs[i], &next.runs[j], &mut runs);
+        });
         Self::from_valid(self.src_extent, next.dst_extent, runs)
     }
 

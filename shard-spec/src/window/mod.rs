@@ -39,14 +39,6 @@ use crate::partition::Partition;
 /// # Ok::<(), shard_spec::SpecError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(
-    feature = "serde",
-    serde(
-        into = "crate::serial::WindowRepr",
-        try_from = "crate::serial::WindowRepr"
-    )
-)]
 #[non_exhaustive]
 pub enum Window {
     /// Output `o` reads inputs `o * stride - pad_lo + k * dilation`, `k` in `0..kernel`: convolution and pooling.

@@ -1,7 +1,7 @@
 //! Ops that move elements and compute nothing.
 
 use crate::{Result, Shape, ShardTensor};
-use shard_ops::{Value, moves as ops};
+use shard_ops::{Value, broadcast, index, shape};
 use shard_spec::EdgeMap;
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ impl ShardTensor {
     /// # Errors
     /// As [`narrow`](Self::narrow).
     pub fn slice(&self, dim: usize, start: usize, step: isize, len: usize) -> Result<Self> {
-        self.run(|exec, x| ops::slice(exec, x, dim, start, step, len))
+        self.run(|exec, x| index::slice(exec, x, dim, start, step, len))
     }
 
     /// One index of a dim, without the dim.
@@ -44,7 +44,7 @@ impl ShardTensor {
     /// # Errors
     /// For a wrong number of pads, or pads the edge map cannot serve.
     pub fn pad(&self, pads: &[(isize, isize)], edge: EdgeMap, value: f64) -> Result<Self> {
-        self.run(|exec, x| ops::pad(exec, x, pads, edge, value))
+        self.run(|exec, x| index::pad(exec, x, pads, edge, value))
     }
 
     /// Tensors one after the other along a dim.
@@ -52,7 +52,7 @@ impl ShardTensor {
     /// # Errors
     /// If shapes differ elsewhere, types differ, or the list is empty.
     pub fn cat(tensors: &[&Self], dim: usize) -> Result<Self> {
-        Self::joined("cat", tensors, |exec, values| ops::cat(exec, values, dim))
+        Self::joined("cat", tensors, |exec, values| index::cat(exec, values, dim))
     }
 
     /// Tensors of one shape one after the other along a new dim.
@@ -61,7 +61,7 @@ impl ShardTensor {
     /// As [`cat`](Self::cat).
     pub fn stack(tensors: &[&Self], dim: usize) -> Result<Self> {
         Self::joined("stack", tensors, |exec, values| {
-            ops::stack(exec, values, dim)
+            index::stack(exec, values, dim)
         })
     }
 
@@ -70,7 +70,7 @@ impl ShardTensor {
     /// # Errors
     /// If the sizes do not sum to the extent.
     pub fn split(&self, sizes: &[usize], dim: usize) -> Result<Vec<Self>> {
-        let parts = ops::split(self.context().tape(), &self.value(), sizes, dim)?;
+        let parts = index::split(self.context().tape(), &self.value(), sizes, dim)?;
         Ok(parts.into_iter().map(|v| self.lift(v)).collect())
     }
 
@@ -79,7 +79,7 @@ impl ShardTensor {
     /// # Errors
     /// For a dim out of range.
     pub fn flip(&self, dim: usize) -> Result<Self> {
-        self.run(|exec, x| ops::flip(exec, x, dim))
+        self.run(|exec, x| index::flip(exec, x, dim))
     }
 
     /// A dim shifted by some places, around the end.
@@ -87,7 +87,7 @@ impl ShardTensor {
     /// # Errors
     /// For a dim out of range.
     pub fn roll(&self, dim: usize, shift: isize) -> Result<Self> {
-        self.run(|exec, x| ops::roll(exec, x, dim, shift))
+        self.run(|exec, x| index::roll(exec, x, dim, shift))
     }
 
     /// A dim, several times over.
@@ -95,7 +95,7 @@ impl ShardTensor {
     /// # Errors
     /// For a dim out of range.
     pub fn repeat(&self, dim: usize, times: usize) -> Result<Self> {
-        self.run(|exec, x| ops::repeat(exec, x, dim, times))
+        self.run(|exec, x| index::repeat(exec, x, dim, times))
     }
 
     /// Broadcast to a shape.
@@ -104,7 +104,7 @@ impl ShardTensor {
     /// If the shape does not broadcast from this one's.
     pub fn expand(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
-        self.run(|exec, x| ops::expand(exec, x, &shape))
+        self.run(|exec, x| broadcast::expand(exec, x, &shape))
     }
 
     /// The dims in another order.
@@ -112,7 +112,7 @@ impl ShardTensor {
     /// # Errors
     /// Unless every dim is named once.
     pub fn permute(&self, order: &[usize]) -> Result<Self> {
-        self.run(|exec, x| ops::permute(exec, x, order))
+        self.run(|exec, x| shape::permute(exec, x, order))
     }
 
     /// Two dims exchanged.
@@ -120,7 +120,7 @@ impl ShardTensor {
     /// # Errors
     /// For a dim out of range.
     pub fn transpose(&self, a: usize, b: usize) -> Result<Self> {
-        self.run(|exec, x| ops::transpose(exec, x, a, b))
+        self.run(|exec, x| shape::transpose(exec, x, a, b))
     }
 
     /// The same elements, row-major, under another shape.
@@ -129,7 +129,7 @@ impl ShardTensor {
     /// If the number of elements differs.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
-        self.run(|exec, x| ops::reshape(exec, x, &shape))
+        self.run(|exec, x| shape::reshape(exec, x, &shape))
     }
 
     /// A new dim of extent 1.
@@ -137,7 +137,7 @@ impl ShardTensor {
     /// # Errors
     /// For a dim out of range.
     pub fn unsqueeze(&self, dim: usize) -> Result<Self> {
-        self.run(|exec, x| ops::unsqueeze(exec, x, dim))
+        self.run(|exec, x| shape::unsqueeze(exec, x, dim))
     }
 
     /// Without a dim of extent 1.
@@ -145,7 +145,7 @@ impl ShardTensor {
     /// # Errors
     /// For a dim out of range or of another extent.
     pub fn squeeze(&self, dim: usize) -> Result<Self> {
-        self.run(|exec, x| ops::squeeze(exec, x, dim))
+        self.run(|exec, x| shape::squeeze(exec, x, dim))
     }
 
     fn joined(

@@ -2,8 +2,8 @@
 
 use crate::{Result, ShardTensor};
 use shard_comm::DType;
+use shard_kernels::unary::Unary;
 use shard_ops::elementwise as ops;
-use shard_ops::kernels::unary::Unary;
 
 /// Methods that are maps of one number.
 macro_rules! maps {

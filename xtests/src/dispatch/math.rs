@@ -2,8 +2,8 @@
 
 use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::Case;
-use shard_ops::kernels::unary::Unary;
-use shard_ops::{Exec, Value, elementwise as ew, matmul as mm, moves, reduce};
+use shard_kernels::unary::Unary;
+use shard_ops::{Exec, Value, elementwise as ew, index, matmul as mm, reduce, shape};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("relu", |e, c, v| unary(e, c, v, Unary::Relu)),
@@ -67,10 +67,10 @@ pub(crate) const TABLE: &[Entry] = &[
         let x = args.need("input")?;
         let dim = args.index("dim", -1, x.ndim())?;
         let half = x.shape()[dim] / 2;
-        let gate = ew::unary(e, &moves::slice(e, x, dim, half, 1, half)?, Unary::Sigmoid)?;
+        let gate = ew::unary(e, &index::slice(e, x, dim, half, 1, half)?, Unary::Sigmoid)?;
         Ok(vec![ew::mul(
             e,
-            &moves::slice(e, x, dim, 0, 1, half)?,
+            &index::slice(e, x, dim, 0, 1, half)?,
             &gate,
         )?])
     }),
@@ -81,7 +81,7 @@ pub(crate) const TABLE: &[Entry] = &[
         let mut shape = vec![1; x.ndim().max(1)];
         let channels = usize::from(shape.len() > 1);
         shape[channels] = w.shape().iter().product();
-        let w = moves::reshape(e, w, &shape)?;
+        let w = shape::reshape(e, w, &shape)?;
         let below = ew::unary(e, &ew::unary(e, x, Unary::Neg)?, Unary::Relu)?;
         Ok(vec![ew::sub(
             e,

@@ -2,14 +2,14 @@
 
 use super::{Applied, Args, Entry, built, unfit};
 use crate::case::Case;
-use shard_ops::{Exec, Value, moves as ops};
+use shard_ops::{Exec, Value, broadcast, index, shape};
 use shard_spec::EdgeMap;
 
 pub(crate) const TABLE: &[Entry] = &[
     built("cat", |exec, case, values| {
         let xs: Vec<&Value> = values.iter().collect();
         let ndim = case.outputs[0].shape.len();
-        Ok(vec![ops::cat(
+        Ok(vec![index::cat(
             exec,
             &xs,
             Args::new(case, values).dim("dim", ndim)?,
@@ -18,7 +18,7 @@ pub(crate) const TABLE: &[Entry] = &[
     built("stack", |exec, case, values| {
         let xs: Vec<&Value> = values.iter().collect();
         let ndim = case.outputs[0].shape.len();
-        Ok(vec![ops::stack(
+        Ok(vec![index::stack(
             exec,
             &xs,
             Args::new(case, values).dim("dim", ndim)?,
@@ -30,7 +30,7 @@ pub(crate) const TABLE: &[Entry] = &[
         let dim = args.dim("dim", x.ndim())?;
         let start = args.bound("start", 0, x.shape()[dim])?;
         let len = case.attributes.size("length", 0)?;
-        Ok(vec![ops::slice(exec, x, dim, start, 1, len)?])
+        Ok(vec![index::slice(exec, x, dim, start, 1, len)?])
     }),
     built("select", |exec, case, values| {
         let args = Args::new(case, values);
@@ -52,7 +52,7 @@ pub(crate) const TABLE: &[Entry] = &[
         };
         let (start, end) = (args.bound("start", 0, n)?, args.bound(stop, n, n)?);
         let len = end.saturating_sub(start).div_ceil(step.max(1));
-        Ok(vec![ops::slice(
+        Ok(vec![index::slice(
             exec,
             x,
             dim,
@@ -70,7 +70,7 @@ pub(crate) const TABLE: &[Entry] = &[
             .iter()
             .map(|o| o.shape.get(dim).copied().unwrap_or(0))
             .collect();
-        Ok(ops::split(exec, x, &sizes, dim)?)
+        Ok(index::split(exec, x, &sizes, dim)?)
     }),
     built("chunk_short", chunk),
     built("chunk", chunk),
@@ -86,7 +86,7 @@ pub(crate) const TABLE: &[Entry] = &[
         let args = Args::new(case, values);
         let mut x = args.need("input")?.clone();
         for dim in args.dims("dims", x.ndim())? {
-            x = ops::flip(exec, &x, dim)?;
+            x = index::flip(exec, &x, dim)?;
         }
         Ok(vec![x])
     }),
@@ -97,12 +97,12 @@ pub(crate) const TABLE: &[Entry] = &[
         if !case.attributes.has("dims") {
             // As one long row.
             let shape = x.shape().to_vec();
-            let row = ops::reshape(exec, &x, &[shape.iter().product()])?;
+            let row = shape::reshape(exec, &x, &[shape.iter().product()])?;
             let shift = isize::try_from(shifts.iter().sum::<i64>());
             let shift = shift.map_err(|_| unfit("shifts", "smaller shifts", &shifts))?;
-            return Ok(vec![ops::reshape(
+            return Ok(vec![shape::reshape(
                 exec,
-                &ops::roll(exec, &row, 0, shift)?,
+                &index::roll(exec, &row, 0, shift)?,
                 &shape,
             )?]);
         }
@@ -113,7 +113,7 @@ pub(crate) const TABLE: &[Entry] = &[
         for (dim, shift) in dims.into_iter().zip(shifts) {
             let shift =
                 isize::try_from(shift).map_err(|_| unfit("shifts", "smaller shifts", &shift))?;
-            x = ops::roll(exec, &x, dim, shift)?;
+            x = index::roll(exec, &x, dim, shift)?;
         }
         Ok(vec![x])
     }),
@@ -121,16 +121,16 @@ pub(crate) const TABLE: &[Entry] = &[
         let mut x = Args::new(case, values).need("input")?.clone();
         let times = case.attributes.ints("repeats")?.unwrap_or_default();
         while x.ndim() < times.len() {
-            x = ops::unsqueeze(exec, &x, 0)?;
+            x = shape::unsqueeze(exec, &x, 0)?;
         }
         for (dim, times) in times.into_iter().enumerate() {
             let times = usize::try_from(times).map_err(|_| unfit("repeats", "counts", &times))?;
-            x = ops::repeat(exec, &x, dim, times)?;
+            x = index::repeat(exec, &x, dim, times)?;
         }
         Ok(vec![x])
     }),
     built("expand", |exec, case, values| {
-        Ok(vec![ops::expand(
+        Ok(vec![broadcast::expand(
             exec,
             Args::new(case, values).need("input")?,
             &case.outputs[0].shape,
@@ -139,7 +139,11 @@ pub(crate) const TABLE: &[Entry] = &[
     built("permute", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
-        Ok(vec![ops::permute(exec, x, &args.dims("dims", x.ndim())?)?])
+        Ok(vec![shape::permute(
+            exec,
+            x,
+            &args.dims("dims", x.ndim())?,
+        )?])
     }),
     // The attributes of reshapes are words; the shape they mean is that of the result.
     built("reshape_merge", reshape),
@@ -165,7 +169,7 @@ pub(crate) const TABLE: &[Entry] = &[
             "circular" => EdgeMap::Circular,
             other => return Err(unfit("mode", "a pad mode", &other).into()),
         };
-        Ok(vec![ops::pad(
+        Ok(vec![index::pad(
             exec,
             x,
             &pads,
@@ -176,7 +180,7 @@ pub(crate) const TABLE: &[Entry] = &[
 ];
 
 fn reshape(exec: &dyn Exec, case: &Case, values: &[Value]) -> Applied {
-    Ok(vec![ops::reshape(
+    Ok(vec![shape::reshape(
         exec,
         Args::new(case, values).need("input")?,
         &case.outputs[0].shape,
@@ -189,8 +193,8 @@ fn select(
     dim: usize,
     index: usize,
 ) -> Result<Value, super::ApplyError> {
-    let one = ops::slice(exec, x, dim, index, 1, 1)?;
-    Ok(ops::squeeze(exec, &one, dim)?)
+    let one = index::slice(exec, x, dim, index, 1, 1)?;
+    Ok(shape::squeeze(exec, &one, dim)?)
 }
 
 fn chunk(exec: &dyn Exec, case: &Case, values: &[Value]) -> Applied {
@@ -202,5 +206,5 @@ fn chunk(exec: &dyn Exec, case: &Case, values: &[Value]) -> Applied {
     let sizes: Vec<usize> = (0..n.div_ceil(size))
         .map(|i| size.min(n - i * size))
         .collect();
-    Ok(ops::split(exec, x, &sizes, dim)?)
+    Ok(index::split(exec, x, &sizes, dim)?)
 }

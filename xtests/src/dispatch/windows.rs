@@ -2,13 +2,13 @@
 
 use super::{Applied, Args, Entry, built, unfit};
 use crate::case::{Case, CaseError};
+use shard_kernels::unary::Unary;
 use shard_ops::conv::{ConvOptions, ConvTransposeOptions, Padding, conv, conv_transpose};
-use shard_ops::kernels::unary::Unary;
 use shard_ops::neighborhood::{Neighborhood, neighborhood_attention};
 use shard_ops::norm::{group_norm, instance_norm, layer_norm};
 use shard_ops::pool::{PoolOptions, avg_pool, max_pool};
 use shard_ops::resample::{Target, interpolate};
-use shard_ops::{Exec, Value, elementwise as ew, moves};
+use shard_ops::{Exec, Value, elementwise as ew, index, shape};
 use shard_spec::ResampleMode;
 
 pub(crate) const TABLE: &[Entry] = &[
@@ -112,7 +112,7 @@ pub(crate) const TABLE: &[Entry] = &[
                 &Target::Size(x.shape()[2..].to_vec()),
                 ResampleMode::Nearest,
             )?;
-            let joined = moves::cat(e, &[&h, &up], 1)?;
+            let joined = index::cat(e, &[&h, &up], 1)?;
             Ok(vec![conv(e, &joined, args.need("w3")?, None, &same)?])
         },
     ),
@@ -164,10 +164,10 @@ fn batched(e: &dyn Exec, x: &Value, dims: usize, op: impl Fn(&Value) -> Applied)
     if x.ndim() != dims + 1 {
         return op(x);
     }
-    let outputs = op(&moves::unsqueeze(e, x, 0)?)?;
+    let outputs = op(&shape::unsqueeze(e, x, 0)?)?;
     outputs
         .iter()
-        .map(|y| Ok(moves::squeeze(e, y, 0)?))
+        .map(|y| Ok(shape::squeeze(e, y, 0)?))
         .collect()
 }
 

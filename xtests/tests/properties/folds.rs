@@ -168,7 +168,7 @@ proptest! {
 
 /// A window without bounds hides nothing, however it is aligned.
 fn the_widest_window_sees_everything() {
-    use shard_ops::kernels::attention::Band;
+    use shard_kernels::attention::Band;
     let all = Band::window(usize::MAX, usize::MAX);
     for offset in [-7, 0, 7] {
         let band = all.shifted(offset);

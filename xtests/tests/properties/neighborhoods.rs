@@ -236,7 +236,7 @@ fn gradients_are_differences() {
 /// A window as wide as the grid is attention to everything, wherever the query.
 fn the_widest_window_sees_everything() {
     use shard_ops::attention::{Attention, attention};
-    use shard_ops::moves::permute;
+    use shard_ops::shape::permute;
     let mesh = DeviceMesh::new(&[4]).unwrap();
     let inputs = [1, 2, 3].map(|seed| numbers(&[2, 7, 2, 3], seed));
     let layouts = inputs

@@ -1,10 +1,11 @@
 //! Nearest neighbours.
 
-use crate::harness::{Bench, Limit};
+use crate::case::{Bench, Limit};
+use crate::numbers::{fill, number};
 use crate::suite::Suite;
-use crate::tensors::{Share, bench, fill, number};
-use shard_ops::kernels::neighbors::{Nearest, RowOrder, Search, WithinRadius, farthest, lower};
-use shard_ops::kernels::{Positions, View};
+use crate::tensors::{Share, bench};
+use shard_kernels::neighbors::{Nearest, RowOrder, Search, WithinRadius, farthest, lower};
+use shard_kernels::{Positions, View};
 use shard_ops::{FoldBy, neighbors};
 use shard_tensor::{Context, Error, Result, ShardTensor};
 

@@ -1,10 +1,10 @@
 //! The machine: what all ranks do at once without talking.
 
-use crate::harness::{Bench, Work};
+use crate::case::{Bench, Work};
 use crate::suite::Suite;
 use shard_comm::Element;
-use shard_ops::kernels::Real;
-use shard_ops::kernels::gemm::{Mat, MatMut, gemm};
+use shard_kernels::Real;
+use shard_kernels::gemm::{Mat, MatMut, gemm};
 use shard_tensor::Result;
 use std::hint::black_box;
 

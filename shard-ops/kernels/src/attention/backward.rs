@@ -1,0 +1,473 @@
+//! The gradient as a fold over blocks of keys: probabilities are computed again from the saved log-sum-exp.
+
+use super::exp::Exp;
+use super::forward::{below, fused, row_tile, tile_logits, write_rows};
+use super::problem::{Block, Problem, Queries, Tile};
+use super::stored::{Stored, gather, matrix, start};
+use crate::gemm::{Mat, MatMut, gemm};
+use crate::pointwise::vectorized;
+use crate::{Real, View, ViewMut};
+use pulp::{Simd, WithSimd};
+
+/// Rows of a tile. With [`keys`] of them probabilities and their gradient together fill half of a second-level cache.
+const ROWS: usize = 256;
+
+/// Keys of a tile.
+const fn keys<A>() -> usize {
+    1024 / size_of::<A>()
+}
+
+/// The gradient of attention by its queries, as far as the blocks taken in so far give it.
+///
+/// With `P = exp(S - lse)`, `D = rowsum(dO ∘ O)` and `dS = P ∘ (dO vᵀ - D)`: `dq = scale · dS k`, `dk = scale · dSᵀ q`,
+/// `dv = Pᵀ dO`, and the additive mask gets `dS`. Each block's gradients are added to accumulators that the caller gives, so
+/// they may travel with the block.
+///
+/// ```
+/// use shard_kernels::attention::{AttentionGrad, AttentionState, Block, BlockGrad, Queries};
+/// use shard_kernels::{Positions, View, ViewMut};
+/// // Two keys of equal weight, of values 1 and 5.
+/// let (q, k, v, dout) = ([2.0f64], [0.0, 0.0], [1.0, 5.0], [1.0]);
+/// let (row, rows) = ([1, 1, 1, 1], [1, 1, 2, 1]);
+/// let queries = Queries::new(View::contiguous(&q, &row), Positions::from(0));
+/// let block = Block::new(View::contiguous(&k, &rows), View::contiguous(&v, &rows), Positions::from(0));
+/// let mut state = AttentionState::new([1, 1, 1], 1);
+/// state.fold(&queries, &block);
+/// let (mut out, mut lse) = ([0.0], [0.0]);
+/// state.finish(&mut ViewMut::contiguous(&mut out, &row), &mut lse);
+///
+/// let mut grad = AttentionGrad::new(View::contiguous(&dout, &row), &View::contiguous(&out, &row), &lse, 1);
+/// let (mut dk, mut dv, mut dq) = ([0.0; 2], [0.0; 2], [0.0]);
+/// let (keys, values) = (ViewMut::contiguous(&mut dk, &rows), ViewMut::contiguous(&mut dv, &rows));
+/// grad.fold(&queries, &block, &mut BlockGrad { dk: keys, dv: values, dbias: None });
+/// grad.finish(&mut ViewMut::contiguous(&mut dq, &row));
+/// assert_eq!((out, dv, dq), ([3.0], [0.5, 0.5], [0.0]));
+/// assert_eq!(dk, [-2.0, 2.0]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct AttentionGrad<'a, E: Stored> {
+    dout: View<'a, E>,
+    /// Log-sum-exp; +inf for queries that see no key, whose probabilities so become 0.
+    lse: Vec<E::Acc>,
+    delta: Vec<E::Acc>,
+    dq: Vec<E::Acc>,
+    dim: usize,
+    scale: Option<f64>,
+}
+
+/// An [`AttentionGrad`] between two blocks, without what it borrows.
+#[derive(Clone, Debug)]
+pub struct PausedGrad<A> {
+    lse: Vec<A>,
+    delta: Vec<A>,
+    dq: Vec<A>,
+    dim: usize,
+    scale: Option<f64>,
+}
+
+/// Where the gradients of one block are added.
+#[derive(Debug)]
+pub struct BlockGrad<'a, A> {
+    /// By the keys: `[batch, kv heads, keys, dim]`.
+    pub dk: ViewMut<'a, A>,
+    /// By the values: `[batch, kv heads, keys, value dim]`.
+    pub dv: ViewMut<'a, A>,
+    /// By the additive mask, if that is wanted: `[batch, heads, queries, keys]`, summed where an extent is 1.
+    pub dbias: Option<ViewMut<'a, A>>,
+}
+
+impl<'a, E: Stored> AttentionGrad<'a, E> {
+    /// The gradient of no keys: for output `out` `[batch, heads, queries, value dim]`, its cotangent `dout`, and the
+    /// log-sum-exps that [`AttentionState::finish`](super::AttentionState::finish) gave; `dim` is that of the queries.
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn new(dout: View<'a, E>, out: &View<'_, E>, lse: &[E::Acc], dim: usize) -> Self {
+        let shape = out.shape();
+        let fits = shape.len() == 4
+            && dout.shape() == shape
+            && lse.len() == shape[..3].iter().product::<usize>();
+        assert!(
+            fits,
+            "attention: {} sums and a cotangent of shape {:?} for an output of shape {shape:?}",
+            lse.len(),
+            dout.shape()
+        );
+        let zero = <E::Acc as num_traits::Zero>::zero();
+        let (mut a, mut b) = (vec![zero; shape[3]], vec![zero; shape[3]]);
+        let mut delta = Vec::with_capacity(lse.len());
+        for i in 0..shape[0] {
+            for j in 0..shape[1] {
+                for r in 0..shape[2] as isize {
+                    for (view, row) in [(&dout, &mut a), (out, &mut b)] {
+                        let at = start(view, [i, j]).wrapping_add_signed(r * view.strides()[2]);
+                        gather(view.data(), at, view.strides()[3], row);
+                    }
+                    delta.push(a.iter().zip(&b).fold(zero, |sum, (x, y)| sum + *x * *y));
+                }
+            }
+        }
+        let unseen = <E::Acc as num_traits::Float>::neg_infinity();
+        Self {
+            lse: lse
+                .iter()
+                .map(|&l| if l == unseen { -l } else { l })
+                .collect(),
+            dq: vec![zero; lse.len() * dim],
+            delta,
+            dout,
+            dim,
+            scale: None,
+        }
+    }
+
+    /// Takes in a block of keys and values, and adds the block's own gradients to `grads`.
+    ///
+    /// # Panics
+    /// When shapes contradict each other, or `queries` has another scale than before.
+    pub fn fold(
+        &mut self,
+        queries: &Queries<'_, E>,
+        block: &Block<'_, E>,
+        grads: &mut BlockGrad<'_, E::Acc>,
+    ) {
+        let problem = Problem::new(queries, block);
+        let e = problem.extents;
+        assert!(
+            self.dout.shape()[..3] == queries.q.shape()[..3]
+                && self.dout.shape()[3] == e.value_dim
+                && self.dim == e.dim
+                && *self.scale.get_or_insert(queries.scale) == queries.scale,
+            "attention: queries of shape {:?}, values of shape {:?}, a cotangent of shape {:?}, dim {}",
+            queries.q.shape(),
+            block.v.shape(),
+            self.dout.shape(),
+            self.dim
+        );
+        assert!(
+            grads.dk.shape() == block.k.shape() && grads.dv.shape() == block.v.shape(),
+            "attention: gradients of shapes {:?} and {:?} for a block of shapes {:?} and {:?}",
+            grads.dk.shape(),
+            grads.dv.shape(),
+            block.k.shape(),
+            block.v.shape()
+        );
+        let rows = row_tile(e.rows(), ROWS);
+        let mut work = Work::new(
+            rows * keys::<E::Acc>().min(e.keys),
+            queries.dropout.is_some(),
+        );
+        let (mut k, mut v, mut q, mut dout) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for batch in 0..e.batch {
+            for kv_head in 0..e.kv_heads {
+                let at = [batch, kv_head];
+                let k = matrix(&block.k, at, &mut k);
+                let v = matrix(&block.v, at, &mut v);
+                for first in (0..e.rows()).step_by(rows) {
+                    let span = first..(first + rows).min(e.rows());
+                    let mut packed = false;
+                    problem.for_each_tile(at, span.clone(), keys::<E::Acc>(), &mut |tile| {
+                        if !packed {
+                            problem.pack(
+                                &queries.q,
+                                at,
+                                span.clone(),
+                                Some(problem.scale()),
+                                &mut q,
+                            );
+                            problem.pack(&self.dout, at, span.clone(), None, &mut dout);
+                            packed = true;
+                        }
+                        let skip = tile.rows.start - first;
+                        let operands = Operands {
+                            q: &q[skip * e.dim..],
+                            dout: &dout[skip * e.value_dim..],
+                            k,
+                            v,
+                        };
+                        self.take(&problem, &tile, &operands, &mut work, grads);
+                    });
+                }
+            }
+        }
+    }
+
+    fn take(
+        &mut self,
+        problem: &Problem<'_, '_, E>,
+        tile: &Tile,
+        operands: &Operands<'_, E::Acc>,
+        work: &mut Work<E::Acc>,
+        grads: &mut BlockGrad<'_, E::Acc>,
+    ) {
+        let (dim, width) = (self.dim, problem.extents.value_dim);
+        let (rows, keys) = (tile.rows.len(), tile.keys.len());
+        let first = problem.row(tile.batch, tile.kv_head, tile.rows.start);
+        let k = below(&operands.k, tile.keys.start);
+        let v = below(&operands.v, tile.keys.start);
+        let q = Mat::row_major(operands.q, dim);
+        let dout = Mat::row_major(operands.dout, width);
+        let [p, ds, dropped, factors] = work.parts(tile.area());
+
+        tile_logits(problem, tile, operands.q, operands.k, p);
+        vectorized(Probabilities {
+            logits: p,
+            keys,
+            lse: &self.lse[first..first + rows],
+        });
+        gemm(
+            rows,
+            keys,
+            width,
+            dout,
+            v.transposed(),
+            MatMut::row_major(ds, keys),
+            false,
+        );
+        let used = if let Some(dropout) = problem.queries.dropout {
+            problem.drop_factors(dropout, tile, factors);
+            for (i, f) in factors.iter().enumerate() {
+                dropped[i] = p[i] * *f;
+                ds[i] *= *f;
+            }
+            &*dropped
+        } else {
+            &*p
+        };
+        let at = [tile.batch, tile.kv_head];
+        let used = Mat::row_major(used, keys).transposed();
+        gemm(
+            keys,
+            width,
+            rows,
+            used,
+            dout,
+            block_rows(&mut grads.dv, at, tile),
+            true,
+        );
+        vectorized(Logits {
+            ds,
+            p,
+            keys,
+            delta: &self.delta[first..first + rows],
+        });
+        if let Some(dbias) = &mut grads.dbias {
+            add_bias_grad(problem, tile, ds, dbias);
+        }
+        let ds = Mat::row_major(ds, keys);
+        let dq = MatMut::row_major(&mut self.dq[first * dim..(first + rows) * dim], dim);
+        gemm(rows, dim, keys, ds, k, dq, true);
+        gemm(
+            keys,
+            dim,
+            rows,
+            ds.transposed(),
+            q,
+            block_rows(&mut grads.dk, at, tile),
+            true,
+        );
+    }
+
+    /// What has been taken in so far, to be resumed with the same cotangent.
+    pub fn pause(self) -> PausedGrad<E::Acc> {
+        PausedGrad {
+            lse: self.lse,
+            delta: self.delta,
+            dq: self.dq,
+            dim: self.dim,
+            scale: self.scale,
+        }
+    }
+
+    /// Goes on where [`AttentionGrad::pause`] left off.
+    ///
+    /// # Panics
+    /// When the cotangent has another shape than before.
+    pub fn resume(paused: PausedGrad<E::Acc>, dout: View<'a, E>) -> Self {
+        let rows = dout.shape().iter().take(3).product::<usize>();
+        assert!(
+            dout.ndim() == 4 && rows == paused.lse.len(),
+            "attention: a cotangent of shape {:?} for {} rows",
+            dout.shape(),
+            paused.lse.len()
+        );
+        Self {
+            dout,
+            lse: paused.lse,
+            delta: paused.delta,
+            dq: paused.dq,
+            dim: paused.dim,
+            scale: paused.scale,
+        }
+    }
+
+    /// Writes the gradient by the queries, of their shape.
+    ///
+    /// # Panics
+    /// When `dq` has another shape.
+    pub fn finish<T: Stored<Acc = E::Acc>>(&self, dq: &mut ViewMut<'_, T>) {
+        assert!(
+            dq.ndim() == 4
+                && dq.shape()[..3] == self.dout.shape()[..3]
+                && dq.shape()[3] == self.dim,
+            "attention: gradient of shape {:?} for a cotangent of shape {:?} and dim {}",
+            dq.shape(),
+            self.dout.shape(),
+            self.dim
+        );
+        // Without a block the gradient is zero and the scale is unknown.
+        let scale = E::Acc::of(self.scale.unwrap_or(1.0));
+        write_rows(dq, &self.dq, core::iter::repeat(scale));
+    }
+}
+
+/// A tile's operands: queries (scaled) and cotangent from the tile's first row on, all keys and values.
+struct Operands<'a, A> {
+    q: &'a [A],
+    dout: &'a [A],
+    k: Mat<'a, A>,
+    v: Mat<'a, A>,
+}
+
+/// Buffers of one tile: probabilities, gradient of the logits, and with dropout what is used of the probabilities and the
+/// factors.
+struct Work<A>([Vec<A>; 4]);
+
+impl<A: Real> Work<A> {
+    fn new(area: usize, dropout: bool) -> Self {
+        let extra = if dropout { area } else { 0 };
+        Self([area, area, extra, extra].map(|n| vec![A::zero(); n]))
+    }
+
+    fn parts(&mut self, area: usize) -> [&mut [A]; 4] {
+        self.0.each_mut().map(|v| {
+            let n = area.min(v.len());
+            &mut v[..n]
+        })
+    }
+}
+
+/// The tile's keys of one matrix of a gradient.
+fn block_rows<'a, A>(
+    grad: &'a mut ViewMut<'_, A>,
+    [i, j]: [usize; 2],
+    tile: &Tile,
+) -> MatMut<'a, A> {
+    let steps: [isize; 4] = core::array::from_fn(|d| grad.strides()[d]);
+    let index = [i, j, tile.keys.start];
+    let offset = index.iter().zip(steps).fold(grad.offset(), |at, (&i, s)| {
+        at.wrapping_add_signed(i as isize * s)
+    });
+    MatMut {
+        data: grad.data_mut(),
+        offset,
+        row_step: steps[2],
+        col_step: steps[3],
+    }
+}
+
+/// Adds a tile's logit gradients to those of the additive mask, summing where an extent is 1.
+fn add_bias_grad<E: Stored>(
+    problem: &Problem<'_, '_, E>,
+    tile: &Tile,
+    ds: &[E::Acc],
+    dbias: &mut ViewMut<'_, E::Acc>,
+) {
+    let pairs = problem.pairs();
+    let lead = 4usize.checked_sub(dbias.ndim());
+    let fits = lead.is_some_and(|lead| {
+        dbias
+            .shape()
+            .iter()
+            .zip(&pairs[lead..])
+            .all(|(&n, &all)| n == all || n == 1)
+    });
+    assert!(
+        fits,
+        "attention: mask gradient of shape {:?} for pairs of shape {pairs:?}",
+        dbias.shape()
+    );
+    let lead = lead.unwrap_or(0);
+    let steps: [isize; 4] = core::array::from_fn(|d| match d.checked_sub(lead) {
+        Some(d) if dbias.shape()[d] > 1 => dbias.strides()[d],
+        _ => 0,
+    });
+    let offset = dbias.offset();
+    let data = dbias.data_mut();
+    for (r, row) in tile.rows.clone().zip(ds.chunks_exact(tile.keys.len())) {
+        let (head, query) = problem.place(tile.kv_head, r);
+        let at = [tile.batch, head, query, tile.keys.start]
+            .iter()
+            .zip(steps)
+            .fold(offset, |at, (&i, s)| at.wrapping_add_signed(i as isize * s));
+        match steps[3] {
+            0 => {
+                let zero = <E::Acc as num_traits::Zero>::zero();
+                data[at] += row.iter().fold(zero, |sum, x| sum + *x);
+            }
+            step => {
+                for (j, x) in row.iter().enumerate() {
+                    data[at.wrapping_add_signed(j as isize * step)] += *x;
+                }
+            }
+        }
+    }
+}
+
+/// `logits = exp(logits - lse)` by rows.
+struct Probabilities<'a, A> {
+    logits: &'a mut [A],
+    keys: usize,
+    lse: &'a [A],
+}
+
+impl<A: Exp> WithSimd for Probabilities<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        if fused::<S>() {
+            self.run::<true>();
+        } else {
+            self.run::<false>();
+        }
+    }
+}
+
+impl<A: Exp> Probabilities<'_, A> {
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        for (row, &lse) in self.logits.chunks_exact_mut(self.keys).zip(self.lse) {
+            for x in row {
+                *x = A::exp_fast::<FMA>(*x - lse);
+            }
+        }
+    }
+}
+
+/// `ds = p (ds - delta)` by rows, zero where `p` is 1.
+struct Logits<'a, A> {
+    ds: &'a mut [A],
+    p: &'a [A],
+    keys: usize,
+    delta: &'a [A],
+}
+
+impl<A: Real> WithSimd for Logits<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let rows = self
+            .ds
+            .chunks_exact_mut(self.keys)
+            .zip(self.p.chunks_exact(self.keys));
+        for ((ds, p), &delta) in rows.zip(self.delta) {
+            for (x, p) in ds.iter_mut().zip(p) {
+                // A query that sees one key alone is a constant of it, whatever the rounding of delta.
+                let p = if *p == A::one() { A::zero() } else { *p };
+                *x = p * (*x - delta);
+            }
+        }
+    }
+}

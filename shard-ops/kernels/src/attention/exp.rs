@@ -1,0 +1,115 @@
+//! The exponential of logits below their maximum, as vectors.
+
+use crate::Real;
+
+/// An element type attention computes in.
+pub trait Exp: Real {
+    /// `e^x`, within two units in the last place; 0 below the smallest normal number and infinite from
+    /// within half a factor of 2 of the largest on. `FMA` says whether fused
+    /// multiply-add is an instruction here.
+    fn exp_fast<const FMA: bool>(x: Self) -> Self;
+}
+
+/// `2^n e^r` with `|r| <= ln 2 / 2` and a Taylor polynomial whose first omitted term is below half a unit in the last place.
+macro_rules! exp {
+    ($t:ident, $bits:ident, mantissa $mantissa:literal, bias $bias:literal, shift $shift:expr, high $high:expr, low $low:expr, smallest $smallest:expr, largest $largest:expr, $terms:expr) => {
+        impl Exp for $t {
+            #[inline(always)]
+            fn exp_fast<const FMA: bool>(x: Self) -> Self {
+                // Adding `SHIFT` leaves round(x / ln 2) in the low bits: no conversion to integers is needed.
+                const SHIFT: $t = $shift;
+                // With few enough digits that its multiples by an exponent are exact.
+                const HIGH: $t = $high;
+                const LOW: $t = $low;
+                const TERMS: &[$t] = &$terms;
+                #[inline(always)]
+                fn fma<const FMA: bool>(a: $t, b: $t, c: $t) -> $t {
+                    if FMA { a.mul_add(b, c) } else { a * b + c }
+                }
+                // Comparisons, so that NaN passes through.
+                let bounded = if x > $largest { $largest } else { x };
+                let shifted = fma::<FMA>(bounded, core::$t::consts::LOG2_E, SHIFT);
+                let n = shifted - SHIFT;
+                let r = fma::<FMA>(n, -LOW, fma::<FMA>(n, -HIGH, bounded));
+                let mut p = TERMS[TERMS.len() - 1];
+                let mut i = TERMS.len() - 1;
+                while i > 0 {
+                    i -= 1;
+                    p = fma::<FMA>(p, r, TERMS[i]);
+                }
+                let scale = Self::from_bits(
+                    (shifted.to_bits() << $mantissa).wrapping_add($bias << $mantissa),
+                );
+                if x < $smallest { 0.0 } else { p * scale }
+            }
+        }
+    };
+}
+
+exp!(
+    f32, u32, mantissa 23, bias 127, shift 12_582_912.0, high 0.693_359_4, low -2.121_944_4e-4, smallest -87.3, largest 88.72,
+    [1.0, 1.0, 1.0 / 2.0, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0, 1.0 / 5_040.0]
+);
+exp!(
+    f64, u64, mantissa 52, bias 1023, shift 6_755_399_441_055_744.0, high 0.693_147_180_369_123_8,
+    low 1.908_214_929_270_587_7e-10, smallest -708.3, largest 709.78,
+    [
+        1.0,
+        1.0,
+        1.0 / 2.0,
+        1.0 / 6.0,
+        1.0 / 24.0,
+        1.0 / 120.0,
+        1.0 / 720.0,
+        1.0 / 5_040.0,
+        1.0 / 40_320.0,
+        1.0 / 362_880.0,
+        1.0 / 3_628_800.0,
+        1.0 / 39_916_800.0,
+        1.0 / 479_001_600.0,
+        1.0 / 6_227_020_800.0,
+    ]
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worst<T: Exp>(low: f64, high: f64) -> f64 {
+        (0..=400_000)
+            .map(|i| T::of(low + (high - low) * f64::from(i) / 400_000.0))
+            .flat_map(|x| {
+                [T::exp_fast::<true>(x), T::exp_fast::<false>(x)]
+                    .map(|e| ((e.wide() - x.wide().exp()) / x.wide().exp()).abs())
+            })
+            .fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn exponentials_are_right_to_two_units() {
+        for (low, high) in [(-87.2, 88.3), (-1.0, 1.0)] {
+            let error = worst::<f32>(low, high);
+            assert!(error < 1.2e-7 * 2.0, "f32: {error:e}");
+        }
+        for (low, high) in [(-708.2, 709.4), (-1.0, 1.0)] {
+            let error = worst::<f64>(low, high);
+            assert!(error < 2.3e-16 * 2.0, "f64: {error:e}");
+        }
+    }
+
+    #[test]
+    fn special_values() {
+        fn check<T: Exp>() {
+            let e = T::exp_fast::<true>;
+            assert_eq!(
+                (e(T::neg_infinity()), e(T::zero()), e(-T::zero())),
+                (T::zero(), T::one(), T::one())
+            );
+            assert_eq!((e(T::of(-1e4)), e(T::min_value())), (T::zero(), T::zero()));
+            assert!(e(T::nan()).is_nan());
+            assert_eq!(e(T::infinity()), T::infinity());
+        }
+        check::<f32>();
+        check::<f64>();
+    }
+}

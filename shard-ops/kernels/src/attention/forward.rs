@@ -1,0 +1,399 @@
+//! The fold of blocks of keys into running maximum, sum and output.
+
+use super::exp::Exp;
+use super::problem::{Block, Problem, Queries, Tile};
+use super::stored::{Stored, matrix};
+use crate::Real;
+use crate::ViewMut;
+use crate::gemm::{Mat, MatMut, gemm};
+use crate::pointwise::vectorized;
+use pulp::{Simd, WithSimd};
+
+/// Rows of a tile. With [`keys`] of them its logits fill half of a second-level cache, and products of this size run at nearly
+/// the full rate.
+const ROWS: usize = 256;
+
+/// Keys of a tile.
+const fn keys<A>() -> usize {
+    2048 / size_of::<A>()
+}
+
+/// Independent accumulators of a row: enough for every vector width and the latency of an add.
+const LANES: usize = 64;
+
+/// What attention knows of its queries after some blocks of keys: per query the largest logit, the sum of exponentials
+/// relative to it, and the output not yet divided by that sum.
+///
+/// States of disjoint sets of keys merge; the state of no keys is the neutral element. All parts are in row-major order of
+/// `[batch, heads, queries]`.
+///
+/// ```
+/// use shard_kernels::attention::{AttentionState, Block, Queries};
+/// use shard_kernels::{Positions, View, ViewMut};
+/// let (q, k, v) = ([1.0f64], [0.0, 3.0f64.ln()], [1.0, 5.0]);
+/// let queries = Queries::new(View::contiguous(&q, &[1, 1, 1, 1]), Positions::from(0));
+/// let mut state = AttentionState::new([1, 1, 1], 1);
+/// for key in 0..2 {
+///     // One key at a time: weights 1 and 3.
+///     let at = |x| View::contiguous(x, &[1, 1, 1, 1]);
+///     state.fold(&queries, &Block::new(at(&k[key..=key]), at(&v[key..=key]), Positions::from(key as i64)));
+/// }
+/// let (mut out, mut lse) = ([0.0], [0.0]);
+/// state.finish(&mut ViewMut::contiguous(&mut out, &[1, 1, 1, 1]), &mut lse);
+/// assert!((out[0] - 4.0f64).abs() < 1e-14 && (lse[0] - 4.0f64.ln()).abs() < 1e-14);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionState<A> {
+    /// Batch, heads, queries.
+    shape: [usize; 3],
+    value_dim: usize,
+    max: Vec<A>,
+    sum: Vec<A>,
+    out: Vec<A>,
+}
+
+impl<A: Exp> AttentionState<A> {
+    /// The state of no keys, for queries of shape `[batch, heads, queries]` and values of `value_dim` elements.
+    pub fn new(shape: [usize; 3], value_dim: usize) -> Self {
+        let rows = shape.iter().product::<usize>();
+        Self {
+            shape,
+            value_dim,
+            max: vec![A::neg_infinity(); rows],
+            sum: vec![A::zero(); rows],
+            out: vec![A::zero(); rows * value_dim],
+        }
+    }
+
+    /// A state from its parts, as [`AttentionState::into_parts`] gives them.
+    ///
+    /// # Panics
+    /// When a part has another number of elements than the shape says.
+    pub fn from_parts(shape: [usize; 3], value_dim: usize, [max, sum, out]: [Vec<A>; 3]) -> Self {
+        let rows = shape.iter().product::<usize>();
+        assert!(
+            max.len() == rows && sum.len() == rows && out.len() == rows * value_dim,
+            "attention: {}, {} and {} elements for a state of shape {shape:?} by {value_dim}",
+            max.len(),
+            sum.len(),
+            out.len()
+        );
+        Self {
+            shape,
+            value_dim,
+            max,
+            sum,
+            out,
+        }
+    }
+
+    /// Largest logits, sums and unnormalised outputs.
+    pub fn into_parts(self) -> [Vec<A>; 3] {
+        [self.max, self.sum, self.out]
+    }
+
+    /// Takes in a block of keys and values.
+    ///
+    /// # Panics
+    /// When shapes contradict each other or the state.
+    pub fn fold<E: Stored<Acc = A>>(&mut self, queries: &Queries<'_, E>, block: &Block<'_, E>) {
+        let problem = Problem::new(queries, block);
+        let e = problem.extents;
+        assert!(
+            self.shape == queries.q.shape()[..3] && self.value_dim == e.value_dim,
+            "attention: queries of shape {:?} and values of shape {:?} into a state of shape {:?} by {}",
+            queries.q.shape(),
+            block.v.shape(),
+            self.shape,
+            self.value_dim
+        );
+        let rows = row_tile(e.rows(), ROWS);
+        let (mut k, mut v, mut q) = (Vec::new(), Vec::new(), Vec::new());
+        let mut logits = vec![A::zero(); rows * keys::<A>().min(e.keys)];
+        let mut factors = vec![A::zero(); queries.dropout.map_or(0, |_| logits.len())];
+        for batch in 0..e.batch {
+            for kv_head in 0..e.kv_heads {
+                let at = [batch, kv_head];
+                let k = matrix(&block.k, at, &mut k);
+                let v = matrix(&block.v, at, &mut v);
+                for first in (0..e.rows()).step_by(rows) {
+                    let span = first..(first + rows).min(e.rows());
+                    let mut packed = false;
+                    problem.for_each_tile(at, span.clone(), keys::<A>(), &mut |tile| {
+                        if !packed {
+                            problem.pack(
+                                &queries.q,
+                                at,
+                                span.clone(),
+                                Some(problem.scale()),
+                                &mut q,
+                            );
+                            packed = true;
+                        }
+                        let q = &q[(tile.rows.start - first) * e.dim..];
+                        let logits = &mut logits[..tile.area()];
+                        tile_logits(&problem, &tile, q, k, logits);
+                        self.take(&problem, &tile, logits, &mut factors, v);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Takes in a tile of logits, which become probabilities.
+    fn take<E: Stored<Acc = A>>(
+        &mut self,
+        problem: &Problem<'_, '_, E>,
+        tile: &Tile,
+        logits: &mut [A],
+        factors: &mut [A],
+        v: Mat<'_, A>,
+    ) {
+        let width = self.value_dim;
+        let keys = tile.keys.len();
+        let first = problem.row(tile.batch, tile.kv_head, tile.rows.start);
+        let rows = first..first + tile.rows.len();
+        let out = &mut self.out[rows.start * width..rows.end * width];
+        vectorized(Online {
+            logits,
+            keys,
+            max: &mut self.max[rows.clone()],
+            sum: &mut self.sum[rows],
+            out,
+            width,
+        });
+        if let Some(dropout) = problem.queries.dropout {
+            let factors = &mut factors[..tile.area()];
+            problem.drop_factors(dropout, tile, factors);
+            for (p, f) in logits.iter_mut().zip(factors) {
+                *p *= *f;
+            }
+        }
+        let v = below(&v, tile.keys.start);
+        let out = MatMut::row_major(out, width);
+        gemm(
+            tile.rows.len(),
+            width,
+            keys,
+            Mat::row_major(logits, keys),
+            v,
+            out,
+            true,
+        );
+    }
+
+    /// Takes in the state of other keys for the same queries.
+    ///
+    /// # Panics
+    /// When the shapes differ.
+    pub fn merge(&mut self, other: &Self) {
+        assert!(
+            self.shape == other.shape && self.value_dim == other.value_dim,
+            "attention: a state of shape {:?} by {} into one of shape {:?} by {}",
+            other.shape,
+            other.value_dim,
+            self.shape,
+            self.value_dim
+        );
+        for r in 0..self.max.len() {
+            let max = higher(self.max[r], other.max[r]);
+            if max == A::neg_infinity() {
+                continue;
+            }
+            let (ours, theirs) = ((self.max[r] - max).exp(), (other.max[r] - max).exp());
+            self.max[r] = max;
+            self.sum[r] = self.sum[r] * ours + other.sum[r] * theirs;
+            let row = r * self.value_dim..(r + 1) * self.value_dim;
+            for (o, x) in self.out[row.clone()].iter_mut().zip(&other.out[row]) {
+                *o = *o * ours + *x * theirs;
+            }
+        }
+    }
+
+    /// Writes the output `[batch, heads, queries, value dim]`, and per query the logarithm of the sum of exponentials of its
+    /// logits. Queries that saw no key get zeros and -inf.
+    ///
+    /// # Panics
+    /// When `out` or `lse` does not fit the state.
+    pub fn finish<E: Stored<Acc = A>>(&self, out: &mut ViewMut<'_, E>, lse: &mut [A]) {
+        let [batch, heads, queries] = self.shape;
+        assert!(
+            out.shape() == [batch, heads, queries, self.value_dim] && lse.len() == self.max.len(),
+            "attention: a state of shape {:?} by {} into {:?} and {} sums",
+            self.shape,
+            self.value_dim,
+            out.shape(),
+            lse.len()
+        );
+        for (lse, (&max, &sum)) in lse.iter_mut().zip(self.max.iter().zip(&self.sum)) {
+            *lse = if sum == A::zero() {
+                A::neg_infinity()
+            } else {
+                max + sum.ln()
+            };
+        }
+        let inverse = self
+            .sum
+            .iter()
+            .map(|&l| if l == A::zero() { l } else { A::one() / l });
+        write_rows(out, &self.out, inverse);
+    }
+}
+
+/// Writes rows of row-major `from`, each times its factor, to the last dim of a four-dim view.
+pub(super) fn write_rows<E: Stored>(
+    to: &mut ViewMut<'_, E>,
+    from: &[E::Acc],
+    factors: impl Iterator<Item = E::Acc>,
+) {
+    let shape: [usize; 4] = core::array::from_fn(|d| to.shape()[d]);
+    let steps: [isize; 4] = core::array::from_fn(|d| to.strides()[d]);
+    if shape.contains(&0) {
+        return;
+    }
+    let offset = to.offset();
+    let data = to.data_mut();
+    for ((r, row), factor) in from.chunks_exact(shape[3]).enumerate().zip(factors) {
+        let index = [
+            r / (shape[1] * shape[2]),
+            r / shape[2] % shape[1],
+            r % shape[2],
+        ];
+        let at = index
+            .iter()
+            .zip(steps)
+            .fold(offset, |at, (&i, s)| at.wrapping_add_signed(i as isize * s));
+        for (j, x) in row.iter().enumerate() {
+            data[at.wrapping_add_signed(j as isize * steps[3])] = E::narrow(*x * factor);
+        }
+    }
+}
+
+/// Rows per tile: few tiles, all of about one size.
+pub(super) fn row_tile(rows: usize, most: usize) -> usize {
+    rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
+}
+
+/// The rows of a matrix from `row` on.
+pub(super) fn below<'a, T>(m: &Mat<'a, T>, row: usize) -> Mat<'a, T> {
+    Mat {
+        offset: m.offset.wrapping_add_signed(row as isize * m.row_step),
+        ..*m
+    }
+}
+
+/// Scaled and masked logits of a tile, row-major; `q` starts at the tile's first row and is already scaled.
+pub(super) fn tile_logits<E: Stored>(
+    problem: &Problem<'_, '_, E>,
+    tile: &Tile,
+    q: &[E::Acc],
+    k: Mat<'_, E::Acc>,
+    logits: &mut [E::Acc],
+) {
+    let (dim, keys) = (problem.extents.dim, tile.keys.len());
+    gemm(
+        tile.rows.len(),
+        keys,
+        dim,
+        Mat::row_major(q, dim),
+        below(&k, tile.keys.start).transposed(),
+        MatMut::row_major(logits, keys),
+        false,
+    );
+    problem.mask(tile, logits);
+}
+
+/// Turns logits into exponentials relative to the running maximum, and what was summed before to the new maximum.
+struct Online<'a, A> {
+    logits: &'a mut [A],
+    keys: usize,
+    max: &'a mut [A],
+    sum: &'a mut [A],
+    out: &'a mut [A],
+    width: usize,
+}
+
+impl<A: Exp> WithSimd for Online<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        if fused::<S>() {
+            self.run::<true>();
+        } else {
+            self.run::<false>();
+        }
+    }
+}
+
+/// Whether fused multiply-add is an instruction of this instruction set.
+#[inline(always)]
+pub(crate) fn fused<S: Simd>() -> bool {
+    S::F64_LANES >= 4 || cfg!(target_arch = "aarch64")
+}
+
+impl<A: Exp> Online<'_, A> {
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        for (r, row) in self.logits.chunks_exact_mut(self.keys).enumerate() {
+            let before = self.max[r];
+            let max = higher(before, row_max(row));
+            if max == A::neg_infinity() {
+                // Every key is hidden so far: no difference of infinities. Only NaN is more than that.
+                if row.iter().any(|t| t.is_nan()) {
+                    self.sum[r] = A::nan();
+                }
+                row.fill(A::zero());
+                continue;
+            }
+            if max != before {
+                let factor = A::exp_fast::<FMA>(before - max);
+                self.max[r] = max;
+                self.sum[r] *= factor;
+                for o in &mut self.out[r * self.width..(r + 1) * self.width] {
+                    *o *= factor;
+                }
+            }
+            self.sum[r] += exponentials::<A, FMA>(row, max);
+        }
+    }
+}
+
+#[inline(always)]
+fn row_max<A: Real>(row: &[A]) -> A {
+    let mut lanes = [A::neg_infinity(); LANES];
+    let (whole, tail) = pulp::as_arrays::<LANES, A>(row);
+    for block in whole {
+        for (lane, x) in lanes.iter_mut().zip(block) {
+            *lane = higher(*lane, *x);
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(tail) {
+        *lane = higher(*lane, *x);
+    }
+    crate::reduce::halve(&mut lanes, higher)
+}
+
+/// `row = exp(row - max)`, and its sum.
+#[inline(always)]
+fn exponentials<A: Exp, const FMA: bool>(row: &mut [A], max: A) -> A {
+    let mut lanes = [A::zero(); LANES];
+    let (whole, tail) = pulp::as_arrays_mut::<LANES, A>(row);
+    for block in whole {
+        for (lane, x) in lanes.iter_mut().zip(block) {
+            *x = A::exp_fast::<FMA>(*x - max);
+            *lane += *x;
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(tail) {
+        *x = A::exp_fast::<FMA>(*x - max);
+        *lane += *x;
+    }
+    crate::reduce::halve(&mut lanes, |a, b| a + b)
+}
+
+/// The larger of two where the second may be NaN, which is passed over: the sum of exponentials keeps it.
+#[inline(always)]
+fn higher<A: Real>(a: A, b: A) -> A {
+    if b > a { b } else { a }
+}

@@ -1,0 +1,36 @@
+//! Scaled dot product attention as a fold over blocks of keys: `softmax(scale · q kᵀ + mask) v`, and its gradient.
+//!
+//! No matrix of queries by keys is ever whole: an [`AttentionState`] takes any number of blocks, in any order and split anyhow, and
+//! keeps per query the running maximum, the sum of exponentials and the unnormalised output (systems with one rank fold
+//! once, a ring folds what arrives). An [`AttentionGrad`] does the same for the gradient, from the result and its
+//! log-sum-exp alone.
+//!
+//! Masks look at *global positions* ([`Positions`](super::Positions)), never at the place in a block, so blocks need not be intervals. Tiles that
+//! no query sees cost nothing, tiles that all see are not masked.
+//!
+//! Queries are `[batch, heads, queries, dim]`, keys `[batch, kv heads, keys, dim]`, values `[batch, kv heads, keys, value dim]`,
+//! any strides; heads are a multiple of kv heads, and query head `h` reads kv head `h / (heads / kv heads)`.
+//!
+//! A query that sees no key gets zeros and a log-sum-exp of -inf. A hidden key's *value* is multiplied by 0 where it shares a
+//! tile with visible ones, so it must be finite; hidden keys may hold anything.
+
+mod backward;
+mod band;
+mod dropout;
+mod exp;
+mod forward;
+mod merge;
+mod problem;
+mod stored;
+#[cfg(test)]
+mod tests;
+
+pub use backward::{AttentionGrad, BlockGrad, PausedGrad};
+pub use band::Band;
+pub use dropout::{DropWhere, Dropout};
+pub use exp::Exp;
+pub use forward::AttentionState;
+pub(crate) use forward::fused;
+pub use merge::merge;
+pub use problem::{Block, Queries};
+pub use stored::Stored;

@@ -1,0 +1,501 @@
+//! Queries against one block of keys: shapes, masks, and the walk over tiles that some query sees.
+
+use super::band::{Band, Sight};
+use super::dropout::Dropout;
+use super::stored::{Stored, gather, start};
+use crate::{Positions, View};
+use shard_device::Bool;
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// The queries of a fold, and what does not change from block to block.
+#[derive(Clone)]
+pub struct Queries<'a, E> {
+    pub(super) q: View<'a, E>,
+    pub(super) positions: Positions<'a>,
+    pub(super) scale: f64,
+    pub(super) band: Band,
+    pub(super) dropout: Option<&'a dyn Dropout>,
+}
+
+impl<'a, E: Stored> Queries<'a, E> {
+    /// Queries `[batch, heads, queries, dim]` at these global positions, with scale `1 / sqrt(dim)`, no band and no dropout.
+    ///
+    /// # Panics
+    /// When `q` has not four dims.
+    pub fn new(q: View<'a, E>, positions: Positions<'a>) -> Self {
+        assert!(q.ndim() == 4, "attention: queries of shape {:?}", q.shape());
+        let scale = 1.0 / (q.shape()[3].max(1) as f64).sqrt();
+        Self {
+            q,
+            positions,
+            scale,
+            band: Band::ALL,
+            dropout: None,
+        }
+    }
+
+    /// With another scale of the logits.
+    #[must_use]
+    pub fn scale(self, scale: f64) -> Self {
+        Self { scale, ..self }
+    }
+
+    /// Seeing only the keys of a band.
+    #[must_use]
+    pub fn band(self, band: Band) -> Self {
+        Self { band, ..self }
+    }
+
+    /// With dropout of probabilities.
+    #[must_use]
+    pub fn dropout(self, dropout: &'a dyn Dropout) -> Self {
+        Self {
+            dropout: Some(dropout),
+            ..self
+        }
+    }
+}
+
+/// One block of keys and values, and the masks of all queries against it.
+#[derive(Clone, Debug)]
+pub struct Block<'a, E> {
+    pub(super) k: View<'a, E>,
+    pub(super) v: View<'a, E>,
+    pub(super) positions: Positions<'a>,
+    pub(super) allow: Option<View<'a, Bool>>,
+    pub(super) bias: Option<View<'a, E>>,
+}
+
+impl<'a, E: Stored> Block<'a, E> {
+    /// Keys `[batch, kv heads, keys, dim]` and values `[batch, kv heads, keys, value dim]` at these global positions, unmasked.
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn new(k: View<'a, E>, v: View<'a, E>, positions: Positions<'a>) -> Self {
+        assert!(
+            k.ndim() == 4 && v.ndim() == 4 && k.shape()[..3] == v.shape()[..3],
+            "attention: keys of shape {:?}, values of shape {:?}",
+            k.shape(),
+            v.shape()
+        );
+        Self {
+            k,
+            v,
+            positions,
+            allow: None,
+            bias: None,
+        }
+    }
+
+    /// With a mask of the pairs that count, broadcast to `[batch, heads, queries, keys]`.
+    #[must_use]
+    pub fn allow(self, allow: View<'a, Bool>) -> Self {
+        Self {
+            allow: Some(allow),
+            ..self
+        }
+    }
+
+    /// With a mask added to the scaled logits, broadcast to `[batch, heads, queries, keys]`; -inf hides a key.
+    #[must_use]
+    pub fn bias(self, bias: View<'a, E>) -> Self {
+        Self {
+            bias: Some(bias),
+            ..self
+        }
+    }
+}
+
+/// Extents of a fold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extents {
+    pub(super) batch: usize,
+    pub(super) kv_heads: usize,
+    /// Query heads per kv head.
+    pub(super) group: usize,
+    pub(super) queries: usize,
+    pub(super) keys: usize,
+    pub(super) dim: usize,
+    pub(super) value_dim: usize,
+}
+
+impl Extents {
+    /// The rows that share keys: the queries of a group of heads.
+    pub(super) fn rows(&self) -> usize {
+        self.group * self.queries
+    }
+}
+
+/// Queries and a block that fit each other.
+pub(super) struct Problem<'a, 'b, E> {
+    pub(super) extents: Extents,
+    pub(super) queries: &'b Queries<'a, E>,
+    row_positions: Cow<'a, [i64]>,
+    key_positions: Cow<'a, [i64]>,
+    /// Broadcast to all pairs.
+    allow: Option<View<'a, Bool>>,
+    bias: Option<View<'a, E>>,
+}
+
+/// Rows and keys of one kv head that are computed together. Row `r` is query `r % queries` of the group's head `r / queries`.
+#[derive(Clone, Debug)]
+pub(super) struct Tile {
+    pub(super) batch: usize,
+    pub(super) kv_head: usize,
+    pub(super) rows: Range<usize>,
+    pub(super) keys: Range<usize>,
+    /// Whether the band or the boolean mask hides some pair.
+    pub(super) banded: bool,
+    pub(super) masked: bool,
+}
+
+impl Tile {
+    /// Number of pairs.
+    pub(super) fn area(&self) -> usize {
+        self.rows.len() * self.keys.len()
+    }
+}
+
+/// Tiles that a band cuts are halved down to this side, so that little is computed that no query sees.
+const SMALLEST: usize = 64;
+
+impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
+    pub(super) fn new(queries: &'b Queries<'a, E>, block: &Block<'a, E>) -> Self {
+        let (q, k, v) = (queries.q.shape(), block.k.shape(), block.v.shape());
+        let fits = q[0] == k[0]
+            && q[3] == k[3]
+            && (if k[1] == 0 {
+                q[1] == 0
+            } else {
+                q[1].is_multiple_of(k[1])
+            });
+        assert!(
+            fits,
+            "attention: queries of shape {q:?} against keys of shape {k:?}"
+        );
+        let pairs = [q[0], q[1], q[2], k[2]];
+        Self {
+            extents: Extents {
+                batch: q[0],
+                kv_heads: k[1],
+                group: q[1].checked_div(k[1]).unwrap_or(0),
+                queries: q[2],
+                keys: k[2],
+                dim: q[3],
+                value_dim: v[3],
+            },
+            queries,
+            row_positions: queries.positions.list(q[2]),
+            key_positions: block.positions.list(k[2]),
+            allow: block
+                .allow
+                .as_ref()
+                .map(|m| broadcast("boolean", m, &pairs)),
+            bias: block
+                .bias
+                .as_ref()
+                .map(|m| broadcast("additive", m, &pairs)),
+        }
+    }
+
+    /// The scale of the logits in the type they are computed in.
+    pub(super) fn scale(&self) -> E::Acc {
+        <E::Acc as crate::Real>::of(self.queries.scale)
+    }
+
+    /// Place of row `r` of a kv head among all rows of the queries.
+    pub(super) fn row(&self, batch: usize, kv_head: usize, r: usize) -> usize {
+        (batch * self.extents.kv_heads + kv_head) * self.extents.rows() + r
+    }
+
+    /// `[batch, heads, queries, keys]`.
+    pub(super) fn pairs(&self) -> [usize; 4] {
+        let e = &self.extents;
+        [e.batch, e.kv_heads * e.group, e.queries, e.keys]
+    }
+
+    /// Head and query of row `r`.
+    pub(super) fn place(&self, kv_head: usize, r: usize) -> (usize, usize) {
+        let e = &self.extents;
+        (kv_head * e.group + r / e.queries, r % e.queries)
+    }
+
+    /// Calls `visit` for tiles of at most `rows x keys` pairs of a kv head that together hold every visible pair. Those of the same rows
+    /// follow each other.
+    pub(super) fn for_each_tile(
+        &self,
+        [batch, kv_head]: [usize; 2],
+        rows: Range<usize>,
+        keys: usize,
+        visit: &mut impl FnMut(Tile),
+    ) {
+        for first in (0..self.extents.keys).step_by(keys) {
+            let tile = Tile {
+                batch,
+                kv_head,
+                rows: rows.clone(),
+                keys: first..(first + keys).min(self.extents.keys),
+                banded: false,
+                masked: false,
+            };
+            self.narrow(tile, visit);
+        }
+    }
+
+    /// Visits the parts of a tile that the band leaves.
+    fn narrow(&self, mut tile: Tile, visit: &mut impl FnMut(Tile)) {
+        let queries = self.extents.queries;
+        let rows = tile.rows.clone().map(|r| self.row_positions[r % queries]);
+        let sight = if self.queries.band == Band::ALL {
+            Sight::All
+        } else {
+            let keys = self.key_positions[tile.keys.clone()].iter().copied();
+            match (extremes(rows), extremes(keys)) {
+                (Some(rows), Some(keys)) => self.queries.band.sight(rows, keys),
+                _ => Sight::None,
+            }
+        };
+        match sight {
+            Sight::None => {}
+            Sight::Some if tile.rows.len().max(tile.keys.len()) > SMALLEST => {
+                let halves = |r: &Range<usize>| {
+                    let middle =
+                        r.start + (r.len() / 2).next_multiple_of(SMALLEST / 2).min(r.len());
+                    [r.start..middle, middle..r.end]
+                };
+                let parts = if tile.rows.len() >= tile.keys.len() {
+                    halves(&tile.rows).map(|rows| Tile {
+                        rows,
+                        ..tile.clone()
+                    })
+                } else {
+                    halves(&tile.keys).map(|keys| Tile {
+                        keys,
+                        ..tile.clone()
+                    })
+                };
+                for part in parts {
+                    self.narrow(part, visit);
+                }
+            }
+            sight => {
+                tile.banded = sight == Sight::Some;
+                match self.allowed(&tile) {
+                    Sight::None => {}
+                    Sight::Some => {
+                        tile.masked = true;
+                        visit(tile);
+                    }
+                    Sight::All => visit(tile),
+                }
+            }
+        }
+    }
+
+    /// What the boolean mask says of a tile.
+    fn allowed(&self, tile: &Tile) -> Sight {
+        let Some(mask) = &self.allow else {
+            return Sight::All;
+        };
+        let (mut some, mut all) = (false, true);
+        let one_row = self.extents.group == 1 && mask.strides()[2] == 0;
+        let rows = if one_row {
+            tile.rows.start..tile.rows.start + 1
+        } else {
+            tile.rows.clone()
+        };
+        for r in rows {
+            let (at, step) = self.pair(mask, tile, r);
+            let count = if step == 1 {
+                mask.data()[at..at + tile.keys.len()]
+                    .iter()
+                    .map(|m| usize::from(m.get()))
+                    .sum()
+            } else {
+                (0..tile.keys.len())
+                    .filter(|&j| mask.data()[at.wrapping_add_signed(j as isize * step)].get())
+                    .count()
+            };
+            some |= count > 0;
+            all &= count == tile.keys.len();
+            if some && !all {
+                return Sight::Some;
+            }
+        }
+        if all { Sight::All } else { Sight::None }
+    }
+
+    /// Position of a tile's row in a mask of pairs, and the step from key to key.
+    fn pair<M>(&self, mask: &View<'_, M>, tile: &Tile, r: usize) -> (usize, isize) {
+        let (head, query) = self.place(tile.kv_head, r);
+        let steps = mask.strides();
+        let at = start(mask, [tile.batch, head])
+            .wrapping_add_signed(query as isize * steps[2] + tile.keys.start as isize * steps[3]);
+        (at, steps[3])
+    }
+
+    /// Copies rows `rows` of a kv head's group out of `view`, a view like the queries, times `factor`.
+    pub(super) fn pack(
+        &self,
+        view: &View<'_, E>,
+        [batch, kv_head]: [usize; 2],
+        rows: Range<usize>,
+        factor: Option<E::Acc>,
+        to: &mut Vec<E::Acc>,
+    ) {
+        let cols = view.shape()[3];
+        to.resize(rows.len() * cols, num_traits::Zero::zero());
+        if cols == 0 {
+            return;
+        }
+        for (r, to) in rows.zip(to.chunks_exact_mut(cols)) {
+            let (head, query) = self.place(kv_head, r);
+            let at =
+                start(view, [batch, head]).wrapping_add_signed(query as isize * view.strides()[2]);
+            gather(view.data(), at, view.strides()[3], to);
+            if let Some(factor) = factor {
+                to.iter_mut().for_each(|x| *x *= factor);
+            }
+        }
+    }
+
+    /// Adds the additive mask to a tile of logits and makes hidden pairs -inf.
+    pub(super) fn mask(&self, tile: &Tile, logits: &mut [E::Acc]) {
+        let hidden = <E::Acc as num_traits::Float>::neg_infinity();
+        let keys = &self.key_positions[tile.keys.clone()];
+        if !(tile.banded || tile.masked || self.bias.is_some()) {
+            return;
+        }
+        for (r, row) in tile.rows.clone().zip(logits.chunks_exact_mut(keys.len())) {
+            if let Some(bias) = &self.bias {
+                let (at, step) = self.pair(bias, tile, r);
+                if step == 1 {
+                    for (t, b) in row.iter_mut().zip(&bias.data()[at..]) {
+                        *t += b.widen();
+                    }
+                } else {
+                    for (j, t) in row.iter_mut().enumerate() {
+                        *t += bias.data()[at.wrapping_add_signed(j as isize * step)].widen();
+                    }
+                }
+            }
+            if tile.banded {
+                let query = self.row_positions[r % self.extents.queries];
+                let band = self.queries.band;
+                for (t, &key) in row.iter_mut().zip(keys) {
+                    *t = if band.sees(query, key) { *t } else { hidden };
+                }
+            }
+            if tile.masked
+                && let Some(allow) = &self.allow
+            {
+                let (at, step) = self.pair(allow, tile, r);
+                for (j, t) in row.iter_mut().enumerate() {
+                    let seen = allow.data()[at.wrapping_add_signed(j as isize * step)].get();
+                    *t = if seen { *t } else { hidden };
+                }
+            }
+        }
+    }
+
+    /// Writes per pair of a tile what its probability is multiplied by: 0 where it is dropped.
+    pub(super) fn drop_factors(&self, dropout: &dyn Dropout, tile: &Tile, factors: &mut [E::Acc]) {
+        let keys = &self.key_positions[tile.keys.clone()];
+        let mut keep = vec![false; keys.len()];
+        let factor = <E::Acc as crate::Real>::of(1.0 / dropout.kept());
+        for (r, row) in tile.rows.clone().zip(factors.chunks_exact_mut(keys.len())) {
+            let (head, query) = self.place(tile.kv_head, r);
+            dropout.keep(tile.batch, head, self.row_positions[query], keys, &mut keep);
+            for (f, &keep) in row.iter_mut().zip(&keep) {
+                *f = if keep {
+                    factor
+                } else {
+                    num_traits::Zero::zero()
+                };
+            }
+        }
+    }
+}
+
+fn broadcast<'a, M>(name: &str, mask: &View<'a, M>, pairs: &[usize; 4]) -> View<'a, M> {
+    mask.broadcast_to(pairs).unwrap_or_else(|| {
+        panic!(
+            "attention: {name} mask of shape {:?} for pairs of shape {pairs:?}",
+            mask.shape()
+        )
+    })
+}
+
+/// Smallest and largest.
+fn extremes(positions: impl Iterator<Item = i64>) -> Option<(i64, i64)> {
+    positions.fold(None, |seen, p| match seen {
+        None => Some((p, p)),
+        Some((low, high)) => Some((low.min(p), high.max(p))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Rng;
+
+    /// Tiles visited for these positions: each pair once, none that is wholly hidden.
+    fn area(queries: &[i64], keys: &[i64], band: Band) -> usize {
+        let (q, k) = (vec![0.0; queries.len()], vec![0.0; keys.len()]);
+        let q = View::contiguous(&q, &[1, 1, queries.len(), 1]);
+        let k = View::contiguous(&k, &[1, 1, keys.len(), 1]);
+        let problem_queries = Queries::new(q, Positions::List(queries)).band(band);
+        let block = Block::new(k.clone(), k, Positions::List(keys));
+        let problem = Problem::new(&problem_queries, &block);
+        let mut times = vec![0; queries.len() * keys.len()];
+        let mut area = 0;
+        problem.for_each_tile([0, 0], 0..queries.len(), 100, &mut |tile| {
+            area += tile.area();
+            for i in tile.rows.clone() {
+                for j in tile.keys.clone() {
+                    times[i * keys.len() + j] += 1;
+                    assert!(tile.banded || band.sees(queries[i], keys[j]));
+                }
+            }
+        });
+        for (i, &query) in queries.iter().enumerate() {
+            for (j, &key) in keys.iter().enumerate() {
+                let times = times[i * keys.len() + j];
+                assert!(
+                    times <= 1 && (times == 1 || !band.sees(query, key)),
+                    "{query} {key}: {times}"
+                );
+            }
+        }
+        area
+    }
+
+    #[test]
+    fn tiles_hold_every_visible_pair_once_and_little_else() {
+        let all: Vec<i64> = (0..1000).collect();
+        let causal = area(&all, &all, Band::causal());
+        assert!(causal < 560_000, "{causal} of 500,500 visible pairs");
+        let narrow = area(&all, &all, Band::window(20, 20));
+        assert!(narrow < 150_000, "{narrow} of about 41,000 visible pairs");
+        // Two intervals, as a zigzag rank holds them, against an interval between them.
+        let zigzag: Vec<i64> = (0..250).chain(750..1000).collect();
+        let half = area(&zigzag, &all[300..700], Band::causal());
+        assert!(
+            half <= (250 + SMALLEST) * 400,
+            "{half} of 100,000 visible pairs"
+        );
+        assert_eq!(area(&all[..300], &all[300..], Band::causal()), 0);
+        let mut rng = Rng::new(1);
+        for _ in 0..50 {
+            let mut some = |n: usize| -> Vec<i64> {
+                (0..rng.within(1, n))
+                    .map(|_| rng.within(0, 300) as i64)
+                    .collect()
+            };
+            let (queries, keys) = (some(200), some(300));
+            let band = Band::window(rng.within(0, 60), rng.within(0, 60));
+            area(&queries, &keys, band.shifted(rng.within(0, 90) as i64 - 45));
+        }
+    }
+}

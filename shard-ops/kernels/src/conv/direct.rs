@@ -1,0 +1,77 @@
+//! Register tiles of the direct convolution: a few output channels by a few vectors of columns, summed over all taps.
+
+use crate::Real;
+use pulp::Simd;
+
+/// Sums `MR` output channels by `NV` vectors of columns over all taps: `packed` starts at the first column of the output row,
+/// `taps` are offsets into it, `weights` holds `MR` numbers per tap, `bias` the starting values.
+///
+/// The accumulators are `MR * NV` vectors that stay in registers; per tap, `NV` loads and `MR` broadcasts feed `MR * NV`
+/// multiply-adds.
+#[inline(always)]
+pub(super) fn tile<T: Real, S: Simd, const MR: usize, const NV: usize>(
+    simd: S,
+    packed: &[T],
+    taps: &[usize],
+    weights: &[T],
+    bias: [T; MR],
+) -> [[T::Vec<S>; NV]; MR] {
+    let width = NV * T::lanes::<S>();
+    let mut acc = bias.map(|b| [T::splat(simd, b); NV]);
+    let (weights, _) = pulp::as_arrays::<MR, T>(weights);
+    for (w, &tap) in weights.iter().zip(taps) {
+        let x = T::vectors::<S>(&packed[tap..tap + width]);
+        let x: [T::Vec<S>; NV] = core::array::from_fn(|j| x[j]);
+        for i in 0..MR {
+            let w = T::splat(simd, w[i]);
+            for j in 0..NV {
+                acc[i][j] = T::mul_add_vec(simd, w, x[j], acc[i][j]);
+            }
+        }
+    }
+    acc
+}
+
+/// Sums `TT` taps by `NV` vectors of output channels over a row of outputs: `x[t]` starts at the tap's first input,
+/// `dy` holds `NV` vectors of channels per output.
+#[inline(always)]
+pub(super) fn weight_tile<T: Real, S: Simd, const TT: usize, const NV: usize>(
+    simd: S,
+    x: [&[T]; TT],
+    dy: &[T],
+    acc: &mut [[T::Vec<S>; NV]; TT],
+) {
+    let dy = T::vectors::<S>(dy);
+    let (dy, _) = pulp::as_arrays::<NV, T::Vec<S>>(dy);
+    let cols = dy.len();
+    let x = x.map(|x| &x[..cols]);
+    let mut sums = *acc;
+    for (o, dy) in dy.iter().enumerate() {
+        for t in 0..TT {
+            let x = T::splat(simd, x[t][o]);
+            for j in 0..NV {
+                sums[t][j] = T::mul_add_vec(simd, x, dy[j], sums[t][j]);
+            }
+        }
+    }
+    *acc = sums;
+}
+
+/// Sums `TT` taps over whole vectors of columns of one output channel's row; lanes stay apart.
+#[inline(always)]
+pub(super) fn dot_tile<T: Real, S: Simd, const TT: usize>(
+    simd: S,
+    x: [&[T]; TT],
+    dy: &[T],
+    acc: &mut [T::Vec<S>; TT],
+) {
+    let dy = T::vectors::<S>(dy);
+    let x = x.map(|x| &T::vectors::<S>(x)[..dy.len()]);
+    let mut sums = *acc;
+    for (o, dy) in dy.iter().enumerate() {
+        for t in 0..TT {
+            sums[t] = T::mul_add_vec(simd, x[t][o], *dy, sums[t]);
+        }
+    }
+    *acc = sums;
+}

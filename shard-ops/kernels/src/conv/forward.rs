@@ -1,0 +1,255 @@
+//! The sum over a window: packs blocks of input and runs register tiles over them, or multiplies matrices.
+
+use super::direct::tile;
+use super::im2col;
+use super::lift::{Geometry, Slab, SlabMut};
+use super::pack::{Block, Packing};
+use crate::Real;
+use crate::pointwise::vectorized;
+use pulp::{Simd, WithSimd};
+
+/// Writes `y = bias + weight * x` under `g`; `weight` is `[Cout, Cin / groups, kernel]`, contiguous.
+pub(super) fn correlate<T: Real>(
+    x: &Slab<'_, T>,
+    weight: &[T],
+    bias: Option<&[T]>,
+    y: &mut SlabMut<'_, T>,
+    g: &Geometry,
+) {
+    if y.extent.contains(&0) || y.batch == 0 || g.cout == 0 {
+        return;
+    }
+    if g.taps() == 0 {
+        start_from_bias(bias, y, g);
+    } else if g.volume() == 1 && g.cin >= 8 && im2col::pointwise(x, weight, bias, y, g) {
+        // Done: one product per group.
+    } else if y.extent[2] < narrow::<T>() && y.extent[1] >= narrow::<T>() {
+        // As a slab beside a column boundary: its columns are long enough.
+        vectorized(Direct {
+            x: &x.turned(),
+            weight,
+            bias,
+            y: &mut y.turned(),
+            g: &g.turned(),
+            turned: true,
+        });
+    } else if y.extent[2] < narrow::<T>() && g.cout > 1 {
+        start_from_bias(bias, y, g);
+        im2col::strips(x, weight, y, g);
+    } else {
+        vectorized(Direct {
+            x,
+            weight,
+            bias,
+            y,
+            g,
+            turned: false,
+        });
+    }
+}
+
+/// Rows shorter than this fill too few lanes of a tile.
+fn narrow<T: Real>() -> usize {
+    48 / size_of::<T>()
+}
+
+pub(super) fn start_from_bias<T: Real>(bias: Option<&[T]>, y: &mut SlabMut<'_, T>, g: &Geometry) {
+    for n in 0..y.batch {
+        for co in 0..g.groups * g.cout {
+            let start = y.start(n, co);
+            let value = bias.map_or(T::zero(), |b| b[co]);
+            let (extent, step) = (y.extent, y.step);
+            crate::view::for_each_row(&extent, [&step], [start], |[at], run, [step]| {
+                for i in 0..run as isize {
+                    y.data[at.wrapping_add_signed(i * step)] = value;
+                }
+            });
+        }
+    }
+}
+
+struct Direct<'a, 'b, 'c, T> {
+    x: &'a Slab<'c, T>,
+    weight: &'a [T],
+    bias: Option<&'a [T]>,
+    y: &'a mut SlabMut<'b, T>,
+    g: &'a Geometry,
+    /// Whether rows and columns have changed places in all this but the weights.
+    turned: bool,
+}
+
+impl<T: Real> WithSimd for Direct<'_, '_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // 32 vector registers hold 8 x 2 accumulators and their operands, 16 registers half of that.
+        if S::F32_LANES >= 16 {
+            self.run::<S, 8>(simd);
+        } else {
+            self.run::<S, 4>(simd);
+        }
+    }
+}
+
+/// Output channels `first .. first + count`, computed by a tile of `height` channels.
+struct Panel {
+    first: usize,
+    count: usize,
+    height: usize,
+    /// Start of the panel's packed weights: `height` numbers per tap.
+    weights: usize,
+}
+
+/// Splits `cout` channels into panels of at most `most`, with lower tiles for a remainder.
+fn panels(cout: usize, taps: usize, most: usize) -> Vec<Panel> {
+    let (mut out, mut first, mut weights) = (Vec::new(), 0, 0);
+    while first < cout {
+        let count = most.min(cout - first);
+        let height = count.next_power_of_two();
+        out.push(Panel {
+            first,
+            count,
+            height,
+            weights,
+        });
+        first += count;
+        weights += height * taps;
+    }
+    out
+}
+
+impl<T: Real> Direct<'_, '_, '_, T> {
+    #[inline(always)]
+    fn run<S: Simd, const MR: usize>(self, simd: S) {
+        let Self {
+            x,
+            weight,
+            bias,
+            y,
+            g,
+            turned,
+        } = self;
+        let taps = g.taps();
+        let panels = panels(g.cout, taps, MR);
+        let packing = Packing::new(g, y.extent, 4 * T::lanes::<S>(), turned);
+        let (mut packed, mut packed_weights) = (Vec::new(), Vec::new());
+        for group in 0..g.groups {
+            let weight = &weight[group * g.cout * taps..][..g.cout * taps];
+            pack_weights(weight, taps, &panels, &mut packed_weights);
+            for n in 0..y.batch {
+                for block in packing.blocks(y.extent) {
+                    packing.pack(x, n, group * g.cin, g.cin, &block, &mut packed);
+                    for panel in &panels {
+                        let first = group * g.cout + panel.first;
+                        let mut start = [T::zero(); 8];
+                        if let Some(bias) = bias {
+                            start[..panel.count].copy_from_slice(&bias[first..first + panel.count]);
+                        }
+                        let job = PanelJob {
+                            packed: &packed,
+                            taps: &packing.taps,
+                            row_step: packing.row_step,
+                            weights: &packed_weights[panel.weights..][..panel.height * taps],
+                            start,
+                            count: panel.count,
+                            at: y.start(n, first).wrapping_add_signed(y.within([
+                                block.plane,
+                                block.rows.start,
+                                block.cols.start,
+                            ])),
+                            channel: y.outer[1],
+                            steps: [y.step[1], y.step[2]],
+                            block: &block,
+                        };
+                        match panel.height {
+                            8 => job.rows::<S, 8, 2>(simd, y.data),
+                            4 => job.rows::<S, 4, 2>(simd, y.data),
+                            2 => job.rows::<S, 2, 4>(simd, y.data),
+                            _ => job.rows::<S, 1, 4>(simd, y.data),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn pack_weights<T: Real>(weight: &[T], taps: usize, panels: &[Panel], out: &mut Vec<T>) {
+    out.clear();
+    out.resize(panels.iter().map(|p| p.height * taps).sum(), T::zero());
+    for panel in panels {
+        let packed = &mut out[panel.weights..][..panel.height * taps];
+        for i in 0..panel.count {
+            let row = &weight[(panel.first + i) * taps..][..taps];
+            for (lane, w) in packed.chunks_exact_mut(panel.height).zip(row) {
+                lane[i] = *w;
+            }
+        }
+    }
+}
+
+/// One panel of channels over one packed block.
+struct PanelJob<'a, T> {
+    packed: &'a [T],
+    taps: &'a [usize],
+    row_step: usize,
+    weights: &'a [T],
+    start: [T; 8],
+    count: usize,
+    /// Position of the block's first output in `y`, and the steps from there.
+    at: usize,
+    channel: isize,
+    steps: [isize; 2],
+    block: &'a Block,
+}
+
+impl<T: Real> PanelJob<'_, T> {
+    #[inline(always)]
+    fn rows<S: Simd, const MR: usize, const NV: usize>(&self, simd: S, y: &mut [T]) {
+        let lanes = T::lanes::<S>();
+        let cols = self.block.cols.len();
+        for row in 0..self.block.rows.len() {
+            let packed = &self.packed[row * self.row_step..];
+            let at = self.at.wrapping_add_signed(row as isize * self.steps[0]);
+            let mut col = 0;
+            while col < cols {
+                if cols - col > lanes {
+                    self.columns::<S, MR, NV>(simd, &packed[col..], at, col, y);
+                    col += NV * lanes;
+                } else {
+                    self.columns::<S, MR, 1>(simd, &packed[col..], at, col, y);
+                    col += lanes;
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn columns<S: Simd, const MR: usize, const NV: usize>(
+        &self,
+        simd: S,
+        packed: &[T],
+        at: usize,
+        col: usize,
+        y: &mut [T],
+    ) {
+        let bias: [T; MR] = core::array::from_fn(|i| self.start[i]);
+        let acc = tile::<T, S, MR, NV>(simd, packed, self.taps, self.weights, bias);
+        let width = NV * T::lanes::<S>();
+        let valid = width.min(self.block.cols.len() - col);
+        for (i, sums) in acc.iter().enumerate().take(self.count) {
+            let to =
+                at.wrapping_add_signed(i as isize * self.channel + col as isize * self.steps[1]);
+            if valid == width && self.steps[1] == 1 {
+                T::vectors_mut::<S>(&mut y[to..to + width]).copy_from_slice(sums);
+            } else {
+                let mut buffer = [T::zero(); 64];
+                T::vectors_mut::<S>(&mut buffer[..width]).copy_from_slice(sums);
+                for (j, v) in buffer[..valid].iter().enumerate() {
+                    y[to.wrapping_add_signed(j as isize * self.steps[1])] = *v;
+                }
+            }
+        }
+    }
+}

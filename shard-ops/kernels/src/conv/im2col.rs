@@ -1,0 +1,169 @@
+//! Convolution as matrix products: for outputs too narrow to fill vectors, and windows of one position.
+
+use super::forward::start_from_bias;
+use super::lift::{Geometry, Slab, SlabMut};
+use crate::Real;
+use crate::gemm::{Mat, MatMut, gemm};
+use crate::view::for_each_row;
+
+/// Elements of the column matrix per strip.
+const BUDGET: usize = 128 * 1024;
+
+/// The product of a window of one position: no column matrix, the input is one. `false` where its outputs reach
+/// outside the input or come in runs too short to be worth a product each; then nothing was done.
+pub(super) fn pointwise<T: Real>(
+    x: &Slab<'_, T>,
+    weight: &[T],
+    bias: Option<&[T]>,
+    y: &mut SlabMut<'_, T>,
+    g: &Geometry,
+) -> bool {
+    let inside = (0..3).all(|d| {
+        y.extent[d] == 0
+            || (g.input(d, 0, 0) >= 0 && g.input(d, y.extent[d] - 1, 0) < x.extent[d] as isize)
+    });
+    if g.volume() != 1 || !inside {
+        return false;
+    }
+    let x_step: [isize; 3] = core::array::from_fn(|d| x.step[d] * g.stride[d] as isize);
+    let (joined, _) = crate::view::join_dims(&y.extent, [&x_step, &y.step]);
+    if joined
+        .last()
+        .is_some_and(|run| *run < 64 && joined.len() > 1)
+    {
+        return false;
+    }
+    if bias.is_some() {
+        start_from_bias(bias, y, g);
+    }
+    let corner: isize = (0..3).map(|d| g.origin[d] * x.step[d]).sum();
+    for n in 0..y.batch {
+        for group in 0..g.groups {
+            let from = x.start(n, group * g.cin).wrapping_add_signed(corner);
+            let to = y.start(n, group * g.cout);
+            let (x_channel, y_channel) = (x.outer[1], y.outer[1]);
+            let (extent, y_step) = (y.extent, y.step);
+            for_each_row(
+                &extent,
+                [&x_step, &y_step],
+                [from, to],
+                |[from, to], run, [sx, sy]| {
+                    let w = Mat::row_major(&weight[group * g.cout * g.cin..], g.cin);
+                    let x = Mat {
+                        data: x.data,
+                        offset: from,
+                        row_step: x_channel,
+                        col_step: sx,
+                    };
+                    let y = MatMut {
+                        data: y.data,
+                        offset: to,
+                        row_step: y_channel,
+                        col_step: sy,
+                    };
+                    gemm(g.cout, run, g.cin, w, x, y, bias.is_some());
+                },
+            );
+        }
+    }
+    true
+}
+
+/// The convolution by strips of columns: gather, multiply, scatter. `y` must hold the bias (or zeros).
+pub(super) fn strips<T: Real>(x: &Slab<'_, T>, weight: &[T], y: &mut SlabMut<'_, T>, g: &Geometry) {
+    let taps = g.taps();
+    let outputs: usize = y.extent.iter().product();
+    let strip = (BUDGET / taps.max(1)).clamp(64, 4096).min(outputs.max(1));
+    let mut columns = vec![T::zero(); taps * strip];
+    let mut product = vec![T::zero(); g.cout * strip];
+    for n in 0..y.batch {
+        for group in 0..g.groups {
+            for first in (0..outputs).step_by(strip) {
+                let len = strip.min(outputs - first);
+                gather(x, n, group * g.cin, y.extent, first, len, g, &mut columns);
+                let w = Mat::row_major(&weight[group * g.cout * taps..], taps);
+                let c = MatMut::row_major(&mut product, len);
+                gemm(
+                    g.cout,
+                    len,
+                    taps,
+                    w,
+                    Mat::row_major(&columns, len),
+                    c,
+                    false,
+                );
+                for co in 0..g.cout {
+                    let start = y.start(n, group * g.cout + co);
+                    for_each_run(y.extent, first, len, |at, skip, run| {
+                        let to = start.wrapping_add_signed(y.within(at));
+                        for (i, v) in product[co * len + skip..][..run].iter().enumerate() {
+                            y.data[to.wrapping_add_signed(i as isize * y.step[2])] += *v;
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Fills `columns[tap][0 .. len]` with the inputs of outputs `first .. first + len` (row-major over `extent`).
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one call site, all of it geometry"
+)]
+fn gather<T: Real>(
+    x: &Slab<'_, T>,
+    n: usize,
+    channel: usize,
+    extent: [usize; 3],
+    first: usize,
+    len: usize,
+    g: &Geometry,
+    columns: &mut [T],
+) {
+    let mut rows = columns.chunks_exact_mut(len);
+    let [kd, kh, kw] = g.kernel;
+    for ci in 0..g.cin {
+        let start = x.start(n, channel + ci);
+        for k in 0..kd * kh * kw {
+            let k = [k / (kh * kw), k / kw % kh, k % kw];
+            let Some(row) = rows.next() else { return };
+            for_each_run(extent, first, len, |at, skip, run| {
+                let target = &mut row[skip..skip + run];
+                let i: [isize; 3] = core::array::from_fn(|d| g.input(d, at[d], k[d]));
+                let inside = (0..2).all(|d| (0..x.extent[d] as isize).contains(&i[d]));
+                for (j, v) in target.iter_mut().enumerate() {
+                    let column = i[2] + (j * g.stride[2]) as isize;
+                    *v = if inside && (0..x.extent[2] as isize).contains(&column) {
+                        x.data[start.wrapping_add_signed(
+                            i[0] * x.step[0] + i[1] * x.step[1] + column * x.step[2],
+                        )]
+                    } else {
+                        T::zero()
+                    };
+                }
+            });
+        }
+    }
+}
+
+/// Visits the row pieces of positions `first .. first + len` of `extent`: `(index, position - first, length)`.
+fn for_each_run(
+    extent: [usize; 3],
+    first: usize,
+    len: usize,
+    mut visit: impl FnMut([usize; 3], usize, usize),
+) {
+    let mut done = 0;
+    while done < len {
+        let p = first + done;
+        let col = p % extent[2];
+        let run = (extent[2] - col).min(len - done);
+        visit(
+            [p / extent[2] / extent[1], p / extent[2] % extent[1], col],
+            done,
+            run,
+        );
+        done += run;
+    }
+}

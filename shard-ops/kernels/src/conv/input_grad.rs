@@ -1,0 +1,116 @@
+//! The gradient by the input, as stride-1 convolutions: one per phase of the stride.
+//!
+//! Input index `i` meets output `o` through `k` where `i - origin - k * dilation = o * stride`. The inputs of one phase
+//! `i = p + m * stride` use a fixed subset of the kernel, and `o` runs with `m`: a convolution of `dy` with those weights, reversed.
+
+use super::contiguous;
+use super::forward::correlate;
+use super::lift::{Geometry, Slab, SlabMut, lift_view_mut};
+use crate::{Real, View, ViewMut};
+
+/// The kernel positions that inputs of one phase use, and where they find their outputs.
+struct Phase {
+    /// Kernel positions, in the order of increasing output.
+    kernel: Vec<usize>,
+    dilation: usize,
+    origin: isize,
+    /// Inputs of the phase.
+    extent: usize,
+}
+
+impl Phase {
+    fn new(g: &Geometry, d: usize, extent: usize, phase: usize) -> Self {
+        let (stride, dilation) = (g.stride[d] as isize, g.dilation[d] as isize);
+        let met = |k: usize| phase as isize - g.origin[d] - k as isize * dilation;
+        let kernel: Vec<usize> = (0..g.kernel[d])
+            .rev()
+            .filter(|&k| met(k) % stride == 0)
+            .collect();
+        let origin = kernel.first().map_or(0, |&k| met(k) / stride);
+        // Neighbouring positions of the subset lie lcm(stride, dilation) inputs apart.
+        let apart = kernel
+            .windows(2)
+            .map(|k| ((k[0] - k[1]) * g.dilation[d]) / g.stride[d])
+            .next();
+        Self {
+            kernel,
+            dilation: apart.unwrap_or(1),
+            origin,
+            extent: extent.saturating_sub(phase).div_ceil(g.stride[d]),
+        }
+    }
+}
+
+pub(super) fn input_grad<T: Real>(
+    dy: &View<'_, T>,
+    weight: &View<'_, T>,
+    dx: &mut ViewMut<'_, T>,
+    g: &Geometry,
+) {
+    let weight = contiguous(weight);
+    let dy = Slab::new(dy);
+    let mut dx = lift_view_mut(dx);
+    let extent: [usize; 3] = core::array::from_fn(|d| dx.shape()[d + 2]);
+    let phases: [Vec<Phase>; 3] = core::array::from_fn(|d| {
+        (0..g.stride[d].min(extent[d]))
+            .map(|p| Phase::new(g, d, extent[d], p))
+            .collect()
+    });
+    let (batch, channels) = (dx.shape()[0], dx.shape()[1]);
+    for (pd, d) in phases[0].iter().enumerate() {
+        for (ph, h) in phases[1].iter().enumerate() {
+            for (pw, w) in phases[2].iter().enumerate() {
+                let sub = Geometry {
+                    groups: g.groups,
+                    cin: g.cout,
+                    cout: g.cin,
+                    kernel: [d.kernel.len(), h.kernel.len(), w.kernel.len()],
+                    stride: [1; 3],
+                    dilation: [d.dilation, h.dilation, w.dilation],
+                    origin: [d.origin, h.origin, w.origin],
+                };
+                let reversed = transposed(&weight, g, [&d.kernel, &h.kernel, &w.kernel]);
+                let [sd, sh, sw] = g.stride;
+                let mut target = dx.reborrow().stepped(
+                    &[0, 0, pd, ph, pw],
+                    &[1, 1, sd, sh, sw],
+                    &[batch, channels, d.extent, h.extent, w.extent],
+                );
+                correlate(&dy, &reversed, None, &mut SlabMut::new(&mut target), &sub);
+            }
+        }
+    }
+}
+
+/// The weights at the given kernel positions, `[groups * Cin/g, Cout/g, positions]` from `[groups * Cout/g, Cin/g, kernel]`.
+fn transposed<T: Real>(weight: &[T], g: &Geometry, kernel: [&[usize]; 3]) -> Vec<T> {
+    /// Output channels read side by side, so that reads and writes both run on.
+    const TURN: usize = 8;
+    let mut positions = Vec::with_capacity(g.volume());
+    for d in kernel[0] {
+        for h in kernel[1] {
+            positions.extend(
+                kernel[2]
+                    .iter()
+                    .map(|w| (d * g.kernel[1] + h) * g.kernel[2] + w),
+            );
+        }
+    }
+    let size = positions.len();
+    let mut out = vec![T::zero(); g.groups * g.cin * g.cout * size];
+    for group in 0..g.groups {
+        for first in (0..g.cout).step_by(TURN) {
+            for ci in 0..g.cin {
+                for co in first..(first + TURN).min(g.cout) {
+                    let from =
+                        &weight[((group * g.cout + co) * g.cin + ci) * g.volume()..][..g.volume()];
+                    let to = &mut out[((group * g.cin + ci) * g.cout + co) * size..][..size];
+                    for (to, p) in to.iter_mut().zip(&positions) {
+                        *to = from[*p];
+                    }
+                }
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,382 @@
+//! All three maps against plain loops in f64, and against each other by the adjoint identity.
+
+use super::{Window, conv_forward, conv_input_grad, conv_weight_grad};
+use crate::testing::{Rng, assert_close, naive_index};
+use crate::{Real, View, ViewMut};
+
+struct Case {
+    x: Vec<usize>,
+    w: Vec<usize>,
+    y: Vec<usize>,
+    window: Window,
+    groups: usize,
+}
+
+impl Case {
+    fn random(rng: &mut Rng) -> Self {
+        let nd = rng.within(1, 3);
+        let groups = [1, 1, 2, 3][rng.within(0, 3)];
+        let (cin, cout) = (rng.within(1, 4), [1, 2, 3, 5, 9, 20][rng.within(0, 5)]);
+        let batch = rng.within(0, 6).min(2);
+        let (mut x, mut w) = (vec![batch, cin * groups], vec![cout * groups, cin]);
+        let mut y = vec![batch, cout * groups];
+        let (mut stride, mut dilation, mut origin) = (vec![], vec![], vec![]);
+        for d in 0..nd {
+            let most = if d + 1 == nd { 70 } else { 7 };
+            x.push(rng.within(0, if nd == 3 { most.min(20) } else { most }));
+            w.push(rng.within(1, 3));
+            stride.push([1, 1, 2, 3, 5][rng.within(0, 4)]);
+            dilation.push([1, 1, 2, 3][rng.within(0, 3)]);
+            origin.push(rng.within(0, 4) as isize - 2);
+            // Outputs may end before, at, or beyond the last window that fits.
+            y.push((x[d + 2] / stride[d] + 2).saturating_sub(rng.within(0, 3)));
+        }
+        Self {
+            x,
+            w,
+            y,
+            window: Window::new(&stride, &dilation, &origin),
+            groups,
+        }
+    }
+
+    /// All `(y index, w index, x index)` triples that meet inside the views.
+    fn meetings(&self, mut visit: impl FnMut(&[usize], &[usize], &[usize])) {
+        let (cin, cout) = (self.w[1], self.w[0] / self.groups);
+        for y in naive_index(&self.y) {
+            let group = y[1] / cout;
+            'taps: for tap in naive_index(&self.w[1..]) {
+                let mut x = vec![y[0], group * cin + tap[0]];
+                for d in 0..tap.len() - 1 {
+                    let window = &self.window;
+                    let i = (y[d + 2] * window.stride[d] + tap[d + 1] * window.dilation[d])
+                        as isize
+                        + window.origin[d];
+                    if i < 0 || i >= self.x[d + 2] as isize {
+                        continue 'taps;
+                    }
+                    x.push(i as usize);
+                }
+                visit(&y, &[&[y[1]], &tap[..]].concat(), &x);
+            }
+        }
+    }
+}
+
+fn flat(shape: &[usize], at: &[usize]) -> usize {
+    shape.iter().zip(at).fold(0, |p, (n, i)| p * n + i)
+}
+
+/// Writes into a box of a larger array, or through permuted strides, and gives the box back row-major.
+fn through_a_box<T: Real>(
+    rng: &mut Rng,
+    shape: &[usize],
+    write: impl FnOnce(&mut ViewMut<'_, T>),
+) -> Vec<T> {
+    let mut order: Vec<usize> = (0..shape.len()).collect();
+    if rng.within(0, 2) == 0 {
+        order.reverse();
+    }
+    let start: Vec<usize> = shape.iter().map(|_| rng.within(0, 1)).collect();
+    let outer: Vec<usize> = order.iter().map(|&d| shape[d] + start[d] + 1).collect();
+    let mut memory = vec![T::nan(); outer.iter().product()];
+    let mut back = vec![0; order.len()];
+    for (i, &d) in order.iter().enumerate() {
+        back[d] = i;
+    }
+    let untouched = memory.len() - shape.iter().product::<usize>();
+    let mut view = ViewMut::contiguous(&mut memory, &outer)
+        .permute(&back)
+        .sub_box(&start, shape);
+    write(&mut view);
+    let out = view.as_view().to_vec();
+    assert_eq!(
+        memory.iter().filter(|v| v.is_nan()).count(),
+        untouched,
+        "exactly the box of {shape:?} is written"
+    );
+    out
+}
+
+fn random_cases<T: Real>(seed: u64, rounds: usize) {
+    let mut rng = Rng::new(seed);
+    for _ in 0..rounds {
+        let case = Case::random(&mut rng);
+        compare::<T>(&case, &mut rng);
+    }
+}
+
+/// Value and gradients of `case` on random numbers, against plain loops.
+fn compare<T: Real>(case: &Case, rng: &mut Rng) {
+    let count = |s: &[usize]| s.iter().product::<usize>();
+    let (x, w) = (rng.vec::<T>(count(&case.x)), rng.vec::<T>(count(&case.w)));
+    let (dy, bias) = (rng.vec::<T>(count(&case.y)), rng.vec::<T>(case.y[1]));
+    let mut y_exact: Vec<f64> = naive_index(&case.y)
+        .iter()
+        .map(|at| bias[at[1]].wide())
+        .collect();
+    let (mut dx_exact, mut dw_exact) = (vec![0.0; x.len()], vec![0.0; w.len()]);
+    case.meetings(|iy, iw, ix| {
+        let (iy, iw, ix) = (flat(&case.y, iy), flat(&case.w, iw), flat(&case.x, ix));
+        y_exact[iy] += w[iw].wide() * x[ix].wide();
+        dx_exact[ix] += w[iw].wide() * dy[iy].wide();
+        dw_exact[iw] += x[ix].wide() * dy[iy].wide();
+    });
+    let (xv, wv) = (View::contiguous(&x, &case.x), View::contiguous(&w, &case.w));
+    let (dyv, window, groups) = (View::contiguous(&dy, &case.y), &case.window, case.groups);
+    let y = through_a_box(rng, &case.y, |y| {
+        conv_forward(&xv, &wv, Some(&bias), y, window, groups);
+    });
+    assert_close(&y, &y_exact, 1e-5);
+    let dx = through_a_box(rng, &case.x, |dx| {
+        conv_input_grad(&dyv, &wv, dx, window, groups);
+    });
+    assert_close(&dx, &dx_exact, 1e-5);
+    let dw = through_a_box(rng, &case.w, |dw| {
+        conv_weight_grad(&xv, &dyv, dw, window, groups);
+    });
+    assert_close(&dw, &dw_exact, 1e-5);
+}
+
+/// Packed blocks that follow each other in one buffer leave nothing behind, in rows or in columns.
+#[test]
+fn long_rows_and_tall_slabs_run_in_several_blocks() {
+    let mut rng = Rng::new(6);
+    for (x, w, y, window) in [
+        (
+            vec![2, 2, 1100],
+            vec![3, 2, 3],
+            vec![2, 3, 1102],
+            Window::new(&[1], &[1], &[-2]),
+        ),
+        (
+            vec![1, 2, 1100],
+            vec![20, 2, 3],
+            vec![1, 20, 551],
+            Window::new(&[2], &[1], &[-1]),
+        ),
+        (
+            vec![2, 40, 70, 40],
+            vec![2, 40, 3, 2],
+            vec![2, 2, 71, 41],
+            Window::new(&[1, 1], &[1, 1], &[-1, -1]),
+        ),
+        // Short rows and long columns.
+        (
+            vec![1, 2, 1300, 9],
+            vec![5, 2, 3, 2],
+            vec![1, 5, 650, 4],
+            Window::new(&[2, 2], &[3, 1], &[-2, -1]),
+        ),
+        (
+            vec![2, 2, 4, 30, 3],
+            vec![3, 2, 2, 3, 2],
+            vec![2, 3, 3, 31, 2],
+            Window::new(&[1, 1, 1], &[1, 1, 1], &[0, -2, 0]),
+        ),
+    ] {
+        compare::<f32>(
+            &Case {
+                x,
+                w,
+                y,
+                window,
+                groups: 1,
+            },
+            &mut rng,
+        );
+    }
+}
+
+#[test]
+fn random_windows_match_plain_loops_f64() {
+    random_cases::<f64>(1, 120);
+}
+
+#[test]
+fn random_windows_match_plain_loops_f32() {
+    random_cases::<f32>(2, 120);
+}
+
+#[test]
+fn value_and_gradients_are_adjoint() {
+    let mut rng = Rng::new(3);
+    for (x, w, y, window, groups) in [
+        (
+            vec![2, 6, 31, 37],
+            vec![10, 3, 3, 3],
+            vec![2, 10, 16, 19],
+            Window::new(&[2, 2], &[1, 1], &[-1, -1]),
+            2,
+        ),
+        (
+            vec![1, 4, 20, 70],
+            vec![8, 4, 5, 3],
+            vec![1, 8, 16, 66],
+            Window::new(&[1, 1], &[1, 2], &[0, 0]),
+            1,
+        ),
+        (
+            vec![1, 12, 40],
+            vec![12, 1, 7],
+            vec![1, 12, 34],
+            Window::unit(1),
+            12,
+        ),
+        (
+            vec![1, 3, 6, 9, 40],
+            vec![4, 3, 3, 3, 3],
+            vec![1, 4, 4, 7, 38],
+            Window::unit(3),
+            1,
+        ),
+        (
+            vec![2, 32, 9, 80],
+            vec![16, 32, 1, 1],
+            vec![2, 16, 9, 80],
+            Window::unit(2),
+            1,
+        ),
+    ] {
+        let count = |s: &[usize]| s.iter().product::<usize>();
+        let (xs, ws, dys) = (
+            rng.vec::<f64>(count(&x)),
+            rng.vec::<f64>(count(&w)),
+            rng.vec::<f64>(count(&y)),
+        );
+        let (mut ys, mut dxs, mut dws) = (
+            vec![0.0; dys.len()],
+            vec![0.0; xs.len()],
+            vec![0.0; ws.len()],
+        );
+        let (xv, wv, dyv) = (
+            View::contiguous(&xs, &x),
+            View::contiguous(&ws, &w),
+            View::contiguous(&dys, &y),
+        );
+        conv_forward(
+            &xv,
+            &wv,
+            None,
+            &mut ViewMut::contiguous(&mut ys, &y),
+            &window,
+            groups,
+        );
+        conv_input_grad(
+            &dyv,
+            &wv,
+            &mut ViewMut::contiguous(&mut dxs, &x),
+            &window,
+            groups,
+        );
+        conv_weight_grad(
+            &xv,
+            &dyv,
+            &mut ViewMut::contiguous(&mut dws, &w),
+            &window,
+            groups,
+        );
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let (value, by_x, by_w) = (dot(&ys, &dys), dot(&xs, &dxs), dot(&ws, &dws));
+        assert!(
+            (value - by_x).abs() < 1e-9 && (value - by_w).abs() < 1e-9,
+            "{value} {by_x} {by_w}"
+        );
+    }
+}
+
+/// An element's bits do not depend on where the slab it is computed in begins.
+#[test]
+fn splits_give_the_same_bits() {
+    let mut rng = Rng::new(4);
+    let (h, w, channels) = (40, 90, 5);
+    let x = rng.vec::<f32>(channels * h * w);
+    let weight = rng.vec::<f32>(channels * channels * 9);
+    let (xv, wv) = (
+        View::contiguous(&x, &[1, channels, h, w]),
+        View::contiguous(&weight, &[channels, channels, 3, 3]),
+    );
+    let run = |rows: core::ops::Range<usize>, cols: core::ops::Range<usize>| {
+        let shape = [1, channels, rows.len(), cols.len()];
+        let (mut y, mut dx) = (
+            vec![0.0; shape.iter().product()],
+            vec![0.0; shape.iter().product()],
+        );
+        let window = Window::new(
+            &[1, 1],
+            &[1, 1],
+            &[rows.start as isize - 1, cols.start as isize - 1],
+        );
+        conv_forward(
+            &xv,
+            &wv,
+            None,
+            &mut ViewMut::contiguous(&mut y, &shape),
+            &window,
+            1,
+        );
+        let window = Window::new(
+            &[1, 1],
+            &[1, 1],
+            &[-1 - rows.start as isize, -1 - cols.start as isize],
+        );
+        conv_input_grad(
+            &xv,
+            &wv,
+            &mut ViewMut::contiguous(&mut dx, &shape),
+            &window,
+            1,
+        );
+        (y, dx)
+    };
+    let (y, dx) = run(0..h, 0..w);
+    // Wide slabs, and such as lie beside column boundaries.
+    for (rows, cols) in [(13..29, 31..77), (3..40, 89..90), (0..25, 40..43)] {
+        let (y_part, dx_part) = run(rows.clone(), cols.clone());
+        let shape = [channels, rows.len(), cols.len()];
+        for at in naive_index(&shape) {
+            let part = flat(&shape, &at);
+            let at = [at[0], at[1] + rows.start, at[2] + cols.start];
+            let whole = flat(&[channels, h, w], &at);
+            assert_eq!(
+                (y_part[part].to_bits(), dx_part[part].to_bits()),
+                (y[whole].to_bits(), dx[whole].to_bits()),
+                "{at:?}"
+            );
+        }
+    }
+}
+
+/// NaN stays where the window puts it, though tiles read past the row they write.
+#[test]
+fn nan_reaches_its_own_windows_only() {
+    let mut x = vec![1.0f32; 2 * 3 * 50];
+    x[49] = f32::NAN;
+    let w = vec![1.0f32; 2 * 3];
+    let (xv, wv) = (
+        View::contiguous(&x, &[2, 1, 3, 50]),
+        View::contiguous(&w, &[2, 1, 1, 3]),
+    );
+    let mut y = vec![0.0; 2 * 2 * 3 * 40];
+    let window = Window::unit(2);
+    conv_forward(
+        &xv,
+        &wv,
+        None,
+        &mut ViewMut::contiguous(&mut y, &[2, 2, 3, 40]),
+        &window,
+        1,
+    );
+    assert!(y.iter().all(|v| *v == 3.0));
+    let dy = vec![1.0f32; 2 * 2 * 3 * 40];
+    let mut dw = vec![0.0; 6];
+    let dyv = View::contiguous(&dy, &[2, 2, 3, 40]);
+    conv_weight_grad(
+        &xv,
+        &dyv,
+        &mut ViewMut::contiguous(&mut dw, &[2, 1, 1, 3]),
+        &window,
+        1,
+    );
+    assert!(dw.iter().all(|v| *v == 240.0), "{dw:?}");
+}

@@ -1,0 +1,293 @@
+//! The gradient by the weight: the same packed input, summed over outputs instead of taps.
+//!
+//! With enough output channels to fill a vector, the output gradient is turned channels-last and one input broadcast meets a
+//! vector of channels; otherwise each channel's rows meet the taps' rows lane by lane. Sums over at most [`FLUSH`]
+//! outputs are kept in the element type and join totals in f64.
+
+use super::direct::{dot_tile, weight_tile};
+use super::lift::{Geometry, Slab};
+use super::pack::{Block, Packing};
+use crate::pointwise::vectorized;
+use crate::{Real, View, ViewMut, copy::copy};
+use pulp::{Simd, WithSimd};
+
+/// Outputs summed in the element type.
+const FLUSH: usize = 2048;
+
+pub(super) fn weight_grad<T: Real>(
+    x: &Slab<'_, T>,
+    dy: &Slab<'_, T>,
+    dw: &mut ViewMut<'_, T>,
+    g: &Geometry,
+) {
+    let mut totals = vec![0.0; g.groups * g.cout * g.taps()];
+    if !totals.is_empty() && !dy.extent.contains(&0) {
+        vectorized(Sums {
+            x,
+            dy,
+            totals: &mut totals,
+            g,
+        });
+    }
+    let values: Vec<T> = totals.into_iter().map(T::of).collect();
+    let mut dw = dw.reborrow();
+    let shape = dw.shape().to_vec();
+    // `[groups, Cin/g, kernel, Cout/g]` to `[groups, Cout/g, Cin/g, kernel]`.
+    let sums = View::contiguous(&values, &[g.groups, g.taps(), g.cout]).permute(&[0, 2, 1]);
+    let mut ordered = vec![T::zero(); values.len()];
+    copy(
+        &sums,
+        &mut ViewMut::contiguous(&mut ordered, &[g.groups, g.cout, g.taps()]),
+    );
+    copy(&View::contiguous(&ordered, &shape), &mut dw);
+}
+
+struct Sums<'a, 'b, T> {
+    x: &'a Slab<'b, T>,
+    dy: &'a Slab<'b, T>,
+    /// `[groups, taps, Cout/g]`
+    totals: &'a mut [f64],
+    g: &'a Geometry,
+}
+
+impl<T: Real> WithSimd for Sums<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let lanes = T::lanes::<S>();
+        let Self { x, dy, totals, g } = self;
+        // Channels in chunks, so that a block holds many outputs and their sums are seldom flushed.
+        let part = |cin: usize| Geometry { cin, ..*g };
+        let packing = Packing::new(&part(g.cin.min(CHANNELS)), dy.extent, lanes, false);
+        let (mut packed, mut turned) = (Vec::new(), Vec::new());
+        let volume = g.volume();
+        for group in 0..g.groups {
+            let size = g.cout * g.taps();
+            let totals = &mut totals[group * size..][..size];
+            for n in 0..dy.batch {
+                for block in packing.blocks(dy.extent) {
+                    let rows = OutputRows {
+                        dy,
+                        n,
+                        channel: group * g.cout,
+                        block: &block,
+                        cout: g.cout,
+                    };
+                    let width = if 4 * g.cout <= lanes {
+                        0
+                    } else {
+                        lanes * g.cout.div_ceil(lanes).min(2)
+                    };
+                    if width > 0 {
+                        rows.channels_last(width, &mut turned);
+                    } else {
+                        rows.planar(&mut turned);
+                    }
+                    for first in (0..g.cin).step_by(CHANNELS) {
+                        let count = CHANNELS.min(g.cin - first);
+                        packing.pack(x, n, group * g.cin + first, count, &block, &mut packed);
+                        let job = BlockJob {
+                            taps: &packing.taps[..count * volume],
+                            row_step: packing.row_step,
+                            packed: &packed,
+                            turned: &turned,
+                            rows: block.rows.len(),
+                            cols: block.cols.len(),
+                            cout: g.cout,
+                        };
+                        let totals =
+                            &mut totals[first * volume * g.cout..][..count * volume * g.cout];
+                        match width / lanes {
+                            0 => job.by_columns(simd, totals),
+                            1 => job.by_channels::<S, 1>(simd, totals),
+                            _ => job.by_channels::<S, 2>(simd, totals),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Input channels packed together.
+const CHANNELS: usize = 32;
+
+/// The output gradient of one block.
+struct OutputRows<'a, 'b, T> {
+    dy: &'a Slab<'b, T>,
+    n: usize,
+    channel: usize,
+    block: &'a Block,
+    cout: usize,
+}
+
+impl<T: Real> OutputRows<'_, '_, T> {
+    /// Position of the block's first output of row `row` of channel `co` in `dy`.
+    fn line(&self, co: usize, row: usize) -> usize {
+        let step = &self.dy.step;
+        let within = self.block.plane as isize * step[0]
+            + (self.block.rows.start + row) as isize * step[1]
+            + self.block.cols.start as isize * step[2];
+        self.dy
+            .start(self.n, self.channel + co)
+            .wrapping_add_signed(within)
+    }
+
+    /// `[panel][row][col][width]`, channels past the last as zeros.
+    #[inline(always)]
+    fn channels_last(&self, width: usize, out: &mut Vec<T>) {
+        /// Columns turned together: what they touch stays in the first cache.
+        const TURN: usize = 16;
+        let (rows, cols) = (self.block.rows.len(), self.block.cols.len());
+        let step = self.dy.step[2];
+        out.clear();
+        out.resize(self.cout.div_ceil(width) * rows * cols * width, T::zero());
+        for (panel, out) in out.chunks_exact_mut(rows * cols * width).enumerate() {
+            let count = width.min(self.cout - panel * width);
+            for row in 0..rows {
+                for first in (0..cols).step_by(TURN) {
+                    let live = TURN.min(cols - first);
+                    let target = &mut out[(row * cols + first) * width..][..live * width];
+                    for co in 0..count {
+                        let from = self
+                            .line(panel * width + co, row)
+                            .wrapping_add_signed(first as isize * step);
+                        if step == 1 {
+                            for (lane, v) in target
+                                .chunks_exact_mut(width)
+                                .zip(&self.dy.data[from..from + live])
+                            {
+                                lane[co] = *v;
+                            }
+                        } else {
+                            for (i, lane) in target.chunks_exact_mut(width).enumerate() {
+                                lane[co] =
+                                    self.dy.data[from.wrapping_add_signed(i as isize * step)];
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// `[channel][row][col]`
+    #[inline(always)]
+    fn planar(&self, out: &mut Vec<T>) {
+        let step = self.dy.step[2];
+        out.clear();
+        for co in 0..self.cout {
+            for row in 0..self.block.rows.len() {
+                let from = self.line(co, row);
+                let cols = self.block.cols.len() as isize;
+                out.extend((0..cols).map(|col| self.dy.data[from.wrapping_add_signed(col * step)]));
+            }
+        }
+    }
+}
+
+/// Taps per tile: with two vectors of channels, 12 x 2 accumulators.
+const TAPS: usize = 12;
+
+struct BlockJob<'a, T> {
+    taps: &'a [usize],
+    row_step: usize,
+    packed: &'a [T],
+    turned: &'a [T],
+    rows: usize,
+    cols: usize,
+    cout: usize,
+}
+
+impl<T: Real> BlockJob<'_, T> {
+    /// Vectors of `NV * lanes` output channels against broadcast inputs.
+    #[inline(always)]
+    fn by_channels<S: Simd, const NV: usize>(&self, simd: S, totals: &mut [f64]) {
+        let width = NV * T::lanes::<S>();
+        let together = (FLUSH / self.cols).max(1);
+        for (panel, turned) in self
+            .turned
+            .chunks_exact(self.rows * self.cols * width)
+            .enumerate()
+        {
+            let count = width.min(self.cout - panel * width);
+            for (taps, totals) in self
+                .taps
+                .chunks(TAPS)
+                .zip(totals.chunks_mut(TAPS * self.cout))
+            {
+                // A short last chunk repeats its last tap and drops the copies.
+                let offset: [usize; TAPS] = core::array::from_fn(|t| taps[t.min(taps.len() - 1)]);
+                for from in (0..self.rows).step_by(together) {
+                    let mut acc = [[T::splat(simd, T::zero()); NV]; TAPS];
+                    for row in from..(from + together).min(self.rows) {
+                        let packed = &self.packed[row * self.row_step..];
+                        let dy = &turned[row * self.cols * width..][..self.cols * width];
+                        weight_tile::<T, S, TAPS, NV>(
+                            simd,
+                            offset.map(|o| &packed[o..]),
+                            dy,
+                            &mut acc,
+                        );
+                    }
+                    for (sums, totals) in acc.iter().zip(totals.chunks_mut(self.cout)) {
+                        let mut buffer = [T::zero(); 64];
+                        T::vectors_mut::<S>(&mut buffer[..width]).copy_from_slice(sums);
+                        for (total, v) in totals[panel * width..][..count].iter_mut().zip(&buffer) {
+                            *total += v.wide();
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Rows of one output channel against rows of inputs, for few channels.
+    #[inline(always)]
+    fn by_columns<S: Simd>(&self, simd: S, totals: &mut [f64]) {
+        const AT_ONCE: usize = 8;
+        let lanes = T::lanes::<S>();
+        // Columns past the last whole vector go lane by lane: what is packed behind them may be NaN.
+        let full = self.cols / lanes * lanes;
+        let together = (FLUSH / self.cols).max(1);
+        for (co, dy) in self.turned.chunks_exact(self.rows * self.cols).enumerate() {
+            for (taps, totals) in self
+                .taps
+                .chunks(AT_ONCE)
+                .zip(totals.chunks_mut(AT_ONCE * self.cout))
+            {
+                let offset: [usize; AT_ONCE] =
+                    core::array::from_fn(|t| taps[t.min(taps.len() - 1)]);
+                for from in (0..self.rows).step_by(together) {
+                    let mut acc = [T::splat(simd, T::zero()); AT_ONCE];
+                    let mut tails = [[T::zero(); 16]; AT_ONCE];
+                    for row in from..(from + together).min(self.rows) {
+                        let packed = &self.packed[row * self.row_step..];
+                        let dy = &dy[row * self.cols..][..self.cols];
+                        dot_tile::<T, S, AT_ONCE>(
+                            simd,
+                            offset.map(|o| &packed[o..]),
+                            &dy[..full],
+                            &mut acc,
+                        );
+                        for (tail, o) in tails.iter_mut().zip(offset) {
+                            let x = &packed[o + full..o + self.cols];
+                            for ((sum, x), dy) in tail.iter_mut().zip(x).zip(&dy[full..]) {
+                                *sum += *x * *dy;
+                            }
+                        }
+                    }
+                    for ((sum, tail), totals) in
+                        acc.iter().zip(&tails).zip(totals.chunks_mut(self.cout))
+                    {
+                        let mut buffer = [T::zero(); 64];
+                        T::vectors_mut::<S>(&mut buffer[..lanes])[0] = *sum;
+                        let lanes = buffer[..lanes].iter().chain(tail);
+                        totals[co] += lanes.map(|v| v.wide()).sum::<f64>();
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! Matrix products, through one function and one unsafe call.
+
+use super::{Real, View, ViewMut};
+use crate::view::for_each_row;
+
+/// A strided matrix to read: element `(i, j)` is `data[offset + i * row_step + j * col_step]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Mat<'a, T> {
+    /// The memory.
+    pub data: &'a [T],
+    /// Position of element `(0, 0)`.
+    pub offset: usize,
+    /// Step from a row to the next.
+    pub row_step: isize,
+    /// Step from a column to the next.
+    pub col_step: isize,
+}
+
+/// A strided matrix to write.
+#[derive(Debug)]
+pub struct MatMut<'a, T> {
+    /// The memory.
+    pub data: &'a mut [T],
+    /// Position of element `(0, 0)`.
+    pub offset: usize,
+    /// Step from a row to the next.
+    pub row_step: isize,
+    /// Step from a column to the next.
+    pub col_step: isize,
+}
+
+impl<'a, T> Mat<'a, T> {
+    /// The row-major matrix of `cols` columns that `data` starts with.
+    pub fn row_major(data: &'a [T], cols: usize) -> Self {
+        Self {
+            data,
+            offset: 0,
+            row_step: cols as isize,
+            col_step: 1,
+        }
+    }
+
+    /// The transpose, without a copy.
+    pub fn transposed(self) -> Self {
+        Self {
+            row_step: self.col_step,
+            col_step: self.row_step,
+            ..self
+        }
+    }
+}
+
+impl<'a, T> MatMut<'a, T> {
+    /// The row-major matrix of `cols` columns that `data` starts with.
+    pub fn row_major(data: &'a mut [T], cols: usize) -> Self {
+        Self {
+            data,
+            offset: 0,
+            row_step: cols as isize,
+            col_step: 1,
+        }
+    }
+}
+
+/// `c = a · b`, or `c += a · b` with `accumulate`; `a` is `m x k`, `b` is `k x n`, any strides.
+///
+/// ```
+/// use shard_kernels::gemm::{gemm, Mat, MatMut};
+/// let (a, b) = ([1.0, 2.0, 3.0, 4.0], [1.0, 1.0]);
+/// let mut c = [0.0; 2];
+/// gemm(2, 1, 2, Mat::row_major(&a, 2), Mat::row_major(&b, 1), MatMut::row_major(&mut c, 1), false);
+/// assert_eq!(c, [3.0, 7.0]);
+/// ```
+///
+/// # Panics
+/// When an operand's memory does not hold its matrix, or a step of 0 makes elements of `c` coincide.
+pub fn gemm<T: Real>(
+    m: usize,
+    n: usize,
+    k: usize,
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    c: MatMut<'_, T>,
+    accumulate: bool,
+) {
+    let MatMut {
+        data: c_data,
+        offset: c_offset,
+        row_step: c_rows,
+        col_step: c_cols,
+    } = c;
+    if m == 0 || n == 0 {
+        return;
+    }
+    check("c", c_data.len(), c_offset, (m, c_rows), (n, c_cols));
+    assert!(
+        (m == 1 || c_rows != 0) && (n == 1 || c_cols != 0),
+        "gemm: elements of c coincide"
+    );
+    if k == 0 {
+        if !accumulate {
+            for i in 0..m {
+                for j in 0..n {
+                    c_data[c
+                        .offset
+                        .wrapping_add_signed(i as isize * c_rows + j as isize * c_cols)] =
+                        T::zero();
+                }
+            }
+        }
+        return;
+    }
+    check(
+        "a",
+        a.data.len(),
+        a.offset,
+        (m, a.row_step),
+        (k, a.col_step),
+    );
+    check(
+        "b",
+        b.data.len(),
+        b.offset,
+        (k, b.row_step),
+        (n, b.col_step),
+    );
+    let alpha = if accumulate { T::one() } else { T::zero() };
+    // SAFETY: `check` has shown that every (row, column) of each operand lies inside its slice, `c` is borrowed mutably so
+    // it overlaps neither input, and `Real` is only implemented for f32 and f64, which the crate accepts.
+    // The crate itself swaps operands when `c` is row-major, so that its tiles see columns.
+    unsafe {
+        multiply(
+            m,
+            n,
+            k,
+            c_data.as_mut_ptr().add(c_offset),
+            c_cols,
+            c_rows,
+            accumulate,
+            a.data.as_ptr().add(a.offset),
+            a.col_step,
+            a.row_step,
+            b.data.as_ptr().add(b.offset),
+            b.col_step,
+            b.row_step,
+            alpha,
+            T::one(),
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+#[cfg(not(miri))]
+use gemm::gemm as multiply;
+
+/// Stands for the call under miri, which cannot run its kernels: touches the same elements through the same pointers.
+///
+/// # Safety
+/// That of [`gemm::gemm`].
+#[cfg(miri)]
+#[expect(clippy::too_many_arguments, reason = "those of the call it stands for")]
+unsafe fn multiply<T: Real>(
+    m: usize,
+    n: usize,
+    k: usize,
+    dst: *mut T,
+    dst_cols: isize,
+    dst_rows: isize,
+    read_dst: bool,
+    lhs: *const T,
+    lhs_cols: isize,
+    lhs_rows: isize,
+    rhs: *const T,
+    rhs_cols: isize,
+    rhs_rows: isize,
+    alpha: T,
+    beta: T,
+    _conj_dst: bool,
+    _conj_lhs: bool,
+    _conj_rhs: bool,
+    _parallelism: gemm::Parallelism,
+) {
+    let at = |i: usize, rows: isize, j: usize, cols: isize| i as isize * rows + j as isize * cols;
+    for i in 0..m {
+        for j in 0..n {
+            // SAFETY: the caller's promise, which is what miri checks here.
+            unsafe {
+                let out = dst.offset(at(i, dst_rows, j, dst_cols));
+                let mut sum = if read_dst { alpha * *out } else { T::zero() };
+                for q in 0..k {
+                    let a = *lhs.offset(at(i, lhs_rows, q, lhs_cols));
+                    sum = sum + beta * a * *rhs.offset(at(q, rhs_rows, j, rhs_cols));
+                }
+                *out = sum;
+            }
+        }
+    }
+}
+
+/// `out[.., i, j] = Σ_k a[.., i, k] b[.., k, j]` over the last two dims; leading dims of `a` and `b` are the batch,
+/// already broadcast to those of `out` (strides 0 repeat).
+///
+/// Transposed operands are views with their last two dims swapped. Consecutive batches that share `b` and continue the rows
+/// of `a` and `out` run as one product.
+///
+/// # Panics
+/// When the shapes contradict each other.
+pub fn matmul<T: Real>(
+    a: &View<'_, T>,
+    b: &View<'_, T>,
+    out: &mut ViewMut<'_, T>,
+    accumulate: bool,
+) {
+    let nd = out.ndim();
+    assert!(
+        nd >= 2 && a.ndim() == nd && b.ndim() == nd,
+        "matmul: {} and {} dims into {nd}",
+        a.ndim(),
+        b.ndim()
+    );
+    let batch = nd - 2;
+    let (m, n, k) = (
+        out.shape()[batch],
+        out.shape()[batch + 1],
+        a.shape()[batch + 1],
+    );
+    let fits = a.shape()[..batch] == out.shape()[..batch]
+        && b.shape()[..batch] == out.shape()[..batch]
+        && a.shape()[batch] == m
+        && b.shape()[batch..] == [k, n];
+    assert!(
+        fits,
+        "matmul: {:?} by {:?} into {:?}",
+        a.shape(),
+        b.shape(),
+        out.shape()
+    );
+
+    let [ar, ac] = [a.strides()[batch], a.strides()[batch + 1]];
+    let [br, bc] = [b.strides()[batch], b.strides()[batch + 1]];
+    let [or, oc] = [out.strides()[batch], out.strides()[batch + 1]];
+    let (shape, a_steps) = (out.shape()[..batch].to_vec(), a.strides()[..batch].to_vec());
+    let (b_steps, out_steps) = (
+        b.strides()[..batch].to_vec(),
+        out.strides()[..batch].to_vec(),
+    );
+    let out_offset = out.offset();
+    let data = out.data_mut();
+    for_each_row(
+        &shape,
+        [&a_steps, &b_steps, &out_steps],
+        [a.offset(), b.offset(), out_offset],
+        |at, count, steps| {
+            let rows_continue =
+                steps[1] == 0 && steps[0] == ar * m as isize && steps[2] == or * m as isize;
+            let (runs, rows) = if rows_continue {
+                (1, m * count)
+            } else {
+                (count, m)
+            };
+            for r in 0..runs {
+                let at: [usize; 3] =
+                    core::array::from_fn(|i| at[i].wrapping_add_signed(r as isize * steps[i]));
+                let a = Mat {
+                    data: a.data(),
+                    offset: at[0],
+                    row_step: ar,
+                    col_step: ac,
+                };
+                let b = Mat {
+                    data: b.data(),
+                    offset: at[1],
+                    row_step: br,
+                    col_step: bc,
+                };
+                let c = MatMut {
+                    data,
+                    offset: at[2],
+                    row_step: or,
+                    col_step: oc,
+                };
+                gemm(rows, n, k, a, b, c, accumulate);
+            }
+        },
+    );
+}
+
+fn check(name: &str, len: usize, offset: usize, rows: (usize, isize), cols: (usize, isize)) {
+    let reach = |(n, step): (usize, isize)| (n as i128 - 1) * step as i128;
+    let (r, c) = (reach(rows), reach(cols));
+    let low = offset as i128 + r.min(0) + c.min(0);
+    let high = offset as i128 + r.max(0) + c.max(0);
+    assert!(
+        low >= 0 && high < len as i128,
+        "gemm: operand {name} reaches {low}..={high} of {len} elements"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Rng, assert_close, naive_index};
+
+    fn case<T: Real>(
+        batch: &[usize],
+        m: usize,
+        k: usize,
+        n: usize,
+        broadcast_a: bool,
+        transpose_b: bool,
+    ) {
+        let mut rng = Rng::new(7 + m as u64 * 31 + k as u64 * 5 + n as u64);
+        let full = |tail: [usize; 2]| [batch, &tail].concat();
+        let a_data = rng.vec::<T>(if broadcast_a {
+            m * k
+        } else {
+            batch.iter().product::<usize>() * m * k
+        });
+        let b_data = rng.vec::<T>(batch.iter().product::<usize>() * k * n);
+        let a = if broadcast_a {
+            View::contiguous(&a_data, &[m, k])
+                .broadcast_to(&full([m, k]))
+                .expect("broadcasts")
+        } else {
+            View::contiguous(&a_data, &full([m, k]))
+        };
+        let b = if transpose_b {
+            let mut order: Vec<usize> = (0..batch.len()).collect();
+            order.extend([batch.len() + 1, batch.len()]);
+            View::contiguous(&b_data, &full([n, k])).permute(&order)
+        } else {
+            View::contiguous(&b_data, &full([k, n]))
+        };
+        let shape = full([m, n]);
+        let mut out = rng.vec::<T>(shape.iter().product());
+        let before = out.clone();
+        let mut expected = Vec::new();
+        for at in naive_index(&shape) {
+            let (lead, [i, j]) = at.split_at(batch.len()) else {
+                panic!("two trailing dims")
+            };
+            let sum: f64 = (0..k)
+                .map(|q| {
+                    a.get(&[lead, &[*i, q]].concat()).wide()
+                        * b.get(&[lead, &[q, *j]].concat()).wide()
+                })
+                .sum();
+            expected.push(sum);
+        }
+        matmul(&a, &b, &mut ViewMut::contiguous(&mut out, &shape), false);
+        assert_close(&out, &expected, 1e-5);
+        out.copy_from_slice(&before);
+        matmul(&a, &b, &mut ViewMut::contiguous(&mut out, &shape), true);
+        let added: Vec<f64> = expected
+            .iter()
+            .zip(&before)
+            .map(|(e, b)| e + b.wide())
+            .collect();
+        assert_close(&out, &added, 1e-5);
+    }
+
+    #[test]
+    fn products_match_the_triple_loop() {
+        for (m, k, n) in [
+            (1, 1, 1),
+            (5, 7, 3),
+            (0, 3, 2),
+            (3, 0, 2),
+            // Larger than any tile; interpreted it would take minutes.
+            if cfg!(miri) { (4, 3, 2) } else { (33, 65, 17) },
+            (2, 3, 0),
+        ] {
+            for batch in [&[][..], &[3], &[2, 3], &[0]] {
+                // Interpreted, one type and one batch dim stand for all.
+                if cfg!(miri) && batch.len() > 1 {
+                    continue;
+                }
+                for (broadcast_a, transpose_b) in [(false, false), (false, true), (true, false)] {
+                    if !cfg!(miri) {
+                        case::<f32>(batch, m, k, n, broadcast_a, transpose_b);
+                    }
+                    case::<f64>(batch, m, k, n, broadcast_a, transpose_b);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shared_right_operand_runs_as_one_product() {
+        let mut rng = Rng::new(3);
+        let (a, b) = (rng.vec::<f64>(4 * 3 * 5), rng.vec::<f64>(5 * 2));
+        let shared = View::contiguous(&b, &[5, 2])
+            .broadcast_to(&[4, 5, 2])
+            .expect("broadcasts");
+        let mut together = vec![0.0; 24];
+        matmul(
+            &View::contiguous(&a, &[4, 3, 5]),
+            &shared,
+            &mut ViewMut::contiguous(&mut together, &[4, 3, 2]),
+            false,
+        );
+        let mut flat = vec![0.0; 24];
+        gemm(
+            12,
+            2,
+            5,
+            Mat::row_major(&a, 5),
+            Mat::row_major(&b, 2),
+            MatMut::row_major(&mut flat, 2),
+            false,
+        );
+        assert_eq!(together, flat);
+    }
+
+    #[test]
+    #[should_panic(expected = "operand a reaches 0..=5 of 5")]
+    fn short_operands_are_refused() {
+        let mut c = [0.0; 4];
+        gemm(
+            2,
+            2,
+            3,
+            Mat::row_major(&[0.0; 5], 3),
+            Mat::row_major(&[0.0; 6], 2),
+            MatMut::row_major(&mut c, 2),
+            false,
+        );
+    }
+}

@@ -1,0 +1,365 @@
+//! Count, mean and sum of squared deviations: what norms and variances merge across ranks.
+//!
+//! Blocks take a corrected two-pass (mean, then deviations from it), and merge by Chan, Golub and LeVeque's formula in f64,
+//! so neither a large mean nor many elements cost digits.
+
+use super::pointwise::vectorized;
+use super::reduce::{BLOCK, COLUMNS, Split, lane_sum};
+use super::view::for_each_row;
+use super::{Dims, Real, View};
+use pulp::{Simd, WithSimd};
+
+/// Rows per block where columns run side by side.
+const ROWS: usize = 64;
+
+/// Moments of the cells of a reduction, row-major over [`Moments::shape`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moments {
+    /// Extents of the cells.
+    pub shape: Dims,
+    /// Number of elements per cell.
+    pub count: Vec<f64>,
+    /// Mean per cell; 0 where the count is 0.
+    pub mean: Vec<f64>,
+    /// Sum of squared deviations from the mean per cell.
+    pub m2: Vec<f64>,
+}
+
+/// Maps a dim of channels to groups: global channel `c` belongs to group `floor(c * groups / channels)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// The dim of the view that holds channels; not among the reduced dims.
+    pub dim: usize,
+    /// Global index of the view's first channel.
+    pub start: usize,
+    /// Channels in all, over all ranks.
+    pub channels: usize,
+    /// Groups in all; the cells have this extent along `dim`, empty groups counting 0.
+    pub groups: usize,
+}
+
+/// Moments of `x` over `dims`, one cell per index of the remaining dims, channels optionally merged into groups.
+///
+/// ```
+/// use shard_kernels::{moments::moments, View};
+/// let m = moments(&View::contiguous(&[1.0f32, 3.0, 10.0, 10.0], &[2, 2]), &[1], None);
+/// assert_eq!((m.count, m.mean, m.m2), (vec![2.0, 2.0], vec![2.0, 10.0], vec![2.0, 0.0]));
+/// ```
+///
+/// # Panics
+/// When a dim is out of range or named twice, or the groups name a reduced dim or channels beyond their count.
+pub fn moments<T: Real>(x: &View<'_, T>, dims: &[usize], groups: Option<Groups>) -> Moments {
+    let split = Split::new(x.shape(), x.strides(), dims);
+    let mut cells = Moments::empty(&split.kept);
+    let data = x.data();
+    split.for_each_cell(x.offset(), |cell, at, width, cell_step| {
+        for_each_row(
+            &split.reduced,
+            [&split.reduced_steps],
+            [at],
+            |[at], n, [step]| {
+                if width > 1 {
+                    for first in (0..n).step_by(ROWS) {
+                        let rows = ROWS.min(n - first);
+                        let at = at.wrapping_add_signed(first as isize * step);
+                        let (mean, m2) = vectorized(ColumnBlock {
+                            data,
+                            at,
+                            rows,
+                            step,
+                            width,
+                        });
+                        for j in 0..width {
+                            let cell = cell.wrapping_add_signed(j as isize * cell_step);
+                            cells.merge_cell(cell, rows as f64, mean[j], m2[j]);
+                        }
+                    }
+                } else if step == 1 {
+                    for block in data[at..at + n].chunks(BLOCK) {
+                        let (mean, m2) = vectorized(Block(block));
+                        cells.merge_cell(cell, block.len() as f64, mean, m2);
+                    }
+                } else {
+                    let mut gathered = [T::zero(); BLOCK];
+                    for first in (0..n).step_by(BLOCK) {
+                        let block = &mut gathered[..BLOCK.min(n - first)];
+                        for (i, v) in block.iter_mut().enumerate() {
+                            *v = data[at.wrapping_add_signed((first + i) as isize * step)];
+                        }
+                        let (mean, m2) = vectorized(Block(block));
+                        cells.merge_cell(cell, block.len() as f64, mean, m2);
+                    }
+                }
+            },
+        );
+    });
+    match groups {
+        None => cells,
+        Some(groups) => grouped(&cells, dims, groups),
+    }
+}
+
+impl Moments {
+    /// Cells that have seen no element.
+    pub fn empty(shape: &[usize]) -> Self {
+        let cells = shape.iter().product();
+        Self {
+            shape: shape.into(),
+            count: vec![0.0; cells],
+            mean: vec![0.0; cells],
+            m2: vec![0.0; cells],
+        }
+    }
+
+    /// Adds the elements that `other` has seen, cell by cell.
+    ///
+    /// # Panics
+    /// When the shapes differ.
+    pub fn merge(&mut self, other: &Self) {
+        assert!(
+            self.shape == other.shape,
+            "moments: {:?} merged with {:?}",
+            self.shape,
+            other.shape
+        );
+        for cell in 0..self.count.len() {
+            self.merge_cell(cell, other.count[cell], other.mean[cell], other.m2[cell]);
+        }
+    }
+
+    /// Chan's merge of one cell. Merging into or with nothing is exact.
+    fn merge_cell(&mut self, cell: usize, count: f64, mean: f64, m2: f64) {
+        if count == 0.0 {
+            return;
+        }
+        if self.count[cell] == 0.0 {
+            (self.count[cell], self.mean[cell], self.m2[cell]) = (count, mean, m2);
+            return;
+        }
+        let total = self.count[cell] + count;
+        let delta = mean - self.mean[cell];
+        self.m2[cell] += m2 + delta * delta * (self.count[cell] * count / total);
+        self.mean[cell] += delta * (count / total);
+        self.count[cell] = total;
+    }
+}
+
+fn grouped(cells: &Moments, dims: &[usize], groups: Groups) -> Moments {
+    let Groups {
+        dim,
+        start,
+        channels,
+        groups,
+    } = groups;
+    let kept_dim = dim - dims.iter().filter(|d| **d < dim).count();
+    let present = cells.shape.get(kept_dim).copied().unwrap_or(0);
+    let valid = !dims.contains(&dim)
+        && kept_dim < cells.shape.len()
+        && start + present <= channels
+        && groups > 0;
+    assert!(
+        valid,
+        "moments: channels {start}..{} of {channels} on dim {dim}, reduced {dims:?}",
+        start + present
+    );
+    let mut shape = cells.shape.clone();
+    shape[kept_dim] = groups;
+    let mut out = Moments::empty(&shape);
+    let inner: usize = shape[kept_dim + 1..].iter().product();
+    for cell in 0..cells.count.len() {
+        let (rest, i) = (cell / inner, cell % inner);
+        let (outer, c) = (rest / present, rest % present);
+        let group = (start + c) * groups / channels;
+        let to = (outer * groups + group) * inner + i;
+        out.merge_cell(to, cells.count[cell], cells.mean[cell], cells.m2[cell]);
+    }
+    out
+}
+
+/// Mean and M2 of a contiguous block.
+struct Block<'a, T>(&'a [T]);
+
+impl<T: Real> WithSimd for Block<'_, T> {
+    type Output = (f64, f64);
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> (f64, f64) {
+        let n = self.0.len() as f64;
+        let guess = T::of(lane_sum(self.0, |x| x).wide() / n);
+        let off = lane_sum(self.0, |x| x - guess).wide();
+        let squares = lane_sum(self.0, |x| (x - guess) * (x - guess)).wide();
+        corrected(n, guess.wide(), off, squares)
+    }
+}
+
+/// Means and M2s of `width` columns over `rows` rows.
+struct ColumnBlock<'a, T> {
+    data: &'a [T],
+    at: usize,
+    rows: usize,
+    step: isize,
+    width: usize,
+}
+
+impl<T: Real> WithSimd for ColumnBlock<'_, T> {
+    type Output = ([f64; COLUMNS], [f64; COLUMNS]);
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> Self::Output {
+        let row = |r: usize| {
+            let from = self.at.wrapping_add_signed(r as isize * self.step);
+            &self.data[from..from + self.width]
+        };
+        let n = self.rows as f64;
+        let mut guess = [T::zero(); COLUMNS];
+        for r in 0..self.rows {
+            for (g, x) in guess.iter_mut().zip(row(r)) {
+                *g += *x;
+            }
+        }
+        for g in &mut guess[..self.width] {
+            *g = T::of(g.wide() / n);
+        }
+        let (mut off, mut squares) = ([T::zero(); COLUMNS], [T::zero(); COLUMNS]);
+        for r in 0..self.rows {
+            for (((o, s), g), x) in off.iter_mut().zip(&mut squares).zip(&guess).zip(row(r)) {
+                let d = *x - *g;
+                *o += d;
+                *s += d * d;
+            }
+        }
+        let (mut mean, mut m2) = ([0.0; COLUMNS], [0.0; COLUMNS]);
+        for j in 0..self.width {
+            (mean[j], m2[j]) = corrected(n, guess[j].wide(), off[j].wide(), squares[j].wide());
+        }
+        (mean, m2)
+    }
+}
+
+/// Mean and M2 from a guessed mean, the sum of deviations from it, and the sum of their squares.
+#[inline(always)]
+fn corrected(n: f64, guess: f64, off: f64, squares: f64) -> (f64, f64) {
+    let m2 = squares - off * off / n;
+    // Not max(): NaN must stay.
+    (guess + off / n, if m2 < 0.0 { 0.0 } else { m2 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Rng, naive_index};
+
+    fn naive<T: Real>(x: &View<'_, T>, dims: &[usize], groups: Option<Groups>) -> Moments {
+        let kept: Vec<usize> = (0..x.ndim()).filter(|d| !dims.contains(d)).collect();
+        let group_of = |d: usize, i: usize| match groups {
+            Some(g) if g.dim == d => (g.start + i) * g.groups / g.channels,
+            _ => i,
+        };
+        let extent = |d: usize| match groups {
+            Some(g) if g.dim == d => g.groups,
+            _ => x.shape()[d],
+        };
+        let shape: Vec<usize> = kept.iter().map(|&d| extent(d)).collect();
+        let mut out = Moments::empty(&shape);
+        let all = naive_index(x.shape());
+        for (i, cell) in naive_index(&shape).iter().enumerate() {
+            let members: Vec<f64> = all
+                .iter()
+                .filter(|at| {
+                    kept.iter()
+                        .zip(cell)
+                        .all(|(&d, c)| group_of(d, at[d]) == *c)
+                })
+                .map(|at| x.get(at).wide())
+                .collect();
+            if !members.is_empty() {
+                let n = members.len() as f64;
+                let mean = members.iter().sum::<f64>() / n;
+                out.count[i] = n;
+                out.mean[i] = mean;
+                out.m2[i] = members.iter().map(|x| (x - mean).powi(2)).sum();
+            }
+        }
+        out
+    }
+
+    fn assert_same(got: &Moments, expected: &Moments, tolerance: f64) {
+        assert_eq!((&got.shape, &got.count), (&expected.shape, &expected.count));
+        for (g, e) in got
+            .mean
+            .iter()
+            .zip(&expected.mean)
+            .chain(got.m2.iter().zip(&expected.m2))
+        {
+            assert!(
+                (g - e).abs() <= tolerance * e.abs().max(1.0),
+                "{g} against {e}"
+            );
+        }
+    }
+
+    fn random<T: Real>(tolerance: f64) {
+        let mut rng = Rng::new(21);
+        for _ in 0..120 {
+            let nd = rng.within(1, 4);
+            let shape: Vec<usize> = (0..nd).map(|_| rng.within(0, 8)).collect();
+            let data = rng.vec::<T>(shape.iter().product());
+            let mut order: Vec<usize> = (0..nd).collect();
+            for i in (1..nd).rev() {
+                order.swap(i, rng.within(0, i));
+            }
+            let x = View::contiguous(&data, &shape).permute(&order);
+            let dims: Vec<usize> = (0..nd).filter(|_| rng.within(0, 1) == 1).collect();
+            let kept: Vec<usize> = (0..nd).filter(|d| !dims.contains(d)).collect();
+            let groups = kept.first().map(|&dim| {
+                let start = rng.within(0, 3);
+                let channels = start + x.shape()[dim] + rng.within(1, 3);
+                Groups {
+                    dim,
+                    start,
+                    channels,
+                    groups: rng.within(1, channels),
+                }
+            });
+            assert_same(
+                &moments(&x, &dims, None),
+                &naive(&x, &dims, None),
+                tolerance,
+            );
+            assert_same(
+                &moments(&x, &dims, groups),
+                &naive(&x, &dims, groups),
+                tolerance,
+            );
+        }
+    }
+
+    #[test]
+    fn moments_and_groups_match_two_passes() {
+        random::<f64>(1e-12);
+        random::<f32>(1e-5);
+    }
+
+    #[test]
+    fn a_large_mean_costs_no_digits_and_splits_merge() {
+        let mut rng = Rng::new(8);
+        let x: Vec<f64> = (0..5000).map(|_| 1e6 + rng.unit()).collect();
+        let whole = moments(&View::contiguous(&x, &[5000]), &[0], None);
+        let mut parts = moments(&View::contiguous(&x[..1777], &[1777]), &[0], None);
+        parts.merge(&Moments::empty(&[]));
+        parts.merge(&moments(&View::contiguous(&x[1777..], &[3223]), &[0], None));
+        assert_same(&parts, &whole, 1e-9);
+        let exact = naive(&View::contiguous(&x, &[5000]), &[0], None);
+        assert_same(&whole, &exact, 1e-9);
+        let columns = moments(&View::contiguous(&x, &[2500, 2]), &[0], None);
+        assert!((columns.m2[0] + columns.m2[1] - whole.m2[0]).abs() < 0.01 * whole.m2[0]);
+    }
+
+    #[test]
+    fn nan_is_data() {
+        let x = [1.0f32, f32::NAN, 2.0, 4.0];
+        let m = moments(&View::contiguous(&x, &[2, 2]), &[1], None);
+        assert!(m.mean[0].is_nan() && m.m2[0].is_nan());
+        assert_eq!((m.mean[1], m.m2[1]), (3.0, 2.0));
+    }
+}

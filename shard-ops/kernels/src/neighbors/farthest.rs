@@ -1,0 +1,151 @@
+//! One rank's part of farthest point sampling.
+//!
+//! Sampling takes, again and again, the point whose distance to all samples is largest; of equal ones the one of lowest global index.
+//! Each rank keeps its own points' squared distances to the nearest sample; the best of the ranks' answers is the next sample.
+
+use super::scan::WIDTH;
+use crate::pointwise::vectorized;
+use crate::{Positions, Real, View};
+use pulp::{Simd, WithSimd};
+use std::borrow::Cow;
+
+/// Squared distances of points `[dim, points]` to the nearest sample before there is one: infinite, and NaN for points with a
+/// coordinate that is not finite.
+///
+/// # Panics
+/// When `points` has not two dims.
+pub fn unsampled<T: Real>(points: &View<'_, T>) -> Vec<T> {
+    let rows = Rows::new(points);
+    let mut nearest = vec![T::infinity(); rows.count];
+    for d in 0..rows.dim {
+        for (near, x) in nearest.iter_mut().zip(rows.row(d)) {
+            if !x.is_finite() {
+                *near = T::nan();
+            }
+        }
+    }
+    nearest
+}
+
+/// Lowers the points' squared distances to that of a sample, where it is nearer. NaN stays.
+///
+/// ```
+/// use shard_kernels::{neighbors::{farthest, lower, unsampled}, Positions, View};
+/// let line = [0.0f32, 1.0, 4.0, 10.0];
+/// let points = View::contiguous(&line, &[1, 4]);
+/// let mut nearest = unsampled(&points);
+/// lower(&points, &[0.0], &mut nearest);
+/// assert_eq!(farthest(&nearest, Positions::from(0)), Some((100.0, 3)));
+/// lower(&points, &[10.0], &mut nearest);
+/// assert_eq!(farthest(&nearest, Positions::from(0)), Some((16.0, 2)));
+/// ```
+///
+/// # Panics
+/// When the points are not `[sample.len(), nearest.len()]`.
+pub fn lower<T: Real>(points: &View<'_, T>, sample: &[T], nearest: &mut [T]) {
+    let rows = Rows::new(points);
+    assert!(
+        (rows.dim, rows.count) == (sample.len(), nearest.len()),
+        "farthest points: a sample of {} coordinates and {} distances for points of shape {:?}",
+        sample.len(),
+        nearest.len(),
+        points.shape()
+    );
+    vectorized(Lower {
+        rows: &rows,
+        sample,
+        nearest,
+    });
+}
+
+/// The largest distance and its global index, the lowest of equal ones; points at NaN come after all others, at a distance of -1. `None`
+/// without points.
+pub fn farthest<T: Real>(nearest: &[T], index: Positions<'_>) -> Option<(T, i64)> {
+    let largest = vectorized(Largest(nearest));
+    // No distance is below 0: then all are NaN, and all alike.
+    let hit = |d: T| d == largest || largest < T::zero();
+    let mut lowest: Option<i64> = None;
+    for (block, distances) in nearest.chunks(WIDTH).enumerate() {
+        // Nearly always none, which is found without branches.
+        if distances.iter().fold(false, |any, &d| any | hit(d)) {
+            let hits = distances.iter().enumerate().filter(|(_, d)| hit(**d));
+            let found = hits.map(|(i, _)| index.at(block * WIDTH + i)).min();
+            lowest = lowest.into_iter().chain(found).min();
+        }
+    }
+    lowest.map(|index| (largest, index))
+}
+
+/// Points dim by dim.
+struct Rows<'a, T: Real> {
+    data: Cow<'a, [T]>,
+    dim: usize,
+    count: usize,
+}
+
+impl<'a, T: Real> Rows<'a, T> {
+    fn new(points: &View<'a, T>) -> Self {
+        let &[dim, count] = points.shape() else {
+            panic!("farthest points: points of shape {:?}", points.shape())
+        };
+        let data = points
+            .as_slice()
+            .map_or_else(|| points.to_vec().into(), Cow::Borrowed);
+        Self { data, dim, count }
+    }
+
+    #[inline(always)]
+    fn row(&self, d: usize) -> &[T] {
+        &self.data[d * self.count..(d + 1) * self.count]
+    }
+}
+
+/// Lowers every point's distance to that of a sample.
+struct Lower<'a, T: Real> {
+    rows: &'a Rows<'a, T>,
+    sample: &'a [T],
+    nearest: &'a mut [T],
+}
+
+impl<T: Real> WithSimd for Lower<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let mut first = 0;
+        for nearest in self.nearest.chunks_mut(WIDTH) {
+            let mut sums = [T::zero(); WIDTH];
+            // In the order of the dims, each operation rounded: the same bits however the points are divided.
+            for (d, &x) in self.sample.iter().enumerate() {
+                let row = &self.rows.row(d)[first..first + nearest.len()];
+                for (sum, &p) in sums.iter_mut().zip(row) {
+                    let apart = p - x;
+                    *sum += apart * apart;
+                }
+            }
+            for (near, &d) in nearest.iter_mut().zip(&sums) {
+                *near = if d < *near { d } else { *near };
+            }
+            first += nearest.len();
+        }
+    }
+}
+
+/// The largest of some distances, -1 if there is none but NaN.
+struct Largest<'a, T>(&'a [T]);
+
+impl<T: Real> WithSimd for Largest<'_, T> {
+    type Output = T;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> T {
+        let larger = |m: T, d: T| if d > m { d } else { m };
+        let mut lanes = [-T::one(); WIDTH];
+        for distances in self.0.chunks(WIDTH) {
+            for (lane, &d) in lanes.iter_mut().zip(distances) {
+                *lane = larger(*lane, d);
+            }
+        }
+        lanes.into_iter().fold(-T::one(), larger)
+    }
+}

@@ -1,0 +1,319 @@
+//! The k nearest points of every query.
+
+use super::search::{Row, Rows, Search, search};
+use crate::{Positions, Real, View};
+
+/// The index of an entry that no point has taken yet.
+const MISSING: i64 = i64::MAX;
+
+/// Rows of up to this many neighbours are kept in order while points come in; moving the entries of longer ones would cost more
+/// than keeping heaps.
+const MOST_SORTED: usize = 64;
+
+/// The k nearest points of every query among the blocks taken in so far, each row ordered by (distance, global index).
+///
+/// ```
+/// use shard_kernels::{neighbors::Nearest, Positions, View};
+/// let (queries, points) = ([0.0f32, 10.0], [1.0, 9.0, -1.0]);
+/// let queries = View::contiguous(&queries, &[2, 1]);
+/// let mut nearest = Nearest::new(2, 2);
+/// // Two blocks, the later points first.
+/// nearest.fold(&queries, &View::contiguous(&points[1..], &[2, 1]), Positions::from(1));
+/// nearest.fold(&queries, &View::contiguous(&points[..1], &[1, 1]), Positions::from(0));
+/// let (mut distances, mut indexes) = ([0.0; 4], [0; 4]);
+/// nearest.finish(&mut distances, &mut indexes);
+/// assert_eq!(indexes, [0, 2, 1, 0]);
+/// assert_eq!(distances, [1.0, 1.0, 1.0, 9.0]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Nearest<T> {
+    k: usize,
+    /// Squared distances `[queries, k]`; NaN where a point is missing, so that nothing is too far.
+    distances: Vec<T>,
+    indexes: Vec<i64>,
+}
+
+impl<T: Real> Nearest<T> {
+    /// The state of no points: every row is empty.
+    pub fn new(queries: usize, k: usize) -> Self {
+        Self {
+            k,
+            distances: vec![T::nan(); queries * k],
+            indexes: vec![MISSING; queries * k],
+        }
+    }
+
+    /// A state from squared distances and indexes `[queries, k]`, as [`Nearest::into_parts`] gives them.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn from_parts(k: usize, distances: Vec<T>, indexes: Vec<i64>) -> Self {
+        assert!(
+            distances.len() == indexes.len() && (k == 0 || distances.len().is_multiple_of(k)),
+            "neighbours: {} distances and {} indexes in rows of {k}",
+            distances.len(),
+            indexes.len()
+        );
+        Self {
+            k,
+            distances,
+            indexes,
+        }
+    }
+
+    /// Squared distances and indexes; NaN and `i64::MAX` where a row has fewer than k points.
+    pub fn into_parts(self) -> (Vec<T>, Vec<i64>) {
+        (self.distances, self.indexes)
+    }
+
+    /// Takes in points `[points, dim]` with these global indexes, for queries `[queries, dim]`.
+    ///
+    /// # Panics
+    /// When shapes contradict each other or the state.
+    pub fn fold(&mut self, queries: &View<'_, T>, points: &View<'_, T>, index: Positions<'_>) {
+        self.fold_by(Search::Auto, queries, points, index);
+    }
+
+    /// As [`Nearest::fold`], by a search of the caller's choice.
+    ///
+    /// # Panics
+    /// As [`Nearest::fold`].
+    pub fn fold_by(
+        &mut self,
+        how: Search,
+        queries: &View<'_, T>,
+        points: &View<'_, T>,
+        index: Positions<'_>,
+    ) {
+        assert!(
+            queries.ndim() == 2 && queries.shape()[0] * self.k == self.distances.len(),
+            "neighbours: queries of shape {:?} into {} entries of rows of {}",
+            queries.shape(),
+            self.distances.len(),
+            self.k
+        );
+        match self.k {
+            0 => {}
+            1..=MOST_SORTED => search(how, queries, points, index, self),
+            k => {
+                // A descending row is a heap with the last neighbour on top.
+                self.distances.chunks_exact_mut(k).for_each(<[T]>::reverse);
+                self.indexes.chunks_exact_mut(k).for_each(<[i64]>::reverse);
+                search(how, queries, points, index, &mut Heaps(self));
+                self.sort();
+            }
+        }
+    }
+
+    /// Fills an empty row with points in order, at most k.
+    pub(super) fn set_row(&mut self, i: usize, points: &[(T, i64)]) {
+        for (j, &(distance, index)) in points.iter().enumerate() {
+            (self.distances[i * self.k + j], self.indexes[i * self.k + j]) = (distance, index);
+        }
+    }
+
+    /// How many points each row has.
+    pub fn counts(&self) -> Vec<usize> {
+        let of = |row: &[i64]| row.iter().filter(|&&index| index != MISSING).count();
+        match self.k {
+            0 => Vec::new(),
+            k => self.indexes.chunks_exact(k).map(of).collect(),
+        }
+    }
+
+    /// Puts every row in order.
+    fn sort(&mut self) {
+        let mut row: Vec<(T, i64)> = Vec::with_capacity(self.k);
+        let rows = self.distances.chunks_exact_mut(self.k);
+        for (distances, indexes) in rows.zip(self.indexes.chunks_exact_mut(self.k)) {
+            row.clear();
+            row.extend(distances.iter().copied().zip(indexes.iter().copied()));
+            row.sort_unstable_by(|a, b| compare(*a, *b));
+            for (i, &(distance, index)) in row.iter().enumerate() {
+                (distances[i], indexes[i]) = (distance, index);
+            }
+        }
+    }
+
+    /// Takes in the state of other points for the same queries.
+    ///
+    /// # Panics
+    /// When the sizes differ.
+    pub fn merge(&mut self, other: &Self) {
+        assert!(
+            self.k == other.k && self.distances.len() == other.distances.len(),
+            "neighbours: {} entries in rows of {} into {} in rows of {}",
+            other.distances.len(),
+            other.k,
+            self.distances.len(),
+            self.k
+        );
+        let mut merged = Vec::with_capacity(self.k);
+        for row in (0..self.distances.len()).step_by(self.k.max(1)) {
+            let (mut ours, mut theirs) = (row, row);
+            merged.clear();
+            while merged.len() < self.k {
+                let a = (self.distances[ours], self.indexes[ours]);
+                let b = (other.distances[theirs], other.indexes[theirs]);
+                if precedes(b, a) {
+                    merged.push(b);
+                    theirs += 1;
+                } else {
+                    merged.push(a);
+                    ours += 1;
+                }
+            }
+            for (i, &(distance, index)) in merged.iter().enumerate() {
+                (self.distances[row + i], self.indexes[row + i]) = (distance, index);
+            }
+        }
+    }
+
+    /// Writes distances (not squared) and global indexes `[queries, k]`; infinity and -1 where a row has fewer than k points.
+    ///
+    /// # Panics
+    /// When an output has another length.
+    pub fn finish(&self, distances: &mut [T], indexes: &mut [i64]) {
+        let n = self.distances.len();
+        assert!(
+            distances.len() == n && indexes.len() == n,
+            "neighbours: {n} entries into {} and {}",
+            distances.len(),
+            indexes.len()
+        );
+        for (i, (&distance, &index)) in self.distances.iter().zip(&self.indexes).enumerate() {
+            (distances[i], indexes[i]) = match index {
+                MISSING => (T::infinity(), -1),
+                index => (distance.sqrt(), index),
+            };
+        }
+    }
+}
+
+/// Whether a point comes before another: nearer, or as near with a lower index; NaN is farthest.
+#[inline(always)]
+pub(super) fn precedes<T: Real>((a, i): (T, i64), (b, j): (T, i64)) -> bool {
+    if a < b {
+        true
+    } else if a > b {
+        false
+    } else {
+        // Equal, or NaN among them.
+        let (a, b) = (a.is_nan(), b.is_nan());
+        if a == b { i < j } else { b }
+    }
+}
+
+/// The order of neighbours.
+pub(super) fn compare<T: Real>(a: (T, i64), b: (T, i64)) -> core::cmp::Ordering {
+    if precedes(a, b) {
+        core::cmp::Ordering::Less
+    } else if precedes(b, a) {
+        core::cmp::Ordering::Greater
+    } else {
+        core::cmp::Ordering::Equal
+    }
+}
+
+/// The row of one query in order, k at least 1.
+pub(super) struct NearestRow<'a, T> {
+    distances: &'a mut [T],
+    indexes: &'a mut [i64],
+}
+
+impl<T: Real> Rows<T> for Nearest<T> {
+    type Row<'a> = NearestRow<'a, T>;
+
+    #[inline(always)]
+    fn row(&mut self, i: usize) -> NearestRow<'_, T> {
+        let row = i * self.k..(i + 1) * self.k;
+        NearestRow {
+            distances: &mut self.distances[row.clone()],
+            indexes: &mut self.indexes[row],
+        }
+    }
+}
+
+impl<T: Real> Row<T> for NearestRow<'_, T> {
+    #[inline(always)]
+    fn bound(&self) -> T {
+        self.distances[self.distances.len() - 1]
+    }
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        self.distances.len()
+    }
+
+    #[inline(always)]
+    fn offer(&mut self, distance: T, index: i64) {
+        let mut at = self.distances.len() - 1;
+        if !precedes((distance, index), (self.distances[at], self.indexes[at])) {
+            return;
+        }
+        while at > 0
+            && precedes(
+                (distance, index),
+                (self.distances[at - 1], self.indexes[at - 1]),
+            )
+        {
+            self.distances[at] = self.distances[at - 1];
+            self.indexes[at] = self.indexes[at - 1];
+            at -= 1;
+        }
+        self.distances[at] = distance;
+        self.indexes[at] = index;
+    }
+}
+
+/// The rows of a state whose rows are heaps.
+struct Heaps<'a, T>(&'a mut Nearest<T>);
+
+/// The row of one query as a binary heap, k at least 1: no entry precedes its children, so the last neighbour is on top.
+struct HeapRow<'a, T>(NearestRow<'a, T>);
+
+impl<T: Real> Rows<T> for Heaps<'_, T> {
+    type Row<'b>
+        = HeapRow<'b, T>
+    where
+        Self: 'b;
+
+    #[inline(always)]
+    fn row(&mut self, i: usize) -> HeapRow<'_, T> {
+        HeapRow(self.0.row(i))
+    }
+}
+
+impl<T: Real> Row<T> for HeapRow<'_, T> {
+    #[inline(always)]
+    fn bound(&self) -> T {
+        self.0.distances[0]
+    }
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        self.0.most()
+    }
+
+    #[inline(always)]
+    fn offer(&mut self, distance: T, index: i64) {
+        let NearestRow { distances, indexes } = &mut self.0;
+        if !precedes((distance, index), (distances[0], indexes[0])) {
+            return;
+        }
+        let k = distances.len();
+        let (mut at, mut child) = (0, 1);
+        while child < k {
+            let entry = |i: usize| (distances[i], indexes[i]);
+            if child + 1 < k && precedes(entry(child), entry(child + 1)) {
+                child += 1;
+            }
+            if !precedes((distance, index), entry(child)) {
+                break;
+            }
+            (distances[at], indexes[at]) = entry(child);
+            (at, child) = (child, 2 * child + 1);
+        }
+        (distances[at], indexes[at]) = (distance, index);
+    }
+}

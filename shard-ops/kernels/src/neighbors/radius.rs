@@ -1,0 +1,233 @@
+//! All points within a radius of every query.
+
+use super::nearest::{Nearest, compare};
+use super::search::{Row, Rows, Search, search};
+use crate::{Positions, Real, View};
+
+/// The points within a radius of every query among the blocks taken in so far; with a cap, of each row the first by (distance,
+/// global index).
+///
+/// A point is within the radius when its distance, the rounded root of the squared distance, is not above it.
+///
+/// ```
+/// use shard_kernels::{neighbors::{RowOrder, WithinRadius}, Positions, View};
+/// let (queries, points) = ([0.0f64, 10.0], [1.5, 9.0, -1.0]);
+/// let mut within = WithinRadius::new(2, 1.5, None);
+/// within.fold(&View::contiguous(&queries, &[2, 1]), &View::contiguous(&points, &[3, 1]), Positions::from(0));
+/// let rows = within.finish(RowOrder::Index);
+/// assert_eq!(rows.offsets, [0, 2, 3]);
+/// assert_eq!(rows.indexes, [0, 2, 1]);
+/// assert_eq!(rows.distances, [1.5, 1.0, 1.0]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct WithinRadius<T> {
+    cap: Option<usize>,
+    rows: Vec<Hits<T>>,
+}
+
+/// The hits of one query.
+#[derive(Clone, Debug)]
+struct Hits<T> {
+    /// The largest squared distance that still counts.
+    limit: T,
+    hits: Vec<(T, i64)>,
+}
+
+/// The order of points within a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOrder {
+    /// By global index.
+    Index,
+    /// By distance, equal ones by global index.
+    Distance,
+}
+
+/// Rows of different lengths, one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RadiusRows<T> {
+    /// Where each query's row begins, and at the end the number of entries.
+    pub offsets: Vec<usize>,
+    /// Global indexes of points.
+    pub indexes: Vec<i64>,
+    /// Their distances (not squared).
+    pub distances: Vec<T>,
+}
+
+impl<T: Real> WithinRadius<T> {
+    /// The state of no points. A negative radius, or NaN, holds nothing.
+    pub fn new(queries: usize, radius: T, cap: Option<usize>) -> Self {
+        let limit = if cap == Some(0) {
+            -T::one()
+        } else {
+            limit(radius)
+        };
+        let hits = Vec::new();
+        Self {
+            cap,
+            rows: vec![Hits { limit, hits }; queries],
+        }
+    }
+
+    /// Takes in points `[points, dim]` with these global indexes, for queries `[queries, dim]`.
+    ///
+    /// # Panics
+    /// When shapes contradict each other or the state.
+    pub fn fold(&mut self, queries: &View<'_, T>, points: &View<'_, T>, index: Positions<'_>) {
+        self.fold_by(Search::Auto, queries, points, index);
+    }
+
+    /// As [`WithinRadius::fold`], by a search of the caller's choice.
+    ///
+    /// # Panics
+    /// As [`WithinRadius::fold`].
+    pub fn fold_by(
+        &mut self,
+        how: Search,
+        queries: &View<'_, T>,
+        points: &View<'_, T>,
+        index: Positions<'_>,
+    ) {
+        assert!(
+            queries.ndim() == 2 && queries.shape()[0] == self.rows.len(),
+            "radius search: queries of shape {:?} into {} rows",
+            queries.shape(),
+            self.rows.len()
+        );
+        search(how, queries, points, index, self);
+    }
+
+    /// Takes in the state of other points for the same queries, radius and cap.
+    ///
+    /// # Panics
+    /// When the numbers of queries differ.
+    pub fn merge(&mut self, other: &Self) {
+        assert!(
+            self.rows.len() == other.rows.len(),
+            "radius search: {} rows into {}",
+            other.rows.len(),
+            self.rows.len()
+        );
+        for (i, theirs) in other.rows.iter().enumerate() {
+            let mut row = self.row(i);
+            for &(distance, index) in &theirs.hits {
+                row.offer(distance, index);
+            }
+        }
+    }
+
+    /// The first `cap` points of every query by (distance, global index).
+    pub fn into_nearest(mut self, cap: usize) -> Nearest<T> {
+        let mut nearest = Nearest::new(self.rows.len(), cap);
+        for (i, row) in self.rows.iter_mut().enumerate() {
+            row.shrink(cap);
+            row.hits.sort_unstable_by(|a, b| compare(*a, *b));
+            nearest.set_row(i, &row.hits[..cap.min(row.hits.len())]);
+        }
+        nearest
+    }
+
+    /// The points of every query.
+    pub fn finish(mut self, order: RowOrder) -> RadiusRows<T> {
+        let mut out = RadiusRows {
+            offsets: vec![0],
+            indexes: Vec::new(),
+            distances: Vec::new(),
+        };
+        for row in &mut self.rows {
+            if let Some(cap) = self.cap {
+                row.shrink(cap);
+            }
+            match order {
+                RowOrder::Index => row.hits.sort_unstable_by_key(|&(_, index)| index),
+                RowOrder::Distance => row.hits.sort_unstable_by(|a, b| compare(*a, *b)),
+            }
+            out.indexes.extend(row.hits.iter().map(|&(_, index)| index));
+            out.distances
+                .extend(row.hits.iter().map(|&(distance, _)| distance.sqrt()));
+            out.offsets.push(out.indexes.len());
+        }
+        out
+    }
+}
+
+/// The largest squared distance whose root is not above the radius; negative where there is none.
+pub fn limit<T: Real>(radius: T) -> T {
+    if radius.is_nan() || radius < T::zero() {
+        return -T::one();
+    }
+    let mut limit = radius * radius;
+    if limit.is_infinite() && radius.is_finite() {
+        return T::max_value();
+    }
+    // The root of a rounded square is the number again, and few larger ones round to it.
+    loop {
+        let next = above(limit);
+        if next <= limit || next.sqrt() > radius {
+            return limit;
+        }
+        limit = next;
+    }
+}
+
+/// The next larger number; the same below the normal numbers.
+fn above<T: Real>(x: T) -> T {
+    let step = T::epsilon() * T::of(0.5);
+    let next = x + x * step;
+    if next > x { next } else { x + x * T::epsilon() }
+}
+
+impl<T: Real> Hits<T> {
+    /// Leaves the first `cap` hits and counts nothing farther from now on.
+    fn shrink(&mut self, cap: usize) {
+        if self.hits.len() > cap && cap > 0 {
+            let (_, last, _) = self
+                .hits
+                .select_nth_unstable_by(cap - 1, |a, b| compare(*a, *b));
+            self.limit = last.0;
+            self.hits.truncate(cap);
+        }
+    }
+}
+
+/// The row of one query.
+pub(super) struct RadiusRow<'a, T> {
+    row: &'a mut Hits<T>,
+    cap: Option<usize>,
+}
+
+impl<T: Real> Rows<T> for WithinRadius<T> {
+    type Row<'a> = RadiusRow<'a, T>;
+
+    #[inline(always)]
+    fn row(&mut self, i: usize) -> RadiusRow<'_, T> {
+        RadiusRow {
+            row: &mut self.rows[i],
+            cap: self.cap,
+        }
+    }
+}
+
+impl<T: Real> Row<T> for RadiusRow<'_, T> {
+    #[inline(always)]
+    fn bound(&self) -> T {
+        self.row.limit
+    }
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        self.cap.unwrap_or(usize::MAX)
+    }
+
+    #[inline(always)]
+    fn offer(&mut self, distance: T, index: i64) {
+        // False for NaN, which is within no radius.
+        if distance <= self.row.limit {
+            self.row.hits.push((distance, index));
+            if let Some(cap) = self.cap
+                && self.row.hits.len() >= cap.saturating_mul(2)
+            {
+                self.row.shrink(cap);
+            }
+        }
+    }
+}

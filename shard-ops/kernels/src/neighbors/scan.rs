@@ -1,0 +1,124 @@
+//! Exhaustive search: distances to whole vectors of points.
+
+use super::search::{Row, counts};
+use crate::{Real, View};
+use std::ops::Range;
+
+/// Points whose distances are computed together: enough independent sums for every vector width.
+pub(super) const WIDTH: usize = 64;
+
+/// Bytes of points that stay in the first-level cache.
+const TILE_BYTES: usize = 16 * 1024;
+
+/// Dims after which points that are already too far are given up.
+const STRETCH: usize = 16;
+
+/// Points stored dim by dim, in whole blocks of [`WIDTH`].
+#[derive(Debug)]
+pub(super) struct Columns<T> {
+    /// `[block][dim][WIDTH]`; the last block is filled up with zeros.
+    data: Vec<T>,
+    dim: usize,
+    count: usize,
+}
+
+impl<T: Real> Columns<T> {
+    pub(super) fn new(points: &View<'_, T>) -> Self {
+        let (count, dim) = (points.shape()[0], points.shape()[1]);
+        let mut data = vec![T::zero(); count.next_multiple_of(WIDTH) * dim];
+        let [row, col] = [points.strides()[0], points.strides()[1]];
+        for i in 0..count {
+            let from = points.offset().wrapping_add_signed(i as isize * row);
+            let to = i / WIDTH * WIDTH * dim + i % WIDTH;
+            for d in 0..dim {
+                data[to + d * WIDTH] = points.data()[from.wrapping_add_signed(d as isize * col)];
+            }
+        }
+        Self { data, dim, count }
+    }
+
+    pub(super) fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Blocks that fit the cache together.
+    pub(super) fn tiles(&self) -> impl Iterator<Item = Range<usize>> + use<T> {
+        let blocks = self.count.div_ceil(WIDTH);
+        let each = (TILE_BYTES / (WIDTH * self.dim.max(1) * size_of::<T>())).max(1);
+        (0..blocks)
+            .step_by(each)
+            .map(move |first| first..(first + each).min(blocks))
+    }
+
+    /// One block, dim by dim.
+    #[inline(always)]
+    pub(super) fn block(&self, block: usize) -> &[T] {
+        &self.data[block * WIDTH * self.dim..(block + 1) * WIDTH * self.dim]
+    }
+
+    /// Offers the points of some blocks that may count to the query's row.
+    #[inline(always)]
+    pub(super) fn visit(
+        &self,
+        query: &[T],
+        blocks: Range<usize>,
+        index: &[i64],
+        row: &mut impl Row<T>,
+    ) {
+        for block in blocks {
+            let Some(distances) = distances::<T, WIDTH>(query, self.block(block), row.bound())
+            else {
+                continue;
+            };
+            let first = block * WIDTH;
+            offer(
+                &distances,
+                &index[first..self.count.min(first + WIDTH)],
+                row,
+            );
+        }
+    }
+}
+
+/// Squared distances of a query to `N` points stored dim by dim, or nothing where none may count under `bound`.
+///
+/// The sum runs over the dims in order, each operation rounded: so it has the same bits wherever it is computed.
+#[inline(always)]
+pub(super) fn distances<T: Real, const N: usize>(
+    query: &[T],
+    points: &[T],
+    bound: T,
+) -> Option<[T; N]> {
+    let mut sums = [T::zero(); N];
+    let (columns, _) = pulp::as_arrays::<N, T>(points);
+    for (stretch, columns) in query.chunks(STRETCH).zip(columns.chunks(STRETCH)) {
+        for (&q, column) in stretch.iter().zip(columns) {
+            for (sum, &p) in sums.iter_mut().zip(column) {
+                let apart = p - q;
+                *sum += apart * apart;
+            }
+        }
+        // Sums only grow, so what is too far now stays so.
+        let near: u32 = sums.iter().map(|&d| u32::from(counts(d, bound))).sum();
+        if near == 0 {
+            return None;
+        }
+    }
+    Some(sums)
+}
+
+/// Offers to a row what may count.
+#[inline(always)]
+pub(super) fn offer<T: Real>(distances: &[T], index: &[i64], row: &mut impl Row<T>) {
+    // Places are collected without branches, which would be taken at random.
+    let mut places = [0u8; WIDTH];
+    let mut found = 0;
+    let bound = row.bound();
+    for (i, &distance) in distances[..index.len()].iter().enumerate() {
+        places[found] = i as u8;
+        found += usize::from(counts(distance, bound));
+    }
+    for &i in &places[..found] {
+        row.offer(distances[i as usize], index[i as usize]);
+    }
+}

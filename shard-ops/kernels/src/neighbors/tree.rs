@@ -1,0 +1,196 @@
+//! Candidates from a k-d tree of the crate `kiddo`, and which of them count by our own rule, ties included.
+//!
+//! The tree rounds distances and orders equal ones in its own way, so it is only asked where to look: for one point more than a
+//! row takes. If that one is farther than the others by more than rounding could account for, the others are the ones. If not,
+//! and where a row takes whatever is within a bound, the tree is asked for all points up to the bound and a little farther. What it
+//! names is then measured and ordered as in an exhaustive search.
+
+use super::scan::distances;
+use super::search::Row;
+use crate::{Real, View};
+use kiddo::leaf_strategies::FlatVec;
+use kiddo::{Eytzinger, KdTree, SquaredEuclidean};
+use std::num::NonZero;
+
+/// Up to this many dims, not counting those in which all points are equal, a tree is tried.
+pub const MAX_TREE_DIM: usize = 6;
+
+/// Points of a leaf.
+const LEAF: usize = 32;
+
+/// How much of a distance rounding may account for, in epsilons of the element type.
+///
+/// A distance of ours rounds at most three times per dim. The tree works in double precision, and its bounds round at most six times
+/// per level, of which there are at most 27, since a point's number has 32 bits. Each time is half an epsilon.
+fn slack<T: Real>(dim: usize) -> f64 {
+    (256.0 + 4.0 * dim as f64) * T::epsilon().wide()
+}
+
+/// A tree over one block of points.
+pub(super) struct Tree<T> {
+    dim: usize,
+    /// The dims of the tree: in the others all points are equally far from a query, which would hide how far its cells are.
+    dims: Vec<usize>,
+    cells: Box<dyn Cells>,
+    /// Points `[points, dim]`: those in the tree, then those with a coordinate that is not finite.
+    points: Vec<T>,
+    /// How many points are in the tree.
+    inside: usize,
+    /// Global indexes of the points.
+    index: Vec<i64>,
+}
+
+impl<T: Real> Tree<T> {
+    /// A tree over points `[points, dim]` with these global indexes; nothing where no tree would help: if the points differ in no
+    /// dim, or in more than [`MAX_TREE_DIM`].
+    pub(super) fn new(points: &View<'_, T>, index: &[i64]) -> Option<Self> {
+        let dim = points.shape()[1];
+        let rows = points.to_vec();
+        let row = |i: usize| &rows[i * dim..(i + 1) * dim];
+        let (mut order, others): (Vec<usize>, Vec<usize>) =
+            (0..index.len()).partition(|&i| row(i).iter().all(|x| x.is_finite()));
+        let inside = order.len();
+        let first = row(*order.first()?);
+        let differ = |d: usize| order.iter().any(|&i| row(i)[d] != first[d]);
+        let dims: Vec<usize> = (0..dim).filter(|&d| differ(d)).collect();
+        let rows_in_tree = || order.iter().map(|&i| row(i));
+        let cells = match dims.len() {
+            1 => cells::<T, 1>(rows_in_tree(), &dims),
+            2 => cells::<T, 2>(rows_in_tree(), &dims),
+            3 => cells::<T, 3>(rows_in_tree(), &dims),
+            4 => cells::<T, 4>(rows_in_tree(), &dims),
+            5 => cells::<T, 5>(rows_in_tree(), &dims),
+            MAX_TREE_DIM => cells::<T, MAX_TREE_DIM>(rows_in_tree(), &dims),
+            _ => None,
+        }?;
+        order.extend(others);
+        Some(Self {
+            dim,
+            dims,
+            cells,
+            points: order.iter().flat_map(|&i| row(i)).copied().collect(),
+            inside,
+            index: order.iter().map(|&i| index[i]).collect(),
+        })
+    }
+
+    /// Offers the points that may count to the query's row.
+    pub(super) fn visit(&self, query: &[T], row: &mut impl Row<T>) {
+        if self.visit_inside(query, row).is_none() {
+            (0..self.inside).for_each(|i| self.offer(i, query, row));
+        }
+        (self.inside..self.index.len()).for_each(|i| self.offer(i, query, row));
+    }
+
+    /// Offers the points in the tree that may count; nothing is offered where it cannot tell them from others.
+    fn visit_inside(&self, query: &[T], row: &mut impl Row<T>) -> Option<()> {
+        let mut at = Position::default();
+        for (x, &d) in at.iter_mut().zip(&self.dims) {
+            *x = query[d].is_finite().then(|| query[d].wide())?;
+        }
+        let bound = row.bound().wide();
+        let mut radius = match bound.is_nan() {
+            true => f64::INFINITY,
+            false => self.reach(bound, bound),
+        };
+        let most = row.most();
+        if most < self.inside {
+            let near = self.cells.nearest(&at, NonZero::new(most + 1)?, radius);
+            let certain = match near.split_last() {
+                // There are no more within the bound.
+                _ if near.len() <= most && radius.is_finite() => true,
+                Some((next, taken)) if near.len() == most + 1 => match taken.last() {
+                    None => true,
+                    Some(last) => {
+                        let whole = self.distance(last.item as usize, query).wide();
+                        let last = self.reach(last.distance, whole);
+                        radius = radius.min(last);
+                        next.distance > last
+                    }
+                },
+                _ => return None,
+            };
+            if certain {
+                for found in &near[..near.len().min(most)] {
+                    self.offer(found.item as usize, query, row);
+                }
+                return Some(());
+            }
+        }
+        // Beyond all numbers the tree's bounds mean nothing.
+        radius.is_finite().then(|| {
+            let offer = &mut |i: u32| self.offer(i as usize, query, row);
+            self.cells.within(&at, radius, offer);
+        })
+    }
+
+    /// How far in the dims of the tree a point may seem to be that is as far as `near` there, and `whole` in all dims, if it is
+    /// rounded differently.
+    fn reach(&self, near: f64, whole: f64) -> f64 {
+        // What is lost below the smallest normal number is less than that.
+        let far = near + whole * slack::<T>(self.dim) + T::min_positive_value().wide();
+        if far < T::max_value().wide() {
+            far
+        } else {
+            // Whatever overflows is equally far.
+            f64::INFINITY
+        }
+    }
+
+    #[inline(always)]
+    fn offer(&self, i: usize, query: &[T], row: &mut impl Row<T>) {
+        row.offer(self.distance(i, query), self.index[i]);
+    }
+
+    /// A squared distance as everywhere.
+    #[inline(always)]
+    fn distance(&self, i: usize, query: &[T]) -> T {
+        let point = &self.points[i * self.dim..(i + 1) * self.dim];
+        // No point is beyond a bound of NaN.
+        distances::<T, 1>(query, point, T::nan()).map_or(T::nan(), |[distance]| distance)
+    }
+}
+
+/// A query in the dims of a tree, then zeros.
+type Position = [f64; MAX_TREE_DIM];
+
+/// A candidate: a point's number, and its squared distance in the dims of the tree.
+type Candidate = kiddo::QueryResultItem<(), u32, f64>;
+
+/// The tree of the crate, in whichever number of dims. Squared distances and what is left out are right but for rounding.
+trait Cells {
+    /// The nearest points within a squared distance, at most `count`, the nearest first.
+    fn nearest(&self, at: &Position, count: NonZero<usize>, within: f64) -> Vec<Candidate>;
+
+    /// Names all points within a squared distance.
+    fn within(&self, at: &Position, within: f64, name: &mut dyn FnMut(u32));
+}
+
+/// Flat leaves were measured faster than the crate's default.
+type Flat<const D: usize> = KdTree<f64, u32, Eytzinger, FlatVec<f64, u32, D, LEAF>, D, LEAF>;
+
+fn cells<'a, T: Real, const D: usize>(
+    rows: impl Iterator<Item = &'a [T]>,
+    dims: &[usize],
+) -> Option<Box<dyn Cells>> {
+    let points: Vec<[f64; D]> = rows
+        .map(|row| core::array::from_fn(|d| row[dims[d]].wide()))
+        .collect();
+    // It refuses more points than its numbers count.
+    let tree = Flat::<D>::new_from_slice(&points).ok()?;
+    Some(Box::new(tree))
+}
+
+impl<const D: usize> Cells for Flat<D> {
+    fn nearest(&self, at: &Position, count: NonZero<usize>, within: f64) -> Vec<Candidate> {
+        let at: [f64; D] = core::array::from_fn(|d| at[d]);
+        let query = self.query(&at).nearest_n::<SquaredEuclidean<f64>>(count);
+        query.within(within).execute()
+    }
+
+    fn within(&self, at: &Position, within: f64, name: &mut dyn FnMut(u32)) {
+        let at: [f64; D] = core::array::from_fn(|d| at[d]);
+        let query = self.query(&at).within::<SquaredEuclidean<f64>>(within);
+        query.unsorted().visit(|found| name(found.item));
+    }
+}

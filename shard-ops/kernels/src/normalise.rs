@@ -1,0 +1,322 @@
+//! Normalisation and its derivative over one run of consecutive elements with common moments.
+
+use super::Real;
+use super::pointwise::vectorized;
+use pulp::{Simd, WithSimd};
+
+/// A factor or summand of a run's elements.
+#[derive(Clone, Copy, Debug)]
+pub enum Along<'a, T> {
+    /// The same for all.
+    One(T),
+    /// One each.
+    Each(&'a [T]),
+}
+
+/// The mean of a run's cell, and one over its standard deviation.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale<T> {
+    /// The mean.
+    pub mean: T,
+    /// One over the standard deviation.
+    pub rstd: T,
+}
+
+/// `out = (x - mean) * rstd * gain + shift`
+///
+/// # Panics
+/// When a slice is shorter than `out`.
+pub fn normalise<T: Real>(
+    x: &[T],
+    out: &mut [T],
+    scale: Scale<T>,
+    gain: Along<'_, T>,
+    shift: Along<'_, T>,
+) {
+    let Scale { mean, rstd } = scale;
+    let n = out.len();
+    let x = &x[..n];
+    match (gain, shift) {
+        (Along::One(gain), Along::One(shift)) => {
+            let gain = gain * rstd;
+            each(out, x, x, |x, _| (x - mean) * gain + shift);
+        }
+        (Along::Each(gain), Along::One(shift)) => {
+            each(out, x, &gain[..n], |x, g| (x - mean) * rstd * g + shift);
+        }
+        (Along::One(gain), Along::Each(shift)) => {
+            each(out, x, &shift[..n], |x, s| (x - mean) * rstd * gain + s);
+        }
+        (Along::Each(gain), Along::Each(shift)) => vectorized(Affine {
+            x,
+            gain: &gain[..n],
+            shift: &shift[..n],
+            out,
+            scale,
+        }),
+    }
+}
+
+/// Σ gain·dy and Σ gain·dy·x̂, with x̂ = (x - mean) * rstd.
+///
+/// # Panics
+/// When a slice is shorter than `x`.
+pub fn cell_sums<T: Real>(x: &[T], dy: &[T], scale: Scale<T>, gain: Along<'_, T>) -> (f64, f64) {
+    let n = x.len();
+    let dy = &dy[..n];
+    let mean = scale.mean;
+    let (a, b) = match gain {
+        Along::One(gain) => {
+            let (a, b) = vectorized(Sums {
+                x,
+                dy,
+                gain: dy,
+                f: |x: T, dy: T, _| (dy, dy * (x - mean)),
+            });
+            (a * gain.wide(), b * gain.wide())
+        }
+        Along::Each(gain) => vectorized(Sums {
+            x,
+            dy,
+            gain: &gain[..n],
+            f: |x: T, dy: T, g: T| (g * dy, g * dy * (x - mean)),
+        }),
+    };
+    (a, b * scale.rstd.wide())
+}
+
+/// `sums += dy`, `along += dy * x̂`, element by element.
+///
+/// # Panics
+/// When a slice is shorter than `x`.
+pub fn add_weight_sums<T: Real>(
+    x: &[T],
+    dy: &[T],
+    scale: Scale<T>,
+    sums: &mut [f64],
+    along: &mut [f64],
+) {
+    let n = x.len();
+    vectorized(WeightSums {
+        x,
+        dy: &dy[..n],
+        scale,
+        sums: &mut sums[..n],
+        along: &mut along[..n],
+    });
+}
+
+/// `out = rstd * (gain * dy - a - x̂ * b)`, where `a` and `b` are the means of what [`cell_sums`] gives.
+///
+/// # Panics
+/// When a slice is shorter than `out`.
+pub fn input_grad<T: Real>(
+    x: &[T],
+    dy: &[T],
+    out: &mut [T],
+    scale: Scale<T>,
+    [a, b]: [T; 2],
+    gain: Along<'_, T>,
+) {
+    let Scale { mean, rstd } = scale;
+    let n = out.len();
+    match gain {
+        Along::One(gain) => each(out, &x[..n], &dy[..n], |x, dy| {
+            rstd * (gain * dy - a - (x - mean) * rstd * b)
+        }),
+        Along::Each(gain) => vectorized(InputGrad {
+            x: &x[..n],
+            dy: &dy[..n],
+            gain: &gain[..n],
+            out,
+            scale,
+            means: [a, b],
+        }),
+    }
+}
+
+fn each<T: Real>(out: &mut [T], p: &[T], q: &[T], f: impl Fn(T, T) -> T) {
+    vectorized(Pairs { out, p, q, f });
+}
+
+struct Pairs<'a, T, F> {
+    out: &'a mut [T],
+    p: &'a [T],
+    q: &'a [T],
+    f: F,
+}
+
+impl<T: Real, F: Fn(T, T) -> T> WithSimd for Pairs<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for ((out, &p), &q) in self.out.iter_mut().zip(self.p).zip(self.q) {
+            *out = (self.f)(p, q);
+        }
+    }
+}
+
+struct Affine<'a, T> {
+    x: &'a [T],
+    gain: &'a [T],
+    shift: &'a [T],
+    out: &'a mut [T],
+    scale: Scale<T>,
+}
+
+impl<T: Real> WithSimd for Affine<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Scale { mean, rstd } = self.scale;
+        let operands = self.x.iter().zip(self.gain).zip(self.shift);
+        for (out, ((&x, &gain), &shift)) in self.out.iter_mut().zip(operands) {
+            *out = (x - mean) * rstd * gain + shift;
+        }
+    }
+}
+
+struct InputGrad<'a, T> {
+    x: &'a [T],
+    dy: &'a [T],
+    gain: &'a [T],
+    out: &'a mut [T],
+    scale: Scale<T>,
+    means: [T; 2],
+}
+
+impl<T: Real> WithSimd for InputGrad<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let (Scale { mean, rstd }, [a, b]) = (self.scale, self.means);
+        let operands = self.x.iter().zip(self.dy).zip(self.gain);
+        for (out, ((&x, &dy), &gain)) in self.out.iter_mut().zip(operands) {
+            *out = rstd * (gain * dy - a - (x - mean) * rstd * b);
+        }
+    }
+}
+
+/// Sums two numbers per element, in lanes within blocks and in f64 over blocks.
+struct Sums<'a, T, F> {
+    x: &'a [T],
+    dy: &'a [T],
+    gain: &'a [T],
+    f: F,
+}
+
+impl<T: Real, F: Fn(T, T, T) -> (T, T)> WithSimd for Sums<'_, T, F> {
+    type Output = (f64, f64);
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> (f64, f64) {
+        const LANES: usize = 16;
+        const BLOCK: usize = 1024;
+        let (mut total, mut along) = (0.0, 0.0);
+        let blocks = (self.x.chunks(BLOCK))
+            .zip(self.dy.chunks(BLOCK))
+            .zip(self.gain.chunks(BLOCK));
+        for ((x, dy), gain) in blocks {
+            let (mut a, mut b) = ([T::zero(); LANES], [T::zero(); LANES]);
+            let whole = x.len() / LANES * LANES;
+            let lanes = (x[..whole].chunks_exact(LANES))
+                .zip(dy[..whole].chunks_exact(LANES))
+                .zip(gain[..whole].chunks_exact(LANES));
+            for ((x, dy), gain) in lanes {
+                for l in 0..LANES {
+                    let (p, q) = (self.f)(x[l], dy[l], gain[l]);
+                    a[l] += p;
+                    b[l] += q;
+                }
+            }
+            for i in whole..x.len() {
+                let (p, q) = (self.f)(x[i], dy[i], gain[i]);
+                a[0] += p;
+                b[0] += q;
+            }
+            total += a.iter().map(|v| v.wide()).sum::<f64>();
+            along += b.iter().map(|v| v.wide()).sum::<f64>();
+        }
+        (total, along)
+    }
+}
+
+struct WeightSums<'a, T> {
+    x: &'a [T],
+    dy: &'a [T],
+    scale: Scale<T>,
+    sums: &'a mut [f64],
+    along: &'a mut [f64],
+}
+
+impl<T: Real> WithSimd for WeightSums<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Scale { mean, rstd } = self.scale;
+        let to = self.sums.iter_mut().zip(self.along);
+        for ((&x, &dy), (sum, along)) in self.x.iter().zip(self.dy).zip(to) {
+            *sum += dy.wide();
+            *along += (dy * (x - mean) * rstd).wide();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same numbers by the formulas alone, in f64.
+    #[test]
+    fn every_form_follows_its_formula() {
+        let n = 1300;
+        let of = |k: usize| -> Vec<f32> {
+            (0..n)
+                .map(|i| ((i * (k + 3)) % 17) as f32 / 8.0 - 1.0)
+                .collect()
+        };
+        let [x, dy, gains, shifts] = [0, 1, 2, 3].map(of);
+        let scale = Scale {
+            mean: 0.25_f32,
+            rstd: 1.5,
+        };
+        let unit = |i: usize| (f64::from(x[i]) - 0.25) * 1.5;
+        let close = |got: f64, wanted: f64, size: f64| {
+            assert!((got - wanted).abs() <= 1e-5 * size, "{got} for {wanted}");
+        };
+        for (gain, gain_of) in [
+            (Along::One(0.75), &(|_| 0.75) as &dyn Fn(usize) -> f64),
+            (Along::Each(&gains), &|i| f64::from(gains[i])),
+        ] {
+            let mut out = vec![f32::NAN; n];
+            for (shift, shift_of) in [
+                (Along::One(-2.0), &(|_| -2.0) as &dyn Fn(usize) -> f64),
+                (Along::Each(&shifts), &|i| f64::from(shifts[i])),
+            ] {
+                normalise(&x, &mut out, scale, gain, shift);
+                for (i, y) in out.iter().enumerate() {
+                    close((*y).into(), unit(i) * gain_of(i) + shift_of(i), 4.0);
+                }
+            }
+            let (a, b) = cell_sums(&x, &dy, scale, gain);
+            let weighed = |i: usize| gain_of(i) * f64::from(dy[i]);
+            close(a, (0..n).map(weighed).sum(), n as f64);
+            close(b, (0..n).map(|i| weighed(i) * unit(i)).sum(), n as f64);
+            input_grad(&x, &dy, &mut out, scale, [0.5, 0.125], gain);
+            for (i, dx) in out.iter().enumerate() {
+                let wanted = 1.5 * (weighed(i) - 0.5 - unit(i) * 0.125);
+                close((*dx).into(), wanted, 4.0);
+            }
+        }
+        let (mut sums, mut along) = (vec![1.0; n], vec![2.0; n]);
+        add_weight_sums(&x, &dy, scale, &mut sums, &mut along);
+        for i in 0..n {
+            close(sums[i], 1.0 + f64::from(dy[i]), 4.0);
+            close(along[i], 2.0 + f64::from(dy[i]) * unit(i), 4.0);
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Elementwise maps with broadcasting: arithmetic, comparisons, and maps by a caller's formula.
+//!
+//! Activations and their derivatives are in [`unary`](super::unary).
+
+use super::view::for_each_row;
+use super::{Real, View, ViewMut};
+use pulp::{Arch, Simd, WithSimd};
+
+/// A map of two numbers. Comparisons give 1 or 0 in the element type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Binary {
+    /// `a + b`
+    Add,
+    /// `a - b`
+    Sub,
+    /// `a * b`
+    Mul,
+    /// `a / b`
+    Div,
+    /// `a` to the power `b`
+    Pow,
+    /// The larger; NaN if either is.
+    Maximum,
+    /// The smaller; NaN if either is.
+    Minimum,
+    /// `a > b`
+    Gt,
+    /// `a >= b`
+    Ge,
+    /// `a < b`
+    Lt,
+    /// `a <= b`
+    Le,
+    /// `a == b`
+    Eq,
+    /// `a != b`
+    Ne,
+}
+
+/// `out = op(a, b)` element by element; `a` and `b` have the shape of `out`, broadcast by strides of 0
+/// ([`View::broadcast_to`]).
+///
+/// ```
+/// use shard_kernels::{pointwise::{binary, Binary}, View, ViewMut};
+/// let (a, b) = ([1.0f32, 2.0, 3.0, 4.0], [10.0f32, 20.0]);
+/// let b = View::contiguous(&b, &[2, 1]).broadcast_to(&[2, 2]).unwrap();
+/// let mut out = [0.0; 4];
+/// binary(Binary::Add, &View::contiguous(&a, &[2, 2]), &b, &mut ViewMut::contiguous(&mut out, &[2, 2]));
+/// assert_eq!(out, [11.0, 12.0, 23.0, 24.0]);
+/// ```
+///
+/// # Panics
+/// When the shapes differ.
+pub fn binary<T: Real>(op: Binary, a: &View<'_, T>, b: &View<'_, T>, out: &mut ViewMut<'_, T>) {
+    fn flag<T: Real>(holds: bool) -> T {
+        if holds { T::one() } else { T::zero() }
+    }
+    match op {
+        Binary::Add => zip(a, b, out, |a, b| a + b),
+        Binary::Sub => zip(a, b, out, |a, b| a - b),
+        Binary::Mul => zip(a, b, out, |a, b| a * b),
+        Binary::Div => zip(a, b, out, |a, b| a / b),
+        Binary::Pow => zip(a, b, out, T::powf),
+        Binary::Maximum => zip(a, b, out, larger),
+        Binary::Minimum => zip(a, b, out, smaller),
+        Binary::Gt => zip(a, b, out, |a, b| flag(a > b)),
+        Binary::Ge => zip(a, b, out, |a, b| flag(a >= b)),
+        Binary::Lt => zip(a, b, out, |a, b| flag(a < b)),
+        Binary::Le => zip(a, b, out, |a, b| flag(a <= b)),
+        Binary::Eq => zip(a, b, out, |a, b| flag(a == b)),
+        Binary::Ne => zip(a, b, out, |a, b| flag(a != b)),
+    }
+}
+
+/// `out = f(x)` element by element, for a formula the library does not have.
+///
+/// # Panics
+/// When the shapes differ.
+pub fn map<T: Real>(x: &View<'_, T>, out: &mut ViewMut<'_, T>, f: impl Fn(T) -> T) {
+    zip(x, x, out, |x, _| f(x));
+}
+
+/// `out = f(a, b)` element by element; as [`binary`] with a caller's formula.
+///
+/// # Panics
+/// When the shapes differ.
+pub fn zip<T: Real>(
+    a: &View<'_, T>,
+    b: &View<'_, T>,
+    out: &mut ViewMut<'_, T>,
+    f: impl Fn(T, T) -> T,
+) {
+    assert_shapes(&[a.shape(), b.shape()], out.shape());
+    let (shape, strides, offset) = out.geometry();
+    let data = out.data_mut();
+    let at = [a.offset(), b.offset(), offset];
+    for_each_row(
+        &shape,
+        [a.strides(), b.strides(), &strides],
+        at,
+        |[p, q, r], n, steps| match steps {
+            [1, 1, 1] => vectorized(Rows {
+                a: &a.data()[p..p + n],
+                b: &b.data()[q..q + n],
+                out: &mut data[r..r + n],
+                f: &f,
+            }),
+            [1, 0, 1] => {
+                let right = b.data()[q];
+                let f = |a, _| f(a, right);
+                let a = &a.data()[p..p + n];
+                vectorized(Rows {
+                    a,
+                    b: a,
+                    out: &mut data[r..r + n],
+                    f: &f,
+                });
+            }
+            [0, 1, 1] => {
+                let left = a.data()[p];
+                let f = |b, _| f(left, b);
+                let b = &b.data()[q..q + n];
+                vectorized(Rows {
+                    a: b,
+                    b,
+                    out: &mut data[r..r + n],
+                    f: &f,
+                });
+            }
+            [s, t, u] => {
+                for i in 0..n as isize {
+                    let value = f(
+                        a.data()[p.wrapping_add_signed(i * s)],
+                        b.data()[q.wrapping_add_signed(i * t)],
+                    );
+                    data[r.wrapping_add_signed(i * u)] = value;
+                }
+            }
+        },
+    );
+}
+
+/// `acc = f(acc, x)` element by element: in-place accumulation.
+///
+/// # Panics
+/// When the shapes differ.
+pub fn update<T: Real>(acc: &mut ViewMut<'_, T>, x: &View<'_, T>, f: impl Fn(T, T) -> T) {
+    assert_shapes(&[x.shape()], acc.shape());
+    let (shape, strides, offset) = acc.geometry();
+    let data = acc.data_mut();
+    for_each_row(
+        &shape,
+        [x.strides(), &strides],
+        [x.offset(), offset],
+        |[p, r], n, steps| match steps {
+            [1, 1] => vectorized(Accumulate {
+                acc: &mut data[r..r + n],
+                x: &x.data()[p..p + n],
+                f: &f,
+            }),
+            [s, u] => {
+                for i in 0..n as isize {
+                    let at = r.wrapping_add_signed(i * u);
+                    data[at] = f(data[at], x.data()[p.wrapping_add_signed(i * s)]);
+                }
+            }
+        },
+    );
+}
+
+/// `out = where(mask != 0, a, b)`; all of one shape.
+///
+/// # Panics
+/// When the shapes differ.
+pub fn select<T: Real>(
+    mask: &View<'_, T>,
+    a: &View<'_, T>,
+    b: &View<'_, T>,
+    out: &mut ViewMut<'_, T>,
+) {
+    assert_shapes(&[mask.shape(), a.shape(), b.shape()], out.shape());
+    let (shape, strides, offset) = out.geometry();
+    let data = out.data_mut();
+    let at = [mask.offset(), a.offset(), b.offset(), offset];
+    for_each_row(
+        &shape,
+        [mask.strides(), a.strides(), b.strides(), &strides],
+        at,
+        |at, n, steps| {
+            for i in 0..n as isize {
+                let [m, p, q, r] =
+                    core::array::from_fn(|k| at[k].wrapping_add_signed(i * steps[k]));
+                data[r] = if mask.data()[m] == T::zero() {
+                    b.data()[q]
+                } else {
+                    a.data()[p]
+                };
+            }
+        },
+    );
+}
+
+/// The larger of two; NaN if either is.
+#[inline(always)]
+pub(crate) fn larger<T: Real>(a: T, b: T) -> T {
+    if a > b || a.is_nan() { a } else { b }
+}
+
+/// The smaller of two; NaN if either is.
+#[inline(always)]
+pub(crate) fn smaller<T: Real>(a: T, b: T) -> T {
+    if a < b || a.is_nan() { a } else { b }
+}
+
+/// Runs `op` compiled for the best instruction set of this machine. Very short rows are not worth the call, but the call is
+/// a table look-up and a jump.
+#[inline]
+pub(crate) fn vectorized<W: WithSimd>(op: W) -> W::Output {
+    Arch::new().dispatch(op)
+}
+
+struct Rows<'a, T, F> {
+    a: &'a [T],
+    b: &'a [T],
+    out: &'a mut [T],
+    f: &'a F,
+}
+
+impl<T: Real, F: Fn(T, T) -> T> WithSimd for Rows<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for ((o, &a), &b) in self.out.iter_mut().zip(self.a).zip(self.b) {
+            *o = (self.f)(a, b);
+        }
+    }
+}
+
+struct Accumulate<'a, T, F> {
+    acc: &'a mut [T],
+    x: &'a [T],
+    f: &'a F,
+}
+
+impl<T: Real, F: Fn(T, T) -> T> WithSimd for Accumulate<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (a, &x) in self.acc.iter_mut().zip(self.x) {
+            *a = (self.f)(*a, x);
+        }
+    }
+}
+
+pub(crate) fn assert_shapes(inputs: &[&[usize]], out: &[usize]) {
+    assert!(
+        inputs.iter().all(|s| *s == out),
+        "pointwise: shapes {inputs:?} into {out:?}"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Rng, naive_index};
+
+    fn all<T: Real>() {
+        let mut rng = Rng::new(5);
+        type Map = fn(f64, f64) -> f64;
+        let ops: [(Binary, Map); 10] = [
+            (Binary::Add, |a, b| a + b),
+            (Binary::Sub, |a, b| a - b),
+            (Binary::Mul, |a, b| a * b),
+            (Binary::Div, |a, b| a / b),
+            (Binary::Maximum, f64::max),
+            (Binary::Minimum, f64::min),
+            (Binary::Gt, |a, b| f64::from(u8::from(a > b))),
+            (Binary::Le, |a, b| f64::from(u8::from(a <= b))),
+            (Binary::Eq, |a, b| f64::from(u8::from(a == b))),
+            (Binary::Ne, |a, b| f64::from(u8::from(a != b))),
+        ];
+        for round in 0..60 {
+            let shape = [rng.within(0, 4), rng.within(1, 3), rng.within(1, 40)];
+            let mask = round % 8;
+            let small: Vec<usize> = (0..3)
+                .map(|d| if mask >> d & 1 == 1 { 1 } else { shape[d] })
+                .collect();
+            let count = |s: &[usize]| s.iter().product::<usize>();
+            let (a, b) = (rng.vec::<T>(count(&shape)), rng.vec::<T>(count(&small)));
+            let a = View::contiguous(&a, &shape);
+            let b = View::contiguous(&b, &small)
+                .broadcast_to(&shape)
+                .expect("broadcasts");
+            for (op, exact) in ops {
+                for (left, right) in [(&a, &b), (&b, &a)] {
+                    let mut out = vec![T::nan(); count(&shape)];
+                    binary(op, left, right, &mut ViewMut::contiguous(&mut out, &shape));
+                    for (i, at) in naive_index(&shape).iter().enumerate() {
+                        let expected = T::of(exact(left.get(at).wide(), right.get(at).wide()));
+                        assert!(
+                            (out[i] - expected).abs() <= T::epsilon() * expected.abs(),
+                            "{op:?} at {at:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn binary_maps_broadcast() {
+        all::<f32>();
+        all::<f64>();
+    }
+
+    #[test]
+    fn nan_wins_maximum_and_minimum() {
+        let (a, b) = ([f32::NAN, 1.0, 2.0], [1.0, f32::NAN, -0.5]);
+        for op in [Binary::Maximum, Binary::Minimum] {
+            let mut out = [0.0; 3];
+            binary(
+                op,
+                &View::contiguous(&a, &[3]),
+                &View::contiguous(&b, &[3]),
+                &mut ViewMut::contiguous(&mut out, &[3]),
+            );
+            assert!(out[0].is_nan() && out[1].is_nan() && !out[2].is_nan());
+        }
+        let mut out = [0.0; 3];
+        binary(
+            Binary::Pow,
+            &View::contiguous(&[2.0, 9.0, 4.0], &[3]),
+            &View::contiguous(&[3.0, 0.5, -1.0], &[3]),
+            &mut ViewMut::contiguous(&mut out, &[3]),
+        );
+        assert_eq!(out, [8.0, 3.0, 0.25]);
+    }
+
+    #[test]
+    fn updates_and_selections_write_strided_outputs() {
+        let mut data = [0.0f64; 12];
+        let x = View::contiguous(&[1.0, 2.0, 3.0, 4.0], &[2, 2]);
+        update(
+            &mut ViewMut::contiguous(&mut data, &[3, 4]).sub_box(&[1, 1], &[2, 2]),
+            &x,
+            |a, x| a + 2.0 * x,
+        );
+        assert_eq!(
+            data,
+            [0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 4.0, 0.0, 0.0, 6.0, 8.0, 0.0]
+        );
+        let mask = View::contiguous(&[1.0, 0.0, 0.0, 5.0], &[2, 2]);
+        let mut out = [0.0; 4];
+        select(
+            &mask,
+            &x,
+            &x.permute(&[1, 0]),
+            &mut ViewMut::contiguous(&mut out, &[2, 2]),
+        );
+        assert_eq!(out, [1.0, 3.0, 2.0, 4.0]);
+    }
+}

@@ -1,0 +1,474 @@
+//! Pooling of one, two or three spatial dims, over slabs whose surroundings count as holes.
+//!
+//! Indexes meet as in convolution ([`Window`]): `i = o * stride + k * dilation + origin`. Input positions outside the slab never
+//! win a maximum and add nothing to a mean. Sums run in window order, gradients in the order of outputs, wherever the
+//! slab begins.
+
+use super::conv::{Window, lift_extents, lift_view, lift_view_mut};
+use super::{Real, View, ViewMut};
+
+#[cfg(test)]
+mod tests;
+
+/// Where a slab lies in its global spatial plane: what turns local positions into global flat indexes and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plane {
+    start: [isize; 3],
+    extent: [usize; 3],
+}
+
+impl Plane {
+    /// A slab whose first element has global spatial index `start` (negative in padding before the plane), of a plane with
+    /// global extents `extent`.
+    ///
+    /// # Panics
+    /// When the lengths differ or are not 1 to 3.
+    pub fn new(start: &[isize], extent: &[usize]) -> Self {
+        let fits = start.len() == extent.len() && (1..=3).contains(&start.len());
+        assert!(fits, "pool: slab at {start:?} of a plane {extent:?}");
+        Self {
+            start: lift_extents(start, 0),
+            extent: lift_extents(extent, 1),
+        }
+    }
+
+    /// The local positions along dim `d` that lie in the plane, of a slab of `extent`.
+    fn valid(&self, d: usize, extent: usize) -> (isize, isize) {
+        (
+            (-self.start[d]).max(0),
+            (self.extent[d] as isize - self.start[d]).min(extent as isize),
+        )
+    }
+
+    fn flat(&self, local: [isize; 3]) -> i64 {
+        let at = |d: usize| (local[d] + self.start[d]) as i64;
+        (at(0) * self.extent[1] as i64 + at(1)) * self.extent[2] as i64 + at(2)
+    }
+
+    /// The local position of a global flat index, if it lies in a slab of `extent`.
+    fn local(&self, flat: i64, extent: &[usize]) -> Option<[usize; 3]> {
+        let flat = usize::try_from(flat).ok()?;
+        let [_, h, w] = self.extent;
+        let global = [
+            flat / (h * w).max(1),
+            flat / w.max(1) % h.max(1),
+            flat % w.max(1),
+        ];
+        let mut local = [0; 3];
+        for d in 0..3 {
+            local[d] = usize::try_from(global[d] as isize - self.start[d])
+                .ok()
+                .filter(|i| *i < extent[d])?;
+        }
+        Some(local)
+    }
+}
+
+/// What a mean divides by.
+#[derive(Clone, Copy, Debug)]
+pub enum Divisor<'a> {
+    /// The product over spatial dims of the count at the output's local index: how many positions the global rule counts.
+    Counts(&'a [Vec<usize>]),
+    /// One number for all outputs.
+    Fixed(f64),
+}
+
+/// The largest element of each window and its global flat index in the spatial plane.
+///
+/// As PyTorch: among equals the first wins, NaN wins over numbers. A window without a position gives -inf and index -1.
+/// `x` is `[N, C, *S]`; `y` and `index` are `[N, C, *O]`.
+///
+/// ```
+/// use shard_kernels::{conv::Window, pool::{max_pool, Plane}, View, ViewMut};
+/// let (mut y, mut index) = ([0.0f32; 2], [0i64; 2]);
+/// let shape = [1, 1, 2];
+/// max_pool(
+///     &View::contiguous(&[1.0, 5.0, 2.0, 3.0], &[1, 1, 4]),
+///     &mut ViewMut::contiguous(&mut y, &shape),
+///     &mut ViewMut::contiguous(&mut index, &shape),
+///     &[2],
+///     &Window::new(&[2], &[1], &[0]),
+///     &Plane::new(&[0], &[4]),
+/// );
+/// assert_eq!((y, index), ([5.0, 3.0], [1, 3]));
+/// ```
+///
+/// # Panics
+/// When the shapes contradict each other.
+pub fn max_pool<T: Real>(
+    x: &View<'_, T>,
+    y: &mut ViewMut<'_, T>,
+    index: &mut ViewMut<'_, i64>,
+    kernel: &[usize],
+    window: &Window,
+    plane: &Plane,
+) {
+    check("max_pool", x.shape(), y.shape(), kernel, window);
+    assert!(
+        index.shape() == y.shape(),
+        "max_pool: indexes {:?}, values {:?}",
+        index.shape(),
+        y.shape()
+    );
+    let x = lift_view(x);
+    let (mut y, mut index) = (lift_view_mut(y), lift_view_mut(index));
+    let g = Meeting::new(kernel, window, x.shape(), y.shape());
+    let valid = [0, 1, 2].map(|d| plane.valid(d, g.input[d]));
+    let mut best = vec![T::zero(); g.output[2]];
+    let mut place = vec![0i64; g.output[2]];
+    for (n, c) in pairs(&x) {
+        for (od, oh) in g.output_rows() {
+            best.fill(T::neg_infinity());
+            place.fill(-1);
+            for k in g.kernel_positions() {
+                let [id, ih] = [g.input_at(0, od, k[0]), g.input_at(1, oh, k[1])];
+                if id < valid[0].0 || id >= valid[0].1 || ih < valid[1].0 || ih >= valid[1].1 {
+                    continue;
+                }
+                let row = at(x.offset(), x.strides(), [n, c], [id, ih, 0]);
+                let first = plane.flat([id, ih, 0]);
+                for ow in g.outputs(k[2], valid[2]) {
+                    let iw = g.input_at(2, ow, k[2]);
+                    let v = x.data()[row.wrapping_add_signed(iw * x.strides()[4])];
+                    if v > best[ow] || v.is_nan() || place[ow] < 0 {
+                        best[ow] = v;
+                        place[ow] = first + iw as i64;
+                    }
+                }
+            }
+            store(&mut y, [n, c], [od, oh], &best);
+            store(&mut index, [n, c], [od, oh], &place);
+        }
+    }
+}
+
+/// The gradient of [`max_pool`]: every element of the box `dx` gets the sum of `dy` over the windows whose index names it.
+///
+/// `dy` and `index` must hold all outputs whose window may reach the box; `plane` places `dx`.
+///
+/// # Panics
+/// When the shapes contradict each other.
+pub fn max_pool_grad<T: Real>(
+    dy: &View<'_, T>,
+    index: &View<'_, i64>,
+    dx: &mut ViewMut<'_, T>,
+    plane: &Plane,
+) {
+    check_indexed("max_pool_grad", dx.shape(), dy.shape(), index.shape());
+    super::copy::fill(dx, T::zero());
+    let (dy, index) = (lift_view(dy), lift_view(index));
+    let mut dx = lift_view_mut(dx);
+    let (extent, strides, offset) = (dx.shape()[2..].to_vec(), dx.strides().to_vec(), dx.offset());
+    let data = dx.data_mut();
+    for_each_indexed(&dy, &index, |lead, out, flat| {
+        if let Some(local) = plane.local(flat, &extent) {
+            data[at(offset, &strides, lead, local.map(|i| i as isize))] += dy.data()[out];
+        }
+    });
+}
+
+/// `y[o] = x[index[o]]` by global flat index: the linear map whose adjoint [`max_pool_grad`] is. Indexes outside the slab give 0.
+///
+/// # Panics
+/// When the shapes contradict each other.
+pub fn gather_at<T: Real>(
+    x: &View<'_, T>,
+    index: &View<'_, i64>,
+    y: &mut ViewMut<'_, T>,
+    plane: &Plane,
+) {
+    check_indexed("gather_at", x.shape(), y.shape(), index.shape());
+    let (x, index) = (lift_view(x), lift_view(index));
+    let mut y = lift_view_mut(y);
+    let (strides, offset) = (y.strides().to_vec(), y.offset());
+    let out_shape = y.shape().to_vec();
+    let data = y.data_mut();
+    for n in 0..out_shape[0] {
+        for c in 0..out_shape[1] {
+            let lead = |strides: &[isize]| n as isize * strides[0] + c as isize * strides[1];
+            let from = index.offset().wrapping_add_signed(lead(index.strides()));
+            let to = offset.wrapping_add_signed(lead(&strides));
+            let steps = [&index.strides()[2..], &strides[2..]];
+            super::view::for_each_row(
+                &out_shape[2..],
+                steps,
+                [from, to],
+                |[from, to], run, [s, t]| {
+                    for i in 0..run as isize {
+                        let flat = index.data()[from.wrapping_add_signed(i * s)];
+                        let value = plane
+                            .local(flat, &x.shape()[2..])
+                            .map_or(T::zero(), |local| {
+                                x.data()
+                                    [at(x.offset(), x.strides(), [n, c], local.map(|i| i as isize))]
+                            });
+                        data[to.wrapping_add_signed(i * t)] = value;
+                    }
+                },
+            );
+        }
+    }
+}
+
+/// The mean of each window: the sum over its positions in the slab, divided by `divisor`.
+///
+/// # Panics
+/// When the shapes contradict each other.
+pub fn avg_pool<T: Real>(
+    x: &View<'_, T>,
+    y: &mut ViewMut<'_, T>,
+    kernel: &[usize],
+    window: &Window,
+    divisor: Divisor<'_>,
+) {
+    check("avg_pool", x.shape(), y.shape(), kernel, window);
+    let x = lift_view(x);
+    let mut y = lift_view_mut(y);
+    let g = Meeting::new(kernel, window, x.shape(), y.shape());
+    let divisor = Divide::new(divisor, &g);
+    let mut sums = vec![T::zero(); g.output[2]];
+    for (n, c) in pairs(&x) {
+        for (od, oh) in g.output_rows() {
+            sums.fill(T::zero());
+            for k in g.kernel_positions() {
+                let Some(row) = g.line(
+                    &x,
+                    [n, c],
+                    [g.input_at(0, od, k[0]), g.input_at(1, oh, k[1])],
+                ) else {
+                    continue;
+                };
+                let outputs = g.outputs(k[2], (0, g.input[2] as isize));
+                if outputs.is_empty() {
+                    continue;
+                }
+                let step = g.stride[2] as isize * x.strides()[4];
+                let first =
+                    row.wrapping_add_signed(g.input_at(2, outputs.start, k[2]) * x.strides()[4]);
+                let sums = &mut sums[outputs];
+                if step == 1 {
+                    for (s, v) in sums.iter_mut().zip(&x.data()[first..]) {
+                        *s += *v;
+                    }
+                } else {
+                    for (i, s) in sums.iter_mut().enumerate() {
+                        *s += x.data()[first.wrapping_add_signed(i as isize * step)];
+                    }
+                }
+            }
+            divisor.apply([od, oh], &mut sums);
+            store(&mut y, [n, c], [od, oh], &sums);
+        }
+    }
+}
+
+/// The gradient of [`avg_pool`] over the box `dx`: each element gets `dy / divisor` of every window that holds it.
+///
+/// The relation is the same: `i` indexes `dx`, `o` indexes `dy` and the divisor's counts.
+///
+/// # Panics
+/// When the shapes contradict each other.
+pub fn avg_pool_grad<T: Real>(
+    dy: &View<'_, T>,
+    dx: &mut ViewMut<'_, T>,
+    kernel: &[usize],
+    window: &Window,
+    divisor: Divisor<'_>,
+) {
+    check("avg_pool_grad", dx.shape(), dy.shape(), kernel, window);
+    super::copy::fill(dx, T::zero());
+    let dy = lift_view(dy);
+    let mut dx = lift_view_mut(dx);
+    let g = Meeting::new(kernel, window, dx.shape(), dy.shape());
+    let divisor = Divide::new(divisor, &g);
+    let (strides, offset) = (dx.strides().to_vec(), dx.offset());
+    let data = dx.data_mut();
+    let mut shares = vec![T::zero(); g.output[2]];
+    for (n, c) in pairs(&dy) {
+        for (od, oh) in g.output_rows() {
+            let from = at(
+                dy.offset(),
+                dy.strides(),
+                [n, c],
+                [od as isize, oh as isize, 0],
+            );
+            for (i, v) in shares.iter_mut().enumerate() {
+                *v = dy.data()[from.wrapping_add_signed(i as isize * dy.strides()[4])];
+            }
+            divisor.apply([od, oh], &mut shares);
+            for k in g.kernel_positions() {
+                let [id, ih] = [g.input_at(0, od, k[0]), g.input_at(1, oh, k[1])];
+                if !g.inside(id, ih) {
+                    continue;
+                }
+                let row = at(offset, &strides, [n, c], [id, ih, 0]);
+                for ow in g.outputs(k[2], (0, g.input[2] as isize)) {
+                    data[row.wrapping_add_signed(g.input_at(2, ow, k[2]) * strides[4])] +=
+                        shares[ow];
+                }
+            }
+        }
+    }
+}
+
+/// A window over lifted extents.
+struct Meeting {
+    kernel: [usize; 3],
+    stride: [usize; 3],
+    dilation: [usize; 3],
+    origin: [isize; 3],
+    input: [usize; 3],
+    output: [usize; 3],
+}
+
+impl Meeting {
+    fn new(kernel: &[usize], window: &Window, x: &[usize], y: &[usize]) -> Self {
+        Self {
+            kernel: lift_extents(kernel, 1),
+            stride: lift_extents(&window.stride, 1),
+            dilation: lift_extents(&window.dilation, 1),
+            origin: lift_extents(&window.origin, 0),
+            input: lift_extents(&x[2..], 1),
+            output: lift_extents(&y[2..], 1),
+        }
+    }
+
+    #[inline(always)]
+    fn input_at(&self, d: usize, o: usize, k: usize) -> isize {
+        (o * self.stride[d] + k * self.dilation[d]) as isize + self.origin[d]
+    }
+
+    fn inside(&self, id: isize, ih: isize) -> bool {
+        (0..self.input[0] as isize).contains(&id) && (0..self.input[1] as isize).contains(&ih)
+    }
+
+    /// Position of input row `(id, ih)`, if the slab has it.
+    fn line<T>(&self, x: &View<'_, T>, lead: [usize; 2], [id, ih]: [isize; 2]) -> Option<usize> {
+        self.inside(id, ih)
+            .then(|| at(x.offset(), x.strides(), lead, [id, ih, 0]))
+    }
+
+    /// The outputs of a row whose input column through kernel column `k` lies in `low .. high`.
+    fn outputs(&self, k: usize, (low, high): (isize, isize)) -> core::ops::Range<usize> {
+        let (stride, first) = (self.stride[2] as isize, self.input_at(2, 0, k));
+        let until = |limit: isize| {
+            (limit - first + stride - 1)
+                .div_euclid(stride)
+                .clamp(0, self.output[2] as isize)
+        };
+        let start = until(low) as usize;
+        start..(until(high) as usize).max(start)
+    }
+
+    fn output_rows(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let [depth, height, _] = self.output;
+        (0..depth).flat_map(move |d| (0..height).map(move |h| (d, h)))
+    }
+
+    fn kernel_positions(&self) -> impl Iterator<Item = [usize; 3]> + use<> {
+        let [kd, kh, kw] = self.kernel;
+        (0..kd * kh * kw).map(move |k| [k / (kh * kw), k / kw % kh, k % kw])
+    }
+}
+
+/// Divisors of an output row.
+enum Divide {
+    Counts([Vec<f64>; 3]),
+    Fixed(f64),
+}
+
+impl Divide {
+    fn new(divisor: Divisor<'_>, g: &Meeting) -> Self {
+        match divisor {
+            Divisor::Fixed(value) => Self::Fixed(value),
+            Divisor::Counts(counts) => {
+                let lead = 3usize.saturating_sub(counts.len());
+                let lifted: [Vec<f64>; 3] = core::array::from_fn(|d| match d.checked_sub(lead) {
+                    Some(d) => counts[d].iter().map(|c| *c as f64).collect(),
+                    None => vec![1.0],
+                });
+                let fits = counts.len() <= 3 && (0..3).all(|d| lifted[d].len() == g.output[d]);
+                assert!(
+                    fits,
+                    "avg_pool: counts {counts:?} for outputs {:?}",
+                    g.output
+                );
+                Self::Counts(lifted)
+            }
+        }
+    }
+
+    fn apply<T: Real>(&self, [od, oh]: [usize; 2], row: &mut [T]) {
+        match self {
+            Self::Fixed(value) => row.iter_mut().for_each(|v| *v /= T::of(*value)),
+            Self::Counts([d, h, w]) => {
+                for (v, count) in row.iter_mut().zip(w) {
+                    *v /= T::of(d[od] * h[oh] * count);
+                }
+            }
+        }
+    }
+}
+
+fn pairs<T>(view: &View<'_, T>) -> impl Iterator<Item = (usize, usize)> + use<T> {
+    let (batch, channels) = (view.shape()[0], view.shape()[1]);
+    (0..batch).flat_map(move |n| (0..channels).map(move |c| (n, c)))
+}
+
+#[inline(always)]
+fn at(offset: usize, strides: &[isize], [n, c]: [usize; 2], i: [isize; 3]) -> usize {
+    let lead = n as isize * strides[0] + c as isize * strides[1];
+    offset.wrapping_add_signed(lead + i[0] * strides[2] + i[1] * strides[3] + i[2] * strides[4])
+}
+
+fn store<T: Copy>(out: &mut ViewMut<'_, T>, lead: [usize; 2], [d, h]: [usize; 2], row: &[T]) {
+    let (to, step) = (
+        at(
+            out.offset(),
+            out.strides(),
+            lead,
+            [d as isize, h as isize, 0],
+        ),
+        out.strides()[4],
+    );
+    let data = out.data_mut();
+    for (i, v) in row.iter().enumerate() {
+        data[to.wrapping_add_signed(i as isize * step)] = *v;
+    }
+}
+
+/// Visits every output in row-major order: `([n, c], position in dy, index)`.
+fn for_each_indexed<T>(
+    dy: &View<'_, T>,
+    index: &View<'_, i64>,
+    mut visit: impl FnMut([usize; 2], usize, i64),
+) {
+    for (n, c) in pairs(dy) {
+        let lead = |strides: &[isize]| n as isize * strides[0] + c as isize * strides[1];
+        let start = [
+            dy.offset().wrapping_add_signed(lead(dy.strides())),
+            index.offset().wrapping_add_signed(lead(index.strides())),
+        ];
+        let steps = [&dy.strides()[2..], &index.strides()[2..]];
+        super::view::for_each_row(&dy.shape()[2..], steps, start, |[p, q], run, [s, t]| {
+            for i in 0..run as isize {
+                visit(
+                    [n, c],
+                    p.wrapping_add_signed(i * s),
+                    index.data()[q.wrapping_add_signed(i * t)],
+                );
+            }
+        });
+    }
+}
+
+fn check(op: &str, x: &[usize], y: &[usize], kernel: &[usize], window: &Window) {
+    let nd = window.stride.len();
+    let fits = x.len() == nd + 2 && y.len() == nd + 2 && kernel.len() == nd && x[..2] == y[..2];
+    assert!(fits, "{op}: input {x:?}, output {y:?}, kernel {kernel:?}");
+}
+
+fn check_indexed(op: &str, x: &[usize], y: &[usize], index: &[usize]) {
+    let fits = (3..=5).contains(&x.len()) && x.len() == y.len() && x[..2] == y[..2] && index == y;
+    assert!(fits, "{op}: input {x:?}, output {y:?}, indexes {index:?}");
+}

@@ -1,0 +1,458 @@
+//! Reductions of a view over some of its dims.
+//!
+//! Blocks of at most `BLOCK` elements accumulate in the element type over independent lanes; block results join in f64.
+//! So sums of f32 lose no digits with length, and the loops are vectors.
+
+use super::pointwise::{larger, smaller, vectorized};
+use super::view::for_each_row;
+use super::{Dims, Real, Strides, View};
+use pulp::{Simd, WithSimd};
+
+/// Elements accumulated in the element type before they join the f64 total.
+pub(crate) const BLOCK: usize = 1024;
+
+/// Independent accumulators of a run: enough for every vector width and the latency of an add.
+const LANES: usize = 64;
+
+/// Columns accumulated side by side where the contiguous dim is kept.
+pub(crate) const COLUMNS: usize = 256;
+
+/// Rows accumulated in the element type before they join the f64 totals.
+const ROWS: usize = 16;
+
+/// What to reduce with. Empty sets give the identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    /// Sum; 0 when empty.
+    Sum,
+    /// Product; 1 when empty.
+    Prod,
+    /// Largest, NaN if there is one; -inf when empty.
+    Max,
+    /// Smallest, NaN if there is one; inf when empty.
+    Min,
+    /// 1 if some element is not 0 (NaN counts), else 0; 0 when empty.
+    Any,
+    /// 1 if no element is 0, else 0; 1 when empty.
+    All,
+}
+
+/// Reduces `x` over `dims` into `out`, row-major over the remaining dims (so it also is the result that keeps reduced dims
+/// as extent 1).
+///
+/// ```
+/// use shard_kernels::{reduce::{reduce, Reduction}, View};
+/// let x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+/// let mut out = [0.0; 3];
+/// reduce(Reduction::Sum, &View::contiguous(&x, &[2, 3]), &[0], &mut out);
+/// assert_eq!(out, [5.0, 7.0, 9.0]);
+/// ```
+///
+/// # Panics
+/// When a dim is out of range or named twice, or `out` has another number of elements.
+pub fn reduce<T: Real>(op: Reduction, x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
+    match op {
+        Reduction::Sum => fold::<T, Sum>(x, dims, out),
+        Reduction::Prod => fold::<T, Prod>(x, dims, out),
+        Reduction::Max => fold::<T, Max>(x, dims, out),
+        Reduction::Min => fold::<T, Min>(x, dims, out),
+        Reduction::Any => fold::<T, Any>(x, dims, out),
+        Reduction::All => fold::<T, All>(x, dims, out),
+    }
+}
+
+/// A commutative monoid on numbers, with a map into it.
+trait Fold {
+    fn start<R: Real>() -> R;
+    fn lift<R: Real>(x: R) -> R {
+        x
+    }
+    fn join<R: Real>(a: R, b: R) -> R;
+}
+
+macro_rules! folds {
+    ($($name:ident: $start:expr, |$x:ident| $lift:expr, |$a:ident, $b:ident| $join:expr;)*) => {$(
+        struct $name;
+        impl Fold for $name {
+            #[inline(always)]
+            fn start<R: Real>() -> R {
+                $start
+            }
+            #[inline(always)]
+            fn lift<R: Real>($x: R) -> R {
+                $lift
+            }
+            #[inline(always)]
+            fn join<R: Real>($a: R, $b: R) -> R {
+                $join
+            }
+        }
+    )*};
+}
+
+folds! {
+    Sum: R::zero(), |x| x, |a, b| a + b;
+    Prod: R::one(), |x| x, |a, b| a * b;
+    Max: R::neg_infinity(), |x| x, |a, b| larger(a, b);
+    Min: R::infinity(), |x| x, |a, b| smaller(a, b);
+    Any: R::zero(), |x| if x == R::zero() { R::zero() } else { R::one() }, |a, b| if a > b { a } else { b };
+    All: R::one(), |x| if x == R::zero() { R::zero() } else { R::one() }, |a, b| if a < b { a } else { b };
+}
+
+/// How a reduction walks its view: dims split into kept and reduced, and whether columns run side by side.
+pub(crate) struct Split {
+    pub(crate) kept: Dims,
+    pub(crate) kept_steps: Strides,
+    pub(crate) reduced: Dims,
+    pub(crate) reduced_steps: Strides,
+    /// The kept dim that is contiguous in memory, if no reduced dim is.
+    pub(crate) columns: Option<usize>,
+}
+
+impl Split {
+    pub(crate) fn new(shape: &[usize], strides: &[isize], dims: &[usize]) -> Self {
+        let valid = dims
+            .iter()
+            .enumerate()
+            .all(|(i, d)| *d < shape.len() && !dims[..i].contains(d));
+        assert!(valid, "reduce: dims {dims:?} of shape {shape:?}");
+        let (mut kept, mut kept_steps) = (Dims::new(), Strides::new());
+        let (mut reduced, mut reduced_steps) = (Dims::new(), Strides::new());
+        for d in 0..shape.len() {
+            let (extents, steps) = if dims.contains(&d) {
+                (&mut reduced, &mut reduced_steps)
+            } else {
+                (&mut kept, &mut kept_steps)
+            };
+            extents.push(shape[d]);
+            steps.push(strides[d]);
+        }
+        let runs = |extents: &[usize], steps: &[isize]| {
+            (0..steps.len()).find(|&d| extents[d] > 1 && steps[d] == 1)
+        };
+        let columns = match runs(&reduced, &reduced_steps) {
+            Some(_) => None,
+            None => runs(&kept, &kept_steps),
+        };
+        Self {
+            kept,
+            kept_steps,
+            reduced,
+            reduced_steps,
+            columns,
+        }
+    }
+
+    pub(crate) fn cells(&self) -> usize {
+        self.kept.iter().product()
+    }
+
+    /// Visits `(output cell, position in x, columns)`: single cells, or up to [`COLUMNS`] of them side by side.
+    ///
+    /// Cells side by side are `cell_step` apart in the output.
+    pub(crate) fn for_each_cell(
+        &self,
+        offset: usize,
+        mut visit: impl FnMut(usize, usize, usize, isize),
+    ) {
+        let cells = super::view::row_major(&self.kept);
+        let Some(c) = self.columns else {
+            for_each_row(
+                &self.kept,
+                [&cells, &self.kept_steps],
+                [0, offset],
+                |[cell, at], n, [s, t]| {
+                    for i in 0..n as isize {
+                        visit(
+                            cell.wrapping_add_signed(i * s),
+                            at.wrapping_add_signed(i * t),
+                            1,
+                            1,
+                        );
+                    }
+                },
+            );
+            return;
+        };
+        let mut outer = self.kept.clone();
+        outer[c] = 1;
+        for_each_row(
+            &outer,
+            [&cells, &self.kept_steps],
+            [0, offset],
+            |[cell, at], n, [s, t]| {
+                for i in 0..n as isize {
+                    let (cell, at) = (
+                        cell.wrapping_add_signed(i * s),
+                        at.wrapping_add_signed(i * t),
+                    );
+                    for first in (0..self.kept[c]).step_by(COLUMNS) {
+                        let width = COLUMNS.min(self.kept[c] - first);
+                        visit(
+                            cell + first * cells[c] as usize,
+                            at + first,
+                            width,
+                            cells[c],
+                        );
+                    }
+                }
+            },
+        );
+    }
+}
+
+fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
+    let split = Split::new(x.shape(), x.strides(), dims);
+    assert!(
+        out.len() == split.cells(),
+        "reduce: {} cells into {} elements",
+        split.cells(),
+        out.len()
+    );
+    let data = x.data();
+    split.for_each_cell(x.offset(), |cell, at, width, cell_step| {
+        if width == 1 {
+            let mut total: f64 = F::start();
+            for_each_row(
+                &split.reduced,
+                [&split.reduced_steps],
+                [at],
+                |[at], n, [step]| {
+                    if step == 1 {
+                        for block in data[at..at + n].chunks(BLOCK) {
+                            total = F::join(
+                                total,
+                                vectorized(Run::<T, F>(block, core::marker::PhantomData)).wide(),
+                            );
+                        }
+                    } else {
+                        for i in 0..n as isize {
+                            total = F::join(
+                                total,
+                                F::lift(data[at.wrapping_add_signed(i * step)]).wide(),
+                            );
+                        }
+                    }
+                },
+            );
+            out[cell] = T::of(total);
+            return;
+        }
+        let mut totals = [F::start::<f64>(); COLUMNS];
+        let mut partial = [F::start::<T>(); COLUMNS];
+        let mut pending = 0;
+        for_each_row(
+            &split.reduced,
+            [&split.reduced_steps],
+            [at],
+            |[at], n, [step]| {
+                for i in 0..n as isize {
+                    let from = at.wrapping_add_signed(i * step);
+                    vectorized(Row::<T, F>(
+                        &mut partial[..width],
+                        &data[from..from + width],
+                        core::marker::PhantomData,
+                    ));
+                    pending += 1;
+                    if pending == ROWS {
+                        flush::<T, F>(&mut totals, &mut partial);
+                        pending = 0;
+                    }
+                }
+            },
+        );
+        flush::<T, F>(&mut totals, &mut partial);
+        for (j, total) in totals[..width].iter().enumerate() {
+            out[cell.wrapping_add_signed(j as isize * cell_step)] = T::of(*total);
+        }
+    });
+}
+
+fn flush<T: Real, F: Fold>(totals: &mut [f64; COLUMNS], partial: &mut [T; COLUMNS]) {
+    for (t, p) in totals.iter_mut().zip(partial) {
+        *t = F::join(*t, p.wide());
+        *p = F::start();
+    }
+}
+
+/// The fold of a contiguous block.
+struct Run<'a, T, F>(&'a [T], core::marker::PhantomData<F>);
+
+impl<T: Real, F: Fold> WithSimd for Run<'_, T, F> {
+    type Output = T;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> T {
+        let mut lanes = [F::start::<T>(); LANES];
+        let (whole, tail) = pulp::as_arrays::<LANES, T>(self.0);
+        for block in whole {
+            for (lane, x) in lanes.iter_mut().zip(block) {
+                *lane = F::join(*lane, F::lift(*x));
+            }
+        }
+        for (lane, x) in lanes.iter_mut().zip(tail) {
+            *lane = F::join(*lane, F::lift(*x));
+        }
+        halve(&mut lanes, F::join)
+    }
+}
+
+/// Joins lanes in halves.
+#[inline(always)]
+pub(crate) fn halve<T: Copy>(lanes: &mut [T; LANES], join: impl Fn(T, T) -> T) -> T {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = join(lanes[i], lanes[i + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// Sums `f(x)` over a block in lanes.
+#[inline(always)]
+pub(crate) fn lane_sum<T: Real>(block: &[T], f: impl Fn(T) -> T) -> T {
+    let mut lanes = [T::zero(); LANES];
+    let (whole, tail) = pulp::as_arrays::<LANES, T>(block);
+    for block in whole {
+        for (lane, x) in lanes.iter_mut().zip(block) {
+            *lane += f(*x);
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(tail) {
+        *lane += f(*x);
+    }
+    halve(&mut lanes, |a, b| a + b)
+}
+
+/// One row joined into a row of accumulators.
+struct Row<'a, T, F>(&'a mut [T], &'a [T], core::marker::PhantomData<F>);
+
+impl<T: Real, F: Fold> WithSimd for Row<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (acc, x) in self.0.iter_mut().zip(self.1) {
+            *acc = F::join(*acc, F::lift(*x));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Rng, assert_close, naive_index};
+
+    type Exact = fn(&[f64]) -> f64;
+
+    fn exact(op: Reduction) -> Exact {
+        match op {
+            Reduction::Sum => |v| v.iter().sum(),
+            Reduction::Prod => |v| v.iter().product(),
+            Reduction::Max => |v| v.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            Reduction::Min => |v| v.iter().copied().fold(f64::INFINITY, f64::min),
+            Reduction::Any => |v| f64::from(u8::from(v.iter().any(|x| *x != 0.0))),
+            Reduction::All => |v| f64::from(u8::from(v.iter().all(|x| *x != 0.0))),
+        }
+    }
+
+    const OPS: [Reduction; 6] = [
+        Reduction::Sum,
+        Reduction::Prod,
+        Reduction::Max,
+        Reduction::Min,
+        Reduction::Any,
+        Reduction::All,
+    ];
+
+    fn random<T: Real>(seed: u64) {
+        let mut rng = Rng::new(seed);
+        for _ in 0..150 {
+            let nd = rng.within(0, 4);
+            let shape: Vec<usize> = (0..nd).map(|_| rng.within(0, 9)).collect();
+            let mut data = rng.vec::<T>(shape.iter().product());
+            for x in &mut data {
+                if rng.within(0, 3) == 0 {
+                    *x = T::zero();
+                }
+            }
+            let mut order: Vec<usize> = (0..nd).collect();
+            for i in (1..nd).rev() {
+                order.swap(i, rng.within(0, i));
+            }
+            let x = View::contiguous(&data, &shape).permute(&order);
+            let dims: Vec<usize> = (0..nd).filter(|_| rng.within(0, 1) == 1).collect();
+            let kept: Vec<usize> = (0..nd).filter(|d| !dims.contains(d)).collect();
+            let cells = naive_index(&kept.iter().map(|&d| x.shape()[d]).collect::<Vec<_>>());
+            for op in OPS {
+                let mut out = vec![T::nan(); cells.len()];
+                reduce(op, &x, &dims, &mut out);
+                let all = naive_index(x.shape());
+                let expected: Vec<f64> = cells
+                    .iter()
+                    .map(|cell| {
+                        let members = all
+                            .iter()
+                            .filter(|at| kept.iter().zip(cell).all(|(&d, c)| at[d] == *c));
+                        exact(op)(&members.map(|at| x.get(at).wide()).collect::<Vec<_>>())
+                    })
+                    .collect();
+                assert_close(&out, &expected, 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn every_reduction_over_every_choice_of_dims() {
+        random::<f32>(1);
+        random::<f64>(2);
+    }
+
+    #[test]
+    fn long_single_precision_sums_keep_their_digits() {
+        let x = vec![0.1f32; 3_000_000];
+        let mut out = [0.0];
+        reduce(
+            Reduction::Sum,
+            &View::contiguous(&x, &[3_000_000]),
+            &[0],
+            &mut out,
+        );
+        assert!(
+            (f64::from(out[0]) - f64::from(0.1f32) * 3e6).abs() < 0.1,
+            "{}",
+            out[0]
+        );
+        let mut columns = [0.0; 3];
+        reduce(
+            Reduction::Sum,
+            &View::contiguous(&x, &[1_000_000, 3]),
+            &[0],
+            &mut columns,
+        );
+        assert!(
+            (f64::from(columns[2]) - f64::from(0.1f32) * 1e6).abs() < 0.04,
+            "{columns:?}"
+        );
+    }
+
+    #[test]
+    fn nan_is_the_extreme_wherever_it_stands() {
+        for place in [0, 70, 99] {
+            let mut x = [1.0f64; 200];
+            x[place] = f64::NAN;
+            for op in [Reduction::Max, Reduction::Min] {
+                let mut out = [0.0; 2];
+                reduce(op, &View::contiguous(&x, &[2, 100]), &[1], &mut out);
+                assert!(out[0].is_nan() && out[1] == 1.0);
+                let mut columns = [0.0; 100];
+                reduce(op, &View::contiguous(&x, &[2, 100]), &[0], &mut columns);
+                assert!(
+                    columns[place].is_nan() && columns.iter().filter(|c| c.is_nan()).count() == 1
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! Sparse linear maps along one dim: interpolation in every mode, its adjoint, and whatever else is a table of
+//! `(index, weight)` pairs per output.
+//!
+//! The caller computes the tables from global geometry; the kernel knows no modes. A separable map over several dims is one
+//! pass per dim, and the adjoint is the same kernel with transposed tables.
+
+use super::pointwise::vectorized;
+use super::view::for_each_row;
+use super::{Real, View, ViewMut};
+use pulp::{Simd, WithSimd};
+
+/// A sparse matrix by rows: row `r` holds the pairs `(column, weight)` that sum to output `r`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    /// Row `r` owns the pairs `starts[r] .. starts[r + 1]`.
+    starts: Vec<usize>,
+    index: Vec<usize>,
+    weight: Vec<f64>,
+}
+
+impl Table {
+    /// A table from its rows. Pairs are summed in the order given.
+    ///
+    /// ```
+    /// use shard_kernels::resample::Table;
+    /// let halves = Table::from_rows([vec![(0, 1.0)], vec![(0, 0.5), (1, 0.5)]]);
+    /// assert_eq!((halves.rows(), halves.columns()), (2, 2));
+    /// ```
+    pub fn from_rows<R: IntoIterator<Item = (usize, f64)>>(
+        rows: impl IntoIterator<Item = R>,
+    ) -> Self {
+        let mut table = Self {
+            starts: vec![0],
+            ..Self::default()
+        };
+        for row in rows {
+            for (index, weight) in row {
+                table.index.push(index);
+                table.weight.push(weight);
+            }
+            table.starts.push(table.index.len());
+        }
+        table
+    }
+
+    /// Number of outputs.
+    pub fn rows(&self) -> usize {
+        self.starts.len().saturating_sub(1)
+    }
+
+    /// One more than the largest input used; inputs behind it have no pair.
+    pub fn columns(&self) -> usize {
+        self.index.iter().max().map_or(0, |last| last + 1)
+    }
+
+    /// The pairs of row `r`; none when there is no such row.
+    pub fn row(&self, r: usize) -> impl Iterator<Item = (usize, f64)> + '_ {
+        let range = match self.starts.get(r..r + 2) {
+            Some(&[from, to]) => from..to,
+            _ => 0..0,
+        };
+        self.index[range.clone()]
+            .iter()
+            .copied()
+            .zip(self.weight[range].iter().copied())
+    }
+
+    /// The transposed table with `columns` rows, pairs in increasing order of the old row.
+    ///
+    /// # Panics
+    /// When a pair names a column at or beyond `columns`.
+    #[must_use]
+    pub fn transposed(&self, columns: usize) -> Self {
+        assert!(
+            self.columns() <= columns,
+            "table: column {} of {columns}",
+            self.columns()
+        );
+        let mut starts = vec![0; columns + 1];
+        for &c in &self.index {
+            starts[c + 1] += 1;
+        }
+        for c in 0..columns {
+            starts[c + 1] += starts[c];
+        }
+        let mut next = starts.clone();
+        let (mut index, mut weight) = (vec![0; self.index.len()], vec![0.0; self.index.len()]);
+        for r in 0..self.rows() {
+            for (c, w) in self.row(r) {
+                (index[next[c]], weight[next[c]]) = (r, w);
+                next[c] += 1;
+            }
+        }
+        Self {
+            starts,
+            index,
+            weight,
+        }
+    }
+
+    /// The count of pairs that every row has, if it is the same.
+    fn uniform(&self) -> Option<usize> {
+        let count = self.starts.get(1)? - self.starts.first()?;
+        self.starts
+            .windows(2)
+            .all(|w| w[1] - w[0] == count)
+            .then_some(count)
+    }
+}
+
+/// `out[.., r, ..] = Σ weight · x[.., index, ..]` along `dim`, over the pairs of row `r`.
+///
+/// ```
+/// use shard_kernels::{resample::{apply_along, Table}, View, ViewMut};
+/// let between = Table::from_rows([[(0, 0.5), (1, 0.5)], [(1, 0.5), (2, 0.5)]]);
+/// let mut out = [0.0f32; 2];
+/// apply_along(&View::contiguous(&[1.0, 3.0, 7.0], &[3]), 0, &between, &mut ViewMut::contiguous(&mut out, &[2]));
+/// assert_eq!(out, [2.0, 5.0]);
+/// ```
+///
+/// # Panics
+/// When the shapes differ elsewhere than in `dim`, `out` has not one index per row there, or the table names an index that `x`
+/// lacks.
+pub fn apply_along<T: Real>(x: &View<'_, T>, dim: usize, table: &Table, out: &mut ViewMut<'_, T>) {
+    let same =
+        x.ndim() == out.ndim() && (0..x.ndim()).all(|d| d == dim || x.shape()[d] == out.shape()[d]);
+    assert!(
+        same && dim < x.ndim(),
+        "resample: {:?} into {:?} along dim {dim}",
+        x.shape(),
+        out.shape()
+    );
+    assert!(
+        out.shape()[dim] == table.rows(),
+        "resample: {} rows into extent {}",
+        table.rows(),
+        out.shape()[dim]
+    );
+    assert!(
+        table.columns() <= x.shape()[dim],
+        "resample: column {} of extent {}",
+        table.columns(),
+        x.shape()[dim]
+    );
+
+    let weight: Vec<T> = table.weight.iter().map(|w| T::of(*w)).collect();
+    let (from_step, to_step) = (x.strides()[dim], out.strides()[dim]);
+    let (mut outer, strides, offset) = (out.shape().to_vec(), out.strides().to_vec(), out.offset());
+    outer[dim] = 1;
+    let (input, output) = (x.data(), out.data_mut());
+    for_each_row(
+        &outer,
+        [x.strides(), &strides],
+        [x.offset(), offset],
+        |[from, to], n, steps| {
+            if steps == [1, 1] && n > 1 {
+                for r in 0..table.rows() {
+                    let to = to.wrapping_add_signed(r as isize * to_step);
+                    let pairs = table.starts[r]..table.starts[r + 1];
+                    let job = Rows {
+                        input,
+                        from,
+                        step: from_step,
+                        index: &table.index[pairs.clone()],
+                        weight: &weight[pairs],
+                        out: &mut output[to..to + n],
+                    };
+                    vectorized(job);
+                }
+                return;
+            }
+            for i in 0..n as isize {
+                let line = Line {
+                    input,
+                    from: from.wrapping_add_signed(i * steps[0]),
+                    step: from_step,
+                    table,
+                    weight: &weight,
+                };
+                let to = to.wrapping_add_signed(i * steps[1]);
+                match table.uniform() {
+                    Some(1) => line.uniform::<1>(output, to, to_step),
+                    Some(2) => line.uniform::<2>(output, to, to_step),
+                    _ => line.ragged(output, to, to_step),
+                }
+            }
+        },
+    );
+}
+
+/// Applies one table per dim, in the order given, through scratch memory between passes.
+///
+/// With no table it is a copy.
+///
+/// # Panics
+/// As [`apply_along`], per pass.
+pub fn resample<T: Real>(x: &View<'_, T>, tables: &[(usize, &Table)], out: &mut ViewMut<'_, T>) {
+    let Some((&(dim, table), rest)) = tables.split_first() else {
+        super::copy::copy(x, out);
+        return;
+    };
+    if rest.is_empty() {
+        apply_along(x, dim, table, out);
+        return;
+    }
+    let mut shape = x.shape().to_vec();
+    shape[dim] = table.rows();
+    let mut scratch = vec![T::zero(); shape.iter().product()];
+    apply_along(
+        x,
+        dim,
+        table,
+        &mut ViewMut::contiguous(&mut scratch, &shape),
+    );
+    resample(&View::contiguous(&scratch, &shape), rest, out);
+}
+
+/// One output row as a weighted sum of contiguous input rows.
+struct Rows<'a, T> {
+    input: &'a [T],
+    from: usize,
+    step: isize,
+    index: &'a [usize],
+    weight: &'a [T],
+    out: &'a mut [T],
+}
+
+impl<T: Real> WithSimd for Rows<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let n = self.out.len();
+        let row = |i: usize| {
+            let at = self.from.wrapping_add_signed(i as isize * self.step);
+            &self.input[at..at + n]
+        };
+        match (self.index, self.weight) {
+            (&[a], &[wa]) => {
+                for (o, a) in self.out.iter_mut().zip(row(a)) {
+                    *o = wa * *a;
+                }
+            }
+            (&[a, b], &[wa, wb]) => {
+                for ((o, a), b) in self.out.iter_mut().zip(row(a)).zip(row(b)) {
+                    *o = wa * *a + wb * *b;
+                }
+            }
+            (index, weight) => {
+                self.out.fill(T::zero());
+                for (i, w) in index.iter().zip(weight) {
+                    for (o, x) in self.out.iter_mut().zip(row(*i)) {
+                        *o += *w * *x;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A line along the resampled dim.
+struct Line<'a, T> {
+    input: &'a [T],
+    from: usize,
+    step: isize,
+    table: &'a Table,
+    weight: &'a [T],
+}
+
+impl<T: Real> Line<'_, T> {
+    #[inline(always)]
+    fn at(&self, index: usize) -> T {
+        self.input[self.from.wrapping_add_signed(index as isize * self.step)]
+    }
+
+    fn uniform<const N: usize>(&self, output: &mut [T], to: usize, to_step: isize) {
+        let (index, _) = pulp::as_arrays::<N, usize>(&self.table.index);
+        let (weight, _) = pulp::as_arrays::<N, T>(self.weight);
+        for (r, (index, weight)) in index.iter().zip(weight).enumerate() {
+            let mut sum = weight[0] * self.at(index[0]);
+            for e in 1..N {
+                sum += weight[e] * self.at(index[e]);
+            }
+            output[to.wrapping_add_signed(r as isize * to_step)] = sum;
+        }
+    }
+
+    fn ragged(&self, output: &mut [T], to: usize, to_step: isize) {
+        for r in 0..self.table.rows() {
+            let mut sum = T::zero();
+            for e in self.table.starts[r]..self.table.starts[r + 1] {
+                sum += self.weight[e] * self.at(self.table.index[e]);
+            }
+            output[to.wrapping_add_signed(r as isize * to_step)] = sum;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Rng, assert_close, naive_index};
+
+    fn random_table(rng: &mut Rng, rows: usize, columns: usize) -> Table {
+        let each = rng.within(0, 3);
+        let table: Vec<Vec<(usize, f64)>> = (0..rows)
+            .map(|_| {
+                let count = if columns == 0 {
+                    0
+                } else if each == 3 {
+                    rng.within(0, 4)
+                } else {
+                    each
+                };
+                (0..count)
+                    .map(|_| (rng.within(0, columns - 1), rng.unit()))
+                    .collect()
+            })
+            .collect();
+        Table::from_rows(table)
+    }
+
+    fn random<T: Real>(seed: u64) {
+        let mut rng = Rng::new(seed);
+        for _ in 0..200 {
+            let nd = rng.within(1, 4);
+            let shape: Vec<usize> = (0..nd).map(|_| rng.within(0, 7)).collect();
+            let dim = rng.within(0, nd - 1);
+            let rows = rng.within(0, 9);
+            let table = random_table(&mut rng, rows, shape[dim]);
+            let mut to = shape.clone();
+            to[dim] = rows;
+            let x = rng.vec::<T>(shape.iter().product());
+            let x = View::contiguous(&x, &shape);
+            let mut order: Vec<usize> = (0..nd).collect();
+            order.rotate_left(rng.within(0, nd - 1));
+            let expected: Vec<f64> = naive_index(&to)
+                .iter()
+                .map(|at| {
+                    let pick = |c: usize| {
+                        let mut from = at.clone();
+                        from[dim] = c;
+                        x.get(&from).wide()
+                    };
+                    table.row(at[dim]).map(|(c, w)| w * pick(c)).sum()
+                })
+                .collect();
+            let mut out = vec![T::nan(); to.iter().product()];
+            apply_along(&x, dim, &table, &mut ViewMut::contiguous(&mut out, &to));
+            assert_close(&out, &expected, 1e-5);
+
+            // Permuted strides on both sides.
+            let place = order.iter().position(|d| *d == dim).expect("a permutation");
+            let turned: Vec<usize> = order.iter().map(|&d| to[d]).collect();
+            let mut permuted = vec![T::nan(); out.len()];
+            apply_along(
+                &x.permute(&order),
+                place,
+                &table,
+                &mut ViewMut::contiguous(&mut permuted, &turned),
+            );
+            assert_eq!(
+                View::contiguous(&out, &to).permute(&order).to_vec().len(),
+                permuted.len()
+            );
+            let again: Vec<f64> = View::contiguous(&out, &to)
+                .permute(&order)
+                .to_vec()
+                .iter()
+                .map(|v| v.wide())
+                .collect();
+            assert_close(&permuted, &again, 1e-6);
+
+            // <A x, y> = <x, A' y>
+            let y = rng.vec::<T>(out.len());
+            let mut back = vec![T::nan(); x.len()];
+            let transposed = table.transposed(shape[dim]);
+            apply_along(
+                &View::contiguous(&y, &to),
+                dim,
+                &transposed,
+                &mut ViewMut::contiguous(&mut back, &shape),
+            );
+            let dot = |a: &[T], b: &[T]| {
+                a.iter()
+                    .zip(b)
+                    .map(|(a, b)| a.wide() * b.wide())
+                    .sum::<f64>()
+            };
+            let (forward, adjoint) = (dot(&out, &y), dot(x.data(), &back));
+            let tolerance = if size_of::<T>() == 8 { 1e-10 } else { 1e-3 };
+            assert!(
+                (forward - adjoint).abs() <= tolerance,
+                "{forward} against {adjoint}"
+            );
+        }
+    }
+
+    #[test]
+    fn tables_match_plain_sums_and_their_adjoints() {
+        random::<f64>(1);
+        random::<f32>(2);
+    }
+
+    #[test]
+    fn separable_passes_compose() {
+        let x = [1.0, 2.0, 3.0, 4.0];
+        let double = Table::from_rows([vec![(0, 1.0)], vec![(0, 0.5), (1, 0.5)], vec![(1, 1.0)]]);
+        let mut out = [0.0f64; 9];
+        resample(
+            &View::contiguous(&x, &[2, 2]),
+            &[(0, &double), (1, &double)],
+            &mut ViewMut::contiguous(&mut out, &[3, 3]),
+        );
+        assert_eq!(out, [1.0, 1.5, 2.0, 2.0, 2.5, 3.0, 3.0, 3.5, 4.0]);
+        let mut same = [0.0f64; 4];
+        resample(
+            &View::contiguous(&x, &[2, 2]),
+            &[],
+            &mut ViewMut::contiguous(&mut same, &[2, 2]),
+        );
+        assert_eq!(same, x);
+    }
+
+    #[test]
+    fn transposing_twice_gives_the_table_back() {
+        let table = Table::from_rows([vec![(0, 1.0), (3, 2.0)], vec![], vec![(1, 0.5)]]);
+        assert_eq!(table.transposed(5).rows(), 5);
+        assert_eq!(table.transposed(5).transposed(3), table);
+    }
+}

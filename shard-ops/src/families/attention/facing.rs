@@ -1,0 +1,115 @@
+//! How the queries and the keys of a kernel call lie to each other, and what that hides.
+
+use super::options::Attention;
+use crate::host::{Held, positions};
+use crate::rng::Stream;
+use crate::{HostCall, OperandBox};
+use shard_comm::{Bool, DType, Element};
+use shard_kernels::attention::{Band, Block, Dropout, Queries, Stored};
+use shard_kernels::{Positions, View};
+use shard_spec::DimPart;
+
+/// Which probabilities are dropped: those whose word of the stream, numbered by their place in
+/// `[batch, heads, queries, keys]`, is below the rate.
+struct Dropped {
+    stream: Stream,
+    rate: f64,
+    /// The smallest word that is kept.
+    least: u32,
+    /// Global numbers of the batch entries and heads of the call.
+    batch: DimPart,
+    heads: DimPart,
+    /// Extents of the whole problem.
+    all_heads: u64,
+    queries: u64,
+    keys: u64,
+}
+
+impl Dropout for Dropped {
+    fn kept(&self) -> f64 {
+        1.0 - self.rate
+    }
+
+    fn keep(&self, batch: usize, head: usize, query: i64, keys: &[i64], keep: &mut [bool]) {
+        let (batch, head) = (
+            self.batch.index(batch) as u64,
+            self.heads.index(head) as u64,
+        );
+        let row = (batch * self.all_heads + head) * self.queries + query as u64;
+        let mut block = None;
+        for (keep, &key) in keep.iter_mut().zip(keys) {
+            let at = row * self.keys + key as u64;
+            let words = match block {
+                Some((number, words)) if number == at / 4 => words,
+                _ => self.stream.words(at / 4),
+            };
+            block = Some((at / 4, words));
+            *keep = words[(at % 4) as usize] >= self.least;
+        }
+    }
+}
+
+impl Attention {
+    /// What is dropped of the queries in a box against so many keys in all.
+    fn dropped(&self, queries: &OperandBox, keys: usize) -> Option<Dropped> {
+        let (rate, stream) = self.dropout?;
+        Some(Dropped {
+            stream,
+            rate,
+            least: (rate * 4_294_967_296.0) as u32,
+            batch: queries.held[0].clone(),
+            heads: queries.held[1].clone(),
+            all_heads: queries.global[1] as u64,
+            queries: queries.global[2] as u64,
+            keys: keys as u64,
+        })
+    }
+}
+
+/// How the queries and the keys of a call lie to each other.
+pub(super) struct Facing<'a> {
+    options: &'a Attention,
+    queries: Held,
+    pub(super) keys: Held,
+    band: Band,
+    dropped: Option<Dropped>,
+}
+
+impl<'a> Facing<'a> {
+    /// Of the boxes of queries and keys.
+    pub(super) fn new(options: &'a Attention, boxes: &[OperandBox]) -> Self {
+        let (queries, keys) = (boxes[0].global[2], boxes[1].global[2]);
+        Self {
+            options,
+            queries: positions(&boxes[0], 2),
+            keys: positions(&boxes[1], 2),
+            band: options.band(queries, keys),
+            dropped: options.dropped(&boxes[0], keys),
+        }
+    }
+
+    pub(super) fn problem<'b, E: Stored>(&'b self, q: View<'b, E>) -> Queries<'b, E> {
+        let mut queries = Queries::new(q, self.queries.get()).band(self.band);
+        if let Some(scale) = self.options.scale {
+            queries = queries.scale(scale);
+        }
+        match &self.dropped {
+            Some(dropped) => queries.dropout(dropped),
+            None => queries,
+        }
+    }
+}
+
+/// The keys and values of a call, with what masks them.
+pub(super) fn block<'a, E: Stored + Element>(
+    call: &HostCall<'a, '_>,
+    mask: Option<DType>,
+    positions: Positions<'a>,
+) -> Block<'a, E> {
+    let block = Block::new(call.input::<E>(1), call.input::<E>(2), positions);
+    match mask {
+        None => block,
+        Some(DType::Bool) => block.allow(call.input::<Bool>(3)),
+        Some(_) => block.bias(call.input::<E>(3)),
+    }
+}

@@ -1,0 +1,160 @@
+//! The op, and the merge of what parts of the keys give.
+
+use super::NAME;
+use super::backward::Backward;
+use super::facing::{Facing, block};
+use super::options::Attention;
+use super::rule::{Extents, accesses, types};
+use crate::families::elementwise::cast;
+use crate::host::{partial_type, with_stored};
+use crate::{Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value};
+use shard_comm::{DType, Element};
+use shard_kernels::attention::{AttentionState, Stored, merge};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forward {
+    pub(crate) options: Attention,
+    pub(crate) mask: Option<DType>,
+}
+
+impl Op for Forward {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn key(&self) -> u128 {
+        self.options.key(NAME)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let count = 3 + usize::from(self.mask.is_some());
+        if inputs.len() != count {
+            return Err(OpError::Arity {
+                op: NAME,
+                expected: count.to_string(),
+                got: inputs.len(),
+            });
+        }
+        let dtype = types(inputs, self.mask)?;
+        let at = Extents::new(&inputs[0], &inputs[1], &inputs[2], inputs.get(3))?;
+        let mut rule = Rule::builder(NAME, inputs)
+            .any_order()
+            .fold_by(self.options.fold_by);
+        let a = accesses(&mut rule, &at, inputs.get(3));
+        let rule = rule
+            .input(a.query.clone())
+            .input(a.key.clone())
+            .input(a.key);
+        let rule = match a.mask {
+            Some(mask) => rule.input(mask),
+            None => rule,
+        };
+        let shape = smallvec![at.batch, at.heads, at.queries];
+        rule.output(
+            a.query,
+            smallvec![at.batch, at.heads, at.queries, at.value_dim],
+            dtype,
+        )
+        .output(a.sums, shape, partial_type(dtype))
+        .linearity(Linearity::None)
+        .flops(at.flops(1, 1))
+        .merges()
+        .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_stored!(call.inputs[0].dtype(), E => self.fold::<E>(call));
+    }
+
+    fn merge(&self, call: &mut HostCall<'_, '_>) {
+        with_stored!(call.dtype(), E => merge_parts::<E>(call));
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let inputs = saved.inputs.len();
+        let Some(dout) = &cotangents[0] else {
+            return Ok(vec![None; inputs]);
+        };
+        let op = Backward {
+            options: self.options,
+            mask: self.mask,
+            wants_mask: self.mask.is_some_and(|m| m != DType::Bool) && saved.needs[3],
+        };
+        let operands: Vec<&Value> = saved
+            .inputs
+            .iter()
+            .chain(&saved.outputs[..2])
+            .chain([dout])
+            .collect();
+        let grads = exec.apply(Arc::new(op), &operands)?;
+        // Sums over ranks and blocks are taken in the type they are made in, then rounded once.
+        let rounded = |grad: Value| cast(exec, &grad, saved.inputs[0].dtype()).map(Some);
+        let mut grads: Vec<Option<Value>> =
+            grads.into_iter().map(rounded).collect::<Result<_>>()?;
+        grads.resize(inputs, None);
+        Ok(grads)
+    }
+}
+
+impl Forward {
+    fn fold<E: Stored + Element>(&self, call: &mut HostCall<'_, '_>)
+    where
+        E::Acc: Element + Stored<Acc = E::Acc>,
+    {
+        let boxes = &call.cx.inputs;
+        let facing = Facing::new(&self.options, boxes);
+        let problem = facing.problem(call.input::<E>(0));
+        let block = block(call, self.mask, facing.keys.get());
+        let shape = &boxes[0].shape;
+        let rows = [shape[0], shape[1], shape[2]];
+        let mut state = match call
+            .state
+            .take()
+            .map(|s| s.downcast::<AttentionState<E::Acc>>())
+        {
+            Some(Ok(state)) => *state,
+            _ => AttentionState::new(rows, boxes[2].shape[3]),
+        };
+        state.fold(&problem, &block);
+        if call.cx.fold.last {
+            let mut lse = vec![<E::Acc as num_traits::Zero>::zero(); rows.iter().product()];
+            // Partial results that are merged later are kept in the type of the sums.
+            if call.dtype() == E::DTYPE {
+                state.finish(&mut call.output::<E>(0), &mut lse);
+            } else {
+                state.finish(&mut call.output::<E::Acc>(0), &mut lse);
+            }
+            call.output::<E::Acc>(1).data_mut()[..lse.len()].copy_from_slice(&lse);
+        } else {
+            *call.state = Some(Box::new(state));
+        }
+    }
+}
+
+/// The results of all keys from those of each part, side by side.
+fn merge_parts<E: Stored + Element>(call: &mut HostCall<'_, '_>)
+where
+    E::Acc: Element,
+{
+    let (outs, sums) = (call.input::<E::Acc>(0), call.input::<E::Acc>(1));
+    let count = |shape: &[usize]| shape.iter().product::<usize>();
+    let (outs, sums) = (
+        &outs.data()[..count(outs.shape())],
+        &sums.data()[..count(sums.shape())],
+    );
+    let (mut out, mut lse) = call.output_pair::<E, E::Acc>();
+    let rows = count(lse.shape());
+    merge(outs, sums, &mut out, &mut lse.data_mut()[..rows]);
+}

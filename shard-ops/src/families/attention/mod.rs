@@ -1,0 +1,110 @@
+//! Scaled dot product attention: `softmax(scale · q kᵀ + mask) v`, without a matrix of queries by keys.
+//!
+//! Queries, batch and heads are map factors; the keys are a [ring](crate::Access::Ring) factor. Where keys are sharded, [`FoldBy`](crate::FoldBy) says how
+//! they meet the queries; where queries do not use the keys' axes, they take them. Masks that are functions of positions look at global ones, so blocks may be
+//! uneven, empty or of several intervals: under a causal mask [`Partition::zigzag`](shard_spec::Partition::zigzag) gives every
+//! rank nearly the same work. Saved for the gradient are the result and one log-sum-exp per query; the gradients of keys and
+//! values go home block by block.
+
+mod backward;
+#[cfg(feature = "cuda")]
+mod cuda;
+mod facing;
+mod forward;
+mod options;
+mod rule;
+
+#[cfg(feature = "cuda")]
+pub(crate) use backward::Backward;
+
+pub use options::{Attention, Causal};
+
+pub(crate) use forward::Forward;
+
+use crate::families::shape::reshape;
+use crate::{Exec, OpError, Result, Value};
+use shard_spec::Dims;
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// Attention of queries `[batch, heads, queries, dim]` to keys `[batch, kv heads, keys, dim]` with values
+/// `[batch, kv heads, keys, value dim]`: the result is `[batch, heads, queries, value dim]`.
+///
+/// Heads are a multiple of kv heads, each of which serves as many consecutive heads. The mask is broadcast to
+/// `[batch, heads, queries, keys]`: a bool one says which keys count, one of the queries' type is added to the logits. Queries
+/// that see no key get zeros. A hidden key's value must still be finite.
+///
+/// # Collective
+/// All members of the mesh. Nothing where keys are not sharded; else as the table of [`FoldBy`](crate::FoldBy) says.
+///
+/// # Errors
+/// Shapes or types that do not belong together.
+///
+/// ```
+/// use shard_ops::attention::{Attention, Causal, attention};
+/// # use shard_comm::Communicator;
+/// # use shard_redistribute::{Array, MeshComm};
+/// # use shard_ops::{Engine, EngineOptions, Value};
+/// # use shard_spec::{DeviceMesh, Layout};
+/// # use std::rc::Rc;
+/// let sums = shard_comm::local::run(3, |comm| {
+///     let world: Rc<dyn Communicator> = Rc::new(comm);
+///     let mesh = DeviceMesh::new(&[3]).unwrap();
+///     let cx = MeshComm::new(&world, &mesh).unwrap();
+///     let engine = Engine::new(EngineOptions::default());
+///     // Seven tokens in a zigzag: rank 0 holds the first two and the last.
+///     let tokens = Layout::parse(&mesh, &[1, 1, 7, 2], "S(2)[0:2,1:1,2:2,1:1,0:1]").unwrap();
+///     let x = Array::from_fn(&cx, &tokens, |i| (i[2] as f64 - 3.0) / (1.0 + i[3] as f64)).unwrap();
+///     let x = Value::new(x);
+///     let y = attention(&*engine, &x, &x, &x, None, &Attention::default().causal(Causal::TopLeft)).unwrap();
+///     assert_eq!(y.layout(), x.layout());
+///     y.array().to_vec::<f64>().unwrap()[0]
+/// })
+/// .unwrap();
+/// // The first token sees only itself.
+/// assert_eq!(sums[0], -3.0);
+/// ```
+pub fn attention(
+    exec: &dyn Exec,
+    q: &Value,
+    k: &Value,
+    v: &Value,
+    mask: Option<&Value>,
+    options: &Attention,
+) -> Result<Value> {
+    if let Some((rate, _)) = options.dropout
+        && !(0.0..1.0).contains(&rate)
+    {
+        return Err(OpError::Shape {
+            op: NAME,
+            problem: format!("a dropout rate of {rate}"),
+            shapes: vec![q.shape().to_vec(), k.shape().to_vec()],
+            fix: "give a rate from 0 on and below 1",
+        });
+    }
+    let mask = match mask {
+        Some(mask) if mask.ndim() < 4 => {
+            let mut shape: Dims = smallvec![1; 4 - mask.ndim()];
+            shape.extend(mask.shape().iter().copied());
+            Some(reshape(exec, mask, &shape)?)
+        }
+        other => other.cloned(),
+    };
+    let op = Forward {
+        options: *options,
+        mask: mask.as_ref().map(|m| m.dtype()),
+    };
+    let operands: Vec<&Value> = [Some(q), Some(k), Some(v), mask.as_ref()]
+        .into_iter()
+        .flatten()
+        .collect();
+    let mut outputs = exec.apply(Arc::new(op), &operands)?;
+    outputs.truncate(1);
+    outputs.pop().ok_or_else(|| OpError::Arity {
+        op: NAME,
+        expected: "an output".into(),
+        got: 0,
+    })
+}
+
+const NAME: &str = "attention";

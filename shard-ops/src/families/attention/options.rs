@@ -1,0 +1,93 @@
+//! What a query sees, and how the keys reach it.
+
+use crate::rng::Stream;
+use crate::{FoldBy, key_of};
+use shard_kernels::attention::Band;
+
+/// What a query sees, and how the keys reach it.
+///
+/// ```
+/// use shard_ops::attention::{Attention, Causal};
+/// let recent = Attention::default().causal(Causal::TopLeft).window(128, 0).scale(0.125);
+/// # let _ = recent;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Attention {
+    pub(crate) scale: Option<f64>,
+    causal: Option<Causal>,
+    window: Option<(usize, usize)>,
+    pub(crate) dropout: Option<(f64, Stream)>,
+    pub(super) fold_by: FoldBy,
+}
+
+/// With which key the causal mask aligns a query where there are not as many of both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Causal {
+    /// The first query with the first key, as PyTorch's `is_causal`.
+    TopLeft,
+    /// The last query with the last key, as in decoding with a cache.
+    BottomRight,
+}
+
+impl Attention {
+    /// Multiplies the logits by this instead of `1 / sqrt(dim)`.
+    #[must_use]
+    pub fn scale(self, scale: f64) -> Self {
+        Self {
+            scale: Some(scale),
+            ..self
+        }
+    }
+
+    /// Hides the keys that come after a query.
+    #[must_use]
+    pub fn causal(self, causal: Causal) -> Self {
+        Self {
+            causal: Some(causal),
+            ..self
+        }
+    }
+
+    /// Hides keys more than `left` before or `right` after a query; aligned as the causal mask is, or top left.
+    #[must_use]
+    pub fn window(self, left: usize, right: usize) -> Self {
+        Self {
+            window: Some((left, right)),
+            ..self
+        }
+    }
+
+    /// Drops each probability with this chance, below 1, and divides what stays by the chance of staying. Which ones is a
+    /// function of the stream and of (batch, head, query, key), the same under any layout; take a new stream for every call.
+    #[must_use]
+    pub fn dropout(self, rate: f64, stream: Stream) -> Self {
+        Self {
+            dropout: Some((rate, stream)),
+            ..self
+        }
+    }
+
+    /// Says how sharded keys meet the queries; the cheapest way, if not said.
+    #[must_use]
+    pub fn fold_by(self, fold_by: FoldBy) -> Self {
+        Self { fold_by, ..self }
+    }
+
+    /// The keys a query sees, of so many of both.
+    pub(crate) fn band(&self, queries: usize, keys: usize) -> Band {
+        let offset = match self.causal {
+            Some(Causal::BottomRight) => keys as i64 - queries as i64,
+            _ => 0,
+        };
+        let causal = self.causal.map_or(Band::ALL, |_| Band::causal());
+        let window = self.window.map_or(Band::ALL, |(l, r)| Band::window(l, r));
+        causal.and(window).shifted(offset)
+    }
+
+    pub(super) fn key(&self, name: &str) -> u128 {
+        let scale = self.scale.map(f64::to_bits);
+        let rate = self.dropout.map(|(rate, _)| rate.to_bits());
+        // Not of the stream: what is dropped changes nothing about what moves, and every call has another one.
+        key_of(name, &(scale, self.causal, self.window, rate, self.fold_by))
+    }
+}

@@ -1,0 +1,222 @@
+//! Elements repeated along dims, and the sums that undo it: each is the other's derivative.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+
+use super::over_dims::OverDims;
+use super::shape::reshape;
+use crate::host::with_element;
+use crate::{
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+};
+use shard_kernels::copy::copy;
+use shard_spec::{Dims, ReduceOp};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// Repeats dims of extent 1 to `shape`, which may have more leading dims. No communication.
+///
+/// # Collective
+/// All members of the mesh.
+///
+/// # Errors
+/// A shape the operand does not broadcast to.
+pub fn expand(exec: &dyn Exec, x: &Value, shape: &[usize]) -> Result<Value> {
+    let op = Expand {
+        shape: shape.iter().copied().collect(),
+    };
+    exec.apply1(Arc::new(op), &[x])
+}
+
+/// As [`expand`] to the shape of `like`, whose layout the result takes: what a sum's vjp needs, so that the
+/// gradient of a sharded operand is sharded too. `like`'s elements are not read.
+///
+/// # Collective
+/// All members of the mesh.
+///
+/// # Errors
+/// A shape the operand does not broadcast to.
+pub fn expand_like(exec: &dyn Exec, x: &Value, like: &Value) -> Result<Value> {
+    if like.layout().is_partial() || like.dtype() != x.dtype() {
+        return expand(exec, x, like.shape());
+    }
+    let op = Expand {
+        shape: like.shape().iter().copied().collect(),
+    };
+    exec.apply1(Arc::new(op), &[x, &like.detach()])
+}
+
+/// The sum over dims; 0 over nothing.
+///
+/// Reduced dims disappear, or stay with extent 1 if `keepdim`. No dims means no reduction.
+///
+/// # Collective
+/// All members of the mesh. No communication: the result is partial over the axes that shard reduced dims.
+///
+/// # Errors
+/// A dim out of range or named twice; a type other than f32 or f64.
+pub fn sum(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
+    let op = Sum(OverDims::new("sum", ReduceOp::Sum, dims, keepdim));
+    exec.apply1(Arc::new(op), &[x])
+}
+
+/// Sums out what broadcasting added, so that the result has `shape`.
+///
+/// # Collective
+/// As [`sum`].
+///
+/// # Errors
+/// A shape that does not broadcast to the operand's.
+pub fn sum_to(exec: &dyn Exec, x: &Value, shape: &[usize]) -> Result<Value> {
+    if x.shape() == shape {
+        return Ok(x.clone());
+    }
+    let lead = x.ndim().saturating_sub(shape.len());
+    let dims: Vec<usize> = (0..x.ndim())
+        .filter(|&d| d < lead || (shape[d - lead] == 1 && x.shape()[d] != 1))
+        .collect();
+    let summed = sum(exec, x, &dims, true)?;
+    if summed.shape() == shape {
+        Ok(summed)
+    } else {
+        reshape(exec, &summed, shape)
+    }
+}
+
+/// Dims of extent 1, and missing leading dims, repeated. A second operand only lends its layout.
+#[derive(Clone, Debug)]
+struct Expand {
+    shape: Dims,
+}
+
+impl Op for Expand {
+    fn name(&self) -> &'static str {
+        "expand"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("expand", &self.shape)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let x = &inputs[0];
+        let fits = x.shape.len() <= self.shape.len()
+            && x.shape
+                .iter()
+                .rev()
+                .zip(self.shape.iter().rev())
+                .all(|(&n, &m)| n == m || n == 1);
+        if !fits {
+            return Err(OpError::Shape {
+                op: "expand",
+                problem: format!("does not broadcast to {:?}", &self.shape[..]),
+                shapes: vec![x.shape.to_vec()],
+                fix: "expand dims of extent 1 only",
+            });
+        }
+        let mut rule = Rule::builder("expand", inputs).any_order();
+        let factors: Vec<usize> = self.shape.iter().map(|&n| rule.factor(n)).collect();
+        let lead = self.shape.len() - x.shape.len();
+        let dims = x.shape.iter().enumerate().map(|(d, &n)| {
+            if n == self.shape[lead + d] {
+                Access::factor(factors[lead + d])
+            } else {
+                Access::WHOLE
+            }
+        });
+        let all: Vec<Access> = factors.iter().map(|&f| Access::factor(f)).collect();
+        let mut rule = rule.input(dims.collect());
+        if inputs.len() == 2 {
+            rule = rule.input(all.clone()).unread(1);
+        }
+        rule.output(all, self.shape.clone(), x.dtype)
+            .linearity(Linearity::Each(smallvec![0]))
+            .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_element!(call.dtype(), T => {
+            let x = call.input::<T>(0);
+            let mut y = call.output::<T>(0);
+            let shape = y.shape().to_vec();
+            if let Some(x) = x.broadcast_to(&shape) {
+                copy(&x, &mut y);
+            }
+        });
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let mut back = vec![None; saved.inputs.len()];
+        if let Some(dy) = &cotangents[0] {
+            back[0] = Some(sum_to(exec, dy, saved.inputs[0].shape())?);
+        }
+        Ok(back)
+    }
+}
+
+/// The sum over dims.
+#[derive(Clone, Debug)]
+struct Sum(OverDims);
+
+impl Op for Sum {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn key(&self) -> u128 {
+        self.0.key()
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        self.0.rule(inputs)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(&self.0, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        self.0.host(call);
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
+        let x = &saved.inputs[0];
+        let dy = self.0.with_kept_dims(exec, dy, x)?;
+        Ok(vec![Some(expand_like(exec, &dy, x)?)])
+    }
+}

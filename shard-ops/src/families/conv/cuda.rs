@@ -1,0 +1,124 @@
+//! Convolutions and their gradients.
+
+use super::{Conv, ConvInputGrad, ConvWeightGrad, Geometry, local_groups};
+use crate::Result;
+use crate::cuda::source::WINDOWS;
+#[cfg(test)]
+use crate::cuda::tests::compiles;
+use crate::cuda::view::{define, strided};
+use crate::cuda::windows::{Meeting, lift};
+use crate::cuda::{CudaCall, CudaKernel, CudaView};
+use crate::cuda_source;
+use crate::error::InOp;
+use bytemuck::{Pod, Zeroable};
+use shard_comm::cuda::{ConvCall, ConvKind, KernelSource};
+
+const SOURCE: KernelSource = cuda_source!("conv", WINDOWS, include_str!("conv.cu"));
+#[cfg(test)]
+compiles!(SOURCE, "#define T f32\n");
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Params {
+    x: CudaView,
+    w: CudaView,
+    y: CudaView,
+    bias: u64,
+    groups: i64,
+    window: Meeting,
+}
+
+impl Params {
+    fn new(
+        geometry: &Geometry,
+        call: &CudaCall<'_>,
+        [x, w, y]: [CudaView; 3],
+        [x_at, y_at, w_at]: [&crate::OperandBox; 3],
+    ) -> (Self, String) {
+        let groups = local_groups(geometry, x_at.shape[1], w_at) as i64;
+        let window = geometry.local(x_at, y_at);
+        let params = Self {
+            x: lift(&x),
+            w: lift(&w),
+            y: lift(&y),
+            bias: 0,
+            groups,
+            window: Meeting::new(&w_at.shape[2..], &window),
+        };
+        (params, define(&[("T", call.outputs[0].dtype())]))
+    }
+}
+
+/// Lets cuDNN do it, but for a bias; whether it did.
+fn by_library(geometry: &Geometry, call: &mut CudaCall<'_>, kind: ConvKind) -> Result<bool> {
+    if !call.policy.libraries {
+        return Ok(false);
+    }
+    let (inputs, output) = (&call.cx.inputs, &call.cx.outputs[0]);
+    let [x, w, y] = match kind {
+        ConvKind::Forward => [&inputs[0], &inputs[1], output],
+        ConvKind::InputGrad => [output, &inputs[1], &inputs[0]],
+        ConvKind::WeightGrad => [&inputs[0], output, &inputs[1]],
+    };
+    let window = geometry.local(x, y);
+    let convolution = ConvCall {
+        kind,
+        stride: &window.stride,
+        dilation: &window.dilation,
+        origin: &window.origin,
+        groups: local_groups(geometry, x.shape[1], w),
+        precision: call.policy.precision,
+    };
+    let [a, b] = [strided(&inputs[0]), strided(&inputs[1])];
+    let reads = [(&call.inputs[0], &a), (&call.inputs[1], &b)];
+    let write = (&mut call.outputs[0], &strided(output));
+    let did = call
+        .gpu
+        .convolve(&convolution, reads, write)
+        .in_op(call.op)?;
+    Ok(call.by_library(did))
+}
+
+impl CudaKernel for Conv {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let done = by_library(&self.geometry, call, ConvKind::Forward)?;
+        let biased = self.bias && call.cx.adds_once;
+        if done && !biased {
+            return Ok(());
+        }
+        let views = [call.input(0)?, call.input(1)?, call.output(0)?];
+        let at = [&call.cx.inputs[0], &call.cx.outputs[0], &call.cx.inputs[1]];
+        let (mut params, defines) = Params::new(&self.geometry, call, views, at);
+        if biased {
+            params.bias = call.dense(2)?;
+        }
+        let kernel = if done { "add_bias" } else { "forward" };
+        call.launch_own(&SOURCE, &defines, kernel, params.y.numel(), &params)
+    }
+}
+
+impl CudaKernel for ConvInputGrad {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        if by_library(&self.geometry, call, ConvKind::InputGrad)? {
+            return Ok(());
+        }
+        let views = [call.output(0)?, call.input(1)?, call.input(0)?];
+        let at = [&call.cx.outputs[0], &call.cx.inputs[0], &call.cx.inputs[1]];
+        let (params, defines) = Params::new(&self.geometry, call, views, at);
+        call.launch_own(&SOURCE, &defines, "input_grad", params.x.numel(), &params)
+    }
+}
+
+impl CudaKernel for ConvWeightGrad {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        if by_library(&self.geometry, call, ConvKind::WeightGrad)? {
+            return Ok(());
+        }
+        let views = [call.input(0)?, call.output(0)?, call.input(1)?];
+        let at = [&call.cx.inputs[0], &call.cx.inputs[1], &call.cx.outputs[0]];
+        let (params, defines) = Params::new(&self.geometry, call, views, at);
+        let blocks = [params.w.numel().min(1 << 16) as u32, 1, 1];
+        let threads = call.gpu.block();
+        call.launch_own_blocks(&SOURCE, &defines, "weight_grad", blocks, threads, &params)
+    }
+}

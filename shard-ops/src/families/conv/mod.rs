@@ -1,0 +1,680 @@
+//! Convolution and transposed convolution of one, two or three spatial dims.
+//!
+//! Three ops, each the derivative of the others: the convolution itself, its gradient by the input (which also
+//! is the transposed convolution), and its gradient by the weight. Spatial dims are windows, so what a rank needs
+//! of its neighbours is an exchange; input channels are a sum, output channels and batch are free. The gradient by
+//! the input exchanges the halo of the *output's* cotangent and then sums locally, so nothing is added across ranks
+//! and the order of every sum is the single device's.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+
+use crate::error::InOp;
+use crate::families::elementwise::add;
+use crate::families::index::pad;
+use crate::families::reduce::sum;
+use crate::families::shape::reshape;
+use crate::families::types::float_types;
+use crate::host::with_float;
+use crate::{
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result, Rule,
+    RuleBuilder, Saved, Value, key_of,
+};
+use shard_kernels::conv as kernels;
+use shard_spec::{Dims, EdgeMap, ReduceOp, Window};
+use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
+
+/// How much is added around the input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Padding {
+    /// `(before, after)` per spatial dim; one pair serves all dims.
+    Explicit(Vec<(usize, usize)>),
+    /// As much as makes the output as large as the input at stride 1; the odd one goes behind.
+    Same,
+}
+
+/// The attributes of a convolution. Lists have one entry per spatial dim; one entry serves all dims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConvOptions {
+    /// Inputs from one output to the next.
+    pub stride: Vec<usize>,
+    /// Inputs from one tap to the next.
+    pub dilation: Vec<usize>,
+    /// What is added around the input.
+    pub padding: Padding,
+    /// Channels are cut in this many groups that do not mix.
+    pub groups: usize,
+    /// What the padding holds.
+    pub edge: EdgeMap,
+}
+
+impl Default for ConvOptions {
+    fn default() -> Self {
+        Self {
+            stride: vec![1],
+            dilation: vec![1],
+            padding: Padding::Explicit(vec![(0, 0)]),
+            groups: 1,
+            edge: EdgeMap::Zeros,
+        }
+    }
+}
+
+/// The attributes of a transposed convolution. Lists have one entry per spatial dim; one entry serves all dims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConvTransposeOptions {
+    /// Outputs from one input to the next.
+    pub stride: Vec<usize>,
+    /// Outputs from one tap to the next.
+    pub dilation: Vec<usize>,
+    /// `(before, after)` outputs cropped.
+    pub padding: Vec<(usize, usize)>,
+    /// Outputs added behind.
+    pub output_padding: Vec<usize>,
+    /// Channels are cut in this many groups that do not mix.
+    pub groups: usize,
+}
+
+impl Default for ConvTransposeOptions {
+    fn default() -> Self {
+        Self {
+            stride: vec![1],
+            dilation: vec![1],
+            padding: vec![(0, 0)],
+            output_padding: vec![0],
+            groups: 1,
+        }
+    }
+}
+
+/// Convolution: `x` is (N, C, spatial...), `w` is (O, C / groups, kernel...), `bias` is (O).
+///
+/// Padding with other edges than zeros is a [`pad`] first.
+///
+/// # Collective
+/// All members of the mesh. Communicates the halos of sharded spatial dims, of any width, while the interior is
+/// computed. Sharded input channels make the result `P(sum)`.
+///
+/// # Errors
+/// Shapes that do not fit; a kernel wider than the padded input; channels that the groups do not divide.
+pub fn conv(
+    exec: &dyn Exec,
+    x: &Value,
+    w: &Value,
+    bias: Option<&Value>,
+    options: &ConvOptions,
+) -> Result<Value> {
+    let geometry = Geometry::direct(x, w, options)?;
+    if options.edge != EdgeMap::Zeros && geometry.pads.iter().any(|p| *p != (0, 0)) {
+        let mut pads = vec![(0, 0), (0, 0)];
+        pads.extend(geometry.pads.iter().map(|&(a, b)| (a as isize, b as isize)));
+        let padded = pad(exec, x, &pads, options.edge, 0.0)?;
+        let plain = ConvOptions {
+            padding: Padding::Explicit(vec![(0, 0)]),
+            edge: EdgeMap::Zeros,
+            ..options.clone()
+        };
+        return conv(exec, &padded, w, bias, &plain);
+    }
+    let op = Arc::new(Conv {
+        geometry,
+        bias: bias.is_some(),
+    });
+    match bias {
+        Some(bias) => exec.apply1(op, &[x, w, bias]),
+        None => exec.apply1(op, &[x, w]),
+    }
+}
+
+/// Transposed convolution: `x` is (N, C, spatial...), `w` is (C, O / groups, kernel...), `bias` is (O).
+///
+/// # Collective
+/// As [`conv`].
+///
+/// # Errors
+/// As [`conv`]; an output padding that is not less than the stride or the dilation.
+pub fn conv_transpose(
+    exec: &dyn Exec,
+    x: &Value,
+    w: &Value,
+    bias: Option<&Value>,
+    options: &ConvTransposeOptions,
+) -> Result<Value> {
+    let (geometry, spatial) = Geometry::transposed(x, w, options)?;
+    let y = exec.apply1(Arc::new(ConvInputGrad { geometry, spatial }), &[x, w])?;
+    let Some(bias) = bias else { return Ok(y) };
+    let mut shape = vec![1; y.ndim()];
+    shape[1] = bias.shape().first().copied().unwrap_or(1);
+    add(exec, &y, &reshape(exec, bias, &shape)?)
+}
+
+/// The numbers of a convolution, one per spatial dim.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Geometry {
+    pub(crate) kernel: Dims,
+    pub(crate) stride: Dims,
+    pub(crate) dilation: Dims,
+    pads: SmallVec<[(usize, usize); 3]>,
+    pub(crate) groups: usize,
+}
+
+const NAME: &str = "conv";
+
+impl Geometry {
+    /// A multiplication and an addition per tap, for each pair of channels and position.
+    fn flops(&self) -> f64 {
+        2.0 * self.kernel.iter().product::<usize>() as f64
+    }
+
+    fn direct(x: &Value, w: &Value, options: &ConvOptions) -> Result<Self> {
+        let nd = spatial_dims(NAME, x, w)?;
+        let kernel: Dims = w.shape()[2..].iter().copied().collect();
+        let stride = per_dim(NAME, "stride", &options.stride, nd, x, w)?;
+        let dilation = per_dim(NAME, "dilation", &options.dilation, nd, x, w)?;
+        let pads = match &options.padding {
+            Padding::Explicit(pads) => per_dim(NAME, "padding", pads, nd, x, w)?
+                .into_iter()
+                .collect(),
+            Padding::Same => kernel
+                .iter()
+                .zip(&dilation)
+                .map(|(&k, &d)| {
+                    let total = d * k.saturating_sub(1);
+                    (total / 2, total - total / 2)
+                })
+                .collect(),
+        };
+        let geometry = Self {
+            kernel,
+            stride: stride.into(),
+            dilation: dilation.into(),
+            pads,
+            groups: options.groups,
+        };
+        geometry.check(x, w, x.shape()[1], w.shape()[1], w.shape()[0])?;
+        Ok(geometry)
+    }
+
+    fn transposed(x: &Value, w: &Value, options: &ConvTransposeOptions) -> Result<(Self, Dims)> {
+        let nd = spatial_dims("conv_transpose", x, w)?;
+        let name = "conv_transpose";
+        let kernel: Dims = w.shape()[2..].iter().copied().collect();
+        let stride = per_dim(name, "stride", &options.stride, nd, x, w)?;
+        let dilation = per_dim(name, "dilation", &options.dilation, nd, x, w)?;
+        let pads = per_dim(name, "padding", &options.padding, nd, x, w)?;
+        let extra = per_dim(name, "output_padding", &options.output_padding, nd, x, w)?;
+        let mut spatial = Dims::new();
+        for d in 0..nd {
+            let window = Window::transposed(
+                kernel[d],
+                stride[d],
+                dilation[d],
+                pads[d].0,
+                pads[d].1,
+                extra[d],
+            )
+            .in_op(name)?;
+            spatial.push(window.output_extent(x.shape()[2 + d]).in_op(name)?);
+        }
+        let geometry = Self {
+            kernel,
+            stride: stride.into(),
+            dilation: dilation.into(),
+            pads: pads.into_iter().collect(),
+            groups: options.groups,
+        };
+        geometry.check(
+            x,
+            w,
+            x.shape()[1],
+            w.shape()[0] / options.groups.max(1),
+            // Channels beyond counting are no multiple of the groups either.
+            w.shape()[1].checked_mul(options.groups).unwrap_or(1),
+        )?;
+        Ok((geometry, spatial))
+    }
+
+    /// Checks channels: the operand's, those a kernel of one group reads, and those that come out.
+    fn check(&self, x: &Value, w: &Value, channels: usize, reads: usize, out: usize) -> Result<()> {
+        let fits = self.groups > 0
+            && reads.checked_mul(self.groups) == Some(channels)
+            && out.is_multiple_of(self.groups);
+        if fits {
+            return Ok(());
+        }
+        Err(OpError::Shape {
+            op: NAME,
+            problem: format!(
+                "{channels} channels do not fit the weight in {} groups",
+                self.groups
+            ),
+            shapes: vec![x.shape().to_vec(), w.shape().to_vec()],
+            fix: "give (N, C, spatial...) and (O, C / groups, kernel...), with groups dividing C and O",
+        })
+    }
+
+    fn window(&self, d: usize) -> Result<Window> {
+        let (lo, hi) = self.pads[d];
+        Window::conv(self.kernel[d], self.stride[d], self.dilation[d], lo, hi).in_op(NAME)
+    }
+
+    fn outputs(&self, inputs: &[usize]) -> Result<Dims> {
+        inputs
+            .iter()
+            .enumerate()
+            .map(|(d, &n)| self.window(d)?.output_extent(n).in_op(NAME))
+            .collect()
+    }
+
+    /// The kernels' window between a box of the input side and a box of the output side.
+    pub(crate) fn local(&self, input: &OperandBox, output: &OperandBox) -> kernels::Window {
+        let origin: Vec<isize> = (0..self.kernel.len())
+            .map(|d| {
+                (output.start[2 + d] * self.stride[d]) as isize
+                    - self.pads[d].0 as isize
+                    - input.start[2 + d] as isize
+            })
+            .collect();
+        kernels::Window::new(&self.stride, &self.dilation, &origin)
+    }
+}
+
+/// The factors that the three ops share.
+struct Factors {
+    batch: usize,
+    /// Output and input channels of the convolution, as dims of the feature maps and of the weight.
+    out_map: Access,
+    in_map: Access,
+    out_weight: Access,
+    in_weight: Access,
+}
+
+/// Batch and channel factors. Without groups input and output channels are free factors; with groups the group
+/// is one, and channels inside a group stay together.
+fn factors(
+    rule: &mut RuleBuilder,
+    geometry: &Geometry,
+    batch: usize,
+    c: usize,
+    o: usize,
+) -> Factors {
+    let batch = rule.factor(batch);
+    if geometry.groups == 1 {
+        let (fo, fc) = (rule.factor(o), rule.factor(c));
+        return Factors {
+            batch,
+            out_map: Access::factor(fo),
+            in_map: Access::factor(fc),
+            out_weight: Access::factor(fo),
+            in_weight: Access::factor(fc),
+        };
+    }
+    let factor = rule.factor(geometry.groups);
+    let of = |channels: usize| Access::Factor {
+        factor,
+        block: channels / geometry.groups,
+    };
+    Factors {
+        batch,
+        out_map: of(o),
+        in_map: of(c),
+        out_weight: of(o),
+        in_weight: Access::WHOLE,
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Conv {
+    pub(crate) geometry: Geometry,
+    pub(crate) bias: bool,
+}
+
+impl Op for Conv {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn key(&self) -> u128 {
+        key_of(NAME, &(&self.geometry, self.bias))
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let dtype = float_types(NAME, inputs)?;
+        let (x, w) = (&inputs[0].shape, &inputs[1].shape);
+        let out = self.geometry.outputs(&x[2..])?;
+        let mut rule = Rule::builder(NAME, inputs).any_order();
+        let f = factors(&mut rule, &self.geometry, x[0], x[1], w[0]);
+        let (mut from, mut to) = (
+            vec![Access::factor(f.batch), f.in_map],
+            vec![Access::factor(f.batch), f.out_map.clone()],
+        );
+        let mut weight = vec![f.out_weight, f.in_weight];
+        for (d, &n) in out.iter().enumerate() {
+            let factor = rule.factor(n);
+            from.push(Access::Window {
+                factor,
+                window: self.geometry.window(d)?,
+            });
+            to.push(Access::factor(factor));
+            weight.push(Access::WHOLE);
+        }
+        let mut rule = rule.input(from).input(weight);
+        if self.bias {
+            rule = rule.input(vec![f.out_map]);
+        }
+        let shape = [x[0], w[0]].into_iter().chain(out).collect();
+        rule.output(to, shape, dtype)
+            .flops(self.geometry.flops())
+            .reduction(Reduction::Partial(ReduceOp::Sum))
+            .linearity(Linearity::Each(smallvec![0, 1]))
+            .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let window = self.geometry.local(&call.cx.inputs[0], &call.cx.outputs[0]);
+        with_float!(call.dtype(), T => {
+            let (x, w) = (call.input::<T>(0), call.input::<T>(1));
+            let bias = (self.bias && call.cx.adds_once).then(|| call.input::<T>(2).to_vec());
+            let groups = local_groups(&self.geometry, x.shape()[1], &call.cx.inputs[1]);
+            kernels::conv_forward(&x, &w, bias.as_deref(), &mut call.output::<T>(0), &window, groups);
+        });
+    }
+
+    fn keeps_input(&self, i: usize) -> bool {
+        i < 2
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None; saved.inputs.len()]);
+        };
+        let (x, w) = (&saved.inputs[0], &saved.inputs[1]);
+        let mut back = vec![None; saved.inputs.len()];
+        if saved.needs[0] {
+            back[0] = Some(input_grad(exec, &self.geometry, dy, w, &x.shape()[2..])?);
+        }
+        if saved.needs[1] {
+            back[1] = Some(weight_grad(exec, &self.geometry, x, dy)?);
+        }
+        if self.bias && saved.needs[2] {
+            let dims: Vec<usize> = (0..dy.ndim()).filter(|&d| d != 1).collect();
+            back[2] = Some(sum(exec, dy, &dims, false)?);
+        }
+        Ok(back)
+    }
+}
+
+/// The gradient of a convolution by its input: dx over the input's extents from dy and w. The factor of a spatial
+/// dim is the *input* index; dy's dims are the adjoint of its windows.
+#[derive(Clone, Debug)]
+pub(crate) struct ConvInputGrad {
+    pub(crate) geometry: Geometry,
+    spatial: Dims,
+}
+
+fn input_grad(
+    exec: &dyn Exec,
+    geometry: &Geometry,
+    dy: &Value,
+    w: &Value,
+    spatial: &[usize],
+) -> Result<Value> {
+    let op = ConvInputGrad {
+        geometry: geometry.clone(),
+        spatial: spatial.iter().copied().collect(),
+    };
+    exec.apply1(Arc::new(op), &[dy, w])
+}
+
+impl Op for ConvInputGrad {
+    fn name(&self) -> &'static str {
+        "conv_input_grad"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("conv_input_grad", &(&self.geometry, &self.spatial))
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let dtype = float_types("conv_input_grad", inputs)?;
+        let (dy, w) = (&inputs[0].shape, &inputs[1].shape);
+        let channels = w[1] * self.geometry.groups;
+        let mut rule = Rule::builder("conv_input_grad", inputs).any_order();
+        let f = factors(&mut rule, &self.geometry, dy[0], channels, w[0]);
+        let (mut from, mut to) = (
+            vec![Access::factor(f.batch), f.out_map],
+            vec![Access::factor(f.batch), f.in_map],
+        );
+        let mut weight = vec![f.out_weight, f.in_weight];
+        for (d, &n) in self.spatial.iter().enumerate() {
+            let factor = rule.factor(n);
+            from.push(Access::Adjoint {
+                factor,
+                window: self.geometry.window(d)?,
+            });
+            to.push(Access::factor(factor));
+            weight.push(Access::WHOLE);
+        }
+        let shape = [dy[0], channels]
+            .into_iter()
+            .chain(self.spatial.iter().copied())
+            .collect();
+        rule.input(from)
+            .input(weight)
+            .output(to, shape, dtype)
+            .flops(self.geometry.flops())
+            .reduction(Reduction::Partial(ReduceOp::Sum))
+            .linearity(Linearity::Each(smallvec![0, 1]))
+            .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let window = self.geometry.local(&call.cx.outputs[0], &call.cx.inputs[0]);
+        with_float!(call.dtype(), T => {
+            let (dy, w) = (call.input::<T>(0), call.input::<T>(1));
+            let cx = call.cx;
+            let groups = local_groups(&self.geometry, cx.outputs[0].shape[1], &cx.inputs[1]);
+            let mut dx = call.output::<T>(0);
+            kernels::conv_input_grad(&dy, &w, &mut dx, &window, groups);
+        });
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(g) = &cotangents[0] else {
+            return Ok(vec![None, None]);
+        };
+        let (dy, w) = (&saved.inputs[0], &saved.inputs[1]);
+        let mut back = vec![None, None];
+        if saved.needs[0] {
+            let op = Conv {
+                geometry: self.geometry.clone(),
+                bias: false,
+            };
+            back[0] = Some(exec.apply1(Arc::new(op), &[g, w])?);
+        }
+        if saved.needs[1] {
+            back[1] = Some(weight_grad(exec, &self.geometry, g, dy)?);
+        }
+        Ok(back)
+    }
+}
+
+/// The gradient of a convolution by its weight: a sum over batch and outputs, so sharding those makes it partial.
+#[derive(Clone, Debug)]
+pub(crate) struct ConvWeightGrad {
+    pub(crate) geometry: Geometry,
+}
+
+fn weight_grad(exec: &dyn Exec, geometry: &Geometry, x: &Value, dy: &Value) -> Result<Value> {
+    exec.apply1(
+        Arc::new(ConvWeightGrad {
+            geometry: geometry.clone(),
+        }),
+        &[x, dy],
+    )
+}
+
+impl Op for ConvWeightGrad {
+    fn name(&self) -> &'static str {
+        "conv_weight_grad"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("conv_weight_grad", &self.geometry)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let dtype = float_types("conv_weight_grad", inputs)?;
+        let (x, dy) = (&inputs[0].shape, &inputs[1].shape);
+        let mut rule = Rule::builder("conv_weight_grad", inputs).any_order();
+        let f = factors(&mut rule, &self.geometry, x[0], x[1], dy[1]);
+        let (mut from, mut by) = (
+            vec![Access::factor(f.batch), f.in_map],
+            vec![Access::factor(f.batch), f.out_map],
+        );
+        let mut to = vec![f.out_weight, f.in_weight];
+        for (d, &n) in dy[2..].iter().enumerate() {
+            let factor = rule.factor(n);
+            from.push(Access::Window {
+                factor,
+                window: self.geometry.window(d)?,
+            });
+            by.push(Access::factor(factor));
+            to.push(Access::WHOLE);
+        }
+        let shape = [dy[1], x[1] / self.geometry.groups]
+            .into_iter()
+            .chain(self.geometry.kernel.iter().copied())
+            .collect();
+        rule.input(from)
+            .input(by)
+            .output(to, shape, dtype)
+            .flops(self.geometry.flops())
+            .reduction(Reduction::Partial(ReduceOp::Sum))
+            .linearity(Linearity::Each(smallvec![0, 1]))
+            .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let window = self.geometry.local(&call.cx.inputs[0], &call.cx.inputs[1]);
+        with_float!(call.dtype(), T => {
+            let (x, dy) = (call.input::<T>(0), call.input::<T>(1));
+            let groups = local_groups(&self.geometry, x.shape()[1], &call.cx.outputs[0]);
+            let mut dw = call.output::<T>(0);
+            kernels::conv_weight_grad(&x, &dy, &mut dw, &window, groups);
+        });
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(g) = &cotangents[0] else {
+            return Ok(vec![None, None]);
+        };
+        let (x, dy) = (&saved.inputs[0], &saved.inputs[1]);
+        let mut back = vec![None, None];
+        if saved.needs[0] {
+            back[0] = Some(input_grad(exec, &self.geometry, dy, g, &x.shape()[2..])?);
+        }
+        if saved.needs[1] {
+            let op = Conv {
+                geometry: self.geometry.clone(),
+                bias: false,
+            };
+            back[1] = Some(exec.apply1(Arc::new(op), &[x, g])?);
+        }
+        Ok(back)
+    }
+}
+
+/// How many groups a rank's channels are: those of whole groups it holds, by the weight's rows or, where it has none, by what
+/// they read; a rank without channels has one, empty.
+pub(crate) fn local_groups(geometry: &Geometry, channels: usize, weight: &OperandBox) -> usize {
+    let rows = weight.global[0] / geometry.groups;
+    let held = weight.shape[0]
+        .checked_div(rows)
+        .or_else(|| channels.checked_div(weight.shape[1]));
+    match geometry.groups {
+        1 => 1,
+        _ => held.unwrap_or(1).max(1),
+    }
+}
+
+fn spatial_dims(op: &'static str, x: &Value, w: &Value) -> Result<usize> {
+    let nd = x.ndim().saturating_sub(2);
+    if (1..=3).contains(&nd) && w.ndim() == nd + 2 {
+        return Ok(nd);
+    }
+    Err(OpError::Shape {
+        op,
+        problem: format!(
+            "takes one to three spatial dims, got operands of {} and {} dims",
+            x.ndim(),
+            w.ndim()
+        ),
+        shapes: vec![x.shape().to_vec(), w.shape().to_vec()],
+        fix: "give (N, C, spatial...) and (O, C, kernel...)",
+    })
+}
+
+/// One entry per spatial dim; a single entry serves all.
+fn per_dim<T: Copy>(
+    op: &'static str,
+    what: &str,
+    given: &[T],
+    nd: usize,
+    x: &Value,
+    w: &Value,
+) -> Result<Vec<T>> {
+    match given {
+        [one] => Ok(vec![*one; nd]),
+        all if all.len() == nd => Ok(all.to_vec()),
+        other => Err(OpError::Shape {
+            op,
+            problem: format!("{what} has {} entries for {nd} spatial dims", other.len()),
+            shapes: vec![x.shape().to_vec(), w.shape().to_vec()],
+            fix: "give one entry, or one per spatial dim",
+        }),
+    }
+}

@@ -1,0 +1,517 @@
+//! Pointwise ops: activations, arithmetic with broadcasting, comparisons, casts. None communicates, except to
+//! bring misaligned operands together.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+
+use super::broadcast::sum_to;
+use super::types::float_types;
+use crate::host::{computes, partial_type, with_float, with_stored};
+use crate::rule::broadcast;
+use crate::{Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of};
+use num_traits::AsPrimitive;
+use shard_comm::DType;
+use shard_kernels::pointwise::{self, Binary};
+use shard_kernels::unary::{self, Unary};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// Applies a map of one number to every element.
+///
+/// # Collective
+/// All members of the mesh. No communication; a partial operand is reduced first unless the map is linear.
+///
+/// # Errors
+/// An operand that is not f32 or f64.
+pub fn unary(exec: &dyn Exec, x: &Value, map: Unary) -> Result<Value> {
+    exec.apply1(Arc::new(Map { map, order: 0 }), &[x])
+}
+
+macro_rules! binaries {
+    ($($(#[$doc:meta])* $name:ident => $kind:ident;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// Shapes broadcast as in NumPy.
+        ///
+        /// # Collective
+        /// All members of the mesh; communicates only to align operands whose boundaries differ.
+        ///
+        /// # Errors
+        /// Shapes that do not broadcast; types that differ or are not f32 or f64.
+        pub fn $name(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
+            exec.apply1(Arc::new(Arithmetic { kind: Binary::$kind }), &[a, b])
+        }
+    )*};
+}
+
+binaries! {
+    /// `a + b`
+    add => Add;
+    /// `a - b`
+    sub => Sub;
+    /// `a * b`
+    mul => Mul;
+    /// `a / b`
+    div => Div;
+    /// `a` to the power `b`.
+    pow => Pow;
+    /// The larger of the two; NaN if either is. Gradients are shared evenly between ties.
+    maximum => Maximum;
+    /// The smaller of the two; NaN if either is. Gradients are shared evenly between ties.
+    minimum => Minimum;
+    /// 1 where `a > b`, else 0, in the operands' type.
+    gt => Gt;
+    /// 1 where `a >= b`, else 0, in the operands' type.
+    ge => Ge;
+    /// 1 where `a < b`, else 0, in the operands' type.
+    lt => Lt;
+    /// 1 where `a <= b`, else 0, in the operands' type.
+    le => Le;
+    /// 1 where `a == b`, else 0, in the operands' type.
+    eq => Eq;
+    /// 1 where `a != b`, else 0, in the operands' type.
+    ne => Ne;
+}
+
+/// `x + value`
+///
+/// # Collective
+/// As [`unary`](fn@unary).
+///
+/// # Errors
+/// As [`unary`](fn@unary).
+pub fn add_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
+    unary(exec, x, Unary::AddScalar(value))
+}
+
+/// `x * value`; a partial operand stays partial.
+///
+/// # Collective
+/// As [`unary`](fn@unary).
+///
+/// # Errors
+/// As [`unary`](fn@unary).
+pub fn mul_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
+    unary(exec, x, Unary::MulScalar(value))
+}
+
+/// `-x`; a partial operand stays partial.
+///
+/// # Collective
+/// As [`unary`](fn@unary).
+///
+/// # Errors
+/// As [`unary`](fn@unary).
+pub fn neg(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    unary(exec, x, Unary::Neg)
+}
+
+/// Converts elements between f16, bf16, f32 and f64.
+///
+/// # Collective
+/// All members of the mesh. No communication.
+///
+/// # Errors
+/// A type other than these on either side.
+pub fn cast(exec: &dyn Exec, x: &Value, to: DType) -> Result<Value> {
+    if x.dtype() == to {
+        return Ok(x.clone());
+    }
+    exec.apply1(Arc::new(Cast { to }), &[x])
+}
+
+/// One step of the chain rule of a map: `f(x)` for order 0, `g * f⁽ᵒʳᵈᵉʳ⁾(x)` beyond, so that every derivative
+/// is the same op of the next order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Map {
+    pub(crate) map: Unary,
+    pub(crate) order: usize,
+}
+
+impl Op for Map {
+    fn name(&self) -> &'static str {
+        match self.order {
+            0 => map_name(self.map),
+            _ => "chain",
+        }
+    }
+
+    fn key(&self) -> u128 {
+        key_of(
+            "map",
+            &(
+                std::mem::discriminant(&self.map),
+                parameters(self.map).map(f64::to_bits),
+                self.order,
+            ),
+        )
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let dtype = float_types(self.name(), inputs)?;
+        let linear = match (self.order, self.map) {
+            (0, Unary::Neg | Unary::MulScalar(_)) => Linearity::Each(smallvec![0]),
+            (0, _) => Linearity::None,
+            _ => Linearity::Each(smallvec![1]),
+        };
+        Rule::pointwise(self.name(), inputs, dtype, linear)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => {
+            let x = call.input::<T>(0);
+            if self.order == 0 {
+                unary::unary(self.map, 0, &x, &mut call.output::<T>(0));
+            } else {
+                let g = call.input::<T>(1);
+                unary::unary_scaled(self.map, self.order, &x, &g, &mut call.output::<T>(0));
+            }
+        });
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        let linear = matches!(
+            self.map,
+            Unary::Neg | Unary::MulScalar(_) | Unary::AddScalar(_)
+        );
+        self.order > 0 || !linear
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None; saved.inputs.len()]);
+        };
+        let x = &saved.inputs[0];
+        let chain = |order: usize, g: &Value| -> Result<Value> {
+            match (self.map, order) {
+                // Linear maps need no operand, and pass partial sums.
+                (Unary::Neg, 1) => neg(exec, g),
+                (Unary::MulScalar(by), 1) => mul_scalar(exec, g, by),
+                (Unary::AddScalar(_), 1) => Ok(g.clone()),
+                (_, 1..=3) => exec.apply1(
+                    Arc::new(Self {
+                        map: self.map,
+                        order,
+                    }),
+                    &[x, g],
+                ),
+                _ => Err(OpError::NoVjp {
+                    op: self.name(),
+                    operand: 0,
+                }),
+            }
+        };
+        if self.order == 0 {
+            return Ok(vec![Some(chain(1, dy)?)]);
+        }
+        let g = &saved.inputs[1];
+        let dx = if saved.needs[0] {
+            Some(chain(self.order + 1, &mul(exec, g, dy)?)?)
+        } else {
+            None
+        };
+        let dg = if saved.needs[1] {
+            Some(chain(self.order, dy)?)
+        } else {
+            None
+        };
+        Ok(vec![dx, dg])
+    }
+}
+
+/// A function of two numbers, element by element.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arithmetic {
+    pub(crate) kind: Binary,
+}
+
+impl Op for Arithmetic {
+    fn name(&self) -> &'static str {
+        binary_name(self.kind)
+    }
+
+    fn key(&self) -> u128 {
+        key_of(binary_name(self.kind), &())
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let dtype = float_types(self.name(), inputs)?;
+        let linear = match self.kind {
+            Binary::Add | Binary::Sub => Linearity::Joint,
+            Binary::Mul => Linearity::Each(smallvec![0, 1]),
+            Binary::Div => Linearity::Each(smallvec![0]),
+            _ => Linearity::None,
+        };
+        Rule::pointwise(self.name(), inputs, dtype, linear)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => {
+            let (a, b) = (call.input::<T>(0), call.input::<T>(1));
+            let mut out = call.output::<T>(0);
+            let (a, b) = (a.broadcast_to(out.shape()), b.broadcast_to(out.shape()));
+            if let (Some(a), Some(b)) = (a, b) {
+                pointwise::binary(self.kind, &a, &b, &mut out);
+            }
+        });
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        !matches!(self.kind, Binary::Add | Binary::Sub)
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None, None]);
+        };
+        let (a, b) = (&saved.inputs[0], &saved.inputs[1]);
+        let back = |i: usize, f: &dyn Fn() -> Result<Value>| -> Result<Option<Value>> {
+            if !saved.needs[i] {
+                return Ok(None);
+            }
+            sum_to(exec, &f()?, saved.inputs[i].shape()).map(Some)
+        };
+        let flat = |operand| -> Result<Vec<Option<Value>>> {
+            Err(OpError::NoVjp {
+                op: self.name(),
+                operand,
+            })
+        };
+        Ok(match self.kind {
+            Binary::Add => vec![back(0, &|| Ok(dy.clone()))?, back(1, &|| Ok(dy.clone()))?],
+            Binary::Sub => vec![back(0, &|| Ok(dy.clone()))?, back(1, &|| neg(exec, dy))?],
+            Binary::Mul => vec![
+                back(0, &|| mul(exec, dy, b))?,
+                back(1, &|| mul(exec, dy, a))?,
+            ],
+            Binary::Div => vec![
+                back(0, &|| div(exec, dy, b))?,
+                back(1, &|| {
+                    neg(exec, &mul(exec, dy, &div(exec, a, &mul(exec, b, b)?)?)?)
+                })?,
+            ],
+            Binary::Pow => vec![
+                back(0, &|| {
+                    let down = pow(exec, a, &add_scalar(exec, b, -1.0)?)?;
+                    mul(exec, dy, &mul(exec, b, &down)?)
+                })?,
+                back(1, &|| {
+                    let log = unary(exec, a, Unary::Log)?;
+                    mul(exec, dy, &mul(exec, &pow(exec, a, b)?, &log)?)
+                })?,
+            ],
+            Binary::Maximum => {
+                vec![
+                    back(0, &|| shared(exec, dy, a, b, gt))?,
+                    back(1, &|| shared(exec, dy, b, a, gt))?,
+                ]
+            }
+            Binary::Minimum => {
+                vec![
+                    back(0, &|| shared(exec, dy, a, b, lt))?,
+                    back(1, &|| shared(exec, dy, b, a, lt))?,
+                ]
+            }
+            _ => return flat(usize::from(!saved.needs[0])),
+        })
+    }
+}
+
+/// `dy` where `a` wins, half of it where they tie.
+fn shared(
+    exec: &dyn Exec,
+    dy: &Value,
+    a: &Value,
+    b: &Value,
+    wins: fn(&dyn Exec, &Value, &Value) -> Result<Value>,
+) -> Result<Value> {
+    let (a, b) = (a.detach(), b.detach());
+    let tie = mul_scalar(exec, &eq(exec, &a, &b)?, 0.5)?;
+    mul(exec, dy, &add(exec, &wins(exec, &a, &b)?, &tie)?)
+}
+
+/// Another float type.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cast {
+    to: DType,
+}
+
+impl Op for Cast {
+    fn name(&self) -> &'static str {
+        "cast"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("cast", &self.to)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let sides = inputs.iter().map(|m| m.dtype).chain([self.to]);
+        if let Some(got) = sides.into_iter().find(|&t| !computes(partial_type(t))) {
+            return Err(OpError::DType {
+                op: "cast",
+                operand: 0,
+                expected: "a conversion between f16, bf16, f32 and f64".into(),
+                got,
+            });
+        }
+        // Rounding is not linear, so partial sums are reduced first.
+        Rule::pointwise("cast", inputs, self.to, Linearity::None)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_stored!(call.inputs[0].dtype(), A => with_stored!(self.to, B => convert::<A, B>(call)));
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
+        Ok(vec![Some(cast(exec, dy, saved.inputs[0].dtype())?)])
+    }
+}
+
+/// Converts a box that is contiguous on both sides, as pointwise boxes are.
+fn convert<A, B>(call: &mut HostCall<'_, '_>)
+where
+    A: shard_comm::Element + AsPrimitive<B>,
+    B: shard_comm::Element,
+{
+    let x = call.input::<A>(0);
+    let mut y = call.output::<B>(0);
+    let from = x.to_vec();
+    for (to, from) in y.data_mut().iter_mut().zip(from) {
+        *to = from.as_();
+    }
+}
+
+/// A map's parameters, zero where it has none.
+pub(crate) fn parameters(map: Unary) -> [f64; 2] {
+    match map {
+        Unary::LeakyRelu(a)
+        | Unary::Elu(a)
+        | Unary::PowScalar(a)
+        | Unary::AddScalar(a)
+        | Unary::MulScalar(a) => [a, 0.0],
+        Unary::Softplus { beta, threshold } => [beta, threshold],
+        Unary::Clamp { min, max } => [min, max],
+        _ => [0.0; 2],
+    }
+}
+
+pub(crate) fn map_name(map: Unary) -> &'static str {
+    match map {
+        Unary::Neg => "neg",
+        Unary::Abs => "abs",
+        Unary::Sqrt => "sqrt",
+        Unary::Rsqrt => "rsqrt",
+        Unary::Exp => "exp",
+        Unary::Log => "log",
+        Unary::Sin => "sin",
+        Unary::Cos => "cos",
+        Unary::Tanh => "tanh",
+        Unary::Sigmoid => "sigmoid",
+        Unary::Relu => "relu",
+        Unary::LeakyRelu(_) => "leaky_relu",
+        Unary::Elu(_) => "elu",
+        Unary::Selu => "selu",
+        Unary::Gelu => "gelu",
+        Unary::GeluTanh => "gelu_tanh",
+        Unary::Silu => "silu",
+        Unary::Mish => "mish",
+        Unary::Softplus { .. } => "softplus",
+        Unary::Softsign => "softsign",
+        Unary::Hardsigmoid => "hardsigmoid",
+        Unary::Hardswish => "hardswish",
+        Unary::LogSigmoid => "logsigmoid",
+        Unary::Erf => "erf",
+        Unary::Square => "square",
+        Unary::Reciprocal => "reciprocal",
+        Unary::PowScalar(_) => "pow_scalar",
+        Unary::Clamp { .. } => "clamp",
+        Unary::Sign => "sign",
+        Unary::Floor => "floor",
+        Unary::Step => "step",
+        Unary::AddScalar(_) => "add_scalar",
+        Unary::MulScalar(_) => "mul_scalar",
+    }
+}
+
+fn binary_name(kind: Binary) -> &'static str {
+    match kind {
+        Binary::Add => "add",
+        Binary::Sub => "sub",
+        Binary::Mul => "mul",
+        Binary::Div => "div",
+        Binary::Pow => "pow",
+        Binary::Maximum => "maximum",
+        Binary::Minimum => "minimum",
+        Binary::Gt => "gt",
+        Binary::Ge => "ge",
+        Binary::Lt => "lt",
+        Binary::Le => "le",
+        Binary::Eq => "eq",
+        Binary::Ne => "ne",
+    }
+}
+
+/// The shape that values broadcast to.
+///
+/// # Errors
+/// Shapes that do not broadcast.
+pub fn broadcast_shape(op: &'static str, values: &[&Value]) -> Result<Vec<usize>> {
+    let metas: Vec<Meta> = values
+        .iter()
+        .map(|v| Meta {
+            shape: v.shape().iter().copied().collect(),
+            dtype: v.dtype(),
+        })
+        .collect();
+    Ok(broadcast(op, &metas)?.to_vec())
+}

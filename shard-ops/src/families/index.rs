@@ -1,0 +1,366 @@
+//! Ops that take elements by their index along a dim: slice, flip, roll, repeat, pad, cat, stack, split.
+//!
+//! Each is one exchange under an index map ([`DimMap`]), and its vjp is the same exchange under the inverse map, adding
+//! where several elements arrive at one place. Boundaries follow the first operand's, scaled to the new extent (padding
+//! shifts them instead).
+
+use super::shape::{extent, unsqueeze};
+use super::types::same_types;
+use crate::error::InOp;
+use crate::{
+    Access, Boundaries, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value,
+    key_of,
+};
+use shard_comm::Scalar;
+use shard_spec::{DimMap, Dims, EdgeMap};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// Elements `start, start + step, ...` of dim `dim`, `len` of them; `step` may be negative.
+///
+/// # Collective
+/// All members of the mesh; communicates if the dim is sharded.
+///
+/// # Errors
+/// A dim out of range, a zero step, or indices out of range.
+pub fn slice(
+    exec: &dyn Exec,
+    x: &Value,
+    dim: usize,
+    start: usize,
+    step: isize,
+    len: usize,
+) -> Result<Value> {
+    let n = extent("slice", x, dim)?;
+    let map = DimMap::slice(n, start, step, len).in_op("slice")?;
+    one_dim(exec, "slice", x, dim, &map)
+}
+
+/// The elements of dim `dim` in reverse.
+///
+/// # Collective
+/// All members of the mesh; communicates if the dim is sharded.
+///
+/// # Errors
+/// A dim out of range.
+pub fn flip(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
+    let n = extent("flip", x, dim)?;
+    one_dim(exec, "flip", x, dim, &DimMap::flip(n))
+}
+
+/// The elements of dim `dim` moved by `shift` places, around the end.
+///
+/// # Collective
+/// All members of the mesh; communicates if the dim is sharded.
+///
+/// # Errors
+/// A dim out of range.
+pub fn roll(exec: &dyn Exec, x: &Value, dim: usize, shift: isize) -> Result<Value> {
+    let n = extent("roll", x, dim)?;
+    one_dim(exec, "roll", x, dim, &DimMap::roll(n, shift))
+}
+
+/// The elements of dim `dim`, `times` times over.
+///
+/// # Collective
+/// All members of the mesh; communicates if the dim is sharded.
+///
+/// # Errors
+/// A dim out of range.
+pub fn repeat(exec: &dyn Exec, x: &Value, dim: usize, times: usize) -> Result<Value> {
+    let n = extent("repeat", x, dim)?;
+    let map = DimMap::repeat(n, times).in_op("repeat")?;
+    one_dim(exec, "repeat", x, dim, &map)
+}
+
+/// Pads every dim by `(before, after)`; negative pads crop. `value` fills the padding of [`EdgeMap::Zeros`].
+///
+/// # Collective
+/// All members of the mesh; communicates what crosses boundaries.
+///
+/// # Errors
+/// Another number of pads than dims; a reflection wider than the dim; a crop of more than there is.
+pub fn pad(
+    exec: &dyn Exec,
+    x: &Value,
+    pads: &[(isize, isize)],
+    edge: EdgeMap,
+    value: f64,
+) -> Result<Value> {
+    if pads.len() != x.ndim() {
+        return Err(OpError::Shape {
+            op: "pad",
+            problem: format!("{} pads were given", pads.len()),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give one (before, after) per dim",
+        });
+    }
+    let mut dims = Vec::with_capacity(pads.len());
+    for (&n, &(before, after)) in x.shape().iter().zip(pads) {
+        let map = DimMap::pad(n, before, after, edge).in_op("pad")?;
+        dims.push(MoveDim {
+            map,
+            law: Boundaries::Shifted(before),
+        });
+    }
+    let op = Move::new("pad", vec![dims], value, false);
+    exec.apply1(Arc::new(op), &[x])
+}
+
+/// Joins values along dim `dim`.
+///
+/// # Collective
+/// All members of the mesh; communicates if the dim is sharded or the operands are misaligned.
+///
+/// # Errors
+/// No operands; extents that differ in other dims; types that differ.
+pub fn cat(exec: &dyn Exec, xs: &[&Value], dim: usize) -> Result<Value> {
+    let Some(first) = xs.first() else {
+        return Err(OpError::Arity {
+            op: "cat",
+            expected: "at least one operand".into(),
+            got: 0,
+        });
+    };
+    extent("cat", first, dim)?;
+    let agree = |x: &&&Value| {
+        x.ndim() == first.ndim()
+            && (0..x.ndim()).all(|d| d == dim || x.shape()[d] == first.shape()[d])
+    };
+    if !xs.iter().all(|x| agree(&x)) {
+        return Err(OpError::Shape {
+            op: "cat",
+            problem: format!("operands differ outside dim {dim}"),
+            shapes: xs.iter().map(|x| x.shape().to_vec()).collect(),
+            fix: "give operands that agree in all other dims",
+        });
+    }
+    let total: usize = xs.iter().map(|x| x.shape()[dim]).sum();
+    let mut at = 0;
+    let mut inputs = Vec::with_capacity(xs.len());
+    for x in xs {
+        inputs.push(
+            (0..x.ndim())
+                .map(|d| {
+                    let n = x.shape()[d];
+                    let map = if d == dim {
+                        DimMap::place(n, total, at).in_op("cat")?
+                    } else {
+                        DimMap::identity(n)
+                    };
+                    Ok(MoveDim {
+                        map,
+                        law: Boundaries::Scaled,
+                    })
+                })
+                .collect::<Result<Vec<_>>>()?,
+        );
+        at += x.shape()[dim];
+    }
+    exec.apply1(Arc::new(Move::new("cat", inputs, 0.0, false)), xs)
+}
+
+/// Joins values along a new dim `dim`.
+///
+/// # Collective
+/// As [`cat`].
+///
+/// # Errors
+/// As [`cat`].
+pub fn stack(exec: &dyn Exec, xs: &[&Value], dim: usize) -> Result<Value> {
+    let widened = xs
+        .iter()
+        .map(|x| unsqueeze(exec, x, dim))
+        .collect::<Result<Vec<_>>>()?;
+    cat(exec, &widened.iter().collect::<Vec<_>>(), dim)
+}
+
+/// The pieces of dim `dim` of the given sizes.
+///
+/// # Collective
+/// As [`slice`](fn@slice).
+///
+/// # Errors
+/// Sizes that do not sum to the extent.
+pub fn split(exec: &dyn Exec, x: &Value, sizes: &[usize], dim: usize) -> Result<Vec<Value>> {
+    let n = extent("split", x, dim)?;
+    if sizes
+        .iter()
+        .try_fold(0_usize, |sum, &size| sum.checked_add(size))
+        != Some(n)
+    {
+        return Err(OpError::Shape {
+            op: "split",
+            problem: format!("sizes {sizes:?} do not sum to {n}"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give sizes that sum to the extent of the dim",
+        });
+    }
+    let mut at = 0;
+    sizes
+        .iter()
+        .map(|&len| {
+            let piece = slice(exec, x, dim, at, 1, len);
+            at += len;
+            piece
+        })
+        .collect()
+}
+
+fn one_dim(
+    exec: &dyn Exec,
+    name: &'static str,
+    x: &Value,
+    dim: usize,
+    map: &DimMap,
+) -> Result<Value> {
+    let dims = (0..x.ndim())
+        .map(|d| {
+            let map = if d == dim {
+                map.clone()
+            } else {
+                DimMap::identity(x.shape()[d])
+            };
+            MoveDim {
+                map,
+                law: Boundaries::Scaled,
+            }
+        })
+        .collect();
+    exec.apply1(Arc::new(Move::new(name, vec![dims], 0.0, false)), &[x])
+}
+
+/// An exchange under index maps.
+#[derive(Clone, Debug)]
+struct Move {
+    name: &'static str,
+    /// Per input, per dim.
+    inputs: Vec<Vec<MoveDim>>,
+    shape: Dims,
+    fill: f64,
+    accumulate: bool,
+}
+
+#[derive(Clone, Debug, Hash)]
+struct MoveDim {
+    map: DimMap,
+    law: Boundaries,
+}
+
+impl Move {
+    fn new(name: &'static str, inputs: Vec<Vec<MoveDim>>, fill: f64, accumulate: bool) -> Self {
+        let shape = inputs[0].iter().map(|d| d.map.dst_extent()).collect();
+        Self {
+            name,
+            inputs,
+            shape,
+            fill,
+            accumulate,
+        }
+    }
+}
+
+impl Op for Move {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn key(&self) -> u128 {
+        key_of(
+            self.name,
+            &(
+                &self.inputs,
+                &self.shape,
+                self.fill.to_bits(),
+                self.accumulate,
+            ),
+        )
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let dtype = same_types(self.name, inputs)?;
+        let mut rule = Rule::builder(self.name, inputs).any_order();
+        let factors: Vec<usize> = self.shape.iter().map(|&n| rule.factor(n)).collect();
+        for dims in &self.inputs {
+            let accesses = dims.iter().zip(&factors).map(|(dim, &factor)| {
+                if dim.map.is_identity() {
+                    Access::factor(factor)
+                } else {
+                    Access::Map {
+                        factor,
+                        map: dim.map.clone(),
+                        law: dim.law,
+                    }
+                }
+            });
+            rule = rule.input(accesses.collect());
+        }
+        let linear = match inputs.len() {
+            _ if self.fill != 0.0 => Linearity::None,
+            1 => Linearity::Each(smallvec![0]),
+            _ => Linearity::Joint,
+        };
+        rule.output(
+            factors.iter().map(|&f| Access::factor(f)).collect(),
+            self.shape.clone(),
+            dtype,
+        )
+        .fill(Scalar::F64(self.fill))
+        .linearity(linear)
+        .moves(self.accumulate)
+        .build()
+    }
+
+    fn host(&self, _: &mut HostCall<'_, '_>) {
+        unreachable!("a move has no kernel: the engine returns what the exchange assembled");
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None; self.inputs.len()]);
+        };
+        self.inputs
+            .iter()
+            .zip(saved.needs)
+            .map(|(dims, &needed)| {
+                if !needed {
+                    return Ok(None);
+                }
+                let back: Vec<MoveDim> = dims.iter().map(MoveDim::inverse).collect();
+                // Elements read more than once collect what comes back from every reader.
+                let accumulate = !back.iter().all(|d| d.map.single_valued());
+                exec.apply1(
+                    Arc::new(Self::new("move_adjoint", vec![back], 0.0, accumulate)),
+                    &[dy],
+                )
+                .map(Some)
+            })
+            .collect()
+    }
+}
+
+impl MoveDim {
+    fn inverse(&self) -> Self {
+        let law = match self.law {
+            Boundaries::Scaled => Boundaries::Scaled,
+            Boundaries::Shifted(by) => Boundaries::Shifted(-by),
+        };
+        Self {
+            map: self.map.inverse(),
+            law,
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Matrix products: batched, with broadcasting, either operand transposed, and with a bias.
+//!
+//! Factors: the batch dims and the rows and columns of the result are map factors, the contraction is a sum:
+//! sharding it makes the result `P(sum)`, and nothing moves.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+
+use crate::families::elementwise::add;
+use crate::families::reduce::{sum, sum_to};
+use crate::families::shape::{reshape, unsqueeze};
+use crate::families::types::float_types;
+use crate::host::with_float;
+use crate::rule::broadcast;
+use crate::{
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
+    key_of,
+};
+use shard_kernels::gemm::{self, Mat, MatMut};
+use shard_spec::{Dims, ReduceOp};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// The matrix product of the last two dims, batched over the others with broadcasting; a one-dim operand is a
+/// row on the left and a column on the right, as in PyTorch.
+///
+/// # Collective
+/// All members of the mesh. Nothing moves if both operands agree on the contraction's sharding; the result is
+/// then `P(sum)` over its axes.
+///
+/// # Errors
+/// Shapes that do not fit; types that differ or are not f32 or f64.
+pub fn matmul(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
+    if a.ndim() == 0 || b.ndim() == 0 {
+        return Err(OpError::Shape {
+            op: "matmul",
+            problem: "an operand has no dims".into(),
+            shapes: vec![a.shape().to_vec(), b.shape().to_vec()],
+            fix: "multiply scalars with mul",
+        });
+    }
+    let (row, column) = (a.ndim() == 1, b.ndim() == 1);
+    let left = if row {
+        unsqueeze(exec, a, 0)?
+    } else {
+        a.clone()
+    };
+    let right = if column {
+        unsqueeze(exec, b, 1)?
+    } else {
+        b.clone()
+    };
+    let y = product(exec, &left, &right, false, false)?;
+    if !row && !column {
+        return Ok(y);
+    }
+    let mut shape = y.shape().to_vec();
+    if column {
+        shape.pop();
+    }
+    if row {
+        shape.remove(shape.len() - 1 - usize::from(!column));
+    }
+    reshape(exec, &y, &shape)
+}
+
+/// `x wᵀ + bias` over the last dim of `x`: `w` is (out, in), `bias` (out).
+///
+/// # Collective
+/// As [`matmul`]. A bias is added once even if the contraction is sharded.
+///
+/// # Errors
+/// As [`matmul`].
+pub fn linear(exec: &dyn Exec, x: &Value, w: &Value, bias: Option<&Value>) -> Result<Value> {
+    if x.ndim() == 1 {
+        let y = linear(exec, &unsqueeze(exec, x, 0)?, w, bias)?;
+        return reshape(exec, &y, &y.shape()[1..]);
+    }
+    let op = Arc::new(MatMul {
+        transpose_a: false,
+        transpose_b: true,
+        bias: bias.is_some(),
+    });
+    match bias {
+        Some(bias) => exec.apply1(op, &[x, w, bias]),
+        None => exec.apply1(op, &[x, w]),
+    }
+}
+
+/// The inner product of two one-dim operands; `P(sum)` over the axes that shard them.
+///
+/// # Collective
+/// As [`matmul`].
+///
+/// # Errors
+/// As [`matmul`].
+pub fn dot(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
+    if a.ndim() != 1 || b.ndim() != 1 {
+        return Err(OpError::Shape {
+            op: "dot",
+            problem: "operands must have one dim".into(),
+            shapes: vec![a.shape().to_vec(), b.shape().to_vec()],
+            fix: "use matmul",
+        });
+    }
+    matmul(exec, a, b)
+}
+
+/// The product with either operand's last two dims swapped.
+///
+/// # Collective
+/// As [`matmul`].
+///
+/// # Errors
+/// As [`matmul`].
+pub(crate) fn product(exec: &dyn Exec, a: &Value, b: &Value, ta: bool, tb: bool) -> Result<Value> {
+    exec.apply1(
+        Arc::new(MatMul {
+            transpose_a: ta,
+            transpose_b: tb,
+            bias: false,
+        }),
+        &[a, b],
+    )
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MatMul {
+    pub(crate) transpose_a: bool,
+    pub(crate) transpose_b: bool,
+    pub(crate) bias: bool,
+}
+
+impl MatMul {
+    fn name() -> &'static str {
+        "matmul"
+    }
+}
+
+impl Op for MatMul {
+    fn name(&self) -> &'static str {
+        Self::name()
+    }
+
+    fn key(&self) -> u128 {
+        key_of(
+            Self::name(),
+            &(self.transpose_a, self.transpose_b, self.bias),
+        )
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let name = Self::name();
+        let dtype = float_types(name, inputs)?;
+        let (a, b) = (&inputs[0].shape, &inputs[1].shape);
+        let shapes = || inputs.iter().map(|m| m.shape.to_vec()).collect();
+        if a.len() < 2 || b.len() < 2 {
+            return Err(OpError::Shape {
+                op: name,
+                problem: "operands need two dims".into(),
+                shapes: shapes(),
+                fix: "unsqueeze the operand",
+            });
+        }
+        let (ba, bb) = (a.len() - 2, b.len() - 2);
+        let (m, ka) = if self.transpose_a {
+            (a[ba + 1], a[ba])
+        } else {
+            (a[ba], a[ba + 1])
+        };
+        let (kb, n) = if self.transpose_b {
+            (b[bb + 1], b[bb])
+        } else {
+            (b[bb], b[bb + 1])
+        };
+        if ka != kb {
+            return Err(OpError::Shape {
+                op: name,
+                problem: format!("the contraction is {ka} on the left and {kb} on the right"),
+                shapes: shapes(),
+                fix: "give operands whose inner dims agree",
+            });
+        }
+        let side = |shape: &Dims, n: usize| Meta {
+            shape: shape[..n].iter().copied().collect(),
+            dtype,
+        };
+        let batch = broadcast(name, &[side(a, ba), side(b, bb)])?;
+        let mut rule = Rule::builder(name, inputs).any_order();
+        let factors: Vec<usize> = batch.iter().map(|&n| rule.factor(n)).collect();
+        let (fm, fn_, fk) = (rule.factor(m), rule.factor(n), rule.factor(ka));
+        let dims = |shape: &Dims, count: usize, x: usize, y: usize, swap: bool| -> Vec<Access> {
+            let lead = batch.len() - count;
+            let mut dims: Vec<Access> = (0..count)
+                .map(|d| {
+                    if shape[d] == batch[lead + d] {
+                        Access::factor(factors[lead + d])
+                    } else {
+                        Access::WHOLE
+                    }
+                })
+                .collect();
+            let (x, y) = if swap { (y, x) } else { (x, y) };
+            dims.extend([Access::factor(x), Access::factor(y)]);
+            dims
+        };
+        let mut shape = batch.clone();
+        shape.extend([m, n]);
+        let mut out: Vec<Access> = factors.iter().map(|&f| Access::factor(f)).collect();
+        out.extend([Access::factor(fm), Access::factor(fn_)]);
+        let mut rule = rule
+            .input(dims(a, ba, fm, fk, self.transpose_a))
+            .input(dims(b, bb, fk, fn_, self.transpose_b));
+        if self.bias {
+            rule = rule.input(vec![Access::factor(fn_)]);
+        }
+        rule.output(out, shape, dtype)
+            .flops(2.0)
+            .reduction(Reduction::Partial(ReduceOp::Sum))
+            .linearity(Linearity::Each(smallvec![0, 1]))
+            .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => {
+            let (a, b) = (call.input::<T>(0), call.input::<T>(1));
+            let bias = (self.bias && call.cx.adds_once).then(|| call.input::<T>(2));
+            let mut y = call.output::<T>(0);
+            let nd = y.ndim();
+            let (m, n) = (y.shape()[nd - 2], y.shape()[nd - 1]);
+            let k = a.shape()[a.ndim() - if self.transpose_a { 2 } else { 1 }];
+            let batch: Vec<usize> = y.shape()[..nd - 2].to_vec();
+            // Broadcast batch dims step by 0.
+            let steps = |shape: &[usize], strides: &[isize]| -> Vec<isize> {
+                let lead = batch.len() - (shape.len() - 2);
+                (0..batch.len())
+                    .map(|d| if d < lead || shape[d - lead] != batch[d] { 0 } else { strides[d - lead] })
+                    .collect()
+            };
+            let (sa, sb) = (steps(a.shape(), a.strides()), steps(b.shape(), b.strides()));
+            let sy: Vec<isize> = y.strides()[..nd - 2].to_vec();
+            let tail = |strides: &[isize], swap: bool| {
+                let (r, c) = (strides[strides.len() - 2], strides[strides.len() - 1]);
+                if swap { (c, r) } else { (r, c) }
+            };
+            let (ra, ca) = tail(a.strides(), self.transpose_a);
+            let (rb, cb) = tail(b.strides(), self.transpose_b);
+            let (ry, cy) = tail(y.strides(), false);
+            let base = y.offset();
+            let total: usize = batch.iter().product();
+            for flat in 0..total {
+                let mut rest = flat;
+                let (mut oa, mut ob, mut oy) = (a.offset() as isize, b.offset() as isize, base as isize);
+                for d in (0..batch.len()).rev() {
+                    let i = (rest % batch[d]) as isize;
+                    rest /= batch[d];
+                    (oa, ob, oy) = (oa + i * sa[d], ob + i * sb[d], oy + i * sy[d]);
+                }
+                let left = Mat { data: a.data(), offset: oa as usize, row_step: ra, col_step: ca };
+                let right = Mat { data: b.data(), offset: ob as usize, row_step: rb, col_step: cb };
+                let out = MatMut { data: y.data_mut(), offset: oy as usize, row_step: ry, col_step: cy };
+                gemm::gemm(m, n, k, left, right, out, false);
+            }
+            if let Some(bias) = bias {
+                let shape = y.shape().to_vec();
+                if let Some(bias) = bias.broadcast_to(&shape) {
+                    shard_kernels::pointwise::update(&mut y, &bias, |y, b| y + b);
+                }
+            }
+        });
+    }
+
+    fn keeps_input(&self, i: usize) -> bool {
+        i < 2
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None; saved.inputs.len()]);
+        };
+        let (a, b) = (&saved.inputs[0], &saved.inputs[1]);
+        let (ta, tb) = (self.transpose_a, self.transpose_b);
+        let mut back = vec![None; saved.inputs.len()];
+        if saved.needs[0] {
+            // y = A B: dA = dy Bᵀ; transposed if A came transposed.
+            let da = if ta {
+                product(exec, b, dy, tb, true)?
+            } else {
+                product(exec, dy, b, false, !tb)?
+            };
+            back[0] = Some(sum_to(exec, &da, a.shape())?);
+        }
+        if saved.needs[1] {
+            let db = if tb {
+                product(exec, dy, a, true, ta)?
+            } else {
+                product(exec, a, dy, !ta, false)?
+            };
+            back[1] = Some(sum_to(exec, &db, b.shape())?);
+        }
+        if self.bias && saved.needs[2] {
+            let dims: Vec<usize> = (0..dy.ndim() - 1).collect();
+            back[2] = Some(sum(exec, dy, &dims, false)?);
+        }
+        Ok(back)
+    }
+}
+
+/// `beta * c + alpha * (a @ b)`, with broadcasting.
+///
+/// # Collective
+/// As [`matmul`].
+///
+/// # Errors
+/// As [`matmul`].
+pub fn baddbmm(
+    exec: &dyn Exec,
+    c: &Value,
+    a: &Value,
+    b: &Value,
+    beta: f64,
+    alpha: f64,
+) -> Result<Value> {
+    use crate::families::elementwise::mul_scalar;
+    add(
+        exec,
+        &mul_scalar(exec, c, beta)?,
+        &mul_scalar(exec, &matmul(exec, a, b)?, alpha)?,
+    )
+}

@@ -1,0 +1,19 @@
+//! The op families, each with rule, host call, CUDA call and the text of its CUDA kernels side by side.
+
+pub mod attention;
+pub mod broadcast;
+pub mod conv;
+pub mod elementwise;
+pub mod index;
+pub mod matmul;
+pub mod neighborhood;
+pub mod neighbors;
+pub mod norm;
+pub mod optimize;
+mod over_dims;
+pub mod pool;
+pub mod random;
+pub mod reduce;
+pub mod resample;
+pub mod shape;
+mod types;

@@ -1,0 +1,264 @@
+//! The k nearest points of every query.
+
+use super::{Sums, accesses, shape_error, tables};
+use crate::host::{positions, with_float};
+use crate::{
+    Access, Exec, FoldBy, HostCall, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
+    key_of,
+};
+use shard_comm::{DType, Element};
+use shard_kernels::Real;
+use shard_kernels::neighbors::Nearest;
+use shard_spec::ReduceOp;
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// The `k` points `[points, dim]` nearest to every query `[queries, dim]`: their Euclidean distances `[queries, k]`, ascending, and
+/// their indices, `i64`. Equal distances go to the lower index. Only the distances can be differentiated; that of a point to
+/// itself has gradient zero.
+///
+/// # Collective
+/// All members of the mesh. Bytes received per rank where points are sharded: all points but its own, in as many rounds as
+/// there are blocks (a ring) or in one; or the queries, and what each rank found for its own among the others' points
+/// (split): few queries go to many points. Memory for a ring: two blocks more. See [`FoldBy`].
+///
+/// # Errors
+/// Shapes or types that do not belong together; a `k` above the number of points.
+///
+/// ```
+/// use shard_ops::{Engine, EngineOptions, FoldBy, Value, neighbors::nearest};
+/// # use shard_comm::Communicator;
+/// # use shard_redistribute::{Array, MeshComm};
+/// # use shard_spec::{DeviceMesh, Layout};
+/// # use std::rc::Rc;
+/// let found = shard_comm::local::run(2, |comm| {
+///     let world: Rc<dyn Communicator> = Rc::new(comm);
+///     let mesh = DeviceMesh::new(&[2]).unwrap();
+///     let cx = MeshComm::new(&world, &mesh).unwrap();
+///     let engine = Engine::new(EngineOptions::default());
+///     // Points 0, 1, 2, 3, 4 on a line, the last one on rank 1; queries replicated.
+///     let line = Layout::parse(&mesh, &[5, 1], "S(0)[4,1]").unwrap();
+///     let points = Value::new(Array::from_fn(&cx, &line, |i| i[0] as f64).unwrap());
+///     let all = Layout::replicated(&mesh, &[2, 1]);
+///     let queries = Value::new(Array::from_fn(&cx, &all, |i| 3.5 * i[0] as f64).unwrap());
+///     let (distances, indices) = nearest(&*engine, &queries, &points, 2, FoldBy::Ring).unwrap();
+///     (distances.array().to_vec::<f64>().unwrap(), indices.array().to_vec::<i64>().unwrap())
+/// })
+/// .unwrap();
+/// // Each rank searched for one of the queries; 3 and 4 are equally far from 3.5.
+/// assert_eq!(found, [(vec![0.0, 1.0], vec![0, 1]), (vec![0.5, 0.5], vec![3, 4])]);
+/// ```
+pub fn nearest(
+    exec: &dyn Exec,
+    queries: &Value,
+    points: &Value,
+    k: usize,
+    ring: FoldBy,
+) -> Result<(Value, Value)> {
+    let mut found = exec.apply(Arc::new(NearestOp { k, ring }), &[queries, points])?;
+    let got = found.len();
+    match (found.pop(), found.pop()) {
+        (Some(indices), Some(distances)) => Ok((distances, indices.detach())),
+        _ => Err(OpError::Arity {
+            op: NAME,
+            expected: "two outputs".into(),
+            got,
+        }),
+    }
+}
+
+const NAME: &str = "nearest";
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NearestOp {
+    pub(crate) k: usize,
+    ring: FoldBy,
+}
+
+impl Op for NearestOp {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn key(&self) -> u128 {
+        key_of(NAME, &(self.k, self.ring))
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let (queries, points, dtype) = tables(NAME, inputs)?;
+        if self.k > points.shape[0] {
+            return Err(shape_error(
+                NAME,
+                inputs,
+                format!("{} neighbours of {} points", self.k, points.shape[0]),
+                "ask for at most as many neighbours as there are points",
+            ));
+        }
+        let mut rule = Rule::builder(NAME, inputs).any_order().fold_by(self.ring);
+        let [rows, blocks] = accesses(&mut rule, queries, points);
+        let shape = smallvec![queries.shape[0], self.k];
+        let found = vec![rows[0].clone(), Access::WHOLE];
+        rule.input(rows)
+            .input(blocks)
+            .output(found.clone(), shape, dtype)
+            .output(found, smallvec![queries.shape[0], self.k], DType::I64)
+            .flops(distance_flops(points))
+            .merges()
+            .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => self.fold::<T>(call));
+    }
+
+    fn merge(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => {
+            let merged = merge_parts::<T>(call, self.k);
+            let (mut distances, mut indices) = call.output_pair::<T, i64>();
+            merged.finish(distances.data_mut(), indices.data_mut());
+        });
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(g) = &cotangents[0] else {
+            return Ok(vec![None, None]);
+        };
+        let op = Arc::new(NearestGrad { ring: self.ring });
+        let [queries, points] = saved.inputs else {
+            unreachable!("the rule has two inputs")
+        };
+        let [distances, indices] = saved.outputs else {
+            unreachable!("the rule has two outputs")
+        };
+        let grads = exec.apply(op, &[queries, points, distances, indices, g])?;
+        Ok(grads.into_iter().map(Some).collect())
+    }
+}
+
+impl NearestOp {
+    fn fold<T: Real + Element>(&self, call: &mut HostCall<'_, '_>) {
+        let (queries, points) = (call.input::<T>(0), call.input::<T>(1));
+        let index = positions(&call.cx.inputs[1], 0);
+        let state = call.state.take().map(|s| s.downcast::<Nearest<T>>());
+        let mut nearest = match state {
+            Some(Ok(state)) => *state,
+            _ => Nearest::new(queries.shape()[0], self.k),
+        };
+        nearest.fold(&queries, &points, index.get());
+        if call.cx.fold.last {
+            write_rows(call, nearest);
+        } else {
+            *call.state = Some(Box::new(nearest));
+        }
+    }
+}
+
+/// Floating-point operations per query and point.
+pub(super) fn distance_flops(points: &Meta) -> f64 {
+    3.0 * points.shape[1].max(1) as f64
+}
+
+/// Writes rows to the first two outputs: distances and indices, or, of a part of the points, what merges without rounding.
+pub(super) fn write_rows<T: Real + Element>(call: &mut HostCall<'_, '_>, rows: Nearest<T>) {
+    let is_part = call.cx.is_part;
+    let (mut distances, mut indices) = call.output_pair::<T, i64>();
+    if is_part {
+        let (squared, indexes) = rows.into_parts();
+        super::write(&mut distances, &squared);
+        super::write(&mut indices, &indexes);
+    } else {
+        rows.finish(distances.data_mut(), indices.data_mut());
+    }
+}
+
+/// The rows of all points from those of each part, which are the first two inputs.
+pub(super) fn merge_parts<T: Real + Element>(call: &HostCall<'_, '_>, k: usize) -> Nearest<T> {
+    let (squared, indexes) = (call.input::<T>(0), call.input::<i64>(1));
+    let queries = squared.shape()[1];
+    let mut merged = Nearest::new(queries, k);
+    for part in 0..squared.shape()[0] {
+        let at = part * queries * k..(part + 1) * queries * k;
+        let (squared, indexes) = (&squared.data()[at.clone()], &indexes.data()[at]);
+        merged.merge(&Nearest::from_parts(k, squared.to_vec(), indexes.to_vec()));
+    }
+    merged
+}
+
+/// Of `|q - p|` by both: inputs are queries, points, distances, indices and the cotangent. Indices below 0 are of no point.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NearestGrad {
+    pub(super) ring: FoldBy,
+}
+
+impl Op for NearestGrad {
+    fn name(&self) -> &'static str {
+        "nearest_grad"
+    }
+
+    fn key(&self) -> u128 {
+        key_of(self.name(), &self.ring)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let (queries, points) = (&inputs[0], &inputs[1]);
+        let mut rule = Rule::builder(self.name(), inputs)
+            .any_order()
+            .fold_by(self.ring);
+        let [rows, blocks] = accesses(&mut rule, queries, points);
+        let found = vec![rows[0].clone(), Access::WHOLE];
+        rule.input(rows.clone())
+            .input(blocks.clone())
+            .input(found.clone())
+            .input(found.clone())
+            .input(found)
+            .output(rows, queries.shape.clone(), queries.dtype)
+            .output(blocks, points.shape.clone(), points.dtype)
+            .reduction(Reduction::Partial(ReduceOp::Sum))
+            // Of all pairs of a query and a point only the neighbours are looked at.
+            .flops(0.0)
+            .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => fold_grad::<T>(call));
+    }
+
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+        Err(OpError::NoVjp {
+            op: self.name(),
+            operand: 0,
+        })
+    }
+}
+
+/// Adds `g (q - p) / |q - p|` to the queries' gradient and subtracts it from the points', for neighbours in this block.
+fn fold_grad<T: Real + Element>(call: &mut HostCall<'_, '_>) {
+    let (distances, indices) = (call.input::<T>(2), call.input::<i64>(3));
+    let g = call.input::<T>(4);
+    let held = call.cx.inputs[1].held[0].clone();
+    let mut sums = Sums::<T>::take(call);
+    for i in 0..distances.shape()[0] {
+        for j in 0..distances.shape()[1] {
+            let index = usize::try_from(indices.get(&[i, j])).ok();
+            if let Some(p) = index.and_then(|index| held.position(index)) {
+                sums.add(i, p, distances.get(&[i, j]), g.get(&[i, j]));
+            }
+        }
+    }
+    sums.leave(call);
+}

@@ -1,0 +1,122 @@
+//! Norms and their derivatives.
+
+use super::{Cells, GradOp, MomentsOp, Normalise, Part};
+use crate::Result;
+#[cfg(test)]
+use crate::cuda::tests::compiles;
+use crate::cuda::view::define;
+use crate::cuda::{CudaCall, CudaKernel};
+use crate::cuda_source;
+use bytemuck::{Pod, Zeroable};
+use shard_comm::cuda::KernelSource;
+
+const SOURCE: KernelSource = cuda_source!("norm", include_str!("norm.cu"));
+#[cfg(test)]
+compiles!(SOURCE, "#define T f32\n");
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Params {
+    x: u64,
+    stats: u64,
+    dy: u64,
+    sums: u64,
+    weight: u64,
+    bias: u64,
+    y: u64,
+    cells: i64,
+    length: i64,
+    inner: i64,
+    groups: i64,
+    channels: i64,
+    rows: i64,
+    eps: f64,
+}
+
+impl Params {
+    /// The geometry of the first input's piece, and its address.
+    fn new(call: &mut CudaCall<'_>, cells: Cells, eps: f64) -> Result<Self> {
+        let x = &call.cx.inputs[0];
+        let shape: Vec<i64> = x.shape.iter().map(|&n| n as i64).collect();
+        let mut params = Self {
+            x: call.dense(0)?,
+            eps,
+            y: call.output(0)?.data,
+            ..Self::zeroed()
+        };
+        match cells.local(&x.shape, &x.global) {
+            Cells::Groups(groups) => {
+                let groups = groups as i64;
+                params.inner = shape[2..].iter().product();
+                params.length = shape[1].checked_div(groups).unwrap_or(0) * params.inner;
+                params.cells = shape[0] * groups;
+                (params.groups, params.channels, params.rows) = (groups, shape[1], shape[0]);
+            }
+            Cells::Last(last) => {
+                let (rows, row) = shape.split_at(shape.len() - last);
+                params.rows = rows.iter().product();
+                params.inner = row.iter().product();
+                (params.cells, params.length) = (params.rows, params.inner);
+            }
+        }
+        Ok(params)
+    }
+
+    fn launch(&self, call: &CudaCall<'_>, name: &str, count: i64) -> Result<()> {
+        let defines = define(&[("T", call.inputs[0].dtype())]);
+        call.launch_own(&SOURCE, &defines, name, count as usize, self)
+    }
+
+    fn launch_blocks(&self, call: &CudaCall<'_>, name: &str, count: i64) -> Result<()> {
+        let defines = define(&[("T", call.inputs[0].dtype())]);
+        let blocks = [count.min(1 << 16) as u32, 1, 1];
+        call.launch_own_blocks(&SOURCE, &defines, name, blocks, call.gpu.block(), self)
+    }
+}
+
+impl CudaKernel for MomentsOp {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let params = Params::new(call, self.cells, 0.0)?;
+        params.launch_blocks(call, "moments", params.cells)
+    }
+}
+
+impl CudaKernel for Normalise {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let mut params = Params::new(call, self.cells, self.eps())?;
+        params.stats = call.dense(1)?;
+        if self.weight {
+            params.weight = call.dense(2)?;
+        }
+        if self.bias {
+            params.bias = call.dense(2 + usize::from(self.weight))?;
+        }
+        params.launch(call, "normalise", params.cells * params.length)
+    }
+}
+
+impl CudaKernel for GradOp {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let mut params = Params::new(call, self.cells, f64::from_bits(self.eps))?;
+        (params.stats, params.dy) = (call.dense(1)?, call.dense(2)?);
+        let weight_at = if self.part == Part::Input { 4 } else { 3 };
+        if self.weight && self.part != Part::WeightSums {
+            params.weight = call.dense(weight_at)?;
+        }
+        match self.part {
+            Part::CellSums => params.launch_blocks(call, "cell_sums", params.cells),
+            Part::WeightSums => {
+                let weights = if params.groups > 0 {
+                    params.channels
+                } else {
+                    params.inner
+                };
+                params.launch_blocks(call, "weight_sums", weights)
+            }
+            Part::Input => {
+                params.sums = call.dense(3)?;
+                params.launch(call, "input_grad", params.cells * params.length)
+            }
+        }
+    }
+}

@@ -1,0 +1,671 @@
+//! Group, instance and layer normalisation by (count, mean, M2): exact for any shards, stable for any offset.
+//!
+//! Moments of each rank's part are merged by Chan's formula in rank order, in double precision, so the statistics
+//! are the global ones and the same bits on every rank. One small all-reduce forward, one backward.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+
+use crate::families::elementwise::{add_scalar, mul, sub, unary};
+use crate::families::reduce::{mean, sum};
+use crate::families::shape::reshape;
+use crate::families::types::float_types;
+use crate::host::with_float;
+use crate::{
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
+    key_of,
+};
+use shard_comm::{DType, Element, Monoid};
+use shard_kernels::moments::{Groups, moments};
+use shard_kernels::normalise::{self as kernels, Along, Scale};
+use shard_kernels::unary::Unary;
+use shard_kernels::{Real, View};
+use shard_spec::{Dims, ReduceOp};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// Normalises each group of channels of each sample: `x` is (N, C, spatial...), `weight` and `bias` are (C).
+///
+/// # Collective
+/// All members of the mesh. Communicates three numbers per group and sample if spatial dims are sharded.
+///
+/// # Errors
+/// Groups that do not divide the channels; a weight or bias of another shape.
+pub fn group_norm(
+    exec: &dyn Exec,
+    x: &Value,
+    groups: usize,
+    weight: Option<&Value>,
+    bias: Option<&Value>,
+    eps: f64,
+) -> Result<Value> {
+    let fits = x.ndim() >= 2 && groups > 0 && x.shape()[1].is_multiple_of(groups);
+    if !fits {
+        return Err(OpError::Shape {
+            op: "group_norm",
+            problem: format!("{groups} groups do not divide the channels"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give (N, C, ...) with groups dividing C",
+        });
+    }
+    normalise(exec, x, Cells::Groups(groups), weight, bias, eps)
+}
+
+/// Normalises each channel of each sample: [`group_norm`] with as many groups as channels.
+///
+/// # Collective
+/// As [`group_norm`].
+///
+/// # Errors
+/// As [`group_norm`].
+pub fn instance_norm(
+    exec: &dyn Exec,
+    x: &Value,
+    weight: Option<&Value>,
+    bias: Option<&Value>,
+    eps: f64,
+) -> Result<Value> {
+    group_norm(
+        exec,
+        x,
+        x.shape().get(1).copied().unwrap_or(0).max(1),
+        weight,
+        bias,
+        eps,
+    )
+}
+
+/// Normalises over the last `dims` dims: `weight` and `bias` have their shape.
+///
+/// # Collective
+/// All members of the mesh. Communicates three numbers per row if normalised dims are sharded.
+///
+/// # Errors
+/// No dims or more than there are; a weight or bias of another shape.
+pub fn layer_norm(
+    exec: &dyn Exec,
+    x: &Value,
+    dims: usize,
+    weight: Option<&Value>,
+    bias: Option<&Value>,
+    eps: f64,
+) -> Result<Value> {
+    if dims == 0 || dims > x.ndim() {
+        return Err(OpError::Shape {
+            op: "layer_norm",
+            problem: format!("cannot normalise over the last {dims} dims"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "normalise over at least one and at most all dims",
+        });
+    }
+    normalise(exec, x, Cells::Last(dims), weight, bias, eps)
+}
+
+fn normalise(
+    exec: &dyn Exec,
+    x: &Value,
+    cells: Cells,
+    weight: Option<&Value>,
+    bias: Option<&Value>,
+    eps: f64,
+) -> Result<Value> {
+    // The derivative through the moments is part of the normalisation's vjp.
+    let stats = exec
+        .apply1(Arc::new(MomentsOp { cells }), &[&x.detach()])?
+        .detach();
+    let op = Normalise {
+        cells,
+        eps: eps.to_bits(),
+        weight: weight.is_some(),
+        bias: bias.is_some(),
+    };
+    let operands: Vec<&Value> = [Some(x), Some(&stats), weight, bias]
+        .into_iter()
+        .flatten()
+        .collect();
+    exec.apply1(Arc::new(op), &operands)
+}
+
+/// Which elements are normalised together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Cells {
+    /// Groups of channels of one sample.
+    Groups(usize),
+    /// The last dims of one row.
+    Last(usize),
+}
+
+/// How an operand lies to `x`.
+#[derive(Clone, Copy)]
+enum Like {
+    X,
+    /// One entry of so many numbers per cell.
+    Stats(usize),
+    /// Weight or bias.
+    Weight,
+    /// So many numbers per element of the weight.
+    WeightSums(usize),
+}
+
+impl Cells {
+    /// The factors of `x`, and the accesses and shapes of operands lying to it in given ways.
+    fn rule(
+        self,
+        op: &'static str,
+        inputs: &[Meta],
+        sides: &[Like],
+        output: (Like, DType),
+    ) -> Result<Rule> {
+        let x = &inputs[0].shape;
+        let mut rule = Rule::builder(op, inputs).any_order();
+        let mut dims: Vec<Access> = Vec::new();
+        for (d, &n) in x.iter().enumerate() {
+            dims.push(match self {
+                Self::Groups(groups) if d == 1 => Access::Factor {
+                    factor: rule.factor(groups),
+                    block: n / groups,
+                },
+                _ => Access::factor(rule.factor(n)),
+            });
+        }
+        let describe = |like: Like| -> (Vec<Access>, Dims) {
+            match (like, self) {
+                (Like::X, _) => (dims.clone(), x.clone()),
+                (Like::Stats(k), Self::Groups(groups)) => {
+                    let group = dims[1].factor_index().map_or(Access::WHOLE, Access::factor);
+                    (
+                        vec![dims[0].clone(), group, Access::WHOLE],
+                        smallvec![x[0], groups, k],
+                    )
+                }
+                (Like::Stats(k), Self::Last(last)) => {
+                    let lead = x.len() - last;
+                    let mut access = dims[..lead].to_vec();
+                    access.push(Access::WHOLE);
+                    (access, x[..lead].iter().copied().chain([k]).collect())
+                }
+                (Like::Weight, Self::Groups(_)) => (vec![dims[1].clone()], smallvec![x[1]]),
+                (Like::Weight, Self::Last(last)) => {
+                    let lead = x.len() - last;
+                    (dims[lead..].to_vec(), x[lead..].iter().copied().collect())
+                }
+                (Like::WeightSums(k), Self::Groups(_)) => {
+                    (vec![dims[1].clone(), Access::WHOLE], smallvec![x[1], k])
+                }
+                (Like::WeightSums(k), Self::Last(last)) => {
+                    let lead = x.len() - last;
+                    let mut access = dims[lead..].to_vec();
+                    access.push(Access::WHOLE);
+                    (access, x[lead..].iter().copied().chain([k]).collect())
+                }
+            }
+        };
+        let (to, shape) = describe(output.0);
+        for &side in sides {
+            rule = rule.input(describe(side).0);
+        }
+        match output.0 {
+            Like::Stats(3) => rule.reduction(Reduction::Now(Monoid::Moments)),
+            _ => rule.reduction(Reduction::Partial(ReduceOp::Sum)),
+        }
+        .output(to, shape, output.1)
+        .linearity(Linearity::None)
+        .build()
+    }
+
+    /// Calls `f` for every run of consecutive elements of a contiguous `x` that share a cell: with the run's range,
+    /// its cell, and the index of the run's first weight with the weight's step.
+    fn for_each_run(
+        self,
+        shape: &[usize],
+        mut f: impl FnMut(std::ops::Range<usize>, usize, usize, usize),
+    ) {
+        let total: usize = shape.iter().product();
+        if total == 0 {
+            return;
+        }
+        match self {
+            // Channels of one group share a cell, a channel shares a weight.
+            Self::Groups(local) => {
+                let inner: usize = shape[2..].iter().product();
+                let per_group = (shape[1] / local).max(1);
+                for run in 0..shape[0] * shape[1] {
+                    let (n, c) = (run / shape[1], run % shape[1]);
+                    f(
+                        run * inner..(run + 1) * inner,
+                        n * local + c / per_group,
+                        c,
+                        0,
+                    );
+                }
+            }
+            Self::Last(last) => {
+                let inner: usize = shape[shape.len() - last..].iter().product();
+                for row in 0..total / inner {
+                    f(row * inner..(row + 1) * inner, row, 0, 1);
+                }
+            }
+        }
+    }
+
+    /// The cells of a rank's piece: as many groups as it holds whole.
+    pub(crate) fn local(self, local: &[usize], global: &[usize]) -> Self {
+        match self {
+            Self::Groups(groups) if global[1] > 0 => {
+                Self::Groups(local[1] / (global[1] / groups).max(1))
+            }
+            other => other,
+        }
+    }
+}
+
+/// Moments of every cell: (count, mean, M2) in double precision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MomentsOp {
+    pub(crate) cells: Cells,
+}
+
+impl Op for MomentsOp {
+    fn name(&self) -> &'static str {
+        "moments"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("moments", &self.cells)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        float_types("moments", inputs)?;
+        self.cells
+            .rule("moments", inputs, &[Like::X], (Like::Stats(3), DType::F64))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.inputs[0].dtype(), T => {
+            let x = call.input::<T>(0);
+            let found = match self.cells.local(x.shape(), &call.cx.inputs[0].global) {
+                Cells::Groups(groups) => {
+                    let dims: Vec<usize> = (2..x.ndim()).collect();
+                    let channels = x.shape()[1];
+                    moments(&x, &dims, Some(Groups { dim: 1, start: 0, channels, groups }))
+                }
+                Cells::Last(last) => moments(&x, &(x.ndim() - last..x.ndim()).collect::<Vec<_>>(), None),
+            };
+            let mut out = call.output::<f64>(0);
+            let cells = found.count.iter().zip(&found.mean).zip(&found.m2);
+            for (to, ((&count, &mean), &m2)) in out.data_mut().chunks_exact_mut(3).zip(cells) {
+                to.copy_from_slice(&[count, mean, m2]);
+            }
+        });
+    }
+
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+        Err(OpError::NoVjp {
+            op: "moments",
+            operand: 0,
+        })
+    }
+}
+
+/// `(x - mean) / sqrt(M2 / count + eps) * weight + bias`, given the moments of `x`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Normalise {
+    pub(crate) cells: Cells,
+    eps: u64,
+    pub(crate) weight: bool,
+    pub(crate) bias: bool,
+}
+
+impl Normalise {
+    fn sides(&self) -> Vec<Like> {
+        let mut sides = vec![Like::X, Like::Stats(3)];
+        sides.extend((0..usize::from(self.weight) + usize::from(self.bias)).map(|_| Like::Weight));
+        sides
+    }
+
+    pub(crate) fn eps(&self) -> f64 {
+        f64::from_bits(self.eps)
+    }
+}
+
+/// The mean and 1 / σ of a cell.
+fn scale<T: Real>(stats: &[f64], cell: usize, eps: f64) -> Scale<T> {
+    let [count, mean, m2] = [stats[3 * cell], stats[3 * cell + 1], stats[3 * cell + 2]];
+    Scale {
+        mean: T::of(mean),
+        rstd: T::of(1.0 / (m2 / count + eps).sqrt()),
+    }
+}
+
+/// The weights of a run from number `w` on, `step` apart; `missing` where there are none.
+fn along<T: Real>(weights: Option<&[T]>, missing: f64, w: usize, step: usize) -> Along<'_, T> {
+    match weights {
+        None => Along::One(T::of(missing)),
+        Some(all) if step == 0 => Along::One(all[w]),
+        Some(all) => Along::Each(&all[w..]),
+    }
+}
+
+/// All elements of a view that covers its slice without gaps.
+fn flat<'a, T: Element>(view: &View<'a, T>) -> std::borrow::Cow<'a, [T]> {
+    match view.as_slice() {
+        Some(all) => all.into(),
+        None => view.to_vec().into(),
+    }
+}
+
+impl Op for Normalise {
+    fn name(&self) -> &'static str {
+        "normalise"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("normalise", &(self.cells, self.eps, self.weight, self.bias))
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let x = inputs[0].dtype;
+        for (operand, meta) in inputs.iter().enumerate().filter(|(i, _)| *i != 1) {
+            if meta.dtype != x {
+                let expected = x.to_string();
+                return Err(OpError::DType {
+                    op: "normalise",
+                    operand,
+                    expected,
+                    got: meta.dtype,
+                });
+            }
+        }
+        self.cells
+            .rule("normalise", inputs, &self.sides(), (Like::X, x))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => {
+            let (x, stats) = (call.input::<T>(0), call.input::<f64>(1));
+            let cells = self.cells.local(x.shape(), &call.cx.inputs[0].global);
+            let weight = self.weight.then(|| call.input::<T>(2).to_vec());
+            let bias = self.bias.then(|| call.input::<T>(2 + usize::from(self.weight)).to_vec());
+            let (data, stats) = (flat(&x), flat(&stats));
+            let shape = x.shape().to_vec();
+            let mut out = call.output::<T>(0);
+            let out = out.data_mut();
+            cells.for_each_run(&shape, |run, cell, w, step| {
+                let scale = scale(&stats, cell, self.eps());
+                let gain = along(weight.as_deref(), 1.0, w, step);
+                let shift = along(bias.as_deref(), 0.0, w, step);
+                kernels::normalise(&data[run.clone()], &mut out[run], scale, gain, shift);
+            });
+        });
+    }
+
+    fn keeps_input(&self, i: usize) -> bool {
+        i < 2 + usize::from(self.weight)
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None; saved.inputs.len()]);
+        };
+        let (x, stats) = (&saved.inputs[0], &saved.inputs[1]);
+        let weight = self.weight.then(|| &saved.inputs[2]);
+        if exec.records() {
+            return self.vjp_of_parts(exec, saved, dy);
+        }
+        let mut back = vec![None; saved.inputs.len()];
+        let grad = |part: Part| GradOp {
+            cells: self.cells,
+            eps: self.eps,
+            weight: self.weight,
+            part,
+        };
+        let operands: Vec<&Value> = [Some(x), Some(stats), Some(dy), weight]
+            .into_iter()
+            .flatten()
+            .collect();
+        if saved.needs[0] {
+            let sums = exec.apply1(Arc::new(grad(Part::CellSums)), &operands)?;
+            let mut with_sums = operands.clone();
+            with_sums.insert(3, &sums);
+            back[0] = Some(exec.apply1(Arc::new(grad(Part::Input)), &with_sums)?);
+        }
+        let affine = usize::from(self.weight) + usize::from(self.bias);
+        if saved.needs[2..2 + affine].contains(&true) {
+            let sums = exec.apply1(Arc::new(grad(Part::WeightSums)), &operands[..3])?;
+            let last = sums.ndim() - 1;
+            let pick = |k: usize, shape: &[usize]| -> Result<Option<Value>> {
+                Ok(Some(reshape(
+                    exec,
+                    &crate::families::index::slice(exec, &sums, last, k, 1, 1)?,
+                    shape,
+                )?))
+            };
+            if self.weight && saved.needs[2] {
+                back[2] = pick(1, saved.inputs[2].shape())?;
+            }
+            let b = 2 + usize::from(self.weight);
+            if self.bias && saved.needs[b] {
+                back[b] = pick(0, saved.inputs[b].shape())?;
+            }
+        }
+        Ok(back)
+    }
+}
+
+impl Normalise {
+    /// The same derivative out of ops that have derivatives themselves: for second order.
+    fn vjp_of_parts(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        dy: &Value,
+    ) -> Result<Vec<Option<Value>>> {
+        let x = &saved.inputs[0];
+        let shape = x.shape().to_vec();
+        // Cells become dims of their own, weights broadcast against them.
+        let (split, cell_dims, weight_shape): (Vec<usize>, Vec<usize>, Vec<usize>) =
+            match self.cells {
+                Cells::Groups(groups) => {
+                    let mut split = vec![shape[0], groups, shape[1] / groups];
+                    split.extend(&shape[2..]);
+                    let mut weight = vec![1; split.len()];
+                    (weight[1], weight[2]) = (groups, shape[1] / groups);
+                    let dims = (2..split.len()).collect();
+                    (split, dims, weight)
+                }
+                Cells::Last(last) => {
+                    let lead = shape.len() - last;
+                    let mut weight = vec![1; lead];
+                    weight.extend(&shape[lead..]);
+                    (shape.clone(), (lead..shape.len()).collect(), weight)
+                }
+            };
+        let weight_dims: Vec<usize> = (0..split.len())
+            .filter(|&d| weight_shape[d] == 1 && split[d] != 1)
+            .collect();
+        let over = |v: &Value| mean(exec, v, &cell_dims, true);
+        let xs = reshape(exec, x, &split)?;
+        let dys = reshape(exec, dy, &split)?;
+        let centred = sub(exec, &xs, &over(&xs)?)?;
+        let variance = over(&unary(exec, &centred, Unary::Square)?)?;
+        let rstd = unary(
+            exec,
+            &add_scalar(exec, &variance, self.eps())?,
+            Unary::Rsqrt,
+        )?;
+        let unit = mul(exec, &centred, &rstd)?;
+        let scaled = match self.weight {
+            true => mul(exec, &dys, &reshape(exec, &saved.inputs[2], &weight_shape)?)?,
+            false => dys.clone(),
+        };
+        let mut back = vec![None; saved.inputs.len()];
+        if saved.needs[0] {
+            let along = mul(exec, &unit, &over(&mul(exec, &scaled, &unit)?)?)?;
+            let rest = sub(exec, &sub(exec, &scaled, &over(&scaled)?)?, &along)?;
+            back[0] = Some(reshape(exec, &mul(exec, &rest, &rstd)?, &shape)?);
+        }
+        let to_weight = |v: &Value, i: usize| -> Result<Option<Value>> {
+            Ok(Some(reshape(
+                exec,
+                &sum(exec, v, &weight_dims, true)?,
+                saved.inputs[i].shape(),
+            )?))
+        };
+        if self.weight && saved.needs[2] {
+            back[2] = to_weight(&mul(exec, &dys, &unit)?, 2)?;
+        }
+        let b = 2 + usize::from(self.weight);
+        if self.bias && saved.needs[b] {
+            back[b] = to_weight(&dys, b)?;
+        }
+        Ok(back)
+    }
+}
+
+/// Which part of the derivative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Part {
+    /// Per cell, Σ w·dy and Σ w·dy·x̂.
+    CellSums,
+    /// Per weight, Σ dy and Σ dy·x̂.
+    WeightSums,
+    /// `(w·dy - (Σ w·dy + x̂ Σ w·dy·x̂) / n) / σ`, given the cell sums.
+    Input,
+}
+
+/// The fused derivative of a normalisation: systems of sums over cells and weights, and one pointwise pass.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GradOp {
+    pub(crate) cells: Cells,
+    pub(crate) eps: u64,
+    pub(crate) weight: bool,
+    pub(crate) part: Part,
+}
+
+impl Op for GradOp {
+    fn name(&self) -> &'static str {
+        match self.part {
+            Part::CellSums => "norm_cell_sums",
+            Part::WeightSums => "norm_weight_sums",
+            Part::Input => "norm_input_grad",
+        }
+    }
+
+    fn key(&self) -> u128 {
+        key_of("norm_grad", &(self.cells, self.eps, self.weight, self.part))
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let weight = [Like::Weight];
+        let weight = if self.weight { &weight[..] } else { &[] };
+        let (sides, to): (Vec<Like>, (Like, DType)) = match self.part {
+            Part::CellSums => (
+                [&[Like::X, Like::Stats(3), Like::X], weight].concat(),
+                (Like::Stats(2), DType::F64),
+            ),
+            Part::WeightSums => (
+                vec![Like::X, Like::Stats(3), Like::X],
+                (Like::WeightSums(2), inputs[0].dtype),
+            ),
+            Part::Input => (
+                [&[Like::X, Like::Stats(3), Like::X, Like::Stats(2)], weight].concat(),
+                (Like::X, inputs[0].dtype),
+            ),
+        };
+        self.cells.rule(self.name(), inputs, &sides, to)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.inputs[0].dtype(), T => self.compute::<T>(call));
+    }
+
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+        Err(OpError::NoVjp {
+            op: self.name(),
+            operand: 0,
+        })
+    }
+}
+
+impl GradOp {
+    fn compute<T: Real + Element>(&self, call: &mut HostCall<'_, '_>) {
+        let (x, stats, dy) = (call.input::<T>(0), call.input::<f64>(1), call.input::<T>(2));
+        let shape = x.shape().to_vec();
+        let cells = self.cells.local(&shape, &call.cx.inputs[0].global);
+        let (x, stats, dy) = (flat(&x), flat(&stats), flat(&dy));
+        let eps = f64::from_bits(self.eps);
+        let weight_at = if self.part == Part::Input { 4 } else { 3 };
+        let has_weight = self.weight && self.part != Part::WeightSums;
+        let weight: Option<Vec<T>> = has_weight.then(|| call.input::<T>(weight_at).to_vec());
+        match self.part {
+            Part::CellSums => {
+                let mut out = call.output::<f64>(0);
+                let out = out.data_mut();
+                out.fill(0.0);
+                cells.for_each_run(&shape, |run, cell, w, step| {
+                    let gain = along(weight.as_deref(), 1.0, w, step);
+                    let scale = scale(&stats, cell, eps);
+                    let (a, b) = kernels::cell_sums(&x[run.clone()], &dy[run], scale, gain);
+                    out[2 * cell] += a;
+                    out[2 * cell + 1] += b;
+                });
+            }
+            Part::WeightSums => {
+                let mut out = call.output::<T>(0);
+                let out = out.data_mut();
+                let [mut sums, mut units] = [(); 2].map(|()| vec![0.0_f64; out.len() / 2]);
+                cells.for_each_run(&shape, |run, cell, w, step| {
+                    let scale = scale(&stats, cell, eps);
+                    let (x, dy) = (&x[run.clone()], &dy[run]);
+                    if step == 0 {
+                        let (a, b) = kernels::cell_sums(x, dy, scale, Along::One(T::of(1.0)));
+                        sums[w] += a;
+                        units[w] += b;
+                    } else {
+                        kernels::add_weight_sums(x, dy, scale, &mut sums, &mut units);
+                    }
+                });
+                for (to, (sum, unit)) in out.chunks_exact_mut(2).zip(sums.iter().zip(units)) {
+                    to.copy_from_slice(&[T::of(*sum), T::of(unit)]);
+                }
+            }
+            Part::Input => {
+                let sums = flat(&call.input::<f64>(3));
+                let mut out = call.output::<T>(0);
+                let out = out.data_mut();
+                cells.for_each_run(&shape, |run, cell, w, step| {
+                    let count = stats[3 * cell];
+                    let means = [sums[2 * cell], sums[2 * cell + 1]].map(|s| T::of(s / count));
+                    let gain = along(weight.as_deref(), 1.0, w, step);
+                    let scale = scale(&stats, cell, eps);
+                    let (x, dy) = (&x[run.clone()], &dy[run.clone()]);
+                    kernels::input_grad(x, dy, &mut out[run], scale, means, gain);
+                });
+            }
+        }
+    }
+}

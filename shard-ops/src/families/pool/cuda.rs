@@ -1,0 +1,114 @@
+//! Pools and their gradients.
+
+use super::{AvgPool, AvgPoolGrad, Divide, Geometry, MaxPool, MaxPoolGrad, MaxPoolPick};
+use crate::cuda::source::WINDOWS;
+#[cfg(test)]
+use crate::cuda::tests::compiles;
+use crate::cuda::view::define;
+use crate::cuda::windows::{Meeting, lift, lifted};
+use crate::cuda::{CudaCall, CudaKernel, CudaView};
+use crate::cuda_source;
+use crate::{OperandBox, Result};
+use bytemuck::{Pod, Zeroable};
+use shard_comm::cuda::KernelSource;
+
+const SOURCE: KernelSource = cuda_source!("pool", WINDOWS, include_str!("pool.cu"));
+#[cfg(test)]
+compiles!(SOURCE, "#define T f32\n");
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Params {
+    x: CudaView,
+    y: CudaView,
+    index: CudaView,
+    window: Meeting,
+    start: [i64; 3],
+    plane: [i64; 3],
+    out_start: [i64; 3],
+    pad: [i64; 3],
+    fixed: f64,
+    include_pad: i64,
+}
+
+impl Params {
+    /// Views and boxes of the input side and of the output side.
+    fn new(
+        geometry: &Geometry,
+        [x, y, index]: [CudaView; 3],
+        x_at: &OperandBox,
+        y_at: &OperandBox,
+    ) -> Self {
+        let dims = |of: &[usize], missing| {
+            lifted(&of.iter().map(|&n| n as i64).collect::<Vec<_>>(), missing)
+        };
+        Self {
+            x: lift(&x),
+            y: lift(&y),
+            index: lift(&index),
+            window: Meeting::new(&geometry.kernel, &geometry.local(x_at, y_at)),
+            start: dims(&x_at.start[2..], 0),
+            plane: dims(&geometry.input, 1),
+            out_start: dims(&y_at.start[2..], 0),
+            pad: dims(&geometry.padding, 0),
+            fixed: 1.0,
+            include_pad: 0,
+        }
+    }
+
+    fn dividing(mut self, divide: Divide) -> Self {
+        self.fixed = divide.fixed.map_or(0.0, |by| by as f64);
+        self.include_pad = i64::from(divide.include_pad);
+        self
+    }
+
+    fn launch(&self, call: &CudaCall<'_>, name: &str, count: usize) -> Result<()> {
+        let defines = define(&[("T", call.outputs[0].dtype())]);
+        call.launch_own(&SOURCE, &defines, name, count, self)
+    }
+}
+
+impl CudaKernel for MaxPool {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let views = [call.input(0)?, call.output(0)?, call.output(1)?];
+        let (x_at, y_at) = (&call.cx.inputs[0], &call.cx.outputs[0]);
+        let params = Params::new(&self.geometry, views, x_at, y_at);
+        params.launch(call, "max_pool", params.y.numel())
+    }
+}
+
+impl CudaKernel for MaxPoolGrad {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let views = [call.output(0)?, call.input(0)?, call.input(1)?];
+        let (x_at, y_at) = (&call.cx.outputs[0], &call.cx.inputs[0]);
+        let params = Params::new(&self.geometry, views, x_at, y_at);
+        params.launch(call, "max_pool_grad", params.x.numel())
+    }
+}
+
+impl CudaKernel for MaxPoolPick {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let views = [call.input(0)?, call.output(0)?, call.input(1)?];
+        let (x_at, y_at) = (&call.cx.inputs[0], &call.cx.outputs[0]);
+        let params = Params::new(&self.geometry, views, x_at, y_at);
+        params.launch(call, "pick", params.y.numel())
+    }
+}
+
+impl CudaKernel for AvgPool {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (x, y) = (call.input(0)?, call.output(0)?);
+        let (x_at, y_at) = (&call.cx.inputs[0], &call.cx.outputs[0]);
+        let params = Params::new(&self.geometry, [x, y, y], x_at, y_at).dividing(self.divide);
+        params.launch(call, "avg_pool", params.y.numel())
+    }
+}
+
+impl CudaKernel for AvgPoolGrad {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (x, y) = (call.output(0)?, call.input(0)?);
+        let (x_at, y_at) = (&call.cx.outputs[0], &call.cx.inputs[0]);
+        let params = Params::new(&self.geometry, [x, y, y], x_at, y_at).dividing(self.divide);
+        params.launch(call, "avg_pool_grad", params.x.numel())
+    }
+}

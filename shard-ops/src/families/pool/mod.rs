@@ -1,0 +1,608 @@
+//! Max and average pooling of one, two or three spatial dims: windows of any size, stride, padding and dilation,
+//! with global indices and global counts, so that shards never show.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+
+use crate::error::InOp;
+use crate::families::types::float_types;
+use crate::host::with_float;
+use crate::{
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value,
+    key_of,
+};
+use shard_comm::DType;
+use shard_kernels::conv as kernels;
+use shard_kernels::pool::{self, Divisor, Plane};
+use shard_spec::{Dims, Window};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// The windows of a pooling. Lists have one entry per spatial dim; one entry serves all dims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Extents of the window.
+    pub kernel: Vec<usize>,
+    /// Inputs from one output to the next; empty for the kernel's extents.
+    pub stride: Vec<usize>,
+    /// What is added on either side; at most half of the window.
+    pub padding: Vec<usize>,
+    /// Inputs from one tap to the next; averages take 1 only.
+    pub dilation: Vec<usize>,
+    /// Whether the output extent is rounded up.
+    pub ceil_mode: bool,
+    /// Whether an average counts the padding; maxima ignore it.
+    pub count_include_pad: bool,
+    /// What an average divides by instead of the count.
+    pub divisor: Option<usize>,
+}
+
+impl PoolOptions {
+    /// Windows of this size side by side.
+    pub fn new(kernel: impl Into<Vec<usize>>) -> Self {
+        Self {
+            kernel: kernel.into(),
+            stride: Vec::new(),
+            padding: vec![0],
+            dilation: vec![1],
+            ceil_mode: false,
+            count_include_pad: true,
+            divisor: None,
+        }
+    }
+}
+
+/// The largest element of every window, and its flat index in the *global* spatial plane (i64). Among equals the
+/// first wins; NaN wins over numbers.
+///
+/// # Collective
+/// All members of the mesh; communicates the halos of sharded spatial dims.
+///
+/// # Errors
+/// Shapes or options that do not fit.
+pub fn max_pool(exec: &dyn Exec, x: &Value, options: &PoolOptions) -> Result<(Value, Value)> {
+    let geometry = Geometry::new("max_pool", x, options)?;
+    let mut both = exec.apply(Arc::new(MaxPool { geometry }), &[x])?;
+    match (both.pop(), both.pop()) {
+        (Some(index), Some(y)) => Ok((y, index)),
+        _ => Err(OpError::Arity {
+            op: "max_pool",
+            expected: "two outputs".into(),
+            got: 0,
+        }),
+    }
+}
+
+/// The mean of every window. What it divides by is counted globally.
+///
+/// # Collective
+/// All members of the mesh; communicates the halos of sharded spatial dims.
+///
+/// # Errors
+/// Shapes or options that do not fit; a dilation.
+pub fn avg_pool(exec: &dyn Exec, x: &Value, options: &PoolOptions) -> Result<Value> {
+    let geometry = Geometry::new("avg_pool", x, options)?;
+    if geometry.dilation.iter().any(|&d| d != 1) {
+        return Err(OpError::Shape {
+            op: "avg_pool",
+            problem: "averages have no dilation".into(),
+            shapes: vec![x.shape().to_vec()],
+            fix: "set the dilation to 1",
+        });
+    }
+    let divide = Divide {
+        include_pad: options.count_include_pad,
+        fixed: options.divisor,
+    };
+    exec.apply1(Arc::new(AvgPool { geometry, divide }), &[x])
+}
+
+/// The numbers of a pooling, one per spatial dim.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Geometry {
+    pub(crate) kernel: Dims,
+    pub(crate) stride: Dims,
+    pub(crate) padding: Dims,
+    dilation: Dims,
+    ceil: bool,
+    /// Global extents of the input.
+    pub(crate) input: Dims,
+}
+
+impl Geometry {
+    fn new(op: &'static str, x: &Value, options: &PoolOptions) -> Result<Self> {
+        let nd = x.ndim().saturating_sub(2);
+        let per_dim = |given: &[usize]| -> Result<Dims> {
+            match given {
+                [one] if (1..=3).contains(&nd) => Ok(smallvec![*one; nd]),
+                all if all.len() == nd && (1..=3).contains(&nd) => {
+                    Ok(all.iter().copied().collect())
+                }
+                other => Err(OpError::Shape {
+                    op,
+                    problem: format!(
+                        "an option has {} entries for {nd} spatial dims",
+                        other.len()
+                    ),
+                    shapes: vec![x.shape().to_vec()],
+                    fix: "give (N, C, spatial...) of one to three spatial dims, and one entry or one per dim",
+                }),
+            }
+        };
+        let kernel = per_dim(&options.kernel)?;
+        let stride = if options.stride.is_empty() {
+            kernel.clone()
+        } else {
+            per_dim(&options.stride)?
+        };
+        Ok(Self {
+            kernel,
+            stride,
+            padding: per_dim(&options.padding)?,
+            dilation: per_dim(&options.dilation)?,
+            ceil: options.ceil_mode,
+            input: x.shape()[2..].iter().copied().collect(),
+        })
+    }
+
+    fn window(&self, op: &'static str, d: usize) -> Result<Window> {
+        Window::pool(
+            self.kernel[d],
+            self.stride[d],
+            self.padding[d],
+            self.dilation[d],
+            self.ceil,
+        )
+        .in_op(op)
+    }
+
+    fn outputs(&self, op: &'static str) -> Result<Dims> {
+        (0..self.kernel.len())
+            .map(|d| self.window(op, d)?.output_extent(self.input[d]).in_op(op))
+            .collect()
+    }
+
+    /// The kernels' window between a box of the input side and a box of the output side.
+    pub(crate) fn local(&self, input: &OperandBox, output: &OperandBox) -> kernels::Window {
+        let origin: Vec<isize> = (0..self.kernel.len())
+            .map(|d| {
+                (output.start[2 + d] * self.stride[d]) as isize
+                    - self.padding[d] as isize
+                    - input.start[2 + d] as isize
+            })
+            .collect();
+        kernels::Window::new(&self.stride, &self.dilation, &origin)
+    }
+
+    /// Where a box of the input lies in the global plane.
+    fn plane(&self, input: &OperandBox) -> Plane {
+        let start: Vec<isize> = input.start[2..].iter().map(|&s| s as isize).collect();
+        Plane::new(&start, &self.input)
+    }
+
+    /// The rule of an op from the input side to the output side; `inputs` name which operands are on which side.
+    fn forward(
+        &self,
+        op: &'static str,
+        inputs: &[Meta],
+        sides: &[Side],
+        outputs: &[DType],
+    ) -> Result<Rule> {
+        let mut rule = Rule::builder(op, inputs).any_order();
+        let (n, c) = (
+            rule.factor(inputs[0].shape[0]),
+            rule.factor(inputs[0].shape[1]),
+        );
+        let out = self.outputs(op)?;
+        let factors: Vec<usize> = out.iter().map(|&n| rule.factor(n)).collect();
+        let lead = [Access::factor(n), Access::factor(c)];
+        let mut dims: Vec<Access> = lead.to_vec();
+        dims.extend(factors.iter().map(|&f| Access::factor(f)));
+        for side in sides {
+            let mut access = lead.to_vec();
+            for (d, &factor) in factors.iter().enumerate() {
+                access.push(match side {
+                    Side::Input => Access::Window {
+                        factor,
+                        window: self.window(op, d)?,
+                    },
+                    Side::Output => Access::factor(factor),
+                });
+            }
+            rule = rule.input(access);
+        }
+        let shape: Dims = inputs[0].shape[..2].iter().copied().chain(out).collect();
+        for &dtype in outputs {
+            rule = rule.output(dims.clone(), shape.clone(), dtype);
+        }
+        rule.linearity(if op == "max_pool" {
+            Linearity::None
+        } else {
+            Linearity::Each(smallvec![0])
+        })
+        .build()
+    }
+
+    /// The rule of an op from the output side back to the input side.
+    fn backward(&self, op: &'static str, inputs: &[Meta], dtype: DType) -> Result<Rule> {
+        let mut rule = Rule::builder(op, inputs).any_order();
+        let (n, c) = (
+            rule.factor(inputs[0].shape[0]),
+            rule.factor(inputs[0].shape[1]),
+        );
+        let factors: Vec<usize> = self.input.iter().map(|&n| rule.factor(n)).collect();
+        let lead = [Access::factor(n), Access::factor(c)];
+        let mut from = lead.to_vec();
+        for (d, &factor) in factors.iter().enumerate() {
+            from.push(Access::Adjoint {
+                factor,
+                window: self.window(op, d)?,
+            });
+        }
+        for _ in inputs {
+            rule = rule.input(from.clone());
+        }
+        let mut to = lead.to_vec();
+        to.extend(factors.iter().map(|&f| Access::factor(f)));
+        let shape: Dims = inputs[0].shape[..2]
+            .iter()
+            .chain(&self.input)
+            .copied()
+            .collect();
+        rule.output(to, shape, dtype)
+            .linearity(Linearity::Each(smallvec![0]))
+            .build()
+    }
+}
+
+/// Which side of the windows an operand is on.
+#[derive(Clone, Copy)]
+enum Side {
+    Input,
+    Output,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct MaxPool {
+    pub(crate) geometry: Geometry,
+}
+
+impl Op for MaxPool {
+    fn name(&self) -> &'static str {
+        "max_pool"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("max_pool", &self.geometry)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let dtype = float_types("max_pool", inputs)?;
+        self.geometry
+            .forward("max_pool", inputs, &[Side::Input], &[dtype, DType::I64])
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let g = &self.geometry;
+        let (input, output) = (&call.cx.inputs[0], &call.cx.outputs[0]);
+        let (window, plane) = (g.local(input, output), g.plane(input));
+        with_float!(call.dtype(), T => {
+            let x = call.input::<T>(0);
+            let (mut y, mut index) = call.output_pair::<T, i64>();
+            pool::max_pool(&x, &mut y, &mut index, &g.kernel, &window, &plane);
+        });
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, o: usize) -> bool {
+        o == 1
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
+        let op = MaxPoolGrad {
+            geometry: self.geometry.clone(),
+        };
+        Ok(vec![Some(
+            exec.apply1(Arc::new(op), &[dy, &saved.outputs[1]])?,
+        )])
+    }
+}
+
+/// Gives every output's cotangent back to the input its index names.
+#[derive(Clone, Debug)]
+pub(crate) struct MaxPoolGrad {
+    pub(crate) geometry: Geometry,
+}
+
+impl Op for MaxPoolGrad {
+    fn name(&self) -> &'static str {
+        "max_pool_grad"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("max_pool_grad", &self.geometry)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        self.geometry
+            .backward("max_pool_grad", inputs, inputs[0].dtype)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let plane = self.geometry.plane(&call.cx.outputs[0]);
+        with_float!(call.dtype(), T => {
+            let (dy, index) = (call.input::<T>(0), call.input::<i64>(1));
+            pool::max_pool_grad(&dy, &index, &mut call.output::<T>(0), &plane);
+        });
+    }
+
+    fn keeps_input(&self, i: usize) -> bool {
+        i == 1
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(g) = &cotangents[0] else {
+            return Ok(vec![None, None]);
+        };
+        let op = MaxPoolPick {
+            geometry: self.geometry.clone(),
+        };
+        Ok(vec![
+            Some(exec.apply1(Arc::new(op), &[g, &saved.inputs[1]])?),
+            None,
+        ])
+    }
+}
+
+/// Reads the input that every output's index names.
+#[derive(Clone, Debug)]
+pub(crate) struct MaxPoolPick {
+    pub(crate) geometry: Geometry,
+}
+
+impl Op for MaxPoolPick {
+    fn name(&self) -> &'static str {
+        "max_pool_pick"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("max_pool_pick", &self.geometry)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        self.geometry.forward(
+            "max_pool_pick",
+            inputs,
+            &[Side::Input, Side::Output],
+            &[inputs[0].dtype],
+        )
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let plane = self.geometry.plane(&call.cx.inputs[0]);
+        with_float!(call.dtype(), T => {
+            let (x, index) = (call.input::<T>(0), call.input::<i64>(1));
+            pool::gather_at(&x, &index, &mut call.output::<T>(0), &plane);
+        });
+    }
+
+    fn keeps_input(&self, i: usize) -> bool {
+        i == 1
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None, None]);
+        };
+        let op = MaxPoolGrad {
+            geometry: self.geometry.clone(),
+        };
+        Ok(vec![
+            Some(exec.apply1(Arc::new(op), &[dy, &saved.inputs[1]])?),
+            None,
+        ])
+    }
+}
+
+/// What an average divides by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Divide {
+    pub(crate) include_pad: bool,
+    pub(crate) fixed: Option<usize>,
+}
+
+impl Divide {
+    /// The counts of a box of outputs, per dim: positions of the window inside the plane, or inside the padded
+    /// plane if padding counts (a window that overhangs the padding in `ceil_mode` counts only what is inside).
+    fn counts(&self, geometry: &Geometry, output: &OperandBox) -> Vec<Vec<usize>> {
+        (0..geometry.kernel.len())
+            .map(|d| {
+                let (n, pad) = (geometry.input[d] as isize, geometry.padding[d] as isize);
+                (0..output.shape[2 + d])
+                    .map(|o| {
+                        let lo = ((output.start[2 + d] + o) * geometry.stride[d]) as isize - pad;
+                        let hi = (lo + geometry.kernel[d] as isize).min(n + pad);
+                        let (lo, hi) = if self.include_pad {
+                            (lo, hi)
+                        } else {
+                            (lo.max(0), hi.min(n))
+                        };
+                        (hi - lo).max(0) as usize
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+
+    fn divisor<'a>(&self, counts: &'a [Vec<usize>]) -> Divisor<'a> {
+        match self.fixed {
+            Some(by) => Divisor::Fixed(by as f64),
+            None => Divisor::Counts(counts),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct AvgPool {
+    pub(crate) geometry: Geometry,
+    pub(crate) divide: Divide,
+}
+
+impl Op for AvgPool {
+    fn name(&self) -> &'static str {
+        "avg_pool"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("avg_pool", &(&self.geometry, self.divide))
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let dtype = float_types("avg_pool", inputs)?;
+        self.geometry
+            .forward("avg_pool", inputs, &[Side::Input], &[dtype])
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let g = &self.geometry;
+        let window = g.local(&call.cx.inputs[0], &call.cx.outputs[0]);
+        let counts = self.divide.counts(g, &call.cx.outputs[0]);
+        with_float!(call.dtype(), T => {
+            let x = call.input::<T>(0);
+            pool::avg_pool(&x, &mut call.output::<T>(0), &g.kernel, &window, self.divide.divisor(&counts));
+        });
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        _: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
+        let op = AvgPoolGrad {
+            geometry: self.geometry.clone(),
+            divide: self.divide,
+        };
+        Ok(vec![Some(exec.apply1(Arc::new(op), &[dy])?)])
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct AvgPoolGrad {
+    pub(crate) geometry: Geometry,
+    pub(crate) divide: Divide,
+}
+
+impl Op for AvgPoolGrad {
+    fn name(&self) -> &'static str {
+        "avg_pool_grad"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("avg_pool_grad", &(&self.geometry, self.divide))
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        self.geometry
+            .backward("avg_pool_grad", inputs, inputs[0].dtype)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let g = &self.geometry;
+        let window = g.local(&call.cx.outputs[0], &call.cx.inputs[0]);
+        let counts = self.divide.counts(g, &call.cx.inputs[0]);
+        with_float!(call.dtype(), T => {
+            let dy = call.input::<T>(0);
+            pool::avg_pool_grad(&dy, &mut call.output::<T>(0), &g.kernel, &window, self.divide.divisor(&counts));
+        });
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        _: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(g) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
+        let op = AvgPool {
+            geometry: self.geometry.clone(),
+            divide: self.divide,
+        };
+        Ok(vec![Some(exec.apply1(Arc::new(op), &[g])?)])
+    }
+}

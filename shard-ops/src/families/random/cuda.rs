@@ -1,0 +1,95 @@
+//! Random numbers, drawn where they are wanted.
+
+use super::Distribution;
+use crate::Result;
+use crate::cuda::kept::{Lists, Positions};
+use crate::cuda::source::{PHILOX, POSITIONS};
+#[cfg(test)]
+use crate::cuda::tests::compiles;
+use crate::cuda::{AXES, launch_own};
+use crate::cuda_source;
+use crate::error::InOp;
+use crate::rng::Stream;
+use bytemuck::{Pod, Zeroable};
+use shard_comm::cuda::{Cuda, KernelSource};
+use shard_comm::{Buffer, DType, Device, Strided};
+use shard_spec::{DimPart, row_major_strides};
+
+/// Products and sums are rounded one by one, for the host's bits.
+const SOURCE: KernelSource = KernelSource {
+    exact: true,
+    ..cuda_source!("random", POSITIONS, PHILOX, include_str!("random.cu"))
+};
+#[cfg(test)]
+compiles!(SOURCE, "#define T f32\n#define NORMAL\n");
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Draw {
+    to: u64,
+    count: i64,
+    ndim: i64,
+    shape: [i64; AXES],
+    strides: [i64; AXES],
+    at: [Positions; AXES],
+    stream: [u32; 4],
+    start: f64,
+    width: f64,
+}
+
+/// The elements of a box of a random array, of a type: the numbers at these positions of the whole. Nothing if there are more dims
+/// than a kernel takes.
+pub(super) fn draw(
+    gpu: &Cuda,
+    op: &'static str,
+    dtype: DType,
+    whole: &[usize],
+    parts: &[DimPart],
+    stream: &Stream,
+    how: Distribution,
+) -> Result<Option<Buffer>> {
+    if whole.len() > AXES {
+        return Ok(None);
+    }
+    // What is neither is rounded, or cut, from what the host does it from.
+    let drawn = match (dtype, how) {
+        (DType::F32 | DType::F64, _) => dtype,
+        (_, Distribution::Unit) => DType::F32,
+        _ => DType::F64,
+    };
+    let count = parts.iter().map(DimPart::len).product();
+    let mut numbers = gpu.alloc(drawn, count).in_op(op)?;
+    let mut lists = Lists::default();
+    let mut params = Draw {
+        to: gpu.address_mut(&mut numbers).in_op(op)?,
+        count: count as i64,
+        ndim: whole.len() as i64,
+        stream: stream.numbers(),
+        ..Draw::zeroed()
+    };
+    let strides = row_major_strides(whole);
+    for (d, (part, &stride)) in parts.iter().zip(&strides).enumerate() {
+        params.shape[d] = part.len() as i64;
+        params.strides[d] = stride as i64;
+        params.at[d] = lists.positions_on(gpu, op, part)?;
+    }
+    let kind = match how {
+        Distribution::Unit if dtype == DType::F64 => "UNIT",
+        Distribution::Unit => "UNIT32",
+        Distribution::Uniform { start, width } => {
+            (params.start, params.width) = (start, width);
+            "RANGE"
+        }
+        Distribution::Normal => "NORMAL",
+    };
+    let defines = format!("#define T {}\n#define {kind}\n", drawn.name());
+    launch_own(gpu, op, &SOURCE, &defines, "draw", count, &params, &[])?;
+    let numbers = numbers.freeze();
+    if drawn == dtype {
+        return Ok(Some(numbers));
+    }
+    let all = Strided::contiguous(&[count]);
+    let mut converted = gpu.alloc(dtype, count).in_op(op)?;
+    (gpu.copy(&numbers, &all, &mut converted, &all)).in_op(op)?;
+    Ok(Some(converted.freeze()))
+}

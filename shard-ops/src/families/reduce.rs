@@ -1,0 +1,144 @@
+//! Reductions over dims: mean, largest, smallest, product; and losses made of them. The [`sum`] stands beside
+//! [what it undoes](crate::broadcast).
+//!
+//! A reduced dim that is sharded makes the result partial: each rank reduces its own part, and nothing moves
+//! until the result is used.
+
+use super::broadcast::expand_like;
+pub use super::broadcast::{sum, sum_to};
+use super::elementwise::{add, div, eq, mul, mul_scalar, sub, unary};
+use super::over_dims::OverDims;
+use crate::{Exec, HostCall, Meta, Op, Result, Rule, Saved, Value};
+use shard_kernels::unary::Unary;
+use shard_spec::ReduceOp;
+use std::sync::Arc;
+
+macro_rules! reductions {
+    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// Reduced dims disappear, or stay with extent 1 if `keepdim`. No dims means no reduction.
+        ///
+        /// # Collective
+        /// All members of the mesh. No communication: the result is partial over the axes that shard reduced dims.
+        ///
+        /// # Errors
+        /// A dim out of range or named twice; a type other than f32 or f64.
+        pub fn $name(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
+            let op = Reduce(OverDims::new(stringify!($name), ReduceOp::$op, dims, keepdim));
+            exec.apply1(Arc::new(op), &[x])
+        }
+    )*};
+}
+
+reductions! {
+    /// The largest over dims; NaN if any is; -∞ over nothing. Gradients are shared evenly between ties.
+    amax => Max;
+    /// The smallest over dims; NaN if any is; ∞ over nothing. Gradients are shared evenly between ties.
+    amin => Min;
+    /// The product over dims; 1 over nothing.
+    prod => Prod;
+}
+
+/// The mean over dims: a sum, divided by the global count, so that uneven shards weigh what they hold.
+///
+/// # Collective
+/// As [`sum`].
+///
+/// # Errors
+/// As [`sum`].
+pub fn mean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
+    let total = sum(exec, x, dims, keepdim)?;
+    let count: usize = dims.iter().map(|&d| x.shape()[d]).product();
+    mul_scalar(exec, &total, 1.0 / count as f64)
+}
+
+/// The mean squared difference, a scalar.
+///
+/// # Collective
+/// As [`sum`].
+///
+/// # Errors
+/// Shapes that do not broadcast; types that differ or are not f32 or f64.
+pub fn mse_loss(exec: &dyn Exec, x: &Value, target: &Value) -> Result<Value> {
+    let square = unary(exec, &sub(exec, x, target)?, Unary::Square)?;
+    let dims: Vec<usize> = (0..square.ndim()).collect();
+    mean(exec, &square, &dims, false)
+}
+
+/// The gradient of a product: each element gets the product of the others. Where one factor is zero only it gets
+/// anything, where two are nobody does; so the product is taken without zeros and put back by their count.
+fn prod_vjp(exec: &dyn Exec, x: &Value, dy: &Value, dims: &[usize]) -> Result<Value> {
+    let zero = is_zero(exec, &x.detach())?;
+    let zeros = sum(exec, &zero, dims, true)?;
+    let rest = add(exec, x, &zero)?;
+    let product = mul(exec, dy, &prod(exec, &rest, dims, true)?)?;
+    let none = mul(exec, &product, &is_zero(exec, &zeros)?)?;
+    let one = is_zero(exec, &unary(exec, &zeros, Unary::AddScalar(-1.0))?)?;
+    let one = mul(exec, &product, &one)?;
+    let usual = div(exec, &expand_like(exec, &none, x)?, &rest)?;
+    let lone = mul(exec, &expand_like(exec, &one, x)?, &zero)?;
+    add(exec, &usual, &lone)
+}
+
+/// 1 where `x` is 0, else 0.
+fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    let nonzero = unary(exec, &unary(exec, x, Unary::Sign)?, Unary::Abs)?;
+    unary(
+        exec,
+        &unary(exec, &nonzero, Unary::MulScalar(-1.0))?,
+        Unary::AddScalar(1.0),
+    )
+}
+
+/// The largest, the smallest or the product over dims.
+#[derive(Clone, Debug)]
+struct Reduce(OverDims);
+
+impl Op for Reduce {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn key(&self) -> u128 {
+        self.0.key()
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        self.0.rule(inputs)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(&self.0, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        self.0.host(call);
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        self.0.op != ReduceOp::Prod
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
+        let x = &saved.inputs[0];
+        let dy = self.0.with_kept_dims(exec, dy, x)?;
+        if self.0.op == ReduceOp::Prod {
+            return Ok(vec![Some(prod_vjp(exec, x, &dy, &self.0.dims)?)]);
+        }
+        let best = self.0.with_kept_dims(exec, &saved.outputs[0].detach(), x)?;
+        let hit = eq(exec, &x.detach(), &expand_like(exec, &best, x)?)?;
+        let ties = sum(exec, &hit, &self.0.dims, true)?;
+        let share = expand_like(exec, &div(exec, &dy, &ties)?, x)?;
+        Ok(vec![Some(mul(exec, &hit, &share)?)])
+    }
+}

@@ -1,0 +1,207 @@
+//! Interpolation of any spatial dims: nearest, nearest-exact and linear, to a size or by a factor.
+//!
+//! Each dim is a window whose coordinates and weights are PyTorch's ([`Window::sample`]). Forward and adjoint are
+//! one op, a sparse matrix along each dim: derivatives of any order stay in the family.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+
+use crate::error::InOp;
+use crate::families::types::float_types;
+use crate::host::with_float;
+use crate::{
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value,
+    key_of,
+};
+use shard_kernels::resample::{Table, resample};
+use shard_spec::{Dims, ResampleMode, Window};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// The extents to interpolate to. Lists have one entry per spatial dim; one entry serves all dims.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Target {
+    /// Output extents.
+    Size(Vec<usize>),
+    /// Factors; the output extent is `floor(n * factor)`, and coordinates are sampled by the factor itself.
+    Scale(Vec<f64>),
+}
+
+/// Interpolates the spatial dims of `x`, (N, C, spatial...).
+///
+/// # Collective
+/// All members of the mesh; communicates the samples that lie on other ranks.
+///
+/// # Errors
+/// No spatial dims; a target with another number of entries; an extent of 0.
+pub fn interpolate(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Target,
+    mode: ResampleMode,
+) -> Result<Value> {
+    let nd = x.ndim().saturating_sub(2);
+    let given = match target {
+        Target::Size(sizes) => sizes.len(),
+        Target::Scale(factors) => factors.len(),
+    };
+    if nd == 0 || (given != 1 && given != nd) {
+        return Err(OpError::Shape {
+            op: "interpolate",
+            problem: format!("{given} target entries for {nd} spatial dims"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give (N, C, spatial...) and one entry, or one per spatial dim",
+        });
+    }
+    let windows = (0..nd)
+        .map(|d| {
+            let n = x.shape()[2 + d];
+            match target {
+                Target::Size(sizes) => Window::resample(n, sizes[d.min(given - 1)], mode, None),
+                Target::Scale(factors) => Window::resample_by(n, factors[d.min(given - 1)], mode),
+            }
+            .in_op("interpolate")
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let input = x.shape()[2..].iter().copied().collect();
+    exec.apply1(
+        Arc::new(Interpolate {
+            windows,
+            input,
+            adjoint: false,
+        }),
+        &[x],
+    )
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Interpolate {
+    windows: Vec<Window>,
+    /// Spatial extents of the forward's input.
+    input: Dims,
+    adjoint: bool,
+}
+
+impl Interpolate {
+    fn output(&self) -> Result<Dims> {
+        self.windows
+            .iter()
+            .zip(&self.input)
+            .map(|(w, &n)| w.output_extent(n).in_op(self.name()))
+            .collect()
+    }
+
+    /// Along each spatial dim, the rows of a box of what is written over the columns of a box of what is read.
+    pub(crate) fn tables(&self, input: &OperandBox, output: &OperandBox) -> Vec<Table> {
+        let table = |d| match self.adjoint {
+            true => self.table(d, output, input).transposed(output.shape[2 + d]),
+            false => self.table(d, input, output),
+        };
+        (0..self.windows.len()).map(table).collect()
+    }
+
+    /// Along spatial dim `d`, row `o` of a box of outputs over the columns of a box of inputs.
+    fn table(&self, d: usize, input: &OperandBox, output: &OperandBox) -> Table {
+        let (from, count) = (input.start[2 + d], input.shape[2 + d]);
+        let window = &self.windows[d];
+        Table::from_rows((0..output.shape[2 + d]).map(|o| {
+            let mut row: Vec<(usize, f64)> = Vec::with_capacity(2);
+            if let Some(s) = window.sample(output.start[2 + d] + o) {
+                let mut push = |i: usize, w: f64| {
+                    if w != 0.0 && (from..from + count).contains(&i) {
+                        row.push((i - from, w));
+                    }
+                };
+                if s.i0 == s.i1 {
+                    push(s.i0, s.w0 + s.w1);
+                } else {
+                    push(s.i0, s.w0);
+                    push(s.i1, s.w1);
+                }
+            }
+            row
+        }))
+    }
+}
+
+impl Op for Interpolate {
+    fn name(&self) -> &'static str {
+        if self.adjoint {
+            "interpolate_adjoint"
+        } else {
+            "interpolate"
+        }
+    }
+
+    fn key(&self) -> u128 {
+        key_of("interpolate", &(&self.windows, &self.input, self.adjoint))
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let dtype = float_types(self.name(), inputs)?;
+        let x = &inputs[0].shape;
+        let mut rule = Rule::builder(self.name(), inputs).any_order();
+        let lead = [
+            Access::factor(rule.factor(x[0])),
+            Access::factor(rule.factor(x[1])),
+        ];
+        let (mut from, mut to) = (lead.to_vec(), lead.to_vec());
+        let extents = if self.adjoint {
+            self.input.clone()
+        } else {
+            self.output()?
+        };
+        for (window, &n) in self.windows.iter().zip(&extents) {
+            let (factor, window) = (rule.factor(n), window.clone());
+            from.push(if self.adjoint {
+                Access::Adjoint { factor, window }
+            } else {
+                Access::Window { factor, window }
+            });
+            to.push(Access::factor(factor));
+        }
+        let shape = x[..2].iter().copied().chain(extents).collect();
+        rule.input(from)
+            .output(to, shape, dtype)
+            .linearity(Linearity::Each(smallvec![0]))
+            .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let tables = self.tables(&call.cx.inputs[0], &call.cx.outputs[0]);
+        with_float!(call.dtype(), T => {
+            let x = call.input::<T>(0);
+            let passes: Vec<(usize, &Table)> = tables.iter().enumerate().map(|(d, t)| (2 + d, t)).collect();
+            resample(&x, &passes, &mut call.output::<T>(0));
+        });
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        _: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
+        let other = Self {
+            adjoint: !self.adjoint,
+            ..self.clone()
+        };
+        Ok(vec![Some(exec.apply1(Arc::new(other), &[dy])?)])
+    }
+}

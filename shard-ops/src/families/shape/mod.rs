@@ -1,0 +1,336 @@
+//! Ops that give the same elements another shape: permute, transpose, reshape, squeeze, unsqueeze.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+
+use crate::host::with_element;
+use crate::{
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+};
+use shard_kernels::copy::copy;
+use shard_spec::{Dims, numel};
+use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
+
+/// Reorders the dims: dim `d` of the result is dim `order[d]` of the operand. No communication.
+///
+/// # Collective
+/// All members of the mesh.
+///
+/// # Errors
+/// An order that is not a permutation of the dims.
+pub fn permute(exec: &dyn Exec, x: &Value, order: &[usize]) -> Result<Value> {
+    let mut seen = vec![false; x.ndim()];
+    let valid = order.len() == x.ndim()
+        && order
+            .iter()
+            .all(|&d| d < x.ndim() && !std::mem::replace(&mut seen[d], true));
+    if !valid {
+        return Err(OpError::Shape {
+            op: "permute",
+            problem: format!("{order:?} is not an order of its dims"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "name every dim once",
+        });
+    }
+    exec.apply1(
+        Arc::new(Permute {
+            order: order.iter().copied().collect(),
+        }),
+        &[x],
+    )
+}
+
+/// Swaps two dims. No communication.
+///
+/// # Collective
+/// All members of the mesh.
+///
+/// # Errors
+/// A dim out of range.
+pub fn transpose(exec: &dyn Exec, x: &Value, a: usize, b: usize) -> Result<Value> {
+    extent("transpose", x, a)?;
+    extent("transpose", x, b)?;
+    let mut order: Vec<usize> = (0..x.ndim()).collect();
+    order.swap(a, b);
+    permute(exec, x, &order)
+}
+
+/// The same elements in row-major order under another shape.
+///
+/// # Collective
+/// All members of the mesh. No communication where the sharded dims are the outermost of the groups of dims that
+/// are merged or split and boundaries fall on multiples of what is inside; otherwise the operand is moved to the
+/// nearest such layout first.
+///
+/// # Errors
+/// Shapes of different sizes.
+pub fn reshape(exec: &dyn Exec, x: &Value, shape: &[usize]) -> Result<Value> {
+    exec.apply1(
+        Arc::new(Reshape {
+            shape: shape.iter().copied().collect(),
+        }),
+        &[x],
+    )
+}
+
+/// Adds a dim of extent 1 at `dim`. No communication.
+///
+/// # Collective
+/// All members of the mesh.
+///
+/// # Errors
+/// A dim out of range.
+pub fn unsqueeze(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
+    if dim > x.ndim() {
+        return Err(no_dim("unsqueeze", x, dim));
+    }
+    let mut shape = x.shape().to_vec();
+    shape.insert(dim, 1);
+    reshape(exec, x, &shape)
+}
+
+/// Removes dim `dim`, of extent 1. No communication.
+///
+/// # Collective
+/// All members of the mesh.
+///
+/// # Errors
+/// A dim out of range, or of another extent.
+pub fn squeeze(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
+    if extent("squeeze", x, dim)? != 1 {
+        return Err(OpError::Shape {
+            op: "squeeze",
+            problem: format!("dim {dim} has extent {}", x.shape()[dim]),
+            shapes: vec![x.shape().to_vec()],
+            fix: "squeeze dims of extent 1 only",
+        });
+    }
+    let mut shape = x.shape().to_vec();
+    shape.remove(dim);
+    reshape(exec, x, &shape)
+}
+
+/// The extent of a dim that the operand must have.
+pub(super) fn extent(op: &'static str, x: &Value, dim: usize) -> Result<usize> {
+    x.shape()
+        .get(dim)
+        .copied()
+        .ok_or_else(|| no_dim(op, x, dim))
+}
+
+fn no_dim(op: &'static str, x: &Value, dim: usize) -> OpError {
+    OpError::Shape {
+        op,
+        problem: format!("there is no dim {dim}"),
+        shapes: vec![x.shape().to_vec()],
+        fix: "name a dim of the operand, counting from 0",
+    }
+}
+
+/// Dims in another order: the same pieces, each permuted locally.
+#[derive(Clone, Debug)]
+struct Permute {
+    order: SmallVec<[usize; 6]>,
+}
+
+impl Op for Permute {
+    fn name(&self) -> &'static str {
+        "permute"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("permute", &self.order)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let x = &inputs[0];
+        let mut rule = Rule::builder("permute", inputs).any_order();
+        let factors: Vec<usize> = x.shape.iter().map(|&n| rule.factor(n)).collect();
+        let shape = self.order.iter().map(|&d| x.shape[d]).collect();
+        rule.input(factors.iter().map(|&f| Access::factor(f)).collect())
+            .output(
+                self.order
+                    .iter()
+                    .map(|&d| Access::factor(factors[d]))
+                    .collect(),
+                shape,
+                x.dtype,
+            )
+            .linearity(Linearity::Each(smallvec![0]))
+            .build()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_element!(call.dtype(), T => {
+            let x = call.input::<T>(0).permute(&self.order);
+            copy(&x, &mut call.output::<T>(0));
+        });
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        _: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
+        let mut inverse = vec![0; self.order.len()];
+        for (d, &from) in self.order.iter().enumerate() {
+            inverse[from] = d;
+        }
+        Ok(vec![Some(permute(exec, dy, &inverse)?)])
+    }
+}
+
+/// The same row-major elements under another shape.
+///
+/// The two shapes are cut into groups of dims of equal size; within a group only the outermost dims may be
+/// sharded, at boundaries that are multiples of what lies inside on both sides. Worked example: (6, 4) to (8, 3)
+/// is one group with 4 and 3 inside, so boundaries must be multiples of 12 elements: 3 rows of the one, 4 of the
+/// other.
+#[derive(Clone, Debug)]
+struct Reshape {
+    shape: Dims,
+}
+
+impl Op for Reshape {
+    fn name(&self) -> &'static str {
+        "reshape"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("reshape", &self.shape)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let x = &inputs[0];
+        if numel(&x.shape) != numel(&self.shape) {
+            return Err(OpError::Shape {
+                op: "reshape",
+                problem: format!("{:?} has another number of elements", &self.shape[..]),
+                shapes: vec![x.shape.to_vec()],
+                fix: "give a shape of the same size",
+            });
+        }
+        let mut rule = Rule::builder("reshape", inputs).any_order();
+        let mut from: Vec<Access> = vec![Access::WHOLE; x.shape.len()];
+        let mut to: Vec<Access> = vec![Access::WHOLE; self.shape.len()];
+        for (a, b) in groups(&x.shape, &self.shape) {
+            let (Some(outer_a), Some(outer_b)) =
+                (outermost(&x.shape, &a), outermost(&self.shape, &b))
+            else {
+                continue;
+            };
+            let inside_a = numel(&x.shape[outer_a + 1..a.end]);
+            let inside_b = numel(&self.shape[outer_b + 1..b.end]);
+            let unit = lcm(inside_a, inside_b);
+            if unit == 0 {
+                continue;
+            }
+            let factor = rule.factor(numel(&x.shape[a.clone()]) / unit);
+            for d in a.clone() {
+                from[d] = Access::Whole {
+                    instead: Some(factor),
+                };
+            }
+            from[outer_a] = Access::Factor {
+                factor,
+                block: unit / inside_a,
+            };
+            to[outer_b] = Access::Factor {
+                factor,
+                block: unit / inside_b,
+            };
+        }
+        rule.input(from)
+            .output(to, self.shape.clone(), x.dtype)
+            .linearity(Linearity::Each(smallvec![0]))
+            .relabels()
+            .build()
+    }
+
+    fn host(&self, _: &mut HostCall<'_, '_>) {
+        unreachable!("a reshape has no kernel: the engine relabels the input's piece");
+    }
+
+    fn keeps_input(&self, _: usize) -> bool {
+        false
+    }
+
+    fn keeps_output(&self, _: usize) -> bool {
+        false
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None]);
+        };
+        Ok(vec![Some(reshape(exec, dy, saved.inputs[0].shape())?)])
+    }
+}
+
+/// The first dim of a group that is not of extent 1: sharding a dim of extent 1 gives one rank everything.
+fn outermost(shape: &[usize], group: &std::ops::Range<usize>) -> Option<usize> {
+    group
+        .clone()
+        .find(|&d| shape[d] != 1)
+        .or(group.clone().next())
+}
+
+/// Cuts two shapes of equal size into groups of consecutive dims whose products agree, as small as possible.
+fn groups(a: &[usize], b: &[usize]) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
+    if a.contains(&0) || b.contains(&0) {
+        return vec![(0..a.len(), 0..b.len())];
+    }
+    let mut found = Vec::new();
+    let (mut i, mut j) = (0, 0);
+    while i < a.len() && j < b.len() {
+        let (start_i, start_j) = (i, j);
+        let (mut left, mut right) = (a[i], b[j]);
+        (i, j) = (i + 1, j + 1);
+        while left != right {
+            if left < right {
+                left *= a[i];
+                i += 1;
+            } else {
+                right *= b[j];
+                j += 1;
+            }
+        }
+        found.push((start_i..i, start_j..j));
+    }
+    // What is left over on one side has extent 1.
+    found
+}
+
+fn lcm(a: usize, b: usize) -> usize {
+    fn gcd(a: usize, b: usize) -> usize {
+        if b == 0 { a } else { gcd(b, a % b) }
+    }
+    if a == 0 || b == 0 {
+        0
+    } else {
+        a / gcd(a, b) * b
+    }
+}

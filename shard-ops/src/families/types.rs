@@ -1,0 +1,48 @@
+//! Which element types the operands of several families may have.
+
+use crate::host::{computes, partial_type};
+use crate::{Meta, OpError, Result};
+use shard_comm::DType;
+
+/// The common type of the operands.
+pub(super) fn same_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
+    let Some(first) = inputs.first() else {
+        return Err(OpError::Arity {
+            op,
+            expected: "at least one operand".into(),
+            got: 0,
+        });
+    };
+    match inputs.iter().position(|m| m.dtype != first.dtype) {
+        Some(operand) => Err(OpError::DType {
+            op,
+            operand,
+            expected: first.dtype.to_string(),
+            got: inputs[operand].dtype,
+        }),
+        None => Ok(first.dtype),
+    }
+}
+
+/// The common type of operands that must all be f32 or all f64.
+pub(super) fn float_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
+    let dtype = same_types(op, inputs)?;
+    if !computes(dtype) {
+        return Err(OpError::DType {
+            op,
+            operand: 0,
+            expected: "f32 or f64".into(),
+            got: dtype,
+        });
+    }
+    Ok(dtype)
+}
+
+/// The operands' common type, for kernels that [compute in a wider one](partial_type) where it has 16 bits.
+pub(super) fn stored_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
+    let first = inputs[0].dtype;
+    match inputs.iter().position(|m| m.dtype != first) {
+        None if partial_type(first) != first => Ok(first),
+        _ => float_types(op, inputs),
+    }
+}

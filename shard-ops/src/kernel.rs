@@ -1,0 +1,236 @@
+//! Calls of kernels: which boxes of which memory, on the host and on devices that have kernels of their own.
+
+use crate::Result;
+use shard_comm::{
+    Buffer, BufferMut, DType, DeviceKind, DeviceRef, Element, HostSlice, HostSliceMut, Ledger,
+    MatmulPrecision, Work,
+};
+use shard_kernels::{View, ViewMut};
+use shard_redistribute::Fingerprint;
+use shard_spec::{DimPart, Dims, Strides};
+use smallvec::SmallVec;
+use std::any::Any;
+
+/// One operand's box, as a kernel sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperandBox {
+    /// First element of the box in the slice.
+    pub offset: usize,
+    /// Extents of the box.
+    pub shape: Dims,
+    /// Strides of the box in the slice, in elements.
+    pub strides: Strides,
+    /// Global index of the box's first element along each dim; 0 for a dim held in several intervals, which a rule must
+    /// [allow](crate::RuleBuilder::any_order).
+    pub start: Dims,
+    /// The global indices of the box along each dim, in order.
+    pub held: SmallVec<[DimPart; 4]>,
+    /// The operand's global extents.
+    pub global: Dims,
+}
+
+/// Which part of the op a kernel call computes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelCx {
+    /// The boxes of the inputs.
+    pub inputs: Vec<OperandBox>,
+    /// The boxes of the outputs.
+    pub outputs: Vec<OperandBox>,
+    /// Whether this rank is at coordinate 0 of every mesh axis that splits a sum: the one that adds what must
+    /// be added once, such as a bias.
+    pub adds_once: bool,
+    /// Which of several calls this is that fold blocks into the same outputs.
+    pub fold: Fold,
+    /// How much work it is, for accounts and forecasts of time.
+    pub work: Work,
+    /// Whether the outputs are of a part of the dim that is folded, and [`Op::merge`] will merge them with those of the others.
+    pub is_part: bool,
+}
+
+impl KernelCx {
+    /// Whether there is anything to write: where there is not, there is nothing to compute, whatever the inputs look like.
+    pub(crate) fn writes(&self) -> bool {
+        self.outputs.iter().any(|o| !o.shape.contains(&0))
+    }
+}
+
+/// The place of a kernel call among those that fold the blocks of a ring, or among one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fold {
+    /// Nothing has been folded yet: [`HostCall::state`] is empty.
+    pub first: bool,
+    /// Nothing is folded after this: the outputs must be written.
+    pub last: bool,
+}
+
+impl Fold {
+    /// The only call.
+    pub const ONLY: Self = Self {
+        first: true,
+        last: true,
+    };
+}
+
+/// What the kernel of a fold keeps from call to call.
+pub type FoldState = Option<Box<dyn Any + Send>>;
+
+/// One call of a host kernel: memory and the boxes in it.
+pub struct HostCall<'a, 'm> {
+    /// What to compute.
+    pub cx: &'a KernelCx,
+    /// The inputs' memory.
+    pub inputs: &'a [HostSlice<'a>],
+    /// The outputs' memory.
+    pub outputs: &'a mut [HostSliceMut<'m>],
+    /// What a call of the same fold left, and the next will find. Outputs over a ring dim are memory of their own for
+    /// each block, the others the same for all.
+    pub state: &'a mut FoldState,
+    /// How many rows this rank's part has, where the data [decides](crate::Access::Rows) that: the last call sets it.
+    pub rows: &'a mut usize,
+}
+
+impl<'a> HostCall<'a, '_> {
+    /// The element type of the first output.
+    pub fn dtype(&self) -> DType {
+        self.outputs[0].dtype()
+    }
+
+    /// Input `i`'s box as a view.
+    ///
+    /// # Panics
+    /// If `T` is not the operand's type: the op's rule fixes the types, so its kernel knows them.
+    pub fn input<T: Element>(&self, i: usize) -> View<'a, T> {
+        let at = &self.cx.inputs[i];
+        match self.inputs[i].as_slice::<T>() {
+            Ok(data) if at.shape.contains(&0) => View::new(&data[..0], 0, &at.shape, &at.strides),
+            Ok(data) => View::new(data, at.offset, &at.shape, &at.strides),
+            Err(e) => panic!("kernel reads input {i} as {}, but {e}", T::DTYPE),
+        }
+    }
+
+    /// Output `o`'s box as a writable view.
+    ///
+    /// # Panics
+    /// As [`input`](Self::input).
+    pub fn output<T: Element>(&mut self, o: usize) -> ViewMut<'_, T> {
+        writable(&mut self.outputs[o], &self.cx.outputs[o])
+    }
+
+    /// The first two outputs' boxes as writable views, for kernels that write both at once.
+    ///
+    /// # Panics
+    /// As [`input`](Self::input); if there is only one output.
+    pub fn output_pair<A: Element, B: Element>(&mut self) -> (ViewMut<'_, A>, ViewMut<'_, B>) {
+        let [first, second, ..] = &mut self.outputs else {
+            panic!("the op has no second output")
+        };
+        (
+            writable(first, &self.cx.outputs[0]),
+            writable(second, &self.cx.outputs[1]),
+        )
+    }
+}
+
+impl HostCall<'_, '_> {
+    /// The boxes of the outputs from number `first` on, all of one type, as writable views.
+    ///
+    /// # Panics
+    /// As [`input`](Self::input).
+    pub fn outputs_from<T: Element>(&mut self, first: usize) -> Vec<ViewMut<'_, T>> {
+        let boxes = &self.cx.outputs[first..];
+        let memory = self.outputs[first..].iter_mut().zip(boxes);
+        memory.map(|(slice, at)| writable(slice, at)).collect()
+    }
+}
+
+fn writable<'a, T: Element>(slice: &'a mut HostSliceMut<'_>, at: &OperandBox) -> ViewMut<'a, T> {
+    match slice.as_mut_slice::<T>() {
+        Ok(data) if at.shape.contains(&0) => {
+            ViewMut::new(&mut data[..0], 0, &at.shape, &at.strides)
+        }
+        Ok(data) => ViewMut::new(data, at.offset, &at.shape, &at.strides),
+        Err(e) => panic!("kernel writes an output as {}, but {e}", T::DTYPE),
+    }
+}
+
+/// What an op is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Its part of the outputs: [`Op::host`](crate::Op::host).
+    Compute,
+    /// The rows it found: [`Op::write_rows`](crate::Op::write_rows).
+    WriteRows,
+    /// One result of several partial ones: [`Op::merge`](crate::Op::merge).
+    Merge,
+}
+
+/// An op's kernel for devices that do not run jobs of the host.
+///
+/// It gets boxes of buffers, as [`Op::host`](crate::Op::host) does, and queues the work that writes the outputs. Which ones an op
+/// has, [`Op::kernel`](crate::Op::kernel) says; those for GPUs of NVIDIA are `CudaKernel`s, of the module `cuda` that the feature of
+/// that name brings.
+pub trait DeviceKernel {
+    /// Computes one rank's part (or a box of it), or what else the stage is.
+    ///
+    /// # Errors
+    /// What the device refuses; an op's rule has checked all else.
+    fn run(&self, stage: Stage, call: DeviceCall<'_>) -> Result<()>;
+}
+
+/// One call of a kernel on a device: memory and the boxes in it.
+pub struct DeviceCall<'a> {
+    /// The op's name.
+    pub op: &'static str,
+    /// What to compute.
+    pub cx: &'a KernelCx,
+    /// The device, whose queue is the order of all work.
+    pub device: &'a DeviceRef,
+    /// How to go about it.
+    pub policy: KernelPolicy,
+    /// What the rank counts.
+    pub ledger: &'a Ledger,
+    /// The inputs' memory.
+    pub inputs: &'a [Buffer],
+    /// The outputs' memory.
+    pub outputs: &'a mut [BufferMut],
+    /// What a call of the same fold left, and the next will find.
+    pub state: &'a mut FoldState,
+    /// How many rows this rank's part has, where the data decides that.
+    pub rows: &'a mut usize,
+}
+
+/// Whether devices of a kind run jobs of the host on their memory; others need [kernels](DeviceKernel) of their own.
+pub(crate) fn runs_host_jobs(kind: DeviceKind) -> bool {
+    !kind.is_cuda()
+}
+
+/// How kernels on a GPU go about their work. The host's do not ask.
+///
+/// All ranks must have the same: what a value is rounded to depends on it. Ranks that differ are found out at the next exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct KernelPolicy {
+    /// How exact products of `f32` are, of matrices and in convolutions; in full unless asked otherwise.
+    pub precision: MatmulPrecision,
+    /// Whether the vendor's libraries are called where they are found, which is the default; otherwise kernels of this
+    /// workspace do everything. Which it was the [ledger](shard_comm::LedgerSnapshot::library_calls) counts.
+    pub libraries: bool,
+}
+
+impl Default for KernelPolicy {
+    fn default() -> Self {
+        Self {
+            precision: MatmulPrecision::Full,
+            libraries: true,
+        }
+    }
+}
+
+impl KernelPolicy {
+    /// What ranks compare of it; nothing while it is as at first.
+    pub(crate) fn fingerprint(self) -> u128 {
+        if self == Self::default() {
+            return 0;
+        }
+        Fingerprint::new("kernels").with(&self).finish()
+    }
+}
