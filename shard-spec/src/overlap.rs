@@ -65,6 +65,8 @@ pub struct DimSend {
 ///
 /// # Panics
 /// Where the partition's extent is not the map's source extent.
+#[doc(alias = "all-to-all")]
+#[doc(alias = "intersect")]
 pub fn overlaps(src: &Partition, map: &DimMap, dst: impl Into<DimPart>) -> Vec<DimPiece> {
     assert!(
         src.extent() == map.src_extent(),
