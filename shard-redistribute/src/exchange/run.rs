@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 /// This rank's part in an exchange, derived once and run often.
 #[derive(Debug)]
+#[doc(alias = "halo")]
+#[doc(alias = "all-to-all")]
 pub struct Exchange {
     pub(super) name: &'static str,
     pub(super) plan: Arc<ExchangePlan>,
