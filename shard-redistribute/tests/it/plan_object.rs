@@ -1,8 +1,6 @@
 //! Plans as objects: started and waited for, written and read.
 
-mod common;
-
-use common::{expected, layout, missing, pair, recipe, spread};
+use crate::common::{expected, layout, missing, pair, recipe, spread};
 use proptest::prelude::*;
 use shard_comm::{Communicator, DType, local};
 use shard_redistribute::{CostModel, LinkCost, MeshComm, Plan, RedistributeError};
