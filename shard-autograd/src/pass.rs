@@ -272,12 +272,18 @@ impl Pass<'_> {
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
         match &node.kind {
-            Kind::Leaf => Ok(Vec::new()),
+            Kind::Leaf(_) => Ok(Vec::new()),
             Kind::Pass => Ok(vec![
                 cotangents.first().cloned().flatten();
                 node.parents.len()
             ]),
-            Kind::Checkpoint { body, inputs } => {
+            Kind::ToMesh => to_mesh::vjp(self.recorder, node, cotangents),
+            Kind::Checkpoint {
+                body,
+                inputs,
+                captured,
+            } => {
+                checkpoint::check_captured(captured)?;
                 checkpoint::vjp(mover, node, body, inputs, cotangents)
             }
             Kind::ToLocal { cotangent, .. } => {

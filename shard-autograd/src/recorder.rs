@@ -69,8 +69,47 @@ impl Recorder {
                 dtype: array.dtype(),
             });
         }
-        let node = Node::new(&self.0.census, Kind::Leaf, [], [Outlet::of(&array)]);
+        let kind = Kind::Leaf(Cell::default());
+        let node = Node::new(&self.0.census, kind, [], [Outlet::of(&array)]);
         Ok(on_tape(array, &node, 0))
+    }
+
+    /// The same leaf with another array, as a parameter after a step: its [name](Self::id) and its hooks stay. What
+    /// was computed from the old array keeps it, and its gradient is still the leaf's.
+    ///
+    /// # Errors
+    /// [`NotTracked`](AutogradError::NotTracked) for a value that is no leaf of this recorder;
+    /// [`Leaf`](AutogradError::Leaf) for an array of another type, shape or layout.
+    pub fn renewed(&self, leaf: &Value, array: Array) -> Result<Value> {
+        const OP: &str = "renewed";
+        let slot = self.slot_of(OP, "the value", leaf)?;
+        let Kind::Leaf(version) = &slot.node.kind else {
+            return Err(AutogradError::NotTracked {
+                op: OP,
+                what: "as a leaf, the value".into(),
+                fix: "pass what `leaf` gave",
+            });
+        };
+        let outlet = slot.outlet();
+        if outlet.dtype != array.dtype() || outlet.layout != *array.layout() {
+            let said = |dtype, layout: &Layout| format!("{dtype} {:?} {layout}", layout.shape());
+            return Err(AutogradError::Leaf {
+                op: OP,
+                expected: said(outlet.dtype, &outlet.layout),
+                got: said(array.dtype(), array.layout()),
+            });
+        }
+        version.set(version.get() + 1);
+        Ok(Value::with_slot(array, slot))
+    }
+
+    /// Takes the hooks of all values away. A hook that holds its own value keeps it, and itself, until this or
+    /// [`HookHandle::remove`](crate::HookHandle::remove) is called.
+    ///
+    /// # Collective
+    /// Not itself, but all ranks must do the same.
+    pub fn forget_hooks(&self) {
+        self.0.census.forget_hooks();
     }
 
     /// Whether derivatives reach this value.

@@ -213,11 +213,23 @@ impl Launch {
         }
     }
 
-    fn context(&self, world: &Rc<dyn Communicator>) -> Context {
-        let ctx = Context::new(world.clone(), self.seed, self.dtype);
-        ctx.explicit_moves(self.explicit_moves);
-        ctx.host_fallback(self.host_fallback);
-        ctx
+    /// Runs the program as one rank.
+    fn run_on<T>(
+        &self,
+        world: &Rc<dyn Communicator>,
+        program: impl FnOnce(&Context) -> Result<T>,
+    ) -> Result<T> {
+        /// Hooks may hold the tensors they are on, and so themselves.
+        struct Ending(Context);
+        impl Drop for Ending {
+            fn drop(&mut self) {
+                self.0.tape().forget_hooks();
+            }
+        }
+        let ending = Ending(Context::new(world.clone(), self.seed, self.dtype));
+        ending.0.explicit_moves(self.explicit_moves);
+        ending.0.host_fallback(self.host_fallback);
+        program(&ending.0)
     }
 
     fn on_threads<T: Send>(
@@ -237,8 +249,7 @@ impl Launch {
             ..Default::default()
         };
         let rank = |world: Rc<dyn Communicator>| {
-            let ctx = self.context(&world);
-            match program(&ctx) {
+            match self.run_on(&world, &program) {
                 Ok(value) => Some(value),
                 Err(error) => {
                     // Errors of the other classes reach every rank by themselves; poisoning the group could only

@@ -339,7 +339,10 @@ impl ShardTensor {
     }
 
     /// Calls `hook` with the gradient of this tensor in every backward pass; what it returns, if anything, takes the
-    /// gradient's place. The gradient has the layout of this tensor.
+    /// gradient's place. The gradient has the layout of this tensor. A parameter keeps its hooks whatever value it is
+    /// given.
+    ///
+    /// A hook that holds its own tensor keeps it alive until it is removed, or the [launch](crate::launch) ends.
     ///
     /// # Collective
     /// All ranks of the program, with the same hook.
@@ -361,7 +364,9 @@ impl ShardTensor {
         Ok(self.ctx.tape().on_gradient(&self.value(), Rc::new(hook))?)
     }
 
-    /// Replaces the value of a parameter, for all its clones. What was computed from the old value keeps it.
+    /// Replaces the value of a parameter, for all its clones. What was computed from the old value keeps it. It stays the
+    /// same parameter: its hooks stay, gradients computed before can still be read, and what was computed from the old
+    /// value still gives its gradient to the parameter.
     ///
     /// # Errors
     /// [`Argument`](Error::Argument) if this is no parameter, or the other tensor has another layout or type.
@@ -387,7 +392,8 @@ impl ShardTensor {
                 "tensors are values; make a parameter with `requires_grad`",
             ));
         };
-        cell.replace(self.ctx.tape().leaf(array)?);
+        let renewed = self.ctx.tape().renewed(&cell.borrow(), array)?;
+        cell.replace(renewed);
         Ok(())
     }
 }

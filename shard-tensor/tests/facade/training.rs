@@ -127,6 +127,27 @@ fn a_parameter_without_a_gradient_stays() {
     assert_eq!(left.unwrap(), [(true, 1.0); 2]);
 }
 
+/// Gradients stay what they are when the parameter moves: they can be read, and stepped along again.
+#[test]
+fn gradients_are_read_and_used_again_after_a_step() {
+    let found = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let mut found = Vec::new();
+        for placements in [[replicate()], [shard(0)]] {
+            let w = mesh.full(2, 3.0, placements)?.requires_grad()?;
+            let mut sgd = Sgd::new(vec![("w".to_owned(), w.clone())], 0.5)?;
+            let gradients = w.square()?.sum_all()?.backward()?;
+            sgd.step(&gradients)?;
+            let slope = gradients.get(&w)?.map(|g| read(&g)).transpose()?;
+            sgd.step(&gradients)?;
+            found.push((slope, read(&w)?));
+        }
+        Ok(found)
+    });
+    let expected = (Some(vec![6.0; 2]), vec![-3.0; 2]);
+    assert_eq!(found.unwrap(), vec![vec![expected; 2]; 3]);
+}
+
 #[test]
 fn optimizers_take_parameters_only() {
     let text = Launch::new(1).run(|ctx| {
