@@ -173,6 +173,8 @@ impl AutogradError {
             Self::Redistribute(e) => e.class(),
             Self::Comm(e) => e.class(),
             Self::External { class, .. } => *class,
+            // Which ops a rank applied only that rank knows.
+            Self::OffTape { .. } => ErrorClass::Agreed,
             _ => ErrorClass::Uniform,
         }
     }

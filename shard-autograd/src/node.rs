@@ -1,5 +1,6 @@
 //! Nodes of the graph: what was done to what, in which order.
 
+use crate::by_hand::ByHand;
 use crate::checkpoint::Body;
 use crate::hook::Hook;
 use shard_comm::DType;
@@ -98,6 +99,8 @@ pub(crate) enum Kind {
         /// Whether this rank's piece gets its piece of the cotangent, or zeros.
         counts: bool,
     },
+    /// Ran a function of pieces whose derivative is written by hand.
+    ByHand(ByHand),
     /// Nothing to the first parent, and nothing with the others: on another rank the value may depend on these.
     Anchor,
 }
@@ -192,6 +195,7 @@ impl Node {
             Kind::Checkpoint { .. } => "checkpoint",
             Kind::ToLocal { .. } => "to_local",
             Kind::FromLocal { .. } => "from_local",
+            Kind::ByHand(_) => "map_local_with_grad",
             Kind::Anchor => "map_local",
         }
     }

@@ -8,6 +8,7 @@ use shard_redistribute::Array;
 use shard_spec::Layout;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ struct Inner {
     census: Rc<Census>,
     mode: RefCell<Mode>,
     bucket_bytes: Cell<usize>,
+    /// Of each function of pieces that runs, the innermost last: the pieces the host has read.
+    reads: RefCell<Vec<BTreeSet<u64>>>,
 }
 
 /// What happens to what is applied.
@@ -48,6 +51,7 @@ impl Recorder {
             census: Rc::default(),
             mode: RefCell::new(Mode::Record),
             bucket_bytes: Cell::new(BUCKET_BYTES),
+            reads: RefCell::default(),
         }))
     }
 
@@ -188,6 +192,18 @@ impl Recorder {
     /// The next node's number.
     pub(crate) fn next_id(&self) -> u64 {
         self.0.census.next()
+    }
+
+    pub(crate) fn reads(&self) -> &RefCell<Vec<BTreeSet<u64>>> {
+        &self.0.reads
+    }
+
+    /// The number of the node that took this piece, if the piece is tracked.
+    pub(crate) fn piece_number(&self, piece: &Value) -> Option<u64> {
+        match self.own_slot(piece)?.node.kind {
+            Kind::ToLocal { number, .. } => Some(number),
+            _ => None,
+        }
     }
 
     pub(crate) fn census(&self) -> &Rc<Census> {

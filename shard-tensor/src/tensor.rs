@@ -179,8 +179,11 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If it holds another type than `T`; [`NotMember`](RedistributeError::NotMember) off the mesh.
+    #[track_caller]
     pub fn to_array<T: Element>(&self) -> Result<ArrayD<T>> {
+        let _call = Calling::here();
         self.check_type::<T>("to_array")?;
+        self.ctx.tape().note_read(&self.held());
         let value = self.value().detach();
         let whole = self.ctx.engine().redistribute(
             &value,
@@ -193,8 +196,10 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`to_array`](Self::to_array).
+    #[track_caller]
     pub fn to_local_array<T: Element>(&self) -> Result<ArrayD<T>> {
         self.check_type::<T>("to_local_array")?;
+        self.ctx.tape().note_read(&self.held());
         to_ndarray(self.value().array())
     }
 
