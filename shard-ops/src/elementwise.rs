@@ -36,7 +36,7 @@ macro_rules! binaries {
         /// # Errors
         /// Shapes that do not broadcast; types that differ or are not f32 or f64.
         pub fn $name(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
-            exec.apply1(Arc::new(Arithmetic { kind: Binary::$kind }), &[a, b])
+            exec.apply1(Arc::new(Arithmetic::of(Binary::$kind)), &[a, b])
         }
     )*};
 }
@@ -81,7 +81,7 @@ pub fn add_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
     unary(exec, x, Unary::AddScalar(value))
 }
 
-/// `x * value`; a partial operand stays partial.
+/// `x * value`; a partial operand stays partial, unless the value is not finite in its type.
 ///
 /// # Collective
 /// As [`unary`](fn@unary).
@@ -90,6 +90,28 @@ pub fn add_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
 /// As [`unary`](fn@unary).
 pub fn mul_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
     unary(exec, x, Unary::MulScalar(value))
+}
+
+/// `x / value`, rounded once: not the product with the reciprocal. A partial operand stays partial, unless the value is zero or
+/// not finite in its type.
+///
+/// # Collective
+/// As [`unary`](fn@unary).
+///
+/// # Errors
+/// As [`unary`](fn@unary).
+pub fn div_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
+    let array = x.array();
+    let layout = Layout::replicated(array.layout().mesh(), &[]);
+    let divisor = match x.dtype() {
+        DType::F32 => Array::from_fn(array.cx(), &layout, |_| value as f32),
+        _ => Array::from_fn(array.cx(), &layout, |_| value),
+    };
+    let op = Arithmetic {
+        kind: Binary::Div,
+        by_number: is_linear(value, x.dtype()) && value != 0.0,
+    };
+    exec.apply1(Arc::new(op), &[x, &Value::new(divisor.in_op("div")?)])
 }
 
 /// `-x`; a partial operand stays partial.
@@ -147,7 +169,9 @@ impl Op for Map {
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let dtype = float_types(self.name(), inputs)?;
         let linear = match (self.order, self.map) {
-            (0, Unary::Neg | Unary::MulScalar(_)) => Linearity::Each(smallvec![0]),
+            (0, Unary::Neg) => Linearity::Each(smallvec![0]),
+            // Terms of either sign would become infinities of either sign.
+            (0, Unary::MulScalar(by)) if is_linear(by, dtype) => Linearity::Each(smallvec![0]),
             (0, _) => Linearity::None,
             _ => Linearity::Each(smallvec![1]),
         };
@@ -234,6 +258,18 @@ impl Op for Map {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arithmetic {
     pub(crate) kind: Binary,
+    /// Whether the second operand is a finite number other than zero, the same on all ranks: a sum may then be divided by
+    /// it term by term. Zeros in a tensor would make infinities of either sign of terms of either sign.
+    by_number: bool,
+}
+
+impl Arithmetic {
+    fn of(kind: Binary) -> Self {
+        Self {
+            kind,
+            by_number: false,
+        }
+    }
 }
 
 impl Op for Arithmetic {
@@ -242,7 +278,7 @@ impl Op for Arithmetic {
     }
 
     fn key(&self) -> u128 {
-        key_of(binary_name(self.kind), &())
+        key_of(binary_name(self.kind), &self.by_number)
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -250,7 +286,7 @@ impl Op for Arithmetic {
         let linear = match self.kind {
             Binary::Add | Binary::Sub => Linearity::Joint,
             Binary::Mul => Linearity::Each(smallvec![0, 1]),
-            Binary::Div => Linearity::Each(smallvec![0]),
+            Binary::Div if self.by_number => Linearity::Each(smallvec![0]),
             _ => Linearity::None,
         };
         Rule::pointwise(self.name(), inputs, dtype, linear)
@@ -340,6 +376,20 @@ impl Op for Arithmetic {
             }
             _ => return flat(usize::from(!saved.needs[0])),
         })
+    }
+}
+
+/// 1 where an element is 0, and 0 elsewhere.
+fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    let x = x.detach();
+    eq(exec, &x, &neg(exec, &x)?)
+}
+
+/// Whether products with a number, or quotients by it, are finite for finite elements but for overflow.
+fn is_linear(value: f64, dtype: DType) -> bool {
+    match dtype {
+        DType::F32 => (value as f32).is_finite() && (value == 0.0 || value as f32 != 0.0),
+        _ => value.is_finite(),
     }
 }
 

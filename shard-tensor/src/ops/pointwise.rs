@@ -144,8 +144,9 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`map`](Self::map).
+    #[track_caller]
     pub fn div_scalar(&self, value: f64) -> Result<Self> {
-        self.div(&self.number(value)?)
+        self.run(|exec, x| ops::div_scalar(exec, x, value))
     }
 
     /// A number as a tensor of the same type on the same mesh.
