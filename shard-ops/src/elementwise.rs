@@ -347,18 +347,24 @@ impl Op for Arithmetic {
                 back(1, &|| mul(exec, dy, a))?,
             ],
             Binary::Div => vec![
-                back(0, &|| div(exec, dy, b))?,
+                back(0, &|| exec.apply1(Arc::new(*self), &[dy, b]))?,
+                // The square of the divisor may be zero or infinite where neither quotient is.
                 back(1, &|| {
-                    neg(exec, &mul(exec, dy, &div(exec, a, &mul(exec, b, b)?)?)?)
+                    let twice = div(exec, &div(exec, a, b)?, b)?;
+                    neg(exec, &mul(exec, dy, &twice)?)
                 })?,
             ],
             Binary::Pow => vec![
+                // To the power 0 everything is 1: the exponent is raised there, so that 0 does not meet an infinity.
                 back(0, &|| {
-                    let down = pow(exec, a, &add_scalar(exec, b, -1.0)?)?;
-                    mul(exec, dy, &mul(exec, b, &down)?)
+                    let less = add(exec, &add_scalar(exec, b, -1.0)?, &is_zero(exec, b)?)?;
+                    mul(exec, dy, &mul(exec, b, &pow(exec, a, &less)?)?)
                 })?,
+                // Powers of 0 are 0 for exponents above 0: the logarithm is taken of 1 there, for the same reason.
                 back(1, &|| {
-                    let log = unary(exec, a, Unary::Log)?;
+                    let up = ge(exec, &b.detach(), &neg(exec, &b.detach())?)?;
+                    let flat = mul(exec, &is_zero(exec, a)?, &up)?;
+                    let log = unary(exec, &add(exec, a, &flat)?, Unary::Log)?;
                     mul(exec, dy, &mul(exec, &pow(exec, a, b)?, &log)?)
                 })?,
             ],

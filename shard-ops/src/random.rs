@@ -96,6 +96,20 @@ pub fn random(
     .in_op(OP)
 }
 
+/// A number in `[0, 1)`, cut to as many bits as the type holds: rounded, the greatest would be 1.
+fn unit(dtype: DType, stream: &Stream, at: u64) -> f64 {
+    let cut = |bits: i32| {
+        let scale = f64::from(1 << bits);
+        (f64::from(stream.uniform_f32(at)) * scale).floor() / scale
+    };
+    match dtype {
+        DType::F64 => stream.uniform_f64(at),
+        DType::F16 => cut(11),
+        DType::BF16 => cut(8),
+        _ => f64::from(stream.uniform_f32(at)),
+    }
+}
+
 /// The same drawn by a GPU, where this rank has one, a piece, and the numbers themselves: of a partial array only some ranks do.
 #[cfg(feature = "cuda")]
 fn on_gpu(

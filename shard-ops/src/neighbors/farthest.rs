@@ -248,6 +248,8 @@ impl Step {
             }
             Self::Lower => {
                 let (nearest, sample) = (call.input::<T>(1), call.input::<T>(2).to_vec());
+                let index = call.input::<f64>(3).get(&[1]) as usize;
+                let taken = call.cx.inputs[0].held[1].position(index);
                 let mut output = call.output::<T>(0);
                 output.data_mut().copy_from_slice(&elements(&nearest));
                 lower(&first, &sample, output.data_mut());

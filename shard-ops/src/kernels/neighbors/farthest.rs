@@ -146,6 +146,6 @@ impl<T: Real> WithSimd for Largest<'_, T> {
                 *lane = larger(*lane, d);
             }
         }
-        lanes.into_iter().fold(-T::one(), larger)
+        lanes.into_iter().fold(T::neg_infinity(), larger)
     }
 }
