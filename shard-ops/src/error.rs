@@ -35,6 +35,29 @@ pub enum OpError {
         /// What it was given.
         got: DType,
     },
+    /// There is no conversion between two types.
+    #[error(
+        "to: no conversion from {from} to {to}, only between f16, bf16, f32 and f64; read the elements, convert them on the host \
+         and distribute them again"
+    )]
+    Cast {
+        /// The type the operand has.
+        from: DType,
+        /// The type that was asked for.
+        to: DType,
+    },
+    /// A number that the type of the result cannot hold.
+    #[error(
+        "{op}: {value} is no {dtype}; give a number that the type holds, or convert to another type with `.to()`"
+    )]
+    Value {
+        /// The op.
+        op: &'static str,
+        /// The number.
+        value: f64,
+        /// The type.
+        dtype: DType,
+    },
     /// The op takes another number of operands.
     #[error("{op}: takes {expected} operands, got {got}")]
     Arity {

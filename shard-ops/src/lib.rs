@@ -40,4 +40,4 @@ pub use op::{Exec, Fold, FoldState, HostCall, KernelCx, Op, OperandBox, Saved, k
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
 pub use strategy::{Choice, Strategy, WayCost};
-pub use value::Value;
+pub use value::{Value, holds};

@@ -9,7 +9,7 @@ use crate::host::with_element;
 use crate::kernels::copy::copy;
 use crate::{
     Access, Boundaries, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value,
-    key_of,
+    holds, key_of,
 };
 use shard_comm::{DType, Scalar};
 use shard_spec::{DimMap, Dims, EdgeMap, numel};
@@ -95,8 +95,22 @@ pub fn pad(
             fix: "give one (before, after) per dim",
         });
     }
+    if edge == EdgeMap::Zeros && !holds(x.dtype(), value) {
+        return Err(OpError::Value {
+            op: "pad",
+            value,
+            dtype: x.dtype(),
+        });
+    }
     let mut dims = Vec::with_capacity(pads.len());
     for (&n, &(before, after)) in x.shape().iter().zip(pads) {
+        if edge == EdgeMap::Circular {
+            let wide = before
+                .max(0)
+                .unsigned_abs()
+                .max(after.max(0).unsigned_abs());
+            few_runs("pad", x, wide / n.max(1))?;
+        }
         let map = DimMap::pad(n, before, after, edge).in_op("pad")?;
         dims.push(MoveDim {
             map,

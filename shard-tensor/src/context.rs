@@ -1,10 +1,13 @@
 //! A rank's context: its communicator, engine, tape and random numbers.
 
+use crate::explain::{Telling, Told};
+use crate::local::into_autograd;
 use crate::rng::Stream;
-use crate::{Error, Mesh, Result, Shape, ShardTensor};
+use crate::{Error, Mesh, Result, Shape, ShardTensor, json};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shard_autograd::Recorder;
+use shard_autograd::{GradCheck, GradReport, Recorder, checkpoint, gradcheck};
+use shard_comm::Calling;
 use shard_comm::{AgreedError, Communicator, DType, DeviceRef, Ledger};
 use shard_ops::{Engine, EngineOptions, Handler, KernelPolicy, Op, OpError, Value};
 use shard_redistribute::MeshComm;
@@ -158,20 +161,18 @@ impl Context {
     /// All ranks of the program. Rounds for sizes, values, and whether all could be written and read.
     ///
     /// # Errors
-    /// An agreed error if a value cannot be written or read as JSON.
+    /// An agreed error if a value cannot be written or read as JSON, which has no NaN and infinity, and cannot tell
+    /// `Some(())` from `None`.
+    #[track_caller]
     pub fn gather<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<Vec<T>> {
+        let _call = Calling::here();
         let world = self.world();
-        let fault = |what: &str, e: &serde_json::Error| {
-            AgreedError::new(
-                "gather",
-                what,
-                e.to_string(),
-                "pass values that JSON can hold",
-            )
+        let fault = |what: &str, e: String| {
+            AgreedError::new("gather", what, e, "pass values that JSON can hold")
         };
-        let (text, status) = match serde_json::to_vec(value) {
+        let (text, status) = match json::write(value) {
             Ok(text) => (text, Ok(())),
-            Err(e) => (Vec::new(), Err(fault("a value that can be written", &e))),
+            Err(e) => (Vec::new(), Err(fault("a value that can be written", e))),
         };
         world.agree(status)?;
         let size = self.device().upload_slice(&[text.len() as i64])?;

@@ -49,9 +49,12 @@
 
 pub mod checkpoint;
 mod context;
+mod dim;
 mod error;
+mod explain;
 mod gradients;
 pub mod guide;
+mod json;
 mod launch;
 mod local;
 mod mesh;

@@ -209,8 +209,9 @@ impl ShardTensor {
     /// All members of its mesh.
     ///
     /// # Errors
-    /// [`Argument`](Error::Argument) if it has more elements or none; [`NotMember`](RedistributeError::NotMember)
+    /// [`Argument`](Error::Argument) if it has more elements or none, or is an integer that `f64` cannot hold; [`NotMember`](RedistributeError::NotMember)
     /// off the mesh.
+    #[track_caller]
     pub fn item(&self) -> Result<f64> {
         if self.numel() != 1 {
             return Err(Error::argument(
@@ -230,7 +231,19 @@ impl ShardTensor {
                     .first()
                     .map(|x| Element::to_f64(*x)),
             ),
-            DType::I64 => first(self.to_array::<i64>()?.first().map(|x| x.to_f64())),
+            DType::I64 => {
+                let number = self.to_array::<i64>()?.first().copied().unwrap_or_default();
+                let read = number as f64;
+                if read as i128 != i128::from(number) {
+                    return Err(Error::argument(
+                        "item",
+                        "a number that f64 holds",
+                        number.to_string(),
+                        "read it with `to_array::<i64>()`",
+                    ));
+                }
+                read
+            }
             DType::I32 => first(self.to_array::<i32>()?.first().map(|x| x.to_f64())),
             DType::U8 => first(self.to_array::<u8>()?.first().map(|x| x.to_f64())),
             DType::Bool => first(self.to_array::<Bool>()?.first().map(|x| x.to_f64())),
