@@ -66,9 +66,10 @@ pub fn roll(exec: &dyn Exec, x: &Value, dim: usize, shift: isize) -> Result<Valu
 /// All members of the mesh; communicates if the dim is sharded.
 ///
 /// # Errors
-/// A dim out of range.
+/// A dim out of range; more than 1,048,576 times.
 pub fn repeat(exec: &dyn Exec, x: &Value, dim: usize, times: usize) -> Result<Value> {
     let n = extent("repeat", x, dim)?;
+    few_runs("repeat", x, times)?;
     let map = DimMap::repeat(n, times).in_op("repeat")?;
     one_dim(exec, "repeat", x, dim, &map)
 }
@@ -79,7 +80,8 @@ pub fn repeat(exec: &dyn Exec, x: &Value, dim: usize, times: usize) -> Result<Va
 /// All members of the mesh; communicates what crosses boundaries.
 ///
 /// # Errors
-/// Another number of pads than dims; a reflection wider than the dim; a crop of more than there is.
+/// Another number of pads than dims; a reflection wider than the dim, or more than 1,048,576 rounds of it; a crop of more
+/// than there is; a value that the type cannot hold.
 pub fn pad(
     exec: &dyn Exec,
     x: &Value,
@@ -350,6 +352,20 @@ pub fn expand_like(exec: &dyn Exec, x: &Value, like: &Value) -> Result<Value> {
         shape: like.shape().iter().copied().collect(),
     };
     exec.apply1(Arc::new(op), &[x, &like.detach()])
+}
+
+/// Refuses to copy a dim so many times that to list the copies alone would take long.
+fn few_runs(op: &'static str, x: &Value, times: usize) -> Result<()> {
+    const MOST: usize = 1 << 20;
+    if times <= MOST {
+        return Ok(());
+    }
+    Err(OpError::Shape {
+        op,
+        problem: format!("{times} copies of a dim, more than {MOST}"),
+        shapes: vec![x.shape().to_vec()],
+        fix: "expand along a new dim, and reshape",
+    })
 }
 
 fn extent(op: &'static str, x: &Value, dim: usize) -> Result<usize> {

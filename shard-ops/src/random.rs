@@ -77,8 +77,7 @@ pub fn random(
     let number = |index: &[usize]| {
         let at = at(index);
         match how {
-            Distribution::Unit if dtype == DType::F64 => stream.uniform_f64(at),
-            Distribution::Unit => f64::from(stream.uniform_f32(at)),
+            Distribution::Unit => unit(dtype, stream, at),
             Distribution::Uniform { start, width } => start + width * stream.uniform_f64(at),
             Distribution::Normal => stream.normal(at),
         }

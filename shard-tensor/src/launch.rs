@@ -236,6 +236,15 @@ impl Launch {
         &self,
         program: impl Fn(&Context) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
+        let most = most_threads();
+        if self.ranks > most {
+            return Err(Error::argument(
+                "launch",
+                format!("at most {most} ranks as threads"),
+                self.ranks.to_string(),
+                "start processes with `mpirun`, or play the ranks with a `Simulation`",
+            ));
+        }
         // In the order in which ranks gave up.
         let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
         let record = |rank, error| {
@@ -274,6 +283,25 @@ impl Launch {
             _ => Err(root_cause(&mut errors, self.ranks)),
         }
     }
+}
+
+/// How many ranks this process has threads for. Where the system refuses a thread the memory around its stack, it ends the
+/// process instead of reporting an error, so that is not tried.
+fn most_threads() -> usize {
+    /// Pieces of memory that a thread maps: its stack, one for signals, and a guard before each.
+    const MAPPED: usize = 4;
+    /// Where the system does not tell.
+    const USUAL: usize = 8192;
+    let limit = |path: &str| {
+        std::fs::read_to_string(path)
+            .ok()?
+            .trim()
+            .parse::<usize>()
+            .ok()
+    };
+    let mapped = limit("/proc/sys/vm/max_map_count").map(|n| n / MAPPED);
+    let threads = limit("/proc/sys/kernel/threads-max");
+    (mapped.into_iter().chain(threads).min()).map_or(USUAL, |most| most / 8 * 7)
 }
 
 #[cfg(not(feature = "nccl"))]

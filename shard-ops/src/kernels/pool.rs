@@ -276,6 +276,9 @@ pub fn avg_pool<T: Real>(
                     }
                 }
             }
+            for (total, s) in totals.iter().zip(&mut sums) {
+                *s = T::of(total + s.wide());
+            }
             divisor.apply([od, oh], &mut sums);
             store(&mut y, [n, c], [od, oh], &sums);
         }
