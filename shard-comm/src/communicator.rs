@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::caller::called;
 use crate::collectives::PlanCache;
 use crate::guard::Guard;
 use crate::plan::Fit;
@@ -277,7 +278,7 @@ impl Request {
             status: Ok(()),
             argument: None,
             dtype,
-            site,
+            site: called(site),
             guard: Guard::default(),
         }
     }

@@ -75,6 +75,7 @@
 pub use half;
 
 mod buffer;
+mod caller;
 mod checked;
 mod collectives;
 mod communicator;
@@ -112,6 +113,7 @@ mod validate;
 mod view;
 
 pub use buffer::{Buffer, BufferMut};
+pub use caller::Calling;
 pub use checked::{Checks, checked};
 pub use collectives::{ONE_ROUND_BYTES, PlanCache, all_reduce_received};
 pub use communicator::{Communicator, Handle, Link, LinkSide, Pending, Request, Stage, Target};

@@ -1,6 +1,7 @@
 //! Pointwise ops: activations, arithmetic with broadcasting, comparisons, casts. None communicates, except to
 //! bring misaligned operands together.
 
+use crate::error::InOp;
 use crate::host::{computes, partial_type, with_float, with_stored};
 use crate::kernels::pointwise::{self, Binary};
 use crate::kernels::unary::{self, Unary};
@@ -10,6 +11,8 @@ use crate::rule::broadcast;
 use crate::{Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of};
 use num_traits::AsPrimitive;
 use shard_comm::DType;
+use shard_redistribute::Array;
+use shard_spec::Layout;
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -428,14 +431,9 @@ impl Op for Cast {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let sides = inputs.iter().map(|m| m.dtype).chain([self.to]);
-        if let Some(got) = sides.into_iter().find(|&t| !computes(partial_type(t))) {
-            return Err(OpError::DType {
-                op: "cast",
-                operand: 0,
-                expected: "a conversion between f16, bf16, f32 and f64".into(),
-                got,
-            });
+        let from = inputs[0].dtype;
+        if [from, self.to].iter().any(|&t| !computes(partial_type(t))) {
+            return Err(OpError::Cast { from, to: self.to });
         }
         // Rounding is not linear, so partial sums are reduced first.
         Rule::pointwise("cast", inputs, self.to, Linearity::None)

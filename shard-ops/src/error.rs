@@ -24,7 +24,7 @@ pub enum OpError {
         fix: &'static str,
     },
     /// An operand has a type the op does not take.
-    #[error("{op}: operand {operand} is {got}, expected {expected}; convert it with `.to()`")]
+    #[error("{op}: operand {operand} is {got}, expected {expected}; {}", conversion(*got))]
     DType {
         /// The op.
         op: &'static str,
@@ -214,5 +214,13 @@ impl<T> InOp<T> for Result<T, RedistributeError> {
             op,
             source: Box::new(e),
         })
+    }
+}
+
+/// How an operand gets another type.
+fn conversion(from: DType) -> &'static str {
+    match from.is_float() {
+        true => "convert it with `.to()`",
+        false => "make it of such a type: integers and truth values are not converted yet",
     }
 }

@@ -123,6 +123,7 @@ impl Context {
     ///
     /// # Errors
     /// As [`mesh`](Self::mesh).
+    #[track_caller]
     pub fn mesh_of(&self, shape: impl Into<Shape>) -> Result<Mesh> {
         self.mesh_from(&DeviceMesh::new(&shape.into())?)
     }
@@ -273,6 +274,7 @@ impl Context {
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
+    #[track_caller]
     pub fn apply1(&self, op: impl Op, inputs: &[&ShardTensor]) -> Result<ShardTensor> {
         let name = op.name();
         let mut outputs = self.apply(op, inputs)?;
@@ -310,6 +312,7 @@ impl Context {
     ///
     /// # Collective
     /// All ranks of the program.
+    #[track_caller]
     pub(crate) fn uniform<T>(
         &self,
         what: &'static str,

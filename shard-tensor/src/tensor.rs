@@ -157,6 +157,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// What the communicator reports.
+    #[track_caller]
     pub fn full_tensor(&self) -> Result<Self> {
         self.redistribute(Placements::replicated())
     }
@@ -168,6 +169,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// What the communicator reports.
+    #[track_caller]
     pub fn reduced(&self) -> Result<Self> {
         self.redistribute(self.layout.with_partial_reduced())
     }
@@ -270,6 +272,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// [`Autograd`](Error::Autograd) for integers and truth values.
+    #[track_caller]
     pub fn requires_grad(&self) -> Result<Self> {
         let leaf = self.ctx.tape().leaf(self.value().array().clone())?;
         Ok(Self {
@@ -367,6 +370,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// [`Autograd`](Error::Autograd) if gradients do not reach it.
+    #[track_caller]
     pub fn on_gradient(
         &self,
         hook: impl Fn(&Self) -> Result<Option<Self>> + 'static,
@@ -388,6 +392,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// [`Argument`](Error::Argument) if this is no parameter, or the other tensor has another layout or type.
+    #[track_caller]
     pub fn set(&self, value: &Self) -> Result<()> {
         if value.layout != self.layout || value.dtype != self.dtype {
             return Err(Error::argument(
@@ -423,6 +428,7 @@ impl ShardTensor {
     }
 
     /// Runs one op of `shard_ops` on this tensor.
+    #[track_caller]
     pub(crate) fn run(
         &self,
         f: impl FnOnce(&dyn Exec, &Value) -> Result<Value, OpError>,
@@ -431,6 +437,7 @@ impl ShardTensor {
     }
 
     /// Runs one op of `shard_ops` on two tensors.
+    #[track_caller]
     pub(crate) fn run2(
         &self,
         other: &Self,

@@ -43,6 +43,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// For a wrong number of pads, or pads the edge map cannot serve.
+    #[track_caller]
     pub fn pad(&self, pads: &[(isize, isize)], edge: EdgeMap, value: f64) -> Result<Self> {
         self.run(|exec, x| ops::pad(exec, x, pads, edge, value))
     }
@@ -102,6 +103,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If the shape does not broadcast from this one's.
+    #[track_caller]
     pub fn expand(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         self.run(|exec, x| ops::expand(exec, x, &shape))
@@ -127,6 +129,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If the number of elements differs.
+    #[track_caller]
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         self.run(|exec, x| ops::reshape(exec, x, &shape))

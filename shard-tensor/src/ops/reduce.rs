@@ -40,6 +40,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`sum`](Self::sum).
+    #[track_caller]
     pub fn sum_all(&self) -> Result<Self> {
         self.sum(&self.all_dims(), false)
     }
@@ -48,6 +49,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`mean`](Self::mean).
+    #[track_caller]
     pub fn mean_all(&self) -> Result<Self> {
         self.mean(&self.all_dims(), false)
     }
@@ -56,6 +58,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If shapes do not broadcast or types differ.
+    #[track_caller]
     pub fn mse_loss(&self, target: &Self) -> Result<Self> {
         self.run2(target, ops::mse_loss)
     }
@@ -64,6 +67,7 @@ impl ShardTensor {
         (0..self.ndim()).collect()
     }
 
+    #[track_caller]
     fn over(
         &self,
         op: &'static str,
@@ -88,6 +92,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If shapes do not fit or types differ; what the communicator reports.
+    #[track_caller]
     pub fn matmul(&self, other: &Self) -> Result<Self> {
         self.run2(other, matmul::matmul)
     }
@@ -96,6 +101,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`matmul`](Self::matmul).
+    #[track_caller]
     pub fn dot(&self, other: &Self) -> Result<Self> {
         self.run2(other, matmul::dot)
     }
@@ -104,6 +110,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`matmul`](Self::matmul).
+    #[track_caller]
     pub fn linear(&self, weight: &Self, bias: Option<&Self>) -> Result<Self> {
         let bias = bias.map(Self::value);
         self.run2(weight, |exec, x, w| {

@@ -1,6 +1,11 @@
 //! A launch reports the cause, not its echoes.
 
-use shard_tensor::{Error, ErrorClass, launch, replicate, shard};
+use shard_tensor::nn::{LayerNorm, Linear, Module};
+use shard_tensor::optim::{Optimizer, Sgd};
+use shard_tensor::{
+    Context, DType, Error, ErrorClass, LocalSizes, Result, ShardTensor, checkpoint, launch,
+    replicate, shard,
+};
 
 #[test]
 fn one_ranks_own_error_is_the_cause() {
