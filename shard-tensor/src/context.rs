@@ -42,13 +42,19 @@ struct Inner {
     /// How many random tensors were drawn; the same on every rank, because all run the program.
     calls: Cell<u64>,
     dtype: DType,
+    told: Rc<Told>,
 }
 
 impl Context {
     /// A context over a communicator of all ranks of the program. [`launch`](crate::launch) makes one per rank.
     pub fn new(world: Rc<dyn Communicator>, seed: u64, dtype: DType) -> Self {
         let engine = Engine::new(EngineOptions::default());
-        let tape = Recorder::new(engine.clone());
+        let told = Rc::<Told>::default();
+        let tape = Recorder::new(Rc::new(Telling {
+            engine: engine.clone(),
+            world: world.clone(),
+            told: told.clone(),
+        }));
         Self(Rc::new(Inner {
             world,
             engine,
@@ -56,7 +62,13 @@ impl Context {
             seed,
             calls: Cell::new(0),
             dtype,
+            told,
         }))
+    }
+
+    /// What ops tell of themselves.
+    pub(crate) fn told(&self) -> &Told {
+        &self.0.told
     }
 
     /// This process's or thread's number.

@@ -68,12 +68,16 @@ mod processes;
 mod shape;
 mod simulate;
 mod tensor;
+mod transfer;
 
 pub use context::Context;
+pub use dim::{Dim, DimList};
 pub use error::{Error, Result};
+pub use explain::{Explanation, Step};
 pub use gradients::Gradients;
-pub use launch::{Backend, Launch, launch};
+pub use launch::{Backend, Launch, Returned, launch};
 pub use mesh::{LocalSizes, Mesh};
+pub use operators::Operand;
 pub use ops::{RadiusPairs, RadiusTable};
 pub use options::{Conv, ConvTranspose, Pool};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
