@@ -114,7 +114,7 @@ impl Context {
 
 /// Meshes.
 impl Context {
-    /// A mesh of the first ranks, row-major, with named axes.
+    /// A mesh of the first ranks, row-major, with named axes: `[("h", 2), ("w", 2)]`, or whatever lists names and sizes.
     ///
     /// # Collective
     /// All ranks of the program, members of the mesh or not: its communicators are made here.
@@ -122,9 +122,11 @@ impl Context {
     /// # Errors
     /// [`Spec`](Error::Spec) for an empty axis or repeated names, [`Argument`](Error::Argument) for more ranks than
     /// the program has; a mismatch if ranks ask for different meshes.
-    pub fn mesh<const N: usize>(&self, axes: [(&str, usize); N]) -> Result<Mesh> {
-        let mesh =
-            DeviceMesh::new(&axes.map(|a| a.1)).and_then(|m| m.with_names(&axes.map(|a| a.0)));
+    #[track_caller]
+    pub fn mesh<S: AsRef<str>>(&self, axes: impl IntoIterator<Item = (S, usize)>) -> Result<Mesh> {
+        let (names, shape): (Vec<S>, Vec<usize>) = axes.into_iter().unzip();
+        let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+        let mesh = DeviceMesh::new(&shape).and_then(|m| m.with_names(&names));
         self.mesh_from(&mesh?)
     }
 
@@ -147,7 +149,9 @@ impl Context {
     ///
     /// # Errors
     /// As [`mesh`](Self::mesh).
+    #[track_caller]
     pub fn mesh_from(&self, mesh: &DeviceMesh) -> Result<Mesh> {
+        let _call = Calling::here();
         if let Some(&rank) = mesh.ranks().iter().find(|&&r| r >= self.world_size()) {
             return Err(Error::argument(
                 "mesh",
@@ -208,7 +212,7 @@ impl Context {
             .collect();
         let status = (values.as_ref())
             .map(|_| ())
-            .map_err(|e| fault("values that can be read", e));
+            .map_err(|e| fault("values that can be read", e.to_string()));
         world.agree(status)?;
         values.map_err(Error::custom)
     }
@@ -261,6 +265,89 @@ impl Context {
         self.0.tape.no_grad(f)
     }
 
+    /// Applies a function and keeps only its inputs on the tape: in a backward pass it runs again and is differentiated then.
+    /// What memory its ops would hold, their time is paid for twice.
+    ///
+    /// It must compute the same both times; parameters it captures get their gradients, and must not be set in between.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, replicate, shard};
+    /// let slopes = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.ones([3], shard(0))?;
+    ///     let w = mesh.full([1], 2.0, replicate())?.requires_grad()?;
+    ///     let held = w.clone();
+    ///     let y = ctx.recompute(&[&x], move |x| Ok(vec![x[0].mul(&held)?.square()?]))?;
+    ///     y[0].sum_all()?.backward()?.get(&w)?.expect("y depends on w").item()
+    /// })?;
+    /// assert_eq!(slopes, [12.0, 12.0]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    ///
+    /// # Errors
+    /// What the function reports; in a backward pass [`Autograd`](Error::Autograd) if it does something else than before.
+    #[track_caller]
+    pub fn recompute(
+        &self,
+        inputs: &[&ShardTensor],
+        f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + 'static,
+    ) -> Result<Vec<ShardTensor>> {
+        let _call = Calling::here();
+        let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
+        let ctx = self.clone();
+        let values = checkpoint(
+            self.tape(),
+            &values.iter().collect::<Vec<_>>(),
+            move |_, inputs| ctx.on_values(inputs, &f),
+        )?;
+        Ok(self.lifted(&values))
+    }
+
+    /// Compares the gradients of a function of `f64` tensors with finite differences.
+    ///
+    /// ```
+    /// use shard_tensor::{DType, GradCheck, Launch, shard};
+    /// let compared = Launch::new(2).dtype(DType::F64).run(|ctx| {
+    ///     let x = ctx.mesh_of(2)?.randn([3, 2], shard(0))?;
+    ///     let checked = ctx.gradcheck(|x| Ok(vec![x[0].tanh()?.sum([0], false)?]), &[&x], GradCheck::default())?;
+    ///     Ok(checked.compared)
+    /// })?;
+    /// assert!(compared[0] > 0);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    ///
+    /// # Errors
+    /// [`Autograd`](Error::Autograd) with the worst element, for tensors that cannot be perturbed, or for what the function
+    /// reports.
+    #[track_caller]
+    pub fn gradcheck(
+        &self,
+        f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>>,
+        inputs: &[&ShardTensor],
+        how: GradCheck,
+    ) -> Result<GradReport> {
+        let _call = Calling::here();
+        let values: Vec<Value> = inputs.iter().map(|t| t.value().detach()).collect();
+        let checked = |_: &Recorder, inputs: &[Value]| self.on_values(inputs, &f);
+        Ok(gradcheck(self.tape(), &checked, &values, how)?)
+    }
+
+    /// A function of tensors as one of values.
+    fn on_values(
+        &self,
+        inputs: &[Value],
+        f: &impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>>,
+    ) -> shard_autograd::Result<Vec<Value>> {
+        let results = f(&self.lifted(inputs)).map_err(into_autograd)?;
+        Ok(results.iter().map(ShardTensor::value).collect())
+    }
+
     /// Applies an op, a built-in or the user's own: an op is anything that implements [`Op`].
     ///
     /// # Collective
@@ -268,7 +355,9 @@ impl Context {
     ///
     /// # Errors
     /// What the op's rule, the engine or a communicator reports.
+    #[track_caller]
     pub fn apply(&self, op: impl Op, inputs: &[&ShardTensor]) -> Result<Vec<ShardTensor>> {
+        let _call = Calling::here();
         use shard_ops::Exec;
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let values: Vec<&Value> = values.iter().collect();
@@ -331,6 +420,7 @@ impl Context {
         key: u128,
         checked: Result<T>,
     ) -> Result<T> {
+        let _call = Calling::here();
         let outcome = match &checked {
             Ok(_) => shard_ops::key_of("ok", &key),
             Err(error) => shard_ops::key_of("error", &error.to_string()),

@@ -25,6 +25,25 @@ pub enum Backend {
     Nccl,
 }
 
+/// What a rank may return from a [`launch`]: whatever may leave its thread.
+///
+/// Tensors and meshes may not, for their communicators stay with their rank: return arrays or numbers.
+///
+/// ```compile_fail
+/// // error: a rank cannot return `ShardTensor`
+/// let x = shard_tensor::launch(2, |ctx| ctx.mesh_of(2)?.ones([3], shard_tensor::shard(0)));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a rank cannot return `{Self}`: it belongs to the rank's own thread",
+    label = "this program returns it",
+    note = "tensors, meshes and contexts end with their rank; return arrays (`x.to_array::<f32>()?`), numbers (`x.item()?`) \
+            or texts instead, or save tensors with `checkpoint::save`"
+)]
+pub trait Returned: Send {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Send> Returned for T {}
+
 /// Runs `program` on `ranks` ranks, and gives what each of this process returned, in rank order.
 ///
 /// Ranks are threads of this process: the result is all of theirs. Where a launcher (`mpirun`, `srun`) started several
@@ -54,7 +73,7 @@ pub enum Backend {
 /// assert_eq!(lost.unwrap_err().to_string(), "rank 1: no such file");
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-pub fn launch<T: Send>(
+pub fn launch<T: Returned>(
     ranks: usize,
     program: impl Fn(&Context) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
@@ -200,7 +219,10 @@ impl Launch {
     ///
     /// # Errors
     /// As [`launch`].
-    pub fn run<T: Send>(&self, program: impl Fn(&Context) -> Result<T> + Sync) -> Result<Vec<T>> {
+    pub fn run<T: Returned>(
+        &self,
+        program: impl Fn(&Context) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
         match Processes::started() {
             None => self.on_threads(program),
             Some(started) => {
@@ -266,7 +288,7 @@ impl Launch {
                     if error.class() == ErrorClass::Failure {
                         world.fail(error.to_string());
                     }
-                    record(ctx.rank(), error);
+                    record(world.rank(), error);
                     None
                 }
             }

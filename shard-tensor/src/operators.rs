@@ -1,4 +1,4 @@
-//! `+ - * /` and unary `-`.
+//! `+ - * /`, `+= -= *= /=` and unary `-`.
 //!
 //! Operators cannot return a `Result`: on an error they panic with its message. The methods of the same meaning
 //! return it.
@@ -134,9 +134,21 @@ macro_rules! operators {
             /// # Panics
             /// Where the methods it stands for return an error, with its message.
             #[track_caller]
-            fn $method(self, other: $right) -> ShardTensor {
-                let compute: fn(&$left, &$right) -> crate::Result<ShardTensor> = $compute;
-                compute(&self, &other).unwrap_or_else(|e| panic!("{e}"))
+            fn $method(self, other: $($right)+) -> ShardTensor {
+                let compute: fn(f64, &ShardTensor) -> Result<ShardTensor> = $reversed;
+                compute(f64::from(self), &other).unwrap_or_else(|e| panic!("{e}"))
+            }
+        }
+    };
+    (@ $trait:ident $method:ident $apply:ident $($left:tt)+) => {
+        impl<T: Operand> $trait<T> for $($left)+ {
+            type Output = ShardTensor;
+
+            /// # Panics
+            /// Where the method of the same name returns an error, with its message.
+            #[track_caller]
+            fn $method(self, other: T) -> ShardTensor {
+                other.$apply(&self).unwrap_or_else(|e| panic!("{e}"))
             }
         }
     };

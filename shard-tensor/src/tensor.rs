@@ -2,6 +2,7 @@
 
 use crate::{Context, Error, Gradients, Mesh, Placements, Result};
 use ndarray::{ArrayD, IxDyn};
+use shard_comm::Calling;
 use shard_comm::half::{bf16, f16};
 use shard_comm::{Bool, DType, Element};
 use shard_ops::{Exec, OpError, Value};
@@ -137,16 +138,10 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`Placements::layout`]; an error for partial targets, which only ops produce.
+    #[track_caller]
     pub fn redistribute(&self, placements: impl Into<Placements>) -> Result<Self> {
-        let to = placements.into().layout(self.layout.mesh(), self.shape())?;
-        if to.is_partial() && to != self.layout {
-            return Err(Error::argument(
-                "redistribute",
-                "shards and replicas",
-                to.to_string(),
-                "partial values are the results of ops; redistribute to a replica or a shard",
-            ));
-        }
+        let _call = Calling::here();
+        let to = self.target(placements)?;
         Ok(self.lift(self.ctx.tape().redistribute(&self.value(), &to)?))
     }
 
@@ -252,7 +247,7 @@ impl ShardTensor {
         })
     }
 
-    fn check_type<T: Element>(&self, op: &'static str) -> Result<()> {
+    pub(crate) fn check_type<T: Element>(&self, op: &'static str) -> Result<()> {
         if T::DTYPE == self.dtype {
             return Ok(());
         }
@@ -320,7 +315,9 @@ impl ShardTensor {
     /// assert_eq!(slopes[2], ndarray::arr1(&[30.0, 30.0]).into_dyn());
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
+    #[track_caller]
     pub fn backward(&self) -> Result<Gradients> {
+        let _call = Calling::here();
         Ok(Gradients::new(
             self.ctx.tape().backward(&self.value(), None)?,
         ))
@@ -333,7 +330,9 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`backward`](Self::backward); if the seed has another shape or type.
+    #[track_caller]
     pub fn backward_with(&self, seed: &Self) -> Result<Gradients> {
+        let _call = Calling::here();
         Ok(Gradients::new(
             self.ctx
                 .tape()
@@ -349,7 +348,9 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`backward`](Self::backward).
+    #[track_caller]
     pub fn grad(&self, inputs: &[&Self], create_graph: bool) -> Result<Vec<Option<Self>>> {
+        let _call = Calling::here();
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let values: Vec<&Value> = values.iter().collect();
         let found = self
@@ -406,7 +407,9 @@ impl ShardTensor {
     }
 
     /// As [`set`](Self::set), for an array known to fit.
+    #[track_caller]
     pub(crate) fn set_array(&self, array: Array) -> Result<()> {
+        let _call = Calling::here();
         let Held::Parameter(cell) = &self.held else {
             return Err(Error::argument(
                 "set",
@@ -422,6 +425,28 @@ impl ShardTensor {
 }
 
 impl ShardTensor {
+    /// The layout that placements give this tensor, if it can be moved there.
+    pub(crate) fn target(&self, placements: impl Into<Placements>) -> Result<Layout> {
+        let to = placements.into().layout(self.layout.mesh(), self.shape())?;
+        if to.is_partial() && to != self.layout {
+            return Err(Error::argument(
+                "redistribute",
+                "shards and replicas",
+                to.to_string(),
+                "partial values are the results of ops; redistribute to a replica or a shard",
+            ));
+        }
+        Ok(to)
+    }
+
+    /// The value alone.
+    pub(crate) fn into_value(self) -> Value {
+        match self.held {
+            Held::Value(value) => value,
+            Held::Parameter(cell) => cell.borrow().clone(),
+        }
+    }
+
     /// A tensor of the same context.
     pub(crate) fn lift(&self, value: Value) -> Self {
         Self::new(&self.ctx, value)
@@ -433,6 +458,7 @@ impl ShardTensor {
         &self,
         f: impl FnOnce(&dyn Exec, &Value) -> Result<Value, OpError>,
     ) -> Result<Self> {
+        let _call = Calling::here();
         Ok(self.lift(f(self.ctx.tape(), &self.held())?))
     }
 
@@ -443,6 +469,7 @@ impl ShardTensor {
         other: &Self,
         f: impl FnOnce(&dyn Exec, &Value, &Value) -> Result<Value, OpError>,
     ) -> Result<Self> {
+        let _call = Calling::here();
         Ok(self.lift(f(self.ctx.tape(), &self.held(), &other.held())?))
     }
 }
@@ -474,10 +501,18 @@ impl fmt::Display for ShardTensor {
 }
 
 fn to_ndarray<T: Element>(array: &Array) -> Result<ArrayD<T>> {
-    let (elements, shape) = (array.to_vec::<T>()?, array.local_shape());
-    ArrayD::from_shape_vec(IxDyn(&shape), elements).map_err(|e| {
+    to_ndarray_of("to_array", array.to_vec::<T>()?, &array.local_shape())
+}
+
+/// Elements as an array.
+pub(crate) fn to_ndarray_of<T>(
+    op: &'static str,
+    elements: Vec<T>,
+    shape: &[usize],
+) -> Result<ArrayD<T>> {
+    ArrayD::from_shape_vec(IxDyn(shape), elements).map_err(|e| {
         Error::argument(
-            "to_array",
+            op,
             "as many elements as the shape holds",
             e.to_string(),
             "report this",

@@ -1,6 +1,6 @@
 //! Reductions and products.
 
-use crate::{Error, Result, ShardTensor};
+use crate::{DimList, Error, Result, ShardTensor};
 use shard_ops::{Exec, OpError, Value, matmul, reduce as ops};
 
 /// Methods that reduce over dims.
@@ -11,11 +11,12 @@ macro_rules! reductions {
         impl ShardTensor {$(
             $(#[$doc])*
             ///
-            /// With `keepdim` the dims stay, with extent 1.
+            /// Dims below zero count from the end. With `keepdim` the dims stay, with extent 1.
             ///
             /// # Errors
             /// For a dim out of range or named twice; for types other than `f32` and `f64`.
-            pub fn $name(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
+            #[track_caller]
+            pub fn $name(&self, dims: impl Into<DimList>, keepdim: bool) -> Result<Self> {
                 self.over(stringify!($name), dims, |exec, x, dims| ops::$name(exec, x, dims, keepdim))
             }
         )*}
@@ -71,9 +72,10 @@ impl ShardTensor {
     fn over(
         &self,
         op: &'static str,
-        dims: &[usize],
+        dims: impl Into<DimList>,
         f: impl FnOnce(&dyn Exec, &Value, &[usize]) -> Result<Value, OpError>,
     ) -> Result<Self> {
+        let dims = dims.into().of(op, self.ndim())?;
         if let Some(dim) = dims.iter().find(|&&d| d >= self.ndim()) {
             return Err(Error::argument(
                 op,
@@ -82,7 +84,7 @@ impl ShardTensor {
                 "count dims from 0",
             ));
         }
-        self.run(|exec, x| f(exec, x, dims))
+        self.run(|exec, x| f(exec, x, &dims))
     }
 }
 
