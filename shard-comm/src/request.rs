@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::caller::called;
 use crate::guard::Guard;
 use crate::plan::Fit;
 use crate::{
@@ -79,7 +80,7 @@ impl Request {
             status: Ok(()),
             argument: None,
             dtype,
-            site,
+            site: called(site),
             guard: Guard::default(),
         }
     }

@@ -7,4 +7,5 @@ mod common;
 mod cross_mesh;
 mod in_place;
 mod lower_bound;
+mod meshes;
 mod plan_object;
