@@ -213,6 +213,8 @@ pub struct Link {
     pub side: LinkSide,
     /// Whether something else moves the elements: the two only agree, and there is no result.
     pub elsewhere: bool,
+    /// An error of this rank that both must hear of.
+    pub status: Result<(), Box<AgreedError>>,
     /// Where the user called.
     pub site: Site,
     /// What a checked communicator adds.
@@ -300,6 +302,7 @@ impl Link {
         };
         Ok(Request {
             dtype: Some(dtype),
+            status: self.status,
             guard: self.guard,
             ..request
         })

@@ -181,6 +181,7 @@ impl dyn Communicator + '_ {
             peer,
             side,
             elsewhere: false,
+            status: Ok(()),
             site: called(Location::caller()),
             guard: Guard::default(),
         }))
@@ -206,6 +207,7 @@ impl dyn Communicator + '_ {
             peer,
             side,
             elsewhere: false,
+            status: Ok(()),
             site: called(Location::caller()),
             guard: Guard::default(),
         }))
