@@ -1,6 +1,6 @@
 //! What can go wrong when derivatives are taken.
 
-use shard_comm::{CommError, DType, ErrorClass};
+use shard_comm::{CommError, DType, DeviceError, ErrorClass};
 use shard_ops::OpError;
 use shard_redistribute::RedistributeError;
 use shard_spec::SpecError;
@@ -185,4 +185,10 @@ pub struct GradMismatch {
     pub numeric: f64,
     /// How far apart they may be.
     pub bound: f64,
+}
+
+impl From<DeviceError> for AutogradError {
+    fn from(error: DeviceError) -> Self {
+        Self::Comm(error.into())
+    }
 }

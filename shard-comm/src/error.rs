@@ -5,7 +5,9 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{DType, Operation};
+use shard_device::{DType, DeviceError, ErrorClass};
+
+use crate::Operation;
 
 /// Shorthand for results of this crate.
 pub type Result<T, E = CommError> = std::result::Result<T, E>;
@@ -13,18 +15,7 @@ pub type Result<T, E = CommError> = std::result::Result<T, E>;
 /// Where in the program a collective was called.
 pub type Site = &'static Location<'static>;
 
-/// Who learns of an error, and what is left of the group afterwards.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ErrorClass {
-    /// Decided from arguments; the same on every rank, nothing was sent, the group stays usable.
-    Uniform,
-    /// A fact only one rank could see, told to all before any payload moved; the group stays usable.
-    Agreed,
-    /// A rank, a link or the device died; the group is poisoned and every later call fails alike.
-    Failure,
-}
-
-/// An error of a buffer, a device or a communicator.
+/// An error of a communicator, or of a device below it.
 ///
 /// Ranks named here are ranks of the whole launch, also inside a group made by `split`.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -51,31 +42,11 @@ pub enum CommError {
     /// A fact that one rank saw before anything moved.
     #[error(transparent)]
     Agreed(Box<AgreedError>),
-    /// The communicator or its device has been shut down.
+    /// The communicator has been shut down.
     #[error("{op}: this communicator is closed; make the call before its rank ends")]
     Closed {
         /// The call that came too late.
         op: &'static str,
-    },
-    /// The host asked for memory that only a device can read.
-    #[error(
-        "{op}: the host cannot read memory of {device}; download it, or submit a job to the device"
-    )]
-    HostOnly {
-        /// The call.
-        op: &'static str,
-        /// The device that holds the memory.
-        device: String,
-    },
-    /// The elements of memory that holds none were asked for: what depends on data cannot be simulated.
-    #[error(
-        "{op}: {device} memory has no elements; run the program on ranks, or leave out what reads values"
-    )]
-    NoData {
-        /// The call.
-        op: &'static str,
-        /// The device.
-        device: String,
     },
     /// A call whose own arguments contradict each other.
     #[error("{op}: expected {expected}, got {got}; {remedy}")]
@@ -88,18 +59,6 @@ pub enum CommError {
         got: String,
         /// What to do about it.
         remedy: &'static str,
-    },
-    /// The device has no memory left for this.
-    #[error("{device}: out of memory for {bytes} bytes ({dtype} x {len})")]
-    OutOfMemory {
-        /// The device.
-        device: String,
-        /// Bytes asked for.
-        bytes: usize,
-        /// Element type asked for.
-        dtype: DType,
-        /// Elements asked for.
-        len: usize,
     },
     /// A rank waited for others longer than it was told to.
     #[error(transparent)]
@@ -114,32 +73,24 @@ pub enum CommError {
         /// What it says.
         cause: Arc<str>,
     },
-    /// Work queued on a device failed when it ran.
-    #[error("{device}: queued work failed: {cause}")]
-    Device {
-        /// The device.
-        device: String,
-        /// What happened; the message of the panic if there was one.
-        cause: Arc<str>,
-    },
+    /// A buffer or a device refused.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 impl CommError {
     /// Who learns of this error, and what is left of the group.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Mismatch(_)
-            | Self::HostOnly { .. }
-            | Self::NoData { .. }
-            | Self::Invalid { .. } => ErrorClass::Uniform,
-            Self::Agreed(_) | Self::OutOfMemory { .. } => ErrorClass::Agreed,
+            Self::Mismatch(_) | Self::Invalid { .. } => ErrorClass::Uniform,
+            Self::Agreed(_) => ErrorClass::Agreed,
             Self::Deadlock(_)
             | Self::OutOfStep(_)
             | Self::PeerFailed { .. }
             | Self::Closed { .. }
             | Self::TimedOut(_)
-            | Self::Backend { .. }
-            | Self::Device { .. } => ErrorClass::Failure,
+            | Self::Backend { .. } => ErrorClass::Failure,
+            Self::Device(error) => error.class(),
         }
     }
 
@@ -216,15 +167,21 @@ impl AgreedError {
     }
 
     /// A local error of this crate as one to be agreed on.
-    pub fn from_local(op: impl Into<String>, error: CommError) -> Self {
-        match error {
+    pub fn from_local(op: impl Into<String>, error: impl Into<CommError>) -> Self {
+        match error.into() {
             CommError::Agreed(e) => *e,
             CommError::Invalid {
                 op: inner,
                 expected,
                 got,
                 remedy,
-            } => {
+            }
+            | CommError::Device(DeviceError::Invalid {
+                op: inner,
+                expected,
+                got,
+                remedy,
+            }) => {
                 let op = op.into();
                 let op = if op == inner {
                     op
@@ -391,7 +348,7 @@ pub enum LaunchError {
         /// The message of its panic.
         message: String,
     },
-    /// A rank in another process failed, or the ranks ended apart.
+    /// A rank in another process failed, the ranks ended apart, or what joins them is missing.
     #[error(transparent)]
     Failed(CommError),
     /// The processes of a job cannot work together.
@@ -404,7 +361,7 @@ pub enum LaunchError {
     },
     /// A rank cannot have the device it was to have.
     #[error(transparent)]
-    Device(CommError),
+    Device(DeviceError),
     /// The system refused a thread.
     #[error("cannot start the thread of rank {rank}: {source}")]
     Spawn {

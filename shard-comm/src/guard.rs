@@ -48,7 +48,7 @@ impl Guard {
             }
             words.extend(row);
         }
-        Host::new().upload_slice(&words).map(Some)
+        Ok(Some(Host::new().upload_slice(&words)?))
     }
 
     /// The checksums of what peers read from these sources, in the order of peers.
@@ -106,13 +106,13 @@ impl Guard {
 /// What ranks said that their peers should find: a row per rank, which begins with whether it said anything.
 #[cfg(feature = "nccl")]
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct PeerSums {
     words: Vec<i64>,
     ranks: usize,
 }
 
 #[cfg(feature = "nccl")]
-impl Told {
+impl PeerSums {
     /// What an operation whose elements move elsewhere gives.
     ///
     /// # Errors

@@ -1,11 +1,10 @@
-//! Device memory and communicators: the exchange of pieces between ranks, in process and beyond.
+//! Communicators: the exchange of pieces between ranks, in process and beyond.
 //!
 //! A group of *ranks* each own a part of something too big for one of them. This crate has what they need to work on
 //! it together, and nothing that knows what it is: no layouts, no tensors, no kernels.
 //!
-//! - **Memory**: typed, shared, immutable [`Buffer`]s on a [`Device`]; [`BufferMut`] while they are written. [`Host`]
-//!   is the memory of this process, [`TestDevice`] a stand-in for an accelerator that makes missing synchronisation
-//!   visible. Freed memory is cached per device.
+//! - **Memory**: typed, shared, immutable [`Buffer`]s on a [`Device`], from the crate [`shard_device`], whose items are
+//!   all here too.
 //! - **Moves**: an [`ExchangePlan`] lists the strided [`Piece`]s a rank reads from its peers, and how they are combined
 //!   (a [`Monoid`]). Everything else, from broadcast to all-reduce, is such a plan.
 //! - **Groups**: a [`Communicator`] runs plans. Every operation blocks, or starts and returns a [`Handle`]. The
@@ -69,71 +68,48 @@
 //!   build.
 //! - `nccl`: the backend `nccl`, ranks with a GPU each over NVIDIA's library of that name, loaded at run time.
 //! - `cuda-emulated`: their kernels and the library on the host, for tests; needs a C++ compiler at run time.
-#![cfg_attr(not(any(feature = "mpi", feature = "cuda")), forbid(unsafe_code))]
-#![cfg_attr(any(feature = "mpi", feature = "cuda"), deny(unsafe_code))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(not(any(feature = "mpi", feature = "nccl")), forbid(unsafe_code))]
+#![cfg_attr(any(feature = "mpi", feature = "nccl"), deny(unsafe_code))]
 
-pub use half;
+pub use shard_device::*;
 
-mod buffer;
-mod checked;
+pub mod backend;
 mod collectives;
 mod communicator;
 #[cfg(any(test, feature = "contract-tests"))]
 pub mod contract;
-#[cfg(feature = "cuda")]
-pub mod cuda;
-mod device;
-mod dtype;
+mod decorator;
+mod devices;
 mod error;
-mod exchange;
-mod faulty;
+mod fingerprint;
 mod guard;
 pub mod guide;
-mod host;
-mod job;
-mod kernel;
+mod handle;
 mod ledger;
-mod link;
-pub mod local;
-mod lots;
-mod mix;
-mod monoid;
-#[cfg(feature = "mpi")]
-pub mod mpi;
-#[cfg(feature = "nccl")]
-pub mod nccl;
-mod pieces;
 mod plan;
-mod pool;
-mod precision;
-pub mod simulated;
-mod test_device;
+mod request;
+mod run;
+mod topology;
 mod validate;
-mod view;
 
-pub use buffer::{Buffer, BufferMut};
-pub use checked::{Checks, checked};
-pub use collectives::{ONE_ROUND_BYTES, PlanCache, all_reduce_received};
-pub use communicator::{Communicator, Handle, Link, LinkSide, Pending, Request, Stage, Target};
-pub use device::{
-    Device, DeviceKind, DeviceRef, Event, EventState, HostSlice, HostSliceMut, MemoryStats,
-    UnknownDevice, device_of,
-};
-pub use dtype::{Bool, DType, Element, Scalar};
+#[cfg(feature = "mpi")]
+pub use backend::mpi;
+#[cfg(feature = "nccl")]
+pub use backend::nccl;
+pub use backend::{local, simulated};
+pub use collectives::{ONE_ROUND_BYTES, all_reduce_received};
+pub use communicator::Communicator;
+pub use decorator::{Checks, Fault, FaultKind, Faulty, checked, faulty};
+pub use devices::device_of;
 pub use error::{
-    AgreedError, CommError, DeadlockReport, ErrorClass, LaunchError, Mismatch, Result, Site,
-    SiteText, TimeoutReport, WaitLine,
+    AgreedError, CommError, DeadlockReport, LaunchError, Mismatch, Result, Site, SiteText,
+    TimeoutReport, WaitLine,
 };
-pub use faulty::{Fault, FaultKind, Faulty, faulty};
 pub use guard::{Guard, PeerSum};
-pub use host::{Host, HostOptions};
-pub use job::{HostJob, Spent, Work};
+pub use handle::{Handle, Pending};
 pub use ledger::{FlightRecord, Ledger, LedgerSnapshot, OpCount, Operation, TraceEvent};
-pub use link::LinkCost;
 pub use local::LocalComm;
-pub use monoid::Monoid;
-pub use pieces::{Piece, PieceRef, Pieces};
-pub use plan::ExchangePlan;
-pub use precision::MatmulPrecision;
-pub use test_device::TestDevice;
-pub use view::Strided;
+pub use plan::{ExchangePlan, Piece, PieceRef, Pieces, PlanCache};
+pub use request::{Link, LinkSide, Request, Stage, Target};
+pub use topology::{LinkCost, Machine, Reductions, Topology};

@@ -1,6 +1,6 @@
 //! What can go wrong when an op is applied.
 
-use shard_comm::{CommError, DType, ErrorClass};
+use shard_comm::{CommError, DType, DeviceError, ErrorClass};
 use shard_redistribute::RedistributeError;
 use shard_spec::SpecError;
 
@@ -182,6 +182,12 @@ impl<T> InOp<T> for Result<T, CommError> {
             op,
             source: Box::new(e),
         })
+    }
+}
+
+impl<T> InOp<T> for Result<T, DeviceError> {
+    fn in_op(self, op: &'static str) -> Result<T> {
+        self.map_err(CommError::from).in_op(op)
     }
 }
 

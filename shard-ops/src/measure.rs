@@ -2,8 +2,7 @@
 
 use crate::error::InOp;
 use crate::{Engine, EngineOptions, Exec, Result, Value, elementwise, matmul};
-use shard_comm::simulated::Machine;
-use shard_comm::{DType, Monoid};
+use shard_comm::{DType, Machine, Monoid};
 use shard_redistribute::{Array, CostModel, MeshComm};
 use shard_spec::Layout;
 use std::fmt;

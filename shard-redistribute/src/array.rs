@@ -1,7 +1,8 @@
 //! An array in pieces: a layout, and this rank's piece.
 
 use crate::{MeshComm, RedistributeError, Result};
-use shard_comm::{AgreedError, Buffer, DType, DeviceKind, Element};
+use shard_comm::simulated::PHANTOM;
+use shard_comm::{AgreedError, Buffer, DType, Element};
 use shard_spec::{DimPart, Dims, Layout, numel};
 use smallvec::SmallVec;
 use std::fmt;
@@ -80,14 +81,15 @@ impl Array {
         let Some(held) = layout.local_parts(cx.rank()) else {
             return Self::from_parts(cx, layout, None, T::DTYPE);
         };
-        let held: SmallVec<[Vec<Range<usize>>; 4]> = held.iter().map(DimPart::intervals).collect();
         let shape: Dims = layout.local_shape(cx.rank()).unwrap_or_default();
         let count = numel(&shape);
-        if cx.device().kind() == DeviceKind::Phantom {
+        if cx.device().kind() == PHANTOM {
             // Whatever the elements are, it does not keep them.
             let buffer = cx.device().alloc(T::DTYPE, count)?.freeze();
             return Self::from_parts(cx, layout, Some(buffer), T::DTYPE);
         }
+        let intervals = |part: &DimPart| part.intervals().collect();
+        let held: SmallVec<[Vec<Range<usize>>; 4]> = held.iter().map(intervals).collect();
         let holds = cx
             .coords()
             .is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
@@ -208,6 +210,9 @@ impl Array {
     /// # Errors
     /// [`Incompatible`](RedistributeError::Incompatible) (shapes or meshes differ, or a partial value would
     /// have to change its operation); what the communicator reports.
+    #[doc(alias = "reshard")]
+    #[doc(alias = "all-to-all")]
+    #[doc(alias = "Ulysses")]
     pub fn redistribute(&self, to: &Layout) -> Result<Self> {
         if &self.layout == to {
             return Ok(self.clone());
@@ -262,6 +267,7 @@ impl Array {
     /// # Errors
     /// As [`redistribute`](Self::redistribute).
     #[track_caller]
+    #[doc(alias = "reshard")]
     pub fn redistribute_into(self, to: &Layout) -> Result<Self> {
         if &self.layout == to {
             return Ok(self);

@@ -1,7 +1,7 @@
 //! What moves cost: the model by which plans are chosen.
 
 use crate::{MeshComm, Result};
-use shard_comm::simulated::Topology;
+use shard_comm::Topology;
 use shard_comm::{Communicator, LinkCost, Monoid};
 use shard_spec::DeviceMesh;
 use smallvec::SmallVec;

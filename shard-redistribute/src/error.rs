@@ -1,6 +1,6 @@
 //! What can go wrong when arrays are made and moved.
 
-use shard_comm::{CommError, DType, ErrorClass};
+use shard_comm::{CommError, DType, DeviceError, ErrorClass};
 use shard_spec::{Layout, SpecError};
 
 /// Shorthand for results of this crate.
@@ -19,6 +19,9 @@ pub enum RedistributeError {
     /// Source and destination do not describe the same global tensor.
     #[error(transparent)]
     Incompatible(Box<Incompatible>),
+    /// The layouts share boundaries in too few places: the move would be cut into more pieces than a rank can list.
+    #[error(transparent)]
+    TooManyPieces(Box<TooManyPieces>),
     /// An array's local data does not have the type that was asked for.
     #[error("{op}: the array holds {got}, not {expected}; convert it first or read it as {got}")]
     DType {
@@ -73,6 +76,24 @@ pub struct Incompatible {
     pub fix: &'static str,
 }
 
+/// A move of more pieces than a plan may have.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "{op}: from {from} to {to} {:?} one rank would read or send up to {pieces} pieces, expected at most {most}; use fewer, longer tiles, or move through a contiguous layout", to.shape()
+)]
+pub struct TooManyPieces {
+    /// The operation that was asked for.
+    pub op: &'static str,
+    /// The source layout.
+    pub from: Layout,
+    /// The destination layout.
+    pub to: Layout,
+    /// A bound on the pieces that one rank would read or send; `usize::MAX` where it does not fit.
+    pub pieces: usize,
+    /// The most that is planned.
+    pub most: usize,
+}
+
 impl RedistributeError {
     /// Which of the three classes this error belongs to: decided by layouts alone (the same on all ranks),
     /// agreed among ranks, or a failure of the group.
@@ -81,5 +102,11 @@ impl RedistributeError {
             Self::Comm(e) => e.class(),
             _ => ErrorClass::Uniform,
         }
+    }
+}
+
+impl From<DeviceError> for RedistributeError {
+    fn from(error: DeviceError) -> Self {
+        Self::Comm(error.into())
     }
 }

@@ -1,6 +1,6 @@
 //! What can be wrong with a mesh, a partition, a layout, an index map or a window.
 
-use crate::placement::ReduceOp;
+use crate::reduce_op::ReduceOp;
 
 /// The result of every fallible operation of this crate.
 pub type Result<T> = std::result::Result<T, SpecError>;

@@ -45,6 +45,7 @@
 //!
 //! - `serde`: meshes, partitions, layouts, maps and windows serialise as plain fields and are validated again when read.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod boxes;
 mod cover;
@@ -54,11 +55,14 @@ mod error;
 mod hash;
 mod layout;
 mod mesh;
+mod most_pieces;
 mod overlap;
 mod part;
 mod partition;
 mod placement;
 mod progression;
+mod reduce_op;
+mod reshape;
 mod segments;
 #[cfg(feature = "serde")]
 mod serial;
@@ -72,9 +76,17 @@ pub use error::{Result, SpecError};
 pub use hash::{ContentHash, StableHasher};
 pub use layout::{DimSharding, Layout, LayoutBuilder};
 pub use mesh::{Coords, DeviceMesh};
+pub use most_pieces::most_pieces;
 pub use overlap::{DimPiece, DimSend, overlaps, overlaps_from, overlaps_to};
 pub use part::DimPart;
 pub use partition::{Offsets, Partition};
-pub use placement::{Placement, ReduceOp};
+pub use placement::Placement;
+pub use reduce_op::ReduceOp;
+pub use reshape::{ReshapeGroup, reshape_groups, reshape_stop};
 pub use segments::Segments;
 pub use window::{Neighbors, ResampleMode, Sample, ScaleFactor, Window};
+
+/// The program in the README runs as it stands there.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -13,6 +13,10 @@ use crate::hash::{ContentHash, StableHasher};
 /// Coordinates of a rank: one index per mesh axis.
 pub type Coords = SmallVec<[usize; 4]>;
 
+/// The most ranks a mesh has, and so the most parts a partition has: each takes memory on every rank, and what users write
+/// is checked before anything is made of it.
+pub(crate) const MOST_RANKS: usize = 1 << 24;
+
 /// An N-D, row-major array of distinct world ranks, with optional axis names. Immutable; a clone is a pointer copy.
 ///
 /// A mesh without axes holds one rank.
@@ -26,11 +30,6 @@ pub type Coords = SmallVec<[usize; 4]>;
 /// # Ok::<(), shard_spec::SpecError>(())
 /// ```
 #[derive(Clone)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(
-    feature = "serde",
-    serde(into = "crate::serial::MeshRepr", try_from = "crate::serial::MeshRepr")
-)]
 pub struct DeviceMesh(Arc<Inner>);
 
 struct Inner {
@@ -46,7 +45,7 @@ impl DeviceMesh {
     /// The mesh of ranks `0..n` in row-major order.
     ///
     /// # Errors
-    /// [`SpecError::ZeroMeshAxis`], [`SpecError::Overflow`].
+    /// [`SpecError::ZeroMeshAxis`]; [`SpecError::Overflow`] or, for more than 2^24 ranks, [`SpecError::Argument`].
     pub fn new(shape: &[usize]) -> Result<Self> {
         let size = mesh_size(shape)?;
         Self::build(shape, (0..size).collect(), None)
@@ -404,7 +403,7 @@ impl fmt::Debug for DeviceMesh {
     }
 }
 
-/// Ranks of a mesh shape, refusing empty axes and overflow.
+/// Ranks of a mesh shape, refusing empty axes and more ranks than there can be.
 fn mesh_size(shape: &[usize]) -> Result<usize> {
     if let Some(axis) = shape.iter().position(|&n| n == 0) {
         return Err(SpecError::ZeroMeshAxis {
@@ -412,7 +411,17 @@ fn mesh_size(shape: &[usize]) -> Result<usize> {
             axis,
         });
     }
-    checked_numel(shape)
+    let size = checked_numel(shape)?;
+    if size > MOST_RANKS {
+        return Err(SpecError::Argument {
+            op: "mesh",
+            argument: "shape",
+            got: format!("{shape:?} of {size} ranks"),
+            expected: format!("at most {MOST_RANKS} ranks"),
+            remedy: "give the ranks of the job along each axis, not extents of a tensor",
+        });
+    }
+    Ok(size)
 }
 
 /// Row-major index of coordinates.
@@ -498,6 +507,13 @@ mod tests {
             err(DeviceMesh::new(&[1 << 40, 1 << 40])),
             SpecError::Overflow { .. }
         ));
+        // Before a list of all ranks is made.
+        for huge in [&[1 << 36][..], &[100_000, 100_000], &[1 << 62]] {
+            assert!(matches!(
+                err(DeviceMesh::new(huge)),
+                SpecError::Argument { op: "mesh", .. }
+            ));
+        }
         assert!(matches!(
             err(DeviceMesh::with_ranks(&[2], vec![1])),
             SpecError::RankCount {

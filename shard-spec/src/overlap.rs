@@ -1,6 +1,7 @@
 //! What moves along one dim: the intersections of owned intervals with needed ones, under an index map.
 //!
-//! Both sides of a move list the same pieces without talking: [`overlaps`] for who receives, [`overlaps_from`] for who sends.
+//! Both sides of a move list the same pieces without talking: the receiver calls [`overlaps`], the sender
+//! [`overlaps_from`]. An *overlap* in this crate is always such an intersection, of indices and never of time.
 
 use std::ops::Range;
 
@@ -49,10 +50,10 @@ pub struct DimSend {
 
 /// All pieces of a destination part, by source part, then destination start.
 ///
-/// Between intervals this costs one step per piece and a binary search per run of the map, also where these are parts of
-/// segments. Parts with several intervals are met run by run, in closed form: each is itself an affine map from its own
-/// indices, so pieces are compositions of maps. Only parts that can have something in common are looked at, and nothing is
-/// done per element.
+/// Between intervals this costs one step per piece and a binary search per run of the map, also where the intervals are
+/// parts of segments. A part with several intervals is an affine map from its own indices, so its pieces are found by
+/// composing maps: their runs are merged, and two runs intersect in closed form. Only parts that can have something in
+/// common are looked at, and nothing is done per element.
 ///
 /// ```
 /// use shard_spec::{DimMap, Partition, overlaps};
@@ -65,6 +66,8 @@ pub struct DimSend {
 ///
 /// # Panics
 /// Where the partition's extent is not the map's source extent.
+#[doc(alias = "all-to-all")]
+#[doc(alias = "intersect")]
 pub fn overlaps(src: &Partition, map: &DimMap, dst: impl Into<DimPart>) -> Vec<DimPiece> {
     assert!(
         src.extent() == map.src_extent(),
@@ -78,9 +81,14 @@ pub fn overlaps(src: &Partition, map: &DimMap, dst: impl Into<DimPart>) -> Vec<D
         (Partition::Contiguous(src), Some(dst)) => between_intervals(src, map, dst, &mut pieces),
         _ => {
             let mut sends = Vec::new();
+            let home = home(&dst, map.dst_extent());
             for src_part in owners(src, map, &dst) {
                 sends.clear();
-                between_parts(&src.part(src_part), map, &dst, 0, &mut sends);
+                let src = src.part(src_part);
+                match (src.plain(), dst.plain()) {
+                    (Some(src), Some(dst)) => interval_to_part(src, map, dst, 0, &mut sends),
+                    _ => reached_by(&through(&src, map), 0, &home, &mut sends),
+                }
                 pieces.extend(sends.iter().map(|send| DimPiece {
                     src_part,
                     dst_start: send.dst_start,
@@ -102,7 +110,7 @@ fn owners(src: &Partition, map: &DimMap, dst: &DimPart) -> Vec<usize> {
     let (map, dst) = match dst.plain() {
         Some(dst) => (map, dst.clone()),
         None => {
-            mapped = onto(map, dst);
+            mapped = map.then(&home(dst, map.dst_extent()));
             (&mapped, 0..dst.len())
         }
     };
@@ -153,10 +161,10 @@ fn readers(src: &DimPart, map: &DimMap, dst: &Segments) -> Vec<usize> {
     parts
 }
 
-/// The map onto the local indices of a destination part. For two parts, `onto(through(..))` is the one list of pieces that
-/// both sides use.
-fn onto(map: &DimMap, dst: &DimPart) -> DimMap {
-    map.then(&dst.to_global(map.dst_extent()).inverse())
+/// The map from the global indices of a destination of this extent to the local ones of a part. For two parts,
+/// `through(..)` and then this is the one list of pieces that both sides use.
+fn home(dst: &DimPart, extent: usize) -> DimMap {
+    dst.to_global(extent).inverse()
 }
 
 /// The map from the local indices of a source part.
@@ -240,14 +248,27 @@ pub fn overlaps_from(
             interval_to_cover(src, map, candidates, |p| table.interval(p), &mut pieces);
         }
         (_, CoverParts::Partition(Partition::Segments(segments))) => {
+            let reached = through(&src, map);
             for dst_part in readers(&src, map, segments) {
-                between_parts(&src, map, &dst_cover.get(dst_part), dst_part, &mut pieces);
+                let dst = dst_cover.get(dst_part);
+                match (src.plain(), dst.plain()) {
+                    (Some(src), Some(dst)) => {
+                        interval_to_part(src, map, dst, dst_part, &mut pieces)
+                    }
+                    _ => reached_by(
+                        &reached,
+                        dst_part,
+                        &home(&dst, map.dst_extent()),
+                        &mut pieces,
+                    ),
+                }
             }
         }
         _ => {
             let reached = through(&src, map);
             for dst_part in 0..dst_cover.len() {
-                reached_by(&reached, dst_part, &dst_cover.get(dst_part), &mut pieces);
+                let home = home(&dst_cover.get(dst_part), map.dst_extent());
+                reached_by(&reached, dst_part, &home, &mut pieces);
             }
         }
     }
@@ -266,32 +287,33 @@ pub fn overlaps_to(
     dst: &DimPart,
     dst_part: usize,
 ) -> Vec<DimSend> {
-    let mut pieces = Vec::new();
-    between_parts(&src.into(), map, dst, dst_part, &mut pieces);
+    let (src, mut pieces) = (src.into(), Vec::new());
+    match (src.plain(), dst.plain()) {
+        (Some(src), Some(dst)) => interval_to_part(src, map, dst, dst_part, &mut pieces),
+        _ => {
+            let home = home(dst, map.dst_extent());
+            reached_by(&through(&src, map), dst_part, &home, &mut pieces);
+        }
+    }
     pieces.sort_unstable();
     pieces
 }
 
-/// What one source part sends to destination part number `dst_part`, which is `dst`.
-fn between_parts(
-    src: &DimPart,
+/// What one source interval sends to destination part number `dst_part`, which is `dst`.
+fn interval_to_part(
+    src: &Range<usize>,
     map: &DimMap,
-    dst: &DimPart,
+    dst: &Range<usize>,
     dst_part: usize,
     pieces: &mut Vec<DimSend>,
 ) {
-    match (src.plain(), dst.plain()) {
-        (Some(src), Some(dst)) => {
-            let only = |_, _| dst_part..dst_part + 1;
-            interval_to_cover(src, map, only, |_| dst.clone(), pieces);
-        }
-        _ => reached_by(&through(src, map), dst_part, dst, pieces),
-    }
+    let only = |_, _| dst_part..dst_part + 1;
+    interval_to_cover(src, map, only, |_| dst.clone(), pieces);
 }
 
-/// What a map from local source indices brings to a destination part.
-fn reached_by(reached: &DimMap, dst_part: usize, dst: &DimPart, pieces: &mut Vec<DimSend>) {
-    let pairs = onto(reached, dst);
+/// What a map from local source indices brings home to a destination part.
+fn reached_by(reached: &DimMap, dst_part: usize, home: &DimMap, pieces: &mut Vec<DimSend>) {
+    let pairs = reached.then(home);
     pieces.extend(pairs.runs().iter().map(|run| DimSend {
         dst_part,
         dst_start: run.dst_start,

@@ -10,7 +10,7 @@ use crate::segments::Segments;
 /// ```
 /// use shard_spec::Partition;
 /// let rows = Partition::zigzag(8, 2);
-/// assert_eq!(rows.part(0).intervals(), [0..2, 6..8]);
+/// assert_eq!(rows.part(0).intervals().collect::<Vec<_>>(), [0..2, 6..8]);
 /// assert_eq!(rows.part(0).index(2), 6);
 /// assert_eq!(rows.part(1).interval(), Some(2..6));
 /// ```
@@ -67,26 +67,28 @@ impl DimPart {
             Kind::Interval(interval) => Some(interval.clone()),
             // What recurs with the period has gaps in between.
             Kind::Segments { segments, part } if segments.recurs(*part) => None,
-            Kind::Segments { .. } => match &self.intervals()[..] {
-                [] => Some(0..0),
-                [only] => Some(only.clone()),
-                _ => None,
-            },
+            Kind::Segments { .. } => {
+                let mut intervals = self.intervals();
+                let first = intervals.next().unwrap_or(0..0);
+                intervals.next().is_none().then_some(first)
+            }
         }
     }
 
-    /// The indices as intervals, ascending, none empty, no two of which touch.
-    pub fn intervals(&self) -> Vec<Range<usize>> {
-        match &self.0 {
-            Kind::Interval(interval) if interval.is_empty() => Vec::new(),
-            Kind::Interval(interval) => vec![interval.clone()],
-            Kind::Segments { segments, part } => segments.intervals(*part),
-        }
+    /// The indices as intervals, ascending, none empty, no two of which touch. They are found as they are asked for: of a
+    /// part that recurs there may be as many as indices.
+    pub fn intervals(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (one, several) = match &self.0 {
+            Kind::Interval(interval) => (Some(interval.clone()), None),
+            Kind::Segments { segments, part } => (None, Some(segments.clone().intervals(*part))),
+        };
+        let one = one.into_iter().filter(|interval| !interval.is_empty());
+        one.chain(several.into_iter().flatten())
     }
 
     /// All indices, ascending.
     pub fn indices(&self) -> impl Iterator<Item = usize> + use<> {
-        self.intervals().into_iter().flatten()
+        self.intervals().flatten()
     }
 
     /// The global index at a local one.
@@ -117,7 +119,7 @@ impl DimPart {
         if let (Some(a), Some(b)) = (self.plain(), other.plain()) {
             return a.end.min(b.end).saturating_sub(a.start.max(b.start));
         }
-        // Parts of one partition, of which there may be as many intervals as indices.
+        // Parts of one partition are equal or disjoint.
         if let (
             Kind::Segments {
                 segments: a,
@@ -132,17 +134,19 @@ impl DimPart {
         {
             return if i == j { self.len() } else { 0 };
         }
-        let (mine, theirs) = (self.intervals(), other.intervals());
-        let (mut i, mut j, mut count) = (0, 0, 0);
-        while let (Some(a), Some(b)) = (mine.get(i), theirs.get(j)) {
-            count += a.end.min(b.end).saturating_sub(a.start.max(b.start));
-            if a.end <= b.end {
-                i += 1;
-            } else {
-                j += 1;
-            }
+        // As maps, since there may be as many intervals as indices.
+        let extent = self.extent().max(other.extent());
+        let (mine, theirs) = (self.to_global(extent), other.to_global(extent));
+        let both = mine.then(&theirs.inverse());
+        both.runs().iter().map(|run| run.len).sum()
+    }
+
+    /// An extent that all indices lie below.
+    fn extent(&self) -> usize {
+        match &self.0 {
+            Kind::Interval(interval) => interval.end,
+            Kind::Segments { segments, .. } => segments.extent(),
         }
-        count
     }
 
     /// The relation from local indices to the global ones of a dim of `extent` indices.
@@ -178,7 +182,7 @@ impl PartialEq for DimPart {
                     part: j,
                 },
             ) if i == j && a == b => true,
-            _ => self.len() == other.len() && self.intervals() == other.intervals(),
+            _ => self.len() == other.len() && self.common(other) == self.len(),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::{Result, SpecError};
 use crate::hash::{ContentHash, StableHasher};
 use crate::part::DimPart;
-use crate::segments::{Segments, Tiles};
+use crate::segments::{RunKind, Runs, Segments, Tiles};
 
 /// An offset table: `parts + 1` entries from 0 to the extent that never fall. Always valid.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -91,6 +91,9 @@ impl Offsets {
     }
 }
 
+/// The most tiles that a nested partition is written out in.
+const MOST_TILES: usize = 1 << 24;
+
 /// How one dim is divided over ranks: flat parts, some possibly empty.
 ///
 /// An empty part keeps its position, so that halos and growing ops know where it lives. What a part holds is a
@@ -104,19 +107,11 @@ impl Offsets {
 /// assert_eq!(uneven.owner_of(3), Some(2));
 /// // Causal attention does equal work where rank 0 holds the first and the last block.
 /// let zigzag = Partition::zigzag(8, 2);
-/// assert_eq!(zigzag.part(0).intervals(), [0..2, 6..8]);
+/// assert_eq!(zigzag.part(0).intervals().collect::<Vec<_>>(), [0..2, 6..8]);
 /// assert_eq!(zigzag.to_string(), "[0:2,1:4,0:2]");
 /// # Ok::<(), shard_spec::SpecError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(
-    feature = "serde",
-    serde(
-        into = "crate::serial::PartitionRepr",
-        try_from = "crate::serial::PartitionRepr"
-    )
-)]
 #[non_exhaustive]
 pub enum Partition {
     /// One interval per part, in part order.
@@ -232,7 +227,8 @@ impl Partition {
     ///
     /// # Errors
     /// [`SpecError::PartCount`] where `inner` has not one entry per outer part or its entries differ in their number of parts,
-    /// [`SpecError::Extent`] where an entry does not divide its outer part exactly.
+    /// [`SpecError::Extent`] where an entry does not divide its outer part exactly, [`SpecError::Argument`] where it would
+    /// take more than 2^24 tiles.
     pub fn nested(outer: &Self, inner: &[Self]) -> Result<Self> {
         let op = "nested";
         if inner.len() != outer.parts() {
@@ -271,10 +267,24 @@ impl Partition {
         }
         // Part by part, the inner intervals as they lie in the dim, then all in index order.
         let mut tiles: Vec<(usize, usize, usize)> = Vec::new();
+        let fits = |count: usize| {
+            let refusal = || SpecError::Argument {
+                op,
+                argument: "tiles",
+                got: format!("at least {count}"),
+                expected: format!("at most {MOST_TILES}"),
+                remedy: "nest partitions of fewer, longer tiles",
+            };
+            (count <= MOST_TILES).then_some(()).ok_or_else(refusal)
+        };
+        fits(outer.runs().most)?;
         for (p, split) in inner.iter().enumerate() {
+            fits(split.runs().most)?;
             let held = outer.part(p).to_global(outer.extent());
             for q in 0..parts {
                 let placed = split.part(q).to_global(split.extent()).compose(&held)?;
+                let more = placed.dst_interval_count();
+                fits(tiles.len().saturating_add(more))?;
                 tiles.extend(
                     placed
                         .dst_intervals()
@@ -306,6 +316,8 @@ impl Partition {
     /// Twice as many blocks as parts, balanced; part `p` holds block `p` and its mirror image from the end.
     ///
     /// Under a causal mask every part then has nearly the same work. Zero parts count as one.
+    #[doc(alias = "context parallel")]
+    #[doc(alias = "ring attention")]
     pub fn zigzag(n: usize, parts: usize) -> Self {
         let parts = parts.max(1);
         let owner = |block: usize| block.min(2 * parts - 1 - block);
@@ -318,6 +330,7 @@ impl Partition {
     }
 
     /// Index `i` to part `i % parts`: block-cyclic with blocks of one.
+    #[doc(alias = "context parallel")]
     pub fn striped(n: usize, parts: usize) -> Self {
         Self::block_cyclic(n, parts, 1)
     }
@@ -451,6 +464,30 @@ impl Partition {
             Self::Segments(segments) => {
                 (index < segments.extent()).then(|| segments.locate(index).0)
             }
+        }
+    }
+}
+
+/// What counting pieces needs.
+impl Partition {
+    /// The intervals in index order, as `(part, size)`, none empty.
+    pub(crate) fn blocks(&self) -> Box<dyn Iterator<Item = (usize, usize)> + '_> {
+        match self {
+            Self::Contiguous(_) => Box::new(self.sizes().enumerate().filter(|&(_, size)| size > 0)),
+            Self::Segments(segments) => Box::new(segments.blocks()),
+        }
+    }
+
+    /// How many runs of an affine map the parts are.
+    pub(crate) fn runs(&self) -> Runs {
+        match self {
+            Self::Contiguous(offsets) => Runs {
+                kind: RunKind::Blocks,
+                total: offsets.parts(),
+                most: 1,
+                intervals: offsets.parts(),
+            },
+            Self::Segments(segments) => segments.runs(),
         }
     }
 }

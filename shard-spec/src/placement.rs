@@ -4,76 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::SpecError;
-
-/// An associative, commutative reduction whose terms may live on different ranks.
-///
-/// There is no average: a mean is a sum and a global count.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(into = "String", try_from = "String")
-)]
-pub enum ReduceOp {
-    /// Addition; identity 0.
-    Sum,
-    /// Multiplication; identity 1.
-    Prod,
-    /// Greatest value; identity the least value of the type.
-    Max,
-    /// Least value; identity the greatest value of the type.
-    Min,
-    /// Logical or; identity false.
-    Any,
-    /// Logical and; identity true.
-    All,
-}
-
-impl ReduceOp {
-    /// Every reduction, in declaration order.
-    pub const ALL: [Self; 6] = [
-        Self::Sum,
-        Self::Prod,
-        Self::Max,
-        Self::Min,
-        Self::Any,
-        Self::All,
-    ];
-
-    /// The name used in short forms: `"sum"`, `"prod"`, `"max"`, `"min"`, `"any"` or `"all"`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Prod => "prod",
-            Self::Max => "max",
-            Self::Min => "min",
-            Self::Any => "any",
-            Self::All => "all",
-        }
-    }
-}
-
-impl fmt::Display for ReduceOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for ReduceOp {
-    type Err = SpecError;
-
-    fn from_str(text: &str) -> Result<Self, SpecError> {
-        Self::ALL
-            .into_iter()
-            .find(|op| op.name() == text)
-            .ok_or_else(|| SpecError::Parse {
-                what: "a reduction",
-                input: text.to_owned(),
-                expected: "one of sum, prod, max, min, any, all".to_owned(),
-                got: text.to_owned(),
-            })
-    }
-}
+use crate::reduce_op::ReduceOp;
 
 /// What one mesh axis does with a tensor.
 ///
@@ -84,11 +15,6 @@ impl FromStr for ReduceOp {
 /// # Ok::<(), shard_spec::SpecError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(into = "String", try_from = "String")
-)]
 pub enum Placement {
     /// Ranks along the axis hold consecutive parts of this dim.
     Shard(usize),
@@ -154,37 +80,20 @@ impl FromStr for Placement {
     }
 }
 
-/// Serde goes through the short form, which is readable in any format.
-#[cfg(feature = "serde")]
-mod text {
-    use super::{Placement, ReduceOp, SpecError};
+/// The short form of a reduction, as it stands in `P(sum)`.
+impl FromStr for ReduceOp {
+    type Err = SpecError;
 
-    impl From<ReduceOp> for String {
-        fn from(op: ReduceOp) -> Self {
-            op.name().to_owned()
-        }
-    }
-
-    impl TryFrom<String> for ReduceOp {
-        type Error = SpecError;
-
-        fn try_from(text: String) -> Result<Self, SpecError> {
-            text.parse()
-        }
-    }
-
-    impl From<Placement> for String {
-        fn from(placement: Placement) -> Self {
-            placement.to_string()
-        }
-    }
-
-    impl TryFrom<String> for Placement {
-        type Error = SpecError;
-
-        fn try_from(text: String) -> Result<Self, SpecError> {
-            text.parse()
-        }
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        Self::ALL
+            .into_iter()
+            .find(|op| op.name() == text)
+            .ok_or_else(|| SpecError::Parse {
+                what: "a reduction",
+                input: text.to_owned(),
+                expected: "one of sum, prod, max, min, any, all".to_owned(),
+                got: text.to_owned(),
+            })
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::dim_map::{DimMap, Run};
 use crate::error::{Result, SpecError};
 use crate::hash::{ContentHash, StableHasher};
+use crate::mesh::MOST_RANKS;
 
 /// Consecutive tiles of a dim, each owned by a part, repeated with a period. Always valid.
 ///
@@ -54,9 +55,6 @@ pub(crate) enum Tiles {
     Scattered(Segments),
 }
 
-/// More parts than any mesh has ranks: what is written down may say anything, and each part takes memory.
-const MOST_PARTS: usize = 1 << 24;
-
 impl Tiles {
     /// Tiles `(part, size)` in index order, which must cover the extent once, or are repeated over it.
     pub(crate) fn new(
@@ -73,12 +71,12 @@ impl Tiles {
                 got: 0,
             });
         }
-        if parts > MOST_PARTS {
+        if parts > MOST_RANKS {
             return Err(SpecError::Argument {
                 op,
                 argument: "parts",
                 got: parts.to_string(),
-                expected: format!("at most {MOST_PARTS}"),
+                expected: format!("at most {MOST_RANKS}"),
                 remedy: "there is one part per rank along the axes",
             });
         }
@@ -132,6 +130,27 @@ impl Tiles {
         }
         Ok(Self::Scattered(Segments::of(extent, parts, &merged)))
     }
+}
+
+/// How many runs of an affine map the parts of a partition are.
+pub(crate) struct Runs {
+    pub(crate) kind: RunKind,
+    /// The runs of all parts.
+    pub(crate) total: usize,
+    /// The most runs of one part.
+    pub(crate) most: usize,
+    /// The intervals of all parts.
+    pub(crate) intervals: usize,
+}
+
+/// What the runs of a partition are, see [`Segments::to_global`].
+pub(crate) enum RunKind {
+    /// An interval each.
+    Blocks,
+    /// The indices a period apart, from each place in it.
+    Strides { period: usize },
+    /// Some of both.
+    Mixed,
 }
 
 impl Segments {
@@ -324,22 +343,64 @@ impl Segments {
     }
 
     /// The intervals of a part, ascending, touching ones joined.
-    pub(crate) fn intervals(&self, part: usize) -> Vec<Range<usize>> {
-        let mut found: Vec<Range<usize>> = Vec::new();
-        let mut base = 0;
-        while base < self.extent() {
-            for &t in self.tiles_of(part) {
-                let start = (base + self.table.bounds[t]).min(self.extent());
-                let end = (base + self.table.bounds[t + 1]).min(self.extent());
-                match found.last_mut() {
-                    Some(last) if last.end == start => last.end = end,
-                    _ if start < end => found.push(start..end),
-                    _ => {}
-                }
+    pub(crate) fn intervals(self, part: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (mut base, mut next) = (0, 0);
+        let tiles = std::iter::from_fn(move || {
+            let tiles = self.tiles_of(part);
+            if next == tiles.len() {
+                (base, next) = (base + self.period(), 0);
             }
-            base += self.period();
+            let (&t, extent) = (tiles.get(next)?, self.extent());
+            next += 1;
+            let cut = |at: usize| (base + at).min(extent);
+            let tile = cut(self.table.bounds[t])..cut(self.table.bounds[t + 1]);
+            // Tiles ascend, so beyond the end there are no others.
+            (!tile.is_empty()).then_some(tile)
+        });
+        let mut tiles = tiles.peekable();
+        std::iter::from_fn(move || {
+            let mut interval = tiles.next()?;
+            while let Some(next) = tiles.next_if(|next| next.start == interval.end) {
+                interval.end = next.end;
+            }
+            Some(interval)
+        })
+    }
+
+    /// The intervals in index order, as `(part, size)`.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let mut left = self.extent();
+        let sizes = self.table.bounds.windows(2).map(|w| w[1] - w[0]);
+        let tiles = self.table.owners.iter().zip(sizes).cycle();
+        tiles.map_while(move |(&row, size)| {
+            let size = size.min(left);
+            left -= size;
+            (size > 0).then(|| (self.part(row), size))
+        })
+    }
+
+    /// The runs that [`Segments::to_global`] gives, counted.
+    pub(crate) fn runs(&self) -> Runs {
+        let table = &*self.table;
+        let (period, mut total, mut strided) = (self.period(), 0usize, 0);
+        let mut per_row = vec![0usize; self.parts()];
+        for (w, &row) in table.bounds.windows(2).zip(&table.owners) {
+            let (size, turns) = (w[1] - w[0], (table.extent - w[0]).div_ceil(period));
+            strided += usize::from(turns > size);
+            per_row[row] = per_row[row].saturating_add(turns.min(size));
+            total = total.saturating_add(turns.min(size));
         }
-        found
+        let tiles = table.owners.len();
+        Runs {
+            kind: match strided {
+                0 => RunKind::Blocks,
+                n if n == tiles => RunKind::Strides { period },
+                _ => RunKind::Mixed,
+            },
+            total,
+            most: per_row.into_iter().max().unwrap_or(0),
+            intervals: tiles.saturating_mul(table.extent.div_ceil(period)),
+        }
     }
 
     /// The relation from a part's local indices to global ones: per tile of a period either its blocks, or one stride per

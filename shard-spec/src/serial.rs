@@ -1,17 +1,77 @@
 //! What meshes, partitions and layouts look like in serde formats: plain fields, validated again when read.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smallvec::SmallVec;
 
 use crate::dim_map::{DimMap, Run};
 use crate::error::SpecError;
 use crate::layout::{DimSharding, Layout};
 use crate::mesh::DeviceMesh;
 use crate::partition::Partition;
-use crate::placement::ReduceOp;
+use crate::placement::Placement;
+use crate::reduce_op::ReduceOp;
 use crate::window::{ResampleMode, ScaleFactor, Window};
 
+/// Writes and reads a type in the form of another.
+macro_rules! in_the_form_of {
+    ($($type:ty: $form:ty),+ $(,)?) => {$(
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                <$form>::from(self.clone()).serialize(serializer)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let form = <$form>::deserialize(deserializer)?;
+                form.try_into().map_err(D::Error::custom)
+            }
+        }
+    )+};
+}
+
+// Placements and reductions go by their short forms, which are readable in any format.
+in_the_form_of! {
+    DeviceMesh: MeshRepr,
+    Partition: PartitionRepr,
+    Layout: LayoutRepr,
+    DimMap: DimMapRepr,
+    Window: WindowRepr,
+    Placement: String,
+    ReduceOp: String,
+}
+
+impl From<ReduceOp> for String {
+    fn from(op: ReduceOp) -> Self {
+        op.name().to_owned()
+    }
+}
+
+impl TryFrom<String> for ReduceOp {
+    type Error = SpecError;
+
+    fn try_from(text: String) -> Result<Self, SpecError> {
+        text.parse()
+    }
+}
+
+impl From<Placement> for String {
+    fn from(placement: Placement) -> Self {
+        placement.to_string()
+    }
+}
+
+impl TryFrom<String> for Placement {
+    type Error = SpecError;
+
+    fn try_from(text: String) -> Result<Self, SpecError> {
+        text.parse()
+    }
+}
+
 #[derive(Serialize, Deserialize)]
-pub(crate) struct MeshRepr {
+struct MeshRepr {
     shape: Vec<usize>,
     ranks: Vec<usize>,
     #[serde(default)]
@@ -39,7 +99,7 @@ impl TryFrom<MeshRepr> for DeviceMesh {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum PartitionRepr {
+enum PartitionRepr {
     Offsets(Vec<usize>),
     Segments {
         extent: usize,
@@ -47,6 +107,15 @@ pub(crate) enum PartitionRepr {
         /// `(part, size)` in index order, repeated up to the extent.
         tiles: Vec<(usize, usize)>,
     },
+}
+
+impl PartitionRepr {
+    fn parts(&self) -> usize {
+        match self {
+            Self::Offsets(offsets) => offsets.len().saturating_sub(1),
+            Self::Segments { parts, .. } => *parts,
+        }
+    }
 }
 
 impl From<Partition> for PartitionRepr {
@@ -79,21 +148,34 @@ impl TryFrom<PartitionRepr> for Partition {
     }
 }
 
+/// A dim's axes and partition, the partition not yet built.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct LayoutRepr {
+struct ShardingRepr {
+    axes: SmallVec<[usize; 2]>,
+    partition: PartitionRepr,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LayoutRepr {
     mesh: DeviceMesh,
     shape: Vec<usize>,
-    dims: Vec<Option<DimSharding>>,
+    dims: Vec<Option<ShardingRepr>>,
     #[serde(default)]
     partial: Option<(ReduceOp, Vec<usize>)>,
 }
 
 impl From<Layout> for LayoutRepr {
     fn from(layout: Layout) -> Self {
+        let sharding = |s: &DimSharding| ShardingRepr {
+            axes: s.axes.clone(),
+            partition: s.partition.clone().into(),
+        };
         Self {
             mesh: layout.mesh().clone(),
             shape: layout.shape().to_vec(),
-            dims: layout.shardings().to_vec(),
+            dims: (layout.shardings().iter())
+                .map(|s| s.as_ref().map(sharding))
+                .collect(),
             partial: layout
                 .partial_op()
                 .map(|op| (op, layout.partial_axes().to_vec())),
@@ -109,12 +191,28 @@ impl TryFrom<LayoutRepr> for Layout {
             .partial
             .as_ref()
             .map(|(op, axes)| (*op, axes.as_slice()));
-        Self::from_dims(&repr.mesh, &repr.shape, repr.dims, partial)
+        let sharding = |s: ShardingRepr| {
+            // Each part takes memory, so their number is checked before there are any.
+            let size = |&axis: &usize| repr.mesh.shape().get(axis).copied().unwrap_or(1);
+            let expected = s.axes.iter().map(size).fold(1, usize::saturating_mul);
+            let got = s.partition.parts();
+            if got != expected {
+                let op = "layout";
+                return Err(SpecError::PartCount { op, expected, got });
+            }
+            Ok(DimSharding {
+                axes: s.axes,
+                partition: s.partition.try_into()?,
+            })
+        };
+        let dims = repr.dims.into_iter().map(|s| s.map(sharding).transpose());
+        let dims = dims.collect::<Result<Vec<_>, _>>()?;
+        Self::from_dims(&repr.mesh, &repr.shape, dims, partial)
     }
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) struct DimMapRepr {
+struct DimMapRepr {
     src_extent: usize,
     dst_extent: usize,
     runs: Vec<Run>,
@@ -140,7 +238,7 @@ impl TryFrom<DimMapRepr> for DimMap {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum WindowRepr {
+enum WindowRepr {
     Conv {
         kernel: usize,
         stride: usize,

@@ -5,6 +5,9 @@
 //!
 //! `cargo run --release -p shard-tensor --example attention -- --plot attention.svg`
 
+#[path = "output/told.rs"]
+mod told;
+
 use clap::Parser;
 use ndarray::ArrayD;
 use plotters::prelude::*;
@@ -12,8 +15,10 @@ use serde::{Deserialize, Serialize};
 use shard_tensor::{
     Attention, AxisPlacement, Causal, Context, DeviceKind, Error, FoldBy, Launch, shard,
 };
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use told::Told;
 
 /// Causal attention by ring and by gather, on one rank and on several.
 #[derive(Parser)]
@@ -99,6 +104,7 @@ fn attend(
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
+    let mut out = Told::new();
     let run = |ranks: usize, along: AxisPlacement, ring| {
         let seen = Launch::new(ranks)
             .device(args.device)
@@ -108,16 +114,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Of several processes, that of rank 0 tells what came of it.
     let single = run(1, shard(2), FoldBy::Gather)?;
     if let Some(single) = &single {
-        println!(
+        writeln!(
+            out,
             "{} tokens, {} heads of {}: forward and backward on one rank {:.0} ms\n",
             args.tokens,
             args.heads,
             args.dim,
             1e3 * single.ranks[0].seconds
-        );
-        println!(
+        )?;
+        writeln!(
+            out,
             "ranks  shards      keys    busiest/mean work      ms  MiB per rank  MiB received  difference"
-        );
+        )?;
     }
     let mut curves: Vec<Curve> = vec![("ring", BLUE, Vec::new()), ("gather", RED, Vec::new())];
     for &ranks in &args.ranks {
@@ -134,14 +142,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let mean = seen.ranks.iter().map(|s| s.pairs as f64).sum::<f64>() / ranks as f64;
             let memory = most(&|s| s.peak as f64) / f64::from(1 << 20);
             let gathers = ring == FoldBy::Gather;
-            println!(
+            writeln!(
+                out,
                 "{ranks:>5}  {shards:<10}  {:<6}  {:>17.3}  {:>6.0}  {memory:>12.2}  {:>12.2}  {:>10.1e}",
                 if gathers { "gather" } else { "ring" },
                 most(&|s| s.pairs as f64) / mean,
                 1e3 * most(&|s| s.seconds),
                 most(&|s| s.received as f64) / f64::from(1 << 20),
                 difference(&seen, single),
-            );
+            )?;
             if shards == "zigzag" {
                 curves[usize::from(gathers)].2.push((ranks as f64, memory));
             }
@@ -149,7 +158,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     if let (Some(path), Some(_)) = (&args.plot, &single) {
         plot(path, &curves)?;
-        println!("\nmemory against ranks: {}", path.display());
+        writeln!(out, "\nmemory against ranks: {}", path.display())?;
     }
     Ok(())
 }

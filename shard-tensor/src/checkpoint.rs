@@ -279,9 +279,10 @@ impl Stored {
         size: usize,
     ) -> std::io::Result<Vec<u8>> {
         let row: usize = info.shape.iter().skip(1).product::<usize>() * size;
-        let intervals = held
-            .first()
-            .map_or_else(|| std::iter::once(0..1).collect(), DimPart::intervals);
+        let intervals: Vec<std::ops::Range<usize>> = held.first().map_or_else(
+            || std::iter::once(0..1).collect(),
+            |part| part.intervals().collect(),
+        );
         let mut rows = Vec::new();
         for interval in intervals {
             self.file.seek(SeekFrom::Start(

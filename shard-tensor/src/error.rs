@@ -1,7 +1,7 @@
 //! What can go wrong in a program.
 
 use shard_autograd::AutogradError;
-use shard_comm::{AgreedError, CommError, ErrorClass, LaunchError};
+use shard_comm::{AgreedError, CommError, DeviceError, ErrorClass, LaunchError};
 use shard_ops::OpError;
 use shard_redistribute::RedistributeError;
 use shard_spec::SpecError;
@@ -132,6 +132,12 @@ impl Error {
 
 impl From<AgreedError> for Error {
     fn from(error: AgreedError) -> Self {
+        Self::Comm(error.into())
+    }
+}
+
+impl From<DeviceError> for Error {
+    fn from(error: DeviceError) -> Self {
         Self::Comm(error.into())
     }
 }

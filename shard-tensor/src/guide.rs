@@ -5,3 +5,13 @@ pub mod cluster {}
 
 #[doc = include_str!("../docs/scaling.md")]
 pub mod scaling {}
+
+/// Pages for readers of the repository, whose programs are run as tests.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../docs/layouts.md")]
+    struct Layouts;
+
+    #[doc = include_str!("../docs/training.md")]
+    struct Training;
+}

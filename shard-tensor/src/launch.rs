@@ -272,7 +272,7 @@ impl Launch {
         _: local::LocalOptions,
         _: impl Fn(Rc<dyn Communicator>) -> T,
     ) -> Result<Vec<T>, shard_comm::LaunchError> {
-        Err(shard_comm::LaunchError::Device(without_nccl()))
+        Err(shard_comm::LaunchError::Failed(without_nccl()))
     }
 }
 

@@ -98,13 +98,22 @@ pub mod op {
         Access, Boundaries, Exec, Handler, HostCall, InOp, KernelCx, Linearity, Meta, Op, OpError,
         OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder, Saved, Value, key_of,
     };
+    pub use shard_ops::{DeviceCall, DeviceKernel, Stage};
     pub use shard_spec::{EdgeMap, Window};
+
+    /// What a kernel for GPUs is written with.
+    #[cfg(feature = "cuda")]
+    pub mod cuda {
+        pub use shard_ops::cuda::{CudaCall, CudaKernel, CudaView, KernelSource, define, kernel};
+        pub use shard_ops::cuda_source;
+    }
 }
 
 /// What a [`Simulation`] runs on.
 pub mod simulated {
     pub use shard_comm::LinkCost;
-    pub use shard_comm::simulated::{Machine, OpTime, Played, Reductions, Topology};
+    pub use shard_comm::simulated::{OpTime, Played};
+    pub use shard_comm::{Machine, Reductions, Topology};
 }
 
 /// What programs usually need.

@@ -1,7 +1,8 @@
 //! How a job would scale: its program, played without data on a topology of any size.
 
 use crate::{Context, Result};
-use shard_comm::simulated::{Played, SimulatedComm, Topology};
+use shard_comm::Topology;
+use shard_comm::simulated::{Played, SimulatedComm};
 use shard_comm::{Communicator, DType};
 use std::fmt;
 use std::rc::Rc;
@@ -80,7 +81,7 @@ impl Simulation {
     /// when caches and the state of optimizers are there.
     ///
     /// # Errors
-    /// What the program reports; [`NoData`](shard_comm::CommError::NoData) if it reads values or has sizes that the data
+    /// What the program reports; [`NoData`](shard_comm::DeviceError::NoData) if it reads values or has sizes that the data
     /// decides; an invalid argument for a rank that the topology does not have.
     pub fn run<S>(
         &self,

@@ -3,11 +3,16 @@
 use std::panic::Location;
 
 use smallvec::SmallVec;
+#[cfg(feature = "mpi")]
+use std::sync::Arc;
 
 use super::{check_len, check_root_rank, check_type, span_of, spans, total};
-use crate::communicator::{Request, Target};
+#[cfg(feature = "mpi")]
+use crate::PlanCache;
 use crate::plan::Shape;
-use crate::{Buffer, Communicator, DType, ExchangePlan, Handle, Piece, Pieces, Result};
+use crate::{
+    Buffer, Communicator, DType, ExchangePlan, Handle, Piece, Pieces, Request, Result, Target,
+};
 
 /// Operations that copy. Counts are in elements; counts of zero are ordinary.
 impl dyn Communicator + '_ {
@@ -118,7 +123,7 @@ impl dyn Communicator + '_ {
             });
             let sources = spans(send_counts)
                 .map(|(_, at)| mine.try_slice(at))
-                .collect::<Result<SmallVec<[Buffer; 8]>>>()?;
+                .collect::<Result<SmallVec<[Buffer; 8]>, _>>()?;
             let target = self.target(mine.dtype(), total(recv_counts))?;
             Ok(Request::exchange(plan, &sources, target, site))
         })
@@ -301,6 +306,19 @@ impl dyn Communicator + '_ {
             })
         })
     }
+}
+
+/// The plan of an all-gather, from the cache if it is there.
+#[cfg(feature = "mpi")]
+pub(crate) fn all_gather_plan(
+    plans: &PlanCache,
+    name: &'static str,
+    me: usize,
+    counts: &[usize],
+) -> Arc<ExchangePlan> {
+    plans.get(name, None, counts, &[], || {
+        plan_all_gather(name, me, counts)
+    })
 }
 
 pub(super) fn plan_all_gather(name: &'static str, me: usize, counts: &[usize]) -> ExchangePlan {

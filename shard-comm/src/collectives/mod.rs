@@ -3,7 +3,6 @@
 //! A rank whose own arguments are wrong does not return early, which would leave the others waiting: it joins the
 //! operation with an error for its status, and all ranks return that.
 
-mod cache;
 mod gather;
 mod reduce;
 
@@ -12,15 +11,16 @@ use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub use cache::PlanCache;
+#[cfg(feature = "mpi")]
+pub(crate) use gather::all_gather_plan;
 pub use reduce::{ONE_ROUND_BYTES, all_reduce_received};
 
-use crate::communicator::{Link, LinkSide, Request, Target};
 use crate::guard::Guard;
 use crate::{
     AgreedError, Buffer, BufferMut, CommError, Communicator, DType, ExchangePlan, Handle, Result,
     Site,
 };
+use crate::{Link, LinkSide, Request, Target};
 
 /// The operations of a group. Counts are in elements; counts of zero are ordinary.
 impl dyn Communicator + '_ {
@@ -252,7 +252,7 @@ impl dyn Communicator + '_ {
     }
 
     pub(super) fn target(&self, dtype: DType, len: usize) -> Result<Target> {
-        self.device().alloc(dtype, len).map(Target::Write)
+        Ok(Target::Write(self.device().alloc(dtype, len)?))
     }
 
     pub(super) fn check_counts(&self, name: &'static str, counts: &[usize]) -> Result<()> {

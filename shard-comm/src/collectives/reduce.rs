@@ -6,11 +6,11 @@ use smallvec::SmallVec;
 
 use super::gather::plan_all_gather;
 use super::{check_len, span_of, spans, total};
-use crate::communicator::{Request, Stage};
 use crate::plan::Shape;
 use crate::{
     Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Piece, Pieces, Result, Site,
 };
+use crate::{Request, Stage};
 
 /// Up to this many bytes an all-reduce is one round in which every rank combines everything; above, owners combine
 /// their chunk and a second round gathers the chunks. Results are bitwise the same either way.
@@ -177,7 +177,7 @@ pub fn all_reduce_received(
 
 fn check_all_reduce(mine: &Buffer, op: Monoid) -> Result<()> {
     check_groups(ALL_REDUCE, op, &[mine.len()])?;
-    op.check(mine.dtype())
+    Ok(op.check(mine.dtype())?)
 }
 
 fn check_groups(name: &'static str, op: Monoid, counts: &[usize]) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::{conv, index, matmul, shape};
 use shard_comm::MatmulPrecision;
 use shard_comm::cuda::{Availability, KernelSource, availability, compile_to_ptx};
 use shard_comm::local::{self, LocalOptions};
-use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
+use shard_comm::{Communicator, DType, DeviceError, DeviceKind, ErrorClass};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition};
 use std::rc::Rc;
@@ -30,7 +30,7 @@ pub(crate) use compiles;
 pub(crate) fn assert_compiles(source: &KernelSource, defines: &str) {
     match compile_to_ptx(source, defines, "compute_80") {
         Ok(bytes) => assert!(bytes > 500, "{}", source.name),
-        Err(CommError::Backend { call: "nvrtc", .. }) => {}
+        Err(DeviceError::Library { call: "nvrtc", .. }) => {}
         Err(error) => panic!("{error}"),
     }
 }

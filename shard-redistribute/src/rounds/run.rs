@@ -7,8 +7,8 @@ use crate::exchange::{Exchange, Pending};
 use crate::geometry::is_run;
 use crate::{Array, Fingerprint, MeshComm, Plan, RedistributeError, Result, Step};
 use shard_comm::{
-    AgreedError, Buffer, BufferMut, CommError, Communicator, DType, DeviceRef, ExchangePlan,
-    Monoid, Piece, Request, Strided, Target,
+    AgreedError, Buffer, BufferMut, CommError, Communicator, DType, DeviceError, DeviceRef,
+    ExchangePlan, Monoid, Piece, Request, Strided, Target,
 };
 use shard_spec::row_major_strides;
 use std::panic::Location;
@@ -92,9 +92,7 @@ impl Mover<'_> {
                     rank: self.cx.rank(),
                 })?;
                 match way {
-                    Way::Windows(window) => {
-                        self.windows(comm, Monoid::Op(*op), window, buffer, place)
-                    }
+                    Way::Slices(slice) => self.slices(comm, Monoid::Op(*op), slice, buffer, place),
                     _ => self.heard(comm.all_reduce(&buffer, Monoid::Op(*op))),
                 }
             }
@@ -157,13 +155,13 @@ impl Mover<'_> {
         }
     }
 
-    /// Combines the ranks' buffers window by window.
+    /// Combines the ranks' buffers slice by slice.
     #[track_caller]
-    fn windows(
+    fn slices(
         &self,
         comm: &Rc<dyn Communicator>,
         op: Monoid,
-        window: usize,
+        slice: usize,
         source: Buffer,
         place: Place,
     ) -> Result<Buffer> {
@@ -181,8 +179,8 @@ impl Mover<'_> {
                 }
             },
         };
-        for start in (0..len).step_by(window) {
-            let part = source.slice(start..len.min(start + window));
+        for start in (0..len).step_by(slice) {
+            let part = source.slice(start..len.min(start + slice));
             let combined = self.heard(comm.all_reduce(&part, op))?;
             drop(part);
             let all = Strided::contiguous(&[combined.len()]);
@@ -203,7 +201,7 @@ impl Mover<'_> {
                         .map_err(Into::into),
                 );
             }
-            // One window at a time: what is queued holds its result.
+            // One slice at a time: what is queued holds its result.
             trouble = trouble.and_then(|()| Ok(device.synchronize()?));
         }
         self.meet(comm, trouble)?;
@@ -477,7 +475,7 @@ fn ranges_of(
 
 /// The schedule promised what the run did not find: reported, since it would be this crate's mistake.
 fn lost() -> RedistributeError {
-    CommError::Device {
+    DeviceError::Queued {
         device: "redistribute".to_owned(),
         cause: "a page of the destination has no room in its schedule".into(),
     }

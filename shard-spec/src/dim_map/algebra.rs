@@ -1,8 +1,9 @@
 //! Inverting, composing and classifying index relations.
 
+use super::candidates::candidates;
 use super::{DimMap, Run, argument};
 use crate::error::Result;
-use crate::progression::{Meeting, Progression};
+use crate::progression::{Intersection, Progression};
 
 impl DimMap {
     /// The relation with source and destination swapped: the adjoint, where several hits of one index accumulate.
@@ -40,11 +41,9 @@ impl DimMap {
     /// [`DimMap::compose`] for maps that are known to fit.
     pub(crate) fn then(&self, next: &Self) -> Self {
         let mut runs = Vec::new();
-        for a in &self.runs {
-            for b in &next.runs {
-                join_at(a, b, &mut runs);
-            }
-        }
+        candidates(&self.runs, &next.runs, |i, j| {
+            join_at(&self.runs[i], &next.runs[j], &mut runs);
+        });
         Self::from_valid(self.src_extent, next.dst_extent, runs)
     }
 
@@ -59,7 +58,7 @@ impl DimMap {
             self.runs[i + 1..]
                 .iter()
                 .take_while(|later| later.dst_start <= end)
-                .all(|later| run.dst().meet(&later.dst()) == Meeting::Never)
+                .all(|later| run.dst().intersect(&later.dst()) == Intersection::Never)
         })
     }
 
@@ -99,9 +98,9 @@ fn join_at(a: &Run, b: &Run, runs: &mut Vec<Run>) {
         dst_step: dst.step,
         src_step: src.step,
     };
-    match via_dst.meet(&via_src) {
-        Meeting::Never => {}
-        Meeting::Line {
+    match via_dst.intersect(&via_src) {
+        Intersection::Never => {}
+        Intersection::Line {
             i_start,
             i_step,
             j_start,
@@ -128,7 +127,7 @@ fn join_at(a: &Run, b: &Run, runs: &mut Vec<Run>) {
             runs.push(run(src, dst));
         }
         // Every source of `a` reaches every destination of `b`: one run per element of the shorter.
-        Meeting::Everywhere if a.len <= b.len => {
+        Intersection::Everywhere if a.len <= b.len => {
             runs.extend((0..a.len).map(|i| {
                 run(
                     Progression {
@@ -140,7 +139,7 @@ fn join_at(a: &Run, b: &Run, runs: &mut Vec<Run>) {
                 )
             }));
         }
-        Meeting::Everywhere => {
+        Intersection::Everywhere => {
             runs.extend((0..b.len).map(|j| {
                 run(
                     src,

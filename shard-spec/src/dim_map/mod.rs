@@ -1,6 +1,7 @@
 //! Affine index relations along one dim: which source index each destination index copies.
 
 mod algebra;
+mod candidates;
 mod pad;
 
 use smallvec::SmallVec;
@@ -91,14 +92,6 @@ impl Run {
 /// # Ok::<(), shard_spec::SpecError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(
-    feature = "serde",
-    serde(
-        into = "crate::serial::DimMapRepr",
-        try_from = "crate::serial::DimMapRepr"
-    )
-)]
 pub struct DimMap {
     src_extent: usize,
     dst_extent: usize,
@@ -358,6 +351,12 @@ impl DimMap {
                 start..start + whole
             })
         })
+    }
+
+    /// How many those are.
+    pub(crate) fn dst_interval_count(&self) -> usize {
+        let count = |run: &Run| if run.dst_step == 1 { 1 } else { run.len };
+        self.runs.iter().map(count).fold(0, usize::saturating_add)
     }
 
     /// Whether every index maps to itself.

@@ -7,7 +7,7 @@ use crate::dims::Dims;
 use crate::error::{Result, SpecError};
 use crate::mesh::DeviceMesh;
 use crate::partition::Partition;
-use crate::placement::ReduceOp;
+use crate::reduce_op::ReduceOp;
 
 /// Collects shardings and partial axes; axes not named replicate. Mistakes surface in [`LayoutBuilder::build`].
 ///
@@ -54,14 +54,23 @@ impl LayoutBuilder {
     }
 
     /// Shards a dim evenly over the product of mesh axes, see [`Partition::balanced`].
-    pub fn shard_balanced(self, dim: usize, axes: &[usize]) -> Self {
+    pub fn shard_balanced(mut self, dim: usize, axes: &[usize]) -> Self {
+        // An axis given again and again would multiply to more parts than there can be.
+        if let Err(error) = self.mesh.check_axes("layout", axes) {
+            self.error.get_or_insert(error);
+            return self;
+        }
         let parts = axis_sizes(&self.mesh, axes).iter().product();
         let partition = Partition::balanced(self.extent(dim), parts);
         self.shard(dim, axes, partition)
     }
 
     /// Shards a dim by chunks of chunks, major axis first, see [`Partition::nested_chunk`].
-    pub fn shard_chunk(self, dim: usize, axes: &[usize]) -> Self {
+    pub fn shard_chunk(mut self, dim: usize, axes: &[usize]) -> Self {
+        if let Err(error) = self.mesh.check_axes("layout", axes) {
+            self.error.get_or_insert(error);
+            return self;
+        }
         let partition = Partition::nested_chunk(self.extent(dim), &axis_sizes(&self.mesh, axes));
         self.shard(dim, axes, partition)
     }

@@ -18,7 +18,8 @@ use crate::hash::{ContentHash, StableHasher};
 use crate::mesh::{DeviceMesh, ravel, unravel};
 use crate::part::DimPart;
 use crate::partition::Partition;
-use crate::placement::{Placement, ReduceOp};
+use crate::placement::Placement;
+use crate::reduce_op::ReduceOp;
 
 /// How one tensor dim is sharded: a flat partition over the product of its mesh axes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -55,14 +56,6 @@ impl ContentHash for DimSharding {
 /// # Ok::<(), shard_spec::SpecError>(())
 /// ```
 #[derive(Clone)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(
-    feature = "serde",
-    serde(
-        into = "crate::serial::LayoutRepr",
-        try_from = "crate::serial::LayoutRepr"
-    )
-)]
 pub struct Layout(Arc<Inner>);
 
 struct Inner {

@@ -39,14 +39,6 @@ use crate::partition::Partition;
 /// # Ok::<(), shard_spec::SpecError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(
-    feature = "serde",
-    serde(
-        into = "crate::serial::WindowRepr",
-        try_from = "crate::serial::WindowRepr"
-    )
-)]
 #[non_exhaustive]
 pub enum Window {
     /// Output `o` reads inputs `o * stride - pad_lo + k * dilation`, `k` in `0..kernel`: convolution and pooling.
@@ -275,6 +267,7 @@ impl Window {
     ///
     /// Direct windows are not clipped: what lies below 0 or beyond `n` is padding. Others are clipped to `0..n`.
     /// Empty for empty `out`.
+    #[doc(alias = "halo")]
     pub fn input_interval(&self, n: usize, out: Range<usize>) -> Range<isize> {
         if out.is_empty() {
             let at = self

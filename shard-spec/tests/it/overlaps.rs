@@ -3,7 +3,7 @@
 use crate::common::{any_partition, division, extent};
 use proptest::prelude::*;
 use shard_spec::{
-    CoverParts, DimMap, EdgeMap, Partition, Run, overlaps, overlaps_from, overlaps_to,
+    CoverParts, DimMap, EdgeMap, Partition, Run, most_pieces, overlaps, overlaps_from, overlaps_to,
 };
 
 /// Any valid map with a source of `n`, by its constructors or of arbitrary runs.
@@ -213,4 +213,84 @@ fn periodic_segments_meet_in_closed_form() {
     );
     let blocks = Partition::block_cyclic(n, 4, 1 << 38);
     assert_eq!(overlaps(&blocks, &map, 0..n).len(), 4);
+}
+
+/// Tiles of irregular sizes, owned irregularly, up to an extent.
+fn irregular(extent: usize, parts: usize, mut seed: u64) -> Partition {
+    let mut next = |below: usize| {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % below
+    };
+    let (mut tiles, mut left) = (Vec::new(), extent);
+    while left > 0 {
+        let size = (1 + next(100)).min(left);
+        tiles.push((next(parts), size));
+        left -= size;
+    }
+    Partition::from_segments(extent, parts, &tiles).unwrap()
+}
+
+/// A hundred thousand irregular tiles to as many others: trying every tile of a part with every one of another was minutes.
+#[test]
+fn many_irregular_tiles_are_merged() {
+    let n = 5_000_000;
+    let (from, to) = (irregular(n, 8, 1), irregular(n, 8, 2));
+    let map = DimMap::identity(n);
+    let started = std::time::Instant::now();
+    let found: Vec<_> = (0..8).map(|p| overlaps(&from, &map, to.part(p))).collect();
+    let sent: usize = (0..8)
+        .map(|p| overlaps_from(from.part(p), &map, &CoverParts::Partition(to.clone())).len())
+        .sum();
+    let took = started.elapsed();
+    let pieces = found.iter().flatten();
+    assert_eq!(pieces.clone().map(|p| p.len).sum::<usize>(), n);
+    // No more pieces than boundaries, of which there are about two hundred thousand.
+    assert!((100_000..210_000).contains(&sent), "{sent}");
+    assert_eq!(pieces.count(), sent);
+    for (part, pieces) in found.iter().enumerate() {
+        for p in pieces.iter().step_by(101) {
+            let index = to.part(part).index(p.dst_start);
+            assert_eq!(from.owner_of(index), Some(p.src_part));
+            assert_eq!(from.part(p.src_part).position(index), Some(p.src_start));
+        }
+    }
+    assert!(took.as_secs() < 20, "{took:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The bound holds for what is read and for what is sent.
+    #[test]
+    fn pieces_are_bounded(
+        (src, dst) in extent().prop_flat_map(|n| (1usize..6, 1usize..6).prop_flat_map(move |(p, q)| (division(n, p), division(n, q))))
+    ) {
+        let map = DimMap::identity(src.extent());
+        let most = most_pieces(&src, &dst);
+        let cover = CoverParts::Partition(dst.clone());
+        for p in 0..dst.parts() {
+            prop_assert!(overlaps(&src, &map, dst.part(p)).len() <= most, "{src} to {dst}: {most}");
+        }
+        for p in 0..src.parts() {
+            prop_assert!(overlaps_from(src.part(p), &map, &cover).len() <= most, "{src} to {dst}: {most}");
+        }
+    }
+
+    /// As above, where the bound is found in closed form.
+    #[test]
+    fn pieces_of_many_tiles_are_bounded(
+        tiles in (prop::collection::vec((0usize..3, 1usize..9), 1..5), prop::collection::vec((0usize..3, 1usize..9), 1..5)),
+    ) {
+        let n = 9_000_000;
+        let of = |tiles: &[(usize, usize)]| Partition::from_repeated(n, 3, tiles).unwrap();
+        let (src, dst) = (of(&tiles.0), of(&tiles.1));
+        let map = DimMap::identity(n);
+        let most = most_pieces(&src, &dst);
+        for p in 0..3 {
+            prop_assert!(overlaps(&src, &map, dst.part(p)).len() <= most, "{src} to {dst}: {most}");
+        }
+        prop_assert!(most < 40_000);
+    }
 }

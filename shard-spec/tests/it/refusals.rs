@@ -120,6 +120,19 @@ fn invalid_layouts_are_refused() {
             got: 6
         }
     );
+    // Before there are as many parts as the axes multiply to.
+    for layout in [
+        Layout::builder(&mesh, &[6, 4]).shard_balanced(0, &[0; 70]),
+        Layout::builder(&mesh, &[6, 4]).shard_chunk(0, &[0; 70]),
+    ] {
+        assert_eq!(
+            layout.build(),
+            Err(SpecError::RepeatedAxis {
+                op: "layout",
+                axis: 0
+            })
+        );
+    }
     let twice = Layout::builder(&mesh, &[6, 4])
         .shard_chunk(0, &[0])
         .shard_chunk(0, &[1])

@@ -26,12 +26,14 @@ proptest! {
                 prop_assert_eq!((held.index(local), held.position(i)), (i, Some(local)));
             }
             prop_assert!((0..n + 2).all(|i| held.position(i).is_some() == expected.contains(&i)));
-            prop_assert!(held.intervals().windows(2).all(|w| w[0].end < w[1].start));
+            let intervals: Vec<_> = held.intervals().collect();
+            prop_assert!(intervals.windows(2).all(|w| w[0].end < w[1].start));
+            prop_assert_eq!(held.indices().count(), held.len());
             let pairs: Vec<(usize, usize)> = expected.iter().copied().enumerate().collect();
             let mut map: Vec<(usize, usize)> = held.to_global(n).pairs().collect();
             map.sort_unstable();
             prop_assert_eq!(map, pairs);
-            prop_assert_eq!(held.interval().is_some(), held.intervals().len() <= 1);
+            prop_assert_eq!(held.interval().is_some(), intervals.len() <= 1);
         }
         prop_assert_eq!(p.to_contiguous().intervals().map(|r| r.len()).collect::<Vec<_>>(), p.sizes().collect::<Vec<_>>());
     }
@@ -101,6 +103,31 @@ fn parts_of_one_partition_compare_at_once() {
     assert_eq!(stripes.part(3), stripes.part(3));
     assert_eq!(stripes.part(3).common(&stripes.part(3)), 1 << 57);
     assert_eq!(stripes.part(3).common(&stripes.part(4)), 0);
+}
+
+/// Nor does comparing parts of two partitions, and intervals are found as they are asked for.
+#[test]
+fn parts_of_two_partitions_compare_at_once() {
+    let (stripes, halves) = (Partition::striped(1 << 60, 8), Partition::chunk(1 << 60, 2));
+    assert_eq!(stripes.part(3).common(&halves.part(1)), 1 << 56);
+    // The same stripes, described with a period of 16.
+    let tiles: Vec<(usize, usize)> = (0..16).map(|i| (i % 8, 1)).collect();
+    let twice = Partition::from_repeated(1 << 60, 8, &tiles).unwrap();
+    assert_eq!(stripes.part(3), twice.part(3));
+    assert_ne!(stripes.part(3), twice.part(4));
+    let first: Vec<_> = twice.part(3).intervals().take(2).collect();
+    assert_eq!(first, [3..4, 11..12]);
+}
+
+#[test]
+fn nesting_that_would_list_the_indices_is_refused() {
+    let stripes = Partition::striped(1 << 40, 2);
+    let inner = vec![Partition::balanced(1 << 39, 2); 2];
+    let refused = Partition::nested(&stripes, &inner).unwrap_err();
+    assert!(
+        matches!(refused, SpecError::Argument { op: "nested", .. }),
+        "{refused}"
+    );
 }
 
 /// One way to say each thing: what is contiguous says so, neighbours of one owner are one tile.

@@ -64,4 +64,11 @@ fn what_is_read_is_validated() {
     let layout = r#"{"mesh":{"shape":[2],"ranks":[0,1]},"shape":[4],"dims":[{"axes":[0],"partition":{"offsets":[0,1,3]}}]}"#;
     let err = serde_json::from_str::<Layout>(layout).unwrap_err();
     assert!(err.to_string().contains("sum to 4, got 3"), "{err}");
+    // Sixteen million parts of nothing are refused before they are made.
+    let many = r#"{"mesh":{"shape":[2],"ranks":[0,1]},"shape":[4],"dims":[{"axes":[0],"partition":{"segments":{"extent":4,"parts":16777216,"tiles":[[0,4]]}}}]}"#;
+    let err = serde_json::from_str::<Layout>(many).unwrap_err();
+    assert!(
+        err.to_string().contains("expected 2 parts, got 16777216"),
+        "{err}"
+    );
 }

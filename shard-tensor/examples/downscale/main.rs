@@ -8,17 +8,21 @@
 //! `cargo run --release -p shard-tensor --example downscale -- --help`
 
 mod args;
-mod canvas;
 mod curve;
 mod data;
-mod font;
 mod model;
 #[path = "../input/npy.rs"]
 mod npy;
+#[cfg(test)]
+#[path = "../input/npy_write.rs"]
+mod npy_write;
 mod picture;
 mod prepare;
 mod progress;
+mod raster;
 mod report;
+#[path = "../output/told.rs"]
+mod told;
 mod train;
 mod verify;
 
@@ -26,6 +30,7 @@ use args::Args;
 use clap::Parser;
 use data::Forecast;
 use std::process::ExitCode;
+use told::Told;
 use train::Job;
 
 /// The level of the picture: the lowest, where the ground shapes the field most.
@@ -76,7 +81,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         )
     })?;
     let [weights, curve, picture] =
-        ["weights.safetensors", "loss.svg", "fields.png"].map(|name| args.out.join(name));
+        ["weights.safetensors", "loss.svg", "fields.svg"].map(|name| args.out.join(name));
     let job = Job {
         forecast: &forecast,
         mesh: &args.mesh,
@@ -90,24 +95,24 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         level: PICTURED,
     };
     let outcome = job.run()?;
+    let mut out = Told::new();
     // Of several processes, that of rank 0 tells what came of it.
     let mut passed = true;
     if let Some(outcome) = &outcome {
-        report::print(args, outcome);
-        let caption = format!(
-            "downscaling on a {} mesh, {} split, {}",
-            args.mesh, args.split, job.dtype
-        );
-        curve::write(&curve, &outcome.losses, &caption)?;
-        picture::write(&picture, &outcome.panels)?;
-        report::files(&[&curve, &picture, &weights]);
+        let by = format!("{} mesh, {} split, {}", args.mesh, args.split, job.dtype);
+        curve::write(&curve, &outcome.losses, &format!("Training on a {by}"))?;
+        let caption =
+            format!("Potential temperature of the test hour, lowest level; trained on a {by}");
+        picture::write(&picture, &outcome.panels, &caption)?;
+        report::print(&mut out, args, outcome)?;
+        report::files(&mut out, &[&curve, &picture, &weights])?;
         if args.check {
-            report::verdict(&outcome.scores);
+            report::verdict(&mut out, &outcome.scores)?;
             passed &= report::beats_interpolation(&outcome.scores);
         }
     }
     if args.verify {
-        passed &= verify::agrees_with_one_rank(&job, outcome.as_ref())?;
+        passed &= verify::agrees_with_one_rank(&mut out, &job, outcome.as_ref())?;
     }
     Ok(if passed {
         ExitCode::SUCCESS

@@ -3,6 +3,7 @@
 use crate::args::Args;
 use crate::train::{Outcome, Score};
 use crate::verify::largest;
+use std::io::{Result, Write};
 use std::path::Path;
 
 /// A model must leave no more than this share of the error of interpolation, on every level.
@@ -14,17 +15,18 @@ const LEVELS: [usize; 7] = [1, 4, 7, 10, 13, 16, 19];
 const MIB: f64 = (1 << 20) as f64;
 
 /// Prints errors per level, then time, memory and messages per rank.
-pub(crate) fn print(args: &Args, outcome: &Outcome) {
-    println!(
+pub(crate) fn print(out: &mut impl Write, args: &Args, outcome: &Outcome) -> Result<()> {
+    writeln!(
+        out,
         "\n{} mesh, {} split, {} steps in {}\n",
         args.mesh,
         args.split,
         outcome.losses.len(),
         outcome.dtype,
-    );
-    errors(&outcome.scores);
-    moved(outcome);
-    time(outcome);
+    )?;
+    errors(out, &outcome.scores)?;
+    moved(out, outcome)?;
+    time(out, outcome)
 }
 
 /// Whether the model beats interpolation by the margin on every level; false where an error is not a number.
@@ -33,9 +35,10 @@ pub(crate) fn beats_interpolation(scores: &[Score]) -> bool {
 }
 
 /// Prints the verdict of `--check`.
-pub(crate) fn verdict(scores: &[Score]) {
+pub(crate) fn verdict(out: &mut impl Write, scores: &[Score]) -> Result<()> {
     let worst = largest(scores.iter().map(|s| s.model / s.bilinear));
-    println!(
+    writeln!(
+        out,
         "check: {} (the worst level has {:.0} % of the error of interpolation; at most {:.0} % are allowed)",
         if beats_interpolation(scores) {
             "passed"
@@ -44,85 +47,98 @@ pub(crate) fn verdict(scores: &[Score]) {
         },
         100.0 * worst,
         100.0 * MARGIN
-    );
+    )
 }
 
 /// Prints what was written.
-pub(crate) fn files(files: &[&Path]) {
-    println!();
+pub(crate) fn files(out: &mut impl Write, files: &[&Path]) -> Result<()> {
+    writeln!(out)?;
     for file in files {
-        println!("wrote {}", file.display());
+        writeln!(out, "wrote {}", file.display())?;
     }
+    Ok(())
 }
 
-fn errors(scores: &[Score]) {
-    println!("error on the test hour, root mean square in kelvin");
-    println!("  level   bilinear      U-Net   share");
+fn errors(out: &mut impl Write, scores: &[Score]) -> Result<()> {
+    writeln!(out, "error on the test hour, root mean square in kelvin")?;
+    writeln!(out, "  level   bilinear      U-Net   share")?;
     for (i, score) in scores.iter().enumerate() {
         let level = match LEVELS.get(i) {
             Some(level) if scores.len() == LEVELS.len() => level.to_string(),
             _ => format!("#{i}"),
         };
-        row(&level, *score);
+        row(out, &level, *score)?;
     }
     let mean = |of: fn(&Score) -> f64| {
         let squares: f64 = scores.iter().map(|s| of(s) * of(s)).sum();
         (squares / scores.len().max(1) as f64).sqrt()
     };
     row(
+        out,
         "all",
         Score {
             bilinear: mean(|s| s.bilinear),
             model: mean(|s| s.model),
         },
-    );
+    )
 }
 
-fn row(level: &str, score: Score) {
+fn row(out: &mut impl Write, level: &str, score: Score) -> Result<()> {
     let share = 100.0 * score.model / score.bilinear;
-    println!(
+    writeln!(
+        out,
         "  {level:>5}   {:8.4}   {:8.4}   {share:3.0} %",
         score.bilinear, score.model
-    );
+    )
 }
 
-fn moved(outcome: &Outcome) {
+fn moved(out: &mut impl Write, outcome: &Outcome) -> Result<()> {
     let steps = outcome.losses.len().max(1) as f64;
-    println!("\nper rank        piece   peak MiB   messages   MiB received   in a step");
+    writeln!(
+        out,
+        "\nper rank        piece   peak MiB   messages   MiB received   in a step"
+    )?;
     let (mut messages, mut bytes) = (0, 0);
     for (rank, report) in outcome.ranks.iter().enumerate() {
         let [rows, columns] = report.piece;
-        println!(
+        writeln!(
+            out,
             "  {rank:>6}   {:>10}   {:8.1}   {:8}   {:12.1}   {:9.3}",
             format!("{rows} x {columns}"),
             report.peak as f64 / MIB,
             report.messages,
             report.bytes as f64 / MIB,
             report.bytes as f64 / MIB / steps,
-        );
+        )?;
         messages += report.messages;
         bytes += report.bytes;
     }
     let bytes = bytes as f64 / MIB;
-    println!(
+    writeln!(
+        out,
         "  {:>6}   {:>10}   {:8}   {messages:8}   {bytes:12.1}   {:9.3}",
         "all",
         "",
         "",
         bytes / steps
-    );
+    )?;
 
     if messages == 0 {
-        return;
+        return Ok(());
     }
-    println!("\nby operation, in a step, all ranks   messages      KiB");
+    writeln!(
+        out,
+        "\nby operation, in a step, all ranks   messages      KiB"
+    )?;
     for (name, messages, bytes) in by_operation(outcome) {
-        println!(
+        writeln!(
+            out,
             "  {name:33}   {:8.1}   {:6.1}",
             messages / steps,
             bytes / steps / 1024.0
-        );
+        )?;
     }
+    Ok(())
 }
 
 /// Messages and bytes of every operation that sent any, over all ranks.
@@ -140,16 +156,21 @@ fn by_operation(outcome: &Outcome) -> Vec<(&str, f64, f64)> {
     sums
 }
 
-fn time(outcome: &Outcome) {
+fn time(out: &mut impl Write, outcome: &Outcome) -> Result<()> {
     let seconds = outcome.time.as_secs_f64();
     let steps = outcome.losses.len().max(1) as f64;
-    println!(
+    writeln!(
+        out,
         "\n{seconds:.1} s of training, {:.0} ms in a step",
         1e3 * seconds / steps
-    );
+    )?;
     if let (Some(first), Some(last)) = (outcome.losses.first(), outcome.losses.last()) {
-        println!("loss {first:.5} at first, {last:.5} at last (1 is the error of interpolation)");
+        writeln!(
+            out,
+            "loss {first:.5} at first, {last:.5} at last (1 is the error of interpolation)"
+        )?;
     }
+    Ok(())
 }
 
 #[cfg(test)]

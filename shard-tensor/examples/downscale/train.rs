@@ -70,6 +70,8 @@ pub(crate) struct Panels {
     pub(crate) input: Array2<f64>,
     pub(crate) prediction: Array2<f64>,
     pub(crate) target: Array2<f64>,
+    /// Its altitude, in metres.
+    pub(crate) ground: Array2<f64>,
     /// Where pieces begin and end, in rows and columns.
     pub(crate) boundaries: [Vec<usize>; 2],
 }
@@ -183,6 +185,7 @@ impl Job<'_> {
             input: level(&input)?,
             prediction: level(&prediction)?,
             target: level(&target)?,
+            ground: self.forecast.altitude.mapv(f64::from),
             boundaries: boundaries(test.target.layout()),
         };
         Ok((scores, panels))

@@ -1,8 +1,10 @@
 //! The promise, checked: many ranks give what one gives.
 
+use crate::Failure;
 use crate::args::{MeshShape, Split};
 use crate::train::{Job, Outcome};
-use shard_tensor::{Backend, DType, DeviceKind, Result};
+use shard_tensor::{Backend, DType, DeviceKind};
+use std::io::Write;
 
 /// Largest difference of a weight, as a share of the largest weight of its tensor, in double precision.
 const WEIGHTS: f64 = 1e-9;
@@ -23,14 +25,19 @@ struct Distance {
 /// mesh too. Prints how far they are apart, where there is an outcome (in the process of rank 0), and gives whether double precision agrees as it must.
 ///
 /// # Errors
-/// What the library reports.
-pub(crate) fn agrees_with_one_rank(job: &Job<'_>, outcome: Option<&Outcome>) -> Result<bool> {
+/// What the library reports, and if the output cannot be written.
+pub(crate) fn agrees_with_one_rank(
+    out: &mut impl Write,
+    job: &Job<'_>,
+    outcome: Option<&Outcome>,
+) -> Result<bool, Failure> {
     if outcome.is_some() {
-        println!("\nagainst one rank, after {} steps", job.steps);
-        println!(
+        writeln!(out, "\nagainst one rank, after {} steps", job.steps)?;
+        writeln!(
+            out,
             "  {:4}  {:>24}  {:>18}  largest in",
             "", "weights max|Δ|/max|w|", "loss |Δ|/loss"
-        );
+        )?;
     }
     let one = MeshShape(vec![1]);
     let (first_type, mut agrees) = (job.dtype, true);
@@ -67,16 +74,17 @@ pub(crate) fn agrees_with_one_rank(job: &Job<'_>, outcome: Option<&Outcome>) -> 
             }
             _ => "  (for information)",
         };
-        println!(
+        writeln!(
+            out,
             "  {:4}  {:>24.2e}  {:>18.2e}  {}{verdict}",
             dtype.name(),
             distance.weights.0,
             distance.loss,
             distance.weights.1
-        );
+        )?;
     }
     if outcome.is_some() {
-        println!("  f64 must be within {WEIGHTS:.0e} and {LOSS:.0e}");
+        writeln!(out, "  f64 must be within {WEIGHTS:.0e} and {LOSS:.0e}")?;
     }
     Ok(agrees)
 }
@@ -129,6 +137,7 @@ mod tests {
     use super::*;
     use crate::data::Forecast;
     use ndarray::{Array2, Array4};
+    use std::io::sink;
 
     /// Two hours of hills and waves.
     fn forecast() -> Forecast {
@@ -164,7 +173,7 @@ mod tests {
         );
         let job = job(&forecast, &mesh, &split);
         let outcome = job.run().unwrap().unwrap();
-        assert!(agrees_with_one_rank(&job, Some(&outcome)).unwrap());
+        assert!(agrees_with_one_rank(&mut sink(), &job, Some(&outcome)).unwrap());
     }
 
     #[test]
@@ -173,8 +182,8 @@ mod tests {
         let job = job(&forecast, &mesh, &split);
         let mut outcome = job.run().unwrap().unwrap();
         outcome.weights[4].1[0] += 1e-6;
-        assert!(!agrees_with_one_rank(&job, Some(&outcome)).unwrap());
+        assert!(!agrees_with_one_rank(&mut sink(), &job, Some(&outcome)).unwrap());
         outcome.weights[4].1[0] = f64::NAN;
-        assert!(!agrees_with_one_rank(&job, Some(&outcome)).unwrap());
+        assert!(!agrees_with_one_rank(&mut sink(), &job, Some(&outcome)).unwrap());
     }
 }

@@ -10,13 +10,17 @@
 mod npy;
 mod picture;
 mod terrain;
+#[path = "../output/told.rs"]
+mod told;
 mod ways;
 
 use clap::Parser;
 use ndarray::{Array2, ArrayD};
 use shard_tensor::{Context, DeviceKind, Error, Launch, shard};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
+use told::Told;
 use ways::Way;
 
 /// Nearest neighbours of terrain points on one rank and on several.
@@ -158,22 +162,27 @@ fn between(ring: &Seen) -> Result<Vec<Vec<u64>>, String> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
+    let mut out = Told::new();
     let points = terrain::points(args.points as usize)?;
     let some = terrain::evenly(&points, (args.queries as usize).min(points.nrows()));
     let single = search(Way::Nearest, 1, &points, &some, None, &args)?;
     if single.is_some() {
-        println!(
+        writeln!(
+            out,
             "{} points of a terrain, {} neighbours each\n",
             points.nrows(),
             args.neighbours
-        );
-        println!("way          ranks  queries         ms  KiB received  MiB held  result");
+        )?;
+        writeln!(
+            out,
+            "way          ranks  queries         ms  KiB received  MiB held  result"
+        )?;
     }
-    report(Way::Nearest, single.as_ref());
-    let compare = |way, ranks, queries, single: &Option<Seen>| {
+    report(&mut out, Way::Nearest, single.as_ref())?;
+    let mut compare = |way, ranks, queries, single: &Option<Seen>| {
         let seen = search(way, ranks, &points, queries, single.as_ref(), &args)?;
-        report(way, seen.as_ref());
-        Ok::<_, Error>(seen)
+        report(&mut out, way, seen.as_ref())?;
+        Ok::<_, Box<dyn std::error::Error>>(seen)
     };
     compare(Way::Aligned, 1, &some, &single)?;
     for &ranks in &args.ranks {
@@ -190,16 +199,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let (Some(path), Some(graph)) = (&args.plot, last.or(single)) {
         let bytes = between(&graph)?;
         picture::draw(path, &points, &graph.indices, &graph.shards, &bytes)?;
-        println!("\nthe graph: {}", path.display());
+        writeln!(out, "\nthe graph: {}", path.display())?;
     }
     Ok(())
 }
 
 /// Prints one line, in the process of rank 0.
-fn report(way: Way, seen: Option<&Seen>) {
-    let Some(seen) = seen else { return };
+fn report(out: &mut impl Write, way: Way, seen: Option<&Seen>) -> std::io::Result<()> {
+    let Some(seen) = seen else { return Ok(()) };
     let received = seen.traffic.iter().map(|t| t.0).max().unwrap_or(0);
-    println!(
+    writeln!(
+        out,
         "{:<11}  {:>5}  {:>7}  {:>9.2}  {:>12.1}  {:>8.2}  {}",
         way.name(),
         seen.traffic.len(),
@@ -208,7 +218,7 @@ fn report(way: Way, seen: Option<&Seen>) {
         received as f64 / 1024.0,
         seen.peak as f64 / f64::from(1 << 20),
         seen.verdict
-    );
+    )
 }
 
 /// How a result compares with one rank's.

@@ -4,7 +4,7 @@ use super::band::{Band, Sight};
 use super::dropout::Dropout;
 use super::stored::{Stored, gather, start};
 use crate::{Positions, View};
-use shard_comm::Bool;
+use shard_device::Bool;
 use std::borrow::Cow;
 use std::ops::Range;
 

@@ -3,7 +3,7 @@
 use crate::attention::*;
 use crate::testing::Rng;
 use crate::{Positions, Real, View, ViewMut};
-use shard_comm::Bool;
+use shard_device::Bool;
 
 /// A random problem in double precision: all arrays row-major.
 #[derive(Clone, Debug)]

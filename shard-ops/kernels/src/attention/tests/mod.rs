@@ -7,7 +7,7 @@ use crate::testing::{Rng, assert_close};
 use crate::{Positions, Real, View, ViewMut};
 use case::{Answer, Case, dropped, split};
 use half::{bf16, f16};
-use shard_comm::Bool;
+use shard_device::Bool;
 
 /// Single precision: logits are sums of at most 20 products below 1.2 in magnitude, so off by at most some 20 rounding errors (2e-6), and
 /// so then are probabilities; outputs are weighted means, gradients sums of at most 300 such terms, of mixed signs.

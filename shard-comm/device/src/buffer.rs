@@ -1,0 +1,541 @@
+//! Storage: [`Buffer`], immutable and shared, and [`BufferMut`], uniquely owned.
+//!
+//! A result is written through a `BufferMut` and then frozen. From then on it can be cloned, sliced and read by
+//! other ranks' threads for as long as anybody holds it; nothing that was leaked or died can free it early.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::pool::{BLOCK, Block, POISON, Pool};
+use crate::{DType, DeviceError, DeviceRef, Element, Result};
+
+/// Immutable shared elements on a device. Cloning and slicing copy nothing.
+///
+/// ```
+/// use shard_device::Host;
+/// # fn main() -> Result<(), shard_device::DeviceError> {
+/// let host = Host::new();
+/// let numbers = host.upload_slice(&[1.0f32, 2.0, 3.0])?;
+/// assert_eq!(numbers.slice(1..3).as_slice::<f32>()?, &[2.0, 3.0]);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Buffer {
+    storage: Arc<Storage>,
+    dtype: DType,
+    offset: usize,
+    len: usize,
+}
+
+impl Buffer {
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// How many elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of the elements.
+    pub fn bytes(&self) -> usize {
+        self.len * self.dtype.size()
+    }
+
+    /// The device whose memory this is.
+    pub fn device(&self) -> &DeviceRef {
+        &self.storage.device
+    }
+
+    /// Part of the buffer, sharing its memory.
+    ///
+    /// # Panics
+    /// If the range is not inside `0..len`, as slices do. [`Buffer::try_slice`] answers instead.
+    #[track_caller]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        match self.try_slice(range) {
+            Ok(part) => part,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Part of the buffer, sharing its memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::Invalid`] if the range is not inside `0..len`.
+    pub fn try_slice(&self, range: Range<usize>) -> Result<Self> {
+        if range.start > range.end || range.end > self.len {
+            return Err(DeviceError::invalid(
+                "slice",
+                format!("a range inside 0..{}", self.len),
+                format!("{range:?}"),
+                "check the range against the length",
+            ));
+        }
+        Ok(Self {
+            storage: Arc::clone(&self.storage),
+            dtype: self.dtype,
+            offset: self.offset + range.start,
+            len: range.end - range.start,
+        })
+    }
+
+    /// The elements, if the host can read this memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::HostOnly`] if it cannot; [`DeviceError::Invalid`] if `T` is not the element type.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        check_type::<T>("as_slice", self.dtype)?;
+        self.bytes_of("as_slice", 0..self.len)
+            .map(bytemuck::cast_slice)
+    }
+
+    /// The bytes of the elements, if the host can read this memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::HostOnly`] if it cannot.
+    pub fn as_bytes(&self) -> Result<&[u8]> {
+        self.bytes_of("as_bytes", 0..self.len)
+    }
+
+    /// The bytes of these elements, if the host can read this memory.
+    ///
+    /// That the range lies within the buffer is for the caller to have checked.
+    #[inline]
+    pub(crate) fn bytes_of(&self, op: &'static str, elements: Range<usize>) -> Result<&[u8]> {
+        match &self.storage.memory {
+            Memory::Host(memory) => Ok(memory.part(byte_range(self.dtype, self.offset, elements))),
+            Memory::Opaque(_) => Err(host_only(op, &self.storage.device)),
+        }
+    }
+
+    /// The elements as a vector, downloaded if need be.
+    ///
+    /// # Errors
+    /// As [`Device::download`](crate::Device::download); [`DeviceError::Invalid`] if `T` is not the element type.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        self.device().download_vec(self)
+    }
+
+    /// The same memory for writing, if nobody else holds it; otherwise the buffer itself, to be copied.
+    ///
+    /// # Errors
+    /// The buffer, unchanged, if it is shared.
+    pub fn into_mut(self) -> Result<BufferMut, Self> {
+        let Self {
+            storage,
+            dtype,
+            offset,
+            len,
+        } = self;
+        match Arc::try_unwrap(storage) {
+            Ok(storage) => Ok(BufferMut {
+                storage,
+                dtype,
+                offset,
+                len,
+            }),
+            Err(storage) => Err(Self {
+                storage,
+                dtype,
+                offset,
+                len,
+            }),
+        }
+    }
+
+    /// Whether both are the same elements of the same memory.
+    pub fn ptr_eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.storage, &other.storage)
+            && (self.offset, self.len, self.dtype) == (other.offset, other.len, other.dtype)
+    }
+
+    /// Where this buffer begins in its memory, in elements; for implementations of devices.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// The device's own handle of the memory, `None` for host memory; for implementations of devices.
+    pub fn opaque(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.storage.opaque()
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Buffer({} x {} on {})",
+            self.dtype,
+            self.len,
+            self.device().name()
+        )
+    }
+}
+
+/// Uniquely owned elements on a device, to be written and then frozen into a [`Buffer`].
+///
+/// ```
+/// use shard_device::{DType, Host};
+/// # fn main() -> Result<(), shard_device::DeviceError> {
+/// let mut out = Host::new().alloc(DType::I64, 3)?;
+/// out.as_mut_slice::<i64>()?.copy_from_slice(&[1, 2, 3]);
+/// let out = out.freeze();
+/// assert_eq!(out.to_vec::<i64>()?, [1, 2, 3]);
+/// assert!(out.into_mut().is_ok());
+/// # Ok(()) }
+/// ```
+pub struct BufferMut {
+    storage: Storage,
+    dtype: DType,
+    offset: usize,
+    len: usize,
+}
+
+impl BufferMut {
+    /// A buffer over a device's own memory handle; for implementations of devices.
+    pub fn from_opaque(
+        device: DeviceRef,
+        dtype: DType,
+        len: usize,
+        memory: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        let storage = Storage {
+            device,
+            memory: Memory::Opaque(memory),
+        };
+        Self {
+            storage,
+            dtype,
+            offset: 0,
+            len,
+        }
+    }
+
+    pub(crate) fn from_host(
+        device: DeviceRef,
+        dtype: DType,
+        len: usize,
+        memory: HostMemory,
+    ) -> Self {
+        let storage = Storage {
+            device,
+            memory: Memory::Host(memory),
+        };
+        Self {
+            storage,
+            dtype,
+            offset: 0,
+            len,
+        }
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// How many elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of the elements.
+    pub fn bytes(&self) -> usize {
+        self.len * self.dtype.size()
+    }
+
+    /// The device whose memory this is.
+    pub fn device(&self) -> &DeviceRef {
+        &self.storage.device
+    }
+
+    /// The elements, if the host can reach this memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::HostOnly`] if it cannot; [`DeviceError::Invalid`] if `T` is not the element type.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        check_type::<T>("as_mut_slice", self.dtype)?;
+        self.bytes_of_mut("as_mut_slice", 0..self.len)
+            .map(bytemuck::cast_slice_mut)
+    }
+
+    /// The bytes of the elements, if the host can reach this memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::HostOnly`] if it cannot.
+    pub fn as_mut_bytes(&mut self) -> Result<&mut [u8]> {
+        self.bytes_of_mut("as_mut_bytes", 0..self.len)
+    }
+
+    /// The bytes of these elements, if the host can reach this memory.
+    ///
+    /// That the range lies within the buffer is for the caller to have checked.
+    #[inline]
+    pub(crate) fn bytes_of_mut(
+        &mut self,
+        op: &'static str,
+        elements: Range<usize>,
+    ) -> Result<&mut [u8]> {
+        let bytes = byte_range(self.dtype, self.offset, elements);
+        match &mut self.storage.memory {
+            Memory::Host(memory) => Ok(memory.part_mut(bytes)),
+            Memory::Opaque(_) => Err(host_only(op, &self.storage.device)),
+        }
+    }
+
+    /// Changes the length where this buffer is all of its memory and the memory is the host's; false if not.
+    ///
+    /// # Errors
+    /// The bytes that the system does not have.
+    pub(crate) fn resize_host(&mut self, len: usize) -> Result<bool, usize> {
+        let bytes = len.saturating_mul(self.dtype.size());
+        let whole = self.offset == 0;
+        match &mut self.storage.memory {
+            Memory::Host(memory) if whole && memory.bytes == self.len * self.dtype.size() => {
+                if !memory.resize(bytes) {
+                    return Err(bytes);
+                }
+                self.len = len;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Ends writing: the elements become immutable and can be shared.
+    pub fn freeze(self) -> Buffer {
+        let Self {
+            storage,
+            dtype,
+            offset,
+            len,
+        } = self;
+        Buffer {
+            storage: Arc::new(storage),
+            dtype,
+            offset,
+            len,
+        }
+    }
+
+    /// Where this buffer begins in its memory, in elements; for implementations of devices.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// The device's own handle of the memory, `None` for host memory; for implementations of devices.
+    pub fn opaque(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.storage.opaque()
+    }
+}
+
+impl fmt::Debug for BufferMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "BufferMut({} x {} on {})",
+            self.dtype,
+            self.len,
+            self.device().name()
+        )
+    }
+}
+
+fn check_type<T: Element>(op: &'static str, dtype: DType) -> Result<()> {
+    if T::DTYPE == dtype {
+        Ok(())
+    } else {
+        Err(DeviceError::dtype(op, dtype, T::DTYPE))
+    }
+}
+
+/// Where elements of a buffer lie in its memory that begins so many elements in.
+fn byte_range(dtype: DType, offset: usize, elements: Range<usize>) -> Range<usize> {
+    let size = dtype.size();
+    (offset + elements.start) * size..(offset + elements.end) * size
+}
+
+#[cold]
+fn host_only(op: &'static str, device: &DeviceRef) -> DeviceError {
+    let device = device.name();
+    DeviceError::HostOnly { op, device }
+}
+
+/// Memory and the device that owns it.
+struct Storage {
+    device: DeviceRef,
+    memory: Memory,
+}
+
+enum Memory {
+    /// Memory of the host, which every device's job and every rank of the process can read.
+    Host(HostMemory),
+    /// Memory only its device understands.
+    Opaque(Arc<dyn Any + Send + Sync>),
+}
+
+impl Storage {
+    fn opaque(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        match &self.memory {
+            Memory::Host(_) => None,
+            Memory::Opaque(memory) => Some(memory),
+        }
+    }
+}
+
+/// Pooled host memory, which returns to its pool when dropped, on whichever thread.
+pub(crate) struct HostMemory {
+    blocks: Vec<Block>,
+    /// Where the elements begin, in bytes: at the first aligned address.
+    start: usize,
+    bytes: usize,
+    pool: Arc<Pool>,
+}
+
+impl HostMemory {
+    /// Initialised memory for `bytes` bytes, or `None` if the system has no more.
+    pub(crate) fn take(pool: &Arc<Pool>, bytes: usize) -> Option<Self> {
+        let blocks = pool.take(bytes)?;
+        Some(Self {
+            start: aligned_start(&blocks),
+            blocks,
+            bytes,
+            pool: Arc::clone(pool),
+        })
+    }
+
+    /// Makes room for `bytes` bytes, keeping what both sizes have; false, and no change, if the system has no more.
+    pub(crate) fn resize(&mut self, bytes: usize) -> bool {
+        let kept = self.start..self.start + self.bytes.min(bytes);
+        if !self.pool.resize(&mut self.blocks, self.bytes, bytes) {
+            return false;
+        }
+        self.bytes = bytes;
+        let start = aligned_start(&self.blocks);
+        if start != self.start && !kept.is_empty() {
+            let all: &mut [u8] = bytemuck::cast_slice_mut(&mut self.blocks);
+            all.copy_within(kept.clone(), start);
+        }
+        self.start = start;
+        if self.pool.poisons() {
+            self.bytes_mut()[kept.len()..].fill(POISON);
+        }
+        true
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.part(0..self.bytes)
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.part_mut(0..self.bytes)
+    }
+
+    /// These of the bytes.
+    #[inline]
+    fn part(&self, bytes: Range<usize>) -> &[u8] {
+        let all: &[u8] = bytemuck::cast_slice(&self.blocks);
+        &all[self.start + bytes.start..self.start + bytes.end]
+    }
+
+    #[inline]
+    fn part_mut(&mut self, bytes: Range<usize>) -> &mut [u8] {
+        let all: &mut [u8] = bytemuck::cast_slice_mut(&mut self.blocks);
+        &mut all[self.start + bytes.start..self.start + bytes.end]
+    }
+}
+
+/// The first byte of a pool's memory at an address divisible by [`BLOCK`].
+fn aligned_start(blocks: &[Block]) -> usize {
+    if blocks.is_empty() {
+        return 0;
+    }
+    // Alignment is for speed only: any start within the first block is right.
+    let start = blocks.as_ptr().cast::<u8>().align_offset(BLOCK);
+    if start < BLOCK { start } else { 0 }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        self.pool.give(std::mem::take(&mut self.blocks), self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{DType, DeviceError, ErrorClass, Host, TestDevice};
+
+    #[test]
+    fn shared_memory_is_not_given_out_for_writing() {
+        let host = Host::new();
+        let a = host.upload_slice(&[1.0f64, 2.0]).unwrap();
+        let b = a.clone();
+        let a = a.into_mut().unwrap_err();
+        drop(b);
+        let mut a = a.into_mut().unwrap();
+        a.as_mut_slice::<f64>().unwrap()[0] = 5.0;
+        assert_eq!(a.freeze().as_slice::<f64>().unwrap(), &[5.0, 2.0]);
+    }
+
+    #[test]
+    fn slices_share_and_keep_alive() {
+        let host = Host::new();
+        let a = host.upload_slice(&[1i32, 2, 3, 4]).unwrap();
+        let part = a.slice(1..4).slice(1..2);
+        assert!(!part.ptr_eq(&a) && a.slice(0..4).ptr_eq(&a));
+        drop(a);
+        assert_eq!(part.as_slice::<i32>().unwrap(), &[3]);
+        assert!(part.try_slice(0..2).is_err());
+        drop(part);
+        assert_eq!(host.memory().live, 0);
+    }
+
+    #[test]
+    fn wrong_type_and_device_memory_are_typed_errors() {
+        let a = Host::new().alloc(DType::F32, 1).unwrap().freeze();
+        assert!(matches!(
+            a.as_slice::<f64>(),
+            Err(DeviceError::Invalid { .. })
+        ));
+        let b = TestDevice::new().alloc(DType::F32, 1).unwrap().freeze();
+        let error = b.as_slice::<f32>().unwrap_err();
+        assert!(matches!(error, DeviceError::HostOnly { .. }));
+        assert_eq!(error.class(), ErrorClass::Uniform);
+    }
+
+    #[test]
+    fn elements_are_aligned_and_stay_so_when_resized() {
+        let host = Host::new();
+        for len in [1, 100, 70_000] {
+            let mut a = host.alloc(DType::F32, len).unwrap();
+            a.as_mut_slice::<f32>().unwrap().fill(3.0);
+            let mut a = host.resize(a, 3 * len).unwrap();
+            let values = a.as_mut_slice::<f32>().unwrap();
+            assert_eq!(values.as_ptr().align_offset(64), 0);
+            assert!(values[..len].iter().all(|&v| v == 3.0));
+            assert_eq!(host.memory().live, 12 * len);
+        }
+    }
+
+    #[test]
+    fn memory_dropped_on_another_thread_returns_to_its_pool() {
+        let host = Host::new();
+        let a = host.alloc(DType::U8, 4096).unwrap().freeze();
+        std::thread::spawn(move || drop(a)).join().unwrap();
+        assert_eq!((host.memory().live, host.memory().cached), (0, 4096));
+    }
+}

@@ -1,0 +1,251 @@
+//! Products of matrices as cuBLASLt takes them.
+
+use super::super::{Cuda, Strided};
+use crate::{Buffer, BufferMut, DType, DeviceError, MatmulPrecision, Result};
+
+/// A product in the terms of cuBLASLt: `D = op(A) op(B)`, plus a bias along every column of `D`. All matrices lie by columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::cuda) struct Gemm {
+    pub(in crate::cuda) dtype: DType,
+    pub(in crate::cuda) precision: MatmulPrecision,
+    pub(in crate::cuda) a: Matrix,
+    pub(in crate::cuda) b: Matrix,
+    pub(in crate::cuda) d: Matrix,
+    pub(in crate::cuda) transpose_a: bool,
+    pub(in crate::cuda) transpose_b: bool,
+    /// The address of as many elements as `D` has rows.
+    pub(in crate::cuda) bias: Option<u64>,
+    /// How many products, from one to the next the matrices' steps apart.
+    pub(in crate::cuda) batches: i32,
+}
+
+/// A matrix by columns: element (i, j) is `i + j * leading` elements behind the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::cuda) struct Matrix {
+    pub(in crate::cuda) address: u64,
+    pub(in crate::cuda) rows: u64,
+    pub(in crate::cuda) columns: u64,
+    pub(in crate::cuda) leading: i64,
+    /// Elements from one batch to the next; 0 for the same one.
+    pub(in crate::cuda) step: i64,
+}
+
+impl Cuda {
+    /// `y = a b`, plus a bias in every row, by cuBLASLt: views are (batch..., m, k), (batch..., k, n), (batch..., m, n) and
+    /// (n), with equal batch dims, of which `a` and `b` may repeat some with a step of 0. `y` must overlap none of them, nor
+    /// itself.
+    ///
+    /// False if nothing was done because the library is [not there](Self::libraries), or its terms do not describe the views:
+    /// it takes floats, matrices whose rows or whose columns lie side by side (those of `y` its rows), and one regular step
+    /// from batch to batch.
+    ///
+    /// # Errors
+    /// [`DeviceError::Invalid`] for views that do not fit each other or their buffers, or buffers of other types or devices;
+    /// what the library or the driver reports.
+    pub fn matmul(
+        &self,
+        a: (&Buffer, &Strided),
+        b: (&Buffer, &Strided),
+        bias: Option<(&Buffer, &Strided)>,
+        (y, at): (&mut BufferMut, &Strided),
+        precision: MatmulPrecision,
+    ) -> Result<bool> {
+        let dtype = y.dtype();
+        let given = [Some(a), Some(b), bias];
+        for (buffer, view) in given.iter().flatten() {
+            view.validate(buffer.len())?;
+            if buffer.dtype() != dtype {
+                return Err(DeviceError::dtype("matmul", dtype, buffer.dtype()));
+            }
+        }
+        at.validate(y.len())?;
+        check_shapes(a.1, b.1, bias.map(|bias| bias.1), at)?;
+        let Some(mut gemm) = described(dtype, a.1, b.1, bias.map(|bias| bias.1), at) else {
+            return Ok(false);
+        };
+        gemm.precision = precision;
+        // Only now: asking for the address of what is written waits for those who read it.
+        let size = dtype.size() as u64;
+        let place = |buffer: &Buffer, view: &Strided| {
+            Ok::<u64, DeviceError>(self.address(buffer)? + view.offset as u64 * size)
+        };
+        gemm.a.address = place(b.0, b.1)?;
+        gemm.b.address = place(a.0, a.1)?;
+        if let Some((buffer, view)) = bias {
+            gemm.bias = Some(place(buffer, view)?);
+        }
+        gemm.d.address = self.address_mut(y)? + at.offset as u64 * size;
+        let Some(bytes) = self.driver.plan_gemm(&gemm).map_err(|r| self.refused(r))? else {
+            return Ok(false);
+        };
+        let mut scratch = self.workspace(bytes)?;
+        let workspace = (self.address_mut(&mut scratch)?, bytes);
+        // SAFETY: the description is of views that were checked against their buffers, which are this device's; the workspace
+        // has the bytes that were asked for, and is given back in the order of the stream.
+        #[expect(unsafe_code, reason = "the library writes where it is told")]
+        unsafe { self.driver.gemm(&gemm, workspace) }.map_err(|r| self.refused(r))?;
+        let reads: Vec<&Buffer> = given.iter().flatten().map(|(buffer, _)| *buffer).collect();
+        self.writes(y)?;
+        self.has_read(&reads)?;
+        tracing::trace!(target: "shard_device::cuda", ?gemm, "cuBLASLt");
+        Ok(true)
+    }
+}
+
+fn check_shapes(a: &Strided, b: &Strided, bias: Option<&Strided>, y: &Strided) -> Result<()> {
+    let nd = y.ndim();
+    let fits = nd >= 2
+        && (a.ndim(), b.ndim()) == (nd, nd)
+        && a.shape[..nd - 2] == y.shape[..nd - 2]
+        && b.shape[..nd - 2] == y.shape[..nd - 2]
+        && a.shape[nd - 2] == y.shape[nd - 2]
+        && b.shape[nd - 1] == y.shape[nd - 1]
+        && a.shape[nd - 1] == b.shape[nd - 2]
+        && bias.is_none_or(|bias| bias.shape[..] == y.shape[nd - 1..]);
+    if fits {
+        return Ok(());
+    }
+    Err(DeviceError::invalid(
+        "matmul",
+        "views (batch..., m, k), (batch..., k, n), (n) and (batch..., m, n)",
+        format!("{a:?}, {b:?}, {bias:?} and {y:?}"),
+        "repeat batch dims that an operand lacks with a step of 0",
+    ))
+}
+
+/// The product in the library's terms, without addresses, if they describe it.
+///
+/// Matrices that lie by rows are, to the library, their transposes by columns: it is asked for `yᵀ = bᵀ aᵀ`, whose columns are
+/// the rows of `y`, so that a bias per column of `y` is one along its columns.
+fn described(
+    dtype: DType,
+    a: &Strided,
+    b: &Strided,
+    bias: Option<&Strided>,
+    y: &Strided,
+) -> Option<Gemm> {
+    let nd = y.ndim();
+    let rows = y.shape[nd - 2];
+    let dense_bias = bias.is_none_or(|bias| bias.shape[0] == 1 || bias.strides[0] == 1);
+    if !dtype.is_float() || y.numel() == 0 || a.shape[nd - 1] == 0 || !dense_bias {
+        return None;
+    }
+    let steps = (a.strides.iter().zip(&b.strides).zip(&y.strides)).map(|((&a, &b), &y)| [a, b, y]);
+    let batch = Batch::of(y.shape[..nd - 2].iter().zip(steps))?;
+    let apart = Rows {
+        count: rows,
+        of_a: a.strides[nd - 2],
+        of_y: y.strides[nd - 2],
+    };
+    let gemm = |rows: Rows, batch: Batch| -> Option<Gemm> {
+        let (m, n, k) = (rows.count, y.shape[nd - 1], a.shape[nd - 1]);
+        // The library counts in 32 bits, and a grid has no more than so many layers.
+        if [m, n, k].iter().any(|&e| i32::try_from(e).is_err()) || batch.count > MOST_BATCHES {
+            return None;
+        }
+        let (left, transpose_a) = stored([n, k], [b.strides[nd - 1], b.strides[nd - 2]])?;
+        let (right, transpose_b) = stored([k, m], [a.strides[nd - 1], rows.of_a])?;
+        let (result, false) = stored([n, m], [y.strides[nd - 1], rows.of_y])? else {
+            return None;
+        };
+        let [step_a, step_b, step_y] = batch.steps.map(|step| step as i64);
+        let with = |step: i64, matrix: Matrix| Matrix { step, ..matrix };
+        Some(Gemm {
+            dtype,
+            precision: MatmulPrecision::Full,
+            a: with(step_b, left),
+            b: with(step_a, right),
+            d: with(step_y, result),
+            transpose_a,
+            transpose_b,
+            bias: bias.map(|_| 0),
+            batches: batch.count as i32,
+        })
+    };
+    // With the same right side for all batches they are more rows of one product.
+    let together = apart
+        .with(&batch)
+        .and_then(|rows| gemm(rows, Batch::default()));
+    together.or_else(|| gemm(apart, batch))
+}
+
+/// Most batches of a call.
+const MOST_BATCHES: usize = u16::MAX as usize;
+
+/// The rows of a and y, and how far they are apart.
+#[derive(Clone, Copy, Debug)]
+struct Rows {
+    count: usize,
+    of_a: isize,
+    of_y: isize,
+}
+
+impl Rows {
+    /// Those of all batches, if b is the same for all and rows go on from batch to batch as inside one.
+    fn with(self, batch: &Batch) -> Option<Self> {
+        let [step_a, step_b, step_y] = batch.steps;
+        let own = self.count as isize;
+        let (of_a, of_y) = match self.count {
+            1 => (step_a, step_y),
+            _ => (self.of_a, self.of_y),
+        };
+        let goes_on = (step_a, step_y) == (own * of_a, own * of_y);
+        (batch.count > 1 && step_b == 0 && goes_on).then_some(Self {
+            count: self.count * batch.count,
+            of_a,
+            of_y,
+        })
+    }
+}
+
+/// Batches a regular step apart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Batch {
+    count: usize,
+    /// Of a, b and y.
+    steps: [isize; 3],
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self {
+            count: 1,
+            steps: [0; 3],
+        }
+    }
+}
+
+impl Batch {
+    /// All dims as one, if their steps let them: outermost first.
+    fn of<'a>(dims: impl Iterator<Item = (&'a usize, [isize; 3])>) -> Option<Self> {
+        let mut all = Self::default();
+        for (&extent, steps) in dims.filter(|&(&extent, _)| extent != 1) {
+            let goes_on = |d: usize| all.steps[d] == steps[d] * extent as isize;
+            if all.count != 1 && !(0..3).all(goes_on) {
+                return None;
+            }
+            all = Self {
+                count: all.count * extent,
+                steps,
+            };
+        }
+        all.steps.iter().all(|&step| step >= 0).then_some(all)
+    }
+}
+
+/// A matrix of these extents and steps as it lies by columns, and whether that is its transpose.
+fn stored([rows, columns]: [usize; 2], [down, across]: [isize; 2]) -> Option<(Matrix, bool)> {
+    let by_columns = |rows: usize, columns: usize, down: isize, across: isize| {
+        // A step that is never taken may be any number.
+        let leading = if columns == 1 { rows as isize } else { across };
+        ((rows == 1 || down == 1) && leading >= rows as isize).then_some(Matrix {
+            address: 0,
+            rows: rows as u64,
+            columns: columns as u64,
+            leading: leading as i64,
+            step: 0,
+        })
+    };
+    let plain = by_columns(rows, columns, down, across).map(|matrix| (matrix, false));
+    plain.or_else(|| by_columns(columns, rows, across, down).map(|matrix| (matrix, true)))
+}

@@ -1,0 +1,193 @@
+//! A queue of the host in the place of a stream: its work is done by a thread of its own, in order, while others go on. Order
+//! that is missing between queues shows as on a GPU.
+#![expect(unsafe_code, reason = "launches what the emulation launches, later")]
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::KernelSource;
+use super::driver::{Answer, Driver, Function, Mark, Refusal};
+use super::emulated::Emulated;
+use super::libraries::Libraries;
+use super::libraries::conv::Convolution;
+use super::libraries::matmul::Gemm;
+
+type Job = Box<dyn FnOnce() -> Answer<()> + Send>;
+
+/// A queue with a thread. When it is dropped, the thread ends after the work that is queued.
+#[derive(Debug)]
+pub(super) struct Queue {
+    jobs: Mutex<Sender<Job>>,
+    /// The first refusal of a job.
+    refused: Arc<Mutex<Option<Refusal>>>,
+}
+
+impl Queue {
+    pub(super) fn new() -> Answer<Self> {
+        let (jobs, queued) = channel::<Job>();
+        let refused = Arc::new(Mutex::new(None));
+        let first = Arc::clone(&refused);
+        std::thread::Builder::new()
+            .name("emulated stream".to_owned())
+            .spawn(move || {
+                for job in queued {
+                    if let Err(refusal) = job() {
+                        lock(&first).get_or_insert(refusal);
+                    }
+                }
+            })
+            .map_err(|e| Refusal::new("thread", e.to_string()))?;
+        Ok(Self {
+            jobs: Mutex::new(jobs),
+            refused,
+        })
+    }
+
+    /// Does this after all that is queued.
+    pub(super) fn queue(&self, job: impl FnOnce() -> Answer<()> + Send + 'static) -> Answer<()> {
+        let sent = lock(&self.jobs).send(Box::new(job));
+        sent.map_err(|_| Refusal::new("queue", "its thread has ended"))
+    }
+}
+
+impl Driver for Queue {
+    fn name(&self) -> &str {
+        "emulated"
+    }
+
+    fn alloc(&self, bytes: usize) -> Answer<u64> {
+        Emulated.alloc(bytes)
+    }
+
+    fn free(&self, address: u64) {
+        let later = self.queue(move || {
+            Emulated.free(address);
+            Ok(())
+        });
+        if later.is_err() {
+            Emulated.free(address);
+        }
+    }
+
+    fn upload(&self, bytes: &[u8], to: u64) -> Answer<()> {
+        let bytes = bytes.to_vec();
+        self.queue(move || Emulated.upload(&bytes, to))
+    }
+
+    fn download(&self, from: u64, bytes: &mut [u8]) -> Answer<()> {
+        self.synchronize()?;
+        Emulated.download(from, bytes)
+    }
+
+    fn alloc_pinned(&self, bytes: usize) -> Answer<u64> {
+        Emulated.alloc_pinned(bytes)
+    }
+
+    fn free_pinned(&self, address: u64) {
+        Emulated.free_pinned(address);
+    }
+
+    unsafe fn upload_pinned(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        self.copy(from, to, bytes)
+    }
+
+    unsafe fn download_pinned(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        self.copy(from, to, bytes)
+    }
+
+    fn copy(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        self.queue(move || Emulated.copy(from, to, bytes))
+    }
+
+    fn record(&self) -> Answer<Arc<dyn Mark>> {
+        let point = Arc::new(Point::default());
+        let reached = Arc::clone(&point);
+        self.queue(move || {
+            *lock(&reached.done) = true;
+            reached.changed.notify_all();
+            Ok(())
+        })?;
+        Ok(point)
+    }
+
+    fn wait(&self, mark: &Arc<dyn Mark>) -> Answer<()> {
+        let mark = Arc::clone(mark);
+        self.queue(move || mark.synchronize())
+    }
+
+    fn synchronize(&self) -> Answer<()> {
+        self.record()?.synchronize()?;
+        lock(&self.refused).clone().map_or(Ok(()), Err)
+    }
+
+    fn trim(&self) {}
+
+    fn sibling(&self) -> Answer<Arc<dyn Driver>> {
+        Ok(Arc::new(Self::new()?))
+    }
+
+    fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function> {
+        Emulated.kernel(source, defines, name)
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: Function,
+        blocks: [u32; 3],
+        threads: [u32; 3],
+        params: &[u8],
+    ) -> Answer<()> {
+        let params = params.to_vec();
+        // SAFETY: the caller's promise holds until the work queued here is done.
+        self.queue(move || unsafe { Emulated.launch(kernel, blocks, threads, &params) })
+    }
+
+    fn libraries(&self) -> Libraries {
+        Emulated.libraries()
+    }
+
+    fn plan_gemm(&self, gemm: &Gemm) -> Answer<Option<usize>> {
+        Emulated.plan_gemm(gemm)
+    }
+
+    unsafe fn gemm(&self, gemm: &Gemm, workspace: (u64, usize)) -> Answer<()> {
+        let gemm = *gemm;
+        // SAFETY: the caller's promise holds until the work queued here is done.
+        self.queue(move || unsafe { Emulated.gemm(&gemm, workspace) })
+    }
+
+    fn plan_convolution(&self, call: &Convolution) -> Answer<Option<usize>> {
+        Emulated.plan_convolution(call)
+    }
+
+    unsafe fn convolve(&self, call: &Convolution, workspace: (u64, usize)) -> Answer<()> {
+        let call = call.clone();
+        // SAFETY: the caller's promise holds until the work queued here is done.
+        self.queue(move || unsafe { Emulated.convolve(&call, workspace) })
+    }
+}
+
+/// A point in a queue.
+#[derive(Debug, Default)]
+struct Point {
+    done: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Mark for Point {
+    fn synchronize(&self) -> Answer<()> {
+        let mut done = lock(&self.done);
+        while !*done {
+            done = (self.changed.wait(done)).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> Answer<bool> {
+        Ok(*lock(&self.done))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,467 @@
+//! The host as a device: memory of this process, work done when it is asked for.
+
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use crate::buffer::HostMemory;
+use crate::check::{check_pair, check_terms, check_within, whole_elements};
+use crate::device::resize_by_copy;
+use crate::job::Meter;
+use crate::pool::Pool;
+use crate::{
+    Buffer, BufferMut, DType, Device, DeviceError, DeviceKind, DeviceRef, Event, HostJob,
+    HostSlice, HostSliceMut, MemoryStats, Monoid, Result, Scalar, Spent, Strided, Work, kernel,
+};
+
+/// The memory of this process, with a caching pool of its own. Every call does its work before it returns.
+///
+/// ```
+/// use shard_device::{Host, Strided};
+/// # fn main() -> Result<(), shard_device::DeviceError> {
+/// let host = Host::new();
+/// let rows = host.upload_slice(&[1i32, 2, 3, 4, 5, 6])?;
+/// let mut columns = host.alloc(rows.dtype(), 6)?;
+/// let transposed = Strided::new(0, [3, 2][..].into(), [1, 3][..].into());
+/// host.copy(&rows, &transposed, &mut columns, &Strided::contiguous(&[3, 2]))?;
+/// assert_eq!(columns.freeze().to_vec::<i32>()?, [1, 4, 2, 5, 3, 6]);
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Host {
+    this: Weak<Self>,
+    pool: Arc<Pool>,
+    meter: Option<Meter>,
+}
+
+/// How a [`Host`] keeps its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostOptions {
+    /// Most bytes kept for reuse; 1 GiB unless said otherwise.
+    pub cached_bytes: usize,
+    /// Overwrite memory with NaN before handing it out, so that a result that was never written shows.
+    pub poison: bool,
+    /// Measure what every job, copy and fold takes; see [`Device::spent`]. About 0.1 µs each.
+    pub meter: bool,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        Self {
+            cached_bytes: 1 << 30,
+            poison: false,
+            meter: false,
+        }
+    }
+}
+
+impl Host {
+    /// A host with default options.
+    #[expect(
+        clippy::new_ret_no_self,
+        reason = "devices are used through shared references only"
+    )]
+    pub fn new() -> DeviceRef {
+        Self::with_options(HostOptions::default())
+    }
+
+    /// A host with options.
+    pub fn with_options(options: HostOptions) -> DeviceRef {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            pool: Arc::new(Pool::new(options.cached_bytes, options.poison)),
+            meter: options.meter.then(Meter::default),
+        })
+    }
+
+    /// Does something, and accounts for it if asked to.
+    fn metered<T>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce() -> Work,
+        f: impl FnOnce() -> T,
+    ) -> T {
+        let Some(meter) = &self.meter else {
+            return f();
+        };
+        let start = Instant::now();
+        let done = f();
+        meter.add(name, work(), start.elapsed());
+        done
+    }
+
+    /// Any copy, of any views and types, accounted for.
+    #[inline(never)]
+    fn copy_in_loops(
+        &self,
+        src: &Buffer,
+        sv: &Strided,
+        dst: &mut BufferMut,
+        dv: &Strided,
+    ) -> Result<()> {
+        check_pair("copy", src.len(), sv, dst.len(), dv)?;
+        let (from, to, read, written) = (
+            src.dtype(),
+            dst.dtype(),
+            src.as_bytes()?,
+            dst.as_mut_bytes()?,
+        );
+        self.metered(
+            "copy",
+            || Work::of_view(from, sv, 1) + Work::of_view(to, dv, 1),
+            || {
+                kernel::copy(from, read, sv, to, written, dv);
+            },
+        );
+        Ok(())
+    }
+
+    fn out_of_memory(&self, dtype: DType, len: usize) -> DeviceError {
+        let bytes = len.saturating_mul(dtype.size());
+        DeviceError::OutOfMemory {
+            device: self.name(),
+            bytes,
+            dtype,
+            len,
+        }
+    }
+}
+
+impl Device for Host {
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Host
+    }
+
+    fn name(&self) -> String {
+        "host".to_owned()
+    }
+
+    fn alloc(&self, dtype: DType, len: usize) -> Result<BufferMut> {
+        let device = self
+            .this
+            .upgrade()
+            .ok_or(DeviceError::Closed { op: "alloc" })?;
+        let memory = len
+            .checked_mul(dtype.size())
+            .and_then(|bytes| HostMemory::take(&self.pool, bytes))
+            .ok_or_else(|| self.out_of_memory(dtype, len))?;
+        Ok(BufferMut::from_host(device, dtype, len, memory))
+    }
+
+    fn fill(&self, dst: &mut BufferMut, view: &Strided, value: Scalar) -> Result<()> {
+        view.validate(dst.len())?;
+        let (dtype, bytes) = (dst.dtype(), dst.as_mut_bytes()?);
+        self.metered(
+            "fill",
+            || Work::of_view(dtype, view, 1),
+            || {
+                kernel::fill(dtype, bytes, view, value);
+            },
+        );
+        Ok(())
+    }
+
+    fn copy(&self, src: &Buffer, sv: &Strided, dst: &mut BufferMut, dv: &Strided) -> Result<()> {
+        // Most copies are of one run, and most of those short: not worth the planning of loops.
+        if sv.shape == dv.shape
+            && let Some(from) = sv.run_within(src.len())
+            && let Some(to) = dv.run_within(dst.len())
+            && src.dtype() == dst.dtype()
+        {
+            return self.copy_run(src, from, dst, to.start);
+        }
+        self.copy_in_loops(src, sv, dst, dv)
+    }
+
+    fn copy_run(
+        &self,
+        src: &Buffer,
+        from: Range<usize>,
+        dst: &mut BufferMut,
+        to: usize,
+    ) -> Result<()> {
+        let (start, len) = (from.start, from.len());
+        let fits = to.checked_add(len).is_some_and(|end| end <= dst.len());
+        // A range may also be empty, reversed even: then there is nothing to cut out.
+        let cut = !from.is_empty() && fits && from.end <= src.len() && src.dtype() == dst.dtype();
+        if cut && self.meter.is_none() {
+            let written = dst.bytes_of_mut("copy", to..to + len)?;
+            written.copy_from_slice(src.bytes_of("copy", from)?);
+            return Ok(());
+        }
+        let (sv, dv) = (Strided::run_at(start, len), Strided::run_at(to, len));
+        self.copy_in_loops(src, &sv, dst, &dv)
+    }
+
+    fn fold(
+        &self,
+        op: Monoid,
+        src: &Buffer,
+        sv: &Strided,
+        dst: &mut BufferMut,
+        dv: &Strided,
+    ) -> Result<()> {
+        check_pair("fold", src.len(), sv, dst.len(), dv)?;
+        kernel::check_fold(op, src.dtype(), sv, dst.dtype(), dv)?;
+        let (from, to, read, written) = (
+            src.dtype(),
+            dst.dtype(),
+            src.as_bytes()?,
+            dst.as_mut_bytes()?,
+        );
+        self.metered(
+            "fold",
+            || Work::of_view(from, sv, 1) + Work::of_view(to, dv, 2),
+            || {
+                kernel::fold(op, from, read, sv, to, written, dv);
+            },
+        );
+        Ok(())
+    }
+
+    fn reduce(
+        &self,
+        op: Monoid,
+        terms: &[(&Buffer, usize)],
+        strides: &[isize],
+        dst: &mut BufferMut,
+        dv: &Strided,
+    ) -> Result<()> {
+        check_terms(op, terms, strides, dst, dv)?;
+        let mut read = SmallVec::<[(&[u8], usize); 8]>::with_capacity(terms.len());
+        for (term, at) in terms {
+            read.push((term.as_bytes()?, *at));
+        }
+        let (dtype, written) = (dst.dtype(), dst.as_mut_bytes()?);
+        self.metered(
+            "reduce",
+            || Work::of_view(dtype, dv, terms.len() + 1),
+            || {
+                kernel::reduce(op, dtype, &read, strides, written, dv);
+            },
+        );
+        Ok(())
+    }
+
+    fn copy_within(&self, buffer: &mut BufferMut, from: Range<usize>, to: usize) -> Result<()> {
+        check_within(buffer.len(), &from, to)?;
+        let size = buffer.dtype().size();
+        let bytes = buffer.as_mut_bytes()?;
+        bytes.copy_within(from.start * size..from.end * size, to * size);
+        Ok(())
+    }
+
+    fn resize(&self, mut buffer: BufferMut, len: usize) -> Result<BufferMut> {
+        let dtype = buffer.dtype();
+        match buffer.resize_host(len) {
+            Ok(true) => Ok(buffer),
+            Ok(false) => resize_by_copy(self, buffer, len),
+            Err(_) => Err(self.out_of_memory(dtype, len)),
+        }
+    }
+
+    fn upload(&self, dtype: DType, bytes: &[u8]) -> Result<Buffer> {
+        let mut buffer = self.alloc(dtype, whole_elements(dtype, bytes)?)?;
+        buffer.as_mut_bytes()?.copy_from_slice(bytes);
+        Ok(buffer.freeze())
+    }
+
+    fn download(&self, src: &Buffer) -> Result<Vec<u8>> {
+        Ok(src.as_bytes()?.to_vec())
+    }
+
+    fn submit(
+        &self,
+        inputs: Vec<Buffer>,
+        mut outputs: Vec<BufferMut>,
+        job: HostJob,
+    ) -> Result<Vec<BufferMut>> {
+        // Small jobs are as common as large ones: their lists stay on the stack.
+        let mut reads: SmallVec<[HostSlice<'_>; 6]> = SmallVec::new();
+        for b in &inputs {
+            reads.push(HostSlice::new(b.dtype(), b.as_bytes()?));
+        }
+        let mut writes: SmallVec<[HostSliceMut<'_>; 4]> = SmallVec::new();
+        for b in &mut outputs {
+            writes.push(HostSliceMut::new(b.dtype(), b.as_mut_bytes()?));
+        }
+        let (name, work) = (job.name(), job.work());
+        self.metered(name, || work, || job.run(&reads, &mut writes));
+        drop(writes);
+        Ok(outputs)
+    }
+
+    fn record(&self) -> Event {
+        Event::ready()
+    }
+
+    fn wait(&self, event: &Event) -> Result<()> {
+        event.synchronize()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn memory(&self) -> MemoryStats {
+        self.pool.stats()
+    }
+
+    fn reset_peak(&self) {
+        self.pool.reset_peak();
+    }
+
+    fn spent(&self) -> Vec<(&'static str, Spent)> {
+        self.meter.as_ref().map(Meter::read).unwrap_or_default()
+    }
+
+    fn reset_spent(&self) {
+        if let Some(meter) = &self.meter {
+            meter.clear();
+        }
+    }
+
+    fn trim(&self) {
+        self.pool.trim();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorClass;
+
+    #[test]
+    fn impossible_allocations_are_an_error() {
+        let error = Host::new().alloc(DType::F64, usize::MAX / 2).unwrap_err();
+        assert!(matches!(error, DeviceError::OutOfMemory { .. }), "{error}");
+    }
+
+    #[test]
+    fn poisoned_memory_is_nan() {
+        let host = Host::with_options(HostOptions {
+            poison: true,
+            ..HostOptions::default()
+        });
+        let fresh = host.alloc(DType::F32, 3).unwrap().freeze();
+        assert!(fresh.as_slice::<f32>().unwrap().iter().all(|v| v.is_nan()));
+    }
+
+    #[test]
+    fn jobs_read_and_write() {
+        let host = Host::new();
+        let a = host.upload_slice(&[1.0f64, 2.0]).unwrap();
+        let out = host.alloc(DType::F64, 2).unwrap();
+        let done = host
+            .submit(
+                vec![a],
+                vec![out],
+                HostJob::new("double", Work::moving(32), |inputs, outputs| {
+                    let x = inputs[0].as_slice::<f64>().unwrap();
+                    let y = outputs[0].as_mut_slice::<f64>().unwrap();
+                    y.iter_mut().zip(x).for_each(|(y, x)| *y = 2.0 * x);
+                }),
+            )
+            .unwrap();
+        let y = done.into_iter().next().unwrap().freeze();
+        assert_eq!(y.as_slice::<f64>().unwrap(), &[2.0, 4.0]);
+    }
+
+    #[test]
+    fn a_metered_host_tells_what_was_done() {
+        let host = Host::with_options(HostOptions {
+            meter: true,
+            ..HostOptions::default()
+        });
+        let a = host.upload_slice(&[1.0f64, 2.0]).unwrap();
+        let all = Strided::contiguous(&[2]);
+        let mut out = host.alloc(DType::F64, 2).unwrap();
+        host.copy(&a, &all, &mut out, &all).unwrap();
+        let work = Work { flops: 3, bytes: 5 };
+        for _ in 0..2 {
+            host.submit(vec![], vec![], HostJob::new("job", work, |_, _| {}))
+                .unwrap();
+        }
+        let seen: Vec<_> = (host.spent().into_iter())
+            .map(|(name, spent)| (name, spent.calls, spent.work))
+            .collect();
+        let twice = Work {
+            flops: 6,
+            bytes: 10,
+        };
+        assert_eq!(seen, [("copy", 1, Work::moving(32)), ("job", 2, twice)]);
+        host.reset_spent();
+        assert!(host.spent().is_empty() && Host::new().spent().is_empty());
+    }
+
+    #[test]
+    fn parts_of_buffers_are_resized_by_copying() {
+        let host = Host::new();
+        let whole = host.upload_slice(&[1i64, 2, 3, 4]).unwrap();
+        let part = whole.slice(1..3);
+        drop(whole);
+        let part = part.into_mut().unwrap();
+        let mut longer = host.resize(part, 5).unwrap();
+        host.copy_within(&mut longer, 0..2, 1).unwrap();
+        assert_eq!(longer.as_mut_slice::<i64>().unwrap()[..3], [2, 2, 3]);
+        assert_eq!(host.memory().live, 40);
+        assert!(host.copy_within(&mut longer, 0..5, 1).is_err());
+        assert!(host.resize(longer, usize::MAX / 8).is_err());
+        assert_eq!(host.memory().live, 0);
+    }
+
+    #[test]
+    fn views_are_checked_before_anything_is_touched() {
+        let host = Host::new();
+        let a = host.upload_slice(&[1u8, 2, 3]).unwrap();
+        let mut b = host.alloc(DType::U8, 3).unwrap();
+        let (three, four) = (Strided::contiguous(&[3]), Strided::contiguous(&[4]));
+        assert!(host.copy(&a, &four, &mut b, &four).is_err());
+        assert!(
+            host.copy(&a, &three, &mut b, &Strided::contiguous(&[1, 3]))
+                .is_err()
+        );
+        assert!(host.fill(&mut b, &four, Scalar::ZERO).is_err());
+        let sum = |terms: &[(&Buffer, usize)], b: &mut BufferMut, view: &Strided| {
+            host.reduce(Monoid::SUM, terms, &[1], b, view)
+        };
+        assert!(sum(&[(&a, 0), (&a, 1)], &mut b, &three).is_err());
+        let twice = Strided::new(0, [3][..].into(), [0][..].into());
+        assert!(sum(&[(&a, 0)], &mut b, &twice).is_err());
+        let empty = Strided::contiguous(&[0]);
+        assert!(sum(&[(&a, 9)], &mut b, &empty).is_ok());
+        let other = host.upload_slice(&[1.0f32; 3]).unwrap();
+        assert!(sum(&[(&a, 0), (&other, 0)], &mut b, &three).is_err());
+        assert!(host.upload(DType::F32, &[0; 6]).is_err());
+    }
+
+    #[test]
+    fn runs_are_copied_or_refused() {
+        let host = Host::new();
+        let src = host.upload_slice(&[1.0_f32, 2.0, 3.0]).unwrap();
+        let copied = |from: Range<usize>, to| {
+            let mut dst = host
+                .upload_slice(&[0.0_f32; 4])
+                .unwrap()
+                .into_mut()
+                .unwrap();
+            host.copy_run(&src, from, &mut dst, to)?;
+            dst.freeze().to_vec::<f32>()
+        };
+        assert_eq!(copied(1..3, 2), Ok(vec![0.0, 0.0, 2.0, 3.0]));
+        // Nothing, wherever it is said to be.
+        let reversed = Range { start: 2, end: 1 };
+        for empty in [0..0, 3..3, 9..9, reversed] {
+            assert_eq!(copied(empty, 0), Ok(vec![0.0; 4]));
+        }
+        for (from, to) in [(1..4, 0), (0..3, 2), (0..3, usize::MAX)] {
+            assert_eq!(copied(from, to).unwrap_err().class(), ErrorClass::Uniform);
+        }
+        // Other element types are converted.
+        let mut wide = host.alloc(DType::F64, 3).unwrap();
+        host.copy_run(&src, 0..3, &mut wide, 0).unwrap();
+        assert_eq!(wide.freeze().to_vec::<f64>(), Ok(vec![1.0, 2.0, 3.0]));
+    }
+}

@@ -1,0 +1,279 @@
+//! Fills, copies and conversions of strided views.
+
+use super::nest::{Block, Kernel, Nest};
+use crate::{DType, Element, Scalar, Strided, dispatch_dtype};
+
+/// Writes a scalar to a checked view.
+pub fn fill(dtype: DType, dst: &mut [u8], view: &Strided, value: Scalar) {
+    let Some(nest) = Nest::new(view, view) else {
+        return;
+    };
+    // Only the bits matter, and how many.
+    let (size, mut bits) = (dtype.size(), [0u8; 8]);
+    dispatch_dtype!(dtype, T => {
+        bits[..size].copy_from_slice(bytemuck::bytes_of(&T::from_scalar(value)));
+    });
+    match size {
+        8 => fill_bits::<u64>(&nest, dst, &bits[..8]),
+        4 => fill_bits::<u32>(&nest, dst, &bits[..4]),
+        2 => fill_bits::<u16>(&nest, dst, &bits[..2]),
+        _ => fill_bits::<u8>(&nest, dst, &bits[..1]),
+    }
+}
+
+fn fill_bits<T: bytemuck::Pod>(nest: &Nest, dst: &mut [u8], bits: &[u8]) {
+    let value: T = bytemuck::pod_read_unaligned(bits);
+    let dst: &mut [T] = bytemuck::cast_slice_mut(dst);
+    nest.blocks(&mut |block| {
+        let (n, step) = (block.inner.extent, block.inner.dst);
+        block.starts(|_, mut d| {
+            if step == 1 {
+                dst[d as usize..][..n].fill(value);
+            } else {
+                for _ in 0..n {
+                    dst[d as usize] = value;
+                    d += step;
+                }
+            }
+        });
+    });
+}
+
+/// Copies a checked view onto another, converting if the types differ.
+pub fn copy(from: DType, src: &[u8], sv: &Strided, to: DType, dst: &mut [u8], dv: &Strided) {
+    let Some(nest) = Nest::new(sv, dv) else {
+        return;
+    };
+    let kernel = copier(from, to);
+    nest.blocks(&mut |block| kernel(dst, src, block));
+}
+
+/// What copies a block of one type to another.
+pub(super) fn copier(from: DType, to: DType) -> Kernel {
+    if from != to {
+        return dispatch_dtype!(from, S => dispatch_dtype!(to, D => convert::<S, D>));
+    }
+    match from.size() {
+        8 => move_bits::<u64>,
+        4 => move_bits::<u32>,
+        2 => move_bits::<u16>,
+        _ => move_bits::<u8>,
+    }
+}
+
+fn convert<S: Element, D: Element>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
+    let (src, dst): (&[S], &mut [D]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
+    block.sweep(src, dst, |_, value| D::from_scalar(value.to_scalar()));
+}
+
+/// Copies elements of which only the size matters.
+fn move_bits<T: bytemuck::Pod>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
+    if block.is_dense() {
+        move_rows(dst, src, block, size_of::<T>());
+    } else {
+        let (src, dst): (&[T], &mut [T]) =
+            (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
+        block.sweep(src, dst, |_, value| value);
+    }
+}
+
+/// Copies dense rows of elements of so many bytes. Short ones are one or two moves of a length known to the compiler,
+/// where a call to `memcpy` would cost more than the bytes.
+fn move_rows(dst: &mut [u8], src: &[u8], block: &Block<'_>, size: usize) {
+    macro_rules! rows {
+        ($($whole:literal)*; $($odd:pat => $half:literal,)*) => {
+            match block.inner.extent * size {
+                $($whole => move_whole::<$whole>(dst, src, block, size),)*
+                $($odd => move_ends::<$half>(dst, src, block, size),)*
+                bytes => block.starts(|s, d| {
+                    let (s, d) = (s as usize * size, d as usize * size);
+                    dst[d..d + bytes].copy_from_slice(&src[s..s + bytes]);
+                }),
+            }
+        };
+    }
+    rows!(1 2 4 6 8 10 12 14 16 20 24 28 32 36 40 44 48 52 56 60 64;
+        3 => 2, 5..8 => 4, 9..16 => 8, 17..32 => 16, 33..64 => 32,);
+}
+
+/// Copies rows of `N` bytes.
+fn move_whole<const N: usize>(dst: &mut [u8], src: &[u8], block: &Block<'_>, size: usize) {
+    block.starts(|s, d| {
+        let (s, d) = (s as usize * size, d as usize * size);
+        dst[d..d + N].copy_from_slice(&src[s..s + N]);
+    });
+}
+
+/// Copies rows of more than `N` bytes and at most twice as many: the first `N` of each, and the last `N`.
+fn move_ends<const N: usize>(dst: &mut [u8], src: &[u8], block: &Block<'_>, size: usize) {
+    let bytes = block.inner.extent * size;
+    block.starts(|s, d| {
+        let (s, d) = (s as usize * size, d as usize * size);
+        let (from, to) = (&src[s..s + bytes], &mut dst[d..d + bytes]);
+        to[..N].copy_from_slice(&from[..N]);
+        to[bytes - N..].copy_from_slice(&from[bytes - N..]);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::{bf16, f16};
+    use proptest::prelude::*;
+    use shard_spec::Strides;
+
+    /// Element indices a view visits, in row-major order, straight from the definition.
+    fn visits(view: &Strided) -> Vec<usize> {
+        let mut all = vec![view.offset as isize];
+        for (&extent, &stride) in view.shape.iter().zip(&view.strides) {
+            all = all
+                .iter()
+                .flat_map(|&at| (0..extent).map(move |i| at + i as isize * stride))
+                .collect();
+        }
+        all.into_iter().map(|at| at as usize).collect()
+    }
+
+    /// A view that fits: each dim is a permuted, possibly flipped, stepped or broadcast dim of a dense array.
+    fn view(shape: Vec<usize>, broadcast: bool) -> impl Strategy<Value = (Strided, usize)> {
+        let n = shape.len();
+        let order = Just((0..n).collect::<Vec<_>>()).prop_shuffle();
+        let kinds = prop::collection::vec(0..if broadcast { 4 } else { 3 }, n);
+        (order, kinds, 0..3usize).prop_map(move |(order, kinds, gap)| {
+            let mut strides = Strides::from_elem(0, n);
+            let (mut step, mut offset) = (1usize, gap);
+            for &d in &order {
+                let reach = shape[d].saturating_sub(1);
+                match kinds[d] {
+                    0 => strides[d] = step as isize,
+                    1 => {
+                        strides[d] = -(step as isize);
+                        offset += reach * step;
+                    }
+                    2 => {
+                        step *= 2;
+                        strides[d] = step as isize;
+                    }
+                    _ => continue,
+                }
+                step *= shape[d].max(1);
+            }
+            (
+                Strided::new(offset, shape.as_slice().into(), strides),
+                offset + step + gap,
+            )
+        })
+    }
+
+    fn pair() -> impl Strategy<Value = ((Strided, usize), (Strided, usize))> {
+        prop::collection::vec(0..6usize, 0..5)
+            .prop_flat_map(|shape| (view(shape.clone(), true), view(shape, false)))
+    }
+
+    proptest! {
+        #[test]
+        fn copies_equal_the_definition(((sv, s_len), (dv, d_len)) in pair()) {
+            sv.validate(s_len).unwrap();
+            dv.validate(d_len).unwrap();
+            let src: Vec<i32> = (0..s_len as i32).collect();
+            let mut expected = vec![-1i32; d_len];
+            for (s, d) in visits(&sv).into_iter().zip(visits(&dv)) {
+                expected[d] = src[s];
+            }
+            let mut got = vec![-1i32; d_len];
+            copy(DType::I32, bytemuck::cast_slice(&src), &sv, DType::I32, bytemuck::cast_slice_mut(&mut got), &dv);
+            prop_assert_eq!(&got, &expected);
+            let mut wide = vec![-1f64; d_len];
+            copy(DType::I32, bytemuck::cast_slice(&src), &sv, DType::F64, bytemuck::cast_slice_mut(&mut wide), &dv);
+            prop_assert_eq!(wide, expected.iter().map(|&v| f64::from(v)).collect::<Vec<_>>());
+            let mut filled = vec![0u8; d_len];
+            fill(DType::U8, &mut filled, &dv, Scalar::I64(7));
+            prop_assert_eq!(filled.iter().filter(|&&v| v == 7).count(), dv.numel());
+        }
+    }
+
+    #[test]
+    fn rows_of_every_length_are_copied_whole() {
+        for dtype in [DType::U8, DType::F16, DType::I32, DType::F64] {
+            let size = dtype.size();
+            for n in 1..=20 + 64 / size {
+                // Rows with gaps after them, in two planes with more.
+                let shape = [2, 3, n];
+                let (from, to) = ([4 * (n + 2), n + 2, 1], [5 * (n + 1), n + 1, 1]);
+                let view = |steps: [usize; 3]| {
+                    Strided::new(
+                        1,
+                        shape[..].into(),
+                        steps.map(|step| step as isize)[..].into(),
+                    )
+                };
+                let (sv, dv) = (view(from), view(to));
+                let bytes: Vec<u64> = (0..3 * from[0] as u64)
+                    .map(|i| (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+                    .collect();
+                let src: &[u8] = &bytemuck::cast_slice(&bytes)[..2 * from[0] * size];
+                let mut dst = vec![0u64; 2 * to[0]];
+                let dst: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut dst)[..2 * to[0] * size];
+                let mut expected = dst.to_vec();
+                for (s, d) in visits(&sv).into_iter().zip(visits(&dv)) {
+                    expected[d * size..][..size].copy_from_slice(&src[s * size..][..size]);
+                }
+                copy(dtype, src, &sv, dtype, dst, &dv);
+                assert_eq!(dst, expected, "{n} of {dtype}");
+            }
+        }
+    }
+
+    #[test]
+    fn large_transposes_go_through_tiles() {
+        let (rows, columns) = (70, 45);
+        let src: Vec<f64> = (0..rows * columns).map(|i| i as f64).collect();
+        let mut dst = vec![0.0f64; rows * columns];
+        let sv = Strided::new(
+            0,
+            [columns, rows][..].into(),
+            [1, columns as isize][..].into(),
+        );
+        let dv = Strided::contiguous(&[columns, rows]);
+        copy(
+            DType::F64,
+            bytemuck::cast_slice(&src),
+            &sv,
+            DType::F64,
+            bytemuck::cast_slice_mut(&mut dst),
+            &dv,
+        );
+        for i in 0..columns {
+            for j in 0..rows {
+                assert_eq!(dst[i * rows + j], src[j * columns + i]);
+            }
+        }
+    }
+
+    #[test]
+    fn conversions_keep_what_the_type_can_hold() {
+        let one = Strided::contiguous(&[3]);
+        let src = [f16::from_f32(1.5), f16::NAN, f16::INFINITY];
+        let mut dst = [bf16::ZERO; 3];
+        copy(
+            DType::F16,
+            bytemuck::cast_slice(&src),
+            &one,
+            DType::BF16,
+            bytemuck::cast_slice_mut(&mut dst),
+            &one,
+        );
+        assert!(dst[0] == bf16::from_f32(1.5) && dst[1].is_nan() && dst[2] == bf16::INFINITY);
+        let big = [(1i64 << 53) + 1, -1, 300];
+        let mut small = [0u8; 3];
+        copy(
+            DType::I64,
+            bytemuck::cast_slice(&big),
+            &one,
+            DType::U8,
+            &mut small,
+            &one,
+        );
+        assert_eq!(small, [255, 0, 255]);
+    }
+}

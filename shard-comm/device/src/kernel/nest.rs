@@ -1,0 +1,421 @@
+//! Loop nests over two views at once.
+
+use smallvec::SmallVec;
+
+use crate::Strided;
+use crate::view::steps_apart;
+
+/// One loop: how often, and how far each view moves per turn.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Axis {
+    pub(super) extent: usize,
+    pub(super) src: isize,
+    pub(super) dst: isize,
+}
+
+/// Loops over a source and a destination view of one shape, outermost first.
+pub(crate) struct Nest {
+    axes: SmallVec<[Axis; 6]>,
+    src: isize,
+    dst: isize,
+    /// Whether elements may be visited in any order.
+    free: bool,
+}
+
+/// Side of the square tiles in which a transposed pair of loops is walked: two tiles of doubles fit the first cache.
+const TILE: usize = 32;
+
+impl Nest {
+    /// The loops of two checked views; `None` if they are empty.
+    ///
+    /// Where the destination visits no element twice, the order is free: its steps are sorted and made positive.
+    /// Where it does, row-major order is kept, which is the order folds promise.
+    pub(crate) fn new(sv: &Strided, dv: &Strided) -> Option<Self> {
+        if sv.shape.contains(&0) {
+            return None;
+        }
+        let mut nest = Self {
+            axes: SmallVec::new(),
+            src: sv.offset as isize,
+            dst: dv.offset as isize,
+            free: steps_apart(&dv.shape, &dv.strides),
+        };
+        for ((&extent, &src), &dst) in sv.shape.iter().zip(&sv.strides).zip(&dv.strides) {
+            if extent > 1 {
+                nest.axes.push(Axis { extent, src, dst });
+            }
+        }
+        if let [only] = &nest.axes[..]
+            && only.dst >= 0
+        {
+            return Some(nest);
+        }
+        if nest.free {
+            for axis in &mut nest.axes {
+                if axis.dst < 0 {
+                    let last = axis.extent as isize - 1;
+                    nest.src += last * axis.src;
+                    nest.dst += last * axis.dst;
+                    (axis.src, axis.dst) = (-axis.src, -axis.dst);
+                }
+            }
+            nest.axes.sort_by_key(|axis| std::cmp::Reverse(axis.dst));
+            nest.merge();
+            nest.pair_transposed();
+        } else {
+            nest.merge();
+        }
+        Some(nest)
+    }
+
+    /// Where the source's first element lies.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn src(&self) -> isize {
+        self.src
+    }
+
+    /// Where the destination's first element lies.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn dst(&self) -> isize {
+        self.dst
+    }
+
+    /// The loops, outermost first: how often, and the steps of source and destination.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn axes(&self) -> impl Iterator<Item = (usize, isize, isize)> + '_ {
+        (self.axes.iter()).map(|axis| (axis.extent, axis.src, axis.dst))
+    }
+
+    /// Whether the destination visits no element twice.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_free(&self) -> bool {
+        self.free
+    }
+
+    /// Joins neighbouring loops that step through both views as one would.
+    fn merge(&mut self) {
+        let mut merged: SmallVec<[Axis; 6]> = SmallVec::new();
+        for &axis in &self.axes {
+            let extent = axis.extent as isize;
+            match merged.last_mut() {
+                Some(outer) if outer.src == axis.src * extent && outer.dst == axis.dst * extent => {
+                    *outer = Axis {
+                        extent: outer.extent * axis.extent,
+                        ..axis
+                    };
+                }
+                _ => merged.push(axis),
+            }
+        }
+        self.axes = merged;
+    }
+
+    /// Moves the loop along which the source is dense next to the innermost one, so that tiles of the two are
+    /// dense in either view.
+    fn pair_transposed(&mut self) {
+        let Some(last) = self.axes.len().checked_sub(1) else {
+            return;
+        };
+        if self.axes[last].src.unsigned_abs() > 1
+            && let Some(dense) = self.axes[..last].iter().position(|a| a.src == 1)
+        {
+            let axis = self.axes.remove(dense);
+            self.axes.insert(last - 1, axis);
+        }
+    }
+
+    /// Visits all loops as one block, or, where rows are dense in the one view and columns in the other, square tile by
+    /// square tile. Neither the elements nor what is done to them is known here, so these loops exist once.
+    pub(super) fn blocks(&self, visit: &mut dyn FnMut(&Block<'_>)) {
+        let (outer, rows, inner) = self.split();
+        let transposed = rows.src == 1 && !matches!(inner.src, 0 | 1) && inner.dst == 1;
+        if self.free && transposed {
+            walk(outer, self.src, self.dst, &mut |src, dst| {
+                Block::new(src, dst, rows, inner).parts(TILE, TILE, visit);
+            });
+        } else {
+            visit(&Block {
+                outer,
+                ..Block::new(self.src, self.dst, rows, inner)
+            });
+        }
+    }
+
+    /// Visits parts of two loops and of at most so many elements, in row-major order.
+    pub(super) fn parts_of(&self, elements: usize, visit: &mut dyn FnMut(&Block<'_>)) {
+        let (outer, rows, inner) = self.split();
+        let columns = elements.min(inner.extent);
+        walk(outer, self.src, self.dst, &mut |src, dst| {
+            Block::new(src, dst, rows, inner).parts(elements / columns, columns, visit);
+        });
+    }
+
+    /// How many elements each view visits.
+    pub(super) fn numel(&self) -> usize {
+        self.axes.iter().map(|axis| axis.extent).product()
+    }
+
+    /// The step of the innermost loop in the destination.
+    pub(super) fn innermost_dst(&self) -> isize {
+        self.axes.last().map_or(1, |axis| axis.dst)
+    }
+
+    /// The two innermost loops and those outside them; a nest of fewer has loops of one turn in their place.
+    fn split(&self) -> (&[Axis], Axis, Axis) {
+        let once = |step| Axis {
+            extent: 1,
+            src: step,
+            dst: step,
+        };
+        match self.axes[..] {
+            [] => (&[], once(0), once(1)),
+            [inner] => (&[], once(0), inner),
+            [ref outer @ .., rows, inner] => (outer, rows, inner),
+        }
+    }
+}
+
+/// Visits every turn of some loops.
+fn walk(axes: &[Axis], src: isize, dst: isize, visit: &mut dyn FnMut(isize, isize)) {
+    let mut place = Place::new(axes, src, dst);
+    loop {
+        visit(place.src, place.dst);
+        if !place.advance(axes) {
+            return;
+        }
+    }
+}
+
+/// Where some loops are.
+struct Place {
+    turns: SmallVec<[usize; 6]>,
+    src: isize,
+    dst: isize,
+}
+
+impl Place {
+    #[inline]
+    fn new(axes: &[Axis], src: isize, dst: isize) -> Self {
+        let turns = SmallVec::from_elem(0, axes.len());
+        Self { turns, src, dst }
+    }
+
+    /// Goes on to the next turn; false after the last one.
+    fn advance(&mut self, axes: &[Axis]) -> bool {
+        for (turn, axis) in self.turns.iter_mut().zip(axes).rev() {
+            *turn += 1;
+            self.src += axis.src;
+            self.dst += axis.dst;
+            if *turn < axis.extent {
+                return true;
+            }
+            *turn = 0;
+            self.src -= axis.extent as isize * axis.src;
+            self.dst -= axis.extent as isize * axis.dst;
+        }
+        false
+    }
+}
+
+/// Loops over elements and where they begin, for code that knows the elements' type: all loops are part of it, so that
+/// short rows do not pay for a call each.
+#[derive(Clone, Copy)]
+pub(super) struct Block<'a> {
+    outer: &'a [Axis],
+    src: isize,
+    dst: isize,
+    rows: Axis,
+    pub(super) inner: Axis,
+}
+
+/// What is done to the elements of a block. The slices are the bytes of whole buffers: destination, then source.
+pub(super) type Kernel = fn(&mut [u8], &[u8], &Block<'_>);
+
+impl Block<'_> {
+    fn new(src: isize, dst: isize, rows: Axis, inner: Axis) -> Self {
+        let outer = &[];
+        Self {
+            outer,
+            src,
+            dst,
+            rows,
+            inner,
+        }
+    }
+
+    /// Whether elements of a row lie side by side in both views.
+    #[inline]
+    pub(super) fn is_dense(&self) -> bool {
+        (self.inner.src, self.inner.dst) == (1, 1)
+    }
+
+    /// Visits two loops in parts of so many rows and columns, in order: row after row of parts.
+    fn parts(&self, rows: usize, columns: usize, visit: &mut dyn FnMut(&Self)) {
+        for i in (0..self.rows.extent).step_by(rows) {
+            for j in (0..self.inner.extent).step_by(columns) {
+                let (i, j) = (i as isize, j as isize);
+                visit(&Self {
+                    outer: &[],
+                    src: self.src + i * self.rows.src + j * self.inner.src,
+                    dst: self.dst + i * self.rows.dst + j * self.inner.dst,
+                    rows: Axis {
+                        extent: rows.min(self.rows.extent - i as usize),
+                        ..self.rows
+                    },
+                    inner: Axis {
+                        extent: columns.min(self.inner.extent - j as usize),
+                        ..self.inner
+                    },
+                });
+            }
+        }
+    }
+
+    /// This part with a dense destination of its own, which begins at element 0.
+    pub(super) fn onto_tile(&self) -> Self {
+        let n = self.inner.extent as isize;
+        Self {
+            dst: 0,
+            rows: Axis {
+                dst: n,
+                ..self.rows
+            },
+            inner: Axis {
+                dst: 1,
+                ..self.inner
+            },
+            ..*self
+        }
+    }
+
+    /// This part with a dense source of its own, which begins at element 0.
+    pub(super) fn from_tile(&self) -> Self {
+        let n = self.inner.extent as isize;
+        Self {
+            src: 0,
+            rows: Axis {
+                src: n,
+                ..self.rows
+            },
+            inner: Axis {
+                src: 1,
+                ..self.inner
+            },
+            ..*self
+        }
+    }
+
+    /// This block with a source that lies so many elements further on.
+    pub(super) fn shifted(&self, delta: isize) -> Self {
+        Self {
+            src: self.src + delta,
+            ..*self
+        }
+    }
+
+    /// Visits where each row begins.
+    #[inline]
+    pub(super) fn starts(&self, mut visit: impl FnMut(isize, isize)) {
+        let mut place = Place::new(self.outer, self.src, self.dst);
+        loop {
+            let (mut s, mut d) = (place.src, place.dst);
+            for _ in 0..self.rows.extent {
+                visit(s, d);
+                s += self.rows.src;
+                d += self.rows.dst;
+            }
+            if self.outer.is_empty() || !place.advance(self.outer) {
+                return;
+            }
+        }
+    }
+
+    /// Visits where each row begins, and its length; rows must be dense in both views.
+    #[inline]
+    pub(super) fn dense_rows(&self, mut visit: impl FnMut(usize, usize, usize)) {
+        let n = self.inner.extent;
+        self.starts(|s, d| visit(s as usize, d as usize, n));
+    }
+
+    /// Sets every destination element to `f(old, source)`.
+    #[inline]
+    pub(super) fn sweep<S: Copy, D: Copy>(&self, src: &[S], dst: &mut [D], f: impl Fn(D, S) -> D) {
+        let n = self.inner.extent;
+        match (self.inner.src, self.inner.dst) {
+            (1, 1) => self.dense_rows(|s, d, n| {
+                for (out, &value) in dst[d..d + n].iter_mut().zip(&src[s..s + n]) {
+                    *out = f(*out, value);
+                }
+            }),
+            (0, 1) => self.dense_rows(|s, d, n| {
+                let value = src[s];
+                for out in &mut dst[d..d + n] {
+                    *out = f(*out, value);
+                }
+            }),
+            (step, 1) => self.starts(|mut s, d| {
+                for out in &mut dst[d as usize..][..n] {
+                    *out = f(*out, src[s as usize]);
+                    s += step;
+                }
+            }),
+            (s_step, d_step) => self.starts(|mut s, mut d| {
+                for _ in 0..n {
+                    let out = &mut dst[d as usize];
+                    *out = f(*out, src[s as usize]);
+                    s += s_step;
+                    d += d_step;
+                }
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+
+    fn axes(sv: &Strided, dv: &Strided) -> Vec<(usize, isize, isize)> {
+        Nest::new(sv, dv)
+            .unwrap()
+            .axes
+            .iter()
+            .map(|a| (a.extent, a.src, a.dst))
+            .collect()
+    }
+
+    #[test]
+    fn dense_views_become_one_loop() {
+        let v = Strided::contiguous(&[3, 1, 4, 5]);
+        assert_eq!(axes(&v, &v), [(60, 1, 1)]);
+    }
+
+    #[test]
+    fn transposes_pair_their_dense_loops() {
+        let src = Strided::new(0, smallvec![7, 5, 6], smallvec![1, 42, 7]);
+        assert_eq!(
+            axes(&src, &Strided::contiguous(&[7, 5, 6])),
+            [(7, 1, 30), (30, 7, 1)]
+        );
+        let src = Strided::new(0, smallvec![7, 5, 6], smallvec![1, 7, 40]);
+        assert_eq!(
+            axes(&src, &Strided::contiguous(&[7, 5, 6])),
+            [(5, 7, 6), (7, 1, 30), (6, 40, 1)]
+        );
+    }
+
+    #[test]
+    fn order_is_kept_where_the_destination_overlaps_itself() {
+        let src = Strided::contiguous(&[2, 3]);
+        let dst = Strided::new(0, smallvec![2, 3], smallvec![1, 1]);
+        assert_eq!(axes(&src, &dst), [(2, 3, 1), (3, 1, 1)]);
+    }
+
+    #[test]
+    fn backward_destinations_are_walked_forward() {
+        let src = Strided::contiguous(&[4]);
+        let dst = Strided::new(3, smallvec![4], smallvec![-1]);
+        assert_eq!(axes(&src, &dst), [(4, -1, 1)]);
+    }
+}

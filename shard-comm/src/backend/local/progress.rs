@@ -1,0 +1,647 @@
+//! One rank's operations in flight, and how they go on.
+//!
+//! Starting an operation posts its first round. A blocking call carries on *all* of the rank's operations while it
+//! waits for its own: it reads pieces that have become ready and posts rounds that follow. So handles may be waited
+//! for in any order, and one that is dropped or forgotten still does its part.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::slot::{Post, Slot};
+use super::sync::{Clock, PAUSES, SPINS, YIELDS, yield_now};
+use super::world::{Meeting, World, check_sources};
+use crate::guard::Guard;
+use crate::plan::Traffic;
+use crate::{
+    Buffer, BufferMut, CommError, DeviceRef, Event, ExchangePlan, Ledger, Pending, Request, Result,
+    Site, SiteText, Stage, Target, run,
+};
+
+/// For how long a waiting rank lets others run before it parks, per rank that shares its core; and no more than [`YIELDS`]
+/// times.
+const YIELDING: Duration = Duration::from_micros(200);
+/// But no longer than this.
+const MOST_YIELDING: Duration = Duration::from_millis(2);
+
+/// A single yield this long has run something else for a whole time slice: the machine is busy, and yielding costs
+/// more than parking. The next [`BUSY_WAITS`] waits do not try.
+const SLICE: Duration = Duration::from_millis(1);
+
+/// How many waits a busy machine is believed to stay so.
+const BUSY_WAITS: u32 = 64;
+
+/// How many waits in a row do not spin, where spinning was in vain: the system may have put two ranks on one core while
+/// another idles, and then each only keeps the other from coming. After so many it is tried again.
+const BARREN_WAITS: u32 = 32;
+
+/// What belongs to one rank, whatever the group.
+#[derive(Debug)]
+pub(super) struct Rank {
+    world: Arc<World>,
+    number: usize,
+    device: DeviceRef,
+    ledger: Ledger,
+    /// Operations that are posted, not finished, and not being waited for.
+    flying: RefCell<Vec<Rc<Flying>>>,
+    /// How many waits from now on park at once.
+    busy_waits: Cell<u32>,
+    /// How many waits from now on do not spin.
+    barren_waits: Cell<u32>,
+    ended: Cell<bool>,
+}
+
+/// How far an operation has come.
+#[derive(Debug)]
+pub(super) struct Course {
+    /// The call, which is not always what the plan is named after.
+    op: &'static str,
+    /// Where the round in progress meets; `None` once there is a result.
+    meeting: Option<Meeting>,
+    /// Which of the request's stages that is.
+    round: usize,
+}
+
+/// An operation with a handle, which any call of the rank carries on.
+#[derive(Debug)]
+pub(super) struct Flying {
+    op: RefCell<Op>,
+    /// Nobody will ask for the result.
+    dropped: Cell<bool>,
+}
+
+/// An operation that is posted.
+#[derive(Debug)]
+struct Op {
+    course: Course,
+    /// What is left of it: its stages, and what errors name.
+    request: Request,
+    result: Option<Result<Option<Buffer>>>,
+}
+
+impl Course {
+    /// Where the round in progress meets.
+    pub(super) fn meeting(&self) -> Option<&Meeting> {
+        self.meeting.as_ref()
+    }
+
+    fn is_ready(&self) -> bool {
+        (self.meeting.as_ref()).is_some_and(|meeting| meeting.slot.is_settled())
+    }
+}
+
+impl Flying {
+    /// Whether settling the slot lets others go on that wait for this rank: there is more to do.
+    fn has_more(&self) -> bool {
+        let op = self.op.borrow();
+        let rounds = op.request.stages.len();
+        op.result.is_none() && (op.course.round + 1 < rounds || self.dropped.get())
+    }
+
+    /// Whether nobody will ever look at it again.
+    fn is_over(&self) -> bool {
+        self.dropped.get() && self.op.borrow().result.is_some()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.op.borrow().course.is_ready()
+    }
+
+    /// Where it meets, unless it has ended.
+    fn meeting(&self) -> Option<Meeting> {
+        self.op.borrow().course.meeting.clone()
+    }
+}
+
+impl Rank {
+    pub(super) fn new(world: Arc<World>, number: usize, device: DeviceRef) -> Rc<Self> {
+        let ledger = Ledger::new(Arc::clone(&device));
+        Rc::new(Self {
+            world,
+            number,
+            device,
+            ledger,
+            flying: RefCell::default(),
+            busy_waits: Cell::new(0),
+            barren_waits: Cell::new(0),
+            ended: Cell::new(false),
+        })
+    }
+
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
+    pub(super) fn device(&self) -> &DeviceRef {
+        &self.device
+    }
+
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    pub(super) fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Posts the first round of an operation. `note` is what others learn of this rank besides what the request says.
+    ///
+    /// The request stays where its caller made it; what the post needs of it is taken out and put where it will lie.
+    ///
+    /// # Errors
+    /// The root failure.
+    #[inline]
+    pub(super) fn start(
+        &self,
+        meeting: Meeting,
+        op: &'static str,
+        request: &mut Request,
+        note: Option<(usize, usize)>,
+    ) -> Result<Course> {
+        if self.ended.get() {
+            let closed = CommError::Closed { op };
+            return Err(self.world.root().unwrap_or(closed));
+        }
+        self.ledger.posted(op, meeting.slot.sequence, request.site);
+        let post = || self.first_post(op, request, note);
+        self.world.post(&meeting, post)?;
+        Ok(Course {
+            op,
+            meeting: Some(meeting),
+            round: 0,
+        })
+    }
+
+    /// What this rank brings to the first rendezvous of an operation.
+    #[inline]
+    fn first_post(
+        &self,
+        op: &'static str,
+        request: &mut Request,
+        note: Option<(usize, usize)>,
+    ) -> Post {
+        let first = request.stages.first().map(|stage| &stage.plan);
+        let event = match request.sources.is_empty() {
+            true => Event::ready(),
+            false => self.device.record(),
+        };
+        Post {
+            op,
+            name: first.map_or(op, |plan| plan.name),
+            id: first.map_or(0, |plan| plan.id),
+            fold: first.and_then(|plan| plan.fold),
+            plan: first.and_then(Post::plan_to_read),
+            event,
+            sources: std::mem::take(&mut request.sources),
+            dtype: request.dtype,
+            argument: request.argument,
+            status: std::mem::replace(&mut request.status, Ok(())).err(),
+            note,
+            site: request.site,
+            guard: std::mem::take(&mut request.guard),
+        }
+    }
+
+    /// Gives an operation a handle.
+    pub(super) fn fly(&self, course: Course, request: Request) -> Rc<Flying> {
+        let flying = Rc::new(Flying {
+            op: RefCell::new(Op {
+                course,
+                request,
+                result: None,
+            }),
+            dropped: Cell::new(false),
+        });
+        self.flying.borrow_mut().push(Rc::clone(&flying));
+        flying
+    }
+
+    /// Blocks until an operation with a handle is finished, and takes its result.
+    pub(super) fn land(&self, flying: &Rc<Flying>) -> Result<Option<Buffer>> {
+        let others = |other: &Rc<Flying>| !Rc::ptr_eq(other, flying);
+        self.flying.borrow_mut().retain(others);
+        let op = &mut *flying.op.borrow_mut();
+        let Some(result) = op.result.take() else {
+            return self.wait(&mut op.course, &mut op.request);
+        };
+        self.progress();
+        result
+    }
+
+    /// Blocks until an operation is finished, and takes its result.
+    pub(super) fn wait(
+        &self,
+        course: &mut Course,
+        request: &mut Request,
+    ) -> Result<Option<Buffer>> {
+        loop {
+            let done = self.go_on(course, request);
+            // Even if there is a result: a meeting that is over and not left keeps all later ones, and what they read.
+            if !self.flying.borrow().is_empty() {
+                self.progress();
+            }
+            if let Some(result) = done {
+                return result;
+            }
+            let ready = || self.can_go_on(course);
+            if !self.yield_until(|| ready() || self.world.has_failed()) || !ready() {
+                self.world.park(self.number, self.wanted(course));
+            }
+        }
+    }
+
+    /// Carries all operations with a handle on; whether this one is finished.
+    fn is_done(&self, flying: &Flying) -> bool {
+        self.progress();
+        flying.op.borrow().result.is_some()
+    }
+
+    /// Waits until this operation or any other one with a handle may have gone on.
+    fn rest(&self, flying: &Rc<Flying>) {
+        let all = self.flying.borrow();
+        // A look at one carries all on, so one that was looked at before may be done unseen.
+        let unseen = |one: &Rc<Flying>| !one.dropped.get() && one.op.borrow().result.is_some();
+        if all.iter().any(unseen) {
+            return;
+        }
+        let mut wanted: SmallVec<[Meeting; 1]> = flying.meeting().into_iter().collect();
+        let others = all.iter().filter(|other| !Rc::ptr_eq(other, flying));
+        wanted.extend(others.filter_map(|other| other.meeting()));
+        let ready = || wanted.iter().any(|w| w.slot.is_settled());
+        if !self.yield_until(|| ready() || self.world.has_failed()) || !ready() {
+            self.world.park(self.number, wanted);
+        }
+    }
+
+    /// Leaves an operation to this rank's later calls.
+    pub(super) fn leave(&self, flying: &Flying) {
+        flying.dropped.set(true);
+        self.advance(&mut flying.op.borrow_mut());
+        self.forget_done();
+    }
+
+    /// Ends the rank after a normal return: finishes what is in flight, then tells the others.
+    pub(super) fn finish(&self) {
+        if self.ended.replace(true) {
+            return;
+        }
+        loop {
+            let Some(flying) = self.flying.borrow().first().cloned() else {
+                break;
+            };
+            // Its handle is gone, so nobody is left to hear of an error that its peers hear of themselves.
+            drop(self.land(&flying));
+        }
+        // Queued work holds buffers, and buffers their device: undone, it would keep itself alive.
+        if let Err(error) = self.device.synchronize() {
+            self.world.fail(self.number, &error.to_string());
+        }
+        self.world.end(self.number);
+    }
+
+    /// Ends the rank after a panic.
+    pub(super) fn panicked(&self, message: &str) {
+        if !self.ended.replace(true) {
+            self.flying.borrow_mut().clear();
+            self.world
+                .fail(self.number, &format!("panicked: {message}"));
+            self.world.end(self.number);
+        }
+    }
+
+    /// Lets others run until `ready`, a little while at most; says whether it came to be.
+    fn yield_until(&self, ready: impl Fn() -> bool) -> bool {
+        if ready() {
+            return true;
+        }
+        if self.world.one_at_a_time() {
+            return false;
+        }
+        let busy = self.busy_waits.get();
+        if busy > 0 {
+            self.busy_waits.set(busy - 1);
+            return false;
+        }
+        if self.world.has_cores() && self.spin_until(&ready) {
+            return true;
+        }
+        // Of many ranks on few cores most find what they wait for after one turn of the others, and need no clock.
+        yield_now();
+        ready() || self.yield_longer(&ready)
+    }
+
+    /// By itself, as are other rare or long paths here: with many ranks on a core every one finds its stack gone from the
+    /// nearest cache, so a call should use little of it.
+    #[inline(never)]
+    fn yield_longer(&self, ready: &impl Fn() -> bool) -> bool {
+        let most = (YIELDING * self.world.crowd().min(1000)).min(MOST_YIELDING);
+        let (start, mut before) = (Clock::start(), Duration::ZERO);
+        for _ in 1..YIELDS {
+            yield_now();
+            if ready() {
+                return true;
+            }
+            let now = start.elapsed();
+            if now - before > SLICE {
+                self.busy_waits.set(BUSY_WAITS);
+            }
+            if now > most {
+                break;
+            }
+            before = now;
+        }
+        ready()
+    }
+
+    /// Looks for a few microseconds, unless that was in vain lately.
+    fn spin_until(&self, ready: &impl Fn() -> bool) -> bool {
+        let barren = self.barren_waits.get();
+        if barren > 0 {
+            self.barren_waits.set(barren - 1);
+            return false;
+        }
+        for _ in 0..SPINS {
+            // A look takes what the others are about to write away from them: not at once again.
+            for _ in 0..PAUSES {
+                std::hint::spin_loop();
+            }
+            if ready() {
+                return true;
+            }
+        }
+        self.barren_waits.set(BARREN_WAITS);
+        false
+    }
+
+    /// Carries every operation with a handle on as far as it goes without waiting.
+    fn progress(&self) {
+        let flying: SmallVec<[Rc<Flying>; 8]> = self.flying.borrow().iter().cloned().collect();
+        for one in &flying {
+            self.advance(&mut one.op.borrow_mut());
+        }
+        self.forget_done();
+    }
+
+    /// Forgets operations that are done and whose result nobody will ask for.
+    fn forget_done(&self) {
+        self.flying.borrow_mut().retain(|one| !one.is_over());
+    }
+
+    /// Whether a slot that lets this rank go on is settled.
+    fn can_go_on(&self, course: &Course) -> bool {
+        let more = |other: &Rc<Flying>| other.has_more() && other.is_ready();
+        course.is_ready() || self.flying.borrow().iter().any(more)
+    }
+
+    /// The slots whose settling lets this rank go on: its own first, and those of operations with more to do.
+    fn wanted(&self, course: &Course) -> SmallVec<[Meeting; 1]> {
+        let flying = self.flying.borrow();
+        let others = flying.iter().filter(|other| other.has_more());
+        let others = others.filter_map(|other| other.meeting());
+        course.meeting.clone().into_iter().chain(others).collect()
+    }
+
+    /// Runs the rounds of an operation with a handle that are ready.
+    fn advance(&self, op: &mut Op) {
+        if op.result.is_none() {
+            op.result = self.go_on(&mut op.course, &mut op.request);
+        }
+    }
+
+    /// Runs the rounds of an operation that are ready; its result if they were the last.
+    #[inline]
+    fn go_on(&self, course: &mut Course, request: &mut Request) -> Option<Result<Option<Buffer>>> {
+        // What others brought is no longer needed once there is a result; the slot may be the last to hold it.
+        while let Some(meeting) = course.meeting.take_if(|m| m.slot.is_settled()) {
+            let of_all = match meeting.slot.outcome()? {
+                Ok(of_all) => of_all,
+                Err(error) => return Some(Err(error.clone())),
+            };
+            if request.stages.is_empty() {
+                return Some(Ok(None));
+            }
+            let read = self.read(&meeting, course, request, of_all);
+            course.round += 1;
+            let next = match read {
+                Ok(result) if course.round == request.stages.len() => return Some(Ok(result)),
+                Ok(result) => self.post_next(meeting, course, request, result),
+                Err(error) => Err(self.failed_with(error)),
+            };
+            match next {
+                Ok(next) => course.meeting = Some(next),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        None
+    }
+
+    /// The others have begun to move: too late to agree on anything.
+    #[cold]
+    fn failed_with(&self, error: CommError) -> CommError {
+        self.world.fail_with(match error {
+            CommError::PeerFailed { .. } => error,
+            error => self.failed_by(&error),
+        })
+    }
+
+    /// An error that only this rank has, where it cannot be agreed on.
+    fn failed_by(&self, error: &CommError) -> CommError {
+        CommError::PeerFailed {
+            origin: self.number,
+            cause: error.to_string().into(),
+        }
+    }
+
+    /// Goes on to the next round with the result of this one.
+    #[inline(never)]
+    fn post_next(
+        &self,
+        meeting: Meeting,
+        course: &Course,
+        request: &Request,
+        result: Option<Buffer>,
+    ) -> Result<Meeting> {
+        let plan = &request.stages[course.round].plan;
+        let sources: SmallVec<[Buffer; 1]> = result.into_iter().collect();
+        let mine = meeting.slot.post(meeting.index);
+        let summed = mine.is_some_and(|p| p.guard.sums.is_some());
+        let guard = guard_of(&self.device, plan, &sources, summed)
+            .map_err(|error| self.world.fail_with(self.failed_by(&error)))?;
+        let post = || Post {
+            op: course.op,
+            name: plan.name,
+            id: plan.id,
+            fold: plan.fold,
+            plan: Post::plan_to_read(plan),
+            sources,
+            event: self.device.record(),
+            dtype: request.dtype,
+            argument: None,
+            status: None,
+            note: None,
+            site: request.site,
+            guard,
+        };
+        let next = Meeting {
+            slot: meeting.slot.next_round(),
+            ..meeting
+        };
+        self.world.post(&next, post)?;
+        Ok(next)
+    }
+
+    /// Reads this rank's pieces of a settled round.
+    #[inline]
+    fn read(
+        &self,
+        meeting: &Meeting,
+        course: &Course,
+        request: &mut Request,
+        of_all: Option<&Buffer>,
+    ) -> Result<Option<Buffer>> {
+        let Stage { plan, target } = &mut request.stages[course.round];
+        match target {
+            Target::Elsewhere => return sums_of_all(&meeting.slot),
+            Target::Write(dst) => match of_all {
+                Some(result) if plan.is_alike() && result.len() == dst.len() => {
+                    self.device.copy_run(result, 0..result.len(), dst, 0)?;
+                }
+                _ => self.read_pieces(meeting, plan, request.site, dst)?,
+            },
+            Target::Keep(_) | Target::Nothing => {}
+        }
+        let moved = plan.moved(meeting.index, request.dtype);
+        tracing::trace!(
+            target: "shard_comm",
+            op = course.op,
+            plan = plan.name,
+            messages = moved.messages,
+            bytes = moved.bytes,
+            "received"
+        );
+        self.ledger.moved(course.op, &moved);
+        Ok(match std::mem::replace(target, Target::Nothing) {
+            Target::Write(dst) => Some(dst.freeze()),
+            Target::Keep(result) => Some(result),
+            Target::Nothing | Target::Elsewhere => None,
+        })
+    }
+
+    /// Reads pieces from those who brought them.
+    #[inline(never)]
+    fn read_pieces(
+        &self,
+        meeting: &Meeting,
+        plan: &ExchangePlan,
+        site: Site,
+        dst: &mut BufferMut,
+    ) -> Result<()> {
+        // Of many ranks most bring nothing for this one. All have come.
+        let peers = plan.incoming().iter();
+        let brought = peers.filter_map(|traffic| Some((traffic, meeting.slot.post(traffic.peer)?)));
+        let brought: SmallVec<[(&Traffic, &Post); 4]> = brought.collect();
+        for &(traffic, post) in &brought {
+            check_sources(plan, traffic, post)?;
+            if traffic.peer != meeting.index {
+                self.device.wait(&post.event)?;
+            }
+        }
+        for &(traffic, post) in &brought {
+            self.check_sum(meeting, plan, site, traffic.peer, post)?;
+        }
+        let source = |peer: usize, index: usize| {
+            let at = brought.partition_point(|(traffic, _)| traffic.peer < peer);
+            &brought[at].1.sources[index]
+        };
+        Ok(run::run(&self.device, plan, source, dst)?)
+    }
+
+    /// Compares what is read from a peer with what that one sent, if it said so.
+    fn check_sum(
+        &self,
+        meeting: &Meeting,
+        plan: &ExchangePlan,
+        site: Site,
+        peer: usize,
+        post: &Post,
+    ) -> Result<()> {
+        let source = |index: usize| &post.sources[index];
+        if (post.guard).holds(&self.device, plan, meeting.index, peer, source)? {
+            return Ok(());
+        }
+        let (site, sender) = (SiteText::from(site), meeting.members[peer]);
+        Err(CommError::PeerFailed {
+            origin: sender,
+            cause: format!(
+                "rank {} did not find in {} ({}) at {site} what rank {sender} sent",
+                self.number, post.op, plan.name
+            )
+            .into(),
+        })
+    }
+}
+
+/// What all said that their peers should find, for who moves the elements; nothing if nobody did.
+fn sums_of_all(slot: &Slot) -> Result<Option<Buffer>> {
+    let guards: SmallVec<[Option<&Guard>; 4]> = slot.posts().map(|p| Some(&p?.guard)).collect();
+    Guard::tell(&guards)
+}
+
+/// What a checked operation adds to its next round.
+fn guard_of(
+    device: &DeviceRef,
+    plan: &ExchangePlan,
+    sources: &[Buffer],
+    summed: bool,
+) -> Result<Guard> {
+    let sums = summed.then(|| Guard::sums_of(device, plan, sources));
+    Ok(Guard {
+        turn: None,
+        sums: sums.transpose()?,
+    })
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.panicked("its thread is unwinding");
+        } else {
+            self.finish();
+        }
+    }
+}
+
+/// The operation behind a [`Handle`](crate::Handle).
+pub(super) struct InFlight {
+    pub(super) rank: Rc<Rank>,
+    pub(super) flying: Rc<Flying>,
+}
+
+impl Pending for InFlight {
+    fn wait(&mut self) -> Result<Option<Buffer>> {
+        self.rank.land(&self.flying)
+    }
+
+    fn is_done(&mut self) -> bool {
+        self.rank.is_done(&self.flying)
+    }
+
+    fn rest(&mut self) {
+        self.rank.rest(&self.flying);
+    }
+
+    fn device(&self) -> &DeviceRef {
+        self.rank.device()
+    }
+
+    fn ledger(&self) -> Option<&Ledger> {
+        Some(&self.rank.ledger)
+    }
+
+    fn park(&mut self) {
+        self.rank.leave(&self.flying);
+    }
+}

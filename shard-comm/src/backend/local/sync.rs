@@ -1,0 +1,126 @@
+//! What ranks synchronise with: the standard library, or a model checker's stand-ins for it.
+//!
+//! Built with `--cfg shard_loom` or `--cfg shard_shuttle`, the very code of this module runs under loom or shuttle, which
+//! try its interleavings (`tests/loom.rs`, `tests/shuttle.rs`). Reference counts stay the standard library's: what they
+//! promise is not at stake.
+
+#[cfg(not(any(shard_loom, shard_shuttle)))]
+mod real {
+    pub(in crate::backend::local) use std::sync::atomic::{AtomicBool, AtomicUsize, fence};
+    pub(in crate::backend::local) use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
+    pub(in crate::backend::local) use std::thread::{Thread, current, park, yield_now};
+
+    /// How often a waiting rank lets others run before it parks. A park and wake costs tens of microseconds, a yield
+    /// well under one; with more ranks than cores the ones that yield are soon at their own rendezvous.
+    pub(in crate::backend::local) const YIELDS: usize = 256;
+
+    /// How often it looks before that where every rank has a core, and how long it pauses between: a few microseconds in all,
+    /// the price of as many yields.
+    pub(in crate::backend::local) const SPINS: usize = 32;
+    pub(in crate::backend::local) const PAUSES: usize = 4;
+
+    /// How long a rank has been waiting.
+    pub(in crate::backend::local) struct Clock(std::time::Instant);
+
+    impl Clock {
+        pub(in crate::backend::local) fn start() -> Self {
+            Self(std::time::Instant::now())
+        }
+
+        pub(in crate::backend::local) fn elapsed(&self) -> std::time::Duration {
+            self.0.elapsed()
+        }
+    }
+}
+
+#[cfg(not(any(shard_loom, shard_shuttle)))]
+pub(super) use real::*;
+
+#[cfg(shard_loom)]
+mod model {
+    pub(in crate::backend::local) use loom::sync::atomic::{AtomicBool, AtomicUsize, fence};
+    pub(in crate::backend::local) use loom::sync::{Condvar, Mutex, MutexGuard};
+    pub(in crate::backend::local) use loom::thread::{Thread, current, park, yield_now};
+}
+
+#[cfg(shard_shuttle)]
+mod model {
+    pub(in crate::backend::local) use shuttle::sync::atomic::{AtomicBool, AtomicUsize, fence};
+    pub(in crate::backend::local) use shuttle::sync::{Condvar, Mutex, MutexGuard};
+    pub(in crate::backend::local) use shuttle::thread::{Thread, current, park, yield_now};
+}
+
+#[cfg(any(shard_loom, shard_shuttle))]
+pub(super) use {model::*, substitutes::*};
+
+/// What model checkers lack.
+#[cfg(any(shard_loom, shard_shuttle))]
+mod substitutes {
+    use super::model::{AtomicBool, Mutex};
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    /// A waiting rank soon parks, so that there are few interleavings and parking is among them.
+    pub(in crate::backend::local) const YIELDS: usize = 1;
+    pub(in crate::backend::local) const SPINS: usize = 0;
+    pub(in crate::backend::local) const PAUSES: usize = 1;
+
+    /// No time passes: what ranks do must follow from their order alone.
+    pub(in crate::backend::local) struct Clock;
+
+    impl Clock {
+        pub(in crate::backend::local) fn start() -> Self {
+            Self
+        }
+
+        pub(in crate::backend::local) fn elapsed(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    /// A cell that is written once, and publishes what its writer did before.
+    #[derive(Debug)]
+    pub(in crate::backend::local) struct OnceLock<T> {
+        value: std::sync::OnceLock<T>,
+        written: AtomicBool,
+        /// Held by who writes: the one that comes too late finds the value.
+        writing: Mutex<()>,
+    }
+
+    impl<T> Default for OnceLock<T> {
+        fn default() -> Self {
+            Self {
+                value: std::sync::OnceLock::new(),
+                written: AtomicBool::new(false),
+                writing: Mutex::new(()),
+            }
+        }
+    }
+
+    impl<T> OnceLock<T> {
+        pub(in crate::backend::local) fn get(&self) -> Option<&T> {
+            if !self.written.load(Ordering::Acquire) {
+                return None;
+            }
+            self.value.get()
+        }
+
+        pub(in crate::backend::local) fn set(&self, value: T) -> Result<(), T> {
+            let _writing = self.writing.lock();
+            self.value.set(value)?;
+            self.written.store(true, Ordering::Release);
+            Ok(())
+        }
+
+        pub(in crate::backend::local) fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
+            let _writing = self.writing.lock();
+            let value = self.value.get_or_init(value);
+            self.written.store(true, Ordering::Release);
+            value
+        }
+
+        pub(in crate::backend::local) fn take(&mut self) -> Option<T> {
+            self.value.take()
+        }
+    }
+}

@@ -1,0 +1,545 @@
+//! What all ranks share: what every rank is doing, and what went wrong first.
+//!
+//! Ranks meet in [`Slot`]s, without a lock. The lock here is for the rest: ranks that wait, end, fail or form groups. It is
+//! held for a few dozen instructions, never while anything is validated or copied. From it follow the three guarantees:
+//!
+//! - *complete*: the last rank to arrive at a rendezvous validates it and publishes the outcome, which the others poll.
+//! - *deadlock*: a rank that has polled in vain registers as waiting, under the lock, after looking once more. Whoever
+//!   completes a slot marks those waiting for it as running again before it can itself wait. So when no rank is
+//!   running, nothing can happen any more, and every wait is in the table that is reported.
+//! - *one cause*: the first failure is the root; every slot that is open then, and every later call, answers with it.
+//!
+//! A rank that has ended is found missing by those who arrive after its end, or wait then or later.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::baton::{Baton, Schedule};
+use super::slot::{Post, Slot};
+use super::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Thread, current, park};
+use crate::plan::Traffic;
+use crate::validate::{Claim, agree_plainly, label, validate};
+use crate::{
+    Buffer, CommError, DeadlockReport, DeviceKind, DeviceRef, ExchangePlan, Host, Result, WaitLine,
+    run,
+};
+
+/// Everything the ranks of one launch share.
+#[derive(Debug)]
+pub(super) struct World {
+    /// What every call looks at; it seldom changes.
+    notice: Apart<Notice>,
+    state: Mutex<State>,
+    /// Set before a waiting rank's thread is unparked.
+    awake: Vec<AtomicBool>,
+    /// How many ranks share a core, at least one; and whether none do.
+    crowd: u32,
+    has_cores: bool,
+    /// If ranks run one at a time.
+    baton: Option<Baton>,
+    everyone: Arc<Group>,
+    /// Memory of results that are found once for all ranks; none of them owns it.
+    common: DeviceRef,
+}
+
+/// In a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// Changed under the lock only.
+#[derive(Debug)]
+struct Notice {
+    /// Whether there is a root failure.
+    failed: AtomicBool,
+    /// How many ranks are [`RankState::Ended`].
+    ended: AtomicUsize,
+}
+
+/// Some ranks that operate together.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) id: u64,
+    /// Ranks of the launch, in group order.
+    pub(super) members: Arc<[usize]>,
+}
+
+impl Group {
+    pub(super) fn label(&self) -> String {
+        label(&self.members)
+    }
+}
+
+/// What is counted together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Lane {
+    /// Operations of all ranks of a group.
+    All,
+    /// Messages from one rank of a group to another.
+    Link(u32, u32),
+}
+
+#[derive(Debug)]
+struct State {
+    ranks: Vec<RankState>,
+    /// How many ranks are [`RankState::Running`].
+    running: usize,
+    /// The first failure.
+    root: Option<CommError>,
+    /// The first rendezvous of a group's lane, until all its participants have come, and how many are to come.
+    lanes: HashMap<(u64, Lane), (Arc<Slot>, usize)>,
+    next_group: u64,
+    /// Groups made by splits, until all members have joined: by parent, sequence and color.
+    forming: HashMap<(u64, u64, usize), (Arc<Group>, usize)>,
+}
+
+/// Where a rank meets others, or waits for them.
+#[derive(Clone, Debug)]
+pub(super) struct Meeting {
+    pub(super) slot: Arc<Slot>,
+    /// Ranks of the launch, in the order of their places.
+    pub(super) members: Arc<[usize]>,
+    /// Which of them the rank is.
+    pub(super) index: usize,
+}
+
+#[derive(Debug)]
+enum RankState {
+    Running,
+    /// Parked until one of these slots is settled; the first is the one its call is about.
+    Waiting(Thread, SmallVec<[Meeting; 1]>),
+    Ended,
+}
+
+/// From so many ranks on a result that is alike on all of them is found once. Fewer have it sooner each by itself.
+const MANY: usize = 8;
+
+impl World {
+    pub(super) fn new(ranks: usize, schedule: &Schedule) -> Arc<Self> {
+        let state = State {
+            ranks: (0..ranks).map(|_| RankState::Running).collect(),
+            running: ranks,
+            root: None,
+            lanes: HashMap::new(),
+            next_group: 1,
+            forming: HashMap::new(),
+        };
+        let notice = Notice {
+            failed: AtomicBool::new(false),
+            ended: AtomicUsize::new(0),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Arc::new(Self {
+            notice: Apart(notice),
+            state: Mutex::new(state),
+            awake: (0..ranks).map(|_| AtomicBool::new(true)).collect(),
+            crowd: u32::try_from(ranks / cores).unwrap_or(u32::MAX).max(1),
+            has_cores: ranks <= cores,
+            baton: Baton::new(schedule, ranks),
+            everyone: Arc::new(Group {
+                id: 0,
+                members: (0..ranks).collect(),
+            }),
+            common: Host::new(),
+        })
+    }
+
+    /// A rank begins, when it may.
+    pub(super) fn begin(&self, rank: usize) {
+        if let Some(baton) = &self.baton {
+            baton.take(rank);
+        }
+    }
+
+    /// Whether ranks run one at a time.
+    pub(super) fn one_at_a_time(&self) -> bool {
+        self.baton.is_some()
+    }
+
+    /// How many ranks share a core; at least one.
+    pub(super) fn crowd(&self) -> u32 {
+        self.crowd
+    }
+
+    /// Whether every rank may have a core of its own.
+    pub(super) fn has_cores(&self) -> bool {
+        self.has_cores
+    }
+
+    pub(super) fn ranks(&self) -> usize {
+        self.awake.len()
+    }
+
+    pub(super) fn everyone(&self) -> &Arc<Group> {
+        &self.everyone
+    }
+
+    /// Whether something has failed: no slot that is open will be completed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.notice.0.failed.load(Ordering::Acquire)
+    }
+
+    /// The first rendezvous of a lane. Each of its participants asks once.
+    pub(super) fn first_slot(&self, group: u64, lane: Lane, participants: usize) -> Arc<Slot> {
+        let mut state = self.lock();
+        let (slot, left) = match state.lanes.remove(&(group, lane)) {
+            Some(known) => known,
+            None => (Slot::first(participants), participants),
+        };
+        if left > 1 {
+            let rest = (Arc::clone(&slot), left - 1);
+            state.lanes.insert((group, lane), rest);
+        }
+        slot
+    }
+
+    /// Joins a rendezvous; completes it if this rank is the last.
+    ///
+    /// # Errors
+    /// The root failure, if there is one, or becomes one because a participant has ended.
+    #[inline]
+    pub(super) fn post(&self, meeting: &Meeting, post: impl FnOnce() -> Post) -> Result<()> {
+        let joined = match self.root() {
+            Some(root) => Err(root),
+            None if meeting.slot.fill(meeting.index, post) => {
+                self.complete(meeting);
+                Ok(())
+            }
+            None if self.notice.0.ended.load(Ordering::Acquire) > 0 => {
+                self.fail_if_abandoned(&mut self.lock(), &meeting.slot, &meeting.members)
+            }
+            None => Ok(()),
+        };
+        self.passed_on(meeting.members[meeting.index], joined)
+    }
+
+    /// Where ranks run one at a time, another has its turn after each call.
+    fn passed_on(&self, rank: usize, joined: Result<()>) -> Result<()> {
+        if let Some(baton) = &self.baton {
+            baton.pass(rank);
+        }
+        joined
+    }
+
+    /// Publishes the outcome of a slot that all have joined, this rank last.
+    ///
+    /// This rank counts as running meanwhile, so nobody takes the silence for a deadlock.
+    #[inline(never)]
+    fn complete(&self, meeting: &Meeting) {
+        let Meeting {
+            slot,
+            members,
+            index,
+        } = meeting;
+        let agreed = if agree_plainly(slot.posts().flatten()) {
+            Ok(())
+        } else {
+            let posts: SmallVec<[&Post; 4]> = slot.posts().flatten().collect();
+            validate(slot.sequence, members, &posts)
+        };
+        match agreed {
+            Ok(()) => slot.succeed(self.result_of_all(slot, *index)),
+            // No later operation of the group could be right; the first to find out tells all.
+            Err(error @ CommError::OutOfStep(_)) => slot.fail(self.fail_with(error)),
+            Err(error) => slot.fail(error),
+        }
+        if slot.is_awaited() {
+            let mut state = self.lock();
+            for &rank in members.iter() {
+                self.wake(&mut state, rank, |wanted| {
+                    wanted.iter().any(|w| Arc::ptr_eq(&w.slot, slot))
+                });
+            }
+        }
+    }
+
+    /// The result of an exchange that leaves all of many ranks with the same, found once; `None` where each finds its own.
+    fn result_of_all(&self, slot: &Slot, last: usize) -> Option<Buffer> {
+        if slot.participants() < MANY {
+            return None;
+        }
+        let post = slot.post(last)?;
+        let (plan, dtype) = (post.plan_alike()?, post.dtype?);
+        let len = plan.destination_len();
+        let by_each = |post: &Post| match post.sources.as_slice() {
+            [one] => {
+                post.guard.sums.is_some()
+                    || one.len() < len
+                    || one.device().kind() != DeviceKind::Host
+            }
+            _ => true,
+        };
+        let mut sources: SmallVec<[&Buffer; 64]> = SmallVec::new();
+        for post in slot.posts().flatten() {
+            if by_each(post) {
+                return None;
+            }
+            sources.extend(post.sources.first());
+        }
+        // Should anything be wrong, each rank tries by itself and tells.
+        let mut result = self.common.alloc(dtype, len).ok()?;
+        let source = |peer: usize, _| sources[peer];
+        run::run(&self.common, plan, source, &mut result).ok()?;
+        Some(result.freeze())
+    }
+
+    /// Parks a rank until one of these slots is settled. `wanted[0]` is the one its call is about.
+    pub(super) fn park(&self, rank: usize, wanted: SmallVec<[Meeting; 1]>) {
+        let mut state = self.lock();
+        for Meeting { slot, .. } in &wanted {
+            slot.will_wait();
+        }
+        if wanted.iter().any(|w| w.slot.is_settled()) {
+            return;
+        }
+        if self.notice.0.ended.load(Ordering::Relaxed) > 0 && state.root.is_none() {
+            for Meeting { slot, members, .. } in &wanted {
+                // A failure is the root, which comes next.
+                drop(self.fail_if_abandoned(&mut state, slot, members));
+            }
+        }
+        if let Some(root) = &state.root {
+            for Meeting { slot, .. } in &wanted {
+                slot.fail(root.clone());
+            }
+            return;
+        }
+        self.awake[rank].store(false, Ordering::Relaxed);
+        state.ranks[rank] = RankState::Waiting(current(), wanted);
+        state.running -= 1;
+        if let Some(baton) = &self.baton {
+            baton.set(rank, false);
+        }
+        self.detect_deadlock(&mut state);
+        drop(state);
+        if let Some(baton) = &self.baton {
+            baton.hand_on(rank);
+        }
+        while !self.awake[rank].load(Ordering::Acquire) {
+            park();
+        }
+        if let Some(baton) = &self.baton {
+            baton.take(rank);
+        }
+    }
+
+    /// Ends a rank that will make no more calls. Those waiting for it, now or later, fail.
+    pub(super) fn end(&self, rank: usize) {
+        if let Some(baton) = &self.baton {
+            baton.set(rank, false);
+        }
+        self.mark_ended(rank);
+        if let Some(baton) = &self.baton {
+            baton.hand_on(rank);
+        }
+    }
+
+    fn mark_ended(&self, rank: usize) {
+        let mut state = self.lock();
+        if matches!(state.ranks[rank], RankState::Ended) {
+            return;
+        }
+        state.ranks[rank] = RankState::Ended;
+        state.running -= 1;
+        self.notice.0.ended.fetch_add(1, Ordering::Release);
+        // In the order of ranks, so that the same program always names the same cause.
+        let waiting = state.ranks.iter().flat_map(|is| match is {
+            RankState::Waiting(_, wanted) => wanted.as_slice(),
+            RankState::Running | RankState::Ended => &[],
+        });
+        let wanted: Vec<_> = waiting
+            .map(|w| (Arc::clone(&w.slot), Arc::clone(&w.members)))
+            .collect();
+        for (slot, members) in wanted {
+            if self.fail_if_abandoned(&mut state, &slot, &members).is_err() {
+                return;
+            }
+        }
+        self.detect_deadlock(&mut state);
+    }
+
+    /// Poisons everything: `origin` cannot go on.
+    pub(super) fn fail(&self, origin: usize, cause: &str) {
+        self.fail_with(CommError::PeerFailed {
+            origin,
+            cause: cause.into(),
+        });
+    }
+
+    /// Poisons everything; the first cause stands, and is returned.
+    pub(super) fn fail_with(&self, error: CommError) -> CommError {
+        self.fail_all(&mut self.lock(), error)
+    }
+
+    /// Where the first failure began, if it was at one rank.
+    pub(super) fn first_failure(&self) -> Option<usize> {
+        match self.lock().root {
+            Some(CommError::PeerFailed { origin, .. }) => Some(origin),
+            _ => None,
+        }
+    }
+
+    /// The first failure.
+    #[inline]
+    pub(super) fn root(&self) -> Option<CommError> {
+        if self.has_failed() {
+            return self.known_root();
+        }
+        None
+    }
+
+    #[cold]
+    fn known_root(&self) -> Option<CommError> {
+        self.lock().root.clone()
+    }
+
+    /// The group of a color, the same object on all its members. Each member calls it once.
+    pub(super) fn join_group(
+        &self,
+        parent: &Group,
+        sequence: u64,
+        color: usize,
+        members: Vec<usize>,
+    ) -> Arc<Group> {
+        let mut state = self.lock();
+        let at = (parent.id, sequence, color);
+        let size = members.len();
+        let (group, left) = match state.forming.remove(&at) {
+            Some(formed) => formed,
+            None => {
+                let id = state.next_group;
+                state.next_group += 1;
+                (
+                    Arc::new(Group {
+                        id,
+                        members: members.into(),
+                    }),
+                    size,
+                )
+            }
+        };
+        if left > 1 {
+            state.forming.insert(at, (Arc::clone(&group), left - 1));
+        }
+        group
+    }
+
+    /// Fails everything if a rank that the rendezvous still needs has ended.
+    fn fail_if_abandoned(&self, state: &mut State, slot: &Slot, members: &[usize]) -> Result<()> {
+        if slot.is_settled() {
+            return Ok(());
+        }
+        let places = || members.iter().zip(slot.posts());
+        let gone = places()
+            .find(|&(&rank, post)| post.is_none() && matches!(state.ranks[rank], RankState::Ended));
+        let joined = places().find_map(|(rank, post)| Some((rank, post?)));
+        let (Some((&origin, _)), Some((rank, post))) = (gone, joined) else {
+            return Ok(());
+        };
+        let cause = format!(
+            "it ended without joining {} (operation {} of {}), which rank {rank} called at {}",
+            post.op(),
+            slot.sequence,
+            label(members),
+            post.site()
+        );
+        let error = CommError::PeerFailed {
+            origin,
+            cause: cause.into(),
+        };
+        Err(self.fail_all(state, error))
+    }
+
+    fn detect_deadlock(&self, state: &mut State) {
+        if state.running > 0 {
+            return;
+        }
+        let waits: Vec<_> = state
+            .ranks
+            .iter()
+            .enumerate()
+            .filter_map(|(rank, is)| match is {
+                RankState::Waiting(_, wanted) => wait_line(rank, wanted.first()?),
+                RankState::Running | RankState::Ended => None,
+            })
+            .collect();
+        if !waits.is_empty() {
+            self.fail_all(
+                state,
+                CommError::Deadlock(Arc::new(DeadlockReport { waits })),
+            );
+        }
+    }
+
+    /// The first failure becomes the outcome of every open rendezvous: of those waited for now, of others when they are.
+    fn fail_all(&self, state: &mut State, error: CommError) -> CommError {
+        let root = state.root.get_or_insert(error).clone();
+        self.notice.0.failed.store(true, Ordering::Release);
+        for rank in 0..self.ranks() {
+            self.wake(state, rank, |_| true);
+        }
+        root
+    }
+
+    /// Marks a waiting rank as running, if its wait is concerned, and unparks it.
+    fn wake(&self, state: &mut State, rank: usize, concerns: impl Fn(&[Meeting]) -> bool) {
+        let waiting = &mut state.ranks[rank];
+        if !matches!(waiting, RankState::Waiting(_, wanted) if concerns(wanted)) {
+            return;
+        }
+        if let RankState::Waiting(thread, _) = std::mem::replace(waiting, RankState::Running) {
+            state.running += 1;
+            self.awake[rank].store(true, Ordering::Release);
+            if let Some(baton) = &self.baton {
+                baton.set(rank, true);
+            }
+            thread.unpark();
+        }
+    }
+
+    /// No code that can panic runs under the lock, so its state is whole even if it is poisoned.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn wait_line(rank: usize, wanted: &Meeting) -> Option<WaitLine> {
+    let Meeting {
+        slot,
+        members,
+        index,
+    } = wanted;
+    let mine = slot.post(*index)?;
+    let absent = members
+        .iter()
+        .zip(slot.posts())
+        .filter(|(_, post)| post.is_none());
+    Some(WaitLine {
+        rank,
+        op: mine.op(),
+        group: label(members),
+        sequence: slot.sequence,
+        site: mine.site(),
+        missing: absent.map(|(&r, _)| r).collect(),
+    })
+}
+
+/// Checks that a peer brought what is read from it. Equal fingerprints promise it, which a plan made by hand may break.
+pub(super) fn check_sources(plan: &ExchangePlan, traffic: &Traffic, post: &Post) -> Result<()> {
+    let len = |source: usize| post.sources.get(source).map_or(0, Buffer::len);
+    match traffic.extents.iter().find(|e| e.1 > len(e.0)) {
+        None => Ok(()),
+        Some(&(source, end)) => Err(CommError::invalid(
+            plan.name,
+            format!(
+                "source {source} of peer {} to have at least {end} elements",
+                traffic.peer
+            ),
+            format!("{}", len(source)),
+            "give exchanges that differ different fingerprints, or zero",
+        )),
+    }
+}

@@ -1,0 +1,105 @@
+//! Everybody's record to everybody, without anything but messages between two processes, so that it goes on whenever
+//! the process looks after its operations.
+//!
+//! In each round a participant passes all records it holds on to seven others, a multiple of that number further back:
+//! up to 8 participants need one round, up to 64 two.
+
+use super::raw::{Mail, World};
+use super::tags::{Phase, Tags};
+use crate::Result;
+
+/// How many times more records each round brings.
+const FACTOR: usize = 8;
+
+/// One exchange of records of equal size.
+#[derive(Debug)]
+pub(super) struct AllGather {
+    /// Record `k` is that of the participant `k` after this one.
+    mail: Mail,
+    size: usize,
+    held: usize,
+    phase: Phase,
+    flying: bool,
+}
+
+impl AllGather {
+    /// Begins with this participant's record.
+    pub(super) fn new(world: &World, tags: &Tags, phase: Phase, record: &[u8]) -> Result<Self> {
+        let mut all_gather = Self::idle();
+        all_gather.begin(world, tags, phase, record)?;
+        Ok(all_gather)
+    }
+
+    /// One that has not begun.
+    pub(super) fn idle() -> Self {
+        Self {
+            mail: Mail::default(),
+            size: 0,
+            held: 1,
+            phase: Phase::Records,
+            flying: false,
+        }
+    }
+
+    /// Begins, again if it is done, with this participant's record.
+    pub(super) fn begin(
+        &mut self,
+        world: &World,
+        tags: &Tags,
+        phase: Phase,
+        record: &[u8],
+    ) -> Result<()> {
+        self.mail
+            .set_bytes(record, record.len() * tags.members.len())?;
+        (self.size, self.held, self.phase) = (record.len(), 1, phase);
+        self.begin_round(world, tags)
+    }
+
+    fn begin_round(&mut self, world: &World, tags: &Tags) -> Result<()> {
+        let (ranks, me, held, size) = (tags.members.len(), tags.index, self.held, self.size);
+        for ahead in (held..ranks).step_by(held).take(FACTOR - 1) {
+            let from = (me + ahead) % ranks;
+            let count = held.min(ranks - ahead);
+            let range = size * ahead..size * (ahead + count);
+            let tag = tags.of(self.phase, from);
+            self.mail
+                .recv_bytes(world, Some(tags.members[from]), tag, range)?;
+        }
+        for ahead in (held..ranks).step_by(held).take(FACTOR - 1) {
+            let to = (me + ranks - ahead) % ranks;
+            let count = held.min(ranks - ahead);
+            let tag = tags.of(self.phase, me);
+            self.mail
+                .send_bytes(world, tags.members[to], tag, 0..size * count)?;
+        }
+        self.flying = held < ranks;
+        Ok(())
+    }
+
+    /// Goes on; whether all records are there.
+    pub(super) fn advance(&mut self, world: &World, tags: &Tags) -> Result<bool> {
+        while self.flying {
+            if !self.mail.test()? {
+                return Ok(false);
+            }
+            self.held = (self.held * FACTOR).min(tags.members.len());
+            self.begin_round(world, tags)?;
+        }
+        Ok(true)
+    }
+
+    /// The record of a participant, once all are there.
+    pub(super) fn record(&self, tags: &Tags, participant: usize) -> &[u8] {
+        let ahead = match participant.checked_sub(tags.index) {
+            Some(ahead) => ahead,
+            None => participant + tags.members.len() - tags.index,
+        };
+        let at = ahead * self.size;
+        self.mail.bytes().get(at..at + self.size).unwrap_or(&[])
+    }
+
+    /// The processes it waits for.
+    pub(super) fn peers(&self) -> Vec<usize> {
+        self.mail.peers()
+    }
+}

@@ -1,0 +1,337 @@
+//! What ranks tell each other in full once their fingerprints differ, so that all can name the same cause.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use shard_spec::ReduceOp;
+
+use super::raw::failure;
+use super::wire::{Wire, WireMessage};
+use crate::plan::Traffic;
+use crate::validate::{Claim, label, validate};
+use crate::{AgreedError, CommError, DType, ExchangePlan, Monoid, Result, SiteText};
+
+/// The name of the operation with which every rank ends.
+pub(super) const END: &str = "end of the program";
+
+/// One rank's part in an operation.
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) struct Details {
+    op: String,
+    site: (String, u32, u32),
+    turn: Option<u64>,
+    status: Option<Status>,
+    argument: Option<(String, u128)>,
+    dtype: Option<String>,
+    exchanges: Vec<Exchange>,
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+struct Status {
+    op: String,
+    expected: String,
+    got: String,
+    remedy: String,
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+struct Exchange {
+    name: String,
+    fold: Option<String>,
+    id: u128,
+    sources: Vec<usize>,
+    incoming: Vec<Pair>,
+    outgoing: Vec<Pair>,
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+struct Pair {
+    peer: usize,
+    pieces: usize,
+    elements: usize,
+    extents: Vec<(usize, usize)>,
+    print: Option<[u64; 2]>,
+}
+
+/// What a rank tells of itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own<'a> {
+    pub(super) op: &'static str,
+    pub(super) site: SiteText,
+    pub(super) turn: Option<u64>,
+    pub(super) status: Option<&'a AgreedError>,
+    pub(super) argument: Option<(&'static str, u128)>,
+    pub(super) dtype: Option<DType>,
+}
+
+impl Details {
+    /// The details of an operation without its exchanges.
+    pub(super) fn new(own: Own<'_>) -> Self {
+        let status = |error: &AgreedError| Status {
+            op: error.op.clone(),
+            expected: error.expected.clone(),
+            got: error.got.clone(),
+            remedy: error.remedy.clone(),
+        };
+        Self {
+            op: own.op.to_owned(),
+            site: (own.site.file.to_owned(), own.site.line, own.site.column),
+            turn: own.turn,
+            status: own.status.map(status),
+            argument: own.argument.map(|(name, value)| (name.to_owned(), value)),
+            dtype: own.dtype.map(|t| t.name().to_owned()),
+            exchanges: Vec::new(),
+        }
+    }
+
+    /// Adds the next exchange, which reads from sources of these lengths.
+    pub(super) fn push(&mut self, plan: &ExchangePlan, wire: &Wire, sources: Vec<usize>) {
+        let pairs = |traffic: &[Traffic], messages: &[WireMessage]| {
+            let pair = |t: &Traffic| Pair {
+                peer: t.peer,
+                pieces: t.pieces,
+                elements: t.elements,
+                extents: t.extents.to_vec(),
+                print: messages.iter().find(|l| l.peer == t.peer).map(|l| l.print),
+            };
+            traffic.iter().map(pair).collect()
+        };
+        self.exchanges.push(Exchange {
+            name: plan.name.to_owned(),
+            fold: plan.fold.map(|op| op.name().to_owned()),
+            id: plan.id,
+            sources,
+            incoming: pairs(plan.incoming(), &wire.incoming),
+            outgoing: pairs(plan.outgoing(), &wire.outgoing),
+        });
+    }
+
+    /// As bytes of a message.
+    pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(self).map_err(|e| failure("details", &e.to_string()))
+    }
+
+    /// From bytes of a message, with zeros after them.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let end = bytes.iter().rposition(|&b| b != 0).map_or(0, |at| at + 1);
+        serde_json::from_slice(&bytes[..end]).map_err(|e| failure("details", &e.to_string()))
+    }
+
+    /// The error this rank had to tell, if any.
+    pub(super) fn status(&self) -> Option<AgreedError> {
+        let s = self.status.as_ref()?;
+        Some(AgreedError::new(&s.op, &s.expected, &s.got, &s.remedy))
+    }
+}
+
+/// What is wrong between ranks whose fingerprints differ.
+pub(super) fn disagreement(sequence: u64, members: &[usize], all: &[Details]) -> CommError {
+    if let Some(ended) = abandoned(sequence, members, all) {
+        return ended;
+    }
+    let exchanges = all.iter().map(|d| d.exchanges.len()).max().unwrap_or(0);
+    for stage in 0..exchanges.max(1) {
+        let claims: Vec<StageClaim> = all.iter().map(|d| StageClaim::new(d, stage)).collect();
+        let claims: Vec<_> = claims.iter().collect();
+        if let Err(error) = validate(sequence, members, &claims) {
+            return error;
+        }
+    }
+    failure("agreement", "fingerprints differ where nothing else does")
+}
+
+/// Somebody has ended where others still operate.
+fn abandoned(sequence: u64, members: &[usize], all: &[Details]) -> Option<CommError> {
+    let ended = all.iter().position(|d| d.op == END)?;
+    let (rank, other) = all.iter().enumerate().find(|(_, d)| d.op != END)?;
+    let (file, line, column) = &other.site;
+    let cause = format!(
+        "it ended without joining {} (operation {sequence} of {}), which rank {} called at {file}:{line}:{column}",
+        other.op,
+        label(members),
+        members[rank],
+    );
+    Some(CommError::PeerFailed {
+        origin: members[ended],
+        cause: cause.into(),
+    })
+}
+
+/// The details of one exchange, as they are checked.
+struct StageClaim {
+    op: &'static str,
+    site: SiteText,
+    name: &'static str,
+    turn: Option<u64>,
+    status: Option<AgreedError>,
+    argument: Option<(&'static str, u128)>,
+    dtype: Option<DType>,
+    fold: Option<Monoid>,
+    id: u128,
+    sources: Vec<usize>,
+    incoming: Vec<Traffic>,
+    outgoing: Vec<Traffic>,
+}
+
+impl StageClaim {
+    fn new(details: &Details, stage: usize) -> Self {
+        let (file, line, column) = &details.site;
+        let exchange = details.exchanges.get(stage);
+        let traffic = |pairs: &[Pair]| {
+            let one = |p: &Pair| Traffic {
+                peer: p.peer,
+                pieces: p.pieces,
+                elements: p.elements,
+                extents: p.extents.iter().copied().collect(),
+                print: p.print,
+            };
+            pairs.iter().map(one).collect()
+        };
+        let argument = details.argument.as_ref();
+        Self {
+            op: intern(&details.op),
+            site: SiteText {
+                file: intern(file),
+                line: *line,
+                column: *column,
+            },
+            name: exchange.map_or("nothing", |e| intern(&e.name)),
+            turn: details.turn,
+            status: details.status().filter(|_| stage == 0),
+            argument: argument.map(|(name, value)| (intern(name), *value)),
+            dtype: details
+                .dtype
+                .as_ref()
+                .and_then(|name| DType::ALL.into_iter().find(|t| t.name() == name)),
+            fold: exchange.and_then(|e| monoid(e.fold.as_ref()?)),
+            id: exchange.map_or(0, |e| e.id),
+            sources: exchange.map_or(Vec::new(), |e| e.sources.clone()),
+            incoming: exchange.map_or(Vec::new(), |e| traffic(&e.incoming)),
+            outgoing: exchange.map_or(Vec::new(), |e| traffic(&e.outgoing)),
+        }
+    }
+}
+
+impl Claim for StageClaim {
+    fn op(&self) -> &'static str {
+        self.op
+    }
+
+    fn site(&self) -> SiteText {
+        self.site
+    }
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn turn(&self) -> Option<u64> {
+        self.turn
+    }
+
+    fn status(&self) -> Option<&AgreedError> {
+        self.status.as_ref()
+    }
+
+    fn argument(&self) -> Option<(&'static str, u128)> {
+        self.argument
+    }
+
+    fn dtype(&self) -> Option<DType> {
+        self.dtype
+    }
+
+    fn fold(&self) -> Option<Monoid> {
+        self.fold
+    }
+
+    fn id(&self) -> u128 {
+        self.id
+    }
+
+    fn incoming(&self) -> &[Traffic] {
+        &self.incoming
+    }
+
+    fn outgoing(&self) -> &[Traffic] {
+        &self.outgoing
+    }
+
+    fn source_len(&self, source: usize) -> usize {
+        self.sources.get(source).copied().unwrap_or(0)
+    }
+}
+
+fn monoid(name: &str) -> Option<Monoid> {
+    let ops = [
+        ReduceOp::Sum,
+        ReduceOp::Prod,
+        ReduceOp::Max,
+        ReduceOp::Min,
+        ReduceOp::Any,
+        ReduceOp::All,
+    ];
+    let others = [
+        Monoid::Moments,
+        Monoid::MaxSumExp,
+        Monoid::ArgMax,
+        Monoid::ArgMin,
+    ];
+    let mut all = ops.into_iter().map(Monoid::Op).chain(others);
+    all.find(|op| op.name() == name)
+}
+
+/// The text as one that lives as long as the process, as names in errors do. A program has few names and files, and
+/// each is kept once.
+fn intern(text: &str) -> &'static str {
+    static KNOWN: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    if let Some(text) = known.get(text) {
+        return text;
+    }
+    let kept: &'static str = Box::leak(text.to_owned().into_boxed_str());
+    known.insert(kept);
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pieces;
+
+    /// Ranks that differ in a later exchange only are told which two, and in what.
+    #[test]
+    fn later_exchanges_are_compared() {
+        let rank = |later: &'static str| {
+            let mut details = Details::new(Own {
+                op: "all_reduce",
+                site: SiteText {
+                    file: "main.rs",
+                    line: 1,
+                    column: 2,
+                },
+                turn: None,
+                status: None,
+                argument: None,
+                dtype: Some(DType::F32),
+            });
+            for name in ["one", later] {
+                let plan =
+                    ExchangePlan::new(name, 0, Pieces::default(), Pieces::default(), None, None);
+                details.push(&plan, &Wire::new(&plan, 0), Vec::new());
+            }
+            details
+        };
+        let all = [rank("two"), rank("two"), rank("other")];
+        let CommError::Mismatch(found) = disagreement(4, &[5, 6, 8], &all) else {
+            panic!("another error");
+        };
+        assert_eq!((found.rank_a, found.rank_b), (5, 8));
+        assert!(
+            found.a.contains("two") && found.b.contains("other"),
+            "{found:?}"
+        );
+    }
+}

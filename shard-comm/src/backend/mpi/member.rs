@@ -1,0 +1,261 @@
+//! One process' communicator.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Deref;
+use std::rc::Rc;
+
+use super::progress::{InFlight, Rank};
+use super::tags::{CONTEXTS, Lane, Tags};
+use super::wire::WireCache;
+use crate::collectives::all_gather_plan;
+use crate::validate::label;
+use crate::{
+    Buffer, CommError, Communicator, DType, DeviceRef, Handle, Ledger, PlanCache, Result, Site,
+};
+use crate::{Link, Request, Target};
+
+/// A rank that is a process. Clones are the same communicator.
+///
+/// It derefs to [`dyn Communicator`](Communicator), which has all the operations.
+#[derive(Clone)]
+pub struct MpiComm(Rc<Member>);
+
+struct Member {
+    rank: Rc<Rank>,
+    group: Rc<Group>,
+    /// Messages so far, by the two ends and the side.
+    links: RefCell<HashMap<(usize, usize, usize), u64>>,
+    plans: PlanCache,
+    wires: WireCache,
+}
+
+/// Some ranks that operate together.
+pub(super) struct Group {
+    rank: Rc<Rank>,
+    members: Rc<[usize]>,
+    index: usize,
+    context: u32,
+    sequence: Cell<u64>,
+}
+
+impl Group {
+    /// How the messages of the next operation are told from others.
+    pub(super) fn next(&self) -> Tags {
+        let sequence = self.sequence.get();
+        self.sequence.set(sequence + 1);
+        Tags {
+            members: Rc::clone(&self.members),
+            index: self.index,
+            context: self.context,
+            sequence,
+            lane: Lane::All,
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if self.context > 0 {
+            self.rank.set_context(self.context, false);
+        }
+    }
+}
+
+/// What ranks tell each other in a split: color (0 for none), key, and which numbers of groups are free.
+const NOTE: usize = 2 + CONTEXTS / 64;
+
+impl MpiComm {
+    /// The communicator of all ranks of the launch.
+    pub(super) fn world(rank: &Rc<Rank>) -> Self {
+        let (members, index) = (Rc::clone(rank.everyone()), rank.world().rank());
+        Self::new(rank, members, index, 0)
+    }
+
+    fn new(rank: &Rc<Rank>, members: Rc<[usize]>, index: usize, context: u32) -> Self {
+        let group = Rc::new(Group {
+            rank: Rc::clone(rank),
+            members,
+            index,
+            context,
+            sequence: Cell::new(0),
+        });
+        Self(Rc::new(Member {
+            rank: Rc::clone(rank),
+            group,
+            links: RefCell::default(),
+            plans: PlanCache::new(),
+            wires: WireCache::default(),
+        }))
+    }
+
+    pub(super) fn group(&self) -> &Rc<Group> {
+        &self.0.group
+    }
+
+    fn start(&self, tags: Tags, request: Request) -> Result<Handle> {
+        let this = &*self.0;
+        let op = this.rank.start(tags, request, &this.wires)?;
+        Ok(Handle::new(Box::new(InFlight {
+            rank: Rc::clone(&this.rank),
+            op,
+            _group: Rc::clone(&this.group),
+        })))
+    }
+}
+
+impl Communicator for MpiComm {
+    fn rank(&self) -> usize {
+        self.0.group.index
+    }
+
+    fn size(&self) -> usize {
+        self.0.group.members.len()
+    }
+
+    fn members(&self) -> &[usize] {
+        &self.0.group.members
+    }
+
+    fn device(&self) -> &DeviceRef {
+        self.0.rank.device()
+    }
+
+    fn ledger(&self) -> &Ledger {
+        self.0.rank.ledger()
+    }
+
+    fn backend(&self) -> &'static str {
+        "mpi"
+    }
+
+    fn plans(&self) -> &PlanCache {
+        &self.0.plans
+    }
+
+    fn post(&self, request: Request) -> Result<Handle> {
+        let request = request.checked(self.size());
+        self.start(self.0.group.next(), request)
+    }
+
+    fn call(&self, mut request: Request) -> Result<Option<Buffer>> {
+        let this = &*self.0;
+        request.check_own(self.size());
+        this.rank.call(this.group.next(), request, &this.wires)
+    }
+
+    fn post_link(&self, link: Link) -> Result<Handle> {
+        let ([from, to], index) = (link.ends(self.rank()), link.participant());
+        let request = link.into_request(self.size())?;
+        let members = &self.0.group.members;
+        let tags = Tags {
+            members: [members[from], members[to]].into(),
+            index,
+            context: self.0.group.context,
+            sequence: self.next_message(from, to, index),
+            lane: Lane::Link,
+        };
+        self.start(tags, request)
+    }
+
+    fn post_split(
+        &self,
+        color: Option<usize>,
+        key: usize,
+        site: Site,
+    ) -> Result<Option<Rc<dyn Communicator>>> {
+        const NAME: &str = "split";
+        let rank = &self.0.rank;
+        let mut note = vec![color.map_or(0, |c| c as i64 + 1), key as i64];
+        note.extend(rank.free_contexts().map(u64::cast_signed));
+        let note = self.device().upload_slice(&note)?;
+        let plan = all_gather_plan(self.plans(), NAME, self.rank(), &vec![NOTE; self.size()]);
+        let dst = self.device().alloc(DType::I64, NOTE * self.size())?;
+        let request = Request::exchange(plan, &[note], Target::Write(dst), site);
+        let notes = self.post(request)?.wait()?;
+        let notes: Vec<&[i64]> = notes.as_slice::<i64>()?.chunks_exact(NOTE).collect();
+        let Some(color) = color else {
+            return Ok(None);
+        };
+        let mut joined: Vec<(i64, usize)> = notes
+            .iter()
+            .enumerate()
+            .filter(|(_, note)| note[0] == color as i64 + 1)
+            .map(|(r, note)| (note[1], r))
+            .collect();
+        joined.sort_unstable();
+        // The first number that all members have free: the same for all of them, and nobody else's.
+        let free = |word: usize| {
+            let words = joined
+                .iter()
+                .map(|&(_, r)| notes[r][2 + word].cast_unsigned());
+            words.fold(u64::MAX, |all, one| all & one)
+        };
+        let context = (0..CONTEXTS / 64).find_map(|word| {
+            let bits = free(word);
+            (bits != 0).then(|| (word * 64) as u32 + bits.trailing_zeros())
+        });
+        let Some(context) = context else {
+            return Err(CommError::invalid(
+                NAME,
+                format!("fewer than {} groups at a time", CONTEXTS - 2),
+                "one more".to_owned(),
+                "drop communicators that are no longer used",
+            ));
+        };
+        rank.set_context(context, true);
+        let index = joined.iter().position(|&(_, r)| r == self.rank());
+        let members = joined.iter().map(|&(_, r)| self.members()[r]).collect();
+        Ok(Some(Rc::new(Self::new(
+            rank,
+            members,
+            index.unwrap_or(0),
+            context,
+        ))))
+    }
+
+    fn failure(&self) -> Option<CommError> {
+        self.0.rank.failure()
+    }
+
+    fn fail(&self, cause: String) {
+        self.0.rank.fail(&cause);
+    }
+}
+
+impl MpiComm {
+    /// The number of the next message between two ranks. Sides are counted apart: a rank may send to itself.
+    fn next_message(&self, from: usize, to: usize, side: usize) -> u64 {
+        let mut links = self.0.links.borrow_mut();
+        let count = links.entry((from, to, side)).or_insert(0);
+        *count += 1;
+        *count - 1
+    }
+}
+
+impl Deref for MpiComm {
+    type Target = dyn Communicator;
+
+    fn deref(&self) -> &Self::Target {
+        self
+    }
+}
+
+impl fmt::Debug for MpiComm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let group = &self.0.group;
+        write!(
+            f,
+            "MpiComm(rank {} of {})",
+            group.index,
+            label(&group.members)
+        )
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Group({})", label(&self.members))
+    }
+}

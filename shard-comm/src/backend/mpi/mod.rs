@@ -1,0 +1,269 @@
+//! Ranks as processes, on one node or many, over MPI (Open MPI or MPICH) and host memory.
+//!
+//! A program that is started by `mpirun` or `srun` calls [`run`] once per process, each time with the same rank count.
+//!
+//! ```no_run
+//! use shard_comm::{CommError, Communicator, Monoid, mpi};
+//!
+//! let sum = mpi::run(&mpi::MpiOptions::default(), |comm| -> Result<f64, CommError> {
+//!     let mine = comm.device().upload_slice(&[comm.rank() as f64])?;
+//!     Ok(comm.all_reduce(&mine, Monoid::SUM)?.as_slice::<f64>()?[0])
+//! })?;
+//! println!("{sum:?}");
+//! # Ok::<(), shard_comm::LaunchError>(())
+//! ```
+//!
+//! # How an operation goes
+//!
+//! Every rank tells every other a record of 72 bytes: fingerprints of what must agree, and its elements if they are
+//! no more than 32 bytes. Where all records agree, each pair of ranks that share elements exchanges one message,
+//! described to MPI where the pieces lie (nothing is packed by hand), and received where they belong unless they are to
+//! be combined. Where they do not agree, all ranks tell the details and find the same error, which is that of the
+//! [`local`](crate::local) backend, call sites included; and the group goes on. Results are the same bits as there.
+//!
+//! Only messages between two processes are used, with tags of their own per group and operation, so operations of any
+//! groups go on in any order whenever the process waits for one of them. Nothing moves while it computes, except what
+//! MPI moves by itself.
+//!
+//! # What goes wrong
+//!
+//! A rank that gives up ([`Communicator::fail`](crate::Communicator::fail), a panic, an error of MPI) tells all others,
+//! who get [`PeerFailed`](crate::CommError::PeerFailed) while they wait; so do those who wait for a rank that has ended, or
+//! whose process leaves the job.
+//! A deadlock is found by time only: a wait longer than [`MpiOptions::timeout`] is
+//! [`TimedOut`](crate::CommError::TimedOut), with the last operations of the rank and the ranks it waited for. After a
+//! failure messages may be left under way, so a process that ends then ends the whole job (`MPI_Abort`).
+//!
+//! # Threads
+//!
+//! MPI is entered at level `FUNNELED`, by the first call of this module; all calls must come from that thread, which is
+//! checked, and communicators cannot leave it.
+//!
+//! `member.rs` has the communicator, `short.rs` how an operation begins and `op.rs` how it goes on, `record.rs`, `all_gather.rs` and
+//! `details.rs` how ranks agree, `wire.rs` and
+//! `moving.rs` how elements move, `sums.rs` checksums of them, `progress.rs` what is in flight, `raw.rs` the calls to MPI.
+
+mod all_gather;
+mod details;
+mod member;
+mod moving;
+mod notice;
+mod op;
+mod progress;
+#[expect(
+    unsafe_code,
+    reason = "calls to a C library, made safe in this one module"
+)]
+mod raw;
+mod record;
+mod short;
+mod sums;
+mod tags;
+mod wire;
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::Duration;
+
+pub use member::MpiComm;
+
+use crate::panic_message;
+use crate::{AgreedError, CommError, HostOptions, LaunchError};
+use progress::Rank;
+use raw::{Mail, World};
+
+/// How the ranks of a job are set up. Must be equal in all processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MpiOptions {
+    /// How many processes are ranks, from the first; all if not said. The others only look on.
+    pub ranks: Option<usize>,
+    /// How the host keeps its memory.
+    pub host: HostOptions,
+    /// How long a rank waits for others before it gives up; for ever if `None`.
+    pub timeout: Option<Duration>,
+}
+
+impl MpiOptions {
+    /// How long a rank waits for others unless said otherwise.
+    pub const TIMEOUT: Duration = Duration::from_secs(600);
+}
+
+impl Default for MpiOptions {
+    fn default() -> Self {
+        Self {
+            ranks: None,
+            host: HostOptions::default(),
+            timeout: Some(Self::TIMEOUT),
+        }
+    }
+}
+
+/// A process' place among those started together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Process {
+    /// Its number.
+    pub rank: usize,
+    /// How many there are.
+    pub size: usize,
+}
+
+/// This process' place among those of the job. Enters MPI.
+///
+/// # Collective
+/// The first call: all processes of the job.
+///
+/// # Errors
+/// [`LaunchError::Processes`] if MPI cannot be used from this thread, or not any more.
+pub fn process() -> Result<Process, LaunchError> {
+    let world = world()?;
+    Ok(Process {
+        rank: world.rank(),
+        size: world.size(),
+    })
+}
+
+/// Runs `f` in every process that is a rank, and returns its result; `None` in the others.
+///
+/// # Collective
+/// All processes of the job.
+///
+/// # Errors
+/// [`LaunchError::Panicked`] if this rank panicked, [`LaunchError::Failed`] if another one failed or the ranks ended
+/// apart, [`LaunchError::Processes`] if MPI cannot be used or there are fewer processes than ranks.
+pub fn run<T>(
+    options: &MpiOptions,
+    f: impl FnOnce(MpiComm) -> T,
+) -> Result<Option<T>, LaunchError> {
+    let session = Session::start(options)?;
+    let Some(comm) = session.comm() else {
+        return Ok(None);
+    };
+    let result = session.catch(|| f(comm))?;
+    session.end(Ok(()))?;
+    Ok(Some(result))
+}
+
+/// One run of a program, from its start to its end: for those who need more than [`run`].
+#[derive(Debug)]
+pub struct Session {
+    rank: Option<(Rc<Rank>, MpiComm)>,
+}
+
+impl Session {
+    /// Begins a run.
+    ///
+    /// # Collective
+    /// All processes of the job.
+    ///
+    /// # Errors
+    /// [`LaunchError::Processes`], [`LaunchError::NoRanks`].
+    pub fn start(options: &MpiOptions) -> Result<Self, LaunchError> {
+        let world = world()?;
+        // Runs are counted alike in all processes: every one of them starts every run.
+        let run = RUNS.get();
+        RUNS.set(run + 1);
+        let ranks = options.ranks.unwrap_or(world.size());
+        if ranks == 0 {
+            return Err(LaunchError::NoRanks);
+        }
+        if ranks > world.size() {
+            return Err(LaunchError::Processes {
+                cause: format!("{ranks} ranks and {} processes", world.size()),
+                remedy: "start as many processes as ranks, as with mpirun -n",
+            });
+        }
+        if world.rank() >= ranks {
+            return Ok(Self { rank: None });
+        }
+        let rank = Rank::new(world, ranks, options, run).map_err(|e| refused(&e))?;
+        let comm = MpiComm::world(&rank);
+        Ok(Self {
+            rank: Some((rank, comm)),
+        })
+    }
+
+    /// The communicator of all ranks, if this process is one.
+    pub fn comm(&self) -> Option<MpiComm> {
+        self.rank.as_ref().map(|(_, comm)| comm.clone())
+    }
+
+    /// Runs part of the program; if it panics, all other ranks hear of it.
+    ///
+    /// # Errors
+    /// [`LaunchError::Panicked`].
+    pub fn catch<T>(&self, f: impl FnOnce() -> T) -> Result<T, LaunchError> {
+        // Whatever the closure leaves behind is only dropped; what it shares with other ranks is told.
+        catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
+            let message = panic_message(payload.as_ref());
+            if let Some((rank, _)) = &self.rank {
+                rank.fail(&format!("panicked: {message}"));
+            }
+            LaunchError::Panicked {
+                rank: self.rank.as_ref().map_or(0, |(r, _)| r.world().rank()),
+                message,
+            }
+        })
+    }
+
+    /// Ends the run: finishes what is in flight and meets the other ranks, who hear of this one's error, if it has one
+    /// that they have not heard of. Returns every rank's error.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Errors
+    /// [`LaunchError::Failed`] with the first failure.
+    pub fn end(
+        self,
+        status: Result<(), AgreedError>,
+    ) -> Result<Vec<Option<AgreedError>>, LaunchError> {
+        match &self.rank {
+            None => Ok(Vec::new()),
+            Some((rank, comm)) => (rank.finish(comm.group(), status)).map_err(LaunchError::Failed),
+        }
+    }
+}
+
+/// Marks the job as failed: when this process ends, it ends the whole job.
+pub fn abandon() {
+    raw::set_broken(true);
+}
+
+thread_local! {
+    /// How many runs of the job have begun.
+    static RUNS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The communicator of the process, made once.
+fn world() -> Result<World, LaunchError> {
+    thread_local! {
+        static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+    }
+    WORLD.with_borrow_mut(|known| match known {
+        Some(world) if !raw::is_broken() => Ok(world.clone()),
+        _ => {
+            let world = raw::initialize()
+                .and_then(check_tags)
+                .map_err(|e| refused(&e))?;
+            Ok(known.insert(world).clone())
+        }
+    })
+}
+
+/// Sends a byte to itself under the greatest tag, which some MPI may not have.
+fn check_tags(world: World) -> Result<World, CommError> {
+    let (me, tag) = (world.rank(), tags::GREATEST);
+    let mut mail = Mail::of_bytes(vec![0; 2]);
+    mail.recv_bytes(&world, Some(me), tag, 0..1)?;
+    mail.send_bytes(&world, me, tag, 1..2)?;
+    while !mail.test()? {}
+    Ok(world)
+}
+
+fn refused(error: &CommError) -> LaunchError {
+    LaunchError::Processes {
+        cause: error.to_string(),
+        remedy: "start the program with mpirun or srun, and call from the main thread",
+    }
+}

@@ -1,0 +1,189 @@
+//! Notice of failures: messages that nobody asked for. A rank that gives up tells all others; each looks for such notice
+//! while it waits. And every process says good-bye before it leaves MPI, so that nobody waits for it in vain.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::raw::{Mail, World};
+use super::tags::NEWS;
+use crate::Result;
+
+/// Bytes of a message; longer causes are cut.
+const SIZE: usize = 2048;
+
+/// What a rank has to say.
+#[derive(Clone, Debug)]
+pub(super) enum Notice {
+    /// It, or another one, cannot go on: who, and why.
+    Failed { origin: usize, cause: String },
+    /// It has ended and waits for the others to do so.
+    Ended { rank: usize },
+    /// Its process leaves the job.
+    Left { rank: usize },
+}
+
+/// Processes that have left the job.
+static LEFT: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+
+/// The processes that are known to have left the job.
+pub(super) fn left() -> BTreeSet<usize> {
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+fn has_left(rank: usize) {
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    left.insert(rank);
+}
+
+/// Says good-bye to all other processes and waits until they have, too: none may leave MPI before that, or with notice under
+/// way.
+pub(super) fn part(world: &World) -> Result<()> {
+    const NAP: Duration = Duration::from_micros(200);
+    let me = world.rank();
+    let mut outgoing = Mail::of_bytes(Notice::Left { rank: me }.to_bytes(0));
+    for peer in (0..world.size()).filter(|&peer| peer != me) {
+        outgoing.send_bytes(world, peer, NEWS, 0..SIZE)?;
+    }
+    has_left(me);
+    let mut incoming = Mail::of_bytes(vec![0; SIZE]);
+    while left().len() < world.size() {
+        incoming.recv_bytes(world, None, NEWS, 0..SIZE)?;
+        while !incoming.test()? {
+            std::thread::sleep(NAP);
+        }
+        // What else comes is of runs that are over.
+        if let (_, Notice::Left { rank }) = Notice::from_bytes(incoming.bytes()) {
+            has_left(rank);
+        }
+    }
+    while !outgoing.test()? {
+        std::thread::sleep(NAP);
+    }
+    Ok(())
+}
+
+/// The ear for notice, and what was said and has not been heard yet.
+#[derive(Debug)]
+pub(super) struct Letterbox {
+    /// Which run of the job it is: notice of earlier ones may still come.
+    run: u64,
+    incoming: Mail,
+    sent: Vec<Mail>,
+}
+
+impl Letterbox {
+    pub(super) fn new(world: &World, run: u64) -> Result<Self> {
+        let mut incoming = Mail::of_bytes(vec![0; SIZE]);
+        incoming.recv_bytes(world, None, NEWS, 0..SIZE)?;
+        Ok(Self {
+            run,
+            incoming,
+            sent: Vec::new(),
+        })
+    }
+
+    /// Tells some processes.
+    pub(super) fn tell(
+        &mut self,
+        world: &World,
+        to: impl Iterator<Item = usize>,
+        notice: &Notice,
+    ) -> Result<()> {
+        let mut mail = Mail::of_bytes(notice.to_bytes(self.run));
+        for peer in to {
+            mail.send_bytes(world, peer, NEWS, 0..SIZE)?;
+        }
+        // Small enough to be under way at once.
+        mail.test()?;
+        self.sent.push(mail);
+        Ok(())
+    }
+
+    /// What has come.
+    pub(super) fn look(&mut self, world: &World) -> Result<Option<Notice>> {
+        if !self.incoming.test()? {
+            return Ok(None);
+        }
+        let (run, notice) = Notice::from_bytes(self.incoming.bytes());
+        self.incoming.recv_bytes(world, None, NEWS, 0..SIZE)?;
+        if let Notice::Left { rank } = notice {
+            has_left(rank);
+            return Ok(Some(notice));
+        }
+        Ok(Some(notice).filter(|_| run == self.run))
+    }
+
+    /// Closes it; whether everything that was said has left.
+    pub(super) fn close(&mut self) -> bool {
+        let came = self.incoming.test().unwrap_or(false) || !self.incoming.cancel();
+        if came && let (_, Notice::Left { rank }) = Notice::from_bytes(self.incoming.bytes()) {
+            has_left(rank);
+        }
+        self.sent
+            .retain_mut(|mail| !matches!(mail.test(), Ok(true)));
+        self.sent.is_empty()
+    }
+}
+
+impl Notice {
+    fn to_bytes(&self, run: u64) -> Vec<u8> {
+        let (kind, rank, text) = match self {
+            Self::Failed { origin, cause } => (0, *origin, cause.as_str()),
+            Self::Ended { rank } => (1, *rank, ""),
+            Self::Left { rank } => (2, *rank, ""),
+        };
+        let mut bytes = vec![kind];
+        bytes.extend((rank as u64).to_le_bytes());
+        bytes.extend(run.to_le_bytes());
+        bytes.extend(text.bytes());
+        bytes.resize(SIZE, 0);
+        bytes
+    }
+
+    /// With the run it is of.
+    fn from_bytes(bytes: &[u8]) -> (u64, Self) {
+        let number = |at: usize| {
+            let mut number = [0; 8];
+            number.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(number)
+        };
+        let (rank, run) = (number(1) as usize, number(9));
+        let text = String::from_utf8_lossy(&bytes[17..]);
+        let text = text.trim_end_matches(['\0', char::REPLACEMENT_CHARACTER]);
+        let notice = match bytes[0] {
+            0 => Self::Failed {
+                origin: rank,
+                cause: text.to_owned(),
+            },
+            1 => Self::Ended { rank },
+            _ => Self::Left { rank },
+        };
+        (run, notice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_arrives_as_it_was_sent_or_cut() {
+        for cause in ["", "no such file", &"long ".repeat(1000)] {
+            let sent = Notice::Failed {
+                origin: 3,
+                cause: cause.to_owned(),
+            };
+            let (run, got) = Notice::from_bytes(&sent.to_bytes(9));
+            let Notice::Failed { origin, cause: got } = got else {
+                panic!("another kind");
+            };
+            assert_eq!((origin, run), (3, 9));
+            assert!(cause.starts_with(&got) && (got == cause || got.len() > 2000));
+        }
+        let ended = Notice::from_bytes(&Notice::Ended { rank: 7 }.to_bytes(2));
+        assert!(matches!(ended, (2, Notice::Ended { rank: 7 })));
+        let left = Notice::from_bytes(&Notice::Left { rank: 1 }.to_bytes(0));
+        assert!(matches!(left, (0, Notice::Left { rank: 1 })));
+    }
+}

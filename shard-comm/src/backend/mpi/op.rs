@@ -1,0 +1,417 @@
+//! One operation on its way: what every rank says of it, then its exchanges.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::all_gather::AllGather;
+use super::details::{Details, Own, disagreement};
+use super::moving::Moving;
+use super::progress::Rank;
+use super::record::{LENGTH, agree, any_sums, carried};
+use super::short::Begun;
+use super::sums::{self, Found};
+use super::tags::{Phase, Tags};
+use super::wire::{Wire, WireMessage};
+use crate::guard::{Guard, PeerSum, sum_of};
+use crate::run;
+use crate::{AgreedError, Buffer, DType, ErrorClass, ExchangePlan, Result, Site, SiteText};
+use crate::{Request, Stage, Target};
+
+/// An operation in flight.
+#[derive(Debug)]
+pub(super) struct Op {
+    pub(super) name: &'static str,
+    pub(super) site: Site,
+    pub(super) tags: Tags,
+    dtype: Option<DType>,
+    /// Whether everything this rank sends at first has gone with its record.
+    complete: bool,
+    pub(super) state: RefCell<State>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    step: Step,
+    /// The exchanges to come, last first, and how many there were.
+    stages: SmallVec<[(Stage, Rc<Wire>); 1]>,
+    begun: usize,
+    /// What the next exchange reads.
+    sources: SmallVec<[Buffer; 1]>,
+    turn: Option<u64>,
+    /// What peers should find in the next exchange, if this rank says so, and what they say, if any does.
+    sums: Option<Arc<[PeerSum]>>,
+    peer_sums: Option<AllGather>,
+    /// Whether exchanges of this operation are judged.
+    judged: bool,
+    status: Result<(), Box<AgreedError>>,
+    argument: Option<(&'static str, u128)>,
+    /// Every rank's error, if they had to be told.
+    pub(super) statuses: Vec<Option<AgreedError>>,
+    pub(super) result: Option<Result<Option<Buffer>>>,
+    pub(super) dropped: bool,
+}
+
+#[derive(Debug)]
+enum Step {
+    Records(Box<AllGather>),
+    Sizes(AllGather, Vec<u8>),
+    Details(AllGather),
+    /// With the records, if they may hold what the exchange needs.
+    Sums(AllGather, Option<Box<AllGather>>),
+    Moving(Box<Moving>),
+    /// With the result of the exchange that is judged.
+    Verdicts(AllGather, Option<Buffer>),
+    Done,
+}
+
+impl Op {
+    /// Goes on with an operation that has begun.
+    pub(super) fn new(tags: Tags, request: Request, begun: Begun) -> Self {
+        let name = request.name();
+        let Request {
+            stages,
+            sources,
+            status,
+            argument,
+            dtype,
+            site,
+            guard,
+        } = request;
+        let mut stages: SmallVec<_> = stages.into_iter().zip(begun.wires).collect();
+        stages.reverse();
+        Self {
+            name,
+            site,
+            tags,
+            dtype,
+            complete: begun.complete,
+            state: RefCell::new(State {
+                step: Step::Records(begun.records),
+                stages,
+                begun: 0,
+                sources,
+                turn: guard.turn,
+                sums: guard.sums,
+                peer_sums: None,
+                judged: false,
+                status,
+                argument,
+                statuses: Vec::new(),
+                result: None,
+                dropped: false,
+            }),
+        }
+    }
+
+    /// Goes on as far as it goes without waiting. An error here is a failure of this rank.
+    pub(super) fn advance(&self, rank: &Rank) -> Result<()> {
+        let mut state = self.state.borrow_mut();
+        while state.result.is_none() {
+            let ready = match &mut state.step {
+                Step::Records(all_gather) => all_gather.advance(rank.world(), &self.tags)?,
+                Step::Sizes(all_gather, _)
+                | Step::Details(all_gather)
+                | Step::Sums(all_gather, _)
+                | Step::Verdicts(all_gather, _) => all_gather.advance(rank.world(), &self.tags)?,
+                Step::Moving(moving) => moving.is_there()?,
+                Step::Done => true,
+            };
+            if !ready {
+                return Ok(());
+            }
+            match std::mem::replace(&mut state.step, Step::Done) {
+                Step::Records(records) => {
+                    if state.status.is_ok() && agree(&records, &self.tags) {
+                        if any_sums(&records, &self.tags) {
+                            let sums = sums::tell(rank.world(), &self.tags, state.sums.as_ref())?;
+                            state.step = Step::Sums(sums, Some(records));
+                        } else {
+                            self.move_on(rank, &mut state, records)?;
+                        }
+                    } else {
+                        let details = self.details(&state).to_bytes()?;
+                        let size = (details.len() as u64).to_le_bytes();
+                        let sizes = AllGather::new(rank.world(), &self.tags, Phase::Sizes, &size)?;
+                        state.step = Step::Sizes(sizes, details);
+                    }
+                }
+                Step::Sizes(sizes, mut details) => {
+                    let size = |r| {
+                        let mut word = [0; 8];
+                        word.copy_from_slice(sizes.record(&self.tags, r));
+                        u64::from_le_bytes(word) as usize
+                    };
+                    details.resize((0..self.ranks()).map(size).max().unwrap_or(0), 0);
+                    let all = AllGather::new(rank.world(), &self.tags, Phase::Details, &details)?;
+                    state.step = Step::Details(all);
+                }
+                Step::Details(all) => {
+                    // Of several that are out of step all ranks must find the first.
+                    if rank.has_earlier(&self.tags) {
+                        state.step = Step::Details(all);
+                        return Ok(());
+                    }
+                    let all = (0..self.ranks())
+                        .map(|r| Details::from_bytes(all.record(&self.tags, r)))
+                        .collect::<Result<Vec<_>>>()?;
+                    state.statuses = all.iter().map(Details::status).collect();
+                    let mut error = disagreement(self.tags.sequence, &self.tags.members, &all);
+                    if error.class() == ErrorClass::Failure {
+                        rank.hear(error.clone());
+                        error = rank.failure().unwrap_or(error);
+                    }
+                    state.result = Some(Err(error));
+                }
+                Step::Sums(peer_sums, records) => {
+                    state.peer_sums = Some(peer_sums);
+                    match records {
+                        Some(records) => self.move_on(rank, &mut state, records)?,
+                        None => self.begin_stage(rank, &mut state, None)?,
+                    }
+                }
+                Step::Moving(moving) => {
+                    let plan = Arc::clone(moving.plan());
+                    let (result, leaving, found) =
+                        moving.finish(rank.device(), state.peer_sums.is_some())?;
+                    rank.see_off(leaving)?;
+                    self.end_stage(rank, &mut state, result, &plan, &found)?;
+                }
+                Step::Verdicts(all, result) => match sums::verdict(&all, &self.tags) {
+                    Some(error) => {
+                        rank.fail_all(error.clone());
+                        state.result = Some(Err(error));
+                    }
+                    None => self.next_stage(rank, &mut state, result)?,
+                },
+                Step::Done => state.result = Some(Ok(None)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The processes it waits for.
+    pub(super) fn peers(&self) -> Vec<usize> {
+        match &self.state.borrow().step {
+            Step::Records(all_gather) => all_gather.peers(),
+            Step::Sizes(all_gather, _)
+            | Step::Details(all_gather)
+            | Step::Sums(all_gather, _)
+            | Step::Verdicts(all_gather, _) => all_gather.peers(),
+            Step::Moving(moving) => moving.peers(),
+            Step::Done => Vec::new(),
+        }
+    }
+
+    fn ranks(&self) -> usize {
+        self.tags.members.len()
+    }
+
+    fn details(&self, state: &State) -> Details {
+        let mut details = Details::new(Own {
+            op: self.name_of_call(),
+            site: self.site.into(),
+            turn: state.turn,
+            status: state.status.as_ref().err().map(Box::as_ref),
+            argument: state.argument,
+            dtype: self.dtype,
+        });
+        let mut sources: Vec<usize> = state.sources.iter().map(Buffer::len).collect();
+        for (stage, wire) in state.stages.iter().rev() {
+            details.push(&stage.plan, wire, std::mem::take(&mut sources));
+            sources = vec![match &stage.target {
+                Target::Write(dst) => dst.len(),
+                Target::Keep(result) => result.len(),
+                Target::Nothing | Target::Elsewhere => 0,
+            }];
+        }
+        details
+    }
+
+    /// The call, where it differs from the plan: a message has two ends.
+    fn name_of_call(&self) -> &'static str {
+        match (self.tags.is_link(), self.tags.index) {
+            (true, 0) => "send",
+            (true, _) => "recv",
+            (false, _) => self.name,
+        }
+    }
+
+    /// Does the first exchange.
+    fn move_on(&self, rank: &Rank, state: &mut State, records: Box<AllGather>) -> Result<()> {
+        let elsewhere = |(stage, _): &(Stage, _)| matches!(stage.target, Target::Elsewhere);
+        if state.stages.last().is_some_and(elsewhere) {
+            rank.keep_spare(records);
+            let sums = state
+                .peer_sums
+                .take()
+                .map(|sums| sums::guards(&sums, &self.tags));
+            let sums = sums.map(|g| Guard::tell(&g.iter().map(Some).collect::<Vec<_>>()));
+            state.result = Some(Ok(sums.transpose()?.flatten()));
+            return Ok(());
+        }
+        if !self.finish_at_once(rank, state, &records)? {
+            self.begin_stage(rank, state, Some(&records))?;
+        }
+        rank.keep_spare(records);
+        Ok(())
+    }
+
+    /// Finishes the first exchange if all that this rank reads has come with the `records`, and all that others read has
+    /// gone: small ones need nothing more.
+    fn finish_at_once(&self, rank: &Rank, state: &mut State, records: &AllGather) -> Result<bool> {
+        let me = self.tags.index;
+        let length = |r: usize| usize::from(records.record(&self.tags, r)[LENGTH]);
+        let Some((_, wire)) = state.stages.last() else {
+            return Ok(false);
+        };
+        let is_here = |message: &WireMessage| message.peer == me || length(message.peer) > 0;
+        let gone = self.complete || wire.outgoing.iter().all(|message| message.peer == me);
+        if !gone || !wire.incoming.iter().all(is_here) {
+            return Ok(false);
+        }
+        let Some((stage, wire)) = state.stages.pop() else {
+            return Ok(false);
+        };
+        let own = std::mem::take(&mut state.sources);
+        let mut found = Found::new();
+        let result = match stage.target {
+            Target::Nothing | Target::Elsewhere => None,
+            Target::Keep(result) => Some(result),
+            Target::Write(mut dst) => {
+                // All that came in one buffer, of which each participant's source is a part.
+                let (device, dtype) = (rank.device(), dst.dtype());
+                let others = || {
+                    wire.incoming
+                        .iter()
+                        .map(|message| message.peer)
+                        .filter(|&r| r != me)
+                };
+                let mut bytes: SmallVec<[u8; 256]> = SmallVec::new();
+                for peer in others() {
+                    bytes.extend_from_slice(carried(records.record(&self.tags, peer))?);
+                }
+                let all = device.upload(dtype, &bytes)?;
+                let mut sources: SmallVec<[Buffer; 8]> = SmallVec::new();
+                let mut start = 0;
+                for peer in others() {
+                    let end = start + (length(peer) - 1) / dtype.size();
+                    sources.resize(peer, all.slice(0..0));
+                    sources.push(all.try_slice(start..end)?);
+                    start = end;
+                }
+                let source = |peer: usize, k: usize| match own.get(k) {
+                    Some(own) if peer == me => own,
+                    _ => sources.get(peer).unwrap_or(&all),
+                };
+                if state.peer_sums.is_some() {
+                    for piece in stage.plan.recv.iter() {
+                        let source = source(piece.peer, piece.source);
+                        sums::add(&mut found, piece.peer, sum_of(device, piece, source)?);
+                    }
+                }
+                run::run(device, &stage.plan, source, &mut dst)?;
+                Some(dst.freeze())
+            }
+        };
+        state.begun += 1;
+        self.count(rank, &stage.plan);
+        self.end_stage(rank, state, result, &stage.plan, &found)?;
+        Ok(true)
+    }
+
+    /// Posts an exchange. What came with the `records` needs no message.
+    fn begin_stage(
+        &self,
+        rank: &Rank,
+        state: &mut State,
+        records: Option<&AllGather>,
+    ) -> Result<()> {
+        let Some((stage, wire)) = state.stages.pop() else {
+            state.result = Some(Ok(None));
+            return Ok(());
+        };
+        let mut inlined: Vec<Option<Buffer>> = Vec::new();
+        if let (Some(records), Some(dtype)) = (records, self.dtype) {
+            for r in 0..self.ranks() {
+                inlined.push(self.inlined(rank, records.record(&self.tags, r), r, &wire, dtype)?);
+            }
+        }
+        let silent = records.is_some_and(|r| r.record(&self.tags, self.tags.index)[LENGTH] > 0);
+        let sources = std::mem::take(&mut state.sources);
+        let at = Phase::Stage(state.begun);
+        state.begun += 1;
+        self.count(rank, &stage.plan);
+        let moving = Moving::new(rank, &self.tags, at, stage, wire, &sources, inlined, silent)?;
+        state.step = Step::Moving(Box::new(moving));
+        Ok(())
+    }
+
+    fn count(&self, rank: &Rank, plan: &ExchangePlan) {
+        let moved = plan.moved(self.tags.index, self.dtype);
+        rank.count(self.name, self.name_of_call(), &moved);
+    }
+
+    /// The source of participant `r`, if it came with its record and is read here.
+    fn inlined(
+        &self,
+        rank: &Rank,
+        record: &[u8],
+        r: usize,
+        wire: &Wire,
+        dtype: DType,
+    ) -> Result<Option<Buffer>> {
+        if r == self.tags.index || record[LENGTH] == 0 || wire.from(r).is_none() {
+            return Ok(None);
+        }
+        Ok(Some(rank.device().upload(dtype, carried(record)?)?))
+    }
+
+    /// An exchange has left its result; where there are checksums, all hear whether it is what was sent.
+    fn end_stage(
+        &self,
+        rank: &Rank,
+        state: &mut State,
+        result: Option<Buffer>,
+        plan: &ExchangePlan,
+        found: &Found,
+    ) -> Result<()> {
+        let Some(sums) = state.peer_sums.take() else {
+            return self.next_stage(rank, state, result);
+        };
+        let wrong = sums::first_wrong(&sums, &self.tags, found).map(|peer| {
+            let (me, sender) = (rank.world().rank(), self.tags.members[peer]);
+            let (op, site) = (self.name_of_call(), SiteText::from(self.site));
+            let text = format!(
+                "rank {me} did not find in {op} ({}) at {site} what rank {sender} sent",
+                plan.name
+            );
+            (peer, text)
+        });
+        let verdicts = sums::judge(rank.world(), &self.tags, wrong)?;
+        state.step = Step::Verdicts(verdicts, result);
+        state.judged = true;
+        Ok(())
+    }
+
+    fn next_stage(&self, rank: &Rank, state: &mut State, result: Option<Buffer>) -> Result<()> {
+        let Some((next, _)) = state.stages.last() else {
+            state.result = Some(Ok(result));
+            return Ok(());
+        };
+        let sources: SmallVec<[Buffer; 1]> = result.into_iter().collect();
+        if state.judged {
+            if state.sums.is_some() {
+                state.sums = Some(Guard::sums_of(rank.device(), &next.plan, &sources)?);
+            }
+            state.sources = sources;
+            let sums = sums::tell(rank.world(), &self.tags, state.sums.as_ref())?;
+            state.step = Step::Sums(sums, None);
+            return Ok(());
+        }
+        state.sources = sources;
+        self.begin_stage(rank, state, None)
+    }
+}

@@ -1,0 +1,591 @@
+//! One process' operations in flight, and how they go on.
+//!
+//! A blocking call carries on *all* operations of the process while it waits for its own. So handles may be waited for
+//! in any order, and one that is dropped or forgotten still does its part.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::MpiOptions;
+use super::all_gather::AllGather;
+use super::details::END;
+use super::member::Group;
+use super::notice::{self, Letterbox, Notice};
+use super::op::Op;
+use super::raw::{self, Mail, World};
+use super::short::Begun;
+use super::tags::{CONTEXTS, Tags};
+use super::wire::WireCache;
+use crate::Request;
+use crate::ledger::Moved;
+use crate::validate::label;
+use crate::{
+    AgreedError, Buffer, CommError, DeviceRef, ExchangePlan, Host, Ledger, Pending, Result,
+    SiteText, TimeoutReport, WaitLine,
+};
+
+/// How often a waiting process looks before it lets others run between looks.
+const SPINS: u32 = 64;
+
+/// Every so many looks it also carries its other operations on, and reads notice.
+const ROUND: u32 = 16;
+
+/// After so long it sleeps between looks: nothing will come within microseconds.
+const PATIENT: Duration = Duration::from_millis(50);
+const NAP: Duration = Duration::from_micros(100);
+
+/// How long after it left a process may still be heard of.
+const PARTING: Duration = Duration::from_millis(100);
+
+/// A process that has ended tells so after waiting this long for the others.
+const OVERDUE: Duration = Duration::from_secs(1);
+
+/// What belongs to this process, whatever the group.
+#[derive(Debug)]
+pub(super) struct Rank {
+    world: World,
+    everyone: Rc<[usize]>,
+    device: DeviceRef,
+    /// Whether the device need not hear of all that is done in its memory.
+    plain: bool,
+    ledger: Ledger,
+    timeout: Option<Duration>,
+    /// Operations that are posted and not finished.
+    flying: RefCell<Vec<Rc<Op>>>,
+    /// Messages of finished operations that are still leaving.
+    leaving: RefCell<Vec<Mail>>,
+    /// Exchanges of records that are done, to be used again.
+    #[expect(
+        clippy::vec_box,
+        reason = "operations keep them boxed, as they are large to move"
+    )]
+    spare: RefCell<Vec<Box<AllGather>>>,
+    letterbox: RefCell<Letterbox>,
+    /// The first failure.
+    root: RefCell<Option<CommError>>,
+    /// Ranks that have ended.
+    ended: RefCell<BTreeSet<usize>>,
+    closed: Cell<bool>,
+    /// Which groups' numbers are taken.
+    contexts: RefCell<[bool; CONTEXTS]>,
+}
+
+impl Rank {
+    pub(super) fn new(
+        world: World,
+        ranks: usize,
+        options: &MpiOptions,
+        run: u64,
+    ) -> Result<Rc<Self>> {
+        let device = Host::with_options(options.host);
+        let letterbox = RefCell::new(Letterbox::new(&world, run)?);
+        let mut contexts = [false; CONTEXTS];
+        // The group of everybody, and the letterbox.
+        (contexts[0], contexts[CONTEXTS - 1]) = (true, true);
+        raw::set_broken(true);
+        Ok(Rc::new(Self {
+            world,
+            everyone: (0..ranks).collect(),
+            ledger: Ledger::new(Arc::clone(&device)),
+            device,
+            plain: !options.host.meter,
+            timeout: options.timeout,
+            flying: RefCell::default(),
+            leaving: RefCell::default(),
+            spare: RefCell::default(),
+            letterbox,
+            root: RefCell::default(),
+            ended: RefCell::default(),
+            closed: Cell::new(false),
+            contexts: RefCell::new(contexts),
+        }))
+    }
+
+    pub(super) fn world(&self) -> &World {
+        &self.world
+    }
+
+    pub(super) fn everyone(&self) -> &Rc<[usize]> {
+        &self.everyone
+    }
+
+    pub(super) fn device(&self) -> &DeviceRef {
+        &self.device
+    }
+
+    /// Whether small work may be done in the device's memory without asking it.
+    pub(super) fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Numbers of groups that are free here, as bits.
+    pub(super) fn free_contexts(&self) -> [u64; CONTEXTS / 64] {
+        let taken = self.contexts.borrow();
+        std::array::from_fn(|word| {
+            let bits = (0..64).filter(|bit| !taken[word * 64 + bit]);
+            bits.fold(0, |sum, bit| sum | 1 << bit)
+        })
+    }
+
+    /// Takes a group's number, or gives it back.
+    pub(super) fn set_context(&self, context: u32, taken: bool) {
+        if let Some(at) = self.contexts.borrow_mut().get_mut(context as usize) {
+            *at = taken;
+        }
+    }
+
+    /// An exchange of records that is done, or new.
+    pub(super) fn spare(&self) -> Box<AllGather> {
+        let spare = self.spare.borrow_mut().pop();
+        spare.unwrap_or_else(|| Box::new(AllGather::idle()))
+    }
+
+    /// Keeps an exchange of records that is done for others.
+    pub(super) fn keep_spare(&self, records: Box<AllGather>) {
+        /// As many as operations usually fly at once.
+        const MOST: usize = 8;
+        let mut spare = self.spare.borrow_mut();
+        if spare.len() < MOST {
+            spare.push(records);
+        }
+    }
+
+    /// Posts an operation.
+    ///
+    /// # Errors
+    /// The first failure, or what MPI reports.
+    pub(super) fn start(
+        &self,
+        tags: Tags,
+        mut request: Request,
+        wires: &WireCache,
+    ) -> Result<Rc<Op>> {
+        let begun = self.begin(&tags, &mut request, wires)?;
+        self.set_off(tags, request, begun)
+    }
+
+    /// Does an operation and waits for it.
+    ///
+    /// # Errors
+    /// Whatever went wrong.
+    pub(super) fn call(
+        &self,
+        tags: Tags,
+        mut request: Request,
+        wires: &WireCache,
+    ) -> Result<Option<Buffer>> {
+        let mut begun = self.begin(&tags, &mut request, wires)?;
+        // What comes with the records needs no place among the operations in flight.
+        if begun.is_short(&tags, &request) {
+            let done = self.finish_short(&tags, &mut request, &mut begun);
+            if let Some(done) = self.or_fail(done)? {
+                self.keep_spare(begun.records);
+                return Ok(done);
+            }
+        }
+        let op = self.set_off(tags, request, begun)?;
+        self.wait(&op)
+    }
+
+    /// Says what this rank's part of an operation is.
+    fn begin(&self, tags: &Tags, request: &mut Request, wires: &WireCache) -> Result<Begun> {
+        let op = request.name();
+        if let Some(root) = &*self.root.borrow() {
+            return Err(root.clone());
+        }
+        if self.closed.get() {
+            return Err(CommError::Closed { op });
+        }
+        self.ledger.posted(op, tags.sequence, request.site);
+        self.or_fail(Begun::new(self, tags, request, wires))
+    }
+
+    /// Puts an exchange in the books, under the name of its `call`.
+    pub(super) fn count(&self, op: &'static str, call: &'static str, moved: &Moved) {
+        tracing::trace!(
+            target: "shard_comm",
+            op,
+            messages = moved.messages,
+            bytes = moved.bytes,
+            "exchanging"
+        );
+        self.ledger.moved(call, moved);
+    }
+
+    /// Lets an operation fly.
+    fn set_off(&self, tags: Tags, request: Request, begun: Begun) -> Result<Rc<Op>> {
+        let complete = begun.complete;
+        let op = Rc::new(Op::new(tags, request, begun));
+        // Once it has begun more may be posted, but not where all has gone with the record.
+        if !complete {
+            self.or_fail(op.advance(self))?;
+        }
+        self.flying.borrow_mut().push(Rc::clone(&op));
+        Ok(op)
+    }
+
+    /// Waits a while for everybody's record, and finishes an operation that needs no more.
+    fn finish_short(
+        &self,
+        tags: &Tags,
+        request: &mut Request,
+        begun: &mut Begun,
+    ) -> Result<Option<Option<Buffer>>> {
+        for look in 1..=SPINS {
+            if begun.records.advance(&self.world, tags)? {
+                return begun.finish(self, tags, request);
+            }
+            if look.is_multiple_of(ROUND) {
+                self.progress(0);
+                self.read_notices();
+                if self.root.borrow().is_some() {
+                    break;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The result; an error is a failure of this rank.
+    fn or_fail<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| self.fail(&error.to_string()))
+    }
+
+    /// Blocks until an operation is finished, and takes its result.
+    pub(super) fn wait(&self, op: &Rc<Op>) -> Result<Option<Buffer>> {
+        self.wait_until(op, self.timeout, |_| ())
+    }
+
+    /// Carries all operations on; whether this one is finished.
+    fn is_done(&self, op: &Op) -> bool {
+        self.advance(op);
+        if op.state.borrow().result.is_none() {
+            self.progress(1);
+            self.read_notices();
+            if let Some(root) = &*self.root.borrow() {
+                self.give_up(op, root);
+            } else {
+                self.miss(op, &self.ended.borrow(), "it ended");
+            }
+        }
+        op.state.borrow().result.is_some()
+    }
+
+    /// The first failure, if it is known.
+    pub(super) fn failure(&self) -> Option<CommError> {
+        if self.root.borrow().is_none() {
+            self.read_notices();
+        }
+        self.root.borrow().clone()
+    }
+
+    fn wait_until(
+        &self,
+        op: &Rc<Op>,
+        timeout: Option<Duration>,
+        mut meanwhile: impl FnMut(Duration),
+    ) -> Result<Option<Buffer>> {
+        let mut start = None;
+        let mut looks = 0_u32;
+        loop {
+            self.advance(op);
+            if let Some(result) = op.state.borrow_mut().result.take() {
+                self.flying
+                    .borrow_mut()
+                    .retain(|other| !Rc::ptr_eq(other, op));
+                return result;
+            }
+            looks = looks.saturating_add(1);
+            if !looks.is_multiple_of(ROUND) {
+                continue;
+            }
+            self.progress(1);
+            self.read_notices();
+            if let Some(root) = &*self.root.borrow() {
+                self.give_up(op, root);
+                continue;
+            }
+            if op.name != END {
+                self.miss(op, &self.ended.borrow(), "it ended");
+            }
+            if looks < SPINS {
+                continue;
+            }
+            let waited = start.get_or_insert_with(Instant::now).elapsed();
+            // What a process sent before it left may still be coming.
+            if waited > PARTING {
+                self.miss(op, &notice::left(), "its process left the job");
+            }
+            if timeout.is_some_and(|most| waited > most) {
+                self.time_out(op, waited);
+                continue;
+            }
+            meanwhile(waited);
+            if waited > PATIENT {
+                std::thread::sleep(NAP);
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Whether an operation of the same group, or message of the same pair, is in flight that was posted before this one.
+    pub(super) fn has_earlier(&self, tags: &Tags) -> bool {
+        let flying = self.flying.borrow();
+        let mut earlier = flying.iter().filter(|op| op.tags.is_before(tags));
+        earlier.any(|op| op.state.borrow().result.is_none())
+    }
+
+    /// Leaves an operation to later calls.
+    pub(super) fn drop_op(&self, op: &Op) {
+        op.state.borrow_mut().dropped = true;
+        self.advance(op);
+        self.forget_done();
+    }
+
+    /// Gives up: tells all others, and fails this rank's operations.
+    pub(super) fn fail(&self, cause: &str) {
+        self.fail_all(CommError::PeerFailed {
+            origin: self.world.rank(),
+            cause: cause.into(),
+        });
+    }
+
+    /// As [`Rank::fail`], with the failure of some rank.
+    pub(super) fn fail_all(&self, error: CommError) {
+        if self.root.borrow().is_some() {
+            return;
+        }
+        if let CommError::PeerFailed { origin, cause } = &error {
+            let notice = Notice::Failed {
+                origin: *origin,
+                cause: cause.to_string(),
+            };
+            self.tell(&notice);
+        }
+        self.hear(error);
+    }
+
+    /// The first failure stands.
+    pub(super) fn hear(&self, error: CommError) {
+        self.root.borrow_mut().get_or_insert(error);
+    }
+
+    /// Ends this rank: finishes what is in flight and meets all others, who hear of `status`. Every rank's status is
+    /// the result where some are errors.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub(super) fn finish(
+        &self,
+        group: &Group,
+        status: Result<(), AgreedError>,
+    ) -> Result<Vec<Option<AgreedError>>> {
+        if self.closed.get() {
+            return Ok(Vec::new());
+        }
+        let met = self.meet(group, status);
+        self.closed.set(true);
+        let heard = self.letterbox.borrow_mut().close();
+        self.device.synchronize()?;
+        if met.is_ok() && heard && self.flying.borrow().is_empty() {
+            raw::set_broken(false);
+        }
+        met
+    }
+
+    fn meet(
+        &self,
+        group: &Group,
+        status: Result<(), AgreedError>,
+    ) -> Result<Vec<Option<AgreedError>>> {
+        let site = std::panic::Location::caller();
+        let request = Request::status(Arc::new(ExchangePlan::empty(END)), status, site);
+        let end = self.start(group.next(), request, &WireCache::default())?;
+        let mut told = false;
+        let result = self.wait_until(&end, None, |waited| {
+            if waited > OVERDUE && !told {
+                told = true;
+                self.tell(&Notice::Ended {
+                    rank: self.world.rank(),
+                });
+            }
+        });
+        match result {
+            Ok(_) | Err(CommError::Agreed(_)) => {}
+            Err(error) => {
+                self.fail_all(error.clone());
+                return Err(error);
+            }
+        }
+        loop {
+            let Some(op) = self.flying.borrow().first().cloned() else {
+                break;
+            };
+            // Its handle is gone, so nobody is left to hear of an error that its peers hear of themselves.
+            drop(self.wait(&op));
+        }
+        // Their readers have met this rank, and are finishing what is in flight too.
+        while !self.leaving.borrow().is_empty() {
+            self.progress(0);
+            std::thread::yield_now();
+        }
+        let statuses = std::mem::take(&mut end.state.borrow_mut().statuses);
+        Ok(statuses)
+    }
+
+    fn tell(&self, notice: &Notice) {
+        let me = self.world.rank();
+        let others = self.everyone.iter().copied().filter(|&r| r != me);
+        // Those whom notice cannot reach hear of it when the job ends.
+        drop(
+            self.letterbox
+                .borrow_mut()
+                .tell(&self.world, others, notice),
+        );
+    }
+
+    fn read_notices(&self) {
+        let notice = self.letterbox.borrow_mut().look(&self.world);
+        match notice {
+            Ok(None | Some(Notice::Left { .. })) => {}
+            Ok(Some(Notice::Failed { origin, cause })) => self.hear(CommError::PeerFailed {
+                origin,
+                cause: cause.into(),
+            }),
+            Ok(Some(Notice::Ended { rank })) => {
+                self.ended.borrow_mut().insert(rank);
+            }
+            Err(error) => self.hear(error),
+        }
+    }
+
+    /// Fails if an operation waits for a rank that will not come.
+    fn miss(&self, op: &Op, gone: &BTreeSet<usize>, how: &str) {
+        if gone.is_empty() || self.root.borrow().is_some() {
+            return;
+        }
+        let Some(&origin) = op.peers().iter().find(|peer| gone.contains(peer)) else {
+            return;
+        };
+        let cause = format!(
+            "{how} without joining {} (operation {} of {}), which rank {} called at {}",
+            op.name,
+            op.tags.sequence,
+            label(&op.tags.members),
+            self.world.rank(),
+            SiteText::from(op.site)
+        );
+        self.fail_all(CommError::PeerFailed {
+            origin,
+            cause: cause.into(),
+        });
+    }
+
+    fn time_out(&self, op: &Op, waited: Duration) {
+        let report = TimeoutReport {
+            waited,
+            wait: WaitLine {
+                rank: self.world.rank(),
+                op: op.name,
+                group: label(&op.tags.members),
+                sequence: op.tags.sequence,
+                site: op.site.into(),
+                missing: op.peers(),
+            },
+            recent: self.ledger.recent(),
+        };
+        let error = CommError::TimedOut(Arc::new(report));
+        // The others hear of it in short: the operations are this rank's own.
+        self.tell(&Notice::Failed {
+            origin: self.world.rank(),
+            cause: error.to_string(),
+        });
+        self.hear(error);
+    }
+
+    /// Ends an operation with the first failure, whatever has become of its messages.
+    fn give_up(&self, op: &Op, root: &CommError) {
+        op.state
+            .borrow_mut()
+            .result
+            .get_or_insert(Err(root.clone()));
+    }
+
+    fn advance(&self, op: &Op) {
+        if let Err(error) = op.advance(self) {
+            self.fail(&error.to_string());
+            self.give_up(op, &error);
+        }
+    }
+
+    /// Carries every operation on as far as it goes without waiting, if there are more than the caller's `own`.
+    fn progress(&self, own: usize) {
+        if self.flying.borrow().len() > own {
+            let flying: SmallVec<[Rc<Op>; 8]> = self.flying.borrow().iter().cloned().collect();
+            for op in &flying {
+                self.advance(op);
+            }
+            self.forget_done();
+        }
+        let mut leaving = self.leaving.borrow_mut();
+        if !leaving.is_empty() {
+            leaving.retain_mut(|mail| !matches!(mail.test(), Ok(true)));
+        }
+    }
+
+    /// Keeps messages of a finished operation until they have left.
+    pub(super) fn see_off(&self, mut mail: Mail) -> Result<()> {
+        if !mail.test()? {
+            self.leaving.borrow_mut().push(mail);
+        }
+        Ok(())
+    }
+
+    /// Forgets operations that are done and whose result nobody will ask for.
+    fn forget_done(&self) {
+        self.flying.borrow_mut().retain(|op| {
+            let state = op.state.borrow();
+            !(state.dropped && state.result.is_some())
+        });
+    }
+}
+
+/// The operation behind a [`Handle`](crate::Handle).
+pub(super) struct InFlight {
+    pub(super) rank: Rc<Rank>,
+    pub(super) op: Rc<Op>,
+    /// Keeps the group's number in use while its operations fly.
+    pub(super) _group: Rc<Group>,
+}
+
+impl Pending for InFlight {
+    fn wait(&mut self) -> Result<Option<Buffer>> {
+        self.rank.wait(&self.op)
+    }
+
+    fn is_done(&mut self) -> bool {
+        self.rank.is_done(&self.op)
+    }
+
+    fn device(&self) -> &DeviceRef {
+        self.rank.device()
+    }
+
+    fn ledger(&self) -> Option<&Ledger> {
+        Some(self.rank.ledger())
+    }
+
+    fn park(&mut self) {
+        self.rank.drop_op(&self.op);
+    }
+}

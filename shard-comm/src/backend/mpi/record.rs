@@ -1,0 +1,94 @@
+//! What every rank says of its part in an operation: fingerprints of what must agree, and its elements if they are few.
+
+use std::rc::Rc;
+
+use super::all_gather::AllGather;
+use super::raw::failure;
+use super::tags::Tags;
+use super::wire::Wire;
+use crate::Request;
+use crate::Result;
+use crate::fingerprint::Fingerprint;
+
+/// Sources of up to so many bytes travel with the fingerprints, and need no message of their own.
+pub(super) const INLINE: usize = 32;
+
+/// Two fingerprints of two words, how many bytes travel along, and those.
+pub(super) const RECORD: usize = SOURCE + INLINE;
+
+/// Where a record says how many bytes travel along: one more, or zero if there are none to tell of.
+pub(super) const LENGTH: usize = 32;
+
+/// Where a record says whether its rank tells what peers should find.
+const SUMMED: usize = 33;
+
+/// Where those bytes begin.
+const SOURCE: usize = 40;
+
+/// What a rank says of its part.
+pub(super) fn record(tags: &Tags, request: &Request, wires: &[Rc<Wire>]) -> Result<[u8; RECORD]> {
+    let mut print = Fingerprint::new();
+    print.word(tags.sequence);
+    print.word(request.guard.turn.map_or(0, |turn| turn.wrapping_add(1)));
+    print.text(request.argument.map_or("", |a| a.0));
+    print.wide(request.argument.map_or(0, |a| a.1));
+    print.word(request.dtype.map_or(0, |t| t as u64 + 1));
+    let mut balance = [0_u64; 2];
+    for (at, wire) in wires.iter().enumerate() {
+        print.print(wire.print);
+        // Exchanges are weighed differently, so that one cannot make up for another.
+        for (sum, part) in balance.iter_mut().zip(wire.balance) {
+            *sum = sum.wrapping_add(part.wrapping_mul(2 * at as u64 + 1));
+        }
+    }
+    if request.status.is_err() {
+        // Unlike anybody's, so that all tell the details.
+        print.word(!(tags.index as u64));
+        print.text("error");
+    }
+    let mut record = [0; RECORD];
+    let words = print.done().into_iter().chain(balance);
+    for (bytes, word) in record.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    if request.status.is_ok()
+        && !request.is_elsewhere()
+        && let [source] = &request.sources[..]
+        && source.bytes() <= INLINE
+    {
+        record[LENGTH] = 1 + source.bytes() as u8;
+        record[SOURCE..SOURCE + source.bytes()].copy_from_slice(source.as_bytes()?);
+    }
+    record[SUMMED] = u8::from(request.guard.sums.is_some());
+    Ok(record)
+}
+
+/// Whether all fingerprints are equal and all pairs balanced.
+pub(super) fn agree(records: &AllGather, tags: &Tags) -> bool {
+    let first = records.record(tags, 0);
+    let mut sums = [0_u64; 2];
+    for r in 0..tags.members.len() {
+        let record = records.record(tags, r);
+        if record.len() != RECORD || record[..16] != first[..16] {
+            return false;
+        }
+        for (sum, bytes) in sums.iter_mut().zip(record[16..LENGTH].chunks_exact(8)) {
+            let mut word = [0; 8];
+            word.copy_from_slice(bytes);
+            *sum = sum.wrapping_add(u64::from_le_bytes(word));
+        }
+    }
+    sums == [0; 2]
+}
+
+/// Whether any rank tells what its peers should find.
+pub(super) fn any_sums(records: &AllGather, tags: &Tags) -> bool {
+    (0..tags.members.len()).any(|r| records.record(tags, r)[SUMMED] > 0)
+}
+
+/// The bytes that came with a record.
+pub(super) fn carried(record: &[u8]) -> Result<&[u8]> {
+    let bytes = usize::from(record[LENGTH]).saturating_sub(1);
+    let source = record.get(SOURCE..SOURCE + bytes);
+    source.ok_or_else(|| failure("record", "a length beyond its end"))
+}

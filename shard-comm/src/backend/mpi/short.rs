@@ -1,0 +1,164 @@
+//! The beginning of every operation, and the end of a short one: an operation of one exchange whose elements travel with
+//! the records is done when those are there. A call that waits for such a one is spared what a flight needs.
+
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use super::all_gather::AllGather;
+use super::progress::Rank;
+use super::record::{INLINE, LENGTH, agree, any_sums, carried, record};
+use super::tags::{Phase, STAGES, Tags};
+use super::wire::{Wire, WireCache};
+use crate::plan::Overlap;
+use crate::{AgreedError, Buffer, BufferMut, DType, ExchangePlan, Result, kernel};
+use crate::{Request, Stage, Target};
+
+/// What has begun of an operation: its record is under way, and nothing else.
+pub(super) struct Begun {
+    pub(super) wires: SmallVec<[Rc<Wire>; 1]>,
+    /// Whether everything this rank sends at first has gone with its record.
+    pub(super) complete: bool,
+    pub(super) records: Box<AllGather>,
+}
+
+impl Begun {
+    /// Starts an operation: this rank says what its part is.
+    pub(super) fn new(
+        rank: &Rank,
+        tags: &Tags,
+        request: &mut Request,
+        wires: &WireCache,
+    ) -> Result<Self> {
+        if request.stages.len() > STAGES {
+            request.status = Err(Box::new(AgreedError::new(
+                request.name(),
+                format!("at most {STAGES} exchanges"),
+                request.stages.len().to_string(),
+                "make several operations of it",
+            )));
+        }
+        let size = request.dtype.map_or(1, DType::size);
+        let wire = |stage: &Stage| wires.get(&stage.plan, size, tags.index);
+        let wires: SmallVec<[Rc<Wire>; 1]> = request.stages.iter().map(wire).collect();
+        let record = record(tags, request, &wires)?;
+        let mut records = rank.spare();
+        records.begin(rank.world(), tags, Phase::Records, &record)?;
+        Ok(Self {
+            wires,
+            complete: record[LENGTH] > 0,
+            records,
+        })
+    }
+
+    /// Whether all that others read has gone, and this rank may find all that it reads in the records.
+    pub(super) fn is_short(&self, tags: &Tags, request: &Request) -> bool {
+        let [wire] = &self.wires[..] else {
+            return false;
+        };
+        let mut outgoing = wire.outgoing.iter();
+        if request.is_elsewhere() {
+            return request.status.is_ok();
+        }
+        request.status.is_ok()
+            && (self.complete || outgoing.all(|message| message.peer == tags.index))
+    }
+
+    /// Finishes a short operation once all records are there, if it is one, and nothing is wrong with it.
+    pub(super) fn finish(
+        &self,
+        rank: &Rank,
+        tags: &Tags,
+        request: &mut Request,
+    ) -> Result<Option<Option<Buffer>>> {
+        let records = &self.records;
+        let ([_], Some(stage)) = (&self.wires[..], request.stages.last_mut()) else {
+            return Ok(None);
+        };
+        if !agree(records, tags) || any_sums(records, tags) {
+            return Ok(None);
+        }
+        let result = match &mut stage.target {
+            Target::Elsewhere => return Ok(Some(None)),
+            Target::Nothing => None,
+            Target::Keep(result) => Some(result.clone()),
+            Target::Write(dst) => {
+                let own = &request.sources;
+                if !rank.is_plain() || !run(&stage.plan, records, tags, own, dst)? {
+                    return Ok(None);
+                }
+                None
+            }
+        };
+        let name = stage.plan.name;
+        let moved = (stage.plan).moved(tags.index, request.dtype);
+        rank.count(name, name, &moved);
+        let target = request.stages.pop().map(|stage| stage.target);
+        Ok(Some(match target {
+            Some(Target::Write(dst)) => Some(dst.freeze()),
+            _ => result,
+        }))
+    }
+}
+
+/// What may travel with a record, aligned for every element type.
+type Carried = [u64; INLINE / 8];
+
+/// Runs a plan on what came with the records, straight on the bytes; false, and nothing done, if it needs more than that.
+fn run(
+    plan: &ExchangePlan,
+    records: &AllGather,
+    tags: &Tags,
+    own: &[Buffer],
+    dst: &mut BufferMut,
+) -> Result<bool> {
+    let (dtype, overlap) = (dst.dtype(), plan.overlap());
+    let copies = plan.fold.is_none() || overlap == Overlap::Disjoint;
+    if plan.fill.is_some() || overlap == Overlap::Mixed || !plan.covers(dst.len()) {
+        return Ok(false);
+    }
+    let mut sources: SmallVec<[Carried; 8]> = SmallVec::new();
+    for traffic in plan.incoming() {
+        let bytes = match &own {
+            [own] if traffic.peer == tags.index && own.bytes() <= INLINE => own.as_bytes()?,
+            _ if traffic.peer == tags.index => return Ok(false),
+            _ => carried(records.record(tags, traffic.peer))?,
+        };
+        let fits =
+            |&(source, end): &(usize, usize)| source == 0 && end * dtype.size() <= bytes.len();
+        if !traffic.extents.iter().all(fits) {
+            return Ok(false);
+        }
+        let mut aligned = Carried::default();
+        bytemuck::cast_slice_mut(&mut aligned)[..bytes.len()].copy_from_slice(bytes);
+        sources.push(aligned);
+    }
+    let source = |peer: usize| {
+        let at = plan.incoming().iter().position(|t| t.peer == peer);
+        at.map_or(&[][..], |at| bytemuck::cast_slice(&sources[at]))
+    };
+    let written = dst.as_mut_bytes()?;
+    if copies {
+        for piece in plan.recv.iter() {
+            let (from, to) = (piece.src_view(), piece.dst_view());
+            kernel::copy(dtype, source(piece.peer), &from, dtype, written, &to);
+        }
+    } else if let Some(op) = plan.fold {
+        for stack in plan.stacks() {
+            let pieces = || stack.iter().filter_map(|&at| plan.recv.get(at));
+            let terms: SmallVec<[_; 8]> =
+                pieces().map(|p| (source(p.peer), p.src_offset)).collect();
+            if let Some(first) = pieces().next() {
+                kernel::reduce(
+                    op,
+                    dtype,
+                    &terms,
+                    first.src_strides,
+                    written,
+                    &first.dst_view(),
+                );
+            }
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,490 @@
+//! NCCL played by threads of this process: for tests where there is no GPU.
+//!
+//! It keeps what NCCL promises and nothing more. A group of calls is one piece of work on a stream: the calls of a group go on
+//! together, and nothing behind it begins before all of them are done. Nothing is buffered, so a send is done only when the
+//! other rank receives. A communicator that is aborted ends its own work, and nobody else's. Calls take a few looks until they
+//! are queued. What real ranks would hang on, hangs here; what NCCL leaves undefined (other lengths, other calls) is an error.
+#![expect(
+    unsafe_code,
+    reason = "reads and writes the emulation's memory by address"
+)]
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use shard_spec::ReduceOp;
+
+use super::library::{
+    Batch, Call, Clique, Data, Library, Op, Patience, Place, Ticket, Version, check_parts, failed,
+};
+use crate::cuda::Cuda;
+use crate::{DType, Result, Strided, kernel};
+
+/// The library, of which every process has one.
+#[derive(Debug)]
+pub(super) struct Emulated;
+
+/// How often a call is looked at before it is queued.
+const LOOKS: u32 = 3;
+
+/// Groups by ticket, or by the group they were split from, the count of its splits, and the color.
+static FABRICS: LazyLock<Mutex<HashMap<Vec<u64>, Weak<Fabric>>>> = LazyLock::new(Mutex::default);
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+impl Library for Emulated {
+    fn version(&self) -> Version {
+        Version::SHARES_GPUS
+    }
+
+    fn ticket(&self) -> Result<Ticket> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let process = u64::from(std::process::id());
+        let mut bytes = [number, process].map(u64::to_le_bytes).concat();
+        bytes.resize(Ticket::BYTES, 0);
+        Ok(Ticket(bytes))
+    }
+
+    fn gpu(&self, _: &Cuda) -> Result<[u8; 16]> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(u128::from(number).to_le_bytes())
+    }
+
+    fn join(
+        &self,
+        ticket: &Ticket,
+        rank: usize,
+        size: usize,
+        _: &Cuda,
+        patience: Patience<'_>,
+    ) -> Result<Box<dyn Clique>> {
+        let words = ticket.0.chunks_exact(8).map(|word| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(word);
+            u64::from_le_bytes(bytes)
+        });
+        let words: Vec<u64> = words.collect();
+        if words.get(1) != Some(&u64::from(std::process::id())) {
+            let text = "it is played by the threads of one process only";
+            return Err(failed("ncclCommInitRankConfig", text));
+        }
+        let fabric = Fabric::of(words, size);
+        EmulatedClique::join(fabric, rank, patience)
+    }
+}
+
+/// What the ranks of a group share.
+#[derive(Debug)]
+struct Fabric {
+    name: Vec<u64>,
+    size: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How many ranks have joined, and joined splits, by the count of splits.
+    joined: usize,
+    colors: HashMap<u64, Vec<Option<Color>>>,
+    /// What is sent and not yet received, by sender, receiver and kind of call, in order.
+    offers: HashMap<(usize, usize, Kind), std::collections::VecDeque<Offer>>,
+}
+
+/// What a rank says in a split: color and key, if it joins.
+type Color = Option<(usize, usize)>;
+
+/// Calls of one kind match in the order they are made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Kind {
+    Message,
+    AllGather,
+    Broadcast,
+    ReduceScatter,
+    AllReduce,
+}
+
+/// Elements that wait to be received. They stay where they are until it is taken or withdrawn.
+#[derive(Clone, Debug)]
+struct Offer {
+    number: u64,
+    address: u64,
+    bytes: usize,
+}
+
+impl Fabric {
+    fn of(name: Vec<u64>, size: usize) -> Arc<Self> {
+        let mut fabrics = lock(&FABRICS);
+        if let Some(fabric) = fabrics.get(&name).and_then(Weak::upgrade) {
+            return fabric;
+        }
+        let fabric = Arc::new(Self {
+            name: name.clone(),
+            size,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        fabrics.insert(name, Arc::downgrade(&fabric));
+        fabric
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        lock(&FABRICS).retain(|name, fabric| *name != self.name || fabric.strong_count() > 0);
+    }
+}
+
+/// One communicator.
+struct EmulatedClique {
+    fabric: Arc<Fabric>,
+    rank: usize,
+    splits: Cell<u64>,
+    aborted: Arc<AtomicBool>,
+    /// What went wrong in work that was queued.
+    wrong: Arc<Mutex<Option<String>>>,
+}
+
+impl EmulatedClique {
+    fn join(fabric: Arc<Fabric>, rank: usize, patience: Patience<'_>) -> Result<Box<dyn Clique>> {
+        lock(&fabric.state).joined += 1;
+        // A communicator exists only when all have come.
+        while lock(&fabric.state).joined < fabric.size {
+            patience()?;
+            std::thread::yield_now();
+        }
+        Ok(Box::new(Self {
+            fabric,
+            rank,
+            splits: Cell::new(0),
+            aborted: Arc::default(),
+            wrong: Arc::default(),
+        }))
+    }
+
+    /// What a call does, as moves between ranks.
+    fn task(&self, call: &Call, batch: &mut Batch, cuda: &Cuda) -> Result<Task> {
+        let (me, size) = (self.rank, self.fabric.size);
+        let part = |place: Place, k: usize, of: usize| Place {
+            address: place.address + (k * (place.bytes() / of)) as u64,
+            elements: place.elements / of,
+            dtype: place.dtype,
+        };
+        let mut task = Task::new(Kind::Message);
+        match call {
+            Call::Send { to, from } => task.sends.push((*to, batch.source(cuda, from)?)),
+            Call::Recv { from, into } => {
+                task.recvs.push((*from, batch.destination(cuda, into)?));
+            }
+            Call::AllGather { from, into } => {
+                let (at, to) = (batch.source(cuda, from)?, batch.destination(cuda, into)?);
+                check_parts("ncclAllGather", at.elements, to.elements, size)?;
+                task.kind = Kind::AllGather;
+                for peer in 0..size {
+                    task.sends.push((peer, at));
+                    task.recvs.push((peer, part(to, peer, size)));
+                }
+            }
+            Call::Broadcast { root, data } => {
+                task.kind = Kind::Broadcast;
+                match data {
+                    Data::Source(from) => {
+                        let at = batch.source(cuda, from)?;
+                        let others = (0..size).filter(|&peer| peer != me);
+                        task.sends.extend(others.map(|peer| (peer, at)));
+                    }
+                    Data::Sink(into) => {
+                        task.recvs.push((*root, batch.destination(cuda, into)?));
+                    }
+                }
+            }
+            Call::ReduceScatter { op, from, into } => {
+                let (at, to) = (batch.source(cuda, from)?, batch.destination(cuda, into)?);
+                check_parts("ncclReduceScatter", to.elements, at.elements, size)?;
+                task.kind = Kind::ReduceScatter;
+                task.sends
+                    .extend((0..size).map(|peer| (peer, part(at, peer, size))));
+                task.combine = Some((*op, to));
+            }
+            Call::AllReduce { op, from, into } => {
+                let (at, to) = (batch.source(cuda, from)?, batch.destination(cuda, into)?);
+                check_parts("ncclAllReduce", at.elements, to.elements, 1)?;
+                task.kind = Kind::AllReduce;
+                task.sends.extend((0..size).map(|peer| (peer, at)));
+                task.combine = Some((*op, to));
+            }
+        }
+        Ok(task)
+    }
+
+    fn queue_calls(&self, batch: &mut Batch, stream: &Cuda, patience: Patience<'_>) -> Result<()> {
+        self.alive("ncclGroupEnd")?;
+        let calls = std::mem::take(&mut batch.calls);
+        let tasks = calls.iter().map(|call| self.task(call, batch, stream));
+        let tasks = tasks.collect::<Result<Vec<_>>>()?;
+        for _ in 0..LOOKS {
+            patience().inspect_err(|_| self.abort())?;
+        }
+        let (fabric, me) = (Arc::clone(&self.fabric), self.rank);
+        let (aborted, wrong) = (Arc::clone(&self.aborted), Arc::clone(&self.wrong));
+        let work = move || {
+            if let Err(text) = fabric.run(me, &tasks, &aborted) {
+                lock(&wrong).get_or_insert(text);
+            }
+        };
+        Ok(stream.queue_emulated(work)?)
+    }
+
+    fn alive(&self, call: &'static str) -> Result<()> {
+        if self.aborted.load(Ordering::Acquire) {
+            return Err(failed(call, "the communicator was aborted"));
+        }
+        match &*lock(&self.wrong) {
+            Some(text) => Err(failed(call, text)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Clique for EmulatedClique {
+    fn queue(&self, batch: &mut Batch, stream: &Cuda, patience: Patience<'_>) -> Result<()> {
+        let queued = self.queue_calls(batch, stream, patience);
+        // Whatever became of it: the memory is not used again before the stream is past it.
+        batch.in_use(stream)?;
+        queued
+    }
+
+    fn split(
+        &self,
+        color: Option<usize>,
+        key: usize,
+        _: &Cuda,
+        patience: Patience<'_>,
+    ) -> Result<Option<Box<dyn Clique>>> {
+        self.alive("ncclCommSplit")?;
+        let count = self.splits.get();
+        self.splits.set(count + 1);
+        let size = self.fabric.size;
+        {
+            let mut state = lock(&self.fabric.state);
+            let told = state
+                .colors
+                .entry(count)
+                .or_insert_with(|| vec![None; size]);
+            told[self.rank] = Some(color.map(|color| (color, key)));
+        }
+        let all = loop {
+            let told = lock(&self.fabric.state).colors.get(&count).cloned();
+            let told: Option<Vec<_>> = told.into_iter().flatten().collect();
+            match told {
+                Some(told) if told.len() == size => break told,
+                _ => patience()?,
+            }
+            std::thread::yield_now();
+        };
+        let Some(color) = color else {
+            return Ok(None);
+        };
+        let mut members: Vec<(usize, usize)> = all
+            .iter()
+            .enumerate()
+            .filter_map(|(rank, told)| told.filter(|t| t.0 == color).map(|t| (t.1, rank)))
+            .collect();
+        members.sort_unstable();
+        let index = members.iter().position(|&(_, rank)| rank == self.rank);
+        let mut name = self.fabric.name.clone();
+        name.extend([count, color as u64]);
+        let fabric = Fabric::of(name, members.len());
+        Self::join(fabric, index.unwrap_or(0), patience).map(Some)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.alive("ncclCommGetAsyncError")
+    }
+
+    fn abort(&self) {
+        self.aborted.store(true, Ordering::Release);
+        // Under the lock, so that work that is about to wait sees it.
+        drop(lock(&self.fabric.state));
+        self.fabric.changed.notify_all();
+    }
+}
+
+impl fmt::Debug for EmulatedClique {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rank, size) = (self.rank, self.fabric.size);
+        write!(f, "EmulatedClique(rank {rank} of {size})")
+    }
+}
+
+/// One call as moves: all of them go on together.
+#[derive(Debug)]
+struct Task {
+    kind: Kind,
+    sends: Vec<(usize, Place)>,
+    recvs: Vec<(usize, Place)>,
+    /// Everybody's sends to this rank, combined.
+    combine: Option<(Op, Place)>,
+}
+
+/// What is to be received: from whom, of which call, where to; a term to be combined is kept, by combination and rank.
+type Awaited = (usize, Kind, Place, Option<(usize, usize)>);
+
+impl Task {
+    fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            sends: Vec::new(),
+            recvs: Vec::new(),
+            combine: None,
+        }
+    }
+}
+
+impl Fabric {
+    /// Does the work of a group of calls at one rank, and returns when all of it is done.
+    fn run(&self, me: usize, tasks: &[Task], aborted: &AtomicBool) -> Result<(), String> {
+        let mut state = lock(&self.state);
+        let mut sent = Vec::new();
+        let mut open: Vec<Awaited> = Vec::new();
+        let mut terms: Vec<Vec<Vec<u8>>> = Vec::new();
+        for task in tasks {
+            for &(peer, place) in &task.sends {
+                let number = NEXT.fetch_add(1, Ordering::Relaxed);
+                let key = (me, peer, task.kind);
+                let offer = Offer {
+                    number,
+                    address: place.address,
+                    bytes: place.bytes(),
+                };
+                state.offers.entry(key).or_default().push_back(offer);
+                sent.push((key, number));
+            }
+            open.extend(
+                task.recvs
+                    .iter()
+                    .map(|&(peer, at)| (peer, task.kind, at, None)),
+            );
+            if let Some((_, at)) = task.combine {
+                let slot = terms.len();
+                terms.push(vec![Vec::new(); self.size]);
+                open.extend((0..self.size).map(|peer| (peer, task.kind, at, Some((slot, peer)))));
+            }
+        }
+        self.changed.notify_all();
+        let result = loop {
+            let mut taken = false;
+            let mut error = None;
+            // The first of equal ones first: calls of one kind match in order.
+            let mut passed: Vec<(usize, Kind)> = Vec::new();
+            open.retain(|&(peer, kind, at, term)| {
+                if error.is_some() || passed.contains(&(peer, kind)) {
+                    return true;
+                }
+                let offers = state.offers.entry((peer, me, kind)).or_default();
+                let Some(offer) = offers.pop_front() else {
+                    passed.push((peer, kind));
+                    return true;
+                };
+                taken = true;
+                if offer.bytes != at.bytes() {
+                    let (sent, want) = (offer.bytes, at.bytes());
+                    error = Some(format!(
+                        "rank {peer} sent {sent} bytes, {want} were expected"
+                    ));
+                    return false;
+                }
+                let mut bytes = vec![0; offer.bytes];
+                // SAFETY: the sender keeps what it offers until the offer is gone, and nobody writes it meanwhile; this
+                // place is this rank's alone until its stream is past this work.
+                unsafe {
+                    copy(offer.address, bytes.as_mut_ptr() as u64, offer.bytes);
+                    if term.is_none() {
+                        copy(bytes.as_ptr() as u64, at.address, offer.bytes);
+                    }
+                }
+                if let Some((slot, peer)) = term {
+                    terms[slot][peer] = bytes;
+                }
+                false
+            });
+            if taken {
+                self.changed.notify_all();
+            }
+            if let Some(error) = error {
+                break Err(error);
+            }
+            sent.retain(|(key, number)| {
+                let offers = state.offers.get(key);
+                offers.is_some_and(|offers| offers.iter().any(|o| o.number == *number))
+            });
+            if open.is_empty() && sent.is_empty() {
+                break Ok(());
+            }
+            if aborted.load(Ordering::Acquire) {
+                break Err("aborted".to_owned());
+            }
+            let slept = self.changed.wait_timeout(state, Duration::from_millis(20));
+            state = slept.unwrap_or_else(PoisonError::into_inner).0;
+        };
+        // What nobody will take any more is withdrawn: its memory may be used again.
+        for (key, number) in sent {
+            if let Some(offers) = state.offers.get_mut(&key) {
+                offers.retain(|offer| offer.number != number);
+            }
+        }
+        drop(state);
+        result?;
+        let combined = tasks.iter().filter_map(|task| task.combine).zip(terms);
+        combined.for_each(|((op, at), terms)| combine(op, at, &terms));
+        Ok(())
+    }
+}
+
+/// Combines terms in an order of the library's own: from the last rank to the first.
+fn combine(op: Op, at: Place, terms: &[Vec<u8>]) {
+    let op = match (op, at.dtype) {
+        (Op::Sum, _) => ReduceOp::Sum,
+        (Op::Prod, _) => ReduceOp::Prod,
+        (Op::Max, _) => ReduceOp::Max,
+        (Op::Min, _) => ReduceOp::Min,
+    };
+    // The library knows no truth values.
+    let dtype = match at.dtype {
+        DType::Bool => DType::U8,
+        other => other,
+    };
+    let aligned = |term: &Vec<u8>| {
+        let mut words = vec![0_u64; term.len().div_ceil(8)];
+        bytemuck::cast_slice_mut::<_, u8>(&mut words)[..term.len()].copy_from_slice(term);
+        words
+    };
+    let words: Vec<Vec<u64>> = terms.iter().rev().map(aligned).collect();
+    let bytes = |words: &Vec<u64>| at.bytes().min(8 * words.len());
+    let sources: Vec<(&[u8], usize)> = words
+        .iter()
+        .map(|w| (&bytemuck::cast_slice::<_, u8>(w)[..bytes(w)], 0))
+        .collect();
+    let mut result = vec![0_u64; at.bytes().div_ceil(8)];
+    let all = Strided::contiguous(&[at.elements]);
+    let written = &mut bytemuck::cast_slice_mut::<_, u8>(&mut result)[..at.bytes()];
+    kernel::reduce(op.into(), dtype, &sources, &[1], written, &all);
+    // SAFETY: the place is this rank's alone until its stream is past this work.
+    unsafe { copy(written.as_ptr() as u64, at.address, at.bytes()) };
+}
+
+/// Copies bytes of the emulation's memory or of the host's own.
+///
+/// # Safety
+/// Both are allocated, nobody writes the one, and nobody else uses the other.
+unsafe fn copy(from: u64, to: u64, bytes: usize) {
+    // SAFETY: the caller's promise; the two may be one place, as in a message to oneself.
+    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,527 @@
+//! One rank's communicator.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::group::GroupHandle;
+use super::library::{Library, Ticket, Version, failed};
+use super::op::{Lane, Op, State, Step};
+use super::options::NcclOptions;
+use super::progress::{InFlight, Rank, cuda, staging};
+use super::wire::{Route, RouteCache};
+use crate::simulated::idle_device;
+use crate::validate::label;
+use crate::{
+    AgreedError, Buffer, CommError, Communicator, DType, DeviceRef, Event, ExchangePlan, Handle,
+    Ledger, PlanCache, Result, Site,
+};
+use crate::{Link, LinkSide, Request, Stage, Target};
+
+/// A rank whose elements NCCL moves. Clones are the same communicator.
+///
+/// It derefs to [`dyn Communicator`](Communicator), which has all the operations.
+#[derive(Clone)]
+pub struct NcclComm(Rc<Member>);
+
+struct Member {
+    rank: Rc<Rank>,
+    /// The same group, where ranks agree.
+    control: Rc<dyn Communicator>,
+    members: Rc<[usize]>,
+    group: Rc<GroupHandle>,
+    sequence: Cell<u64>,
+    /// Messages so far, by the two ends and the side.
+    links: RefCell<HashMap<(usize, usize, usize), u64>>,
+    plans: PlanCache,
+    routes: RouteCache,
+    message_routes: RouteCache,
+    /// Memory without elements, of which ranks only tell the lengths.
+    nothing: DeviceRef,
+}
+
+impl NcclComm {
+    /// Joins a group of ranks that have a GPU each, and a `control` communicator over memory of the host: threads
+    /// ([`LocalComm`](crate::LocalComm)) or processes (`MpiComm`). From then on it is this one's alone. `device` is the
+    /// rank's GPU.
+    ///
+    /// # Collective
+    /// Every rank of `control`, with equal options.
+    ///
+    /// # Errors
+    /// [`Agreed`](CommError::Agreed), on all ranks, if one of them has no GPU or no NCCL that is new enough, or if ranks share
+    /// a GPU and the library does not let them; a failure if the library cannot join them.
+    pub fn over(
+        control: Rc<dyn Communicator>,
+        device: &DeviceRef,
+        options: &NcclOptions,
+    ) -> Result<Self> {
+        let library = super::library_of(device);
+        Self::with_library(control, device, options, library)
+    }
+
+    pub(super) fn with_library(
+        control: Rc<dyn Communicator>,
+        device: &DeviceRef,
+        options: &NcclOptions,
+        library: Result<Rc<dyn Library>>,
+    ) -> Result<Self> {
+        const NAME: &str = "nccl";
+        let prepared = library.and_then(|library| {
+            let stream = || -> Result<DeviceRef> { Ok(cuda(device)?.sibling()?) };
+            Ok((library, [stream()?, stream()?]))
+        });
+        let status = |error: &CommError| AgreedError::from_local(NAME, error.clone());
+        control.agree(prepared.as_ref().map(drop).map_err(status))?;
+        let (library, streams) = prepared?;
+        check_gpus(&*control, &*library, cuda(&streams[0])?)?;
+        let tickets = share_tickets(&*control, &*library)?;
+        let begun = Instant::now();
+        let late = || failed("ncclCommInitRankConfig", "ranks did not join in time");
+        let patience = || match (control.failure(), options.timeout) {
+            (Some(error), _) => Err(error),
+            (None, Some(most)) if begun.elapsed() > most => Err(late()),
+            _ => Ok(()),
+        };
+        let mut groups = Vec::new();
+        for (ticket, stream) in tickets.iter().zip(&streams) {
+            let (rank, size) = (control.rank(), control.size());
+            let joined = library.join(ticket, rank, size, cuda(stream)?, &patience);
+            match joined {
+                Ok(clique) => groups.push(Rc::new(GroupHandle::new(Some(clique)))),
+                Err(error) => {
+                    control.fail(error.to_string());
+                    return Err(control.failure().unwrap_or(error));
+                }
+            }
+        }
+        let (Some(messages), Some(group)) = (groups.pop(), groups.pop()) else {
+            return Err(failed("ncclCommInitRankConfig", "no communicator"));
+        };
+        let rank = Rank::new(
+            Rc::clone(&control),
+            Arc::clone(device),
+            streams,
+            messages,
+            *options,
+        );
+        Ok(Self::new(rank, control, group))
+    }
+
+    fn new(rank: Rc<Rank>, control: Rc<dyn Communicator>, group: Rc<GroupHandle>) -> Self {
+        rank.add_group(&group);
+        Self(Rc::new(Member {
+            rank,
+            members: control.members().into(),
+            control,
+            group,
+            sequence: Cell::new(0),
+            links: RefCell::default(),
+            plans: PlanCache::new(),
+            routes: RouteCache::default(),
+            message_routes: RouteCache::default(),
+            nothing: idle_device(),
+        }))
+    }
+
+    /// Ends the rank's part in all its groups: finishes what is in flight, and gives the library's resources back. The last
+    /// communicator of a rank does so when it is dropped, unless a handle was leaked.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn finish(&self) -> Result<()> {
+        self.0.rank.finish()
+    }
+
+    /// Memory of no elements that has the length of some.
+    fn stand_in(&self, dtype: DType, len: usize) -> Result<Buffer> {
+        Ok(self.0.nothing.alloc(dtype, len)?.freeze())
+    }
+
+    /// What the ranks have to agree on before a request.
+    fn agreement(&self, request: &Request, route: &Route) -> Result<Request> {
+        let length = |target: &Target| match target {
+            Target::Write(dst) => dst.len(),
+            Target::Keep(result) => result.len(),
+            Target::Nothing | Target::Elsewhere => 0,
+        };
+        let mut sources = SmallVec::<[Buffer; 1]>::new();
+        if !route.agreement.send.is_empty() {
+            let dtype = request.dtype.unwrap_or(DType::U8);
+            let later = request.stages.len().saturating_sub(1);
+            for _ in 0..route.stand_ins {
+                sources.push(self.stand_in(dtype, 0)?);
+            }
+            for stage in request.stages.iter().take(later) {
+                sources.push(self.stand_in(dtype, length(&stage.target))?);
+            }
+            for source in &request.sources {
+                sources.push(self.stand_in(source.dtype(), source.len())?);
+            }
+        }
+        Ok(Request {
+            stages: smallvec![Stage {
+                plan: Arc::clone(&route.agreement),
+                target: Target::Elsewhere,
+            }],
+            sources,
+            status: request.status.clone(),
+            argument: request.argument,
+            dtype: request.dtype,
+            site: request.site,
+            guard: request.guard.clone(),
+        })
+    }
+
+    /// An operation whose ranks are about to meet.
+    fn op(
+        &self,
+        Call {
+            name,
+            lane,
+            members,
+            index,
+            sequence,
+        }: Call,
+        route: Rc<Route>,
+        prepared: Prepared,
+        meeting: Handle,
+    ) -> Handle {
+        let this = &*self.0;
+        let Prepared {
+            request,
+            posted,
+            staging,
+        } = prepared;
+        let silent = Op::is_silent(&route, &request.stages);
+        let group = match lane {
+            Lane::Groups => &this.group,
+            Lane::Messages | Lane::Myself => &this.rank.messages,
+        };
+        let op = Rc::new(Op {
+            name,
+            site: request.site,
+            sequence,
+            members,
+            index,
+            lane,
+            group: Rc::clone(group),
+            dtype: request.dtype,
+            route,
+            state: RefCell::new(State {
+                step: Step::Meeting(meeting),
+                stages: request.stages,
+                sources: request.sources,
+                posted,
+                staging,
+                result: None,
+                dropped: false,
+            }),
+        });
+        this.rank.start(&op, silent);
+        Handle::new(Box::new(InFlight {
+            rank: Rc::clone(&this.rank),
+            op,
+        }))
+    }
+
+    /// Finds memory for what has to be packed; if there is none, all ranks hear of it.
+    fn prepare(&self, mut request: Request, route: &Route, lane: Lane) -> Prepared {
+        let mut made = SmallVec::new();
+        if request.status.is_ok() {
+            match staging(self.0.rank.stream(lane), route, request.dtype) {
+                Ok(staging) => made = staging,
+                Err(error) => {
+                    request.status = Err(Box::new(AgreedError::from_local(request.name(), error)));
+                }
+            }
+        }
+        let posted = match Op::is_silent(route, &request.stages) {
+            true => Event::ready(),
+            false => self.device().record(),
+        };
+        Prepared {
+            request,
+            posted,
+            staging: made,
+        }
+    }
+
+    fn next_sequence(&self) -> u64 {
+        let sequence = self.0.sequence.get();
+        self.0.sequence.set(sequence + 1);
+        sequence
+    }
+}
+
+/// Which call it is, and of whom.
+struct Call {
+    name: &'static str,
+    lane: Lane,
+    members: Rc<[usize]>,
+    index: usize,
+    sequence: u64,
+}
+
+/// A request that is ready to go once all agree.
+struct Prepared {
+    request: Request,
+    posted: Event,
+    staging: SmallVec<[super::landing::Staging; 1]>,
+}
+
+impl Communicator for NcclComm {
+    fn rank(&self) -> usize {
+        self.0.control.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.members.len()
+    }
+
+    fn members(&self) -> &[usize] {
+        &self.0.members
+    }
+
+    fn device(&self) -> &DeviceRef {
+        &self.0.rank.device
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.0.rank.ledger
+    }
+
+    fn backend(&self) -> &'static str {
+        "nccl"
+    }
+
+    fn plans(&self) -> &PlanCache {
+        &self.0.plans
+    }
+
+    fn post(&self, request: Request) -> Result<Handle> {
+        let this = &*self.0;
+        let request = request.checked(self.size());
+        let name = request.name();
+        this.rank.open(name)?;
+        let sequence = self.next_sequence();
+        this.rank.ledger.posted(name, sequence, request.site);
+        let route = this.routes.get(&request.stages, self.rank());
+        let prepared = self.prepare(request, &route, Lane::Groups);
+        let agreement = self.agreement(&prepared.request, &route)?;
+        let meeting = this.control.post(agreement);
+        let meeting = meeting.inspect_err(|e| this.rank.hear(e.clone()))?;
+        let call = Call {
+            name,
+            lane: Lane::Groups,
+            members: Rc::clone(&this.members),
+            index: self.rank(),
+            sequence,
+        };
+        Ok(self.op(call, route, prepared, meeting))
+    }
+
+    fn call(&self, request: Request) -> Result<Option<Buffer>> {
+        let this = &*self.0;
+        let route = this.routes.get(&request.stages, self.rank());
+        if !this.rank.is_idle() || !Op::is_silent(&route, &request.stages) {
+            return self.post(request)?.wait_optional();
+        }
+        // Nothing moves here and nothing else is in flight: the ranks need only agree.
+        let request = request.checked(self.size());
+        this.rank.open(request.name())?;
+        (this.rank.ledger).posted(request.name(), self.next_sequence(), request.site);
+        let agreement = self.agreement(&request, &route)?;
+        let agreed = this.control.call(agreement);
+        agreed.inspect_err(|error| {
+            if error.class() == crate::ErrorClass::Failure {
+                this.rank.hear(error.clone());
+            }
+        })?;
+        let moved = route.agreement.moved(self.rank(), request.dtype);
+        this.rank.ledger.moved(request.name(), &moved);
+        let last = request.stages.into_iter().next_back();
+        Ok(last.and_then(|stage| match stage.target {
+            Target::Keep(result) => Some(result),
+            _ => None,
+        }))
+    }
+
+    fn post_link(&self, link: Link) -> Result<Handle> {
+        let this = &*self.0;
+        let (name, me, peer) = (link.name(), self.rank(), link.peer);
+        let ([from, to], index) = (link.ends(me), link.participant());
+        let (site, guard) = (link.site, link.guard.clone());
+        let side = match &link.side {
+            LinkSide::Send(data) => LinkSide::Send(self.stand_in(data.dtype(), data.len())?),
+            LinkSide::Recv(dst) => LinkSide::Recv(this.nothing.alloc(dst.dtype(), dst.len())?),
+        };
+        let request = link.into_request(self.size())?.checked(2);
+        this.rank.open(name)?;
+        let lane = match from == to {
+            true => Lane::Myself,
+            false => Lane::Messages,
+        };
+        let members: Rc<[usize]> = [this.members[from], this.members[to]].into();
+        let sequence = self.next_message(from, to, index);
+        this.rank.ledger.posted(name, sequence, site);
+        // Between the two the same plan stands for either side, so sides are told apart by its number.
+        let route = this.message_routes.get(&request.stages, index);
+        let prepared = self.prepare(request, &route, lane);
+        let meeting = Link {
+            peer,
+            side,
+            elsewhere: true,
+            site,
+            guard,
+        };
+        let meeting = this.control.post_link(meeting);
+        let meeting = meeting.inspect_err(|e| this.rank.hear(e.clone()))?;
+        let call = Call {
+            name,
+            lane,
+            members,
+            index,
+            sequence,
+        };
+        Ok(self.op(call, route, prepared, meeting))
+    }
+
+    fn post_split(
+        &self,
+        color: Option<usize>,
+        key: usize,
+        site: Site,
+    ) -> Result<Option<Rc<dyn Communicator>>> {
+        const NAME: &str = "split";
+        let this = &*self.0;
+        // Once all are here, nobody waits for anything else of this rank.
+        let meeting = Request::status(Arc::new(ExchangePlan::silent(NAME)), Ok(()), site);
+        self.post(meeting)?.wait_optional()?;
+        this.rank.drain(&this.group)?;
+        let split = this.control.post_split(color, key, site);
+        let status = |error: &CommError| AgreedError::from_local(NAME, error.clone());
+        this.control
+            .agree(split.as_ref().map(drop).map_err(status))?;
+        let control = split?;
+        // A rank alone needs nobody.
+        let partners = control.as_ref().filter(|control| control.size() > 1);
+        let first = partners.and_then(|control| {
+            let first = control.members().first()?;
+            this.members.iter().position(|rank| rank == first)
+        });
+        let begun = Instant::now();
+        let late = || failed("ncclCommSplit", "ranks did not come in time");
+        let patience = || this.rank.patience(begun, late);
+        let stream = cuda(this.rank.stream(Lane::Groups))?;
+        let place = partners.map_or(0, |control| control.rank());
+        let group = this.group.split(first, place, stream, &patience);
+        let group = group.inspect_err(|error| this.rank.fail(error))?;
+        Ok(control.map(|control| {
+            let rank = Rc::clone(&this.rank);
+            Rc::new(Self::new(rank, control, Rc::new(group))) as Rc<dyn Communicator>
+        }))
+    }
+
+    fn failure(&self) -> Option<CommError> {
+        self.0.rank.open("failure").err()
+    }
+
+    fn fail(&self, cause: String) {
+        let origin = self.0.rank.number();
+        self.0.rank.fail(&CommError::PeerFailed {
+            origin,
+            cause: cause.into(),
+        });
+    }
+}
+
+impl NcclComm {
+    /// The number of the next message between two ranks. Sides are counted apart: a rank may send to itself.
+    fn next_message(&self, from: usize, to: usize, side: usize) -> u64 {
+        let mut links = self.0.links.borrow_mut();
+        let count = links.entry((from, to, side)).or_insert(0);
+        *count += 1;
+        *count - 1
+    }
+}
+
+/// Whether ranks share a GPU that the library does not let them share: the same answer on all.
+fn check_gpus(
+    control: &dyn Communicator,
+    library: &dyn Library,
+    stream: &crate::cuda::Cuda,
+) -> Result<()> {
+    const WORDS: usize = 2;
+    let gpu = library.gpu(stream);
+    let status = |error: &CommError| AgreedError::from_local("nccl", error.clone());
+    control.agree(gpu.as_ref().map(drop).map_err(status))?;
+    let number = u128::from_le_bytes(gpu?);
+    let words = [number as i64, (number >> 64) as i64];
+    let mine = control.device().upload_slice(&words)?;
+    let all = control.all_gather_v(&mine, &vec![WORDS; control.size()])?;
+    let all = all.to_vec::<i64>()?;
+    let gpus: Vec<&[i64]> = all.chunks_exact(WORDS).collect();
+    let shared = gpus.iter().enumerate().find_map(|(rank, gpu)| {
+        let other = gpus[..rank].iter().position(|other| other == gpu)?;
+        Some((other, rank))
+    });
+    let allowed = library.version() >= Version::SHARES_GPUS
+        && std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|on| on == "1");
+    // Rank 0 speaks for all: they may see other versions, or other variables.
+    let refusal = shared.filter(|_| control.rank() == 0 && !allowed);
+    let error = refusal.map(|(a, b)| {
+        AgreedError::new(
+            "nccl",
+            "a GPU for each rank",
+            format!("ranks {a} and {b} on one GPU, with NCCL {}", library.version()),
+            "use as many ranks as GPUs, or NCCL 2.30 with NCCL_MULTI_RANK_GPU_ENABLE=1, or ranks that are threads \
+             without NCCL",
+        )
+    });
+    control.agree(error.map_or(Ok(()), Err))
+}
+
+/// Tickets of the first rank: for operations of groups, and for messages.
+fn share_tickets(control: &dyn Communicator, library: &dyn Library) -> Result<[Ticket; 2]> {
+    let tickets = match control.rank() {
+        0 => library
+            .ticket()
+            .and_then(|first| Ok(Some([first, library.ticket()?]))),
+        _ => Ok(None),
+    };
+    let status = |error: &CommError| AgreedError::from_local("nccl", error.clone());
+    control.agree(tickets.as_ref().map(drop).map_err(status))?;
+    let bytes = tickets?.map(|tickets| tickets.map(|t| t.0).concat());
+    let mine = bytes.map(|bytes| control.device().upload_slice(&bytes));
+    let mine = mine.transpose()?;
+    let all = control.broadcast(mine.as_ref(), 0, DType::U8, 2 * Ticket::BYTES)?;
+    let all = all.to_vec::<u8>()?;
+    let (first, second) = all.split_at(Ticket::BYTES);
+    Ok([Ticket(first.to_vec()), Ticket(second.to_vec())])
+}
+
+impl Deref for NcclComm {
+    type Target = dyn Communicator;
+
+    fn deref(&self) -> &Self::Target {
+        self
+    }
+}
+
+impl fmt::Debug for NcclComm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "NcclComm(rank {} of {})",
+            self.rank(),
+            label(&self.0.members)
+        )
+    }
+}

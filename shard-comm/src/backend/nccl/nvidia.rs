@@ -1,0 +1,520 @@
+//! NCCL itself, loaded when it is first asked for. All calls of this backend to it are here.
+//!
+//! Communicators do not block: a call that is under way is asked about until it is done, so that a rank can give up waiting
+//! and abort.
+#![expect(
+    unsafe_code,
+    reason = "calls into NCCL, whose handles this file alone holds"
+)]
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_void};
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
+
+use cudarc::nccl::sys::{
+    self, ncclComm, ncclComm_t, ncclConfig_t, ncclDataType_t as Type, ncclRedOp_t as RedOp,
+    ncclResult_t as Code,
+};
+
+use super::library::{
+    Batch, Call, Clique, Data, Library, Op, Patience, Place, Ticket, Version, check_parts, failed,
+};
+use crate::cuda::Cuda;
+use crate::{DType, Result};
+
+/// How long a communicator that is dropped may take to finish before it is aborted.
+const PARTING: Duration = Duration::from_secs(2);
+
+/// `NCCL_CONFIG_INITIALIZER`: what it is known by, and what stands for a value that is not said.
+const MAGIC: u32 = 0xcafe_beef;
+const UNDEFINED: i32 = i32::MIN;
+/// The version whose configuration this is, or the library's if that is older.
+const CONFIGURATION: i32 = 22403;
+
+/// The functions that are called, which an old library may lack.
+const CALLED: [&str; 17] = [
+    "ncclCommAbort",
+    "ncclCommCount",
+    "ncclCommDestroy",
+    "ncclCommFinalize",
+    "ncclCommGetAsyncError",
+    "ncclCommInitRankConfig",
+    "ncclCommSplit",
+    "ncclGetLastError",
+    "ncclGetUniqueId",
+    "ncclGroupEnd",
+    "ncclGroupStart",
+    "ncclSend",
+    "ncclRecv",
+    "ncclAllGather",
+    "ncclBroadcast",
+    "ncclReduceScatter",
+    "ncclAllReduce",
+];
+
+/// The library of this machine, with its version.
+#[derive(Debug)]
+pub(super) struct Nccl(Version);
+
+impl Nccl {
+    /// Loads the library. cudarc panics where it or one of its functions is missing, so both are looked for before.
+    pub(super) fn load() -> Result<Self> {
+        // SAFETY: loads a library of the system; the names are cudarc's own.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(failed(
+                "probe",
+                "no libnccl.so in any folder of LD_LIBRARY_PATH; it is part of the Python package nvidia-nccl-cu13, \
+                 which names it libnccl.so.2: link it by the name without a number",
+            ));
+        }
+        let mut version = 0;
+        let has = |name: &str| {
+            // SAFETY: the library is there; the symbol is only looked for.
+            unsafe { sys::culib().get::<*const c_void>(name.as_bytes()).is_ok() }
+        };
+        if !has("ncclGetVersion") {
+            return Err(failed("probe", "libnccl has no ncclGetVersion"));
+        }
+        // SAFETY: the pointer is to a local.
+        let code = unsafe { sys::ncclGetVersion(&raw mut version) };
+        accept("ncclGetVersion", code, null_mut())?;
+        let version = Version(version);
+        if version < Version::OLDEST {
+            let text = format!("NCCL {version} is older than {}", Version::OLDEST);
+            return Err(failed("probe", &text));
+        }
+        match CALLED.iter().find(|name| !has(name)) {
+            Some(name) => Err(failed("probe", &format!("NCCL {version} has no {name}"))),
+            None => Ok(Self(version)),
+        }
+    }
+
+    fn configuration(&self) -> ncclConfig_t {
+        ncclConfig_t {
+            size: size_of::<ncclConfig_t>(),
+            magic: MAGIC,
+            version: CONFIGURATION.min(self.0.0).cast_unsigned(),
+            blocking: 0,
+            cgaClusterSize: UNDEFINED,
+            minCTAs: UNDEFINED,
+            maxCTAs: UNDEFINED,
+            netName: null_mut(),
+            splitShare: UNDEFINED,
+        }
+    }
+}
+
+impl Library for Nccl {
+    fn version(&self) -> Version {
+        self.0
+    }
+
+    fn ticket(&self) -> Result<Ticket> {
+        let mut id = MaybeUninit::<sys::ncclUniqueId>::uninit();
+        // SAFETY: the pointer is to a local, which the call fills unless it fails.
+        let id = unsafe {
+            accept(
+                "ncclGetUniqueId",
+                sys::ncclGetUniqueId(id.as_mut_ptr()),
+                null_mut(),
+            )?;
+            id.assume_init()
+        };
+        Ok(Ticket(id.internal.iter().map(|&c| c as u8).collect()))
+    }
+
+    fn gpu(&self, stream: &Cuda) -> Result<[u8; 16]> {
+        Ok(stream.uuid()?)
+    }
+
+    fn join(
+        &self,
+        ticket: &Ticket,
+        rank: usize,
+        size: usize,
+        stream: &Cuda,
+        patience: Patience<'_>,
+    ) -> Result<Box<dyn Clique>> {
+        const CALL: &str = "ncclCommInitRankConfig";
+        bind(stream)?;
+        stream.open_to_peers()?;
+        let mut id = sys::ncclUniqueId {
+            internal: [0; Ticket::BYTES],
+        };
+        for (c, &byte) in id.internal.iter_mut().zip(&ticket.0) {
+            *c = byte as c_char;
+        }
+        let mut configuration = self.configuration();
+        let cell = Handle::new();
+        // SAFETY: the configuration is complete and read before the call returns; the cell stays where it is for ever.
+        let code = unsafe {
+            sys::ncclCommInitRankConfig(
+                cell.out(),
+                size as i32,
+                id,
+                rank as i32,
+                &raw mut configuration,
+            )
+        };
+        accept(CALL, code, null_mut())?;
+        let clique = NcclClique::new(cell, self.configuration(), size);
+        clique.finish_call(CALL, patience)?;
+        Ok(Box::new(clique))
+    }
+}
+
+/// Where NCCL writes a communicator's pointer, perhaps later and from a thread of its own: memory that is never given back.
+#[derive(Clone, Copy)]
+struct Handle(&'static AtomicPtr<ncclComm>);
+
+impl Handle {
+    fn new() -> Self {
+        Self(Box::leak(Box::new(AtomicPtr::new(null_mut()))))
+    }
+
+    fn out(self) -> *mut ncclComm_t {
+        self.0.as_ptr()
+    }
+
+    fn get(self) -> ncclComm_t {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// One communicator. It stays on its thread.
+struct NcclClique {
+    handle: Handle,
+    configuration: ncclConfig_t,
+    size: Cell<usize>,
+    gone: Cell<bool>,
+}
+
+impl NcclClique {
+    fn new(handle: Handle, configuration: ncclConfig_t, size: usize) -> Self {
+        Self {
+            handle,
+            configuration,
+            size: Cell::new(size),
+            gone: Cell::new(false),
+        }
+    }
+
+    /// The communicator, unless it was aborted.
+    fn comm(&self, call: &'static str) -> Result<ncclComm_t> {
+        let comm = self.handle.get();
+        if self.gone.get() || comm.is_null() {
+            return Err(failed(call, "the communicator was aborted"));
+        }
+        Ok(comm)
+    }
+
+    /// Whether the last call is done.
+    fn is_idle(&self, call: &'static str) -> Result<bool> {
+        let comm = self.handle.get();
+        if comm.is_null() && !self.gone.get() {
+            // Not yet made.
+            return Ok(false);
+        }
+        let comm = self.comm(call)?;
+        let mut state = Code::ncclSuccess;
+        // SAFETY: the communicator is alive, and the pointer is to a local.
+        let code = unsafe { sys::ncclCommGetAsyncError(comm, &raw mut state) };
+        accept("ncclCommGetAsyncError", code, comm)?;
+        accept(call, state, comm)?;
+        Ok(state != Code::ncclInProgress)
+    }
+
+    /// Waits until the last call is done: queued, that is. A rank that has no patience left aborts.
+    fn finish_call(&self, call: &'static str, patience: Patience<'_>) -> Result<()> {
+        loop {
+            let idle = self.is_idle(call).inspect_err(|_| self.abort())?;
+            if idle {
+                return Ok(());
+            }
+            patience().inspect_err(|_| self.abort())?;
+            std::thread::yield_now();
+        }
+    }
+
+    /// Makes the calls of a batch.
+    fn call(&self, comm: ncclComm_t, batch: &mut Batch, cuda: &Cuda, stream: usize) -> Result<()> {
+        let stream = stream as sys::cudaStream_t;
+        for call in std::mem::take(&mut batch.calls) {
+            let from = |batch: &Batch, from| batch.source(cuda, from);
+            // SAFETY, for all calls: the communicator and the stream are alive; addresses and lengths are of ranges inside
+            // buffers of this GPU that stay allocated until the stream is past this (`Batch::in_use`), and that nobody else
+            // writes, nor reads where they are written.
+            let (name, code) = match &call {
+                Call::Send { to, from: source } => {
+                    let at = from(batch, source)?;
+                    // SAFETY: as said above.
+                    let code = unsafe {
+                        sys::ncclSend(read(at), at.bytes(), BYTES, *to as i32, comm, stream)
+                    };
+                    ("ncclSend", code)
+                }
+                Call::Recv { from, into } => {
+                    let at = batch.destination(cuda, into)?;
+                    // SAFETY: as said above.
+                    let code = unsafe {
+                        sys::ncclRecv(write(at), at.bytes(), BYTES, *from as i32, comm, stream)
+                    };
+                    ("ncclRecv", code)
+                }
+                Call::AllGather { from: source, into } => {
+                    let (at, to) = (from(batch, source)?, batch.destination(cuda, into)?);
+                    check_parts("ncclAllGather", at.elements, to.elements, self.size.get())?;
+                    // SAFETY: as said above.
+                    let code = unsafe {
+                        sys::ncclAllGather(read(at), write(to), at.bytes(), BYTES, comm, stream)
+                    };
+                    ("ncclAllGather", code)
+                }
+                Call::Broadcast { root, data } => {
+                    let at = match data {
+                        Data::Source(source) => from(batch, source)?,
+                        Data::Sink(into) => batch.destination(cuda, into)?,
+                    };
+                    // SAFETY: as said above; in place the root only reads.
+                    let code = unsafe {
+                        sys::ncclBroadcast(
+                            read(at),
+                            write(at),
+                            at.bytes(),
+                            BYTES,
+                            *root as i32,
+                            comm,
+                            stream,
+                        )
+                    };
+                    ("ncclBroadcast", code)
+                }
+                Call::ReduceScatter {
+                    op,
+                    from: source,
+                    into,
+                } => {
+                    let (at, to) = (from(batch, source)?, batch.destination(cuda, into)?);
+                    check_parts(
+                        "ncclReduceScatter",
+                        to.elements,
+                        at.elements,
+                        self.size.get(),
+                    )?;
+                    let (dtype, op) = (type_of(at.dtype), operation(*op));
+                    // SAFETY: as said above.
+                    let code = unsafe {
+                        sys::ncclReduceScatter(
+                            read(at),
+                            write(to),
+                            to.elements,
+                            dtype,
+                            op,
+                            comm,
+                            stream,
+                        )
+                    };
+                    ("ncclReduceScatter", code)
+                }
+                Call::AllReduce {
+                    op,
+                    from: source,
+                    into,
+                } => {
+                    let (at, to) = (from(batch, source)?, batch.destination(cuda, into)?);
+                    check_parts("ncclAllReduce", at.elements, to.elements, 1)?;
+                    let (dtype, op) = (type_of(at.dtype), operation(*op));
+                    // SAFETY: as said above.
+                    let code = unsafe {
+                        sys::ncclAllReduce(
+                            read(at),
+                            write(to),
+                            at.elements,
+                            dtype,
+                            op,
+                            comm,
+                            stream,
+                        )
+                    };
+                    ("ncclAllReduce", code)
+                }
+            };
+            accept(name, code, comm)?;
+        }
+        Ok(())
+    }
+}
+
+impl Clique for NcclClique {
+    fn queue(&self, batch: &mut Batch, stream: &Cuda, patience: Patience<'_>) -> Result<()> {
+        const CALL: &str = "ncclGroupEnd";
+        let comm = self.comm(CALL)?;
+        let queue = bind(stream)?;
+        // SAFETY: no group of this thread is open: every one is closed below.
+        let code = unsafe { sys::ncclGroupStart() };
+        accept("ncclGroupStart", code, comm)?;
+        let called = self.call(comm, batch, stream, queue);
+        // SAFETY: closes the group opened above, also after an error.
+        let ended = unsafe { sys::ncclGroupEnd() };
+        let done = called
+            .and_then(|()| accept(CALL, ended, comm))
+            .inspect_err(|_| self.abort())
+            .and_then(|()| self.finish_call(CALL, patience));
+        // Whatever became of it: the memory is not used again before the stream is past it.
+        batch.in_use(stream)?;
+        done
+    }
+
+    fn split(
+        &self,
+        color: Option<usize>,
+        key: usize,
+        stream: &Cuda,
+        patience: Patience<'_>,
+    ) -> Result<Option<Box<dyn Clique>>> {
+        const CALL: &str = "ncclCommSplit";
+        /// `NCCL_SPLIT_NOCOLOR`.
+        const NO_COLOR: i32 = -1;
+        let comm = self.comm(CALL)?;
+        bind(stream)?;
+        let mut configuration = self.configuration;
+        let cell = Handle::new();
+        let color_number = color.map_or(NO_COLOR, |c| c as i32);
+        // SAFETY: the communicator is alive, the configuration is complete and read before the call returns; the cell, which
+        // is written when the split is done, stays where it is for ever.
+        let code = unsafe {
+            sys::ncclCommSplit(
+                comm,
+                color_number,
+                key as i32,
+                cell.out(),
+                &raw mut configuration,
+            )
+        };
+        accept(CALL, code, comm).inspect_err(|_| self.abort())?;
+        self.finish_call(CALL, patience)?;
+        if color.is_none() {
+            return Ok(None);
+        }
+        let clique = Self::new(cell, configuration, 0);
+        clique.finish_call(CALL, patience)?;
+        let mut size = 0;
+        let comm = clique.comm(CALL)?;
+        // SAFETY: the communicator is alive, and the pointer is to a local.
+        let code = unsafe { sys::ncclCommCount(comm, &raw mut size) };
+        accept("ncclCommCount", code, comm)?;
+        clique.size.set(size as usize);
+        Ok(Some(Box::new(clique)))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.is_idle("ncclCommGetAsyncError").map(drop)
+    }
+
+    fn abort(&self) {
+        let comm = self.handle.get();
+        if !comm.is_null() && !self.gone.replace(true) {
+            // SAFETY: the communicator is alive until this, and no call is made with it after this. No thread but this one
+            // ever is inside NCCL with it.
+            let _ = unsafe { sys::ncclCommAbort(comm) };
+        }
+    }
+}
+
+impl Drop for NcclClique {
+    fn drop(&mut self) {
+        let Ok(comm) = self.comm("drop") else {
+            return;
+        };
+        // SAFETY: the communicator is alive.
+        let code = unsafe { sys::ncclCommFinalize(comm) };
+        let begun = Instant::now();
+        let mut finished = matches!(code, Code::ncclSuccess | Code::ncclInProgress);
+        while finished && !std::thread::panicking() {
+            match self.is_idle("ncclCommFinalize") {
+                Ok(true) => {
+                    self.gone.set(true);
+                    // SAFETY: it is finished, and no call is made with it after this.
+                    let _ = unsafe { sys::ncclCommDestroy(comm) };
+                    return;
+                }
+                Ok(false) => finished = begun.elapsed() < PARTING,
+                Err(_) => finished = false,
+            }
+            std::thread::yield_now();
+        }
+        self.abort();
+    }
+}
+
+impl fmt::Debug for NcclClique {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NcclClique({:p})", self.handle.get())
+    }
+}
+
+/// Elements that are only moved are bytes to NCCL.
+const BYTES: Type = Type::ncclUint8;
+
+fn read(place: Place) -> *const c_void {
+    place.address as *const c_void
+}
+
+fn write(place: Place) -> *mut c_void {
+    place.address as *mut c_void
+}
+
+fn type_of(dtype: DType) -> Type {
+    match dtype {
+        DType::F64 => Type::ncclFloat64,
+        DType::F32 => Type::ncclFloat32,
+        DType::F16 => Type::ncclFloat16,
+        DType::BF16 => Type::ncclBfloat16,
+        DType::I64 => Type::ncclInt64,
+        DType::I32 => Type::ncclInt32,
+        DType::U8 | DType::Bool => Type::ncclUint8,
+    }
+}
+
+fn operation(op: Op) -> RedOp {
+    match op {
+        Op::Sum => RedOp::ncclSum,
+        Op::Prod => RedOp::ncclProd,
+        Op::Max => RedOp::ncclMax,
+        Op::Min => RedOp::ncclMin,
+    }
+}
+
+/// Makes the GPU of a stream this thread's, and gives the stream's handle.
+fn bind(stream: &Cuda) -> Result<usize> {
+    Ok(stream.raw_stream()?)
+}
+
+/// An answer that is not a failure, or what NCCL says of it.
+fn accept(call: &'static str, code: Code, comm: ncclComm_t) -> Result<()> {
+    let text = match code {
+        Code::ncclSuccess | Code::ncclInProgress => return Ok(()),
+        Code::ncclUnhandledCudaError => "a call to CUDA failed",
+        Code::ncclSystemError => "a call to the system failed",
+        Code::ncclInternalError => "an internal check failed",
+        Code::ncclInvalidArgument => "an argument is not valid",
+        Code::ncclInvalidUsage => "a use that is not valid",
+        Code::ncclRemoteError => "another process ended, or the network failed",
+        _ => "an unknown error",
+    };
+    // SAFETY: gives a text that lives as long as the library, or null.
+    let last = unsafe { sys::ncclGetLastError(comm) };
+    if last.is_null() {
+        return Err(failed(call, text));
+    }
+    // SAFETY: a text that ends in a zero byte.
+    let last = unsafe { CStr::from_ptr(last) }.to_string_lossy();
+    match last.trim() {
+        "" => Err(failed(call, text)),
+        last => Err(failed(call, &format!("{text}: {last}"))),
+    }
+}

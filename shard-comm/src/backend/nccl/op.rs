@@ -1,0 +1,109 @@
+//! One operation on its way: the ranks agree, then its exchanges are queued on a stream, then they are done.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use super::group::GroupHandle;
+use super::landing::{Landed, Staging};
+use super::wire::Route;
+use crate::guard::PeerSums;
+use crate::{Buffer, DType, Event, Handle, Result, Site};
+use crate::{Stage, Target};
+
+/// An operation in flight.
+#[derive(Debug)]
+pub(super) struct Op {
+    /// The call, for messages and accounts.
+    pub(super) name: &'static str,
+    pub(super) site: Site,
+    /// Which operation of its group, or message of its pair.
+    pub(super) sequence: u64,
+    /// Who takes part, as ranks of the launch, and which of them this rank is.
+    pub(super) members: Rc<[usize]>,
+    pub(super) index: usize,
+    pub(super) lane: Lane,
+    pub(super) group: Rc<GroupHandle>,
+    pub(super) dtype: Option<DType>,
+    pub(super) route: Rc<Route>,
+    pub(super) state: RefCell<State>,
+}
+
+/// What an operation must be in order with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lane {
+    /// Operations of groups, in the order they are posted in.
+    Groups,
+    /// Messages between two ranks.
+    Messages,
+    /// A message of this rank to itself.
+    Myself,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) step: Step,
+    /// The exchanges.
+    pub(super) stages: SmallVec<[Stage; 1]>,
+    /// What the first one reads.
+    pub(super) sources: SmallVec<[Buffer; 1]>,
+    /// When those are written, and destinations may be.
+    pub(super) posted: Event,
+    /// Memory to pack into, of each exchange.
+    pub(super) staging: SmallVec<[Staging; 1]>,
+    pub(super) result: Option<Result<Option<Buffer>>>,
+    pub(super) dropped: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Ranks tell each other what they are about to do.
+    Meeting(Handle),
+    /// All agree.
+    Met(Option<PeerSums>),
+    /// Everything is queued.
+    Queued(Box<Landed>),
+    Done,
+}
+
+impl Op {
+    /// Whether nothing moves and nothing is written at this rank.
+    pub(super) fn is_silent(route: &Route, stages: &[Stage]) -> bool {
+        let writes = |stage: &Stage| matches!(stage.target, Target::Write(_));
+        let moves = route.wires.iter().any(|w| !w.outgoing.is_empty());
+        !moves && !stages.iter().any(writes)
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.state.borrow().result.is_some()
+    }
+
+    /// Whether everybody has joined it.
+    pub(super) fn is_met(&self) -> bool {
+        !matches!(self.state.borrow().step, Step::Meeting(_))
+    }
+
+    /// Whether it waits for elements of others that are on their way.
+    pub(super) fn is_queued(&self) -> bool {
+        matches!(self.state.borrow().step, Step::Queued(_))
+    }
+
+    /// Whether this rank has to do something when the elements are there, for which others may wait.
+    pub(super) fn needs_host(&self) -> bool {
+        match &self.state.borrow().step {
+            Step::Queued(landed) => landed.is_checked(),
+            _ => false,
+        }
+    }
+
+    /// Ends it.
+    pub(super) fn end(&self, result: Result<Option<Buffer>>) {
+        let mut state = self.state.borrow_mut();
+        state.step = Step::Done;
+        state.stages.clear();
+        state.staging.clear();
+        state.sources.clear();
+        state.result.get_or_insert(result);
+    }
+}

@@ -1,0 +1,767 @@
+//! One rank's operations in flight, and how they go on.
+//!
+//! Operations of groups are queued on one stream in the order they were posted in, each when its ranks agree: an order that is
+//! the same on all ranks of a program that posts in the same order, as the library asks for. Messages go their own way, by a
+//! stream and a communicator of their own: all whose two ends agree are queued together, so that ranks that send to each other
+//! and then receive do not wait for each other.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::group::GroupHandle;
+use super::landing::{Check, Landed, Landing, Place, Staging};
+use super::library::{Batch, Call, Sink, Source};
+use super::op::{Lane, Op, State, Step};
+use super::options::NcclOptions;
+use super::wire::library_op;
+use crate::cuda::Cuda;
+use crate::guard::PeerSums;
+use crate::plan::Shape;
+use crate::validate::label;
+use crate::{
+    Buffer, CommError, Communicator, DeviceRef, ErrorClass, Ledger, Pending, Result, SiteText,
+    TimeoutReport, WaitLine,
+};
+use crate::{Stage, Target};
+
+/// How often a waiting rank looks before it lets others run between looks.
+const SPINS: u32 = 64;
+/// Every so many looks it also asks the library what has gone wrong.
+const ROUND: u32 = 64;
+/// After so long it sleeps between looks.
+const PATIENT: Duration = Duration::from_millis(50);
+const NAP: Duration = Duration::from_micros(100);
+/// A rest shorter than this was none.
+const REST: Duration = Duration::from_micros(10);
+
+/// What belongs to one rank, whatever the group.
+#[derive(Debug)]
+pub(super) struct Rank {
+    /// All ranks, over which they agree and hear of failures.
+    pub(super) control: Rc<dyn Communicator>,
+    pub(super) device: DeviceRef,
+    /// Where operations of groups and messages are queued.
+    streams: [DeviceRef; 2],
+    /// The library's group for messages: of all ranks.
+    pub(super) messages: Rc<GroupHandle>,
+    groups: RefCell<Vec<Weak<GroupHandle>>>,
+    pub(super) ledger: Ledger,
+    pub(super) options: NcclOptions,
+    /// Operations of groups that are not yet queued, in order.
+    waiting: RefCell<VecDeque<Rc<Op>>>,
+    /// Operations that are posted and not finished.
+    flying: RefCell<Vec<Rc<Op>>>,
+    /// What this rank sent to itself.
+    to_myself: RefCell<VecDeque<Buffer>>,
+    root: RefCell<Option<CommError>>,
+    closed: Cell<bool>,
+}
+
+impl Rank {
+    pub(super) fn new(
+        control: Rc<dyn Communicator>,
+        device: DeviceRef,
+        streams: [DeviceRef; 2],
+        messages: Rc<GroupHandle>,
+        options: NcclOptions,
+    ) -> Rc<Self> {
+        let rank = Self {
+            control,
+            ledger: Ledger::new(Arc::clone(&device)),
+            device,
+            streams,
+            groups: RefCell::new(vec![Rc::downgrade(&messages)]),
+            messages,
+            options,
+            waiting: RefCell::default(),
+            flying: RefCell::default(),
+            to_myself: RefCell::default(),
+            root: RefCell::default(),
+            closed: Cell::new(false),
+        };
+        Rc::new(rank)
+    }
+
+    /// The number of this rank in the launch.
+    pub(super) fn number(&self) -> usize {
+        let control = &self.control;
+        (control.members().get(control.rank())).map_or(control.rank(), |&rank| rank)
+    }
+
+    /// The stream of a lane.
+    pub(super) fn stream(&self, lane: Lane) -> &DeviceRef {
+        match lane {
+            Lane::Groups => &self.streams[0],
+            Lane::Messages | Lane::Myself => &self.streams[1],
+        }
+    }
+
+    /// Remembers a group of the library's, to end it with the rank.
+    pub(super) fn add_group(&self, group: &Rc<GroupHandle>) {
+        let mut groups = self.groups.borrow_mut();
+        groups.retain(|group| group.strong_count() > 0);
+        groups.push(Rc::downgrade(group));
+    }
+
+    /// Whether nothing is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.flying.borrow().is_empty()
+    }
+
+    /// Whether calls may be made.
+    ///
+    /// # Errors
+    /// The first failure; [`CommError::Closed`].
+    pub(super) fn open(&self, op: &'static str) -> Result<()> {
+        match (&*self.root.borrow(), self.closed.get()) {
+            (Some(root), _) => Err(root.clone()),
+            (None, true) => Err(CommError::Closed { op }),
+            (None, false) => Ok(()),
+        }
+    }
+
+    /// Lets an operation fly.
+    pub(super) fn start(&self, op: &Rc<Op>, silent: bool) {
+        if op.lane == Lane::Groups && !silent {
+            self.waiting.borrow_mut().push_back(Rc::clone(op));
+        }
+        self.flying.borrow_mut().push(Rc::clone(op));
+        self.progress();
+    }
+
+    /// Blocks until an operation is finished, and takes its result.
+    pub(super) fn wait(&self, op: &Rc<Op>) -> Result<Option<Buffer>> {
+        self.wait_until(op, || op.is_done());
+        let result = op.state.borrow_mut().result.take();
+        self.flying
+            .borrow_mut()
+            .retain(|other| !Rc::ptr_eq(other, op));
+        result.unwrap_or(Ok(None))
+    }
+
+    /// Queues all operations of a group that are posted. Everybody has posted them.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub(super) fn drain(&self, group: &Rc<GroupHandle>) -> Result<()> {
+        let last = || {
+            let waiting = self.waiting.borrow();
+            let of_group = |op: &&Rc<Op>| Rc::ptr_eq(&op.group, group);
+            waiting.iter().rev().find(of_group).cloned()
+        };
+        while let Some(op) = last() {
+            self.wait_until(&op, || op.is_done() || op.is_queued());
+        }
+        self.open("split")
+    }
+
+    /// Carries everything on until `done`, which is about this operation.
+    fn wait_until(&self, op: &Rc<Op>, done: impl Fn() -> bool) {
+        let (begun, mut looks) = (Instant::now(), 0_u32);
+        loop {
+            self.progress();
+            if done() {
+                return;
+            }
+            if self.has_failed() {
+                self.give_up();
+                continue;
+            }
+            let rested = self.rest(op);
+            looks = looks.saturating_add(1);
+            if looks.is_multiple_of(ROUND) {
+                if let Err(error) = op.group.check() {
+                    self.fail(&error);
+                    continue;
+                }
+                let waited = begun.elapsed();
+                if self.options.timeout.is_some_and(|most| waited > most) {
+                    self.fail(&self.timed_out(op, waited));
+                    continue;
+                }
+            }
+            if rested || looks < SPINS {
+                std::hint::spin_loop();
+            } else if begun.elapsed() > PATIENT {
+                std::thread::sleep(NAP);
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Waits for other ranks to join what keeps an operation from going on, if that is what it waits for; whether it did.
+    fn rest(&self, op: &Rc<Op>) -> bool {
+        // Others may wait for what this rank has to do when elements are there.
+        if self.flying.borrow().iter().any(|op| op.needs_host()) {
+            return false;
+        }
+        let blocker = if op.is_met() {
+            let first = self.waiting.borrow().front().cloned();
+            first.filter(|first| !op.is_queued() && !first.is_met())
+        } else {
+            Some(Rc::clone(op))
+        };
+        let Some(blocker) = blocker else {
+            return false;
+        };
+        let begun = Instant::now();
+        if let Step::Meeting(handle) = &mut blocker.state.borrow_mut().step {
+            handle.rest();
+        }
+        begun.elapsed() > REST
+    }
+
+    /// Leaves an operation to this rank's later calls.
+    pub(super) fn drop_op(&self, op: &Op) {
+        op.state.borrow_mut().dropped = true;
+        self.progress();
+    }
+
+    /// Carries every operation on as far as it goes without waiting.
+    fn progress(&self) {
+        let flying: SmallVec<[Rc<Op>; 8]> = self.flying.borrow().iter().cloned().collect();
+        // What is met before another is seen to be: messages rely on it.
+        while flying.iter().fold(false, |any, op| self.meet(op) | any) {}
+        if let Err(error) = self
+            .queue_groups()
+            .and_then(|()| self.queue_messages(&flying))
+        {
+            self.fail(&error);
+        }
+        for op in &flying {
+            if let Err(error) = self.land(op) {
+                self.fail(&error);
+            }
+        }
+        let gone = |op: &Rc<Op>| op.state.borrow().dropped && op.is_done();
+        self.flying.borrow_mut().retain(|op| !gone(op));
+    }
+
+    /// Whether the ranks of an operation have just been found to agree, or not to.
+    fn meet(&self, op: &Op) -> bool {
+        let mut state = op.state.borrow_mut();
+        let Step::Meeting(handle) = &mut state.step else {
+            return false;
+        };
+        if !handle.is_done() {
+            return false;
+        }
+        let Step::Meeting(handle) = std::mem::replace(&mut state.step, Step::Done) else {
+            return false;
+        };
+        let sums = handle.wait_optional().and_then(|sums| {
+            let sums = sums.map(|words| PeerSums::new(&words, op.members.len()));
+            sums.transpose()
+        });
+        let end = match sums {
+            Ok(sums) if !Op::is_silent(&op.route, &state.stages) => {
+                state.step = Step::Met(sums);
+                return true;
+            }
+            Ok(_) => Ok(state.stages.pop().and_then(|stage| match stage.target {
+                Target::Keep(result) => Some(result),
+                _ => None,
+            })),
+            Err(error) => Err(error),
+        };
+        drop(state);
+        if let Err(error) = &end
+            && error.class() == ErrorClass::Failure
+        {
+            self.hear(error.clone());
+        }
+        if end.is_ok() {
+            // Rounds without elements are counted too.
+            let moved = op.route.agreement.moved(op.index, op.dtype);
+            self.ledger.moved(op.name, &moved);
+        }
+        op.end(end);
+        true
+    }
+
+    /// Queues operations of groups, up to the first whose ranks have not all come.
+    fn queue_groups(&self) -> Result<()> {
+        loop {
+            let Some(op) = self.waiting.borrow().front().cloned() else {
+                return Ok(());
+            };
+            if !op.is_done() {
+                if !op.is_met() {
+                    return Ok(());
+                }
+                self.queue_group(&op)?;
+            }
+            self.waiting.borrow_mut().pop_front();
+        }
+    }
+
+    fn queue_group(&self, op: &Op) -> Result<()> {
+        let mut state = op.state.borrow_mut();
+        let Step::Met(sums) = &mut state.step else {
+            return Ok(());
+        };
+        let sums = sums.take();
+        let stream = self.stream(op.lane);
+        stream.wait(&state.posted)?;
+        let mut kept: Vec<Buffer> = state.sources.to_vec();
+        let mut sources = std::mem::take(&mut state.sources);
+        let mut check = None;
+        let mut result = None;
+        if sums.is_none()
+            && let Some(sum) = self.library_all_reduce(op, &mut state, &sources)?
+        {
+            result = Some(sum);
+            state.stages.clear();
+        }
+        let stages = std::mem::take(&mut state.stages);
+        let staging = std::mem::take(&mut state.staging);
+        let place = Place {
+            stream,
+            me: op.index,
+            size: op.members.len(),
+            ranks: None,
+            order: self.options.order,
+            checked: sums.is_some(),
+        };
+        let mut sums = sums;
+        for ((stage, staging), wire) in stages.into_iter().zip(staging).zip(&op.route.wires) {
+            let plan = Arc::clone(&stage.plan);
+            let mut batch = Batch::default();
+            let read = sources.clone();
+            let landing = Landing::new(&place, stage, wire, staging, sources, &mut batch)?;
+            self.queue(op, &mut batch)?;
+            let arrived = landing.finish(&place, wire, &mut batch)?;
+            kept.extend(batch.reads);
+            kept.extend(arrived.coming.clone());
+            kept.extend(arrived.result.clone());
+            self.ledger.moved(op.name, &plan.moved(op.index, op.dtype));
+            sources = arrived.result.iter().cloned().collect();
+            result.clone_from(&arrived.result);
+            check = match sums.take() {
+                Some(sums) => Some(Check {
+                    sums,
+                    plan,
+                    route: Rc::clone(&op.route),
+                    sources: read,
+                    arrived,
+                    me: op.index,
+                }),
+                None => check,
+            };
+        }
+        self.queued(op, &mut state, result, kept, check)
+    }
+
+    /// Everything of an operation is on its stream.
+    fn queued(
+        &self,
+        op: &Op,
+        state: &mut State,
+        result: Option<Buffer>,
+        kept: Vec<Buffer>,
+        check: Option<Check>,
+    ) -> Result<()> {
+        let stream = self.stream(op.lane);
+        if let Some(result) = &result {
+            cuda(stream)?.uses(&[result])?;
+        }
+        state.step = Step::Queued(Box::new(Landed {
+            event: stream.record(),
+            result,
+            kept,
+            check,
+        }));
+        Ok(())
+    }
+
+    /// An all-reduce that the library does as one, if it may.
+    fn library_all_reduce(
+        &self,
+        op: &Op,
+        state: &mut State,
+        sources: &[Buffer],
+    ) -> Result<Option<Buffer>> {
+        let [first, Stage { target: whole, .. }] = &mut state.stages[..] else {
+            return Ok(None);
+        };
+        let (Some(source), Target::Write(dst)) = (sources.first(), &*whole) else {
+            return Ok(None);
+        };
+        let library = library_op(first.plan.fold, source.dtype(), self.options.order);
+        let Some(how) = library.filter(|_| {
+            first.plan.shape() == Some(Shape::AllReduce)
+                && op.members.len() > 1
+                && source.len() == dst.len()
+        }) else {
+            return Ok(None);
+        };
+        let Target::Write(dst) = std::mem::replace(whole, Target::Nothing) else {
+            return Ok(None);
+        };
+        let range = 0..dst.len();
+        let mut batch = Batch::default();
+        let (read, write) = (batch.read(source.clone()), batch.write(dst));
+        batch.calls.push(Call::AllReduce {
+            op: how,
+            from: Source {
+                read,
+                range: range.clone(),
+            },
+            into: Sink { write, range },
+        });
+        for stage in &state.stages {
+            let moved = stage.plan.moved(op.index, op.dtype);
+            self.ledger.moved(op.name, &moved);
+        }
+        self.queue(op, &mut batch)?;
+        batch.take(write).map(|dst| Some(dst.freeze()))
+    }
+
+    /// Makes the calls of a batch.
+    fn queue(&self, op: &Op, batch: &mut Batch) -> Result<()> {
+        let begun = Instant::now();
+        let patience = || self.patience(begun, || self.timed_out(op, begun.elapsed()));
+        op.group
+            .queue(batch, cuda(self.stream(op.lane))?, &patience)
+    }
+
+    /// Whether a call of the library may go on.
+    pub(super) fn patience(&self, begun: Instant, late: impl Fn() -> CommError) -> Result<()> {
+        if let Some(error) = self.control.failure() {
+            return Err(error);
+        }
+        match self.options.timeout {
+            Some(most) if begun.elapsed() > most => Err(late()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Queues all messages whose two ends agree, together.
+    fn queue_messages(&self, flying: &[Rc<Op>]) -> Result<()> {
+        for op in flying.iter().filter(|op| op.lane == Lane::Myself) {
+            self.pass_to_myself(op)?;
+        }
+        let ready = |op: &&Rc<Op>| {
+            op.lane == Lane::Messages && matches!(op.state.borrow().step, Step::Met(_))
+        };
+        let ready: SmallVec<[&Rc<Op>; 4]> = flying.iter().filter(ready).collect();
+        let Some(first) = ready.first() else {
+            return Ok(());
+        };
+        let stream = self.stream(Lane::Messages);
+        let mut batch = Batch::default();
+        let mut landings = Vec::new();
+        for op in &ready {
+            let mut state = op.state.borrow_mut();
+            let Step::Met(sums) = &mut state.step else {
+                continue;
+            };
+            let sums = sums.take();
+            stream.wait(&state.posted)?;
+            let sources = std::mem::take(&mut state.sources);
+            let (stage, staging) = (state.stages.pop(), state.staging.pop());
+            let (Some(stage), Some(staging), Some(wire)) = (stage, staging, op.route.wires.first())
+            else {
+                continue;
+            };
+            let place = self.place_of(op, sums.is_some());
+            let plan = Arc::clone(&stage.plan);
+            let landing = Landing::new(&place, stage, wire, staging, sources, &mut batch)?;
+            landings.push((op, plan, sums, landing));
+        }
+        self.queue(first, &mut batch)?;
+        for (op, plan, sums, landing) in landings {
+            let Some(wire) = op.route.wires.first() else {
+                continue;
+            };
+            let place = self.place_of(op, sums.is_some());
+            let arrived = landing.finish(&place, wire, &mut batch)?;
+            self.ledger.moved(op.name, &plan.moved(op.index, op.dtype));
+            let result = arrived.result.clone();
+            let mut kept = batch.reads.to_vec();
+            kept.extend(arrived.coming.clone());
+            let check = sums.map(|sums| Check {
+                sums,
+                plan,
+                route: Rc::clone(&op.route),
+                sources: SmallVec::new(),
+                arrived,
+                me: op.index,
+            });
+            self.queued(op, &mut op.state.borrow_mut(), result, kept, check)?;
+        }
+        Ok(())
+    }
+
+    /// Where the exchange of a message takes place: between two, whom the library knows by their numbers among all.
+    fn place_of<'a>(&'a self, op: &'a Op, checked: bool) -> Place<'a> {
+        Place {
+            stream: self.stream(op.lane),
+            me: op.index,
+            size: op.members.len(),
+            ranks: Some(&op.members),
+            order: self.options.order,
+            checked,
+        }
+    }
+
+    /// One side of a message to this rank itself, for which the library has no call that could wait for the other.
+    fn pass_to_myself(&self, op: &Op) -> Result<()> {
+        let mut state = op.state.borrow_mut();
+        if !matches!(state.step, Step::Met(_)) {
+            return Ok(());
+        }
+        let mut mail = self.to_myself.borrow_mut();
+        let result = match state.stages.last_mut().map(|stage| &mut stage.target) {
+            Some(Target::Keep(data)) => {
+                mail.push_back(data.clone());
+                data.clone()
+            }
+            Some(target @ Target::Write(_)) => {
+                // A message without elements is not kept.
+                let empty = matches!(&*target, Target::Write(dst) if dst.is_empty());
+                let kept = match empty {
+                    true => Some(self.device.alloc(crate::DType::U8, 0)?.freeze()),
+                    false => mail.pop_front(),
+                };
+                let Some(data) = kept else {
+                    return Ok(());
+                };
+                let Target::Write(mut dst) = std::mem::replace(target, Target::Nothing) else {
+                    return Ok(());
+                };
+                if !empty {
+                    let all = crate::Strided::contiguous(&[data.len()]);
+                    self.device.copy(&data, &all, &mut dst, &all)?;
+                }
+                dst.freeze()
+            }
+            _ => return Ok(()),
+        };
+        if let Some(stage) = state.stages.last() {
+            let moved = stage.plan.moved(op.index, op.dtype);
+            self.ledger.moved(op.name, &moved);
+        }
+        drop(state);
+        op.end(Ok(Some(result)));
+        Ok(())
+    }
+
+    /// Finishes an operation whose elements are there.
+    fn land(&self, op: &Op) -> Result<()> {
+        let mut state = op.state.borrow_mut();
+        let Step::Queued(landed) = &mut state.step else {
+            return Ok(());
+        };
+        if !landed.event.is_done()? {
+            return Ok(());
+        }
+        let landed = std::mem::replace(&mut state.step, Step::Done);
+        drop(state);
+        let Step::Queued(landed) = landed else {
+            return Ok(());
+        };
+        // What ended early was ended by an abort.
+        op.group.check()?;
+        self.device.wait(&landed.event)?;
+        let Landed {
+            result,
+            kept,
+            check,
+            ..
+        } = *landed;
+        drop(kept);
+        if let Some(check) = check
+            && let Some(peer) = check.first_wrong(&self.device)?
+        {
+            let (me, sender) = (self.number(), op.members.get(peer).copied());
+            let cause = format!(
+                "rank {me} did not find in {} ({}) at {} what rank {} sent",
+                op.name,
+                check.plan.name,
+                SiteText::from(op.site),
+                sender.unwrap_or(peer),
+            );
+            self.control.fail(cause.clone());
+            return Err(CommError::PeerFailed {
+                origin: me,
+                cause: cause.into(),
+            });
+        }
+        op.end(Ok(result));
+        Ok(())
+    }
+
+    /// Whether some rank has failed.
+    fn has_failed(&self) -> bool {
+        if self.root.borrow().is_none()
+            && let Some(error) = self.control.failure()
+        {
+            self.hear(error);
+        }
+        self.root.borrow().is_some()
+    }
+
+    /// Gives up: tells all others, and ends what this rank has queued.
+    pub(super) fn fail(&self, error: &CommError) {
+        if self.root.borrow().is_none() {
+            if self.control.failure().is_none() {
+                self.control.fail(error.to_string());
+            }
+            let own = matches!(error, CommError::TimedOut(_));
+            let root = if own { None } else { self.control.failure() };
+            self.hear(root.unwrap_or_else(|| error.clone()));
+        }
+        self.give_up();
+    }
+
+    /// The first failure stands, and ends what is queued.
+    pub(super) fn hear(&self, error: CommError) {
+        let mut root = self.root.borrow_mut();
+        if root.is_none() {
+            *root = Some(error);
+            drop(root);
+            let groups = self.groups.borrow();
+            groups
+                .iter()
+                .filter_map(Weak::upgrade)
+                .for_each(|group| group.abort());
+        }
+    }
+
+    /// Ends every operation with the first failure.
+    fn give_up(&self) {
+        let Some(root) = self.root.borrow().clone() else {
+            return;
+        };
+        self.waiting.borrow_mut().clear();
+        let flying: SmallVec<[Rc<Op>; 8]> = self.flying.borrow().iter().cloned().collect();
+        flying
+            .iter()
+            .filter(|op| !op.is_done())
+            .for_each(|op| op.end(Err(root.clone())));
+    }
+
+    fn timed_out(&self, op: &Op, waited: Duration) -> CommError {
+        let missing = op
+            .members
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| *i != op.index);
+        CommError::TimedOut(Arc::new(TimeoutReport {
+            waited,
+            wait: WaitLine {
+                rank: self.number(),
+                op: op.name,
+                group: label(&op.members),
+                sequence: op.sequence,
+                site: op.site.into(),
+                missing: missing.map(|(_, &rank)| rank).collect(),
+            },
+            recent: self.ledger.recent(),
+        }))
+    }
+
+    /// Finishes what is in flight, and leaves the library's groups.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub(super) fn finish(&self) -> Result<()> {
+        loop {
+            let Some(op) = self.flying.borrow().first().cloned() else {
+                break;
+            };
+            // Its handle is gone, so nobody is left to hear of an error that its peers hear of themselves.
+            drop(self.wait(&op));
+        }
+        self.closed.set(true);
+        let root = self.root.borrow().clone();
+        if root.is_none() {
+            self.device.synchronize()?;
+        }
+        let groups: Vec<Rc<GroupHandle>> = self
+            .groups
+            .borrow()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        groups.iter().for_each(|group| group.leave());
+        root.map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let groups = self.groups.borrow();
+            groups
+                .iter()
+                .filter_map(Weak::upgrade)
+                .for_each(|group| group.abort());
+        } else if !self.closed.get() {
+            // Its errors were heard of, or are about handles that are gone.
+            drop(self.finish());
+        }
+    }
+}
+
+/// A stream as the device it is.
+pub(super) fn cuda(stream: &DeviceRef) -> Result<&Cuda> {
+    Cuda::of(&**stream).ok_or_else(|| {
+        CommError::invalid(
+            "nccl",
+            "a GPU of NVIDIA",
+            stream.name(),
+            "give each rank a device of the kind Cuda",
+        )
+    })
+}
+
+/// The staging of a request's exchanges.
+pub(super) fn staging(
+    stream: &DeviceRef,
+    route: &super::wire::Route,
+    dtype: Option<crate::DType>,
+) -> Result<SmallVec<[Staging; 1]>> {
+    let dtype = dtype.unwrap_or(crate::DType::U8);
+    let staging = route
+        .wires
+        .iter()
+        .map(|wire| Staging::new(stream, wire, dtype));
+    staging.collect()
+}
+
+/// The operation behind a [`Handle`](crate::Handle).
+pub(super) struct InFlight {
+    pub(super) rank: Rc<Rank>,
+    pub(super) op: Rc<Op>,
+}
+
+impl Pending for InFlight {
+    fn wait(&mut self) -> Result<Option<Buffer>> {
+        self.rank.wait(&self.op)
+    }
+
+    fn is_done(&mut self) -> bool {
+        self.rank.progress();
+        self.op.is_done()
+    }
+
+    fn device(&self) -> &DeviceRef {
+        &self.rank.device
+    }
+
+    fn ledger(&self) -> Option<&Ledger> {
+        Some(&self.rank.ledger)
+    }
+
+    fn park(&mut self) {
+        self.rank.drop_op(&self.op);
+    }
+}

@@ -1,0 +1,466 @@
+//! The communicator over the library that threads play.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::library::{Batch, Clique, Patience, Ticket, failed};
+use super::*;
+use crate::Communicator;
+use crate::cuda::Cuda;
+use crate::{Buffer, Checks, DType, ExchangePlan, Monoid, Piece, checked, contract};
+
+fn options(order: Order) -> NcclOptions {
+    NcclOptions {
+        device: DeviceKind::EmulatedCuda,
+        order,
+        timeout: Some(Duration::from_secs(20)),
+    }
+}
+
+/// Runs ranks over the library that threads play.
+fn emulated<T: Send>(ranks: usize, f: impl Fn(NcclComm) -> T + Sync) -> Vec<T> {
+    run(ranks, &options(Order::Rank), f).unwrap()
+}
+
+#[test]
+fn the_contract_holds_over_nccl() {
+    for ranks in [1, 2, 3, 4, 6] {
+        emulated(ranks, |comm| contract::all(&comm));
+    }
+}
+
+#[test]
+fn the_contract_holds_with_checksums() {
+    emulated(3, |comm| {
+        contract::all(&*checked(Rc::new(comm), Checks { checksums: true }));
+    });
+}
+
+/// Reductions in the order of ranks are those of threads, bit for bit; in any order all ranks have the same bits.
+#[test]
+fn orders_of_reductions_are_as_asked_for() {
+    let sum = |comm: &dyn Communicator| {
+        // Sums that depend on their order.
+        let term = |i: usize| (i as f64 + 0.1) * 10f64.powi(7 * (comm.rank() as i32 - 1));
+        let terms: Vec<f64> = (0..3000).map(term).collect();
+        let mine = comm.device().upload_slice(&terms).unwrap();
+        let sum = comm.all_reduce(&mine, Monoid::SUM).unwrap();
+        sum.to_vec::<f64>().unwrap()
+    };
+    let threads = local::run(3, |comm| sum(&*comm)).unwrap();
+    let by_rank = run(3, &options(Order::Rank), |comm| sum(&*comm)).unwrap();
+    assert_eq!(by_rank, threads);
+    let by_library = run(3, &options(Order::Any), |comm| sum(&*comm)).unwrap();
+    assert_eq!(by_library[0], by_library[1]);
+    assert_eq!(by_library[0], by_library[2]);
+    // The library that is played combines the other way round, so that one can tell.
+    assert_ne!(by_library, threads);
+    let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * a.abs();
+    assert!(by_library[0].iter().zip(&threads[0]).all(close));
+}
+
+/// Maxima keep NaN, which NCCL's do not promise; integers go by the library in every order.
+#[test]
+fn exact_reductions_are_exact() {
+    emulated(3, |comm| {
+        let me = comm.rank();
+        let mine = [if me == 1 { f32::NAN } else { 1.0 }, me as f32];
+        let mine = comm.device().upload_slice(&mine).unwrap();
+        let most = comm.all_reduce(&mine, Monoid::MAX).unwrap();
+        let most = most.to_vec::<f32>().unwrap();
+        assert!(most[0].is_nan() && most[1] == 2.0);
+        let mine = comm.device().upload_slice(&vec![i64::MAX; 3000]).unwrap();
+        let sum = comm.all_reduce(&mine, Monoid::SUM).unwrap();
+        assert_eq!(
+            sum.to_vec::<i64>().unwrap(),
+            vec![i64::MAX.wrapping_mul(3); 3000]
+        );
+        let part = comm
+            .reduce_scatter_v(&mine, &[1000; 3], Monoid::MIN)
+            .unwrap();
+        assert_eq!(part.to_vec::<i64>().unwrap(), vec![i64::MAX; 1000]);
+    });
+}
+
+/// Both ranks send before they receive, more than anything that buffers would hold; and in another order on each.
+#[test]
+fn messages_cross() {
+    emulated(3, |comm| {
+        let (me, ranks) = (comm.rank(), comm.size());
+        let upload = |k: usize| {
+            comm.device()
+                .upload_slice(&vec![(10 * me + k) as i32; 1000])
+        };
+        let peers: Vec<usize> = (1..ranks).map(|k| (me + k) % ranks).collect();
+        for _ in 0..20 {
+            let mut sent = Vec::new();
+            for &peer in &peers {
+                sent.push(comm.start_send(peer, &upload(peer).unwrap()).unwrap());
+            }
+            let recv = |&peer| (peer, comm.start_recv(peer, DType::I32, 1000).unwrap());
+            let received: Vec<_> = peers.iter().rev().map(recv).collect();
+            for (peer, handle) in received {
+                let values = handle.wait().unwrap().to_vec::<i32>().unwrap();
+                assert_eq!(values, vec![(10 * peer + me) as i32; 1000]);
+            }
+            for handle in sent {
+                handle.wait_optional().unwrap();
+            }
+        }
+    });
+}
+
+/// Sender and reader that list other elements, or the same in another order, are told so; on threads alone nobody asks.
+#[test]
+fn what_is_sent_is_what_is_read() {
+    let errors = emulated(2, |comm| {
+        let mine = comm.device().upload_slice(&[1.0f32, 2.0, 3.0, 4.0])?;
+        let (me, peer) = (comm.rank(), 1 - comm.rank());
+        let dst = comm.device().alloc(DType::F32, 2)?;
+        // Rank 1 sends its first two elements, and rank 0 wants its last two.
+        let from = |at| Piece::run(peer, 0, 2, at, 0);
+        let plan = ExchangePlan::new(
+            "shift",
+            0,
+            [from(if me == 0 { 2 } else { 0 })].into(),
+            [from(0)].into(),
+            None,
+            None,
+        );
+        let result = comm.exchange(&Arc::new(plan), &[mine], dst, Ok(()));
+        comm.barrier()?;
+        result
+    });
+    for result in errors {
+        let Err(CommError::Mismatch(report)) = result else {
+            panic!("{result:?}");
+        };
+        assert_eq!(report.field, "pieces from rank 1 to rank 0");
+    }
+}
+
+/// A deadlock of the program is found at once, over whatever moves the elements.
+#[test]
+fn deadlocks_are_found() {
+    let begun = Instant::now();
+    let errors = emulated(2, |comm| {
+        let mine = comm.device().upload_slice(&[1.0f32]).unwrap();
+        // In flight meanwhile, and unmet for ever.
+        let _odd = (comm.rank() == 0).then(|| comm.start_recv(1, DType::F32, 1).unwrap());
+        match comm.rank() {
+            0 => comm.recv(1, DType::F32, 3).map(drop),
+            _ => comm.all_gather_v(&mine, &[1, 1]).map(drop),
+        }
+    });
+    for error in errors {
+        assert!(matches!(error, Err(CommError::Deadlock(_))), "{error:?}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+/// A rank whose own stream is behind with its work: what it has queued is done before elements leave.
+#[test]
+fn elements_leave_after_what_writes_them() {
+    let ranks = local::run(2, |control| -> Result<()> {
+        let device = cuda_of(&Cuda::emulated()?).sibling()?;
+        let comm = NcclComm::over(Rc::new(control), &device, &options(Order::Rank))?;
+        let (me, peer) = (comm.rank(), 1 - comm.rank());
+        let late = |value: usize| {
+            let nap = || std::thread::sleep(Duration::from_millis(50));
+            (cuda_of(&device).queue_emulated(nap)).expect("a stream that is a thread");
+            device.upload_slice(&[value as i32; 100])
+        };
+        let of = |value: usize| vec![value as i32; 100];
+        let all = comm.all_gather_v(&late(1 + me)?, &[100; 2])?;
+        assert_eq!(all.to_vec::<i32>()?, [of(1), of(2)].concat());
+        let sent = comm.start_send(peer, &late(3 + me)?)?;
+        let received = comm.recv(peer, DType::I32, 100)?;
+        assert_eq!(received.to_vec::<i32>()?, of(3 + peer));
+        sent.wait_optional()?;
+        comm.finish()
+    });
+    assert_eq!(ranks.unwrap(), [Ok(()), Ok(())]);
+}
+
+fn cuda_of(device: &DeviceRef) -> &Cuda {
+    Cuda::of(&**device).expect("a stream")
+}
+
+/// Operations of groups that share ranks are queued in the order they are posted in, also where the later one is agreed on
+/// first and only one of the ranks looks.
+#[test]
+fn groups_that_overlap_keep_one_order() {
+    let flags = [const { AtomicBool::new(false) }; 3];
+    let [posted, looked, joined] = &flags;
+    let seen = emulated(3, |comm| -> Result<Vec<i32>> {
+        let me = comm.rank();
+        let pair = comm.split((me < 2).then_some(0), me)?;
+        let mine = comm.device().upload_slice(&vec![me as i32; 1000])?;
+        let Some(pair) = pair else {
+            // Late.
+            assert!(until(looked));
+            let all = comm.start_all_gather_v(&mine, &[1000; 3])?;
+            joined.store(true, Ordering::Release);
+            return Ok(all.wait()?.to_vec()?);
+        };
+        let all = comm.start_all_gather_v(&mine, &[1000; 3])?;
+        let mut both = pair.start_all_gather_v(&mine, &[1000; 2])?;
+        if me == 0 {
+            assert!(until(posted));
+            for _ in 0..100 {
+                assert!(!both.is_done(), "in front of what was posted before");
+            }
+            looked.store(true, Ordering::Release);
+        } else {
+            posted.store(true, Ordering::Release);
+            // It looks again only when all can go.
+            assert!(until(joined));
+        }
+        both.wait()?;
+        Ok(all.wait()?.to_vec()?)
+    });
+    let all: Vec<i32> = (0..3).flat_map(|rank| vec![rank; 1000]).collect();
+    assert!(
+        seen.iter().all(|seen| seen.as_ref() == Ok(&all)),
+        "{seen:?}"
+    );
+}
+
+/// Lets others run until one of them says so, some seconds at most.
+fn until(flag: &AtomicBool) -> bool {
+    let begun = Instant::now();
+    while !flag.load(Ordering::Acquire) && begun.elapsed() < Duration::from_secs(5) {
+        std::thread::yield_now();
+    }
+    flag.load(Ordering::Acquire)
+}
+
+/// A look at one operation of the control communicator carries all on. A rank that has not seen yet that another one is done
+/// must not rest: it has elements to send for that.
+#[test]
+fn a_rank_does_not_rest_while_something_is_done_unseen() {
+    let [joined, rested] = [AtomicBool::new(false), AtomicBool::new(false)];
+    let sums = local::run(2, |comm| -> Result<f64> {
+        let mine = comm.device().upload_slice(&[1.0f64])?;
+        let sum = comm.start_all_reduce(&mine, Monoid::SUM)?;
+        if comm.rank() == 0 {
+            let mut other = comm.start_recv(1, DType::F64, 1)?;
+            assert!(until(&joined));
+            assert!(!other.is_done());
+            other.rest();
+            rested.store(true, Ordering::Release);
+            other.wait()?;
+        } else {
+            joined.store(true, Ordering::Release);
+            assert!(until(&rested), "rank 0 waits for what nobody will do");
+            comm.send(0, &mine)?;
+        }
+        Ok(sum.wait()?.to_vec::<f64>()?[0])
+    });
+    assert_eq!(sums.unwrap(), [Ok(2.0), Ok(2.0)]);
+}
+
+/// A library that goes wrong at one rank after so many groups of calls, or loses them, so that nothing arrives.
+#[derive(Debug)]
+struct Breaking {
+    rank: Option<usize>,
+    after: usize,
+    fault: Break,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Break {
+    Refuse,
+    AsyncError,
+    Lose,
+    /// A call is never done.
+    Stall,
+}
+
+#[derive(Debug)]
+struct Broken {
+    clique: Box<dyn Clique>,
+    left: Rc<Cell<usize>>,
+    fault: Break,
+}
+
+impl Library for Breaking {
+    fn version(&self) -> Version {
+        Version::SHARES_GPUS
+    }
+
+    fn ticket(&self) -> Result<Ticket> {
+        emulated::Emulated.ticket()
+    }
+
+    fn gpu(&self, stream: &Cuda) -> Result<[u8; 16]> {
+        emulated::Emulated.gpu(stream)
+    }
+
+    fn join(
+        &self,
+        ticket: &Ticket,
+        rank: usize,
+        size: usize,
+        stream: &Cuda,
+        patience: Patience<'_>,
+    ) -> Result<Box<dyn Clique>> {
+        let clique = emulated::Emulated.join(ticket, rank, size, stream, patience)?;
+        let mine = self.rank.is_none_or(|broken| broken == rank);
+        Ok(Box::new(Broken {
+            clique,
+            left: Rc::new(Cell::new(if mine { self.after } else { usize::MAX })),
+            fault: self.fault,
+        }))
+    }
+}
+
+impl Clique for Broken {
+    fn queue(&self, batch: &mut Batch, stream: &Cuda, patience: Patience<'_>) -> Result<()> {
+        if let Some(left) = self.left.get().checked_sub(1) {
+            self.left.set(left);
+            return self.clique.queue(batch, stream, patience);
+        }
+        match self.fault {
+            Break::Refuse => Err(failed("ncclGroupEnd", "refused")),
+            Break::Stall => loop {
+                patience()?;
+                std::thread::yield_now();
+            },
+            // Somebody has to wait for it.
+            Break::AsyncError | Break::Lose => {
+                batch.calls.clear();
+                stream.queue_emulated(|| std::thread::sleep(Duration::from_millis(600)))?;
+                batch.in_use(stream)
+            }
+        }
+    }
+
+    fn split(
+        &self,
+        color: Option<usize>,
+        key: usize,
+        stream: &Cuda,
+        patience: Patience<'_>,
+    ) -> Result<Option<Box<dyn Clique>>> {
+        self.clique.split(color, key, stream, patience)
+    }
+
+    fn check(&self) -> Result<()> {
+        match (self.left.get(), self.fault) {
+            (0, Break::AsyncError) => Err(failed("ncclCommGetAsyncError", "the network failed")),
+            _ => self.clique.check(),
+        }
+    }
+
+    fn abort(&self) {
+        self.clique.abort();
+    }
+}
+
+/// Runs ranks over a library that breaks in its third group of calls.
+fn over_broken<T: Send>(
+    ranks: usize,
+    rank: Option<usize>,
+    fault: Break,
+    timeout: Duration,
+    f: impl Fn(&NcclComm) -> T + Sync,
+) -> Vec<T> {
+    let options = NcclOptions {
+        timeout: Some(timeout),
+        ..options(Order::Rank)
+    };
+    local::run(ranks, |control| {
+        let library = Rc::new(Breaking {
+            rank,
+            after: 2,
+            fault,
+        });
+        let device = Cuda::emulated().unwrap();
+        f(&NcclComm::with_library(Rc::new(control), &device, &options, Ok(library)).unwrap())
+    })
+    .unwrap()
+}
+
+/// What each rank's operations end in, over a library that breaks.
+fn broken(ranks: usize, rank: Option<usize>, fault: Break, timeout: Duration) -> Vec<CommError> {
+    over_broken(ranks, rank, fault, timeout, |comm| {
+        let mine: Buffer = comm.device().upload_slice(&vec![1.0f64; 1000]).unwrap();
+        let error = (0..5)
+            .find_map(|_| comm.all_reduce(&mine, Monoid::SUM).err())
+            .expect("an error");
+        // Everything ends alike from now on.
+        assert_eq!(comm.barrier().unwrap_err(), error);
+        error
+    })
+}
+
+#[test]
+fn what_the_library_refuses_ends_all_ranks_with_one_cause() {
+    for fault in [Break::Refuse, Break::AsyncError] {
+        let errors = broken(3, Some(1), fault, Duration::from_secs(20));
+        assert!(
+            matches!(&errors[0], CommError::PeerFailed { origin: 1, .. }),
+            "{errors:?}"
+        );
+        assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+    }
+}
+
+/// A rank that is within a call of the library hears of another's failure there.
+#[test]
+fn a_call_that_is_never_done_ends_when_another_rank_gives_up() {
+    let begun = Instant::now();
+    let errors = over_broken(3, Some(1), Break::Stall, Duration::from_secs(20), |comm| {
+        let mine = comm.device().upload_slice(&vec![1.0f64; 1000])?;
+        // Of two groups of calls.
+        comm.all_reduce(&mine, Monoid::SUM)?;
+        let sum = comm.start_all_reduce(&mine, Monoid::SUM)?;
+        if comm.rank() == 2 {
+            std::thread::sleep(Duration::from_millis(20));
+            comm.fail("no longer".to_owned());
+        }
+        sum.wait()
+    });
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    for error in errors {
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("no longer"), "{error}");
+    }
+}
+
+/// What never arrives ends by time: the rank whose patience ends says so, and the others hear of it.
+#[test]
+fn elements_that_do_not_arrive_end_by_time() {
+    let begun = Instant::now();
+    let errors = broken(3, Some(1), Break::Lose, Duration::from_millis(300));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    let late = |error: &CommError| matches!(error, CommError::TimedOut(_));
+    assert!(errors.iter().any(late), "{errors:?}");
+    for error in errors.iter().filter(|error| !late(error)) {
+        assert!(error.to_string().contains("timed out"), "{error}");
+    }
+}
+
+/// Work of the rank's own goes on beside the library's, in order only where one needs the other.
+#[test]
+fn elements_fly_while_kernels_run() {
+    emulated(2, |comm| {
+        let device = comm.device();
+        let me = comm.rank() as f64;
+        let mine = device.upload_slice(&vec![me; 5000]).unwrap();
+        let flying = comm.start_all_gather_v(&mine, &[5000, 5000]).unwrap();
+        // The source may go, and memory be used again, before its elements have left.
+        drop(mine);
+        for _ in 0..50 {
+            let other = device.upload_slice(&vec![-1.0f64; 5000]).unwrap();
+            drop(other);
+        }
+        let mut all = vec![0.0; 5000];
+        all.extend(vec![1.0; 5000]);
+        assert_eq!(flying.wait().unwrap().to_vec::<f64>().unwrap(), all);
+    });
+}

@@ -1,0 +1,365 @@
+//! The communicator of a rank that is played.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::Played;
+use super::clock::{Clock, Travel};
+use super::phantom::Phantom;
+use crate::{
+    Buffer, CommError, Communicator, DType, DeviceRef, ExchangePlan, Handle, Ledger,
+    LedgerSnapshot, PlanCache, Result, Site,
+};
+use crate::{Link, Pending, Request, Stage, Target};
+use crate::{Reductions, Topology};
+
+/// One rank of a simulated program; see the [module](super). Clones are the same communicator.
+///
+/// It derefs to [`dyn Communicator`](Communicator), which has all the operations.
+#[derive(Clone)]
+pub struct SimulatedComm(Rc<Member>);
+
+struct Member {
+    rank: Rc<Rank>,
+    members: Arc<[usize]>,
+    /// This rank's number within the group.
+    index: usize,
+    /// Members on this rank's node.
+    here: usize,
+    sequence: Cell<u64>,
+    plans: PlanCache,
+}
+
+/// What the rank's groups share.
+struct Rank {
+    clock: Arc<Clock>,
+    device: DeviceRef,
+    ledger: Ledger,
+    /// The ledger at the last restart.
+    before: RefCell<LedgerSnapshot>,
+    failed: RefCell<Option<CommError>>,
+}
+
+impl SimulatedComm {
+    /// The communicator of all ranks of a topology, as rank `rank` sees it.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if there is no such rank.
+    pub fn new(topology: &Topology, rank: usize) -> Result<Self> {
+        if rank >= topology.ranks() {
+            return Err(CommError::invalid(
+                "simulate",
+                format!("a rank below {}", topology.ranks()),
+                rank.to_string(),
+                "play a rank of the topology",
+            ));
+        }
+        let clock = Arc::new(Clock::new(topology));
+        let device = Phantom::on(&clock);
+        let state = Rc::new(Rank {
+            clock,
+            ledger: Ledger::new(Arc::clone(&device)),
+            device,
+            before: RefCell::default(),
+            failed: RefCell::default(),
+        });
+        Ok(Self::over(state, (0..topology.ranks()).collect(), rank))
+    }
+
+    fn over(rank: Rc<Rank>, members: Arc<[usize]>, index: usize) -> Self {
+        let topology = rank.clock.topology();
+        let node = topology.node(members[index]);
+        let here = members.iter().filter(|&&m| topology.node(m) == node);
+        Self(Rc::new(Member {
+            here: here.count(),
+            rank,
+            members,
+            index,
+            sequence: Cell::new(0),
+            plans: PlanCache::new(),
+        }))
+    }
+
+    /// Forgets the time and the traffic so far, and begins a new measurement of memory at the present use.
+    pub fn restart(&self) {
+        let rank = &self.0.rank;
+        rank.clock.restart();
+        rank.device.reset_peak();
+        *rank.before.borrow_mut() = rank.ledger.snapshot();
+    }
+
+    /// What happened since the last [`restart`](Self::restart).
+    pub fn played(&self) -> Played {
+        let rank = &self.0.rank;
+        Played::new(
+            self.0.members[self.0.index],
+            rank.clock.read(),
+            rank.device.memory().peak,
+            rank.ledger.since(&rank.before.borrow()),
+        )
+    }
+
+    /// Counts an operation and finds out how long it takes.
+    fn start(
+        &self,
+        op: &'static str,
+        stages: &[Stage],
+        dtype: Option<DType>,
+        site: Site,
+    ) -> Result<Travel> {
+        let this = &*self.0;
+        if let Some(error) = this.rank.failed.borrow().clone() {
+            return Err(error);
+        }
+        let sequence = this.sequence.get();
+        this.sequence.set(sequence + 1);
+        this.rank.ledger.posted(op, sequence, site);
+        let mut seconds = 0.0;
+        for stage in stages {
+            let moved = stage.plan.moved(this.index, dtype);
+            this.rank.ledger.moved(op, &moved);
+            seconds += self.price(&stage.plan, dtype);
+        }
+        if op == "all_reduce" && this.rank.clock.topology().reductions() == Reductions::Library {
+            seconds = self.by_library(stages, dtype);
+        }
+        Ok(this.rank.clock.post(op, seconds))
+    }
+
+    /// Seconds of one exchange: what this rank receives or, where that occupies it, sends, and what it copies from itself.
+    fn price(&self, plan: &ExchangePlan, dtype: Option<DType>) -> f64 {
+        let this = &*self.0;
+        let topology = this.rank.clock.topology();
+        let (size, me) = (dtype.map_or(0, DType::size), this.members[this.index]);
+        let along = |traffic: &mut dyn Iterator<Item = (usize, usize)>| -> f64 {
+            traffic
+                .filter(|&(peer, _)| peer != this.index)
+                .map(|(peer, elements)| {
+                    let link = topology.link(me, this.members[peer]);
+                    link.time(1.0, (elements * size) as f64)
+                })
+                .sum()
+        };
+        let received = along(&mut plan.incoming().iter().map(|t| (t.peer, t.elements)));
+        let sent = along(&mut plan.outgoing().iter().map(|t| (t.peer, t.elements)));
+        let own = plan.received_from(this.index) * size;
+        let copied = topology
+            .machine()
+            .time("copy", crate::Work::moving(2 * own));
+        let busy = if topology.flies() {
+            received.max(sent)
+        } else {
+            received
+        };
+        topology.round() + busy + if own > 0 { copied } else { 0.0 }
+    }
+
+    fn by_library(&self, stages: &[Stage], dtype: Option<DType>) -> f64 {
+        let topology = self.0.rank.clock.topology();
+        let whole = stages.last().map_or(0, |stage| match &stage.target {
+            Target::Write(dst) => dst.len(),
+            Target::Keep(result) => result.len(),
+            Target::Nothing | Target::Elsewhere => 0,
+        });
+        let bytes = (whole * dtype.map_or(0, DType::size)) as f64;
+        topology.round() + topology.library_all_reduce(self.size(), self.0.here, bytes)
+    }
+
+    fn handle(&self, op: &'static str, travel: Travel, result: Result<Option<Buffer>>) -> Handle {
+        Handle::new(Box::new(InFlight {
+            rank: Rc::clone(&self.0.rank),
+            op,
+            travel,
+            result: Some(result),
+        }))
+    }
+}
+
+impl Communicator for SimulatedComm {
+    fn rank(&self) -> usize {
+        self.0.index
+    }
+
+    fn size(&self) -> usize {
+        self.0.members.len()
+    }
+
+    fn members(&self) -> &[usize] {
+        &self.0.members
+    }
+
+    fn device(&self) -> &DeviceRef {
+        &self.0.rank.device
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.0.rank.ledger
+    }
+
+    fn backend(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn plans(&self) -> &PlanCache {
+        &self.0.plans
+    }
+
+    fn topology(&self) -> Option<&Topology> {
+        Some(self.0.rank.clock.topology())
+    }
+
+    fn post(&self, request: Request) -> Result<Handle> {
+        let request = request.checked(self.size());
+        let op = request.name();
+        if let Err(error) = request.status {
+            let stages = [];
+            let travel = self.start(op, &stages, None, request.site)?;
+            return Ok(self.handle(op, travel, Err(CommError::Agreed(error))));
+        }
+        let travel = self.start(op, &request.stages, request.dtype, request.site)?;
+        let last = request.stages.into_iter().last();
+        let result = last.and_then(|stage| match stage.target {
+            Target::Write(dst) => Some(dst.freeze()),
+            Target::Keep(result) => Some(result),
+            Target::Nothing | Target::Elsewhere => None,
+        });
+        Ok(self.handle(op, travel, Ok(result)))
+    }
+
+    fn post_link(&self, link: Link) -> Result<Handle> {
+        let (op, site) = (link.name(), link.site);
+        let (topology, peer) = (self.0.rank.clock.topology(), link.peer);
+        let request = link.into_request(self.size())?;
+        let bytes = (request.stages.first()).map_or(0, |stage| match &stage.target {
+            Target::Write(dst) => dst.bytes(),
+            Target::Keep(data) => data.bytes(),
+            Target::Nothing | Target::Elsewhere => 0,
+        });
+        let between = topology.link(self.0.members[self.0.index], self.0.members[peer]);
+        let pays = topology.flies() || op == "recv";
+        let seconds = topology.round()
+            + if pays {
+                between.time(1.0, bytes as f64)
+            } else {
+                0.0
+            };
+        let sequence = self.0.sequence.get();
+        let rank = &self.0.rank;
+        rank.ledger.posted(op, sequence, site);
+        if let Some(stage) = request.stages.first() {
+            // The plan numbers the two of them 0 and 1.
+            let me = usize::from(op == "recv");
+            rank.ledger.moved(op, &stage.plan.moved(me, request.dtype));
+        }
+        let travel = rank.clock.post(op, seconds);
+        let result = request
+            .stages
+            .into_iter()
+            .last()
+            .and_then(|stage| match stage.target {
+                Target::Write(dst) => Some(dst.freeze()),
+                Target::Keep(result) => Some(result),
+                Target::Nothing | Target::Elsewhere => None,
+            });
+        Ok(self.handle(op, travel, Ok(result)))
+    }
+
+    fn post_split(
+        &self,
+        color: Option<usize>,
+        _: usize,
+        _: Site,
+    ) -> Result<Option<Rc<dyn Communicator>>> {
+        if self.size() == 1 {
+            return Ok(color.map(|_| Rc::new(self.clone()) as Rc<dyn Communicator>));
+        }
+        Err(CommError::invalid(
+            "split",
+            "a group whose members this rank knows",
+            "colors that only other ranks know, and nobody plays them",
+            "make the group by its members, with subgroup",
+        ))
+    }
+
+    fn post_subgroup(
+        &self,
+        members: Option<&[usize]>,
+        site: Site,
+    ) -> Result<Option<Rc<dyn Communicator>>> {
+        let plan = ExchangePlan::empty("split");
+        let stage = Stage {
+            plan: Arc::new(plan),
+            target: Target::Nothing,
+        };
+        let travel = self.start("split", &[stage], None, site)?;
+        self.0.rank.clock.wait("split", travel);
+        let Some(members) = members else {
+            return Ok(None);
+        };
+        let own = members.iter().position(|&m| m == self.0.index);
+        let known: Option<Arc<[usize]>> = (members.iter())
+            .map(|&m| self.0.members.get(m).copied())
+            .collect();
+        match (own, known) {
+            (Some(index), Some(known)) => {
+                let group = Self::over(Rc::clone(&self.0.rank), known, index);
+                Ok(Some(Rc::new(group)))
+            }
+            _ => Err(CommError::invalid(
+                "subgroup",
+                format!("ranks below {}, this one among them", self.size()),
+                format!("{members:?}"),
+                "name the members as numbered in this group",
+            )),
+        }
+    }
+
+    fn fail(&self, cause: String) {
+        *self.0.rank.failed.borrow_mut() = Some(CommError::PeerFailed {
+            origin: self.0.members[self.0.index],
+            cause: cause.into(),
+        });
+    }
+}
+
+impl Deref for SimulatedComm {
+    type Target = dyn Communicator;
+
+    fn deref(&self) -> &Self::Target {
+        self
+    }
+}
+
+impl fmt::Debug for SimulatedComm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimulatedComm(rank {} of {})", self.0.index, self.size())
+    }
+}
+
+/// An operation that takes some time and gives something that is known already.
+struct InFlight {
+    rank: Rc<Rank>,
+    op: &'static str,
+    travel: Travel,
+    result: Option<Result<Option<Buffer>>>,
+}
+
+impl Pending for InFlight {
+    fn wait(&mut self) -> Result<Option<Buffer>> {
+        self.rank.clock.wait(self.op, self.travel);
+        self.result.take().unwrap_or(Ok(None))
+    }
+
+    fn is_done(&mut self) -> bool {
+        true
+    }
+
+    fn device(&self) -> &DeviceRef {
+        &self.rank.device
+    }
+
+    fn park(&mut self) {}
+}

@@ -1,0 +1,181 @@
+use super::*;
+use crate::{CommError, Communicator, DType, DeviceError, HostJob, Monoid, Work, local};
+use std::rc::Rc;
+
+/// Work of one second per flop; a link of a second per message and a millisecond per byte.
+fn slow(ranks: usize) -> Topology {
+    Topology::network(
+        ranks,
+        Machine::new(1.0, f64::INFINITY),
+        LinkCost::new(1.0, 1e3),
+    )
+}
+
+fn work(comm: &dyn Communicator, seconds: u64) {
+    let much = Work {
+        flops: seconds,
+        bytes: 0,
+    };
+    let job = HostJob::new("work", much, |_, _| panic!("nothing is computed"));
+    comm.device().submit(vec![], vec![], job).unwrap();
+}
+
+/// A program with every kind of operation, and what it counted.
+fn program(comm: &dyn Communicator) -> LedgerSnapshot {
+    let (ranks, me) = (comm.size(), comm.rank());
+    let mine = comm.device().alloc(DType::F32, 3000).unwrap().freeze();
+    comm.all_reduce(&mine, Monoid::SUM).unwrap();
+    comm.all_reduce(&mine.slice(0..5), Monoid::SUM).unwrap();
+    let counts: Vec<usize> = (0..ranks).collect();
+    comm.all_gather_v(&mine.slice(0..me), &counts).unwrap();
+    comm.all_to_all_v(&mine.slice(0..2 * ranks), &vec![2; ranks], &vec![2; ranks])
+        .unwrap();
+    let root = (me == 1).then(|| mine.clone());
+    comm.broadcast(root.as_ref(), 1, DType::F32, 3000).unwrap();
+    let next = comm
+        .start_recv((me + ranks - 1) % ranks, DType::F32, 7)
+        .unwrap();
+    comm.send((me + 1) % ranks, &mine.slice(0..7)).unwrap();
+    next.wait().unwrap();
+    comm.barrier().unwrap();
+    let half: Vec<usize> = (0..ranks).filter(|r| r % 2 == me % 2).collect();
+    let group = comm.subgroup(Some(&half)).unwrap().unwrap();
+    assert_eq!((group.size(), group.members()), (half.len(), &half[..]));
+    group.all_reduce(&mine, Monoid::MAX).unwrap();
+    let mut counted = comm.ledger().snapshot();
+    // Threads count a message when it has come, which may be later or earlier than another.
+    counted.ops.sort_unstable_by_key(|op| op.0);
+    counted
+}
+
+#[test]
+fn what_is_played_is_what_threads_do() {
+    let real = local::run(4, |comm| program(&*comm)).unwrap();
+    for (rank, real) in real.into_iter().enumerate() {
+        let comm = SimulatedComm::new(&slow(4), rank).unwrap();
+        assert_eq!(program(&*comm), real, "rank {rank}");
+    }
+}
+
+#[test]
+fn threads_with_phantom_devices_count_the_same() {
+    let options = local::LocalOptions {
+        device: PHANTOM,
+        ..Default::default()
+    };
+    let real = local::run(3, |comm| program(&*comm)).unwrap();
+    let phantom = local::run_with(3, &options, |comm| program(&*comm)).unwrap();
+    assert_eq!(phantom, real);
+}
+
+#[test]
+fn messages_fly_while_ranks_compute() {
+    let comm = SimulatedComm::new(&slow(2), 0).unwrap();
+    let mine = comm.device().alloc(DType::U8, 1000).unwrap().freeze();
+    // Two seconds: one for the message, one for its bytes.
+    let flying = comm.start_all_gather_v(&mine, &[1000, 1000]).unwrap();
+    work(&*comm, 5);
+    flying.wait().unwrap();
+    let played = comm.played();
+    assert_eq!(played.seconds, 5.0);
+    assert_eq!((played.total().moving, played.total().waiting), (2.0, 0.0));
+    comm.restart();
+    let flying = comm.start_all_gather_v(&mine, &[1000, 1000]).unwrap();
+    work(&*comm, 1);
+    flying.wait().unwrap();
+    assert_eq!(
+        (comm.played().seconds, comm.played().total().waiting),
+        (2.0, 1.0)
+    );
+}
+
+#[test]
+fn readers_of_shared_memory_copy_when_they_wait() {
+    let topology =
+        Topology::shared_memory(2, Machine::new(1.0, f64::INFINITY), LinkCost::new(1.0, 1e3));
+    let comm = SimulatedComm::new(&topology.with_round(0.5), 0).unwrap();
+    let mine = comm.device().alloc(DType::U8, 1000).unwrap().freeze();
+    let flying = comm.start_all_gather_v(&mine, &[1000, 1000]).unwrap();
+    work(&*comm, 5);
+    flying.wait().unwrap();
+    assert_eq!(comm.played().seconds, 7.5);
+}
+
+#[test]
+fn links_carry_one_thing_after_the_other() {
+    let comm = SimulatedComm::new(&slow(2), 0).unwrap();
+    let mine = comm.device().alloc(DType::U8, 1000).unwrap().freeze();
+    let first = comm.start_all_gather_v(&mine, &[1000, 1000]).unwrap();
+    let second = comm.start_all_gather_v(&mine, &[1000, 1000]).unwrap();
+    second.wait().unwrap();
+    first.wait().unwrap();
+    assert_eq!(comm.played().seconds, 4.0);
+}
+
+#[test]
+fn ranks_in_step_wait_for_the_busiest_at_each_place() {
+    let played: Vec<Played> = (0..2)
+        .map(|rank| {
+            let comm = SimulatedComm::new(&slow(2), rank).unwrap();
+            for turn in 0..4 {
+                work(&*comm, if turn % 2 == rank { 10 } else { 1 });
+                comm.barrier().unwrap();
+            }
+            comm.played()
+        })
+        .collect();
+    assert_eq!((played[0].seconds, played[1].seconds), (22.0, 22.0));
+    assert_eq!(Played::in_step(&played), 40.0);
+    assert_eq!(Played::in_step(&played[..1]), 22.0);
+}
+
+#[test]
+fn memory_is_counted_while_it_is_held() {
+    let comm = SimulatedComm::new(&slow(1), 0).unwrap();
+    let a = comm.device().alloc(DType::F64, 1 << 40).unwrap().freeze();
+    let part = a.slice(0..1);
+    drop(a);
+    assert_eq!(comm.device().memory().live, 8 << 40);
+    drop(part);
+    comm.device().alloc(DType::F64, 1).unwrap();
+    assert_eq!(
+        (comm.device().memory().live, comm.played().peak),
+        (0, 8 << 40)
+    );
+    comm.restart();
+    assert_eq!(comm.played().peak, 0);
+    assert!(comm.device().alloc(DType::F64, usize::MAX / 2).is_err());
+}
+
+#[test]
+fn what_one_rank_cannot_know_is_an_error() {
+    let comm = SimulatedComm::new(&slow(3), 2).unwrap();
+    let mine = comm.device().upload_slice(&[1.0f32]).unwrap();
+    let error = mine.to_vec::<f32>().unwrap_err();
+    assert!(matches!(error, DeviceError::NoData { .. }), "{error}");
+    assert!(mine.as_slice::<f32>().is_err());
+    assert!(matches!(
+        comm.split(Some(0), 0),
+        Err(CommError::Invalid { .. })
+    ));
+    assert!(comm.subgroup(Some(&[0, 1])).is_err());
+    assert!(SimulatedComm::new(&slow(3), 3).is_err());
+    // A wrong argument comes out of the operation, and the group goes on.
+    assert!(matches!(
+        comm.all_gather_v(&mine, &[1, 1, 2]),
+        Err(CommError::Agreed(_))
+    ));
+    comm.barrier().unwrap();
+    comm.fail("enough".to_owned());
+    assert!(matches!(
+        comm.barrier(),
+        Err(CommError::PeerFailed { origin: 2, .. })
+    ));
+}
+
+#[test]
+fn subgroups_of_one_rank_need_nobody() {
+    let comm: Rc<dyn Communicator> = Rc::new(SimulatedComm::new(&slow(1), 0).unwrap());
+    assert_eq!(comm.split(Some(7), 0).unwrap().unwrap().size(), 1);
+    assert!(comm.split(None, 0).unwrap().is_none());
+}

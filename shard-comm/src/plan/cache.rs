@@ -1,0 +1,123 @@
+//! Plans that are used again.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::{ExchangePlan, Monoid};
+
+/// The plans a rank used last, so that a collective repeated with the same counts plans nothing.
+#[derive(Debug, Default)]
+pub struct PlanCache {
+    entries: RefCell<VecDeque<(PlanKey, Arc<ExchangePlan>)>>,
+    /// Which of them was found last.
+    last: Cell<usize>,
+}
+
+#[derive(PartialEq, Debug)]
+struct PlanKey {
+    name: &'static str,
+    op: Option<Monoid>,
+    a: SmallVec<[usize; 2]>,
+    b: SmallVec<[usize; 2]>,
+}
+
+impl PlanCache {
+    /// How many plans are kept.
+    const CAPACITY: usize = 32;
+
+    /// An empty cache.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    // A short list compared word by word is faster than hashing the counts.
+    pub(crate) fn get(
+        &self,
+        name: &'static str,
+        op: Option<Monoid>,
+        a: &[usize],
+        b: &[usize],
+        build: impl FnOnce() -> ExchangePlan,
+    ) -> Arc<ExchangePlan> {
+        let entries = self.entries.borrow();
+        let is_it = |key: &PlanKey| {
+            is(key.name, name) && key.op == op && same(&key.a, a) && same(&key.b, b)
+        };
+        // What was asked for last is mostly asked for again.
+        let last = self.last.get();
+        if let Some((key, plan)) = entries.get(last)
+            && is_it(key)
+        {
+            return Arc::clone(plan);
+        }
+        if let Some(at) = entries.iter().position(|(key, _)| is_it(key)) {
+            self.last.set(at);
+            return Arc::clone(&entries[at].1);
+        }
+        drop(entries);
+        self.keep(name, op, a, b, build)
+    }
+
+    /// Makes a plan and keeps it.
+    ///
+    /// By itself, because a plan is large: the stack of those who find theirs has no room for one.
+    #[cold]
+    #[inline(never)]
+    fn keep(
+        &self,
+        name: &'static str,
+        op: Option<Monoid>,
+        a: &[usize],
+        b: &[usize],
+        build: impl FnOnce() -> ExchangePlan,
+    ) -> Arc<ExchangePlan> {
+        let plan = Arc::new(build());
+        let mut entries = self.entries.borrow_mut();
+        if entries.len() == Self::CAPACITY {
+            entries.pop_back();
+        }
+        entries.push_front((
+            PlanKey {
+                name,
+                op,
+                a: a.into(),
+                b: b.into(),
+            },
+            Arc::clone(&plan),
+        ));
+        self.last.set(0);
+        plan
+    }
+}
+
+/// Whether it is this name, which mostly is the same text.
+fn is(known: &'static str, name: &'static str) -> bool {
+    std::ptr::eq(known, name) || known == name
+}
+
+/// Whether the counts are equal. Where there are none nothing is compared: with a pointer that points nowhere, the masked
+/// loads of a vectorised comparison of no bytes cost some processors 80 ns.
+fn same(a: &[usize], b: &[usize]) -> bool {
+    a.len() == b.len() && (a.is_empty() || a == b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_are_kept_and_bounded() {
+        let cache = PlanCache::new();
+        let get = |n: usize| cache.get("t", None, &[n], &[], || ExchangePlan::empty("t"));
+        let first = get(0);
+        assert!(Arc::ptr_eq(&first, &get(0)));
+        for n in 1..100 {
+            get(n);
+        }
+        assert_eq!(cache.entries.borrow().len(), PlanCache::CAPACITY);
+        assert!(!Arc::ptr_eq(&first, &get(0)));
+    }
+}

@@ -1,0 +1,855 @@
+//! Exchange plans: which pieces of which sources go where, and everything about them that can be known beforehand.
+
+mod cache;
+mod messages;
+mod pieces;
+
+pub use cache::PlanCache;
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+pub(crate) use messages::Message;
+pub(crate) use messages::messages_of;
+pub use pieces::{Piece, PieceRef, Pieces};
+use smallvec::{SmallVec, smallvec};
+use std::sync::OnceLock;
+
+use shard_device::view::{reach, span, span_within, steps_apart};
+
+use crate::ledger::Moved;
+use crate::{CommError, DType, Monoid, Result, Scalar};
+
+/// One rank's part of an exchange: what it reads from whom, and what others read from it.
+///
+/// A plan is built once and run often. Without `fold`, pieces are copied in order; with it, each piece is combined
+/// into the destination in order. What no piece writes holds `fill`, or with a `fold` and no `fill` its identity;
+/// without either, the pieces must write every element.
+///
+/// ```
+/// use shard_comm::{ExchangePlan, Piece};
+/// // Rank 0 of two: keep my 3 elements, and append the 2 of rank 1, which wants none of mine.
+/// let plan = ExchangePlan::new(
+///     "append",
+///     7,
+///     [Piece::run(0, 0, 3, 0, 0), Piece::run(1, 0, 2, 0, 3)].into(),
+///     [Piece::run(0, 0, 3, 0, 0)].into(),
+///     None,
+///     None,
+/// );
+/// assert_eq!(plan.received_from(1), 2);
+/// assert_eq!((plan.remote_messages(0), plan.remote_elements(0)), (1, 2));
+/// ```
+#[derive(Clone, Debug)]
+pub struct ExchangePlan {
+    /// The operation this is, for errors and ledgers; equal on all ranks.
+    pub name: &'static str,
+    /// A fingerprint of the whole plan, of what every rank reads from every other: ranks with equal ones are not
+    /// compared pair by pair. Zero says nothing about the plan, and every pair is compared.
+    pub id: u128,
+    /// What this rank reads, in fold order.
+    pub recv: Pieces,
+    /// What others read from this rank.
+    pub send: Pieces,
+    /// How pieces are combined with what is in the destination; `None` overwrites.
+    pub fold: Option<Monoid>,
+    /// What the destination holds before the first piece.
+    pub fill: Option<Scalar>,
+    /// Whether every rank receives the same.
+    alike: bool,
+    /// Which collective it is all of, made by this crate: what a library may do in a way of its own.
+    #[cfg_attr(
+        not(feature = "nccl"),
+        expect(dead_code, reason = "only libraries with collectives of their own ask")
+    )]
+    shape: Option<Shape>,
+    /// Whether pairs are also compared by where each piece is read from.
+    told: bool,
+    /// Found when first asked for: a plan that is only looked at costs no more than its pieces.
+    sums: OnceLock<Sums>,
+    /// Buffers that it was found to fit, which mostly are those it is used with.
+    fits: OnceLock<Fit>,
+    /// What it moves at the first participant that asked, which mostly is the only one.
+    share: OnceLock<Share>,
+}
+
+/// What is checked before a plan is used, of one source and one destination of one type.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Fit {
+    /// Ranks of the group.
+    pub(crate) group: usize,
+    pub(crate) dtype: DType,
+    /// Lengths.
+    pub(crate) source: usize,
+    pub(crate) dst: usize,
+}
+
+/// What a plan moves at one participant.
+#[derive(Clone, Debug)]
+struct Share {
+    me: usize,
+    messages: usize,
+    sent_messages: usize,
+    /// Elements.
+    received: usize,
+    sent: usize,
+    kept: usize,
+}
+
+/// What follows from the pieces.
+#[derive(Clone, Debug)]
+struct Sums {
+    incoming: Vec<Traffic>,
+    outgoing: Vec<Traffic>,
+    /// Elements of all of them.
+    received: usize,
+    sent: usize,
+    /// Above every peer.
+    peers_end: usize,
+    /// Per source others read: its index, and the least length it must have.
+    extents: SmallVec<[(usize, usize); 1]>,
+    dst_end: usize,
+    written: usize,
+    overlap: Overlap,
+    stacks: Vec<Stack>,
+    fault: Option<CommError>,
+}
+
+/// All pieces between this rank and one peer, in one direction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Traffic {
+    pub(crate) peer: usize,
+    pub(crate) pieces: usize,
+    pub(crate) elements: usize,
+    /// Per source read: its index, and the least length it must have.
+    pub(crate) extents: SmallVec<[(usize, usize); 1]>,
+    /// A fingerprint of where the pieces are read from, where sender and reader compare it here.
+    pub(crate) print: Option<[u64; 2]>,
+}
+
+/// Received pieces with one destination and equal steps in their sources, in fold order, by their positions in the
+/// plan.
+pub(crate) type Stack = SmallVec<[usize; 4]>;
+
+/// A collective that libraries have, with equal counts on all ranks and the ranks' parts in rank order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    /// Every rank gets all parts.
+    AllGather,
+    /// Every rank gets the root's elements.
+    Broadcast {
+        /// The root.
+        root: usize,
+    },
+    /// Every rank gets its part of the combination.
+    ReduceScatter,
+    /// Every rank gets all of the combination.
+    AllReduce,
+}
+
+/// How the destinations of the received pieces lie to each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Overlap {
+    /// No element is written twice.
+    Disjoint,
+    /// Pieces write the same elements or have none in common, as in a reduction: see [`ExchangePlan::stacks`].
+    Stacked,
+    /// Anything else.
+    Mixed,
+}
+
+impl ExchangePlan {
+    /// A plan of these pieces.
+    ///
+    /// A piece that no buffer could satisfy (a negative index, a wrong number of strides) becomes the agreed error
+    /// of every exchange that uses the plan.
+    pub fn new(
+        name: &'static str,
+        id: u128,
+        recv: Pieces,
+        send: Pieces,
+        fold: Option<Monoid>,
+        fill: Option<Scalar>,
+    ) -> Self {
+        Self {
+            name,
+            id,
+            recv,
+            send,
+            fold,
+            fill,
+            alike: false,
+            shape: None,
+            told: false,
+            sums: OnceLock::new(),
+            fits: OnceLock::new(),
+            share: OnceLock::new(),
+        }
+    }
+
+    /// Whether it is known to fit.
+    pub(crate) fn fits(&self, fit: &Fit) -> bool {
+        self.fits.get() == Some(fit)
+    }
+
+    /// Remembers what it fits; the first to come stays.
+    pub(crate) fn remember(&self, fit: Fit) {
+        self.fits.get_or_init(|| fit);
+    }
+
+    /// The plan with the promise that every rank receives the same into a destination of the same length: what one finds
+    /// is everybody's result.
+    pub(crate) fn alike(self) -> Self {
+        Self {
+            alike: true,
+            ..self
+        }
+    }
+
+    pub(crate) fn is_alike(&self) -> bool {
+        self.alike
+    }
+
+    /// The plan as all of a collective, of this crate's making.
+    pub(crate) fn shaped(self, shape: Shape) -> Self {
+        Self {
+            shape: Some(shape),
+            ..self
+        }
+    }
+
+    /// Whether any rank sends anything, if the plan is all of a collective.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn moves_anything(&self) -> bool {
+        !self.recv.is_empty() || !self.send.is_empty()
+    }
+
+    /// How many sources without elements tell which collective the plan is all of: what a rank does by a call of the library,
+    /// all have to.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn stand_ins(&self) -> usize {
+        match self.shape {
+            None => 0,
+            Some(Shape::AllGather) => 1,
+            Some(Shape::Broadcast { .. }) => 2,
+            Some(Shape::ReduceScatter) => 3,
+            Some(Shape::AllReduce) => 4,
+        }
+    }
+
+    #[cfg(feature = "nccl")]
+    pub(crate) fn shape(&self) -> Option<Shape> {
+        self.shape
+    }
+
+    /// What ranks have to agree on before these exchanges, of which each reads the result of the one before: all their pieces
+    /// as those of one. Among its sources come first [as many](Self::stand_ins) as tell which collective it is, then results,
+    /// then what the first exchange reads.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn agreement(stages: &[&Self]) -> Self {
+        let name = stages.first().map_or("nothing", |plan| plan.name);
+        let fold = stages.first().and_then(|plan| plan.fold);
+        let (mut recv, mut send, mut id) = (Pieces::new(), Pieces::new(), 0_u128);
+        let stand_ins = stages.first().map_or(0, |plan| plan.stand_ins());
+        for (at, plan) in stages.iter().enumerate() {
+            let first = stand_ins + at.checked_sub(1).unwrap_or(stages.len() - 1);
+            for (all, pieces) in [(&mut recv, &plan.recv), (&mut send, &plan.send)] {
+                for piece in pieces.iter() {
+                    let source = first + piece.source;
+                    all.push(PieceRef { source, ..piece });
+                }
+            }
+            id = id.rotate_left(7) ^ plan.id;
+        }
+        id = match stages.iter().any(|plan| plan.id == 0) {
+            true => 0,
+            false => id ^ (stand_ins as u128) << 96,
+        };
+        Self {
+            told: id == 0,
+            ..Self::new(name, id, recv, send, fold, None)
+        }
+    }
+
+    /// A plan that moves nothing: for barriers, and for a rank that has only an error to tell.
+    pub fn empty(name: &'static str) -> Self {
+        Self::new(name, 0, Pieces::new(), Pieces::new(), None, None)
+    }
+
+    /// As [`ExchangePlan::empty`] on all ranks, which need not compare what they send.
+    pub(crate) fn silent(name: &'static str) -> Self {
+        Self::new(name, 1, Pieces::new(), Pieces::new(), None, None)
+    }
+
+    /// Whether nothing moves by it, as it is.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.recv.is_empty() && self.send.is_empty() && self.fold.is_none()
+    }
+
+    /// Elements this rank receives from a peer of the group, itself included.
+    pub fn received_from(&self, peer: usize) -> usize {
+        elements_of(self.incoming(), peer)
+    }
+
+    /// Elements this rank sends to a peer of the group, itself included.
+    pub fn sent_to(&self, peer: usize) -> usize {
+        elements_of(self.outgoing(), peer)
+    }
+
+    /// How many other ranks `rank` receives something from: its messages in the ledger.
+    pub fn remote_messages(&self, rank: usize) -> usize {
+        let peers = || self.recv.iter().map(|p| p.peer);
+        if peers().is_sorted() {
+            // Of those who make thousands of pieces: counted without summing them up first.
+            let others = peers().filter(|&p| p != rank);
+            return others
+                .clone()
+                .zip(others.skip(1))
+                .filter(|(a, b)| a != b)
+                .count()
+                + usize::from(peers().any(|p| p != rank));
+        }
+        self.incoming().iter().filter(|t| t.peer != rank).count()
+    }
+
+    /// Elements `rank` receives from other ranks: times the element size, its bytes in the ledger.
+    pub fn remote_elements(&self, rank: usize) -> usize {
+        let remote = self.recv.iter().filter(|p| p.peer != rank);
+        remote.map(|p| p.numel()).sum()
+    }
+
+    /// Whether running the plan forms sums of this type in a wider copy of the destination, rounded once: only where
+    /// they begin with a fill, or pieces overlap in parts.
+    pub fn widens(&self, dtype: DType) -> bool {
+        let sums = self.fold.is_some_and(Monoid::accumulates);
+        sums && dtype.is_half() && (self.fill.is_some() || self.overlap() == Overlap::Mixed)
+    }
+
+    /// The least length a destination must have.
+    pub fn destination_len(&self) -> usize {
+        self.sums().dst_end
+    }
+
+    pub(crate) fn incoming(&self) -> &[Traffic] {
+        &self.sums().incoming
+    }
+
+    pub(crate) fn outgoing(&self) -> &[Traffic] {
+        &self.sums().outgoing
+    }
+
+    /// The same pieces in the same order, each read from elements packed one after the other: those of a peer in source
+    /// 0, in the order in which `order` lists their positions. Results are those of this plan bit for bit.
+    #[cfg(any(feature = "mpi", feature = "nccl"))]
+    pub(crate) fn packed(&self, order: &[usize]) -> Self {
+        let mut offsets = vec![0; self.recv.len()];
+        let mut filled = std::collections::HashMap::<usize, usize>::new();
+        for &at in order {
+            if let Some(piece) = self.recv.get(at) {
+                let end = filled.entry(piece.peer).or_default();
+                offsets[at] = *end;
+                *end += piece.numel();
+            }
+        }
+        let mut recv = Pieces::new();
+        for (piece, offset) in self.recv.iter().zip(offsets) {
+            let strides = shard_spec::row_major_strides(piece.shape);
+            recv.push(PieceRef {
+                source: 0,
+                src_offset: offset,
+                src_strides: &strides,
+                ..piece
+            });
+        }
+        let packed = Self::new(
+            self.name,
+            self.id,
+            recv,
+            Pieces::new(),
+            self.fold,
+            self.fill,
+        );
+        // How pieces combine depends on how they lie, and must not depend on where they are read from.
+        drop(packed.sums.set(self.sums().clone()));
+        packed
+    }
+
+    /// What running the plan moves at participant `me`.
+    pub(crate) fn moved(&self, me: usize, dtype: Option<DType>) -> Moved {
+        let size = dtype.map_or(0, DType::size);
+        let bytes = |elements: usize| (elements * size) as u64;
+        let moved = |share: &Share| Moved {
+            messages: share.messages as u64,
+            bytes: bytes(share.received),
+            sent_messages: share.sent_messages as u64,
+            sent_bytes: bytes(share.sent),
+            local_bytes: bytes(share.kept),
+        };
+        match self.share.get_or_init(|| self.share_of(me)) {
+            share if share.me == me => moved(share),
+            _ => moved(&self.share_of(me)),
+        }
+    }
+
+    #[inline(never)]
+    fn share_of(&self, me: usize) -> Share {
+        let sums = self.sums();
+        let own = |traffic: &[Traffic]| traffic_with(traffic, me).map(|t| t.elements);
+        let (kept, kept_out) = (own(&sums.incoming), own(&sums.outgoing));
+        let messages = |all: &[Traffic], own: Option<usize>| all.len() - usize::from(own.is_some());
+        Share {
+            me,
+            messages: messages(&sums.incoming, kept),
+            sent_messages: messages(&sums.outgoing, kept_out),
+            received: sums.received - kept.unwrap_or(0),
+            sent: sums.sent - kept_out.unwrap_or(0),
+            kept: kept.unwrap_or(0),
+        }
+    }
+
+    pub(crate) fn overlap(&self) -> Overlap {
+        self.sums().overlap
+    }
+
+    /// Where pieces are stacked: those of each destination.
+    pub(crate) fn stacks(&self) -> &[Stack] {
+        &self.sums().stacks
+    }
+
+    /// Whether the pieces write every element of a destination of `len`.
+    pub(crate) fn covers(&self, len: usize) -> bool {
+        self.overlap() != Overlap::Mixed && self.sums().written == len
+    }
+
+    /// Whether the pieces might write every element: exact unless they overlap in ways too costly to tell apart.
+    pub(crate) fn may_cover(&self, len: usize) -> bool {
+        self.covers(len) || self.overlap() == Overlap::Mixed && self.sums().written >= len
+    }
+
+    /// Checks this rank's side against its buffers: what its own arguments can decide.
+    pub(crate) fn check(
+        &self,
+        group: usize,
+        dtype: Option<DType>,
+        sources: &(impl Iterator<Item = (DType, usize)> + Clone),
+        dst_len: usize,
+    ) -> Result<()> {
+        let invalid = |expected: String, got: String| {
+            CommError::invalid(self.name, expected, got, "build the plan for these buffers")
+        };
+        let sums = self.sums();
+        if let Some(fault) = &sums.fault {
+            return Err(fault.clone());
+        }
+        if sums.peers_end > group {
+            return Err(invalid(
+                format!("peers below {group}"),
+                format!("peer {}", sums.peers_end - 1),
+            ));
+        }
+        if let (Some(fold), Some(dtype)) = (self.fold, dtype) {
+            fold.check(dtype)?;
+        }
+        if let Some(fold) = self.fold
+            && !dst_len.is_multiple_of(fold.width())
+        {
+            return Err(invalid(
+                format!(
+                    "a destination of whole groups of {} for {fold}",
+                    fold.width()
+                ),
+                format!("{dst_len} elements"),
+            ));
+        }
+        if let Some((other, _)) = sources.clone().find(|(t, _)| Some(*t) != dtype) {
+            let expected = dtype.map_or("no source".to_owned(), |t| format!("sources of {t}"));
+            return Err(invalid(expected, format!("a source of {other}")));
+        }
+        if sums.dst_end > dst_len {
+            return Err(invalid(
+                format!("a destination of at least {} elements", sums.dst_end),
+                format!("{dst_len}"),
+            ));
+        }
+        for &(source, end) in &sums.extents {
+            let len = sources.clone().nth(source).map_or(0, |s| s.1);
+            if end > len {
+                return Err(invalid(
+                    format!("source {source} to have at least {end} elements"),
+                    format!("{len}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn sums(&self) -> &Sums {
+        self.sums.get_or_init(|| {
+            self.sum().unwrap_or_else(|fault| Sums {
+                incoming: Vec::new(),
+                outgoing: Vec::new(),
+                received: 0,
+                sent: 0,
+                peers_end: 0,
+                extents: SmallVec::new(),
+                dst_end: 0,
+                written: 0,
+                overlap: Overlap::Disjoint,
+                stacks: Vec::new(),
+                fault: Some(fault),
+            })
+        })
+    }
+
+    fn sum(&self) -> Result<Sums> {
+        let (mut incoming, mut outgoing) = (traffic(&self.recv)?, traffic(&self.send)?);
+        if self.told {
+            for (all, pieces) in [(&mut incoming, &self.recv), (&mut outgoing, &self.send)] {
+                let lots = messages_of(pieces);
+                let prints = all.iter_mut().zip(lots);
+                prints.for_each(|(traffic, lot)| traffic.print = Some(lot.print));
+            }
+        }
+        let (mut dst_end, mut written) = (0, 0);
+        if let Some(fold) = self.fold {
+            let mut pieces = self.recv.iter();
+            pieces.try_for_each(|piece| check_groups(self.name, fold, piece))?;
+        }
+        let mut ranges = SmallVec::<[_; 8]>::with_capacity(self.recv.len());
+        let mut apart = true;
+        let facts = |p: PieceRef<'_>| {
+            let (shape, strides) = (p.shape, p.dst_strides);
+            (
+                p.numel(),
+                reach(shape, strides),
+                steps_apart(shape, strides),
+            )
+        };
+        for (p, (numel, reach, steps_apart)) in self.recv.with_facts(facts) {
+            let range = span_within(p.dst_offset, p.shape, p.dst_strides, reach)?;
+            dst_end = dst_end.max(range.end);
+            written += numel;
+            apart &= steps_apart;
+            ranges.push(range);
+        }
+        let (mut overlap, mut stacked) = (Overlap::Mixed, Vec::new());
+        if apart && are_disjoint(self.recv.iter(), &mut ranges) {
+            overlap = Overlap::Disjoint;
+        } else if apart && let Some(stacks) = stacks(&self.recv)? {
+            let firsts = stacks.iter().filter_map(|s| self.recv.get(s[0]));
+            written = firsts.map(|p| p.numel()).sum();
+            overlap = Overlap::Stacked;
+            stacked = stacks;
+        }
+        let elements = |all: &[Traffic]| all.iter().map(|t| t.elements).sum();
+        let last = |all: &[Traffic]| all.last().map_or(0, |t| t.peer + 1);
+        let mut extents: SmallVec<[(usize, usize); 1]> = SmallVec::new();
+        for &(source, end) in outgoing.iter().flat_map(|t| &t.extents) {
+            widen_extent(&mut extents, source, end);
+        }
+        Ok(Sums {
+            received: elements(&incoming),
+            sent: elements(&outgoing),
+            peers_end: last(&incoming).max(last(&outgoing)),
+            extents,
+            incoming,
+            outgoing,
+            dst_end,
+            written,
+            overlap,
+            stacks: stacked,
+            fault: None,
+        })
+    }
+}
+
+fn elements_of(traffic: &[Traffic], peer: usize) -> usize {
+    traffic_with(traffic, peer).map_or(0, |t| t.elements)
+}
+
+/// The traffic with a peer. Where everybody talks to everybody it is at its own index.
+pub(crate) fn traffic_with(traffic: &[Traffic], peer: usize) -> Option<&Traffic> {
+    if let Some(t) = traffic.get(peer)
+        && t.peer == peer
+    {
+        return Some(t);
+    }
+    let at = traffic.binary_search_by_key(&peer, |t| t.peer).ok()?;
+    traffic.get(at)
+}
+
+/// Notes that a source must reach to `end` at least.
+fn widen_extent(extents: &mut SmallVec<[(usize, usize); 1]>, source: usize, end: usize) {
+    match extents.iter_mut().find(|e| e.0 == source) {
+        Some(extent) => extent.1 = extent.1.max(end),
+        None => extents.push((source, end)),
+    }
+}
+
+/// Sums pieces by peer, in peer order.
+fn traffic(pieces: &Pieces) -> Result<Vec<Traffic>> {
+    let mut all: Vec<Traffic> = Vec::with_capacity(pieces.peers());
+    let facts = |p: PieceRef<'_>| (p.numel(), reach(p.shape, p.src_strides));
+    for (piece, (numel, reach)) in pieces.with_facts(facts) {
+        // Pieces come sorted from those who make thousands.
+        let at = match all.last() {
+            Some(last) if last.peer < piece.peer => Err(all.len()),
+            Some(last) if last.peer == piece.peer => Ok(all.len() - 1),
+            _ => all.binary_search_by_key(&piece.peer, |t| t.peer),
+        };
+        let at = match at {
+            Ok(at) => at,
+            Err(at) => {
+                let fresh = Traffic {
+                    peer: piece.peer,
+                    pieces: 0,
+                    elements: 0,
+                    extents: smallvec![],
+                    print: None,
+                };
+                all.insert(at, fresh);
+                at
+            }
+        };
+        let end = span_within(piece.src_offset, piece.shape, piece.src_strides, reach)?.end;
+        let total = &mut all[at];
+        total.pieces += 1;
+        total.elements += numel;
+        widen_extent(&mut total.extents, piece.source, end);
+    }
+    for total in &mut all {
+        total.extents.sort_unstable();
+    }
+    Ok(all)
+}
+
+/// A monoid of several elements per group needs whole groups side by side.
+fn check_groups(name: &'static str, fold: Monoid, piece: PieceRef<'_>) -> Result<()> {
+    let width = fold.width();
+    if width == 1 {
+        return Ok(());
+    }
+    let last = piece.shape.len().checked_sub(1);
+    let whole = last.is_some_and(|d| {
+        piece.shape[d].is_multiple_of(width)
+            && piece.src_strides[d] == 1
+            && piece.dst_strides[d] == 1
+    });
+    if whole {
+        return Ok(());
+    }
+    Err(CommError::invalid(
+        name,
+        format!("an innermost dim of stride 1, a multiple of {width} long, for {fold}"),
+        format!("{piece:?}"),
+        "keep the elements of a group side by side",
+    ))
+}
+
+/// The pieces by destination; `None` if some overlap otherwise than wholly, or step differently through their sources.
+fn stacks(pieces: &Pieces) -> Result<Option<Vec<Stack>>> {
+    let mut order: Vec<(usize, PieceRef<'_>)> = pieces.iter().enumerate().collect();
+    order.sort_by_key(|(_, piece)| piece.dst_offset);
+    let (mut firsts, mut stacks): (Vec<PieceRef<'_>>, Vec<Stack>) = (Vec::new(), Vec::new());
+    for (k, piece) in order {
+        match (firsts.last(), stacks.last_mut()) {
+            (Some(first), Some(stack)) if first.dst_offset == piece.dst_offset => {
+                let same = first.shape == piece.shape
+                    && first.dst_strides == piece.dst_strides
+                    && first.src_strides == piece.src_strides;
+                if !same {
+                    return Ok(None);
+                }
+                stack.push(k);
+            }
+            _ => {
+                firsts.push(piece);
+                stacks.push(smallvec![k]);
+            }
+        }
+    }
+    let mut ranges = (firsts.iter())
+        .map(|p| span(p.dst_offset, p.shape, p.dst_strides))
+        .collect::<Result<SmallVec<[_; 8]>, _>>()?;
+    Ok(are_disjoint(firsts.into_iter(), &mut ranges).then_some(stacks))
+}
+
+/// Whether no element is written by two pieces, as far as cheap tests can tell: disjoint ranges, or disjoint boxes of one
+/// array.
+fn are_disjoint<'a>(
+    pieces: impl ExactSizeIterator<Item = PieceRef<'a>> + Clone,
+    ranges: &mut [std::ops::Range<usize>],
+) -> bool {
+    ranges.sort_unstable_by_key(|r| r.start);
+    if ranges.windows(2).all(|w| w[0].end <= w[1].start) {
+        return true;
+    }
+    /// Pairs are compared one by one; beyond this the general path costs less than the proof.
+    const MOST: usize = 256;
+    if pieces.len() > MOST {
+        return false;
+    }
+    let Some(boxes) = boxes(pieces) else {
+        return false;
+    };
+    boxes.iter().enumerate().all(|(i, a)| {
+        boxes[..i]
+            .iter()
+            .all(|b| a.iter().zip(b).any(|(a, b)| a.1 <= b.0 || b.1 <= a.0))
+    })
+}
+
+type Corner = SmallVec<[(usize, usize); 7]>;
+
+/// The pieces as boxes of the one array whose strides they share; `None` if they are not that.
+fn boxes<'a>(pieces: impl Iterator<Item = PieceRef<'a>>) -> Option<Vec<Corner>> {
+    let mut pieces = pieces.peekable();
+    let strides = pieces.peek()?.dst_strides;
+    let mut order: SmallVec<[usize; 6]> = (0..strides.len()).collect();
+    order.sort_by_key(|&d| std::cmp::Reverse(strides[d]));
+    pieces
+        .map(|piece| {
+            if piece.dst_strides != strides {
+                return None;
+            }
+            let mut rest = piece.dst_offset;
+            let mut room = usize::MAX;
+            let mut corner = Corner::new();
+            for &d in &order {
+                let stride = usize::try_from(strides[d]).ok().filter(|&s| s > 0)?;
+                let lo = rest / stride;
+                rest %= stride;
+                let hi = lo + piece.shape[d];
+                // A box that reaches past its row would wrap into the next one: not a box after all.
+                if room != usize::MAX && hi.checked_mul(stride)? > room {
+                    return None;
+                }
+                corner.push((lo, hi));
+                room = stride;
+            }
+            corner.push((rest, rest + 1));
+            Some(corner)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Piece;
+
+    fn block(shape: &[usize], at: usize, strides: &[isize]) -> Piece {
+        Piece {
+            peer: 0,
+            source: 0,
+            shape: shape.into(),
+            src_offset: 0,
+            src_strides: shard_spec::row_major_strides(shape),
+            dst_offset: at,
+            dst_strides: strides.into(),
+        }
+    }
+
+    fn overlap(pieces: Vec<Piece>) -> Overlap {
+        ExchangePlan::new("t", 0, pieces.into(), Pieces::new(), None, None).overlap()
+    }
+
+    #[test]
+    fn what_moves_is_told_of_whoever_asks() {
+        let pieces: Pieces = [Piece::run(0, 0, 3, 0, 0), Piece::run(1, 0, 2, 0, 3)].into();
+        let plan = ExchangePlan::new("t", 0, pieces.clone(), pieces, None, None);
+        let moved = |me, dtype| {
+            let moved = plan.moved(me, Some(dtype));
+            (
+                moved.messages,
+                moved.bytes,
+                moved.sent_bytes,
+                moved.local_bytes,
+            )
+        };
+        // Rank 0 keeps 3 elements and gets 2; for rank 1 it is the other way round.
+        assert_eq!(moved(0, DType::F32), (1, 8, 8, 12));
+        assert_eq!(moved(1, DType::F32), (1, 12, 12, 8));
+        assert_eq!(moved(0, DType::F64), (1, 16, 16, 24));
+        assert_eq!(moved(2, DType::U8), (2, 5, 5, 0));
+    }
+
+    #[test]
+    fn boxes_of_one_array_are_told_apart() {
+        // The four quadrants of a 4x6 array interleave in memory, yet do not overlap.
+        let quads = [(0, 2, 3), (3, 2, 3), (12, 2, 3), (15, 2, 3)];
+        let pieces: Vec<_> = quads
+            .iter()
+            .map(|&(at, h, w)| block(&[h, w], at, &[6, 1]))
+            .collect();
+        assert_eq!(overlap(pieces.clone()), Overlap::Disjoint);
+        let plan = ExchangePlan::new("t", 0, pieces.clone().into(), Pieces::new(), None, None);
+        assert!(plan.covers(24) && !plan.covers(25));
+        let mut bigger = pieces;
+        bigger[0] = block(&[2, 4], 0, &[6, 1]);
+        assert_eq!(overlap(bigger), Overlap::Mixed);
+    }
+
+    #[test]
+    fn wrapping_boxes_are_not_called_disjoint() {
+        // The first box reaches past its row of 4 into element 4, where the second one begins.
+        let pieces = vec![block(&[2, 3], 2, &[4, 1]), block(&[1, 2], 4, &[4, 1])];
+        assert_eq!(overlap(pieces), Overlap::Mixed);
+    }
+
+    #[test]
+    fn reductions_are_stacked() {
+        let pieces = vec![Piece::run(0, 0, 4, 0, 0), Piece::run(1, 0, 4, 8, 0)];
+        assert_eq!(overlap(pieces), Overlap::Stacked);
+        assert_eq!(overlap(vec![block(&[3], 0, &[0])]), Overlap::Mixed);
+        // Two terms of each half of the columns of a 4x6 array.
+        let halves = [0, 3, 0, 3].map(|at| block(&[4, 3], at, &[6, 1]));
+        let plan = ExchangePlan::new("t", 0, halves.clone().into(), Pieces::new(), None, None);
+        assert_eq!(plan.overlap(), Overlap::Stacked);
+        let stacks: Vec<_> = plan.stacks().iter().map(|s| s.to_vec()).collect();
+        assert_eq!(stacks, [[0, 2], [1, 3]]);
+        assert!(plan.covers(24) && !plan.covers(48));
+        // The same places, one column less.
+        let mut torn = halves.to_vec();
+        torn[2] = block(&[4, 2], 0, &[6, 1]);
+        assert_eq!(overlap(torn), Overlap::Mixed);
+    }
+
+    #[test]
+    fn faults_are_remembered() {
+        let plan = ExchangePlan::new(
+            "t",
+            0,
+            [block(&[3], 1, &[-1])].into(),
+            Pieces::new(),
+            None,
+            None,
+        );
+        assert!(
+            plan.check(1, Some(DType::F32), &std::iter::empty(), 3)
+                .is_err()
+        );
+        let odd = ExchangePlan::new(
+            "t",
+            0,
+            [Piece::run(0, 0, 4, 0, 0)].into(),
+            Pieces::new(),
+            Some(Monoid::Moments),
+            None,
+        );
+        assert!(
+            odd.check(1, Some(DType::F32), &std::iter::once((DType::F32, 4)), 4)
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn traffic_is_summed_by_peer() {
+        let recv = vec![
+            Piece::run(2, 1, 3, 4, 0),
+            Piece::run(0, 0, 1, 0, 3),
+            Piece::run(2, 0, 2, 0, 4),
+        ];
+        let plan = ExchangePlan::new("t", 0, recv.into(), Pieces::new(), None, None);
+        assert_eq!((plan.received_from(2), plan.received_from(1)), (5, 0));
+        assert_eq!(plan.incoming()[1].extents.as_slice(), &[(0, 2), (1, 7)]);
+        assert_eq!((plan.remote_messages(0), plan.remote_elements(0)), (1, 5));
+    }
+}

@@ -1,0 +1,306 @@
+//! What a communicator is asked to do: exchanges of a group, and messages between two ranks.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::guard::Guard;
+use crate::plan::Fit;
+use crate::{
+    AgreedError, Buffer, BufferMut, CommError, DType, ExchangePlan, Piece, Pieces, Result, Site,
+};
+
+/// One operation of a group, as [`Communicator::post`] takes it: exchanges that feed one another.
+///
+/// The first stage reads `sources`; each later one reads only the result of the stage before.
+#[derive(Debug)]
+pub struct Request {
+    /// The exchanges, in order; the same number on every rank unless their arguments are at odds.
+    pub stages: SmallVec<[Stage; 1]>,
+    /// What the first stage's pieces read.
+    pub sources: SmallVec<[Buffer; 1]>,
+    /// An error of this rank that all must hear of.
+    pub status: Result<(), Box<AgreedError>>,
+    /// An argument that must be equal on all ranks: its name and value.
+    pub argument: Option<(&'static str, u128)>,
+    /// The type of the elements, if any move; equal on all ranks.
+    pub dtype: Option<DType>,
+    /// Where the user called.
+    pub site: Site,
+    /// What a checked communicator adds.
+    pub guard: Guard,
+}
+
+/// One exchange of a [`Request`].
+#[derive(Debug)]
+pub struct Stage {
+    /// What moves.
+    pub plan: Arc<ExchangePlan>,
+    /// Where it goes.
+    pub target: Target,
+}
+
+/// What an exchange leaves behind on this rank.
+#[derive(Debug)]
+pub enum Target {
+    /// A destination that the pieces write.
+    Write(BufferMut),
+    /// A buffer that already is the result, as the root's own in a broadcast. No piece may be received.
+    Keep(Buffer),
+    /// No result. No piece may be received.
+    Nothing,
+    /// Whatever it is, something else moves it, and has checked this rank's buffers: the communicator only sees to it that
+    /// all ranks agree, and its operation ends there; its result is what [guards](Request::guard) told, if any did. Sources
+    /// need not have elements.
+    Elsewhere,
+}
+
+impl Request {
+    /// A request of one exchange.
+    #[inline]
+    pub fn exchange(
+        plan: Arc<ExchangePlan>,
+        sources: &[Buffer],
+        target: Target,
+        site: Site,
+    ) -> Self {
+        let dtype = match &target {
+            Target::Write(dst) => Some(dst.dtype()),
+            Target::Keep(result) => Some(result.dtype()),
+            Target::Nothing | Target::Elsewhere => sources.first().map(Buffer::dtype),
+        };
+        Self {
+            stages: smallvec![Stage { plan, target }],
+            sources: match sources {
+                [] => SmallVec::new(),
+                [one] => smallvec![one.clone()],
+                all => all.into(),
+            },
+            status: Ok(()),
+            argument: None,
+            dtype,
+            site,
+            guard: Guard::default(),
+        }
+    }
+
+    /// A request that moves nothing and tells an error, or that there is none.
+    #[inline]
+    pub fn status(plan: Arc<ExchangePlan>, status: Result<(), AgreedError>, site: Site) -> Self {
+        let mut request = Self::exchange(plan, &[], Target::Nothing, site);
+        request.status = status.map_err(Box::new);
+        request
+    }
+
+    /// The name of the operation.
+    pub fn name(&self) -> &'static str {
+        self.stages
+            .first()
+            .map_or("nothing", |stage| stage.plan.name)
+    }
+
+    /// Turns what this rank's own arguments show to be wrong into its status. Backends call it before posting.
+    pub fn checked(mut self, group: usize) -> Self {
+        self.check_own(group);
+        self
+    }
+
+    /// As [`Request::checked`], in place.
+    pub(crate) fn check_own(&mut self, group: usize) {
+        if self.status.is_ok()
+            && let Err(error) = self.check(group)
+        {
+            self.status = Err(Box::new(AgreedError::from_local(self.name(), error)));
+        }
+    }
+
+    /// Whether its elements move by another way.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        let elsewhere = |stage: &Stage| matches!(stage.target, Target::Elsewhere);
+        self.stages.iter().any(elsewhere)
+    }
+
+    /// What an exchange of one source into one destination is checked for, which its plan remembers.
+    fn fit(&self, group: usize) -> Option<Fit> {
+        let ([stage], [source]) = (self.stages.as_slice(), self.sources.as_slice()) else {
+            return None;
+        };
+        let Target::Write(dst) = &stage.target else {
+            return None;
+        };
+        let dtype = dst.dtype();
+        (source.dtype() == dtype && self.dtype == Some(dtype)).then(|| Fit {
+            group,
+            dtype,
+            source: source.len(),
+            dst: dst.len(),
+        })
+    }
+
+    fn check(&self, group: usize) -> Result<()> {
+        // A barrier has nothing that could be wrong.
+        let is_silent = |s: &Stage| matches!(s.target, Target::Nothing) && s.plan.is_silent();
+        if self.is_elsewhere() || self.sources.is_empty() && self.stages.iter().all(is_silent) {
+            return Ok(());
+        }
+        let fit = self.fit(group);
+        let plan = self.stages.first().map(|stage| &stage.plan);
+        if let (Some(plan), Some(fit)) = (plan, &fit)
+            && plan.fits(fit)
+        {
+            return Ok(());
+        }
+        // What the stage before leaves behind, which this one reads.
+        let mut left = None;
+        for stage in &self.stages {
+            let (dtype, len) = match &stage.target {
+                Target::Write(dst) => (Some(dst.dtype()), dst.len()),
+                Target::Keep(result) => (Some(result.dtype()), result.len()),
+                Target::Nothing | Target::Elsewhere => (self.dtype, 0),
+            };
+            if dtype != self.dtype {
+                return Err(CommError::invalid(
+                    stage.plan.name,
+                    format!("{:?} throughout", self.dtype),
+                    format!("{dtype:?}"),
+                    "pass buffers of one element type",
+                ));
+            }
+            if !matches!(stage.target, Target::Write(_)) && !stage.plan.recv.is_empty() {
+                return Err(CommError::invalid(
+                    stage.plan.name,
+                    "a destination to receive into",
+                    format!("{:?}", stage.target),
+                    "pass Target::Write where pieces are received",
+                ));
+            }
+            let brought = self.sources.iter().map(|s| (s.dtype(), s.len()));
+            match left {
+                None => stage.plan.check(group, dtype, &brought, len)?,
+                Some(one) => stage.plan.check(group, dtype, &std::iter::once(one), len)?,
+            }
+            if let Target::Write(dst) = &stage.target
+                && stage.plan.fold.is_none()
+                && stage.plan.fill.is_none()
+                && !stage.plan.may_cover(dst.len())
+            {
+                return Err(CommError::invalid(
+                    stage.plan.name,
+                    format!("pieces for all {} elements of the destination", dst.len()),
+                    format!(
+                        "pieces for {} of them",
+                        stage.plan.recv.iter().map(|p| p.numel()).sum::<usize>()
+                    ),
+                    "give the plan a fill value for what no piece writes",
+                ));
+            }
+            left = Some((dtype.unwrap_or(DType::U8), len));
+        }
+        if let (Some(plan), Some(fit)) = (plan, fit) {
+            plan.remember(fit);
+        }
+        Ok(())
+    }
+}
+
+/// One side of a message between two ranks.
+#[derive(Debug)]
+pub struct Link {
+    /// The other rank, numbered within the group.
+    pub peer: usize,
+    /// What this side does.
+    pub side: LinkSide,
+    /// Whether something else moves the elements: the two only agree, and there is no result.
+    pub elsewhere: bool,
+    /// Where the user called.
+    pub site: Site,
+    /// What a checked communicator adds.
+    pub guard: Guard,
+}
+
+/// Which side of a message this rank is.
+#[derive(Debug)]
+pub enum LinkSide {
+    /// Sends these elements.
+    Send(Buffer),
+    /// Receives into this memory.
+    Recv(BufferMut),
+}
+
+impl LinkSide {
+    fn dtype(&self) -> DType {
+        match self {
+            Self::Send(data) => data.dtype(),
+            Self::Recv(dst) => dst.dtype(),
+        }
+    }
+}
+
+impl Link {
+    /// The call it came from.
+    pub fn name(&self) -> &'static str {
+        match self.side {
+            LinkSide::Send(_) => "send",
+            LinkSide::Recv(_) => "recv",
+        }
+    }
+
+    /// Who sends and who receives, as numbered within the group, if `me` is this rank.
+    pub fn ends(&self, me: usize) -> [usize; 2] {
+        match self.side {
+            LinkSide::Send(_) => [me, self.peer],
+            LinkSide::Recv(_) => [self.peer, me],
+        }
+    }
+
+    /// Which participant of [`Link::into_request`] this rank is: 0 sends, 1 receives.
+    pub fn participant(&self) -> usize {
+        match self.side {
+            LinkSide::Send(_) => 0,
+            LinkSide::Recv(_) => 1,
+        }
+    }
+
+    /// What moves, as an exchange of the two participants.
+    pub fn plan(&self) -> ExchangePlan {
+        let run = |peer, len| Pieces::from([Piece::run(peer, 0, len, 0, 0)]);
+        let (recv, send) = match &self.side {
+            LinkSide::Send(data) => (Pieces::new(), run(1, data.len())),
+            LinkSide::Recv(dst) => (run(0, dst.len()), Pieces::new()),
+        };
+        ExchangePlan::new("message", 0, recv, send, None, None)
+    }
+
+    /// The message as an operation of its two participants, in a group of `size`.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if the peer is not in the group.
+    pub fn into_request(self, size: usize) -> Result<Request> {
+        if self.peer >= size {
+            return Err(CommError::invalid(
+                self.name(),
+                format!("a peer below {size}"),
+                self.peer.to_string(),
+                "name a rank of the group, numbered within it",
+            ));
+        }
+        let plan = Arc::new(self.plan());
+        let (dtype, elsewhere) = (self.side.dtype(), self.elsewhere);
+        let or_elsewhere = |target| if elsewhere { Target::Elsewhere } else { target };
+        let request = match self.side {
+            LinkSide::Send(data) => {
+                let sources = [data.clone()];
+                let target = or_elsewhere(Target::Keep(data));
+                Request::exchange(plan, &sources, target, self.site)
+            }
+            LinkSide::Recv(dst) => {
+                Request::exchange(plan, &[], or_elsewhere(Target::Write(dst)), self.site)
+            }
+        };
+        Ok(Request {
+            dtype: Some(dtype),
+            guard: self.guard,
+            ..request
+        })
+    }
+}

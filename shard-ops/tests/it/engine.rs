@@ -1,0 +1,528 @@
+//! The engine on small ops: results equal one rank's, layouts follow the rules, and nothing moves needlessly.
+
+use shard_comm::{Communicator, local};
+use shard_kernels::unary::Unary;
+use shard_ops::{
+    Engine, EngineOptions, Exec, Value, broadcast, elementwise, index, matmul, reduce, shape,
+};
+use shard_redistribute::{Array, MeshComm};
+use shard_spec::{DeviceMesh, EdgeMap, Layout, Partition, Placement, ReduceOp};
+use std::rc::Rc;
+
+fn value(index: &[usize]) -> f64 {
+    let h = index
+        .iter()
+        .fold(17_usize, |h, &i| h.wrapping_mul(31).wrapping_add(i + 1));
+    (h % 23) as f64 - 11.0
+}
+
+/// Runs `f` on every rank of a mesh with an engine.
+fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>, &Engine) -> T + Sync) -> Vec<T> {
+    let mesh = DeviceMesh::new(shape).unwrap();
+    local::run(mesh.size(), |comm| {
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        let cx = MeshComm::new(&world, &mesh).unwrap();
+        f(&cx, &Engine::new(EngineOptions::default()))
+    })
+    .unwrap()
+}
+
+fn make(cx: &Rc<MeshComm>, layout: &Layout) -> Value {
+    Value::new(Array::from_fn::<f64>(cx, layout, value).unwrap())
+}
+
+fn whole(exec: &dyn Exec, v: &Value) -> Vec<f64> {
+    let to = Layout::replicated(v.layout().mesh(), v.shape());
+    exec.redistribute(v, &to).unwrap().array().to_vec().unwrap()
+}
+
+/// Every layout of `shape` on the mesh that a test tries: all placements, even, uneven and with empty parts.
+fn layouts(mesh: &DeviceMesh, shape: &[usize]) -> Vec<Layout> {
+    let mut all = vec![Layout::replicated(mesh, shape)];
+    for d in 0..shape.len() {
+        for a in 0..mesh.ndim() {
+            let (n, p) = (shape[d], mesh.shape()[a]);
+            let mut sizes = vec![0; p];
+            sizes[p - 1] = n;
+            let mut uneven = vec![0; p];
+            uneven[0] = n - n / 3;
+            uneven[p - 1] += n / 3;
+            for partition in [
+                Partition::chunk(n, p),
+                Partition::from_sizes(&sizes).unwrap(),
+                Partition::from_sizes(&uneven).unwrap(),
+            ] {
+                all.push(
+                    Layout::builder(mesh, shape)
+                        .shard(d, &[a], partition)
+                        .build()
+                        .unwrap(),
+                );
+            }
+        }
+        if mesh.ndim() == 2 {
+            all.push(
+                Layout::builder(mesh, shape)
+                    .shard_balanced(d, &[1, 0])
+                    .build()
+                    .unwrap(),
+            );
+            let e = (d + 1) % shape.len();
+            if e != d {
+                all.push(
+                    Layout::builder(mesh, shape)
+                        .shard_balanced(d, &[1])
+                        .shard_balanced(e, &[0])
+                        .build()
+                        .unwrap(),
+                );
+            }
+        }
+    }
+    let mut partial = vec![Placement::Replicate; mesh.ndim()];
+    partial[0] = Placement::Partial(ReduceOp::Sum);
+    all.push(Layout::new(mesh, shape, &partial).unwrap());
+    all
+}
+
+/// Checks that `f` on operands of all layouts equals `f` on one rank.
+fn check(shapes: &[&[usize]], f: impl Fn(&dyn Exec, &[Value]) -> Value + Sync) {
+    let single = on_ranks(&[1], |cx, engine| {
+        let values: Vec<Value> = shapes
+            .iter()
+            .map(|s| make(cx, &Layout::replicated(cx.mesh(), s)))
+            .collect();
+        whole(engine, &f(engine, &values))
+    })
+    .remove(0);
+    for mesh in [vec![1], vec![3], vec![4], vec![2, 2], vec![2, 3]] {
+        on_ranks(&mesh, |cx, engine| {
+            let choices: Vec<Vec<Layout>> = shapes.iter().map(|s| layouts(cx.mesh(), s)).collect();
+            let most = choices.iter().map(Vec::len).max().unwrap();
+            for k in 0..most * choices.len() {
+                // Walk the combinations diagonally: every layout of every operand, against varied partners.
+                let values: Vec<Value> = choices
+                    .iter()
+                    .enumerate()
+                    .map(|(i, all)| make(cx, &all[(k * (i + 1) + i * (k / most)) % all.len()]))
+                    .collect();
+                let got = whole(engine, &f(engine, &values));
+                let from: Vec<String> = values.iter().map(|v| v.layout().to_string()).collect();
+                assert_eq!(got.len(), single.len(), "{from:?} on {mesh:?}");
+                for (g, s) in got.iter().zip(&single) {
+                    let close = (g - s).abs() <= 1e-12 * s.abs().max(1.0);
+                    assert!(
+                        close || (g.is_nan() && s.is_nan()),
+                        "{got:?} != {single:?} for {from:?} on {mesh:?}"
+                    );
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn pointwise_ops_equal_one_rank() {
+    check(&[&[5, 3], &[5, 3]], |e, v| {
+        elementwise::add(e, &v[0], &v[1]).unwrap()
+    });
+    check(&[&[5, 3], &[3]], |e, v| {
+        elementwise::mul(e, &v[0], &v[1]).unwrap()
+    });
+    check(&[&[5, 1], &[1, 7]], |e, v| {
+        elementwise::sub(e, &v[0], &v[1]).unwrap()
+    });
+    check(&[&[7, 2]], |e, v| {
+        elementwise::unary(e, &v[0], Unary::Gelu).unwrap()
+    });
+    check(&[&[7, 2]], |e, v| {
+        elementwise::mul_scalar(e, &v[0], 3.0).unwrap()
+    });
+    check(&[&[7, 2]], |e, v| {
+        elementwise::mul(e, &v[0], &v[0]).unwrap()
+    });
+    check(&[&[7, 2], &[7, 2]], |e, v| {
+        elementwise::div(e, &v[0], &elementwise::add_scalar(e, &v[1], 50.0).unwrap()).unwrap()
+    });
+    check(&[&[7, 2], &[7, 2]], |e, v| {
+        elementwise::maximum(e, &v[0], &v[1]).unwrap()
+    });
+}
+
+#[test]
+fn products_equal_one_rank() {
+    check(&[&[5, 7], &[7, 3]], |e, v| {
+        matmul::matmul(e, &v[0], &v[1]).unwrap()
+    });
+    check(&[&[2, 5, 4], &[1, 4, 3]], |e, v| {
+        matmul::matmul(e, &v[0], &v[1]).unwrap()
+    });
+    check(&[&[7], &[7]], |e, v| matmul::dot(e, &v[0], &v[1]).unwrap());
+    check(&[&[5, 7], &[3, 7], &[3]], |e, v| {
+        matmul::linear(e, &v[0], &v[1], Some(&v[2])).unwrap()
+    });
+}
+
+#[test]
+fn reductions_equal_one_rank() {
+    check(&[&[5, 3, 2]], |e, v| {
+        reduce::sum(e, &v[0], &[0, 2], false).unwrap()
+    });
+    check(&[&[5, 3, 2]], |e, v| {
+        reduce::mean(e, &v[0], &[1], true).unwrap()
+    });
+    check(&[&[5, 3]], |e, v| {
+        reduce::amax(e, &v[0], &[0], false).unwrap()
+    });
+    check(&[&[5, 3]], |e, v| {
+        reduce::amin(e, &v[0], &[0, 1], false).unwrap()
+    });
+    check(&[&[5, 3], &[5, 3]], |e, v| {
+        reduce::mse_loss(e, &v[0], &v[1]).unwrap()
+    });
+}
+
+#[test]
+fn moves_equal_one_rank() {
+    check(&[&[7, 3]], |e, v| {
+        index::slice(e, &v[0], 0, 1, 2, 3).unwrap()
+    });
+    check(&[&[7, 3]], |e, v| index::flip(e, &v[0], 0).unwrap());
+    check(&[&[7, 3]], |e, v| index::roll(e, &v[0], 0, -3).unwrap());
+    check(&[&[4, 3]], |e, v| index::repeat(e, &v[0], 1, 3).unwrap());
+    check(&[&[5, 4]], |e, v| {
+        index::pad(e, &v[0], &[(2, 1), (-1, 3)], EdgeMap::Zeros, 1.5).unwrap()
+    });
+    check(&[&[5, 4]], |e, v| {
+        index::pad(e, &v[0], &[(4, 3), (2, 0)], EdgeMap::Reflect, 0.0).unwrap()
+    });
+    check(&[&[5, 4]], |e, v| {
+        index::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Circular, 0.0).unwrap()
+    });
+    check(&[&[5, 4]], |e, v| {
+        index::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Replicate, 0.0).unwrap()
+    });
+    check(&[&[5, 3], &[0, 3], &[4, 3]], |e, v| {
+        index::cat(e, &v.iter().collect::<Vec<_>>(), 0).unwrap()
+    });
+    check(&[&[5, 3], &[5, 3]], |e, v| {
+        index::stack(e, &v.iter().collect::<Vec<_>>(), 1).unwrap()
+    });
+    check(&[&[5, 3, 2]], |e, v| {
+        shape::permute(e, &v[0], &[2, 0, 1]).unwrap()
+    });
+    check(&[&[6, 4]], |e, v| {
+        shape::reshape(e, &v[0], &[8, 3]).unwrap()
+    });
+    check(&[&[10, 7]], |e, v| {
+        shape::reshape(e, &v[0], &[7, 10]).unwrap()
+    });
+    check(&[&[2, 6]], |e, v| shape::reshape(e, &v[0], &[12]).unwrap());
+    check(&[&[15, 2]], |e, v| {
+        shape::reshape(e, &v[0], &[5, 3, 2]).unwrap()
+    });
+    check(&[&[1, 3]], |e, v| {
+        broadcast::expand(e, &v[0], &[5, 4, 3]).unwrap()
+    });
+}
+
+/// Counts the warnings of one rank.
+struct Warnings(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Shapes that share one boundary alone: all would be on one rank if the boundaries had to fit both at once.
+#[test]
+fn reshapes_keep_shards_even_or_warn() {
+    let outcomes = on_ranks(&[4], |cx, engine| {
+        let count = std::sync::Arc::<std::sync::atomic::AtomicUsize>::default();
+        tracing::subscriber::with_default(Warnings(count.clone()), || {
+            let reshaped = |shape: &[usize], to: &[usize]| {
+                let rows = Layout::parse(cx.mesh(), shape, "S(0)").unwrap();
+                let y = shape::reshape(engine, &make(cx, &rows), to).unwrap();
+                let warnings = count.swap(0, std::sync::atomic::Ordering::Relaxed);
+                (y.layout().to_string(), warnings)
+            };
+            [
+                reshaped(&[1000, 7], &[7, 1000]),
+                reshaped(&[8, 6], &[8, 2, 3]),
+                // Two rows are all there are.
+                reshaped(&[16, 1000], &[2, 8000]),
+                // One rank has all of one row.
+                reshaped(&[7, 1000], &[1, 7000]),
+                reshaped(&[16, 9], &[1, 1, 144]),
+            ]
+        })
+    });
+    let expected = [
+        ("S(0)[2,2,1,2]", 0),
+        ("S(0)", 0),
+        ("S(0)[0,1,0,1]", 0),
+        ("S(2)", 0),
+    ];
+    for outcome in outcomes {
+        assert_eq!(outcome[0], (expected[0].0.to_owned(), expected[0].1));
+        assert_eq!(outcome[1], (expected[1].0.to_owned(), expected[1].1));
+        println!("{outcome:?}");
+    }
+}
+
+#[test]
+fn windows_equal_one_rank() {
+    use shard_ops::conv::{ConvOptions, ConvTransposeOptions, Padding, conv, conv_transpose};
+    use shard_ops::pool::{PoolOptions, avg_pool, max_pool};
+    use shard_ops::resample::{Target, interpolate};
+    use shard_spec::ResampleMode;
+    let same =
+        |stride: usize, dilation: usize, pads: (usize, usize), groups: usize, edge| ConvOptions {
+            stride: vec![stride],
+            dilation: vec![dilation],
+            padding: Padding::Explicit(vec![pads]),
+            groups,
+            edge,
+        };
+    for options in [
+        same(1, 1, (1, 1), 1, EdgeMap::Zeros),
+        same(2, 1, (1, 0), 1, EdgeMap::Zeros),
+        same(1, 3, (3, 3), 1, EdgeMap::Zeros),
+        same(3, 1, (0, 2), 1, EdgeMap::Circular),
+    ] {
+        check(&[&[2, 3, 11, 7], &[4, 3, 3, 3], &[4]], |e, v| {
+            conv(e, &v[0], &v[1], Some(&v[2]), &options).unwrap()
+        });
+    }
+    let grouped = same(1, 1, (1, 1), 2, EdgeMap::Zeros);
+    check(&[&[1, 4, 9, 5], &[6, 2, 3, 3]], |e, v| {
+        conv(e, &v[0], &v[1], None, &grouped).unwrap()
+    });
+    let up = ConvTransposeOptions {
+        stride: vec![2],
+        padding: vec![(1, 1)],
+        ..Default::default()
+    };
+    check(&[&[1, 3, 7], &[3, 2, 4], &[2]], |e, v| {
+        conv_transpose(e, &v[0], &v[1], Some(&v[2]), &up).unwrap()
+    });
+    let pool = PoolOptions {
+        stride: vec![2],
+        padding: vec![1],
+        ceil_mode: true,
+        ..PoolOptions::new([3])
+    };
+    check(&[&[2, 2, 10, 7]], |e, v| {
+        max_pool(e, &v[0], &pool).unwrap().0
+    });
+    check(&[&[2, 2, 10, 7]], |e, v| avg_pool(e, &v[0], &pool).unwrap());
+    for mode in [
+        ResampleMode::Nearest,
+        ResampleMode::Linear,
+        ResampleMode::LinearAligned,
+    ] {
+        check(&[&[1, 2, 9, 5]], |e, v| {
+            interpolate(e, &v[0], &Target::Size(vec![17, 4]), mode).unwrap()
+        });
+    }
+}
+
+#[test]
+fn norms_equal_one_rank() {
+    use shard_ops::norm::{group_norm, layer_norm};
+    check(&[&[2, 6, 7, 3], &[6], &[6]], |e, v| {
+        group_norm(e, &v[0], 3, Some(&v[1]), Some(&v[2]), 1e-5).unwrap()
+    });
+    check(&[&[5, 3, 7], &[3, 7], &[3, 7]], |e, v| {
+        layer_norm(e, &v[0], 2, Some(&v[1]), Some(&v[2]), 1e-5).unwrap()
+    });
+}
+
+/// Groups that read no channels are still groups: how many a rank has shows in the rows of its weight.
+#[test]
+fn groups_without_input_channels_are_sharded_like_others() {
+    use shard_ops::conv::{ConvOptions, conv};
+    let options = ConvOptions {
+        groups: 3,
+        ..Default::default()
+    };
+    let sums = on_ranks(&[2], |cx, engine| {
+        let x = make(cx, &Layout::replicated(cx.mesh(), &[1, 0, 4]));
+        let w = make(
+            cx,
+            &Layout::parse(cx.mesh(), &[6, 0, 2], "S(0)[4,2]").unwrap(),
+        );
+        let y = conv(engine, &x, &w, None, &options).unwrap();
+        let all = Layout::replicated(cx.mesh(), &[1, 6, 3]);
+        y.array()
+            .redistribute(&all)
+            .unwrap()
+            .to_vec::<f64>()
+            .unwrap()
+    });
+    assert_eq!(sums, [vec![0.0; 18], vec![0.0; 18]]);
+}
+
+#[test]
+fn a_convolution_computes_its_interior_while_the_halo_flies() {
+    use shard_ops::conv::{ConvOptions, Padding, conv};
+    let options = ConvOptions {
+        padding: Padding::Same,
+        ..Default::default()
+    };
+    let events = on_ranks(&[2, 2], |cx, engine| {
+        let placements = [Placement::Shard(2), Placement::Shard(3)];
+        let x = make(
+            cx,
+            &Layout::new(cx.mesh(), &[1, 2, 12, 13], &placements).unwrap(),
+        );
+        let w = make(cx, &Layout::replicated(cx.mesh(), &[2, 2, 3, 3]));
+        cx.world().ledger().trace(true);
+        conv(engine, &x, &w, None, &options).unwrap();
+        cx.world()
+            .ledger()
+            .events()
+            .iter()
+            .map(|e| e.label.to_string())
+            .collect::<Vec<_>>()
+    });
+    for labels in events {
+        let at = |what: &str| {
+            labels
+                .iter()
+                .position(|l| l == what)
+                .unwrap_or_else(|| panic!("{what} in {labels:?}"))
+        };
+        assert!(at("post conv") < at("interior conv"));
+        assert!(at("interior conv") < at("wait conv"));
+        assert!(at("wait conv") < at("boundary conv"));
+    }
+}
+
+#[test]
+fn an_aligned_sum_stays_where_it_is() {
+    on_ranks(&[4], |cx, engine| {
+        let rows = Layout::builder(cx.mesh(), &[10, 3])
+            .shard(0, &[0], Partition::from_sizes(&[1, 4, 0, 5]).unwrap())
+            .build()
+            .unwrap();
+        let (a, b) = (make(cx, &rows), make(cx, &rows));
+        let before = cx.world().ledger().snapshot();
+        let y = elementwise::add(engine, &a, &b).unwrap();
+        assert_eq!(y.layout(), &rows);
+        let total = reduce::sum(engine, &y, &[0, 1], false).unwrap();
+        assert_eq!(total.layout().to_string(), "P(sum)");
+        assert_eq!(cx.world().ledger().since(&before).bytes, 0);
+    });
+}
+
+#[test]
+fn a_sharded_contraction_is_partial_and_free() {
+    on_ranks(&[4], |cx, engine| {
+        let a = make(
+            cx,
+            &Layout::new(cx.mesh(), &[5, 8], &[Placement::Shard(1)]).unwrap(),
+        );
+        let b = make(
+            cx,
+            &Layout::new(cx.mesh(), &[8, 3], &[Placement::Shard(0)]).unwrap(),
+        );
+        let before = cx.world().ledger().snapshot();
+        let y = matmul::matmul(engine, &a, &b).unwrap();
+        assert_eq!(y.layout().to_string(), "P(sum)");
+        assert_eq!(cx.world().ledger().since(&before).rounds, 0);
+    });
+}
+
+#[test]
+fn explicit_moves_refuse_on_every_rank_alike() {
+    let errors = on_ranks(&[3], |cx, engine| {
+        engine.set_explicit_moves(true);
+        let a = make(
+            cx,
+            &Layout::new(cx.mesh(), &[6, 2], &[Placement::Shard(0)]).unwrap(),
+        );
+        let b = make(
+            cx,
+            &Layout::new(cx.mesh(), &[6, 2], &[Placement::Shard(1)]).unwrap(),
+        );
+        let error = elementwise::add(engine, &a, &b).unwrap_err();
+        assert_eq!(error.class(), shard_comm::ErrorClass::Uniform);
+        // What is aligned still works.
+        elementwise::add(engine, &a, &a).unwrap();
+        error.to_string()
+    });
+    assert!(errors.iter().all(|e| e == &errors[0]));
+    assert!(
+        errors[0].contains("operand 1") && errors[0].contains("S(0)"),
+        "{}",
+        errors[0]
+    );
+}
+
+/// A halo is not a move, but bringing stripes to consecutive rows is one; ops without neighbours keep stripes.
+#[test]
+fn explicit_moves_know_that_windows_need_consecutive_indices() {
+    use shard_ops::conv::{ConvOptions, Padding, conv};
+    let errors = on_ranks(&[2], |cx, engine| {
+        let of = |rows: &str| {
+            let layout = Layout::parse(cx.mesh(), &[1, 1, 7], rows).unwrap();
+            make(cx, &layout)
+        };
+        let w = make(cx, &Layout::replicated(cx.mesh(), &[1, 1, 3]));
+        let options = ConvOptions {
+            padding: Padding::Same,
+            ..Default::default()
+        };
+        engine.set_explicit_moves(true);
+        conv(engine, &of("S(2)"), &w, None, &options).unwrap();
+        let stripes = of("S(2)[0:1,1:1]*");
+        let doubled = elementwise::add(engine, &stripes, &stripes).unwrap();
+        assert_eq!(doubled.layout(), stripes.layout());
+        conv(engine, &stripes, &w, None, &options)
+            .unwrap_err()
+            .to_string()
+    });
+    assert!(errors[0].contains("operand 0"), "{}", errors[0]);
+    assert_eq!(errors[0], errors[1]);
+}
+
+#[test]
+fn ranks_that_apply_different_ops_are_found_out_and_the_group_goes_on() {
+    let errors = on_ranks(&[3], |cx, engine| {
+        let rows = Layout::new(cx.mesh(), &[6, 2], &[Placement::Shard(0)]).unwrap();
+        let x = make(cx, &rows);
+        // No communication here, so nobody can know yet.
+        let map = if cx.rank() == 1 {
+            Unary::Gelu
+        } else {
+            Unary::Relu
+        };
+        let y = elementwise::unary(engine, &x, map).unwrap();
+        let whole_of = Layout::replicated(cx.mesh(), &[6, 2]);
+        let error = engine.redistribute(&y, &whole_of).unwrap_err();
+        assert_eq!(error.class(), shard_comm::ErrorClass::Uniform);
+        // The group is as usable as before.
+        assert_eq!(whole(engine, &x).len(), 12);
+        error.to_string()
+    });
+    assert!(errors.iter().all(|e| e == &errors[0]), "{errors:?}");
+    assert!(errors[0].contains("the calls before it"), "{}", errors[0]);
+}

@@ -1,0 +1,237 @@
+//! Plans as objects: started and waited for, written and read.
+
+use crate::common::{expected, layout, missing, pair, recipe, spread};
+use proptest::prelude::*;
+use shard_comm::{Communicator, DType, local};
+use shard_redistribute::{CostModel, LinkCost, MeshComm, Plan, RedistributeError};
+use shard_spec::{DeviceMesh, Layout, SpecError};
+use std::rc::Rc;
+
+fn meshes() -> impl Strategy<Value = Vec<usize>> {
+    prop::sample::select(vec![vec![1], vec![4], vec![2, 2], vec![2, 3]])
+}
+
+fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>) -> T + Sync) -> Vec<T> {
+    let mesh = DeviceMesh::new(shape).unwrap();
+    local::run(mesh.size(), |comm| {
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        f(&MeshComm::new(&world, &mesh).unwrap())
+    })
+    .unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn moves_that_fly_together_arrive_as_they_would_alone(
+        mesh in meshes(), rows in 0_usize..9, cols in 0_usize..8,
+        from in recipe(3), to in recipe(3), and in recipe(3), latency in 0.0..1e-5,
+    ) {
+        let shape = [rows, cols];
+        on_ranks(&mesh, |cx| {
+            let src = layout(cx.mesh(), &shape, &from);
+            let targets = [to.clone(), and.clone()]
+                .map(|r| layout(cx.mesh(), &shape, &r).with_partial_reduced());
+            cx.planner().set_model(Some(CostModel::network(LinkCost::new(latency, 1e9))));
+            let x = spread(cx, &src);
+            let before = cx.world().ledger().snapshot();
+            let [first, second] = targets.clone().map(|t| x.redistribute_start(&t).unwrap());
+            // Waited for in the other order.
+            let landed = [(second, &targets[1]), (first, &targets[0])].map(|(handle, target)| {
+                let forecast = handle.plan().forecast(DType::F64);
+                if !src.is_partial() {
+                    assert!(forecast.bytes >= 8 * missing(&src, target, cx.rank()) as u64);
+                }
+                assert!(handle.is_flying() || handle.plan().steps().len() != 1 || forecast.rounds == 0);
+                assert_eq!(handle.wait().unwrap().to_vec::<f64>().unwrap(), expected(cx, target));
+                // Whatever the strategy: nobody receives less than what it needs and does not have.
+                assert!(src.is_partial() || forecast.bytes >= 8 * missing(&src, target, cx.rank()) as u64);
+                forecast
+            });
+            let moved = cx.world().ledger().since(&before);
+            assert_eq!(moved.bytes, landed.iter().map(|f| f.bytes).sum::<u64>());
+            assert_eq!(moved.messages, landed.iter().map(|f| f.messages).sum::<u64>());
+        });
+    }
+}
+
+#[test]
+fn a_plan_for_another_source_is_refused_before_anything_moves() {
+    on_ranks(&[2], |cx| {
+        let parse = |text| Layout::parse(cx.mesh(), &[4], text).unwrap();
+        let plan = Rc::new(Plan::new(&parse("S(0)"), &parse("R"), cx.rank()).unwrap());
+        let x = spread(cx, &parse("S(0)[1,3]"));
+        for error in [plan.start(&x).unwrap_err(), plan.run(&x).unwrap_err()] {
+            assert!(
+                matches!(error, RedistributeError::Incompatible(_)),
+                "{error}"
+            );
+        }
+        cx.world().barrier().unwrap();
+    });
+}
+
+#[test]
+fn the_adjoint_of_a_started_move_is_started_alike() {
+    let products = on_ranks(&[2, 2], |cx| {
+        let parse = |text| Layout::parse(cx.mesh(), &[6, 5], text).unwrap();
+        let plan = Rc::new(Plan::new(&parse("S(0) S(1)"), &parse("R S(0)"), cx.rank()).unwrap());
+        let adjoint = Rc::new(plan.adjoint().unwrap());
+        let (x, y) = (spread(cx, plan.from()), spread(cx, adjoint.from()));
+        let (ax, aty) = (plan.start(&x).unwrap(), adjoint.start(&y).unwrap());
+        let aty = pair(cx, &x, &aty.wait().unwrap());
+        (pair(cx, &ax.wait().unwrap(), &y), aty)
+    });
+    let (forth, back) = (products.iter()).fold((0.0, 0.0), |(f, b), p| (f + p.0, b + p.1));
+    assert_eq!(forth, back);
+}
+
+/// Tiles of 2^16 and of 2^16 - 1 that meet in 2^32 pieces, described in a few words.
+fn tiles_that_share_no_boundary(mesh: &DeviceMesh) -> [Layout; 2] {
+    let tiles = |size: usize| format!("S(0)[0:{size},1:{size}]*");
+    [1 << 20, (1 << 20) - 1].map(|size| Layout::parse(mesh, &[1 << 50], &tiles(size)).unwrap())
+}
+
+#[test]
+fn more_pieces_than_can_be_listed_are_refused_before_they_are() {
+    let mesh = DeviceMesh::new(&[2]).unwrap();
+    let [from, to] = tiles_that_share_no_boundary(&mesh);
+    let model = CostModel::shared_memory();
+    let refused = [
+        Plan::new(&from, &to, 0).map(drop),
+        Plan::cheapest(&from, &to, 1, DType::U8, &model).map(drop),
+        Plan::alternatives(&from, &to, 0).map(drop),
+    ];
+    for error in refused.map(Result::unwrap_err) {
+        let RedistributeError::TooManyPieces(what) = &error else {
+            panic!("{error}");
+        };
+        assert!(what.pieces > what.most && what.pieces > 1 << 31, "{error}");
+    }
+    // Through halves it can go: a piece per stride and half.
+    let halves = Layout::parse(&mesh, &[1 << 50], "S(0)").unwrap();
+    let plan = Plan::new(&from, &halves, 0).unwrap();
+    assert_eq!(plan.forecast(DType::U8).bytes, 1 << 48);
+}
+
+#[test]
+fn bytes_that_cannot_be_counted_are_refused() {
+    let mesh = DeviceMesh::new(&[4]).unwrap();
+    let parse = |n: usize, text: &str| Layout::parse(&mesh, &[n], text).unwrap();
+    let refused = Plan::new(&parse(1 << 61, "P(sum)"), &parse(1 << 61, "S(0)"), 0).unwrap_err();
+    let overflow = RedistributeError::Spec(SpecError::Overflow {
+        op: "redistribute",
+        shape: vec![1 << 61],
+    });
+    assert_eq!(refused.to_string(), overflow.to_string());
+    // The largest that is planned: every rank receives three terms of its quarter of 2^57 elements.
+    let plan = Plan::new(&parse(1 << 57, "P(sum)"), &parse(1 << 57, "S(0)"), 0).unwrap();
+    assert_eq!(plan.forecast(DType::F64).bytes, 3 << 58);
+    let told = plan.explain(DType::F64);
+    assert_eq!(told.steps[0].most_received, 3 << 58);
+    // In its own memory too, though nobody follows the rounds that this would take.
+    assert!((1 << 60..5 << 58).contains(&told.in_place.unwrap().peak));
+    // And by windows, of which there would be thousands of millions.
+    let plan = Plan::new(&parse(1 << 57, "P(sum)"), &parse(1 << 57, "R"), 0).unwrap();
+    assert_eq!(plan.forecast(DType::F64).bytes, 3 << 59);
+}
+
+#[cfg(feature = "serde")]
+mod written {
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_plan_is_read_as_it_was_written(
+            mesh in meshes(), rows in 0_usize..9, cols in 0_usize..8,
+            from in recipe(3), to in recipe(3), index in 0_usize..4,
+        ) {
+            let mesh = DeviceMesh::new(&mesh).unwrap();
+            let shape = [rows, cols];
+            let (src, dst) = (layout(&mesh, &shape, &from), layout(&mesh, &shape, &to));
+            let index = index % mesh.size();
+            for plan in Plan::alternatives(&src, &dst.with_partial_reduced(), index).unwrap() {
+                let text = serde_json::to_string(&plan).unwrap();
+                let read: Plan = serde_json::from_str(&text).unwrap();
+                prop_assert_eq!(serde_json::to_string(&read).unwrap(), text);
+                prop_assert_eq!(read.to_string(), plan.to_string());
+                prop_assert_eq!(read.strategy(), plan.strategy());
+                prop_assert_eq!(read.forecast(DType::F32), plan.forecast(DType::F32));
+            }
+        }
+    }
+
+    #[test]
+    fn read_plans_run() {
+        on_ranks(&[2, 2], |cx| {
+            let parse = |text| Layout::parse(cx.mesh(), &[6, 5], text).unwrap();
+            let (from, to) = (parse("S(0) P(sum)"), parse("S(1) S(0)"));
+            let x = spread(cx, &from);
+            let text = serde_json::to_string(&Plan::new(&from, &to, x.index()).unwrap()).unwrap();
+            let plan: Plan = serde_json::from_str(&text).unwrap();
+            let y = plan.run(&x).unwrap();
+            assert_eq!(y.to_vec::<f64>().unwrap(), expected(cx, &to));
+        });
+    }
+
+    #[test]
+    fn what_no_plan_is_written_as_is_refused() {
+        let mesh = DeviceMesh::new(&[2, 2]).unwrap();
+        let parse = |text| Layout::parse(&mesh, &[6, 5], text).unwrap();
+        let plan = Plan::new(&parse("S(0) P(sum)"), &parse("S(1) R"), 3).unwrap();
+        let good = serde_json::to_value(&plan).unwrap();
+        assert!(serde_json::from_value::<Plan>(good.clone()).is_ok());
+        let refused = |change: &dyn Fn(&mut serde_json::Value), why: &str| {
+            let mut bad = good.clone();
+            change(&mut bad);
+            let error = serde_json::from_value::<Plan>(bad).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        };
+        refused(&|v| v["index"] = 4.into(), "no rank 4");
+        refused(&|v| v["strategy"] = "Magic".into(), "unknown variant");
+        refused(&|v| v["from"] = v["to"].clone(), "not partial");
+        refused(
+            &|v| v["hops"] = serde_json::Value::Array(vec![]),
+            "the hops end elsewhere",
+        );
+        refused(
+            &|v| {
+                v["hops"].as_array_mut().unwrap().remove(0);
+            },
+            "reduces other axes",
+        );
+        refused(
+            &|v| v["hops"][1]["exchange"]["scatter"] = vec![0].into(),
+            "reduces other axes",
+        );
+    }
+
+    /// A few hundred bytes that ask for four thousand million pieces.
+    #[test]
+    fn what_asks_for_too_much_is_refused_before_it_is_built() {
+        let mesh = DeviceMesh::new(&[2]).unwrap();
+        let [from, to] = tiles_that_share_no_boundary(&mesh);
+        let plan = |to: &Layout, hops: usize| {
+            let hop = |to: &Layout| serde_json::json!({ "exchange": { "to": to, "scatter": [], "owners": "Nearest" } });
+            // There and back again.
+            let stops = (0..hops).map(|i| if i % 2 == 0 { hop(to) } else { hop(&from) });
+            let hops: Vec<_> = stops.collect();
+            let end = if hops.len() % 2 == 1 { to } else { &from };
+            let plan = serde_json::json!({
+                "from": from, "to": end, "index": 0, "strategy": "Direct", "hops": hops,
+                "staging": 0,
+            });
+            serde_json::from_value::<Plan>(plan)
+        };
+        let error = plan(&to, 1).unwrap_err().to_string();
+        assert!(error.contains("pieces, expected at most"), "{error}");
+        // Each hop within the bound, all together beyond.
+        let halves = Layout::parse(&mesh, &[1 << 50], "S(0)").unwrap();
+        assert!(plan(&halves, 1).is_ok());
+        let error = plan(&halves, 40).unwrap_err().to_string();
+        assert!(error.contains("pieces, expected at most"), "{error}");
+    }
+}

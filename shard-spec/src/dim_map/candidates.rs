@@ -1,0 +1,190 @@
+//! Which runs of two maps can meet, found without trying every run with every other.
+
+use super::Run;
+use crate::progression::Progression;
+
+/// Up to this many pairs are tried one by one: that is cheaper than sorting.
+const FEW: usize = 64;
+
+/// Calls `f` with the numbers of every run of `first` and of `second` for which a destination of the one may be a source
+/// of the other, each pair at most once.
+///
+/// Intervals are merged: the work is that of sorting them, and one call for each two that overlap. Runs of longer steps
+/// meet only where their indices leave the same rest, so those of one rest are merged at a time.
+pub(super) fn candidates(first: &[Run], second: &[Run], mut f: impl FnMut(usize, usize)) {
+    if few(first, second) {
+        return every_pair(first.len(), second.len(), &mut f);
+    }
+    let mut left: Vec<Line> = lines(first.iter().map(Run::dst));
+    let mut right: Vec<Line> = lines(second.iter().map(Run::src));
+    if left.iter().chain(&right).all(|line| line.step <= 1) {
+        return merge(&left, &right, 1, &mut f);
+    }
+    for side in [&mut left, &mut right] {
+        side.sort_by_key(|line| line.step);
+    }
+    for left in left.chunk_by(|a, b| a.step == b.step) {
+        for right in right.chunk_by(|a, b| a.step == b.step) {
+            if few(left, right) {
+                every_pair(left.len(), right.len(), &mut |i, j| {
+                    f(left[i].number, right[j].number);
+                });
+            } else {
+                merge(left, right, gcd(left[0].step, right[0].step), &mut f);
+            }
+        }
+    }
+}
+
+fn few<T>(left: &[T], right: &[T]) -> bool {
+    left.len().saturating_mul(right.len()) <= FEW
+}
+
+fn every_pair(left: usize, right: usize, f: &mut impl FnMut(usize, usize)) {
+    for i in 0..left {
+        for j in 0..right {
+            f(i, j);
+        }
+    }
+}
+
+/// The indices of a run: from `lo` to `hi`, `step` apart; 0 where there is one index alone.
+#[derive(Clone, Copy)]
+struct Line {
+    step: usize,
+    lo: usize,
+    hi: usize,
+    number: usize,
+}
+
+fn lines(progressions: impl Iterator<Item = Progression>) -> Vec<Line> {
+    let line = |(number, p): (usize, Progression)| {
+        let ends = [p.start as usize, p.at(p.len - 1) as usize];
+        Line {
+            step: if p.len == 1 { 0 } else { p.step.unsigned_abs() },
+            lo: ends[0].min(ends[1]),
+            hi: ends[0].max(ends[1]),
+            number,
+        }
+    };
+    progressions.enumerate().map(line).collect()
+}
+
+/// Calls `f` for every two lines, one of each list, that overlap and leave the same rest modulo `apart`.
+fn merge(left: &[Line], right: &[Line], apart: usize, f: &mut impl FnMut(usize, usize)) {
+    let rest = |lo: usize| if apart == 0 { lo } else { lo % apart };
+    let from_left = left.iter().map(|&line| (rest(line.lo), line, true));
+    let from_right = right.iter().map(|&line| (rest(line.lo), line, false));
+    let mut lines: Vec<(usize, Line, bool)> = from_left.chain(from_right).collect();
+    // Mostly both sides are in order, and a stable sort finds that out.
+    lines.sort_by_key(|&(rest, line, _)| (rest, line.lo));
+    for same in lines.chunk_by(|a, b| a.0 == b.0) {
+        // Those seen so far that may still overlap one to come.
+        let (mut open_left, mut open_right): (Vec<Line>, Vec<Line>) = (Vec::new(), Vec::new());
+        for &(_, line, is_left) in same {
+            // What is kept overlaps this line, so every look at an open line is a pair or its last.
+            let ends_later = |open: &Line| open.hi >= line.lo;
+            if is_left {
+                open_right.retain(ends_later);
+                open_right.iter().for_each(|r| f(line.number, r.number));
+                open_left.push(line);
+            } else {
+                open_left.retain(ends_later);
+                open_left.iter().for_each(|l| f(l.number, line.number));
+                open_right.push(line);
+            }
+        }
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::progression::Intersection;
+
+    fn runs(count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Run>> {
+        let run = (
+            50usize..90,
+            50usize..90,
+            1usize..8,
+            prop::sample::select(vec![0isize, 1, 1, 1, 2, 3, 4, 6]),
+            prop::sample::select(vec![0isize, 1, 1, -1, 2, -3, 4, 6]),
+        );
+        let run = run.prop_map(|(dst_start, src_start, len, dst_step, src_step)| Run {
+            dst_start,
+            src_start,
+            len,
+            dst_step,
+            src_step,
+        });
+        prop::collection::vec(run, count)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Many runs of all kinds: whatever meets is tried, and nothing twice.
+        #[test]
+        fn all_that_meets_is_found(first in runs(0..40), second in runs(0..40)) {
+            let mut tried = Vec::new();
+            candidates(&first, &second, |i, j| tried.push((i, j)));
+            let once: BTreeSet<(usize, usize)> = tried.iter().copied().collect();
+            prop_assert_eq!(once.len(), tried.len());
+            for (i, a) in first.iter().enumerate() {
+                for (j, b) in second.iter().enumerate() {
+                    let meet = a.dst().intersect(&b.src()) != Intersection::Never;
+                    prop_assert!(!meet || once.contains(&(i, j)), "{a:?} {b:?}");
+                }
+            }
+        }
+    }
+
+    fn run(dst_start: usize, len: usize, dst_step: isize) -> Run {
+        Run {
+            dst_start,
+            src_start: dst_start,
+            len,
+            dst_step,
+            src_step: dst_step,
+        }
+    }
+
+    #[test]
+    fn intervals_are_tried_as_often_as_they_overlap() {
+        // Ten thousand intervals of lengths 1 to 7 with gaps, against as many that lie otherwise.
+        let intervals = |salt: usize| -> Vec<Run> {
+            let mut at = salt;
+            let next = |i: usize| {
+                let len = 1 + (i * 5 + salt) % 7;
+                at += len + (i * 3) % 4;
+                run(at - len, len, 1)
+            };
+            (0..10_000).map(next).collect()
+        };
+        let (first, second) = (intervals(0), intervals(3));
+        let mut tried = 0;
+        candidates(&first, &second, |_, _| tried += 1);
+        assert!(
+            (5_000..30_000).contains(&tried),
+            "{tried} pairs were tried of 10^8"
+        );
+    }
+
+    #[test]
+    fn strides_of_other_rests_are_not_tried() {
+        // A thousand strides of 2000, and as many of 1000 that lie between them: all overlap, none meets.
+        let first: Vec<Run> = (0..1000).map(|i| run(2 * i, 50, 2000)).collect();
+        let second: Vec<Run> = (0..500).map(|i| run(2 * i + 1, 50, 1000)).collect();
+        candidates(&first, &second, |i, j| panic!("{i} and {j} were tried"));
+        let single: Vec<Run> = (0..1000).map(|i| run(2 * i + 1, 1, 1)).collect();
+        candidates(&first, &single, |i, j| panic!("{i} and {j} were tried"));
+    }
+}
