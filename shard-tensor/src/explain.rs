@@ -98,6 +98,9 @@ impl Context {
 impl ShardTensor {
     /// This tensor, if it lies as expected: an assumption that a program makes, written down.
     ///
+    /// # Collective
+    /// None: it looks at the layout alone, which is equal on all ranks.
+    ///
     /// # Errors
     /// [`Argument`](Error::Argument) naming both layouts if it lies otherwise; as [`Placements::layout`].
     #[track_caller]

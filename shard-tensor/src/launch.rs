@@ -217,6 +217,9 @@ impl Launch {
 
     /// Runs the program.
     ///
+    /// # Collective
+    /// Every process of the job, if ranks are processes.
+    ///
     /// # Errors
     /// As [`launch`].
     pub fn run<T: Returned>(

@@ -164,6 +164,9 @@ impl Placements {
 
     /// The layout these placements give a tensor of this shape.
     ///
+    /// # Collective
+    /// None: pure layout maths.
+    ///
     /// # Errors
     /// [`Spec`](Error::Spec) and [`Argument`](Error::Argument): a wrong number of placements, a dim out of range,
     /// sizes that do not sum to the extent, an unknown or repeated axis name, a layout of another mesh or shape.

@@ -191,6 +191,9 @@ impl ShardTensor {
 
     /// This rank's piece as an array. No communication; of a partial tensor, this rank's term.
     ///
+    /// # Collective
+    /// None: this rank alone.
+    ///
     /// # Errors
     /// As [`to_array`](Self::to_array).
     #[track_caller]
@@ -264,6 +267,9 @@ impl ShardTensor {
 impl ShardTensor {
     /// A parameter of the same value: gradients with respect to it are computed, and [`set`](Self::set) may replace
     /// its value.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
     ///
     /// # Errors
     /// [`Autograd`](Error::Autograd) for integers and truth values.
@@ -390,6 +396,9 @@ impl ShardTensor {
     /// Replaces the value of a parameter, for all its clones. What was computed from the old value keeps it. It stays the
     /// same parameter: its hooks stay, gradients computed before can still be read, and what was computed from the old
     /// value still gives its gradient to the parameter.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
     ///
     /// # Errors
     /// [`Argument`](Error::Argument) if this is no parameter, or the other tensor has another layout or type.

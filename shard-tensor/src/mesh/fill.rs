@@ -13,6 +13,9 @@ use std::ops::Range;
 impl Mesh {
     /// A tensor of zeros.
     ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
     /// # Errors
     /// As [`Placements::layout`].
     #[track_caller]
@@ -26,6 +29,9 @@ impl Mesh {
 
     /// A tensor of ones.
     ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
     /// # Errors
     /// As [`Placements::layout`].
     #[track_caller]
@@ -38,6 +44,9 @@ impl Mesh {
     }
 
     /// A tensor of one value.
+    ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
     ///
     /// # Errors
     /// As [`Placements::layout`]; [`Argument`](Error::Argument) for a value that the type cannot hold: a fraction in integers,
@@ -75,6 +84,9 @@ impl Mesh {
 
     /// A tensor whose contents do not matter.
     ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
     /// # Errors
     /// As [`Placements::layout`].
     #[track_caller]
@@ -98,6 +110,9 @@ impl Mesh {
 
     /// The numbers 0, 1, ... `n - 1`.
     ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
     /// # Errors
     /// As [`Placements::layout`]; [`Argument`](Error::Argument) if the type cannot hold the last.
     #[track_caller]
@@ -117,6 +132,9 @@ impl Mesh {
     /// assert_eq!(x[1], ndarray::arr2(&[[0.0, 1.0], [10.0, 11.0], [20.0, 21.0]]).into_dyn());
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
     ///
     /// # Errors
     /// As [`Placements::layout`].

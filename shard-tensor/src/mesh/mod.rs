@@ -106,6 +106,9 @@ impl Mesh {
 
     /// The layout that placements give a tensor of this shape.
     ///
+    /// # Collective
+    /// None: pure layout maths.
+    ///
     /// # Errors
     /// As [`Placements::layout`].
     #[track_caller]

@@ -17,6 +17,9 @@ pub struct GroupNorm {
 impl GroupNorm {
     /// A layer of so many groups of channels, with eps 1e-5.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
     /// # Errors
     /// If the sizes are too large for an array.
     #[track_caller]
@@ -60,6 +63,9 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     /// A layer over last dims of this shape, with eps 1e-5.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
     ///
     /// # Errors
     /// If the shape is too large for an array.

@@ -29,6 +29,9 @@ impl ShardTensor {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
+    /// # Collective
+    /// All members of the mesh. Nothing moves where keys are not sharded; else as [`FoldBy`](crate::FoldBy) says.
+    ///
     /// # Errors
     /// If shapes or types do not fit; what the communicator reports.
     #[track_caller]
@@ -62,6 +65,9 @@ impl ShardTensor {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
+    /// # Collective
+    /// All members of the mesh. Nothing moves where points are not sharded; else as [`FoldBy`](crate::FoldBy) says.
+    ///
     /// # Errors
     /// If shapes or types do not fit, or `k` is above the number of points; what the communicator reports.
     #[track_caller]
@@ -70,6 +76,9 @@ impl ShardTensor {
     }
 
     /// [`nearest`](Self::nearest), saying how blocks of points meet the queries; the result is the same.
+    ///
+    /// # Collective
+    /// As [`nearest`](Self::nearest).
     ///
     /// # Errors
     /// As [`nearest`](Self::nearest).

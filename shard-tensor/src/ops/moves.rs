@@ -10,6 +10,9 @@ use std::ops::Range;
 impl ShardTensor {
     /// The elements `range` of a dim.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    ///
     /// # Errors
     /// For a dim or range out of bounds, or a range that ends before it starts; what the communicator reports.
     #[track_caller]
@@ -28,6 +31,9 @@ impl ShardTensor {
 
     /// `len` elements of a dim from `start` on, `step` apart; a negative step runs backwards.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    ///
     /// # Errors
     /// As [`narrow`](Self::narrow).
     #[track_caller]
@@ -44,6 +50,9 @@ impl ShardTensor {
 
     /// One index of a dim, without the dim.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    ///
     /// # Errors
     /// As [`narrow`](Self::narrow).
     #[track_caller]
@@ -54,6 +63,9 @@ impl ShardTensor {
 
     /// Pads every dim by (before, after); negative pads crop. `value` fills where the edge map is zeros.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts.
+    ///
     /// # Errors
     /// For a wrong number of pads, or pads the edge map cannot serve.
     #[track_caller]
@@ -62,6 +74,9 @@ impl ShardTensor {
     }
 
     /// Tensors one after the other along a dim.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates if the dim is sharded or the tensors are misaligned.
     ///
     /// # Errors
     /// If shapes differ elsewhere, types differ, or the list is empty.
@@ -73,6 +88,9 @@ impl ShardTensor {
     }
 
     /// Tensors of one shape one after the other along a new dim.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates if the tensors are misaligned.
     ///
     /// # Errors
     /// As [`cat`](Self::cat).
@@ -87,6 +105,9 @@ impl ShardTensor {
 
     /// Consecutive parts of a dim, of these sizes.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    ///
     /// # Errors
     /// If the sizes do not sum to the extent.
     #[track_caller]
@@ -99,6 +120,9 @@ impl ShardTensor {
 
     /// A dim in reverse.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    ///
     /// # Errors
     /// For a dim out of range.
     #[track_caller]
@@ -108,6 +132,9 @@ impl ShardTensor {
     }
 
     /// A dim shifted by some places, around the end.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
     ///
     /// # Errors
     /// For a dim out of range.
@@ -119,6 +146,9 @@ impl ShardTensor {
 
     /// A dim, several times over.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    ///
     /// # Errors
     /// For a dim out of range.
     #[track_caller]
@@ -128,6 +158,9 @@ impl ShardTensor {
     }
 
     /// Broadcast to a shape.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
     ///
     /// # Errors
     /// If the shape does not broadcast from this one's.
@@ -139,6 +172,9 @@ impl ShardTensor {
 
     /// The dims in another order.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
     /// # Errors
     /// Unless every dim is named once.
     #[track_caller]
@@ -148,6 +184,9 @@ impl ShardTensor {
     }
 
     /// Two dims exchanged.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
     ///
     /// # Errors
     /// For a dim out of range.
@@ -159,6 +198,11 @@ impl ShardTensor {
 
     /// The same elements, row-major, under another shape.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication where the sharded dims are the outermost of the groups of dims that
+    /// are merged or split and boundaries fall on multiples of what is inside; else the tensor is moved to the
+    /// nearest such layout first.
+    ///
     /// # Errors
     /// If the number of elements differs.
     #[track_caller]
@@ -169,6 +213,9 @@ impl ShardTensor {
 
     /// A new dim of extent 1.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
     /// # Errors
     /// For a dim out of range.
     #[track_caller]
@@ -178,6 +225,9 @@ impl ShardTensor {
     }
 
     /// Without a dim of extent 1.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
     ///
     /// # Errors
     /// For a dim out of range or of another extent.

@@ -79,6 +79,9 @@ maps! {
 impl ShardTensor {
     /// Any map of one number.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first, unless the map is linear.
+    ///
     /// # Errors
     /// For types other than `f32` and `f64`; what the communicator reports.
     #[track_caller]
@@ -87,6 +90,9 @@ impl ShardTensor {
     }
 
     /// `x` above 0, `slope * x` elsewhere.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first, unless the map is linear.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -97,6 +103,9 @@ impl ShardTensor {
 
     /// `x` above 0, `alpha (e^x - 1)` elsewhere.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first, unless the map is linear.
+    ///
     /// # Errors
     /// As [`map`](Self::map).
     #[track_caller]
@@ -105,6 +114,9 @@ impl ShardTensor {
     }
 
     /// `ln(1 + e^(beta x)) / beta`, and `x` itself where `beta x` is above the threshold. PyTorch's defaults are 1 and 20.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first, unless the map is linear.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -115,6 +127,9 @@ impl ShardTensor {
 
     /// `min(max(x, min), max)`
     ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first, unless the map is linear.
+    ///
     /// # Errors
     /// As [`map`](Self::map).
     #[track_caller]
@@ -123,6 +138,9 @@ impl ShardTensor {
     }
 
     /// `x^power`
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first, unless the map is linear.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -133,6 +151,9 @@ impl ShardTensor {
 
     /// `x + value`
     ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first, unless the map is linear.
+    ///
     /// # Errors
     /// As [`map`](Self::map).
     #[track_caller]
@@ -141,6 +162,9 @@ impl ShardTensor {
     }
 
     /// `x * value`
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first, unless the map is linear.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -151,6 +175,9 @@ impl ShardTensor {
 
     /// `x / value`, rounded once: not the product with the reciprocal. A partial sum stays partial, unless the value is zero
     /// or not finite.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first, unless the map is linear.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -166,6 +193,10 @@ impl ShardTensor {
     }
 
     /// The same numbers in another type.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first where the conversion is not
+    /// linear.
     ///
     /// # Errors
     /// For types other than `f32` and `f64`.

@@ -39,6 +39,9 @@ reductions! {
 impl ShardTensor {
     /// The sum of all elements.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication: the result is partial over the axes that shard the tensor.
+    ///
     /// # Errors
     /// As [`sum`](Self::sum).
     #[track_caller]
@@ -48,6 +51,9 @@ impl ShardTensor {
 
     /// The mean of all elements.
     ///
+    /// # Collective
+    /// As [`sum_all`](Self::sum_all).
+    ///
     /// # Errors
     /// As [`mean`](Self::mean).
     #[track_caller]
@@ -56,6 +62,9 @@ impl ShardTensor {
     }
 
     /// The mean squared difference from a target.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates to align misaligned operands; the result is partial.
     ///
     /// # Errors
     /// If shapes do not broadcast or types differ.
@@ -92,6 +101,10 @@ impl ShardTensor {
 impl ShardTensor {
     /// The matrix product over the last two dims, the others broadcast; vectors as in `torch.matmul`.
     ///
+    /// # Collective
+    /// All members of the mesh. Nothing moves if both operands agree on the sharding of the contraction; the result
+    /// is then partial over its axes. Else the cheapest redistribution is made.
+    ///
     /// # Errors
     /// If shapes do not fit or types differ; what the communicator reports.
     #[track_caller]
@@ -101,6 +114,9 @@ impl ShardTensor {
 
     /// The scalar product of two vectors.
     ///
+    /// # Collective
+    /// As [`matmul`](Self::matmul).
+    ///
     /// # Errors
     /// As [`matmul`](Self::matmul).
     #[track_caller]
@@ -109,6 +125,9 @@ impl ShardTensor {
     }
 
     /// `x wᵀ + b` over the last dim, with `w` of shape `[out, in]`.
+    ///
+    /// # Collective
+    /// As [`matmul`](Self::matmul).
     ///
     /// # Errors
     /// As [`matmul`](Self::matmul).

@@ -17,6 +17,10 @@ use shard_spec::ResampleMode;
 impl ShardTensor {
     /// A convolution of as many spatial dims as the tensor has, with a weight `[out, in / groups, kernel...]`.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates the halos of sharded spatial dims, of any width, while the interior is
+    /// computed. Sharded input channels make the result partial.
+    ///
     /// # Errors
     /// If shapes or options do not fit, or types differ; what the communicator reports.
     #[track_caller]
@@ -28,6 +32,9 @@ impl ShardTensor {
     }
 
     /// A transposed convolution, with a weight `[in, out / groups, kernel...]`.
+    ///
+    /// # Collective
+    /// As [`conv`](Self::conv).
     ///
     /// # Errors
     /// As [`conv`](Self::conv).
@@ -46,6 +53,9 @@ impl ShardTensor {
 
     /// [`conv`](Self::conv), of one spatial dim.
     ///
+    /// # Collective
+    /// As [`conv`](Self::conv).
+    ///
     /// # Errors
     /// As [`conv`](Self::conv); if the tensor has not three dims.
     #[track_caller]
@@ -55,6 +65,9 @@ impl ShardTensor {
 
     /// [`conv`](Self::conv), of two spatial dims.
     ///
+    /// # Collective
+    /// As [`conv`](Self::conv).
+    ///
     /// # Errors
     /// As [`conv`](Self::conv); if the tensor has not four dims.
     #[track_caller]
@@ -63,6 +76,9 @@ impl ShardTensor {
     }
 
     /// [`conv`](Self::conv), of three spatial dims.
+    ///
+    /// # Collective
+    /// As [`conv`](Self::conv).
     ///
     /// # Errors
     /// As [`conv`](Self::conv); if the tensor has not five dims.
@@ -92,6 +108,9 @@ impl ShardTensor {
 impl ShardTensor {
     /// The greatest value of each window.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates the halos of sharded spatial dims.
+    ///
     /// # Errors
     /// If shapes or options do not fit; what the communicator reports.
     #[track_caller]
@@ -100,6 +119,9 @@ impl ShardTensor {
     }
 
     /// The greatest value of each window, and where in the plane it stands, counted row-major.
+    ///
+    /// # Collective
+    /// As [`max_pool`](Self::max_pool).
     ///
     /// # Errors
     /// As [`max_pool`](Self::max_pool).
@@ -111,6 +133,9 @@ impl ShardTensor {
     }
 
     /// The mean of each window.
+    ///
+    /// # Collective
+    /// As [`max_pool`](Self::max_pool).
     ///
     /// # Errors
     /// As [`max_pool`](Self::max_pool).
@@ -124,6 +149,9 @@ impl ShardTensor {
 impl ShardTensor {
     /// Interpolates to these spatial extents, with PyTorch's coordinates. Linear means bilinear in two dims and
     /// trilinear in three.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates the samples that lie on other ranks.
     ///
     /// # Errors
     /// If there are no spatial dims, or the extents are not one per spatial dim.
@@ -146,6 +174,9 @@ impl ShardTensor {
     /// Interpolates by factors, one per spatial dim or one for all: the extents are rounded down, and coordinates
     /// sampled by the factors themselves.
     ///
+    /// # Collective
+    /// As [`interpolate`](Self::interpolate).
+    ///
     /// # Errors
     /// As [`interpolate`](Self::interpolate).
     #[track_caller]
@@ -158,6 +189,10 @@ impl ShardTensor {
 /// Normalisation. Statistics are those of the whole tensor, however it is divided.
 impl ShardTensor {
     /// Normalises groups of channels of a `[batch, channels, ...]` tensor, then scales and shifts each channel.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates three numbers per group and sample, if dims that are averaged over are
+    /// sharded.
     ///
     /// # Errors
     /// If the groups do not divide the channels, or shapes or types do not fit.
@@ -175,6 +210,9 @@ impl ShardTensor {
 
     /// Normalises each channel of each sample over its positions, then scales and shifts each channel.
     ///
+    /// # Collective
+    /// As [`group_norm`](Self::group_norm).
+    ///
     /// # Errors
     /// As [`group_norm`](Self::group_norm).
     #[track_caller]
@@ -189,6 +227,9 @@ impl ShardTensor {
     }
 
     /// Normalises over the last `dims` dims, then scales and shifts each position of them.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates three numbers per row, if normalised dims are sharded.
     ///
     /// # Errors
     /// If there are fewer dims, or shapes or types do not fit.
@@ -229,6 +270,10 @@ impl ShardTensor {
     /// assert!(one[0].iter().zip(&four[0]).all(|(a, b)| (a - b).abs() < 1e-6));
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates the halo of keys and values of sharded spatial dims: half a window on
+    /// either side.
     ///
     /// # Errors
     /// If shapes, types or windows do not fit; what the communicator reports.

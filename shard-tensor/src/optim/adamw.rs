@@ -35,6 +35,9 @@ struct Options {
 impl AdamW {
     /// For these parameters, with betas 0.9 and 0.999, eps 1e-8 and weight decay 0.01.
     ///
+    /// # Collective
+    /// All members of the parameters' meshes. No communication.
+    ///
     /// # Errors
     /// [`Argument`](crate::Error::Argument) for tensors that are no parameters.
     #[track_caller]

@@ -22,6 +22,9 @@ struct Options {
 impl Sgd {
     /// For these parameters.
     ///
+    /// # Collective
+    /// All members of the parameters' meshes. No communication.
+    ///
     /// # Errors
     /// [`Argument`](crate::Error::Argument) for tensors that are no parameters.
     #[track_caller]
