@@ -253,7 +253,7 @@ pub fn overlaps_from(
                 let dst = dst_cover.get(dst_part);
                 match (src.plain(), dst.plain()) {
                     (Some(src), Some(dst)) => {
-                        interval_to_part(src, map, dst, dst_part, &mut pieces)
+                        interval_to_part(src, map, dst, dst_part, &mut pieces);
                     }
                     _ => reached_by(
                         &reached,

@@ -289,7 +289,7 @@ impl Block<'_> {
     }
 
     /// This part with a dense source of its own, which begins at element 0.
-    pub(super) fn from_tile(&self) -> Self {
+    pub(super) fn within_tile(&self) -> Self {
         let n = self.inner.extent as isize;
         Self {
             src: 0,

@@ -108,7 +108,7 @@ fn many(
     };
     nest.parts_of(TILE, &mut |part| {
         join(tile, &part.onto_tile());
-        (joiner.narrow)(dst, tile, &part.from_tile());
+        (joiner.narrow)(dst, tile, &part.within_tile());
     });
 }
 
