@@ -55,9 +55,10 @@
 //! Nor can they show whether NCCL's own functions are called as they want to be: `xtests/gpu/run.sh` will. NCCL 2.18.1 is the
 //! oldest that has what is called.
 //!
-//! `member.rs` has the communicator, `progress.rs` what is in flight, `op.rs` one operation, `landing.rs` one exchange,
-//! `wire.rs` what is packed, `library.rs` what is asked of NCCL, `nvidia.rs` the calls to it, `group.rs` their end.
+//! `member.rs` has the communicator, `progress.rs` what is in flight, `op.rs` one operation, `course.rs` its exchanges as they
+//! are queued, `landing.rs` one exchange, `wire.rs` what is packed, `library.rs` what is asked of NCCL, `nvidia.rs` the calls to it, `group.rs` their end.
 
+mod course;
 #[cfg(feature = "cuda-emulated")]
 mod emulated;
 mod group;

@@ -350,9 +350,8 @@ impl NcclClique {
 }
 
 impl Clique for NcclClique {
-    fn queue(&self, batch: &mut Batch, stream: &Cuda, patience: Patience<'_>) -> Result<()> {
-        const CALL: &str = "ncclGroupEnd";
-        let comm = self.comm(CALL)?;
+    fn begin(&self, batch: &mut Batch, stream: &Cuda) -> Result<()> {
+        let comm = self.comm(QUEUE)?;
         let queue = bind(stream)?;
         // SAFETY: no group of this thread is open: every one is closed below.
         let code = unsafe { sys::ncclGroupStart() };
@@ -360,13 +359,13 @@ impl Clique for NcclClique {
         let called = self.call(comm, batch, stream, queue);
         // SAFETY: closes the group opened above, also after an error.
         let ended = unsafe { sys::ncclGroupEnd() };
-        let done = called
-            .and_then(|()| accept(CALL, ended, comm))
+        called
+            .and_then(|()| accept(QUEUE, ended, comm))
             .inspect_err(|_| self.abort())
-            .and_then(|()| self.finish_call(CALL, patience));
-        // Whatever became of it: the memory is not used again before the stream is past it.
-        batch.in_use(stream)?;
-        done
+    }
+
+    fn is_queued(&self, _: &Cuda) -> Result<bool> {
+        self.is_idle(QUEUE).inspect_err(|_| self.abort())
     }
 
     fn split(
@@ -456,6 +455,9 @@ impl fmt::Debug for NcclClique {
         write!(f, "NcclClique({:p})", self.handle.get())
     }
 }
+
+/// The call after which a group of calls is under way.
+const QUEUE: &str = "ncclGroupEnd";
 
 /// Elements that are only moved are bytes to NCCL.
 const BYTES: Type = Type::ncclUint8;
