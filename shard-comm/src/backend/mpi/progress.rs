@@ -22,7 +22,6 @@ use super::short::Begun;
 use super::tags::{CONTEXTS, Tags};
 use super::wire::WireCache;
 use crate::Request;
-use crate::ledger::Moved;
 use crate::validate::label;
 use crate::{
     AgreedError, Buffer, CommError, DeviceRef, ExchangePlan, Host, Ledger, Pending, Result,
@@ -207,18 +206,6 @@ impl Rank {
         }
         self.ledger.posted(op, tags.sequence, request.site);
         self.or_fail(Begun::new(self, tags, request, wires))
-    }
-
-    /// Puts an exchange in the books, under the name of its `call`.
-    pub(super) fn count(&self, op: &'static str, call: &'static str, moved: &Moved) {
-        tracing::trace!(
-            target: "shard_comm",
-            op,
-            messages = moved.messages,
-            bytes = moved.bytes,
-            "exchanging"
-        );
-        self.ledger.moved(call, moved);
     }
 
     /// Lets an operation fly.

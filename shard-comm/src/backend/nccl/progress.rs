@@ -278,8 +278,7 @@ impl Rank {
         }
         if end.is_ok() {
             // Rounds without elements are counted too.
-            let moved = op.route.agreement.moved(op.index, op.dtype);
-            self.ledger.moved(op.name, &moved);
+            (self.ledger).moved(op.name, &op.route.agreement, op.index, op.dtype);
         }
         op.end(end);
         true
@@ -340,7 +339,7 @@ impl Rank {
             kept.extend(batch.reads);
             kept.extend(arrived.coming.clone());
             kept.extend(arrived.result.clone());
-            self.ledger.moved(op.name, &plan.moved(op.index, op.dtype));
+            (self.ledger).moved(op.name, &plan, op.index, op.dtype);
             sources = arrived.result.iter().cloned().collect();
             result.clone_from(&arrived.result);
             check = match sums.take() {
@@ -416,8 +415,7 @@ impl Rank {
             into: Sink { write, range },
         });
         for stage in &state.stages {
-            let moved = stage.plan.moved(op.index, op.dtype);
-            self.ledger.moved(op.name, &moved);
+            (self.ledger).moved(op.name, &stage.plan, op.index, op.dtype);
         }
         self.queue(op, &mut batch)?;
         batch.take(write).map(|dst| Some(dst.freeze()))
@@ -482,7 +480,7 @@ impl Rank {
             };
             let place = self.place_of(op, sums.is_some());
             let arrived = landing.finish(&place, wire, &mut batch)?;
-            self.ledger.moved(op.name, &plan.moved(op.index, op.dtype));
+            (self.ledger).moved(op.name, &plan, op.index, op.dtype);
             let result = arrived.result.clone();
             let mut kept = batch.reads.to_vec();
             kept.extend(arrived.coming.clone());
@@ -545,8 +543,7 @@ impl Rank {
             _ => return Ok(()),
         };
         if let Some(stage) = state.stages.last() {
-            let moved = stage.plan.moved(op.index, op.dtype);
-            self.ledger.moved(op.name, &moved);
+            (self.ledger).moved(op.name, &stage.plan, op.index, op.dtype);
         }
         drop(state);
         op.end(Ok(Some(result)));
