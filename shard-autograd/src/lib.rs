@@ -66,6 +66,7 @@
 mod accumulate;
 mod backward;
 mod bucket;
+mod by_hand;
 mod checkpoint;
 mod error;
 mod gradcheck;
@@ -77,6 +78,7 @@ mod map_local;
 mod node;
 mod pass;
 mod recorder;
+mod to_mesh;
 
 pub use checkpoint::checkpoint;
 pub use error::{AutogradError, GradMismatch, Result};

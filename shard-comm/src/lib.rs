@@ -75,6 +75,7 @@
 pub use shard_device::*;
 
 pub mod backend;
+mod caller;
 mod collectives;
 mod communicator;
 #[cfg(any(test, feature = "contract-tests"))]
@@ -98,10 +99,11 @@ pub use backend::mpi;
 #[cfg(feature = "nccl")]
 pub use backend::nccl;
 pub use backend::{local, simulated};
+pub use caller::Calling;
 pub use collectives::{ONE_ROUND_BYTES, all_reduce_received};
 pub use communicator::Communicator;
 pub use decorator::{Checks, Fault, FaultKind, Faulty, checked, faulty};
-pub use devices::device_of;
+pub use devices::{DeviceFactory, device_of};
 pub use error::{
     AgreedError, CommError, DeadlockReport, LaunchError, Mismatch, Result, Site, SiteText,
     TimeoutReport, WaitLine,

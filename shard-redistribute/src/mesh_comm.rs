@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
-/// A mesh and, for this rank, the communicator over all of it and over every subset of its axes.
+/// A mesh and, for this rank, the communicator over all of it and over every subset of its axes. Axes of one rank, of
+/// which there may be any number, change no group and so make none.
 ///
 /// The sub-communicators are made once, here, because making one is collective: a cache miss in the middle of
 /// a program may happen on one rank and not on another, and would hang.
@@ -20,7 +21,9 @@ pub struct MeshComm {
     world: Rc<dyn Communicator>,
     program: Option<Rc<dyn Communicator>>,
     coords: Option<SmallVec<[usize; 4]>>,
-    /// Indexed by bit mask over mesh axes; empty on ranks outside the mesh. Mask 0 is a group of one.
+    /// The axes of more than one rank: at most 24, since a mesh has at most 2^24 ranks.
+    wide: SmallVec<[usize; 4]>,
+    /// Indexed by bit mask over the wide axes; empty on ranks outside the mesh. Mask 0 is a group of one.
     groups: Vec<Rc<dyn Communicator>>,
     /// A running fingerprint of what the program did on this mesh since it was made.
     history: Cell<u128>,
@@ -46,12 +49,18 @@ impl MeshComm {
         world.check_uniform("mesh", mesh.content_hash())?;
         let rank = world.rank();
         let coords = mesh.coords(rank);
+        let wide: SmallVec<[usize; 4]> = (0..mesh.ndim())
+            .filter(|&a| mesh.axis_size(a) > 1)
+            .collect();
         let mut groups = Vec::new();
-        for mask in 0..1_usize << mesh.ndim() {
-            let axes: Vec<usize> = (0..mesh.ndim()).filter(|a| mask >> a & 1 == 1).collect();
-            let all = mesh.groups(&axes);
-            let own = all.iter().find(|members| members.contains(&rank));
-            groups.extend(world.subgroup(own.map(Vec::as_slice))?);
+        for mask in 0..1_usize << wide.len() {
+            let along = (wide.iter().enumerate()).filter(|(bit, _)| mask >> bit & 1 == 1);
+            let axes: SmallVec<[usize; 4]> = along.map(|(_, &a)| a).collect();
+            let own = match coords {
+                Some(_) => Some(mesh.submesh(rank, &axes)?),
+                None => None,
+            };
+            groups.extend(world.subgroup(own.as_ref().map(DeviceMesh::ranks))?);
         }
         let alone = if coords.is_some() {
             rank
@@ -66,6 +75,7 @@ impl MeshComm {
             world: world.clone(),
             program: Some(world.clone()),
             coords,
+            wide,
             groups,
             history: Cell::new(0),
             planner,
@@ -143,10 +153,8 @@ impl MeshComm {
                 world: self.world.clone(),
                 program: self.groups.first().cloned(),
                 coords: self.is_member().then(|| SmallVec::from_slice(&[0])),
-                // Along no axis, and along the only one.
-                groups: (self.groups.first())
-                    .map(|g| vec![g.clone(), g.clone()])
-                    .unwrap_or_default(),
+                wide: SmallVec::new(),
+                groups: self.groups.first().cloned().into_iter().collect(),
                 history: Cell::new(0),
                 planner: Planner::new(0, PLANS),
                 alone: self.alone.clone(),
@@ -182,7 +190,9 @@ impl MeshComm {
     /// The communicator of the ranks that differ from this one only along `axes`, `None` if this rank is not
     /// a member of the mesh. The order of `axes` does not matter.
     pub fn along(&self, axes: &[usize]) -> Option<&Rc<dyn Communicator>> {
-        let mask = axes.iter().fold(0_usize, |m, &a| m | 1 << a);
-        self.groups.get(mask)
+        let bit = |a: &usize| self.wide.iter().position(|wide| wide == a);
+        let mask = axes.iter().filter_map(bit).fold(0, |mask, i| mask | 1 << i);
+        let known = axes.iter().all(|&a| a < self.mesh.ndim());
+        self.groups.get(mask).filter(|_| known)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::panic::Location;
 
+use crate::caller::called;
 use crate::guard::Guard;
 use crate::request::check_peer;
 use crate::{Buffer, Communicator, DType, Handle, Link, LinkSide, Result};
@@ -33,7 +34,8 @@ impl dyn Communicator + '_ {
             peer,
             side,
             elsewhere: false,
-            site: Location::caller(),
+            status: Ok(()),
+            site: called(Location::caller()),
             guard: Guard::default(),
         }))
     }
@@ -60,7 +62,8 @@ impl dyn Communicator + '_ {
             peer,
             side,
             elsewhere: false,
-            site: Location::caller(),
+            status: Ok(()),
+            site: called(Location::caller()),
             guard: Guard::default(),
         }))
     }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 pub(crate) use gather::all_gather_plan;
 pub use reduce::{ONE_ROUND_BYTES, all_reduce_received};
 
+use crate::caller::called;
 use crate::validate::label;
 use crate::{
     AgreedError, Buffer, BufferMut, CommError, Communicator, DType, ExchangePlan, Handle, Result,
@@ -145,7 +146,7 @@ impl dyn Communicator + '_ {
     #[doc(alias("MPI_Comm_split", "ncclCommSplit"))]
     #[track_caller]
     pub fn split(&self, color: Option<usize>, key: usize) -> Result<Option<Rc<dyn Communicator>>> {
-        self.noted(self.post_split(color, key, Location::caller()))
+        self.noted(self.post_split(color, key, called(Location::caller())))
     }
 
     /// Splits off the group of these ranks, in this order; `None` joins no group. Every member of a group passes the same
@@ -172,7 +173,7 @@ impl dyn Communicator + '_ {
     #[track_caller]
     pub fn subgroup(&self, members: Option<&[usize]>) -> Result<Option<Rc<dyn Communicator>>> {
         const NAME: &str = "subgroup";
-        let site = Location::caller();
+        let site = called(Location::caller());
         let group = match self.noted(self.post_subgroup(members, site)) {
             // What only this rank has found, the others have to hear of.
             Err(error @ CommError::Invalid { .. }) => Err(AgreedError::from_local(NAME, error)),

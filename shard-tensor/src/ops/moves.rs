@@ -1,6 +1,7 @@
 //! Ops that move elements and compute nothing.
 
-use crate::{Result, Shape, ShardTensor};
+use crate::{Dim, DimList, Result, Shape, ShardTensor};
+use shard_comm::Calling;
 use shard_ops::{Value, broadcast, index, shape};
 use shard_spec::EdgeMap;
 use std::ops::Range;
@@ -11,7 +12,8 @@ impl ShardTensor {
     ///
     /// # Errors
     /// For a dim or range out of bounds, or a range that ends before it starts; what the communicator reports.
-    pub fn narrow(&self, dim: usize, range: Range<usize>) -> Result<Self> {
+    #[track_caller]
+    pub fn narrow(&self, dim: impl Into<Dim>, range: Range<usize>) -> Result<Self> {
         if range.start > range.end {
             return Err(crate::Error::argument(
                 "narrow",
@@ -20,6 +22,7 @@ impl ShardTensor {
                 "swap its ends",
             ));
         }
+        let dim = self.dim("narrow", dim)?;
         self.slice(dim, range.start, 1, range.len())
     }
 
@@ -27,7 +30,15 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`narrow`](Self::narrow).
-    pub fn slice(&self, dim: usize, start: usize, step: isize, len: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn slice(
+        &self,
+        dim: impl Into<Dim>,
+        start: usize,
+        step: isize,
+        len: usize,
+    ) -> Result<Self> {
+        let dim = self.dim("slice", dim)?;
         self.run(|exec, x| index::slice(exec, x, dim, start, step, len))
     }
 
@@ -35,7 +46,9 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`narrow`](Self::narrow).
-    pub fn select(&self, dim: usize, index: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn select(&self, dim: impl Into<Dim>, index: usize) -> Result<Self> {
+        let dim = self.dim("select", dim)?;
         self.slice(dim, index, 1, 1)?.squeeze(dim)
     }
 
@@ -43,6 +56,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// For a wrong number of pads, or pads the edge map cannot serve.
+    #[track_caller]
     pub fn pad(&self, pads: &[(isize, isize)], edge: EdgeMap, value: f64) -> Result<Self> {
         self.run(|exec, x| index::pad(exec, x, pads, edge, value))
     }
@@ -51,7 +65,10 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If shapes differ elsewhere, types differ, or the list is empty.
-    pub fn cat(tensors: &[&Self], dim: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn cat(tensors: &[&Self], dim: impl Into<Dim>) -> Result<Self> {
+        let ndim = tensors.first().map_or(0, |t| t.ndim());
+        let dim = dim.into().of("cat", ndim)?;
         Self::joined("cat", tensors, |exec, values| index::cat(exec, values, dim))
     }
 
@@ -59,7 +76,10 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`cat`](Self::cat).
-    pub fn stack(tensors: &[&Self], dim: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn stack(tensors: &[&Self], dim: impl Into<Dim>) -> Result<Self> {
+        let ndim = tensors.first().map_or(0, |t| t.ndim());
+        let dim = dim.into().of("stack", ndim + 1)?;
         Self::joined("stack", tensors, |exec, values| {
             index::stack(exec, values, dim)
         })
@@ -69,7 +89,10 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If the sizes do not sum to the extent.
-    pub fn split(&self, sizes: &[usize], dim: usize) -> Result<Vec<Self>> {
+    #[track_caller]
+    pub fn split(&self, sizes: &[usize], dim: impl Into<Dim>) -> Result<Vec<Self>> {
+        let dim = self.dim("split", dim)?;
+        let _call = Calling::here();
         let parts = index::split(self.context().tape(), &self.value(), sizes, dim)?;
         Ok(parts.into_iter().map(|v| self.lift(v)).collect())
     }
@@ -78,7 +101,9 @@ impl ShardTensor {
     ///
     /// # Errors
     /// For a dim out of range.
-    pub fn flip(&self, dim: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn flip(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let dim = self.dim("flip", dim)?;
         self.run(|exec, x| index::flip(exec, x, dim))
     }
 
@@ -86,7 +111,9 @@ impl ShardTensor {
     ///
     /// # Errors
     /// For a dim out of range.
-    pub fn roll(&self, dim: usize, shift: isize) -> Result<Self> {
+    #[track_caller]
+    pub fn roll(&self, dim: impl Into<Dim>, shift: isize) -> Result<Self> {
+        let dim = self.dim("roll", dim)?;
         self.run(|exec, x| index::roll(exec, x, dim, shift))
     }
 
@@ -94,7 +121,9 @@ impl ShardTensor {
     ///
     /// # Errors
     /// For a dim out of range.
-    pub fn repeat(&self, dim: usize, times: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn repeat(&self, dim: impl Into<Dim>, times: usize) -> Result<Self> {
+        let dim = self.dim("repeat", dim)?;
         self.run(|exec, x| index::repeat(exec, x, dim, times))
     }
 
@@ -102,6 +131,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If the shape does not broadcast from this one's.
+    #[track_caller]
     pub fn expand(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         self.run(|exec, x| broadcast::expand(exec, x, &shape))
@@ -111,15 +141,19 @@ impl ShardTensor {
     ///
     /// # Errors
     /// Unless every dim is named once.
-    pub fn permute(&self, order: &[usize]) -> Result<Self> {
-        self.run(|exec, x| shape::permute(exec, x, order))
+    #[track_caller]
+    pub fn permute(&self, order: impl Into<DimList>) -> Result<Self> {
+        let order = order.into().of("permute", self.ndim())?;
+        self.run(|exec, x| shape::permute(exec, x, &order))
     }
 
     /// Two dims exchanged.
     ///
     /// # Errors
     /// For a dim out of range.
-    pub fn transpose(&self, a: usize, b: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn transpose(&self, a: impl Into<Dim>, b: impl Into<Dim>) -> Result<Self> {
+        let (a, b) = (self.dim("transpose", a)?, self.dim("transpose", b)?);
         self.run(|exec, x| shape::transpose(exec, x, a, b))
     }
 
@@ -127,6 +161,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If the number of elements differs.
+    #[track_caller]
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         self.run(|exec, x| shape::reshape(exec, x, &shape))
@@ -136,7 +171,9 @@ impl ShardTensor {
     ///
     /// # Errors
     /// For a dim out of range.
-    pub fn unsqueeze(&self, dim: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn unsqueeze(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let dim = dim.into().of("unsqueeze", self.ndim() + 1)?;
         self.run(|exec, x| shape::unsqueeze(exec, x, dim))
     }
 
@@ -144,15 +181,24 @@ impl ShardTensor {
     ///
     /// # Errors
     /// For a dim out of range or of another extent.
-    pub fn squeeze(&self, dim: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn squeeze(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let dim = self.dim("squeeze", dim)?;
         self.run(|exec, x| shape::squeeze(exec, x, dim))
     }
 
+    /// The index of a dim.
+    fn dim(&self, op: &'static str, dim: impl Into<Dim>) -> Result<usize> {
+        dim.into().of(op, self.ndim())
+    }
+
+    #[track_caller]
     fn joined(
         op: &'static str,
         tensors: &[&Self],
         f: impl FnOnce(&dyn shard_ops::Exec, &[&Value]) -> shard_ops::Result<Value>,
     ) -> Result<Self> {
+        let _call = Calling::here();
         let Some(first) = tensors.first() else {
             return Err(crate::Error::argument(
                 op,

@@ -14,6 +14,7 @@ macro_rules! maps {
             ///
             /// # Errors
             /// For types other than `f32` and `f64`; what the communicator reports.
+            #[track_caller]
             pub fn $name(&self) -> Result<Self> {
                 self.map($map)
             }
@@ -80,6 +81,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// For types other than `f32` and `f64`; what the communicator reports.
+    #[track_caller]
     pub fn map(&self, map: Unary) -> Result<Self> {
         self.run(|exec, x| ops::unary(exec, x, map))
     }
@@ -88,6 +90,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`map`](Self::map).
+    #[track_caller]
     pub fn leaky_relu(&self, slope: f64) -> Result<Self> {
         self.map(Unary::LeakyRelu(slope))
     }
@@ -96,6 +99,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`map`](Self::map).
+    #[track_caller]
     pub fn elu(&self, alpha: f64) -> Result<Self> {
         self.map(Unary::Elu(alpha))
     }
@@ -104,6 +108,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`map`](Self::map).
+    #[track_caller]
     pub fn softplus(&self, beta: f64, threshold: f64) -> Result<Self> {
         self.map(Unary::Softplus { beta, threshold })
     }
@@ -112,6 +117,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`map`](Self::map).
+    #[track_caller]
     pub fn clamp(&self, min: f64, max: f64) -> Result<Self> {
         self.map(Unary::Clamp { min, max })
     }
@@ -120,6 +126,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`map`](Self::map).
+    #[track_caller]
     pub fn pow_scalar(&self, power: f64) -> Result<Self> {
         self.map(Unary::PowScalar(power))
     }
@@ -128,6 +135,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`map`](Self::map).
+    #[track_caller]
     pub fn add_scalar(&self, value: f64) -> Result<Self> {
         self.map(Unary::AddScalar(value))
     }
@@ -136,19 +144,23 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`map`](Self::map).
+    #[track_caller]
     pub fn mul_scalar(&self, value: f64) -> Result<Self> {
         self.map(Unary::MulScalar(value))
     }
 
-    /// `x / value`, rounded once: not the product with the reciprocal.
+    /// `x / value`, rounded once: not the product with the reciprocal. A partial sum stays partial, unless the value is zero
+    /// or not finite.
     ///
     /// # Errors
     /// As [`map`](Self::map).
+    #[track_caller]
     pub fn div_scalar(&self, value: f64) -> Result<Self> {
-        self.div(&self.number(value)?)
+        self.run(|exec, x| ops::div_scalar(exec, x, value))
     }
 
     /// A number as a tensor of the same type on the same mesh.
+    #[track_caller]
     pub(crate) fn number(&self, value: f64) -> Result<Self> {
         self.mesh().full((), value, crate::Placements::replicated())
     }
@@ -157,6 +169,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// For types other than `f32` and `f64`.
+    #[track_caller]
     pub fn to(&self, dtype: DType) -> Result<Self> {
         self.run(|exec, x| ops::cast(exec, x, dtype))
     }
@@ -172,6 +185,7 @@ macro_rules! binaries {
             ///
             /// # Errors
             /// If shapes do not broadcast or types differ; what the communicator reports.
+            #[track_caller]
             pub fn $name(&self, other: &Self) -> Result<Self> {
                 self.run2(other, ops::$name)
             }

@@ -6,6 +6,7 @@
 
 use crate::options::{Conv, ConvTranspose, Pool};
 use crate::{Error, Result, Shape, ShardTensor};
+use shard_comm::Calling;
 use shard_ops::neighborhood::{self, Neighborhood};
 use shard_ops::resample::{self, Target};
 use shard_ops::{Value, conv, norm, pool};
@@ -18,6 +19,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If shapes or options do not fit, or types differ; what the communicator reports.
+    #[track_caller]
     pub fn conv(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
         let bias = bias.map(Self::value);
         self.run2(weight, |exec, x, w| {
@@ -29,6 +31,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`conv`](Self::conv).
+    #[track_caller]
     pub fn conv_transpose(
         &self,
         weight: &Self,
@@ -45,6 +48,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`conv`](Self::conv); if the tensor has not three dims.
+    #[track_caller]
     pub fn conv1d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
         self.has_ndim("conv1d", 3)?.conv(weight, bias, options)
     }
@@ -53,6 +57,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`conv`](Self::conv); if the tensor has not four dims.
+    #[track_caller]
     pub fn conv2d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
         self.has_ndim("conv2d", 4)?.conv(weight, bias, options)
     }
@@ -61,10 +66,12 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`conv`](Self::conv); if the tensor has not five dims.
+    #[track_caller]
     pub fn conv3d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
         self.has_ndim("conv3d", 5)?.conv(weight, bias, options)
     }
 
+    #[track_caller]
     fn has_ndim(&self, op: &'static str, ndim: usize) -> Result<&Self> {
         if self.ndim() == ndim {
             return Ok(self);
@@ -87,6 +94,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If shapes or options do not fit; what the communicator reports.
+    #[track_caller]
     pub fn max_pool(&self, options: Pool) -> Result<Self> {
         Ok(self.max_pool_with_indices(options)?.0)
     }
@@ -95,7 +103,9 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`max_pool`](Self::max_pool).
+    #[track_caller]
     pub fn max_pool_with_indices(&self, options: Pool) -> Result<(Self, Self)> {
+        let _call = Calling::here();
         let (y, indices) = pool::max_pool(self.context().tape(), &self.value(), options.options())?;
         Ok((self.lift(y), self.lift(indices)))
     }
@@ -104,6 +114,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`max_pool`](Self::max_pool).
+    #[track_caller]
     pub fn avg_pool(&self, options: Pool) -> Result<Self> {
         self.run(|exec, x| pool::avg_pool(exec, x, options.options()))
     }
@@ -126,6 +137,7 @@ impl ShardTensor {
     /// assert_eq!(larger[0].as_slice(), Some(&[0.0, 0.0, 1.0, 1.0, 2.0, 2.0][..]));
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
+    #[track_caller]
     pub fn interpolate(&self, size: impl Into<Shape>, mode: ResampleMode) -> Result<Self> {
         let target = Target::Size(size.into().to_vec());
         self.run(|exec, x| resample::interpolate(exec, x, &target, mode))
@@ -136,6 +148,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`interpolate`](Self::interpolate).
+    #[track_caller]
     pub fn interpolate_by(&self, factors: &[f64], mode: ResampleMode) -> Result<Self> {
         let target = Target::Scale(factors.to_vec());
         self.run(|exec, x| resample::interpolate(exec, x, &target, mode))
@@ -148,6 +161,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If the groups do not divide the channels, or shapes or types do not fit.
+    #[track_caller]
     pub fn group_norm(
         &self,
         groups: usize,
@@ -163,6 +177,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`group_norm`](Self::group_norm).
+    #[track_caller]
     pub fn instance_norm(
         &self,
         weight: Option<&Self>,
@@ -177,6 +192,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If there are fewer dims, or shapes or types do not fit.
+    #[track_caller]
     pub fn layer_norm(
         &self,
         dims: usize,
@@ -216,6 +232,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If shapes, types or windows do not fit; what the communicator reports.
+    #[track_caller]
     pub fn neighborhood_attention(
         &self,
         keys: &Self,

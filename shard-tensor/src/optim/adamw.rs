@@ -37,6 +37,7 @@ impl AdamW {
     ///
     /// # Errors
     /// [`Argument`](crate::Error::Argument) for tensors that are no parameters.
+    #[track_caller]
     pub fn new(parameters: Parameters, rate: f64) -> Result<Self> {
         let options = Options {
             rate,
@@ -73,11 +74,14 @@ impl AdamW {
 }
 
 impl Optimizer for AdamW {
+    #[track_caller]
     fn step(&mut self, gradients: &Gradients) -> Result<()> {
         let options = self.options;
-        self.slots
-            .iter_mut()
-            .try_for_each(|slot| slot.update(gradients, |step| options.step(step)))
+        // A loop, and no closure: the caller of this is to be named in errors.
+        for slot in &mut self.slots {
+            slot.update(gradients, |step| options.step(step))?;
+        }
+        Ok(())
     }
 
     fn learning_rate(&self) -> f64 {

@@ -44,8 +44,18 @@ fn constant<T: Real>(y: &mut [T], value: f64) {
     y.fill(T::of(value));
 }
 
-/// Chooses the loop for `order`: one formula per derivative, the last repeated as given.
+/// Chooses the loop for `order`: one formula per derivative. What is given of four is repeated: the only one, or the third.
 macro_rules! derivatives {
+    ($x:ident, $y:ident, $order:ident, [$($p:ident),*], |$m:ident, $v:ident| $f:expr) => {
+        derivatives!(@one $x, $y, [$($p),*], $m, $v, $f)
+    };
+    ($x:ident, $y:ident, $order:ident, [$($p:ident),*], |$m:ident, $v:ident| $f0:expr, $f1:expr, $f2:expr) => {
+        match $order {
+            0 => derivatives!(@one $x, $y, [$($p),*], $m, $v, $f0),
+            1 => derivatives!(@one $x, $y, [$($p),*], $m, $v, $f1),
+            _ => derivatives!(@one $x, $y, [$($p),*], $m, $v, $f2),
+        }
+    };
     ($x:ident, $y:ident, $order:ident, [$($p:ident),*], |$m:ident, $v:ident| $f0:expr, $f1:expr, $f2:expr, $f3:expr) => {
         match $order {
             0 => derivatives!(@one $x, $y, [$($p),*], $m, $v, $f0),
@@ -69,8 +79,15 @@ macro_rules! derivatives {
     }};
 }
 
-/// As [`derivatives!`], for maps whose second and third derivatives vanish.
+/// As [`derivatives!`], for maps whose second and third derivatives vanish; after a semicolon the first is a constant.
 macro_rules! piecewise {
+    ($x:ident, $y:ident, $order:ident, [$($p:ident),*], |$v:ident| $f0:expr; $f1:expr) => {
+        match $order {
+            0 => derivatives!(@one $x, $y, [$($p),*], M, $v, $f0),
+            1 => constant($y, $f1),
+            _ => constant($y, 0.0),
+        }
+    };
     ($x:ident, $y:ident, $order:ident, [$($p:ident),*], |$v:ident| $f0:expr, $f1:expr) => {
         match $order {
             0 => derivatives!(@one $x, $y, [$($p),*], M, $v, $f0),
@@ -86,7 +103,7 @@ macro_rules! piecewise {
 pub(super) fn run<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) {
     let rounded = |p: f64| T::of(p).wide();
     match op {
-        Unary::Neg => piecewise!(x, y, order, [], |x| -x, -1.0),
+        Unary::Neg => piecewise!(x, y, order, [], |x| -x; -1.0),
         Unary::Abs => piecewise!(x, y, order, [], |x| x.abs(), sign(x)),
         Unary::Sqrt => derivatives!(
             x,
@@ -108,16 +125,8 @@ pub(super) fn run<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) {
             0.75 / (x * x * x.sqrt()),
             -1.875 / (x * x * x * x.sqrt())
         ),
-        Unary::Exp => derivatives!(
-            x,
-            y,
-            order,
-            [],
-            |M, x| M::exp(x),
-            M::exp(x),
-            M::exp(x),
-            M::exp(x)
-        ),
+        // Every derivative.
+        Unary::Exp => derivatives!(x, y, order, [], |M, x| M::exp(x)),
         Unary::Log => derivatives!(
             x,
             y,
@@ -296,6 +305,7 @@ pub(super) fn run<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) {
                 0.0
             }
         ),
+        Unary::Hardswish if order == 3 => constant(y, 0.0),
         Unary::Hardswish => derivatives!(
             x,
             y,
@@ -309,8 +319,7 @@ pub(super) fn run<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) {
             } else {
                 1.0
             },
-            if x > -3.0 && x < 3.0 { 1.0 / 3.0 } else { 0.0 },
-            0.0
+            if x > -3.0 && x < 3.0 { 1.0 / 3.0 } else { 0.0 }
         ),
         Unary::LogSigmoid => derivatives!(
             x,
@@ -332,7 +341,8 @@ pub(super) fn run<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) {
             -2.0 * FRAC_2_SQRT_PI * x * M::exp(-x * x),
             FRAC_2_SQRT_PI * M::exp(-x * x) * (4.0 * x * x - 2.0)
         ),
-        Unary::Square => derivatives!(x, y, order, [], |M, x| x * x, 2.0 * x, 2.0, 0.0),
+        Unary::Square if order == 2 => constant(y, 2.0),
+        Unary::Square => piecewise!(x, y, order, [], |x| x * x, 2.0 * x),
         Unary::Reciprocal => derivatives!(
             x,
             y,
@@ -360,16 +370,16 @@ pub(super) fn run<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) {
                 if x >= min && x <= max { 1.0 } else { 0.0 }
             );
         }
-        Unary::Sign => piecewise!(x, y, order, [], |x| sign(x), 0.0),
-        Unary::Floor => piecewise!(x, y, order, [], |x| x.floor(), 0.0),
-        Unary::Step => piecewise!(x, y, order, [], |x| if x > 0.0 { 1.0 } else { 0.0 }, 0.0),
+        Unary::Sign => piecewise!(x, y, order, [], |x| sign(x); 0.0),
+        Unary::Floor => piecewise!(x, y, order, [], |x| x.floor(); 0.0),
+        Unary::Step => piecewise!(x, y, order, [], |x| if x > 0.0 { 1.0 } else { 0.0 }; 0.0),
         Unary::AddScalar(s) => {
             let s = rounded(s);
-            piecewise!(x, y, order, [s], |x| x + s, 1.0);
+            piecewise!(x, y, order, [s], |x| x + s; 1.0);
         }
         Unary::MulScalar(s) => {
             let s = rounded(s);
-            piecewise!(x, y, order, [s], |x| x * s, s);
+            piecewise!(x, y, order, [s], |x| x * s; s);
         }
     }
 }
@@ -383,7 +393,6 @@ fn elu<T: Real>(scale: f64, alpha: f64, order: usize, x: &[T], y: &mut [T]) {
         [scale, alpha],
         |M, x| scale * if x > 0.0 { x } else { alpha * M::expm1(x) },
         scale * if x > 0.0 { 1.0 } else { alpha * M::exp(x) },
-        scale * if x > 0.0 { 0.0 } else { alpha * M::exp(x) },
         scale * if x > 0.0 { 0.0 } else { alpha * M::exp(x) }
     );
 }

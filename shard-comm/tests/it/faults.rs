@@ -1,7 +1,7 @@
 //! Every fault at every operation of a program of all kinds of operations: the right result, or one cause on all
 //! ranks.
 
-#[path = "../examples/backend/channels.rs"]
+#[path = "../../examples/backend/channels.rs"]
 mod channels;
 
 use std::rc::Rc;
