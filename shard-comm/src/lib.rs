@@ -103,7 +103,7 @@ pub use caller::Calling;
 pub use collectives::{ONE_ROUND_BYTES, all_reduce_received};
 pub use communicator::Communicator;
 pub use decorator::{Checks, Fault, FaultKind, Faulty, checked, faulty};
-pub use devices::device_of;
+pub use devices::{DeviceFactory, device_of};
 pub use error::{
     AgreedError, CommError, DeadlockReport, LaunchError, Mismatch, Result, Site, SiteText,
     TimeoutReport, WaitLine,
