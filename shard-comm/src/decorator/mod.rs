@@ -10,8 +10,8 @@ pub use checked::{Checks, checked};
 pub use faulty::{Fault, FaultKind, Faulty, faulty};
 
 use crate::{
-    CommError, Communicator, DeviceRef, Handle, Ledger, Link, PlanCache, Request, Result, Site,
-    Topology,
+    Buffer, CommError, Communicator, DeviceRef, Handle, Ledger, Link, PlanCache, Request, Result,
+    Site, Topology,
 };
 
 /// A communicator that changes what another one does, and passes on what it does not: whoever implements it is a
@@ -67,6 +67,14 @@ pub trait Decorator: Debug {
         self.inner().post(request)
     }
 
+    /// See [`Communicator::call`].
+    ///
+    /// # Errors
+    /// As there.
+    fn call(&self, request: Request) -> Result<Option<Buffer>> {
+        Decorator::post(self, request)?.wait_optional()
+    }
+
     /// See [`Communicator::post_link`].
     ///
     /// # Errors
@@ -115,6 +123,10 @@ impl<D: Decorator> Communicator for D {
 
     fn post(&self, request: Request) -> Result<Handle> {
         Decorator::post(self, request)
+    }
+
+    fn call(&self, request: Request) -> Result<Option<Buffer>> {
+        Decorator::call(self, request)
     }
 
     fn post_link(&self, link: Link) -> Result<Handle> {

@@ -194,3 +194,39 @@ fn errors_of_other_libraries_pass_through() {
     });
     assert_eq!(lost.unwrap_err().to_string(), "rank 0: the disk is full");
 }
+
+/// What `step` leads to where rank 1 of two takes another turn and nothing is sent until a sum is read.
+fn diverging(step: impl Fn(&Context, &ShardTensor) -> Result<ShardTensor> + Sync) -> Error {
+    let outcomes = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.ones([6], [shard(0)])?;
+        let read = step(ctx, &x)?.sum_all()?.item();
+        // All have learnt of it, and go on.
+        let after = mesh.ones([6], [shard(0)])?.sum_all()?.item()?;
+        assert_eq!(after, 6.0);
+        Ok(read.err())
+    });
+    let mut errors = outcomes
+        .unwrap()
+        .into_iter()
+        .map(|e| e.expect("a mismatch"));
+    let (a, b) = (errors.next().unwrap(), errors.next().unwrap());
+    assert_eq!(a.to_string(), b.to_string());
+    a
+}
+
+#[test]
+fn ranks_that_take_different_turns_are_found_out_at_the_next_sum() {
+    let other_op = diverging(|ctx, x| if ctx.rank() == 0 { x.relu() } else { x.gelu() });
+    let other_extent = diverging(|ctx, x| x.mul_scalar(1.0 + ctx.rank() as f64));
+    let one_more_draw = diverging(|ctx, x| {
+        if ctx.rank() == 0 {
+            x.mesh().rand([6], [shard(0)])?;
+        }
+        x.relu()
+    });
+    for error in [other_op, other_extent, one_more_draw] {
+        assert_eq!(error.class(), ErrorClass::Uniform);
+        assert!(error.to_string().contains("the calls before it"), "{error}");
+    }
+}
