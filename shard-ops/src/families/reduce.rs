@@ -74,7 +74,10 @@ fn prod_vjp(exec: &dyn Exec, x: &Value, dy: &Value, dims: &[usize]) -> Result<Va
     let rest = add(exec, x, &zero)?;
     let product = mul(exec, dy, &prod(exec, &rest, dims, true)?)?;
     let none = mul(exec, &product, &is_zero(exec, &zeros)?)?;
-    let one = is_zero(exec, &unary(exec, &zeros, Unary::AddScalar(-1.0))?)?;
+    let one = is_zero(
+        exec,
+        &unary(exec, &zeros, Unary::AddScalar { value: -1.0 })?,
+    )?;
     let one = mul(exec, &product, &one)?;
     let usual = div(exec, &expand_like(exec, &none, x)?, &rest)?;
     let lone = mul(exec, &expand_like(exec, &one, x)?, &zero)?;
@@ -86,8 +89,8 @@ fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
     let nonzero = unary(exec, &unary(exec, x, Unary::Sign)?, Unary::Abs)?;
     unary(
         exec,
-        &unary(exec, &nonzero, Unary::MulScalar(-1.0))?,
-        Unary::AddScalar(1.0),
+        &unary(exec, &nonzero, Unary::MulScalar { value: -1.0 })?,
+        Unary::AddScalar { value: 1.0 },
     )
 }
 

@@ -3,6 +3,8 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(all(test, feature = "cuda-emulated"))]
+mod tests;
 
 use super::broadcast::sum_to;
 use super::types::float_types;
@@ -12,11 +14,12 @@ use crate::{Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, V
 use num_traits::AsPrimitive;
 use shard_comm::DType;
 use shard_kernels::pointwise::{self, Binary};
-use shard_kernels::unary::{self, Unary};
+use shard_kernels::unary::{self, Form, Unary};
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// Applies a map of one number to every element.
+/// Applies a map of one number to every element. It can be differentiated three times; a fourth is
+/// [`NoVjp`](OpError::NoVjp).
 ///
 /// # Collective
 /// All members of the mesh. No communication; a partial operand is reduced first unless the map is linear.
@@ -81,7 +84,7 @@ binaries! {
 /// # Errors
 /// As [`unary`](fn@unary).
 pub fn add_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
-    unary(exec, x, Unary::AddScalar(value))
+    unary(exec, x, Unary::AddScalar { value })
 }
 
 /// `x * value`; a partial operand stays partial.
@@ -92,7 +95,7 @@ pub fn add_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
 /// # Errors
 /// As [`unary`](fn@unary).
 pub fn mul_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
-    unary(exec, x, Unary::MulScalar(value))
+    unary(exec, x, Unary::MulScalar { value })
 }
 
 /// `-x`; a partial operand stays partial.
@@ -131,7 +134,7 @@ pub(crate) struct Map {
 impl Op for Map {
     fn name(&self) -> &'static str {
         match self.order {
-            0 => map_name(self.map),
+            0 => self.map.name(),
             _ => "chain",
         }
     }
@@ -140,8 +143,8 @@ impl Op for Map {
         key_of(
             "map",
             &(
-                std::mem::discriminant(&self.map),
-                parameters(self.map).map(f64::to_bits),
+                self.map.name(),
+                self.map.numbers().map(f64::to_bits),
                 self.order,
             ),
         )
@@ -149,8 +152,8 @@ impl Op for Map {
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let dtype = float_types(self.name(), inputs)?;
-        let linear = match (self.order, self.map) {
-            (0, Unary::Neg | Unary::MulScalar(_)) => Linearity::Each(smallvec![0]),
+        let linear = match (self.order, self.map.form()) {
+            (0, Form::Linear) => Linearity::Each(smallvec![0]),
             (0, _) => Linearity::None,
             _ => Linearity::Each(smallvec![1]),
         };
@@ -175,11 +178,7 @@ impl Op for Map {
     }
 
     fn keeps_input(&self, _: usize) -> bool {
-        let linear = matches!(
-            self.map,
-            Unary::Neg | Unary::MulScalar(_) | Unary::AddScalar(_)
-        );
-        self.order > 0 || !linear
+        self.order > 0 || self.map.form() == Form::Curved
     }
 
     fn keeps_output(&self, _: usize) -> bool {
@@ -197,11 +196,10 @@ impl Op for Map {
         };
         let x = &saved.inputs[0];
         let chain = |order: usize, g: &Value| -> Result<Value> {
-            match (self.map, order) {
-                // Linear maps need no operand, and pass partial sums.
-                (Unary::Neg, 1) => neg(exec, g),
-                (Unary::MulScalar(by), 1) => mul_scalar(exec, g, by),
-                (Unary::AddScalar(_), 1) => Ok(g.clone()),
+            match (self.map.form(), order) {
+                // They need no operand, and pass partial sums.
+                (Form::Linear, 1) => unary(exec, g, self.map),
+                (Form::Shift, 1) => Ok(g.clone()),
                 (_, 1..=3) => exec.apply1(
                     Arc::new(Self {
                         map: self.map,
@@ -428,58 +426,6 @@ where
     let from = x.to_vec();
     for (to, from) in y.data_mut().iter_mut().zip(from) {
         *to = from.as_();
-    }
-}
-
-/// A map's parameters, zero where it has none.
-pub(crate) fn parameters(map: Unary) -> [f64; 2] {
-    match map {
-        Unary::LeakyRelu(a)
-        | Unary::Elu(a)
-        | Unary::PowScalar(a)
-        | Unary::AddScalar(a)
-        | Unary::MulScalar(a) => [a, 0.0],
-        Unary::Softplus { beta, threshold } => [beta, threshold],
-        Unary::Clamp { min, max } => [min, max],
-        _ => [0.0; 2],
-    }
-}
-
-pub(crate) fn map_name(map: Unary) -> &'static str {
-    match map {
-        Unary::Neg => "neg",
-        Unary::Abs => "abs",
-        Unary::Sqrt => "sqrt",
-        Unary::Rsqrt => "rsqrt",
-        Unary::Exp => "exp",
-        Unary::Log => "log",
-        Unary::Sin => "sin",
-        Unary::Cos => "cos",
-        Unary::Tanh => "tanh",
-        Unary::Sigmoid => "sigmoid",
-        Unary::Relu => "relu",
-        Unary::LeakyRelu(_) => "leaky_relu",
-        Unary::Elu(_) => "elu",
-        Unary::Selu => "selu",
-        Unary::Gelu => "gelu",
-        Unary::GeluTanh => "gelu_tanh",
-        Unary::Silu => "silu",
-        Unary::Mish => "mish",
-        Unary::Softplus { .. } => "softplus",
-        Unary::Softsign => "softsign",
-        Unary::Hardsigmoid => "hardsigmoid",
-        Unary::Hardswish => "hardswish",
-        Unary::LogSigmoid => "logsigmoid",
-        Unary::Erf => "erf",
-        Unary::Square => "square",
-        Unary::Reciprocal => "reciprocal",
-        Unary::PowScalar(_) => "pow_scalar",
-        Unary::Clamp { .. } => "clamp",
-        Unary::Sign => "sign",
-        Unary::Floor => "floor",
-        Unary::Step => "step",
-        Unary::AddScalar(_) => "add_scalar",
-        Unary::MulScalar(_) => "mul_scalar",
     }
 }
 
