@@ -56,6 +56,11 @@ macro_rules! unary_table {
             exp: Exp {
                 0 | 1 | 2 | 3 => M::exp(x);
             }
+            /// `e^x - 1`, without cancellation near 0.
+            expm1: Expm1 {
+                0 => M::expm1(x);
+                1 | 2 | 3 => M::exp(x);
+            }
             /// Natural logarithm.
             log: Log {
                 0 => M::ln(x);
