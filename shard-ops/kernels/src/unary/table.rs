@@ -68,6 +68,13 @@ macro_rules! unary_table {
                 2 => -1.0 / (x * x);
                 3 => 2.0 / (x * x * x);
             }
+            /// `ln(1 + x)`, without cancellation near 0.
+            log1p: Log1p {
+                0 => M::ln_1p(x);
+                1 => 1.0 / (1.0 + x);
+                2 => -1.0 / squared(1.0 + x);
+                3 => 2.0 / ((1.0 + x) * squared(1.0 + x));
+            }
             /// Sine.
             sin: Sin {
                 0 => M::sin(x);

@@ -232,6 +232,43 @@ fn kinks_and_special_values_follow_pytorch() {
 }
 
 #[test]
+fn log1p_and_expm1_do_not_cancel_near_zero_and_have_pytorchs_special_values() {
+    for (op, x, expected) in [
+        (Unary::Log1p, 1e-10, 9.999_999_999_5e-11),
+        (Unary::Log1p, -0.5, -0.693_147_180_559_945_3),
+        (Unary::Log1p, 1.5, 0.916_290_731_874_155_1),
+        (Unary::Expm1, 1e-10, 1.000_000_000_05e-10),
+        (Unary::Expm1, -1e-10, -9.999_999_999_5e-11),
+    ] {
+        let (single, double) = (one::<f32>(op, 0, x), one::<f64>(op, 0, x));
+        assert!(
+            (double - expected).abs() <= 1e-15 * expected.abs(),
+            "{op:?} of {x}: {double}"
+        );
+        assert!(
+            (single - expected).abs() <= 1.2e-7 * expected.abs(),
+            "{op:?} of {x}: {single}"
+        );
+    }
+    for (at_minus_one, below, infinite) in [
+        (
+            one::<f32>(Unary::Log1p, 0, -1.0),
+            one::<f32>(Unary::Log1p, 0, -1.5),
+            one::<f32>(Unary::Log1p, 0, f64::INFINITY),
+        ),
+        (
+            one::<f64>(Unary::Log1p, 0, -1.0),
+            one::<f64>(Unary::Log1p, 0, -1.5),
+            one::<f64>(Unary::Log1p, 0, f64::INFINITY),
+        ),
+    ] {
+        assert_eq!((at_minus_one, infinite), (f64::NEG_INFINITY, f64::INFINITY));
+        assert!(below.is_nan());
+    }
+    assert_eq!(one::<f32>(Unary::Expm1, 0, f64::NEG_INFINITY), -1.0);
+}
+
+#[test]
 fn strided_and_scaled_maps() {
     let x: Vec<f64> = (0..1400).map(|i| f64::from(i) * 0.01 - 7.0).collect();
     let g: Vec<f64> = (0..1400).map(|i| f64::from(i % 7)).collect();
