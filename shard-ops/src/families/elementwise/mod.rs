@@ -10,7 +10,9 @@ use super::broadcast::sum_to;
 use super::types::float_types;
 use crate::host::{computes, partial_type, with_float, with_stored};
 use crate::rule::broadcast;
-use crate::{Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of};
+use crate::{
+    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+};
 use num_traits::AsPrimitive;
 use shard_comm::DType;
 use shard_kernels::pointwise::{self, Binary};
@@ -172,17 +174,13 @@ impl Op for Map {
         });
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
-    fn keeps_input(&self, _: usize) -> bool {
-        self.order > 0 || self.map.form() == Form::Curved
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        match self.map.form() {
+            Form::Linear | Form::Shift if self.order == 0 => Keeps::NOTHING,
+            _ => Keeps::INPUTS,
+        }
     }
 
     fn vjp(
@@ -191,9 +189,6 @@ impl Op for Map {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None; saved.inputs.len()]);
-        };
         let x = &saved.inputs[0];
         let chain = |order: usize, g: &Value| -> Result<Value> {
             match (self.map.form(), order) {
@@ -213,21 +208,11 @@ impl Op for Map {
                 }),
             }
         };
-        if self.order == 0 {
-            return Ok(vec![Some(chain(1, dy)?)]);
-        }
-        let g = &saved.inputs[1];
-        let dx = if saved.needs[0] {
-            Some(chain(self.order + 1, &mul(exec, g, dy)?)?)
-        } else {
-            None
-        };
-        let dg = if saved.needs[1] {
-            Some(chain(self.order, dy)?)
-        } else {
-            None
-        };
-        Ok(vec![dx, dg])
+        saved.pull_back(cotangents, |dy, operand| match (self.order, operand) {
+            (0, _) => chain(1, dy),
+            (order, 0) => chain(order + 1, &mul(exec, &saved.inputs[1], dy)?),
+            (order, _) => chain(order, dy),
+        })
     }
 }
 
@@ -268,17 +253,13 @@ impl Op for Arithmetic {
         });
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
-    fn keeps_input(&self, _: usize) -> bool {
-        !matches!(self.kind, Binary::Add | Binary::Sub)
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        match self.kind {
+            Binary::Add | Binary::Sub => Keeps::NOTHING,
+            _ => Keeps::INPUTS,
+        }
     }
 
     fn vjp(
@@ -287,58 +268,35 @@ impl Op for Arithmetic {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None, None]);
-        };
         let (a, b) = (&saved.inputs[0], &saved.inputs[1]);
-        let back = |i: usize, f: &dyn Fn() -> Result<Value>| -> Result<Option<Value>> {
-            if !saved.needs[i] {
-                return Ok(None);
-            }
-            sum_to(exec, &f()?, saved.inputs[i].shape()).map(Some)
-        };
-        let flat = |operand| -> Result<Vec<Option<Value>>> {
-            Err(OpError::NoVjp {
-                op: self.name(),
-                operand,
-            })
-        };
-        Ok(match self.kind {
-            Binary::Add => vec![back(0, &|| Ok(dy.clone()))?, back(1, &|| Ok(dy.clone()))?],
-            Binary::Sub => vec![back(0, &|| Ok(dy.clone()))?, back(1, &|| neg(exec, dy))?],
-            Binary::Mul => vec![
-                back(0, &|| mul(exec, dy, b))?,
-                back(1, &|| mul(exec, dy, a))?,
-            ],
-            Binary::Div => vec![
-                back(0, &|| div(exec, dy, b))?,
-                back(1, &|| {
-                    neg(exec, &mul(exec, dy, &div(exec, a, &mul(exec, b, b)?)?)?)
-                })?,
-            ],
-            Binary::Pow => vec![
-                back(0, &|| {
+        saved.pull_back(cotangents, |dy, operand| {
+            let full = match (self.kind, operand) {
+                (Binary::Add, _) | (Binary::Sub, 0) => dy.clone(),
+                (Binary::Sub, _) => neg(exec, dy)?,
+                (Binary::Mul, 0) => mul(exec, dy, b)?,
+                (Binary::Mul, _) => mul(exec, dy, a)?,
+                (Binary::Div, 0) => div(exec, dy, b)?,
+                (Binary::Div, _) => neg(exec, &mul(exec, dy, &div(exec, a, &mul(exec, b, b)?)?)?)?,
+                (Binary::Pow, 0) => {
                     let down = pow(exec, a, &add_scalar(exec, b, -1.0)?)?;
-                    mul(exec, dy, &mul(exec, b, &down)?)
-                })?,
-                back(1, &|| {
+                    mul(exec, dy, &mul(exec, b, &down)?)?
+                }
+                (Binary::Pow, _) => {
                     let log = unary(exec, a, Unary::Log)?;
-                    mul(exec, dy, &mul(exec, &pow(exec, a, b)?, &log)?)
-                })?,
-            ],
-            Binary::Maximum => {
-                vec![
-                    back(0, &|| shared(exec, dy, a, b, gt))?,
-                    back(1, &|| shared(exec, dy, b, a, gt))?,
-                ]
-            }
-            Binary::Minimum => {
-                vec![
-                    back(0, &|| shared(exec, dy, a, b, lt))?,
-                    back(1, &|| shared(exec, dy, b, a, lt))?,
-                ]
-            }
-            _ => return flat(usize::from(!saved.needs[0])),
+                    mul(exec, dy, &mul(exec, &pow(exec, a, b)?, &log)?)?
+                }
+                (Binary::Maximum, 0) => shared(exec, dy, a, b, gt)?,
+                (Binary::Maximum, _) => shared(exec, dy, b, a, gt)?,
+                (Binary::Minimum, 0) => shared(exec, dy, a, b, lt)?,
+                (Binary::Minimum, _) => shared(exec, dy, b, a, lt)?,
+                _ => {
+                    return Err(OpError::NoVjp {
+                        op: self.name(),
+                        operand,
+                    });
+                }
+            };
+            sum_to(exec, &full, saved.inputs[operand].shape())
         })
     }
 }
@@ -389,17 +347,10 @@ impl Op for Cast {
         with_stored!(call.inputs[0].dtype(), A => with_stored!(self.to, B => convert::<A, B>(call)));
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 
     fn vjp(
@@ -408,10 +359,7 @@ impl Op for Cast {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None]);
-        };
-        Ok(vec![Some(cast(exec, dy, saved.inputs[0].dtype())?)])
+        saved.pull_back(cotangents, |dy, x| cast(exec, dy, saved.inputs[x].dtype()))
     }
 }
 
