@@ -23,10 +23,7 @@ mod value;
 
 pub use engine::{Engine, EngineOptions, Handler};
 pub use error::{InOp, OpError, Result};
-pub use families::{
-    attention, broadcast, conv, elementwise, index, matmul, neighborhood, neighbors, norm,
-    optimize, pool, random, reduce, resample, shape,
-};
+pub use families::*;
 pub use kernel::{
     DeviceCall, DeviceKernel, Fold, FoldState, HostCall, KernelCx, KernelPolicy, OperandBox, Stage,
 };
