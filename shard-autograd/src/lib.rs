@@ -67,6 +67,7 @@
 mod accumulate;
 mod backward;
 mod bucket;
+mod by_hand;
 mod checkpoint;
 mod error;
 mod gradcheck;
@@ -78,6 +79,7 @@ mod map_local;
 mod node;
 mod pass;
 mod recorder;
+mod to_mesh;
 
 pub use checkpoint::checkpoint;
 pub use error::{AutogradError, GradMismatch, Result};

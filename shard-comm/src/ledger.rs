@@ -369,6 +369,39 @@ impl fmt::Debug for Ledger {
     }
 }
 
+impl fmt::Display for LedgerSnapshot {
+    /// The totals, and a line for each operation that moved or met.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} rounds; received {} bytes in {} messages, sent {} in {}, copied {} locally",
+            self.rounds,
+            self.bytes,
+            self.messages,
+            self.sent_bytes,
+            self.sent_messages,
+            self.local_bytes
+        )?;
+        for (name, count) in &self.ops {
+            write!(f, "\n  {name}: {} rounds", count.rounds)?;
+            if count.messages > 0 {
+                write!(f, ", {} bytes in {} messages", count.bytes, count.messages)?;
+            }
+        }
+        if self.fallbacks > 0 {
+            write!(
+                f,
+                "\n  on the host: {} kernel calls, {} bytes",
+                self.fallbacks, self.fallback_bytes
+            )?;
+        }
+        match self.library_calls {
+            0 => Ok(()),
+            calls => write!(f, "\n  by the vendor's libraries: {calls} kernel calls"),
+        }
+    }
+}
+
 impl LedgerSnapshot {
     /// The counts of one kind of operation; zero if it never ran.
     pub fn op(&self, name: &str) -> OpCount {
@@ -407,6 +440,28 @@ impl LedgerSnapshot {
 mod tests {
     use super::*;
     use crate::Host;
+
+    #[test]
+    fn a_snapshot_prints_what_moved() {
+        let ledger = Ledger::new(Host::new());
+        let moved = Moved {
+            messages: 2,
+            bytes: 16,
+            ..Moved::default()
+        };
+        ledger.moved("halo", &moved);
+        ledger.moved("barrier", &Moved::default());
+        let text = ledger.snapshot().to_string();
+        assert!(
+            text.starts_with("2 rounds; received 16 bytes in 2 messages"),
+            "{text}"
+        );
+        assert!(
+            text.contains("\n  halo: 1 rounds, 16 bytes in 2 messages"),
+            "{text}"
+        );
+        assert!(text.ends_with("\n  barrier: 1 rounds"), "{text}");
+    }
 
     #[test]
     fn differences_keep_only_what_happened() {

@@ -75,6 +75,7 @@
 pub use shard_device::*;
 
 pub mod backend;
+mod caller;
 mod collectives;
 mod communicator;
 #[cfg(any(test, feature = "contract-tests"))]
@@ -98,6 +99,7 @@ pub use backend::mpi;
 #[cfg(feature = "nccl")]
 pub use backend::nccl;
 pub use backend::{local, simulated};
+pub use caller::Calling;
 pub use collectives::{ONE_ROUND_BYTES, all_reduce_received};
 pub use communicator::Communicator;
 pub use decorator::{Checks, Fault, FaultKind, Faulty, checked, faulty};

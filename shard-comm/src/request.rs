@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::caller::called;
 use crate::guard::Guard;
 use crate::plan::Fit;
 use crate::{
@@ -79,7 +80,7 @@ impl Request {
             status: Ok(()),
             argument: None,
             dtype,
-            site,
+            site: called(site),
             guard: Guard::default(),
         }
     }
@@ -212,6 +213,8 @@ pub struct Link {
     pub side: LinkSide,
     /// Whether something else moves the elements: the two only agree, and there is no result.
     pub elsewhere: bool,
+    /// An error of this rank that both must hear of.
+    pub status: Result<(), Box<AgreedError>>,
     /// Where the user called.
     pub site: Site,
     /// What a checked communicator adds.
@@ -299,6 +302,7 @@ impl Link {
         };
         Ok(Request {
             dtype: Some(dtype),
+            status: self.status,
             guard: self.guard,
             ..request
         })

@@ -1,5 +1,7 @@
 //! The contract and what goes wrong, on processes. Run by itself it starts `mpirun` on itself for every scenario;
-//! started by that it is one of the ranks. `MPIRUN` names another launcher, as that of the MPI it was built with.
+//! started by that it is one of the ranks. `MPIRUN` names another launcher, as that of the MPI it was built with. With
+//! `OMPI_MCA_pml=ucx OMPI_MCA_pml_ucx_tls=any OMPI_MCA_pml_ucx_devices=any` Open MPI goes over UCX, as on most clusters, which
+//! has fewer tags.
 
 use shard_comm::{
     Checks, CommError, Communicator, DType, Fault, FaultKind, HostOptions, LaunchError, Monoid,
@@ -21,10 +23,15 @@ const PERMISSIONS: [(&str, &str); 4] = [
 ];
 
 /// Name, rank counts, and whether the job is to end well.
-const SCENARIOS: [(&str, &[usize], bool); 16] = [
+const SCENARIOS: [(&str, &[usize], bool); 20] = [
     // 10 ranks need a second round to hear of each other, in which some pass on several records.
     ("contract", &[1, 2, 3, 4, 10], true),
     ("many_groups", &[3], true),
+    ("group_number_in_use", &[3], true),
+    ("every_color", &[3], true),
+    // What the standard grants: 64 groups, 16 operations of each in flight.
+    ("contract_with_few_tags", &[3], true),
+    ("many_in_flight", &[2], true),
     ("tags_come_round", &[2], true),
     ("out_of_step", &[2], false),
     ("wrong_count", &[2], true),
@@ -129,6 +136,14 @@ fn be_a_rank(scenario: &str) {
         "wrong_count" => run(&wrong_count).expect("a run").expect("a rank"),
         "some_ranks" => some_ranks(&options, me),
         "many_groups" => run(&many_groups).expect("groups").expect("a rank"),
+        "group_number_in_use" => run(&group_number_in_use).expect("a run").expect("a rank"),
+        "every_color" => run(&every_color).expect("a run").expect("a rank"),
+        "contract_with_few_tags" => {
+            mpi::run(&few_tags(&options), |comm| contract::all(&*comm)).expect("the contract");
+        }
+        "many_in_flight" => {
+            mpi::run(&few_tags(&options), |comm| many_in_flight(&comm)).expect("a run");
+        }
         "panic" => panics(&options, me),
         "gives_up" => gives_up(&options, me),
         "ends_early" => {
@@ -193,6 +208,10 @@ fn be_a_rank(scenario: &str) {
         "contract"
             | "some_ranks"
             | "many_groups"
+            | "group_number_in_use"
+            | "every_color"
+            | "contract_with_few_tags"
+            | "many_in_flight"
             | "tags_come_round"
             | "wrong_count"
             | "checked_contract"
@@ -266,6 +285,103 @@ fn many_groups(comm: &mpi::MpiComm) {
     };
     assert_eq!(read(of_all), [3.0; 3000]);
     assert_eq!(of_pair.map(read), (me < 2).then(|| vec![200.0; 3000]));
+}
+
+/// A group that is dropped while an operation of it is in flight: no later group has its number before that is done.
+fn group_number_in_use(comm: &mpi::MpiComm) {
+    let me = comm.rank();
+    let upload = |value: f64| {
+        let values = comm.device().upload_slice(&[value; 1000]);
+        values.expect("numbers")
+    };
+    let pair = comm.split((me < 2).then_some(0), 0).expect("a split");
+    let old = comm.split(Some(0), 0).expect("a split").expect("a member");
+    let (mine, counts) = (upload(10.0 + me as f64), [1000; 3]);
+    let Some(pair) = pair else {
+        // Late: the two others have dropped the group, and made another one, which has its number.
+        std::thread::sleep(Duration::from_millis(300));
+        let all = old.start_all_gather_v(&mine, &counts).expect("a start");
+        comm.send(0, &mine).expect("a message");
+        let all = all.wait().expect("all").to_vec::<f64>().expect("doubles");
+        assert!((0..3).all(|r| all[1000 * r] == 10.0 + r as f64));
+        return comm.barrier().expect("all are there");
+    };
+    drop(old.start_all_gather_v(&mine, &counts).expect("a start"));
+    drop(old);
+    let new = pair.split(Some(0), 0).expect("a split").expect("a member");
+    let mine = upload(20.0 + me as f64);
+    let all = if me == 0 {
+        let mut all = new.start_all_gather_v(&mine, &[1000; 2]).expect("a start");
+        comm.recv(2, DType::F64, 1000).expect("a message");
+        // Meanwhile the exchange of the old group begins here.
+        for _ in 0..1000 {
+            assert!(!all.is_done(), "rank 1 sleeps");
+        }
+        all
+    } else {
+        // Rank 1 looks after nothing until the others have gone on.
+        std::thread::sleep(Duration::from_millis(600));
+        new.start_all_gather_v(&mine, &[1000; 2]).expect("a start")
+    };
+    let all = all.wait().expect("both").to_vec::<f64>().expect("doubles");
+    assert!((0..2).all(|r| all[1000 * r..][..1000] == [20.0 + r as f64; 1000]));
+    comm.barrier().expect("all are there");
+}
+
+/// Any number is a color, and a key.
+fn every_color(comm: &mpi::MpiComm) {
+    let me = comm.rank();
+    let key = [usize::MAX, 0, 7][me];
+    let all = comm.split(Some(usize::MAX), key).expect("a split");
+    let all = all.expect("a color is no lack of one");
+    assert_eq!(all.members(), [1, 2, 0]);
+    let one = comm.split((me == 1).then_some(usize::MAX), 0);
+    let one = one.expect("a split");
+    assert!(one.is_none_or(|one| me == 1 && one.members() == [1]));
+}
+
+/// Options by which there are as few tags as every MPI has.
+fn few_tags(options: &mpi::MpiOptions) -> mpi::MpiOptions {
+    mpi::MpiOptions {
+        greatest_tag: Some((1 << 15) - 1),
+        ..*options
+    }
+}
+
+/// More operations in flight than there are tags for, short and long ones, waited for from the last to the first; and
+/// as many messages.
+fn many_in_flight(comm: &mpi::MpiComm) {
+    const OPERATIONS: usize = 100;
+    let me = comm.rank();
+    let upload = |k: usize, len: usize| {
+        let values = vec![(100 * k + me) as i64; len];
+        comm.device().upload_slice(&values).expect("numbers")
+    };
+    let len = |k: usize| if k.is_multiple_of(3) { 1 } else { 500 };
+    let mut gathers = Vec::new();
+    let mut messages = Vec::new();
+    for k in 0..OPERATIONS {
+        let gather = comm.start_all_gather_v(&upload(k, len(k)), &[len(k); 2]);
+        gathers.push((k, gather.expect("a start")));
+        let message = match me {
+            0 => comm.start_send(1, &upload(k, len(k))),
+            _ => comm.start_recv(0, DType::I64, len(k)),
+        };
+        messages.push((k, message.expect("a start")));
+    }
+    let expected = |k: usize, rank: usize| vec![(100 * k + rank) as i64; len(k)];
+    for (k, gather) in gathers.into_iter().rev() {
+        let all = gather
+            .wait()
+            .expect("both")
+            .to_vec::<i64>()
+            .expect("integers");
+        assert_eq!(all, [expected(k, 0), expected(k, 1)].concat());
+    }
+    for (k, message) in messages.into_iter().rev() {
+        let sent = message.wait().expect("a message");
+        assert_eq!(sent.to_vec::<i64>().expect("integers"), expected(k, 0));
+    }
 }
 
 /// Operations whose tags are those of earlier ones: no message of these may be left to be taken for another.

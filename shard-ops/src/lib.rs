@@ -32,4 +32,4 @@ pub use op::{Exec, Keeps, Op, Saved, key_of};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
 pub use strategy::{Choice, Strategy, WayCost};
-pub use value::Value;
+pub use value::{Value, holds};

@@ -87,6 +87,7 @@
 //! assert_eq!(sums, [190.0; 4]);
 //! ```
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod array;
 mod budget;
@@ -121,3 +122,8 @@ pub use plan::{Considered, Plan, Step};
 pub use planner::Planner;
 pub use route::Strategy;
 pub use shard_comm::LinkCost;
+
+/// The program in the README runs as it stands there.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -33,6 +33,9 @@ use std::rc::Rc;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[doc(alias = "reshard")]
+#[doc(alias = "all-to-all")]
+#[doc(alias = "Ulysses")]
 pub struct Plan {
     pub(crate) from: Layout,
     pub(crate) to: Layout,
@@ -40,14 +43,14 @@ pub struct Plan {
     strategy: Strategy,
     pub(crate) steps: Vec<Step>,
     pub(crate) hops: Vec<Hop>,
-    pub(crate) choice: Option<Choice>,
+    pub(crate) choice: Option<Comparison>,
     /// Bytes that the plan may hold on one rank beyond source and destination.
     pub(crate) staging: usize,
 }
 
-/// How a plan was chosen.
+/// The strategies among which a plan was chosen, and by what.
 #[derive(Debug)]
-pub(crate) struct Choice {
+pub(crate) struct Comparison {
     pub(crate) model: CostModel,
     pub(crate) dtype: DType,
     pub(crate) considered: Vec<Considered>,
@@ -148,7 +151,7 @@ impl Plan {
         let Route { strategy, hops } = routes.swap_remove(best);
         let mut plan = Self::along(from, to, index, strategy, hops)?;
         plan.staging = model.staging;
-        plan.choice = Some(Choice {
+        plan.choice = Some(Comparison {
             model: model.clone(),
             dtype,
             considered,

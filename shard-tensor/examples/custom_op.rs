@@ -8,8 +8,8 @@
 
 use clap::Parser;
 use shard_tensor::op::{
-    Access, Exec, HostCall, InOp as _, Linearity, Meta, Op, OpError, Rule, Saved, Value, Window,
-    key_of,
+    Access, Exec, HostCall, InOp as _, Keeps, Linearity, Meta, Op, OpError, Rule, Saved, Value,
+    Window, key_of,
 };
 use shard_tensor::{DType, DeviceKind, Launch, Result, ShardTensor, replicate, shard};
 use std::sync::Arc;

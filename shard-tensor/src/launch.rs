@@ -25,6 +25,25 @@ pub enum Backend {
     Nccl,
 }
 
+/// What a rank may return from a [`launch`]: whatever may leave its thread.
+///
+/// Tensors and meshes may not, for their communicators stay with their rank: return arrays or numbers.
+///
+/// ```compile_fail
+/// // error: a rank cannot return `ShardTensor`
+/// let x = shard_tensor::launch(2, |ctx| ctx.mesh_of(2)?.ones([3], shard_tensor::shard(0)));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a rank cannot return `{Self}`: it belongs to the rank's own thread",
+    label = "this program returns it",
+    note = "tensors, meshes and contexts end with their rank; return arrays (`x.to_array::<f32>()?`), numbers (`x.item()?`) \
+            or texts instead, or save tensors with `checkpoint::save`"
+)]
+pub trait Returned: Send {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Send> Returned for T {}
+
 /// Runs `program` on `ranks` ranks, and gives what each of this process returned, in rank order.
 ///
 /// Ranks are threads of this process: the result is all of theirs. Where a launcher (`mpirun`, `srun`) started several
@@ -54,7 +73,7 @@ pub enum Backend {
 /// assert_eq!(lost.unwrap_err().to_string(), "rank 1: no such file");
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-pub fn launch<T: Send>(
+pub fn launch<T: Returned>(
     ranks: usize,
     program: impl Fn(&Context) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
@@ -198,9 +217,15 @@ impl Launch {
 
     /// Runs the program.
     ///
+    /// # Collective
+    /// Every process of the job, if ranks are processes.
+    ///
     /// # Errors
     /// As [`launch`].
-    pub fn run<T: Send>(&self, program: impl Fn(&Context) -> Result<T> + Sync) -> Result<Vec<T>> {
+    pub fn run<T: Returned>(
+        &self,
+        program: impl Fn(&Context) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
         match Processes::started() {
             None => self.on_threads(program),
             Some(started) => {
@@ -213,17 +238,38 @@ impl Launch {
         }
     }
 
-    fn context(&self, world: &Rc<dyn Communicator>) -> Context {
-        let ctx = Context::new(world.clone(), self.seed, self.dtype);
-        ctx.explicit_moves(self.explicit_moves);
-        ctx.host_fallback(self.host_fallback);
-        ctx
+    /// Runs the program as one rank.
+    fn run_on<T>(
+        &self,
+        world: &Rc<dyn Communicator>,
+        program: impl FnOnce(&Context) -> Result<T>,
+    ) -> Result<T> {
+        /// Hooks may hold the tensors they are on, and so themselves.
+        struct Ending(Context);
+        impl Drop for Ending {
+            fn drop(&mut self) {
+                self.0.tape().forget_hooks();
+            }
+        }
+        let ending = Ending(Context::new(world.clone(), self.seed, self.dtype));
+        ending.0.explicit_moves(self.explicit_moves);
+        ending.0.host_fallback(self.host_fallback);
+        program(&ending.0)
     }
 
     fn on_threads<T: Send>(
         &self,
         program: impl Fn(&Context) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
+        let most = most_threads();
+        if self.ranks > most {
+            return Err(Error::argument(
+                "launch",
+                format!("at most {most} ranks as threads"),
+                self.ranks.to_string(),
+                "start processes with `mpirun`, or play the ranks with a `Simulation`",
+            ));
+        }
         // In the order in which ranks gave up.
         let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
         let record = |rank, error| {
@@ -237,8 +283,7 @@ impl Launch {
             ..Default::default()
         };
         let rank = |world: Rc<dyn Communicator>| {
-            let ctx = self.context(&world);
-            match program(&ctx) {
+            match self.run_on(&world, &program) {
                 Ok(value) => Some(value),
                 Err(error) => {
                     // Errors of the other classes reach every rank by themselves; poisoning the group could only
@@ -246,7 +291,7 @@ impl Launch {
                     if error.class() == ErrorClass::Failure {
                         world.fail(error.to_string());
                     }
-                    record(ctx.rank(), error);
+                    record(world.rank(), error);
                     None
                 }
             }
@@ -263,6 +308,25 @@ impl Launch {
             _ => Err(root_cause(&mut errors, self.ranks)),
         }
     }
+}
+
+/// How many ranks this process has threads for. Where the system refuses a thread the memory around its stack, it ends the
+/// process instead of reporting an error, so that is not tried.
+fn most_threads() -> usize {
+    /// Pieces of memory that a thread maps: its stack, one for signals, and a guard before each.
+    const MAPPED: usize = 4;
+    /// Where the system does not tell.
+    const USUAL: usize = 8192;
+    let limit = |path: &str| {
+        std::fs::read_to_string(path)
+            .ok()?
+            .trim()
+            .parse::<usize>()
+            .ok()
+    };
+    let mapped = limit("/proc/sys/vm/max_map_count").map(|n| n / MAPPED);
+    let threads = limit("/proc/sys/kernel/threads-max");
+    (mapped.into_iter().chain(threads).min()).map_or(USUAL, |most| most / 8 * 7)
 }
 
 #[cfg(not(feature = "nccl"))]

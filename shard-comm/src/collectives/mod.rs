@@ -15,6 +15,7 @@ use std::sync::Arc;
 pub(crate) use gather::all_gather_plan;
 pub use reduce::{ONE_ROUND_BYTES, all_reduce_received};
 
+use crate::caller::called;
 use crate::guard::Guard;
 use crate::{
     AgreedError, Buffer, BufferMut, CommError, Communicator, DType, ExchangePlan, Handle, Result,
@@ -140,7 +141,7 @@ impl dyn Communicator + '_ {
     /// [`Mismatch`](CommError::Mismatch) if ranks call different operations, or a failure.
     #[track_caller]
     pub fn split(&self, color: Option<usize>, key: usize) -> Result<Option<Rc<dyn Communicator>>> {
-        self.noted(self.post_split(color, key, Location::caller()))
+        self.noted(self.post_split(color, key, called(Location::caller())))
     }
 
     /// Splits off the group of these ranks, in this order; `None` joins no group. Every member of a group passes the same
@@ -154,7 +155,7 @@ impl dyn Communicator + '_ {
     /// As [`split`](#method.split).
     #[track_caller]
     pub fn subgroup(&self, members: Option<&[usize]>) -> Result<Option<Rc<dyn Communicator>>> {
-        self.post_subgroup(members, Location::caller())
+        self.post_subgroup(members, called(Location::caller()))
     }
 
     /// Sends elements to one rank, and returns when that rank has asked for them.
@@ -180,7 +181,8 @@ impl dyn Communicator + '_ {
             peer,
             side,
             elsewhere: false,
-            site: Location::caller(),
+            status: Ok(()),
+            site: called(Location::caller()),
             guard: Guard::default(),
         }))
     }
@@ -205,7 +207,8 @@ impl dyn Communicator + '_ {
             peer,
             side,
             elsewhere: false,
-            site: Location::caller(),
+            status: Ok(()),
+            site: called(Location::caller()),
             guard: Guard::default(),
         }))
     }

@@ -100,9 +100,15 @@ impl Decorator for Checked {
 
     fn post_link(&self, mut link: Link) -> Result<Handle> {
         if self.checks.checksums
+            && link.status.is_ok()
             && let LinkSide::Send(data) = &link.side
         {
-            link.guard = self.sums(&link.plan(), std::slice::from_ref(data))?;
+            match self.sums(&link.plan(), std::slice::from_ref(data)) {
+                Ok(guard) => link.guard = guard,
+                Err(error) => {
+                    link.status = Err(Box::new(AgreedError::from_local(link.name(), error)));
+                }
+            }
         }
         let side = link.participant();
         let mut links = self.links.borrow_mut();
@@ -117,5 +123,30 @@ impl Decorator for Checked {
 impl fmt::Debug for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Checked").field(&self.inner).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CommError, DType, local, simulated};
+
+    /// A sender that cannot read what it is to send for a checksum: its reader hears of it, and the group goes on.
+    #[test]
+    fn both_ends_hear_that_a_checksum_cannot_be_made() {
+        let errors = local::run(2, |comm| -> Result<CommError> {
+            let comm = checked(Rc::new(comm), Checks { checksums: true });
+            let sent = if comm.rank() == 0 {
+                let unreadable = simulated::idle_device().alloc(DType::F32, 4)?.freeze();
+                comm.send(1, &unreadable)
+            } else {
+                comm.recv(0, DType::F32, 4).map(drop)
+            };
+            comm.barrier()?;
+            Ok(sent.expect_err("an error on both ranks"))
+        });
+        let errors = errors.expect("a launch");
+        assert!(matches!(errors[0], Ok(CommError::Agreed(_))), "{errors:?}");
+        assert_eq!(errors[0], errors[1]);
     }
 }

@@ -297,6 +297,7 @@ impl Faulty {
                 };
                 let again = Link {
                     side,
+                    status: link.status.clone(),
                     guard: link.guard.clone(),
                     ..link
                 };
@@ -393,6 +394,7 @@ impl Pending for Lost {
                 peer: self.0.rank(),
                 side: LinkSide::Recv(nowhere),
                 elsewhere: false,
+                status: Ok(()),
                 site: std::panic::Location::caller(),
                 guard: crate::Guard::default(),
             })?

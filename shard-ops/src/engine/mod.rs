@@ -63,6 +63,8 @@ pub struct Engine {
     kernels: Cell<KernelPolicy>,
     strategies: RefCell<HashMap<StrategyKey, Rc<Ready>, Prehashed>>,
     handlers: RefCell<HashMap<&'static str, Handler>>,
+    /// The ops whose handlers run.
+    handled: RefCell<Vec<&'static str>>,
 }
 
 type StrategyKey = (u128, SmallVec<[(u128, shard_comm::DType); 4]>);
@@ -74,6 +76,22 @@ struct Ready {
     strategy: Strategy,
     /// Of the op and the operands' layouts: what ranks compare.
     fingerprint: u128,
+}
+
+/// A handler that runs, until it returns or panics.
+struct Handled<'a>(&'a RefCell<Vec<&'static str>>);
+
+impl<'a> Handled<'a> {
+    fn begin(handled: &'a RefCell<Vec<&'static str>>, op: &'static str) -> Self {
+        handled.borrow_mut().push(op);
+        Self(handled)
+    }
+}
+
+impl Drop for Handled<'_> {
+    fn drop(&mut self) {
+        self.0.borrow_mut().pop();
+    }
 }
 
 impl Engine {
@@ -89,10 +107,12 @@ impl Engine {
             kernels,
             strategies: RefCell::default(),
             handlers: RefCell::default(),
+            handled: RefCell::default(),
         })
     }
 
-    /// Registers a hand-written handler for the op of this name, replacing an earlier one.
+    /// Registers a hand-written handler for the op of this name, replacing an earlier one. While it runs, an op of this
+    /// name goes by its rule and kernel: a handler may hand its op back to [`run`](Self::run).
     ///
     /// # Collective
     /// All ranks must register the same handlers.
@@ -140,14 +160,22 @@ impl Engine {
     /// # Errors
     /// What the op's rule, a move, or the device reports.
     pub fn run(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Vec<Array>> {
-        let handler = self.handlers.borrow().get(op.name()).cloned();
-        if let Some(handler) = handler {
+        if let Some(handler) = self.handler(op.name()) {
+            let _handled = Handled::begin(&self.handled, op.name());
             return handler(self, op, inputs);
         }
         let ready = self.ready(op, inputs)?;
         let kernels = self.kernels.get();
         (inputs[0].cx()).record(ready.fingerprint ^ kernels.fingerprint());
         self.run_strategy(op, &ready.rule, &ready.strategy, inputs)
+    }
+
+    /// What runs the op of this name, unless it is running.
+    fn handler(&self, op: &str) -> Option<Handler> {
+        let handlers = self.handlers.borrow();
+        let handler = handlers.get(op)?;
+        let is_running = self.handled.borrow().contains(&op);
+        (!is_running).then(|| handler.clone())
     }
 
     /// Runs a given strategy: what [`run`](Self::run) does after choosing one.

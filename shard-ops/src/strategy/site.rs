@@ -198,8 +198,10 @@ impl<'a> Site<'a> {
                 rows.unwrap_or(0..extent)
             }
             Access::Window { window, .. } => clip_halo(window.input_interval(extent, span), extent),
+            // A window may have more outputs than the dim: what it adds behind them.
             Access::Adjoint { factor, window } => {
-                window.output_of_input(self.rule.factors[*factor], span)
+                let reached = window.output_of_input(self.rule.factors[*factor], span);
+                reached.start.min(extent)..reached.end.min(extent)
             }
         }
     }

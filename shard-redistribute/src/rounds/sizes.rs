@@ -19,7 +19,7 @@ pub(crate) enum Way {
     /// An exchange in so many rounds.
     Rounds(usize),
     /// An all-reduce of so many elements at a time.
-    Windows(usize),
+    Slices(usize),
     /// Nothing: the ranks that would combine are one.
     Keep,
 }
@@ -91,13 +91,13 @@ impl Leg<'_> {
             }
             Step::AllReduce(axes, ..) => {
                 let ranks: usize = axes.iter().map(|&a| to.mesh().shape()[a]).product();
-                // The result of a window and this rank's chunk of it.
-                let window = (staging / (2 * size)).max(1);
+                // The result of a slice and this rank's chunk of it.
+                let slice = (staging / (2 * size)).max(1);
                 match place {
                     _ if ranks == 1 => Way::Keep,
-                    _ if target <= window => Way::Whole,
+                    _ if target <= slice => Way::Whole,
                     Place::Fresh if beside_sum(target, dtype, ranks) <= staging => Way::Whole,
-                    _ => Way::Windows(window),
+                    _ => Way::Slices(slice),
                 }
             }
         }
@@ -403,9 +403,9 @@ pub(crate) fn forecast_into(
                 }
             }
             (Step::AllReduce(axes, ..), way) => {
-                let Way::Windows(window) = way else { continue };
+                let Way::Slices(slice) = way else { continue };
                 let (ranks, me) = position(plan.from().mesh(), axes, plan.index);
-                windows_forecast(target, window, dtype, ranks, me, Place::Own)
+                slices_forecast(target, slice, dtype, ranks, me, Place::Own)
             }
         };
         cost.rounds += u64::from(settles(way, local, loose));
@@ -433,11 +433,11 @@ pub(super) fn fresh_forecast(plan: &Plan, leg: &Leg<'_>, way: Way, dtype: DType)
                 peak: (exchange.len * size + schedule.stage() * each) as u64,
             }
         }
-        (Step::AllReduce(axes, _, to), Way::Windows(window)) => {
+        (Step::AllReduce(axes, _, to), Way::Slices(slice)) => {
             let (ranks, me) = position(to.mesh(), axes, plan.index);
             let rank = to.mesh().ranks()[plan.index];
             let len = numel(&to.local_shape(rank).unwrap_or_default());
-            windows_forecast(len, window, dtype, ranks, me, Place::Fresh)
+            slices_forecast(len, slice, dtype, ranks, me, Place::Fresh)
         }
         _ => plan.step_forecast(leg.step, dtype),
     }
@@ -449,24 +449,24 @@ pub(super) fn settles(way: Way, local: bool, loose: bool) -> bool {
     match way {
         Way::Keep => false,
         Way::Whole => loose,
-        Way::Rounds(_) | Way::Windows(_) => loose || !local,
+        Way::Rounds(_) | Way::Slices(_) => loose || !local,
     }
 }
 
-/// What an all-reduce of `len` elements costs by windows, `window` elements at a time.
-pub(super) fn windows_forecast(
+/// What an all-reduce of `len` elements costs by slices, `slice` elements at a time.
+pub(super) fn slices_forecast(
     len: usize,
-    window: usize,
+    slice: usize,
     dtype: DType,
     ranks: usize,
     me: usize,
     place: Place,
 ) -> Forecast {
     let mut total = Forecast::default();
-    // All windows but the last are alike.
-    for (window, count) in [(window, len / window), (len % window, 1)] {
-        if window > 0 && count > 0 {
-            let one = all_reduce_forecast(window, dtype, ranks, me);
+    // All slices but the last are alike.
+    for (slice, count) in [(slice, len / slice), (len % slice, 1)] {
+        if slice > 0 && count > 0 {
+            let one = all_reduce_forecast(slice, dtype, ranks, me);
             total.bytes += one.bytes * count as u64;
             total.messages += one.messages * count as u64;
             total.rounds += (one.rounds + u64::from(place == Place::Own)) * count as u64;

@@ -56,7 +56,7 @@ impl Launch {
             }
         };
         drop(control);
-        let ran = session.catch(|| program(&self.context(&world)));
+        let ran = session.catch(|| self.run_on(&world, program));
         let mine = ran.unwrap_or_else(|panic| Err(panic.into()));
         if let Err(error) = &mine
             && error.class() == ErrorClass::Failure

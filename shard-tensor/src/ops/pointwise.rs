@@ -18,10 +18,11 @@ macro_rules! methods {
             $(#[$doc])*
             ///
             /// # Collective
-            /// As [`map`](Self::map).
+            /// All members of the mesh. No communication; a partial tensor is reduced first, unless the map is linear.
             ///
             /// # Errors
             /// As [`map`](Self::map).
+            #[track_caller]
             pub fn $name(&self $($(, $p: f64)+)?) -> Result<Self> {
                 self.map(Unary::$variant $({ $($p),+ })?)
             }
@@ -33,34 +34,46 @@ shard_kernels::unary_table!(methods);
 
 /// Maps of one number that are not rows of the table.
 impl ShardTensor {
-    /// Any map of one number, element by element: the shape stays.
+    /// Any map of one number.
     ///
     /// # Collective
-    /// All members of the mesh. No communication, but that a partial operand is reduced first, unless the map is linear.
+    /// All members of the mesh. No communication; a partial tensor is reduced first, unless the map is linear.
     ///
     /// # Errors
     /// For types other than `f32` and `f64`; what the communicator reports.
+    #[track_caller]
     pub fn map(&self, map: Unary) -> Result<Self> {
         self.run(|exec, x| ops::unary(exec, x, map))
     }
 
-    /// `x / value`, rounded once: not the product with the reciprocal.
+    /// `x / value`, rounded once: not the product with the reciprocal. A partial sum stays partial, unless the value is zero
+    /// or not finite.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first, unless the map is linear.
     ///
     /// # Errors
     /// As [`map`](Self::map).
+    #[track_caller]
     pub fn div_scalar(&self, value: f64) -> Result<Self> {
-        self.div(&self.number(value)?)
+        self.run(|exec, x| ops::div_scalar(exec, x, value))
     }
 
     /// A number as a tensor of the same type on the same mesh.
+    #[track_caller]
     pub(crate) fn number(&self, value: f64) -> Result<Self> {
         self.mesh().full((), value, crate::Placements::replicated())
     }
 
     /// The same numbers in another type.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first where the conversion is not
+    /// linear.
+    ///
     /// # Errors
     /// For types other than `f32` and `f64`.
+    #[track_caller]
     pub fn to(&self, dtype: DType) -> Result<Self> {
         self.run(|exec, x| ops::cast(exec, x, dtype))
     }
@@ -76,6 +89,7 @@ macro_rules! binaries {
             ///
             /// # Errors
             /// If shapes do not broadcast or types differ; what the communicator reports.
+            #[track_caller]
             pub fn $name(&self, other: &Self) -> Result<Self> {
                 self.run2(other, ops::$name)
             }

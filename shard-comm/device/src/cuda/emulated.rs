@@ -19,6 +19,7 @@ use super::driver::{Answer, Driver, Function, Mark, Refusal};
 use super::libraries::conv::Convolution;
 use super::libraries::matmul::Gemm;
 use super::libraries::{Libraries, played};
+use crate::pool::poison;
 
 /// A queue that does its work at once; those beside it ([`Queue`](super::queue::Queue)) do it meanwhile. Fresh memory is all ones, which is NaN in every float.
 #[derive(Debug)]
@@ -55,7 +56,9 @@ impl Driver for Emulated {
             return Err(Refusal::OutOfMemory);
         }
         // SAFETY: freshly allocated with this size.
-        unsafe { memory.write_bytes(0xff, layout.size()) };
+        unsafe { memory.write_bytes(0, layout.size()) };
+        // SAFETY: as above, initialised, and nobody else knows of it yet.
+        poison(unsafe { std::slice::from_raw_parts_mut(memory, layout.size()) });
         lock(&MEMORY).insert(memory as u64, layout.size());
         Ok(memory as u64)
     }

@@ -1,13 +1,13 @@
 //! One process' communicator.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
 use super::progress::{InFlight, Rank};
-use super::tags::{CONTEXTS, Lane, Tags};
+use super::tags::{CONTEXTS, Context, Lane, Tags};
 use super::wire::WireCache;
 use crate::collectives::all_gather_plan;
 use crate::validate::label;
@@ -28,15 +28,14 @@ struct Member {
     /// Messages so far, by the two ends and the side.
     links: RefCell<HashMap<(usize, usize, usize), u64>>,
     plans: PlanCache,
-    wires: WireCache,
+    wires: Rc<WireCache>,
 }
 
 /// Some ranks that operate together.
 pub(super) struct Group {
-    rank: Rc<Rank>,
     members: Rc<[usize]>,
     index: usize,
-    context: u32,
+    context: Rc<Context>,
     sequence: Cell<u64>,
 }
 
@@ -48,34 +47,64 @@ impl Group {
         Tags {
             members: Rc::clone(&self.members),
             index: self.index,
-            context: self.context,
+            context: Rc::clone(&self.context),
             sequence,
             lane: Lane::All,
         }
     }
 }
 
-impl Drop for Group {
-    fn drop(&mut self) {
-        if self.context > 0 {
-            self.rank.set_context(self.context, false);
-        }
-    }
+/// What ranks tell each other in a split: whether they join, color, key, and which numbers of groups are free.
+const NOTE: usize = 3 + CONTEXTS / 64;
+
+/// A group that comes out of a split: its ranks, as numbered in the one that is split, in the order of their keys.
+struct NewGroup {
+    ranks: Vec<usize>,
+    context: u32,
 }
 
-/// What ranks tell each other in a split: color (0 for none), key, and which numbers of groups are free.
-const NOTE: usize = 2 + CONTEXTS / 64;
+impl NewGroup {
+    /// The group of a color; `None` if its members have no number free.
+    fn new(notes: &[&[i64]], color: i64) -> Option<Self> {
+        let mut joined: Vec<(u64, usize)> = notes
+            .iter()
+            .enumerate()
+            .filter(|(_, note)| note[..2] == [1, color])
+            .map(|(r, note)| (note[2].cast_unsigned(), r))
+            .collect();
+        joined.sort_unstable();
+        // The first number that all members have free: the same for all of them, and nobody else's.
+        let free = |word: usize| {
+            let words = joined
+                .iter()
+                .map(|&(_, r)| notes[r][3 + word].cast_unsigned());
+            words.fold(u64::MAX, |all, one| all & one)
+        };
+        let context = (0..CONTEXTS / 64).find_map(|word| {
+            let bits = free(word);
+            (bits != 0).then(|| (word * 64) as u32 + bits.trailing_zeros())
+        })?;
+        Some(Self {
+            ranks: joined.into_iter().map(|(_, r)| r).collect(),
+            context,
+        })
+    }
+
+    fn index(&self, rank: usize) -> Option<usize> {
+        self.ranks.iter().position(|&r| r == rank)
+    }
+}
 
 impl MpiComm {
     /// The communicator of all ranks of the launch.
     pub(super) fn world(rank: &Rc<Rank>) -> Self {
         let (members, index) = (Rc::clone(rank.everyone()), rank.world().rank());
-        Self::new(rank, members, index, 0)
+        // The first number of a run, which is free.
+        Self::new(rank, members, index, rank.contexts().take(1))
     }
 
-    fn new(rank: &Rc<Rank>, members: Rc<[usize]>, index: usize, context: u32) -> Self {
+    fn new(rank: &Rc<Rank>, members: Rc<[usize]>, index: usize, context: Rc<Context>) -> Self {
         let group = Rc::new(Group {
-            rank: Rc::clone(rank),
             members,
             index,
             context,
@@ -86,7 +115,7 @@ impl MpiComm {
             group,
             links: RefCell::default(),
             plans: PlanCache::new(),
-            wires: WireCache::default(),
+            wires: Rc::default(),
         }))
     }
 
@@ -100,7 +129,6 @@ impl MpiComm {
         Ok(Handle::new(Box::new(InFlight {
             rank: Rc::clone(&this.rank),
             op,
-            _group: Rc::clone(&this.group),
         })))
     }
 }
@@ -152,7 +180,7 @@ impl Communicator for MpiComm {
         let tags = Tags {
             members: [members[from], members[to]].into(),
             index,
-            context: self.0.group.context,
+            context: Rc::clone(&self.0.group.context),
             sequence: self.next_message(from, to, index),
             lane: Lane::Link,
         };
@@ -167,52 +195,42 @@ impl Communicator for MpiComm {
     ) -> Result<Option<Rc<dyn Communicator>>> {
         const NAME: &str = "split";
         let rank = &self.0.rank;
-        let mut note = vec![color.map_or(0, |c| c as i64 + 1), key as i64];
-        note.extend(rank.free_contexts().map(u64::cast_signed));
+        let mut note = vec![i64::from(color.is_some())];
+        note.extend([color.unwrap_or(0) as i64, key as i64]);
+        note.extend(rank.contexts().free().map(u64::cast_signed));
         let note = self.device().upload_slice(&note)?;
         let plan = all_gather_plan(self.plans(), NAME, self.rank(), &vec![NOTE; self.size()]);
         let dst = self.device().alloc(DType::I64, NOTE * self.size())?;
         let request = Request::exchange(plan, &[note], Target::Write(dst), site);
         let notes = self.post(request)?.wait()?;
         let notes: Vec<&[i64]> = notes.as_slice::<i64>()?.chunks_exact(NOTE).collect();
-        let Some(color) = color else {
-            return Ok(None);
-        };
-        let mut joined: Vec<(i64, usize)> = notes
-            .iter()
-            .enumerate()
-            .filter(|(_, note)| note[0] == color as i64 + 1)
-            .map(|(r, note)| (note[1], r))
+        // Every rank looks after all groups, so that all hear of one that finds no number.
+        let colors: BTreeSet<i64> = (notes.iter().filter(|note| note[0] == 1))
+            .map(|note| note[1])
             .collect();
-        joined.sort_unstable();
-        // The first number that all members have free: the same for all of them, and nobody else's.
-        let free = |word: usize| {
-            let words = joined
-                .iter()
-                .map(|&(_, r)| notes[r][2 + word].cast_unsigned());
-            words.fold(u64::MAX, |all, one| all & one)
-        };
-        let context = (0..CONTEXTS / 64).find_map(|word| {
-            let bits = free(word);
-            (bits != 0).then(|| (word * 64) as u32 + bits.trailing_zeros())
-        });
-        let Some(context) = context else {
-            return Err(CommError::invalid(
-                NAME,
-                format!("fewer than {} groups at a time", CONTEXTS - 2),
-                "one more".to_owned(),
-                "drop communicators that are no longer used",
-            ));
-        };
-        rank.set_context(context, true);
-        let index = joined.iter().position(|&(_, r)| r == self.rank());
-        let members = joined.iter().map(|&(_, r)| self.members()[r]).collect();
-        Ok(Some(Rc::new(Self::new(
-            rank,
-            members,
-            index.unwrap_or(0),
-            context,
-        ))))
+        let groups: Vec<NewGroup> = colors
+            .iter()
+            .map(|&color| NewGroup::new(&notes, color))
+            .collect::<Option<_>>()
+            .ok_or_else(|| {
+                CommError::invalid(
+                    NAME,
+                    format!(
+                        "fewer than {} groups at a time",
+                        rank.contexts().bits().contexts() - 1
+                    ),
+                    "one more".to_owned(),
+                    "drop communicators that are no longer used",
+                )
+            })?;
+        let own = groups
+            .into_iter()
+            .find_map(|group| Some((group.index(self.rank())?, group)));
+        Ok(own.map(|(index, group)| {
+            let members = group.ranks.iter().map(|&r| self.members()[r]).collect();
+            let context = rank.contexts().take(group.context);
+            Rc::new(Self::new(rank, members, index, context)) as Rc<dyn Communicator>
+        }))
     }
 
     fn failure(&self) -> Option<CommError> {

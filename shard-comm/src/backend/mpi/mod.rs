@@ -71,7 +71,7 @@ pub use member::MpiComm;
 use crate::panic_message;
 use crate::{AgreedError, CommError, HostOptions, LaunchError};
 use progress::Rank;
-use raw::{Mail, World};
+use raw::World;
 
 /// How the ranks of a job are set up. Must be equal in all processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +82,10 @@ pub struct MpiOptions {
     pub host: HostOptions,
     /// How long a rank waits for others before it gives up; for ever if `None`.
     pub timeout: Option<Duration>,
+    /// The greatest tag messages may have, if it is to be less than what the MPI grants; 2^15 - 1 is the least. Fewer tags
+    /// mean fewer groups at a time, from 1022 down to 62, and fewer operations of a group in flight: later ones begin when
+    /// earlier ones are done.
+    pub greatest_tag: Option<i32>,
 }
 
 impl MpiOptions {
@@ -95,6 +99,7 @@ impl Default for MpiOptions {
             ranks: None,
             host: HostOptions::default(),
             timeout: Some(Self::TIMEOUT),
+            greatest_tag: None,
         }
     }
 }
@@ -243,22 +248,10 @@ fn world() -> Result<World, LaunchError> {
     WORLD.with_borrow_mut(|known| match known {
         Some(world) if !raw::is_broken() => Ok(world.clone()),
         _ => {
-            let world = raw::initialize()
-                .and_then(check_tags)
-                .map_err(|e| refused(&e))?;
+            let world = raw::initialize().map_err(|e| refused(&e))?;
             Ok(known.insert(world).clone())
         }
     })
-}
-
-/// Sends a byte to itself under the greatest tag, which some MPI may not have.
-fn check_tags(world: World) -> Result<World, CommError> {
-    let (me, tag) = (world.rank(), tags::GREATEST);
-    let mut mail = Mail::of_bytes(vec![0; 2]);
-    mail.recv_bytes(&world, Some(me), tag, 0..1)?;
-    mail.send_bytes(&world, me, tag, 1..2)?;
-    while !mail.test()? {}
-    Ok(world)
 }
 
 fn refused(error: &CommError) -> LaunchError {

@@ -14,7 +14,7 @@ use super::record::{LENGTH, agree, any_sums, carried};
 use super::short::Begun;
 use super::sums::{self, Found};
 use super::tags::{Phase, Tags};
-use super::wire::{Wire, WireMessage};
+use super::wire::{Wire, WireCache, WireMessage};
 use crate::guard::{Guard, PeerSum, sum_of};
 use crate::run;
 use crate::{AgreedError, Buffer, DType, ErrorClass, ExchangePlan, Result, Site, SiteText};
@@ -27,14 +27,14 @@ pub(super) struct Op {
     pub(super) site: Site,
     pub(super) tags: Tags,
     dtype: Option<DType>,
-    /// Whether everything this rank sends at first has gone with its record.
-    complete: bool,
     pub(super) state: RefCell<State>,
 }
 
 #[derive(Debug)]
 pub(super) struct State {
     step: Step,
+    /// Whether everything this rank sends at first has gone with its record.
+    complete: bool,
     /// The exchanges to come, last first, and how many there were.
     stages: SmallVec<[(Stage, Rc<Wire>); 1]>,
     begun: usize,
@@ -56,6 +56,8 @@ pub(super) struct State {
 
 #[derive(Debug)]
 enum Step {
+    /// Others must be done before, which have the same tags.
+    Held(Box<Request>, Rc<WireCache>),
     Records(Box<AllGather>),
     Sizes(AllGather, Vec<u8>),
     Details(AllGather),
@@ -67,42 +69,62 @@ enum Step {
     Done,
 }
 
+impl State {
+    fn new(request: Request, begun: Begun) -> Self {
+        let mut stages: SmallVec<_> = request.stages.into_iter().zip(begun.wires).collect();
+        stages.reverse();
+        Self {
+            complete: begun.complete,
+            stages,
+            sources: request.sources,
+            turn: request.guard.turn,
+            sums: request.guard.sums,
+            status: request.status,
+            argument: request.argument,
+            ..Self::at(Step::Records(begun.records))
+        }
+    }
+
+    fn at(step: Step) -> Self {
+        Self {
+            step,
+            complete: false,
+            stages: SmallVec::new(),
+            begun: 0,
+            sources: SmallVec::new(),
+            turn: None,
+            sums: None,
+            peer_sums: None,
+            judged: false,
+            status: Ok(()),
+            argument: None,
+            statuses: Vec::new(),
+            result: None,
+            dropped: false,
+        }
+    }
+}
+
 impl Op {
     /// Goes on with an operation that has begun.
     pub(super) fn new(tags: Tags, request: Request, begun: Begun) -> Self {
-        let name = request.name();
-        let Request {
-            stages,
-            sources,
-            status,
-            argument,
-            dtype,
-            site,
-            guard,
-        } = request;
-        let mut stages: SmallVec<_> = stages.into_iter().zip(begun.wires).collect();
-        stages.reverse();
         Self {
-            name,
-            site,
+            name: request.name(),
+            site: request.site,
             tags,
-            dtype,
-            complete: begun.complete,
-            state: RefCell::new(State {
-                step: Step::Records(begun.records),
-                stages,
-                begun: 0,
-                sources,
-                turn: guard.turn,
-                sums: guard.sums,
-                peer_sums: None,
-                judged: false,
-                status,
-                argument,
-                statuses: Vec::new(),
-                result: None,
-                dropped: false,
-            }),
+            dtype: request.dtype,
+            state: RefCell::new(State::new(request, begun)),
+        }
+    }
+
+    /// One that begins when others [are done](Rank::is_held).
+    pub(super) fn held(tags: Tags, request: Request, wires: Rc<WireCache>) -> Self {
+        Self {
+            name: request.name(),
+            site: request.site,
+            tags,
+            dtype: request.dtype,
+            state: RefCell::new(State::at(Step::Held(Box::new(request), wires))),
         }
     }
 
@@ -111,6 +133,7 @@ impl Op {
         let mut state = self.state.borrow_mut();
         while state.result.is_none() {
             let ready = match &mut state.step {
+                Step::Held(..) => !rank.is_held(&self.tags),
                 Step::Records(all_gather) => all_gather.advance(rank.world(), &self.tags)?,
                 Step::Sizes(all_gather, _)
                 | Step::Details(all_gather)
@@ -123,6 +146,12 @@ impl Op {
                 return Ok(());
             }
             match std::mem::replace(&mut state.step, Step::Done) {
+                Step::Held(mut request, wires) => {
+                    let begun = Begun::new(rank, &self.tags, &mut request, &wires)?;
+                    let dropped = state.dropped;
+                    *state = State::new(*request, begun);
+                    state.dropped = dropped;
+                }
                 Step::Records(records) => {
                     if state.status.is_ok() && agree(&records, &self.tags) {
                         if any_sums(&records, &self.tags) {
@@ -201,7 +230,7 @@ impl Op {
             | Step::Sums(all_gather, _)
             | Step::Verdicts(all_gather, _) => all_gather.peers(),
             Step::Moving(moving) => moving.peers(),
-            Step::Done => Vec::new(),
+            Step::Held(..) | Step::Done => Vec::new(),
         }
     }
 
@@ -268,7 +297,7 @@ impl Op {
             return Ok(false);
         };
         let is_here = |message: &WireMessage| message.peer == me || length(message.peer) > 0;
-        let gone = self.complete || wire.outgoing.iter().all(|message| message.peer == me);
+        let gone = state.complete || wire.outgoing.iter().all(|message| message.peer == me);
         if !gone || !wire.incoming.iter().all(is_here) {
             return Ok(false);
         }

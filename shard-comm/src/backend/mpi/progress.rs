@@ -19,7 +19,7 @@ use super::notice::{self, Letterbox, Notice};
 use super::op::Op;
 use super::raw::{self, Mail, World};
 use super::short::Begun;
-use super::tags::{CONTEXTS, Tags};
+use super::tags::{Contexts, TagBits, Tags};
 use super::wire::WireCache;
 use crate::Request;
 use crate::ledger::Moved;
@@ -72,7 +72,7 @@ pub(super) struct Rank {
     ended: RefCell<BTreeSet<usize>>,
     closed: Cell<bool>,
     /// Which groups' numbers are taken.
-    contexts: RefCell<[bool; CONTEXTS]>,
+    contexts: Rc<Contexts>,
 }
 
 impl Rank {
@@ -84,9 +84,8 @@ impl Rank {
     ) -> Result<Rc<Self>> {
         let device = Host::with_options(options.host);
         let letterbox = RefCell::new(Letterbox::new(&world, run)?);
-        let mut contexts = [false; CONTEXTS];
-        // The group of everybody, and the letterbox.
-        (contexts[0], contexts[CONTEXTS - 1]) = (true, true);
+        let granted = world.greatest_tag();
+        let greatest = options.greatest_tag.unwrap_or(granted).min(granted);
         raw::set_broken(true);
         Ok(Rc::new(Self {
             world,
@@ -102,7 +101,7 @@ impl Rank {
             root: RefCell::default(),
             ended: RefCell::default(),
             closed: Cell::new(false),
-            contexts: RefCell::new(contexts),
+            contexts: Contexts::new(TagBits::new(greatest)),
         }))
     }
 
@@ -127,20 +126,9 @@ impl Rank {
         &self.ledger
     }
 
-    /// Numbers of groups that are free here, as bits.
-    pub(super) fn free_contexts(&self) -> [u64; CONTEXTS / 64] {
-        let taken = self.contexts.borrow();
-        std::array::from_fn(|word| {
-            let bits = (0..64).filter(|bit| !taken[word * 64 + bit]);
-            bits.fold(0, |sum, bit| sum | 1 << bit)
-        })
-    }
-
-    /// Takes a group's number, or gives it back.
-    pub(super) fn set_context(&self, context: u32, taken: bool) {
-        if let Some(at) = self.contexts.borrow_mut().get_mut(context as usize) {
-            *at = taken;
-        }
+    /// The numbers of groups.
+    pub(super) fn contexts(&self) -> &Rc<Contexts> {
+        &self.contexts
     }
 
     /// An exchange of records that is done, or new.
@@ -167,9 +155,15 @@ impl Rank {
         &self,
         tags: Tags,
         mut request: Request,
-        wires: &WireCache,
+        wires: &Rc<WireCache>,
     ) -> Result<Rc<Op>> {
-        let begun = self.begin(&tags, &mut request, wires)?;
+        self.check_in(&tags, &request)?;
+        if self.is_held(&tags) {
+            let op = Rc::new(Op::held(tags, request, Rc::clone(wires)));
+            self.flying.borrow_mut().push(Rc::clone(&op));
+            return Ok(op);
+        }
+        let begun = self.or_fail(Begun::new(self, &tags, &mut request, wires))?;
         self.set_off(tags, request, begun)
     }
 
@@ -181,9 +175,14 @@ impl Rank {
         &self,
         tags: Tags,
         mut request: Request,
-        wires: &WireCache,
+        wires: &Rc<WireCache>,
     ) -> Result<Option<Buffer>> {
-        let mut begun = self.begin(&tags, &mut request, wires)?;
+        if self.is_held(&tags) {
+            let op = self.start(tags, request, wires)?;
+            return self.wait(&op);
+        }
+        self.check_in(&tags, &request)?;
+        let mut begun = self.or_fail(Begun::new(self, &tags, &mut request, wires))?;
         // What comes with the records needs no place among the operations in flight.
         if begun.is_short(&tags, &request) {
             let done = self.finish_short(&tags, &mut request, &mut begun);
@@ -196,8 +195,8 @@ impl Rank {
         self.wait(&op)
     }
 
-    /// Says what this rank's part of an operation is.
-    fn begin(&self, tags: &Tags, request: &mut Request, wires: &WireCache) -> Result<Begun> {
+    /// Puts an operation in the books, if operations may begin.
+    fn check_in(&self, tags: &Tags, request: &Request) -> Result<()> {
         let op = request.name();
         if let Some(root) = &*self.root.borrow() {
             return Err(root.clone());
@@ -206,7 +205,23 @@ impl Rank {
             return Err(CommError::Closed { op });
         }
         self.ledger.posted(op, tags.sequence, request.site);
-        self.or_fail(Begun::new(self, tags, request, wires))
+        Ok(())
+    }
+
+    /// Whether an operation cannot begin before others are done, whose tags it has.
+    pub(super) fn is_held(&self, tags: &Tags) -> bool {
+        self.holds(tags).is_some()
+    }
+
+    /// An operation in flight that must be done before this one begins.
+    fn holds(&self, tags: &Tags) -> Option<Rc<Op>> {
+        let last = tags.last_gone()?;
+        let flying = self.flying.borrow();
+        let mut earlier = flying
+            .iter()
+            .filter(|op| op.tags.sequence <= last && op.tags.is_before(tags));
+        let holds = earlier.find(|op| op.state.borrow().result.is_none());
+        holds.cloned()
     }
 
     /// Puts an exchange in the books, under the name of its `call`.
@@ -410,7 +425,7 @@ impl Rank {
     ) -> Result<Vec<Option<AgreedError>>> {
         let site = std::panic::Location::caller();
         let request = Request::status(Arc::new(ExchangePlan::empty(END)), status, site);
-        let end = self.start(group.next(), request, &WireCache::default())?;
+        let end = self.start(group.next(), request, &Rc::default())?;
         let mut told = false;
         let result = self.wait_until(&end, None, |waited| {
             if waited > OVERDUE && !told {
@@ -474,6 +489,8 @@ impl Rank {
         if gone.is_empty() || self.root.borrow().is_some() {
             return;
         }
+        let holds = self.holds(&op.tags);
+        let op = holds.as_deref().unwrap_or(op);
         let Some(&origin) = op.peers().iter().find(|peer| gone.contains(peer)) else {
             return;
         };
@@ -500,7 +517,7 @@ impl Rank {
                 group: label(&op.tags.members),
                 sequence: op.tags.sequence,
                 site: op.site.into(),
-                missing: op.peers(),
+                missing: self.holds(&op.tags).as_deref().unwrap_or(op).peers(),
             },
             recent: self.ledger.recent(),
         };
@@ -564,8 +581,6 @@ impl Rank {
 pub(super) struct InFlight {
     pub(super) rank: Rc<Rank>,
     pub(super) op: Rc<Op>,
-    /// Keeps the group's number in use while its operations fly.
-    pub(super) _group: Rc<Group>,
 }
 
 impl Pending for InFlight {

@@ -27,6 +27,7 @@ pub(super) struct World {
     comm: ffi::MPI_Comm,
     rank: usize,
     size: usize,
+    greatest_tag: c_int,
     _thread: PhantomData<Rc<()>>,
 }
 
@@ -108,10 +109,29 @@ pub(super) fn initialize() -> Result<World> {
         comm,
         rank: number(rank),
         size: number(size),
+        greatest_tag: greatest_tag()?,
         _thread: PhantomData,
     };
     drop(LAST.set(Last(world.clone())));
     Ok(world)
+}
+
+/// The greatest tag a message may have.
+fn greatest_tag() -> Result<c_int> {
+    let (mut value, mut found) = (ptr::null_mut::<c_int>(), 0);
+    // SAFETY: the communicator is MPI's own; the attribute is one that every MPI has there, a pointer to a number that lives
+    // as long as MPI. Both pointers are to variables of the right type.
+    let greatest = unsafe {
+        let code = ffi::MPI_Comm_get_attr(
+            ffi::RSMPI_COMM_WORLD,
+            ffi::MPI_TAG_UB as c_int,
+            (&raw mut value).cast(),
+            &raw mut found,
+        );
+        check(code, "MPI_Comm_get_attr")?;
+        (found != 0 && !value.is_null()).then(|| *value)
+    };
+    greatest.ok_or_else(|| failure("MPI_Comm_get_attr", "no greatest tag (MPI_TAG_UB) is known"))
 }
 
 /// The communicator for the end of the process.
@@ -162,6 +182,11 @@ impl World {
 
     pub(super) fn size(&self) -> usize {
         self.size
+    }
+
+    /// The greatest tag a message may have: the same in all processes.
+    pub(super) fn greatest_tag(&self) -> c_int {
+        self.greatest_tag
     }
 }
 

@@ -378,6 +378,7 @@ impl Communicator for NcclComm {
             peer,
             side,
             elsewhere: true,
+            status: prepared.request.status.clone(),
             site,
             guard,
         };

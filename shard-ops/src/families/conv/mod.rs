@@ -141,8 +141,13 @@ pub fn conv_transpose(
     bias: Option<&Value>,
     options: &ConvTransposeOptions,
 ) -> Result<Value> {
-    let (geometry, spatial) = Geometry::transposed(x, w, options)?;
-    let y = exec.apply1(Arc::new(ConvInputGrad { geometry, spatial }), &[x, w])?;
+    let (geometry, spatial, behind) = Geometry::transposed(x, w, options)?;
+    let mut y = exec.apply1(Arc::new(ConvInputGrad { geometry, spatial }), &[x, w])?;
+    if behind.iter().any(|&n| n > 0) {
+        let mut pads = vec![(0, 0), (0, 0)];
+        pads.extend(behind.iter().map(|&n| (0, n as isize)));
+        y = pad(exec, &y, &pads, EdgeMap::Zeros, 0.0)?;
+    }
     let Some(bias) = bias else { return Ok(y) };
     let mut shape = vec![1; y.ndim()];
     shape[1] = bias.shape().first().copied().unwrap_or(1);
@@ -196,15 +201,21 @@ impl Geometry {
         Ok(geometry)
     }
 
-    fn transposed(x: &Value, w: &Value, options: &ConvTransposeOptions) -> Result<(Self, Dims)> {
+    /// The convolution whose gradient by its input it is, that input's extents, and how many outputs that nothing reaches
+    /// come behind them.
+    fn transposed(
+        x: &Value,
+        w: &Value,
+        options: &ConvTransposeOptions,
+    ) -> Result<(Self, Dims, Dims)> {
         let nd = spatial_dims("conv_transpose", x, w)?;
         let name = "conv_transpose";
         let kernel: Dims = w.shape()[2..].iter().copied().collect();
         let stride = per_dim(name, "stride", &options.stride, nd, x, w)?;
         let dilation = per_dim(name, "dilation", &options.dilation, nd, x, w)?;
-        let pads = per_dim(name, "padding", &options.padding, nd, x, w)?;
+        let mut pads = per_dim(name, "padding", &options.padding, nd, x, w)?;
         let extra = per_dim(name, "output_padding", &options.output_padding, nd, x, w)?;
-        let mut spatial = Dims::new();
+        let (mut spatial, mut behind) = (Dims::new(), Dims::new());
         for d in 0..nd {
             let window = Window::transposed(
                 kernel[d],
@@ -215,7 +226,10 @@ impl Geometry {
                 extra[d],
             )
             .in_op(name)?;
-            spatial.push(window.output_extent(x.shape()[2 + d]).in_op(name)?);
+            let outputs = window.output_extent(x.shape()[2 + d]).in_op(name)?;
+            let unreached = without_excess(&mut pads[d], stride[d], extra[d], outputs);
+            spatial.push(outputs - unreached);
+            behind.push(unreached);
         }
         let geometry = Self {
             kernel,
@@ -232,7 +246,7 @@ impl Geometry {
             // Channels beyond counting are no multiple of the groups either.
             w.shape()[1].checked_mul(options.groups).unwrap_or(1),
         )?;
-        Ok((geometry, spatial))
+        Ok((geometry, spatial, behind))
     }
 
     /// Checks channels: the operand's, those a kernel of one group reads, and those that come out.
@@ -597,6 +611,24 @@ pub(crate) fn local_groups(geometry: &Geometry, channels: usize, weight: &Operan
         1 => 1,
         _ => held.unwrap_or(1).max(1),
     }
+}
+
+/// How many of a transposed convolution's `outputs` nothing reaches, of the `extra` ones that are added behind: those are no
+/// inputs of the convolution, which would have more outputs with them than there are inputs here. Fewer than the stride do
+/// not matter. What is added where outputs are cropped is less cropped, and `pads` says so afterwards.
+fn without_excess(pads: &mut (usize, usize), stride: usize, extra: usize, outputs: usize) -> usize {
+    if extra < stride {
+        return 0;
+    }
+    let uncropped = extra.min(pads.1);
+    pads.1 -= uncropped;
+    let unreached = extra - uncropped;
+    if unreached < stride {
+        return 0;
+    }
+    // Where even more is cropped in front than there is, that takes away some of what is added.
+    pads.0 -= unreached.saturating_sub(outputs);
+    unreached.min(outputs)
 }
 
 fn spatial_dims(op: &'static str, x: &Value, w: &Value) -> Result<usize> {

@@ -1,8 +1,9 @@
 // Maps of two numbers. T: the type. FORMULA: an expression of a and b, or one of the words below.
 
 struct Binary { View a, b, y; };
-#define larger (a != a || a > b ? a : b)
-#define smaller (a != a || a < b ? a : b)
+// A zero is above its negative.
+#define larger (a == b && a == 0 ? a + b : a != a || a > b ? a : b)
+#define smaller (a == b && a == 0 ? -(-a - b) : a != a || a < b ? a : b)
 KERNEL(binary, Binary) {
     const i64 n = numel(p.y);
     for (i64 i = first_thread(); i < n; i += threads()) {

@@ -8,6 +8,7 @@ mod tests;
 
 use super::broadcast::sum_to;
 use super::types::float_types;
+use crate::error::InOp;
 use crate::host::{computes, partial_type, with_float, with_stored};
 use crate::rule::broadcast;
 use crate::{
@@ -17,6 +18,8 @@ use num_traits::AsPrimitive;
 use shard_comm::DType;
 use shard_kernels::pointwise::{self, Binary};
 use shard_kernels::unary::{self, Form, Unary};
+use shard_redistribute::Array;
+use shard_spec::Layout;
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -44,7 +47,7 @@ macro_rules! binaries {
         /// # Errors
         /// Shapes that do not broadcast; types that differ or are not f32 or f64.
         pub fn $name(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
-            exec.apply1(Arc::new(Arithmetic { kind: Binary::$kind }), &[a, b])
+            exec.apply1(Arc::new(Arithmetic::of(Binary::$kind)), &[a, b])
         }
     )*};
 }
@@ -89,7 +92,7 @@ pub fn add_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
     unary(exec, x, Unary::AddScalar { value })
 }
 
-/// `x * value`; a partial operand stays partial.
+/// `x * value`; a partial operand stays partial, unless the value is not finite in its type.
 ///
 /// # Collective
 /// As [`unary`](fn@unary).
@@ -98,6 +101,28 @@ pub fn add_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
 /// As [`unary`](fn@unary).
 pub fn mul_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
     unary(exec, x, Unary::MulScalar { value })
+}
+
+/// `x / value`, rounded once: not the product with the reciprocal. A partial operand stays partial, unless the value is zero or
+/// not finite in its type.
+///
+/// # Collective
+/// As [`unary`](fn@unary).
+///
+/// # Errors
+/// As [`unary`](fn@unary).
+pub fn div_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
+    let array = x.array();
+    let layout = Layout::replicated(array.layout().mesh(), &[]);
+    let divisor = match x.dtype() {
+        DType::F32 => Array::from_fn(array.cx(), &layout, |_| value as f32),
+        _ => Array::from_fn(array.cx(), &layout, |_| value),
+    };
+    let op = Arithmetic {
+        kind: Binary::Div,
+        by_number: is_linear(value, x.dtype()) && value != 0.0,
+    };
+    exec.apply1(Arc::new(op), &[x, &Value::new(divisor.in_op("div")?)])
 }
 
 /// `-x`; a partial operand stays partial.
@@ -154,8 +179,12 @@ impl Op for Map {
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let dtype = float_types(self.name(), inputs)?;
+        let numbers = self.map.numbers();
         let linear = match (self.order, self.map.form()) {
-            (0, Form::Linear) => Linearity::Each(smallvec![0]),
+            // Terms of either sign would become infinities of either sign if the factor were not finite.
+            (0, Form::Linear) if numbers.iter().all(|&by| is_linear(by, dtype)) => {
+                Linearity::Each(smallvec![0])
+            }
             (0, _) => Linearity::None,
             _ => Linearity::Each(smallvec![1]),
         };
@@ -220,6 +249,18 @@ impl Op for Map {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arithmetic {
     pub(crate) kind: Binary,
+    /// Whether the second operand is a finite number other than zero, the same on all ranks: a sum may then be divided by
+    /// it term by term. Zeros in a tensor would make infinities of either sign of terms of either sign.
+    by_number: bool,
+}
+
+impl Arithmetic {
+    fn of(kind: Binary) -> Self {
+        Self {
+            kind,
+            by_number: false,
+        }
+    }
 }
 
 impl Op for Arithmetic {
@@ -228,7 +269,7 @@ impl Op for Arithmetic {
     }
 
     fn key(&self) -> u128 {
-        key_of(binary_name(self.kind), &())
+        key_of(binary_name(self.kind), &self.by_number)
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -236,7 +277,7 @@ impl Op for Arithmetic {
         let linear = match self.kind {
             Binary::Add | Binary::Sub => Linearity::Joint,
             Binary::Mul => Linearity::Each(smallvec![0, 1]),
-            Binary::Div => Linearity::Each(smallvec![0]),
+            Binary::Div if self.by_number => Linearity::Each(smallvec![0]),
             _ => Linearity::None,
         };
         Rule::pointwise(self.name(), inputs, dtype, linear)
@@ -275,14 +316,22 @@ impl Op for Arithmetic {
                 (Binary::Sub, _) => neg(exec, dy)?,
                 (Binary::Mul, 0) => mul(exec, dy, b)?,
                 (Binary::Mul, _) => mul(exec, dy, a)?,
-                (Binary::Div, 0) => div(exec, dy, b)?,
-                (Binary::Div, _) => neg(exec, &mul(exec, dy, &div(exec, a, &mul(exec, b, b)?)?)?)?,
-                (Binary::Pow, 0) => {
-                    let down = pow(exec, a, &add_scalar(exec, b, -1.0)?)?;
-                    mul(exec, dy, &mul(exec, b, &down)?)?
+                (Binary::Div, 0) => exec.apply1(Arc::new(*self), &[dy, b])?,
+                // The square of the divisor may be zero or infinite where neither quotient is.
+                (Binary::Div, _) => {
+                    let twice = div(exec, &div(exec, a, b)?, b)?;
+                    neg(exec, &mul(exec, dy, &twice)?)?
                 }
+                // To the power 0 everything is 1: the exponent is raised there, so that 0 does not meet an infinity.
+                (Binary::Pow, 0) => {
+                    let less = add(exec, &add_scalar(exec, b, -1.0)?, &is_zero(exec, b)?)?;
+                    mul(exec, dy, &mul(exec, b, &pow(exec, a, &less)?)?)?
+                }
+                // Powers of 0 are 0 for exponents above 0: the logarithm is taken of 1 there, for the same reason.
                 (Binary::Pow, _) => {
-                    let log = unary(exec, a, Unary::Log)?;
+                    let up = ge(exec, &b.detach(), &neg(exec, &b.detach())?)?;
+                    let flat = mul(exec, &is_zero(exec, a)?, &up)?;
+                    let log = unary(exec, &add(exec, a, &flat)?, Unary::Log)?;
                     mul(exec, dy, &mul(exec, &pow(exec, a, b)?, &log)?)?
                 }
                 (Binary::Maximum, 0) => shared(exec, dy, a, b, gt)?,
@@ -298,6 +347,20 @@ impl Op for Arithmetic {
             };
             sum_to(exec, &full, saved.inputs[operand].shape())
         })
+    }
+}
+
+/// 1 where an element is 0, and 0 elsewhere.
+fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    let x = x.detach();
+    eq(exec, &x, &neg(exec, &x)?)
+}
+
+/// Whether products with a number, or quotients by it, are finite for finite elements but for overflow.
+fn is_linear(value: f64, dtype: DType) -> bool {
+    match dtype {
+        DType::F32 => (value as f32).is_finite() && (value == 0.0 || value as f32 != 0.0),
+        _ => value.is_finite(),
     }
 }
 
@@ -330,14 +393,9 @@ impl Op for Cast {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let sides = inputs.iter().map(|m| m.dtype).chain([self.to]);
-        if let Some(got) = sides.into_iter().find(|&t| !computes(partial_type(t))) {
-            return Err(OpError::DType {
-                op: "cast",
-                operand: 0,
-                expected: "a conversion between f16, bf16, f32 and f64".into(),
-                got,
-            });
+        let from = inputs[0].dtype;
+        if [from, self.to].iter().any(|&t| !computes(partial_type(t))) {
+            return Err(OpError::Cast { from, to: self.to });
         }
         // Rounding is not linear, so partial sums are reduced first.
         Rule::pointwise("cast", inputs, self.to, Linearity::None)

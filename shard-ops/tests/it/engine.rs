@@ -214,6 +214,9 @@ fn moves_equal_one_rank() {
     check(&[&[6, 4]], |e, v| {
         shape::reshape(e, &v[0], &[8, 3]).unwrap()
     });
+    check(&[&[10, 7]], |e, v| {
+        shape::reshape(e, &v[0], &[7, 10]).unwrap()
+    });
     check(&[&[2, 6]], |e, v| shape::reshape(e, &v[0], &[12]).unwrap());
     check(&[&[15, 2]], |e, v| {
         shape::reshape(e, &v[0], &[5, 3, 2]).unwrap()
@@ -221,6 +224,67 @@ fn moves_equal_one_rank() {
     check(&[&[1, 3]], |e, v| {
         broadcast::expand(e, &v[0], &[5, 4, 3]).unwrap()
     });
+}
+
+/// Counts the warnings of one rank.
+struct Warnings(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Shapes that share one boundary alone: all would be on one rank if the boundaries had to fit both at once.
+#[test]
+fn reshapes_keep_shards_even_or_warn() {
+    let outcomes = on_ranks(&[4], |cx, engine| {
+        let count = std::sync::Arc::<std::sync::atomic::AtomicUsize>::default();
+        tracing::subscriber::with_default(Warnings(count.clone()), || {
+            let reshaped = |shape: &[usize], to: &[usize]| {
+                let rows = Layout::parse(cx.mesh(), shape, "S(0)").unwrap();
+                let y = shape::reshape(engine, &make(cx, &rows), to).unwrap();
+                let warnings = count.swap(0, std::sync::atomic::Ordering::Relaxed);
+                (y.layout().to_string(), warnings)
+            };
+            [
+                reshaped(&[1000, 7], &[7, 1000]),
+                reshaped(&[8, 6], &[8, 2, 3]),
+                // Two rows are all there are.
+                reshaped(&[16, 1000], &[2, 8000]),
+                // One rank has all of one row.
+                reshaped(&[7, 1000], &[1, 7000]),
+                reshaped(&[16, 9], &[1, 1, 144]),
+            ]
+        })
+    });
+    let expected = [
+        ("S(0)[2,2,1,2]", 0),
+        ("S(0)", 0),
+        ("S(0)[0,1,0,1]", 0),
+        ("S(2)", 0),
+    ];
+    for outcome in outcomes {
+        assert_eq!(outcome[0], (expected[0].0.to_owned(), expected[0].1));
+        assert_eq!(outcome[1], (expected[1].0.to_owned(), expected[1].1));
+        println!("{outcome:?}");
+    }
 }
 
 #[test]

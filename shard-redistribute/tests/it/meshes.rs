@@ -1,8 +1,6 @@
 //! Meshes of many axes: groups are made for axes of several ranks, and the others cost nothing.
 
-mod common;
-
-use common::{expected, spread};
+use crate::common::{expected, spread};
 use shard_comm::{Communicator, local};
 use shard_redistribute::MeshComm;
 use shard_spec::{DeviceMesh, Layout, Placement};

@@ -1,5 +1,4 @@
 //! The `plan` program: what it prints, and how it refuses.
-#![cfg(feature = "cli")]
 
 use std::process::{Command, Output};
 
