@@ -299,9 +299,10 @@ impl Exec for Recorder {
         let parents = self.parents(op.name(), inputs)?;
         let outputs = self.0.exec.apply(op.clone(), inputs)?;
         let outputs = outputs.into_iter().map(Value::into_array).collect();
+        let keeps = op.keeps();
         Ok(self.record(parents, outputs, |outputs| Kind::Op {
-            inputs: kept(inputs.iter().map(|v| v.array()), |i| op.keeps_input(i)),
-            outputs: kept(outputs, |o| op.keeps_output(o)),
+            inputs: kept(inputs.iter().map(|v| v.array()), |i| keeps.input(i)),
+            outputs: kept(outputs, |o| keeps.output(o)),
             op,
         }))
     }

@@ -8,8 +8,8 @@
 
 use clap::Parser;
 use shard_tensor::op::{
-    Access, Exec, HostCall, InOp as _, Linearity, Meta, Op, OpError, Rule, Saved, Value, Window,
-    key_of,
+    Access, Exec, HostCall, InOp as _, Keeps, Linearity, Meta, Op, OpError, Rule, Saved, Value,
+    Window, key_of,
 };
 use shard_tensor::{DType, DeviceKind, Launch, Result, ShardTensor, replicate, shard};
 use std::sync::Arc;
@@ -76,23 +76,21 @@ impl Op for Stencil {
         shard_tensor::op::cuda::kernel(self, on)
     }
 
+    /// The vjp looks at no elements of the operand.
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
+    }
+
     /// The adjoint of a stencil is the stencil with its weights reversed, which has a derivative in turn.
     fn vjp(
         &self,
         exec: &dyn Exec,
-        _saved: &Saved<'_>,
+        saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>, OpError> {
         let [a, b, c] = self.weights;
         let reversed = Arc::new(Self { weights: [c, b, a] });
-        cotangents
-            .iter()
-            .map(|dy| {
-                dy.as_ref()
-                    .map(|dy| exec.apply1(reversed.clone(), &[dy]))
-                    .transpose()
-            })
-            .collect()
+        saved.pull_back(cotangents, |dy, _| exec.apply1(reversed.clone(), &[dy]))
     }
 }
 

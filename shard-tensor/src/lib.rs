@@ -105,8 +105,8 @@ pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp, ResampleM
 /// What an op of one's own is made of.
 pub mod op {
     pub use shard_ops::{
-        Access, Boundaries, Exec, Handler, HostCall, InOp, KernelCx, Linearity, Meta, Op, OpError,
-        OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder, Saved, Value, key_of,
+        Access, Boundaries, Exec, Handler, HostCall, InOp, Keeps, KernelCx, Linearity, Meta, Op,
+        OpError, OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder, Saved, Value, key_of,
     };
     pub use shard_ops::{DeviceCall, DeviceKernel, Stage};
     pub use shard_spec::{EdgeMap, Window};

@@ -8,8 +8,8 @@ use super::shape::{extent, unsqueeze};
 use super::types::same_types;
 use crate::error::InOp;
 use crate::{
-    Access, Boundaries, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value,
-    holds, key_of,
+    Access, Boundaries, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved,
+    Value, holds, key_of,
 };
 use shard_comm::Scalar;
 use shard_spec::{DimMap, Dims, EdgeMap};
@@ -331,12 +331,8 @@ impl Op for Move {
         unreachable!("a move has no kernel: the engine returns what the exchange assembled");
     }
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 
     fn vjp(
@@ -345,26 +341,13 @@ impl Op for Move {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None; self.inputs.len()]);
-        };
-        self.inputs
-            .iter()
-            .zip(saved.needs)
-            .map(|(dims, &needed)| {
-                if !needed {
-                    return Ok(None);
-                }
-                let back: Vec<MoveDim> = dims.iter().map(MoveDim::inverse).collect();
-                // Elements read more than once collect what comes back from every reader.
-                let accumulate = !back.iter().all(|d| d.map.single_valued());
-                exec.apply1(
-                    Arc::new(Self::new("move_adjoint", vec![back], 0.0, accumulate)),
-                    &[dy],
-                )
-                .map(Some)
-            })
-            .collect()
+        saved.pull_back(cotangents, |dy, i| {
+            let back: Vec<MoveDim> = self.inputs[i].iter().map(MoveDim::inverse).collect();
+            // Elements read more than once collect what comes back from every reader.
+            let accumulate = !back.iter().all(|d| d.map.single_valued());
+            let adjoint = Self::new("move_adjoint", vec![back], 0.0, accumulate);
+            exec.apply1(Arc::new(adjoint), &[dy])
+        })
     }
 }
 

@@ -24,7 +24,7 @@ use super::libraries::{Libraries, played};
 use super::queue::Queue;
 use crate::pool::poison;
 
-/// A queue that does its work at once; those beside it ([`Queue`](super::queue::Queue)) do it meanwhile. Fresh memory is all ones, which is NaN in every float.
+/// A queue that does its work at once; those beside it ([`Queue`](super::queue::Queue)) do it meanwhile. Fresh memory is poisoned.
 #[derive(Clone, Debug)]
 pub(super) struct Emulated {
     context: Arc<Context>,

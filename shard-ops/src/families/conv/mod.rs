@@ -17,8 +17,8 @@ use crate::families::shape::reshape;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result, Rule,
-    RuleBuilder, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result,
+    Rule, RuleBuilder, Saved, Value, key_of,
 };
 use shard_kernels::conv as kernels;
 use shard_spec::{Dims, EdgeMap, ReduceOp, Window};
@@ -385,10 +385,7 @@ impl Op for Conv {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.inputs[0], &call.cx.outputs[0]);
@@ -400,12 +397,8 @@ impl Op for Conv {
         });
     }
 
-    fn keeps_input(&self, i: usize) -> bool {
-        i < 2
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::inputs(&[0, 1])
     }
 
     fn vjp(
@@ -414,22 +407,15 @@ impl Op for Conv {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None; saved.inputs.len()]);
-        };
         let (x, w) = (&saved.inputs[0], &saved.inputs[1]);
-        let mut back = vec![None; saved.inputs.len()];
-        if saved.needs[0] {
-            back[0] = Some(input_grad(exec, &self.geometry, dy, w, &x.shape()[2..])?);
-        }
-        if saved.needs[1] {
-            back[1] = Some(weight_grad(exec, &self.geometry, x, dy)?);
-        }
-        if self.bias && saved.needs[2] {
-            let dims: Vec<usize> = (0..dy.ndim()).filter(|&d| d != 1).collect();
-            back[2] = Some(sum(exec, dy, &dims, false)?);
-        }
-        Ok(back)
+        saved.pull_back(cotangents, |dy, operand| match operand {
+            0 => input_grad(exec, &self.geometry, dy, w, &x.shape()[2..]),
+            1 => weight_grad(exec, &self.geometry, x, dy),
+            _ => {
+                let dims: Vec<usize> = (0..dy.ndim()).filter(|&d| d != 1).collect();
+                sum(exec, dy, &dims, false)
+            }
+        })
     }
 }
 
@@ -439,6 +425,14 @@ impl Op for Conv {
 pub(crate) struct ConvInputGrad {
     pub(crate) geometry: Geometry,
     spatial: Dims,
+}
+
+fn apply_conv(exec: &dyn Exec, geometry: &Geometry, x: &Value, w: &Value) -> Result<Value> {
+    let op = Conv {
+        geometry: geometry.clone(),
+        bias: false,
+    };
+    exec.apply1(Arc::new(op), &[x, w])
 }
 
 fn input_grad(
@@ -497,10 +491,7 @@ impl Op for ConvInputGrad {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.outputs[0], &call.cx.inputs[0]);
@@ -513,32 +504,17 @@ impl Op for ConvInputGrad {
         });
     }
 
-    fn keeps_output(&self, _: usize) -> bool {
-        false
-    }
-
     fn vjp(
         &self,
         exec: &dyn Exec,
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(g) = &cotangents[0] else {
-            return Ok(vec![None, None]);
-        };
         let (dy, w) = (&saved.inputs[0], &saved.inputs[1]);
-        let mut back = vec![None, None];
-        if saved.needs[0] {
-            let op = Conv {
-                geometry: self.geometry.clone(),
-                bias: false,
-            };
-            back[0] = Some(exec.apply1(Arc::new(op), &[g, w])?);
-        }
-        if saved.needs[1] {
-            back[1] = Some(weight_grad(exec, &self.geometry, g, dy)?);
-        }
-        Ok(back)
+        saved.pull_back(cotangents, |g, operand| match operand {
+            0 => apply_conv(exec, &self.geometry, g, w),
+            _ => weight_grad(exec, &self.geometry, g, dy),
+        })
     }
 }
 
@@ -598,10 +574,7 @@ impl Op for ConvWeightGrad {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.inputs[0], &call.cx.inputs[1]);
@@ -613,32 +586,17 @@ impl Op for ConvWeightGrad {
         });
     }
 
-    fn keeps_output(&self, _: usize) -> bool {
-        false
-    }
-
     fn vjp(
         &self,
         exec: &dyn Exec,
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(g) = &cotangents[0] else {
-            return Ok(vec![None, None]);
-        };
         let (x, dy) = (&saved.inputs[0], &saved.inputs[1]);
-        let mut back = vec![None, None];
-        if saved.needs[0] {
-            back[0] = Some(input_grad(exec, &self.geometry, dy, g, &x.shape()[2..])?);
-        }
-        if saved.needs[1] {
-            let op = Conv {
-                geometry: self.geometry.clone(),
-                bias: false,
-            };
-            back[1] = Some(exec.apply1(Arc::new(op), &[x, g])?);
-        }
-        Ok(back)
+        saved.pull_back(cotangents, |g, operand| match operand {
+            0 => input_grad(exec, &self.geometry, dy, g, &x.shape()[2..]),
+            _ => apply_conv(exec, &self.geometry, x, g),
+        })
     }
 }
 

@@ -8,10 +8,7 @@ use crate::error::InOp;
 use crate::families::shape::permute;
 use crate::families::types::float_types;
 use crate::host::{positions, with_float};
-use crate::{
-    Access, Exec, FoldBy, HostCall, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
-    key_of,
-};
+use crate::{Access, Exec, FoldBy, HostCall, Meta, Op, Reduction, Result, Rule, Value, key_of};
 use shard_comm::{DType, Element, Monoid};
 use shard_kernels::neighbors::{farthest, lower, unsampled};
 use shard_kernels::{Real, View};
@@ -210,10 +207,7 @@ impl Op for Step {
         rule.build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         if *self == Self::Take {
@@ -221,13 +215,6 @@ impl Op for Step {
         } else {
             with_float!(call.inputs[0].dtype(), T => self.compute::<T>(call));
         }
-    }
-
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Err(OpError::NoVjp {
-            op: self.name(),
-            operand: 0,
-        })
     }
 }
 

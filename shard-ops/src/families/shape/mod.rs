@@ -5,7 +5,7 @@ mod cuda;
 
 use crate::host::with_element;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
 };
 use shard_kernels::copy::copy;
 use shard_spec::{Dims, numel, reshape_groups, reshape_stop};
@@ -179,10 +179,7 @@ impl Op for Permute {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_element!(call.dtype(), T => {
@@ -191,28 +188,21 @@ impl Op for Permute {
         });
     }
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 
     fn vjp(
         &self,
         exec: &dyn Exec,
-        _: &Saved<'_>,
+        saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None]);
-        };
         let mut inverse = vec![0; self.order.len()];
         for (d, &from) in self.order.iter().enumerate() {
             inverse[from] = d;
         }
-        Ok(vec![Some(permute(exec, dy, &inverse)?)])
+        saved.pull_back(cotangents, |dy, _| permute(exec, dy, &inverse))
     }
 }
 
@@ -279,12 +269,8 @@ impl Op for Reshape {
         unreachable!("a reshape has no kernel: the engine relabels the input's piece");
     }
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 
     fn vjp(
@@ -293,9 +279,8 @@ impl Op for Reshape {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None]);
-        };
-        Ok(vec![Some(reshape(exec, dy, saved.inputs[0].shape())?)])
+        saved.pull_back(cotangents, |dy, x| {
+            reshape(exec, dy, saved.inputs[x].shape())
+        })
     }
 }
