@@ -50,9 +50,9 @@ pub enum Target {
     Keep(Buffer),
     /// No result. No piece may be received.
     Nothing,
-    /// Whatever it is, something else moves it, and has checked this rank's buffers: the communicator only sees to it that
-    /// all ranks agree, and its operation ends there; its result is what [guards](Request::guard) told, if any did. Sources
-    /// need not have elements.
+    /// Something else moves the elements, and has checked this rank's buffers. The communicator only sees to it that all ranks
+    /// agree; its result is the table of all ranks' checksums, if any rank's [guard](Request::guard) has some. Sources need
+    /// not have elements.
     Elsewhere,
 }
 

@@ -56,11 +56,12 @@
 //! oldest that has what is called.
 //!
 //! `member.rs` has the communicator, `progress.rs` what is in flight, `op.rs` one operation, `course.rs` its exchanges as they
-//! are queued, `landing.rs` one exchange, `wire.rs` what is packed, `library.rs` what is asked of NCCL, `nvidia.rs` the calls to it, `group.rs` their end.
+//! are queued, `landing.rs` one exchange, `wire.rs` what is packed, `library.rs` what is asked of NCCL, `nvidia.rs` the calls to it, `functions.rs` where they are, `group.rs` groups of calls.
 
 mod course;
 #[cfg(feature = "cuda-emulated")]
 mod emulated;
+mod functions;
 mod group;
 mod landing;
 mod library;
