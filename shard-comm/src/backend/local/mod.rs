@@ -5,7 +5,8 @@
 //! that names the cause, on every rank: there are no timeouts, and nothing hangs.
 //!
 //! `slot.rs` has the rendezvous, `world.rs` what is known of every rank; `member.rs` one rank's communicator; `progress.rs`
-//! its operations in flight; `baton.rs` ranks that run one at a time; `sync.rs` what they synchronise with.
+//! its operations in flight; `baton.rs` ranks that run one at a time; `sync.rs` what they synchronise with. `README.md`, beside
+//! them, says how they work together and why nothing hangs.
 
 mod baton;
 mod member;
