@@ -16,7 +16,8 @@ pub(crate) type Body = dyn Fn(&Recorder, &[Value]) -> Result<Vec<Value>>;
 /// Applies `f` to `inputs` and keeps only these: in a backward pass `f` runs again and is differentiated then.
 ///
 /// `f` must compute the same thing both times, through the recorder it is given or a clone of it. Tracked values
-/// that `f` captures, such as parameters, get their gradients as if they were inputs. What a gradient hook
+/// that `f` captures, such as parameters, get their gradients as if they were inputs, and must not be
+/// [renewed](Recorder::renewed) before the backward pass. What a gradient hook
 /// inside `f` sees are the cotangents of the second run.
 ///
 /// # Collective
@@ -38,11 +39,15 @@ pub fn checkpoint(
     }
     let (outputs, mode) = recorder.in_mode(Mode::Capture(Vec::new()), || body(recorder, &detached));
     let outputs = outputs?;
+    let mut leaves = Vec::new();
     if let Mode::Capture(captured) = mode {
         // A captured value that `f` gives back untouched was used by no op.
         let given = outputs.iter().filter_map(|v| recorder.own_slot(v));
         let mut known: SmallVec<[_; 4]> = parents.iter().flatten().map(|s| s.id()).collect();
         for slot in captured.into_iter().chain(given) {
+            if let Some(version) = slot.node.version() {
+                leaves.push((slot.clone(), version));
+            }
             if !known.contains(&slot.id()) {
                 known.push(slot.id());
                 parents.push(Some(slot));
@@ -51,7 +56,22 @@ pub fn checkpoint(
     }
     let arrays = outputs.iter().map(|v| v.array().clone()).collect();
     let inputs = inputs.iter().map(|v| v.array().clone()).collect();
-    Ok(recorder.record(parents, arrays, |_| Kind::Checkpoint { body, inputs }))
+    Ok(recorder.record(parents, arrays, |_| Kind::Checkpoint {
+        body,
+        inputs,
+        captured: leaves,
+    }))
+}
+
+/// Refuses to run the function again with other parameters than it had.
+pub(crate) fn check_captured(captured: &[(Rc<Slot>, u64)]) -> Result<()> {
+    let is_old = |(slot, version): &(Rc<Slot>, u64)| slot.node.version() == Some(*version);
+    match captured.iter().all(is_old) {
+        true => Ok(()),
+        false => Err(AutogradError::Recompute {
+            what: "results of a parameter whose value was replaced in between".into(),
+        }),
+    }
 }
 
 /// Runs the function again, on the tape, and goes back through it.

@@ -35,6 +35,32 @@ pub enum AutogradError {
         /// What to do instead.
         fix: &'static str,
     },
+    /// An array that cannot be a leaf's next one.
+    #[error(
+        "{op}: the leaf is {expected}, the array {got}; a leaf keeps its type, shape and layout, so move the array \
+         there first"
+    )]
+    Leaf {
+        /// The call.
+        op: &'static str,
+        /// What the leaf is.
+        expected: String,
+        /// What the array is.
+        got: String,
+    },
+    /// Derivatives reach the inputs of a function of pieces, and none of its results.
+    #[error(
+        "{op}: no path on the tape leads from {from} to {to}, so its gradient would be lost; use ops, write the \
+         derivative by hand (`map_local_with_grad`), or call it in `no_grad` or with the input detached if none is wanted"
+    )]
+    OffTape {
+        /// The call.
+        op: &'static str,
+        /// Where the path should begin.
+        from: String,
+        /// Where it should end.
+        to: String,
+    },
     /// Only a one-element value has a default seed.
     #[error(
         "{op}: a value of shape {shape:?} has no default seed; reduce it to one element first (sum, mean), \
@@ -147,6 +173,8 @@ impl AutogradError {
             Self::Redistribute(e) => e.class(),
             Self::Comm(e) => e.class(),
             Self::External { class, .. } => *class,
+            // Which ops a rank applied only that rank knows.
+            Self::OffTape { .. } => ErrorClass::Agreed,
             _ => ErrorClass::Uniform,
         }
     }

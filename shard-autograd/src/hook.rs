@@ -49,7 +49,10 @@ impl fmt::Debug for HookHandle {
 impl Recorder {
     /// Calls `hook` with the gradient of `value` in every backward pass that computes it, once it is complete
     /// and in the layout of the [gradient law](crate::gradient_layout), whether `value` is a leaf or not. Hooks
-    /// of one value run in the order they were added, each on what the one before gave.
+    /// of one value run in the order they were added, each on what the one before gave. The hook of a leaf stays
+    /// when the leaf is [renewed](Self::renewed).
+    ///
+    /// A hook that holds its own value keeps it until it is removed; see [`forget_hooks`](Self::forget_hooks).
     ///
     /// # Collective
     /// All ranks must add the hook, because a hooked gradient is brought to its layout at once, and because the
@@ -60,6 +63,9 @@ impl Recorder {
     pub fn on_gradient(&self, value: &Value, hook: GradientHook) -> Result<HookHandle> {
         let slot = self.slot_of("on_gradient", "the value", value)?;
         let mut hooks = slot.node.hooks.borrow_mut();
+        if hooks.is_empty() {
+            self.census().add_hooked(&slot.node);
+        }
         let key = hooks.last().map_or(0, |h| h.key + 1);
         hooks.push(Hook {
             output: slot.output,

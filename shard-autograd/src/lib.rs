@@ -2,7 +2,8 @@
 //!
 //! A [`Recorder`] is an executor of ops ([`Exec`](shard_ops::Exec)) that runs them through another one and
 //! remembers what it ran. Model code and vjps are written against that trait, so the same text computes,
-//! records, and, when a derivative is itself recorded, gives derivatives of any order.
+//! records, and, when a derivative is itself recorded, gives derivatives of higher order: as many as
+//! the ops have, which for maps of one number is three; a fourth is [`OpError::NoVjp`](shard_ops::OpError::NoVjp).
 //!
 //! # The gradient law
 //!
@@ -66,6 +67,7 @@
 mod accumulate;
 mod backward;
 mod bucket;
+mod by_hand;
 mod checkpoint;
 mod error;
 mod gradcheck;
@@ -77,6 +79,7 @@ mod map_local;
 mod node;
 mod pass;
 mod recorder;
+mod to_mesh;
 
 pub use checkpoint::checkpoint;
 pub use error::{AutogradError, GradMismatch, Result};

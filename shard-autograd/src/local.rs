@@ -184,7 +184,7 @@ impl Recorder {
     }
 
     /// From which global values a piece was computed; `None` if it is not tracked.
-    fn origin(&self, piece: &Value) -> Option<BTreeSet<u64>> {
+    pub(crate) fn origin(&self, piece: &Value) -> Option<BTreeSet<u64>> {
         let slot = self.own_slot(piece)?;
         let (mut found, mut seen) = (BTreeSet::new(), HashSet::new());
         let mut stack: Vec<Rc<Node>> = vec![slot.node.clone()];
@@ -324,7 +324,7 @@ fn check_pieces(
 }
 
 /// A value of zeros.
-fn zeros(like: &Outlet) -> Result<Value> {
+pub(crate) fn zeros(like: &Outlet) -> Result<Value> {
     let Some(shape) = like.layout.local_shape(like.cx.rank()) else {
         return like.value(None);
     };

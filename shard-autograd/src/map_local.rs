@@ -3,10 +3,13 @@
 use crate::law::gradient_layout;
 use crate::local::piece_layout;
 use crate::{AutogradError, Recorder, Result};
+use shard_comm::{DeviceError, Monoid};
 use shard_ops::{Exec, OpError, Value};
-use shard_redistribute::{Array, RedistributeError};
+use shard_redistribute::{Array, MeshComm, RedistributeError};
 use shard_spec::{Layout, Placement, ReduceOp};
 use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 impl Recorder {
     /// Moves `inputs` to `in_layouts`, hands `f` this rank's pieces of them, and takes what it returns for this
@@ -20,18 +23,22 @@ impl Recorder {
     /// Gradients follow from the layouts. Along an axis that shards a result, or makes it a sum, each rank sees
     /// the derivative of its own piece only, so that the cotangents of copies of an input are terms of a sum;
     /// along an axis that replicates all results they are copies of one. `f` need not use its inputs alike on
-    /// every rank: a piece it does not use has a zero cotangent there.
+    /// every rank: a piece it does not use has a zero cotangent there. But a tracked input that no rank uses on the tape,
+    /// or whose piece a rank [reads](Self::note_read) without using it there, is an error: its gradient would be lost in
+    /// silence. [`map_local_with_grad`](Self::map_local_with_grad) takes a derivative written by hand; where none is
+    /// wanted, call it in [`no_grad`](Self::no_grad), or detach the input.
     ///
     /// On a rank outside the mesh `f` is called with values without data; if it reads them, and so fails with
     /// [`NotMember`](RedistributeError::NotMember), its results are taken to be of the first input's type.
     ///
     /// # Collective
-    /// All ranks of the program, with the same layouts.
+    /// All ranks of the program, with the same layouts. Two small rounds, and one more if an input is tracked.
     ///
     /// # Errors
     /// [`Count`](AutogradError::Count) for no inputs or a wrong number of layouts; [`Meshes`](OpError::Meshes) and
     /// [`OtherMesh`](RedistributeError::OtherMesh); an agreed error naming the lowest rank on which `f` fails or
-    /// returns pieces that do not fit; otherwise as [`from_local`](Self::from_local).
+    /// returns pieces that do not fit, or leaves the tape with what it read;
+    /// [`OffTape`](AutogradError::OffTape) for a tracked input that no result depends on; otherwise as [`from_local`](Self::from_local).
     ///
     /// ```
     /// use shard_autograd::Recorder;
@@ -66,8 +73,19 @@ impl Recorder {
         out_layouts: &[&Layout],
         f: impl FnOnce(&Self, &[Value]) -> Result<Vec<Value>>,
     ) -> Result<Vec<Value>> {
-        const OP: &str = "map_local";
-        let first = check_arguments(OP, inputs, in_layouts, out_layouts)?;
+        self.map_pieces("map_local", inputs, in_layouts, out_layouts, f)
+    }
+
+    /// [`map_local`](Self::map_local), under the name of whoever calls it.
+    pub(crate) fn map_pieces(
+        &self,
+        op: &'static str,
+        inputs: &[&Value],
+        in_layouts: &[&Layout],
+        out_layouts: &[&Layout],
+        f: impl FnOnce(&Self, &[Value]) -> Result<Vec<Value>>,
+    ) -> Result<Vec<Value>> {
+        let first = check_arguments(op, inputs, in_layouts, out_layouts)?;
         let cx = first.array().cx();
         // Along these axes ranks compute different things.
         let split: SmallVec<[usize; 4]> = (0..cx.mesh().ndim())
@@ -80,30 +98,29 @@ impl Recorder {
             let moved = self.redistribute(input, layout)?;
             pieces.push(self.piece_of(&moved, &summed_along(&split, layout)?)?);
         }
-        let results = match f(self, &pieces) {
+        let (results, read) = self.noting_reads(|| f(self, &pieces));
+        let results = match results {
             Err(error) if !cx.is_member() && is_not_member(&error) => {
-                let own = cx.own();
-                let nothing = |l: &&Layout| {
-                    Array::from_parts(&own, &piece_layout(&own, l), None, first.dtype())
-                };
-                let arrays = out_layouts.iter().map(nothing);
-                Ok(arrays
-                    .map(|a| a.map(Value::new))
-                    .collect::<Result<Vec<_>, _>>()?)
+                Ok(nothing(first, out_layouts)?)
             }
             other => other,
         };
+        let sources: Vec<Option<u64>> = pieces.iter().map(|p| self.piece_number(p)).collect();
+        let used = results.as_deref().map(|results| self.origins(results));
+        let used = used.unwrap_or_default();
         let results = results.and_then(|results| {
+            self.check_reads(op, &results, &sources, &used, &read)?;
             (results.iter())
                 .map(|result| self.anchored(result, &pieces))
                 .collect::<Result<Vec<_>>>()
         });
-        self.agree_on_pieces(OP, cx, out_layouts, &results)?;
+        self.agree_on_pieces(op, cx, out_layouts, &results)?;
         let results = results?;
+        agree_on_use(op, cx, &sources, &used)?;
         if results.len() != out_layouts.len() {
             // Only off the mesh: members have agreed.
             return Err(count(
-                OP,
+                op,
                 "results of the function",
                 out_layouts.len(),
                 results.len(),
@@ -120,10 +137,113 @@ impl Recorder {
                         .with_partial(&copies(&split, layout).collect::<Vec<_>>(), ReduceOp::Sum)?,
                     Some(_) => (*layout).clone(),
                 };
-                self.check_linear(OP, i, result, layout)?;
+                self.check_linear(op, i, result, layout)?;
                 self.value_of(result, cx, layout, &label, counts)
             })
             .collect()
+    }
+}
+
+/// What left the tape.
+impl Recorder {
+    /// Tells the tape that the host reads the elements of a value: [`map_local`](Self::map_local) finds out by this
+    /// which pieces are used off the tape.
+    pub fn note_read(&self, value: &Value) {
+        let mut reads = self.reads().borrow_mut();
+        if let (Some(read), true) = (reads.last_mut(), self.is_recording()) {
+            read.extend(self.origin(value).into_iter().flatten());
+        }
+    }
+
+    /// The numbers of the pieces that the host read while `f` ran, and what `f` gave.
+    fn noting_reads<T>(&self, f: impl FnOnce() -> T) -> (T, BTreeSet<u64>) {
+        /// Ends the list also after a panic.
+        struct List<'a>(&'a RefCell<Vec<BTreeSet<u64>>>);
+        impl Drop for List<'_> {
+            fn drop(&mut self) {
+                self.0.borrow_mut().pop();
+            }
+        }
+        self.reads().borrow_mut().push(BTreeSet::new());
+        let list = List(self.reads());
+        let result = f();
+        let read = (list.0.borrow_mut().last_mut()).map_or_else(BTreeSet::new, std::mem::take);
+        (result, read)
+    }
+
+    /// The numbers of the pieces that some values were computed from.
+    fn origins(&self, values: &[Value]) -> BTreeSet<u64> {
+        (values.iter())
+            .filter_map(|v| self.origin(v))
+            .flatten()
+            .collect()
+    }
+
+    /// Refuses a piece that the host read and no result was computed from on the tape, and a result that was computed from
+    /// none where one was read.
+    fn check_reads(
+        &self,
+        op: &'static str,
+        results: &[Value],
+        sources: &[Option<u64>],
+        used: &BTreeSet<u64>,
+        read: &BTreeSet<u64>,
+    ) -> Result<()> {
+        let is_lost = |number: &Option<u64>| {
+            number.is_some_and(|number| read.contains(&number) && !used.contains(&number))
+        };
+        if let Some(input) = sources.iter().position(is_lost) {
+            return Err(AutogradError::OffTape {
+                op,
+                from: format!("input {input}, which the function read as an array,"),
+                to: "its results".into(),
+            });
+        }
+        let is_constant = |v: &Value| v.dtype().is_float() && !self.is_tracked(v);
+        match results.iter().position(is_constant) {
+            Some(result) if !read.is_empty() => Err(AutogradError::OffTape {
+                op,
+                from: "the input that the function read as an array".into(),
+                to: format!("result {result}"),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Refuses a tracked input that no result of any rank was computed from.
+fn agree_on_use(
+    op: &'static str,
+    cx: &MeshComm,
+    sources: &[Option<u64>],
+    used: &BTreeSet<u64>,
+) -> Result<()> {
+    let Some(comm) = cx.all() else {
+        return Ok(());
+    };
+    let tracked: Vec<(usize, u64)> = (sources.iter().enumerate())
+        .filter_map(|(input, number)| Some((input, (*number)?)))
+        .collect();
+    if tracked.is_empty() {
+        return Ok(());
+    }
+    let mine: Vec<u8> = (tracked.iter())
+        .map(|(_, n)| u8::from(used.contains(n)))
+        .collect();
+    let device = cx.device();
+    let anywhere = comm.all_reduce(&device.upload_slice(&mine)?, Monoid::MAX)?;
+    let anywhere = match device.download_vec::<u8>(&anywhere) {
+        // A rank that is played knows of no other.
+        Err(DeviceError::NoData { .. }) => return Ok(()),
+        anywhere => anywhere?,
+    };
+    match tracked.iter().zip(anywhere).find(|(_, used)| *used == 0) {
+        None => Ok(()),
+        Some(((input, _), _)) => Err(AutogradError::OffTape {
+            op,
+            from: format!("input {input}"),
+            to: "the results of any rank".into(),
+        }),
     }
 }
 
@@ -157,6 +277,21 @@ fn check_arguments<'a>(
         return Err(RedistributeError::OtherMesh { op }.into());
     }
     Ok(first)
+}
+
+/// The pieces of results on a rank outside the mesh: without data, of the first input's type.
+pub(crate) fn nothing(first: &Value, out_layouts: &[&Layout]) -> Result<Vec<Value>> {
+    let own = first.array().cx().own();
+    let piece = |l: &&Layout| {
+        let layout = piece_layout(&own, l);
+        Ok(Value::new(Array::from_parts(
+            &own,
+            &layout,
+            None,
+            first.dtype(),
+        )?))
+    };
+    out_layouts.iter().map(piece).collect()
 }
 
 /// The label of the cotangent of an input: a sum along the axes of `split` that replicate it.

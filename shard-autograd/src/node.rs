@@ -1,5 +1,6 @@
 //! Nodes of the graph: what was done to what, in which order.
 
+use crate::by_hand::ByHand;
 use crate::checkpoint::Body;
 use crate::hook::Hook;
 use shard_comm::DType;
@@ -9,7 +10,7 @@ use shard_spec::Layout;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// Names one value of a tape: equal for clones of a value, different for any two others of one recorder.
@@ -64,8 +65,8 @@ pub(crate) struct Node {
 
 /// What a node did.
 pub(crate) enum Kind {
-    /// Nothing: derivatives are wanted with respect to it.
-    Leaf,
+    /// Nothing: derivatives are wanted with respect to it. Counts the arrays it has had before the present one.
+    Leaf(Cell<u64>),
     /// Applied an op; its vjp may look at these.
     Op {
         op: Arc<dyn Op>,
@@ -75,8 +76,15 @@ pub(crate) enum Kind {
     /// Moved its input, or summed its inputs: as a map of global tensors the identity to each of them, so
     /// that the cotangent goes to every parent as it is, label included.
     Pass,
+    /// Moved its input to another mesh.
+    ToMesh,
     /// Ran a function that will be run again to find its derivative.
-    Checkpoint { body: Rc<Body>, inputs: Vec<Array> },
+    Checkpoint {
+        body: Rc<Body>,
+        inputs: Vec<Array>,
+        /// The leaves the function used that are none of its inputs, and how many arrays each had had by then.
+        captured: Vec<(Rc<Slot>, u64)>,
+    },
     /// Took this rank's piece of a value.
     ToLocal {
         /// What the pieces of the cotangent are together.
@@ -91,6 +99,8 @@ pub(crate) enum Kind {
         /// Whether this rank's piece gets its piece of the cotangent, or zeros.
         counts: bool,
     },
+    /// Ran a function of pieces whose derivative is written by hand.
+    ByHand(ByHand),
     /// Nothing to the first parent, and nothing with the others: on another rank the value may depend on these.
     Anchor,
 }
@@ -119,6 +129,8 @@ pub(crate) struct Census {
     next: Cell<u64>,
     live: Cell<usize>,
     pieces: Cell<u64>,
+    /// The nodes that have, or had, hooks.
+    hooked: RefCell<Vec<Weak<Node>>>,
 }
 
 impl Census {
@@ -130,6 +142,22 @@ impl Census {
     /// A number for the next node that takes a piece.
     pub(crate) fn next_piece(&self) -> u64 {
         self.pieces.replace(self.pieces.get() + 1)
+    }
+
+    /// Remembers a node that gets its first hook.
+    pub(crate) fn add_hooked(&self, node: &Rc<Node>) {
+        let mut hooked = self.hooked.borrow_mut();
+        hooked.retain(|node| node.strong_count() > 0);
+        hooked.push(Rc::downgrade(node));
+    }
+
+    /// Takes all hooks away.
+    pub(crate) fn forget_hooks(&self) {
+        let hooked = self.hooked.take();
+        // Dropping a hook may drop the last handle of a node, so nothing stays borrowed meanwhile.
+        for node in hooked.iter().filter_map(Weak::upgrade) {
+            drop(node.hooks.take());
+        }
     }
 
     /// How many nodes are alive.
@@ -160,18 +188,28 @@ impl Node {
 
     pub(crate) fn name(&self) -> &'static str {
         match &self.kind {
-            Kind::Leaf => "leaf",
+            Kind::Leaf(_) => "leaf",
             Kind::Op { op, .. } => op.name(),
             Kind::Pass => "redistribute",
+            Kind::ToMesh => "to_mesh",
             Kind::Checkpoint { .. } => "checkpoint",
             Kind::ToLocal { .. } => "to_local",
             Kind::FromLocal { .. } => "from_local",
+            Kind::ByHand(_) => "map_local_with_grad",
             Kind::Anchor => "map_local",
         }
     }
 
     pub(crate) fn is_leaf(&self) -> bool {
-        matches!(self.kind, Kind::Leaf)
+        matches!(self.kind, Kind::Leaf(_))
+    }
+
+    /// How many arrays it has had before the present one, if it is a leaf.
+    pub(crate) fn version(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Leaf(version) => Some(version.get()),
+            _ => None,
+        }
     }
 }
 

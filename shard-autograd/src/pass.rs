@@ -7,7 +7,7 @@ use crate::hook::GradientHook;
 use crate::law::gradient_layout;
 use crate::node::{Kind, Node, Outlet, Slot, ValueId, on_tape};
 use crate::recorder::Mode;
-use crate::{AutogradError, Recorder, Result, checkpoint, local};
+use crate::{AutogradError, Recorder, Result, by_hand, checkpoint, local, to_mesh};
 use shard_ops::{Saved, Value};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -272,12 +272,18 @@ impl Pass<'_> {
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
         match &node.kind {
-            Kind::Leaf => Ok(Vec::new()),
+            Kind::Leaf(_) => Ok(Vec::new()),
             Kind::Pass => Ok(vec![
                 cotangents.first().cloned().flatten();
                 node.parents.len()
             ]),
-            Kind::Checkpoint { body, inputs } => {
+            Kind::ToMesh => to_mesh::vjp(self.recorder, node, cotangents),
+            Kind::Checkpoint {
+                body,
+                inputs,
+                captured,
+            } => {
+                checkpoint::check_captured(captured)?;
                 checkpoint::vjp(mover, node, body, inputs, cotangents)
             }
             Kind::ToLocal { cotangent, .. } => {
@@ -286,6 +292,7 @@ impl Pass<'_> {
             Kind::FromLocal { cotangent, counts } => {
                 local::vjp_of_from_local(self.recorder, cotangent, *counts, cotangents)
             }
+            Kind::ByHand(by_hand) => by_hand::vjp(mover, node, by_hand, cotangents),
             Kind::Anchor => local::vjp_of_anchor(mover, node, needs, cotangents),
             Kind::Op {
                 op,

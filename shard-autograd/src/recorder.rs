@@ -8,6 +8,7 @@ use shard_redistribute::Array;
 use shard_spec::Layout;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ struct Inner {
     census: Rc<Census>,
     mode: RefCell<Mode>,
     bucket_bytes: Cell<usize>,
+    /// Of each function of pieces that runs, the innermost last: the pieces the host has read.
+    reads: RefCell<Vec<BTreeSet<u64>>>,
 }
 
 /// What happens to what is applied.
@@ -48,6 +51,7 @@ impl Recorder {
             census: Rc::default(),
             mode: RefCell::new(Mode::Record),
             bucket_bytes: Cell::new(BUCKET_BYTES),
+            reads: RefCell::default(),
         }))
     }
 
@@ -69,8 +73,47 @@ impl Recorder {
                 dtype: array.dtype(),
             });
         }
-        let node = Node::new(&self.0.census, Kind::Leaf, [], [Outlet::of(&array)]);
+        let kind = Kind::Leaf(Cell::default());
+        let node = Node::new(&self.0.census, kind, [], [Outlet::of(&array)]);
         Ok(on_tape(array, &node, 0))
+    }
+
+    /// The same leaf with another array, as a parameter after a step: its [name](Self::id) and its hooks stay. What
+    /// was computed from the old array keeps it, and its gradient is still the leaf's.
+    ///
+    /// # Errors
+    /// [`NotTracked`](AutogradError::NotTracked) for a value that is no leaf of this recorder;
+    /// [`Leaf`](AutogradError::Leaf) for an array of another type, shape or layout.
+    pub fn renewed(&self, leaf: &Value, array: Array) -> Result<Value> {
+        const OP: &str = "renewed";
+        let slot = self.slot_of(OP, "the value", leaf)?;
+        let Kind::Leaf(version) = &slot.node.kind else {
+            return Err(AutogradError::NotTracked {
+                op: OP,
+                what: "as a leaf, the value".into(),
+                fix: "pass what `leaf` gave",
+            });
+        };
+        let outlet = slot.outlet();
+        if outlet.dtype != array.dtype() || outlet.layout != *array.layout() {
+            let said = |dtype, layout: &Layout| format!("{dtype} {:?} {layout}", layout.shape());
+            return Err(AutogradError::Leaf {
+                op: OP,
+                expected: said(outlet.dtype, &outlet.layout),
+                got: said(array.dtype(), array.layout()),
+            });
+        }
+        version.set(version.get() + 1);
+        Ok(Value::with_slot(array, slot))
+    }
+
+    /// Takes the hooks of all values away. A hook that holds its own value keeps it, and itself, until this or
+    /// [`HookHandle::remove`](crate::HookHandle::remove) is called.
+    ///
+    /// # Collective
+    /// Not itself, but all ranks must do the same.
+    pub fn forget_hooks(&self) {
+        self.0.census.forget_hooks();
     }
 
     /// Whether derivatives reach this value.
@@ -149,6 +192,18 @@ impl Recorder {
     /// The next node's number.
     pub(crate) fn next_id(&self) -> u64 {
         self.0.census.next()
+    }
+
+    pub(crate) fn reads(&self) -> &RefCell<Vec<BTreeSet<u64>>> {
+        &self.0.reads
+    }
+
+    /// The number of the node that took this piece, if the piece is tracked.
+    pub(crate) fn piece_number(&self, piece: &Value) -> Option<u64> {
+        match self.own_slot(piece)?.node.kind {
+            Kind::ToLocal { number, .. } => Some(number),
+            _ => None,
+        }
     }
 
     pub(crate) fn census(&self) -> &Rc<Census> {
@@ -244,9 +299,10 @@ impl Exec for Recorder {
         let parents = self.parents(op.name(), inputs)?;
         let outputs = self.0.exec.apply(op.clone(), inputs)?;
         let outputs = outputs.into_iter().map(Value::into_array).collect();
+        let keeps = op.keeps();
         Ok(self.record(parents, outputs, |outputs| Kind::Op {
-            inputs: kept(inputs.iter().map(|v| v.array()), |i| op.keeps_input(i)),
-            outputs: kept(outputs, |o| op.keeps_output(o)),
+            inputs: kept(inputs.iter().map(|v| v.array()), |i| keeps.input(i)),
+            outputs: kept(outputs, |o| keeps.output(o)),
             op,
         }))
     }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::{CommError, DeviceRef, ErrorClass, MemoryStats, Site, SiteText};
+use crate::{CommError, DType, DeviceRef, ErrorClass, ExchangePlan, MemoryStats, Site, SiteText};
 
 /// How many operations the flight recorder remembers unless told otherwise.
 const RECENT: usize = 64;
@@ -296,8 +296,10 @@ impl Ledger {
         self.library_calls.update(|all| all + calls);
     }
 
+    /// Notes that an operation begins, for the flight recorder. Backends call it when an operation is posted: `name` is the
+    /// call, `sequence` counts the operations of the group, or the messages of the pair.
     #[inline]
-    pub(crate) fn posted(&self, name: &'static str, sequence: u64, site: Site) {
+    pub fn posted(&self, name: &'static str, sequence: u64, site: Site) {
         let mut recent = self.recent.borrow_mut();
         match self.most.get() {
             0 => return,
@@ -311,8 +313,9 @@ impl Ledger {
         });
     }
 
-    /// An operation of this rank has failed: keeps what led to it.
-    pub(crate) fn failed(&self, error: &CommError) {
+    /// An operation of this rank has failed: keeps what led to it. Handles call it when they are waited for, and so do the
+    /// collectives; a backend needs to only where it fails by itself.
+    pub fn failed(&self, error: &CommError) {
         let kept = |known: &FlightRecord| known.cause.class() == ErrorClass::Failure;
         let fatal = error.class() == ErrorClass::Failure;
         if !fatal && !matches!(error, CommError::Mismatch(_))
@@ -328,8 +331,24 @@ impl Ledger {
         self.failure.replace(Some(record));
     }
 
+    /// Counts what an exchange moves at one rank, number `me` of its participants, under the name of the call. Backends call
+    /// it once per exchange; [`backend::receive`](crate::backend::receive) does.
     #[inline]
-    pub(crate) fn moved(&self, name: &'static str, moved: &Moved) {
+    pub fn moved(&self, name: &'static str, plan: &ExchangePlan, me: usize, dtype: Option<DType>) {
+        let moved = plan.moved(me, dtype);
+        tracing::trace!(
+            target: "shard_comm",
+            op = name,
+            plan = plan.name,
+            messages = moved.messages,
+            bytes = moved.bytes,
+            "moved"
+        );
+        self.count(name, &moved);
+    }
+
+    #[inline]
+    fn count(&self, name: &'static str, moved: &Moved) {
         let mut counted = self.counted.borrow_mut();
         // What was done last is mostly done again.
         let last = self.last.get();
@@ -366,6 +385,39 @@ impl Ledger {
 impl fmt::Debug for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.snapshot().fmt(f)
+    }
+}
+
+impl fmt::Display for LedgerSnapshot {
+    /// The totals, and a line for each operation that moved or met.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} rounds; received {} bytes in {} messages, sent {} in {}, copied {} locally",
+            self.rounds,
+            self.bytes,
+            self.messages,
+            self.sent_bytes,
+            self.sent_messages,
+            self.local_bytes
+        )?;
+        for (name, count) in &self.ops {
+            write!(f, "\n  {name}: {} rounds", count.rounds)?;
+            if count.messages > 0 {
+                write!(f, ", {} bytes in {} messages", count.bytes, count.messages)?;
+            }
+        }
+        if self.fallbacks > 0 {
+            write!(
+                f,
+                "\n  on the host: {} kernel calls, {} bytes",
+                self.fallbacks, self.fallback_bytes
+            )?;
+        }
+        match self.library_calls {
+            0 => Ok(()),
+            calls => write!(f, "\n  by the vendor's libraries: {calls} kernel calls"),
+        }
     }
 }
 
@@ -409,6 +461,28 @@ mod tests {
     use crate::Host;
 
     #[test]
+    fn a_snapshot_prints_what_moved() {
+        let ledger = Ledger::new(Host::new());
+        let moved = Moved {
+            messages: 2,
+            bytes: 16,
+            ..Moved::default()
+        };
+        ledger.count("halo", &moved);
+        ledger.count("barrier", &Moved::default());
+        let text = ledger.snapshot().to_string();
+        assert!(
+            text.starts_with("2 rounds; received 16 bytes in 2 messages"),
+            "{text}"
+        );
+        assert!(
+            text.contains("\n  halo: 1 rounds, 16 bytes in 2 messages"),
+            "{text}"
+        );
+        assert!(text.ends_with("\n  barrier: 1 rounds"), "{text}");
+    }
+
+    #[test]
     fn differences_keep_only_what_happened() {
         let ledger = Ledger::new(Host::new());
         let moved = Moved {
@@ -416,9 +490,9 @@ mod tests {
             bytes: 16,
             ..Moved::default()
         };
-        ledger.moved("a", &moved);
+        ledger.count("a", &moved);
         let before = ledger.snapshot();
-        ledger.moved("b", &moved);
+        ledger.count("b", &moved);
         let since = ledger.since(&before);
         assert_eq!((since.rounds, since.bytes), (1, 16));
         assert_eq!(

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::caller::called;
 use crate::guard::Guard;
 use crate::plan::Fit;
 use crate::{
@@ -79,7 +80,7 @@ impl Request {
             status: Ok(()),
             argument: None,
             dtype,
-            site,
+            site: called(site),
             guard: Guard::default(),
         }
     }
@@ -278,14 +279,7 @@ impl Link {
     /// # Errors
     /// [`CommError::Invalid`] if the peer is not in the group.
     pub fn into_request(self, size: usize) -> Result<Request> {
-        if self.peer >= size {
-            return Err(CommError::invalid(
-                self.name(),
-                format!("a peer below {size}"),
-                self.peer.to_string(),
-                "name a rank of the group, numbered within it",
-            ));
-        }
+        check_peer(self.name(), self.peer, size)?;
         let plan = Arc::new(self.plan());
         let (dtype, elsewhere) = (self.side.dtype(), self.elsewhere);
         let or_elsewhere = |target| if elsewhere { Target::Elsewhere } else { target };
@@ -306,4 +300,17 @@ impl Link {
             ..request
         })
     }
+}
+
+/// Whether a group of `size` has this rank.
+pub(crate) fn check_peer(op: &'static str, peer: usize, size: usize) -> Result<()> {
+    if peer < size {
+        return Ok(());
+    }
+    Err(CommError::invalid(
+        op,
+        format!("a peer below {size}"),
+        peer.to_string(),
+        "name a rank of the group, numbered within it",
+    ))
 }

@@ -4,10 +4,47 @@ use shard_device::Result;
 use smallvec::SmallVec;
 
 use crate::plan::Overlap;
-use crate::{Buffer, BufferMut, DType, DeviceRef, ExchangePlan, Monoid, PieceRef, Scalar, Strided};
+use crate::{
+    Buffer, BufferMut, CommError, DType, DeviceRef, ExchangePlan, Monoid, PieceRef, Scalar, Strided,
+};
+
+impl ExchangePlan {
+    /// Runs the plan of a rank that reads from nobody but itself: what an exchange would do, without a communicator.
+    ///
+    /// Pieces are read from `sources` whoever their peer is. What no piece writes is as after an exchange: the fill, the
+    /// identity of the fold, or what it was.
+    ///
+    /// # Errors
+    /// [`CommError::Invalid`] if buffers do not fit the plan; what the device reports.
+    pub fn run_alone(
+        &self,
+        device: &DeviceRef,
+        sources: &[Buffer],
+        dst: &mut BufferMut,
+    ) -> Result<(), CommError> {
+        let brought = sources.iter().map(|s| (s.dtype(), s.len()));
+        self.check(usize::MAX, Some(dst.dtype()), &brought, dst.len())?;
+        let needed = self.recv.iter().map(|p| p.source + 1).max().unwrap_or(0);
+        if needed > sources.len() {
+            return Err(CommError::invalid(
+                self.name,
+                format!("{needed} sources"),
+                format!("{}", sources.len()),
+                "pass all that the plan reads",
+            ));
+        }
+        Ok(run(device, self, |_, source| &sources[source], dst)?)
+    }
+}
 
 /// Reads every received piece of a checked plan into `dst`. `source(peer, index)` finds the owner's buffer.
-pub(crate) fn run<'a>(
+///
+/// [`receive`](crate::backend::receive) does this with what peers posted; alone it is for backends that have brought the
+/// elements here in another way.
+///
+/// # Errors
+/// Those of the device; [`DeviceError::Invalid`](crate::DeviceError::Invalid) if a buffer is too short for a piece.
+pub fn run<'a>(
     device: &DeviceRef,
     plan: &ExchangePlan,
     source: impl Fn(usize, usize) -> &'a Buffer,

@@ -24,7 +24,7 @@ pub enum OpError {
         fix: &'static str,
     },
     /// An operand has a type the op does not take.
-    #[error("{op}: operand {operand} is {got}, expected {expected}; convert it with `.to()`")]
+    #[error("{op}: operand {operand} is {got}, expected {expected}; {}", conversion(*got))]
     DType {
         /// The op.
         op: &'static str,
@@ -34,6 +34,29 @@ pub enum OpError {
         expected: String,
         /// What it was given.
         got: DType,
+    },
+    /// There is no conversion between two types.
+    #[error(
+        "to: no conversion from {from} to {to}, only between f16, bf16, f32 and f64; read the elements, convert them on the host \
+         and distribute them again"
+    )]
+    Cast {
+        /// The type the operand has.
+        from: DType,
+        /// The type that was asked for.
+        to: DType,
+    },
+    /// A number that the type of the result cannot hold.
+    #[error(
+        "{op}: {value} is no {dtype}; give a number that the type holds, or convert to another type with `.to()`"
+    )]
+    Value {
+        /// The op.
+        op: &'static str,
+        /// The number.
+        value: f64,
+        /// The type.
+        dtype: DType,
     },
     /// The op takes another number of operands.
     #[error("{op}: takes {expected} operands, got {got}")]
@@ -197,5 +220,13 @@ impl<T> InOp<T> for Result<T, RedistributeError> {
             op,
             source: Box::new(e),
         })
+    }
+}
+
+/// How an operand gets another type.
+fn conversion(from: DType) -> &'static str {
+    match from.is_float() {
+        true => "convert it with `.to()`",
+        false => "make it of such a type: integers and truth values are not converted yet",
     }
 }

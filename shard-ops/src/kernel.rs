@@ -199,6 +199,17 @@ pub struct DeviceCall<'a> {
     pub rows: &'a mut usize,
 }
 
+/// In an op of this crate: its kernel for GPUs, which is the op itself, or the one in a field of it.
+macro_rules! gpu_kernel {
+    ($($field:tt)?) => {
+        #[cfg(feature = "cuda")]
+        fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
+            crate::cuda::kernel(&(*self)$(.$field)?, on)
+        }
+    };
+}
+pub(crate) use gpu_kernel;
+
 /// Whether devices of a kind run jobs of the host on their memory; others need [kernels](DeviceKernel) of their own.
 pub(crate) fn runs_host_jobs(kind: DeviceKind) -> bool {
     !kind.is_cuda()

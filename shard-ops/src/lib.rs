@@ -23,16 +23,13 @@ mod value;
 
 pub use engine::{Engine, EngineOptions, Handler};
 pub use error::{InOp, OpError, Result};
-pub use families::{
-    attention, broadcast, conv, elementwise, index, matmul, neighborhood, neighbors, norm,
-    optimize, pool, random, reduce, resample, shape,
-};
+pub use families::*;
 pub use kernel::{
     DeviceCall, DeviceKernel, Fold, FoldState, HostCall, KernelCx, KernelPolicy, OperandBox, Stage,
 };
 pub use measure::{Measured, measure};
-pub use op::{Exec, Op, Saved, key_of};
+pub use op::{Exec, Keeps, Op, Saved, key_of};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
 pub use strategy::{Choice, Strategy, WayCost};
-pub use value::Value;
+pub use value::{Value, holds};

@@ -1,6 +1,6 @@
 //! What an op is.
 
-use crate::{DeviceKernel, HostCall, Meta, Result, Rule, Value};
+use crate::{DeviceKernel, HostCall, Meta, OpError, Result, Rule, Value};
 use shard_comm::DeviceKind;
 use shard_redistribute::Fingerprint;
 use shard_spec::Layout;
@@ -53,21 +53,14 @@ pub trait Op: Debug + Send + Sync + 'static {
         let _ = call;
     }
 
-    /// Whether the vjp looks at the elements of input `i`. If not, a tape keeps only its layout, and the memory can
-    /// go.
-    fn keeps_input(&self, i: usize) -> bool {
-        let _ = i;
-        true
-    }
-
-    /// Whether the vjp looks at the elements of output `o`.
-    fn keeps_output(&self, o: usize) -> bool {
-        let _ = o;
-        true
+    /// The operands whose elements the vjp looks at: of the others a tape keeps only the layout, and their memory can go.
+    fn keeps(&self) -> Keeps {
+        Keeps::INPUTS
     }
 
     /// The vector-Jacobian product: cotangents of the inputs from those of the outputs, as global arrays; the
-    /// engine and the tape see to layouts. `None` stands for a zero or unwanted cotangent.
+    /// engine and the tape see to layouts. `None` stands for a zero or unwanted cotangent. Most are a
+    /// [`Saved::pull_back`]. An op without one has no derivative.
     ///
     /// # Errors
     /// Whatever the ops it applies report; [`NoVjp`](crate::OpError::NoVjp) if it has none.
@@ -76,7 +69,81 @@ pub trait Op: Debug + Send + Sync + 'static {
         exec: &dyn Exec,
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>>;
+    ) -> Result<Vec<Option<Value>>> {
+        let _ = (exec, saved, cotangents);
+        Err(OpError::NoVjp {
+            op: self.name(),
+            operand: 0,
+        })
+    }
+}
+
+/// Some of an op's inputs and outputs.
+///
+/// ```
+/// use shard_ops::Keeps;
+/// let keeps = Keeps::inputs(&[1]).and_outputs(&[0]);
+/// assert!(keeps.input(1) && !keeps.input(0));
+/// assert!(keeps.output(0) && Keeps::ALL.output(7) && !Keeps::INPUTS.output(0));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keeps {
+    inputs: u64,
+    outputs: u64,
+}
+
+impl Keeps {
+    /// None.
+    pub const NOTHING: Self = Self {
+        inputs: 0,
+        outputs: 0,
+    };
+    /// All inputs, no outputs.
+    pub const INPUTS: Self = Self {
+        inputs: u64::MAX,
+        outputs: 0,
+    };
+    /// All inputs and outputs.
+    pub const ALL: Self = Self {
+        inputs: u64::MAX,
+        outputs: u64::MAX,
+    };
+
+    /// Inputs by number. Those from number 63 on are in together or not at all.
+    pub const fn inputs(which: &[usize]) -> Self {
+        Self {
+            inputs: bits(which),
+            outputs: 0,
+        }
+    }
+
+    /// And outputs by number, as [`inputs`](Self::inputs).
+    #[must_use]
+    pub const fn and_outputs(self, which: &[usize]) -> Self {
+        Self {
+            outputs: self.outputs | bits(which),
+            ..self
+        }
+    }
+
+    /// Whether input `i` is in.
+    pub const fn input(self, i: usize) -> bool {
+        self.inputs & bits(&[i]) != 0
+    }
+
+    /// Whether output `o` is in.
+    pub const fn output(self, o: usize) -> bool {
+        self.outputs & bits(&[o]) != 0
+    }
+}
+
+const fn bits(which: &[usize]) -> u64 {
+    let (mut bits, mut k) = (0, 0);
+    while k < which.len() {
+        bits |= 1 << if which[k] < 63 { which[k] } else { 63 };
+        k += 1;
+    }
+    bits
 }
 
 /// Who applies ops: the eager [`Engine`](crate::Engine), or a recorder that also writes a tape.
@@ -119,7 +186,7 @@ pub trait Exec {
         let mut outputs = self.apply(op, inputs)?;
         match (outputs.pop(), outputs.is_empty()) {
             (Some(value), true) => Ok(value),
-            _ => Err(crate::OpError::Arity {
+            _ => Err(OpError::Arity {
                 op: name,
                 expected: "one output".into(),
                 got: outputs.len(),
@@ -131,12 +198,31 @@ pub trait Exec {
 /// What a vjp may look at.
 #[derive(Debug)]
 pub struct Saved<'a> {
-    /// The op's inputs as they were applied; without data where the op does not [keep](Op::keeps_input) them.
+    /// The op's inputs as they were applied; without data where the op does not [keep](Op::keeps) them.
     pub inputs: &'a [Value],
-    /// The op's outputs; without data where the op does not [keep](Op::keeps_output) them.
+    /// The op's outputs; without data where the op does not [keep](Op::keeps) them.
     pub outputs: &'a [Value],
     /// Which inputs' cotangents are wanted.
     pub needs: &'a [bool],
+}
+
+impl Saved<'_> {
+    /// What a vjp gives that looks at the first output's cotangent alone: for every input that wants one, in order, the
+    /// cotangent that `of` makes of that for the input of this number. Without the output's cotangent there is none.
+    ///
+    /// # Errors
+    /// What `of` reports.
+    pub fn pull_back<G: Into<Option<Value>>>(
+        &self,
+        cotangents: &[Option<Value>],
+        mut of: impl FnMut(&Value, usize) -> Result<G>,
+    ) -> Result<Vec<Option<Value>>> {
+        let each = |(i, &wanted): (usize, &bool)| match &cotangents[0] {
+            Some(dy) if wanted => of(dy, i).map(Into::into),
+            _ => Ok(None),
+        };
+        self.needs.iter().enumerate().map(each).collect()
+    }
 }
 
 /// The key of an op with these attributes.

@@ -114,6 +114,11 @@ impl Access {
             | Self::Map { factor, .. } => Some(*factor),
         }
     }
+
+    /// Whether the dim comes block by block.
+    pub(crate) fn is_ring(&self) -> bool {
+        matches!(self, Self::Ring { .. })
+    }
 }
 
 /// What happens when a reduce factor is sharded.
@@ -489,90 +494,94 @@ impl RuleBuilder {
     /// [`Arity`](OpError::Arity) or [`Shape`](OpError::Shape) if the rule does not describe them.
     pub fn build(self) -> Result<Rule> {
         let rule = self.0;
-        if rule.inputs.len() != rule.metas.len() {
-            return Err(OpError::Arity {
-                op: rule.name,
-                expected: rule.inputs.len().to_string(),
-                got: rule.metas.len(),
-            });
-        }
-        let shapes = || {
-            rule.metas
-                .iter()
-                .map(|m| m.shape.to_vec())
-                .collect::<Vec<_>>()
-        };
-        for (input, meta) in rule.inputs.iter().zip(&rule.metas) {
-            if input.len() != meta.shape.len() {
-                return Err(OpError::Shape {
-                    op: rule.name,
-                    problem: format!(
-                        "expected an operand of {} dims, got {:?}",
-                        input.len(),
-                        &meta.shape[..]
-                    ),
-                    shapes: shapes(),
-                    fix: "reshape the operand",
-                });
-            }
-        }
+        rule.check_ranks()?;
         let described = rule.inputs.iter().zip(&rule.metas);
         let produced = rule.outputs.iter().map(|o| (&o.dims, &o.meta));
         for (dims, meta) in described.chain(produced) {
             for (access, &extent) in dims.iter().zip(&meta.shape) {
-                let (factor, block) = match access {
-                    Access::Factor { factor, block } => (factor, block),
-                    Access::Ring { factor, .. } => (factor, &1),
-                    Access::Rows {
-                        factor,
-                        cuts: Some(cuts),
-                    } if cuts.extents() != (rule.factors[*factor], extent) => {
-                        let (indices, rows) = cuts.extents();
-                        return Err(OpError::Shape {
-                            op: rule.name,
-                            problem: format!(
-                                "cuts of {rows} rows of {indices} indices for {extent} rows of {}",
-                                rule.factors[*factor]
-                            ),
-                            shapes: shapes(),
-                            fix: "give the results of one call",
-                        });
-                    }
-                    _ => continue,
-                };
-                if rule.factors[*factor] * block != extent {
-                    return Err(OpError::Shape {
-                        op: rule.name,
-                        problem: format!(
-                            "a dim of {extent} does not match the {} of another operand",
-                            rule.factors[*factor] * block
-                        ),
-                        shapes: shapes(),
-                        fix: "give operands whose common dims agree",
-                    });
-                }
+                rule.check_extent(access, extent)?;
             }
         }
+        rule.check_decided_rows()?;
+        Ok(rule)
+    }
+}
+
+/// What a rule has to be true of.
+impl Rule {
+    /// As many operands as are described, with as many dims.
+    fn check_ranks(&self) -> Result<()> {
+        if self.inputs.len() != self.metas.len() {
+            return Err(OpError::Arity {
+                op: self.name,
+                expected: self.inputs.len().to_string(),
+                got: self.metas.len(),
+            });
+        }
+        for (input, meta) in self.inputs.iter().zip(&self.metas) {
+            if input.len() != meta.shape.len() {
+                let problem = format!(
+                    "expected an operand of {} dims, got {:?}",
+                    input.len(),
+                    &meta.shape[..]
+                );
+                return Err(self.misfit(problem, "reshape the operand"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The extent of a dim is that of its factor, where the access says so.
+    fn check_extent(&self, access: &Access, extent: usize) -> Result<()> {
+        let wanted = match access {
+            Access::Factor { factor, block } => self.factors[*factor] * block,
+            Access::Ring { factor, .. } => self.factors[*factor],
+            Access::Rows {
+                factor,
+                cuts: Some(cuts),
+            } if cuts.extents() != (self.factors[*factor], extent) => {
+                let (indices, rows) = cuts.extents();
+                let problem = format!(
+                    "cuts of {rows} rows of {indices} indices for {extent} rows of {}",
+                    self.factors[*factor]
+                );
+                return Err(self.misfit(problem, "give the results of one call"));
+            }
+            _ => return Ok(()),
+        };
+        if wanted == extent {
+            return Ok(());
+        }
+        let problem = format!("a dim of {extent} does not match the {wanted} of another operand");
+        Err(self.misfit(problem, "give operands whose common dims agree"))
+    }
+
+    /// The data decides the rows of outputs alone, and those of one factor.
+    fn check_decided_rows(&self) -> Result<()> {
         let decided = |access: &Access| match access {
             Access::Rows { factor, cuts: None } => Some(*factor),
             _ => None,
         };
-        let read = rule.inputs.iter().flatten().find_map(decided);
-        let mut made = rule
-            .outputs
-            .iter()
-            .flat_map(|o| &o.dims)
-            .filter_map(decided);
+        let read = self.inputs.iter().flatten().find_map(decided);
+        let outputs = self.outputs.iter().flat_map(|o| &o.dims);
+        let mut made = outputs.filter_map(decided);
         let first = made.next();
-        if read.is_some() || made.any(|f| Some(f) != first) {
-            return Err(OpError::Shape {
-                op: rule.name,
-                problem: "rows that the data decides are an operand's, or of two factors".into(),
-                shapes: shapes(),
-                fix: "give the cuts of rows that exist, and let the data decide the rows of one factor",
-            });
+        if read.is_none() && made.all(|f| Some(f) == first) {
+            return Ok(());
         }
-        Ok(rule)
+        Err(self.misfit(
+            "rows that the data decides are an operand's, or of two factors".into(),
+            "give the cuts of rows that exist, and let the data decide the rows of one factor",
+        ))
+    }
+
+    fn misfit(&self, problem: String, fix: &'static str) -> OpError {
+        OpError::Shape {
+            op: self.name,
+            problem,
+            shapes: self.metas.iter().map(|m| m.shape.to_vec()).collect(),
+            fix,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What ops take and give: an array, and whatever the executor needs to remember about it.
 
 use shard_comm::DType;
+use shard_comm::half::{bf16, f16};
 use shard_redistribute::Array;
 use shard_spec::Layout;
 use std::any::Any;
@@ -85,5 +86,29 @@ impl fmt::Debug for Value {
             self.array,
             if self.slot.is_some() { ", on tape" } else { "" }
         )
+    }
+}
+
+/// Whether a type holds a number: integers hold whole numbers in their range, truth values 0 and 1, and floating-point types
+/// what does not overflow them.
+///
+/// ```
+/// use shard_comm::DType::{F16, I64, U8};
+/// use shard_ops::holds;
+/// assert!(holds(U8, 255.0) && !holds(U8, 256.0) && !holds(I64, 0.5));
+/// assert!(holds(F16, 0.1) && holds(F16, f64::INFINITY) && !holds(F16, 1e5));
+/// ```
+pub fn holds(dtype: DType, value: f64) -> bool {
+    let whole = |least: f64, limit: f64| value.fract() == 0.0 && (least..limit).contains(&value);
+    let fits = |rounded: f64| rounded.is_finite() || !value.is_finite();
+    match dtype {
+        DType::F64 => true,
+        DType::F32 => fits(f64::from(value as f32)),
+        DType::F16 => fits(f64::from(f16::from_f64(value))),
+        DType::BF16 => fits(f64::from(bf16::from_f64(value))),
+        DType::I64 => whole(-(2f64.powi(63)), 2f64.powi(63)),
+        DType::I32 => whole(-(2f64.powi(31)), 2f64.powi(31)),
+        DType::U8 => whole(0.0, 256.0),
+        DType::Bool => whole(0.0, 2.0),
     }
 }

@@ -210,6 +210,9 @@ impl Array {
     /// # Errors
     /// [`Incompatible`](RedistributeError::Incompatible) (shapes or meshes differ, or a partial value would
     /// have to change its operation); what the communicator reports.
+    #[doc(alias = "reshard")]
+    #[doc(alias = "all-to-all")]
+    #[doc(alias = "Ulysses")]
     pub fn redistribute(&self, to: &Layout) -> Result<Self> {
         if &self.layout == to {
             return Ok(self.clone());
@@ -264,6 +267,7 @@ impl Array {
     /// # Errors
     /// As [`redistribute`](Self::redistribute).
     #[track_caller]
+    #[doc(alias = "reshard")]
     pub fn redistribute_into(self, to: &Layout) -> Result<Self> {
         if &self.layout == to {
             return Ok(self);

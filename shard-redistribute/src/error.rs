@@ -19,6 +19,9 @@ pub enum RedistributeError {
     /// Source and destination do not describe the same global tensor.
     #[error(transparent)]
     Incompatible(Box<Incompatible>),
+    /// The layouts share boundaries in too few places: the move would be cut into more pieces than a rank can list.
+    #[error(transparent)]
+    TooManyPieces(Box<TooManyPieces>),
     /// An array's local data does not have the type that was asked for.
     #[error("{op}: the array holds {got}, not {expected}; convert it first or read it as {got}")]
     DType {
@@ -71,6 +74,24 @@ pub struct Incompatible {
     pub why: &'static str,
     /// What to do instead.
     pub fix: &'static str,
+}
+
+/// A move of more pieces than a plan may have.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "{op}: from {from} to {to} {:?} one rank would read or send up to {pieces} pieces, expected at most {most}; use fewer, longer tiles, or move through a contiguous layout", to.shape()
+)]
+pub struct TooManyPieces {
+    /// The operation that was asked for.
+    pub op: &'static str,
+    /// The source layout.
+    pub from: Layout,
+    /// The destination layout.
+    pub to: Layout,
+    /// A bound on the pieces that one rank would read or send; `usize::MAX` where it does not fit.
+    pub pieces: usize,
+    /// The most that is planned.
+    pub most: usize,
 }
 
 impl RedistributeError {

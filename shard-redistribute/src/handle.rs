@@ -1,7 +1,6 @@
 //! Plans under way.
 
 use crate::exchange::start;
-use crate::rounds::Way;
 use crate::{Array, Pending, Plan, RedistributeError, Result, Step};
 use shard_comm::{CommError, Handle, Monoid};
 use std::rc::Rc;
@@ -32,70 +31,20 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub struct PlanHandle {
     plan: Rc<Plan>,
-    first: Flight,
+    first: UnderWay,
     /// How many steps have been started.
     started: usize,
 }
 
-impl Plan {
-    /// Starts moving an array: posts the first step and returns at once.
-    ///
-    /// # Collective
-    /// As [`run`](Self::run); the later steps communicate when the handle is waited for, so all members must wait for
-    /// theirs at the same place among their other calls.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run); what other ranks have to say about it comes from the handle.
-    #[track_caller]
-    pub fn start(self: &Rc<Self>, array: &Array) -> Result<PlanHandle> {
-        self.check_source(array)?;
-        let (first, started) = match (self.steps().first(), self.bounded(array.dtype())) {
-            (Some(step), None | Some(Way::Whole)) => (step.start(array)?, 1),
-            // Nothing to do, or a step in rounds, which fill and empty one stage.
-            _ => (Flight::Landed(array.clone()), 0),
-        };
-        Ok(PlanHandle {
-            plan: self.clone(),
+impl PlanHandle {
+    pub(crate) fn new(plan: Rc<Plan>, first: UnderWay, started: usize) -> Self {
+        Self {
+            plan,
             first,
             started,
-        })
+        }
     }
 
-    /// Moves an array.
-    ///
-    /// # Collective
-    /// All members of the mesh, if the plan [communicates](Self::communicates).
-    ///
-    /// # Errors
-    /// [`Incompatible`](RedistributeError::Incompatible) if the array's layout is not the plan's source; what
-    /// the communicator reports.
-    #[track_caller]
-    pub fn run(&self, array: &Array) -> Result<Array> {
-        self.check_source(array)?;
-        self.finish(array.clone(), 0)
-    }
-
-    /// The steps from number `done` on.
-    #[track_caller]
-    fn finish(&self, mut at: Array, done: usize) -> Result<Array> {
-        if let Some(way) = self.bounded(at.dtype()) {
-            return match done {
-                0 => self.run_bounded(&at, way),
-                _ => self.finish_bounded(at, way),
-            };
-        }
-        for step in &self.steps()[done..] {
-            at = step.start(&at)?.land()?;
-        }
-        if at.layout() == self.to() {
-            return Ok(at);
-        }
-        // The same boxes under another description.
-        Array::from_parts(at.cx(), self.to(), at.buffer().cloned(), at.dtype())
-    }
-}
-
-impl PlanHandle {
     /// Completes the move.
     ///
     /// # Collective
@@ -116,9 +65,9 @@ impl PlanHandle {
     /// Whether anything is in flight.
     pub fn is_flying(&self) -> bool {
         match &self.first {
-            Flight::Landed(_) => false,
-            Flight::Pieces(pending, _) => pending.is_flying(),
-            Flight::Sum(..) => true,
+            UnderWay::Landed(_) => false,
+            UnderWay::Pieces(pending, _) => pending.is_flying(),
+            UnderWay::Sum(..) => true,
         }
     }
 }
@@ -140,14 +89,14 @@ impl Array {
 
 /// One step under way, and what its result is to be: an array like this one.
 #[derive(Debug)]
-enum Flight {
+pub(crate) enum UnderWay {
     Landed(Array),
     Pieces(Pending, Array),
     Sum(Handle, Array),
 }
 
-impl Flight {
-    fn land(self) -> Result<Array> {
+impl UnderWay {
+    pub(crate) fn land(self) -> Result<Array> {
         let (buffer, like) = match self {
             Self::Landed(array) => return Ok(array),
             Self::Pieces(pending, like) => (pending.wait()?, like),
@@ -165,15 +114,15 @@ impl Flight {
 
 impl Step {
     #[track_caller]
-    fn start(&self, array: &Array) -> Result<Flight> {
+    pub(crate) fn start(&self, array: &Array) -> Result<UnderWay> {
         let cx = array.cx();
         let like = Array::from_parts(cx, self.layout(), None, array.dtype())?;
         let Some(local) = array.buffer() else {
-            return Ok(Flight::Landed(like));
+            return Ok(UnderWay::Landed(like));
         };
         let _span = tracing::trace_span!("redistribute", to = %self.layout()).entered();
         Ok(match self {
-            Self::Exchange(exchange, _) => Flight::Pieces(start(exchange, cx, &[array])?, like),
+            Self::Exchange(exchange, _) => UnderWay::Pieces(start(exchange, cx, &[array])?, like),
             Self::AllReduce(axes, op, _) => {
                 let Some(comm) = cx.along(axes) else {
                     return Err(RedistributeError::NotMember {
@@ -181,7 +130,7 @@ impl Step {
                         rank: cx.rank(),
                     });
                 };
-                Flight::Sum(comm.start_all_reduce(local, Monoid::Op(*op))?, like)
+                UnderWay::Sum(comm.start_all_reduce(local, Monoid::Op(*op))?, like)
             }
         })
     }

@@ -64,7 +64,7 @@
 //! - *Planning* (`... --bin bench -- plan`): 2 to 3 us for a direct plan on small meshes, 40 to 250 us to compare all
 //!   strategies on up to 12 ranks; on 16,384 ranks at most 0.75 ms for a direct plan with ten thousand messages, 0.93 ms
 //!   with the comparison. A plan that is kept is found in 7 ns. Parts of several intervals cost a composition of maps
-//!   for each pair of parts.
+//!   for each pair of parts, which merges their runs.
 //!
 //! # Example
 //!
@@ -87,8 +87,10 @@
 //! assert_eq!(sums, [190.0; 4]);
 //! ```
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod array;
+mod budget;
 mod cost;
 mod cross;
 mod error;
@@ -97,6 +99,7 @@ mod explain;
 mod fingerprint;
 mod geometry;
 mod handle;
+mod history;
 mod mesh_comm;
 mod plan;
 mod planner;
@@ -110,7 +113,7 @@ mod trace;
 pub use array::Array;
 pub use cost::CostModel;
 pub use cross::CrossPlan;
-pub use error::{Incompatible, RedistributeError, Result};
+pub use error::{Incompatible, RedistributeError, Result, TooManyPieces};
 pub use exchange::{Exchange, ExchangeBuilder, Owners, Pending, Source};
 pub use explain::{Explanation, Forecast, StepReport};
 pub use fingerprint::Fingerprint;
@@ -120,3 +123,8 @@ pub use plan::{Considered, Plan, Step};
 pub use planner::Planner;
 pub use route::Strategy;
 pub use shard_comm::LinkCost;
+
+/// The program in the README runs as it stands there.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,13 +1,15 @@
 //! A mesh with its communicators.
 
+use crate::history::{Compared, History};
 use crate::{CostModel, Planner, Result};
 use shard_comm::{Communicator, DeviceRef};
 use shard_spec::DeviceMesh;
 use smallvec::SmallVec;
-use std::cell::{Cell, OnceCell};
+use std::cell::OnceCell;
 use std::rc::Rc;
 
-/// A mesh and, for this rank, the communicator over all of it and over every subset of its axes.
+/// A mesh and, for this rank, the communicator over all of it and over every subset of its axes. Axes of one rank, of
+/// which there may be any number, change no group and so make none.
 ///
 /// The sub-communicators are made once, here, because making one is collective: a cache miss in the middle of
 /// a program may happen on one rank and not on another, and would hang.
@@ -20,10 +22,12 @@ pub struct MeshComm {
     world: Rc<dyn Communicator>,
     program: Option<Rc<dyn Communicator>>,
     coords: Option<SmallVec<[usize; 4]>>,
-    /// Indexed by bit mask over mesh axes; empty on ranks outside the mesh. Mask 0 is a group of one.
+    /// The axes of more than one rank: at most 24, since a mesh has at most 2^24 ranks.
+    wide: SmallVec<[usize; 4]>,
+    /// Indexed by bit mask over the wide axes; empty on ranks outside the mesh. Mask 0 is a group of one.
     groups: Vec<Rc<dyn Communicator>>,
-    /// A running fingerprint of what the program did on this mesh since it was made.
-    history: Cell<u128>,
+    /// What the program did on this mesh since it was made.
+    history: History,
     planner: Planner,
     /// The mesh of this rank alone; on ranks outside the mesh, of its first rank alone.
     alone: DeviceMesh,
@@ -46,12 +50,24 @@ impl MeshComm {
         world.check_uniform("mesh", mesh.content_hash())?;
         let rank = world.rank();
         let coords = mesh.coords(rank);
-        let mut groups = Vec::new();
-        for mask in 0..1_usize << mesh.ndim() {
-            let axes: Vec<usize> = (0..mesh.ndim()).filter(|a| mask >> a & 1 == 1).collect();
-            let all = mesh.groups(&axes);
-            let own = all.iter().find(|members| members.contains(&rank));
-            groups.extend(world.subgroup(own.map(Vec::as_slice))?);
+        let wide: SmallVec<[usize; 4]> = (0..mesh.ndim())
+            .filter(|&a| mesh.axis_size(a) > 1)
+            .collect();
+        let history = History::default();
+        let mut groups: Vec<Rc<dyn Communicator>> = Vec::new();
+        for mask in 0..1_usize << wide.len() {
+            let along = (wide.iter().enumerate()).filter(|(bit, _)| mask >> bit & 1 == 1);
+            let axes: SmallVec<[usize; 4]> = along.map(|(_, &a)| a).collect();
+            let own = match coords {
+                Some(_) => Some(mesh.submesh(rank, &axes)?),
+                None => None,
+            };
+            if let Some(group) = world.subgroup(own.as_ref().map(DeviceMesh::ranks))? {
+                groups.push(Rc::new(Compared {
+                    group,
+                    history: history.clone(),
+                }));
+            }
         }
         let alone = if coords.is_some() {
             rank
@@ -66,8 +82,9 @@ impl MeshComm {
             world: world.clone(),
             program: Some(world.clone()),
             coords,
+            wide,
             groups,
-            history: Cell::new(0),
+            history,
             planner,
             alone: DeviceMesh::with_ranks(&[1], vec![alone])?,
             own: OnceCell::new(),
@@ -143,11 +160,9 @@ impl MeshComm {
                 world: self.world.clone(),
                 program: self.groups.first().cloned(),
                 coords: self.is_member().then(|| SmallVec::from_slice(&[0])),
-                // Along no axis, and along the only one.
-                groups: (self.groups.first())
-                    .map(|g| vec![g.clone(), g.clone()])
-                    .unwrap_or_default(),
-                history: Cell::new(0),
+                wide: SmallVec::new(),
+                groups: self.groups.first().cloned().into_iter().collect(),
+                history: History::default(),
                 planner: Planner::new(0, PLANS),
                 alone: self.alone.clone(),
                 own: OnceCell::new(),
@@ -161,28 +176,23 @@ impl MeshComm {
         &self.planner
     }
 
-    /// Adds a call to the history that exchanges compare, so that ranks that took different turns where nothing
-    /// had to be communicated are found out at the next exchange.
+    /// Adds a call to the history that all operations of the mesh's groups compare, so that ranks that took different turns
+    /// where nothing had to be communicated are found out at the next one, whatever it is.
     pub fn record(&self, call: u128) {
-        let mixed =
-            (self.history.get() ^ call).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
-        self.history.set(mixed.rotate_left(17));
-    }
-
-    /// The fingerprint of the calls so far; equal on all ranks of a program whose ranks agree.
-    pub(crate) fn history(&self) -> u128 {
-        self.history.get()
+        self.history.record(call);
     }
 
     /// Starts the history anew, after all ranks have learnt of a disagreement.
     pub(crate) fn forget(&self) {
-        self.history.set(0);
+        self.history.forget();
     }
 
     /// The communicator of the ranks that differ from this one only along `axes`, `None` if this rank is not
     /// a member of the mesh. The order of `axes` does not matter.
     pub fn along(&self, axes: &[usize]) -> Option<&Rc<dyn Communicator>> {
-        let mask = axes.iter().fold(0_usize, |m, &a| m | 1 << a);
-        self.groups.get(mask)
+        let bit = |a: &usize| self.wide.iter().position(|wide| wide == a);
+        let mask = axes.iter().filter_map(bit).fold(0, |mask, i| mask | 1 << i);
+        let known = axes.iter().all(|&a| a < self.mesh.ndim());
+        self.groups.get(mask).filter(|_| known)
     }
 }

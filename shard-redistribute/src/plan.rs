@@ -1,14 +1,18 @@
 //! Plans from one layout to another.
 
+use crate::budget::{check_bytes, check_pieces};
 use crate::cost::STAGING;
 use crate::error::Incompatible;
+use crate::handle::UnderWay;
 use crate::price::Prices;
+use crate::rounds::Way;
 use crate::route::{self, Hop, Route};
-use crate::{Array, CostModel, Exchange, RedistributeError, Result, Strategy};
+use crate::{Array, CostModel, Exchange, PlanHandle, RedistributeError, Result, Strategy};
 use shard_comm::DType;
 use shard_spec::{Layout, ReduceOp};
 use smallvec::SmallVec;
 use std::fmt;
+use std::rc::Rc;
 
 /// How an array goes from one layout to another: derived from the two layouts alone, the same on every rank,
 /// run as often as wanted.
@@ -29,6 +33,9 @@ use std::fmt;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[doc(alias = "reshard")]
+#[doc(alias = "all-to-all")]
+#[doc(alias = "Ulysses")]
 pub struct Plan {
     pub(crate) from: Layout,
     pub(crate) to: Layout,
@@ -36,14 +43,14 @@ pub struct Plan {
     strategy: Strategy,
     pub(crate) steps: Vec<Step>,
     pub(crate) hops: Vec<Hop>,
-    pub(crate) choice: Option<Choice>,
+    pub(crate) choice: Option<Comparison>,
     /// Bytes that the plan may hold on one rank beyond source and destination.
     pub(crate) staging: usize,
 }
 
-/// How a plan was chosen.
+/// The strategies among which a plan was chosen, and by what.
 #[derive(Debug)]
-pub(crate) struct Choice {
+pub(crate) struct Comparison {
     pub(crate) model: CostModel,
     pub(crate) dtype: DType,
     pub(crate) considered: Vec<Considered>,
@@ -82,17 +89,13 @@ impl Plan {
     ///
     /// # Errors
     /// [`Incompatible`](RedistributeError::Incompatible) if meshes or shapes differ, or a partial value would
-    /// have to become partial under another operation.
+    /// have to become partial under another operation; [`Spec`](RedistributeError::Spec) if the bytes of the tensor on all
+    /// ranks cannot be counted; [`TooManyPieces`](RedistributeError::TooManyPieces) if a rank would read or send more than
+    /// four million.
     pub fn new(from: &Layout, to: &Layout, index: usize) -> Result<Self> {
         check(from, to)?;
         let hops = route::direct(from, to, false)?.unwrap_or_default();
-        Ok(Self::along(
-            from,
-            to,
-            index,
-            route::direct_way(from, to),
-            hops,
-        ))
+        Self::along(from, to, index, route::direct_way(from, to), hops)
     }
 
     /// Plans the move by the strategy that a cost model finds cheapest for elements of type `dtype`. No
@@ -128,7 +131,7 @@ impl Plan {
         model: &CostModel,
     ) -> Result<Self> {
         check(from, to)?;
-        let mut routes = route::routes(from, to)?;
+        let mut routes = affordable(from, to)?;
         let mut prices = Prices::new(model, dtype.size());
         let considered: Vec<Considered> = routes
             .iter()
@@ -146,9 +149,9 @@ impl Plan {
             }
         }
         let Route { strategy, hops } = routes.swap_remove(best);
-        let mut plan = Self::along(from, to, index, strategy, hops);
+        let mut plan = Self::along(from, to, index, strategy, hops)?;
         plan.staging = model.staging;
-        plan.choice = Some(Choice {
+        plan.choice = Some(Comparison {
             model: model.clone(),
             dtype,
             considered,
@@ -164,14 +167,26 @@ impl Plan {
     /// As [`new`](Self::new).
     pub fn alternatives(from: &Layout, to: &Layout, index: usize) -> Result<Vec<Self>> {
         check(from, to)?;
-        let routes = route::routes(from, to)?;
-        Ok(routes
+        affordable(from, to)?
             .into_iter()
             .map(|r| Self::along(from, to, index, r.strategy, r.hops))
-            .collect())
+            .collect()
     }
 
+    /// The plan of these hops, unless they are cut into too many pieces.
     pub(crate) fn along(
+        from: &Layout,
+        to: &Layout,
+        index: usize,
+        strategy: Strategy,
+        hops: Vec<Hop>,
+    ) -> Result<Self> {
+        check_pieces(from, to, &hops)?;
+        Ok(Self::of_hops(from, to, index, strategy, hops))
+    }
+
+    /// The plan of hops that are known to be affordable.
+    pub(crate) fn of_hops(
         from: &Layout,
         to: &Layout,
         index: usize,
@@ -252,6 +267,61 @@ impl Plan {
     }
 }
 
+/// Running it.
+impl Plan {
+    /// Starts moving an array: posts the first step and returns at once.
+    ///
+    /// # Collective
+    /// As [`run`](Self::run); the later steps communicate when the handle is waited for, so all members must wait for
+    /// theirs at the same place among their other calls.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); what other ranks have to say about it comes from the handle.
+    #[track_caller]
+    pub fn start(self: &Rc<Self>, array: &Array) -> Result<PlanHandle> {
+        self.check_source(array)?;
+        let (first, started) = match (self.steps().first(), self.bounded(array.dtype())) {
+            (Some(step), None | Some(Way::Whole)) => (step.start(array)?, 1),
+            // Nothing to do, or a step in rounds, which fill and empty one stage.
+            _ => (UnderWay::Landed(array.clone()), 0),
+        };
+        Ok(PlanHandle::new(self.clone(), first, started))
+    }
+
+    /// Moves an array.
+    ///
+    /// # Collective
+    /// All members of the mesh, if the plan [communicates](Self::communicates).
+    ///
+    /// # Errors
+    /// [`Incompatible`](RedistributeError::Incompatible) if the array's layout is not the plan's source; what
+    /// the communicator reports.
+    #[track_caller]
+    pub fn run(&self, array: &Array) -> Result<Array> {
+        self.check_source(array)?;
+        self.finish(array.clone(), 0)
+    }
+
+    /// The steps from number `done` on.
+    #[track_caller]
+    pub(crate) fn finish(&self, mut at: Array, done: usize) -> Result<Array> {
+        if let Some(way) = self.bounded(at.dtype()) {
+            return match done {
+                0 => self.run_bounded(&at, way),
+                _ => self.finish_bounded(at, way),
+            };
+        }
+        for step in &self.steps()[done..] {
+            at = step.start(&at)?.land()?;
+        }
+        if at.layout() == self.to() {
+            return Ok(at);
+        }
+        // The same boxes under another description.
+        Array::from_parts(at.cx(), self.to(), at.buffer().cloned(), at.dtype())
+    }
+}
+
 impl Step {
     /// The layout after the step.
     pub fn layout(&self) -> &Layout {
@@ -283,6 +353,19 @@ pub(crate) fn dual(layout: &Layout) -> Result<Layout> {
     })
 }
 
+/// The routes of no more pieces than a plan may have; an error if there is none.
+fn affordable(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
+    let mut routes = route::routes(from, to)?;
+    if let Some(direct) = routes.first() {
+        let refused = check_pieces(from, to, &direct.hops);
+        routes.retain(|r| check_pieces(from, to, &r.hops).is_ok());
+        if routes.is_empty() {
+            refused?;
+        }
+    }
+    Ok(routes)
+}
+
 pub(crate) fn check(from: &Layout, to: &Layout) -> Result<()> {
     if from.mesh() != to.mesh() {
         return Err(incompatible(from, to, "the meshes differ"));
@@ -290,6 +373,7 @@ pub(crate) fn check(from: &Layout, to: &Layout) -> Result<()> {
     if from.shape() != to.shape() {
         return Err(incompatible(from, to, "the shapes differ"));
     }
+    check_bytes(to)?;
     match (from.partial_op(), to.partial_op()) {
         (Some(a), Some(b)) if a != b => {
             Err(incompatible(from, to, "the partial operations differ"))

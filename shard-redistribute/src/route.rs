@@ -3,16 +3,16 @@
 //! A route is a list of hops, each an exchange or an all-reduce, described by layouts alone. The direct route
 //! always exists; the others are tried where a cost model might prefer them:
 //!
-//! - **relabel**: what the direct way is called where only ranks are permuted;
-//! - **spread**, **balanced**: the direct exchange with pieces shared out over the copies of their owner, so that no
-//!   owner sends more than its share ([`Owners`]);
-//! - **slice, exchange, gather**: what the destination replicates is first sharded over the replicas, and gathered
-//!   among them last. The owner of much then sends it once instead of once per replica;
-//! - **axis by axis**: one mesh axis moves at a time, which replaces many small messages by few larger ones;
-//! - **composed**: both: slices first, then one axis at a time, gathers last (the normal form of Rink and others,
-//!   arXiv 2112.01075), on small meshes;
-//! - **gather, slice**: everything everywhere, axis by axis, for tensors so small that only the number of messages
-//!   counts; the model's staging bounds it.
+//! - **relabel** is the name of the direct way where only ranks are permuted;
+//! - **spread** and **balanced** are the direct exchange with pieces shared out over the copies of their owner, so that
+//!   no owner sends more than its share ([`Owners`]);
+//! - **slice, exchange, gather** shards over the replicas what the destination replicates, and lets them gather it last.
+//!   The owner of much then sends it once instead of once per replica;
+//! - **axis by axis** moves one mesh axis at a time, which replaces many small messages by few larger ones;
+//! - **composed** does both on small meshes: it slices first, then moves one axis at a time, and gathers last (the normal
+//!   form of Rink and others, arXiv 2112.01075);
+//! - **gather, slice** brings everything everywhere, axis by axis. It serves tensors so small that only the number of
+//!   messages counts; the model's staging bounds it.
 //!
 //! The others hold no more between hops than the larger of the source's and the destination's blocks.
 
@@ -26,7 +26,7 @@ pub(crate) type Axes = SmallVec<[usize; 4]>;
 
 /// Up to this many ranks a hop is priced by its pieces, rank by rank; above, by bounds from the offset tables.
 pub(crate) const EXACT_RANKS: usize = 64;
-/// Most elements of a tensor that above so many ranks is tried to be gathered whole.
+/// Above so many ranks, a tensor of more elements than this is never gathered whole.
 const GATHERED: usize = 1 << 20;
 /// Most mesh axes whose subsets and orders are tried.
 const SEARCH_AXES: usize = 3;
@@ -36,24 +36,24 @@ const SEARCH_AXES: usize = 3;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Strategy {
-    /// Every rank reads what it needs from whoever holds it, partial values having been reduced.
+    /// Every rank reads what it needs from whoever holds it; partial values are reduced before or on the way.
     Direct,
-    /// As direct, with the reduction on the other side of the move.
+    /// The move is direct, and the reduction is done on its other side.
     ReduceElsewhere,
-    /// As direct, with pieces cut evenly over the copies of their owner.
+    /// The move is direct, and each copy of an owner sends an even share of every piece.
     Spread,
-    /// As direct, with the readers of a block shared out evenly over its copies.
+    /// The move is direct, and the copies of a block share its readers out evenly.
     Balanced,
     /// Only ranks are permuted: each takes over the whole block of one other.
     Relabel,
     /// Replicas share the incoming data out among themselves and gather it last.
     SliceGather,
-    /// One mesh axis after the other.
+    /// One mesh axis moves after the other.
     AxisByAxis,
-    /// One mesh axis after the other, to where replicas have shared the incoming data out among themselves; gathered
+    /// One mesh axis moves after the other, replicas share the incoming data out among themselves, and they gather it
     /// last.
     Composed,
-    /// Everything everywhere, then each takes its own.
+    /// Every rank gathers everything, and then takes its own.
     GatherSlice,
 }
 
@@ -306,7 +306,10 @@ fn sliced(from: &Layout, to: &Layout) -> Result<Vec<Layout>> {
                 let nested = from.axis_order(d).iter().filter(|a| subset.contains(a));
                 let others = subset.iter().filter(|a| !from.axis_order(d).contains(a));
                 let order: Axes = nested.chain(others).copied().collect();
-                found.push(to.with_sharding(d, Some(finer(to, d, &order, count)?))?);
+                // Tiles that would be too many to write out are no way that is worth a price.
+                if let Ok(sharding) = finer(to, d, &order, count) {
+                    found.push(to.with_sharding(d, Some(sharding))?);
+                }
             }
         }
         if !exact {
@@ -371,7 +374,8 @@ fn axis_orders(from: &Layout, to: &Layout) -> Result<Vec<Vec<Layout>>> {
     // What has moved decides the layout, not in which order.
     let mut known: Vec<(usize, Layout)> = Vec::new();
     let mut at = |moved: &[usize]| -> Result<Layout> {
-        let set = moved.iter().fold(0, |set, a| set | 1 << a);
+        let bit = |a: &usize| changes.iter().position(|c| c == a).map_or(0, |i| 1 << i);
+        let set = moved.iter().fold(0, |set, a| set | bit(a));
         if let Some((_, layout)) = known.iter().find(|(s, _)| *s == set) {
             return Ok(layout.clone());
         }

@@ -96,7 +96,8 @@ impl PlanRepr {
         if at != to {
             return Err(broken(&at, &to, "the hops end elsewhere"));
         }
-        Ok(Plan::along(&from, &to, index, strategy, built).with_staging(staging))
+        // Only now is anything built, of no more pieces than a plan may have.
+        Ok(Plan::along(&from, &to, index, strategy, built)?.with_staging(staging))
     }
 }
 

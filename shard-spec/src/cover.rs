@@ -10,7 +10,7 @@ use crate::mesh::DeviceMesh;
 use crate::part::DimPart;
 use crate::partition::Partition;
 
-/// What each flat part of a dim needs: the destination of an exchange.
+/// What each flat part of a dim needs, such as its own rows and a halo: the destination of an exchange.
 ///
 /// A cover of a tensor is the product of one of these per dim.
 ///
@@ -22,6 +22,8 @@ use crate::partition::Partition;
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[doc(alias = "halo")]
+#[doc(alias = "ghost")]
 pub struct DimCover {
     /// The mesh axes, major first; empty where every rank needs the same.
     pub axes: SmallVec<[usize; 2]>,

@@ -45,6 +45,7 @@
 //!
 //! - `serde`: meshes, partitions, layouts, maps and windows serialise as plain fields and are validated again when read.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod boxes;
 mod cover;
@@ -61,6 +62,7 @@ mod partition;
 mod placement;
 mod progression;
 mod reduce_op;
+mod reshape;
 mod segments;
 #[cfg(feature = "serde")]
 mod serial;
@@ -80,5 +82,11 @@ pub use part::DimPart;
 pub use partition::{Offsets, Partition};
 pub use placement::Placement;
 pub use reduce_op::ReduceOp;
+pub use reshape::{ReshapeGroup, reshape_groups, reshape_stop};
 pub use segments::Segments;
 pub use window::{Neighbors, ResampleMode, Sample, ScaleFactor, Window};
+
+/// The program in the README runs as it stands there.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,6 +1,7 @@
 //! What moves along one dim: the intersections of owned intervals with needed ones, under an index map.
 //!
-//! Both sides of a move list the same pieces without talking: [`overlaps`] for who receives, [`overlaps_from`] for who sends.
+//! Both sides of a move list the same pieces without talking: the receiver calls [`overlaps`], the sender
+//! [`overlaps_from`]. An *overlap* in this crate is always such an intersection, of indices and never of time.
 
 use std::ops::Range;
 
@@ -49,10 +50,10 @@ pub struct DimSend {
 
 /// All pieces of a destination part, by source part, then destination start.
 ///
-/// Between intervals this costs one step per piece and a binary search per run of the map, also where these are parts of
-/// segments. Parts with several intervals are met run by run, in closed form: each is itself an affine map from its own
-/// indices, so pieces are compositions of maps. Only parts that can have something in common are looked at, and nothing is
-/// done per element.
+/// Between intervals this costs one step per piece and a binary search per run of the map, also where the intervals are
+/// parts of segments. A part with several intervals is an affine map from its own indices, so its pieces are found by
+/// composing maps: their runs are merged, and two runs intersect in closed form. Only parts that can have something in
+/// common are looked at, and nothing is done per element.
 ///
 /// ```
 /// use shard_spec::{DimMap, Partition, overlaps};
@@ -65,6 +66,8 @@ pub struct DimSend {
 ///
 /// # Panics
 /// Where the partition's extent is not the map's source extent.
+#[doc(alias = "all-to-all")]
+#[doc(alias = "intersect")]
 pub fn overlaps(src: &Partition, map: &DimMap, dst: impl Into<DimPart>) -> Vec<DimPiece> {
     assert!(
         src.extent() == map.src_extent(),
@@ -250,7 +253,7 @@ pub fn overlaps_from(
                 let dst = dst_cover.get(dst_part);
                 match (src.plain(), dst.plain()) {
                     (Some(src), Some(dst)) => {
-                        interval_to_part(src, map, dst, dst_part, &mut pieces)
+                        interval_to_part(src, map, dst, dst_part, &mut pieces);
                     }
                     _ => reached_by(
                         &reached,

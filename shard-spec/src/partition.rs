@@ -316,6 +316,8 @@ impl Partition {
     /// Twice as many blocks as parts, balanced; part `p` holds block `p` and its mirror image from the end.
     ///
     /// Under a causal mask every part then has nearly the same work. Zero parts count as one.
+    #[doc(alias = "context parallel")]
+    #[doc(alias = "ring attention")]
     pub fn zigzag(n: usize, parts: usize) -> Self {
         let parts = parts.max(1);
         let owner = |block: usize| block.min(2 * parts - 1 - block);
@@ -328,6 +330,7 @@ impl Partition {
     }
 
     /// Index `i` to part `i % parts`: block-cyclic with blocks of one.
+    #[doc(alias = "context parallel")]
     pub fn striped(n: usize, parts: usize) -> Self {
         Self::block_cyclic(n, parts, 1)
     }

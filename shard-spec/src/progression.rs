@@ -12,7 +12,7 @@ pub(crate) struct Progression {
 
 /// Where two progressions are equal, as positions `i` in the first and `j` in the second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Meeting {
+pub(crate) enum Intersection {
     /// Nowhere.
     Never,
     /// At `i = i_start + t * i_step`, `j = j_start + t * j_step` for `t` in `0..len`.
@@ -62,19 +62,19 @@ impl Progression {
     }
 
     /// Where this progression and another are equal.
-    pub(crate) fn meet(&self, other: &Self) -> Meeting {
+    pub(crate) fn intersect(&self, other: &Self) -> Intersection {
         if self.len == 0 || other.len == 0 {
-            return Meeting::Never;
+            return Intersection::Never;
         }
         match (self.step, other.step) {
-            (0, 0) if self.start == other.start => Meeting::Everywhere,
-            (0, 0) => Meeting::Never,
+            (0, 0) if self.start == other.start => Intersection::Everywhere,
+            (0, 0) => Intersection::Never,
             (0, _) => {
                 let j = other.within(&(self.start..self.start + 1));
                 if j.is_empty() {
-                    return Meeting::Never;
+                    return Intersection::Never;
                 }
-                Meeting::Line {
+                Intersection::Line {
                     i_start: 0,
                     i_step: 1,
                     j_start: j.start,
@@ -85,9 +85,9 @@ impl Progression {
             (_, 0) => {
                 let i = self.within(&(other.start..other.start + 1));
                 if i.is_empty() {
-                    return Meeting::Never;
+                    return Intersection::Never;
                 }
-                Meeting::Line {
+                Intersection::Line {
                     i_start: i.start,
                     i_step: 0,
                     j_start: 0,
@@ -95,19 +95,19 @@ impl Progression {
                     len: other.len,
                 }
             }
-            (1, 1) => self.meet_interval(other),
-            _ => self.meet_moving(other),
+            (1, 1) => self.intersect_intervals(other),
+            _ => self.intersect_moving(other),
         }
     }
 
     /// Both are intervals, as nearly always.
-    fn meet_interval(&self, other: &Self) -> Meeting {
+    fn intersect_intervals(&self, other: &Self) -> Intersection {
         let start = self.start.max(other.start);
         let end = self.at(self.len).min(other.at(other.len));
         if start >= end {
-            return Meeting::Never;
+            return Intersection::Never;
         }
-        Meeting::Line {
+        Intersection::Line {
             i_start: (start - self.start) as usize,
             i_step: 1,
             j_start: (start - other.start) as usize,
@@ -117,19 +117,19 @@ impl Progression {
     }
 
     /// Solves `start + i p = start' + j q` for `p`, `q` not zero: a congruence for `i`, then bounds for both.
-    fn meet_moving(&self, other: &Self) -> Meeting {
+    fn intersect_moving(&self, other: &Self) -> Intersection {
         let (p, q) = (self.step as i128, other.step as i128);
         let gap = other.start as i128 - self.start as i128;
         let (gcd, inverse) = extended_gcd(p, q.abs());
         if gap % gcd != 0 {
-            return Meeting::Never;
+            return Intersection::Never;
         }
         let i_step = q.abs() / gcd;
         let i0 = (gap / gcd * inverse).rem_euclid(i_step);
         let j0 = (i0 * p - gap) / q;
         let j_step = p * q.signum() / gcd;
         if i0 >= self.len as i128 {
-            return Meeting::Never;
+            return Intersection::Never;
         }
         // The positions t along the line for which both i and j exist.
         let by_i = (self.len as i128 - i0 + i_step - 1) / i_step;
@@ -143,10 +143,10 @@ impl Progression {
         first = first.max(-(-rising_from).div_euclid(j_step.abs()));
         end = end.min(falling_to.div_euclid(j_step.abs()) + 1);
         if first >= end {
-            return Meeting::Never;
+            return Intersection::Never;
         }
         // Inside both progressions, so everything below fits.
-        Meeting::Line {
+        Intersection::Line {
             i_start: (i0 + first * i_step) as usize,
             i_step: i_step as usize,
             j_start: (j0 + first * j_step) as usize,
@@ -192,17 +192,17 @@ mod tests {
         }
 
         #[test]
-        fn meet_finds_every_pair(a in progression(), b in progression()) {
+        fn intersections_are_every_pair(a in progression(), b in progression()) {
             let mut expected = Vec::new();
             for i in 0..a.len {
                 expected.extend((0..b.len).filter(|&j| a.at(i) == b.at(j)).map(|j| (i, j)));
             }
-            let mut found: Vec<(usize, usize)> = match a.meet(&b) {
-                Meeting::Never => Vec::new(),
-                Meeting::Line { i_start, i_step, j_start, j_step, len } => (0..len)
+            let mut found: Vec<(usize, usize)> = match a.intersect(&b) {
+                Intersection::Never => Vec::new(),
+                Intersection::Line { i_start, i_step, j_start, j_step, len } => (0..len)
                     .map(|t| (i_start + t * i_step, (j_start as isize + t as isize * j_step) as usize))
                     .collect(),
-                Meeting::Everywhere => (0..a.len).flat_map(|i| (0..b.len).map(move |j| (i, j))).collect(),
+                Intersection::Everywhere => (0..a.len).flat_map(|i| (0..b.len).map(move |j| (i, j))).collect(),
             };
             found.sort_unstable();
             prop_assert_eq!(found, expected);

@@ -1,14 +1,15 @@
 //! A user's own op: a 3-point stencil, declared by a rule and a kernel for one piece.
 //!
 //! The rule says that each output needs a window of inputs. From that the library derives the halo exchange,
-//! forward and backward, for every layout; the op itself never communicates.
+//! forward and backward, for every layout; the op itself never communicates. With the feature `cuda` it has a kernel for
+//! GPUs too, in the module [`gpu`] at the end.
 //!
 //! `cargo run --release -p shard-tensor --example custom_op`
 
 use clap::Parser;
 use shard_tensor::op::{
-    Access, Exec, HostCall, InOp as _, Linearity, Meta, Op, OpError, Rule, Saved, Value, Window,
-    key_of,
+    Access, Exec, HostCall, InOp as _, Keeps, Linearity, Meta, Op, OpError, Rule, Saved, Value,
+    Window, key_of,
 };
 use shard_tensor::{DType, DeviceKind, Launch, Result, ShardTensor, replicate, shard};
 use std::sync::Arc;
@@ -70,23 +71,26 @@ impl Op for Stencil {
         }
     }
 
+    #[cfg(feature = "cuda")]
+    fn kernel(&self, on: DeviceKind) -> Option<&dyn shard_tensor::op::DeviceKernel> {
+        shard_tensor::op::cuda::kernel(self, on)
+    }
+
+    /// The vjp looks at no elements of the operand.
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
+    }
+
     /// The adjoint of a stencil is the stencil with its weights reversed, which has a derivative in turn.
     fn vjp(
         &self,
         exec: &dyn Exec,
-        _saved: &Saved<'_>,
+        saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>, OpError> {
         let [a, b, c] = self.weights;
         let reversed = Arc::new(Self { weights: [c, b, a] });
-        cotangents
-            .iter()
-            .map(|dy| {
-                dy.as_ref()
-                    .map(|dy| exec.apply1(reversed.clone(), &[dy]))
-                    .transpose()
-            })
-            .collect()
+        saved.pull_back(cotangents, |dy, _| exec.apply1(reversed.clone(), &[dy]))
     }
 }
 
@@ -127,8 +131,7 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    // The op has a kernel for the host alone: on a GPU its operands go there and back, which must be allowed.
-    let launch = Launch::new(4).device(args.device).host_fallback(true);
+    let launch = Launch::new(4).device(args.device);
     let reports = launch.dtype(DType::F64).run(|ctx| {
         let mesh = ctx.mesh([("ranks", 4)])?;
         let signal = |i: &[usize]| ((i[0] * i[0]) % 17) as f64;
@@ -150,4 +153,54 @@ fn main() -> Result<()> {
     })?;
     println!("{}", reports.join("\n"));
     Ok(())
+}
+
+/// The stencil on GPUs: a text in CUDA's C++ that takes one structure, and who fills that in.
+#[cfg(feature = "cuda")]
+mod gpu {
+    use super::Stencil;
+    use bytemuck::{Pod, Zeroable};
+    use shard_tensor::op::OpError;
+    use shard_tensor::op::cuda::{CudaCall, CudaKernel, CudaView, KernelSource, cuda_source};
+
+    const SOURCE: KernelSource = cuda_source!(
+        "stencil",
+        "struct Params { View x; View y; f64 weights[3]; i64 x_start; i64 y_start; };
+         KERNEL(stencil, Params) {
+             for (i64 i = first_thread(); i < numel(p.y); i += threads()) {
+                 f64 sum = 0;
+                 for (i64 k = 0; k < 3; k++) {
+                     i64 at = p.y_start + i + k - 1 - p.x_start;
+                     if (at >= 0 && at < p.x.shape[0]) sum += p.weights[k] * element<f64>(p.x, place(p.x, at));
+                 }
+                 element<f64>(p.y, place(p.y, i)) = sum;
+             }
+         }"
+    );
+
+    /// As in the text.
+    #[derive(Clone, Copy, Pod, Zeroable)]
+    #[repr(C)]
+    struct Params {
+        x: CudaView,
+        y: CudaView,
+        weights: [f64; 3],
+        x_start: i64,
+        y_start: i64,
+    }
+
+    impl CudaKernel for Stencil {
+        fn run(&self, call: &mut CudaCall<'_>) -> Result<(), OpError> {
+            let (x, y) = (call.input(0)?, call.output(0)?);
+            let params = Params {
+                x,
+                y,
+                weights: self.weights,
+                x_start: call.cx.inputs[0].start[0] as i64,
+                y_start: call.cx.outputs[0].start[0] as i64,
+            };
+            // SAFETY: `Params` is the kernel's structure; every element it reads or writes is inside the views of this call.
+            unsafe { call.launch(&SOURCE, "", "stencil", y.numel(), &params) }
+        }
+    }
 }

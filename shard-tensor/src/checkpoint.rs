@@ -3,10 +3,14 @@
 //! A file holds whole tensors under their names and says nothing of meshes, so it can be read under any mesh and
 //! layout, and by any other program that reads safetensors.
 
+mod target;
+
+use self::target::Target;
 use crate::mesh::cut;
-use crate::{Error, Mesh, Result, ShardTensor};
+use crate::{Context, Error, Mesh, Result, ShardTensor};
 use ndarray::{ArrayViewD, IxDyn};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use shard_comm::Calling;
 use shard_comm::{AgreedError, DType};
 use shard_ops::Exec;
 use shard_redistribute::Array;
@@ -23,12 +27,15 @@ const LONGEST_HEADER: u64 = 100_000_000;
 /// Writes tensors under their names.
 ///
 /// # Collective
-/// All ranks of the program, with the same names. The lowest rank of each tensor's mesh gathers it; rank 0 of the
+/// All ranks of the program, with the same path, names and tensors, which is checked. The lowest rank of each tensor's mesh gathers it; rank 0 of the
 /// program must be that one. Other ranks hold no more than their pieces.
 ///
 /// # Errors
-/// An agreed error if the file cannot be written; [`Argument`](Error::Argument) for a name given twice or a mesh
-/// without rank 0.
+/// An agreed error if ranks pass different paths, names, types or shapes, if something else than a regular file is at the
+/// path, or if the file cannot be written; [`Argument`](Error::Argument) for a name given twice, one that the format keeps
+/// for itself, or a mesh without rank 0.
+///
+/// The file is there as a whole or not at all. One that it replaces passes its permissions on; links are followed.
 ///
 /// ```
 /// use shard_tensor::{checkpoint, launch, shard};
@@ -48,7 +55,9 @@ const LONGEST_HEADER: u64 = 100_000_000;
 /// # std::fs::remove_file(&path).ok();
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
+#[track_caller]
 pub fn save(path: impl AsRef<Path>, tensors: &[(String, ShardTensor)]) -> Result<()> {
+    let _call = Calling::here();
     const OP: &str = "checkpoint::save";
     let Some((_, first)) = tensors.first() else {
         return Err(Error::argument(
@@ -59,6 +68,8 @@ pub fn save(path: impl AsRef<Path>, tensors: &[(String, ShardTensor)]) -> Result
         ));
     };
     let world = first.context().world();
+    check_names(OP, tensors)?;
+    agree_on_list(OP, first.context(), path.as_ref(), tensors)?;
     let mut whole = BTreeMap::new();
     for (name, tensor) in tensors {
         let pieces = Whole::gather(OP, tensor)?;
@@ -72,22 +83,29 @@ pub fn save(path: impl AsRef<Path>, tensors: &[(String, ShardTensor)]) -> Result
         }
     }
     let written = match world.rank() {
-        0 => safetensors::serialize_to_file(whole, None, path.as_ref()).map_err(|e| e.to_string()),
+        0 => Target::at(path.as_ref()).and_then(|target| {
+            target.fill(|to| {
+                safetensors::serialize_to_file(whole, None, to).map_err(|e| e.to_string())
+            })
+        }),
         _ => Ok(()),
     };
-    Ok(world.agree(written.map_err(|e| file_error(OP, path.as_ref(), "a file to write", e)))?)
+    Ok(world
+        .agree(written.map_err(|e| file_error(OP, path.as_ref(), "a regular file to write", e)))?)
 }
 
 /// Reads tensors of these names and replaces the parameters' values. Names in the file that are not asked for are
 /// ignored.
 ///
 /// # Collective
-/// All ranks of the program, with the same names and parameters. Every rank reads the part of the file it needs.
+/// All ranks of the program, with the same path, names and parameters, which is checked. Every rank reads the part of the file it needs.
 ///
 /// # Errors
-/// An agreed error if the file cannot be read or is malformed, or a name is missing or has another shape or type;
+/// An agreed error if ranks pass different paths, names, types or shapes, if the file cannot be read or is malformed, or a name is missing or has another shape or type;
 /// no parameter is changed then. [`Argument`](Error::Argument) for tensors that are no parameters.
+#[track_caller]
 pub fn load(path: impl AsRef<Path>, parameters: &[(String, ShardTensor)]) -> Result<()> {
+    let _call = Calling::here();
     const OP: &str = "checkpoint::load";
     if let Some((name, _)) = parameters.iter().find(|(_, p)| !p.is_parameter()) {
         return Err(Error::argument(
@@ -100,6 +118,8 @@ pub fn load(path: impl AsRef<Path>, parameters: &[(String, ShardTensor)]) -> Res
     let Some((_, first)) = parameters.first() else {
         return Ok(());
     };
+    check_names(OP, parameters)?;
+    agree_on_list(OP, first.context(), path.as_ref(), parameters)?;
     let read = Stored::open(path.as_ref()).and_then(|mut file| {
         parameters
             .iter()
@@ -141,6 +161,64 @@ pub fn load(path: impl AsRef<Path>, parameters: &[(String, ShardTensor)]) -> Res
     Ok(())
 }
 
+/// Refuses a name that means something else in the format.
+#[track_caller]
+fn check_names(op: &'static str, tensors: &[(String, ShardTensor)]) -> Result<()> {
+    const RESERVED: &str = "__metadata__";
+    match tensors.iter().any(|(name, _)| name == RESERVED) {
+        false => Ok(()),
+        true => Err(Error::argument(
+            op,
+            "names of tensors",
+            format!("{RESERVED:?}"),
+            "rename it: under this name the format keeps remarks",
+        )),
+    }
+}
+
+/// Compares what the ranks are about to do with what rank 0 is: tensors of one shape under swapped names would be swapped
+/// in the file.
+#[track_caller]
+fn agree_on_list(
+    op: &'static str,
+    ctx: &Context,
+    path: &Path,
+    tensors: &[(String, ShardTensor)],
+) -> Result<()> {
+    let (world, device) = (ctx.world(), ctx.device());
+    let tell =
+        |(name, t): &(String, ShardTensor)| format!("{name:?}, {} {:?}", t.dtype(), t.shape());
+    let mine: Vec<String> = std::iter::once(path.display().to_string())
+        .chain(tensors.iter().map(tell))
+        .collect();
+    let text = mine.join("\0").into_bytes();
+    let is_root = world.rank() == 0;
+    let len = is_root
+        .then(|| device.upload_slice(&[text.len() as i64]))
+        .transpose()?;
+    let len = world.broadcast(len.as_ref(), 0, DType::I64, 1)?;
+    let len = device
+        .download_vec::<i64>(&len)?
+        .first()
+        .map_or(0, |&n| n as usize);
+    let theirs = is_root.then(|| device.upload_slice(&text)).transpose()?;
+    let theirs = world.broadcast(theirs.as_ref(), 0, DType::U8, len)?;
+    let theirs = String::from_utf8_lossy(&device.download_vec::<u8>(&theirs)?).into_owned();
+    let theirs: Vec<&str> = theirs.split('\0').collect();
+    let nothing = || "nothing more".to_owned();
+    let differs = (0..theirs.len().max(mine.len()))
+        .find(|&i| theirs.get(i).copied() != mine.get(i).map(String::as_str));
+    Ok(world.agree(match differs {
+        None => Ok(()),
+        Some(i) => Err(AgreedError::new(
+            op,
+            format!("{}, as rank 0 has", theirs.get(i).map_or_else(nothing, |t| (*t).to_owned())),
+            mine.get(i).cloned().unwrap_or_else(nothing),
+            "give the same file and the same tensors in the same order on all ranks, so not in the order of a `HashMap`",
+        )),
+    })?)
+}
+
 fn file_error(op: &'static str, path: &Path, expected: &str, got: String) -> AgreedError {
     AgreedError::new(
         op,
@@ -158,6 +236,7 @@ struct Whole {
 }
 
 impl Whole {
+    #[track_caller]
     fn gather(op: &'static str, tensor: &ShardTensor) -> Result<Self> {
         let mesh: Mesh = tensor.mesh();
         if mesh.mesh().index_of(0) != Some(0) {
@@ -279,10 +358,10 @@ impl Stored {
         size: usize,
     ) -> std::io::Result<Vec<u8>> {
         let row: usize = info.shape.iter().skip(1).product::<usize>() * size;
-        let intervals: Vec<_> = match held.first() {
-            Some(part) => part.intervals().collect(),
-            None => std::iter::once(0..1).collect(),
-        };
+        let intervals: Vec<std::ops::Range<usize>> = held.first().map_or_else(
+            || std::iter::once(0..1).collect(),
+            |part| part.intervals().collect(),
+        );
         let mut rows = Vec::new();
         for interval in intervals {
             self.file.seek(SeekFrom::Start(

@@ -1,10 +1,13 @@
 //! A rank's context: its communicator, engine, tape and random numbers.
 
+use crate::explain::{Telling, Told};
+use crate::local::into_autograd;
 use crate::rng::Stream;
-use crate::{Error, Mesh, Result, Shape, ShardTensor};
+use crate::{Error, Mesh, Result, Shape, ShardTensor, json};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shard_autograd::Recorder;
+use shard_autograd::{GradCheck, GradReport, Recorder, checkpoint, gradcheck};
+use shard_comm::Calling;
 use shard_comm::{AgreedError, Communicator, DType, DeviceRef, Ledger};
 use shard_ops::{Engine, EngineOptions, Handler, KernelPolicy, Op, OpError, Value};
 use shard_redistribute::MeshComm;
@@ -39,13 +42,19 @@ struct Inner {
     /// How many random tensors were drawn; the same on every rank, because all run the program.
     calls: Cell<u64>,
     dtype: DType,
+    told: Rc<Told>,
 }
 
 impl Context {
     /// A context over a communicator of all ranks of the program. [`launch`](crate::launch) makes one per rank.
     pub fn new(world: Rc<dyn Communicator>, seed: u64, dtype: DType) -> Self {
         let engine = Engine::new(EngineOptions::default());
-        let tape = Recorder::new(engine.clone());
+        let told = Rc::<Told>::default();
+        let tape = Recorder::new(Rc::new(Telling {
+            engine: engine.clone(),
+            world: world.clone(),
+            told: told.clone(),
+        }));
         Self(Rc::new(Inner {
             world,
             engine,
@@ -53,7 +62,13 @@ impl Context {
             seed,
             calls: Cell::new(0),
             dtype,
+            told,
         }))
+    }
+
+    /// What ops tell of themselves.
+    pub(crate) fn told(&self) -> &Told {
+        &self.0.told
     }
 
     /// This process's or thread's number.
@@ -99,7 +114,7 @@ impl Context {
 
 /// Meshes.
 impl Context {
-    /// A mesh of the first ranks, row-major, with named axes.
+    /// A mesh of the first ranks, row-major, with named axes: `[("h", 2), ("w", 2)]`, or whatever lists names and sizes.
     ///
     /// # Collective
     /// All ranks of the program, members of the mesh or not: its communicators are made here.
@@ -107,9 +122,11 @@ impl Context {
     /// # Errors
     /// [`Spec`](Error::Spec) for an empty axis or repeated names, [`Argument`](Error::Argument) for more ranks than
     /// the program has; a mismatch if ranks ask for different meshes.
-    pub fn mesh<const N: usize>(&self, axes: [(&str, usize); N]) -> Result<Mesh> {
-        let mesh =
-            DeviceMesh::new(&axes.map(|a| a.1)).and_then(|m| m.with_names(&axes.map(|a| a.0)));
+    #[track_caller]
+    pub fn mesh<S: AsRef<str>>(&self, axes: impl IntoIterator<Item = (S, usize)>) -> Result<Mesh> {
+        let (names, shape): (Vec<S>, Vec<usize>) = axes.into_iter().unzip();
+        let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+        let mesh = DeviceMesh::new(&shape).and_then(|m| m.with_names(&names));
         self.mesh_from(&mesh?)
     }
 
@@ -120,6 +137,7 @@ impl Context {
     ///
     /// # Errors
     /// As [`mesh`](Self::mesh).
+    #[track_caller]
     pub fn mesh_of(&self, shape: impl Into<Shape>) -> Result<Mesh> {
         self.mesh_from(&DeviceMesh::new(&shape.into())?)
     }
@@ -131,7 +149,9 @@ impl Context {
     ///
     /// # Errors
     /// As [`mesh`](Self::mesh).
+    #[track_caller]
     pub fn mesh_from(&self, mesh: &DeviceMesh) -> Result<Mesh> {
+        let _call = Calling::here();
         if let Some(&rank) = mesh.ranks().iter().find(|&&r| r >= self.world_size()) {
             return Err(Error::argument(
                 "mesh",
@@ -158,20 +178,18 @@ impl Context {
     /// All ranks of the program. Rounds for sizes, values, and whether all could be written and read.
     ///
     /// # Errors
-    /// An agreed error if a value cannot be written or read as JSON.
+    /// An agreed error if a value cannot be written or read as JSON, which has no NaN and infinity, and cannot tell
+    /// `Some(())` from `None`.
+    #[track_caller]
     pub fn gather<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<Vec<T>> {
+        let _call = Calling::here();
         let world = self.world();
-        let fault = |what: &str, e: &serde_json::Error| {
-            AgreedError::new(
-                "gather",
-                what,
-                e.to_string(),
-                "pass values that JSON can hold",
-            )
+        let fault = |what: &str, e: String| {
+            AgreedError::new("gather", what, e, "pass values that JSON can hold")
         };
-        let (text, status) = match serde_json::to_vec(value) {
+        let (text, status) = match json::write(value) {
             Ok(text) => (text, Ok(())),
-            Err(e) => (Vec::new(), Err(fault("a value that can be written", &e))),
+            Err(e) => (Vec::new(), Err(fault("a value that can be written", e))),
         };
         world.agree(status)?;
         let size = self.device().upload_slice(&[text.len() as i64])?;
@@ -194,7 +212,7 @@ impl Context {
             .collect();
         let status = (values.as_ref())
             .map(|_| ())
-            .map_err(|e| fault("values that can be read", e));
+            .map_err(|e| fault("values that can be read", e.to_string()));
         world.agree(status)?;
         values.map_err(Error::custom)
     }
@@ -247,6 +265,89 @@ impl Context {
         self.0.tape.no_grad(f)
     }
 
+    /// Applies a function and keeps only its inputs on the tape: in a backward pass it runs again and is differentiated then.
+    /// What memory its ops would hold, their time is paid for twice.
+    ///
+    /// It must compute the same both times; parameters it captures get their gradients, and must not be set in between.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, replicate, shard};
+    /// let slopes = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.ones([3], shard(0))?;
+    ///     let w = mesh.full([1], 2.0, replicate())?.requires_grad()?;
+    ///     let held = w.clone();
+    ///     let y = ctx.recompute(&[&x], move |x| Ok(vec![x[0].mul(&held)?.square()?]))?;
+    ///     y[0].sum_all()?.backward()?.get(&w)?.expect("y depends on w").item()
+    /// })?;
+    /// assert_eq!(slopes, [12.0, 12.0]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    ///
+    /// # Errors
+    /// What the function reports; in a backward pass [`Autograd`](Error::Autograd) if it does something else than before.
+    #[track_caller]
+    pub fn recompute(
+        &self,
+        inputs: &[&ShardTensor],
+        f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + 'static,
+    ) -> Result<Vec<ShardTensor>> {
+        let _call = Calling::here();
+        let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
+        let ctx = self.clone();
+        let values = checkpoint(
+            self.tape(),
+            &values.iter().collect::<Vec<_>>(),
+            move |_, inputs| ctx.on_values(inputs, &f),
+        )?;
+        Ok(self.lifted(&values))
+    }
+
+    /// Compares the gradients of a function of `f64` tensors with finite differences.
+    ///
+    /// ```
+    /// use shard_tensor::{DType, GradCheck, Launch, shard};
+    /// let compared = Launch::new(2).dtype(DType::F64).run(|ctx| {
+    ///     let x = ctx.mesh_of(2)?.randn([3, 2], shard(0))?;
+    ///     let checked = ctx.gradcheck(|x| Ok(vec![x[0].tanh()?.sum([0], false)?]), &[&x], GradCheck::default())?;
+    ///     Ok(checked.compared)
+    /// })?;
+    /// assert!(compared[0] > 0);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    ///
+    /// # Errors
+    /// [`Autograd`](Error::Autograd) with the worst element, for tensors that cannot be perturbed, or for what the function
+    /// reports.
+    #[track_caller]
+    pub fn gradcheck(
+        &self,
+        f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>>,
+        inputs: &[&ShardTensor],
+        how: GradCheck,
+    ) -> Result<GradReport> {
+        let _call = Calling::here();
+        let values: Vec<Value> = inputs.iter().map(|t| t.value().detach()).collect();
+        let checked = |_: &Recorder, inputs: &[Value]| self.on_values(inputs, &f);
+        Ok(gradcheck(self.tape(), &checked, &values, how)?)
+    }
+
+    /// A function of tensors as one of values.
+    fn on_values(
+        &self,
+        inputs: &[Value],
+        f: &impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>>,
+    ) -> shard_autograd::Result<Vec<Value>> {
+        let results = f(&self.lifted(inputs)).map_err(into_autograd)?;
+        Ok(results.iter().map(ShardTensor::value).collect())
+    }
+
     /// Applies an op, a built-in or the user's own: an op is anything that implements [`Op`].
     ///
     /// # Collective
@@ -254,7 +355,9 @@ impl Context {
     ///
     /// # Errors
     /// What the op's rule, the engine or a communicator reports.
+    #[track_caller]
     pub fn apply(&self, op: impl Op, inputs: &[&ShardTensor]) -> Result<Vec<ShardTensor>> {
+        let _call = Calling::here();
         use shard_ops::Exec;
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let values: Vec<&Value> = values.iter().collect();
@@ -272,6 +375,7 @@ impl Context {
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
+    #[track_caller]
     pub fn apply1(&self, op: impl Op, inputs: &[&ShardTensor]) -> Result<ShardTensor> {
         let name = op.name();
         let mut outputs = self.apply(op, inputs)?;
@@ -309,12 +413,14 @@ impl Context {
     ///
     /// # Collective
     /// All ranks of the program.
+    #[track_caller]
     pub(crate) fn uniform<T>(
         &self,
         what: &'static str,
         key: u128,
         checked: Result<T>,
     ) -> Result<T> {
+        let _call = Calling::here();
         let outcome = match &checked {
             Ok(_) => shard_ops::key_of("ok", &key),
             Err(error) => shard_ops::key_of("error", &error.to_string()),

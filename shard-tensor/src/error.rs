@@ -55,6 +55,9 @@ pub enum Error {
     /// The program's own error.
     #[error("{0}")]
     Custom(Arc<str>),
+    /// An error of another library that the program uses.
+    #[error(transparent)]
+    Other(Arc<dyn std::error::Error + Send + Sync>),
 }
 
 impl Error {
@@ -68,6 +71,19 @@ impl Error {
         Self::Custom(text.to_string().into())
     }
 
+    /// An error of another library, or a text, to be returned from a launch.
+    ///
+    /// ```
+    /// use shard_tensor::{Error, Result};
+    /// fn level(text: &str) -> Result<f64> {
+    ///     text.parse().map_err(Error::other)
+    /// }
+    /// assert_eq!(level("high").unwrap_err().to_string(), "invalid float literal");
+    /// ```
+    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Other(error.into().into())
+    }
+
     /// Decided by arguments alone, agreed on among ranks, or a failure of the group.
     pub fn class(&self) -> ErrorClass {
         match self {
@@ -77,7 +93,7 @@ impl Error {
             Self::Op(source) => source.class(),
             Self::Autograd(source) => source.class(),
             Self::OnRank { source, .. } => source.class(),
-            Self::Launch(_) | Self::Custom(_) => ErrorClass::Failure,
+            Self::Launch(_) | Self::Custom(_) | Self::Other(_) => ErrorClass::Failure,
         }
     }
 
@@ -139,6 +155,12 @@ impl From<AgreedError> for Error {
 impl From<DeviceError> for Error {
     fn from(error: DeviceError) -> Self {
         Self::Comm(error.into())
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        Self::other(error)
     }
 }
 

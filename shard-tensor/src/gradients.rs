@@ -1,6 +1,7 @@
 //! What a backward pass found.
 
 use crate::{Result, ShardTensor};
+use shard_comm::Calling;
 use std::fmt;
 
 /// The gradients of one backward pass, by parameter.
@@ -13,14 +14,17 @@ impl Gradients {
         Self(inner)
     }
 
-    /// The gradient of a parameter, in exactly the parameter's layout; `None` if the loss does not depend on it.
+    /// The gradient of a parameter, in exactly the parameter's layout; `None` if the loss does not depend on it. It is
+    /// there also after the parameter's value was replaced, as by an optimizer's step.
     ///
     /// # Collective
     /// All ranks of the program.
     ///
     /// # Errors
     /// What the communicator reports.
+    #[track_caller]
     pub fn get(&self, parameter: &ShardTensor) -> Result<Option<ShardTensor>> {
+        let _call = Calling::here();
         Ok(self
             .0
             .get(&parameter.value())?
@@ -34,7 +38,9 @@ impl Gradients {
     ///
     /// # Errors
     /// What the device reports.
+    #[track_caller]
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
+        let _call = Calling::here();
         Ok(self.0.accumulate(other.0)?)
     }
 

@@ -3,15 +3,17 @@
 use crate::processes::{self, Processes};
 use crate::{Context, Error, Result};
 use shard_comm::local::{self, Binding, Schedule};
-use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
+use shard_comm::{CommError, Communicator, DType, DeviceFactory, DeviceKind};
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 #[cfg(feature = "mpi")]
 mod on_processes;
+mod over;
 #[cfg(feature = "nccl")]
 mod over_nccl;
+
+pub use over::{RankOutcome, RankProgram};
 
 /// What moves elements between ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -24,6 +26,25 @@ pub enum Backend {
     /// agree. Needs the feature `nccl`, and the library at run time.
     Nccl,
 }
+
+/// What a rank may return from a [`launch`]: whatever may leave its thread.
+///
+/// Tensors and meshes may not, for their communicators stay with their rank: return arrays or numbers.
+///
+/// ```compile_fail
+/// // error: a rank cannot return `ShardTensor`
+/// let x = shard_tensor::launch(2, |ctx| ctx.mesh_of(2)?.ones([3], shard_tensor::shard(0)));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a rank cannot return `{Self}`: it belongs to the rank's own thread",
+    label = "this program returns it",
+    note = "tensors, meshes and contexts end with their rank; return arrays (`x.to_array::<f32>()?`), numbers (`x.item()?`) \
+            or texts instead, or save tensors with `checkpoint::save`"
+)]
+pub trait Returned: Send {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Send> Returned for T {}
 
 /// Runs `program` on `ranks` ranks, and gives what each of this process returned, in rank order.
 ///
@@ -54,7 +75,7 @@ pub enum Backend {
 /// assert_eq!(lost.unwrap_err().to_string(), "rank 1: no such file");
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-pub fn launch<T: Send>(
+pub fn launch<T: Returned>(
     ranks: usize,
     program: impl Fn(&Context) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
@@ -76,6 +97,7 @@ pub fn launch<T: Send>(
 pub struct Launch {
     ranks: usize,
     device: DeviceKind,
+    devices: Option<DeviceFactory>,
     backend: Backend,
     seed: u64,
     dtype: DType,
@@ -96,6 +118,7 @@ impl Launch {
         Self {
             ranks,
             device: DeviceKind::Host,
+            devices: None,
             backend: Backend::default(),
             seed: 0,
             dtype: DType::F32,
@@ -132,6 +155,24 @@ impl Launch {
     /// Another kind of device for every rank.
     pub fn device(self, device: DeviceKind) -> Self {
         Self { device, ..self }
+    }
+
+    /// Devices of your own for ranks that are threads: what [`DeviceKind::Other`] names, or different ones.
+    ///
+    /// ```
+    /// use shard_tensor::{DeviceFactory, Launch, shard};
+    /// let devices = DeviceFactory::new(|_rank| Ok(shard_comm::TestDevice::new()));
+    /// let sums = Launch::new(2).devices(devices).run(|ctx| {
+    ///     ctx.mesh_of(2)?.ones([3], shard(0))?.sum(0, false)?.item()
+    /// })?;
+    /// assert_eq!(sums, [3.0, 3.0]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    pub fn devices(self, devices: DeviceFactory) -> Self {
+        Self {
+            devices: Some(devices),
+            ..self
+        }
     }
 
     /// What moves elements between ranks.
@@ -198,9 +239,15 @@ impl Launch {
 
     /// Runs the program.
     ///
+    /// # Collective
+    /// Every process of the job, if ranks are processes.
+    ///
     /// # Errors
     /// As [`launch`].
-    pub fn run<T: Send>(&self, program: impl Fn(&Context) -> Result<T> + Sync) -> Result<Vec<T>> {
+    pub fn run<T: Returned>(
+        &self,
+        program: impl Fn(&Context) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
         match Processes::started() {
             None => self.on_threads(program),
             Some(started) => {
@@ -213,56 +260,83 @@ impl Launch {
         }
     }
 
-    fn context(&self, world: &Rc<dyn Communicator>) -> Context {
-        let ctx = Context::new(world.clone(), self.seed, self.dtype);
-        ctx.explicit_moves(self.explicit_moves);
-        ctx.host_fallback(self.host_fallback);
-        ctx
+    /// Runs the program as one rank.
+    fn run_on<T>(
+        &self,
+        world: &Rc<dyn Communicator>,
+        program: impl FnOnce(&Context) -> Result<T>,
+    ) -> Result<T> {
+        /// Hooks may hold the tensors they are on, and so themselves.
+        struct Ending(Context);
+        impl Drop for Ending {
+            fn drop(&mut self) {
+                self.0.tape().forget_hooks();
+            }
+        }
+        let ending = Ending(Context::new(world.clone(), self.seed, self.dtype));
+        ending.0.explicit_moves(self.explicit_moves);
+        ending.0.host_fallback(self.host_fallback);
+        program(&ending.0)
     }
 
     fn on_threads<T: Send>(
         &self,
         program: impl Fn(&Context) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
-        // In the order in which ranks gave up.
-        let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
-        let record = |rank, error| {
-            let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
-            errors.push((rank, error));
-        };
+        let most = most_threads();
+        if self.ranks > most {
+            return Err(Error::argument(
+                "launch",
+                format!("at most {most} ranks as threads"),
+                self.ranks.to_string(),
+                "start processes with `mpirun`, or play the ranks with a `Simulation`",
+            ));
+        }
+        if self.devices.is_some() && self.backend == Backend::Nccl {
+            return Err(self.foreign_devices());
+        }
         let options = local::LocalOptions {
             device: self.device,
+            make: self.devices.clone(),
             schedule: self.schedule.clone(),
             binding: self.binding,
             ..Default::default()
         };
-        let rank = |world: Rc<dyn Communicator>| {
-            let ctx = self.context(&world);
-            match program(&ctx) {
-                Ok(value) => Some(value),
-                Err(error) => {
-                    // Errors of the other classes reach every rank by themselves; poisoning the group could only
-                    // replace them by an echo.
-                    if error.class() == ErrorClass::Failure {
-                        world.fail(error.to_string());
-                    }
-                    record(ctx.rank(), error);
-                    None
-                }
-            }
-        };
-        let results = match self.backend {
-            Backend::Own => local::run_with(self.ranks, &options, |comm| rank(Rc::new(comm))),
+        let start = |ranks, rank: &RankProgram<'_, T>| match self.backend {
+            Backend::Own => local::run_with(ranks, &options, |comm| rank(Rc::new(comm))),
             Backend::Nccl => self.threads_over_nccl(options, rank),
         };
-        let mut errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let only_echoes = errors.iter().all(|(_, e)| is_echo(e));
-        match results {
-            Err(launch) if only_echoes => Err(launch.into()),
-            Ok(values) if errors.is_empty() => Ok(values.into_iter().flatten().collect()),
-            _ => Err(root_cause(&mut errors, self.ranks)),
-        }
+        self.run_over(start, program)
     }
+
+    /// That devices are made by a factory where they cannot be.
+    fn foreign_devices(&self) -> Error {
+        Error::argument(
+            "launch",
+            "devices of its own only for ranks that are threads, joined by memory",
+            format!("a factory of devices, and {:?}", self.backend),
+            "name the device by its kind, or join the ranks yourself and use `Launch::run_over`",
+        )
+    }
+}
+
+/// How many ranks this process has threads for. Where the system refuses a thread the memory around its stack, it ends the
+/// process instead of reporting an error, so that is not tried.
+fn most_threads() -> usize {
+    /// Pieces of memory that a thread maps: its stack, one for signals, and a guard before each.
+    const MAPPED: usize = 4;
+    /// Where the system does not tell.
+    const USUAL: usize = 8192;
+    let limit = |path: &str| {
+        std::fs::read_to_string(path)
+            .ok()?
+            .trim()
+            .parse::<usize>()
+            .ok()
+    };
+    let mapped = limit("/proc/sys/vm/max_map_count").map(|n| n / MAPPED);
+    let threads = limit("/proc/sys/kernel/threads-max");
+    (mapped.into_iter().chain(threads).min()).map_or(USUAL, |most| most / 8 * 7)
 }
 
 #[cfg(not(feature = "nccl"))]

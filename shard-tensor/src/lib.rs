@@ -5,7 +5,7 @@
 //! Pieces may be uneven or empty; a dim may be divided over several axes of a mesh.
 //!
 //! ```
-//! use shard_tensor::prelude::*;
+//! use shard_tensor::{Conv, prelude::*};
 //!
 //! # fn main() -> Result<()> {
 //! let losses = launch(4, |ctx| {
@@ -49,9 +49,12 @@
 
 pub mod checkpoint;
 mod context;
+mod dim;
 mod error;
+mod explain;
 mod gradients;
 pub mod guide;
+mod json;
 mod launch;
 mod local;
 mod mesh;
@@ -65,12 +68,16 @@ mod processes;
 mod shape;
 mod simulate;
 mod tensor;
+mod transfer;
 
 pub use context::Context;
+pub use dim::{Dim, DimList};
 pub use error::{Error, Result};
+pub use explain::{Explanation, Step};
 pub use gradients::Gradients;
-pub use launch::{Backend, Launch, launch};
+pub use launch::{Backend, Launch, RankOutcome, RankProgram, Returned, launch};
 pub use mesh::{LocalSizes, Mesh};
+pub use operators::Operand;
 pub use ops::{RadiusPairs, RadiusTable};
 pub use options::{Conv, ConvTranspose, Pool};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
@@ -79,10 +86,13 @@ pub use shape::Shape;
 pub use simulate::{Forecast, Simulation};
 pub use tensor::ShardTensor;
 
-pub use shard_autograd::{GradAs, HookHandle};
+pub use ndarray;
+pub use shard_autograd::{GradAs, GradCheck, GradReport, HookHandle};
+pub use shard_comm::half;
 pub use shard_comm::local::{Binding, Schedule};
 pub use shard_comm::{
-    DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot, MatmulPrecision, OpCount,
+    DType, DeviceFactory, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot, MatmulPrecision,
+    OpCount,
 };
 pub use shard_kernels::unary::Unary;
 pub use shard_ops::Measured;
@@ -95,10 +105,18 @@ pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp, ResampleM
 /// What an op of one's own is made of.
 pub mod op {
     pub use shard_ops::{
-        Access, Boundaries, Exec, Handler, HostCall, InOp, KernelCx, Linearity, Meta, Op, OpError,
-        OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder, Saved, Value, key_of,
+        Access, Boundaries, Exec, Handler, HostCall, InOp, Keeps, KernelCx, Linearity, Meta, Op,
+        OpError, OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder, Saved, Value, key_of,
     };
+    pub use shard_ops::{DeviceCall, DeviceKernel, Stage};
     pub use shard_spec::{EdgeMap, Window};
+
+    /// What a kernel for GPUs is written with.
+    #[cfg(feature = "cuda")]
+    pub mod cuda {
+        pub use shard_ops::cuda::{CudaCall, CudaKernel, CudaView, KernelSource, define, kernel};
+        pub use shard_ops::cuda_source;
+    }
 }
 
 /// What a [`Simulation`] runs on.
@@ -113,7 +131,7 @@ pub mod prelude {
     pub use crate::nn::{self, Module as _};
     pub use crate::optim::{AdamW, Optimizer as _, Sgd};
     pub use crate::{
-        Context, Conv, DType, Error, Launch, LocalSizes, Mesh, Placement, Placements, Result,
+        Context, DType, Error, Launch, LocalSizes, Mesh, Placement, Placements, Result,
         ShardTensor, launch, partial, replicate, shard,
     };
 }

@@ -2,6 +2,7 @@
 
 use crate::{Context, Error, LocalSizes, Mesh, Placements, Result, ShardTensor};
 use shard_autograd::{AutogradError, GradAs};
+use shard_comm::Calling;
 use shard_ops::{OpError, Value};
 use shard_spec::Layout;
 
@@ -38,6 +39,7 @@ impl ShardTensor {
     /// assert_eq!(slopes[0], ndarray::arr1(&[-1.0, 1.0, -2.0, 0.0, 2.0]).into_dyn());
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
+    #[track_caller]
     pub fn to_local(&self) -> Result<Self> {
         self.to_local_with(GradAs::Replicate)
     }
@@ -62,6 +64,7 @@ impl ShardTensor {
     /// assert_eq!(slopes, [6.0; 3]); // 1 + 2 + 3
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
+    #[track_caller]
     pub fn to_local_with(&self, grad: GradAs) -> Result<Self> {
         Ok(self.lift(self.context().tape().to_local(&self.value(), grad)?))
     }
@@ -74,7 +77,9 @@ impl ShardTensor {
     ///
     /// # Errors
     /// What the communicator reports.
+    #[track_caller]
     pub fn full_tensor_with(&self, grad: GradAs) -> Result<Self> {
+        let _call = Calling::here();
         Ok(self.lift(self.context().tape().full_tensor(&self.value(), grad)?))
     }
 }
@@ -92,12 +97,14 @@ impl Mesh {
     /// An agreed error naming the lowest rank whose piece does not fit what the others have, or the sizes given, or
     /// is no tensor of this rank alone; as [`Placements::layout`]; a mismatch if ranks disagree on placements, type
     /// or number of dims, or on whether the piece has a gradient.
+    #[track_caller]
     pub fn wrap_local(
         &self,
         piece: &ShardTensor,
         placements: impl Into<Placements>,
         sizes: LocalSizes,
     ) -> Result<ShardTensor> {
+        let _call = Calling::here();
         const OP: &str = "wrap_local";
         let placements = placements.into();
         let asked = format!("{placements:?} {sizes:?}");
@@ -125,6 +132,11 @@ impl Context {
     /// outputs every rank must compute the same. Ranks may use their pieces differently, or not at all, as when a
     /// piece is empty.
     ///
+    /// What `f` does otherwise, as with [`to_local_array`](ShardTensor::to_local_array), has no gradient. That of an input
+    /// would be lost in silence, so it is an error, unless it is said that none is wanted: by calling this in
+    /// [`no_grad`](Self::no_grad), or with the input [detached](ShardTensor::detach).
+    /// [`map_local_with_grad`](Self::map_local_with_grad) takes a derivative written by hand.
+    ///
     /// On a rank outside the mesh `f` gets tensors without data; if reading them makes it fail, its outputs are taken
     /// to have the type of the first input.
     ///
@@ -133,7 +145,8 @@ impl Context {
     ///
     /// # Errors
     /// As [`Placements::layout`]; [`Autograd`](Error::Autograd) for a wrong number of placements or tensors of
-    /// different meshes; an agreed error naming the lowest rank on which `f` fails or returns pieces that do not fit.
+    /// different meshes; an agreed error naming the lowest rank on which `f` fails, returns pieces that do not fit, or reads
+    /// a tracked piece without using it on the tape; the same error on all ranks for a tracked input no rank uses.
     ///
     /// ```
     /// use shard_tensor::{launch, replicate, shard};
@@ -156,6 +169,7 @@ impl Context {
     /// assert!((shares[0] - 4.0).abs() < 1e-6); // four rows that sum to one
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
+    #[track_caller]
     pub fn map_local<P: Into<Placements>>(
         &self,
         inputs: &[&ShardTensor],
@@ -163,51 +177,136 @@ impl Context {
         outputs: &[&Layout],
         f: impl FnOnce(&[ShardTensor]) -> Result<Vec<ShardTensor>>,
     ) -> Result<Vec<ShardTensor>> {
-        let placements: Vec<Placements> = placements.into_iter().map(Into::into).collect();
-        if placements.len() != inputs.len() {
-            return Err(Error::argument(
-                "map_local",
-                format!("placements for {} inputs", inputs.len()),
-                format!("{} of them", placements.len()),
-                "give placements for each input; its own layout for one that is not to move",
-            ));
-        }
-        let layouts = (inputs.iter().zip(&placements))
-            .map(|(x, p)| p.layout(x.layout().mesh(), x.shape()))
-            .collect::<Result<Vec<_>>>()?;
-        if let Some(i) = (0..inputs.len())
-            .find(|&i| layouts[i].is_partial() && layouts[i] != *inputs[i].layout())
-        {
-            return Err(Error::argument(
-                "map_local",
-                "shards and replicas, or a partial tensor's own layout",
-                format!("{} for input {i}", layouts[i]),
-                "partial values are the results of ops; take the pieces of a replica or a shard",
-            ));
-        }
+        let _call = Calling::here();
+        let layouts = layouts_of("map_local", inputs, placements)?;
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let results = self.tape().map_local(
             &values.iter().collect::<Vec<_>>(),
             &layouts.iter().collect::<Vec<_>>(),
             outputs,
             |_, pieces| {
-                let pieces: Vec<ShardTensor> = pieces
-                    .iter()
-                    .map(|p| ShardTensor::new(self, p.clone()))
-                    .collect();
-                let results = f(&pieces).map_err(into_autograd)?;
+                let results = f(&self.lifted(pieces)).map_err(into_autograd)?;
                 Ok(results.iter().map(ShardTensor::value).collect())
             },
         )?;
-        Ok(results
-            .into_iter()
-            .map(|v| ShardTensor::new(self, v))
-            .collect())
+        Ok(self.lifted(&results))
+    }
+
+    /// As [`map_local`](Self::map_local), for a function that leaves the tape: `forward` may compute through arrays, other
+    /// libraries or files, and `backward` says what its derivative is.
+    ///
+    /// `backward` gets this rank's pieces of the inputs, of the outputs, and of the outputs' gradients. It gives one
+    /// gradient per input, of that piece's shape and type, or `None` for zeros. How the gradients of copies combine is seen
+    /// to. What it gives is not differentiated again.
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    ///
+    /// # Errors
+    /// As [`map_local`](Self::map_local), but that neither function is called outside the mesh; in a backward pass an agreed error naming the lowest rank on which `backward`
+    /// fails or gives what does not fit.
+    ///
+    /// ```
+    /// use shard_tensor::{Placements, ShardTensor, launch, shard};
+    /// // Squares, by hand.
+    /// fn zip(x: &ShardTensor, y: &ShardTensor, f: fn(f32, f32) -> f32) -> shard_tensor::Result<ShardTensor> {
+    ///     let (mut out, y) = (x.to_local_array::<f32>()?, y.to_local_array::<f32>()?);
+    ///     out.zip_mut_with(&y, |x, y| *x = f(*x, *y));
+    ///     x.mesh().distribute(&out, Placements::replicated())
+    /// }
+    /// let slopes = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.arange(4, [shard(0)])?.requires_grad()?;
+    ///     let y = ctx.map_local_with_grad(
+    ///         &[&x],
+    ///         [x.layout()],
+    ///         &[x.layout()],
+    ///         |x| Ok(vec![zip(&x[0], &x[0], |a, b| a * b)?]),
+    ///         |x, _, dy| Ok(vec![Some(zip(&x[0], &dy[0], |a, g| 2.0 * a * g)?)]),
+    ///     )?;
+    ///     let slope = y[0].sum_all()?.backward()?.get(&x)?.expect("y depends on x");
+    ///     slope.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(slopes[1], ndarray::arr1(&[0.0, 2.0, 4.0, 6.0]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn map_local_with_grad<P: Into<Placements>>(
+        &self,
+        inputs: &[&ShardTensor],
+        placements: impl IntoIterator<Item = P>,
+        outputs: &[&Layout],
+        forward: impl FnOnce(&[ShardTensor]) -> Result<Vec<ShardTensor>>,
+        backward: impl Fn(
+            &[ShardTensor],
+            &[ShardTensor],
+            &[ShardTensor],
+        ) -> Result<Vec<Option<ShardTensor>>>
+        + 'static,
+    ) -> Result<Vec<ShardTensor>> {
+        let _call = Calling::here();
+        let layouts = layouts_of("map_local_with_grad", inputs, placements)?;
+        let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
+        let ctx = self.clone();
+        let results = self.tape().map_local_with_grad(
+            &values.iter().collect::<Vec<_>>(),
+            &layouts.iter().collect::<Vec<_>>(),
+            outputs,
+            |_, pieces| {
+                let results = forward(&self.lifted(pieces)).map_err(into_autograd)?;
+                Ok(results.iter().map(ShardTensor::value).collect())
+            },
+            move |_, inputs, outputs, cotangents| {
+                let [inputs, outputs, cotangents] =
+                    [inputs, outputs, cotangents].map(|values| ctx.lifted(values));
+                let terms = backward(&inputs, &outputs, &cotangents).map_err(into_autograd)?;
+                Ok(terms.into_iter().map(|t| t.map(|t| t.value())).collect())
+            },
+        )?;
+        Ok(self.lifted(&results))
+    }
+
+    pub(crate) fn lifted(&self, values: &[Value]) -> Vec<ShardTensor> {
+        values
+            .iter()
+            .map(|v| ShardTensor::new(self, v.clone()))
+            .collect()
     }
 }
 
+/// The layouts that placements give the inputs of a function of pieces.
+#[track_caller]
+fn layouts_of<P: Into<Placements>>(
+    op: &'static str,
+    inputs: &[&ShardTensor],
+    placements: impl IntoIterator<Item = P>,
+) -> Result<Vec<Layout>> {
+    let placements: Vec<Placements> = placements.into_iter().map(Into::into).collect();
+    if placements.len() != inputs.len() {
+        return Err(Error::argument(
+            op,
+            format!("placements for {} inputs", inputs.len()),
+            format!("{} of them", placements.len()),
+            "give placements for each input; its own layout for one that is not to move",
+        ));
+    }
+    let layouts = (inputs.iter().zip(&placements))
+        .map(|(x, p)| p.layout(x.layout().mesh(), x.shape()))
+        .collect::<Result<Vec<_>>>()?;
+    if let Some(i) =
+        (0..inputs.len()).find(|&i| layouts[i].is_partial() && layouts[i] != *inputs[i].layout())
+    {
+        return Err(Error::argument(
+            op,
+            "shards and replicas, or a partial tensor's own layout",
+            format!("{} for input {i}", layouts[i]),
+            "partial values are the results of ops; take the pieces of a replica or a shard",
+        ));
+    }
+    Ok(layouts)
+}
+
 /// An error of the caller's function as one of the crate that calls it.
-fn into_autograd(error: Error) -> AutogradError {
+pub(crate) fn into_autograd(error: Error) -> AutogradError {
     match error {
         Error::Spec(e) => e.into(),
         Error::Comm(e) => e.into(),

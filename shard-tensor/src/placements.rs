@@ -131,8 +131,9 @@ impl From<Placement> for AxisPlacement {
 
 /// Where a tensor goes on a mesh, as a user writes it.
 ///
-/// - in mesh order, one entry per axis: `[shard(0), replicate()]`, `[shard(2).sizes([62, 38]), shard(3)]`;
-/// - by axis name, the axes not named holding copies: `[("h", shard(2)), ("w", shard(3))]`;
+/// - in mesh order, one entry per axis: `[shard(0), replicate()]`, `[shard(2).sizes([62, 38]), shard(3)]`, or, where there is
+///   one axis, just `shard(0)`; also as a slice, a vector, or a tuple, whose entries may be [`Placement`]s and others;
+/// - by axis name, the axes not named holding copies: `[("h", shard(2)), ("w", shard(3))]`, `("w", shard(3))`, or a vector;
 /// - as another tensor's layout: `x.layout()`.
 ///
 /// ```
@@ -162,6 +163,9 @@ impl Placements {
     }
 
     /// The layout these placements give a tensor of this shape.
+    ///
+    /// # Collective
+    /// None: pure layout maths.
     ///
     /// # Errors
     /// [`Spec`](Error::Spec) and [`Argument`](Error::Argument): a wrong number of placements, a dim out of range,
@@ -294,34 +298,107 @@ fn same_tensor(layout: &Layout, mesh: &DeviceMesh, shape: &[usize]) -> Result<La
     Ok(layout.clone())
 }
 
+/// Placements in mesh order.
+fn in_order<A: Into<AxisPlacement>>(axes: impl IntoIterator<Item = A>) -> Placements {
+    Placements(Form::InOrder(axes.into_iter().map(Into::into).collect()))
+}
+
+/// Placements by axis name.
+fn by_name<S: Into<String>, A: Into<AxisPlacement>>(
+    named: impl IntoIterator<Item = (S, A)>,
+) -> Placements {
+    let named = named.into_iter().map(|(name, a)| (name.into(), a.into()));
+    Placements(Form::ByName(named.collect()))
+}
+
+impl From<AxisPlacement> for Placements {
+    fn from(axis: AxisPlacement) -> Self {
+        in_order([axis])
+    }
+}
+
+impl From<Placement> for Placements {
+    fn from(axis: Placement) -> Self {
+        in_order([axis])
+    }
+}
+
 impl<A: Into<AxisPlacement>, const N: usize> From<[A; N]> for Placements {
     fn from(axes: [A; N]) -> Self {
-        Self(Form::InOrder(axes.into_iter().map(Into::into).collect()))
+        in_order(axes)
+    }
+}
+
+impl<A: Clone + Into<AxisPlacement>, const N: usize> From<&[A; N]> for Placements {
+    fn from(axes: &[A; N]) -> Self {
+        axes[..].into()
     }
 }
 
 impl<A: Clone + Into<AxisPlacement>> From<&[A]> for Placements {
     fn from(axes: &[A]) -> Self {
-        Self(Form::InOrder(
-            axes.iter().cloned().map(Into::into).collect(),
-        ))
+        in_order(axes.iter().cloned())
     }
 }
 
 impl<A: Into<AxisPlacement>> From<Vec<A>> for Placements {
     fn from(axes: Vec<A>) -> Self {
-        Self(Form::InOrder(axes.into_iter().map(Into::into).collect()))
+        in_order(axes)
+    }
+}
+
+impl<A: Clone + Into<AxisPlacement>> From<&Vec<A>> for Placements {
+    fn from(axes: &Vec<A>) -> Self {
+        axes[..].into()
+    }
+}
+
+/// Axes placed by what is not of one type, as a [`Placement`] beside a `shard(0)`.
+macro_rules! mixed {
+    ($($($axis:ident)+;)*) => {$(
+        impl<$($axis: Into<AxisPlacement>),+> From<($($axis,)+)> for Placements {
+            fn from(axes: ($($axis,)+)) -> Self {
+                #[expect(non_snake_case, reason = "the names of the types")]
+                let ($($axis,)+) = axes;
+                in_order([$($axis.into()),+])
+            }
+        }
+    )*};
+}
+
+mixed! {
+    A B;
+    A B C;
+    A B C D;
+}
+
+impl<A: Into<AxisPlacement>> From<(&str, A)> for Placements {
+    fn from(named: (&str, A)) -> Self {
+        by_name([named])
     }
 }
 
 impl<A: Into<AxisPlacement>, const N: usize> From<[(&str, A); N]> for Placements {
     fn from(named: [(&str, A); N]) -> Self {
-        Self(Form::ByName(
-            named
-                .into_iter()
-                .map(|(name, a)| (name.to_owned(), a.into()))
-                .collect(),
-        ))
+        by_name(named)
+    }
+}
+
+impl<A: Clone + Into<AxisPlacement>> From<&[(&str, A)]> for Placements {
+    fn from(named: &[(&str, A)]) -> Self {
+        by_name(named.iter().cloned())
+    }
+}
+
+impl<A: Into<AxisPlacement>> From<Vec<(&str, A)>> for Placements {
+    fn from(named: Vec<(&str, A)>) -> Self {
+        by_name(named)
+    }
+}
+
+impl<A: Into<AxisPlacement>> From<Vec<(String, A)>> for Placements {
+    fn from(named: Vec<(String, A)>) -> Self {
+        by_name(named)
     }
 }
 

@@ -80,6 +80,9 @@ impl Simulation {
     /// Plays `prepare` once and `step` twice on each of the ranks, one after the other; the forecast is of the second step,
     /// when caches and the state of optimizers are there.
     ///
+    /// # Collective
+    /// No ranks: one thread plays them.
+    ///
     /// # Errors
     /// What the program reports; [`NoData`](shard_comm::DeviceError::NoData) if it reads values or has sizes that the data
     /// decides; an invalid argument for a rank that the topology does not have.

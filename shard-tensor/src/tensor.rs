@@ -2,9 +2,10 @@
 
 use crate::{Context, Error, Gradients, Mesh, Placements, Result};
 use ndarray::{ArrayD, IxDyn};
+use shard_comm::Calling;
 use shard_comm::half::{bf16, f16};
 use shard_comm::{Bool, DType, Element};
-use shard_ops::{Exec, OpError, Value};
+use shard_ops::{Exec, OpError, Value, key_of};
 use shard_redistribute::{Array, RedistributeError};
 use shard_spec::{Dims, Layout, Placement};
 use std::borrow::Cow;
@@ -137,16 +138,10 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`Placements::layout`]; an error for partial targets, which only ops produce.
+    #[track_caller]
     pub fn redistribute(&self, placements: impl Into<Placements>) -> Result<Self> {
-        let to = placements.into().layout(self.layout.mesh(), self.shape())?;
-        if to.is_partial() && to != self.layout {
-            return Err(Error::argument(
-                "redistribute",
-                "shards and replicas",
-                to.to_string(),
-                "partial values are the results of ops; redistribute to a replica or a shard",
-            ));
-        }
+        let _call = Calling::here();
+        let to = self.target(placements)?;
         Ok(self.lift(self.ctx.tape().redistribute(&self.value(), &to)?))
     }
 
@@ -157,6 +152,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// What the communicator reports.
+    #[track_caller]
     pub fn full_tensor(&self) -> Result<Self> {
         self.redistribute(Placements::replicated())
     }
@@ -168,6 +164,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// What the communicator reports.
+    #[track_caller]
     pub fn reduced(&self) -> Result<Self> {
         self.redistribute(self.layout.with_partial_reduced())
     }
@@ -179,8 +176,11 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If it holds another type than `T`; [`NotMember`](RedistributeError::NotMember) off the mesh.
+    #[track_caller]
     pub fn to_array<T: Element>(&self) -> Result<ArrayD<T>> {
+        let _call = Calling::here();
         self.check_type::<T>("to_array")?;
+        self.ctx.tape().note_read(&self.held());
         let value = self.value().detach();
         let whole = self.ctx.engine().redistribute(
             &value,
@@ -191,10 +191,15 @@ impl ShardTensor {
 
     /// This rank's piece as an array. No communication; of a partial tensor, this rank's term.
     ///
+    /// # Collective
+    /// None: this rank alone.
+    ///
     /// # Errors
     /// As [`to_array`](Self::to_array).
+    #[track_caller]
     pub fn to_local_array<T: Element>(&self) -> Result<ArrayD<T>> {
         self.check_type::<T>("to_local_array")?;
+        self.ctx.tape().note_read(&self.held());
         to_ndarray(self.value().array())
     }
 
@@ -204,8 +209,9 @@ impl ShardTensor {
     /// All members of its mesh.
     ///
     /// # Errors
-    /// [`Argument`](Error::Argument) if it has more elements or none; [`NotMember`](RedistributeError::NotMember)
+    /// [`Argument`](Error::Argument) if it has more elements or none, or is an integer that `f64` cannot hold; [`NotMember`](RedistributeError::NotMember)
     /// off the mesh.
+    #[track_caller]
     pub fn item(&self) -> Result<f64> {
         if self.numel() != 1 {
             return Err(Error::argument(
@@ -225,14 +231,26 @@ impl ShardTensor {
                     .first()
                     .map(|x| Element::to_f64(*x)),
             ),
-            DType::I64 => first(self.to_array::<i64>()?.first().map(|x| x.to_f64())),
+            DType::I64 => {
+                let number = self.to_array::<i64>()?.first().copied().unwrap_or_default();
+                let read = number as f64;
+                if read as i128 != i128::from(number) {
+                    return Err(Error::argument(
+                        "item",
+                        "a number that f64 holds",
+                        number.to_string(),
+                        "read it with `to_array::<i64>()`",
+                    ));
+                }
+                read
+            }
             DType::I32 => first(self.to_array::<i32>()?.first().map(|x| x.to_f64())),
             DType::U8 => first(self.to_array::<u8>()?.first().map(|x| x.to_f64())),
             DType::Bool => first(self.to_array::<Bool>()?.first().map(|x| x.to_f64())),
         })
     }
 
-    fn check_type<T: Element>(&self, op: &'static str) -> Result<()> {
+    pub(crate) fn check_type<T: Element>(&self, op: &'static str) -> Result<()> {
         if T::DTYPE == self.dtype {
             return Ok(());
         }
@@ -250,8 +268,12 @@ impl ShardTensor {
     /// A parameter of the same value: gradients with respect to it are computed, and [`set`](Self::set) may replace
     /// its value.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
     /// # Errors
     /// [`Autograd`](Error::Autograd) for integers and truth values.
+    #[track_caller]
     pub fn requires_grad(&self) -> Result<Self> {
         let leaf = self.ctx.tape().leaf(self.value().array().clone())?;
         Ok(Self {
@@ -299,7 +321,9 @@ impl ShardTensor {
     /// assert_eq!(slopes[2], ndarray::arr1(&[30.0, 30.0]).into_dyn());
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
+    #[track_caller]
     pub fn backward(&self) -> Result<Gradients> {
+        let _call = Calling::here();
         Ok(Gradients::new(
             self.ctx.tape().backward(&self.value(), None)?,
         ))
@@ -312,7 +336,9 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`backward`](Self::backward); if the seed has another shape or type.
+    #[track_caller]
     pub fn backward_with(&self, seed: &Self) -> Result<Gradients> {
+        let _call = Calling::here();
         Ok(Gradients::new(
             self.ctx
                 .tape()
@@ -328,7 +354,9 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`backward`](Self::backward).
+    #[track_caller]
     pub fn grad(&self, inputs: &[&Self], create_graph: bool) -> Result<Vec<Option<Self>>> {
+        let _call = Calling::here();
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let values: Vec<&Value> = values.iter().collect();
         let found = self
@@ -339,13 +367,17 @@ impl ShardTensor {
     }
 
     /// Calls `hook` with the gradient of this tensor in every backward pass; what it returns, if anything, takes the
-    /// gradient's place. The gradient has the layout of this tensor.
+    /// gradient's place. The gradient has the layout of this tensor. A parameter keeps its hooks whatever value it is
+    /// given.
+    ///
+    /// A hook that holds its own tensor keeps it alive until it is removed, or the [launch](crate::launch) ends.
     ///
     /// # Collective
     /// All ranks of the program, with the same hook.
     ///
     /// # Errors
     /// [`Autograd`](Error::Autograd) if gradients do not reach it.
+    #[track_caller]
     pub fn on_gradient(
         &self,
         hook: impl Fn(&Self) -> Result<Option<Self>> + 'static,
@@ -361,10 +393,16 @@ impl ShardTensor {
         Ok(self.ctx.tape().on_gradient(&self.value(), Rc::new(hook))?)
     }
 
-    /// Replaces the value of a parameter, for all its clones. What was computed from the old value keeps it.
+    /// Replaces the value of a parameter, for all its clones. What was computed from the old value keeps it. It stays the
+    /// same parameter: its hooks stay, gradients computed before can still be read, and what was computed from the old
+    /// value still gives its gradient to the parameter.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
     ///
     /// # Errors
     /// [`Argument`](Error::Argument) if this is no parameter, or the other tensor has another layout or type.
+    #[track_caller]
     pub fn set(&self, value: &Self) -> Result<()> {
         if value.layout != self.layout || value.dtype != self.dtype {
             return Err(Error::argument(
@@ -374,11 +412,15 @@ impl ShardTensor {
                 "a parameter keeps its type, shape and layout; redistribute the new value to the parameter's layout",
             ));
         }
-        self.set_array(value.value().array().clone())
+        let array = value.value().array().clone();
+        array.cx().record(key_of("set", &self.layout.hash128()));
+        self.set_array(array)
     }
 
     /// As [`set`](Self::set), for an array known to fit.
+    #[track_caller]
     pub(crate) fn set_array(&self, array: Array) -> Result<()> {
+        let _call = Calling::here();
         let Held::Parameter(cell) = &self.held else {
             return Err(Error::argument(
                 "set",
@@ -387,31 +429,58 @@ impl ShardTensor {
                 "tensors are values; make a parameter with `requires_grad`",
             ));
         };
-        cell.replace(self.ctx.tape().leaf(array)?);
+        let renewed = self.ctx.tape().renewed(&cell.borrow(), array)?;
+        cell.replace(renewed);
         Ok(())
     }
 }
 
 impl ShardTensor {
+    /// The layout that placements give this tensor, if it can be moved there.
+    pub(crate) fn target(&self, placements: impl Into<Placements>) -> Result<Layout> {
+        let to = placements.into().layout(self.layout.mesh(), self.shape())?;
+        if to.is_partial() && to != self.layout {
+            return Err(Error::argument(
+                "redistribute",
+                "shards and replicas",
+                to.to_string(),
+                "partial values are the results of ops; redistribute to a replica or a shard",
+            ));
+        }
+        Ok(to)
+    }
+
+    /// The value alone.
+    pub(crate) fn into_value(self) -> Value {
+        match self.held {
+            Held::Value(value) => value,
+            Held::Parameter(cell) => cell.borrow().clone(),
+        }
+    }
+
     /// A tensor of the same context.
     pub(crate) fn lift(&self, value: Value) -> Self {
         Self::new(&self.ctx, value)
     }
 
     /// Runs one op of `shard_ops` on this tensor.
+    #[track_caller]
     pub(crate) fn run(
         &self,
         f: impl FnOnce(&dyn Exec, &Value) -> Result<Value, OpError>,
     ) -> Result<Self> {
+        let _call = Calling::here();
         Ok(self.lift(f(self.ctx.tape(), &self.held())?))
     }
 
     /// Runs one op of `shard_ops` on two tensors.
+    #[track_caller]
     pub(crate) fn run2(
         &self,
         other: &Self,
         f: impl FnOnce(&dyn Exec, &Value, &Value) -> Result<Value, OpError>,
     ) -> Result<Self> {
+        let _call = Calling::here();
         Ok(self.lift(f(self.ctx.tape(), &self.held(), &other.held())?))
     }
 }
@@ -443,10 +512,18 @@ impl fmt::Display for ShardTensor {
 }
 
 fn to_ndarray<T: Element>(array: &Array) -> Result<ArrayD<T>> {
-    let (elements, shape) = (array.to_vec::<T>()?, array.local_shape());
-    ArrayD::from_shape_vec(IxDyn(&shape), elements).map_err(|e| {
+    to_ndarray_of("to_array", array.to_vec::<T>()?, &array.local_shape())
+}
+
+/// Elements as an array.
+pub(crate) fn to_ndarray_of<T>(
+    op: &'static str,
+    elements: Vec<T>,
+    shape: &[usize],
+) -> Result<ArrayD<T>> {
+    ArrayD::from_shape_vec(IxDyn(shape), elements).map_err(|e| {
         Error::argument(
-            "to_array",
+            op,
             "as many elements as the shape holds",
             e.to_string(),
             "report this",

@@ -25,6 +25,8 @@ pub mod layouts;
 pub mod made;
 #[path = "../../shard-tensor/examples/input/npy.rs"]
 mod npy;
+#[path = "../../shard-tensor/examples/input/npy_write.rs"]
+mod npy_write;
 pub mod parsers;
 pub mod paths;
 #[cfg(feature = "mpi")]

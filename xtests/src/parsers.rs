@@ -3,10 +3,9 @@
 //!
 //! The libraries read no npy files; two examples do, by a file of theirs that is also compiled here.
 
-use crate::npy;
 use crate::rng::Rng;
+use crate::{npy, npy_write};
 use ndarray::{Array2, Array4, Dimension, Ix1, Ix2, Ix4};
-use ndarray_npy::WriteNpyExt;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -160,8 +159,7 @@ fn array_again<D: Dimension>(data: &[u8]) {
         return;
     };
     assert!(size_of::<f32>() * array.len() < data.len());
-    let mut written = Vec::new();
-    array.write_npy(&mut written).expect("memory takes all");
+    let written = npy_write::bytes(&array);
     let read = npy::read::<D>(&written).expect("what was written is read");
     assert_eq!(read.shape(), array.shape());
     let bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
@@ -245,18 +243,13 @@ fn safetensors_seeds() -> Vec<Vec<u8>> {
 }
 
 fn npy_seeds() -> Vec<Vec<u8>> {
-    fn file(array: &impl WriteNpyExt) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        array.write_npy(&mut bytes).expect("memory takes all");
-        bytes
-    }
     let rows = Array2::<f32>::from_elem((3, 5), 1.5);
     vec![
-        file(&rows),
-        file(&rows.t()),
-        file(&Array2::<f64>::zeros((2, 2))),
-        file(&Array2::<f32>::zeros((0, 7))),
-        file(&Array4::<f32>::zeros((2, 1, 3, 2))),
+        npy_write::bytes(&rows),
+        npy_write::bytes(&rows.t()),
+        npy_write::bytes(&Array2::<f64>::zeros((2, 2))),
+        npy_write::bytes(&Array2::<f32>::zeros((0, 7))),
+        npy_write::bytes(&Array4::<f32>::zeros((2, 1, 3, 2))),
     ]
 }
 

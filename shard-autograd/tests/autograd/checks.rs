@@ -11,7 +11,7 @@ use shard_ops::reduce::sum;
 use shard_ops::{Exec, HostCall, InOp, Linearity, Meta, Op, Result, Rule, Saved, Value, key_of};
 use shard_redistribute::Array;
 use shard_spec::DeviceMesh;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -287,5 +287,40 @@ fn a_function_that_changes_its_mind_is_an_error() {
                 .unwrap_err();
             assert!(matches!(error, AutogradError::Recompute { .. }), "{error}");
         }
+    });
+}
+
+/// A parameter that was renewed is not what the function saw: to run it again would mix two values.
+#[test]
+fn a_function_is_not_run_again_with_a_renewed_parameter() {
+    on_mesh(&[2], |b| {
+        let x = b.leaf(&[3], "S(0)", small);
+        let w = Rc::new(RefCell::new(b.leaf(&[3], "S(0)", |_| 2.0)));
+        let held = w.clone();
+        let scaled = move |rec: &Recorder, v: &[Value]| {
+            let w = held.borrow().clone();
+            Ok(vec![mul(rec, &v[0], &w)?])
+        };
+        let y = checkpoint(&b.rec, &[&x], scaled).unwrap().remove(0);
+        let loss = sum(&b.rec, &y, &[0], false).unwrap();
+        let slope = |loss| {
+            let gradients = b.rec.backward(loss, None)?;
+            Ok::<_, AutogradError>(b.full(&gradients.get(&x)?.unwrap()))
+        };
+        assert_eq!(slope(&loss).unwrap(), [2.0; 3]);
+        let array = b.value(&[3], "S(0)", |_| 5.0).array().clone();
+        let renewed = b.rec.renewed(&w.borrow(), array).unwrap();
+        w.replace(renewed);
+        let error = slope(&loss).unwrap_err();
+        assert!(matches!(error, AutogradError::Recompute { .. }), "{error}");
+        assert!(error.to_string().contains("replaced"), "{error}");
+        // As an input the old value is kept, and renewing it changes nothing.
+        let square = |rec: &Recorder, v: &[Value]| Ok(vec![mul(rec, &v[0], &v[0])?]);
+        let y = checkpoint(&b.rec, &[&x], square).unwrap().remove(0);
+        b.rec
+            .renewed(&x, b.value(&[3], "S(0)", |_| 9.0).array().clone())
+            .unwrap();
+        let loss = sum(&b.rec, &y, &[0], false).unwrap();
+        assert_eq!(slope(&loss).unwrap(), table(&[3], |i| 2.0 * small(i)));
     });
 }

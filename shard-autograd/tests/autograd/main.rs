@@ -6,3 +6,4 @@ mod law;
 mod local;
 mod memory;
 mod tape;
+mod windows;

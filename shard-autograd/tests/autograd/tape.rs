@@ -423,3 +423,47 @@ fn what_an_op_cannot_differentiate_is_an_error() {
         assert!(b.rec.is_recording());
     });
 }
+
+#[test]
+fn a_leaf_keeps_its_name_and_layout_when_it_is_renewed() {
+    on_mesh(&[2], |b| {
+        let x = b.leaf(&[3], "S(0)", small);
+        let array = |shape: &[usize], text| b.value(shape, text, |_| 4.0).array().clone();
+        let live = b.rec.live_nodes();
+        let y = b.rec.renewed(&x, array(&[3], "S(0)")).unwrap();
+        assert_eq!((b.rec.id(&y), b.rec.live_nodes()), (b.rec.id(&x), live));
+        assert_eq!((b.full(&y), b.full(&x)), (vec![4.0; 3], table(&[3], small)));
+        for other in [array(&[3], "R"), array(&[4], "S(0)")] {
+            let error = b.rec.renewed(&x, other).unwrap_err();
+            assert!(matches!(error, AutogradError::Leaf { .. }), "{error}");
+        }
+        let twice = mul_scalar(&b.rec, &x, 2.0).unwrap();
+        for no_leaf in [&twice, &x.detach()] {
+            let error = b.rec.renewed(no_leaf, array(&[3], "S(0)")).unwrap_err();
+            assert!(matches!(error, AutogradError::NotTracked { .. }), "{error}");
+        }
+    });
+}
+
+/// A hook that holds its own leaf keeps it, until hooks are forgotten.
+#[test]
+fn forgetting_hooks_frees_what_they_hold() {
+    on_mesh(&[2], |b| {
+        let live = b.rec.live_nodes();
+        for _ in 0..3 {
+            let x = b.leaf(&[3], "S(0)", small);
+            let own = x.clone();
+            let hook = move |g: &Value| {
+                Ok(Some(if own.ndim() == 1 {
+                    own.detach()
+                } else {
+                    g.clone()
+                }))
+            };
+            b.rec.on_gradient(&x, Rc::new(hook)).unwrap();
+        }
+        assert_eq!(b.rec.live_nodes(), live + 3);
+        b.rec.forget_hooks();
+        assert_eq!(b.rec.live_nodes(), live);
+    });
+}

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::pool::{BLOCK, Block, POISON, Pool};
+use crate::pool::{BLOCK, Block, Pool, poison};
 use crate::{DType, DeviceError, DeviceRef, Element, Result};
 
 /// Immutable shared elements on a device. Cloning and slicing copy nothing.
@@ -432,7 +432,7 @@ impl HostMemory {
         }
         self.start = start;
         if self.pool.poisons() {
-            self.bytes_mut()[kept.len()..].fill(POISON);
+            poison(&mut self.bytes_mut()[kept.len()..]);
         }
         true
     }

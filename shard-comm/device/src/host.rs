@@ -41,7 +41,8 @@ pub struct Host {
 pub struct HostOptions {
     /// Most bytes kept for reuse; 1 GiB unless said otherwise.
     pub cached_bytes: usize,
-    /// Overwrite memory with NaN before handing it out, so that a result that was never written shows.
+    /// Overwrite memory with NaN, and integers near the greatest, before handing it out, so that what was never written shows.
+    /// On in builds with debug assertions, as tests are, off in others.
     pub poison: bool,
     /// Measure what every job, copy and fold takes; see [`Device::spent`]. About 0.1 µs each.
     pub meter: bool,
@@ -51,7 +52,7 @@ impl Default for HostOptions {
     fn default() -> Self {
         Self {
             cached_bytes: 1 << 30,
-            poison: false,
+            poison: cfg!(debug_assertions),
             meter: false,
         }
     }

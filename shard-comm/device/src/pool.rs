@@ -16,8 +16,16 @@ pub(crate) struct Block([u8; BLOCK]);
 /// Bytes in a [`Block`], and what elements are aligned to: a cache line, and the widest vector register.
 pub(crate) const BLOCK: usize = 64;
 
-/// A byte of fresh memory when the pool poisons: a NaN of every float type, -1 of every signed integer.
-pub(crate) const POISON: u8 = 0xFF;
+/// What fresh memory holds when the pool poisons: a NaN of every float type, an integer near the greatest of its type, so
+/// that neither passes for a result or an index.
+const POISON: [u8; 2] = [0xFD, 0x7F];
+
+/// Overwrites memory that begins at an even address of its buffer, or holds single bytes.
+pub(crate) fn poison(bytes: &mut [u8]) {
+    for pair in bytes.chunks_mut(2) {
+        pair.copy_from_slice(&POISON[..pair.len()]);
+    }
+}
 
 /// Memory of one device instance: what is out, and what waits to be used again.
 #[derive(Debug)]
@@ -82,7 +90,7 @@ impl Pool {
         match memory {
             Ok(mut memory) => {
                 if self.poison {
-                    memory.fill(Block([POISON; BLOCK]));
+                    poison(bytemuck::cast_slice_mut(&mut memory));
                 }
                 Some(memory)
             }
@@ -198,6 +206,20 @@ fn class_of(blocks: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn poison_is_no_number_and_no_index() {
+        let mut bytes = [0; 8];
+        poison(&mut bytes);
+        assert!(f64::from_le_bytes(bytes).is_nan());
+        assert!(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).is_nan());
+        assert!(half::f16::from_le_bytes([bytes[0], bytes[1]]).is_nan());
+        assert!(half::bf16::from_le_bytes([bytes[0], bytes[1]]).is_nan());
+        assert!(i64::from_le_bytes(bytes) > i64::MAX - (1 << 52));
+        assert!(
+            i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) > i32::MAX - (1 << 20)
+        );
+    }
 
     #[test]
     fn classes_are_ordered_and_waste_at_most_a_quarter() {

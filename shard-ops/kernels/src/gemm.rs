@@ -2,6 +2,7 @@
 
 use super::{Real, View, ViewMut};
 use crate::view::for_each_row;
+use gemm_common::Parallelism;
 
 /// A strided matrix to read: element `(i, j)` is `data[offset + i * row_step + j * col_step]`.
 #[derive(Clone, Copy, Debug)]
@@ -124,10 +125,31 @@ pub fn gemm<T: Real>(
         (k, b.row_step),
         (n, b.col_step),
     );
+    // Tiles are of columns: where the rows of c lie closer, the transposed product is the same and better.
+    let (m, n, a, b, c_rows, c_cols) = if c_cols.abs() < c_rows.abs() {
+        (n, m, b.transposed(), a.transposed(), c_cols, c_rows)
+    } else {
+        (m, n, a, b, c_rows, c_cols)
+    };
+    // And they go forward in memory: what is stored backward is indexed from its other end.
+    let (mut a, mut b) = (a, b);
+    let (mut c_offset, mut c_rows, mut c_cols) = (c_offset, c_rows, c_cols);
+    if c_rows < 0 {
+        turn(m, &mut c_offset, &mut c_rows);
+        turn(m, &mut a.offset, &mut a.row_step);
+    }
+    if c_cols < 0 {
+        turn(n, &mut c_offset, &mut c_cols);
+        turn(n, &mut b.offset, &mut b.col_step);
+    }
+    if a.col_step < 0 {
+        turn(k, &mut a.offset, &mut a.col_step);
+        turn(k, &mut b.offset, &mut b.row_step);
+    }
+    let Product(multiply) = T::product();
     let alpha = if accumulate { T::one() } else { T::zero() };
-    // SAFETY: `check` has shown that every (row, column) of each operand lies inside its slice, `c` is borrowed mutably so
-    // it overlaps neither input, and `Real` is only implemented for f32 and f64, which the crate accepts.
-    // The crate itself swaps operands when `c` is row-major, so that its tiles see columns.
+    // SAFETY: `check` has shown that every (row, column) of each operand lies inside its slice, which transposing and
+    // counting from the other end leaves so, and `c` is borrowed mutably so it overlaps neither input.
     unsafe {
         multiply(
             m,
@@ -148,21 +170,76 @@ pub fn gemm<T: Real>(
             false,
             false,
             false,
-            gemm::Parallelism::None,
+            Parallelism::None,
         );
     }
 }
 
-#[cfg(not(miri))]
-use gemm::gemm as multiply;
+/// Counts `n` indices from the other end.
+fn turn(n: usize, offset: &mut usize, step: &mut isize) {
+    *offset = offset.wrapping_add_signed((n as isize - 1) * *step);
+    *step = -*step;
+}
 
-/// Stands for the call under miri, which cannot run its kernels: touches the same elements through the same pointers.
+/// The function that multiplies matrices of `T`, for the processor that this is.
+///
+/// Those of the crate `gemm` are named one by one: `gemm` itself compiles as many again, for complex numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Product<T>(Multiply<T>);
+
+/// `dst = alpha dst + beta lhs rhs`: extents; memory and steps between columns and rows of `dst`, and whether it is read;
+/// those of `lhs` and `rhs`; `alpha`, `beta`; what is conjugated; threads.
+type Multiply<T> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut T,
+    isize,
+    isize,
+    bool,
+    *const T,
+    isize,
+    isize,
+    *const T,
+    isize,
+    isize,
+    T,
+    T,
+    bool,
+    bool,
+    bool,
+    Parallelism,
+);
+
+impl Product<f32> {
+    /// Of single precision.
+    #[inline]
+    pub(super) fn single() -> Self {
+        #[cfg(miri)]
+        return Self(interpreted);
+        #[cfg(not(miri))]
+        Self(gemm_f32::gemm::f32::get_gemm_fn())
+    }
+}
+
+impl Product<f64> {
+    /// Of double precision.
+    #[inline]
+    pub(super) fn double() -> Self {
+        #[cfg(miri)]
+        return Self(interpreted);
+        #[cfg(not(miri))]
+        Self(gemm_f64::gemm::f64::get_gemm_fn())
+    }
+}
+
+/// Stands for those functions under miri, which cannot run them: touches the same elements through the same pointers.
 ///
 /// # Safety
-/// That of [`gemm::gemm`].
+/// Each matrix lies in its memory, and that of `dst` in no other's.
 #[cfg(miri)]
 #[expect(clippy::too_many_arguments, reason = "those of the call it stands for")]
-unsafe fn multiply<T: Real>(
+unsafe fn interpreted<T: Real>(
     m: usize,
     n: usize,
     k: usize,
@@ -181,7 +258,7 @@ unsafe fn multiply<T: Real>(
     _conj_dst: bool,
     _conj_lhs: bool,
     _conj_rhs: bool,
-    _parallelism: gemm::Parallelism,
+    _parallelism: Parallelism,
 ) {
     let at = |i: usize, rows: isize, j: usize, cols: isize| i as isize * rows + j as isize * cols;
     for i in 0..m {
@@ -384,6 +461,61 @@ mod tests {
                     }
                     case::<f64>(batch, m, k, n, broadcast_a, transpose_b);
                 }
+            }
+        }
+    }
+
+    /// Every way a matrix can be stored: rows or columns together, and either of them backward.
+    #[test]
+    fn steps_of_any_sign_and_order_give_the_same_product() {
+        const M: usize = 5;
+        const N: usize = 3;
+        const K: usize = 4;
+        let stored = |rows: usize, cols: usize, way: usize| {
+            let (mut row, mut col) = match way & 1 {
+                0 => (cols as isize, 1),
+                _ => (1, rows as isize),
+            };
+            let mut offset = 0;
+            if way & 2 > 0 {
+                offset += (rows - 1) * row.unsigned_abs();
+                row = -row;
+            }
+            if way & 4 > 0 {
+                offset += (cols - 1) * col.unsigned_abs();
+                col = -col;
+            }
+            (offset, row, col)
+        };
+        let at = |(offset, row, col): (usize, isize, isize), i: usize, j: usize| {
+            offset.wrapping_add_signed(i as isize * row + j as isize * col)
+        };
+        let mut rng = Rng::new(5);
+        let (a, b) = (rng.vec::<f64>(M * K), rng.vec::<f64>(K * N));
+        for way in 0..512 {
+            let (a_lies, b_lies) = (stored(M, K, way & 7), stored(K, N, way >> 3 & 7));
+            let c_lies = stored(M, N, way >> 6);
+            let mut c = [f64::NAN; M * N];
+            let mat = |data, (offset, row_step, col_step)| Mat {
+                data,
+                offset,
+                row_step,
+                col_step,
+            };
+            let (offset, row_step, col_step) = c_lies;
+            let out = MatMut {
+                data: &mut c,
+                offset,
+                row_step,
+                col_step,
+            };
+            gemm(M, N, K, mat(&a, a_lies), mat(&b, b_lies), out, false);
+            for (i, j) in (0..M).flat_map(|i| (0..N).map(move |j| (i, j))) {
+                let expected: f64 = (0..K)
+                    .map(|q| a[at(a_lies, i, q)] * b[at(b_lies, q, j)])
+                    .sum();
+                let got = c[at(c_lies, i, j)];
+                assert!((got - expected).abs() < 1e-12, "{way}: {got} {expected}");
             }
         }
     }

@@ -14,7 +14,7 @@ pub trait Math {
     fn expm1(x: f64) -> f64;
     /// Natural logarithm.
     fn ln(x: f64) -> f64;
-    /// `ln(1 + x)` for `0 <= x <= 1`, without cancellation near 0.
+    /// `ln(1 + x)` without cancellation near 0.
     fn ln_1p(x: f64) -> f64;
     /// Hyperbolic tangent.
     fn tanh(x: f64) -> f64;
@@ -185,7 +185,7 @@ impl<const FMA: bool> Math for Fast<FMA> {
     fn ln_1p(x: f64) -> f64 {
         let series = x * Self::polynomial(x, [1.0, -1.0 / 2.0, 1.0 / 3.0, -1.0 / 4.0]);
         let whole = Self::ln(1.0 + x);
-        if x < 1e-3 { series } else { whole }
+        if x.abs() < 1e-3 { series } else { whole }
     }
 
     #[inline(always)]
@@ -271,12 +271,14 @@ mod tests {
     fn grades<const FMA: bool>() {
         type P = Precise;
         type Map = fn(f64) -> f64;
-        let cases: [(&str, Map, Map, f64, f64); 9] = [
+        let cases: [(&str, Map, Map, f64, f64); 11] = [
             ("exp", Fast::<FMA>::exp, P::exp, -700.0, 700.0),
             ("exp near 0", Fast::<FMA>::exp, P::exp, -1.0, 1.0),
             ("expm1", Fast::<FMA>::expm1, P::expm1, -0.4, 0.4),
             ("ln", Fast::<FMA>::ln, P::ln, 1e-3, 30.0),
-            ("ln_1p", Fast::<FMA>::ln_1p, P::ln_1p, 0.0, 1.0),
+            ("ln_1p", Fast::<FMA>::ln_1p, P::ln_1p, -0.999, 30.0),
+            ("ln_1p near 0", Fast::<FMA>::ln_1p, P::ln_1p, -2e-3, 2e-3),
+            ("ln_1p nearer", Fast::<FMA>::ln_1p, P::ln_1p, -1e-9, 1e-9),
             ("tanh", Fast::<FMA>::tanh, P::tanh, -12.0, 12.0),
             ("tanh near 0", Fast::<FMA>::tanh, P::tanh, -0.1, 0.1),
             ("erf", Fast::<FMA>::erf, P::erf, -12.0, 12.0),

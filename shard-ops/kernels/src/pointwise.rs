@@ -200,16 +200,24 @@ pub fn select<T: Real>(
     );
 }
 
-/// The larger of two; NaN if either is.
+/// The larger of two; NaN if either is. A zero is above its negative, so that the order of the two is of no account.
 #[inline(always)]
 pub(crate) fn larger<T: Real>(a: T, b: T) -> T {
-    if a > b || a.is_nan() { a } else { b }
+    if a > b || a.is_nan() || a == b && b.is_sign_negative() {
+        a
+    } else {
+        b
+    }
 }
 
-/// The smaller of two; NaN if either is.
+/// The smaller of two; NaN if either is. A zero is above its negative.
 #[inline(always)]
 pub(crate) fn smaller<T: Real>(a: T, b: T) -> T {
-    if a < b || a.is_nan() { a } else { b }
+    if a < b || a.is_nan() || a == b && b.is_sign_positive() {
+        a
+    } else {
+        b
+    }
 }
 
 /// Runs `op` compiled for the best instruction set of this machine. Very short rows are not worth the call, but the call is

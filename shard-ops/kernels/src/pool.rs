@@ -10,6 +10,9 @@ use super::{Real, View, ViewMut};
 #[cfg(test)]
 mod tests;
 
+/// Positions of a window summed in the element type before they join a total in f64.
+const POSITIONS: usize = 64;
+
 /// Where a slab lies in its global spatial plane: what turns local positions into global flat indexes and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plane {
@@ -210,7 +213,8 @@ pub fn gather_at<T: Real>(
     }
 }
 
-/// The mean of each window: the sum over its positions in the slab, divided by `divisor`.
+/// The mean of each window: the sum over its positions in the slab, divided by `divisor`. Sums of large windows lose no
+/// digits with their size.
 ///
 /// # Panics
 /// When the shapes contradict each other.
@@ -227,10 +231,26 @@ pub fn avg_pool<T: Real>(
     let g = Meeting::new(kernel, window, x.shape(), y.shape());
     let divisor = Divide::new(divisor, &g);
     let mut sums = vec![T::zero(); g.output[2]];
+    // Of a large window, the positions before those in `sums`.
+    let mut totals = vec![
+        0.0;
+        if g.positions() > POSITIONS {
+            sums.len()
+        } else {
+            0
+        }
+    ];
     for (n, c) in pairs(&x) {
         for (od, oh) in g.output_rows() {
             sums.fill(T::zero());
-            for k in g.kernel_positions() {
+            totals.fill(0.0);
+            for (position, k) in g.kernel_positions().enumerate() {
+                if position > 0 && position % POSITIONS == 0 {
+                    for (total, s) in totals.iter_mut().zip(&mut sums) {
+                        *total += s.wide();
+                        *s = T::zero();
+                    }
+                }
                 let Some(row) = g.line(
                     &x,
                     [n, c],
@@ -255,6 +275,9 @@ pub fn avg_pool<T: Real>(
                         *s += x.data()[first.wrapping_add_signed(i as isize * step)];
                     }
                 }
+            }
+            for (total, s) in totals.iter().zip(&mut sums) {
+                *s = T::of(total + s.wide());
             }
             divisor.apply([od, oh], &mut sums);
             store(&mut y, [n, c], [od, oh], &sums);
@@ -363,6 +386,11 @@ impl Meeting {
     fn output_rows(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let [depth, height, _] = self.output;
         (0..depth).flat_map(move |d| (0..height).map(move |h| (d, h)))
+    }
+
+    /// How many positions the kernel has.
+    fn positions(&self) -> usize {
+        self.kernel.iter().product()
     }
 
     fn kernel_positions(&self) -> impl Iterator<Item = [usize; 3]> + use<> {

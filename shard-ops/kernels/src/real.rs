@@ -1,5 +1,6 @@
 //! The element types kernels compute in, and their vectors.
 
+use super::gemm::Product;
 use num_traits::{Float, NumAssign};
 use pulp::Simd;
 
@@ -37,10 +38,13 @@ pub trait Real:
         b: Self::Vec<S>,
         c: Self::Vec<S>,
     ) -> Self::Vec<S>;
+
+    /// What multiplies matrices of this element.
+    fn product() -> Product<Self>;
 }
 
 macro_rules! real {
-    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident) => {
+    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident, $product:ident) => {
         impl Real for $t {
             type Vec<S: Simd> = S::$vec;
 
@@ -83,6 +87,11 @@ macro_rules! real {
             ) -> Self::Vec<S> {
                 simd.$fma(a, b, c)
             }
+
+            #[inline(always)]
+            fn product() -> Product<Self> {
+                Product::$product()
+            }
         }
     };
 }
@@ -94,7 +103,8 @@ real!(
     as_simd_f32s,
     as_mut_simd_f32s,
     splat_f32s,
-    mul_add_e_f32s
+    mul_add_e_f32s,
+    single
 );
 real!(
     f64,
@@ -103,5 +113,6 @@ real!(
     as_simd_f64s,
     as_mut_simd_f64s,
     splat_f64s,
-    mul_add_e_f64s
+    mul_add_e_f64s,
+    double
 );

@@ -1,95 +1,135 @@
 //! Maps of one number with their first three derivatives: every activation of the library.
 //!
-//! Values, and (sub)gradients where a map has a kink, are PyTorch's. Each formula is one line in f64 over [`Math`](super::math::Math): f64
-//! elements use the standard library's functions, f32 elements vectorised polynomials, rounded once.
+//! Values, and (sub)gradients where a map has a kink, are PyTorch's. A map is a row of the [table](crate::unary_table!). Each formula is one
+//! line in f64 over [`Math`](super::math::Math): f64 elements use the standard library's functions, f32 elements vectorised polynomials,
+//! rounded once.
 
 use super::pointwise::assert_shapes;
 use super::view::for_each_row;
 use super::{Real, View, ViewMut};
 
 mod formulas;
+mod table;
 #[cfg(test)]
 mod tests;
 
-/// A map of one number. Parameters are rounded to the element type before use, as PyTorch does.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Unary {
-    /// `-x`
-    Neg,
-    /// `|x|`; derivative 0 at 0.
-    Abs,
-    /// `√x`
-    Sqrt,
-    /// `1 / √x`
-    Rsqrt,
-    /// `e^x`
-    Exp,
-    /// Natural logarithm.
-    Log,
-    /// Sine.
-    Sin,
-    /// Cosine.
-    Cos,
-    /// Hyperbolic tangent.
-    Tanh,
-    /// `1 / (1 + e^-x)`
-    Sigmoid,
-    /// `max(x, 0)`; derivative 0 at 0.
-    Relu,
-    /// `x` above 0, `slope * x` at and below it.
-    LeakyRelu(f64),
-    /// `x` above 0, `alpha (e^x - 1)` at and below it.
-    Elu(f64),
-    /// `elu` with the self-normalising constants.
-    Selu,
-    /// `x Φ(x)`, Φ the standard normal's distribution.
-    Gelu,
-    /// The tanh approximation of gelu.
-    GeluTanh,
-    /// `x sigmoid(x)`
-    Silu,
-    /// `x tanh(softplus(x))`
-    Mish,
-    /// `ln(1 + e^(beta x)) / beta`, and `x` itself where `beta x > threshold`.
-    Softplus {
-        /// Sharpness.
-        beta: f64,
-        /// Where the map turns linear.
-        threshold: f64,
-    },
-    /// `x / (1 + |x|)`
-    Softsign,
-    /// `clamp(x + 3, 0, 6) / 6`; derivative 0 at ±3.
-    Hardsigmoid,
-    /// `x clamp(x + 3, 0, 6) / 6`; derivative 0 at -3 and 1 at 3.
-    Hardswish,
-    /// `ln sigmoid(x)`
-    LogSigmoid,
-    /// The error function.
-    Erf,
-    /// `x²`
-    Square,
-    /// `1 / x`
-    Reciprocal,
-    /// `x^p`
-    PowScalar(f64),
-    /// `min(max(x, min), max)`; derivative 1 on the closed interval.
-    Clamp {
-        /// Lower bound.
-        min: f64,
-        /// Upper bound; wins where the bounds cross.
-        max: f64,
-    },
-    /// -1, 0 or 1.
-    Sign,
-    /// The largest integer not above `x`.
-    Floor,
-    /// 1 where `x > 0`, else 0.
-    Step,
-    /// `x + s`
-    AddScalar(f64),
-    /// `x * s`
-    MulScalar(f64),
+/// What a map is beside its formulas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `f(x) = c x`: the map of a sum is the sum of the maps, and the derivative needs no operand.
+    Linear,
+    /// `f(x) = x + c`: the derivative is 1.
+    Shift,
+    /// Anything else.
+    Curved,
+}
+
+impl Form {
+    const fn of_row(given: &[Self]) -> Self {
+        match given {
+            [form, ..] => *form,
+            [] => Self::Curved,
+        }
+    }
+}
+
+/// A row of the table as text, for those who write it in another language.
+#[derive(Clone, Copy, Debug)]
+pub struct Text {
+    /// The map's name.
+    pub name: &'static str,
+    /// Names of [`Unary::numbers`].
+    pub numbers: &'static [&'static str],
+    /// What formulas may share: a name, and the expression.
+    pub shared: Option<(&'static str, &'static str)>,
+    /// Formulas, each of the orders of derivative in front; orders that are missing are zero.
+    pub formulas: &'static [(&'static [usize], &'static str)],
+}
+
+macro_rules! maps {
+    ($_x:ident; $(
+        $(#[$doc:meta])*
+        $name:ident: $variant:ident $(($($(#[$about:meta])* $p:ident = $default:expr),+))? $(, $form:ident)? {
+            $(with $($c:ident = $value:expr),+;)?
+            $(let $t:ident = $shared:expr;)?
+            $($($order:literal)|+ => $formula:expr;)+
+        }
+    )*) => {
+        /// A map of one number. Parameters are rounded to the element type before use, as PyTorch does.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Unary {
+            $($(#[$doc])* $variant $({ $($(#[$about])* $p: f64),+ })?,)*
+        }
+
+        impl Unary {
+            /// Every map, with its default parameters.
+            pub const ALL: &'static [Self] = &[$(Self::$variant $({ $($p: $default),+ })?),*];
+
+            /// Every map's formulas, in the order of [`ALL`](Self::ALL).
+            pub const TEXTS: &'static [Text] = &[$(Text {
+                name: stringify!($name),
+                numbers: &[$($(stringify!($p),)+)? $($(stringify!($c),)+)?],
+                shared: Text::of_row(&[$((stringify!($t), stringify!($shared)))?]),
+                formulas: &[$((&[$($order),+], stringify!($formula))),+],
+            }),*];
+
+            /// The map's name, which is that of the tensor's method.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant { .. } => stringify!($name),)*
+                }
+            }
+
+            /// What the map is beside its formulas.
+            pub const fn form(self) -> Form {
+                match self {
+                    $(Self::$variant { .. } => Form::of_row(&[$(Form::$form)?]),)*
+                }
+            }
+
+            /// The parameters and constants of the map's formulas; zeros where there are fewer than two.
+            pub const fn numbers(self) -> [f64; 2] {
+                match self {
+                    $(Self::$variant $({ $($p),+ })? => two(&[$($($p,)+)? $($($value,)+)?]),)*
+                }
+            }
+
+            /// The map of a name, whose parameters are asked for by name and default; `None` if there is no such map.
+            ///
+            /// # Errors
+            /// What `parameter` reports.
+            pub fn named<E>(
+                name: &str,
+                mut parameter: impl FnMut(&str, f64) -> Result<f64, E>,
+            ) -> Result<Option<Self>, E> {
+                Ok(Some(match name {
+                    $(stringify!($name) => Self::$variant $({ $($p: parameter(stringify!($p), $default)?),+ })?,)*
+                    _ => return Ok(None),
+                }))
+            }
+        }
+    };
+}
+
+crate::unary_table!(maps);
+
+impl Text {
+    const fn of_row(
+        shared: &[(&'static str, &'static str)],
+    ) -> Option<(&'static str, &'static str)> {
+        match shared {
+            [shared, ..] => Some(*shared),
+            [] => None,
+        }
+    }
+}
+
+const fn two(given: &[f64]) -> [f64; 2] {
+    match given {
+        [] => [0.0; 2],
+        [a] => [*a, 0.0],
+        [a, b, ..] => [*a, *b],
+    }
 }
 
 /// `out = f⁽ᵒʳᵈᵉʳ⁾(x)` element by element: the map itself for order 0, its derivatives for 1, 2 and 3.

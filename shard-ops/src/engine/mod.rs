@@ -14,8 +14,8 @@ use crate::strategy::InputMove;
 use crate::{
     Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Result, Rule, Stage, Strategy, Value, key_of,
 };
-use shard_comm::{Buffer, BufferMut, CommError, DeviceRef};
-use shard_redistribute::{Array, MeshComm, Pending};
+use shard_comm::{Buffer, BufferMut, CommError, DType, DeviceRef};
+use shard_redistribute::{Array, Exchange, MeshComm, Pending};
 use shard_spec::Layout;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -63,6 +63,8 @@ pub struct Engine {
     kernels: Cell<KernelPolicy>,
     strategies: RefCell<HashMap<StrategyKey, Rc<Ready>, Prehashed>>,
     handlers: RefCell<HashMap<&'static str, Handler>>,
+    /// The ops whose handlers run.
+    handled: RefCell<Vec<&'static str>>,
 }
 
 type StrategyKey = (u128, SmallVec<[(u128, shard_comm::DType); 4]>);
@@ -74,6 +76,22 @@ struct Ready {
     strategy: Strategy,
     /// Of the op and the operands' layouts: what ranks compare.
     fingerprint: u128,
+}
+
+/// A handler that runs, until it returns or panics.
+struct Handled<'a>(&'a RefCell<Vec<&'static str>>);
+
+impl<'a> Handled<'a> {
+    fn begin(handled: &'a RefCell<Vec<&'static str>>, op: &'static str) -> Self {
+        handled.borrow_mut().push(op);
+        Self(handled)
+    }
+}
+
+impl Drop for Handled<'_> {
+    fn drop(&mut self) {
+        self.0.borrow_mut().pop();
+    }
 }
 
 impl Engine {
@@ -89,10 +107,12 @@ impl Engine {
             kernels,
             strategies: RefCell::default(),
             handlers: RefCell::default(),
+            handled: RefCell::default(),
         })
     }
 
-    /// Registers a hand-written handler for the op of this name, replacing an earlier one.
+    /// Registers a hand-written handler for the op of this name, replacing an earlier one. While it runs, an op of this
+    /// name goes by its rule and kernel: a handler may hand its op back to [`run`](Self::run).
     ///
     /// # Collective
     /// All ranks must register the same handlers.
@@ -140,14 +160,22 @@ impl Engine {
     /// # Errors
     /// What the op's rule, a move, or the device reports.
     pub fn run(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Vec<Array>> {
-        let handler = self.handlers.borrow().get(op.name()).cloned();
-        if let Some(handler) = handler {
+        if let Some(handler) = self.handler(op.name()) {
+            let _handled = Handled::begin(&self.handled, op.name());
             return handler(self, op, inputs);
         }
         let ready = self.ready(op, inputs)?;
         let kernels = self.kernels.get();
         (inputs[0].cx()).record(ready.fingerprint ^ kernels.fingerprint());
         self.run_strategy(op, &ready.rule, &ready.strategy, inputs)
+    }
+
+    /// What runs the op of this name, unless it is running.
+    fn handler(&self, op: &str) -> Option<Handler> {
+        let handlers = self.handlers.borrow();
+        let handler = handlers.get(op)?;
+        let is_running = self.handled.borrow().contains(&op);
+        (!is_running).then(|| handler.clone())
     }
 
     /// Runs a given strategy: what [`run`](Self::run) does after choosing one.
@@ -179,82 +207,23 @@ impl Engine {
                 None => outputs_without_data(cx, rule, &strategy.outputs),
             };
         }
-        // Post every exchange before waiting for any.
-        let mut reduced: Vec<(usize, Array)> = Vec::new();
-        for (i, (input, step)) in inputs.iter().zip(&strategy.inputs).enumerate() {
-            if let Some(plan) = &step.reduce {
-                reduced.push((i, plan.run(input).in_op(name)?));
-            }
-        }
+        let reduced = reduce(name, strategy, inputs)?;
         let mut current: SmallVec<[&Array; 4]> = SmallVec::from_slice(inputs);
         for (i, array) in &reduced {
             current[*i] = array;
         }
-        if let Some(assemble) = &strategy.assemble {
-            let sources = local_buffers(name, rule, &current)?;
-            let local = assemble.run(cx, inputs[0].dtype(), &sources).in_op(name)?;
-            return Ok(vec![
-                Array::from_parts(cx, &strategy.outputs[0], Some(local), inputs[0].dtype())
-                    .in_op(name)?,
-            ]);
-        }
-        let locals = local_buffers(name, rule, &current)?;
-        if rule.body == Body::Relabel {
-            let mut flying = vec![post(name, &strategy.inputs[0], current[0])?];
-            let mut buffers = locals;
-            settle(name, cx, &mut flying, &mut buffers, None)?;
-            let local = buffers.pop();
-            return Ok(vec![
-                Array::from_parts(cx, &strategy.outputs[0], local, inputs[0].dtype())
-                    .in_op(name)?,
-            ]);
-        }
-        let op = Applied {
-            op,
-            kernels: self.kernels.get(),
-        };
-        let mut outputs = allocate(name, cx, rule, strategy)?;
-        // Empty where nothing moves, as in most ops.
-        let mut flying = Vec::new();
-        if strategy.inputs.iter().any(|step| step.exchange.is_some()) {
-            for (step, array) in strategy.inputs.iter().zip(&current) {
-                flying.push(post(name, step, array)?);
-            }
-        }
-        let mut buffers = locals;
-        if strategy.overlaps() {
-            // What flies is not needed yet; everything else is.
-            settle(name, cx, &mut flying, &mut buffers, strategy.flying)?;
-            outputs = launch(op, cx, buffers.clone(), outputs, &strategy.early, None)?;
-            note(cx, name, "interior");
-        }
-        settle(name, cx, &mut flying, &mut buffers, None)?;
-        let decides = rule.decides_rows().is_some();
-        let work = (decides || strategy.ring.is_some()).then(|| Work::shared(rule));
-        let ran = match (&strategy.ring, &work) {
-            (Some(ring), Some(work)) => ring::run(op, cx, ring, &current, &buffers, outputs, work),
-            _ => launch(op, cx, buffers, outputs, &strategy.late, work.as_ref()),
-        };
-        if let (Some(work), true) = (&work, decides) {
-            return rows::settle(op, cx, rule, strategy, ran, work);
-        }
-        outputs = ran?;
-        if strategy.ring.is_some() {
-            return finish(name, cx, rule, strategy, &strategy.outputs, outputs);
-        }
-        note(
+        let kernels = self.kernels.get();
+        let run = Run {
+            op: Applied { op, kernels },
             cx,
-            name,
-            if strategy.overlaps() {
-                "boundary"
-            } else {
-                "kernel"
-            },
-        );
-        if let Some(outcome) = &strategy.outcome {
-            return outcome::run(op, cx, rule, strategy, outcome, outputs);
+            rule,
+            strategy,
+        };
+        match (&strategy.assemble, &rule.body) {
+            (Some(assemble), _) => run.assemble(assemble, &current),
+            (None, Body::Relabel) => run.relabel(&current),
+            (None, _) => run.kernels(&current),
         }
-        finish(name, cx, rule, strategy, &strategy.outputs, outputs)
     }
 
     fn ready(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Rc<Ready>> {
@@ -336,6 +305,90 @@ impl fmt::Debug for Engine {
     }
 }
 
+/// One run of a strategy on a member of the mesh, whose inputs' partial sums have been reduced.
+struct Run<'a> {
+    op: Applied<'a>,
+    cx: &'a Rc<MeshComm>,
+    rule: &'a Rule,
+    strategy: &'a Strategy,
+}
+
+impl Run<'_> {
+    /// A move: the exchange that is the op.
+    fn assemble(&self, exchange: &Exchange, inputs: &[&Array]) -> Result<Vec<Array>> {
+        let (name, dtype) = (self.op.name(), inputs[0].dtype());
+        let sources = local_buffers(name, self.rule, inputs)?;
+        let local = exchange.run(self.cx, dtype, &sources).in_op(name)?;
+        self.only_output(Some(local), dtype)
+    }
+
+    /// The input's piece, once in place, under another shape.
+    fn relabel(&self, inputs: &[&Array]) -> Result<Vec<Array>> {
+        let name = self.op.name();
+        let mut buffers = local_buffers(name, self.rule, inputs)?;
+        let mut flying = vec![post(name, &self.strategy.inputs[0], inputs[0])?];
+        settle(name, self.cx, &mut flying, &mut buffers, None)?;
+        self.only_output(buffers.pop(), inputs[0].dtype())
+    }
+
+    fn only_output(&self, local: Option<Buffer>, dtype: DType) -> Result<Vec<Array>> {
+        let array = Array::from_parts(self.cx, &self.strategy.outputs[0], local, dtype);
+        Ok(vec![array.in_op(self.op.name())?])
+    }
+
+    /// Kernel calls, the interior's while a halo flies.
+    fn kernels(&self, inputs: &[&Array]) -> Result<Vec<Array>> {
+        let (op, cx, strategy, name) = (self.op, self.cx, self.strategy, self.op.name());
+        let mut buffers = local_buffers(name, self.rule, inputs)?;
+        let mut outputs = allocate(name, cx, self.rule, strategy)?;
+        let mut flying = post_all(name, strategy, inputs)?;
+        if strategy.overlaps() {
+            // What flies is not needed yet; everything else is.
+            settle(name, cx, &mut flying, &mut buffers, strategy.flying_halo)?;
+            outputs = launch(op, cx, buffers.clone(), outputs, &strategy.early, None)?;
+            note(cx, name, "interior");
+        }
+        settle(name, cx, &mut flying, &mut buffers, None)?;
+        let decides = self.rule.decides_rows().is_some();
+        let work = (decides || strategy.ring.is_some()).then(|| Work::shared(self.rule));
+        let ran = match (&strategy.ring, &work) {
+            (Some(ring), Some(work)) => ring::run(op, cx, ring, inputs, &buffers, outputs, work),
+            _ => launch(op, cx, buffers, outputs, &strategy.late, work.as_ref()),
+        };
+        match &work {
+            Some(work) if decides => rows::settle(op, cx, self.rule, strategy, ran, work),
+            _ => self.settle_outputs(ran?),
+        }
+    }
+
+    /// What the kernels wrote, where it belongs.
+    fn settle_outputs(&self, outputs: Vec<BufferMut>) -> Result<Vec<Array>> {
+        let (cx, rule, strategy, name) = (self.cx, self.rule, self.strategy, self.op.name());
+        if strategy.ring.is_none() {
+            let what = match strategy.overlaps() {
+                true => "boundary",
+                false => "kernel",
+            };
+            note(cx, name, what);
+            if let Some(outcome) = &strategy.outcome {
+                return outcome::run(self.op, cx, rule, strategy, outcome, outputs);
+            }
+        }
+        finish(name, cx, rule, strategy, &strategy.outputs, outputs)
+    }
+}
+
+/// Reduces the partial sums that do not pass: which inputs, and to what.
+fn reduce(op: &'static str, strategy: &Strategy, inputs: &[&Array]) -> Result<Vec<(usize, Array)>> {
+    let mut reduced = Vec::new();
+    for (i, (input, step)) in inputs.iter().zip(&strategy.inputs).enumerate() {
+        if let Some(plan) = &step.reduce {
+            reduced.push((i, plan.run(input).in_op(op)?));
+        }
+    }
+    Ok(reduced)
+}
+
 /// The error of a strategy that would move an operand where moves are explicit.
 fn refuse_moves(op: &'static str, strategy: &Strategy, inputs: &[&Array]) -> Result<()> {
     match strategy.inputs.iter().position(|step| step.realigned) {
@@ -400,6 +453,19 @@ fn post(op: &'static str, step: &InputMove, array: &Array) -> Result<Option<Pend
         note(array.cx(), op, "post");
     }
     Ok(Some(pending))
+}
+
+/// Posts every exchange before any is waited for; empty where nothing moves, as in most ops.
+fn post_all(
+    op: &'static str,
+    strategy: &Strategy,
+    inputs: &[&Array],
+) -> Result<Vec<Option<Pending>>> {
+    if strategy.inputs.iter().all(|step| step.exchange.is_none()) {
+        return Ok(Vec::new());
+    }
+    let steps = strategy.inputs.iter().zip(inputs);
+    steps.map(|(step, array)| post(op, step, array)).collect()
 }
 
 /// Waits for what is in flight, except for input `still`, and puts what arrived in place of the rank's own piece.

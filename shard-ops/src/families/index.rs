@@ -8,8 +8,8 @@ use super::shape::{extent, unsqueeze};
 use super::types::same_types;
 use crate::error::InOp;
 use crate::{
-    Access, Boundaries, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value,
-    key_of,
+    Access, Boundaries, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved,
+    Value, holds, key_of,
 };
 use shard_comm::Scalar;
 use shard_spec::{DimMap, Dims, EdgeMap};
@@ -66,9 +66,10 @@ pub fn roll(exec: &dyn Exec, x: &Value, dim: usize, shift: isize) -> Result<Valu
 /// All members of the mesh; communicates if the dim is sharded.
 ///
 /// # Errors
-/// A dim out of range.
+/// A dim out of range; more than 1,048,576 times.
 pub fn repeat(exec: &dyn Exec, x: &Value, dim: usize, times: usize) -> Result<Value> {
     let n = extent("repeat", x, dim)?;
+    few_runs("repeat", x, times)?;
     let map = DimMap::repeat(n, times).in_op("repeat")?;
     one_dim(exec, "repeat", x, dim, &map)
 }
@@ -79,7 +80,8 @@ pub fn repeat(exec: &dyn Exec, x: &Value, dim: usize, times: usize) -> Result<Va
 /// All members of the mesh; communicates what crosses boundaries.
 ///
 /// # Errors
-/// Another number of pads than dims; a reflection wider than the dim; a crop of more than there is.
+/// Another number of pads than dims; a reflection wider than the dim, or more than 1,048,576 rounds of it; a crop of more
+/// than there is; a value that the type cannot hold.
 pub fn pad(
     exec: &dyn Exec,
     x: &Value,
@@ -95,8 +97,22 @@ pub fn pad(
             fix: "give one (before, after) per dim",
         });
     }
+    if edge == EdgeMap::Zeros && !holds(x.dtype(), value) {
+        return Err(OpError::Value {
+            op: "pad",
+            value,
+            dtype: x.dtype(),
+        });
+    }
     let mut dims = Vec::with_capacity(pads.len());
     for (&n, &(before, after)) in x.shape().iter().zip(pads) {
+        if edge == EdgeMap::Circular {
+            let wide = before
+                .max(0)
+                .unsigned_abs()
+                .max(after.max(0).unsigned_abs());
+            few_runs("pad", x, wide / n.max(1))?;
+        }
         let map = DimMap::pad(n, before, after, edge).in_op("pad")?;
         dims.push(MoveDim {
             map,
@@ -315,12 +331,8 @@ impl Op for Move {
         unreachable!("a move has no kernel: the engine returns what the exchange assembled");
     }
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 
     fn vjp(
@@ -329,26 +341,13 @@ impl Op for Move {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None; self.inputs.len()]);
-        };
-        self.inputs
-            .iter()
-            .zip(saved.needs)
-            .map(|(dims, &needed)| {
-                if !needed {
-                    return Ok(None);
-                }
-                let back: Vec<MoveDim> = dims.iter().map(MoveDim::inverse).collect();
-                // Elements read more than once collect what comes back from every reader.
-                let accumulate = !back.iter().all(|d| d.map.single_valued());
-                exec.apply1(
-                    Arc::new(Self::new("move_adjoint", vec![back], 0.0, accumulate)),
-                    &[dy],
-                )
-                .map(Some)
-            })
-            .collect()
+        saved.pull_back(cotangents, |dy, i| {
+            let back: Vec<MoveDim> = self.inputs[i].iter().map(MoveDim::inverse).collect();
+            // Elements read more than once collect what comes back from every reader.
+            let accumulate = !back.iter().all(|d| d.map.single_valued());
+            let adjoint = Self::new("move_adjoint", vec![back], 0.0, accumulate);
+            exec.apply1(Arc::new(adjoint), &[dy])
+        })
     }
 }
 
@@ -363,4 +362,18 @@ impl MoveDim {
             law,
         }
     }
+}
+
+/// Refuses to copy a dim so many times that to list the copies alone would take long.
+fn few_runs(op: &'static str, x: &Value, times: usize) -> Result<()> {
+    const MOST: usize = 1 << 20;
+    if times <= MOST {
+        return Ok(());
+    }
+    Err(OpError::Shape {
+        op,
+        problem: format!("{times} copies of a dim, more than {MOST}"),
+        shapes: vec![x.shape().to_vec()],
+        fix: "expand along a new dim, and reshape",
+    })
 }

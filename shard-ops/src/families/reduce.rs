@@ -8,7 +8,7 @@ use super::broadcast::expand_like;
 pub use super::broadcast::{sum, sum_to};
 use super::elementwise::{add, div, eq, mul, mul_scalar, sub, unary};
 use super::over_dims::OverDims;
-use crate::{Exec, HostCall, Meta, Op, Result, Rule, Saved, Value};
+use crate::{Exec, HostCall, Keeps, Meta, Op, Result, Rule, Saved, Value};
 use shard_kernels::unary::Unary;
 use shard_spec::ReduceOp;
 use std::sync::Arc;
@@ -74,7 +74,10 @@ fn prod_vjp(exec: &dyn Exec, x: &Value, dy: &Value, dims: &[usize]) -> Result<Va
     let rest = add(exec, x, &zero)?;
     let product = mul(exec, dy, &prod(exec, &rest, dims, true)?)?;
     let none = mul(exec, &product, &is_zero(exec, &zeros)?)?;
-    let one = is_zero(exec, &unary(exec, &zeros, Unary::AddScalar(-1.0))?)?;
+    let one = is_zero(
+        exec,
+        &unary(exec, &zeros, Unary::AddScalar { value: -1.0 })?,
+    )?;
     let one = mul(exec, &product, &one)?;
     let usual = div(exec, &expand_like(exec, &none, x)?, &rest)?;
     let lone = mul(exec, &expand_like(exec, &one, x)?, &zero)?;
@@ -86,8 +89,8 @@ fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
     let nonzero = unary(exec, &unary(exec, x, Unary::Sign)?, Unary::Abs)?;
     unary(
         exec,
-        &unary(exec, &nonzero, Unary::MulScalar(-1.0))?,
-        Unary::AddScalar(1.0),
+        &unary(exec, &nonzero, Unary::MulScalar { value: -1.0 })?,
+        Unary::AddScalar { value: 1.0 },
     )
 }
 
@@ -108,17 +111,17 @@ impl Op for Reduce {
         self.0.rule(inputs)
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(&self.0, on)
-    }
+    crate::kernel::gpu_kernel!(0);
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         self.0.host(call);
     }
 
-    fn keeps_output(&self, _: usize) -> bool {
-        self.0.op != ReduceOp::Prod
+    fn keeps(&self) -> Keeps {
+        match self.0.op {
+            ReduceOp::Prod => Keeps::INPUTS,
+            _ => Keeps::ALL,
+        }
     }
 
     fn vjp(
@@ -127,18 +130,17 @@ impl Op for Reduce {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None]);
-        };
-        let x = &saved.inputs[0];
-        let dy = self.0.with_kept_dims(exec, dy, x)?;
-        if self.0.op == ReduceOp::Prod {
-            return Ok(vec![Some(prod_vjp(exec, x, &dy, &self.0.dims)?)]);
-        }
-        let best = self.0.with_kept_dims(exec, &saved.outputs[0].detach(), x)?;
-        let hit = eq(exec, &x.detach(), &expand_like(exec, &best, x)?)?;
-        let ties = sum(exec, &hit, &self.0.dims, true)?;
-        let share = expand_like(exec, &div(exec, &dy, &ties)?, x)?;
-        Ok(vec![Some(mul(exec, &hit, &share)?)])
+        saved.pull_back(cotangents, |dy, x| {
+            let x = &saved.inputs[x];
+            let dy = self.0.with_kept_dims(exec, dy, x)?;
+            if self.0.op == ReduceOp::Prod {
+                return prod_vjp(exec, x, &dy, &self.0.dims);
+            }
+            let best = self.0.with_kept_dims(exec, &saved.outputs[0].detach(), x)?;
+            let hit = eq(exec, &x.detach(), &expand_like(exec, &best, x)?)?;
+            let ties = sum(exec, &hit, &self.0.dims, true)?;
+            let share = expand_like(exec, &div(exec, &dy, &ties)?, x)?;
+            mul(exec, &hit, &share)
+        })
     }
 }

@@ -1,9 +1,11 @@
 //! Small maths on partitions, covers and mesh coordinates.
 
-use super::Axes;
-use shard_spec::{DeviceMesh, DimCover, Layout, Partition};
+use shard_spec::{DeviceMesh, DimCover, DimSharding, Layout, Partition};
 use smallvec::SmallVec;
 use std::ops::Range;
+
+/// Mesh axes.
+pub(crate) type Axes = SmallVec<[usize; 4]>;
 
 /// Boundaries in units of `block`, rounded to the nearest.
 pub(super) fn divided(own: &Partition, block: usize, extent: usize) -> Partition {
@@ -63,12 +65,34 @@ pub(super) fn multiplied(partition: &Partition, block: usize) -> Partition {
     remap(partition, partition.extent() * block, |x| x * block)
 }
 
-/// The part of a window's interval that lies inside the dim.
-pub(super) fn clip(range: Range<isize>, extent: usize) -> Range<usize> {
+/// The part of an interval that lies inside the dim: what a halo reaches beyond is not there.
+pub(super) fn clip_halo(range: Range<isize>, extent: usize) -> Range<usize> {
     let n = extent as isize;
     let (lo, hi) = (
         range.start.clamp(0, n) as usize,
         range.end.clamp(0, n) as usize,
     );
     lo..hi.max(lo)
+}
+
+/// A factor divided further, by axes that have `parts` ranks.
+pub(super) fn further(
+    own: Option<&DimSharding>,
+    extent: usize,
+    axes: &[usize],
+    parts: usize,
+) -> Option<DimSharding> {
+    let Some(own) = own else {
+        return Some(DimSharding {
+            axes: axes.into(),
+            partition: Partition::balanced(extent, parts),
+        });
+    };
+    let inner: Vec<Partition> = (own.partition.sizes())
+        .map(|size| Partition::balanced(size, parts))
+        .collect();
+    Some(DimSharding {
+        axes: own.axes.iter().chain(axes).copied().collect(),
+        partition: Partition::nested(&own.partition, &inner).ok()?,
+    })
 }

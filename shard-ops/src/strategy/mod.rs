@@ -5,33 +5,36 @@
 //! received by the busiest rank, ties to more sharding, then to the left. Everything here is a function of
 //! values that are equal on all ranks, so every rank makes the same choice.
 
+mod candidates;
 mod choice;
+mod cost;
+mod inputs;
 mod intervals;
 mod missing;
 mod outcome;
 mod overlap;
+mod price;
 mod ring;
 mod site;
 mod ways;
 
 pub use choice::Choice;
+pub(crate) use inputs::InputMove;
 pub(crate) use outcome::Outcome;
-pub use ways::WayCost;
+pub use price::WayCost;
+pub(crate) use ring::{Ring, RingStep};
 
 use crate::rule::Body;
 use crate::{FoldBy, KernelCx, Reduction, Result, Rule};
-use choice::{candidates, cost};
-pub(crate) use ring::{Ring, RingStep};
+use candidates::candidates;
+use cost::cost;
+use intervals::Axes;
 use shard_comm::Monoid;
 use shard_redistribute::{CostModel, Exchange, Plan};
 use shard_spec::{DeviceMesh, DimSharding, Layout, numel};
 use site::Site;
-use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
-
-/// Mesh axes.
-pub(crate) type Axes = SmallVec<[usize; 4]>;
 
 /// What one rank does to run an op on operands of given layouts.
 #[derive(Debug)]
@@ -42,7 +45,7 @@ pub struct Strategy {
     /// Elements of the rank's pieces of the outputs.
     pub(crate) lens: Vec<usize>,
     /// The input whose halo may fly while the early calls run, from its own piece.
-    pub(crate) flying: Option<usize>,
+    pub(crate) flying_halo: Option<usize>,
     /// Kernel calls that need only what each rank has: they run while the halo flies.
     pub(crate) early: Arc<Vec<KernelCx>>,
     /// Kernel calls that need everything.
@@ -58,19 +61,6 @@ pub struct Strategy {
     /// Combine the outputs over these axes at once.
     pub(crate) combine: Option<(Axes, Monoid)>,
     bytes: usize,
-}
-
-/// How one input gets where the kernel needs it.
-#[derive(Debug, Default)]
-pub(crate) struct InputMove {
-    /// Partial sums that do not pass are reduced first.
-    pub(crate) reduce: Option<Plan>,
-    /// Pieces and halos from other ranks; `None` if the operand is in place.
-    pub(crate) exchange: Option<Exchange>,
-    /// Whether operands have to move in the sense of `explicit_moves`: a halo is not a move.
-    pub(crate) realigned: bool,
-    /// What the strategy wants of the operand, for messages.
-    pub(crate) wanted: String,
 }
 
 impl Strategy {
@@ -151,7 +141,7 @@ impl Strategy {
         }
         let outputs = (0..rule.outputs.len())
             .map(|o| match (&elsewhere, by) {
-                (Some((work, _)), Some(by)) => site.outcome(o, by, &work.output_layout(o)?),
+                (Some((work, _)), Some(by)) => site.final_layout(o, by, &work.output_layout(o)?),
                 _ => site.output_layout(o),
             })
             .collect::<Result<Vec<_>>>()?;
@@ -169,7 +159,7 @@ impl Strategy {
             inputs,
             lens: lens.collect(),
             outputs,
-            flying: None,
+            flying_halo: None,
             early: Arc::default(),
             late: Arc::default(),
             ring: None,
@@ -186,15 +176,23 @@ impl Strategy {
             }
             return Ok(strategy);
         }
+        let inputs = &mut strategy.inputs;
         if let Some((work, way)) = &elsewhere {
-            work.elsewhere_inputs(&site, &current, &mut strategy);
-            site.with_outcome(work, way, &mut strategy)?;
-        } else if site.ring.is_some() {
-            site.with_ring(&current, &mut strategy)?;
+            let mut call = work.elsewhere_inputs(&site, &current, inputs);
+            let outcome = site.with_outcome(work, way, &strategy.outputs)?;
+            call.is_part = outcome.merge.is_some();
+            strategy.lens = site.made_lens(&outcome);
+            strategy.outcome = Some(outcome);
+            strategy.late = Arc::new(vec![call]);
+        } else if let Some(ring) = &site.ring {
+            strategy.ring = Some(site.with_ring(ring, &current, inputs, &strategy.outputs)?);
         } else if let (Some(overlap), None) = (site.overlap(&current), rule.decides_rows()) {
-            site.with_overlap(&current, &overlap, &mut strategy);
+            let calls = site.with_overlap(&current, &overlap, inputs);
+            strategy.flying_halo = calls.halo_of;
+            strategy.early = Arc::new(calls.early);
+            strategy.late = Arc::new(calls.late);
         } else {
-            site.without_overlap(&current, &mut strategy);
+            strategy.late = Arc::new(vec![site.without_overlap(&current, inputs)]);
         }
         Ok(strategy)
     }

@@ -1,6 +1,5 @@
 //! How results get from where the kernels made them to where they belong, for ways whose kernels run under another choice.
 
-use super::Strategy;
 use super::site::Site;
 use super::ways::Way;
 use crate::error::InOp;
@@ -9,7 +8,6 @@ use crate::{Fold, FoldBy, KernelCx, OperandBox, Result};
 use shard_comm::{DType, Work};
 use shard_redistribute::Plan;
 use shard_spec::{DimSharding, Dims, Layout, Partition, numel, row_major_strides};
-use std::sync::Arc;
 
 /// What happens to the outputs of the kernels.
 #[derive(Debug)]
@@ -37,14 +35,14 @@ impl Site<'_> {
         &self,
         work: &Site<'_>,
         way: &Way,
-        strategy: &mut Strategy,
-    ) -> Result<()> {
+        outputs: &[Layout],
+    ) -> Result<Outcome> {
         let name = self.rule.name;
         let merges = way.cost.way == FoldBy::Split && self.rule.merges;
         let mut moves = Vec::new();
         for (o, output) in self.rule.outputs.iter().enumerate() {
             let made = work.output_layout(o)?;
-            let lies = &strategy.outputs[o];
+            let lies = &outputs[o];
             let (made, lies, dtype) = if merges {
                 let parts = way.blocks.partition.parts();
                 let own = DimSharding {
@@ -62,22 +60,21 @@ impl Site<'_> {
             let plan = Plan::new(&made, &lies, self.index).in_op(name)?;
             moves.push(OutputMove { made, dtype, plan });
         }
-        let len = |m: &OutputMove| self.block(&m.made).shape.iter().product();
-        strategy.lens = moves.iter().map(len).collect();
         let merge = merges.then(|| KernelCx {
             inputs: moves.iter().map(|m| self.block(m.plan.to())).collect(),
-            outputs: strategy.outputs.iter().map(|l| self.block(l)).collect(),
+            outputs: outputs.iter().map(|l| self.block(l)).collect(),
             adds_once: true,
             fold: Fold::ONLY,
-            work: merging(&moves, &strategy.outputs, self.mesh.ranks()[self.index]),
+            work: merging(&moves, outputs, self.mesh.ranks()[self.index]),
             is_part: false,
         });
-        if merges {
-            let calls = Arc::make_mut(&mut strategy.late);
-            calls.iter_mut().for_each(|call| call.is_part = true);
-        }
-        strategy.outcome = Some(Outcome { moves, merge });
-        Ok(())
+        Ok(Outcome { moves, merge })
+    }
+
+    /// Elements of this rank's pieces of the outputs as the kernels make them.
+    pub(super) fn made_lens(&self, outcome: &Outcome) -> Vec<usize> {
+        let len = |m: &OutputMove| self.block(&m.made).shape.iter().product();
+        outcome.moves.iter().map(len).collect()
     }
 
     /// This rank's block of an array.

@@ -4,20 +4,29 @@
 //! rank's own piece. What is left is peeled off dim by dim into slabs, and only the slabs' inputs are exchanged, so
 //! that the bulk of the operand is never copied.
 
-use super::Strategy;
+use super::inputs::InputMove;
 use super::intervals::same_intervals;
 use super::site::{Site, Spans};
-use crate::{Access, OperandBox};
+use crate::{Access, KernelCx, OperandBox};
 use shard_redistribute::ExchangeBuilder;
 use shard_spec::{DimCover, Layout};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// The one input whose halo flies while the interior is computed, and the cuts.
 pub(super) struct Overlap {
     input: usize,
     /// Per factor with a window, the interior of each part.
     interior: Vec<Option<Vec<Range<usize>>>>,
+}
+
+/// The kernel calls around the flight of a halo.
+pub(super) struct Overlapped {
+    /// The input whose halo flies.
+    pub(super) halo_of: Option<usize>,
+    /// Those of the interior.
+    pub(super) early: Vec<KernelCx>,
+    /// Those of the slabs around it.
+    pub(super) late: Vec<KernelCx>,
 }
 
 impl Site<'_> {
@@ -37,7 +46,7 @@ impl Site<'_> {
             return None;
         }
         let layout = &layouts[input];
-        let covers = self.covers(input, &Spans::Full);
+        let covers = self.covers_with_halos(input, &Spans::Full);
         if self.in_place(layout, &covers) {
             return None;
         }
@@ -69,7 +78,7 @@ impl Site<'_> {
             let cut: Vec<Range<usize>> = spans
                 .iter()
                 .zip(&own)
-                .map(|(span, own)| inner_span(span, own, |s| self.needs(access, n, s)))
+                .map(|(span, own)| inner_span(span, own, |s| self.with_halo(access, n, s)))
                 .collect();
             inside *= cut.iter().map(Range::len).sum::<usize>() as f64;
             all *= full.len() as f64;
@@ -78,21 +87,18 @@ impl Site<'_> {
         (inside > 0.0 && inside >= 0.5 * all).then_some(Overlap { input, interior })
     }
 
+    /// The calls for the interior and for the slabs around it; brings every input in place.
     pub(super) fn with_overlap(
         &self,
         layouts: &[Layout],
         overlap: &Overlap,
-        strategy: &mut Strategy,
-    ) {
+        inputs: &mut [InputMove],
+    ) -> Overlapped {
         let flying = overlap.input;
         for (i, layout) in layouts.iter().enumerate() {
-            let step = &mut strategy.inputs[i];
-            step.wanted = self.wanted(i);
-            if i != flying {
-                let exchange = self.exchange(i, layout);
-                step.realigned |= exchange.as_ref().is_some_and(|e| !e.is_local())
-                    && self.is_realigned(i, layout);
-                step.exchange = exchange;
+            match i == flying {
+                true => inputs[i].wanted = self.wanted(i),
+                false => self.bring(i, layout, &mut inputs[i]),
             }
         }
         let own: Vec<DimCover> = (0..layouts[flying].ndim())
@@ -103,13 +109,20 @@ impl Site<'_> {
                 if i == flying {
                     flying_box()
                 } else {
-                    self.sub_box(&self.covers(i, &Spans::Full), &self.covers(i, spans))
+                    self.sub_box(
+                        &self.covers_with_halos(i, &Spans::Full),
+                        &self.covers_with_halos(i, spans),
+                    )
                 }
             })
         };
         let middle = Spans::Cut(overlap.interior.clone());
-        let inner = self.covers(flying, &middle);
-        Arc::make_mut(&mut strategy.early).push(boxes(&middle, &|| self.sub_box(&own, &inner)));
+        let inner = self.covers_with_halos(flying, &middle);
+        let mut overlapped = Overlapped {
+            halo_of: None,
+            early: vec![boxes(&middle, &|| self.sub_box(&own, &inner))],
+            late: Vec::new(),
+        };
         // The rest, peeled off dim by dim: before the interior, after it.
         let mut builder: Option<ExchangeBuilder> = None;
         let mut slabs = Vec::new();
@@ -124,7 +137,7 @@ impl Site<'_> {
                 }
                 cut[f] = Some(self.beside(f, overlap, after));
                 let spans = Spans::Cut(cut);
-                let covers = self.covers(flying, &spans);
+                let covers = self.covers_with_halos(flying, &spans);
                 builder = Some(match builder {
                     None => ExchangeBuilder::new(self.rule.name, self.mesh, covers.clone()),
                     Some(builder) => builder.region(covers.clone()),
@@ -132,18 +145,21 @@ impl Site<'_> {
                 slabs.push((spans, covers));
             }
         }
-        let Some(builder) = builder else { return };
+        let Some(builder) = builder else {
+            return overlapped;
+        };
         let exchange = builder
             .source(self.source(flying, &layouts[flying]))
             .build(self.index);
         for ((spans, covers), (base, _)) in slabs.iter().zip(exchange.regions()) {
             let cx = boxes(spans, &|| self.input_box(covers, *base));
             if cx.outputs.iter().all(|o| !o.shape.contains(&0)) {
-                Arc::make_mut(&mut strategy.late).push(cx);
+                overlapped.late.push(cx);
             }
         }
-        strategy.inputs[flying].exchange = Some(exchange);
-        strategy.flying = Some(flying);
+        inputs[flying].exchange = Some(exchange);
+        overlapped.halo_of = Some(flying);
+        overlapped
     }
 
     /// For every part, what lies before or after the interior of factor `f`.
@@ -163,14 +179,14 @@ impl Site<'_> {
     }
 }
 
-/// The largest part of `span` whose needs lie inside `own`.
+/// The largest part of `span` that with its halo lies inside `own`.
 ///
-/// Needs are monotone: shrinking a span from the left never lowers where its needs start, so both ends can be
+/// Halos are monotone: shrinking a span from the left never lowers where its halo starts, so both ends can be
 /// found by bisection.
 fn inner_span(
     span: &Range<usize>,
     own: &Range<usize>,
-    needs: impl Fn(Range<usize>) -> Range<usize>,
+    with_halo: impl Fn(Range<usize>) -> Range<usize>,
 ) -> Range<usize> {
     let bisect = |good: &dyn Fn(usize) -> bool| {
         // Smallest offset in 0..=len that is good; len always is.
@@ -187,12 +203,12 @@ fn inner_span(
     };
     let start = span.start
         + bisect(&|k| {
-            let need = needs(span.start + k..span.end);
+            let need = with_halo(span.start + k..span.end);
             need.is_empty() || need.start >= own.start
         });
     let end = span.end
         - bisect(&|k| {
-            let need = needs(span.start..span.end - k);
+            let need = with_halo(span.start..span.end - k);
             need.is_empty() || need.end <= own.end
         });
     if start < end {

@@ -9,9 +9,9 @@
 //! An operand that the same axes divide in another dim too, as a mask with an entry for every query and key, stays: a rank has
 //! its own rows of all columns, and each step copies the columns of its block out of them, or, of an output, into them.
 
-use super::Strategy;
+use super::inputs::InputMove;
 use super::site::{Site, Spans};
-use super::ways::is_ring;
+use crate::error::InOp;
 use crate::{Access, Fold, KernelCx, Result};
 use shard_comm::Strided;
 use shard_redistribute::{Exchange, ExchangeBuilder, Source};
@@ -48,22 +48,21 @@ pub(crate) struct Columns {
 }
 
 impl Site<'_> {
-    /// The steps of the ring; other inputs are brought in place as always.
-    pub(super) fn with_ring(&self, layouts: &[Layout], strategy: &mut Strategy) -> Result<()> {
-        let Some(ring) = &self.ring else {
-            return Ok(());
-        };
-        for (i, layout) in layouts.iter().enumerate() {
-            let step = &mut strategy.inputs[i];
-            step.wanted = self.wanted(i);
-            if !self.goes_round(&self.rule.inputs[i]) {
-                let exchange = self.exchange(i, layout);
-                step.realigned |= exchange.as_ref().is_some_and(|e| !e.is_local())
-                    && self.is_realigned(i, layout);
-                step.exchange = exchange;
+    /// The steps of a ring whose outputs lie so in the end; inputs that do not go round are brought in place as always.
+    pub(super) fn with_ring(
+        &self,
+        ring: &DimSharding,
+        layouts: &[Layout],
+        inputs: &mut [InputMove],
+        outputs: &[Layout],
+    ) -> Result<Ring> {
+        for (i, (layout, step)) in layouts.iter().zip(inputs).enumerate() {
+            match self.goes_round(&self.rule.inputs[i]) {
+                true => step.wanted = self.wanted(i),
+                false => self.bring(i, layout, step),
             }
         }
-        let home = (self.rule.outputs.iter().zip(&strategy.outputs)).map(|(output, owned)| {
+        let home = (self.rule.outputs.iter().zip(outputs)).map(|(output, owned)| {
             let goes = self.goes_round(&output.dims);
             let at = || self.block_layout(owned, &output.dims, &ring.partition);
             goes.then(at).transpose()
@@ -80,8 +79,7 @@ impl Site<'_> {
             steps.push(self.ring_step(&turned, place, layouts, &home)?);
             turned = turned.rotated(1);
         }
-        strategy.ring = Some(Ring { steps });
-        Ok(())
+        Ok(Ring { steps })
     }
 
     /// The step in which the blocks are with whom `turned` says. Outputs that go round have their layout at `home`.
@@ -116,7 +114,7 @@ impl Site<'_> {
             .collect();
         let (mut going_home, mut places) = (Vec::new(), Vec::new());
         for (o, output) in self.rule.outputs.iter().enumerate() {
-            if !output.dims.iter().any(is_ring) {
+            if !output.dims.iter().any(Access::is_ring) {
                 continue;
             }
             let (dims, shape) = (&output.dims, &output.meta.shape);
@@ -144,18 +142,7 @@ impl Site<'_> {
     }
 
     fn goes_round(&self, dims: &[Access]) -> bool {
-        self.ring.is_some() && dims.iter().any(is_ring) && !self.stays(dims)
-    }
-
-    /// Whether an operand has a dim that is folded block by block, and stays where it is.
-    pub(super) fn stays(&self, dims: &[Access]) -> bool {
-        let ring = self.ring.as_ref();
-        ring.is_some_and(|ring| self.is_crossed(dims, &ring.axes))
-    }
-
-    /// Whether an operand has a dim that is folded block by block, and another that is divided by some of these axes.
-    pub(super) fn is_crossed(&self, dims: &[Access], axes: &[usize]) -> bool {
-        dims.iter().any(is_ring) && dims.iter().any(|a| self.divides(a, axes))
+        self.ring.is_some() && dims.iter().any(Access::is_ring) && !self.stays(dims)
     }
 
     /// The columns of the block that this rank folds.
@@ -167,7 +154,7 @@ impl Site<'_> {
         let covers = self.block_covers(dims, shape, blocks);
         let of_block = sizes(&covers);
         let all: Vec<DimCover> = (dims.iter().zip(shape))
-            .map(|(access, &n)| self.cover(access, n, &Spans::Full))
+            .map(|(access, &n)| self.cover_with_halo(access, n, &Spans::Full))
             .collect();
         let of_whole = sizes(&all);
         let mut columns = Columns {
@@ -175,7 +162,7 @@ impl Site<'_> {
             whole: Vec::new(),
             len: numel(&of_block),
         };
-        let Some(d) = dims.iter().position(is_ring) else {
+        let Some(d) = dims.iter().position(Access::is_ring) else {
             return columns;
         };
         let held = covers[d].at(self.mesh, &self.coords);
@@ -202,7 +189,7 @@ impl Site<'_> {
                 axes: ring.axes.clone(),
                 partition: blocks.clone(),
             }),
-            _ => self.cover(access, n, &Spans::Full),
+            _ => self.cover_with_halo(access, n, &Spans::Full),
         };
         dims.iter().zip(shape).map(cover).collect()
     }
@@ -216,7 +203,6 @@ impl Site<'_> {
             }),
             _ => owned.sharding(d).cloned(),
         });
-        let at = Layout::from_dims(self.mesh, owned.shape(), shardings, None);
-        crate::InOp::in_op(at, self.rule.name)
+        Layout::from_dims(self.mesh, owned.shape(), shardings, None).in_op(self.rule.name)
     }
 }

@@ -1,18 +1,14 @@
 //! A rule with a choice, seen from one rank: what each operand must cover, and where the boxes lie.
 
-use super::intervals::{clip, multiplied, same_intervals};
-use super::ways::is_ring;
-use super::{Axes, Choice, InputMove, Strategy};
+use super::choice::Choice;
+use super::intervals::{Axes, clip_halo, multiplied, same_intervals};
 use crate::error::InOp;
-use crate::{Access, Fold, KernelCx, OperandBox, Reduction, Result, Rule};
-use shard_comm::Monoid;
-use shard_redistribute::{Exchange, ExchangeBuilder, Plan, Source};
+use crate::{Access, Fold, FoldBy, KernelCx, OperandBox, Reduction, Result, Rule};
 use shard_spec::{
-    DeviceMesh, DimCover, DimMap, DimPart, DimSharding, Dims, Layout, ReduceOp, row_major_strides,
+    DeviceMesh, DimCover, DimPart, DimSharding, Dims, Layout, ReduceOp, row_major_strides,
 };
 use smallvec::SmallVec;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Which interval of each factor a kernel call computes, for every part.
 pub(super) enum Spans {
@@ -73,7 +69,10 @@ impl<'a> Site<'a> {
                 axes.extend(sharding.axes.iter().copied());
             }
         }
-        if let (Some(ring), true) = (&self.ring, dims.iter().any(is_ring) && !self.stays(dims)) {
+        if let (Some(ring), true) = (
+            &self.ring,
+            dims.iter().any(Access::is_ring) && !self.stays(dims),
+        ) {
             axes.retain(|a| !ring.axes.contains(a));
         }
         axes.sort_unstable();
@@ -111,80 +110,57 @@ impl<'a> Site<'a> {
         builder.build().in_op(self.rule.name)
     }
 
-    /// How each input's partial sums are reduced, and where that leaves it.
-    pub(super) fn reduced(&self, layouts: &[&Layout]) -> Result<(Vec<InputMove>, Vec<Layout>)> {
-        let all = layouts.iter().enumerate();
-        let steps = all.map(|(i, layout)| self.reduce_input(i, layout));
-        Ok(steps.collect::<Result<Vec<_>>>()?.into_iter().unzip())
+    /// Where an output lies in the end: as the choice says, whatever the way.
+    pub(super) fn final_layout(&self, o: usize, by: FoldBy, made: &Layout) -> Result<Layout> {
+        let dims = &self.rule.outputs[o].dims;
+        // Gradients of the blocks: they are home already, or divided in a way that only the kernels' layout can say.
+        let home = dims.iter().any(Access::is_ring);
+        let stays = by == FoldBy::Split
+            || self
+                .ring
+                .as_ref()
+                .is_some_and(|r| dims.iter().any(|a| self.divides(a, &r.axes)));
+        if home && stays {
+            return Ok(made.clone());
+        }
+        self.output_layout(o)
     }
 
-    /// Reduces what does not pass, unless the exchange can fold it on the way.
-    pub(super) fn reduce_input(&self, i: usize, layout: &Layout) -> Result<(InputMove, Layout)> {
-        let name = self.rule.name;
-        let keep: Axes = layout
-            .partial_axes()
-            .iter()
-            .copied()
-            .filter(|&a| self.choice.carries(i, a))
-            .collect();
-        if keep.len() == layout.partial_axes().len() || self.rule.unread.contains(&i) {
-            return Ok((InputMove::default(), layout.clone()));
-        }
-        let mut to = layout.with_partial_reduced();
-        // Axes that will shard a dim of this operand are reduced by scattering straight to the owners.
-        let mut builder = Layout::builder(self.mesh, layout.shape());
-        let mut scattered = false;
-        for (d, access) in self.rule.inputs[i].iter().enumerate() {
-            let own = to.sharding(d).cloned();
-            let wish = match access {
-                Access::Factor { factor, block } => {
-                    self.choice.factors[*factor].as_ref().map(|s| DimSharding {
-                        axes: s.axes.clone(),
-                        partition: multiplied(&s.partition, *block),
-                    })
-                }
-                _ => None,
-            };
-            let scatters = wish.as_ref().is_some_and(|w| {
-                w.axes.iter().all(|a| {
-                    layout.partial_axes().contains(a) || layout.replicate_axes().contains(a)
-                })
-            });
-            let pick = if own.is_none() && scatters { wish } else { own };
-            if let Some(s) = pick {
-                scattered |= scatters;
-                builder = builder.shard(d, &s.axes, s.partition);
-            }
-        }
-        if scattered {
-            to = builder.build().in_op(name)?;
-        }
-        if let (Some(op), false) = (layout.partial_op(), keep.is_empty()) {
-            to = to.with_partial(&keep, op).in_op(name)?;
-        }
-        let plan = Plan::new(layout, &to, self.index).in_op(name)?;
-        let realigned = plan.communicates();
-        Ok((
-            InputMove {
-                reduce: Some(plan),
-                exchange: None,
-                realigned,
-                wanted: to.to_string(),
-            },
-            to,
-        ))
+    /// Whether an operand has a dim that is folded block by block, and stays where it is.
+    pub(super) fn stays(&self, dims: &[Access]) -> bool {
+        let ring = self.ring.as_ref();
+        ring.is_some_and(|ring| self.is_crossed(dims, &ring.axes))
     }
 
-    /// What each dim of input `i` must cover.
-    pub(super) fn covers(&self, i: usize, spans: &Spans) -> Vec<DimCover> {
+    /// Whether an operand has a dim that is folded block by block, and another that is divided by some of these axes.
+    pub(super) fn is_crossed(&self, dims: &[Access], axes: &[usize]) -> bool {
+        dims.iter().any(Access::is_ring) && dims.iter().any(|a| self.divides(a, axes))
+    }
+
+    /// Whether a dim that is indexed so is divided by one of these axes.
+    pub(super) fn divides(&self, access: &Access, axes: &[usize]) -> bool {
+        let sharding = access
+            .factor_index()
+            .and_then(|f| self.choice.factors[f].as_ref());
+        sharding.is_some_and(|s| s.axes.iter().any(|a| axes.contains(a)))
+    }
+
+    /// What each dim of input `i` must cover, with its halo.
+    pub(super) fn covers_with_halos(&self, i: usize, spans: &Spans) -> Vec<DimCover> {
         self.rule.inputs[i]
             .iter()
             .zip(&self.rule.metas[i].shape)
-            .map(|(access, &extent)| self.cover(access, extent, spans))
+            .map(|(access, &extent)| self.cover_with_halo(access, extent, spans))
             .collect()
     }
 
-    pub(super) fn cover(&self, access: &Access, extent: usize, spans: &Spans) -> DimCover {
+    /// What a dim so indexed must cover on each part: the indices that belong to the part's, and their halo.
+    pub(super) fn cover_with_halo(
+        &self,
+        access: &Access,
+        extent: usize,
+        spans: &Spans,
+    ) -> DimCover {
         let Some(factor) = access.factor_index() else {
             return DimCover::whole(extent);
         };
@@ -200,12 +176,18 @@ impl<'a> Site<'a> {
             (None, Some(s)) if is_plain(access) => return DimCover::from(s),
             (None, _) => self.choice.spans(factor, self.rule.factors[factor]),
         };
-        let needs = |span| self.needs(access, extent, span);
-        DimCover::intervals(axes, spans.into_iter().map(needs).collect())
+        let with_halo = |span| self.with_halo(access, extent, span);
+        DimCover::intervals(axes, spans.into_iter().map(with_halo).collect())
     }
 
-    /// What a span of the factor needs of the dim. What a window reaches beyond the dim is the kernel's padding.
-    pub(super) fn needs(&self, access: &Access, extent: usize, span: Range<usize>) -> Range<usize> {
+    /// What a span of the factor needs of the dim: through a window, with the halo. What that reaches beyond the dim is the kernel's
+    /// padding.
+    pub(super) fn with_halo(
+        &self,
+        access: &Access,
+        extent: usize,
+        span: Range<usize>,
+    ) -> Range<usize> {
         match access {
             Access::Whole { .. } => 0..extent,
             Access::Factor { block, .. } => span.start * block..span.end * block,
@@ -215,15 +197,17 @@ impl<'a> Site<'a> {
                 let rows = cuts.as_ref().and_then(|cuts| cuts.rows(span));
                 rows.unwrap_or(0..extent)
             }
-            Access::Window { window, .. } => clip(window.input_interval(extent, span), extent),
+            Access::Window { window, .. } => clip_halo(window.input_interval(extent, span), extent),
+            // A window may have more outputs than the dim: what it adds behind them.
             Access::Adjoint { factor, window } => {
-                window.output_of_input(self.rule.factors[*factor], span)
+                let reached = window.output_of_input(self.rule.factors[*factor], span);
+                reached.start.min(extent)..reached.end.min(extent)
             }
         }
     }
 
     /// How rows that exist already are divided, where their factor is.
-    fn rows_of(&self, access: &Access) -> Option<DimSharding> {
+    pub(super) fn rows_of(&self, access: &Access) -> Option<DimSharding> {
         let Access::Rows {
             factor,
             cuts: Some(cuts),
@@ -238,73 +222,12 @@ impl<'a> Site<'a> {
         })
     }
 
-    pub(super) fn source(&self, i: usize, layout: &Layout) -> Source {
-        let maps =
-            self.rule.inputs[i]
-                .iter()
-                .zip(layout.shape())
-                .map(|(access, &n)| match access {
-                    Access::Map { map, .. } => map.clone(),
-                    _ => DimMap::identity(n),
-                });
-        Source {
-            layout: layout.clone(),
-            maps: maps.collect(),
-        }
-    }
-
-    /// The exchange that brings input `i` to its cover; `None` if it is in place on every rank.
-    pub(super) fn exchange(&self, i: usize, layout: &Layout) -> Option<Exchange> {
-        let covers = self.covers(i, &Spans::Full);
-        if self.in_place(layout, &covers) || self.rule.unread.contains(&i) {
-            return None;
-        }
-        let builder =
-            ExchangeBuilder::new(self.rule.name, self.mesh, covers).source(self.source(i, layout));
-        Some(builder.build(self.index))
-    }
-
     /// Whether every rank's piece of the operand is exactly what it needs.
     pub(super) fn in_place(&self, layout: &Layout, covers: &[DimCover]) -> bool {
         covers
             .iter()
             .enumerate()
             .all(|(d, cover)| same_intervals(cover, layout, d, self.mesh))
-    }
-
-    /// Brings the inputs to where the kernels run, which is not where the choice `of` the strategy has them.
-    pub(super) fn elsewhere_inputs(
-        &self,
-        of: &Site<'_>,
-        layouts: &[Layout],
-        strategy: &mut Strategy,
-    ) {
-        let realigned: Vec<bool> = strategy.inputs.iter().map(|step| step.realigned).collect();
-        self.without_overlap(layouts, strategy);
-        for (i, (step, realigned)) in strategy.inputs.iter_mut().zip(realigned).enumerate() {
-            step.realigned = realigned;
-            step.wanted = of.wanted(i);
-        }
-    }
-
-    /// Whether input `i` has to move to where the choice wants it, a halo or the blocks of a ring aside.
-    pub(super) fn misaligned(&self, i: usize, layout: &Layout) -> bool {
-        self.is_realigned(i, layout) && self.exchange(i, layout).is_some_and(|e| !e.is_local())
-    }
-
-    pub(super) fn without_overlap(&self, layouts: &[Layout], strategy: &mut Strategy) {
-        for (i, layout) in layouts.iter().enumerate() {
-            let exchange = self.exchange(i, layout);
-            let step = &mut strategy.inputs[i];
-            step.realigned |=
-                exchange.as_ref().is_some_and(|e| !e.is_local()) && self.is_realigned(i, layout);
-            step.wanted = self.wanted(i);
-            step.exchange = exchange;
-        }
-        Arc::make_mut(&mut strategy.late).push(self.kernel(&Spans::Full, |i| {
-            let covers = self.covers(i, &Spans::Full);
-            self.input_box(&covers, 0)
-        }));
     }
 
     /// The boxes of one kernel call.
@@ -369,73 +292,12 @@ impl<'a> Site<'a> {
                 .dims
                 .iter()
                 .zip(&output.meta.shape)
-                .map(|(a, &n)| self.cover(a, n, spans))
+                .map(|(a, &n)| self.cover_with_halo(a, n, spans))
                 .collect()
         };
         let mut part = self.sub_box(&side(&Spans::Full), &side(spans));
         part.global = output.meta.shape.clone();
         part
-    }
-
-    /// The exchange that is a move.
-    pub(super) fn assemble(&self, layouts: &[Layout], accumulate: bool) -> Exchange {
-        let output = &self.rule.outputs[0];
-        let target = output
-            .dims
-            .iter()
-            .zip(&output.meta.shape)
-            .map(|(a, &n)| self.cover(a, n, &Spans::Full))
-            .collect();
-        let mut builder = ExchangeBuilder::new(self.rule.name, self.mesh, target);
-        for (i, layout) in layouts.iter().enumerate() {
-            builder = builder.source(self.source(i, layout));
-        }
-        builder = builder.fill(self.rule.fill);
-        if accumulate {
-            builder = builder.fold(Monoid::Op(ReduceOp::Sum));
-        }
-        builder.build(self.index)
-    }
-
-    /// Whether an operand that needs an exchange was misaligned, rather than short of a halo.
-    pub(super) fn is_realigned(&self, i: usize, layout: &Layout) -> bool {
-        self.rule.inputs[i].iter().enumerate().any(|(d, access)| {
-            let wanted = access
-                .factor_index()
-                .and_then(|f| self.choice.factors[f].as_ref());
-            match (access, layout.sharding(d), wanted) {
-                (Access::Window { .. } | Access::Adjoint { .. }, Some(have), Some(want)) => {
-                    have.axes != want.axes || !have.partition.is_contiguous()
-                }
-                (Access::Ring { .. }, ..) => false,
-                (Access::Rows { .. }, Some(have), Some(_)) => {
-                    self.rows_of(access).as_ref() != Some(have)
-                }
-                (_, Some(_), None) => true,
-                (Access::Factor { block, .. }, Some(have), Some(want)) => {
-                    have.axes != want.axes || have.partition != multiplied(&want.partition, *block)
-                }
-                _ => false,
-            }
-        })
-    }
-
-    /// What the strategy wants of operand `i`, in the short form of layouts.
-    pub(super) fn wanted(&self, i: usize) -> String {
-        let mut builder = Layout::builder(self.mesh, &self.rule.metas[i].shape);
-        for (d, access) in self.rule.inputs[i].iter().enumerate() {
-            if let Access::Factor { factor, block } = access
-                && let Some(sharding) = &self.choice.factors[*factor]
-            {
-                builder = builder.shard(d, &sharding.axes, multiplied(&sharding.partition, *block));
-            }
-            if let Some(rows) = self.rows_of(access) {
-                builder = builder.shard(d, &rows.axes, rows.partition);
-            }
-        }
-        builder
-            .build()
-            .map_or_else(|e| e.to_string(), |layout| layout.to_string())
     }
 }
 

@@ -37,6 +37,7 @@ use ways::Way;
 /// # Ok::<(), shard_spec::SpecError>(())
 /// ```
 #[derive(Debug)]
+#[doc(alias = "reshard")]
 pub struct CrossPlan {
     from: Layout,
     to: Layout,
@@ -55,12 +56,12 @@ pub struct CrossPlan {
     /// On the destination's mesh, after.
     after: Option<Plan>,
     strategy: Strategy,
-    choice: Option<Choice>,
+    choice: Option<Comparison>,
 }
 
-/// How a plan was chosen.
+/// The strategies among which a plan was chosen, and by what.
 #[derive(Debug)]
-struct Choice {
+struct Comparison {
     model: CostModel,
     dtype: DType,
     considered: Vec<Considered>,
@@ -136,7 +137,7 @@ impl CrossPlan {
             }
         }
         let mut plan = Self::build(from, to, rank, crossing, all.swap_remove(best))?;
-        plan.choice = Some(Choice {
+        plan.choice = Some(Comparison {
             model: model.clone(),
             dtype,
             considered,

@@ -49,6 +49,8 @@ impl Source {
 
 /// Describes an exchange and derives this rank's part in it.
 #[derive(Clone, Debug)]
+#[doc(alias = "halo")]
+#[doc(alias = "all-to-all")]
 pub struct ExchangeBuilder {
     name: &'static str,
     mesh: DeviceMesh,

@@ -3,8 +3,7 @@
 use crate::geometry::is_run;
 use crate::{Array, MeshComm, RedistributeError, Result};
 use shard_comm::{
-    AgreedError, Buffer, CommError, DType, ExchangePlan, Handle, Monoid, Request, Scalar, Strided,
-    Target,
+    AgreedError, Buffer, CommError, DType, ExchangePlan, Handle, Monoid, Request, Scalar, Target,
 };
 use shard_spec::Dims;
 use std::panic::Location;
@@ -13,6 +12,8 @@ use std::sync::Arc;
 
 /// This rank's part in an exchange, derived once and run often.
 #[derive(Debug)]
+#[doc(alias = "halo")]
+#[doc(alias = "all-to-all")]
 pub struct Exchange {
     pub(super) name: &'static str,
     pub(super) plan: Arc<ExchangePlan>,
@@ -89,11 +90,9 @@ impl Exchange {
             Target::Write(dst),
             Location::caller(),
         );
-        let argument = Some(("the calls before it", cx.history()));
         Ok(Pending::Flying(
             comm.post(Request {
                 status: status.map_err(Box::new),
-                argument,
                 ..request
             })?,
             cx.clone(),
@@ -125,17 +124,7 @@ impl Exchange {
         }
         let device = cx.device();
         let mut dst = device.alloc(dtype, len)?;
-        let identity = self.fold.and_then(|m| m.identity(dtype).first().copied());
-        if let Some(value) = self.fill.or(identity) {
-            device.fill(&mut dst, &Strided::contiguous(&[len]), value)?;
-        }
-        for p in self.plan.recv.iter() {
-            let (source, from, to) = (&sources[p.source], p.src_view(), p.dst_view());
-            match self.fold {
-                Some(monoid) => device.fold(monoid, source, &from, &mut dst, &to)?,
-                None => device.copy(source, &from, &mut dst, &to)?,
-            }
-        }
+        self.plan.run_alone(device, sources, &mut dst)?;
         Ok(dst.freeze())
     }
 }
@@ -179,4 +168,76 @@ pub(crate) fn start(exchange: &Exchange, cx: &Rc<MeshComm>, arrays: &[&Array]) -
     let dtype = arrays[0].dtype();
     let buffers: Vec<Buffer> = arrays.iter().filter_map(|a| a.buffer().cloned()).collect();
     exchange.start(cx, dtype, &buffers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exchange::{ExchangeBuilder, Source};
+    use half::bf16;
+    use shard_comm::{Communicator, Element, local};
+    use shard_spec::{DeviceMesh, DimMap, Layout};
+
+    /// What arrays of one dim are, each placed somewhere in `len` elements, when one rank folds them onto each other.
+    fn folded<T: Element>(
+        len: usize,
+        monoid: Monoid,
+        fill: Option<Scalar>,
+        arrays: &[(usize, &[T])],
+    ) -> Vec<T> {
+        let mesh = DeviceMesh::new(&[1]).unwrap();
+        let target = Layout::replicated(&mesh, &[len]);
+        let mut builder = ExchangeBuilder::onto("fold", &target).fold(monoid);
+        for &(at, values) in arrays {
+            builder = builder.source(Source {
+                layout: Layout::replicated(&mesh, &[values.len()]),
+                maps: vec![DimMap::place(values.len(), len, at).unwrap()],
+            });
+        }
+        if let Some(value) = fill {
+            builder = builder.fill(value);
+        }
+        let exchange = builder.build(0);
+        assert!(exchange.is_local());
+        let results = local::run(1, |comm| {
+            let world: Rc<dyn Communicator> = Rc::new(comm);
+            let cx = MeshComm::new(&world, &mesh).unwrap();
+            let sources: Vec<Buffer> = arrays
+                .iter()
+                .map(|(_, values)| cx.device().upload_slice(values).unwrap())
+                .collect();
+            let result = exchange.run(&cx, T::DTYPE, &sources).unwrap();
+            result.to_vec::<T>().unwrap()
+        });
+        results.unwrap().remove(0)
+    }
+
+    #[test]
+    fn local_folds_leave_the_whole_identity_where_nothing_falls() {
+        let (one, two): (&[f64], &[f64]) = (&[1.0, 2.0, 5.0, 3.0], &[1.0, 4.0]);
+        let sums = folded(8, Monoid::MaxSumExp, None, &[(2, one), (2, two)]);
+        let none = f64::NEG_INFINITY;
+        assert_eq!(sums, [none, 0.0, 1.0, 6.0, 5.0, 3.0, none, 0.0]);
+        let best = folded(8, Monoid::ArgMax, None, &[(2, one), (2, two)]);
+        let last = f64::INFINITY;
+        assert_eq!(best, [none, last, 1.0, 2.0, 5.0, 3.0, none, last]);
+        let (count, more): (&[f32], &[f32]) = (&[2.0, 3.0, 2.0], &[2.0, 5.0, 2.0]);
+        let moments = folded(6, Monoid::Moments, None, &[(0, count), (0, more)]);
+        assert_eq!(moments, [4.0, 4.0, 8.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn local_sums_of_16_bit_floats_are_rounded_once() {
+        // 256 + 1 is no bf16, 256 + 1 + 1 is.
+        let value = |v: f32| [bf16::from_f32(v); 3];
+        let (large, small) = (value(256.0), value(1.0));
+        let sum = value(258.0);
+        let all = [(0, &large[..]), (0, &small[..]), (0, &small[..])];
+        assert_eq!(folded(3, Monoid::SUM, None, &all), sum);
+        assert_eq!(folded(3, Monoid::SUM, Some(Scalar::ZERO), &all), sum);
+        // Pieces that overlap in part.
+        let parts = [(0, &large[..]), (1, &small[..]), (1, &small[..])];
+        let expected = [256.0, 258.0, 258.0, 2.0].map(bf16::from_f32);
+        assert_eq!(folded(4, Monoid::SUM, None, &parts), expected);
+    }
 }

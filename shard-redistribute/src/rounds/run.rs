@@ -92,9 +92,7 @@ impl Mover<'_> {
                     rank: self.cx.rank(),
                 })?;
                 match way {
-                    Way::Windows(window) => {
-                        self.windows(comm, Monoid::Op(*op), window, buffer, place)
-                    }
+                    Way::Slices(slice) => self.slices(comm, Monoid::Op(*op), slice, buffer, place),
                     _ => self.heard(comm.all_reduce(&buffer, Monoid::Op(*op))),
                 }
             }
@@ -157,13 +155,13 @@ impl Mover<'_> {
         }
     }
 
-    /// Combines the ranks' buffers window by window.
+    /// Combines the ranks' buffers slice by slice.
     #[track_caller]
-    fn windows(
+    fn slices(
         &self,
         comm: &Rc<dyn Communicator>,
         op: Monoid,
-        window: usize,
+        slice: usize,
         source: Buffer,
         place: Place,
     ) -> Result<Buffer> {
@@ -181,8 +179,8 @@ impl Mover<'_> {
                 }
             },
         };
-        for start in (0..len).step_by(window) {
-            let part = source.slice(start..len.min(start + window));
+        for start in (0..len).step_by(slice) {
+            let part = source.slice(start..len.min(start + slice));
             let combined = self.heard(comm.all_reduce(&part, op))?;
             drop(part);
             let all = Strided::contiguous(&[combined.len()]);
@@ -203,7 +201,7 @@ impl Mover<'_> {
                         .map_err(Into::into),
                 );
             }
-            // One window at a time: what is queued holds its result.
+            // One slice at a time: what is queued holds its result.
             trouble = trouble.and_then(|()| Ok(device.synchronize()?));
         }
         self.meet(comm, trouble)?;
@@ -352,7 +350,6 @@ impl Rounds<'_> {
         );
         let handle = comm.post(Request {
             status: status.map_err(Box::new),
-            argument: Some(("the calls before it", mover.cx.history())),
             ..request
         })?;
         Pending::Flying(handle, mover.cx.clone()).wait()

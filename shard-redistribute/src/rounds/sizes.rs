@@ -19,7 +19,7 @@ pub(crate) enum Way {
     /// An exchange in so many rounds.
     Rounds(usize),
     /// An all-reduce of so many elements at a time.
-    Windows(usize),
+    Slices(usize),
     /// Nothing: the ranks that would combine are one.
     Keep,
 }
@@ -61,7 +61,8 @@ impl Plan {
         };
         self.legs().skip(first).any(|leg| by_rounds(&leg)).then(|| {
             let hops = self.hops.iter().map(Hop::in_even_shares).collect();
-            Self::along(self.from(), self.to(), self.index, self.strategy(), hops)
+            // As many pieces at most: both ways cut each into one per copy.
+            Self::of_hops(self.from(), self.to(), self.index, self.strategy(), hops)
                 .with_staging(self.staging())
         })
     }
@@ -90,13 +91,13 @@ impl Leg<'_> {
             }
             Step::AllReduce(axes, ..) => {
                 let ranks: usize = axes.iter().map(|&a| to.mesh().shape()[a]).product();
-                // The result of a window and this rank's chunk of it.
-                let window = (staging / (2 * size)).max(1);
+                // The result of a slice and this rank's chunk of it.
+                let slice = (staging / (2 * size)).max(1);
                 match place {
                     _ if ranks == 1 => Way::Keep,
-                    _ if target <= window => Way::Whole,
+                    _ if target <= slice => Way::Whole,
                     Place::Fresh if beside_sum(target, dtype, ranks) <= staging => Way::Whole,
-                    _ => Way::Windows(window),
+                    _ => Way::Slices(slice),
                 }
             }
         }
@@ -164,6 +165,9 @@ impl Leg<'_> {
         }
     }
 }
+
+/// Rounds, times pieces, that are followed one by one to say what they cost.
+const MOST_FOLLOWED: usize = 1 << 26;
 
 /// Beyond this many rounds, staging is exceeded rather than more rounds made.
 const MOST_ROUNDS: usize = 1 << 30;
@@ -276,7 +280,28 @@ impl Schedule {
 
     /// Most elements that a round brings.
     fn stage(&self) -> usize {
+        if self.is_beyond() {
+            let share = |block: &Block| numel(&block.shape).div_ceil(self.rounds);
+            return self.targets.iter().map(share).sum();
+        }
         (0..self.rounds).map(|k| self.len(k)).max().unwrap_or(0)
+    }
+
+    /// Whether going through all rounds would take too long to say what they cost. No rank holds an array of so many:
+    /// its figures are bounds.
+    fn is_beyond(&self) -> bool {
+        let pieces = self.sources.len() + self.targets.len() + self.pieces.recv.len();
+        self.rounds.saturating_mul(pieces) > MOST_FOLLOWED
+    }
+
+    /// Elements that a buffer in which these rounds run has.
+    fn elements(&self, source: usize, destination: usize, size: usize, staging: usize) -> usize {
+        if self.is_beyond() {
+            let pieces = self.sources.len().max(self.targets.len());
+            return source.max(destination) + room(staging, size, pieces) / size;
+        }
+        self.timetable(source, destination, size, staging)
+            .elements()
     }
 
     /// The pages of a buffer for a source and a destination of these lengths: as large as leaves it within half of
@@ -314,6 +339,11 @@ impl Schedule {
 
     /// Messages that the member at `index` receives: per round, the ranks that have something for it.
     fn messages(&self, index: usize) -> u64 {
+        if self.is_beyond() {
+            let peers = self.pieces.recv.iter().map(|piece| piece.peer);
+            let others: BTreeSet<usize> = peers.filter(|&peer| peer != index).collect();
+            return (self.rounds * others.len()) as u64;
+        }
         let mut messages = 0;
         for round in 0..self.rounds {
             let mut last = None;
@@ -363,19 +393,19 @@ pub(crate) fn forecast_into(
             (Step::Exchange(exchange, _), way) => {
                 let Way::Rounds(rounds) = way else { continue };
                 let schedule = Schedule::new(exchange, rounds, leg.shared(plan.index));
-                let times = schedule.timetable(source, target, size, plan.staging());
+                let held = schedule.elements(source, target, size, plan.staging());
                 let each = size + leg.widening(dtype);
                 Forecast {
                     bytes: plan.step_forecast(leg.step, dtype).bytes,
                     messages: schedule.messages(plan.index),
                     rounds: if local { 0 } else { 2 * rounds as u64 + 1 },
-                    peak: (times.elements() * size + schedule.stage() * each) as u64,
+                    peak: (held * size + schedule.stage() * each) as u64,
                 }
             }
             (Step::AllReduce(axes, ..), way) => {
-                let Way::Windows(window) = way else { continue };
+                let Way::Slices(slice) = way else { continue };
                 let (ranks, me) = position(plan.from().mesh(), axes, plan.index);
-                windows_forecast(target, window, dtype, ranks, me, Place::Own)
+                slices_forecast(target, slice, dtype, ranks, me, Place::Own)
             }
         };
         cost.rounds += u64::from(settles(way, local, loose));
@@ -403,11 +433,11 @@ pub(super) fn fresh_forecast(plan: &Plan, leg: &Leg<'_>, way: Way, dtype: DType)
                 peak: (exchange.len * size + schedule.stage() * each) as u64,
             }
         }
-        (Step::AllReduce(axes, _, to), Way::Windows(window)) => {
+        (Step::AllReduce(axes, _, to), Way::Slices(slice)) => {
             let (ranks, me) = position(to.mesh(), axes, plan.index);
             let rank = to.mesh().ranks()[plan.index];
             let len = numel(&to.local_shape(rank).unwrap_or_default());
-            windows_forecast(len, window, dtype, ranks, me, Place::Fresh)
+            slices_forecast(len, slice, dtype, ranks, me, Place::Fresh)
         }
         _ => plan.step_forecast(leg.step, dtype),
     }
@@ -419,26 +449,29 @@ pub(super) fn settles(way: Way, local: bool, loose: bool) -> bool {
     match way {
         Way::Keep => false,
         Way::Whole => loose,
-        Way::Rounds(_) | Way::Windows(_) => loose || !local,
+        Way::Rounds(_) | Way::Slices(_) => loose || !local,
     }
 }
 
-/// What an all-reduce of `len` elements costs by windows, `window` elements at a time.
-pub(super) fn windows_forecast(
+/// What an all-reduce of `len` elements costs by slices, `slice` elements at a time.
+pub(super) fn slices_forecast(
     len: usize,
-    window: usize,
+    slice: usize,
     dtype: DType,
     ranks: usize,
     me: usize,
     place: Place,
 ) -> Forecast {
     let mut total = Forecast::default();
-    for start in (0..len).step_by(window) {
-        let one = all_reduce_forecast(window.min(len - start), dtype, ranks, me);
-        total.bytes += one.bytes;
-        total.messages += one.messages;
-        total.rounds += one.rounds + u64::from(place == Place::Own);
-        total.peak = total.peak.max(one.peak);
+    // All slices but the last are alike.
+    for (slice, count) in [(slice, len / slice), (len % slice, 1)] {
+        if slice > 0 && count > 0 {
+            let one = all_reduce_forecast(slice, dtype, ranks, me);
+            total.bytes += one.bytes * count as u64;
+            total.messages += one.messages * count as u64;
+            total.rounds += (one.rounds + u64::from(place == Place::Own)) * count as u64;
+            total.peak = total.peak.max(one.peak);
+        }
     }
     total.rounds += 1;
     total.peak += (len * dtype.size()) as u64;

@@ -3,7 +3,7 @@
 use super::candidates::candidates;
 use super::{DimMap, Run, argument};
 use crate::error::Result;
-use crate::progression::{Meeting, Progression};
+use crate::progression::{Intersection, Progression};
 
 impl DimMap {
     /// The relation with source and destination swapped: the adjoint, where several hits of one index accumulate.
@@ -58,7 +58,7 @@ impl DimMap {
             self.runs[i + 1..]
                 .iter()
                 .take_while(|later| later.dst_start <= end)
-                .all(|later| run.dst().meet(&later.dst()) == Meeting::Never)
+                .all(|later| run.dst().intersect(&later.dst()) == Intersection::Never)
         })
     }
 
@@ -98,9 +98,9 @@ fn join_at(a: &Run, b: &Run, runs: &mut Vec<Run>) {
         dst_step: dst.step,
         src_step: src.step,
     };
-    match via_dst.meet(&via_src) {
-        Meeting::Never => {}
-        Meeting::Line {
+    match via_dst.intersect(&via_src) {
+        Intersection::Never => {}
+        Intersection::Line {
             i_start,
             i_step,
             j_start,
@@ -127,7 +127,7 @@ fn join_at(a: &Run, b: &Run, runs: &mut Vec<Run>) {
             runs.push(run(src, dst));
         }
         // Every source of `a` reaches every destination of `b`: one run per element of the shorter.
-        Meeting::Everywhere if a.len <= b.len => {
+        Intersection::Everywhere if a.len <= b.len => {
             runs.extend((0..a.len).map(|i| {
                 run(
                     Progression {
@@ -139,7 +139,7 @@ fn join_at(a: &Run, b: &Run, runs: &mut Vec<Run>) {
                 )
             }));
         }
-        Meeting::Everywhere => {
+        Intersection::Everywhere => {
             runs.extend((0..b.len).map(|j| {
                 run(
                     src,

@@ -108,7 +108,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::progression::Meeting;
+    use crate::progression::Intersection;
 
     fn runs(count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Run>> {
         let run = (
@@ -140,7 +140,7 @@ mod tests {
             prop_assert_eq!(once.len(), tried.len());
             for (i, a) in first.iter().enumerate() {
                 for (j, b) in second.iter().enumerate() {
-                    let meet = a.dst().meet(&b.src()) != Meeting::Never;
+                    let meet = a.dst().intersect(&b.src()) != Intersection::Never;
                     prop_assert!(!meet || once.contains(&(i, j)), "{a:?} {b:?}");
                 }
             }

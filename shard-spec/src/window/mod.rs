@@ -267,6 +267,7 @@ impl Window {
     ///
     /// Direct windows are not clipped: what lies below 0 or beyond `n` is padding. Others are clipped to `0..n`.
     /// Empty for empty `out`.
+    #[doc(alias = "halo")]
     pub fn input_interval(&self, n: usize, out: Range<usize>) -> Range<isize> {
         if out.is_empty() {
             let at = self

@@ -13,6 +13,9 @@ mod data;
 mod model;
 #[path = "../input/npy.rs"]
 mod npy;
+#[cfg(test)]
+#[path = "../input/npy_write.rs"]
+mod npy_write;
 mod picture;
 mod prepare;
 mod progress;

@@ -314,10 +314,11 @@ mod tests {
 
     #[test]
     fn pieces_have_names_where_there_is_room() {
-        let svg = draw(&panels([vec![0, 1, 20], vec![0, 12, 30]]), "caption").unwrap();
+        let svg = draw(&panels([vec![0, 1, 20], vec![0, 2, 30]]), "caption").unwrap();
         let named = |name: &str| svg.contains(&format!("\n{name}\n"));
-        assert!(named("rank 2") && named("19 x 12") && named("rank 3") && named("19 x 18"));
-        assert!(!named("rank 0") && !named("rank 1"));
+        assert!(named("rank 3") && named("19 x 28"));
+        // Too low, too low and narrow, too narrow.
+        assert!(!named("rank 1") && !named("rank 0") && !named("rank 2"));
     }
 
     #[test]

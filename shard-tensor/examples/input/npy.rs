@@ -1,16 +1,9 @@
 //! NumPy's files of float32, of which any bytes may be given.
 
-use ndarray::{Array, Dimension};
-use ndarray_npy::npy::header::{Header, ReadHeaderError};
-use ndarray_npy::{ReadNpyError, ReadNpyExt};
+use ndarray::{Array, Dimension, ShapeBuilder, ShapeError};
 
-/// The longest header that is read, as in NumPy, and for its reason: what it says is a literal of Python, and these
-/// may take any time to be understood.
+/// The longest header that is read, as in NumPy. That of an array of any dims is a few hundred bytes long.
 const LONGEST_HEADER: usize = 10_000;
-
-/// Brackets that the header of a plain array opens: of a dict, and in it of a tuple, the shape. The reader of literals takes
-/// twice the time for each more within another.
-const BRACKETS: usize = 2;
 
 /// Why bytes are no array of float32.
 #[derive(Debug, thiserror::Error)]
@@ -22,17 +15,20 @@ pub(crate) enum NpyError {
     #[error("a header of {len} bytes, in a file of {file}; at most {LONGEST_HEADER} are read")]
     HeaderLength { len: usize, file: usize },
     /// The header is of no plain array.
-    #[error("a header with {brackets} opening brackets; that of a plain array has {BRACKETS}")]
-    Nested { brackets: usize },
-    /// The header cannot be understood.
-    #[error(transparent)]
-    Header(#[from] ReadHeaderError),
+    #[error("byte {at} of the header is not {expected}")]
+    Header { at: usize, expected: &'static str },
+    /// Elements of another type.
+    #[error("elements of type {found:?}, where '<f4' or '>f4' are read")]
+    Type { found: String },
+    /// Another number of dims.
+    #[error("{found} dims, where {expected} were expected")]
+    Dims { found: usize, expected: usize },
     /// There are more or fewer elements than the header says.
     #[error("the header says float32 of shape {shape:?}, and {bytes} bytes follow it")]
     Size { shape: Vec<usize>, bytes: usize },
-    /// Elements of another type, or another number of dims.
+    /// The array cannot be made.
     #[error(transparent)]
-    Array(#[from] ReadNpyError),
+    Array(#[from] ShapeError),
 }
 
 /// The array in these bytes. What is allocated is at most a few times the bytes there are, whatever they say.
@@ -40,10 +36,25 @@ pub(crate) enum NpyError {
 /// # Errors
 /// If they are not a NumPy file of float32 with the dims of `D`, and nothing after it.
 pub(crate) fn read<D: Dimension>(bytes: &[u8]) -> Result<Array<f32, D>, NpyError> {
-    let after = after_plain_header(bytes)?;
-    // Never called on other headers: it reserves what they announce, and recurses as they are nested.
-    let header = Header::from_reader(&mut &bytes[..after])?;
-    let follow = bytes.len() - after;
+    let (header, elements) = split(bytes)?;
+    let header = Header::parse(header)?;
+    let number = match header.descr {
+        "<f4" => f32::from_le_bytes,
+        ">f4" => f32::from_be_bytes,
+        found => {
+            return Err(NpyError::Type {
+                found: found.to_owned(),
+            });
+        }
+    };
+    let mut dim = D::zeros(D::NDIM.unwrap_or(header.shape.len()));
+    if dim.ndim() != header.shape.len() {
+        return Err(NpyError::Dims {
+            found: header.shape.len(),
+            expected: dim.ndim(),
+        });
+    }
+    dim.slice_mut().copy_from_slice(&header.shape);
     // Extents beside a zero count too: an array of none of them has strides all the same.
     let size = header
         .shape
@@ -51,45 +62,201 @@ pub(crate) fn read<D: Dimension>(bytes: &[u8]) -> Result<Array<f32, D>, NpyError
         .try_fold(size_of::<f32>(), |n, &extent| n.checked_mul(extent.max(1)))
         .filter(|&size| isize::try_from(size).is_ok())
         .map(|size| if header.shape.contains(&0) { 0 } else { size });
-    if size != Some(follow) {
+    if size != Some(elements.len()) {
         return Err(NpyError::Size {
             shape: header.shape,
-            bytes: follow,
+            bytes: elements.len(),
         });
     }
-    Ok(Array::read_npy(bytes)?)
+    let (numbers, _) = elements.as_chunks();
+    let numbers = numbers.iter().copied().map(number).collect();
+    Ok(Array::from_shape_vec(
+        dim.set_f(header.fortran_order),
+        numbers,
+    )?)
 }
 
-/// Where the elements begin.
-fn after_plain_header(bytes: &[u8]) -> Result<usize, NpyError> {
-    let (start, len) = match *bytes {
-        [0x93, b'N', b'U', b'M', b'P', b'Y', 1, 0, a, b, ..] => {
-            (10, usize::from(u16::from_le_bytes([a, b])))
+/// The header and the elements after it.
+fn split(bytes: &[u8]) -> Result<(&[u8], &[u8]), NpyError> {
+    let (len, rest) = match bytes {
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 1, 0, a, b, rest @ ..] => {
+            (usize::from(u16::from_le_bytes([*a, *b])), rest)
         }
-        [0x93, b'N', b'U', b'M', b'P', b'Y', 2 | 3, 0, a, b, c, d, ..] => {
-            (12, u32::from_le_bytes([a, b, c, d]) as usize)
-        }
+        [
+            0x93,
+            b'N',
+            b'U',
+            b'M',
+            b'P',
+            b'Y',
+            2 | 3,
+            0,
+            a,
+            b,
+            c,
+            d,
+            rest @ ..,
+        ] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, rest),
         _ => return Err(NpyError::Magic),
     };
-    let header = Some(len)
+    Some(len)
         .filter(|&len| len <= LONGEST_HEADER)
-        .and_then(|len| bytes.get(start..start + len))
+        .and_then(|len| rest.split_at_checked(len))
         .ok_or(NpyError::HeaderLength {
             len,
             file: bytes.len(),
-        })?;
-    let opening = header.iter().filter(|b| matches!(b, b'(' | b'[' | b'{'));
-    match opening.count() {
-        brackets if brackets > BRACKETS => Err(NpyError::Nested { brackets }),
-        _ => Ok(start + len),
+        })
+}
+
+/// What the header of an array says.
+struct Header<'a> {
+    /// The type of an element and its order of bytes.
+    descr: &'a str,
+    /// Whether the first index is the one that changes fastest.
+    fortran_order: bool,
+    /// The extents.
+    shape: Vec<usize>,
+}
+
+impl<'a> Header<'a> {
+    /// Reads a literal of Python: a dict of just these three entries, in any order.
+    fn parse(text: &'a [u8]) -> Result<Self, NpyError> {
+        let mut text = Literal { text, at: 0 };
+        let (mut descr, mut fortran_order, mut shape) = (None, None, None);
+        text.expect(b'{', "{")?;
+        while !text.takes(b'}') {
+            let at = text.at;
+            let key = text.string()?;
+            text.expect(b':', ":")?;
+            let first = match key {
+                "descr" => descr.replace(text.string()?).is_none(),
+                "fortran_order" => fortran_order.replace(text.boolean()?).is_none(),
+                "shape" => shape.replace(text.tuple()?).is_none(),
+                _ => false,
+            };
+            if !first {
+                let expected = "'descr', 'fortran_order' or 'shape', each once";
+                return Err(NpyError::Header { at, expected });
+            }
+            if !text.takes(b',') {
+                text.expect(b'}', "a comma or }")?;
+                break;
+            }
+        }
+        text.end()?;
+        match (descr, fortran_order, shape) {
+            (Some(descr), Some(fortran_order), Some(shape)) => Ok(Self {
+                descr,
+                fortran_order,
+                shape,
+            }),
+            _ => text.refuse("after 'descr', 'fortran_order' and 'shape'"),
+        }
+    }
+}
+
+/// A literal of Python that is being read, from its byte `at` on.
+struct Literal<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Literal<'a> {
+    fn refuse<T>(&self, expected: &'static str) -> Result<T, NpyError> {
+        Err(NpyError::Header {
+            at: self.at,
+            expected,
+        })
+    }
+
+    /// The next bytes that `wanted` takes.
+    fn run(&mut self, wanted: impl Fn(&u8) -> bool) -> &'a [u8] {
+        let rest = &self.text[self.at..];
+        let len = rest.iter().take_while(|b| wanted(b)).count();
+        self.at += len;
+        &rest[..len]
+    }
+
+    /// Whether this byte comes next, after spaces; if so it is passed.
+    fn takes(&mut self, byte: u8) -> bool {
+        self.run(u8::is_ascii_whitespace);
+        let next = self.text.get(self.at) == Some(&byte);
+        self.at += usize::from(next);
+        next
+    }
+
+    fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), NpyError> {
+        match self.takes(byte) {
+            true => Ok(()),
+            false => self.refuse(expected),
+        }
+    }
+
+    /// Nothing but spaces is left.
+    fn end(&mut self) -> Result<(), NpyError> {
+        self.run(u8::is_ascii_whitespace);
+        match self.at == self.text.len() {
+            true => Ok(()),
+            false => self.refuse("the end"),
+        }
+    }
+
+    /// A string without escapes.
+    fn string(&mut self) -> Result<&'a str, NpyError> {
+        let quote = match self.takes(b'\'') {
+            true => b'\'',
+            false => {
+                self.expect(b'"', "a string")?;
+                b'"'
+            }
+        };
+        let string = self.run(|b| (b' '..=b'~').contains(b) && *b != quote && *b != b'\\');
+        self.expect(quote, "the end of a string")?;
+        str::from_utf8(string).or_else(|_| self.refuse("a string"))
+    }
+
+    fn boolean(&mut self) -> Result<bool, NpyError> {
+        self.run(u8::is_ascii_whitespace);
+        match self.run(u8::is_ascii_alphabetic) {
+            b"True" => Ok(true),
+            b"False" => Ok(false),
+            _ => self.refuse("after True or False"),
+        }
+    }
+
+    /// Numbers in round brackets, a lone one with a comma.
+    fn tuple(&mut self) -> Result<Vec<usize>, NpyError> {
+        let mut numbers = Vec::new();
+        self.expect(b'(', "a tuple")?;
+        let mut comma = true;
+        while !self.takes(b')') {
+            if !comma {
+                return self.refuse("a comma or )");
+            }
+            numbers.push(self.number()?);
+            comma = self.takes(b',');
+        }
+        match numbers.len() == 1 && !comma {
+            true => self.refuse("after a tuple: one number in brackets is a number"),
+            false => Ok(numbers),
+        }
+    }
+
+    fn number(&mut self) -> Result<usize, NpyError> {
+        self.run(u8::is_ascii_whitespace);
+        let digits = str::from_utf8(self.run(u8::is_ascii_digit));
+        digits
+            .ok()
+            .and_then(|digits| digits.parse().ok())
+            .map_or_else(|| self.refuse("after an extent"), Ok)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ndarray::{Array2, Ix2, Ix3, array};
-    use ndarray_npy::WriteNpyExt;
+    use crate::npy_write;
+    use ndarray::{Array2, Ix1, Ix2, Ix3, array};
 
     /// A file of version 1 with this header.
     fn file(header: &str, elements: &[u8]) -> Vec<u8> {
@@ -113,10 +280,17 @@ mod tests {
     fn what_was_written_is_read() {
         let rows = array![[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]];
         for array in [rows.clone(), rows.reversed_axes()] {
-            let mut bytes = Vec::new();
-            array.write_npy(&mut bytes).unwrap();
-            assert_eq!(read::<Ix2>(&bytes).unwrap(), array);
-            assert!(matches!(read::<Ix3>(&bytes), Err(NpyError::Array(_))));
+            let bytes = npy_write::bytes(&array);
+            let again = read::<Ix2>(&bytes).unwrap();
+            assert_eq!(again, array);
+            assert_eq!(again.strides(), array.strides());
+            assert!(matches!(
+                read::<Ix3>(&bytes),
+                Err(NpyError::Dims {
+                    found: 2,
+                    expected: 3
+                })
+            ));
             let short = &bytes[..bytes.len() - 1];
             assert!(matches!(
                 read::<Ix2>(short),
@@ -145,14 +319,58 @@ mod tests {
         }
     }
 
-    /// The reader of literals tries each bracket in two ways: 16 took it seconds, and 20 more than anyone waits.
     #[test]
-    fn nested_headers_are_refused() {
-        for nested in ["[".repeat(60), "(".repeat(9000), "{".repeat(40)] {
-            let brackets = nested.len();
-            let refused = read::<Ix2>(&file(&nested, &[]));
+    fn headers_of_other_writers_are_read() {
+        for header in [
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }",
+            "{\"shape\":(1,),\"fortran_order\":True,\"descr\":\"<f4\"}",
+            " {\t'fortran_order' : False , 'shape' : ( 1 , ) , 'descr' : '<f4' } ",
+        ] {
+            let one = read::<Ix1>(&file(header, &2.5_f32.to_le_bytes()));
+            assert_eq!(one.unwrap(), array![2.5], "{header}");
+        }
+    }
+
+    #[test]
+    fn headers_that_are_not_of_an_array_are_refused() {
+        let entries = "'descr': '<f4', 'fortran_order': False, 'shape': (0,)";
+        for header in [
+            String::new(),
+            "{}".to_owned(),
+            format!("{{{entries}"),
+            format!("{{{entries}}} {{"),
+            format!("{{{entries}, 'shape': (0,)}}"),
+            format!("{{{entries}, 'more': (0,)}}"),
+            entries.to_owned(),
+            "{'descr': '<f4', 'fortran_order': False}".to_owned(),
+            "{'descr': '<f4', 'fortran_order': Falsely, 'shape': (0,)}".to_owned(),
+            "{'descr': '<f4, 'fortran_order': False, 'shape': (0,)}".to_owned(),
+            "{'descr': '\\x3cf4', 'fortran_order': False, 'shape': (0,)}".to_owned(),
+            "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (0,)}".to_owned(),
+            "[".repeat(60),
+            "(".repeat(9000),
+            "{".repeat(40),
+        ] {
+            let refused = read::<Ix1>(&file(&header, &[]));
             assert!(
-                matches!(refused, Err(NpyError::Nested { brackets: n }) if n == brackets),
+                matches!(refused, Err(NpyError::Header { .. })),
+                "{header}: {refused:?}"
+            );
+        }
+        for shape in [
+            "0", "(0)", "(,)", "(0,,)", "(-0,)", "(0 0)", "(0,", "(0x0,)",
+        ] {
+            let refused = read::<Ix1>(&shaped(shape, &[]));
+            assert!(
+                matches!(refused, Err(NpyError::Header { .. })),
+                "{shape}: {refused:?}"
+            );
+        }
+        for descr in ["<f8", "|i1", "f4", ""] {
+            let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (1,)}}");
+            let refused = read::<Ix1>(&file(&header, &[0; 4]));
+            assert!(
+                matches!(&refused, Err(NpyError::Type { found }) if found == descr),
                 "{refused:?}"
             );
         }

@@ -17,6 +17,9 @@ impl Launch {
         started: &Processes,
         program: impl Fn(&Context) -> Result<T>,
     ) -> Result<Vec<T>> {
+        if self.devices.is_some() {
+            return Err(self.foreign_devices());
+        }
         if self.device != DeviceKind::Host && self.backend == Backend::Own {
             return Err(Error::argument(
                 "launch",
@@ -56,7 +59,7 @@ impl Launch {
             }
         };
         drop(control);
-        let ran = session.catch(|| program(&self.context(&world)));
+        let ran = session.catch(|| self.run_on(&world, program));
         let mine = ran.unwrap_or_else(|panic| Err(panic.into()));
         if let Err(error) = &mine
             && error.class() == ErrorClass::Failure

@@ -3,6 +3,7 @@
 use super::Mesh;
 use crate::{Error, Placements, Result, Shape, ShardTensor};
 use ndarray::{ArrayBase, ArrayViewD, Axis, CowArray, Data, Dimension, Slice};
+use shard_comm::Calling;
 use shard_comm::{AgreedError, DType, Element};
 use shard_redistribute::Array;
 use shard_spec::{DimPart, Dims, Layout, Partition};
@@ -26,6 +27,7 @@ impl Mesh {
     ///
     /// # Errors
     /// As [`Placements::layout`]; a mismatch if ranks disagree.
+    #[track_caller]
     pub fn distribute<S, D>(
         &self,
         whole: &ArrayBase<S, D>,
@@ -36,6 +38,7 @@ impl Mesh {
         S::Elem: Element,
         D: Dimension,
     {
+        let _call = Calling::here();
         let layout = self.layout(whole.shape(), placements);
         let key = layout.as_ref().map_or(0, Layout::hash128);
         let key = shard_ops::key_of(S::Elem::DTYPE.name(), &key);
@@ -44,14 +47,7 @@ impl Mesh {
             1 => layout,
             _ => self.ctx.uniform("distribute", key, layout),
         }?;
-        if layout.is_partial() {
-            return Err(Error::argument(
-                "distribute",
-                "shards and replicas",
-                layout.to_string(),
-                "a partial tensor is the result of an op; distribute it replicated",
-            ));
-        }
+        check_whole("distribute", &layout)?;
         let local = match layout.local_parts(self.ctx.rank()) {
             Some(held) => Some(
                 self.ctx
@@ -70,12 +66,14 @@ impl Mesh {
     ///
     /// # Errors
     /// As [`Placements::layout`]; an agreed error if the root passes none; a mismatch if ranks disagree.
+    #[track_caller]
     pub fn scatter<T: Element>(
         &self,
         root: usize,
         whole: Option<ArrayViewD<'_, T>>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::here();
         const OP: &str = "scatter";
         let (world, placements) = (self.ctx.world(), placements.into());
         world.check_uniform(
@@ -105,6 +103,7 @@ impl Mesh {
             whole.as_ref().filter(|_| is_root).map(ArrayBase::shape),
         )?;
         let layout = self.layout(&shape[..], placements)?;
+        check_whole(OP, &layout)?;
         // A tensor without dims is sent as one of one element.
         let flat: Dims = if shape.is_empty() {
             [1].into_iter().collect()
@@ -127,13 +126,8 @@ impl Mesh {
             layout.clone()
         };
         let moved = source.redistribute(&target)?;
-        let array = Array::from_parts(
-            &self.cx,
-            &layout.with_partial_reduced(),
-            moved.buffer().cloned(),
-            T::DTYPE,
-        )?;
-        self.wrap(array)
+        let local = moved.buffer().cloned();
+        self.wrap(Array::from_parts(&self.cx, &layout, local, T::DTYPE)?)
     }
 
     /// Makes a tensor of the pieces the ranks have.
@@ -157,6 +151,7 @@ impl Mesh {
     /// assert_eq!(shapes, ["[5, 2] S(0)[1,4]", "[5, 2] S(0)[1,4]"]);
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
+    #[track_caller]
     pub fn from_local<S, D>(
         &self,
         piece: &ArrayBase<S, D>,
@@ -168,6 +163,7 @@ impl Mesh {
         S::Elem: Element,
         D: Dimension,
     {
+        let _call = Calling::here();
         const OP: &str = "from_local";
         let (world, placements, dtype) = (self.ctx.world(), placements.into(), S::Elem::DTYPE);
         let asked = format!("{placements:?} {sizes:?}");
@@ -198,6 +194,7 @@ impl Mesh {
     }
 
     /// The layout of the pieces the ranks have.
+    #[track_caller]
     pub(crate) fn infer(&self, mine: &[usize], placements: &Placements) -> Result<Layout> {
         let placements = placements.plain(self.mesh())?;
         let shapes = self.all_shapes(mine)?;
@@ -227,6 +224,7 @@ impl Mesh {
     }
 
     /// The size of each part of one dim. Ranks that share a part must have the same.
+    #[track_caller]
     fn sizes_along(&self, dim: usize, axes: &[usize], shapes: &[Dims]) -> Result<Vec<usize>> {
         let mesh = self.mesh();
         let parts: usize = axes.iter().map(|&a| mesh.axis_size(a)).product();
@@ -259,6 +257,7 @@ impl Mesh {
     }
 
     /// Everyone's shape; all have the same number of dims.
+    #[track_caller]
     fn all_shapes(&self, mine: &[usize]) -> Result<Vec<Dims>> {
         let (world, device) = (self.ctx.world(), self.ctx.device());
         if mine.is_empty() {
@@ -277,6 +276,7 @@ impl Mesh {
     }
 
     /// The root's shape, on every rank.
+    #[track_caller]
     fn broadcast_shape(&self, root: usize, shape: Option<&[usize]>) -> Result<Dims> {
         let (world, device) = (self.ctx.world(), self.ctx.device());
         let send = |numbers: Option<Vec<i64>>, len: usize| -> Result<Vec<i64>> {
@@ -289,6 +289,7 @@ impl Mesh {
     }
 
     /// The layout in which one rank holds everything. The shape has at least one dim.
+    #[track_caller]
     pub(crate) fn owned_by(&self, root: usize, shape: &[usize]) -> Result<Layout> {
         let mesh = self.mesh();
         let axes: Vec<usize> = (0..mesh.ndim()).collect();
@@ -299,6 +300,20 @@ impl Mesh {
         Ok(Layout::builder(mesh, shape)
             .shard(0, &axes, Partition::from_sizes(&sizes)?)
             .build()?)
+    }
+}
+
+/// Refuses placements that make terms of a sum of data, which has none.
+#[track_caller]
+fn check_whole(op: &'static str, layout: &Layout) -> Result<()> {
+    match layout.is_partial() {
+        false => Ok(()),
+        true => Err(Error::argument(
+            op,
+            "shards and replicas",
+            layout.to_string(),
+            "a partial tensor is the result of an op; place the data replicated there",
+        )),
     }
 }
 

@@ -1,10 +1,11 @@
 //! Tensors from nothing.
 
 use super::Mesh;
-use crate::{Placements, Result, Shape, ShardTensor};
+use crate::{Error, Placements, Result, Shape, ShardTensor};
 use shard_comm::half::{bf16, f16};
 use shard_comm::{Bool, DType, Element, Monoid, Scalar, Strided};
 use shard_ops::random::{Distribution, random};
+use shard_ops::{holds, key_of};
 use shard_redistribute::Array;
 use std::ops::Range;
 
@@ -12,8 +13,12 @@ use std::ops::Range;
 impl Mesh {
     /// A tensor of zeros.
     ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
     /// # Errors
     /// As [`Placements::layout`].
+    #[track_caller]
     pub fn zeros(
         &self,
         shape: impl Into<Shape>,
@@ -24,8 +29,12 @@ impl Mesh {
 
     /// A tensor of ones.
     ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
     /// # Errors
     /// As [`Placements::layout`].
+    #[track_caller]
     pub fn ones(
         &self,
         shape: impl Into<Shape>,
@@ -36,14 +45,20 @@ impl Mesh {
 
     /// A tensor of one value.
     ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
     /// # Errors
-    /// As [`Placements::layout`].
+    /// As [`Placements::layout`]; [`Argument`](Error::Argument) for a value that the type cannot hold: a fraction in integers,
+    /// or a number beyond the type's range.
+    #[track_caller]
     pub fn full(
         &self,
         shape: impl Into<Shape>,
         value: f64,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        self.check_holds("full", value)?;
         let layout = self.layout(shape, placements)?;
         let Some(local) = layout.local_shape(self.ctx.rank()) else {
             return self.wrap(Array::from_parts(&self.cx, &layout, None, self.dtype)?);
@@ -69,8 +84,12 @@ impl Mesh {
 
     /// A tensor whose contents do not matter.
     ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
     /// # Errors
     /// As [`Placements::layout`].
+    #[track_caller]
     pub fn empty(
         &self,
         shape: impl Into<Shape>,
@@ -91,13 +110,19 @@ impl Mesh {
 
     /// The numbers 0, 1, ... `n - 1`.
     ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
     /// # Errors
-    /// As [`Placements::layout`].
+    /// As [`Placements::layout`]; [`Argument`](Error::Argument) if the type cannot hold the last.
+    #[track_caller]
     pub fn arange(&self, n: usize, placements: impl Into<Placements>) -> Result<ShardTensor> {
+        self.check_holds("arange", n.saturating_sub(1) as f64)?;
         self.from_fn(n, placements, |i| i[0] as f64)
     }
 
-    /// A tensor whose elements are a function of the global index, converted to the handle's type.
+    /// A tensor whose elements are a function of the global index, converted to the handle's type: rounded to floating-point
+    /// types, cut towards zero and to the range of integers.
     ///
     /// ```
     /// let x = shard_tensor::launch(2, |ctx| {
@@ -108,8 +133,12 @@ impl Mesh {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
     /// # Errors
     /// As [`Placements::layout`].
+    #[track_caller]
     pub fn from_fn(
         &self,
         shape: impl Into<Shape>,
@@ -136,22 +165,27 @@ impl Mesh {
     /// All ranks of the program must draw the same tensors in the same order.
     ///
     /// # Errors
-    /// As [`Placements::layout`].
+    /// As [`Placements::layout`]; [`Argument`](Error::Argument) for integers, which have no number in between: give
+    /// [`uniform`](Self::uniform) their range.
+    #[track_caller]
     pub fn rand(
         &self,
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        self.check_float("rand")?;
         self.random(shape, placements, Distribution::Unit)
     }
 
-    /// Uniform random numbers in a range.
+    /// Uniform random numbers in a range; of integers, each as often, without the end.
     ///
     /// # Collective
     /// As [`rand`](Self::rand).
     ///
     /// # Errors
-    /// As [`Placements::layout`].
+    /// As [`Placements::layout`]; [`Argument`](Error::Argument) for a range that ends before it starts, is not finite, or
+    /// leaves the type's.
+    #[track_caller]
     pub fn uniform(
         &self,
         shape: impl Into<Shape>,
@@ -159,6 +193,28 @@ impl Mesh {
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
         let (start, width) = (range.start, range.end - range.start);
+        if !(width.is_finite() && width >= 0.0) {
+            return Err(Error::argument(
+                "uniform",
+                "a finite range that does not end before it starts",
+                format!("{range:?}"),
+                "swap its ends",
+            ));
+        }
+        // Integers are cut from what is drawn, whose greatest is below the end.
+        let last = match self.dtype.is_float() {
+            true => range.end,
+            false => (range.end.ceil() - 1.0).max(start.trunc()),
+        };
+        self.check_holds(
+            "uniform",
+            if self.dtype.is_float() {
+                start
+            } else {
+                start.trunc()
+            },
+        )?;
+        self.check_holds("uniform", last)?;
         self.random(shape, placements, Distribution::Uniform { start, width })
     }
 
@@ -168,16 +224,45 @@ impl Mesh {
     /// As [`rand`](Self::rand).
     ///
     /// # Errors
-    /// As [`Placements::layout`].
+    /// As [`Placements::layout`]; [`Argument`](Error::Argument) for integers.
+    #[track_caller]
     pub fn randn(
         &self,
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        self.check_float("randn")?;
         self.random(shape, placements, Distribution::Normal)
     }
 
+    /// Refuses a number that would become another one.
+    fn check_holds(&self, op: &'static str, value: f64) -> Result<()> {
+        match holds(self.dtype, value) {
+            true => Ok(()),
+            false => Err(Error::argument(
+                op,
+                format!("numbers that {} holds", self.dtype),
+                format!("{value}"),
+                "choose another number, or another type: `mesh.with_dtype(..)`",
+            )),
+        }
+    }
+
+    fn check_float(&self, op: &'static str) -> Result<()> {
+        match self.dtype.is_float() {
+            true => Ok(()),
+            false => Err(Error::argument(
+                op,
+                "a floating-point type",
+                self.dtype.name(),
+                "draw integers from their range: `mesh.uniform(shape, 0.0..10.0, ..)`; or choose another type: \
+                 `mesh.with_dtype(..)`",
+            )),
+        }
+    }
+
     /// The numbers of the context's next stream.
+    #[track_caller]
     fn random(
         &self,
         shape: impl Into<Shape>,
@@ -186,6 +271,7 @@ impl Mesh {
     ) -> Result<ShardTensor> {
         let stream = self.ctx.next_stream();
         let layout = self.layout(shape, placements)?;
+        (self.cx).record(key_of("random", &(stream, layout.hash128())));
         self.wrap(random(&self.cx, &layout, self.dtype, &stream, how)?)
     }
 }

@@ -7,6 +7,7 @@ pub use data::LocalSizes;
 pub(crate) use data::cut;
 
 use crate::{Context, Placements, Result, Shape, ShardTensor};
+use shard_comm::Calling;
 use shard_comm::DType;
 use shard_ops::Measured;
 use shard_redistribute::{Array, MeshComm};
@@ -63,7 +64,9 @@ impl Mesh {
     ///
     /// # Errors
     /// What a communicator or the device reports.
+    #[track_caller]
     pub fn measure(&self) -> Result<Measured> {
+        let _call = Calling::here();
         Ok(shard_ops::measure(&self.cx)?)
     }
 
@@ -103,8 +106,12 @@ impl Mesh {
 
     /// The layout that placements give a tensor of this shape.
     ///
+    /// # Collective
+    /// None: pure layout maths.
+    ///
     /// # Errors
     /// As [`Placements::layout`].
+    #[track_caller]
     pub fn layout(
         &self,
         shape: impl Into<Shape>,
@@ -115,6 +122,7 @@ impl Mesh {
         placements.into().layout(self.mesh(), &shape)
     }
 
+    #[track_caller]
     fn wrap(&self, array: Array) -> Result<ShardTensor> {
         Ok(ShardTensor::new(&self.ctx, array.into()))
     }

@@ -21,6 +21,7 @@ impl Conv {
     ///
     /// # Errors
     /// If the sizes are too large for an array.
+    #[track_caller]
     pub fn new(
         mesh: &Mesh,
         inputs: usize,
@@ -41,6 +42,7 @@ impl Conv {
     ///
     /// # Errors
     /// As [`new`](Self::new).
+    #[track_caller]
     pub fn without_bias(
         mesh: &Mesh,
         inputs: usize,
@@ -63,6 +65,7 @@ impl Conv {
 }
 
 impl Module for Conv {
+    #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         x.conv(&self.weight, self.bias.as_ref(), self.options.clone())
     }

@@ -20,6 +20,7 @@ impl Linear {
     ///
     /// # Errors
     /// If the sizes are too large for an array.
+    #[track_caller]
     pub fn new(mesh: &Mesh, inputs: usize, outputs: usize) -> Result<Self> {
         let weight = uniform(mesh, [outputs, inputs], inputs)?;
         let bias = Some(uniform(mesh, outputs, inputs)?);
@@ -33,6 +34,7 @@ impl Linear {
     ///
     /// # Errors
     /// As [`new`](Self::new).
+    #[track_caller]
     pub fn without_bias(mesh: &Mesh, inputs: usize, outputs: usize) -> Result<Self> {
         Ok(Self {
             weight: uniform(mesh, [outputs, inputs], inputs)?,
@@ -42,6 +44,7 @@ impl Linear {
 }
 
 impl Module for Linear {
+    #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         x.linear(&self.weight, self.bias.as_ref())
     }

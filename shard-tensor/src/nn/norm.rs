@@ -17,8 +17,12 @@ pub struct GroupNorm {
 impl GroupNorm {
     /// A layer of so many groups of channels, with eps 1e-5.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
     /// # Errors
     /// If the sizes are too large for an array.
+    #[track_caller]
     pub fn new(mesh: &Mesh, groups: usize, channels: usize) -> Result<Self> {
         let (weight, bias) = scale_and_shift(mesh, channels)?;
         Ok(Self {
@@ -37,6 +41,7 @@ impl GroupNorm {
 }
 
 impl Module for GroupNorm {
+    #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         x.group_norm(self.groups, Some(&self.weight), Some(&self.bias), self.eps)
     }
@@ -59,8 +64,12 @@ pub struct LayerNorm {
 impl LayerNorm {
     /// A layer over last dims of this shape, with eps 1e-5.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
     /// # Errors
     /// If the shape is too large for an array.
+    #[track_caller]
     pub fn new(mesh: &Mesh, shape: impl Into<Shape>) -> Result<Self> {
         let (weight, bias) = scale_and_shift(mesh, shape)?;
         Ok(Self {
@@ -78,6 +87,7 @@ impl LayerNorm {
 }
 
 impl Module for LayerNorm {
+    #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         x.layer_norm(
             self.weight.ndim(),
@@ -92,6 +102,7 @@ impl Module for LayerNorm {
     }
 }
 
+#[track_caller]
 fn scale_and_shift(mesh: &Mesh, shape: impl Into<Shape>) -> Result<(ShardTensor, ShardTensor)> {
     let shape = shape.into();
     let everywhere = Placements::replicated();

@@ -1,6 +1,7 @@
 //! Ops that fold blocks of a sharded dim: attention and neighbour search.
 
 use crate::{Result, ShardTensor};
+use shard_comm::Calling;
 use shard_ops::attention::{self, Attention};
 use shard_ops::{FoldBy, neighbors};
 
@@ -28,8 +29,12 @@ impl ShardTensor {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
+    /// # Collective
+    /// All members of the mesh. Nothing moves where keys are not sharded; else as [`FoldBy`](crate::FoldBy) says.
+    ///
     /// # Errors
     /// If shapes or types do not fit; what the communicator reports.
+    #[track_caller]
     pub fn attention(
         &self,
         keys: &Self,
@@ -60,17 +65,26 @@ impl ShardTensor {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
+    /// # Collective
+    /// All members of the mesh. Nothing moves where points are not sharded; else as [`FoldBy`](crate::FoldBy) says.
+    ///
     /// # Errors
     /// If shapes or types do not fit, or `k` is above the number of points; what the communicator reports.
+    #[track_caller]
     pub fn nearest(&self, points: &Self, k: usize) -> Result<(Self, Self)> {
         self.nearest_by(points, k, FoldBy::Auto)
     }
 
     /// [`nearest`](Self::nearest), saying how blocks of points meet the queries; the result is the same.
     ///
+    /// # Collective
+    /// As [`nearest`](Self::nearest).
+    ///
     /// # Errors
     /// As [`nearest`](Self::nearest).
+    #[track_caller]
     pub fn nearest_by(&self, points: &Self, k: usize, ring: FoldBy) -> Result<(Self, Self)> {
+        let _call = Calling::here();
         let exec = self.context().tape();
         let (distances, indices) =
             neighbors::nearest(exec, &self.value(), &points.value(), k, ring)?;
@@ -100,7 +114,9 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If shapes or types do not fit, or the radius is negative or not a number; what the communicator reports.
+    #[track_caller]
     pub fn radius_search(&self, points: &Self, radius: f64) -> Result<RadiusPairs> {
+        let _call = Calling::here();
         let exec = self.context().tape();
         let (queries, points) = (self.value(), points.value());
         let found = neighbors::radius_search(exec, &queries, &points, radius, FoldBy::Auto)?;
@@ -132,12 +148,14 @@ impl ShardTensor {
     ///
     /// # Errors
     /// As [`radius_search`](Self::radius_search).
+    #[track_caller]
     pub fn radius_search_capped(
         &self,
         points: &Self,
         radius: f64,
         cap: usize,
     ) -> Result<RadiusTable> {
+        let _call = Calling::here();
         let exec = self.context().tape();
         let (queries, points) = (self.value(), points.value());
         let ring = FoldBy::Auto;
@@ -171,6 +189,7 @@ impl ShardTensor {
     ///
     /// # Errors
     /// If this is no table of points, the start is none of them, or there are fewer than `count`; what the communicator reports.
+    #[track_caller]
     pub fn farthest_points(&self, count: usize, start: usize) -> Result<Self> {
         self.run(|exec, points| {
             neighbors::farthest_points(exec, points, count, start, FoldBy::Auto)

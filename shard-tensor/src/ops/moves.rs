@@ -1,6 +1,7 @@
 //! Ops that move elements and compute nothing.
 
-use crate::{Result, Shape, ShardTensor};
+use crate::{Dim, DimList, Result, Shape, ShardTensor};
+use shard_comm::Calling;
 use shard_ops::{Value, broadcast, index, shape};
 use shard_spec::EdgeMap;
 use std::ops::Range;
@@ -9,9 +10,13 @@ use std::ops::Range;
 impl ShardTensor {
     /// The elements `range` of a dim.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    ///
     /// # Errors
     /// For a dim or range out of bounds, or a range that ends before it starts; what the communicator reports.
-    pub fn narrow(&self, dim: usize, range: Range<usize>) -> Result<Self> {
+    #[track_caller]
+    pub fn narrow(&self, dim: impl Into<Dim>, range: Range<usize>) -> Result<Self> {
         if range.start > range.end {
             return Err(crate::Error::argument(
                 "narrow",
@@ -20,46 +25,79 @@ impl ShardTensor {
                 "swap its ends",
             ));
         }
+        let dim = self.dim("narrow", dim)?;
         self.slice(dim, range.start, 1, range.len())
     }
 
     /// `len` elements of a dim from `start` on, `step` apart; a negative step runs backwards.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    ///
     /// # Errors
     /// As [`narrow`](Self::narrow).
-    pub fn slice(&self, dim: usize, start: usize, step: isize, len: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn slice(
+        &self,
+        dim: impl Into<Dim>,
+        start: usize,
+        step: isize,
+        len: usize,
+    ) -> Result<Self> {
+        let dim = self.dim("slice", dim)?;
         self.run(|exec, x| index::slice(exec, x, dim, start, step, len))
     }
 
     /// One index of a dim, without the dim.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    ///
     /// # Errors
     /// As [`narrow`](Self::narrow).
-    pub fn select(&self, dim: usize, index: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn select(&self, dim: impl Into<Dim>, index: usize) -> Result<Self> {
+        let dim = self.dim("select", dim)?;
         self.slice(dim, index, 1, 1)?.squeeze(dim)
     }
 
     /// Pads every dim by (before, after); negative pads crop. `value` fills where the edge map is zeros.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts.
+    ///
     /// # Errors
     /// For a wrong number of pads, or pads the edge map cannot serve.
+    #[track_caller]
     pub fn pad(&self, pads: &[(isize, isize)], edge: EdgeMap, value: f64) -> Result<Self> {
         self.run(|exec, x| index::pad(exec, x, pads, edge, value))
     }
 
     /// Tensors one after the other along a dim.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates if the dim is sharded or the tensors are misaligned.
+    ///
     /// # Errors
     /// If shapes differ elsewhere, types differ, or the list is empty.
-    pub fn cat(tensors: &[&Self], dim: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn cat(tensors: &[&Self], dim: impl Into<Dim>) -> Result<Self> {
+        let ndim = tensors.first().map_or(0, |t| t.ndim());
+        let dim = dim.into().of("cat", ndim)?;
         Self::joined("cat", tensors, |exec, values| index::cat(exec, values, dim))
     }
 
     /// Tensors of one shape one after the other along a new dim.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates if the tensors are misaligned.
+    ///
     /// # Errors
     /// As [`cat`](Self::cat).
-    pub fn stack(tensors: &[&Self], dim: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn stack(tensors: &[&Self], dim: impl Into<Dim>) -> Result<Self> {
+        let ndim = tensors.first().map_or(0, |t| t.ndim());
+        let dim = dim.into().of("stack", ndim + 1)?;
         Self::joined("stack", tensors, |exec, values| {
             index::stack(exec, values, dim)
         })
@@ -67,41 +105,66 @@ impl ShardTensor {
 
     /// Consecutive parts of a dim, of these sizes.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    ///
     /// # Errors
     /// If the sizes do not sum to the extent.
-    pub fn split(&self, sizes: &[usize], dim: usize) -> Result<Vec<Self>> {
+    #[track_caller]
+    pub fn split(&self, sizes: &[usize], dim: impl Into<Dim>) -> Result<Vec<Self>> {
+        let dim = self.dim("split", dim)?;
+        let _call = Calling::here();
         let parts = index::split(self.context().tape(), &self.value(), sizes, dim)?;
         Ok(parts.into_iter().map(|v| self.lift(v)).collect())
     }
 
     /// A dim in reverse.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    ///
     /// # Errors
     /// For a dim out of range.
-    pub fn flip(&self, dim: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn flip(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let dim = self.dim("flip", dim)?;
         self.run(|exec, x| index::flip(exec, x, dim))
     }
 
     /// A dim shifted by some places, around the end.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    ///
     /// # Errors
     /// For a dim out of range.
-    pub fn roll(&self, dim: usize, shift: isize) -> Result<Self> {
+    #[track_caller]
+    pub fn roll(&self, dim: impl Into<Dim>, shift: isize) -> Result<Self> {
+        let dim = self.dim("roll", dim)?;
         self.run(|exec, x| index::roll(exec, x, dim, shift))
     }
 
     /// A dim, several times over.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    ///
     /// # Errors
     /// For a dim out of range.
-    pub fn repeat(&self, dim: usize, times: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn repeat(&self, dim: impl Into<Dim>, times: usize) -> Result<Self> {
+        let dim = self.dim("repeat", dim)?;
         self.run(|exec, x| index::repeat(exec, x, dim, times))
     }
 
     /// Broadcast to a shape.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
     /// # Errors
     /// If the shape does not broadcast from this one's.
+    #[track_caller]
     pub fn expand(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         self.run(|exec, x| broadcast::expand(exec, x, &shape))
@@ -109,24 +172,40 @@ impl ShardTensor {
 
     /// The dims in another order.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
     /// # Errors
     /// Unless every dim is named once.
-    pub fn permute(&self, order: &[usize]) -> Result<Self> {
-        self.run(|exec, x| shape::permute(exec, x, order))
+    #[track_caller]
+    pub fn permute(&self, order: impl Into<DimList>) -> Result<Self> {
+        let order = order.into().of("permute", self.ndim())?;
+        self.run(|exec, x| shape::permute(exec, x, &order))
     }
 
     /// Two dims exchanged.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
     /// # Errors
     /// For a dim out of range.
-    pub fn transpose(&self, a: usize, b: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn transpose(&self, a: impl Into<Dim>, b: impl Into<Dim>) -> Result<Self> {
+        let (a, b) = (self.dim("transpose", a)?, self.dim("transpose", b)?);
         self.run(|exec, x| shape::transpose(exec, x, a, b))
     }
 
     /// The same elements, row-major, under another shape.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication where the sharded dims are the outermost of the groups of dims that
+    /// are merged or split and boundaries fall on multiples of what is inside; else the tensor is moved to the
+    /// nearest such layout first.
+    ///
     /// # Errors
     /// If the number of elements differs.
+    #[track_caller]
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         self.run(|exec, x| shape::reshape(exec, x, &shape))
@@ -134,25 +213,42 @@ impl ShardTensor {
 
     /// A new dim of extent 1.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
     /// # Errors
     /// For a dim out of range.
-    pub fn unsqueeze(&self, dim: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn unsqueeze(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let dim = dim.into().of("unsqueeze", self.ndim() + 1)?;
         self.run(|exec, x| shape::unsqueeze(exec, x, dim))
     }
 
     /// Without a dim of extent 1.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
     /// # Errors
     /// For a dim out of range or of another extent.
-    pub fn squeeze(&self, dim: usize) -> Result<Self> {
+    #[track_caller]
+    pub fn squeeze(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let dim = self.dim("squeeze", dim)?;
         self.run(|exec, x| shape::squeeze(exec, x, dim))
     }
 
+    /// The index of a dim.
+    fn dim(&self, op: &'static str, dim: impl Into<Dim>) -> Result<usize> {
+        dim.into().of(op, self.ndim())
+    }
+
+    #[track_caller]
     fn joined(
         op: &'static str,
         tensors: &[&Self],
         f: impl FnOnce(&dyn shard_ops::Exec, &[&Value]) -> shard_ops::Result<Value>,
     ) -> Result<Self> {
+        let _call = Calling::here();
         let Some(first) = tensors.first() else {
             return Err(crate::Error::argument(
                 op,

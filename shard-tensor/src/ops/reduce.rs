@@ -1,6 +1,6 @@
 //! Reductions and products.
 
-use crate::{Error, Result, ShardTensor};
+use crate::{DimList, Error, Result, ShardTensor};
 use shard_ops::{Exec, OpError, Value, matmul, reduce as ops};
 
 /// Methods that reduce over dims.
@@ -11,11 +11,12 @@ macro_rules! reductions {
         impl ShardTensor {$(
             $(#[$doc])*
             ///
-            /// With `keepdim` the dims stay, with extent 1.
+            /// Dims below zero count from the end. With `keepdim` the dims stay, with extent 1.
             ///
             /// # Errors
             /// For a dim out of range or named twice; for types other than `f32` and `f64`.
-            pub fn $name(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
+            #[track_caller]
+            pub fn $name(&self, dims: impl Into<DimList>, keepdim: bool) -> Result<Self> {
                 self.over(stringify!($name), dims, |exec, x, dims| ops::$name(exec, x, dims, keepdim))
             }
         )*}
@@ -38,24 +39,36 @@ reductions! {
 impl ShardTensor {
     /// The sum of all elements.
     ///
+    /// # Collective
+    /// All members of the mesh. No communication: the result is partial over the axes that shard the tensor.
+    ///
     /// # Errors
     /// As [`sum`](Self::sum).
+    #[track_caller]
     pub fn sum_all(&self) -> Result<Self> {
         self.sum(&self.all_dims(), false)
     }
 
     /// The mean of all elements.
     ///
+    /// # Collective
+    /// As [`sum_all`](Self::sum_all).
+    ///
     /// # Errors
     /// As [`mean`](Self::mean).
+    #[track_caller]
     pub fn mean_all(&self) -> Result<Self> {
         self.mean(&self.all_dims(), false)
     }
 
     /// The mean squared difference from a target.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates to align misaligned operands; the result is partial.
+    ///
     /// # Errors
     /// If shapes do not broadcast or types differ.
+    #[track_caller]
     pub fn mse_loss(&self, target: &Self) -> Result<Self> {
         self.run2(target, ops::mse_loss)
     }
@@ -64,12 +77,14 @@ impl ShardTensor {
         (0..self.ndim()).collect()
     }
 
+    #[track_caller]
     fn over(
         &self,
         op: &'static str,
-        dims: &[usize],
+        dims: impl Into<DimList>,
         f: impl FnOnce(&dyn Exec, &Value, &[usize]) -> Result<Value, OpError>,
     ) -> Result<Self> {
+        let dims = dims.into().of(op, self.ndim())?;
         if let Some(dim) = dims.iter().find(|&&d| d >= self.ndim()) {
             return Err(Error::argument(
                 op,
@@ -78,7 +93,7 @@ impl ShardTensor {
                 "count dims from 0",
             ));
         }
-        self.run(|exec, x| f(exec, x, dims))
+        self.run(|exec, x| f(exec, x, &dims))
     }
 }
 
@@ -86,24 +101,37 @@ impl ShardTensor {
 impl ShardTensor {
     /// The matrix product over the last two dims, the others broadcast; vectors as in `torch.matmul`.
     ///
+    /// # Collective
+    /// All members of the mesh. Nothing moves if both operands agree on the sharding of the contraction; the result
+    /// is then partial over its axes. Else the cheapest redistribution is made.
+    ///
     /// # Errors
     /// If shapes do not fit or types differ; what the communicator reports.
+    #[track_caller]
     pub fn matmul(&self, other: &Self) -> Result<Self> {
         self.run2(other, matmul::matmul)
     }
 
     /// The scalar product of two vectors.
     ///
+    /// # Collective
+    /// As [`matmul`](Self::matmul).
+    ///
     /// # Errors
     /// As [`matmul`](Self::matmul).
+    #[track_caller]
     pub fn dot(&self, other: &Self) -> Result<Self> {
         self.run2(other, matmul::dot)
     }
 
     /// `x wᵀ + b` over the last dim, with `w` of shape `[out, in]`.
     ///
+    /// # Collective
+    /// As [`matmul`](Self::matmul).
+    ///
     /// # Errors
     /// As [`matmul`](Self::matmul).
+    #[track_caller]
     pub fn linear(&self, weight: &Self, bias: Option<&Self>) -> Result<Self> {
         let bias = bias.map(Self::value);
         self.run2(weight, |exec, x, w| {

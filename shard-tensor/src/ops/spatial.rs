@@ -6,6 +6,7 @@
 
 use crate::options::{Conv, ConvTranspose, Pool};
 use crate::{Error, Result, Shape, ShardTensor};
+use shard_comm::Calling;
 use shard_ops::neighborhood::{self, Neighborhood};
 use shard_ops::resample::{self, Target};
 use shard_ops::{Value, conv, norm, pool};
@@ -16,8 +17,13 @@ use shard_spec::ResampleMode;
 impl ShardTensor {
     /// A convolution of as many spatial dims as the tensor has, with a weight `[out, in / groups, kernel...]`.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates the halos of sharded spatial dims, of any width, while the interior is
+    /// computed. Sharded input channels make the result partial.
+    ///
     /// # Errors
     /// If shapes or options do not fit, or types differ; what the communicator reports.
+    #[track_caller]
     pub fn conv(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
         let bias = bias.map(Self::value);
         self.run2(weight, |exec, x, w| {
@@ -27,8 +33,12 @@ impl ShardTensor {
 
     /// A transposed convolution, with a weight `[in, out / groups, kernel...]`.
     ///
+    /// # Collective
+    /// As [`conv`](Self::conv).
+    ///
     /// # Errors
     /// As [`conv`](Self::conv).
+    #[track_caller]
     pub fn conv_transpose(
         &self,
         weight: &Self,
@@ -43,28 +53,41 @@ impl ShardTensor {
 
     /// [`conv`](Self::conv), of one spatial dim.
     ///
+    /// # Collective
+    /// As [`conv`](Self::conv).
+    ///
     /// # Errors
     /// As [`conv`](Self::conv); if the tensor has not three dims.
+    #[track_caller]
     pub fn conv1d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
         self.has_ndim("conv1d", 3)?.conv(weight, bias, options)
     }
 
     /// [`conv`](Self::conv), of two spatial dims.
     ///
+    /// # Collective
+    /// As [`conv`](Self::conv).
+    ///
     /// # Errors
     /// As [`conv`](Self::conv); if the tensor has not four dims.
+    #[track_caller]
     pub fn conv2d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
         self.has_ndim("conv2d", 4)?.conv(weight, bias, options)
     }
 
     /// [`conv`](Self::conv), of three spatial dims.
     ///
+    /// # Collective
+    /// As [`conv`](Self::conv).
+    ///
     /// # Errors
     /// As [`conv`](Self::conv); if the tensor has not five dims.
+    #[track_caller]
     pub fn conv3d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
         self.has_ndim("conv3d", 5)?.conv(weight, bias, options)
     }
 
+    #[track_caller]
     fn has_ndim(&self, op: &'static str, ndim: usize) -> Result<&Self> {
         if self.ndim() == ndim {
             return Ok(self);
@@ -85,25 +108,38 @@ impl ShardTensor {
 impl ShardTensor {
     /// The greatest value of each window.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates the halos of sharded spatial dims.
+    ///
     /// # Errors
     /// If shapes or options do not fit; what the communicator reports.
+    #[track_caller]
     pub fn max_pool(&self, options: Pool) -> Result<Self> {
         Ok(self.max_pool_with_indices(options)?.0)
     }
 
     /// The greatest value of each window, and where in the plane it stands, counted row-major.
     ///
+    /// # Collective
+    /// As [`max_pool`](Self::max_pool).
+    ///
     /// # Errors
     /// As [`max_pool`](Self::max_pool).
+    #[track_caller]
     pub fn max_pool_with_indices(&self, options: Pool) -> Result<(Self, Self)> {
+        let _call = Calling::here();
         let (y, indices) = pool::max_pool(self.context().tape(), &self.value(), options.options())?;
         Ok((self.lift(y), self.lift(indices)))
     }
 
     /// The mean of each window.
     ///
+    /// # Collective
+    /// As [`max_pool`](Self::max_pool).
+    ///
     /// # Errors
     /// As [`max_pool`](Self::max_pool).
+    #[track_caller]
     pub fn avg_pool(&self, options: Pool) -> Result<Self> {
         self.run(|exec, x| pool::avg_pool(exec, x, options.options()))
     }
@@ -113,6 +149,9 @@ impl ShardTensor {
 impl ShardTensor {
     /// Interpolates to these spatial extents, with PyTorch's coordinates. Linear means bilinear in two dims and
     /// trilinear in three.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates the samples that lie on other ranks.
     ///
     /// # Errors
     /// If there are no spatial dims, or the extents are not one per spatial dim.
@@ -126,6 +165,7 @@ impl ShardTensor {
     /// assert_eq!(larger[0].as_slice(), Some(&[0.0, 0.0, 1.0, 1.0, 2.0, 2.0][..]));
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
+    #[track_caller]
     pub fn interpolate(&self, size: impl Into<Shape>, mode: ResampleMode) -> Result<Self> {
         let target = Target::Size(size.into().to_vec());
         self.run(|exec, x| resample::interpolate(exec, x, &target, mode))
@@ -134,8 +174,12 @@ impl ShardTensor {
     /// Interpolates by factors, one per spatial dim or one for all: the extents are rounded down, and coordinates
     /// sampled by the factors themselves.
     ///
+    /// # Collective
+    /// As [`interpolate`](Self::interpolate).
+    ///
     /// # Errors
     /// As [`interpolate`](Self::interpolate).
+    #[track_caller]
     pub fn interpolate_by(&self, factors: &[f64], mode: ResampleMode) -> Result<Self> {
         let target = Target::Scale(factors.to_vec());
         self.run(|exec, x| resample::interpolate(exec, x, &target, mode))
@@ -146,8 +190,13 @@ impl ShardTensor {
 impl ShardTensor {
     /// Normalises groups of channels of a `[batch, channels, ...]` tensor, then scales and shifts each channel.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates three numbers per group and sample, if dims that are averaged over are
+    /// sharded.
+    ///
     /// # Errors
     /// If the groups do not divide the channels, or shapes or types do not fit.
+    #[track_caller]
     pub fn group_norm(
         &self,
         groups: usize,
@@ -161,8 +210,12 @@ impl ShardTensor {
 
     /// Normalises each channel of each sample over its positions, then scales and shifts each channel.
     ///
+    /// # Collective
+    /// As [`group_norm`](Self::group_norm).
+    ///
     /// # Errors
     /// As [`group_norm`](Self::group_norm).
+    #[track_caller]
     pub fn instance_norm(
         &self,
         weight: Option<&Self>,
@@ -175,8 +228,12 @@ impl ShardTensor {
 
     /// Normalises over the last `dims` dims, then scales and shifts each position of them.
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates three numbers per row, if normalised dims are sharded.
+    ///
     /// # Errors
     /// If there are fewer dims, or shapes or types do not fit.
+    #[track_caller]
     pub fn layer_norm(
         &self,
         dims: usize,
@@ -214,8 +271,13 @@ impl ShardTensor {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
+    /// # Collective
+    /// All members of the mesh. Communicates the halo of keys and values of sharded spatial dims: half a window on
+    /// either side.
+    ///
     /// # Errors
     /// If shapes, types or windows do not fit; what the communicator reports.
+    #[track_caller]
     pub fn neighborhood_attention(
         &self,
         keys: &Self,

@@ -35,8 +35,12 @@ struct Options {
 impl AdamW {
     /// For these parameters, with betas 0.9 and 0.999, eps 1e-8 and weight decay 0.01.
     ///
+    /// # Collective
+    /// All members of the parameters' meshes. No communication.
+    ///
     /// # Errors
     /// [`Argument`](crate::Error::Argument) for tensors that are no parameters.
+    #[track_caller]
     pub fn new(parameters: Parameters, rate: f64) -> Result<Self> {
         let options = Options {
             rate,
@@ -73,11 +77,14 @@ impl AdamW {
 }
 
 impl Optimizer for AdamW {
+    #[track_caller]
     fn step(&mut self, gradients: &Gradients) -> Result<()> {
         let options = self.options;
-        self.slots
-            .iter_mut()
-            .try_for_each(|slot| slot.update(gradients, |step| options.step(step)))
+        // A loop, and no closure: the caller of this is to be named in errors.
+        for slot in &mut self.slots {
+            slot.update(gradients, |step| options.step(step))?;
+        }
+        Ok(())
     }
 
     fn learning_rate(&self) -> f64 {

@@ -46,6 +46,7 @@ struct Slot {
 impl Slot {
     /// # Errors
     /// [`Argument`](Error::Argument) for tensors that are no parameters, or hold neither `f32` nor `f64`.
+    #[track_caller]
     fn all(op: &'static str, parameters: Parameters) -> Result<Vec<Self>> {
         for (name, parameter) in &parameters {
             if !parameter.is_parameter() || !matches!(parameter.dtype(), DType::F32 | DType::F64) {
@@ -68,6 +69,7 @@ impl Slot {
     }
 
     /// One step by the numbers that `step` gives for its count, from 1 on, if there is a gradient.
+    #[track_caller]
     fn update(&mut self, gradients: &Gradients, step: impl Fn(u64) -> Update) -> Result<()> {
         let Some(gradient) = gradients.get(&self.parameter)? else {
             return Ok(());

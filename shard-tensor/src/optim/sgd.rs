@@ -22,8 +22,12 @@ struct Options {
 impl Sgd {
     /// For these parameters.
     ///
+    /// # Collective
+    /// All members of the parameters' meshes. No communication.
+    ///
     /// # Errors
     /// [`Argument`](crate::Error::Argument) for tensors that are no parameters.
+    #[track_caller]
     pub fn new(parameters: Parameters, rate: f64) -> Result<Self> {
         Ok(Self {
             slots: Slot::all("Sgd", parameters)?,
@@ -51,11 +55,14 @@ impl Sgd {
 }
 
 impl Optimizer for Sgd {
+    #[track_caller]
     fn step(&mut self, gradients: &Gradients) -> Result<()> {
         let options = self.options;
-        self.slots
-            .iter_mut()
-            .try_for_each(|slot| slot.update(gradients, |step| options.step(step)))
+        // A loop, and no closure: the caller of this is to be named in errors.
+        for slot in &mut self.slots {
+            slot.update(gradients, |step| options.step(step))?;
+        }
+        Ok(())
     }
 
     fn learning_rate(&self) -> f64 {

@@ -340,3 +340,21 @@ fn ranks_off_the_mesh_pass_through_every_constructor_and_file() {
     ok.unwrap();
     std::fs::remove_file(&path).unwrap();
 }
+
+/// Terms of a sum are the results of ops: data has none, whatever the placements say.
+#[test]
+fn scatter_takes_no_partial_placements() {
+    let texts = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let whole = ndarray::arr1(&[1.0f32, 2.0]).into_dyn();
+        let mine = (ctx.rank() == 0).then(|| whole.view());
+        let error = mesh.scatter(0, mine, [partial(ReduceOp::Sum)]).unwrap_err();
+        // The group goes on.
+        assert_eq!(mesh.ones([2], [shard(0)])?.sum_all()?.item()?, 2.0);
+        Ok((error.class(), error.to_string()))
+    });
+    let texts = texts.unwrap();
+    assert_eq!(texts[0], texts[1]);
+    assert_eq!(texts[0].0, ErrorClass::Uniform);
+    assert!(texts[0].1.contains("P(sum)"), "{}", texts[0].1);
+}

@@ -1,6 +1,11 @@
 //! A launch reports the cause, not its echoes.
 
-use shard_tensor::{Error, ErrorClass, launch, replicate, shard};
+use shard_tensor::nn::{LayerNorm, Linear, Module};
+use shard_tensor::optim::{Optimizer, Sgd};
+use shard_tensor::{
+    Context, DType, Error, ErrorClass, LocalSizes, Result, ShardTensor, checkpoint, launch,
+    replicate, shard,
+};
 
 #[test]
 fn one_ranks_own_error_is_the_cause() {
@@ -86,4 +91,142 @@ fn waiting_for_each_other_is_found_out() {
     let error = error.unwrap_err();
     assert!(!matches!(error, Error::Launch(_)), "{error}");
     assert_eq!(error.class(), ErrorClass::Failure, "{error}");
+}
+
+/// A call that needs the other ranks, and the line it is on.
+type Call = (u32, fn(&Context, &ShardTensor) -> Result<()>);
+
+/// Whoever waits for a rank that left is told where the program waits, not where the library does.
+#[test]
+#[rustfmt::skip]
+fn errors_name_the_place_in_the_program() {
+    let cases: [Call; 14] = [
+        (line!(), |_, x| x.item().map(|_| ())),
+        (line!(), |_, x| x.to_array::<f32>().map(|_| ())),
+        (line!(), |_, x| x.full_tensor().map(|_| ())),
+        (line!(), |_, x| x.redistribute([replicate()]).map(|_| ())),
+        (line!(), |_, x| x.relu().map(|_| ())),
+        (line!(), |_, x| x.div_scalar(0.0).map(|_| ())),
+        (line!(), |ctx, _| ctx.mesh_of(2).map(|_| ())),
+        (line!(), |ctx, _| ctx.gather(&1).map(|_| ())),
+        (line!(), |_, x| x.mesh().distribute(&ndarray::arr1(&[1.0]), [replicate()]).map(|_| ())),
+        (line!(), |_, x| x.mesh().from_local(&ndarray::arr1(&[1.0]), [shard(0)], LocalSizes::Infer).map(|_| ())),
+        (line!(), |_, x| checkpoint::save("/no/such/folder", &[("x".into(), x.clone())])),
+        (line!(), |ctx, x| ctx.map_local(&[x], [x.layout()], &[x.layout()], |p| Ok(p.to_vec())).map(|_| ())),
+        (line!(), |_, x| x.farthest_points(1, 0).map(|_| ())),
+        (line!(), |_, x| x.mesh().measure().map(|_| ())),
+    ];
+    for (line, call) in cases {
+        let told = launch(2, |ctx| {
+            let x = ctx.mesh_of(2)?.ones([4], [shard(0)])?.sum_all()?.reshape([1, 1])?;
+            match ctx.rank() {
+                0 => Ok(Some(call(ctx, &x).unwrap_err().to_string())),
+                _ => Ok(None),
+            }
+        });
+        let text = told.unwrap().swap_remove(0).unwrap();
+        let place = format!("tests/facade/errors.rs:{line}:");
+        assert!(text.contains(&place), "{place} is not in: {text}");
+    }
+}
+
+/// Layers and optimizers are the library's: the program's line is where it calls them.
+#[test]
+#[rustfmt::skip]
+fn errors_name_the_place_through_layers_and_optimizers() {
+    let told = |steps: bool| launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let layer = Linear::new(&mesh, 2, 1)?;
+        let mut sgd = Sgd::new(layer.parameters(), 0.1)?;
+        let x = mesh.ones([4, 2], [shard(0)])?;
+        let gradients = layer.forward(&x)?.square()?.sum_all()?.backward()?;
+        let (norm, columns) = (LayerNorm::new(&mesh, 2)?, mesh.ones([4, 2], [shard(1)])?);
+        let (line, error) = match (ctx.rank(), steps) {
+            (1, _) => return Ok(None),
+            (_, true) => (line!(), sgd.step(&gradients).unwrap_err()),
+            (_, false) => (line!(), norm.forward(&columns).unwrap_err()),
+        };
+        Ok(Some((line, error.to_string())))
+    });
+    for steps in [true, false] {
+        let (line, text) = told(steps).unwrap().swap_remove(0).unwrap();
+        let place = format!("tests/facade/errors.rs:{line}:");
+        assert!(text.contains(&place), "{place} is not in: {text}");
+    }
+}
+
+/// What `.to()` cannot do is said of both types, and never to be done with `.to()`.
+#[test]
+fn conversions_that_are_missing_name_their_types() {
+    let texts = launch(1, |ctx| {
+        let mesh = ctx.mesh_of(1)?;
+        let (x, n) = (
+            mesh.ones([2], [replicate()])?,
+            mesh.with_dtype(DType::I64).ones([2], [replicate()])?,
+        );
+        let errors = [x.to(DType::I64), n.to(DType::F32), n.add(&n), n.relu()];
+        Ok(errors.map(|e| e.unwrap_err().to_string()))
+    });
+    let texts = texts.unwrap().swap_remove(0);
+    assert!(
+        texts[0].contains("from f32 to i64") && texts[1].contains("from i64 to f32"),
+        "{texts:?}"
+    );
+    for text in texts {
+        assert!(!text.contains(".to()"), "{text}");
+    }
+}
+
+#[test]
+fn errors_of_other_libraries_pass_through() {
+    fn lines(path: &str) -> Result<usize> {
+        Ok(std::fs::read_to_string(path)?.lines().count())
+    }
+    let missing = lines("/no/such/file").unwrap_err();
+    assert!(missing.to_string().contains("No such file"), "{missing}");
+    let parsed = "seven".parse::<usize>().map_err(Error::other).unwrap_err();
+    assert_eq!(parsed.to_string(), "invalid digit found in string");
+    let source = std::error::Error::source(&parsed);
+    assert!(source.is_none() || source.is_some_and(|s| s.is::<std::num::ParseIntError>()));
+    let lost = launch(2, |ctx| match ctx.rank() {
+        0 => Err(Error::other("the disk is full")),
+        _ => Ok(ctx.world().barrier()?),
+    });
+    assert_eq!(lost.unwrap_err().to_string(), "rank 0: the disk is full");
+}
+
+/// What `step` leads to where rank 1 of two takes another turn and nothing is sent until a sum is read.
+fn diverging(step: impl Fn(&Context, &ShardTensor) -> Result<ShardTensor> + Sync) -> Error {
+    let outcomes = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.ones([6], [shard(0)])?;
+        let read = step(ctx, &x)?.sum_all()?.item();
+        // All have learnt of it, and go on.
+        let after = mesh.ones([6], [shard(0)])?.sum_all()?.item()?;
+        assert_eq!(after, 6.0);
+        Ok(read.err())
+    });
+    let mut errors = outcomes
+        .unwrap()
+        .into_iter()
+        .map(|e| e.expect("a mismatch"));
+    let (a, b) = (errors.next().unwrap(), errors.next().unwrap());
+    assert_eq!(a.to_string(), b.to_string());
+    a
+}
+
+#[test]
+fn ranks_that_take_different_turns_are_found_out_at_the_next_sum() {
+    let other_op = diverging(|ctx, x| if ctx.rank() == 0 { x.relu() } else { x.gelu() });
+    let other_extent = diverging(|ctx, x| x.mul_scalar(1.0 + ctx.rank() as f64));
+    let one_more_draw = diverging(|ctx, x| {
+        if ctx.rank() == 0 {
+            x.mesh().rand([6], [shard(0)])?;
+        }
+        x.relu()
+    });
+    for error in [other_op, other_extent, one_more_draw] {
+        assert_eq!(error.class(), ErrorClass::Uniform);
+        assert!(error.to_string().contains("the calls before it"), "{error}");
+    }
 }

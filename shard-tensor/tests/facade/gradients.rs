@@ -1,8 +1,12 @@
 //! Gradients through the facade: the law, hooks, higher order, no_grad.
 
-use shard_tensor::{DType, Launch, Placements, Result, ShardTensor, launch, replicate, shard};
+use shard_tensor::optim::{Optimizer, Sgd};
+use shard_tensor::{
+    DType, Launch, Placements, Result, ShardTensor, checkpoint, launch, replicate, shard,
+};
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 fn read(t: &ShardTensor) -> Result<Vec<f64>> {
     Ok(t.to_array::<f64>()?.into_raw_vec_and_offset().0)
@@ -109,8 +113,9 @@ fn a_parameter_is_the_only_thing_that_changes() {
             (alias.sum_all()?.item()?, before.sum_all()?.item()?),
             (15.0, 3.0)
         );
-        // What was computed before keeps its gradient's leaf: it is another value now.
-        assert!(before.sum_all()?.backward()?.get(&w)?.is_none());
+        // What was computed before keeps the old value; its gradient is still the parameter's.
+        let slope = before.sum_all()?.backward()?.get(&w)?;
+        assert_eq!(slope.expect("it depends on w").sum_all()?.item()?, 3.0);
         let other_layout = w.set(&mesh.ones([3], [replicate()])?).unwrap_err();
         let no_parameter = before.set(&w.detach()).unwrap_err();
         Ok([other_layout.to_string(), no_parameter.to_string()])
@@ -120,4 +125,82 @@ fn a_parameter_is_the_only_thing_that_changes() {
         texts[0].contains("redistribute") && texts[1].contains("requires_grad"),
         "{texts:?}"
     );
+}
+
+/// A hook stays on its parameter whatever happens to the value: `set`, a step, a file.
+#[test]
+fn hooks_outlive_the_values_of_their_parameter() {
+    let path = std::env::temp_dir().join(format!("shard-tensor-{}-hooked", std::process::id()));
+    let calls = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let w = mesh.ones([3], [shard(0)])?.requires_grad()?;
+        let calls = Rc::new(RefCell::new(0));
+        let count = calls.clone();
+        let handle = w.on_gradient(move |g| {
+            *count.borrow_mut() += 1;
+            Ok(Some(g.mul_scalar(0.5)?))
+        })?;
+        let slope = || -> Result<f64> {
+            let gradients = w.square()?.sum_all()?.backward()?;
+            gradients
+                .get(&w)?
+                .expect("it depends on w")
+                .sum_all()?
+                .item()
+        };
+        let mut slopes = vec![slope()?];
+        w.set(&mesh.full([3], 2.0, [shard(0)])?)?;
+        slopes.push(slope()?);
+        let named = [("w".to_owned(), w.clone())];
+        Sgd::new(named.to_vec(), 0.5)?.step(&w.sum_all()?.backward()?)?;
+        slopes.push(slope()?);
+        checkpoint::save(&path, &named)?;
+        checkpoint::load(&path, &named)?;
+        slopes.push(slope()?);
+        handle.remove();
+        slopes.push(slope()?);
+        let calls = *calls.borrow();
+        Ok((slopes, calls))
+    });
+    std::fs::remove_file(&path).unwrap();
+    // The step moves 2 by half a rate times half a gradient: to 1.75.
+    let slopes = vec![3.0, 6.0, 5.25, 5.25, 10.5];
+    assert_eq!(calls.unwrap(), vec![(slopes, 5); 2]);
+}
+
+/// A graph may hold several values of a parameter; the gradient is of the parameter.
+#[test]
+fn gradients_of_a_value_before_and_of_one_after_add_up() {
+    let slopes = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let w = mesh.full([2], 3.0, [replicate()])?.requires_grad()?;
+        let before = w.square()?;
+        w.set(&mesh.full([2], 10.0, [replicate()])?)?;
+        let both = before.add(&w.square()?)?.sum_all()?;
+        let slope = both.backward()?.get(&w)?.expect("it depends on w");
+        slope.to_array::<f32>()
+    });
+    assert_eq!(slopes.unwrap()[1], ndarray::arr1(&[26.0, 26.0]).into_dyn());
+}
+
+/// A hook that holds its own parameter is a cycle; the end of the launch breaks it.
+#[test]
+fn hooks_are_dropped_with_the_launch() {
+    let witness = Arc::new(());
+    let ran = launch(2, |ctx| {
+        let w = ctx.mesh_of(2)?.ones([3], [shard(0)])?.requires_grad()?;
+        let (own, held) = (w.clone(), witness.clone());
+        w.on_gradient(move |g| {
+            let _held = &held;
+            Ok(Some(g.mul(&own.detach())?))
+        })?;
+        w.sum_all()?
+            .backward()?
+            .get(&w)?
+            .expect("it depends on w")
+            .sum_all()?
+            .item()
+    });
+    assert_eq!(ran.unwrap(), [3.0, 3.0]);
+    assert_eq!(Arc::strong_count(&witness), 1);
 }

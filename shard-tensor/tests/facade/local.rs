@@ -3,8 +3,8 @@
 use ndarray::{ArrayD, Axis};
 use shard_autograd::{AutogradError, GradCheck, gradcheck, gradgradcheck};
 use shard_tensor::{
-    Context, DType, Error, ErrorClass, GradAs, Launch, LocalSizes, Result, ShardTensor, replicate,
-    shard,
+    Context, DType, DeviceKind, Error, ErrorClass, GradAs, Launch, LocalSizes, Placements, Result,
+    ShardTensor, launch, replicate, shard,
 };
 
 fn read(t: &ShardTensor) -> Result<Vec<f64>> {
@@ -197,4 +197,198 @@ fn a_failing_handler_fails_everywhere() {
         x.sum_all()?.item()
     });
     assert_eq!(checked.unwrap(), [6.0; 3]);
+}
+
+/// The squares of a piece, by way of an array: off the tape.
+fn squares_off_the_tape(pieces: &[ShardTensor]) -> Result<Vec<ShardTensor>> {
+    let squares = pieces[0].to_local_array::<f32>()?.mapv(|x| x * x);
+    Ok(vec![
+        pieces[0]
+            .mesh()
+            .distribute(&squares, Placements::replicated())?,
+    ])
+}
+
+/// What leaves the tape inside the function has no gradient, and must not be said to have one of zero.
+#[test]
+fn a_function_that_leaves_the_tape_is_an_error() {
+    let texts = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let x = mesh.arange(4, [shard(0)])?.requires_grad()?;
+        let map = || ctx.map_local(&[&x], [x.layout()], &[x.layout()], squares_off_the_tape);
+        let error = map().unwrap_err();
+        // Where the piece is empty the function may give it back, and so stay on the tape: that changes nothing.
+        let mixed = ctx.map_local(&[&x], [x.layout()], &[x.layout()], |pieces| {
+            if pieces[0].numel() == 0 {
+                return Ok(pieces.to_vec());
+            }
+            squares_off_the_tape(pieces)
+        });
+        let mixed = mixed.unwrap_err();
+        // The ways out: no gradient is wanted of the call, or of the input.
+        let silent = ctx.no_grad(map)?.swap_remove(0);
+        let detached = ctx
+            .map_local(
+                &[&x.detach()],
+                [x.layout()],
+                &[x.layout()],
+                squares_off_the_tape,
+            )?
+            .swap_remove(0);
+        for y in [&silent, &detached] {
+            assert!(!y.is_tracked());
+            assert_eq!(y.sum_all()?.item()?, 14.0);
+        }
+        Ok([error, mixed].map(|e| (e.class(), e.to_string())))
+    });
+    let texts = texts.unwrap();
+    assert!(texts.iter().all(|t| t == &texts[0]), "{texts:?}");
+    for (class, text) in &texts[0] {
+        assert_eq!(*class, ErrorClass::Agreed);
+        assert!(
+            text.contains("map_local_with_grad") && text.contains("no_grad"),
+            "{text}"
+        );
+    }
+}
+
+/// An input that no rank uses has no gradient either; one that some rank uses is none of the others' affair.
+#[test]
+fn an_input_must_be_used_somewhere() {
+    let texts = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let x = mesh.arange(4, [shard(0)])?.requires_grad()?;
+        let w = mesh.full([1], 2.0, [replicate()])?.requires_grad()?;
+        let inputs = [&x, &w];
+        let places = || [x.layout(), w.layout()];
+        let unused = ctx
+            .map_local(&inputs, places(), &[x.layout()], |p| {
+                Ok(vec![p[0].square()?])
+            })
+            .unwrap_err();
+        let last = ctx.rank() == 1;
+        let y = ctx.map_local(&inputs, places(), &[x.layout()], |p| {
+            Ok(vec![if last { p[0].mul(&p[1])? } else { p[0].clone() }])
+        })?;
+        let slope = y[0]
+            .sum_all()?
+            .backward()?
+            .get(&w)?
+            .expect("rank 1 used it");
+        Ok((unused.to_string(), slope.item()?))
+    });
+    for (text, slope) in texts.unwrap() {
+        assert!(text.contains("input 1"), "{text}");
+        assert_eq!(slope, 5.0);
+    }
+}
+
+/// `w x`, by way of arrays, and its derivative by hand.
+fn scaled(piece: &[ShardTensor]) -> Result<Vec<ShardTensor>> {
+    let [x, w] = [&piece[0], &piece[1]].map(|t| t.to_local_array::<f64>());
+    Ok(vec![
+        piece[0]
+            .mesh()
+            .distribute(&(x? * &w?), Placements::replicated())?,
+    ])
+}
+
+fn scaled_back(
+    inputs: &[ShardTensor],
+    outputs: &[ShardTensor],
+    cotangents: &[ShardTensor],
+) -> Result<Vec<Option<ShardTensor>>> {
+    let [x, w, dy] = [&inputs[0], &inputs[1], &cotangents[0]].map(|t| t.to_local_array::<f64>());
+    let (x, w, dy) = (x?, w?, dy?);
+    assert_eq!(outputs[0].to_local_array::<f64>()?, &x * &w);
+    let mesh = inputs[0].mesh();
+    let dw = ndarray::arr1(&[(&x * &dy).sum()]);
+    let everywhere = Placements::replicated;
+    Ok(vec![
+        Some(mesh.distribute(&(&dy * &w), everywhere())?),
+        Some(mesh.distribute(&dw, everywhere())?),
+    ])
+}
+
+/// A derivative written by hand moves like any other: sharded where its value is, summed over the ranks where it is copied.
+#[test]
+fn a_derivative_by_hand_is_that_of_the_global_function() {
+    for device in [DeviceKind::Host, DeviceKind::Test] {
+        let slopes = Launch::new(4).device(device).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(3)?;
+            let x = mesh
+                .arange(5, [shard(0).sizes([1, 0, 4])])?
+                .requires_grad()?;
+            let w = mesh.full([1], 3.0, [replicate()])?.requires_grad()?;
+            let y = ctx.map_local_with_grad(
+                &[&x, &w],
+                [x.layout(), w.layout()],
+                &[x.layout()],
+                scaled,
+                scaled_back,
+            )?;
+            assert!(y[0].is_tracked());
+            let loss = y[0].square()?.sum_all()?;
+            let gradients = loss.backward()?;
+            let slopes = [&x, &w].map(|p| gradients.get(p).map(Option::unwrap));
+            let [dx, dw] = slopes;
+            let (dx, dw) = (dx?, dw?);
+            assert_eq!((dx.layout(), dw.layout()), (x.layout(), w.layout()));
+            // It is not differentiated again.
+            let again = loss.grad(&[&x], true).unwrap_err();
+            assert!(again.to_string().contains("map_local_with_grad"), "{again}");
+            Ok(mesh
+                .is_member()
+                .then(|| Ok::<_, Error>((read(&dx)?, read(&dw)?)))
+                .transpose()?)
+        });
+        // d/dx (w x)^2 = 2 w^2 x, d/dw = 2 w x^2.
+        let expected = (
+            (0..5).map(|i| 18.0 * f64::from(i)).collect::<Vec<_>>(),
+            vec![180.0],
+        );
+        let slopes = slopes.unwrap();
+        assert_eq!(
+            slopes,
+            [
+                Some(expected.clone()),
+                Some(expected.clone()),
+                Some(expected),
+                None
+            ]
+        );
+    }
+}
+
+/// What goes wrong on one rank in a derivative by hand is everyone's error, and the group goes on.
+#[test]
+fn a_derivative_by_hand_that_fails_is_agreed_on() {
+    let texts = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let x = mesh.arange(4, [shard(0)])?.requires_grad()?;
+        let rank = ctx.rank();
+        let fails = |how: usize| {
+            let y = ctx.map_local_with_grad(
+                &[&x],
+                [x.layout()],
+                &[x.layout()],
+                |x| Ok(x.to_vec()),
+                move |x, _, dy| match (rank, how) {
+                    (1, 0) => Err(Error::custom("no derivative today")),
+                    (1, 1) => Ok(vec![]),
+                    (1, 2) => Ok(vec![Some(x[0].sum_all()?)]),
+                    _ => Ok(vec![Some(dy[0].clone())]),
+                },
+            )?;
+            let error = y[0].sum_all()?.backward().map(|_| ()).unwrap_err();
+            Ok::<_, Error>((error.class(), error.rank(), error.to_string()))
+        };
+        Ok([fails(0)?, fails(1)?, fails(2)?])
+    });
+    let texts = texts.unwrap();
+    assert!(texts.iter().all(|t| t == &texts[0]), "{texts:?}");
+    for ((class, rank, text), said) in texts[0].iter().zip(["today", "expected 1", "input 0"]) {
+        assert_eq!((*class, *rank), (ErrorClass::Agreed, Some(1)));
+        assert!(text.contains(said), "{text}");
+    }
 }

@@ -1,10 +1,13 @@
 //! Tests of the facade on in-process ranks.
 
 mod constructors;
+mod doors;
 mod errors;
 mod gradients;
+mod limits;
 mod local;
 mod models;
+mod numbers;
 mod operators;
 mod random;
 mod reading;

@@ -127,6 +127,27 @@ fn a_parameter_without_a_gradient_stays() {
     assert_eq!(left.unwrap(), [(true, 1.0); 2]);
 }
 
+/// Gradients stay what they are when the parameter moves: they can be read, and stepped along again.
+#[test]
+fn gradients_are_read_and_used_again_after_a_step() {
+    let found = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let mut found = Vec::new();
+        for placements in [[replicate()], [shard(0)]] {
+            let w = mesh.full(2, 3.0, placements)?.requires_grad()?;
+            let mut sgd = Sgd::new(vec![("w".to_owned(), w.clone())], 0.5)?;
+            let gradients = w.square()?.sum_all()?.backward()?;
+            sgd.step(&gradients)?;
+            let slope = gradients.get(&w)?.map(|g| read(&g)).transpose()?;
+            sgd.step(&gradients)?;
+            found.push((slope, read(&w)?));
+        }
+        Ok(found)
+    });
+    let expected = (Some(vec![6.0; 2]), vec![-3.0; 2]);
+    assert_eq!(found.unwrap(), vec![vec![expected; 2]; 3]);
+}
+
 #[test]
 fn optimizers_take_parameters_only() {
     let text = Launch::new(1).run(|ctx| {
@@ -250,4 +271,143 @@ fn bad_files_are_agreed_on_and_change_nothing() {
     );
     std::fs::remove_file(&garbage).unwrap();
     std::fs::remove_file(&short).unwrap();
+}
+
+/// Tensors of one shape under swapped names would be swapped in the file: names and paths are compared.
+#[test]
+fn ranks_must_name_the_same_tensors_and_file() {
+    let (path, other) = (scratch("named"), scratch("named-otherwise"));
+    let texts = Launch::new(2).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let tensor = |value| mesh.full([3], value, [shard(0)])?.requires_grad();
+        let (a, b) = (tensor(1.0)?, tensor(2.0)?);
+        let mut named = vec![("a".to_owned(), a.clone()), ("b".to_owned(), b.clone())];
+        checkpoint::save(&path, &named)?;
+        let mine = if ctx.rank() == 0 { &path } else { &other };
+        let paths = [
+            checkpoint::save(mine, &named),
+            checkpoint::load(mine, &named),
+        ];
+        if ctx.rank() == 1 {
+            named.swap(0, 1);
+        }
+        let orders = [
+            checkpoint::save(&path, &named),
+            checkpoint::load(&path, &named),
+        ];
+        assert_eq!((a.sum_all()?.item()?, b.sum_all()?.item()?), (3.0, 6.0));
+        let told = |e: Result<()>| {
+            let e = e.unwrap_err();
+            (e.class(), e.to_string())
+        };
+        Ok((paths.map(told), orders.map(told)))
+    });
+    for path in [path, other] {
+        std::fs::remove_file(&path).ok();
+    }
+    let texts = texts.unwrap();
+    assert_eq!(texts[0], texts[1]);
+    assert!(
+        texts[0]
+            .0
+            .iter()
+            .all(|(_, text)| text.contains("named-otherwise")),
+        "{texts:?}"
+    );
+    assert!(
+        texts[0].1.iter().all(|(_, text)| text.contains("\"b\"")),
+        "{texts:?}"
+    );
+}
+
+/// `__metadata__` means something else in the format: a tensor of that name could not be read again.
+#[test]
+fn a_name_that_the_format_keeps_for_itself_is_refused() {
+    let path = scratch("reserved");
+    let texts = Launch::new(2).run(|ctx| {
+        let w = ctx.mesh_of(2)?.ones([3], [shard(0)])?.requires_grad()?;
+        let named = [("__metadata__".to_owned(), w)];
+        Ok([
+            checkpoint::save(&path, &named),
+            checkpoint::load(&path, &named),
+        ]
+        .map(|e| {
+            let e = e.unwrap_err();
+            (e.class(), e.to_string())
+        }))
+    });
+    std::fs::remove_file(&path).ok();
+    for (class, text) in texts.unwrap().concat() {
+        assert!(
+            class == ErrorClass::Uniform && text.contains("rename"),
+            "{text}"
+        );
+    }
+}
+
+/// A file is written where a link points, with the mode the old one had; what is no file is left alone.
+#[cfg(unix)]
+#[test]
+fn saving_respects_what_is_there() {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+    let folder = scratch("there");
+    std::fs::create_dir_all(&folder).unwrap();
+    let [target, link, dangling, aim, pipe, fresh] =
+        ["target", "link", "dangling", "aim", "pipe", "fresh"].map(|name| folder.join(name));
+    std::fs::write(&target, b"old").unwrap();
+    std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("target", &link).unwrap();
+    symlink("aim", &dangling).unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(&pipe)
+        .status()
+        .unwrap();
+    assert!(made.success());
+    let refused = Launch::new(2).run(|ctx| {
+        let w = ctx.mesh_of(2)?.ones([3], [shard(0)])?.requires_grad()?;
+        let named = [("w".to_owned(), w)];
+        checkpoint::save(&link, &named)?;
+        checkpoint::save(&dangling, &named)?;
+        checkpoint::save(&fresh, &named)?;
+        checkpoint::load(&link, &named)?;
+        let errors = [
+            checkpoint::save(&pipe, &named),
+            checkpoint::save(&folder, &named),
+        ];
+        Ok(errors.map(|e| e.map_err(|e| (e.class(), e.to_string()))))
+    });
+    let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let is_link = |path| {
+        std::fs::symlink_metadata(path)
+            .unwrap()
+            .file_type()
+            .is_symlink()
+    };
+    assert!(is_link(&link) && is_link(&dangling) && aim.is_file());
+    assert_eq!(mode(&target), 0o640);
+    // A new file has the mode that any program gives one.
+    std::fs::write(folder.join("usual"), b"").unwrap();
+    assert_eq!(
+        (mode(&fresh), mode(&aim)),
+        (mode(&folder.join("usual")), mode(&folder.join("usual")))
+    );
+    assert!(
+        std::fs::symlink_metadata(&pipe)
+            .unwrap()
+            .file_type()
+            .is_fifo()
+    );
+    let left: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert_eq!(left.len(), 7, "nothing temporary is left: {left:?}");
+    for error in refused.unwrap().concat() {
+        let (class, text) = error.unwrap_err();
+        assert!(
+            class == ErrorClass::Agreed && text.contains("regular file"),
+            "{text}"
+        );
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -6,38 +6,7 @@ use shard_kernels::unary::Unary;
 use shard_ops::{Exec, Value, elementwise as ew, index, matmul as mm, reduce, shape};
 
 pub(crate) const TABLE: &[Entry] = &[
-    built("relu", |e, c, v| unary(e, c, v, Unary::Relu)),
-    built("abs", |e, c, v| unary(e, c, v, Unary::Abs)),
-    built("neg", |e, c, v| unary(e, c, v, Unary::Neg)),
-    built("sqrt", |e, c, v| unary(e, c, v, Unary::Sqrt)),
-    built("rsqrt", |e, c, v| unary(e, c, v, Unary::Rsqrt)),
-    built("log", |e, c, v| unary(e, c, v, Unary::Log)),
-    built("cos", |e, c, v| unary(e, c, v, Unary::Cos)),
-    built("square", |e, c, v| unary(e, c, v, Unary::Square)),
-    built("reciprocal", |e, c, v| unary(e, c, v, Unary::Reciprocal)),
-    built("sigmoid", |e, c, v| unary(e, c, v, Unary::Sigmoid)),
-    built("tanh", |e, c, v| unary(e, c, v, Unary::Tanh)),
-    built("exp", |e, c, v| unary(e, c, v, Unary::Exp)),
-    built("erf", |e, c, v| unary(e, c, v, Unary::Erf)),
-    built("sin", |e, c, v| unary(e, c, v, Unary::Sin)),
-    built("silu", |e, c, v| unary(e, c, v, Unary::Silu)),
-    built("mish", |e, c, v| unary(e, c, v, Unary::Mish)),
-    built("selu", |e, c, v| unary(e, c, v, Unary::Selu)),
-    built("softsign", |e, c, v| unary(e, c, v, Unary::Softsign)),
-    built("hardsigmoid", |e, c, v| unary(e, c, v, Unary::Hardsigmoid)),
-    built("hardswish", |e, c, v| unary(e, c, v, Unary::Hardswish)),
     built("logsigmoid", |e, c, v| unary(e, c, v, Unary::LogSigmoid)),
-    built("elu", |e, c, v| {
-        unary(e, c, v, Unary::Elu(c.attributes.float("alpha", 1.0)?))
-    }),
-    built("leaky_relu", |e, c, v| {
-        unary(
-            e,
-            c,
-            v,
-            Unary::LeakyRelu(c.attributes.float("negative_slope", 0.01)?),
-        )
-    }),
     built("gelu", |e, c, v| {
         match c.attributes.text("approximate", "none")?.as_str() {
             "none" => unary(e, c, v, Unary::Gelu),
@@ -45,22 +14,10 @@ pub(crate) const TABLE: &[Entry] = &[
             other => Err(unfit("approximate", "none or tanh", &other).into()),
         }
     }),
-    built("softplus", |e, c, v| {
-        let (beta, threshold) = (
-            c.attributes.float("beta", 1.0)?,
-            c.attributes.float("threshold", 20.0)?,
-        );
-        unary(e, c, v, Unary::Softplus { beta, threshold })
-    }),
-    built("clamp", |e, c, v| {
-        let min = c.attributes.float("min", f64::NEG_INFINITY)?;
-        let max = c.attributes.float("max", f64::INFINITY)?;
-        unary(e, c, v, Unary::Clamp { min, max })
-    }),
     built("pow(log(sqrt(x)), 3)", |e, c, v| {
         let x = ew::unary(e, Args::new(c, v).need("input")?, Unary::Sqrt)?;
         let x = ew::unary(e, &x, Unary::Log)?;
-        Ok(vec![ew::unary(e, &x, Unary::PowScalar(3.0))?])
+        Ok(vec![ew::unary(e, &x, Unary::PowScalar { exponent: 3.0 })?])
     }),
     built("glu", |e, c, v| {
         let args = Args::new(c, v);
@@ -172,6 +129,15 @@ pub(crate) const TABLE: &[Entry] = &[
         Ok(vec![reduce::mse_loss(e, &out, args.need("target")?)?])
     }),
 ];
+
+/// Applies the row of the table of maps that has the case's name; its parameters are attributes.
+pub(crate) fn map_of_table(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
+    let of_table = Unary::named(&c.op, |name, default| c.attributes.float(name, default))?;
+    match of_table {
+        Some(map) => unary(e, c, v, map),
+        None => Err(unfit("op", "a map of one number", &c.op).into()),
+    }
+}
 
 fn unary(e: &dyn Exec, c: &Case, v: &[Value], f: Unary) -> Applied {
     Ok(vec![ew::unary(e, Args::new(c, v).need("input")?, f)?])

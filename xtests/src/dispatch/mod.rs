@@ -6,6 +6,7 @@ mod moves;
 mod windows;
 
 use crate::case::{Case, CaseError};
+use shard_kernels::unary::Unary;
 use shard_ops::{Exec, OpError, Value};
 
 /// Applies a case's op to its inputs, in argument order.
@@ -48,13 +49,14 @@ pub(crate) const fn built(name: &'static str, apply: Apply) -> Entry {
 /// The reason for skipping the case.
 pub fn find(case: &Case) -> Result<Apply, String> {
     let tables = [moves::TABLE, math::TABLE, windows::TABLE, folds::TABLE];
-    let Some(entry) = tables.into_iter().flatten().find(|e| e.name == case.op) else {
-        return Err("not built".to_owned());
-    };
-    match (entry.lacks)(case) {
-        None => Ok(entry.apply),
-        Some(reason) => Err(reason),
+    if let Some(entry) = tables.into_iter().flatten().find(|e| e.name == case.op) {
+        return (entry.lacks)(case).map_or(Ok(entry.apply), Err);
     }
+    // Ops of one number need no entry: a name that no entry has may be a row of their table.
+    if Unary::ALL.iter().any(|map| map.name() == case.op) {
+        return Ok(math::map_of_table);
+    }
+    Err("not built".to_owned())
 }
 
 /// Whether an error is an op's declared refusal of a placement, as against a mistake.

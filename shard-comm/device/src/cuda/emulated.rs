@@ -21,8 +21,9 @@ use super::driver::{Answer, Driver, Function, Mark, Refusal};
 use super::libraries::played;
 use super::queue::Queue;
 use super::terms::{Convolution, Gemm, Libraries};
+use crate::pool::poison;
 
-/// A queue that does its work at once; those beside it ([`Queue`](super::queue::Queue)) do it meanwhile. Fresh memory is all ones, which is NaN in every float.
+/// A queue that does its work at once; those beside it ([`Queue`](super::queue::Queue)) do it meanwhile. Fresh memory is poisoned.
 #[derive(Clone, Debug)]
 pub(super) struct Emulated {
     context: Arc<Context>,
@@ -93,7 +94,9 @@ impl Driver for Emulated {
             return Err(Refusal::OutOfMemory);
         }
         // SAFETY: freshly allocated with this size.
-        unsafe { memory.write_bytes(0xff, layout.size()) };
+        unsafe { memory.write_bytes(0, layout.size()) };
+        // SAFETY: as above, initialised, and nobody else knows of it yet.
+        poison(unsafe { std::slice::from_raw_parts_mut(memory, layout.size()) });
         lock(&MEMORY).insert(memory as u64, layout.size());
         Ok(memory as u64)
     }

@@ -59,7 +59,7 @@ macro_rules! ops {
 
 ops! {
     Sum true: |a, b| a.add(b);
-    Prod false: |a, b| a.mul(b);
+    Prod true: |a, b| a.mul(b);
     Max true: |a, b| a.max(b);
     Min true: |a, b| a.min(b);
     Any false: |a, b| truth(is_true(a) || is_true(b));
@@ -201,9 +201,9 @@ widen_to_f32!(f16, bf16);
 pub(super) trait Wide: Element {
     fn add(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
-    /// The greater value; NaN if either is.
+    /// The greater value; NaN if either is. A zero is above its negative, so that the order of the two is of no account.
     fn max(self, other: Self) -> Self;
-    /// The lesser value; NaN if either is.
+    /// The lesser value; NaN if either is. A zero is above its negative.
     fn min(self, other: Self) -> Self;
     fn is_nan(self) -> bool {
         false
@@ -231,11 +231,13 @@ macro_rules! wide_float {
             fn mul(self, other: Self) -> Self { self * other }
             #[inline]
             fn max(self, other: Self) -> Self {
-                if self.is_nan() || self > other { self } else { other }
+                let wins = self > other || self == other && other.is_sign_negative();
+                if self.is_nan() || wins { self } else { other }
             }
             #[inline]
             fn min(self, other: Self) -> Self {
-                if self.is_nan() || self < other { self } else { other }
+                let wins = self < other || self == other && other.is_sign_positive();
+                if self.is_nan() || wins { self } else { other }
             }
             #[inline]
             fn is_nan(self) -> bool { self != self }

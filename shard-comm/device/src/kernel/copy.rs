@@ -61,13 +61,13 @@ pub(super) fn copier(from: DType, to: DType) -> Kernel {
     }
 }
 
-fn convert<S: Element, D: Element>(dst: &mut [u8], src: &[u8], block: &Block) {
+fn convert<S: Element, D: Element>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
     let (src, dst): (&[S], &mut [D]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
     block.sweep(src, dst, |_, value| D::from_scalar(value.to_scalar()));
 }
 
 /// Copies elements of which only the size matters.
-fn move_bits<T: bytemuck::Pod>(dst: &mut [u8], src: &[u8], block: &Block) {
+fn move_bits<T: bytemuck::Pod>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
     if block.is_dense() {
         move_rows(dst, src, block, size_of::<T>());
     } else {
@@ -79,33 +79,25 @@ fn move_bits<T: bytemuck::Pod>(dst: &mut [u8], src: &[u8], block: &Block) {
 
 /// Copies dense rows of elements of so many bytes. Short ones are one or two moves of a length known to the compiler,
 /// where a call to `memcpy` would cost more than the bytes.
-fn move_rows(dst: &mut [u8], src: &[u8], block: &Block, size: usize) {
-    match block.inner.extent * size {
-        1 => move_whole::<1>(dst, src, block, size),
-        2 => move_whole::<2>(dst, src, block, size),
-        4 => move_whole::<4>(dst, src, block, size),
-        8 => move_whole::<8>(dst, src, block, size),
-        12 => move_whole::<12>(dst, src, block, size),
-        16 => move_whole::<16>(dst, src, block, size),
-        24 => move_whole::<24>(dst, src, block, size),
-        32 => move_whole::<32>(dst, src, block, size),
-        48 => move_whole::<48>(dst, src, block, size),
-        64 => move_whole::<64>(dst, src, block, size),
-        3 => move_ends::<2>(dst, src, block, size),
-        5..8 => move_ends::<4>(dst, src, block, size),
-        9..16 => move_ends::<8>(dst, src, block, size),
-        17..32 => move_ends::<16>(dst, src, block, size),
-        33..64 => move_ends::<32>(dst, src, block, size),
-        65..=128 => move_ends::<64>(dst, src, block, size),
-        bytes => block.starts(|s, d| {
-            let (s, d) = (s as usize * size, d as usize * size);
-            dst[d..d + bytes].copy_from_slice(&src[s..s + bytes]);
-        }),
+fn move_rows(dst: &mut [u8], src: &[u8], block: &Block<'_>, size: usize) {
+    macro_rules! rows {
+        ($($whole:literal)*; $($odd:pat => $half:literal,)*) => {
+            match block.inner.extent * size {
+                $($whole => move_whole::<$whole>(dst, src, block, size),)*
+                $($odd => move_ends::<$half>(dst, src, block, size),)*
+                bytes => block.starts(|s, d| {
+                    let (s, d) = (s as usize * size, d as usize * size);
+                    dst[d..d + bytes].copy_from_slice(&src[s..s + bytes]);
+                }),
+            }
+        };
     }
+    rows!(1 2 4 6 8 10 12 14 16 20 24 28 32 36 40 44 48 52 56 60 64;
+        3 => 2, 5..8 => 4, 9..16 => 8, 17..32 => 16, 33..64 => 32,);
 }
 
 /// Copies rows of `N` bytes.
-fn move_whole<const N: usize>(dst: &mut [u8], src: &[u8], block: &Block, size: usize) {
+fn move_whole<const N: usize>(dst: &mut [u8], src: &[u8], block: &Block<'_>, size: usize) {
     block.starts(|s, d| {
         let (s, d) = (s as usize * size, d as usize * size);
         dst[d..d + N].copy_from_slice(&src[s..s + N]);
@@ -113,7 +105,7 @@ fn move_whole<const N: usize>(dst: &mut [u8], src: &[u8], block: &Block, size: u
 }
 
 /// Copies rows of more than `N` bytes and at most twice as many: the first `N` of each, and the last `N`.
-fn move_ends<const N: usize>(dst: &mut [u8], src: &[u8], block: &Block, size: usize) {
+fn move_ends<const N: usize>(dst: &mut [u8], src: &[u8], block: &Block<'_>, size: usize) {
     let bytes = block.inner.extent * size;
     block.starts(|s, d| {
         let (s, d) = (s as usize * size, d as usize * size);
@@ -197,6 +189,38 @@ mod tests {
             let mut filled = vec![0u8; d_len];
             fill(DType::U8, &mut filled, &dv, Scalar::I64(7));
             prop_assert_eq!(filled.iter().filter(|&&v| v == 7).count(), dv.numel());
+        }
+    }
+
+    #[test]
+    fn rows_of_every_length_are_copied_whole() {
+        for dtype in [DType::U8, DType::F16, DType::I32, DType::F64] {
+            let size = dtype.size();
+            for n in 1..=20 + 64 / size {
+                // Rows with gaps after them, in two planes with more.
+                let shape = [2, 3, n];
+                let (from, to) = ([4 * (n + 2), n + 2, 1], [5 * (n + 1), n + 1, 1]);
+                let view = |steps: [usize; 3]| {
+                    Strided::new(
+                        1,
+                        shape[..].into(),
+                        steps.map(|step| step as isize)[..].into(),
+                    )
+                };
+                let (sv, dv) = (view(from), view(to));
+                let bytes: Vec<u64> = (0..3 * from[0] as u64)
+                    .map(|i| (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+                    .collect();
+                let src: &[u8] = &bytemuck::cast_slice(&bytes)[..2 * from[0] * size];
+                let mut dst = vec![0u64; 2 * to[0]];
+                let dst: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut dst)[..2 * to[0] * size];
+                let mut expected = dst.to_vec();
+                for (s, d) in visits(&sv).into_iter().zip(visits(&dv)) {
+                    expected[d * size..][..size].copy_from_slice(&src[s * size..][..size]);
+                }
+                copy(dtype, src, &sv, dtype, dst, &dv);
+                assert_eq!(dst, expected, "{n} of {dtype}");
+            }
         }
     }
 

@@ -67,7 +67,7 @@ impl Family for Folds {
     }
 }
 
-fn fold_each<S, D, O>(dst: &mut [u8], src: &[u8], block: &Block)
+fn fold_each<S, D, O>(dst: &mut [u8], src: &[u8], block: &Block<'_>)
 where
     S: Widen,
     D: Widen<Wide = S::Wide>,
@@ -80,7 +80,7 @@ where
 }
 
 /// Folds groups of `N`, which lie in dense rows.
-fn fold_groups<S, D, M, const N: usize>(dst: &mut [u8], src: &[u8], block: &Block)
+fn fold_groups<S, D, M, const N: usize>(dst: &mut [u8], src: &[u8], block: &Block<'_>)
 where
     S: Widen,
     D: Widen<Wide = S::Wide>,

@@ -124,86 +124,138 @@ impl Nest {
         }
     }
 
-    /// Visits the two innermost loops at every turn of the others, in order; square tile by square tile where rows are
-    /// dense in the one view and columns in the other.
-    ///
-    /// Neither the elements nor what is done to them is known here, so these loops exist once.
-    pub(super) fn blocks(&self, visit: &mut dyn FnMut(&Block)) {
+    /// Visits all loops as one block, or, where rows are dense in the one view and columns in the other, square tile by
+    /// square tile. Neither the elements nor what is done to them is known here, so these loops exist once.
+    pub(super) fn blocks(&self, visit: &mut dyn FnMut(&Block<'_>)) {
+        let (outer, rows, inner) = self.split();
+        let transposed = rows.src == 1 && !matches!(inner.src, 0 | 1) && inner.dst == 1;
+        if self.free && transposed {
+            walk(outer, self.src, self.dst, &mut |src, dst| {
+                Block::new(src, dst, rows, inner).parts(TILE, TILE, visit);
+            });
+        } else {
+            visit(&Block {
+                outer,
+                ..Block::new(self.src, self.dst, rows, inner)
+            });
+        }
+    }
+
+    /// Visits parts of two loops and of at most so many elements, in row-major order.
+    pub(super) fn parts_of(&self, elements: usize, visit: &mut dyn FnMut(&Block<'_>)) {
+        let (outer, rows, inner) = self.split();
+        let columns = elements.min(inner.extent);
+        walk(outer, self.src, self.dst, &mut |src, dst| {
+            Block::new(src, dst, rows, inner).parts(elements / columns, columns, visit);
+        });
+    }
+
+    /// How many elements each view visits.
+    pub(super) fn numel(&self) -> usize {
+        self.axes.iter().map(|axis| axis.extent).product()
+    }
+
+    /// The step of the innermost loop in the destination.
+    pub(super) fn innermost_dst(&self) -> isize {
+        self.axes.last().map_or(1, |axis| axis.dst)
+    }
+
+    /// The two innermost loops and those outside them; a nest of fewer has loops of one turn in their place.
+    fn split(&self) -> (&[Axis], Axis, Axis) {
         let once = |step| Axis {
             extent: 1,
             src: step,
             dst: step,
         };
-        let (outer, rows, inner) = match self.axes[..] {
-            [] => (&[][..], once(0), once(1)),
-            [inner] => (&[][..], once(0), inner),
+        match self.axes[..] {
+            [] => (&[], once(0), once(1)),
+            [inner] => (&[], once(0), inner),
             [ref outer @ .., rows, inner] => (outer, rows, inner),
-        };
-        let block = |src, dst| Block {
-            src,
-            dst,
-            rows,
-            inner,
-        };
-        let transposed = rows.src == 1 && !matches!(inner.src, 0 | 1) && inner.dst == 1;
-        if self.free && transposed {
-            walk(outer, self.src, self.dst, &mut |src, dst| {
-                block(src, dst).parts(TILE, TILE, visit);
-            });
-        } else {
-            walk(outer, self.src, self.dst, &mut |src, dst| {
-                visit(&block(src, dst));
-            });
         }
     }
 }
 
-/// Visits where the loops inside these begin.
+/// Visits every turn of some loops.
 fn walk(axes: &[Axis], src: isize, dst: isize, visit: &mut dyn FnMut(isize, isize)) {
-    let Some((axis, inner)) = axes.split_first() else {
-        return visit(src, dst);
-    };
-    let (mut s, mut d) = (src, dst);
-    for _ in 0..axis.extent {
-        // Not by the recursion: small blocks must not pay for one more call each.
-        if inner.is_empty() {
-            visit(s, d);
-        } else {
-            walk(inner, s, d, visit);
+    let mut place = Place::new(axes, src, dst);
+    loop {
+        visit(place.src, place.dst);
+        if !place.advance(axes) {
+            return;
         }
-        s += axis.src;
-        d += axis.dst;
     }
 }
 
-/// Two loops over elements, and where they begin. A nest of fewer has loops of one turn in their place.
-///
-/// They are what code that knows the elements' type is made for: the outer one is part of it so that short rows do not
-/// pay for a call each.
+/// Where some loops are.
+struct Place {
+    turns: SmallVec<[usize; 6]>,
+    src: isize,
+    dst: isize,
+}
+
+impl Place {
+    #[inline]
+    fn new(axes: &[Axis], src: isize, dst: isize) -> Self {
+        let turns = SmallVec::from_elem(0, axes.len());
+        Self { turns, src, dst }
+    }
+
+    /// Goes on to the next turn; false after the last one.
+    fn advance(&mut self, axes: &[Axis]) -> bool {
+        for (turn, axis) in self.turns.iter_mut().zip(axes).rev() {
+            *turn += 1;
+            self.src += axis.src;
+            self.dst += axis.dst;
+            if *turn < axis.extent {
+                return true;
+            }
+            *turn = 0;
+            self.src -= axis.extent as isize * axis.src;
+            self.dst -= axis.extent as isize * axis.dst;
+        }
+        false
+    }
+}
+
+/// Loops over elements and where they begin, for code that knows the elements' type: all loops are part of it, so that
+/// short rows do not pay for a call each.
 #[derive(Clone, Copy)]
-pub(super) struct Block {
-    pub(super) src: isize,
-    pub(super) dst: isize,
-    pub(super) rows: Axis,
+pub(super) struct Block<'a> {
+    outer: &'a [Axis],
+    src: isize,
+    dst: isize,
+    rows: Axis,
     pub(super) inner: Axis,
 }
 
 /// What is done to the elements of a block. The slices are the bytes of whole buffers: destination, then source.
-pub(super) type Kernel = fn(&mut [u8], &[u8], &Block);
+pub(super) type Kernel = fn(&mut [u8], &[u8], &Block<'_>);
 
-impl Block {
+impl Block<'_> {
+    fn new(src: isize, dst: isize, rows: Axis, inner: Axis) -> Self {
+        let outer = &[];
+        Self {
+            outer,
+            src,
+            dst,
+            rows,
+            inner,
+        }
+    }
+
     /// Whether elements of a row lie side by side in both views.
     #[inline]
     pub(super) fn is_dense(&self) -> bool {
         (self.inner.src, self.inner.dst) == (1, 1)
     }
 
-    /// Visits the block in parts of so many rows and columns, in order: row after row of parts.
-    pub(super) fn parts(&self, rows: usize, columns: usize, visit: &mut dyn FnMut(&Self)) {
+    /// Visits two loops in parts of so many rows and columns, in order: row after row of parts.
+    fn parts(&self, rows: usize, columns: usize, visit: &mut dyn FnMut(&Self)) {
         for i in (0..self.rows.extent).step_by(rows) {
             for j in (0..self.inner.extent).step_by(columns) {
                 let (i, j) = (i as isize, j as isize);
                 visit(&Self {
+                    outer: &[],
                     src: self.src + i * self.rows.src + j * self.inner.src,
                     dst: self.dst + i * self.rows.dst + j * self.inner.dst,
                     rows: Axis {
@@ -219,13 +271,7 @@ impl Block {
         }
     }
 
-    /// Visits parts of at most so many elements, in row-major order.
-    pub(super) fn parts_of(&self, elements: usize, visit: &mut dyn FnMut(&Self)) {
-        let columns = elements.min(self.inner.extent);
-        self.parts(elements / columns, columns, visit);
-    }
-
-    /// This block with a dense destination of its own, which begins at element 0.
+    /// This part with a dense destination of its own, which begins at element 0.
     pub(super) fn onto_tile(&self) -> Self {
         let n = self.inner.extent as isize;
         Self {
@@ -242,8 +288,8 @@ impl Block {
         }
     }
 
-    /// This block with a dense source of its own, which begins at element 0.
-    pub(super) fn from_tile(&self) -> Self {
+    /// This part with a dense source of its own, which begins at element 0.
+    pub(super) fn within_tile(&self) -> Self {
         let n = self.inner.extent as isize;
         Self {
             src: 0,
@@ -270,11 +316,17 @@ impl Block {
     /// Visits where each row begins.
     #[inline]
     pub(super) fn starts(&self, mut visit: impl FnMut(isize, isize)) {
-        let (mut s, mut d) = (self.src, self.dst);
-        for _ in 0..self.rows.extent {
-            visit(s, d);
-            s += self.rows.src;
-            d += self.rows.dst;
+        let mut place = Place::new(self.outer, self.src, self.dst);
+        loop {
+            let (mut s, mut d) = (place.src, place.dst);
+            for _ in 0..self.rows.extent {
+                visit(s, d);
+                s += self.rows.src;
+                d += self.rows.dst;
+            }
+            if self.outer.is_empty() || !place.advance(self.outer) {
+                return;
+            }
         }
     }
 
@@ -301,10 +353,10 @@ impl Block {
                     *out = f(*out, value);
                 }
             }),
-            (step, 1) if step > 0 => self.dense_rows(|s, d, n| {
-                let column = src[s..].iter().step_by(step as usize);
-                for (out, &value) in dst[d..d + n].iter_mut().zip(column) {
-                    *out = f(*out, value);
+            (step, 1) => self.starts(|mut s, d| {
+                for out in &mut dst[d as usize..][..n] {
+                    *out = f(*out, src[s as usize]);
+                    s += step;
                 }
             }),
             (s_step, d_step) => self.starts(|mut s, mut d| {

@@ -3,7 +3,7 @@
 use super::arithmetic::{Family, Merge, Op, Widen, choose, narrow_into, widened};
 use super::copy::copier;
 use super::fold::Folds;
-use super::nest::{Block, Nest};
+use super::nest::{Block, Kernel, Nest};
 use crate::{DType, Monoid, Strided};
 use smallvec::SmallVec;
 
@@ -14,6 +14,8 @@ const ABREAST: usize = 4;
 const SHORT: usize = 16;
 /// Elements that more terms than [`ABREAST`] finish before going on.
 const TILE: usize = 512;
+/// So few elements get a smaller tile: to clear one takes longer than to combine them.
+const SMALL: usize = 32;
 
 /// Sets a checked view, which visits no element twice, to the terms combined in order. A term is a buffer and the
 /// element where it begins; all have the steps of `strides`. 16-bit floats are combined in `f32` and rounded once.
@@ -40,47 +42,73 @@ pub fn reduce(
         .iter()
         .map(|&(bytes, at)| (bytes, at as isize - offset as isize))
         .collect();
-    match choose::<Joins>(op, dtype, dtype) {
-        Some(joiner) if terms.len() <= joiner.most => {
-            nest.blocks(&mut |block| (joiner.first)(dst, &terms, block));
+    if let [(only, _)] = terms[..]
+        && !dtype.is_half()
+    {
+        let kernel = copier(dtype, dtype);
+        return nest.blocks(&mut |block| kernel(dst, only, block));
+    }
+    let Some(joiner) = choose::<Joins>(op, dtype, dtype) else {
+        return;
+    };
+    if terms.len() <= joiner.most {
+        nest.blocks(&mut |block| (joiner.first)(dst, &terms, block));
+    } else if dtype.is_half() {
+        if let Some(joiner) = choose::<Joins>(op, dtype, DType::F32) {
+            many(op, (dtype, DType::F32), &joiner, &nest, &terms, dst);
         }
-        _ => many(op, dtype, &nest, &terms, dst),
+    } else {
+        many(op, (dtype, dtype), &joiner, &nest, &terms, dst);
     }
 }
 
-/// As many terms as there are, some at a time: into the destination, or, if that would round each time, a tile.
-fn many(op: Monoid, dtype: DType, nest: &Nest, terms: &[Term<'_>], dst: &mut [u8]) {
-    let wide = if dtype.is_half() { DType::F32 } else { dtype };
-    let joiner = choose::<Joins>(op, dtype, wide);
-    let (Some(joiner), Some(folder)) = (joiner, choose::<Folds>(op, dtype, wide)) else {
-        return;
-    };
+/// As many terms as there are, some at a time: into the destination, or, if that would round each time or be no dense
+/// rows, a tile.
+fn many(
+    op: Monoid,
+    (dtype, wide): (DType, DType),
+    joiner: &Joiner,
+    nest: &Nest,
+    terms: &[Term<'_>],
+    dst: &mut [u8],
+) {
     let (first, rest) = terms.split_at(joiner.most);
     let (fours, ones) = match joiner.more {
         Some(_) => rest.as_chunks::<ABREAST>(),
         None => (&[][..], rest),
     };
-    let join = |to: &mut [u8], block: &Block| {
+    let folder = if ones.is_empty() {
+        None
+    } else {
+        choose::<Folds>(op, dtype, wide)
+    };
+    let join = |to: &mut [u8], block: &Block<'_>| {
         (joiner.first)(to, first, block);
         if let Some(more) = joiner.more {
             fours.iter().for_each(|four| more(to, four, block));
         }
-        for &(from, delta) in ones {
-            folder(to, from, &block.shifted(delta));
+        if let Some(folder) = folder {
+            let mut fold = |&(from, delta): &_| folder(to, from, &block.shifted(delta));
+            ones.iter().for_each(&mut fold);
         }
     };
-    if wide == dtype {
-        nest.blocks(&mut |block| block.parts_of(TILE, &mut |part| join(dst, part)));
-        return;
+    if wide == dtype && nest.numel() <= TILE {
+        return nest.blocks(&mut |block| join(dst, block));
     }
-    let mut tile = [0f32; TILE];
-    let tile: &mut [u8] = bytemuck::cast_slice_mut(&mut tile);
-    let narrow = copier(wide, dtype);
-    nest.blocks(&mut |block| {
-        block.parts_of(TILE, &mut |part| {
-            join(tile, &part.onto_tile());
-            narrow(dst, tile, &part.from_tile());
-        });
+    if wide == dtype && nest.innermost_dst() == 1 {
+        return nest.parts_of(TILE, &mut |part| join(dst, part));
+    }
+    let (mut small, mut large);
+    let tile: &mut [u8] = if nest.numel() <= SMALL {
+        small = [0u64; SMALL];
+        bytemuck::cast_slice_mut(&mut small)
+    } else {
+        large = [0u64; TILE];
+        bytemuck::cast_slice_mut(&mut large)
+    };
+    nest.parts_of(TILE, &mut |part| {
+        join(tile, &part.onto_tile());
+        (joiner.narrow)(dst, tile, &part.within_tile());
     });
 }
 
@@ -88,7 +116,7 @@ fn many(op: Monoid, dtype: DType, nest: &Nest, terms: &[Term<'_>], dst: &mut [u8
 type Term<'a> = (&'a [u8], isize);
 
 /// What is done to a block of several terms.
-type Join = fn(&mut [u8], &[Term<'_>], &Block);
+type Join = fn(&mut [u8], &[Term<'_>], &Block<'_>);
 
 struct Joiner {
     /// Sets the destination to at most `most` terms.
@@ -96,6 +124,8 @@ struct Joiner {
     most: usize,
     /// Folds [`ABREAST`] terms into the destination, where that is made.
     more: Option<Join>,
+    /// Rounds what has been combined.
+    narrow: Kernel,
 }
 
 /// What reduces a block of terms.
@@ -113,6 +143,7 @@ impl Family for Joins {
             } else {
                 None
             },
+            narrow: one::<D, S>,
         }
     }
 
@@ -126,18 +157,19 @@ impl Family for Joins {
             first: join_groups::<S, D, M, N>,
             most: usize::MAX,
             more: None,
+            narrow: one::<D, S>,
         }
     }
 }
 
-fn join<S, D, O>(dst: &mut [u8], terms: &[Term<'_>], block: &Block)
+fn join<S, D, O>(dst: &mut [u8], terms: &[Term<'_>], block: &Block<'_>)
 where
     S: Widen,
     D: Widen<Wide = S::Wide>,
     O: Op<S::Wide>,
 {
     match *terms {
-        [a] => single::<S, D>(dst, a, block),
+        [(only, _)] => one::<S, D>(dst, only, block),
         [a, b] => abreast::<S, D, O, 2>(dst, [a, b], block, false),
         [a, b, c] if O::COMMON => abreast::<S, D, O, 3>(dst, [a, b, c], block, false),
         [a, b, c, d] if O::COMMON => abreast::<S, D, O, 4>(dst, [a, b, c, d], block, false),
@@ -145,7 +177,7 @@ where
     }
 }
 
-fn join_more<S, D, O>(dst: &mut [u8], terms: &[Term<'_>], block: &Block)
+fn join_more<S, D, O>(dst: &mut [u8], terms: &[Term<'_>], block: &Block<'_>)
 where
     S: Widen,
     D: Widen<Wide = S::Wide>,
@@ -156,8 +188,8 @@ where
     }
 }
 
-/// A reduction of one term, whatever the operation.
-fn single<S: Widen, D: Widen<Wide = S::Wide>>(dst: &mut [u8], (src, _): Term<'_>, block: &Block) {
+/// A reduction of one term, whatever the operation. Copies all but 16-bit floats, whose signalling NaNs become quiet.
+fn one<S: Widen, D: Widen<Wide = S::Wide>>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
     let (src, dst): (&[S], &mut [D]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
     block.sweep(src, dst, |_, value| D::narrow(value.widen()));
 }
@@ -165,8 +197,12 @@ fn single<S: Widen, D: Widen<Wide = S::Wide>>(dst: &mut [u8], (src, _): Term<'_>
 /// Sets every element to the terms combined, or, if there are `more`, itself and the terms: with their number known to
 /// the compiler, they are combined in registers.
 #[inline]
-fn abreast<S, D, O, const K: usize>(dst: &mut [u8], terms: [Term<'_>; K], block: &Block, more: bool)
-where
+fn abreast<S, D, O, const K: usize>(
+    dst: &mut [u8],
+    terms: [Term<'_>; K],
+    block: &Block<'_>,
+    more: bool,
+) where
     S: Widen,
     D: Widen<Wide = S::Wide>,
     O: Op<S::Wide>,
@@ -251,7 +287,7 @@ fn combined<W: Copy, O: Op<W>, const K: usize>(
 }
 
 /// Sets groups of `N`, which lie in dense rows, to those of any number of terms.
-fn join_groups<S, D, M, const N: usize>(dst: &mut [u8], terms: &[Term<'_>], block: &Block)
+fn join_groups<S, D, M, const N: usize>(dst: &mut [u8], terms: &[Term<'_>], block: &Block<'_>)
 where
     S: Widen,
     D: Widen<Wide = S::Wide>,
@@ -282,6 +318,7 @@ mod tests {
     use crate::Element;
     use half::{bf16, f16};
     use proptest::prelude::*;
+    use shard_spec::ReduceOp;
 
     /// A shape, the steps of the terms, and a view of the destination that visits no element twice.
     fn views() -> impl Strategy<Value = (Vec<usize>, Vec<isize>, Strided)> {
@@ -395,6 +432,35 @@ mod tests {
             reduce(Monoid::SUM, DType::F64, &bytes, &view.strides, out, &view);
             for (i, &sum) in dst.iter().enumerate() {
                 assert_eq!(sum, terms.iter().map(|v| v[i]).sum::<f64>());
+            }
+        }
+    }
+
+    #[test]
+    fn truth_of_many_terms_is_that_of_their_pairs() {
+        let n = TILE + 5;
+        let (any, all) = (Monoid::Op(ReduceOp::Any), Monoid::Op(ReduceOp::All));
+        for count in [2, 3, 4, 7] {
+            let terms: Vec<Vec<f32>> = (0..count)
+                .map(|k| (0..n).map(|i| f32::from((i >> k) % 2 == 0)).collect())
+                .collect();
+            let bytes: Vec<(&[u8], usize)> =
+                terms.iter().map(|v| (bytemuck::cast_slice(v), 0)).collect();
+            for (gap, op) in [(1, any), (1, all), (3, any)] {
+                let view = Strided::new(0, [n][..].into(), [gap as isize][..].into());
+                let mut dst = vec![-1.0f32; gap * n];
+                let out = bytemuck::cast_slice_mut(&mut dst);
+                reduce(op, DType::F32, &bytes, &[1], out, &view);
+                for i in 0..n {
+                    let mut values = terms.iter().map(|v| v[i] != 0.0);
+                    let truth = if op == any {
+                        values.any(|v| v)
+                    } else {
+                        values.all(|v| v)
+                    };
+                    assert_eq!(dst[gap * i], f32::from(truth));
+                    assert!(dst[gap * i + 1..gap * (i + 1)].iter().all(|&v| v == -1.0));
+                }
             }
         }
     }

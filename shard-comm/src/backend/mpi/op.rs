@@ -386,8 +386,7 @@ impl Op {
     }
 
     fn count(&self, rank: &Rank, plan: &ExchangePlan) {
-        let moved = plan.moved(self.tags.index, self.dtype);
-        rank.count(self.name, self.name_of_call(), &moved);
+        (rank.ledger()).moved(self.name_of_call(), plan, self.tags.index, self.dtype);
     }
 
     /// The source of participant `r`, if it came with its record and is read here.

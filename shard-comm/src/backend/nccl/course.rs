@@ -172,7 +172,7 @@ impl Course {
         kept.extend(batch.reads);
         kept.extend(arrived.coming.clone());
         kept.extend(arrived.result.clone());
-        means.ledger.moved(op.name, &plan.moved(op.index, op.dtype));
+        (means.ledger).moved(op.name, &plan, op.index, op.dtype);
         self.sources = arrived.result.iter().cloned().collect();
         self.done.result.clone_from(&arrived.result);
         if let Some(sums) = self.sums.take() {
@@ -233,8 +233,7 @@ impl Course {
             into: Sink { write, range },
         });
         for (stage, _) in self.stages.drain(..).rev() {
-            let moved = stage.plan.moved(op.index, op.dtype);
-            means.ledger.moved(op.name, &moved);
+            (means.ledger).moved(op.name, &stage.plan, op.index, op.dtype);
         }
         let calls = Calls::begin(&op.group, means.stream, batch)?;
         Ok(Some(Flying::Whole { calls, write }))
@@ -319,7 +318,7 @@ impl Messages {
             };
             let place = place_of(&op, means, sums.is_some());
             let arrived = landing.finish(&place, wire, &mut batch)?;
-            means.ledger.moved(op.name, &plan.moved(op.index, op.dtype));
+            (means.ledger).moved(op.name, &plan, op.index, op.dtype);
             let mut kept = batch.reads.to_vec();
             kept.extend(arrived.coming.clone());
             let queued = Queued {

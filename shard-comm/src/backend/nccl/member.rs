@@ -357,8 +357,8 @@ impl Communicator for NcclComm {
                 this.rank.hear(error.clone());
             }
         })?;
-        let moved = route.agreement.moved(self.rank(), request.dtype);
-        this.rank.ledger.moved(request.name(), &moved);
+        let (me, dtype) = (self.rank(), request.dtype);
+        (this.rank.ledger).moved(request.name(), &route.agreement, me, dtype);
         let last = request.stages.into_iter().next_back();
         Ok(last.and_then(|stage| match stage.target {
             Target::Keep(result) => Some(result),

@@ -288,8 +288,7 @@ impl Rank {
         }
         if end.is_ok() {
             // Rounds without elements are counted too.
-            let moved = op.route.agreement.moved(op.index, op.dtype);
-            self.ledger.moved(op.name, &moved);
+            (self.ledger).moved(op.name, &op.route.agreement, op.index, op.dtype);
         }
         op.end(end);
         true
@@ -434,8 +433,7 @@ impl Rank {
             _ => return Ok(()),
         };
         if let Some(stage) = state.stages.last() {
-            let moved = stage.plan.moved(op.index, op.dtype);
-            self.ledger.moved(op.name, &moved);
+            (self.ledger).moved(op.name, &stage.plan, op.index, op.dtype);
         }
         drop(state);
         op.end(Ok(Some(result)));

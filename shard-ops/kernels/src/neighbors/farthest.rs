@@ -9,8 +9,8 @@ use crate::{Positions, Real, View};
 use pulp::{Simd, WithSimd};
 use std::borrow::Cow;
 
-/// Squared distances of points `[dim, points]` to the nearest sample before there is one: infinite, and NaN for points with a
-/// coordinate that is not finite.
+/// Squared distances of points `[dim, points]` to the nearest sample before there is one: infinite, and -1 for points with a
+/// coordinate that is not finite, which come after all others. That of a point that was taken is -inf, which callers see to.
 ///
 /// # Panics
 /// When `points` has not two dims.
@@ -20,14 +20,14 @@ pub fn unsampled<T: Real>(points: &View<'_, T>) -> Vec<T> {
     for d in 0..rows.dim {
         for (near, x) in nearest.iter_mut().zip(rows.row(d)) {
             if !x.is_finite() {
-                *near = T::nan();
+                *near = -T::one();
             }
         }
     }
     nearest
 }
 
-/// Lowers the points' squared distances to that of a sample, where it is nearer. NaN stays.
+/// Lowers the points' squared distances to that of a sample, where it is nearer. What is below 0 stays.
 ///
 /// ```
 /// use shard_kernels::{neighbors::{farthest, lower, unsampled}, Positions, View};
@@ -58,12 +58,10 @@ pub fn lower<T: Real>(points: &View<'_, T>, sample: &[T], nearest: &mut [T]) {
     });
 }
 
-/// The largest distance and its global index, the lowest of equal ones; points at NaN come after all others, at a distance of -1. `None`
-/// without points.
+/// The largest distance and its global index, the lowest of equal ones. `None` without points.
 pub fn farthest<T: Real>(nearest: &[T], index: Positions<'_>) -> Option<(T, i64)> {
     let largest = vectorized(Largest(nearest));
-    // No distance is below 0: then all are NaN, and all alike.
-    let hit = |d: T| d == largest || largest < T::zero();
+    let hit = |d: T| d == largest;
     let mut lowest: Option<i64> = None;
     for (block, distances) in nearest.chunks(WIDTH).enumerate() {
         // Nearly always none, which is found without branches.
@@ -131,7 +129,7 @@ impl<T: Real> WithSimd for Lower<'_, T> {
     }
 }
 
-/// The largest of some distances, -1 if there is none but NaN.
+/// The largest of some distances, none of which is NaN; -inf if there is none.
 struct Largest<'a, T>(&'a [T]);
 
 impl<T: Real> WithSimd for Largest<'_, T> {
@@ -140,12 +138,12 @@ impl<T: Real> WithSimd for Largest<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> T {
         let larger = |m: T, d: T| if d > m { d } else { m };
-        let mut lanes = [-T::one(); WIDTH];
+        let mut lanes = [T::neg_infinity(); WIDTH];
         for distances in self.0.chunks(WIDTH) {
             for (lane, &d) in lanes.iter_mut().zip(distances) {
                 *lane = larger(*lane, d);
             }
         }
-        lanes.into_iter().fold(-T::one(), larger)
+        lanes.into_iter().fold(T::neg_infinity(), larger)
     }
 }

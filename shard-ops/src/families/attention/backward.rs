@@ -4,7 +4,7 @@ use super::facing::{Facing, block};
 use super::options::Attention;
 use super::rule::{Extents, accesses, types};
 use crate::host::{partial_type, with_stored};
-use crate::{Exec, HostCall, Meta, Op, OpError, OperandBox, Reduction, Result, Rule, Saved, Value};
+use crate::{HostCall, Meta, Op, OperandBox, Reduction, Result, Rule};
 use shard_comm::{DType, Element};
 use shard_kernels::attention::{AttentionGrad, BlockGrad, PausedGrad, Stored};
 use shard_spec::ReduceOp;
@@ -61,20 +61,10 @@ impl Op for Backward {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_stored!(call.inputs[0].dtype(), E => self.fold::<E>(call));
-    }
-
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Err(OpError::NoVjp {
-            op: self.name(),
-            operand: 0,
-        })
     }
 }
 

@@ -7,7 +7,7 @@ use super::options::Attention;
 use super::rule::{Extents, accesses, types};
 use crate::families::elementwise::cast;
 use crate::host::{partial_type, with_stored};
-use crate::{Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value};
+use crate::{Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value};
 use shard_comm::{DType, Element};
 use shard_kernels::attention::{AttentionState, Stored, merge};
 use smallvec::smallvec;
@@ -64,10 +64,7 @@ impl Op for Forward {
         .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_stored!(call.inputs[0].dtype(), E => self.fold::<E>(call));
@@ -75,6 +72,10 @@ impl Op for Forward {
 
     fn merge(&self, call: &mut HostCall<'_, '_>) {
         with_stored!(call.dtype(), E => merge_parts::<E>(call));
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::ALL
     }
 
     fn vjp(

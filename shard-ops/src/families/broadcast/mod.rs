@@ -7,7 +7,7 @@ use super::over_dims::OverDims;
 use super::shape::reshape;
 use crate::host::with_element;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
 };
 use shard_kernels::copy::copy;
 use shard_spec::{Dims, ReduceOp};
@@ -134,10 +134,7 @@ impl Op for Expand {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_element!(call.dtype(), T => {
@@ -150,12 +147,8 @@ impl Op for Expand {
         });
     }
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 
     fn vjp(
@@ -164,11 +157,11 @@ impl Op for Expand {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let mut back = vec![None; saved.inputs.len()];
-        if let Some(dy) = &cotangents[0] {
-            back[0] = Some(sum_to(exec, dy, saved.inputs[0].shape())?);
-        }
-        Ok(back)
+        // What tells the layout, if it is given, has no part in the values.
+        saved.pull_back(cotangents, |dy, i| match i {
+            0 => sum_to(exec, dy, saved.inputs[0].shape()).map(Some),
+            _ => Ok(None),
+        })
     }
 }
 
@@ -189,21 +182,14 @@ impl Op for Sum {
         self.0.rule(inputs)
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(&self.0, on)
-    }
+    crate::kernel::gpu_kernel!(0);
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         self.0.host(call);
     }
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 
     fn vjp(
@@ -212,11 +198,9 @@ impl Op for Sum {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None]);
-        };
-        let x = &saved.inputs[0];
-        let dy = self.0.with_kept_dims(exec, dy, x)?;
-        Ok(vec![Some(expand_like(exec, &dy, x)?)])
+        saved.pull_back(cotangents, |dy, x| {
+            let x = &saved.inputs[x];
+            expand_like(exec, &self.0.with_kept_dims(exec, dy, x)?, x)
+        })
     }
 }

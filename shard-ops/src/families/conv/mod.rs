@@ -17,8 +17,8 @@ use crate::families::shape::reshape;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result, Rule,
-    RuleBuilder, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result,
+    Rule, RuleBuilder, Saved, Value, key_of,
 };
 use shard_kernels::conv as kernels;
 use shard_spec::{Dims, EdgeMap, ReduceOp, Window};
@@ -141,8 +141,13 @@ pub fn conv_transpose(
     bias: Option<&Value>,
     options: &ConvTransposeOptions,
 ) -> Result<Value> {
-    let (geometry, spatial) = Geometry::transposed(x, w, options)?;
-    let y = exec.apply1(Arc::new(ConvInputGrad { geometry, spatial }), &[x, w])?;
+    let (geometry, spatial, behind) = Geometry::transposed(x, w, options)?;
+    let mut y = exec.apply1(Arc::new(ConvInputGrad { geometry, spatial }), &[x, w])?;
+    if behind.iter().any(|&n| n > 0) {
+        let mut pads = vec![(0, 0), (0, 0)];
+        pads.extend(behind.iter().map(|&n| (0, n as isize)));
+        y = pad(exec, &y, &pads, EdgeMap::Zeros, 0.0)?;
+    }
     let Some(bias) = bias else { return Ok(y) };
     let mut shape = vec![1; y.ndim()];
     shape[1] = bias.shape().first().copied().unwrap_or(1);
@@ -196,15 +201,21 @@ impl Geometry {
         Ok(geometry)
     }
 
-    fn transposed(x: &Value, w: &Value, options: &ConvTransposeOptions) -> Result<(Self, Dims)> {
+    /// The convolution whose gradient by its input it is, that input's extents, and how many outputs that nothing reaches
+    /// come behind them.
+    fn transposed(
+        x: &Value,
+        w: &Value,
+        options: &ConvTransposeOptions,
+    ) -> Result<(Self, Dims, Dims)> {
         let nd = spatial_dims("conv_transpose", x, w)?;
         let name = "conv_transpose";
         let kernel: Dims = w.shape()[2..].iter().copied().collect();
         let stride = per_dim(name, "stride", &options.stride, nd, x, w)?;
         let dilation = per_dim(name, "dilation", &options.dilation, nd, x, w)?;
-        let pads = per_dim(name, "padding", &options.padding, nd, x, w)?;
+        let mut pads = per_dim(name, "padding", &options.padding, nd, x, w)?;
         let extra = per_dim(name, "output_padding", &options.output_padding, nd, x, w)?;
-        let mut spatial = Dims::new();
+        let (mut spatial, mut behind) = (Dims::new(), Dims::new());
         for d in 0..nd {
             let window = Window::transposed(
                 kernel[d],
@@ -215,7 +226,10 @@ impl Geometry {
                 extra[d],
             )
             .in_op(name)?;
-            spatial.push(window.output_extent(x.shape()[2 + d]).in_op(name)?);
+            let outputs = window.output_extent(x.shape()[2 + d]).in_op(name)?;
+            let unreached = without_excess(&mut pads[d], stride[d], extra[d], outputs);
+            spatial.push(outputs - unreached);
+            behind.push(unreached);
         }
         let geometry = Self {
             kernel,
@@ -232,7 +246,7 @@ impl Geometry {
             // Channels beyond counting are no multiple of the groups either.
             w.shape()[1].checked_mul(options.groups).unwrap_or(1),
         )?;
-        Ok((geometry, spatial))
+        Ok((geometry, spatial, behind))
     }
 
     /// Checks channels: the operand's, those a kernel of one group reads, and those that come out.
@@ -371,10 +385,7 @@ impl Op for Conv {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.inputs[0], &call.cx.outputs[0]);
@@ -386,12 +397,8 @@ impl Op for Conv {
         });
     }
 
-    fn keeps_input(&self, i: usize) -> bool {
-        i < 2
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::inputs(&[0, 1])
     }
 
     fn vjp(
@@ -400,22 +407,15 @@ impl Op for Conv {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None; saved.inputs.len()]);
-        };
         let (x, w) = (&saved.inputs[0], &saved.inputs[1]);
-        let mut back = vec![None; saved.inputs.len()];
-        if saved.needs[0] {
-            back[0] = Some(input_grad(exec, &self.geometry, dy, w, &x.shape()[2..])?);
-        }
-        if saved.needs[1] {
-            back[1] = Some(weight_grad(exec, &self.geometry, x, dy)?);
-        }
-        if self.bias && saved.needs[2] {
-            let dims: Vec<usize> = (0..dy.ndim()).filter(|&d| d != 1).collect();
-            back[2] = Some(sum(exec, dy, &dims, false)?);
-        }
-        Ok(back)
+        saved.pull_back(cotangents, |dy, operand| match operand {
+            0 => input_grad(exec, &self.geometry, dy, w, &x.shape()[2..]),
+            1 => weight_grad(exec, &self.geometry, x, dy),
+            _ => {
+                let dims: Vec<usize> = (0..dy.ndim()).filter(|&d| d != 1).collect();
+                sum(exec, dy, &dims, false)
+            }
+        })
     }
 }
 
@@ -425,6 +425,14 @@ impl Op for Conv {
 pub(crate) struct ConvInputGrad {
     pub(crate) geometry: Geometry,
     spatial: Dims,
+}
+
+fn apply_conv(exec: &dyn Exec, geometry: &Geometry, x: &Value, w: &Value) -> Result<Value> {
+    let op = Conv {
+        geometry: geometry.clone(),
+        bias: false,
+    };
+    exec.apply1(Arc::new(op), &[x, w])
 }
 
 fn input_grad(
@@ -483,10 +491,7 @@ impl Op for ConvInputGrad {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.outputs[0], &call.cx.inputs[0]);
@@ -499,32 +504,17 @@ impl Op for ConvInputGrad {
         });
     }
 
-    fn keeps_output(&self, _: usize) -> bool {
-        false
-    }
-
     fn vjp(
         &self,
         exec: &dyn Exec,
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(g) = &cotangents[0] else {
-            return Ok(vec![None, None]);
-        };
         let (dy, w) = (&saved.inputs[0], &saved.inputs[1]);
-        let mut back = vec![None, None];
-        if saved.needs[0] {
-            let op = Conv {
-                geometry: self.geometry.clone(),
-                bias: false,
-            };
-            back[0] = Some(exec.apply1(Arc::new(op), &[g, w])?);
-        }
-        if saved.needs[1] {
-            back[1] = Some(weight_grad(exec, &self.geometry, g, dy)?);
-        }
-        Ok(back)
+        saved.pull_back(cotangents, |g, operand| match operand {
+            0 => apply_conv(exec, &self.geometry, g, w),
+            _ => weight_grad(exec, &self.geometry, g, dy),
+        })
     }
 }
 
@@ -584,10 +574,7 @@ impl Op for ConvWeightGrad {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.inputs[0], &call.cx.inputs[1]);
@@ -599,32 +586,17 @@ impl Op for ConvWeightGrad {
         });
     }
 
-    fn keeps_output(&self, _: usize) -> bool {
-        false
-    }
-
     fn vjp(
         &self,
         exec: &dyn Exec,
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(g) = &cotangents[0] else {
-            return Ok(vec![None, None]);
-        };
         let (x, dy) = (&saved.inputs[0], &saved.inputs[1]);
-        let mut back = vec![None, None];
-        if saved.needs[0] {
-            back[0] = Some(input_grad(exec, &self.geometry, dy, g, &x.shape()[2..])?);
-        }
-        if saved.needs[1] {
-            let op = Conv {
-                geometry: self.geometry.clone(),
-                bias: false,
-            };
-            back[1] = Some(exec.apply1(Arc::new(op), &[x, g])?);
-        }
-        Ok(back)
+        saved.pull_back(cotangents, |g, operand| match operand {
+            0 => input_grad(exec, &self.geometry, dy, g, &x.shape()[2..]),
+            _ => apply_conv(exec, &self.geometry, x, g),
+        })
     }
 }
 
@@ -639,6 +611,24 @@ pub(crate) fn local_groups(geometry: &Geometry, channels: usize, weight: &Operan
         1 => 1,
         _ => held.unwrap_or(1).max(1),
     }
+}
+
+/// How many of a transposed convolution's `outputs` nothing reaches, of the `extra` ones that are added behind: those are no
+/// inputs of the convolution, which would have more outputs with them than there are inputs here. Fewer than the stride do
+/// not matter. What is added where outputs are cropped is less cropped, and `pads` says so afterwards.
+fn without_excess(pads: &mut (usize, usize), stride: usize, extra: usize, outputs: usize) -> usize {
+    if extra < stride {
+        return 0;
+    }
+    let uncropped = extra.min(pads.1);
+    pads.1 -= uncropped;
+    let unreached = extra - uncropped;
+    if unreached < stride {
+        return 0;
+    }
+    // Where even more is cropped in front than there is, that takes away some of what is added.
+    pads.0 -= unreached.saturating_sub(outputs);
+    unreached.min(outputs)
 }
 
 fn spatial_dims(op: &'static str, x: &Value, w: &Value) -> Result<usize> {

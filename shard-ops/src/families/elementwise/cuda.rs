@@ -1,23 +1,31 @@
 //! Maps of one and of two numbers, and conversions.
 
-use super::{Arithmetic, Cast, Map, map_name, parameters};
+use super::{Arithmetic, Cast, Map};
 use crate::Result;
 #[cfg(test)]
 use crate::cuda::tests::compiles;
 use crate::cuda::view::{define, strided};
-use crate::cuda::{CudaCall, CudaKernel, CudaView};
+use crate::cuda::{CudaCall, CudaKernel, CudaView, VIEW};
 use crate::cuda_source;
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
 use shard_kernels::pointwise::Binary;
-use shard_kernels::unary::Unary;
+use shard_kernels::unary::{Text, Unary};
+use std::sync::LazyLock;
 
-const SOURCE: KernelSource = cuda_source!("pointwise", include_str!("pointwise.cu"));
+/// Maps of one number: the table's formulas between what they are made of and the kernel.
+pub(super) static UNARY: LazyLock<KernelSource> = LazyLock::new(|| {
+    let functions: String = Unary::TEXTS.iter().map(functions).collect();
+    let (words, kernel) = (include_str!("maps.cuh"), include_str!("unary.cu"));
+    KernelSource {
+        name: "unary",
+        text: format!("{VIEW}\n{words}\n{functions}\n{kernel}").leak(),
+        exact: false,
+    }
+});
+const BINARY: KernelSource = cuda_source!("binary", include_str!("binary.cu"));
 #[cfg(test)]
-compiles!(
-    SOURCE,
-    "#define UNARY\n#define T f32\n#define FORMULA mish_3\n"
-);
+compiles!(BINARY, "#define T f32\n#define FORMULA larger\n");
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -37,42 +45,55 @@ struct BinaryParams {
     y: CudaView,
 }
 
-/// The text of a map's derivative of some order, and its parameters.
-fn formula(map: Unary, order: usize) -> (String, [f64; 2]) {
-    let [a, b] = parameters(map);
-    match map {
-        Unary::PowScalar(p) => {
-            // The coefficient p (p-1) ... may vanish: then so does the derivative, at every x.
-            let scale: f64 = (0..order).map(|i| p - i as f64).product();
-            ("power".to_owned(), [scale, p - order as f64])
+/// A map and its derivatives as functions in CUDA's language, named by map and order.
+fn functions(map: &Text) -> String {
+    let [a, b] = [0, 1].map(|i| map.numbers.get(i).unwrap_or(&["_a", "_b"][i]));
+    let shared = map.shared.map(|(name, text)| {
+        let value = translated(text);
+        format!("const auto {name} = {value}; ")
+    });
+    let shared = shared.unwrap_or_default();
+    let of_order = |order: usize| {
+        let given = map.formulas.iter().find(|(of, _)| of.contains(&order));
+        let value = given.map_or_else(|| "T(0)".to_owned(), |(_, text)| translated(text));
+        let name = map.name;
+        format!("DEVICE T {name}_{order}(T x, T {a}, T {b}) {{ {shared}return {value}; }}\n")
+    };
+    (0..=3).map(of_order).collect()
+}
+
+/// A formula of the table in CUDA's language: numbers with a point get the type `T`, `M::` and the mark of macros fall away.
+fn translated(formula: &str) -> String {
+    let mut text = String::new();
+    let mut rest = formula;
+    while let Some(first) = rest.chars().next() {
+        let is_number = first.is_ascii_digit();
+        let joins = |c: char| c.is_ascii_alphanumeric() || c == '_' || (is_number && c == '.');
+        let (word, after) = rest.split_at(rest.find(|c| !joins(c)).unwrap_or(rest.len()));
+        rest = after;
+        match word {
+            "" => {
+                let (mark, after) = rest.split_at(first.len_utf8());
+                rest = after;
+                if mark != "!" {
+                    text.push_str(mark);
+                }
+            }
+            "M" => rest = rest.trim_start().strip_prefix("::").unwrap_or(rest),
+            number if is_number && number.contains('.') => {
+                text.push_str(&format!("T({})", number.replace('_', "")));
+            }
+            word => text.push_str(word),
         }
-        Unary::Elu(alpha) => (format!("elu_{order}"), [alpha, 1.0]),
-        Unary::Selu => {
-            let (scale, alpha) = (1.050_700_987_355_480_5, 1.673_263_242_354_377_2);
-            (format!("elu_{order}"), [alpha, scale])
-        }
-        Unary::Sign | Unary::Floor | Unary::Step if order > 0 => ("T(0)".to_owned(), [a, b]),
-        Unary::Neg
-        | Unary::Abs
-        | Unary::Relu
-        | Unary::LeakyRelu(_)
-        | Unary::Hardsigmoid
-        | Unary::Clamp { .. }
-        | Unary::AddScalar(_)
-        | Unary::MulScalar(_)
-            if order > 1 =>
-        {
-            ("T(0)".to_owned(), [a, b])
-        }
-        _ => (format!("{}_{order}", map_name(map)), [a, b]),
     }
+    text
 }
 
 impl CudaKernel for Map {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let y = call.output(0)?;
         let x = call.input(0)?;
-        let (formula, [a, b]) = formula(self.map, self.order);
+        let [a, b] = self.map.numbers();
         let g = if self.order > 0 { call.input(1)? } else { x };
         let params = UnaryParams { x, g, y, a, b };
         let scaled = if self.order > 0 {
@@ -82,10 +103,12 @@ impl CudaKernel for Map {
         };
         let dtype = call.outputs[0].dtype();
         let defines = format!(
-            "#define UNARY\n#define FORMULA {formula}\n{scaled}{}",
+            "#define FORMULA {}_{}\n{scaled}{}",
+            self.map.name(),
+            self.order,
             define(&[("T", dtype)])
         );
-        call.launch_own(&SOURCE, &defines, "unary", y.numel(), &params)
+        call.launch_own(&UNARY, &defines, "unary", y.numel(), &params)
     }
 }
 
@@ -114,11 +137,8 @@ impl CudaKernel for Arithmetic {
             Binary::Ne => "a != b",
         };
         let dtype = call.outputs[0].dtype();
-        let defines = format!(
-            "#define BINARY\n#define FORMULA {formula}\n{}",
-            define(&[("T", dtype)])
-        );
-        call.launch_own(&SOURCE, &defines, "binary", y.numel(), &params)
+        let defines = format!("#define FORMULA {formula}\n{}", define(&[("T", dtype)]));
+        call.launch_own(&BINARY, &defines, "binary", y.numel(), &params)
     }
 }
 

@@ -3,20 +3,28 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(all(test, feature = "cuda-emulated"))]
+mod tests;
 
 use super::broadcast::sum_to;
 use super::types::float_types;
+use crate::error::InOp;
 use crate::host::{computes, partial_type, with_float, with_stored};
 use crate::rule::broadcast;
-use crate::{Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of};
+use crate::{
+    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+};
 use num_traits::AsPrimitive;
 use shard_comm::DType;
 use shard_kernels::pointwise::{self, Binary};
-use shard_kernels::unary::{self, Unary};
+use shard_kernels::unary::{self, Form, Unary};
+use shard_redistribute::Array;
+use shard_spec::Layout;
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// Applies a map of one number to every element.
+/// Applies a map of one number to every element. It can be differentiated three times; a fourth is
+/// [`NoVjp`](OpError::NoVjp).
 ///
 /// # Collective
 /// All members of the mesh. No communication; a partial operand is reduced first unless the map is linear.
@@ -39,7 +47,7 @@ macro_rules! binaries {
         /// # Errors
         /// Shapes that do not broadcast; types that differ or are not f32 or f64.
         pub fn $name(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
-            exec.apply1(Arc::new(Arithmetic { kind: Binary::$kind }), &[a, b])
+            exec.apply1(Arc::new(Arithmetic::of(Binary::$kind)), &[a, b])
         }
     )*};
 }
@@ -81,10 +89,10 @@ binaries! {
 /// # Errors
 /// As [`unary`](fn@unary).
 pub fn add_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
-    unary(exec, x, Unary::AddScalar(value))
+    unary(exec, x, Unary::AddScalar { value })
 }
 
-/// `x * value`; a partial operand stays partial.
+/// `x * value`; a partial operand stays partial, unless the value is not finite in its type.
 ///
 /// # Collective
 /// As [`unary`](fn@unary).
@@ -92,7 +100,29 @@ pub fn add_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
 /// # Errors
 /// As [`unary`](fn@unary).
 pub fn mul_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
-    unary(exec, x, Unary::MulScalar(value))
+    unary(exec, x, Unary::MulScalar { value })
+}
+
+/// `x / value`, rounded once: not the product with the reciprocal. A partial operand stays partial, unless the value is zero or
+/// not finite in its type.
+///
+/// # Collective
+/// As [`unary`](fn@unary).
+///
+/// # Errors
+/// As [`unary`](fn@unary).
+pub fn div_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
+    let array = x.array();
+    let layout = Layout::replicated(array.layout().mesh(), &[]);
+    let divisor = match x.dtype() {
+        DType::F32 => Array::from_fn(array.cx(), &layout, |_| value as f32),
+        _ => Array::from_fn(array.cx(), &layout, |_| value),
+    };
+    let op = Arithmetic {
+        kind: Binary::Div,
+        by_number: is_linear(value, x.dtype()) && value != 0.0,
+    };
+    exec.apply1(Arc::new(op), &[x, &Value::new(divisor.in_op("div")?)])
 }
 
 /// `-x`; a partial operand stays partial.
@@ -131,7 +161,7 @@ pub(crate) struct Map {
 impl Op for Map {
     fn name(&self) -> &'static str {
         match self.order {
-            0 => map_name(self.map),
+            0 => self.map.name(),
             _ => "chain",
         }
     }
@@ -140,8 +170,8 @@ impl Op for Map {
         key_of(
             "map",
             &(
-                std::mem::discriminant(&self.map),
-                parameters(self.map).map(f64::to_bits),
+                self.map.name(),
+                self.map.numbers().map(f64::to_bits),
                 self.order,
             ),
         )
@@ -149,8 +179,12 @@ impl Op for Map {
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let dtype = float_types(self.name(), inputs)?;
-        let linear = match (self.order, self.map) {
-            (0, Unary::Neg | Unary::MulScalar(_)) => Linearity::Each(smallvec![0]),
+        let numbers = self.map.numbers();
+        let linear = match (self.order, self.map.form()) {
+            // Terms of either sign would become infinities of either sign if the factor were not finite.
+            (0, Form::Linear) if numbers.iter().all(|&by| is_linear(by, dtype)) => {
+                Linearity::Each(smallvec![0])
+            }
             (0, _) => Linearity::None,
             _ => Linearity::Each(smallvec![1]),
         };
@@ -169,21 +203,13 @@ impl Op for Map {
         });
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
-    fn keeps_input(&self, _: usize) -> bool {
-        let linear = matches!(
-            self.map,
-            Unary::Neg | Unary::MulScalar(_) | Unary::AddScalar(_)
-        );
-        self.order > 0 || !linear
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        match self.map.form() {
+            Form::Linear | Form::Shift if self.order == 0 => Keeps::NOTHING,
+            _ => Keeps::INPUTS,
+        }
     }
 
     fn vjp(
@@ -192,16 +218,12 @@ impl Op for Map {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None; saved.inputs.len()]);
-        };
         let x = &saved.inputs[0];
         let chain = |order: usize, g: &Value| -> Result<Value> {
-            match (self.map, order) {
-                // Linear maps need no operand, and pass partial sums.
-                (Unary::Neg, 1) => neg(exec, g),
-                (Unary::MulScalar(by), 1) => mul_scalar(exec, g, by),
-                (Unary::AddScalar(_), 1) => Ok(g.clone()),
+            match (self.map.form(), order) {
+                // They need no operand, and pass partial sums.
+                (Form::Linear, 1) => unary(exec, g, self.map),
+                (Form::Shift, 1) => Ok(g.clone()),
                 (_, 1..=3) => exec.apply1(
                     Arc::new(Self {
                         map: self.map,
@@ -215,21 +237,11 @@ impl Op for Map {
                 }),
             }
         };
-        if self.order == 0 {
-            return Ok(vec![Some(chain(1, dy)?)]);
-        }
-        let g = &saved.inputs[1];
-        let dx = if saved.needs[0] {
-            Some(chain(self.order + 1, &mul(exec, g, dy)?)?)
-        } else {
-            None
-        };
-        let dg = if saved.needs[1] {
-            Some(chain(self.order, dy)?)
-        } else {
-            None
-        };
-        Ok(vec![dx, dg])
+        saved.pull_back(cotangents, |dy, operand| match (self.order, operand) {
+            (0, _) => chain(1, dy),
+            (order, 0) => chain(order + 1, &mul(exec, &saved.inputs[1], dy)?),
+            (order, _) => chain(order, dy),
+        })
     }
 }
 
@@ -237,6 +249,18 @@ impl Op for Map {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arithmetic {
     pub(crate) kind: Binary,
+    /// Whether the second operand is a finite number other than zero, the same on all ranks: a sum may then be divided by
+    /// it term by term. Zeros in a tensor would make infinities of either sign of terms of either sign.
+    by_number: bool,
+}
+
+impl Arithmetic {
+    fn of(kind: Binary) -> Self {
+        Self {
+            kind,
+            by_number: false,
+        }
+    }
 }
 
 impl Op for Arithmetic {
@@ -245,7 +269,7 @@ impl Op for Arithmetic {
     }
 
     fn key(&self) -> u128 {
-        key_of(binary_name(self.kind), &())
+        key_of(binary_name(self.kind), &self.by_number)
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -253,7 +277,7 @@ impl Op for Arithmetic {
         let linear = match self.kind {
             Binary::Add | Binary::Sub => Linearity::Joint,
             Binary::Mul => Linearity::Each(smallvec![0, 1]),
-            Binary::Div => Linearity::Each(smallvec![0]),
+            Binary::Div if self.by_number => Linearity::Each(smallvec![0]),
             _ => Linearity::None,
         };
         Rule::pointwise(self.name(), inputs, dtype, linear)
@@ -270,17 +294,13 @@ impl Op for Arithmetic {
         });
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
-    fn keeps_input(&self, _: usize) -> bool {
-        !matches!(self.kind, Binary::Add | Binary::Sub)
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        match self.kind {
+            Binary::Add | Binary::Sub => Keeps::NOTHING,
+            _ => Keeps::INPUTS,
+        }
     }
 
     fn vjp(
@@ -289,59 +309,58 @@ impl Op for Arithmetic {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None, None]);
-        };
         let (a, b) = (&saved.inputs[0], &saved.inputs[1]);
-        let back = |i: usize, f: &dyn Fn() -> Result<Value>| -> Result<Option<Value>> {
-            if !saved.needs[i] {
-                return Ok(None);
-            }
-            sum_to(exec, &f()?, saved.inputs[i].shape()).map(Some)
-        };
-        let flat = |operand| -> Result<Vec<Option<Value>>> {
-            Err(OpError::NoVjp {
-                op: self.name(),
-                operand,
-            })
-        };
-        Ok(match self.kind {
-            Binary::Add => vec![back(0, &|| Ok(dy.clone()))?, back(1, &|| Ok(dy.clone()))?],
-            Binary::Sub => vec![back(0, &|| Ok(dy.clone()))?, back(1, &|| neg(exec, dy))?],
-            Binary::Mul => vec![
-                back(0, &|| mul(exec, dy, b))?,
-                back(1, &|| mul(exec, dy, a))?,
-            ],
-            Binary::Div => vec![
-                back(0, &|| div(exec, dy, b))?,
-                back(1, &|| {
-                    neg(exec, &mul(exec, dy, &div(exec, a, &mul(exec, b, b)?)?)?)
-                })?,
-            ],
-            Binary::Pow => vec![
-                back(0, &|| {
-                    let down = pow(exec, a, &add_scalar(exec, b, -1.0)?)?;
-                    mul(exec, dy, &mul(exec, b, &down)?)
-                })?,
-                back(1, &|| {
-                    let log = unary(exec, a, Unary::Log)?;
-                    mul(exec, dy, &mul(exec, &pow(exec, a, b)?, &log)?)
-                })?,
-            ],
-            Binary::Maximum => {
-                vec![
-                    back(0, &|| shared(exec, dy, a, b, gt))?,
-                    back(1, &|| shared(exec, dy, b, a, gt))?,
-                ]
-            }
-            Binary::Minimum => {
-                vec![
-                    back(0, &|| shared(exec, dy, a, b, lt))?,
-                    back(1, &|| shared(exec, dy, b, a, lt))?,
-                ]
-            }
-            _ => return flat(usize::from(!saved.needs[0])),
+        saved.pull_back(cotangents, |dy, operand| {
+            let full = match (self.kind, operand) {
+                (Binary::Add, _) | (Binary::Sub, 0) => dy.clone(),
+                (Binary::Sub, _) => neg(exec, dy)?,
+                (Binary::Mul, 0) => mul(exec, dy, b)?,
+                (Binary::Mul, _) => mul(exec, dy, a)?,
+                (Binary::Div, 0) => exec.apply1(Arc::new(*self), &[dy, b])?,
+                // The square of the divisor may be zero or infinite where neither quotient is.
+                (Binary::Div, _) => {
+                    let twice = div(exec, &div(exec, a, b)?, b)?;
+                    neg(exec, &mul(exec, dy, &twice)?)?
+                }
+                // To the power 0 everything is 1: the exponent is raised there, so that 0 does not meet an infinity.
+                (Binary::Pow, 0) => {
+                    let less = add(exec, &add_scalar(exec, b, -1.0)?, &is_zero(exec, b)?)?;
+                    mul(exec, dy, &mul(exec, b, &pow(exec, a, &less)?)?)?
+                }
+                // Powers of 0 are 0 for exponents above 0: the logarithm is taken of 1 there, for the same reason.
+                (Binary::Pow, _) => {
+                    let up = ge(exec, &b.detach(), &neg(exec, &b.detach())?)?;
+                    let flat = mul(exec, &is_zero(exec, a)?, &up)?;
+                    let log = unary(exec, &add(exec, a, &flat)?, Unary::Log)?;
+                    mul(exec, dy, &mul(exec, &pow(exec, a, b)?, &log)?)?
+                }
+                (Binary::Maximum, 0) => shared(exec, dy, a, b, gt)?,
+                (Binary::Maximum, _) => shared(exec, dy, b, a, gt)?,
+                (Binary::Minimum, 0) => shared(exec, dy, a, b, lt)?,
+                (Binary::Minimum, _) => shared(exec, dy, b, a, lt)?,
+                _ => {
+                    return Err(OpError::NoVjp {
+                        op: self.name(),
+                        operand,
+                    });
+                }
+            };
+            sum_to(exec, &full, saved.inputs[operand].shape())
         })
+    }
+}
+
+/// 1 where an element is 0, and 0 elsewhere.
+fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    let x = x.detach();
+    eq(exec, &x, &neg(exec, &x)?)
+}
+
+/// Whether products with a number, or quotients by it, are finite for finite elements but for overflow.
+fn is_linear(value: f64, dtype: DType) -> bool {
+    match dtype {
+        DType::F32 => (value as f32).is_finite() && (value == 0.0 || value as f32 != 0.0),
+        _ => value.is_finite(),
     }
 }
 
@@ -374,14 +393,9 @@ impl Op for Cast {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let sides = inputs.iter().map(|m| m.dtype).chain([self.to]);
-        if let Some(got) = sides.into_iter().find(|&t| !computes(partial_type(t))) {
-            return Err(OpError::DType {
-                op: "cast",
-                operand: 0,
-                expected: "a conversion between f16, bf16, f32 and f64".into(),
-                got,
-            });
+        let from = inputs[0].dtype;
+        if [from, self.to].iter().any(|&t| !computes(partial_type(t))) {
+            return Err(OpError::Cast { from, to: self.to });
         }
         // Rounding is not linear, so partial sums are reduced first.
         Rule::pointwise("cast", inputs, self.to, Linearity::None)
@@ -391,17 +405,10 @@ impl Op for Cast {
         with_stored!(call.inputs[0].dtype(), A => with_stored!(self.to, B => convert::<A, B>(call)));
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 
     fn vjp(
@@ -410,10 +417,7 @@ impl Op for Cast {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None]);
-        };
-        Ok(vec![Some(cast(exec, dy, saved.inputs[0].dtype())?)])
+        saved.pull_back(cotangents, |dy, x| cast(exec, dy, saved.inputs[x].dtype()))
     }
 }
 
@@ -428,58 +432,6 @@ where
     let from = x.to_vec();
     for (to, from) in y.data_mut().iter_mut().zip(from) {
         *to = from.as_();
-    }
-}
-
-/// A map's parameters, zero where it has none.
-pub(crate) fn parameters(map: Unary) -> [f64; 2] {
-    match map {
-        Unary::LeakyRelu(a)
-        | Unary::Elu(a)
-        | Unary::PowScalar(a)
-        | Unary::AddScalar(a)
-        | Unary::MulScalar(a) => [a, 0.0],
-        Unary::Softplus { beta, threshold } => [beta, threshold],
-        Unary::Clamp { min, max } => [min, max],
-        _ => [0.0; 2],
-    }
-}
-
-pub(crate) fn map_name(map: Unary) -> &'static str {
-    match map {
-        Unary::Neg => "neg",
-        Unary::Abs => "abs",
-        Unary::Sqrt => "sqrt",
-        Unary::Rsqrt => "rsqrt",
-        Unary::Exp => "exp",
-        Unary::Log => "log",
-        Unary::Sin => "sin",
-        Unary::Cos => "cos",
-        Unary::Tanh => "tanh",
-        Unary::Sigmoid => "sigmoid",
-        Unary::Relu => "relu",
-        Unary::LeakyRelu(_) => "leaky_relu",
-        Unary::Elu(_) => "elu",
-        Unary::Selu => "selu",
-        Unary::Gelu => "gelu",
-        Unary::GeluTanh => "gelu_tanh",
-        Unary::Silu => "silu",
-        Unary::Mish => "mish",
-        Unary::Softplus { .. } => "softplus",
-        Unary::Softsign => "softsign",
-        Unary::Hardsigmoid => "hardsigmoid",
-        Unary::Hardswish => "hardswish",
-        Unary::LogSigmoid => "logsigmoid",
-        Unary::Erf => "erf",
-        Unary::Square => "square",
-        Unary::Reciprocal => "reciprocal",
-        Unary::PowScalar(_) => "pow_scalar",
-        Unary::Clamp { .. } => "clamp",
-        Unary::Sign => "sign",
-        Unary::Floor => "floor",
-        Unary::Step => "step",
-        Unary::AddScalar(_) => "add_scalar",
-        Unary::MulScalar(_) => "mul_scalar",
     }
 }
 

@@ -13,8 +13,8 @@ use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::rule::broadcast;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
-    key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved,
+    Value, key_of,
 };
 use shard_kernels::gemm::{self, Mat, MatMut};
 use shard_spec::{Dims, ReduceOp};
@@ -221,10 +221,7 @@ impl Op for MatMul {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => {
@@ -275,12 +272,8 @@ impl Op for MatMul {
         });
     }
 
-    fn keeps_input(&self, i: usize) -> bool {
-        i < 2
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::inputs(&[0, 1])
     }
 
     fn vjp(
@@ -289,34 +282,19 @@ impl Op for MatMul {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None; saved.inputs.len()]);
-        };
         let (a, b) = (&saved.inputs[0], &saved.inputs[1]);
         let (ta, tb) = (self.transpose_a, self.transpose_b);
-        let mut back = vec![None; saved.inputs.len()];
-        if saved.needs[0] {
+        saved.pull_back(cotangents, |dy, operand| {
             // y = A B: dA = dy Bᵀ; transposed if A came transposed.
-            let da = if ta {
-                product(exec, b, dy, tb, true)?
-            } else {
-                product(exec, dy, b, false, !tb)?
+            let full = match operand {
+                0 if ta => product(exec, b, dy, tb, true)?,
+                0 => product(exec, dy, b, false, !tb)?,
+                1 if tb => product(exec, dy, a, true, ta)?,
+                1 => product(exec, a, dy, !ta, false)?,
+                _ => return sum(exec, dy, &(0..dy.ndim() - 1).collect::<Vec<_>>(), false),
             };
-            back[0] = Some(sum_to(exec, &da, a.shape())?);
-        }
-        if saved.needs[1] {
-            let db = if tb {
-                product(exec, dy, a, true, ta)?
-            } else {
-                product(exec, a, dy, !ta, false)?
-            };
-            back[1] = Some(sum_to(exec, &db, b.shape())?);
-        }
-        if self.bias && saved.needs[2] {
-            let dims: Vec<usize> = (0..dy.ndim() - 1).collect();
-            back[2] = Some(sum(exec, dy, &dims, false)?);
-        }
-        Ok(back)
+            sum_to(exec, &full, saved.inputs[operand].shape())
+        })
     }
 }
 

@@ -12,8 +12,8 @@ use crate::families::elementwise::cast;
 use crate::families::types::stored_types;
 use crate::host::{partial_type, with_stored};
 use crate::{
-    Access, Exec, HostCall, KernelCx, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value,
-    key_of,
+    Access, Exec, HostCall, Keeps, KernelCx, Meta, Op, OpError, OperandBox, Result, Rule, Saved,
+    Value, key_of,
 };
 use shard_comm::Element;
 use shard_kernels::attention::Stored;
@@ -349,13 +349,14 @@ impl Op for Forward {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_stored!(call.dtype(), E => self.attend::<E>(call));
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::ALL
     }
 
     fn vjp(
@@ -449,20 +450,10 @@ impl Op for Backward {
         .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_stored!(call.inputs[0].dtype(), E => self.differentiate::<E>(call));
-    }
-
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Err(OpError::NoVjp {
-            op: self.name(),
-            operand: 0,
-        })
     }
 }
 

@@ -371,6 +371,8 @@ impl CudaKernel for Step {
             Self::Lower => {
                 search.params.queries = call.input(0)?;
                 (search.params.second, search.params.third) = (call.input(1)?, call.input(2)?);
+                search.params.g = call.input(3)?;
+                positions(&mut search, 0, 1)?;
             }
             Self::Best => {
                 search.params.second = call.input(0)?;

@@ -8,10 +8,7 @@ use crate::error::InOp;
 use crate::families::shape::permute;
 use crate::families::types::float_types;
 use crate::host::{positions, with_float};
-use crate::{
-    Access, Exec, FoldBy, HostCall, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
-    key_of,
-};
+use crate::{Access, Exec, FoldBy, HostCall, Meta, Op, Reduction, Result, Rule, Value, key_of};
 use shard_comm::{DType, Element, Monoid};
 use shard_kernels::neighbors::{farthest, lower, unsampled};
 use shard_kernels::{Real, View};
@@ -27,8 +24,8 @@ const STAY_ABOVE: usize = 1 << 16;
 const NAME: &str = "farthest_points";
 
 /// The indices, `[count]` and `i64`, of `count` of the points `[points, dim]`: first `start`, then again and again the point that
-/// is farthest from all taken so far, of equally far ones the one of lowest index. Points with a coordinate that is not
-/// finite come last.
+/// is farthest from all taken so far, of equally far ones the one of lowest index. None is taken twice. Points with a coordinate that is not
+/// finite come last, by index.
 ///
 /// Points that are sharded stay where they are by [`Ring`](FoldBy::Ring) and [`Split`](FoldBy::Split), and are gathered by
 /// [`Gather`](FoldBy::Gather). Otherwise, up to 65,536 coordinates are gathered: to go through so many
@@ -88,7 +85,7 @@ pub fn farthest_points(
         taken = exec.apply1(Arc::new(Step::Take), &[&taken, &best])?;
         if sample < count {
             let at = exec.apply1(Arc::new(Step::Coordinates), &[&points, &best])?;
-            nearest = exec.apply1(Arc::new(Step::Lower), &[&points, &nearest, &at])?;
+            nearest = exec.apply1(Arc::new(Step::Lower), &[&points, &nearest, &at, &best])?;
             best = exec.apply1(Arc::new(Step::Best), &[&nearest])?;
         }
     }
@@ -141,7 +138,7 @@ pub(crate) enum Step {
     Unsampled,
     /// The coordinates of the best point, of the points and the best: zeros on ranks that do not hold it, summed.
     Coordinates,
-    /// The distances with one more sample, of the points, the distances, and the sample.
+    /// The distances with one more sample, of the points, the distances, the sample, and the best.
     Lower,
     /// The largest distance and its index, of the distances. In f64, which holds every index.
     Best,
@@ -195,6 +192,7 @@ impl Op for Step {
             Self::Lower => rule
                 .input(points)
                 .input(vec![each.clone()])
+                .input(vec![whole.clone()])
                 .input(vec![whole])
                 .output(vec![each], smallvec![n], first.dtype),
             Self::Best => rule
@@ -209,10 +207,7 @@ impl Op for Step {
         rule.build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         if *self == Self::Take {
@@ -220,13 +215,6 @@ impl Op for Step {
         } else {
             with_float!(call.inputs[0].dtype(), T => self.compute::<T>(call));
         }
-    }
-
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Err(OpError::NoVjp {
-            op: self.name(),
-            operand: 0,
-        })
     }
 }
 
@@ -248,9 +236,14 @@ impl Step {
             }
             Self::Lower => {
                 let (nearest, sample) = (call.input::<T>(1), call.input::<T>(2).to_vec());
+                let index = call.input::<f64>(3).get(&[1]) as usize;
+                let taken = call.cx.inputs[0].held[1].position(index);
                 let mut output = call.output::<T>(0);
                 output.data_mut().copy_from_slice(&elements(&nearest));
                 lower(&first, &sample, output.data_mut());
+                if let Some(at) = taken {
+                    output.data_mut()[at] = T::neg_infinity();
+                }
             }
             Self::Best | Self::Take => {
                 let index = positions(&call.cx.inputs[0], 0);

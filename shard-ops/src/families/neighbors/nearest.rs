@@ -3,8 +3,8 @@
 use super::{Sums, accesses, shape_error, tables};
 use crate::host::{positions, with_float};
 use crate::{
-    Access, Exec, FoldBy, HostCall, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
-    key_of,
+    Access, Exec, FoldBy, HostCall, Keeps, Meta, Op, OpError, Reduction, Result, Rule, Saved,
+    Value, key_of,
 };
 use shard_comm::{DType, Element};
 use shard_kernels::Real;
@@ -107,10 +107,7 @@ impl Op for NearestOp {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => self.fold::<T>(call));
@@ -122,6 +119,10 @@ impl Op for NearestOp {
             let (mut distances, mut indices) = call.output_pair::<T, i64>();
             merged.finish(distances.data_mut(), indices.data_mut());
         });
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::ALL
     }
 
     fn vjp(
@@ -229,20 +230,10 @@ impl Op for NearestGrad {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => fold_grad::<T>(call));
-    }
-
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Err(OpError::NoVjp {
-            op: self.name(),
-            operand: 0,
-        })
     }
 }
 

@@ -276,7 +276,7 @@ KERNEL(store_queries, Neighbors) {
     for (i64 i = first_thread(); i < n; i += threads()) element<T>(p.first, place(p.first, i)) = ((const T*)p.by_queries)[i];
 }
 
-// Farthest point sampling. Points are dim by dim here, (DIM, n): queries; first: what is written; second, third: operands.
+// Farthest point sampling. Points are dim by dim here, (DIM, n): queries; first: what is written; second, third: operands; g: the best.
 KERNEL(unsampled, Neighbors) {
     const i64 n = p.queries.shape[1];
     for (i64 i = first_thread(); i < n; i += threads()) {
@@ -285,7 +285,7 @@ KERNEL(unsampled, Neighbors) {
             const T x = coordinate(p.queries, d, i);
             finite = finite && x - x == 0;
         }
-        element<T>(p.first, i * p.first.strides[0]) = finite ? T(INFINITE) : NOTHING;
+        element<T>(p.first, i * p.first.strides[0]) = finite ? T(INFINITE) : T(-1);
     }
 }
 
@@ -296,7 +296,7 @@ KERNEL(coordinates, Neighbors) {
 }
 
 KERNEL(lower, Neighbors) {
-    const i64 n = p.queries.shape[1];
+    const i64 n = p.queries.shape[1], taken = find(p.point_at, n, (i64)element<f64>(p.g, p.g.strides[0]));
     for (i64 i = first_thread(); i < n; i += threads()) {
         T sum = 0;
         for (i64 d = 0; d < p.queries.shape[0]; d++) {
@@ -304,18 +304,18 @@ KERNEL(lower, Neighbors) {
             sum = sum + apart * apart;
         }
         const T near = element<T>(p.second, i * p.second.strides[0]);
-        element<T>(p.first, i * p.first.strides[0]) = sum < near ? sum : near;
+        element<T>(p.first, i * p.first.strides[0]) = i == taken ? T(-INFINITE) : sum < near ? sum : near;
     }
 }
 
-// The largest of the distances in second and its index, in f64. NaN counts as -1.
+// The largest of the distances in second and its index, in f64. None is NaN.
 BLOCK_KERNEL(best, Neighbors) {
     SHARED(f64, values, 1024);
     SHARED(f64, indices, 1024);
     f64 value = -INFINITE, index = INFINITE;
     for (i64 i = threadIdx.x; i < p.second.shape[0]; i += blockDim.x) {
         const T d = element<T>(p.second, i * p.second.strides[0]);
-        const f64 x = d != d ? -1.0 : (f64)d, own = (f64)at(p.point_at, i);
+        const f64 x = (f64)d, own = (f64)at(p.point_at, i);
         if (x > value || (x == value && own < index)) { value = x; index = own; }
     }
     values[threadIdx.x] = value;

@@ -4,8 +4,8 @@ use super::nearest::{NearestGrad, distance_flops, merge_parts, write_rows};
 use super::{Sums, accesses, shape_error, tables};
 use crate::host::{Held, positions, with_float};
 use crate::{
-    Access, Exec, FoldBy, HostCall, Meta, Op, OpError, Reduction, Result, RowCuts, Rule, Saved,
-    Value, key_of,
+    Access, Exec, FoldBy, HostCall, Keeps, Meta, Op, OpError, Reduction, Result, RowCuts, Rule,
+    Saved, Value, key_of,
 };
 use shard_comm::{DType, Element};
 use shard_kernels::Real;
@@ -189,10 +189,7 @@ impl Op for RadiusOp {
         .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.inputs[0].dtype(), T => self.fold::<T>(call));
@@ -210,8 +207,8 @@ impl Op for RadiusOp {
         with_float!(call.outputs[1].dtype(), T => write_pairs::<T>(call));
     }
 
-    fn keeps_output(&self, o: usize) -> bool {
-        o != 2
+    fn keeps(&self) -> Keeps {
+        Keeps::INPUTS.and_outputs(&[0, 1])
     }
 
     fn vjp(
@@ -350,20 +347,10 @@ impl Op for PairsGrad {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => fold_pairs_grad::<T>(call));
-    }
-
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Err(OpError::NoVjp {
-            op: PAIRS_GRAD,
-            operand: 0,
-        })
     }
 }
 

@@ -12,8 +12,8 @@ use crate::families::shape::reshape;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
-    key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved,
+    Value, key_of,
 };
 use shard_comm::{DType, Element, Monoid};
 use shard_kernels::moments::{Groups, moments};
@@ -280,10 +280,7 @@ impl Op for MomentsOp {
             .rule("moments", inputs, &[Like::X], (Like::Stats(3), DType::F64))
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.inputs[0].dtype(), T => {
@@ -302,13 +299,6 @@ impl Op for MomentsOp {
                 to.copy_from_slice(&[count, mean, m2]);
             }
         });
-    }
-
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Err(OpError::NoVjp {
-            op: "moments",
-            operand: 0,
-        })
     }
 }
 
@@ -385,10 +375,7 @@ impl Op for Normalise {
             .rule("normalise", inputs, &self.sides(), (Like::X, x))
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => {
@@ -409,12 +396,8 @@ impl Op for Normalise {
         });
     }
 
-    fn keeps_input(&self, i: usize) -> bool {
-        i < 2 + usize::from(self.weight)
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::inputs(if self.weight { &[0, 1, 2] } else { &[0, 1] })
     }
 
     fn vjp(
@@ -594,20 +577,10 @@ impl Op for GradOp {
         self.cells.rule(self.name(), inputs, &sides, to)
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.inputs[0].dtype(), T => self.compute::<T>(call));
-    }
-
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Err(OpError::NoVjp {
-            op: self.name(),
-            operand: 0,
-        })
     }
 }
 

@@ -8,7 +8,7 @@ mod cuda;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Value, key_of,
 };
 use shard_comm::Element;
 use shard_kernels::{Real, ViewMut};
@@ -174,24 +174,10 @@ impl Op for Step {
         });
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
-    }
-
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Err(OpError::NoVjp {
-            op: self.name(),
-            operand: 0,
-        })
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 }
 

@@ -2,8 +2,9 @@
 
 struct Reduce { View cells, along, y; };
 
-DEVICE T larger(T a, T b) { return a != a || a > b ? a : b; }
-DEVICE T smaller(T a, T b) { return a != a || a < b ? a : b; }
+// A zero is above its negative: of two zeros, one of each sign sum to the one above.
+DEVICE T larger(T a, T b) { return a == b && a == 0 ? a + b : a != a || a > b ? a : b; }
+DEVICE T smaller(T a, T b) { return a == b && a == 0 ? -(-a - b) : a != a || a < b ? a : b; }
 
 // A thread per cell: where there are many cells side by side.
 KERNEL(columns, Reduce) {

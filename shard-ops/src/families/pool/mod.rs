@@ -8,8 +8,8 @@ use crate::error::InOp;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value,
-    key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved,
+    Value, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::conv as kernels;
@@ -282,10 +282,7 @@ impl Op for MaxPool {
             .forward("max_pool", inputs, &[Side::Input], &[dtype, DType::I64])
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let g = &self.geometry;
@@ -298,12 +295,8 @@ impl Op for MaxPool {
         });
     }
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, o: usize) -> bool {
-        o == 1
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING.and_outputs(&[1])
     }
 
     fn vjp(
@@ -312,15 +305,11 @@ impl Op for MaxPool {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None]);
-        };
-        let op = MaxPoolGrad {
-            geometry: self.geometry.clone(),
-        };
-        Ok(vec![Some(
-            exec.apply1(Arc::new(op), &[dy, &saved.outputs[1]])?,
-        )])
+        let geometry = &self.geometry;
+        saved.pull_back(cotangents, |dy, _| {
+            let geometry = geometry.clone();
+            exec.apply1(Arc::new(MaxPoolGrad { geometry }), &[dy, &saved.outputs[1]])
+        })
     }
 }
 
@@ -344,10 +333,7 @@ impl Op for MaxPoolGrad {
             .backward("max_pool_grad", inputs, inputs[0].dtype)
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let plane = self.geometry.plane(&call.cx.outputs[0]);
@@ -357,12 +343,8 @@ impl Op for MaxPoolGrad {
         });
     }
 
-    fn keeps_input(&self, i: usize) -> bool {
-        i == 1
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::inputs(&[1])
     }
 
     fn vjp(
@@ -371,17 +353,23 @@ impl Op for MaxPoolGrad {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(g) = &cotangents[0] else {
-            return Ok(vec![None, None]);
-        };
-        let op = MaxPoolPick {
-            geometry: self.geometry.clone(),
-        };
-        Ok(vec![
-            Some(exec.apply1(Arc::new(op), &[g, &saved.inputs[1]])?),
-            None,
-        ])
+        by_place(saved, cotangents, |g, places| {
+            let geometry = self.geometry.clone();
+            exec.apply1(Arc::new(MaxPoolPick { geometry }), &[g, places])
+        })
     }
+}
+
+/// The vjp of an op whose first operand is read at the places that the second holds, which have no cotangent.
+fn by_place(
+    saved: &Saved<'_>,
+    cotangents: &[Option<Value>],
+    back: impl Fn(&Value, &Value) -> Result<Value>,
+) -> Result<Vec<Option<Value>>> {
+    saved.pull_back(cotangents, |dy, operand| match operand {
+        0 => back(dy, &saved.inputs[1]).map(Some),
+        _ => Ok(None),
+    })
 }
 
 /// Reads the input that every output's index names.
@@ -408,10 +396,7 @@ impl Op for MaxPoolPick {
         )
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let plane = self.geometry.plane(&call.cx.inputs[0]);
@@ -421,12 +406,8 @@ impl Op for MaxPoolPick {
         });
     }
 
-    fn keeps_input(&self, i: usize) -> bool {
-        i == 1
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::inputs(&[1])
     }
 
     fn vjp(
@@ -435,16 +416,10 @@ impl Op for MaxPoolPick {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None, None]);
-        };
-        let op = MaxPoolGrad {
-            geometry: self.geometry.clone(),
-        };
-        Ok(vec![
-            Some(exec.apply1(Arc::new(op), &[dy, &saved.inputs[1]])?),
-            None,
-        ])
+        by_place(saved, cotangents, |dy, places| {
+            let geometry = self.geometry.clone();
+            exec.apply1(Arc::new(MaxPoolGrad { geometry }), &[dy, places])
+        })
     }
 }
 
@@ -507,10 +482,7 @@ impl Op for AvgPool {
             .forward("avg_pool", inputs, &[Side::Input], &[dtype])
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let g = &self.geometry;
@@ -522,28 +494,21 @@ impl Op for AvgPool {
         });
     }
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 
     fn vjp(
         &self,
         exec: &dyn Exec,
-        _: &Saved<'_>,
+        saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None]);
-        };
-        let op = AvgPoolGrad {
+        let op = Arc::new(AvgPoolGrad {
             geometry: self.geometry.clone(),
             divide: self.divide,
-        };
-        Ok(vec![Some(exec.apply1(Arc::new(op), &[dy])?)])
+        });
+        saved.pull_back(cotangents, |dy, _| exec.apply1(op.clone(), &[dy]))
     }
 }
 
@@ -567,10 +532,7 @@ impl Op for AvgPoolGrad {
             .backward("avg_pool_grad", inputs, inputs[0].dtype)
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let g = &self.geometry;
@@ -582,27 +544,20 @@ impl Op for AvgPoolGrad {
         });
     }
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 
     fn vjp(
         &self,
         exec: &dyn Exec,
-        _: &Saved<'_>,
+        saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(g) = &cotangents[0] else {
-            return Ok(vec![None]);
-        };
-        let op = AvgPool {
+        let op = Arc::new(AvgPool {
             geometry: self.geometry.clone(),
             divide: self.divide,
-        };
-        Ok(vec![Some(exec.apply1(Arc::new(op), &[g])?)])
+        });
+        saved.pull_back(cotangents, |g, _| exec.apply1(op.clone(), &[g]))
     }
 }

@@ -75,14 +75,22 @@ pub(super) fn draw(
     }
     let kind = match how {
         Distribution::Unit if dtype == DType::F64 => "UNIT",
-        Distribution::Unit => "UNIT32",
+        Distribution::Unit => "UNITS",
         Distribution::Uniform { start, width } => {
             (params.start, params.width) = (start, width);
             "RANGE"
         }
         Distribution::Normal => "NORMAL",
     };
-    let defines = format!("#define T {}\n#define {kind}\n", drawn.name());
+    let bits = match dtype {
+        DType::F16 => 11,
+        DType::BF16 => 8,
+        _ => 24,
+    };
+    let defines = format!(
+        "#define T {}\n#define {kind}\n#define BITS {bits}\n",
+        drawn.name()
+    );
     launch_own(gpu, op, &SOURCE, &defines, "draw", count, &params, &[])?;
     let numbers = numbers.freeze();
     if drawn == dtype {

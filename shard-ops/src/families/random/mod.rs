@@ -80,8 +80,7 @@ pub fn random(
     let number = |index: &[usize]| {
         let at = at(index);
         match how {
-            Distribution::Unit if dtype == DType::F64 => stream.uniform_f64(at),
-            Distribution::Unit => f64::from(stream.uniform_f32(at)),
+            Distribution::Unit => unit(dtype, stream, at),
             Distribution::Uniform { start, width } => start + width * stream.uniform_f64(at),
             Distribution::Normal => stream.normal(at),
         }
@@ -97,6 +96,20 @@ pub fn random(
         DType::Bool => Array::from_fn(cx, layout, |i| Bool::from_f64(number(i))),
     }
     .in_op(OP)
+}
+
+/// A number in `[0, 1)`, cut to as many bits as the type holds: rounded, the greatest would be 1.
+fn unit(dtype: DType, stream: &Stream, at: u64) -> f64 {
+    let cut = |bits: i32| {
+        let scale = f64::from(1 << bits);
+        (f64::from(stream.uniform_f32(at)) * scale).floor() / scale
+    };
+    match dtype {
+        DType::F64 => stream.uniform_f64(at),
+        DType::F16 => cut(11),
+        DType::BF16 => cut(8),
+        _ => f64::from(stream.uniform_f32(at)),
+    }
 }
 
 /// The same drawn by a GPU, where this rank has one, a piece, and the numbers themselves: of a partial array only some ranks do.

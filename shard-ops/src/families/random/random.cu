@@ -1,4 +1,4 @@
-// Random numbers by global index. T: f32 or f64; UNIT, UNIT32, RANGE or NORMAL. As in rng.rs, operation by operation.
+// Random numbers by global index. T: f32 or f64; UNIT, UNITS (of so many BITS), RANGE or NORMAL. As in rng.rs, operation by operation.
 struct Draw {
     u64 to;
     i64 count, ndim;
@@ -15,8 +15,8 @@ DEVICE f64 unit(u32 high, u32 low) {
 }
 
 DEVICE f64 number(const Draw& p, const Words& w) {
-#if defined(UNIT32)
-    return (f64)((f32)(w.at[0] >> 8) * (1.0f / 16777216.0f));
+#if defined(UNITS)
+    return (f64)(w.at[0] >> (32 - BITS)) * (1.0 / (f64)(1 << BITS));
 #elif defined(NORMAL)
     const f64 radius = sqrt(-2.0 * log(1.0 - unit(w.at[0], w.at[1])));
     return radius * cos(6.283185307179586 * unit(w.at[2], w.at[3]));

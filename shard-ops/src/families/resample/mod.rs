@@ -10,8 +10,8 @@ use crate::error::InOp;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value,
-    key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved,
+    Value, key_of,
 };
 use shard_kernels::resample::{Table, resample};
 use shard_spec::{Dims, ResampleMode, Window};
@@ -167,10 +167,7 @@ impl Op for Interpolate {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let tables = self.tables(&call.cx.inputs[0], &call.cx.outputs[0]);
@@ -181,27 +178,20 @@ impl Op for Interpolate {
         });
     }
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 
     fn vjp(
         &self,
         exec: &dyn Exec,
-        _: &Saved<'_>,
+        saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None]);
-        };
-        let other = Self {
+        let other = Arc::new(Self {
             adjoint: !self.adjoint,
             ..self.clone()
-        };
-        Ok(vec![Some(exec.apply1(Arc::new(other), &[dy])?)])
+        });
+        saved.pull_back(cotangents, |dy, _| exec.apply1(other.clone(), &[dy]))
     }
 }

@@ -5,10 +5,10 @@ mod cuda;
 
 use crate::host::with_element;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
 };
 use shard_kernels::copy::copy;
-use shard_spec::{Dims, numel};
+use shard_spec::{Dims, numel, reshape_groups, reshape_stop};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
@@ -61,17 +61,35 @@ pub fn transpose(exec: &dyn Exec, x: &Value, a: usize, b: usize) -> Result<Value
 /// # Collective
 /// All members of the mesh. No communication where the sharded dims are the outermost of the groups of dims that
 /// are merged or split and boundaries fall on multiples of what is inside; otherwise the operand is moved to the
-/// nearest such layout first.
+/// nearest such layout first, which is even where shapes have enough such boundaries. Where the largest shard ends with more
+/// than twice the elements, a `tracing` warning says so.
 ///
 /// # Errors
 /// Shapes of different sizes.
 pub fn reshape(exec: &dyn Exec, x: &Value, shape: &[usize]) -> Result<Value> {
-    exec.apply1(
-        Arc::new(Reshape {
-            shape: shape.iter().copied().collect(),
-        }),
-        &[x],
-    )
+    let once = |x: &Value, shape: &[usize]| {
+        exec.apply1(
+            Arc::new(Reshape {
+                shape: shape.iter().copied().collect(),
+            }),
+            &[x],
+        )
+    };
+    if numel(x.shape()) != numel(shape) {
+        return once(x, shape); // which says so
+    }
+    let y = match reshape_stop(x.layout(), shape) {
+        Some(stop) => once(&once(x, &stop)?, shape)?,
+        None => once(x, shape)?,
+    };
+    let (before, after) = (x.layout().max_local_numel(), y.layout().max_local_numel());
+    if after > 2 * before {
+        tracing::warn!(
+            from = %x.layout(), to = %y.layout(), ?shape, before, after,
+            "after this reshape the largest shard has more than twice the elements it had; shard another dim first"
+        );
+    }
+    Ok(y)
 }
 
 /// Adds a dim of extent 1 at `dim`. No communication.
@@ -161,10 +179,7 @@ impl Op for Permute {
             .build()
     }
 
-    #[cfg(feature = "cuda")]
-    fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {
-        crate::cuda::kernel(self, on)
-    }
+    crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_element!(call.dtype(), T => {
@@ -173,28 +188,21 @@ impl Op for Permute {
         });
     }
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 
     fn vjp(
         &self,
         exec: &dyn Exec,
-        _: &Saved<'_>,
+        saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None]);
-        };
         let mut inverse = vec![0; self.order.len()];
         for (d, &from) in self.order.iter().enumerate() {
             inverse[from] = d;
         }
-        Ok(vec![Some(permute(exec, dy, &inverse)?)])
+        saved.pull_back(cotangents, |dy, _| permute(exec, dy, &inverse))
     }
 }
 
@@ -231,31 +239,23 @@ impl Op for Reshape {
         let mut rule = Rule::builder("reshape", inputs).any_order();
         let mut from: Vec<Access> = vec![Access::WHOLE; x.shape.len()];
         let mut to: Vec<Access> = vec![Access::WHOLE; self.shape.len()];
-        for (a, b) in groups(&x.shape, &self.shape) {
-            let (Some(outer_a), Some(outer_b)) =
-                (outermost(&x.shape, &a), outermost(&self.shape, &b))
-            else {
-                continue;
-            };
-            let inside_a = numel(&x.shape[outer_a + 1..a.end]);
-            let inside_b = numel(&self.shape[outer_b + 1..b.end]);
-            let unit = lcm(inside_a, inside_b);
-            if unit == 0 {
+        for group in reshape_groups(&x.shape, &self.shape) {
+            if group.unit == 0 {
                 continue;
             }
-            let factor = rule.factor(numel(&x.shape[a.clone()]) / unit);
-            for d in a.clone() {
+            let factor = rule.factor(group.numel(&x.shape) / group.unit);
+            for d in group.from {
                 from[d] = Access::Whole {
                     instead: Some(factor),
                 };
             }
-            from[outer_a] = Access::Factor {
+            from[group.outer.0] = Access::Factor {
                 factor,
-                block: unit / inside_a,
+                block: group.unit / group.inside.0,
             };
-            to[outer_b] = Access::Factor {
+            to[group.outer.1] = Access::Factor {
                 factor,
-                block: unit / inside_b,
+                block: group.unit / group.inside.1,
             };
         }
         rule.input(from)
@@ -269,12 +269,8 @@ impl Op for Reshape {
         unreachable!("a reshape has no kernel: the engine relabels the input's piece");
     }
 
-    fn keeps_input(&self, _: usize) -> bool {
-        false
-    }
-
-    fn keeps_output(&self, _: usize) -> bool {
-        false
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
     }
 
     fn vjp(
@@ -283,54 +279,8 @@ impl Op for Reshape {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let Some(dy) = &cotangents[0] else {
-            return Ok(vec![None]);
-        };
-        Ok(vec![Some(reshape(exec, dy, saved.inputs[0].shape())?)])
-    }
-}
-
-/// The first dim of a group that is not of extent 1: sharding a dim of extent 1 gives one rank everything.
-fn outermost(shape: &[usize], group: &std::ops::Range<usize>) -> Option<usize> {
-    group
-        .clone()
-        .find(|&d| shape[d] != 1)
-        .or(group.clone().next())
-}
-
-/// Cuts two shapes of equal size into groups of consecutive dims whose products agree, as small as possible.
-fn groups(a: &[usize], b: &[usize]) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
-    if a.contains(&0) || b.contains(&0) {
-        return vec![(0..a.len(), 0..b.len())];
-    }
-    let mut found = Vec::new();
-    let (mut i, mut j) = (0, 0);
-    while i < a.len() && j < b.len() {
-        let (start_i, start_j) = (i, j);
-        let (mut left, mut right) = (a[i], b[j]);
-        (i, j) = (i + 1, j + 1);
-        while left != right {
-            if left < right {
-                left *= a[i];
-                i += 1;
-            } else {
-                right *= b[j];
-                j += 1;
-            }
-        }
-        found.push((start_i..i, start_j..j));
-    }
-    // What is left over on one side has extent 1.
-    found
-}
-
-fn lcm(a: usize, b: usize) -> usize {
-    fn gcd(a: usize, b: usize) -> usize {
-        if b == 0 { a } else { gcd(b, a % b) }
-    }
-    if a == 0 || b == 0 {
-        0
-    } else {
-        a / gcd(a, b) * b
+        saved.pull_back(cotangents, |dy, x| {
+            reshape(exec, dy, saved.inputs[x].shape())
+        })
     }
 }

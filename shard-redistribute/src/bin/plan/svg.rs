@@ -10,6 +10,8 @@ use std::ops::Range;
 const SIDE: f64 = 320.0;
 const GAP: f64 = 40.0;
 const TOP: f64 = 60.0;
+/// The most intervals of a part that are drawn, along each dim.
+const MOST_INTERVALS: usize = 1000;
 
 /// Three panels side by side: the source's boxes, bytes from owner (column) to reader (row), the destination's boxes.
 pub(crate) fn draw(from: &Layout, to: &Layout, traffic: &Traffic) -> String {
@@ -41,9 +43,11 @@ fn boxes(out: &mut String, layout: &Layout, x: f64) {
             continue;
         }
         let sides = |d: usize| -> Vec<(usize, usize)> {
-            let intervals = held.get(d).map(DimPart::intervals);
-            let ends = |i: &Range<usize>| (i.start, i.end);
-            intervals.map_or_else(|| vec![(0, 1)], |i| i.iter().map(ends).collect())
+            let ends = |i: Range<usize>| (i.start, i.end);
+            let Some(part) = held.get(d) else {
+                return vec![(0, 1)];
+            };
+            part.intervals().take(MOST_INTERVALS).map(ends).collect()
         };
         let columns = sides(1);
         for rows in sides(0) {

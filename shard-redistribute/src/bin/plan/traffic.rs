@@ -121,9 +121,12 @@ fn part_text(part: &DimPart) -> String {
     if let Some(interval) = part.interval() {
         return format!("{interval:?}");
     }
-    let intervals = part.intervals();
-    let shown: Vec<String> = intervals.iter().take(3).map(|i| format!("{i:?}")).collect();
-    let more = if intervals.len() > shown.len() {
+    // There may be as many as indices.
+    let mut intervals = part.intervals();
+    let shown: Vec<String> = (intervals.by_ref().take(3))
+        .map(|i| format!("{i:?}"))
+        .collect();
+    let more = if intervals.next().is_some() {
         "+..."
     } else {
         ""

@@ -1,7 +1,9 @@
 //! How fast it is, beside what the machine allows.
 
+mod case;
 mod groups;
 mod harness;
+mod numbers;
 mod peers;
 mod report;
 mod suite;
@@ -74,7 +76,7 @@ fn main() -> ExitCode {
     let mut suite = Suite::new(&options);
     for group in Group::ALL {
         if cli.groups.is_empty() || cli.groups.contains(&group) {
-            suite.add_group(group);
+            group.add_to(&mut suite);
         }
     }
     let effort = if cli.quick {

@@ -1,6 +1,5 @@
 //! The table, and the lines of JSON.
 
-use crate::groups::Group;
 use crate::harness::Record;
 use crate::peers;
 use shard_tensor::DeviceKind;
@@ -12,7 +11,7 @@ use std::path::Path;
 pub(crate) struct Report {
     device: DeviceKind,
     json: Option<File>,
-    group: Option<Group>,
+    group: Option<&'static str>,
 }
 
 impl Report {
@@ -49,7 +48,7 @@ impl Report {
         })
     }
 
-    pub(crate) fn add(&mut self, group: Group, r: &Record) -> Result<(), String> {
+    pub(crate) fn add(&mut self, group: &'static str, r: &Record) -> Result<(), String> {
         if self.group.replace(group) != Some(group) {
             println!();
         }

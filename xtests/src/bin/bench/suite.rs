@@ -1,7 +1,6 @@
 //! Which cases there are, and how dims are divided in them.
 
-use crate::groups::Group;
-use crate::harness::Bench;
+use crate::case::Bench;
 use shard_tensor::{AxisPlacement, Context, DeviceKind, Result, shard};
 use std::collections::BTreeMap;
 
@@ -58,7 +57,7 @@ type Build = Box<dyn Fn(&Context) -> Result<Bench> + Sync>;
 
 /// A case, and how many ranks it is measured on.
 pub(crate) struct Spec {
-    pub(crate) group: Group,
+    pub(crate) group: &'static str,
     pub(crate) name: String,
     pub(crate) ranks: usize,
     pub(crate) build: Build,
@@ -67,7 +66,7 @@ pub(crate) struct Spec {
 /// The cases of a run.
 pub(crate) struct Suite<'a> {
     pub(crate) options: &'a Options,
-    group: Group,
+    group: &'static str,
     specs: Vec<Spec>,
     /// How many cases were left out, by reason.
     skipped: BTreeMap<&'static str, usize>,
@@ -77,16 +76,15 @@ impl<'a> Suite<'a> {
     pub(crate) fn new(options: &'a Options) -> Self {
         Self {
             options,
-            group: Group::Limits,
+            group: "",
             specs: Vec::new(),
             skipped: BTreeMap::new(),
         }
     }
 
-    /// Adds the cases of a group.
-    pub(crate) fn add_group(&mut self, group: Group) {
+    /// Names the group of the cases that are added from now on.
+    pub(crate) fn begin(&mut self, group: &'static str) {
         self.group = group;
-        group.add_to(self);
     }
 
     /// Adds a case on so many ranks.

@@ -110,8 +110,9 @@ DEVICE i64 add(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
 DEVICE i64 mul(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
 DEVICE i32 add(i32 a, i32 b) { return (i32)((u32)a + (u32)b); }
 DEVICE i32 mul(i32 a, i32 b) { return (i32)((u32)a * (u32)b); }
-template <class T> DEVICE T greater(T a, T b) { return a != a || a > b ? a : b; }
-template <class T> DEVICE T lesser(T a, T b) { return a != a || a < b ? a : b; }
+// A zero is above its negative: of two zeros, one of each sign sum to the one above.
+template <class T> DEVICE T greater(T a, T b) { return a == b && a == 0 ? a + b : a != a || a > b ? a : b; }
+template <class T> DEVICE T lesser(T a, T b) { return a == b && a == 0 ? -(-a - b) : a != a || a < b ? a : b; }
 template <class T> DEVICE bool nan(T a) { return a != a; }
 template <class T> DEVICE bool truth(T v) { return v != 0; }
 template <class T> DEVICE T one(bool v) { return (T)v; }

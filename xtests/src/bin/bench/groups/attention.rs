@@ -1,8 +1,9 @@
 //! Attention, divided along the sequence, and to neighbourhoods on a grid, divided along its first dim.
 
-use crate::harness::{Bench, Limit, Work};
+use crate::case::{Bench, Limit, Work};
+use crate::numbers::fill;
 use crate::suite::{Split, Suite};
-use crate::tensors::{Share, bench, fill, gradients};
+use crate::tensors::{Share, bench, gradients};
 use shard_tensor::{
     Attention, AxisPlacement, Causal, Context, DType, Neighborhood, Result, ShardTensor, shard,
 };

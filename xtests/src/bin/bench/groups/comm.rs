@@ -1,7 +1,7 @@
 //! Communicators without layouts.
 
 use super::redistribute::limit;
-use crate::harness::{Bench, Limit, Work};
+use crate::case::{Bench, Limit, Work};
 use crate::suite::Suite;
 use shard_comm::{Buffer, DType, ExchangePlan, Monoid, Piece, Pieces};
 use shard_tensor::{Context, DeviceMesh, Layout, Result};

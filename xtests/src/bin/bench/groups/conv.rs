@@ -1,8 +1,9 @@
 //! Convolutions.
 
-use crate::harness::{Bench, Limit, Work};
+use crate::case::{Bench, Limit, Work};
+use crate::numbers::fill;
 use crate::suite::{Split, Suite};
-use crate::tensors::{Share, bench, fill, gradients};
+use crate::tensors::{Share, bench, gradients};
 use shard_tensor::{Context, Conv, Result, ShardTensor, replicate};
 
 /// A convolution and where its input is divided.

@@ -1,8 +1,8 @@
 //! What an op costs that computes next to nothing: 16 elements.
 
-use crate::harness::{Bench, Limit};
+use crate::case::{Bench, Limit};
+use crate::numbers::fill;
 use crate::suite::Suite;
-use crate::tensors::fill;
 use shard_comm::{DType, Monoid, Scalar, Strided};
 use shard_tensor::{Context, LocalSizes, Placements, Result, ShardTensor, replicate, shard};
 use std::hint::black_box;

@@ -1,8 +1,9 @@
 //! Maps of ten million numbers, and sums over them.
 
-use crate::harness::{Limit, Work};
+use crate::case::{Limit, Work};
+use crate::numbers::fill;
 use crate::suite::Suite;
-use crate::tensors::{Share, bench, fill};
+use crate::tensors::{Share, bench};
 use shard_tensor::{Context, Result, ShardTensor};
 
 type Function = fn(&[ShardTensor]) -> Result<Vec<ShardTensor>>;

@@ -1,8 +1,9 @@
 //! Nearest neighbours.
 
-use crate::harness::{Bench, Limit};
+use crate::case::{Bench, Limit};
+use crate::numbers::{fill, number};
 use crate::suite::Suite;
-use crate::tensors::{Share, bench, fill, number};
+use crate::tensors::{Share, bench};
 use shard_kernels::neighbors::{Nearest, RowOrder, Search, WithinRadius, farthest, lower};
 use shard_kernels::{Positions, View};
 use shard_ops::{FoldBy, neighbors};

@@ -1,6 +1,6 @@
 //! The machine: what all ranks do at once without talking.
 
-use crate::harness::{Bench, Work};
+use crate::case::{Bench, Work};
 use crate::suite::Suite;
 use shard_comm::Element;
 use shard_kernels::Real;

@@ -1,8 +1,9 @@
 //! Matrix products under all placements of their operands.
 
-use crate::harness::{Bench, Limit, Work};
+use crate::case::{Bench, Limit, Work};
+use crate::numbers::fill;
 use crate::suite::Suite;
-use crate::tensors::{Share, bench, fill};
+use crate::tensors::{Share, bench};
 use shard_tensor::{AxisPlacement, Context, DType, Result, ShardTensor, replicate};
 
 /// Where an operand's rows or columns are divided, and what a rank that works alone multiplies.

@@ -65,7 +65,27 @@ impl Group {
         Self::Train,
     ];
 
+    fn name(self) -> &'static str {
+        match self {
+            Self::Limits => "limits",
+            Self::Pack => "pack",
+            Self::Comm => "comm",
+            Self::Redistribute => "redistribute",
+            Self::Plan => "plan",
+            Self::Dispatch => "dispatch",
+            Self::Elementwise => "elementwise",
+            Self::Conv => "conv",
+            Self::Norm => "norm",
+            Self::Matmul => "matmul",
+            Self::Attention => "attention",
+            Self::Knn => "knn",
+            Self::Train => "train",
+        }
+    }
+
+    /// Adds the group's cases.
     pub(crate) fn add_to(self, suite: &mut Suite<'_>) {
+        suite.begin(self.name());
         match self {
             Self::Limits => limits::add(suite),
             Self::Pack => pack::add(suite),

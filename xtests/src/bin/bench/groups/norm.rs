@@ -1,8 +1,9 @@
 //! Norms and means.
 
-use crate::harness::{Limit, Work};
+use crate::case::{Limit, Work};
+use crate::numbers::fill;
 use crate::suite::Suite;
-use crate::tensors::{Share, bench, fill, gradients};
+use crate::tensors::{Share, bench, gradients};
 use shard_tensor::{Context, Result, ShardTensor, replicate};
 
 type Function = fn(&[ShardTensor]) -> Result<Vec<ShardTensor>>;

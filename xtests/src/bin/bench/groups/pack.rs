@@ -1,6 +1,6 @@
 //! What one device moves: strided pieces beside a plain copy of the same bytes, and elements to and from the host.
 
-use crate::harness::{Bench, Limit, Work};
+use crate::case::{Bench, Limit, Work};
 use crate::suite::Suite;
 use shard_comm::{Buffer, DType, DeviceRef, Host, Strided};
 use shard_tensor::{Context, Result};

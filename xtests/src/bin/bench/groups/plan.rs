@@ -1,6 +1,6 @@
 //! Strategies and plans, made anew: on meshes that need not exist, for one of their ranks.
 
-use crate::harness::Bench;
+use crate::case::Bench;
 use crate::suite::Suite;
 use shard_comm::DType;
 use shard_ops::conv::{ConvOptions, Padding};

@@ -2,7 +2,7 @@
 
 mod limit;
 
-use crate::harness::{Bench, Limit, Work};
+use crate::case::{Bench, Limit, Work};
 use crate::suite::{Split, Suite};
 use limit::MoveLimit;
 use shard_comm::DType;

@@ -3,9 +3,10 @@
 #[path = "../../../../../shard-tensor/examples/downscale/model.rs"]
 mod model;
 
-use crate::harness::{Bench, Limit};
+use crate::case::{Bench, Limit};
+use crate::numbers::fill;
 use crate::suite::Suite;
-use crate::tensors::{fill, relative};
+use crate::tensors::relative;
 use model::UNet;
 use shard_tensor::nn::Module;
 use shard_tensor::optim::{AdamW, Optimizer};

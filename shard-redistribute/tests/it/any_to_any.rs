@@ -1,8 +1,6 @@
 //! Any layout to any layout, checked element by element against the global array.
 
-mod common;
-
-use common::{expected, layout, missing, pair, recipe, spread, value};
+use crate::common::{expected, layout, missing, pair, recipe, spread, value};
 use proptest::prelude::*;
 use shard_comm::{Communicator, DType, local};
 use shard_redistribute::{Array, CostModel, Forecast, LinkCost, MeshComm, Plan};
@@ -173,7 +171,7 @@ proptest! {
         from in recipe(3), to in recipe(3),
     ) {
         // Rows are whole: what would shard the columns replicates.
-        let whole_rows = |mut recipe: common::Recipe| {
+        let whole_rows = |mut recipe: crate::common::Recipe| {
             recipe.kinds.iter_mut().filter(|k| **k == 1).for_each(|k| *k = 2);
             recipe
         };

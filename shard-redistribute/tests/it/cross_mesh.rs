@@ -1,8 +1,6 @@
 //! Moves between meshes of one world, checked element by element.
 
-mod common;
-
-use common::{expected, layout, missing, pair, recipe, spread, value};
+use crate::common::{expected, layout, missing, pair, recipe, spread, value};
 use proptest::prelude::*;
 use shard_comm::{CommError, Communicator, DType, local};
 use shard_redistribute::{

@@ -1,8 +1,6 @@
 //! Moves within an array's own memory: the same bits as any other way, in as little memory as promised.
 
-mod common;
-
-use common::{Recipe, expected, layout, missing, pair, recipe, spread};
+use crate::common::{Recipe, expected, layout, missing, pair, recipe, spread};
 use proptest::prelude::*;
 use shard_comm::{CommError, Communicator, DType, DeviceKind, Element, ErrorClass, Scalar, local};
 use shard_redistribute::{Array, CostModel, Forecast, MeshComm, Plan, RedistributeError};

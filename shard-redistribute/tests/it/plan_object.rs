@@ -1,12 +1,10 @@
 //! Plans as objects: started and waited for, written and read.
 
-mod common;
-
-use common::{expected, layout, missing, pair, recipe, spread};
+use crate::common::{expected, layout, missing, pair, recipe, spread};
 use proptest::prelude::*;
 use shard_comm::{Communicator, DType, local};
 use shard_redistribute::{CostModel, LinkCost, MeshComm, Plan, RedistributeError};
-use shard_spec::{DeviceMesh, Layout};
+use shard_spec::{DeviceMesh, Layout, SpecError};
 use std::rc::Rc;
 
 fn meshes() -> impl Strategy<Value = Vec<usize>> {
@@ -89,6 +87,56 @@ fn the_adjoint_of_a_started_move_is_started_alike() {
     assert_eq!(forth, back);
 }
 
+/// Tiles of 2^16 and of 2^16 - 1 that meet in 2^32 pieces, described in a few words.
+fn tiles_that_share_no_boundary(mesh: &DeviceMesh) -> [Layout; 2] {
+    let tiles = |size: usize| format!("S(0)[0:{size},1:{size}]*");
+    [1 << 16, (1 << 16) - 1].map(|size| Layout::parse(mesh, &[1 << 50], &tiles(size)).unwrap())
+}
+
+#[test]
+fn more_pieces_than_can_be_listed_are_refused_before_they_are() {
+    let mesh = DeviceMesh::new(&[2]).unwrap();
+    let [from, to] = tiles_that_share_no_boundary(&mesh);
+    let model = CostModel::shared_memory();
+    let refused = [
+        Plan::new(&from, &to, 0).map(drop),
+        Plan::cheapest(&from, &to, 1, DType::U8, &model).map(drop),
+        Plan::alternatives(&from, &to, 0).map(drop),
+    ];
+    for error in refused.map(Result::unwrap_err) {
+        let RedistributeError::TooManyPieces(what) = &error else {
+            panic!("{error}");
+        };
+        assert!(what.pieces > what.most && what.pieces > 1 << 31, "{error}");
+    }
+    // Through halves it can go: a piece per stride and half.
+    let halves = Layout::parse(&mesh, &[1 << 50], "S(0)").unwrap();
+    let plan = Plan::new(&from, &halves, 0).unwrap();
+    assert_eq!(plan.forecast(DType::U8).bytes, 1 << 48);
+}
+
+#[test]
+fn bytes_that_cannot_be_counted_are_refused() {
+    let mesh = DeviceMesh::new(&[4]).unwrap();
+    let parse = |n: usize, text: &str| Layout::parse(&mesh, &[n], text).unwrap();
+    let refused = Plan::new(&parse(1 << 61, "P(sum)"), &parse(1 << 61, "S(0)"), 0).unwrap_err();
+    let overflow = RedistributeError::Spec(SpecError::Overflow {
+        op: "redistribute",
+        shape: vec![1 << 61],
+    });
+    assert_eq!(refused.to_string(), overflow.to_string());
+    // The largest that is planned: every rank receives three terms of its quarter of 2^57 elements.
+    let plan = Plan::new(&parse(1 << 57, "P(sum)"), &parse(1 << 57, "S(0)"), 0).unwrap();
+    assert_eq!(plan.forecast(DType::F64).bytes, 3 << 58);
+    let told = plan.explain(DType::F64);
+    assert_eq!(told.steps[0].most_received, 3 << 58);
+    // In its own memory too, though nobody follows the rounds that this would take.
+    assert!((1 << 60..5 << 58).contains(&told.in_place.unwrap().peak));
+    // And by windows, of which there would be thousands of millions.
+    let plan = Plan::new(&parse(1 << 57, "P(sum)"), &parse(1 << 57, "R"), 0).unwrap();
+    assert_eq!(plan.forecast(DType::F64).bytes, 3 << 59);
+}
+
 #[cfg(feature = "serde")]
 mod written {
     use super::*;
@@ -159,5 +207,31 @@ mod written {
             &|v| v["hops"][1]["exchange"]["scatter"] = vec![0].into(),
             "reduces other axes",
         );
+    }
+
+    /// A few hundred bytes that ask for four thousand million pieces.
+    #[test]
+    fn what_asks_for_too_much_is_refused_before_it_is_built() {
+        let mesh = DeviceMesh::new(&[2]).unwrap();
+        let [from, to] = tiles_that_share_no_boundary(&mesh);
+        let plan = |to: &Layout, hops: usize| {
+            let hop = |to: &Layout| serde_json::json!({ "exchange": { "to": to, "scatter": [], "owners": "Nearest" } });
+            // There and back again.
+            let stops = (0..hops).map(|i| if i % 2 == 0 { hop(to) } else { hop(&from) });
+            let hops: Vec<_> = stops.collect();
+            let end = if hops.len() % 2 == 1 { to } else { &from };
+            let plan = serde_json::json!({
+                "from": from, "to": end, "index": 0, "strategy": "Direct", "hops": hops,
+                "staging": 0,
+            });
+            serde_json::from_value::<Plan>(plan)
+        };
+        let error = plan(&to, 1).unwrap_err().to_string();
+        assert!(error.contains("pieces, expected at most"), "{error}");
+        // Each hop within the bound, all together beyond.
+        let halves = Layout::parse(&mesh, &[1 << 50], "S(0)").unwrap();
+        assert!(plan(&halves, 1).is_ok());
+        let error = plan(&halves, 40).unwrap_err().to_string();
+        assert!(error.contains("pieces, expected at most"), "{error}");
     }
 }

@@ -214,6 +214,9 @@ fn moves_equal_one_rank() {
     check(&[&[6, 4]], |e, v| {
         shape::reshape(e, &v[0], &[8, 3]).unwrap()
     });
+    check(&[&[10, 7]], |e, v| {
+        shape::reshape(e, &v[0], &[7, 10]).unwrap()
+    });
     check(&[&[2, 6]], |e, v| shape::reshape(e, &v[0], &[12]).unwrap());
     check(&[&[15, 2]], |e, v| {
         shape::reshape(e, &v[0], &[5, 3, 2]).unwrap()
@@ -221,6 +224,62 @@ fn moves_equal_one_rank() {
     check(&[&[1, 3]], |e, v| {
         broadcast::expand(e, &v[0], &[5, 4, 3]).unwrap()
     });
+}
+
+/// Counts the warnings of one rank.
+struct Warnings(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// The largest shard after a reshape of rows over this many ranks, the layout, and the warnings.
+fn reshaped_rows(ranks: usize, shape: &[usize], to: &[usize]) -> (usize, String, usize) {
+    let all = on_ranks(&[ranks], |cx, engine| {
+        let count = std::sync::Arc::<std::sync::atomic::AtomicUsize>::default();
+        tracing::subscriber::with_default(Warnings(count.clone()), || {
+            let rows = Layout::parse(cx.mesh(), shape, "S(0)").unwrap();
+            let y = shape::reshape(engine, &make(cx, &rows), to).unwrap();
+            let warnings = count.load(std::sync::atomic::Ordering::Relaxed);
+            (
+                y.layout().max_local_numel(),
+                y.layout().to_string(),
+                warnings,
+            )
+        })
+    });
+    assert!(all.iter().all(|outcome| *outcome == all[0]), "{all:?}");
+    all[0].clone()
+}
+
+#[test]
+fn reshapes_keep_shards_even_or_warn() {
+    // The shapes share no boundary but the ends: all would be on one rank if boundaries had to fit both at once.
+    let even = reshaped_rows(4, &[1000, 7], &[7, 1000]);
+    assert_eq!(even, (2000, "S(0)[2,2,1,2]".to_owned(), 0));
+    assert_eq!(reshaped_rows(4, &[8, 6], &[8, 2, 3]).0, 12);
+    assert_eq!(reshaped_rows(4, &[16, 9], &[1, 144]).0, 36);
+    // Two rows for six ranks: three times as many elements as before, and nothing that a reshape could do.
+    let (largest, layout, warnings) = reshaped_rows(6, &[18, 100], &[2, 900]);
+    assert_eq!((largest, warnings), (900, 1), "{layout}");
 }
 
 #[test]

@@ -1,5 +1,4 @@
 //! The `plan` program: what it prints, and how it refuses.
-#![cfg(feature = "cli")]
 
 use std::process::{Command, Output};
 
@@ -53,8 +52,10 @@ fn bad_arguments_are_one_line_and_exit_code_2() {
     for (at, bad) in [
         (1, "2x"),
         (1, "0"),
+        (1, "100000x100000"),
         (3, "8x8x"),
         (5, "S(1)"),
+        (3, "4611686018427387904"),
         (5, "Q"),
         (7, "R R"),
         (7, "P(max)"),
@@ -72,5 +73,24 @@ fn bad_arguments_are_one_line_and_exit_code_2() {
         assert_eq!(out.status.code(), Some(2), "{args:?}: {text}");
         assert_eq!(text.trim_end().lines().count(), 1, "{args:?}: {text}");
         assert!(text.starts_with("error: "), "{args:?}: {text}");
+    }
+}
+
+/// Fifty billion intervals per rank, of which a few are shown.
+#[test]
+fn stripes_of_any_extent_are_explained() {
+    for to in ["S(0)", "R", "S(0)[0:3,1:2]*"] {
+        let shape = ["--mesh", "2", "--shape", "100000000000"];
+        let svg = std::env::temp_dir().join(format!("stripes-{}.svg", std::process::id()));
+        let picture = ["--svg", svg.to_str().unwrap()];
+        let layouts = ["--from", "S(0)[0:1,1:1]*", "--to", to];
+        let out = plan(&[&shape[..], &layouts, &picture].concat());
+        let (text, err) = (
+            String::from_utf8_lossy(&out.stdout),
+            String::from_utf8_lossy(&out.stderr),
+        );
+        assert!(out.status.success(), "{to}: {err}");
+        assert!(text.contains("0..1+2..3+4..5+..."), "{to}: {text}");
+        std::fs::remove_file(&svg).unwrap();
     }
 }

@@ -1,0 +1,48 @@
+// What formulas of maps of one number are made of: the functions of the host's formulas, under the same names. T: the type.
+
+#define FRAC_2_SQRT_PI T(1.1283791670955125739)
+#define FRAC_1_SQRT_2 T(0.70710678118654752440)
+#define abs fabs
+#define pick(c, a, b) ((c) ? (a) : (b))
+DEVICE T squared(T x) { return x * x; }
+DEVICE T sign(T x) { return x > 0 ? T(1) : x < 0 ? T(-1) : T(0); }
+DEVICE T clamp(T x, T low, T high) { T v = x < low ? low : x; return v > high ? high : v; }
+DEVICE T ln(T x) { return log(x); }
+DEVICE T ln_1p(T x) { return log1p(x); }
+DEVICE T sigmoid(T x) { return x >= 0 ? T(1) / (T(1) + exp(-x)) : exp(x) / (T(1) + exp(x)); }
+DEVICE T softplus(T x) { return (x > 0 ? x : T(0)) + log1p(exp(-fabs(x))); }
+DEVICE T normal_cdf(T x) { return T(0.5) * (T(1) + erf(x * FRAC_1_SQRT_2)); }
+DEVICE T normal_pdf(T x) { return T(0.39894228040143267794) * exp(T(-0.5) * x * x); }
+
+// A derivative of x^p, whose coefficient p (p-1) ... may vanish: then so does the derivative, at every x.
+DEVICE T power(int order, T p, T x) {
+    f64 exact = 1;
+    for (int i = 0; i < order; i++) exact *= (f64)p - i;
+    const T a = (T)exact, b = p - T(order);
+    return a == 0 || b == 0 ? a : b == T(1) ? a * x : b == T(2) ? a * x * x : a * pow(x, b);
+}
+
+// A function and its first three derivatives.
+struct Parts {
+    T f, d1, d2, d3;
+    DEVICE T operator[](int order) const { return order == 0 ? f : order == 1 ? d1 : order == 2 ? d2 : d3; }
+};
+DEVICE Parts sigmoid_parts(T x) {
+    // sigmoid(-x) rather than 1 - s, which cancels.
+    T s = sigmoid(x), d = s * sigmoid(-x);
+    return {s, d, d * (T(1) - T(2) * s), d * (T(1) - T(6) * s + T(6) * s * s)};
+}
+// tanh(u(x)), from u and its derivatives.
+DEVICE Parts tanh_of(T u, T u1, T u2, T u3) {
+    T t = tanh(u), d = T(1) - t * t;
+    return {t, d * u1, d * (u2 - T(2) * t * u1 * u1), d * (u3 - T(6) * t * u1 * u2 + u1 * u1 * u1 * (T(6) * t * t - T(2)))};
+}
+DEVICE Parts tanh_parts(T x) { return tanh_of(x, T(1), T(0), T(0)); }
+DEVICE Parts gelu_tanh_parts(T x) {
+    const T scale = FRAC_2_SQRT_PI * FRAC_1_SQRT_2, cubic = T(0.044715);
+    return tanh_of(scale * (x + cubic * x * x * x), scale * (T(1) + T(3) * cubic * x * x), T(6) * scale * cubic * x, T(6) * scale * cubic);
+}
+DEVICE Parts mish_parts(T x) {
+    Parts s = sigmoid_parts(x);
+    return tanh_of(softplus(x), s.f, s.d1, s.d2);
+}

@@ -1,0 +1,206 @@
+//! Every formula of the table on an emulated GPU, against the host's.
+
+use super::Map;
+use super::cuda::UNARY;
+use crate::cuda::tests::assert_compiles;
+use crate::cuda::{CudaCall, CudaKernel, CudaView, KernelSource, define};
+use crate::host::with_float;
+use crate::{
+    DeviceKernel, Engine, EngineOptions, Exec, HostCall, Linearity, Meta, Op, Result, Rule, Saved,
+    Value, key_of,
+};
+use bytemuck::{Pod, Zeroable};
+use shard_comm::local::{self, LocalOptions};
+use shard_comm::{Communicator, DType, DeviceKind};
+use shard_kernels::unary::{self, Unary};
+use shard_redistribute::{Array, MeshComm};
+use shard_spec::{DeviceMesh, Layout};
+use std::rc::Rc;
+use std::sync::{Arc, LazyLock};
+
+/// A kernel that finds its formula when it runs, so that one compilation serves all of them.
+static EVERY: LazyLock<KernelSource> = LazyLock::new(|| {
+    let of_map = |(map, text): (usize, &unary::Text)| -> String {
+        let name = text.name;
+        let case = |order| {
+            format!(
+                "case {}: f = {name}_{order}(x, a, b); break;\n",
+                4 * map + order
+            )
+        };
+        (0..4).map(case).collect()
+    };
+    let cases: String = Unary::TEXTS.iter().enumerate().map(of_map).collect();
+    let kernel = format!(
+        "struct Every {{ View x, y; f64 a, b; i64 which; }};
+         KERNEL(every, Every) {{
+             const T a = (T)p.a, b = (T)p.b;
+             for (i64 i = first_thread(); i < numel(p.y); i += threads()) {{
+                 const T x = element<T>(p.x, place(p.x, i));
+                 T f = 0;
+                 switch (p.which) {{ {cases} }}
+                 element<T>(p.y, place(p.y, i)) = f;
+             }}
+         }}"
+    );
+    KernelSource {
+        name: "every",
+        text: format!("#define FORMULA neg_0\n{}\n{kernel}", UNARY.text).leak(),
+        exact: false,
+    }
+});
+
+#[test]
+fn sources_compile_to_ptx() {
+    let defines = "#define T f32\n#define FORMULA mish_3\n#define SCALED\n";
+    assert_compiles(&UNARY, defines);
+    assert_compiles(&EVERY, "#define T f64\n");
+}
+
+/// A derivative of a map, alone.
+#[derive(Clone, Copy, Debug)]
+struct Derivative {
+    map: Unary,
+    order: usize,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Params {
+    x: CudaView,
+    y: CudaView,
+    a: f64,
+    b: f64,
+    which: i64,
+}
+
+impl Op for Derivative {
+    fn name(&self) -> &'static str {
+        "derivative"
+    }
+
+    fn key(&self) -> u128 {
+        let numbers = self.map.numbers().map(f64::to_bits);
+        key_of("derivative", &(self.map.name(), numbers, self.order))
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        Rule::pointwise("derivative", inputs, inputs[0].dtype, Linearity::None)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => {
+            let x = call.input::<T>(0);
+            unary::unary(self.map, self.order, &x, &mut call.output::<T>(0));
+        });
+    }
+
+    fn kernel(&self, on: DeviceKind) -> Option<&dyn DeviceKernel> {
+        crate::cuda::kernel(self, on)
+    }
+
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+        Ok(vec![None])
+    }
+}
+
+impl CudaKernel for Derivative {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let row = Unary::ALL.iter().position(|m| m.name() == self.map.name());
+        let which = (4 * row.expect("the table has all maps") + self.order) as i64;
+        let (x, y) = (call.input(0)?, call.output(0)?);
+        let [a, b] = self.map.numbers();
+        let defines = define(&[("T", call.outputs[0].dtype())]);
+        let params = Params { x, y, a, b, which };
+        call.launch_own(&EVERY, &defines, "every", y.numel(), &params)
+    }
+}
+
+/// Both sides of every kink of the table's maps, the kinks, and far away from them.
+fn points() -> Vec<f64> {
+    let steps = (-34..=34).map(|i| f64::from(i) * 0.37 + 0.01);
+    let chosen = [
+        0.0,
+        1.0,
+        -1.0,
+        3.0,
+        -3.0,
+        30.0,
+        -30.0,
+        85.0,
+        -85.0,
+        f64::NAN,
+    ];
+    steps.chain(chosen).collect()
+}
+
+/// What an op makes of the points, once for each of its operands.
+fn applied(device: DeviceKind, dtype: DType, ops: &[(Arc<dyn Op>, usize)]) -> Vec<Vec<f64>> {
+    let options = LocalOptions {
+        device,
+        ..LocalOptions::default()
+    };
+    let of_rank = local::run_with(1, &options, |comm| {
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        let cx = MeshComm::new(&world, &DeviceMesh::new(&[1]).unwrap()).unwrap();
+        let points = points();
+        let layout = Layout::replicated(cx.mesh(), &[points.len()]);
+        let local = cx.device().upload_slice(&points).unwrap();
+        let x = Array::from_local(&cx, &layout, Some(local), DType::F64).unwrap();
+        let engine = Engine::new(EngineOptions::default());
+        let x = super::cast(&*engine, &Value::new(x), dtype).unwrap();
+        let value = |(op, operands): &(Arc<dyn Op>, usize)| {
+            let y = engine.apply1(op.clone(), &vec![&x; *operands]).unwrap();
+            let y = super::cast(&*engine, &y, DType::F64).unwrap();
+            y.array().buffer().unwrap().to_vec::<f64>().unwrap()
+        };
+        ops.iter().map(value).collect::<Vec<_>>()
+    });
+    of_rank.unwrap().remove(0)
+}
+
+fn assert_gpu_agrees(dtype: DType, ops: &[(Arc<dyn Op>, usize)]) {
+    // A GPU computes f32 in f32, the host in f64.
+    let tolerance = if dtype == DType::F32 { 4e-6 } else { 1e-13 };
+    let host = applied(DeviceKind::Host, dtype, ops);
+    let gpu = applied(DeviceKind::EmulatedCuda, dtype, ops);
+    for ((op, _), (host, gpu)) in ops.iter().zip(host.iter().zip(&gpu)) {
+        for (x, (expected, got)) in points().iter().zip(host.iter().zip(gpu)) {
+            let close = (got - expected).abs() <= tolerance * (1.0 + expected.abs());
+            assert!(
+                got == expected || close || (got.is_nan() && expected.is_nan()),
+                "{op:?} of {x} in {dtype}: {got} on the GPU, {expected} on the host"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_formula_is_the_hosts() {
+    let bent = Unary::Clamp {
+        min: -0.7,
+        max: 1.2,
+    };
+    let powers = [2.0, -1.0, 0.5, 1.0].map(|exponent| Unary::PowScalar { exponent });
+    let maps = Unary::ALL.iter().copied().chain([bent]).chain(powers);
+    let all: Vec<(Arc<dyn Op>, usize)> = maps
+        .flat_map(|map| (0..4).map(move |order| Derivative { map, order }))
+        .map(|op| (Arc::new(op) as Arc<dyn Op>, 1))
+        .collect();
+    for dtype in [DType::F32, DType::F64] {
+        assert_gpu_agrees(dtype, &all);
+    }
+}
+
+#[test]
+fn a_step_of_the_chain_rule_is_the_hosts() {
+    let of = |map, order| {
+        (
+            Arc::new(Map { map, order }) as Arc<dyn Op>,
+            1 + order.min(1),
+        )
+    };
+    let alpha = Unary::Elu { alpha: 1.3 };
+    assert_gpu_agrees(DType::F32, &[of(Unary::Selu, 0), of(alpha, 1)]);
+    assert_gpu_agrees(DType::F64, &[of(Unary::Gelu, 2)]);
+}

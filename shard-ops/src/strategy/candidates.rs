@@ -1,0 +1,155 @@
+//! Choices worth comparing: those that the operands' own shardings suggest.
+
+use super::choice::Choice;
+use super::intervals::{Axes, divided, further, shifted};
+use crate::rule::Boundaries;
+use crate::{Access, Linearity, Rule};
+use shard_spec::{DimSharding, Layout, Partition, ReduceOp};
+
+/// Every operand leads once with the others filling in, and once alone; and nothing sharded at all.
+pub(super) fn candidates(rule: &Rule, layouts: &[&Layout]) -> Vec<Choice> {
+    let mut found: Vec<Choice> = Vec::new();
+    let mut push = |choice: Choice| {
+        if !found.contains(&choice) {
+            found.push(choice);
+        }
+    };
+    for lead in 0..layouts.len() {
+        let order: Vec<usize> = std::iter::once(lead)
+            .chain((0..layouts.len()).filter(|&i| i != lead))
+            .collect();
+        push(adopt(rule, layouts, &order));
+    }
+    for lead in 0..layouts.len() {
+        push(adopt(rule, layouts, &[lead]));
+    }
+    push(Choice::none(rule));
+    found
+}
+
+/// Adopts the shardings of the operands in the given order, as far as they do not collide.
+fn adopt(rule: &Rule, layouts: &[&Layout], order: &[usize]) -> Choice {
+    let mut choice = Choice::none(rule);
+    for &i in order {
+        let layout = layouts[i];
+        if passes(rule, layouts, i, order, &choice) {
+            let fresh: Axes = layout
+                .partial_axes()
+                .iter()
+                .copied()
+                .filter(|&a| !choice.uses(a))
+                .collect();
+            choice.carry.extend(fresh);
+            if matches!(rule.linearity, Linearity::Each(_)) {
+                choice.carrier = Some(i);
+            }
+        }
+        for (d, access) in rule.inputs[i].iter().enumerate() {
+            let Some(sharding) = layout.sharding(d) else {
+                continue;
+            };
+            if let Access::Ring {
+                instead: Some(f), ..
+            } = access
+                && choice.factors[*f].is_some()
+            {
+                // Axes that have no other work divide the factor further.
+                let fresh: Axes = (sharding.axes.iter().copied())
+                    .filter(|&a| !choice.uses(a))
+                    .collect();
+                let mesh = layout.mesh();
+                let parts = fresh.iter().map(|&a| mesh.shape()[a]).product();
+                let own = choice.factors[*f].as_ref();
+                if let (false, Some(s)) = (
+                    fresh.is_empty(),
+                    further(own, rule.factor_extent(*f), &fresh, parts),
+                ) && rule.divides(*f, &s.partition)
+                {
+                    choice.factors[*f] = Some(s);
+                }
+                continue;
+            }
+            if sharding.axes.iter().any(|&a| choice.uses(a)) {
+                continue;
+            }
+            let Some((factor, partition)) =
+                factor_partition(rule, access, layout.shape()[d], &sharding.partition)
+            else {
+                continue;
+            };
+            if choice.factors[factor].is_none() && rule.divides(factor, &partition) {
+                choice.factors[factor] = Some(DimSharding {
+                    axes: sharding.axes.clone(),
+                    partition,
+                });
+            }
+        }
+    }
+    choice
+}
+
+/// Whether operand `i`'s partial sums may pass the op.
+fn passes(rule: &Rule, layouts: &[&Layout], i: usize, order: &[usize], choice: &Choice) -> bool {
+    let layout = layouts[i];
+    if layout.partial_op() != Some(ReduceOp::Sum)
+        || layout.partial_axes().iter().any(|&a| choice.uses(a))
+    {
+        return false;
+    }
+    match &rule.linearity {
+        Linearity::None => false,
+        Linearity::Each(operands) => operands.contains(&i) && choice.carry.is_empty(),
+        Linearity::Joint => {
+            let same = |l: &&Layout| {
+                l.partial_op() == Some(ReduceOp::Sum) && l.partial_axes() == layout.partial_axes()
+            };
+            order[0] == i && layouts.iter().all(same)
+        }
+    }
+}
+
+/// The boundaries a factor gets if it follows an operand's.
+fn factor_partition(
+    rule: &Rule,
+    access: &Access,
+    extent: usize,
+    own: &Partition,
+) -> Option<(usize, Partition)> {
+    let n = |f: usize| rule.factor_extent(f);
+    let follows = match access {
+        Access::Whole { instead } | Access::Ring { instead, .. } => *instead,
+        _ => access.factor_index(),
+    };
+    let consecutive = follows.is_some_and(|f| !rule.scatters(f));
+    let own = &if consecutive {
+        Partition::from(own.to_contiguous())
+    } else {
+        own.clone()
+    };
+    Some(match access {
+        Access::Whole { instead } => {
+            let factor = (*instead)?;
+            (factor, Partition::balanced(n(factor), own.parts()))
+        }
+        // Queries are divided as their keys are, where they are as many.
+        Access::Ring { instead, .. } => {
+            let factor = (*instead)?;
+            if n(factor) == own.extent() {
+                (factor, own.clone())
+            } else {
+                (factor, Partition::balanced(n(factor), own.parts()))
+            }
+        }
+        Access::Factor { factor, block } => (*factor, divided(own, *block, n(*factor))),
+        Access::Rows { factor, cuts } => (*factor, cuts.as_ref()?.divides(own)?),
+        Access::Window { factor, window, .. } => (*factor, window.anchor(extent, own)),
+        Access::Adjoint { factor, window } => (*factor, window.anchor_input(n(*factor), own)),
+        Access::Map { factor, law, .. } => (
+            *factor,
+            match law {
+                Boundaries::Scaled => own.scaled(n(*factor)),
+                Boundaries::Shifted(by) => shifted(own, *by, n(*factor)),
+            },
+        ),
+    })
+}

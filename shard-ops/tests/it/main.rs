@@ -1,0 +1,4 @@
+//! Ops by the engine, as a user of the crate applies them.
+
+mod engine;
+mod rows;

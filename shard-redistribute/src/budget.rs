@@ -1,0 +1,76 @@
+//! What a plan may ask for, checked before anything of it is built.
+//!
+//! A few words describe layouts of any extent and tiles repeated any number of times. Both checks look at layouts alone,
+//! so every rank decides alike.
+
+use crate::error::TooManyPieces;
+use crate::route::{Hop, Move};
+use crate::{Owners, RedistributeError, Result};
+use shard_spec::{DimSharding, Layout, Partition, SpecError, most_pieces};
+
+/// The most pieces that one rank may read, or send, in all steps of a plan: about half a gigabyte while it is made.
+const MOST_PIECES: usize = 1 << 22;
+
+/// The most bytes that all ranks together may hold of a tensor, each all of it: sums over the steps of a plan then fit into
+/// 64 bits.
+const MOST_BYTES: u128 = 1 << 62;
+
+/// Bytes of the widest element.
+const WIDEST: u128 = 8;
+
+/// Refuses tensors whose bytes could not be counted.
+pub(crate) fn check_bytes(layout: &Layout) -> Result<()> {
+    let bytes = layout.numel() as u128 * layout.mesh().size() as u128 * WIDEST;
+    if bytes <= MOST_BYTES {
+        return Ok(());
+    }
+    Err(SpecError::Overflow {
+        op: "redistribute",
+        shape: layout.shape().to_vec(),
+    }
+    .into())
+}
+
+/// Refuses hops of more pieces than a rank can list.
+pub(crate) fn check_pieces(from: &Layout, to: &Layout, hops: &[Hop]) -> Result<()> {
+    let of = |hop: &Hop| match hop {
+        Hop::Exchange(e) => e.most_pieces(),
+        Hop::AllReduce { .. } => 0,
+    };
+    let pieces = hops.iter().map(of).fold(0, usize::saturating_add);
+    if pieces <= MOST_PIECES {
+        return Ok(());
+    }
+    Err(RedistributeError::TooManyPieces(Box::new(TooManyPieces {
+        op: "redistribute",
+        from: from.clone(),
+        to: to.clone(),
+        pieces,
+        most: MOST_PIECES,
+    })))
+}
+
+impl Move {
+    /// A bound on the pieces that one rank reads or sends. It is 0 between intervals, where a rank has at most one piece in
+    /// common with each other.
+    fn most_pieces(&self) -> usize {
+        let (from, to) = (&self.from, &self.to);
+        if from.is_contiguous() && to.is_contiguous() {
+            return 0;
+        }
+        let count =
+            |axes: &[usize]| -> usize { axes.iter().map(|&a| to.mesh().shape()[a]).product() };
+        let copies = match self.owners {
+            Owners::Nearest => 1,
+            Owners::Spread | Owners::Balanced => count(from.replicate_axes()),
+        };
+        let whole = |n: usize| Partition::chunk(n, 1);
+        let along = |sharding: Option<&DimSharding>, n: usize| {
+            sharding.map_or_else(|| whole(n), |s| s.partition.clone())
+        };
+        let dims = to.shape().iter().enumerate();
+        dims.map(|(d, &n)| most_pieces(&along(from.sharding(d), n), &along(to.sharding(d), n)))
+            .fold(count(&self.scatter), usize::saturating_mul)
+            .saturating_mul(copies)
+    }
+}

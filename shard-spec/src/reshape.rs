@@ -1,0 +1,180 @@
+//! Which dims correspond under a reshape, and how boundaries get from one shape to the other.
+
+use std::ops::Range;
+
+use crate::dims::{Dims, numel};
+use crate::layout::Layout;
+
+/// Consecutive dims of two shapes that hold the same elements: as few as possible, with equal products.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReshapeGroup {
+    /// The dims of the first shape.
+    pub from: Range<usize>,
+    /// The dims of the second shape.
+    pub to: Range<usize>,
+    /// The first dim on each side that is not of extent 1, or else the first: the one whose boundaries stay boundaries in
+    /// row-major order.
+    pub outer: (usize, usize),
+    /// Elements inside one index of each outer dim.
+    pub inside: (usize, usize),
+    /// The least common multiple of both: a boundary there is one in both shapes. 0 where there are no elements.
+    pub unit: usize,
+}
+
+impl ReshapeGroup {
+    /// Elements of the group.
+    pub fn numel(&self, from: &[usize]) -> usize {
+        numel(&from[self.from.clone()])
+    }
+}
+
+/// The groups of dims that correspond in two shapes of equal size, in order. Dims that are left over at the end have extent
+/// 1 and are in no group.
+///
+/// ```
+/// use shard_spec::reshape_groups;
+/// // 6 rows of 4 become 2 times 3; the 5 stays.
+/// let groups = reshape_groups(&[6, 4, 5], &[2, 3, 4, 5]);
+/// let dims: Vec<_> = groups.iter().map(|g| (g.from.clone(), g.to.clone(), g.unit)).collect();
+/// assert_eq!(dims, [(0..1, 0..2, 3), (1..2, 2..3, 1), (2..3, 3..4, 1)]);
+/// ```
+///
+/// # Panics
+/// Where the sizes differ.
+pub fn reshape_groups(from: &[usize], to: &[usize]) -> Vec<ReshapeGroup> {
+    assert!(
+        numel(from) == numel(to),
+        "{from:?} and {to:?} have different numbers of elements"
+    );
+    let group = |a: Range<usize>, b: Range<usize>| {
+        let outer = (outermost(from, &a)?, outermost(to, &b)?);
+        let inside = (
+            numel(&from[outer.0 + 1..a.end]),
+            numel(&to[outer.1 + 1..b.end]),
+        );
+        Some(ReshapeGroup {
+            from: a,
+            to: b,
+            outer,
+            inside,
+            unit: lcm(inside.0, inside.1),
+        })
+    };
+    if numel(from) == 0 {
+        return group(0..from.len(), 0..to.len()).into_iter().collect();
+    }
+    let mut groups = Vec::new();
+    let (mut i, mut j) = (0, 0);
+    while i < from.len() && j < to.len() {
+        let start = (i, j);
+        let (mut left, mut right) = (from[i], to[j]);
+        (i, j) = (i + 1, j + 1);
+        while left != right {
+            if left < right {
+                left *= from[i];
+                i += 1;
+            } else {
+                right *= to[j];
+                j += 1;
+            }
+        }
+        groups.extend(group(start.0..i, start.1..j));
+    }
+    groups
+}
+
+/// The shape to stop at on the way to another one, so that shards stay even; `None` where going straight keeps them so.
+///
+/// Going straight, boundaries move to multiples of what is inside the outer dims of both shapes at once, of which there may
+/// be one: `[1000, 7]` by rows to `[7, 1000]` would put all on one rank. With the group's dims merged to one in between,
+/// they stay in place first and then move to the nearest of the second shape's. No boundary that fits both shapes moves.
+///
+/// ```
+/// use shard_spec::{DeviceMesh, Layout, reshape_stop};
+/// let mesh = DeviceMesh::new(&[4])?;
+/// let rows = Layout::parse(&mesh, &[1000, 7], "S(0)")?;
+/// assert_eq!(reshape_stop(&rows, &[7, 1000]).as_deref(), Some(&[7000][..]));
+/// assert_eq!(reshape_stop(&rows, &[10, 700]), None);
+/// # Ok::<(), shard_spec::SpecError>(())
+/// ```
+///
+/// # Panics
+/// Where the sizes differ.
+pub fn reshape_stop(from: &Layout, to: &[usize]) -> Option<Dims> {
+    let shape = from.shape();
+    let groups = reshape_groups(shape, to);
+    let uneven = |group: &ReshapeGroup| {
+        let divided = group.from.clone().any(|d| from.parts(d) > 1);
+        divided && group.unit > group.inside.0.max(group.inside.1)
+    };
+    if !groups.iter().any(uneven) {
+        return None;
+    }
+    let mut stop = Dims::new();
+    for group in &groups {
+        if uneven(group) {
+            stop.push(group.numel(shape));
+        } else {
+            stop.extend_from_slice(&shape[group.from.clone()]);
+        }
+    }
+    let rest = groups.last().map_or(0, |group| group.from.end);
+    stop.extend_from_slice(&shape[rest..]);
+    Some(stop)
+}
+
+/// Sharding a dim of extent 1 gives one rank everything.
+fn outermost(shape: &[usize], group: &Range<usize>) -> Option<usize> {
+    let mut dims = group.clone();
+    dims.find(|&d| shape[d] != 1).or(group.clone().next())
+}
+
+fn lcm(a: usize, b: usize) -> usize {
+    fn gcd(a: usize, b: usize) -> usize {
+        if b == 0 { a } else { gcd(b, a % b) }
+    }
+    if a == 0 || b == 0 {
+        0
+    } else {
+        a / gcd(a, b) * b
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DeviceMesh;
+
+    #[test]
+    fn groups_are_as_small_as_can_be() {
+        let dims = |from: &[usize], to: &[usize]| -> Vec<_> {
+            let groups = reshape_groups(from, to);
+            groups
+                .into_iter()
+                .map(|g| (g.from, g.to, g.outer))
+                .collect()
+        };
+        assert_eq!(dims(&[2, 3], &[6]), [(0..2, 0..1, (0, 0))]);
+        assert_eq!(
+            dims(&[1, 4, 6], &[4, 1, 2, 3]),
+            [(0..2, 0..1, (1, 0)), (2..3, 1..4, (2, 2))]
+        );
+        assert_eq!(dims(&[3, 1], &[3]), [(0..1, 0..1, (0, 0))]);
+        assert_eq!(dims(&[], &[1]), []);
+        assert_eq!(dims(&[0, 3], &[5, 0]), [(0..2, 0..2, (0, 0))]);
+    }
+
+    #[test]
+    fn only_groups_that_are_divided_and_share_few_boundaries_are_merged() {
+        let mesh = DeviceMesh::new(&[2, 2]).unwrap();
+        let stop = |shape: &[usize], text: &str, to: &[usize]| {
+            let layout = Layout::parse(&mesh, shape, text).unwrap();
+            reshape_stop(&layout, to).map(|stop| stop.to_vec())
+        };
+        let (from, to) = ([4, 1000, 7, 6, 1], [4, 7, 1000, 3, 2]);
+        assert_eq!(stop(&from, "S(1) S(3)", &to), Some(vec![4, 7000, 6, 1]));
+        assert_eq!(stop(&from, "S(0) S(3)", &to), None);
+        assert_eq!(stop(&from, "R R", &to), None);
+        assert_eq!(stop(&[0, 3], "S(1) R", &[5, 0]), None);
+    }
+}

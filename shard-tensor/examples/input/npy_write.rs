@@ -1,0 +1,49 @@
+//! NumPy's files, for tests of what reads them.
+
+use ndarray::{ArrayRef, Dimension};
+
+/// A type of elements.
+pub(crate) trait Element: Copy {
+    /// What NumPy calls it.
+    const DESCR: &str;
+
+    /// Its bytes, the lowest first.
+    fn bytes(self) -> impl AsRef<[u8]>;
+}
+
+impl Element for f32 {
+    const DESCR: &str = "<f4";
+
+    fn bytes(self) -> impl AsRef<[u8]> {
+        self.to_le_bytes()
+    }
+}
+
+impl Element for f64 {
+    const DESCR: &str = "<f8";
+
+    fn bytes(self) -> impl AsRef<[u8]> {
+        self.to_le_bytes()
+    }
+}
+
+/// A file of version 1, as NumPy writes it: in the order of the array, if that is one of the two it knows.
+pub(crate) fn bytes<T: Element, D: Dimension>(array: &ArrayRef<T, D>) -> Vec<u8> {
+    let turned = array.t();
+    let fortran = !array.is_standard_layout() && turned.is_standard_layout();
+    let extents: String = array.shape().iter().map(|n| format!("{n}, ")).collect();
+    let order = if fortran { "True" } else { "False" };
+    let descr = T::DESCR;
+    let header =
+        format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': ({extents}), }}");
+    // The elements begin at a multiple of 64 bytes.
+    let len = (10 + header.len() + 1).next_multiple_of(64) - 10;
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend(u16::try_from(len).expect("few dims").to_le_bytes());
+    file.extend(format!("{header:<0$}\n", len - 1).bytes());
+    let ordered = if fortran { turned } else { array.view() };
+    for &element in ordered {
+        file.extend(element.bytes().as_ref());
+    }
+    file
+}

@@ -1,0 +1,203 @@
+//! Why data moved: what each op of a piece of a program did, and what that cost.
+
+use crate::{Context, Error, Placements, Result, ShardTensor};
+use shard_comm::Communicator;
+use shard_ops::{Engine, Exec, Op, OpError, Value};
+use shard_spec::Layout;
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// One application of an op, or one move.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The op.
+    pub op: &'static str,
+    /// Type, shape and layout of each operand.
+    pub operands: Vec<String>,
+    /// Type, shape and layout of each result.
+    pub results: Vec<String>,
+    /// How the engine goes about it: which mesh axes divide what, and what moves for that.
+    pub strategy: String,
+    /// Bytes that this rank sent to others.
+    pub sent: u64,
+    /// Bytes that this rank received from others.
+    pub received: u64,
+}
+
+/// What a piece of a program did, op by op; prints itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Explanation {
+    /// In order. Of an op that is made of others, those.
+    pub steps: Vec<Step>,
+}
+
+impl Explanation {
+    /// The steps in which this rank sent or received anything.
+    pub fn moves(&self) -> impl Iterator<Item = &Step> {
+        self.steps
+            .iter()
+            .filter(|step| step.sent + step.received > 0)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (operands, results) = (self.operands.join(", "), self.results.join(", "));
+        write!(f, "{}: {operands} -> {results}", self.op)?;
+        if self.sent + self.received > 0 {
+            write!(f, "; sent {} bytes, received {}", self.sent, self.received)?;
+        }
+        self.strategy
+            .lines()
+            .try_for_each(|line| write!(f, "\n    {line}"))
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, step) in self.steps.iter().enumerate() {
+            writeln!(f, "{i}. {step}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Context {
+    /// Runs `f` and tells what its ops did: the layouts they met, how the engine served them, and what this rank sent and
+    /// received. Backward passes are told of too.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, replicate, shard};
+    /// let told = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let (x, w) = (mesh.ones([4, 6], shard(1))?, mesh.ones([6, 3], replicate())?);
+    ///     let (y, why) = ctx.explain(|| x.matmul(&w)?.relu())?;
+    ///     y.expect_layout(replicate())?;
+    ///     assert_eq!(why.moves().map(|step| step.op).collect::<Vec<_>>(), ["relu"]); // there the sum is taken
+    ///     Ok(why.to_string())
+    /// })?;
+    /// assert!(told[0].starts_with("0. matmul: f32 [4, 6] S(1), f32 [6, 3] R -> f32 [4, 3] P(sum)"), "{}", told[0]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As `f`.
+    ///
+    /// # Errors
+    /// What `f` reports.
+    pub fn explain<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<(T, Explanation)> {
+        let outer = self.told().begin();
+        let result = f();
+        let steps = self.told().end(outer);
+        Ok((result?, Explanation { steps }))
+    }
+}
+
+impl ShardTensor {
+    /// This tensor, if it lies as expected: an assumption that a program makes, written down.
+    ///
+    /// # Collective
+    /// None: it looks at the layout alone, which is equal on all ranks.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) naming both layouts if it lies otherwise; as [`Placements::layout`].
+    #[track_caller]
+    pub fn expect_layout(&self, placements: impl Into<Placements>) -> Result<&Self> {
+        let expected = placements
+            .into()
+            .layout(self.layout().mesh(), self.shape())?;
+        match expected == *self.layout() {
+            true => Ok(self),
+            false => Err(Error::argument(
+                "expect_layout",
+                expected.to_string(),
+                format!("{} of shape {:?}", self.layout(), self.shape()),
+                "redistribute it, or see with `ctx.explain` which op made it so",
+            )),
+        }
+    }
+}
+
+/// What has been told since somebody asked; `None` while nobody does.
+#[derive(Default)]
+pub(crate) struct Told(RefCell<Option<Vec<Step>>>);
+
+impl Told {
+    fn begin(&self) -> Option<Vec<Step>> {
+        self.0.replace(Some(Vec::new()))
+    }
+
+    /// What was told; whoever asked before hears of it too.
+    fn end(&self, outer: Option<Vec<Step>>) -> Vec<Step> {
+        let steps = self.0.take().unwrap_or_default();
+        self.0.replace(outer.map(|mut outer| {
+            outer.extend(steps.iter().cloned());
+            outer
+        }));
+        steps
+    }
+}
+
+/// The engine, telling what it does if somebody asks.
+pub(crate) struct Telling {
+    pub(crate) engine: Rc<Engine>,
+    pub(crate) world: Rc<dyn Communicator>,
+    pub(crate) told: Rc<Told>,
+}
+
+impl Telling {
+    fn tell(
+        &self,
+        op: &'static str,
+        inputs: &[&Value],
+        strategy: impl FnOnce() -> String,
+        run: impl FnOnce() -> Result<Vec<Value>, OpError>,
+    ) -> Result<Vec<Value>, OpError> {
+        if self.told.0.borrow().is_none() {
+            return run();
+        }
+        let before = self.world.ledger().snapshot();
+        let results = run()?;
+        let moved = self.world.ledger().since(&before);
+        let step = Step {
+            op,
+            operands: inputs.iter().map(|v| describe(v)).collect(),
+            results: results.iter().map(describe).collect(),
+            strategy: strategy(),
+            sent: moved.sent_bytes,
+            received: moved.bytes,
+        };
+        if let Some(steps) = &mut *self.told.0.borrow_mut() {
+            steps.push(step);
+        }
+        Ok(results)
+    }
+}
+
+impl Exec for Telling {
+    fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
+        let strategy = || {
+            let arrays: Vec<_> = inputs.iter().map(|v| v.array()).collect();
+            self.engine
+                .explain(&op, &arrays)
+                .unwrap_or_else(|e| e.to_string())
+        };
+        self.tell(op.name(), inputs, strategy, || {
+            self.engine.apply(op.clone(), inputs)
+        })
+    }
+
+    fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value, OpError> {
+        let strategy = || format!("{} to {to}", value.layout());
+        let run = || Ok(vec![self.engine.redistribute(value, to)?]);
+        let mut moved = self.tell("redistribute", &[value], strategy, run)?;
+        // One went in, so one comes out.
+        Ok(moved.swap_remove(0))
+    }
+}
+
+fn describe(value: &Value) -> String {
+    format!("{} {:?} {}", value.dtype(), value.shape(), value.layout())
+}

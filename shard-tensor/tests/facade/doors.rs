@@ -1,0 +1,313 @@
+//! The many ways of saying one thing: placements, dims, numbers, meshes.
+
+use shard_tensor::optim::{Optimizer, Sgd};
+use shard_tensor::{
+    DType, Error, GradCheck, Launch, Placement, Placements, ReduceOp, Result, ShardTensor, launch,
+    replicate, shard,
+};
+use std::collections::BTreeMap;
+
+fn read(t: &ShardTensor) -> Result<Vec<f64>> {
+    Ok(t.to_array::<f64>()?.into_raw_vec_and_offset().0)
+}
+
+#[test]
+fn placements_are_taken_in_any_form() {
+    let checked = launch(4, |ctx| {
+        let line = ctx.mesh_of(4)?;
+        let rows: [Placements; 5] = [
+            shard(0).into(),
+            Placement::Shard(0).into(),
+            [shard(0)].into(),
+            (&[shard(0)]).into(),
+            (&vec![shard(0)]).into(),
+        ];
+        for placements in rows {
+            assert_eq!(line.ones([5, 3], placements)?.layout().to_string(), "S(0)");
+        }
+        // Any sequence of names and sizes makes a mesh.
+        let axes = BTreeMap::from([("h".to_owned(), 2), ("w".to_owned(), 2)]);
+        let grid = ctx.mesh(axes)?;
+        let names = vec![("h", 2), ("w", 2)];
+        assert_eq!(ctx.mesh(names)?.mesh().to_string(), grid.mesh().to_string());
+        let (whole, split) = (Placement::Replicate, shard(1).sizes([1, 2]));
+        let mixed: [Placements; 6] = [
+            (whole, split.clone()).into(),
+            [("w", split.clone())].into(),
+            ("w", split.clone()).into(),
+            vec![("w", split.clone())].into(),
+            vec![("w".to_owned(), split.clone())].into(),
+            (&[("w", split)][..]).into(),
+        ];
+        for placements in mixed {
+            assert_eq!(
+                grid.ones([5, 3], placements)?.layout().to_string(),
+                "R S(1)[1,2]"
+            );
+        }
+        // One placement is not enough for two axes.
+        grid.ones([5, 3], shard(0))
+            .map(|_| ())
+            .map_err(|e| assert!(e.to_string().contains('2')))
+            .unwrap_err();
+        Ok(())
+    });
+    checked.unwrap();
+}
+
+#[test]
+fn dims_count_from_either_end_and_come_as_arrays() {
+    let checked = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let x = ctx.mesh_of(2)?.from_fn([2, 3, 4], shard(1), |i| {
+            (12 * i[0] + 4 * i[1] + i[2]) as f64
+        })?;
+        let same = |a: ShardTensor, b: ShardTensor| {
+            assert_eq!(a.shape(), b.shape());
+            assert_eq!(read(&a)?, read(&b)?);
+            Ok::<_, Error>(())
+        };
+        same(x.sum([0, -1], false)?, x.sum(&[0, 2], false)?)?;
+        same(x.mean(-1, true)?, x.mean(vec![2_usize], true)?)?;
+        same(x.amax([-2_isize], false)?, x.amax(&[1_usize][..], false)?)?;
+        same(x.narrow(-1, 1..3)?, x.narrow(2, 1..3)?)?;
+        same(x.slice(-3, 1, -1, 2)?, x.slice(0, 1, -1, 2)?)?;
+        same(x.select(-2, 2)?, x.select(1, 2)?)?;
+        same(x.flip(-1)?, x.flip(2)?)?;
+        same(x.roll(-1, 1)?, x.roll(2, 1)?)?;
+        same(x.repeat(-3, 2)?, x.repeat(0, 2)?)?;
+        same(x.transpose(0, -1)?, x.transpose(0, 2)?)?;
+        same(x.permute([-1, 0, 1])?, x.permute(&[2, 0, 1])?)?;
+        same(x.unsqueeze(-1)?, x.reshape([2, 3, 4, 1])?)?;
+        same(x.unsqueeze(0)?.squeeze(-4)?, x.clone())?;
+        same(
+            ShardTensor::cat(&[&x, &x], -1)?,
+            ShardTensor::cat(&[&x, &x], 2)?,
+        )?;
+        same(
+            ShardTensor::stack(&[&x, &x], -1)?,
+            ShardTensor::stack(&[&x, &x], 3)?,
+        )?;
+        assert_eq!(x.split(&[1, 3], -1)?[1].shape(), [2, 3, 3]);
+        Ok([
+            x.sum(-4, false),
+            x.sum(3, false),
+            x.flip(-4),
+            x.unsqueeze(-5),
+        ]
+        .map(|e| e.unwrap_err().to_string()))
+    });
+    for text in &checked.unwrap()[1] {
+        assert!(text.contains("dim"), "{text}");
+    }
+}
+
+#[test]
+fn operators_take_numbers_of_any_type_and_assign() {
+    let checked = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.from_fn(3, shard(0), |i| i[0] as f64 + 1.0)?;
+        let before = x.clone();
+        let mut y = x.clone();
+        y += 1;
+        y *= 2_f32;
+        y -= &x;
+        y /= 0.5;
+        // ((x + 1) 2 - x) / 0.5 = 2 x + 4
+        assert_eq!(read(&y)?, [6.0, 8.0, 10.0]);
+        assert_eq!(read(&before)?, [1.0, 2.0, 3.0]);
+        assert_eq!(read(&(6 / &x - 1_f32))?, [5.0, 2.0, 1.0]);
+        assert_eq!(read(&(1 - &x))?, [0.0, -1.0, -2.0]);
+        // On the tape, as any op.
+        let w = x.requires_grad()?;
+        let mut loss = w.square()?;
+        loss += &w;
+        let slope = loss
+            .sum_all()?
+            .backward()?
+            .get(&w)?
+            .expect("it depends on w");
+        assert_eq!(read(&slope)?, [3.0, 5.0, 7.0]);
+        Ok(())
+    });
+    checked.unwrap();
+    let lost = launch(1, |ctx| {
+        let mut w = ctx.mesh_of(1)?.ones([2], replicate())?.requires_grad()?;
+        w += 1.0;
+        Ok(())
+    });
+    assert!(lost.unwrap_err().to_string().contains("`set`"));
+}
+
+/// Moves between meshes have gradients, under any layouts on either side.
+#[test]
+fn a_tensor_goes_to_another_mesh_and_its_gradient_comes_back() {
+    let checked = Launch::new(4).dtype(DType::F64).run(|ctx| {
+        let (line, grid) = (ctx.mesh_of(3)?, ctx.mesh_of([2, 2])?);
+        let scale = grid.from_fn([5, 2], [shard(0), shard(1)], |i| (i[0] + 1) as f64)?;
+        let layouts: [Placements; 3] = [
+            shard(0).sizes([4, 0, 1]).into(),
+            shard(1).into(),
+            replicate().into(),
+        ];
+        for placements in layouts {
+            let x = line
+                .from_fn([5, 2], placements, |i| (2 * i[0] + i[1]) as f64)?
+                .requires_grad()?;
+            let moved = x.to_mesh(&grid, (Placement::Replicate, shard(0)))?;
+            assert_eq!(moved.layout().to_string(), "R S(0)");
+            let slope = moved
+                .mul(&scale)?
+                .square()?
+                .sum_all()?
+                .backward()?
+                .get(&x)?
+                .expect("it depends on x");
+            assert_eq!(slope.layout(), x.layout());
+            let found = slope
+                .to_array_on::<f64>(3)?
+                .map(|a| a.into_raw_vec_and_offset().0);
+            let expected = (0..10)
+                .map(|i| f64::from(2 * i * (i / 2 + 1) * (i / 2 + 1)))
+                .collect::<Vec<_>>();
+            assert_eq!(found, (ctx.rank() == 3).then_some(expected));
+            // And twice.
+            let loss = x
+                .to_mesh(&grid, [replicate(), replicate()])?
+                .square()?
+                .square()?
+                .sum_all()?;
+            let slope = loss
+                .grad(&[&x], true)?
+                .swap_remove(0)
+                .expect("it depends on x");
+            let curve = slope
+                .sum_all()?
+                .grad(&[&x], false)?
+                .swap_remove(0)
+                .expect("it depends on x");
+            let found = curve
+                .to_array_on::<f64>(0)?
+                .map(|a| a.into_raw_vec_and_offset().0);
+            let expected = (0..10).map(|i| f64::from(12 * i * i)).collect::<Vec<_>>();
+            assert_eq!(found, (ctx.rank() == 0).then_some(expected));
+        }
+        // A sum over ranks is taken before it leaves, and on the way to one rank.
+        let sum = line.ones([6], shard(0))?.sum([0], true)?;
+        assert_eq!(sum.to_mesh(&grid, [replicate(), replicate()])?.item()?, 6.0);
+        assert_eq!(
+            sum.to_array_on::<f64>(1)?.map(|a| a[[0]]),
+            (ctx.rank() == 1).then_some(6.0)
+        );
+        Ok(sum.to_array_on::<f64>(4).unwrap_err().to_string())
+    });
+    let texts = checked.unwrap();
+    assert!(
+        texts[0].contains('4') && texts.iter().all(|t| t == &texts[0]),
+        "{texts:?}"
+    );
+}
+
+#[test]
+fn memory_is_used_again_where_a_tensor_is_given_up() {
+    let checked = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.from_fn([4, 6], shard(1), |i| (6 * i[0] + i[1]) as f64)?;
+        let kept = x.clone();
+        let moved = x.redistribute_into(shard(0))?;
+        assert_eq!(
+            (moved.layout().to_string(), read(&moved)?),
+            ("S(0)".to_owned(), read(&kept)?)
+        );
+        // On the tape it goes as any move.
+        let w = kept.requires_grad()?;
+        let slope = (w.clone() * 3)
+            .redistribute_into(shard(0))?
+            .sum_all()?
+            .backward()?;
+        assert_eq!(read(&slope.get(&w)?.expect("it depends on w"))?, [3.0; 24]);
+        let terms = moved
+            .redistribute_into(shard_tensor::partial(ReduceOp::Sum))
+            .unwrap_err();
+        Ok(terms.to_string())
+    });
+    assert!(checked.unwrap()[0].contains("partial"));
+}
+
+#[test]
+fn gradients_are_checked_and_recomputed() {
+    let checked = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let x = mesh.randn([4, 2], shard(0))?;
+        let w = mesh.randn([2], replicate())?.requires_grad()?;
+        let held = w.clone();
+        let layer = move |x: &[ShardTensor]| Ok(vec![x[0].mul(&held)?.tanh()?]);
+        let report = ctx.gradcheck(&layer, &[&x], GradCheck::default())?;
+        assert!(report.compared > 0 && report.max_error < 1e-6);
+        let wrong = |x: &[ShardTensor]| Ok(vec![x[0].detach().add(&x[0].tanh()?)?]);
+        let error = ctx
+            .gradcheck(wrong, &[&x], GradCheck::default())
+            .unwrap_err();
+        let slope = |y: &ShardTensor| {
+            read(
+                &y.square()?
+                    .sum_all()?
+                    .backward()?
+                    .get(&w)?
+                    .expect("it depends on w"),
+            )
+        };
+        let plain = slope(&layer(std::slice::from_ref(&x))?[0])?;
+        let again = slope(&ctx.recompute(&[&x], layer.clone())?[0])?;
+        for (a, b) in plain.iter().zip(&again) {
+            assert!(
+                (a - b).abs() < 1e-12 * a.abs().max(1.0),
+                "{plain:?} {again:?}"
+            );
+        }
+        // A parameter that was set in between would be another function.
+        let y = ctx.recompute(&[&x], layer)?.swap_remove(0).sum_all()?;
+        Sgd::new(vec![("w".to_owned(), w.clone())], 0.1)?.step(&w.sum_all()?.backward()?)?;
+        Ok((error.to_string(), y.backward().unwrap_err().to_string()))
+    });
+    for (differs, replaced) in checked.unwrap() {
+        assert!(differs.contains("finite differences"), "{differs}");
+        assert!(replaced.contains("replaced"), "{replaced}");
+    }
+}
+
+/// Why it moved, and where it should lie.
+#[test]
+fn an_explanation_has_every_op_and_what_it_moved() {
+    let told = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.ones([4, 6], shard(1))?;
+        let w = mesh.ones([6, 3], replicate())?.requires_grad()?;
+        let (loss, outer) = ctx.explain(|| {
+            let (y, inner) = ctx.explain(|| x.matmul(&w))?;
+            assert_eq!(inner.steps.len(), 1);
+            y.relu()?.sum_all()
+        })?;
+        let ops: Vec<_> = outer.steps.iter().map(|s| s.op).collect();
+        assert_eq!(ops, ["matmul", "relu", "sum"]);
+        let moved: Vec<_> = outer.moves().map(|s| s.op).collect();
+        assert_eq!(moved, ["relu"]);
+        let (_, back) = ctx.explain(|| loss.backward())?;
+        assert!(back.steps.iter().any(|s| s.op.contains("matmul")), "{back}");
+        // Nobody asks any more: nothing is told.
+        x.relu()?;
+        let (_, silent) = ctx.explain(|| Ok(()))?;
+        assert!(silent.steps.is_empty());
+        x.expect_layout(shard(1))?.expect_layout(x.layout())?;
+        let error = x.expect_layout(shard(0)).unwrap_err();
+        let failed = ctx.explain(|| x.matmul(&x)).unwrap_err();
+        assert!(failed.to_string().contains("matmul"));
+        Ok((outer.to_string(), error.to_string()))
+    });
+    let (outer, error) = &told.unwrap()[0];
+    assert!(
+        outer.contains("f32 [4, 6] S(1), f32 [6, 3] R -> f32 [4, 3] P(sum)"),
+        "{outer}"
+    );
+    assert!(outer.contains("relu") && outer.contains("sent"), "{outer}");
+    assert!(error.contains("S(0)") && error.contains("S(1)"), "{error}");
+}
