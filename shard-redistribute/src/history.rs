@@ -5,6 +5,9 @@ use shard_comm::{Buffer, CommError, Communicator, Handle, Request, Result};
 use std::cell::Cell;
 use std::rc::Rc;
 
+/// The prime of the 128-bit hash of Fowler, Noll and Vo.
+const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+
 /// A running fingerprint of what the program did on a mesh; clones are the same.
 ///
 /// Ranks run one program, so it is equal on all of them wherever they meet. Where one took another turn in which nothing had
@@ -33,10 +36,18 @@ pub(crate) struct Compared {
 }
 
 impl Compared {
+    /// The request with one more argument that must be equal on all ranks. Counts of elements and roots follow from the
+    /// program here, so they are compared with its history as one number; other arguments are told by their name.
     fn with_history(&self, mut request: Request) -> Request {
-        if request.argument.is_none() {
-            request.argument = Some(("the calls before it", self.history.0.get()));
-        }
+        let history = self.history.0.get();
+        request.argument = match request.argument {
+            None => Some(("the calls before it", history)),
+            Some(("length" | "root", value)) => {
+                let both = (history ^ value).wrapping_mul(PRIME).rotate_left(29);
+                Some(("the calls before it, or its arguments", both))
+            }
+            other => other,
+        };
         request
     }
 }

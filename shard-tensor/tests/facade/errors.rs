@@ -209,7 +209,8 @@ fn diverging(step: impl Fn(&Context, &ShardTensor) -> Result<ShardTensor> + Sync
     let mut errors = outcomes
         .unwrap()
         .into_iter()
-        .map(|e| e.expect("a mismatch"));
+        .enumerate()
+        .map(|(rank, e)| e.unwrap_or_else(|| panic!("rank {rank} read a value")));
     let (a, b) = (errors.next().unwrap(), errors.next().unwrap());
     assert_eq!(a.to_string(), b.to_string());
     a
