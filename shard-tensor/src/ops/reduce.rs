@@ -46,7 +46,7 @@ impl ShardTensor {
     /// As [`sum`](Self::sum).
     #[track_caller]
     pub fn sum_all(&self) -> Result<Self> {
-        self.sum(&self.all_dims(), false)
+        self.sum(self.all_dims(), false)
     }
 
     /// The mean of all elements.
@@ -58,7 +58,7 @@ impl ShardTensor {
     /// As [`mean`](Self::mean).
     #[track_caller]
     pub fn mean_all(&self) -> Result<Self> {
-        self.mean(&self.all_dims(), false)
+        self.mean(self.all_dims(), false)
     }
 
     /// The mean squared difference from a target.

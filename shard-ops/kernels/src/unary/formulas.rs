@@ -99,6 +99,7 @@ macro_rules! loops {
             $($($order:literal)|+ => $formula:expr;)+
         }
     )*) => {
+        #[expect(clippy::manual_range_patterns, reason = "orders are listed as in the table")]
         pub(super) fn run<T: Real>(op: Unary, n: usize, from: &[T], to: &mut [T]) {
             let rounded = |p: f64| T::of(p).wide();
             match op {

@@ -235,7 +235,7 @@ fn kinks_and_special_values_follow_pytorch() {
 fn log1p_and_expm1_do_not_cancel_near_zero_and_have_pytorchs_special_values() {
     for (op, x, expected) in [
         (Unary::Log1p, 1e-10, 9.999_999_999_5e-11),
-        (Unary::Log1p, -0.5, -0.693_147_180_559_945_3),
+        (Unary::Log1p, -0.5, -std::f64::consts::LN_2),
         (Unary::Log1p, 1.5, 0.916_290_731_874_155_1),
         (Unary::Expm1, 1e-10, 1.000_000_000_05e-10),
         (Unary::Expm1, -1e-10, -9.999_999_999_5e-11),
