@@ -77,7 +77,7 @@ fn attend(
     ctx.world().barrier()?;
     let start = Instant::now();
     let y = x.attention(&x, &x, None, &options)?;
-    let gradients = y.mul(&y)?.sum(&[0, 1, 2, 3], false)?.backward()?;
+    let gradients = y.mul(&y)?.sum([0, 1, 2, 3], false)?.backward()?;
     ctx.world().barrier()?;
     let seconds = start.elapsed().as_secs_f64();
     let (received, peak) = (

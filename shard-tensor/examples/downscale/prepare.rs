@@ -58,7 +58,7 @@ impl Task {
         let train = 0..hours - 1;
         let during = |x: &ShardTensor, hours: Range<usize>| x.narrow(0, hours);
         let past = during(&theta, train.clone())?;
-        let mean = past.mean(&[0, 2, 3], true)?.reduced()?;
+        let mean = past.mean([0, 2, 3], true)?.reduced()?;
         let spread = past.sub(&mean)?;
         let unit = past.sub(&during(&bilinear, train.clone())?)?;
         let (spread, unit) = (rms(&spread)?, rms(&unit)?);
@@ -109,7 +109,7 @@ fn coarsened(field: &ShardTensor) -> Result<ShardTensor> {
 
 /// The root of the mean square per level: `[1, levels, 1, 1]`.
 pub(crate) fn rms(x: &ShardTensor) -> Result<ShardTensor> {
-    let square = x.square()?.mean(&[0, 2, 3], true)?;
+    let square = x.square()?.mean([0, 2, 3], true)?;
     square.add_scalar(FLOOR)?.sqrt()
 }
 

@@ -57,13 +57,13 @@ fn aligned(
     for first in (0..m).step_by(tile.max(1)) {
         let some = queries.narrow(0, first..m.min(first + tile.max(1)))?;
         let apart = some.unsqueeze(1)?.sub(&points)?;
-        let mut squares = apart.square()?.sum(&[2], false)?;
+        let mut squares = apart.square()?.sum([2], false)?;
         let (mut near, mut at) = (Vec::new(), Vec::new());
         for _ in 0..k {
-            let least = squares.amin(&[1], true)?;
+            let least = squares.amin([1], true)?;
             // Of the points at this distance the first: the others' numbers are moved beyond n.
             let hit = squares.eq(&least)?;
-            let first = beyond.sub(&hit.mul_scalar(n as f64)?)?.amin(&[1], true)?;
+            let first = beyond.sub(&hit.mul_scalar(n as f64)?)?.amin([1], true)?;
             squares = squares.add(&number.eq(&first)?.mul_scalar(TAKEN)?)?;
             near.push(least);
             at.push(first);

@@ -127,8 +127,8 @@ fn random_numbers_stay_below_one_in_every_type() {
                 .rand([1 << 17], [shard(0)])?
                 .to(DType::F64)?;
             let (most, least) = (
-                drawn.amax(&[0], false)?.item()?,
-                drawn.amin(&[0], false)?.item()?,
+                drawn.amax([0], false)?.item()?,
+                drawn.amin([0], false)?.item()?,
             );
             let mean = drawn.mean_all()?.item()?;
             assert!((mean - 0.5).abs() < 0.01 && least >= 0.0, "{dtype}: {mean}");
@@ -162,7 +162,7 @@ fn the_greatest_zero_is_positive_wherever_it_lies() {
                 dtype,
                 |x| {
                     let signs = |t: ShardTensor| Ok::<_, Error>(t.item()?.is_sign_positive());
-                    Ok((signs(x.amax(&[0], false)?)?, signs(x.amin(&[0], false)?)?))
+                    Ok((signs(x.amax([0], false)?)?, signs(x.amin([0], false)?)?))
                 },
                 elements,
             );

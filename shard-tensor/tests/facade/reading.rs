@@ -11,7 +11,7 @@ fn item_of_a_partial_tensor_is_the_sum_on_every_rank() {
         assert_eq!(total.reduced()?.layout().to_string(), "R");
         Ok((
             total.item()?,
-            x.amax(&[0], true)?.item()?,
+            x.amax([0], true)?.item()?,
             x.mean_all()?.item()?,
         ))
     });

@@ -50,7 +50,7 @@ impl Job {
         // Rows attend to rows, which lie on the first axis of the mesh.
         y = y.add(&y.attention(&y, &y, None, &options)?)?;
         let y = y.redistribute([shard(1), shard(2)])?;
-        let loss = y.mul(&y)?.mean(&[0, 1, 2, 3], false)?;
+        let loss = y.mul(&y)?.mean([0, 1, 2, 3], false)?;
         self.adam.step(&loss.backward()?)
     }
 }
@@ -102,7 +102,7 @@ fn what_reads_values_says_so() {
     let error = Simulation::new(&topology)
         .run(
             |ctx| ctx.mesh_of(8)?.ones([100], [shard(0)]),
-            |_, x| x.sum(&[0], false)?.item().map(drop),
+            |_, x| x.sum([0], false)?.item().map(drop),
         )
         .unwrap_err();
     assert!(error.to_string().contains("no elements"), "{error}");

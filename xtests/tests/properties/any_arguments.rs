@@ -100,11 +100,11 @@ fn apply(call: &Call, mesh: &Mesh, place: Place<'_>) -> Result<Vec<f64>> {
         17 => x.flip(n(0))?,
         18 => x.roll(n(0), signed(1))?,
         19 => x.repeat(n(0), n(1))?,
-        20 => x.permute(&[n(0), n(1)])?,
+        20 => x.permute([n(0), n(1)])?,
         21 => x.reshape([n(0), n(1)])?,
         22 => x.expand([n(0), n(1)])?,
-        23 => x.sum(&[n(0), n(1)], call.flag)?,
-        24 => x.amax(&[n(0)], call.flag)?,
+        23 => x.sum([n(0), n(1)], call.flag)?,
+        24 => x.amax([n(0)], call.flag)?,
         _ => x.squeeze(n(0))?,
     };
     let mut all = out.to_array::<f64>()?.into_raw_vec_and_offset().0;

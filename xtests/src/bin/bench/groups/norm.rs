@@ -91,7 +91,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
             &image,
             2,
             0.5,
-            |x| Ok(vec![x[0].mean(&[2], false)?.full_tensor()?]),
+            |x| Ok(vec![x[0].mean([2], false)?.full_tensor()?]),
         ),
     ];
     for &ranks in &suite.options.ranks {
