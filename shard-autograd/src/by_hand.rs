@@ -57,7 +57,7 @@ impl Recorder {
     ///     let rows = Layout::parse(cx.mesh(), &[3], "S(0)[1,2]")?;
     ///     let x = tape.leaf(Array::from_fn(&cx, &rows, |i| (i[0] + 1) as f64)?)?;
     ///     // A piece of the same layout, whose element `i` is a function of the elements of two others.
-    ///     let zip = |x: &Value, y: &Value, f: fn(f64, f64) -> f64| {
+    ///     let zip = |x: &Value, y: &Value, f: fn(f64, f64) -> f64| -> shard_autograd::Result<_> {
     ///         let (x, y, a) = (x.array().to_vec::<f64>()?, y.array().to_vec::<f64>()?, x.array());
     ///         Ok(Value::new(Array::from_fn(a.cx(), a.layout(), |i| f(x[i[0]], y[i[0]]))?))
     ///     };

@@ -1,4 +1,7 @@
-//! A device by its kind.
+//! Devices of ranks: by their kind, or made as somebody says.
+
+use std::fmt;
+use std::sync::Arc;
 
 use shard_device::Result;
 
@@ -25,13 +28,63 @@ pub fn device_of(kind: DeviceKind, rank: usize) -> Result<DeviceRef> {
     }
 }
 
+/// Makes the devices of the ranks of a launch, those of other crates too: see
+/// [`LocalOptions::make`](crate::local::LocalOptions::make).
+///
+/// Two factories are equal if one is a clone of the other.
+///
+/// ```
+/// use shard_comm::{DeviceFactory, DeviceKind, DeviceRef, Host, TestDevice, local};
+/// // Every other rank's memory cannot be read.
+/// let make = DeviceFactory::new(|rank| {
+///     let device: DeviceRef = if rank % 2 == 0 { Host::new() } else { TestDevice::new() };
+///     Ok(device)
+/// });
+/// let options = local::LocalOptions { make: Some(make), ..Default::default() };
+/// let kinds = local::run_with(3, &options, |comm| comm.device().kind()).unwrap();
+/// assert_eq!(kinds, [DeviceKind::Host, DeviceKind::Test, DeviceKind::Host]);
+/// ```
+#[derive(Clone)]
+pub struct DeviceFactory(Arc<Make>);
+
+type Make = dyn Fn(usize) -> Result<DeviceRef> + Send + Sync;
+
+impl DeviceFactory {
+    /// A factory that is asked once for each rank, by its number in the launch.
+    pub fn new(make: impl Fn(usize) -> Result<DeviceRef> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(make))
+    }
+
+    /// The device of a rank.
+    ///
+    /// # Errors
+    /// Whatever stands in the way.
+    pub fn make(&self, rank: usize) -> Result<DeviceRef> {
+        (self.0)(rank)
+    }
+}
+
+impl PartialEq for DeviceFactory {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for DeviceFactory {}
+
+impl fmt::Debug for DeviceFactory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DeviceFactory")
+    }
+}
+
 /// A device of another crate: that crate makes it.
 fn unknown(kind: DeviceKind) -> DeviceError {
     DeviceError::invalid(
         "device_of",
         "a device of this crate",
         kind.to_string(),
-        "make it yourself and hand it to the launch",
+        "hand a DeviceFactory to the launch",
     )
 }
 

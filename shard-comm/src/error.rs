@@ -94,7 +94,13 @@ impl CommError {
         }
     }
 
-    pub(crate) fn invalid(
+    /// An error of a call whose own arguments contradict each other: what it accepts, what it was given, and what to do.
+    ///
+    /// ```
+    /// let error = shard_comm::CommError::invalid("send", "a peer below 4", "7", "name a rank of the group");
+    /// assert_eq!(error.to_string(), "send: expected a peer below 4, got 7; name a rank of the group");
+    /// ```
+    pub fn invalid(
         op: &'static str,
         expected: impl Into<String>,
         got: impl Into<String>,

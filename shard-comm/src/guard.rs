@@ -25,8 +25,9 @@ pub struct PeerSum {
 }
 
 impl Guard {
-    /// The checksums of all participants, for who moves the elements elsewhere: a row per rank, which begins with
-    /// whether it has any. `None` if there are none.
+    /// The checksums of all ranks as one table, for a backend that moves the elements by itself and compares them there. The
+    /// table has one row per rank: first 1 if the rank gave checksums and 0 if it did not, then its checksum for each reader.
+    /// `None` if no rank gave any.
     ///
     /// # Errors
     /// None in practice: the memory is the host's.
@@ -103,7 +104,8 @@ impl Guard {
     }
 }
 
-/// What ranks said that their peers should find: a row per rank, which begins with whether it said anything.
+/// The checksums of all ranks, as [`Guard::tell`] writes them: one row per rank, first whether the rank gave any, then its
+/// checksum for each reader.
 #[cfg(feature = "nccl")]
 #[derive(Debug)]
 pub(crate) struct PeerSums {
@@ -113,16 +115,16 @@ pub(crate) struct PeerSums {
 
 #[cfg(feature = "nccl")]
 impl PeerSums {
-    /// What an operation whose elements move elsewhere gives.
+    /// Reads the table that is the result of an operation whose target is [`Target::Elsewhere`](crate::Target::Elsewhere).
     ///
     /// # Errors
-    /// [`CommError::Invalid`](crate::CommError::Invalid) if it is something else.
+    /// [`CommError::Invalid`](crate::CommError::Invalid) if the buffer does not hold 64-bit integers.
     pub(crate) fn new(buffer: &Buffer, ranks: usize) -> Result<Self> {
         let words = buffer.to_vec::<i64>()?;
         Ok(Self { words, ranks })
     }
 
-    /// What `reader` should find of what `owner` sent; `None` if nothing was said.
+    /// The checksum of what `reader` reads from `owner`; `None` if `owner` gave no checksums.
     pub(crate) fn expected(&self, owner: usize, reader: usize) -> Option<u64> {
         let row = &self.words.get(owner * (1 + self.ranks)..)?;
         (row.first() == Some(&1)).then(|| row.get(1 + reader).map_or(0, |w| w.cast_unsigned()))

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::{CommError, DeviceRef, ErrorClass, MemoryStats, Site, SiteText};
+use crate::{CommError, DType, DeviceRef, ErrorClass, ExchangePlan, MemoryStats, Site, SiteText};
 
 /// How many operations the flight recorder remembers unless told otherwise.
 const RECENT: usize = 64;
@@ -296,8 +296,10 @@ impl Ledger {
         self.library_calls.update(|all| all + calls);
     }
 
+    /// Notes that an operation begins, for the flight recorder. Backends call it when an operation is posted: `name` is the
+    /// call, `sequence` counts the operations of the group, or the messages of the pair.
     #[inline]
-    pub(crate) fn posted(&self, name: &'static str, sequence: u64, site: Site) {
+    pub fn posted(&self, name: &'static str, sequence: u64, site: Site) {
         let mut recent = self.recent.borrow_mut();
         match self.most.get() {
             0 => return,
@@ -311,8 +313,9 @@ impl Ledger {
         });
     }
 
-    /// An operation of this rank has failed: keeps what led to it.
-    pub(crate) fn failed(&self, error: &CommError) {
+    /// An operation of this rank has failed: keeps what led to it. Handles call it when they are waited for, and so do the
+    /// collectives; a backend needs to only where it fails by itself.
+    pub fn failed(&self, error: &CommError) {
         let kept = |known: &FlightRecord| known.cause.class() == ErrorClass::Failure;
         let fatal = error.class() == ErrorClass::Failure;
         if !fatal && !matches!(error, CommError::Mismatch(_))
@@ -328,8 +331,24 @@ impl Ledger {
         self.failure.replace(Some(record));
     }
 
+    /// Counts what an exchange moves at one rank, number `me` of its participants, under the name of the call. Backends call
+    /// it once per exchange; [`backend::receive`](crate::backend::receive) does.
     #[inline]
-    pub(crate) fn moved(&self, name: &'static str, moved: &Moved) {
+    pub fn moved(&self, name: &'static str, plan: &ExchangePlan, me: usize, dtype: Option<DType>) {
+        let moved = plan.moved(me, dtype);
+        tracing::trace!(
+            target: "shard_comm",
+            op = name,
+            plan = plan.name,
+            messages = moved.messages,
+            bytes = moved.bytes,
+            "moved"
+        );
+        self.count(name, &moved);
+    }
+
+    #[inline]
+    fn count(&self, name: &'static str, moved: &Moved) {
         let mut counted = self.counted.borrow_mut();
         // What was done last is mostly done again.
         let last = self.last.get();
@@ -449,8 +468,8 @@ mod tests {
             bytes: 16,
             ..Moved::default()
         };
-        ledger.moved("halo", &moved);
-        ledger.moved("barrier", &Moved::default());
+        ledger.count("halo", &moved);
+        ledger.count("barrier", &Moved::default());
         let text = ledger.snapshot().to_string();
         assert!(
             text.starts_with("2 rounds; received 16 bytes in 2 messages"),
@@ -471,9 +490,9 @@ mod tests {
             bytes: 16,
             ..Moved::default()
         };
-        ledger.moved("a", &moved);
+        ledger.count("a", &moved);
         let before = ledger.snapshot();
-        ledger.moved("b", &moved);
+        ledger.count("b", &moved);
         let since = ledger.since(&before);
         assert_eq!((since.rounds, since.bytes), (1, 16));
         assert_eq!(

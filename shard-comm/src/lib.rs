@@ -8,7 +8,7 @@
 //! - **Moves**: an [`ExchangePlan`] lists the strided [`Piece`]s a rank reads from its peers, and how they are combined
 //!   (a [`Monoid`]). Everything else, from broadcast to all-reduce, is such a plan.
 //! - **Groups**: a [`Communicator`] runs plans. Every operation blocks, or starts and returns a [`Handle`]. The
-//!   [`local`] backend runs ranks as threads of this process.
+//!   [`local`] backend runs ranks as threads of this process; [`backend`] says what one of your own needs.
 //! - **Forecasts**: [`simulated`] plays one rank of thousands, without data.
 //! - **Accounts**: a [`Ledger`] counts every byte and message where it moves.
 //!
@@ -103,7 +103,7 @@ pub use caller::Calling;
 pub use collectives::{ONE_ROUND_BYTES, all_reduce_received};
 pub use communicator::Communicator;
 pub use decorator::{Checks, Fault, FaultKind, Faulty, checked, faulty};
-pub use devices::device_of;
+pub use devices::{DeviceFactory, device_of};
 pub use error::{
     AgreedError, CommError, DeadlockReport, LaunchError, Mismatch, Result, Site, SiteText,
     TimeoutReport, WaitLine,

@@ -50,9 +50,9 @@ pub enum Target {
     Keep(Buffer),
     /// No result. No piece may be received.
     Nothing,
-    /// Whatever it is, something else moves it, and has checked this rank's buffers: the communicator only sees to it that
-    /// all ranks agree, and its operation ends there; its result is what [guards](Request::guard) told, if any did. Sources
-    /// need not have elements.
+    /// Something else moves the elements, and has checked this rank's buffers. The communicator only sees to it that all ranks
+    /// agree; its result is the table of all ranks' checksums, if any rank's [guard](Request::guard) has some. Sources need
+    /// not have elements.
     Elsewhere,
 }
 
@@ -279,14 +279,7 @@ impl Link {
     /// # Errors
     /// [`CommError::Invalid`] if the peer is not in the group.
     pub fn into_request(self, size: usize) -> Result<Request> {
-        if self.peer >= size {
-            return Err(CommError::invalid(
-                self.name(),
-                format!("a peer below {size}"),
-                self.peer.to_string(),
-                "name a rank of the group, numbered within it",
-            ));
-        }
+        check_peer(self.name(), self.peer, size)?;
         let plan = Arc::new(self.plan());
         let (dtype, elsewhere) = (self.side.dtype(), self.elsewhere);
         let or_elsewhere = |target| if elsewhere { Target::Elsewhere } else { target };
@@ -307,4 +300,17 @@ impl Link {
             ..request
         })
     }
+}
+
+/// Whether a group of `size` has this rank.
+pub(crate) fn check_peer(op: &'static str, peer: usize, size: usize) -> Result<()> {
+    if peer < size {
+        return Ok(());
+    }
+    Err(CommError::invalid(
+        op,
+        format!("a peer below {size}"),
+        peer.to_string(),
+        "name a rank of the group, numbered within it",
+    ))
 }

@@ -38,7 +38,13 @@ impl ExchangePlan {
 }
 
 /// Reads every received piece of a checked plan into `dst`. `source(peer, index)` finds the owner's buffer.
-pub(crate) fn run<'a>(
+///
+/// [`receive`](crate::backend::receive) does this with what peers posted; alone it is for backends that have brought the
+/// elements here in another way.
+///
+/// # Errors
+/// Those of the device; [`DeviceError::Invalid`](crate::DeviceError::Invalid) if a buffer is too short for a piece.
+pub fn run<'a>(
     device: &DeviceRef,
     plan: &ExchangePlan,
     source: impl Fn(usize, usize) -> &'a Buffer,

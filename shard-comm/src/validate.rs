@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::plan::{Traffic, traffic_with};
 use crate::{AgreedError, CommError, DType, Mismatch, Monoid, Result, SiteText};
 
-/// What one rank says of its part in an exchange.
-pub(crate) trait Claim {
+/// What one rank says of its part in an exchange: what [`validate`] compares. [`Post`](crate::backend::Post) is a claim.
+pub trait Claim {
     /// The call, for messages.
     fn op(&self) -> &'static str;
     /// Where it was made.
@@ -17,19 +17,30 @@ pub(crate) trait Claim {
     fn turn(&self) -> Option<u64>;
     /// An error that all must hear of.
     fn status(&self) -> Option<&AgreedError>;
+    /// An argument that must be equal on all ranks: its name and value.
     fn argument(&self) -> Option<(&'static str, u128)>;
+    /// The type of the elements, if any move.
     fn dtype(&self) -> Option<DType>;
+    /// How the plan combines pieces.
     fn fold(&self) -> Option<Monoid>;
     /// The plan's fingerprint.
     fn id(&self) -> u128;
+    /// What the plan [receives](crate::ExchangePlan::incoming); looked at where a fingerprint is zero.
     fn incoming(&self) -> &[Traffic];
+    /// What the plan [sends](crate::ExchangePlan::outgoing); looked at where a fingerprint is zero.
     fn outgoing(&self) -> &[Traffic];
     /// The length of a source; zero if there is none.
     fn source_len(&self, source: usize) -> usize;
 }
 
-/// How a group is named in messages.
-pub(crate) fn label(members: &[usize]) -> String {
+/// How a group is named in messages: by its ranks of the launch.
+///
+/// ```
+/// use shard_comm::backend::label;
+/// assert_eq!(label(&[2, 3, 4, 5]), "ranks 2..=5");
+/// assert_eq!(label(&[5, 0]), "ranks [5, 0]");
+/// ```
+pub fn label(members: &[usize]) -> String {
     let consecutive = members.windows(2).all(|w| w[1] == w[0] + 1);
     match members {
         [first, .., last] if consecutive && members.len() > 2 => format!("ranks {first}..={last}"),
@@ -37,11 +48,17 @@ pub(crate) fn label(members: &[usize]) -> String {
     }
 }
 
-/// Checks claims, one per member; the error, if any, is for all of them.
+/// Checks claims, one per member; the error, if any, is for all of them: it is a function of the claims alone.
+///
+/// `sequence` counts the operations of these members, who are numbered as in the launch.
 ///
 /// Fields are compared in the order in which a difference explains the later ones: another turn, another operation, a rank that has
 /// an error to tell, arguments, the plan, types, and last the sizes of every pair.
-pub(crate) fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[&C]) -> Result<()> {
+///
+/// # Errors
+/// [`OutOfStep`](CommError::OutOfStep) if some rank has lost or repeated an operation, [`Mismatch`](CommError::Mismatch) if two
+/// claims differ, [`Agreed`](CommError::Agreed) with the error of the lowest member that has one to tell.
+pub fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[&C]) -> Result<()> {
     if agree_plainly(claims.iter().copied()) {
         return Ok(());
     }

@@ -99,6 +99,7 @@ mod explain;
 mod fingerprint;
 mod geometry;
 mod handle;
+mod history;
 mod mesh_comm;
 mod plan;
 mod planner;

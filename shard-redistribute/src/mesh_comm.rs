@@ -1,10 +1,11 @@
 //! A mesh with its communicators.
 
+use crate::history::{Compared, History};
 use crate::{CostModel, Planner, Result};
 use shard_comm::{Communicator, DeviceRef};
 use shard_spec::DeviceMesh;
 use smallvec::SmallVec;
-use std::cell::{Cell, OnceCell};
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 /// A mesh and, for this rank, the communicator over all of it and over every subset of its axes. Axes of one rank, of
@@ -25,8 +26,8 @@ pub struct MeshComm {
     wide: SmallVec<[usize; 4]>,
     /// Indexed by bit mask over the wide axes; empty on ranks outside the mesh. Mask 0 is a group of one.
     groups: Vec<Rc<dyn Communicator>>,
-    /// A running fingerprint of what the program did on this mesh since it was made.
-    history: Cell<u128>,
+    /// What the program did on this mesh since it was made.
+    history: History,
     planner: Planner,
     /// The mesh of this rank alone; on ranks outside the mesh, of its first rank alone.
     alone: DeviceMesh,
@@ -52,7 +53,8 @@ impl MeshComm {
         let wide: SmallVec<[usize; 4]> = (0..mesh.ndim())
             .filter(|&a| mesh.axis_size(a) > 1)
             .collect();
-        let mut groups = Vec::new();
+        let history = History::default();
+        let mut groups: Vec<Rc<dyn Communicator>> = Vec::new();
         for mask in 0..1_usize << wide.len() {
             let along = (wide.iter().enumerate()).filter(|(bit, _)| mask >> bit & 1 == 1);
             let axes: SmallVec<[usize; 4]> = along.map(|(_, &a)| a).collect();
@@ -60,7 +62,12 @@ impl MeshComm {
                 Some(_) => Some(mesh.submesh(rank, &axes)?),
                 None => None,
             };
-            groups.extend(world.subgroup(own.as_ref().map(DeviceMesh::ranks))?);
+            if let Some(group) = world.subgroup(own.as_ref().map(DeviceMesh::ranks))? {
+                groups.push(Rc::new(Compared {
+                    group,
+                    history: history.clone(),
+                }));
+            }
         }
         let alone = if coords.is_some() {
             rank
@@ -77,7 +84,7 @@ impl MeshComm {
             coords,
             wide,
             groups,
-            history: Cell::new(0),
+            history,
             planner,
             alone: DeviceMesh::with_ranks(&[1], vec![alone])?,
             own: OnceCell::new(),
@@ -155,7 +162,7 @@ impl MeshComm {
                 coords: self.is_member().then(|| SmallVec::from_slice(&[0])),
                 wide: SmallVec::new(),
                 groups: self.groups.first().cloned().into_iter().collect(),
-                history: Cell::new(0),
+                history: History::default(),
                 planner: Planner::new(0, PLANS),
                 alone: self.alone.clone(),
                 own: OnceCell::new(),
@@ -169,22 +176,15 @@ impl MeshComm {
         &self.planner
     }
 
-    /// Adds a call to the history that exchanges compare, so that ranks that took different turns where nothing
-    /// had to be communicated are found out at the next exchange.
+    /// Adds a call to the history that all operations of the mesh's groups compare, so that ranks that took different turns
+    /// where nothing had to be communicated are found out at the next one, whatever it is.
     pub fn record(&self, call: u128) {
-        let mixed =
-            (self.history.get() ^ call).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
-        self.history.set(mixed.rotate_left(17));
-    }
-
-    /// The fingerprint of the calls so far; equal on all ranks of a program whose ranks agree.
-    pub(crate) fn history(&self) -> u128 {
-        self.history.get()
+        self.history.record(call);
     }
 
     /// Starts the history anew, after all ranks have learnt of a disagreement.
     pub(crate) fn forget(&self) {
-        self.history.set(0);
+        self.history.forget();
     }
 
     /// The communicator of the ranks that differ from this one only along `axes`, `None` if this rank is not

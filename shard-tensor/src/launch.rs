@@ -3,15 +3,17 @@
 use crate::processes::{self, Processes};
 use crate::{Context, Error, Result};
 use shard_comm::local::{self, Binding, Schedule};
-use shard_comm::{CommError, Communicator, DType, DeviceKind, ErrorClass};
+use shard_comm::{CommError, Communicator, DType, DeviceFactory, DeviceKind};
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 #[cfg(feature = "mpi")]
 mod on_processes;
+mod over;
 #[cfg(feature = "nccl")]
 mod over_nccl;
+
+pub use over::{RankOutcome, RankProgram};
 
 /// What moves elements between ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -95,6 +97,7 @@ pub fn launch<T: Returned>(
 pub struct Launch {
     ranks: usize,
     device: DeviceKind,
+    devices: Option<DeviceFactory>,
     backend: Backend,
     seed: u64,
     dtype: DType,
@@ -115,6 +118,7 @@ impl Launch {
         Self {
             ranks,
             device: DeviceKind::Host,
+            devices: None,
             backend: Backend::default(),
             seed: 0,
             dtype: DType::F32,
@@ -151,6 +155,24 @@ impl Launch {
     /// Another kind of device for every rank.
     pub fn device(self, device: DeviceKind) -> Self {
         Self { device, ..self }
+    }
+
+    /// Devices of your own for ranks that are threads: what [`DeviceKind::Other`] names, or different ones.
+    ///
+    /// ```
+    /// use shard_tensor::{DeviceFactory, Launch, shard};
+    /// let devices = DeviceFactory::new(|_rank| Ok(shard_comm::TestDevice::new()));
+    /// let sums = Launch::new(2).devices(devices).run(|ctx| {
+    ///     ctx.mesh_of(2)?.ones([3], shard(0))?.sum(0, false)?.item()
+    /// })?;
+    /// assert_eq!(sums, [3.0, 3.0]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    pub fn devices(self, devices: DeviceFactory) -> Self {
+        Self {
+            devices: Some(devices),
+            ..self
+        }
     }
 
     /// What moves elements between ranks.
@@ -270,43 +292,31 @@ impl Launch {
                 "start processes with `mpirun`, or play the ranks with a `Simulation`",
             ));
         }
-        // In the order in which ranks gave up.
-        let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
-        let record = |rank, error| {
-            let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
-            errors.push((rank, error));
-        };
+        if self.devices.is_some() && self.backend == Backend::Nccl {
+            return Err(self.foreign_devices());
+        }
         let options = local::LocalOptions {
             device: self.device,
+            make: self.devices.clone(),
             schedule: self.schedule.clone(),
             binding: self.binding,
             ..Default::default()
         };
-        let rank = |world: Rc<dyn Communicator>| {
-            match self.run_on(&world, &program) {
-                Ok(value) => Some(value),
-                Err(error) => {
-                    // Errors of the other classes reach every rank by themselves; poisoning the group could only
-                    // replace them by an echo.
-                    if error.class() == ErrorClass::Failure {
-                        world.fail(error.to_string());
-                    }
-                    record(world.rank(), error);
-                    None
-                }
-            }
-        };
-        let results = match self.backend {
-            Backend::Own => local::run_with(self.ranks, &options, |comm| rank(Rc::new(comm))),
+        let start = |ranks, rank: &RankProgram<'_, T>| match self.backend {
+            Backend::Own => local::run_with(ranks, &options, |comm| rank(Rc::new(comm))),
             Backend::Nccl => self.threads_over_nccl(options, rank),
         };
-        let mut errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let only_echoes = errors.iter().all(|(_, e)| is_echo(e));
-        match results {
-            Err(launch) if only_echoes => Err(launch.into()),
-            Ok(values) if errors.is_empty() => Ok(values.into_iter().flatten().collect()),
-            _ => Err(root_cause(&mut errors, self.ranks)),
-        }
+        self.run_over(start, program)
+    }
+
+    /// That devices are made by a factory where they cannot be.
+    fn foreign_devices(&self) -> Error {
+        Error::argument(
+            "launch",
+            "devices of its own only for ranks that are threads, joined by memory",
+            format!("a factory of devices, and {:?}", self.backend),
+            "name the device by its kind, or join the ranks yourself and use `Launch::run_over`",
+        )
     }
 }
 

@@ -75,7 +75,7 @@ pub use dim::{Dim, DimList};
 pub use error::{Error, Result};
 pub use explain::{Explanation, Step};
 pub use gradients::Gradients;
-pub use launch::{Backend, Launch, Returned, launch};
+pub use launch::{Backend, Launch, RankOutcome, RankProgram, Returned, launch};
 pub use mesh::{LocalSizes, Mesh};
 pub use operators::Operand;
 pub use ops::{RadiusPairs, RadiusTable};
@@ -91,7 +91,8 @@ pub use shard_autograd::{GradAs, GradCheck, GradReport, HookHandle};
 pub use shard_comm::half;
 pub use shard_comm::local::{Binding, Schedule};
 pub use shard_comm::{
-    DType, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot, MatmulPrecision, OpCount,
+    DType, DeviceFactory, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot, MatmulPrecision,
+    OpCount,
 };
 pub use shard_kernels::unary::Unary;
 pub use shard_ops::Measured;

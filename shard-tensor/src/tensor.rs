@@ -5,7 +5,7 @@ use ndarray::{ArrayD, IxDyn};
 use shard_comm::Calling;
 use shard_comm::half::{bf16, f16};
 use shard_comm::{Bool, DType, Element};
-use shard_ops::{Exec, OpError, Value};
+use shard_ops::{Exec, OpError, Value, key_of};
 use shard_redistribute::{Array, RedistributeError};
 use shard_spec::{Dims, Layout, Placement};
 use std::borrow::Cow;
@@ -412,7 +412,9 @@ impl ShardTensor {
                 "a parameter keeps its type, shape and layout; redistribute the new value to the parameter's layout",
             ));
         }
-        self.set_array(value.value().array().clone())
+        let array = value.value().array().clone();
+        array.cx().record(key_of("set", &self.layout.hash128()));
+        self.set_array(array)
     }
 
     /// As [`set`](Self::set), for an array known to fit.

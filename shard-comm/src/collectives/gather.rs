@@ -33,6 +33,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// [`Agreed`](crate::CommError::Agreed) if some rank's buffer is not as long as its count,
     /// [`Mismatch`](crate::CommError::Mismatch) if counts or types differ between ranks, or a failure.
+    #[doc(alias = "MPI_Allgatherv")]
     #[track_caller]
     pub fn all_gather_v(&self, mine: &Buffer, counts: &[usize]) -> Result<Buffer> {
         self.start_all_gather_v(mine, counts)?.wait()
@@ -77,6 +78,7 @@ impl dyn Communicator + '_ {
     ///
     /// # Errors
     /// As [`all_gather_v`](#method.all_gather_v).
+    #[doc(alias("MPI_Alltoallv", "all_to_all_single"))]
     #[track_caller]
     pub fn all_to_all_v(
         &self,
@@ -136,6 +138,7 @@ impl dyn Communicator + '_ {
     ///
     /// # Errors
     /// As [`all_gather_v`](#method.all_gather_v).
+    #[doc(alias("MPI_Bcast", "ncclBroadcast"))]
     #[track_caller]
     pub fn broadcast(
         &self,
@@ -200,6 +203,7 @@ impl dyn Communicator + '_ {
     ///
     /// # Errors
     /// As [`all_gather_v`](#method.all_gather_v).
+    #[doc(alias = "MPI_Scatterv")]
     #[track_caller]
     pub fn scatter_v(
         &self,
@@ -263,6 +267,7 @@ impl dyn Communicator + '_ {
     ///
     /// # Errors
     /// As [`all_gather_v`](#method.all_gather_v).
+    #[doc(alias = "MPI_Gatherv")]
     #[track_caller]
     pub fn gather_v(&self, mine: &Buffer, counts: &[usize], root: usize) -> Result<Option<Buffer>> {
         self.start_gather_v(mine, counts, root)?.wait_optional()
@@ -284,15 +289,7 @@ impl dyn Communicator + '_ {
             let me = self.rank();
             check_len(NAME, "the count of this rank", counts[me], mine.len())?;
             let plan = self.plans().get(NAME, None, counts, &[root], || {
-                let recv = spans(counts).map(|(j, at)| Piece::run(j, 0, at.len(), 0, at.start));
-                let recv = if me == root {
-                    recv.collect()
-                } else {
-                    Pieces::new()
-                };
-                let start = span_of(counts, me).start;
-                let send = [Piece::run(root, 0, counts[me], 0, start)].into();
-                ExchangePlan::new(NAME, 0, recv, send, None, None)
+                plan_gather(NAME, me, counts, root)
             });
             let target = if me == root {
                 self.target(mine.dtype(), total(counts))?
@@ -334,4 +331,21 @@ pub(super) fn plan_all_gather(name: &'static str, me: usize, counts: &[usize]) -
         true => plan.shaped(Shape::AllGather),
         false => plan,
     }
+}
+
+pub(super) fn plan_gather(
+    name: &'static str,
+    me: usize,
+    counts: &[usize],
+    root: usize,
+) -> ExchangePlan {
+    let recv = spans(counts).map(|(j, at)| Piece::run(j, 0, at.len(), 0, at.start));
+    let recv = if me == root {
+        recv.collect()
+    } else {
+        Pieces::new()
+    };
+    let start = span_of(counts, me).start;
+    let send = [Piece::run(root, 0, counts[me], 0, start)].into();
+    ExchangePlan::new(name, 0, recv, send, None, None)
 }

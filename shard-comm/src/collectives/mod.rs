@@ -3,7 +3,9 @@
 //! A rank whose own arguments are wrong does not return early, which would leave the others waiting: it joins the
 //! operation with an error for its status, and all ranks return that.
 
+mod equal;
 mod gather;
+mod message;
 mod reduce;
 
 use std::ops::Range;
@@ -16,12 +18,12 @@ pub(crate) use gather::all_gather_plan;
 pub use reduce::{ONE_ROUND_BYTES, all_reduce_received};
 
 use crate::caller::called;
-use crate::guard::Guard;
+use crate::validate::label;
 use crate::{
     AgreedError, Buffer, BufferMut, CommError, Communicator, DType, ExchangePlan, Handle, Result,
     Site,
 };
-use crate::{Link, LinkSide, Request, Target};
+use crate::{Request, Target};
 
 /// The operations of a group. Counts are in elements; counts of zero are ordinary.
 impl dyn Communicator + '_ {
@@ -34,6 +36,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// [`Mismatch`](CommError::Mismatch) if the plans do not fit, [`Agreed`](CommError::Agreed) if some rank's
     /// buffers do not fit its plan or some status is an error, or a failure.
+    #[doc(alias("halo", "MPI_Neighbor_alltoallw", "MPI_Alltoallw"))]
     #[track_caller]
     pub fn exchange(
         &self,
@@ -82,6 +85,7 @@ impl dyn Communicator + '_ {
     ///
     /// # Errors
     /// [`Mismatch`](CommError::Mismatch) if ranks call different operations, or a failure.
+    #[doc(alias = "MPI_Barrier")]
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         self.tell("barrier", Ok(()), None, Location::caller())
@@ -139,6 +143,7 @@ impl dyn Communicator + '_ {
     ///
     /// # Errors
     /// [`Mismatch`](CommError::Mismatch) if ranks call different operations, or a failure.
+    #[doc(alias("MPI_Comm_split", "ncclCommSplit"))]
     #[track_caller]
     pub fn split(&self, color: Option<usize>, key: usize) -> Result<Option<Rc<dyn Communicator>>> {
         self.noted(self.post_split(color, key, called(Location::caller())))
@@ -146,71 +151,71 @@ impl dyn Communicator + '_ {
 
     /// Splits off the group of these ranks, in this order; `None` joins no group. Every member of a group passes the same
     /// list, this rank among them, and no rank is in two: a [`split`](#method.split) for programs in which every rank knows
-    /// who is where.
+    /// who is where. Costs a split and a round in which ranks agree that all groups are as their members named them.
+    ///
+    /// ```
+    /// use shard_comm::{CommError, local};
+    /// let errors = local::run(3, |comm| {
+    ///     let members = [[0, 1], [1, 0], [2, 2]][comm.rank()];
+    ///     comm.subgroup(Some(&members)).unwrap_err()
+    /// })
+    /// .unwrap();
+    /// assert!(errors.iter().all(|e| e == &errors[0] && matches!(e, CommError::Agreed(_))));
+    /// ```
     ///
     /// # Collective
     /// Every rank of the group, those without a list too.
     ///
     /// # Errors
-    /// As [`split`](#method.split).
+    /// [`Agreed`](CommError::Agreed), on every rank of this group, if some members of a group name it differently; else as
+    /// [`split`](#method.split).
+    #[doc(alias("MPI_Comm_create_group", "new_group", "process group"))]
     #[track_caller]
     pub fn subgroup(&self, members: Option<&[usize]>) -> Result<Option<Rc<dyn Communicator>>> {
-        self.post_subgroup(members, called(Location::caller()))
+        const NAME: &str = "subgroup";
+        let site = called(Location::caller());
+        let group = match self.noted(self.post_subgroup(members, site)) {
+            // What only this rank has found, the others have to hear of.
+            Err(error @ CommError::Invalid { .. }) => Err(AgreedError::from_local(NAME, error)),
+            Err(error) => return Err(error),
+            Ok(group) => match self.misnamed(members, group.as_deref()) {
+                Some(error) => Err(error),
+                None => Ok(group),
+            },
+        };
+        let status = group.as_ref().map(drop).map_err(AgreedError::clone);
+        self.tell(NAME, status, None, site)?;
+        Ok(group?)
     }
 
-    /// Sends elements to one rank, and returns when that rank has asked for them.
-    ///
-    /// Two ranks that send to each other before they receive wait forever here, which the `local` backend reports;
-    /// use [`start_send`](#method.start_send) for such patterns.
-    ///
-    /// # Errors
-    /// [`Mismatch`](CommError::Mismatch), on both ranks, if the other expects another type or count; or a failure.
-    #[track_caller]
-    pub fn send(&self, peer: usize, data: &Buffer) -> Result<()> {
-        self.start_send(peer, data)?.wait_optional().map(drop)
-    }
-
-    /// [`send`](#method.send) without waiting.
-    ///
-    /// # Errors
-    /// [`CommError::Invalid`] if there is no such peer, and failures, at once; the rest from the handle.
-    #[track_caller]
-    pub fn start_send(&self, peer: usize, data: &Buffer) -> Result<Handle> {
-        let side = LinkSide::Send(data.clone());
-        self.noted(self.post_link(Link {
-            peer,
-            side,
-            elsewhere: false,
-            status: Ok(()),
-            site: called(Location::caller()),
-            guard: Guard::default(),
-        }))
-    }
-
-    /// Receives elements from one rank. Messages between two ranks arrive in the order they were sent.
-    ///
-    /// # Errors
-    /// As [`send`](#method.send).
-    #[track_caller]
-    pub fn recv(&self, peer: usize, dtype: DType, len: usize) -> Result<Buffer> {
-        self.start_recv(peer, dtype, len)?.wait()
-    }
-
-    /// [`recv`](#method.recv) without waiting.
-    ///
-    /// # Errors
-    /// As [`start_send`](#method.start_send).
-    #[track_caller]
-    pub fn start_recv(&self, peer: usize, dtype: DType, len: usize) -> Result<Handle> {
-        let side = LinkSide::Recv(self.device().alloc(dtype, len)?);
-        self.noted(self.post_link(Link {
-            peer,
-            side,
-            elsewhere: false,
-            status: Ok(()),
-            site: called(Location::caller()),
-            guard: Guard::default(),
-        }))
+    /// What is wrong with a group whose members this rank named so.
+    fn misnamed(
+        &self,
+        named: Option<&[usize]>,
+        group: Option<&dyn Communicator>,
+    ) -> Option<AgreedError> {
+        let formed = group.map(|group| group.members());
+        let as_named = match (named, formed) {
+            (None, None) => true,
+            (Some(named), Some(formed)) => {
+                let named = named.iter().map(|&r| self.members().get(r));
+                named.eq(formed.iter().map(Some))
+            }
+            _ => false,
+        };
+        (!as_named).then(|| {
+            AgreedError::new(
+                "subgroup",
+                format!(
+                    "members {named:?} of {}, as named here",
+                    label(self.members())
+                ),
+                formed.map_or("no group".to_owned(), |formed| {
+                    format!("a group of {}", label(formed))
+                }),
+                "name the same ranks in the same order on all of them, and no rank in two groups",
+            )
+        })
     }
 
     /// Posts a request, or the reason why this rank could not make one.

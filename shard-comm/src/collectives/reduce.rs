@@ -4,13 +4,13 @@ use std::panic::Location;
 
 use smallvec::SmallVec;
 
-use super::gather::plan_all_gather;
-use super::{check_len, span_of, spans, total};
+use super::gather::{plan_all_gather, plan_gather};
+use super::{check_len, check_root_rank, span_of, spans, total};
 use crate::plan::Shape;
 use crate::{
     Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Piece, Pieces, Result, Site,
 };
-use crate::{Request, Stage};
+use crate::{Request, Stage, Target};
 
 /// Up to this many bytes an all-reduce is one round in which every rank combines everything; above, owners combine
 /// their chunk and a second round gathers the chunks. Results are bitwise the same either way.
@@ -28,6 +28,7 @@ impl dyn Communicator + '_ {
     ///
     /// # Errors
     /// As [`all_gather_v`](#method.all_gather_v).
+    #[doc(alias = "MPI_Reduce_scatter")]
     #[track_caller]
     pub fn reduce_scatter_v(&self, mine: &Buffer, counts: &[usize], op: Monoid) -> Result<Buffer> {
         self.start_reduce_scatter_v(mine, counts, op)?.wait()
@@ -73,9 +74,10 @@ impl dyn Communicator + '_ {
     ///
     /// # Errors
     /// As [`all_gather_v`](#method.all_gather_v).
+    #[doc(alias("MPI_Allreduce", "ncclAllReduce"))]
     #[track_caller]
     pub fn all_reduce(&self, mine: &Buffer, op: Monoid) -> Result<Buffer> {
-        if self.is_trivial(mine, op) {
+        if self.is_trivial(ALL_REDUCE, mine, op) {
             return Ok(mine.clone());
         }
         self.run(ALL_REDUCE, Location::caller(), |site| {
@@ -92,7 +94,7 @@ impl dyn Communicator + '_ {
     /// Failures at once; the rest from the handle.
     #[track_caller]
     pub fn start_all_reduce(&self, mine: &Buffer, op: Monoid) -> Result<Handle> {
-        if self.is_trivial(mine, op) {
+        if self.is_trivial(ALL_REDUCE, mine, op) {
             return Ok(Handle::ready(mine.device(), Some(mine.clone())));
         }
         self.start(ALL_REDUCE, Location::caller(), |site| {
@@ -100,15 +102,94 @@ impl dyn Communicator + '_ {
         })
     }
 
-    /// Whether an all-reduce leaves this rank, alone in its group, what it has.
-    fn is_trivial(&self, mine: &Buffer, op: Monoid) -> bool {
-        self.size() == 1 && check_all_reduce(mine, op).is_ok()
+    /// Combines all ranks' buffers element by element, in rank order, at the root: the bits of
+    /// [`all_reduce`](#method.all_reduce) there, and `None` elsewhere.
+    ///
+    /// Up to [`ONE_ROUND_BYTES`] the root receives every buffer, in one round. Above, every rank combines its chunk and sends
+    /// it to the root in a second round: each rank receives `(n - 1) / n` of a buffer, and the root as much again.
+    ///
+    /// ```
+    /// use shard_comm::{Monoid, local};
+    /// let sums = local::run(3, |comm| {
+    ///     let mine = comm.device().upload_slice(&[comm.rank() as f64, 1.0]).unwrap();
+    ///     let sum = comm.reduce(&mine, Monoid::SUM, 1).unwrap();
+    ///     sum.map(|sum| sum.to_vec::<f64>().unwrap())
+    /// }).unwrap();
+    /// assert_eq!(sums, [None, Some(vec![3.0, 3.0]), None]);
+    /// ```
+    ///
+    /// # Collective
+    /// Every rank of the group, with equal root, lengths and operation. A rank alone in its group keeps what it has,
+    /// without a round.
+    ///
+    /// # Errors
+    /// As [`all_gather_v`](#method.all_gather_v).
+    #[doc(alias("MPI_Reduce", "ncclReduce"))]
+    #[track_caller]
+    pub fn reduce(&self, mine: &Buffer, op: Monoid, root: usize) -> Result<Option<Buffer>> {
+        self.start_reduce(mine, op, root)?.wait_optional()
+    }
+
+    /// [`reduce`](#method.reduce) without waiting; see [`Handle::wait_optional`].
+    ///
+    /// # Collective
+    /// As `reduce`.
+    ///
+    /// # Errors
+    /// Failures at once; the rest from the handle.
+    #[track_caller]
+    pub fn start_reduce(&self, mine: &Buffer, op: Monoid, root: usize) -> Result<Handle> {
+        const NAME: &str = "reduce";
+        if root == 0 && self.is_trivial(NAME, mine, op) {
+            return Ok(Handle::ready(mine.device(), Some(mine.clone())));
+        }
+        self.start(NAME, Location::caller(), |site| {
+            check_root_rank(NAME, root, self.size())?;
+            check_reduction(NAME, mine, op)?;
+            let (ranks, me, len) = (self.size(), self.rank(), mine.len());
+            let sources = std::slice::from_ref(mine);
+            let whole = match me == root {
+                true => self.target(mine.dtype(), len)?,
+                false => Target::Nothing,
+            };
+            let mut request = if mine.bytes() <= ONE_ROUND_BYTES {
+                let plan = self.plans().get(NAME, Some(op), &[len], &[root], || {
+                    let recv = (0..ranks).filter(|_| me == root);
+                    let recv = recv.map(|j| Piece::run(j, 0, len, 0, 0)).collect();
+                    let send = [Piece::run(root, 0, len, 0, 0)].into();
+                    ExchangePlan::new(NAME, 0, recv, send, Some(op), None)
+                });
+                Request::exchange(plan, sources, whole, site)
+            } else {
+                let counts = chunks(len, ranks, op.width());
+                let scatter = self.plans().get(NAME, Some(op), &counts, &[], || {
+                    plan_reduce_scatter(NAME, me, &counts, op)
+                });
+                let gather = self.plans().get(NAME, None, &counts, &[root], || {
+                    plan_gather(NAME, me, &counts, root)
+                });
+                let chunk = self.target(mine.dtype(), counts[me])?;
+                let mut request = Request::exchange(scatter, sources, chunk, site);
+                request.stages.push(Stage {
+                    plan: gather,
+                    target: whole,
+                });
+                request
+            };
+            request.argument = Some(("root", root as u128));
+            Ok(request)
+        })
+    }
+
+    /// Whether a reduction leaves this rank, alone in its group, what it has.
+    fn is_trivial(&self, name: &'static str, mine: &Buffer, op: Monoid) -> bool {
+        self.size() == 1 && check_reduction(name, mine, op).is_ok()
     }
 
     #[inline]
     fn all_reduce_request(&self, mine: &Buffer, op: Monoid, site: Site) -> Result<Request> {
         const NAME: &str = ALL_REDUCE;
-        check_all_reduce(mine, op)?;
+        check_reduction(NAME, mine, op)?;
         let (ranks, me, len) = (self.size(), self.rank(), mine.len());
         let sources = std::slice::from_ref(mine);
         let argument = Some(("length", len as u128));
@@ -175,12 +256,12 @@ pub fn all_reduce_received(
     (ranks - 1) * mine + len - mine
 }
 
-fn check_all_reduce(mine: &Buffer, op: Monoid) -> Result<()> {
-    check_groups(ALL_REDUCE, op, &[mine.len()])?;
+fn check_reduction(name: &'static str, mine: &Buffer, op: Monoid) -> Result<()> {
+    check_groups(name, op, &[mine.len()])?;
     Ok(op.check(mine.dtype())?)
 }
 
-fn check_groups(name: &'static str, op: Monoid, counts: &[usize]) -> Result<()> {
+pub(super) fn check_groups(name: &'static str, op: Monoid, counts: &[usize]) -> Result<()> {
     if counts.iter().all(|c| c % op.width() == 0) {
         return Ok(());
     }
@@ -192,7 +273,7 @@ fn check_groups(name: &'static str, op: Monoid, counts: &[usize]) -> Result<()> 
     ))
 }
 
-fn plan_reduce_scatter(
+pub(super) fn plan_reduce_scatter(
     name: &'static str,
     me: usize,
     counts: &[usize],

@@ -8,15 +8,16 @@ mod protocol;
 mod reductions;
 
 pub use moves::{
-    all_gather, all_to_all, broadcast, exchange_with_gaps, exchange_with_strides, gather, messages,
-    scatter,
+    all_gather, all_to_all, broadcast, equal_gather, exchange_with_gaps, exchange_with_strides,
+    gather, messages, rings, scatter,
 };
 pub use protocol::{
     agreed_errors, devices, dropped_handles, element_types_agree, handles_in_any_order,
-    ledger_balances, local_mistakes_are_agreed, splits, uniform_checks,
+    ledger_balances, local_mistakes_are_agreed, misnamed_groups, splits, subgroups, uniform_checks,
 };
 pub use reductions::{
-    all_reduce, half_sums, rank_order, reduce_scatter, reduced_boxes, structured_monoids,
+    all_reduce, equal_scatter, half_sums, rank_order, reduce, reduce_scatter, reduced_boxes,
+    structured_monoids,
 };
 
 use crate::{Buffer, Communicator, DType, Scalar, Strided};
@@ -27,15 +28,19 @@ use crate::{Buffer, Communicator, DType, Scalar, Strided};
 /// Every rank of the group.
 pub fn all(comm: &dyn Communicator) {
     all_gather(comm);
+    equal_gather(comm);
     all_to_all(comm);
     broadcast(comm);
     scatter(comm);
     gather(comm);
     messages(comm);
+    rings(comm);
     exchange_with_strides(comm);
     exchange_with_gaps(comm);
     reduce_scatter(comm);
+    equal_scatter(comm);
     all_reduce(comm);
+    reduce(comm);
     rank_order(comm);
     half_sums(comm);
     reduced_boxes(comm);
@@ -45,6 +50,8 @@ pub fn all(comm: &dyn Communicator) {
     uniform_checks(comm);
     element_types_agree(comm);
     splits(comm);
+    subgroups(comm);
+    misnamed_groups(comm);
     handles_in_any_order(comm);
     // Before handles are dropped: what finishes them later is counted when it does.
     ledger_balances(comm);

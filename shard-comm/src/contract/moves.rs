@@ -5,7 +5,7 @@ use std::sync::Arc;
 use shard_spec::{Dims, Strides};
 
 use super::{count_cases, read, upload, value, values};
-use crate::{Communicator, DType, ExchangePlan, Monoid, Piece, Scalar};
+use crate::{CommError, Communicator, DType, ExchangePlan, Monoid, Piece, Scalar};
 
 /// `all_gather_v` against a plain join.
 pub fn all_gather(comm: &dyn Communicator) {
@@ -18,6 +18,27 @@ pub fn all_gather(comm: &dyn Communicator) {
             .flat_map(|(r, &n)| values(r, n))
             .collect();
         assert_eq!(read(&all), expected, "{counts:?}");
+    }
+}
+
+/// `all_gather` is `all_gather_v` with equal counts, and lengths that differ are everybody's error.
+pub fn equal_gather(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    for len in [0, 1, 5, 700] {
+        let mine = upload(comm, &values(me, len));
+        let expected: Vec<f64> = (0..ranks).flat_map(|r| values(r, len)).collect();
+        let started = comm.start_all_gather(&mine).expect("start_all_gather");
+        assert_eq!(read(&comm.all_gather(&mine).expect("all_gather")), expected);
+        assert_eq!(read(&started.wait().expect("all_gather")), expected);
+    }
+    if ranks > 1 {
+        let other = upload(comm, &vec![1.0; 2 + usize::from(me + 1 == ranks)]);
+        match comm.all_gather(&other) {
+            Err(CommError::Mismatch(m)) => {
+                assert_eq!((&*m.field, &*m.a, &*m.b), ("length", "2", "3"));
+            }
+            unexpected => panic!("expected a mismatch, got {unexpected:?}"),
+        }
     }
 }
 
@@ -112,6 +133,23 @@ pub fn messages(comm: &dyn Communicator) {
             assert_eq!(read(&comm.recv(peer, DType::F64, 1).expect("recv")), [7.0]);
         }
     }
+}
+
+/// `send_recv` round a ring in both directions, along a chain that is doubled back, and with lengths that differ.
+pub fn rings(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    for step in [1, ranks - 1, 0] {
+        let (to, from) = ((me + step) % ranks, (me + ranks - step) % ranks);
+        let mine = upload(comm, &values(me, me + 1));
+        let got = comm.send_recv(to, &mine, from, DType::F64, from + 1);
+        assert_eq!(read(&got.expect("send_recv")), values(from, from + 1));
+    }
+    // Pairs swap, and who has no partner talks to itself.
+    let partner = Some(me ^ 1).filter(|&p| p < ranks).unwrap_or(me);
+    let mine = upload(comm, &values(me, 600));
+    let got = comm.send_recv(partner, &mine, partner, DType::F64, 600);
+    assert_eq!(read(&got.expect("send_recv")), values(partner, 600));
+    assert!(comm.send_recv(ranks, &mine, me, DType::F64, 0).is_err());
 }
 
 /// An exchange whose pieces transpose, flip, broadcast and overlap, from two sources per rank, copied and folded.

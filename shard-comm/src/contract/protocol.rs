@@ -162,6 +162,52 @@ pub fn splits(comm: &dyn Communicator) {
     single.barrier().expect("a barrier of one");
 }
 
+/// Groups that are named by their members: in any order, of one rank, and none at all.
+pub fn subgroups(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    let backwards: Vec<usize> = (0..ranks).rev().filter(|r| r % 2 == me % 2).collect();
+    let group = comm.subgroup(Some(&backwards)).expect("subgroup");
+    let group = group.expect("a member");
+    let named: Vec<usize> = backwards.iter().map(|&r| comm.members()[r]).collect();
+    assert_eq!((group.members(), group.size()), (&*named, named.len()));
+    assert_eq!(Some(group.rank()), backwards.iter().position(|&r| r == me));
+    let all = group.all_gather(&upload(comm, &[me as f64]));
+    let expected: Vec<f64> = backwards.iter().map(|&r| r as f64).collect();
+    assert_eq!(read(&all.expect("all_gather")), expected);
+    let first = comm.subgroup((me == 0).then_some(&[0])).expect("subgroup");
+    assert_eq!(first.map(|group| group.size()), (me == 0).then_some(1));
+}
+
+/// A group that its members name differently is an error of all ranks, whether they are in it or not.
+pub fn misnamed_groups(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    let refused = |members: Option<&[usize]>| match comm.subgroup(members) {
+        Err(CommError::Agreed(error)) => error,
+        other => panic!("expected an agreed error for {members:?}, got {other:?}"),
+    };
+    if ranks > 1 {
+        let pair: Option<&[usize]> = Some(match me {
+            0 => &[0, 1],
+            _ => &[1, 0],
+        });
+        let error = refused(pair.filter(|_| me < 2));
+        assert_eq!((error.rank, &*error.op), (comm.members()[0], "subgroup"));
+        // One rank is named that names none.
+        refused((me == 0).then_some(&[0, 1]));
+        // Without the rank that names it; and a rank that is not there.
+        refused(Some(&[(me + 1) % ranks]));
+        refused(Some(&[me, ranks]));
+    }
+    if ranks > 2 {
+        let pair: Option<&[usize]> = Some(if me == 0 { &[0, 1] } else { &[0, 2] });
+        refused(pair.filter(|_| me != 1));
+        // Those who agree hear of those who do not.
+        let pair: Option<&[usize]> = Some(if me < 2 { &[0, 1] } else { &[2, 0] });
+        refused(pair.filter(|_| me < 3));
+    }
+    comm.barrier().expect("a barrier after errors");
+}
+
 /// Handles are waited for in an order of each rank's own.
 pub fn handles_in_any_order(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());

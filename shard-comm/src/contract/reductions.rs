@@ -5,7 +5,7 @@ use std::sync::Arc;
 use shard_spec::ReduceOp;
 
 use super::{count_cases, read, read_as_f64, upload, upload_as};
-use crate::{Communicator, DType, ExchangePlan, Monoid, ONE_ROUND_BYTES, Piece};
+use crate::{CommError, Communicator, DType, ExchangePlan, Monoid, ONE_ROUND_BYTES, Piece};
 
 /// Small whole numbers of every sign, so that sums and products are exact in all types wide enough.
 fn term(rank: usize, i: usize) -> f64 {
@@ -54,6 +54,68 @@ pub fn reduce_scatter(comm: &dyn Communicator) {
             }
         }
     }
+}
+
+/// `reduce_scatter` with equal parts, of one element and of pairs; what cannot be cut equally is everybody's error.
+pub fn equal_scatter(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    for part in [0, 1, 6, 700] {
+        let mine: Vec<f64> = (0..part * ranks).map(|i| term(me, i)).collect();
+        let mine = upload(comm, &mine);
+        let sum = |i| combined(ReduceOp::Sum, ranks, i);
+        let expected: Vec<f64> = (me * part..(me + 1) * part).map(sum).collect();
+        let started = comm.start_reduce_scatter(&mine, Monoid::SUM);
+        let started = started.expect("start_reduce_scatter");
+        let got = comm.reduce_scatter(&mine, Monoid::SUM);
+        assert_eq!(read(&got.expect("reduce_scatter")), expected);
+        assert_eq!(read(&started.wait().expect("reduce_scatter")), expected);
+    }
+    // A value and its place belong together.
+    let pairs: Vec<f64> = (0..ranks).flat_map(|_| [me as f64, me as f64]).collect();
+    let got = comm.reduce_scatter(&upload(comm, &pairs), Monoid::ArgMax);
+    let last = (ranks - 1) as f64;
+    assert_eq!(read(&got.expect("reduce_scatter of pairs")), [last, last]);
+    let odd = upload(comm, &vec![1.0; ranks + 1]);
+    let (got, refused) = (comm.reduce_scatter(&odd, Monoid::SUM), ranks > 1);
+    assert_eq!(matches!(got, Err(CommError::Agreed(_))), refused, "{got:?}");
+    let torn = upload(comm, &vec![1.0; ranks]);
+    let got = comm.reduce_scatter(&torn, Monoid::ArgMax);
+    assert!(matches!(got, Err(CommError::Agreed(_))), "{got:?}");
+}
+
+/// `reduce` to every root has the bits of `all_reduce` there, in one round and in two.
+pub fn reduce(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    // Another order of the terms has another sum.
+    let part = |i: usize| match (me + i) % 3 {
+        0 => 1e16,
+        1 => 1.0 + i as f64,
+        _ => -1e16,
+    };
+    for len in [0, 1, ONE_ROUND_BYTES / 8, ONE_ROUND_BYTES / 8 + 77] {
+        let mine = upload(comm, &(0..len).map(part).collect::<Vec<_>>());
+        let all = read(&comm.all_reduce(&mine, Monoid::SUM).expect("all_reduce"));
+        for root in 0..ranks {
+            let started = comm.start_reduce(&mine, Monoid::SUM, root);
+            let got = comm.reduce(&mine, Monoid::SUM, root).expect("reduce");
+            let again = started.expect("start_reduce").wait_optional();
+            let expected = (me == root).then(|| all.clone());
+            assert_eq!(got.map(|sum| read(&sum)), expected, "{len} to {root}");
+            assert_eq!(again.expect("reduce").map(|sum| read(&sum)), expected);
+        }
+    }
+    let one = upload(comm, &[1.0]);
+    assert!(comm.reduce(&one, Monoid::SUM, ranks).is_err());
+    if ranks > 1 {
+        let own_root = comm.reduce(&one, Monoid::SUM, usize::from(me > 0));
+        assert!(matches!(&own_root, Err(CommError::Mismatch(m)) if m.field == "root"));
+        for len in [1, ONE_ROUND_BYTES] {
+            let odd = upload(comm, &vec![1.0; len + usize::from(me + 1 == ranks)]);
+            let got = comm.reduce(&odd, Monoid::SUM, 0);
+            assert!(matches!(got, Err(CommError::Mismatch(_))), "{got:?}");
+        }
+    }
+    comm.barrier().expect("a barrier after errors");
 }
 
 /// `all_reduce` in one round and in two, in wide and exact types.

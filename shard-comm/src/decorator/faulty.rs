@@ -352,12 +352,7 @@ impl Decorator for Faulty {
         self.in_turn(lane, || self.spoilt_link(link, kind))
     }
 
-    fn post_split(
-        &self,
-        color: Option<usize>,
-        key: usize,
-        site: Site,
-    ) -> Result<Option<Rc<dyn Communicator>>> {
+    fn before_split(&self, site: Site) -> Result<()> {
         // A split waits for all of the group.
         let kind = self.next("split")?;
         self.mind.waiting.release();
@@ -370,7 +365,7 @@ impl Decorator for Faulty {
             }
             _ => {}
         }
-        self.split_inner(color, key, site)
+        Ok(())
     }
 }
 

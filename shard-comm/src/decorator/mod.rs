@@ -10,39 +10,85 @@ pub use checked::{Checks, checked};
 pub use faulty::{Fault, FaultKind, Faulty, faulty};
 
 use crate::{
-    CommError, Communicator, DeviceRef, Handle, Ledger, Link, PlanCache, Request, Result, Site,
-    Topology,
+    Buffer, CommError, Communicator, DeviceRef, Handle, Ledger, Link, PlanCache, Request, Result,
+    Site, Topology,
 };
 
-/// A communicator that changes what another one does, and passes on what it does not.
-pub(crate) trait Decorator: Debug {
+/// A communicator that changes what another one does, and passes on what it does not: whoever implements it is a
+/// [`Communicator`], and so are the groups split from it.
+///
+/// ```
+/// use shard_comm::backend::Decorator;
+/// use shard_comm::{Communicator, Handle, Request, Result, local};
+/// use std::cell::Cell;
+/// use std::rc::Rc;
+///
+/// /// Counts the operations of a rank, in all its groups.
+/// #[derive(Debug)]
+/// struct Counted(Rc<dyn Communicator>, Rc<Cell<usize>>);
+///
+/// impl Decorator for Counted {
+///     fn inner(&self) -> &Rc<dyn Communicator> {
+///         &self.0
+///     }
+///
+///     fn decorate(&self, group: Rc<dyn Communicator>) -> Rc<dyn Communicator> {
+///         Rc::new(Counted(group, self.1.clone()))
+///     }
+///
+///     fn post(&self, request: Request) -> Result<Handle> {
+///         self.1.set(self.1.get() + 1);
+///         self.0.post(request)
+///     }
+/// }
+///
+/// let counts = local::run(2, |comm| {
+///     let count = Rc::new(Cell::new(0));
+///     let comm: Rc<dyn Communicator> = Rc::new(Counted(Rc::new(comm), count.clone()));
+///     comm.barrier()?;
+///     comm.split(Some(0), 0)?.unwrap().barrier()?;
+///     Ok::<_, shard_comm::CommError>(count.get())
+/// })
+/// .unwrap();
+/// assert_eq!(counts, [Ok(2), Ok(2)]);
+/// ```
+pub trait Decorator: Debug {
     /// The communicator below.
     fn inner(&self) -> &Rc<dyn Communicator>;
 
     /// The same around a group split from the one below.
     fn decorate(&self, group: Rc<dyn Communicator>) -> Rc<dyn Communicator>;
 
-    fn post(&self, request: Request) -> Result<Handle>;
-
-    fn post_link(&self, link: Link) -> Result<Handle>;
-
-    fn post_split(
-        &self,
-        color: Option<usize>,
-        key: usize,
-        site: Site,
-    ) -> Result<Option<Rc<dyn Communicator>>> {
-        self.split_inner(color, key, site)
+    /// See [`Communicator::post`].
+    ///
+    /// # Errors
+    /// As there.
+    fn post(&self, request: Request) -> Result<Handle> {
+        self.inner().post(request)
     }
 
-    fn split_inner(
-        &self,
-        color: Option<usize>,
-        key: usize,
-        site: Site,
-    ) -> Result<Option<Rc<dyn Communicator>>> {
-        let group = self.inner().post_split(color, key, site)?;
-        Ok(group.map(|group| self.decorate(group)))
+    /// See [`Communicator::call`].
+    ///
+    /// # Errors
+    /// As there.
+    fn call(&self, request: Request) -> Result<Option<Buffer>> {
+        Decorator::post(self, request)?.wait_optional()
+    }
+
+    /// See [`Communicator::post_link`].
+    ///
+    /// # Errors
+    /// As there.
+    fn post_link(&self, link: Link) -> Result<Handle> {
+        self.inner().post_link(link)
+    }
+
+    /// Comes before the group is split, by colors or by naming members.
+    ///
+    /// # Errors
+    /// Whatever is to keep the group from being split; a failure.
+    fn before_split(&self, _: Site) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -79,6 +125,10 @@ impl<D: Decorator> Communicator for D {
         Decorator::post(self, request)
     }
 
+    fn call(&self, request: Request) -> Result<Option<Buffer>> {
+        Decorator::call(self, request)
+    }
+
     fn post_link(&self, link: Link) -> Result<Handle> {
         Decorator::post_link(self, link)
     }
@@ -89,7 +139,19 @@ impl<D: Decorator> Communicator for D {
         key: usize,
         site: Site,
     ) -> Result<Option<Rc<dyn Communicator>>> {
-        Decorator::post_split(self, color, key, site)
+        self.before_split(site)?;
+        let group = self.inner().post_split(color, key, site)?;
+        Ok(group.map(|group| self.decorate(group)))
+    }
+
+    fn post_subgroup(
+        &self,
+        members: Option<&[usize]>,
+        site: Site,
+    ) -> Result<Option<Rc<dyn Communicator>>> {
+        self.before_split(site)?;
+        let group = self.inner().post_subgroup(members, site)?;
+        Ok(group.map(|group| self.decorate(group)))
     }
 
     fn topology(&self) -> Option<&Topology> {

@@ -112,9 +112,10 @@ struct Sums {
     fault: Option<CommError>,
 }
 
-/// All pieces between this rank and one peer, in one direction.
+/// All pieces between this rank and one peer, in one direction: what [`validate`](crate::backend::validate) compares where
+/// plans have no fingerprint.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Traffic {
+pub struct Traffic {
     pub(crate) peer: usize,
     pub(crate) pieces: usize,
     pub(crate) elements: usize,
@@ -327,11 +328,13 @@ impl ExchangePlan {
         self.sums().dst_end
     }
 
-    pub(crate) fn incoming(&self) -> &[Traffic] {
+    /// What this rank receives, by peer, in their order.
+    pub fn incoming(&self) -> &[Traffic] {
         &self.sums().incoming
     }
 
-    pub(crate) fn outgoing(&self) -> &[Traffic] {
+    /// What this rank sends, by peer, in their order.
+    pub fn outgoing(&self) -> &[Traffic] {
         &self.sums().outgoing
     }
 

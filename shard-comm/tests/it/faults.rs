@@ -1,6 +1,9 @@
 //! Every fault at every operation of a program of all kinds of operations: the right result, or one cause on all
 //! ranks.
 
+#[path = "../../examples/backend/channels.rs"]
+mod channels;
+
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -9,11 +12,14 @@ use shard_comm::local::{self, LocalOptions};
 #[cfg(all(feature = "nccl", feature = "cuda-emulated"))]
 use shard_comm::nccl::{self, NcclOptions};
 use shard_comm::{
-    Buffer, Checks, CommError, Communicator, DType, DeviceKind, Fault, FaultKind, LaunchError,
-    Monoid, Result, checked, faulty,
+    Buffer, Checks, CommError, Communicator, DType, DeviceKind, DeviceRef, Fault, FaultKind, Host,
+    LaunchError, Monoid, Result, checked, faulty,
 };
 
 const RANKS: usize = 3;
+
+/// How long a rank waits over channels. Long for a program of a few milliseconds: what is late must not seem lost.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A bit of everything; the result depends on every element moved.
 fn program(comm: &dyn Communicator) -> Result<Vec<f64>> {
@@ -62,6 +68,8 @@ type Outcome = Result<Vec<Result<Vec<f64>, CommError>>, LaunchError>;
 #[derive(Clone, Copy, Debug)]
 enum On {
     Local(DeviceKind),
+    /// The backend of the example, which finds deadlocks by waiting.
+    Channels,
     #[cfg(all(feature = "nccl", feature = "cuda-emulated"))]
     Nccl,
 }
@@ -83,6 +91,10 @@ fn run(on: On, faults: &[Fault]) -> Outcome {
                 ..LocalOptions::default()
             };
             local::run_with(RANKS, &options, |comm| rank(Rc::new(comm)))
+        }
+        On::Channels => {
+            let devices = (0..RANKS).map(|_| Host::new() as DeviceRef).collect();
+            channels::run(devices, PATIENCE, |comm| rank(Rc::new(comm)))
         }
         #[cfg(all(feature = "nccl", feature = "cuda-emulated"))]
         On::Nccl => {
@@ -177,6 +189,12 @@ fn every_fault_ends_in_the_right_result_or_one_cause() {
 #[test]
 fn faults_on_a_device_with_a_queue() {
     every_fault(On::Local(DeviceKind::Test), &[1]);
+}
+
+/// A backend made of what anybody can use.
+#[test]
+fn faults_over_channels() {
+    every_fault(On::Channels, &[1]);
 }
 
 #[cfg(all(feature = "nccl", feature = "cuda-emulated"))]

@@ -90,11 +90,9 @@ impl Exchange {
             Target::Write(dst),
             Location::caller(),
         );
-        let argument = Some(("the calls before it", cx.history()));
         Ok(Pending::Flying(
             comm.post(Request {
                 status: status.map_err(Box::new),
-                argument,
                 ..request
             })?,
             cx.clone(),

@@ -350,7 +350,6 @@ impl Rounds<'_> {
         );
         let handle = comm.post(Request {
             status: status.map_err(Box::new),
-            argument: Some(("the calls before it", mover.cx.history())),
             ..request
         })?;
         Pending::Flying(handle, mover.cx.clone()).wait()

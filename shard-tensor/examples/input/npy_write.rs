@@ -31,7 +31,11 @@ impl Element for f64 {
 pub(crate) fn bytes<T: Element, D: Dimension>(array: &ArrayRef<T, D>) -> Vec<u8> {
     let turned = array.t();
     let fortran = !array.is_standard_layout() && turned.is_standard_layout();
-    let extents: String = array.shape().iter().map(|n| format!("{n}, ")).collect();
+    let extents: Vec<String> = array.shape().iter().map(usize::to_string).collect();
+    let extents = match &extents[..] {
+        [one] => format!("{one},"),
+        all => all.join(", "),
+    };
     let order = if fortran { "True" } else { "False" };
     let descr = T::DESCR;
     let header =

@@ -17,6 +17,9 @@ impl Launch {
         started: &Processes,
         program: impl Fn(&Context) -> Result<T>,
     ) -> Result<Vec<T>> {
+        if self.devices.is_some() {
+            return Err(self.foreign_devices());
+        }
         if self.device != DeviceKind::Host && self.backend == Backend::Own {
             return Err(Error::argument(
                 "launch",

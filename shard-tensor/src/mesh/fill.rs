@@ -4,8 +4,8 @@ use super::Mesh;
 use crate::{Error, Placements, Result, Shape, ShardTensor};
 use shard_comm::half::{bf16, f16};
 use shard_comm::{Bool, DType, Element, Monoid, Scalar, Strided};
-use shard_ops::holds;
 use shard_ops::random::{Distribution, random};
+use shard_ops::{holds, key_of};
 use shard_redistribute::Array;
 use std::ops::Range;
 
@@ -271,6 +271,7 @@ impl Mesh {
     ) -> Result<ShardTensor> {
         let stream = self.ctx.next_stream();
         let layout = self.layout(shape, placements)?;
+        (self.cx).record(key_of("random", &(stream, layout.hash128())));
         self.wrap(random(&self.cx, &layout, self.dtype, &stream, how)?)
     }
 }

@@ -134,22 +134,22 @@ fn errors_name_the_place_in_the_program() {
 #[test]
 #[rustfmt::skip]
 fn errors_name_the_place_through_layers_and_optimizers() {
-    let told = launch(2, |ctx| {
+    let told = |steps: bool| launch(2, |ctx| {
         let mesh = ctx.mesh_of(2)?;
         let layer = Linear::new(&mesh, 2, 1)?;
         let mut sgd = Sgd::new(layer.parameters(), 0.1)?;
         let x = mesh.ones([4, 2], [shard(0)])?;
         let gradients = layer.forward(&x)?.square()?.sum_all()?.backward()?;
         let (norm, columns) = (LayerNorm::new(&mesh, 2)?, mesh.ones([4, 2], [shard(1)])?);
-        if ctx.rank() == 1 {
-            return Ok(vec![]);
-        }
-        Ok(vec![
-            (line!(), sgd.step(&gradients).unwrap_err().to_string()),
-            (line!(), norm.forward(&columns).unwrap_err().to_string()),
-        ])
+        let (line, error) = match (ctx.rank(), steps) {
+            (1, _) => return Ok(None),
+            (_, true) => (line!(), sgd.step(&gradients).unwrap_err()),
+            (_, false) => (line!(), norm.forward(&columns).unwrap_err()),
+        };
+        Ok(Some((line, error.to_string())))
     });
-    for (line, text) in told.unwrap().swap_remove(0) {
+    for steps in [true, false] {
+        let (line, text) = told(steps).unwrap().swap_remove(0).unwrap();
         let place = format!("tests/facade/errors.rs:{line}:");
         assert!(text.contains(&place), "{place} is not in: {text}");
     }
@@ -193,4 +193,41 @@ fn errors_of_other_libraries_pass_through() {
         _ => Ok(ctx.world().barrier()?),
     });
     assert_eq!(lost.unwrap_err().to_string(), "rank 0: the disk is full");
+}
+
+/// What `step` leads to where rank 1 of two takes another turn and nothing is sent until a sum is read.
+fn diverging(step: impl Fn(&Context, &ShardTensor) -> Result<ShardTensor> + Sync) -> Error {
+    let outcomes = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.ones([6], [shard(0)])?;
+        let read = step(ctx, &x)?.sum_all()?.item();
+        // All have learnt of it, and go on.
+        let after = mesh.ones([6], [shard(0)])?.sum_all()?.item()?;
+        assert_eq!(after, 6.0);
+        Ok(read.err())
+    });
+    let mut errors = outcomes
+        .unwrap()
+        .into_iter()
+        .enumerate()
+        .map(|(rank, e)| e.unwrap_or_else(|| panic!("rank {rank} read a value")));
+    let (a, b) = (errors.next().unwrap(), errors.next().unwrap());
+    assert_eq!(a.to_string(), b.to_string());
+    a
+}
+
+#[test]
+fn ranks_that_take_different_turns_are_found_out_at_the_next_sum() {
+    let other_op = diverging(|ctx, x| if ctx.rank() == 0 { x.relu() } else { x.gelu() });
+    let other_extent = diverging(|ctx, x| x.mul_scalar(1.0 + ctx.rank() as f64));
+    let one_more_draw = diverging(|ctx, x| {
+        if ctx.rank() == 0 {
+            x.mesh().rand([6], [shard(0)])?;
+        }
+        x.relu()
+    });
+    for error in [other_op, other_extent, one_more_draw] {
+        assert_eq!(error.class(), ErrorClass::Uniform);
+        assert!(error.to_string().contains("the calls before it"), "{error}");
+    }
 }

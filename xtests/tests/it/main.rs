@@ -4,3 +4,4 @@ mod bench;
 mod cli;
 mod conformance_quick;
 mod faults;
+mod over_channels;

@@ -106,6 +106,10 @@ fn by_definition(points: &Tensor, count: usize, start: usize) -> Vec<i64> {
     let mut taken = Vec::new();
     for _ in 0..count {
         let nearest = |i: usize| {
+            if taken.contains(&i) {
+                // None is taken twice, wherever others are.
+                return f64::NEG_INFINITY;
+            }
             let all = taken.iter().map(|&j| apart(i, j));
             all.fold(f64::INFINITY, f64::min)
         };

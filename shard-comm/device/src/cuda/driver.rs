@@ -6,9 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::KernelSource;
-use super::libraries::Libraries;
-use super::libraries::conv::Convolution;
-use super::libraries::matmul::Gemm;
+use super::terms::{Convolution, Gemm, Libraries};
 
 /// Why the machine refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +73,12 @@ pub(super) trait Driver: Any + Debug + Send + Sync {
 
     /// Copies from one place of the GPU's memory to another; the two have no byte in common.
     fn copy(&self, from: u64, to: u64, bytes: usize) -> Answer<()>;
+
+    /// Whether work of this queue may read and write memory of another one's GPU, which is opened to it if that is possible.
+    fn reaches(&self, owner: &dyn Driver) -> Answer<bool>;
+
+    /// Copies from memory of another queue's GPU, whether this one reaches it or not.
+    fn fetch(&self, owner: &dyn Driver, from: u64, to: u64, bytes: usize) -> Answer<()>;
 
     /// A mark after the work queued so far.
     fn record(&self) -> Answer<Arc<dyn Mark>>;

@@ -5,25 +5,63 @@
 )]
 
 use std::alloc::{Layout, alloc, dealloc};
+use std::any::Any;
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use libloading::Library;
 
 use super::KernelSource;
+use super::compiled::Compiled;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
-use super::libraries::conv::Convolution;
-use super::libraries::matmul::Gemm;
-use super::libraries::{Libraries, played};
+use super::libraries::played;
+use super::queue::Queue;
+use super::terms::{Convolution, Gemm, Libraries};
 use crate::pool::poison;
 
-/// A queue that does its work at once; those beside it ([`Queue`](super::queue::Queue)) do it meanwhile. Fresh memory is all ones, which is NaN in every float.
+/// A queue that does its work at once; those beside it ([`Queue`](super::queue::Queue)) do it meanwhile. Fresh memory is poisoned.
+#[derive(Clone, Debug)]
+pub(super) struct Emulated {
+    context: Arc<Context>,
+}
+
+/// What the queues of one emulated GPU share. It ends with the last of them, and kernels that were loaded into it with it.
 #[derive(Debug)]
-pub(super) struct Emulated;
+struct Context {
+    gpu: usize,
+    /// Whether it reads and writes memory of others.
+    reaches: bool,
+}
+
+/// The contexts that have not ended, by GPU.
+static CONTEXTS: LazyLock<Mutex<HashMap<usize, Weak<Context>>>> = LazyLock::new(Mutex::default);
+/// Kernels, by handle.
+static LOADED: LazyLock<Mutex<Vec<Loaded>>> = LazyLock::new(Mutex::default);
+/// What a kernel was loaded into, and where it is.
+type Loaded = (Weak<Context>, usize);
+static COMPILED: LazyLock<Compiled<Context>> = LazyLock::new(Compiled::default);
+
+impl Emulated {
+    /// A queue of a GPU, which reaches the memory of others if it is to when it is first used.
+    pub(super) fn new(gpu: usize, reaches: bool) -> Self {
+        let mut contexts = lock(&CONTEXTS);
+        let known = contexts.get(&gpu).and_then(Weak::upgrade);
+        let context = known.unwrap_or_else(|| Arc::new(Context { gpu, reaches }));
+        contexts.insert(gpu, Arc::downgrade(&context));
+        Self { context }
+    }
+}
+
+/// The emulated GPU of a queue.
+fn of(driver: &dyn Driver) -> Option<&Emulated> {
+    let any: &dyn Any = driver;
+    let queue = || any.downcast_ref::<Queue>().map(Queue::emulated);
+    any.downcast_ref::<Emulated>().or_else(queue)
+}
 
 /// Sizes of what is allocated, by address, of all queues.
 static MEMORY: LazyLock<Mutex<HashMap<u64, usize>>> = LazyLock::new(Mutex::default);
@@ -107,6 +145,17 @@ impl Driver for Emulated {
         Ok(())
     }
 
+    fn reaches(&self, owner: &dyn Driver) -> Answer<bool> {
+        let Some(owner) = of(owner) else {
+            return Ok(false);
+        };
+        Ok(owner.context.gpu == self.context.gpu || self.context.reaches)
+    }
+
+    fn fetch(&self, _: &dyn Driver, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        self.copy(from, to, bytes)
+    }
+
     fn record(&self) -> Answer<Arc<dyn Mark>> {
         Ok(Arc::new(Done))
     }
@@ -122,17 +171,20 @@ impl Driver for Emulated {
     fn trim(&self) {}
 
     fn sibling(&self) -> Answer<Arc<dyn Driver>> {
-        Ok(Arc::new(super::queue::Queue::new()?))
+        Ok(Arc::new(Queue::new(self.clone())?))
     }
 
     fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function> {
-        let library = library(source, defines)?;
-        let symbol = format!("launch_{name}\0");
-        // SAFETY: every kernel of an emulated source has a function of this type by this name.
-        let found = unsafe { library.get::<Launch>(symbol.as_bytes()) };
-        let launch = found.map_err(|e| Refusal::new("dlsym", e.to_string()))?;
-        Ok(Function {
-            handle: *launch as usize,
+        let gpu = (self.context.gpu, &self.context);
+        COMPILED.get(gpu, source, defines, name, || {
+            let library = library(source, defines)?;
+            let symbol = format!("launch_{name}\0");
+            // SAFETY: every kernel of an emulated source has a function of this type by this name.
+            let found = unsafe { library.get::<Launch>(symbol.as_bytes()) };
+            let launch = found.map_err(|e| Refusal::new("dlsym", e.to_string()))?;
+            let mut loaded = lock(&LOADED);
+            loaded.push((Arc::downgrade(&self.context), *launch as usize));
+            Ok(loaded.len() - 1)
         })
     }
 
@@ -145,8 +197,15 @@ impl Driver for Emulated {
     ) -> Answer<()> {
         let mut aligned: Vec<u128> = vec![0; params.len().div_ceil(16)];
         bytemuck::cast_slice_mut::<_, u8>(&mut aligned)[..params.len()].copy_from_slice(params);
-        // SAFETY: the handle is one of `kernel`, a function of a library that stays loaded.
-        let launch = unsafe { std::mem::transmute::<usize, Launch>(kernel.handle) };
+        let loaded = lock(&LOADED).get(kernel.handle).cloned();
+        let (context, launch) = loaded.ok_or_else(|| Refusal::new("launch", "no such kernel"))?;
+        match context.upgrade() {
+            Some(context) if context.gpu == self.context.gpu => {}
+            Some(_) => return Err(Refusal::new("launch", "the kernel is another GPU's")),
+            None => return Err(Refusal::new("launch", "the kernel's context has ended")),
+        }
+        // SAFETY: the address is one of `kernel`, a function of a library that stays loaded.
+        let launch = unsafe { std::mem::transmute::<usize, Launch>(launch) };
         // SAFETY: that the parameters fit, the caller promises.
         unsafe { launch(blocks.as_ptr(), threads.as_ptr(), aligned.as_ptr().cast()) };
         Ok(())
@@ -207,10 +266,10 @@ fn library(source: &KernelSource, defines: &str) -> Answer<&'static Library> {
     if let Some(&library) = libraries.get(&hash) {
         return Ok(library);
     }
-    let folder = std::env::temp_dir().join("shard-cuda-emulated");
+    let folder = folder()?;
     let path = folder.join(format!("{}-{hash:016x}.so", source.name));
     if !path.exists() {
-        compile(&folder, &path, &text, source.exact)?;
+        compile(&path, &text, source.exact)?;
     }
     // SAFETY: the library was made from a text of this crate or of its user's; it has no initialisers.
     let library = unsafe { Library::new(&path) }.map_err(failed("dlopen"))?;
@@ -219,8 +278,67 @@ fn library(source: &KernelSource, defines: &str) -> Answer<&'static Library> {
     Ok(library)
 }
 
-fn compile(folder: &Path, path: &PathBuf, text: &str, exact: bool) -> Answer<()> {
-    std::fs::create_dir_all(folder).map_err(failed("mkdir"))?;
+/// Where compiled texts are kept.
+fn folder() -> Answer<&'static Path> {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    if FOLDER.get().is_none() {
+        let folder = private_folder(&std::env::temp_dir()).map_err(failed("mkdir"))?;
+        drop(FOLDER.set(folder));
+    }
+    let folder = FOLDER.get().map(PathBuf::as_path);
+    folder.ok_or_else(|| Refusal::new("mkdir", "no folder for kernels"))
+}
+
+/// A folder within one that all may write to, whose files nobody else could have put there: what lies in it is run. It is the
+/// same for all processes of a user, or one for this process where somebody else has taken its name.
+pub(super) fn private_folder(shared: &Path) -> std::io::Result<PathBuf> {
+    let user = std::env::var("USER").unwrap_or_default();
+    let user: String = user.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
+    let folder = shared.join(format!("shard-cuda-emulated-{user}"));
+    if make_private(&folder).is_ok() || is_private(&folder)? {
+        return Ok(folder);
+    }
+    // Random keys of the standard library's.
+    let number = RandomState::new().hash_one(std::process::id());
+    let folder = shared.join(format!("shard-cuda-emulated-{number:016x}"));
+    make_private(&folder)?;
+    Ok(folder)
+}
+
+/// Makes a folder that nobody else may write to; an error if there is anything of that name.
+fn make_private(folder: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
+}
+
+/// Whether this is a folder of this user's own, that nobody else may write to.
+#[cfg(unix)]
+fn is_private(folder: &Path) -> std::io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let found = std::fs::symlink_metadata(folder)?;
+    if !found.is_dir() || found.mode() & 0o077 != 0 {
+        return Ok(false);
+    }
+    // What this process makes is its user's.
+    let number = RandomState::new().hash_one(std::process::id());
+    let mine = folder.join(format!("{number:016x}.tmp"));
+    let Ok(file) = std::fs::File::create_new(&mine) else {
+        return Ok(false);
+    };
+    let owner = file.metadata()?.uid();
+    std::fs::remove_file(&mine)?;
+    Ok(found.uid() == owner)
+}
+
+/// Where folders have no owners.
+#[cfg(not(unix))]
+fn is_private(folder: &Path) -> std::io::Result<bool> {
+    Ok(folder.is_dir())
+}
+
+fn compile(path: &Path, text: &str, exact: bool) -> Answer<()> {
     // Another process may compile the same: each writes its own file, and the last name wins.
     let own = path.with_extension(format!("{}.tmp", std::process::id()));
     let mut compiler = Command::new(compiler())

@@ -16,8 +16,15 @@ pub(super) struct CudaMemory {
     pub(super) driver: Arc<dyn Driver>,
     bytes: usize,
     usage: Arc<Usage>,
-    /// Points of other streams after which they no longer read it, or write it.
-    readers: Mutex<Vec<Arc<dyn Mark>>>,
+    readers: Mutex<Readers>,
+}
+
+/// Points of other streams after which they no longer read memory, or write it.
+#[derive(Default)]
+struct Readers {
+    marks: Vec<Arc<dyn Mark>>,
+    /// At so many those that are done are forgotten.
+    most: usize,
 }
 
 impl CudaMemory {
@@ -37,14 +44,29 @@ impl CudaMemory {
     }
 
     pub(super) fn add_reader(&self, mark: Arc<dyn Mark>) {
-        self.readers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(mark);
+        /// What is read again and again is asked about so often, at least.
+        const SOME: usize = 16;
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        // As many as are in flight, and as many again before they are looked at next.
+        if readers.marks.len() >= readers.most.max(SOME) {
+            readers
+                .marks
+                .retain(|mark| !matches!(mark.is_done(), Ok(true)));
+            readers.most = 2 * readers.marks.len();
+        }
+        readers.marks.push(mark);
+    }
+
+    /// How many points it waits for.
+    #[cfg(test)]
+    pub(super) fn readers(&self) -> usize {
+        let readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.marks.len()
     }
 
     pub(super) fn take_readers(&self) -> Vec<Arc<dyn Mark>> {
-        std::mem::take(&mut self.readers.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut readers.marks)
     }
 }
 

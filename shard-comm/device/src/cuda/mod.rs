@@ -27,6 +27,7 @@
 //! what is asked, those calls do nothing and say so, for the caller to launch a kernel of its own. An emulated device plays
 //! them on the host.
 
+mod compiled;
 mod driver;
 #[cfg(feature = "cuda-emulated")]
 mod emulated;
@@ -37,6 +38,7 @@ mod nvidia;
 mod queue;
 mod staging;
 mod strided;
+mod terms;
 
 use std::any::Any;
 use std::fmt;
@@ -44,11 +46,13 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use driver::{Driver, Function, Mark, Refusal};
-pub use libraries::{ConvCall, ConvKind, Libraries, Library, libraries};
+pub use libraries::{ConvCall, libraries};
 use memory::{CudaMemory, Usage};
 use staging::Staging;
+pub use terms::{ConvKind, Libraries, Library};
 
 use crate::check::{check_pair, check_terms, check_within, whole_elements};
+use crate::view::span;
 use crate::{
     Buffer, BufferMut, DType, Device, DeviceError, DeviceKind, DeviceRef, Event, EventState,
     HostJob, MemoryStats, Monoid, Result, Scalar, Strided, kernel,
@@ -130,7 +134,8 @@ fn text_of(source: &KernelSource, defines: &str) -> String {
     )
 }
 
-/// Compiles a source to PTX for an architecture such as `compute_90`, which needs the compiler's library but no GPU.
+/// Compiles a source to PTX for an architecture such as `compute_90`, or to a GPU's own code for one such as `sm_90`, which
+/// needs the compiler's library but no GPU; how many bytes that are.
 ///
 /// # Errors
 /// [`DeviceError::Library`] with the compiler's messages, or if there is no compiler.
@@ -230,6 +235,16 @@ impl Cuda {
     /// [`DeviceError::Library`] if there is no C++ compiler.
     #[cfg(feature = "cuda-emulated")]
     pub fn emulated() -> Result<DeviceRef> {
+        Self::emulated_on(0, true)
+    }
+
+    /// [`emulated`](Self::emulated), of one of several GPUs. Whether it `reaches` the memory of others is what the first device
+    /// of that number says.
+    ///
+    /// # Errors
+    /// As [`emulated`](Self::emulated).
+    #[cfg(feature = "cuda-emulated")]
+    pub fn emulated_on(gpu: usize, reaches: bool) -> Result<DeviceRef> {
         if !emulated::is_available() {
             return Err(DeviceError::Library {
                 library: "cuda",
@@ -237,7 +252,7 @@ impl Cuda {
                 cause: "no C++ compiler: install one, or name it in CXX".into(),
             });
         }
-        let driver = Arc::new(emulated::Emulated);
+        let driver = Arc::new(emulated::Emulated::new(gpu, reaches));
         Ok(Self::over(driver, DeviceKind::EmulatedCuda, EMULATED_BLOCK))
     }
 
@@ -358,10 +373,53 @@ impl Cuda {
     /// The address of a buffer's first element, for kernels of this device to read, once the work that writes it is done.
     ///
     /// # Errors
-    /// [`DeviceError::Invalid`] if it is another device's.
+    /// [`DeviceError::Invalid`] if it is another device's, or of a GPU whose memory this one does not reach.
     pub fn address(&self, buffer: &Buffer) -> Result<u64> {
         let memory = memory(buffer.opaque())?;
+        if !self.reaches(memory)? {
+            return Err(DeviceError::invalid(
+                "cuda",
+                "memory of this GPU, or of one whose memory it reaches",
+                format!("memory of {}", memory.driver.name()),
+                "copy the data to the device that works on it",
+            ));
+        }
         Ok(memory.address + (buffer.offset() * buffer.dtype().size()) as u64)
+    }
+
+    fn reaches(&self, memory: &CudaMemory) -> Result<bool> {
+        if Arc::ptr_eq(&memory.driver, &self.driver) {
+            return Ok(true);
+        }
+        (self.driver.reaches(&*memory.driver)).map_err(|r| self.refused(r))
+    }
+
+    /// Whether all of these lie on GPUs whose memory this one reaches.
+    fn all_near<'a>(&self, mut buffers: impl Iterator<Item = &'a Buffer>) -> Result<bool> {
+        buffers.try_fold(true, |all, buffer| {
+            Ok(all && self.reaches(memory(buffer.opaque())?)?)
+        })
+    }
+
+    /// What a view reads of a buffer, brought here, if the buffer lies on a GPU whose memory this one does not reach: the copy,
+    /// and the element it begins at.
+    fn bring(&self, src: &Buffer, view: &Strided) -> Result<Option<(Buffer, usize)>> {
+        let memory = memory(src.opaque())?;
+        if self.reaches(memory)? {
+            return Ok(None);
+        }
+        let (dtype, size) = (src.dtype(), src.dtype().size());
+        let read = span(view.offset, &view.shape, &view.strides)?;
+        let mut here = self.alloc(dtype, read.len())?;
+        if !read.is_empty() {
+            let from = memory.address + ((src.offset() + read.start) * size) as u64;
+            let to = self.address_mut(&mut here)?;
+            (self.driver)
+                .fetch(&*memory.driver, from, to, read.len() * size)
+                .map_err(|r| self.refused(r))?;
+            self.has_read(&[src])?;
+        }
+        Ok(Some((here.freeze(), read.start)))
     }
 
     /// The address of a buffer's first element, for kernels queued from now on to write.
@@ -525,7 +583,10 @@ impl Device for Cuda {
 
     fn copy(&self, src: &Buffer, sv: &Strided, dst: &mut BufferMut, dv: &Strided) -> Result<()> {
         check_pair("copy", src.len(), sv, dst.len(), dv)?;
-        self.copy_views(&[(src, sv, dv)], dst)
+        match self.bring(src, sv)? {
+            Some((near, start)) => self.copy_views(&[(&near, &from(sv, start), dv)], dst),
+            None => self.copy_views(&[(src, sv, dv)], dst),
+        }
     }
 
     fn copy_pieces(
@@ -538,7 +599,12 @@ impl Device for Cuda {
             check_pair("copy", src.len(), sv, dst.len(), dv)?;
             views.push((*src, sv, dv));
         }
-        self.copy_views(&views, dst)
+        if self.all_near(pieces.iter().map(|(src, ..)| *src))? {
+            return self.copy_views(&views, dst);
+        }
+        // Each by itself: what is far is slow already.
+        let mut each = views.into_iter();
+        each.try_for_each(|(src, sv, dv)| self.copy(src, sv, dst, dv))
     }
 
     fn takes_many_pieces(&self) -> bool {
@@ -555,7 +621,10 @@ impl Device for Cuda {
     ) -> Result<()> {
         check_pair("fold", src.len(), sv, dst.len(), dv)?;
         kernel::check_fold(op, src.dtype(), sv, dst.dtype(), dv)?;
-        self.fold_view(op, src, sv, dst, dv)
+        match self.bring(src, sv)? {
+            Some((near, start)) => self.fold_view(op, &near, &from(sv, start), dst, dv),
+            None => self.fold_view(op, src, sv, dst, dv),
+        }
     }
 
     fn reduce(
@@ -567,7 +636,19 @@ impl Device for Cuda {
         dv: &Strided,
     ) -> Result<()> {
         check_terms(op, terms, strides, dst, dv)?;
-        self.reduce_views(op, terms, strides, dst, dv)
+        if self.all_near(terms.iter().map(|(term, _)| *term))? {
+            return self.reduce_views(op, terms, strides, dst, dv);
+        }
+        let view = |at: usize| Strided::new(at, dv.shape.clone(), strides.into());
+        let near = |&(term, at): &(&Buffer, usize)| self.bring(term, &view(at));
+        let near = terms.iter().map(near).collect::<Result<Vec<_>>>()?;
+        let terms: Vec<(&Buffer, usize)> = (terms.iter().zip(&near))
+            .map(|(&(term, at), near)| match near {
+                Some((near, start)) => (near, at - start),
+                None => (term, at),
+            })
+            .collect();
+        self.reduce_views(op, &terms, strides, dst, dv)
     }
 
     fn copy_within(&self, buffer: &mut BufferMut, from: Range<usize>, to: usize) -> Result<()> {
@@ -646,6 +727,14 @@ impl Device for Cuda {
 
     fn trim(&self) {
         self.driver.trim();
+    }
+}
+
+/// A view of what is left of a buffer from an element on.
+fn from(view: &Strided, start: usize) -> Strided {
+    Strided {
+        offset: view.offset - start,
+        ..view.clone()
     }
 }
 

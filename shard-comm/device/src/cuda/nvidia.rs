@@ -13,11 +13,12 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use cudarc::driver::sys::{CUevent_flags, CUevent_wait_flags, CUmemPool_attribute, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use cudarc::nvrtc;
+use cudarc::nvrtc::result::NvrtcError;
 
+use super::compiled::Compiled;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
-use super::libraries::conv::Convolution;
-use super::libraries::matmul::Gemm;
-use super::libraries::{Dnn, Handles, Libraries, Lt};
+use super::libraries::{Dnn, Handles, Lt};
+use super::terms::{Convolution, Gemm, Libraries};
 use super::{Availability, KernelSource};
 
 /// Whether there is a GPU to use. cudarc panics where a library is missing, so nothing else of it is called before this.
@@ -54,13 +55,15 @@ pub(super) struct Nvidia {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     name: String,
-    /// Such as `compute_90`.
+    /// What kernels are compiled for.
     architecture: String,
 }
 
-/// Compiled kernels by GPU, source, definitions and name; modules are never unloaded.
-type Compiled = HashMap<(usize, &'static str, String, String), usize>;
-static COMPILED: LazyLock<Mutex<Compiled>> = LazyLock::new(Mutex::default);
+/// Compiled kernels; modules are never unloaded.
+static COMPILED: LazyLock<Compiled<CudaContext>> = LazyLock::new(Compiled::default);
+
+/// Whether a GPU reaches the memory of another one, which was opened to it then: by reader and owner.
+static REACHED: LazyLock<Mutex<HashMap<(usize, usize), bool>>> = LazyLock::new(Mutex::default);
 
 impl Nvidia {
     /// A new stream on a GPU. The caller has seen that there [is one](availability).
@@ -77,7 +80,7 @@ impl Nvidia {
                 "{} ({ordinal})",
                 context.name().map_err(refused("cuDeviceGetName"))?
             ),
-            architecture: format!("compute_{major}{minor}"),
+            architecture: architecture(major * 10 + minor, &known_architectures()),
             context,
             stream,
         })
@@ -98,22 +101,30 @@ impl Nvidia {
     /// Lets the other GPUs of this process that can reach this one's memory do so: NCCL moves straight from one to the other
     /// between ranks that are threads, and memory of a pool is closed to other GPUs until this.
     pub(super) fn open_to_peers(&self) -> Answer<()> {
-        let own = self.context.cu_device();
         let count = result::device::get_count().map_err(refused("cuDeviceGetCount"))?;
-        for id in (0..count).filter(|&id| id as usize != self.context.ordinal()) {
-            let peer = result::device::get(id).map_err(refused("cuDeviceGet"))?;
-            let mut can = 0;
-            // SAFETY: both are devices of the driver, and the pointer is to a local.
-            unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, peer, own) }
-                .result()
-                .map_err(refused("cuDeviceCanAccessPeer"))?;
-            if can == 0 {
-                continue;
-            }
+        let mut others = (0..count as usize).filter(|&reader| reader != self.context.ordinal());
+        others.try_for_each(|reader| self.open_to(reader).map(drop))
+    }
+
+    /// Opens this GPU's memory to another one, if that can reach it; whether it can.
+    fn open_to(&self, reader: usize) -> Answer<bool> {
+        let pair = (reader, self.context.ordinal());
+        let mut reached = REACHED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&reached) = reached.get(&pair) {
+            return Ok(reached);
+        }
+        let own = self.context.cu_device();
+        let peer = result::device::get(reader as i32).map_err(refused("cuDeviceGet"))?;
+        let mut can = 0;
+        // SAFETY: both are devices of the driver, and the pointer is to a local.
+        unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, peer, own) }
+            .result()
+            .map_err(refused("cuDeviceCanAccessPeer"))?;
+        if can != 0 {
             let access = sys::CUmemAccessDesc {
                 location: sys::CUmemLocation {
                     type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-                    id,
+                    id: reader as i32,
                 },
                 flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             };
@@ -126,7 +137,8 @@ impl Nvidia {
                     .map_err(refused("cuMemPoolSetAccess"))?;
             }
         }
-        Ok(())
+        reached.insert(pair, can != 0);
+        Ok(can != 0)
     }
 
     fn bind(&self) -> Answer<()> {
@@ -231,6 +243,30 @@ impl Driver for Nvidia {
             .map_err(refused("cuMemcpyDtoDAsync"))
     }
 
+    fn reaches(&self, owner: &dyn Driver) -> Answer<bool> {
+        let owner: &dyn Any = owner;
+        match owner.downcast_ref::<Self>() {
+            Some(owner) if owner.context.ordinal() == self.context.ordinal() => Ok(true),
+            Some(owner) => owner.open_to(self.context.ordinal()),
+            None => Ok(false),
+        }
+    }
+
+    fn fetch(&self, owner: &dyn Driver, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        let owner: &dyn Any = owner;
+        let Some(owner) = owner.downcast_ref::<Self>() else {
+            return Err(Refusal::new("cuMemcpyPeerAsync", "memory of no GPU"));
+        };
+        self.bind()?;
+        let (here, there) = (self.context.cu_ctx(), owner.context.cu_ctx());
+        // SAFETY: both are inside memory of `alloc`, of these contexts, with room for these bytes; the caller sees to it that
+        // the source is written before, and not given back until this is done.
+        unsafe {
+            sys::cuMemcpyPeerAsync(to, here, from, there, bytes, self.stream.cu_stream()).result()
+        }
+        .map_err(refused("cuMemcpyPeerAsync"))
+    }
+
     fn record(&self) -> Answer<Arc<dyn Mark>> {
         self.bind()?;
         let event = result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING)
@@ -288,27 +324,20 @@ impl Driver for Nvidia {
 
     fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function> {
         self.bind()?;
-        let key = (
-            self.context.ordinal(),
-            source.name,
-            defines.to_owned(),
-            name.to_owned(),
-        );
-        let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&handle) = compiled.get(&key) {
-            return Ok(Function { handle });
-        }
-        let ptx = compile(source, defines, &self.architecture)?;
-        let text = CString::new(name).map_err(|e| Refusal::new("kernel name", e.to_string()))?;
-        // SAFETY: the image is PTX, which ends in a zero byte; the module is never unloaded.
-        let function = unsafe {
-            let module = result::module::load_data(ptx.as_ptr().cast())
-                .map_err(refused("cuModuleLoadData"))?;
-            result::module::get_function(module, text).map_err(refused("cuModuleGetFunction"))?
-        };
-        let handle = function as usize;
-        compiled.insert(key, handle);
-        Ok(Function { handle })
+        let gpu = (self.context.ordinal(), &self.context);
+        COMPILED.get(gpu, source, defines, name, || {
+            let image = compile(source, defines, &self.architecture)?;
+            let text =
+                CString::new(name).map_err(|e| Refusal::new("kernel name", e.to_string()))?;
+            // SAFETY: the image is complete, and text ends in a zero byte; the module is never unloaded.
+            let function = unsafe {
+                let module = result::module::load_data(image.as_ptr().cast())
+                    .map_err(refused("cuModuleLoadData"))?;
+                result::module::get_function(module, text)
+                    .map_err(refused("cuModuleGetFunction"))?
+            };
+            Ok(function as usize)
+        })
     }
 
     unsafe fn launch(
@@ -373,7 +402,37 @@ impl Driver for Nvidia {
     }
 }
 
-/// Compiles a source to PTX. Needs the compiler's library, but no GPU.
+/// What to compile for a GPU of a capability such as 90: its own code, where the compiler knows it, which every driver takes
+/// that knows the GPU. Else PTX of the newest that the compiler knows, which the driver translates; PTX of a compiler that
+/// is newer than the driver is refused.
+pub(super) fn architecture(capability: i32, known: &[i32]) -> String {
+    let older = known.iter().filter(|&&known| known < capability).max();
+    match older {
+        Some(older) if !known.contains(&capability) => format!("compute_{older}"),
+        _ => format!("sm_{capability}"),
+    }
+}
+
+/// The capabilities that the compiler knows; none if it does not say.
+pub(super) fn known_architectures() -> Vec<i32> {
+    // SAFETY: loads a library of the system.
+    if !unsafe { nvrtc::sys::is_culib_present() } {
+        return Vec::new();
+    }
+    let mut count = 0;
+    // SAFETY: the pointer is to a local.
+    let counted = unsafe { nvrtc::sys::nvrtcGetNumSupportedArchs(&raw mut count) };
+    let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
+    // SAFETY: there is room for as many as there are.
+    let told = unsafe { nvrtc::sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) };
+    if counted.result().is_err() || told.result().is_err() {
+        known.clear();
+    }
+    known
+}
+
+/// Compiles a source to a GPU's own code for an architecture such as `sm_90`, or to PTX for one such as `compute_90`. Needs the
+/// compiler's library, but no GPU.
 pub(super) fn compile(source: &KernelSource, defines: &str, architecture: &str) -> Answer<Vec<i8>> {
     // SAFETY: loads a library of the system.
     if !unsafe { nvrtc::sys::is_culib_present() } {
@@ -396,6 +455,9 @@ pub(super) fn compile(source: &KernelSource, defines: &str, architecture: &str) 
     unsafe {
         let done = nvrtc::result::compile_program(program, &options);
         let ptx = match done {
+            Ok(()) if architecture.starts_with("sm_") => {
+                get_code(program).map_err(|e| Refusal::new("nvrtcGetCUBIN", format!("{e:?}")))
+            }
             Ok(()) => nvrtc::result::get_ptx(program)
                 .map_err(|e| Refusal::new("nvrtcGetPTX", format!("{e:?}"))),
             Err(error) => {
@@ -409,6 +471,20 @@ pub(super) fn compile(source: &KernelSource, defines: &str, architecture: &str) 
         let _ = nvrtc::result::destroy_program(program);
         ptx
     }
+}
+
+/// The GPU's own code of a program that was compiled for its architecture.
+///
+/// # Safety
+/// The program is alive.
+unsafe fn get_code(program: nvrtc::sys::nvrtcProgram) -> Result<Vec<i8>, NvrtcError> {
+    let mut size = 0;
+    // SAFETY: the caller's promise; the pointer is to a local.
+    unsafe { nvrtc::sys::nvrtcGetCUBINSize(program, &raw mut size) }.result()?;
+    let mut code = vec![0; size];
+    // SAFETY: the caller's promise; there is room for all of it.
+    unsafe { nvrtc::sys::nvrtcGetCUBIN(program, code.as_mut_ptr()) }.result()?;
+    Ok(code)
 }
 
 /// An event of CUDA. Events and streams may be used from any thread while their context is alive.

@@ -8,22 +8,21 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::KernelSource;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
 use super::emulated::Emulated;
-use super::libraries::Libraries;
-use super::libraries::conv::Convolution;
-use super::libraries::matmul::Gemm;
+use super::terms::{Convolution, Gemm, Libraries};
 
 type Job = Box<dyn FnOnce() -> Answer<()> + Send>;
 
 /// A queue with a thread. When it is dropped, the thread ends after the work that is queued.
 #[derive(Debug)]
 pub(super) struct Queue {
+    emulated: Emulated,
     jobs: Mutex<Sender<Job>>,
     /// The first refusal of a job.
     refused: Arc<Mutex<Option<Refusal>>>,
 }
 
 impl Queue {
-    pub(super) fn new() -> Answer<Self> {
+    pub(super) fn new(emulated: Emulated) -> Answer<Self> {
         let (jobs, queued) = channel::<Job>();
         let refused = Arc::new(Mutex::new(None));
         let first = Arc::clone(&refused);
@@ -38,9 +37,15 @@ impl Queue {
             })
             .map_err(|e| Refusal::new("thread", e.to_string()))?;
         Ok(Self {
+            emulated,
             jobs: Mutex::new(jobs),
             refused,
         })
+    }
+
+    /// The GPU it is a queue of.
+    pub(super) fn emulated(&self) -> &Emulated {
+        &self.emulated
     }
 
     /// Does this after all that is queued.
@@ -56,35 +61,36 @@ impl Driver for Queue {
     }
 
     fn alloc(&self, bytes: usize) -> Answer<u64> {
-        Emulated.alloc(bytes)
+        self.emulated.alloc(bytes)
     }
 
     fn free(&self, address: u64) {
+        let emulated = self.emulated.clone();
         let later = self.queue(move || {
-            Emulated.free(address);
+            emulated.free(address);
             Ok(())
         });
         if later.is_err() {
-            Emulated.free(address);
+            self.emulated.free(address);
         }
     }
 
     fn upload(&self, bytes: &[u8], to: u64) -> Answer<()> {
-        let bytes = bytes.to_vec();
-        self.queue(move || Emulated.upload(&bytes, to))
+        let (emulated, bytes) = (self.emulated.clone(), bytes.to_vec());
+        self.queue(move || emulated.upload(&bytes, to))
     }
 
     fn download(&self, from: u64, bytes: &mut [u8]) -> Answer<()> {
         self.synchronize()?;
-        Emulated.download(from, bytes)
+        self.emulated.download(from, bytes)
     }
 
     fn alloc_pinned(&self, bytes: usize) -> Answer<u64> {
-        Emulated.alloc_pinned(bytes)
+        self.emulated.alloc_pinned(bytes)
     }
 
     fn free_pinned(&self, address: u64) {
-        Emulated.free_pinned(address);
+        self.emulated.free_pinned(address);
     }
 
     unsafe fn upload_pinned(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
@@ -96,7 +102,16 @@ impl Driver for Queue {
     }
 
     fn copy(&self, from: u64, to: u64, bytes: usize) -> Answer<()> {
-        self.queue(move || Emulated.copy(from, to, bytes))
+        let emulated = self.emulated.clone();
+        self.queue(move || emulated.copy(from, to, bytes))
+    }
+
+    fn reaches(&self, owner: &dyn Driver) -> Answer<bool> {
+        self.emulated.reaches(owner)
+    }
+
+    fn fetch(&self, _: &dyn Driver, from: u64, to: u64, bytes: usize) -> Answer<()> {
+        self.copy(from, to, bytes)
     }
 
     fn record(&self) -> Answer<Arc<dyn Mark>> {
@@ -123,11 +138,11 @@ impl Driver for Queue {
     fn trim(&self) {}
 
     fn sibling(&self) -> Answer<Arc<dyn Driver>> {
-        Ok(Arc::new(Self::new()?))
+        Ok(Arc::new(Self::new(self.emulated.clone())?))
     }
 
     fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function> {
-        Emulated.kernel(source, defines, name)
+        self.emulated.kernel(source, defines, name)
     }
 
     unsafe fn launch(
@@ -137,33 +152,33 @@ impl Driver for Queue {
         threads: [u32; 3],
         params: &[u8],
     ) -> Answer<()> {
-        let params = params.to_vec();
+        let (emulated, params) = (self.emulated.clone(), params.to_vec());
         // SAFETY: the caller's promise holds until the work queued here is done.
-        self.queue(move || unsafe { Emulated.launch(kernel, blocks, threads, &params) })
+        self.queue(move || unsafe { emulated.launch(kernel, blocks, threads, &params) })
     }
 
     fn libraries(&self) -> Libraries {
-        Emulated.libraries()
+        self.emulated.libraries()
     }
 
     fn plan_gemm(&self, gemm: &Gemm) -> Answer<Option<usize>> {
-        Emulated.plan_gemm(gemm)
+        self.emulated.plan_gemm(gemm)
     }
 
     unsafe fn gemm(&self, gemm: &Gemm, workspace: (u64, usize)) -> Answer<()> {
-        let gemm = *gemm;
+        let (emulated, gemm) = (self.emulated.clone(), *gemm);
         // SAFETY: the caller's promise holds until the work queued here is done.
-        self.queue(move || unsafe { Emulated.gemm(&gemm, workspace) })
+        self.queue(move || unsafe { emulated.gemm(&gemm, workspace) })
     }
 
     fn plan_convolution(&self, call: &Convolution) -> Answer<Option<usize>> {
-        Emulated.plan_convolution(call)
+        self.emulated.plan_convolution(call)
     }
 
     unsafe fn convolve(&self, call: &Convolution, workspace: (u64, usize)) -> Answer<()> {
-        let call = call.clone();
+        let (emulated, call) = (self.emulated.clone(), call.clone());
         // SAFETY: the caller's promise holds until the work queued here is done.
-        self.queue(move || unsafe { Emulated.convolve(&call, workspace) })
+        self.queue(move || unsafe { emulated.convolve(&call, workspace) })
     }
 }
 

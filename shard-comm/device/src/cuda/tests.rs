@@ -301,6 +301,126 @@ fn every_kernel_compiles_to_ptx_where_there_is_a_compiler() {
     }
 }
 
+/// A GPU's own code where the compiler knows the GPU, for drivers older than the compiler; else PTX of the newest it knows.
+#[test]
+fn kernels_are_compiled_for_the_gpu_itself() {
+    assert_eq!(nvidia::architecture(90, &[80, 90, 100]), "sm_90");
+    assert_eq!(nvidia::architecture(121, &[80, 90, 100]), "compute_100");
+    assert_eq!(nvidia::architecture(90, &[]), "sm_90");
+    let known = nvidia::known_architectures();
+    let Some(&newest) = known.iter().max() else {
+        return;
+    };
+    let defines = "#define COPY\n#define SRC u8\n#define DST u8\n";
+    for (capability, is_code) in [(newest, true), (newest + 1, false)] {
+        let architecture = nvidia::architecture(capability, &known);
+        let image = nvidia::compile(&strided::SOURCE, defines, &architecture).unwrap();
+        let magic: Vec<u8> = image[..4].iter().map(|&c| c as u8).collect();
+        assert_eq!(magic == b"\x7fELF", is_code, "{architecture}");
+    }
+}
+
+/// Kernels stay good when all devices of a GPU are gone for a while, as between two launches.
+#[cfg(feature = "cuda-emulated")]
+#[test]
+fn kernels_outlive_the_devices_they_were_compiled_on() {
+    const GPU: usize = 19;
+    let double = || -> Result<Vec<f32>> {
+        let device = Cuda::emulated_on(GPU, true)?;
+        let numbers = device.upload_slice(&[1.0f32, 2.0, 3.0])?;
+        let mut sum = device.alloc(DType::F32, 3)?;
+        let row = Strided::contiguous(&[3]);
+        device.fill(&mut sum, &row, Scalar::ZERO)?;
+        for _ in 0..2 {
+            device.fold(Monoid::SUM, &numbers, &row, &mut sum, &row)?;
+        }
+        sum.freeze().to_vec()
+    };
+    for _ in 0..2 {
+        assert_eq!(double(), Ok(vec![2.0, 4.0, 6.0]));
+    }
+}
+
+/// What lies on a GPU whose memory this one does not reach is brought here before a kernel reads it.
+#[cfg(feature = "cuda-emulated")]
+#[test]
+fn memory_that_is_not_reached_is_brought_here() {
+    let [far, near] = [20, 21].map(|gpu| Cuda::emulated_on(gpu, false).unwrap());
+    let numbers = far
+        .upload_slice(&[0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+        .unwrap();
+    let numbers = numbers.slice(1..7);
+    let error = Cuda::of(&*near).unwrap().address(&numbers).unwrap_err();
+    assert!(matches!(error, DeviceError::Invalid { .. }), "{error}");
+    // 6, 4, 2 of 1 to 6.
+    let view = Strided::new(5, [3][..].into(), [-2][..].into());
+    let row = Strided::contiguous(&[3]);
+    let mut dst = near.alloc(DType::F32, 3).unwrap();
+    near.copy(&numbers, &view, &mut dst, &row).unwrap();
+    near.fold(Monoid::SUM, &numbers, &view, &mut dst, &row)
+        .unwrap();
+    let sum = dst.freeze();
+    assert_eq!(sum.to_vec::<f32>().unwrap(), [12.0, 8.0, 4.0]);
+    let mut dst = near.alloc(DType::F32, 3).unwrap();
+    let terms = [(&numbers, 5), (&sum, 2)];
+    near.reduce(Monoid::SUM, &terms, &[-2], &mut dst, &row)
+        .unwrap_err();
+    let terms = [(&numbers, 3), (&sum, 0)];
+    near.reduce(Monoid::SUM, &terms, &[1], &mut dst, &row)
+        .unwrap();
+    assert_eq!(dst.freeze().to_vec::<f32>().unwrap(), [16.0, 13.0, 10.0]);
+    let mut dst = near.alloc(DType::F32, 3).unwrap();
+    let one = |at: usize| Strided::run_at(at, 1);
+    let pieces = [
+        (&numbers, one(5), one(0)),
+        (&sum, one(1), one(1)),
+        (&numbers, one(0), one(2)),
+    ];
+    near.copy_pieces(&pieces, &mut dst).unwrap();
+    assert_eq!(dst.freeze().to_vec::<f32>().unwrap(), [6.0, 8.0, 1.0]);
+}
+
+/// Memory that another stream reads in every step remembers what is in flight, and not every step there was.
+#[test]
+fn memory_remembers_readers_in_flight_only() {
+    for device in devices() {
+        let beside = Cuda::of(&*device).unwrap().sibling().unwrap();
+        let constant = device.upload_slice(&[1.0f32; 64]).unwrap();
+        let row = Strided::contiguous(&[64]);
+        for _ in 0..500 {
+            let mut read = beside.alloc(DType::F32, 64).unwrap();
+            beside.copy(&constant, &row, &mut read, &row).unwrap();
+            beside.synchronize().unwrap();
+        }
+        let readers = memory(constant.opaque()).unwrap().readers();
+        assert!((1..=32).contains(&readers), "{readers} of 500");
+    }
+}
+
+/// Folders that others can write to are not where kernels are loaded from.
+#[cfg(all(feature = "cuda-emulated", unix))]
+#[test]
+fn kernels_are_loaded_from_a_folder_of_ones_own() {
+    use std::os::unix::fs::PermissionsExt;
+    let shared = std::env::temp_dir().join(format!("shard-test-{}", std::process::id()));
+    std::fs::create_dir(&shared).unwrap();
+    let first = emulated::private_folder(&shared).unwrap();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&first) & 0o777, 0o700);
+    // Another process of the same user shares it.
+    assert_eq!(emulated::private_folder(&shared).unwrap(), first);
+    // Somebody was there before, and left the door open.
+    std::fs::set_permissions(&first, PermissionsExt::from_mode(0o777)).unwrap();
+    let other = emulated::private_folder(&shared).unwrap();
+    assert_ne!(other, first);
+    assert_eq!(mode(&other) & 0o777, 0o700);
+    // Or it is a way to elsewhere.
+    std::fs::remove_dir(&first).unwrap();
+    std::os::unix::fs::symlink(&other, &first).unwrap();
+    assert_ne!(emulated::private_folder(&shared).unwrap(), first);
+    std::fs::remove_dir_all(&shared).unwrap();
+}
+
 /// A shape, and a source and a destination view of it in 4096 elements; the destination may stand still along dims.
 fn views(overlap: bool) -> impl Strategy<Value = (Strided, Strided)> {
     prop::collection::vec(0..5usize, 0..5).prop_flat_map(move |shape| {

@@ -8,8 +8,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::progress::{Course, InFlight, Rank};
-use super::slot::{Post, Slot};
+use super::slot::Slot;
 use super::world::{Group, Lane, Meeting};
+use crate::backend::Post;
 use crate::{
     Buffer, CommError, Communicator, DeviceRef, ExchangePlan, Handle, Ledger, PlanCache, Result,
     Site,

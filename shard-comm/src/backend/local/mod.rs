@@ -5,7 +5,8 @@
 //! that names the cause, on every rank: there are no timeouts, and nothing hangs.
 //!
 //! `slot.rs` has the rendezvous, `world.rs` what is known of every rank; `member.rs` one rank's communicator; `progress.rs`
-//! its operations in flight; `baton.rs` ranks that run one at a time; `sync.rs` what they synchronise with.
+//! its operations in flight; `baton.rs` ranks that run one at a time; `sync.rs` what they synchronise with. `README.md`, beside
+//! them, says how they work together and why nothing hangs.
 
 mod baton;
 mod member;
@@ -20,7 +21,9 @@ use std::sync::Arc;
 pub use baton::Schedule;
 pub use member::LocalComm;
 
-use crate::{DeviceKind, DeviceRef, Host, HostOptions, LaunchError, device_of, panic_message};
+use crate::{
+    DeviceFactory, DeviceKind, DeviceRef, Host, HostOptions, LaunchError, device_of, panic_message,
+};
 use core_affinity::CoreId;
 use progress::Rank;
 use world::World;
@@ -38,6 +41,9 @@ use world::World;
 pub struct LocalOptions {
     /// The device of every rank, each its own instance.
     pub device: DeviceKind,
+    /// Makes the devices, if they are to be others than [`device`](Self::device) names: devices of another crate, or
+    /// different ones.
+    pub make: Option<DeviceFactory>,
     /// How a host device keeps its memory.
     pub host: HostOptions,
     /// Stack bytes of each rank's thread; 8 MiB unless said otherwise.
@@ -91,6 +97,7 @@ impl Default for LocalOptions {
     fn default() -> Self {
         Self {
             device: DeviceKind::Host,
+            make: None,
             host: HostOptions::default(),
             stack_size: 8 << 20,
             schedule: Schedule::Free,
@@ -102,9 +109,10 @@ impl Default for LocalOptions {
 impl LocalOptions {
     /// The devices of the ranks.
     fn devices(&self, ranks: usize) -> Result<Vec<DeviceRef>, LaunchError> {
-        let device = |rank| match self.device {
-            DeviceKind::Host => Ok(Host::with_options(self.host)),
-            kind => device_of(kind, rank),
+        let device = |rank| match (&self.make, self.device) {
+            (Some(factory), _) => factory.make(rank),
+            (None, DeviceKind::Host) => Ok(Host::with_options(self.host)),
+            (None, kind) => device_of(kind, rank),
         };
         let devices: Result<_, _> = (0..ranks).map(device).collect();
         devices.map_err(LaunchError::Device)

@@ -11,15 +11,11 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::slot::{Post, Slot};
 use super::sync::{Clock, PAUSES, SPINS, YIELDS, yield_now};
-use super::world::{Meeting, World, check_sources};
-use crate::guard::Guard;
-use crate::plan::Traffic;
-use crate::{
-    Buffer, BufferMut, CommError, DeviceRef, Event, ExchangePlan, Ledger, Pending, Request, Result,
-    Site, SiteText, Stage, Target, run,
-};
+use super::world::{Meeting, World};
+use crate::backend::post::{received, too_late};
+use crate::backend::{Post, receive};
+use crate::{Buffer, CommError, DeviceRef, Ledger, Pending, Request, Result, Target};
 
 /// For how long a waiting rank lets others run before it parks, per rank that shares its core; and no more than [`YIELDS`]
 /// times.
@@ -166,43 +162,13 @@ impl Rank {
             return Err(self.world.root().unwrap_or(closed));
         }
         self.ledger.posted(op, meeting.slot.sequence, request.site);
-        let post = || self.first_post(op, request, note);
+        let post = || Post::with_note(op, request, &self.device, note);
         self.world.post(&meeting, post)?;
         Ok(Course {
             op,
             meeting: Some(meeting),
             round: 0,
         })
-    }
-
-    /// What this rank brings to the first rendezvous of an operation.
-    #[inline]
-    fn first_post(
-        &self,
-        op: &'static str,
-        request: &mut Request,
-        note: Option<(usize, usize)>,
-    ) -> Post {
-        let first = request.stages.first().map(|stage| &stage.plan);
-        let event = match request.sources.is_empty() {
-            true => Event::ready(),
-            false => self.device.record(),
-        };
-        Post {
-            op,
-            name: first.map_or(op, |plan| plan.name),
-            id: first.map_or(0, |plan| plan.id),
-            fold: first.and_then(|plan| plan.fold),
-            plan: first.and_then(Post::plan_to_read),
-            event,
-            sources: std::mem::take(&mut request.sources),
-            dtype: request.dtype,
-            argument: request.argument,
-            status: std::mem::replace(&mut request.status, Ok(())).err(),
-            note,
-            site: request.site,
-            guard: std::mem::take(&mut request.guard),
-        }
     }
 
     /// Gives an operation a handle.
@@ -428,7 +394,7 @@ impl Rank {
             let next = match read {
                 Ok(result) if course.round == request.stages.len() => return Some(Ok(result)),
                 Ok(result) => self.post_next(meeting, course, request, result),
-                Err(error) => Err(self.failed_with(error)),
+                Err(error) => Err(self.world.fail_with(error)),
             };
             match next {
                 Ok(next) => course.meeting = Some(next),
@@ -436,23 +402,6 @@ impl Rank {
             }
         }
         None
-    }
-
-    /// The others have begun to move: too late to agree on anything.
-    #[cold]
-    fn failed_with(&self, error: CommError) -> CommError {
-        self.world.fail_with(match error {
-            CommError::PeerFailed { .. } => error,
-            error => self.failed_by(&error),
-        })
-    }
-
-    /// An error that only this rank has, where it cannot be agreed on.
-    fn failed_by(&self, error: &CommError) -> CommError {
-        CommError::PeerFailed {
-            origin: self.number,
-            cause: error.to_string().into(),
-        }
     }
 
     /// Goes on to the next round with the result of this one.
@@ -464,32 +413,17 @@ impl Rank {
         request: &Request,
         result: Option<Buffer>,
     ) -> Result<Meeting> {
-        let plan = &request.stages[course.round].plan;
-        let sources: SmallVec<[Buffer; 1]> = result.into_iter().collect();
-        let mine = meeting.slot.post(meeting.index);
-        let summed = mine.is_some_and(|p| p.guard.sums.is_some());
-        let guard = guard_of(&self.device, plan, &sources, summed)
-            .map_err(|error| self.world.fail_with(self.failed_by(&error)))?;
-        let post = || Post {
-            op: course.op,
-            name: plan.name,
-            id: plan.id,
-            fold: plan.fold,
-            plan: Post::plan_to_read(plan),
-            sources,
-            event: self.device.record(),
-            dtype: request.dtype,
-            argument: None,
-            status: None,
-            note: None,
-            site: request.site,
-            guard,
+        // It has come, as all have; so there is one.
+        let next = match meeting.slot.post(meeting.index) {
+            Some(own) => own.next(request, course.round, result, &self.device, self.number),
+            None => Err(CommError::Closed { op: course.op }),
         };
+        let post = next.map_err(|error| self.world.fail_with(error))?;
         let next = Meeting {
             slot: meeting.slot.next_round(),
             ..meeting
         };
-        self.world.post(&next, post)?;
+        self.world.post(&next, || post)?;
         Ok(next)
     }
 
@@ -502,106 +436,25 @@ impl Rank {
         request: &mut Request,
         of_all: Option<&Buffer>,
     ) -> Result<Option<Buffer>> {
-        let Stage { plan, target } = &mut request.stages[course.round];
-        match target {
-            Target::Elsewhere => return sums_of_all(&meeting.slot),
-            Target::Write(dst) => match of_all {
-                Some(result) if plan.is_alike() && result.len() == dst.len() => {
-                    self.device.copy_run(result, 0..result.len(), dst, 0)?;
-                }
-                _ => self.read_pieces(meeting, plan, request.site, dst)?,
-            },
-            Target::Keep(_) | Target::Nothing => {}
+        let (stage, me) = (&mut request.stages[course.round], meeting.index);
+        let post = |peer: usize| meeting.slot.post(peer);
+        if let (Target::Write(dst), Some(result), Some(own)) = (&mut stage.target, of_all, post(me))
+            && stage.plan.is_alike()
+            && result.len() == dst.len()
+        {
+            let copied = self.device.copy_run(result, 0..result.len(), dst, 0);
+            copied.map_err(|error| too_late(self.number, error.into()))?;
+            return Ok(received(&self.ledger, own, me, stage));
         }
-        let moved = plan.moved(meeting.index, request.dtype);
-        tracing::trace!(
-            target: "shard_comm",
-            op = course.op,
-            plan = plan.name,
-            messages = moved.messages,
-            bytes = moved.bytes,
-            "received"
-        );
-        self.ledger.moved(course.op, &moved);
-        Ok(match std::mem::replace(target, Target::Nothing) {
-            Target::Write(dst) => Some(dst.freeze()),
-            Target::Keep(result) => Some(result),
-            Target::Nothing | Target::Elsewhere => None,
-        })
+        receive(
+            &self.ledger,
+            &self.device,
+            &meeting.members,
+            me,
+            stage,
+            post,
+        )
     }
-
-    /// Reads pieces from those who brought them.
-    #[inline(never)]
-    fn read_pieces(
-        &self,
-        meeting: &Meeting,
-        plan: &ExchangePlan,
-        site: Site,
-        dst: &mut BufferMut,
-    ) -> Result<()> {
-        // Of many ranks most bring nothing for this one. All have come.
-        let peers = plan.incoming().iter();
-        let brought = peers.filter_map(|traffic| Some((traffic, meeting.slot.post(traffic.peer)?)));
-        let brought: SmallVec<[(&Traffic, &Post); 4]> = brought.collect();
-        for &(traffic, post) in &brought {
-            check_sources(plan, traffic, post)?;
-            if traffic.peer != meeting.index {
-                self.device.wait(&post.event)?;
-            }
-        }
-        for &(traffic, post) in &brought {
-            self.check_sum(meeting, plan, site, traffic.peer, post)?;
-        }
-        let source = |peer: usize, index: usize| {
-            let at = brought.partition_point(|(traffic, _)| traffic.peer < peer);
-            &brought[at].1.sources[index]
-        };
-        Ok(run::run(&self.device, plan, source, dst)?)
-    }
-
-    /// Compares what is read from a peer with what that one sent, if it said so.
-    fn check_sum(
-        &self,
-        meeting: &Meeting,
-        plan: &ExchangePlan,
-        site: Site,
-        peer: usize,
-        post: &Post,
-    ) -> Result<()> {
-        let source = |index: usize| &post.sources[index];
-        if (post.guard).holds(&self.device, plan, meeting.index, peer, source)? {
-            return Ok(());
-        }
-        let (site, sender) = (SiteText::from(site), meeting.members[peer]);
-        Err(CommError::PeerFailed {
-            origin: sender,
-            cause: format!(
-                "rank {} did not find in {} ({}) at {site} what rank {sender} sent",
-                self.number, post.op, plan.name
-            )
-            .into(),
-        })
-    }
-}
-
-/// What all said that their peers should find, for who moves the elements; nothing if nobody did.
-fn sums_of_all(slot: &Slot) -> Result<Option<Buffer>> {
-    let guards: SmallVec<[Option<&Guard>; 4]> = slot.posts().map(|p| Some(&p?.guard)).collect();
-    Guard::tell(&guards)
-}
-
-/// What a checked operation adds to its next round.
-fn guard_of(
-    device: &DeviceRef,
-    plan: &ExchangePlan,
-    sources: &[Buffer],
-    summed: bool,
-) -> Result<Guard> {
-    let sums = summed.then(|| Guard::sums_of(device, plan, sources));
-    Ok(Guard {
-        turn: None,
-        sums: sums.transpose()?,
-    })
 }
 
 impl Drop for Rank {

@@ -1,56 +1,15 @@
 //! Where ranks meet: one rendezvous after the other, without a lock.
 //!
-//! Each rank puts what it brings in its own place of a [`Slot`] and counts itself in; the last one validates what all
+//! Each rank puts what it brings, a [`Post`], in its own place of a [`Slot`] and counts itself in; the last one validates what all
 //! brought and publishes the outcome, which the others poll. A slot knows the next one, so ranks that met once find each
 //! other again without looking anywhere.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use smallvec::SmallVec;
-
 use super::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, OnceLock, fence};
-use crate::guard::Guard;
-use crate::plan::Traffic;
-use crate::validate::Claim;
-use crate::{
-    AgreedError, Buffer, CommError, DType, Event, ExchangePlan, Monoid, Result, Site, SiteText,
-};
-
-/// What one rank brings to a rendezvous.
-///
-/// What is compared is in the post itself: the memory of a plan belongs to another core.
-#[derive(Debug)]
-pub(super) struct Post {
-    /// The call, for messages; the plan's name is what must agree.
-    pub(super) op: &'static str,
-    pub(super) name: &'static str,
-    pub(super) id: u128,
-    pub(super) fold: Option<Monoid>,
-    /// Only where others look into it: to compare pairs, or to find a result once for all.
-    pub(super) plan: Option<Arc<ExchangePlan>>,
-    pub(super) sources: SmallVec<[Buffer; 1]>,
-    pub(super) event: Event,
-    pub(super) dtype: Option<DType>,
-    pub(super) argument: Option<(&'static str, u128)>,
-    pub(super) status: Option<Box<AgreedError>>,
-    /// What others learn of this rank: its color and key in a split.
-    pub(super) note: Option<(usize, usize)>,
-    pub(super) site: Site,
-    pub(super) guard: Guard,
-}
-
-impl Post {
-    /// The plan, if others look into it.
-    pub(super) fn plan_to_read(plan: &Arc<ExchangePlan>) -> Option<Arc<ExchangePlan>> {
-        (plan.id == 0 || plan.is_alike()).then(|| Arc::clone(plan))
-    }
-
-    /// The plan, if all ranks receive the same by it.
-    pub(super) fn plan_alike(&self) -> Option<&ExchangePlan> {
-        self.plan.as_deref().filter(|plan| plan.is_alike())
-    }
-}
+use crate::backend::Post;
+use crate::{Buffer, CommError, Result};
 
 /// One rendezvous. Ranks hold it until they have read what they want; with the last of them it dies.
 ///
@@ -213,56 +172,6 @@ impl Drop for Slot {
 /// No code that can panic runs under these locks, so what they guard is whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Claim for Post {
-    fn op(&self) -> &'static str {
-        self.op
-    }
-
-    fn site(&self) -> SiteText {
-        self.site.into()
-    }
-
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn turn(&self) -> Option<u64> {
-        self.guard.turn
-    }
-
-    fn status(&self) -> Option<&AgreedError> {
-        self.status.as_deref()
-    }
-
-    fn argument(&self) -> Option<(&'static str, u128)> {
-        self.argument
-    }
-
-    fn dtype(&self) -> Option<DType> {
-        self.dtype
-    }
-
-    fn fold(&self) -> Option<Monoid> {
-        self.fold
-    }
-
-    fn id(&self) -> u128 {
-        self.id
-    }
-
-    fn incoming(&self) -> &[Traffic] {
-        self.plan.as_deref().map_or(&[], ExchangePlan::incoming)
-    }
-
-    fn outgoing(&self) -> &[Traffic] {
-        self.plan.as_deref().map_or(&[], ExchangePlan::outgoing)
-    }
-
-    fn source_len(&self, source: usize) -> usize {
-        self.sources.get(source).map_or(0, Buffer::len)
-    }
 }
 
 #[cfg(all(test, not(any(shard_loom, shard_shuttle))))]

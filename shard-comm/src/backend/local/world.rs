@@ -18,13 +18,12 @@ use std::sync::{Arc, PoisonError};
 use smallvec::SmallVec;
 
 use super::baton::{Baton, Schedule};
-use super::slot::{Post, Slot};
+use super::slot::Slot;
 use super::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Thread, current, park};
-use crate::plan::Traffic;
+use crate::backend::Post;
 use crate::validate::{Claim, agree_plainly, label, validate};
 use crate::{
-    Buffer, CommError, DeadlockReport, DeviceKind, DeviceRef, ExchangePlan, Host, Result, WaitLine,
-    run,
+    Buffer, CommError, DeadlockReport, DeviceKind, DeviceRef, Host, Result, WaitLine, run,
 };
 
 /// Everything the ranks of one launch share.
@@ -525,21 +524,4 @@ fn wait_line(rank: usize, wanted: &Meeting) -> Option<WaitLine> {
         site: mine.site(),
         missing: absent.map(|(&r, _)| r).collect(),
     })
-}
-
-/// Checks that a peer brought what is read from it. Equal fingerprints promise it, which a plan made by hand may break.
-pub(super) fn check_sources(plan: &ExchangePlan, traffic: &Traffic, post: &Post) -> Result<()> {
-    let len = |source: usize| post.sources.get(source).map_or(0, Buffer::len);
-    match traffic.extents.iter().find(|e| e.1 > len(e.0)) {
-        None => Ok(()),
-        Some(&(source, end)) => Err(CommError::invalid(
-            plan.name,
-            format!(
-                "source {source} of peer {} to have at least {end} elements",
-                traffic.peer
-            ),
-            format!("{}", len(source)),
-            "give exchanges that differ different fingerprints, or zero",
-        )),
-    }
 }

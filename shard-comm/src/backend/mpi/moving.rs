@@ -42,111 +42,37 @@ enum Landing {
     },
 }
 
+/// What an exchange begins with.
+pub(super) struct Start<'a> {
+    pub(super) rank: &'a Rank,
+    pub(super) tags: &'a Tags,
+    pub(super) phase: Phase,
+    /// What this rank sends, and reads itself.
+    pub(super) own: &'a SmallVec<[Buffer; 1]>,
+    /// The sources of others that have come already, by participant.
+    pub(super) inlined: Vec<Option<Buffer>>,
+    /// Whether this rank's own has gone already.
+    pub(super) silent: bool,
+}
+
 impl Moving {
-    /// Posts everything. `inlined` has the sources that have come already, by participant; `silent` if this rank's own
-    /// has gone already.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "called once, by what has them all"
-    )]
-    pub(super) fn new(
-        rank: &Rank,
-        tags: &Tags,
-        phase: Phase,
-        stage: Stage,
-        wire: Rc<Wire>,
-        sources: &SmallVec<[Buffer; 1]>,
-        mut inlined: Vec<Option<Buffer>>,
-        silent: bool,
-    ) -> Result<Self> {
+    /// Posts everything.
+    pub(super) fn new(mut start: Start<'_>, stage: Stage, wire: Rc<Wire>) -> Result<Self> {
         let Stage { plan, target } = stage;
-        let (world, me, device) = (rank.world(), tags.index, rank.device());
-        inlined.resize(tags.members.len(), None);
-        let mut out = Mail::of_buffers(sources.clone());
-        let mut mail = Mail::default();
-        if !silent {
-            let size = sources.first().map_or(1, |s| s.dtype().size());
-            for message in wire.outgoing.iter().filter(|message| message.peer != me) {
-                let parts: SmallVec<[_; 1]> = message
-                    .sent(&plan.send, size)?
-                    .iter()
-                    .map(|(s, r)| (*s, r))
-                    .collect();
-                out.send(
-                    world,
-                    tags.members[message.peer],
-                    tags.of(phase, me),
-                    &parts,
-                )?;
-            }
-        }
-        let mut dst = match target {
-            Target::Write(dst) => dst,
-            Target::Nothing | Target::Elsewhere | Target::Keep(_) => {
-                let result = match target {
-                    Target::Keep(result) => Some(result),
-                    _ => None,
-                };
-                return Ok(Self {
-                    out,
-                    mail,
-                    plan,
-                    wire,
-                    landing: Landing::Known(result),
-                });
-            }
+        start.inlined.resize(start.tags.members.len(), None);
+        let out = start.send(&plan, &wire)?;
+        let (mail, landing) = match target {
+            Target::Write(dst) if wire.packed.is_none() => start.receive(&plan, &wire, dst)?,
+            Target::Write(dst) => start.receive_packed(&plan, &wire, dst)?,
+            Target::Keep(result) => (Mail::default(), Landing::Known(Some(result))),
+            Target::Nothing | Target::Elsewhere => (Mail::default(), Landing::Known(None)),
         };
-        let dtype = dst.dtype();
-        let read = Read {
-            device,
-            plan: &plan,
-            me,
-            own: sources,
-            inlined: &inlined,
-        };
-        let remote = |message: &&WireMessage| message.peer != me && inlined[message.peer].is_none();
-        let receive = |mail: &mut Mail, message: &WireMessage, write, region: &Region| {
-            let tag = tags.of(phase, message.peer);
-            mail.recv(world, tags.members[message.peer], tag, write, region)
-        };
-        if wire.packed.is_none() {
-            // What is here goes first: nobody may touch the destination while messages are under way to it.
-            read.prepare(&mut dst)?;
-            for message in wire.incoming.iter().filter(|message| !remote(message)) {
-                read.place(message, &mut dst)?;
-            }
-            let write = mail.add_write(dst);
-            for message in wire.incoming.iter().filter(remote) {
-                for (_, region) in message.received(&plan.recv, dtype.size())? {
-                    receive(&mut mail, message, write, region)?;
-                }
-            }
-            return Ok(Self {
-                out,
-                mail,
-                plan,
-                wire,
-                landing: Landing::Direct,
-            });
-        }
-        let mut here = vec![None; tags.members.len()];
-        let mut coming = Vec::new();
-        for message in &wire.incoming {
-            if remote(&message) {
-                let write = mail.add_write(device.alloc(dtype, message.elements)?);
-                let all = Region::run(dtype.size(), 0, message.elements)?;
-                receive(&mut mail, message, write, &all)?;
-                coming.push(message.peer);
-            } else {
-                here[message.peer] = Some(read.pack(message, dtype)?);
-            }
-        }
         Ok(Self {
             out,
             mail,
             plan,
             wire,
-            landing: Landing::Packed { dst, here, coming },
+            landing,
         })
     }
 
@@ -233,31 +159,109 @@ fn sums<'a>(
     wire.incoming.iter().map(of_message).collect()
 }
 
-/// What is read without messages: this rank's own elements, and those that came with records.
-struct Read<'a> {
-    device: &'a DeviceRef,
-    plan: &'a Arc<ExchangePlan>,
-    me: usize,
-    own: &'a [Buffer],
-    inlined: &'a [Option<Buffer>],
-}
+impl Start<'_> {
+    /// Posts what this rank sends.
+    fn send(&self, plan: &ExchangePlan, wire: &Wire) -> Result<Mail> {
+        let mut out = Mail::of_buffers(self.own.clone());
+        if self.silent {
+            return Ok(out);
+        }
+        let (tags, me) = (self.tags, self.tags.index);
+        let size = self.own.first().map_or(1, |source| source.dtype().size());
+        for message in wire.outgoing.iter().filter(|message| message.peer != me) {
+            let regions = message.sent(&plan.send, size)?;
+            let parts: SmallVec<[_; 1]> = regions.iter().map(|(s, r)| (*s, r)).collect();
+            let (to, tag) = (tags.members[message.peer], tags.of(self.phase, me));
+            out.send(self.rank.world(), to, tag, &parts)?;
+        }
+        Ok(out)
+    }
 
-impl Read<'_> {
+    /// Posts what this rank receives where it belongs.
+    fn receive(
+        &self,
+        plan: &ExchangePlan,
+        wire: &Wire,
+        mut dst: BufferMut,
+    ) -> Result<(Mail, Landing)> {
+        // What is here goes first: nobody may touch the destination while messages are under way to it.
+        self.prepare(plan, &mut dst)?;
+        for message in wire.incoming.iter().filter(|m| self.is_here(m)) {
+            self.place(plan, message, &mut dst)?;
+        }
+        let size = dst.dtype().size();
+        let mut mail = Mail::default();
+        let write = mail.add_write(dst);
+        for message in wire.incoming.iter().filter(|m| !self.is_here(m)) {
+            for (_, region) in message.received(&plan.recv, size)? {
+                self.post(&mut mail, message, write, region)?;
+            }
+        }
+        Ok((mail, Landing::Direct))
+    }
+
+    /// Posts what this rank receives into packed memory of its own, and packs what is here.
+    fn receive_packed(
+        &self,
+        plan: &ExchangePlan,
+        wire: &Wire,
+        dst: BufferMut,
+    ) -> Result<(Mail, Landing)> {
+        let dtype = dst.dtype();
+        let mut mail = Mail::default();
+        let mut here = vec![None; self.tags.members.len()];
+        let mut coming = Vec::new();
+        for message in &wire.incoming {
+            if self.is_here(message) {
+                here[message.peer] = Some(self.pack(plan, message, dtype)?);
+            } else {
+                let write = mail.add_write(self.device().alloc(dtype, message.elements)?);
+                let all = Region::run(dtype.size(), 0, message.elements)?;
+                self.post(&mut mail, message, write, &all)?;
+                coming.push(message.peer);
+            }
+        }
+        Ok((mail, Landing::Packed { dst, here, coming }))
+    }
+
+    fn post(
+        &self,
+        mail: &mut Mail,
+        message: &WireMessage,
+        write: usize,
+        region: &Region,
+    ) -> Result<()> {
+        let (from, tag) = (
+            self.tags.members[message.peer],
+            self.tags.of(self.phase, message.peer),
+        );
+        mail.recv(self.rank.world(), from, tag, write, region)
+    }
+
+    fn device(&self) -> &DeviceRef {
+        self.rank.device()
+    }
+
+    /// Whether a message needs none: this rank's own elements, and those that came with records.
+    fn is_here(&self, message: &WireMessage) -> bool {
+        message.peer == self.tags.index || self.inlined[message.peer].is_some()
+    }
+
     /// Fills a destination that its pieces do not cover.
-    fn prepare(&self, dst: &mut BufferMut) -> Result<()> {
-        if self.plan.covers(dst.len()) {
+    fn prepare(&self, plan: &ExchangePlan, dst: &mut BufferMut) -> Result<()> {
+        if plan.covers(dst.len()) {
             return Ok(());
         }
-        match (self.plan.fill, self.plan.fold) {
-            (Some(fill), _) => fill_all(self.device, dst, &[fill])?,
-            (None, Some(fold)) => fill_all(self.device, dst, fold.identity(dst.dtype()))?,
+        match (plan.fill, plan.fold) {
+            (Some(fill), _) => fill_all(self.device(), dst, &[fill])?,
+            (None, Some(fold)) => fill_all(self.device(), dst, fold.identity(dst.dtype()))?,
             (None, None) => {}
         }
         Ok(())
     }
 
     fn source(&self, peer: usize, source: usize) -> Option<&Buffer> {
-        if peer == self.me {
+        if peer == self.tags.index {
             self.own.get(source)
         } else {
             self.inlined.get(peer)?.as_ref().filter(|_| source == 0)
@@ -265,32 +269,32 @@ impl Read<'_> {
     }
 
     /// Copies pieces to where they belong.
-    fn place(&self, message: &WireMessage, dst: &mut BufferMut) -> Result<()> {
-        for piece in message.of(&self.plan.recv) {
+    fn place(&self, plan: &ExchangePlan, message: &WireMessage, dst: &mut BufferMut) -> Result<()> {
+        for piece in message.of(&plan.recv) {
             if let Some(source) = self.source(message.peer, piece.source) {
                 let (from, to) = (piece.src_view(), piece.dst_view());
-                self.device.copy(source, &from, dst, &to)?;
+                self.device().copy(source, &from, dst, &to)?;
             }
         }
         Ok(())
     }
 
     /// Pieces one after the other, as messages bring them.
-    fn pack(&self, message: &WireMessage, dtype: DType) -> Result<Buffer> {
+    fn pack(&self, plan: &ExchangePlan, message: &WireMessage, dtype: DType) -> Result<Buffer> {
         if let [at] = message.pieces[..]
-            && let Some(piece) = self.plan.recv.get(at)
+            && let Some(piece) = plan.recv.get(at)
             && let Some(source) = self.source(message.peer, piece.source)
             && piece.src_view().is_contiguous()
         {
             let run = piece.src_offset..piece.src_offset + piece.numel();
             return Ok(source.try_slice(run)?);
         }
-        let mut packed = self.device.alloc(dtype, message.elements)?;
+        let mut packed = self.device().alloc(dtype, message.elements)?;
         let mut at = 0;
-        for piece in message.of(&self.plan.recv) {
+        for piece in message.of(&plan.recv) {
             if let Some(source) = self.source(message.peer, piece.source) {
                 let to = Strided::contiguous_at(at, piece.shape);
-                self.device
+                self.device()
                     .copy(source, &piece.src_view(), &mut packed, &to)?;
             }
             at += piece.numel();

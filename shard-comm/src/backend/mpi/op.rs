@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::all_gather::AllGather;
 use super::details::{Details, Own, disagreement};
-use super::moving::Moving;
+use super::moving::{Moving, Start};
 use super::progress::Rank;
 use super::record::{LENGTH, agree, any_sums, carried};
 use super::short::Begun;
@@ -370,17 +370,23 @@ impl Op {
         }
         let silent = records.is_some_and(|r| r.record(&self.tags, self.tags.index)[LENGTH] > 0);
         let sources = std::mem::take(&mut state.sources);
-        let at = Phase::Stage(state.begun);
+        let start = Start {
+            rank,
+            tags: &self.tags,
+            phase: Phase::Stage(state.begun),
+            own: &sources,
+            inlined,
+            silent,
+        };
         state.begun += 1;
         self.count(rank, &stage.plan);
-        let moving = Moving::new(rank, &self.tags, at, stage, wire, &sources, inlined, silent)?;
+        let moving = Moving::new(start, stage, wire)?;
         state.step = Step::Moving(Box::new(moving));
         Ok(())
     }
 
     fn count(&self, rank: &Rank, plan: &ExchangePlan) {
-        let moved = plan.moved(self.tags.index, self.dtype);
-        rank.count(self.name, self.name_of_call(), &moved);
+        (rank.ledger()).moved(self.name_of_call(), plan, self.tags.index, self.dtype);
     }
 
     /// The source of participant `r`, if it came with its record and is read here.

@@ -22,7 +22,6 @@ use super::short::Begun;
 use super::tags::{Contexts, TagBits, Tags};
 use super::wire::WireCache;
 use crate::Request;
-use crate::ledger::Moved;
 use crate::validate::label;
 use crate::{
     AgreedError, Buffer, CommError, DeviceRef, ExchangePlan, Host, Ledger, Pending, Result,
@@ -222,18 +221,6 @@ impl Rank {
             .filter(|op| op.tags.sequence <= last && op.tags.is_before(tags));
         let holds = earlier.find(|op| op.state.borrow().result.is_none());
         holds.cloned()
-    }
-
-    /// Puts an exchange in the books, under the name of its `call`.
-    pub(super) fn count(&self, op: &'static str, call: &'static str, moved: &Moved) {
-        tracing::trace!(
-            target: "shard_comm",
-            op,
-            messages = moved.messages,
-            bytes = moved.bytes,
-            "exchanging"
-        );
-        self.ledger.moved(call, moved);
     }
 
     /// Lets an operation fly.

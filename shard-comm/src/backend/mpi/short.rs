@@ -90,9 +90,7 @@ impl Begun {
                 None
             }
         };
-        let name = stage.plan.name;
-        let moved = (stage.plan).moved(tags.index, request.dtype);
-        rank.count(name, name, &moved);
+        (rank.ledger()).moved(stage.plan.name, &stage.plan, tags.index, request.dtype);
         let target = request.stages.pop().map(|stage| stage.target);
         Ok(Some(match target {
             Some(Target::Write(dst)) => Some(dst.freeze()),

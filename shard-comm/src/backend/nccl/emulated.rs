@@ -3,16 +3,18 @@
 //! It keeps what NCCL promises and nothing more. A group of calls is one piece of work on a stream: the calls of a group go on
 //! together, and nothing behind it begins before all of them are done. Nothing is buffered, so a send is done only when the
 //! other rank receives. A communicator that is aborted ends its own work, and nobody else's. Calls take a few looks until they
-//! are queued. What real ranks would hang on, hangs here; what NCCL leaves undefined (other lengths, other calls) is an error.
+//! are queued. Ranks connect when they first need it, inside a group of calls, which is not queued before: of a pair both must
+//! come with the calls that mirror each other's, and to a collective all ranks. A split wants all that was queued to be done.
+//! What real ranks would hang on, hangs here; what NCCL leaves undefined (other lengths, other calls) is an error.
 #![expect(
     unsafe_code,
     reason = "reads and writes the emulation's memory by address"
 )]
 
-use std::cell::Cell;
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -91,7 +93,18 @@ struct State {
     joined: usize,
     colors: HashMap<u64, Vec<Option<Color>>>,
     /// What is sent and not yet received, by sender, receiver and kind of call, in order.
-    offers: HashMap<(usize, usize, Kind), std::collections::VecDeque<Offer>>,
+    offers: HashMap<(usize, usize, Kind), VecDeque<Offer>>,
+    /// What a rank needs to be connected for with another one, by the two of them, in order.
+    greetings: HashMap<(usize, usize), VecDeque<Ends>>,
+    /// How many ranks have called a kind of collective.
+    callers: HashMap<Kind, usize>,
+}
+
+/// The ends of connections that a rank needs with another one.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Ends {
+    sends: bool,
+    recvs: bool,
 }
 
 /// What a rank says in a split: color and key, if it joins.
@@ -146,6 +159,31 @@ struct EmulatedClique {
     aborted: Arc<AtomicBool>,
     /// What went wrong in work that was queued.
     wrong: Arc<Mutex<Option<String>>>,
+    /// Groups of calls that are queued and not done.
+    outstanding: Arc<AtomicUsize>,
+    connected: RefCell<Connected>,
+    /// The group of calls that is not yet queued.
+    pending: RefCell<Option<Connecting>>,
+}
+
+/// What a rank is connected for.
+#[derive(Debug, Default)]
+struct Connected {
+    /// Peers, and whether it sends to them or receives from them.
+    ends: HashSet<(usize, bool)>,
+    /// Collectives.
+    kinds: HashSet<Kind>,
+}
+
+/// A group of calls that waits for connections.
+#[derive(Debug)]
+struct Connecting {
+    tasks: Vec<Task>,
+    looks: u32,
+    /// Peers that must come with the mirror of these ends.
+    peers: Vec<(usize, Ends)>,
+    /// Collectives that all must have come to.
+    kinds: Vec<Kind>,
 }
 
 impl EmulatedClique {
@@ -162,6 +200,9 @@ impl EmulatedClique {
             splits: Cell::new(0),
             aborted: Arc::default(),
             wrong: Arc::default(),
+            outstanding: Arc::default(),
+            connected: RefCell::default(),
+            pending: RefCell::default(),
         }))
     }
 
@@ -220,22 +261,60 @@ impl EmulatedClique {
         Ok(task)
     }
 
-    fn queue_calls(&self, batch: &mut Batch, stream: &Cuda, patience: Patience<'_>) -> Result<()> {
-        self.alive("ncclGroupEnd")?;
-        let calls = std::mem::take(&mut batch.calls);
-        let tasks = calls.iter().map(|call| self.task(call, batch, stream));
-        let tasks = tasks.collect::<Result<Vec<_>>>()?;
-        for _ in 0..LOOKS {
-            patience().inspect_err(|_| self.abort())?;
-        }
-        let (fabric, me) = (Arc::clone(&self.fabric), self.rank);
-        let (aborted, wrong) = (Arc::clone(&self.aborted), Arc::clone(&self.wrong));
-        let work = move || {
-            if let Err(text) = fabric.run(me, &tasks, &aborted) {
-                lock(&wrong).get_or_insert(text);
+    /// Tells peers what this rank's calls need to be connected for, at their first use.
+    fn connect(&self, tasks: Vec<Task>) -> Connecting {
+        let (mut peers, mut kinds) = (Vec::new(), Vec::new());
+        let connected = &mut *self.connected.borrow_mut();
+        let mut state = lock(&self.fabric.state);
+        for kind in tasks.iter().map(|task| task.kind) {
+            if kind != Kind::Message && connected.kinds.insert(kind) {
+                *state.callers.entry(kind).or_default() += 1;
+                kinds.push(kind);
             }
-        };
-        Ok(stream.queue_emulated(work)?)
+        }
+        let messages = || tasks.iter().filter(|task| task.kind == Kind::Message);
+        let sends: BTreeSet<usize> = messages().flat_map(|t| &t.sends).map(|s| s.0).collect();
+        let recvs: BTreeSet<usize> = messages().flat_map(|t| &t.recvs).map(|r| r.0).collect();
+        for peer in sends
+            .union(&recvs)
+            .copied()
+            .filter(|&peer| peer != self.rank)
+        {
+            let ends = Ends {
+                sends: sends.contains(&peer) && connected.ends.insert((peer, true)),
+                recvs: recvs.contains(&peer) && connected.ends.insert((peer, false)),
+            };
+            if ends != Ends::default() {
+                let greetings = state.greetings.entry((self.rank, peer)).or_default();
+                greetings.push_back(ends);
+                peers.push((peer, ends));
+            }
+        }
+        Connecting {
+            tasks,
+            looks: LOOKS,
+            peers,
+            kinds,
+        }
+    }
+
+    /// Whether all whom a group of calls waits for have come.
+    fn is_connected(&self, group: &mut Connecting) -> Result<bool> {
+        let (mut state, me) = (lock(&self.fabric.state), self.rank);
+        while let Some(&(peer, own)) = group.peers.last() {
+            let greetings = state.greetings.entry((peer, me)).or_default();
+            let Some(theirs) = greetings.pop_front() else {
+                return Ok(false);
+            };
+            if (theirs.sends, theirs.recvs) != (own.recvs, own.sends) {
+                let text = format!("rank {me} connects for {own:?}, rank {peer} for {theirs:?}");
+                return Err(failed("ncclGroupEnd", &text));
+            }
+            group.peers.pop();
+        }
+        let came = |kind: &Kind| state.callers.get(kind) == Some(&self.fabric.size);
+        group.looks = group.looks.saturating_sub(1);
+        Ok(group.looks == 0 && group.kinds.iter().all(came))
     }
 
     fn alive(&self, call: &'static str) -> Result<()> {
@@ -250,11 +329,41 @@ impl EmulatedClique {
 }
 
 impl Clique for EmulatedClique {
-    fn queue(&self, batch: &mut Batch, stream: &Cuda, patience: Patience<'_>) -> Result<()> {
-        let queued = self.queue_calls(batch, stream, patience);
-        // Whatever became of it: the memory is not used again before the stream is past it.
-        batch.in_use(stream)?;
-        queued
+    fn begin(&self, batch: &mut Batch, stream: &Cuda) -> Result<()> {
+        self.alive("ncclGroupEnd")?;
+        if self.pending.borrow().is_some() {
+            return Err(failed("ncclGroupEnd", "a call before the last one is done"));
+        }
+        let calls = std::mem::take(&mut batch.calls);
+        let tasks = calls.iter().map(|call| self.task(call, batch, stream));
+        let tasks = tasks.collect::<Result<Vec<_>>>()?;
+        *self.pending.borrow_mut() = Some(self.connect(tasks));
+        Ok(())
+    }
+
+    fn is_queued(&self, stream: &Cuda) -> Result<bool> {
+        self.alive("ncclGroupEnd")?;
+        let mut pending = self.pending.borrow_mut();
+        if let Some(group) = &mut *pending
+            && !self.is_connected(group)?
+        {
+            return Ok(false);
+        }
+        let Some(Connecting { tasks, .. }) = pending.take() else {
+            return Ok(true);
+        };
+        let (fabric, me) = (Arc::clone(&self.fabric), self.rank);
+        let (aborted, wrong) = (Arc::clone(&self.aborted), Arc::clone(&self.wrong));
+        let outstanding = Arc::clone(&self.outstanding);
+        outstanding.fetch_add(1, Ordering::AcqRel);
+        let work = move || {
+            if let Err(text) = fabric.run(me, &tasks, &aborted) {
+                lock(&wrong).get_or_insert(text);
+            }
+            outstanding.fetch_sub(1, Ordering::AcqRel);
+        };
+        stream.queue_emulated(work)?;
+        Ok(true)
     }
 
     fn split(
@@ -265,6 +374,10 @@ impl Clique for EmulatedClique {
         patience: Patience<'_>,
     ) -> Result<Option<Box<dyn Clique>>> {
         self.alive("ncclCommSplit")?;
+        if self.outstanding.load(Ordering::Acquire) > 0 || self.pending.borrow().is_some() {
+            let text = "operations are outstanding, which NCCL may wait for for ever";
+            return Err(failed("ncclCommSplit", text));
+        }
         let count = self.splits.get();
         self.splits.set(count + 1);
         let size = self.fabric.size;

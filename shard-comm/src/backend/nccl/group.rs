@@ -1,10 +1,11 @@
 //! One rank's place in a group of the library's.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
-use super::library::{Batch, Clique, Patience, failed};
-use crate::Result;
+use super::library::{Batch, Call, Clique, Patience, Sink, Source, cuda, failed};
 use crate::cuda::Cuda;
+use crate::{DType, DeviceRef, Result};
 
 /// A communicator of the library, until its rank ends.
 #[derive(Debug, Default)]
@@ -15,20 +16,18 @@ impl GroupHandle {
         Self(RefCell::new(clique))
     }
 
-    /// Queues calls, if there are any.
-    pub(super) fn queue(
-        &self,
-        batch: &mut Batch,
-        stream: &Cuda,
-        patience: Patience<'_>,
-    ) -> Result<()> {
+    fn begin(&self, batch: &mut Batch, stream: &Cuda) -> Result<()> {
         if batch.calls.is_empty() {
-            return batch.in_use(stream);
+            return Ok(());
         }
         match &*self.0.borrow() {
-            Some(clique) => clique.queue(batch, stream, patience),
+            Some(clique) => clique.begin(batch, stream),
             None => Err(failed("ncclGroupEnd", "the communicator has ended")),
         }
+    }
+
+    fn is_queued(&self, stream: &Cuda) -> Result<bool> {
+        (self.0.borrow().as_ref()).map_or(Ok(true), |clique| clique.is_queued(stream))
     }
 
     pub(super) fn split(
@@ -62,4 +61,98 @@ impl GroupHandle {
     pub(super) fn leave(&self) {
         drop(self.0.borrow_mut().take());
     }
+}
+
+/// A group of calls on its way to a stream, and the memory it names.
+#[derive(Debug)]
+pub(super) struct Calls {
+    group: Rc<GroupHandle>,
+    stream: DeviceRef,
+    /// Until all is queued.
+    batch: Option<Batch>,
+}
+
+impl Calls {
+    /// Begins to queue calls, if there are any.
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub(super) fn begin(
+        group: &Rc<GroupHandle>,
+        stream: &DeviceRef,
+        mut batch: Batch,
+    ) -> Result<Self> {
+        let begun = group.begin(&mut batch, cuda(stream)?);
+        let calls = Self {
+            group: Rc::clone(group),
+            stream: DeviceRef::clone(stream),
+            batch: Some(batch),
+        };
+        begun.map(|()| calls)
+    }
+
+    /// The batch, once everything is queued: it is in use until the stream has done it.
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub(super) fn queued(&mut self) -> Result<Option<Batch>> {
+        let stream = cuda(&self.stream)?;
+        if !self.group.is_queued(stream)? {
+            return Ok(None);
+        }
+        if let Some(batch) = &self.batch {
+            batch.in_use(stream)?;
+        }
+        Ok(self.batch.take())
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            // Some of it may be queued. The memory is not used again before the stream is past it.
+            self.group.abort();
+            if let Ok(stream) = cuda(&self.stream) {
+                drop(batch.in_use(stream));
+            }
+        }
+    }
+}
+
+/// Connects every rank of a group with every other one, both ways: for messages, of which two ranks may see different ones
+/// first, while the library connects a pair only where both come with the same.
+///
+/// # Collective
+/// All ranks of the group.
+///
+/// # Errors
+/// Those of the library.
+pub(super) fn connect_all(
+    group: &Rc<GroupHandle>,
+    stream: &DeviceRef,
+    me: usize,
+    ranks: usize,
+    patience: Patience<'_>,
+) -> Result<()> {
+    let mut batch = Batch::default();
+    let read = batch.read(stream.upload_slice(&vec![0_u8; ranks])?);
+    let write = batch.write(stream.alloc(DType::U8, ranks)?);
+    for peer in (0..ranks).filter(|&peer| peer != me) {
+        let range = peer..peer + 1;
+        batch.calls.push(Call::Send {
+            to: peer,
+            from: Source {
+                read,
+                range: range.clone(),
+            },
+        });
+        let into = Sink { write, range };
+        batch.calls.push(Call::Recv { from: peer, into });
+    }
+    let mut calls = Calls::begin(group, stream, batch)?;
+    while calls.queued()?.is_none() {
+        patience()?;
+        std::thread::yield_now();
+    }
+    Ok(())
 }

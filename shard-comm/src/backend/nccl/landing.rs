@@ -42,7 +42,7 @@ pub(super) struct Place<'a> {
     /// This rank's number in the plan, and how many take part.
     pub(super) me: usize,
     pub(super) size: usize,
-    /// The numbers of the plan's participants where the library knows them.
+    /// The places of the plan's participants in the library's group, if these are not their numbers in the plan.
     pub(super) ranks: Option<&'a [usize]>,
     pub(super) order: Order,
     /// Whether what arrives is compared with what was sent.
@@ -126,6 +126,11 @@ impl Landing {
             target,
             whole: is_whole,
         })
+    }
+
+    /// What the exchange reads.
+    pub(super) fn sources(&self) -> &SmallVec<[Buffer; 1]> {
+        &self.sources
     }
 
     /// Puts what has arrived where it belongs, once the batch is queued.

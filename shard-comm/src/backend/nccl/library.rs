@@ -8,7 +8,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use crate::cuda::Cuda;
-use crate::{Buffer, BufferMut, CommError, DType, Result};
+use crate::{Buffer, BufferMut, CommError, DType, DeviceRef, Result};
 
 /// A version as NCCL counts: 22807 is 2.28.7.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -69,14 +69,18 @@ pub(super) trait Library: Debug {
 /// One rank's membership of a group of NCCL's (an `ncclComm_t`). When it is dropped it is finished if that takes no time, else
 /// aborted.
 pub(super) trait Clique: Debug {
-    /// Queues calls on a stream, as one group of calls: they go on together. What they read and write is in use until the
-    /// stream has done them, also where this ends in an error.
+    /// Begins to queue calls on a stream, as one group of calls: they go on together. Until they are
+    /// [queued](Self::is_queued), this rank may have to be connected with others first, nothing else is queued behind them, and
+    /// what they read and write stays in use; also where this ends in an error.
     ///
     /// # Collective
     /// The ranks the calls concern, with the calls that match.
-    fn queue(&self, batch: &mut Batch, stream: &Cuda, patience: Patience<'_>) -> Result<()>;
+    fn begin(&self, batch: &mut Batch, stream: &Cuda) -> Result<()>;
 
-    /// The ranks of one color, ordered by their keys.
+    /// Carries on what was begun last, without waiting; whether it is queued on its stream.
+    fn is_queued(&self, stream: &Cuda) -> Result<bool>;
+
+    /// The ranks of one color, ordered by their keys. Whatever was queued is done.
     ///
     /// # Collective
     /// All ranks of the group; those without a color get nothing.
@@ -206,6 +210,18 @@ impl Batch {
         }
         Ok(())
     }
+}
+
+/// A stream as the device it is.
+pub(super) fn cuda(stream: &DeviceRef) -> Result<&Cuda> {
+    Cuda::of(&**stream).ok_or_else(|| {
+        CommError::invalid(
+            "nccl",
+            "a GPU of NVIDIA",
+            stream.name(),
+            "give each rank a device of the kind Cuda",
+        )
+    })
 }
 
 /// Elements in a GPU's memory.

@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::group::GroupHandle;
-use super::library::{Library, Ticket, Version, failed};
+use super::group::{GroupHandle, connect_all};
+use super::library::{Library, Ticket, Version, cuda, failed};
 use super::op::{Lane, Op, State, Step};
 use super::options::NcclOptions;
-use super::progress::{InFlight, Rank, cuda, staging};
+use super::progress::{InFlight, Rank, staging};
 use super::wire::{Route, RouteCache};
 use crate::simulated::idle_device;
 use crate::validate::label;
@@ -35,6 +35,8 @@ struct Member {
     /// The same group, where ranks agree.
     control: Rc<dyn Communicator>,
     members: Rc<[usize]>,
+    /// Where they are in the library's group of all ranks.
+    places: Rc<[usize]>,
     group: Rc<GroupHandle>,
     sequence: Cell<u64>,
     /// Messages so far, by the two ends and the side.
@@ -104,6 +106,12 @@ impl NcclComm {
         let (Some(messages), Some(group)) = (groups.pop(), groups.pop()) else {
             return Err(failed("ncclCommInitRankConfig", "no communicator"));
         };
+        let (rank, size) = (control.rank(), control.size());
+        let connected = connect_all(&messages, &streams[1], rank, size, &patience);
+        connected.map_err(|error| {
+            control.fail(error.to_string());
+            control.failure().unwrap_or(error)
+        })?;
         let rank = Rank::new(
             Rc::clone(&control),
             Arc::clone(device),
@@ -117,6 +125,7 @@ impl NcclComm {
     fn new(rank: Rc<Rank>, control: Rc<dyn Communicator>, group: Rc<GroupHandle>) -> Self {
         rank.add_group(&group);
         Self(Rc::new(Member {
+            places: rank.places(control.members()),
             rank,
             members: control.members().into(),
             control,
@@ -186,6 +195,7 @@ impl NcclComm {
             name,
             lane,
             members,
+            places,
             index,
             sequence,
         }: Call,
@@ -201,8 +211,8 @@ impl NcclComm {
         } = prepared;
         let silent = Op::is_silent(&route, &request.stages);
         let group = match lane {
-            Lane::Groups => &this.group,
-            Lane::Messages | Lane::Myself => &this.rank.messages,
+            Lane::Groups | Lane::Myself => &this.group,
+            Lane::Messages => &this.rank.messages,
         };
         let op = Rc::new(Op {
             name,
@@ -210,6 +220,7 @@ impl NcclComm {
             sequence,
             members,
             index,
+            places,
             lane,
             group: Rc::clone(group),
             dtype: request.dtype,
@@ -265,6 +276,7 @@ struct Call {
     name: &'static str,
     lane: Lane,
     members: Rc<[usize]>,
+    places: [usize; 2],
     index: usize,
     sequence: u64,
 }
@@ -321,6 +333,7 @@ impl Communicator for NcclComm {
             name,
             lane: Lane::Groups,
             members: Rc::clone(&this.members),
+            places: [0; 2],
             index: self.rank(),
             sequence,
         };
@@ -344,8 +357,8 @@ impl Communicator for NcclComm {
                 this.rank.hear(error.clone());
             }
         })?;
-        let moved = route.agreement.moved(self.rank(), request.dtype);
-        this.rank.ledger.moved(request.name(), &moved);
+        let (me, dtype) = (self.rank(), request.dtype);
+        (this.rank.ledger).moved(request.name(), &route.agreement, me, dtype);
         let last = request.stages.into_iter().next_back();
         Ok(last.and_then(|stage| match stage.target {
             Target::Keep(result) => Some(result),
@@ -388,6 +401,7 @@ impl Communicator for NcclComm {
             name,
             lane,
             members,
+            places: [this.places[from], this.places[to]],
             index,
             sequence,
         };

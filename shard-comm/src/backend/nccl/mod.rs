@@ -26,6 +26,10 @@
 //! same bits, that is called instead: all-gathers, broadcasts, and reductions of integers; with [`Order::Any`] also sums and
 //! products of floats.
 //!
+//! The library connects ranks when they first need it, inside the calls that do, which then take until the other ranks come to
+//! them. No rank waits for that: it asks whether they are queued when it carries its operations on. For messages each rank is
+//! connected with every other one when they join, as two ranks may see different messages first.
+//!
 //! [`Handle::wait`](crate::Handle::wait) returns when the elements are there, so it waits for the rank's own stream too; what is
 //! returned is what was sent, or an error.
 //!
@@ -55,11 +59,13 @@
 //! Nor can they show whether NCCL's own functions are called as they want to be: `xtests/gpu/run.sh` will. NCCL 2.18.1 is the
 //! oldest that has what is called.
 //!
-//! `member.rs` has the communicator, `progress.rs` what is in flight, `op.rs` one operation, `landing.rs` one exchange,
-//! `wire.rs` what is packed, `library.rs` what is asked of NCCL, `nvidia.rs` the calls to it, `group.rs` their end.
+//! `member.rs` has the communicator, `progress.rs` what is in flight, `op.rs` one operation, `course.rs` its exchanges as they
+//! are queued, `landing.rs` one exchange, `wire.rs` what is packed, `library.rs` what is asked of NCCL, `nvidia.rs` the calls to it, `functions.rs` where they are, `group.rs` groups of calls.
 
+mod course;
 #[cfg(feature = "cuda-emulated")]
 mod emulated;
+mod functions;
 mod group;
 mod landing;
 mod library;

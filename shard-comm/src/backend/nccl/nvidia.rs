@@ -20,6 +20,7 @@ use cudarc::nccl::sys::{
     ncclResult_t as Code,
 };
 
+use super::functions::{self, Functions};
 use super::library::{
     Batch, Call, Clique, Data, Library, Op, Patience, Place, Ticket, Version, check_parts, failed,
 };
@@ -35,62 +36,14 @@ const UNDEFINED: i32 = i32::MIN;
 /// The version whose configuration this is, or the library's if that is older.
 const CONFIGURATION: i32 = 22403;
 
-/// The functions that are called, which an old library may lack.
-const CALLED: [&str; 17] = [
-    "ncclCommAbort",
-    "ncclCommCount",
-    "ncclCommDestroy",
-    "ncclCommFinalize",
-    "ncclCommGetAsyncError",
-    "ncclCommInitRankConfig",
-    "ncclCommSplit",
-    "ncclGetLastError",
-    "ncclGetUniqueId",
-    "ncclGroupEnd",
-    "ncclGroupStart",
-    "ncclSend",
-    "ncclRecv",
-    "ncclAllGather",
-    "ncclBroadcast",
-    "ncclReduceScatter",
-    "ncclAllReduce",
-];
-
 /// The library of this machine, with its version.
-#[derive(Debug)]
-pub(super) struct Nccl(Version);
+pub(super) struct Nccl(Version, &'static Functions);
 
 impl Nccl {
-    /// Loads the library. cudarc panics where it or one of its functions is missing, so both are looked for before.
+    /// Loads the library.
     pub(super) fn load() -> Result<Self> {
-        // SAFETY: loads a library of the system; the names are cudarc's own.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(failed(
-                "probe",
-                "no libnccl.so in any folder of LD_LIBRARY_PATH; it is part of the Python package nvidia-nccl-cu13, \
-                 which names it libnccl.so.2: link it by the name without a number",
-            ));
-        }
-        let mut version = 0;
-        let has = |name: &str| {
-            // SAFETY: the library is there; the symbol is only looked for.
-            unsafe { sys::culib().get::<*const c_void>(name.as_bytes()).is_ok() }
-        };
-        if !has("ncclGetVersion") {
-            return Err(failed("probe", "libnccl has no ncclGetVersion"));
-        }
-        // SAFETY: the pointer is to a local.
-        let code = unsafe { sys::ncclGetVersion(&raw mut version) };
-        accept("ncclGetVersion", code, null_mut())?;
-        let version = Version(version);
-        if version < Version::OLDEST {
-            let text = format!("NCCL {version} is older than {}", Version::OLDEST);
-            return Err(failed("probe", &text));
-        }
-        match CALLED.iter().find(|name| !has(name)) {
-            Some(name) => Err(failed("probe", &format!("NCCL {version} has no {name}"))),
-            None => Ok(Self(version)),
-        }
+        let (version, functions) = functions::load(Version::OLDEST.0)?;
+        Ok(Self(Version(version), functions))
     }
 
     fn configuration(&self) -> ncclConfig_t {
@@ -108,6 +61,12 @@ impl Nccl {
     }
 }
 
+impl fmt::Debug for Nccl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Nccl").field(&self.0).finish()
+    }
+}
+
 impl Library for Nccl {
     fn version(&self) -> Version {
         self.0
@@ -119,7 +78,7 @@ impl Library for Nccl {
         let id = unsafe {
             accept(
                 "ncclGetUniqueId",
-                sys::ncclGetUniqueId(id.as_mut_ptr()),
+                (self.1.ncclGetUniqueId)(id.as_mut_ptr()),
                 null_mut(),
             )?;
             id.assume_init()
@@ -152,7 +111,7 @@ impl Library for Nccl {
         let cell = Handle::new();
         // SAFETY: the configuration is complete and read before the call returns; the cell stays where it is for ever.
         let code = unsafe {
-            sys::ncclCommInitRankConfig(
+            (self.1.ncclCommInitRankConfig)(
                 cell.out(),
                 size as i32,
                 id,
@@ -161,7 +120,7 @@ impl Library for Nccl {
             )
         };
         accept(CALL, code, null_mut())?;
-        let clique = NcclClique::new(cell, self.configuration(), size);
+        let clique = NcclClique::new(self.1, cell, self.configuration(), size);
         clique.finish_call(CALL, patience)?;
         Ok(Box::new(clique))
     }
@@ -187,6 +146,7 @@ impl Handle {
 
 /// One communicator. It stays on its thread.
 struct NcclClique {
+    nccl: &'static Functions,
     handle: Handle,
     configuration: ncclConfig_t,
     size: Cell<usize>,
@@ -194,8 +154,14 @@ struct NcclClique {
 }
 
 impl NcclClique {
-    fn new(handle: Handle, configuration: ncclConfig_t, size: usize) -> Self {
+    fn new(
+        nccl: &'static Functions,
+        handle: Handle,
+        configuration: ncclConfig_t,
+        size: usize,
+    ) -> Self {
         Self {
+            nccl,
             handle,
             configuration,
             size: Cell::new(size),
@@ -222,7 +188,7 @@ impl NcclClique {
         let comm = self.comm(call)?;
         let mut state = Code::ncclSuccess;
         // SAFETY: the communicator is alive, and the pointer is to a local.
-        let code = unsafe { sys::ncclCommGetAsyncError(comm, &raw mut state) };
+        let code = unsafe { (self.nccl.ncclCommGetAsyncError)(comm, &raw mut state) };
         accept("ncclCommGetAsyncError", code, comm)?;
         accept(call, state, comm)?;
         Ok(state != Code::ncclInProgress)
@@ -253,7 +219,7 @@ impl NcclClique {
                     let at = from(batch, source)?;
                     // SAFETY: as said above.
                     let code = unsafe {
-                        sys::ncclSend(read(at), at.bytes(), BYTES, *to as i32, comm, stream)
+                        (self.nccl.ncclSend)(read(at), at.bytes(), BYTES, *to as i32, comm, stream)
                     };
                     ("ncclSend", code)
                 }
@@ -261,7 +227,14 @@ impl NcclClique {
                     let at = batch.destination(cuda, into)?;
                     // SAFETY: as said above.
                     let code = unsafe {
-                        sys::ncclRecv(write(at), at.bytes(), BYTES, *from as i32, comm, stream)
+                        (self.nccl.ncclRecv)(
+                            write(at),
+                            at.bytes(),
+                            BYTES,
+                            *from as i32,
+                            comm,
+                            stream,
+                        )
                     };
                     ("ncclRecv", code)
                 }
@@ -270,7 +243,14 @@ impl NcclClique {
                     check_parts("ncclAllGather", at.elements, to.elements, self.size.get())?;
                     // SAFETY: as said above.
                     let code = unsafe {
-                        sys::ncclAllGather(read(at), write(to), at.bytes(), BYTES, comm, stream)
+                        (self.nccl.ncclAllGather)(
+                            read(at),
+                            write(to),
+                            at.bytes(),
+                            BYTES,
+                            comm,
+                            stream,
+                        )
                     };
                     ("ncclAllGather", code)
                 }
@@ -281,7 +261,7 @@ impl NcclClique {
                     };
                     // SAFETY: as said above; in place the root only reads.
                     let code = unsafe {
-                        sys::ncclBroadcast(
+                        (self.nccl.ncclBroadcast)(
                             read(at),
                             write(at),
                             at.bytes(),
@@ -308,7 +288,7 @@ impl NcclClique {
                     let (dtype, op) = (type_of(at.dtype), operation(*op));
                     // SAFETY: as said above.
                     let code = unsafe {
-                        sys::ncclReduceScatter(
+                        (self.nccl.ncclReduceScatter)(
                             read(at),
                             write(to),
                             to.elements,
@@ -330,7 +310,7 @@ impl NcclClique {
                     let (dtype, op) = (type_of(at.dtype), operation(*op));
                     // SAFETY: as said above.
                     let code = unsafe {
-                        sys::ncclAllReduce(
+                        (self.nccl.ncclAllReduce)(
                             read(at),
                             write(to),
                             at.elements,
@@ -350,23 +330,22 @@ impl NcclClique {
 }
 
 impl Clique for NcclClique {
-    fn queue(&self, batch: &mut Batch, stream: &Cuda, patience: Patience<'_>) -> Result<()> {
-        const CALL: &str = "ncclGroupEnd";
-        let comm = self.comm(CALL)?;
+    fn begin(&self, batch: &mut Batch, stream: &Cuda) -> Result<()> {
+        let comm = self.comm(QUEUE)?;
         let queue = bind(stream)?;
         // SAFETY: no group of this thread is open: every one is closed below.
-        let code = unsafe { sys::ncclGroupStart() };
+        let code = unsafe { (self.nccl.ncclGroupStart)() };
         accept("ncclGroupStart", code, comm)?;
         let called = self.call(comm, batch, stream, queue);
         // SAFETY: closes the group opened above, also after an error.
-        let ended = unsafe { sys::ncclGroupEnd() };
-        let done = called
-            .and_then(|()| accept(CALL, ended, comm))
+        let ended = unsafe { (self.nccl.ncclGroupEnd)() };
+        called
+            .and_then(|()| accept(QUEUE, ended, comm))
             .inspect_err(|_| self.abort())
-            .and_then(|()| self.finish_call(CALL, patience));
-        // Whatever became of it: the memory is not used again before the stream is past it.
-        batch.in_use(stream)?;
-        done
+    }
+
+    fn is_queued(&self, _: &Cuda) -> Result<bool> {
+        self.is_idle(QUEUE).inspect_err(|_| self.abort())
     }
 
     fn split(
@@ -387,7 +366,7 @@ impl Clique for NcclClique {
         // SAFETY: the communicator is alive, the configuration is complete and read before the call returns; the cell, which
         // is written when the split is done, stays where it is for ever.
         let code = unsafe {
-            sys::ncclCommSplit(
+            (self.nccl.ncclCommSplit)(
                 comm,
                 color_number,
                 key as i32,
@@ -400,12 +379,12 @@ impl Clique for NcclClique {
         if color.is_none() {
             return Ok(None);
         }
-        let clique = Self::new(cell, configuration, 0);
+        let clique = Self::new(self.nccl, cell, configuration, 0);
         clique.finish_call(CALL, patience)?;
         let mut size = 0;
         let comm = clique.comm(CALL)?;
         // SAFETY: the communicator is alive, and the pointer is to a local.
-        let code = unsafe { sys::ncclCommCount(comm, &raw mut size) };
+        let code = unsafe { (self.nccl.ncclCommCount)(comm, &raw mut size) };
         accept("ncclCommCount", code, comm)?;
         clique.size.set(size as usize);
         Ok(Some(Box::new(clique)))
@@ -420,7 +399,7 @@ impl Clique for NcclClique {
         if !comm.is_null() && !self.gone.replace(true) {
             // SAFETY: the communicator is alive until this, and no call is made with it after this. No thread but this one
             // ever is inside NCCL with it.
-            let _ = unsafe { sys::ncclCommAbort(comm) };
+            let _ = unsafe { (self.nccl.ncclCommAbort)(comm) };
         }
     }
 }
@@ -431,7 +410,7 @@ impl Drop for NcclClique {
             return;
         };
         // SAFETY: the communicator is alive.
-        let code = unsafe { sys::ncclCommFinalize(comm) };
+        let code = unsafe { (self.nccl.ncclCommFinalize)(comm) };
         let begun = Instant::now();
         let mut finished = matches!(code, Code::ncclSuccess | Code::ncclInProgress);
         while finished && !std::thread::panicking() {
@@ -439,7 +418,7 @@ impl Drop for NcclClique {
                 Ok(true) => {
                     self.gone.set(true);
                     // SAFETY: it is finished, and no call is made with it after this.
-                    let _ = unsafe { sys::ncclCommDestroy(comm) };
+                    let _ = unsafe { (self.nccl.ncclCommDestroy)(comm) };
                     return;
                 }
                 Ok(false) => finished = begun.elapsed() < PARTING,
@@ -456,6 +435,9 @@ impl fmt::Debug for NcclClique {
         write!(f, "NcclClique({:p})", self.handle.get())
     }
 }
+
+/// The call after which a group of calls is under way.
+const QUEUE: &str = "ncclGroupEnd";
 
 /// Elements that are only moved are bytes to NCCL.
 const BYTES: Type = Type::ncclUint8;
@@ -506,8 +488,11 @@ fn accept(call: &'static str, code: Code, comm: ncclComm_t) -> Result<()> {
         Code::ncclRemoteError => "another process ended, or the network failed",
         _ => "an unknown error",
     };
+    let Some(nccl) = functions::loaded() else {
+        return Err(failed(call, text));
+    };
     // SAFETY: gives a text that lives as long as the library, or null.
-    let last = unsafe { sys::ncclGetLastError(comm) };
+    let last = unsafe { (nccl.ncclGetLastError)(comm) };
     if last.is_null() {
         return Err(failed(call, text));
     }

@@ -28,3 +28,47 @@ fn where_there_is_no_gpu_or_no_library_asking_for_it_is_a_typed_error() {
     let error = run(2, &options, |_| ()).unwrap_err();
     assert!(error.to_string().contains("Cuda"), "{error}");
 }
+
+/// The library has a number in its name where NVIDIA's packages put it, and is found by that: a file of that name, with all
+/// functions and of version 2.28.7, in a process that looks for it there.
+#[test]
+fn the_library_is_found_by_the_name_it_has() {
+    use std::process::Command;
+    const CHILD: &str = "SHARD_TEST_NCCL";
+    const NAME: &str = "backend::nccl::on_gpus::the_library_is_found_by_the_name_it_has";
+    if std::env::var_os(CHILD).is_some() {
+        let library = nvidia::Nccl::load().map(|library| library.version());
+        assert_eq!(library, Ok(Version(22807)));
+        return;
+    }
+    let functions = include_str!("functions.rs").lines();
+    let names = functions.filter_map(|line| line.trim().split_once(": ("));
+    let names = names
+        .map(|(name, _)| name)
+        .filter(|name| name.starts_with("nccl"));
+    let mut text = "int ncclGetVersion(int *v) { *v = 22807; return 0; }\n".to_owned();
+    for name in names {
+        text += &format!("int {name}(void) {{ return 0; }}\n");
+    }
+    let folder = std::env::temp_dir().join(format!("shard-test-nccl-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("nccl.c"), text).unwrap();
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o", "libnccl.so.2", "nccl.c"])
+        .current_dir(&folder)
+        .status();
+    if compiled.is_ok_and(|status| status.success()) {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([NAME, "--exact"])
+            .env(CHILD, "1")
+            .env("LD_LIBRARY_PATH", &folder)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(
+            child.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
+use super::course::Course;
 use super::group::GroupHandle;
 use super::landing::{Landed, Staging};
 use super::wire::Route;
@@ -23,6 +24,8 @@ pub(super) struct Op {
     /// Who takes part, as ranks of the launch, and which of them this rank is.
     pub(super) members: Rc<[usize]>,
     pub(super) index: usize,
+    /// Of a message: where the two are in the library's group of all ranks.
+    pub(super) places: [usize; 2],
     pub(super) lane: Lane,
     pub(super) group: Rc<GroupHandle>,
     pub(super) dtype: Option<DType>,
@@ -62,6 +65,10 @@ pub(super) enum Step {
     Meeting(Handle),
     /// All agree.
     Met(Option<PeerSums>),
+    /// Its calls are being queued, one exchange after the other.
+    Calling(Box<Course>),
+    /// So are those of a message, with others.
+    InBatch,
     /// Everything is queued.
     Queued(Box<Landed>),
     Done,
@@ -89,9 +96,10 @@ impl Op {
         matches!(self.state.borrow().step, Step::Queued(_))
     }
 
-    /// Whether this rank has to do something when the elements are there, for which others may wait.
+    /// Whether this rank has to do something before the elements are there, or when they are, for which others may wait.
     pub(super) fn needs_host(&self) -> bool {
         match &self.state.borrow().step {
+            Step::Calling(_) | Step::InBatch => true,
             Step::Queued(landed) => landed.is_checked(),
             _ => false,
         }

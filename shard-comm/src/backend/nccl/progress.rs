@@ -6,28 +6,26 @@
 //! and then receive do not wait for each other.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+use super::course::{Course, Means, Messages, Queued};
 use super::group::GroupHandle;
-use super::landing::{Check, Landed, Landing, Place, Staging};
-use super::library::{Batch, Call, Sink, Source};
+use super::landing::{Landed, Staging};
+use super::library::cuda;
 use super::op::{Lane, Op, State, Step};
 use super::options::NcclOptions;
-use super::wire::library_op;
-use crate::cuda::Cuda;
+use crate::Target;
 use crate::guard::PeerSums;
-use crate::plan::Shape;
 use crate::validate::label;
 use crate::{
     Buffer, CommError, Communicator, DeviceRef, ErrorClass, Ledger, Pending, Result, SiteText,
     TimeoutReport, WaitLine,
 };
-use crate::{Stage, Target};
 
 /// How often a waiting rank looks before it lets others run between looks.
 const SPINS: u32 = 64;
@@ -56,8 +54,10 @@ pub(super) struct Rank {
     waiting: RefCell<VecDeque<Rc<Op>>>,
     /// Operations that are posted and not finished.
     flying: RefCell<Vec<Rc<Op>>>,
-    /// What this rank sent to itself.
-    to_myself: RefCell<VecDeque<Buffer>>,
+    /// Messages whose calls are under way.
+    batch: RefCell<Option<Messages>>,
+    /// What this rank sent to itself: on which communicator, as which message, and its elements.
+    to_myself: RefCell<Vec<(Rc<GroupHandle>, u64, Buffer)>>,
     root: RefCell<Option<CommError>>,
     closed: Cell<bool>,
 }
@@ -80,11 +80,20 @@ impl Rank {
             options,
             waiting: RefCell::default(),
             flying: RefCell::default(),
+            batch: RefCell::default(),
             to_myself: RefCell::default(),
             root: RefCell::default(),
             closed: Cell::new(false),
         };
         Rc::new(rank)
+    }
+
+    /// Where ranks of the launch are in the library's group of all ranks.
+    pub(super) fn places(&self, members: &[usize]) -> Rc<[usize]> {
+        let all = self.control.members().iter().enumerate();
+        let places: HashMap<usize, usize> = all.map(|(place, &rank)| (rank, place)).collect();
+        let place = |rank: &usize| places.get(rank).copied().unwrap_or(*rank);
+        members.iter().map(place).collect()
     }
 
     /// The number of this rank in the launch.
@@ -144,18 +153,19 @@ impl Rank {
         result.unwrap_or(Ok(None))
     }
 
-    /// Queues all operations of a group that are posted. Everybody has posted them.
+    /// Finishes all operations of a group that are posted: the library splits none that has work to do. Everybody has posted
+    /// them.
     ///
     /// # Errors
     /// The first failure.
     pub(super) fn drain(&self, group: &Rc<GroupHandle>) -> Result<()> {
         let last = || {
-            let waiting = self.waiting.borrow();
-            let of_group = |op: &&Rc<Op>| Rc::ptr_eq(&op.group, group);
-            waiting.iter().rev().find(of_group).cloned()
+            let flying = self.flying.borrow();
+            let of_group = |op: &&Rc<Op>| Rc::ptr_eq(&op.group, group) && !op.is_done();
+            flying.iter().rev().find(of_group).cloned()
         };
         while let Some(op) = last() {
-            self.wait_until(&op, || op.is_done() || op.is_queued());
+            self.wait_until(&op, || op.is_done());
         }
         self.open("split")
     }
@@ -278,96 +288,60 @@ impl Rank {
         }
         if end.is_ok() {
             // Rounds without elements are counted too.
-            let moved = op.route.agreement.moved(op.index, op.dtype);
-            self.ledger.moved(op.name, &moved);
+            (self.ledger).moved(op.name, &op.route.agreement, op.index, op.dtype);
         }
         op.end(end);
         true
     }
 
-    /// Queues operations of groups, up to the first whose ranks have not all come.
+    /// Queues operations of groups, up to the first whose ranks have not all come, or whose calls are under way.
     fn queue_groups(&self) -> Result<()> {
         loop {
             let Some(op) = self.waiting.borrow().front().cloned() else {
                 return Ok(());
             };
-            if !op.is_done() {
-                if !op.is_met() {
-                    return Ok(());
-                }
-                self.queue_group(&op)?;
+            let queued = op.is_done() || op.is_met() && self.queue_group(&op)?;
+            if !queued {
+                return Ok(());
             }
             self.waiting.borrow_mut().pop_front();
         }
     }
 
-    fn queue_group(&self, op: &Op) -> Result<()> {
+    /// Queues an operation as far as that goes without waiting; whether all of it is.
+    fn queue_group(&self, op: &Op) -> Result<bool> {
         let mut state = op.state.borrow_mut();
-        let Step::Met(sums) = &mut state.step else {
-            return Ok(());
-        };
-        let sums = sums.take();
-        let stream = self.stream(op.lane);
-        stream.wait(&state.posted)?;
-        let mut kept: Vec<Buffer> = state.sources.to_vec();
-        let mut sources = std::mem::take(&mut state.sources);
-        let mut check = None;
-        let mut result = None;
-        if sums.is_none()
-            && let Some(sum) = self.library_all_reduce(op, &mut state, &sources)?
-        {
-            result = Some(sum);
-            state.stages.clear();
+        let means = self.means(op.lane);
+        if let Step::Met(sums) = &mut state.step {
+            let sums = sums.take();
+            means.stream.wait(&state.posted)?;
+            state.step = Step::Calling(Box::new(Course::new(&mut state, sums)));
         }
-        let stages = std::mem::take(&mut state.stages);
-        let staging = std::mem::take(&mut state.staging);
-        let place = Place {
-            stream,
-            me: op.index,
-            size: op.members.len(),
-            ranks: None,
+        let Step::Calling(course) = &mut state.step else {
+            return Ok(true);
+        };
+        match course.go_on(op, means)? {
+            Some(queued) => self.queued(op, &mut state, queued).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    fn means(&self, lane: Lane) -> Means<'_> {
+        Means {
+            stream: self.stream(lane),
             order: self.options.order,
-            checked: sums.is_some(),
-        };
-        let mut sums = sums;
-        for ((stage, staging), wire) in stages.into_iter().zip(staging).zip(&op.route.wires) {
-            let plan = Arc::clone(&stage.plan);
-            let mut batch = Batch::default();
-            let read = sources.clone();
-            let landing = Landing::new(&place, stage, wire, staging, sources, &mut batch)?;
-            self.queue(op, &mut batch)?;
-            let arrived = landing.finish(&place, wire, &mut batch)?;
-            kept.extend(batch.reads);
-            kept.extend(arrived.coming.clone());
-            kept.extend(arrived.result.clone());
-            self.ledger.moved(op.name, &plan.moved(op.index, op.dtype));
-            sources = arrived.result.iter().cloned().collect();
-            result.clone_from(&arrived.result);
-            check = match sums.take() {
-                Some(sums) => Some(Check {
-                    sums,
-                    plan,
-                    route: Rc::clone(&op.route),
-                    sources: read,
-                    arrived,
-                    me: op.index,
-                }),
-                None => check,
-            };
+            ledger: &self.ledger,
         }
-        self.queued(op, &mut state, result, kept, check)
     }
 
     /// Everything of an operation is on its stream.
-    fn queued(
-        &self,
-        op: &Op,
-        state: &mut State,
-        result: Option<Buffer>,
-        kept: Vec<Buffer>,
-        check: Option<Check>,
-    ) -> Result<()> {
+    fn queued(&self, op: &Op, state: &mut State, queued: Queued) -> Result<()> {
         let stream = self.stream(op.lane);
+        let Queued {
+            result,
+            kept,
+            check,
+        } = queued;
         if let Some(result) = &result {
             cuda(stream)?.uses(&[result])?;
         }
@@ -378,57 +352,6 @@ impl Rank {
             check,
         }));
         Ok(())
-    }
-
-    /// An all-reduce that the library does as one, if it may.
-    fn library_all_reduce(
-        &self,
-        op: &Op,
-        state: &mut State,
-        sources: &[Buffer],
-    ) -> Result<Option<Buffer>> {
-        let [first, Stage { target: whole, .. }] = &mut state.stages[..] else {
-            return Ok(None);
-        };
-        let (Some(source), Target::Write(dst)) = (sources.first(), &*whole) else {
-            return Ok(None);
-        };
-        let library = library_op(first.plan.fold, source.dtype(), self.options.order);
-        let Some(how) = library.filter(|_| {
-            first.plan.shape() == Some(Shape::AllReduce)
-                && op.members.len() > 1
-                && source.len() == dst.len()
-        }) else {
-            return Ok(None);
-        };
-        let Target::Write(dst) = std::mem::replace(whole, Target::Nothing) else {
-            return Ok(None);
-        };
-        let range = 0..dst.len();
-        let mut batch = Batch::default();
-        let (read, write) = (batch.read(source.clone()), batch.write(dst));
-        batch.calls.push(Call::AllReduce {
-            op: how,
-            from: Source {
-                read,
-                range: range.clone(),
-            },
-            into: Sink { write, range },
-        });
-        for stage in &state.stages {
-            let moved = stage.plan.moved(op.index, op.dtype);
-            self.ledger.moved(op.name, &moved);
-        }
-        self.queue(op, &mut batch)?;
-        batch.take(write).map(|dst| Some(dst.freeze()))
-    }
-
-    /// Makes the calls of a batch.
-    fn queue(&self, op: &Op, batch: &mut Batch) -> Result<()> {
-        let begun = Instant::now();
-        let patience = || self.patience(begun, || self.timed_out(op, begun.elapsed()));
-        op.group
-            .queue(batch, cuda(self.stream(op.lane))?, &patience)
     }
 
     /// Whether a call of the library may go on.
@@ -442,72 +365,32 @@ impl Rank {
         }
     }
 
-    /// Queues all messages whose two ends agree, together.
+    /// Queues all messages whose two ends agree, together, as far as that goes without waiting.
     fn queue_messages(&self, flying: &[Rc<Op>]) -> Result<()> {
         for op in flying.iter().filter(|op| op.lane == Lane::Myself) {
             self.pass_to_myself(op)?;
         }
+        let means = self.means(Lane::Messages);
         let ready = |op: &&Rc<Op>| {
             op.lane == Lane::Messages && matches!(op.state.borrow().step, Step::Met(_))
         };
-        let ready: SmallVec<[&Rc<Op>; 4]> = flying.iter().filter(ready).collect();
-        let Some(first) = ready.first() else {
-            return Ok(());
-        };
-        let stream = self.stream(Lane::Messages);
-        let mut batch = Batch::default();
-        let mut landings = Vec::new();
-        for op in &ready {
-            let mut state = op.state.borrow_mut();
-            let Step::Met(sums) = &mut state.step else {
+        let mut batch = self.batch.borrow_mut();
+        loop {
+            let Some(messages) = &mut *batch else {
+                let ready: SmallVec<[&Rc<Op>; 4]> = flying.iter().filter(ready).collect();
+                *batch = Messages::begin(&ready, means)?;
+                if batch.is_none() {
+                    return Ok(());
+                }
                 continue;
             };
-            let sums = sums.take();
-            stream.wait(&state.posted)?;
-            let sources = std::mem::take(&mut state.sources);
-            let (stage, staging) = (state.stages.pop(), state.staging.pop());
-            let (Some(stage), Some(staging), Some(wire)) = (stage, staging, op.route.wires.first())
-            else {
-                continue;
+            let Some(all) = messages.queued(means)? else {
+                return Ok(());
             };
-            let place = self.place_of(op, sums.is_some());
-            let plan = Arc::clone(&stage.plan);
-            let landing = Landing::new(&place, stage, wire, staging, sources, &mut batch)?;
-            landings.push((op, plan, sums, landing));
-        }
-        self.queue(first, &mut batch)?;
-        for (op, plan, sums, landing) in landings {
-            let Some(wire) = op.route.wires.first() else {
-                continue;
-            };
-            let place = self.place_of(op, sums.is_some());
-            let arrived = landing.finish(&place, wire, &mut batch)?;
-            self.ledger.moved(op.name, &plan.moved(op.index, op.dtype));
-            let result = arrived.result.clone();
-            let mut kept = batch.reads.to_vec();
-            kept.extend(arrived.coming.clone());
-            let check = sums.map(|sums| Check {
-                sums,
-                plan,
-                route: Rc::clone(&op.route),
-                sources: SmallVec::new(),
-                arrived,
-                me: op.index,
-            });
-            self.queued(op, &mut op.state.borrow_mut(), result, kept, check)?;
-        }
-        Ok(())
-    }
-
-    /// Where the exchange of a message takes place: between two, whom the library knows by their numbers among all.
-    fn place_of<'a>(&'a self, op: &'a Op, checked: bool) -> Place<'a> {
-        Place {
-            stream: self.stream(op.lane),
-            me: op.index,
-            size: op.members.len(),
-            ranks: Some(&op.members),
-            order: self.options.order,
-            checked,
+            *batch = None;
+            for (op, queued) in all {
+                self.queued(&op, &mut op.state.borrow_mut(), queued)?;
+            }
         }
     }
 
@@ -520,7 +403,7 @@ impl Rank {
         let mut mail = self.to_myself.borrow_mut();
         let result = match state.stages.last_mut().map(|stage| &mut stage.target) {
             Some(Target::Keep(data)) => {
-                mail.push_back(data.clone());
+                mail.push((Rc::clone(&op.group), op.sequence, data.clone()));
                 data.clone()
             }
             Some(target @ Target::Write(_)) => {
@@ -528,7 +411,12 @@ impl Rank {
                 let empty = matches!(&*target, Target::Write(dst) if dst.is_empty());
                 let kept = match empty {
                     true => Some(self.device.alloc(crate::DType::U8, 0)?.freeze()),
-                    false => mail.pop_front(),
+                    false => {
+                        let sent = mail.iter().position(|(group, sequence, _)| {
+                            Rc::ptr_eq(group, &op.group) && *sequence == op.sequence
+                        });
+                        sent.map(|at| mail.swap_remove(at).2)
+                    }
                 };
                 let Some(data) = kept else {
                     return Ok(());
@@ -545,8 +433,7 @@ impl Rank {
             _ => return Ok(()),
         };
         if let Some(stage) = state.stages.last() {
-            let moved = stage.plan.moved(op.index, op.dtype);
-            self.ledger.moved(op.name, &moved);
+            (self.ledger).moved(op.name, &stage.plan, op.index, op.dtype);
         }
         drop(state);
         op.end(Ok(Some(result)));
@@ -641,6 +528,7 @@ impl Rank {
             return;
         };
         self.waiting.borrow_mut().clear();
+        *self.batch.borrow_mut() = None;
         let flying: SmallVec<[Rc<Op>; 8]> = self.flying.borrow().iter().cloned().collect();
         flying
             .iter()
@@ -709,18 +597,6 @@ impl Drop for Rank {
             drop(self.finish());
         }
     }
-}
-
-/// A stream as the device it is.
-pub(super) fn cuda(stream: &DeviceRef) -> Result<&Cuda> {
-    Cuda::of(&**stream).ok_or_else(|| {
-        CommError::invalid(
-            "nccl",
-            "a GPU of NVIDIA",
-            stream.name(),
-            "give each rank a device of the kind Cuda",
-        )
-    })
 }
 
 /// The staging of a request's exchanges.

@@ -113,6 +113,145 @@ fn messages_cross() {
     });
 }
 
+/// Two ranks that see other messages first: each connects for what it sees.
+#[test]
+fn ranks_see_messages_in_any_order() {
+    let posted = AtomicBool::new(false);
+    let options = NcclOptions {
+        timeout: Some(Duration::from_secs(5)),
+        ..options(Order::Rank)
+    };
+    let received = run(2, &options, |comm| -> Result<Vec<i32>> {
+        let (me, peer) = (comm.rank(), 1 - comm.rank());
+        let mine = comm.device().upload_slice(&[me as i32; 1000])?;
+        let received = comm.start_recv(peer, DType::I32, 1000)?;
+        if me == 0 {
+            // Rank 1 is there for this one alone.
+            assert!(until(&posted));
+        } else {
+            posted.store(true, Ordering::Release);
+            // And sees that and the next one together.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let sent = comm.start_send(peer, &mine)?;
+        let received = received.wait()?.to_vec()?;
+        sent.wait_optional()?;
+        Ok(received)
+    });
+    assert_eq!(received.unwrap(), [Ok(vec![1; 1000]), Ok(vec![0; 1000])]);
+}
+
+/// The first operation of a group, at which its ranks connect, keeps none of them from what others wait for meanwhile.
+#[test]
+fn an_operation_that_connects_keeps_nothing_else_waiting() {
+    let posted = AtomicBool::new(false);
+    let options = NcclOptions {
+        timeout: Some(Duration::from_secs(5)),
+        ..options(Order::Rank)
+    };
+    let ranks = run(3, &options, |comm| -> Result<()> {
+        let me = comm.rank();
+        let first = comm.split((me < 2).then_some(0), me)?;
+        let second = comm.split((me > 0).then_some(0), me)?;
+        let mine = comm.device().upload_slice(&vec![me as i32; 1000])?;
+        let start = |group: Option<Rc<dyn Communicator>>| {
+            let group = group.expect("a member");
+            group.start_all_gather_v(&mine, &[1000; 2])
+        };
+        match me {
+            // Comes to the first group after a message of rank 2.
+            0 => {
+                comm.recv(2, DType::I32, 1000)?;
+                start(first)?.wait()?;
+            }
+            // The second group's operation is behind that of the first.
+            1 => {
+                let handles = [start(first)?, start(second)?];
+                posted.store(true, Ordering::Release);
+                handles.into_iter().try_for_each(|h| h.wait().map(drop))?;
+            }
+            _ => {
+                assert!(until(&posted));
+                let both = start(second)?;
+                comm.send(0, &mine)?;
+                both.wait()?;
+            }
+        }
+        Ok(())
+    });
+    assert_eq!(ranks.unwrap(), [Ok(()), Ok(()), Ok(())]);
+}
+
+/// A split begins when what its group has in flight is done.
+#[test]
+fn a_split_waits_for_what_is_in_flight() {
+    let ranks = local::run(2, |control| -> Result<()> {
+        let device = cuda_of(&Cuda::emulated()?).sibling()?;
+        let comm = NcclComm::over(Rc::new(control), &device, &options(Order::Rank))?;
+        let nap = || std::thread::sleep(Duration::from_millis(100));
+        cuda_of(&device).queue_emulated(nap)?;
+        let mine = device.upload_slice(&[comm.rank() as i32; 100])?;
+        let all = comm.start_all_gather_v(&mine, &[100; 2])?;
+        let group = comm.split(Some(0), 0)?.expect("a member");
+        assert_eq!(all.wait()?.to_vec::<i32>()?, [[0; 100], [1; 100]].concat());
+        group.barrier()?;
+        comm.finish()
+    });
+    assert_eq!(ranks.unwrap(), [Ok(()), Ok(())]);
+}
+
+/// The control may be any group of a launch: the library counts its ranks, and no others.
+#[test]
+fn the_control_may_be_a_part_of_a_launch() {
+    let options = NcclOptions {
+        timeout: Some(Duration::from_secs(5)),
+        ..options(Order::Rank)
+    };
+    let ranks = local::run(4, |world| -> Result<()> {
+        let me = world.rank();
+        // The other way round, so that places are not numbers.
+        let half = world.split(Some(me / 2), 4 - me)?.expect("a member");
+        let comm = NcclComm::over(half, &Cuda::emulated()?, &options)?;
+        let peer = 1 - comm.rank();
+        let mine = comm.device().upload_slice(&[me as i32; 100])?;
+        let (high, low) = (2 * (me / 2) + 1, 2 * (me / 2));
+        let all = comm.all_gather_v(&mine, &[100; 2])?.to_vec::<i32>()?;
+        assert_eq!(all, [[high as i32; 100], [low as i32; 100]].concat());
+        let pair = comm.split(Some(0), me)?.expect("a member");
+        for (comm, peer) in [(&*comm, peer), (&*pair, 1 - pair.rank())] {
+            let sent = comm.start_send(peer, &mine)?;
+            let other = comm.recv(peer, DType::I32, 100)?;
+            assert_eq!(other.to_vec::<i32>()?, [(high + low - me) as i32; 100]);
+            sent.wait_optional()?;
+        }
+        comm.finish()
+    });
+    assert_eq!(ranks.unwrap(), [Ok(()), Ok(()), Ok(()), Ok(())]);
+}
+
+/// What a rank sends to itself it receives on the same communicator, and on no other.
+#[test]
+fn messages_to_oneself_stay_on_their_communicator() {
+    emulated(2, |comm| {
+        let me = comm.rank();
+        let group = comm.split(Some(0), 0).unwrap().expect("a member");
+        let upload = |k: i32| comm.device().upload_slice(&[k; 10]).unwrap();
+        let receivers = [&*comm, &*group, &*comm];
+        let received = receivers.map(|comm| comm.start_recv(me, DType::I32, 10).unwrap());
+        // What is sent first is not for who receives first.
+        let sent = [
+            group.start_send(me, &upload(2)).unwrap(),
+            comm.start_send(me, &upload(1)).unwrap(),
+            comm.start_send(me, &upload(3)).unwrap(),
+        ];
+        let received = received.map(|r| r.wait().unwrap().to_vec::<i32>().unwrap()[0]);
+        assert_eq!(received, [1, 2, 3]);
+        for handle in sent {
+            handle.wait_optional().unwrap();
+        }
+    });
+}
+
 /// Sender and reader that list other elements, or the same in another order, are told so; on threads alone nobody asks.
 #[test]
 fn what_is_sent_is_what_is_read() {
@@ -285,6 +424,8 @@ struct Broken {
     clique: Box<dyn Clique>,
     left: Rc<Cell<usize>>,
     fault: Break,
+    /// A call is under way that is never done.
+    stuck: Cell<bool>,
 }
 
 impl Library for Breaking {
@@ -314,29 +455,31 @@ impl Library for Breaking {
             clique,
             left: Rc::new(Cell::new(if mine { self.after } else { usize::MAX })),
             fault: self.fault,
+            stuck: Cell::new(false),
         }))
     }
 }
 
 impl Clique for Broken {
-    fn queue(&self, batch: &mut Batch, stream: &Cuda, patience: Patience<'_>) -> Result<()> {
+    fn begin(&self, batch: &mut Batch, stream: &Cuda) -> Result<()> {
         if let Some(left) = self.left.get().checked_sub(1) {
             self.left.set(left);
-            return self.clique.queue(batch, stream, patience);
+            return self.clique.begin(batch, stream);
         }
+        self.stuck.set(self.fault == Break::Stall);
         match self.fault {
             Break::Refuse => Err(failed("ncclGroupEnd", "refused")),
-            Break::Stall => loop {
-                patience()?;
-                std::thread::yield_now();
-            },
+            Break::Stall => Ok(()),
             // Somebody has to wait for it.
             Break::AsyncError | Break::Lose => {
                 batch.calls.clear();
-                stream.queue_emulated(|| std::thread::sleep(Duration::from_millis(600)))?;
-                batch.in_use(stream)
+                Ok(stream.queue_emulated(|| std::thread::sleep(Duration::from_millis(600)))?)
             }
         }
+    }
+
+    fn is_queued(&self, stream: &Cuda) -> Result<bool> {
+        Ok(!self.stuck.get() && self.clique.is_queued(stream)?)
     }
 
     fn split(

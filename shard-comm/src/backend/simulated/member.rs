@@ -119,8 +119,7 @@ impl SimulatedComm {
         this.rank.ledger.posted(op, sequence, site);
         let mut seconds = 0.0;
         for stage in stages {
-            let moved = stage.plan.moved(this.index, dtype);
-            this.rank.ledger.moved(op, &moved);
+            (this.rank.ledger).moved(op, &stage.plan, this.index, dtype);
             seconds += self.price(&stage.plan, dtype);
         }
         if op == "all_reduce" && this.rank.clock.topology().reductions() == Reductions::Library {
@@ -252,7 +251,7 @@ impl Communicator for SimulatedComm {
         if let Some(stage) = request.stages.first() {
             // The plan numbers the two of them 0 and 1.
             let me = usize::from(op == "recv");
-            rank.ledger.moved(op, &stage.plan.moved(me, request.dtype));
+            (rank.ledger).moved(op, &stage.plan, me, request.dtype);
         }
         let travel = rank.clock.post(op, seconds);
         let result = request

@@ -179,3 +179,15 @@ fn subgroups_of_one_rank_need_nobody() {
     assert_eq!(comm.split(Some(7), 0).unwrap().unwrap().size(), 1);
     assert!(comm.split(None, 0).unwrap().is_none());
 }
+
+#[test]
+fn decorators_pass_on_groups_that_are_named_and_what_joins_the_ranks() {
+    let comm = SimulatedComm::new(&slow(4), 1).unwrap();
+    let comm = crate::checked(Rc::new(comm), crate::Checks { checksums: true });
+    assert_eq!(comm.topology().map(Topology::ranks), Some(4));
+    // Colors that only other ranks know cannot be played; members that are named can.
+    let group = comm.subgroup(Some(&[1, 3])).unwrap().unwrap();
+    assert_eq!((group.members(), group.rank()), (&[1, 3][..], 0));
+    assert_eq!(group.topology().map(Topology::ranks), Some(4));
+    group.barrier().unwrap();
+}

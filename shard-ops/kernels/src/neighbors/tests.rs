@@ -450,21 +450,14 @@ fn farthest_points_match_the_definition_however_they_are_divided() {
                 .all(|x| x.is_finite())
         };
         let mut nearest: Vec<f32> = (0..n)
-            .map(|i| if finite(i) { f32::INFINITY } else { f32::NAN })
+            .map(|i| if finite(i) { f32::INFINITY } else { -1.0 })
             .collect();
         assert_eq!(bits(&found.concat()), bits(&nearest));
         for _ in 0..8 {
             // The definition, point by point.
-            let worth = |i: usize| {
-                if nearest[i].is_nan() {
-                    -1.0
-                } else {
-                    nearest[i]
-                }
-            };
-            let largest = (0..n).map(worth).fold(-1.0, f32::max);
+            let largest = nearest.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let best = (0..n)
-                .filter(|&i| worth(i) == largest)
+                .filter(|&i| nearest[i] == largest)
                 .min_by_key(|&i| case.index[i]);
             let offers = [0, 1].map(|p| {
                 let index = Positions::List(&case.index[parts[p].0.clone()]);
@@ -478,7 +471,7 @@ fn farthest_points_match_the_definition_however_they_are_divided() {
                     a
                 }
             });
-            assert_eq!(better, best.map(|i| (worth(i), case.index[i])));
+            assert_eq!(better, best.map(|i| (nearest[i], case.index[i])));
             let Some(best) = best else { break };
             let sample = &case.points[best * case.dim..][..case.dim];
             for (near, point) in nearest.iter_mut().zip(case.points.chunks(case.dim)) {
@@ -488,6 +481,12 @@ fn farthest_points_match_the_definition_however_they_are_divided() {
             }
             for (near, view) in found.iter_mut().zip(&views) {
                 lower(view, sample, near);
+            }
+            // No point is taken twice, which is the caller's affair.
+            nearest[best] = f32::NEG_INFINITY;
+            match best.checked_sub(cut) {
+                None => found[0][best] = f32::NEG_INFINITY,
+                Some(second) => found[1][second] = f32::NEG_INFINITY,
             }
             assert_eq!(bits(&found.concat()), bits(&nearest));
         }

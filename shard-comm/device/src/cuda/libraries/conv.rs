@@ -3,21 +3,11 @@
 use smallvec::SmallVec;
 
 use super::super::Cuda;
+use super::super::terms::{ConvKind, Convolution, Numbers, Tensor};
 use crate::view::is_dense;
 use crate::{
     Buffer, BufferMut, DType, Device, DeviceError, MatmulPrecision, Result, Scalar, Strided,
 };
-
-/// Which of the three products of a convolution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ConvKind {
-    /// y from x and w.
-    Forward,
-    /// The gradient by x, from that by y, and w.
-    InputGrad,
-    /// The gradient by w, from x and the gradient by y.
-    WeightGrad,
-}
 
 /// A convolution between boxes. Element `i` of x, `o` of y and `k` of w meet along a spatial dim where
 /// `i = o * stride + k * dilation + origin`; where there is no such element of x, it counts as zero. Lists have one entry per
@@ -36,53 +26,6 @@ pub struct ConvCall<'a> {
     pub groups: usize,
     /// How exact products are.
     pub precision: MatmulPrecision,
-}
-
-/// Extents or steps of a tensor: batch, channels, two or three spatial dims.
-pub(in crate::cuda) type Numbers = SmallVec<[i32; 5]>;
-
-/// A convolution in the terms of cuDNN, which pads alike on both sides of a dim.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(in crate::cuda) struct Convolution {
-    pub(in crate::cuda) kind: ConvKind,
-    pub(in crate::cuda) dtype: DType,
-    pub(in crate::cuda) precision: MatmulPrecision,
-    pub(in crate::cuda) x: Tensor,
-    /// Its elements lie side by side.
-    pub(in crate::cuda) w: Tensor,
-    pub(in crate::cuda) y: Tensor,
-    pub(in crate::cuda) pad: Numbers,
-    pub(in crate::cuda) stride: Numbers,
-    pub(in crate::cuda) dilation: Numbers,
-    pub(in crate::cuda) groups: i32,
-}
-
-/// A tensor's memory.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(in crate::cuda) struct Tensor {
-    pub(in crate::cuda) address: u64,
-    pub(in crate::cuda) dims: Numbers,
-    pub(in crate::cuda) strides: Numbers,
-}
-
-impl Convolution {
-    /// The tensor that is written.
-    fn written(&mut self) -> &mut Tensor {
-        match self.kind {
-            ConvKind::Forward => &mut self.y,
-            ConvKind::InputGrad => &mut self.x,
-            ConvKind::WeightGrad => &mut self.w,
-        }
-    }
-
-    /// The tensors that are read, in the order of an op's operands.
-    fn read(&mut self) -> [&mut Tensor; 2] {
-        match self.kind {
-            ConvKind::Forward => [&mut self.x, &mut self.w],
-            ConvKind::InputGrad => [&mut self.y, &mut self.w],
-            ConvKind::WeightGrad => [&mut self.x, &mut self.y],
-        }
-    }
 }
 
 impl Cuda {

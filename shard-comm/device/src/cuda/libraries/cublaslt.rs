@@ -20,9 +20,9 @@ use cudarc::cublaslt::sys::{
 use cudarc::driver::CudaContext;
 
 use super::Library;
-use super::matmul::{Gemm, Matrix};
 use super::nvidia::Description;
 use crate::cuda::driver::{Answer, Refusal};
+use crate::cuda::terms::{Gemm, Matrix};
 use crate::{DType, MatmulPrecision};
 
 /// The oldest that is used: that of CUDA 12.

@@ -21,9 +21,9 @@ use cudarc::cudnn::sys::{
 use cudarc::driver::CudaContext;
 
 use super::Library;
-use super::conv::{ConvKind, Convolution, Numbers, Tensor};
 use super::nvidia::Description;
 use crate::cuda::driver::{Answer, Refusal};
+use crate::cuda::terms::{ConvKind, Convolution, Numbers, Tensor};
 use crate::{DType, MatmulPrecision};
 
 /// The oldest that is used, 9.1.0: the first whose calls are declared as here.

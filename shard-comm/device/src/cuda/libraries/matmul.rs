@@ -1,34 +1,8 @@
 //! Products of matrices as cuBLASLt takes them.
 
+use super::super::terms::{Gemm, Matrix};
 use super::super::{Cuda, Strided};
 use crate::{Buffer, BufferMut, DType, DeviceError, MatmulPrecision, Result};
-
-/// A product in the terms of cuBLASLt: `D = op(A) op(B)`, plus a bias along every column of `D`. All matrices lie by columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::cuda) struct Gemm {
-    pub(in crate::cuda) dtype: DType,
-    pub(in crate::cuda) precision: MatmulPrecision,
-    pub(in crate::cuda) a: Matrix,
-    pub(in crate::cuda) b: Matrix,
-    pub(in crate::cuda) d: Matrix,
-    pub(in crate::cuda) transpose_a: bool,
-    pub(in crate::cuda) transpose_b: bool,
-    /// The address of as many elements as `D` has rows.
-    pub(in crate::cuda) bias: Option<u64>,
-    /// How many products, from one to the next the matrices' steps apart.
-    pub(in crate::cuda) batches: i32,
-}
-
-/// A matrix by columns: element (i, j) is `i + j * leading` elements behind the address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::cuda) struct Matrix {
-    pub(in crate::cuda) address: u64,
-    pub(in crate::cuda) rows: u64,
-    pub(in crate::cuda) columns: u64,
-    pub(in crate::cuda) leading: i64,
-    /// Elements from one batch to the next; 0 for the same one.
-    pub(in crate::cuda) step: i64,
-}
 
 impl Cuda {
     /// `y = a b`, plus a bias in every row, by cuBLASLt: views are (batch..., m, k), (batch..., k, n), (batch..., m, n) and

@@ -6,10 +6,9 @@
 
 use half::{bf16, f16};
 
-use super::conv::{ConvKind, Convolution, Tensor};
-use super::matmul::{Gemm, Matrix};
 use super::{Libraries, Library};
 use crate::cuda::driver::{Answer, Refusal};
+use crate::cuda::terms::{ConvKind, Convolution, Gemm, Matrix, Tensor};
 use crate::{DType, MatmulPrecision};
 
 /// What every call asks to work in, to see that it gets it.

@@ -1,9 +1,8 @@
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::conv::{ConvKind, Convolution, Numbers, Tensor};
-use super::matmul::{Gemm, Matrix};
 use super::*;
+use crate::cuda::terms::{ConvKind, Convolution, Gemm, Matrix, Numbers, Tensor};
 use crate::cuda::{Availability, availability};
 use crate::{Buffer, DeviceRef, Element, MatmulPrecision, Strided};
 

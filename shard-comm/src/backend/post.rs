@@ -1,0 +1,356 @@
+//! What ranks show each other of an operation, and what each then reads: the same in every backend that shares memory.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::guard::Guard;
+use crate::plan::Traffic;
+use crate::validate::Claim;
+use crate::{
+    AgreedError, Buffer, BufferMut, CommError, DType, DeviceRef, Event, ExchangePlan, Ledger,
+    Monoid, Request, Result, Site, SiteText, Stage, Target, run,
+};
+
+/// One rank's part in one exchange of an operation: what it [claims](Claim), and the memory that its peers read.
+///
+/// It can be sent to another thread. [`validate`](super::validate) compares the posts of all participants, and
+/// [`receive`] reads from them.
+///
+/// ```
+/// use shard_comm::backend::{Post, receive, validate};
+/// use shard_comm::{ExchangePlan, Host, Ledger, Piece, Request, Target};
+/// use std::sync::Arc;
+/// # fn main() -> Result<(), shard_comm::CommError> {
+/// let device = Host::new();
+/// let ledger = Ledger::new(device.clone());
+/// // A rank alone turns its three elements round.
+/// let mut turned = Piece::run(0, 0, 3, 2, 0);
+/// turned.src_strides[0] = -1;
+/// let plan = ExchangePlan::new("turn", 1, [turned.clone()].into(), [turned].into(), None, None);
+/// let mine = device.upload_slice(&[1.0f32, 2.0, 3.0])?;
+/// let target = Target::Write(device.alloc(mine.dtype(), 3)?);
+/// let mut request = Request::exchange(Arc::new(plan), &[mine], target, std::panic::Location::caller());
+///
+/// let post = Post::first("turn", &mut request, &device);
+/// validate(0, &[0], &[&post])?;
+/// let stage = &mut request.stages[0];
+/// let result = receive(&ledger, &device, &[0], 0, stage, |_| Some(&post))?;
+/// assert_eq!(result.unwrap().to_vec::<f32>()?, [3.0, 2.0, 1.0]);
+/// # Ok(()) }
+/// ```
+// What is compared is in the post itself: the memory of a plan belongs to another core.
+#[derive(Debug)]
+pub struct Post {
+    /// The call, for messages; the plan's name is what must agree.
+    pub(crate) op: &'static str,
+    name: &'static str,
+    id: u128,
+    fold: Option<Monoid>,
+    /// Only where others look into it: to compare pairs, or to find a result once for all.
+    plan: Option<Arc<ExchangePlan>>,
+    pub(crate) sources: SmallVec<[Buffer; 1]>,
+    event: Event,
+    pub(crate) dtype: Option<DType>,
+    argument: Option<(&'static str, u128)>,
+    status: Option<Box<AgreedError>>,
+    /// What others learn of this rank: its color and key in a split.
+    pub(crate) note: Option<(usize, usize)>,
+    site: Site,
+    pub(crate) guard: Guard,
+}
+
+impl Post {
+    /// This rank's part in the first exchange of a request. It takes out of the request what peers look at: sources,
+    /// status and guard.
+    ///
+    /// `op` is the call, for messages: [`Request::name`], or [`Link::name`](crate::Link::name) of a message. The request
+    /// has been [checked](Request::checked).
+    pub fn first(op: &'static str, request: &mut Request, device: &DeviceRef) -> Self {
+        Self::with_note(op, request, device, None)
+    }
+
+    /// [`Post::first`] with something that others learn of this rank besides what the request says.
+    #[inline]
+    pub(crate) fn with_note(
+        op: &'static str,
+        request: &mut Request,
+        device: &DeviceRef,
+        note: Option<(usize, usize)>,
+    ) -> Self {
+        let first = request.stages.first().map(|stage| &stage.plan);
+        let event = match request.sources.is_empty() {
+            true => Event::ready(),
+            false => device.record(),
+        };
+        Self {
+            op,
+            name: first.map_or(op, |plan| plan.name),
+            id: first.map_or(0, |plan| plan.id),
+            fold: first.and_then(|plan| plan.fold),
+            plan: first.and_then(plan_to_read),
+            event,
+            sources: std::mem::take(&mut request.sources),
+            dtype: request.dtype,
+            argument: request.argument,
+            status: std::mem::replace(&mut request.status, Ok(())).err(),
+            note,
+            site: request.site,
+            guard: std::mem::take(&mut request.guard),
+        }
+    }
+
+    /// This rank's part in a later exchange, number `stage` of the request, which reads the result of the one before;
+    /// `self` was its part in that one. `rank` is its number in the launch.
+    ///
+    /// # Errors
+    /// [`PeerFailed`](CommError::PeerFailed) with this rank as origin if its checksums cannot be found: the others have
+    /// begun to move.
+    pub fn next(
+        &self,
+        request: &Request,
+        stage: usize,
+        result: Option<Buffer>,
+        device: &DeviceRef,
+        rank: usize,
+    ) -> Result<Self> {
+        let plan = &request.stages[stage].plan;
+        let sources: SmallVec<[Buffer; 1]> = result.into_iter().collect();
+        // What was guarded goes on to be.
+        let sums = (self.guard.sums.is_some()).then(|| Guard::sums_of(device, plan, &sources));
+        let sums = sums.transpose().map_err(|error| too_late(rank, error))?;
+        Ok(Self {
+            op: self.op,
+            name: plan.name,
+            id: plan.id,
+            fold: plan.fold,
+            plan: plan_to_read(plan),
+            sources,
+            event: device.record(),
+            dtype: request.dtype,
+            argument: None,
+            status: None,
+            note: None,
+            site: request.site,
+            guard: Guard { turn: None, sums },
+        })
+    }
+
+    /// The plan, if all ranks receive the same by it.
+    pub(crate) fn plan_alike(&self) -> Option<&ExchangePlan> {
+        self.plan.as_deref().filter(|plan| plan.is_alike())
+    }
+}
+
+/// The plan, if others look into it.
+fn plan_to_read(plan: &Arc<ExchangePlan>) -> Option<Arc<ExchangePlan>> {
+    (plan.id == 0 || plan.is_alike()).then(|| Arc::clone(plan))
+}
+
+/// Does this rank's part in an exchange whose posts [agree](super::validate): reads its pieces from what its peers
+/// posted, and counts them in the ledger. Gives its result, if it has one on this rank.
+///
+/// `members` are the participants as numbered in the launch, `me` is which of them this rank is, and `post` finds what
+/// each of them posted, itself included. What was posted must live until this returns; a device with a queue keeps what it
+/// still reads.
+///
+/// # Errors
+/// [`PeerFailed`](CommError::PeerFailed), because it is too late to agree on anything: the others move already. Its
+/// origin is this rank, or the sender of elements whose checksum is wrong.
+pub fn receive<'a>(
+    ledger: &Ledger,
+    device: &DeviceRef,
+    members: &[usize],
+    me: usize,
+    stage: &mut Stage,
+    post: impl Fn(usize) -> Option<&'a Post>,
+) -> Result<Option<Buffer>> {
+    let result = read(device, members, me, stage, &post);
+    match result.map_err(|error| too_late(members[me], error))? {
+        Read::Sums(told) => Ok(told),
+        Read::Pieces(own) => Ok(received(ledger, own, me, stage)),
+    }
+}
+
+/// What a rank has of an exchange.
+enum Read<'a> {
+    /// Its pieces, if it receives any; and what it posted itself.
+    Pieces(&'a Post),
+    /// What all said that their peers should find, if anybody did: for who moves the elements.
+    Sums(Option<Buffer>),
+}
+
+#[inline]
+fn read<'a>(
+    device: &DeviceRef,
+    members: &[usize],
+    me: usize,
+    stage: &mut Stage,
+    post: &impl Fn(usize) -> Option<&'a Post>,
+) -> Result<Read<'a>> {
+    let Stage { plan, target } = stage;
+    let own = post(me).ok_or_else(|| absent(plan, me))?;
+    match target {
+        Target::Elsewhere => {
+            let guards = (0..members.len()).map(|r| Some(&post(r)?.guard));
+            let guards: SmallVec<[Option<&Guard>; 4]> = guards.collect();
+            return Ok(Read::Sums(Guard::tell(&guards)?));
+        }
+        Target::Write(dst) => read_pieces(device, plan, members, me, own, post, dst)?,
+        Target::Keep(_) | Target::Nothing => {}
+    }
+    Ok(Read::Pieces(own))
+}
+
+/// Counts what an exchange has moved, and takes its result.
+pub(crate) fn received(
+    ledger: &Ledger,
+    own: &Post,
+    me: usize,
+    stage: &mut Stage,
+) -> Option<Buffer> {
+    ledger.moved(own.op, &stage.plan, me, own.dtype);
+    match std::mem::replace(&mut stage.target, Target::Nothing) {
+        Target::Write(dst) => Some(dst.freeze()),
+        Target::Keep(result) => Some(result),
+        Target::Nothing | Target::Elsewhere => None,
+    }
+}
+
+/// An error of a rank alone, where it cannot be agreed on.
+#[cold]
+pub(crate) fn too_late(rank: usize, error: CommError) -> CommError {
+    match error {
+        CommError::PeerFailed { .. } => error,
+        error => CommError::PeerFailed {
+            origin: rank,
+            cause: error.to_string().into(),
+        },
+    }
+}
+
+/// Reads pieces from those who brought them.
+#[inline(never)]
+fn read_pieces<'a>(
+    device: &DeviceRef,
+    plan: &ExchangePlan,
+    members: &[usize],
+    me: usize,
+    own: &Post,
+    post: &impl Fn(usize) -> Option<&'a Post>,
+    dst: &mut BufferMut,
+) -> Result<()> {
+    // Of many ranks most bring nothing for this one.
+    let mut brought: SmallVec<[(&Traffic, &Post); 4]> = SmallVec::new();
+    for traffic in plan.incoming() {
+        let post = post(traffic.peer).ok_or_else(|| absent(plan, traffic.peer))?;
+        brought.push((traffic, post));
+    }
+    for &(traffic, post) in &brought {
+        check_sources(plan, traffic, post)?;
+        if traffic.peer != me {
+            device.wait(&post.event)?;
+        }
+    }
+    for &(Traffic { peer, .. }, post) in &brought {
+        let source = |index: usize| &post.sources[index];
+        if !(post.guard).holds(device, plan, me, *peer, source)? {
+            return Err(not_found(plan, members[me], own, members[*peer]));
+        }
+    }
+    let source = |peer: usize, index: usize| {
+        let at = brought.partition_point(|(traffic, _)| traffic.peer < peer);
+        &brought[at].1.sources[index]
+    };
+    Ok(run::run(device, plan, source, dst)?)
+}
+
+/// Checks that a peer brought what is read from it. Equal fingerprints promise it, which a plan made by hand may break.
+fn check_sources(plan: &ExchangePlan, traffic: &Traffic, post: &Post) -> Result<()> {
+    let len = |source: usize| post.sources.get(source).map_or(0, Buffer::len);
+    match traffic.extents.iter().find(|e| e.1 > len(e.0)) {
+        None => Ok(()),
+        Some(&(source, end)) => Err(CommError::invalid(
+            plan.name,
+            format!(
+                "source {source} of peer {} to have at least {end} elements",
+                traffic.peer
+            ),
+            format!("{}", len(source)),
+            "give exchanges that differ different fingerprints, or zero",
+        )),
+    }
+}
+
+/// That checksums differ.
+#[cold]
+fn not_found(plan: &ExchangePlan, reader: usize, own: &Post, sender: usize) -> CommError {
+    let (site, op, name) = (own.site(), own.op, plan.name);
+    CommError::PeerFailed {
+        origin: sender,
+        cause: format!(
+            "rank {reader} did not find in {op} ({name}) at {site} what rank {sender} sent"
+        )
+        .into(),
+    }
+}
+
+#[cold]
+fn absent(plan: &ExchangePlan, peer: usize) -> CommError {
+    CommError::invalid(
+        plan.name,
+        "the posts of all participants",
+        format!("none of participant {peer}"),
+        "receive once all have come",
+    )
+}
+
+impl Claim for Post {
+    fn op(&self) -> &'static str {
+        self.op
+    }
+
+    fn site(&self) -> SiteText {
+        self.site.into()
+    }
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn turn(&self) -> Option<u64> {
+        self.guard.turn
+    }
+
+    fn status(&self) -> Option<&AgreedError> {
+        self.status.as_deref()
+    }
+
+    fn argument(&self) -> Option<(&'static str, u128)> {
+        self.argument
+    }
+
+    fn dtype(&self) -> Option<DType> {
+        self.dtype
+    }
+
+    fn fold(&self) -> Option<Monoid> {
+        self.fold
+    }
+
+    fn id(&self) -> u128 {
+        self.id
+    }
+
+    fn incoming(&self) -> &[Traffic] {
+        self.plan.as_deref().map_or(&[], ExchangePlan::incoming)
+    }
+
+    fn outgoing(&self) -> &[Traffic] {
+        self.plan.as_deref().map_or(&[], ExchangePlan::outgoing)
+    }
+
+    fn source_len(&self, source: usize) -> usize {
+        self.sources.get(source).map_or(0, Buffer::len)
+    }
+}

@@ -1,0 +1,146 @@
+//! Collectives in which every rank has as much: the plans of those with counts.
+
+use std::panic::Location;
+
+use super::gather::plan_all_gather;
+use super::reduce::{check_groups, plan_reduce_scatter};
+use crate::{Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Request, Result, Site};
+
+const ALL_GATHER: &str = "all_gather";
+const REDUCE_SCATTER: &str = "reduce_scatter";
+
+/// Operations with equal counts, in elements.
+impl dyn Communicator + '_ {
+    /// Every rank's elements, joined in rank order; all have as many. [`all_gather_v`](#method.all_gather_v) is for counts
+    /// that differ.
+    ///
+    /// Costs a round in which each rank receives the `n - 1` buffers of the others.
+    ///
+    /// ```
+    /// let all = shard_comm::local::run(3, |comm| {
+    ///     let mine = comm.device().upload_slice(&[comm.rank() as i64; 2]).unwrap();
+    ///     comm.all_gather(&mine).unwrap().to_vec::<i64>().unwrap()
+    /// }).unwrap();
+    /// assert_eq!(all, vec![vec![0, 0, 1, 1, 2, 2]; 3]);
+    /// ```
+    ///
+    /// # Collective
+    /// Every rank of the group, with buffers of equal length and type.
+    ///
+    /// # Errors
+    /// [`Mismatch`](CommError::Mismatch) if lengths or types differ between ranks, or a failure.
+    #[doc(alias("MPI_Allgather", "ncclAllGather", "all_gather_into_tensor"))]
+    #[track_caller]
+    pub fn all_gather(&self, mine: &Buffer) -> Result<Buffer> {
+        self.run(ALL_GATHER, Location::caller(), |site| {
+            self.all_gather_request(mine, site)
+        })
+    }
+
+    /// [`all_gather`](#method.all_gather) without waiting.
+    ///
+    /// # Collective
+    /// As `all_gather`.
+    ///
+    /// # Errors
+    /// Failures at once; the rest from the handle.
+    #[track_caller]
+    pub fn start_all_gather(&self, mine: &Buffer) -> Result<Handle> {
+        self.start(ALL_GATHER, Location::caller(), |site| {
+            self.all_gather_request(mine, site)
+        })
+    }
+
+    fn all_gather_request(&self, mine: &Buffer, site: Site) -> Result<Request> {
+        let (ranks, me, len) = (self.size(), self.rank(), mine.len());
+        let Some(whole) = len.checked_mul(ranks) else {
+            return Err(CommError::invalid(
+                ALL_GATHER,
+                "buffers whose lengths add up to an addressable one",
+                format!("{len} elements on each of {ranks} ranks"),
+                "gather fewer elements",
+            ));
+        };
+        let plan = self.plans().get(ALL_GATHER, None, &[len], &[], || {
+            known_by(len, plan_all_gather(ALL_GATHER, me, &vec![len; ranks]))
+        });
+        let target = self.target(mine.dtype(), whole)?;
+        let mut request = Request::exchange(plan, std::slice::from_ref(mine), target, site);
+        request.argument = Some(("length", len as u128));
+        Ok(request)
+    }
+
+    /// Combines all ranks' buffers element by element, in rank order, and leaves each rank an equal part: the first to rank
+    /// 0, and so on. [`reduce_scatter_v`](#method.reduce_scatter_v) is for parts that differ.
+    ///
+    /// Costs a round in which each rank receives its part of the `n - 1` buffers of the others.
+    ///
+    /// ```
+    /// use shard_comm::{Monoid, local};
+    /// let parts = local::run(2, |comm| {
+    ///     let mine = comm.device().upload_slice(&[1.0f64, 2.0, 3.0, 4.0]).unwrap();
+    ///     comm.reduce_scatter(&mine, Monoid::SUM).unwrap().to_vec::<f64>().unwrap()
+    /// }).unwrap();
+    /// assert_eq!(parts, [[2.0, 4.0], [6.0, 8.0]]);
+    /// ```
+    ///
+    /// # Collective
+    /// Every rank of the group, with buffers of equal length and type, and the same operation.
+    ///
+    /// # Errors
+    /// [`Agreed`](CommError::Agreed) if the length is no multiple of the number of ranks, otherwise as
+    /// [`all_gather`](#method.all_gather).
+    #[doc(alias(
+        "MPI_Reduce_scatter_block",
+        "ncclReduceScatter",
+        "reduce_scatter_tensor"
+    ))]
+    #[track_caller]
+    pub fn reduce_scatter(&self, mine: &Buffer, op: Monoid) -> Result<Buffer> {
+        self.run(REDUCE_SCATTER, Location::caller(), |site| {
+            self.reduce_scatter_request(mine, op, site)
+        })
+    }
+
+    /// [`reduce_scatter`](#method.reduce_scatter) without waiting.
+    ///
+    /// # Collective
+    /// As `reduce_scatter`.
+    ///
+    /// # Errors
+    /// Failures at once; the rest from the handle.
+    #[track_caller]
+    pub fn start_reduce_scatter(&self, mine: &Buffer, op: Monoid) -> Result<Handle> {
+        self.start(REDUCE_SCATTER, Location::caller(), |site| {
+            self.reduce_scatter_request(mine, op, site)
+        })
+    }
+
+    fn reduce_scatter_request(&self, mine: &Buffer, op: Monoid, site: Site) -> Result<Request> {
+        let (ranks, me, len) = (self.size(), self.rank(), mine.len());
+        if !len.is_multiple_of(ranks) {
+            return Err(CommError::invalid(
+                REDUCE_SCATTER,
+                format!("a buffer of {ranks} equal parts, one per rank"),
+                format!("{len} elements"),
+                "pad it, or give each rank's count to reduce_scatter_v",
+            ));
+        }
+        let part = len / ranks;
+        check_groups(REDUCE_SCATTER, op, &[part])?;
+        let plan = self.plans().get(REDUCE_SCATTER, Some(op), &[len], &[], || {
+            let counts = vec![part; ranks];
+            known_by(len, plan_reduce_scatter(REDUCE_SCATTER, me, &counts, op))
+        });
+        let target = self.target(mine.dtype(), part)?;
+        let mut request = Request::exchange(plan, std::slice::from_ref(mine), target, site);
+        request.argument = Some(("length", len as u128));
+        Ok(request)
+    }
+}
+
+/// A plan that follows from a length, which ranks compare by itself.
+fn known_by(len: usize, mut plan: ExchangePlan) -> ExchangePlan {
+    plan.id = len as u128 + 1;
+    plan
+}
