@@ -53,7 +53,8 @@ pub trait Op: Debug + Send + Sync + 'static {
         let _ = call;
     }
 
-    /// The operands whose elements the vjp looks at: of the others a tape keeps only the layout, and their memory can go.
+    /// The operands whose elements the vjp looks at, all inputs unless it says otherwise: of the others a tape keeps only the
+    /// layout, and their memory can go.
     fn keeps(&self) -> Keeps {
         Keeps::INPUTS
     }

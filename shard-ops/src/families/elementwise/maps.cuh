@@ -34,7 +34,8 @@ DEVICE Parts sigmoid_parts(T x) {
 }
 // tanh(u(x)), from u and its derivatives.
 DEVICE Parts tanh_of(T u, T u1, T u2, T u3) {
-    T t = tanh(u), d = T(1) - t * t;
+    // 1 - t t would cancel where t is near 1, and lose all digits of f32.
+    T t = tanh(u), d = T(4) * sigmoid(T(2) * u) * sigmoid(T(-2) * u);
     return {t, d * u1, d * (u2 - T(2) * t * u1 * u1), d * (u3 - T(6) * t * u1 * u2 + u1 * u1 * u1 * (T(6) * t * t - T(2)))};
 }
 DEVICE Parts tanh_parts(T x) { return tanh_of(x, T(1), T(0), T(0)); }

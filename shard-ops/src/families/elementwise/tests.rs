@@ -160,8 +160,9 @@ fn applied(device: DeviceKind, dtype: DType, ops: &[(Arc<dyn Op>, usize)]) -> Ve
 }
 
 fn assert_gpu_agrees(dtype: DType, ops: &[(Arc<dyn Op>, usize)]) {
-    // A GPU computes f32 in f32, the host in f64.
-    let tolerance = if dtype == DType::F32 { 4e-6 } else { 1e-13 };
+    // A GPU computes f32 in f32, the host in f64. There the host's 1 - tanh² loses digits near ±1, up to 1e-16, of which the third
+    // derivative of gelu_tanh makes up to 4e-13 where both are not yet flat.
+    let tolerance = if dtype == DType::F32 { 4e-6 } else { 1e-12 };
     let host = applied(DeviceKind::Host, dtype, ops);
     let gpu = applied(DeviceKind::EmulatedCuda, dtype, ops);
     for ((op, _), (host, gpu)) in ops.iter().zip(host.iter().zip(&gpu)) {
