@@ -98,7 +98,7 @@ fn built_without(feature: &str, rank: usize) -> DeviceError {
 }
 
 #[cfg(all(test, feature = "cuda"))]
-mod tests {
+mod cuda_tests {
     use super::*;
     use crate::cuda::{Availability, availability};
     use crate::local::{self, LocalOptions};

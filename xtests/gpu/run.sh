@@ -52,13 +52,15 @@ test_program() {
     sed -n 's/.*Executable.*(\(.*\))/\1/p' <<<"$log" | head -n 1
 }
 build() {
-    local target=${CARGO_TARGET_DIR:-target}/release moves kernels
+    local target=${CARGO_TARGET_DIR:-target}/release memory moves kernels
     mkdir -p "$1" &&
         cargo build --release -p xtests --features "$feature,nccl" --bin conformance --bin bench &&
         cargo build --release -p shard-tensor --features "$feature,nccl" --example downscale &&
+        memory=$(test_program shard-device "$feature") &&
         moves=$(test_program shard-comm "$feature,nccl") &&
         kernels=$(test_program shard-ops "$feature") &&
         cp "$target/conformance" "$target/bench" "$target/examples/downscale" "$1/" &&
+        cp "$memory" "$1/shard-device-tests" &&
         cp "$moves" "$1/shard-comm-tests" &&
         cp "$kernels" "$1/shard-ops-tests"
 }
@@ -70,7 +72,7 @@ if [ -z "$binaries" ]; then
     binaries=$(realpath -m "${CARGO_TARGET_DIR:-target}/gpu")
     build "$binaries" || exit 1
 fi
-for program in conformance bench downscale shard-comm-tests shard-ops-tests; do
+for program in conformance bench downscale shard-device-tests shard-comm-tests shard-ops-tests; do
     [ -x "$binaries/$program" ] || {
         echo "no $program in $binaries: put it there with --build" >&2
         exit 2
@@ -154,7 +156,8 @@ else
 fi
 fields=shard-tensor/examples/downscale/data
 
-try "moves of devices, communicator contract" 240 "$binaries/shard-comm-tests" cuda
+try "memory, copies and folds, libraries" 240 "$binaries/shard-device-tests" cuda
+try "communicator contract" 240 "$binaries/shard-comm-tests" cuda
 try "kernels: sources compile, ops on the device" 240 "$binaries/shard-ops-tests" cuda
 for ranks in "${many[@]}"; do
     try "conformance, $ranks ranks on one GPU" 120 \
