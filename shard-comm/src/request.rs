@@ -11,7 +11,7 @@ use crate::{
     AgreedError, Buffer, BufferMut, CommError, DType, ExchangePlan, Piece, Pieces, Result, Site,
 };
 
-/// One operation of a group, as [`Communicator::post`] takes it: exchanges that feed one another.
+/// One operation of a group, as [`Communicator::post`](crate::Communicator::post) takes it: exchanges that feed one another.
 ///
 /// The first stage reads `sources`; each later one reads only the result of the stage before.
 #[derive(Debug)]

@@ -43,7 +43,7 @@ pub struct KernelCx {
     pub fold: Fold,
     /// How much work it is, for accounts and forecasts of time.
     pub work: Work,
-    /// Whether the outputs are of a part of the dim that is folded, and [`Op::merge`] will merge them with those of the others.
+    /// Whether the outputs are of a part of the dim that is folded, and [`Op::merge`](crate::Op::merge) will merge them with those of the others.
     pub is_part: bool,
 }
 
@@ -160,7 +160,7 @@ pub enum Stage {
     Compute,
     /// The rows it found: [`Op::write_rows`](crate::Op::write_rows).
     WriteRows,
-    /// One result of several partial ones: [`Op::merge`](crate::Op::merge).
+    /// One result of several partial ones: [`Op::merge`](crate::Op::merge)(crate::Op::merge).
     Merge,
 }
 

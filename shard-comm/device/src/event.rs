@@ -24,7 +24,7 @@ impl Event {
     /// Returns when the event has happened, making it happen if its device runs work lazily.
     ///
     /// # Errors
-    /// [`DeviceError::Queued`] if the work it stands for failed.
+    /// [`DeviceError::Queued`](crate::DeviceError::Queued) if the work it stands for failed.
     pub fn synchronize(&self) -> Result<()> {
         self.0.as_ref().map_or(Ok(()), |state| state.synchronize())
     }
@@ -32,7 +32,7 @@ impl Event {
     /// Whether it has happened, without waiting.
     ///
     /// # Errors
-    /// [`DeviceError::Queued`] if the work it stands for failed.
+    /// [`DeviceError::Queued`](crate::DeviceError::Queued) if the work it stands for failed.
     pub fn is_done(&self) -> Result<bool> {
         self.0.as_ref().map_or(Ok(true), |state| state.is_done())
     }
@@ -48,7 +48,7 @@ pub trait EventState: Any + Debug + Send + Sync {
     /// Returns when the event has happened; callable from any thread.
     ///
     /// # Errors
-    /// [`DeviceError::Queued`] if the work it stands for failed.
+    /// [`DeviceError::Queued`](crate::DeviceError::Queued) if the work it stands for failed.
     fn synchronize(&self) -> Result<()>;
 
     /// Whether the event has happened. A device that cannot tell waits for it.

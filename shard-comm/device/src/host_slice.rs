@@ -2,7 +2,7 @@
 
 use crate::{DType, DeviceError, Element, Result};
 
-/// A buffer's elements as a [`HostJob`] sees them.
+/// A buffer's elements as a [`HostJob`](crate::HostJob) sees them.
 #[derive(Clone, Copy)]
 pub struct HostSlice<'a> {
     dtype: DType,
@@ -32,7 +32,7 @@ impl<'a> HostSlice<'a> {
     }
 }
 
-/// A buffer's elements as a [`HostJob`] writes them.
+/// A buffer's elements as a [`HostJob`](crate::HostJob) writes them.
 pub struct HostSliceMut<'a> {
     dtype: DType,
     bytes: &'a mut [u8],

@@ -15,7 +15,7 @@ impl dyn Communicator + '_ {
     /// use [`start_send`](#method.start_send) for such patterns.
     ///
     /// # Errors
-    /// [`Mismatch`](CommError::Mismatch), on both ranks, if the other expects another type or count; or a failure.
+    /// [`Mismatch`](crate::CommError::Mismatch), on both ranks, if the other expects another type or count; or a failure.
     #[doc(alias("MPI_Send", "ncclSend"))]
     #[track_caller]
     pub fn send(&self, peer: usize, data: &Buffer) -> Result<()> {
@@ -25,7 +25,7 @@ impl dyn Communicator + '_ {
     /// [`send`](#method.send) without waiting.
     ///
     /// # Errors
-    /// [`CommError::Invalid`] if there is no such peer, and failures, at once; the rest from the handle.
+    /// [`CommError::Invalid`](crate::CommError::Invalid) if there is no such peer, and failures, at once; the rest from the handle.
     #[doc(alias = "MPI_Isend")]
     #[track_caller]
     pub fn start_send(&self, peer: usize, data: &Buffer) -> Result<Handle> {
@@ -85,7 +85,7 @@ impl dyn Communicator + '_ {
     /// ```
     ///
     /// # Errors
-    /// [`CommError::Invalid`](crate::CommError::Invalid) if there is no such peer, before anything is sent; else as
+    /// [`CommError::Invalid`](crate::CommError::Invalid)(crate::CommError::Invalid) if there is no such peer, before anything is sent; else as
     /// [`send`](#method.send) of either message; if both fail, that of the one received.
     #[doc(alias("MPI_Sendrecv", "halo", "neighbour", "shift", "batch_isend_irecv"))]
     #[track_caller]

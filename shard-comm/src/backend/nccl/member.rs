@@ -112,6 +112,8 @@ impl NcclComm {
             control.fail(error.to_string());
             control.failure().unwrap_or(error)
         })?;
+        // A rank that has joined may fail at once; those that still join would take that for a failure to join.
+        control.barrier()?;
         let rank = Rank::new(
             Rc::clone(&control),
             Arc::clone(device),
