@@ -64,6 +64,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+/// The program of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod accumulate;
 mod backward;
 mod bucket;

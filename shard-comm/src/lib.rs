@@ -74,6 +74,11 @@
 
 pub use shard_device::*;
 
+/// The program of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod backend;
 mod caller;
 mod collectives;

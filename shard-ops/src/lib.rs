@@ -6,6 +6,11 @@
 //! factor, what each operand must look like for that, which halos and redistributions bring it there, and the
 //! layout of the result. No op communicates by itself, and no op bypasses the engine.
 
+/// The program of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod engine;

@@ -136,6 +136,11 @@ pub mod prelude {
     };
 }
 
+/// The program in this crate's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct OwnReadme;
+
 /// The program in the workspace's README, run as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
