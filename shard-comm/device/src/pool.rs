@@ -18,12 +18,20 @@ pub(crate) const BLOCK: usize = 64;
 
 /// What fresh memory holds when the pool poisons: a NaN of every float type, an integer near the greatest of its type, so
 /// that neither passes for a result or an index.
-const POISON: [u8; 2] = [0xFD, 0x7F];
+const POISON: [u8; BLOCK] = {
+    let mut bytes = [0xFD; BLOCK];
+    let mut i = 1;
+    while i < BLOCK {
+        bytes[i] = 0x7F;
+        i += 2;
+    }
+    bytes
+};
 
 /// Overwrites memory that begins at an even address of its buffer, or holds single bytes.
 pub(crate) fn poison(bytes: &mut [u8]) {
-    for pair in bytes.chunks_mut(2) {
-        pair.copy_from_slice(&POISON[..pair.len()]);
+    for part in bytes.chunks_mut(BLOCK) {
+        part.copy_from_slice(&POISON[..part.len()]);
     }
 }
 
