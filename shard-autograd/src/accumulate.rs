@@ -20,7 +20,7 @@ pub(crate) struct Mover<'a> {
 /// The cotangents of one value that have arrived so far, one sum per label: buffers are never added across
 /// labels.
 #[derive(Default)]
-pub(crate) struct Pending {
+pub(crate) struct Cotangents {
     sums: SmallVec<[Sum; 1]>,
 }
 
@@ -44,7 +44,7 @@ enum Sum {
     Running(BufferMut, Outlet),
 }
 
-impl Pending {
+impl Cotangents {
     /// Adds a cotangent. Whatever order they arrive in is the order of summation.
     pub(crate) fn push(&mut self, mover: Mover<'_>, value: Value) -> Result<()> {
         // Only sums are linear: any other partial value is reduced before it meets another cotangent.

@@ -1,6 +1,6 @@
 //! What a backward pass gives.
 
-use crate::accumulate::{Form, Mover, Pending};
+use crate::accumulate::{Cotangents, Form, Mover};
 use crate::bucket::{BUCKET_BYTES, Buckets};
 use crate::law::gradient_layout;
 use crate::node::ValueId;
@@ -135,7 +135,7 @@ impl Gradients {
                 found.insert(id, Found { outlet, value });
                 continue;
             };
-            let mut sum = Pending::default();
+            let mut sum = Cotangents::default();
             sum.push(mover, mine.value.clone())?;
             sum.push(mover, value)?;
             if let Some(value) = sum.finish(mover, &gradient_layout(&outlet.layout), Form::Sums)? {

@@ -1,6 +1,6 @@
 //! One backward pass over the graph.
 
-use crate::accumulate::{Form, Mover, Pending};
+use crate::accumulate::{Cotangents, Form, Mover};
 use crate::backward::check_cotangent;
 use crate::bucket::Buckets;
 use crate::hook::GradientHook;
@@ -48,7 +48,7 @@ struct Visit {
     node: Rc<Node>,
     /// Whether its vjp is to be run.
     run: bool,
-    pending: SmallVec<[Pending; 1]>,
+    pending: SmallVec<[Cotangents; 1]>,
     /// How many edges from nodes whose vjp is still to be run lead here.
     uses: usize,
 }
@@ -147,7 +147,7 @@ impl Pass<'_> {
             if node.id >= self.floor {
                 stack.extend(node.parents.iter().flatten().map(|p| p.node.clone()));
             }
-            let pending = node.outlets.iter().map(|_| Pending::default()).collect();
+            let pending = node.outlets.iter().map(|_| Cotangents::default()).collect();
             visits.insert(
                 node.id,
                 Visit {

@@ -3,7 +3,7 @@
 use shard_device::Result;
 use smallvec::SmallVec;
 
-use crate::plan::Overlap;
+use crate::plan::Collisions;
 use crate::{
     Buffer, BufferMut, CommError, DType, DeviceRef, ExchangePlan, Monoid, PieceRef, Scalar, Strided,
 };
@@ -60,7 +60,10 @@ pub fn run<'a>(
         fill_all(device, dst, &[fill])?;
     }
     // A GPU takes many pieces in one launch; the host would only gain a list.
-    if plan.recv.len() > 1 && device.takes_many_pieces() && plan.overlap() == Overlap::Disjoint {
+    if plan.recv.len() > 1
+        && device.takes_many_pieces()
+        && plan.collisions() == Collisions::Disjoint
+    {
         let views = (plan.recv.iter())
             .map(|piece| (source(piece), piece.src_view(), piece.dst_view()))
             .collect::<Vec<_>>();
@@ -82,7 +85,7 @@ fn fold_all<'a>(
     dst: &mut BufferMut,
 ) -> Result<()> {
     let plain = plan.fill.is_none();
-    if plain && plan.overlap() == Overlap::Stacked {
+    if plain && plan.collisions() == Collisions::Stacked {
         if !plan.covers(dst.len()) {
             let identity = op.identity(dst.dtype());
             fill_all(device, dst, identity)?;
@@ -98,7 +101,7 @@ fn fold_all<'a>(
         return Ok(());
     }
     // Where no element is written twice, copying stands for folding into the identity.
-    let copies = plain && plan.overlap() == Overlap::Disjoint;
+    let copies = plain && plan.collisions() == Collisions::Disjoint;
     // Sums of 16-bit floats are formed in f32 and rounded once, unless there is nothing to sum.
     if plan.widens(dst.dtype()) {
         let mut wide = device.alloc(DType::F32, dst.len())?;

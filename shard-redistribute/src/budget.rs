@@ -4,7 +4,7 @@
 //! so every rank decides alike.
 
 use crate::error::TooManyPieces;
-use crate::route::{Hop, Move};
+use crate::path::{Hop, Move};
 use crate::{Owners, RedistributeError, Result};
 use shard_spec::{DimSharding, Layout, Partition, SpecError, most_pieces};
 

@@ -9,7 +9,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// The α–β model that strategies are compared by.
+/// The α–β model that methods are compared by.
 ///
 /// A rank's time in a step is its messages times α plus its bytes times β, for what it receives and, where
 /// [`sender_pays`](Self::sender_pays), for what it sends, whichever is more (links are full duplex); a step takes

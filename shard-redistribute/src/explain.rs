@@ -1,6 +1,6 @@
 //! What a plan will do, before it does it.
 
-use crate::{Considered, Plan, Step, Strategy};
+use crate::{Considered, Method, Plan, Step};
 use shard_comm::{DType, ONE_ROUND_BYTES, all_reduce_received};
 use shard_spec::{DeviceMesh, numel};
 use std::fmt;
@@ -42,7 +42,7 @@ pub struct Explanation {
     /// What is passed through, such as `S(0)[0]S(0)[1] → R S(0)`; see [`Plan::trace`].
     pub trace: String,
     /// How the plan goes about it.
-    pub strategy: Strategy,
+    pub method: Method,
     /// The steps, in order.
     pub steps: Vec<StepReport>,
     /// The totals of this rank.
@@ -50,9 +50,9 @@ pub struct Explanation {
     /// The totals of this rank if the array moves in its own memory ([`Plan::run_into`]); the peak then counts the
     /// source.
     pub in_place: Option<Forecast>,
-    /// The strategies compared, if there was a choice.
+    /// The methods compared, if there was a choice.
     pub considered: Vec<Considered>,
-    /// Why this strategy was taken.
+    /// Why this method was taken.
     pub why: String,
 }
 
@@ -117,7 +117,7 @@ impl Plan {
         });
         Explanation {
             trace: self.trace(),
-            strategy: self.strategy(),
+            method: self.method(),
             steps: steps.collect(),
             mine: self.forecast(dtype),
             in_place: self.forecast_into(dtype).ok(),
@@ -157,9 +157,9 @@ impl Plan {
             None => "there is no other way".to_owned(),
             Some(next) => format!(
                 "{} at {} is the cheapest; next {} at {}",
-                best.strategy,
+                best.method,
                 Seconds(best.seconds),
-                next.strategy,
+                next.method,
                 Seconds(next.seconds)
             ),
         }
@@ -253,7 +253,7 @@ impl fmt::Display for Seconds {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}  ({})", self.trace, self.strategy)?;
+        writeln!(f, "{}  ({})", self.trace, self.method)?;
         for (i, s) in self.steps.iter().enumerate() {
             writeln!(
                 f,
@@ -287,7 +287,7 @@ impl fmt::Display for Explanation {
             writeln!(
                 f,
                 "    {:<16} {:>10}  staging {:>12} B  {}",
-                c.strategy.to_string(),
+                c.method.to_string(),
                 Seconds(c.seconds).to_string(),
                 c.staging,
                 c.trace

@@ -1,7 +1,7 @@
 //! Plans under way.
 
 use crate::exchange::start;
-use crate::{Array, Pending, Plan, RedistributeError, Result, Step};
+use crate::{Array, ExchangeHandle, Plan, RedistributeError, Result, Step};
 use shard_comm::{CommError, Handle, Monoid};
 use std::rc::Rc;
 
@@ -91,7 +91,7 @@ impl Array {
 #[derive(Debug)]
 pub(crate) enum UnderWay {
     Landed(Array),
-    Pieces(Pending, Array),
+    Pieces(ExchangeHandle, Array),
     Sum(Handle, Array),
 }
 

@@ -19,7 +19,7 @@
 //!
 //! [`Plan::new`] goes the direct way: every rank reads what it needs and does not have from whoever holds it, which
 //! is the least anyone can receive. Over a network that may still be slow, where one rank must send much or where
-//! messages are many and small. [`Plan::cheapest`] prices the alternatives ([`Strategy`]) by a [`CostModel`] and takes
+//! messages are many and small. [`Plan::cheapest`] prices the alternatives ([`Method`]) by a [`CostModel`] and takes
 //! the cheapest; [`Plan::explain`] tells what it will do and why. The program `plan` (feature `cli`) shows it:
 //!
 //! ```text
@@ -62,7 +62,7 @@
 //!   ranks, 4096x4096 and an uneven 1000x777x13 of f32, rows, columns, copies, sums, rebalancing and 2-D swaps take 0.6
 //!   to 1.2 times what threads take to copy (or fold) the same bytes without any library. Replicated to rows is a view.
 //! - *Planning* (`... --bin bench -- plan`): 2 to 3 us for a direct plan on small meshes, 40 to 250 us to compare all
-//!   strategies on up to 12 ranks; on 16,384 ranks at most 0.75 ms for a direct plan with ten thousand messages, 0.93 ms
+//!   methods on up to 12 ranks; on 16,384 ranks at most 0.75 ms for a direct plan with ten thousand messages, 0.93 ms
 //!   with the comparison. A plan that is kept is found in 7 ns. Parts of several intervals cost a composition of maps
 //!   for each pair of parts, which merges their runs.
 //!
@@ -101,11 +101,11 @@ mod geometry;
 mod handle;
 mod history;
 mod mesh_comm;
+mod path;
 mod plan;
 mod planner;
 mod price;
 mod rounds;
-mod route;
 #[cfg(feature = "serde")]
 mod serial;
 mod trace;
@@ -114,14 +114,14 @@ pub use array::Array;
 pub use cost::CostModel;
 pub use cross::CrossPlan;
 pub use error::{Incompatible, RedistributeError, Result, TooManyPieces};
-pub use exchange::{Exchange, ExchangeBuilder, Owners, Pending, Source};
+pub use exchange::{Exchange, ExchangeBuilder, ExchangeHandle, Owners, Source};
 pub use explain::{Explanation, Forecast, StepReport};
 pub use fingerprint::Fingerprint;
 pub use handle::PlanHandle;
 pub use mesh_comm::MeshComm;
+pub use path::Method;
 pub use plan::{Considered, Plan, Step};
 pub use planner::Planner;
-pub use route::Strategy;
 pub use shard_comm::LinkCost;
 
 /// The program in the README runs as it stands there.

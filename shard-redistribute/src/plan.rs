@@ -4,10 +4,10 @@ use crate::budget::{check_bytes, check_pieces};
 use crate::cost::STAGING;
 use crate::error::Incompatible;
 use crate::handle::UnderWay;
+use crate::path::{self, Hop, Path};
 use crate::price::Prices;
 use crate::rounds::Way;
-use crate::route::{self, Hop, Route};
-use crate::{Array, CostModel, Exchange, PlanHandle, RedistributeError, Result, Strategy};
+use crate::{Array, CostModel, Exchange, Method, PlanHandle, RedistributeError, Result};
 use shard_comm::DType;
 use shard_spec::{Layout, ReduceOp};
 use smallvec::SmallVec;
@@ -40,7 +40,7 @@ pub struct Plan {
     pub(crate) from: Layout,
     pub(crate) to: Layout,
     pub(crate) index: usize,
-    strategy: Strategy,
+    method: Method,
     pub(crate) steps: Vec<Step>,
     pub(crate) hops: Vec<Hop>,
     pub(crate) choice: Option<Comparison>,
@@ -48,7 +48,7 @@ pub struct Plan {
     pub(crate) staging: usize,
 }
 
-/// The strategies among which a plan was chosen, and by what.
+/// The methods among which a plan was chosen, and by what.
 #[derive(Debug)]
 pub(crate) struct Comparison {
     pub(crate) model: CostModel,
@@ -57,11 +57,11 @@ pub(crate) struct Comparison {
     pub(crate) best: usize,
 }
 
-/// One strategy that was compared with others.
+/// One method that was compared with others.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Considered {
     /// What it is.
-    pub strategy: Strategy,
+    pub method: Method,
     /// What it passes through, such as `S(0) R → S(0) S(1) → R S(1)`; see [`Plan::trace`].
     pub trace: String,
     /// What it costs by the model, in seconds.
@@ -81,7 +81,7 @@ pub enum Step {
 }
 
 impl Plan {
-    /// Plans the move for the member of the mesh at row-major position `index`, by the direct route: right for
+    /// Plans the move for the member of the mesh at row-major position `index`, by the direct path: right for
     /// ranks that share memory, and the least bytes received everywhere. No communication.
     ///
     /// The destination may be partial (`P(sum)`), as adjoints need: a replicated value is kept at coordinate 0
@@ -94,19 +94,19 @@ impl Plan {
     /// four million.
     pub fn new(from: &Layout, to: &Layout, index: usize) -> Result<Self> {
         check(from, to)?;
-        let hops = route::direct(from, to, false)?.unwrap_or_default();
-        Self::along(from, to, index, route::direct_way(from, to), hops)
+        let hops = path::direct(from, to, false)?.unwrap_or_default();
+        Self::along(from, to, index, path::direct_way(from, to), hops)
     }
 
-    /// Plans the move by the strategy that a cost model finds cheapest for elements of type `dtype`. No
-    /// communication; ties go to the strategy listed first in [`considered`](Self::considered).
+    /// Plans the move by the method that a cost model finds cheapest for elements of type `dtype`. No
+    /// communication; ties go to the method listed first in [`considered`](Self::considered).
     ///
-    /// Strategies that would hold more than the model's staging beyond source and destination are not taken,
+    /// Methods that would hold more than the model's staging beyond source and destination are not taken,
     /// except those of one reduction and one exchange, such as the direct one: what would be held between runs by rounds.
     ///
     /// ```
     /// use shard_comm::DType;
-    /// use shard_redistribute::{CostModel, LinkCost, Plan, Strategy};
+    /// use shard_redistribute::{CostModel, LinkCost, Plan, Method};
     /// use shard_spec::{DeviceMesh, Layout};
     /// // One rank holds a large tensor that all want: it is shared out first, then gathered.
     /// let mesh = DeviceMesh::new(&[4])?;
@@ -114,10 +114,10 @@ impl Plan {
     /// let to = Layout::replicated(&mesh, &[1 << 20]);
     /// let network = CostModel::network(LinkCost::new(10e-6, 50e9));
     /// let plan = Plan::cheapest(&from, &to, 0, DType::F32, &network)?;
-    /// assert_eq!(plan.strategy(), Strategy::SliceGather);
+    /// assert_eq!(plan.method(), Method::SliceGather);
     /// // Where readers copy from shared memory, the direct way is cheaper.
     /// let plan = Plan::cheapest(&from, &to, 0, DType::F32, &CostModel::shared_memory())?;
-    /// assert_eq!(plan.strategy(), Strategy::Direct);
+    /// assert_eq!(plan.method(), Method::Direct);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -131,12 +131,12 @@ impl Plan {
         model: &CostModel,
     ) -> Result<Self> {
         check(from, to)?;
-        let mut routes = affordable(from, to)?;
+        let mut paths = affordable(from, to)?;
         let mut prices = Prices::new(model, dtype.size());
-        let considered: Vec<Considered> = routes
+        let considered: Vec<Considered> = paths
             .iter()
             .map(|r| Considered {
-                strategy: r.strategy,
+                method: r.method,
                 trace: crate::trace::trace(from, &r.hops),
                 seconds: prices.seconds(&r.hops),
                 staging: r.staging(dtype.size(), model.staging),
@@ -148,8 +148,8 @@ impl Plan {
                 best = i;
             }
         }
-        let Route { strategy, hops } = routes.swap_remove(best);
-        let mut plan = Self::along(from, to, index, strategy, hops)?;
+        let Path { method, hops } = paths.swap_remove(best);
+        let mut plan = Self::along(from, to, index, method, hops)?;
         plan.staging = model.staging;
         plan.choice = Some(Comparison {
             model: model.clone(),
@@ -160,7 +160,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// A plan for every strategy that [`cheapest`](Self::cheapest) would compare, the direct one first: for
+    /// A plan for every method that [`cheapest`](Self::cheapest) would compare, the direct one first: for
     /// measuring them against each other.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl Plan {
         check(from, to)?;
         affordable(from, to)?
             .into_iter()
-            .map(|r| Self::along(from, to, index, r.strategy, r.hops))
+            .map(|r| Self::along(from, to, index, r.method, r.hops))
             .collect()
     }
 
@@ -178,11 +178,11 @@ impl Plan {
         from: &Layout,
         to: &Layout,
         index: usize,
-        strategy: Strategy,
+        method: Method,
         hops: Vec<Hop>,
     ) -> Result<Self> {
         check_pieces(from, to, &hops)?;
-        Ok(Self::of_hops(from, to, index, strategy, hops))
+        Ok(Self::of_hops(from, to, index, method, hops))
     }
 
     /// The plan of hops that are known to be affordable.
@@ -190,7 +190,7 @@ impl Plan {
         from: &Layout,
         to: &Layout,
         index: usize,
-        strategy: Strategy,
+        method: Method,
         hops: Vec<Hop>,
     ) -> Self {
         let steps = hops.iter().map(|hop| match hop {
@@ -202,7 +202,7 @@ impl Plan {
             from: from.clone(),
             to: to.clone(),
             index,
-            strategy,
+            method,
             steps,
             hops,
             choice: None,
@@ -211,11 +211,11 @@ impl Plan {
     }
 
     /// How the plan goes about it.
-    pub fn strategy(&self) -> Strategy {
-        self.strategy
+    pub fn method(&self) -> Method {
+        self.method
     }
 
-    /// The strategies that were compared, the direct one first; empty if the plan was made without a model.
+    /// The methods that were compared, the direct one first; empty if the plan was made without a model.
     pub fn considered(&self) -> &[Considered] {
         self.choice.as_ref().map_or(&[], |c| &c.considered)
     }
@@ -353,17 +353,17 @@ pub(crate) fn dual(layout: &Layout) -> Result<Layout> {
     })
 }
 
-/// The routes of no more pieces than a plan may have; an error if there is none.
-fn affordable(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
-    let mut routes = route::routes(from, to)?;
-    if let Some(direct) = routes.first() {
+/// The paths of no more pieces than a plan may have; an error if there is none.
+fn affordable(from: &Layout, to: &Layout) -> Result<Vec<Path>> {
+    let mut paths = path::paths(from, to)?;
+    if let Some(direct) = paths.first() {
         let refused = check_pieces(from, to, &direct.hops);
-        routes.retain(|r| check_pieces(from, to, &r.hops).is_ok());
-        if routes.is_empty() {
+        paths.retain(|r| check_pieces(from, to, &r.hops).is_ok());
+        if paths.is_empty() {
             refused?;
         }
     }
-    Ok(routes)
+    Ok(paths)
 }
 
 pub(crate) fn check(from: &Layout, to: &Layout) -> Result<()> {

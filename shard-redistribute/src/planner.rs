@@ -140,7 +140,7 @@ impl Hasher for Mixed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{LinkCost, Strategy};
+    use crate::{LinkCost, Method};
     use shard_spec::DeviceMesh;
 
     #[test]
@@ -169,11 +169,11 @@ mod tests {
         let from = Layout::parse(&mesh, &[4096], "S(0)[4096,0,0,0]").unwrap();
         let to = Layout::parse(&mesh, &[4096], "R").unwrap();
         let planner = Planner::new(0, 3);
-        let strategy = |p: &Planner| p.plan(&from, &to, DType::F64).unwrap().strategy();
-        assert_eq!(strategy(&planner), Strategy::Direct);
+        let method = |p: &Planner| p.plan(&from, &to, DType::F64).unwrap().method();
+        assert_eq!(method(&planner), Method::Direct);
         planner.set_model(Some(CostModel::network(LinkCost::new(0.0, 1e9))));
-        assert_eq!(strategy(&planner), Strategy::SliceGather);
+        assert_eq!(method(&planner), Method::SliceGather);
         planner.set_model(None);
-        assert_eq!(strategy(&planner), Strategy::Direct);
+        assert_eq!(method(&planner), Method::Direct);
     }
 }

@@ -1,7 +1,7 @@
 //! What a hop costs by a model: summed over its pieces on small meshes, bounded from offset tables on large ones.
 
 use crate::CostModel;
-use crate::route::{Axes, EXACT_RANKS, Hop, Move};
+use crate::path::{Axes, EXACT_RANKS, Hop, Move};
 use shard_spec::Layout;
 
 /// What one hop costs, over all ranks.
@@ -17,7 +17,7 @@ pub(crate) struct HopCost {
     pub(crate) messages: usize,
 }
 
-/// Prices of hops, each found once: strategies have many in common.
+/// Prices of hops, each found once: methods have many in common.
 pub(crate) struct Prices<'a> {
     model: &'a CostModel,
     size: usize,

@@ -1,8 +1,8 @@
 //! Plans as data: two layouts, who asks, and the hops between. Pieces are derived again, and hops checked.
 
 use crate::error::Incompatible;
-use crate::route::{Axes, Hop, Move};
-use crate::{Owners, Plan, RedistributeError, Result, Strategy};
+use crate::path::{Axes, Hop, Move};
+use crate::{Method, Owners, Plan, RedistributeError, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use shard_spec::{Layout, ReduceOp};
 
@@ -12,7 +12,7 @@ struct PlanRepr {
     from: Layout,
     to: Layout,
     index: usize,
-    strategy: Strategy,
+    method: Method,
     hops: Vec<HopRepr>,
     staging: usize,
 }
@@ -51,7 +51,7 @@ impl Serialize for Plan {
             from: self.from.clone(),
             to: self.to.clone(),
             index: self.index,
-            strategy: self.strategy(),
+            method: self.method(),
             hops: self.hops.iter().map(hop).collect(),
             staging: self.staging(),
         };
@@ -73,7 +73,7 @@ impl PlanRepr {
             from,
             to,
             index,
-            strategy,
+            method,
             hops,
             staging,
         } = self;
@@ -97,7 +97,7 @@ impl PlanRepr {
             return Err(broken(&at, &to, "the hops end elsewhere"));
         }
         // Only now is anything built, of no more pieces than a plan may have.
-        Ok(Plan::along(&from, &to, index, strategy, built)?.with_staging(staging))
+        Ok(Plan::along(&from, &to, index, method, built)?.with_staging(staging))
     }
 }
 
@@ -109,7 +109,7 @@ impl HopRepr {
                 if !terms(&axes) || at.partial_op() != Some(op) {
                     return Err(broken(at, &to, "an all-reduce of what is not partial"));
                 }
-                if crate::route::reduced(at, &axes)? != to {
+                if crate::path::reduced(at, &axes)? != to {
                     return Err(broken(at, &to, "an all-reduce leads elsewhere"));
                 }
                 Ok(Hop::AllReduce { axes, op, to })
@@ -121,7 +121,7 @@ impl HopRepr {
             } => {
                 crate::plan::check(at, &to)?;
                 // An exchange reduces exactly the axes that turn from terms into shards, and no other.
-                let (expected, left) = crate::route::reductions(at, &to);
+                let (expected, left) = crate::path::reductions(at, &to);
                 if expected != scatter || !left.is_empty() {
                     return Err(broken(
                         at,

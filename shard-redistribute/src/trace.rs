@@ -1,7 +1,7 @@
 //! The short form of what a plan passes through.
 
 use crate::Plan;
-use crate::route::Hop;
+use crate::path::Hop;
 use shard_spec::{Layout, Placement};
 use std::fmt::Write;
 

@@ -107,7 +107,7 @@ struct Sums {
     extents: SmallVec<[(usize, usize); 1]>,
     dst_end: usize,
     written: usize,
-    overlap: Overlap,
+    overlap: Collisions,
     stacks: Vec<Stack>,
     fault: Option<CommError>,
 }
@@ -147,7 +147,7 @@ pub(crate) enum Shape {
 
 /// How the destinations of the received pieces lie to each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Overlap {
+pub(crate) enum Collisions {
     /// No element is written twice.
     Disjoint,
     /// Pieces write the same elements or have none in common, as in a reduction: see [`ExchangePlan::stacks`].
@@ -320,7 +320,7 @@ impl ExchangePlan {
     /// they begin with a fill, or pieces overlap in parts.
     pub fn widens(&self, dtype: DType) -> bool {
         let sums = self.fold.is_some_and(Monoid::accumulates);
-        sums && dtype.is_half() && (self.fill.is_some() || self.overlap() == Overlap::Mixed)
+        sums && dtype.is_half() && (self.fill.is_some() || self.collisions() == Collisions::Mixed)
     }
 
     /// The least length a destination must have.
@@ -407,7 +407,7 @@ impl ExchangePlan {
         }
     }
 
-    pub(crate) fn overlap(&self) -> Overlap {
+    pub(crate) fn collisions(&self) -> Collisions {
         self.sums().overlap
     }
 
@@ -418,12 +418,12 @@ impl ExchangePlan {
 
     /// Whether the pieces write every element of a destination of `len`.
     pub(crate) fn covers(&self, len: usize) -> bool {
-        self.overlap() != Overlap::Mixed && self.sums().written == len
+        self.collisions() != Collisions::Mixed && self.sums().written == len
     }
 
     /// Whether the pieces might write every element: exact unless they overlap in ways too costly to tell apart.
     pub(crate) fn may_cover(&self, len: usize) -> bool {
-        self.covers(len) || self.overlap() == Overlap::Mixed && self.sums().written >= len
+        self.covers(len) || self.collisions() == Collisions::Mixed && self.sums().written >= len
     }
 
     /// Checks this rank's side against its buffers: what its own arguments can decide.
@@ -494,7 +494,7 @@ impl ExchangePlan {
                 extents: SmallVec::new(),
                 dst_end: 0,
                 written: 0,
-                overlap: Overlap::Disjoint,
+                overlap: Collisions::Disjoint,
                 stacks: Vec::new(),
                 fault: Some(fault),
             })
@@ -532,13 +532,13 @@ impl ExchangePlan {
             apart &= steps_apart;
             ranges.push(range);
         }
-        let (mut overlap, mut stacked) = (Overlap::Mixed, Vec::new());
+        let (mut overlap, mut stacked) = (Collisions::Mixed, Vec::new());
         if apart && are_disjoint(self.recv.iter(), &mut ranges) {
-            overlap = Overlap::Disjoint;
+            overlap = Collisions::Disjoint;
         } else if apart && let Some(stacks) = stacks(&self.recv)? {
             let firsts = stacks.iter().filter_map(|s| self.recv.get(s[0]));
             written = firsts.map(|p| p.numel()).sum();
-            overlap = Overlap::Stacked;
+            overlap = Collisions::Stacked;
             stacked = stacks;
         }
         let elements = |all: &[Traffic]| all.iter().map(|t| t.elements).sum();
@@ -750,8 +750,8 @@ mod tests {
         }
     }
 
-    fn overlap(pieces: Vec<Piece>) -> Overlap {
-        ExchangePlan::new("t", 0, pieces.into(), Pieces::new(), None, None).overlap()
+    fn overlap(pieces: Vec<Piece>) -> Collisions {
+        ExchangePlan::new("t", 0, pieces.into(), Pieces::new(), None, None).collisions()
     }
 
     #[test]
@@ -782,37 +782,37 @@ mod tests {
             .iter()
             .map(|&(at, h, w)| block(&[h, w], at, &[6, 1]))
             .collect();
-        assert_eq!(overlap(pieces.clone()), Overlap::Disjoint);
+        assert_eq!(overlap(pieces.clone()), Collisions::Disjoint);
         let plan = ExchangePlan::new("t", 0, pieces.clone().into(), Pieces::new(), None, None);
         assert!(plan.covers(24) && !plan.covers(25));
         let mut bigger = pieces;
         bigger[0] = block(&[2, 4], 0, &[6, 1]);
-        assert_eq!(overlap(bigger), Overlap::Mixed);
+        assert_eq!(overlap(bigger), Collisions::Mixed);
     }
 
     #[test]
     fn wrapping_boxes_are_not_called_disjoint() {
         // The first box reaches past its row of 4 into element 4, where the second one begins.
         let pieces = vec![block(&[2, 3], 2, &[4, 1]), block(&[1, 2], 4, &[4, 1])];
-        assert_eq!(overlap(pieces), Overlap::Mixed);
+        assert_eq!(overlap(pieces), Collisions::Mixed);
     }
 
     #[test]
     fn reductions_are_stacked() {
         let pieces = vec![Piece::run(0, 0, 4, 0, 0), Piece::run(1, 0, 4, 8, 0)];
-        assert_eq!(overlap(pieces), Overlap::Stacked);
-        assert_eq!(overlap(vec![block(&[3], 0, &[0])]), Overlap::Mixed);
+        assert_eq!(overlap(pieces), Collisions::Stacked);
+        assert_eq!(overlap(vec![block(&[3], 0, &[0])]), Collisions::Mixed);
         // Two terms of each half of the columns of a 4x6 array.
         let halves = [0, 3, 0, 3].map(|at| block(&[4, 3], at, &[6, 1]));
         let plan = ExchangePlan::new("t", 0, halves.clone().into(), Pieces::new(), None, None);
-        assert_eq!(plan.overlap(), Overlap::Stacked);
+        assert_eq!(plan.collisions(), Collisions::Stacked);
         let stacks: Vec<_> = plan.stacks().iter().map(|s| s.to_vec()).collect();
         assert_eq!(stacks, [[0, 2], [1, 3]]);
         assert!(plan.covers(24) && !plan.covers(48));
         // The same places, one column less.
         let mut torn = halves.to_vec();
         torn[2] = block(&[4, 2], 0, &[6, 1]);
-        assert_eq!(overlap(torn), Overlap::Mixed);
+        assert_eq!(overlap(torn), Collisions::Mixed);
     }
 
     #[test]

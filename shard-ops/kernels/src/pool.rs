@@ -1,10 +1,10 @@
 //! Pooling of one, two or three spatial dims, over slabs whose surroundings count as holes.
 //!
-//! Indexes meet as in convolution ([`Window`]): `i = o * stride + k * dilation + origin`. Input positions outside the slab never
+//! Indexes meet as in convolution ([`Taps`]): `i = o * stride + k * dilation + origin`. Input positions outside the slab never
 //! win a maximum and add nothing to a mean. Sums run in window order, gradients in the order of outputs, wherever the
 //! slab begins.
 
-use super::conv::{Window, lift_extents, lift_view, lift_view_mut};
+use super::conv::{Taps, lift_extents, lift_view, lift_view_mut};
 use super::{Real, View, ViewMut};
 
 #[cfg(test)]
@@ -82,7 +82,7 @@ pub enum Divisor<'a> {
 /// `x` is `[N, C, *S]`; `y` and `index` are `[N, C, *O]`.
 ///
 /// ```
-/// use shard_kernels::{conv::Window, pool::{max_pool, Plane}, View, ViewMut};
+/// use shard_kernels::{conv::Taps, pool::{max_pool, Plane}, View, ViewMut};
 /// let (mut y, mut index) = ([0.0f32; 2], [0i64; 2]);
 /// let shape = [1, 1, 2];
 /// max_pool(
@@ -90,7 +90,7 @@ pub enum Divisor<'a> {
 ///     &mut ViewMut::contiguous(&mut y, &shape),
 ///     &mut ViewMut::contiguous(&mut index, &shape),
 ///     &[2],
-///     &Window::new(&[2], &[1], &[0]),
+///     &Taps::new(&[2], &[1], &[0]),
 ///     &Plane::new(&[0], &[4]),
 /// );
 /// assert_eq!((y, index), ([5.0, 3.0], [1, 3]));
@@ -103,7 +103,7 @@ pub fn max_pool<T: Real>(
     y: &mut ViewMut<'_, T>,
     index: &mut ViewMut<'_, i64>,
     kernel: &[usize],
-    window: &Window,
+    window: &Taps,
     plane: &Plane,
 ) {
     check("max_pool", x.shape(), y.shape(), kernel, window);
@@ -222,7 +222,7 @@ pub fn avg_pool<T: Real>(
     x: &View<'_, T>,
     y: &mut ViewMut<'_, T>,
     kernel: &[usize],
-    window: &Window,
+    window: &Taps,
     divisor: Divisor<'_>,
 ) {
     check("avg_pool", x.shape(), y.shape(), kernel, window);
@@ -295,7 +295,7 @@ pub fn avg_pool_grad<T: Real>(
     dy: &View<'_, T>,
     dx: &mut ViewMut<'_, T>,
     kernel: &[usize],
-    window: &Window,
+    window: &Taps,
     divisor: Divisor<'_>,
 ) {
     check("avg_pool_grad", dx.shape(), dy.shape(), kernel, window);
@@ -345,7 +345,7 @@ struct Meeting {
 }
 
 impl Meeting {
-    fn new(kernel: &[usize], window: &Window, x: &[usize], y: &[usize]) -> Self {
+    fn new(kernel: &[usize], window: &Taps, x: &[usize], y: &[usize]) -> Self {
         Self {
             kernel: lift_extents(kernel, 1),
             stride: lift_extents(&window.stride, 1),
@@ -490,7 +490,7 @@ fn for_each_indexed<T>(
     }
 }
 
-fn check(op: &str, x: &[usize], y: &[usize], kernel: &[usize], window: &Window) {
+fn check(op: &str, x: &[usize], y: &[usize], kernel: &[usize], window: &Taps) {
     let nd = window.stride.len();
     let fits = x.len() == nd + 2 && y.len() == nd + 2 && kernel.len() == nd && x[..2] == y[..2];
     assert!(fits, "{op}: input {x:?}, output {y:?}, kernel {kernel:?}");

@@ -2,7 +2,7 @@
 
 use super::CudaView;
 use bytemuck::{Pod, Zeroable};
-use shard_kernels::conv::Window;
+use shard_kernels::conv::Taps;
 
 /// As `Window` in `windows.cuh`.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -15,7 +15,7 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    pub(crate) fn new(kernel: &[usize], window: &Window) -> Self {
+    pub(crate) fn new(kernel: &[usize], window: &Taps) -> Self {
         let dims = |of: &[usize]| lifted(&of.iter().map(|&n| n as i64).collect::<Vec<_>>(), 1);
         let origin: Vec<i64> = window.origin.iter().map(|&o| o as i64).collect();
         Self {

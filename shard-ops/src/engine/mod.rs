@@ -15,7 +15,7 @@ use crate::{
     Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Result, Rule, Stage, Strategy, Value, key_of,
 };
 use shard_comm::{Buffer, BufferMut, CommError, DType, DeviceRef};
-use shard_redistribute::{Array, Exchange, MeshComm, Pending};
+use shard_redistribute::{Array, Exchange, ExchangeHandle, MeshComm};
 use shard_spec::Layout;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -442,7 +442,7 @@ fn allocate(
 }
 
 /// Posts an input's exchange, if it has one.
-fn post(op: &'static str, step: &InputMove, array: &Array) -> Result<Option<Pending>> {
+fn post(op: &'static str, step: &InputMove, array: &Array) -> Result<Option<ExchangeHandle>> {
     let (Some(exchange), Some(local)) = (&step.exchange, array.buffer()) else {
         return Ok(None);
     };
@@ -460,7 +460,7 @@ fn post_all(
     op: &'static str,
     strategy: &Strategy,
     inputs: &[&Array],
-) -> Result<Vec<Option<Pending>>> {
+) -> Result<Vec<Option<ExchangeHandle>>> {
     if strategy.inputs.iter().all(|step| step.exchange.is_none()) {
         return Ok(Vec::new());
     }
@@ -472,7 +472,7 @@ fn post_all(
 fn settle(
     op: &'static str,
     cx: &Rc<MeshComm>,
-    flying: &mut [Option<Pending>],
+    flying: &mut [Option<ExchangeHandle>],
     buffers: &mut [Buffer],
     still: Option<usize>,
 ) -> Result<()> {

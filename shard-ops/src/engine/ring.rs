@@ -6,7 +6,7 @@ use crate::error::InOp;
 use crate::strategy::{Ring, RingStep};
 use crate::{KernelCx, OpError, Result, Stage};
 use shard_comm::{Buffer, BufferMut, Monoid, Strided};
-use shard_redistribute::{Array, MeshComm, Pending};
+use shard_redistribute::{Array, ExchangeHandle, MeshComm};
 use shard_spec::{ReduceOp, numel};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) fn run(
         Some(step) => fetch(name, cx, step, arrays)?,
         None => Vec::new(),
     };
-    let mut going_home: Vec<(usize, Pending)> = Vec::new();
+    let mut going_home: Vec<(usize, ExchangeHandle)> = Vec::new();
     for (t, step) in ring.steps.iter().enumerate() {
         let arriving = next;
         next = match ring.steps.get(t + 1) {
@@ -95,7 +95,7 @@ fn fetch(
     cx: &Rc<MeshComm>,
     step: &RingStep,
     arrays: &[&Array],
-) -> Result<Vec<(usize, Pending)>> {
+) -> Result<Vec<(usize, ExchangeHandle)>> {
     step.fetch
         .iter()
         .map(|(i, exchange)| {
@@ -109,7 +109,7 @@ fn fetch(
                 Some(exchange) => exchange
                     .start(cx, arrays[*i].dtype(), std::slice::from_ref(local))
                     .in_op(name)?,
-                None => Pending::Ready(local.clone()),
+                None => ExchangeHandle::Ready(local.clone()),
             };
             Ok((*i, pending))
         })
@@ -137,7 +137,7 @@ fn add(
     name: &'static str,
     cx: &Rc<MeshComm>,
     sums: &mut BufferMut,
-    pending: Pending,
+    pending: ExchangeHandle,
     step: usize,
 ) -> Result<()> {
     let arrived = pending.wait().in_op(name)?;

@@ -2,8 +2,8 @@
 
 use crate::CostModel;
 use crate::geometry::{Along, Places, Run, Writer, cover_of, for_each_product, shape_of, share_of};
+use crate::path::EXACT_RANKS;
 use crate::price::most_overlaps;
-use crate::route::EXACT_RANKS;
 use shard_comm::Pieces;
 use shard_spec::{DimMap, Layout};
 use smallvec::SmallVec;

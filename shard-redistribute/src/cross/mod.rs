@@ -11,7 +11,7 @@ mod ways;
 use crate::error::Incompatible;
 use crate::plan::dual;
 use crate::{
-    Considered, CostModel, Fingerprint, Forecast, Plan, RedistributeError, Result, Strategy,
+    Considered, CostModel, Fingerprint, Forecast, Method, Plan, RedistributeError, Result,
 };
 use crossing::Crossing;
 use shard_comm::{DType, ExchangePlan, Scalar};
@@ -55,11 +55,11 @@ pub struct CrossPlan {
     still: bool,
     /// On the destination's mesh, after.
     after: Option<Plan>,
-    strategy: Strategy,
+    method: Method,
     choice: Option<Comparison>,
 }
 
-/// The strategies among which a plan was chosen, and by what.
+/// The methods among which a plan was chosen, and by what.
 #[derive(Debug)]
 struct Comparison {
     model: CostModel,
@@ -104,7 +104,7 @@ impl CrossPlan {
     ///
     /// ```
     /// use shard_comm::DType;
-    /// use shard_redistribute::{CostModel, CrossPlan, LinkCost, Strategy};
+    /// use shard_redistribute::{CostModel, CrossPlan, LinkCost, Method};
     /// use shard_spec::{DeviceMesh, Layout};
     /// // One rank holds what eight others all want: it crosses once, and they gather it.
     /// let one = DeviceMesh::with_ranks(&[1], vec![0])?;
@@ -112,7 +112,7 @@ impl CrossPlan {
     /// let (from, to) = (Layout::replicated(&one, &[1 << 20]), Layout::replicated(&eight, &[1 << 20]));
     /// let network = CostModel::network(LinkCost::new(10e-6, 50e9));
     /// let plan = CrossPlan::cheapest(&from, &to, 3, DType::F32, &network)?;
-    /// assert_eq!(plan.strategy(), Strategy::SliceGather);
+    /// assert_eq!(plan.method(), Method::SliceGather);
     /// assert_eq!(plan.trace(), "R ⇒ S(0) → R");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -159,7 +159,7 @@ impl CrossPlan {
 
     fn build(from: &Layout, to: &Layout, rank: usize, crossing: Layout, way: Way) -> Result<Self> {
         let Way {
-            strategy,
+            method,
             arriving,
             spread,
         } = way;
@@ -194,14 +194,14 @@ impl CrossPlan {
             arriving,
             still,
             after,
-            strategy,
+            method,
             choice: None,
         })
     }
 
     /// How the plan goes about it.
-    pub fn strategy(&self) -> Strategy {
-        self.strategy
+    pub fn method(&self) -> Method {
+        self.method
     }
 
     /// The ways that were compared, the direct one first; empty if the plan was made without a model.

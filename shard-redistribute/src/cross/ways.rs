@@ -1,16 +1,16 @@
 //! Ways across: what is reduced before, and what is gathered after.
 
 use super::Crossing;
+use crate::path::{self, EXACT_RANKS, Hop, finer};
 use crate::price::Prices;
-use crate::route::{self, EXACT_RANKS, Hop, finer};
 use crate::trace::placements;
-use crate::{Considered, CostModel, Result, Strategy};
+use crate::{Considered, CostModel, Method, Result};
 use shard_comm::DType;
 use shard_spec::Layout;
 
 /// A way from one mesh to another, for values that are not partial.
 pub(super) struct Way {
-    pub(super) strategy: Strategy,
+    pub(super) method: Method,
     /// The layout in which they arrive; gathered from there to the destination.
     pub(super) arriving: Layout,
     /// Whether pieces are cut over the copies of their owner.
@@ -19,12 +19,12 @@ pub(super) struct Way {
 
 impl Way {
     pub(super) fn direct(crossing: &Layout, to: &Layout) -> Self {
-        let permuted = !to.is_partial() && route::same_blocks(crossing, to);
+        let permuted = !to.is_partial() && path::same_blocks(crossing, to);
         Self {
-            strategy: if permuted {
-                Strategy::Relabel
+            method: if permuted {
+                Method::Relabel
             } else {
-                Strategy::Direct
+                Method::Direct
             },
             arriving: to.clone(),
             spread: false,
@@ -33,7 +33,7 @@ impl Way {
 
     pub(super) fn spread(to: &Layout) -> Self {
         Self {
-            strategy: Strategy::Spread,
+            method: Method::Spread,
             arriving: to.clone(),
             spread: true,
         }
@@ -54,7 +54,7 @@ pub(super) fn ways(crossing: &Layout, to: &Layout) -> Result<Vec<Way>> {
         for spread in [false, true] {
             if copied || !spread {
                 found.push(Way {
-                    strategy: Strategy::SliceGather,
+                    method: Method::SliceGather,
                     arriving: arriving.clone(),
                     spread,
                 });
@@ -75,7 +75,7 @@ fn several(layout: &Layout) -> bool {
 fn sliced(to: &Layout) -> Result<Vec<Layout>> {
     let axes = to.replicate_axes();
     let count = axes.iter().map(|&a| to.mesh().shape()[a]).product();
-    let size = |d: usize| route::size(to, d);
+    let size = |d: usize| path::size(to, d);
     let mut dims: Vec<usize> = (0..to.ndim()).filter(|&d| size(d) > 1).collect();
     dims.sort_by_key(|&d| (std::cmp::Reverse(size(d).min(count)), d));
     if to.mesh().size() > EXACT_RANKS {
@@ -100,7 +100,7 @@ pub(super) fn considered(
         let pieces = Crossing::new(crossing, &way.arriving, way.spread);
         let after = prices.seconds(&hops(&way.arriving, to)?);
         Ok(Considered {
-            strategy: way.strategy,
+            method: way.method,
             trace: trace(from, crossing, &way.arriving, to),
             seconds: before + pieces.seconds(model, dtype.size()) + after,
             staging: match &way.arriving == to {
@@ -114,7 +114,7 @@ pub(super) fn considered(
 
 /// The direct way on one mesh.
 fn hops(from: &Layout, to: &Layout) -> Result<Vec<Hop>> {
-    Ok(route::direct(from, to, false)?.unwrap_or_default())
+    Ok(path::direct(from, to, false)?.unwrap_or_default())
 }
 
 /// The placements passed through, `⇒` where they cross.

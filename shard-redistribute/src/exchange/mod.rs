@@ -13,7 +13,7 @@ mod run;
 
 pub use owners::Owners;
 pub(crate) use run::start;
-pub use run::{Exchange, Pending};
+pub use run::{Exchange, ExchangeHandle};
 
 use crate::Fingerprint;
 use crate::geometry::cover_of;

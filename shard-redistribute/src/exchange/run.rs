@@ -65,9 +65,16 @@ impl Exchange {
     /// # Errors
     /// What the communicator or the device reports.
     #[track_caller]
-    pub fn start(&self, cx: &Rc<MeshComm>, dtype: DType, sources: &[Buffer]) -> Result<Pending> {
+    pub fn start(
+        &self,
+        cx: &Rc<MeshComm>,
+        dtype: DType,
+        sources: &[Buffer],
+    ) -> Result<ExchangeHandle> {
         if self.local {
-            return self.run_local(cx, dtype, sources).map(Pending::Ready);
+            return self
+                .run_local(cx, dtype, sources)
+                .map(ExchangeHandle::Ready);
         }
         let Some(comm) = cx.all() else {
             return Err(RedistributeError::NotMember {
@@ -90,7 +97,7 @@ impl Exchange {
             Target::Write(dst),
             Location::caller(),
         );
-        Ok(Pending::Flying(
+        Ok(ExchangeHandle::Flying(
             comm.post(Request {
                 status: status.map_err(Box::new),
                 ..request
@@ -132,14 +139,14 @@ impl Exchange {
 /// An exchange under way.
 #[must_use = "the destination is returned by `wait`"]
 #[derive(Debug)]
-pub enum Pending {
+pub enum ExchangeHandle {
     /// Nothing had to be communicated.
     Ready(Buffer),
     /// In flight, on this mesh.
     Flying(Handle, Rc<MeshComm>),
 }
 
-impl Pending {
+impl ExchangeHandle {
     /// Completes this rank's reads and returns the destination.
     ///
     /// # Errors
@@ -164,7 +171,11 @@ impl Pending {
 }
 
 /// Starts an exchange over arrays of one mesh.
-pub(crate) fn start(exchange: &Exchange, cx: &Rc<MeshComm>, arrays: &[&Array]) -> Result<Pending> {
+pub(crate) fn start(
+    exchange: &Exchange,
+    cx: &Rc<MeshComm>,
+    arrays: &[&Array],
+) -> Result<ExchangeHandle> {
     let dtype = arrays[0].dtype();
     let buffers: Vec<Buffer> = arrays.iter().filter_map(|a| a.buffer().cloned()).collect();
     exchange.start(cx, dtype, &buffers)

@@ -2,7 +2,7 @@
 
 use super::run::{Mover, move_into};
 use super::sizes::{Leg, Place, Way, beside_sum, forecast_into, fresh_forecast};
-use crate::{Array, Forecast, Plan, Result, Step, Strategy};
+use crate::{Array, Forecast, Method, Plan, Result, Step};
 use shard_comm::DType;
 
 impl Plan {
@@ -25,8 +25,8 @@ impl Plan {
     /// or, where a composed plan would go that way instead, the direct one.
     pub fn least_staging(&self, dtype: DType) -> usize {
         let least = |plan: &Self| plan.legs().map(|leg| leg.least_staging(dtype)).max();
-        let direct = match self.strategy() {
-            Strategy::Direct => None,
+        let direct = match self.method() {
+            Method::Direct => None,
             _ => Self::new(self.from(), self.to(), self.index).ok(),
         };
         let direct = direct.as_ref().and_then(least);

@@ -3,7 +3,7 @@
 use super::pages::Pages;
 use super::ranges::{Block, Cut, for_each_box};
 use super::sizes::{Leg, Place, Schedule, Way, settles};
-use crate::exchange::{Exchange, Pending};
+use crate::exchange::{Exchange, ExchangeHandle};
 use crate::geometry::is_run;
 use crate::{Array, Fingerprint, MeshComm, Plan, RedistributeError, Result, Step};
 use shard_comm::{
@@ -352,7 +352,7 @@ impl Rounds<'_> {
             status: status.map_err(Box::new),
             ..request
         })?;
-        Pending::Flying(handle, mover.cx.clone()).wait()
+        ExchangeHandle::Flying(handle, mover.cx.clone()).wait()
     }
 
     /// What moves in a round: the same ranges of the same pieces on both sides, to a stage without gaps.

@@ -5,7 +5,7 @@ use super::pages::Timetable;
 use super::ranges::{Block, Cut, UNEVEN};
 use crate::exchange::Exchange;
 use crate::explain::{all_reduce_forecast, position};
-use crate::route::{EXACT_RANKS, Hop, Move};
+use crate::path::{EXACT_RANKS, Hop, Move};
 use crate::{Forecast, Owners, Plan, Step};
 use shard_comm::DType;
 use shard_spec::{Layout, numel};
@@ -62,7 +62,7 @@ impl Plan {
         self.legs().skip(first).any(|leg| by_rounds(&leg)).then(|| {
             let hops = self.hops.iter().map(Hop::in_even_shares).collect();
             // As many pieces at most: both ways cut each into one per copy.
-            Self::of_hops(self.from(), self.to(), self.index, self.strategy(), hops)
+            Self::of_hops(self.from(), self.to(), self.index, self.method(), hops)
                 .with_staging(self.staging())
         })
     }

@@ -56,7 +56,7 @@ proptest! {
     }
 
     #[test]
-    fn every_strategy_is_exact_and_does_what_it_forecasts(
+    fn every_method_is_exact_and_does_what_it_forecasts(
         mesh in meshes(), rows in 0_usize..9, cols in 0_usize..8,
         from in recipe(3), to in recipe(3),
     ) {
@@ -81,7 +81,7 @@ proptest! {
                     rounds: moved.rounds,
                     peak: forecast.peak,
                 };
-                assert_eq!(did, forecast, "{:?} {plan}", plan.strategy());
+                assert_eq!(did, forecast, "{:?} {plan}", plan.method());
                 assert!(peak as u64 <= forecast.peak, "{peak} B of {forecast:?}: {plan}");
             }
         });

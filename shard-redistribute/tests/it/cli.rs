@@ -10,7 +10,7 @@ fn plan(args: &[&str]) -> Output {
 }
 
 #[test]
-fn it_prints_the_plan_the_strategies_and_the_traffic() {
+fn it_prints_the_plan_the_methods_and_the_traffic() {
     let svg = std::env::temp_dir().join(format!("plan-{}.svg", std::process::id()));
     let out = plan(&[
         "--mesh",

@@ -4,7 +4,7 @@ use crate::common::{expected, layout, missing, pair, recipe, spread, value};
 use proptest::prelude::*;
 use shard_comm::{CommError, Communicator, DType, local};
 use shard_redistribute::{
-    Array, Considered, CostModel, CrossPlan, LinkCost, MeshComm, RedistributeError, Strategy as Way,
+    Array, Considered, CostModel, CrossPlan, LinkCost, MeshComm, Method as Way, RedistributeError,
 };
 use shard_spec::{DeviceMesh, Layout, numel};
 use std::rc::Rc;
@@ -82,7 +82,7 @@ proptest! {
             }
             if !src.is_partial() {
                 let missing = 8 * missing(&src, &dst, a.rank()) as u64;
-                let once = plan.strategy() == Way::SliceGather;
+                let once = plan.method() == Way::SliceGather;
                 assert!(moved.bytes == missing || once && moved.bytes >= missing);
                 // And home again, bit for bit.
                 let home = y.redistribute_onto(a, &src).unwrap();
@@ -90,7 +90,7 @@ proptest! {
                     assert_eq!(home.to_vec::<f64>().unwrap(), x.to_vec::<f64>().unwrap());
                 }
             }
-            (plan.strategy(), plan.pieces().remote_elements(a.rank()))
+            (plan.method(), plan.pieces().remote_elements(a.rank()))
         });
         // Every element crosses at most once where copies gather it on their own mesh.
         if crossed[0].0 == Way::SliceGather {
@@ -109,10 +109,10 @@ proptest! {
         let plans: Vec<CrossPlan> = (0..WORLD)
             .map(|rank| CrossPlan::cheapest(&src, &dst, rank, DType::F64, &model).unwrap())
             .collect();
-        let of = |p: &CrossPlan| (p.trace(), p.strategy(), p.considered().to_vec());
+        let of = |p: &CrossPlan| (p.trace(), p.method(), p.considered().to_vec());
         for plan in &plans {
             prop_assert_eq!(of(plan), of(&plans[0]));
-            let mine = |c: &&Considered| c.strategy == plan.strategy() && c.trace == plan.trace();
+            let mine = |c: &&Considered| c.method == plan.method() && c.trace == plan.trace();
             let taken = plan.considered().iter().filter(mine).map(|c| c.seconds);
             let taken = taken.fold(f64::INFINITY, f64::min);
             prop_assert!(plan.considered().iter().all(|c| taken <= c.seconds));

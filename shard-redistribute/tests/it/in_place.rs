@@ -71,7 +71,7 @@ fn check<T: Element>(cx: &Rc<MeshComm>, from: &Layout, to: &Layout, staging: usi
     let others = Plan::alternatives(from, to, index).unwrap();
     let ways = std::iter::once((direct, false)).chain(others.into_iter().map(|p| (p, true)));
     for (plan, in_place) in ways {
-        let direct = plan.strategy() == shard_redistribute::Strategy::Direct;
+        let direct = plan.method() == shard_redistribute::Method::Direct;
         let plan = plan.with_staging(staging);
         let spare = staging.max(plan.least_staging(T::DTYPE));
         let x = typed::<T>(cx, from);
@@ -388,9 +388,9 @@ fn copies_that_readers_share_out_are_released_as_they_are_read() {
         let mesh = DeviceMesh::new(mesh).unwrap();
         let [from, to] = [from, to].map(|text| Layout::parse(&mesh, &[280, 17], text).unwrap());
         for plan in Plan::alternatives(&from, &to, 0).unwrap() {
-            let shares = match plan.strategy() {
-                shard_redistribute::Strategy::Spread => 0,
-                shard_redistribute::Strategy::Balanced => 1,
+            let shares = match plan.method() {
+                shard_redistribute::Method::Spread => 0,
+                shard_redistribute::Method::Balanced => 1,
                 _ => continue,
             };
             let rounds = plan

@@ -1,7 +1,7 @@
 //! Every pair of layouts on some meshes, planned but not run: bytes received, and what the chosen plan costs.
 
 use shard_comm::DType;
-use shard_redistribute::{CostModel, LinkCost, Plan, Step, Strategy};
+use shard_redistribute::{CostModel, LinkCost, Method, Plan, Step};
 use shard_spec::{DeviceMesh, Layout};
 
 /// All layouts of a 2-D tensor on the mesh that shard and replicate, dims nested in mesh order and, where one dim
@@ -80,7 +80,7 @@ fn ranks_that_are_only_permuted_take_over_one_whole_block_each() {
                 boxes
             };
             let permuted = from != to && boxes(from) == boxes(to);
-            let told = plans[0].strategy() == Strategy::Relabel;
+            let told = plans[0].method() == Method::Relabel;
             assert_eq!(told, permuted, "{from} to {to}");
             found += usize::from(told);
             for (rank, plan) in plans.iter().enumerate().filter(|_| told) {
@@ -133,11 +133,11 @@ fn no_owner_sends_more_than_its_share_of_what_is_read_of_its_block() {
                 .map(|n| n / copies / copies)
                 .max()
                 .unwrap_or(0);
-            let sends = |strategy: Strategy| -> Option<(usize, u64)> {
+            let sends = |method: Method| -> Option<(usize, u64)> {
                 let plans: Vec<Plan> = (0..mesh.size())
                     .filter_map(|rank| {
                         let plans = Plan::alternatives(from, to, rank).unwrap();
-                        plans.into_iter().find(|p| p.strategy() == strategy)
+                        plans.into_iter().find(|p| p.method() == method)
                     })
                     .collect();
                 let sent = |rank| -> usize {
@@ -153,10 +153,10 @@ fn no_owner_sends_more_than_its_share_of_what_is_read_of_its_block() {
                 (plans.len() == mesh.size())
                     .then(|| ((0..mesh.size()).map(sent).max().unwrap(), messages))
             };
-            if let Some((most, messages)) = sends(Strategy::Balanced) {
+            if let Some((most, messages)) = sends(Method::Balanced) {
                 // Up to a row of each piece that is cut.
                 assert!(most <= share + 2 * 240, "{from} to {to}: {most} of {share}");
-                if let Some((_, spread)) = sends(Strategy::Spread) {
+                if let Some((_, spread)) = sends(Method::Spread) {
                     assert!(
                         messages <= spread,
                         "{from} to {to}: {messages} and {spread}"

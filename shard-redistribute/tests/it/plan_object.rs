@@ -45,7 +45,7 @@ proptest! {
                 }
                 assert!(handle.is_flying() || handle.plan().steps().len() != 1 || forecast.rounds == 0);
                 assert_eq!(handle.wait().unwrap().to_vec::<f64>().unwrap(), expected(cx, target));
-                // Whatever the strategy: nobody receives less than what it needs and does not have.
+                // Whatever the method: nobody receives less than what it needs and does not have.
                 assert!(src.is_partial() || forecast.bytes >= 8 * missing(&src, target, cx.rank()) as u64);
                 forecast
             });
@@ -158,7 +158,7 @@ mod written {
                 let read: Plan = serde_json::from_str(&text).unwrap();
                 prop_assert_eq!(serde_json::to_string(&read).unwrap(), text);
                 prop_assert_eq!(read.to_string(), plan.to_string());
-                prop_assert_eq!(read.strategy(), plan.strategy());
+                prop_assert_eq!(read.method(), plan.method());
                 prop_assert_eq!(read.forecast(DType::F32), plan.forecast(DType::F32));
             }
         }
@@ -191,7 +191,7 @@ mod written {
             assert!(error.contains(why), "{error}");
         };
         refused(&|v| v["index"] = 4.into(), "no rank 4");
-        refused(&|v| v["strategy"] = "Magic".into(), "unknown variant");
+        refused(&|v| v["method"] = "Magic".into(), "unknown variant");
         refused(&|v| v["from"] = v["to"].clone(), "not partial");
         refused(
             &|v| v["hops"] = serde_json::Value::Array(vec![]),
@@ -221,7 +221,7 @@ mod written {
             let hops: Vec<_> = stops.collect();
             let end = if hops.len() % 2 == 1 { to } else { &from };
             let plan = serde_json::json!({
-                "from": from, "to": end, "index": 0, "strategy": "Direct", "hops": hops,
+                "from": from, "to": end, "index": 0, "method": "Direct", "hops": hops,
                 "staging": 0,
             });
             serde_json::from_value::<Plan>(plan)

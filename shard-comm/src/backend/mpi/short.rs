@@ -10,7 +10,7 @@ use super::progress::Rank;
 use super::record::{INLINE, LENGTH, agree, any_sums, carried, record};
 use super::tags::{Phase, STAGES, Tags};
 use super::wire::{Wire, WireCache};
-use crate::plan::Overlap;
+use crate::plan::Collisions;
 use crate::{AgreedError, Buffer, BufferMut, DType, ExchangePlan, Result, kernel};
 use crate::{Request, Stage, Target};
 
@@ -110,9 +110,9 @@ fn run(
     own: &[Buffer],
     dst: &mut BufferMut,
 ) -> Result<bool> {
-    let (dtype, overlap) = (dst.dtype(), plan.overlap());
-    let copies = plan.fold.is_none() || overlap == Overlap::Disjoint;
-    if plan.fill.is_some() || overlap == Overlap::Mixed || !plan.covers(dst.len()) {
+    let (dtype, overlap) = (dst.dtype(), plan.collisions());
+    let copies = plan.fold.is_none() || overlap == Collisions::Disjoint;
+    if plan.fill.is_some() || overlap == Collisions::Mixed || !plan.covers(dst.len()) {
         return Ok(false);
     }
     let mut sources: SmallVec<[Carried; 8]> = SmallVec::new();

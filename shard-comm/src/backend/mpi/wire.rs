@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::raw::{Datatype, Region};
 use crate::fingerprint::Fingerprint;
-use crate::plan::Overlap;
+use crate::plan::Collisions;
 use crate::plan::{Message, messages_of};
 use crate::{ExchangePlan, PieceRef, Pieces, Result};
 
@@ -69,8 +69,8 @@ impl Wire {
                 );
             }
         }
-        let direct =
-            plan.overlap() == Overlap::Disjoint && (plan.fold.is_none() || plan.fill.is_none());
+        let direct = plan.collisions() == Collisions::Disjoint
+            && (plan.fold.is_none() || plan.fill.is_none());
         let packed = (!direct).then(|| {
             let order: Vec<usize> = incoming.iter().flat_map(|l| l.pieces.clone()).collect();
             plan.packed(&order)

@@ -128,7 +128,7 @@ impl Course {
             return Ok(whole);
         }
         let (Some((stage, staging)), Some(wire)) =
-            (self.stages.pop(), op.route.wires.get(self.begun))
+            (self.stages.pop(), op.wiring.wires.get(self.begun))
         else {
             return Err(super::library::failed(
                 "batch",
@@ -164,7 +164,7 @@ impl Course {
         plan: Arc<ExchangePlan>,
     ) -> Result<()> {
         let (place, read) = (self.place(op, means), landing.sources().clone());
-        let Some(wire) = op.route.wires.get(self.begun - 1) else {
+        let Some(wire) = op.wiring.wires.get(self.begun - 1) else {
             return Ok(());
         };
         let arrived = landing.finish(&place, wire, &mut batch)?;
@@ -179,7 +179,7 @@ impl Course {
             self.done.check = Some(Check {
                 sums,
                 plan,
-                route: Rc::clone(&op.route),
+                wiring: Rc::clone(&op.wiring),
                 sources: read,
                 arrived,
                 me: op.index,
@@ -275,7 +275,8 @@ impl Messages {
             means.stream.wait(&state.posted)?;
             let sources = std::mem::take(&mut state.sources);
             let (stage, staging) = (state.stages.pop(), state.staging.pop());
-            let (Some(stage), Some(staging), Some(wire)) = (stage, staging, op.route.wires.first())
+            let (Some(stage), Some(staging), Some(wire)) =
+                (stage, staging, op.wiring.wires.first())
             else {
                 continue;
             };
@@ -313,7 +314,7 @@ impl Messages {
                 sums,
                 landing,
             } = message;
-            let Some(wire) = op.route.wires.first() else {
+            let Some(wire) = op.wiring.wires.first() else {
                 continue;
             };
             let place = place_of(&op, means, sums.is_some());
@@ -327,7 +328,7 @@ impl Messages {
                 check: sums.map(|sums| Check {
                     sums,
                     plan,
-                    route: Rc::clone(&op.route),
+                    wiring: Rc::clone(&op.wiring),
                     sources: SmallVec::new(),
                     arrived,
                     me: op.index,

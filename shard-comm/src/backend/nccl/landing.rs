@@ -393,7 +393,7 @@ impl Landed {
 pub(super) struct Check {
     pub(super) sums: PeerSums,
     pub(super) plan: Arc<ExchangePlan>,
-    pub(super) route: Rc<super::wire::Route>,
+    pub(super) wiring: Rc<super::wire::Wiring>,
     pub(super) sources: SmallVec<[Buffer; 1]>,
     pub(super) arrived: Arrived,
     pub(super) me: usize,
@@ -405,7 +405,7 @@ impl Check {
     /// # Errors
     /// Those of the device.
     pub(super) fn first_wrong(&self, device: &DeviceRef) -> Result<Option<usize>> {
-        let Some(wire) = self.route.wires.first() else {
+        let Some(wire) = self.wiring.wires.first() else {
             return Ok(None);
         };
         for received in &wire.incoming {

@@ -15,7 +15,7 @@ use super::library::{Library, Ticket, Version, cuda, failed};
 use super::op::{Lane, Op, State, Step};
 use super::options::NcclOptions;
 use super::progress::{InFlight, Rank, staging};
-use super::wire::{Route, RouteCache};
+use super::wire::{Wiring, WiringCache};
 use crate::simulated::idle_device;
 use crate::validate::label;
 use crate::{
@@ -42,8 +42,8 @@ struct Member {
     /// Messages so far, by the two ends and the side.
     links: RefCell<HashMap<(usize, usize, usize), u64>>,
     plans: PlanCache,
-    routes: RouteCache,
-    message_routes: RouteCache,
+    wirings: WiringCache,
+    message_wirings: WiringCache,
     /// Memory without elements, of which ranks only tell the lengths.
     nothing: DeviceRef,
 }
@@ -135,8 +135,8 @@ impl NcclComm {
             sequence: Cell::new(0),
             links: RefCell::default(),
             plans: PlanCache::new(),
-            routes: RouteCache::default(),
-            message_routes: RouteCache::default(),
+            wirings: WiringCache::default(),
+            message_wirings: WiringCache::default(),
             nothing: idle_device(),
         }))
     }
@@ -156,17 +156,17 @@ impl NcclComm {
     }
 
     /// What the ranks have to agree on before a request.
-    fn agreement(&self, request: &Request, route: &Route) -> Result<Request> {
+    fn agreement(&self, request: &Request, wiring: &Wiring) -> Result<Request> {
         let length = |target: &Target| match target {
             Target::Write(dst) => dst.len(),
             Target::Keep(result) => result.len(),
             Target::Nothing | Target::Elsewhere => 0,
         };
         let mut sources = SmallVec::<[Buffer; 1]>::new();
-        if !route.agreement.send.is_empty() {
+        if !wiring.agreement.send.is_empty() {
             let dtype = request.dtype.unwrap_or(DType::U8);
             let later = request.stages.len().saturating_sub(1);
-            for _ in 0..route.stand_ins {
+            for _ in 0..wiring.stand_ins {
                 sources.push(self.stand_in(dtype, 0)?);
             }
             for stage in request.stages.iter().take(later) {
@@ -178,7 +178,7 @@ impl NcclComm {
         }
         Ok(Request {
             stages: smallvec![Stage {
-                plan: Arc::clone(&route.agreement),
+                plan: Arc::clone(&wiring.agreement),
                 target: Target::Elsewhere,
             }],
             sources,
@@ -201,7 +201,7 @@ impl NcclComm {
             index,
             sequence,
         }: Call,
-        route: Rc<Route>,
+        wiring: Rc<Wiring>,
         prepared: Prepared,
         meeting: Handle,
     ) -> Handle {
@@ -211,7 +211,7 @@ impl NcclComm {
             posted,
             staging,
         } = prepared;
-        let silent = Op::is_silent(&route, &request.stages);
+        let silent = Op::is_silent(&wiring, &request.stages);
         let group = match lane {
             Lane::Groups | Lane::Myself => &this.group,
             Lane::Messages => &this.rank.messages,
@@ -226,7 +226,7 @@ impl NcclComm {
             lane,
             group: Rc::clone(group),
             dtype: request.dtype,
-            route,
+            wiring,
             state: RefCell::new(State {
                 step: Step::Meeting(meeting),
                 stages: request.stages,
@@ -245,17 +245,17 @@ impl NcclComm {
     }
 
     /// Finds memory for what has to be packed; if there is none, all ranks hear of it.
-    fn prepare(&self, mut request: Request, route: &Route, lane: Lane) -> Prepared {
+    fn prepare(&self, mut request: Request, wiring: &Wiring, lane: Lane) -> Prepared {
         let mut made = SmallVec::new();
         if request.status.is_ok() {
-            match staging(self.0.rank.stream(lane), route, request.dtype) {
+            match staging(self.0.rank.stream(lane), wiring, request.dtype) {
                 Ok(staging) => made = staging,
                 Err(error) => {
                     request.status = Err(Box::new(AgreedError::from_local(request.name(), error)));
                 }
             }
         }
-        let posted = match Op::is_silent(route, &request.stages) {
+        let posted = match Op::is_silent(wiring, &request.stages) {
             true => Event::ready(),
             false => self.device().record(),
         };
@@ -326,9 +326,9 @@ impl Communicator for NcclComm {
         this.rank.open(name)?;
         let sequence = self.next_sequence();
         this.rank.ledger.posted(name, sequence, request.site);
-        let route = this.routes.get(&request.stages, self.rank());
-        let prepared = self.prepare(request, &route, Lane::Groups);
-        let agreement = self.agreement(&prepared.request, &route)?;
+        let wiring = this.wirings.get(&request.stages, self.rank());
+        let prepared = self.prepare(request, &wiring, Lane::Groups);
+        let agreement = self.agreement(&prepared.request, &wiring)?;
         let meeting = this.control.post(agreement);
         let meeting = meeting.inspect_err(|e| this.rank.hear(e.clone()))?;
         let call = Call {
@@ -339,20 +339,20 @@ impl Communicator for NcclComm {
             index: self.rank(),
             sequence,
         };
-        Ok(self.op(call, route, prepared, meeting))
+        Ok(self.op(call, wiring, prepared, meeting))
     }
 
     fn call(&self, request: Request) -> Result<Option<Buffer>> {
         let this = &*self.0;
-        let route = this.routes.get(&request.stages, self.rank());
-        if !this.rank.is_idle() || !Op::is_silent(&route, &request.stages) {
+        let wiring = this.wirings.get(&request.stages, self.rank());
+        if !this.rank.is_idle() || !Op::is_silent(&wiring, &request.stages) {
             return self.post(request)?.wait_optional();
         }
         // Nothing moves here and nothing else is in flight: the ranks need only agree.
         let request = request.checked(self.size());
         this.rank.open(request.name())?;
         (this.rank.ledger).posted(request.name(), self.next_sequence(), request.site);
-        let agreement = self.agreement(&request, &route)?;
+        let agreement = self.agreement(&request, &wiring)?;
         let agreed = this.control.call(agreement);
         agreed.inspect_err(|error| {
             if error.class() == crate::ErrorClass::Failure {
@@ -360,7 +360,7 @@ impl Communicator for NcclComm {
             }
         })?;
         let (me, dtype) = (self.rank(), request.dtype);
-        (this.rank.ledger).moved(request.name(), &route.agreement, me, dtype);
+        (this.rank.ledger).moved(request.name(), &wiring.agreement, me, dtype);
         let last = request.stages.into_iter().next_back();
         Ok(last.and_then(|stage| match stage.target {
             Target::Keep(result) => Some(result),
@@ -387,8 +387,8 @@ impl Communicator for NcclComm {
         let sequence = self.next_message(from, to, index);
         this.rank.ledger.posted(name, sequence, site);
         // Between the two the same plan stands for either side, so sides are told apart by its number.
-        let route = this.message_routes.get(&request.stages, index);
-        let prepared = self.prepare(request, &route, lane);
+        let wiring = this.message_wirings.get(&request.stages, index);
+        let prepared = self.prepare(request, &wiring, lane);
         let meeting = Link {
             peer,
             side,
@@ -407,7 +407,7 @@ impl Communicator for NcclComm {
             index,
             sequence,
         };
-        Ok(self.op(call, route, prepared, meeting))
+        Ok(self.op(call, wiring, prepared, meeting))
     }
 
     fn post_split(

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::course::Course;
 use super::group::GroupHandle;
 use super::landing::{Landed, Staging};
-use super::wire::Route;
+use super::wire::Wiring;
 use crate::guard::PeerSums;
 use crate::{Buffer, DType, Event, Handle, Result, Site};
 use crate::{Stage, Target};
@@ -29,7 +29,7 @@ pub(super) struct Op {
     pub(super) lane: Lane,
     pub(super) group: Rc<GroupHandle>,
     pub(super) dtype: Option<DType>,
-    pub(super) route: Rc<Route>,
+    pub(super) wiring: Rc<Wiring>,
     pub(super) state: RefCell<State>,
 }
 
@@ -76,9 +76,9 @@ pub(super) enum Step {
 
 impl Op {
     /// Whether nothing moves and nothing is written at this rank.
-    pub(super) fn is_silent(route: &Route, stages: &[Stage]) -> bool {
+    pub(super) fn is_silent(wiring: &Wiring, stages: &[Stage]) -> bool {
         let writes = |stage: &Stage| matches!(stage.target, Target::Write(_));
-        let moves = route.wires.iter().any(|w| !w.outgoing.is_empty());
+        let moves = wiring.wires.iter().any(|w| !w.outgoing.is_empty());
         !moves && !stages.iter().any(writes)
     }
 

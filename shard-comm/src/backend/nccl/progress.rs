@@ -270,7 +270,7 @@ impl Rank {
             sums.transpose()
         });
         let end = match sums {
-            Ok(sums) if !Op::is_silent(&op.route, &state.stages) => {
+            Ok(sums) if !Op::is_silent(&op.wiring, &state.stages) => {
                 state.step = Step::Met(sums);
                 return true;
             }
@@ -288,7 +288,7 @@ impl Rank {
         }
         if end.is_ok() {
             // Rounds without elements are counted too.
-            (self.ledger).moved(op.name, &op.route.agreement, op.index, op.dtype);
+            (self.ledger).moved(op.name, &op.wiring.agreement, op.index, op.dtype);
         }
         op.end(end);
         true
@@ -602,11 +602,11 @@ impl Drop for Rank {
 /// The staging of a request's exchanges.
 pub(super) fn staging(
     stream: &DeviceRef,
-    route: &super::wire::Route,
+    wiring: &super::wire::Wiring,
     dtype: Option<crate::DType>,
 ) -> Result<SmallVec<[Staging; 1]>> {
     let dtype = dtype.unwrap_or(crate::DType::U8);
-    let staging = route
+    let staging = wiring
         .wires
         .iter()
         .map(|wire| Staging::new(stream, wire, dtype));

@@ -10,14 +10,14 @@ use smallvec::SmallVec;
 use super::library::Op;
 use super::options::Order;
 use crate::Stage;
-use crate::plan::Overlap;
+use crate::plan::Collisions;
 use crate::plan::{Message, messages_of};
 use crate::{DType, ExchangePlan, Monoid, Pieces};
 use shard_spec::ReduceOp;
 
 /// What a request's plans are as calls; made once per plans and group.
 #[derive(Debug)]
-pub(super) struct Route {
+pub(super) struct Wiring {
     /// What ranks agree on before anything moves.
     pub(super) agreement: Arc<ExchangePlan>,
     /// How many of its sources tell which collective it is.
@@ -64,7 +64,7 @@ pub(super) enum Way {
     Copied,
 }
 
-impl Route {
+impl Wiring {
     /// The calls of participant `me`.
     fn new(stages: &[Stage], me: usize) -> Self {
         let plans: SmallVec<[&ExchangePlan; 2]> = stages.iter().map(|s| &*s.plan).collect();
@@ -93,8 +93,8 @@ impl Wire {
             message,
         });
         let outgoing = outgoing.collect();
-        let copies =
-            plan.overlap() == Overlap::Disjoint && (plan.fold.is_none() || plan.fill.is_none());
+        let copies = plan.collisions() == Collisions::Disjoint
+            && (plan.fold.is_none() || plan.fill.is_none());
         let incoming: Vec<Received> = messages_of(&plan.recv)
             .into_iter()
             .map(|message| {
@@ -168,32 +168,32 @@ pub(super) fn library_op(fold: Option<Monoid>, dtype: DType, order: Order) -> Op
     }
 }
 
-/// The routes of the plans a group used last.
+/// The wirings of the plans a group used last.
 #[derive(Debug, Default)]
-pub(super) struct RouteCache(RefCell<VecDeque<Known>>);
+pub(super) struct WiringCache(RefCell<VecDeque<Known>>);
 
-/// The plans of a request, and its route.
-type Known = (SmallVec<[Arc<ExchangePlan>; 1]>, Rc<Route>);
+/// The plans of a request, and its wiring.
+type Known = (SmallVec<[Arc<ExchangePlan>; 1]>, Rc<Wiring>);
 
-impl RouteCache {
+impl WiringCache {
     /// How many are kept.
     const CAPACITY: usize = 64;
 
-    pub(super) fn get(&self, stages: &[Stage], me: usize) -> Rc<Route> {
+    pub(super) fn get(&self, stages: &[Stage], me: usize) -> Rc<Wiring> {
         let mut known = self.0.borrow_mut();
         let same = |plans: &[Arc<ExchangePlan>]| {
             plans.len() == stages.len()
                 && (plans.iter().zip(stages)).all(|(plan, stage)| Arc::ptr_eq(plan, &stage.plan))
         };
-        if let Some((_, route)) = known.iter().find(|(plans, _)| same(plans)) {
-            return Rc::clone(route);
+        if let Some((_, wiring)) = known.iter().find(|(plans, _)| same(plans)) {
+            return Rc::clone(wiring);
         }
-        let route = Rc::new(Route::new(stages, me));
+        let wiring = Rc::new(Wiring::new(stages, me));
         if known.len() == Self::CAPACITY {
             known.pop_back();
         }
         let plans = stages.iter().map(|stage| Arc::clone(&stage.plan)).collect();
-        known.push_front((plans, Rc::clone(&route)));
-        route
+        known.push_front((plans, Rc::clone(&wiring)));
+        wiring
     }
 }

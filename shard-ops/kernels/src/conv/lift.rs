@@ -1,6 +1,6 @@
 //! One, two and three spatial dims as three, with leading dims of extent 1.
 
-use super::Window;
+use super::Taps;
 use crate::{Dims, Strides, View, ViewMut};
 use smallvec::SmallVec;
 
@@ -20,7 +20,7 @@ pub(super) struct Geometry {
 
 impl Geometry {
     pub(super) fn new(
-        window: &Window,
+        window: &Taps,
         weight: &[usize],
         x: &[usize],
         y: &[usize],

@@ -25,7 +25,7 @@ pub(crate) use lift::{lift_extents, lift_view, lift_view_mut};
 
 /// How input, output and kernel indexes of a convolution or pooling meet, per spatial dim: `i = o * stride + k * dilation + origin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct Taps {
     /// Input steps per output step, at least 1.
     pub stride: super::Dims,
     /// Input steps per kernel step, at least 1.
@@ -34,8 +34,8 @@ pub struct Window {
     pub origin: Strides,
 }
 
-impl Window {
-    /// A window from its per-dim numbers.
+impl Taps {
+    /// Taps from their per-dim numbers.
     ///
     /// # Panics
     /// When the lengths differ or are not 1 to 3, or a stride or dilation is 0.
@@ -46,7 +46,7 @@ impl Window {
             && stride.iter().chain(dilation).all(|&s| s > 0);
         assert!(
             fits,
-            "window: stride {stride:?}, dilation {dilation:?}, origin {origin:?}"
+            "taps: stride {stride:?}, dilation {dilation:?}, origin {origin:?}"
         );
         Self {
             stride: stride.into(),
@@ -55,7 +55,7 @@ impl Window {
         }
     }
 
-    /// The window of stride 1, dilation 1 and origin 0 over `ndim` spatial dims.
+    /// The taps of stride 1, dilation 1 and origin 0 over `ndim` spatial dims.
     ///
     /// # Panics
     /// When `ndim` is not 1 to 3.
@@ -69,11 +69,11 @@ impl Window {
 /// `x` is `[N, Cin, *S]`, `weight` `[Cout, Cin / groups, *K]`, `bias` of length `Cout`, `y` `[N, Cout, *O]`, any strides.
 ///
 /// ```
-/// use shard_kernels::{conv::{conv_forward, Window}, View, ViewMut};
+/// use shard_kernels::{conv::{conv_forward, Taps}, View, ViewMut};
 /// let (x, w) = ([1.0f32, 2.0, 3.0, 4.0], [1.0f32, 10.0]);
 /// let mut y = [0.0; 3];
 /// let (x, w) = (View::contiguous(&x, &[1, 1, 4]), View::contiguous(&w, &[1, 1, 2]));
-/// conv_forward(&x, &w, None, &mut ViewMut::contiguous(&mut y, &[1, 1, 3]), &Window::unit(1), 1);
+/// conv_forward(&x, &w, None, &mut ViewMut::contiguous(&mut y, &[1, 1, 3]), &Taps::unit(1), 1);
 /// assert_eq!(y, [21.0, 32.0, 43.0]);
 /// ```
 ///
@@ -84,7 +84,7 @@ pub fn conv_forward<T: Real>(
     weight: &View<'_, T>,
     bias: Option<&[T]>,
     y: &mut ViewMut<'_, T>,
-    window: &Window,
+    window: &Taps,
     groups: usize,
 ) {
     let geometry = Geometry::new(window, weight.shape(), x.shape(), y.shape(), groups);
@@ -114,7 +114,7 @@ pub fn conv_input_grad<T: Real>(
     dy: &View<'_, T>,
     weight: &View<'_, T>,
     dx: &mut ViewMut<'_, T>,
-    window: &Window,
+    window: &Taps,
     groups: usize,
 ) {
     let geometry = Geometry::new(window, weight.shape(), dx.shape(), dy.shape(), groups);
@@ -129,7 +129,7 @@ pub fn conv_weight_grad<T: Real>(
     x: &View<'_, T>,
     dy: &View<'_, T>,
     dw: &mut ViewMut<'_, T>,
-    window: &Window,
+    window: &Taps,
     groups: usize,
 ) {
     let geometry = Geometry::new(window, dw.shape(), x.shape(), dy.shape(), groups);

@@ -1,6 +1,6 @@
 //! All three maps against plain loops in f64, and against each other by the adjoint identity.
 
-use super::{Window, conv_forward, conv_input_grad, conv_weight_grad};
+use super::{Taps, conv_forward, conv_input_grad, conv_weight_grad};
 use crate::testing::{Rng, assert_close, naive_index};
 use crate::{Real, View, ViewMut};
 
@@ -8,7 +8,7 @@ struct Case {
     x: Vec<usize>,
     w: Vec<usize>,
     y: Vec<usize>,
-    window: Window,
+    window: Taps,
     groups: usize,
 }
 
@@ -35,7 +35,7 @@ impl Case {
             x,
             w,
             y,
-            window: Window::new(&stride, &dilation, &origin),
+            window: Taps::new(&stride, &dilation, &origin),
             groups,
         }
     }
@@ -147,32 +147,32 @@ fn long_rows_and_tall_slabs_run_in_several_blocks() {
             vec![2, 2, 1100],
             vec![3, 2, 3],
             vec![2, 3, 1102],
-            Window::new(&[1], &[1], &[-2]),
+            Taps::new(&[1], &[1], &[-2]),
         ),
         (
             vec![1, 2, 1100],
             vec![20, 2, 3],
             vec![1, 20, 551],
-            Window::new(&[2], &[1], &[-1]),
+            Taps::new(&[2], &[1], &[-1]),
         ),
         (
             vec![2, 40, 70, 40],
             vec![2, 40, 3, 2],
             vec![2, 2, 71, 41],
-            Window::new(&[1, 1], &[1, 1], &[-1, -1]),
+            Taps::new(&[1, 1], &[1, 1], &[-1, -1]),
         ),
         // Short rows and long columns.
         (
             vec![1, 2, 1300, 9],
             vec![5, 2, 3, 2],
             vec![1, 5, 650, 4],
-            Window::new(&[2, 2], &[3, 1], &[-2, -1]),
+            Taps::new(&[2, 2], &[3, 1], &[-2, -1]),
         ),
         (
             vec![2, 2, 4, 30, 3],
             vec![3, 2, 2, 3, 2],
             vec![2, 3, 3, 31, 2],
-            Window::new(&[1, 1, 1], &[1, 1, 1], &[0, -2, 0]),
+            Taps::new(&[1, 1, 1], &[1, 1, 1], &[0, -2, 0]),
         ),
     ] {
         compare::<f32>(
@@ -206,35 +206,35 @@ fn value_and_gradients_are_adjoint() {
             vec![2, 6, 31, 37],
             vec![10, 3, 3, 3],
             vec![2, 10, 16, 19],
-            Window::new(&[2, 2], &[1, 1], &[-1, -1]),
+            Taps::new(&[2, 2], &[1, 1], &[-1, -1]),
             2,
         ),
         (
             vec![1, 4, 20, 70],
             vec![8, 4, 5, 3],
             vec![1, 8, 16, 66],
-            Window::new(&[1, 1], &[1, 2], &[0, 0]),
+            Taps::new(&[1, 1], &[1, 2], &[0, 0]),
             1,
         ),
         (
             vec![1, 12, 40],
             vec![12, 1, 7],
             vec![1, 12, 34],
-            Window::unit(1),
+            Taps::unit(1),
             12,
         ),
         (
             vec![1, 3, 6, 9, 40],
             vec![4, 3, 3, 3, 3],
             vec![1, 4, 4, 7, 38],
-            Window::unit(3),
+            Taps::unit(3),
             1,
         ),
         (
             vec![2, 32, 9, 80],
             vec![16, 32, 1, 1],
             vec![2, 16, 9, 80],
-            Window::unit(2),
+            Taps::unit(2),
             1,
         ),
     ] {
@@ -302,7 +302,7 @@ fn splits_give_the_same_bits() {
             vec![0.0; shape.iter().product()],
             vec![0.0; shape.iter().product()],
         );
-        let window = Window::new(
+        let window = Taps::new(
             &[1, 1],
             &[1, 1],
             &[rows.start as isize - 1, cols.start as isize - 1],
@@ -315,7 +315,7 @@ fn splits_give_the_same_bits() {
             &window,
             1,
         );
-        let window = Window::new(
+        let window = Taps::new(
             &[1, 1],
             &[1, 1],
             &[-1 - rows.start as isize, -1 - cols.start as isize],
@@ -358,7 +358,7 @@ fn nan_reaches_its_own_windows_only() {
         View::contiguous(&w, &[2, 1, 1, 3]),
     );
     let mut y = vec![0.0; 2 * 2 * 3 * 40];
-    let window = Window::unit(2);
+    let window = Taps::unit(2);
     conv_forward(
         &xv,
         &wv,

@@ -1,7 +1,7 @@
 //! Pooling against plain loops, gradients against the adjoint identity, splits against the whole.
 
 use super::{Divisor, Plane, avg_pool, avg_pool_grad, gather_at, max_pool, max_pool_grad};
-use crate::conv::Window;
+use crate::conv::Taps;
 use crate::testing::{Rng, assert_close, naive_index};
 use crate::{Real, View, ViewMut};
 
@@ -9,7 +9,7 @@ struct Case {
     x: Vec<usize>,
     y: Vec<usize>,
     kernel: Vec<usize>,
-    window: Window,
+    window: Taps,
 }
 
 impl Case {
@@ -30,7 +30,7 @@ impl Case {
             x,
             y,
             kernel,
-            window: Window::new(&stride, &dilation, &origin),
+            window: Taps::new(&stride, &dilation, &origin),
         }
     }
 
@@ -189,9 +189,9 @@ fn slabs_agree_with_the_whole() {
     let (h, w) = (11, 9);
     let x = rng.vec::<f64>(2 * h * w);
     let whole = View::contiguous(&x, &[1, 2, h, w]);
-    let window = Window::new(&[2, 1], &[1, 1], &[-1, -1]);
+    let window = Taps::new(&[2, 1], &[1, 1], &[-1, -1]);
     let out = [1, 2, 6, 9];
-    let pool = |x: &View<'_, f64>, out: &[usize; 4], window: &Window, plane: &Plane| {
+    let pool = |x: &View<'_, f64>, out: &[usize; 4], window: &Taps, plane: &Plane| {
         let (mut y, mut index) = (vec![0.0; size(out)], vec![0i64; size(out)]);
         let (mut yv, mut iv) = (
             ViewMut::contiguous(&mut y, out),
@@ -208,7 +208,7 @@ fn slabs_agree_with_the_whole() {
     let (y_part, index_part) = pool(
         &slab,
         &part,
-        &Window::new(&[2, 1], &[1, 1], &[0, 0]),
+        &Taps::new(&[2, 1], &[1, 1], &[0, 0]),
         &Plane::new(&[3, 3], &[h, w]),
     );
     let (yv, iv) = (View::contiguous(&y, &out), View::contiguous(&index, &out));
@@ -256,7 +256,7 @@ fn nan_wins_padding_never_does() {
         &mut ViewMut::contiguous(&mut y, &shape),
         &mut ViewMut::contiguous(&mut index, &shape),
         &[3],
-        &Window::new(&[2], &[1], &[0]),
+        &Taps::new(&[2], &[1], &[0]),
         &Plane::new(&[-2], &[5]),
     );
     assert_eq!((y[0], index[0]), (-5.0, 0));

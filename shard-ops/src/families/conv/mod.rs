@@ -282,7 +282,7 @@ impl Geometry {
     }
 
     /// The kernels' window between a box of the input side and a box of the output side.
-    pub(crate) fn local(&self, input: &OperandBox, output: &OperandBox) -> kernels::Window {
+    pub(crate) fn local(&self, input: &OperandBox, output: &OperandBox) -> kernels::Taps {
         let origin: Vec<isize> = (0..self.kernel.len())
             .map(|d| {
                 (output.start[2 + d] * self.stride[d]) as isize
@@ -290,7 +290,7 @@ impl Geometry {
                     - input.start[2 + d] as isize
             })
             .collect();
-        kernels::Window::new(&self.stride, &self.dilation, &origin)
+        kernels::Taps::new(&self.stride, &self.dilation, &origin)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Ways from one layout to another, and what each costs.
 //!
-//! A route is a list of hops, each an exchange or an all-reduce, described by layouts alone. The direct route
+//! A path is a list of hops, each an exchange or an all-reduce, described by layouts alone. The direct path
 //! always exists; the others are tried where a cost model might prefer them:
 //!
 //! - **relabel** is the name of the direct way where only ranks are permuted;
@@ -35,7 +35,7 @@ const SEARCH_AXES: usize = 3;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
-pub enum Strategy {
+pub enum Method {
     /// Every rank reads what it needs from whoever holds it; partial values are reduced before or on the way.
     Direct,
     /// The move is direct, and the reduction is done on its other side.
@@ -57,7 +57,7 @@ pub enum Strategy {
     GatherSlice,
 }
 
-impl fmt::Display for Strategy {
+impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Direct => "direct",
@@ -73,7 +73,7 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// One step of a route, described for all ranks.
+/// One step of a path, described for all ranks.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Hop {
     /// Pieces move.
@@ -99,12 +99,12 @@ pub(crate) struct Move {
 
 /// A way from one layout to another.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Route {
-    pub(crate) strategy: Strategy,
+pub(crate) struct Path {
+    pub(crate) method: Method,
     pub(crate) hops: Vec<Hop>,
 }
 
-impl Route {
+impl Path {
     /// Most bytes that some rank holds beyond its source and its destination: all that the hops leave in between,
     /// since slower ranks may still be reading it.
     ///
@@ -122,7 +122,7 @@ impl Route {
     }
 }
 
-/// The direct route, or with `other_way` the one that reduces on the other side of the move (`None` if nothing is
+/// The direct path, or with `other_way` the one that reduces on the other side of the move (`None` if nothing is
 /// left to choose).
 ///
 /// A partial source is reduced, never gathered: axes that shard the destination reduce in the exchange itself (a
@@ -158,13 +158,13 @@ pub(crate) fn direct(from: &Layout, to: &Layout, other_way: bool) -> Result<Opti
     Ok(Some(hops))
 }
 
-/// What to call the direct route: a relabelling where both layouts cut the tensor into the same blocks.
-pub(crate) fn direct_way(from: &Layout, to: &Layout) -> Strategy {
+/// What to call the direct path: a relabelling where both layouts cut the tensor into the same blocks.
+pub(crate) fn direct_way(from: &Layout, to: &Layout) -> Method {
     let whole_values = !from.is_partial() && !to.is_partial();
     if whole_values && from != to && same_blocks(from, to) {
-        Strategy::Relabel
+        Method::Relabel
     } else {
-        Strategy::Direct
+        Method::Direct
     }
 }
 
@@ -177,20 +177,20 @@ pub(crate) fn same_blocks(a: &Layout, b: &Layout) -> bool {
     (0..b.ndim()).all(|d| cuts(a, d) == cuts(b, d))
 }
 
-/// All routes worth pricing, the direct one first, in an order that is the same on every rank.
-pub(crate) fn routes(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
-    let mut found: Vec<Route> = Vec::new();
+/// All paths worth pricing, the direct one first, in an order that is the same on every rank.
+pub(crate) fn paths(from: &Layout, to: &Layout) -> Result<Vec<Path>> {
+    let mut found: Vec<Path> = Vec::new();
     let direct_is = direct_way(from, to);
-    let mut add = |strategy, hops: Vec<Hop>| {
+    let mut add = |method, hops: Vec<Hop>| {
         if !found.iter().any(|r| r.hops == hops) {
-            found.push(Route { strategy, hops });
+            found.push(Path { method, hops });
         }
     };
     if let Some(hops) = direct(from, to, false)? {
         add(direct_is, hops);
     }
     if let Some(hops) = direct(from, to, true)? {
-        add(Strategy::ReduceElsewhere, hops);
+        add(Method::ReduceElsewhere, hops);
     }
     if from == to || to.is_partial() || to.numel() == 0 {
         return Ok(found);
@@ -198,10 +198,10 @@ pub(crate) fn routes(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
     let most = from.max_local_numel().max(to.max_local_numel());
     let small = to.mesh().size() <= EXACT_RANKS;
     if small && let Some(hops) = through(from, &[], to, Owners::Balanced, most) {
-        add(Strategy::Balanced, hops);
+        add(Method::Balanced, hops);
     }
     if let Some(hops) = through(from, &[], to, Owners::Spread, most) {
-        add(Strategy::Spread, hops);
+        add(Method::Spread, hops);
     }
     let shared = if small {
         Owners::Balanced
@@ -211,14 +211,14 @@ pub(crate) fn routes(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
     for between in sliced(from, to)? {
         for owners in [Owners::Nearest, shared] {
             if let Some(hops) = through(from, std::slice::from_ref(&between), to, owners, most) {
-                add(Strategy::SliceGather, hops);
+                add(Method::SliceGather, hops);
             }
         }
     }
     if !from.is_partial() {
         for stops in axis_orders(from, to)? {
             if let Some(hops) = through(from, &stops, to, Owners::Nearest, most) {
-                add(Strategy::AxisByAxis, hops);
+                add(Method::AxisByAxis, hops);
             }
         }
         // With two axes it never was the cheapest: there is no third to move meanwhile.
@@ -227,7 +227,7 @@ pub(crate) fn routes(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
             for mut stops in axis_orders(from, between)? {
                 stops.push(between.clone());
                 if let Some(hops) = through(from, &stops, to, Owners::Nearest, most) {
-                    add(Strategy::Composed, hops);
+                    add(Method::Composed, hops);
                 }
             }
         }
@@ -236,7 +236,7 @@ pub(crate) fn routes(from: &Layout, to: &Layout) -> Result<Vec<Route>> {
             for mut stops in axis_orders(from, &whole)? {
                 stops.push(whole.clone());
                 if let Some(hops) = through(from, &stops, to, Owners::Nearest, whole.numel()) {
-                    add(Strategy::GatherSlice, hops);
+                    add(Method::GatherSlice, hops);
                 }
             }
         }
@@ -516,16 +516,13 @@ mod tests {
         // One rank of four holds all 12 rows; everybody wants them.
         let from = layout(&[4], &[12], "S(0)[12,0,0,0]");
         let to = layout(&[4], &[12], "R");
-        let routes = routes(&from, &to).unwrap();
-        let times: Vec<(Strategy, f64)> = routes
+        let paths = paths(&from, &to).unwrap();
+        let times: Vec<(Method, f64)> = paths
             .iter()
-            .map(|r| (r.strategy, Prices::new(&bandwidth(), 1).seconds(&r.hops)))
+            .map(|r| (r.method, Prices::new(&bandwidth(), 1).seconds(&r.hops)))
             .collect();
         // Directly 3 copies leave rank 0; sliced, 9 rows leave it and then 3 leave everyone three times.
-        assert_eq!(
-            times,
-            [(Strategy::Direct, 36.0), (Strategy::SliceGather, 18.0)]
-        );
+        assert_eq!(times, [(Method::Direct, 36.0), (Method::SliceGather, 18.0)]);
     }
 
     #[test]
@@ -533,12 +530,12 @@ mod tests {
         // Rows over the 4, copied 6 times; wanted by rows over the 6, copied 4 times.
         let from = layout(&[4, 6], &[24], "S(0) R");
         let to = layout(&[4, 6], &[24], "R S(0)");
-        let routes = routes(&from, &to).unwrap();
+        let paths = paths(&from, &to).unwrap();
         let sent = |s| {
-            let route = routes.iter().find(|r| r.strategy == s).unwrap();
-            route.hops[0].cost(&bandwidth(), 1)
+            let path = paths.iter().find(|r| r.method == s).unwrap();
+            path.hops[0].cost(&bandwidth(), 1)
         };
-        let (direct, spread) = (sent(Strategy::Direct), sent(Strategy::Spread));
+        let (direct, spread) = (sent(Method::Direct), sent(Method::Spread));
         assert_eq!(direct.received, spread.received);
         assert!(spread.sent < direct.sent, "{spread:?} {direct:?}");
     }
@@ -548,11 +545,11 @@ mod tests {
         let from = layout(&[3, 2, 4], &[240, 480], "S(0) S(1) S(1)");
         let to = layout(&[3, 2, 4], &[240, 480], "R S(0;2,1) S(0)");
         let model = CostModel::network(LinkCost::new(1e-7, 50e9));
-        let routes = routes(&from, &to).unwrap();
+        let paths = paths(&from, &to).unwrap();
         let best = |composed: bool| {
-            let of = routes
+            let of = paths
                 .iter()
-                .filter(|r| (r.strategy == Strategy::Composed) == composed);
+                .filter(|r| (r.method == Method::Composed) == composed);
             of.map(|r| Prices::new(&model, 4).seconds(&r.hops))
                 .fold(f64::INFINITY, f64::min)
         };
@@ -564,9 +561,9 @@ mod tests {
         let from = layout(&[4, 4], &[64], "S(0) S(0)");
         let to = layout(&[4, 4], &[64], "R R");
         let latency = CostModel::network(LinkCost::new(1.0, f64::INFINITY));
-        let routes = routes(&from, &to).unwrap();
-        assert_eq!(Prices::new(&latency, 1).seconds(&routes[0].hops), 15.0);
-        let best = routes
+        let paths = paths(&from, &to).unwrap();
+        assert_eq!(Prices::new(&latency, 1).seconds(&paths[0].hops), 15.0);
+        let best = paths
             .iter()
             .map(|r| Prices::new(&latency, 1).seconds(&r.hops))
             .fold(f64::INFINITY, f64::min);
