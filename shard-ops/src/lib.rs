@@ -24,6 +24,7 @@ pub mod rng;
 mod rows;
 mod rule;
 mod strategy;
+pub mod testing;
 mod value;
 
 pub use engine::{Engine, EngineOptions, Handler};
