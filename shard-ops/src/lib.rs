@@ -27,7 +27,7 @@ mod strategy;
 pub mod testing;
 mod value;
 
-pub use engine::{Engine, EngineOptions, Handler};
+pub use engine::{Engine, EngineOptions, Handler, Pin};
 pub use error::{InOp, OpError, Result};
 pub use families::*;
 pub use kernel::{
@@ -37,5 +37,5 @@ pub use measure::{Measured, measure};
 pub use op::{Exec, Keeps, Op, Saved, key_of};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
-pub use strategy::{Choice, Strategy, WayCost};
+pub use strategy::{Alternative, Choice, Strategy, WayCost};
 pub use value::{Value, holds};
