@@ -391,7 +391,11 @@ fn fold_with<T: Foldable>(
 /// # Panics
 /// When a key is not below `targets`.
 pub fn by_key(keys: &[i64], targets: usize) -> (Vec<i64>, Vec<i64>) {
-    let named = || keys.iter().enumerate().filter_map(|(j, &k)| Some((j, usize::try_from(k).ok()?)));
+    let named = || {
+        keys.iter()
+            .enumerate()
+            .filter_map(|(j, &k)| Some((j, usize::try_from(k).ok()?)))
+    };
     let mut starts = vec![0_i64; targets + 1];
     for (_, key) in named() {
         starts[key + 1] += 1;
@@ -416,7 +420,10 @@ mod tests {
     fn geometry(shape: [usize; 3], keyed: [bool; 3], list: usize) -> (Rows, usize, usize) {
         let steps = [shape[1] * shape[2], shape[2], 1];
         let dims = || (0..3).zip(keyed);
-        let keys: Vec<_> = dims().filter(|d| d.1).map(|(d, _)| (shape[d], steps[d])).collect();
+        let keys: Vec<_> = dims()
+            .filter(|d| d.1)
+            .map(|(d, _)| (shape[d], steps[d]))
+            .collect();
         let row: Vec<usize> = dims().filter(|d| !d.1).map(|(d, _)| d).collect();
         // The other side is rows in reverse order of their dims, then the list.
         let mut other = list;
@@ -445,7 +452,10 @@ mod tests {
 
     impl Draw {
         fn below(&mut self, limit: usize) -> usize {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             (self.0 >> 33) as usize % limit
         }
     }
@@ -496,7 +506,11 @@ mod tests {
         };
         for (j, &key) in keys.iter().enumerate() {
             for r in 0..rows.row_len() {
-                assert_eq!(out[place(j, r)], value(key, r), "{shape:?} {keyed:?} {keys:?}");
+                assert_eq!(
+                    out[place(j, r)],
+                    value(key, r),
+                    "{shape:?} {keyed:?} {keys:?}"
+                );
             }
         }
         // Folding what was picked into zeros counts how often each was.

@@ -1,4 +1,5 @@
 //! Ops by the engine, as a user of the crate applies them.
 
 mod engine;
+mod indexing;
 mod rows;
