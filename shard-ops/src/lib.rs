@@ -21,6 +21,7 @@ mod kernel;
 mod measure;
 mod op;
 pub mod rng;
+mod routes;
 mod rows;
 mod rule;
 mod strategy;
@@ -35,7 +36,8 @@ pub use kernel::{
 };
 pub use measure::{Measured, measure};
 pub use op::{Exec, Keeps, Op, Saved, key_of};
+pub use routes::{RouteBy, Routes};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
-pub use strategy::{Alternative, Choice, Strategy, WayCost};
+pub use strategy::{Alternative, Choice, RouteCost, Strategy, WayCost};
 pub use value::{Value, holds};
