@@ -97,7 +97,7 @@ impl PlanRepr {
         if at != to {
             return Err(broken(&at, &to, "the hops end elsewhere"));
         }
-        // Nothing is built before this point, and no plan has more pieces than it may have.
+        // Nothing was built before this, which first checks the number of pieces.
         Ok(Plan::along(&from, &to, index, method, built)?.with_staging(staging))
     }
 }

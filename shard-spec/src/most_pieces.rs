@@ -49,7 +49,7 @@ fn bound(all: &Runs, one: &Runs) -> usize {
     let fewer = match (&all.kind, &one.kind) {
         // A piece begins where an interval of either side does.
         (RunKind::Blocks, RunKind::Blocks) => all.total.saturating_add(one.most),
-        // The other side has a stride at each place of its period, and a stride meets those that leave its remainder.
+        // There is one stride at each place of the other side's period, and a stride meets those with the same remainder.
         (RunKind::Strides { period: p }, RunKind::Strides { period: q }) => {
             one.most.saturating_mul(p / gcd(*p, *q))
         }

@@ -110,7 +110,7 @@ fn gradients_of_any_layout_agree_with_finite_differences() {
 #[test]
 fn a_wrong_derivative_is_found_at_its_worst_element() {
     on_mesh(&[3], |b| {
-        // The error is x where i >= 3: greatest, relative to what is right, at one of 3 and 4.
+        // The error is x where i >= 3. Relative to the right derivative it is greatest at 3 or 4.
         let x = b.value(&[5], "S(0)[2,0,3]", |i| 1.0 + i[0] as f64);
         let f = |rec: &Recorder, x: &[Value]| Ok(vec![rec.apply1(Arc::new(BadSquare), &[&x[0]])?]);
         let error = gradcheck(&b.rec, &f, &[x], GradCheck::default()).unwrap_err();

@@ -167,7 +167,7 @@ fn no_owner_sends_more_than_its_share_of_what_is_read_of_its_block() {
     }
 }
 
-/// All pairs if the environment asks for them, otherwise every so many.
+/// The step through the pairs: 1, that is all pairs, if the environment asks for them.
 fn stride(usual: usize) -> usize {
     match std::env::var_os("SHARD_ALL_PAIRS") {
         Some(_) => 1,
@@ -175,8 +175,8 @@ fn stride(usual: usize) -> usize {
     }
 }
 
-/// Every pair is compared with `SHARD_ALL_PAIRS` set; otherwise all of the small meshes, and of the others as many as
-/// take a second.
+/// With `SHARD_ALL_PAIRS` set, every pair is compared. Otherwise all pairs of the small meshes are, and of the other meshes as
+/// many as take a second.
 #[test]
 fn the_chosen_plan_is_never_dearer_than_gathering_and_slicing() {
     for (shape, usual) in [
