@@ -48,7 +48,7 @@ pub(in crate::cuda) fn plan_gemm(gemm: &Gemm) -> Answer<Option<usize>> {
 /// As [`Driver::gemm`](crate::cuda::driver::Driver::gemm).
 ///
 /// # Safety
-/// As for that, with addresses of the host.
+/// As for that function, with addresses of the host.
 pub(in crate::cuda) unsafe fn gemm(gemm: &Gemm, workspace: (u64, usize)) -> Answer<()> {
     if workspace.0 == 0 || workspace.1 < WORKSPACE {
         return Err(Refusal::new("cublasLtMatmul", "no workspace"));
@@ -140,7 +140,7 @@ fn is_packed(of: &Tensor) -> bool {
 /// As [`Driver::convolve`](crate::cuda::driver::Driver::convolve).
 ///
 /// # Safety
-/// As for that, with addresses of the host.
+/// As for that function, with addresses of the host.
 pub(in crate::cuda) unsafe fn convolve(call: &Convolution, workspace: (u64, usize)) -> Answer<()> {
     if workspace.0 == 0 || workspace.1 < WORKSPACE {
         return Err(Refusal::new("cudnnConvolution", "no workspace"));
