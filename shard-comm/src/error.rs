@@ -70,7 +70,7 @@ pub enum CommError {
         backend: &'static str,
         /// The library's function.
         call: &'static str,
-        /// What it says.
+        /// Its message.
         cause: Arc<str>,
     },
     /// A buffer or a device refused.

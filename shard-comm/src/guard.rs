@@ -55,7 +55,7 @@ impl Guard {
     /// The checksums of what peers read from these sources, in the order of peers.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn sums_of(
         device: &DeviceRef,
         plan: &ExchangePlan,
@@ -84,7 +84,7 @@ impl Guard {
     /// none.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn holds<'a>(
         &self,
         device: &DeviceRef,

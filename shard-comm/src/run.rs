@@ -43,7 +43,7 @@ impl ExchangePlan {
 /// elements here in another way.
 ///
 /// # Errors
-/// Those of the device; [`DeviceError::Invalid`](crate::DeviceError::Invalid) if a buffer is too short for a piece.
+/// Errors of the device; [`DeviceError::Invalid`](crate::DeviceError::Invalid) if a buffer is too short for a piece.
 pub fn run<'a>(
     device: &DeviceRef,
     plan: &ExchangePlan,

@@ -80,7 +80,7 @@ pub enum DeviceError {
         library: &'static str,
         /// Its function.
         call: &'static str,
-        /// What it says.
+        /// Its message.
         cause: Arc<str>,
     },
     /// Work queued on a device failed when it ran.

@@ -62,7 +62,7 @@ pub trait Decorator: Debug {
     /// See [`Communicator::post`].
     ///
     /// # Errors
-    /// Those of [`Communicator::post`].
+    /// Errors of [`Communicator::post`].
     fn post(&self, request: Request) -> Result<Handle> {
         self.inner().post(request)
     }
@@ -70,7 +70,7 @@ pub trait Decorator: Debug {
     /// See [`Communicator::call`].
     ///
     /// # Errors
-    /// Those of [`Communicator::call`].
+    /// Errors of [`Communicator::call`].
     fn call(&self, request: Request) -> Result<Option<Buffer>> {
         Decorator::post(self, request)?.wait_optional()
     }
@@ -78,7 +78,7 @@ pub trait Decorator: Debug {
     /// See [`Communicator::post_link`].
     ///
     /// # Errors
-    /// Those of [`Communicator::post_link`].
+    /// Errors of [`Communicator::post_link`].
     fn post_link(&self, link: Link) -> Result<Handle> {
         self.inner().post_link(link)
     }

@@ -285,7 +285,7 @@ fn points_have_the_hosts_neighbours() {
     }
 }
 
-/// What each rank holds of random arrays of every type, as bytes, and how they are distributed.
+/// The pieces that each rank holds of random arrays of every type with a distribution, as bytes.
 fn drawn(device: DeviceKind, ranks: usize, how: Distribution) -> Vec<Vec<(DType, Vec<u8>)>> {
     on_kind(device, ranks, |_, x| {
         let cx = x.array().cx().clone();

@@ -17,7 +17,7 @@ pub(super) enum Refusal {
     Failed {
         /// The function.
         call: &'static str,
-        /// What it says.
+        /// Its message.
         cause: String,
     },
 }

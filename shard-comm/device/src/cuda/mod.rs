@@ -74,7 +74,7 @@ pub enum Availability {
     NoCompiler,
     /// The libraries are there, but no GPU.
     NoDevice {
-        /// What the driver says.
+        /// The driver's message.
         cause: String,
     },
 }

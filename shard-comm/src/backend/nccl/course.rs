@@ -86,7 +86,7 @@ impl Course {
     /// Queues exchanges as far as that goes without waiting. Returns the outcome once all are queued.
     ///
     /// # Errors
-    /// Those of the library and of the device.
+    /// Errors of the library and of the device.
     pub(super) fn go_on(&mut self, op: &Op, means: Means<'_>) -> Result<Option<Queued>> {
         loop {
             match self.flying.take() {
@@ -262,7 +262,7 @@ impl Messages {
     /// Begins to queue messages whose two ends agree; `None` if there are none.
     ///
     /// # Errors
-    /// Those of the library and of the device.
+    /// Errors of the library and of the device.
     pub(super) fn begin(ready: &[&Rc<Op>], means: Means<'_>) -> Result<Option<Self>> {
         let mut batch = Batch::default();
         let mut landings = Vec::new();
@@ -301,7 +301,7 @@ impl Messages {
     /// The outcomes of the messages, once all are queued.
     ///
     /// # Errors
-    /// Those of the library and of the device.
+    /// Errors of the library and of the device.
     pub(super) fn queued(&mut self, means: Means<'_>) -> Result<Option<Vec<Sent>>> {
         let Some(mut batch) = self.calls.queued()? else {
             return Ok(None);

@@ -76,7 +76,7 @@ impl Calls {
     /// Begins to queue calls, if there are any.
     ///
     /// # Errors
-    /// Those of the library.
+    /// Errors of the library.
     pub(super) fn begin(
         group: &Rc<GroupHandle>,
         stream: &DeviceRef,
@@ -94,7 +94,7 @@ impl Calls {
     /// The batch, once everything is queued. Its memory is in use until the stream has done the work.
     ///
     /// # Errors
-    /// Those of the library.
+    /// Errors of the library.
     pub(super) fn queued(&mut self) -> Result<Option<Batch>> {
         let stream = cuda(&self.stream)?;
         if !self.group.is_queued(stream)? {
@@ -126,7 +126,7 @@ impl Drop for Calls {
 /// All ranks of the group.
 ///
 /// # Errors
-/// Those of the library.
+/// Errors of the library.
 pub(super) fn connect_all(
     group: &Rc<GroupHandle>,
     stream: &DeviceRef,

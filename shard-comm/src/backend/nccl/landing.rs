@@ -403,7 +403,7 @@ impl Check {
     /// The first peer whose elements do not have the checksum that it told.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) fn first_wrong(&self, device: &DeviceRef) -> Result<Option<usize>> {
         let Some(wire) = self.wiring.wires.first() else {
             return Ok(None);
