@@ -426,3 +426,13 @@ pub enum LaunchError {
         source: std::io::Error,
     },
 }
+
+impl LaunchError {
+    /// Decided by the arguments, before any rank has begun, or a failure.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::NoRanks | Self::TooMany { .. } => ErrorClass::Uniform,
+            _ => ErrorClass::Failure,
+        }
+    }
+}

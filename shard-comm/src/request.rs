@@ -180,20 +180,8 @@ impl Request {
                 None => stage.plan.check(group, dtype, &brought, len)?,
                 Some(one) => stage.plan.check(group, dtype, &std::iter::once(one), len)?,
             }
-            if let Target::Write(dst) = &stage.target
-                && stage.plan.fold.is_none()
-                && stage.plan.fill.is_none()
-                && !stage.plan.may_cover(dst.len())
-            {
-                return Err(CommError::invalid(
-                    stage.plan.name,
-                    format!("pieces for all {} elements of the destination", dst.len()),
-                    format!(
-                        "pieces for {} of them",
-                        stage.plan.recv.iter().map(|p| p.numel()).sum::<usize>()
-                    ),
-                    "give the plan a fill value for what no piece writes",
-                ));
+            if let Target::Write(dst) = &stage.target {
+                stage.plan.check_written(dst.len())?;
             }
             left = Some((dtype.unwrap_or(DType::U8), len));
         }

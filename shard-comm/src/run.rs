@@ -11,11 +11,11 @@ use crate::{
 impl ExchangePlan {
     /// Runs the plan of a rank that reads only from itself: the same as an exchange, but without a communicator.
     ///
-    /// Pieces are read from `sources` whatever their peer is. Elements that no piece writes are as after an exchange: the fill,
-    /// the identity of the fold, or their old value.
+    /// Pieces are read from `sources` whatever their peer is. Elements that no piece writes are as after an exchange: the fill, or
+    /// the identity of the fold; a plan without either writes all elements.
     ///
     /// # Errors
-    /// [`CommError::Invalid`] if buffers do not fit the plan; otherwise errors of the device.
+    /// [`CommError::Invalid`] if buffers do not fit the plan, or if it leaves elements unwritten; otherwise errors of the device.
     pub fn run_alone(
         &self,
         device: &DeviceRef,
@@ -24,6 +24,7 @@ impl ExchangePlan {
     ) -> Result<(), CommError> {
         let brought = sources.iter().map(|s| (s.dtype(), s.len()));
         self.check(usize::MAX, Some(dst.dtype()), &brought, dst.len())?;
+        self.check_written(dst.len())?;
         let needed = self.recv.iter().map(|p| p.source + 1).max().unwrap_or(0);
         if needed > sources.len() {
             return Err(CommError::invalid(
@@ -176,4 +177,35 @@ pub(crate) fn fill_all(device: &DeviceRef, dst: &mut BufferMut, group: &[Scalar]
         device.fill(dst, &lane, value)?;
     }
     Ok(())
+}
+
+#[cfg(all(test, not(any(shard_loom, shard_shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Host, Piece};
+
+    #[test]
+    fn a_plan_that_leaves_elements_unwritten_is_refused() {
+        let device = Host::new();
+        let source = [device.upload_slice(&[1.0_f64, 2.0]).unwrap()];
+        let run_into = |len: usize, fold: Option<Monoid>, fill: Option<Scalar>| {
+            let pieces = [Piece::run(0, 0, 2, 0, 1)];
+            let plan = ExchangePlan::new("put", 0, pieces.into(), [].into(), fold, fill);
+            let mut dst = device.alloc(DType::F64, len)?;
+            plan.run_alone(&device, &source, &mut dst)?;
+            Ok::<_, CommError>(dst.freeze().to_vec::<f64>().unwrap())
+        };
+        let error = run_into(3, None, None).unwrap_err();
+        let told =
+            "put: expected pieces for all 3 elements of the destination, got pieces for 2 of them";
+        assert!(error.to_string().starts_with(told), "{error}");
+        assert_eq!(
+            run_into(3, None, Some(Scalar::F64(7.0))).unwrap(),
+            [7.0, 1.0, 2.0]
+        );
+        assert_eq!(
+            run_into(3, Some(Monoid::SUM), None).unwrap(),
+            [0.0, 1.0, 2.0]
+        );
+    }
 }

@@ -2,8 +2,8 @@
 
 use crate::Result;
 use shard_comm::{
-    Buffer, BufferMut, DType, DeviceKind, DeviceRef, Element, HostSlice, HostSliceMut, Ledger,
-    MatmulPrecision, Work,
+    Buffer, BufferMut, DType, DeviceRef, Element, HostSlice, HostSliceMut, Ledger, MatmulPrecision,
+    Work,
 };
 use shard_kernels::{View, ViewMut};
 use shard_redistribute::Fingerprint;
@@ -210,11 +210,6 @@ macro_rules! gpu_kernel {
     };
 }
 pub(crate) use gpu_kernel;
-
-/// Whether devices of a kind run jobs of the host on their memory; others need [kernels](DeviceKernel) of their own.
-pub(crate) fn runs_host_jobs(kind: DeviceKind) -> bool {
-    !kind.is_cuda()
-}
 
 /// The policy of kernels on a GPU. Kernels on the host ignore it.
 ///

@@ -25,6 +25,11 @@ pub trait Device: Any + Debug + Send + Sync {
     /// A name for messages.
     fn name(&self) -> String;
 
+    /// Whether it runs jobs of the host on its memory; others need kernels of their own.
+    fn runs_host_jobs(&self) -> bool {
+        !self.kind().is_cuda()
+    }
+
     /// Memory for `len` elements, from the caching pool. Its contents are unspecified but initialised.
     ///
     /// # Errors

@@ -56,6 +56,9 @@ pub enum DeviceError {
         device: String,
     },
     /// The device has no memory left for this.
+    ///
+    /// Operations that communicate tell all ranks of it, as an agreed error, before anything moves. Of an op that does not
+    /// communicate no other rank hears: it is a failure.
     #[error("{device}: out of memory for {bytes} bytes ({dtype} x {len})")]
     OutOfMemory {
         /// The device.
@@ -100,8 +103,11 @@ impl DeviceError {
             Self::Invalid { .. } | Self::HostOnly { .. } | Self::NoData { .. } => {
                 ErrorClass::Uniform
             }
-            Self::OutOfMemory { .. } => ErrorClass::Agreed,
-            Self::Closed { .. } | Self::Library { .. } | Self::Queued { .. } => ErrorClass::Failure,
+            // A fact of one rank that no other hears of, unless an operation tells it as an agreed error.
+            Self::OutOfMemory { .. }
+            | Self::Closed { .. }
+            | Self::Library { .. }
+            | Self::Queued { .. } => ErrorClass::Failure,
         }
     }
 

@@ -5,7 +5,7 @@ use std::panic::Location;
 use crate::caller::called;
 use crate::guard::Guard;
 use crate::request::check_peer;
-use crate::{Buffer, Communicator, DType, Handle, Link, LinkSide, Result};
+use crate::{AgreedError, Buffer, Communicator, DType, Handle, Link, LinkSide, Result};
 
 /// Messages between two ranks. They are matched in the order they were sent, without tags.
 impl dyn Communicator + '_ {
@@ -58,12 +58,19 @@ impl dyn Communicator + '_ {
     #[doc(alias = "MPI_Irecv")]
     #[track_caller]
     pub fn start_recv(&self, peer: usize, dtype: DType, len: usize) -> Result<Handle> {
-        let side = LinkSide::Recv(self.device().alloc(dtype, len)?);
+        // A rank that cannot allocate still joins, with nothing to write to, so that both ends fail alike.
+        let (dst, status) = match self.device().alloc(dtype, len) {
+            Ok(dst) => (dst, Ok(())),
+            Err(error) => (
+                self.device().alloc(dtype, 0)?,
+                Err(Box::new(AgreedError::from_local("recv", error))),
+            ),
+        };
         self.noted(self.post_link(Link {
             peer,
-            side,
+            side: LinkSide::Recv(dst),
             elsewhere: false,
-            status: Ok(()),
+            status,
             site: called(Location::caller()),
             guard: Guard::default(),
         }))

@@ -125,6 +125,62 @@ pub struct Traffic {
     pub(crate) print: Option<[u64; 2]>,
 }
 
+impl Traffic {
+    /// What a peer in another process says of its pieces, so that it can be compared there and here: its number, how many pieces and
+    /// elements; of each source that is read its index and the least length it must have; and, where both ends compute one, a
+    /// fingerprint of where the pieces are read from.
+    ///
+    /// ```
+    /// use shard_comm::backend::Traffic;
+    /// use shard_comm::{ExchangePlan, Piece};
+    /// let plan = ExchangePlan::new("shift", 0, [Piece::run(1, 0, 4, 2, 0)].into(), [].into(), None, None);
+    /// let told = &plan.incoming()[0];
+    /// // ... as bytes to another process, and there:
+    /// let heard = Traffic::new(told.peer(), told.pieces(), told.elements(), told.extents(), told.print());
+    /// assert_eq!((&heard, heard.extents()), (told, &[(0, 6)][..]));
+    /// ```
+    pub fn new(
+        peer: usize,
+        pieces: usize,
+        elements: usize,
+        extents: &[(usize, usize)],
+        print: Option<[u64; 2]>,
+    ) -> Self {
+        Self {
+            peer,
+            pieces,
+            elements,
+            extents: extents.into(),
+            print,
+        }
+    }
+
+    /// The other rank, as numbered within the group.
+    pub fn peer(&self) -> usize {
+        self.peer
+    }
+
+    /// How many pieces.
+    pub fn pieces(&self) -> usize {
+        self.pieces
+    }
+
+    /// How many elements in all.
+    pub fn elements(&self) -> usize {
+        self.elements
+    }
+
+    /// Of each source that is read: its index, and the least length it must have.
+    pub fn extents(&self) -> &[(usize, usize)] {
+        &self.extents
+    }
+
+    /// A fingerprint of where the pieces are read from, if there is one.
+    pub fn print(&self) -> Option<[u64; 2]> {
+        self.print
+    }
+}
+
 /// Received pieces with one destination and equal strides in their sources, in fold order, by their positions in the
 /// plan.
 pub(crate) type Stack = SmallVec<[usize; 4]>;
@@ -425,6 +481,20 @@ impl ExchangePlan {
     /// Whether the pieces might write every element. The answer is exact unless pieces overlap in ways too costly to analyse.
     pub(crate) fn may_cover(&self, len: usize) -> bool {
         self.covers(len) || self.collisions() == Collisions::Mixed && self.sums().written >= len
+    }
+
+    /// Checks that every element of a destination of `len` is written: by a piece, the fill or the fold.
+    pub(crate) fn check_written(&self, len: usize) -> Result<()> {
+        if self.fold.is_some() || self.fill.is_some() || self.may_cover(len) {
+            return Ok(());
+        }
+        let pieces: usize = self.recv.iter().map(|p| p.numel()).sum();
+        Err(CommError::invalid(
+            self.name,
+            format!("pieces for all {len} elements of the destination"),
+            format!("pieces for {pieces} of them"),
+            "give the plan a fill value for what no piece writes",
+        ))
     }
 
     /// Checks this rank's side against its buffers, as far as its own arguments decide that.

@@ -514,6 +514,26 @@ fn many_ranks_on_few_cores() {
 }
 
 #[test]
+fn a_receiver_without_memory_tells_the_sender() {
+    let errors = run(3, |comm| match comm.rank() {
+        0 => comm.send(1, &floats(&*comm, 1)).unwrap_err(),
+        1 => comm.recv(0, DType::F64, usize::MAX / 16).unwrap_err(),
+        _ => comm
+            .send_recv(2, &floats(&*comm, 1), 2, DType::F64, usize::MAX / 16)
+            .unwrap_err(),
+    })
+    .unwrap();
+    assert_eq!(errors[0], errors[1]);
+    for (error, rank) in errors.iter().zip([1, 1, 2]) {
+        assert_eq!(error.class(), ErrorClass::Agreed);
+        assert!(
+            matches!(error, CommError::Agreed(e) if e.rank == rank),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn no_ranks_are_refused() {
     assert!(matches!(run(0, |_| ()), Err(LaunchError::NoRanks)));
 }

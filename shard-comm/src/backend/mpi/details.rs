@@ -179,13 +179,7 @@ impl StageClaim {
         let (file, line, column) = &details.site;
         let exchange = details.exchanges.get(stage);
         let traffic = |pairs: &[Pair]| {
-            let one = |p: &Pair| Traffic {
-                peer: p.peer,
-                pieces: p.pieces,
-                elements: p.elements,
-                extents: p.extents.iter().copied().collect(),
-                print: p.print,
-            };
+            let one = |p: &Pair| Traffic::new(p.peer, p.pieces, p.elements, &p.extents, p.print);
             pairs.iter().map(one).collect()
         };
         let argument = details.argument.as_ref();
