@@ -9,13 +9,13 @@ use crate::{
 };
 
 impl ExchangePlan {
-    /// Runs the plan of a rank that reads from nobody but itself: what an exchange would do, without a communicator.
+    /// Runs the plan of a rank that reads only from itself: the same as an exchange, but without a communicator.
     ///
-    /// Pieces are read from `sources` whoever their peer is. What no piece writes is as after an exchange: the fill, or the
-    /// identity of the fold; a plan without either writes everything.
+    /// Pieces are read from `sources` whatever their peer is. Elements that no piece writes are as after an exchange: the fill, or
+    /// the identity of the fold; a plan without either writes all elements.
     ///
     /// # Errors
-    /// [`CommError::Invalid`] if buffers do not fit the plan, or if it leaves elements unwritten; what the device reports.
+    /// [`CommError::Invalid`] if buffers do not fit the plan, or if it leaves elements unwritten; otherwise errors of the device.
     pub fn run_alone(
         &self,
         device: &DeviceRef,
@@ -40,11 +40,11 @@ impl ExchangePlan {
 
 /// Reads every received piece of a checked plan into `dst`. `source(peer, index)` finds the owner's buffer.
 ///
-/// [`receive`](crate::backend::receive) does this with what peers posted; alone it is for backends that have brought the
+/// [`receive`](crate::backend::receive) does this with the posts of peers; by itself it is for backends that have brought the
 /// elements here in another way.
 ///
 /// # Errors
-/// Those of the device; [`DeviceError::Invalid`](crate::DeviceError::Invalid) if a buffer is too short for a piece.
+/// Errors of the device; [`DeviceError::Invalid`](crate::DeviceError::Invalid) if a buffer is too short for a piece.
 pub fn run<'a>(
     device: &DeviceRef,
     plan: &ExchangePlan,
@@ -60,7 +60,7 @@ pub fn run<'a>(
     {
         fill_all(device, dst, &[fill])?;
     }
-    // A GPU takes many pieces in one launch; the host would only gain a list.
+    // A GPU copies many pieces in one launch; the host would gain nothing from the list.
     if plan.recv.len() > 1
         && device.takes_many_pieces()
         && plan.collisions() == Collisions::Disjoint
@@ -101,7 +101,7 @@ fn fold_all<'a>(
         }
         return Ok(());
     }
-    // Where no element is written twice, copying stands for folding into the identity.
+    // If no element is written twice, copying is the same as folding into the identity.
     let copies = plain && plan.collisions() == Collisions::Disjoint;
     // Sums of 16-bit floats are formed in f32 and rounded once, unless there is nothing to sum.
     if plan.widens(dst.dtype()) {
@@ -139,7 +139,7 @@ fn fold_pieces<'a>(
     Ok(())
 }
 
-/// Copies one piece; most are runs, which need no views.
+/// Copies one piece; most are contiguous on both sides and need no views.
 #[inline]
 fn copy_piece(
     device: &DeviceRef,
