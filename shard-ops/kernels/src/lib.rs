@@ -42,6 +42,7 @@ pub mod real;
 pub mod reduce;
 pub mod resample;
 pub mod rows;
+pub mod search;
 #[cfg(test)]
 mod testing;
 pub mod unary;

@@ -16,5 +16,6 @@ pub mod pool;
 pub mod random;
 pub mod reduce;
 pub mod resample;
+pub mod search;
 pub mod shape;
 mod types;

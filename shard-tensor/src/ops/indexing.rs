@@ -14,11 +14,12 @@ impl ShardTensor {
     /// The indices `index` of a dim, in its order. The dims of an index of several take that dim's place.
     ///
     /// ```
+    /// use ndarray::array;
     /// use shard_tensor::{launch, shard};
     /// let picked = launch(2, |ctx| {
     ///     let mesh = ctx.mesh_of(2)?;
     ///     let rows = mesh.from_fn([5, 2], [shard(0)], |i| (10 * i[0] + i[1]) as f64)?;
-    ///     let index = mesh.from_fn([3], [shard(0)], |i| [4_i64, 0, -1][i[0]])?;
+    ///     let index = mesh.distribute(&array![4_i64, 0, -1], [shard(0)])?;
     ///     rows.index_select(0, &index)?.to_array::<f32>()
     /// })?;
     /// assert_eq!(picked[0].as_slice(), Some(&[40.0, 41.0, 0.0, 1.0, 40.0, 41.0][..]));
@@ -44,25 +45,23 @@ impl ShardTensor {
     /// # Errors
     /// As [`index_select`](Self::index_select).
     #[track_caller]
-    pub fn index_select_by(
-        &self,
-        dim: impl Into<Dim>,
-        index: &Self,
-        by: RouteBy,
-    ) -> Result<Self> {
+    pub fn index_select_by(&self, dim: impl Into<Dim>, index: &Self, by: RouteBy) -> Result<Self> {
         let dim = self.dim("index_select", dim)?;
-        self.run2(index, |exec, x, i| indexing::index_select_by(exec, x, dim, i, by))
+        self.run2(index, |exec, x, i| {
+            indexing::index_select_by(exec, x, dim, i, by)
+        })
     }
 
     /// The elements along a dim that `index` names: where it holds `j` at a place, the element at that place with `j` for the dim. In other
     /// dims it may be shorter than the tensor.
     ///
     /// ```
+    /// use ndarray::array;
     /// use shard_tensor::{launch, shard};
     /// let picked = launch(2, |ctx| {
     ///     let mesh = ctx.mesh_of(2)?;
     ///     let x = mesh.from_fn([4, 2], [shard(0)], |i| (10 * i[0] + i[1]) as f64)?;
-    ///     let index = mesh.from_fn([1, 2], [shard(1)], |i| [3_i64, 0][i[1]])?;
+    ///     let index = mesh.distribute(&array![[3_i64, 0]], [shard(1)])?;
     ///     x.gather(0, &index)?.to_array::<f32>()
     /// })?;
     /// assert_eq!(picked[0].as_slice(), Some(&[30.0, 1.0][..]));
@@ -90,17 +89,20 @@ impl ShardTensor {
     #[track_caller]
     pub fn take_along_dim(&self, dim: impl Into<Dim>, index: &Self) -> Result<Self> {
         let dim = self.dim("take_along_dim", dim)?;
-        self.run2(index, |exec, x, i| indexing::take_along_dim(exec, x, i, dim))
+        self.run2(index, |exec, x, i| {
+            indexing::take_along_dim(exec, x, i, dim)
+        })
     }
 
     /// The rows of this table that `indices` name, `[..indices, ..row]`. The row `padding` gets no gradient.
     ///
     /// ```
+    /// use ndarray::array;
     /// use shard_tensor::{launch, shard};
     /// let words = launch(3, |ctx| {
     ///     let mesh = ctx.mesh_of(3)?;
     ///     let table = mesh.from_fn([7, 1], [shard(0)], |i| i[0] as f64)?;
-    ///     let text = mesh.from_fn([2, 2], [shard(0)], |i| (3 * i[0] + 2 * i[1]) as i64)?;
+    ///     let text = mesh.distribute(&array![[0_i64, 2], [3, 5]], [shard(0)])?;
     ///     table.embedding(&text, None)?.to_array::<f32>()
     /// })?;
     /// assert_eq!(words[0].shape(), [2, 2, 1]);
@@ -116,17 +118,20 @@ impl ShardTensor {
     /// As [`index_select`](Self::index_select); for a padding that is no row.
     #[track_caller]
     pub fn embedding(&self, indices: &Self, padding: Option<usize>) -> Result<Self> {
-        self.run2(indices, |exec, x, i| indexing::embedding(exec, i, x, padding))
+        self.run2(indices, |exec, x, i| {
+            indexing::embedding(exec, i, x, padding)
+        })
     }
 
     /// The tensor with each row of `src` added to the row that `index` names along a dim.
     ///
     /// ```
+    /// use ndarray::array;
     /// use shard_tensor::{launch, shard};
     /// let sums = launch(2, |ctx| {
     ///     let mesh = ctx.mesh_of(2)?;
     ///     let zeros = mesh.zeros([3], [shard(0)])?;
-    ///     let edges = mesh.from_fn([4], [shard(0)], |i| [2_i64, 0, 2, 2][i[0]])?;
+    ///     let edges = mesh.distribute(&array![2_i64, 0, 2, 2], [shard(0)])?;
     ///     let messages = mesh.from_fn([4], [shard(0)], |i| 1.0 + i[0] as f64)?;
     ///     zeros.index_add(0, &edges, &messages)?.to_array::<f32>()
     /// })?;
@@ -145,7 +150,9 @@ impl ShardTensor {
     #[track_caller]
     pub fn index_add(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
         let dim = self.dim("index_add", dim)?;
-        self.run3(index, src, |exec, x, i, s| indexing::index_add(exec, x, dim, i, s, 1.0))
+        self.run3(index, src, |exec, x, i, s| {
+            indexing::index_add(exec, x, dim, i, s, 1.0)
+        })
     }
 
     /// The tensor with every element of `src` added at the place that `index` names along a dim: where it holds `j` at a place, to the element at
@@ -159,18 +166,21 @@ impl ShardTensor {
     #[track_caller]
     pub fn scatter_add(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
         let dim = self.dim("scatter_add", dim)?;
-        self.run3(index, src, |exec, x, i, s| indexing::scatter_add(exec, x, dim, i, s))
+        self.run3(index, src, |exec, x, i, s| {
+            indexing::scatter_add(exec, x, dim, i, s)
+        })
     }
 
     /// The sum of the rows of each of `count` segments: row `i` is of segment `ids[i]`. Ids need not be sorted, and a segment without
     /// rows has zeros. Segments are divided evenly over the mesh axes that divide the ids.
     ///
     /// ```
+    /// use ndarray::array;
     /// use shard_tensor::{launch, shard};
     /// let found = launch(2, |ctx| {
     ///     let mesh = ctx.mesh_of(2)?;
     ///     let rows = mesh.from_fn([5], [shard(0)], |i| 1.0 + i[0] as f64)?;
-    ///     let ids = mesh.from_fn([5], [shard(0)], |i| [2_i64, 0, 2, 0, 3][i[0]])?;
+    ///     let ids = mesh.distribute(&array![2_i64, 0, 2, 0, 3], [shard(0)])?;
     ///     let sums = rows.segment_sum(&ids, 4)?.to_array::<f32>()?;
     ///     let means = rows.segment_mean(&ids, 4)?.to_array::<f32>()?;
     ///     Ok((sums, means))
@@ -237,7 +247,9 @@ impl ShardTensor {
     /// As [`segment_mean`](Self::segment_mean).
     #[track_caller]
     pub fn segment_softmax(&self, ids: &Self, count: usize) -> Result<Self> {
-        self.run2(ids, |exec, x, i| indexing::segment_softmax(exec, x, i, count))
+        self.run2(ids, |exec, x, i| {
+            indexing::segment_softmax(exec, x, i, count)
+        })
     }
 
     /// Runs one op of `shard_ops` on three tensors.

@@ -4,6 +4,7 @@ mod constructors;
 mod doors;
 mod errors;
 mod gradients;
+mod graphs;
 mod limits;
 mod local;
 mod models;

@@ -34,7 +34,10 @@ pub(crate) const TABLE: &[Entry] = &[
     built("index_add", |exec, case, values| {
         let args = Args::new(case, values);
         let (x, index, src) = (args.need("input")?, args.need("index")?, args.need("src")?);
-        let (dim, alpha) = (args.dim("dim", x.ndim())?, case.attributes.float("alpha", 1.0)?);
+        let (dim, alpha) = (
+            args.dim("dim", x.ndim())?,
+            case.attributes.float("alpha", 1.0)?,
+        );
         Ok(vec![indexing::index_add(exec, x, dim, index, src, alpha)?])
     }),
     built("scatter_add", |exec, case, values| {

@@ -14,6 +14,7 @@ mod take;
 
 use self::fold::FoldRows;
 use self::rows::Picked;
+pub(super) use self::rows::with_foldable;
 pub(crate) use self::rows::{Pack, Settle};
 pub use self::scatter::scatter_add;
 pub use self::segments::{segment_max, segment_mean, segment_min, segment_softmax, segment_sum};

@@ -290,4 +290,4 @@ macro_rules! with_foldable {
         }
     };
 }
-pub(super) use with_foldable;
+pub(in crate::families) use with_foldable;
