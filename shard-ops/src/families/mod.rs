@@ -17,5 +17,6 @@ pub mod random;
 pub mod reduce;
 pub mod resample;
 pub mod search;
+pub mod select;
 pub mod shape;
 mod types;
