@@ -3,3 +3,4 @@
 mod engine;
 mod indexing;
 mod rows;
+mod testing;
