@@ -5,9 +5,10 @@
 //! Contributions go the same way back. Ranks that hold copies of the operand that names the rows hold copies of contributions,
 //! too, so that each owner has those it needs at hand: nothing is sent between copies.
 
+use super::choice::Choice;
 use super::intervals::Axes;
 use super::site::{Site, Spans};
-use crate::{Access, RouteBy};
+use crate::{Access, RouteBy, Rule};
 use shard_redistribute::Fingerprint;
 use shard_spec::{ContentHash as _, DimCover, DimPart, DimSharding, Dims, Layout, Partition};
 use smallvec::SmallVec;
@@ -117,6 +118,17 @@ struct Sizes {
     row: usize,
     /// The same in elements.
     row_len: usize,
+}
+
+impl<'a> Site<'a> {
+    /// A choice for operands of these layouts, seen from the first rank, with those who are asked for rows.
+    pub(super) fn serving(rule: &'a Rule, choice: &'a Choice, layouts: &[&'a Layout]) -> Self {
+        let mut site = Self::new(rule, choice, layouts[0].mesh(), 0);
+        if let Some((RouteBy::Ask, owners, _)) = site.route(layouts) {
+            site.routed = Some(owners);
+        }
+        site
+    }
 }
 
 impl Site<'_> {
