@@ -200,10 +200,9 @@ pub fn probes(sample: &Sample, mesh: &DeviceMesh, seed: u64) -> Result<Vec<Probe
 /// Random layouts for a sample's operands: copies half of the time.
 fn anything(sample: &Sample, mesh: &DeviceMesh, rng: &mut Rng) -> Result<Vec<Layout>, SpecError> {
     let of = |t: &Tensor| {
-        let sums = t.data.dtype().is_float();
         let all = choices(&Operand {
             shape: t.shape.clone(),
-            sums,
+            sums: true,
         });
         let axes: Vec<AxisChoice> = (0..mesh.ndim())
             .map(|_| {

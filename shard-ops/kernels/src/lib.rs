@@ -41,10 +41,14 @@ mod positions;
 pub mod real;
 pub mod reduce;
 pub mod resample;
+pub mod scan;
+pub mod tally;
 #[cfg(test)]
 mod testing;
+pub mod triangle;
 pub mod unary;
 pub mod view;
+pub mod whole;
 
 pub use positions::Positions;
 pub use real::Real;

@@ -3,6 +3,7 @@
 mod folds;
 mod math;
 mod moves;
+mod types;
 mod windows;
 
 use crate::case::{Case, CaseError};
@@ -48,7 +49,13 @@ pub(crate) const fn built(name: &'static str, apply: Apply) -> Entry {
 /// # Errors
 /// The reason for skipping the case.
 pub fn find(case: &Case) -> Result<Apply, String> {
-    let tables = [moves::TABLE, math::TABLE, windows::TABLE, folds::TABLE];
+    let tables = [
+        moves::TABLE,
+        math::TABLE,
+        types::TABLE,
+        windows::TABLE,
+        folds::TABLE,
+    ];
     if let Some(entry) = tables.into_iter().flatten().find(|e| e.name == case.op) {
         return (entry.lacks)(case).map_or(Ok(entry.apply), Err);
     }
