@@ -41,6 +41,7 @@ mod positions;
 pub mod real;
 pub mod reduce;
 pub mod resample;
+pub mod rows;
 pub mod scan;
 pub mod tally;
 #[cfg(test)]
