@@ -91,8 +91,8 @@ pub use shard_autograd::{GradAs, GradCheck, GradReport, HookHandle};
 pub use shard_comm::half;
 pub use shard_comm::local::{Binding, Schedule};
 pub use shard_comm::{
-    DType, DeviceFactory, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot, MatmulPrecision,
-    OpCount,
+    Bool, DType, DeviceFactory, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot,
+    MatmulPrecision, OpCount, Scalar,
 };
 pub use shard_kernels::unary::Unary;
 pub use shard_ops::Measured;

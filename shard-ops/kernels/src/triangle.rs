@@ -3,6 +3,7 @@
 use super::copy::copy;
 use super::view::for_each_row;
 use super::{Positions, View, ViewMut};
+use shard_device::Element;
 
 /// Copies the elements of matrices (the last two dims) whose column's position is at most their row's plus `diagonal` (`upper`: at least),
 /// and writes zeros elsewhere. Positions ascend.
@@ -20,7 +21,7 @@ use super::{Positions, View, ViewMut};
 ///
 /// # Panics
 /// When the shapes differ, or have fewer than two dims.
-pub fn triangle<T: Copy + Default>(
+pub fn triangle<T: Element>(
     upper: bool,
     diagonal: i64,
     rows: Positions<'_>,
@@ -62,7 +63,7 @@ pub fn triangle<T: Copy + Default>(
 ///
 /// # Panics
 /// When `out` has other shapes than `x` and another dim.
-pub fn embed<T: Copy + Default>(
+pub fn embed<T: Element>(
     rows: Positions<'_>,
     columns: Positions<'_>,
     x: &View<'_, T>,
@@ -95,7 +96,7 @@ pub fn embed<T: Copy + Default>(
     }
 }
 
-fn zero<T: Copy + Default>(out: &mut ViewMut<'_, T>) {
+fn zero<T: Element>(out: &mut ViewMut<'_, T>) {
     let (shape, strides, offset) = out.geometry();
     let data = out.data_mut();
     for_each_row(&shape, [&strides], [offset], |[at], n, [step]| {

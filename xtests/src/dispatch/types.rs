@@ -59,8 +59,8 @@ pub(crate) const TABLE: &[Entry] = &[
         Ok(vec![ew::cast(e, Args::new(c, v).need("input")?, to)?])
     }),
     built("one_hot", |e, c, v| {
-        let classes = c.outputs[0].shape.last().copied().unwrap_or(0);
-        let classes = c.attributes.size("num_classes", classes)?;
+        let told = c.outputs.first().and_then(|o| o.shape.last()).copied();
+        let classes = c.attributes.size("num_classes", told.unwrap_or(0))?;
         Ok(vec![one_hot(e, Args::new(c, v).need("input")?, classes)?])
     }),
     built("tril", |e, c, v| {

@@ -4,6 +4,7 @@ use crate::error::InOp;
 use crate::families::shape::extent;
 use crate::rule::RuleBuilder;
 use crate::{Access, Exec, Meta, OperandBox, Result, RowCuts, Rule, Value};
+use shard_comm::Element;
 use shard_kernels::copy::copy;
 use shard_kernels::{View, ViewMut};
 use shard_spec::Dims;
@@ -150,7 +151,7 @@ impl Parts {
     }
 
     /// Writes the totals of part number `k` of a box.
-    pub(super) fn put<T: Copy>(&self, totals: &mut ViewMut<'_, T>, k: usize, states: &[T]) {
+    pub(super) fn put<T: Element>(&self, totals: &mut ViewMut<'_, T>, k: usize, states: &[T]) {
         let (mut start, mut extent) = (vec![0; totals.ndim()], totals.shape().to_vec());
         (start[self.dim], extent[self.dim]) = (k, 1);
         let mut to = totals.reborrow().sub_box(&start, &extent);
