@@ -212,10 +212,7 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
                         }
                     } else {
                         for i in 0..n as isize {
-                            total = F::join(
-                                total,
-                                data[at.wrapping_add_signed(i * step)].wide(),
-                            );
+                            total = F::join(total, data[at.wrapping_add_signed(i * step)].wide());
                         }
                     }
                 },

@@ -115,7 +115,11 @@ impl Run {
     #[must_use]
     pub fn then(self, next: Self) -> Self {
         Self {
-            sum: if next.ended { next.sum } else { self.sum + next.sum },
+            sum: if next.ended {
+                next.sum
+            } else {
+                self.sum + next.sum
+            },
             ended: self.ended || next.ended,
         }
     }
@@ -292,10 +296,14 @@ impl Lines {
         assert_shapes(&[x.shape()], y.shape());
         let (_, strides, offset) = y.geometry();
         let y = y.data_mut();
-        self.each([from, (&strides[..], offset)], states, |state, [at, to], _| {
-            *state = join(*state, lift(data[at]));
-            y[to] = lower(*state);
-        });
+        self.each(
+            [from, (&strides[..], offset)],
+            states,
+            |state, [at, to], _| {
+                *state = join(*state, lift(data[at]));
+                y[to] = lower(*state);
+            },
+        );
     }
 
     /// Visits all elements, each line's in order: its state, where the element lies in each operand, and its place in the line.
@@ -388,7 +396,10 @@ mod tests {
         let (mut start, mut first) = (vec![0; x.ndim()], x.shape().to_vec());
         let mut rest = first.clone();
         (first[dim], start[dim], rest[dim]) = (cut, cut, rest[dim] - cut);
-        [x.sub_box(&vec![0; x.ndim()], &first), x.sub_box(&start, &rest)]
+        [
+            x.sub_box(&vec![0; x.ndim()], &first),
+            x.sub_box(&start, &rest),
+        ]
     }
 
     #[test]
@@ -447,7 +458,10 @@ mod tests {
                                     line[..=i].iter().map(|x| x.exp()).sum::<f64>().ln()
                                 }
                             };
-                            assert!((found - expected).abs() < 1e-12, "{op:?} at {i} of {line:?}");
+                            assert!(
+                                (found - expected).abs() < 1e-12,
+                                "{op:?} at {i} of {line:?}"
+                            );
                         }
                         assert_eq!(*state, *found.last().unwrap_or(&op.float_identity()));
                     }
@@ -465,14 +479,34 @@ mod tests {
             &mut ViewMut::contiguous(&mut values, &[8]),
             &mut ViewMut::contiguous(&mut indices, &[8]),
         );
-        extremes(true, &View::contiguous(&x, &[8]), 0, 100, &mut states, Some(out));
+        extremes(
+            true,
+            &View::contiguous(&x, &[8]),
+            0,
+            100,
+            &mut states,
+            Some(out),
+        );
         assert_eq!(indices, [100, 101, 102, 102, 104, 104, 106, 106]);
         assert_eq!(values[..4], [1.0, 3.0, 3.0, 3.0]);
         assert!(values[4..].iter().all(|v| v.is_nan()));
         assert_eq!(states[0].index, 106);
         let mut small = [Extreme::none()];
-        extremes(false, &View::contiguous(&x[..4], &[4]), 0, 0, &mut small, None);
-        assert_eq!(small, [Extreme { value: 1.0, index: 0 }]);
+        extremes(
+            false,
+            &View::contiguous(&x[..4], &[4]),
+            0,
+            0,
+            &mut small,
+            None,
+        );
+        assert_eq!(
+            small,
+            [Extreme {
+                value: 1.0,
+                index: 0
+            }]
+        );
         // Parts are joined as elements are.
         let none = Extreme::none();
         assert_eq!(none.then(small[0], true), small[0]);

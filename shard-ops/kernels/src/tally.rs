@@ -110,33 +110,38 @@ fn reduce<T: Copy>(
     split.for_each_cell(x.offset(), |cell, at, width, cell_step| {
         let mut totals = [op.identity(); COLUMNS];
         let totals = &mut totals[..width];
-        for_each_row(&split.reduced, [&split.reduced_steps], [at], |[at], n, [step]| {
-            if width > 1 {
-                for i in 0..n as isize {
-                    let from = at.wrapping_add_signed(i * step);
-                    for (to, x) in chunk.iter_mut().zip(&data[from..from + width]) {
-                        *to = number(*x);
+        for_each_row(
+            &split.reduced,
+            [&split.reduced_steps],
+            [at],
+            |[at], n, [step]| {
+                if width > 1 {
+                    for i in 0..n as isize {
+                        let from = at.wrapping_add_signed(i * step);
+                        for (to, x) in chunk.iter_mut().zip(&data[from..from + width]) {
+                            *to = number(*x);
+                        }
+                        op.join(totals, &chunk[..width]);
                     }
-                    op.join(totals, &chunk[..width]);
+                    return;
                 }
-                return;
-            }
-            for first in (0..n).step_by(CHUNK) {
-                let len = CHUNK.min(n - first);
-                let at = at.wrapping_add_signed(first as isize * step);
-                if step == 1 {
-                    for (to, x) in chunk.iter_mut().zip(&data[at..at + len]) {
-                        *to = number(*x);
+                for first in (0..n).step_by(CHUNK) {
+                    let len = CHUNK.min(n - first);
+                    let at = at.wrapping_add_signed(first as isize * step);
+                    if step == 1 {
+                        for (to, x) in chunk.iter_mut().zip(&data[at..at + len]) {
+                            *to = number(*x);
+                        }
+                    } else {
+                        for (i, to) in chunk[..len].iter_mut().enumerate() {
+                            *to = number(data[at.wrapping_add_signed(i as isize * step)]);
+                        }
                     }
-                } else {
-                    for (i, to) in chunk[..len].iter_mut().enumerate() {
-                        *to = number(data[at.wrapping_add_signed(i as isize * step)]);
-                    }
+                    let folded = op.fold(&chunk[..len]);
+                    op.join(totals, &[folded]);
                 }
-                let folded = op.fold(&chunk[..len]);
-                op.join(totals, &[folded]);
-            }
-        });
+            },
+        );
         for (j, &total) in totals.iter().enumerate() {
             put(cell.wrapping_add_signed(j as isize * cell_step), total);
         }
@@ -208,9 +213,8 @@ mod tests {
                 let expected = cells(&long, &dims, |v| exact(op, &v));
                 of_whole(op, &long, &dims, &mut |cell, x| found[cell] = x);
                 assert_eq!(found, expected, "{op:?} of longs");
-                let truths = |v: Vec<u8>| -> Vec<i64> {
-                    v.into_iter().map(|x| i64::from(x != 0)).collect()
-                };
+                let truths =
+                    |v: Vec<u8>| -> Vec<i64> { v.into_iter().map(|x| i64::from(x != 0)).collect() };
                 let expected = cells(&bytes, &dims, |v| exact(op, &truths(v)));
                 of_truths(op, &bytes, &dims, &mut |cell, x| found[cell] = x);
                 assert_eq!(found, expected, "{op:?} of truths");
@@ -222,12 +226,27 @@ mod tests {
     fn what_is_not_zero_is_true() {
         let x = [0.0_f32, -0.0, f32::NAN, 1e-45];
         let mut count = 0;
-        of_truths(Tally::Sum, &View::contiguous(&x, &[4]), &[0], &mut |_, n| count = n);
+        of_truths(
+            Tally::Sum,
+            &View::contiguous(&x, &[4]),
+            &[0],
+            &mut |_, n| count = n,
+        );
         assert_eq!(count, 2);
         let odd: &[Bool] = bytemuck::cast_slice(&[0_u8, 2, 3]);
-        of_whole(Tally::Sum, &View::contiguous(odd, &[3]), &[0], &mut |_, n| count = n);
+        of_whole(
+            Tally::Sum,
+            &View::contiguous(odd, &[3]),
+            &[0],
+            &mut |_, n| count = n,
+        );
         assert_eq!(count, 2);
-        of_truths(Tally::Min, &View::contiguous(&x[..0], &[0]), &[0], &mut |_, n| count = n);
+        of_truths(
+            Tally::Min,
+            &View::contiguous(&x[..0], &[0]),
+            &[0],
+            &mut |_, n| count = n,
+        );
         assert!(count > 0);
     }
 }

@@ -69,31 +69,76 @@ pub fn embed<T: Element>(
     x: &View<'_, T>,
     out: &mut ViewMut<'_, T>,
 ) {
-    let (shape, n) = (out.shape().to_vec(), x.ndim());
-    let (Some(&height), Some(&width)) = (x.shape().last(), shape.last()) else {
-        panic!("embed: a diagonal of shape {:?}", x.shape())
-    };
-    assert!(
-        shape[..n] == *x.shape() && shape.len() == n + 1,
-        "embed: shape {:?} into {shape:?}",
-        x.shape()
-    );
     zero(out);
-    let places = columns.list(width);
-    for r in 0..height {
-        let Ok(c) = places.binary_search(&rows.at(r)) else {
-            continue;
-        };
-        let (mut start, mut extent) = (vec![0; n + 1], shape.clone());
-        (start[n - 1], extent[n - 1], start[n], extent[n]) = (r, 1, c, 1);
-        let from = x.sub_box(&start[..n], &extent[..n]);
-        let mut to = out.reborrow().sub_box(&start, &extent);
-        // The same elements, with one more dim of extent 1.
-        let mut strides = from.strides().to_vec();
-        strides.push(1);
-        let from = View::new(from.data(), from.offset(), &extent, &strides);
-        copy(&from, &mut to);
+    let shape = out.shape().to_vec();
+    on_diagonal(rows, columns, x.shape(), &shape, |line, matrix, one| {
+        let from = x.sub_box(line, one);
+        let mut to = out.reborrow().sub_box(matrix, &with_column(one));
+        copy(&widened(&from), &mut to);
+    });
+}
+
+/// The diagonals of matrices, as the last dim of `out`: zero where the column is not there. Positions ascend.
+///
+/// # Panics
+/// When `x` has other shapes than `out` and another dim.
+pub fn take<T: Element>(
+    rows: Positions<'_>,
+    columns: Positions<'_>,
+    x: &View<'_, T>,
+    out: &mut ViewMut<'_, T>,
+) {
+    zero(out);
+    let line_shape = out.shape().to_vec();
+    on_diagonal(
+        rows,
+        columns,
+        &line_shape,
+        x.shape(),
+        |line, matrix, one| {
+            let from = x.sub_box(matrix, &with_column(one));
+            let strides = &from.strides()[..line.len()];
+            let from = View::new(from.data(), from.offset(), one, strides);
+            copy(&from, &mut out.reborrow().sub_box(line, one));
+        },
+    );
+}
+
+/// Visits the rows that have a column at their own position: where each begins among the lines and the matrices, and the extents of one
+/// element per line.
+fn on_diagonal(
+    rows: Positions<'_>,
+    columns: Positions<'_>,
+    lines: &[usize],
+    matrices: &[usize],
+    mut visit: impl FnMut(&[usize], &[usize], &[usize]),
+) {
+    let n = lines.len();
+    assert!(
+        n > 0 && matrices.len() == n + 1 && matrices[..n] == *lines,
+        "diagonal: lines {lines:?} of matrices {matrices:?}"
+    );
+    let places = columns.list(matrices[n]);
+    let mut one = lines.to_vec();
+    one[n - 1] = 1;
+    for r in 0..lines[n - 1] {
+        if let Ok(c) = places.binary_search(&rows.at(r)) {
+            let mut at = vec![0; n + 1];
+            (at[n - 1], at[n]) = (r, c);
+            visit(&at[..n], &at, &one);
+        }
     }
+}
+
+/// These extents, and one column.
+fn with_column(extent: &[usize]) -> Vec<usize> {
+    extent.iter().copied().chain([1]).collect()
+}
+
+/// The same elements with one more dim of extent 1.
+fn widened<'a, T>(x: &View<'a, T>) -> View<'a, T> {
+    let strides: Vec<isize> = x.strides().iter().copied().chain([1]).collect();
+    View::new(x.data(), x.offset(), &with_column(x.shape()), &strides)
 }
 
 fn zero<T: Element>(out: &mut ViewMut<'_, T>) {
@@ -128,7 +173,11 @@ mod tests {
                     let (row, column) = (rows[i / 4 % 3], columns[i % 4]);
                     let apart = i128::from(column - row);
                     let diagonal = i128::from(diagonal);
-                    let keeps = if upper { apart >= diagonal } else { apart <= diagonal };
+                    let keeps = if upper {
+                        apart >= diagonal
+                    } else {
+                        apart <= diagonal
+                    };
                     assert_eq!(*out, if keeps { i as i32 + 1 } else { 0 }, "{i} {diagonal}");
                 }
             }
@@ -144,5 +193,10 @@ mod tests {
         embed(rows, columns, &View::contiguous(&x, &[2, 3]), to);
         let expected = [0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 5, 0, 0, 0, 6, 0];
         assert_eq!(out, expected);
+        // And taken from there, those whose columns are not there aside.
+        let mut back = [-1; 6];
+        let to = &mut ViewMut::contiguous(&mut back, &[2, 3]);
+        take(rows, columns, &View::contiguous(&out, &[2, 3, 3]), to);
+        assert_eq!(back, [0, 2, 3, 0, 5, 6]);
     }
 }

@@ -119,7 +119,9 @@ impl Whole for Bool {
             Binary::Mul | Binary::Minimum | Binary::BitAnd => {
                 |a, b, out| each(a, b, out, |a: Self, b| Self::new(a.get() & b.get()))
             }
-            Binary::BitXor => |a, b, out| each(a, b, out, |a: Self, b| Self::new(a.get() ^ b.get())),
+            Binary::BitXor => {
+                |a, b, out| each(a, b, out, |a: Self, b| Self::new(a.get() ^ b.get()))
+            }
             _ => return None,
         })
     }
@@ -235,7 +237,11 @@ fn by_rows<T: Element, R: Element>(
     let all = [a.strides(), b.strides(), &strides];
     for_each_row(&shape, all, at, |[p, q, r], n, steps| {
         if steps == [1, 1, 1] {
-            return row(&a.data()[p..p + n], &b.data()[q..q + n], &mut data[r..r + n]);
+            return row(
+                &a.data()[p..p + n],
+                &b.data()[q..q + n],
+                &mut data[r..r + n],
+            );
         }
         for first in (0..n).step_by(CHUNK) {
             let len = CHUNK.min(n - first);
@@ -380,7 +386,11 @@ mod tests {
                 assert_eq!(of(Binary::Pow), a.wrapping_pow(u32::from(b)));
                 let (x, y) = (x - 128, y - 128);
                 let of = |op| apply(op, &[x as i32], &[y as i32])[0];
-                let floor = if y == 0 { 0.0 } else { (x as f64 / y as f64).floor() };
+                let floor = if y == 0 {
+                    0.0
+                } else {
+                    (x as f64 / y as f64).floor()
+                };
                 assert_eq!(f64::from(of(Binary::FloorDiv)), floor, "{x} / {y}");
                 let rest = if y == 0 { 0 } else { x - floor as i64 * y };
                 assert_eq!(i64::from(of(Binary::Remainder)), rest, "{x} % {y}");
@@ -419,7 +429,12 @@ mod tests {
         assert!(Bool::row(Binary::Sub).is_none() && Bool::row(Binary::Shl).is_none());
         let mut out = [t; 4];
         let [a, b] = [odd, &other].map(|x| View::contiguous(x, &[4]));
-        compare(Compare::Eq, &a, &b, &mut ViewMut::contiguous(&mut out, &[4]));
+        compare(
+            Compare::Eq,
+            &a,
+            &b,
+            &mut ViewMut::contiguous(&mut out, &[4]),
+        );
         assert_eq!(out, [t, f, f, t]);
     }
 
@@ -428,8 +443,12 @@ mod tests {
         let a: Vec<i32> = (0..3 * 1031).collect();
         let b: Vec<i32> = (0..1031).rev().collect();
         let left = View::contiguous(&a, &[1031, 3]).permute(&[1, 0]);
-        let right = View::contiguous(&b, &[1, 1031]).broadcast_to(&[3, 1031]).unwrap();
-        let column = View::contiguous(&b[..3], &[3, 1]).broadcast_to(&[3, 1031]).unwrap();
+        let right = View::contiguous(&b, &[1, 1031])
+            .broadcast_to(&[3, 1031])
+            .unwrap();
+        let column = View::contiguous(&b[..3], &[3, 1])
+            .broadcast_to(&[3, 1031])
+            .unwrap();
         for (right, of) in [(right, [0, 1]), (column, [1, 0])] {
             let mut out = vec![0; 3 * 1031];
             let to = ViewMut::contiguous(&mut out, &[1031, 3]);
@@ -456,10 +475,20 @@ mod tests {
         let mask = View::contiguous(&mask, &[2, 2]);
         let mut out = [0; 4];
         let turned = view.permute(&[1, 0]);
-        select(&mask, &view, &turned, &mut ViewMut::contiguous(&mut out, &[2, 2]));
+        select(
+            &mask,
+            &view,
+            &turned,
+            &mut ViewMut::contiguous(&mut out, &[2, 2]),
+        );
         assert_eq!(out, [1, 3, 2, 4]);
         let number = View::new(&[9], 0, &[2, 2], &[0, 0]);
-        select(&mask, &view, &number, &mut ViewMut::contiguous(&mut out, &[2, 2]));
+        select(
+            &mask,
+            &view,
+            &number,
+            &mut ViewMut::contiguous(&mut out, &[2, 2]),
+        );
         assert_eq!(out, [1, 9, 9, 4]);
     }
 }

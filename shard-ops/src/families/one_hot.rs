@@ -47,7 +47,11 @@ pub fn one_hot(exec: &dyn Exec, x: &Value, classes: usize) -> Result<Value> {
         _ => Array::from_fn(cx, &layout, |i| i[0] as i64),
     };
     let class = Value::new(class.in_op(NAME)?);
-    cast(exec, &eq(exec, &unsqueeze(exec, x, x.ndim())?, &class)?, DType::I64)
+    cast(
+        exec,
+        &eq(exec, &unsqueeze(exec, x, x.ndim())?, &class)?,
+        DType::I64,
+    )
 }
 
 /// All ranks know whether all elements are classes.

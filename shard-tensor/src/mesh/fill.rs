@@ -162,9 +162,11 @@ impl Mesh {
             self.check_holds("linspace", value)?;
         }
         let step = (end - start) / steps.saturating_sub(1).max(1) as f64;
-        self.from_fn(steps, placements, |i| match i[0] < steps / 2 || steps == 1 {
-            true => start + i[0] as f64 * step,
-            false => end - (steps - 1 - i[0]) as f64 * step,
+        self.from_fn(steps, placements, |i| {
+            match i[0] < steps / 2 || steps == 1 {
+                true => start + i[0] as f64 * step,
+                false => end - (steps - 1 - i[0]) as f64 * step,
+            }
         })
     }
 

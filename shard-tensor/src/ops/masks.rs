@@ -142,7 +142,8 @@ impl ShardTensor {
     /// `i + offset`, or below the main diagonal of row `i - offset` and column `i`.
     ///
     /// # Collective
-    /// All members of the mesh. Communicates what does not lie where the same parts of rows and columns meet.
+    /// All members of the mesh. Of square matrices' main diagonal nothing moves: the result is partial over the axes that shard columns. Other
+    /// diagonals are those of a slice, which moves what crosses its boundaries.
     ///
     /// # Errors
     /// For a dim out of range, or one named twice.

@@ -25,7 +25,8 @@ fn on_all<T: Send + PartialEq + std::fmt::Debug>(
 ) {
     for (shape, placements) in layouts() {
         let ranks = shape.iter().product();
-        let found = Launch::new(ranks).run(|ctx| program(&ctx.mesh_of(shape.clone())?, placements()));
+        let found =
+            Launch::new(ranks).run(|ctx| program(&ctx.mesh_of(shape.clone())?, placements()));
         for (rank, found) in found.unwrap().iter().enumerate() {
             assert_eq!(found, expected, "rank {rank} of {shape:?}");
         }
@@ -55,7 +56,11 @@ macro_rules! wrapping {
                 (ShardTensor::bitwise_xor, |a, b| a ^ b),
                 (ShardTensor::shift_right, |a, b| {
                     let (a, b) = (i128::from(a), i128::from(b));
-                    let shifted = if b < i128::from(T::BITS) { a >> b } else { a >> 100 };
+                    let shifted = if b < i128::from(T::BITS) {
+                        a >> b
+                    } else {
+                        a >> 100
+                    };
                     shifted as T
                 }),
             ];
@@ -106,8 +111,14 @@ fn sums_of_narrow_types_are_wide_and_wait_as_partial_sums() {
         let i = mesh.distribute(&ints, placements)?;
         let number = |x: ShardTensor| -> Result<i64> { Ok(x.to_array::<i64>()?.sum()) };
         let (least, most) = (i.amin([0, 1], false)?, i.amax([0, 1], false)?);
-        assert_eq!((least.dtype(), x.amax(0, true)?.dtype()), (DType::I32, DType::U8));
-        if x.layout().sharding(0).is_some_and(|s| s.partition.parts() > 1) {
+        assert_eq!(
+            (least.dtype(), x.amax(0, true)?.dtype()),
+            (DType::I32, DType::U8)
+        );
+        if x.layout()
+            .sharding(0)
+            .is_some_and(|s| s.partition.parts() > 1)
+        {
             assert!(x.sum_all()?.layout().to_string().contains("P(sum)"));
             assert!(most.layout().to_string().contains("P(max)"));
         }
@@ -119,8 +130,12 @@ fn sums_of_narrow_types_are_wide_and_wait_as_partial_sums() {
             number(i.sum([0, 1], false)?)?,
             [least?, most?],
             // Moved while it is terms, to where it is divided.
-            t.any(0, false)?.redistribute(vec![shard(0); mesh.mesh().ndim()])?.to_array()?,
-            x.prod(0, false)?.redistribute(vec![shard(0); mesh.mesh().ndim()])?.to_array()?,
+            t.any(0, false)?
+                .redistribute(vec![shard(0); mesh.mesh().ndim()])?
+                .to_array()?,
+            x.prod(0, false)?
+                .redistribute(vec![shard(0); mesh.mesh().ndim()])?
+                .to_array()?,
         ))
     });
 }
@@ -145,7 +160,10 @@ fn ten_lines_of_a_user_read_well() {
         // Numbers above 2 that are no multiples of 5 or 6.
         let x = mesh.arange(8, first.clone())?;
         let kept = x.gt_scalar(2.0)?;
-        let kept = kept.logical_and(&x.remainder(&mesh.full((), 5, replicate())?)?.ne_scalar(0.0)?)?;
+        let kept = kept.logical_and(
+            &x.remainder(&mesh.full((), 5, Placements::replicated())?)?
+                .ne_scalar(0.0)?,
+        )?;
         let sixes = x.eq_scalar(6.0)?;
         let chosen = kept.where_(&x, 0)?.masked_fill(&sixes, 0.0)?;
         let count = chosen.count_nonzero(0, false)?.item()?;
@@ -156,10 +174,16 @@ fn ten_lines_of_a_user_read_well() {
 #[test]
 fn comparisons_logic_and_bits_of_every_type() {
     let [f, t] = [Bool::FALSE, Bool::TRUE];
-    let expected = (vec![t, f, t, t, f, f, t], vec![f, f, f, t, t, f, t], vec![t, f, f, f, f, t, t]);
+    let expected = (
+        vec![t, f, t, f, f, t, f],
+        vec![f, f, f, t, t, f, t],
+        vec![t, f, f, f, f, t, t],
+    );
     on_all(&expected, |mesh, _| {
         let first = vec![shard(0); mesh.mesh().ndim()];
-        let all = |x: ShardTensor| -> Result<Vec<Bool>> { Ok(x.to_array::<Bool>()?.into_iter().collect()) };
+        let all = |x: ShardTensor| -> Result<Vec<Bool>> {
+            Ok(x.to_array::<Bool>()?.into_iter().collect())
+        };
         for dtype in [DType::F64, DType::F32, DType::I64, DType::I32, DType::U8] {
             let of = |x: [u8; 7]| -> Result<ShardTensor> {
                 mesh.distribute(&arr1(&x), first.clone())?.to(dtype)
@@ -175,7 +199,13 @@ fn comparisons_logic_and_bits_of_every_type() {
         let both = all(x.bitwise_and(&y)?)?;
         assert_eq!(all(x.mul(&y)?)?, both);
         assert_eq!(all(x.add(&y)?)?, all(x.logical_or(&y)?)?);
-        Ok((all(x.bitwise_not()?)?, both, all(x.eq(&y)?.bitwise_xor(&mesh.distribute(&arr1(&[f, f, t, t, t, f, f]), first)?)?)?))
+        Ok((
+            all(x.bitwise_not()?)?,
+            both,
+            all(x
+                .eq(&y)?
+                .bitwise_xor(&mesh.distribute(&arr1(&[f, f, t, t, t, f, f]), first)?)?)?,
+        ))
     });
 }
 
@@ -189,14 +219,25 @@ fn conversions_go_to_the_nearest_number_that_there_is() {
             Ok(x.to(DType::I64)?.to_array::<i64>()?.into_iter().collect())
         };
         assert_eq!(whole(x.clone())?, [-3, 0, 300, 0, i64::MAX]);
-        assert_eq!(whole(x.to(DType::I32)?)?, [-3, 0, 300, 0, i64::from(i32::MAX)]);
+        assert_eq!(
+            whole(x.to(DType::I32)?)?,
+            [-3, 0, 300, 0, i64::from(i32::MAX)]
+        );
         assert_eq!(whole(x.to(DType::U8)?)?, [0, 0, 255, 0, 255]);
         assert_eq!(whole(x.to(DType::Bool)?)?, [1, 1, 1, 1, 1]);
         // Not by way of a type that lacks the number.
-        let odd = mesh.with_dtype(DType::I64).full(1, (1_i64 << 60) + 1, replicate())?;
+        let odd = mesh
+            .with_dtype(DType::I64)
+            .full(1, (1_i64 << 60) + 1, replicate())?;
         assert_eq!(odd.to_array::<i64>()?[0], (1 << 60) + 1);
-        assert_eq!(odd.to(DType::F32)?.to_array::<f32>()?[0], (1_u64 << 60) as f32);
-        assert_eq!(odd.to(DType::U8)?.to(DType::BF16)?.to(DType::I32)?.item()?, 256.0);
+        assert_eq!(
+            odd.to(DType::F32)?.to_array::<f32>()?[0],
+            (1_u64 << 60) as f32
+        );
+        assert_eq!(
+            odd.to(DType::U8)?.to(DType::BF16)?.to(DType::I32)?.item()?,
+            255.0
+        );
         // A sum is converted as a whole: of terms 0.5 and 0.5, not of each.
         let half = mesh.full(2, 0.5, shard(0))?.sum_all()?;
         assert_eq!(half.layout().to_string(), "P(sum)");
@@ -217,26 +258,54 @@ fn tensors_of_every_type_come_from_nothing_and_from_files() {
             let mesh = mesh.with_dtype(dtype);
             let ones = mesh.ones([3, 2], [shard(0), shard(1)])?;
             assert_eq!(ones.sum_all()?.item()?, 6.0);
-            assert_eq!(mesh.eye([3, 2], [shard(0), shard(0)])?.count_nonzero([0, 1], false)?.item()?, 2.0);
-            assert_eq!(mesh.zeros(3, [shard(0), replicate()])?.any(0, false)?.item()?, 0.0);
+            assert_eq!(
+                mesh.eye([3, 2], [shard(0), shard(0)])?
+                    .count_nonzero([0, 1], false)?
+                    .item()?,
+                2.0
+            );
+            assert_eq!(
+                mesh.zeros(3, [shard(0), replicate()])?
+                    .any(0, false)?
+                    .item()?,
+                0.0
+            );
             all.push((dtype.to_string(), ones));
         }
         let long = mesh.with_dtype(DType::I32);
-        let count: Vec<i32> = long.arange(5, [shard(0), shard(0)])?.to_array()?.into_iter().collect();
+        let count: Vec<i32> = long
+            .arange(5, [shard(0), shard(0)])?
+            .to_array()?
+            .into_iter()
+            .collect();
         assert_eq!(count, [0, 1, 2, 3, 4]);
         // PyTorch's: counted from either end, and cut.
-        let line: Vec<i32> = long.linspace(-2.0, 5.0, 4, [shard(0), replicate()])?.to_array()?.into_iter().collect();
+        let line: Vec<i32> = long
+            .linspace(-2.0, 5.0, 4, [shard(0), replicate()])?
+            .to_array()?
+            .into_iter()
+            .collect();
         assert_eq!(line, [-2, 0, 2, 5]);
-        assert_eq!(mesh.linspace(3.0, 9.0, 1, [replicate(), replicate()])?.item()?, 3.0);
+        assert_eq!(
+            mesh.linspace(3.0, 9.0, 1, [replicate(), replicate()])?
+                .item()?,
+            3.0
+        );
         checkpoint::save(&path, &all)?;
-        Ok(long.full(2, 3, Placements::replicated())?.sub_scalar(5.0)?.to_array::<i32>()?)
+        Ok(long
+            .full(2, 3, Placements::replicated())?
+            .sub_scalar(5.0)?
+            .to_array::<i32>()?)
     });
     assert_eq!(saved.unwrap()[3], arr1(&[-2, -2]).into_dyn());
     let bytes = std::fs::read(&path).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     for dtype in types {
         let tensor = file.tensor(&dtype.to_string()).unwrap();
-        assert_eq!((tensor.shape(), tensor.data().len()), (&[3, 2][..], 6 * dtype.size()));
+        assert_eq!(
+            (tensor.shape(), tensor.data().len()),
+            (&[3, 2][..], 6 * dtype.size())
+        );
         assert!(tensor.data().chunks(dtype.size()).all(|one| one[0] == 1));
     }
     std::fs::remove_file(&path).unwrap();
@@ -302,7 +371,9 @@ fn the_user_who_errs_is_told_what_to_write() {
 fn gradients_go_by_floats_alone() {
     let slopes = Launch::new(3).dtype(DType::F64).run(|ctx| {
         let mesh = ctx.mesh_of(3)?;
-        let x = mesh.arange(5, [shard(0).sizes([1, 0, 4])])?.requires_grad()?;
+        let x = mesh
+            .arange(5, [shard(0).sizes([1, 0, 4])])?
+            .requires_grad()?;
         // The comparison is a constant: its gradient is none, and that of the product is the mask.
         let mask = x.ge_scalar(2.0)?;
         assert!(!mask.is_tracked() && !x.to(DType::I64)?.to(DType::F64)?.is_tracked());
@@ -311,7 +382,10 @@ fn gradients_go_by_floats_alone() {
         assert_eq!(slope.layout(), x.layout());
         slope.to_array::<f64>()
     });
-    assert_eq!(slopes.unwrap()[1], arr1(&[0.0, 0.0, 1.0, 1.0, 1.0]).into_dyn());
+    assert_eq!(
+        slopes.unwrap()[1],
+        arr1(&[0.0, 0.0, 1.0, 1.0, 1.0]).into_dyn()
+    );
 }
 
 #[test]
@@ -349,10 +423,14 @@ fn triangles_and_diagonals_are_of_the_whole() {
     );
     on_all(&expected, |mesh, placements| {
         let x = mesh.from_fn([7, 3], placements, |i| (3 * i[0] + i[1] + 1) as f64)?;
-        let all = |x: ShardTensor| -> Result<Vec<f32>> { Ok(x.to_array::<f32>()?.into_iter().collect()) };
+        let all =
+            |x: ShardTensor| -> Result<Vec<f32>> { Ok(x.to_array::<f32>()?.into_iter().collect()) };
         let lower = x.tril(-1)?;
         assert_eq!(lower.layout(), x.layout());
-        assert_eq!(lower.add(&x.triu(0)?)?.to_array::<f32>()?, x.to_array::<f32>()?);
+        assert_eq!(
+            lower.add(&x.triu(0)?)?.to_array::<f32>()?,
+            x.to_array::<f32>()?
+        );
         Ok((
             lower.narrow(0, 0..3)?.to_array()?,
             all(x.diagonal(1, 0, 1)?)?,
@@ -371,11 +449,19 @@ fn partial_integers_are_what_they_sum_to() {
         // Products with a number keep it waiting, comparisons do not.
         let twice = terms.mul_scalar(2.0)?;
         assert_eq!(twice.layout().to_string(), "P(sum)");
-        assert_eq!(terms.masked_fill(&mesh.zeros(2, replicate())?.eq_scalar(1.0)?, 0.0)?.layout().to_string(), "P(sum)");
+        assert_eq!(
+            terms
+                .masked_fill(&mesh.zeros(2, replicate())?.eq_scalar(1.0)?, 0.0)?
+                .layout()
+                .to_string(),
+            "P(sum)"
+        );
         let six = twice.eq_scalar(6.0)?;
         assert_eq!(six.layout().to_string(), "R");
         assert_eq!(six.all(0, false)?.item()?, 1.0);
-        let refused = ones.redistribute(partial(shard_tensor::ReduceOp::Sum)).unwrap_err();
+        let refused = ones
+            .redistribute(partial(shard_tensor::ReduceOp::Sum))
+            .unwrap_err();
         assert_eq!(refused.class(), ErrorClass::Uniform);
         terms.cumsum(0)?.to_array::<i64>()
     });

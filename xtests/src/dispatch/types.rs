@@ -85,7 +85,9 @@ pub(crate) const TABLE: &[Entry] = &[
     }),
     built("cumsum", |e, c, v| scanned(e, c, v, scan::cumsum)),
     built("cumprod", |e, c, v| scanned(e, c, v, scan::cumprod)),
-    built("logcumsumexp", |e, c, v| scanned(e, c, v, scan::logcumsumexp)),
+    built("logcumsumexp", |e, c, v| {
+        scanned(e, c, v, scan::logcumsumexp)
+    }),
     built("cummax", |e, c, v| extremes(e, c, v, scan::cummax)),
     built("cummin", |e, c, v| extremes(e, c, v, scan::cummin)),
 ];

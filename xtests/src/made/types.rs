@@ -36,9 +36,7 @@ impl Kind {
             Self::Small => whole(&|i| at(i) as i64),
             Self::Large => whole(&|i| (at(i) as i64).wrapping_mul(i64::MAX / 7)),
             Self::Class => whole(&|i| (at(i) as i64).rem_euclid(5)),
-            Self::Truth => {
-                Data::Bool((0..numel(shape)).map(|i| u8::from(at(i) > 1.0)).collect())
-            }
+            Self::Truth => Data::Bool((0..numel(shape)).map(|i| u8::from(at(i) > 1.0)).collect()),
         };
         Tensor {
             shape: shape.to_vec(),
@@ -195,7 +193,10 @@ fn case(op: &str, attributes: Json, operands: &[Operand], number: u64) -> Case {
         unreachable!("attributes are written as objects")
     };
     let tensor = |(i, &(name, kind, shape)): (usize, &Operand)| {
-        (name.to_owned(), kind.tensor(shape, seed ^ ((i as u64) << 32)))
+        (
+            name.to_owned(),
+            kind.tensor(shape, seed ^ ((i as u64) << 32)),
+        )
     };
     let inputs: Vec<(String, Tensor)> = operands.iter().enumerate().map(tensor).collect();
     // What comes out of these has no derivative.

@@ -9,9 +9,11 @@ mod number;
 #[cfg(all(test, feature = "cuda-emulated"))]
 mod tests;
 
+pub use self::compare::{
+    eq, ge, gt, le, logical_and, logical_not, logical_or, logical_xor, lt, ne,
+};
 #[cfg(feature = "cuda")]
 pub(in crate::families) use self::cuda::{as_number, unsigned};
-pub use self::compare::{eq, ge, gt, le, logical_and, logical_not, logical_or, logical_xor, lt, ne};
 pub(crate) use self::mask::masked;
 pub use self::mask::{masked_fill, where_};
 pub use self::number::number;
@@ -322,10 +324,9 @@ impl Arithmetic {
     fn types(&self, inputs: &[Meta]) -> Result<DType> {
         let dtype = number_types(self.name(), inputs)?;
         let expected = match (self.kind, dtype) {
-            (
-                Binary::Sub | Binary::FloorDiv | Binary::Remainder | Binary::Pow,
-                DType::Bool,
-            ) => "f32, f64 or an integer",
+            (Binary::Sub | Binary::FloorDiv | Binary::Remainder | Binary::Pow, DType::Bool) => {
+                "f32, f64 or an integer"
+            }
             (Binary::Shl | Binary::Shr, DType::Bool) => "an integer",
             (Binary::Shl | Binary::Shr, _) if dtype.is_float() => "an integer",
             (Binary::BitAnd | Binary::BitOr | Binary::BitXor, _) if dtype.is_float() => {

@@ -187,7 +187,11 @@ fn totals(call: &mut CudaCall<'_>, plan: &Plan<'_>) -> Result<()> {
 
 impl Running {
     fn plan(&self, of: DType, to: DType, totals: bool) -> Plan<'_> {
-        let wide = if of.is_float() { DType::F64 } else { DType::I64 };
+        let wide = if of.is_float() {
+            DType::F64
+        } else {
+            DType::I64
+        };
         let (start, join) = match (self.op, of.is_float()) {
             (Scan::Sum, true) => ("W(0)", "a + b"),
             (Scan::Prod, true) => ("W(1)", "a * b"),

@@ -3,7 +3,9 @@
 use super::parts::{self, Parts, line_shape};
 use crate::families::types::number_types;
 use crate::host::{with_float, with_number};
-use crate::{Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of};
+use crate::{
+    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+};
 use shard_comm::DType;
 use shard_kernels::scan::{Extreme, Run, extremes, runs};
 
@@ -36,8 +38,10 @@ fn running(exec: &dyn Exec, largest: bool, x: &Value, dim: usize) -> Result<(Val
     let parts = Parts::of(name, x, dim)?;
     let scan = Extremes { largest, parts };
     let found = if scan.parts.has_totals() {
-        let [values, indices] =
-            two(name, exec.apply(Arc::new(ExtremeTotals(scan.clone())), &[&x.detach()])?)?;
+        let [values, indices] = two(
+            name,
+            exec.apply(Arc::new(ExtremeTotals(scan.clone())), &[&x.detach()])?,
+        )?;
         let values = scan.parts.gathered(exec, &values)?;
         let indices = scan.parts.gathered(exec, &indices)?;
         exec.apply(Arc::new(scan), &[x, &values, &indices])?
@@ -227,7 +231,9 @@ impl Op for Runs {
             let mut of_parts = states.clone();
             for &part in &after {
                 parts::join(&sums, dim, &[part], &mut of_parts, |run, sum| run.sum = sum);
-                parts::join(&ended, dim, &[part], &mut of_parts, |run, ended| run.ended = ended != 0);
+                parts::join(&ended, dim, &[part], &mut of_parts, |run, ended| {
+                    run.ended = ended != 0
+                });
                 for (state, next) in states.iter_mut().zip(&of_parts) {
                     *state = state.then(*next);
                 }

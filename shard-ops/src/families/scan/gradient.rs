@@ -29,7 +29,11 @@ pub(super) fn of_products(
     let first = eq(exec, &zeros, &number(name, &zeros, 1.0)?)?;
     let first = logical_and(exec, &first, &zero)?;
     let divisor = masked_fill(exec, x, &zero, 1.0)?;
-    let usual = masked(exec, &div(exec, &sums(&mul(exec, dy, y)?)?, &divisor)?, &none)?;
+    let usual = masked(
+        exec,
+        &div(exec, &sums(&mul(exec, dy, y)?)?, &divisor)?,
+        &none,
+    )?;
     let rest = masked_fill(exec, x, &first, 1.0)?;
     let rest = along(exec, "cumprod", Scan::Prod, backwards, &rest, dim)?;
     let lone = masked(exec, &sums(&mul(exec, dy, &rest)?)?, &first)?;

@@ -14,7 +14,9 @@ pub use self::extreme::{cummax, cummin};
 use self::parts::{Parts, line_shape};
 use super::types::number_types;
 use crate::host::{is_whole, with_float, with_whole};
-use crate::{Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of};
+use crate::{
+    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+};
 use shard_comm::DType;
 use shard_kernels::scan::{self as kernels, Scan};
 use smallvec::smallvec;
@@ -206,7 +208,11 @@ impl Op for Totals {
             _ => Linearity::Each(smallvec![0]),
         };
         // Sums of floats are gathered as they were made, in f64.
-        let wide = if is_whole(dtype) { DType::I64 } else { DType::F64 };
+        let wide = if is_whole(dtype) {
+            DType::I64
+        } else {
+            DType::F64
+        };
         let (rule, dims, shape) = self.0.parts.totals(self.name(), inputs, 1);
         rule.output(dims, shape, wide).linearity(linear).build()
     }

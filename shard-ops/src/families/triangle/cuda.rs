@@ -1,7 +1,6 @@
 //! Triangles and diagonals.
 
-use super::{Diagonal, Embed, Triangle, along_diagonal};
-use crate::Result;
+use super::{Diagonal, Embed, Triangle};
 use crate::cuda::kept::{Lists, Positions};
 use crate::cuda::source::POSITIONS;
 #[cfg(test)]
@@ -9,8 +8,8 @@ use crate::cuda::tests::compiles;
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
 use crate::families::elementwise::unsigned;
+use crate::{OperandBox, Result};
 use bytemuck::{Pod, Zeroable};
-use shard_comm::Strided;
 use shard_comm::cuda::KernelSource;
 
 const SOURCE: KernelSource = cuda_source!("triangle", POSITIONS, include_str!("triangle.cu"));
@@ -30,10 +29,15 @@ struct Params {
     upper: i64,
 }
 
-/// Launches a kernel that tells elements by the positions of their rows and columns.
-fn launch(call: &mut CudaCall<'_>, name: &str, diagonal: i64, upper: bool) -> Result<()> {
+/// Launches a kernel that tells elements by the positions of rows and columns, which are those of the matrices' box.
+fn launch(
+    call: &mut CudaCall<'_>,
+    name: &str,
+    at: &OperandBox,
+    diagonal: i64,
+    upper: bool,
+) -> Result<()> {
     let (x, y) = (call.input(0)?, call.output(0)?);
-    let at = call.cx.outputs[0].clone();
     let n = at.shape.len();
     let mut lists = Lists::default();
     // Distances are between positions in memory, so no diagonal lies further away than this.
@@ -54,22 +58,21 @@ fn launch(call: &mut CudaCall<'_>, name: &str, diagonal: i64, upper: bool) -> Re
 
 impl CudaKernel for Triangle {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        launch(call, "triangle", self.diagonal, self.upper)
+        let at = call.cx.outputs[0].clone();
+        launch(call, "triangle", &at, self.diagonal, self.upper)
     }
 }
 
 impl CudaKernel for Embed {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        launch(call, "embed", 0, false)
+        let at = call.cx.outputs[0].clone();
+        launch(call, "embed", &at, 0, false)
     }
 }
 
 impl CudaKernel for Diagonal {
-    /// A copy with the steps of both dims together, which every device has.
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let x = &call.cx.inputs[0];
-        let strides = along_diagonal(&x.strides).into_iter().collect();
-        let from = Strided::new(x.offset, call.cx.outputs[0].shape.clone(), strides);
-        call.copy_input(&from)
+        let at = call.cx.inputs[0].clone();
+        launch(call, "take", &at, 0, false)
     }
 }

@@ -8,9 +8,11 @@ use super::shape::{extent, permute};
 use super::types::same_types;
 use crate::host::{positions, with_element};
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved,
+    Value, key_of,
 };
-use shard_kernels::{View, copy, triangle as kernels};
+use shard_kernels::triangle as kernels;
+use shard_spec::ReduceOp;
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -49,7 +51,8 @@ pub fn triu(exec: &dyn Exec, x: &Value, diagonal: i64) -> Result<Value> {
 /// columns.
 ///
 /// # Collective
-/// All members of the mesh; communicates what of the diagonal lies off the blocks where the same parts of both dims meet.
+/// All members of the mesh. Nothing moves if the matrices are square and the main diagonal is asked for: what each rank has of it is a
+/// term of a sum over the mesh axes that shard columns. Other diagonals are those of a slice, which moves what crosses its boundaries.
 ///
 /// # Errors
 /// A dim out of range, or one named twice.
@@ -60,7 +63,10 @@ pub fn diagonal(
     rows: usize,
     columns: usize,
 ) -> Result<Value> {
-    let (height, width) = (extent("diagonal", x, rows)?, extent("diagonal", x, columns)?);
+    let (height, width) = (
+        extent("diagonal", x, rows)?,
+        extent("diagonal", x, columns)?,
+    );
     if rows == columns {
         return Err(OpError::Shape {
             op: "diagonal",
@@ -147,8 +153,8 @@ impl Op for Triangle {
     }
 }
 
-/// The main diagonal of square matrices, the last two dims. Both are indexed by one factor: a rank that has a part of the result
-/// needs the block where that part of the rows meets the same part of the columns.
+/// The main diagonal of square matrices, the last two dims: the sum over columns of what lies on it, which is one element, so that a
+/// rank that has only some of the columns has a term.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Diagonal;
 
@@ -166,27 +172,23 @@ impl Op for Diagonal {
         matrices("diagonal", inputs, 2)?;
         let x = &inputs[0].shape;
         let mut rule = Rule::builder("diagonal", inputs).any_order();
+        let dims: Vec<Access> = (x.iter().map(|&n| Access::factor(rule.factor(n)))).collect();
+        let out = dims[..x.len() - 1].to_vec();
         let shape = x[..x.len() - 1].iter().copied().collect();
-        let out: Vec<Access> = x[..x.len() - 1]
-            .iter()
-            .map(|&n| Access::factor(rule.factor(n)))
-            .collect();
-        let columns = out.last().cloned();
-        let dims = out.iter().cloned().chain(columns).collect();
         rule.input(dims)
             .output(out, shape, dtype)
+            .reduction(Reduction::Partial(ReduceOp::Sum))
             .linearity(Linearity::Each(smallvec![0]))
             .build()
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
+        let at = &call.cx.inputs[0];
+        let n = at.shape.len();
+        let (rows, columns) = (positions(at, n - 2), positions(at, n - 1));
         with_element!(call.dtype(), T => {
             let x = call.input::<T>(0);
-            let mut out = call.output::<T>(0);
-            if !out.is_empty() {
-                let strides = along_diagonal(x.strides());
-                copy::copy(&View::new(x.data(), x.offset(), out.shape(), &strides), &mut out);
-            }
+            kernels::take(rows.get(), columns.get(), &x, &mut call.output::<T>(0));
         });
     }
 
@@ -204,12 +206,6 @@ impl Op for Diagonal {
     ) -> Result<Vec<Option<Value>>> {
         saved.pull_back(cotangents, |dy, _| exec.apply1(Arc::new(Embed), &[dy]))
     }
-}
-
-/// Steps of the diagonal of what has these.
-fn along_diagonal(strides: &[isize]) -> Vec<isize> {
-    let (both, outer) = (&strides[strides.len() - 2..], &strides[..strides.len() - 2]);
-    outer.iter().copied().chain([both[0] + both[1]]).collect()
 }
 
 /// Square matrices of zeros with the last dim on their diagonals: the derivative of [`Diagonal`].

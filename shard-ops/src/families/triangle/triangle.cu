@@ -18,3 +18,11 @@ KERNEL(embed, Triangle) {
         element<T>(p.y, place(p.y, i)) = meets ? element<T>(p.x, place(p.x, row)) : T(0);
     }
 }
+
+KERNEL(take, Triangle) {
+    const i64 n = numel(p.y);
+    for (i64 i = first_thread(); i < n; i += threads()) {
+        const i64 column = find(p.columns, p.width, at(p.rows, i % p.height));
+        element<T>(p.y, place(p.y, i)) = column < 0 ? T(0) : element<T>(p.x, place(p.x, i * p.width + column));
+    }
+}
