@@ -10,13 +10,18 @@ pub mod matmul;
 pub mod neighborhood;
 pub mod neighbors;
 pub mod norm;
+mod one_hot;
 pub mod optimize;
 mod over_dims;
 pub mod pool;
 pub mod random;
 pub mod reduce;
 pub mod resample;
+pub mod scan;
 pub mod search;
 pub mod select;
 pub mod shape;
+pub mod triangle;
 mod types;
+
+pub use one_hot::one_hot;

@@ -12,5 +12,7 @@ mod numbers;
 mod operators;
 mod random;
 mod reading;
+mod scans;
 mod simulating;
 mod training;
+mod types;
