@@ -25,6 +25,7 @@ pub(crate) struct Routing {
     pub(crate) extent: usize,
     pub(crate) from_end: bool,
     pub(crate) skips: Option<i64>,
+    pub(crate) absent: Option<i64>,
     /// What this rank's boxes have of the routed dim.
     pub(crate) own: DimPart,
     /// What a key counts through.
@@ -317,7 +318,13 @@ impl Site<'_> {
             .map_or_else(Axes::new, |_| self.group_axes(dims));
         let mut id = Fingerprint::new("route")
             .with(&self.mesh.content_hash())
-            .with(&(routes.from_end, extent, &shape[..], &axes[..]))
+            .with(&(
+                routes.from_end,
+                routes.absent,
+                extent,
+                &shape[..],
+                &axes[..],
+            ))
             .with(&own.content_hash());
         for keyed in &keyed {
             id = id.with(&match keyed {
@@ -345,6 +352,7 @@ impl Site<'_> {
             extent,
             from_end: routes.from_end,
             skips: routes.skips,
+            absent: routes.absent,
             own: own.at(self.mesh, &self.coords),
             keyed,
             group,

@@ -2,7 +2,8 @@
 
 use crate::{Dim, Result, ShardTensor};
 use shard_comm::Calling;
-use shard_ops::{RouteBy, indexing};
+use shard_ops::indexing::{self, ScatterReduce};
+use shard_ops::{RouteBy, search, select};
 
 /// Rows and elements by index, and what folds rows into those that are named.
 ///
@@ -168,6 +169,182 @@ impl ShardTensor {
         let dim = self.dim("scatter_add", dim)?;
         self.run3(index, src, |exec, x, i, s| {
             indexing::scatter_add(exec, x, dim, i, s)
+        })
+    }
+
+    /// The tensor with the elements of `src` combined at the places that `index` names along a dim, as [`scatter_add`](Self::scatter_add) adds
+    /// them. With `include_self` the tensor's own element is one of them; without, it stays only where nothing is put.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{ScatterReduce, launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.distribute(&array![5.0_f32, 5.0, 5.0], [shard(0)])?;
+    ///     let index = mesh.distribute(&array![0_i64, 2, 0, 0], [shard(0)])?;
+    ///     let src = mesh.distribute(&array![1.0_f32, 2.0, 3.0, 8.0], [shard(0)])?;
+    ///     let means = x.scatter_reduce(0, &index, &src, ScatterReduce::Mean, false)?;
+    ///     means.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0].as_slice(), Some(&[4.0, 5.0, 2.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`scatter_add`](Self::scatter_add); means, and what leaves out the tensor's own, count elements at the first use of an index.
+    ///
+    /// # Errors
+    /// As [`scatter_add`](Self::scatter_add).
+    #[track_caller]
+    pub fn scatter_reduce(
+        &self,
+        dim: impl Into<Dim>,
+        index: &Self,
+        src: &Self,
+        how: ScatterReduce,
+        include_self: bool,
+    ) -> Result<Self> {
+        let dim = self.dim("scatter_reduce", dim)?;
+        self.run3(index, src, |exec, x, i, s| {
+            indexing::scatter_reduce(exec, x, dim, i, s, how, include_self)
+        })
+    }
+
+    /// The tensor with every element of `src` put at the place that `index` names along a dim, as [`scatter_add`](Self::scatter_add) adds it. Of
+    /// several that are put to one place the last in the order of the index stays, and gets the gradient.
+    ///
+    /// # Collective
+    /// As [`scatter_add`](Self::scatter_add): at the first use of an index the last ones are found out, after which their elements alone move.
+    ///
+    /// # Errors
+    /// As [`scatter_add`](Self::scatter_add).
+    #[track_caller]
+    pub fn scatter(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
+        let dim = self.dim("scatter", dim)?;
+        self.run3(index, src, |exec, x, i, s| {
+            indexing::scatter(exec, x, dim, i, s)
+        })
+    }
+
+    /// The tensor with rows of `src` in place of those that the list `index` names along a dim; of several the last stays.
+    ///
+    /// # Collective
+    /// As [`scatter`](Self::scatter), with rows for elements.
+    ///
+    /// # Errors
+    /// As [`index_add`](Self::index_add); for an index of more or fewer than one dim.
+    #[track_caller]
+    pub fn index_copy(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
+        let dim = self.dim("index_copy", dim)?;
+        self.run3(index, src, |exec, x, i, s| {
+            indexing::index_copy(exec, x, dim, i, s)
+        })
+    }
+
+    /// The tensor with `values` put, or added if `accumulate`, at the places that `indices` name: one for each of the first dims, broadcast to one
+    /// shape, to which rows of `values` of the other dims belong. Of several values put to one place the last stays.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// let marked = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let grid = mesh.zeros([3, 2], [shard(0)])?;
+    ///     let rows = mesh.distribute(&array![0_i64, 2, 2], [shard(0)])?;
+    ///     let columns = mesh.distribute(&array![1_i64, 0, -2], [shard(0)])?;
+    ///     let values = mesh.distribute(&array![1.0_f32, 2.0, 3.0], [shard(0)])?;
+    ///     grid.index_put(&[&rows, &columns], &values, true)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(marked[0].as_slice(), Some(&[0.0, 1.0, 0.0, 0.0, 5.0, 0.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`scatter`](Self::scatter), or [`scatter_add`](Self::scatter_add). Routes are not kept: the places are worked out anew.
+    ///
+    /// # Errors
+    /// For more indices than dims, or none; for shapes that do not broadcast; for what is out of range, as
+    /// [`index_select`](Self::index_select).
+    #[track_caller]
+    pub fn index_put(&self, indices: &[&Self], values: &Self, accumulate: bool) -> Result<Self> {
+        let indices: Vec<_> = indices.iter().map(|i| i.value()).collect();
+        let indices: Vec<_> = indices.iter().collect();
+        self.run2(values, |exec, x, v| {
+            indexing::index_put(exec, x, &indices, v, accumulate)
+        })
+    }
+
+    /// The indices of all elements that are not zero, `[found, dims]`, in row-major order. NaN is not zero.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.from_fn([5], [shard(0)], |i| (i[0] % 2) as f64)?;
+    ///     x.nonzero()?.to_array::<i64>()
+    /// })?;
+    /// assert_eq!(found[0].as_slice(), Some(&[1, 3][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program: one round of a number per rank. Other dims than the first are brought together where they are sharded.
+    ///
+    /// # Errors
+    /// For a scalar; what the communicator reports.
+    #[track_caller]
+    pub fn nonzero(&self) -> Result<Self> {
+        self.run(select::nonzero)
+    }
+
+    /// The elements where `mask` is true, in row-major order. Shapes broadcast.
+    ///
+    /// # Collective
+    /// As [`nonzero`](Self::nonzero).
+    ///
+    /// # Errors
+    /// For a mask that is not bool, shapes that do not broadcast, and scalars; what the communicator reports.
+    #[track_caller]
+    pub fn masked_select(&self, mask: &Self) -> Result<Self> {
+        self.run2(mask, select::masked_select)
+    }
+
+    /// For every one of `values` the place among these elements, ascending along the last dim, where it could be put and leave them sorted: the
+    /// first such place, or with `right` the last. Of a list, values may have any dims; else those before the last are those of this tensor.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// let places = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let sorted = mesh.distribute(&array![1.0_f32, 2.0, 2.0, 5.0], [shard(0)])?;
+    ///     let values = mesh.distribute(&array![2.0_f32, 9.0, 0.0], [shard(0)])?;
+    ///     sorted.searchsorted(&values, false)?.to_array::<i64>()
+    /// })?;
+    /// assert_eq!(places[0].as_slice(), Some(&[1, 4, 0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Sorted elements stay where values are replicated along the mesh axes that divide them: the result is then partial.
+    ///
+    /// # Errors
+    /// For shapes that do not belong together, types that differ, 16-bit floats and truth values; what the communicator reports.
+    #[track_caller]
+    pub fn searchsorted(&self, values: &Self, right: bool) -> Result<Self> {
+        self.run2(values, |exec, s, v| search::searchsorted(exec, s, v, right))
+    }
+
+    /// Of which of the intervals between ascending `boundaries` each element is: [`searchsorted`](Self::searchsorted) the other way round.
+    ///
+    /// # Collective
+    /// As [`searchsorted`](Self::searchsorted).
+    ///
+    /// # Errors
+    /// As [`searchsorted`](Self::searchsorted); for boundaries of more than one dim.
+    #[track_caller]
+    pub fn bucketize(&self, boundaries: &Self, right: bool) -> Result<Self> {
+        self.run2(boundaries, |exec, x, b| {
+            search::bucketize(exec, x, b, right)
         })
     }
 

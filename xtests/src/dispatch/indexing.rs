@@ -1,7 +1,8 @@
 //! Ops whose operands name rows of others.
 
-use super::{Args, Entry, built};
-use shard_ops::indexing;
+use super::{Args, Entry, built, unfit};
+use shard_ops::indexing::{self, ScatterReduce};
+use shard_ops::{search, select};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("index_select", |exec, case, values| {
@@ -45,5 +46,62 @@ pub(crate) const TABLE: &[Entry] = &[
         let (x, index, src) = (args.need("input")?, args.need("index")?, args.need("src")?);
         let dim = args.dim("dim", x.ndim())?;
         Ok(vec![indexing::scatter_add(exec, x, dim, index, src)?])
+    }),
+    built("scatter", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, index, src) = (args.need("input")?, args.need("index")?, args.need("src")?);
+        let dim = args.dim("dim", x.ndim())?;
+        Ok(vec![indexing::scatter(exec, x, dim, index, src)?])
+    }),
+    built("scatter_reduce", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, index, src) = (args.need("input")?, args.need("index")?, args.need("src")?);
+        let dim = args.dim("dim", x.ndim())?;
+        let how = match case.attributes.text("reduce", "sum")?.as_str() {
+            "sum" => ScatterReduce::Sum,
+            "mean" => ScatterReduce::Mean,
+            "prod" => ScatterReduce::Prod,
+            "amax" => ScatterReduce::Max,
+            "amin" => ScatterReduce::Min,
+            other => return Err(unfit("reduce", "a reduction", &other).into()),
+        };
+        let own = case.attributes.bool("include_self", true)?;
+        let made = indexing::scatter_reduce(exec, x, dim, index, src, how, own)?;
+        Ok(vec![made])
+    }),
+    built("index_copy", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, index, src) = (args.need("input")?, args.need("index")?, args.need("src")?);
+        let dim = args.dim("dim", x.ndim())?;
+        Ok(vec![indexing::index_copy(exec, x, dim, index, src)?])
+    }),
+    built("index_put", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, put) = (args.need("input")?, args.need("values")?);
+        let indices = (0..).map_while(|k| args.get(&format!("index{k}")));
+        let indices: Vec<_> = args.get("index").into_iter().chain(indices).collect();
+        let adds = case.attributes.bool("accumulate", false)?;
+        Ok(vec![indexing::index_put(exec, x, &indices, put, adds)?])
+    }),
+    built("searchsorted", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (sorted, x) = (args.need("sorted_sequence")?, args.need("values")?);
+        let right = case.attributes.bool("right", false)?;
+        Ok(vec![search::searchsorted(exec, sorted, x, right)?])
+    }),
+    built("bucketize", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, ends) = (args.need("input")?, args.need("boundaries")?);
+        let right = case.attributes.bool("right", false)?;
+        Ok(vec![search::bucketize(exec, x, ends, right)?])
+    }),
+    built("masked_select", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, mask) = (args.need("input")?, args.need("mask")?);
+        Ok(vec![select::masked_select(exec, x, mask)?])
+    }),
+    built("nonzero", |exec, case, values| {
+        let args = Args::new(case, values);
+        Ok(vec![select::nonzero(exec, args.need("input")?)?])
     }),
 ];
