@@ -44,6 +44,7 @@ pub mod resample;
 pub mod rows;
 pub mod scan;
 pub mod search;
+pub mod sort;
 pub mod tally;
 #[cfg(test)]
 mod testing;

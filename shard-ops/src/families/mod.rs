@@ -21,6 +21,7 @@ pub mod scan;
 pub mod search;
 pub mod select;
 pub mod shape;
+pub mod sort;
 pub mod triangle;
 mod types;
 

@@ -2,7 +2,7 @@
 
 use super::{Args, Entry, built, unfit};
 use shard_ops::indexing::{self, ScatterReduce};
-use shard_ops::{search, select};
+use shard_ops::{search, select, sort};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("index_select", |exec, case, values| {
@@ -103,5 +103,39 @@ pub(crate) const TABLE: &[Entry] = &[
     built("nonzero", |exec, case, values| {
         let args = Args::new(case, values);
         Ok(vec![select::nonzero(exec, args.need("input")?)?])
+    }),
+    built("sort", |exec, case, values| {
+        let args = Args::new(case, values);
+        let x = args.need("input")?;
+        let dim = args.dim("dim", x.ndim())?;
+        let descending = case.attributes.bool("descending", false)?;
+        let (values, indices) = sort::sort(exec, x, dim, descending)?;
+        Ok(vec![values, indices])
+    }),
+    built("argsort", |exec, case, values| {
+        let args = Args::new(case, values);
+        let x = args.need("input")?;
+        let dim = args.dim("dim", x.ndim())?;
+        let descending = case.attributes.bool("descending", false)?;
+        Ok(vec![sort::argsort(exec, x, dim, descending)?])
+    }),
+    built("topk", |exec, case, values| {
+        let args = Args::new(case, values);
+        let x = args.need("input")?;
+        let dim = args.dim("dim", x.ndim())?;
+        let (k, largest) = (
+            case.attributes.size("k", 1)?,
+            case.attributes.bool("largest", true)?,
+        );
+        let (values, indices) = sort::topk(exec, x, k, dim, largest)?;
+        Ok(vec![values, indices])
+    }),
+    built("kthvalue", |exec, case, values| {
+        let args = Args::new(case, values);
+        let x = args.need("input")?;
+        let dim = args.dim("dim", x.ndim())?;
+        let k = case.attributes.size("k", 1)?;
+        let (value, index) = sort::kthvalue(exec, x, k, dim)?;
+        Ok(vec![value, index])
     }),
 ];
