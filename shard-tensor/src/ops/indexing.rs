@@ -3,7 +3,7 @@
 use crate::{Dim, Result, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::indexing::{self, ScatterReduce};
-use shard_ops::{RouteBy, search, select};
+use shard_ops::{RouteBy, search, select, sort};
 
 /// Rows and elements by index, and what folds rows into those that are named.
 ///
@@ -334,6 +334,74 @@ impl ShardTensor {
         self.run2(values, |exec, s, v| search::searchsorted(exec, s, v, right))
     }
 
+    /// The elements of a dim in ascending order, or in descending, and the indices they had. Equal elements keep their order; NaN stands behind
+    /// all numbers, which descending is first. Results lie as the tensor does.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.distribute(&array![3.0_f32, 1.0, 2.0, 1.0], [shard(0)])?;
+    ///     let (values, indices) = x.sort(0, false)?;
+    ///     Ok((values.to_array::<f32>()?, indices.to_array::<i64>()?))
+    /// })?;
+    /// assert_eq!(found[0].0.as_slice(), Some(&[1.0, 1.0, 2.0, 3.0][..]));
+    /// assert_eq!(found[0].1.as_slice(), Some(&[1, 3, 2, 0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Where the dim is sharded, each rank sorts its part, sees the sorted parts of all with their indices, and merges
+    /// its stretch of them.
+    ///
+    /// # Errors
+    /// For a dim out of range, 16-bit floats and truth values; what the communicator reports.
+    #[track_caller]
+    pub fn sort(&self, dim: impl Into<Dim>, descending: bool) -> Result<(Self, Self)> {
+        let dim = self.dim("sort", dim)?;
+        self.pair(|exec, x| sort::sort(exec, x, dim, descending))
+    }
+
+    /// The indices that [`sort`](Self::sort) gives.
+    ///
+    /// # Collective
+    /// As [`sort`](Self::sort).
+    ///
+    /// # Errors
+    /// As [`sort`](Self::sort).
+    #[track_caller]
+    pub fn argsort(&self, dim: impl Into<Dim>, descending: bool) -> Result<Self> {
+        let dim = self.dim("argsort", dim)?;
+        self.run(|exec, x| sort::argsort(exec, x, dim, descending))
+    }
+
+    /// The `k` largest elements of a dim, largest first, or the smallest, smallest first, and their indices. Of equal elements the first come
+    /// first; NaN is larger than all numbers.
+    ///
+    /// # Collective
+    /// All members of the mesh. Where the dim is sharded, the first `k` of every part, with their indices.
+    ///
+    /// # Errors
+    /// As [`sort`](Self::sort); for more elements than there are.
+    #[track_caller]
+    pub fn topk(&self, k: usize, dim: impl Into<Dim>, largest: bool) -> Result<(Self, Self)> {
+        let dim = self.dim("topk", dim)?;
+        self.pair(|exec, x| sort::topk(exec, x, k, dim, largest))
+    }
+
+    /// The `k`-th smallest element of a dim, counted from 1, and its index, without the dim.
+    ///
+    /// # Collective
+    /// As [`topk`](Self::topk).
+    ///
+    /// # Errors
+    /// As [`topk`](Self::topk); for a `k` of 0.
+    #[track_caller]
+    pub fn kthvalue(&self, k: usize, dim: impl Into<Dim>) -> Result<(Self, Self)> {
+        let dim = self.dim("kthvalue", dim)?;
+        self.pair(|exec, x| sort::kthvalue(exec, x, k, dim))
+    }
+
     /// Of which of the intervals between ascending `boundaries` each element is: [`searchsorted`](Self::searchsorted) the other way round.
     ///
     /// # Collective
@@ -427,6 +495,20 @@ impl ShardTensor {
         self.run2(ids, |exec, x, i| {
             indexing::segment_softmax(exec, x, i, count)
         })
+    }
+
+    /// Runs one op of `shard_ops` with two results.
+    #[track_caller]
+    fn pair(
+        &self,
+        f: impl FnOnce(
+            &dyn shard_ops::Exec,
+            &shard_ops::Value,
+        ) -> Result<(shard_ops::Value, shard_ops::Value), shard_ops::OpError>,
+    ) -> Result<(Self, Self)> {
+        let _call = Calling::here();
+        let (a, b) = f(self.context().tape(), &self.value())?;
+        Ok((self.lift(a), self.lift(b)))
     }
 
     /// Runs one op of `shard_ops` on three tensors.

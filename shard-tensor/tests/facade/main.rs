@@ -5,6 +5,7 @@ mod doors;
 mod errors;
 mod gradients;
 mod graphs;
+mod indexing;
 mod limits;
 mod local;
 mod models;
