@@ -155,28 +155,6 @@ fn errors_name_the_place_through_layers_and_optimizers() {
     }
 }
 
-/// What `.to()` cannot do is said of both types, and never to be done with `.to()`.
-#[test]
-fn conversions_that_are_missing_name_their_types() {
-    let texts = launch(1, |ctx| {
-        let mesh = ctx.mesh_of(1)?;
-        let (x, n) = (
-            mesh.ones([2], [replicate()])?,
-            mesh.with_dtype(DType::I64).ones([2], [replicate()])?,
-        );
-        let errors = [x.to(DType::I64), n.to(DType::F32), n.add(&n), n.relu()];
-        Ok(errors.map(|e| e.unwrap_err().to_string()))
-    });
-    let texts = texts.unwrap().swap_remove(0);
-    assert!(
-        texts[0].contains("from f32 to i64") && texts[1].contains("from i64 to f32"),
-        "{texts:?}"
-    );
-    for text in texts {
-        assert!(!text.contains(".to()"), "{text}");
-    }
-}
-
 #[test]
 fn errors_of_other_libraries_pass_through() {
     fn lines(path: &str) -> Result<usize> {
