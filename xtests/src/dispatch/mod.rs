@@ -1,6 +1,7 @@
 //! Which op of the workspace a case is about.
 
 mod folds;
+mod indexing;
 mod math;
 mod moves;
 mod types;
@@ -55,6 +56,7 @@ pub fn find(case: &Case) -> Result<Apply, String> {
         types::TABLE,
         windows::TABLE,
         folds::TABLE,
+        indexing::TABLE,
     ];
     if let Some(entry) = tables.into_iter().flatten().find(|e| e.name == case.op) {
         return (entry.lacks)(case).map_or(Ok(entry.apply), Err);
