@@ -4,8 +4,8 @@
 use shard_comm::local::{self, LocalOptions};
 use shard_comm::{Communicator, DType, DeviceKind, ErrorClass};
 use shard_ops::indexing::{
-    embedding, gather, index_add, index_select, index_select_by, scatter_add, segment_max, segment_min,
-    segment_sum,
+    embedding, gather, index_add, index_select, index_select_by, scatter_add, segment_max,
+    segment_min, segment_sum,
 };
 use shard_ops::{Engine, EngineOptions, Exec, OpError, RouteBy, Value};
 use shard_redistribute::{Array, MeshComm};

@@ -3,7 +3,7 @@
 use shard_tensor::nn::{LayerNorm, Linear, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
-    Context, DType, Error, ErrorClass, LocalSizes, Result, ShardTensor, checkpoint, launch,
+    Context, Error, ErrorClass, LocalSizes, Result, ShardTensor, checkpoint, launch,
     replicate, shard,
 };
 

@@ -89,7 +89,10 @@ impl Params {
     }
 
     fn pick(&self, call: &CudaCall<'_>) -> Result<()> {
-        let defines = format!("{}#define PICK\n", define(&[("T", call.outputs[0].dtype())]));
+        let defines = format!(
+            "{}#define PICK\n",
+            define(&[("T", call.outputs[0].dtype())])
+        );
         let count = self.list * self.row;
         call.launch_own(&SOURCE, &defines, "pick", count as usize, self)
     }
@@ -100,7 +103,9 @@ impl Params {
             ReduceOp::Prod => "a * b",
             // NaN before all; of zeros the positive one is larger.
             ReduceOp::Max | ReduceOp::Any => "(a == b && a == 0 ? a + b : a != a || a > b ? a : b)",
-            ReduceOp::Min | ReduceOp::All => "(a == b && a == 0 ? -(-a - b) : a != a || a < b ? a : b)",
+            ReduceOp::Min | ReduceOp::All => {
+                "(a == b && a == 0 ? -(-a - b) : a != a || a < b ? a : b)"
+            }
             ReduceOp::Sum => "a + b",
         };
         let start = start.unwrap_or(identity(how, dtype));
@@ -131,7 +136,9 @@ fn identity(how: ReduceOp, dtype: DType) -> &'static str {
 
 impl CudaKernel for Take {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let rows = self.picked.geometry(&call.cx.inputs[0], &call.cx.outputs[0]);
+        let rows = self
+            .picked
+            .geometry(&call.cx.inputs[0], &call.cx.outputs[0]);
         let params = Params {
             table: call.input(0)?.data,
             keys: call.input(1)?.data,
@@ -158,7 +165,9 @@ impl CudaKernel for Pack {
 
 impl CudaKernel for FoldRows {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let rows = self.picked.geometry(&call.cx.outputs[0], &call.cx.inputs[2]);
+        let rows = self
+            .picked
+            .geometry(&call.cx.outputs[0], &call.cx.inputs[2]);
         let base = match self.has_base && call.cx.adds_once {
             true => call.input(0)?.data,
             false => 0,

@@ -36,7 +36,14 @@ pub fn segment_sum(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Res
 /// As [`segment_sum`]; types other than f32 and f64.
 pub fn segment_mean(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
     let total = folded(exec, "segment_mean", x, ids, count, ReduceOp::Sum)?;
-    let sizes = folded(exec, "segment_mean", &ones(x, ids)?, ids, count, ReduceOp::Sum)?;
+    let sizes = folded(
+        exec,
+        "segment_mean",
+        &ones(x, ids)?,
+        ids,
+        count,
+        ReduceOp::Sum,
+    )?;
     // Sums of nothing are zero, whatever they are divided by.
     let sizes = maximum(exec, &sizes, &ones(x, &sizes)?)?;
     div(exec, &total, &as_column(exec, &sizes, x.ndim())?)
@@ -74,7 +81,14 @@ pub fn segment_min(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Res
 /// # Errors
 /// As [`segment_mean`].
 pub fn segment_softmax(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
-    let largest = folded(exec, "segment_softmax", &x.detach(), ids, count, ReduceOp::Max)?;
+    let largest = folded(
+        exec,
+        "segment_softmax",
+        &x.detach(),
+        ids,
+        count,
+        ReduceOp::Max,
+    )?;
     let shifted = sub(exec, x, &index_select(exec, &largest, 0, ids)?)?;
     let raised = unary(exec, &shifted, Unary::Exp)?;
     let sums = folded(exec, "segment_softmax", &raised, ids, count, ReduceOp::Sum)?;
