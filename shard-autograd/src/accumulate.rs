@@ -1,4 +1,4 @@
-//! Sums of cotangents, each with its own label.
+//! Sums of cotangents, each with a label of its own.
 
 use crate::law::is_law_but_for_sums;
 use crate::node::{Kind, Outlet};
@@ -24,28 +24,28 @@ pub(crate) struct Cotangents {
     sums: SmallVec<[Sum; 1]>,
 }
 
-/// The layout a complete cotangent must have.
+/// The layout that a complete cotangent must have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// The law's.
+    /// The layout of the gradient law.
     Law,
-    /// The law's, or partial over more axes.
+    /// The layout of the law, or partial over more axes.
     Sums,
-    /// Any that saves moving it twice.
+    /// Any layout that saves moving the cotangent twice.
     Any,
 }
 
 /// The terms of one label, in order of arrival.
 enum Sum {
     One(Value),
-    /// Several that are added in the end, because their sum must go on the tape.
+    /// Several terms that are added at the end, because their sum must go on the tape.
     Many(Value, Vec<Value>),
-    /// A running sum, and what else makes it a value.
+    /// A running sum, and what else is needed to make it a value.
     Running(BufferMut, Outlet),
 }
 
 impl Cotangents {
-    /// Adds a cotangent. Whatever order they arrive in is the order of summation.
+    /// Adds a cotangent. Cotangents are summed in the order of their arrival.
     pub(crate) fn push(&mut self, mover: Mover<'_>, value: Value) -> Result<()> {
         // Only sums are linear: any other partial value is reduced before it meets another cotangent.
         let value = match value.layout().partial_op() {
@@ -110,7 +110,7 @@ impl Sum {
             Self::One(first) if mover.recorded => *self = Self::Many(first.clone(), vec![value]),
             Self::Many(_, rest) => rest.push(value),
             Self::One(first) => {
-                // Off the mesh there is nothing to add.
+                // Off the mesh there are no elements to add.
                 if let (Some(a), Some(b)) = (first.array().buffer(), value.array().buffer()) {
                     let mut sum = copy(a)?;
                     fold(&mut sum, b)?;
@@ -151,8 +151,8 @@ impl Mover<'_> {
         Ok(self.exec().redistribute(&value, to)?)
     }
 
-    /// The sum of values with one label. A sum is linear, so this is right for every label, partial ones
-    /// included, and needs no communication.
+    /// The sum of values with one label. Taking sums is linear, so this is right for every label, partial ones included, and
+    /// needs no communication.
     pub(crate) fn add(self, first: Value, rest: &[Value]) -> Result<Value> {
         if rest.is_empty() {
             return Ok(first);
@@ -180,7 +180,7 @@ impl Mover<'_> {
 }
 
 impl Outlet {
-    /// The value with this data.
+    /// The value of this layout and type with the given data.
     pub(crate) fn value(&self, buffer: Option<Buffer>) -> Result<Value> {
         Ok(Value::new(Array::from_parts(
             &self.cx,
@@ -191,8 +191,8 @@ impl Outlet {
     }
 }
 
-/// Adds values that have the law's layout but for sums not yet taken: each becomes partial over every axis one
-/// of them is partial over, which costs no communication, so that the sums are taken once.
+/// Adds values whose layout is the law's, or partial where the law replicates. Each is made partial over every axis that one
+/// of them is partial over, which costs no communication, so that the sums over ranks are taken once.
 fn sum_near(mover: Mover<'_>, values: Vec<Value>, law: &Layout) -> Result<Option<Value>> {
     if values.len() < 2 {
         return Ok(values.into_iter().next());

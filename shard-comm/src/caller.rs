@@ -1,4 +1,4 @@
-//! Where the program called, however many layers are between the program and the communicator.
+//! The place where the program called, however many layers lie between the program and the communicator.
 
 use crate::error::Site;
 use std::cell::Cell;
@@ -9,9 +9,9 @@ thread_local! {
     static CALL: Cell<Option<Site>> = const { Cell::new(None) };
 }
 
-/// While it lives, operations of this thread name the place where it was made as theirs, in errors and records.
+/// While this value lives, operations of this thread name, in errors and records, the place where the value was made.
 ///
-/// A library made upon communicators makes one in each function that its users call; of several the last counts.
+/// A library built on communicators makes one in each function that its users call; if several are alive, the last one counts.
 ///
 /// ```
 /// use shard_comm::{Calling, Communicator, local};
@@ -51,7 +51,7 @@ impl Drop for Calling {
     }
 }
 
-/// The program's call, or this one if nothing is between.
+/// The place of the program's call, or this place if no `Calling` lives.
 #[inline]
 pub(crate) fn called(site: Site) -> Site {
     CALL.get().unwrap_or(site)

@@ -1,4 +1,4 @@
-//! How one dim is divided into consecutive parts.
+//! How one dim is divided into parts.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::error::{Result, SpecError};
 use crate::hash::{ContentHash, StableHasher};
+use crate::mesh::MOST_RANKS;
 use crate::part::DimPart;
 use crate::segments::{RunKind, Runs, Segments, Tiles};
 
@@ -91,13 +92,14 @@ impl Offsets {
     }
 }
 
-/// The most tiles that a nested partition is written out in.
+/// The most tiles that a nested partition is written out as.
 const MOST_TILES: usize = 1 << 24;
 
 /// How one dim is divided over ranks: flat parts, some possibly empty.
 ///
-/// An empty part keeps its position, so that halos and growing ops know where it lives. What a part holds is a
-/// [`DimPart`]; where every part is one interval and they stand in part order, there are [`offsets`](Partition::offsets).
+/// An empty part keeps its position, so that halos and ops that enlarge a dim know where it lies. [`Partition::part`] gives
+/// the indices of a part. Where every part is one interval and these stand in part order, [`offsets`](Partition::offsets)
+/// gives their table.
 ///
 /// ```
 /// use shard_spec::Partition;
@@ -122,8 +124,40 @@ pub enum Partition {
 
 /// Constructors.
 impl Partition {
+    /// Whether a dim may have so many parts: no more than a mesh may have ranks, 2^24.
+    ///
+    /// Layouts ask by their mesh. Who has the number from elsewhere, such as a file, asks before making a partition of it:
+    ///
+    /// ```
+    /// use shard_spec::Partition;
+    /// let rows = |parts| Partition::check_parts(parts).map(|parts| Partition::chunk(12, parts));
+    /// assert!(rows(5).is_ok());
+    /// assert!(rows(1 << 60).is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// [`SpecError::Argument`] with the bound.
+    pub fn check_parts(parts: usize) -> Result<usize> {
+        if parts > MOST_RANKS {
+            return Err(SpecError::Argument {
+                op: "partition",
+                argument: "parts",
+                got: parts.to_string(),
+                expected: format!("at most {MOST_RANKS}"),
+                remedy: "there is one part per rank along the axes",
+            });
+        }
+        Ok(parts)
+    }
+
     /// As `torch.chunk`: parts of ceil(n / parts), the trailing ones short or empty. Zero parts count as one.
+    ///
+    /// The boundaries of all parts are stored: see [`check_parts`](Self::check_parts) for a number from elsewhere.
+    ///
+    /// # Panics
+    /// If there are more parts than a mesh may have ranks.
     pub fn chunk(n: usize, parts: usize) -> Self {
+        let parts = as_many_as_ranks(parts);
         Self::from_valid(Self::chunk_offsets(n, parts).collect())
     }
 
@@ -134,8 +168,14 @@ impl Partition {
     }
 
     /// As `numpy.array_split`: sizes differ by at most one, the larger first. Zero parts count as one.
+    ///
+    /// # Panics
+    /// As [`chunk`](Self::chunk).
     pub fn balanced(n: usize, parts: usize) -> Self {
-        let parts = parts.max(1);
+        Self::balanced_in(n, as_many_as_ranks(parts).max(1))
+    }
+
+    fn balanced_in(n: usize, parts: usize) -> Self {
         let (size, longer) = (n / parts, n % parts);
         Self::from_valid((0..=parts).map(|p| p * size + p.min(longer)).collect())
     }
@@ -226,9 +266,9 @@ impl Partition {
     /// Divides each part of `outer` again: the flat partition over the product, `outer` major.
     ///
     /// # Errors
-    /// [`SpecError::PartCount`] where `inner` has not one entry per outer part or its entries differ in their number of parts,
-    /// [`SpecError::Extent`] where an entry does not divide its outer part exactly, [`SpecError::Argument`] where it would
-    /// take more than 2^24 tiles.
+    /// [`SpecError::PartCount`] where `inner` does not have one entry per outer part or its entries differ in their number of
+    /// parts, [`SpecError::Extent`] where an entry does not divide its outer part exactly, [`SpecError::Argument`] where the
+    /// result would take more than 2^24 tiles.
     pub fn nested(outer: &Self, inner: &[Self]) -> Result<Self> {
         let op = "nested";
         if inner.len() != outer.parts() {
@@ -265,7 +305,7 @@ impl Partition {
             }
             return Ok(Self::from_valid(offsets));
         }
-        // Part by part, the inner intervals as they lie in the dim, then all in index order.
+        // The inner intervals are placed in the dim part by part, and then sorted by index.
         let mut tiles: Vec<(usize, usize, usize)> = Vec::new();
         let fits = |count: usize| {
             let refusal = || SpecError::Argument {
@@ -298,7 +338,11 @@ impl Partition {
     }
 
     /// Chunks of chunks, the first number of parts the major one: how repeated shard placements divide one dim.
+    ///
+    /// # Panics
+    /// As [`chunk`](Self::chunk), for all parts.
     pub fn nested_chunk(n: usize, parts: &[usize]) -> Self {
+        as_many_as_ranks(parts.iter().fold(1, |n, &p| n.saturating_mul(p.max(1))));
         let mut offsets = vec![0, n];
         for &parts in parts {
             let split = |w: &[usize]| {
@@ -316,12 +360,15 @@ impl Partition {
     /// Twice as many blocks as parts, balanced; part `p` holds block `p` and its mirror image from the end.
     ///
     /// Under a causal mask every part then has nearly the same work. Zero parts count as one.
+    ///
+    /// # Panics
+    /// As [`chunk`](Self::chunk).
     #[doc(alias = "context parallel")]
     #[doc(alias = "ring attention")]
     pub fn zigzag(n: usize, parts: usize) -> Self {
-        let parts = parts.max(1);
+        let parts = as_many_as_ranks(parts).max(1);
         let owner = |block: usize| block.min(2 * parts - 1 - block);
-        let blocks = Self::balanced(n, 2 * parts);
+        let blocks = Self::balanced_in(n, 2 * parts);
         Self::of_tiles(
             n,
             parts,
@@ -330,18 +377,24 @@ impl Partition {
     }
 
     /// Index `i` to part `i % parts`: block-cyclic with blocks of one.
+    ///
+    /// # Panics
+    /// As [`chunk`](Self::chunk).
     #[doc(alias = "context parallel")]
     pub fn striped(n: usize, parts: usize) -> Self {
         Self::block_cyclic(n, parts, 1)
     }
 
     /// Blocks dealt to the parts in turn, as in ScaLAPACK; the last block may be short. Zeros count as one.
+    ///
+    /// # Panics
+    /// As [`chunk`](Self::chunk).
     pub fn block_cyclic(n: usize, parts: usize, block: usize) -> Self {
-        let (parts, block) = (parts.max(1), block.max(1));
+        let (parts, block) = (as_many_as_ranks(parts).max(1), block.max(1));
         let first = (0..parts).map(|part| (part, block.min(n)));
         match Tiles::new(n, parts, &first.collect::<Vec<_>>(), true) {
             Ok(tiles) => tiles.into(),
-            // No index at all.
+            // There are no indices.
             Err(_) => Self::chunk(n, parts),
         }
     }
@@ -350,8 +403,7 @@ impl Partition {
     ///
     /// # Errors
     /// [`SpecError::Extent`] where the sizes do not sum to `n`, [`SpecError::Argument`] for a part out of range or more than
-    /// 2^24 parts,
-    /// [`SpecError::PartCount`] for no parts.
+    /// 2^24 parts, [`SpecError::PartCount`] for no parts.
     pub fn from_segments(n: usize, parts: usize, tiles: &[(usize, usize)]) -> Result<Self> {
         Tiles::new(n, parts, tiles, false).map(Self::from)
     }
@@ -478,7 +530,7 @@ impl Partition {
         }
     }
 
-    /// How many runs of an affine map the parts are.
+    /// How many affine runs the parts consist of.
     pub(crate) fn runs(&self) -> Runs {
         match self {
             Self::Contiguous(offsets) => Runs {
@@ -533,10 +585,10 @@ impl Partition {
         }
     }
 
-    /// The same parts one number on: part `p` holds what part `p + by` held, the last followed by the first.
+    /// The same parts renumbered: part `p` holds what part `p + by` held, and the first part follows the last.
     ///
-    /// In step `by` of a ring every rank has the block that this gives it. What was rotated before is rotated on at no
-    /// cost; the first time it takes a table of all parts.
+    /// In step `by` of a ring, each rank has the block that this partition gives it. The first rotation builds a table of all
+    /// parts; rotating the result further costs nothing.
     ///
     /// ```
     /// use shard_spec::Partition;
@@ -558,7 +610,7 @@ impl Partition {
         }
     }
 
-    /// The same proportions over another extent: what cat, roll, flip and slice give their result.
+    /// The same proportions over another extent: the partition that cat, roll, flip and slice give their result.
     ///
     /// Boundary `x` becomes `x * new / old` rounded to nearest, halves up; an old extent of 0 gives the balanced partition.
     /// Segments over another extent become contiguous parts in proportion to their sizes.
@@ -573,7 +625,7 @@ impl Partition {
         Self::Contiguous(self.to_contiguous().scaled(new_extent))
     }
 
-    /// Inner boundaries moved to the nearest multiple, halves up: the parts a reshape can split. Zero counts as one;
+    /// Inner boundaries moved to the nearest multiple, halves up: the parts that a reshape can split. Zero counts as one;
     /// segments become contiguous first.
     pub fn aligned_to(&self, multiple: usize) -> Self {
         Self::Contiguous(self.to_contiguous().aligned_to(multiple))
@@ -583,6 +635,15 @@ impl Partition {
     pub fn scaled_multiple_of(&self, new_extent: usize, multiple: usize) -> Self {
         self.scaled(new_extent).aligned_to(multiple)
     }
+}
+
+/// So many parts, which must not be more than a mesh may have ranks.
+fn as_many_as_ranks(parts: usize) -> usize {
+    assert!(
+        parts <= MOST_RANKS,
+        "a dim in {parts} parts: at most {MOST_RANKS}, one per rank (`Partition::check_parts` asks first)"
+    );
+    parts
 }
 
 impl From<Offsets> for Partition {

@@ -93,7 +93,8 @@ impl Error {
             Self::Op(source) => source.class(),
             Self::Autograd(source) => source.class(),
             Self::OnRank { source, .. } => source.class(),
-            Self::Launch(_) | Self::Custom(_) | Self::Other(_) => ErrorClass::Failure,
+            Self::Launch(launch) => launch.class(),
+            Self::Custom(_) | Self::Other(_) => ErrorClass::Failure,
         }
     }
 
