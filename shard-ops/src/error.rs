@@ -24,7 +24,7 @@ pub enum OpError {
         fix: &'static str,
     },
     /// An operand has a type that the op does not take.
-    #[error("{op}: operand {operand} is {got}, expected {expected}; {}", conversion(*got))]
+    #[error("{op}: operand {operand} is {got}, expected {expected}; convert it with `.to()`")]
     DType {
         /// The op.
         op: &'static str,
@@ -34,17 +34,6 @@ pub enum OpError {
         expected: String,
         /// What it was given.
         got: DType,
-    },
-    /// There is no conversion between two types.
-    #[error(
-        "to: no conversion from {from} to {to}, only between f16, bf16, f32 and f64; read the elements, convert them on the host \
-         and distribute them again"
-    )]
-    Cast {
-        /// The type the operand has.
-        from: DType,
-        /// The type that was asked for.
-        to: DType,
     },
     /// A number does not fit the type of the result.
     #[error(
@@ -149,6 +138,20 @@ pub enum OpError {
         /// What each found.
         rows: [usize; 2],
     },
+    /// Elements stand for indices that there are not.
+    #[error(
+        "{op}: elements from {least} to {most} are to be indices of {extent}; give some of 0 or more and below {extent}, or clamp them"
+    )]
+    OutOfRange {
+        /// The op.
+        op: &'static str,
+        /// The least element.
+        least: i64,
+        /// The greatest.
+        most: i64,
+        /// How many indices there are.
+        extent: usize,
+    },
     /// An array could not be moved.
     #[error("{op}: {source}")]
     Redistribute {
@@ -182,7 +185,7 @@ impl OpError {
         match self {
             Self::Comm { source, .. } => source.class(),
             Self::Redistribute { source, .. } => source.class(),
-            Self::Copies { .. } => ErrorClass::Agreed,
+            Self::Copies { .. } | Self::OutOfRange { .. } => ErrorClass::Agreed,
             _ => ErrorClass::Uniform,
         }
     }
@@ -233,13 +236,5 @@ impl<T> InOp<T> for Result<T, RedistributeError> {
             op,
             source: Box::new(e),
         })
-    }
-}
-
-/// How an operand can be converted to another type.
-fn conversion(from: DType) -> &'static str {
-    match from.is_float() {
-        true => "convert it with `.to()`",
-        false => "make it of such a type: integers and truth values are not converted yet",
     }
 }

@@ -43,7 +43,7 @@ impl Mesh {
         self.full(shape, 1.0, placements)
     }
 
-    /// A tensor of one value.
+    /// A tensor of one value: a number or a truth value. Whole numbers are exact in `i64`.
     ///
     /// # Collective
     /// All members of the mesh, with equal arguments. No communication.
@@ -55,10 +55,15 @@ impl Mesh {
     pub fn full(
         &self,
         shape: impl Into<Shape>,
-        value: f64,
+        value: impl Into<Scalar>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
-        self.check_holds("full", value)?;
+        let value = value.into();
+        match value {
+            // Not by way of f64, which holds fewer.
+            Scalar::I64(_) if self.dtype == DType::I64 => {}
+            value => self.check_holds("full", value.to_f64())?,
+        }
         let layout = self.layout(shape, placements)?;
         let Some(local) = layout.local_shape(self.ctx.rank()) else {
             return self.wrap(Array::from_parts(&self.cx, &layout, None, self.dtype)?);
@@ -69,7 +74,7 @@ impl Mesh {
             .is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
         let scalar = match layout.partial_op() {
             Some(op) if !holds => Monoid::Op(op).identity(self.dtype)[0],
-            _ => Scalar::F64(value),
+            _ => value,
         };
         let device = self.ctx.device();
         let mut buffer = device.alloc(self.dtype, local.iter().product())?;
@@ -108,7 +113,7 @@ impl Mesh {
         self.wrap(Array::from_parts(&self.cx, &layout, local, self.dtype)?)
     }
 
-    /// The numbers 0, 1, ... `n - 1`.
+    /// The numbers 0, 1, ... `n - 1`, in the handle's type.
     ///
     /// # Collective
     /// All members of the mesh, with equal arguments. No communication.
@@ -119,6 +124,78 @@ impl Mesh {
     pub fn arange(&self, n: usize, placements: impl Into<Placements>) -> Result<ShardTensor> {
         self.check_holds("arange", n.saturating_sub(1) as f64)?;
         self.from_fn(n, placements, |i| i[0] as f64)
+    }
+
+    /// `steps` numbers from `start` to `end`, both included, as far from each other as the next; of integers, cut towards zero. As PyTorch's,
+    /// they are counted from the nearer end.
+    ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
+    /// # Errors
+    /// As [`Placements::layout`]; [`Argument`](Error::Argument) for ends that are not finite, or that the type cannot hold.
+    ///
+    /// ```
+    /// let x = shard_tensor::launch(2, |ctx| {
+    ///     ctx.mesh_of(2)?.linspace(-1.0, 1.0, 5, [shard_tensor::shard(0)])?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(x[0], ndarray::arr1(&[-1.0, -0.5, 0.0, 0.5, 1.0]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn linspace(
+        &self,
+        start: f64,
+        end: f64,
+        steps: usize,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        for value in [start, end] {
+            if !value.is_finite() {
+                return Err(Error::argument(
+                    "linspace",
+                    "ends that are finite",
+                    format!("{start} to {end}"),
+                    "choose other ends",
+                ));
+            }
+            self.check_holds("linspace", value)?;
+        }
+        let step = (end - start) / steps.saturating_sub(1).max(1) as f64;
+        self.from_fn(steps, placements, |i| {
+            match i[0] < steps / 2 || steps == 1 {
+                true => start + i[0] as f64 * step,
+                false => end - (steps - 1 - i[0]) as f64 * step,
+            }
+        })
+    }
+
+    /// Matrices of this shape with ones on the main diagonal and zeros elsewhere: the identity, where they are square.
+    ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
+    /// # Errors
+    /// As [`Placements::layout`]; [`Argument`](Error::Argument) for fewer than two dims.
+    #[track_caller]
+    pub fn eye(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        let shape = shape.into();
+        let ndim = shape.len();
+        if ndim < 2 {
+            return Err(Error::argument(
+                "eye",
+                "a shape of two dims or more",
+                format!("{:?}", &shape[..]),
+                "give rows and columns: `mesh.eye([n, n], ..)`",
+            ));
+        }
+        self.from_fn(shape, placements, |i| {
+            f64::from(u8::from(i[ndim - 2] == i[ndim - 1]))
+        })
     }
 
     /// A tensor whose elements are a function of the global index, converted to the handle's type: rounded to floating-point

@@ -3,8 +3,8 @@
 use shard_tensor::nn::{LayerNorm, Linear, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
-    Context, DType, Error, ErrorClass, LocalSizes, Result, ShardTensor, checkpoint, launch,
-    replicate, shard,
+    Context, Error, ErrorClass, LocalSizes, Result, ShardTensor, checkpoint, launch, replicate,
+    shard,
 };
 
 #[test]
@@ -152,28 +152,6 @@ fn errors_name_the_place_through_layers_and_optimizers() {
         let (line, text) = told(steps).unwrap().swap_remove(0).unwrap();
         let place = format!("tests/facade/errors.rs:{line}:");
         assert!(text.contains(&place), "{place} is not in: {text}");
-    }
-}
-
-/// What `.to()` cannot do is said of both types, and never to be done with `.to()`.
-#[test]
-fn conversions_that_are_missing_name_their_types() {
-    let texts = launch(1, |ctx| {
-        let mesh = ctx.mesh_of(1)?;
-        let (x, n) = (
-            mesh.ones([2], [replicate()])?,
-            mesh.with_dtype(DType::I64).ones([2], [replicate()])?,
-        );
-        let errors = [x.to(DType::I64), n.to(DType::F32), n.add(&n), n.relu()];
-        Ok(errors.map(|e| e.unwrap_err().to_string()))
-    });
-    let texts = texts.unwrap().swap_remove(0);
-    assert!(
-        texts[0].contains("from f32 to i64") && texts[1].contains("from i64 to f32"),
-        "{texts:?}"
-    );
-    for text in texts {
-        assert!(!text.contains(".to()"), "{text}");
     }
 }
 
