@@ -151,7 +151,7 @@ impl Context {
     /// As [`mesh`](Self::mesh).
     #[track_caller]
     pub fn mesh_from(&self, mesh: &DeviceMesh) -> Result<Mesh> {
-        let _call = Calling::here();
+        let _call = Calling::of("mesh");
         if let Some(&rank) = mesh.ranks().iter().find(|&&r| r >= self.world_size()) {
             return Err(Error::argument(
                 "mesh",
@@ -182,7 +182,7 @@ impl Context {
     /// `Some(())` from `None`.
     #[track_caller]
     pub fn gather<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<Vec<T>> {
-        let _call = Calling::here();
+        let _call = Calling::of("gather");
         let world = self.world();
         let fault = |what: &str, e: String| {
             AgreedError::new("gather", what, e, "pass values that JSON can hold")
@@ -295,7 +295,7 @@ impl Context {
         inputs: &[&ShardTensor],
         f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + 'static,
     ) -> Result<Vec<ShardTensor>> {
-        let _call = Calling::here();
+        let _call = Calling::of("recompute");
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let ctx = self.clone();
         let values = checkpoint(
@@ -332,7 +332,7 @@ impl Context {
         inputs: &[&ShardTensor],
         how: GradCheck,
     ) -> Result<GradReport> {
-        let _call = Calling::here();
+        let _call = Calling::of("gradcheck");
         let values: Vec<Value> = inputs.iter().map(|t| t.value().detach()).collect();
         let checked = |_: &Recorder, inputs: &[Value]| self.on_values(inputs, &f);
         Ok(gradcheck(self.tape(), &checked, &values, how)?)

@@ -1,10 +1,11 @@
 //! What can go wrong in a program.
 
 use shard_autograd::AutogradError;
-use shard_comm::{AgreedError, CommError, DeviceError, ErrorClass, LaunchError};
+use shard_comm::{AgreedError, Calling, CommError, DeviceError, ErrorClass, LaunchError, SiteText};
 use shard_ops::OpError;
 use shard_redistribute::RedistributeError;
 use shard_spec::SpecError;
+use std::panic::Location;
 use std::sync::Arc;
 
 /// Shorthand for results of this crate.
@@ -30,7 +31,7 @@ pub enum Error {
     #[error(transparent)]
     Autograd(Box<AutogradError>),
     /// An argument makes no sense for the call; the same on every rank that passes it.
-    #[error("{op}: expected {expected}, got {got}; {remedy}")]
+    #[error("{op}: expected {expected}, got {got}; {remedy} (at {site})")]
     Argument {
         /// The call.
         op: &'static str,
@@ -40,6 +41,8 @@ pub enum Error {
         got: String,
         /// What to do about it.
         remedy: &'static str,
+        /// Where the program called.
+        site: SiteText,
     },
     /// The ranks could not be started, or one of them panicked.
     #[error(transparent)]
@@ -131,6 +134,7 @@ impl Error {
         }
     }
 
+    #[track_caller]
     pub(crate) fn argument(
         op: &'static str,
         expected: impl Into<String>,
@@ -142,6 +146,7 @@ impl Error {
             expected: expected.into(),
             got: got.into(),
             remedy,
+            site: Calling::site().unwrap_or(Location::caller()).into(),
         }
     }
 }

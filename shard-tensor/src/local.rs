@@ -66,6 +66,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn to_local_with(&self, grad: GradAs) -> Result<Self> {
+        let _call = Calling::of("to_local");
         Ok(self.lift(self.context().tape().to_local(&self.value(), grad)?))
     }
 
@@ -79,7 +80,7 @@ impl ShardTensor {
     /// What the communicator reports.
     #[track_caller]
     pub fn full_tensor_with(&self, grad: GradAs) -> Result<Self> {
-        let _call = Calling::here();
+        let _call = Calling::of("full_tensor_with");
         Ok(self.lift(self.context().tape().full_tensor(&self.value(), grad)?))
     }
 }
@@ -104,7 +105,7 @@ impl Mesh {
         placements: impl Into<Placements>,
         sizes: LocalSizes,
     ) -> Result<ShardTensor> {
-        let _call = Calling::here();
+        let _call = Calling::of("wrap_local");
         const OP: &str = "wrap_local";
         let placements = placements.into();
         let asked = format!("{placements:?} {sizes:?}");
@@ -177,7 +178,7 @@ impl Context {
         outputs: &[&Layout],
         f: impl FnOnce(&[ShardTensor]) -> Result<Vec<ShardTensor>>,
     ) -> Result<Vec<ShardTensor>> {
-        let _call = Calling::here();
+        let _call = Calling::of("map_local");
         let layouts = layouts_of("map_local", inputs, placements)?;
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let results = self.tape().map_local(
@@ -243,7 +244,7 @@ impl Context {
         ) -> Result<Vec<Option<ShardTensor>>>
         + 'static,
     ) -> Result<Vec<ShardTensor>> {
-        let _call = Calling::here();
+        let _call = Calling::of("map_local_with_grad");
         let layouts = layouts_of("map_local_with_grad", inputs, placements)?;
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let ctx = self.clone();

@@ -9,7 +9,7 @@ use crate::plan::Traffic;
 use crate::validate::Claim;
 use crate::{
     AgreedError, Buffer, BufferMut, CommError, DType, DeviceRef, Event, ExchangePlan, Ledger,
-    Monoid, Request, Result, Site, SiteText, Stage, Target, run,
+    Monoid, Past, Request, Result, Site, SiteText, Stage, Target, Told, run,
 };
 
 /// One rank's part in one exchange of an operation: what it [claims](Claim), and the memory that its peers read.
@@ -42,8 +42,10 @@ use crate::{
 // What is compared is in the post itself: the memory of a plan belongs to another core.
 #[derive(Debug)]
 pub struct Post {
-    /// The call, for messages; the plan's name is what must agree.
+    /// The operation, for accounts; the plan's name is what must agree.
     pub(crate) op: &'static str,
+    /// What the user called, for messages.
+    called: &'static str,
     name: &'static str,
     id: u128,
     fold: Option<Monoid>,
@@ -53,6 +55,7 @@ pub struct Post {
     event: Event,
     pub(crate) dtype: Option<DType>,
     argument: Option<(&'static str, u128)>,
+    past: Option<Past>,
     status: Option<Box<AgreedError>>,
     /// What others learn of this rank: its color and key in a split.
     pub(crate) note: Option<(usize, usize)>,
@@ -64,7 +67,7 @@ impl Post {
     /// This rank's part in the first exchange of a request. It takes out of the request what peers look at: sources,
     /// status and guard.
     ///
-    /// `op` is the call, for messages: [`Request::name`], or [`Link::name`](crate::Link::name) of a message. The request
+    /// `op` is the operation, for accounts: [`Request::name`], or [`Link::name`](crate::Link::name) of a message. The request
     /// has been [checked](Request::checked).
     pub fn first(op: &'static str, request: &mut Request, device: &DeviceRef) -> Self {
         Self::with_note(op, request, device, None)
@@ -85,6 +88,7 @@ impl Post {
         };
         Self {
             op,
+            called: request.method.unwrap_or(op),
             name: first.map_or(op, |plan| plan.name),
             id: first.map_or(0, |plan| plan.id),
             fold: first.and_then(|plan| plan.fold),
@@ -93,6 +97,7 @@ impl Post {
             sources: std::mem::take(&mut request.sources),
             dtype: request.dtype,
             argument: request.argument,
+            past: request.past.take(),
             status: std::mem::replace(&mut request.status, Ok(())).err(),
             note,
             site: request.site,
@@ -121,6 +126,7 @@ impl Post {
         let sums = sums.transpose().map_err(|error| too_late(rank, error))?;
         Ok(Self {
             op: self.op,
+            called: self.called,
             name: plan.name,
             id: plan.id,
             fold: plan.fold,
@@ -129,6 +135,7 @@ impl Post {
             event: device.record(),
             dtype: request.dtype,
             argument: None,
+            past: None,
             status: None,
             note: None,
             site: request.site,
@@ -285,7 +292,7 @@ fn check_sources(plan: &ExchangePlan, traffic: &Traffic, post: &Post) -> Result<
 /// That checksums differ.
 #[cold]
 fn not_found(plan: &ExchangePlan, reader: usize, own: &Post, sender: usize) -> CommError {
-    let (site, op, name) = (own.site(), own.op, plan.name);
+    let (site, op, name) = (own.site(), own.called, plan.name);
     CommError::PeerFailed {
         origin: sender,
         cause: format!(
@@ -307,7 +314,7 @@ fn absent(plan: &ExchangePlan, peer: usize) -> CommError {
 
 impl Claim for Post {
     fn op(&self) -> &'static str {
-        self.op
+        self.called
     }
 
     fn site(&self) -> SiteText {
@@ -328,6 +335,14 @@ impl Claim for Post {
 
     fn argument(&self) -> Option<(&'static str, u128)> {
         self.argument
+    }
+
+    fn past(&self) -> Option<u64> {
+        self.past.as_ref().map(Past::print)
+    }
+
+    fn told(&self) -> Vec<Told> {
+        self.past.as_ref().map(Past::told).unwrap_or_default()
     }
 
     fn dtype(&self) -> Option<DType> {

@@ -16,8 +16,10 @@ use crate::{Stage, Target};
 /// An operation in flight.
 #[derive(Debug)]
 pub(super) struct Op {
-    /// The call, for messages and accounts.
+    /// The operation, for accounts.
     pub(super) name: &'static str,
+    /// What the user called, for messages.
+    pub(super) called: &'static str,
     pub(super) site: Site,
     /// Which operation of its group, or message of its pair.
     pub(super) sequence: u64,
