@@ -338,18 +338,18 @@ pub(crate) fn first_difference(a: &[Told], b: &[Told]) -> (bool, [String; 2]) {
     match first {
         // What they have in common before it shows that it is the first; or nothing was before it.
         Some(number) if number == 0 || number > known => {
-            (true, in_words(at(a, number).as_ref(), at(b, number).as_ref()))
+            let (a, b) = (at(a, number), at(b, number));
+            let more = match (&a, &b) {
+                (Some(a), Some(b)) if a.what == b.what => unlike(a, b),
+                _ => Default::default(),
+            };
+            (true, in_words([a.as_ref(), b.as_ref()], more))
         }
-        _ => (false, in_words(a.last(), b.last())),
+        _ => (false, in_words([a.last(), b.last()], Default::default())),
     }
 }
 
-fn in_words(a: Option<&Told>, b: Option<&Told>) -> [String; 2] {
-    let more = match (a, b) {
-        (Some(a), Some(b)) if a.what == b.what => unlike(a, b),
-        _ => Default::default(),
-    };
-    let [more_a, more_b] = more;
+fn in_words([a, b]: [Option<&Told>; 2], [more_a, more_b]: [String; 2]) -> [String; 2] {
     [(a, more_a), (b, more_b)].map(|(call, more)| match call {
         None => "nothing more".to_owned(),
         Some(Told { what, site: Some(site), .. }) => format!("{what}{more} at {site}"),

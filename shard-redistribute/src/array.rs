@@ -82,14 +82,11 @@ impl Array {
     ///
     /// # Errors
     /// [`OtherMesh`](RedistributeError::OtherMesh) and device errors.
-    #[track_caller]
     pub fn from_fn<T: Element>(
         cx: &Rc<MeshComm>,
         layout: &Layout,
         f: impl Fn(&[usize]) -> T,
     ) -> Result<Self> {
-        let _call = Calling::doing("from_fn");
-        cx.record(Call::new("from_fn").of(T::DTYPE, layout));
         let Some(held) = layout.local_parts(cx.rank()) else {
             return Self::from_parts(cx, layout, None, T::DTYPE);
         };

@@ -124,6 +124,7 @@ impl Context {
     /// the program has; a mismatch if ranks ask for different meshes.
     #[track_caller]
     pub fn mesh<S: AsRef<str>>(&self, axes: impl IntoIterator<Item = (S, usize)>) -> Result<Mesh> {
+        let _call = Calling::of("mesh");
         let (names, shape): (Vec<S>, Vec<usize>) = axes.into_iter().unzip();
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         let mesh = DeviceMesh::new(&shape).and_then(|m| m.with_names(&names));
@@ -139,6 +140,7 @@ impl Context {
     /// As [`mesh`](Self::mesh).
     #[track_caller]
     pub fn mesh_of(&self, shape: impl Into<Shape>) -> Result<Mesh> {
+        let _call = Calling::of("mesh");
         self.mesh_from(&DeviceMesh::new(&shape.into())?)
     }
 

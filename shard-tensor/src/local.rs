@@ -3,7 +3,7 @@
 use crate::{Context, Error, LocalSizes, Mesh, Placements, Result, ShardTensor};
 use shard_autograd::{AutogradError, GradAs};
 use shard_comm::Calling;
-use shard_ops::{OpError, Value};
+use shard_ops::Value;
 use shard_spec::Layout;
 
 /// This rank's piece, and the whole on every rank.
@@ -309,11 +309,11 @@ fn layouts_of<P: Into<Placements>>(
 /// An error of the caller's function as one of the crate that calls it.
 pub(crate) fn into_autograd(error: Error) -> AutogradError {
     match error {
-        Error::Spec(e) => e.into(),
+        Error::Spec(e) => e.into_error().into(),
         Error::Comm(e) => e.into(),
-        Error::Redistribute(e) => (*e).into(),
-        Error::Op(e) => OpError::into(*e),
-        Error::Autograd(e) => *e,
+        Error::Redistribute(e) => e.into_error().into(),
+        Error::Op(e) => e.into_error().into(),
+        Error::Autograd(e) => e.into_error(),
         other => AutogradError::external(&other, other.class()),
     }
 }

@@ -156,6 +156,7 @@ impl Mesh {
         let _call = Calling::of("from_fn");
         let layout = self.layout(shape, placements)?;
         let cx = &self.cx;
+        cx.record(Call::new("from_fn").of(self.dtype, &layout));
         self.wrap(match self.dtype {
             DType::F64 => Array::from_fn(cx, &layout, f),
             DType::F32 => Array::from_fn(cx, &layout, |i| f32::from_f64(f(i))),

@@ -4,6 +4,7 @@ mod constructors;
 mod doors;
 mod errors;
 mod gradients;
+mod histories;
 mod limits;
 mod local;
 mod models;
