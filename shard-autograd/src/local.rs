@@ -7,7 +7,7 @@ use crate::accumulate::Mover;
 use crate::law::gradient_layout;
 use crate::node::{Kind, Node, Outlet, Slot};
 use crate::{AutogradError, Recorder, Result};
-use shard_comm::{AgreedError, Call, Scalar, Strided};
+use shard_comm::{AgreedError, Call, DType, Scalar, Strided};
 use shard_ops::{Exec, Value, key_of};
 use shard_redistribute::{Array, MeshComm, RedistributeError};
 use shard_spec::{Layout, ReduceOp};
@@ -164,7 +164,24 @@ impl Recorder {
         let told: Vec<_> = (layouts.iter().zip(pieces.unwrap_or_default()))
             .map(|(layout, piece)| (layout.hash128(), piece.dtype(), self.origin(piece)))
             .collect();
-        Ok(comm.check_uniform(op, key_of(op, &told))?)
+        let words = || {
+            let of =
+                |(layout, (_, dtype, origin)): (&&Layout, &(_, DType, Option<BTreeSet<u64>>))| {
+                    match origin {
+                        None => format!("{dtype} {:?} {layout}", layout.shape()),
+                        Some(from) => {
+                            format!("{dtype} {:?} {layout} (of pieces {from:?})", layout.shape())
+                        }
+                    }
+                };
+            layouts
+                .iter()
+                .zip(&told)
+                .map(of)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        Ok(comm.check_uniform_as(op, key_of(op, &told), words)?)
     }
 
     /// Refuses a tracked piece where a cotangent cannot be handed to the pieces: that of the greatest goes to one

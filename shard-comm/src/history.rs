@@ -113,7 +113,10 @@ impl<'a> Call<'a> {
 
 impl History {
     /// An empty history.
-    #[expect(clippy::new_without_default, reason = "two kinds of histories are made by name")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "two kinds of histories are made by name"
+    )]
     pub fn new() -> Self {
         Self {
             calls: Some(Arc::default()),
@@ -302,7 +305,11 @@ impl Entry {
 /// Where the value of this number comes from.
 fn origin(value: u64, calls: &[&Entry]) -> String {
     match calls.iter().find(|entry| entry.made(value)) {
-        Some(Entry { op, site: Some(site), .. }) => format!("what {op} made at {site}"),
+        Some(Entry {
+            op,
+            site: Some(site),
+            ..
+        }) => format!("what {op} made at {site}"),
         Some(Entry { op, .. }) => format!("what {op} made"),
         None => "a tensor made before".to_owned(),
     }
@@ -352,7 +359,11 @@ pub(crate) fn first_difference(a: &[Told], b: &[Told]) -> (bool, [String; 2]) {
 fn in_words([a, b]: [Option<&Told>; 2], [more_a, more_b]: [String; 2]) -> [String; 2] {
     [(a, more_a), (b, more_b)].map(|(call, more)| match call {
         None => "nothing more".to_owned(),
-        Some(Told { what, site: Some(site), .. }) => format!("{what}{more} at {site}"),
+        Some(Told {
+            what,
+            site: Some(site),
+            ..
+        }) => format!("{what}{more} at {site}"),
         Some(Told { what, .. }) => format!("{what}{more}"),
     })
 }

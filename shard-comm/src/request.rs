@@ -8,7 +8,8 @@ use crate::caller::{Calling, called};
 use crate::guard::Guard;
 use crate::plan::Fit;
 use crate::{
-    AgreedError, Buffer, BufferMut, CommError, DType, ExchangePlan, Past, Piece, Pieces, Result, Site,
+    AgreedError, Buffer, BufferMut, CommError, DType, ExchangePlan, Past, Piece, Pieces, Result,
+    Site,
 };
 
 /// One operation of a group, as [`Communicator::post`](crate::Communicator::post) takes it: exchanges that feed one another.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::plan::{Traffic, traffic_with};
 use crate::history::first_difference;
+use crate::plan::{Traffic, traffic_with};
 use crate::{AgreedError, CommError, DType, Mismatch, Monoid, Result, SiteText, Told};
 
 /// What one rank says of its part in an exchange: what [`validate`] compares. [`Post`](crate::backend::Post) is a claim.

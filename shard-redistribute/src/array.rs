@@ -47,7 +47,8 @@ impl Array {
         let number = cx.record(Call::new("from_local").of(dtype, layout));
         let array = Self::from_parts(cx, layout, local, dtype)?.with_number(number);
         if let Some(comm) = cx.all() {
-            comm.check_uniform("from_local layout", layout.hash128())?;
+            let words = || format!("{dtype} {:?} {layout}", layout.shape());
+            comm.check_uniform_as("from_local layout", layout.hash128(), words)?;
             comm.agree(array.check_local())?;
         }
         Ok(array)

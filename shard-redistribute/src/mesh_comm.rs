@@ -47,7 +47,7 @@ impl MeshComm {
     /// [`Mismatch`](shard_comm::CommError::Mismatch) if ranks pass different meshes; whatever
     /// splitting the [`Communicator`] reports.
     pub fn new(world: &Rc<dyn Communicator>, mesh: &DeviceMesh) -> Result<Rc<Self>> {
-        world.check_uniform("mesh", mesh.content_hash())?;
+        world.check_uniform_as("mesh", mesh.content_hash(), || mesh.to_string())?;
         let rank = world.rank();
         let coords = mesh.coords(rank);
         let wide: SmallVec<[usize; 4]> = (0..mesh.ndim())

@@ -419,15 +419,16 @@ impl Context {
     pub(crate) fn uniform<T>(
         &self,
         what: &'static str,
-        key: u128,
         checked: Result<T>,
+        words: impl FnOnce(&T) -> String,
     ) -> Result<T> {
-        let _call = Calling::here();
-        let outcome = match &checked {
-            Ok(_) => shard_ops::key_of("ok", &key),
-            Err(error) => shard_ops::key_of("error", &error.to_string()),
+        let words = match &checked {
+            Ok(value) => words(value),
+            // But for the line, which may be another one.
+            Err(error) => error.to_string().split(" (at ").take(1).collect(),
         };
-        self.0.world.check_uniform(what, outcome)?;
+        let key = shard_ops::key_of(what, &words);
+        self.0.world.check_uniform_as(what, key, || words)?;
         checked
     }
 }

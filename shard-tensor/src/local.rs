@@ -108,12 +108,10 @@ impl Mesh {
         let _call = Calling::of("wrap_local");
         const OP: &str = "wrap_local";
         let placements = placements.into();
-        let asked = format!("{placements:?} {sizes:?}");
+        let (dtype, ndim) = (piece.dtype(), piece.ndim());
+        let words = format!("{dtype} of {ndim} dims, {placements:?} {sizes:?}");
         let world = self.context().world();
-        world.check_uniform(
-            OP,
-            shard_ops::key_of(OP, &(asked, piece.dtype(), piece.ndim())),
-        )?;
+        world.check_uniform_as(OP, shard_ops::key_of(OP, &words), || words)?;
         let layout = match sizes {
             LocalSizes::Global(shape) => self.layout(shape, placements)?,
             LocalSizes::Infer => self.infer(piece.shape(), &placements)?,

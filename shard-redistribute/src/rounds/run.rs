@@ -7,8 +7,8 @@ use crate::exchange::Exchange;
 use crate::geometry::is_run;
 use crate::{Array, Fingerprint, MeshComm, Plan, RedistributeError, Result, Step};
 use shard_comm::{
-    AgreedError, Buffer, BufferMut, Communicator, DType, DeviceError, DeviceRef,
-    ExchangePlan, Monoid, Piece, Request, Strided, Target,
+    AgreedError, Buffer, BufferMut, Communicator, DType, DeviceError, DeviceRef, ExchangePlan,
+    Monoid, Piece, Request, Strided, Target,
 };
 use shard_spec::row_major_strides;
 use std::panic::Location;

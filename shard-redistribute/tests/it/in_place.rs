@@ -2,7 +2,9 @@
 
 use crate::common::{Recipe, expected, layout, missing, pair, recipe, spread};
 use proptest::prelude::*;
-use shard_comm::{Call, CommError, Communicator, DType, DeviceKind, Element, ErrorClass, Scalar, local};
+use shard_comm::{
+    Call, CommError, Communicator, DType, DeviceKind, Element, ErrorClass, Scalar, local,
+};
 use shard_redistribute::{Array, CostModel, Forecast, MeshComm, Plan, RedistributeError};
 use shard_spec::{DeviceMesh, Layout, ReduceOp, numel};
 use std::rc::Rc;

@@ -40,12 +40,11 @@ impl Mesh {
     {
         let _call = Calling::of("distribute");
         let layout = self.layout(whole.shape(), placements);
-        let key = layout.as_ref().map_or(0, Layout::hash128);
-        let key = shard_ops::key_of(S::Elem::DTYPE.name(), &key);
+        let words = |layout: &Layout| format!("{} {:?} {layout}", S::Elem::DTYPE, layout.shape());
         let layout = match self.size() {
             // Every rank may be on a mesh of its own, with an array of its own.
             1 => layout,
-            _ => self.ctx.uniform("distribute", key, layout),
+            _ => self.ctx.uniform("distribute", layout, words),
         }?;
         check_whole("distribute", &layout)?;
         let dtype = S::Elem::DTYPE;
@@ -78,10 +77,8 @@ impl Mesh {
         let _call = Calling::of("scatter");
         const OP: &str = "scatter";
         let (world, placements) = (self.ctx.world(), placements.into());
-        world.check_uniform(
-            OP,
-            shard_ops::key_of(OP, &(root, T::DTYPE, format!("{placements:?}"))),
-        )?;
+        let words = format!("{} from rank {root} to {placements:?}", T::DTYPE);
+        world.check_uniform_as(OP, shard_ops::key_of(OP, &words), || words)?;
         if !self.mesh().contains(root) {
             return Err(Error::argument(
                 OP,
@@ -170,8 +167,8 @@ impl Mesh {
         let _call = Calling::of("from_local");
         const OP: &str = "from_local";
         let (world, placements, dtype) = (self.ctx.world(), placements.into(), S::Elem::DTYPE);
-        let asked = format!("{placements:?} {sizes:?}");
-        world.check_uniform(OP, shard_ops::key_of(OP, &(asked, dtype, piece.ndim())))?;
+        let words = format!("{dtype} of {} dims, {placements:?} {sizes:?}", piece.ndim());
+        world.check_uniform_as(OP, shard_ops::key_of(OP, &words), || words)?;
         let layout = match sizes {
             LocalSizes::Global(shape) => self.layout(shape, placements)?,
             LocalSizes::Infer => self.infer(piece.shape(), &placements)?,

@@ -83,7 +83,9 @@ impl Slot {
         }
         // What an update is made of is no attribute of the op, because it changes from step to step.
         let call = Call::new("step").of(value.dtype(), value.layout());
-        let call = numbers(step).iter().fold(call, |call, number| call.with(number.to_bits().into()));
+        let call = numbers(step)
+            .iter()
+            .fold(call, |call, number| call.with(number.to_bits().into()));
         value.array().cx().record(call);
         let engine = self.parameter.context().engine();
         let mut new = update(&**engine, step, &value, &gradient, &self.state)?.into_iter();

@@ -4,8 +4,8 @@ use shard_comm::Communicator;
 use shard_tensor::nn::{LayerNorm, Linear, Module};
 use shard_tensor::optim::{AdamW, Optimizer, Sgd};
 use shard_tensor::{
-    Context, Conv, DType, DeviceKind, Error, ErrorClass, GradAs, KernelPolicy, Launch, LocalSizes, Mesh,
-    Placements, Result, ShardTensor, checkpoint, launch, replicate, shard,
+    Context, Conv, DType, DeviceKind, Error, ErrorClass, GradAs, KernelPolicy, Launch, LocalSizes,
+    Mesh, Placements, Result, ShardTensor, checkpoint, launch, replicate, shard,
 };
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -70,15 +70,25 @@ fn a_rank_that_does_less_is_told_what_the_other_did() {
         }
         x.sum_all()?.item().map(drop)
     });
-    assert!(text.contains("rank 0 called relu of f32 [4, 6] S(0) at"), "{text}");
-    assert!(text.contains("rank 1 called sum of f32 [4, 6] S(0) at"), "{text}");
+    assert!(
+        text.contains("rank 0 called relu of f32 [4, 6] S(0) at"),
+        "{text}"
+    );
+    assert!(
+        text.contains("rank 1 called sum of f32 [4, 6] S(0) at"),
+        "{text}"
+    );
 }
 
 #[test]
 fn what_differs_long_ago_is_said_to() {
     let text = told(|ctx, mesh| {
         let mut x = mesh.ones([6], shard(0))?;
-        x = if ctx.rank() == 0 { x.relu()? } else { x.gelu()? };
+        x = if ctx.rank() == 0 {
+            x.relu()?
+        } else {
+            x.gelu()?
+        };
         for _ in 0..200 {
             x = x.tanh()?;
         }
@@ -86,7 +96,10 @@ fn what_differs_long_ago_is_said_to() {
     });
     assert!(!text.contains("relu"), "{text}");
     assert!(text.contains("calls long before operation 0"), "{text}");
-    assert!(text.contains("rank 1 last called item (redistribute of f32 [] P(sum)) at"), "{text}");
+    assert!(
+        text.contains("rank 1 last called item (redistribute of f32 [] P(sum)) at"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -106,7 +119,10 @@ fn tensors_read_in_another_order_are_found_out() {
             read(&a)?;
             read(&b)
         });
-        assert!(text.contains("what random made at") || text.contains("what randn (random"), "{name}: {text}");
+        assert!(
+            text.contains("what random made at") || text.contains("what randn (random"),
+            "{name}: {text}"
+        );
     }
     // Where nothing is sent, as with replicas.
     let text = told(|ctx, mesh| {
@@ -125,7 +141,10 @@ fn operands_in_another_order_are_found_out() {
     });
     told(|ctx, mesh| {
         let x = mesh.ones([1, 1, 8], shard(2))?;
-        let (v, w) = (mesh.randn([1, 1, 3], replicate())?, mesh.randn([1, 1, 3], replicate())?);
+        let (v, w) = (
+            mesh.randn([1, 1, 3], replicate())?,
+            mesh.randn([1, 1, 3], replicate())?,
+        );
         let [first, second] = if ctx.rank() == 0 { [v, w] } else { [w, v] };
         let y = x.conv1d(&first, None, Conv::new().padding(1))?;
         y.conv1d(&second, None, Conv::new().padding(1)).map(drop)
@@ -180,13 +199,19 @@ fn modes_that_differ_are_found_out() {
             _ => ctx.no_grad(|| w.exp()).map(drop),
         }
     });
-    assert!(text.contains("rank 1 called exp of f32 [6] S(0) without gradients"), "{text}");
+    assert!(
+        text.contains("rank 1 called exp of f32 [6] S(0) without gradients"),
+        "{text}"
+    );
     let text = told(|ctx, mesh| {
         let w = mesh.ones([6], shard(0))?.requires_grad()?;
         let w = if ctx.rank() == 0 { w } else { w.detach() };
         w.exp().map(drop)
     });
-    assert!(text.contains("rank 0 called exp of f32 [6] S(0) with gradients"), "{text}");
+    assert!(
+        text.contains("rank 0 called exp of f32 [6] S(0) with gradients"),
+        "{text}"
+    );
     told(|ctx, mesh| {
         ctx.kernels(KernelPolicy {
             libraries: ctx.rank() == 0,
@@ -211,7 +236,10 @@ fn modes_that_differ_are_found_out() {
 }
 
 fn scratch(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("shard-tensor-histories-{name}-{}", std::process::id()))
+    std::env::temp_dir().join(format!(
+        "shard-tensor-histories-{name}-{}",
+        std::process::id()
+    ))
 }
 
 #[test]
@@ -242,12 +270,18 @@ fn lengths_and_roots_are_told_apart_from_what_was_done_before() {
         let mine = comm.device().upload_slice(&vec![1.0; 2 + rank])?;
         comm.all_reduce(&mine, shard_comm::Monoid::SUM).map(drop)
     });
-    assert!(length.contains("disagree on length") && length.contains("rank 1 has 3"), "{length}");
+    assert!(
+        length.contains("disagree on length") && length.contains("rank 1 has 3"),
+        "{length}"
+    );
     let root = told(|comm, rank| {
         let mine = comm.device().upload_slice(&[1.0])?;
         comm.broadcast(Some(&mine), rank, DType::F64, 1).map(drop)
     });
-    assert!(root.contains("disagree on root") && root.contains("rank 1 has 1"), "{root}");
+    assert!(
+        root.contains("disagree on root") && root.contains("rank 1 has 1"),
+        "{root}"
+    );
 }
 
 /// What rank 0 hears of rank 1, which ends before `call`.
@@ -270,8 +304,17 @@ fn who_waits_is_named_by_the_method_and_line_of_the_program() {
         ("item", line!(), |_, _, x| x.sum_all()?.item().map(drop)),
         ("to_array", line!(), |_, _, x| x.to_array::<f32>().map(drop)),
         ("full_tensor", line!(), |_, _, x| x.full_tensor().map(drop)),
-        ("reduced", line!(), |_, _, x| x.sum_all()?.reduced().map(drop)),
-        ("conv", line!(), |_, m, x| x.conv1d(&m.ones([1, 1, 3], replicate())?, None, Conv::new().padding(1)).map(drop)),
+        ("reduced", line!(), |_, _, x| {
+            x.sum_all()?.reduced().map(drop)
+        }),
+        ("conv", line!(), |_, m, x| {
+            x.conv1d(
+                &m.ones([1, 1, 3], replicate())?,
+                None,
+                Conv::new().padding(1),
+            )
+            .map(drop)
+        }),
         ("backward", line!(), |_, m, x| {
             let w = m.ones([1, 1, 6], replicate())?.requires_grad()?;
             // Forward nothing is sent.
@@ -281,17 +324,33 @@ fn who_waits_is_named_by_the_method_and_line_of_the_program() {
         ("mesh", line!(), |ctx, _, _| ctx.mesh_of([2]).map(drop)),
         ("gather", line!(), |ctx, _, _| ctx.gather(&1).map(drop)),
         ("map_local", line!(), |ctx, _, x| {
-            ctx.map_local(&[x], [x.layout().clone()], &[x.layout()], |p| Ok(p.to_vec())).map(drop)
+            ctx.map_local(
+                &[x],
+                [x.layout().clone()],
+                &[x.layout()],
+                |p| Ok(p.to_vec()),
+            )
+            .map(drop)
         }),
     ];
     let (file, last) = (file!(), line!());
     for (i, (method, from, wait)) in waits.into_iter().enumerate() {
         let text = deserted(wait);
-        assert!(text.contains(&format!("joining {method} (")), "{method}: {text}");
+        assert!(
+            text.contains(&format!("joining {method} (")),
+            "{method}: {text}"
+        );
         let lines = from..=(from + 5).min(last);
         let told = |line: u32| text.contains(&format!("rank 0 called at {file}:{line}:"));
         assert!(lines.into_iter().any(told), "{method}: {text}");
-        for inner in ["all_reduce", "all_to_all", "check_uniform", "mod.rs", "array.rs", "redistribute"] {
+        for inner in [
+            "all_reduce",
+            "all_to_all",
+            "check_uniform",
+            "mod.rs",
+            "array.rs",
+            "redistribute",
+        ] {
             assert!(!text.contains(inner), "{i} {method}: {text}");
         }
     }
@@ -310,7 +369,12 @@ fn errors_of_arguments_say_where() {
         add(line!(), x.add(&mesh.ones([5], replicate())?).unwrap_err());
         add(line!(), x.redistribute(shard(7)).unwrap_err());
         add(line!(), mesh.full([2], 0.5, shard(3)).unwrap_err());
-        add(line!(), mesh.with_dtype(DType::U8).full([2], 300.0, shard(0)).unwrap_err());
+        add(
+            line!(),
+            mesh.with_dtype(DType::U8)
+                .full([2], 300.0, shard(0))
+                .unwrap_err(),
+        );
         add(line!(), x.backward().map(drop).unwrap_err());
         add(line!(), ctx.mesh_of([3]).map(drop).unwrap_err());
         add(line!(), x.to_array::<f64>().unwrap_err());
@@ -340,7 +404,11 @@ fn everything(ctx: &Context, ranks: usize) -> Result<f64> {
     let mesh = ctx.mesh_of(ranks)?;
     let model = Linear::new(&mesh, 4, 3)?;
     let norm = LayerNorm::new(&mesh, 3)?;
-    let parameters: Vec<_> = model.parameters().into_iter().chain(norm.parameters()).collect();
+    let parameters: Vec<_> = model
+        .parameters()
+        .into_iter()
+        .chain(norm.parameters())
+        .collect();
     let mut adam = AdamW::new(parameters.clone(), 0.01)?;
     let x = mesh.randn([7, 4], shard(0))?;
     let mut sum = 0.0;
@@ -367,14 +435,23 @@ fn everything(ctx: &Context, ranks: usize) -> Result<f64> {
             pieces[0].detach().to_local_array::<f64>()?;
         }
         let mut gradients = loss.backward()?;
-        gradients.accumulate(x.detach().matmul(&model.weight.transpose(0, 1)?)?.sum_all()?.backward()?)?;
+        gradients.accumulate(
+            x.detach()
+                .matmul(&model.weight.transpose(0, 1)?)?
+                .sum_all()?
+                .backward()?,
+        )?;
         for (_, parameter) in &parameters {
             gradients.get(parameter)?;
         }
         adam.step(&gradients)?;
         let slopes = loss_of(&model, &x)?.grad(&[&model.weight], true)?;
         if let Some(slope) = &slopes[0] {
-            sum += slope.square()?.sum_all()?.grad(&[&model.weight], false)?.len() as f64;
+            sum += slope
+                .square()?
+                .sum_all()?
+                .grad(&[&model.weight], false)?
+                .len() as f64;
         }
         sum += ctx.no_grad(|| model.forward(&x)?.sum_all()?.item())? + step as f64;
     }
@@ -403,10 +480,17 @@ fn a_right_program_is_never_told_off() {
     for device in [DeviceKind::Host, DeviceKind::Test] {
         let mut alone = None;
         for ranks in 1..=4 {
-            let sums = Launch::new(ranks).seed(5).device(device).dtype(DType::F64).run(|ctx| everything(ctx, ranks));
+            let sums = Launch::new(ranks)
+                .seed(5)
+                .device(device)
+                .dtype(DType::F64)
+                .run(|ctx| everything(ctx, ranks));
             let sums = sums.unwrap();
             let expected = *alone.get_or_insert(sums[0]);
-            assert!(sums.iter().all(|&s| (s - expected).abs() < 1e-9), "{ranks} ranks: {sums:?}, {expected}");
+            assert!(
+                sums.iter().all(|&s| (s - expected).abs() < 1e-9),
+                "{ranks} ranks: {sums:?}, {expected}"
+            );
         }
     }
 }
@@ -418,7 +502,10 @@ fn placements_of_each_kind_are_read_alike() {
         let read = launch(3, |ctx| {
             let x = ctx.mesh_of(3)?.randn([5, 4], placements)?;
             let y = x.clone();
-            assert_eq!(x.value().array().number(), y.detach().value().array().number());
+            assert_eq!(
+                x.value().array().number(),
+                y.detach().value().array().number()
+            );
             x.add(&y)?.to_array::<f32>()?;
             y.to_array_on::<f32>(2).map(|a| a.map(|a| a.sum()))
         });
