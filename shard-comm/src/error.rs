@@ -365,6 +365,8 @@ pub struct TimeoutReport {
     pub wait: WaitLine,
     /// The last operations the rank began, oldest first.
     pub recent: Vec<Operation>,
+    /// What the other ranks were doing, in rank order. Empty where that cannot be known: between processes.
+    pub others: Vec<Whereabouts>,
 }
 
 impl fmt::Display for TimeoutReport {
@@ -372,12 +374,48 @@ impl fmt::Display for TimeoutReport {
         /// As many as are read at a glance; `recent` has them all.
         const SHOWN: usize = 8;
         write!(f, "timed out after {:?}: {}", self.waited, self.wait)?;
+        (self.others.iter()).try_for_each(|other| write!(f, "\n  {other}"))?;
         write!(f, "\nthe last operations of rank {}:", self.wait.rank)?;
         let hidden = self.recent.len().saturating_sub(SHOWN);
         self.recent
             .iter()
             .skip(hidden)
             .try_for_each(|operation| write!(f, "\n  {operation}"))
+    }
+}
+
+/// What a rank is doing while another one waits.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Whereabouts {
+    /// It waits too.
+    Waiting(WaitLine),
+    /// It waits for nobody: it computes, or is held up by something that communicators know nothing of, such as a lock.
+    Busy {
+        /// The rank.
+        rank: usize,
+        /// The last operation it began; `None` if it has made no call.
+        last: Option<Operation>,
+    },
+    /// It has ended.
+    Ended {
+        /// The rank.
+        rank: usize,
+    },
+}
+
+impl fmt::Display for Whereabouts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Waiting(wait) => write!(f, "{wait}"),
+            Self::Busy { rank, last: None } => {
+                write!(f, "rank {rank} is not waiting; it has made no call")
+            }
+            Self::Busy {
+                rank,
+                last: Some(last),
+            } => write!(f, "rank {rank} is not waiting; it was last seen in {last}"),
+            Self::Ended { rank } => write!(f, "rank {rank} has ended"),
+        }
     }
 }
 
@@ -388,6 +426,17 @@ pub enum LaunchError {
     /// A launch needs at least one rank.
     #[error("cannot launch 0 ranks; ask for at least one")]
     NoRanks,
+    /// More ranks than this process has threads for.
+    #[error(
+        "cannot launch {ranks} ranks as threads: at most {most} here; start processes with `mpirun`, or play the ranks \
+         (`simulated`, `Simulation`)"
+    )]
+    TooMany {
+        /// How many were asked for.
+        ranks: usize,
+        /// How many there may be.
+        most: usize,
+    },
     /// A rank panicked. When several did, this is the first one: the cause of the others.
     #[error("rank {rank} panicked: {message}")]
     Panicked {

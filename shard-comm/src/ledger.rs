@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::{CommError, DType, DeviceRef, ErrorClass, ExchangePlan, MemoryStats, Site, SiteText};
@@ -39,7 +40,7 @@ pub struct Ledger {
     fallbacks: Cell<u64>,
     fallback_bytes: Cell<u64>,
     library_calls: Cell<u64>,
-    recent: RefCell<VecDeque<Posted>>,
+    recent: Recent,
     /// How many of them are remembered.
     most: Cell<usize>,
     failure: RefCell<Option<FlightRecord>>,
@@ -103,6 +104,36 @@ impl fmt::Display for Operation {
             site,
         } = self;
         write!(f, "{name} (operation {sequence}) at {site}")
+    }
+}
+
+/// The last operations of a rank, oldest first: its ledger adds to them, and who watches the ranks of a launch may read them.
+///
+/// The lock is the rank's own but for a look now and then, so taking it costs no more than the write itself.
+#[derive(Clone, Default)]
+pub(crate) struct Recent(Arc<Mutex<VecDeque<Posted>>>);
+
+impl Recent {
+    pub(crate) fn list(&self) -> Vec<Operation> {
+        let recent = self.lock();
+        let operations = recent.iter().map(|posted| Operation {
+            name: posted.name,
+            sequence: posted.sequence,
+            site: posted.site.into(),
+        });
+        operations.collect()
+    }
+
+    /// No code that can panic runs under the lock.
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Posted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Recent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.list()).finish()
     }
 }
 
@@ -179,6 +210,11 @@ pub(crate) struct Moved {
 impl Ledger {
     /// An empty ledger; peak bytes come from the device.
     pub fn new(device: DeviceRef) -> Self {
+        Self::remembered_in(device, Recent::default())
+    }
+
+    /// An empty ledger whose last operations others may read too.
+    pub(crate) fn remembered_in(device: DeviceRef, recent: Recent) -> Self {
         Self {
             device,
             counted: RefCell::default(),
@@ -186,7 +222,7 @@ impl Ledger {
             fallbacks: Cell::new(0),
             fallback_bytes: Cell::new(0),
             library_calls: Cell::new(0),
-            recent: RefCell::default(),
+            recent,
             most: Cell::new(RECENT),
             failure: RefCell::default(),
             tracing: Cell::new(false),
@@ -233,19 +269,13 @@ impl Ledger {
 
     /// The last operations, oldest first.
     pub fn recent(&self) -> Vec<Operation> {
-        let recent = self.recent.borrow();
-        let operations = recent.iter().map(|posted| Operation {
-            name: posted.name,
-            sequence: posted.sequence,
-            site: posted.site.into(),
-        });
-        operations.collect()
+        self.recent.list()
     }
 
     /// Remembers this many operations from now on, 64 unless told; none if zero.
     pub fn remember(&self, most: usize) {
         self.most.set(most);
-        let mut recent = self.recent.borrow_mut();
+        let mut recent = self.recent.lock();
         let surplus = recent.len().saturating_sub(most);
         recent.drain(..surplus);
     }
@@ -300,7 +330,7 @@ impl Ledger {
     /// call, `sequence` counts the operations of the group, or the messages of the pair.
     #[inline]
     pub fn posted(&self, name: &'static str, sequence: u64, site: Site) {
-        let mut recent = self.recent.borrow_mut();
+        let mut recent = self.recent.lock();
         match self.most.get() {
             0 => return,
             most if recent.len() >= most => drop(recent.pop_front()),

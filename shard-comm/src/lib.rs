@@ -112,7 +112,7 @@ pub use decorator::{Checks, Fault, FaultKind, Faulty, checked, faulty};
 pub use devices::{DeviceFactory, device_of};
 pub use error::{
     AgreedError, CommError, DeadlockReport, LaunchError, Mismatch, Result, Site, SiteText,
-    TimeoutReport, WaitLine,
+    TimeoutReport, WaitLine, Whereabouts,
 };
 pub use guard::{Guard, PeerSum};
 pub use handle::{Handle, Pending};

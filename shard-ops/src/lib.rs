@@ -21,9 +21,11 @@ mod kernel;
 mod measure;
 mod op;
 pub mod rng;
+mod routes;
 mod rows;
 mod rule;
 mod strategy;
+pub mod testing;
 mod value;
 
 pub use engine::{Engine, EngineOptions, Handler};
@@ -34,7 +36,8 @@ pub use kernel::{
 };
 pub use measure::{Measured, measure};
 pub use op::{Exec, Keeps, Op, Saved, key_of};
+pub use routes::{RouteBy, Routes};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
-pub use strategy::{Choice, Strategy, WayCost};
+pub use strategy::{Choice, RouteCost, Strategy, WayCost};
 pub use value::{Value, holds};

@@ -1,6 +1,6 @@
 //! Rules: how the dims of an op's operands relate to the indices it loops over.
 
-use crate::{OpError, OperandBox, Result, RowCuts};
+use crate::{OpError, OperandBox, Result, Routes, RowCuts};
 use shard_comm::{DType, Monoid, Scalar, Work};
 use shard_spec::{DimMap, Dims, Partition, ReduceOp, Window, numel};
 use smallvec::SmallVec;
@@ -44,6 +44,13 @@ pub enum Access {
         factor: usize,
         /// The factor that mesh axes which shard the dim may shard as well, so that the work is shared out.
         instead: Option<usize>,
+    },
+    /// Another operand says which indices of the dim are looked at: [`Routes::index`](crate::Routes::index), of which every element
+    /// names one. In an input, a rank needs the rows that its part of that operand names; in an output, its contributions to
+    /// rows belong to those that own them. See [`Routes`](crate::Routes) for how they meet.
+    Routed {
+        /// The factor whose indices are named, the same one in all operands.
+        factor: usize,
     },
     /// Rows that belong to the indices of the factor, in their order, any number to each.
     ///
@@ -108,6 +115,7 @@ impl Access {
             Self::Whole { .. } => None,
             Self::Factor { factor, .. }
             | Self::Ring { factor, .. }
+            | Self::Routed { factor }
             | Self::Rows { factor, .. }
             | Self::Window { factor, .. }
             | Self::Adjoint { factor, .. }
@@ -118,6 +126,11 @@ impl Access {
     /// Whether the dim comes block by block.
     pub(crate) fn is_ring(&self) -> bool {
         matches!(self, Self::Ring { .. })
+    }
+
+    /// Whether another operand names the indices.
+    pub(crate) fn is_routed(&self) -> bool {
+        matches!(self, Self::Routed { .. })
     }
 }
 
@@ -222,6 +235,8 @@ pub struct Rule {
     pub(crate) any_order: bool,
     /// How sharded ring dims are served.
     pub(crate) fold_by: FoldBy,
+    /// Which operand names the indices of routed dims, and how.
+    pub(crate) routes: Option<Routes>,
     /// Floating-point operations per index of all factors together.
     pub(crate) flops: f64,
     /// Whether the op merges partial results.
@@ -244,6 +259,7 @@ impl Rule {
             unread: SmallVec::new(),
             any_order: false,
             fold_by: FoldBy::default(),
+            routes: None,
             flops: 1.0,
             merges: false,
             body: Body::Kernel,
@@ -326,7 +342,9 @@ impl Rule {
             });
             told.unwrap_or(self.factors[f]) as f64
         };
-        let points: f64 = (0..self.factors.len()).map(indices).product();
+        // Of a routed factor one index is looked at for each that names it.
+        let counted = (0..self.factors.len()).filter(|&f| !self.is_routed(f));
+        let points: f64 = counted.map(indices).product();
         let size = |at: &OperandBox, dtype: DType| numel(&at.shape) * dtype.size();
         let read = self.metas.iter().zip(inputs).enumerate();
         let read = read.filter(|(i, _)| !self.unread.contains(i));
@@ -358,6 +376,7 @@ impl Rule {
                 Access::Map { factor: f, law, .. } => {
                     *f != factor || matches!(law, Boundaries::Scaled)
                 }
+                Access::Routed { .. } => true,
                 _ => access.factor_index() != Some(factor),
             })
     }
@@ -369,6 +388,13 @@ impl Rule {
         accesses.any(|a| matches!(a, Access::Ring { factor: f, .. } if *f == factor))
     }
 
+    /// Whether another operand names which indices of a factor are looked at.
+    pub(crate) fn is_routed(&self, factor: usize) -> bool {
+        let outputs = self.outputs.iter().map(|o| &o.dims);
+        let mut accesses = self.inputs.iter().chain(outputs).flatten();
+        accesses.any(|a| matches!(a, Access::Routed { factor: f } if *f == factor))
+    }
+
     /// The factor whose indices have as many rows as the data decides, if there is one.
     pub fn decides_rows(&self) -> Option<usize> {
         let mut dims = self.outputs.iter().flat_map(|o| &o.dims);
@@ -378,8 +404,12 @@ impl Rule {
         })
     }
 
-    /// Whether a factor can be divided so: where it has rows that exist already, only at their cuts.
+    /// Whether a factor can be divided so: where it has rows that exist already, only at their cuts; a routed one where every rank
+    /// may look at its own part of it alone.
     pub(crate) fn divides(&self, factor: usize, partition: &Partition) -> bool {
+        if self.is_routed(factor) && !self.routes.as_ref().is_some_and(|r| r.masks) {
+            return false;
+        }
         let outputs = self.outputs.iter().map(|o| &o.dims);
         let mut accesses = self.inputs.iter().chain(outputs).flatten();
         accesses.all(|access| match access {
@@ -469,6 +499,12 @@ impl RuleBuilder {
         self
     }
 
+    /// Says which operand names the indices of [routed](Access::Routed) dims, and how.
+    pub fn routes(mut self, routes: Routes) -> Self {
+        self.0.routes = Some(routes);
+        self
+    }
+
     /// Says how many floating-point operations an index of all factors together costs, for the choice of a way to serve
     /// blocks and for forecasts of time; 1 if not said.
     pub fn flops(mut self, flops: f64) -> Self {
@@ -503,6 +539,7 @@ impl RuleBuilder {
             }
         }
         rule.check_decided_rows()?;
+        rule.check_routes()?;
         Ok(rule)
     }
 }
@@ -535,7 +572,7 @@ impl Rule {
     fn check_extent(&self, access: &Access, extent: usize) -> Result<()> {
         let wanted = match access {
             Access::Factor { factor, block } => self.factors[*factor] * block,
-            Access::Ring { factor, .. } => self.factors[*factor],
+            Access::Ring { factor, .. } | Access::Routed { factor } => self.factors[*factor],
             Access::Rows {
                 factor,
                 cuts: Some(cuts),
@@ -572,6 +609,37 @@ impl Rule {
         Err(self.misfit(
             "rows that the data decides are an operand's, or of two factors".into(),
             "give the cuts of rows that exist, and let the data decide the rows of one factor",
+        ))
+    }
+
+    /// Routed dims are one factor's, at most one of an operand, and another operand of whole numbers names their indices, whose dims
+    /// are factors of their own or of what it names.
+    fn check_routes(&self) -> Result<()> {
+        let outputs = self.outputs.iter().map(|o| &o.dims);
+        let operands = || self.inputs.iter().chain(outputs.clone());
+        let count = |dims: &Vec<Access>| dims.iter().filter(|a| a.is_routed()).count();
+        let mut factors = operands().flatten().filter(|a| a.is_routed());
+        let factor = factors.next().and_then(Access::factor_index);
+        let Some(factor) = factor else {
+            return Ok(());
+        };
+        let index = self.routes.as_ref().map(|r| r.index);
+        let names = index.and_then(|i| Some((self.inputs.get(i)?, &self.metas[i])));
+        let plain =
+            |a: &Access| matches!(a, Access::Factor { factor: f, block: 1 } if *f != factor);
+        let fits = factors.all(|a| a.factor_index() == Some(factor))
+            && operands().all(|dims| count(dims) <= 1)
+            && names.is_some_and(|(dims, meta)| {
+                dims.iter().all(plain) && matches!(meta.dtype, DType::I64 | DType::I32)
+            });
+        let others = operands().filter(|dims| count(dims) == 1).flatten();
+        let fits = fits && others.into_iter().all(|a| a.is_routed() || plain(a));
+        if fits {
+            return Ok(());
+        }
+        Err(self.misfit(
+            "indices of a dim are named by no operand of i64 or i32, or of a dim that others share".into(),
+            "name the indices of one dim by an operand of i64 or i32, and have all other dims be factors",
         ))
     }
 

@@ -5,6 +5,8 @@ use shard_comm::simulated::PHANTOM;
 use shard_comm::{AgreedError, Buffer, Call, Calling, DType, Element};
 use shard_spec::{DimPart, Dims, Layout, numel};
 use smallvec::SmallVec;
+use std::any::Any;
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -24,7 +26,11 @@ pub struct Array {
     cx: Rc<MeshComm>,
     /// See [`Array::number`].
     number: u64,
+    derived: Option<Derived>,
 }
+
+/// What was worked out from the elements of an array, shared by its clones. Only whole numbers, which may be indices, have any.
+type Derived = Rc<RefCell<Vec<(u128, Rc<dyn Any>)>>>;
 
 impl Array {
     /// Wraps this rank's piece.
@@ -73,7 +79,31 @@ impl Array {
             local,
             cx: cx.clone(),
             number: cx.history().number(),
+            derived: matches!(dtype, DType::I64 | DType::I32).then(Rc::default),
         })
+    }
+
+    /// What [`keep`](Self::keep) was given under this key by this array or a clone of it.
+    ///
+    /// An array is a value, so what was worked out from its elements holds as long as it lives. Whether it is there follows from
+    /// the program alone, which is the same on all ranks: never from where elements happen to lie in memory.
+    pub fn kept<T: 'static>(&self, key: u128) -> Option<Rc<T>> {
+        let derived = self.derived.as_ref()?.borrow();
+        let found = derived.iter().find(|(k, _)| *k == key)?;
+        found.1.clone().downcast().ok()
+    }
+
+    /// Keeps what was worked out from the elements until the last clone of this array is dropped; of the 16 kept last. Arrays of
+    /// types other than `i64` and `i32` keep nothing.
+    pub fn keep<T: 'static>(&self, key: u128, value: Rc<T>) {
+        const MOST: usize = 16;
+        if let Some(derived) = &self.derived {
+            let mut derived = derived.borrow_mut();
+            if derived.len() == MOST {
+                derived.remove(0);
+            }
+            derived.push((key, value));
+        }
     }
 
     /// Makes an array from a function of the global index. No communication.
@@ -144,6 +174,7 @@ impl Array {
             local: None,
             cx: self.cx.clone(),
             number: self.number,
+            derived: None,
         }
     }
 

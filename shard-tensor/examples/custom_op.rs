@@ -155,6 +155,19 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+#[cfg(test)]
+mod tests {
+    use super::Stencil;
+    use shard_tensor::op::testing::{Fault, Tensor, validate};
+
+    #[test]
+    fn a_stencil_is_under_any_layout_what_it_is_on_one_rank() -> Result<(), Fault> {
+        let weights = [0.25, 0.5, 0.125];
+        validate(Stencil { weights }, &[Tensor::drawn([21], 1)])?;
+        Ok(())
+    }
+}
+
 /// The stencil on GPUs: a text in CUDA's C++ that takes one structure, and who fills that in.
 #[cfg(feature = "cuda")]
 mod gpu {

@@ -105,10 +105,6 @@ pub struct Launch {
     schedule: Schedule,
     binding: Binding,
     host_fallback: bool,
-    #[cfg_attr(
-        not(any(feature = "mpi", feature = "nccl")),
-        expect(dead_code, reason = "threads find deadlocks without waiting")
-    )]
     timeout: Option<Duration>,
 }
 
@@ -143,8 +139,28 @@ impl Launch {
         ))
     }
 
-    /// How long a rank waits for others before it gives up, where a deadlock cannot be found exactly: between processes.
-    /// Ten minutes unless said here or, in seconds, by the variable `SHARD_TIMEOUT`; 0 is for ever.
+    /// How long a rank waits for others before it gives up, where that cannot be found out exactly: between processes, and if a
+    /// rank that is a thread computes for ever or is held up by a lock. Between processes ten minutes unless said here or, in
+    /// seconds, by the variable `SHARD_TIMEOUT`; for threads as long as it takes, with a warning after 30 seconds of who waits
+    /// where, unless said so. 0 is for ever.
+    ///
+    /// ```
+    /// use shard_tensor::Launch;
+    /// use std::{sync::Mutex, time::Duration};
+    /// let log = Mutex::new(Vec::new());
+    /// let lost = Launch::new(2).timeout(Duration::from_millis(50)).run(|ctx| {
+    ///     let mut log = log.lock().unwrap_or_else(|e| e.into_inner());
+    ///     let x = ctx.mesh_of(2)?.ones([4], shard_tensor::shard(0))?;
+    ///     log.push(x.sum_all()?.item()?); // waits for the other rank, which waits for the lock
+    ///     Ok(())
+    /// });
+    /// let error = lost.unwrap_err().to_string();
+    /// assert!(error.contains("timed out"), "{error}");
+    /// assert!(error.contains("is not waiting"), "{error}");
+    /// ```
+    ///
+    /// The ranks that wait get the error, and return it. A rank that is a thread and makes no call for as long again cannot be
+    /// stopped: then the process prints the error and ends with the exit code 1, as those of `mpirun` do.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self {
             timeout: Some(timeout),
@@ -283,15 +299,6 @@ impl Launch {
         &self,
         program: impl Fn(&Context) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
-        let most = most_threads();
-        if self.ranks > most {
-            return Err(Error::argument(
-                "launch",
-                format!("at most {most} ranks as threads"),
-                self.ranks.to_string(),
-                "start processes with `mpirun`, or play the ranks with a `Simulation`",
-            ));
-        }
         if self.devices.is_some() && self.backend == Backend::Nccl {
             return Err(self.foreign_devices());
         }
@@ -300,6 +307,7 @@ impl Launch {
             make: self.devices.clone(),
             schedule: self.schedule.clone(),
             binding: self.binding,
+            timeout: self.patience(None)?,
             ..Default::default()
         };
         let start = |ranks, rank: &RankProgram<'_, T>| match self.backend {
@@ -307,6 +315,13 @@ impl Launch {
             Backend::Nccl => self.threads_over_nccl(options, rank),
         };
         self.run_over(start, program)
+    }
+
+    /// How long a rank waits for others: as told, by the variable, or as usual; `None` is for ever.
+    fn patience(&self, usual: Option<Duration>) -> Result<Option<Duration>> {
+        let told = processes::number("SHARD_TIMEOUT", "set it to seconds, or 0 for ever")?;
+        let patience = self.timeout.or(told.map(Duration::from_secs)).or(usual);
+        Ok(patience.filter(|patience| !patience.is_zero()))
     }
 
     /// That devices are made by a factory where they cannot be.
@@ -318,25 +333,6 @@ impl Launch {
             "name the device by its kind, or join the ranks yourself and use `Launch::run_over`",
         )
     }
-}
-
-/// How many ranks this process has threads for. Where the system refuses a thread the memory around its stack, it ends the
-/// process instead of reporting an error, so that is not tried.
-fn most_threads() -> usize {
-    /// Pieces of memory that a thread maps: its stack, one for signals, and a guard before each.
-    const MAPPED: usize = 4;
-    /// Where the system does not tell.
-    const USUAL: usize = 8192;
-    let limit = |path: &str| {
-        std::fs::read_to_string(path)
-            .ok()?
-            .trim()
-            .parse::<usize>()
-            .ok()
-    };
-    let mapped = limit("/proc/sys/vm/max_map_count").map(|n| n / MAPPED);
-    let threads = limit("/proc/sys/kernel/threads-max");
-    (mapped.into_iter().chain(threads).min()).map_or(USUAL, |most| most / 8 * 7)
 }
 
 #[cfg(not(feature = "nccl"))]

@@ -104,6 +104,7 @@ pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp, ResampleM
 
 /// What an op of one's own is made of.
 pub mod op {
+    pub use shard_ops::testing;
     pub use shard_ops::{
         Access, Boundaries, Exec, Handler, HostCall, InOp, Keeps, KernelCx, Linearity, Meta, Op,
         OpError, OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder, Saved, Value, key_of,

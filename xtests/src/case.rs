@@ -3,68 +3,11 @@
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
-use shard_comm::DType;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Elements of a reference tensor, row-major.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Data {
-    /// Doubles.
-    F64(Vec<f64>),
-    /// Indices and counts.
-    I64(Vec<i64>),
-    /// Truth values, 0 or 1.
-    Bool(Vec<u8>),
-}
-
-impl Data {
-    /// The type the elements have when they are computed in double precision.
-    pub fn dtype(&self) -> DType {
-        match self {
-            Self::F64(_) => DType::F64,
-            Self::I64(_) => DType::I64,
-            Self::Bool(_) => DType::Bool,
-        }
-    }
-
-    /// How many elements there are.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::F64(v) => v.len(),
-            Self::I64(v) => v.len(),
-            Self::Bool(v) => v.len(),
-        }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// A tensor of a case: shape and elements. Clones share the elements.
-#[derive(Clone, PartialEq)]
-pub struct Tensor {
-    /// Extents.
-    pub shape: Vec<usize>,
-    /// Elements, as many as the shape holds.
-    pub data: Arc<Data>,
-}
-
-impl fmt::Debug for Tensor {
-    /// Type and shape, and the elements if there are few.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?}", self.data.dtype(), self.shape)?;
-        if self.data.len() <= 8 {
-            write!(f, " {:?}", self.data)
-        } else {
-            Ok(())
-        }
-    }
-}
+pub use shard_ops::testing::{Data, Tensor};
 
 /// One reference case.
 #[derive(Clone, Debug)]

@@ -1,12 +1,12 @@
 //! Results and gradients of what is applied to inputs on a mesh.
 
-use crate::arrays::{place, tensor, whole};
 use crate::case::{Data, Tensor};
 use crate::harness::{On, on_mesh};
 use crate::strategies::integer;
 use shard_autograd::Recorder;
 use shard_comm::DType;
 use shard_ops::Value;
+use shard_ops::testing::{place, tensor, whole};
 use shard_spec::{DeviceMesh, Layout};
 
 /// Eighths of small whole numbers.

@@ -1,10 +1,10 @@
 //! Random cases of ops, with whole numbers as data: reference results come from one rank.
 
 use crate::case::{Attributes, Case, Tensor};
-use crate::rng::Rng;
 use crate::strategies::integer;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
+use shard_ops::testing::Rng;
 
 /// A case without reference results, whose inputs are whole numbers.
 pub fn case(op: &str, attributes: &Json, inputs: &[(&str, Vec<usize>)], seed: u64) -> Case {
@@ -13,7 +13,7 @@ pub fn case(op: &str, attributes: &Json, inputs: &[(&str, Vec<usize>)], seed: u6
         let seed = seed.wrapping_add(i as u64 * 77);
         (
             (*name).to_owned(),
-            crate::arrays::tensor(shape, |at| integer(seed, at)),
+            shard_ops::testing::tensor(shape, |at| integer(seed, at)),
         )
     });
     Case {
@@ -192,7 +192,7 @@ pub fn moves() -> impl Strategy<Value = Case> {
             |op: &str, attributes: Json| case(op, &attributes, &[("input", shape.clone())], seed);
         let to = |mut case: Case, shape: Vec<usize>| {
             // These ops take the shape of their result as an attribute, which cases give in words.
-            case.outputs = vec![crate::arrays::tensor(&shape, |_| 0.0)];
+            case.outputs = vec![shard_ops::testing::tensor(&shape, |_| 0.0)];
             case
         };
         match kind {

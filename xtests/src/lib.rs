@@ -5,15 +5,12 @@
 //!   the workspace a case is about, [`made`]: cases that no file has.
 //! - [`trial`]: one case on one combination of layouts, [`run`]: many of them, [`report`]: what came out.
 //! - [`validate`]: every op's rule against brute force.
-//! - [`strategies`]: `proptest` strategies for meshes and layouts; [`generate`]: random cases of ops; [`arrays`]: data on ranks and back;
-//!   [`parsers`]: what reads from outside, on any bytes; [`paths`]: tensors through random layouts;
+//! - [`strategies`]: `proptest` strategies for meshes and layouts; [`generate`]: random cases of ops; [`parsers`]: what reads from outside, on any bytes; [`paths`]: tensors through random layouts;
 //!   [`harness`]: a function on the ranks of a mesh; [`differentiate`]: its results and gradients; [`properties`](mod@properties): runs them.
 //! - `processes`, `job`, with the feature `mpi`: trials, and properties, on ranks that are processes.
 #![forbid(unsafe_code)]
 
-pub mod arrays;
 pub mod case;
-pub mod compare;
 pub mod differentiate;
 pub mod dispatch;
 pub mod faults;
@@ -33,7 +30,6 @@ pub mod paths;
 pub mod processes;
 pub mod properties;
 pub mod report;
-pub mod rng;
 pub mod run;
 pub mod strategies;
 pub mod trial;

@@ -220,8 +220,8 @@ fn dense(exec: &dyn Exec, case: &Case, values: &[Value]) -> Result<Vec<Value>, A
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arrays::tensor;
     use crate::case::Tensor;
+    use shard_ops::testing::tensor;
 
     /// The definition, on the example of NATTEN's documentation: seven sites, windows of three.
     #[test]

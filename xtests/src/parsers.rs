@@ -3,12 +3,12 @@
 //!
 //! The libraries read no npy files; two examples do, by a file of theirs that is also compiled here.
 
-use crate::rng::Rng;
 use crate::{npy, npy_write};
 use ndarray::{Array2, Array4, Dimension, Ix1, Ix2, Ix4};
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use shard_ops::testing::Rng;
 use shard_redistribute::{CostModel, LinkCost, Plan};
 use shard_spec::{DeviceMesh, DimMap, Layout, Partition, Window};
 use shard_tensor::{Launch, Placements, checkpoint};

@@ -1,6 +1,5 @@
 //! Tensors through random layouts.
 
-use crate::arrays::{local_indices, place, tensor, whole};
 use crate::case::{Data, Tensor};
 use crate::strategies::{integer, mesh_shape, recipe, resolve, shape};
 use proptest::collection::vec;
@@ -8,6 +7,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use shard_comm::DType;
+use shard_ops::testing::{local_indices, place, tensor, whole};
 use shard_redistribute::{MeshComm, RedistributeError};
 use shard_spec::{DeviceMesh, Layout};
 use std::rc::Rc;

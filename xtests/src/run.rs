@@ -1,17 +1,17 @@
 //! Many trials: every case on every mesh, round after round, within a budget of time.
 
-use crate::arrays;
 use crate::case::{Case, Data, Tensor};
-use crate::compare::Tolerance;
 use crate::dispatch::{self, Apply};
 use crate::harness::On;
 use crate::layouts::{Draft, Operand, Plan, drafts};
 #[cfg(feature = "mpi")]
 use crate::processes::Group;
 use crate::report::{CaseReport, Incident, Report, Status};
-use crate::rng::Rng;
 use crate::trial::{Trial, Verdict, run_trials};
 use shard_comm::{DType, FaultKind};
+use shard_ops::testing as arrays;
+use shard_ops::testing::Rng;
+use shard_ops::testing::Tolerance;
 use shard_spec::{DeviceMesh, Layout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

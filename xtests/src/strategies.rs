@@ -1,11 +1,11 @@
 //! `proptest` strategies: meshes of one to three axes with size-1 axes, and layouts with uneven, empty and
 //! prime-sized shards.
 
-use crate::layouts::{AxisChoice, Operand, Split, choices, layout};
-use crate::rng::Rng;
+use crate::layouts::{AxisChoice, Split, choices, layout};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+use shard_ops::testing::Rng;
 use shard_spec::{DeviceMesh, Layout};
 use std::sync::OnceLock;
 
@@ -84,10 +84,7 @@ pub fn full_shape(dims: usize, extent: usize) -> impl Strategy<Value = Vec<usize
 /// What a layout of a tensor of `ndim` dims on a mesh of `axes` axes does, apart from where the cuts are;
 /// resolve it with [`resolve`]. Shrinks towards replication.
 pub fn recipe(axes: usize, ndim: usize, sums: bool) -> impl Strategy<Value = Recipe> {
-    let all = choices(&Operand {
-        shape: vec![0; ndim],
-        sums,
-    });
+    let all = choices(ndim, sums);
     let axis = proptest::sample::select(all);
     let split = proptest::sample::select(Split::ALL.to_vec());
     (vec(axis, axes), split, any::<u64>()).prop_map(|(axes, split, seed)| Recipe {

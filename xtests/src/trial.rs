@@ -1,8 +1,6 @@
 //! One case on one combination of layouts: forward, gradients, layouts of gradients, equal bits on all ranks.
 
-use crate::arrays::{place, whole};
 use crate::case::{Case, CaseError, Data, Tensor};
-use crate::compare::{Tolerance, difference};
 use crate::dispatch::{Apply, ApplyError};
 use crate::harness::{On, on_threads, run_threads};
 use crate::layouts::Assignment;
@@ -10,6 +8,8 @@ use crate::strategies::integer;
 use serde::{Deserialize, Serialize};
 use shard_autograd::{AutogradError, Recorder};
 use shard_comm::DType;
+use shard_ops::testing::{Tolerance, difference};
+use shard_ops::testing::{place, whole};
 use shard_ops::{Engine, EngineOptions, KernelPolicy, OpError, Value};
 use shard_redistribute::{MeshComm, RedistributeError};
 use shard_spec::{DeviceMesh, Layout};
@@ -148,7 +148,7 @@ pub fn with_reference(mut case: Case, apply: Apply, wants: &[usize], seed: u64) 
         .map(|(i, t)| {
             (
                 i,
-                crate::arrays::tensor(&t.shape, |at| integer(seed ^ 0xc07, at)),
+                shard_ops::testing::tensor(&t.shape, |at| integer(seed ^ 0xc07, at)),
             )
         })
         .collect();
@@ -158,7 +158,7 @@ pub fn with_reference(mut case: Case, apply: Apply, wants: &[usize], seed: u64) 
         .collect();
     let found = single(&case).gradients;
     for ((_, gradient), found) in case.gradients.iter_mut().zip(found) {
-        *gradient = found.unwrap_or_else(|| crate::arrays::tensor(&gradient.shape, |_| 0.0));
+        *gradient = found.unwrap_or_else(|| shard_ops::testing::tensor(&gradient.shape, |_| 0.0));
     }
     case
 }
@@ -467,7 +467,7 @@ fn problem(case: &Case, computed: &Computed, tolerance: Tolerance) -> Option<Str
     for ((i, expected), gradient) in case.gradients.iter().zip(&computed.gradients) {
         let name = &case.inputs[*i].0;
         // No gradient is a gradient of zeros.
-        let zeros = || crate::arrays::tensor(&expected.shape, |_| 0.0);
+        let zeros = || shard_ops::testing::tensor(&expected.shape, |_| 0.0);
         let got = gradient.clone().unwrap_or_else(zeros);
         if let Some(difference) = difference(expected, &got, tolerance) {
             let none = if gradient.is_none() {

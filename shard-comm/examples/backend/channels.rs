@@ -356,6 +356,7 @@ impl Rank {
                 waited,
                 wait,
                 recent,
+                others: Vec::new(),
             };
             self.fail(CommError::TimedOut(Arc::new(report)));
         }

@@ -1,16 +1,12 @@
 //! Copies between strided views: permutations, boxes, broadcasts made real.
 
-use super::view::join_dims;
 use super::{View, ViewMut};
-use crate::view::for_each_row;
-
-/// Side of the square blocks in which transposing copies walk, so that both sides stay in cache lines.
-const BLOCK: usize = 16;
+use shard_device::{Element, Strided, kernel};
 
 /// Copies `src` to `dst` element by element; any strides on both sides.
 ///
-/// Runs that are contiguous on both sides are copied whole; otherwise the walk is blocked over the two dims that are
-/// innermost in either view.
+/// Devices copy in the same way ([`kernel::copy`]): loops that go on in both views are joined, and where one runs along rows and the
+/// other along columns the walk is by tiles.
 ///
 /// ```
 /// use shard_kernels::{copy::copy, View, ViewMut};
@@ -22,115 +18,29 @@ const BLOCK: usize = 16;
 ///
 /// # Panics
 /// When the shapes differ.
-pub fn copy<T: Copy>(src: &View<'_, T>, dst: &mut ViewMut<'_, T>) {
+pub fn copy<T: Element>(src: &View<'_, T>, dst: &mut ViewMut<'_, T>) {
     assert!(
         src.shape() == dst.shape(),
         "copy: shape {:?} into {:?}",
         src.shape(),
         dst.shape()
     );
-    if src.is_empty() {
-        return;
-    }
-    let (shape, steps) = join_dims(src.shape(), [src.strides(), dst.strides()]);
-    let (from, to) = (src.offset(), dst.offset());
-    let (input, output) = (src.data(), dst.data_mut());
-
-    // Order the dims by the destination's step so that writes run forward, then find the source's fastest dim.
-    let mut order: Vec<usize> = (0..shape.len()).collect();
-    order.sort_by_key(|&d| core::cmp::Reverse(steps[d][1].unsigned_abs()));
-    let Some((&inner, outer)) = order.split_last() else {
-        output[to] = input[from];
-        return;
-    };
-    let fast = outer
-        .iter()
-        .copied()
-        .find(|&d| steps[d][0].unsigned_abs() == 1);
-    match fast {
-        Some(cross) if steps[inner][0] != 1 => {
-            let rest: Vec<usize> = outer.iter().copied().filter(|&d| d != cross).collect();
-            let [rows, cols] = [shape[cross], shape[inner]];
-            walk(&shape, &steps, &rest, [from, to], |at, n, step| {
-                for i in 0..n as isize {
-                    let at = [0, 1].map(|k| at[k].wrapping_add_signed(i * step[k]));
-                    transpose(
-                        input,
-                        output,
-                        at,
-                        [rows, cols],
-                        [steps[cross], steps[inner]],
-                    );
-                }
-            });
-        }
-        _ => walk(
-            &shape,
-            &steps,
-            &order,
-            [from, to],
-            |[from, to], n, [step_in, step_out]| {
-                if step_in == 1 && step_out == 1 {
-                    output[to..to + n].copy_from_slice(&input[from..from + n]);
-                } else {
-                    for i in 0..n as isize {
-                        output[to.wrapping_add_signed(i * step_out)] =
-                            input[from.wrapping_add_signed(i * step_in)];
-                    }
-                }
-            },
-        ),
-    }
+    let from = strided(src.shape(), src.strides(), src.offset());
+    let to = strided(dst.shape(), dst.strides(), dst.offset());
+    let input = bytemuck::cast_slice(src.data());
+    let output = bytemuck::cast_slice_mut(dst.data_mut());
+    kernel::copy(T::DTYPE, input, &from, T::DTYPE, output, &to);
 }
 
 /// Sets every element of `dst` to `value`.
-pub fn fill<T: Copy>(dst: &mut ViewMut<'_, T>, value: T) {
-    let (shape, strides, offset) = dst.geometry();
-    let data = dst.data_mut();
-    for_each_row(&shape, [&strides], [offset], |[at], n, [step]| {
-        if step == 1 {
-            data[at..at + n].fill(value);
-        } else {
-            for i in 0..n as isize {
-                data[at.wrapping_add_signed(i * step)] = value;
-            }
-        }
-    });
+pub fn fill<T: Element>(dst: &mut ViewMut<'_, T>, value: T) {
+    let view = strided(dst.shape(), dst.strides(), dst.offset());
+    let output = bytemuck::cast_slice_mut(dst.data_mut());
+    kernel::fill(T::DTYPE, output, &view, value.to_scalar());
 }
 
-fn walk(
-    shape: &[usize],
-    steps: &[[isize; 2]],
-    order: &[usize],
-    at: [usize; 2],
-    visit: impl FnMut([usize; 2], usize, [isize; 2]),
-) {
-    let extents: Vec<usize> = order.iter().map(|&d| shape[d]).collect();
-    let from: Vec<isize> = order.iter().map(|&d| steps[d][0]).collect();
-    let to: Vec<isize> = order.iter().map(|&d| steps[d][1]).collect();
-    for_each_row(&extents, [&from, &to], at, visit);
-}
-
-/// Copies a `rows x cols` matrix whose source runs along rows and whose destination runs along columns.
-fn transpose<T: Copy>(
-    input: &[T],
-    output: &mut [T],
-    at: [usize; 2],
-    [rows, cols]: [usize; 2],
-    [row, col]: [[isize; 2]; 2],
-) {
-    let place = |which: usize, r: usize, c: usize| {
-        at[which].wrapping_add_signed(r as isize * row[which] + c as isize * col[which])
-    };
-    for r0 in (0..rows).step_by(BLOCK) {
-        for c0 in (0..cols).step_by(BLOCK) {
-            for r in r0..(r0 + BLOCK).min(rows) {
-                for c in c0..(c0 + BLOCK).min(cols) {
-                    output[place(1, r, c)] = input[place(0, r, c)];
-                }
-            }
-        }
-    }
+fn strided(shape: &[usize], strides: &[isize], offset: usize) -> Strided {
+    Strided::new(offset, shape.into(), strides.into())
 }
 
 #[cfg(test)]
@@ -144,7 +54,7 @@ mod tests {
         for _ in 0..200 {
             let nd = rng.within(0, 4);
             let shape: Vec<usize> = (0..nd).map(|_| rng.within(1, 20)).collect();
-            let data: Vec<u64> = (0..shape.iter().product::<usize>() as u64).collect();
+            let data: Vec<i64> = (0..shape.iter().product::<usize>() as i64).collect();
             let mut order: Vec<usize> = (0..nd).collect();
             for i in (1..nd).rev() {
                 order.swap(i, rng.within(0, i));
@@ -159,7 +69,7 @@ mod tests {
                 .sub_box(&start, &extent)
                 .permute(&order);
             let padded: Vec<usize> = src.shape().iter().map(|n| n + 1).collect();
-            let mut out = vec![u64::MAX; padded.iter().product()];
+            let mut out = vec![-1; padded.iter().product()];
             let mut dst = ViewMut::contiguous(&mut out, &padded).sub_box(&vec![0; nd], src.shape());
             copy(&src, &mut dst);
             for at in naive_index(src.shape()) {
@@ -170,7 +80,7 @@ mod tests {
                     src.shape()
                 );
             }
-            let written = out.iter().filter(|v| **v != u64::MAX).count();
+            let written = out.iter().filter(|v| **v != -1).count();
             assert_eq!(written, extent.iter().product::<usize>());
         }
     }

@@ -41,6 +41,7 @@ mod positions;
 pub mod real;
 pub mod reduce;
 pub mod resample;
+pub mod rows;
 #[cfg(test)]
 mod testing;
 pub mod unary;

@@ -80,6 +80,9 @@ pub fn map<T: Real>(x: &View<'_, T>, out: &mut ViewMut<'_, T>, f: impl Fn(T) -> 
     zip(x, x, out, |x, _| f(x));
 }
 
+/// How often a number is repeated beside others.
+const REPEATED: usize = 256;
+
 /// `out = f(a, b)` element by element; as [`binary`] with a caller's formula.
 ///
 /// # Panics
@@ -94,6 +97,7 @@ pub fn zip<T: Real>(
     let (shape, strides, offset) = out.geometry();
     let data = out.data_mut();
     let at = [a.offset(), b.offset(), offset];
+    let mut repeated = [T::zero(); REPEATED];
     for_each_row(
         &shape,
         [a.strides(), b.strides(), &strides],
@@ -105,27 +109,32 @@ pub fn zip<T: Real>(
                 out: &mut data[r..r + n],
                 f: &f,
             }),
+            // One number beside many is repeated for a while, so that there is one loop for each formula.
             [1, 0, 1] => {
-                let right = b.data()[q];
-                let f = |a, _| f(a, right);
-                let a = &a.data()[p..p + n];
-                vectorized(Rows {
-                    a,
-                    b: a,
-                    out: &mut data[r..r + n],
-                    f: &f,
-                });
+                let right = &mut repeated[..REPEATED.min(n)];
+                right.fill(b.data()[q]);
+                for first in (0..n).step_by(REPEATED) {
+                    let len = REPEATED.min(n - first);
+                    vectorized(Rows {
+                        a: &a.data()[p + first..][..len],
+                        b: &right[..len],
+                        out: &mut data[r + first..][..len],
+                        f: &f,
+                    });
+                }
             }
             [0, 1, 1] => {
-                let left = a.data()[p];
-                let f = |b, _| f(left, b);
-                let b = &b.data()[q..q + n];
-                vectorized(Rows {
-                    a: b,
-                    b,
-                    out: &mut data[r..r + n],
-                    f: &f,
-                });
+                let left = &mut repeated[..REPEATED.min(n)];
+                left.fill(a.data()[p]);
+                for first in (0..n).step_by(REPEATED) {
+                    let len = REPEATED.min(n - first);
+                    vectorized(Rows {
+                        a: &left[..len],
+                        b: &b.data()[q + first..][..len],
+                        out: &mut data[r + first..][..len],
+                        f: &f,
+                    });
+                }
             }
             [s, t, u] => {
                 for i in 0..n as isize {

@@ -3,13 +3,12 @@
 use super::gemm::Product;
 use num_traits::{Float, NumAssign};
 use pulp::Simd;
+use shard_device::Element;
 
 /// A floating point element type: `f32` or `f64`.
 ///
 /// Beside arithmetic it knows its vector type on each instruction set, so that one generic tile kernel serves both.
-pub trait Real:
-    Float + NumAssign + Default + core::fmt::Debug + bytemuck::Pod + Send + Sync + 'static
-{
+pub trait Real: Float + NumAssign + Element {
     /// The vector of this element on instruction set `S`.
     type Vec<S: Simd>: Copy + core::fmt::Debug;
 

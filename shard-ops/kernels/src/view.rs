@@ -387,6 +387,16 @@ pub(crate) fn for_each_row<const N: usize>(
     offsets: [usize; N],
     mut visit: impl FnMut([usize; N], usize, [isize; N]),
 ) {
+    rows(shape, strides, offsets, &mut visit);
+}
+
+/// As [`for_each_row`]; compiled once for each number of operands, not once for each caller.
+fn rows<const N: usize>(
+    shape: &[usize],
+    strides: [&[isize]; N],
+    offsets: [usize; N],
+    visit: &mut dyn FnMut([usize; N], usize, [isize; N]),
+) {
     if shape.contains(&0) {
         return;
     }

@@ -2,6 +2,7 @@
 
 mod outcome;
 mod ring;
+mod route;
 mod rows;
 mod submit;
 
@@ -10,13 +11,14 @@ use self::submit::submit;
 use crate::error::InOp;
 use crate::kernel::runs_host_jobs;
 use crate::rule::Body;
-use crate::strategy::InputMove;
+use crate::strategy::{InputMove, Routing};
 use crate::{
-    Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Result, Rule, Stage, Strategy, Value, key_of,
+    Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Reduction, Result, Rule, Stage, Strategy,
+    Value, key_of,
 };
 use shard_comm::{Buffer, BufferMut, Call, Calling, CommError, DType, DeviceRef, History};
 use shard_redistribute::{Array, Exchange, ExchangeHandle, MeshComm};
-use shard_spec::Layout;
+use shard_spec::{Layout, ReduceOp};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -347,10 +349,13 @@ impl Run<'_> {
 
     /// Kernel calls, the interior's while a halo flies.
     fn kernels(&self, inputs: &[&Array]) -> Result<Vec<Array>> {
+        if let Some(routing) = &self.strategy.routing {
+            return self.routed(routing, inputs);
+        }
         let (op, cx, strategy, name) = (self.op, self.cx, self.strategy, self.op.name());
         let mut buffers = local_buffers(name, self.rule, inputs)?;
         let mut outputs = allocate(name, cx, self.rule, strategy)?;
-        let mut flying = post_all(name, strategy, inputs)?;
+        let mut flying = post_all(name, strategy, inputs, None)?;
         if strategy.overlaps() {
             // What flies is not needed yet; everything else is.
             settle(name, cx, &mut flying, &mut buffers, strategy.flying_halo)?;
@@ -368,6 +373,34 @@ impl Run<'_> {
             Some(work) if decides => rows::settle(op, cx, self.rule, strategy, ran, work),
             _ => self.settle_outputs(ran?),
         }
+    }
+
+    /// A kernel call on rows that an operand names, once those of others have come, and what it makes of rows of others goes home.
+    fn routed(&self, routing: &Routing, inputs: &[&Array]) -> Result<Vec<Array>> {
+        let (op, cx, strategy, name) = (self.op, self.cx, self.strategy, self.op.name());
+        let fold = match self.rule.reduction {
+            Some(Reduction::Partial(op)) => op,
+            _ => ReduceOp::Sum,
+        };
+        let index = routing.index;
+        let exchange = strategy.inputs[index].exchange.as_ref();
+        let routed = route::find(op, cx, routing, inputs[index], exchange, fold)?;
+        let mut buffers = local_buffers(name, self.rule, inputs)?;
+        let mut outputs = allocate(name, cx, self.rule, strategy)?;
+        let mut flying = post_all(name, strategy, inputs, Some(index))?;
+        settle(name, cx, &mut flying, &mut buffers, None)?;
+        buffers[index] = routed.keys()?;
+        let mut call = routed.call(&strategy.late[0]);
+        let ghosts = routed.fetch(&call, &buffers)?;
+        buffers.extend(ghosts);
+        routed.push_sorted(&mut call, &mut buffers)?;
+        let own = outputs.len();
+        outputs.extend(routed.away(&call, &outputs)?);
+        let calls = Arc::new(vec![call]);
+        outputs = launch(op, cx, buffers, outputs, &calls, None)?;
+        let away = outputs.split_off(own);
+        routed.bring_home(&calls[0], &mut outputs, away)?;
+        self.settle_outputs(outputs)
     }
 
     /// What the kernels wrote, where it belongs.
@@ -474,17 +507,22 @@ fn post(op: &'static str, step: &InputMove, array: &Array) -> Result<Option<Exch
     Ok(Some(pending))
 }
 
-/// Posts every exchange before any is waited for; empty where nothing moves, as in most ops.
+/// Posts every exchange but that of input `except` before any is waited for; empty where nothing moves, as in most ops.
 fn post_all(
     op: &'static str,
     strategy: &Strategy,
     inputs: &[&Array],
+    except: Option<usize>,
 ) -> Result<Vec<Option<ExchangeHandle>>> {
     if strategy.inputs.iter().all(|step| step.exchange.is_none()) {
         return Ok(Vec::new());
     }
-    let steps = strategy.inputs.iter().zip(inputs);
-    steps.map(|(step, array)| post(op, step, array)).collect()
+    let steps = strategy.inputs.iter().zip(inputs).enumerate();
+    let posted = steps.map(|(i, (step, array))| match except == Some(i) {
+        true => Ok(None),
+        false => post(op, step, array),
+    });
+    posted.collect()
 }
 
 /// Waits for what is in flight, except for input `still`, and puts what arrived in place of the rank's own piece.

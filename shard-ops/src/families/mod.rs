@@ -5,6 +5,7 @@ pub mod broadcast;
 pub mod conv;
 pub mod elementwise;
 pub mod index;
+pub mod indexing;
 pub mod matmul;
 pub mod neighborhood;
 pub mod neighbors;

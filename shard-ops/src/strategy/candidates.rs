@@ -141,6 +141,7 @@ fn factor_partition(
             }
         }
         Access::Factor { factor, block } => (*factor, divided(own, *block, n(*factor))),
+        Access::Routed { factor } => (*factor, own.clone()),
         Access::Rows { factor, cuts } => (*factor, cuts.as_ref()?.divides(own)?),
         Access::Window { factor, window, .. } => (*factor, window.anchor(extent, own)),
         Access::Adjoint { factor, window } => (*factor, window.anchor_input(n(*factor), own)),

@@ -3,7 +3,7 @@
 use super::choice::Choice;
 use super::missing::{axes_of, most_missing};
 use super::site::{Site, Spans};
-use crate::Rule;
+use crate::{RouteBy, Rule};
 use shard_spec::Layout;
 
 /// Elements the busiest rank receives, plus a share for partial results that must be reduced later. `None` if that is
@@ -15,12 +15,17 @@ pub(super) fn cost(
     ceiling: usize,
 ) -> Option<usize> {
     let mesh = layouts[0].mesh();
-    let site = Site::new(rule, choice, mesh, 0);
-    let mut total = 0;
+    let mut site = Site::new(rule, choice, mesh, 0);
+    if let Some((RouteBy::Ask, owners, _)) = site.route(layouts) {
+        site.routed = Some(owners);
+    }
+    let mut total = site.asked();
     let partial_result = !site.reduced_axes().is_empty() || !choice.carry.is_empty();
     for o in 0..rule.outputs.len() {
         if partial_result && let Ok(layout) = site.output_layout(o) {
-            total += layout.max_local_numel();
+            // What goes home is counted as what is asked for.
+            let at_home = site.routed.is_some() && !layout.is_partial();
+            total += if at_home { 0 } else { layout.max_local_numel() };
         }
     }
     for (i, layout) in layouts.iter().enumerate() {

@@ -184,6 +184,9 @@ impl Site<'_> {
                     have.axes != want.axes || !have.partition.is_contiguous()
                 }
                 (Access::Ring { .. }, ..) => false,
+                (Access::Routed { factor }, Some(have), _) => {
+                    self.routed_sharding(*factor) != Some(have)
+                }
                 (Access::Rows { .. }, Some(have), Some(_)) => {
                     self.rows_of(access).as_ref() != Some(have)
                 }
@@ -204,6 +207,11 @@ impl Site<'_> {
                 && let Some(sharding) = &self.choice.factors[*factor]
             {
                 builder = builder.shard(d, &sharding.axes, multiplied(&sharding.partition, *block));
+            }
+            if let Access::Routed { factor } = access
+                && let Some(own) = self.routed_sharding(*factor)
+            {
+                builder = builder.shard(d, &own.axes, own.partition.clone());
             }
             if let Some(rows) = self.rows_of(access) {
                 builder = builder.shard(d, &rows.axes, rows.partition);

@@ -15,6 +15,7 @@ mod outcome;
 mod overlap;
 mod price;
 mod ring;
+mod routing;
 mod site;
 mod ways;
 
@@ -23,9 +24,13 @@ pub(crate) use inputs::InputMove;
 pub(crate) use outcome::Outcome;
 pub use price::WayCost;
 pub(crate) use ring::{Ring, RingStep};
+pub use routing::RouteCost;
+pub(crate) use routing::{Group, Keyed, KeyedDims, Routing};
+#[cfg(test)]
+pub(crate) use routing::{OperandPart, Peer};
 
 use crate::rule::Body;
-use crate::{FoldBy, KernelCx, Reduction, Result, Rule};
+use crate::{FoldBy, KernelCx, Reduction, Result, RouteBy, Rule};
 use candidates::candidates;
 use cost::cost;
 use intervals::Axes;
@@ -33,6 +38,7 @@ use shard_comm::Monoid;
 use shard_redistribute::{CostModel, Exchange, Plan};
 use shard_spec::{DeviceMesh, DimSharding, Layout, numel};
 use site::Site;
+use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 
@@ -54,6 +60,8 @@ pub struct Strategy {
     pub(crate) ring: Option<Ring>,
     /// The way sharded ring dims are served, and what was compared.
     way: Option<(FoldBy, Vec<WayCost>)>,
+    /// How rows are looked up that an operand names.
+    pub(crate) routing: Option<Routing>,
     /// How results get where they belong, where kernels make them elsewhere.
     pub(crate) outcome: Option<Outcome>,
     /// For moves: the exchange that is the op.
@@ -118,6 +126,11 @@ impl Strategy {
     ) -> Result<Self> {
         let mut site = Site::new(rule, choice, mesh, index);
         let (mut inputs, mut current) = site.reduced(layouts)?;
+        let (mut served, mut compared) = (RouteBy::Auto, SmallVec::new());
+        if let Some((by, owners, considered)) = site.route(&current.iter().collect::<Vec<_>>()) {
+            (served, compared) = (by, considered);
+            site.routed = (by == RouteBy::Ask).then_some(owners);
+        }
         let taken = site.way(&current, model);
         let by = taken.as_ref().map(|(way, _)| way.cost.way);
         let mut elsewhere = None;
@@ -163,6 +176,7 @@ impl Strategy {
             early: Arc::default(),
             late: Arc::default(),
             ring: None,
+            routing: site.routing(served, compared),
             way: by.zip(taken.as_ref().map(|(_, considered)| considered.clone())),
             outcome: None,
             assemble: None,
@@ -232,10 +246,23 @@ impl Strategy {
         self.way.as_ref().map_or(&[], |(_, considered)| considered)
     }
 
+    /// How the rows of a sharded [routed](crate::Access::Routed) dim are served; `None` where all are at hand, or each rank looks at
+    /// its own.
+    pub fn route(&self) -> Option<RouteBy> {
+        let routing = self.routing.as_ref();
+        routing.map(|r| r.by).filter(|&by| by != RouteBy::Auto)
+    }
+
+    /// What the ways to serve a routed dim that were compared cost; the same on every rank.
+    pub fn routes(&self) -> &[RouteCost] {
+        self.routing.as_ref().map_or(&[], |r| &r.considered)
+    }
+
     /// Whether running it communicates.
     pub fn communicates(&self) -> bool {
         self.combine.is_some()
             || self.ring.is_some()
+            || self.routing.is_some()
             || self.outcome.is_some()
             || self.assemble.as_ref().is_some_and(|e| !e.is_local())
             || self.inputs.iter().any(|i| {
@@ -276,6 +303,13 @@ impl fmt::Display for Strategy {
         if let Some((by, considered)) = &self.way {
             write!(f, "; by {by:?} of")?;
             for (i, cost) in considered.iter().enumerate() {
+                let comma = if i > 0 { "," } else { "" };
+                write!(f, "{comma} {cost}")?;
+            }
+        }
+        if let Some(by) = self.route() {
+            write!(f, "; rows by {by:?} of")?;
+            for (i, cost) in self.routes().iter().enumerate() {
                 let comma = if i > 0 { "," } else { "" };
                 write!(f, "{comma} {cost}")?;
             }

@@ -27,6 +27,8 @@ pub(super) struct Site<'a> {
     pub(super) coords: SmallVec<[usize; 4]>,
     /// How the ring factor is divided in blocks; `None` where nothing goes round.
     pub(super) ring: Option<DimSharding>,
+    /// How the routed factor is divided among those who are asked for rows; `None` where nobody is.
+    pub(super) routed: Option<DimSharding>,
 }
 
 impl<'a> Site<'a> {
@@ -43,6 +45,7 @@ impl<'a> Site<'a> {
             index,
             coords: mesh.coords_at(index),
             ring: None,
+            routed: None,
         }
     }
 
@@ -75,6 +78,9 @@ impl<'a> Site<'a> {
         ) {
             axes.retain(|a| !ring.axes.contains(a));
         }
+        if let (Some(routed), true) = (&self.routed, dims.iter().any(Access::is_routed)) {
+            axes.retain(|a| !routed.axes.contains(a));
+        }
         axes.sort_unstable();
         axes
     }
@@ -91,6 +97,11 @@ impl<'a> Site<'a> {
             if let Access::Ring { factor, .. } = access
                 && let Some(own) = (self.choice.factors[*factor].as_ref())
                     .or(self.ring.as_ref().filter(|_| !self.stays(&output.dims)))
+            {
+                builder = builder.shard(d, &own.axes, own.partition.clone());
+            }
+            if let Access::Routed { factor } = access
+                && let Some(own) = self.routed_sharding(*factor)
             {
                 builder = builder.shard(d, &own.axes, own.partition.clone());
             }
@@ -164,7 +175,10 @@ impl<'a> Site<'a> {
         let Some(factor) = access.factor_index() else {
             return DimCover::whole(extent);
         };
-        let sharding = self.choice.factors[factor].as_ref();
+        let sharding = match access {
+            Access::Routed { factor } => self.routed_sharding(*factor),
+            _ => self.choice.factors[factor].as_ref(),
+        };
         let axes = sharding.map_or(&[][..], |s| &s.axes);
         let cut = match spans {
             Spans::Cut(cut) => cut[factor].clone(),
@@ -191,7 +205,7 @@ impl<'a> Site<'a> {
         match access {
             Access::Whole { .. } => 0..extent,
             Access::Factor { block, .. } => span.start * block..span.end * block,
-            Access::Map { .. } | Access::Ring { .. } => span,
+            Access::Map { .. } | Access::Ring { .. } | Access::Routed { .. } => span,
             // Rows the data has not decided are none; the choice divides the factor only where the others are cut.
             Access::Rows { cuts, .. } => {
                 let rows = cuts.as_ref().and_then(|cuts| cuts.rows(span));
@@ -204,6 +218,13 @@ impl<'a> Site<'a> {
                 reached.start.min(extent)..reached.end.min(extent)
             }
         }
+    }
+
+    /// How the routed factor is divided: by the choice, or among those who are asked.
+    pub(super) fn routed_sharding(&self, factor: usize) -> Option<&DimSharding> {
+        self.choice.factors[factor]
+            .as_ref()
+            .or(self.routed.as_ref())
     }
 
     /// How rows that exist already are divided, where their factor is.
@@ -232,9 +253,12 @@ impl<'a> Site<'a> {
 
     /// The boxes of one kernel call.
     pub(super) fn kernel(&self, spans: &Spans, input: impl Fn(usize) -> OperandBox) -> KernelCx {
+        // What goes home is added up there.
+        let home = self.routed.as_ref().map_or(&[][..], |s| &s.axes);
         let adds_once = self
             .reduced_axes()
             .iter()
+            .filter(|a| !home.contains(a))
             .chain(&self.choice.carry)
             .all(|&a| self.coords[a] == 0);
         let inputs: Vec<OperandBox> = (0..self.rule.inputs.len())
@@ -305,6 +329,9 @@ impl<'a> Site<'a> {
 fn is_plain(access: &Access) -> bool {
     matches!(
         access,
-        Access::Factor { block: 1, .. } | Access::Map { .. } | Access::Ring { .. }
+        Access::Factor { block: 1, .. }
+            | Access::Map { .. }
+            | Access::Ring { .. }
+            | Access::Routed { .. }
     )
 }

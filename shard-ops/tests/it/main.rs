@@ -1,4 +1,6 @@
 //! Ops by the engine, as a user of the crate applies them.
 
 mod engine;
+mod indexing;
 mod rows;
+mod testing;

@@ -1,7 +1,9 @@
 //! Launches whose ranks are processes.
 
 use super::{Backend, Launch, is_echo};
-use crate::processes::{Processes, number};
+use crate::processes::Processes;
+#[cfg(feature = "nccl")]
+use crate::processes::number;
 use crate::{Context, Error, Result};
 use shard_comm::{AgreedError, CommError, Communicator, DeviceKind, ErrorClass, LaunchError, mpi};
 use std::rc::Rc;
@@ -40,7 +42,7 @@ impl Launch {
         }
         let session = mpi::Session::start(&mpi::MpiOptions {
             ranks: Some(self.ranks),
-            timeout: self.patience()?,
+            timeout: self.patience(Some(mpi::MpiOptions::TIMEOUT))?,
             ..mpi::MpiOptions::default()
         })?;
         let Some(comm) = session.comm() else {
@@ -90,7 +92,7 @@ impl Launch {
                 let status = (device.as_ref().map(drop))
                     .map_err(|error| AgreedError::from_local("launch", error.clone()));
                 control.agree(status)?;
-                let options = self.nccl_options(self.patience()?);
+                let options = self.nccl_options(self.patience(Some(mpi::MpiOptions::TIMEOUT))?);
                 let comm =
                     shard_comm::nccl::NcclComm::over(Rc::clone(control), &device?, &options)?;
                 Ok(Rc::new(comm))
@@ -98,15 +100,6 @@ impl Launch {
             #[cfg(not(feature = "nccl"))]
             Backend::Nccl => Err(super::without_nccl().into()),
         }
-    }
-
-    fn patience(&self) -> Result<Option<Duration>> {
-        let told = number("SHARD_TIMEOUT", "set it to seconds, or 0 for ever")?;
-        let patience = match self.timeout {
-            Some(timeout) => timeout,
-            None => told.map_or(mpi::MpiOptions::TIMEOUT, Duration::from_secs),
-        };
-        Ok(Some(patience).filter(|p| !p.is_zero()))
     }
 }
 

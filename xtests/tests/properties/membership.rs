@@ -2,11 +2,11 @@
 
 use shard_comm::DType;
 use shard_ops::Value;
+use shard_ops::testing::{place, tensor, whole};
 use shard_spec::{
     DeviceMesh, Layout,
     Placement::{Replicate, Shard},
 };
-use xtests::arrays::{place, tensor, whole};
 use xtests::differentiate::values;
 use xtests::harness::{On, on_mesh};
 use xtests::properties;

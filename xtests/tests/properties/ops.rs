@@ -2,9 +2,9 @@
 //! Data are whole numbers in doubles: where an op only adds, multiplies and moves, equality is exact.
 
 use proptest::prelude::*;
+use shard_ops::testing::Tolerance;
 use shard_spec::{DeviceMesh, Layout};
 use xtests::case::Case;
-use xtests::compare::Tolerance;
 use xtests::dispatch;
 use xtests::generate::{convs, inner, moves, norms, pools, products, resizes};
 use xtests::harness::{On, on_mesh};

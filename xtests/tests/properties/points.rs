@@ -4,16 +4,16 @@ use proptest::prelude::*;
 use shard_autograd::{GradAs, GradCheck, Recorder, gradcheck};
 use shard_comm::DType;
 use shard_ops::neighbors::{farthest_points, nearest, radius_search, radius_search_capped};
+use shard_ops::testing::Rng;
+use shard_ops::testing::{place, tensor};
 use shard_ops::{FoldBy, OpError, Value};
 use shard_redistribute::Array;
 use shard_spec::{DeviceMesh, Layout, Partition};
-use xtests::arrays::{place, tensor};
 use xtests::case::{Data, Tensor};
 use xtests::differentiate::{close, numbers, run};
 use xtests::harness::{On, on_mesh, on_threads};
 use xtests::properties;
 use xtests::properties::Property;
-use xtests::rng::Rng;
 use xtests::strategies::{Recipe, integer, mesh_shape, recipe, resolve};
 use xtests::validate::{Capture, validate};
 

@@ -3,11 +3,11 @@
 
 use proptest::prelude::*;
 use shard_comm::Scalar;
+use shard_ops::testing::{local_indices, place, tensor, whole};
 use shard_redistribute::{Array, ExchangeBuilder, MeshComm, Plan, Source};
 use shard_spec::{
     DeviceMesh, DimCover, DimMap, EdgeMap, Layout, Placement, ReduceOp, numel, row_major_strides,
 };
-use xtests::arrays::{local_indices, place, tensor, whole};
 use xtests::case::{Data, Tensor};
 use xtests::harness::{On, on_mesh};
 use xtests::paths::path;
@@ -140,7 +140,7 @@ proptest! {
         let from = resolve(&recipes[0], &mesh, &shape).with_partial_reduced();
         let t = numbers(&shape, cuts);
         let maps: Vec<DimMap> = shape.iter().zip(&pads).map(|(&n, &pad)| padding(n, pad)).collect();
-        let mut rng = xtests::rng::Rng::new(cuts, &["cover"]);
+        let mut rng = shard_ops::testing::Rng::new(cuts, &["cover"]);
         let covers: Vec<DimCover> = (0..shape.len()).map(|d| cover(&from, d, maps[d].dst_extent(), &mut rng)).collect();
         on_mesh(&mesh, On::Host, |cx| {
             let source = start(cx, &from, &t);
@@ -170,7 +170,7 @@ fn padding(n: usize, (before, after, kind): (isize, isize, usize)) -> DimMap {
 }
 
 /// Random overlapping intervals for the axes that shard the dim, sometimes none.
-fn cover(from: &Layout, dim: usize, extent: usize, rng: &mut xtests::rng::Rng) -> DimCover {
+fn cover(from: &Layout, dim: usize, extent: usize, rng: &mut shard_ops::testing::Rng) -> DimCover {
     let axes = from
         .sharding(dim)
         .map_or_else(Default::default, |s| s.axes.clone());
@@ -250,11 +250,8 @@ fn the_test_device_agrees() {
     let t = numbers(&shape, 9);
     assert_eq!(numel(&shape), 15);
     for seed in 0..20 {
-        let mut rng = xtests::rng::Rng::new(seed, &[]);
-        let choices = xtests::layouts::choices(&xtests::layouts::Operand {
-            shape: shape.to_vec(),
-            sums: true,
-        });
+        let mut rng = shard_ops::testing::Rng::new(seed, &[]);
+        let choices = xtests::layouts::choices(shape.len(), true);
         let mut layout = |sums: bool| {
             let axes: Vec<_> = (0..2)
                 .map(|_| choices[rng.below(choices.len() - usize::from(!sums))])

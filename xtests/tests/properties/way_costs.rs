@@ -2,11 +2,11 @@
 
 use shard_comm::DType;
 use shard_ops::attention::{Attention, Causal, attention};
+use shard_ops::testing::place;
 use shard_ops::{Engine, EngineOptions, FoldBy, Op, Strategy, Value, WayCost};
 use shard_redistribute::{Array, CostModel};
 use shard_spec::{DeviceMesh, Layout};
 use std::sync::Arc;
-use xtests::arrays::place;
 use xtests::case::Tensor;
 use xtests::differentiate::numbers;
 use xtests::harness::{On, on_mesh, on_threads};

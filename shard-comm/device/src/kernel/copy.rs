@@ -225,6 +225,48 @@ mod tests {
     }
 
     #[test]
+    fn any_number_of_dims_is_walked() {
+        // Steps that no two loops share, so that none can be joined.
+        let shape = [2; 12];
+        let view = |gap: isize| {
+            let strides = (0..12).map(|d| (1 << (11 - d)) * (1 + gap * (12 - d) / 2));
+            Strided::new(0, shape[..].into(), strides.collect())
+        };
+        let (sv, dv) = (view(1), view(2));
+        let src: Vec<i32> = (0..sv.end().unwrap() as i32).collect();
+        let mut expected = vec![-1i32; dv.end().unwrap()];
+        let mut got = expected.clone();
+        for (s, d) in visits(&sv).into_iter().zip(visits(&dv)) {
+            expected[d] = src[s];
+        }
+        let out = bytemuck::cast_slice_mut(&mut got);
+        copy(
+            DType::I32,
+            bytemuck::cast_slice(&src),
+            &sv,
+            DType::I32,
+            out,
+            &dv,
+        );
+        assert_eq!(got, expected);
+        // And where the order counts: every element falls on one of few.
+        let few = Strided::new(0, shape[..].into(), [1; 12][..].into());
+        for (s, d) in visits(&sv).into_iter().zip(visits(&few)) {
+            expected[d] = src[s];
+        }
+        let out = bytemuck::cast_slice_mut(&mut got);
+        copy(
+            DType::I32,
+            bytemuck::cast_slice(&src),
+            &sv,
+            DType::I32,
+            out,
+            &few,
+        );
+        assert_eq!(got[..13], expected[..13]);
+    }
+
+    #[test]
     fn large_transposes_go_through_tiles() {
         let (rows, columns) = (70, 45);
         let src: Vec<f64> = (0..rows * columns).map(|i| i as f64).collect();

@@ -134,9 +134,12 @@ impl Nest {
                 Block::new(src, dst, rows, inner).parts(TILE, TILE, visit);
             });
         } else {
-            visit(&Block {
-                outer,
-                ..Block::new(self.src, self.dst, rows, inner)
+            let (far, outer) = outer.split_at(outer.len().saturating_sub(NEAR));
+            walk(far, self.src, self.dst, &mut |src, dst| {
+                visit(&Block {
+                    outer,
+                    ..Block::new(src, dst, rows, inner)
+                });
             });
         }
     }
@@ -155,9 +158,9 @@ impl Nest {
         self.axes.iter().map(|axis| axis.extent).product()
     }
 
-    /// The step of the innermost loop in the destination.
-    pub(super) fn innermost_dst(&self) -> isize {
-        self.axes.last().map_or(1, |axis| axis.dst)
+    /// The steps of the innermost loop, in the source and in the destination.
+    pub(super) fn innermost(&self) -> (isize, isize) {
+        self.axes.last().map_or((1, 1), |axis| (axis.src, axis.dst))
     }
 
     /// The two innermost loops and those outside them; a nest of fewer has loops of one turn in their place.
@@ -175,34 +178,43 @@ impl Nest {
     }
 }
 
-/// Visits every turn of some loops.
+/// Visits every turn of some loops, in order.
 fn walk(axes: &[Axis], src: isize, dst: isize, visit: &mut dyn FnMut(isize, isize)) {
-    let mut place = Place::new(axes, src, dst);
+    let (axes, inner) = axes.split_at(axes.len().min(NEAR));
+    let mut place = Place::new(src, dst);
     loop {
-        visit(place.src, place.dst);
+        if inner.is_empty() {
+            visit(place.src, place.dst);
+        } else {
+            walk(inner, place.src, place.dst, visit);
+        }
         if !place.advance(axes) {
             return;
         }
     }
 }
 
-/// Where some loops are.
+/// Loops outside two that blocks have; what is outside those is rare.
+const NEAR: usize = 6;
+
+/// Where at most [`NEAR`] loops are.
 struct Place {
-    turns: SmallVec<[usize; 6]>,
+    turns: [usize; NEAR],
     src: isize,
     dst: isize,
 }
 
 impl Place {
     #[inline]
-    fn new(axes: &[Axis], src: isize, dst: isize) -> Self {
-        let turns = SmallVec::from_elem(0, axes.len());
+    fn new(src: isize, dst: isize) -> Self {
+        let turns = [0; NEAR];
         Self { turns, src, dst }
     }
 
-    /// Goes on to the next turn; false after the last one.
+    /// Goes on to the next turn; false after the last one. Not to be made part of code that exists for each type.
+    #[inline(never)]
     fn advance(&mut self, axes: &[Axis]) -> bool {
-        for (turn, axis) in self.turns.iter_mut().zip(axes).rev() {
+        for (turn, axis) in self.turns[..axes.len()].iter_mut().zip(axes).rev() {
             *turn += 1;
             self.src += axis.src;
             self.dst += axis.dst;
@@ -221,6 +233,7 @@ impl Place {
 /// short rows do not pay for a call each.
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
+    /// At most [`NEAR`].
     outer: &'a [Axis],
     src: isize,
     dst: isize,
@@ -316,7 +329,7 @@ impl Block<'_> {
     /// Visits where each row begins.
     #[inline]
     pub(super) fn starts(&self, mut visit: impl FnMut(isize, isize)) {
-        let mut place = Place::new(self.outer, self.src, self.dst);
+        let mut place = Place::new(self.src, self.dst);
         loop {
             let (mut s, mut d) = (place.src, place.dst);
             for _ in 0..self.rows.extent {

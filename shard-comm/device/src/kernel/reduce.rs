@@ -51,7 +51,8 @@ pub fn reduce(
     let Some(joiner) = choose::<Joins>(op, dtype, dtype) else {
         return;
     };
-    if terms.len() <= joiner.most {
+    let dense = nest.innermost() == (1, 1);
+    if terms.len() <= joiner.most(dense) {
         nest.blocks(&mut |block| (joiner.first)(dst, &terms, block));
     } else if dtype.is_half() {
         if let Some(joiner) = choose::<Joins>(op, dtype, DType::F32) {
@@ -72,8 +73,12 @@ fn many(
     terms: &[Term<'_>],
     dst: &mut [u8],
 ) {
-    let (first, rest) = terms.split_at(joiner.most);
-    let (fours, ones) = match joiner.more {
+    let (src_step, dst_step) = nest.innermost();
+    let tiled = wide != dtype || dst_step != 1;
+    let dense = src_step == 1;
+    let (first, rest) = terms.split_at(joiner.most(dense).min(terms.len()));
+    let more = joiner.more.filter(|_| dense);
+    let (fours, ones) = match more {
         Some(_) => rest.as_chunks::<ABREAST>(),
         None => (&[][..], rest),
     };
@@ -84,7 +89,7 @@ fn many(
     };
     let join = |to: &mut [u8], block: &Block<'_>| {
         (joiner.first)(to, first, block);
-        if let Some(more) = joiner.more {
+        if let Some(more) = more {
             fours.iter().for_each(|four| more(to, four, block));
         }
         if let Some(folder) = folder {
@@ -92,10 +97,10 @@ fn many(
             ones.iter().for_each(&mut fold);
         }
     };
-    if wide == dtype && nest.numel() <= TILE {
+    if !tiled && nest.numel() <= TILE {
         return nest.blocks(&mut |block| join(dst, block));
     }
-    if wide == dtype && nest.innermost_dst() == 1 {
+    if !tiled {
         return nest.parts_of(TILE, &mut |part| join(dst, part));
     }
     let (mut small, mut large);
@@ -122,10 +127,17 @@ struct Joiner {
     /// Sets the destination to at most `most` terms.
     first: Join,
     most: usize,
-    /// Folds [`ABREAST`] terms into the destination, where that is made.
+    /// Folds [`ABREAST`] terms into dense rows, where that is made.
     more: Option<Join>,
     /// Rounds what has been combined.
     narrow: Kernel,
+}
+
+impl Joiner {
+    /// How many terms are combined at once; in rows that are not dense no more than two.
+    fn most(&self, dense: bool) -> usize {
+        if dense { self.most } else { self.most.min(2) }
+    }
 }
 
 /// What reduces a block of terms.
@@ -213,7 +225,7 @@ fn abreast<S, D, O, const K: usize>(
         *from = (bytemuck::cast_slice(bytes), delta);
     }
     let n = block.inner.extent;
-    if block.is_dense() {
+    if K > 2 || more || block.is_dense() {
         block.starts(|s, d| {
             let mut rows: [&[S]; K] = [&[]; K];
             for (row, (from, delta)) in rows.iter_mut().zip(from) {
@@ -235,7 +247,8 @@ fn abreast<S, D, O, const K: usize>(
 }
 
 /// Combines as many elements of each row as the destination has.
-#[inline]
+// A call would hide from the compiler how long rows are, and it would not make vectors of them.
+#[inline(always)]
 fn combine_rows<S, D, O, const K: usize>(to: &mut [D], rows: [&[S]; K], more: bool)
 where
     S: Widen,

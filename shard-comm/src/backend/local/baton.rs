@@ -65,6 +65,8 @@ pub(super) struct Baton {
 struct Turn {
     /// `None` while no rank can run.
     holder: Option<usize>,
+    /// All may run: there are no turns any more.
+    open: bool,
     can_run: Vec<bool>,
     choices: Choices,
 }
@@ -85,6 +87,7 @@ impl Baton {
         };
         let mut turn = Turn {
             holder: None,
+            open: false,
             can_run: vec![true; ranks],
             choices,
         };
@@ -98,7 +101,7 @@ impl Baton {
     /// Waits until a rank may run.
     pub(super) fn take(&self, rank: usize) {
         let mut turn = self.lock();
-        while turn.holder != Some(rank) {
+        while turn.holder != Some(rank) && !turn.open {
             turn = (self.passed.wait(turn)).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -126,6 +129,17 @@ impl Baton {
             turn.choose(rank);
             self.passed.notify_all();
         }
+    }
+
+    /// Whose turn it is.
+    pub(super) fn holder(&self) -> Option<usize> {
+        self.lock().holder
+    }
+
+    /// Gives up turns: from now on all ranks run at once.
+    pub(super) fn open(&self) {
+        self.lock().open = true;
+        self.passed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, Turn> {

@@ -2,10 +2,13 @@
 //!
 //! Peers read each other's buffers directly, one copy per element. Every operation is a rendezvous that is checked
 //! before anything moves. A rank that panics or returns early, and a program that can never go on, end in an error
-//! that names the cause, on every rank: there are no timeouts, and nothing hangs.
+//! that names the cause, on every rank, without any timeout. A rank that others wait for and that computes for ever, or waits for
+//! something else than a communicator, looks like one that is slow: after 30 seconds of waiting a warning of `tracing` says who
+//! waits where, and [`LocalOptions::timeout`] makes it an error.
 //!
 //! `slot.rs` has the rendezvous, `world.rs` what is known of every rank; `member.rs` one rank's communicator; `progress.rs`
-//! its operations in flight; `baton.rs` ranks that run one at a time; `sync.rs` what they synchronise with. `README.md`, beside
+//! its operations in flight; `watch.rs` waits that last too long; `baton.rs` ranks that run one at a time; `sync.rs` what they
+//! synchronise with. `README.md`, beside
 //! them, says how they work together and why nothing hangs.
 
 mod baton;
@@ -13,10 +16,12 @@ mod member;
 mod progress;
 mod slot;
 mod sync;
+mod watch;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 pub use baton::Schedule;
 pub use member::LocalComm;
@@ -26,7 +31,11 @@ use crate::{
 };
 use core_affinity::CoreId;
 use progress::Rank;
+use watch::{Patience, Watch};
 use world::World;
+
+/// After how long a wait is told of.
+const WARNING: Duration = Duration::from_secs(30);
 
 /// How the ranks of a launch are set up.
 ///
@@ -52,6 +61,10 @@ pub struct LocalOptions {
     pub schedule: Schedule,
     /// Where the ranks' threads run.
     pub binding: Binding,
+    /// How long a rank of a [launch](run_with) waits for others before that is an error, on all ranks: for ranks that loop, or are
+    /// held up by a lock that a waiting rank has. Unlike deadlocks these cannot be told from slow ones, so `None`, the default,
+    /// waits for ever, with a warning after 30 seconds.
+    pub timeout: Option<Duration>,
 }
 
 /// Where ranks run that are threads.
@@ -102,6 +115,7 @@ impl Default for LocalOptions {
             stack_size: 8 << 20,
             schedule: Schedule::Free,
             binding: Binding::None,
+            timeout: None,
         }
     }
 }
@@ -109,6 +123,7 @@ impl Default for LocalOptions {
 impl LocalOptions {
     /// The devices of the ranks.
     fn devices(&self, ranks: usize) -> Result<Vec<DeviceRef>, LaunchError> {
+        check_ranks(ranks)?;
         let device = |rank| match (&self.make, self.device) {
             (Some(factory), _) => factory.make(rank),
             (None, DeviceKind::Host) => Ok(Host::with_options(self.host)),
@@ -132,7 +147,7 @@ impl LocalOptions {
 ///
 /// # Errors
 /// [`LaunchError::Panicked`] if a rank panicked, naming the first; [`LaunchError::Spawn`] if the system refuses a
-/// thread; [`LaunchError::NoRanks`].
+/// thread; [`LaunchError::NoRanks`]; [`LaunchError::TooMany`].
 pub fn run<T: Send>(
     ranks: usize,
     f: impl Fn(LocalComm) -> T + Sync,
@@ -142,6 +157,29 @@ pub fn run<T: Send>(
 
 /// [`run`] with options.
 ///
+/// With a [`timeout`](LocalOptions::timeout) nothing hangs:
+///
+/// ```
+/// use shard_comm::{CommError, local};
+/// use std::{sync::Mutex, time::Duration};
+/// let options = local::LocalOptions { timeout: Some(Duration::from_millis(50)), ..Default::default() };
+/// let lock = Mutex::new(());
+/// // Who has the lock waits for the other, and the other for the lock.
+/// let errors = local::run_with(2, &options, |comm| {
+///     let _held = lock.lock().unwrap_or_else(|e| e.into_inner());
+///     comm.barrier().unwrap_err()
+/// })
+/// .unwrap();
+/// let CommError::TimedOut(report) = &errors[0] else { panic!("{errors:?}") };
+/// assert_eq!((report.wait.op, &report.wait.missing[..]), ("barrier", &[1 - report.wait.rank][..]));
+/// assert!(report.to_string().contains("is not waiting; it has made no call"), "{report}");
+/// ```
+///
+/// A rank that makes no call after a failure, for as long as the timeout again, cannot be stopped, and as `f` may borrow what
+/// its caller has, it cannot be left behind either. Then the process prints the failure to its standard error and ends, with the
+/// exit code 1, as the processes of a job do.
+/// [Tickets](tickets) are for programs that would rather keep such a thread.
+///
 /// # Errors
 /// As [`run`].
 pub fn run_with<T: Send>(
@@ -149,20 +187,39 @@ pub fn run_with<T: Send>(
     options: &LocalOptions,
     f: impl Fn(LocalComm) -> T + Sync,
 ) -> Result<Vec<T>, LaunchError> {
+    let patience = Patience {
+        warning: WARNING,
+        timeout: options.timeout,
+    };
+    run_watched(ranks, options, patience, f)
+}
+
+fn run_watched<T: Send>(
+    ranks: usize,
+    options: &LocalOptions,
+    patience: Patience,
+    f: impl Fn(LocalComm) -> T + Sync,
+) -> Result<Vec<T>, LaunchError> {
     if ranks == 0 {
         return Err(LaunchError::NoRanks);
     }
     let devices = options.devices(ranks)?;
     let world = World::new(ranks, &options.schedule);
+    let mut watch = Watch::new(&world, patience);
     let (mut refused, mut outcomes) = (None, Vec::with_capacity(ranks));
     std::thread::scope(|scope| {
+        // Who still has the one end is not done yet.
+        let (alive, all) = mpsc::channel();
         let mut threads = Vec::with_capacity(ranks);
         for ticket in tickets_of(&world, devices, options.binding) {
-            let (rank, f) = (ticket.rank, &f);
+            let (rank, f, alive) = (ticket.rank, &f, alive.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("rank {rank}"))
                 .stack_size(options.stack_size)
-                .spawn_scoped(scope, move || run_rank(ticket, f));
+                .spawn_scoped(scope, move || {
+                    let _alive = alive;
+                    run_rank(ticket, f)
+                });
             match thread {
                 Ok(thread) => threads.push(thread),
                 // The ticket died with the closure, so the ranks already running hear of it.
@@ -171,6 +228,10 @@ pub fn run_with<T: Send>(
                     break;
                 }
             }
+        }
+        drop(alive);
+        if !watch.until_gone(&all) {
+            end_without(&world, threads.iter().map(|thread| !thread.is_finished()));
         }
         outcomes.extend(
             threads
@@ -195,6 +256,18 @@ pub fn run_with<T: Send>(
         }
     }
     panicked.map_or(Ok(results), Err)
+}
+
+/// Ends the process, because some ranks do not return.
+fn end_without(world: &World, running: impl Iterator<Item = bool>) -> ! {
+    let lost: Vec<usize> = (running.enumerate())
+        .filter_map(|(rank, runs)| runs.then_some(rank))
+        .collect();
+    let cause = world
+        .root()
+        .map_or_else(String::new, |root| root.to_string());
+    eprintln!("{cause}\nranks {lost:?} made no call since and cannot be stopped; the process ends");
+    std::process::exit(1)
 }
 
 fn run_rank<T>(ticket: Ticket, f: &impl Fn(LocalComm) -> T) -> Result<T, String> {
@@ -236,7 +309,8 @@ pub struct Ticket {
     claimed: bool,
 }
 
-/// One ticket per rank, in rank order.
+/// One ticket per rank, in rank order: as many as there are to be threads. Who is told the number by somebody else asks
+/// [`tickets_with`], which says if they are too many.
 pub fn tickets(ranks: usize) -> Vec<Ticket> {
     let devices = (0..ranks).map(|_| Host::new()).collect();
     tickets_of(&World::new(ranks, &Schedule::Free), devices, Binding::None)
@@ -245,7 +319,7 @@ pub fn tickets(ranks: usize) -> Vec<Ticket> {
 /// [`tickets`] with options.
 ///
 /// # Errors
-/// [`LaunchError::Device`] if a rank cannot have its device.
+/// [`LaunchError::Device`] if a rank cannot have its device; [`LaunchError::TooMany`].
 pub fn tickets_with(ranks: usize, options: &LocalOptions) -> Result<Vec<Ticket>, LaunchError> {
     let devices = options.devices(ranks)?;
     let world = World::new(ranks, &options.schedule);
@@ -290,6 +364,36 @@ impl Drop for Ticket {
             self.world.end(self.rank);
         }
     }
+}
+
+/// Whether this process has threads for so many ranks.
+///
+/// # Errors
+/// [`LaunchError::TooMany`].
+pub(crate) fn check_ranks(ranks: usize) -> Result<(), LaunchError> {
+    match most_threads() {
+        most if ranks > most => Err(LaunchError::TooMany { ranks, most }),
+        _ => Ok(()),
+    }
+}
+
+/// How many ranks this process has threads for. Where the system refuses a thread the memory around its stack, it ends the
+/// process instead of reporting an error, so that is not tried.
+fn most_threads() -> usize {
+    /// Pieces of memory that a thread maps: its stack, one for signals, and a guard before each.
+    const MAPPED: usize = 4;
+    /// Where the system does not tell.
+    const USUAL: usize = 8192;
+    let limit = |path: &str| {
+        std::fs::read_to_string(path)
+            .ok()?
+            .trim()
+            .parse::<usize>()
+            .ok()
+    };
+    let mapped = limit("/proc/sys/vm/max_map_count").map(|n| n / MAPPED);
+    let threads = limit("/proc/sys/kernel/threads-max");
+    (mapped.into_iter().chain(threads).min()).map_or(USUAL, |most| most / 8 * 7)
 }
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ impl Flying {
 
 impl Rank {
     pub(super) fn new(world: Arc<World>, number: usize, device: DeviceRef) -> Rc<Self> {
-        let ledger = Ledger::new(Arc::clone(&device));
+        let ledger = Ledger::remembered_in(Arc::clone(&device), world.recent(number).clone());
         Rc::new(Self {
             world,
             number,

@@ -14,6 +14,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -21,9 +22,11 @@ use super::baton::{Baton, Schedule};
 use super::slot::Slot;
 use super::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Thread, current, park};
 use crate::backend::Post;
+use crate::ledger::Recent;
 use crate::validate::{Claim, agree_plainly, label, validate};
 use crate::{
-    Buffer, CommError, DeadlockReport, DeviceKind, DeviceRef, Host, Result, WaitLine, run,
+    Buffer, CommError, DeadlockReport, DeviceKind, DeviceRef, Host, Result, TimeoutReport,
+    WaitLine, Whereabouts, run,
 };
 
 /// Everything the ranks of one launch share.
@@ -40,6 +43,8 @@ pub(super) struct World {
     /// If ranks run one at a time.
     baton: Option<Baton>,
     everyone: Arc<Group>,
+    /// What each rank did last, for reports.
+    recent: Vec<Recent>,
     /// Memory of results that are found once for all ranks; none of them owns it.
     common: DeviceRef,
 }
@@ -93,6 +98,10 @@ struct State {
     next_group: u64,
     /// Groups made by splits, until all members have joined: by parent, sequence and color.
     forming: HashMap<(u64, u64, usize), (Arc<Group>, usize)>,
+    /// How many waits have begun.
+    waits: u64,
+    /// Of ranks that run one at a time: which wait for their turn, and the call they are in.
+    queued: HashMap<usize, (u64, Meeting)>,
 }
 
 /// Where a rank meets others, or waits for them.
@@ -108,9 +117,17 @@ pub(super) struct Meeting {
 #[derive(Debug)]
 enum RankState {
     Running,
-    /// Parked until one of these slots is settled; the first is the one its call is about.
-    Waiting(Thread, SmallVec<[Meeting; 1]>),
+    Waiting(Wait),
     Ended,
+}
+
+#[derive(Debug)]
+struct Wait {
+    thread: Thread,
+    /// Parked until one of these slots is settled; the first is the one its call is about.
+    wanted: SmallVec<[Meeting; 1]>,
+    /// Which of all waits of the launch.
+    number: u64,
 }
 
 /// From so many ranks on a result that is alike on all of them is found once. Fewer have it sooner each by itself.
@@ -125,6 +142,8 @@ impl World {
             lanes: HashMap::new(),
             next_group: 1,
             forming: HashMap::new(),
+            waits: 0,
+            queued: HashMap::new(),
         };
         let notice = Notice {
             failed: AtomicBool::new(false),
@@ -142,6 +161,7 @@ impl World {
                 id: 0,
                 members: (0..ranks).collect(),
             }),
+            recent: (0..ranks).map(|_| Recent::default()).collect(),
             common: Host::new(),
         })
     }
@@ -151,6 +171,11 @@ impl World {
         if let Some(baton) = &self.baton {
             baton.take(rank);
         }
+    }
+
+    /// Where a rank's last operations are kept.
+    pub(super) fn recent(&self, rank: usize) -> &Recent {
+        &self.recent[rank]
     }
 
     /// Whether ranks run one at a time.
@@ -212,15 +237,27 @@ impl World {
             }
             None => Ok(()),
         };
-        self.passed_on(meeting.members[meeting.index], joined)
+        self.passed_on(meeting, joined)
     }
 
     /// Where ranks run one at a time, another has its turn after each call.
-    fn passed_on(&self, rank: usize, joined: Result<()>) -> Result<()> {
+    fn passed_on(&self, meeting: &Meeting, joined: Result<()>) -> Result<()> {
         if let Some(baton) = &self.baton {
-            baton.pass(rank);
+            let rank = meeting.members[meeting.index];
+            self.queue(rank, meeting, || baton.pass(rank));
         }
         joined
+    }
+
+    /// Waits for a rank's turn, which the world knows meanwhile.
+    #[inline(never)]
+    fn queue(&self, rank: usize, meeting: &Meeting, for_turn: impl FnOnce()) {
+        let mut state = self.lock();
+        let number = state.next_wait();
+        state.queued.insert(rank, (number, meeting.clone()));
+        drop(state);
+        for_turn();
+        self.lock().queued.remove(&rank);
     }
 
     /// Publishes the outcome of a slot that all have joined, this rank last.
@@ -307,7 +344,13 @@ impl World {
             return;
         }
         self.awake[rank].store(false, Ordering::Relaxed);
-        state.ranks[rank] = RankState::Waiting(current(), wanted);
+        let about = self.baton.as_ref().and(wanted.first().cloned());
+        let number = state.next_wait();
+        state.ranks[rank] = RankState::Waiting(Wait {
+            thread: current(),
+            wanted,
+            number,
+        });
         state.running -= 1;
         if let Some(baton) = &self.baton {
             baton.set(rank, false);
@@ -320,8 +363,8 @@ impl World {
         while !self.awake[rank].load(Ordering::Acquire) {
             park();
         }
-        if let Some(baton) = &self.baton {
-            baton.take(rank);
+        if let (Some(baton), Some(about)) = (&self.baton, about) {
+            self.queue(rank, &about, || baton.take(rank));
         }
     }
 
@@ -346,7 +389,7 @@ impl World {
         self.notice.0.ended.fetch_add(1, Ordering::Release);
         // In the order of ranks, so that the same program always names the same cause.
         let waiting = state.ranks.iter().flat_map(|is| match is {
-            RankState::Waiting(_, wanted) => wanted.as_slice(),
+            RankState::Waiting(wait) => wait.wanted.as_slice(),
             RankState::Running | RankState::Ended => &[],
         });
         let wanted: Vec<_> = waiting
@@ -461,7 +504,7 @@ impl World {
             .iter()
             .enumerate()
             .filter_map(|(rank, is)| match is {
-                RankState::Waiting(_, wanted) => wait_line(rank, wanted.first()?),
+                RankState::Waiting(wait) => wait_line(rank, wait.wanted.first()?),
                 RankState::Running | RankState::Ended => None,
             })
             .collect();
@@ -483,13 +526,77 @@ impl World {
         root
     }
 
+    /// The number of the wait that each rank is in.
+    pub(super) fn waits(&self) -> Vec<Option<u64>> {
+        let state = self.lock();
+        (0..self.ranks())
+            .map(|rank| Some(state.wait_of(rank)?.0))
+            .collect()
+    }
+
+    /// What every rank is doing.
+    pub(super) fn whereabouts(&self) -> Vec<Whereabouts> {
+        self.where_all_are(&self.lock())
+    }
+
+    fn where_all_are(&self, state: &State) -> Vec<Whereabouts> {
+        let of = |rank: usize| {
+            let mut wait = state
+                .wait_of(rank)
+                .and_then(|(_, about)| wait_line(rank, about));
+            if let (Some(wait), Some(baton)) = (&mut wait, &self.baton)
+                && wait.missing.is_empty()
+            {
+                // All have come, and it waits for its turn.
+                wait.missing.extend(baton.holder());
+            }
+            match (wait, &state.ranks[rank]) {
+                (Some(wait), _) => Whereabouts::Waiting(wait),
+                (None, RankState::Ended) => Whereabouts::Ended { rank },
+                (None, _) => Whereabouts::Busy {
+                    rank,
+                    last: self.recent[rank].list().pop(),
+                },
+            }
+        };
+        (0..self.ranks()).map(of).collect()
+    }
+
+    /// Fails everything because a rank has been in one wait for so long; nothing if it is in that wait no more.
+    pub(super) fn time_out(&self, rank: usize, number: u64, waited: Duration) {
+        let mut state = self.lock();
+        if state.wait_of(rank).is_none_or(|(known, _)| known != number) {
+            return;
+        }
+        let mut others = self.where_all_are(&state);
+        let Whereabouts::Waiting(wait) = others.remove(rank) else {
+            return;
+        };
+        let report = TimeoutReport {
+            waited,
+            wait,
+            recent: self.recent[rank].list(),
+            others,
+        };
+        self.fail_all(&mut state, CommError::TimedOut(Arc::new(report)));
+    }
+
+    /// Lets all ranks run at once, if they run one at a time, for the one whose turn it is will not pass it on.
+    pub(super) fn release(&self) {
+        if let Some(baton) = &self.baton {
+            baton.open();
+        }
+    }
+
     /// Marks a waiting rank as running, if its wait is concerned, and unparks it.
     fn wake(&self, state: &mut State, rank: usize, concerns: impl Fn(&[Meeting]) -> bool) {
         let waiting = &mut state.ranks[rank];
-        if !matches!(waiting, RankState::Waiting(_, wanted) if concerns(wanted)) {
+        if !matches!(waiting, RankState::Waiting(wait) if concerns(&wait.wanted)) {
             return;
         }
-        if let RankState::Waiting(thread, _) = std::mem::replace(waiting, RankState::Running) {
+        if let RankState::Waiting(Wait { thread, .. }) =
+            std::mem::replace(waiting, RankState::Running)
+        {
             state.running += 1;
             self.awake[rank].store(true, Ordering::Release);
             if let Some(baton) = &self.baton {
@@ -502,6 +609,24 @@ impl World {
     /// No code that can panic runs under the lock, so its state is whole even if it is poisoned.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The number of the wait that a rank is in, and what its call is about.
+    fn wait_of(&self, rank: usize) -> Option<(u64, &Meeting)> {
+        match &self.ranks[rank] {
+            RankState::Waiting(wait) => Some((wait.number, wait.wanted.first()?)),
+            _ => self
+                .queued
+                .get(&rank)
+                .map(|(number, about)| (*number, about)),
+        }
+    }
+
+    fn next_wait(&mut self) -> u64 {
+        self.waits += 1;
+        self.waits
     }
 }
 

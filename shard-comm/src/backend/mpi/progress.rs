@@ -507,6 +507,7 @@ impl Rank {
                 missing: self.holds(&op.tags).as_deref().unwrap_or(op).peers(),
             },
             recent: self.ledger.recent(),
+            others: Vec::new(),
         };
         let error = CommError::TimedOut(Arc::new(report));
         // The others hear of it in short: the operations are this rank's own.

@@ -183,6 +183,7 @@ pub fn run_with<T: Send>(
     threads: &LocalOptions,
     f: impl Fn(NcclComm) -> T + Sync,
 ) -> Result<Vec<T>, LaunchError> {
+    local::check_ranks(ranks)?;
     let devices = (0..ranks)
         .map(|rank| device_of(options.device, rank))
         .collect::<Result<Vec<DeviceRef>, _>>()

@@ -553,6 +553,7 @@ impl Rank {
                 missing: missing.map(|(_, &rank)| rank).collect(),
             },
             recent: self.ledger.recent(),
+            others: Vec::new(),
         }))
     }
 

@@ -26,6 +26,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
+    /// A number in [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        // As many bits as a double holds.
+        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     /// A number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         // The bias for the small n used here is below 2^-50.

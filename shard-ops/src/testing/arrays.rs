@@ -1,13 +1,13 @@
-//! Reference data on ranks, and results back.
+//! Whole tensors on ranks, and results back.
 
-use crate::case::{Data, Tensor};
-use shard_comm::{Bool, DType, Element};
+use super::{Data, Tensor};
+use shard_comm::half::{bf16, f16};
+use shard_comm::{Bool, Buffer, DType, DeviceRef, Element};
 use shard_redistribute::{Array, MeshComm, RedistributeError};
 use shard_spec::{Layout, numel, row_major_strides};
 use std::rc::Rc;
-use std::sync::Arc;
 
-/// This rank's piece of a tensor in a layout; floats take type `float` (f64 or f32). No communication.
+/// This rank's piece of a tensor in a layout; floats take type `float`. No communication.
 ///
 /// On partial axes the ranks get terms whose sum in rank order is exactly the value: signed powers of two times
 /// the value, in another pattern for every other element.
@@ -33,10 +33,12 @@ pub fn place(
         Data::F64(values) => {
             let share = Share::of(cx, layout);
             let terms = indices.iter().map(|&i| share.term(values[i], i));
-            if float == DType::F32 {
-                device.upload_slice(&terms.map(|v| v as f32).collect::<Vec<_>>())?
-            } else {
-                device.upload_slice(&terms.collect::<Vec<_>>())?
+            let terms = terms.collect::<Vec<_>>();
+            match float {
+                DType::F32 => rounded::<f32>(device, &terms)?,
+                DType::F16 => rounded::<f16>(device, &terms)?,
+                DType::BF16 => rounded::<bf16>(device, &terms)?,
+                _ => device.upload_slice(&terms)?,
             }
         }
         Data::I64(values) => device.upload_slice(&gather(&indices, values))?,
@@ -61,7 +63,9 @@ pub fn whole(array: &Array) -> Result<Tensor, RedistributeError> {
     let all = array.redistribute(&Layout::replicated(array.layout().mesh(), array.shape()))?;
     let data = match all.dtype() {
         DType::F64 => Data::F64(all.to_vec::<f64>()?),
-        DType::F32 => Data::F64(all.to_vec::<f32>()?.into_iter().map(f64::from).collect()),
+        DType::F32 => doubles::<f32>(&all)?,
+        DType::F16 => doubles::<f16>(&all)?,
+        DType::BF16 => doubles::<bf16>(&all)?,
         DType::I64 => Data::I64(all.to_vec::<i64>()?),
         DType::Bool => Data::Bool(
             all.to_vec::<Bool>()?
@@ -77,18 +81,22 @@ pub fn whole(array: &Array) -> Result<Tensor, RedistributeError> {
             });
         }
     };
-    Ok(Tensor {
-        shape: array.shape().to_vec(),
-        data: Arc::new(data),
-    })
+    Ok(Tensor::new(array.shape(), data))
+}
+
+fn rounded<T: Element>(device: &DeviceRef, values: &[f64]) -> Result<Buffer, RedistributeError> {
+    let values: Vec<T> = values.iter().map(|&v| T::from_f64(v)).collect();
+    Ok(device.upload_slice(&values)?)
+}
+
+fn doubles<T: Element>(array: &Array) -> Result<Data, RedistributeError> {
+    let values = array.to_vec::<T>()?;
+    Ok(Data::F64(values.into_iter().map(T::to_f64).collect()))
 }
 
 /// A tensor of doubles made from the linear index.
 pub fn tensor(shape: &[usize], f: impl Fn(usize) -> f64) -> Tensor {
-    Tensor {
-        shape: shape.to_vec(),
-        data: Arc::new(Data::F64((0..numel(shape)).map(f).collect())),
-    }
+    Tensor::new(shape, (0..numel(shape)).map(f).collect::<Vec<_>>())
 }
 
 /// Global linear indices of a rank's piece, in the piece's row-major order; `None` off the mesh.

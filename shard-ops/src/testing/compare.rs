@@ -1,6 +1,6 @@
 //! Does a result equal the reference?
 
-use crate::case::{Data, Tensor};
+use super::{Data, Tensor};
 
 /// How close floats must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,7 +101,8 @@ fn floats(e: &[f64], g: &[f64], tolerance: Tolerance, shape: &[usize]) -> Option
     ))
 }
 
-fn index_of(mut linear: usize, shape: &[usize]) -> Vec<usize> {
+/// The index of the element at a linear one.
+pub(super) fn index_of(mut linear: usize, shape: &[usize]) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     for (i, &n) in index.iter_mut().zip(shape).rev() {
         *i = linear % n.max(1);
@@ -113,13 +114,9 @@ fn index_of(mut linear: usize, shape: &[usize]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     fn t(values: &[f64]) -> Tensor {
-        Tensor {
-            shape: vec![values.len()],
-            data: Arc::new(Data::F64(values.to_vec())),
-        }
+        Tensor::new([values.len()], values.to_vec())
     }
 
     #[test]
@@ -154,10 +151,7 @@ mod tests {
 
     #[test]
     fn other_types_are_exact() {
-        let i = |v: &[i64]| Tensor {
-            shape: vec![v.len()],
-            data: Arc::new(Data::I64(v.to_vec())),
-        };
+        let i = |v: &[i64]| Tensor::new([v.len()], v.to_vec());
         assert_eq!(difference(&i(&[1, 2]), &i(&[1, 2]), Tolerance::F64), None);
         assert!(
             difference(&i(&[1, 2]), &i(&[1, 3]), Tolerance::F64)

@@ -1,0 +1,542 @@
+//! Rows of a table by key: picked, and folded into.
+//!
+//! Of a table's dims some are *keyed*, the others make up its rows. A key is the row-major number of a place in the keyed
+//! dims. Keys from [`Rows::keys`] on name *ghosts*: rows that lie side by side in memory of their own, as they came from
+//! elsewhere or are to go there. A negative key names no row.
+
+use smallvec::SmallVec;
+
+/// Where rows lie in a table, in ghosts, and on the other side, which has a row for every key of a list.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    /// Extents and steps of the keyed dims that a key counts through.
+    keyed: SmallVec<[(usize, usize); 4]>,
+    keys: usize,
+    /// The list of keys as a box: extents, and steps on the other side.
+    list: SmallVec<[(usize, usize); 4]>,
+    /// The dims of a row that are not one run everywhere.
+    outer: SmallVec<[RowDim; 4]>,
+    /// Neighbouring elements of a row.
+    run: usize,
+    row_len: usize,
+}
+
+/// One dim of a row: its extent, and its steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowDim {
+    /// How many indices.
+    pub extent: usize,
+    /// Step in the table.
+    pub table: usize,
+    /// Step on the other side.
+    pub other: usize,
+    /// Step in the ghosts; found by [`Rows::new`].
+    ghost: usize,
+}
+
+impl RowDim {
+    /// A dim of this extent, with its steps in the table and on the other side.
+    pub fn new(extent: usize, table: usize, other: usize) -> Self {
+        Self {
+            extent,
+            table,
+            other,
+            ghost: 0,
+        }
+    }
+}
+
+impl Rows {
+    /// Rows of a table whose keyed dims have these `(extent, step)`, picked by a list of keys of these `(extent, step on the other
+    /// side)`; `row` lists the dims of a row, in which ghosts are row-major.
+    pub fn new(keyed: &[(usize, usize)], list: &[(usize, usize)], row: &[RowDim]) -> Self {
+        let keys = keyed.iter().map(|k| k.0).product();
+        let mut outer: SmallVec<[RowDim; 4]> = SmallVec::new();
+        let row_len = row.iter().map(|d| d.extent).product();
+        let mut ghost = row_len;
+        for &dim in row.iter().filter(|d| d.extent != 1) {
+            ghost /= dim.extent.max(1);
+            let dim = RowDim { ghost, ..dim };
+            match outer.last_mut() {
+                // Two dims that follow each other everywhere are one.
+                Some(last)
+                    if last.table == dim.extent * dim.table
+                        && last.other == dim.extent * dim.other =>
+                {
+                    *last = RowDim {
+                        extent: last.extent * dim.extent,
+                        ..dim
+                    };
+                }
+                _ => outer.push(dim),
+            }
+        }
+        let mut run = 1;
+        if let Some(last) = outer.last()
+            && (last.table, last.other) == (1, 1)
+        {
+            run = last.extent;
+            outer.pop();
+        }
+        let mut counted: SmallVec<[(usize, usize); 4]> = SmallVec::new();
+        for &(extent, step) in keyed.iter().filter(|k| k.0 != 1) {
+            match counted.last_mut() {
+                Some(last) if last.1 == extent * step => *last = (last.0 * extent, step),
+                _ => counted.push((extent, step)),
+            }
+        }
+        Self {
+            keyed: counted,
+            keys,
+            list: list.into(),
+            outer,
+            run,
+            row_len,
+        }
+    }
+
+    /// How many rows the table has: keys from here on name ghosts.
+    pub fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// Elements of a row.
+    pub fn row_len(&self) -> usize {
+        self.row_len
+    }
+
+    /// Where a row of the table begins.
+    fn at(&self, mut key: usize) -> usize {
+        if let [(_, step)] = self.keyed[..] {
+            return key * step;
+        }
+        let mut at = 0;
+        for &(extent, step) in self.keyed.iter().rev() {
+            at += key % extent * step;
+            key /= extent;
+        }
+        at
+    }
+
+    /// Calls `f` with every key of the list and where its row begins on the other side.
+    fn for_each(&self, keys: &[i64], mut f: impl FnMut(i64, usize)) {
+        let Some((&(inner, step), front)) = self.list.split_last() else {
+            keys.iter().for_each(|&key| f(key, 0));
+            return;
+        };
+        if inner == 0 {
+            return;
+        }
+        let mut at: SmallVec<[usize; 4]> = SmallVec::from_elem(0, front.len());
+        let mut base = 0;
+        for line in keys.chunks_exact(inner) {
+            for (i, &key) in line.iter().enumerate() {
+                f(key, base + i * step);
+            }
+            for (place, &(extent, step)) in at.iter_mut().zip(front).rev() {
+                *place += 1;
+                base += step;
+                if *place < extent {
+                    break;
+                }
+                base -= extent * step;
+                *place = 0;
+            }
+        }
+    }
+
+    /// Calls `f` with where the runs of a row begin: here, by the steps that `here` names, and on the other side.
+    #[inline]
+    fn runs(
+        &self,
+        here: impl Fn(&RowDim) -> usize,
+        (a, b): (usize, usize),
+        f: &mut impl FnMut(usize, usize),
+    ) {
+        match &self.outer[..] {
+            [] => f(a, b),
+            [d] => (0..d.extent).for_each(|i| f(a + i * here(d), b + i * d.other)),
+            dims => {
+                let count: usize = dims.iter().map(|d| d.extent).product();
+                for number in 0..count {
+                    let (mut rest, mut a, mut b) = (number, a, b);
+                    for d in dims.iter().rev() {
+                        let i = rest % d.extent;
+                        rest /= d.extent;
+                        (a, b) = (a + i * here(d), b + i * d.other);
+                    }
+                    f(a, b);
+                }
+            }
+        }
+    }
+}
+
+/// Writes the row of every key to its place in `out`; zeros where a key names none.
+///
+/// ```
+/// use shard_kernels::rows::{RowDim, Rows, pick};
+/// // Three rows of two, and one that came from elsewhere.
+/// let (table, ghosts) = ([0, 1, 10, 11, 20, 21], [90, 91]);
+/// let rows = Rows::new(&[(3, 2)], &[(4, 2)], &[RowDim::new(2, 1, 1)]);
+/// let mut out = [7; 8];
+/// pick(&rows, &table, &ghosts, &[2, 3, -1, 2], &mut out);
+/// assert_eq!(out, [20, 21, 90, 91, 0, 0, 20, 21]);
+/// ```
+///
+/// # Panics
+/// When a key or a place lies outside of what it names.
+pub fn pick<T: Copy + Default>(
+    rows: &Rows,
+    table: &[T],
+    ghosts: &[T],
+    keys: &[i64],
+    out: &mut [T],
+) {
+    let run = rows.run;
+    if rows.row_len == 0 {
+        return;
+    }
+    rows.for_each(keys, |key, to| match usize::try_from(key) {
+        Err(_) => rows.runs(|_| 0, (0, to), &mut |_, b| {
+            out[b..b + run].fill(T::default());
+        }),
+        Ok(key) if key < rows.keys => rows.runs(|d| d.table, (rows.at(key), to), &mut |a, b| {
+            move_run(&mut out[b..b + run], &table[a..a + run]);
+        }),
+        Ok(key) => {
+            let from = (key - rows.keys) * rows.row_len;
+            rows.runs(|d| d.ghost, (from, to), &mut |a, b| {
+                move_run(&mut out[b..b + run], &ghosts[a..a + run]);
+            });
+        }
+    });
+}
+
+/// Runs of one element are common, and a call of the library for each is not cheap.
+#[inline]
+fn move_run<T: Copy>(to: &mut [T], from: &[T]) {
+    if let ([to], [from]) = (&mut *to, from) {
+        *to = *from;
+        return;
+    }
+    to.copy_from_slice(from);
+}
+
+/// What is folded into a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RowFold {
+    /// Sums; of whole numbers wrapping ones.
+    Sum,
+    /// Products; of whole numbers wrapping ones.
+    Prod,
+    /// The largest, NaN if there is one.
+    Max,
+    /// The smallest, NaN if there is one.
+    Min,
+}
+
+/// A number that rows are folded of.
+pub trait Foldable: Copy + Default {
+    /// What a fold of nothing gives.
+    fn identity(fold: RowFold) -> Self;
+    /// `self + other`
+    #[must_use]
+    fn plus(self, other: Self) -> Self;
+    /// `self * other`
+    #[must_use]
+    fn times(self, other: Self) -> Self;
+    /// The larger; NaN if either is, and of zeros the positive one.
+    #[must_use]
+    fn larger(self, other: Self) -> Self;
+    /// The smaller; NaN if either is, and of zeros the negative one.
+    #[must_use]
+    fn smaller(self, other: Self) -> Self;
+}
+
+macro_rules! foldable_floats {
+    ($($T:ty),*) => {$(
+        impl Foldable for $T {
+            fn identity(fold: RowFold) -> Self {
+                match fold {
+                    RowFold::Sum => 0.0,
+                    RowFold::Prod => 1.0,
+                    RowFold::Max => Self::NEG_INFINITY,
+                    RowFold::Min => Self::INFINITY,
+                }
+            }
+
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+
+            fn times(self, other: Self) -> Self {
+                self * other
+            }
+
+            fn larger(self, other: Self) -> Self {
+                let loses = self < other || other.is_nan() || (self == other && self.is_sign_negative());
+                if loses && !self.is_nan() { other } else { self }
+            }
+
+            fn smaller(self, other: Self) -> Self {
+                let loses = self > other || other.is_nan() || (self == other && self.is_sign_positive());
+                if loses && !self.is_nan() { other } else { self }
+            }
+        }
+    )*};
+}
+
+macro_rules! foldable_whole {
+    ($($T:ty),*) => {$(
+        impl Foldable for $T {
+            fn identity(fold: RowFold) -> Self {
+                match fold {
+                    RowFold::Sum => 0,
+                    RowFold::Prod => 1,
+                    RowFold::Max => Self::MIN,
+                    RowFold::Min => Self::MAX,
+                }
+            }
+
+            fn plus(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            fn times(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+
+            fn larger(self, other: Self) -> Self {
+                self.max(other)
+            }
+
+            fn smaller(self, other: Self) -> Self {
+                self.min(other)
+            }
+        }
+    )*};
+}
+
+foldable_floats!(f32, f64);
+foldable_whole!(i64, i32, u8);
+
+/// Folds every row of `src` into the row that its key names, in the order of the list; those whose key names none are left out.
+///
+/// ```
+/// use shard_kernels::rows::{RowDim, RowFold, Rows, fold};
+/// let (mut table, mut ghosts) = ([0, 1, 10, 11], [0, 0]);
+/// let rows = Rows::new(&[(2, 2)], &[(4, 2)], &[RowDim::new(2, 1, 1)]);
+/// fold(RowFold::Sum, &rows, &mut table, &mut ghosts, &[1, 2, -1, 1], &[1, 2, 3, 4, 5, 6, 7, 8]);
+/// assert_eq!((table, ghosts), ([0, 1, 18, 21], [3, 4]));
+/// ```
+///
+/// # Panics
+/// As [`pick`].
+pub fn fold<T: Foldable>(
+    how: RowFold,
+    rows: &Rows,
+    table: &mut [T],
+    ghosts: &mut [T],
+    keys: &[i64],
+    src: &[T],
+) {
+    match how {
+        RowFold::Sum => fold_with(rows, table, ghosts, keys, src, T::plus),
+        RowFold::Prod => fold_with(rows, table, ghosts, keys, src, T::times),
+        RowFold::Max => fold_with(rows, table, ghosts, keys, src, T::larger),
+        RowFold::Min => fold_with(rows, table, ghosts, keys, src, T::smaller),
+    }
+}
+
+fn fold_with<T: Foldable>(
+    rows: &Rows,
+    table: &mut [T],
+    ghosts: &mut [T],
+    keys: &[i64],
+    src: &[T],
+    join: impl Fn(T, T) -> T + Copy,
+) {
+    let run = rows.run;
+    if rows.row_len == 0 {
+        return;
+    }
+    let into = |to: &mut [T], from: &[T]| {
+        for (to, &from) in to.iter_mut().zip(from) {
+            *to = join(*to, from);
+        }
+    };
+    rows.for_each(keys, |key, from| match usize::try_from(key) {
+        Err(_) => {}
+        Ok(key) if key < rows.keys => rows.runs(|d| d.table, (rows.at(key), from), &mut |a, b| {
+            into(&mut table[a..a + run], &src[b..b + run]);
+        }),
+        Ok(key) => {
+            let to = (key - rows.keys) * rows.row_len;
+            rows.runs(|d| d.ghost, (to, from), &mut |a, b| {
+                into(&mut ghosts[a..a + run], &src[b..b + run]);
+            });
+        }
+    });
+}
+
+/// The list's positions sorted by key, those of one key in order, and where each key's begin: of `targets` keys, and one more
+/// for the end. Positions of keys that name no row are left out.
+///
+/// ```
+/// use shard_kernels::rows::by_key;
+/// assert_eq!(by_key(&[2, 0, -1, 2], 3), (vec![1, 0, 3], vec![0, 1, 1, 3]));
+/// ```
+///
+/// # Panics
+/// When a key is not below `targets`.
+pub fn by_key(keys: &[i64], targets: usize) -> (Vec<i64>, Vec<i64>) {
+    let named = || {
+        keys.iter()
+            .enumerate()
+            .filter_map(|(j, &k)| Some((j, usize::try_from(k).ok()?)))
+    };
+    let mut starts = vec![0_i64; targets + 1];
+    for (_, key) in named() {
+        starts[key + 1] += 1;
+    }
+    for t in 0..targets {
+        starts[t + 1] += starts[t];
+    }
+    let mut next = starts.clone();
+    let mut order = vec![0; starts[targets] as usize];
+    for (j, key) in named() {
+        order[next[key] as usize] = j as i64;
+        next[key] += 1;
+    }
+    (order, starts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table of three dims of which some are keyed, picked by a list that lies along the other side as the case says.
+    fn geometry(shape: [usize; 3], keyed: [bool; 3], list: usize) -> (Rows, usize, usize) {
+        let steps = [shape[1] * shape[2], shape[2], 1];
+        let dims = || (0..3).zip(keyed);
+        let keys: Vec<_> = dims()
+            .filter(|d| d.1)
+            .map(|(d, _)| (shape[d], steps[d]))
+            .collect();
+        let row: Vec<usize> = dims().filter(|d| !d.1).map(|(d, _)| d).collect();
+        // The other side is rows in reverse order of their dims, then the list.
+        let mut other = list;
+        let mut row_dims = Vec::new();
+        for &d in &row {
+            row_dims.push(RowDim::new(shape[d], steps[d], other));
+            other *= shape[d];
+        }
+        let rows = Rows::new(&keys, &[(list, 1)], &row_dims);
+        (rows, shape.iter().product(), other)
+    }
+
+    /// Where element `r` of the row of `key` lies, by counting.
+    fn element(shape: [usize; 3], keyed: [bool; 3], mut key: usize, mut r: usize) -> usize {
+        let mut at = [0; 3];
+        for d in (0..3).rev() {
+            let rest = if keyed[d] { &mut key } else { &mut r };
+            at[d] = *rest % shape[d];
+            *rest /= shape[d];
+        }
+        (at[0] * shape[1] + at[1]) * shape[2] + at[2]
+    }
+
+    /// Numbers that look random, below a limit.
+    struct Draw(u64);
+
+    impl Draw {
+        fn below(&mut self, limit: usize) -> usize {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (self.0 >> 33) as usize % limit
+        }
+    }
+
+    #[test]
+    fn rows_are_those_that_counting_finds() {
+        let mut draw = Draw(7);
+        for _ in 0..300 {
+            let shape = [0; 3].map(|_| 1 + draw.below(3));
+            let mut keyed = [0; 3].map(|_| draw.below(2) == 1);
+            keyed[1] |= !keyed.contains(&true);
+            let ghosts_of = 2;
+            let keys: usize = (0..3).filter(|&d| keyed[d]).map(|d| shape[d]).product();
+            let picks = draw.below(7);
+            let keys: Vec<i64> = (0..picks)
+                .map(|_| draw.below(keys + ghosts_of + 1) as i64 - 1)
+                .collect();
+            check(shape, keyed, ghosts_of, &keys);
+        }
+    }
+
+    fn check(shape: [usize; 3], keyed: [bool; 3], ghosts_of: usize, keys: &[i64]) {
+        let (rows, len, other) = geometry(shape, keyed, keys.len());
+        let table: Vec<i64> = (0..len as i64).map(|i| 1 + i).collect();
+        let ghosts = (0..(ghosts_of * rows.row_len()) as i64).map(|i| 1000 + i);
+        let ghosts: Vec<i64> = ghosts.collect();
+        let mut out = vec![-7; other];
+        pick(&rows, &table, &ghosts, keys, &mut out);
+        // Rows are row-major over their dims on either side; there, the first dim steps least.
+        let extents: Vec<usize> = (0..3).filter(|&d| !keyed[d]).map(|d| shape[d]).collect();
+        let place = |j: usize, r: usize| {
+            let (mut rest, mut at) = (r, Vec::new());
+            for &n in extents.iter().rev() {
+                at.push(rest % n);
+                rest /= n;
+            }
+            let (mut step, mut to) = (keys.len(), j);
+            for (&i, &n) in at.iter().rev().zip(&extents) {
+                to += i * step;
+                step *= n;
+            }
+            to
+        };
+        let value = |key: i64, r: usize| match usize::try_from(key) {
+            Err(_) => 0,
+            Ok(key) if key < rows.keys() => table[element(shape, keyed, key, r)],
+            Ok(key) => ghosts[(key - rows.keys()) * rows.row_len() + r],
+        };
+        for (j, &key) in keys.iter().enumerate() {
+            for r in 0..rows.row_len() {
+                assert_eq!(
+                    out[place(j, r)],
+                    value(key, r),
+                    "{shape:?} {keyed:?} {keys:?}"
+                );
+            }
+        }
+        // Folding what was picked into zeros counts how often each was.
+        let (mut sums, mut away) = (vec![0; len], vec![0; ghosts.len()]);
+        fold(RowFold::Sum, &rows, &mut sums, &mut away, keys, &out);
+        let times = |key: usize| keys.iter().filter(|&&k| k == key as i64).count() as i64;
+        for r in 0..rows.row_len() {
+            for key in 0..rows.keys() {
+                let at = element(shape, keyed, key, r);
+                assert_eq!(sums[at], times(key) * table[at]);
+            }
+            for ghost in 0..ghosts_of {
+                let at = ghost * rows.row_len() + r;
+                assert_eq!(away[at], times(rows.keys() + ghost) * ghosts[at]);
+            }
+        }
+    }
+
+    #[test]
+    fn maxima_know_nan_and_the_signs_of_zeros() {
+        let max = |a: f64, b: f64| [a.larger(b), b.larger(a)];
+        assert!(max(f64::NAN, 3.0).iter().all(|x| x.is_nan()));
+        assert_eq!(max(-0.0, 0.0).map(f64::is_sign_negative), [false; 2]);
+        let min = |a: f64, b: f64| [a.smaller(b), b.smaller(a)];
+        assert!(min(f64::NAN, 3.0).iter().all(|x| x.is_nan()));
+        assert_eq!(min(-0.0, 0.0).map(f64::is_sign_negative), [true; 2]);
+        assert_eq!((max(1.0, 2.0), min(1.0, 2.0)), ([2.0; 2], [1.0; 2]));
+    }
+}

@@ -1,0 +1,515 @@
+//! Rows that an operand names: who asks whom is found out once for an operand's value, and kept with it.
+
+mod asking;
+
+use self::asking::Asked;
+use super::{Applied, submit};
+use crate::error::InOp;
+use crate::families::indexing::{Pack, Settle};
+use crate::strategy::{Group, Keyed, KeyedDims, Routing};
+use crate::{Fold, KernelCx, Op, OperandBox, Result, Stage};
+use shard_comm::{AgreedError, Buffer, BufferMut, Communicator, DType, ExchangePlan, Piece, Work};
+use shard_kernels::rows::by_key;
+use shard_redistribute::{Array, Exchange, MeshComm};
+use shard_spec::{DimPart, Dims, ReduceOp, numel, row_major_strides};
+use std::cell::{OnceCell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What a part of an operand asks for, and what others ask of this rank. As long as the operand's value lives, this stays true.
+#[derive(Debug)]
+pub(super) struct Route {
+    /// The key of every element, `i64`.
+    keys: Buffer,
+    /// The same without one index, as it was asked for last.
+    without: RefCell<Option<(i64, Buffer)>>,
+    /// Rows asked for, as their owners number them, peer by peer; how many of each; and all.
+    requests: Vec<i64>,
+    incoming: Vec<usize>,
+    ghosts: usize,
+    /// Rows of this rank that others ask for, `i64`, peer by peer; how many each.
+    asked: Buffer,
+    outgoing: Vec<usize>,
+    /// Elements by key, for devices that fold each row by itself: of the operand (without one index), and of what comes home.
+    by_key: RefCell<Option<(Option<i64>, Sorted)>>,
+    by_asked: OnceCell<Sorted>,
+}
+
+/// The elements that name each row, in order, and where those of each row begin.
+type Sorted = [Buffer; 2];
+
+/// A route of one op, on its way.
+pub(super) struct Routed<'a> {
+    op: Applied<'a>,
+    cx: &'a Rc<MeshComm>,
+    routing: &'a Routing,
+    route: Rc<Route>,
+    /// What contributions that meet are combined with.
+    fold: ReduceOp,
+}
+
+/// Finds the route of an operand's value, which is brought where it is needed by `exchange`: the one that was kept with it, or a
+/// new one, for which ranks meet.
+pub(super) fn find<'a>(
+    op: Applied<'a>,
+    cx: &'a Rc<MeshComm>,
+    routing: &'a Routing,
+    array: &Array,
+    exchange: Option<&Exchange>,
+    fold: ReduceOp,
+) -> Result<Routed<'a>> {
+    let name = op.name();
+    let route = match array.kept(routing.id) {
+        Some(route) => route,
+        None => {
+            let Some(local) = array.buffer() else {
+                return Err(crate::OpError::NoData {
+                    op: name,
+                    operand: routing.index,
+                });
+            };
+            let local = match exchange {
+                Some(exchange) => {
+                    let sources = std::slice::from_ref(local);
+                    exchange.run(cx, array.dtype(), sources).in_op(name)?
+                }
+                None => local.clone(),
+            };
+            let route = Rc::new(Route::meet(name, cx, routing, &local)?);
+            array.keep(routing.id, route.clone());
+            route
+        }
+    };
+    Ok(Routed {
+        op,
+        cx,
+        routing,
+        route,
+        fold,
+    })
+}
+
+impl Route {
+    /// Finds out what a part asks for, and hears what others ask of this rank.
+    fn meet(
+        op: &'static str,
+        cx: &Rc<MeshComm>,
+        routing: &Routing,
+        local: &Buffer,
+    ) -> Result<Self> {
+        let found = read(cx, local)
+            .map_err(|e| AgreedError::from_local(op, e))
+            .and_then(|indices| asking::ask(op, routing, &indices));
+        let (asked, status) = match found {
+            Ok(asked) => (asked, Ok(())),
+            Err(error) => (Asked::default(), Err(error)),
+        };
+        let device = cx.device();
+        let nobody = || device.upload_slice::<i64>(&[]).in_op(op);
+        let (others, outgoing) = match (&routing.group, cx.all()) {
+            (Some(group), Some(comm)) => {
+                let outgoing = tell_counts(op, &**comm, group, &asked, routing.id, status)?;
+                (
+                    tell_rows(op, &**comm, routing, group, &asked, &outgoing)?,
+                    outgoing,
+                )
+            }
+            (_, Some(comm)) => {
+                comm.agree(status).in_op(op)?;
+                (nobody()?, Vec::new())
+            }
+            (_, None) => (nobody()?, Vec::new()),
+        };
+        Ok(Self {
+            keys: device.upload_slice(&asked.keys).in_op(op)?,
+            without: RefCell::default(),
+            ghosts: asked.requests.len(),
+            requests: asked.requests,
+            incoming: asked.counts,
+            asked: others,
+            outgoing,
+            by_key: RefCell::default(),
+            by_asked: OnceCell::new(),
+        })
+    }
+}
+
+/// The elements of a part, as `i64`.
+fn read(cx: &Rc<MeshComm>, local: &Buffer) -> shard_comm::Result<Vec<i64>> {
+    let device = cx.device();
+    Ok(match local.dtype() {
+        DType::I32 => {
+            let short = device.download_vec::<i32>(local)?;
+            short.into_iter().map(i64::from).collect()
+        }
+        _ => device.download_vec::<i64>(local)?,
+    })
+}
+
+/// The counts round: every rank tells each of its peers how many rows it asks for, and all whether anything is wrong.
+fn tell_counts(
+    op: &'static str,
+    comm: &dyn Communicator,
+    group: &Group,
+    asked: &Asked,
+    id: u128,
+    status: Result<(), AgreedError>,
+) -> Result<Vec<usize>> {
+    let device = comm.device();
+    let mut counts: Vec<i64> = asked.counts.iter().map(|&n| n as i64).collect();
+    counts.resize(group.peers.len(), 0);
+    let others = || {
+        group
+            .peers
+            .iter()
+            .enumerate()
+            .filter(|&(k, _)| k != group.me)
+    };
+    let recv = others().map(|(k, peer)| Piece::run(peer.at, 0, 1, group.me, k));
+    let send = others().map(|(k, peer)| Piece::run(peer.at, 0, 1, k, group.me));
+    let (recv, send) = (recv.collect(), send.collect());
+    let plan = ExchangePlan::new("route counts", id, recv, send, None, Some(ZERO));
+    let mine = device.upload_slice(&counts).in_op(op)?;
+    let into = device.alloc(DType::I64, counts.len()).in_op(op)?;
+    let told = comm
+        .exchange(&Arc::new(plan), &[mine], into, status)
+        .in_op(op)?;
+    let told = device.download_vec::<i64>(&told).in_op(op)?;
+    Ok(told
+        .into_iter()
+        .map(|n| usize::try_from(n).unwrap_or(0))
+        .collect())
+}
+
+const ZERO: shard_comm::Scalar = shard_comm::Scalar::ZERO;
+
+/// The requests: what others ask of this rank, as keys of its own rows.
+fn tell_rows(
+    op: &'static str,
+    comm: &dyn Communicator,
+    routing: &Routing,
+    group: &Group,
+    asked: &Asked,
+    outgoing: &[usize],
+) -> Result<Buffer> {
+    let device = comm.device();
+    let (to, from) = (&asked.counts, outgoing);
+    if !routing.narrow {
+        let mine = device.upload_slice(&asked.requests).in_op(op)?;
+        return swap(op, "route requests", comm, group, &mine, to, from, 1);
+    }
+    // Four bytes are enough for the numbers of most tables' rows.
+    let short: Vec<i32> = asked.requests.iter().map(|&k| k as i32).collect();
+    let mine = device.upload_slice(&short).in_op(op)?;
+    let told = swap(op, "route requests", comm, group, &mine, to, from, 1)?;
+    let told = device.download_vec::<i32>(&told).in_op(op)?;
+    let told: Vec<i64> = told.into_iter().map(i64::from).collect();
+    device.upload_slice(&told).in_op(op)
+}
+
+/// An exchange among peers of runs that lie peer by peer on either side, of which only the pair knows the length.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the pieces of one exchange, passed on once"
+)]
+fn swap(
+    op: &'static str,
+    what: &'static str,
+    comm: &dyn Communicator,
+    group: &Group,
+    mine: &Buffer,
+    to: &[usize],
+    from: &[usize],
+    width: usize,
+) -> Result<Buffer> {
+    let device = comm.device();
+    let (mut recv, mut send) = (Vec::new(), Vec::new());
+    let mut sources = Vec::with_capacity(group.peers.len());
+    let (mut read, mut written) = (0, 0);
+    for (k, peer) in group.peers.iter().enumerate() {
+        let (give, take) = (width * to[k], width * from[k]);
+        // A piece names a source of its reader's number, since only its owner knows where that begins.
+        sources.push(mine.try_slice(read..read + give).in_op(op)?);
+        if k != group.me {
+            send.push(Piece::run(peer.at, k, give, 0, 0));
+            recv.push(Piece::run(peer.at, group.me, take, 0, written));
+        }
+        read += give;
+        written += take;
+    }
+    // The data decided it, so that it is worth nothing to another call, and is compared pair by pair.
+    let plan = ExchangePlan::new(what, 0, recv.into(), send.into(), None, None);
+    let (into, status) = match device.alloc(mine.dtype(), written) {
+        Ok(into) => (into, Ok(())),
+        Err(e) => {
+            let none = device.alloc(mine.dtype(), 0).in_op(op)?;
+            (none, Err(AgreedError::from_local(op, e)))
+        }
+    };
+    comm.exchange(&Arc::new(plan), &sources, into, status)
+        .in_op(op)
+}
+
+impl Routed<'_> {
+    /// The keys that the kernel sees in place of indices.
+    pub(super) fn keys(&self) -> Result<Buffer> {
+        let (route, Some(skips)) = (&self.route, self.routing.skips) else {
+            return Ok(self.route.keys.clone());
+        };
+        if let Some((index, keys)) = &*route.without.borrow()
+            && *index == skips
+        {
+            return Ok(keys.clone());
+        }
+        let (op, device) = (self.op.name(), self.cx.device());
+        let skipped = self.key_of(skips);
+        let mut keys = device.download_vec::<i64>(&route.keys).in_op(op)?;
+        for key in &mut keys {
+            if Some(*key) == skipped {
+                *key = -1;
+            }
+        }
+        let keys = device.upload_slice(&keys).in_op(op)?;
+        *route.without.borrow_mut() = Some((skips, keys.clone()));
+        Ok(keys)
+    }
+
+    /// The key of an index of a dim without shared ones; `None` where no element names it.
+    fn key_of(&self, index: i64) -> Option<i64> {
+        let routing = self.routing;
+        let index = usize::try_from(index).ok()?;
+        if let Some(own) = routing.own.position(index) {
+            return Some(own as i64);
+        }
+        let group = routing.group.as_ref()?;
+        let part = group.partition.owner_of(index)?;
+        let peer = group.peers.iter().position(|p| p.part == part)?;
+        let at = group.partition.part(part).position(index)? as i64;
+        let before: usize = self.route.incoming[..peer].iter().sum();
+        let asked = &self.route.requests[before..before + self.route.incoming[peer]];
+        let found = asked.binary_search(&at).ok()?;
+        Some((routing.own.len() + before + found) as i64)
+    }
+
+    /// The kernel call, with the boxes of the rows that come or go behind its own.
+    pub(super) fn call(&self, call: &KernelCx) -> KernelCx {
+        let mut call = call.clone();
+        for (i, keyed) in &self.routing.fetched {
+            let ghosts = self.ghost_box(&call.inputs[*i], keyed, self.route.ghosts);
+            call.inputs.push(ghosts);
+        }
+        for (o, keyed) in &self.routing.home {
+            let ghosts = self.ghost_box(&call.outputs[*o], keyed, self.route.ghosts);
+            call.outputs.push(ghosts);
+        }
+        call
+    }
+
+    /// The box of so many rows of an operand side by side.
+    fn ghost_box(&self, of: &OperandBox, keyed: &KeyedDims, rows: usize) -> OperandBox {
+        let kept = || (0..of.shape.len()).filter(|&d| !keyed[d]);
+        let shape: Dims = std::iter::once(rows)
+            .chain(kept().map(|d| of.shape[d]))
+            .collect();
+        let held =
+            std::iter::once(DimPart::from(0..rows)).chain(kept().map(|d| of.held[d].clone()));
+        OperandBox {
+            offset: 0,
+            strides: row_major_strides(&shape),
+            start: std::iter::once(0)
+                .chain(kept().map(|d| of.start[d]))
+                .collect(),
+            held: held.collect(),
+            global: std::iter::once(rows)
+                .chain(kept().map(|d| of.global[d]))
+                .collect(),
+            shape,
+        }
+    }
+
+    /// The rows that this rank asked for, of every operand that has them.
+    pub(super) fn fetch(&self, call: &KernelCx, buffers: &[Buffer]) -> Result<Vec<Buffer>> {
+        let fetched = self.routing.fetched.iter();
+        fetched
+            .map(|(i, keyed)| self.fetch_one(&call.inputs[*i], keyed, &buffers[*i]))
+            .collect()
+    }
+
+    fn fetch_one(&self, table: &OperandBox, keyed: &KeyedDims, from: &Buffer) -> Result<Buffer> {
+        let (name, device) = (self.op.name(), self.cx.device());
+        let (Some(group), Some(comm)) = (&self.routing.group, self.cx.all()) else {
+            return Ok(device.alloc(from.dtype(), 0).in_op(name)?.freeze());
+        };
+        let route = &*self.route;
+        let packed = self.ghost_box(table, keyed, route.asked.len());
+        let width: usize = packed.shape[1..].iter().product();
+        let mut outputs = vec![
+            device
+                .alloc(from.dtype(), numel(&packed.shape))
+                .in_op(name)?,
+        ];
+        let op: Arc<dyn Op> = Arc::new(Pack {
+            keyed: keyed.clone(),
+        });
+        let call = rows_call(
+            vec![table.clone(), list(route.asked.len())],
+            packed,
+            from.dtype(),
+        );
+        let inputs = vec![from.clone(), route.asked.clone()];
+        if call.writes() {
+            outputs = submit(
+                self.with(&op),
+                self.cx,
+                Stage::Compute,
+                Arc::new(vec![call]),
+                None,
+                inputs,
+                outputs,
+            )?;
+        }
+        let packed = outputs.remove(0).freeze();
+        let (to, from) = (&route.outgoing, &route.incoming);
+        swap(name, "route rows", &**comm, group, &packed, to, from, width)
+    }
+
+    /// The same way of going about it with an op of the route's own.
+    fn with<'b>(&'b self, op: &'b Arc<dyn Op>) -> Applied<'b> {
+        Applied {
+            op,
+            kernels: self.op.kernels,
+        }
+    }
+
+    /// Memory for the contributions to rows of others, of every output that has them.
+    pub(super) fn away(&self, call: &KernelCx, outputs: &[BufferMut]) -> Result<Vec<BufferMut>> {
+        let (name, device) = (self.op.name(), self.cx.device());
+        let first = call.outputs.len() - self.routing.home.len();
+        let of = |(k, (o, _)): (usize, &(usize, KeyedDims))| {
+            let len = numel(&call.outputs[first + k].shape);
+            device.alloc(outputs[*o].dtype(), len).in_op(name)
+        };
+        self.routing.home.iter().enumerate().map(of).collect()
+    }
+
+    /// What a device needs that folds each row by itself, behind all other inputs.
+    pub(super) fn push_sorted(&self, call: &mut KernelCx, inputs: &mut Vec<Buffer>) -> Result<()> {
+        if self.routing.home.is_empty() || !self.cx.device().kind().is_cuda() {
+            return Ok(());
+        }
+        let skips = self.routing.skips;
+        let known = self.route.by_key.borrow().clone();
+        let sorted = match known {
+            Some((without, sorted)) if without == skips => sorted,
+            _ => {
+                let sorted = self.sort(&self.keys()?, self.own_rows() + self.route.ghosts)?;
+                *self.route.by_key.borrow_mut() = Some((skips, sorted.clone()));
+                sorted
+            }
+        };
+        call.inputs.extend(sorted.iter().map(|b| list(b.len())));
+        inputs.extend(sorted);
+        Ok(())
+    }
+
+    fn own_rows(&self) -> usize {
+        let extent = |keyed: &Keyed| match keyed {
+            Keyed::Routed => self.routing.own.len(),
+            Keyed::Shared { extent, .. } => *extent,
+        };
+        self.routing.keyed.iter().map(extent).product()
+    }
+
+    fn sort(&self, keys: &Buffer, rows: usize) -> Result<Sorted> {
+        let (op, device) = (self.op.name(), self.cx.device());
+        let keys = device.download_vec::<i64>(keys).in_op(op)?;
+        let (order, starts) = by_key(&keys, rows);
+        Ok([
+            device.upload_slice(&order).in_op(op)?,
+            device.upload_slice(&starts).in_op(op)?,
+        ])
+    }
+
+    /// Sends contributions to the owners of the rows, who fold them in by the order of the ranks they come from.
+    pub(super) fn bring_home(
+        &self,
+        call: &KernelCx,
+        outputs: &mut [BufferMut],
+        away: Vec<BufferMut>,
+    ) -> Result<()> {
+        let name = self.op.name();
+        let (Some(group), Some(comm)) = (&self.routing.group, self.cx.all()) else {
+            return Ok(());
+        };
+        let route = &*self.route;
+        for ((o, keyed), away) in self.routing.home.iter().zip(away) {
+            let at = &call.outputs[*o];
+            let came = self.ghost_box(at, keyed, route.asked.len());
+            let width: usize = came.shape[1..].iter().product();
+            let (to, from) = (&route.incoming, &route.outgoing);
+            let mine = away.freeze();
+            let dtype = mine.dtype();
+            let came_in = swap(name, "route home", &**comm, group, &mine, to, from, width)?;
+            if came_in.is_empty() {
+                continue;
+            }
+            let op: Arc<dyn Op> = Arc::new(Settle {
+                keyed: keyed.clone(),
+                fold: self.fold,
+            });
+            let mut inputs = vec![came_in, route.asked.clone()];
+            let mut boxes = vec![came, list(route.asked.len())];
+            if self.cx.device().kind().is_cuda() {
+                let sorted = match route.by_asked.get() {
+                    Some(sorted) => sorted,
+                    None => {
+                        let sorted = self.sort(&route.asked, self.own_rows())?;
+                        route.by_asked.get_or_init(|| sorted)
+                    }
+                };
+                boxes.extend(sorted.iter().map(|b| list(b.len())));
+                inputs.extend(sorted.iter().cloned());
+            }
+            let call = rows_call(boxes, at.clone(), dtype);
+            let none = self.cx.device().alloc(dtype, 0).in_op(name)?;
+            let own = vec![std::mem::replace(&mut outputs[*o], none)];
+            let mut done = submit(
+                self.with(&op),
+                self.cx,
+                Stage::Compute,
+                Arc::new(vec![call]),
+                None,
+                inputs,
+                own,
+            )?;
+            outputs[*o] = done.remove(0);
+        }
+        Ok(())
+    }
+}
+
+/// The box of a list.
+fn list(len: usize) -> OperandBox {
+    let shape = Dims::from_slice(&[len]);
+    OperandBox {
+        offset: 0,
+        strides: row_major_strides(&shape),
+        start: Dims::from_slice(&[0]),
+        held: std::iter::once(DimPart::from(0..len)).collect(),
+        global: shape.clone(),
+        shape,
+    }
+}
+
+/// A call of an op that moves rows.
+fn rows_call(inputs: Vec<OperandBox>, output: OperandBox, dtype: DType) -> KernelCx {
+    let moved = numel(&inputs[0].shape).min(numel(&output.shape));
+    KernelCx {
+        work: Work::moving(2 * moved * dtype.size()),
+        inputs,
+        outputs: vec![output],
+        adds_once: true,
+        fold: Fold::ONLY,
+        is_part: false,
+    }
+}

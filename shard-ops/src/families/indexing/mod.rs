@@ -1,0 +1,166 @@
+//! Ops whose operands name rows of others: select, gather, embedding, and what folds rows into those that are named.
+//!
+//! All are two ops: [`Take`](take::Take), which picks rows, and [`FoldRows`](fold::FoldRows), which folds rows into those of a table; each
+//! is the other's derivative. Rows of other ranks come, or go, as [`RouteBy`](crate::RouteBy) says. Who asks whom is found out at the
+//! first use of an index, and kept as long as that value lives.
+
+mod fold;
+mod rows;
+mod take;
+
+use self::fold::FoldRows;
+use self::rows::Picked;
+pub(crate) use self::rows::{Pack, Settle};
+use self::take::Take;
+use super::index;
+use super::shape::extent;
+use crate::elementwise::mul_scalar;
+use crate::{Exec, OpError, Result, RouteBy, Value};
+use shard_spec::ReduceOp;
+use std::sync::Arc;
+
+/// The indices `index` of dim `dim`, in its order: whole rows, columns, and so on. The dims of an index of several take that
+/// dim's place. Negative indices count from the end.
+///
+/// # Collective
+/// All members of the mesh. Where the dim is sharded, the rows that this rank's part of the index names and others have, each
+/// once; and at the first use of an index a round of a number per rank and a request of at most eight bytes per such row. An index
+/// that was used before, here or in a derivative, asks for nothing.
+///
+/// # Errors
+/// A dim out of range; an index that is not i64 or i32; on all ranks, and before a row moves, an index out of range on any.
+pub fn index_select(exec: &dyn Exec, x: &Value, dim: usize, index: &Value) -> Result<Value> {
+    index_select_by(exec, x, dim, index, RouteBy::Auto)
+}
+
+/// [`index_select`], saying how rows come.
+///
+/// # Collective
+/// As [`index_select`].
+///
+/// # Errors
+/// As [`index_select`].
+pub fn index_select_by(
+    exec: &dyn Exec,
+    x: &Value,
+    dim: usize,
+    index: &Value,
+    by: RouteBy,
+) -> Result<Value> {
+    extent("index_select", x, dim)?;
+    let take = Take {
+        picked: Picked::rows(dim, index.ndim()),
+        skips: None,
+        padding: None,
+        by,
+    };
+    exec.apply1(Arc::new(take), &[x, &index.detach()])
+}
+
+/// The rows of `weight` that `indices` name: `[..indices, ..row]`. The row `padding` gets no gradient.
+///
+/// # Collective
+/// As [`index_select`]. Where the rows are sharded and the indices are not, each rank may look at its own rows alone, and the result
+/// is a sum.
+///
+/// # Errors
+/// As [`index_select`]; a padding that is no row.
+pub fn embedding(
+    exec: &dyn Exec,
+    indices: &Value,
+    weight: &Value,
+    padding: Option<usize>,
+) -> Result<Value> {
+    let rows = extent("embedding", weight, 0)?;
+    if let Some(padding) = padding.filter(|&p| p >= rows) {
+        return Err(OpError::Shape {
+            op: "embedding",
+            problem: format!("row {padding} for padding"),
+            shapes: vec![indices.shape().to_vec(), weight.shape().to_vec()],
+            fix: "name one of the rows",
+        });
+    }
+    let take = Take {
+        picked: Picked::rows(0, indices.ndim()),
+        skips: None,
+        padding: padding.map(|p| p as i64),
+        by: RouteBy::Auto,
+    };
+    exec.apply1(Arc::new(take), &[weight, &indices.detach()])
+}
+
+/// Elements of `x` along dim `dim`: where `index` holds `j` at a place, the element of `x` at that place with `j` for the dim. In other
+/// dims the index may be shorter than `x`.
+///
+/// # Collective
+/// As [`index_select`], with elements for rows.
+///
+/// # Errors
+/// As [`index_select`]; an index of another number of dims, or longer than `x` in another dim.
+pub fn gather(exec: &dyn Exec, x: &Value, dim: usize, index: &Value) -> Result<Value> {
+    extent("gather", x, dim)?;
+    let x = shortened(exec, "gather", x, Some(dim), index)?;
+    let take = Take {
+        picked: Picked::along(dim, x.ndim()),
+        skips: None,
+        padding: None,
+        by: RouteBy::Auto,
+    };
+    exec.apply1(Arc::new(take), &[&x, &index.detach()])
+}
+
+/// `x + alpha` times the rows of `src`, each added to the row that `index` names along dim `dim`.
+///
+/// Rows that meet are added in the order of the index, on each rank by itself, and these sums by the owner of the row: its own first,
+/// then by rank. So the bits are fixed for a layout.
+///
+/// # Collective
+/// As [`index_select`], of sums that go the other way.
+///
+/// # Errors
+/// As [`index_select`]; rows that are not as many as indices, or of another shape or type than those of `x`.
+pub fn index_add(
+    exec: &dyn Exec,
+    x: &Value,
+    dim: usize,
+    index: &Value,
+    src: &Value,
+    alpha: f64,
+) -> Result<Value> {
+    extent("index_add", x, dim)?;
+    let scaled = match alpha == 1.0 {
+        true => src.clone(),
+        false => mul_scalar(exec, src, alpha)?,
+    };
+    let fold = FoldRows {
+        picked: Picked::rows(dim, index.ndim()),
+        how: ReduceOp::Sum,
+        has_base: true,
+        skips: None,
+    };
+    exec.apply1(Arc::new(fold), &[x, &index.detach(), &scaled])
+}
+
+/// The part of `x` that is as long as `index` in all dims, but for dim `except`.
+fn shortened(
+    exec: &dyn Exec,
+    op: &'static str,
+    x: &Value,
+    except: Option<usize>,
+    index: &Value,
+) -> Result<Value> {
+    let others = || (0..x.ndim()).filter(|&d| Some(d) != except);
+    if x.ndim() != index.ndim() || others().any(|d| index.shape()[d] > x.shape()[d]) {
+        return Err(OpError::Shape {
+            op,
+            problem: "the index does not fit".into(),
+            shapes: vec![x.shape().to_vec(), index.shape().to_vec()],
+            fix: "give an index of as many dims, and in other dims no longer",
+        });
+    }
+    let mut part = x.clone();
+    for d in others().filter(|&d| index.shape()[d] < x.shape()[d]) {
+        part = index::slice(exec, &part, d, 0, 1, index.shape()[d])?;
+    }
+    Ok(part)
+}

@@ -1,0 +1,84 @@
+//! Which rows of a table an operand asks for, and how they come to those that ask.
+
+/// Which operand names the indices of [routed](crate::Access::Routed) dims, and what its elements mean.
+///
+/// The kernel sees *keys* in place of that operand's elements, of type `i64`: the row-major number of the row among the dims of
+/// the table's box that are routed or the operand's as well, which for an operand that shares none is the position along the
+/// routed dim. Where rows come from other ranks, or go there, a further box follows the rule's inputs, or outputs: those rows
+/// side by side, in the order of the table's other dims. Keys from the number of rows of the table's box on name these; a negative
+/// key names no row, and stands for a zero.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Routes {
+    /// The operand.
+    pub(crate) index: usize,
+    /// Whether negative indices count from the end.
+    pub(crate) from_end: bool,
+    /// An index that names no row.
+    pub(crate) skips: Option<i64>,
+    /// Whether ranks may each look at their own part of the dim alone, the results being terms of a reduction.
+    pub(crate) masks: bool,
+    pub(crate) by: RouteBy,
+}
+
+impl Routes {
+    /// Indices are the elements of operand `index`, from 0 to below the extent.
+    pub fn by(index: usize) -> Self {
+        Self {
+            index,
+            from_end: false,
+            skips: None,
+            masks: false,
+            by: RouteBy::default(),
+        }
+    }
+
+    /// And negative ones, which count from the end.
+    #[must_use]
+    pub fn from_end(mut self) -> Self {
+        self.from_end = true;
+        self
+    }
+
+    /// This index names no row.
+    #[must_use]
+    pub fn skips(mut self, index: Option<i64>) -> Self {
+        self.skips = index;
+        self
+    }
+
+    /// Ranks may each look at their own part of the routed dim alone, where keys that name rows of others are negative: results that
+    /// do not have the dim are then terms of the rule's [reduction](crate::Reduction).
+    #[must_use]
+    pub fn masks(mut self) -> Self {
+        self.masks = true;
+        self
+    }
+
+    /// How rows come to those that ask.
+    #[must_use]
+    pub fn served(mut self, by: RouteBy) -> Self {
+        self.by = by;
+        self
+    }
+}
+
+/// How the rows of a sharded [routed](crate::Access::Routed) dim and those that ask for them meet.
+///
+/// | way | what moves | when |
+/// |---|---|---|
+/// | `Ask` | every rank tells owners which distinct rows it asks for, eight bytes or less each, and gets these; the adjoint sends sums of them home | by default |
+/// | `Gather` | the whole table | where it is no more than the requests alone could be |
+///
+/// There is a third way, for which nobody has to ask: each rank looks at its own part, and results are terms of a sum. It is taken
+/// where an op's operands lie so that it moves less, as any other choice of which mesh axes shard what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum RouteBy {
+    /// The way that moves least, as far as shapes tell.
+    #[default]
+    Auto,
+    /// Rows that are asked for.
+    Ask,
+    /// The table.
+    Gather,
+}

@@ -1,0 +1,379 @@
+//! Rows that an operand asks for by index: whose they are, and whether they are asked for or gathered.
+//!
+//! Along the mesh axes that shard a routed dim, owners differ in that dim alone: what else a row is made of, and what else it
+//! belongs to, is divided alike on all of them. So who asks whom is a matter of these axes, and a row comes from one owner.
+//! Contributions go the same way back. Ranks that hold copies of the operand that names the rows hold copies of contributions,
+//! too, so that each owner has those it needs at hand: nothing is sent between copies.
+
+use super::intervals::Axes;
+use super::site::{Site, Spans};
+use crate::{Access, RouteBy};
+use shard_redistribute::Fingerprint;
+use shard_spec::{ContentHash as _, DimCover, DimPart, DimSharding, Dims, Layout, Partition};
+use smallvec::SmallVec;
+use std::fmt;
+
+/// How one rank looks up the rows that an operand names.
+#[derive(Debug)]
+pub(crate) struct Routing {
+    /// The operand whose elements name rows.
+    pub(crate) index: usize,
+    /// This rank's part of it: its shape, and the global indices along each dim.
+    pub(crate) part: OperandPart,
+    /// Extent of the routed dim.
+    pub(crate) extent: usize,
+    pub(crate) from_end: bool,
+    pub(crate) skips: Option<i64>,
+    /// What this rank's boxes have of the routed dim.
+    pub(crate) own: DimPart,
+    /// What a key counts through.
+    pub(crate) keyed: SmallVec<[Keyed; 4]>,
+    /// The ranks among which rows are asked for; `None` where all rows are at hand, or nobody asks for others.
+    pub(crate) group: Option<Group>,
+    /// Whether four bytes hold the number of any row.
+    pub(crate) narrow: bool,
+    /// The inputs whose rows are fetched, and the outputs whose contributions go home, each with its keyed dims.
+    pub(crate) fetched: Vec<(usize, KeyedDims)>,
+    pub(crate) home: Vec<(usize, KeyedDims)>,
+    /// Equal for what is looked up alike.
+    pub(crate) id: u128,
+    pub(crate) by: RouteBy,
+    pub(crate) considered: SmallVec<[RouteCost; 2]>,
+}
+
+/// Which dims of an operand a key counts through.
+pub(crate) type KeyedDims = SmallVec<[bool; 6]>;
+
+/// A rank's part of an operand.
+#[derive(Debug)]
+pub(crate) struct OperandPart {
+    pub(crate) shape: Dims,
+    pub(crate) held: SmallVec<[DimPart; 4]>,
+}
+
+/// One dim that a key counts through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Keyed {
+    /// The routed one.
+    Routed,
+    /// One that the operand that names rows has as well.
+    Shared {
+        /// Its number there.
+        dim: usize,
+        /// This rank's extent, which is that of the owners.
+        extent: usize,
+    },
+}
+
+/// Ranks that ask each other for rows.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// How the routed dim is divided.
+    pub(crate) partition: Partition,
+    /// In the order of their positions on the mesh.
+    pub(crate) peers: Vec<Peer>,
+    /// This rank among them.
+    pub(crate) me: usize,
+}
+
+/// A rank that has rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    /// Row-major position on the mesh.
+    pub(crate) at: usize,
+    /// Its part of the routed dim.
+    pub(crate) part: usize,
+}
+
+/// What a way to serve a routed dim makes the busiest rank receive, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteCost {
+    /// The way.
+    pub by: RouteBy,
+    /// Bytes, with those of the requests. Rows that several elements name come once, and how many those are only the data tells.
+    pub bytes: usize,
+}
+
+impl fmt::Display for RouteCost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let most = match self.by {
+            RouteBy::Ask => "at most ",
+            _ => "",
+        };
+        write!(f, "{:?} ({most}{} bytes)", self.by, self.bytes)
+    }
+}
+
+/// Bytes of a request.
+pub(crate) const REQUEST_BYTES: usize = 8;
+
+/// Sizes that the price of a route depends on: those of the rank that has most.
+struct Sizes {
+    /// Rows that a rank may have to ask for.
+    asked: usize,
+    /// Rows that a rank has not.
+    missing: usize,
+    /// Bytes of a row.
+    row: usize,
+    /// The same in elements.
+    row_len: usize,
+}
+
+impl Site<'_> {
+    /// The routed factor.
+    pub(super) fn routed_factor(&self) -> Option<usize> {
+        let outputs = self.rule.outputs.iter().map(|o| &o.dims);
+        let mut all = self.rule.inputs.iter().chain(outputs).flatten();
+        all.find_map(|a| match a {
+            Access::Routed { factor } => Some(*factor),
+            _ => None,
+        })
+    }
+
+    /// How the routed dim is divided among those who are asked; `None` where nobody is, because a choice divides the dim,
+    /// because nothing does, or because its axes divide something else.
+    fn owners(&self, layouts: &[&Layout]) -> Option<DimSharding> {
+        let factor = self.routed_factor()?;
+        if self.choice.factors[factor].is_some() {
+            return None;
+        }
+        let routed = |dims: &[Access]| dims.iter().position(Access::is_routed);
+        let own = (self.rule.inputs.iter().zip(layouts))
+            .find_map(|(dims, layout)| layout.sharding(routed(dims)?).cloned())?;
+        let taken = |axis: &usize| {
+            self.choice.carry.contains(axis)
+                || self.routed_operands().any(|dims| {
+                    dims.iter()
+                        .any(|a| !a.is_routed() && self.divides(a, &[*axis]))
+                })
+        };
+        let several = own.partition.parts() > 1;
+        (several && !own.axes.iter().any(taken)).then_some(own)
+    }
+
+    /// The dims of operands that have a routed one.
+    fn routed_operands(&self) -> impl Iterator<Item = &Vec<Access>> {
+        let outputs = self.rule.outputs.iter().map(|o| &o.dims);
+        let all = self.rule.inputs.iter().chain(outputs);
+        all.filter(|dims| dims.iter().any(Access::is_routed))
+    }
+
+    /// Whether contributions to rows are sent, and not rows.
+    fn sends_home(&self) -> bool {
+        let mut outputs = self.rule.outputs.iter();
+        outputs.any(|o| o.dims.iter().any(Access::is_routed))
+    }
+
+    /// The way to serve the routed dim, and what was compared; `None` where all rows are at hand or each rank looks at its own.
+    pub(super) fn route(
+        &self,
+        layouts: &[&Layout],
+    ) -> Option<(RouteBy, DimSharding, SmallVec<[RouteCost; 2]>)> {
+        let routes = self.rule.routes.as_ref()?;
+        let owners = self.owners(layouts)?;
+        let sizes = self.sizes(&owners);
+        let asks = sizes.asked.min(sizes.missing);
+        let ask = RouteCost {
+            by: RouteBy::Ask,
+            bytes: asks * (sizes.row + REQUEST_BYTES),
+        };
+        if self.sends_home() {
+            return Some((RouteBy::Ask, owners, smallvec::smallvec![ask]));
+        }
+        let gather = RouteCost {
+            by: RouteBy::Gather,
+            bytes: sizes.missing * sizes.row,
+        };
+        // How many distinct rows are asked for only the data tells; where edges are local they are few. So the table is gathered
+        // only where requests alone could be more.
+        let by = match routes.by {
+            RouteBy::Auto if gather.bytes <= asks * REQUEST_BYTES => RouteBy::Gather,
+            RouteBy::Auto => RouteBy::Ask,
+            by => by,
+        };
+        Some((by, owners, smallvec::smallvec![ask, gather]))
+    }
+
+    /// Elements that the busiest rank receives of rows it asks for, or sends home, and a request for each.
+    pub(super) fn asked(&self) -> usize {
+        let Some(owners) = &self.routed else {
+            return 0;
+        };
+        let sizes = self.sizes(owners);
+        sizes.asked.min(sizes.missing) * (sizes.row_len + 1)
+    }
+
+    fn sizes(&self, owners: &DimSharding) -> Sizes {
+        let index = self.rule.routes.as_ref().map_or(0, |r| r.index);
+        let most = |dims: &[Access], shape: &[usize], wanted: &dyn Fn(&Access) -> bool| {
+            let covers = dims.iter().zip(shape).filter(|(a, _)| wanted(a));
+            covers
+                .map(|(a, &n)| self.cover_with_halo(a, n, &Spans::Full).max_size())
+                .product::<usize>()
+        };
+        let asked = most(
+            &self.rule.inputs[index],
+            &self.rule.metas[index].shape,
+            &|_| true,
+        );
+        let outputs = self.rule.outputs.iter().map(|o| (&o.dims, &o.meta));
+        let inputs = self.rule.inputs.iter().zip(&self.rule.metas);
+        let tables: SmallVec<[_; 2]> = match self.sends_home() {
+            true => outputs.collect(),
+            false => inputs.collect(),
+        };
+        let tables = tables
+            .into_iter()
+            .filter(|(dims, _)| dims.iter().any(Access::is_routed));
+        let (mut row, mut row_len, mut shared) = (0, 0, 1);
+        for (dims, meta) in tables {
+            let len = most(dims, &meta.shape, &|a| !a.is_routed() && !self.is_shared(a));
+            shared = most(dims, &meta.shape, &|a| self.is_shared(a));
+            row_len += len;
+            row += len * meta.dtype.size();
+        }
+        let least = owners.partition.sizes().min().unwrap_or(0);
+        Sizes {
+            asked,
+            missing: (owners.partition.extent() - least) * shared,
+            row,
+            row_len,
+        }
+    }
+
+    /// Whether the operand that names rows has this dim as well.
+    fn is_shared(&self, access: &Access) -> bool {
+        let index = self
+            .rule
+            .routes
+            .as_ref()
+            .map(|r| &self.rule.inputs[r.index]);
+        let factor = access.factor_index();
+        index
+            .is_some_and(|dims| factor.is_some() && dims.iter().any(|a| a.factor_index() == factor))
+    }
+
+    /// How this rank looks up rows, once it is known how the routed dim is served.
+    pub(super) fn routing(
+        &self,
+        by: RouteBy,
+        considered: SmallVec<[RouteCost; 2]>,
+    ) -> Option<Routing> {
+        let routes = self.rule.routes.as_ref()?;
+        let dims = &self.rule.inputs[routes.index];
+        let shape = &self.rule.metas[routes.index].shape;
+        let covers = self.covers_with_halos(routes.index, &Spans::Full);
+        let held: SmallVec<[DimPart; 4]> = covers
+            .iter()
+            .map(|c| c.at(self.mesh, &self.coords))
+            .collect();
+        let (table, extent) = self.routed_operands().find_map(|dims| {
+            let d = dims.iter().position(Access::is_routed)?;
+            Some((dims, self.rule.factors[dims[d].factor_index()?]))
+        })?;
+        let at = |a: &Access| {
+            dims.iter()
+                .position(|b| b.factor_index() == a.factor_index())
+        };
+        let mut keyed = SmallVec::new();
+        let mut own = DimCover::whole(extent);
+        for access in table {
+            if access.is_routed() {
+                own = self.cover_with_halo(access, extent, &Spans::Full);
+                keyed.push(Keyed::Routed);
+            } else if let Some(dim) = at(access) {
+                let extent = held[dim].len();
+                keyed.push(Keyed::Shared { dim, extent });
+            }
+        }
+        let keyed_dims = |dims: &[Access]| -> Option<KeyedDims> {
+            let keyed = |a: &Access| a.is_routed() || self.is_shared(a);
+            (dims.iter().any(Access::is_routed)).then(|| dims.iter().map(keyed).collect())
+        };
+        let group = self.group(dims);
+        let fetched = match !self.sends_home() {
+            true => (self.rule.inputs.iter().enumerate())
+                .filter_map(|(i, dims)| Some((i, keyed_dims(dims)?)))
+                .collect(),
+            false => Vec::new(),
+        };
+        let outputs = self.rule.outputs.iter().enumerate();
+        let home = outputs.filter_map(|(o, output)| Some((o, keyed_dims(&output.dims)?)));
+        let home = home.collect();
+        let axes: Axes = group
+            .as_ref()
+            .map_or_else(Axes::new, |_| self.group_axes(dims));
+        let mut id = Fingerprint::new("route")
+            .with(&self.mesh.content_hash())
+            .with(&(routes.from_end, extent, &shape[..], &axes[..]))
+            .with(&own.content_hash());
+        for keyed in &keyed {
+            id = id.with(&match keyed {
+                Keyed::Routed => usize::MAX,
+                Keyed::Shared { dim, .. } => *dim,
+            });
+        }
+        let shared = dims
+            .iter()
+            .zip(shape)
+            .filter(|(a, _)| table.iter().any(|b| b.factor_index() == a.factor_index()));
+        let rows = shared
+            .map(|(_, &n)| n)
+            .product::<usize>()
+            .saturating_mul(extent);
+        for cover in &covers {
+            id = id.with(&cover.content_hash());
+        }
+        Some(Routing {
+            index: routes.index,
+            part: OperandPart {
+                shape: held.iter().map(DimPart::len).collect(),
+                held,
+            },
+            extent,
+            from_end: routes.from_end,
+            skips: routes.skips,
+            own: own.at(self.mesh, &self.coords),
+            keyed,
+            group,
+            narrow: i32::try_from(rows).is_ok(),
+            fetched,
+            home,
+            id: id.finish(),
+            by,
+            considered,
+        })
+    }
+
+    /// The axes along which rows are asked for. Contributions that ranks hold copies of stay where they are.
+    fn group_axes(&self, index: &[Access]) -> Axes {
+        let owners = self.routed.as_ref().map_or(&[][..], |s| &s.axes);
+        let asks = |a: &&usize| !self.sends_home() || index.iter().any(|x| self.divides(x, &[**a]));
+        owners.iter().filter(asks).copied().collect()
+    }
+
+    fn group(&self, index: &[Access]) -> Option<Group> {
+        let owners = self.routed.as_ref()?;
+        let mut axes = self.group_axes(index);
+        axes.sort_unstable();
+        let count: usize = axes.iter().map(|&a| self.mesh.shape()[a]).product();
+        if count <= 1 {
+            return None;
+        }
+        let mut peers = Vec::with_capacity(count);
+        let mut coords = self.coords.clone();
+        for member in 0..count {
+            self.mesh.set_part(&axes, member, &mut coords);
+            peers.push(Peer {
+                at: self.mesh.index_at(&coords),
+                part: self.mesh.part_at(&owners.axes, &coords),
+            });
+        }
+        let me = peers.iter().position(|p| p.at == self.index)?;
+        Some(Group {
+            partition: owners.partition.clone(),
+            peers,
+            me,
+        })
+    }
+}

@@ -1,0 +1,284 @@
+//! Checks of an op of one's own: is it under any layout what it is on one rank?
+//!
+//! What is easy to get wrong in a [`Rule`](crate::Rule) shows only where a factor is sharded: a kernel that forgets where its
+//! box begins, a sum that was not declared, a linearity that is none. [`validate`] tries it, in a test:
+//!
+//! ```
+//! use shard_ops::testing::{Tensor, validate};
+//! # use shard_ops::{Access, Exec, HostCall, Meta, Op, OpError, Result, Rule, Saved, Value, key_of};
+//! # #[derive(Clone, Copy, Debug)]
+//! # struct Twice;
+//! # impl Op for Twice {
+//! #     fn name(&self) -> &'static str { "twice" }
+//! #     fn key(&self) -> u128 { key_of(self.name(), &()) }
+//! #     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+//! #         let mut rule = Rule::builder(self.name(), inputs);
+//! #         let i = rule.factor(inputs[0].shape[0]);
+//! #         rule.input(vec![Access::factor(i)])
+//! #             .output(vec![Access::factor(i)], inputs[0].shape.clone(), inputs[0].dtype)
+//! #             .build()
+//! #     }
+//! #     fn host(&self, call: &mut HostCall<'_, '_>) {
+//! #         let x = call.input::<f64>(0);
+//! #         let mut y = call.output::<f64>(0);
+//! #         let first = y.offset() as usize;
+//! #         for i in 0..x.len() {
+//! #             y.data_mut()[first + i] = 2.0 * x.get(&[i]);
+//! #         }
+//! #     }
+//! #     fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+//! #         saved.pull_back(dy, |dy, _| exec.apply1(std::sync::Arc::new(*self), &[dy]))
+//! #     }
+//! # }
+//! let tried = validate(Twice, &[Tensor::drawn([7], 1)])?; // an op of yours
+//! assert_eq!(tried.slopes, 7);
+//! # Ok::<(), shard_ops::testing::Fault>(())
+//! ```
+//!
+//! Beside it are the tools it is made of: whole tensors ([`Tensor`]), placed in any layout ([`place`]) and read back ([`whole`]),
+//! layouts to try ([`layout`], [`Split`]), and an executor that remembers what was applied ([`Capture`]).
+
+mod arrays;
+mod compare;
+mod gradient;
+mod layouts;
+mod probe;
+mod rng;
+mod sample;
+mod tensor;
+
+pub use arrays::{local_indices, place, tensor, whole};
+pub use compare::{Tolerance, difference};
+pub use layouts::{AxisChoice, Split, choices, layout};
+pub use probe::{Difference, Probe, differences, probes};
+pub use rng::Rng;
+pub use sample::{Capture, Sample};
+pub use tensor::{Data, Tensor};
+
+use crate::error::InOp;
+use crate::{Op, OpError, Value};
+use gradient::Slopes;
+use shard_comm::{Communicator, DType, LaunchError, local};
+use shard_redistribute::MeshComm;
+use shard_spec::{DeviceMesh, Layout, SpecError};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// How [`validate`] goes about it.
+///
+/// ```
+/// use shard_comm::DType;
+/// use shard_ops::testing::Validation;
+/// let quick = Validation { meshes: vec![vec![3]], float: DType::F32, ..Validation::default() };
+/// // quick.run(op, &operands)?
+/// # let _ = quick;
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Validation {
+    /// Shapes of the meshes that it is tried on.
+    pub meshes: Vec<Vec<usize>>,
+    /// How the dims of operands are cut.
+    pub splits: Vec<Split>,
+    /// The type that operands of doubles get. Derivatives are compared with differences in `f64` alone.
+    pub float: DType,
+    /// Where the cuts are follows from this.
+    pub seed: u64,
+    /// At most so many elements of each operand are moved a little, to compare the derivative with what that makes.
+    pub slopes: usize,
+}
+
+impl Default for Validation {
+    /// Meshes of 1, 2, 3, 4 and 2 x 2 ranks; all cuts; doubles; seed 0; 32 slopes.
+    fn default() -> Self {
+        Self {
+            meshes: vec![vec![1], vec![2], vec![3], vec![4], vec![2, 2]],
+            splits: vec![Split::Even, Split::Uneven, Split::Gaps],
+            float: DType::F64,
+            seed: 0,
+            slopes: 32,
+        }
+    }
+}
+
+/// What a validation that found no fault has tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Validated {
+    /// Combinations of layouts and choices, of the op and of those that its derivative applies.
+    pub layouts: usize,
+    /// Combinations of layouts under which the gradients were compared; 0 if the op has no derivative.
+    pub gradients: usize,
+    /// Elements for which the derivative was compared with a difference of values.
+    pub slopes: usize,
+}
+
+/// Why an op is not what it should be.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// It does not run on one rank.
+    #[error("on one rank: {0}")]
+    Alone(OpError),
+    /// A result or a gradient is not as on one rank.
+    #[error("on a mesh of {mesh:?}: {difference}")]
+    Differs {
+        /// The shape of the mesh.
+        mesh: Vec<usize>,
+        /// The first layouts under which it is not.
+        difference: Difference,
+    },
+    /// The derivative is not that of the op, on one rank already.
+    #[error(
+        "the vjp of {op}: operand {operand} at {index:?}: expected {expected:e} by differences of values, got {got:e}"
+    )]
+    Slope {
+        /// The op.
+        op: String,
+        /// Which operand.
+        operand: usize,
+        /// Which element of it.
+        index: Vec<usize>,
+        /// What moving that element makes of the result.
+        expected: f64,
+        /// What the vjp says.
+        got: f64,
+    },
+    /// A rank panicked, such as a kernel that reads beyond its box, or could not be started.
+    #[error("on a mesh of {mesh:?}: {source}")]
+    Launch {
+        /// The shape of the mesh.
+        mesh: Vec<usize>,
+        /// What happened.
+        source: LaunchError,
+    },
+    /// A mesh that is none.
+    #[error(transparent)]
+    Mesh(#[from] SpecError),
+}
+
+/// Applies an op, and the ops of its derivative, with each factor of their rules sharded, over one and several mesh axes, in
+/// even, uneven and partly empty parts, and with operands as terms of a sum where a rule says that they pass; on 1 to 4 ranks.
+/// All must be as on one rank, gradients included, and the derivative that of the op.
+///
+/// Ranks are threads of this process.
+///
+/// # Errors
+/// The first [`Fault`]: it names op, layouts and element.
+pub fn validate(op: impl Op, operands: &[Tensor]) -> Result<Validated, Fault> {
+    Validation::default().run(op, operands)
+}
+
+impl Validation {
+    /// As [`validate`].
+    ///
+    /// # Errors
+    /// As [`validate`].
+    pub fn run(&self, op: impl Op, operands: &[Tensor]) -> Result<Validated, Fault> {
+        let op: Arc<dyn Op> = Arc::new(op);
+        let alone = self.alone(&op, operands)?;
+        let mut tried = Validated {
+            slopes: alone.slopes,
+            ..Validated::default()
+        };
+        for shape in &self.meshes {
+            self.on(shape, &alone, &mut tried)?;
+        }
+        Ok(tried)
+    }
+
+    /// What one rank gives.
+    fn alone(&self, op: &Arc<dyn Op>, operands: &[Tensor]) -> Result<Alone, Fault> {
+        let mesh = DeviceMesh::new(&[1])?;
+        let runs = Self::on_mesh(&mesh, |cx| {
+            let capture = Capture::new();
+            let of = |t: &Tensor| {
+                let layout = Layout::replicated(&mesh, &t.shape);
+                Ok(Value::new(
+                    place(cx, &layout, t, self.float).in_op(op.name())?,
+                ))
+            };
+            let inputs = operands.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+            let slopes = Slopes::of(&*capture, op, &inputs)?;
+            Ok((
+                capture.samples(),
+                slopes.gradients()?,
+                slopes.check(&inputs, self.slopes)?,
+            ))
+        })?;
+        let mut runs = runs
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(Fault::Alone)?;
+        // One rank, one result.
+        let (samples, gradients, checked) = runs.swap_remove(0);
+        let slopes = checked.map_err(|slope| Fault::Slope {
+            op: format!("{op:?}"),
+            operand: slope.operand,
+            index: slope.index,
+            expected: slope.expected,
+            got: slope.got,
+        })?;
+        Ok(Alone {
+            samples,
+            gradients,
+            slopes,
+        })
+    }
+
+    /// Compares on one mesh.
+    fn on(&self, shape: &[usize], alone: &Alone, tried: &mut Validated) -> Result<(), Fault> {
+        let mesh = DeviceMesh::new(shape)?;
+        let mut work = Vec::new();
+        for sample in &alone.samples {
+            let probes = probes(sample, &mesh, &self.splits, self.seed).map_err(Fault::Alone)?;
+            work.extend(probes.into_iter().map(|probe| (sample, probe)));
+        }
+        tried.layouts += work.len();
+        let first = alone.samples.first();
+        let of_op = work.iter().filter(|(sample, probe)| {
+            let is_op = first.is_some_and(|first| std::ptr::eq(first, *sample));
+            is_op && probe.choice.is_none() && !alone.gradients.is_empty()
+        });
+        let of_op: Vec<_> = of_op.collect();
+        tried.gradients += of_op.len();
+        let found = Self::on_mesh(&mesh, |cx| {
+            let mut found = differences(cx, &work);
+            for (sample, probe) in &of_op {
+                found.extend(gradient::difference(cx, sample, probe, &alone.gradients));
+            }
+            found
+        })?;
+        match found.into_iter().flatten().next() {
+            None => Ok(()),
+            Some(difference) => Err(Fault::Differs {
+                mesh: shape.to_vec(),
+                difference,
+            }),
+        }
+    }
+
+    fn on_mesh<T: Send>(
+        mesh: &DeviceMesh,
+        f: impl Fn(&Rc<MeshComm>) -> T + Sync,
+    ) -> Result<Vec<T>, Fault> {
+        let run = local::run(mesh.size(), |comm| {
+            let world: Rc<dyn Communicator> = Rc::new(comm);
+            Ok(f(&MeshComm::new(&world, mesh).in_op("mesh")?))
+        });
+        let failed = |source| Fault::Launch {
+            mesh: mesh.shape().to_vec(),
+            source,
+        };
+        let results: Result<Vec<T>, OpError> = run.map_err(failed)?.into_iter().collect();
+        results.map_err(Fault::Alone)
+    }
+}
+
+/// What an op is on one rank.
+struct Alone {
+    /// The op, and those its derivative applied.
+    samples: Vec<Sample>,
+    /// By operand; empty if there is no derivative.
+    gradients: Vec<Option<Tensor>>,
+    slopes: usize,
+}

@@ -1,0 +1,74 @@
+//! What an op was given on one rank, and what it gave.
+
+use super::{Tensor, tensor, whole};
+use crate::{Engine, EngineOptions, Exec, Meta, Op, OpError, Value};
+use shard_spec::Layout;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// One application of an op on one rank.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// The op with its attributes.
+    pub op: Arc<dyn Op>,
+    /// What it was given.
+    pub inputs: Vec<Tensor>,
+    /// What it gave.
+    pub outputs: Vec<Tensor>,
+    /// Shapes and types of the operands.
+    pub metas: Vec<Meta>,
+}
+
+/// An executor that remembers every op applied through it. For one rank.
+pub struct Capture {
+    engine: Rc<Engine>,
+    samples: RefCell<Vec<Sample>>,
+}
+
+impl Capture {
+    /// An executor that has seen nothing.
+    pub fn new() -> Rc<Self> {
+        Rc::new(Self {
+            engine: Engine::new(EngineOptions::default()),
+            samples: RefCell::default(),
+        })
+    }
+
+    /// What was applied so far.
+    pub fn samples(&self) -> Vec<Sample> {
+        self.samples.borrow().clone()
+    }
+}
+
+impl Exec for Capture {
+    fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
+        let outputs = self.engine.apply(op.clone(), inputs)?;
+        let read = |v: &Value| {
+            if v.array().buffer().is_none() {
+                // An operand of which only the shape counts: the tape keeps no elements of those.
+                return Ok(tensor(v.shape(), |_| 0.0));
+            }
+            whole(v.array()).map_err(|source| OpError::Redistribute {
+                op: "capture",
+                source: source.into(),
+            })
+        };
+        let meta = |v: &&Value| Meta {
+            shape: v.shape().iter().copied().collect(),
+            dtype: v.dtype(),
+        };
+        let sample = Sample {
+            op,
+            metas: inputs.iter().map(meta).collect(),
+            inputs: inputs.iter().copied().map(read).collect::<Result<_, _>>()?,
+            outputs: outputs.iter().map(read).collect::<Result<_, _>>()?,
+        };
+        self.samples.borrow_mut().push(sample);
+        Ok(outputs)
+    }
+
+    fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value, OpError> {
+        self.engine.redistribute(value, to)
+    }
+}

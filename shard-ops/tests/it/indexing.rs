@@ -1,0 +1,406 @@
+//! Rows by index on all layouts: results are one rank's, rows come once, an index that was used before asks for nothing, and what is
+//! out of range is everybody's error.
+
+use shard_comm::{Communicator, DType, ErrorClass, local};
+use shard_ops::indexing::{embedding, gather, index_add, index_select, index_select_by};
+use shard_ops::{Engine, EngineOptions, Exec, OpError, RouteBy, Value};
+use shard_redistribute::{Array, MeshComm};
+use shard_spec::{DeviceMesh, Layout, Partition, ReduceOp};
+use std::rc::Rc;
+
+/// Runs `f` on every rank of a mesh with an engine.
+fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>, &Engine) -> T + Sync) -> Vec<T> {
+    let mesh = DeviceMesh::new(shape).unwrap();
+    local::run(mesh.size(), |comm| {
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        let cx = MeshComm::new(&world, &mesh).unwrap();
+        f(&cx, &Engine::new(EngineOptions::default()))
+    })
+    .unwrap()
+}
+
+fn mix(index: &[usize]) -> usize {
+    let add = |h: usize, &i: &usize| (h ^ i).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23);
+    index.iter().fold(77, add) >> 7
+}
+
+fn number(index: &[usize]) -> f64 {
+    (mix(index) % 41) as f64 - 20.0
+}
+
+/// An index below `n` or as far from the end, the same one several times.
+fn pointer(n: usize, index: &[usize]) -> i64 {
+    let value = (mix(index) % (2 * n)) as i64;
+    if value < n as i64 {
+        value
+    } else {
+        value - 2 * n as i64
+    }
+}
+
+/// All ways to share a shape out over the axes of a mesh: what each axis does, and how dims are divided.
+fn layouts(mesh: &DeviceMesh, shape: &[usize]) -> Vec<Layout> {
+    let choices = shape.len() + 1;
+    let mut found = Vec::new();
+    for pick in 0..choices.pow(mesh.ndim() as u32) {
+        let mut axes: Vec<Vec<usize>> = vec![Vec::new(); shape.len()];
+        let mut rest = pick;
+        for axis in 0..mesh.ndim() {
+            if let Some(of) = axes.get_mut(rest % choices) {
+                of.push(axis);
+            }
+            rest /= choices;
+        }
+        for style in 0..4 {
+            let mut builder = Layout::builder(mesh, shape);
+            for (d, axes) in axes.iter().enumerate().filter(|(_, axes)| !axes.is_empty()) {
+                let parts = axes.iter().map(|&a| mesh.shape()[a]).product();
+                builder = builder.shard(d, axes, partition(shape[d], parts, style));
+            }
+            found.push(builder.build().unwrap());
+            if pick == choices.pow(mesh.ndim() as u32) - 1 {
+                break;
+            }
+        }
+    }
+    found
+}
+
+fn partition(n: usize, parts: usize, style: usize) -> Partition {
+    match style {
+        0 => Partition::chunk(n, parts),
+        1 => {
+            let mut sizes = vec![0; parts];
+            sizes[0] = n / 3;
+            sizes[parts - 1] += n - n / 3;
+            Partition::from_sizes(&sizes).unwrap()
+        }
+        2 => {
+            let mut sizes = vec![0; parts];
+            sizes[parts / 2] = n;
+            Partition::from_sizes(&sizes).unwrap()
+        }
+        _ => Partition::striped(n, parts),
+    }
+}
+
+fn floats(cx: &Rc<MeshComm>, layout: &Layout) -> Value {
+    Value::new(Array::from_fn::<f64>(cx, layout, number).unwrap())
+}
+
+fn pointers(cx: &Rc<MeshComm>, layout: &Layout, n: usize) -> Value {
+    Value::new(Array::from_fn::<i64>(cx, layout, |i| pointer(n, i)).unwrap())
+}
+
+fn whole(exec: &dyn Exec, v: &Value) -> Vec<f64> {
+    let to = Layout::replicated(v.layout().mesh(), v.shape());
+    exec.redistribute(v, &to).unwrap().array().to_vec().unwrap()
+}
+
+fn count(shape: &[usize]) -> usize {
+    shape.iter().product()
+}
+
+/// Every index of a shape, in row-major order.
+fn all_indices(shape: &[usize]) -> Vec<Vec<usize>> {
+    let unravel = |number: usize| {
+        let (mut rest, mut at) = (number, vec![0; shape.len()]);
+        for d in (0..shape.len()).rev() {
+            at[d] = rest % shape[d];
+            rest /= shape[d];
+        }
+        at
+    };
+    (0..count(shape)).map(unravel).collect()
+}
+
+fn resolved(value: i64, n: usize) -> usize {
+    usize::try_from(value).unwrap_or_else(|_| (value + n as i64) as usize)
+}
+
+const MESHES: [&[usize]; 4] = [&[1], &[3], &[2, 2], &[5]];
+
+/// One case of rows along a dim: shapes of the table and the index.
+const ROWS: [(&[usize], usize, &[usize]); 5] = [
+    (&[7, 3], 0, &[11]),
+    (&[2, 6, 3], 1, &[5]),
+    (&[4, 5], 1, &[2, 4]),
+    (&[6], 0, &[9]),
+    (&[3, 2], 0, &[0]),
+];
+
+#[test]
+fn selected_rows_are_one_ranks_under_all_layouts() {
+    for mesh in MESHES {
+        let bad = on_ranks(mesh, |cx, engine| {
+            let mut bad = Vec::new();
+            for (shape, dim, index_shape) in ROWS {
+                let n = shape[dim];
+                let mut out_shape = shape[..dim].to_vec();
+                out_shape.extend(index_shape);
+                out_shape.extend(&shape[dim + 1..]);
+                let expected: Vec<f64> = (all_indices(&out_shape).iter())
+                    .map(|at| {
+                        let j = pointer(n, &at[dim..dim + index_shape.len()]);
+                        let mut source = at[..dim].to_vec();
+                        source.push(resolved(j, n));
+                        source.extend(&at[dim + index_shape.len()..]);
+                        number(&source)
+                    })
+                    .collect();
+                for table in layouts(cx.mesh(), shape) {
+                    for index in layouts(cx.mesh(), index_shape) {
+                        let (x, i) = (floats(cx, &table), pointers(cx, &index, n));
+                        for by in [RouteBy::Auto, RouteBy::Ask, RouteBy::Gather] {
+                            let got = index_select_by(engine, &x, dim, &i, by).unwrap();
+                            assert_eq!(got.shape(), out_shape);
+                            if whole(engine, &got) != expected {
+                                bad.push(format!("{shape:?} {dim} {table} | {index} {by:?}"));
+                            }
+                        }
+                    }
+                }
+            }
+            bad
+        });
+        assert!(bad.iter().all(Vec::is_empty), "{mesh:?}: {:?}", bad[0]);
+    }
+}
+
+#[test]
+fn gathered_elements_are_one_ranks_under_all_layouts() {
+    let cases: [(&[usize], usize, &[usize]); 3] = [
+        (&[7, 3], 0, &[5, 3]),
+        (&[4, 6], 1, &[3, 8]),
+        (&[2, 5, 3], 1, &[2, 4, 2]),
+    ];
+    for mesh in MESHES {
+        let bad = on_ranks(mesh, |cx, engine| {
+            let mut bad = Vec::new();
+            for (shape, dim, index_shape) in cases {
+                let n = shape[dim];
+                let expected: Vec<f64> = (all_indices(index_shape).into_iter())
+                    .map(|mut at| {
+                        at[dim] = resolved(pointer(n, &at), n);
+                        number(&at)
+                    })
+                    .collect();
+                for table in layouts(cx.mesh(), shape) {
+                    for index in layouts(cx.mesh(), index_shape) {
+                        let (x, i) = (floats(cx, &table), pointers(cx, &index, n));
+                        let got = gather(engine, &x, dim, &i).unwrap();
+                        if whole(engine, &got) != expected {
+                            bad.push(format!("{shape:?} {dim} {table} | {index}"));
+                        }
+                    }
+                }
+            }
+            bad
+        });
+        assert!(bad.iter().all(Vec::is_empty), "{mesh:?}: {:?}", bad[0]);
+    }
+}
+
+#[test]
+fn rows_are_added_where_one_rank_adds_them_under_all_layouts() {
+    for mesh in MESHES {
+        let bad = on_ranks(mesh, |cx, engine| {
+            let mut bad = Vec::new();
+            for (shape, dim, index_shape) in ROWS {
+                let n = shape[dim];
+                let mut src_shape = shape[..dim].to_vec();
+                src_shape.extend(index_shape);
+                src_shape.extend(&shape[dim + 1..]);
+                let mut expected: Vec<f64> = all_indices(shape).iter().map(|i| number(i)).collect();
+                let places = all_indices(shape);
+                for at in all_indices(&src_shape) {
+                    let j = pointer(n, &at[dim..dim + index_shape.len()]);
+                    let mut target = at[..dim].to_vec();
+                    target.push(resolved(j, n));
+                    target.extend(&at[dim + index_shape.len()..]);
+                    let to = places.iter().position(|p| *p == target).unwrap();
+                    expected[to] += 2.0 * number(&at);
+                }
+                let sources = layouts(cx.mesh(), &src_shape);
+                for (t, table) in layouts(cx.mesh(), shape).into_iter().enumerate() {
+                    for (k, index) in layouts(cx.mesh(), index_shape).into_iter().enumerate() {
+                        let source = &sources[(5 * t + 3 * k) % sources.len()];
+                        let (x, i) = (floats(cx, &table), pointers(cx, &index, n));
+                        let src = floats(cx, source);
+                        let got = index_add(engine, &x, dim, &i, &src, 2.0).unwrap();
+                        if whole(engine, &got) != expected {
+                            bad.push(format!("{shape:?} {dim} {table} | {index} | {source}"));
+                        }
+                    }
+                }
+            }
+            bad
+        });
+        assert!(bad.iter().all(Vec::is_empty), "{mesh:?}: {:?}", bad[0]);
+    }
+}
+
+#[test]
+fn sums_that_are_not_taken_pass() {
+    let wrong = on_ranks(&[2, 2], |cx, engine| {
+        let mesh = cx.mesh();
+        let index = Layout::parse(mesh, &[9], "S(0) R").unwrap();
+        let i = pointers(cx, &index, 6);
+        // Terms along axis 1 of a table that axis 0 shards, and of rows that are added to one.
+        let rows = Layout::parse(mesh, &[6, 2], "S(0)[1,5] R").unwrap();
+        let terms = rows.with_partial(&[1], ReduceOp::Sum).unwrap();
+        let x = floats(cx, &terms);
+        let got = index_select(engine, &x, 0, &i).unwrap();
+        assert!(got.layout().partial_axes().contains(&1));
+        let same = index_select(engine, &floats(cx, &rows), 0, &i).unwrap();
+        assert_eq!(whole(engine, &got), whole(engine, &same));
+        let src = Layout::parse(mesh, &[9, 2], "S(0) P(sum)").unwrap();
+        let whole_src = Layout::parse(mesh, &[9, 2], "S(0) R").unwrap();
+        let base = floats(cx, &rows);
+        let got = index_add(engine, &base, 0, &i, &floats(cx, &src), 1.0).unwrap();
+        let same = index_add(engine, &base, 0, &i, &floats(cx, &whole_src), 1.0).unwrap();
+        whole(engine, &got) != whole(engine, &same)
+    });
+    assert!(!wrong.contains(&true));
+}
+
+#[test]
+fn padding_gets_no_gradient_and_types_other_than_numbers_are_taken() {
+    on_ranks(&[3], |cx, engine| {
+        let mesh = cx.mesh();
+        let table = Layout::parse(mesh, &[5, 2], "S(0)").unwrap();
+        let index = Layout::parse(mesh, &[4], "S(0)").unwrap();
+        let short = Array::from_fn::<i32>(cx, &index, |i| i[0] as i32 - 2).unwrap();
+        let flags = Array::from_fn(cx, &table, |i| shard_comm::Bool::from(i[0] > 2)).unwrap();
+        let got = index_select(engine, &flags.into(), 0, &short.into()).unwrap();
+        assert_eq!((got.dtype(), got.shape()), (DType::Bool, &[4, 2][..]));
+        let wide = Array::from_fn::<i64>(cx, &index, |i| 7 * i[0] as i64).unwrap();
+        let wrong = embedding(engine, &wide.into(), &floats(cx, &table), Some(5));
+        assert!(matches!(wrong, Err(OpError::Shape { .. })));
+    });
+}
+
+/// Bytes that a rank receives while `f` runs.
+fn received(cx: &Rc<MeshComm>, f: impl FnOnce()) -> u64 {
+    let before = cx.world().ledger().snapshot();
+    f();
+    cx.world().ledger().since(&before).bytes
+}
+
+#[test]
+fn distinct_rows_come_once_and_a_known_index_asks_for_nothing() {
+    // 1000 rows of 16 numbers on four ranks; each rank names 300 times few rows of its neighbour.
+    let figures = on_ranks(&[4], |cx, engine| {
+        let mesh = cx.mesh();
+        let table = Layout::parse(mesh, &[1000, 16], "S(0)").unwrap();
+        let wide = Layout::parse(mesh, &[1000, 3], "S(0)").unwrap();
+        let index = Layout::parse(mesh, &[1200], "S(0)").unwrap();
+        let near = |i: &[usize]| {
+            let (rank, k) = (i[0] / 300, i[0] % 300);
+            ((250 * rank + 200 + k % 57) % 1000) as i64
+        };
+        let index = Value::new(Array::from_fn::<i64>(cx, &index, near).unwrap());
+        let (x, y) = (floats(cx, &table), floats(cx, &wide));
+        // Of the 57 rows 7 are the neighbour's.
+        let first = received(cx, || drop(index_select(engine, &x, 0, &index).unwrap()));
+        let again = received(cx, || {
+            drop(index_select(engine, &x, 0, &index.clone()).unwrap())
+        });
+        let other = received(cx, || drop(index_select(engine, &y, 0, &index).unwrap()));
+        let rows = floats(cx, &Layout::parse(mesh, &[1200, 16], "S(0)").unwrap());
+        let home = received(cx, || {
+            drop(index_add(engine, &x, 0, &index, &rows, 1.0).unwrap());
+        });
+        let copy = Array::from_fn::<i64>(cx, index.layout(), near).unwrap();
+        let fresh = received(cx, || {
+            drop(index_select(engine, &x, 0, &copy.into()).unwrap())
+        });
+        [first, again, other, home, fresh]
+    });
+    for [first, again, other, home, fresh] in figures {
+        let rows = 7 * 16 * 8;
+        // Requests of four bytes each, and three numbers of the counts round.
+        assert_eq!(first, rows + 7 * 4 + 3 * 8);
+        assert!(first <= rows + 8 * 7);
+        assert_eq!((again, other, home), (rows, 7 * 3 * 8, rows));
+        assert_eq!(fresh, first);
+    }
+}
+
+#[test]
+fn what_is_out_of_range_is_everybodys_error_before_a_row_moves() {
+    let ends = on_ranks(&[3], |cx, engine| {
+        let mesh = cx.mesh();
+        let layout = |shape: &[usize], text: &str| Layout::parse(mesh, shape, text).unwrap();
+        let x = floats(cx, &layout(&[10, 2], "S(0)"));
+        let mut texts = Vec::new();
+        for table in ["S(0)", "R", "S(1)"] {
+            let x = floats(cx, &layout(&[10, 2], table));
+            // Only rank 2 has the bad one.
+            let bad = |i: &[usize]| if i[0] == 7 { -11 } else { i[0] as i64 };
+            let bad = Array::from_fn::<i64>(cx, &layout(&[9], "S(0)"), bad).unwrap();
+            let moved = received(cx, || {
+                let error = index_select(engine, &x, 0, &bad.clone().into()).unwrap_err();
+                assert_eq!(error.class(), ErrorClass::Agreed);
+                texts.push(error.to_string());
+            });
+            assert!(moved <= 9 * 8, "{table}: {moved}");
+        }
+        let bad = Array::from_fn::<i64>(cx, &layout(&[9], "S(0)"), |_| 10).unwrap();
+        assert!(index_add(engine, &x, 0, &bad.into(), &x, 1.0).is_err());
+        // The group goes on.
+        let good = Array::from_fn::<i64>(cx, &layout(&[9], "S(0)"), |i| i[0] as i64).unwrap();
+        assert!(index_select(engine, &x, 0, &good.into()).is_ok());
+        texts
+    });
+    for text in &ends {
+        assert_eq!(text, &ends[0]);
+    }
+    for text in &ends[0][..1] {
+        assert!(
+            text.contains(
+                "rank 2: expected indices from -10 to below 10, the extent of the dim, got index -11 at position [7]"
+            ),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn the_choice_is_printed() {
+    use std::sync::Arc;
+    let texts = on_ranks(&[2], |cx, engine| {
+        let mesh = cx.mesh();
+        let layout = |shape: &[usize], text: &str| Layout::parse(mesh, shape, text).unwrap();
+        let told = Rc::new(std::cell::RefCell::new(String::new()));
+        let into = told.clone();
+        let tell = move |engine: &Engine, op: &Arc<dyn shard_ops::Op>, inputs: &[&Array]| {
+            *into.borrow_mut() = engine.explain(op, inputs)?;
+            engine.run(op, inputs)
+        };
+        engine.register("take", Rc::new(tell));
+        let mut texts = Vec::new();
+        for (rows, width, table, picks, index) in [
+            (1000, 64, "S(0)", 100, "S(0)"),
+            (10, 1, "S(0)", 1000, "S(0)"),
+            (1000, 8, "S(0)", 10, "R"),
+            (1000, 8, "S(0)", 10_000, "R"),
+        ] {
+            let x = floats(cx, &layout(&[rows, width], table));
+            let i = pointers(cx, &layout(&[picks], index), rows);
+            index_select(engine, &x, 0, &i).unwrap();
+            texts.push(told.borrow().clone());
+        }
+        texts
+    });
+    assert_eq!(texts[0], texts[1]);
+    assert_eq!(
+        texts[0],
+        [
+            "out S(0); rows by Ask of Ask (at most 26000 bytes), Gather (256000 bytes)",
+            "out S(0); input 0: exchange in 2 pieces; rows by Gather of Ask (at most 80 bytes), Gather (40 bytes)",
+            "out P(sum)",
+            "out R; rows by Ask of Ask (at most 36000 bytes), Gather (32000 bytes)",
+        ]
+    );
+}

@@ -1,0 +1,187 @@
+//! The validator of rules finds what is wrong with an op, and nothing where nothing is.
+
+use shard_comm::DType;
+use shard_ops::testing::{Fault, Tensor, Validation, validate};
+use shard_ops::{
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Rule, Saved, Value, key_of,
+};
+use std::sync::Arc;
+
+/// `y[i] = slope * (i + 1) * x[i]`, with or without a mistake.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Ramp {
+    slope: i64,
+    mistake: Mistake,
+}
+
+#[derive(Clone, Copy, Debug, Hash, PartialEq)]
+enum Mistake {
+    None,
+    /// The kernel takes its box for the whole.
+    Box,
+    /// It adds one, and says that it is linear.
+    Linear,
+    /// The vjp is twice what it should be.
+    Slope,
+    /// The vjp looks at an operand that it does not keep.
+    Keeps,
+    /// The kernel reads beyond its box.
+    Panic,
+}
+
+fn ramp(mistake: Mistake) -> Ramp {
+    Ramp { slope: 1, mistake }
+}
+
+impl Op for Ramp {
+    fn name(&self) -> &'static str {
+        "ramp"
+    }
+
+    fn key(&self) -> u128 {
+        key_of(self.name(), self)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule, OpError> {
+        let mut rule = Rule::builder(self.name(), inputs);
+        let x = &inputs[0];
+        let i = rule.factor(x.shape[0]);
+        rule.input(vec![Access::factor(i)])
+            .output(vec![Access::factor(i)], x.shape.clone(), x.dtype)
+            .linearity(Linearity::Each([0].into_iter().collect()))
+            .build()
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let start = match self.mistake {
+            Mistake::Box => 0,
+            _ => call.cx.outputs[0].start[0],
+        };
+        let whole = call.cx.inputs[0].global[0];
+        let x = call.input::<f64>(0);
+        let mut y = call.output::<f64>(0);
+        let (first, stride) = (y.offset(), y.strides()[0]);
+        let added = f64::from(u8::from(self.mistake == Mistake::Linear));
+        let last = match self.mistake {
+            Mistake::Panic => whole,
+            _ => y.len(),
+        };
+        for i in 0..last {
+            let value = (self.slope * (start + i + 1) as i64) as f64 * x.get(&[i]) + added;
+            y.data_mut()[(first as isize + i as isize * stride) as usize] = value;
+        }
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>, OpError> {
+        if self.mistake == Mistake::Keeps {
+            return Ok(vec![Some(
+                exec.apply1(Arc::new(*self), &[&saved.inputs[0]])?,
+            )]);
+        }
+        let slope = match self.mistake {
+            Mistake::Slope => 2,
+            _ => 1,
+        };
+        let back = Self {
+            slope,
+            mistake: Mistake::None,
+        };
+        saved.pull_back(cotangents, |dy, _| exec.apply1(Arc::new(back), &[dy]))
+    }
+}
+
+#[test]
+fn an_op_as_it_should_be_passes() {
+    let tried = validate(ramp(Mistake::None), &[Tensor::drawn([11], 1)]).unwrap();
+    // Per axis set: three cuts, chosen and forced, and one sum; of the op and of its derivative.
+    assert_eq!(tried.layouts, 6 * 7 * 2);
+    assert_eq!(tried.gradients, 6 * 4);
+    assert_eq!(tried.slopes, 11);
+}
+
+fn fault(mistake: Mistake) -> Fault {
+    validate(ramp(mistake), &[Tensor::drawn([11], 1)]).unwrap_err()
+}
+
+#[test]
+fn a_kernel_that_takes_its_box_for_the_whole_is_found() {
+    let Fault::Differs { mesh, difference } = fault(Mistake::Box) else {
+        panic!("found something else");
+    };
+    assert_eq!(mesh, [2]);
+    assert_eq!(difference.layouts, ["S(0)"]);
+    assert!(
+        difference.what.starts_with("factor 0 over [0], Even"),
+        "{difference}"
+    );
+    assert!(
+        difference
+            .problem
+            .starts_with("output 0: 5 of 11 elements differ"),
+        "{difference}"
+    );
+}
+
+#[test]
+fn a_linearity_that_is_none_is_found() {
+    let Fault::Differs { difference, .. } = fault(Mistake::Linear) else {
+        panic!("found something else");
+    };
+    assert_eq!(difference.layouts, ["P(sum)"]);
+}
+
+#[test]
+fn a_derivative_of_another_function_is_found() {
+    let Fault::Slope {
+        index,
+        expected,
+        got,
+        ..
+    } = fault(Mistake::Slope)
+    else {
+        panic!("found something else");
+    };
+    assert_eq!(index, [0]);
+    assert!((got - 2.0 * expected).abs() < 1e-6, "{expected} {got}");
+}
+
+#[test]
+fn a_derivative_that_looks_at_what_is_not_kept_is_found() {
+    let error = fault(Mistake::Keeps);
+    assert!(
+        matches!(&error, Fault::Alone(OpError::NoData { .. })),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_kernel_that_panics_is_found() {
+    let error = fault(Mistake::Panic);
+    assert!(
+        matches!(&error, Fault::Launch { mesh, .. } if mesh == &[2]),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_type_the_op_does_not_take_is_an_error() {
+    let validation = Validation {
+        float: DType::F32,
+        ..Validation::default()
+    };
+    let run =
+        std::panic::catch_unwind(|| validation.run(ramp(Mistake::None), &[Tensor::drawn([4], 1)]));
+    assert!(
+        matches!(run, Ok(Err(Fault::Launch { .. } | Fault::Alone(_)))),
+        "{run:?}"
+    );
+}
