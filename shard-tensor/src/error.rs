@@ -98,7 +98,11 @@ impl Error {
             Self::Op(source) => source.class(),
             Self::Autograd(source) => source.class(),
             Self::OnRank { source, .. } => source.class(),
-            Self::Launch(_) | Self::Custom(_) | Self::Other(_) => ErrorClass::Failure,
+            Self::Launch(launch) => match **launch {
+                LaunchError::NoRanks | LaunchError::TooMany { .. } => ErrorClass::Uniform,
+                _ => ErrorClass::Failure,
+            },
+            Self::Custom(_) | Self::Other(_) => ErrorClass::Failure,
         }
     }
 

@@ -43,11 +43,9 @@ fn item_needs_one_element() {
 fn arrays_are_read_as_the_type_they_hold() {
     let texts = launch(2, |ctx| {
         let x = ctx.mesh_of(2)?.zeros([2], [shard(0)])?;
+        let site = format!("(at {}:{}:", file!(), line!() + 1);
         let error = x.to_array::<f64>().unwrap_err();
-        Ok((
-            error.to_string(),
-            format!("(at {}:{}:", file!(), line!() - 1),
-        ))
+        Ok((error.to_string(), site))
     });
     let (text, site) = texts.unwrap().swap_remove(0);
     let expected =
