@@ -1,4 +1,4 @@
-//! Sums of cotangents, each with its own label.
+//! Sums of cotangents, each with a label of its own.
 
 use crate::law::is_law_but_for_sums;
 use crate::node::{Kind, Outlet};
@@ -24,28 +24,28 @@ pub(crate) struct Cotangents {
     sums: SmallVec<[Sum; 1]>,
 }
 
-/// The layout a complete cotangent must have.
+/// The layout that a complete cotangent must have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// The law's.
+    /// The layout of the gradient law.
     Law,
-    /// The law's, or partial over more axes.
+    /// The layout of the law, or partial over more axes.
     Sums,
-    /// Any that saves moving it twice.
+    /// Any layout that saves moving the cotangent twice.
     Any,
 }
 
 /// The terms of one label, in order of arrival.
 enum Sum {
     One(Value),
-    /// Several that are added in the end, because their sum must go on the tape.
+    /// Several terms that are added at the end, because their sum must go on the tape.
     Many(Value, Vec<Value>),
-    /// A running sum, what else makes it a value, and the value's number.
+    /// A running sum, what else is needed to make it a value, and the number of that.
     Running(BufferMut, Outlet, u64),
 }
 
 impl Cotangents {
-    /// Adds a cotangent. Whatever order they arrive in is the order of summation.
+    /// Adds a cotangent. Cotangents are summed in the order of their arrival.
     pub(crate) fn push(&mut self, mover: Mover<'_>, value: Value) -> Result<()> {
         // Only sums are linear: any other partial value is reduced before it meets another cotangent.
         let value = match value.layout().partial_op() {
@@ -110,7 +110,7 @@ impl Sum {
             Self::One(first) if mover.recorded => *self = Self::Many(first.clone(), vec![value]),
             Self::Many(_, rest) => rest.push(value),
             Self::One(first) => {
-                // Off the mesh there is nothing to add.
+                // Off the mesh there are no elements to add.
                 if let (Some(a), Some(b)) = (first.array().buffer(), value.array().buffer()) {
                     let mut sum = copy(a)?;
                     fold(&mut sum, b)?;
@@ -153,8 +153,8 @@ impl Mover<'_> {
         Ok(self.exec().redistribute(&value, to)?)
     }
 
-    /// The sum of values with one label. A sum is linear, so this is right for every label, partial ones
-    /// included, and needs no communication.
+    /// The sum of values with one label. Taking sums is linear, so this is right for every label, partial ones included, and
+    /// needs no communication.
     pub(crate) fn add(self, first: Value, rest: &[Value]) -> Result<Value> {
         if rest.is_empty() {
             return Ok(first);
@@ -183,15 +183,15 @@ impl Mover<'_> {
 }
 
 impl Outlet {
-    /// The value with this data and this number.
+    /// The value of this layout and type with the given data and number.
     pub(crate) fn value(&self, buffer: Option<Buffer>, number: u64) -> Result<Value> {
         let array = Array::from_parts(&self.cx, &self.layout, buffer, self.dtype)?;
         Ok(Value::new(array.with_number(number)))
     }
 }
 
-/// Adds values that have the law's layout but for sums not yet taken: each becomes partial over every axis one
-/// of them is partial over, which costs no communication, so that the sums are taken once.
+/// Adds values whose layout is the law's, or partial where the law replicates. Each is made partial over every axis that one
+/// of them is partial over, which costs no communication, so that the sums over ranks are taken once.
 fn sum_near(mover: Mover<'_>, values: Vec<Value>, law: &Layout) -> Result<Option<Value>> {
     if values.len() < 2 {
         return Ok(values.into_iter().next());

@@ -12,8 +12,8 @@ use shard_redistribute::Array;
 impl Recorder {
     /// Computes the gradients of `loss` with respect to every leaf it depends on.
     ///
-    /// `seed` is the cotangent of the loss, of its shape and type and in any layout; a loss of one element needs
-    /// none. A partial loss counts as the value it stands for. The graph stays as it is: another pass may follow.
+    /// `seed` is the cotangent of the loss, of the loss's shape and type and in any layout; a loss of one element needs none.
+    /// A partial loss counts as the value it stands for. The graph is kept, so another pass may follow.
     ///
     /// Nodes are visited in reverse order of creation, which is the same on every rank, so that the
     /// communication of the vjps matches.
@@ -37,19 +37,18 @@ impl Recorder {
         Ok(Gradients::new(self, pass.run(vec![(slot, seed)])?))
     }
 
-    /// The gradients of `outputs` with respect to `inputs`, which may be leaves or not: the sum over the outputs
-    /// of their vector-Jacobian products with `cotangents`. `None` for an input that no output depends on.
+    /// The gradients of `outputs` with respect to `inputs`, which may be leaves or not: the sum over the outputs of their
+    /// vector-Jacobian products with `cotangents`. `None` for an input that no output depends on.
     ///
-    /// An input that depends on another input of the list does not hide it: each gradient counts every way from
-    /// its input to the outputs. With `create_graph` the gradients are themselves on the tape, for derivatives
-    /// of higher order.
+    /// An input that depends on another input of the list does not hide it: each gradient counts every path from its input to
+    /// the outputs. With `create_graph` the gradients are themselves on the tape, for derivatives of higher order.
     ///
     /// # Collective
     /// All ranks of the program.
     ///
     /// # Errors
-    /// As [`backward`](Self::backward); [`Count`](AutogradError::Count) if there are not as many cotangents as
-    /// outputs (an empty list stands for the default of each).
+    /// As [`backward`](Self::backward); [`Count`](AutogradError::Count) if there are not as many cotangents as outputs. An
+    /// empty list stands for the default cotangents.
     pub fn grad(
         &self,
         outputs: &[&Value],
@@ -95,7 +94,7 @@ impl Recorder {
     }
 }
 
-/// The cotangent a pass starts from.
+/// The cotangent that a pass starts from.
 fn seed_of(op: &'static str, value: &Value, seed: Option<&Value>) -> Result<Value> {
     let outlet = Outlet::of(value.array());
     if let Some(seed) = seed {
@@ -118,7 +117,7 @@ fn seed_of(op: &'static str, value: &Value, seed: Option<&Value>) -> Result<Valu
     let array = value.array();
     let buffer = match array.buffer() {
         None => None,
-        // The gradient's piece is as large as the value's: only sums differ.
+        // The piece of the gradient is as large as that of the value: the layouts differ only in partial axes.
         Some(like) => {
             let device = like.device();
             let mut ones = device.alloc(like.dtype(), like.len())?;

@@ -1,4 +1,4 @@
-//! Many small sums over ranks taken as few large ones.
+//! Many small sums over ranks, taken as few large ones.
 
 use crate::Result;
 use crate::node::ValueId;
@@ -8,8 +8,8 @@ use shard_redistribute::{Array, MeshComm};
 use shard_spec::ReduceOp;
 use std::rc::Rc;
 
-/// A bucket is closed when it holds this many bytes, unless a recorder says otherwise: large enough that latency
-/// does not count, small enough that the flat copies do not double the gradients' memory.
+/// A bucket is closed when it holds this many bytes, unless a recorder says otherwise. This is large enough that latency does
+/// not matter, and small enough that the flat copies do not double the gradients' memory.
 pub(crate) const BUCKET_BYTES: usize = 32 << 20;
 
 /// Collects partial sums and takes them together: one reduction per mesh, axes, type and bucketful.
@@ -30,7 +30,7 @@ struct Bucket {
     bytes: usize,
 }
 
-/// A reduction under way.
+/// A reduction in flight.
 struct Flight {
     /// `None` off the mesh.
     handle: Option<Handle>,
@@ -53,7 +53,7 @@ impl Buckets {
             value.layout().partial_axes(),
             value.dtype(),
         );
-        // The largest piece, not this rank's: all ranks must close the bucket at the same value.
+        // The bytes of the largest piece, not of this rank's: all ranks must close the bucket at the same value.
         let bytes = value
             .layout()
             .max_local_numel()
@@ -92,7 +92,7 @@ impl Buckets {
         self.open.clear();
     }
 
-    /// Waits for what has been started: the sums, in order of starting.
+    /// Waits for the reductions that have been started. Returns the sums in the order of starting.
     pub(crate) fn land(&mut self) -> Result<Vec<(ValueId, Value)>> {
         let mut sums = Vec::new();
         for flight in self.flights.drain(..) {
@@ -154,7 +154,7 @@ impl Flight {
         let mut sums = Vec::with_capacity(self.bucket.values.len());
         for (id, value) in self.bucket.values {
             let array = value.array();
-            // A piece of the flat buffer: no copy.
+            // A slice of the flat buffer, without a copy.
             let piece = match (&flat, array.buffer()) {
                 (Some(flat), Some(like)) => {
                     let end = start + like.len();

@@ -13,34 +13,35 @@ use std::rc::Rc;
 
 const OP: &str = "map_local_with_grad";
 
-/// The cotangents of inputs, of inputs, outputs, and the outputs' cotangents.
+/// Computes the cotangents of the inputs from the inputs, the outputs, and the outputs' cotangents.
 pub(crate) type Backward =
     dyn Fn(&Recorder, &[Value], &[Value], &[Value]) -> Result<Vec<Option<Value>>>;
 
-/// What the derivative of one call looks at.
+/// What the derivative of one call reads.
 pub(crate) struct ByHand {
     backward: Rc<Backward>,
     inputs: Vec<Array>,
     outputs: Vec<Array>,
-    /// Of the values whose pieces these are.
+    /// The mesh of the values whose pieces these are.
     cx: Rc<MeshComm>,
 }
 
 impl Recorder {
-    /// As [`map_local`](Self::map_local), for a function that computes as it likes, through arrays, libraries or files:
-    /// it is not recorded, and `backward` says what its derivative is.
+    /// As [`map_local`](Self::map_local), for a function that computes as it likes, through arrays, libraries or files. The
+    /// function is not recorded, and `backward` says what its derivative is.
     ///
-    /// `backward` gets this rank's pieces of the inputs, what `forward` made of them, and the cotangents of that (zeros
-    /// where none arrived), all off the tape; it gives one cotangent per input, of that piece's shape and type, or `None`
-    /// for zeros. How the ranks' cotangents of copies combine is `map_local`'s affair. What it gives is not differentiated
-    /// again.
+    /// `backward` gets this rank's pieces of the inputs, what `forward` made of them, and the cotangents of these results
+    /// (zeros where none arrived), all off the tape. It returns one cotangent per input, of the shape and type of that input's
+    /// piece, or `None` for zeros. `map_local` determines how the ranks' cotangents of copies combine. The cotangents that
+    /// `backward` returns are not differentiated again.
     ///
     /// # Collective
     /// As [`map_local`](Self::map_local); in a backward pass, all members of the mesh agree that every rank's `backward` succeeded.
     ///
     /// # Errors
-    /// As [`map_local`](Self::map_local), but that neither function is called outside the mesh. In a backward pass: an agreed error naming the lowest rank on which `backward`
-    /// fails or gives cotangents that do not fit; [`NoVjp`](OpError::NoVjp) if the pass is itself recorded.
+    /// As [`map_local`](Self::map_local), except that neither function is called outside the mesh. In a backward pass: an
+    /// agreed error naming the lowest rank on which `backward` fails or returns cotangents that do not fit;
+    /// [`NoVjp`](OpError::NoVjp) if the pass is itself recorded.
     ///
     /// ```
     /// use shard_autograd::Recorder;
@@ -86,7 +87,7 @@ impl Recorder {
     ) -> Result<Vec<Value>> {
         self.map_pieces(OP, inputs, in_layouts, out_layouts, |tape, pieces| {
             let untracked: Vec<Value> = pieces.iter().map(Value::detach).collect();
-            // There is a first one: `map_pieces` has seen to it.
+            // There is a first input: `map_pieces` has checked that.
             let first = inputs[0];
             let cx = first.array().cx().clone();
             let results = match cx.is_member() {
@@ -108,7 +109,7 @@ impl Recorder {
     }
 }
 
-/// Runs the derivative on this rank, and tells the others whether it could be.
+/// Runs the derivative on this rank, and tells the other ranks whether it succeeded.
 pub(crate) fn vjp(
     mover: Mover<'_>,
     node: &Node,

@@ -13,12 +13,11 @@ use std::rc::Rc;
 /// A function that can be run again.
 pub(crate) type Body = dyn Fn(&Recorder, &[Value]) -> Result<Vec<Value>>;
 
-/// Applies `f` to `inputs` and keeps only these: in a backward pass `f` runs again and is differentiated then.
+/// Applies `f` to `inputs` and keeps only the inputs. In a backward pass `f` runs again and is differentiated then.
 ///
-/// `f` must compute the same thing both times, through the recorder it is given or a clone of it. Tracked values
-/// that `f` captures, such as parameters, get their gradients as if they were inputs, and must not be
-/// [renewed](Recorder::renewed) before the backward pass. What a gradient hook
-/// inside `f` sees are the cotangents of the second run.
+/// `f` must compute the same thing both times, through the recorder it is given or a clone of it. Tracked values that `f`
+/// captures, such as parameters, get their gradients as if they were inputs, and must not be [renewed](Recorder::renewed)
+/// before the backward pass. A gradient hook inside `f` sees the cotangents of the second run.
 ///
 /// # Collective
 /// All ranks of the program.
@@ -34,14 +33,14 @@ pub fn checkpoint(
     let body: Rc<Body> = Rc::new(f);
     let detached: Vec<Value> = inputs.iter().map(|v| v.detach()).collect();
     if !recorder.is_recording() {
-        // Inside an outer checkpoint the captured values are that one's, and it runs this function again.
+        // Inside an outer checkpoint the captured values belong to the outer one, which runs this function again.
         return body(recorder, &detached);
     }
     let (outputs, mode) = recorder.in_mode(Mode::Capture(Vec::new()), || body(recorder, &detached));
     let outputs = outputs?;
     let mut leaves = Vec::new();
     if let Mode::Capture(captured) = mode {
-        // A captured value that `f` gives back untouched was used by no op.
+        // A captured value that `f` returns untouched was used by no op.
         let given = outputs.iter().filter_map(|v| recorder.own_slot(v));
         let mut known: SmallVec<[_; 4]> = parents.iter().flatten().map(|s| s.id()).collect();
         for slot in captured.into_iter().chain(given) {
@@ -63,7 +62,7 @@ pub fn checkpoint(
     }))
 }
 
-/// Refuses to run the function again with other parameters than it had.
+/// Refuses to run the function again with other parameters than it had the first time.
 pub(crate) fn check_captured(captured: &[(Rc<Slot>, u64)]) -> Result<()> {
     let is_old = |(slot, version): &(Rc<Slot>, u64)| slot.node.version() == Some(*version);
     match captured.iter().all(is_old) {
@@ -74,7 +73,7 @@ pub(crate) fn check_captured(captured: &[(Rc<Slot>, u64)]) -> Result<()> {
     }
 }
 
-/// Runs the function again, on the tape, and goes back through it.
+/// Runs the function again on the tape, and goes back through it.
 pub(crate) fn vjp(
     mover: Mover<'_>,
     node: &Node,
@@ -83,9 +82,9 @@ pub(crate) fn vjp(
     cotangents: &[Option<Value>],
 ) -> Result<Vec<Option<Value>>> {
     let recorder = mover.recorder;
-    // The function gets fresh values, so that what depends on an input through another input is not counted: that
-    // is for the nodes outside. Moves to where they are already connect them to the originals, for derivatives of
-    // this derivative.
+    // The function gets fresh values, so that the gradient of an input does not count what reaches it through another input:
+    // the nodes outside do that. The fresh values are made by moves that change nothing, which connect them to the originals,
+    // for derivatives of this derivative.
     let fresh: Vec<Value> = (inputs.iter().zip(&node.parents))
         .map(|(array, parent)| match parent {
             None => Value::new(array.clone()),

@@ -35,7 +35,7 @@ pub enum AutogradError {
         /// What to do instead.
         fix: &'static str,
     },
-    /// An array that cannot be a leaf's next one.
+    /// An array that cannot replace that of a leaf.
     #[error(
         "{op}: the leaf is {expected}, the array {got}; a leaf keeps its type, shape and layout, so move the array \
          there first"
@@ -48,7 +48,7 @@ pub enum AutogradError {
         /// What the array is.
         got: String,
     },
-    /// Derivatives reach the inputs of a function of pieces, and none of its results.
+    /// Derivatives are wanted for the inputs of a function of pieces, but its results do not depend on them on the tape.
     #[error(
         "{op}: no path on the tape leads from {from} to {to}, so its gradient would be lost; use ops, write the \
          derivative by hand (`map_local_with_grad`), or call it in `no_grad` or with the input detached if none is wanted"
@@ -118,7 +118,7 @@ pub enum AutogradError {
         /// What it was given.
         dtype: DType,
     },
-    /// Pieces that have a derivative, of a value that has none in its pieces.
+    /// A tracked piece of a value whose reduction has no derivative in its pieces.
     #[error(
         "{op}: piece {piece} is tracked, but no rank knows which of the pieces decides a value {layout}; detach the \
          piece, or reduce with an op"
@@ -131,7 +131,7 @@ pub enum AutogradError {
         /// The layout of the value.
         layout: String,
     },
-    /// A checkpointed function did something else the second time.
+    /// A checkpointed function did something else when it ran again.
     #[error(
         "checkpoint: the function gave {what} when it was run again; make it a function of its inputs alone"
     )]
@@ -159,7 +159,7 @@ pub enum AutogradError {
     External {
         /// What it said.
         message: String,
-        /// Who learns of it.
+        /// Who learns of the failure.
         class: ErrorClass,
     },
 }
@@ -173,13 +173,13 @@ impl AutogradError {
             Self::Redistribute(e) => e.class(),
             Self::Comm(e) => e.class(),
             Self::External { class, .. } => *class,
-            // Which ops a rank applied only that rank knows.
+            // Only the rank itself knows which ops it applied.
             Self::OffTape { .. } => ErrorClass::Agreed,
             _ => ErrorClass::Uniform,
         }
     }
 
-    /// The error of a caller's own function, keeping its class.
+    /// The error of a caller's own function, which keeps its class.
     pub fn external(error: impl fmt::Display, class: ErrorClass) -> Self {
         Self::External {
             message: error.to_string(),

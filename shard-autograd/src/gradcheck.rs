@@ -6,7 +6,7 @@ use shard_ops::Value;
 use shard_redistribute::Array;
 use shard_spec::{DimPart, Layout, ReduceOp, numel};
 
-/// How [`gradcheck`] and [`gradgradcheck`] go about it.
+/// The settings of [`gradcheck`] and [`gradgradcheck`].
 ///
 /// ```
 /// use shard_autograd::GradCheck;
@@ -17,9 +17,9 @@ use shard_spec::{DimPart, Layout, ReduceOp, numel};
 pub struct GradCheck {
     /// Step of the central differences.
     pub eps: f64,
-    /// Difference allowed whatever the magnitude.
+    /// The difference that is allowed whatever the magnitude.
     pub atol: f64,
-    /// Difference allowed relative to the finite difference.
+    /// The difference that is allowed relative to the finite difference.
     pub rtol: f64,
     /// At most this many elements of each input are perturbed, spread evenly over its global indices.
     pub samples: usize,
@@ -37,7 +37,7 @@ impl Default for GradCheck {
     }
 }
 
-/// What a check that found no fault has seen.
+/// The report of a check that found no fault.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct GradReport {
@@ -52,12 +52,11 @@ pub type Checked<'a> = &'a dyn Fn(&Recorder, &[Value]) -> Result<Vec<Value>>;
 
 /// Compares the gradients of `f` with central finite differences.
 ///
-/// The outputs are weighted by fixed numbers that look random and depend on their global index only, and summed:
-/// the gradients of that sum with respect to every input are compared with its differences when single elements
-/// are perturbed, on the ranks that hold them (on all replicas; once among the terms of a partial sum). Works for
-/// inputs of any layout, the same elements being perturbed under all of them. Inputs that are not floating-point
-/// are passed to `f` as they are; the others must be [`DType::F64`], since differences in lower precision show
-/// nothing.
+/// The outputs are weighted by fixed numbers that look random and depend on their global index only, and summed. The gradients
+/// of that sum with respect to every input are compared with the sum's differences when single elements are perturbed. An
+/// element is perturbed on all ranks that hold copies of it, but in only one term of a partial sum. This works for inputs of
+/// any layout, and the same elements are perturbed under all layouts. Inputs that are not floating-point are passed to `f` as
+/// they are; the others must be [`DType::F64`], since differences in lower precision show nothing.
 ///
 /// # Collective
 /// All ranks of the program.
@@ -88,7 +87,7 @@ pub fn gradgradcheck(
     inputs: &[Value],
     how: GradCheck,
 ) -> Result<GradReport> {
-    // The gradients of f, as a function of the inputs and of the cotangents, to be differentiated by both.
+    // The gradients of `f` as a function of the inputs and of the cotangents, which is differentiated by both.
     let outputs = recorder.no_grad(|| f(recorder, inputs))?;
     let outputs: Vec<Value> = outputs
         .into_iter()
@@ -102,7 +101,7 @@ pub fn gradgradcheck(
     let n = inputs.len();
     let gradients = |recorder: &Recorder, all: &[Value]| {
         let (inputs, seeds) = all.split_at(n);
-        // Finite differences call this with values no tape knows: give it a tape of its own.
+        // Finite differences call this with values that no tape knows, so it puts them on the tape.
         let tracked = (inputs.iter())
             .map(|v| match recorder.is_tracked(v) || !v.dtype().is_float() {
                 true => Ok(v.clone()),
@@ -159,7 +158,7 @@ fn check(
             let error = (analytic - numeric).abs();
             report.compared += 1;
             report.max_error = report.max_error.max(error);
-            // A difference that is not a number is never within bounds.
+            // A difference that is NaN is never within bounds.
             let excess = if error.is_nan() {
                 f64::INFINITY
             } else {
@@ -186,8 +185,8 @@ fn check(
     }
 }
 
-/// The whole gradient of the weighted sum for every differentiable input: zeros where the tape has none, nothing
-/// off the mesh.
+/// The whole gradient of the weighted sum for every differentiable input: zeros where the tape has no gradient, `None` off the
+/// mesh.
 fn analytic(
     recorder: &Recorder,
     f: Checked<'_>,
@@ -256,7 +255,7 @@ fn everywhere(recorder: &Recorder, value: &Value) -> Result<Option<Vec<f64>>> {
     Ok(Some(all.array().to_vec::<f64>()?))
 }
 
-/// The weights of an output as a cotangent of its layout's law.
+/// The weights of an output, as a cotangent in the layout of the gradient law.
 fn weights(output: usize, like: &Value) -> Result<Value> {
     let shape = like.shape().to_vec();
     let layout = crate::gradient_layout(like.layout());
@@ -266,7 +265,7 @@ fn weights(output: usize, like: &Value) -> Result<Value> {
     Ok(Value::new(array))
 }
 
-/// A fixed number in ±[0.5, 1.5) that looks random: splitmix64 of where it belongs.
+/// A fixed number in ±[0.5, 1.5) that looks random: splitmix64 of the output and the index.
 fn weight(output: usize, at: usize) -> f64 {
     let mut z = ((output as u64) << 40 ^ at as u64)
         .wrapping_add(1)
@@ -285,7 +284,7 @@ fn perturbed(value: &Value, index: &[usize], step: f64) -> Result<Value> {
     let held = layout
         .local_parts(array.cx().rank())
         .and_then(|held| local_index(&held, index));
-    // One term of a sum takes the step; the greatest of values all of which take it takes it too.
+    // In a partial sum one term takes the step. In other reductions every term does, so the result does too.
     let takes = layout.partial_op() != Some(ReduceOp::Sum)
         || array
             .cx()
@@ -329,7 +328,7 @@ fn not_f64(op: &'static str, dtype: DType) -> AutogradError {
     }
 }
 
-/// At most `most` positions spread over `0..len`, first and last among them.
+/// At most `most` positions spread over `0..len`, the first and the last among them.
 fn samples(len: usize, most: usize) -> Vec<usize> {
     if len <= most {
         return (0..len).collect();
@@ -356,7 +355,7 @@ fn ravel(index: &[usize], shape: &[usize]) -> usize {
     index.iter().zip(shape).fold(0, |at, (&i, &n)| at * n + i)
 }
 
-/// Where a global index is in the row-major piece that holds these.
+/// The place of a global index in the row-major piece that holds these parts.
 fn local_index(held: &[DimPart], index: &[usize]) -> Option<usize> {
     let local = held.iter().zip(index).map(|(part, &i)| part.position(i));
     let local: Vec<usize> = local.collect::<Option<_>>()?;

@@ -1,4 +1,4 @@
-//! What a backward pass gives.
+//! The result of a backward pass.
 
 use crate::accumulate::{Cotangents, Form, Mover};
 use crate::bucket::{BUCKET_BYTES, Buckets};
@@ -19,7 +19,7 @@ use std::fmt;
 pub struct Gradients {
     recorder: Recorder,
     found: RefCell<FoundMap>,
-    /// Sums being taken already.
+    /// Sums that have been started already.
     early: RefCell<Buckets>,
 }
 
@@ -48,7 +48,7 @@ impl Gradients {
         }
     }
 
-    /// The gradient of the leaf with this name; see [`get`](Self::get).
+    /// The gradient of the leaf with this id; see [`get`](Self::get).
     ///
     /// # Collective
     /// As [`get`](Self::get).
@@ -66,7 +66,7 @@ impl Gradients {
         }))
     }
 
-    /// The names of the leaves that have a gradient, in order of their creation.
+    /// The ids of the leaves that have a gradient, in order of their creation.
     pub fn ids(&self) -> Vec<ValueId> {
         self.found.borrow().keys().copied().collect()
     }
@@ -90,8 +90,8 @@ impl Gradients {
             .count()
     }
 
-    /// Takes all outstanding sums, those over the same mesh axes and of the same type together. A no-op the
-    /// second time.
+    /// Takes all outstanding sums. Those over the same mesh axes and of the same type are taken together. A no-op the second
+    /// time.
     ///
     /// # Collective
     /// All ranks of the program.

@@ -8,10 +8,10 @@ use std::rc::{Rc, Weak};
 
 /// Looks at a gradient and may give another one in its place.
 ///
-/// It gets the gradient in the layout of the gradient law, and may give one in any layout.
+/// It gets the gradient in the layout of the gradient law, and may return one in any layout.
 pub type GradientHook = Rc<dyn Fn(&Value) -> Result<Option<Value>>>;
 
-/// A hook in its place.
+/// A hook with its place.
 #[derive(Clone)]
 pub(crate) struct Hook {
     pub(crate) output: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Hook {
     pub(crate) run: GradientHook,
 }
 
-/// Takes a hook away again. Dropping it leaves the hook in place.
+/// The handle of a hook, which can remove it. Dropping the handle leaves the hook in place.
 pub struct HookHandle {
     node: Weak<Node>,
     key: u64,
@@ -47,10 +47,10 @@ impl fmt::Debug for HookHandle {
 }
 
 impl Recorder {
-    /// Calls `hook` with the gradient of `value` in every backward pass that computes it, once it is complete
-    /// and in the layout of the [gradient law](crate::gradient_layout), whether `value` is a leaf or not. Hooks
-    /// of one value run in the order they were added, each on what the one before gave. The hook of a leaf stays
-    /// when the leaf is [renewed](Self::renewed).
+    /// Calls `hook` with the gradient of `value` in every backward pass that computes it, once the gradient is complete and in
+    /// the layout of the [gradient law](crate::gradient_layout). `value` may be a leaf or not. Hooks of one value run in the
+    /// order they were added, each on what the previous one returned. The hook of a leaf stays when the leaf is
+    /// [renewed](Self::renewed).
     ///
     /// A hook that holds its own value keeps it until it is removed; see [`forget_hooks`](Self::forget_hooks).
     ///

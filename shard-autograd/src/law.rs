@@ -17,7 +17,7 @@ pub fn gradient_layout(value: &Layout) -> Layout {
     value.with_partial_reduced()
 }
 
-/// Whether a cotangent with this label is the one the law wants but for sums not yet taken.
+/// Whether a cotangent with this label has the layout of the law, or is partial where the law replicates.
 pub(crate) fn is_law_but_for_sums(label: &Layout, law: &Layout) -> bool {
     label == law || label.is_partial() && &label.with_partial_reduced() == law
 }

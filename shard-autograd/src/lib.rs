@@ -1,9 +1,9 @@
 //! Reverse-mode differentiation through sharded arrays: a tape, the gradient law, and gradcheck.
 //!
-//! A [`Recorder`] is an executor of ops ([`Exec`](shard_ops::Exec)) that runs them through another one and
-//! remembers what it ran. Model code and vjps are written against that trait, so the same text computes,
-//! records, and, when a derivative is itself recorded, gives derivatives of higher order: as many as
-//! the ops have, which for maps of one number is three; a fourth is [`OpError::NoVjp`](shard_ops::OpError::NoVjp).
+//! A [`Recorder`] is an executor of ops ([`Exec`](shard_ops::Exec)) that runs them through another executor and remembers what
+//! it ran. Model code and vjps are written against that trait, so the same text computes, records, and, when a derivative is
+//! itself recorded, gives derivatives of higher order. Ops have only so many: maps of one number have three derivatives, and a
+//! fourth is [`OpError::NoVjp`](shard_ops::OpError::NoVjp).
 //!
 //! # The gradient law
 //!
@@ -21,10 +21,10 @@
 //!
 //! # Pieces
 //!
-//! Code written for one piece, such as a kernel nobody has declared an op for, gets this rank's piece of a value
-//! from [`Recorder::to_local`] and makes a value of the ranks' pieces with [`Recorder::from_local`];
-//! [`Recorder::map_local`] does both, and derives from the layouts which gradients of copies are sums. Pieces are
-//! values on the mesh of one rank alone, on the same tape.
+//! Code written for one piece, such as a kernel that no op has been declared for, gets this rank's piece of a value from
+//! [`Recorder::to_local`] and makes a value of the ranks' pieces with [`Recorder::from_local`]. [`Recorder::map_local`] does
+//! both, and derives from the layouts which gradients of copies are sums. Pieces are values on the mesh of one rank alone, on
+//! the same tape.
 //!
 //! # Example
 //!

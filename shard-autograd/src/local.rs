@@ -15,13 +15,13 @@ use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 
-/// What the cotangents of the copies of a replicated value are, once every rank has gone its own way with its copy.
+/// How the cotangents of the copies of a replicated value combine, once every rank has used its own copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GradAs {
-    /// Copies of one cotangent: the ranks did the same with their copies.
+    /// They are copies of one cotangent: the ranks did the same with their copies.
     #[default]
     Replicate,
-    /// Terms of a sum: the ranks did different things, and the loss is the sum of all.
+    /// They are terms of a sum: the ranks did different things, and the loss is the sum over the ranks.
     Partial,
 }
 
@@ -29,9 +29,9 @@ pub enum GradAs {
 impl Recorder {
     /// This rank's piece of a value, as a value on [this rank's own mesh](MeshComm::own): its buffer, not a copy.
     ///
-    /// The piece stays on the tape. Its cotangent counts as this rank's piece of the value's cotangent, which has
-    /// the layout of the value, replicate in place of partial; along axes that replicate the value, `grad` says
-    /// how the ranks' cotangents combine. A piece of a partial value is this rank's term.
+    /// The piece stays on the tape. Its cotangent counts as this rank's piece of the value's cotangent, which has the layout
+    /// of the value, with replicate in place of partial. Along axes that replicate the value, `grad` says how the ranks'
+    /// cotangents combine. A piece of a partial value is this rank's term.
     ///
     /// A rank outside the mesh gets a value without data.
     ///
@@ -39,18 +39,18 @@ impl Recorder {
     /// No communication. All ranks of the program: the derivative is taken together.
     ///
     /// # Errors
-    /// None but those of values of another tape.
+    /// Only those of values of another tape.
     pub fn to_local(&self, value: &Value, grad: GradAs) -> Result<Value> {
         self.piece_of(value, &cotangent_label(value.layout(), grad)?)
     }
 
-    /// The value whose pieces the ranks have: the reverse of [`to_local`](Self::to_local), and its derivative.
+    /// The value whose pieces the ranks have. This is the reverse of [`to_local`](Self::to_local), and its derivative.
     ///
-    /// Ranks that hold copies of one piece are trusted to hold equal ones. The cotangent of a piece is the piece
-    /// of the value's cotangent: whole for a term of a partial value or a copy.
+    /// Ranks that hold copies of one piece are trusted to hold equal ones. The cotangent of a piece is the piece of the
+    /// value's cotangent. A term of a partial value and a copy get the whole of it.
     ///
-    /// Which leaves a piece depends on must not depend on the rank; where it does, as in a function that has
-    /// nothing to do for an empty piece, use [`map_local`](Self::map_local), which sees to it.
+    /// Which leaves a piece depends on must not depend on the rank. Where it does, as in a function that has nothing to do for
+    /// an empty piece, use [`map_local`](Self::map_local), which takes care of that.
     ///
     /// # Collective
     /// All members of the mesh, with the same layout; one small round, no data.
@@ -68,7 +68,7 @@ impl Recorder {
         self.value_of(piece, cx, layout, layout, true)
     }
 
-    /// The whole value on every member of its mesh, the cotangents of the copies being what `grad` says.
+    /// The whole value on every member of its mesh; `grad` says how the cotangents of the copies combine.
     ///
     /// With [`GradAs::Replicate`] this is a move like any other.
     ///
@@ -91,9 +91,9 @@ impl Recorder {
     }
 }
 
-/// The two directions, unchecked.
+/// The two directions, without checks.
 impl Recorder {
-    /// This rank's piece of a value, whose cotangents are pieces of a value of this label.
+    /// This rank's piece of a value. The cotangents of the pieces are the pieces of a value of the label `cotangent`.
     pub(crate) fn piece_of(&self, value: &Value, cotangent: &Layout) -> Result<Value> {
         let array = value.array();
         let call = Call::new("to_local").of(array.dtype(), array.layout());
@@ -108,8 +108,8 @@ impl Recorder {
         }))
     }
 
-    /// The value of this layout whose pieces the ranks have. Its cotangent is handed to the pieces as one of
-    /// another label, which differs in sums only, and on this rank only if its piece `counts`.
+    /// The value of this layout whose pieces the ranks have. The value's cotangent is handed to the pieces under the label
+    /// `cotangent`, which differs in sums only, and to this rank's piece only if it `counts`.
     pub(crate) fn value_of(
         &self,
         piece: &Value,
@@ -129,7 +129,7 @@ impl Recorder {
         }))
     }
 
-    /// The same value, said to depend on others: on another rank it may.
+    /// The same value, recorded as depending on other values too, since it may on another rank.
     pub(crate) fn anchored(&self, value: &Value, to: &[Value]) -> Result<Value> {
         let values: SmallVec<[&Value; 4]> = std::iter::once(value).chain(to).collect();
         let parents = self.parents("map_local", &values)?;
@@ -184,8 +184,8 @@ impl Recorder {
         Ok(comm.check_uniform_as(op, key_of(op, &told), words)?)
     }
 
-    /// Refuses a tracked piece where a cotangent cannot be handed to the pieces: that of the greatest goes to one
-    /// of them, and none knows which.
+    /// Refuses a tracked piece where a cotangent cannot be handed to the pieces. The cotangent of a maximum, for example,
+    /// belongs to one of the terms, and no rank knows to which.
     pub(crate) fn check_linear(
         &self,
         op: &'static str,
@@ -204,7 +204,7 @@ impl Recorder {
         }
     }
 
-    /// From which global values a piece was computed; `None` if it is not tracked.
+    /// The global values that a piece was computed from; `None` if the piece is not tracked.
     pub(crate) fn origin(&self, piece: &Value) -> Option<BTreeSet<u64>> {
         let slot = self.own_slot(piece)?;
         let (mut found, mut seen) = (BTreeSet::new(), HashSet::new());
@@ -220,7 +220,7 @@ impl Recorder {
     }
 }
 
-/// The cotangents of the pieces are the pieces of the value's.
+/// The cotangents of the pieces are the pieces of the value's cotangent.
 pub(crate) fn vjp_of_to_local(
     recorder: &Recorder,
     node: &Node,
@@ -257,7 +257,7 @@ pub(crate) fn vjp_of_from_local(
     Ok(vec![Some(recorder.anchored(&nothing, &[piece])?)])
 }
 
-/// The first parent's cotangent is the value's; those of the others are zeros, which depend on whatever the ones of
+/// The first parent gets the value's cotangent. The others get zeros, recorded as depending on whatever the cotangents of
 /// other ranks may depend on.
 pub(crate) fn vjp_of_anchor(
     mover: Mover<'_>,
@@ -296,13 +296,13 @@ fn cotangent_label(value: &Layout, grad: GradAs) -> Result<Layout> {
     })
 }
 
-/// The layout of the piece that this rank, or off the mesh its first rank, has of a value.
+/// The layout of this rank's piece of a value, or, off the mesh, of the first rank's piece.
 pub(crate) fn piece_layout(own: &MeshComm, value: &Layout) -> Layout {
     let rank = own.mesh().ranks()[0];
     Layout::replicated(own.mesh(), &value.local_shape(rank).unwrap_or_default())
 }
 
-/// Whether every piece is on this rank's own mesh and has the shape that its layout says.
+/// Whether every piece is on this rank's own mesh and has the shape that its layout gives it.
 fn check_pieces(
     op: &'static str,
     cx: &MeshComm,

@@ -1,4 +1,4 @@
-//! A function of pieces as a function of the global values: the escape hatch.
+//! A function of pieces as a function of global values, for code that no op covers.
 
 use crate::law::gradient_layout;
 use crate::local::piece_layout;
@@ -12,23 +12,22 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 impl Recorder {
-    /// Moves `inputs` to `in_layouts`, hands `f` this rank's pieces of them, and takes what it returns for this
-    /// rank's pieces of values with `out_layouts`.
+    /// Moves `inputs` to `in_layouts`, calls `f` with this rank's pieces of them, and takes the results as this rank's pieces
+    /// of values with `out_layouts`.
     ///
     /// What `f` does with ops goes on the tape. The pieces it gets are values on this rank's
-    /// [own mesh](shard_redistribute::MeshComm::own), on which nothing is communicated. That the pieces it
-    /// returns fit together is its own affair: along an axis that replicates a result, every rank must compute
-    /// the same.
+    /// [own mesh](shard_redistribute::MeshComm::own), on which nothing is communicated. `f` is responsible for returning
+    /// pieces that fit together: along an axis that replicates a result, every rank must compute the same.
     ///
-    /// Gradients follow from the layouts. Along an axis that shards a result, or makes it a sum, each rank sees
-    /// the derivative of its own piece only, so that the cotangents of copies of an input are terms of a sum;
-    /// along an axis that replicates all results they are copies of one. `f` need not use its inputs alike on
-    /// every rank: a piece it does not use has a zero cotangent there. But a tracked input that no rank uses on the tape,
-    /// or whose piece a rank [reads](Self::note_read) without using it there, is an error: its gradient would be lost in
-    /// silence. [`map_local_with_grad`](Self::map_local_with_grad) takes a derivative written by hand; where none is
-    /// wanted, call it in [`no_grad`](Self::no_grad), or detach the input.
+    /// Gradients follow from the layouts. Along an axis that shards a result, or makes it a sum, each rank sees the derivative
+    /// of its own piece only, so the cotangents of copies of an input are terms of a sum. Along an axis that replicates all
+    /// results they are copies of one cotangent. `f` need not use its inputs alike on every rank: a piece that it does not use
+    /// has a zero cotangent there. But it is an error if no rank uses a tracked input on the tape, or if a rank
+    /// [reads](Self::note_read) its piece of one without using it on the tape, since the gradient would be lost silently.
+    /// [`map_local_with_grad`](Self::map_local_with_grad) takes a derivative written by hand. Where no derivative is wanted,
+    /// call this in [`no_grad`](Self::no_grad), or detach the input.
     ///
-    /// On a rank outside the mesh `f` is called with values without data; if it reads them, and so fails with
+    /// On a rank outside the mesh `f` is called with values without data. If it reads them, and so fails with
     /// [`NotMember`](RedistributeError::NotMember), its results are taken to be of the first input's type.
     ///
     /// # Collective
@@ -36,9 +35,9 @@ impl Recorder {
     ///
     /// # Errors
     /// [`Count`](AutogradError::Count) for no inputs or a wrong number of layouts; [`Meshes`](OpError::Meshes) and
-    /// [`OtherMesh`](RedistributeError::OtherMesh); an agreed error naming the lowest rank on which `f` fails or
-    /// returns pieces that do not fit, or leaves the tape with what it read;
-    /// [`OffTape`](AutogradError::OffTape) for a tracked input that no result depends on; otherwise as [`from_local`](Self::from_local).
+    /// [`OtherMesh`](RedistributeError::OtherMesh); an agreed error naming the lowest rank on which `f` fails, returns pieces
+    /// that do not fit, or reads a piece without using it on the tape; [`OffTape`](AutogradError::OffTape) for a tracked input
+    /// that no result depends on; otherwise as [`from_local`](Self::from_local).
     ///
     /// ```
     /// use shard_autograd::Recorder;
@@ -76,7 +75,7 @@ impl Recorder {
         self.map_pieces("map_local", inputs, in_layouts, out_layouts, f)
     }
 
-    /// [`map_local`](Self::map_local), under the name of whoever calls it.
+    /// [`map_local`](Self::map_local), with the caller's name in errors.
     pub(crate) fn map_pieces(
         &self,
         op: &'static str,
@@ -118,7 +117,7 @@ impl Recorder {
         let results = results?;
         agree_on_use(op, cx, &sources, &used)?;
         if results.len() != out_layouts.len() {
-            // Only off the mesh: members have agreed.
+            // This happens only off the mesh, since members have agreed.
             return Err(count(
                 op,
                 "results of the function",
@@ -128,7 +127,7 @@ impl Recorder {
         }
         (results.iter().zip(out_layouts).enumerate())
             .map(|(i, (result, layout))| {
-                // Of copies along an axis on which inputs sum their cotangents, one counts.
+                // Along an axis over which inputs sum their cotangents, only one of the copies counts.
                 let counts = cx
                     .coords()
                     .is_none_or(|c| copies(&split, layout).all(|axis| c[axis] == 0));
@@ -144,10 +143,10 @@ impl Recorder {
     }
 }
 
-/// What left the tape.
+/// Elements that leave the tape.
 impl Recorder {
-    /// Tells the tape that the host reads the elements of a value: [`map_local`](Self::map_local) finds out by this
-    /// which pieces are used off the tape.
+    /// Tells the tape that the host reads the elements of a value. This is how [`map_local`](Self::map_local) finds out which
+    /// pieces are used off the tape.
     pub fn note_read(&self, value: &Value) {
         let mut reads = self.reads().borrow_mut();
         if let (Some(read), true) = (reads.last_mut(), self.is_recording()) {
@@ -155,9 +154,9 @@ impl Recorder {
         }
     }
 
-    /// The numbers of the pieces that the host read while `f` ran, and what `f` gave.
+    /// The result of `f`, and the numbers of the pieces that the host read while `f` ran.
     fn noting_reads<T>(&self, f: impl FnOnce() -> T) -> (T, BTreeSet<u64>) {
-        /// Ends the list also after a panic.
+        /// Ends the list, even after a panic.
         struct List<'a>(&'a RefCell<Vec<BTreeSet<u64>>>);
         impl Drop for List<'_> {
             fn drop(&mut self) {
@@ -179,8 +178,8 @@ impl Recorder {
             .collect()
     }
 
-    /// Refuses a piece that the host read and no result was computed from on the tape, and a result that was computed from
-    /// none where one was read.
+    /// Refuses a piece that the host read and that no result was computed from on the tape. Where any piece was read, it also
+    /// refuses a result that was computed from no piece.
     fn check_reads(
         &self,
         op: &'static str,
@@ -233,7 +232,7 @@ fn agree_on_use(
     let device = cx.device();
     let anywhere = comm.all_reduce(&device.upload_slice(&mine)?, Monoid::MAX)?;
     let anywhere = match device.download_vec::<u8>(&anywhere) {
-        // A rank that is played knows of no other.
+        // A simulated rank knows nothing of the others.
         Err(DeviceError::NoData { .. }) => return Ok(()),
         anywhere => anywhere?,
     };

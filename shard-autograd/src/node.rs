@@ -13,9 +13,9 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// Names one value of a tape: equal for clones of a value, different for any two others of one recorder.
+/// The id of a value on a tape: equal for clones of a value, different for any two other values of one recorder.
 ///
-/// The same on every rank, since all ranks run the program.
+/// It is the same on every rank, since all ranks run the program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ValueId {
     /// Creation number of the node.
@@ -43,7 +43,7 @@ impl Slot {
         }
     }
 
-    /// What is known of the value without its data.
+    /// The layout, type and mesh of the value.
     pub(crate) fn outlet(&self) -> &Outlet {
         &self.node.outlets[self.output]
     }
@@ -63,49 +63,49 @@ pub(crate) struct Node {
     pub(crate) census: Rc<Census>,
 }
 
-/// What a node did.
+/// What a node stands for.
 pub(crate) enum Kind {
-    /// Nothing: derivatives are wanted with respect to it. Counts the arrays it has had before the present one.
+    /// A leaf: derivatives are wanted with respect to it. The number counts the arrays it has had before the present one.
     Leaf(Cell<u64>),
-    /// Applied an op; its vjp may look at these.
+    /// An applied op, with the arrays that its vjp may look at.
     Op {
         op: Arc<dyn Op>,
         inputs: Vec<Array>,
         outputs: Vec<Array>,
     },
-    /// Moved its input, or summed its inputs: as a map of global tensors the identity to each of them, so
-    /// that the cotangent goes to every parent as it is, label included.
+    /// A move of one input, or a sum of several. As a map of global tensors it is the identity in each of them, so the
+    /// cotangent goes to every parent as it is, label included.
     Pass,
-    /// Moved its input to another mesh.
+    /// A move to another mesh.
     ToMesh,
-    /// Ran a function that will be run again to find its derivative.
+    /// A function that will be run again to find its derivative.
     Checkpoint {
         body: Rc<Body>,
         inputs: Vec<Array>,
-        /// The leaves the function used that are none of its inputs, and how many arrays each had had by then.
+        /// The leaves that the function used and that are not its inputs, with the number of arrays each had had by then.
         captured: Vec<(Rc<Slot>, u64)>,
     },
-    /// Took this rank's piece of a value.
+    /// This rank's piece of a value.
     ToLocal {
-        /// What the pieces of the cotangent are together.
+        /// The layout of the value that the cotangents of the pieces form.
         cotangent: Layout,
-        /// Counts these nodes alone: the same on every rank, which the numbers of nodes between pieces are not.
+        /// Counts nodes of this kind alone. It is the same on every rank, unlike the numbers of nodes that lie between pieces.
         number: u64,
     },
-    /// Took the ranks' pieces for one value.
+    /// One value made of the ranks' pieces.
     FromLocal {
-        /// How the value's cotangent is seen by whoever differentiates its pieces.
+        /// The label under which the pieces see the value's cotangent.
         cotangent: Layout,
         /// Whether this rank's piece gets its piece of the cotangent, or zeros.
         counts: bool,
     },
-    /// Ran a function of pieces whose derivative is written by hand.
+    /// A function of pieces whose derivative is written by hand.
     ByHand(ByHand),
-    /// Nothing to the first parent, and nothing with the others: on another rank the value may depend on these.
+    /// The first parent, unchanged. The value is recorded as depending on the others because it may on another rank.
     Anchor,
 }
 
-/// A value without its data.
+/// What is known of a value without its data.
 #[derive(Clone)]
 pub(crate) struct Outlet {
     pub(crate) layout: Layout,
@@ -123,13 +123,13 @@ impl Outlet {
     }
 }
 
-/// Counts a recorder's nodes, and tells its nodes from those of others.
+/// Counts a recorder's nodes, and tells them from those of other recorders.
 #[derive(Debug, Default)]
 pub(crate) struct Census {
     next: Cell<u64>,
     live: Cell<usize>,
     pieces: Cell<u64>,
-    /// The nodes that have, or had, hooks.
+    /// The nodes that have or had hooks.
     hooked: RefCell<Vec<Weak<Node>>>,
 }
 
@@ -139,7 +139,7 @@ impl Census {
         self.next.get()
     }
 
-    /// A number for the next node that takes a piece.
+    /// A number for the next node of a piece.
     pub(crate) fn next_piece(&self) -> u64 {
         self.pieces.replace(self.pieces.get() + 1)
     }
@@ -151,7 +151,7 @@ impl Census {
         hooked.push(Rc::downgrade(node));
     }
 
-    /// Takes all hooks away.
+    /// Removes all hooks.
     pub(crate) fn forget_hooks(&self) {
         let hooked = self.hooked.take();
         // Dropping a hook may drop the last handle of a node, so nothing stays borrowed meanwhile.
@@ -204,7 +204,7 @@ impl Node {
         matches!(self.kind, Kind::Leaf(_))
     }
 
-    /// How many arrays it has had before the present one, if it is a leaf.
+    /// How many arrays the node has had before the present one, if it is a leaf.
     pub(crate) fn version(&self) -> Option<u64> {
         match &self.kind {
             Kind::Leaf(version) => Some(version.get()),
@@ -213,7 +213,7 @@ impl Node {
     }
 }
 
-/// The value of an array as output `output` of `node`; values without a derivative stay off the tape.
+/// The value of an array as output number `output` of `node`. Values that have no derivative stay off the tape.
 pub(crate) fn on_tape(array: Array, node: &Rc<Node>, output: usize) -> Value {
     if array.dtype().is_float() {
         Value::with_slot(
@@ -229,8 +229,8 @@ pub(crate) fn on_tape(array: Array, node: &Rc<Node>, output: usize) -> Value {
 }
 
 impl Drop for Node {
-    /// Frees the ancestors that only this node kept alive, in a loop: recursion would overflow the stack on a
-    /// long chain.
+    /// Frees the ancestors that only this node kept alive, in a loop, since recursion would overflow the stack on a long
+    /// chain.
     fn drop(&mut self) {
         self.census
             .live

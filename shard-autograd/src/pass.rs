@@ -16,34 +16,34 @@ use std::rc::Rc;
 /// One backward pass.
 pub(crate) struct Pass<'a> {
     pub(crate) recorder: &'a Recorder,
-    /// Whether it goes on the tape itself.
+    /// Whether the pass itself goes on the tape.
     pub(crate) recorded: bool,
     pub(crate) want: Want,
     /// Nodes older than this are not passed through.
     pub(crate) floor: u64,
 }
 
-/// Whose gradients are wanted.
+/// Which gradients are wanted.
 pub(crate) enum Want {
-    /// Those of every leaf.
+    /// The gradients of every leaf.
     Leaves,
-    /// Those of these values.
+    /// The gradients of these values.
     Values(BTreeSet<ValueId>),
-    /// Those of every value older than the floor.
+    /// The gradients of every value older than the floor.
     Older,
 }
 
-/// Gradients by what they belong to.
+/// Gradients by the ids of their values.
 pub(crate) type FoundMap = BTreeMap<ValueId, Found>;
 
-/// A gradient, and where it belongs.
+/// A gradient, and the layout of its value.
 pub(crate) struct Found {
     pub(crate) outlet: Outlet,
     /// In the layout of the law, or partial over more axes.
     pub(crate) value: Value,
 }
 
-/// A node on the way.
+/// A node that the pass visits.
 struct Visit {
     node: Rc<Node>,
     /// Whether its vjp is to be run.
@@ -58,7 +58,7 @@ type Visits = BTreeMap<u64, Visit>;
 impl Pass<'_> {
     /// Runs the pass from these values with these cotangents.
     pub(crate) fn run(&self, seeds: Vec<(Rc<Slot>, Value)>) -> Result<(FoundMap, Buckets)> {
-        // A pass that is itself recorded is so inside `no_grad` too; the other one applies nothing to the tape.
+        // A pass that is itself recorded is recorded inside `no_grad` too. A pass that is not applies nothing to the tape.
         let mode = if self.recorded {
             Mode::Record
         } else {
@@ -95,7 +95,8 @@ impl Pass<'_> {
                 .iter()
                 .map(|p| p.as_ref().is_some_and(|p| self.wanted(p, &visits)))
                 .collect();
-            // Where no cotangent arrived at a piece, one may have on another rank: all must go on alike.
+            // Where no cotangent arrived at a piece here, one may have arrived on another rank, and all ranks must go on
+            // alike.
             let shared = matches!(node.kind, Kind::ToLocal { .. });
             if shared || cotangents.iter().any(Option::is_some) {
                 let _span = tracing::trace_span!("vjp", op = node.name(), node = node.id).entered();
@@ -111,8 +112,8 @@ impl Pass<'_> {
         Ok((found, buckets))
     }
 
-    /// A user of a leaf has given its cotangent. After the last one the leaf's gradient is complete, long before
-    /// its turn comes, and summing it over the ranks can begin.
+    /// Notes that a user of a leaf has given its cotangent. After the last user the leaf's gradient is complete, long before
+    /// its turn comes, and the sum over the ranks can begin.
     fn used(
         &self,
         mover: Mover<'_>,
@@ -158,7 +159,7 @@ impl Pass<'_> {
                 },
             );
         }
-        // Parents are older than children: one sweep from the oldest settles which nodes lead to a target.
+        // Parents are older than children, so one sweep from the oldest node finds out which nodes lead to a target.
         let ids: Vec<u64> = visits
             .keys()
             .copied()
@@ -196,12 +197,12 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether the cotangent of this value is of use.
+    /// Whether the cotangent of this value is needed.
     fn wanted(&self, slot: &Slot, visits: &Visits) -> bool {
         self.is_target(slot) || visits.get(&slot.node.id).is_some_and(|v| v.run)
     }
 
-    /// The complete cotangent of a node's output, after its hooks; kept if it is a target.
+    /// The complete cotangent of a node's output, after its hooks. It is kept if the output is a target.
     fn complete(
         &self,
         mover: Mover<'_>,
@@ -216,7 +217,7 @@ impl Pass<'_> {
         };
         let target = self.is_target(&slot);
         let hooks: Vec<GradientHook> = if matches!(self.want, Want::Older) && target {
-            // Its gradient is not complete: other terms come from outside the checkpointed function.
+            // The gradient is not complete: other terms come from outside the checkpointed function.
             Vec::new()
         } else {
             node.hooks

@@ -13,8 +13,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Applies ops through another executor and remembers what was applied to what, so that derivatives can be
-/// taken.
+/// Applies ops through another executor and remembers what was applied to what, so that derivatives can be taken.
 ///
 /// A value is *tracked* if derivatives reach it: leaves made by [`leaf`](Self::leaf), and every
 /// floating-point output of an op that was applied to a tracked value while recording. Clones of a recorder
@@ -29,22 +28,22 @@ struct Inner {
     census: Rc<Census>,
     mode: RefCell<Mode>,
     bucket_bytes: Cell<usize>,
-    /// Of each function of pieces that runs, the innermost last: the pieces the host has read.
+    /// For each function of pieces that is running, the innermost last: the pieces that the host has read.
     reads: RefCell<Vec<BTreeSet<u64>>>,
 }
 
-/// What happens to what is applied.
+/// Whether what is applied goes on the tape.
 pub(crate) enum Mode {
     /// It goes on the tape.
     Record,
     /// It does not.
     Off,
-    /// It does not, but the tracked values it used are kept here, in order of first use.
+    /// It does not, but the tracked values that it used are kept here, in order of first use.
     Capture(Vec<Rc<Slot>>),
 }
 
 impl Recorder {
-    /// A recorder over an executor that computes.
+    /// A recorder over an executor that computes the ops.
     pub fn new(exec: Rc<dyn Exec>) -> Self {
         Self(Rc::new(Inner {
             exec,
@@ -60,8 +59,7 @@ impl Recorder {
         &self.0.exec
     }
 
-    /// A value with respect to which derivatives are wanted. Two calls make two different leaves, also of the
-    /// same array.
+    /// A value with respect to which derivatives are wanted. Two calls make two different leaves, even of the same array.
     ///
     /// # Errors
     /// [`NotDifferentiable`](AutogradError::NotDifferentiable) for an array of integers or truth values.
@@ -78,8 +76,8 @@ impl Recorder {
         Ok(on_tape(array, &node, 0))
     }
 
-    /// The same leaf with another array, as a parameter after a step: its [name](Self::id) and its hooks stay. What
-    /// was computed from the old array keeps it, and its gradient is still the leaf's.
+    /// The same leaf with another array, like a parameter after a step: its [id](Self::id) and its hooks stay. What was
+    /// computed from the old array keeps that array, and its gradient is still the leaf's.
     ///
     /// # Errors
     /// [`NotTracked`](AutogradError::NotTracked) for a value that is no leaf of this recorder;
@@ -107,11 +105,11 @@ impl Recorder {
         Ok(Value::with_slot(array, slot))
     }
 
-    /// Takes the hooks of all values away. A hook that holds its own value keeps it, and itself, until this or
+    /// Removes the hooks of all values. A hook that holds its own value keeps the value, and itself, until this or
     /// [`HookHandle::remove`](crate::HookHandle::remove) is called.
     ///
     /// # Collective
-    /// Not itself, but all ranks must do the same.
+    /// There is no communication, but all ranks must do the same.
     pub fn forget_hooks(&self) {
         self.0.census.forget_hooks();
     }
@@ -126,7 +124,7 @@ impl Recorder {
         self.own_slot(value).is_some_and(|s| s.node.is_leaf())
     }
 
-    /// The name of a tracked value: equal for its clones, the same on every rank.
+    /// The id of a tracked value: equal for its clones, and the same on every rank.
     pub fn id(&self, value: &Value) -> Option<ValueId> {
         Some(self.own_slot(value)?.id())
     }
@@ -136,29 +134,29 @@ impl Recorder {
         matches!(*self.0.mode.borrow(), Mode::Record)
     }
 
-    /// Runs `f` without recording; what it returns is not tracked. Recording goes on afterwards, also after
-    /// an early return or a panic.
+    /// Runs `f` without recording; what it returns is not tracked. Recording goes on afterwards, even after an early return or
+    /// a panic.
     ///
     /// # Collective
-    /// Not itself, but all ranks must do the same.
+    /// There is no communication, but all ranks must do the same.
     pub fn no_grad<T>(&self, f: impl FnOnce() -> T) -> T {
         self.in_mode(Mode::Off, f).0
     }
 
-    /// Runs `f` with recording, also inside [`no_grad`](Self::no_grad).
+    /// Runs `f` with recording, even inside [`no_grad`](Self::no_grad).
     ///
     /// # Collective
-    /// Not itself, but all ranks must do the same.
+    /// There is no communication, but all ranks must do the same.
     pub fn enable_grad<T>(&self, f: impl FnOnce() -> T) -> T {
         self.in_mode(Mode::Record, f).0
     }
 
-    /// How many bytes of complete gradients of replicated leaves a backward pass gathers before it starts to sum
-    /// them over the ranks while it goes on; 32 MiB at first. What is left is summed when the first gradient is
-    /// read. [`usize::MAX`] leaves everything until then, for accumulating several passes.
+    /// How many bytes of complete gradients of replicated leaves a backward pass gathers before it starts to sum them over the
+    /// ranks while it goes on; 32 MiB at first. What is left is summed when the first gradient is read. [`usize::MAX`] leaves
+    /// all of them until then, for accumulating several passes.
     ///
     /// # Collective
-    /// Not itself, but all ranks must do the same.
+    /// There is no communication, but all ranks must do the same.
     pub fn set_bucket_bytes(&self, bytes: usize) {
         self.0.bucket_bytes.set(bytes);
     }
@@ -172,9 +170,9 @@ impl Recorder {
         self.0.census.live()
     }
 
-    /// Runs `f` in a mode, and gives the mode as it was left.
+    /// Runs `f` in a mode, and returns the mode as `f` left it.
     pub(crate) fn in_mode<T>(&self, mode: Mode, f: impl FnOnce() -> T) -> (T, Mode) {
-        /// Puts the old mode back whatever happens.
+        /// Puts the old mode back, whatever happens.
         struct Restore<'a>(&'a RefCell<Mode>, Option<Mode>);
         impl Drop for Restore<'_> {
             fn drop(&mut self) {
@@ -225,7 +223,7 @@ impl Recorder {
             })
     }
 
-    /// Puts an application on the tape if one of its inputs is tracked: the outputs, tracked or not.
+    /// Puts an application on the tape if one of its inputs is tracked. Returns the outputs, tracked or not.
     pub(crate) fn record(
         &self,
         parents: SmallVec<[Option<Rc<Slot>>; 3]>,
@@ -244,7 +242,7 @@ impl Recorder {
             .collect()
     }
 
-    /// As [`record`](Self::record), for what has one output.
+    /// As [`record`](Self::record), for one output.
     pub(crate) fn record1(
         &self,
         parents: SmallVec<[Option<Rc<Slot>>; 3]>,
@@ -265,7 +263,7 @@ impl Recorder {
         }
     }
 
-    /// Where the inputs came from, as far as the present mode wants to know.
+    /// Where the inputs came from, as far as the present mode needs to know.
     pub(crate) fn parents(
         &self,
         op: &'static str,
@@ -277,7 +275,7 @@ impl Recorder {
             let slot = match &*mode {
                 Mode::Off => None,
                 _ => match (input.slot(), self.own_slot(input)) {
-                    // A value of another tape is no constant: to treat it as one would lose its gradient silently.
+                    // A value of another tape is not a constant: treating it as one would lose its gradient silently.
                     (Some(_), None) => return Err(OpError::NoVjp { op, operand }),
                     (_, own) => own,
                 },
@@ -335,7 +333,7 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// The arrays that a vjp will look at, and of the others what it may still ask: their layouts.
+/// The arrays that a vjp will look at. Of the other arrays only the layouts are kept, which a vjp may still ask for.
 fn kept<'a>(
     arrays: impl IntoIterator<Item = &'a Array>,
     keeps: impl Fn(usize) -> bool,

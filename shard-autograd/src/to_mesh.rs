@@ -9,7 +9,7 @@ use shard_spec::Layout;
 use std::rc::Rc;
 
 impl Recorder {
-    /// Moves a value to a layout of another mesh, `cx` being that mesh's; its cotangent moves back.
+    /// Moves a value to a layout of another mesh, the mesh of `cx`. The cotangent moves back.
     ///
     /// # Collective
     /// Every rank of the world, on either mesh or on none.

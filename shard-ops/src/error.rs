@@ -94,6 +94,19 @@ pub enum OpError {
         /// What the op's strategy wants.
         wanted: String,
     },
+    /// The result is [pinned](crate::Pin) to a layout, and no strategy leaves it there.
+    #[error(
+        "{op}: its result is pinned to {wanted}, and can be {}; pin it to one of these, or redistribute the result",
+        possible.join(" or ")
+    )]
+    Pinned {
+        /// The op.
+        op: &'static str,
+        /// The layout the result was to have.
+        wanted: String,
+        /// The layouts it would have by the strategies that the operands suggest.
+        possible: Vec<String>,
+    },
     /// The op has no derivative with respect to one of its operands: fused gradients, as those of attention and neighbour search,
     /// are not differentiated again.
     #[error(

@@ -28,7 +28,7 @@ mod strategy;
 pub mod testing;
 mod value;
 
-pub use engine::{Engine, EngineOptions, Handler};
+pub use engine::{Engine, EngineOptions, Handler, Pin};
 pub use error::{InOp, OpError, Result};
 pub use families::*;
 pub use kernel::{
@@ -39,5 +39,5 @@ pub use op::{Exec, Keeps, Op, Saved, key_of};
 pub use routes::{RouteBy, Routes};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
-pub use strategy::{Choice, RouteCost, Strategy, WayCost};
+pub use strategy::{Alternative, Choice, RouteCost, Strategy, WayCost};
 pub use value::{Value, holds};

@@ -1,5 +1,5 @@
-//! What moving an array in its own memory costs in time, and what it spares in memory: beside each figure of the
-//! ledger, the peak of the process as the system counts it (Linux; elsewhere it is left out).
+//! What moving an array in its own memory costs in time and saves in memory. Beside each figure of the ledger stands the peak
+//! of the process as the system counts it (on Linux; elsewhere it is left out).
 //!
 //! ```text
 //! cargo run --release -p shard-redistribute --example in_place [-- MIB [RANKS]]
@@ -14,11 +14,11 @@ use std::error::Error;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// One way from one layout to another.
+/// One move from one layout to another.
 struct Case {
     from: &'static str,
     to: &'static str,
-    /// Bytes of staging; `None` moves beside the source.
+    /// Bytes of staging; `None` moves into new memory beside the source.
     staging: Option<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! An array in pieces: a layout, and this rank's piece.
+//! An array in pieces: its layout, and this rank's piece.
 
 use crate::{MeshComm, RedistributeError, Result};
 use shard_comm::simulated::PHANTOM;
@@ -29,7 +29,8 @@ pub struct Array {
     derived: Option<Derived>,
 }
 
-/// What was worked out from the elements of an array, shared by its clones. Only whole numbers, which may be indices, have any.
+/// What was derived from the elements of an array, shared by its clones. Only arrays of whole numbers, which may be indices,
+/// keep any.
 type Derived = Rc<RefCell<Vec<(u128, Rc<dyn Any>)>>>;
 
 impl Array {
@@ -85,16 +86,17 @@ impl Array {
 
     /// What [`keep`](Self::keep) was given under this key by this array or a clone of it.
     ///
-    /// An array is a value, so what was worked out from its elements holds as long as it lives. Whether it is there follows from
-    /// the program alone, which is the same on all ranks: never from where elements happen to lie in memory.
+    /// An array is a value, so what was derived from its elements holds as long as it lives. Whether anything is kept under a
+    /// key follows from the program alone, which is the same on all ranks, and never from where elements happen to lie in
+    /// memory.
     pub fn kept<T: 'static>(&self, key: u128) -> Option<Rc<T>> {
         let derived = self.derived.as_ref()?.borrow();
         let found = derived.iter().find(|(k, _)| *k == key)?;
         found.1.clone().downcast().ok()
     }
 
-    /// Keeps what was worked out from the elements until the last clone of this array is dropped; of the 16 kept last. Arrays of
-    /// types other than `i64` and `i32` keep nothing.
+    /// Keeps what was derived from the elements until the last clone of this array is dropped, or until 16 others have been
+    /// kept since. Arrays of types other than `i64` and `i32` keep nothing.
     pub fn keep<T: 'static>(&self, key: u128, value: Rc<T>) {
         const MOST: usize = 16;
         if let Some(derived) = &self.derived {
@@ -124,7 +126,7 @@ impl Array {
         let shape: Dims = layout.local_shape(cx.rank()).unwrap_or_default();
         let count = numel(&shape);
         if cx.device().kind() == PHANTOM {
-            // Whatever the elements are, it does not keep them.
+            // This device keeps no elements, so there is no need to compute them.
             let buffer = cx.device().alloc(T::DTYPE, count)?.freeze();
             return Self::from_parts(cx, layout, Some(buffer), T::DTYPE);
         }
@@ -148,7 +150,8 @@ impl Array {
                 Some(identity) if !holds => T::from_scalar(identity),
                 _ => f(&index),
             });
-            // The next index: on within the interval, to the next one, or back to the first and on along the dim before.
+            // The next index: the next one in the interval, or the first of the next interval, or back to the first interval
+            // with a step along the dim before.
             for d in (0..index.len()).rev() {
                 index[d] += 1;
                 if index[d] < held[d][within[d]].end {
@@ -229,7 +232,7 @@ impl Array {
             .unwrap_or_else(|| SmallVec::from_elem(0, self.ndim()))
     }
 
-    /// This rank's piece alone, so that nothing but its holders keeps it.
+    /// This rank's piece alone; the array no longer holds it.
     pub(crate) fn into_buffer(self) -> Option<Buffer> {
         self.local
     }
@@ -256,12 +259,12 @@ impl Array {
         Ok(local.device().download_vec::<T>(local)?)
     }
 
-    /// Moves the array to another layout of the same mesh and shape; a no-op if it has it already.
+    /// Moves the array to another layout of the same mesh and shape; a no-op if it has that layout already.
     ///
     /// # Collective
-    /// All members of the mesh. Bytes received: what this rank needs and does not have, plus, for a partial
-    /// source, twice the block being reduced. If the mesh's [planner](MeshComm::planner) has a cost model, it may
-    /// be more, in fewer messages or with less sent by the busiest rank.
+    /// All members of the mesh. Bytes received: what this rank needs and does not have and, for a partial source, twice the
+    /// block being reduced. If the mesh's [planner](MeshComm::planner) has a cost model, a plan may receive more bytes, in
+    /// fewer messages or with less sent by the busiest rank.
     ///
     /// # Errors
     /// [`Incompatible`](RedistributeError::Incompatible) (shapes or meshes differ, or a partial value would
@@ -286,15 +289,15 @@ impl Array {
         (self.cx).record(call.of(self.dtype, &self.layout).reading(&[self.number]))
     }
 
-    /// Moves the array to another layout in its own memory: no rank ever holds more than the larger of its source
-    /// and its destination, and the staging of the mesh's [planner](MeshComm::planner) (64 MiB unless its
-    /// [`CostModel`](crate::CostModel) says otherwise). [`redistribute`](Self::redistribute) holds both, and while
-    /// they fit into the staging together with the larger one, so does this.
+    /// Moves the array to another layout in its own memory: no rank ever holds more than the larger of its source and its
+    /// destination, and the staging of the mesh's [planner](MeshComm::planner) (64 MiB unless its
+    /// [`CostModel`](crate::CostModel) says otherwise). [`redistribute`](Self::redistribute) holds both source and
+    /// destination. Where the smaller of the two fits into the staging, this method holds both too.
     ///
-    /// Beyond that the pieces move in rounds, which copy each element up to three times, twice of them within the
-    /// cache, and meet two times per round: slower than a move into memory that is at hand, faster than one into
-    /// fresh memory. The array is consumed. If a clone of it, or of its buffer, lives on some rank, that rank copies its
-    /// piece first and holds the source beside all this; if the move fails midway, the data is lost.
+    /// Beyond that the pieces move in rounds, which copy each element up to three times (two of the copies within the cache)
+    /// and meet two times per round. That is slower than a move into memory that is at hand, and faster than one into fresh
+    /// memory. The array is consumed. If a clone of it, or of its buffer, lives on some rank, that rank copies its piece first
+    /// and holds the source beside all this. If the move fails midway, the data is lost.
     ///
     /// ```
     /// # use shard_comm::Communicator;
@@ -323,9 +326,9 @@ impl Array {
     /// ```
     ///
     /// # Collective
-    /// All members of the mesh. Bytes received are those of [`redistribute`](Self::redistribute) (more where the staging
-    /// is so small that an all-reduce goes by a few KiB at a time); they come in more messages, as
-    /// [`Plan::forecast_into`](crate::Plan::forecast_into) tells.
+    /// All members of the mesh. Bytes received are those of [`redistribute`](Self::redistribute) (more where the staging is so
+    /// small that an all-reduce moves only a few KiB at a time). They come in more messages:
+    /// [`Plan::forecast_into`](crate::Plan::forecast_into) says how many.
     ///
     /// # Errors
     /// As [`redistribute`](Self::redistribute).

@@ -1,6 +1,6 @@
-//! What a plan may ask for, checked before anything of it is built.
+//! Limits on what a plan may ask for, checked before anything of it is built.
 //!
-//! A few words describe layouts of any extent and tiles repeated any number of times. Both checks look at layouts alone,
+//! A few words can describe layouts of any extent, and tiles repeated any number of times. Both checks look at layouts alone,
 //! so every rank decides alike.
 
 use crate::error::TooManyPieces;
@@ -8,11 +8,11 @@ use crate::path::{Hop, Move};
 use crate::{Owners, RedistributeError, Result};
 use shard_spec::{DimSharding, Layout, Partition, SpecError, most_pieces};
 
-/// The most pieces that one rank may read, or send, in all steps of a plan: about half a gigabyte while it is made.
+/// The most pieces that one rank may read, or send, in all steps of a plan. Their list takes about half a gigabyte while the
+/// plan is made.
 const MOST_PIECES: usize = 1 << 22;
 
-/// The most bytes that all ranks together may hold of a tensor, each all of it: sums over the steps of a plan then fit into
-/// 64 bits.
+/// The most bytes of a tensor, counted as if every rank held all of it. Sums over the steps of a plan then fit into 64 bits.
 const MOST_BYTES: u128 = 1 << 62;
 
 /// Bytes of the widest element.
@@ -51,8 +51,8 @@ pub(crate) fn check_pieces(from: &Layout, to: &Layout, hops: &[Hop]) -> Result<(
 }
 
 impl Move {
-    /// A bound on the pieces that one rank reads or sends. It is 0 between intervals, where a rank has at most one piece in
-    /// common with each other.
+    /// A bound on the pieces that one rank reads or sends. It is 0 between contiguous layouts, where two ranks have at most
+    /// one piece in common.
     fn most_pieces(&self) -> usize {
         let (from, to) = (&self.from, &self.to);
         if from.is_contiguous() && to.is_contiguous() {

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 /// The α–β model that methods are compared by.
 ///
-/// A rank's time in a step is its messages times α plus its bytes times β, for what it receives and, where
-/// [`sender_pays`](Self::sender_pays), for what it sends, whichever is more (links are full duplex); a step takes
-/// as long as its busiest rank; a plan as long as its steps one after the other. A message between ranks that
-/// differ along several mesh axes pays the worst of their links.
+/// A rank's time in a step is its messages times α plus its bytes times β. This counts what it receives or, where
+/// [`sender_pays`](Self::sender_pays) and that is more, what it sends (links are full duplex). A step takes as long as its
+/// busiest rank, and a plan as long as its steps one after the other. A message between ranks that differ along several mesh
+/// axes pays the worst of their links.
 ///
 /// The model is a plain value: give every rank the same one, or the ranks choose different plans, which the next
 /// exchange reports as a mismatch.
@@ -34,14 +34,14 @@ pub struct CostModel {
     pub sender_pays: bool,
     /// Bytes that a plan may hold on one rank beyond its source and its destination.
     pub staging: usize,
-    /// Seconds that a rendezvous takes beside what moves, where fewer rounds are weighed against fewer bytes; 10 µs if not
-    /// said: on ranks that share memory, about 100 kB are copied meanwhile.
+    /// Seconds that a rendezvous takes, not counting the bytes that move, where fewer rounds are weighed against fewer bytes.
+    /// The default is 10 µs, in which ranks that share memory copy about 100 kB.
     pub round: f64,
-    /// Floating-point operations per second of a rank's kernels, where work is weighed against what moves; 50 GFLOP/s, about a
-    /// core, if not said.
+    /// Floating-point operations per second of a rank's kernels, where computing is weighed against moving. The default is 50
+    /// GFLOP/s, about one core.
     pub flops: f64,
-    /// Ways to run an op that take up to this many times as long as the fastest count as equally fast, and of them the one that
-    /// holds least memory is taken; 1.1 if not said.
+    /// Ways to run an op that take up to this many times as long as the fastest count as equally fast, and the one among them
+    /// that holds the least memory is taken. The default is 1.1.
     pub slack: f64,
 }
 
@@ -52,24 +52,25 @@ impl Default for CostModel {
     }
 }
 
-/// Staging that plans may use unless told otherwise: 64 MiB.
+/// The staging that plans may use unless told otherwise: 64 MiB.
 pub(crate) const STAGING: usize = 64 << 20;
 
-// The figures below are to be had on a machine with `cargo run --release -p xtests --bin bench -- comm attention`, where two threads on
-// two busy cores took 4.4 µs for a round of 1 KiB, and attention ran at 30 to 42 GFLOP/s; `CostModel::measure` takes those of a mesh.
+// `cargo run --release -p xtests --bin bench -- comm attention` measures the figures below. On two busy cores, two threads
+// took 4.4 µs for a round of 1 KiB, and attention ran at 30 to 42 GFLOP/s; `CostModel::measure` measures the links and rounds
+// of a mesh.
 
-/// What a rendezvous, and the call of a kernel that follows it, is taken to cost unless told otherwise, in seconds.
+/// The default cost of a rendezvous, including the call of a kernel that follows it, in seconds.
 const ROUND: f64 = 10e-6;
 
-/// What kernels are taken to compute per second unless told otherwise.
+/// The default for what kernels compute per second.
 const FLOPS: f64 = 50e9;
 
-/// How much slower a way may be that holds less, unless told otherwise.
+/// The default for how much slower a way to run an op may be that holds less memory.
 const SLACK: f64 = 1.1;
 
 impl CostModel {
-    /// Ranks that are threads of one process: messages are free, and readers copy what they need, so the direct
-    /// plan, in which everyone receives least, is never beaten.
+    /// For ranks that are threads of one process. Messages are free, and readers copy what they need, so the direct plan, in
+    /// which everyone receives least, is never beaten.
     pub fn shared_memory() -> Self {
         Self {
             usual: LinkCost::new(0.0, 10e9),
@@ -82,7 +83,7 @@ impl CostModel {
         }
     }
 
-    /// Ranks joined by a network whose links all cost the same.
+    /// For ranks joined by a network whose links all cost the same.
     pub fn network(link: LinkCost) -> Self {
         Self {
             usual: link,
@@ -95,7 +96,8 @@ impl CostModel {
         }
     }
 
-    /// The links of a topology, as a mesh lies on it: along an axis, the worst between ranks that are neighbours there.
+    /// The links of a topology as a mesh lies on it: along an axis, the worst between the first rank of a group and the
+    /// others.
     pub fn of(topology: &Topology, mesh: &DeviceMesh) -> Self {
         let usual = topology.link(mesh.ranks()[0], mesh.ranks()[mesh.size() - 1]);
         let mut model = Self {
@@ -115,7 +117,7 @@ impl CostModel {
         (model.with_round(topology.round())).with_flops(topology.machine().flops())
     }
 
-    /// The cost of links along one mesh axis, in place of the usual one.
+    /// Sets the cost of links along one mesh axis, in place of the usual one.
     #[must_use]
     pub fn with_axis(mut self, axis: usize, link: LinkCost) -> Self {
         self.axes.retain(|(a, _)| *a != axis);
@@ -123,28 +125,28 @@ impl CostModel {
         self
     }
 
-    /// Bytes that a plan may hold on one rank beyond its source and its destination.
+    /// Sets the bytes that a plan may hold on one rank beyond its source and its destination.
     #[must_use]
     pub fn with_staging(mut self, bytes: usize) -> Self {
         self.staging = bytes;
         self
     }
 
-    /// Seconds that a rendezvous takes beside what moves.
+    /// Sets the seconds that a rendezvous takes, not counting the bytes that move.
     #[must_use]
     pub fn with_round(mut self, seconds: f64) -> Self {
         self.round = seconds;
         self
     }
 
-    /// Floating-point operations per second of a rank's kernels.
+    /// Sets the floating-point operations per second of a rank's kernels.
     #[must_use]
     pub fn with_flops(mut self, flops: f64) -> Self {
         self.flops = flops;
         self
     }
 
-    /// How many times as long as the fastest a way that holds less memory may take.
+    /// Sets how many times as long as the fastest a way to run an op may take that holds less memory.
     #[must_use]
     pub fn with_slack(mut self, slack: f64) -> Self {
         self.slack = slack;
@@ -174,8 +176,8 @@ impl CostModel {
             .unwrap_or(self.usual)
     }
 
-    /// Seconds for an all-reduce of `bytes` over the ranks along `axes`, `ranks` of them: one round of whole
-    /// copies when small, else a reduce-scatter and an all-gather.
+    /// Seconds for an all-reduce of `bytes` over the ranks along `axes`, of which there are `ranks`: one round of whole copies
+    /// when `bytes` is small, otherwise a reduce-scatter and an all-gather.
     pub(crate) fn all_reduce(&self, axes: &[usize], ranks: usize, bytes: usize) -> f64 {
         if ranks <= 1 || bytes == 0 {
             return 0.0;
@@ -187,9 +189,9 @@ impl CostModel {
         link.time(2.0 * others, 2.0 * others / ranks as f64 * bytes)
     }
 
-    /// Measures the links of a mesh, axis by axis, by timing barriers and small and large all-gathers of all ranks at once;
-    /// the slowest rank's figures, so all ranks get the same model. It prints itself. What ranks compute is not measured
-    /// here, where nothing computes: `shard_ops::measure` adds it.
+    /// Measures the links of a mesh, axis by axis, by timing barriers and small and large all-gathers of all ranks at once.
+    /// The figures are those of the slowest rank, so all ranks get the same model, which can be printed. It does not measure
+    /// how fast ranks compute; `shard_ops::measure` adds that.
     ///
     /// ```
     /// # use shard_comm::{Communicator, local};

@@ -1,4 +1,4 @@
-//! What a plan will do, before it does it.
+//! What a plan will do, told before it runs.
 
 use crate::{Considered, Method, Plan, Step};
 use shard_comm::{DType, ONE_ROUND_BYTES, all_reduce_received};
@@ -12,9 +12,9 @@ pub struct Forecast {
     pub bytes: u64,
     /// Ranks received from, summed over rounds.
     pub messages: u64,
-    /// Rendezvous.
+    /// Number of rendezvous.
     pub rounds: u64,
-    /// Most bytes allocated at once beyond the source, the destination included; an upper bound.
+    /// Most bytes allocated at once beyond the source, including the destination; an upper bound.
     pub peak: u64,
 }
 
@@ -25,23 +25,22 @@ pub struct StepReport {
     pub kind: &'static str,
     /// The layout after the step, in short form.
     pub layout: String,
-    /// What the step costs this rank; its peak is the step's own.
+    /// What the step costs this rank; the peak is that of the step alone.
     pub mine: Forecast,
-    /// Most bytes received by one rank; for meshes of more than 64 ranks a bound.
+    /// Most bytes received by one rank; a bound for meshes of more than 64 ranks.
     pub most_received: u64,
-    /// Most bytes sent by one rank; for meshes of more than 64 ranks an estimate.
+    /// Most bytes sent by one rank; an estimate for meshes of more than 64 ranks.
     pub most_sent: u64,
-    /// Seconds by the plan's model; by [`CostModel::shared_memory`](crate::CostModel::shared_memory) if it has
-    /// none.
+    /// Seconds by the plan's model, or by [`CostModel::shared_memory`](crate::CostModel::shared_memory) if it has none.
     pub seconds: f64,
 }
 
 /// A plan in words and figures; prints as a table.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Explanation {
-    /// What is passed through, such as `S(0)[0]S(0)[1] → R S(0)`; see [`Plan::trace`].
+    /// The layouts passed through, such as `S(0)[0]S(0)[1] → R S(0)`; see [`Plan::trace`].
     pub trace: String,
-    /// How the plan goes about it.
+    /// The plan's method.
     pub method: Method,
     /// The steps, in order.
     pub steps: Vec<StepReport>,
@@ -126,7 +125,7 @@ impl Plan {
         }
     }
 
-    /// What is to be said of the memory it keeps to.
+    /// What to say about the memory that the plan keeps to.
     fn bounds(&self, dtype: DType) -> &'static str {
         match self.bounded(dtype) {
             Some(_) => "; by rounds, to stay within the staging",
@@ -198,7 +197,7 @@ impl Plan {
 pub(crate) fn all_reduce_forecast(len: usize, dtype: DType, ranks: usize, me: usize) -> Forecast {
     let block = len * dtype.size();
     let received = all_reduce_received(len, dtype.size(), ranks, me, 1);
-    // The same rule by which the communicator chooses one round or two.
+    // The rule by which the communicator chooses one round or two.
     let one_round = ranks == 1 || block <= ONE_ROUND_BYTES;
     let others = ranks as u64 - 1;
     let chunk = len / ranks + usize::from(me < len % ranks);
@@ -225,7 +224,7 @@ pub(crate) fn all_reduce_forecast(len: usize, dtype: DType, ranks: usize, me: us
     }
 }
 
-/// How many ranks lie along `axes`, and which of them the one at `index` is.
+/// How many ranks lie along `axes`, and the place among them of the rank at `index`.
 pub(crate) fn position(mesh: &DeviceMesh, axes: &[usize], index: usize) -> (usize, usize) {
     let coords = mesh.coords_at(index);
     (0..mesh.ndim())

@@ -5,8 +5,8 @@ use std::hash::Hash;
 
 /// Accumulates a 128-bit fingerprint of plain values.
 ///
-/// The hash of [`StableHasher`], fed by anything that is `Hash`: not a defence against an adversary, but the same
-/// number on every rank and in every run, which `std`'s default hasher does not promise.
+/// This is the hash of [`StableHasher`], fed by anything that is `Hash`. It is no defence against an adversary, but it is the
+/// same on every rank and in every run, which `std`'s default hasher does not promise.
 ///
 /// ```
 /// use shard_redistribute::Fingerprint;

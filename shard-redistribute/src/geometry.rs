@@ -29,11 +29,11 @@ pub(crate) fn is_run(shape: &[usize], strides: &[isize]) -> bool {
     })
 }
 
-/// What the parts over some mesh axes add to a member's row-major position on the mesh.
+/// What the parts along some mesh axes add to a member's row-major position on the mesh.
 ///
-/// Positions are sums: a member's is the sum of what its part along each group of axes adds.
+/// A member's position is the sum of what its part along each group of axes adds.
 pub(crate) struct Places {
-    /// Size and stride of each digit of a part, the minor one first; axes that follow each other on the mesh are one.
+    /// Size and stride of each digit of a part, the minor digit first; axes that follow each other on the mesh form one digit.
     digits: SmallVec<[(usize, usize); 2]>,
     count: usize,
 }
@@ -59,7 +59,7 @@ impl Places {
         self.count
     }
 
-    /// What this part adds.
+    /// What this part adds to the position.
     pub(crate) fn at(&self, mut part: usize) -> usize {
         match &self.digits[..] {
             [] => 0,
@@ -125,7 +125,7 @@ impl From<DimSend> for Run {
 
 /// What one dim of a rank's block shares with the parts of the other side.
 pub(crate) struct Along<'a> {
-    /// As many as there are overlaps: kept as found, since there may be thousands.
+    /// One run per overlap; there may be thousands.
     runs: Vec<Run>,
     places: Places,
     sizes: Sizes<'a>,
@@ -166,8 +166,8 @@ impl<'a> Along<'a> {
         }
     }
 
-    /// The runs that an owner's part of a dim gives to the parts of a cover that lie at `fixed` coordinates,
-    /// `None` being any.
+    /// The runs that an owner's part of a dim gives to those parts of a cover that lie at the coordinates `fixed`, where
+    /// `None` stands for any coordinate.
     pub(crate) fn sends(
         mesh: &DeviceMesh,
         have: DimPart,
@@ -179,7 +179,7 @@ impl<'a> Along<'a> {
             .filter(|&a| fixed[a].is_some())
             .collect();
         let found = if pinned.len() == cover.axes.len() {
-            // One part alone: no need to look at the others.
+            // There is only one part, so the others need not be looked at.
             let at = |part: usize, &a: &usize| part * mesh.shape()[a] + fixed[a].unwrap_or(0);
             let only = cover.axes.iter().fold(0, at);
             overlaps_to(have, map, &cover.part(only), only)
@@ -220,7 +220,7 @@ impl<'a> Along<'a> {
     }
 }
 
-/// What decides the extents and steps of a piece along one dim, found once for all pieces in which it is equal.
+/// What decides the extents and steps of a piece along one dim. Pieces that are alike in every dim share what follows from it.
 #[derive(Clone, Copy, PartialEq)]
 struct Like {
     len: usize,
@@ -235,8 +235,8 @@ pub(crate) fn product_len(dims: &[Along<'_>]) -> usize {
     dims.iter().map(|along| along.runs.len()).product()
 }
 
-/// Calls `f` for every combination of one run per dim, with what their parts together add to the position of the rank
-/// on the other side.
+/// Calls `f` with every combination of one run per dim, and with what the parts of the runs together add to the position of
+/// the rank on the other side.
 pub(crate) fn for_each_product(dims: &[Along<'_>], mut f: impl FnMut(&[Run], usize)) {
     fn step(
         dims: &[Along<'_>],
@@ -256,7 +256,7 @@ pub(crate) fn for_each_product(dims: &[Along<'_>], mut f: impl FnMut(&[Run], usi
     step(dims, 0, &mut SmallVec::new(), &mut f);
 }
 
-/// Adds pieces that have one side's block in common to a list.
+/// Adds pieces to a list that have the block of one side in common.
 pub(crate) struct Writer<'a> {
     out: &'a mut Pieces,
     dims: &'a [Along<'a>],
@@ -264,13 +264,13 @@ pub(crate) struct Writer<'a> {
     source: usize,
     /// Strides of this rank's own block.
     mine: Strides,
-    /// Whether this rank reads, rather than being read from.
+    /// Whether this rank reads the pieces; otherwise they are read from it.
     reads: bool,
-    /// The last two kinds of pieces: uneven parts differ by one, in turns.
+    /// The last two kinds of pieces: the sizes of uneven parts differ by one and often alternate.
     recent: [Option<Kind>; 2],
 }
 
-/// What a piece that was added is like, and the strides of the two blocks it is cut from.
+/// What a piece that was added is like, with the strides of the two blocks it is cut from.
 struct Kind {
     first: usize,
     like: SmallVec<[Like; 6]>,
@@ -279,7 +279,7 @@ struct Kind {
 }
 
 impl<'a> Writer<'a> {
-    /// For pieces between the rank with a block of this shape, which reads or is read from, and the ranks that the
+    /// A writer of pieces between the rank with a block of this shape, which reads or is read from, and the ranks that the
     /// runs of `dims` name.
     pub(crate) fn new(
         out: &'a mut Pieces,
@@ -303,8 +303,8 @@ impl<'a> Writer<'a> {
         self.out.reserve(pieces);
     }
 
-    /// Adds the piece that is the product of these runs, to or from the block of a peer; in the destination the
-    /// reader's block begins at `base`.
+    /// Adds the piece that is the product of these runs, to or from the block of a peer. The reader's block begins at `base`
+    /// in the destination.
     pub(crate) fn push(&mut self, peer: usize, runs: &[Run], base: usize) {
         let dims = || runs.iter().zip(self.dims);
         for kind in self.recent.iter().flatten() {
@@ -359,7 +359,8 @@ pub(crate) fn share_of(runs: &[Run], share: usize, count: usize) -> Option<Small
     cut_of(runs, share, share + 1, count)
 }
 
-/// The part of a piece from `from / whole` to `to / whole`, cut along its longest dim; `None` if it is empty.
+/// The part of a piece between the fractions `from / whole` and `to / whole`, cut along its longest dim; `None` if it is
+/// empty.
 pub(crate) fn cut_of(
     runs: &[Run],
     from: usize,
@@ -370,7 +371,7 @@ pub(crate) fn cut_of(
         return None;
     }
     let mut cut: SmallVec<[Run; 6]> = runs.into();
-    // The first of the longest.
+    // The first of the longest dims.
     let longest = (0..runs.len()).rev().max_by_key(|&d| runs[d].len);
     let Some(d) = longest else {
         return (to == whole).then_some(cut);

@@ -1,4 +1,4 @@
-//! Plans under way.
+//! Plans in flight.
 
 use crate::exchange::start;
 use crate::{Array, ExchangeHandle, Plan, RedistributeError, Result, Step};
@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 /// A plan that was started: its first step is in flight while the caller computes.
 ///
-/// Later steps, where there are any, run in [`wait`](Self::wait). A handle that is dropped leaves its step to the
-/// communicator, which finishes it, and the later steps undone: drop it on all ranks or on none.
+/// Later steps, where there are any, run in [`wait`](Self::wait). If a handle is dropped, the communicator finishes the step
+/// in flight, and the later steps are left undone. So it must be dropped on all ranks or on none.
 ///
 /// ```
 /// use shard_redistribute::{Array, MeshComm};
@@ -87,7 +87,7 @@ impl Array {
     /// All members of the mesh, which wait for their handles at the same place among their other calls.
     ///
     /// # Errors
-    /// As [`redistribute`](Self::redistribute); what other ranks have to say about it comes from the handle.
+    /// As [`redistribute`](Self::redistribute); errors of other ranks are reported by the handle.
     #[track_caller]
     pub fn redistribute_start(&self, to: &shard_spec::Layout) -> Result<PlanHandle> {
         let planner = self.cx().planner();
@@ -98,7 +98,7 @@ impl Array {
     }
 }
 
-/// One step under way, and what its result is to be: an array like this one.
+/// One step in flight, with an array of the layout and type that its result is to have.
 #[derive(Debug)]
 pub(crate) enum UnderWay {
     Landed(Array),

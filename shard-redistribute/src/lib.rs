@@ -1,7 +1,7 @@
 //! Sharded arrays and the plans that move them from any layout to any other.
 //!
-//! An [`Array`] is a [`Layout`](shard_spec::Layout) and this rank's piece of the data. Moving it is one of two
-//! things, and everything above this crate is built from them:
+//! An [`Array`] is a [`Layout`](shard_spec::Layout) and this rank's piece of the data. Moving an array takes two things, and
+//! everything above this crate is built from them:
 //!
 //! - an **exchange**: every destination element is copied from the rank that owns it (or folded from all ranks
 //!   that hold a part of it). Which pieces go where is found by intersecting intervals, one tensor dim at a
@@ -9,26 +9,27 @@
 //! - a **reduce**: ranks that hold partial values of the same box combine them
 //!   (the `all_reduce` of a [`Communicator`](shard_comm::Communicator)).
 //!
-//! [`Plan`] strings these together to take an array from one layout to another; it is derived without
-//! communication, is the same on every rank, and can be printed and run many times.
+//! [`Plan`] strings these together to take an array from one layout to another. It is derived without communication, is the
+//! same on every rank, and can be printed and run many times.
 //!
-//! [`CrossPlan`] does the same between different meshes of one world, and carries [`Array::scatter`] and
-//! [`Array::gather`], in which nobody holds more than its block but the rank that holds all.
+//! [`CrossPlan`] does the same between different meshes of one world. [`Array::scatter`] and [`Array::gather`] are built on
+//! it: only the rank that has the whole tensor ever holds more than its block.
 //!
-//! # Which way
+//! # Which method
 //!
-//! [`Plan::new`] goes the direct way: every rank reads what it needs and does not have from whoever holds it, which
-//! is the least anyone can receive. Over a network that may still be slow, where one rank must send much or where
-//! messages are many and small. [`Plan::cheapest`] prices the alternatives ([`Method`]) by a [`CostModel`] and takes
-//! the cheapest; [`Plan::explain`] tells what it will do and why. The program `plan` (feature `cli`) shows it:
+//! [`Plan::new`] moves directly: every rank reads what it needs and does not have from whoever holds it, which is the least
+//! that a rank can receive. Over a network that may still be slow, where one rank must send much or where messages are many
+//! and small. [`Plan::cheapest`] prices the alternatives ([`Method`]) by a [`CostModel`] and takes the cheapest;
+//! [`Plan::explain`] tells what it will do and why. The program `plan` (feature `cli`) shows it:
 //!
 //! ```text
 //! cargo run -p shard-redistribute --features cli --bin plan -- \
 //!     --mesh 2x4 --shape 8192x4096 --from 'S(0) S(1)' --to 'S(1) S(0)' --svg moves.svg
 //! ```
 //!
-//! Received bytes of the busiest rank as a fraction of the tensor, on a 2x4 mesh, beside the two planners of PyTorch
-//! 2.15's DTensor (collectives along one mesh axis at a time, with the number of steps):
+//! The table shows the received bytes of the busiest rank as a fraction of the tensor, on a 2x4 mesh, for the two planners of
+//! PyTorch 2.15's DTensor (collectives along one mesh axis at a time, with the number of steps in brackets) and for the direct
+//! plan:
 //!
 //! | move | greedy | graph search | direct |
 //! |---|---|---|---|
@@ -38,17 +39,16 @@
 //! | `R S(0)` to `S(0) R` | 0.750 (1) | 0.562 (2) | 0.500 |
 //! | `R S(0)` to `S(0) S(0)` | 0.750 (1) | | 0.125 |
 //!
-//! A plan is an object: [`Plan::run`] it as often as wanted, [`Plan::start`] it and compute while it flies, take its
+//! A plan is an object: [`Plan::run`] it any number of times, [`Plan::start`] it and compute while it is in flight, take its
 //! [`Plan::adjoint`], [`Plan::forecast`] its bytes, messages and peak, or write it down (feature `serde`) and read it
 //! elsewhere.
 //!
 //! # Memory
 //!
-//! Beside its source, a move holds its destination and a bounded staging (64 MiB unless the
-//! [model](CostModel::with_staging) or the [plan](Plan::with_staging) says otherwise); a reduction that would need more
-//! is cut into rounds. An array that nobody else holds can go in its own memory ([`Array::redistribute_into`]): then
-//! the larger of source and destination, and the staging, is all that any rank ever holds.
-//! [`Plan::forecast_into`] tells the bytes, messages and peak beforehand.
+//! Beside its source, a move holds its destination and a bounded staging (64 MiB unless the [model](CostModel::with_staging)
+//! or the [plan](Plan::with_staging) says otherwise); a reduction that would need more is cut into rounds. An array that
+//! nobody else holds can move in its own memory ([`Array::redistribute_into`]): then no rank ever holds more than the larger
+//! of source and destination, and the staging. [`Plan::forecast_into`] tells the bytes, messages and peak beforehand.
 //!
 //! For example, 1 GiB of f32 from rows to columns over two ranks of one process, with the default staging: the process
 //! peaks at 1039 MiB instead of 2051 MiB, and takes 0.19 s where filling fresh memory takes 0.68 s
@@ -58,9 +58,9 @@
 //!
 //! Measured on two idle cores; the programs print the figures of the machine they run on.
 //!
-//! - *Moving* (`cargo run --release -p xtests --bin bench -- redistribute`): between ranks of one process, 2 and 4
-//!   ranks, 4096x4096 and an uneven 1000x777x13 of f32, rows, columns, copies, sums, rebalancing and 2-D swaps take 0.6
-//!   to 1.2 times what threads take to copy (or fold) the same bytes without any library. Replicated to rows is a view.
+//! - *Moving* (`cargo run --release -p xtests --bin bench -- redistribute`): on 2 and on 4 ranks of one process, for 4096x4096
+//!   and an uneven 1000x777x13 of f32, moves between rows, columns and copies, sums, rebalancing and 2-D swaps take 0.6 to 1.2
+//!   times what threads take to copy (or fold) the same bytes without any library. Replicated to rows is a view.
 //! - *Planning* (`... --bin bench -- plan`): 2 to 3 us for a direct plan on small meshes, 40 to 250 us to compare all
 //!   methods on up to 12 ranks; on 16,384 ranks at most 0.75 ms for a direct plan with ten thousand messages, 0.93 ms
 //!   with the comparison. A plan that is kept is found in 7 ns. Parts of several intervals cost a composition of maps

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-/// A mesh and, for this rank, the communicator over all of it and over every subset of its axes. Axes of one rank, of
-/// which there may be any number, change no group and so make none.
+/// A mesh and, for this rank, the communicators over all of it and over every subset of its axes. Axes of one rank, of which
+/// there may be any number, change no group, so no communicators are made for them.
 ///
 /// The sub-communicators are made once, here, because making one is collective: a cache miss in the middle of
 /// a program may happen on one rank and not on another, and would hang.
@@ -78,7 +78,7 @@ impl MeshComm {
             mesh.ranks()[0]
         };
         let planner = Planner::new(mesh.index_of(rank).unwrap_or(0), PLANS);
-        // What is known of the links is known alike on all ranks.
+        // All ranks know the same of the links, so they set the same model.
         planner.set_model(world.topology().map(|t| CostModel::of(t, mesh)));
         Ok(Rc::new(Self {
             mesh: mesh.clone(),
@@ -104,8 +104,8 @@ impl MeshComm {
         &self.world
     }
 
-    /// The communicator over the ranks that run the program on this mesh, members or not: the world, or on a mesh of a rank's
-    /// [own](Self::own) that rank alone. `None` on such a mesh of another rank.
+    /// The communicator over the ranks that run the program on this mesh, members or not: the world, or, on a rank's
+    /// [own](Self::own) mesh, that rank alone. `None` on the own mesh of another rank.
     pub fn program(&self) -> Option<&Rc<dyn Communicator>> {
         self.program.as_ref()
     }
@@ -135,11 +135,11 @@ impl MeshComm {
         self.groups.last()
     }
 
-    /// The mesh of this rank alone, of shape `[1]`: where this rank's piece of an array is an array of its own.
-    /// Made without communication, once.
+    /// The mesh of this rank alone, of shape `[1]`. On it, this rank's piece of an array is an array of its own. It is made
+    /// without communication, once.
     ///
-    /// A rank outside this mesh is outside that one too: it gets the one of this mesh's first rank, so that
-    /// arrays have the shapes they have there, and no data.
+    /// A rank outside this mesh is outside that mesh too: it gets the own mesh of this mesh's first rank, so that arrays have
+    /// the shapes they have there, and no data.
     ///
     /// ```
     /// # use shard_comm::{Communicator, local};
@@ -179,8 +179,8 @@ impl MeshComm {
         &self.planner
     }
 
-    /// Adds a call to the history that all operations of the mesh's groups compare, so that ranks that took different turns
-    /// where nothing had to be communicated are found out at the next one, whatever it is.
+    /// Adds a call to the history that all operations of the mesh's groups compare. Where ranks took different turns without
+    /// communicating, the next operation that communicates finds it out.
     ///
     /// ```
     /// use shard_comm::{Call, Communicator, local};

@@ -1,20 +1,20 @@
-//! Ways from one layout to another, and what each costs.
+//! Paths from one layout to another, and what each costs.
 //!
 //! A path is a list of hops, each an exchange or an all-reduce, described by layouts alone. The direct path
 //! always exists; the others are tried where a cost model might prefer them:
 //!
-//! - **relabel** is the name of the direct way where only ranks are permuted;
+//! - **relabel** is the name of the direct path where only ranks are permuted;
 //! - **spread** and **balanced** are the direct exchange with pieces shared out over the copies of their owner, so that
 //!   no owner sends more than its share ([`Owners`]);
-//! - **slice, exchange, gather** shards over the replicas what the destination replicates, and lets them gather it last.
-//!   The owner of much then sends it once instead of once per replica;
+//! - **slice, exchange, gather** shards what the destination replicates over the replicas, and lets them gather it last. An
+//!   owner of much data then sends it once instead of once per replica;
 //! - **axis by axis** moves one mesh axis at a time, which replaces many small messages by few larger ones;
-//! - **composed** does both on small meshes: it slices first, then moves one axis at a time, and gathers last (the normal
-//!   form of Rink and others, arXiv 2112.01075);
-//! - **gather, slice** brings everything everywhere, axis by axis. It serves tensors so small that only the number of
+//! - **composed** does both on small meshes: it slices first, then moves one axis at a time, and gathers last (the normal form
+//!   of Rink and others, arXiv 2112.01075);
+//! - **gather, slice** brings everything to every rank, axis by axis. It serves tensors so small that only the number of
 //!   messages counts; the model's staging bounds it.
 //!
-//! The others hold no more between hops than the larger of the source's and the destination's blocks.
+//! Apart from gather and slice, no path holds more between hops than the larger of the source's and the destination's blocks.
 
 use crate::{ExchangeBuilder, Owners, Result, Source};
 use shard_comm::{Monoid, Scalar};
@@ -28,17 +28,17 @@ pub(crate) type Axes = SmallVec<[usize; 4]>;
 pub(crate) const EXACT_RANKS: usize = 64;
 /// Above so many ranks, a tensor of more elements than this is never gathered whole.
 const GATHERED: usize = 1 << 20;
-/// Most mesh axes whose subsets and orders are tried.
+/// The most mesh axes whose subsets and orders are tried.
 const SEARCH_AXES: usize = 3;
 
-/// How a plan goes about its move.
+/// The method by which a plan moves an array.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Method {
     /// Every rank reads what it needs from whoever holds it; partial values are reduced before or on the way.
     Direct,
-    /// The move is direct, and the reduction is done on its other side.
+    /// The move is direct, and the reduction is done on the other side of it than a direct plan would choose.
     ReduceElsewhere,
     /// The move is direct, and each copy of an owner sends an even share of every piece.
     Spread,
@@ -93,11 +93,11 @@ pub(crate) struct Move {
     pub(crate) to: Layout,
     /// Partial axes whose terms are folded as they arrive.
     pub(crate) scatter: Axes,
-    /// From whom replicated pieces are read.
+    /// From which copies replicated pieces are read.
     pub(crate) owners: Owners,
 }
 
-/// A way from one layout to another.
+/// A path from one layout to another.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Path {
     pub(crate) method: Method,
@@ -105,10 +105,10 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Most bytes that some rank holds beyond its source and its destination: all that the hops leave in between,
+    /// Most bytes that some rank holds beyond its source and its destination: the sum of all that the hops leave in between,
     /// since slower ranks may still be reading it.
     ///
-    /// Beside an all-reduce it is never more than `cap`: such plans then run by rounds.
+    /// For a path with an all-reduce the result is at most `cap`, since such a plan then runs by rounds.
     pub(crate) fn staging(&self, size: usize, cap: usize) -> usize {
         let Some((_, before)) = self.hops.split_last() else {
             return 0;
@@ -122,8 +122,8 @@ impl Path {
     }
 }
 
-/// The direct path, or with `other_way` the one that reduces on the other side of the move (`None` if nothing is
-/// left to choose).
+/// The direct path, or with `other_way` the path that reduces on the other side of the move (`None` if there is nothing to
+/// choose).
 ///
 /// A partial source is reduced, never gathered: axes that shard the destination reduce in the exchange itself (a
 /// reduce-scatter), the others by an all-reduce, which by default runs on the smaller of the two blocks.
@@ -158,7 +158,7 @@ pub(crate) fn direct(from: &Layout, to: &Layout, other_way: bool) -> Result<Opti
     Ok(Some(hops))
 }
 
-/// What to call the direct path: a relabelling where both layouts cut the tensor into the same blocks.
+/// The name of the direct path: a relabelling where both layouts cut the tensor into the same blocks.
 pub(crate) fn direct_way(from: &Layout, to: &Layout) -> Method {
     let whole_values = !from.is_partial() && !to.is_partial();
     if whole_values && from != to && same_blocks(from, to) {
@@ -168,7 +168,7 @@ pub(crate) fn direct_way(from: &Layout, to: &Layout) -> Method {
     }
 }
 
-/// Whether both layouts cut the tensor into the same blocks, be they on other ranks.
+/// Whether both layouts cut the tensor into the same blocks, even if other ranks hold them.
 pub(crate) fn same_blocks(a: &Layout, b: &Layout) -> bool {
     let cuts = |l: &Layout, d: usize| {
         let divided = |s: &&DimSharding| s.partition.parts() > 1;
@@ -221,7 +221,7 @@ pub(crate) fn paths(from: &Layout, to: &Layout) -> Result<Vec<Path>> {
                 add(Method::AxisByAxis, hops);
             }
         }
-        // With two axes it never was the cheapest: there is no third to move meanwhile.
+        // With two axes it was never the cheapest, since there is no third axis to move meanwhile.
         let deep = small && to.mesh().shape().iter().filter(|&&n| n > 1).count() > 2;
         for between in sliced(from, to)?.iter().take(usize::from(deep)) {
             for mut stops in axis_orders(from, between)? {
@@ -244,7 +244,7 @@ pub(crate) fn paths(from: &Layout, to: &Layout) -> Result<Vec<Path>> {
     Ok(found)
 }
 
-/// The hops through these stops; `None` if one of them would need more than an exchange, or holds more than `most`
+/// The hops through these stops. `None` if one of them would need more than an exchange, or if a stop holds more than `most`
 /// elements.
 fn through(
     from: &Layout,
@@ -263,7 +263,7 @@ fn through(
         if !all.is_empty() {
             return None;
         }
-        // There is no choice where nothing is replicated or reduction decides who reads what.
+        // There is no choice where nothing is replicated, or where a reduction decides who reads what.
         let choice = scatter.is_empty() && !at.replicate_axes().is_empty();
         let owners = if choice { owners } else { Owners::Nearest };
         hops.extend(exchange(at, next, &scatter, owners));
@@ -272,7 +272,7 @@ fn through(
     Some(hops)
 }
 
-/// Destinations sharded further, over axes that they replicate.
+/// Destinations sharded further, over the axes that they replicate.
 fn sliced(from: &Layout, to: &Layout) -> Result<Vec<Layout>> {
     let mesh = to.mesh();
     let axes: Axes = to
@@ -296,17 +296,17 @@ fn sliced(from: &Layout, to: &Layout) -> Result<Vec<Layout>> {
         };
         if reduced.iter().all(|a| subset.contains(a)) {
             let count: usize = subset.iter().map(|&a| mesh.shape()[a]).product();
-            // The dims in order of size, so that the pieces of the final gather are as long as can be.
+            // The dims in order of size, so that the pieces of the final gather are as long as possible.
             let mut dims: SmallVec<[usize; 6]> =
                 (0..to.ndim()).filter(|&d| size(to, d) > 1).collect();
             dims.sort_by_key(|&d| (std::cmp::Reverse(size(to, d).min(count)), d));
             dims.truncate(if exact { dims.len() } else { 1 });
             for d in dims {
-                // As the source nests them, so that what is in place already stays there.
+                // The axes are nested as in the source, so that what is in place already stays there.
                 let nested = from.axis_order(d).iter().filter(|a| subset.contains(a));
                 let others = subset.iter().filter(|a| !from.axis_order(d).contains(a));
                 let order: Axes = nested.chain(others).copied().collect();
-                // Tiles that would be too many to write out are no way that is worth a price.
+                // A sharding with too many tiles to write out is not worth considering.
                 if let Ok(sharding) = finer(to, d, &order, count) {
                     found.push(to.with_sharding(d, Some(sharding))?);
                 }
@@ -347,7 +347,7 @@ pub(crate) fn finer(to: &Layout, d: usize, axes: &[usize], count: usize) -> Resu
     })
 }
 
-/// For each order of the mesh axes that change, the layouts between.
+/// For each order in which the changed mesh axes may move, the layouts in between.
 fn axis_orders(from: &Layout, to: &Layout) -> Result<Vec<Vec<Layout>>> {
     let changes: Axes = (0..to.mesh().ndim())
         .filter(|&a| to.mesh().shape()[a] > 1 && from.placements()[a] != to.placements()[a])
@@ -371,7 +371,7 @@ fn axis_orders(from: &Layout, to: &Layout) -> Result<Vec<Vec<Layout>>> {
             .cloned()
             .collect();
     }
-    // What has moved decides the layout, not in which order.
+    // The layout depends on which axes have moved, not on their order.
     let mut known: Vec<(usize, Layout)> = Vec::new();
     let mut at = |moved: &[usize]| -> Result<Layout> {
         let bit = |a: &usize| changes.iter().position(|c| c == a).map_or(0, |i| 1 << i);
@@ -387,7 +387,7 @@ fn axis_orders(from: &Layout, to: &Layout) -> Result<Vec<Vec<Layout>>> {
     orders.iter().map(stops).collect()
 }
 
-/// The source's layout with these axes already as in the destination.
+/// The source's layout with these axes moved already, as in the destination.
 fn partway(from: &Layout, to: &Layout, moved: &[usize]) -> Result<Layout> {
     let mesh = to.mesh();
     let dims = (0..to.ndim()).map(|d| {
@@ -400,7 +400,7 @@ fn partway(from: &Layout, to: &Layout, moved: &[usize]) -> Result<Layout> {
             .filter_map(|l| l.sharding(d))
             .find(|s| s.axes.starts_with(&axes));
         let partition = match known {
-            // Neighbouring parts joined: boundaries that one of the two ends has anyway.
+            // Neighbouring parts are joined, so every boundary is one that the source or the destination has.
             Some(s) => s.partition.joined(s.partition.parts() / parts),
             None => Ok(Partition::balanced(to.shape()[d], parts)),
         };
@@ -413,7 +413,7 @@ fn partway(from: &Layout, to: &Layout, moved: &[usize]) -> Result<Layout> {
     Ok(Layout::from_dims(mesh, to.shape(), dims, None)?)
 }
 
-/// The partial axes that a move reduces: by exchange, because they shard the destination, and otherwise.
+/// The partial axes that a move reduces: those that shard the destination, which the exchange reduces, and the others.
 pub(crate) fn reductions(from: &Layout, to: &Layout) -> (Axes, Axes) {
     from.partial_axes()
         .iter()
@@ -458,7 +458,7 @@ impl Hop {
         }
     }
 
-    /// The hop with readers that take even shares of every copy where they took lengths of a row.
+    /// The same hop, but where readers took lengths of a row they take even shares of every copy.
     pub(crate) fn in_even_shares(&self) -> Self {
         match self {
             Self::Exchange(e) if e.owners == Owners::Balanced => Self::Exchange(Move {
@@ -506,14 +506,14 @@ mod tests {
         Layout::parse(&DeviceMesh::new(mesh).unwrap(), shape, text).unwrap()
     }
 
-    /// α free: only bytes count.
+    /// Messages are free (α = 0): only bytes count.
     fn bandwidth() -> CostModel {
         CostModel::network(LinkCost::new(0.0, 1.0))
     }
 
     #[test]
     fn owning_everything_makes_direct_send_bound_and_slicing_cures_it() {
-        // One rank of four holds all 12 rows; everybody wants them.
+        // One rank of four holds all 12 rows, and every rank wants them.
         let from = layout(&[4], &[12], "S(0)[12,0,0,0]");
         let to = layout(&[4], &[12], "R");
         let paths = paths(&from, &to).unwrap();
@@ -521,13 +521,14 @@ mod tests {
             .iter()
             .map(|r| (r.method, Prices::new(&bandwidth(), 1).seconds(&r.hops)))
             .collect();
-        // Directly 3 copies leave rank 0; sliced, 9 rows leave it and then 3 leave everyone three times.
+        // Directly, 3 copies leave rank 0. Sliced, 9 rows leave rank 0, and then every rank sends its 3 rows three times.
         assert_eq!(times, [(Method::Direct, 36.0), (Method::SliceGather, 18.0)]);
     }
 
     #[test]
     fn spreading_over_copies_relieves_the_busiest_sender() {
-        // Rows over the 4, copied 6 times; wanted by rows over the 6, copied 4 times.
+        // Rows are sharded over the axis of 4 and copied 6 times; the destination shards them over the axis of 6 and copies
+        // them 4 times.
         let from = layout(&[4, 6], &[24], "S(0) R");
         let to = layout(&[4, 6], &[24], "R S(0)");
         let paths = paths(&from, &to).unwrap();

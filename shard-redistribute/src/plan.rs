@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::rc::Rc;
 
-/// How an array goes from one layout to another: derived from the two layouts alone, the same on every rank,
-/// run as often as wanted.
+/// How an array goes from one layout to another. A plan is derived from the two layouts alone, is the same on every rank, and
+/// runs any number of times.
 ///
 /// A partial source is reduced first, never gathered: mesh axes that shard the destination reduce by an
 /// exchange in which each owner folds what it will keep (a reduce-scatter), the others by an all-reduce, which
@@ -48,7 +48,7 @@ pub struct Plan {
     pub(crate) staging: usize,
 }
 
-/// The methods among which a plan was chosen, and by what.
+/// The methods among which a plan was chosen, and the model that it was chosen by.
 #[derive(Debug)]
 pub(crate) struct Comparison {
     pub(crate) model: CostModel,
@@ -60,9 +60,9 @@ pub(crate) struct Comparison {
 /// One method that was compared with others.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Considered {
-    /// What it is.
+    /// The method.
     pub method: Method,
-    /// What it passes through, such as `S(0) R → S(0) S(1) → R S(1)`; see [`Plan::trace`].
+    /// The layouts it passes through, such as `S(0) R → S(0) S(1) → R S(1)`; see [`Plan::trace`].
     pub trace: String,
     /// What it costs by the model, in seconds.
     pub seconds: f64,
@@ -81,8 +81,8 @@ pub enum Step {
 }
 
 impl Plan {
-    /// Plans the move for the member of the mesh at row-major position `index`, by the direct path: right for
-    /// ranks that share memory, and the least bytes received everywhere. No communication.
+    /// Plans the move for the member of the mesh at row-major position `index`, by the direct path. It is the best one for
+    /// ranks that share memory, and receives the fewest bytes everywhere. No communication.
     ///
     /// The destination may be partial (`P(sum)`), as adjoints need: a replicated value is kept at coordinate 0
     /// of the axis, a sharded one is embedded in zeros.
@@ -101,8 +101,9 @@ impl Plan {
     /// Plans the move by the method that a cost model finds cheapest for elements of type `dtype`. No
     /// communication; ties go to the method listed first in [`considered`](Self::considered).
     ///
-    /// Methods that would hold more than the model's staging beyond source and destination are not taken,
-    /// except those of one reduction and one exchange, such as the direct one: what would be held between runs by rounds.
+    /// Methods that would hold more than the model's staging beyond source and destination are not taken. Those of one
+    /// reduction and one exchange, such as the direct one, are exempt: where they would hold too much in between, they run by
+    /// rounds.
     ///
     /// ```
     /// use shard_comm::DType;
@@ -210,7 +211,7 @@ impl Plan {
         }
     }
 
-    /// How the plan goes about it.
+    /// The method of the move.
     pub fn method(&self) -> Method {
         self.method
     }
@@ -243,10 +244,10 @@ impl Plan {
         })
     }
 
-    /// The plan of the adjoint move: from the dual of the destination to the dual of the source.
+    /// The plan of the adjoint move, from the dual of the destination to the dual of the source.
     ///
-    /// Duals exchange replicate and partial sum: what a gather spreads, its adjoint sums. It is chosen by the
-    /// same model as this plan.
+    /// Replicate and partial sum are duals of each other: what a gather spreads, its adjoint sums. The adjoint is chosen by
+    /// the same model as this plan.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -267,7 +268,7 @@ impl Plan {
     }
 }
 
-/// Running it.
+/// Running plans.
 impl Plan {
     /// Starts moving an array: posts the first step and returns at once.
     ///
@@ -276,13 +277,13 @@ impl Plan {
     /// theirs at the same place among their other calls.
     ///
     /// # Errors
-    /// As [`run`](Self::run); what other ranks have to say about it comes from the handle.
+    /// As [`run`](Self::run); errors of other ranks are reported by the handle.
     #[track_caller]
     pub fn start(self: &Rc<Self>, array: &Array) -> Result<PlanHandle> {
         self.check_source(array)?;
         let (first, started) = match (self.steps().first(), self.bounded(array.dtype())) {
             (Some(step), None | Some(Way::Whole)) => (step.start(array)?, 1),
-            // Nothing to do, or a step in rounds, which fill and empty one stage.
+            // There is nothing to do, or the step runs in rounds, which fill and empty one stage.
             _ => (UnderWay::Landed(array.clone()), 0),
         };
         Ok(PlanHandle::new(self.clone(), first, started))
@@ -317,7 +318,7 @@ impl Plan {
         if at.layout() == self.to() {
             return Ok(at);
         }
-        // The same boxes under another description.
+        // The array has the same boxes under another description.
         Array::from_parts(at.cx(), self.to(), at.buffer().cloned(), at.dtype())
     }
 }
@@ -353,7 +354,7 @@ pub(crate) fn dual(layout: &Layout) -> Result<Layout> {
     })
 }
 
-/// The paths of no more pieces than a plan may have; an error if there is none.
+/// The paths that have no more pieces than a plan may have; an error if there are none.
 fn affordable(from: &Layout, to: &Layout) -> Result<Vec<Path>> {
     let mut paths = path::paths(from, to)?;
     if let Some(direct) = paths.first() {

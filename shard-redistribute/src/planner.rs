@@ -8,9 +8,10 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
-/// One rank's plans: made once per pair of layouts and element type, kept up to a bound, the oldest dropped first.
+/// One rank's plans. A plan is made once per pair of layouts and element type; a bounded number is kept, and the oldest is
+/// dropped first.
 ///
-/// Without a model it makes direct plans, with one the [cheapest](Plan::cheapest).
+/// Without a model the planner makes direct plans, with one the [cheapest](Plan::cheapest).
 ///
 /// ```
 /// use shard_comm::DType;
@@ -52,11 +53,11 @@ impl Planner {
         }
     }
 
-    /// Chooses by this model from now on, or goes the direct way with `None`; forgets the plans made so far.
+    /// Chooses by this model from now on, or plans directly with `None`; forgets the plans made so far.
     ///
     /// # Collective
-    /// Every rank that moves arrays together must set the same model between the same calls; ranks that do not
-    /// are told of a mismatch by the next exchange.
+    /// Every rank that moves arrays together with others must set the same model between the same calls. Where ranks set
+    /// different models, the next exchange reports a mismatch.
     pub fn set_model(&self, model: Option<CostModel>) {
         *self.inner.borrow_mut() = Inner {
             model,
@@ -69,14 +70,14 @@ impl Planner {
         self.inner.borrow().model.clone()
     }
 
-    /// The plan between two layouts, made now if it is not at hand. No communication.
+    /// The plan between two layouts, made now if it is not kept already. No communication.
     ///
     /// # Errors
     /// As [`Plan::new`].
     pub fn plan(&self, from: &Layout, to: &Layout, dtype: DType) -> Result<Rc<Plan>> {
         let key = (from.hash128(), to.hash128(), dtype);
         let mut inner = self.inner.borrow_mut();
-        // The hash finds, the layouts decide.
+        // Plans are found by hash, but the layouts are compared.
         if let Some(found) = inner.plans.get(&key)
             && found.from() == from
             && found.to() == to
@@ -103,7 +104,7 @@ impl Planner {
         self.inner.borrow().plans.len()
     }
 
-    /// Whether none is kept.
+    /// Whether no plan is kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

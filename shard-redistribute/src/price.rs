@@ -17,7 +17,7 @@ pub(crate) struct HopCost {
     pub(crate) messages: usize,
 }
 
-/// Prices of hops, each found once: methods have many in common.
+/// Prices of hops, each found once, since methods have many hops in common.
 pub(crate) struct Prices<'a> {
     model: &'a CostModel,
     size: usize,
@@ -34,7 +34,7 @@ impl<'a> Prices<'a> {
         }
     }
 
-    /// Seconds by the model: hops one after the other.
+    /// Seconds by the model, with the hops one after the other.
     pub(crate) fn seconds(&mut self, hops: &[Hop]) -> f64 {
         hops.iter().map(|hop| self.hop(hop)).sum()
     }
@@ -71,8 +71,8 @@ impl Hop {
 }
 
 impl Move {
-    /// Calls `f` with (reader, owner, elements) for every pair of ranks between which something moves, both as
-    /// positions on the mesh, the pairs of one reader together.
+    /// Calls `f` with (reader, owner, elements) for every pair of ranks between which something moves. Both are positions on
+    /// the mesh, and the pairs of one reader come together.
     fn for_each_pair(&self, mut f: impl FnMut(usize, usize, usize)) {
         let builder = self.builder();
         let ranks = self.to.mesh().size();
@@ -123,9 +123,9 @@ impl Move {
         cost
     }
 
-    /// An estimate from the offset tables of each dim, for meshes too large to sum over all ranks: nobody receives
-    /// more than the largest destination block, from more ranks than the most overlaps per dim multiply to; nobody
-    /// sends more than its block once to every reader of it, shared among the copies.
+    /// An estimate from the offset tables of each dim, for meshes too large to sum over all ranks. No rank receives more than
+    /// the largest destination block, or from more ranks than the product of the most overlaps per dim. No rank sends more
+    /// than its block once to every reader of it, shared among the copies.
     fn bound(&self, model: &CostModel, size: usize) -> HopCost {
         let (from, to, scatter) = (&self.from, &self.to, &self.scatter);
         let mesh = to.mesh();
@@ -166,8 +166,8 @@ impl Move {
     }
 }
 
-/// The most source parts that one destination part of a dim overlaps, by walking both tables once; all of them where
-/// parts are several intervals.
+/// The most source parts that one destination part of a dim overlaps, found by walking through both tables once; all source
+/// parts where parts consist of several intervals.
 pub(crate) fn most_overlaps(from: &Layout, to: &Layout, d: usize) -> usize {
     let Some(source) = from.sharding(d) else {
         return 1;

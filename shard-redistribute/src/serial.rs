@@ -1,4 +1,5 @@
-//! Plans as data: two layouts, who asks, and the hops between. Pieces are derived again, and hops checked.
+//! Plans as data: two layouts, the position of the rank that asks, and the hops in between. Pieces are derived again, and hops
+//! are checked.
 
 use crate::error::Incompatible;
 use crate::path::{Axes, Hop, Move};
@@ -6,7 +7,7 @@ use crate::{Method, Owners, Plan, RedistributeError, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use shard_spec::{Layout, ReduceOp};
 
-/// A plan as it is written.
+/// The form in which a plan is written.
 #[derive(Serialize, Deserialize)]
 struct PlanRepr {
     from: Layout,
@@ -17,7 +18,7 @@ struct PlanRepr {
     staging: usize,
 }
 
-/// A hop as it is written: where it leads, and how.
+/// The form in which a hop is written: the layout it leads to, and how it gets there.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum HopRepr {
@@ -96,7 +97,7 @@ impl PlanRepr {
         if at != to {
             return Err(broken(&at, &to, "the hops end elsewhere"));
         }
-        // Only now is anything built, of no more pieces than a plan may have.
+        // Nothing was built before this, which first checks the number of pieces.
         Ok(Plan::along(&from, &to, index, method, built)?.with_staging(staging))
     }
 }

@@ -1,4 +1,4 @@
-//! The short form of what a plan passes through.
+//! The short form of the layouts that a plan passes through.
 
 use crate::Plan;
 use crate::path::Hop;
@@ -25,14 +25,14 @@ impl Plan {
     }
 }
 
-/// The placements of a layout and of those that the hops lead to.
+/// The placements of a layout and of the layouts that the hops lead to.
 pub(crate) fn trace(from: &Layout, hops: &[Hop]) -> String {
     hops.iter().fold(placements(from), |text, hop| {
         format!("{text} → {}", placements(hop.to()))
     })
 }
 
-/// One token per mesh axis. Those that divide one dim together say at which level, and are not set apart.
+/// One token per mesh axis. Axes that divide one dim together are written without a space between them, each with its level.
 pub(crate) fn placements(layout: &Layout) -> String {
     let mut text = String::new();
     let mut before = None;

@@ -24,7 +24,7 @@ pub struct IndexBox {
 }
 
 impl IndexBox {
-    /// The box `lo..hi`; corners of different lengths share their common dims.
+    /// The box `lo..hi`. Where the corners differ in length, only the dims that both have count.
     pub fn new(lo: impl IntoIterator<Item = usize>, hi: impl IntoIterator<Item = usize>) -> Self {
         let (lo, hi) = lo.into_iter().zip(hi).unzip();
         Self { lo, hi }

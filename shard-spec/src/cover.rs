@@ -1,4 +1,4 @@
-//! Covers: what parts need rather than own. They may overlap.
+//! Covers: the indices that parts need, as opposed to those that they own. The parts of a cover may overlap.
 
 use std::ops::Range;
 
@@ -10,9 +10,9 @@ use crate::mesh::DeviceMesh;
 use crate::part::DimPart;
 use crate::partition::Partition;
 
-/// What each flat part of a dim needs, such as its own rows and a halo: the destination of an exchange.
+/// The indices of one dim that each flat part needs, such as its own rows and a halo: the destination of an exchange.
 ///
-/// A cover of a tensor is the product of one of these per dim.
+/// A cover of a tensor is the product of one `DimCover` per dim.
 ///
 /// ```
 /// use shard_spec::{DimCover, DimSharding, Partition};
@@ -35,9 +35,9 @@ pub struct DimCover {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum CoverParts {
-    /// One interval each, overlapping or empty: a halo.
+    /// One interval per part. Intervals may overlap, as halos do, and may be empty.
     Intervals(Vec<Range<usize>>),
-    /// What a partition gives them, without overlap.
+    /// The parts of a partition, which do not overlap.
     Partition(Partition),
 }
 
@@ -58,7 +58,7 @@ impl DimCover {
         }
     }
 
-    /// What each part of a layout owns of one dim, without overlap.
+    /// The indices of one dim that each part of a layout owns, without overlap.
     pub fn of(layout: &Layout, dim: usize) -> Self {
         match layout.sharding(dim) {
             Some(sharding) => Self::from(sharding),
@@ -66,12 +66,12 @@ impl DimCover {
         }
     }
 
-    /// What the member of `mesh` at these coordinates needs.
+    /// The indices that the member of `mesh` at these coordinates needs.
     pub fn at(&self, mesh: &DeviceMesh, coords: &[usize]) -> DimPart {
         self.part(mesh.part_at(&self.axes, coords))
     }
 
-    /// What a part needs.
+    /// The indices that a part needs.
     ///
     /// # Panics
     /// Where `part >= count()`.
@@ -110,7 +110,7 @@ impl CoverParts {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no parts.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

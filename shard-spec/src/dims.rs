@@ -12,8 +12,8 @@ pub type Strides = SmallVec<[isize; 6]>;
 
 /// Strides, in elements, of a dense row-major array.
 ///
-/// Extents of zero count as one, so that strides of empty arrays stay those of their siblings. Saturates instead of
-/// overflowing; shapes from users go through [`checked_numel`] first.
+/// An extent of zero counts as one, so that an empty array has no strides of zero. Products saturate instead of overflowing;
+/// shapes from users go through [`checked_numel`] first.
 ///
 /// ```
 /// assert_eq!(shard_spec::row_major_strides(&[2, 3, 4]).as_slice(), &[12, 4, 1]);
@@ -62,7 +62,7 @@ pub fn checked_numel(shape: &[usize]) -> Result<usize> {
 /// [`row_major_strides`] of a shape from a user.
 ///
 /// # Errors
-/// [`SpecError::Overflow`] as [`checked_numel`].
+/// [`SpecError::Overflow`], where [`checked_numel`] reports it.
 pub fn checked_row_major_strides(shape: &[usize]) -> Result<Strides> {
     checked_numel(shape)?;
     Ok(row_major_strides(shape))

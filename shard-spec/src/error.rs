@@ -208,7 +208,7 @@ pub enum SpecError {
         /// What that entry should be.
         expected: String,
     },
-    /// A weight that is negative, not finite, or a list of weights that sums to nothing.
+    /// A weight that is negative or not finite, or a list of weights without a positive, finite sum.
     #[error(
         "weights {weights:?}: expected finite weights of at least 0 with a positive sum; give each part the share it can hold"
     )]

@@ -20,7 +20,7 @@ use siphasher::sip128::{Hasher128 as _, SipHasher13};
 pub struct StableHasher(SipHasher13);
 
 impl StableHasher {
-    /// Starts a hash in a domain: equal fields of different kinds of thing hash differently.
+    /// Starts a hash in a domain, so that things of different kinds hash differently even if their fields are equal.
     pub fn new(domain: &str) -> Self {
         // Digits of pi; any constants serve as long as they never change.
         let mut this = Self(SipHasher13::new_with_keys(
@@ -71,7 +71,7 @@ impl StableHasher {
     }
 }
 
-/// Values that derive `std::hash::Hash` feed their fields here as any others: sizes as `u64`, all little-endian.
+/// Types that derive `std::hash::Hash` feed their fields through this: sizes as `u64`, and everything little-endian.
 impl Hasher for StableHasher {
     fn write(&mut self, bytes: &[u8]) {
         self.0.write(bytes);

@@ -33,7 +33,7 @@
 //! let needed = window.input_interval(10, outputs.contiguous().unwrap().interval(1));
 //! assert_eq!(needed, 3..8);
 //!
-//! // Padded by two, needed row i is row i + 2. What arrives: two rows of rank 0, its own, and two from beyond the empty rank.
+//! // Padded by two, input row i is row i + 2. Rank 1 gets two rows of rank 0, its own, and two of rank 3, beyond the empty rank.
 //! let padded = DimMap::pad(10, 2, 2, EdgeMap::Zeros)?;
 //! let pieces = overlaps(rows, &padded, 5..10);
 //! let from: Vec<_> = pieces.iter().map(|p| (p.src_part, p.src_start, p.len)).collect();

@@ -13,8 +13,8 @@ use crate::hash::{ContentHash, StableHasher};
 /// Coordinates of a rank: one index per mesh axis.
 pub type Coords = SmallVec<[usize; 4]>;
 
-/// The most ranks a mesh has, and so the most parts a partition has: each takes memory on every rank, and what users write
-/// is checked before anything is made of it.
+/// The most ranks of a mesh, and so the most parts of a partition. Each takes memory on every rank, so what users ask for is
+/// checked before anything is allocated.
 pub(crate) const MOST_RANKS: usize = 1 << 24;
 
 /// An N-D, row-major array of distinct world ranks, with optional axis names. Immutable; a clone is a pointer copy.
@@ -160,7 +160,7 @@ impl DeviceMesh {
         ravel(coords, self.shape())
     }
 
-    /// The flat part that these coordinates are over `axes`, major to minor.
+    /// The flat part at these coordinates over `axes`, major to minor.
     pub fn part_at(&self, axes: &[usize], coords: &[usize]) -> usize {
         axes.iter()
             .fold(0, |part, &a| part * self.shape()[a] + coords[a])
@@ -174,7 +174,7 @@ impl DeviceMesh {
         }
     }
 
-    /// The world rank at these coordinates; `None` where they are off the mesh or too few or many.
+    /// The world rank at these coordinates; `None` where they are off the mesh, or too few or too many.
     pub fn rank_at(&self, coords: &[usize]) -> Option<usize> {
         if coords.len() != self.ndim() || coords.iter().zip(self.shape()).any(|(c, n)| c >= n) {
             return None;
@@ -212,7 +212,7 @@ impl DeviceMesh {
         groups
     }
 
-    /// The mesh over the given axes, in that order, through a rank's coordinates. Names are kept.
+    /// The submesh that holds `rank` and spans the given axes, in that order. Names are kept.
     ///
     /// # Errors
     /// [`SpecError::NotInMesh`], [`SpecError::AxisOutOfRange`], [`SpecError::RepeatedAxis`].
@@ -507,7 +507,7 @@ mod tests {
             err(DeviceMesh::new(&[1 << 40, 1 << 40])),
             SpecError::Overflow { .. }
         ));
-        // Before a list of all ranks is made.
+        // Refused before a list of all ranks is made.
         for huge in [&[1 << 36][..], &[100_000, 100_000], &[1 << 62]] {
             assert!(matches!(
                 err(DeviceMesh::new(huge)),

@@ -1,20 +1,20 @@
-//! How many pieces a move along one dim is cut into at most, found before any of them is listed.
+//! A bound on how many pieces a move along one dim is cut into, found without listing them.
 
 use crate::partition::Partition;
 use crate::segments::{RunKind, Runs};
 
-/// A closed form that says no more than this is not refined.
+/// A closed form that gives no more than this is not refined by counting.
 const LOW: usize = 1 << 12;
 
-/// Up to this many intervals of both sides are walked along and counted.
+/// Partitions with up to this many intervals together are walked through and counted.
 const WALKED: usize = 1 << 20;
 
 /// The most pieces that one part of a dim reads, or sends, when it goes from one partition to another of the same extent:
 /// an upper bound on what [`overlaps`](crate::overlaps) and [`overlaps_from`](crate::overlaps_from) list under the
 /// identity.
 ///
-/// Small descriptions may stand for many pieces: two numbers repeat a tile over any extent. Whoever plans for layouts that
-/// strangers wrote down asks here first. Nothing is done per interval where there are more than a million.
+/// Short descriptions may stand for many pieces: two numbers repeat a tile over any extent. A program that plans for layouts
+/// from untrusted input asks here first. Nothing is done per interval where there are more than a million.
 ///
 /// ```
 /// use shard_spec::{Partition, most_pieces};
@@ -49,7 +49,7 @@ fn bound(all: &Runs, one: &Runs) -> usize {
     let fewer = match (&all.kind, &one.kind) {
         // A piece begins where an interval of either side does.
         (RunKind::Blocks, RunKind::Blocks) => all.total.saturating_add(one.most),
-        // One stride begins at each place of the others' period, and a stride meets those that leave its rest.
+        // There is one stride at each place of the other side's period, and a stride meets those with the same remainder.
         (RunKind::Strides { period: p }, RunKind::Strides { period: q }) => {
             one.most.saturating_mul(p / gcd(*p, *q))
         }
@@ -58,7 +58,7 @@ fn bound(all: &Runs, one: &Runs) -> usize {
     fewer.min(pairs)
 }
 
-/// Walks along both partitions and counts.
+/// Walks through both partitions and counts.
 fn walked(src: &Partition, dst: &Partition) -> usize {
     let (mut read, mut sent) = (vec![0; dst.parts()], vec![0; src.parts()]);
     let (mut from, mut to) = (src.blocks(), dst.blocks());

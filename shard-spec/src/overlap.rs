@@ -11,7 +11,7 @@ use crate::part::DimPart;
 use crate::partition::{Offsets, Partition};
 use crate::segments::Segments;
 
-/// Pieces of one destination part that come from one source part, in local coordinates of both.
+/// A run of elements of one destination part that come from one source part, in local coordinates of both.
 ///
 /// For `i` in `0..len`: local `dst_start + i * dst_step` copies local `src_start + i * src_step`.
 /// Destination steps are never negative; a piece of one element has unit steps.
@@ -31,7 +31,7 @@ pub struct DimPiece {
     pub src_step: isize,
 }
 
-/// Pieces that one source part sends to one destination part: the mirror of [`DimPiece`].
+/// A run of elements that one source part sends to one destination part: the mirror of [`DimPiece`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub struct DimSend {
     /// The flat destination part.
@@ -50,10 +50,10 @@ pub struct DimSend {
 
 /// All pieces of a destination part, by source part, then destination start.
 ///
-/// Between intervals this costs one step per piece and a binary search per run of the map, also where the intervals are
-/// parts of segments. A part with several intervals is an affine map from its own indices, so its pieces are found by
-/// composing maps: their runs are merged, and two runs intersect in closed form. Only parts that can have something in
-/// common are looked at, and nothing is done per element.
+/// Between intervals this costs one step per piece and a binary search per run of the map, even where the intervals are parts
+/// of segments. A part with several intervals is an affine map from its own indices, so its pieces are found by composing
+/// maps: their runs are merged, and two runs intersect in closed form. Only parts that can have something in common are looked
+/// at, and nothing is done per element.
 ///
 /// ```
 /// use shard_spec::{DimMap, Partition, overlaps};
@@ -161,8 +161,8 @@ fn readers(src: &DimPart, map: &DimMap, dst: &Segments) -> Vec<usize> {
     parts
 }
 
-/// The map from the global indices of a destination of this extent to the local ones of a part. For two parts,
-/// `through(..)` and then this is the one list of pieces that both sides use.
+/// The map from the global indices of a destination of this extent to the local indices of a part. Composed after
+/// `through(..)`, it gives the one list of pieces that both parts use.
 fn home(dst: &DimPart, extent: usize) -> DimMap {
     dst.to_global(extent).inverse()
 }
@@ -172,7 +172,7 @@ fn through(src: &DimPart, map: &DimMap) -> DimMap {
     src.to_global(map.src_extent()).then(map)
 }
 
-/// For more elements than this, room for pieces is made before they are listed.
+/// With more elements than this, memory for the pieces is reserved before they are listed.
 const FEW: usize = 64;
 
 fn between_intervals(src: &Offsets, map: &DimMap, dst: &Range<usize>, pieces: &mut Vec<DimPiece>) {
@@ -210,8 +210,8 @@ fn between_intervals(src: &Offsets, map: &DimMap, dst: &Range<usize>, pieces: &m
 
 /// All pieces that one source part sends to a cover of the destination, by destination part, then destination start.
 ///
-/// The union over source parts is the union of [`overlaps`] over the cover's parts, piece by piece, and for each pair
-/// of parts in the same order.
+/// The pieces that all source parts send are those that all parts of the cover read by [`overlaps`], in the same order for
+/// each pair of parts.
 ///
 /// # Panics
 /// Where the source part reaches beyond the map's source extent.
@@ -224,7 +224,7 @@ pub fn overlaps_from(
     let mut pieces = Vec::new();
     match (src.plain(), dst_cover) {
         (Some(src), CoverParts::Intervals(cover)) => {
-            // In an ordered cover those that can meet a run are found by binary search; any cover is allowed.
+            // In an ordered cover, binary search finds the intervals that can meet a run; in any other, all are tried.
             let ordered = cover
                 .windows(2)
                 .all(|w| w[0].start <= w[1].start && w[0].end <= w[1].end);
@@ -276,7 +276,7 @@ pub fn overlaps_from(
     pieces
 }
 
-/// The pieces that one source part sends to destination part number `dst_part`, which is `dst`: those of
+/// The pieces that one source part sends to destination part number `dst_part`, whose indices are `dst`: those of
 /// [`overlaps_from`] for that part alone.
 ///
 /// # Panics
@@ -299,7 +299,7 @@ pub fn overlaps_to(
     pieces
 }
 
-/// What one source interval sends to destination part number `dst_part`, which is `dst`.
+/// Adds what one source interval sends to destination part number `dst_part`, which is the interval `dst`.
 fn interval_to_part(
     src: &Range<usize>,
     map: &DimMap,
@@ -311,7 +311,7 @@ fn interval_to_part(
     interval_to_cover(src, map, only, |_| dst.clone(), pieces);
 }
 
-/// What a map from local source indices brings home to a destination part.
+/// Adds the pieces by which a map from local source indices reaches a destination part.
 fn reached_by(reached: &DimMap, dst_part: usize, home: &DimMap, pieces: &mut Vec<DimSend>) {
     let pairs = reached.then(home);
     pieces.extend(pairs.runs().iter().map(|run| DimSend {
@@ -324,8 +324,8 @@ fn reached_by(reached: &DimMap, dst_part: usize, home: &DimMap, pieces: &mut Vec
     }));
 }
 
-/// What a source interval sends to intervals, of which only `candidates(first, last)` can hold destinations in
-/// `first..=last`.
+/// Adds what a source interval sends to intervals, of which only those numbered `candidates(first, last)` can hold
+/// destinations in `first..=last`.
 fn interval_to_cover(
     src: &Range<usize>,
     map: &DimMap,
@@ -377,7 +377,7 @@ fn cut(run: &Run, at: Range<usize>, src_base: usize, dst_base: usize) -> Run {
     }
 }
 
-/// The owner of an index, looked for beside the part found last before searching for it.
+/// The owner of an index. The parts beside the one found last are tried before searching.
 fn owner_near(src: &Offsets, index: usize, near: Option<usize>) -> Option<usize> {
     let beside =
         |part: usize| (part < src.parts() && src.interval(part).contains(&index)).then_some(part);
@@ -385,7 +385,7 @@ fn owner_near(src: &Offsets, index: usize, near: Option<usize>) -> Option<usize>
         .or_else(|| src.owner_of(index))
 }
 
-/// Extents are at most `isize::MAX`, so ends of intervals are too; beyond, nothing is reachable anyway.
+/// Extents are at most `isize::MAX`, so interval ends within them fit; nothing beyond is reachable.
 fn signed(range: &Range<usize>) -> Range<isize> {
     let signed = |x: usize| isize::try_from(x).unwrap_or(isize::MAX);
     signed(range.start)..signed(range.end)

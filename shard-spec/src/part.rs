@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::dim_map::{DimMap, Run};
 use crate::segments::Segments;
 
-/// What one part holds of a dim: indices in ascending order, which are its local indices 0, 1, 2 and so on.
+/// The indices of a dim that one part holds, ascending. Their positions 0, 1, 2 and so on are the part's local indices.
 ///
 /// ```
 /// use shard_spec::Partition;
@@ -40,7 +40,7 @@ impl DimPart {
         })
     }
 
-    /// The interval, where it is one.
+    /// The interval, where the part is kept as one.
     pub(crate) fn plain(&self) -> Option<&Range<usize>> {
         match &self.0 {
             Kind::Interval(interval) => Some(interval),
@@ -56,16 +56,16 @@ impl DimPart {
         }
     }
 
-    /// Whether it holds none.
+    /// Whether the part holds no indices.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The indices as one interval, where they are one.
+    /// The indices as one interval, where they form one.
     pub fn interval(&self) -> Option<Range<usize>> {
         match &self.0 {
             Kind::Interval(interval) => Some(interval.clone()),
-            // What recurs with the period has gaps in between.
+            // A part that recurs with the period has gaps in between.
             Kind::Segments { segments, part } if segments.recurs(*part) => None,
             Kind::Segments { .. } => {
                 let mut intervals = self.intervals();
@@ -75,8 +75,8 @@ impl DimPart {
         }
     }
 
-    /// The indices as intervals, ascending, none empty, no two of which touch. They are found as they are asked for: of a
-    /// part that recurs there may be as many as indices.
+    /// The indices as ascending, non-empty intervals that do not touch. They are found lazily: a part that recurs may have as
+    /// many intervals as indices.
     pub fn intervals(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (one, several) = match &self.0 {
             Kind::Interval(interval) => (Some(interval.clone()), None),
@@ -134,7 +134,7 @@ impl DimPart {
         {
             return if i == j { self.len() } else { 0 };
         }
-        // As maps, since there may be as many intervals as indices.
+        // Compared as maps, since there may be as many intervals as indices.
         let extent = self.extent().max(other.extent());
         let (mine, theirs) = (self.to_global(extent), other.to_global(extent));
         let both = mine.then(&theirs.inverse());

@@ -1,4 +1,4 @@
-//! How one dim is divided into consecutive parts.
+//! How one dim is divided into parts.
 
 use std::fmt;
 use std::ops::Range;
@@ -91,13 +91,14 @@ impl Offsets {
     }
 }
 
-/// The most tiles that a nested partition is written out in.
+/// The most tiles that a nested partition is written out as.
 const MOST_TILES: usize = 1 << 24;
 
 /// How one dim is divided over ranks: flat parts, some possibly empty.
 ///
-/// An empty part keeps its position, so that halos and growing ops know where it lives. What a part holds is a
-/// [`DimPart`]; where every part is one interval and they stand in part order, there are [`offsets`](Partition::offsets).
+/// An empty part keeps its position, so that halos and ops that enlarge a dim know where it lies. [`Partition::part`] gives
+/// the indices of a part. Where every part is one interval and these stand in part order, [`offsets`](Partition::offsets)
+/// gives their table.
 ///
 /// ```
 /// use shard_spec::Partition;
@@ -226,9 +227,9 @@ impl Partition {
     /// Divides each part of `outer` again: the flat partition over the product, `outer` major.
     ///
     /// # Errors
-    /// [`SpecError::PartCount`] where `inner` has not one entry per outer part or its entries differ in their number of parts,
-    /// [`SpecError::Extent`] where an entry does not divide its outer part exactly, [`SpecError::Argument`] where it would
-    /// take more than 2^24 tiles.
+    /// [`SpecError::PartCount`] where `inner` does not have one entry per outer part or its entries differ in their number of
+    /// parts, [`SpecError::Extent`] where an entry does not divide its outer part exactly, [`SpecError::Argument`] where the
+    /// result would take more than 2^24 tiles.
     pub fn nested(outer: &Self, inner: &[Self]) -> Result<Self> {
         let op = "nested";
         if inner.len() != outer.parts() {
@@ -265,7 +266,7 @@ impl Partition {
             }
             return Ok(Self::from_valid(offsets));
         }
-        // Part by part, the inner intervals as they lie in the dim, then all in index order.
+        // The inner intervals are placed in the dim part by part, and then sorted by index.
         let mut tiles: Vec<(usize, usize, usize)> = Vec::new();
         let fits = |count: usize| {
             let refusal = || SpecError::Argument {
@@ -341,7 +342,7 @@ impl Partition {
         let first = (0..parts).map(|part| (part, block.min(n)));
         match Tiles::new(n, parts, &first.collect::<Vec<_>>(), true) {
             Ok(tiles) => tiles.into(),
-            // No index at all.
+            // There are no indices.
             Err(_) => Self::chunk(n, parts),
         }
     }
@@ -350,8 +351,7 @@ impl Partition {
     ///
     /// # Errors
     /// [`SpecError::Extent`] where the sizes do not sum to `n`, [`SpecError::Argument`] for a part out of range or more than
-    /// 2^24 parts,
-    /// [`SpecError::PartCount`] for no parts.
+    /// 2^24 parts, [`SpecError::PartCount`] for no parts.
     pub fn from_segments(n: usize, parts: usize, tiles: &[(usize, usize)]) -> Result<Self> {
         Tiles::new(n, parts, tiles, false).map(Self::from)
     }
@@ -478,7 +478,7 @@ impl Partition {
         }
     }
 
-    /// How many runs of an affine map the parts are.
+    /// How many affine runs the parts consist of.
     pub(crate) fn runs(&self) -> Runs {
         match self {
             Self::Contiguous(offsets) => Runs {
@@ -533,10 +533,10 @@ impl Partition {
         }
     }
 
-    /// The same parts one number on: part `p` holds what part `p + by` held, the last followed by the first.
+    /// The same parts renumbered: part `p` holds what part `p + by` held, and the first part follows the last.
     ///
-    /// In step `by` of a ring every rank has the block that this gives it. What was rotated before is rotated on at no
-    /// cost; the first time it takes a table of all parts.
+    /// In step `by` of a ring, each rank has the block that this partition gives it. The first rotation builds a table of all
+    /// parts; rotating the result further costs nothing.
     ///
     /// ```
     /// use shard_spec::Partition;
@@ -558,7 +558,7 @@ impl Partition {
         }
     }
 
-    /// The same proportions over another extent: what cat, roll, flip and slice give their result.
+    /// The same proportions over another extent: the partition that cat, roll, flip and slice give their result.
     ///
     /// Boundary `x` becomes `x * new / old` rounded to nearest, halves up; an old extent of 0 gives the balanced partition.
     /// Segments over another extent become contiguous parts in proportion to their sizes.
@@ -573,7 +573,7 @@ impl Partition {
         Self::Contiguous(self.to_contiguous().scaled(new_extent))
     }
 
-    /// Inner boundaries moved to the nearest multiple, halves up: the parts a reshape can split. Zero counts as one;
+    /// Inner boundaries moved to the nearest multiple, halves up: the parts that a reshape can split. Zero counts as one;
     /// segments become contiguous first.
     pub fn aligned_to(&self, multiple: usize) -> Self {
         Self::Contiguous(self.to_contiguous().aligned_to(multiple))

@@ -16,7 +16,7 @@ use crate::reduce_op::ReduceOp;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Placement {
-    /// Ranks along the axis hold consecutive parts of this dim.
+    /// Ranks along the axis hold the parts of this dim.
     Shard(usize),
     /// Ranks along the axis hold copies.
     Replicate,

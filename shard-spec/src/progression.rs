@@ -23,7 +23,7 @@ pub(crate) enum Intersection {
         j_step: isize,
         len: usize,
     },
-    /// Both stand still at the same index: at every pair.
+    /// At every pair: both have step zero and the same index.
     Everywhere,
 }
 
@@ -39,7 +39,7 @@ impl Progression {
         if step == 0 {
             return if range.contains(&start) { 0..len } else { 0..0 };
         }
-        // Positions not below `bound` when rising, not above it when falling: always counted from the near end.
+        // The first position that reaches `bound`: whose index is not below it when rising, not above it when falling.
         let first_reaching = |bound: isize| -> usize {
             let (distance, stride) = if step > 0 {
                 (bound - start, step)
@@ -100,7 +100,7 @@ impl Progression {
         }
     }
 
-    /// Both are intervals, as nearly always.
+    /// Intersects two intervals, the most frequent case by far.
     fn intersect_intervals(&self, other: &Self) -> Intersection {
         let start = self.start.max(other.start);
         let end = self.at(self.len).min(other.at(other.len));

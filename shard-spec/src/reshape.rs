@@ -12,12 +12,13 @@ pub struct ReshapeGroup {
     pub from: Range<usize>,
     /// The dims of the second shape.
     pub to: Range<usize>,
-    /// The first dim on each side that is not of extent 1, or else the first: the one whose boundaries stay boundaries in
-    /// row-major order.
+    /// The first dim on each side that is not of extent 1, or else the first dim. Its boundaries are boundaries in row-major
+    /// order too.
     pub outer: (usize, usize),
     /// Elements inside one index of each outer dim.
     pub inside: (usize, usize),
-    /// The least common multiple of both: a boundary there is one in both shapes. 0 where there are no elements.
+    /// The least common multiple of `inside`: a boundary at a multiple of it is one in both shapes. 0 where there are no
+    /// elements.
     pub unit: usize,
 }
 
@@ -83,11 +84,12 @@ pub fn reshape_groups(from: &[usize], to: &[usize]) -> Vec<ReshapeGroup> {
     groups
 }
 
-/// The shape to stop at on the way to another one, so that shards stay even; `None` where going straight keeps them so.
+/// The shape to stop at on the way to another one, so that shards stay even; `None` where they stay even without a stop.
 ///
-/// Going straight, boundaries move to multiples of what is inside the outer dims of both shapes at once, of which there may
-/// be one: `[1000, 7]` by rows to `[7, 1000]` would put all on one rank. With the group's dims merged to one in between,
-/// they stay in place first and then move to the nearest of the second shape's. No boundary that fits both shapes moves.
+/// Without a stop, boundaries move to multiples of each group's [`unit`](ReshapeGroup::unit), of which there may be only one:
+/// from `[1000, 7]` sharded by rows to `[7, 1000]`, one rank would get everything. A stop merges the dims of such a group into
+/// one, so that boundaries first stay in place and then move to the nearest ones of the second shape. Boundaries that fit both
+/// shapes do not move.
 ///
 /// ```
 /// use shard_spec::{DeviceMesh, Layout, reshape_stop};
@@ -123,7 +125,7 @@ pub fn reshape_stop(from: &Layout, to: &[usize]) -> Option<Dims> {
     Some(stop)
 }
 
-/// Sharding a dim of extent 1 gives one rank everything.
+/// The first dim of a group that is not of extent 1: sharding one of extent 1 would give one rank everything.
 fn outermost(shape: &[usize], group: &Range<usize>) -> Option<usize> {
     let mut dims = group.clone();
     dims.find(|&d| shape[d] != 1).or(group.clone().next())

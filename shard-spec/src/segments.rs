@@ -15,17 +15,17 @@ use crate::mesh::MOST_RANKS;
 /// A part holds its tiles one after the other, in the order of their indices. Periodic forms are kept compressed: 8 parts
 /// striped over a million indices are 8 tiles.
 ///
-/// What differs in the numbers of the parts alone, turned by a number, shares its table: rotating costs nothing, of however
-/// many parts.
+/// Partitions that differ only in a rotation of the part numbers share a table, so rotating costs nothing however many parts
+/// there are.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Segments {
     table: Arc<Table>,
-    /// Part number 0 of the table is this part.
+    /// The number that part 0 of the table has here.
     turn: usize,
 }
 
-/// Tiles whose parts are numbered so that the first tile is of part 0: there is one such table and turn for each
-/// partition.
+/// Tiles whose parts are numbered so that the first tile belongs to part 0. Each partition then has exactly one table and
+/// turn.
 #[derive(PartialEq, Eq)]
 struct Table {
     extent: usize,
@@ -43,11 +43,12 @@ struct Table {
     sizes: Vec<usize>,
     /// The last part with a tile, if all parts hold one tile or none, in the order of their numbers.
     last_of_ascending: Option<usize>,
-    /// Of all of the above.
+    /// The hash of all fields above.
     hash: u128,
 }
 
-/// Tiles as they are described, told one way: none empty, no two neighbours of one owner, none beyond the extent.
+/// A description in tiles, made canonical: no tile is empty, none lies beyond the extent, and neighbours have different
+/// owners.
 pub(crate) enum Tiles {
     /// One interval per part in part order: an offset table.
     Contiguous(Vec<usize>),
@@ -132,7 +133,7 @@ impl Tiles {
     }
 }
 
-/// How many runs of an affine map the parts of a partition are.
+/// How many affine runs the parts of a partition consist of.
 pub(crate) struct Runs {
     pub(crate) kind: RunKind,
     /// The runs of all parts.
@@ -143,13 +144,13 @@ pub(crate) struct Runs {
     pub(crate) intervals: usize,
 }
 
-/// What the runs of a partition are, see [`Segments::to_global`].
+/// The kind of a partition's runs, see [`Segments::to_global`].
 pub(crate) enum RunKind {
-    /// An interval each.
+    /// Every run is an interval.
     Blocks,
-    /// The indices a period apart, from each place in it.
+    /// Every run consists of the indices at one place of each period.
     Strides { period: usize },
-    /// Some of both.
+    /// There are runs of both kinds.
     Mixed,
 }
 
@@ -301,7 +302,7 @@ impl Segments {
         if start >= end {
             return Vec::new();
         }
-        // By the tiles of the period in which the first lies, and of the next one.
+        // Tiles are counted on from the period of the first index, through the next one.
         let tile = |at: usize| table.bounds.partition_point(|&x| x <= at) - 1;
         let (count, period) = (table.owners.len(), self.period());
         let from = tile(start % period);
@@ -510,7 +511,7 @@ mod tests {
         }
     }
 
-    /// A rank's part in every step of a ring of many ranks: what it took before, in the square of the ranks, was minutes.
+    /// Finds each rank's part in every step of a ring of many ranks. Work in the square of the ranks would take minutes.
     #[test]
     fn the_steps_of_a_long_ring_are_found_at_once() {
         const PARTS: usize = 1 << 14;

@@ -2,7 +2,7 @@
 
 use crate::{Context, Error, Placements, Result, ShardTensor};
 use shard_comm::Communicator;
-use shard_ops::{Engine, Exec, Op, OpError, Value};
+use shard_ops::{Alternative, Engine, Exec, Op, OpError, Pin, Value};
 use shard_spec::Layout;
 use std::cell::RefCell;
 use std::fmt;
@@ -20,6 +20,8 @@ pub struct Step {
     pub results: Vec<String>,
     /// How the engine goes about it: which mesh axes divide what, and what moves for that.
     pub strategy: String,
+    /// What that was chosen from, and why. Empty for moves, and where a handler runs the op.
+    pub alternatives: Vec<Alternative>,
     /// Bytes that this rank sent to others.
     pub sent: u64,
     /// Bytes that this rank received from others.
@@ -49,9 +51,8 @@ impl fmt::Display for Step {
         if self.sent + self.received > 0 {
             write!(f, "; sent {} bytes, received {}", self.sent, self.received)?;
         }
-        self.strategy
-            .lines()
-            .try_for_each(|line| write!(f, "\n    {line}"))
+        (self.strategy.lines()).try_for_each(|line| write!(f, "\n    {line}"))?;
+        (self.alternatives.iter()).try_for_each(|other| write!(f, "\n      {other}"))
     }
 }
 
@@ -65,8 +66,8 @@ impl fmt::Display for Explanation {
 }
 
 impl Context {
-    /// Runs `f` and tells what its ops did: the layouts they met, how the engine served them, and what this rank sent and
-    /// received. Backward passes are told of too.
+    /// Runs `f` and tells what its ops did: the layouts they met, how the engine served them and what else it considered, and what
+    /// this rank sent and received. Backward passes are told of too.
     ///
     /// ```
     /// use shard_tensor::{launch, replicate, shard};
@@ -92,6 +93,52 @@ impl Context {
         let result = f();
         let steps = self.told().end(outer);
         Ok((result?, Explanation { steps }))
+    }
+}
+
+impl Context {
+    /// Runs `f` with the results of its ops pinned: each op takes the cheapest strategy that leaves its (first) result so.
+    ///
+    /// Which strategy is the cheapest depends on the sizes, so that layouts may change with the batch; what a program has come to
+    /// rely on, it pins. `docs/layouts.md` has the law of the choice, with an example.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// launch(4, |ctx| {
+    ///     let mesh = ctx.mesh_of(4)?;
+    ///     let (x, w) = (mesh.ones([64, 128], shard(0))?, mesh.ones([128, 128], shard(0))?);
+    ///     x.linear(&w, None)?.expect_layout(shard(1))?; // x is the smaller one, and moves
+    ///     let y = ctx.pinned(shard(0), || x.linear(&w, None))?;
+    ///     y.expect_layout(shard(0))?;
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As `f`, with the same placements on all ranks, which is found out like any other difference between programs.
+    ///
+    /// # Errors
+    /// [`OpError::Pinned`], with what would be possible, for an op without a strategy that leaves its result so; what `f` reports.
+    #[track_caller]
+    pub fn pinned<T>(
+        &self,
+        placements: impl Into<Placements>,
+        f: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        struct Unpin<'a>(&'a Engine, Option<Pin>);
+        impl Drop for Unpin<'_> {
+            fn drop(&mut self) {
+                self.0.set_pin(self.1.take());
+            }
+        }
+        let placements = placements.into();
+        let pin = Pin::new(format!("{placements:?}"), move |mesh, shape| {
+            placements.layout(mesh, shape).map_err(|e| e.to_string())
+        });
+        let engine = self.engine();
+        let _unpin = Unpin(engine, engine.set_pin(Some(pin)));
+        f()
     }
 }
 
@@ -152,7 +199,7 @@ impl Telling {
         &self,
         op: &'static str,
         inputs: &[&Value],
-        strategy: impl FnOnce() -> String,
+        strategy: impl FnOnce() -> (String, Vec<Alternative>),
         run: impl FnOnce() -> Result<Vec<Value>, OpError>,
     ) -> Result<Vec<Value>, OpError> {
         if self.told.0.borrow().is_none() {
@@ -161,11 +208,13 @@ impl Telling {
         let before = self.world.ledger().snapshot();
         let results = run()?;
         let moved = self.world.ledger().since(&before);
+        let (strategy, alternatives) = strategy();
         let step = Step {
             op,
             operands: inputs.iter().map(|v| describe(v)).collect(),
             results: results.iter().map(describe).collect(),
-            strategy: strategy(),
+            strategy,
+            alternatives,
             sent: moved.sent_bytes,
             received: moved.bytes,
         };
@@ -180,9 +229,10 @@ impl Exec for Telling {
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
         let strategy = || {
             let arrays: Vec<_> = inputs.iter().map(|v| v.array()).collect();
-            self.engine
-                .explain(&op, &arrays)
-                .unwrap_or_else(|e| e.to_string())
+            let strategy = self.engine.explain(&op, &arrays);
+            let alternatives = self.engine.alternatives(&op, &arrays);
+            let strategy = strategy.unwrap_or_else(|e| e.to_string());
+            (strategy, alternatives.unwrap_or_default())
         };
         self.tell(op.name(), inputs, strategy, || {
             self.engine.apply(op.clone(), inputs)
@@ -190,7 +240,7 @@ impl Exec for Telling {
     }
 
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value, OpError> {
-        let strategy = || format!("{} to {to}", value.layout());
+        let strategy = || (format!("{} to {to}", value.layout()), Vec::new());
         let run = || Ok(vec![self.engine.redistribute(value, to)?]);
         let mut moved = self.tell("redistribute", &[value], strategy, run)?;
         // One went in, so one comes out.

@@ -99,7 +99,7 @@ pub use shard_ops::Measured;
 pub use shard_ops::attention::{Attention, Causal};
 pub use shard_ops::neighborhood::Neighborhood;
 pub use shard_ops::rng;
-pub use shard_ops::{FoldBy, KernelPolicy};
+pub use shard_ops::{FoldBy, KernelPolicy, RouteBy};
 pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp, ResampleMode};
 
 /// What an op of one's own is made of.

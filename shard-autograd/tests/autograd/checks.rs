@@ -91,7 +91,7 @@ fn gradients_of_any_layout_agree_with_finite_differences() {
             };
             let report =
                 gradcheck(&b.rec, &chain, &inputs, how).unwrap_or_else(|e| panic!("{x} {w}: {e}"));
-            // 7 of 15 elements and all 6.
+            // 7 of 15 elements, and all 6 of the other input.
             assert_eq!(report.compared, 13);
             let second = gradgradcheck(&b.rec, &chain, &inputs, how)
                 .unwrap_or_else(|e| panic!("{x} {w}: {e}"));
@@ -110,7 +110,7 @@ fn gradients_of_any_layout_agree_with_finite_differences() {
 #[test]
 fn a_wrong_derivative_is_found_at_its_worst_element() {
     on_mesh(&[3], |b| {
-        // The error is x where i >= 3: greatest, relative to what is right, at one of 3 and 4.
+        // The error is x where i >= 3. Relative to the right derivative it is greatest at 3 or 4.
         let x = b.value(&[5], "S(0)[2,0,3]", |i| 1.0 + i[0] as f64);
         let f = |rec: &Recorder, x: &[Value]| Ok(vec![rec.apply1(Arc::new(BadSquare), &[&x[0]])?]);
         let error = gradcheck(&b.rec, &f, &[x], GradCheck::default()).unwrap_err();
@@ -182,7 +182,7 @@ fn checkpoints_keep_inputs_only_and_give_the_same_gradients() {
         for checkpointed in [false, true] {
             let live = b.rec.live_nodes();
             let loss = layers(b, &x, &w, checkpointed, &runs);
-            // Per layer: one node instead of five. And the sum.
+            // Each layer has one node instead of five; the sum is one more.
             assert_eq!(
                 b.rec.live_nodes() - live,
                 if checkpointed { 3 + 1 } else { 15 + 1 }
@@ -290,7 +290,7 @@ fn a_function_that_changes_its_mind_is_an_error() {
     });
 }
 
-/// A parameter that was renewed is not what the function saw: to run it again would mix two values.
+/// A renewed parameter is not what the function saw, so running it again would mix two values.
 #[test]
 fn a_function_is_not_run_again_with_a_renewed_parameter() {
     on_mesh(&[2], |b| {

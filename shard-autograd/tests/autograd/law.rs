@@ -205,7 +205,7 @@ fn sums_over_ranks_are_taken_once_and_together() {
                     (3, 3 * 36 * 8)
                 );
             } else {
-                // 36 numbers in one reduction, small enough for one round: each rank reads the others' all.
+                // 36 numbers in one reduction, small enough for one round: each rank reads all numbers of the others.
                 assert_eq!((rest.rounds, rest.bytes), (1, 3 * 36 * 8), "{rest:?}");
             }
             assert_eq!(gradients.unreduced(), 0);
@@ -438,7 +438,7 @@ fn errors_are_the_same_everywhere_and_leave_the_group_usable() {
             b.rec.leaf(ints).unwrap_err(),
             "i64 values have no derivative",
         );
-        // A value of another tape is no constant.
+        // A value of another tape is not a constant.
         let other = shard_autograd::Recorder::new(Rc::clone(b.rec.inner()));
         let foreign = other.leaf(x.array().clone()).unwrap();
         let error = mul(&b.rec, &x, &foreign).unwrap_err();

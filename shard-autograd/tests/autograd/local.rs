@@ -229,13 +229,13 @@ fn map_local_has_the_gradients_of_the_global_function() {
     }
 }
 
-/// Rows squared and weighed on the ranks that have some; those that have none compute nothing at all.
+/// Rows are squared and weighed on the ranks that have some. Ranks that have none compute nothing at all.
 fn skips_empty(b: &Bench, values: &[Value]) -> Result<Vec<Value>> {
     let [x, w] = values else {
         unreachable!("two inputs")
     };
     let copy = Layout::replicated(b.cx.mesh(), w.shape());
-    // Moved, so that the pieces' gradients have to move as well.
+    // The input is moved, so that the pieces' gradients have to move as well.
     let rows = b.layout(x.shape(), "S(0)[0,1,4]");
     b.rec
         .map_local(&[x, w], &[&rows, &copy], &[&rows], |tape, pieces| {
@@ -269,7 +269,7 @@ fn ranks_may_use_their_pieces_differently() {
             GradCheck::default(),
         )
         .unwrap();
-        // In a function that runs again for its derivative.
+        // The same, in a function that runs again for its derivative.
         let leaves: Vec<Value> = (inputs.iter())
             .map(|v| b.rec.leaf(v.array().clone()).unwrap())
             .collect();
@@ -296,7 +296,7 @@ fn ranks_may_use_their_pieces_differently() {
 #[test]
 fn the_derivative_of_a_hand_written_function_moves_like_any_other() {
     on_mesh(&[3], |b| {
-        // What f is given is moved to where f wants it, and its gradient back.
+        // The inputs are moved to where f wants them, and their gradients are moved back.
         let x = b.leaf(SHAPE, "S(1)", small);
         let rows = b.layout(SHAPE, "S(0)[2,0,3]");
         let y = b
@@ -426,7 +426,7 @@ fn a_piece_that_does_not_fit_is_everyones_error() {
             text.contains("piece 0 of shape [3]") && text.contains("got [2]"),
             "{text}"
         );
-        // A value of the whole mesh is no piece; here on one rank.
+        // A value of the whole mesh is not a piece; here one rank passes it.
         let wrong = if b.rank() == 2 { &x } else { &piece };
         let error = b.rec.from_local(wrong, &b.cx, x.layout()).unwrap_err();
         assert_eq!(agreed(&error).0, 2);
@@ -448,7 +448,7 @@ fn a_piece_that_does_not_fit_is_everyones_error() {
             Ok(p[..usize::from(b.rank() != 2)].to_vec())
         });
         assert_eq!(agreed(&error.unwrap_err()).0, 2);
-        // The group goes on.
+        // The group still works.
         let y = b.rec.from_local(&piece, &b.cx, layout).unwrap();
         assert_eq!(b.full(&y), b.full(&x));
     });
@@ -502,7 +502,7 @@ fn what_makes_no_sense_is_everyones_error() {
             error,
             AutogradError::Op(OpError::Meshes { operand: 1, .. })
         ));
-        // Nobody knows whose piece is the greatest; without a derivative it is a value like any other.
+        // No rank knows whose piece is the greatest. Without a derivative it is a value like any other.
         let greatest = b.layout(&[2], "P(max)");
         let error = b.rec.from_local(&piece, &b.cx, &greatest).unwrap_err();
         assert!(

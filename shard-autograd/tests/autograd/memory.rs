@@ -34,14 +34,14 @@ fn linear_ops_keep_no_elements() {
         add_scalar(e, &mul_scalar(e, &twice, 0.5).unwrap(), 1.0).unwrap()
     });
     assert_eq!(slope, 1.0);
-    // The loss, a scalar; not one intermediate of N / 2 elements.
+    // Only the loss, a scalar, is held; no intermediate of N / 2 elements is.
     assert!(held < 4096, "{held} bytes are held");
 }
 
 #[test]
 fn products_keep_their_factors() {
     let (held, _) = chain(|e, v| mul(e, v, v).unwrap());
-    // The inputs of the second to fourth product; the first one's is the leaf.
+    // The inputs of the second to fourth products are held; that of the first is the leaf.
     let piece = 8 * (N / 2) as u64;
     assert!(
         (3 * piece..4 * piece).contains(&held),

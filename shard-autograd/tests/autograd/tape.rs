@@ -1,4 +1,4 @@
-//! What is recorded, what is differentiated, in which order, and what is freed.
+//! What is recorded and differentiated, in which order, and what is freed.
 
 use crate::common::{Bench, on_mesh, small, table};
 use shard_autograd::AutogradError;
@@ -160,7 +160,7 @@ fn nothing_is_recorded_without_need() {
         });
         assert!(!b.rec.is_tracked(&off) && b.rec.is_recording());
         assert_eq!(b.rec.live_nodes(), live);
-        // Early returns and panics leave it recording.
+        // Recording goes on after early returns and panics.
         let early: Result<Value> = b.rec.no_grad(|| {
             add(&b.rec, &x, &b.value(&[4], "S(0)", small))?;
             Ok(x.clone())
@@ -218,7 +218,8 @@ fn nodes_are_visited_in_reverse_order_of_creation_on_every_rank() {
             };
             b.rec.on_gradient(value, Rc::new(hook)).unwrap();
         };
-        // A long branch made first and a short one made last: by readiness the long one would come in between.
+        // A long branch is made first and a short one last. If nodes ran as soon as they are ready, the long one would come in
+        // between.
         let long = (0..3).fold(x.clone(), |v, i| {
             let v = mul_scalar(&b.rec, &v, 2.0).unwrap();
             watch(&v, i);
@@ -247,7 +248,8 @@ fn hooks_see_and_replace_complete_gradients() {
         let loss = sum(&b.rec, &z, &[0], false).unwrap();
         let seen: Rc<RefCell<Vec<Value>>> = Rc::default();
         let log = seen.clone();
-        // On an interior value: complete (1 + 4), in the value's layout, replaced in another layout.
+        // A hook on an interior value sees the complete gradient (1 + 4) in the value's layout, and replaces it in another
+        // layout.
         let (cx, rec) = (b.cx.clone(), b.rec.clone());
         let handle = (b.rec)
             .on_gradient(
@@ -259,7 +261,7 @@ fn hooks_see_and_replace_complete_gradients() {
                 }),
             )
             .unwrap();
-        // On a replicated leaf: summed over the ranks already.
+        // A hook on a replicated leaf sees the gradient summed over the ranks.
         let log = seen.clone();
         b.rec
             .on_gradient(
@@ -291,7 +293,7 @@ fn hooks_see_and_replace_complete_gradients() {
             b.full(&gradients.get(&x).unwrap().unwrap()),
             table(&[5], |i| 5.0 * small(i))
         );
-        // A hook's error is the pass's, and what it gives must fit.
+        // A hook's error is the pass's error, and the gradient that it returns must fit.
         let failing =
             Rc::new(|_: &Value| Err(AutogradError::external("not today", ErrorClass::Uniform)));
         let handle = b.rec.on_gradient(&y, failing).unwrap();
@@ -325,7 +327,7 @@ fn derivatives_with_respect_to_any_value() {
             .rec
             .grad(&[&z], &[&y, &unused, &x, &z], &[], false)
             .unwrap();
-        // With respect to y alone, x held fixed; and with respect to x by every way.
+        // With respect to y alone, x is held fixed; with respect to x, every path counts.
         assert_eq!(b.full(found[0].as_ref().unwrap()), table(&[3], small));
         assert!(found[1].is_none());
         assert_eq!(

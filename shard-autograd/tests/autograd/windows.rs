@@ -23,7 +23,7 @@ impl Case {
         reach + self.extra - self.pad.0 - self.pad.1
     }
 
-    /// By hand: the result, and the gradients of its product with `small` by input and weight.
+    /// By hand: the result, and the gradients of its product with `small` with respect to input and weight.
     fn expected(self) -> [Vec<f64>; 3] {
         let ([n, c, o], outputs) = (SIZES, self.outputs());
         let mut y = vec![0.0; n * o * outputs];
@@ -82,13 +82,13 @@ fn outputs_that_no_input_reaches_are_zero_and_have_no_derivative() {
     };
     let cases = [
         case(4, 3, [1, 2], (0, 0), 1),
-        // The padding makes up for what is added, in whole and in part.
+        // The padding crops what the output padding adds, wholly or partly.
         case(4, 3, [1, 3], (1, 2), 2),
         case(5, 2, [2, 4], (1, 1), 3),
         case(5, 2, [2, 3], (0, 1), 2),
-        // Nothing but what is added.
+        // The output consists of added elements only.
         case(1, 3, [1, 3], (8, 0), 2),
-        // Less than the stride.
+        // The output padding is less than the stride.
         case(4, 3, [2, 1], (1, 1), 1),
     ];
     for case in cases {

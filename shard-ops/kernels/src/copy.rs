@@ -3,10 +3,10 @@
 use super::{View, ViewMut};
 use shard_device::{Element, Strided, kernel};
 
-/// Copies `src` to `dst` element by element; any strides on both sides.
+/// Copies `src` to `dst` element by element, with any strides on both sides.
 ///
-/// Devices copy in the same way ([`kernel::copy`]): loops that go on in both views are joined, and where one runs along rows and the
-/// other along columns the walk is by tiles.
+/// Devices copy in the same way ([`kernel::copy`]): loops that continue each other in both views are joined, and where one
+/// view runs along rows and the other along columns the copy goes by tiles.
 ///
 /// ```
 /// use shard_kernels::{copy::copy, View, ViewMut};

@@ -63,7 +63,7 @@ impl<'a, T> MatMut<'a, T> {
     }
 }
 
-/// `c = a · b`, or `c += a · b` with `accumulate`; `a` is `m x k`, `b` is `k x n`, any strides.
+/// `c = a · b`, or `c += a · b` with `accumulate`; `a` is `m x k`, `b` is `k x n`, with any strides.
 ///
 /// ```
 /// use shard_kernels::gemm::{gemm, Mat, MatMut};
@@ -125,13 +125,13 @@ pub fn gemm<T: Real>(
         (k, b.row_step),
         (n, b.col_step),
     );
-    // Tiles are of columns: where the rows of c lie closer, the transposed product is the same and better.
+    // Tiles are of columns. Where the rows of c lie closer together, the transposed product is the same and better.
     let (m, n, a, b, c_rows, c_cols) = if c_cols.abs() < c_rows.abs() {
         (n, m, b.transposed(), a.transposed(), c_cols, c_rows)
     } else {
         (m, n, a, b, c_rows, c_cols)
     };
-    // And they go forward in memory: what is stored backward is indexed from its other end.
+    // The product goes forward in memory, so what is stored backward is indexed from its other end.
     let (mut a, mut b) = (a, b);
     let (mut c_offset, mut c_rows, mut c_cols) = (c_offset, c_rows, c_cols);
     if c_rows < 0 {
@@ -183,12 +183,12 @@ fn turn(n: usize, offset: &mut usize, step: &mut isize) {
 
 /// The function that multiplies matrices of `T`, for the processor that this is.
 ///
-/// Those of the crate `gemm` are named one by one: `gemm` itself compiles as many again, for complex numbers.
+/// The functions of the crate `gemm` are named one by one: `gemm` itself compiles as many again for complex numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Product<T>(Multiply<T>);
 
-/// `dst = alpha dst + beta lhs rhs`: extents; memory and steps between columns and rows of `dst`, and whether it is read;
-/// those of `lhs` and `rhs`; `alpha`, `beta`; what is conjugated; threads.
+/// `dst = alpha dst + beta lhs rhs`. The arguments are the extents; memory and steps between columns and rows of `dst`, and
+/// whether it is read; memory and steps of `lhs` and of `rhs`; `alpha` and `beta`; what is conjugated; and threads.
 type Multiply<T> = unsafe fn(
     usize,
     usize,
@@ -212,7 +212,7 @@ type Multiply<T> = unsafe fn(
 );
 
 impl Product<f32> {
-    /// Of single precision.
+    /// The function for single precision.
     #[inline]
     pub(super) fn single() -> Self {
         #[cfg(miri)]
@@ -223,7 +223,7 @@ impl Product<f32> {
 }
 
 impl Product<f64> {
-    /// Of double precision.
+    /// The function for double precision.
     #[inline]
     pub(super) fn double() -> Self {
         #[cfg(miri)]
@@ -233,10 +233,10 @@ impl Product<f64> {
     }
 }
 
-/// Stands for those functions under miri, which cannot run them: touches the same elements through the same pointers.
+/// Stands in for those functions under miri, which cannot run them. It touches the same elements through the same pointers.
 ///
 /// # Safety
-/// Each matrix lies in its memory, and that of `dst` in no other's.
+/// Each matrix lies in its memory, and the memory of `dst` overlaps no other.
 #[cfg(miri)]
 #[expect(clippy::too_many_arguments, reason = "those of the call it stands for")]
 unsafe fn interpreted<T: Real>(
@@ -446,12 +446,12 @@ mod tests {
             (5, 7, 3),
             (0, 3, 2),
             (3, 0, 2),
-            // Larger than any tile; interpreted it would take minutes.
+            // Larger than any tile; under miri this would take minutes.
             if cfg!(miri) { (4, 3, 2) } else { (33, 65, 17) },
             (2, 3, 0),
         ] {
             for batch in [&[][..], &[3], &[2, 3], &[0]] {
-                // Interpreted, one type and one batch dim stand for all.
+                // Under miri, one type and one batch dim stand for all.
                 if cfg!(miri) && batch.len() > 1 {
                     continue;
                 }
@@ -465,7 +465,7 @@ mod tests {
         }
     }
 
-    /// Every way a matrix can be stored: rows or columns together, and either of them backward.
+    /// Every way in which a matrix can be stored: by rows or by columns, and either of them backward.
     #[test]
     fn steps_of_any_sign_and_order_give_the_same_product() {
         const M: usize = 5;

@@ -1,12 +1,13 @@
 //! Elementary functions of one number, in two grades.
 //!
 //! Formulas are written once in f64 over a [`Math`]. [`Precise`] is the standard library's (below 1e-15 relative, but scalar).
-//! [`Fast`] is branch-free polynomials that the compiler turns into vectors, with relative errors below 2e-10: rounded to f32 that is
-//! within 0.51 units in the last place, so f32 kernels compute in `Fast` f64 and need no second formula for cancellation.
+//! [`Fast`] consists of branch-free polynomials that the compiler turns into vectors, with relative errors below 2e-10.
+//! Rounded to f32 that is within 0.51 units in the last place, so f32 kernels compute in `Fast` f64 and need no second formula
+//! for cancellation.
 
 use core::f64::consts::{FRAC_2_SQRT_PI, LN_2, LOG2_E};
 
-/// The elementary functions activations are made of.
+/// The elementary functions that activations are made of.
 pub trait Math {
     /// `e^x`.
     fn exp(x: f64) -> f64;
@@ -107,7 +108,7 @@ impl<const FMA: bool> Math for Fast<FMA> {
         const SHIFT: f64 = 6_755_399_441_055_744.0;
         const LN_2_HIGH: f64 = 0.693_147_180_369_123_8;
         const LN_2_LOW: f64 = LN_2 - LN_2_HIGH;
-        // Not f64::clamp or min/max, which vectorise worse or drop NaN.
+        // f64::clamp and min/max vectorise worse or drop NaN.
         let x = if x > 708.0 { 708.0 } else { x };
         let x = if x < -708.0 { -708.0 } else { x };
         let shifted = Self::fma(x, LOG2_E, SHIFT);
@@ -199,8 +200,8 @@ impl<const FMA: bool> Math for Fast<FMA> {
         if x.abs() < 0.05 { series } else { whole }
     }
 
-    /// Below 0.5 the Taylor series; above it `1 - e^-x² q`, `q` a Chebyshev fit (degree 12, relative error 7e-11) of
-    /// `erfc(x) e^x²` in `2 / (2 + x)` over 0.5 ..= 10.
+    /// Below 0.5 this is the Taylor series; above it `1 - e^-x² q`, where `q` is a Chebyshev fit (degree 12, relative error
+    /// 7e-11) of `erfc(x) e^x²` in `2 / (2 + x)` over 0.5 ..= 10.
     #[inline(always)]
     fn erf(x: f64) -> f64 {
         const SERIES: [f64; 9] = [

@@ -1,7 +1,7 @@
 //! Count, mean and sum of squared deviations: what norms and variances merge across ranks.
 //!
-//! Blocks take a corrected two-pass (mean, then deviations from it), and merge by Chan, Golub and LeVeque's formula in f64,
-//! so neither a large mean nor many elements cost digits.
+//! Each block takes a corrected two-pass sum (the mean, then deviations from it), and blocks are merged by the formula of Chan,
+//! Golub and LeVeque in f64, so that neither a large mean nor many elements cost digits.
 
 use super::pointwise::vectorized;
 use super::reduce::{BLOCK, COLUMNS, Split, lane_sum};
@@ -9,7 +9,7 @@ use super::view::for_each_row;
 use super::{Dims, Real, View};
 use pulp::{Simd, WithSimd};
 
-/// Rows per block where columns run side by side.
+/// Rows per block where columns are summed side by side.
 const ROWS: usize = 64;
 
 /// Moments of the cells of a reduction, row-major over [`Moments::shape`].
@@ -34,7 +34,7 @@ pub struct Groups {
     pub start: usize,
     /// Channels in all, over all ranks.
     pub channels: usize,
-    /// Groups in all; the cells have this extent along `dim`, empty groups counting 0.
+    /// Groups in all. The cells have this extent along `dim`; empty groups have count 0.
     pub groups: usize,
 }
 

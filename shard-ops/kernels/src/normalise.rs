@@ -7,9 +7,9 @@ use pulp::{Simd, WithSimd};
 /// A factor or summand of a run's elements.
 #[derive(Clone, Copy, Debug)]
 pub enum Along<'a, T> {
-    /// The same for all.
+    /// One number for all elements.
     One(T),
-    /// One each.
+    /// A number for each element.
     Each(&'a [T]),
 }
 
@@ -106,7 +106,7 @@ pub fn add_weight_sums<T: Real>(
     });
 }
 
-/// `out = rstd * (gain * dy - a - x̂ * b)`, where `a` and `b` are the means of what [`cell_sums`] gives.
+/// `out = rstd * (gain * dy - a - x̂ * b)`, where `a` and `b` are the means of the sums that [`cell_sums`] gives.
 ///
 /// # Panics
 /// When a slice is shorter than `out`.
@@ -200,7 +200,7 @@ impl<T: Real> WithSimd for InputGrad<'_, T> {
     }
 }
 
-/// Sums two numbers per element, in lanes within blocks and in f64 over blocks.
+/// Sums two numbers per element: in lanes within blocks, and in f64 over blocks.
 struct Sums<'a, T, F> {
     x: &'a [T],
     dy: &'a [T],
@@ -270,7 +270,7 @@ impl<T: Real> WithSimd for WeightSums<'_, T> {
 mod tests {
     use super::*;
 
-    /// The same numbers by the formulas alone, in f64.
+    /// The same numbers by the plain formulas, in f64.
     #[test]
     fn every_form_follows_its_formula() {
         let n = 1300;

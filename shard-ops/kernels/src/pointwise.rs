@@ -80,7 +80,7 @@ pub fn map<T: Real>(x: &View<'_, T>, out: &mut ViewMut<'_, T>, f: impl Fn(T) -> 
     zip(x, x, out, |x, _| f(x));
 }
 
-/// How often a number is repeated beside others.
+/// How many copies of a single number are made beside the elements of a run.
 const REPEATED: usize = 256;
 
 /// `out = f(a, b)` element by element; as [`binary`] with a caller's formula.
@@ -109,7 +109,7 @@ pub fn zip<T: Real>(
                 out: &mut data[r..r + n],
                 f: &f,
             }),
-            // One number beside many is repeated for a while, so that there is one loop for each formula.
+            // A single number beside many is repeated for a while, so that there is one loop for each formula.
             [1, 0, 1] => {
                 let right = &mut repeated[..REPEATED.min(n)];
                 right.fill(b.data()[q]);
@@ -209,7 +209,8 @@ pub fn select<T: Real>(
     );
 }
 
-/// The larger of two; NaN if either is. A zero is above its negative, so that the order of the two is of no account.
+/// The larger of two; NaN if either is. A zero counts as above its negative, so that the order of the operands does not
+/// matter.
 #[inline(always)]
 pub(crate) fn larger<T: Real>(a: T, b: T) -> T {
     if a > b || a.is_nan() || a == b && b.is_sign_negative() {
@@ -219,7 +220,7 @@ pub(crate) fn larger<T: Real>(a: T, b: T) -> T {
     }
 }
 
-/// The smaller of two; NaN if either is. A zero is above its negative.
+/// The smaller of two; NaN if either is. A zero counts as above its negative.
 #[inline(always)]
 pub(crate) fn smaller<T: Real>(a: T, b: T) -> T {
     if a < b || a.is_nan() || a == b && b.is_sign_positive() {
@@ -229,8 +230,8 @@ pub(crate) fn smaller<T: Real>(a: T, b: T) -> T {
     }
 }
 
-/// Runs `op` compiled for the best instruction set of this machine. Very short rows are not worth the call, but the call is
-/// a table look-up and a jump.
+/// Runs `op` compiled for the best instruction set of this machine. The call costs a table look-up and a jump, which
+/// is too much for very short rows only.
 #[inline]
 pub(crate) fn vectorized<W: WithSimd>(op: W) -> W::Output {
     Arch::new().dispatch(op)

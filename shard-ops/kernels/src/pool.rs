@@ -10,10 +10,10 @@ use super::{Real, View, ViewMut};
 #[cfg(test)]
 mod tests;
 
-/// Positions of a window summed in the element type before they join a total in f64.
+/// How many positions of a window are summed in the element type before they join a total in f64.
 const POSITIONS: usize = 64;
 
-/// Where a slab lies in its global spatial plane: what turns local positions into global flat indexes and back.
+/// Where a slab lies in its global spatial plane. It turns local positions into global flat indexes and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plane {
     start: [isize; 3],
@@ -70,7 +70,8 @@ impl Plane {
 /// What a mean divides by.
 #[derive(Clone, Copy, Debug)]
 pub enum Divisor<'a> {
-    /// The product over spatial dims of the count at the output's local index: how many positions the global rule counts.
+    /// The product over spatial dims of the count at the output's local index. The count says how many positions the global
+    /// rule counts.
     Counts(&'a [Vec<usize>]),
     /// One number for all outputs.
     Fixed(f64),
@@ -78,7 +79,8 @@ pub enum Divisor<'a> {
 
 /// The largest element of each window and its global flat index in the spatial plane.
 ///
-/// As PyTorch: among equals the first wins, NaN wins over numbers. A window without a position gives -inf and index -1.
+/// As in PyTorch, the first of equal elements wins, and NaN wins over numbers. A window without positions gives -inf and
+/// index -1.
 /// `x` is `[N, C, *S]`; `y` and `index` are `[N, C, *O]`.
 ///
 /// ```
@@ -213,8 +215,8 @@ pub fn gather_at<T: Real>(
     }
 }
 
-/// The mean of each window: the sum over its positions in the slab, divided by `divisor`. Sums of large windows lose no
-/// digits with their size.
+/// The mean of each window: the sum over its positions in the slab, divided by `divisor`. Sums of large windows lose no digits
+/// to their size.
 ///
 /// # Panics
 /// When the shapes contradict each other.
@@ -231,7 +233,7 @@ pub fn avg_pool<T: Real>(
     let g = Meeting::new(kernel, window, x.shape(), y.shape());
     let divisor = Divide::new(divisor, &g);
     let mut sums = vec![T::zero(); g.output[2]];
-    // Of a large window, the positions before those in `sums`.
+    // For large windows: the sums of the positions before those in `sums`.
     let mut totals = vec![
         0.0;
         if g.positions() > POSITIONS {
@@ -365,7 +367,7 @@ impl Meeting {
         (0..self.input[0] as isize).contains(&id) && (0..self.input[1] as isize).contains(&ih)
     }
 
-    /// Position of input row `(id, ih)`, if the slab has it.
+    /// Position of input row `(id, ih)`, if it lies in the slab.
     fn line<T>(&self, x: &View<'_, T>, lead: [usize; 2], [id, ih]: [isize; 2]) -> Option<usize> {
         self.inside(id, ih)
             .then(|| at(x.offset(), x.strides(), lead, [id, ih, 0]))
@@ -388,7 +390,7 @@ impl Meeting {
         (0..depth).flat_map(move |d| (0..height).map(move |h| (d, h)))
     }
 
-    /// How many positions the kernel has.
+    /// The number of kernel positions.
     fn positions(&self) -> usize {
         self.kernel.iter().product()
     }

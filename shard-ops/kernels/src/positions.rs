@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// Where the rows of a block lie in the global sequence or point set.
 ///
-/// A block of a contiguous or striped partition is a run; a zigzag block, or one that data decided, is a list.
+/// A block of a contiguous or striped partition is a run; a zigzag block, or one whose rows depend on data, is a list.
 ///
 /// ```
 /// use shard_kernels::Positions;
@@ -18,7 +18,7 @@ pub enum Positions<'a> {
     Run {
         /// The position of row 0.
         start: i64,
-        /// From a row to the next; may be negative.
+        /// The step from a row to the next; may be negative.
         step: i64,
     },
     /// Row `i` is number `list[i]`.

@@ -1,4 +1,4 @@
-//! The element types kernels compute in, and their vectors.
+//! The element types that kernels compute in, and their vectors.
 
 use super::gemm::Product;
 use num_traits::{Float, NumAssign};
@@ -7,7 +7,7 @@ use shard_device::Element;
 
 /// A floating point element type: `f32` or `f64`.
 ///
-/// Beside arithmetic it knows its vector type on each instruction set, so that one generic tile kernel serves both.
+/// Besides arithmetic, a type knows its vector type on each instruction set, so that one generic tile kernel serves both types.
 pub trait Real: Float + NumAssign + Element {
     /// The vector of this element on instruction set `S`.
     type Vec<S: Simd>: Copy + core::fmt::Debug;
@@ -38,7 +38,7 @@ pub trait Real: Float + NumAssign + Element {
         c: Self::Vec<S>,
     ) -> Self::Vec<S>;
 
-    /// What multiplies matrices of this element.
+    /// The function that multiplies matrices of this element.
     fn product() -> Product<Self>;
 }
 

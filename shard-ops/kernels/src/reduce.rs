@@ -1,7 +1,7 @@
 //! Reductions of a view over some of its dims.
 //!
-//! Blocks of at most `BLOCK` elements accumulate in the element type over independent lanes; block results join in f64.
-//! So sums of f32 lose no digits with length, and the loops are vectors.
+//! Blocks of at most `BLOCK` elements accumulate in the element type over independent lanes, and block results are joined in
+//! f64. So sums of f32 lose no digits with length, and the loops run on vectors.
 
 use super::pointwise::{larger, smaller, vectorized};
 use super::view::for_each_row;
@@ -20,7 +20,7 @@ pub(crate) const COLUMNS: usize = 256;
 /// Rows accumulated in the element type before they join the f64 totals.
 const ROWS: usize = 16;
 
-/// What to reduce with. Empty sets give the identity.
+/// The operation of a reduction. Empty sets give the identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
     /// Sum; 0 when empty.
@@ -37,8 +37,8 @@ pub enum Reduction {
     All,
 }
 
-/// Reduces `x` over `dims` into `out`, row-major over the remaining dims (so it also is the result that keeps reduced dims
-/// as extent 1).
+/// Reduces `x` over `dims` into `out`, row-major over the remaining dims. This is also the result that keeps reduced dims with
+/// extent 1.
 ///
 /// ```
 /// use shard_kernels::{reduce::{reduce, Reduction}, View};

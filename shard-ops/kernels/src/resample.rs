@@ -1,4 +1,4 @@
-//! Sparse linear maps along one dim: interpolation in every mode, its adjoint, and whatever else is a table of
+//! Sparse linear maps along one dim: interpolation in every mode, its adjoint, and anything else that is a table of
 //! `(index, weight)` pairs per output.
 //!
 //! The caller computes the tables from global geometry; the kernel knows no modes. A separable map over several dims is one
@@ -98,7 +98,7 @@ impl Table {
         }
     }
 
-    /// The count of pairs that every row has, if it is the same.
+    /// The number of pairs that every row has, if it is the same for all.
     fn uniform(&self) -> Option<usize> {
         let count = self.starts.get(1)? - self.starts.first()?;
         self.starts
@@ -119,8 +119,8 @@ impl Table {
 /// ```
 ///
 /// # Panics
-/// When the shapes differ elsewhere than in `dim`, `out` has not one index per row there, or the table names an index that `x`
-/// lacks.
+/// When the shapes differ elsewhere than in `dim`, `out` does not have one index per row there, or the table names an index
+/// that `x` lacks.
 pub fn apply_along<T: Real>(x: &View<'_, T>, dim: usize, table: &Table, out: &mut ViewMut<'_, T>) {
     let same =
         x.ndim() == out.ndim() && (0..x.ndim()).all(|d| d == dim || x.shape()[d] == out.shape()[d]);

@@ -105,6 +105,27 @@ impl Rows {
         self.row_len
     }
 
+    /// Extents and steps of the keyed dims, those that follow each other as one.
+    pub fn keyed(&self) -> &[(usize, usize)] {
+        &self.keyed
+    }
+
+    /// The list of keys as a box: extents, and steps on the other side.
+    pub fn list(&self) -> &[(usize, usize)] {
+        &self.list
+    }
+
+    /// The dims of a row, those that follow each other everywhere as one.
+    pub fn row(&self) -> SmallVec<[RowDim; 4]> {
+        let run = (self.run > 1).then_some(RowDim {
+            extent: self.run,
+            table: 1,
+            other: 1,
+            ghost: 1,
+        });
+        self.outer.iter().copied().chain(run).collect()
+    }
+
     /// Where a row of the table begins.
     fn at(&self, mut key: usize) -> usize {
         if let [(_, step)] = self.keyed[..] {

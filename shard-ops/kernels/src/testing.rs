@@ -1,4 +1,4 @@
-//! What the kernels' tests share: seeded numbers, index lists, comparison.
+//! Shared by the kernels' tests: seeded numbers, index lists, comparison.
 
 use super::Real;
 

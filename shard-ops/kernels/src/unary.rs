@@ -1,8 +1,8 @@
 //! Maps of one number with their first three derivatives: every activation of the library.
 //!
-//! Values, and (sub)gradients where a map has a kink, are PyTorch's. A map is a row of the [table](crate::unary_table!). Each formula is one
-//! line in f64 over [`Math`](super::math::Math): f64 elements use the standard library's functions, f32 elements vectorised polynomials,
-//! rounded once.
+//! Values, and (sub)gradients where a map has a kink, are PyTorch's. A map is a row of the [table](crate::unary_table!). Each
+//! formula is one line in f64 over [`Math`](super::math::Math): f64 elements use the standard library's functions, and f32
+//! elements use vectorised polynomials whose result is rounded once.
 
 use super::pointwise::assert_shapes;
 use super::view::for_each_row;
@@ -13,7 +13,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-/// What a map is beside its formulas.
+/// The form of a map, apart from its formulas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `f(x) = c x`: the map of a sum is the sum of the maps, and the derivative needs no operand.
@@ -33,16 +33,16 @@ impl Form {
     }
 }
 
-/// A row of the table as text, for those who write it in another language.
+/// A row of the table as text, for code that writes the formulas in another language.
 #[derive(Clone, Copy, Debug)]
 pub struct Text {
     /// The map's name.
     pub name: &'static str,
     /// Names of [`Unary::numbers`].
     pub numbers: &'static [&'static str],
-    /// What formulas may share: a name, and the expression.
+    /// An expression that formulas may share: its name, and its text.
     pub shared: Option<(&'static str, &'static str)>,
-    /// Formulas, each of the orders of derivative in front; orders that are missing are zero.
+    /// The formulas, each with the orders of derivative that it gives in front. Orders that are missing are zero.
     pub formulas: &'static [(&'static [usize], &'static str)],
 }
 

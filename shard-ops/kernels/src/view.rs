@@ -281,7 +281,7 @@ impl<'a, T> ViewMut<'a, T> {
         is_row_major(&self.shape, &self.strides)
     }
 
-    /// Copies of shape and strides, and the offset: for loops that need the slice at the same time.
+    /// Copies of shape, strides and offset, for loops that need the slice at the same time.
     pub(crate) fn geometry(&self) -> (Dims, Strides, usize) {
         let shape = Dims::from_slice(&self.shape);
         (shape, Strides::from_slice(&self.strides), self.offset)
@@ -297,7 +297,7 @@ impl<'a, T> ViewMut<'a, T> {
         }
     }
 
-    /// This view again, for a shorter time.
+    /// This view again, for a shorter lifetime.
     pub fn reborrow(&mut self) -> ViewMut<'_, T> {
         ViewMut {
             data: self.data,
@@ -390,7 +390,7 @@ pub(crate) fn for_each_row<const N: usize>(
     rows(shape, strides, offsets, &mut visit);
 }
 
-/// As [`for_each_row`]; compiled once for each number of operands, not once for each caller.
+/// As [`for_each_row`], but compiled once for each number of operands rather than once for each caller.
 fn rows<const N: usize>(
     shape: &[usize],
     strides: [&[isize]; N],
@@ -433,7 +433,7 @@ fn rows<const N: usize>(
     }
 }
 
-/// Drops dims of extent 1 and joins neighbours that every operand walks with one step.
+/// Drops dims of extent 1 and joins neighbouring dims that every operand walks with one step.
 pub(crate) fn join_dims<const N: usize>(
     shape: &[usize],
     strides: [&[isize]; N],

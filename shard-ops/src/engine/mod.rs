@@ -1,11 +1,13 @@
 //! The eager executor: one path from an op and its operands to the result.
 
 mod outcome;
+mod pin;
 mod ring;
 mod route;
 mod rows;
 mod submit;
 
+pub use self::pin::Pin;
 use self::rows::{SharedWork, Work};
 use self::submit::submit;
 use crate::error::InOp;
@@ -13,8 +15,8 @@ use crate::kernel::runs_host_jobs;
 use crate::rule::Body;
 use crate::strategy::{InputMove, Routing};
 use crate::{
-    Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Reduction, Result, Rule, Stage, Strategy,
-    Value, key_of,
+    Alternative, Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Reduction, Result, Rule, Stage,
+    Strategy, Value, key_of,
 };
 use shard_comm::{Buffer, BufferMut, Call, Calling, CommError, DType, DeviceRef, History};
 use shard_redistribute::{Array, Exchange, ExchangeHandle, MeshComm};
@@ -63,6 +65,7 @@ pub struct Engine {
     explicit_moves: Cell<bool>,
     host_fallback: Cell<bool>,
     kernels: Cell<KernelPolicy>,
+    pin: RefCell<Option<Pin>>,
     strategies: RefCell<HashMap<StrategyKey, Rc<Ready>, Prehashed>>,
     handlers: RefCell<HashMap<&'static str, Handler>>,
     /// The ops whose handlers run.
@@ -76,6 +79,8 @@ type Prehashed = BuildHasherDefault<Folded>;
 struct Ready {
     rule: Rule,
     strategy: Strategy,
+    /// Where the first result is to be.
+    wanted: Option<Layout>,
     /// Of the op and the operands' layouts: what ranks compare.
     fingerprint: u128,
 }
@@ -107,6 +112,7 @@ impl Engine {
             explicit_moves,
             host_fallback,
             kernels,
+            pin: RefCell::default(),
             strategies: RefCell::default(),
             handlers: RefCell::default(),
             handled: RefCell::default(),
@@ -146,6 +152,25 @@ impl Engine {
         self.kernels.replace(policy)
     }
 
+    /// How the first result of each op is to lie from now on, if it is to lie in a certain way: the cheapest strategy that leaves it
+    /// so is taken. Returns what was set before.
+    ///
+    /// # Collective
+    /// All ranks must set the same.
+    pub fn set_pin(&self, pin: Option<Pin>) -> Option<Pin> {
+        self.pin.replace(pin)
+    }
+
+    /// What the engine chose from for an op on operands of these layouts, and why: the same on every rank.
+    ///
+    /// # Errors
+    /// What the op's rule reports.
+    pub fn alternatives(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Vec<Alternative>> {
+        let ready = self.ready(op, inputs)?;
+        let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
+        Ok((ready.strategy).alternatives(&ready.rule, &layouts, ready.wanted.as_ref()))
+    }
+
     /// The strategy the engine uses for an op on operands of these layouts, for inspection.
     ///
     /// # Errors
@@ -169,7 +194,8 @@ impl Engine {
             let layouts = |a: &&Array| (a.layout().hash128(), a.dtype());
             let layouts: SmallVec<[_; 4]> = inputs.iter().map(layouts).collect();
             record(op, key_of(op.name(), &(op.key(), layouts)), inputs);
-            return handler(self, op, inputs);
+            let outputs = handler(self, op, inputs)?;
+            return self.as_pinned(op.name(), outputs);
         }
         let ready = self.ready(op, inputs)?;
         let kernels = self.kernels.get();
@@ -179,6 +205,21 @@ impl Engine {
         Ok(outputs
             .map(|(output, at)| output.with_number(History::derived(number, at)))
             .collect())
+    }
+
+    /// What a handler gave, if its first result lies as it should.
+    fn as_pinned(&self, op: &'static str, outputs: Vec<Array>) -> Result<Vec<Array>> {
+        if let (Some(pin), Some(first)) = (&*self.pin.borrow(), outputs.first()) {
+            let wanted = pin.layout(op, first.layout().mesh(), first.shape())?;
+            if wanted != *first.layout() {
+                return Err(OpError::Pinned {
+                    op,
+                    wanted: wanted.to_string(),
+                    possible: vec![format!("{}, as its handler makes it", first.layout())],
+                });
+            }
+        }
+        Ok(outputs)
     }
 
     /// What runs the op of this name, unless it is running.
@@ -245,8 +286,9 @@ impl Engine {
                 got: 0,
             });
         };
+        let pin = self.pin.borrow().clone();
         let key: StrategyKey = (
-            op.key(),
+            op.key() ^ pin.as_ref().map_or(0, Pin::key),
             inputs
                 .iter()
                 .map(|a| (a.layout().hash128(), a.dtype()))
@@ -273,12 +315,19 @@ impl Engine {
         let rule = op.rule(&metas)?;
         let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
         let model = first.cx().planner().model().unwrap_or_default();
-        let strategy = Strategy::new(&rule, &layouts, first.index(), &model)?;
+        let wanted = match (&pin, rule.outputs.first()) {
+            (Some(pin), Some(output)) => {
+                Some(pin.layout(op.name(), first.layout().mesh(), &output.meta.shape)?)
+            }
+            _ => None,
+        };
+        let strategy = Strategy::yielding(&rule, &layouts, wanted.as_ref(), first.index(), &model)?;
         tracing::debug!(op = op.name(), %strategy, "new strategy");
-        let fingerprint = key_of(op.name(), &(op.key(), &key.1));
+        let fingerprint = key_of(op.name(), &(key.0, &key.1));
         let ready = Rc::new(Ready {
             rule,
             strategy,
+            wanted,
             fingerprint,
         });
         let mut cache = self.strategies.borrow_mut();

@@ -8,6 +8,39 @@ use shard_spec::{DimSharding, Layout, Partition, ReduceOp};
 
 /// Every operand leads once with the others filling in, and once alone; and nothing sharded at all.
 pub(super) fn candidates(rule: &Rule, layouts: &[&Layout]) -> Vec<Choice> {
+    candidates_from(rule, layouts, &Choice::none(rule))
+}
+
+/// These, and before them the same with the first result in the lead, which is to lie so.
+pub(super) fn candidates_yielding(
+    rule: &Rule,
+    layouts: &[&Layout],
+    wanted: &Layout,
+) -> Vec<Choice> {
+    let mut start = Choice::none(rule);
+    let dims = rule.outputs.first().map_or(&[][..], |output| &output.dims);
+    for (d, access) in dims.iter().enumerate() {
+        let (Access::Factor { factor, block }, Some(s)) = (access, wanted.sharding(d)) else {
+            continue;
+        };
+        let partition = divided(&s.partition, *block, rule.factor_extent(*factor));
+        if rule.divides(*factor, &partition) {
+            start.factors[*factor] = Some(DimSharding {
+                axes: s.axes.clone(),
+                partition,
+            });
+        }
+    }
+    let mut found = candidates_from(rule, layouts, &start);
+    for choice in candidates(rule, layouts) {
+        if !found.contains(&choice) {
+            found.push(choice);
+        }
+    }
+    found
+}
+
+fn candidates_from(rule: &Rule, layouts: &[&Layout], start: &Choice) -> Vec<Choice> {
     let mut found: Vec<Choice> = Vec::new();
     let mut push = |choice: Choice| {
         if !found.contains(&choice) {
@@ -18,18 +51,17 @@ pub(super) fn candidates(rule: &Rule, layouts: &[&Layout]) -> Vec<Choice> {
         let order: Vec<usize> = std::iter::once(lead)
             .chain((0..layouts.len()).filter(|&i| i != lead))
             .collect();
-        push(adopt(rule, layouts, &order));
+        push(adopt(rule, layouts, &order, start.clone()));
     }
     for lead in 0..layouts.len() {
-        push(adopt(rule, layouts, &[lead]));
+        push(adopt(rule, layouts, &[lead], start.clone()));
     }
-    push(Choice::none(rule));
+    push(start.clone());
     found
 }
 
-/// Adopts the shardings of the operands in the given order, as far as they do not collide.
-fn adopt(rule: &Rule, layouts: &[&Layout], order: &[usize]) -> Choice {
-    let mut choice = Choice::none(rule);
+/// Adopts the shardings of the operands in the given order, as far as they do not collide with what is there.
+fn adopt(rule: &Rule, layouts: &[&Layout], order: &[usize], mut choice: Choice) -> Choice {
     for &i in order {
         let layout = layouts[i];
         if passes(rule, layouts, i, order, &choice) {

@@ -39,6 +39,11 @@ impl Choice {
         }
     }
 
+    /// How many mesh axes shard factors.
+    pub(super) fn axes(&self) -> usize {
+        self.factors.iter().flatten().map(|s| s.axes.len()).sum()
+    }
+
     pub(super) fn uses(&self, axis: usize) -> bool {
         self.carry.contains(&axis)
             || self

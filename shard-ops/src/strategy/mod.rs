@@ -7,6 +7,7 @@
 
 mod candidates;
 mod choice;
+mod choose;
 mod cost;
 mod inputs;
 mod intervals;
@@ -20,6 +21,7 @@ mod site;
 mod ways;
 
 pub use choice::Choice;
+pub use choose::Alternative;
 pub(crate) use inputs::InputMove;
 pub(crate) use outcome::Outcome;
 pub use price::WayCost;
@@ -31,7 +33,7 @@ pub(crate) use routing::{OperandPart, Peer};
 
 use crate::rule::Body;
 use crate::{FoldBy, KernelCx, Reduction, Result, RouteBy, Rule};
-use candidates::candidates;
+use choose::{alternatives, choose};
 use cost::cost;
 use intervals::Axes;
 use shard_comm::Monoid;
@@ -77,23 +79,33 @@ impl Strategy {
     /// # Errors
     /// Layouts the rule cannot serve; the same on all ranks.
     pub fn new(rule: &Rule, layouts: &[&Layout], index: usize, model: &CostModel) -> Result<Self> {
+        Self::yielding(rule, layouts, None, index, model)
+    }
+
+    /// As [`new`](Self::new); if the first result is to lie so, the cheapest strategy that leaves it so.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`Pinned`](crate::OpError::Pinned) if there is none.
+    pub fn yielding(
+        rule: &Rule,
+        layouts: &[&Layout],
+        wanted: Option<&Layout>,
+        index: usize,
+        model: &CostModel,
+    ) -> Result<Self> {
         let mesh = layouts[0].mesh().clone();
-        let mut best: Option<(usize, usize, Choice)> = None;
-        for choice in candidates(rule, layouts) {
-            let ceiling = best.as_ref().map_or(usize::MAX, |b| b.0);
-            let Some(bytes) = cost(rule, layouts, &choice, ceiling) else {
-                continue;
-            };
-            let sharded: usize = choice.factors.iter().flatten().map(|s| s.axes.len()).sum();
-            let better = best
-                .as_ref()
-                .is_none_or(|(b, s, _)| bytes < *b || (bytes == *b && sharded > *s));
-            if better {
-                best = Some((bytes, sharded, choice));
-            }
-        }
-        let (bytes, _, choice) = best.unwrap_or((0, 0, Choice::none(rule)));
-        Self::with_choice(rule, layouts, &choice, index, &mesh, (bytes, model))
+        let (elements, choice) = choose(rule, layouts, wanted)?;
+        Self::with_choice(rule, layouts, &choice, index, &mesh, (elements, model))
+    }
+
+    /// What this strategy was chosen from, and why: it and the others that the operands' layouts suggest.
+    pub fn alternatives(
+        &self,
+        rule: &Rule,
+        layouts: &[&Layout],
+        wanted: Option<&Layout>,
+    ) -> Vec<Alternative> {
+        alternatives(rule, layouts, wanted, &self.choice)
     }
 
     /// The strategy of a given choice: what the rule validator runs to try every factor. Factors that are folded block by

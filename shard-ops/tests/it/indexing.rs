@@ -1,8 +1,12 @@
 //! Rows by index on all layouts: results are one rank's, rows come once, an index that was used before asks for nothing, and what is
 //! out of range is everybody's error.
 
-use shard_comm::{Communicator, DType, ErrorClass, local};
-use shard_ops::indexing::{embedding, gather, index_add, index_select, index_select_by};
+use shard_comm::local::{self, LocalOptions};
+use shard_comm::{Communicator, DType, DeviceKind, ErrorClass};
+use shard_ops::indexing::{
+    embedding, gather, index_add, index_select, index_select_by, scatter_add, segment_max, segment_min,
+    segment_sum,
+};
 use shard_ops::{Engine, EngineOptions, Exec, OpError, RouteBy, Value};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition, ReduceOp};
@@ -10,8 +14,21 @@ use std::rc::Rc;
 
 /// Runs `f` on every rank of a mesh with an engine.
 fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>, &Engine) -> T + Sync) -> Vec<T> {
+    on_device(DeviceKind::Host, shape, f)
+}
+
+/// The same on devices of a kind.
+fn on_device<T: Send>(
+    device: DeviceKind,
+    shape: &[usize],
+    f: impl Fn(&Rc<MeshComm>, &Engine) -> T + Sync,
+) -> Vec<T> {
     let mesh = DeviceMesh::new(shape).unwrap();
-    local::run(mesh.size(), |comm| {
+    let options = LocalOptions {
+        device,
+        ..LocalOptions::default()
+    };
+    local::run_with(mesh.size(), &options, |comm| {
         let world: Rc<dyn Communicator> = Rc::new(comm);
         let cx = MeshComm::new(&world, &mesh).unwrap();
         f(&cx, &Engine::new(EngineOptions::default()))
@@ -278,6 +295,57 @@ fn padding_gets_no_gradient_and_types_other_than_numbers_are_taken() {
         let wrong = embedding(engine, &wide.into(), &floats(cx, &table), Some(5));
         assert!(matches!(wrong, Err(OpError::Shape { .. })));
     });
+}
+
+/// Kernels of other devices are others: what they make of a few layouts is what the host makes.
+#[test]
+fn other_devices_make_the_same() {
+    let mut kinds = vec![DeviceKind::Test];
+    if cfg!(feature = "cuda-emulated") {
+        kinds.push(DeviceKind::EmulatedCuda);
+    }
+    let run = |kind: DeviceKind, mesh: &[usize]| {
+        on_device(kind, mesh, |cx, engine| {
+            let mut made = Vec::new();
+            for (shape, dim, index_shape) in ROWS {
+                let mut src_shape = shape[..dim].to_vec();
+                src_shape.extend(index_shape);
+                src_shape.extend(&shape[dim + 1..]);
+                let tables = layouts(cx.mesh(), shape);
+                let sources = layouts(cx.mesh(), &src_shape);
+                let along = layouts(cx.mesh(), shape);
+                for (k, index) in layouts(cx.mesh(), index_shape).into_iter().enumerate() {
+                    let x = floats(cx, &tables[(3 * k + 1) % tables.len()]);
+                    let src = floats(cx, &sources[(5 * k + 2) % sources.len()]);
+                    let i = pointers(cx, &index, shape[dim]);
+                    made.push(whole(engine, &index_select(engine, &x, dim, &i).unwrap()));
+                    let sums = index_add(engine, &x, dim, &i, &src, 1.0).unwrap();
+                    made.push(whole(engine, &sums));
+                    let pointers = pointers(cx, &along[(7 * k) % along.len()], shape[dim]);
+                    made.push(whole(engine, &gather(engine, &x, dim, &pointers).unwrap()));
+                    let sums = scatter_add(engine, &x, dim, &pointers, &x).unwrap();
+                    made.push(whole(engine, &sums));
+                    // Rows of one dim alone have a fold of their own for each reduction.
+                    if index_shape.len() == 1 && dim == 0 {
+                        let src = floats(cx, &sources[(5 * k + 2) % sources.len()]);
+                        for fold in [segment_max, segment_min, segment_sum] {
+                            let ids = Array::from_fn::<i64>(cx, &index, |i| i[0] as i64 % 3);
+                            let folded = fold(engine, &src, &ids.unwrap().into(), 4).unwrap();
+                            made.push(whole(engine, &folded));
+                        }
+                    }
+                }
+            }
+            assert_eq!(cx.world().ledger().snapshot().fallbacks, 0);
+            made
+        })
+    };
+    for mesh in [&[3][..], &[2, 2]] {
+        let expected = run(DeviceKind::Host, mesh);
+        for &kind in &kinds {
+            assert_eq!(run(kind, mesh), expected, "{kind:?} {mesh:?}");
+        }
+    }
 }
 
 /// Bytes that a rank receives while `f` runs.

@@ -9,12 +9,12 @@ use shard_spec::{DimMap, Layout};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
-/// Both ends of a move, neither end's values partial on the way.
+/// The source and the destination of a move, with no partial values left to reduce at either end.
 pub(super) struct Crossing<'a> {
     from: &'a Layout,
     to: &'a Layout,
     copies: Copies,
-    /// Whether pieces are cut over the copies of their owner, rather than read whole by turns.
+    /// Whether pieces are cut over the copies of their owner, rather than read whole from one copy, readers taking turns.
     spread: bool,
 }
 
@@ -42,8 +42,8 @@ impl<'a> Crossing<'a> {
         }
     }
 
-    /// The pieces that the rank reads: per dim the runs that its interval shares with the source's parts, and their
-    /// product.
+    /// The pieces that the rank reads. Per dim these are the runs that its interval shares with the source's parts, and a
+    /// piece is a product of runs.
     pub(super) fn receive(&self, rank: usize) -> Pieces {
         let mut out = Pieces::new();
         let (Some(turn), Some(want)) = (self.to.mesh().index_of(rank), self.to.local_parts(rank))
@@ -75,7 +75,7 @@ impl<'a> Crossing<'a> {
         out
     }
 
-    /// The mirror of [`receive`](Self::receive): what others read from the rank.
+    /// The mirror of [`receive`](Self::receive): the pieces that others read from the rank.
     pub(super) fn send(&self, rank: usize) -> Pieces {
         let mut out = Pieces::new();
         let (mesh, target) = (self.from.mesh(), self.to.mesh());
@@ -83,7 +83,7 @@ impl<'a> Crossing<'a> {
             return out;
         };
         let copy = mesh.part_at(&self.copies.axes, &mesh.coords_at(index));
-        // Values arrive at coordinate 0 of the axes of a sum.
+        // Values arrive at coordinate 0 of the partial axes.
         let mut fixed: SmallVec<[Option<usize>; 4]> = SmallVec::from_elem(None, target.ndim());
         self.to
             .partial_axes()
@@ -114,7 +114,7 @@ impl<'a> Crossing<'a> {
         out
     }
 
-    /// What a reader takes from copy number `copy` of a piece: a share, or all of it where it is the copy's turn.
+    /// What a reader takes from copy number `copy` of a piece: a share of it, or all of it where it is that copy's turn.
     fn share(&self, runs: &[Run], copy: usize, turn: usize) -> Option<SmallVec<[Run; 6]>> {
         let count = self.copies.places.count();
         let share = (copy + count - turn % count) % count;
@@ -125,7 +125,7 @@ impl<'a> Crossing<'a> {
         }
     }
 
-    /// Which block of the source a rank holds, as the position of its first copy; `None` off the source's mesh.
+    /// The block of the source that a rank holds, named by the position of its first copy; `None` off the source's mesh.
     fn held_by(&self, rank: usize) -> Option<usize> {
         let (mesh, copies) = (self.from.mesh(), &self.copies);
         let index = mesh.index_of(rank)?;
@@ -137,13 +137,13 @@ impl<'a> Crossing<'a> {
         )
     }
 
-    /// Whether values arrive at these coordinates of the target, and not zeros of a sum.
+    /// Whether values, and not the zeros of a sum, arrive at these coordinates of the target.
     fn arrives_at(&self, coords: &[usize]) -> bool {
         self.to.partial_axes().iter().all(|&a| coords[a] == 0)
     }
 
-    /// What crossing costs for elements of `size` bytes, over links of the usual kind: by its pieces on small meshes,
-    /// bounded from offset tables on large ones.
+    /// What crossing costs for elements of `size` bytes, over links of the usual kind. On small meshes the pieces are counted,
+    /// on large ones the cost is bounded from offset tables.
     pub(super) fn seconds(&self, model: &CostModel, size: usize) -> f64 {
         let link = model.worst(&[]);
         let (source, target) = (self.from.mesh(), self.to.mesh());

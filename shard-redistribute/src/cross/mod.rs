@@ -1,8 +1,8 @@
 //! Moves between different meshes of one world, and between one rank and a mesh.
 //!
-//! Ranks are names in the world: a rank may be on both meshes, on one, or on none. The pieces are found as on one
-//! mesh, by intersecting intervals; what is on a rank already is not sent. Partial values are reduced on their own
-//! mesh first, by a reduce-scatter, so that each element crosses once.
+//! Ranks are names in the world: a rank may be on both meshes, on one, or on none. The pieces are found as on one mesh, by
+//! intersecting intervals, and what a rank has already is not sent to it. Partial values are reduced on their own mesh first,
+//! by a reduce-scatter, so that each element crosses once.
 
 mod crossing;
 mod run;
@@ -19,8 +19,8 @@ use shard_spec::{Layout, ReduceOp, numel};
 use std::sync::Arc;
 use ways::Way;
 
-/// How an array goes from a layout on one mesh to a layout on another: derived by every rank of the world from the
-/// two layouts alone.
+/// How an array goes from a layout on one mesh to a layout on another. Every rank of the world derives it from the two layouts
+/// alone.
 ///
 /// ```
 /// use shard_redistribute::CrossPlan;
@@ -42,24 +42,24 @@ pub struct CrossPlan {
     from: Layout,
     to: Layout,
     rank: usize,
-    /// On the source's mesh, before anything crosses.
+    /// The plan on the source's mesh, before anything crosses.
     before: Option<Plan>,
-    /// The source's layout when it crosses.
+    /// The layout on the source's mesh from which the array crosses.
     crossing: Layout,
     exchange: Arc<ExchangePlan>,
-    /// The layout on the destination's mesh in which it arrives.
+    /// The layout on the destination's mesh in which the array arrives.
     arriving: Layout,
-    /// Elements of this rank's block of that layout; 0 off its mesh.
+    /// Elements of this rank's block of `arriving`; 0 off its mesh.
     len: usize,
-    /// Every rank holds what it needs already: nothing crosses.
+    /// Whether nothing crosses, since every rank holds what it needs already.
     still: bool,
-    /// On the destination's mesh, after.
+    /// The plan on the destination's mesh, after the array has arrived.
     after: Option<Plan>,
     method: Method,
     choice: Option<Comparison>,
 }
 
-/// The methods among which a plan was chosen, and by what.
+/// The methods among which a plan was chosen, and the model that it was chosen by.
 #[derive(Debug)]
 struct Comparison {
     model: CostModel,
@@ -68,8 +68,8 @@ struct Comparison {
 }
 
 impl CrossPlan {
-    /// Plans the move for the rank of this number in the world. A replicated piece is read whole from one of its
-    /// copies, readers taking turns. No communication.
+    /// Plans the move for the rank of this number in the world. A replicated piece is read whole from one of its copies,
+    /// readers taking turns. No communication.
     ///
     /// The destination may be a partial sum, as adjoints need: its values arrive at coordinate 0 of the partial
     /// axes, and the others hold zeros.
@@ -84,8 +84,8 @@ impl CrossPlan {
         Self::build(from, to, rank, crossing, way)
     }
 
-    /// As [`new`](Self::new), with every piece cut evenly over its copies: more messages, and no owner sends more
-    /// than its share.
+    /// As [`new`](Self::new), but with every piece cut evenly over its copies. There are more messages, and no owner sends
+    /// more than its share.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -95,11 +95,11 @@ impl CrossPlan {
         Self::build(from, to, rank, crossing, Way::spread(to))
     }
 
-    /// Plans the move in the way that a cost model finds cheapest for elements of type `dtype`: directly, with pieces
-    /// cut over their copies, or, where the destination holds copies, with every element crossing once and gathered
-    /// on the destination's mesh. Ties go to the way listed first in [`considered`](Self::considered).
+    /// Plans the move by the method that a cost model finds cheapest for elements of type `dtype`: directly, with pieces cut
+    /// over their copies, or, where the destination holds copies, with every element crossing once and gathered on the
+    /// destination's mesh. Ties go to the method listed first in [`considered`](Self::considered).
     ///
-    /// What crosses pays the model's usual link, what moves on the destination's mesh the links of its axes. Ways that
+    /// What crosses pays the model's usual link; what moves on the destination's mesh pays the links of its axes. Methods that
     /// hold more than the model's staging beyond source and destination are not taken, except the direct one.
     ///
     /// ```
@@ -145,7 +145,7 @@ impl CrossPlan {
         Ok(plan)
     }
 
-    /// A plan for every way that [`cheapest`](Self::cheapest) would compare, the direct one first.
+    /// A plan for every method that [`cheapest`](Self::cheapest) would compare, the direct one first.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -199,12 +199,12 @@ impl CrossPlan {
         })
     }
 
-    /// How the plan goes about it.
+    /// The method of the move.
     pub fn method(&self) -> Method {
         self.method
     }
 
-    /// The ways that were compared, the direct one first; empty if the plan was made without a model.
+    /// The methods that were compared, the direct one first; empty if the plan was made without a model.
     pub fn considered(&self) -> &[Considered] {
         self.choice.as_ref().map_or(&[], |c| &c.considered)
     }

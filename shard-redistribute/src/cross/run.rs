@@ -39,7 +39,7 @@ impl CrossPlan {
         }
     }
 
-    /// What crosses, once partial values are reduced on their own mesh.
+    /// The array that crosses: partial values are reduced on their own mesh first.
     fn reduce(&self, array: &Array) -> Result<Array> {
         match &self.before {
             Some(plan) => plan.run(array),
@@ -87,8 +87,8 @@ impl CrossPlan {
 }
 
 impl Array {
-    /// Moves the array onto another mesh of the same world; if that mesh's [planner](MeshComm::planner) has a cost
-    /// model, in the cheapest way.
+    /// Moves the array onto another mesh of the same world. If that mesh's [planner](MeshComm::planner) has a cost model, the
+    /// cheapest method is taken.
     ///
     /// # Collective
     /// Every rank of the world, on either mesh or on none: a rank off the mesh has an array without data.
@@ -111,7 +111,7 @@ impl Array {
         Ok(plan.run(self, cx)?.with_number(number))
     }
 
-    /// Makes an array of what one rank of the world holds whole, row-major. Every rank receives its own block and
+    /// Makes an array of a tensor that one rank of the world holds whole, row-major. Every rank receives its own block and
     /// nothing else.
     ///
     /// # Collective
@@ -164,7 +164,7 @@ impl Array {
         Ok(Self::from_parts(cx, layout, local, dtype)?.with_number(number))
     }
 
-    /// The whole array, row-major, on one rank of the world, which gets `Some`. The others hold nothing new but,
+    /// Brings the whole array, row-major, to one rank of the world, which gets `Some`. The other ranks receive nothing except,
     /// for a partial array, their share of the sum.
     ///
     /// # Collective

@@ -1,4 +1,4 @@
-//! Ways across: what is reduced before, and what is gathered after.
+//! Ways to cross between meshes: what is reduced before crossing, and what is gathered after it.
 
 use super::Crossing;
 use crate::path::{self, EXACT_RANKS, Hop, finer};
@@ -11,7 +11,7 @@ use shard_spec::Layout;
 /// A way from one mesh to another, for values that are not partial.
 pub(super) struct Way {
     pub(super) method: Method,
-    /// The layout in which they arrive; gathered from there to the destination.
+    /// The layout in which the values arrive. From there they are gathered to the destination.
     pub(super) arriving: Layout,
     /// Whether pieces are cut over the copies of their owner.
     pub(super) spread: bool,
@@ -70,8 +70,7 @@ fn several(layout: &Layout) -> bool {
     layout.replicate_axes().iter().any(size)
 }
 
-/// The destination with all its copies sharing one of its dims: on small meshes any dim, otherwise the one that is
-/// largest.
+/// The destination with its copies sharding one of its dims among themselves: on small meshes any dim, otherwise the largest.
 fn sliced(to: &Layout) -> Result<Vec<Layout>> {
     let axes = to.replicate_axes();
     let count = axes.iter().map(|&a| to.mesh().shape()[a]).product();
@@ -112,12 +111,12 @@ pub(super) fn considered(
     ways.iter().map(price).collect()
 }
 
-/// The direct way on one mesh.
+/// The hops of the direct path on one mesh.
 fn hops(from: &Layout, to: &Layout) -> Result<Vec<Hop>> {
     Ok(path::direct(from, to, false)?.unwrap_or_default())
 }
 
-/// The placements passed through, `⇒` where they cross.
+/// The placements passed through, with `⇒` where the values cross.
 pub(super) fn trace(from: &Layout, crossing: &Layout, arriving: &Layout, to: &Layout) -> String {
     let mut text = placements(from);
     if from != crossing {
@@ -130,8 +129,8 @@ pub(super) fn trace(from: &Layout, crossing: &Layout, arriving: &Layout, to: &La
     text
 }
 
-/// The layout with its partial axes sharding its largest dim: what a reduce-scatter leaves. Replicated if there is
-/// no dim to shard.
+/// The layout with its partial axes sharding its largest dim, as a reduce-scatter leaves it. They replicate if there is no dim
+/// to shard.
 pub(super) fn scattered(from: &Layout) -> Result<Layout> {
     let whole = from.with_partial_reduced();
     let axes = from.partial_axes();

@@ -1,11 +1,10 @@
 //! The exchange: which pieces of which arrays go where, found by intersecting intervals.
 //!
-//! Along one tensor dim, source parts own intervals, destination parts want intervals (which may overlap: a
-//! halo), and a [`DimMap`] says which source index each destination index reads. The non-empty overlaps of one
-//! dim are few and found in closed form ([`overlaps`]); the pieces of an N-D exchange are the product of the
-//! overlaps of its dims. Worked example, one dim of 10 rows over 3 ranks with boundaries 0, 4, 7, 10, and a
-//! halo of one row on each side: rank 1 wants rows 3..8 and reads row 3 from rank 0, rows 4..7 from itself, and
-//! row 7 from rank 2.
+//! Along one tensor dim, source parts own intervals, destination parts want intervals (which may overlap, as with a halo), and
+//! a [`DimMap`] says which source index each destination index reads. The non-empty overlaps of one dim are few and are found
+//! in closed form ([`overlaps`]); the pieces of an N-D exchange are the product of the overlaps of its dims. For example, take
+//! one dim of 10 rows over 3 ranks with boundaries 0, 4, 7, 10, and a halo of one row on each side: rank 1 wants rows 3..8,
+//! and reads row 3 from rank 0, rows 4..7 from itself, and row 7 from rank 2.
 
 mod owners;
 mod pieces;
@@ -61,11 +60,11 @@ pub struct ExchangeBuilder {
     fill: Option<Scalar>,
     /// Partial axes of the sources whose contributions this exchange sums; the others are kept apart.
     reduce_axes: SmallVec<[usize; 4]>,
-    /// Axes over which the target is a partial sum though the sources are not.
+    /// Axes over which the target is a partial sum although the sources are not.
     embed_axes: SmallVec<[usize; 4]>,
-    /// The hash of the layout whose own blocks the first region is, in place of that of its intervals.
+    /// The hash of the layout whose own blocks are the first region. It stands for the hash of that region's intervals.
     blocks_of: Option<u128>,
-    /// From whom a piece is read that several ranks hold.
+    /// From which rank a piece is read that several ranks hold.
     owners: Owners,
 }
 
@@ -94,8 +93,8 @@ impl ExchangeBuilder {
         }
     }
 
-    /// Adds a further box to assemble, after the others in the destination: the slabs around an interior are
-    /// one exchange with a region each.
+    /// Adds a further box to assemble, after the others in the destination. For example, the slabs around an interior are one
+    /// exchange with a region each.
     #[must_use]
     pub fn region(mut self, target: Vec<DimCover>) -> Self {
         self.regions.push(target);
@@ -130,15 +129,15 @@ impl ExchangeBuilder {
         self
     }
 
-    /// From whom pieces are read that several ranks hold. What a reader holds itself it never asks for; exchanges that
-    /// reduce or embed read the nearest whatever is said here.
+    /// Sets from which rank a piece is read that several ranks hold. A reader never asks for what it holds itself. Exchanges
+    /// that reduce or embed always read the nearest copy.
     #[must_use]
     pub fn owners(mut self, owners: Owners) -> Self {
         self.owners = owners;
         self
     }
 
-    /// What destination elements hold that no source element maps to.
+    /// The value of destination elements that no source element maps to.
     #[must_use]
     pub fn fill(mut self, value: Scalar) -> Self {
         self.fill = Some(value);
@@ -180,7 +179,7 @@ impl ExchangeBuilder {
 
     /// Calls `f` with each member's position and the pieces it reads, without deriving what it sends.
     pub(crate) fn for_each_reader(&self, mut f: impl FnMut(usize, &Pieces)) {
-        // Who reads which copy is the same question for all of them.
+        // Who reads which copy is the same for all readers, so it is found once.
         let copies: Vec<_> = self.sources.iter().map(|s| self.copies(s)).collect();
         for index in 0..self.mesh.size() {
             let coords = self.mesh.coords_at(index);

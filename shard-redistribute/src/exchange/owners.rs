@@ -1,8 +1,8 @@
 //! Which copy of a replicated source each reader reads.
 //!
-//! Ranks that hold copies of one block hold no other, so the blocks' readers never compete: the least that the busiest
-//! owner of a block can send is what its readers need, divided by the number of copies. Both ways of sharing reach it,
-//! up to the grain of a piece; no other assignment can do better.
+//! Ranks that hold copies of one block hold no other block, so readers of different blocks never compete. The least that the
+//! busiest owner of a block can send is what the block's readers need, divided by the number of copies. `Spread` and
+//! `Balanced` both reach this bound, up to the grain of a piece; no other assignment can do better.
 
 use super::{ExchangeBuilder, Source};
 use crate::geometry::{Along, Places, Run, cut_of, for_each_product, share_of};
@@ -14,13 +14,13 @@ use smallvec::SmallVec;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Owners {
-    /// Whole, from the copy at the reader's own coordinates: fewest messages.
+    /// A piece is read whole, from the copy at the reader's own coordinates: fewest messages.
     #[default]
     Nearest,
-    /// Cut evenly over all copies: all of them send the same, in a message from each.
+    /// A piece is cut evenly over all copies. All of them send the same, and a reader gets a message from each.
     Spread,
-    /// The readers of a block in a row, cut in as many equal lengths as there are copies: all of them send the same, in
-    /// about one message per reader. Costs time in the square of the number of ranks to plan.
+    /// The readers of a block are lined up in a row, which is cut into as many equal lengths as there are copies. All copies
+    /// send the same, in about one message per reader. Planning takes time in the square of the number of ranks.
     Balanced,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Copies {
     rows: Option<Rows>,
 }
 
-/// Per block, its readers in a row.
+/// Per block, its readers lined up in a row.
 struct Rows {
     ranks: usize,
     /// At `block * ranks + reader`: where the reader's elements begin in the row and how many there are.
@@ -42,7 +42,7 @@ struct Rows {
 }
 
 impl Copies {
-    /// A position on the mesh, its coordinates along the copied axes taken as 0: the same for all copies of a block.
+    /// A position on the mesh with its coordinates along the copied axes set to 0: the same for all copies of a block.
     pub(super) fn without(&self, mesh: &DeviceMesh, index: usize) -> usize {
         index
             - self
@@ -59,7 +59,7 @@ impl Copies {
         copy: usize,
     ) -> Option<SmallVec<[Run; 6]>> {
         let Some(rows) = &self.rows else {
-            // Readers take turns, so that rounding falls on all copies alike.
+            // Readers take turns, so that rounding affects all copies alike.
             let turn = (copy + self.count - reader % self.count) % self.count;
             return share_of(runs, turn, self.count);
         };
@@ -73,7 +73,7 @@ impl Copies {
 }
 
 impl ExchangeBuilder {
-    /// The copies that travelling pieces are shared over; `None` where each is read whole from the nearest.
+    /// The copies that share out the pieces to be sent; `None` where each piece is read whole from the nearest copy.
     pub(super) fn copies(&self, source: &Source) -> Option<Copies> {
         if self.owners == Owners::Nearest
             || !self.reduce_axes.is_empty()
@@ -98,7 +98,7 @@ impl ExchangeBuilder {
         Some(copies)
     }
 
-    /// Lines up the readers of each block, in order of position.
+    /// Lines up the readers of each block in order of position.
     fn rows(&self, source: &Source, copies: &Copies) -> Rows {
         let ranks = self.mesh.size();
         let mut spans = vec![(0, 0); ranks * ranks];

@@ -1,4 +1,4 @@
-//! Which pieces this rank reads, which others read from it, and whether anything has to be sent at all.
+//! Which pieces this rank reads, which ones others read from it, and whether anything has to be sent at all.
 
 use super::owners::Copies;
 use super::{ExchangeBuilder, Source};
@@ -8,13 +8,13 @@ use shard_spec::{DimCover, Placement, overlaps};
 use smallvec::SmallVec;
 
 impl ExchangeBuilder {
-    /// The pieces this rank reads: per dim the runs that its interval shares with the source's parts; across dims
-    /// their product; and for each combination the rank(s) that own it.
+    /// Adds the pieces that this rank reads. Along each dim, the rank's interval shares runs with the source's parts; a piece
+    /// is a product of one run per dim, read from the rank or ranks that own it.
     ///
-    /// Along axes that don't shard the source, a reader takes its own coordinate's copy (this spreads readers over
-    /// replicas, and never leaves home for what is at home), or every coordinate's contribution if this exchange
-    /// reduces that axis. Of an axis being embedded, elements arrive at the one coordinate of their owner, or at
-    /// coordinate 0 if the source is replicated.
+    /// Along axes that don't shard the source, a reader takes its own coordinate's copy (this spreads readers over replicas,
+    /// and never fetches what the reader holds), or every coordinate's contribution if this exchange reduces that axis. Along
+    /// an axis being embedded, elements arrive at the one coordinate of their owner, or at coordinate 0 if the source is
+    /// replicated.
     pub(super) fn receive(
         &self,
         (s, source): (usize, &Source),
@@ -28,7 +28,7 @@ impl ExchangeBuilder {
             return;
         }
         let me = mesh.index_at(coords);
-        // The position of the owner: the sum of what its parts add, and this rank's coordinates elsewhere.
+        // The position of the owner: the sum of what its parts add and, along the other axes, this rank's coordinates.
         let mut place = me;
         let mut dims: Vec<Along<'_>> = Vec::with_capacity(target.len());
         for (d, cover) in target.iter().enumerate() {
@@ -71,7 +71,7 @@ impl ExchangeBuilder {
         });
     }
 
-    /// The mirror of [`receive`](Self::receive): what the others read from this rank.
+    /// The mirror of [`receive`](Self::receive): adds the pieces that others read from this rank.
     pub(super) fn send(
         &self,
         (s, source): (usize, &Source),
@@ -116,7 +116,7 @@ impl ExchangeBuilder {
         let readers = Places::of(mesh, &free);
         let mut writer = Writer::new(out, &dims, s, &mine, false);
         writer.reserve(readers.count() * product_len(&dims));
-        // The first region begins at the start of everybody's destination.
+        // The first region begins at the start of every rank's destination.
         let base = |reader: usize| match region {
             0 => 0,
             _ => self.base(region, &mesh.coords_at(reader)),
@@ -143,8 +143,8 @@ impl ExchangeBuilder {
         });
     }
 
-    /// Per mesh axis the one coordinate at which ranks read from this one, `None` where all do; nothing if nobody
-    /// reads from it.
+    /// Per mesh axis, the one coordinate at which ranks read from this rank, or `None` where ranks at all coordinates do. The
+    /// whole is `None` if nobody reads from this rank.
     fn readers(
         &self,
         source: &Source,
@@ -170,15 +170,15 @@ impl ExchangeBuilder {
         axes.iter().any(|a| self.embed_axes.contains(a))
     }
 
-    /// Whether elements of this part arrive at these coordinates of the axes being embedded.
+    /// Whether elements of this part arrive at these coordinates of the embedded axes.
     fn arrives(&self, axes: &[usize], part: usize, coords: &[usize]) -> bool {
         let mut owner: SmallVec<[usize; 4]> = coords.into();
         self.mesh.set_part(axes, part, &mut owner);
         (self.embed_axes.iter()).all(|&a| !axes.contains(&a) || owner[a] == coords[a])
     }
 
-    /// Whether on every rank every piece is its own, from layouts alone: for each dim and source, each
-    /// destination part must lie inside the source part that the same coordinates own.
+    /// Whether every rank reads only its own pieces, decided from layouts alone: for each dim and source, each destination
+    /// part must lie inside the source part that the same coordinates own.
     pub(super) fn is_local(&self) -> bool {
         self.reduce_axes.is_empty()
             && self.regions.iter().all(|target| {
@@ -192,7 +192,7 @@ impl ExchangeBuilder {
         let Some(sharding) = source.layout.sharding(d) else {
             return true;
         };
-        // Axes whose coordinate a reader shares with the owners it reads from, by construction.
+        // Axes along which a reader has the same coordinate as the owners it reads from, by construction.
         let pinned = |a: &usize| self.mesh.shape()[*a] == 1 || self.embed_axes.contains(a);
         if !sharding
             .axes

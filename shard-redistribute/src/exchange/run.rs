@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub struct Exchange {
     pub(super) name: &'static str,
     pub(super) plan: Arc<ExchangePlan>,
-    /// No rank needs anything from another: no communication, known from layouts alone.
+    /// Whether no rank needs anything from another, known from layouts alone: there is no communication.
     pub(crate) local: bool,
     /// Where each region begins in the destination, and its shape.
     pub(super) regions: Vec<(usize, Dims)>,
@@ -103,7 +103,7 @@ impl Exchange {
         })?))
     }
 
-    /// Starts the exchange and waits for it.
+    /// Starts the exchange and waits for it to end.
     ///
     /// # Collective
     /// As [`start`](Self::start).
@@ -115,7 +115,7 @@ impl Exchange {
         self.start(cx, dtype, sources)?.wait()
     }
 
-    /// Copies between this rank's own buffers; shares storage where the result is one run of one source.
+    /// Copies between this rank's own buffers. The result shares storage where it is one run of one source.
     fn run_local(&self, cx: &MeshComm, dtype: DType, sources: &[Buffer]) -> Result<Buffer> {
         let len = self.len;
         if let (1, Some(piece)) = (self.plan.recv.len(), self.plan.recv.first())
@@ -133,7 +133,7 @@ impl Exchange {
     }
 }
 
-/// An exchange under way.
+/// An exchange in flight.
 #[must_use = "the destination is returned by `wait`"]
 #[derive(Debug)]
 pub enum ExchangeHandle {
@@ -180,7 +180,7 @@ mod tests {
     use shard_comm::{Communicator, Element, local};
     use shard_spec::{DeviceMesh, DimMap, Layout};
 
-    /// What arrays of one dim are, each placed somewhere in `len` elements, when one rank folds them onto each other.
+    /// The result of folding arrays of one dim, each placed somewhere in `len` elements, on one rank.
     fn folded<T: Element>(
         len: usize,
         monoid: Monoid,
@@ -230,14 +230,14 @@ mod tests {
 
     #[test]
     fn local_sums_of_16_bit_floats_are_rounded_once() {
-        // 256 + 1 is no bf16, 256 + 1 + 1 is.
+        // 256 + 1 cannot be held in bf16, 256 + 1 + 1 can.
         let value = |v: f32| [bf16::from_f32(v); 3];
         let (large, small) = (value(256.0), value(1.0));
         let sum = value(258.0);
         let all = [(0, &large[..]), (0, &small[..]), (0, &small[..])];
         assert_eq!(folded(3, Monoid::SUM, None, &all), sum);
         assert_eq!(folded(3, Monoid::SUM, Some(Scalar::ZERO), &all), sum);
-        // Pieces that overlap in part.
+        // Pieces that overlap partly.
         let parts = [(0, &large[..]), (1, &small[..]), (1, &small[..])];
         let expected = [256.0, 258.0, 258.0, 2.0].map(bf16::from_f32);
         assert_eq!(folded(4, Monoid::SUM, None, &parts), expected);

@@ -1,11 +1,11 @@
-//! The pieces of an exchange as rounds cut them: what a rank keeps advances with what others read of it.
+//! The pieces of an exchange as rounds cut them: a rank's own pieces advance together with the parts of them that others read.
 //!
-//! What is still to be read and what has been written add up to no more than the larger block as long as pieces that
-//! read the same elements read them in the same round. Pieces of one block are equal or disjoint, but for one case:
-//! where readers share a block out over its copies ([`Owners::Spread`](crate::Owners)), a rank reads all of its own
-//! copy and others read shares of it. The share that is read last would keep elements from being released that the
-//! rank itself has long read and written elsewhere: a quarter of the block, when two shares are read. A rank's own
-//! piece moves within its memory, so it alone decides how that is cut: along the shares that others read.
+//! The elements still to be read and those written already add up to no more than the larger block, as long as pieces that
+//! read the same elements read them in the same round. Pieces of one block are equal or disjoint, with one exception: where
+//! readers share a block out over its copies ([`Owners::Spread`](crate::Owners)), a rank reads all of its own copy and others
+//! read shares of it. The share that is read last would keep memory occupied whose elements the rank itself has long read and
+//! written elsewhere: a quarter of the block when two shares are read. A rank's own piece moves within its memory, so the rank
+//! alone decides how it is cut: along the shares that others read.
 
 use shard_comm::{ExchangePlan, Piece, PieceRef};
 use shard_spec::Dims;
@@ -18,8 +18,8 @@ pub(super) struct Aligned {
 }
 
 impl Aligned {
-    /// The pieces as they are, or those of rank `shared` within itself cut along the shares of its block that others
-    /// read.
+    /// The pieces as they are, except that those which rank `shared` reads from itself are cut along the shares of its block
+    /// that others read.
     pub(super) fn new(plan: &ExchangePlan, shared: Option<usize>) -> Self {
         let cut = |piece: PieceRef<'_>, out: &mut Vec<Piece>| {
             if shared == Some(piece.peer) {
@@ -35,7 +35,7 @@ impl Aligned {
     }
 }
 
-/// Per dim of a piece, where the parts of it begin and end that others read.
+/// Per dim of a piece, the boundaries of those parts of it that others read.
 fn cuts(plan: &ExchangePlan, own: &PieceRef<'_>) -> Vec<Vec<usize>> {
     let mut cuts: Vec<Vec<usize>> = own.shape.iter().map(|&n| vec![0, n]).collect();
     for other in plan.send.iter().filter(|p| p.peer != own.peer) {
@@ -52,7 +52,7 @@ fn cuts(plan: &ExchangePlan, own: &PieceRef<'_>) -> Vec<Vec<usize>> {
     cuts
 }
 
-/// Where in `outer` the box `inner` begins, if it reads a part of the same elements.
+/// Where the box `inner` begins in `outer`, if it reads a part of the same elements.
 fn index_within(inner: &PieceRef<'_>, outer: &PieceRef<'_>) -> Option<Dims> {
     if inner.source != outer.source || inner.src_strides != outer.src_strides {
         return None;
@@ -78,7 +78,7 @@ fn split(piece: &PieceRef<'_>, cuts: &[Vec<usize>], out: &mut Vec<Piece>) {
     let mut rest = cuts.to_vec();
     for ends in cuts[d].windows(2) {
         let mut part = piece.to_piece();
-        // Steps are positive: of moves between layouts, every map is the identity.
+        // Steps are positive, because in moves between layouts every map is the identity.
         part.src_offset += ends[0] * part.src_strides[d].unsigned_abs();
         part.dst_offset += ends[0] * part.dst_strides[d].unsigned_abs();
         part.shape[d] = ends[1] - ends[0];

@@ -1,13 +1,13 @@
 //! One buffer that holds a source and, page by page in its place, a destination.
 //!
-//! The source's elements never move. A page of them is released when all of it has been read; destination pages are
-//! put into released ones as they come, a table remembers where, and at the end they are brought into order.
+//! The source's elements never move. A page of them is released when all of it has been read. Destination pages are put into
+//! released ones as they come, and a table remembers where. At the end they are brought into order.
 
 use super::ranges::{Block, Cut};
 use crate::Result;
 use shard_comm::{BufferMut, DeviceRef};
 
-/// Where a page is that is nowhere yet.
+/// The place of a page that has no place yet.
 const NOWHERE: u32 = u32::MAX;
 
 /// When pages of the source become free, and when pages of the destination are first written.
@@ -15,11 +15,11 @@ const NOWHERE: u32 = u32::MAX;
 pub(super) struct Timetable {
     /// Elements in a page.
     page: usize,
-    /// Per page of the source, one more than the last round that reads of it; 0 if none does.
+    /// Per page of the source, one more than the last round that reads from it; 0 if none does.
     released: Vec<u32>,
-    /// Pages that the buffer has.
+    /// Number of pages of the buffer.
     pub(super) pages: usize,
-    /// Pages of the destination.
+    /// Number of pages of the destination.
     wanted: usize,
 }
 
@@ -43,7 +43,7 @@ impl Timetable {
                 first[at] = first[at].min(round);
             });
         }
-        // Pages that come free, less those that are taken, round by round.
+        // Pages that are released, less those that are taken, round by round.
         let mut balance = vec![0_i64; rounds + 1];
         for &round in &released {
             balance[(round as usize).saturating_sub(1)] += 1;
@@ -57,7 +57,7 @@ impl Timetable {
             short = short.min(at);
         }
         let wanted = first.len();
-        // One more to put pages aside while they are brought into order.
+        // One more page, to put others aside while they are brought into order.
         let spare = usize::from(wanted > 1);
         Self {
             page,
@@ -67,13 +67,13 @@ impl Timetable {
         }
     }
 
-    /// Elements that the buffer has.
+    /// Number of elements of the buffer.
     pub(super) fn elements(&self) -> usize {
         self.pages * self.page
     }
 }
 
-/// Calls `f` with every page that holds elements of a block, and the rounds of the first and the last of these.
+/// Calls `f` with every page that holds elements of a block, and with the rounds of the first and the last of these elements.
 fn for_each_page(
     block: &Block,
     page: usize,
@@ -96,10 +96,10 @@ fn for_each_page(
 pub(super) struct Pages {
     page: usize,
     free: Vec<bool>,
-    /// Free pages, and some that no longer are.
+    /// Free pages, and some that have been taken since.
     stack: Vec<u32>,
     place: Vec<u32>,
-    /// The source's pages by the time they are released, latest first.
+    /// The source's pages with the rounds in which they are released, latest first.
     waiting: Vec<(u32, u32)>,
 }
 
@@ -126,7 +126,7 @@ impl Pages {
         self.page
     }
 
-    /// Frees the pages of the source that nobody reads after `round`.
+    /// Frees the pages of the source that no rank reads after `round`.
     pub(super) fn finish(&mut self, round: usize) {
         while let Some(&(released, page)) = self.waiting.last()
             && released as usize <= round + 1
@@ -141,13 +141,13 @@ impl Pages {
         self.stack.push(page as u32);
     }
 
-    /// Where a page of the destination is, and whether it has just been put there; `None` if nothing is free, which
+    /// The place of a page of the destination, and whether the page has just been put there. `None` if no page is free, which
     /// the timetable rules out.
     pub(super) fn place(&mut self, wanted: usize) -> Option<(usize, bool)> {
         if self.place[wanted] != NOWHERE {
             return Some((self.place[wanted] as usize, false));
         }
-        // At home if it can be.
+        // The page goes to its final place if that is free.
         let mut at = wanted;
         while !self.free.get(at).copied().unwrap_or(false) {
             at = self.stack.pop()? as usize;
@@ -157,7 +157,7 @@ impl Pages {
         Some((at, true))
     }
 
-    /// The destination's pages that are nowhere yet.
+    /// The destination's pages that have no place yet.
     pub(super) fn missing(&self) -> Vec<usize> {
         let nowhere = |&p: &usize| self.place[p] == NOWHERE;
         (0..self.place.len()).filter(nowhere).collect()
@@ -168,20 +168,21 @@ impl Pages {
     /// # Errors
     /// What the device reports.
     pub(super) fn order(&mut self, device: &DeviceRef, buffer: &mut BufferMut) -> Result<()> {
-        // First the homes that are empty: filling one empties another page, until that is no one's home.
+        // First the final places that are free are filled. Filling one empties another, until one is empty that is no page's
+        // final place.
         for hole in 0..self.place.len() {
             if self.free[hole] {
                 self.fill(hole, device, buffer)?;
             }
         }
-        // What is left are cycles: one page put aside opens each.
+        // Only cycles are left. Putting one page aside opens a cycle.
         let mut occupants = vec![0; self.free.len()];
         for (wanted, &at) in self.place.iter().enumerate() {
             occupants[at as usize] = wanted;
         }
         let aside = (self.place.len()..self.free.len()).find(|&page| self.free[page]);
         for (home, &occupant) in occupants.iter().enumerate().take(self.place.len()) {
-            // The timetable leaves a page to put aside wherever there are two to exchange.
+            // The timetable leaves a free page wherever there are two to exchange.
             if let Some(aside) = aside
                 && self.place[home] as usize != home
             {
@@ -192,7 +193,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Moves the page that belongs to `hole` there, then the one that belongs where it was, and so on.
+    /// Moves the page that belongs to `hole` there, then the page that belongs where that one was, and so on.
     fn fill(&mut self, mut hole: usize, device: &DeviceRef, buffer: &mut BufferMut) -> Result<()> {
         while let Some(&at) = self.place.get(hole) {
             if at as usize == hole {

@@ -1,4 +1,4 @@
-//! What plans do within their staging.
+//! How plans keep within their staging.
 
 use super::run::{Mover, move_into};
 use super::sizes::{Leg, Place, Way, beside_sum, forecast_into, fresh_forecast};
@@ -21,8 +21,8 @@ impl Plan {
         self
     }
 
-    /// The least staging with which the plan keeps its promise: a few elements for each piece of an exchange, its own
-    /// or, where a composed plan would go that way instead, the direct one.
+    /// The least staging with which the plan keeps its promise: a few elements for each piece of an exchange. Where a composed
+    /// plan would run as the direct one instead, the direct plan's pieces count too.
     pub fn least_staging(&self, dtype: DType) -> usize {
         let least = |plan: &Self| plan.legs().map(|leg| leg.least_staging(dtype)).max();
         let direct = match self.method() {
@@ -35,9 +35,9 @@ impl Plan {
 
     /// Moves an array in its own memory; see [`Array::redistribute_into`].
     ///
-    /// No rank holds more than the larger of its source and its destination and the plan's
-    /// [staging](Self::staging), as [`forecast_into`](Self::forecast_into) tells beforehand. A composed plan whose
-    /// blocks in between are larger than the staging goes the direct way instead.
+    /// No rank holds more than the larger of its source and its destination and the plan's [staging](Self::staging), as
+    /// [`forecast_into`](Self::forecast_into) tells beforehand. A composed plan whose blocks in between are larger than the
+    /// staging runs as the direct plan instead.
     ///
     /// # Collective
     /// All members of the mesh, if the plan [communicates](Self::communicates).
@@ -55,8 +55,8 @@ impl Plan {
 
     /// What this rank will move and hold when the plan runs [in place](Self::run_into).
     ///
-    /// Bytes, messages and rounds are what the ledger will count. The peak is an upper bound of all that is held at
-    /// once, *the source included*: at most the larger of source and destination, and the staging.
+    /// Bytes, messages and rounds are what the ledger will count. The peak is an upper bound of all that is held at once,
+    /// *including the source*: at most the larger of source and destination, and the staging.
     ///
     /// ```
     /// use shard_comm::DType;
@@ -75,7 +75,7 @@ impl Plan {
     /// ```
     ///
     /// # Errors
-    /// As [`Plan::new`], if the plan has to go another way.
+    /// As [`Plan::new`], if the plan has to run as the direct one.
     pub fn forecast_into(&self, dtype: DType) -> Result<Forecast> {
         Ok(match self.instead(dtype)? {
             Some(direct) => forecast_into(&direct, 0, dtype, false),
@@ -83,10 +83,10 @@ impl Plan {
         })
     }
 
-    /// The direct plan, if the blocks between this one's steps would break its bound.
+    /// The direct plan, if the blocks between this plan's steps would exceed its staging.
     fn instead(&self, dtype: DType) -> Result<Option<Self>> {
         let between = self.between(dtype);
-        // The blocks between an all-reduce and an exchange are those of one of the ends.
+        // The blocks between an all-reduce and an exchange have the size of the source's or the destination's.
         let own = |step: &Step| matches!(step, Step::AllReduce(..));
         if between <= self.staging() || self.steps.len() == 2 && self.steps.iter().any(own) {
             return Ok(None);
@@ -95,7 +95,7 @@ impl Plan {
         Ok(Some(direct.with_staging(self.staging())))
     }
 
-    /// Most bytes that some rank has in all blocks between the steps.
+    /// Most bytes that some rank has in the blocks between the steps, summed over them.
     fn between(&self, dtype: DType) -> usize {
         let before = self
             .steps
@@ -105,7 +105,7 @@ impl Plan {
         blocks.sum::<usize>() * dtype.size()
     }
 
-    /// Most bytes that some rank needs in all steps beside their results.
+    /// Most bytes that some rank needs beside the results of the steps, summed over them.
     fn beside(&self, dtype: DType, widening: &dyn Fn(&Leg<'_>) -> usize) -> usize {
         let each = self.legs().map(|leg| {
             let target = leg.step.layout().max_local_numel();
@@ -120,13 +120,13 @@ impl Plan {
         each.sum()
     }
 
-    /// How the first step runs if the plan's steps, each with memory of its own, would hold more than the staging
-    /// beyond source and destination; the others then run in place.
+    /// How the first step runs if the plan's steps, each with memory of its own, would hold more than the staging beyond
+    /// source and destination. The other steps then run in place. `None` if they would not.
     pub(crate) fn bounded(&self, dtype: DType) -> Option<Way> {
         let fits = |widening: &dyn Fn(&Leg<'_>) -> usize| {
             self.between(dtype) + self.beside(dtype, widening) <= self.staging()
         };
-        // The bound first: it is at hand, where the exact answer may take a look at every piece.
+        // The bound comes first, since it is at hand, while the exact answer may take a look at every piece.
         if fits(&|leg| leg.most_widening(dtype)) || fits(&|leg| leg.widening(dtype)) {
             return None;
         }
@@ -134,7 +134,7 @@ impl Plan {
         Some(first.way(dtype, self.staging(), Place::Fresh))
     }
 
-    /// Runs the plan within its staging: the first step to memory of its own, the others in that.
+    /// Runs the plan within its staging: the first step goes to memory of its own, the others run in place in that.
     #[track_caller]
     pub(crate) fn run_bounded(&self, array: &Array, way: Way) -> Result<Array> {
         let (cx, dtype) = (array.cx(), array.dtype());
@@ -152,7 +152,7 @@ impl Plan {
         self.finish_bounded(at, way)
     }
 
-    /// Runs the steps after the first, which ran this way, in the memory of its result.
+    /// Runs the steps after the first in the memory of the first one's result; `way` is how the first step ran.
     #[track_caller]
     pub(crate) fn finish_bounded(&self, at: Array, way: Way) -> Result<Array> {
         let flew = self.legs().next().is_some_and(|first| !first.is_local());

@@ -4,8 +4,8 @@
 use shard_spec::{Dims, Strides, numel};
 use std::ops::Range;
 
-/// A box in a flat row-major array, with steps as those of a move between layouts: positive, and each of them over
-/// all that the dims after it reach. So the box's own row-major order is the order of the array.
+/// A box in a flat row-major array. Its steps are those of a move between layouts: positive, and each at least as long as all
+/// that the later dims reach. So the box's own row-major order is the order of the array.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Block {
     pub(super) offset: usize,
@@ -26,13 +26,13 @@ impl Block {
         numel(&self.shape)
     }
 
-    /// Where in the array the box's element at a multi-index is.
+    /// The place in the array of the box's element at a multi-index.
     pub(super) fn place(&self, index: &[usize]) -> usize {
         let steps = index.iter().zip(&self.strides);
         self.offset + steps.map(|(&i, s)| i * s.unsigned_abs()).sum::<usize>()
     }
 
-    /// Where in the array the box's element number `i` is.
+    /// The place in the array of the box's element number `i`.
     pub(super) fn at(&self, mut i: usize) -> usize {
         let mut place = self.offset;
         for (&extent, stride) in self.shape.iter().zip(&self.strides).rev() {
@@ -42,7 +42,7 @@ impl Block {
         place
     }
 
-    /// How many of its elements lie before element `end` of the array: these are its first ones.
+    /// How many of the box's elements lie before element `end` of the array. These are its first ones.
     pub(super) fn count_below(&self, end: usize) -> usize {
         let Some(mut rest) = end.checked_sub(self.offset) else {
             return 0;
@@ -69,7 +69,7 @@ impl Block {
     }
 }
 
-/// How a box is cut into rounds: into whole rows, planes, ... where that is nearly even, so that each part is one box.
+/// How a box is cut into rounds: where that is nearly even, into whole rows, planes and so on, so that each part is one box.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     /// Elements that stay together.
@@ -78,7 +78,7 @@ pub(super) struct Cut {
     rounds: usize,
 }
 
-/// A round is at most one part in so many larger than an even share, for the sake of whole rows.
+/// A round may exceed an even share by at most one part in this many, so that rows stay whole.
 pub(super) const UNEVEN: usize = 16;
 
 impl Cut {
@@ -116,14 +116,14 @@ impl Cut {
     }
 }
 
-/// One box of a range: its first element's number and multi-index within the whole box, and its extents.
+/// One box of a range: the number and multi-index of its first element within the whole box, and its extents.
 pub(super) struct Part<'a> {
     pub(super) first: usize,
     pub(super) index: &'a [usize],
     pub(super) shape: &'a [usize],
 }
 
-/// Calls `f` with the few boxes that a range of a box's elements consists of, in order.
+/// Calls `f` with the few boxes that make up a range of a box's elements, in order.
 ///
 /// # Errors
 /// The first error of `f`.
@@ -154,7 +154,7 @@ struct Walk<'a, F> {
 }
 
 impl<E, F: FnMut(Part<'_>) -> Result<(), E>> Walk<'_, F> {
-    /// Splits a range of the elements of dims `d..`, of which there are `n`.
+    /// Splits a range of the `n` elements of dims `d..`.
     fn split(&mut self, d: usize, n: usize, range: Range<usize>) -> Result<(), E> {
         if d == self.whole.len() {
             return self.found();
@@ -203,7 +203,7 @@ mod tests {
     use shard_spec::row_major_strides;
     use std::convert::Infallible;
 
-    /// A box within a row-major array, with steps.
+    /// A box within a row-major array, with steps between its elements.
     fn block() -> impl Strategy<Value = Block> {
         prop::collection::vec((1_usize..5, 0_usize..3, 1_usize..3, 0_usize..3), 0..4).prop_map(
             |dims| {

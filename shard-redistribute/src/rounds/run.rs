@@ -15,8 +15,8 @@ use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Runs a plan's steps from `first` on, in the array's own memory where that saves some. `loose` tells whether
-/// buffers of an earlier step may still be read by slower ranks.
+/// Runs a plan's steps from `first` on, in the array's own memory where that saves some. `loose` tells whether slower ranks
+/// may still be reading buffers of an earlier step.
 #[track_caller]
 pub(crate) fn move_into(plan: &Plan, first: usize, array: Array, mut loose: bool) -> Result<Array> {
     let (cx, dtype) = (array.cx().clone(), array.dtype());
@@ -37,7 +37,7 @@ pub(crate) fn move_into(plan: &Plan, first: usize, array: Array, mut loose: bool
         if settles(way, leg.is_local(), loose) {
             mover.settle()?;
         } else if number > first {
-            // Queued work holds what the step before has read.
+            // Queued work still holds the buffers that the previous step reads.
             cx.device().synchronize()?;
         }
         buffer = mover.step(&leg, way, buffer, Place::Own)?;
@@ -103,7 +103,7 @@ impl Mover<'_> {
         self.cx.device()
     }
 
-    /// Waits until every rank has come this far, so that nobody reads any more what this rank posted before.
+    /// Waits until every rank has come this far, so that no rank still reads what this one posted before.
     #[track_caller]
     fn settle(&self) -> Result<()> {
         match self.cx.all() {
@@ -112,14 +112,14 @@ impl Mover<'_> {
         }
     }
 
-    /// All ranks have read what they asked for, and learn of a rank that could not go on.
+    /// Waits until all ranks have read what they asked for, and tells every rank if one could not go on.
     #[track_caller]
     fn meet(&self, comm: &Rc<dyn Communicator>, trouble: Result<()>) -> Result<()> {
         let done = trouble.and_then(|()| Ok(self.device().synchronize()?));
         Ok(comm.agree(done.map_err(told))?)
     }
 
-    /// A result that is a view of a larger buffer, in memory of its own.
+    /// Brings a result that is a view of a larger buffer to memory of its own.
     fn detached(&self, buffer: Buffer) -> Result<Buffer> {
         self.device().synchronize()?;
         Ok(match buffer.into_mut() {
@@ -131,10 +131,10 @@ impl Mover<'_> {
         })
     }
 
-    /// The elements in a buffer of this length that this rank alone holds: the buffer itself, resized, or a copy of
-    /// one that somebody else holds too.
+    /// The elements in a buffer of this length that only this rank holds: the buffer itself, resized, or a copy if somebody
+    /// else holds it too.
     fn own(&self, buffer: Buffer, len: usize) -> Result<BufferMut> {
-        // Queued work holds what it reads.
+        // Queued work still holds the buffers that it reads.
         self.device().synchronize()?;
         match buffer.into_mut() {
             Ok(buffer) => Ok(self.device().resize(buffer, len)?),
@@ -193,7 +193,7 @@ impl Mover<'_> {
                         .map_err(Into::into),
                 );
             }
-            // One slice at a time: what is queued holds its result.
+            // Only one slice at a time: queued work still holds the last one's result.
             trouble = trouble.and_then(|()| Ok(device.synchronize()?));
         }
         self.meet(comm, trouble)?;
@@ -222,7 +222,7 @@ struct Rounds<'a> {
 }
 
 impl Rounds<'_> {
-    /// The ranks to meet, `None` if nobody communicates.
+    /// The communicator of the ranks to meet, `None` if no rank communicates.
     fn comm(&self) -> Result<Option<&Rc<dyn Communicator>>> {
         if self.exchange.is_local() {
             return Ok(None);
@@ -236,7 +236,7 @@ impl Rounds<'_> {
         }
     }
 
-    /// To a new buffer: the stage only bounds what is summed in a wider type.
+    /// Runs the rounds into a new buffer. The stage then only bounds what is summed in a wider type.
     #[track_caller]
     fn beside(self, source: &Buffer) -> Result<Buffer> {
         let (device, comm) = (self.mover.device(), self.comm()?);
@@ -258,7 +258,7 @@ impl Rounds<'_> {
                 Some(target) => self.scatter(round, &staged, target, None),
                 None => Ok(()),
             };
-            // One stage at a time: what is queued holds it.
+            // Only one stage at a time: queued work still holds the last one.
             trouble = trouble.and_then(|()| Ok(device.synchronize()?));
         }
         match comm {
@@ -268,7 +268,7 @@ impl Rounds<'_> {
         target.map(BufferMut::freeze).ok_or_else(lost)
     }
 
-    /// Into the source's own buffer.
+    /// Runs the rounds into the source's own buffer.
     #[track_caller]
     fn in_place(self, source: Buffer) -> Result<Buffer> {
         let (mover, comm) = (self.mover, self.comm()?);
@@ -292,7 +292,7 @@ impl Rounds<'_> {
             pages.finish(round);
             held = mover.own(buffer, times.elements()).and_then(|mut own| {
                 self.scatter(round, &staged, &mut own, Some(&mut pages))?;
-                // One stage at a time: what is queued holds it.
+                // Only one stage at a time: queued work still holds the last one.
                 device.synchronize()?;
                 Ok(own.freeze())
             });
@@ -316,7 +316,7 @@ impl Rounds<'_> {
         buffer.ok_or_else(lost)
     }
 
-    /// Brings a round's elements to a stage of their own.
+    /// Brings a round's elements to a stage of its own.
     #[track_caller]
     fn round(&self, round: usize, source: &Buffer, trouble: Result<()>) -> Result<Buffer> {
         let (mover, len) = (self.mover, self.schedule.len(round));
@@ -347,7 +347,7 @@ impl Rounds<'_> {
         Ok(handle.wait()?)
     }
 
-    /// What moves in a round: the same ranges of the same pieces on both sides, to a stage without gaps.
+    /// The exchange of one round: the same ranges of the same pieces on both sides, to a stage without gaps.
     fn plan(&self, round: usize) -> ExchangePlan {
         let (whole, rounds) = (self.exchange.plan(), self.schedule.rounds);
         let stage: Vec<(usize, usize)> = (self.schedule.staged(round))
@@ -377,7 +377,7 @@ impl Rounds<'_> {
             .with(&whole.id)
             .with(&(round, rounds))
             .finish();
-        // The pieces of a round leave no gap on the stage; a fold begins with what the whole one begins with.
+        // The pieces of a round leave no gaps on the stage. A fold begins with the same fill as the whole exchange.
         let fill = whole.fold.and(whole.fill);
         ExchangePlan::new(
             whole.name,
@@ -389,7 +389,7 @@ impl Rounds<'_> {
         )
     }
 
-    /// Takes staged elements to their place: in the destination as it is, or in its pages.
+    /// Takes staged elements to their places: in the destination itself, or in its pages.
     fn scatter(
         &self,
         round: usize,
@@ -423,7 +423,7 @@ impl Rounds<'_> {
         Ok(())
     }
 
-    /// Where a page of the destination is; one that has just been put there is filled if the exchange fills.
+    /// The place of a page of the destination. A page that has just been put there is filled if the exchange fills.
     fn take(&self, pages: &mut Pages, wanted: usize, target: &mut BufferMut) -> Result<usize> {
         let (at, fresh) = pages.place(wanted).ok_or_else(lost)?;
         if let (true, Some(fill)) = (fresh, self.exchange.fill) {
@@ -464,7 +464,7 @@ fn ranges_of(
     });
 }
 
-/// The schedule promised what the run did not find: reported, since it would be this crate's mistake.
+/// A page that the schedule promised was not free. This is reported, since it would be a mistake of this crate.
 fn lost() -> RedistributeError {
     DeviceError::Queued {
         device: "redistribute".to_owned(),

@@ -11,29 +11,29 @@ use shard_comm::DType;
 use shard_spec::{Layout, numel};
 use std::collections::BTreeSet;
 
-/// How one step of a plan is run. The same on every rank.
+/// How one step of a plan is run: the same on every rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// All at once, from one buffer into another.
     Whole,
     /// An exchange in so many rounds.
     Rounds(usize),
-    /// An all-reduce of so many elements at a time.
+    /// An all-reduce, so many elements at a time.
     Slices(usize),
-    /// Nothing: the ranks that would combine are one.
+    /// Nothing to do: the all-reduce is over one rank.
     Keep,
 }
 
 /// Where the result of a step goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// To a new buffer, the source being somebody's.
+    /// To a new buffer, because somebody else holds the source.
     Fresh,
     /// Into the source's own buffer, where that saves memory.
     Own,
 }
 
-/// One step of a plan with what it goes from.
+/// One step of a plan, with the layout it goes from.
 pub(crate) struct Leg<'a> {
     pub(crate) step: &'a Step,
     pub(crate) hop: &'a Hop,
@@ -41,7 +41,7 @@ pub(crate) struct Leg<'a> {
 }
 
 impl Plan {
-    /// The steps, each with what it goes from.
+    /// The steps, each with the layout it goes from.
     pub(crate) fn legs(&self) -> impl Iterator<Item = Leg<'_>> {
         let from = std::iter::once(self.from()).chain(self.steps.iter().map(Step::layout));
         self.steps
@@ -51,9 +51,9 @@ impl Plan {
             .map(|((step, hop), from)| Leg { step, hop, from })
     }
 
-    /// The plan to run in place instead, if steps from `first` on would run by rounds in which readers take lengths of
-    /// a row ([`Owners::Balanced`]): such lengths overlap without being equal, so that one that is read late would keep
-    /// memory that others have read. Even shares of the copies do not.
+    /// The plan to run in place instead, if steps from `first` on would run by rounds in which readers take lengths of a row
+    /// ([`Owners::Balanced`]). Such lengths overlap without being equal, so one that is read late would keep memory occupied
+    /// that others have read. Even shares of the copies do not.
     pub(super) fn in_even_shares(&self, first: usize, dtype: DType) -> Option<Self> {
         let by_rounds = |leg: &Leg<'_>| {
             leg.owners() == Owners::Balanced
@@ -61,7 +61,7 @@ impl Plan {
         };
         self.legs().skip(first).any(|leg| by_rounds(&leg)).then(|| {
             let hops = self.hops.iter().map(Hop::in_even_shares).collect();
-            // As many pieces at most: both ways cut each into one per copy.
+            // There are no more pieces than before: both kinds cut each piece into one per copy.
             Self::of_hops(self.from(), self.to(), self.index, self.method(), hops)
                 .with_staging(self.staging())
         })
@@ -91,7 +91,7 @@ impl Leg<'_> {
             }
             Step::AllReduce(axes, ..) => {
                 let ranks: usize = axes.iter().map(|&a| to.mesh().shape()[a]).product();
-                // The result of a slice and this rank's chunk of it.
+                // The result of a slice, and this rank's chunk of it, must fit.
                 let slice = (staging / (2 * size)).max(1);
                 match place {
                     _ if ranks == 1 => Way::Keep,
@@ -112,18 +112,18 @@ impl Leg<'_> {
         }
     }
 
-    /// At least the pieces that any rank reads or sends, counting those once that are several ranks' terms or are
-    /// sent to several ranks.
+    /// At least as many pieces as any rank reads or sends. Pieces that are several ranks' terms, or are sent to several ranks,
+    /// count once.
     fn pieces(&self) -> usize {
         let count = |hop: &Hop| match hop {
             Hop::Exchange(e) if e.to.mesh().size() <= EXACT_RANKS || !boxes(e) => most_pieces(e),
-            // Every rank holds one box: what two of them share is one. Of its own, the part before, in and after each
-            // share of it.
+            // Every rank holds one box, so two ranks share at most one. A rank's own piece is cut into the parts before, in
+            // and after each share of it.
             Hop::Exchange(e) if e.owners == Owners::Spread => 3 * self.from.mesh().size(),
             _ => self.from.mesh().size(),
         };
         match self.owners() {
-            // It may run in even shares.
+            // The step may run in even shares.
             Owners::Balanced => count(self.hop).max(count(&self.hop.in_even_shares())),
             _ => count(self.hop),
         }
@@ -136,12 +136,12 @@ impl Leg<'_> {
         }
     }
 
-    /// The member at `index`, if others read shares of what it reads whole.
+    /// The member at `index`, if others read shares of a piece that it reads whole itself.
     pub(super) fn shared(&self, index: usize) -> Option<usize> {
         (self.owners() == Owners::Spread).then_some(index)
     }
 
-    /// A bound of [`widening`](Self::widening) that takes no look at pieces.
+    /// A bound of [`widening`](Self::widening) found without looking at pieces.
     pub(super) fn most_widening(&self, dtype: DType) -> usize {
         match self.step {
             Step::Exchange(e, _) if dtype.is_half() && e.fold.is_some() => DType::F32.size(),
@@ -149,10 +149,10 @@ impl Leg<'_> {
         }
     }
 
-    /// Bytes per element that an exchange may need beside its destination: for sums in a wider type. At least what
-    /// any rank's [`ExchangePlan::widens`](shard_comm::ExchangePlan::widens) says.
+    /// Bytes per element that an exchange may need beside its destination, for sums in a wider type. It is at least what
+    /// [`ExchangePlan::widens`](shard_comm::ExchangePlan::widens) says on any rank.
     pub(super) fn widening(&self, dtype: DType) -> usize {
-        /// Up to so many boxes an exchange plan tells apart, and no parts that interleave.
+        /// An exchange plan tells up to this many boxes apart, but no parts that interleave.
         const TOLD_APART: usize = 256;
         let (Step::Exchange(exchange, _), Hop::Exchange(e)) = (self.step, self.hop) else {
             return 0;
@@ -166,19 +166,19 @@ impl Leg<'_> {
     }
 }
 
-/// Rounds, times pieces, that are followed one by one to say what they cost.
+/// The most rounds, times pieces, that are followed one by one to find their cost.
 const MOST_FOLLOWED: usize = 1 << 26;
 
-/// Beyond this many rounds, staging is exceeded rather than more rounds made.
+/// At most this many rounds are made; the staging is then exceeded.
 const MOST_ROUNDS: usize = 1 << 30;
 
-/// Most bytes worth staging: what was staged is read again from the cache, not from memory.
+/// The most bytes worth staging: what was staged is then read again from the cache, not from memory.
 const CACHED_STAGE: usize = 4 << 20;
-/// Or so many for each piece, so that messages are long enough for a network.
+/// More bytes are worth staging if there are many pieces: this many for each, so that messages are long enough for a network.
 const LONG_MESSAGE: usize = 1 << 20;
 
-/// Bytes that a round may stage: half of the staging, pages having the other half; never so few that a page is less
-/// than an element or a round less than an element of each piece. `each` is what an element needs on the stage.
+/// Bytes that a round may stage: half of the staging, since pages have the other half, but at least enough for a page to hold
+/// one element and for a round to move one element of each piece. `each` is what an element needs on the stage.
 fn room(staging: usize, each: usize, pieces: usize) -> usize {
     let enough = CACHED_STAGE.max(pieces.saturating_mul(LONG_MESSAGE));
     (staging / 2).min(enough).max(least_elements(pieces) * each)
@@ -188,7 +188,7 @@ fn least_elements(pieces: usize) -> usize {
     2 * (pieces + 2)
 }
 
-/// Most bytes that an all-reduce of `len` elements among so many ranks needs beside its result.
+/// The most bytes that an all-reduce of `len` elements among so many ranks needs beside its result.
 pub(super) fn beside_sum(len: usize, dtype: DType, ranks: usize) -> usize {
     match ranks {
         1 => 0,
@@ -197,7 +197,7 @@ pub(super) fn beside_sum(len: usize, dtype: DType, ranks: usize) -> usize {
     }
 }
 
-/// Whether all ranks hold one box, before and after.
+/// Whether every rank holds one box, before and after the move.
 fn boxes(e: &Move) -> bool {
     [&e.from, &e.to].iter().all(|layout| {
         let shardings = (0..layout.ndim()).filter_map(|d| layout.sharding(d));
@@ -221,7 +221,7 @@ fn most_pieces(e: &Move) -> usize {
         reads.push(read.len());
     });
     let most = |(read, sent): (&usize, &BTreeSet<_>)| match e.owners {
-        // The rank's own pieces are cut where the shares in them begin and end.
+        // The rank's own pieces are cut where the shares of them begin and end.
         Owners::Spread => read.max(&sent.len()) + 2 * sent.len(),
         _ => *read.max(&sent.len()),
     };
@@ -233,13 +233,13 @@ fn most_pieces(e: &Move) -> usize {
 pub(super) struct Schedule {
     pub(super) rounds: usize,
     pub(super) pieces: Aligned,
-    /// The boxes that this rank receives, by offset; each once, however many terms it is the sum of.
+    /// The boxes that this rank receives, sorted by offset. A box that is the sum of several terms is listed once.
     pub(super) targets: Vec<Block>,
     sources: Vec<Block>,
 }
 
 impl Schedule {
-    /// `shared` is this rank's position if others read shares of what it reads whole; see [`Leg::shared`].
+    /// `shared` is this rank's position if others read shares of a piece that it reads whole itself; see [`Leg::shared`].
     pub(super) fn new(exchange: &Exchange, rounds: usize, shared: Option<usize>) -> Self {
         let pieces = Aligned::new(exchange.plan(), shared);
         let mut targets: Vec<Block> = (pieces.recv.iter())
@@ -260,7 +260,7 @@ impl Schedule {
         }
     }
 
-    /// The elements of each target that a round brings, and where they are on the stage.
+    /// The elements of each target that a round brings, and their place on the stage.
     pub(super) fn staged(
         &self,
         round: usize,
@@ -273,12 +273,12 @@ impl Schedule {
         })
     }
 
-    /// Elements that a round brings.
+    /// The number of elements that a round brings.
     pub(super) fn len(&self, round: usize) -> usize {
         self.staged(round).map(|(_, range, _)| range.len()).sum()
     }
 
-    /// Most elements that a round brings.
+    /// The most elements that any round brings.
     fn stage(&self) -> usize {
         if self.is_beyond() {
             let share = |block: &Block| numel(&block.shape).div_ceil(self.rounds);
@@ -287,14 +287,14 @@ impl Schedule {
         (0..self.rounds).map(|k| self.len(k)).max().unwrap_or(0)
     }
 
-    /// Whether going through all rounds would take too long to say what they cost. No rank holds an array of so many:
-    /// its figures are bounds.
+    /// Whether going through all rounds to find their cost would take too long. No rank holds an array of so many elements;
+    /// the figures are then bounds.
     fn is_beyond(&self) -> bool {
         let pieces = self.sources.len() + self.targets.len() + self.pieces.recv.len();
         self.rounds.saturating_mul(pieces) > MOST_FOLLOWED
     }
 
-    /// Elements that a buffer in which these rounds run has.
+    /// The number of elements of the buffer in which these rounds run.
     fn elements(&self, source: usize, destination: usize, size: usize, staging: usize) -> usize {
         if self.is_beyond() {
             let pieces = self.sources.len().max(self.targets.len());
@@ -304,8 +304,8 @@ impl Schedule {
             .elements()
     }
 
-    /// The pages of a buffer for a source and a destination of these lengths: as large as leaves it within half of
-    /// the staging.
+    /// The pages of a buffer for a source and a destination of these lengths. They are as large as possible while
+    /// the buffer exceeds the larger of the two by no more than half of the staging.
     pub(super) fn timetable(
         &self,
         source: usize,
@@ -337,7 +337,7 @@ impl Schedule {
         }
     }
 
-    /// Messages that the member at `index` receives: per round, the ranks that have something for it.
+    /// Messages that the member at `index` receives: per round, one from each rank that has something for it.
     fn messages(&self, index: usize) -> u64 {
         if self.is_beyond() {
             let peers = self.pieces.recv.iter().map(|piece| piece.peer);
@@ -418,7 +418,7 @@ pub(crate) fn forecast_into(
     total
 }
 
-/// What a plan's first step costs with a destination of its own, run this way; the peak is beyond the source.
+/// What a plan's first step costs if it has a destination of its own and is run this way. The peak does not count the source.
 pub(super) fn fresh_forecast(plan: &Plan, leg: &Leg<'_>, way: Way, dtype: DType) -> Forecast {
     let size = dtype.size();
     match (leg.step, way) {
@@ -443,8 +443,8 @@ pub(super) fn fresh_forecast(plan: &Plan, leg: &Leg<'_>, way: Way, dtype: DType)
     }
 }
 
-/// Whether all ranks meet before a step that runs in place: so that nobody still reads what it overwrites, and so that
-/// what the step before it has read is free.
+/// Whether all ranks meet before a step that runs in place, so that no rank still reads what the step overwrites, and so that
+/// the buffers that the previous step read are free.
 pub(super) fn settles(way: Way, local: bool, loose: bool) -> bool {
     match way {
         Way::Keep => false,
@@ -453,7 +453,7 @@ pub(super) fn settles(way: Way, local: bool, loose: bool) -> bool {
     }
 }
 
-/// What an all-reduce of `len` elements costs by slices, `slice` elements at a time.
+/// What an all-reduce of `len` elements costs when it runs `slice` elements at a time.
 pub(super) fn slices_forecast(
     len: usize,
     slice: usize,
@@ -479,7 +479,7 @@ pub(super) fn slices_forecast(
 }
 
 impl Leg<'_> {
-    /// Whether nobody communicates.
+    /// Whether no rank communicates.
     pub(super) fn is_local(&self) -> bool {
         matches!(self.step, Step::Exchange(e, _) if e.is_local())
     }

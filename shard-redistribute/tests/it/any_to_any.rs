@@ -114,8 +114,8 @@ proptest! {
         mesh in meshes(), rows in 0_usize..7, cols in 0_usize..6,
         from in recipe(3), to in recipe(3),
     ) {
-        // ⟨A x, y⟩ = ⟨x, A* y⟩, where a partial value pairs with a replicated one: each rank's share with the
-        // whole cotangent, and replicated copies count once.
+        // ⟨A x, y⟩ = ⟨x, A* y⟩, where a partial value pairs with a replicated one: each rank pairs its share with the whole
+        // cotangent, and replicated copies count once.
         let shape = [rows, cols];
         let sums = on_ranks(&mesh, |cx| {
             let (src, dst) = (layout(cx.mesh(), &shape, &from), layout(cx.mesh(), &shape, &to));
@@ -149,12 +149,12 @@ proptest! {
             let [src, mid, dst] = [&from, &over, &to].map(|r| layout(cx.mesh(), &shape, r));
             let (mid, dst) = (mid.with_partial_reduced(), dst.with_partial_reduced());
             let x = spread(cx, &src);
-            // Partial values included: they are reduced on either way, and never gathered before.
+            // This includes partial values: they are reduced either way, and never gathered before.
             let straight = x.redistribute(&dst).unwrap().to_vec::<f64>().unwrap();
             let around = x.redistribute(&mid).unwrap().redistribute(&dst).unwrap();
             assert_eq!(around.to_vec::<f64>().unwrap(), straight);
             assert_eq!(straight, expected(cx, &dst));
-            // Staying moves nothing, nor does taking a part of what one holds.
+            // Keeping a layout moves nothing, and neither does taking a part of what a rank holds.
             let before = cx.world().ledger().snapshot();
             around.redistribute(&dst).unwrap();
             let whole = Layout::replicated(cx.mesh(), &shape);
@@ -170,7 +170,7 @@ proptest! {
         mesh in meshes(), rows in 0_usize..9, cols in 1_usize..8,
         from in recipe(3), to in recipe(3),
     ) {
-        // Rows are whole: what would shard the columns replicates.
+        // Rows stay whole: axes that would shard the columns replicate.
         let whole_rows = |mut recipe: crate::common::Recipe| {
             recipe.kinds.iter_mut().filter(|k| **k == 1).for_each(|k| *k = 2);
             recipe
@@ -192,7 +192,7 @@ proptest! {
             let summed = made(&at(&from, &[rows]), &sums(&values)).redistribute(&dst(&[rows])).unwrap();
             assert_eq!(summed.to_vec::<f64>().unwrap(), sums(&moved));
 
-            // A function of each element, of whole values.
+            // A function of each element, for values that are not partial.
             if !x.layout().is_partial() {
                 let square = |v: &[f64]| -> Vec<f64> { v.iter().map(|v| v * v).collect() };
                 let squared = made(x.layout(), &square(&values)).redistribute(&dst(&[rows, cols])).unwrap();

@@ -76,7 +76,7 @@ fn bad_arguments_are_one_line_and_exit_code_2() {
     }
 }
 
-/// Fifty billion intervals per rank, of which a few are shown.
+/// Each rank has fifty billion intervals, of which a few are shown.
 #[test]
 fn stripes_of_any_extent_are_explained() {
     for to in ["S(0)", "R", "S(0)[0:3,1:2]*"] {

@@ -92,7 +92,7 @@ proptest! {
             }
             (plan.method(), plan.pieces().remote_elements(a.rank()))
         });
-        // Every element crosses at most once where copies gather it on their own mesh.
+        // Every element crosses at most once where copies gather on their own mesh.
         if crossed[0].0 == Way::SliceGather {
             prop_assert!(crossed.iter().map(|c| c.1).sum::<usize>() <= rows * cols);
         }
@@ -188,7 +188,7 @@ fn what_does_not_fit_is_reported_on_every_rank() {
                 ..
             }
         ));
-        // The world is as good as before.
+        // The world still works.
         cx.world().barrier().unwrap();
         error
     });

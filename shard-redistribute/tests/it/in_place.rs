@@ -1,4 +1,4 @@
-//! Moves within an array's own memory: the same bits as any other way, in as little memory as promised.
+//! Moves within an array's own memory: the same bits as by any other method, in as little memory as promised.
 
 use crate::common::{Recipe, expected, layout, missing, pair, recipe, spread};
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn on_ranks<T: Send>(
     .unwrap()
 }
 
-/// The array of whole numbers with unequal terms, as another type.
+/// The array of whole numbers with unequal terms, converted to another type.
 fn typed<T: Element>(cx: &Rc<MeshComm>, layout: &Layout) -> Array {
     let values = spread(cx, layout).to_vec::<f64>().unwrap();
     let values: Vec<T> = (values.iter())
@@ -54,7 +54,7 @@ fn bytes(x: &Array) -> Vec<u8> {
     x.cx().device().download(x.buffer().unwrap()).unwrap()
 }
 
-/// Everything is read and written, everywhere: nothing of what went before is in memory.
+/// Waits until every rank has read and written everything, so that nothing of what went before is left in memory.
 fn settle(cx: &MeshComm) {
     cx.device().synchronize().unwrap();
     cx.all().unwrap().barrier().unwrap();
@@ -186,7 +186,7 @@ proptest! {
     }
 }
 
-/// 40 x 60 doubles by rows and by columns, uneven; and a staging that takes rounds.
+/// 40 x 60 doubles by rows and by columns, both uneven, and a staging that makes the move take rounds.
 fn rows_and_columns(cx: &MeshComm) -> (Layout, Layout, usize) {
     let rows = Layout::parse(cx.mesh(), &[40, 60], "S(0)[11,0,29]").unwrap();
     let columns = Layout::parse(cx.mesh(), &[40, 60], "S(1)[20,25,15]").unwrap();
@@ -200,14 +200,14 @@ fn an_array_that_somebody_else_holds_is_left_alone() {
         cx.planner()
             .set_model(Some(CostModel::shared_memory().with_staging(staging)));
         let x = spread(cx, &rows);
-        // On one rank only: the others need not know.
+        // One rank keeps a clone; the others need not know.
         let kept = (cx.rank() == 2).then(|| x.clone());
         let y = x.redistribute_into(&columns).unwrap();
         assert_eq!(y.to_vec::<f64>().unwrap(), expected(cx, &columns));
         if let Some(kept) = kept {
             assert_eq!(kept.to_vec::<f64>().unwrap(), expected(cx, &rows));
         }
-        // A part of a larger buffer alone in the world.
+        // The source is a part of a larger buffer that nobody else holds.
         let all = spread(cx, &Layout::replicated(cx.mesh(), &[40, 60]));
         let part = all.redistribute(&rows).unwrap();
         drop(all);
@@ -255,12 +255,12 @@ fn ranks_that_disagree_on_the_staging_are_told() {
         let (rows, columns, staging) = rows_and_columns(cx);
         let index = cx.mesh().index_of(cx.rank()).unwrap();
         let plan = Plan::new(&rows, &columns, index).unwrap();
-        // One moves all at once, the others in rounds of their own number.
+        // One rank moves all at once, the others in different numbers of rounds.
         let plan = plan.with_staging([1 << 20, staging, staging / 2][cx.rank()]);
         let x = spread(cx, &rows);
         cx.record(Call::new("step"));
         let error = plan.run_into(x).unwrap_err();
-        // And the group goes on.
+        // The group still works.
         let y = spread(cx, &rows).redistribute(&columns).unwrap();
         assert_eq!(y.to_vec::<f64>().unwrap(), expected(cx, &columns));
         error
@@ -323,7 +323,7 @@ fn ranks_outside_the_mesh_have_nothing_to_do() {
 
 #[test]
 fn sums_have_the_same_bits_however_they_are_cut() {
-    // Zeros of either sign and sums that round: what depends on where a sum begins, or on its order.
+    // Zeros of either sign, and sums that round: these show where a sum begins and in which order it is taken.
     fn value<T: Element>(i: usize, rank: usize) -> T {
         T::from_scalar(Scalar::F64(match (i * 5 + rank) % 3 {
             0 => -0.0,
@@ -373,8 +373,8 @@ fn sums_have_the_same_bits_however_they_are_cut() {
 
 #[test]
 fn copies_that_readers_share_out_are_released_as_they_are_read() {
-    // A rank reads all of its own copy, others shares of it that begin and end anywhere: blocks so large that what one of
-    // them would keep is many times the staging.
+    // A rank reads all of its own copy, and others read shares of it that begin and end anywhere. The blocks are so large that
+    // what one of the shares would keep occupied is many times the staging.
     let mut by_rounds = [0, 0];
     for (mesh, from, to) in [
         (&[2, 2][..], "R S(0)[0,280]", "R R"),
@@ -408,7 +408,7 @@ fn copies_that_readers_share_out_are_released_as_they_are_read() {
 
 #[test]
 fn hundreds_of_ranks_stay_within_their_memory() {
-    // Forecasts only: what they say of a run is tested above.
+    // Forecasts only, since other tests compare them with runs.
     let mesh = DeviceMesh::new(&[8, 10, 2]).unwrap();
     let shape = [403, 1007, 6];
     for (from, to) in [

@@ -114,7 +114,7 @@ fn no_owner_sends_more_than_its_share_of_what_is_read_of_its_block() {
             let copies: usize = (from.replicate_axes().iter())
                 .map(|&a| mesh.shape()[a])
                 .product();
-            // What is read of each block by ranks that do not hold it.
+            // What ranks that do not hold a block read of it, for each block.
             let mut read = std::collections::BTreeMap::new();
             for (owner, reader) in
                 (0..mesh.size()).flat_map(|o| (0..mesh.size()).map(move |r| (o, r)))
@@ -124,7 +124,7 @@ fn no_owner_sends_more_than_its_share_of_what_is_read_of_its_block() {
                     continue;
                 }
                 let common = have(owner).intersect(&to.local_box(reader).unwrap());
-                // Each of the copies counts it once.
+                // Each copy counts it once.
                 *read.entry(format!("{:?}", have(owner))).or_insert(0) +=
                     common.map_or(0, |b| b.numel());
             }
@@ -154,7 +154,7 @@ fn no_owner_sends_more_than_its_share_of_what_is_read_of_its_block() {
                     .then(|| ((0..mesh.size()).map(sent).max().unwrap(), messages))
             };
             if let Some((most, messages)) = sends(Method::Balanced) {
-                // Up to a row of each piece that is cut.
+                // A share may be larger by up to a row of each piece that is cut.
                 assert!(most <= share + 2 * 240, "{from} to {to}: {most} of {share}");
                 if let Some((_, spread)) = sends(Method::Spread) {
                     assert!(
@@ -167,7 +167,7 @@ fn no_owner_sends_more_than_its_share_of_what_is_read_of_its_block() {
     }
 }
 
-/// All pairs if the environment asks for them, otherwise every so many.
+/// The step through the pairs: 1, that is all pairs, if the environment asks for them.
 fn stride(usual: usize) -> usize {
     match std::env::var_os("SHARD_ALL_PAIRS") {
         Some(_) => 1,
@@ -175,8 +175,8 @@ fn stride(usual: usize) -> usize {
     }
 }
 
-/// Every pair is compared with `SHARD_ALL_PAIRS` set; otherwise all of the small meshes, and of the others as many as
-/// take a second.
+/// With `SHARD_ALL_PAIRS` set, every pair is compared. Otherwise all pairs of the small meshes are, and of the other meshes as
+/// many as take a second.
 #[test]
 fn the_chosen_plan_is_never_dearer_than_gathering_and_slicing() {
     for (shape, usual) in [

@@ -1,4 +1,4 @@
-//! Arrays that move from any layout to any other, against the global array; and what is planned, and printed of it.
+//! Arrays that move from any layout to any other, checked against the global array; plans, and what is printed about them.
 
 mod any_to_any;
 #[cfg(feature = "cli")]

@@ -37,7 +37,7 @@ proptest! {
             let x = spread(cx, &src);
             let before = cx.world().ledger().snapshot();
             let [first, second] = targets.clone().map(|t| x.redistribute_start(&t).unwrap());
-            // Waited for in the other order.
+            // The handles are waited for in the other order.
             let landed = [(second, &targets[1]), (first, &targets[0])].map(|(handle, target)| {
                 let forecast = handle.plan().forecast(DType::F64);
                 if !src.is_partial() {
@@ -45,7 +45,7 @@ proptest! {
                 }
                 assert!(handle.is_flying() || handle.plan().steps().len() != 1 || forecast.rounds == 0);
                 assert_eq!(handle.wait().unwrap().to_vec::<f64>().unwrap(), expected(cx, target));
-                // Whatever the method: nobody receives less than what it needs and does not have.
+                // Whatever the method, no rank receives less than what it needs and does not have.
                 assert!(src.is_partial() || forecast.bytes >= 8 * missing(&src, target, cx.rank()) as u64);
                 forecast
             });
@@ -109,7 +109,7 @@ fn more_pieces_than_can_be_listed_are_refused_before_they_are() {
         };
         assert!(what.pieces > what.most && what.pieces > 1 << 31, "{error}");
     }
-    // Through halves it can go: a piece per stride and half.
+    // The move can go through halves, with one piece per stride and half.
     let halves = Layout::parse(&mesh, &[1 << 50], "S(0)").unwrap();
     let plan = Plan::new(&from, &halves, 0).unwrap();
     assert_eq!(plan.forecast(DType::U8).bytes, 1 << 48);
@@ -125,14 +125,14 @@ fn bytes_that_cannot_be_counted_are_refused() {
         shape: vec![1 << 61],
     });
     assert_eq!(refused.to_string(), overflow.to_string());
-    // The largest that is planned: every rank receives three terms of its quarter of 2^57 elements.
+    // The largest move that is planned: every rank receives three terms of its quarter of 2^57 elements.
     let plan = Plan::new(&parse(1 << 57, "P(sum)"), &parse(1 << 57, "S(0)"), 0).unwrap();
     assert_eq!(plan.forecast(DType::F64).bytes, 3 << 58);
     let told = plan.explain(DType::F64);
     assert_eq!(told.steps[0].most_received, 3 << 58);
-    // In its own memory too, though nobody follows the rounds that this would take.
+    // In its own memory too, though following all the rounds that this takes would be too slow.
     assert!((1 << 60..5 << 58).contains(&told.in_place.unwrap().peak));
-    // And by windows, of which there would be thousands of millions.
+    // And slice by slice, of which there would be thousands of millions.
     let plan = Plan::new(&parse(1 << 57, "P(sum)"), &parse(1 << 57, "R"), 0).unwrap();
     assert_eq!(plan.forecast(DType::F64).bytes, 3 << 59);
 }
@@ -209,7 +209,7 @@ mod written {
         );
     }
 
-    /// A few hundred bytes that ask for four thousand million pieces.
+    /// A few hundred bytes ask for four thousand million pieces.
     #[test]
     fn what_asks_for_too_much_is_refused_before_it_is_built() {
         let mesh = DeviceMesh::new(&[2]).unwrap();
@@ -228,7 +228,7 @@ mod written {
         };
         let error = plan(&to, 1).unwrap_err().to_string();
         assert!(error.contains("pieces, expected at most"), "{error}");
-        // Each hop within the bound, all together beyond.
+        // Each hop is within the bound, but all together are beyond it.
         let halves = Layout::parse(&mesh, &[1 << 50], "S(0)").unwrap();
         assert!(plan(&halves, 1).is_ok());
         let error = plan(&halves, 40).unwrap_err().to_string();

@@ -19,10 +19,10 @@ impl DimMap {
         Self::from_valid(self.dst_extent, self.src_extent, self.runs.iter().map(swap))
     }
 
-    /// This relation, then another on its destination.
+    /// This relation followed by `next`, whose source is this destination.
     ///
     /// # Errors
-    /// [`SpecError::Argument`](crate::SpecError::Argument) where `next` does not start from this destination's extent.
+    /// [`SpecError::Argument`](crate::SpecError::Argument) where the source extent of `next` is not this destination extent.
     pub fn compose(&self, next: &Self) -> Result<Self> {
         if next.src_extent != self.dst_extent {
             let expected = format!("{}, the first map's destination", self.dst_extent);
@@ -52,7 +52,7 @@ impl DimMap {
         if self.runs.iter().any(|run| run.len > 1 && run.dst_step == 0) {
             return false;
         }
-        // Runs are sorted by first destination and never fall, so only those that start before this one ends can meet it.
+        // Runs are sorted by first destination and never fall, so only runs that start before this one ends can meet it.
         self.runs.iter().enumerate().all(|(i, run)| {
             let end = run.dst().at(run.len - 1) as usize;
             self.runs[i + 1..]
@@ -78,7 +78,7 @@ impl DimMap {
             }
             return reached == self.dst_extent;
         }
-        // Overlapping runs with gaps: rare enough to count.
+        // Overlapping runs with gaps are rare, so indices are marked one by one.
         let mut hit = vec![false; self.dst_extent];
         for (_, dst) in self.pairs() {
             hit[dst] = true;
@@ -107,7 +107,7 @@ fn join_at(a: &Run, b: &Run, runs: &mut Vec<Run>) {
             j_step,
             len,
         } => {
-            // A single pair may have steps that leave the address range; unit steps say the same.
+            // The steps of a single pair may leave the address range; unit steps describe the same pair.
             let steps = (i_step as isize, j_step);
             let (src_step, dst_step) = if len == 1 {
                 (1, 1)

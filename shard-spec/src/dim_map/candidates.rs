@@ -6,11 +6,11 @@ use crate::progression::Progression;
 /// Up to this many pairs are tried one by one: that is cheaper than sorting.
 const FEW: usize = 64;
 
-/// Calls `f` with the numbers of every run of `first` and of `second` for which a destination of the one may be a source
-/// of the other, each pair at most once.
+/// Calls `f` with the numbers of a run of `first` and a run of `second` wherever a destination of the one may be a source of
+/// the other, at most once per pair.
 ///
-/// Intervals are merged: the work is that of sorting them, and one call for each two that overlap. Runs of longer steps
-/// meet only where their indices leave the same rest, so those of one rest are merged at a time.
+/// Runs with unit steps are intervals. Merging them costs a sort and one call per pair that overlaps. Runs with longer steps
+/// can meet only where their indices leave the same remainder, so the runs of one remainder are merged at a time.
 pub(super) fn candidates(first: &[Run], second: &[Run], mut f: impl FnMut(usize, usize)) {
     if few(first, second) {
         return every_pair(first.len(), second.len(), &mut f);
@@ -48,7 +48,7 @@ fn every_pair(left: usize, right: usize, f: &mut impl FnMut(usize, usize)) {
     }
 }
 
-/// The indices of a run: from `lo` to `hi`, `step` apart; 0 where there is one index alone.
+/// The indices of a run: from `lo` to `hi`, `step` apart. The step is 0 where there is only one index.
 #[derive(Clone, Copy)]
 struct Line {
     step: usize,
@@ -70,19 +70,19 @@ fn lines(progressions: impl Iterator<Item = Progression>) -> Vec<Line> {
     progressions.enumerate().map(line).collect()
 }
 
-/// Calls `f` for every two lines, one of each list, that overlap and leave the same rest modulo `apart`.
+/// Calls `f` for every two lines, one of each list, that overlap and leave the same remainder modulo `apart`.
 fn merge(left: &[Line], right: &[Line], apart: usize, f: &mut impl FnMut(usize, usize)) {
     let rest = |lo: usize| if apart == 0 { lo } else { lo % apart };
     let from_left = left.iter().map(|&line| (rest(line.lo), line, true));
     let from_right = right.iter().map(|&line| (rest(line.lo), line, false));
     let mut lines: Vec<(usize, Line, bool)> = from_left.chain(from_right).collect();
-    // Mostly both sides are in order, and a stable sort finds that out.
+    // Both sides are usually in order already, and a stable sort makes use of that.
     lines.sort_by_key(|&(rest, line, _)| (rest, line.lo));
     for same in lines.chunk_by(|a, b| a.0 == b.0) {
-        // Those seen so far that may still overlap one to come.
+        // Lines seen so far that may still overlap a later one.
         let (mut open_left, mut open_right): (Vec<Line>, Vec<Line>) = (Vec::new(), Vec::new());
         for &(_, line, is_left) in same {
-            // What is kept overlaps this line, so every look at an open line is a pair or its last.
+            // Every line that is kept overlaps this one, so looking at an open line either finds a pair or drops the line.
             let ends_later = |open: &Line| open.hi >= line.lo;
             if is_left {
                 open_right.retain(ends_later);
@@ -131,7 +131,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Many runs of all kinds: whatever meets is tried, and nothing twice.
+        /// Many runs of all kinds: every pair that meets is tried, and no pair twice.
         #[test]
         fn all_that_meets_is_found(first in runs(0..40), second in runs(0..40)) {
             let mut tried = Vec::new();

@@ -12,7 +12,8 @@ use crate::error::{Result, SpecError};
 use crate::hash::{ContentHash, StableHasher};
 use crate::progression::Progression;
 
-/// For `i` in `0..len`: `dst_start + i * dst_step` copies `src_start + i * src_step`. Steps may be zero or negative.
+/// For `i` in `0..len`, destination `dst_start + i * dst_step` copies source `src_start + i * src_step`. Steps may be zero or
+/// negative.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Run {
@@ -45,8 +46,8 @@ impl Run {
         }
     }
 
-    /// The same pairs, told one way: destinations never fall, sources do not where destinations stand still, and a single
-    /// pair has unit steps.
+    /// The same pairs in canonical form: destinations never fall, sources never fall where the destination step is zero, and a
+    /// single pair has unit steps.
     fn canonical(self) -> Self {
         if self.len == 1 {
             return Self {
@@ -67,7 +68,7 @@ impl Run {
         }
     }
 
-    /// The run continued by one that takes up where it ends.
+    /// This run and `next` as one, where `next` continues this run.
     fn join(self, next: Self) -> Option<Self> {
         let continues = (self.dst_step, self.src_step) == (next.dst_step, next.src_step)
             && self.dst().at(self.len) == next.dst_start as isize
@@ -81,7 +82,7 @@ impl Run {
 
 /// An index relation along one dim, as runs of an affine map.
 ///
-/// Destination indices that no run reaches are holes, for the exchange to fill; one reached twice accumulates.
+/// Destination indices that no run reaches are holes, which the exchange fills; an index that is reached twice accumulates.
 ///
 /// ```
 /// use shard_spec::DimMap;
@@ -189,7 +190,7 @@ impl DimMap {
         Self::from_valid(n, n, [unit(shift, 0, n - shift), unit(0, n - shift, shift)])
     }
 
-    /// The whole source at `at` of a larger destination: one operand of a concatenation.
+    /// The whole source at offset `at` of a larger destination, as one operand of a concatenation is placed.
     ///
     /// # Errors
     /// [`SpecError::Argument`] where it does not fit.
@@ -214,7 +215,7 @@ impl DimMap {
         Ok(Self::from_valid(src_n, dst_n, [run]))
     }
 
-    /// The source several times over.
+    /// The source repeated `times` times.
     ///
     /// # Errors
     /// [`SpecError::Overflow`].
@@ -249,7 +250,7 @@ impl DimMap {
         )
     }
 
-    /// Any relation, as runs in any order.
+    /// The relation that the given runs describe, in any order.
     ///
     /// # Errors
     /// [`SpecError::Argument`] for a run that leaves either extent, [`SpecError::Overflow`] for an extent beyond `isize::MAX`.
@@ -338,7 +339,8 @@ impl DimMap {
         })
     }
 
-    /// The intervals of destination indices that the runs reach, run by run; those of other steps one by one.
+    /// The intervals of destination indices that the runs reach, run by run. A run with a step other than 1 gives one interval
+    /// per index.
     pub(crate) fn dst_intervals(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
         self.runs.iter().flat_map(|run| {
             let (whole, each) = if run.dst_step == 1 {
@@ -353,7 +355,7 @@ impl DimMap {
         })
     }
 
-    /// How many those are.
+    /// How many intervals `dst_intervals` gives.
     pub(crate) fn dst_interval_count(&self) -> usize {
         let count = |run: &Run| if run.dst_step == 1 { 1 } else { run.len };
         self.runs.iter().map(count).fold(0, usize::saturating_add)
@@ -377,7 +379,7 @@ impl ContentHash for DimMap {
     }
 }
 
-/// An [`SpecError::Argument`] of the operations here.
+/// The [`SpecError::Argument`] of this module's operations.
 fn argument(
     op: &'static str,
     argument: &'static str,

@@ -9,7 +9,7 @@ use crate::error::{Result, SpecError};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EdgeMap {
-    /// Nothing: a hole, for the exchange to fill with zeros or any other constant.
+    /// Nothing: a hole, which the exchange fills with zeros or another constant.
     Zeros,
     /// The nearest index inside.
     Replicate,
@@ -32,9 +32,9 @@ impl EdgeMap {
 }
 
 impl DimMap {
-    /// `n` elements with `before` more in front and `after` more behind, as `torch.nn.functional.pad`; negative pads crop.
+    /// `n` elements with `before` more in front and `after` more behind, as in `torch.nn.functional.pad`; negative pads crop.
     ///
-    /// With a crop, replicate and reflect still look at the whole dim, circular wraps within what is kept.
+    /// Where a pad crops, `Replicate` and `Reflect` still look at the whole dim, but `Circular` wraps within what is kept.
     ///
     /// # Errors
     /// [`SpecError::Argument`] where the result would have a negative extent, where a reflecting pad is not narrower than the dim,

@@ -55,7 +55,7 @@ impl LayoutBuilder {
 
     /// Shards a dim evenly over the product of mesh axes, see [`Partition::balanced`].
     pub fn shard_balanced(mut self, dim: usize, axes: &[usize]) -> Self {
-        // An axis given again and again would multiply to more parts than there can be.
+        // An axis given many times would multiply to more parts than a partition can have.
         if let Err(error) = self.mesh.check_axes("layout", axes) {
             self.error.get_or_insert(error);
             return self;

@@ -40,8 +40,8 @@ impl ContentHash for DimSharding {
 
 /// Where every element of a tensor lives on a mesh. Immutable; a clone is a pointer copy.
 ///
-/// Each tensor dim is whole or sharded over an ordered list of mesh axes; each remaining axis replicates or holds terms of
-/// a reduction that all such axes share. Equality is that of the representation, see [`Layout::same_boxes`] for ownership.
+/// Each tensor dim is whole or sharded over an ordered list of mesh axes. Each remaining axis replicates, or holds terms of a
+/// reduction, which all such axes share. `==` compares descriptions; [`Layout::same_boxes`] compares ownership.
 ///
 /// ```
 /// use shard_spec::{DeviceMesh, Layout, Partition, Placement};
@@ -130,7 +130,7 @@ impl Layout {
     /// The layout of the given shardings, one entry per dim, with partial axes.
     ///
     /// # Errors
-    /// [`SpecError::DimCount`] where `dims` has not one entry per dim, and as [`LayoutBuilder::build`].
+    /// [`SpecError::DimCount`] where `dims` does not have one entry per dim, and the errors of [`LayoutBuilder::build`].
     pub fn from_dims(
         mesh: &DeviceMesh,
         shape: &[usize],
@@ -145,7 +145,7 @@ impl Layout {
         Self::assemble(mesh, shape, dims, partials)
     }
 
-    /// The one gate: every layout that a user describes is validated and normalised here.
+    /// Validates and normalises. Every layout that a user describes passes through here.
     fn assemble(
         mesh: &DeviceMesh,
         shape: &[usize],
@@ -188,7 +188,7 @@ impl Layout {
                     got: partition.extent(),
                 });
             }
-            // A dim sharded over no axis is whole, and there is one way to say so.
+            // A dim sharded over no axis is whole, which is always written as `None`.
             if axes.is_empty() {
                 *sharding = None;
             }
@@ -197,7 +197,7 @@ impl Layout {
         Ok(Self::finish(mesh, shape, dims, partial))
     }
 
-    /// Derives what follows from valid fields.
+    /// Fills in the fields that follow from the given ones, which are valid.
     fn finish(mesh: &DeviceMesh, shape: &[usize], dims: DimShardings, partial: Partials) -> Self {
         let mut placements: SmallVec<[Placement; 4]> = smallvec![Placement::Replicate; mesh.ndim()];
         for (dim, sharding) in dims.iter().enumerate() {
@@ -284,7 +284,7 @@ impl Layout {
         self.sharding(dim).map_or(&[], |s| &s.axes)
     }
 
-    /// The reduction its partial axes share.
+    /// The reduction that the partial axes share.
     pub fn partial_op(&self) -> Option<ReduceOp> {
         self.0.partial_op
     }
@@ -416,8 +416,8 @@ impl Layout {
         )
     }
 
-    /// Whether both place the same elements on the same ranks, however they say it. Empty boxes are equal wherever they are;
-    /// what partial axes do is not compared.
+    /// Whether both place the same elements on the same ranks, however they are described. Empty boxes are equal wherever they
+    /// lie; what partial axes do is not compared.
     pub fn same_boxes(&self, other: &Self) -> bool {
         if self.shape() != other.shape() || self.mesh().size() != other.mesh().size() {
             return false;
@@ -609,7 +609,7 @@ impl Partials {
     }
 }
 
-/// Ranks along each of these axes; an axis off the mesh counts one and is refused elsewhere.
+/// The number of ranks along each of these axes. An axis off the mesh counts as one and is refused elsewhere.
 fn axis_sizes(mesh: &DeviceMesh, axes: &[usize]) -> SmallVec<[usize; 4]> {
     axes.iter()
         .map(|&a| mesh.shape().get(a).copied().unwrap_or(1))

@@ -1,8 +1,9 @@
 //! The short form of layouts: one token per mesh axis, in mesh order.
 //!
-//! `S(0)[3,1,0,2] R P(sum)`: sizes stand on the first axis that shards a dim, and only where they are not the nested chunk;
-//! `S(0;1,0)` there gives the axes, major first, where that is not mesh order. Segments are tiles `part:size` in index order,
-//! `S(0)[0:2,1:4,0:2]`, with a `*` where they repeat: `S(0)[0:1,1:1]*`.
+//! In `S(0)[3,1,0,2] R P(sum)` the sizes of the parts follow the first axis that shards the dim, and only where they are not
+//! those of the nested chunk. That axis also gives the order of the axes, major first, where it is not mesh order: `S(0;1,0)`.
+//! Segments are written as tiles `part:size` in index order, `S(0)[0:2,1:4,0:2]`, with a `*` where they repeat:
+//! `S(0)[0:1,1:1]*`.
 
 use std::fmt;
 
@@ -195,7 +196,7 @@ impl<'a> Token<'a> {
         })
     }
 
-    /// The axes of the dim, major first: as written, which must be a permutation of those that shard it.
+    /// The axes of the dim, major first, as the text gives them. They must be a permutation of the axes that shard the dim.
     fn order(&self, input: &str, axes: &[usize]) -> Result<SmallVec<[usize; 4]>> {
         let Some(order) = &self.order else {
             return Ok(SmallVec::from_slice(axes));

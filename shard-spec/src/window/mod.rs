@@ -54,7 +54,7 @@ pub enum Window {
         pad_lo: usize,
         /// Padding behind.
         pad_hi: usize,
-        /// Round the output extent up, windows may overhang the padding: `ceil_mode` of pooling.
+        /// Whether the output extent is rounded up, so that windows may overhang the padding: `ceil_mode` of pooling.
         ceil: bool,
     },
     /// Input `i` reaches outputs `i * stride - pad_lo + k * dilation`: transposed convolution.
@@ -85,16 +85,16 @@ pub enum Window {
         /// The scale factor to sample by; `None` for the ratio of the extents.
         scale: Option<ScaleFactor>,
     },
-    /// Query `o` sees keys around it, of its own index modulo the dilation, the window shifted inwards at the ends.
+    /// Query `o` sees the keys around it that are equal to it modulo the dilation; at the ends the window is shifted inwards.
     #[non_exhaustive]
     Neighborhood {
         /// Queries, and keys.
         extent: usize,
-        /// Keys of a window.
+        /// The number of keys in a window.
         kernel: usize,
-        /// From one key to the next.
+        /// Indices from one key to the next.
         dilation: usize,
-        /// Only keys up to the query, and fewer of them at the front.
+        /// Whether a query sees only keys up to itself, and fewer of them at the front.
         causal: bool,
     },
 }
@@ -292,8 +292,8 @@ impl Window {
     /// The outputs of `out` that read no input outside `local`, padding aside: what can be computed while a halo is on its
     /// way. At a global edge nothing is missing, so that side is no bound.
     ///
-    /// Windows that lie wholly in padding count as interior only where they join the rest, and so do dilated neighbourhoods at
-    /// the ends: the result is one interval.
+    /// The result is one interval: windows wholly in padding, and dilated neighbourhoods at the ends, count as interior only
+    /// where they adjoin the rest.
     pub fn interior(&self, n: usize, local: Range<usize>, out: Range<usize>) -> Range<usize> {
         if out.is_empty() {
             return out.start..out.start;
@@ -311,9 +311,9 @@ impl Window {
         clip(lo, hi, &out)
     }
 
-    /// The anchor rule: output boundaries from input boundaries, so that each part owns the outputs whose windows are
-    /// centred on its inputs. Parts without inputs own no outputs, unless no part has any: then outputs, all
-    /// padding, are balanced. A window that does not fit has none to own.
+    /// The anchor rule: output boundaries from input boundaries, so that each part owns the outputs whose windows are centred
+    /// on its inputs. A part without inputs owns no outputs, unless no part has inputs: then all outputs, which read padding
+    /// only, are balanced. A window that does not fit has no outputs.
     ///
     /// With "same" padding and stride 1 boundaries stay as they are, and halos are never wider than half of the window.
     /// Segments count as [contiguous](Partition::to_contiguous) parts of their sizes.
@@ -557,7 +557,7 @@ fn clip(lo: i128, hi: i128, range: &Range<usize>) -> Range<usize> {
     start as usize..end as usize
 }
 
-/// A coordinate within the address range; beyond it nothing is owned by anyone.
+/// A coordinate clamped to the address range, beyond which no part owns anything.
 fn coordinate(x: i128) -> isize {
     x.clamp(isize::MIN as i128, isize::MAX as i128) as isize
 }

@@ -1,7 +1,7 @@
 //! Neighbourhoods: every query sees the same number of keys around it, shifted inwards at the ends.
 //!
-//! With dilation, indices that are equal modulo it form a line of their own each, and a window lies in its query's line. Along
-//! a line windows move with their queries; from one line to the next they may step back, so questions about intervals look at
+//! With dilation, the indices that are equal modulo it form a line, and a window lies in the line of its query. Along a line,
+//! windows move forward with their queries. From one line to the next they may step back, so questions about intervals look at
 //! one window of each line.
 
 use std::ops::Range;
@@ -26,7 +26,7 @@ impl Neighbors {
         (0..self.count).map(move |t| self.first + t * self.step)
     }
 
-    /// The last key and one more.
+    /// One past the last key.
     fn end(self) -> usize {
         self.first + (self.count - 1) * self.step + 1
     }
@@ -34,9 +34,10 @@ impl Neighbors {
 
 /// Neighbourhoods.
 impl Window {
-    /// The neighbourhood of NATTEN (Hassani et al. 2023): among the indices equal to `o` modulo `dilation`, query `o` sees `kernel`
-    /// consecutive keys, `kernel / 2` of them before it where the ends allow it; nearer to an end the window is shifted
-    /// inwards, so that every query sees as many. A causal one sees its own and the `kernel - 1` before, as far as there are.
+    /// The neighbourhood of NATTEN (Hassani et al. 2023): among the indices equal to `o` modulo `dilation`, query `o` sees
+    /// `kernel` consecutive keys, `kernel / 2` of them before it where the ends allow it. Nearer to an end the window is
+    /// shifted inwards, so that every query sees as many keys. A causal query sees its own key and the `kernel - 1` before it,
+    /// as far as they exist.
     ///
     /// ```
     /// use shard_spec::Window;
@@ -124,19 +125,19 @@ impl Neighborhood {
         }
     }
 
-    /// The first key that any query from `i` on sees: rises with `i`.
+    /// The first key that any query from `i` on sees. It rises with `i`.
     fn lowest_from(&self, i: usize) -> usize {
         let lines = i..self.extent.min(i + self.dilation);
         lines.map(|i| self.of(i).first).min().unwrap_or(self.extent)
     }
 
-    /// Behind the last key that any query up to `i` sees: rises with `i`.
+    /// One past the last key that any query up to `i` sees. It rises with `i`.
     fn highest_to(&self, i: usize) -> usize {
         let lines = (i + 1).saturating_sub(self.dilation)..i + 1;
         lines.map(|i| self.of(i).end()).max().unwrap_or(0)
     }
 
-    /// The first query for which something that only becomes true holds; the extent if for none.
+    /// The first query for which a condition holds that stays true from there on; the extent where it holds for none.
     fn first(&self, holds: impl Fn(usize) -> bool) -> usize {
         let (mut lo, mut hi) = (0, self.extent);
         while lo < hi {
@@ -166,7 +167,7 @@ impl Geometry for Neighborhood {
     }
 
     fn input_interval(&self, _n: usize, first: usize, last: usize) -> Range<isize> {
-        // Windows of one line rise: its first query has the first key, its last one the last.
+        // Windows of one line rise: the line's first query has the first key, its last query the last.
         let last = last.min(self.extent.saturating_sub(1));
         let heads = first..(first + self.dilation).min(last + 1);
         let tails = first.max((last + 1).saturating_sub(self.dilation))..last + 1;

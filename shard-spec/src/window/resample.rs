@@ -36,7 +36,7 @@ impl ResampleMode {
     }
 }
 
-/// A positive, finite factor from input to output extent; equal by bits.
+/// A positive, finite factor from input to output extent. Equal factors have equal bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaleFactor(f64);
 
@@ -135,7 +135,7 @@ impl Resample {
         }
     }
 
-    /// The coordinate of the centre of an output, where inputs have theirs at whole numbers.
+    /// The coordinate of an output's centre, on a scale where inputs have their centres at whole numbers.
     fn half_pixel(&self, o: usize) -> f64 {
         (self.step() * (o as f64 + 0.5) - 0.5).max(0.0)
     }
@@ -150,7 +150,8 @@ impl Resample {
         }
     }
 
-    /// The first output for which something that only becomes true holds; the number of outputs if none.
+    /// The first output for which a condition holds that stays true from there on; the number of outputs where it holds for
+    /// none.
     fn first(&self, holds: impl Fn(usize) -> bool) -> usize {
         let (mut lo, mut hi) = (0, self.output);
         while lo < hi {

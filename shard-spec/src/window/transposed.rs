@@ -15,8 +15,8 @@ pub(super) struct Transposed {
 }
 
 impl Transposed {
-    /// The output boundary of input boundary 0: the window of input 0 divided evenly with its neighbour, so that a kernel as
-    /// wide as its stride, and "same"-like padding of a wider one, give exactly `x * stride`.
+    /// The output boundary of input boundary 0. It divides the outputs that neighbouring windows share evenly, so that a
+    /// kernel as wide as its stride, and "same"-like padding of a wider one, give exactly `x * stride`.
     fn boundary(&self) -> i128 {
         ceil_div(self.reach as i128 + 1 - self.stride as i128, 2) - self.pad_lo as i128
     }

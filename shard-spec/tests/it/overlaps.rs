@@ -232,7 +232,8 @@ fn irregular(extent: usize, parts: usize, mut seed: u64) -> Partition {
     Partition::from_segments(extent, parts, &tiles).unwrap()
 }
 
-/// A hundred thousand irregular tiles to as many others: trying every tile of a part with every one of another was minutes.
+/// A hundred thousand irregular tiles meet as many others. Trying every tile of a part with every one of another would take
+/// minutes.
 #[test]
 fn many_irregular_tiles_are_merged() {
     let n = 5_000_000;

@@ -120,7 +120,7 @@ fn invalid_layouts_are_refused() {
             got: 6
         }
     );
-    // Before there are as many parts as the axes multiply to.
+    // Refused before there are as many parts as the axes multiply to.
     for layout in [
         Layout::builder(&mesh, &[6, 4]).shard_balanced(0, &[0; 70]),
         Layout::builder(&mesh, &[6, 4]).shard_chunk(0, &[0; 70]),

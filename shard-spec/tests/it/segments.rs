@@ -58,7 +58,7 @@ proptest! {
         prop_assert_eq!(owners(&both.joined(each)?), owners(&outer));
     }
 
-    /// One on and one on is two on, back again is where it was, and all are the values that their tiles describe.
+    /// Rotating one by one is rotating at once, rotating back gives the original, and each result is what its tiles describe.
     #[test]
     fn rotations_add_up(p in (extent(), 1usize..6).prop_flat_map(|(n, parts)| division(n, parts)), by in 0usize..9) {
         let parts = p.parts();
@@ -68,7 +68,7 @@ proptest! {
         prop_assert_eq!(&turned.rotated(parts - by % parts), &p);
         let tiles: Vec<(usize, usize)> = owners(&turned).into_iter().map(|owner| (owner, 1)).collect();
         let described = Partition::from_segments(p.extent(), parts, &tiles)?;
-        // Repeated tiles are told in a shorter form.
+        // Tiles that repeat have a shorter description.
         if let Partition::Segments(s) = &turned && s.period() < p.extent() {
             prop_assert_eq!(owners(&turned), owners(&described));
         } else {
@@ -105,7 +105,7 @@ fn parts_of_one_partition_compare_at_once() {
     assert_eq!(stripes.part(3).common(&stripes.part(4)), 0);
 }
 
-/// Nor does comparing parts of two partitions, and intervals are found as they are asked for.
+/// Nor does comparing parts of two partitions, and intervals are found lazily.
 #[test]
 fn parts_of_two_partitions_compare_at_once() {
     let (stripes, halves) = (Partition::striped(1 << 60, 8), Partition::chunk(1 << 60, 2));
@@ -130,7 +130,7 @@ fn nesting_that_would_list_the_indices_is_refused() {
     );
 }
 
-/// One way to say each thing: what is contiguous says so, neighbours of one owner are one tile.
+/// Each partition has one description: contiguous parts are told as such, and neighbours of one owner are one tile.
 #[test]
 fn segments_are_told_one_way() {
     let plain = Partition::from_sizes(&[2, 0, 3]).unwrap();

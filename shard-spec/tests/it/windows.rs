@@ -127,8 +127,8 @@ fn resample() -> impl Strategy<Value = Case> {
         })
 }
 
-/// By NATTEN's words: of the indices of a query's own line, the `k` nearest that are consecutive, one more before than behind
-/// where they are even.
+/// As NATTEN defines them: `k` consecutive indices of the query's own line, `k / 2` of them before it, shifted inwards at the
+/// ends.
 fn neighborhood() -> impl Strategy<Value = Case> {
     (1usize..24, 1usize..6, 1usize..4, any::<bool>()).prop_filter_map(
         "fits",
@@ -162,7 +162,7 @@ fn case() -> impl Strategy<Value = Case> {
     prop_oneof![3 => conv(), 1 => pool(), 2 => transposed(), 2 => resample(), 3 => neighborhood()]
 }
 
-/// First to last tap: with dilation this is what the formulas promise.
+/// From the first to the last tap: the formulas promise no more where there is dilation.
 fn hull(taps: &BTreeSet<isize>) -> Range<isize> {
     match (taps.first(), taps.last()) {
         (Some(first), Some(last)) => *first..last + 1,
@@ -257,7 +257,7 @@ proptest! {
             if found.contains(&o) {
                 prop_assert!(inside || need.is_empty(), "output {} needs {:?} of {:?}", o, need, local);
             } else if !matches!(case.window, Window::Neighborhood { dilation: 2.., .. }) {
-                // Of dilated windows at the ends, one that reads what is local lies between some that do not.
+                // At the ends, a dilated window that reads only local inputs may lie between windows that do not.
                 prop_assert!(!inside || need.is_empty(), "output {} needs {:?} of {:?}", o, need, local);
             }
         }
@@ -315,7 +315,7 @@ proptest! {
         prop_assert_eq!(window.anchor_input(p.extent(), &p), p);
     }
 
-    /// Output boundaries that some input boundaries give are given again by the reverse map.
+    /// Output boundaries that come from input boundaries come back when they are mapped to the inputs and forth again.
     #[test]
     fn anchors_invert_on_their_image(
         s in 1usize..4,

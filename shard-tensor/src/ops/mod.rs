@@ -4,6 +4,7 @@
 //! collective: every member of the tensors' mesh calls them alike, in the same order.
 
 mod folds;
+mod indexing;
 mod moves;
 mod pointwise;
 mod reduce;

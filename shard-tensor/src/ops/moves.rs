@@ -238,7 +238,7 @@ impl ShardTensor {
     }
 
     /// The index of a dim.
-    fn dim(&self, op: &'static str, dim: impl Into<Dim>) -> Result<usize> {
+    pub(super) fn dim(&self, op: &'static str, dim: impl Into<Dim>) -> Result<usize> {
         dim.into().of(op, self.ndim())
     }
 

@@ -2,8 +2,8 @@
 
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
-    DType, Error, GradCheck, Launch, Placement, Placements, ReduceOp, Result, ShardTensor, launch,
-    replicate, shard,
+    DType, Error, ErrorClass, GradCheck, Launch, Placement, Placements, ReduceOp, Result,
+    ShardTensor, launch, partial, replicate, shard,
 };
 use std::collections::BTreeMap;
 
@@ -310,4 +310,99 @@ fn an_explanation_has_every_op_and_what_it_moved() {
     );
     assert!(outer.contains("relu") && outer.contains("sent"), "{outer}");
     assert!(error.contains("S(0)") && error.contains("S(1)"), "{error}");
+}
+
+#[test]
+fn a_pinned_result_lies_as_it_should_and_is_the_same() {
+    launch(4, |ctx| {
+        let mesh = ctx.mesh_of(4)?;
+        let x = mesh.rand([8, 16], shard(0))?.requires_grad()?;
+        let w = mesh.rand([16, 16], shard(0))?.requires_grad()?;
+        let free = x.linear(&w, None)?;
+        free.expect_layout(shard(1))?;
+        let expected = free.to_array::<f32>()?;
+        let sizes = [3, 0, 4, 1];
+        for (pin, other) in [
+            (Placements::from(shard(0)), shard(0).into()),
+            (replicate().into(), replicate().into()),
+            (
+                shard(0).sizes(sizes).into(),
+                Placements::from(shard(0).sizes(sizes)),
+            ),
+        ] {
+            let y = ctx.pinned(pin, || x.linear(&w, None))?;
+            y.expect_layout(other)?;
+            let close = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-5;
+            assert!(y.to_array::<f32>()?.iter().zip(&expected).all(close));
+            let gradients = y.sum_all()?.backward()?;
+            gradients.get(&x)?.unwrap().expect_layout(shard(0))?;
+        }
+        // Nothing stays pinned, after an error neither.
+        x.linear(&w, None)?.expect_layout(shard(1))?;
+        assert!(
+            ctx.pinned(shard(0), || Err::<(), _>(Error::custom("no")))
+                .is_err()
+        );
+        x.linear(&w, None)?.expect_layout(shard(1))?;
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_pin_that_no_strategy_fulfils_is_an_error_that_says_what_is_possible() {
+    let lost = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.ones([4, 6], shard(0))?;
+        let sum = ctx.pinned(partial(ReduceOp::Max), || x.relu()).unwrap_err();
+        assert_eq!(sum.class(), ErrorClass::Uniform);
+        let text = sum.to_string();
+        assert!(
+            text.contains("pinned to P(max), and can be S(0) or R"),
+            "{text}"
+        );
+        // A dim the result does not have.
+        let none = ctx.pinned(shard(1), || x.sum(1, false)).unwrap_err();
+        assert_eq!(none.class(), ErrorClass::Uniform);
+        // And the ranks go on together.
+        x.sum_all()?.item()
+    });
+    assert_eq!(lost.unwrap(), [24.0, 24.0]);
+}
+
+#[test]
+fn ranks_that_pin_differently_are_found() {
+    let lost = launch(2, |ctx| {
+        let x = ctx.mesh_of(2)?.ones([4, 6], shard(0))?;
+        let pin = [replicate(), shard(0)][ctx.rank()].clone();
+        let y = ctx.pinned(pin, || x.relu())?;
+        y.sum_all()?.item()
+    });
+    assert!(lost.is_err());
+}
+
+#[test]
+fn an_explanation_has_what_was_considered() {
+    let told = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let (x, w) = (
+            mesh.ones([4, 6], shard(1))?,
+            mesh.ones([6, 3], replicate())?,
+        );
+        let (_, why) = ctx.explain(|| x.matmul(&w))?;
+        let step = &why.steps[0];
+        let taken: Vec<_> = step.alternatives.iter().filter(|a| a.taken).collect();
+        assert_eq!(taken.len(), 1);
+        assert_eq!(taken[0].outputs[0].to_string(), "P(sum)");
+        // The terms of the result are summed later; to gather x costs as much, with nothing shared.
+        assert_eq!(taken[0].elements, 12);
+        Ok(why.to_string())
+    })
+    .unwrap();
+    assert_eq!(told[0], told[1]);
+    assert!(
+        told[0].contains("taken: P(sum) for 12 elements"),
+        "{}",
+        told[0]
+    );
 }

@@ -1,6 +1,7 @@
 //! Which op of the workspace a case is about.
 
 mod folds;
+mod indexing;
 mod math;
 mod moves;
 mod windows;
@@ -48,7 +49,13 @@ pub(crate) const fn built(name: &'static str, apply: Apply) -> Entry {
 /// # Errors
 /// The reason for skipping the case.
 pub fn find(case: &Case) -> Result<Apply, String> {
-    let tables = [moves::TABLE, math::TABLE, windows::TABLE, folds::TABLE];
+    let tables = [
+        moves::TABLE,
+        math::TABLE,
+        windows::TABLE,
+        folds::TABLE,
+        indexing::TABLE,
+    ];
     if let Some(entry) = tables.into_iter().flatten().find(|e| e.name == case.op) {
         return (entry.lacks)(case).map_or(Ok(entry.apply), Err);
     }

@@ -17,10 +17,10 @@ const fn keys<A>() -> usize {
     1024 / size_of::<A>()
 }
 
-/// The gradient of attention by its queries, as far as the blocks taken in so far give it.
+/// The gradient of attention with respect to its queries, for the blocks taken in so far.
 ///
 /// With `P = exp(S - lse)`, `D = rowsum(dO ∘ O)` and `dS = P ∘ (dO vᵀ - D)`: `dq = scale · dS k`, `dk = scale · dSᵀ q`,
-/// `dv = Pᵀ dO`, and the additive mask gets `dS`. Each block's gradients are added to accumulators that the caller gives, so
+/// `dv = Pᵀ dO`, and the additive mask gets `dS`. Each block's gradients are added to accumulators that the caller passes, so
 /// they may travel with the block.
 ///
 /// ```
@@ -47,7 +47,7 @@ const fn keys<A>() -> usize {
 #[derive(Clone, Debug)]
 pub struct AttentionGrad<'a, E: Stored> {
     dout: View<'a, E>,
-    /// Log-sum-exp; +inf for queries that see no key, whose probabilities so become 0.
+    /// Log-sum-exp; +inf for queries that see no key, so that their probabilities become 0.
     lse: Vec<E::Acc>,
     delta: Vec<E::Acc>,
     dq: Vec<E::Acc>,
@@ -55,7 +55,7 @@ pub struct AttentionGrad<'a, E: Stored> {
     scale: Option<f64>,
 }
 
-/// An [`AttentionGrad`] between two blocks, without what it borrows.
+/// An [`AttentionGrad`] between two blocks, without the data it borrows.
 #[derive(Clone, Debug)]
 pub struct PausedGrad<A> {
     lse: Vec<A>,
@@ -68,17 +68,17 @@ pub struct PausedGrad<A> {
 /// Where the gradients of one block are added.
 #[derive(Debug)]
 pub struct BlockGrad<'a, A> {
-    /// By the keys: `[batch, kv heads, keys, dim]`.
+    /// With respect to the keys: `[batch, kv heads, keys, dim]`.
     pub dk: ViewMut<'a, A>,
-    /// By the values: `[batch, kv heads, keys, value dim]`.
+    /// With respect to the values: `[batch, kv heads, keys, value dim]`.
     pub dv: ViewMut<'a, A>,
-    /// By the additive mask, if that is wanted: `[batch, heads, queries, keys]`, summed where an extent is 1.
+    /// With respect to the additive mask, if that is wanted: `[batch, heads, queries, keys]`, summed where an extent is 1.
     pub dbias: Option<ViewMut<'a, A>>,
 }
 
 impl<'a, E: Stored> AttentionGrad<'a, E> {
-    /// The gradient of no keys: for output `out` `[batch, heads, queries, value dim]`, its cotangent `dout`, and the
-    /// log-sum-exps that [`AttentionState::finish`](super::AttentionState::finish) gave; `dim` is that of the queries.
+    /// The gradient before any keys are taken in: for output `out` `[batch, heads, queries, value dim]`, its cotangent `dout`,
+    /// and the log-sum-exps that [`AttentionState::finish`](super::AttentionState::finish) gave; `dim` is that of the queries.
     ///
     /// # Panics
     /// When the shapes contradict each other.
@@ -301,7 +301,7 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
         }
     }
 
-    /// Writes the gradient by the queries, of their shape.
+    /// Writes the gradient with respect to the queries, in the queries' shape.
     ///
     /// # Panics
     /// When `dq` has another shape.
@@ -329,8 +329,7 @@ struct Operands<'a, A> {
     v: Mat<'a, A>,
 }
 
-/// Buffers of one tile: probabilities, gradient of the logits, and with dropout what is used of the probabilities and the
-/// factors.
+/// Buffers of one tile: probabilities, gradient of the logits, and with dropout the probabilities after it and the factors.
 struct Work<A>([Vec<A>; 4]);
 
 impl<A: Real> Work<A> {
@@ -347,7 +346,7 @@ impl<A: Real> Work<A> {
     }
 }
 
-/// The tile's keys of one matrix of a gradient.
+/// The rows of a gradient's matrix that belong to the tile's keys.
 fn block_rows<'a, A>(
     grad: &'a mut ViewMut<'_, A>,
     [i, j]: [usize; 2],
@@ -414,7 +413,7 @@ fn add_bias_grad<E: Stored>(
     }
 }
 
-/// `logits = exp(logits - lse)` by rows.
+/// `logits = exp(logits - lse)`, row by row.
 struct Probabilities<'a, A> {
     logits: &'a mut [A],
     keys: usize,
@@ -445,7 +444,7 @@ impl<A: Exp> Probabilities<'_, A> {
     }
 }
 
-/// `ds = p (ds - delta)` by rows, zero where `p` is 1.
+/// `ds = p (ds - delta)`, row by row, and zero where `p` is 1.
 struct Logits<'a, A> {
     ds: &'a mut [A],
     p: &'a [A],
@@ -464,7 +463,7 @@ impl<A: Real> WithSimd for Logits<'_, A> {
             .zip(self.p.chunks_exact(self.keys));
         for ((ds, p), &delta) in rows.zip(self.delta) {
             for (x, p) in ds.iter_mut().zip(p) {
-                // A query that sees one key alone is a constant of it, whatever the rounding of delta.
+                // The result of a query that sees only one key does not depend on its logit, whatever the rounding of delta.
                 let p = if *p == A::one() { A::zero() } else { *p };
                 *x = p * (*x - delta);
             }

@@ -29,7 +29,7 @@ pub(super) enum Sight {
     All,
 }
 
-/// A number of positions, at most the largest that is told from no bound by its sign alone.
+/// A number of positions as a distance; one that is too large becomes `i64::MAX`, which is no bound.
 const fn distance(positions: usize) -> i64 {
     if positions > i64::MAX as usize {
         i64::MAX
@@ -62,7 +62,7 @@ impl Band {
         }
     }
 
-    /// A query sees `left` keys before its position and `right` after it, and its own; `usize::MAX` is no bound.
+    /// A query sees its own key, `left` keys before its position and `right` keys after it; `usize::MAX` is no bound.
     pub const fn window(left: usize, right: usize) -> Self {
         Self {
             low: -distance(left),
@@ -70,12 +70,12 @@ impl Band {
         }
     }
 
-    /// The least and the greatest distance from query to key that is seen.
+    /// The least and the greatest distance from a query to a key that it sees.
     pub const fn bounds(self) -> (i64, i64) {
         (self.low, self.high)
     }
 
-    /// This band with every key seen as if it stood `offset` further left: aligns a window or a causal mask otherwise.
+    /// This band with every key seen as if it stood `offset` further left, which aligns a window or a causal mask differently.
     pub const fn shifted(self, offset: i64) -> Self {
         Self {
             low: if self.low == i64::MIN {
@@ -91,7 +91,7 @@ impl Band {
         }
     }
 
-    /// What both bands see.
+    /// The keys that both bands see.
     pub const fn and(self, other: Self) -> Self {
         Self {
             low: if self.low > other.low {

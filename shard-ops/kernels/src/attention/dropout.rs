@@ -1,11 +1,11 @@
 //! Dropout of probabilities, by a function of positions.
 
-/// Which probabilities are dropped: a pure function of places in the whole problem, so that every split drops the same.
+/// Which probabilities are dropped: a pure function of places in the whole problem, so that every split drops the same ones.
 ///
 /// `batch` and `head` count within the views given to the kernel; an implementation for a part of a larger problem adds its
 /// own offsets. Positions are global.
 pub trait Dropout {
-    /// The probability of being kept, above 0: what stays is divided by it.
+    /// The probability of being kept, above 0. What is kept is divided by it.
     fn kept(&self) -> f64;
 
     /// Writes for one query and every key in `keys` whether the probability is kept.
@@ -17,7 +17,7 @@ pub trait Dropout {
 pub struct DropWhere<F> {
     /// The share of probabilities that are dropped, below 1.
     pub rate: f64,
-    /// Whether one is dropped.
+    /// Whether a probability is dropped.
     pub dropped: F,
 }
 

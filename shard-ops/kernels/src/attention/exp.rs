@@ -4,9 +4,8 @@ use crate::Real;
 
 /// An element type attention computes in.
 pub trait Exp: Real {
-    /// `e^x`, within two units in the last place; 0 below the smallest normal number and infinite from
-    /// within half a factor of 2 of the largest on. `FMA` says whether fused
-    /// multiply-add is an instruction here.
+    /// `e^x`, within two units in the last place. It is 0 below the smallest normal number, and infinite from within half a
+    /// factor of 2 of the largest number on. `FMA` says whether fused multiply-add is an instruction here.
     fn exp_fast<const FMA: bool>(x: Self) -> Self;
 }
 
@@ -18,7 +17,7 @@ macro_rules! exp {
             fn exp_fast<const FMA: bool>(x: Self) -> Self {
                 // Adding `SHIFT` leaves round(x / ln 2) in the low bits: no conversion to integers is needed.
                 const SHIFT: $t = $shift;
-                // With few enough digits that its multiples by an exponent are exact.
+                // `HIGH` has so few digits that its multiples by an exponent are exact.
                 const HIGH: $t = $high;
                 const LOW: $t = $low;
                 const TERMS: &[$t] = &$terms;
@@ -26,7 +25,7 @@ macro_rules! exp {
                 fn fma<const FMA: bool>(a: $t, b: $t, c: $t) -> $t {
                     if FMA { a.mul_add(b, c) } else { a * b + c }
                 }
-                // Comparisons, so that NaN passes through.
+                // This is a comparison, so that NaN passes through.
                 let bounded = if x > $largest { $largest } else { x };
                 let shifted = fma::<FMA>(bounded, core::$t::consts::LOG2_E, SHIFT);
                 let n = shifted - SHIFT;

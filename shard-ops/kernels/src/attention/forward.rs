@@ -21,8 +21,8 @@ const fn keys<A>() -> usize {
 /// Independent accumulators of a row: enough for every vector width and the latency of an add.
 const LANES: usize = 64;
 
-/// What attention knows of its queries after some blocks of keys: per query the largest logit, the sum of exponentials
-/// relative to it, and the output not yet divided by that sum.
+/// The result of attention after some blocks of keys, in a form that takes in more: per query the largest logit, the sum of
+/// exponentials relative to it, and the output not yet divided by that sum.
 ///
 /// States of disjoint sets of keys merge; the state of no keys is the neutral element. All parts are in row-major order of
 /// `[batch, heads, queries]`.
@@ -140,7 +140,7 @@ impl<A: Exp> AttentionState<A> {
         }
     }
 
-    /// Takes in a tile of logits, which become probabilities.
+    /// Takes in a tile of logits, which are turned into probabilities.
     fn take<E: Stored<Acc = A>>(
         &mut self,
         problem: &Problem<'_, '_, E>,
@@ -269,7 +269,7 @@ pub(super) fn write_rows<E: Stored>(
     }
 }
 
-/// Rows per tile: few tiles, all of about one size.
+/// Rows per tile, so that there are few tiles, all of about the same size.
 pub(super) fn row_tile(rows: usize, most: usize) -> usize {
     rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
 }
@@ -303,7 +303,7 @@ pub(super) fn tile_logits<E: Stored>(
     problem.mask(tile, logits);
 }
 
-/// Turns logits into exponentials relative to the running maximum, and what was summed before to the new maximum.
+/// Turns logits into exponentials relative to the running maximum, and rescales earlier sums to a new maximum.
 struct Online<'a, A> {
     logits: &'a mut [A],
     keys: usize,
@@ -339,7 +339,7 @@ impl<A: Exp> Online<'_, A> {
             let before = self.max[r];
             let max = higher(before, row_max(row));
             if max == A::neg_infinity() {
-                // Every key is hidden so far: no difference of infinities. Only NaN is more than that.
+                // Every key is hidden so far, so a difference of infinities is avoided. Only NaN needs attention.
                 if row.iter().any(|t| t.is_nan()) {
                     self.sum[r] = A::nan();
                 }
@@ -392,7 +392,7 @@ fn exponentials<A: Exp, const FMA: bool>(row: &mut [A], max: A) -> A {
     crate::reduce::halve(&mut lanes, |a, b| a + b)
 }
 
-/// The larger of two where the second may be NaN, which is passed over: the sum of exponentials keeps it.
+/// The larger of two numbers, of which the second may be NaN and is then ignored, since the sum of exponentials keeps it.
 #[inline(always)]
 fn higher<A: Real>(a: A, b: A) -> A {
     if b > a { b } else { a }

@@ -4,10 +4,11 @@ use super::stored::Stored;
 use crate::ViewMut;
 use num_traits::Float;
 
-/// The result over all keys from results over disjoint sets of them: `outs` are outputs `[batch, heads, queries, value dim]` and
-/// `sums` the logarithms of their sums of exponentials, one after the other, row-major and as many as there are sets.
+/// The result over all keys from results over disjoint sets of keys: `outs` holds their outputs
+/// `[batch, heads, queries, value dim]` and `sums` the logarithms of their sums of exponentials, one set after the other,
+/// row-major.
 ///
-/// Writes the output and its log-sum-exp; sets are folded in their order. A query no set saw gets zeros and -inf.
+/// Writes the output and its log-sum-exp; sets are folded in order. A query that no set saw gets zeros and -inf.
 ///
 /// # Panics
 /// When `outs` or `lse` does not fit `out` and `sums`.
@@ -45,13 +46,13 @@ pub fn merge<E: Stored>(
             *lse = none;
             continue;
         }
-        // NaN among them comes out of the sum of weights.
+        // If one of them is NaN, the sum of weights is NaN.
         let max = each().fold(none, |m, l| if l > m { l } else { m });
         let total = each().map(|l| (l - max).exp()).fold(zero, |a, w| a + w);
         let row = &mut merged[r * width..(r + 1) * width];
         for (p, l) in each().enumerate() {
             let weight = (l - max).exp() / total;
-            // What saw no key says zero, and its weight is zero too.
+            // A set in which the query saw no key has output zero, and its weight is zero too.
             let from = &outs[(p * rows + r) * width..][..width];
             for (o, &x) in row.iter_mut().zip(from) {
                 *o += weight * x;

@@ -1,15 +1,16 @@
 //! Scaled dot product attention as a fold over blocks of keys: `softmax(scale · q kᵀ + mask) v`, and its gradient.
 //!
-//! No matrix of queries by keys is ever whole: an [`AttentionState`] takes any number of blocks, in any order and split anyhow, and
-//! keeps per query the running maximum, the sum of exponentials and the unnormalised output (systems with one rank fold
-//! once, a ring folds what arrives). An [`AttentionGrad`] does the same for the gradient, from the result and its
-//! log-sum-exp alone.
+//! The matrix of queries by keys never exists as a whole. An [`AttentionState`] takes in any number of blocks, in any order
+//! and split in any way, and keeps per query the running maximum, the sum of exponentials and the unnormalised output. A
+//! single rank folds once, and a ring folds the blocks as they arrive. An [`AttentionGrad`] does the same for the gradient,
+//! from the result and its log-sum-exp alone.
 //!
-//! Masks look at *global positions* ([`Positions`](super::Positions)), never at the place in a block, so blocks need not be intervals. Tiles that
-//! no query sees cost nothing, tiles that all see are not masked.
+//! Masks look at *global positions* ([`Positions`](super::Positions)), never at the place in a block, so blocks need not be
+//! intervals. Tiles that no query sees cost nothing, and tiles that all queries see are not masked.
 //!
-//! Queries are `[batch, heads, queries, dim]`, keys `[batch, kv heads, keys, dim]`, values `[batch, kv heads, keys, value dim]`,
-//! any strides; heads are a multiple of kv heads, and query head `h` reads kv head `h / (heads / kv heads)`.
+//! Queries are `[batch, heads, queries, dim]`, keys `[batch, kv heads, keys, dim]`, values
+//! `[batch, kv heads, keys, value dim]`, with any strides. Heads are a multiple of kv heads, and query head `h` reads kv head
+//! `h / (heads / kv heads)`.
 //!
 //! A query that sees no key gets zeros and a log-sum-exp of -inf. A hidden key's *value* is multiplied by 0 where it shares a
 //! tile with visible ones, so it must be finite; hidden keys may hold anything.

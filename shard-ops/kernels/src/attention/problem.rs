@@ -8,7 +8,7 @@ use shard_device::Bool;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The queries of a fold, and what does not change from block to block.
+/// The queries of a fold, with everything that does not change from block to block.
 #[derive(Clone)]
 pub struct Queries<'a, E> {
     pub(super) q: View<'a, E>,
@@ -22,7 +22,7 @@ impl<'a, E: Stored> Queries<'a, E> {
     /// Queries `[batch, heads, queries, dim]` at these global positions, with scale `1 / sqrt(dim)`, no band and no dropout.
     ///
     /// # Panics
-    /// When `q` has not four dims.
+    /// When `q` does not have four dims.
     pub fn new(q: View<'a, E>, positions: Positions<'a>) -> Self {
         assert!(q.ndim() == 4, "attention: queries of shape {:?}", q.shape());
         let scale = 1.0 / (q.shape()[3].max(1) as f64).sqrt();
@@ -35,19 +35,19 @@ impl<'a, E: Stored> Queries<'a, E> {
         }
     }
 
-    /// With another scale of the logits.
+    /// Sets another scale of the logits.
     #[must_use]
     pub fn scale(self, scale: f64) -> Self {
         Self { scale, ..self }
     }
 
-    /// Seeing only the keys of a band.
+    /// Lets queries see only the keys of a band.
     #[must_use]
     pub fn band(self, band: Band) -> Self {
         Self { band, ..self }
     }
 
-    /// With dropout of probabilities.
+    /// Applies dropout to probabilities.
     #[must_use]
     pub fn dropout(self, dropout: &'a dyn Dropout) -> Self {
         Self {
@@ -88,7 +88,7 @@ impl<'a, E: Stored> Block<'a, E> {
         }
     }
 
-    /// With a mask of the pairs that count, broadcast to `[batch, heads, queries, keys]`.
+    /// Applies a mask of the pairs that count, broadcast to `[batch, heads, queries, keys]`.
     #[must_use]
     pub fn allow(self, allow: View<'a, Bool>) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl<'a, E: Stored> Block<'a, E> {
         }
     }
 
-    /// With a mask added to the scaled logits, broadcast to `[batch, heads, queries, keys]`; -inf hides a key.
+    /// Adds a mask to the scaled logits, broadcast to `[batch, heads, queries, keys]`; -inf hides a key.
     #[must_use]
     pub fn bias(self, bias: View<'a, E>) -> Self {
         Self {
@@ -133,7 +133,7 @@ pub(super) struct Problem<'a, 'b, E> {
     pub(super) queries: &'b Queries<'a, E>,
     row_positions: Cow<'a, [i64]>,
     key_positions: Cow<'a, [i64]>,
-    /// Broadcast to all pairs.
+    /// The masks, broadcast to all pairs.
     allow: Option<View<'a, Bool>>,
     bias: Option<View<'a, E>>,
 }
@@ -157,7 +157,7 @@ impl Tile {
     }
 }
 
-/// Tiles that a band cuts are halved down to this side, so that little is computed that no query sees.
+/// Tiles that a band cuts are halved until their sides are this small, so that little is computed that no query sees.
 const SMALLEST: usize = 64;
 
 impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
@@ -209,7 +209,7 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
         (batch * self.extents.kv_heads + kv_head) * self.extents.rows() + r
     }
 
-    /// `[batch, heads, queries, keys]`.
+    /// The shape of all pairs, `[batch, heads, queries, keys]`.
     pub(super) fn pairs(&self) -> [usize; 4] {
         let e = &self.extents;
         [e.batch, e.kv_heads * e.group, e.queries, e.keys]
@@ -221,8 +221,8 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
         (kv_head * e.group + r / e.queries, r % e.queries)
     }
 
-    /// Calls `visit` for tiles of at most `rows x keys` pairs of a kv head that together hold every visible pair. Those of the same rows
-    /// follow each other.
+    /// Calls `visit` for tiles of at most `rows x keys` pairs of a kv head that together hold every visible pair. Tiles of the
+    /// same rows follow each other.
     pub(super) fn for_each_tile(
         &self,
         [batch, kv_head]: [usize; 2],
@@ -293,7 +293,7 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
         }
     }
 
-    /// What the boolean mask says of a tile.
+    /// How the queries and keys of a tile meet under the boolean mask.
     fn allowed(&self, tile: &Tile) -> Sight {
         let Some(mask) = &self.allow else {
             return Sight::All;
@@ -335,7 +335,7 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
         (at, steps[3])
     }
 
-    /// Copies rows `rows` of a kv head's group out of `view`, a view like the queries, times `factor`.
+    /// Copies rows `rows` of a kv head's group, times `factor`, out of `view`, which has the form of the queries.
     pub(super) fn pack(
         &self,
         view: &View<'_, E>,
@@ -399,7 +399,7 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
         }
     }
 
-    /// Writes per pair of a tile what its probability is multiplied by: 0 where it is dropped.
+    /// Writes the factor by which each pair's probability is multiplied: 0 where it is dropped.
     pub(super) fn drop_factors(&self, dropout: &dyn Dropout, tile: &Tile, factors: &mut [E::Acc]) {
         let keys = &self.key_positions[tile.keys.clone()];
         let mut keep = vec![false; keys.len()];
@@ -427,7 +427,7 @@ fn broadcast<'a, M>(name: &str, mask: &View<'a, M>, pairs: &[usize; 4]) -> View<
     })
 }
 
-/// Smallest and largest.
+/// The smallest and the largest position.
 fn extremes(positions: impl Iterator<Item = i64>) -> Option<(i64, i64)> {
     positions.fold(None, |seen, p| match seen {
         None => Some((p, p)),
@@ -440,7 +440,7 @@ mod tests {
     use super::*;
     use crate::testing::Rng;
 
-    /// Tiles visited for these positions: each pair once, none that is wholly hidden.
+    /// The number of pairs in the tiles visited for these positions. Each pair is visited once, and no tile is wholly hidden.
     fn area(queries: &[i64], keys: &[i64], band: Band) -> usize {
         let (q, k) = (vec![0.0; queries.len()], vec![0.0; keys.len()]);
         let q = View::contiguous(&q, &[1, 1, queries.len(), 1]);

@@ -6,7 +6,7 @@ use crate::gemm::Mat;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// An element type of queries, keys, values and results: computed with and accumulated in [`Stored::Acc`].
+/// An element type of queries, keys, values and results. Kernels compute and accumulate in [`Stored::Acc`].
 pub trait Stored: Copy + core::fmt::Debug + Send + Sync + 'static {
     /// `f64` for `f64`, `f32` for the others.
     type Acc: Exp;
@@ -77,10 +77,10 @@ pub(super) fn start<E>(view: &View<'_, E>, [i, j]: [usize; 2]) -> usize {
         .wrapping_add_signed(i as isize * view.strides()[0] + j as isize * view.strides()[1])
 }
 
-/// Copies `cols` elements from position `at` on, `step` apart, widened.
+/// Copies elements from position `at` on, `step` apart, and widens them.
 pub(super) fn gather<E: Stored>(data: &[E], at: usize, step: isize, to: &mut [E::Acc]) {
     if to.is_empty() {
-        // The position of no element may lie outside.
+        // There is nothing to copy, and the position may lie outside.
     } else if step == 1 {
         E::widen_slice(&data[at..at + to.len()], to);
     } else {
@@ -90,7 +90,8 @@ pub(super) fn gather<E: Stored>(data: &[E], at: usize, step: isize, to: &mut [E:
     }
 }
 
-/// All rows of matrix `at` of a four-dim view: in place where they can be multiplied so, else widened into `buffer`.
+/// All rows of matrix `at` of a four-dim view: in place where they can be multiplied as they are, otherwise widened into
+/// `buffer`.
 pub(super) fn matrix<'b, E: Stored>(
     view: &View<'b, E>,
     at: [usize; 2],

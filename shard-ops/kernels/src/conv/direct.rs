@@ -57,7 +57,7 @@ pub(super) fn weight_tile<T: Real, S: Simd, const TT: usize, const NV: usize>(
     *acc = sums;
 }
 
-/// Sums `TT` taps over whole vectors of columns of one output channel's row; lanes stay apart.
+/// Sums `TT` taps over whole vectors of columns of one output channel's row; lanes are kept apart.
 #[inline(always)]
 pub(super) fn dot_tile<T: Real, S: Simd, const TT: usize>(
     simd: S,

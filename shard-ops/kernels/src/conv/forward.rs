@@ -22,9 +22,9 @@ pub(super) fn correlate<T: Real>(
     if g.taps() == 0 {
         start_from_bias(bias, y, g);
     } else if g.volume() == 1 && g.cin >= 8 && im2col::pointwise(x, weight, bias, y, g) {
-        // Done: one product per group.
+        // The work is done, with one product per group.
     } else if y.extent[2] < narrow::<T>() && y.extent[1] >= narrow::<T>() {
-        // As a slab beside a column boundary: its columns are long enough.
+        // The rows are short, as in a slab beside a column boundary, but the columns are long enough.
         vectorized(Direct {
             x: &x.turned(),
             weight,
@@ -74,7 +74,7 @@ struct Direct<'a, 'b, 'c, T> {
     bias: Option<&'a [T]>,
     y: &'a mut SlabMut<'b, T>,
     g: &'a Geometry,
-    /// Whether rows and columns have changed places in all this but the weights.
+    /// Whether rows and columns have changed places in all fields but the weights.
     turned: bool,
 }
 

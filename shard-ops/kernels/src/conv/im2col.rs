@@ -9,8 +9,8 @@ use crate::view::for_each_row;
 /// Elements of the column matrix per strip.
 const BUDGET: usize = 128 * 1024;
 
-/// The product of a window of one position: no column matrix, the input is one. `false` where its outputs reach
-/// outside the input or come in runs too short to be worth a product each; then nothing was done.
+/// The product for a window of one position, which needs no column matrix, since the input is one. Returns `false`, with
+/// nothing done, where the outputs reach outside the input or come in runs too short to be worth a product each.
 pub(super) fn pointwise<T: Real>(
     x: &Slab<'_, T>,
     weight: &[T],

@@ -1,4 +1,4 @@
-//! The gradient by the input, as stride-1 convolutions: one per phase of the stride.
+//! The gradient with respect to the input, as stride-1 convolutions: one per phase of the stride.
 //!
 //! Input index `i` meets output `o` through `k` where `i - origin - k * dilation = o * stride`. The inputs of one phase
 //! `i = p + m * stride` use a fixed subset of the kernel, and `o` runs with `m`: a convolution of `dy` with those weights, reversed.
@@ -8,13 +8,13 @@ use super::forward::correlate;
 use super::lift::{Geometry, Slab, SlabMut, lift_view_mut};
 use crate::{Real, View, ViewMut};
 
-/// The kernel positions that inputs of one phase use, and where they find their outputs.
+/// The kernel positions that inputs of one phase use, and the geometry that leads to their outputs.
 struct Phase {
     /// Kernel positions, in the order of increasing output.
     kernel: Vec<usize>,
     dilation: usize,
     origin: isize,
-    /// Inputs of the phase.
+    /// The number of inputs in the phase.
     extent: usize,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn input_grad<T: Real>(
 
 /// The weights at the given kernel positions, `[groups * Cin/g, Cout/g, positions]` from `[groups * Cout/g, Cin/g, kernel]`.
 fn transposed<T: Real>(weight: &[T], g: &Geometry, kernel: [&[usize]; 3]) -> Vec<T> {
-    /// Output channels read side by side, so that reads and writes both run on.
+    /// Output channels that are read side by side, so that both reads and writes run through consecutive memory.
     const TURN: usize = 8;
     let mut positions = Vec::with_capacity(g.volume());
     for d in kernel[0] {

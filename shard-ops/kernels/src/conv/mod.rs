@@ -1,9 +1,9 @@
-//! Convolution of one, two or three spatial dims: value, gradient by the input, gradient by the weight.
+//! Convolution of one, two or three spatial dims: the value, and the gradients with respect to the input and the weight.
 //!
 //! All three obey one relation per spatial dim between an index `i` of the input view, `o` of the output view and `k` of the
-//! kernel: `i = o * stride + k * dilation + origin`. The views are slabs or boxes of larger arrays; `origin` carries where they
-//! lie against each other. Input indexes outside the input view count as zeros, so a halo that was exchanged, padding that was
-//! written, and padding left implicit are all the same to a kernel.
+//! kernel: `i = o * stride + k * dilation + origin`. The views are slabs or boxes of larger arrays, and `origin` says how they
+//! lie relative to each other. Input indexes outside the input view count as zeros, so a halo that was exchanged, padding that
+//! was written, and padding left implicit are all the same to a kernel.
 //!
 //! Each element's sum runs over channels and kernel in one order, wherever its slab begins.
 
@@ -30,7 +30,7 @@ pub struct Taps {
     pub stride: super::Dims,
     /// Input steps per kernel step, at least 1.
     pub dilation: super::Dims,
-    /// Input index that output 0 and kernel 0 meet; negative reaches into implicit zeros.
+    /// The input index at which output 0 and kernel 0 meet; a negative one reaches into implicit zeros.
     pub origin: Strides,
 }
 
@@ -103,8 +103,8 @@ pub fn conv_forward<T: Real>(
     );
 }
 
-/// The gradient of [`conv_forward`] by its input, over the box that `dx` is: every element of `dx` is written, with 0 where no
-/// output meets it. Also the value of a transposed convolution.
+/// The gradient of [`conv_forward`] with respect to its input, over the box `dx`: every element of `dx` is written, with 0
+/// where no output meets it. It is also the value of a transposed convolution.
 ///
 /// The relation is the same: `i` indexes `dx`, `o` indexes `dy`. Outputs outside the view `dy` count as zeros.
 ///
@@ -121,7 +121,8 @@ pub fn conv_input_grad<T: Real>(
     input_grad::input_grad(dy, weight, dx, &geometry);
 }
 
-/// The gradient of [`conv_forward`] by its weight: `dw[co, ci, k] = Σ_{n, o} dy[n, co, o] · x[n, group(co) + ci, i(o, k)]`.
+/// The gradient of [`conv_forward`] with respect to its weight:
+/// `dw[co, ci, k] = Σ_{n, o} dy[n, co, o] · x[n, group(co) + ci, i(o, k)]`.
 ///
 /// # Panics
 /// When the shapes contradict each other.
@@ -136,7 +137,7 @@ pub fn conv_weight_grad<T: Real>(
     weight_grad::weight_grad(&Slab::new(x), &Slab::new(dy), dw, &geometry);
 }
 
-/// The elements in row-major order, copied only where they do not lie so.
+/// The elements in row-major order, copied only where they are not stored so.
 fn contiguous<'a, T: Real>(view: &View<'a, T>) -> Cow<'a, [T]> {
     view.as_slice()
         .map_or_else(|| Cow::Owned(view.to_vec()), Cow::Borrowed)

@@ -1,9 +1,9 @@
 //! Packs the input a block of outputs needs, so that every tap of a window is a contiguous run.
 //!
 //! A block is one output plane index, some output rows and some output columns. Its packed input holds, per channel and kernel
-//! plane, all input rows from the first to the last needed, each split into its stride phases: tap `(ci, kd, kh, kw)` of the
-//! outputs of row `r` then lies at one fixed offset plus `r` row steps, unit step along columns, whatever the stride, dilation
-//! or padding. Indexes outside the input are packed as zeros; columns past the block may hold anything finite or not, and
+//! plane, all input rows from the first to the last needed, each split into its stride phases. Tap `(ci, kd, kh, kw)` of the
+//! outputs of row `r` then lies at one fixed offset plus `r` row steps, with a unit step along columns, whatever the stride,
+//! dilation or padding. Indexes outside the input are packed as zeros. Columns past the block may hold anything, even NaN, and
 //! feed only lanes that are dropped.
 
 use super::lift::{Geometry, Slab};
@@ -16,7 +16,8 @@ const BUDGET: usize = 64 * 1024;
 /// Most columns per block.
 const COLUMNS: usize = 512;
 
-/// Rows start on cache lines of this many elements (f32), an odd number of them apart, so that channels spread over the cache.
+/// Rows start on cache lines of this many elements (f32), an odd number of lines apart, so that channels spread over the
+/// cache.
 const LINE: usize = 16;
 
 /// Outputs computed from one packing.
@@ -49,8 +50,8 @@ pub(super) struct Packing {
 }
 
 impl Packing {
-    /// Plans blocks of the outputs `extent`; loops may read `overread` columns past a block's last. Taps are in the order of
-    /// the kernel's elements: of a [turned](Geometry::turned) geometry, in their order before it was turned.
+    /// Plans blocks of the outputs `extent`; loops may read `overread` columns past a block's last column. Taps are in the
+    /// order of the kernel's elements; for a [turned](Geometry::turned) geometry this is their order before it was turned.
     pub(super) fn new(g: &Geometry, extent: [usize; 3], overread: usize, turned: bool) -> Self {
         let [kd, kh, kw] = g.kernel;
         let cols = extent[2].clamp(1, COLUMNS);
@@ -66,7 +67,7 @@ impl Packing {
         while rows < extent[1] && span_of(rows + 1) * per_row <= BUDGET {
             rows += 1;
         }
-        // Even blocks: the last is not a remainder.
+        // Blocks are even: the last one is not a small remainder.
         let rows = extent[1].max(1).div_ceil(extent[1].max(1).div_ceil(rows));
         let span = span_of(rows);
         let channel = odd_lines(kd * span * phases.len() * pitch);
@@ -200,7 +201,7 @@ fn line_of<T: Real>(
     }
 }
 
-/// The least odd number of cache lines that holds `n` elements, in elements.
+/// The size in elements of the least odd number of cache lines that holds `n` elements.
 fn odd_lines(n: usize) -> usize {
     (n.div_ceil(LINE) | 1) * LINE
 }

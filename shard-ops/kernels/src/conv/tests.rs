@@ -67,7 +67,7 @@ fn flat(shape: &[usize], at: &[usize]) -> usize {
     shape.iter().zip(at).fold(0, |p, (n, i)| p * n + i)
 }
 
-/// Writes into a box of a larger array, or through permuted strides, and gives the box back row-major.
+/// Writes into a box of a larger array, or through permuted strides, and returns the box in row-major order.
 fn through_a_box<T: Real>(
     rng: &mut Rng,
     shape: &[usize],
@@ -330,7 +330,7 @@ fn splits_give_the_same_bits() {
         (y, dx)
     };
     let (y, dx) = run(0..h, 0..w);
-    // Wide slabs, and such as lie beside column boundaries.
+    // Wide slabs, and slabs that lie beside column boundaries.
     for (rows, cols) in [(13..29, 31..77), (3..40, 89..90), (0..25, 40..43)] {
         let (y_part, dx_part) = run(rows.clone(), cols.clone());
         let shape = [channels, rows.len(), cols.len()];
@@ -347,7 +347,7 @@ fn splits_give_the_same_bits() {
     }
 }
 
-/// NaN stays where the window puts it, though tiles read past the row they write.
+/// NaN stays where the window puts it, although tiles read past the row they write.
 #[test]
 fn nan_reaches_its_own_windows_only() {
     let mut x = vec![1.0f32; 2 * 3 * 50];

@@ -1,8 +1,8 @@
-//! The gradient by the weight: the same packed input, summed over outputs instead of taps.
+//! The gradient with respect to the weight: the same packed input, summed over outputs instead of taps.
 //!
-//! With enough output channels to fill a vector, the output gradient is turned channels-last and one input broadcast meets a
-//! vector of channels; otherwise each channel's rows meet the taps' rows lane by lane. Sums over at most [`FLUSH`]
-//! outputs are kept in the element type and join totals in f64.
+//! With enough output channels to fill a vector, the output gradient is turned channels-last, and one input broadcast meets a
+//! vector of channels. Otherwise each channel's rows meet the taps' rows lane by lane. Sums over at most [`FLUSH`] outputs are
+//! kept in the element type and then join totals in f64.
 
 use super::direct::{dot_tile, weight_tile};
 use super::lift::{Geometry, Slab};
@@ -11,7 +11,7 @@ use crate::pointwise::vectorized;
 use crate::{Real, View, ViewMut, copy::copy};
 use pulp::{Simd, WithSimd};
 
-/// Outputs summed in the element type.
+/// How many outputs are summed in the element type.
 const FLUSH: usize = 2048;
 
 pub(super) fn weight_grad<T: Real>(
@@ -57,7 +57,7 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
     fn with_simd<S: Simd>(self, simd: S) {
         let lanes = T::lanes::<S>();
         let Self { x, dy, totals, g } = self;
-        // Channels in chunks, so that a block holds many outputs and their sums are seldom flushed.
+        // Channels are taken in chunks, so that a block holds many outputs and their sums are seldom flushed.
         let part = |cin: usize| Geometry { cin, ..*g };
         let packing = Packing::new(&part(g.cin.min(CHANNELS)), dy.extent, lanes, false);
         let (mut packed, mut turned) = (Vec::new(), Vec::new());
@@ -110,7 +110,7 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
     }
 }
 
-/// Input channels packed together.
+/// How many input channels are packed together.
 const CHANNELS: usize = 32;
 
 /// The output gradient of one block.
@@ -137,7 +137,7 @@ impl<T: Real> OutputRows<'_, '_, T> {
     /// `[panel][row][col][width]`, channels past the last as zeros.
     #[inline(always)]
     fn channels_last(&self, width: usize, out: &mut Vec<T>) {
-        /// Columns turned together: what they touch stays in the first cache.
+        /// Columns that are turned together, so that the memory they touch stays in the first-level cache.
         const TURN: usize = 16;
         let (rows, cols) = (self.block.rows.len(), self.block.cols.len());
         let step = self.dy.step[2];
@@ -201,7 +201,7 @@ struct BlockJob<'a, T> {
 }
 
 impl<T: Real> BlockJob<'_, T> {
-    /// Vectors of `NV * lanes` output channels against broadcast inputs.
+    /// Multiplies vectors of `NV * lanes` output channels by broadcast inputs.
     #[inline(always)]
     fn by_channels<S: Simd, const NV: usize>(&self, simd: S, totals: &mut [f64]) {
         let width = NV * T::lanes::<S>();
@@ -243,12 +243,12 @@ impl<T: Real> BlockJob<'_, T> {
         }
     }
 
-    /// Rows of one output channel against rows of inputs, for few channels.
+    /// Multiplies rows of one output channel by rows of inputs, for few channels.
     #[inline(always)]
     fn by_columns<S: Simd>(&self, simd: S, totals: &mut [f64]) {
         const AT_ONCE: usize = 8;
         let lanes = T::lanes::<S>();
-        // Columns past the last whole vector go lane by lane: what is packed behind them may be NaN.
+        // Columns past the last whole vector go lane by lane, because the memory packed behind them may hold NaN.
         let full = self.cols / lanes * lanes;
         let together = (FLUSH / self.cols).max(1);
         for (co, dy) in self.turned.chunks_exact(self.rows * self.cols).enumerate() {

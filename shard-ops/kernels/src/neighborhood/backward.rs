@@ -10,25 +10,26 @@ use crate::{Real, View, ViewMut};
 use num_traits::Zero;
 use pulp::{Simd, WithSimd};
 
-/// Where [`grad_queries`] writes.
+/// The arrays that [`grad_queries`] writes.
 #[derive(Debug)]
 pub struct QueryGrads<'a, A> {
-    /// By the queries, of their shape.
+    /// With respect to the queries, in their shape.
     pub dq: ViewMut<'a, A>,
     /// Per query and head the sum of products of result and cotangent, which [`grad_keys`] needs.
     pub delta: ViewMut<'a, A>,
 }
 
-/// Where [`grad_keys`] writes.
+/// The arrays that [`grad_keys`] writes.
 #[derive(Debug)]
 pub struct KeyGrads<'a, A> {
-    /// By the keys, of their shape.
+    /// With respect to the keys, in their shape.
     pub dk: ViewMut<'a, A>,
-    /// By the values, of theirs.
+    /// With respect to the values, in their shape.
     pub dv: ViewMut<'a, A>,
 }
 
-/// Writes the gradient by the queries of a box, given all keys they see, the results `out`, their log-sum-exps and cotangent.
+/// Writes the gradient with respect to the queries of a box, given all keys they see, the results `out`, their log-sum-exps
+/// and cotangent.
 ///
 /// # Panics
 /// When shapes contradict each other or the windows.
@@ -74,8 +75,8 @@ pub fn grad_queries<E: Stored>(
     write(&mut grads.delta, &delta);
 }
 
-/// Writes the gradients by keys and values of a box, given all queries that see them with their log-sum-exps, the `delta` of
-/// [`grad_queries`] and their results' cotangent.
+/// Writes the gradients with respect to the keys and values of a box, given all queries that see them, with the queries'
+/// log-sum-exps, the `delta` of [`grad_queries`], and the cotangent of their results.
 ///
 /// # Panics
 /// When shapes contradict each other or the windows.
@@ -120,7 +121,7 @@ pub fn grad_keys<E: Stored>(
     write(&mut grads.dv, &dv);
 }
 
-/// Log-sum-exps; +inf for queries that see no key, whose probabilities so become 0.
+/// Log-sum-exps; +inf for queries that see no key, so that their probabilities become 0.
 fn seen<A: Exp>(lse: &View<'_, A>) -> Vec<A> {
     let mut all = lse.to_vec();
     for x in &mut all {
@@ -145,7 +146,7 @@ struct Pass<'a, A> {
     to: To<'a, A>,
 }
 
-/// Whose gradients are summed.
+/// Whose gradients are summed: the queries' or those of keys and values.
 enum To<'a, A> {
     Queries { dq: &'a mut [A] },
     Keys { dk: &'a mut [A], dv: &'a mut [A] },
@@ -208,7 +209,7 @@ impl<A: Exp> Site<'_, '_, A> {
                             add_scaled::<A, FMA>(dq, pass.scale * ds, k);
                         }
                         To::Keys { dk, dv } => {
-                            // The query is scaled already.
+                            // The query is scaled already, so `dk` is too.
                             add_scaled::<A, FMA>(&mut dk[at..][..e.dim], ds, &pass.query);
                             add_scaled::<A, FMA>(&mut dv[value_at..][..e.value_dim], p, dout);
                         }

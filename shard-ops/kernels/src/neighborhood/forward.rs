@@ -7,8 +7,8 @@ use crate::pointwise::vectorized;
 use crate::{View, ViewMut};
 use pulp::{Simd, WithSimd};
 
-/// Writes `softmax(scale · q kᵀ) v` over the keys each query sees, and per query and head the logarithm of the sum of exponentials
-/// of its logits, `[batch, spatial..., heads]`. A query that sees no key of the box gets zeros and -inf.
+/// Writes `softmax(scale · q kᵀ) v` over the keys that each query sees, and per query and head the logarithm of the sum of
+/// exponentials of its logits, `[batch, spatial..., heads]`. A query that sees no key of the box gets zeros and -inf.
 ///
 /// ```
 /// use shard_kernels::neighborhood::{Near, forward};
@@ -79,7 +79,7 @@ struct Pass<'a, A> {
     q: &'a [A],
     k: &'a [A],
     v: &'a [A],
-    /// Of the query at hand: its elements, scaled, and its logits.
+    /// The elements of the query at hand, scaled, and its logits.
     query: Vec<A>,
     logits: Vec<A>,
     out: &'a mut [A],

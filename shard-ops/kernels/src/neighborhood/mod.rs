@@ -1,12 +1,13 @@
 //! Neighbourhood attention: every query attends to the keys of a window around it, in any number of spatial dims.
 //!
 //! Queries are `[batch, spatial..., heads, dim]`, keys `[batch, spatial..., kv heads, dim]`, values
-//! `[batch, spatial..., kv heads, value dim]`, any strides; heads are a multiple of kv heads, and query head `h` reads kv head
-//! `h / (heads / kv heads)`. Which keys a query sees is a function of *global* indices ([`Near`]), so boxes may be cut anywhere; a
-//! query's sums run in the order of its window, a key's in the order of the queries, wherever a box begins.
+//! `[batch, spatial..., kv heads, value dim]`, with any strides. Heads are a multiple of kv heads, and query head `h` reads kv
+//! head `h / (heads / kv heads)`. Which keys a query sees is a function of *global* indices ([`Near`]), so boxes may be cut
+//! anywhere. Wherever a box begins, a query's sums run in the order of its window, and a key's sums in the order of the
+//! queries.
 //!
-//! The gradients by queries and by keys are kernels of their own: the first needs the keys around its queries, the second
-//! the queries around its keys, and neither adds to what another rank has.
+//! The gradients with respect to queries and to keys are separate kernels: the first needs the keys around its queries, the
+//! second the queries around its keys, and neither adds to what another rank has.
 
 mod backward;
 mod forward;

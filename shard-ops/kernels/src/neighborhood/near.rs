@@ -1,9 +1,9 @@
-//! Which keys of a box the queries of another see.
+//! Which keys of one box the queries of another box see.
 
 use shard_spec::{Dims, Window};
 use std::ops::Range;
 
-/// Which keys of a box the queries of another see: the product of what they see along each spatial dim.
+/// Which keys of one box the queries of another box see: the product of what they see along each spatial dim.
 ///
 /// ```
 /// use shard_kernels::neighborhood::Near;
@@ -16,14 +16,14 @@ use std::ops::Range;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Near {
-    /// Per spatial dim, per query of the box, places in the box of keys.
+    /// Per spatial dim, and per query of the box along it: places in the box of keys.
     seen: Vec<Vec<Vec<usize>>>,
     keys: Dims,
 }
 
 impl Near {
-    /// For [neighbourhoods](Window::neighborhood) and the global indices of queries and keys along each spatial dim. Keys outside
-    /// their box are passed over.
+    /// For [neighbourhoods](Window::neighborhood) and the global indices of queries and keys along each spatial dim. Keys
+    /// outside their box are ignored.
     pub fn new(windows: &[Window], queries: &[Range<usize>], keys: &[Range<usize>]) -> Self {
         let along = windows.iter().zip(queries).zip(keys);
         let seen = along.map(|((window, queries), keys)| {
@@ -41,12 +41,12 @@ impl Near {
         }
     }
 
-    /// Queries of the box, per batch entry and head.
+    /// The number of queries of the box, per batch entry and head.
     pub fn queries(&self) -> usize {
         self.seen.iter().map(Vec::len).product()
     }
 
-    /// Keys of the box, per batch entry and head.
+    /// The number of keys of the box, per batch entry and head.
     pub fn keys(&self) -> usize {
         self.keys.iter().product()
     }
@@ -58,12 +58,12 @@ impl Near {
         list
     }
 
-    /// [`of`](Self::of) into a buffer; the other one is for what comes between.
+    /// [`of`](Self::of) into the buffer `list`; `spare` holds intermediate results.
     pub(super) fn fill(&self, mut site: usize, list: &mut Vec<usize>, spare: &mut Vec<usize>) {
         list.clear();
         list.push(0);
         let mut weight = 1;
-        // Innermost dim first, each further one in front of what is there.
+        // The innermost dim comes first; each further dim is put in front of what is there.
         for (seen, &extent) in self.seen.iter().zip(&self.keys).rev() {
             let own = &seen[site % seen.len()];
             site /= seen.len();

@@ -4,10 +4,10 @@ use crate::attention::{Exp, Stored};
 use crate::view::for_each_row;
 use crate::{Real, View, ViewMut};
 
-/// Elements of a row that are multiplied at once.
+/// Elements of a row that are multiplied together.
 const LANES: usize = 16;
 
-/// How many of what there is.
+/// The extents of a problem.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extents {
     pub(super) batch: usize,
@@ -20,7 +20,7 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    /// Of shapes that begin with the batch and end with heads and dim.
+    /// The extents given by shapes that begin with the batch and end with heads and dim.
     ///
     /// # Panics
     /// When they contradict each other.
@@ -53,18 +53,18 @@ impl Extents {
         head * self.kv_heads / self.heads
     }
 
-    /// The number of a query's row among all.
+    /// The number of a query's row among all rows.
     pub(super) fn query(&self, batch: usize, site: usize, head: usize) -> usize {
         (batch * self.queries + site) * self.heads + head
     }
 
-    /// The number of a key's row among all.
+    /// The number of a key's row among all rows.
     pub(super) fn key(&self, batch: usize, site: usize, head: usize) -> usize {
         (batch * self.keys + site) * self.kv_heads + self.kv_head(head)
     }
 }
 
-/// All elements in row-major order, in the type they are computed in: in place where they lie so.
+/// All elements in row-major order, in the type they are computed in; in place where they are stored so.
 pub(super) fn rows<'b, E: Stored>(view: &View<'b, E>, buffer: &'b mut Vec<E::Acc>) -> &'b [E::Acc] {
     if let Some(slice) = view.as_slice().and_then(E::as_acc) {
         return slice;
@@ -138,8 +138,8 @@ pub(super) fn scaled<A: Real>(to: &mut [A], factor: A, row: &[A]) {
     }
 }
 
-/// Logits become exponentials relative to the largest; returns that and their sum. Where there is nothing above -inf the sum is 0,
-/// or NaN if a logit is.
+/// Turns logits into exponentials relative to the largest, and returns that largest logit and the sum of the exponentials.
+/// Where there is nothing above -inf the sum is 0, or NaN if a logit is NaN.
 #[inline(always)]
 pub(super) fn exponentials<A: Exp, const FMA: bool>(logits: &mut [A]) -> (A, A) {
     let mut max = A::neg_infinity();

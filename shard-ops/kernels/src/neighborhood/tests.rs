@@ -1,4 +1,5 @@
-//! Against dense attention under an explicit mask, in double precision, over random shapes, windows and boxes.
+//! Neighbourhood attention against dense attention under an explicit mask, in double precision, over random shapes, windows
+//! and boxes.
 
 use super::*;
 use crate::attention::Stored;
@@ -8,7 +9,7 @@ use half::{bf16, f16};
 use shard_spec::Window;
 use std::ops::Range;
 
-/// Single precision: sums of at most 125 products below 1, of mixed signs.
+/// For single precision: sums of at most 125 products below 1, of mixed signs.
 const TOLERANCE: f64 = 2e-5;
 
 struct Case {
@@ -67,7 +68,7 @@ impl Case {
         self.spatial.iter().product()
     }
 
-    /// Whether a site sees another, from the definition: of the sites of its own line, the consecutive ones around it.
+    /// Whether a site sees another by the definition: among the sites of its own line, it sees the consecutive ones around it.
     fn sees(&self, query: &[usize], key: &[usize]) -> bool {
         (0..query.len()).all(|d| {
             let (k, dilation) = (self.kernel[d], self.dilation[d]);
@@ -136,8 +137,8 @@ impl Case {
         answer
     }
 
-    /// The kernels, with the grid cut in boxes along one dim: each gets its queries and what they see, or its keys and who sees
-    /// them.
+    /// The kernels, with the grid cut into boxes along one dim: each box gets its queries and the keys they see, or its keys
+    /// and the queries that see them.
     fn by_boxes<E: Stored>(&self, cut: usize, at: usize) -> Answer
     where
         E::Acc: Stored<Acc = E::Acc>,
@@ -170,7 +171,7 @@ impl Case {
             ranges[cut] = span.clone();
             ranges
         };
-        // A box of an operand, from all of it.
+        // A box of an operand, cut out of the whole.
         fn part<'a, T>(
             data: &'a [T],
             shape: &[usize],
@@ -265,12 +266,12 @@ fn boxes_of_random_problems_match_dense_attention_under_a_mask() {
         let cut_up = case.by_boxes::<f64>(cut, at);
         compare::<f64>(&cut_up, &expected, TOLERANCE);
         compare::<f32>(&case.by_boxes::<f32>(cut, at), &expected, TOLERANCE);
-        // Cut elsewhere, or not at all: the same bits.
+        // Cutting elsewhere, or not at all, gives the same bits.
         assert_eq!(cut_up, case.by_boxes::<f64>(cut, case.spatial[cut]));
     }
 }
 
-/// Only inputs and results are rounded to 16 bits; gradients see the rounded result as well.
+/// Only inputs and results are rounded to 16 bits; gradients use the rounded result as well.
 #[test]
 fn half_precision_is_rounded_at_the_edges_only() {
     let mut rng = Rng::new(31);

@@ -1,7 +1,8 @@
 //! One rank's part of farthest point sampling.
 //!
-//! Sampling takes, again and again, the point whose distance to all samples is largest; of equal ones the one of lowest global index.
-//! Each rank keeps its own points' squared distances to the nearest sample; the best of the ranks' answers is the next sample.
+//! Sampling repeatedly takes the point whose distance to all samples is largest, and among equal ones the one of lowest global
+//! index. Each rank keeps the squared distances of its own points to the nearest sample; the best of the ranks' answers is the
+//! next sample.
 
 use super::scan::WIDTH;
 use crate::pointwise::vectorized;
@@ -10,10 +11,10 @@ use pulp::{Simd, WithSimd};
 use std::borrow::Cow;
 
 /// Squared distances of points `[dim, points]` to the nearest sample before there is one: infinite, and -1 for points with a
-/// coordinate that is not finite, which come after all others. That of a point that was taken is -inf, which callers see to.
+/// coordinate that is not finite, which come after all others. The caller sets the distance of a point that was taken to -inf.
 ///
 /// # Panics
-/// When `points` has not two dims.
+/// When `points` does not have two dims.
 pub fn unsampled<T: Real>(points: &View<'_, T>) -> Vec<T> {
     let rows = Rows::new(points);
     let mut nearest = vec![T::infinity(); rows.count];
@@ -27,7 +28,7 @@ pub fn unsampled<T: Real>(points: &View<'_, T>) -> Vec<T> {
     nearest
 }
 
-/// Lowers the points' squared distances to that of a sample, where it is nearer. What is below 0 stays.
+/// Lowers the points' squared distances to their distance from a sample where that is nearer. Distances below 0 stay.
 ///
 /// ```
 /// use shard_kernels::{neighbors::{farthest, lower, unsampled}, Positions, View};
@@ -64,7 +65,7 @@ pub fn farthest<T: Real>(nearest: &[T], index: Positions<'_>) -> Option<(T, i64)
     let hit = |d: T| d == largest;
     let mut lowest: Option<i64> = None;
     for (block, distances) in nearest.chunks(WIDTH).enumerate() {
-        // Nearly always none, which is found without branches.
+        // There is nearly always no hit in a block, which is found without branches.
         if distances.iter().fold(false, |any, &d| any | hit(d)) {
             let hits = distances.iter().enumerate().filter(|(_, d)| hit(**d));
             let found = hits.map(|(i, _)| index.at(block * WIDTH + i)).min();
@@ -98,7 +99,7 @@ impl<'a, T: Real> Rows<'a, T> {
     }
 }
 
-/// Lowers every point's distance to that of a sample.
+/// Lowers every point's distance to its distance from a sample, where that is less.
 struct Lower<'a, T: Real> {
     rows: &'a Rows<'a, T>,
     sample: &'a [T],
@@ -113,7 +114,8 @@ impl<T: Real> WithSimd for Lower<'_, T> {
         let mut first = 0;
         for nearest in self.nearest.chunks_mut(WIDTH) {
             let mut sums = [T::zero(); WIDTH];
-            // In the order of the dims, each operation rounded: the same bits however the points are divided.
+            // The sum runs in the order of the dims, and each operation is rounded, so the bits are the same however the
+            // points are divided.
             for (d, &x) in self.sample.iter().enumerate() {
                 let row = &self.rows.row(d)[first..first + nearest.len()];
                 for (sum, &p) in sums.iter_mut().zip(row) {

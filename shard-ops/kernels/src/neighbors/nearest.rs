@@ -3,11 +3,11 @@
 use super::search::{Row, Rows, Search, search};
 use crate::{Positions, Real, View};
 
-/// The index of an entry that no point has taken yet.
+/// The index of an entry that no point has filled yet.
 const MISSING: i64 = i64::MAX;
 
-/// Rows of up to this many neighbours are kept in order while points come in; moving the entries of longer ones would cost more
-/// than keeping heaps.
+/// Rows of up to this many neighbours are kept in order while points come in. Moving the entries of longer rows would cost
+/// more than keeping heaps.
 const MOST_SORTED: usize = 64;
 
 /// The k nearest points of every query among the blocks taken in so far, each row ordered by (distance, global index).
@@ -28,7 +28,7 @@ const MOST_SORTED: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Nearest<T> {
     k: usize,
-    /// Squared distances `[queries, k]`; NaN where a point is missing, so that nothing is too far.
+    /// Squared distances `[queries, k]`; NaN where a point is missing, so that no point is too far.
     distances: Vec<T>,
     indexes: Vec<i64>,
 }
@@ -198,13 +198,13 @@ pub(super) fn precedes<T: Real>((a, i): (T, i64), (b, j): (T, i64)) -> bool {
     } else if a > b {
         false
     } else {
-        // Equal, or NaN among them.
+        // The distances are equal, or one of them is NaN.
         let (a, b) = (a.is_nan(), b.is_nan());
         if a == b { i < j } else { b }
     }
 }
 
-/// The order of neighbours.
+/// The order of neighbours, as an `Ordering`.
 pub(super) fn compare<T: Real>(a: (T, i64), b: (T, i64)) -> core::cmp::Ordering {
     if precedes(a, b) {
         core::cmp::Ordering::Less
@@ -266,10 +266,11 @@ impl<T: Real> Row<T> for NearestRow<'_, T> {
     }
 }
 
-/// The rows of a state whose rows are heaps.
+/// The rows of a state, kept as heaps.
 struct Heaps<'a, T>(&'a mut Nearest<T>);
 
-/// The row of one query as a binary heap, k at least 1: no entry precedes its children, so the last neighbour is on top.
+/// The row of one query as a binary heap, for k of at least 1: no entry precedes its children, so the last neighbour is on
+/// top.
 struct HeapRow<'a, T>(NearestRow<'a, T>);
 
 impl<T: Real> Rows<T> for Heaps<'_, T> {

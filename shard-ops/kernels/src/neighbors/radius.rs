@@ -4,10 +4,10 @@ use super::nearest::{Nearest, compare};
 use super::search::{Row, Rows, Search, search};
 use crate::{Positions, Real, View};
 
-/// The points within a radius of every query among the blocks taken in so far; with a cap, of each row the first by (distance,
-/// global index).
+/// The points within a radius of every query among the blocks taken in so far. With a cap, each row holds only its first
+/// points by (distance, global index).
 ///
-/// A point is within the radius when its distance, the rounded root of the squared distance, is not above it.
+/// A point is within the radius when its distance, the rounded root of the squared distance, is at most the radius.
 ///
 /// ```
 /// use shard_kernels::{neighbors::{RowOrder, WithinRadius}, Positions, View};
@@ -38,7 +38,7 @@ struct Hits<T> {
 pub enum RowOrder {
     /// By global index.
     Index,
-    /// By distance, equal ones by global index.
+    /// By distance; equal distances by global index.
     Distance,
 }
 
@@ -54,7 +54,7 @@ pub struct RadiusRows<T> {
 }
 
 impl<T: Real> WithinRadius<T> {
-    /// The state of no points. A negative radius, or NaN, holds nothing.
+    /// The state of no points. With a negative radius, or NaN, no point is within it.
     pub fn new(queries: usize, radius: T, cap: Option<usize>) -> Self {
         let limit = if cap == Some(0) {
             -T::one()
@@ -150,7 +150,7 @@ impl<T: Real> WithinRadius<T> {
     }
 }
 
-/// The largest squared distance whose root is not above the radius; negative where there is none.
+/// The largest squared distance whose root is at most the radius; negative where there is none.
 pub fn limit<T: Real>(radius: T) -> T {
     if radius.is_nan() || radius < T::zero() {
         return -T::one();
@@ -159,7 +159,7 @@ pub fn limit<T: Real>(radius: T) -> T {
     if limit.is_infinite() && radius.is_finite() {
         return T::max_value();
     }
-    // The root of a rounded square is the number again, and few larger ones round to it.
+    // The root of a rounded square is the number again, and only few larger squares have that root.
     loop {
         let next = above(limit);
         if next <= limit || next.sqrt() > radius {
@@ -177,7 +177,7 @@ fn above<T: Real>(x: T) -> T {
 }
 
 impl<T: Real> Hits<T> {
-    /// Leaves the first `cap` hits and counts nothing farther from now on.
+    /// Keeps the first `cap` hits and from now on counts no point that is farther.
     fn shrink(&mut self, cap: usize) {
         if self.hits.len() > cap && cap > 0 {
             let (_, last, _) = self

@@ -1,4 +1,4 @@
-//! Exhaustive search: distances to whole vectors of points.
+//! Exhaustive search, which computes distances to whole vectors of points.
 
 use super::search::{Row, counts};
 use crate::{Real, View};
@@ -10,7 +10,7 @@ pub(super) const WIDTH: usize = 64;
 /// Bytes of points that stay in the first-level cache.
 const TILE_BYTES: usize = 16 * 1024;
 
-/// Dims after which points that are already too far are given up.
+/// After this many dims, points that are already too far are given up.
 const STRETCH: usize = 16;
 
 /// Points stored dim by dim, in whole blocks of [`WIDTH`].
@@ -41,7 +41,7 @@ impl<T: Real> Columns<T> {
         self.dim
     }
 
-    /// Blocks that fit the cache together.
+    /// Ranges of blocks that fit into the cache together.
     pub(super) fn tiles(&self) -> impl Iterator<Item = Range<usize>> + use<T> {
         let blocks = self.count.div_ceil(WIDTH);
         let each = (TILE_BYTES / (WIDTH * self.dim.max(1) * size_of::<T>())).max(1);
@@ -56,7 +56,7 @@ impl<T: Real> Columns<T> {
         &self.data[block * WIDTH * self.dim..(block + 1) * WIDTH * self.dim]
     }
 
-    /// Offers the points of some blocks that may count to the query's row.
+    /// Offers those points of some blocks that may count to the query's row.
     #[inline(always)]
     pub(super) fn visit(
         &self,
@@ -80,9 +80,9 @@ impl<T: Real> Columns<T> {
     }
 }
 
-/// Squared distances of a query to `N` points stored dim by dim, or nothing where none may count under `bound`.
+/// Squared distances of a query to `N` points stored dim by dim, or `None` where none of them may count under `bound`.
 ///
-/// The sum runs over the dims in order, each operation rounded: so it has the same bits wherever it is computed.
+/// The sum runs over the dims in order, and each operation is rounded, so it has the same bits wherever it is computed.
 #[inline(always)]
 pub(super) fn distances<T: Real, const N: usize>(
     query: &[T],
@@ -98,7 +98,7 @@ pub(super) fn distances<T: Real, const N: usize>(
                 *sum += apart * apart;
             }
         }
-        // Sums only grow, so what is too far now stays so.
+        // Sums only grow, so a point that is too far now stays too far.
         let near: u32 = sums.iter().map(|&d| u32::from(counts(d, bound))).sum();
         if near == 0 {
             return None;
@@ -107,10 +107,10 @@ pub(super) fn distances<T: Real, const N: usize>(
     Some(sums)
 }
 
-/// Offers to a row what may count.
+/// Offers the points that may count to a row.
 #[inline(always)]
 pub(super) fn offer<T: Real>(distances: &[T], index: &[i64], row: &mut impl Row<T>) {
-    // Places are collected without branches, which would be taken at random.
+    // Places are collected without branches, which would be unpredictable.
     let mut places = [0u8; WIDTH];
     let mut found = 0;
     let bound = row.bound();

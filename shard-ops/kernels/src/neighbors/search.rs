@@ -1,4 +1,4 @@
-//! One search: queries against a block of points, candidates into rows.
+//! A search: queries against a block of points, with the candidates going into rows.
 
 use super::scan::Columns;
 use super::tree::Tree;
@@ -18,12 +18,12 @@ pub enum Search {
     Tree,
 }
 
-/// What collects the candidates of one query.
+/// Collects the candidates of one query.
 pub(super) trait Row<T> {
-    /// What is farther than this no longer counts; NaN while everything does.
+    /// The distance beyond which points no longer count; NaN while all points do.
     fn bound(&self) -> T;
 
-    /// How many points it takes at most.
+    /// How many points the row takes at most.
     fn most(&self) -> usize;
 
     /// Takes in a point at this squared distance, if it counts.
@@ -41,10 +41,10 @@ pub(super) trait Rows<T> {
     fn row(&mut self, i: usize) -> Self::Row<'_>;
 }
 
-/// Whether something at this distance may count under a bound: not farther, or one of them is NaN.
+/// Whether a point at this distance may count under a bound: it is not farther, or one of the two is NaN.
 #[inline(always)]
 pub(super) fn counts<T: Real>(distance: T, bound: T) -> bool {
-    // `>` is false for NaN: it must not be turned round.
+    // `>` is false for NaN, so it must not be turned into `<=`.
     let beyond = distance > bound;
     !beyond
 }
@@ -94,10 +94,10 @@ pub(super) fn search<T: Real, R: Rows<T>>(
     }
 }
 
-/// Whether building a tree is made up for by the points it passes over.
+/// Whether the points that a tree passes over make up for building it.
 ///
-/// Measured, with 16 neighbours: from here on it takes at most 1.15 times as long, in 6 dims and with few points, and down to a
-/// quarter of the time (group `knn` of the benchmark program). Below, building it costs more than it saves.
+/// This was measured with 16 neighbours (group `knn` of the benchmark program). From here on, a tree takes at most 1.15 times
+/// as long, in 6 dims and with few points, and at best a quarter of the time. Below, building it costs more than it saves.
 fn tree_pays(queries: usize, points: usize) -> bool {
     points >= 256 && queries >= 128 && queries >= points / 64
 }
@@ -117,7 +117,7 @@ impl<T: Real, R: Rows<T>> WithSimd for All<'_, T, R> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let dim = self.columns.dim();
-        // A tile of points stays in the first-level cache while all queries pass.
+        // A tile of points stays in the first-level cache while all queries are compared with it.
         for tile in self.columns.tiles() {
             for i in 0..self.count {
                 let query = &self.queries[i * dim..(i + 1) * dim];

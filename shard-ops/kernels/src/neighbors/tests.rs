@@ -1,4 +1,4 @@
-//! Against sorting everything, bit for bit: ties, duplicates, special values, any split and order.
+//! Searches against sorting all points, bit for bit: ties, duplicates, special values, any split and order.
 
 use super::*;
 use crate::testing::Rng;
@@ -93,7 +93,7 @@ impl<T: Real> Case<T> {
 
 const SEARCHES: [Search; 3] = [Search::Auto, Search::Exhaustive, Search::Tree];
 
-/// Numbers as bits, NaN as one value: sign and payload of a computed NaN mean nothing.
+/// Numbers as bits, with NaN as one value: sign and payload of a computed NaN mean nothing.
 fn bits<T: Real>(values: &[T]) -> Vec<Option<u64>> {
     values
         .iter()
@@ -151,7 +151,7 @@ fn rows_hold_what_lies_within<T: Real>(seed: u64) {
     let mut rng = Rng::new(seed);
     for round in 0..200 {
         let case = Case::<T>::random(&mut rng, 400, 5);
-        // Radii that equal distances of the lattice, and any.
+        // Radii that equal distances of the lattice, and arbitrary ones.
         let radius = if round % 2 == 0 {
             T::of((rng.within(0, 30) as f64).sqrt())
         } else {
@@ -255,7 +255,7 @@ fn hard_clouds<T: Real>(rng: &mut Rng) -> Vec<(&'static str, Case<T>)> {
             T::zero(),
             T::zero(),
         ]);
-        // From the last index to the first: a lower index comes later.
+        // Indexes run from the last to the first, so a lower index comes later.
         let index = (0..n as i64).rev().collect();
         (
             what,
@@ -277,7 +277,7 @@ fn hard_clouds<T: Real>(rng: &mut Rng) -> Vec<(&'static str, Case<T>)> {
             "lattice",
             Box::new(|r| [(); 3].map(|()| r.within(0, 5) as f64)),
         ),
-        // Equally far from the centre but for rounding.
+        // All points are equally far from the centre, except for rounding.
         cloud("ring", Box::new(ring)),
         cloud(
             "half in one point",
@@ -327,7 +327,7 @@ fn hard_clouds_are_searched_exactly<T: Real>(seed: u64) {
                 );
             }
         }
-        // The radius is the distance of a point, of the query and the others on its sphere.
+        // The radius is the distance of a point from each query in turn, which other points on the same sphere share.
         for query in 0..m {
             let sorted = case.sorted(query);
             let radius = sorted[700].0.sqrt();
@@ -357,7 +357,7 @@ fn equal_coordinates_and_ties_are_searched_exactly() {
     hard_clouds_are_searched_exactly::<f64>(11);
 }
 
-/// Rounding of many dims that no tree looks at is allowed for.
+/// The bounds allow for rounding in many dims that the tree does not look at.
 #[test]
 fn dims_without_differences_round_too() {
     let mut rng = Rng::new(12);
@@ -454,7 +454,7 @@ fn farthest_points_match_the_definition_however_they_are_divided() {
             .collect();
         assert_eq!(bits(&found.concat()), bits(&nearest));
         for _ in 0..8 {
-            // The definition, point by point.
+            // The definition, evaluated point by point.
             let largest = nearest.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let best = (0..n)
                 .filter(|&i| nearest[i] == largest)
@@ -482,7 +482,7 @@ fn farthest_points_match_the_definition_however_they_are_divided() {
             for (near, view) in found.iter_mut().zip(&views) {
                 lower(view, sample, near);
             }
-            // No point is taken twice, which is the caller's affair.
+            // No point is taken twice; the caller must see to that.
             nearest[best] = f32::NEG_INFINITY;
             match best.checked_sub(cut) {
                 None => found[0][best] = f32::NEG_INFINITY,

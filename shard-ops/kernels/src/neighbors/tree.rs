@@ -1,9 +1,9 @@
-//! Candidates from a k-d tree of the crate `kiddo`, and which of them count by our own rule, ties included.
+//! Candidates from a k-d tree of the crate `kiddo`. Our own rule decides which of them count, ties included.
 //!
-//! The tree rounds distances and orders equal ones in its own way, so it is only asked where to look: for one point more than a
-//! row takes. If that one is farther than the others by more than rounding could account for, the others are the ones. If not,
-//! and where a row takes whatever is within a bound, the tree is asked for all points up to the bound and a little farther. What it
-//! names is then measured and ordered as in an exhaustive search.
+//! The tree rounds distances and orders equal ones in its own way, so it is only asked where to look: for one point more than
+//! a row takes. If the last of these points is farther than the others by more than rounding could account for, the others are
+//! the row. If not, and where a row takes all points within a bound, the tree is asked for all points up to the bound and a
+//! little farther. The points that it names are then measured and ordered as in an exhaustive search.
 
 use super::scan::distances;
 use super::search::Row;
@@ -15,13 +15,13 @@ use std::num::NonZero;
 /// Up to this many dims, not counting those in which all points are equal, a tree is tried.
 pub const MAX_TREE_DIM: usize = 6;
 
-/// Points of a leaf.
+/// Points per leaf.
 const LEAF: usize = 32;
 
-/// How much of a distance rounding may account for, in epsilons of the element type.
+/// How much of a distance rounding may account for, in multiples of the epsilon of the element type.
 ///
-/// A distance of ours rounds at most three times per dim. The tree works in double precision, and its bounds round at most six times
-/// per level, of which there are at most 27, since a point's number has 32 bits. Each time is half an epsilon.
+/// Our own distance rounds at most three times per dim. The tree works in double precision, and its bounds round at most six
+/// times per level, of which there are at most 27, since a point's number has 32 bits. Each rounding is half an epsilon.
 fn slack<T: Real>(dim: usize) -> f64 {
     (256.0 + 4.0 * dim as f64) * T::epsilon().wide()
 }
@@ -29,7 +29,8 @@ fn slack<T: Real>(dim: usize) -> f64 {
 /// A tree over one block of points.
 pub(super) struct Tree<T> {
     dim: usize,
-    /// The dims of the tree: in the others all points are equally far from a query, which would hide how far its cells are.
+    /// The dims of the tree. In the others all points are equally far from a query, which would hide how far the tree's cells
+    /// are.
     dims: Vec<usize>,
     cells: Box<dyn Cells>,
     /// Points `[points, dim]`: those in the tree, then those with a coordinate that is not finite.
@@ -41,8 +42,8 @@ pub(super) struct Tree<T> {
 }
 
 impl<T: Real> Tree<T> {
-    /// A tree over points `[points, dim]` with these global indexes; nothing where no tree would help: if the points differ in no
-    /// dim, or in more than [`MAX_TREE_DIM`].
+    /// A tree over points `[points, dim]` with these global indexes. `None` where no tree would help: if the points differ in
+    /// no dim, or in more than [`MAX_TREE_DIM`].
     pub(super) fn new(points: &View<'_, T>, index: &[i64]) -> Option<Self> {
         let dim = points.shape()[1];
         let rows = points.to_vec();
@@ -82,7 +83,8 @@ impl<T: Real> Tree<T> {
         (self.inside..self.index.len()).for_each(|i| self.offer(i, query, row));
     }
 
-    /// Offers the points in the tree that may count; nothing is offered where it cannot tell them from others.
+    /// Offers the points in the tree that may count. Returns `None`, with nothing offered, where the tree cannot tell them
+    /// from others.
     fn visit_inside(&self, query: &[T], row: &mut impl Row<T>) -> Option<()> {
         let mut at = Position::default();
         for (x, &d) in at.iter_mut().zip(&self.dims) {
@@ -117,22 +119,22 @@ impl<T: Real> Tree<T> {
                 return Some(());
             }
         }
-        // Beyond all numbers the tree's bounds mean nothing.
+        // The tree's bounds mean nothing beyond the range of numbers.
         radius.is_finite().then(|| {
             let offer = &mut |i: u32| self.offer(i as usize, query, row);
             self.cells.within(&at, radius, offer);
         })
     }
 
-    /// How far in the dims of the tree a point may seem to be that is as far as `near` there, and `whole` in all dims, if it is
-    /// rounded differently.
+    /// A bound on the distance, in the dims of the tree, that rounding may give to a point whose distance is `near` in these
+    /// dims and `whole` in all dims.
     fn reach(&self, near: f64, whole: f64) -> f64 {
-        // What is lost below the smallest normal number is less than that.
+        // The smallest normal number covers what is lost below it.
         let far = near + whole * slack::<T>(self.dim) + T::min_positive_value().wide();
         if far < T::max_value().wide() {
             far
         } else {
-            // Whatever overflows is equally far.
+            // All distances that overflow are equally far.
             f64::INFINITY
         }
     }
@@ -142,7 +144,7 @@ impl<T: Real> Tree<T> {
         row.offer(self.distance(i, query), self.index[i]);
     }
 
-    /// A squared distance as everywhere.
+    /// A squared distance, computed as everywhere else.
     #[inline(always)]
     fn distance(&self, i: usize, query: &[T]) -> T {
         let point = &self.points[i * self.dim..(i + 1) * self.dim];
@@ -151,13 +153,14 @@ impl<T: Real> Tree<T> {
     }
 }
 
-/// A query in the dims of a tree, then zeros.
+/// A query in the dims of a tree, followed by zeros.
 type Position = [f64; MAX_TREE_DIM];
 
 /// A candidate: a point's number, and its squared distance in the dims of the tree.
 type Candidate = kiddo::QueryResultItem<(), u32, f64>;
 
-/// The tree of the crate, in whichever number of dims. Squared distances and what is left out are right but for rounding.
+/// The tree of the crate, for any number of dims. Its squared distances, and which points it leaves out, are right except for
+/// rounding.
 trait Cells {
     /// The nearest points within a squared distance, at most `count`, the nearest first.
     fn nearest(&self, at: &Position, count: NonZero<usize>, within: f64) -> Vec<Candidate>;
@@ -166,7 +169,7 @@ trait Cells {
     fn within(&self, at: &Position, within: f64, name: &mut dyn FnMut(u32));
 }
 
-/// Flat leaves were measured faster than the crate's default.
+/// Flat leaves were measured to be faster than the crate's default.
 type Flat<const D: usize> = KdTree<f64, u32, Eytzinger, FlatVec<f64, u32, D, LEAF>, D, LEAF>;
 
 fn cells<'a, T: Real, const D: usize>(
@@ -176,7 +179,7 @@ fn cells<'a, T: Real, const D: usize>(
     let points: Vec<[f64; D]> = rows
         .map(|row| core::array::from_fn(|d| row[dims[d]].wide()))
         .collect();
-    // It refuses more points than its numbers count.
+    // The crate refuses more points than its numbers can count.
     let tree = Flat::<D>::new_from_slice(&points).ok()?;
     Some(Box::new(tree))
 }

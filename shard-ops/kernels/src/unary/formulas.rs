@@ -1,4 +1,4 @@
-//! How formulas of the [table](crate::unary_table!) become loops on the host, and the functions that they are made of.
+//! How formulas of the [table](crate::unary_table!) become loops on the host, and the functions that the formulas are made of.
 
 use super::Unary;
 use crate::Real;
@@ -9,9 +9,9 @@ use pulp::{Simd, WithSimd};
 
 /// One derivative of one map, as text the compiler inlines into each instruction set's loop.
 trait Formula {
-    /// Whether it is the same for all numbers.
+    /// Whether the formula is the same for all numbers.
     const CONSTANT: bool;
-    /// Whether it is made of functions of [`Math`], not of arithmetic alone.
+    /// Whether the formula calls functions of [`Math`], rather than using arithmetic alone.
     const CALLS: bool;
 
     fn at<M: Math>(&self, x: f64) -> f64;
@@ -69,7 +69,7 @@ macro_rules! formula {
             #[inline(always)]
             fn at<M: Math>(&self, $x: f64) -> f64 {
                 let Self { $($p),* } = *self;
-                // Not every derivative needs every parameter, nor its argument.
+                // Not every derivative needs every parameter, or its argument.
                 let _ = ($x, $($p),*);
                 $(let $t = $shared;)?
                 $formula
@@ -79,7 +79,7 @@ macro_rules! formula {
     }};
 }
 
-/// Chooses the formula of an order; those that are not given are zero.
+/// Chooses the formula of an order; orders without a formula are zero.
 macro_rules! orders {
     ($from:ident, $to:ident, $order:ident, $x:ident, $p:tt, $shared:tt, $($($n:literal)|+ => $formula:expr;)+) => {
         match $order {
@@ -119,9 +119,9 @@ macro_rules! loops {
 
 crate::unary_table!(loops);
 
-/// `x^exponent` and its derivatives as products instead of powers, if few do.
+/// `x^exponent` and its derivatives as products instead of powers, where a few products are enough.
 fn small_power<T: Real>(exponent: f64, order: usize, x: &[T], y: &mut [T]) -> bool {
-    // The coefficient p (p-1) ... may vanish: then so does the derivative, at every x.
+    // The coefficient p (p-1) ... may vanish; the derivative then vanishes at every x.
     let (scale, p) = falling(order as i32, exponent);
     if scale == 0.0 || p == 0.0 {
         y.fill(T::of(scale));
@@ -173,7 +173,7 @@ const fn has_word(text: &str, word: &str) -> bool {
     false
 }
 
-/// `if c { a } else { b }`, in words that CUDA has too.
+/// `if c { a } else { b }`, in a form that CUDA has too.
 macro_rules! pick {
     ($c:expr, $a:expr, $b:expr) => {
         if $c { $a } else { $b }
@@ -208,7 +208,7 @@ fn clamp(x: f64, low: f64, high: f64) -> f64 {
     if x > high { high } else { x }
 }
 
-/// Functions made of those of [`Math`]; `f_parts` are a function and its first three derivatives.
+/// Functions made of those of [`Math`]. `f_parts` gives a function and its first three derivatives.
 trait Parts: Math {
     #[inline(always)]
     fn sin(x: f64) -> f64 {
@@ -258,7 +258,7 @@ trait Parts: Math {
         Self::tanh_of(x, 1.0, 0.0, 0.0)
     }
 
-    /// Of `tanh(√(2/π) (x + 0.044715 x³))`.
+    /// Parts of `tanh(√(2/π) (x + 0.044715 x³))`.
     #[inline(always)]
     fn gelu_tanh_parts(x: f64) -> [f64; 4] {
         const SCALE: f64 = FRAC_2_SQRT_PI * core::f64::consts::FRAC_1_SQRT_2;
@@ -271,7 +271,7 @@ trait Parts: Math {
         )
     }
 
-    /// Of `tanh(ln(1 + e^x))`.
+    /// Parts of `tanh(ln(1 + e^x))`.
     #[inline(always)]
     fn mish_parts(x: f64) -> [f64; 4] {
         let s = Self::sigmoid_parts(x);

@@ -1,4 +1,4 @@
-//! The table of all maps of one number: a row is all there is to say about a map.
+//! The table of all maps of one number: a row says everything about its map.
 
 /// Calls the macro that it is given with every map of one number.
 ///
@@ -15,15 +15,16 @@
 /// }
 /// ```
 ///
-/// - A parameter's default is PyTorch's; where that has none it is a value for tests.
+/// - A parameter's default is PyTorch's; where PyTorch has none, the default is a value for tests.
 /// - [`Form`](crate::unary::Form) is `Linear` or `Shift`, or left out.
-/// - Constants are rounded to the element type, as parameters are; there are at most two of both together.
+/// - Constants are rounded to the element type, as parameters are; there are at most two constants and parameters together.
 /// - A derivative that is left out is zero.
 ///
-/// Formulas are Rust for the host, and the same text is CUDA for GPUs, where `pick!(c, a, b)` stands for `if c { a } else { b }`, `M::`
-/// falls away and a number with a point gets the element type. They may use arithmetic, comparisons, and functions that both sides have
-/// under one name: `sqrt`, `abs`, `floor`, `sign`, `clamp` and `squared`, and with `M::` in front those of [`Math`](crate::math::Math) and
-/// of `Parts` in `formulas.rs`; on GPUs, those of `maps.cuh`. `M::f_parts(x)` is `f` and its first three derivatives.
+/// Formulas are Rust for the host, and the same text is CUDA for GPUs. There, `pick!(c, a, b)` stands for
+/// `if c { a } else { b }`, `M::` is removed, and a number with a point gets the element type. Formulas may use arithmetic,
+/// comparisons, and functions that both sides have under one name: `sqrt`, `abs`, `floor`, `sign`, `clamp` and `squared`, and
+/// with `M::` in front those of [`Math`](crate::math::Math) and of `Parts` in `formulas.rs`; on GPUs, those of `maps.cuh`.
+/// `M::f_parts(x)` is `f` and its first three derivatives.
 #[macro_export]
 macro_rules! unary_table {
     ($then:ident) => {

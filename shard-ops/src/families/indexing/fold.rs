@@ -182,12 +182,14 @@ impl Op for FoldRows {
             .geometry(&call.cx.outputs[0], &call.cx.inputs[2]);
         let adds_base = self.has_base && call.cx.adds_once;
         with_foldable!(call.dtype(), T => {
-            let (base, keys, src) = (call.input::<T>(0), call.input::<i64>(1), call.input::<T>(2));
+            let (keys, src) = (call.input::<i64>(1), call.input::<T>(2));
+            // A table that only lends its layout has no elements.
+            let base = adds_base.then(|| call.input::<T>(0));
             let none = T::identity(row_fold(self.how));
             let (mut table, mut away) = call.output_pair::<T, T>();
-            match adds_base {
-                true => table.data_mut().copy_from_slice(base.data()),
-                false => table.data_mut().fill(none),
+            match base {
+                Some(base) => table.data_mut().copy_from_slice(base.data()),
+                None => table.data_mut().fill(none),
             }
             away.data_mut().fill(none);
             fold_all::<T>(self.how, &rows, table.data_mut(), away.data_mut(), keys.data(), src.data());

@@ -4,14 +4,21 @@
 //! is the other's derivative. Rows of other ranks come, or go, as [`RouteBy`](crate::RouteBy) says. Who asks whom is found out at the
 //! first use of an index, and kept as long as that value lives.
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod fold;
 mod rows;
+mod scatter;
+mod segments;
 mod take;
 
 use self::fold::FoldRows;
 use self::rows::Picked;
 pub(crate) use self::rows::{Pack, Settle};
+pub use self::scatter::scatter_add;
+pub use self::segments::{segment_max, segment_mean, segment_min, segment_softmax, segment_sum};
 use self::take::Take;
+use super::broadcast::expand;
 use super::index;
 use super::shape::extent;
 use crate::elementwise::mul_scalar;
@@ -107,6 +114,49 @@ pub fn gather(exec: &dyn Exec, x: &Value, dim: usize, index: &Value) -> Result<V
         by: RouteBy::Auto,
     };
     exec.apply1(Arc::new(take), &[&x, &index.detach()])
+}
+
+/// [`gather`] with the other dims of both broadcast, as NumPy's `take_along_axis`.
+///
+/// # Collective
+/// As [`gather`].
+///
+/// # Errors
+/// As [`gather`]; shapes that do not broadcast outside of the dim.
+pub fn take_along_dim(exec: &dyn Exec, x: &Value, index: &Value, dim: usize) -> Result<Value> {
+    let n = extent("take_along_dim", x, dim)?;
+    let others = |v: &Value| {
+        let mut shape = v.shape().to_vec();
+        shape[dim] = 1;
+        shape
+    };
+    if index.ndim() != x.ndim() {
+        return shortened(exec, "take_along_dim", x, Some(dim), index);
+    }
+    let (mut own, mut named) = (others(x), others(index));
+    for (a, b) in own.iter_mut().zip(&mut named) {
+        match (*a, *b) {
+            (1, n) => *a = n,
+            (n, 1) => *b = n,
+            _ => {}
+        }
+    }
+    (own[dim], named[dim]) = (n, index.shape()[dim]);
+    let to = |v: &Value, shape: &[usize]| match v.shape() == shape {
+        true => Ok(v.clone()),
+        false => expand(exec, v, shape),
+    };
+    // Other extents than 1 that differ are told apart there.
+    let (x, index) = (to(x, &own)?, to(index, &named)?);
+    if (0..x.ndim()).any(|d| d != dim && x.shape()[d] != index.shape()[d]) {
+        return Err(OpError::Shape {
+            op: "take_along_dim",
+            problem: "dims other than the one that is indexed do not broadcast".into(),
+            shapes: vec![x.shape().to_vec(), index.shape().to_vec()],
+            fix: "give operands whose other extents are equal, or 1",
+        });
+    }
+    gather(exec, &x, dim, &index)
 }
 
 /// `x + alpha` times the rows of `src`, each added to the row that `index` names along dim `dim`.

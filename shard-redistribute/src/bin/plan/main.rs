@@ -1,4 +1,4 @@
-//! Shows how a tensor goes from one layout to another: the plan, what else was considered, who sends what to whom.
+//! Shows how a tensor goes from one layout to another: the plan, the methods it was compared with, and who sends what to whom.
 //!
 //! ```text
 //! plan --mesh 2x4 --shape 8192x4096 --from 'S(0) S(1)' --to 'S(1) S(0)'
@@ -30,7 +30,7 @@ struct Args {
         help = "The layout it has, one placement per mesh axis, such as 'S(0)[3,5] R P(sum)'"
     )]
     from: String,
-    /// The layout it is to have.
+    /// The layout that the tensor is to have.
     #[arg(long)]
     to: String,
     /// The element type.
@@ -79,7 +79,7 @@ fn refuse(line: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What the parser has to say before it explains usage, on one line.
+/// What the parser says before it explains usage, on one line.
 fn one_line(text: &str) -> String {
     text.lines()
         .take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more"))

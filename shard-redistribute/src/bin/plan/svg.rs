@@ -104,7 +104,7 @@ fn title(out: &mut String, x: f64, text: &str) {
     );
 }
 
-/// `0`, `0,4`, or `0,1,2 +5` for many.
+/// At most three numbers: `0`, `0,4`, or `0,1,2 +5` for more.
 fn names(ranks: &[usize]) -> String {
     let first: Vec<String> = ranks.iter().take(3).map(ToString::to_string).collect();
     match ranks.len() {

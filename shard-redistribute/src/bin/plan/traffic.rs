@@ -116,12 +116,12 @@ fn box_text(layout: &Layout, rank: usize) -> String {
     }
 }
 
-/// A part's intervals, the first few of many: `0..2+6..8`.
+/// A part's intervals, or the first few of many: `0..2+6..8`.
 fn part_text(part: &DimPart) -> String {
     if let Some(interval) = part.interval() {
         return format!("{interval:?}");
     }
-    // There may be as many as indices.
+    // There may be as many intervals as indices.
     let mut intervals = part.intervals();
     let shown: Vec<String> = (intervals.by_ref().take(3))
         .map(|i| format!("{i:?}"))

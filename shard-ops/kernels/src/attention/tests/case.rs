@@ -1,4 +1,4 @@
-//! Random problems, what the textbook says of them, and the kernels' answer in the same form.
+//! Random problems, the textbook's answers, and the kernels' answers in the same form.
 
 use crate::attention::*;
 use crate::testing::Rng;
@@ -28,7 +28,7 @@ pub(super) struct Case {
     pub(super) dropped: Option<f64>,
 }
 
-/// What the formulas say.
+/// The answer of the formulas.
 pub(super) struct Answer {
     pub(super) out: Vec<f64>,
     pub(super) lse: Vec<f64>,
@@ -38,7 +38,7 @@ pub(super) struct Answer {
     pub(super) dbias: Vec<f64>,
 }
 
-/// What is dropped, by a small hash.
+/// Whether a probability is dropped, by a small hash.
 pub(super) fn dropped(batch: usize, head: usize, query: i64, key: i64, rate: f64) -> bool {
     let mut rng = Rng::new((batch * 31 + head) as u64 ^ (query as u64) << 20 ^ (key as u64) << 40);
     rng.unit() * 0.5 + 0.5 < rate
@@ -131,7 +131,7 @@ impl Case {
         [self.batch, self.heads(), self.queries, self.keys]
     }
 
-    /// The textbook: a matrix of all pairs per head.
+    /// The textbook's answer, by a matrix of all pairs per head.
     pub(super) fn answer(&self) -> Answer {
         let (rows, keys) = (self.batch * self.heads() * self.queries, self.keys);
         let pairs = self.pairs();
@@ -208,7 +208,7 @@ impl Case {
         a
     }
 
-    /// The kernels, over blocks of keys given as lists of key numbers; results in the answer's form.
+    /// The kernels' answer, folded over blocks of keys given as lists of key numbers.
     pub(super) fn folded<E: Stored>(&self, blocks: &[Vec<usize>], strided: bool) -> Answer
     where
         E::Acc: Real,
@@ -296,7 +296,7 @@ impl Case {
         a
     }
 
-    /// Keys `keys` of the problem with their masks.
+    /// The keys `keys` of the problem, with their masks.
     pub(super) fn part<E: Stored>(&self, keys: &[usize], strided: bool) -> Part<E> {
         let pick = |data: &[f64], d: usize| -> Vec<E> {
             (0..self.batch * self.kv_heads)
@@ -326,7 +326,7 @@ impl Case {
     }
 }
 
-/// The chosen columns of a mask, unless it has one for all.
+/// The chosen columns of a mask, unless the mask has one column for all.
 pub(super) fn columns<M: Copy>(
     shape: &[usize],
     mask: &[M],

@@ -1,4 +1,4 @@
-//! Against the textbook formulas in double precision, over random shapes, masks, splits and orders.
+//! Attention against the textbook formulas in double precision, over random shapes, masks, splits and orders.
 
 mod case;
 
@@ -9,8 +9,9 @@ use case::{Answer, Case, dropped, split};
 use half::{bf16, f16};
 use shard_device::Bool;
 
-/// Single precision: logits are sums of at most 20 products below 1.2 in magnitude, so off by at most some 20 rounding errors (2e-6), and
-/// so then are probabilities; outputs are weighted means, gradients sums of at most 300 such terms, of mixed signs.
+/// For single precision. Logits are sums of at most 20 products below 1.2 in magnitude, so they are off by at most about 20
+/// rounding errors (2e-6), and so are probabilities. Outputs are weighted means, and gradients are sums of at most 300 such
+/// terms of mixed signs.
 const TOLERANCE: f64 = 2e-5;
 
 fn compare<E: Stored>(got: &Answer, expected: &Answer, tolerance: f64) {
@@ -42,8 +43,8 @@ fn random_problems_in_random_blocks_match_the_formulas() {
     }
 }
 
-/// Half precision computes in f32: only inputs and results are rounded. With inputs that are exact the result is off by one rounding
-/// (2^-11, 2^-8), gradients by that of the saved output as well.
+/// Half precision computes in f32: only inputs and results are rounded. With exact inputs the result is off by one rounding
+/// (2^-11, 2^-8), and gradients also by the rounding of the saved output.
 #[test]
 fn half_precision_is_rounded_at_the_edges_only() {
     let mut rng = Rng::new(5);
@@ -223,7 +224,7 @@ fn mask_gradients_sum_where_the_mask_repeats() {
     }
 }
 
-/// A ring may leave out blocks that nobody sees: folding them changes no bit.
+/// A ring may leave out blocks that no query sees: folding them changes no bit.
 #[test]
 fn hidden_blocks_change_nothing() {
     let mut rng = Rng::new(31);
@@ -267,7 +268,7 @@ fn empty_extents_are_ordinary() {
         state.fold(&queries, &block);
         let (mut out, mut lse) = (q.clone(), vec![0.0; batch * heads * rows]);
         state.finish(&mut ViewMut::contiguous(&mut out, &shape), &mut lse);
-        // Without dims every logit is 0, and five keys of weight 1 remain.
+        // Without dims every logit is 0, so five keys of weight 1 remain.
         assert!(width > 0 || lse.iter().all(|l| (l - 5.0f32.ln()).abs() < 1e-6));
         let out = View::contiguous(&out, &shape);
         let mut grad = AttentionGrad::new(View::contiguous(&q, &shape), &out, &lse, width);
@@ -281,7 +282,7 @@ fn empty_extents_are_ordinary() {
         let mut dq = q.clone();
         grad.finish(&mut ViewMut::contiguous(&mut dq, &shape));
     }
-    // No keys at all: zeros and -inf.
+    // Without keys the result is zeros and -inf.
     let state = AttentionState::<f64>::new([1, 1, 2], 1);
     let (mut out, mut lse) = ([7.0; 2], [7.0; 2]);
     state.finish(&mut ViewMut::contiguous(&mut out, &[1, 1, 2, 1]), &mut lse);
@@ -301,7 +302,7 @@ fn nan_logits_stay_visible_and_hidden_ones_do_not() {
         Queries::new(View::contiguous(&q, &[1, 1, 3, 1]), Positions::from(-1)).band(Band::causal());
     let at = |x| View::contiguous(x, &[1, 1, 2, 1]);
     let mut state = AttentionState::new([1, 1, 3], 1);
-    // Key 0 is NaN: the query at -1 sees nothing, those at 0 and 1 see it.
+    // Key 0 is NaN: the query at -1 sees no key, and those at 0 and 1 see this one.
     state.fold(&queries, &Block::new(at(&k), at(&v), Positions::from(0)));
     let (mut out, mut lse) = ([0.0f64; 3], [0.0f64; 3]);
     state.finish(&mut ViewMut::contiguous(&mut out, &[1, 1, 3, 1]), &mut lse);

@@ -1,0 +1,148 @@
+//! Rows grouped by segment: sums, means, largest, smallest and softmax over the rows of each.
+
+use super::fold::FoldRows;
+use super::index_select;
+use super::rows::Picked;
+use crate::elementwise::{div, maximum, sub, unary};
+use crate::error::InOp;
+use crate::families::shape::reshape;
+use crate::{Exec, OpError, Result, Value};
+use shard_comm::DType;
+use shard_kernels::unary::Unary;
+use shard_redistribute::Array;
+use shard_spec::{DimSharding, Layout, Partition, ReduceOp};
+use std::sync::Arc;
+
+/// The sum of the rows of each of `count` segments: row `i` of `x` is of segment `ids[i]`. Ids need not be sorted. A segment
+/// without rows has zeros.
+///
+/// Segments are divided evenly over the mesh axes that divide the ids, the other dims of rows as they are.
+///
+/// # Collective
+/// As [`index_add`](super::index_add) into a table that is divided so.
+///
+/// # Errors
+/// As [`index_add`](super::index_add); ids of more or fewer than one dim.
+pub fn segment_sum(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
+    folded(exec, "segment_sum", x, ids, count, ReduceOp::Sum)
+}
+
+/// The mean of the rows of each segment; zeros for those without rows. See [`segment_sum`].
+///
+/// # Collective
+/// As [`segment_sum`], of rows and of a number each.
+///
+/// # Errors
+/// As [`segment_sum`]; types other than f32 and f64.
+pub fn segment_mean(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
+    let total = folded(exec, "segment_mean", x, ids, count, ReduceOp::Sum)?;
+    let sizes = folded(exec, "segment_mean", &ones(x, ids)?, ids, count, ReduceOp::Sum)?;
+    // Sums of nothing are zero, whatever they are divided by.
+    let sizes = maximum(exec, &sizes, &ones(x, &sizes)?)?;
+    div(exec, &total, &as_column(exec, &sizes, x.ndim())?)
+}
+
+/// The largest of the rows of each segment, element by element; -∞, or the least whole number, for those without rows. Gradients are
+/// shared evenly between ties. See [`segment_sum`].
+///
+/// # Collective
+/// As [`segment_sum`].
+///
+/// # Errors
+/// As [`segment_sum`].
+pub fn segment_max(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
+    folded(exec, "segment_max", x, ids, count, ReduceOp::Max)
+}
+
+/// The smallest of the rows of each segment, as [`segment_max`].
+///
+/// # Collective
+/// As [`segment_sum`].
+///
+/// # Errors
+/// As [`segment_sum`].
+pub fn segment_min(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
+    folded(exec, "segment_min", x, ids, count, ReduceOp::Min)
+}
+
+/// `exp(x)` divided by its sum over the rows of the same segment, element by element: attention over the edges of each node. It has
+/// the shape of `x`. See [`segment_sum`].
+///
+/// # Collective
+/// Twice [`segment_sum`], and twice [`index_select`] of its result, all by one route.
+///
+/// # Errors
+/// As [`segment_mean`].
+pub fn segment_softmax(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
+    let largest = folded(exec, "segment_softmax", &x.detach(), ids, count, ReduceOp::Max)?;
+    let shifted = sub(exec, x, &index_select(exec, &largest, 0, ids)?)?;
+    let raised = unary(exec, &shifted, Unary::Exp)?;
+    let sums = folded(exec, "segment_softmax", &raised, ids, count, ReduceOp::Sum)?;
+    div(exec, &raised, &index_select(exec, &sums, 0, ids)?)
+}
+
+fn folded(
+    exec: &dyn Exec,
+    op: &'static str,
+    x: &Value,
+    ids: &Value,
+    count: usize,
+    how: ReduceOp,
+) -> Result<Value> {
+    if ids.ndim() != 1 || x.ndim() == 0 {
+        return Err(OpError::Shape {
+            op,
+            problem: "rows need one id each".into(),
+            shapes: vec![x.shape().to_vec(), ids.shape().to_vec()],
+            fix: "give ids of one dim, as long as the rows' first",
+        });
+    }
+    let fold = FoldRows {
+        picked: Picked::rows(0, 1),
+        how,
+        has_base: false,
+        skips: None,
+    };
+    let like = segments(op, x, ids, count)?;
+    exec.apply1(Arc::new(fold), &[&like, &ids.detach(), x])
+}
+
+/// A layout for segments: divided as their ids are, rows as the rows are.
+fn segments(op: &'static str, x: &Value, ids: &Value, count: usize) -> Result<Value> {
+    let cx = x.array().cx();
+    let own = ids.layout().sharding(0).map(|s| DimSharding {
+        axes: s.axes.clone(),
+        partition: Partition::balanced(count, s.partition.parts()),
+    });
+    let taken = |s: &&DimSharding| {
+        let own = own.as_ref().map_or(&[][..], |o| &o.axes);
+        !s.axes.iter().any(|a| own.contains(a))
+    };
+    let rows = x.layout().shardings().iter().skip(1);
+    let rows = rows.map(|s| s.as_ref().filter(taken).cloned());
+    let dims = std::iter::once(own.clone()).chain(rows);
+    let mut shape = x.shape().to_vec();
+    shape[0] = count;
+    let layout = Layout::from_dims(cx.mesh(), &shape, dims, None).in_op(op)?;
+    Ok(Value::new(
+        Array::from_parts(cx, &layout, None, x.dtype()).in_op(op)?,
+    ))
+}
+
+/// Ones in the type of `x`, divided as `like`.
+fn ones(x: &Value, like: &Value) -> Result<Value> {
+    let layout = like.layout().with_partial_reduced();
+    let cx = x.array().cx();
+    let ones = match x.dtype() {
+        DType::F32 => Array::from_fn(cx, &layout, |_| 1.0_f32),
+        _ => Array::from_fn(cx, &layout, |_| 1.0_f64),
+    };
+    Ok(Value::new(ones.in_op("ones")?))
+}
+
+/// A list as a table of one column, of so many dims.
+fn as_column(exec: &dyn Exec, list: &Value, ndim: usize) -> Result<Value> {
+    let mut shape = vec![1; ndim];
+    shape[0] = list.shape()[0];
+    reshape(exec, list, &shape)
+}
