@@ -1,7 +1,7 @@
 //! What a program did before an operation: a running fingerprint that ranks compare, and the last calls, which they tell each
 //! other where it differs.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,16 @@ const READ: usize = 3;
 pub struct History {
     now: Rc<Cell<Now>>,
     tracked: Rc<Cell<bool>>,
-    calls: Option<Arc<Mutex<Calls>>>,
+    calls: Option<Rc<Kept>>,
+}
+
+/// The last calls: those that nobody has been shown yet, and those that other ranks may look at. Most calls meet no other rank.
+#[derive(Default, Debug)]
+struct Kept {
+    recent: RefCell<Calls>,
+    shown: Arc<Mutex<Calls>>,
+    /// How many calls have been shown.
+    count: Cell<u64>,
 }
 
 /// The fingerprint of what was done, and how many calls that were, since it was forgotten for the last time.
@@ -119,7 +128,7 @@ impl History {
     )]
     pub fn new() -> Self {
         Self {
-            calls: Some(Arc::default()),
+            calls: Some(Rc::default()),
             ..Self::alone()
         }
     }
@@ -157,7 +166,7 @@ impl History {
             let read = call.reads.len().min(READ);
             let mut reads = [0; READ];
             reads[..read].copy_from_slice(&call.reads[..read]);
-            lock(calls).push(Entry {
+            calls.recent.borrow_mut().push(Entry {
                 number: before.count,
                 forgotten: before.forgotten,
                 after,
@@ -197,9 +206,13 @@ impl History {
     #[inline]
     pub fn past(&self) -> Option<Past> {
         let calls = self.calls.as_ref()?;
+        let now = self.now.get();
+        if calls.count.get() != now.count {
+            calls.show(now.count);
+        }
         Some(Past {
-            now: self.now.get(),
-            calls: Arc::clone(calls),
+            now,
+            calls: Arc::clone(&calls.shown),
         })
     }
 
@@ -210,7 +223,20 @@ impl History {
             ..Now::default()
         });
         if let Some(calls) = &self.calls {
-            lock(calls).entries.clear();
+            calls.count.set(0);
+            calls.recent.borrow_mut().slots.clear();
+            lock(&calls.shown).slots.clear();
+        }
+    }
+}
+
+impl Kept {
+    /// Shows what was recorded since the last time, up to call number `end`.
+    fn show(&self, end: u64) {
+        let begin = self.count.replace(end).max(end.saturating_sub(KEPT as u64));
+        let (mut recent, mut shown) = (self.recent.borrow_mut(), lock(&self.shown));
+        for entry in (begin..end).filter_map(|number| recent.take(number)) {
+            shown.push(entry);
         }
     }
 }
@@ -232,7 +258,8 @@ impl Past {
     /// The last calls before the operation, oldest first.
     pub fn told(&self) -> Vec<Told> {
         let calls = lock(&self.calls);
-        let mut before: Vec<&Entry> = (calls.entries.iter())
+        // What came since may have taken the places of the oldest.
+        let mut before: Vec<&Entry> = (calls.slots.iter().flatten())
             .filter(|e| e.number < self.now.count && e.forgotten == self.now.forgotten)
             .collect();
         before.sort_by_key(|entry| entry.number);
@@ -240,20 +267,25 @@ impl Past {
     }
 }
 
-/// The last calls, in a ring.
+/// The last calls, each in the place of its number.
 #[derive(Default, Debug)]
 struct Calls {
-    entries: Vec<Entry>,
+    /// None before the first call, [`KEPT`] afterwards.
+    slots: Vec<Option<Entry>>,
 }
 
 impl Calls {
     #[inline]
     fn push(&mut self, entry: Entry) {
-        let at = entry.number as usize % KEPT;
-        match self.entries.get_mut(at) {
-            Some(old) => *old = entry,
-            None => self.entries.push(entry),
+        if self.slots.is_empty() {
+            self.slots.resize_with(KEPT, || None);
         }
+        let at = entry.number as usize % KEPT;
+        self.slots[at] = Some(entry);
+    }
+
+    fn take(&mut self, number: u64) -> Option<Entry> {
+        self.slots.get_mut(number as usize % KEPT)?.take()
     }
 }
 
@@ -286,7 +318,6 @@ impl Entry {
         Told {
             number: self.number,
             after: self.after,
-            op: self.op,
             what,
             reads: (self.reads[..self.read].iter())
                 .map(|&value| origin(value, before))
@@ -322,9 +353,7 @@ pub struct Told {
     pub number: u64,
     /// The fingerprint of all calls up to this one.
     pub after: u64,
-    /// The op.
-    pub op: &'static str,
-    /// The op, and of what.
+    /// The method and the op, and of what.
     pub what: String,
     /// Where the values it reads come from.
     pub reads: SmallVec<[String; 1]>,

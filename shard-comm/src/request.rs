@@ -123,7 +123,7 @@ impl Request {
         if self.status.is_ok()
             && let Err(error) = self.check(group)
         {
-            self.status = Err(Box::new(AgreedError::from_local(self.name(), error)));
+            self.status = Err(Box::new(AgreedError::from_local(self.called(), error)));
         }
     }
 

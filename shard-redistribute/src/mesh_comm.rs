@@ -192,12 +192,13 @@ impl MeshComm {
     ///     let cx = MeshComm::new(&world, &DeviceMesh::new(&[2]).unwrap()).unwrap();
     ///     let rows = Layout::parse(cx.mesh(), &[4], "S(0)").unwrap();
     ///     let x = Array::from_fn(&cx, &rows, |i| i[0] as f64).unwrap();
-    ///     cx.record(Call::new("clip").with(comm_bits(cx.rank())).of(x.dtype(), x.layout()).reading(&[x.number()]));
+    ///     // It clips `x` at another limit on rank 1.
+    ///     let limit = 1.5 + cx.rank() as f64;
+    ///     let call = Call::new("clip").with(limit.to_bits().into());
+    ///     cx.record(call.of(x.dtype(), x.layout()).reading(&[x.number()]));
     ///     x.redistribute(&Layout::replicated(cx.mesh(), &[4])).unwrap_err().to_string()
     /// })
     /// .unwrap();
-    /// // The limit it clips at.
-    /// fn comm_bits(rank: usize) -> u128 { (1.5 + rank as f64).to_bits().into() }
     /// assert!(errors[0].contains("rank 1 called clip of f64 [4] S(0) with other arguments"), "{}", errors[0]);
     /// ```
     ///

@@ -201,10 +201,13 @@ impl Engine {
         let kernels = self.kernels.get();
         let number = record(op, ready.fingerprint ^ kernels.fingerprint(), inputs);
         let outputs = self.run_strategy(op, &ready.rule, &ready.strategy, inputs)?;
-        let outputs = outputs.into_iter().zip(0..);
-        Ok(outputs
-            .map(|(output, at)| output.with_number(History::derived(number, at)))
-            .collect())
+        match outputs.len() {
+            // It has the number of the last call, which is this one.
+            1 => Ok(outputs),
+            _ => Ok((outputs.into_iter().zip(0..))
+                .map(|(output, at)| output.with_number(History::derived(number, at)))
+                .collect()),
+        }
     }
 
     /// What a handler gave, if its first result lies as it should.

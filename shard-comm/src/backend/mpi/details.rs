@@ -34,7 +34,6 @@ pub(super) struct Details {
 struct Call {
     number: u64,
     after: u64,
-    op: String,
     what: String,
     reads: Vec<String>,
     tracked: bool,
@@ -149,7 +148,6 @@ impl From<Told> for Call {
         Self {
             number: told.number,
             after: told.after,
-            op: told.op.to_owned(),
             what: told.what,
             reads: told.reads.into_vec(),
             tracked: told.tracked,
@@ -163,7 +161,6 @@ impl Call {
         Told {
             number: self.number,
             after: self.after,
-            op: intern(&self.op),
             what: self.what.clone(),
             reads: self.reads.iter().cloned().collect(),
             tracked: self.tracked,
