@@ -1,4 +1,4 @@
-//! Where the program called, and what, however many layers are between the program and the communicator.
+//! The place where the program called, and the method, however many layers lie between the program and the communicator.
 
 use crate::error::Site;
 use std::cell::Cell;
@@ -16,10 +16,11 @@ struct Call {
     site: Option<Site>,
 }
 
-/// While it lives, operations of this thread name the place where it was made, and the method, as theirs, in errors and records.
+/// While this value lives, operations of this thread name, in errors and records, the place where the value was made, and the
+/// method.
 ///
-/// A library made upon communicators makes one in each function that its users call; of several the last counts. One function
-/// may be made of others that users call too: at the same place of the program the first keeps its name.
+/// A library built on communicators makes one in each function that its users call; if several are alive, the last one counts.
+/// A function may call others that users call too: at the same place of the program the first one keeps its name.
 ///
 /// ```
 /// use shard_comm::{Calling, Communicator, local};
@@ -102,7 +103,7 @@ impl Drop for Calling {
     }
 }
 
-/// The program's call, or this one if nothing is between.
+/// The place of the program's call, or this place if no `Calling` lives.
 #[inline]
 pub(crate) fn called(site: Site) -> Site {
     CALL.get().site.unwrap_or(site)

@@ -1,8 +1,8 @@
 //! The communicator: one rank's view of a group.
 //!
-//! A backend implements the few methods of [`Communicator`]; every collective that users call is an inherent method
-//! of `dyn Communicator` (see `collectives/`) built on [`Communicator::post`], so that there is one mechanism and
-//! its call sites are the user's.
+//! A backend implements the few methods of [`Communicator`]. Every collective that users call is an inherent method
+//! of `dyn Communicator` (see `collectives/`) built on [`Communicator::post`], so that there is one mechanism, and
+//! call sites in errors are the user's.
 
 use std::fmt::Debug;
 use std::rc::Rc;
@@ -14,8 +14,8 @@ use crate::{
 /// One rank's membership of a group of ranks.
 ///
 /// Live communicators of some backends must not leave their thread, so this is not `Send`; a rank's communicators
-/// are made inside its own thread. The methods listed here are what a backend provides. What programs call
-/// (`all_gather_v`, `barrier`, `exchange`, ...) are the inherent methods of `dyn Communicator` below.
+/// are made inside its own thread. The methods listed here are those that a backend provides. Programs call the inherent methods
+/// of `dyn Communicator` below (`all_gather_v`, `barrier`, `exchange`, ...).
 pub trait Communicator: Debug {
     /// This rank's number within the group.
     fn rank(&self) -> usize;
@@ -29,7 +29,7 @@ pub trait Communicator: Debug {
     /// The device of this rank.
     fn device(&self) -> &DeviceRef;
 
-    /// What this rank moved, in all its groups.
+    /// The account of what this rank moved, in all its groups.
     fn ledger(&self) -> &Ledger;
 
     /// The name of the backend.
@@ -45,11 +45,11 @@ pub trait Communicator: Debug {
     ///
     /// # Errors
     /// Failures only ([`PeerFailed`](CommError::PeerFailed), [`Deadlock`](CommError::Deadlock),
-    /// [`Closed`](CommError::Closed)). What is wrong with the arguments comes out of the handle, on every rank.
+    /// [`Closed`](CommError::Closed)). The handle returns errors in the arguments, on every rank.
     fn post(&self, request: Request) -> Result<Handle>;
 
-    /// Does one operation of the group and waits for it; its result, if it has one on this rank. A backend that can do
-    /// without a handle is spared it.
+    /// Runs one operation of the group and waits for it; returns the result, if there is one on this rank. A backend may
+    /// implement this without a handle, to save its cost.
     ///
     /// # Collective
     /// As [`Communicator::post`].
@@ -80,7 +80,7 @@ pub trait Communicator: Debug {
         site: Site,
     ) -> Result<Option<Rc<dyn Communicator>>>;
 
-    /// Splits off the group of these ranks, whom all of its members name alike; see the inherent `subgroup`.
+    /// Splits off the group of these ranks, which all its members name alike; see the inherent `subgroup`.
     ///
     /// # Collective
     /// Every rank of the group.
@@ -98,12 +98,12 @@ pub trait Communicator: Debug {
         self.post_split(first, key.unwrap_or(0), site)
     }
 
-    /// What joins the ranks, where that is known: plans are chosen by it.
+    /// The topology that joins the ranks, if it is known: the choice of plans depends on it.
     fn topology(&self) -> Option<&Topology> {
         None
     }
 
-    /// The failure that all calls of this rank end in, if it is known by now: looked at, not waited for.
+    /// The failure that all calls of this rank return, if there is one that is known by now. Does not wait.
     fn failure(&self) -> Option<CommError> {
         None
     }

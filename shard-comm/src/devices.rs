@@ -1,4 +1,4 @@
-//! Devices of ranks: by their kind, or made as somebody says.
+//! Devices of ranks: by their kind, or from a factory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use shard_device::Result;
 
 use crate::{DeviceError, DeviceKind, DeviceRef};
 
-/// A new device of a kind, for the process's rank of this number: GPUs are shared out in turn.
+/// A new device of a kind, for the rank with this number in the process: GPUs are assigned in turn.
 ///
 /// # Errors
-/// [`DeviceError::Library`] if there is no such device here, or this was built without what it needs.
+/// [`DeviceError::Library`] if there is no such device here, or if this was built without the feature it needs.
 pub fn device_of(kind: DeviceKind, rank: usize) -> Result<DeviceRef> {
     match kind {
         DeviceKind::Host => Ok(shard_device::Host::new()),
@@ -28,7 +28,7 @@ pub fn device_of(kind: DeviceKind, rank: usize) -> Result<DeviceRef> {
     }
 }
 
-/// Makes the devices of the ranks of a launch, those of other crates too: see
+/// Makes the devices of the ranks of a launch, which may be devices of other crates: see
 /// [`LocalOptions::make`](crate::local::LocalOptions::make).
 ///
 /// Two factories are equal if one is a clone of the other.
@@ -50,7 +50,7 @@ pub struct DeviceFactory(Arc<Make>);
 type Make = dyn Fn(usize) -> Result<DeviceRef> + Send + Sync;
 
 impl DeviceFactory {
-    /// A factory that is asked once for each rank, by its number in the launch.
+    /// A factory that is called once for each rank, with its number in the launch.
     pub fn new(make: impl Fn(usize) -> Result<DeviceRef> + Send + Sync + 'static) -> Self {
         Self(Arc::new(make))
     }
@@ -58,7 +58,7 @@ impl DeviceFactory {
     /// The device of a rank.
     ///
     /// # Errors
-    /// Whatever stands in the way.
+    /// An error of the factory.
     pub fn make(&self, rank: usize) -> Result<DeviceRef> {
         (self.0)(rank)
     }
@@ -78,7 +78,7 @@ impl fmt::Debug for DeviceFactory {
     }
 }
 
-/// A device of another crate: that crate makes it.
+/// The error for a device of another crate: only that crate can make it.
 fn unknown(kind: DeviceKind) -> DeviceError {
     DeviceError::invalid(
         "device_of",

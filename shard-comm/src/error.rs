@@ -1,4 +1,4 @@
-//! What can go wrong, in the three classes of the promise: uniform, agreed, failure.
+//! Errors, in the three classes of the promise: uniform, agreed, failure.
 
 use std::fmt;
 use std::panic::Location;
@@ -24,7 +24,7 @@ pub enum CommError {
     /// The ranks of a group called different operations, or the same one with arguments that do not fit.
     #[error(transparent)]
     Mismatch(Arc<Mismatch>),
-    /// An operation of some rank was lost or came twice, so that every later one would meet another than its own. Only
+    /// An operation of some rank was lost or came twice, so that every later one would meet a different one. Only
     /// [checked](crate::checked) communicators can tell.
     #[error("out of step: {0}")]
     OutOfStep(Arc<Mismatch>),
@@ -34,7 +34,7 @@ pub enum CommError {
     /// A rank that others depend on panicked, gave up or returned early.
     #[error("rank {origin} failed: {cause}")]
     PeerFailed {
-        /// The rank of the launch at which it began.
+        /// The rank of the launch at which the failure began.
         origin: usize,
         /// What happened there; the message of its panic if there was one.
         cause: Arc<str>,
@@ -48,7 +48,7 @@ pub enum CommError {
         /// The call that came too late.
         op: &'static str,
     },
-    /// A call whose own arguments contradict each other.
+    /// The arguments of one call contradict each other.
     #[error("{op}: expected {expected}, got {got}; {remedy}")]
     Invalid {
         /// The call.
@@ -63,14 +63,14 @@ pub enum CommError {
     /// A rank waited for others longer than it was told to.
     #[error(transparent)]
     TimedOut(Arc<TimeoutReport>),
-    /// A call of the library underneath failed.
+    /// A call to the library underneath failed.
     #[error("{backend}: {call} failed: {cause}")]
     Backend {
         /// The backend.
         backend: &'static str,
         /// The library's function.
         call: &'static str,
-        /// What it says.
+        /// Its message.
         cause: Arc<str>,
     },
     /// A buffer or a device refused.
@@ -94,7 +94,7 @@ impl CommError {
         }
     }
 
-    /// An error of a call whose own arguments contradict each other: what it accepts, what it was given, and what to do.
+    /// An error of a call whose own arguments contradict each other: what the call accepts, what it was given, and what to do.
     ///
     /// ```
     /// let error = shard_comm::CommError::invalid("send", "a peer below 4", "7", "name a rank of the group");
@@ -130,7 +130,7 @@ impl From<AgreedError> for CommError {
     }
 }
 
-/// A local fact that every rank of a group is told of: the lowest failing rank's error wins.
+/// A local fact that all ranks of a group are told: the error of the lowest failing rank wins.
 ///
 /// ```
 /// use shard_comm::AgreedError;
@@ -143,7 +143,7 @@ impl From<AgreedError> for CommError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{op} on rank {rank}: expected {expected}, got {got}; {remedy}")]
 pub struct AgreedError {
-    /// The rank of the launch that saw it; filled in by the communicator.
+    /// The rank of the launch that has the error; filled in by the communicator.
     pub rank: usize,
     /// The operation that failed.
     pub op: String,
@@ -172,7 +172,7 @@ impl AgreedError {
         }
     }
 
-    /// A local error of this crate as one to be agreed on.
+    /// A local error of this crate, as an error to be agreed on.
     pub fn from_local(op: impl Into<String>, error: impl Into<CommError>) -> Self {
         match error.into() {
             CommError::Agreed(e) => *e,
@@ -206,7 +206,7 @@ impl AgreedError {
     }
 }
 
-/// Two ranks whose calls of one collective do not fit together.
+/// Two ranks whose calls of one collective do not fit each other.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub struct Mismatch {
     /// The first field that differs, or [`CALLS`](Self::CALLS).
@@ -279,7 +279,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// A call site that prints as `file:line:column`, of this process or another one.
+/// A call site that prints as `file:line:column`, in this process or another one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SiteText {
     /// The source file.
@@ -356,16 +356,16 @@ impl fmt::Display for WaitLine {
     }
 }
 
-/// What a rank waited for until its patience ended, and what it had done before.
+/// What a rank waited for until its timeout, and what it had done before.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub struct TimeoutReport {
     /// How long it waited.
     pub waited: Duration,
-    /// The wait: its operation, where it was called, and the ranks nothing was heard of.
+    /// The wait: its operation, where it was called, and the ranks that have not been heard of.
     pub wait: WaitLine,
     /// The last operations the rank began, oldest first.
     pub recent: Vec<Operation>,
-    /// What the other ranks were doing, in rank order. Empty where that cannot be known: between processes.
+    /// What the other ranks were doing, in rank order. Empty between processes, where that cannot be known.
     pub others: Vec<Whereabouts>,
 }
 
@@ -389,7 +389,7 @@ impl fmt::Display for TimeoutReport {
 pub enum Whereabouts {
     /// It waits too.
     Waiting(WaitLine),
-    /// It waits for nobody: it computes, or is held up by something that communicators know nothing of, such as a lock.
+    /// It does not wait for a rank: it computes, or is held up by something that communicators do not know about, such as a lock.
     Busy {
         /// The rank.
         rank: usize,
@@ -437,7 +437,7 @@ pub enum LaunchError {
         /// How many there may be.
         most: usize,
     },
-    /// A rank panicked. When several did, this is the first one: the cause of the others.
+    /// A rank panicked. If several did, this is the first one: the cause of the others.
     #[error("rank {rank} panicked: {message}")]
     Panicked {
         /// The rank.
@@ -445,7 +445,7 @@ pub enum LaunchError {
         /// The message of its panic.
         message: String,
     },
-    /// A rank in another process failed, the ranks ended apart, or what joins them is missing.
+    /// A rank in another process failed, the ranks did not end alike, or the backend is missing.
     #[error(transparent)]
     Failed(CommError),
     /// The processes of a job cannot work together.
@@ -456,7 +456,7 @@ pub enum LaunchError {
         /// What to do about it.
         remedy: &'static str,
     },
-    /// A rank cannot have the device it was to have.
+    /// A rank cannot have the device that it was to have.
     #[error(transparent)]
     Device(DeviceError),
     /// The system refused a thread.
@@ -467,4 +467,14 @@ pub enum LaunchError {
         /// The system's reason.
         source: std::io::Error,
     },
+}
+
+impl LaunchError {
+    /// Decided by the arguments, before any rank has begun, or a failure.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::NoRanks | Self::TooMany { .. } => ErrorClass::Uniform,
+            _ => ErrorClass::Failure,
+        }
+    }
 }

@@ -45,7 +45,7 @@ impl Fingerprint {
     }
 }
 
-/// Both halves of a product: every bit of it depends on every bit of the factors.
+/// Both halves of a product, folded: every bit of the result depends on every bit of the factors.
 fn folded(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ ((product >> 64) as u64)

@@ -1,16 +1,16 @@
-//! What a [checked](crate::checked) communicator adds to an operation, so that what goes wrong below it is caught.
+//! The part that a [checked](crate::checked) communicator adds to an operation, so that faults below it are caught.
 
 use std::sync::Arc;
 
 use crate::{Buffer, DeviceRef, ExchangePlan, Host, PieceRef, Result, Strided};
 
-/// What ranks compare of an operation besides what it does. Empty unless a [checked](crate::checked) communicator filled it.
+/// What ranks compare besides the operation itself. Empty unless a [checked](crate::checked) communicator filled it.
 #[derive(Clone, Default, Debug)]
 pub struct Guard {
-    /// How many operations of the group, or messages of the pair, the caller has started: ranks that differ have lost or
-    /// repeated one.
+    /// How many operations of the group, or messages of the pair, the caller has started. If ranks differ, one of them has lost
+    /// or repeated an operation.
     pub turn: Option<u64>,
-    /// What each peer should find when it reads from this rank, which the backend compares with what it did find.
+    /// The checksum that each peer should find when it reads from this rank; the backend compares it with what the peer found.
     pub sums: Option<Arc<[PeerSum]>>,
 }
 
@@ -55,7 +55,7 @@ impl Guard {
     /// The checksums of what peers read from these sources, in the order of peers.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn sums_of(
         device: &DeviceRef,
         plan: &ExchangePlan,
@@ -80,10 +80,11 @@ impl Guard {
         Ok(sums.into())
     }
 
-    /// Whether what this rank, number `me`, reads from `peer` is what that one's guard says; true if it says nothing.
+    /// Whether the checksum of what this rank, number `me`, reads from `peer` is the one in that peer's guard; true if it has
+    /// none.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn holds<'a>(
         &self,
         device: &DeviceRef,
@@ -178,7 +179,7 @@ fn each_index(view: &Strided, visit: &mut impl FnMut(usize)) {
     let mut index = view.offset;
     loop {
         visit(index);
-        // The innermost dim that can go on does; those within begin again.
+        // The innermost dim that can go on advances; the dims inside it begin again.
         let mut dims = at.iter_mut().zip(&view.shape).zip(&view.strides).rev();
         loop {
             let Some(((at, &extent), &stride)) = dims.next() else {

@@ -7,8 +7,8 @@ use crate::{Buffer, CommError, DType, DeviceRef, History, Ledger, Result};
 
 /// An operation in flight.
 ///
-/// Between starting and waiting, do other work. Handles may be waited for in any order. One that is dropped leaves
-/// its operation to the communicator, which finishes it during later calls.
+/// Between starting and waiting, do other work. Handles may be waited for in any order. If a handle is dropped, the
+/// communicator finishes the operation during later calls.
 ///
 /// ```
 /// use shard_comm::{local, Monoid};
@@ -27,7 +27,7 @@ pub struct Handle {
     history: Option<History>,
 }
 
-/// What a backend puts behind a [`Handle`].
+/// A backend's own part of a [`Handle`].
 pub trait Pending {
     /// Finishes the operation and returns its result, if it has one on this rank.
     ///
@@ -35,13 +35,13 @@ pub trait Pending {
     /// Whatever went wrong, alike on all ranks.
     fn wait(&mut self) -> Result<Option<Buffer>>;
 
-    /// Carries the operation on without waiting; whether [`wait`](Self::wait) will return at once. Where the ranks it waits
-    /// for have failed or ended, it may stay undone: [`rest`](Self::rest) finds out.
+    /// Carries the operation on without waiting, and returns whether [`wait`](Self::wait) will return at once. If the ranks
+    /// that the operation waits for have failed or ended, it may stay undone: [`rest`](Self::rest) finds that out.
     fn is_done(&mut self) -> bool;
 
-    /// Returns when this operation, or any other one of the rank on this communicator and its splits, may have gone on: for
-    /// those who wait for several. A rank that rests waits for all of them, so that deadlocks are found as in
-    /// [`wait`](Self::wait). It does not rest while one is done whose handle has not been waited for.
+    /// Returns when this operation, or any other one of the rank on this communicator and its splits, may have made progress: for
+    /// callers that wait for several. A rank that rests waits for all of them, so that deadlocks are found as in
+    /// [`wait`](Self::wait). It does not rest while some operation is done whose handle has not been waited for.
     fn rest(&mut self) {
         std::thread::yield_now();
     }
@@ -49,12 +49,12 @@ pub trait Pending {
     /// The device of the rank.
     fn device(&self) -> &DeviceRef;
 
-    /// The ledger of the rank, whose flight recorder hears of failures.
+    /// The ledger of the rank, whose flight recorder is told of failures.
     fn ledger(&self) -> Option<&Ledger> {
         None
     }
 
-    /// The handle is dropped unwaited: the backend has to finish the operation by itself.
+    /// Called when the handle is dropped without a wait: the backend has to finish the operation by itself.
     fn park(&mut self);
 }
 
@@ -67,7 +67,7 @@ impl Handle {
         }
     }
 
-    /// A handle of what needs no other rank and is done.
+    /// A handle of an operation that needs no other rank and is done.
     pub fn ready(device: &DeviceRef, result: Option<Buffer>) -> Self {
         Self::new(Box::new(Ready {
             device: Arc::clone(device),
@@ -76,7 +76,6 @@ impl Handle {
     }
 
     /// The same operation, whose ranks start this [history](History::forget) anew when they hear that they disagree.
-    #[must_use]
     pub fn heard_by(mut self, history: &History) -> Self {
         self.history = Some(history.clone());
         self
@@ -95,8 +94,8 @@ impl Handle {
         }
     }
 
-    /// Completes this rank's own reads and returns the result; an operation without one on this rank gives a
-    /// buffer of no elements. Never waits for other ranks to read from this one.
+    /// Completes this rank's own reads and returns the result, an empty buffer if the operation has none on this rank.
+    /// Never waits for other ranks to read from this one.
     ///
     /// # Errors
     /// Whatever went wrong, alike on all ranks: [`Mismatch`](CommError::Mismatch), [`Agreed`](CommError::Agreed), or
@@ -122,7 +121,7 @@ impl Handle {
         }
     }
 
-    /// Waits, and lets the flight recorder hear of a failure.
+    /// Waits, and tells the flight recorder of a failure.
     fn finish(&self, pending: &mut dyn Pending) -> Result<Option<Buffer>> {
         pending.wait().inspect_err(|error| {
             if let (Some(history), CommError::Mismatch(_)) = (&self.history, error) {

@@ -1,4 +1,4 @@
-//! The ledger: what one rank moved, counted where it is moved, and what it did last.
+//! The ledger: an account of what one rank moved, counted where it is moved, and of what it did last.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::{CommError, DType, DeviceRef, ErrorClass, ExchangePlan, MemoryStats, Site, SiteText};
 
-/// How many operations the flight recorder remembers unless told otherwise.
+/// How many operations the flight recorder remembers by default.
 const RECENT: usize = 64;
 
 /// Per rank: messages, bytes, rounds and operations of all its groups, and optionally a trace of events.
@@ -17,8 +17,8 @@ const RECENT: usize = 64;
 /// It is a flight recorder too: it remembers the last operations, and when one fails, keeps them with the error as a
 /// [`FlightRecord`].
 ///
-/// A rank's `messages` and `bytes` are what it received from other ranks; over all ranks they equal what was sent.
-/// Counting happens where pieces are read, so what the ledger says moved did move.
+/// A rank's `messages` and `bytes` are those it received from other ranks; over all ranks they equal what was sent.
+/// Counting happens where pieces are read, so the ledger counts only what really moved.
 ///
 /// ```
 /// use shard_comm::{local, Host};
@@ -34,14 +34,14 @@ pub struct Ledger {
     device: DeviceRef,
     /// By kind of operation, in order of first use.
     counted: RefCell<Vec<Counted>>,
-    /// Which of them was counted last.
+    /// The index of the kind that was counted last.
     last: Cell<usize>,
-    /// What is counted by kind of kernel call: fallbacks, their bytes, calls of libraries.
+    /// Counts of kernel calls: fallbacks to the host, their bytes, and calls of libraries.
     fallbacks: Cell<u64>,
     fallback_bytes: Cell<u64>,
     library_calls: Cell<u64>,
     recent: Recent,
-    /// How many of them are remembered.
+    /// How many operations are remembered.
     most: Cell<usize>,
     failure: RefCell<Option<FlightRecord>>,
     tracing: Cell<bool>,
@@ -60,21 +60,21 @@ pub struct LedgerSnapshot {
     pub bytes: u64,
     /// Peers sent to, summed over rounds.
     pub sent_messages: u64,
-    /// Bytes other ranks were told to read from this one.
+    /// Bytes that other ranks were to read from this one.
     pub sent_bytes: u64,
     /// Bytes this rank copied from itself.
     pub local_bytes: u64,
     /// Kernel calls that ran on the host because the device had no kernel.
     pub fallbacks: u64,
-    /// Bytes that went to the host and back for them.
+    /// Bytes that went to the host and back for these calls.
     pub fallback_bytes: u64,
-    /// Kernel calls that a library of the device's vendor did: on GPUs, cuBLASLt and cuDNN.
+    /// Kernel calls that a library of the device's vendor computed: on GPUs, cuBLASLt and cuDNN.
     pub library_calls: u64,
     /// Per operation name, in order of first use.
     pub ops: Vec<(&'static str, OpCount)>,
 }
 
-/// What one kind of operation moved.
+/// The traffic of one kind of operation.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct OpCount {
     /// Rendezvous.
@@ -107,9 +107,9 @@ impl fmt::Display for Operation {
     }
 }
 
-/// The last operations of a rank, oldest first: its ledger adds to them, and who watches the ranks of a launch may read them.
+/// The last operations of a rank, oldest first. The rank's ledger adds to them, and the watch over a launch may read them.
 ///
-/// The lock is the rank's own but for a look now and then, so taking it costs no more than the write itself.
+/// Other threads take the lock only now and then, so taking it costs the rank no more than the write itself.
 #[derive(Clone, Default)]
 pub(crate) struct Recent(Arc<Mutex<VecDeque<Posted>>>);
 
@@ -137,7 +137,8 @@ impl fmt::Debug for Recent {
     }
 }
 
-/// An [`Operation`] as it is remembered. Every call leaves one, in memory that has mostly left the nearest cache: it is small.
+/// An [`Operation`] as it is remembered. It is small, because every call writes one, to memory that has mostly left the nearest
+/// cache.
 #[derive(Clone, Copy)]
 struct Posted {
     name: &'static str,
@@ -147,8 +148,8 @@ struct Posted {
 
 /// What a rank did before an operation of its own failed.
 ///
-/// Errors are equal on all ranks, and short; this is the rank's own part of the story. It is also told as an event of
-/// `tracing`, of level error and target `shard_comm`.
+/// Errors are equal on all ranks, and short; this is the rank's own part of the story. It is also emitted as an event of
+/// `tracing`, with level error and target `shard_comm`.
 ///
 /// ```
 /// use shard_comm::{local, Monoid};
@@ -190,14 +191,14 @@ pub struct TraceEvent {
     pub at: Duration,
 }
 
-/// What one kind of operation did so far.
+/// The counts of one kind of operation so far.
 struct Counted {
     name: &'static str,
     rounds: u64,
     moved: Moved,
 }
 
-/// What one round moved at one rank.
+/// The traffic of one round at one rank.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Moved {
     pub(crate) messages: u64,
@@ -272,7 +273,7 @@ impl Ledger {
         self.recent.list()
     }
 
-    /// Remembers this many operations from now on, 64 unless told; none if zero.
+    /// Sets how many operations are remembered from now on, 64 by default; zero for none.
     pub fn remember(&self, most: usize) {
         self.most.set(most);
         let mut recent = self.recent.lock();
@@ -280,13 +281,13 @@ impl Ledger {
         recent.drain(..surplus);
     }
 
-    /// What this rank did before its first [failure](crate::ErrorClass::Failure); until there is one, before the last
+    /// What this rank did before its first [failure](crate::ErrorClass::Failure). Until there is one, what it did before the last
     /// [mismatch](CommError::Mismatch).
     pub fn flight_record(&self) -> Option<FlightRecord> {
         self.failure.borrow().clone()
     }
 
-    /// Switches the trace on or off; off at first. Switching on forgets earlier events.
+    /// Switches the trace on or off; it is off at first. Switching it on forgets earlier events.
     pub fn trace(&self, on: bool) {
         if on {
             self.events.borrow_mut().clear();
@@ -299,7 +300,7 @@ impl Ledger {
         self.tracing.get()
     }
 
-    /// Adds an event to the trace, if it is on. Build costly labels only when [`Ledger::is_tracing`].
+    /// Adds an event to the trace, if it is on. If a label is costly to build, check [`Ledger::is_tracing`] first.
     pub fn note(&self, label: impl Into<Cow<'static, str>>) {
         if self.tracing.get() {
             let event = TraceEvent {
@@ -321,7 +322,7 @@ impl Ledger {
         self.fallback_bytes.update(|all| all + bytes);
     }
 
-    /// Counts kernel calls that a library of the device's vendor did.
+    /// Counts kernel calls that a library of the device's vendor computed.
     pub fn used_library(&self, calls: u64) {
         self.library_calls.update(|all| all + calls);
     }
@@ -343,8 +344,8 @@ impl Ledger {
         });
     }
 
-    /// An operation of this rank has failed: keeps what led to it. Handles call it when they are waited for, and so do the
-    /// collectives; a backend needs to only where it fails by itself.
+    /// Records that an operation of this rank has failed, and keeps what led to it. Handles call this when they are waited for,
+    /// and so do the collectives; a backend has to call it only where it fails by itself.
     pub fn failed(&self, error: &CommError) {
         let kept = |known: &FlightRecord| known.cause.class() == ErrorClass::Failure;
         let fatal = error.class() == ErrorClass::Failure;
@@ -380,7 +381,7 @@ impl Ledger {
     #[inline]
     fn count(&self, name: &'static str, moved: &Moved) {
         let mut counted = self.counted.borrow_mut();
-        // What was done last is mostly done again.
+        // The kind that was counted last is mostly the next one too.
         let last = self.last.get();
         let at = match counted.get(last) {
             Some(kind) if std::ptr::eq(kind.name, name) => last,
@@ -395,7 +396,7 @@ impl Ledger {
         kind.moved.local_bytes += moved.local_bytes;
     }
 
-    /// Where a kind of operation is counted, now that it is done again or for the first time.
+    /// The index of a kind of operation, adding the kind if it is new.
     #[inline(never)]
     fn counted_at(&self, counted: &mut Vec<Counted>, name: &'static str) -> usize {
         let at = counted.iter().position(|kind| kind.name == name);

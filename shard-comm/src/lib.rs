@@ -1,14 +1,14 @@
-//! Communicators: the exchange of pieces between ranks, in process and beyond.
+//! Communicators: the exchange of pieces between ranks, within a process and between processes.
 //!
-//! A group of *ranks* each own a part of something too big for one of them. This crate has what they need to work on
-//! it together, and nothing that knows what it is: no layouts, no tensors, no kernels.
+//! The *ranks* of a group each own a part of something too big for one of them. This crate has what they need to work on
+//! it together, and does not know what it is: there are no layouts, tensors or kernels here.
 //!
 //! - **Memory**: typed, shared, immutable [`Buffer`]s on a [`Device`], from the crate [`shard_device`], whose items are
 //!   all here too.
 //! - **Moves**: an [`ExchangePlan`] lists the strided [`Piece`]s a rank reads from its peers, and how they are combined
 //!   (a [`Monoid`]). Everything else, from broadcast to all-reduce, is such a plan.
 //! - **Groups**: a [`Communicator`] runs plans. Every operation blocks, or starts and returns a [`Handle`]. The
-//!   [`local`] backend runs ranks as threads of this process; [`backend`] says what one of your own needs.
+//!   [`local`] backend runs ranks as threads of this process; [`backend`] says what a backend of your own needs.
 //! - **Forecasts**: [`simulated`] plays one rank of thousands, without data.
 //! - **Accounts**: a [`Ledger`] counts every byte and message where it moves.
 //!
@@ -38,11 +38,11 @@
 //! }
 //! ```
 //!
-//! # What goes wrong, goes wrong alike
+//! # Errors are the same on all ranks
 //!
 //! Errors are typed ([`CommError`]) and of three classes ([`ErrorClass`]). Ranks that disagree get the same
-//! [`Mismatch`], with both call sites, before anything moves; one rank's local error becomes everybody's; a rank that
-//! dies, or a program that can never go on, fails all who wait for it, with the cause.
+//! [`Mismatch`], with both call sites, before anything moves. One rank's local error becomes everybody's. If a rank
+//! dies, or if the program can never go on, all ranks that wait fail with the cause.
 //!
 //! ```
 //! use shard_comm::{CommError, Communicator, Monoid, local};
@@ -58,16 +58,16 @@
 //! assert!(matches!(&errors[0], CommError::Mismatch(m) if m.field == "length"));
 //! ```
 //!
-//! How to test what you build on it: [`guide::testing`].
+//! [`guide::testing`] explains how to test programs built on this crate.
 //!
 //! # Features
 //!
-//! - `contract-tests`: the programs every backend must run correctly, for the tests of backends.
+//! - `contract-tests`: the programs that every backend must run correctly, for the tests of backends.
 //! - `mpi`: the backend `mpi`, ranks that are processes; needs an installed MPI and libclang to build.
-//! - `cuda`: GPUs of NVIDIA as devices, with cuBLASLt and cuDNN where they are found; loaded at run time, needs nothing to
+//! - `cuda`: NVIDIA GPUs as devices, with cuBLASLt and cuDNN where they are found; loaded at run time, nothing is needed to
 //!   build.
-//! - `nccl`: the backend `nccl`, ranks with a GPU each over NVIDIA's library of that name, loaded at run time.
-//! - `cuda-emulated`: their kernels and the library on the host, for tests; needs a C++ compiler at run time.
+//! - `nccl`: the backend `nccl`, ranks with a GPU each over NVIDIA's library of that name, which is loaded at run time.
+//! - `cuda-emulated`: GPU kernels and NVIDIA's libraries emulated on the host, for tests; needs a C++ compiler at run time.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(any(feature = "mpi", feature = "nccl")), forbid(unsafe_code))]
 #![cfg_attr(any(feature = "mpi", feature = "nccl"), deny(unsafe_code))]

@@ -1,4 +1,4 @@
-//! What a communicator is asked to do: exchanges of a group, and messages between two ranks.
+//! The requests to a communicator: exchanges of a group, and messages between two ranks.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use crate::{
 /// The first stage reads `sources`; each later one reads only the result of the stage before.
 #[derive(Debug)]
 pub struct Request {
-    /// The exchanges, in order; the same number on every rank unless their arguments are at odds.
+    /// The exchanges, in order; as many on every rank, unless their arguments contradict each other.
     pub stages: SmallVec<[Stage; 1]>,
-    /// What the first stage's pieces read.
+    /// The sources that the first stage's pieces read.
     pub sources: SmallVec<[Buffer; 1]>,
-    /// An error of this rank that all must hear of.
+    /// An error of this rank that all must learn of.
     pub status: Result<(), Box<AgreedError>>,
     /// An argument that must be equal on all ranks: its name and value.
     pub argument: Option<(&'static str, u128)>,
@@ -33,29 +33,29 @@ pub struct Request {
     pub site: Site,
     /// What the user called, if that is [known](crate::Calling).
     pub method: Option<&'static str>,
-    /// What a checked communicator adds.
+    /// The part that a checked communicator adds.
     pub guard: Guard,
 }
 
 /// One exchange of a [`Request`].
 #[derive(Debug)]
 pub struct Stage {
-    /// What moves.
+    /// The pieces that move.
     pub plan: Arc<ExchangePlan>,
-    /// Where it goes.
+    /// Where they go.
     pub target: Target,
 }
 
-/// What an exchange leaves behind on this rank.
+/// The result of an exchange on this rank.
 #[derive(Debug)]
 pub enum Target {
     /// A destination that the pieces write.
     Write(BufferMut),
-    /// A buffer that already is the result, as the root's own in a broadcast. No piece may be received.
+    /// A buffer that already is the result, such as the root's own in a broadcast. No piece may be received.
     Keep(Buffer),
     /// No result. No piece may be received.
     Nothing,
-    /// Something else moves the elements, and has checked this rank's buffers. The communicator only sees to it that all ranks
+    /// Something else moves the elements, and has checked this rank's buffers. The communicator only makes sure that all ranks
     /// agree; its result is the table of all ranks' checksums, if any rank's [guard](Request::guard) has some. Sources need
     /// not have elements.
     Elsewhere,
@@ -92,7 +92,7 @@ impl Request {
         }
     }
 
-    /// A request that moves nothing and tells an error, or that there is none.
+    /// A request that moves nothing and tells whether this rank has an error.
     #[inline]
     pub fn status(plan: Arc<ExchangePlan>, status: Result<(), AgreedError>, site: Site) -> Self {
         let mut request = Self::exchange(plan, &[], Target::Nothing, site);
@@ -112,7 +112,7 @@ impl Request {
         self.method.unwrap_or_else(|| self.name())
     }
 
-    /// Turns what this rank's own arguments show to be wrong into its status. Backends call it before posting.
+    /// Checks this rank's own arguments, and turns an error in them into the status. Backends call it before posting.
     pub fn checked(mut self, group: usize) -> Self {
         self.check_own(group);
         self
@@ -127,13 +127,13 @@ impl Request {
         }
     }
 
-    /// Whether its elements move by another way.
+    /// Whether something else moves its elements.
     pub(crate) fn is_elsewhere(&self) -> bool {
         let elsewhere = |stage: &Stage| matches!(stage.target, Target::Elsewhere);
         self.stages.iter().any(elsewhere)
     }
 
-    /// What an exchange of one source into one destination is checked for, which its plan remembers.
+    /// The facts that an exchange of one source into one destination is checked for, which its plan remembers.
     fn fit(&self, group: usize) -> Option<Fit> {
         let ([stage], [source]) = (self.stages.as_slice(), self.sources.as_slice()) else {
             return None;
@@ -151,7 +151,7 @@ impl Request {
     }
 
     fn check(&self, group: usize) -> Result<()> {
-        // A barrier has nothing that could be wrong.
+        // A barrier has no arguments to check.
         let is_silent = |s: &Stage| matches!(s.target, Target::Nothing) && s.plan.is_silent();
         if self.is_elsewhere() || self.sources.is_empty() && self.stages.iter().all(is_silent) {
             return Ok(());
@@ -163,7 +163,7 @@ impl Request {
         {
             return Ok(());
         }
-        // What the stage before leaves behind, which this one reads.
+        // The result of the stage before, which this one reads.
         let mut left = None;
         for stage in &self.stages {
             let (dtype, len) = match &stage.target {
@@ -192,20 +192,8 @@ impl Request {
                 None => stage.plan.check(group, dtype, &brought, len)?,
                 Some(one) => stage.plan.check(group, dtype, &std::iter::once(one), len)?,
             }
-            if let Target::Write(dst) = &stage.target
-                && stage.plan.fold.is_none()
-                && stage.plan.fill.is_none()
-                && !stage.plan.may_cover(dst.len())
-            {
-                return Err(CommError::invalid(
-                    stage.plan.name,
-                    format!("pieces for all {} elements of the destination", dst.len()),
-                    format!(
-                        "pieces for {} of them",
-                        stage.plan.recv.iter().map(|p| p.numel()).sum::<usize>()
-                    ),
-                    "give the plan a fill value for what no piece writes",
-                ));
+            if let Target::Write(dst) = &stage.target {
+                stage.plan.check_written(dst.len())?;
             }
             left = Some((dtype.unwrap_or(DType::U8), len));
         }
@@ -223,13 +211,13 @@ pub struct Link {
     pub peer: usize,
     /// What this side does.
     pub side: LinkSide,
-    /// Whether something else moves the elements: the two only agree, and there is no result.
+    /// Whether something else moves the elements: then the two ranks only agree, and there is no result.
     pub elsewhere: bool,
-    /// An error of this rank that both must hear of.
+    /// An error of this rank that both must learn of.
     pub status: Result<(), Box<AgreedError>>,
     /// Where the user called.
     pub site: Site,
-    /// What a checked communicator adds.
+    /// The part that a checked communicator adds.
     pub guard: Guard,
 }
 
@@ -252,7 +240,7 @@ impl LinkSide {
 }
 
 impl Link {
-    /// The call it came from.
+    /// The name of the call.
     pub fn name(&self) -> &'static str {
         match self.side {
             LinkSide::Send(_) => "send",
@@ -260,7 +248,7 @@ impl Link {
         }
     }
 
-    /// Who sends and who receives, as numbered within the group, if `me` is this rank.
+    /// The sender and the receiver, as numbered within the group, if `me` is this rank.
     pub fn ends(&self, me: usize) -> [usize; 2] {
         match self.side {
             LinkSide::Send(_) => [me, self.peer],
@@ -276,7 +264,7 @@ impl Link {
         }
     }
 
-    /// What moves, as an exchange of the two participants.
+    /// The message as an exchange of its two participants.
     pub fn plan(&self) -> ExchangePlan {
         let run = |peer, len| Pieces::from([Piece::run(peer, 0, len, 0, 0)]);
         let (recv, send) = match &self.side {
@@ -314,7 +302,7 @@ impl Link {
     }
 }
 
-/// Whether a group of `size` has this rank.
+/// Checks that a group of `size` ranks has this rank.
 pub(crate) fn check_peer(op: &'static str, peer: usize, size: usize) -> Result<()> {
     if peer < size {
         return Ok(());

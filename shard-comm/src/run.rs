@@ -9,13 +9,13 @@ use crate::{
 };
 
 impl ExchangePlan {
-    /// Runs the plan of a rank that reads from nobody but itself: what an exchange would do, without a communicator.
+    /// Runs the plan of a rank that reads only from itself: the same as an exchange, but without a communicator.
     ///
-    /// Pieces are read from `sources` whoever their peer is. What no piece writes is as after an exchange: the fill, the
-    /// identity of the fold, or what it was.
+    /// Pieces are read from `sources` whatever their peer is. Elements that no piece writes are as after an exchange: the fill, or
+    /// the identity of the fold; a plan without either writes all elements.
     ///
     /// # Errors
-    /// [`CommError::Invalid`] if buffers do not fit the plan; what the device reports.
+    /// [`CommError::Invalid`] if buffers do not fit the plan, or if it leaves elements unwritten; otherwise errors of the device.
     pub fn run_alone(
         &self,
         device: &DeviceRef,
@@ -24,6 +24,7 @@ impl ExchangePlan {
     ) -> Result<(), CommError> {
         let brought = sources.iter().map(|s| (s.dtype(), s.len()));
         self.check(usize::MAX, Some(dst.dtype()), &brought, dst.len())?;
+        self.check_written(dst.len())?;
         let needed = self.recv.iter().map(|p| p.source + 1).max().unwrap_or(0);
         if needed > sources.len() {
             return Err(CommError::invalid(
@@ -39,11 +40,11 @@ impl ExchangePlan {
 
 /// Reads every received piece of a checked plan into `dst`. `source(peer, index)` finds the owner's buffer.
 ///
-/// [`receive`](crate::backend::receive) does this with what peers posted; alone it is for backends that have brought the
+/// [`receive`](crate::backend::receive) does this with the posts of peers; by itself it is for backends that have brought the
 /// elements here in another way.
 ///
 /// # Errors
-/// Those of the device; [`DeviceError::Invalid`](crate::DeviceError::Invalid) if a buffer is too short for a piece.
+/// Errors of the device; [`DeviceError::Invalid`](crate::DeviceError::Invalid) if a buffer is too short for a piece.
 pub fn run<'a>(
     device: &DeviceRef,
     plan: &ExchangePlan,
@@ -59,7 +60,7 @@ pub fn run<'a>(
     {
         fill_all(device, dst, &[fill])?;
     }
-    // A GPU takes many pieces in one launch; the host would only gain a list.
+    // A GPU copies many pieces in one launch; the host would gain nothing from the list.
     if plan.recv.len() > 1
         && device.takes_many_pieces()
         && plan.collisions() == Collisions::Disjoint
@@ -100,7 +101,7 @@ fn fold_all<'a>(
         }
         return Ok(());
     }
-    // Where no element is written twice, copying stands for folding into the identity.
+    // If no element is written twice, copying is the same as folding into the identity.
     let copies = plain && plan.collisions() == Collisions::Disjoint;
     // Sums of 16-bit floats are formed in f32 and rounded once, unless there is nothing to sum.
     if plan.widens(dst.dtype()) {
@@ -138,7 +139,7 @@ fn fold_pieces<'a>(
     Ok(())
 }
 
-/// Copies one piece; most are runs, which need no views.
+/// Copies one piece; most are contiguous on both sides and need no views.
 #[inline]
 fn copy_piece(
     device: &DeviceRef,
@@ -176,4 +177,35 @@ pub(crate) fn fill_all(device: &DeviceRef, dst: &mut BufferMut, group: &[Scalar]
         device.fill(dst, &lane, value)?;
     }
     Ok(())
+}
+
+#[cfg(all(test, not(any(shard_loom, shard_shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Host, Piece};
+
+    #[test]
+    fn a_plan_that_leaves_elements_unwritten_is_refused() {
+        let device = Host::new();
+        let source = [device.upload_slice(&[1.0_f64, 2.0]).unwrap()];
+        let run_into = |len: usize, fold: Option<Monoid>, fill: Option<Scalar>| {
+            let pieces = [Piece::run(0, 0, 2, 0, 1)];
+            let plan = ExchangePlan::new("put", 0, pieces.into(), [].into(), fold, fill);
+            let mut dst = device.alloc(DType::F64, len)?;
+            plan.run_alone(&device, &source, &mut dst)?;
+            Ok::<_, CommError>(dst.freeze().to_vec::<f64>().unwrap())
+        };
+        let error = run_into(3, None, None).unwrap_err();
+        let told =
+            "put: expected pieces for all 3 elements of the destination, got pieces for 2 of them";
+        assert!(error.to_string().starts_with(told), "{error}");
+        assert_eq!(
+            run_into(3, None, Some(Scalar::F64(7.0))).unwrap(),
+            [7.0, 1.0, 2.0]
+        );
+        assert_eq!(
+            run_into(3, Some(Monoid::SUM), None).unwrap(),
+            [0.0, 1.0, 2.0]
+        );
+    }
 }

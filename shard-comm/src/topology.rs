@@ -1,11 +1,11 @@
-//! What ranks are made of: how fast one computes, which share a node, and what the links between them cost.
+//! The machine that ranks run on: how fast one computes, which ranks share a node, and what the links between them cost.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::{Spent, Work};
 
-/// How fast one rank computes: a roofline, and per op the share of it that is reached.
+/// How fast one rank computes: a roofline, and for each op the share of it that the op reaches.
 ///
 /// A piece of work takes `launch + max(flops / rate, bytes / bandwidth) / share` seconds (the roofline model of Williams,
 /// Waterman and Patterson 2009). The shares are 1 unless they are [measured](Self::calibrated).
@@ -26,7 +26,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A rank that does so many floating-point operations, and reads or writes so many bytes, per second.
+    /// A rank that does this many floating-point operations, and reads or writes this many bytes, per second.
     pub fn new(flops: f64, bandwidth: f64) -> Self {
         Self {
             flops,
@@ -58,7 +58,7 @@ impl Machine {
         for (op, spent) in spent {
             let took = spent.time.as_secs_f64() - spent.calls as f64 * self.launch;
             let bound = self.roofline(spent.work);
-            // Work too little to be told from the launches says nothing about the rest.
+            // If the work is too little to be told from the launches, it says nothing about the share.
             if took > 0.0 && bound > 0.0 {
                 self.shares.insert((*op).to_owned(), bound / took);
             }
@@ -66,7 +66,7 @@ impl Machine {
         self
     }
 
-    /// The same machine, shared by so many ranks that take turns: everything takes `times` as long.
+    /// The same machine, shared by `times` ranks that take turns: everything takes `times` as long.
     #[must_use]
     pub fn slowed(self, times: f64) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl Machine {
 }
 
 impl fmt::Display for Machine {
-    /// Such as `52.0 GFLOP/s, 9.8 GB/s, 0.4 us per call`.
+    /// For example `52.0 GFLOP/s, 9.8 GB/s, 0.4 us per call`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rate, bytes, launch) = (1e-9 * self.flops, 1e-9 * self.bandwidth, 1e6 * self.launch);
         write!(
@@ -114,7 +114,7 @@ pub struct LinkCost {
 }
 
 impl LinkCost {
-    /// A link of this latency in seconds and bandwidth in bytes per second.
+    /// A link with this latency in seconds and this bandwidth in bytes per second.
     ///
     /// ```
     /// use shard_comm::LinkCost;
@@ -144,14 +144,14 @@ impl LinkCost {
 }
 
 impl fmt::Display for LinkCost {
-    /// Such as `3.00 us + 80.0 GB/s`.
+    /// For example `3.00 us + 80.0 GB/s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (latency, rate) = (1e6 * self.latency, 1e-9 / self.per_byte);
         write!(f, "{latency:.2} us + {rate:.1} GB/s")
     }
 }
 
-/// Ranks, the nodes they are on, and what joins them.
+/// Ranks, the nodes they are on, and the links that join them.
 ///
 /// ```
 /// use shard_comm::{LinkCost, Machine, Topology};
@@ -172,19 +172,19 @@ pub struct Topology {
     machine: Machine,
 }
 
-/// Who sums up an all-reduce.
+/// How the sums of an all-reduce are formed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reductions {
-    /// The ranks themselves, in rank order, with a message to and from each other: the same bits whatever the network. What
-    /// the backends of this crate do.
+    /// By the ranks themselves, in rank order, with a message to and from each other rank: the same bits whatever the network.
+    /// The backends of this crate do this.
     RankOrder,
-    /// The network's library, by trees within and between nodes: `2 log2` latencies, and the bytes of a reduce-scatter and
-    /// an all-gather, of which each rank of a node carries its share out of it. What NCCL and the collectives of MPI do.
+    /// By the network's library, with trees within and between nodes: `2 log2` latencies, and the bytes of a reduce-scatter and
+    /// an all-gather; between nodes each rank of a node carries its share of them. NCCL and the collectives of MPI do this.
     Library,
 }
 
 impl Topology {
-    /// Ranks on a network whose links all cost the same, which carries messages while ranks compute, at full duplex.
+    /// Ranks on a network whose links all cost the same. It carries messages while ranks compute, at full duplex.
     pub fn network(ranks: usize, machine: Machine, link: LinkCost) -> Self {
         Self {
             ranks,
@@ -198,7 +198,7 @@ impl Topology {
         }
     }
 
-    /// Ranks that share memory: a rank copies what it needs when it waits for it, and nobody pays for sending.
+    /// Ranks that share memory: a rank copies what it needs when it waits for it, and sending costs nothing.
     pub fn shared_memory(ranks: usize, machine: Machine, link: LinkCost) -> Self {
         Self {
             flies: false,
@@ -206,7 +206,7 @@ impl Topology {
         }
     }
 
-    /// Nodes of so many consecutive ranks, joined by such links.
+    /// Nodes of `ranks` consecutive ranks each, joined by links of this cost.
     #[must_use]
     pub fn nodes_of(self, ranks: usize, between: LinkCost) -> Self {
         Self {
@@ -225,7 +225,7 @@ impl Topology {
         }
     }
 
-    /// Who sums up an all-reduce.
+    /// Sets how the sums of an all-reduce are formed.
     #[must_use]
     pub fn with_reductions(self, reductions: Reductions) -> Self {
         Self { reductions, ..self }
@@ -236,7 +236,7 @@ impl Topology {
         self.ranks
     }
 
-    /// What a rank computes with.
+    /// The machine that a rank computes on.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
@@ -246,12 +246,12 @@ impl Topology {
         self.round
     }
 
-    /// Who sums up an all-reduce.
+    /// How the sums of an all-reduce are formed.
     pub fn reductions(&self) -> Reductions {
         self.reductions
     }
 
-    /// Whether messages travel while ranks compute, and occupy their sender.
+    /// Whether messages travel while ranks compute, and occupy their sender's links.
     pub fn flies(&self) -> bool {
         self.flies
     }

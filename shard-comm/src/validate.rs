@@ -1,4 +1,4 @@
-//! What the ranks of an operation must agree on, checked before anything moves.
+//! The validation of what the ranks of an operation must agree on, before anything moves.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use crate::history::first_difference;
 use crate::plan::{Traffic, traffic_with};
 use crate::{AgreedError, CommError, DType, Mismatch, Monoid, Result, SiteText, Told};
 
-/// What one rank says of its part in an exchange: what [`validate`] compares. [`Post`](crate::backend::Post) is a claim.
+/// One rank's statement about its part in an exchange, which [`validate`] compares. [`Post`](crate::backend::Post) is a claim.
 pub trait Claim {
-    /// The call, for messages.
-    fn op(&self) -> &'static str;
-    /// Where it was made.
+    /// What the user called, for messages.
+    fn called(&self) -> &'static str;
+    /// Where the call was made.
     fn site(&self) -> SiteText;
-    /// The name of the plan: what must agree.
+    /// The name of the plan, which must agree.
     fn name(&self) -> &'static str;
-    /// Which operation it is by the caller's count.
+    /// The number of the operation by the caller's count.
     fn turn(&self) -> Option<u64>;
-    /// An error that all must hear of.
+    /// An error that all ranks must learn of.
     fn status(&self) -> Option<&AgreedError>;
     /// An argument that must be equal on all ranks: its name and value.
     fn argument(&self) -> Option<(&'static str, u128)>;
@@ -30,15 +30,15 @@ pub trait Claim {
     fn fold(&self) -> Option<Monoid>;
     /// The plan's fingerprint.
     fn id(&self) -> u128;
-    /// What the plan [receives](crate::ExchangePlan::incoming); looked at where a fingerprint is zero.
+    /// What the plan [receives](crate::ExchangePlan::incoming); compared where a fingerprint is zero.
     fn incoming(&self) -> &[Traffic];
-    /// What the plan [sends](crate::ExchangePlan::outgoing); looked at where a fingerprint is zero.
+    /// What the plan [sends](crate::ExchangePlan::outgoing); compared where a fingerprint is zero.
     fn outgoing(&self) -> &[Traffic];
-    /// The length of a source; zero if there is none.
+    /// The length of a source; zero if there is no such source.
     fn source_len(&self, source: usize) -> usize;
 }
 
-/// How a group is named in messages: by its ranks of the launch.
+/// The name of a group in messages: its ranks of the launch.
 ///
 /// ```
 /// use shard_comm::backend::label;
@@ -53,12 +53,13 @@ pub fn label(members: &[usize]) -> String {
     }
 }
 
-/// Checks claims, one per member; the error, if any, is for all of them: it is a function of the claims alone.
+/// Checks claims, one per member. An error is the same for all members, because it is a function of the claims alone.
 ///
-/// `sequence` counts the operations of these members, who are numbered as in the launch.
+/// `sequence` counts the operations of these members. Members are numbered as in the launch.
 ///
-/// Fields are compared in the order in which a difference explains the later ones: another turn, what was done before, another operation, a
-/// rank that has an error to tell (which comes before what was done), arguments, the plan, types, and last the sizes of every pair.
+/// Fields are compared in an order in which a difference explains later ones: the turn, what was done before (unless some rank has
+/// an error to report), the operation, errors that ranks have to report, arguments, the plan, types, and last the sizes of every
+/// pair.
 ///
 /// # Errors
 /// [`OutOfStep`](CommError::OutOfStep) if some rank has lost or repeated an operation, [`Mismatch`](CommError::Mismatch) if two
@@ -113,14 +114,14 @@ pub fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[&C]) -> Re
         fold.map_or("none".to_owned(), |op| op.name().to_owned())
     })?;
     check.same("plan", C::id, |_| "one of its own".to_owned())?;
-    // What a fingerprint stands for needs no comparison; each rank has checked its own buffers.
+    // Where fingerprints stand for the pieces, no comparison is needed; each rank has checked its own buffers.
     if claims.iter().all(|c| c.id() != 0) {
         return Ok(());
     }
     check.pairs()
 }
 
-/// Whether claims agree in all fields, with fingerprints that stand for the rest: as nearly always, found in one pass.
+/// Whether claims agree in all fields and have fingerprints for the rest. That is nearly always so, and found in one pass.
 pub(crate) fn agree_plainly<'a, C: Claim + 'a>(claims: impl IntoIterator<Item = &'a C>) -> bool {
     let mut claims = claims.into_iter();
     let Some(first) = claims.next() else {
@@ -129,7 +130,7 @@ pub(crate) fn agree_plainly<'a, C: Claim + 'a>(claims: impl IntoIterator<Item = 
     let (name, argument, id) = (first.name(), first.argument(), first.id());
     let (turn, dtype, fold) = (first.turn(), first.dtype(), first.fold());
     let past = first.past();
-    // Names mostly are the same text, which needs no reading.
+    // Names are mostly the same text in memory, and then need not be read.
     let same = |a: &'static str, b: &'static str| std::ptr::eq(a, b) || a == b;
     let agrees = |claim: &C| {
         claim.id() == id
@@ -174,7 +175,7 @@ impl<C: Claim> Check<'_, C> {
         Ok(())
     }
 
-    /// Whether ranks that count their operations have counted as many: a lost or repeated one shows.
+    /// Checks that ranks that count their operations have the same count: a lost or repeated operation shows.
     fn in_step(&self) -> Result<()> {
         let turns = || self.claims.iter().enumerate();
         let mut counted = turns().filter_map(|(i, c)| Some((i, c.turn()?)));
@@ -207,7 +208,7 @@ impl<C: Claim> Check<'_, C> {
         Err(self.mismatch(field.to_owned(), 0, a, other + 1, b))
     }
 
-    /// What each rank sends to each other must be what that one expects.
+    /// Checks that each rank sends to each other what that rank expects.
     fn pairs(&self) -> Result<()> {
         let mut matched = 0;
         for (reader, claim) in self.claims.iter().enumerate() {
@@ -277,7 +278,7 @@ impl<C: Claim> Check<'_, C> {
         ))
     }
 
-    /// Counts agree, but not where the pieces are read from.
+    /// The error for equal counts of pieces that are read from different places.
     fn other_elements(&self, owner: usize, reader: usize) -> CommError {
         let says = |what| format!("other elements {what}, or the same in another order");
         self.unequal(
@@ -319,11 +320,11 @@ impl<C: Claim> Check<'_, C> {
             sequence: self.sequence,
             rank_a: self.members[a],
             a: has_a,
-            op_a: claim_a.op(),
+            op_a: claim_a.called(),
             site_a: claim_a.site(),
             rank_b: self.members[b],
             b: has_b,
-            op_b: claim_b.op(),
+            op_b: claim_b.called(),
             site_b: claim_b.site(),
         })
     }

@@ -1,4 +1,4 @@
-//! What can go wrong when an op is applied.
+//! Errors of applying an op.
 
 use shard_comm::{Calling, CommError, DType, DeviceError, ErrorClass};
 use shard_redistribute::RedistributeError;
@@ -23,7 +23,7 @@ pub enum OpError {
         /// What to do instead.
         fix: &'static str,
     },
-    /// An operand has a type the op does not take.
+    /// An operand has a type that the op does not take.
     #[error("{op}: operand {operand} is {got}, expected {expected}; {}", conversion(*got))]
     DType {
         /// The op.
@@ -46,7 +46,7 @@ pub enum OpError {
         /// The type that was asked for.
         to: DType,
     },
-    /// A number that the type of the result cannot hold.
+    /// A number does not fit the type of the result.
     #[error(
         "{op}: {value} is no {dtype}; give a number that the type holds, or convert to another type with `.to()`"
     )]
@@ -58,7 +58,7 @@ pub enum OpError {
         /// The type.
         dtype: DType,
     },
-    /// The op takes another number of operands.
+    /// The op takes a different number of operands.
     #[error("{op}: takes {expected} operands, got {got}")]
     Arity {
         /// The op.
@@ -79,7 +79,7 @@ pub enum OpError {
         /// Position of the operand.
         operand: usize,
     },
-    /// Moves must be explicit here, and the op would have to move an operand.
+    /// Moves must be explicit, and the op would have to move an operand.
     #[error(
         "{op}: operand {operand} with layout {layout} would have to move, and moves are explicit here; \
          redistribute it first, to {wanted}"
@@ -91,7 +91,7 @@ pub enum OpError {
         operand: usize,
         /// The layout it has.
         layout: String,
-        /// What the op's strategy wants.
+        /// The layout that the op's strategy wants.
         wanted: String,
     },
     /// The result is [pinned](crate::Pin) to a layout, and no strategy leaves it there.
@@ -107,8 +107,8 @@ pub enum OpError {
         /// The layouts it would have by the strategies that the operands suggest.
         possible: Vec<String>,
     },
-    /// The op has no derivative with respect to one of its operands: fused gradients, as those of attention and neighbour search,
-    /// are not differentiated again.
+    /// The op has no derivative with respect to one of its operands. Fused gradients, such as those of attention and neighbour
+    /// search, cannot be differentiated again.
     #[error(
         "{op}: has no derivative with respect to operand {operand}; detach it first, or, for second derivatives, write what it \
          is the gradient of with ops that have them (attention: matmul, exp and sum; distances: sub, square, sum and sqrt)"
@@ -129,7 +129,7 @@ pub enum OpError {
         /// The device.
         device: String,
     },
-    /// An operand has a layout and no data, as a tape holds of what a vjp says it does not look at.
+    /// An operand has a layout and no data: a tape keeps only the layout of operands that the op's vjp does not look at.
     #[error(
         "{op}: operand {operand} has only a layout; have the op whose vjp this is keep its elements"
     )]
@@ -191,7 +191,7 @@ impl OpError {
     }
 }
 
-/// Adds an op's name to errors of the crates below, as an op's own rule wants.
+/// Adds an op's name to errors of the crates below, for use in the rule of an op.
 ///
 /// ```
 /// use shard_ops::InOp;
@@ -202,7 +202,7 @@ pub trait InOp<T> {
     /// The same result, with errors that name `op`.
     ///
     /// # Errors
-    /// The error that was there.
+    /// The error of `self`, if it is one.
     fn in_op(self, op: &'static str) -> Result<T>;
 }
 
@@ -244,7 +244,7 @@ fn called(op: &'static str) -> &'static str {
     Calling::method().unwrap_or(op)
 }
 
-/// How an operand gets another type.
+/// How an operand can be converted to another type.
 fn conversion(from: DType) -> &'static str {
     match from.is_float() {
         true => "convert it with `.to()`",

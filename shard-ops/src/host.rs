@@ -1,4 +1,4 @@
-//! What host kernels of several families need: the element type of a call, and where its boxes lie.
+//! Tools that host kernels of several families use: the element type of a call, and the positions of its boxes.
 
 use crate::OperandBox;
 use shard_comm::DType;
@@ -80,7 +80,7 @@ macro_rules! with_element {
 
 pub(crate) use {with_element, with_float, with_stored};
 
-/// The type in which partial results of an output are held: 16 bits are too few to add up in.
+/// The type in which partial results of an output are held: 16-bit floats have too few bits for sums.
 pub(crate) fn partial_type(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,

@@ -1,9 +1,9 @@
-//! Calls of kernels: which boxes of which memory, on the host and on devices that have kernels of their own.
+//! Calls of kernels, on the host and on devices that have kernels of their own: the boxes of operands, and their memory.
 
 use crate::Result;
 use shard_comm::{
-    Buffer, BufferMut, DType, DeviceKind, DeviceRef, Element, HostSlice, HostSliceMut, Ledger,
-    MatmulPrecision, Work,
+    Buffer, BufferMut, DType, DeviceRef, Element, HostSlice, HostSliceMut, Ledger, MatmulPrecision,
+    Work,
 };
 use shard_kernels::{View, ViewMut};
 use shard_redistribute::Fingerprint;
@@ -11,7 +11,7 @@ use shard_spec::{DimPart, Dims, Strides};
 use smallvec::SmallVec;
 use std::any::Any;
 
-/// One operand's box, as a kernel sees it.
+/// One operand's box, in the form that a kernel sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperandBox {
     /// First element of the box in the slice.
@@ -20,8 +20,8 @@ pub struct OperandBox {
     pub shape: Dims,
     /// Strides of the box in the slice, in elements.
     pub strides: Strides,
-    /// Global index of the box's first element along each dim; 0 for a dim held in several intervals, which a rule must
-    /// [allow](crate::RuleBuilder::any_order).
+    /// The global index of the box's first element along each dim; 0 for a dim that is held in several intervals, which a rule
+    /// must [allow](crate::RuleBuilder::any_order).
     pub start: Dims,
     /// The global indices of the box along each dim, in order.
     pub held: SmallVec<[DimPart; 4]>,
@@ -36,25 +36,26 @@ pub struct KernelCx {
     pub inputs: Vec<OperandBox>,
     /// The boxes of the outputs.
     pub outputs: Vec<OperandBox>,
-    /// Whether this rank is at coordinate 0 of every mesh axis that splits a sum: the one that adds what must
+    /// Whether this rank is at coordinate 0 of every mesh axis that shards a sum: only that rank adds what must
     /// be added once, such as a bias.
     pub adds_once: bool,
-    /// Which of several calls this is that fold blocks into the same outputs.
+    /// The place of this call among several that fold blocks into the same outputs.
     pub fold: Fold,
-    /// How much work it is, for accounts and forecasts of time.
+    /// The amount of work, for accounts and forecasts of time.
     pub work: Work,
-    /// Whether the outputs are of a part of the dim that is folded, and [`Op::merge`](crate::Op::merge) will merge them with those of the others.
+    /// Whether the outputs are those of a part of the folded dim, which [`Op::merge`](crate::Op::merge) will merge with those
+    /// of the other parts.
     pub is_part: bool,
 }
 
 impl KernelCx {
-    /// Whether there is anything to write: where there is not, there is nothing to compute, whatever the inputs look like.
+    /// Whether there is anything to write. If not, there is nothing to compute, whatever the inputs are.
     pub(crate) fn writes(&self) -> bool {
         self.outputs.iter().any(|o| !o.shape.contains(&0))
     }
 }
 
-/// The place of a kernel call among those that fold the blocks of a ring, or among one.
+/// The place of a kernel call among those that fold the blocks of a ring; a call without a ring is the only one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fold {
     /// Nothing has been folded yet: [`HostCall::state`] is empty.
@@ -71,7 +72,7 @@ impl Fold {
     };
 }
 
-/// What the kernel of a fold keeps from call to call.
+/// State that the kernel of a fold keeps from call to call.
 pub type FoldState = Option<Box<dyn Any + Send>>;
 
 /// One call of a host kernel: memory and the boxes in it.
@@ -82,10 +83,10 @@ pub struct HostCall<'a, 'm> {
     pub inputs: &'a [HostSlice<'a>],
     /// The outputs' memory.
     pub outputs: &'a mut [HostSliceMut<'m>],
-    /// What a call of the same fold left, and the next will find. Outputs over a ring dim are memory of their own for
-    /// each block, the others the same for all.
+    /// State that a call of the same fold leaves for the next one. Outputs over a ring dim are separate memory for
+    /// each block; the other outputs are the same memory for all.
     pub state: &'a mut FoldState,
-    /// How many rows this rank's part has, where the data [decides](crate::Access::Rows) that: the last call sets it.
+    /// How many rows this rank's part has, if that [depends on the data](crate::Access::Rows): the last call sets it.
     pub rows: &'a mut usize,
 }
 
@@ -153,27 +154,27 @@ fn writable<'a, T: Element>(slice: &'a mut HostSliceMut<'_>, at: &OperandBox) ->
     }
 }
 
-/// What an op is asked for.
+/// What an op's kernel is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Its part of the outputs: [`Op::host`](crate::Op::host).
+    /// Compute the rank's part of the outputs: [`Op::host`](crate::Op::host).
     Compute,
-    /// The rows it found: [`Op::write_rows`](crate::Op::write_rows).
+    /// Write the rows it found: [`Op::write_rows`](crate::Op::write_rows).
     WriteRows,
-    /// One result of several partial ones: [`Op::merge`](crate::Op::merge)(crate::Op::merge).
+    /// Merge several partial results into one: [`Op::merge`](crate::Op::merge).
     Merge,
 }
 
 /// An op's kernel for devices that do not run jobs of the host.
 ///
-/// It gets boxes of buffers, as [`Op::host`](crate::Op::host) does, and queues the work that writes the outputs. Which ones an op
-/// has, [`Op::kernel`](crate::Op::kernel) says; those for GPUs of NVIDIA are `CudaKernel`s, of the module `cuda` that the feature of
-/// that name brings.
+/// It is given boxes of buffers, like [`Op::host`](crate::Op::host), and queues the work that writes the outputs.
+/// [`Op::kernel`](crate::Op::kernel) says which kernels an op has; those for NVIDIA GPUs are `CudaKernel`s, of the module
+/// `cuda` that the feature of that name brings.
 pub trait DeviceKernel {
-    /// Computes one rank's part (or a box of it), or what else the stage is.
+    /// Does what the stage says: computes one rank's part (or a box of it), writes rows, or merges.
     ///
     /// # Errors
-    /// What the device refuses; an op's rule has checked all else.
+    /// An error of the device; the op's rule has checked everything else.
     fn run(&self, stage: Stage, call: DeviceCall<'_>) -> Result<()>;
 }
 
@@ -185,21 +186,21 @@ pub struct DeviceCall<'a> {
     pub cx: &'a KernelCx,
     /// The device, whose queue is the order of all work.
     pub device: &'a DeviceRef,
-    /// How to go about it.
+    /// The policy for precision and libraries.
     pub policy: KernelPolicy,
-    /// What the rank counts.
+    /// The rank's ledger.
     pub ledger: &'a Ledger,
     /// The inputs' memory.
     pub inputs: &'a [Buffer],
     /// The outputs' memory.
     pub outputs: &'a mut [BufferMut],
-    /// What a call of the same fold left, and the next will find.
+    /// State that a call of the same fold leaves for the next one.
     pub state: &'a mut FoldState,
-    /// How many rows this rank's part has, where the data decides that.
+    /// How many rows this rank's part has, if that depends on the data.
     pub rows: &'a mut usize,
 }
 
-/// In an op of this crate: its kernel for GPUs, which is the op itself, or the one in a field of it.
+/// In an op of this crate: defines its kernel for GPUs, which is the op itself, or the one in a field of it.
 macro_rules! gpu_kernel {
     ($($field:tt)?) => {
         #[cfg(feature = "cuda")]
@@ -210,20 +211,15 @@ macro_rules! gpu_kernel {
 }
 pub(crate) use gpu_kernel;
 
-/// Whether devices of a kind run jobs of the host on their memory; others need [kernels](DeviceKernel) of their own.
-pub(crate) fn runs_host_jobs(kind: DeviceKind) -> bool {
-    !kind.is_cuda()
-}
-
-/// How kernels on a GPU go about their work. The host's do not ask.
+/// The policy of kernels on a GPU. Kernels on the host ignore it.
 ///
-/// All ranks must have the same: what a value is rounded to depends on it. Ranks that differ are found out at the next exchange.
+/// It must be the same on all ranks, because the rounding of values depends on it. The next exchange detects ranks that differ.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct KernelPolicy {
-    /// How exact products of `f32` are, of matrices and in convolutions; in full unless asked otherwise.
+    /// The precision of products of `f32`, of matrices and in convolutions; full by default.
     pub precision: MatmulPrecision,
     /// Whether the vendor's libraries are called where they are found, which is the default; otherwise kernels of this
-    /// workspace do everything. Which it was the [ledger](shard_comm::LedgerSnapshot::library_calls) counts.
+    /// workspace do everything. The [ledger](shard_comm::LedgerSnapshot::library_calls) counts calls of libraries.
     pub libraries: bool,
 }
 
@@ -237,7 +233,7 @@ impl Default for KernelPolicy {
 }
 
 impl KernelPolicy {
-    /// What ranks compare of it; nothing while it is as at first.
+    /// The number that ranks compare; 0 for the default policy.
     pub(crate) fn fingerprint(self) -> u128 {
         if self == Self::default() {
             return 0;

@@ -1,4 +1,4 @@
-//! What a machine at hand computes and moves: measured, so that plans are chosen and times forecast by it.
+//! Measures how fast a machine at hand computes and moves data, for the choice of plans and for forecasts of time.
 
 use crate::error::InOp;
 use crate::{Engine, EngineOptions, Exec, Result, Value, elementwise, matmul};
@@ -9,12 +9,12 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// What [`measure`] found: the same on all ranks.
+/// The result of [`measure`]: the same on all ranks.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measured {
-    /// What moves cost along each mesh axis, for planners.
+    /// The costs of moves along each mesh axis, for planners.
     pub links: CostModel,
-    /// What a rank computes, for forecasts.
+    /// The speed of a rank, for forecasts.
     pub machine: Machine,
 }
 
@@ -25,10 +25,10 @@ impl fmt::Display for Measured {
     }
 }
 
-/// Measures what links of a mesh cost and what its ranks compute, all ranks at once, and takes the slowest rank's figures.
+/// Measures the costs of a mesh's links and the speed of its ranks, all ranks at once, and takes the slowest rank's figures.
 ///
 /// Computing is measured with a matrix product of 384 x 384 in single precision, memory with 16 MiB that are doubled, and
-/// what every call costs with a sum of one number: all through the engine, on whatever device the ranks have.
+/// the cost of each call with a sum of one number: all through the engine, on whatever device the ranks have.
 ///
 /// ```
 /// # use shard_comm::{Communicator, local};
@@ -49,7 +49,7 @@ impl fmt::Display for Measured {
 /// ```
 ///
 /// # Collective
-/// All members of the mesh. Moves what [`CostModel::measure`] does, and three numbers.
+/// All members of the mesh. Moves as much as [`CostModel::measure`], and three numbers.
 ///
 /// # Errors
 /// As [`CostModel::measure`].

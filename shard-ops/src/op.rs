@@ -1,4 +1,4 @@
-//! What an op is.
+//! Operators: what an op declares, and who applies it.
 
 use crate::{DeviceKernel, HostCall, Meta, OpError, Result, Rule, Value};
 use shard_comm::DeviceKind;
@@ -12,14 +12,14 @@ use std::sync::Arc;
 ///
 /// Built-in ops and a user's own are declared the same way. Attributes are fields of the implementing struct.
 pub trait Op: Debug + Send + Sync + 'static {
-    /// The op's name, as errors, traces and handlers know it.
+    /// The op's name in errors, traces and handlers.
     fn name(&self) -> &'static str;
 
-    /// A number that is equal for equal name and attributes, on every rank; strategies are cached under it.
+    /// A number that is equal for equal names and attributes, on every rank; strategies are cached under it.
     /// Usually `key_of(self.name(), &(attributes))`.
     fn key(&self) -> u128;
 
-    /// How the op's dims relate, from global shapes and types alone. Also checks them.
+    /// How the dims of the op's operands relate, from global shapes and types alone. Also checks these.
     ///
     /// # Errors
     /// Whatever is wrong with shapes, types or attributes; the same on every rank.
@@ -30,41 +30,41 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Every element of every output box must be written. `call.cx` says which global indices the boxes cover.
     fn host(&self, call: &mut HostCall<'_, '_>);
 
-    /// The op's kernel for devices of a kind that do not run jobs of the host, such as GPUs, if it has one. Without, the op is
-    /// an error there, unless the engine may [fall back](crate::EngineOptions::host_fallback) to [`host`](Self::host). It must be
-    /// the same on all ranks.
+    /// The op's kernel for devices of a kind that do not run jobs of the host, such as GPUs, if it has one. Without one,
+    /// applying the op there is an error, unless the engine may [fall back](crate::EngineOptions::host_fallback) to
+    /// [`host`](Self::host). Whether there is one must be the same on all ranks.
     fn kernel(&self, on: DeviceKind) -> Option<&dyn DeviceKernel> {
         let _ = on;
         None
     }
 
-    /// Writes this rank's part of outputs whose [rows](crate::Access::Rows) the data decides, after [`host`](Self::host) has said
-    /// [how many](HostCall::rows): the outputs' boxes have that extent now, and [`HostCall::state`] is what `host` left. There are no
-    /// inputs. Not called where this rank has no rows.
+    /// Writes this rank's part of outputs whose number of [rows](crate::Access::Rows) depends on the data, after
+    /// [`host`](Self::host) has said [how many](HostCall::rows). The outputs' boxes have that extent now, and
+    /// [`HostCall::state`] is what `host` left. There are no inputs. Not called where this rank has no rows.
     fn write_rows(&self, call: &mut HostCall<'_, '_>) {
         let _ = call;
     }
 
     /// Merges partial results over parts of a dim that is folded block by block, for rules that say so
-    /// ([`merges`](crate::RuleBuilder::merges)): inputs are the outputs as [`host`](Self::host) made them of each part, side by
-    /// side in part order along a new first dim, those of 16-bit floats in `f32`; outputs are the op's. What `host` makes of a
-    /// [part](crate::KernelCx::is_part) may be whatever merges best in the outputs' shapes and types.
+    /// ([`merges`](crate::RuleBuilder::merges)). The inputs are the outputs that [`host`](Self::host) made of each part, along
+    /// a new first dim in the order of the parts, with 16-bit floats as `f32`; the outputs are the op's. For a
+    /// [part](crate::KernelCx::is_part) `host` may write whatever merges best, in the outputs' shapes and types.
     fn merge(&self, call: &mut HostCall<'_, '_>) {
         let _ = call;
     }
 
-    /// The operands whose elements the vjp looks at, all inputs unless it says otherwise: of the others a tape keeps only the
-    /// layout, and their memory can go.
+    /// The operands whose elements the vjp looks at: all inputs by default. Of the other operands a tape keeps only the
+    /// layout, and their memory can be freed.
     fn keeps(&self) -> Keeps {
         Keeps::INPUTS
     }
 
     /// The vector-Jacobian product: cotangents of the inputs from those of the outputs, as global arrays; the
-    /// engine and the tape see to layouts. `None` stands for a zero or unwanted cotangent. Most are a
-    /// [`Saved::pull_back`]. An op without one has no derivative.
+    /// engine and the tape see to layouts. `None` stands for a zero or unwanted cotangent. Most vjps are a
+    /// [`Saved::pull_back`]. An op without a vjp has no derivative.
     ///
     /// # Errors
-    /// Whatever the ops it applies report; [`NoVjp`](crate::OpError::NoVjp) if it has none.
+    /// Errors of the ops that it applies; [`NoVjp`](crate::OpError::NoVjp) if the op has no vjp.
     fn vjp(
         &self,
         exec: &dyn Exec,
@@ -94,7 +94,7 @@ pub struct Keeps {
 }
 
 impl Keeps {
-    /// None.
+    /// No inputs and no outputs.
     pub const NOTHING: Self = Self {
         inputs: 0,
         outputs: 0,
@@ -110,7 +110,7 @@ impl Keeps {
         outputs: u64::MAX,
     };
 
-    /// Inputs by number. Those from number 63 on are in together or not at all.
+    /// Inputs by number. Those from number 63 on are either all included or all not.
     pub const fn inputs(which: &[usize]) -> Self {
         Self {
             inputs: bits(which),
@@ -118,7 +118,7 @@ impl Keeps {
         }
     }
 
-    /// And outputs by number, as [`inputs`](Self::inputs).
+    /// Adds outputs by number, as for [`inputs`](Self::inputs).
     #[must_use]
     pub const fn and_outputs(self, which: &[usize]) -> Self {
         Self {
@@ -127,12 +127,12 @@ impl Keeps {
         }
     }
 
-    /// Whether input `i` is in.
+    /// Whether input `i` is included.
     pub const fn input(self, i: usize) -> bool {
         self.inputs & bits(&[i]) != 0
     }
 
-    /// Whether output `o` is in.
+    /// Whether output `o` is included.
     pub const fn output(self, o: usize) -> bool {
         self.outputs & bits(&[o]) != 0
     }
@@ -147,9 +147,9 @@ const fn bits(which: &[usize]) -> u64 {
     bits
 }
 
-/// Who applies ops: the eager [`Engine`](crate::Engine), or a recorder that also writes a tape.
+/// An executor, which applies ops: the eager [`Engine`](crate::Engine), or a recorder that also writes a tape.
 ///
-/// vjps are written against this, so that the derivative of a derivative comes from the same text.
+/// vjps are written against this trait, so the derivative of a derivative comes from the same code.
 pub trait Exec {
     /// Applies an op to global arrays.
     ///
@@ -157,7 +157,7 @@ pub trait Exec {
     /// All members of the operands' mesh, with the same op and layouts, in the same order.
     ///
     /// # Errors
-    /// What the op's rule, the engine, or a communicator reports.
+    /// Errors of the op's rule, the engine, or a communicator.
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>>;
 
     /// Moves a value to another layout of the same mesh and shape.
@@ -169,8 +169,8 @@ pub trait Exec {
     /// As [`Array::redistribute`](shard_redistribute::Array::redistribute).
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value>;
 
-    /// Whether what is applied here may be differentiated: vjps then stick to ops that have vjps themselves,
-    /// and may otherwise use fused ones.
+    /// Whether what is applied here may be differentiated. If so, vjps use only ops that have vjps themselves;
+    /// otherwise they may use fused ones.
     fn records(&self) -> bool {
         false
     }
@@ -196,7 +196,7 @@ pub trait Exec {
     }
 }
 
-/// What a vjp may look at.
+/// The operands that a vjp may look at.
 #[derive(Debug)]
 pub struct Saved<'a> {
     /// The op's inputs as they were applied; without data where the op does not [keep](Op::keeps) them.
@@ -208,11 +208,11 @@ pub struct Saved<'a> {
 }
 
 impl Saved<'_> {
-    /// What a vjp gives that looks at the first output's cotangent alone: for every input that wants one, in order, the
-    /// cotangent that `of` makes of that for the input of this number. Without the output's cotangent there is none.
+    /// The result of a vjp that looks only at the first output's cotangent: for every input whose cotangent is wanted, in
+    /// order, what `of` makes of that cotangent and the input's number. Without the output's cotangent there are no results.
     ///
     /// # Errors
-    /// What `of` reports.
+    /// Errors of `of`.
     pub fn pull_back<G: Into<Option<Value>>>(
         &self,
         cotangents: &[Option<Value>],

@@ -1,4 +1,4 @@
-//! Random numbers that do not depend on who draws them.
+//! Random numbers that do not depend on which rank draws them.
 //!
 //! A number is a pure function of (seed, call, global linear index): Philox4x32-10 of Salmon, Moraes, Dror and
 //! Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), keyed by the seed, with the call in the upper
@@ -47,7 +47,7 @@ impl Stream {
         unit(a, b)
     }
 
-    /// The same number cut to 24 bits, so that it stays below 1 in single precision.
+    /// The same number truncated to 24 bits, so that it stays below 1 in single precision.
     pub fn uniform_f32(&self, index: u64) -> f32 {
         let [a, ..] = self.block(index);
         // 24 bits are exact in f32.
@@ -62,13 +62,13 @@ impl Stream {
         radius * (std::f64::consts::TAU * unit(c, d)).cos()
     }
 
-    /// The seed's and the call's halves, low ones first, as kernels take them.
+    /// The halves of the seed and of the call, low ones first, in the form that kernels take.
     #[cfg(feature = "cuda")]
     pub(crate) fn numbers(&self) -> [u32; 4] {
         [self.key[0], self.key[1], self.call[0], self.call[1]]
     }
 
-    /// Four random words: numbers `4 * index` to `4 * index + 3` of the stream's words.
+    /// Four random words: those with numbers `4 * index` to `4 * index + 3` of the stream.
     pub fn words(&self, index: u64) -> [u32; 4] {
         self.block(index)
     }
@@ -123,7 +123,7 @@ mod tests {
         let stream = Stream::new(7, 3);
         let n = 100_000u64;
         let mean = |f: &dyn Fn(u64) -> f64| (0..n).map(f).sum::<f64>() / n as f64;
-        // Five standard errors.
+        // The tolerance is five standard errors.
         assert!(
             (mean(&|i| stream.uniform_f64(i)) - 0.5).abs()
                 < 5.0 * (1.0 / 12.0_f64 / n as f64).sqrt()

@@ -17,14 +17,14 @@ pub struct Meta {
 
 /// How one dim of one operand is indexed.
 ///
-/// A **factor** is an index the op loops over: matmul has three, `m`, `n` and `k`. A factor that appears in an
-/// output is a *map* factor, one that doesn't is a *reduce* factor. Sharding an op means giving each rank an
-/// interval of some factors; the access says which interval of the dim that makes necessary.
+/// A **factor** is an index that the op loops over: matmul has three, `m`, `n` and `k`. A factor that appears in an
+/// output is a *map* factor, one that does not is a *reduce* factor. Sharding an op means giving each rank an
+/// interval of some factors; the access says which interval of the dim the rank then needs.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Access {
-    /// Every rank needs the whole dim. If an operand arrives sharded here, its mesh axes may go to the factor
-    /// given instead (balanced), so that the op stays sharded.
+    /// Every rank needs the whole dim. If an operand arrives sharded along it, the mesh axes may shard the factor
+    /// `instead` (evenly), so that the op stays sharded.
     Whole {
         /// The factor to shard instead.
         instead: Option<usize>,
@@ -36,44 +36,44 @@ pub enum Access {
         /// Consecutive indices of the dim per index of the factor.
         block: usize,
     },
-    /// The dim comes block by block, in any order, and the kernel folds each block into its outputs (keys of attention,
-    /// points of a neighbour search): see [`KernelCx::fold`](crate::KernelCx::fold). Every rank needs every index, but not at once:
-    /// where the dim is sharded, [`FoldBy`] says how they meet. In an output, each rank's contribution to a block goes home to the block's owner and is summed.
+    /// The dim comes block by block, in any order, and the kernel folds each block into its outputs (keys of attention, points
+    /// of a neighbour search): see [`KernelCx::fold`](crate::KernelCx::fold). Every rank needs every index, but not at once:
+    /// where the dim is sharded, [`FoldBy`] says how blocks and outputs meet. In an output, each rank's contribution to a block
+    /// goes back to the block's owner and is summed.
     Ring {
         /// The factor, the same one in all operands.
         factor: usize,
-        /// The factor that mesh axes which shard the dim may shard as well, so that the work is shared out.
+        /// A factor that mesh axes which shard the dim may shard as well, so that the work is divided.
         instead: Option<usize>,
     },
-    /// Another operand says which indices of the dim are looked at: [`Routes::index`](crate::Routes::index), of which every element
-    /// names one. In an input, a rank needs the rows that its part of that operand names; in an output, its contributions to
-    /// rows belong to those that own them. See [`Routes`](crate::Routes) for how they meet.
+    /// Another operand, [`Routes::index`](crate::Routes::index), says which indices of the dim are looked at: each of its
+    /// elements names one. In an input, a rank needs the rows that its part of that operand names; in an output, its
+    /// contributions to rows belong to the owners of the rows. [`Routes`](crate::Routes) says how these meet.
     Routed {
         /// The factor whose indices are named, the same one in all operands.
         factor: usize,
     },
-    /// Rows that belong to the indices of the factor, in their order, any number to each.
+    /// Rows that belong to the indices of the factor, in the order of the indices, any number of rows to each.
     ///
-    /// In an output without `cuts` the data decides how many: the kernel [says so](crate::HostCall::rows) and
-    /// [writes](crate::Op::write_rows) them once all ranks know, which costs one round of a number per rank. The factor is then held in
-    /// consecutive indices, so that rows stand in the single device's order; the dim's extent is declared as 0.
-    /// Rows that exist already have `cuts`, and the factor can be divided at those alone.
+    /// In an output without `cuts` their number depends on the data: the kernel [tells it](crate::HostCall::rows) and
+    /// [writes](crate::Op::write_rows) the rows once all ranks know, which costs one round of a number per rank. The factor is
+    /// then held in consecutive indices, so that rows are in the single device's order; the dim's extent is declared as 0. Rows
+    /// that exist already have `cuts`, and the factor can be divided only at these.
     Rows {
         /// The factor.
         factor: usize,
-        /// Where rows that exist already lie.
+        /// Where the rows of each index lie, if they exist already.
         cuts: Option<Arc<RowCuts>>,
     },
-    /// The factor indexes the window's output; the dim is its input, with its halo. The kernel gets what exists:
-    /// what a window reaches beyond the dim's ends is padding, and the kernel's to imagine.
+    /// The factor indexes the window's output; the dim is its input, with its halo. The kernel is given only what exists:
+    /// what a window reads beyond the dim's ends is padding, which the kernel supplies.
     Window {
         /// The factor.
         factor: usize,
         /// Which input indices each output needs.
         window: Window,
     },
-    /// The factor indexes the window's input (of extent `n`); the dim is its output: what a window's adjoint
-    /// needs.
+    /// The factor indexes the window's input (of extent `n`); the dim is its output, as the adjoint of a window needs it.
     Adjoint {
         /// The factor.
         factor: usize,
@@ -86,12 +86,12 @@ pub enum Access {
         factor: usize,
         /// Which index of the dim each index of the factor reads.
         map: DimMap,
-        /// Where the boundaries of the operand's pieces go in the result.
+        /// Where the boundaries of the operand's pieces lie in the result.
         law: Boundaries,
     },
 }
 
-/// Where an operand's boundaries go when a move changes the extent of a dim.
+/// Where an operand's boundaries move to when a move changes the extent of a dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Boundaries {
     /// Scaled to the new extent: `cat`, `roll`, `flip`, `slice`.
@@ -143,53 +143,53 @@ pub enum Reduction {
     Now(Monoid),
 }
 
-/// How an op with a sharded [`Access::Ring`] dim serves every index of its outputs with all blocks of that dim. The result is
-/// the same up to the rounding of sums, and lies the same way.
+/// How an op with a sharded [`Access::Ring`] dim brings every index of its outputs together with all blocks of that dim. Results
+/// are the same up to the rounding of sums, and have the same layout.
 ///
-/// Figures are what a rank receives of `P`, for keys and values of `K` bytes in all and queries (forward, with results) of
-/// `Q`; each way needs its mesh axes to shard the outputs too, which they do unless another dim has them.
+/// Figures are what each of `P` ranks receives, for keys and values of `K` bytes in all, and queries (forward, with results) of
+/// `Q` bytes. In each way the dim's mesh axes must also shard the outputs, which they do unless another dim uses them.
 ///
 /// | way | what moves | bytes | rounds | held |
 /// |---|---|---|---|---|
-/// | `Ring` | blocks, one flying while one is computed (Ring Attention, Liu et al. 2023) | `K (P-1)/P` | `P-1` | two blocks |
+/// | `Ring` | blocks, one in flight while another is computed (Ring Attention, Liu et al. 2023) | `K (P-1)/P` | `P-1` | two blocks |
 /// | `Gather` | blocks, at once | `K (P-1)/P` | 1 | `K` |
-/// | `Split` | queries to the blocks, and each block's results back, where they are merged (flash decoding's split of the keys) | `Q (P-1)/P` | 2 | `Q` |
-/// | `Heads` | blocks, queries and results from this dim to another that all of them have (DeepSpeed Ulysses) | `(K + Q) (P-1)/P²` | 2 | `(K + Q)/P` |
+/// | `Split` | queries to the blocks, and each block's results back, to be merged (as flash decoding splits the keys) | `Q (P-1)/P` | 2 | `Q` |
+/// | `Heads` | blocks, queries and results: resharded from this dim to another one that all have (DeepSpeed Ulysses) | `(K + Q) (P-1)/P²` | 2 | `(K + Q)/P` |
 ///
-/// An operand with an entry for every index of both dims, as a mask of queries by keys, stays with its queries while keys go round or
-/// are gathered, and its gradient with it. Neighbour search is split as attention is: queries go to the points, and what each
-/// rank found is merged by (squared distance, index).
+/// An operand with an entry for every index of both dims, such as a mask of queries by keys, stays with its queries while keys go
+/// round or are gathered, and so does its gradient. Neighbour search is split as attention is: queries go to the points, and what
+/// each rank found is merged by (squared distance, index).
 ///
-/// A way that the layouts or the op do not offer is not taken even when asked for; the cheapest of the others is. All run on any device
-/// that runs host kernels.
+/// If the layouts or the op do not offer a way, it is not taken even when asked for; the cheapest of the others is. All ways
+/// run on any device that runs host kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum FoldBy {
-    /// The way that is fastest by the mesh's [cost model](shard_redistribute::CostModel); of ways within a tenth of that, the
-    /// one that holds least. See [`WayCost`](crate::WayCost).
+    /// The fastest way by the mesh's [cost model](shard_redistribute::CostModel); among ways within a tenth of its time, the
+    /// one that needs the least memory. See [`WayCost`](crate::WayCost).
     #[default]
     Auto,
     /// Blocks go round a ring.
     Ring,
     /// Every rank gathers all blocks.
     Gather,
-    /// Blocks stay where they are: every rank folds its own into the outputs of all, and partial results are merged by
-    /// their owners. For few queries against many keys, as in decoding with a sharded cache.
+    /// Blocks stay where they are: every rank folds its own into the outputs of all ranks, and the owners of the outputs merge
+    /// the partial results. For few queries against many keys, as in decoding with a sharded cache.
     Split,
-    /// The mesh axes shard another dim instead, such as heads: everything is brought there, the op run on whole sequences,
-    /// and results brought back.
+    /// The mesh axes shard another dim instead, such as heads: all operands are redistributed to that, the op runs on whole
+    /// sequences, and results are redistributed back.
     Heads,
 }
 
-/// Which partial sums an op may pass through.
+/// Through which operands partial sums may pass an op.
 ///
-/// If an op is linear in an operand, applying it to each rank's share of a sum gives each rank's share of the
+/// If an op is linear in an operand, applying it to each rank's term of a sum gives each rank's term of the
 /// result, and no reduction is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Linearity {
     /// None: partial operands are reduced first.
     None,
-    /// Linear in each of these operands, the others held fixed: at most one of them passes (matmul, conv).
+    /// Linear in each of these operands while the others are fixed: at most one of them passes (matmul, conv).
     Each(SmallVec<[usize; 4]>),
     /// Linear in all operands together: they pass if all are partial over the same axes (add, cat).
     Joint,
@@ -204,21 +204,21 @@ pub struct Output {
     pub meta: Meta,
 }
 
-/// What the local work of an op is.
+/// The local work of an op.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Body {
     /// A kernel over boxes of the operands.
     Kernel,
-    /// Nothing: the input's piece, once in place, is the output's piece under another shape.
+    /// No work: the input's piece, once it has the right layout, is the output's piece under another shape.
     Relabel,
-    /// Nothing: the exchange that assembles the result is all there is.
+    /// No work: the exchange that assembles the result is everything.
     Move {
-        /// Whether elements that map to the same place add up.
+        /// Whether elements that map to the same place are added up.
         accumulate: bool,
     },
 }
 
-/// How an op's operands relate: its factors, the accesses of every dim, and what may pass.
+/// How an op's operands relate: its factors, the accesses of every dim, and which partial sums may pass.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(crate) name: &'static str,
@@ -229,7 +229,7 @@ pub struct Rule {
     pub(crate) reduction: Option<Reduction>,
     pub(crate) linearity: Linearity,
     pub(crate) fill: Scalar,
-    /// Inputs that only lend their layout.
+    /// Inputs that are not read, and only determine a layout.
     pub(crate) unread: SmallVec<[usize; 1]>,
     /// Whether the kernel never looks at the positions of plain factors.
     pub(crate) any_order: bool,
@@ -320,16 +320,16 @@ impl Rule {
         &self.outputs
     }
 
-    /// Which partial sums pass.
+    /// Which partial sums may pass.
     pub fn linearity(&self) -> &Linearity {
         &self.linearity
     }
 
-    /// How much work a kernel does on these boxes: operations per index of all factors together, and every operand once.
+    /// How much work a kernel does on these boxes: operations per index of all factors together, and bytes of every operand once.
     pub(crate) fn work(&self, inputs: &[OperandBox], outputs: &[OperandBox]) -> Work {
         let outs = || self.outputs.iter().map(|o| &o.dims).zip(outputs);
         let all = || self.inputs.iter().zip(inputs).chain(outs());
-        // How many indices of a factor the boxes stand for, where one of them tells.
+        // How many indices of a factor the boxes have, if one of them shows it.
         let indices = |f: usize| {
             let told = all().find_map(|(dims, at)| {
                 (dims.iter().zip(&at.shape)).find_map(|(access, &n)| match access {
@@ -342,7 +342,7 @@ impl Rule {
             });
             told.unwrap_or(self.factors[f]) as f64
         };
-        // Of a routed factor one index is looked at for each that names it.
+        // The indices of a routed factor are not counted: one is looked at for each element that names it.
         let counted = (0..self.factors.len()).filter(|&f| !self.is_routed(f));
         let points: f64 = counted.map(indices).product();
         let size = |at: &OperandBox, dtype: DType| numel(&at.shape) * dtype.size();
@@ -365,8 +365,8 @@ impl Rule {
             .any(|o| o.dims.iter().any(|a| a.factor_index() == Some(factor)))
     }
 
-    /// Whether a rank may hold several intervals of a factor, as a zigzag or striped partition gives it: the kernel does
-    /// not look at positions, and every dim it indexes is divided as it is.
+    /// Whether a rank may hold several intervals of a factor, as with a zigzag or striped partition: the kernel does
+    /// not look at positions, and every dim that the factor indexes is divided as the factor is.
     pub(crate) fn scatters(&self, factor: usize) -> bool {
         let outputs = self.outputs.iter().map(|o| &o.dims);
         let mut accesses = self.inputs.iter().chain(outputs).flatten();
@@ -381,21 +381,21 @@ impl Rule {
             })
     }
 
-    /// Whether a factor is folded block by block: every rank needs all of it, so no choice shards it.
+    /// Whether a factor is folded block by block: every rank needs all of it, so no strategy shards it.
     pub(crate) fn rings(&self, factor: usize) -> bool {
         let outputs = self.outputs.iter().map(|o| &o.dims);
         let mut accesses = self.inputs.iter().chain(outputs).flatten();
         accesses.any(|a| matches!(a, Access::Ring { factor: f, .. } if *f == factor))
     }
 
-    /// Whether another operand names which indices of a factor are looked at.
+    /// Whether another operand names the indices of a factor that are looked at.
     pub(crate) fn is_routed(&self, factor: usize) -> bool {
         let outputs = self.outputs.iter().map(|o| &o.dims);
         let mut accesses = self.inputs.iter().chain(outputs).flatten();
         accesses.any(|a| matches!(a, Access::Routed { factor: f } if *f == factor))
     }
 
-    /// The factor whose indices have as many rows as the data decides, if there is one.
+    /// The factor whose numbers of rows depend on the data, if there is one.
     pub fn decides_rows(&self) -> Option<usize> {
         let mut dims = self.outputs.iter().flat_map(|o| &o.dims);
         dims.find_map(|access| match access {
@@ -404,8 +404,8 @@ impl Rule {
         })
     }
 
-    /// Whether a factor can be divided so: where it has rows that exist already, only at their cuts; a routed one where every rank
-    /// may look at its own part of it alone.
+    /// Whether a factor can be divided in this way. A factor with rows that exist already can be divided only at their cuts; a
+    /// routed one only if every rank may look at its own part of it alone.
     pub(crate) fn divides(&self, factor: usize, partition: &Partition) -> bool {
         if self.is_routed(factor) && !self.routes.as_ref().is_some_and(|r| r.masks) {
             return false;
@@ -421,7 +421,7 @@ impl Rule {
         })
     }
 
-    /// The extent of the factor-indexed window input: the extent a [`Window`] is asked about.
+    /// The extent of the window input that the factor indexes: the extent that a [`Window`] is asked about.
     pub(crate) fn factor_extent(&self, factor: usize) -> usize {
         self.factors[factor]
     }
@@ -460,40 +460,39 @@ impl RuleBuilder {
         self
     }
 
-    /// Says which partial sums pass.
+    /// Says which partial sums may pass.
     pub fn linearity(mut self, linearity: Linearity) -> Self {
         self.0.linearity = linearity;
         self
     }
 
-    /// Says what a move's result holds where its maps leave holes; zero if not said.
+    /// Says what a move's result holds where its maps leave holes; zero by default.
     pub fn fill(mut self, value: Scalar) -> Self {
         self.0.fill = value;
         self
     }
 
-    /// Says that the op is only a move; `accumulate` if elements that map to the same place add up.
+    /// Says that the op is only a move; with `accumulate`, elements that map to the same place are added up.
     pub fn moves(mut self, accumulate: bool) -> Self {
         self.0.body = Body::Move { accumulate };
         self
     }
 
-    /// Says that input `i` only lends its layout to the result: it is neither moved nor read, and may be without
-    /// data.
+    /// Says that input `i` is not read or moved, and only determines the result's layout; it may be without data.
     pub fn unread(mut self, i: usize) -> Self {
         self.0.unread.push(i);
         self
     }
 
     /// Says that the kernel never reads [`OperandBox::start`](crate::OperandBox::start) of dims that are plain factors
-    /// ([`Access::factor`]), so that a rank may hold several intervals of them, as zigzag and striped partitions give it.
-    /// Otherwise such operands are first brought to consecutive indices.
+    /// ([`Access::factor`]), so that a rank may hold several intervals of them, as with zigzag and striped partitions.
+    /// Otherwise such operands are first redistributed to consecutive indices.
     pub fn any_order(mut self) -> Self {
         self.0.any_order = true;
         self
     }
 
-    /// Says how sharded dims that are folded block by block are served.
+    /// Says how blocks of sharded ring dims meet the outputs.
     pub fn fold_by(mut self, fold_by: FoldBy) -> Self {
         self.0.fold_by = fold_by;
         self
@@ -505,8 +504,8 @@ impl RuleBuilder {
         self
     }
 
-    /// Says how many floating-point operations an index of all factors together costs, for the choice of a way to serve
-    /// blocks and for forecasts of time; 1 if not said.
+    /// Says how many floating-point operations the op takes per index of all factors together, for the choice of a way to serve
+    /// blocks and for forecasts of time; 1 by default.
     pub fn flops(mut self, flops: f64) -> Self {
         self.0.flops = flops;
         self
@@ -518,7 +517,7 @@ impl RuleBuilder {
         self
     }
 
-    /// Says that, once the input is in place, its piece is the output's piece under another shape.
+    /// Says that the input's piece, once it has the right layout, is the output's piece under another shape.
     pub fn relabels(mut self) -> Self {
         self.0.body = Body::Relabel;
         self
@@ -544,9 +543,9 @@ impl RuleBuilder {
     }
 }
 
-/// What a rule has to be true of.
+/// The conditions that a rule must fulfil.
 impl Rule {
-    /// As many operands as are described, with as many dims.
+    /// There are as many operands as are described, with as many dims.
     fn check_ranks(&self) -> Result<()> {
         if self.inputs.len() != self.metas.len() {
             return Err(OpError::Arity {
@@ -568,7 +567,7 @@ impl Rule {
         Ok(())
     }
 
-    /// The extent of a dim is that of its factor, where the access says so.
+    /// The extent of a dim is that of its factor, if the access says so.
     fn check_extent(&self, access: &Access, extent: usize) -> Result<()> {
         let wanted = match access {
             Access::Factor { factor, block } => self.factors[*factor] * block,
@@ -593,7 +592,7 @@ impl Rule {
         Err(self.misfit(problem, "give operands whose common dims agree"))
     }
 
-    /// The data decides the rows of outputs alone, and those of one factor.
+    /// Only outputs have numbers of rows that depend on the data, and only those of one factor.
     fn check_decided_rows(&self) -> Result<()> {
         let decided = |access: &Access| match access {
             Access::Rows { factor, cuts: None } => Some(*factor),
@@ -612,8 +611,8 @@ impl Rule {
         ))
     }
 
-    /// Routed dims are one factor's, at most one of an operand, and another operand of whole numbers names their indices, whose dims
-    /// are factors of their own or of what it names.
+    /// All routed dims have the same factor, and each operand has at most one. Another operand, of integers, names their indices;
+    /// its dims, and the other dims of routed operands, are plain factors.
     fn check_routes(&self) -> Result<()> {
         let outputs = self.outputs.iter().map(|o| &o.dims);
         let operands = || self.inputs.iter().chain(outputs.clone());
@@ -653,7 +652,7 @@ impl Rule {
     }
 }
 
-/// The shape that `inputs` broadcast to, NumPy's rule.
+/// The shape that `inputs` broadcast to, by NumPy's rule.
 ///
 /// # Errors
 /// [`Shape`](OpError::Shape) if two extents differ and neither is 1.

@@ -1,4 +1,4 @@
-//! What ops take and give: an array, and whatever the executor needs to remember about it.
+//! The operands and results of ops: an array, and whatever the executor needs to remember about it.
 
 use shard_comm::DType;
 use shard_comm::half::{bf16, f16};
@@ -8,7 +8,7 @@ use std::any::Any;
 use std::fmt;
 use std::rc::Rc;
 
-/// An array with a slot for its executor: the eager one leaves it empty, a recording one keeps the tape's
+/// An array with a slot for its executor: the eager executor leaves it empty, a recording one keeps the tape's
 /// handle there. Cloning is cheap and shares both.
 #[derive(Clone)]
 pub struct Value {
@@ -89,8 +89,8 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Whether a type holds a number: integers hold whole numbers in their range, truth values 0 and 1, and floating-point types
-/// what does not overflow them.
+/// Whether a type can hold a number: integers hold the whole numbers in their range, truth values hold 0 and 1, and
+/// floating-point types hold numbers that do not overflow them.
 ///
 /// ```
 /// use shard_comm::DType::{F16, I64, U8};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::error::{Result, SpecError};
 use crate::hash::{ContentHash, StableHasher};
+use crate::mesh::MOST_RANKS;
 use crate::part::DimPart;
 use crate::segments::{RunKind, Runs, Segments, Tiles};
 
@@ -123,8 +124,40 @@ pub enum Partition {
 
 /// Constructors.
 impl Partition {
+    /// Whether a dim may have so many parts: no more than a mesh may have ranks, 2^24.
+    ///
+    /// Layouts ask by their mesh. Who has the number from elsewhere, such as a file, asks before making a partition of it:
+    ///
+    /// ```
+    /// use shard_spec::Partition;
+    /// let rows = |parts| Partition::check_parts(parts).map(|parts| Partition::chunk(12, parts));
+    /// assert!(rows(5).is_ok());
+    /// assert!(rows(1 << 60).is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// [`SpecError::Argument`] with the bound.
+    pub fn check_parts(parts: usize) -> Result<usize> {
+        if parts > MOST_RANKS {
+            return Err(SpecError::Argument {
+                op: "partition",
+                argument: "parts",
+                got: parts.to_string(),
+                expected: format!("at most {MOST_RANKS}"),
+                remedy: "there is one part per rank along the axes",
+            });
+        }
+        Ok(parts)
+    }
+
     /// As `torch.chunk`: parts of ceil(n / parts), the trailing ones short or empty. Zero parts count as one.
+    ///
+    /// The boundaries of all parts are stored: see [`check_parts`](Self::check_parts) for a number from elsewhere.
+    ///
+    /// # Panics
+    /// If there are more parts than a mesh may have ranks.
     pub fn chunk(n: usize, parts: usize) -> Self {
+        let parts = as_many_as_ranks(parts);
         Self::from_valid(Self::chunk_offsets(n, parts).collect())
     }
 
@@ -135,8 +168,14 @@ impl Partition {
     }
 
     /// As `numpy.array_split`: sizes differ by at most one, the larger first. Zero parts count as one.
+    ///
+    /// # Panics
+    /// As [`chunk`](Self::chunk).
     pub fn balanced(n: usize, parts: usize) -> Self {
-        let parts = parts.max(1);
+        Self::balanced_in(n, as_many_as_ranks(parts).max(1))
+    }
+
+    fn balanced_in(n: usize, parts: usize) -> Self {
         let (size, longer) = (n / parts, n % parts);
         Self::from_valid((0..=parts).map(|p| p * size + p.min(longer)).collect())
     }
@@ -299,7 +338,11 @@ impl Partition {
     }
 
     /// Chunks of chunks, the first number of parts the major one: how repeated shard placements divide one dim.
+    ///
+    /// # Panics
+    /// As [`chunk`](Self::chunk), for all parts.
     pub fn nested_chunk(n: usize, parts: &[usize]) -> Self {
+        as_many_as_ranks(parts.iter().fold(1, |n, &p| n.saturating_mul(p.max(1))));
         let mut offsets = vec![0, n];
         for &parts in parts {
             let split = |w: &[usize]| {
@@ -317,12 +360,15 @@ impl Partition {
     /// Twice as many blocks as parts, balanced; part `p` holds block `p` and its mirror image from the end.
     ///
     /// Under a causal mask every part then has nearly the same work. Zero parts count as one.
+    ///
+    /// # Panics
+    /// As [`chunk`](Self::chunk).
     #[doc(alias = "context parallel")]
     #[doc(alias = "ring attention")]
     pub fn zigzag(n: usize, parts: usize) -> Self {
-        let parts = parts.max(1);
+        let parts = as_many_as_ranks(parts).max(1);
         let owner = |block: usize| block.min(2 * parts - 1 - block);
-        let blocks = Self::balanced(n, 2 * parts);
+        let blocks = Self::balanced_in(n, 2 * parts);
         Self::of_tiles(
             n,
             parts,
@@ -331,14 +377,20 @@ impl Partition {
     }
 
     /// Index `i` to part `i % parts`: block-cyclic with blocks of one.
+    ///
+    /// # Panics
+    /// As [`chunk`](Self::chunk).
     #[doc(alias = "context parallel")]
     pub fn striped(n: usize, parts: usize) -> Self {
         Self::block_cyclic(n, parts, 1)
     }
 
     /// Blocks dealt to the parts in turn, as in ScaLAPACK; the last block may be short. Zeros count as one.
+    ///
+    /// # Panics
+    /// As [`chunk`](Self::chunk).
     pub fn block_cyclic(n: usize, parts: usize, block: usize) -> Self {
-        let (parts, block) = (parts.max(1), block.max(1));
+        let (parts, block) = (as_many_as_ranks(parts).max(1), block.max(1));
         let first = (0..parts).map(|part| (part, block.min(n)));
         match Tiles::new(n, parts, &first.collect::<Vec<_>>(), true) {
             Ok(tiles) => tiles.into(),
@@ -583,6 +635,15 @@ impl Partition {
     pub fn scaled_multiple_of(&self, new_extent: usize, multiple: usize) -> Self {
         self.scaled(new_extent).aligned_to(multiple)
     }
+}
+
+/// So many parts, which must not be more than a mesh may have ranks.
+fn as_many_as_ranks(parts: usize) -> usize {
+    assert!(
+        parts <= MOST_RANKS,
+        "a dim in {parts} parts: at most {MOST_RANKS}, one per rank (`Partition::check_parts` asks first)"
+    );
+    parts
 }
 
 impl From<Offsets> for Partition {

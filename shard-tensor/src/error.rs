@@ -98,10 +98,7 @@ impl Error {
             Self::Op(source) => source.class(),
             Self::Autograd(source) => source.class(),
             Self::OnRank { source, .. } => source.class(),
-            Self::Launch(launch) => match **launch {
-                LaunchError::NoRanks | LaunchError::TooMany { .. } => ErrorClass::Uniform,
-                _ => ErrorClass::Failure,
-            },
+            Self::Launch(launch) => launch.class(),
             Self::Custom(_) | Self::Other(_) => ErrorClass::Failure,
         }
     }

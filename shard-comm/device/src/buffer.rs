@@ -1,7 +1,7 @@
 //! Storage: [`Buffer`], immutable and shared, and [`BufferMut`], uniquely owned.
 //!
 //! A result is written through a `BufferMut` and then frozen. From then on it can be cloned, sliced and read by
-//! other ranks' threads for as long as anybody holds it; nothing that was leaked or died can free it early.
+//! other ranks' threads. The memory lives as long as any holder: a leaked holder or a rank that died cannot free it early.
 
 use std::any::Any;
 use std::fmt;
@@ -58,7 +58,7 @@ impl Buffer {
     /// Part of the buffer, sharing its memory.
     ///
     /// # Panics
-    /// If the range is not inside `0..len`, as slices do. [`Buffer::try_slice`] answers instead.
+    /// If the range is not inside `0..len`, as with slices. [`Buffer::try_slice`] returns an error instead.
     #[track_caller]
     pub fn slice(&self, range: Range<usize>) -> Self {
         match self.try_slice(range) {
@@ -108,7 +108,7 @@ impl Buffer {
 
     /// The bytes of these elements, if the host can read this memory.
     ///
-    /// That the range lies within the buffer is for the caller to have checked.
+    /// The caller has checked that the range lies within the buffer.
     #[inline]
     pub(crate) fn bytes_of(&self, op: &'static str, elements: Range<usize>) -> Result<&[u8]> {
         match &self.storage.memory {
@@ -125,10 +125,10 @@ impl Buffer {
         self.device().download_vec(self)
     }
 
-    /// The same memory for writing, if nobody else holds it; otherwise the buffer itself, to be copied.
+    /// The same memory for writing, if nobody else holds it.
     ///
     /// # Errors
-    /// The buffer, unchanged, if it is shared.
+    /// The buffer, unchanged, if it is shared: the caller then has to copy it.
     pub fn into_mut(self) -> Result<BufferMut, Self> {
         let Self {
             storage,
@@ -283,7 +283,7 @@ impl BufferMut {
 
     /// The bytes of these elements, if the host can reach this memory.
     ///
-    /// That the range lies within the buffer is for the caller to have checked.
+    /// The caller has checked that the range lies within the buffer.
     #[inline]
     pub(crate) fn bytes_of_mut(
         &mut self,
@@ -297,10 +297,11 @@ impl BufferMut {
         }
     }
 
-    /// Changes the length where this buffer is all of its memory and the memory is the host's; false if not.
+    /// Changes the length in place. Does nothing and returns false unless the buffer is all of its memory and the memory is the
+    /// host's.
     ///
     /// # Errors
-    /// The bytes that the system does not have.
+    /// The number of bytes asked for, if the system does not have them.
     pub(crate) fn resize_host(&mut self, len: usize) -> Result<bool, usize> {
         let bytes = len.saturating_mul(self.dtype.size());
         let whole = self.offset == 0;
@@ -363,7 +364,7 @@ fn check_type<T: Element>(op: &'static str, dtype: DType) -> Result<()> {
     }
 }
 
-/// Where elements of a buffer lie in its memory that begins so many elements in.
+/// The bytes of these elements within the memory, for a buffer that begins `offset` elements into its memory.
 fn byte_range(dtype: DType, offset: usize, elements: Range<usize>) -> Range<usize> {
     let size = dtype.size();
     (offset + elements.start) * size..(offset + elements.end) * size
@@ -382,9 +383,9 @@ struct Storage {
 }
 
 enum Memory {
-    /// Memory of the host, which every device's job and every rank of the process can read.
+    /// Memory of the host, which the jobs of every device and all ranks of the process can read.
     Host(HostMemory),
-    /// Memory only its device understands.
+    /// Memory that only its device understands.
     Opaque(Arc<dyn Any + Send + Sync>),
 }
 
@@ -445,7 +446,7 @@ impl HostMemory {
         self.part_mut(0..self.bytes)
     }
 
-    /// These of the bytes.
+    /// The bytes in this range.
     #[inline]
     fn part(&self, bytes: Range<usize>) -> &[u8] {
         let all: &[u8] = bytemuck::cast_slice(&self.blocks);

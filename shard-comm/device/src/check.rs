@@ -1,5 +1,5 @@
-//! What every device checks of its arguments: for implementations of [`Device`](crate::Device), inside this workspace and
-//! outside it.
+//! The checks that every device makes of its arguments: for implementations of [`Device`](crate::Device), inside this workspace
+//! and outside it.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::{Buffer, BufferMut, DType, DeviceError, Monoid, Result, Strided};
 
 pub use crate::kernel::check_fold;
 
-/// What every device checks before it copies within a buffer.
+/// The check that every device makes before it copies within a buffer.
 ///
 /// # Errors
 /// [`DeviceError::Invalid`] if a range does not fit.
@@ -25,7 +25,7 @@ pub fn check_within(len: usize, from: &Range<usize>, to: usize) -> Result<()> {
     ))
 }
 
-/// What every device checks before it copies or folds.
+/// The check that every device makes before it copies or folds.
 ///
 /// # Errors
 /// [`DeviceError::Invalid`] if shapes differ or a view does not fit.
@@ -48,7 +48,7 @@ pub fn check_pair(
     dv.validate(dst_len)
 }
 
-/// What every device checks before it reduces.
+/// The check that every device makes before it reduces.
 ///
 /// # Errors
 /// [`DeviceError::Invalid`] if shapes or types do not fit, or the destination visits an element twice.
@@ -73,7 +73,7 @@ pub fn check_terms(
     };
     let sv = Strided::new(*first, dv.shape.clone(), strides.into());
     check_fold(op, dst.dtype(), &sv, dst.dtype(), dv)?;
-    // All terms reach equally far from where they begin.
+    // All terms have the same reach around the element where they begin.
     let reach = reach(&dv.shape, strides);
     for (term, offset) in terms {
         if term.dtype() != dst.dtype() {
@@ -92,10 +92,10 @@ pub fn check_terms(
     Ok(())
 }
 
-/// How many elements these bytes are.
+/// The number of elements in these bytes.
 ///
 /// # Errors
-/// [`DeviceError::Invalid`] if they are no whole number of elements.
+/// [`DeviceError::Invalid`] if the bytes are not a whole number of elements.
 pub fn whole_elements(dtype: DType, bytes: &[u8]) -> Result<usize> {
     if bytes.len().is_multiple_of(dtype.size()) {
         return Ok(bytes.len() / dtype.size());

@@ -1,4 +1,4 @@
-//! What a device does for this workspace: memory, strided copies and folds, host jobs, and order between queues.
+//! The work that a device does for this workspace: memory, strided copies and folds, host jobs, and order between queues.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -13,7 +13,7 @@ use crate::{
 /// A shared device.
 pub type DeviceRef = Arc<dyn Device>;
 
-/// The memory and the work queue of one rank's device. No kernels: those are jobs of the crates above.
+/// The memory and the work queue of one rank's device. It has no kernels: those are jobs of the crates above.
 ///
 /// All work of one device happens in the order it was submitted. Work may be *queued*: a call returns before its
 /// effect is in memory, and only [`Device::synchronize`], [`Device::download`] or an [`Event`] make it certain.
@@ -24,6 +24,11 @@ pub trait Device: Any + Debug + Send + Sync {
 
     /// A name for messages.
     fn name(&self) -> String;
+
+    /// Whether it runs jobs of the host on its memory; others need kernels of their own.
+    fn runs_host_jobs(&self) -> bool {
+        !self.kind().is_cuda()
+    }
 
     /// Memory for `len` elements, from the caching pool. Its contents are unspecified but initialised.
     ///
@@ -43,8 +48,7 @@ pub trait Device: Any + Debug + Send + Sync {
     /// [`DeviceError::Invalid`] if shapes differ or a view does not fit.
     fn copy(&self, src: &Buffer, sv: &Strided, dst: &mut BufferMut, dv: &Strided) -> Result<()>;
 
-    /// [`copy`](Self::copy) of elements that lie side by side, to where `to` is the first.
-    /// An empty range copies nothing.
+    /// [`copy`](Self::copy) of contiguous elements, to a destination that begins at `to`. An empty range copies nothing.
     ///
     /// # Errors
     /// As [`copy`](Self::copy).
@@ -96,7 +100,7 @@ pub trait Device: Any + Debug + Send + Sync {
 
     /// Sets a view to several views of its shape combined: `dst = terms[0] op terms[1] op ...`, element by element.
     ///
-    /// A term is a buffer and the element where its view begins; all terms have the steps of `strides`. All buffers
+    /// A term is a buffer and the element where its view begins; all terms have the strides `strides`. All buffers
     /// have one element type, and 16-bit floats are combined in `f32` and rounded once. The destination's view visits
     /// no element twice. Without terms nothing is done. For a monoid of width above one see [`Device::fold`].
     ///
@@ -117,13 +121,13 @@ pub trait Device: Any + Debug + Send + Sync {
     /// [`DeviceError::Invalid`] if a range does not fit.
     fn copy_within(&self, buffer: &mut BufferMut, from: Range<usize>, to: usize) -> Result<()>;
 
-    /// Makes a buffer longer or shorter, keeping the elements that both lengths have; further ones are unspecified
-    /// but initialised.
+    /// Makes a buffer longer or shorter, keeping the elements that both lengths have. Elements beyond the old length are
+    /// unspecified but initialised.
     ///
-    /// Where the device can, without a second copy in memory: on [`Host`](crate::Host) the system's allocator is
-    /// asked to resize in place, which on Linux remaps large memory (32 MiB and more, always) and may copy small
-    /// memory. This default allocates, copies and frees, so that for a moment both are in memory, and so does a
-    /// buffer that is part of another.
+    /// Where the device can, it does so without a second copy in memory: on [`Host`](crate::Host) the system's allocator is
+    /// asked to resize in place, which on Linux remaps large memory (always from 32 MiB on) and may copy small memory.
+    /// This default allocates, copies and frees, so that for a moment both copies are in memory. A buffer that is part of another
+    /// one is resized in that way too.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`]; the buffer is then lost.
@@ -131,10 +135,10 @@ pub trait Device: Any + Debug + Send + Sync {
         resize_by_copy(self, buffer, len)
     }
 
-    /// Elements from the host's memory.
+    /// A new buffer with elements from the host's memory.
     ///
     /// # Errors
-    /// [`DeviceError::Invalid`] if the bytes are no whole number of elements; [`DeviceError::OutOfMemory`].
+    /// [`DeviceError::Invalid`] if the bytes are not a whole number of elements; [`DeviceError::OutOfMemory`].
     fn upload(&self, dtype: DType, bytes: &[u8]) -> Result<Buffer>;
 
     /// The bytes of a buffer, after all work queued so far.
@@ -144,10 +148,10 @@ pub trait Device: Any + Debug + Send + Sync {
     fn download(&self, src: &Buffer) -> Result<Vec<u8>>;
 
     /// Runs host code over these buffers, in order with the device's other work. The outputs come back at once;
-    /// their contents when the job has run.
+    /// their contents are there when the job has run.
     ///
-    /// [`Host`](crate::Host) runs it now, [`TestDevice`](crate::TestDevice) queues it, an accelerator whose memory
-    /// the host cannot reach refuses.
+    /// [`Host`](crate::Host) runs the job now, [`TestDevice`](crate::TestDevice) queues it, and an accelerator whose memory
+    /// the host cannot reach refuses it.
     ///
     /// # Errors
     /// [`DeviceError::HostOnly`] if the host cannot reach a buffer.
@@ -164,7 +168,7 @@ pub trait Device: Any + Debug + Send + Sync {
     /// Work submitted from now on starts after the event, which may belong to another device.
     ///
     /// # Errors
-    /// [`DeviceError::Queued`] if the work it stands for failed.
+    /// [`DeviceError::Queued`] if the work before the event failed.
     fn wait(&self, event: &Event) -> Result<()>;
 
     /// Returns when all work submitted so far is done.
@@ -173,14 +177,14 @@ pub trait Device: Any + Debug + Send + Sync {
     /// [`DeviceError::Queued`] if some of it failed.
     fn synchronize(&self) -> Result<()>;
 
-    /// Bytes in use, at most in use, and cached.
+    /// Bytes in use now, the most bytes in use at once, and bytes cached.
     fn memory(&self) -> MemoryStats;
 
-    /// Starts a new measurement of [`MemoryStats::peak`] at the present use.
+    /// Starts a new measurement of [`MemoryStats::peak`] at the bytes in use now.
     fn reset_peak(&self);
 
-    /// What jobs, copies and folds took so far, by name, on a device that keeps such an account: a
-    /// [metered](crate::HostOptions::meter) host measures, a simulated one forecasts, others say nothing.
+    /// The work and time of jobs, copies and folds so far, by name, on a device that keeps such an account: a
+    /// [metered](crate::HostOptions::meter) host measures, a simulated device forecasts, and other devices return nothing.
     fn spent(&self) -> Vec<(&'static str, Spent)> {
         Vec::new()
     }
@@ -188,12 +192,12 @@ pub trait Device: Any + Debug + Send + Sync {
     /// Starts a new account of what is [spent](Device::spent).
     fn reset_spent(&self) {}
 
-    /// Gives memory kept for reuse back to the system.
+    /// Gives memory that was kept for reuse back to the system.
     fn trim(&self) {}
 }
 
 impl dyn Device + '_ {
-    /// Elements from a slice.
+    /// A new buffer with the elements of a slice.
     ///
     /// # Errors
     /// As [`Device::upload`].
@@ -229,7 +233,7 @@ pub struct MemoryStats {
     pub reused: u64,
 }
 
-/// Resizes with both copies in memory: what is left where memory cannot be resized.
+/// Resizes with both copies in memory: the way for memory that cannot be resized.
 pub(crate) fn resize_by_copy<D: Device + ?Sized>(
     device: &D,
     buffer: BufferMut,

@@ -104,8 +104,8 @@ pub trait Element:
     /// The value as a double; exact except for large `i64`.
     fn to_f64(self) -> f64;
 
-    /// The nearest value of this type; integers truncate towards zero and saturate, `Bool` tests for non-zero. 16-bit floats
-    /// are made by way of `f32`, the same on every machine.
+    /// The nearest value of this type; integers truncate towards zero and saturate, `Bool` tests for non-zero. Doubles become
+    /// 16-bit floats by way of `f32`, the same on every machine.
     fn from_f64(value: f64) -> Self;
 
     /// The value of an untyped scalar in this type.
@@ -252,7 +252,7 @@ impl From<Bool> for bool {
     }
 }
 
-// By truth, not by byte: a byte of 2 read from a file is as true as a byte of 1.
+// Equality is that of the truth values, not of the bytes: a byte of 2 read from a file is as true as a byte of 1.
 impl PartialEq for Bool {
     fn eq(&self, other: &Self) -> bool {
         self.get() == other.get()

@@ -1,4 +1,4 @@
-//! What can go wrong with memory, and who learns of it.
+//! Errors of memory and devices, and who learns of them.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ pub type Result<T, E = DeviceError> = std::result::Result<T, E>;
 /// Who learns of an error, and what is left of the group of ranks afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ErrorClass {
-    /// Decided from arguments; the same on every rank, nothing was sent, the group stays usable.
+    /// Decided from arguments, and so the same on every rank; nothing was sent, and the group stays usable.
     Uniform,
-    /// A fact only one rank could see, told to all before any payload moved; the group stays usable.
+    /// A fact that only one rank could see, told to all ranks before any payload moved; the group stays usable.
     Agreed,
     /// A rank, a link or the device died; the group is poisoned and every later call fails alike.
     Failure,
@@ -23,7 +23,7 @@ pub enum ErrorClass {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// A call whose own arguments contradict each other.
+    /// The arguments of one call contradict each other.
     #[error("{op}: expected {expected}, got {got}; {remedy}")]
     Invalid {
         /// The call.
@@ -45,7 +45,7 @@ pub enum DeviceError {
         /// The device that holds the memory.
         device: String,
     },
-    /// The elements of memory that holds none were asked for: what depends on data cannot be simulated.
+    /// A call asked for the elements of memory that holds none: results that depend on data cannot be simulated.
     #[error(
         "{op}: {device} memory has no elements; run the program on ranks, or leave out what reads values"
     )]
@@ -56,6 +56,9 @@ pub enum DeviceError {
         device: String,
     },
     /// The device has no memory left for this.
+    ///
+    /// Operations that communicate tell all ranks of it, as an agreed error, before anything moves. Of an op that does not
+    /// communicate no other rank hears: it is a failure.
     #[error("{device}: out of memory for {bytes} bytes ({dtype} x {len})")]
     OutOfMemory {
         /// The device.
@@ -73,14 +76,14 @@ pub enum DeviceError {
         /// The call that came too late.
         op: &'static str,
     },
-    /// A call of the driver or of a library underneath failed, or it is missing.
+    /// A call to the driver or to a library failed, or the library is missing.
     #[error("{library}: {call} failed: {cause}")]
     Library {
         /// The library.
         library: &'static str,
         /// Its function.
         call: &'static str,
-        /// What it says.
+        /// Its message.
         cause: Arc<str>,
     },
     /// Work queued on a device failed when it ran.
@@ -100,12 +103,15 @@ impl DeviceError {
             Self::Invalid { .. } | Self::HostOnly { .. } | Self::NoData { .. } => {
                 ErrorClass::Uniform
             }
-            Self::OutOfMemory { .. } => ErrorClass::Agreed,
-            Self::Closed { .. } | Self::Library { .. } | Self::Queued { .. } => ErrorClass::Failure,
+            // A fact of one rank that no other hears of, unless an operation tells it as an agreed error.
+            Self::OutOfMemory { .. }
+            | Self::Closed { .. }
+            | Self::Library { .. }
+            | Self::Queued { .. } => ErrorClass::Failure,
         }
     }
 
-    /// An [`Invalid`](Self::Invalid) call: what it accepts, what it was given, and what to do about it.
+    /// An [`Invalid`](Self::Invalid) call: what the call accepts, what it was given, and what to do about it.
     pub fn invalid(
         op: &'static str,
         expected: impl Into<String>,
@@ -131,7 +137,7 @@ impl DeviceError {
     }
 }
 
-/// The message of a panic, as far as it has one.
+/// The message of a panic, if it has one.
 ///
 /// ```
 /// let caught = std::panic::catch_unwind(|| panic!("boom")).unwrap_err();

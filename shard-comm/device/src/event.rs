@@ -29,7 +29,7 @@ impl Event {
         self.0.as_ref().map_or(Ok(()), |state| state.synchronize())
     }
 
-    /// Whether it has happened, without waiting.
+    /// Whether the event has happened, without waiting.
     ///
     /// # Errors
     /// [`DeviceError::Queued`](crate::DeviceError::Queued) if the work it stands for failed.
@@ -43,7 +43,7 @@ impl Event {
     }
 }
 
-/// What a device puts behind an [`Event`].
+/// A device's own state behind an [`Event`].
 pub trait EventState: Any + Debug + Send + Sync {
     /// Returns when the event has happened; callable from any thread.
     ///

@@ -1,4 +1,4 @@
-//! The host as a device: memory of this process, work done when it is asked for.
+//! The host as a device: it has the memory of this process, and does its work when it is asked for.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -41,10 +41,10 @@ pub struct Host {
 pub struct HostOptions {
     /// Most bytes kept for reuse; 1 GiB unless said otherwise.
     pub cached_bytes: usize,
-    /// Overwrite memory with NaN, and integers near the greatest, before handing it out, so that what was never written shows.
-    /// On in builds with debug assertions, as tests are, off in others.
+    /// Overwrite memory with NaN, and integers near the greatest, before handing it out, so that elements that were never written
+    /// show. On in builds with debug assertions, as in tests, and off in others.
     pub poison: bool,
-    /// Measure what every job, copy and fold takes; see [`Device::spent`]. About 0.1 µs each.
+    /// Measure the time of every job, copy and fold; see [`Device::spent`]. Costs about 0.1 µs each.
     pub meter: bool,
 }
 
@@ -77,7 +77,7 @@ impl Host {
         })
     }
 
-    /// Does something, and accounts for it if asked to.
+    /// Runs `f` and, if the host is metered, adds its work and time to the account.
     fn metered<T>(
         &self,
         name: &'static str,
@@ -165,7 +165,7 @@ impl Device for Host {
     }
 
     fn copy(&self, src: &Buffer, sv: &Strided, dst: &mut BufferMut, dv: &Strided) -> Result<()> {
-        // Most copies are of one run, and most of those short: not worth the planning of loops.
+        // Most copies are of one run, and most runs are short: planning loops would cost more than the copy.
         if sv.shape == dv.shape
             && let Some(from) = sv.run_within(src.len())
             && let Some(to) = dv.run_within(dst.len())
@@ -185,7 +185,7 @@ impl Device for Host {
     ) -> Result<()> {
         let (start, len) = (from.start, from.len());
         let fits = to.checked_add(len).is_some_and(|end| end <= dst.len());
-        // A range may also be empty, reversed even: then there is nothing to cut out.
+        // A range may also be empty, even reversed: then there is nothing to slice.
         let cut = !from.is_empty() && fits && from.end <= src.len() && src.dtype() == dst.dtype();
         if cut && self.meter.is_none() {
             let written = dst.bytes_of_mut("copy", to..to + len)?;
@@ -279,7 +279,7 @@ impl Device for Host {
         mut outputs: Vec<BufferMut>,
         job: HostJob,
     ) -> Result<Vec<BufferMut>> {
-        // Small jobs are as common as large ones: their lists stay on the stack.
+        // Small jobs are as common as large ones, so their lists stay on the stack.
         let mut reads: SmallVec<[HostSlice<'_>; 6]> = SmallVec::new();
         for b in &inputs {
             reads.push(HostSlice::new(b.dtype(), b.as_bytes()?));
@@ -452,7 +452,7 @@ mod tests {
             dst.freeze().to_vec::<f32>()
         };
         assert_eq!(copied(1..3, 2), Ok(vec![0.0, 0.0, 2.0, 3.0]));
-        // Nothing, wherever it is said to be.
+        // A range without elements may lie anywhere.
         let reversed = Range { start: 2, end: 1 };
         for empty in [0..0, 3..3, 9..9, reversed] {
             assert_eq!(copied(empty, 0), Ok(vec![0.0; 4]));

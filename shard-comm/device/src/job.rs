@@ -1,4 +1,4 @@
-//! Host code that a device runs, how much work it is, and what it took.
+//! Host code that a device runs, how much work it is, and how long it took.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -58,7 +58,7 @@ impl HostJob {
         self.work
     }
 
-    /// Does it.
+    /// Runs the job.
     pub fn run(self, inputs: &[HostSlice<'_>], outputs: &mut [HostSliceMut<'_>]) {
         (self.run)(inputs, outputs);
     }
@@ -70,7 +70,7 @@ impl fmt::Debug for HostJob {
     }
 }
 
-/// How much a piece of work is: what accounts and forecasts of time go by. Says nothing to devices that only compute.
+/// The amount of a piece of work. Accounts and forecasts of time use it; devices that only compute ignore it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Work {
     /// Floating-point operations.
@@ -80,7 +80,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// The work of visiting every element of a view so many times.
+    /// The work of visiting every element of a view `times` times.
     pub fn of_view(dtype: DType, view: &Strided, times: usize) -> Self {
         Self::moving(times * dtype.size() * view.shape.iter().product::<usize>())
     }
@@ -117,7 +117,7 @@ impl Sum for Work {
     }
 }
 
-/// What all work of one name took on a device.
+/// What all work of one name cost on a device.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Spent {
     /// Pieces of work.

@@ -1,9 +1,9 @@
-//! Which kinds of device there are, by name.
+//! The kinds of device, by name.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The kinds of device a buffer can live on. Written and read, as on command lines, as `host`, `test`, `cuda` and
+/// The kinds of device that a buffer can live on. As text, for instance on command lines, they are `host`, `test`, `cuda` and
 /// `emulated-cuda`.
 ///
 /// ```
@@ -19,19 +19,19 @@ pub enum DeviceKind {
     Host,
     /// The stand-in for an accelerator; see [`TestDevice`](crate::TestDevice).
     Test,
-    /// A GPU of NVIDIA; see the module `cuda`, which the feature of that name brings.
+    /// An NVIDIA GPU; see the module `cuda`, which the feature of that name brings.
     Cuda,
-    /// The stand-in for one whose kernels run on the host; see `Cuda::emulated` in the same module.
+    /// The stand-in for a GPU, whose kernels run on the host; see `Cuda::emulated` in the same module.
     EmulatedCuda,
     /// A device that another crate brings, by its name.
     Other(&'static str),
 }
 
 impl DeviceKind {
-    /// Those that are read from text.
+    /// The kinds that can be read from text.
     const NAMED: [Self; 4] = [Self::Host, Self::Test, Self::Cuda, Self::EmulatedCuda];
 
-    /// Whether kernels of GPUs run there, on one or on its stand-in.
+    /// Whether the device runs kernels for GPUs: on a GPU, or on its stand-in.
     pub fn is_cuda(self) -> bool {
         matches!(self, Self::Cuda | Self::EmulatedCuda)
     }
@@ -49,7 +49,7 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// That a text names no [`DeviceKind`].
+/// The error for a text that names no [`DeviceKind`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is no device: expected host, test, cuda or emulated-cuda")]
 pub struct UnknownDevice(String);

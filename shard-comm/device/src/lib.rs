@@ -4,16 +4,16 @@
 //!   cached per device.
 //! - **Views**: a [`Strided`] box of elements inside a buffer; steps may be zero or negative.
 //! - **Devices**: [`Host`] is the memory of this process, [`TestDevice`] a stand-in for an accelerator that makes missing
-//!   synchronisation visible, and `cuda::Cuda` (feature `cuda`) a stream of an NVIDIA GPU. A device copies, converts and
-//!   folds views; whatever else is computed is a [`HostJob`] or a kernel of the crates above.
+//!   synchronisation visible, and `cuda::Cuda` (feature `cuda`) is a stream of an NVIDIA GPU. A device copies, converts and
+//!   folds views; everything else is computed by a [`HostJob`] or a kernel of the crates above.
 //! - **Folds**: a [`Monoid`] says how elements are combined, from sums to (count, mean, M2).
 //!
 //! Nothing here knows of ranks, communicators or layouts.
 //!
 //! # Features
 //!
-//! - `cuda`: GPUs of NVIDIA, with cuBLASLt and cuDNN where they are found; loaded at run time, needs nothing to build.
-//! - `cuda-emulated`: their kernels and libraries on the host, for tests; needs a C++ compiler at run time.
+//! - `cuda`: NVIDIA GPUs, with cuBLASLt and cuDNN where they are found; loaded at run time, nothing is needed to build.
+//! - `cuda-emulated`: the kernels and libraries of the above on the host, for tests; needs a C++ compiler at run time.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]
 #![cfg_attr(feature = "cuda", deny(unsafe_code))]

@@ -1,4 +1,4 @@
-//! The operations that combine values of several ranks.
+//! Monoids: the operations that combine values of several ranks.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::{DType, DeviceError, Result, Scalar};
 ///
 /// | monoid | group | merge |
 /// |---|---|---|
-/// | `Op` | one value | the operation; maxima and minima propagate NaN; `Sum` and `Prod` of truth values are or and and |
+/// | `Op` | one value | the operation; maxima and minima propagate NaN; for truth values `Sum` is "or" and `Prod` is "and" |
 /// | `Moments` | count, mean, sum of squared deviations | Chan's update, exact where sums of squares cancel |
 /// | `MaxSumExp` | maximum, sum of exp(value - maximum) | rescale to the greater maximum |
 /// | `ArgMax`, `ArgMin` | value, global index | the better value, NaN before all; the lower index on ties |
@@ -63,7 +63,7 @@ impl Monoid {
         }
     }
 
-    /// The group that changes nothing it is merged with, one scalar per element of the group.
+    /// The group that changes nothing when it is merged with another, as one scalar per element of the group.
     pub fn identity(self, dtype: DType) -> &'static [Scalar] {
         const ZERO: Scalar = Scalar::I64(0);
         const ONE: Scalar = Scalar::I64(1);
@@ -90,10 +90,10 @@ impl Monoid {
         }
     }
 
-    /// Checks that values of a type can be combined so.
+    /// Checks that the monoid can combine values of a type.
     ///
     /// # Errors
-    /// [`DeviceError::Invalid`] for statistics of integers and indices of truth values or 16-bit floats.
+    /// [`DeviceError::Invalid`] for statistics of integers, and for indices in truth values or 16-bit floats.
     pub fn check(self, dtype: DType) -> Result<()> {
         let (fits, expected) = match self {
             Self::Op(_) => (true, "any type"),
@@ -114,7 +114,7 @@ impl Monoid {
         ))
     }
 
-    /// Whether folding 16-bit floats is rounded once, by accumulating in `f32`. Exact operations need not be.
+    /// Whether folds of 16-bit floats accumulate in `f32` and round once. Exact operations need not.
     pub fn accumulates(self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! The caching pool: memory that was freed once is handed out again, because fresh pages cost more than most kernels.
+//! The caching pool. Freed memory is handed out again, because fresh pages cost more than most kernels.
 //!
 //! One pool belongs to one device instance, so one rank. Whichever thread drops a buffer, its memory returns to the
 //! pool it came from. Sizes are rounded up to classes, four per doubling, so at most a quarter is wasted.
@@ -7,13 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::MemoryStats;
 
-/// The unit of memory. Its alignment is what the system's allocator gives anyway: asked for more, it can neither hand
-/// out fresh zeroed pages without writing them nor resize in place.
+/// The unit of memory. Its alignment is the one that the system's allocator gives anyway: for a greater alignment the allocator
+/// can neither hand out fresh zeroed pages without writing them nor resize in place.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(16))]
 pub(crate) struct Block([u8; BLOCK]);
 
-/// Bytes in a [`Block`], and what elements are aligned to: a cache line, and the widest vector register.
+/// Bytes in a [`Block`], and the alignment of elements: a cache line, and the widest vector register.
 pub(crate) const BLOCK: usize = 64;
 
 /// What fresh memory holds when the pool poisons: a NaN of every float type, an integer near the greatest of its type, so
@@ -35,7 +35,7 @@ pub(crate) fn poison(bytes: &mut [u8]) {
     }
 }
 
-/// Memory of one device instance: what is out, and what waits to be used again.
+/// Memory of one device instance: counters of what is in use, and memory that waits to be used again.
 #[derive(Debug)]
 pub(crate) struct Pool {
     inner: Mutex<Inner>,
@@ -109,7 +109,7 @@ impl Pool {
         }
     }
 
-    /// Takes memory back that [`Pool::take`] gave for `bytes` bytes.
+    /// Takes back memory that [`Pool::take`] gave for `bytes` bytes.
     pub(crate) fn give(&self, memory: Vec<Block>, bytes: usize) {
         if bytes == 0 {
             return;
@@ -123,7 +123,7 @@ impl Pool {
         let mut inner = self.lock();
         inner.stats.live -= bytes;
         if inner.stats.cached + size > self.cap {
-            // Returning pages to the system takes a while: not under the lock.
+            // Returning pages to the system takes a while, so the lock is released first.
             drop(inner);
             drop(memory);
             return;
@@ -135,10 +135,10 @@ impl Pool {
         inner.free[class].push(memory);
     }
 
-    /// Makes memory that [`Pool::take`] gave for `old` bytes right for `new` bytes, where the system's allocator can
-    /// without moving it; false, and no change, if the system has no more.
+    /// Resizes memory that [`Pool::take`] gave for `old` bytes to hold `new` bytes, in place if the system's allocator can.
+    /// Returns false, and changes nothing, if the system has no more memory.
     ///
-    /// Bypasses the cache and its size classes, so that no page is touched that is not asked for.
+    /// Bypasses the cache and its size classes, so that only pages that are asked for are touched.
     pub(crate) fn resize(&self, memory: &mut Vec<Block>, old: usize, new: usize) -> bool {
         if old == 0 || new == 0 {
             let Some(fresh) = self.take(new) else {
@@ -159,7 +159,7 @@ impl Pool {
         true
     }
 
-    /// Counts memory in use that changed its size.
+    /// Updates the counters for memory in use that changed its size.
     fn recount(&self, old: usize, new: usize) {
         let mut inner = self.lock();
         inner.stats.live = inner.stats.live - old + new;
@@ -185,16 +185,16 @@ impl Pool {
         drop(freed);
     }
 
-    /// The counters are consistent whenever the lock is free, so a panic elsewhere does not spoil them.
+    /// Takes the lock even if a thread panicked while holding it: the counters are consistent whenever the lock is free.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Blocks more than asked for, so that an aligned start can be chosen.
+/// Extra blocks beyond those asked for, so that an aligned start can be chosen.
 const ALIGNING: usize = 1;
 
-/// Bytes that memory holds behind an aligned start.
+/// Bytes that the memory has after its aligned start.
 fn usable(memory: &[Block]) -> usize {
     memory.len().saturating_sub(ALIGNING) * BLOCK
 }
@@ -291,7 +291,7 @@ mod tests {
         assert!(pool.resize(&mut a, 128, 700));
         pool.give(a, 700);
         assert_eq!((pool.stats().live, pool.stats().peak), (0, 70_000));
-        // Eleven blocks are more than the class of ten, less than that of twelve.
+        // Eleven blocks are more than the class of ten blocks holds, and fewer than that of twelve.
         assert_eq!(pool.stats().cached, 12 * BLOCK);
         pool.give(pool.take(10 * BLOCK).unwrap(), 10 * BLOCK);
         assert_eq!((pool.stats().reused, pool.stats().cached), (1, 12 * BLOCK));

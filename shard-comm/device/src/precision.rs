@@ -1,9 +1,9 @@
-//! How exact products on a device must be.
+//! The precision of products on a device.
 
-/// What products of `f32` elements may be rounded to on GPUs, where a library computes them.
+/// The precision that products of `f32` elements may be rounded to on GPUs, where a library computes them.
 ///
-/// Sums of products of 16-bit elements are always taken in `f32`, and those of `f64` in `f64`. Kernels of this workspace's own
-/// and the host compute in full whatever is said here.
+/// Sums of products of 16-bit elements are always taken in `f32`, and those of `f64` in `f64`. The kernels of this workspace and
+/// the host compute in full precision, whatever the setting.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum MatmulPrecision {

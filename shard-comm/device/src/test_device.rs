@@ -1,8 +1,7 @@
-//! A stand-in for an accelerator: memory the host cannot read, and a queue that runs as late as it may.
+//! A stand-in for an accelerator: its memory cannot be read by the host, and its queue runs as late as possible.
 //!
-//! Work is only queued when it is submitted; it runs when somebody downloads, synchronises, or waits for an event.
-//! Fresh memory holds NaN. So a reader that forgot to wait for the writer reads NaN, every time, on a machine
-//! without any accelerator.
+//! Submitting work only queues it; it runs when somebody downloads, synchronises, or waits for an event. Fresh memory holds NaN.
+//! So a reader that forgot to wait for the writer reads NaN, every time, on a machine without any accelerator.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -20,10 +19,10 @@ use crate::{
     HostJob, HostSlice, HostSliceMut, MemoryStats, Monoid, Result, Scalar, Strided, kernel,
 };
 
-/// A device that proves code device-neutral without any accelerator.
+/// A device on which tests can show, without any accelerator, that code does not depend on the host's memory.
 ///
 /// The host cannot read its memory. Work is queued, and runs only when somebody downloads, synchronises or waits for
-/// an event; fresh memory holds NaN. So reading before the writer's event is waited for gives NaN, every time.
+/// an event; fresh memory holds NaN. So code that reads before it has waited for the writer's event reads NaN, every time.
 ///
 /// ```
 /// use shard_device::{DType, Scalar, Strided, TestDevice};
@@ -180,7 +179,7 @@ impl Device for TestDevice {
     fn resize(&self, buffer: BufferMut, len: usize) -> Result<BufferMut> {
         let (dtype, device) = (buffer.dtype(), Arc::clone(buffer.device()));
         let cell = cell(buffer.opaque())?;
-        // Queued work still knows the old size.
+        // The queued work expects the old size.
         self.synchronize()?;
         {
             let mut memory = cell.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -252,7 +251,7 @@ impl Device for TestDevice {
             .downcast_ref::<Mark>()
             .is_some_and(|m| Arc::ptr_eq(&m.queue, &self.queue))
         {
-            // The queue is in order: what it holds before is done before.
+            // The queue runs in order, so the work before the event is done before later work.
             return Ok(());
         }
         let event = event.clone();
@@ -296,7 +295,7 @@ fn cell(opaque: Option<&Arc<dyn Any + Send + Sync>>) -> Result<Arc<Cell>> {
         })
 }
 
-/// A buffer as queued work reads it. Holding the buffer itself keeps its owner from writing to it meanwhile.
+/// A buffer that queued work reads. Holding the buffer itself keeps its owner from writing to it meanwhile.
 struct Reader {
     buffer: Buffer,
     cell: Option<Arc<Cell>>,
@@ -323,7 +322,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The memory to read from, if it is a device's.
+    /// Locks the memory to read from, if it is a test device's.
     fn lock(&self) -> Locked<'_> {
         let cell = self.cell.as_ref()?;
         Some(cell.0.read().unwrap_or_else(PoisonError::into_inner))
@@ -345,7 +344,7 @@ fn lock_all(readers: &[Reader]) -> Vec<Locked<'_>> {
     readers.iter().map(Reader::lock).collect()
 }
 
-/// A destination as queued work writes it. The `BufferMut` is its only other owner, and never reads.
+/// A destination that queued work writes. The `BufferMut` is the memory's only other owner, and never reads.
 struct Writer {
     cell: Arc<Cell>,
     dtype: DType,
@@ -369,7 +368,7 @@ impl Writer {
     }
 }
 
-/// Locks all memories of a job, one stack frame each, and runs it.
+/// Locks all memories of a job, with one stack frame for each, and runs the job.
 fn run_job(readers: &[Reader], writers: &mut [Writer], job: HostJob) -> Result<()> {
     let read = lock_all(readers);
     let mut written: Vec<_> = writers
@@ -395,7 +394,7 @@ fn run_job(readers: &[Reader], writers: &mut [Writer], job: HostJob) -> Result<(
     Ok(())
 }
 
-/// Work of one device, run in order by whoever needs a result of it, on that one's thread.
+/// The work of one device. It runs in order, on the thread of whoever needs a result.
 #[derive(Default)]
 struct Queue {
     state: Mutex<QueueState>,
@@ -465,7 +464,7 @@ impl fmt::Debug for Queue {
     }
 }
 
-/// Runs work, turning a panic into an error: it may be another rank's thread that runs it.
+/// Runs work and turns a panic into an error, because the thread that runs it may be another rank's.
 fn guarded(work: Box<dyn FnOnce() -> Result<()> + Send>) -> Result<()> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
         Err(DeviceError::Queued {

@@ -6,7 +6,7 @@ use shard_spec::{Dims, Strides, row_major_strides};
 
 use crate::{DeviceError, Result};
 
-/// A box of elements inside a flat buffer: where it starts, its extents, and the step of each dim, all in elements.
+/// A box of elements inside a flat buffer: where it starts, its extents, and the stride of each dim, all in elements.
 ///
 /// Strides may be zero (a broadcast source) or negative (a flipped one).
 ///
@@ -23,7 +23,7 @@ pub struct Strided {
     pub offset: usize,
     /// Extents.
     pub shape: Dims,
-    /// Steps; same length as `shape`.
+    /// Strides; same length as `shape`.
     pub strides: Strides,
 }
 
@@ -37,7 +37,7 @@ impl Strided {
         }
     }
 
-    /// `len` elements side by side.
+    /// A view of `len` contiguous elements.
     pub fn run_at(offset: usize, len: usize) -> Self {
         Self {
             offset,
@@ -70,12 +70,12 @@ impl Strided {
         self.shape.iter().product()
     }
 
-    /// Whether the elements lie side by side in row-major order.
+    /// Whether the elements are contiguous in row-major order.
     pub fn is_contiguous(&self) -> bool {
         is_dense(&self.shape, &self.strides)
     }
 
-    /// The element indices of a view whose elements lie side by side in row-major order, within a buffer of `len`.
+    /// The range of element indices, if the view is contiguous in row-major order and lies within a buffer of `len` elements.
     pub fn run_within(&self, len: usize) -> Option<std::ops::Range<usize>> {
         if self.shape.len() != self.strides.len() || !self.is_contiguous() {
             return None;
@@ -96,7 +96,7 @@ impl Strided {
     /// Checks that every element visited lies in a buffer of `len` elements.
     ///
     /// # Errors
-    /// [`DeviceError::Invalid`] if not.
+    /// [`DeviceError::Invalid`] if some element lies outside.
     pub fn validate(&self, len: usize) -> Result<()> {
         let end = self.end()?;
         if end > len {
@@ -132,7 +132,7 @@ pub fn span(offset: usize, shape: &[usize], strides: &[isize]) -> Result<std::op
     }
     let (mut lo, mut hi) = (offset as i128, offset as i128);
     for (&extent, &stride) in shape.iter().zip(strides) {
-        // Both factors fit 64 bits, so the product fits 128; sums are checked.
+        // Both factors fit 64 bits, so the product fits 128 bits; sums are checked.
         let reach = (extent as i128 - 1) * stride as i128;
         let side = if reach < 0 { &mut lo } else { &mut hi };
         *side = side
@@ -145,8 +145,8 @@ pub fn span(offset: usize, shape: &[usize], strides: &[isize]) -> Result<std::op
         .ok_or_else(|| bad("an index that overflows"))
 }
 
-/// How far views of these extents and steps reach below and above their offset; nothing where that does not fit, which
-/// [`span`] explains.
+/// How far views of these extents and strides reach below and above their offset; `None` if the view is empty, or if the numbers
+/// do not fit each other or overflow, which [`span`] tells apart.
 pub fn reach(shape: &[usize], strides: &[isize]) -> Option<(isize, isize)> {
     if shape.len() != strides.len() || shape.contains(&0) {
         return None;
@@ -161,7 +161,7 @@ pub fn reach(shape: &[usize], strides: &[isize]) -> Option<(isize, isize)> {
     })
 }
 
-/// [`span`] from what [`reach`] said of a view.
+/// [`span`], computed from the result of [`reach`] for a view.
 ///
 /// # Errors
 /// As [`span`].
@@ -184,7 +184,7 @@ pub fn span_within(
     }
 }
 
-/// Whether a box is dense row-major, ignoring the strides of dims that are never stepped.
+/// Whether a box is dense in row-major order, ignoring the strides of dims of extent 1.
 pub fn is_dense(shape: &[usize], strides: &[isize]) -> bool {
     if shape.contains(&0) {
         return true;
@@ -199,7 +199,7 @@ pub fn is_dense(shape: &[usize], strides: &[isize]) -> bool {
     true
 }
 
-/// Whether a view visits no element twice: each stride steps over all that the smaller ones reach.
+/// Whether a view visits no element twice: each stride steps over everything that the smaller strides reach.
 pub fn steps_apart(shape: &[usize], strides: &[isize]) -> bool {
     if let (&[extent], &[stride]) = (shape, strides) {
         return extent <= 1 || stride != 0;

@@ -1,4 +1,4 @@
-//! What ranks show each other of an operation, and what each then reads: the same in every backend that shares memory.
+//! What ranks show each other of an operation, and how each then reads: the same in every backend that shares memory.
 
 use std::sync::Arc;
 
@@ -39,17 +39,17 @@ use crate::{
 /// assert_eq!(result.unwrap().to_vec::<f32>()?, [3.0, 2.0, 1.0]);
 /// # Ok(()) }
 /// ```
-// What is compared is in the post itself: the memory of a plan belongs to another core.
+// The fields that are compared are copied into the post itself, because the memory of a plan belongs to another core.
 #[derive(Debug)]
 pub struct Post {
-    /// The operation, for accounts; the plan's name is what must agree.
+    /// The name of the operation, for accounts; what must agree is the name of the plan.
     pub(crate) op: &'static str,
     /// What the user called, for messages.
     called: &'static str,
     name: &'static str,
     id: u128,
     fold: Option<Monoid>,
-    /// Only where others look into it: to compare pairs, or to find a result once for all.
+    /// The plan, if other ranks look into it: to compare pairs, or to compute a result once for all.
     plan: Option<Arc<ExchangePlan>>,
     pub(crate) sources: SmallVec<[Buffer; 1]>,
     event: Event,
@@ -57,7 +57,7 @@ pub struct Post {
     argument: Option<(&'static str, u128)>,
     past: Option<Past>,
     status: Option<Box<AgreedError>>,
-    /// What others learn of this rank: its color and key in a split.
+    /// Something that others learn of this rank: its color and key in a split.
     pub(crate) note: Option<(usize, usize)>,
     site: Site,
     pub(crate) guard: Guard,
@@ -67,8 +67,8 @@ impl Post {
     /// This rank's part in the first exchange of a request. It takes out of the request what peers look at: sources,
     /// status and guard.
     ///
-    /// `op` is the operation, for accounts: [`Request::name`], or [`Link::name`](crate::Link::name) of a message. The request
-    /// has been [checked](Request::checked).
+    /// `op` is the name of the operation, for accounts: [`Request::name`], or [`Link::name`](crate::Link::name) for a message.
+    /// The request has been [checked](Request::checked).
     pub fn first(op: &'static str, request: &mut Request, device: &DeviceRef) -> Self {
         Self::with_note(op, request, device, None)
     }
@@ -109,8 +109,8 @@ impl Post {
     /// `self` was its part in that one. `rank` is its number in the launch.
     ///
     /// # Errors
-    /// [`PeerFailed`](CommError::PeerFailed) with this rank as origin if its checksums cannot be found: the others have
-    /// begun to move.
+    /// [`PeerFailed`](CommError::PeerFailed) with this rank as origin if its checksums cannot be computed: it is too late to
+    /// agree on that, because the others have begun to move elements.
     pub fn next(
         &self,
         request: &Request,
@@ -121,7 +121,7 @@ impl Post {
     ) -> Result<Self> {
         let plan = &request.stages[stage].plan;
         let sources: SmallVec<[Buffer; 1]> = result.into_iter().collect();
-        // What was guarded goes on to be.
+        // If the exchange before had checksums, this one has them too.
         let sums = (self.guard.sums.is_some()).then(|| Guard::sums_of(device, plan, &sources));
         let sums = sums.transpose().map_err(|error| too_late(rank, error))?;
         Ok(Self {
@@ -143,27 +143,27 @@ impl Post {
         })
     }
 
-    /// The plan, if all ranks receive the same by it.
+    /// The plan, if by it all ranks receive the same.
     pub(crate) fn plan_alike(&self) -> Option<&ExchangePlan> {
         self.plan.as_deref().filter(|plan| plan.is_alike())
     }
 }
 
-/// The plan, if others look into it.
+/// The plan, if other ranks look into it.
 fn plan_to_read(plan: &Arc<ExchangePlan>) -> Option<Arc<ExchangePlan>> {
     (plan.id == 0 || plan.is_alike()).then(|| Arc::clone(plan))
 }
 
 /// Does this rank's part in an exchange whose posts [agree](super::validate): reads its pieces from what its peers
-/// posted, and counts them in the ledger. Gives its result, if it has one on this rank.
+/// posted, and counts them in the ledger. Returns the result, if the exchange has one on this rank.
 ///
-/// `members` are the participants as numbered in the launch, `me` is which of them this rank is, and `post` finds what
-/// each of them posted, itself included. What was posted must live until this returns; a device with a queue keeps what it
-/// still reads.
+/// `members` are the participants as numbered in the launch, `me` is this rank's index among them, and `post` finds the post
+/// of each of them, this rank included. The posts must live until this returns; a device with a queue keeps the buffers that
+/// it still reads.
 ///
 /// # Errors
-/// [`PeerFailed`](CommError::PeerFailed), because it is too late to agree on anything: the others move already. Its
-/// origin is this rank, or the sender of elements whose checksum is wrong.
+/// [`PeerFailed`](CommError::PeerFailed), because it is too late to agree on anything: the others have begun to move elements.
+/// Its origin is this rank, or the sender of elements whose checksum is wrong.
 pub fn receive<'a>(
     ledger: &Ledger,
     device: &DeviceRef,
@@ -179,11 +179,11 @@ pub fn receive<'a>(
     }
 }
 
-/// What a rank has of an exchange.
+/// The outcome of an exchange at a rank.
 enum Read<'a> {
-    /// Its pieces, if it receives any; and what it posted itself.
+    /// The pieces were read, if the rank receives any; with the rank's own post.
     Pieces(&'a Post),
-    /// What all said that their peers should find, if anybody did: for who moves the elements.
+    /// The table of all ranks' checksums, if any rank gave some: for the communicator that moves the elements elsewhere.
     Sums(Option<Buffer>),
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn received(
     }
 }
 
-/// An error of a rank alone, where it cannot be agreed on.
+/// A rank's own error, at a point where it cannot be agreed on.
 #[cold]
 pub(crate) fn too_late(rank: usize, error: CommError) -> CommError {
     match error {
@@ -236,7 +236,7 @@ pub(crate) fn too_late(rank: usize, error: CommError) -> CommError {
     }
 }
 
-/// Reads pieces from those who brought them.
+/// Reads pieces from the posts of their owners.
 #[inline(never)]
 fn read_pieces<'a>(
     device: &DeviceRef,
@@ -247,7 +247,7 @@ fn read_pieces<'a>(
     post: &impl Fn(usize) -> Option<&'a Post>,
     dst: &mut BufferMut,
 ) -> Result<()> {
-    // Of many ranks most bring nothing for this one.
+    // Among many ranks most have nothing for this one.
     let mut brought: SmallVec<[(&Traffic, &Post); 4]> = SmallVec::new();
     for traffic in plan.incoming() {
         let post = post(traffic.peer).ok_or_else(|| absent(plan, traffic.peer))?;
@@ -272,7 +272,8 @@ fn read_pieces<'a>(
     Ok(run::run(device, plan, source, dst)?)
 }
 
-/// Checks that a peer brought what is read from it. Equal fingerprints promise it, which a plan made by hand may break.
+/// Checks that a peer posted the elements that are read from it. Equal fingerprints promise that, but a plan made by hand may
+/// break it.
 fn check_sources(plan: &ExchangePlan, traffic: &Traffic, post: &Post) -> Result<()> {
     let len = |source: usize| post.sources.get(source).map_or(0, Buffer::len);
     match traffic.extents.iter().find(|e| e.1 > len(e.0)) {
@@ -289,7 +290,7 @@ fn check_sources(plan: &ExchangePlan, traffic: &Traffic, post: &Post) -> Result<
     }
 }
 
-/// That checksums differ.
+/// The error for checksums that differ.
 #[cold]
 fn not_found(plan: &ExchangePlan, reader: usize, own: &Post, sender: usize) -> CommError {
     let (site, op, name) = (own.site(), own.called, plan.name);
@@ -313,7 +314,7 @@ fn absent(plan: &ExchangePlan, peer: usize) -> CommError {
 }
 
 impl Claim for Post {
-    fn op(&self) -> &'static str {
+    fn called(&self) -> &'static str {
         self.called
     }
 

@@ -1,4 +1,4 @@
-//! Collectives in which every rank has as much: the plans of those with counts.
+//! Collectives in which every rank has equally many elements: they use the plans of those with counts.
 
 use std::panic::Location;
 
@@ -11,8 +11,8 @@ const REDUCE_SCATTER: &str = "reduce_scatter";
 
 /// Operations with equal counts, in elements.
 impl dyn Communicator + '_ {
-    /// Every rank's elements, joined in rank order; all have as many. [`all_gather_v`](#method.all_gather_v) is for counts
-    /// that differ.
+    /// Joins every rank's elements in rank order; all ranks have equally many. [`all_gather_v`](#method.all_gather_v) is for
+    /// counts that differ.
     ///
     /// Costs a round in which each rank receives the `n - 1` buffers of the others.
     ///
@@ -70,8 +70,8 @@ impl dyn Communicator + '_ {
         Ok(request)
     }
 
-    /// Combines all ranks' buffers element by element, in rank order, and leaves each rank an equal part: the first to rank
-    /// 0, and so on. [`reduce_scatter_v`](#method.reduce_scatter_v) is for parts that differ.
+    /// Combines all ranks' buffers element by element, in rank order, and leaves each rank an equal part: rank 0 the first, and
+    /// so on. [`reduce_scatter_v`](#method.reduce_scatter_v) is for parts that differ.
     ///
     /// Costs a round in which each rank receives its part of the `n - 1` buffers of the others.
     ///
@@ -88,7 +88,7 @@ impl dyn Communicator + '_ {
     /// Every rank of the group, with buffers of equal length and type, and the same operation.
     ///
     /// # Errors
-    /// [`Agreed`](CommError::Agreed) if the length is no multiple of the number of ranks, otherwise as
+    /// [`Agreed`](CommError::Agreed) if the length is not a multiple of the number of ranks, otherwise as
     /// [`all_gather`](#method.all_gather).
     #[doc(alias(
         "MPI_Reduce_scatter_block",
@@ -139,7 +139,7 @@ impl dyn Communicator + '_ {
     }
 }
 
-/// A plan that follows from a length, which ranks compare by itself.
+/// A plan that follows from a length, which ranks compare as an argument of its own.
 fn known_by(len: usize, mut plan: ExchangePlan) -> ExchangePlan {
     plan.id = len as u128 + 1;
     plan

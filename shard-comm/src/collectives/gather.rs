@@ -16,7 +16,7 @@ use crate::{
 
 /// Operations that copy. Counts are in elements; counts of zero are ordinary.
 impl dyn Communicator + '_ {
-    /// Every rank's elements, joined in rank order; `counts` says how many each rank has.
+    /// Joins every rank's elements in rank order; `counts` says how many each rank has.
     ///
     /// ```
     /// let all = shard_comm::local::run(3, |comm| {
@@ -71,8 +71,8 @@ impl dyn Communicator + '_ {
     }
 
     /// Sends `send_counts[j]` elements to each rank `j`, in rank order in `mine`; returns what came from each rank,
-    /// in rank order.
-    ///
+    /// Sends `send_counts[j]` elements to each rank `j`, which lie in rank order in `mine`; returns the elements that came from
+    /// each rank, in rank order.
     /// # Collective
     /// Every rank of the group; what `i` sends to `j` is what `j` expects from `i`.
     ///
@@ -115,8 +115,8 @@ impl dyn Communicator + '_ {
                 mine.len(),
             )?;
             let plan = self.plans().get(NAME, None, send_counts, recv_counts, || {
-                // What I read starts in each peer after what it has for the ranks below me, which only it knows;
-                // so each piece addresses a source of its own, numbered by its reader.
+                // What I read starts in each peer's buffer after its elements for the ranks below me, and only the peer knows
+                // how many these are. So each piece addresses a source of its own, numbered by its reader.
                 let me = self.rank();
                 let recv =
                     spans(recv_counts).map(|(j, at)| Piece::run(j, me, at.len(), 0, at.start));
@@ -131,7 +131,7 @@ impl dyn Communicator + '_ {
         })
     }
 
-    /// The root's elements on every rank. Only the root passes them; all pass their type and number.
+    /// The root's elements on every rank. Only the root passes elements; all ranks pass their type and number.
     ///
     /// # Collective
     /// Every rank of the group, with equal root, type and length.
@@ -260,7 +260,7 @@ impl dyn Communicator + '_ {
         })
     }
 
-    /// Every rank's elements, joined in rank order, on the root; `None` elsewhere.
+    /// Joins every rank's elements, in rank order, on the root; `None` elsewhere.
     ///
     /// # Collective
     /// Every rank of the group, with equal root and counts.

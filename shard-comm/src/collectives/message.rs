@@ -5,13 +5,13 @@ use std::panic::Location;
 use crate::caller::called;
 use crate::guard::Guard;
 use crate::request::check_peer;
-use crate::{Buffer, Communicator, DType, Handle, Link, LinkSide, Result};
+use crate::{AgreedError, Buffer, Communicator, DType, Handle, Link, LinkSide, Result};
 
 /// Messages between two ranks. They are matched in the order they were sent, without tags.
 impl dyn Communicator + '_ {
     /// Sends elements to one rank, and returns when that rank has asked for them.
     ///
-    /// Two ranks that send to each other before they receive wait forever here, which the `local` backend reports;
+    /// Two ranks that both send to each other before they receive wait forever, which the `local` backend reports as a deadlock;
     /// use [`start_send`](#method.start_send) for such patterns.
     ///
     /// # Errors
@@ -25,7 +25,8 @@ impl dyn Communicator + '_ {
     /// [`send`](#method.send) without waiting.
     ///
     /// # Errors
-    /// [`CommError::Invalid`](crate::CommError::Invalid) if there is no such peer, and failures, at once; the rest from the handle.
+    /// [`CommError::Invalid`](crate::CommError::Invalid) if there is no such peer, and failures, at once; other errors come
+    /// from the handle.
     #[doc(alias = "MPI_Isend")]
     #[track_caller]
     pub fn start_send(&self, peer: usize, data: &Buffer) -> Result<Handle> {
@@ -57,21 +58,28 @@ impl dyn Communicator + '_ {
     #[doc(alias = "MPI_Irecv")]
     #[track_caller]
     pub fn start_recv(&self, peer: usize, dtype: DType, len: usize) -> Result<Handle> {
-        let side = LinkSide::Recv(self.device().alloc(dtype, len)?);
+        // A rank that cannot allocate still joins, with nothing to write to, so that both ends fail alike.
+        let (dst, status) = match self.device().alloc(dtype, len) {
+            Ok(dst) => (dst, Ok(())),
+            Err(error) => (
+                self.device().alloc(dtype, 0)?,
+                Err(Box::new(AgreedError::from_local("recv", error))),
+            ),
+        };
         self.noted(self.post_link(Link {
             peer,
-            side,
+            side: LinkSide::Recv(dst),
             elsewhere: false,
-            status: Ok(()),
+            status,
             site: called(Location::caller()),
             guard: Guard::default(),
         }))
     }
 
-    /// Sends elements to one rank and receives some from another, or the same, and returns when both is done: what ranks call
-    /// that pass something round a ring, or swap the borders of their parts.
+    /// Sends elements to one rank and receives elements from another or the same one, and returns when both are done. It is for
+    /// ranks that pass something round a ring, or swap the borders of their parts.
     ///
-    /// Costs the two messages, which fly at the same time. To do other work meanwhile, use
+    /// Costs the two messages, which are in flight at the same time. To do other work meanwhile, use
     /// [`start_recv`](#method.start_recv) and [`start_send`](#method.start_send).
     ///
     /// ```
@@ -85,8 +93,8 @@ impl dyn Communicator + '_ {
     /// ```
     ///
     /// # Errors
-    /// [`CommError::Invalid`](crate::CommError::Invalid)(crate::CommError::Invalid) if there is no such peer, before anything is sent; else as
-    /// [`send`](#method.send) of either message; if both fail, that of the one received.
+    /// [`CommError::Invalid`](crate::CommError::Invalid) if there is no such peer, before anything is sent; otherwise as
+    /// [`send`](#method.send), for either message; if both fail, the error of the message received.
     #[doc(alias("MPI_Sendrecv", "halo", "neighbour", "shift", "batch_isend_irecv"))]
     #[track_caller]
     pub fn send_recv(
@@ -97,7 +105,7 @@ impl dyn Communicator + '_ {
         dtype: DType,
         len: usize,
     ) -> Result<Buffer> {
-        // A side that began could not be taken back.
+        // Peers are checked first, because a side that has begun could not be taken back.
         check_peer("send_recv", to, self.size())?;
         check_peer("send_recv", from, self.size())?;
         let received = self.start_recv(from, dtype, len)?;

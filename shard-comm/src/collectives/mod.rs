@@ -1,7 +1,7 @@
-//! The collectives: each is a plan of pieces handed to [`Communicator::post`].
+//! The collectives: each is a plan of pieces that is handed to [`Communicator::post`].
 //!
 //! A rank whose own arguments are wrong does not return early, which would leave the others waiting: it joins the
-//! operation with an error for its status, and all ranks return that.
+//! operation with the error as its status, and all ranks return that error.
 
 mod equal;
 mod gather;
@@ -31,8 +31,8 @@ impl dyn Communicator + '_ {
     /// Runs a plan: reads this rank's pieces from its peers' `sources` into `dst`, and returns it.
     ///
     /// # Collective
-    /// Every rank of the group, with the plans of one exchange: equal names and ids, mirrored pieces. `status` is an
-    /// error that only this rank can see; all ranks then return the lowest failing rank's, and nothing moves.
+    /// Every rank of the group, with the plans of one exchange: equal names and ids, mirrored pieces. `status` may be an
+    /// error that only this rank can see; all ranks then return the error of the lowest failing rank, and nothing moves.
     ///
     /// # Errors
     /// [`Mismatch`](CommError::Mismatch) if the plans do not fit, [`Agreed`](CommError::Agreed) if some rank's
@@ -92,7 +92,7 @@ impl dyn Communicator + '_ {
         self.tell("barrier", Ok(()), None, Location::caller())
     }
 
-    /// Tells all ranks whether some rank has an error; the lowest failing rank's is returned everywhere.
+    /// Tells all ranks whether some rank has an error; all return the error of the lowest failing rank.
     ///
     /// # Collective
     /// Every rank of the group.
@@ -123,7 +123,7 @@ impl dyn Communicator + '_ {
     /// group.
     ///
     /// # Collective
-    /// Every rank of the group, those without a color too.
+    /// Every rank of the group, also those without a color.
     ///
     /// # Errors
     /// [`Mismatch`](CommError::Mismatch) if ranks call different operations, or a failure.
@@ -133,9 +133,9 @@ impl dyn Communicator + '_ {
         self.noted(self.post_split(color, key, called(Location::caller())))
     }
 
-    /// Splits off the group of these ranks, in this order; `None` joins no group. Every member of a group passes the same
-    /// list, this rank among them, and no rank is in two: a [`split`](#method.split) for programs in which every rank knows
-    /// who is where. Costs a split and a round in which ranks agree that all groups are as their members named them.
+    /// Splits off the group of these ranks, in this order; `None` joins no group. Every member of a group passes the same list,
+    /// which includes the member itself, and no rank is in two lists: a [`split`](#method.split) for programs in which every
+    /// rank knows the members. Costs a split and a round in which ranks agree that all members of each group name it alike.
     ///
     /// ```
     /// use shard_comm::{CommError, local};
@@ -148,7 +148,7 @@ impl dyn Communicator + '_ {
     /// ```
     ///
     /// # Collective
-    /// Every rank of the group, those without a list too.
+    /// Every rank of the group, also those without a list.
     ///
     /// # Errors
     /// [`Agreed`](CommError::Agreed), on every rank of this group, if some members of a group name it differently; else as
@@ -159,7 +159,7 @@ impl dyn Communicator + '_ {
         const NAME: &str = "subgroup";
         let site = called(Location::caller());
         let group = match self.noted(self.post_subgroup(members, site)) {
-            // What only this rank has found, the others have to hear of.
+            // An error that only this rank has found must be told to the others.
             Err(error @ CommError::Invalid { .. }) => Err(AgreedError::from_local(NAME, error)),
             Err(error) => return Err(error),
             Ok(group) => match self.misnamed(members, group.as_deref()) {
@@ -172,7 +172,7 @@ impl dyn Communicator + '_ {
         Ok(group?)
     }
 
-    /// What is wrong with a group whose members this rank named so.
+    /// The error if the members of a group do not name it alike. `members` is the list of this rank.
     fn misnamed(
         &self,
         named: Option<&[usize]>,
@@ -229,7 +229,7 @@ impl dyn Communicator + '_ {
         }
     }
 
-    /// Does an operation and waits for its result: a buffer of no elements if it has none on this rank.
+    /// Runs an operation and waits for its result: an empty buffer if the operation has none on this rank.
     #[inline]
     fn call_for(&self, request: Request) -> Result<Buffer> {
         match self.noted(self.call(request))? {
@@ -238,7 +238,7 @@ impl dyn Communicator + '_ {
         }
     }
 
-    /// A result, of which the flight recorder hears if it is a failure.
+    /// Returns the result, and tells the flight recorder if it is a failure.
     fn noted<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| self.ledger().failed(error))
     }
@@ -292,7 +292,7 @@ impl dyn Communicator + '_ {
     }
 }
 
-/// What a rank posts that could not make a request: it joins the operation with its error.
+/// The request of a rank that could not make one: it joins the operation with its error.
 #[cold]
 fn refusal(name: &'static str, site: Site, error: CommError) -> Request {
     let status = Err(AgreedError::from_local(name, error));

@@ -12,8 +12,8 @@ use crate::{
 };
 use crate::{Request, Stage, Target};
 
-/// Up to this many bytes an all-reduce is one round in which every rank combines everything; above, owners combine
-/// their chunk and a second round gathers the chunks. Results are bitwise the same either way.
+/// Up to this many bytes an all-reduce is one round in which every rank combines everything. Above, each rank combines
+/// its chunk and a second round gathers the chunks. Results are bitwise the same either way.
 pub const ONE_ROUND_BYTES: usize = 4096;
 
 const ALL_REDUCE: &str = "all_reduce";
@@ -102,8 +102,8 @@ impl dyn Communicator + '_ {
         })
     }
 
-    /// Combines all ranks' buffers element by element, in rank order, at the root: the bits of
-    /// [`all_reduce`](#method.all_reduce) there, and `None` elsewhere.
+    /// Combines all ranks' buffers element by element, in rank order, at the root. The root gets the bits of
+    /// [`all_reduce`](#method.all_reduce), the other ranks get `None`.
     ///
     /// Up to [`ONE_ROUND_BYTES`] the root receives every buffer, in one round. Above, every rank combines its chunk and sends
     /// it to the root in a second round: each rank receives `(n - 1) / n` of a buffer, and the root as much again.
@@ -181,7 +181,7 @@ impl dyn Communicator + '_ {
         })
     }
 
-    /// Whether a reduction leaves this rank, alone in its group, what it has.
+    /// Whether this rank is alone in its group, so that a reduction leaves its buffer unchanged.
     fn is_trivial(&self, name: &'static str, mine: &Buffer, op: Monoid) -> bool {
         self.size() == 1 && check_reduction(name, mine, op).is_ok()
     }
@@ -196,7 +196,7 @@ impl dyn Communicator + '_ {
         if mine.bytes() <= ONE_ROUND_BYTES {
             let plan = self.plans().get(NAME, Some(op), &[len], &[], || {
                 let pieces: Pieces = (0..ranks).map(|j| Piece::run(j, 0, len, 0, 0)).collect();
-                // The length is compared by itself, and with it the plan is known.
+                // The length is compared as an argument of its own, and the plan follows from it.
                 ExchangePlan::new(
                     NAME,
                     len as u128 + 1,

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use crate::{CommError, Communicator, Mismatch, Result};
 
 impl dyn Communicator + '_ {
-    /// Checks that all ranks pass the same value, a fingerprint of what they must agree on.
+    /// Checks that all ranks pass the same value, for instance a fingerprint of what they must agree on.
     ///
     /// # Collective
     /// Every rank of the group.
     ///
     /// # Errors
-    /// The same [`Mismatch`](CommError::Mismatch), naming `what`, on every rank if not; or a failure.
+    /// If values differ, the same [`Mismatch`](CommError::Mismatch) on every rank, naming `what`; or a failure.
     #[track_caller]
     pub fn check_uniform(&self, what: &'static str, value: u128) -> Result<()> {
         let site = Location::caller();

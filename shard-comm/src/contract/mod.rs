@@ -1,4 +1,4 @@
-//! What every backend must do, as programs that all ranks of a group run and that panic where it does not.
+//! The contract of every backend, as programs that all ranks of a group run and that panic where the contract is broken.
 //!
 //! A backend's tests launch ranks in their own way and call [`all`], or the functions one by one. Values are whole
 //! numbers held in floats, so every comparison is exact, whatever the order of sums.
@@ -54,13 +54,13 @@ pub fn all(comm: &dyn Communicator) {
     subgroups(comm);
     misnamed_groups(comm);
     handles_in_any_order(comm);
-    // Before handles are dropped: what finishes them later is counted when it does.
+    // Before the operations whose handles are dropped: they are counted when a later call finishes them.
     ledger_balances(comm);
     dropped_handles(comm);
     devices(comm);
 }
 
-/// Counts per rank that matter: equal, uneven with zeros, all on one rank, none at all.
+/// Counts per rank for the tests: equal, uneven with zeros, all on one rank, none at all.
 fn count_cases(ranks: usize) -> Vec<Vec<usize>> {
     let uneven = (0..ranks).map(|r| (r * 3 + 1) % 4).collect();
     let only_last = (0..ranks)
@@ -87,7 +87,7 @@ fn read(buffer: &Buffer) -> Vec<f64> {
     buffer.to_vec().expect("doubles")
 }
 
-/// A buffer of another type, holding these numbers.
+/// A buffer of another type that holds these numbers.
 fn upload_as(comm: &dyn Communicator, dtype: DType, values: &[f64]) -> Buffer {
     let all = Strided::contiguous(&[values.len()]);
     let source = upload(comm, values);

@@ -7,7 +7,7 @@ use shard_spec::{Dims, Strides};
 use super::{count_cases, read, upload, value, values};
 use crate::{CommError, Communicator, DType, ExchangePlan, Monoid, Piece, Scalar};
 
-/// `all_gather_v` against a plain join.
+/// `all_gather_v` against a plain concatenation.
 pub fn all_gather(comm: &dyn Communicator) {
     for counts in count_cases(comm.size()) {
         let mine = upload(comm, &values(comm.rank(), counts[comm.rank()]));
@@ -21,7 +21,7 @@ pub fn all_gather(comm: &dyn Communicator) {
     }
 }
 
-/// `all_gather` is `all_gather_v` with equal counts, and lengths that differ are everybody's error.
+/// `all_gather` is `all_gather_v` with equal counts; if lengths differ, all ranks get the error.
 pub fn equal_gather(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());
     for len in [0, 1, 5, 700] {
@@ -42,7 +42,7 @@ pub fn equal_gather(comm: &dyn Communicator) {
     }
 }
 
-/// `all_to_all_v` with every pair a size of its own.
+/// `all_to_all_v` with a different size for every pair.
 pub fn all_to_all(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());
     for salt in 0..3 {
@@ -62,7 +62,7 @@ pub fn all_to_all(comm: &dyn Communicator) {
     }
 }
 
-/// `broadcast` from every root, also of nothing.
+/// `broadcast` from every root, also of an empty buffer.
 pub fn broadcast(comm: &dyn Communicator) {
     for root in 0..comm.size() {
         for len in [0, 1, 1000] {
@@ -135,7 +135,7 @@ pub fn messages(comm: &dyn Communicator) {
     }
 }
 
-/// `send_recv` round a ring in both directions, along a chain that is doubled back, and with lengths that differ.
+/// `send_recv` round a ring in both directions, between pairs, and with lengths that differ.
 pub fn rings(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());
     for step in [1, ranks - 1, 0] {
@@ -144,7 +144,7 @@ pub fn rings(comm: &dyn Communicator) {
         let got = comm.send_recv(to, &mine, from, DType::F64, from + 1);
         assert_eq!(read(&got.expect("send_recv")), values(from, from + 1));
     }
-    // Pairs swap, and who has no partner talks to itself.
+    // Pairs swap, and a rank without a partner sends to itself.
     let partner = Some(me ^ 1).filter(|&p| p < ranks).unwrap_or(me);
     let mine = upload(comm, &values(me, 600));
     let got = comm.send_recv(partner, &mine, partner, DType::F64, 600);
@@ -156,7 +156,7 @@ pub fn rings(comm: &dyn Communicator) {
 pub fn exchange_with_strides(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());
     let sources = |rank: usize| [values(rank, 24), values(rank + 100, 24)];
-    // Every reader takes three pieces from every owner. `wide` steps keep destinations apart or let them overlap.
+    // Every reader reads three pieces from every owner. `wide` steps keep destinations apart; otherwise they overlap.
     let piece =
         |owner: usize, reader: usize, kind: usize, wide: usize| -> (Piece, Vec<(usize, usize)>) {
             let (shape, src_offset, src_strides): (&[usize], usize, &[isize]) = match kind {
@@ -248,9 +248,9 @@ pub fn exchange_with_strides(comm: &dyn Communicator) {
     }
 }
 
-/// An exchange whose pieces lie apart, so that what is between them is filled, and nothing else is.
+/// An exchange whose pieces leave gaps, so that the gaps are filled, and nothing else is.
 pub fn exchange_with_gaps(comm: &dyn Communicator) {
-    /// Of what each owner sends, and where it is put.
+    /// The length of what each owner sends, and of the range it is put into.
     const WIDTH: usize = 10;
     let (ranks, me) = (comm.size(), comm.rank());
     let piece = |owner: usize, reader: usize, peer: usize| Piece {

@@ -8,7 +8,7 @@ use crate::{
 use std::panic::Location;
 use std::sync::Arc;
 
-/// One rank's error becomes everybody's; with several, the lowest rank's; and the group goes on.
+/// One rank's error becomes everybody's; if several ranks have one, the lowest rank's; and the group goes on.
 pub fn agreed_errors(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());
     for first in 0..ranks {
@@ -54,7 +54,7 @@ pub fn local_mistakes_are_agreed(comm: &dyn Communicator) {
     comm.barrier().expect("a barrier after errors");
 }
 
-/// A value that differs on one rank is the same error everywhere.
+/// A value that differs on one rank gives the same error everywhere.
 pub fn uniform_checks(comm: &dyn Communicator) {
     comm.check_uniform("layout", 42).expect("equal values");
     if comm.size() > 1 {
@@ -123,7 +123,7 @@ pub fn histories(comm: &dyn Communicator) {
     comm.barrier().expect("a barrier after a mismatch");
 }
 
-/// Elements of as many bytes are not taken for those of another type.
+/// Elements of one type are not taken for those of another type with as many bytes.
 pub fn element_types_agree(comm: &dyn Communicator) {
     if comm.size() < 2 {
         return;
@@ -172,7 +172,7 @@ pub fn splits(comm: &dyn Communicator) {
     let only_first = comm.split((me == 0).then_some(3), 0).expect("split");
     assert_eq!(only_first.is_some(), me == 0);
 
-    // Operations of several groups in flight at once, waited for in another order on odd ranks.
+    // Operations of several groups in flight at once, waited for in a different order on odd ranks.
     let counts = vec![1; ranks];
     let in_parity = parity
         .start_all_reduce(&upload(comm, &values(me, 1000)), Monoid::SUM)
@@ -226,7 +226,7 @@ pub fn subgroups(comm: &dyn Communicator) {
     assert_eq!(first.map(|group| group.size()), (me == 0).then_some(1));
 }
 
-/// A group that its members name differently is an error of all ranks, whether they are in it or not.
+/// A group that its members name differently is an error on all ranks, whether they are in it or not.
 pub fn misnamed_groups(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());
     let refused = |members: Option<&[usize]>| match comm.subgroup(members) {
@@ -240,23 +240,23 @@ pub fn misnamed_groups(comm: &dyn Communicator) {
         });
         let error = refused(pair.filter(|_| me < 2));
         assert_eq!((error.rank, &*error.op), (comm.members()[0], "subgroup"));
-        // One rank is named that names none.
+        // A rank is named that does not name the group itself.
         refused((me == 0).then_some(&[0, 1]));
-        // Without the rank that names it; and a rank that is not there.
+        // The list lacks the rank that names it; or it has a rank that does not exist.
         refused(Some(&[(me + 1) % ranks]));
         refused(Some(&[me, ranks]));
     }
     if ranks > 2 {
         let pair: Option<&[usize]> = Some(if me == 0 { &[0, 1] } else { &[0, 2] });
         refused(pair.filter(|_| me != 1));
-        // Those who agree hear of those who do not.
+        // Ranks that agree learn of those that do not.
         let pair: Option<&[usize]> = Some(if me < 2 { &[0, 1] } else { &[2, 0] });
         refused(pair.filter(|_| me < 3));
     }
     comm.barrier().expect("a barrier after errors");
 }
 
-/// Handles are waited for in an order of each rank's own.
+/// Each rank waits for its handles in an order of its own.
 pub fn handles_in_any_order(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());
     let lens = [1usize, 2000, 5, 900];
@@ -284,7 +284,7 @@ pub fn handles_in_any_order(comm: &dyn Communicator) {
     }
 }
 
-/// A handle dropped or leaked on one rank does not keep the others from their result.
+/// A handle that is dropped or leaked on one rank does not keep the others from their result.
 pub fn dropped_handles(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());
     for careless in 0..ranks {
@@ -307,7 +307,7 @@ pub fn dropped_handles(comm: &dyn Communicator) {
     }
 }
 
-/// What one rank is said to receive, another is said to send; and a gather moves what it must.
+/// Ledgers count each message at its sender and at its receiver alike, and a gather moves exactly what it must.
 pub fn ledger_balances(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());
     let before = comm.ledger().snapshot();
@@ -347,7 +347,7 @@ pub fn ledger_balances(comm: &dyn Communicator) {
     }
 }
 
-/// A device's own work is in order with what a group does to its buffers.
+/// A device's own work is ordered with what a group does to its buffers.
 pub fn devices(comm: &dyn Communicator) {
     let device = comm.device();
     let (ranks, me) = (comm.size(), comm.rank());

@@ -7,7 +7,7 @@ use shard_spec::ReduceOp;
 use super::{count_cases, read, read_as_f64, upload, upload_as};
 use crate::{CommError, Communicator, DType, ExchangePlan, Monoid, ONE_ROUND_BYTES, Piece};
 
-/// Small whole numbers of every sign, so that sums and products are exact in all types wide enough.
+/// Small whole numbers of either sign, so that sums and products are exact in all types that are wide enough.
 fn term(rank: usize, i: usize) -> f64 {
     ((rank * 7 + i * 3) % 5) as f64 - 2.0
 }
@@ -48,7 +48,7 @@ pub fn reduce_scatter(comm: &dyn Communicator) {
             let expected: Vec<f64> = (start..start + counts[me])
                 .map(|i| combined(op, ranks, i))
                 .collect();
-            // One rank keeps its values; with several, any and all are truth values.
+            // A rank alone keeps its values; with several ranks, any and all give truth values.
             if ranks > 1 || !matches!(op, ReduceOp::Any | ReduceOp::All) {
                 assert_eq!(read(&got), expected, "{op:?} {counts:?}");
             }
@@ -56,7 +56,7 @@ pub fn reduce_scatter(comm: &dyn Communicator) {
     }
 }
 
-/// `reduce_scatter` with equal parts, of one element and of pairs; what cannot be cut equally is everybody's error.
+/// `reduce_scatter` with equal parts, of one element and of pairs; a length that cannot be divided equally is everybody's error.
 pub fn equal_scatter(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());
     for part in [0, 1, 6, 700] {
@@ -70,7 +70,7 @@ pub fn equal_scatter(comm: &dyn Communicator) {
         assert_eq!(read(&got.expect("reduce_scatter")), expected);
         assert_eq!(read(&started.wait().expect("reduce_scatter")), expected);
     }
-    // A value and its place belong together.
+    // A value and its index belong together.
     let pairs: Vec<f64> = (0..ranks).flat_map(|_| [me as f64, me as f64]).collect();
     let got = comm.reduce_scatter(&upload(comm, &pairs), Monoid::ArgMax);
     let last = (ranks - 1) as f64;
@@ -86,7 +86,7 @@ pub fn equal_scatter(comm: &dyn Communicator) {
 /// `reduce` to every root has the bits of `all_reduce` there, in one round and in two.
 pub fn reduce(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());
-    // Another order of the terms has another sum.
+    // Another order of the terms gives another sum.
     let part = |i: usize| match (me + i) % 3 {
         0 => 1e16,
         1 => 1.0 + i as f64,
@@ -136,9 +136,9 @@ pub fn all_reduce(comm: &dyn Communicator) {
     }
 }
 
-/// Values are combined in rank order, bit for bit, in one round and in two, wherever the chunks are cut.
+/// Values are combined in rank order, bit for bit, in one round and in two, wherever the chunk boundaries are.
 pub fn rank_order(comm: &dyn Communicator) {
-    // Adding a large value, a small one and the negative of the large one gives another result in every order.
+    // Adding a large value, a small one and the negative of the large one gives a different result in each order.
     let part = |r: usize, i: usize| match (r + i) % 3 {
         0 => 1e16,
         1 => 1.0 + i as f64,
@@ -156,7 +156,7 @@ pub fn rank_order(comm: &dyn Communicator) {
     }
 }
 
-/// Sums of 16-bit floats are rounded once: many ones do not get lost in a large value.
+/// Sums of 16-bit floats are rounded once: many ones are not lost next to a large value.
 pub fn half_sums(comm: &dyn Communicator) {
     for len in [3, ONE_ROUND_BYTES] {
         for (dtype, large) in [(DType::F16, 2048.0), (DType::BF16, 256.0)] {
@@ -170,7 +170,7 @@ pub fn half_sums(comm: &dyn Communicator) {
     }
 }
 
-/// Boxes of all ranks' arrays, combined where they lie: in rank order, 16-bit floats rounded once.
+/// Boxes of all ranks' arrays, combined straight from where they lie: in rank order, with 16-bit floats rounded once.
 pub fn reduced_boxes(comm: &dyn Communicator) {
     const ROWS: usize = 5;
     let (ranks, me) = (comm.size(), comm.rank());
@@ -229,7 +229,7 @@ pub fn reduced_boxes(comm: &dyn Communicator) {
     }
 }
 
-/// Statistics, sums of exponentials, and the place of the extremes, also with empty contributions and ties.
+/// Statistics, sums of exponentials, and the index of the extremes, also with empty contributions and ties.
 pub fn structured_monoids(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());
     // Rank r has r values r*10, r*10 + 2, ...; rank 0 has none.
@@ -254,7 +254,7 @@ pub fn structured_monoids(comm: &dyn Communicator) {
         );
     }
 
-    // Groups must survive being cut into chunks: long enough for two rounds.
+    // The division into chunks must not tear groups apart: long enough for two rounds.
     let groups = ONE_ROUND_BYTES / 8;
     let pairs: Vec<f64> = (0..groups)
         .flat_map(|g| [((g + me) % 3) as f64, (me * groups + g) as f64])

@@ -1,4 +1,4 @@
-//! A communicator that has every operation checked, over any other.
+//! A communicator that has every operation of another one checked.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,22 +10,22 @@ use crate::guard::Guard;
 use crate::{AgreedError, Buffer, Communicator, ExchangePlan, Handle, Result};
 use crate::{Link, LinkSide, Request};
 
-/// What [`checked`] adds.
+/// The optional part of what [`checked`] adds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Checks {
-    /// A checksum of everything that moves, compared by the rank that reads it. Each element is then read twice more, and
-    /// copied to the host where a device holds it; between processes every exchange also takes two rounds more, and a
-    /// sender waits until what it sent was looked at: for looking for a fault, not for daily use.
+    /// A checksum of everything that moves, which the rank that reads it compares. Each element is then read twice more, and
+    /// copied to the host where a device holds it. Between processes every exchange also takes two more rounds, and a
+    /// sender waits until the readers have compared what it sent. This is for finding a fault, not for daily use.
     pub checksums: bool,
 }
 
-/// Gives every operation a number of its own, and if asked a checksum of what it moves, which the backend compares.
+/// Gives every operation a number of its own and, if asked, a checksum of what it moves; the backend compares them.
 ///
-/// What ranks can get wrong by themselves (another operation, plan, type, count) every backend compares anyway. This
+/// Every backend compares anyway what ranks can get wrong by themselves (another operation, plan, type, count). This
 /// catches what goes wrong below the caller: an operation that is lost, comes twice, or brings other elements than were
 /// sent. A lost or repeated operation ends in the same [`Mismatch`](crate::CommError::Mismatch) on all ranks, or in a
-/// [`Deadlock`](crate::CommError::Deadlock) if nothing follows; wrong elements in a
-/// [`PeerFailed`](crate::CommError::PeerFailed) that names sender and reader. All ranks must check alike. Splits of the
+/// [`Deadlock`](crate::CommError::Deadlock) if nothing follows; wrong elements end in a
+/// [`PeerFailed`](crate::CommError::PeerFailed) that names sender and reader. All ranks must use the same checks. Splits of the
 /// communicator are checked too.
 ///
 /// ```
@@ -55,7 +55,7 @@ struct Checked {
     inner: Rc<dyn Communicator>,
     checks: Checks,
     turn: Cell<u64>,
-    /// Messages so far, by peer, sent and received.
+    /// How many messages there were so far, by peer: sent and received.
     links: RefCell<HashMap<usize, [u64; 2]>>,
 }
 
@@ -79,7 +79,7 @@ impl Decorator for Checked {
     }
 
     fn post(&self, request: Request) -> Result<Handle> {
-        // What its own arguments show to be wrong must not be read for a checksum.
+        // If a rank's own arguments are wrong, they must not be read for a checksum.
         let mut request = request.checked(self.size());
         if self.checks.checksums
             && request.status.is_ok()
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::{CommError, DType, local, simulated};
 
-    /// A sender that cannot read what it is to send for a checksum: its reader hears of it, and the group goes on.
+    /// A sender cannot read what it is to send for a checksum: its reader learns of it, and the group goes on.
     #[test]
     fn both_ends_hear_that_a_checksum_cannot_be_made() {
         let errors = local::run(2, |comm| -> Result<CommError> {

@@ -1,4 +1,4 @@
-//! A communicator with faults in it, over any other: for testing what programs and backends make of them.
+//! A communicator that puts faults into another one, for testing how programs and backends react to them.
 
 mod held;
 
@@ -20,11 +20,11 @@ use held::{Lane, Waiting, What};
 /// One thing that goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// At which rank of the launch.
+    /// The rank of the launch at which it happens.
     pub rank: usize,
-    /// In which of that rank's operations, counted from 0 over all its groups: exchanges, messages and splits.
+    /// The operation of that rank in which it happens, counted from 0 over all its groups: exchanges, messages and splits.
     pub call: u64,
-    /// What.
+    /// The kind of fault.
     pub kind: FaultKind,
 }
 
@@ -33,25 +33,26 @@ pub struct Fault {
 pub enum FaultKind {
     /// The rank comes late: others overtake it.
     Delay(Duration),
-    /// The operation is held back, until its rank starts the next one of the same group (of a message: with the same
-    /// peer) or waits for anything. What it starts in other groups goes ahead, and other ranks do. This is no more than
-    /// ranks may do to one another: the order within each group is that of the program, so the result must be right.
+    /// The operation is held back until its rank starts the next one of the same group (of a message: with the same
+    /// peer) or waits for anything. Operations of other groups go ahead of it, and other ranks go ahead. Ranks may do this to one
+    /// another at any time, because within each group the order is that of the program; so the result must be right.
     HeldBack,
-    /// The operation is held back in the same way, and the next one of its group goes ahead too: the rank has the
-    /// two in another order than the others. If it waits before there is a next one, nothing has happened; otherwise all
-    /// ranks must hear of it. That two like operations changed places only [`checked`](crate::checked) can tell.
+    /// The operation is held back in the same way, and the next one of its group goes ahead of it too: the rank has the two in
+    /// another order than the other ranks. If the rank waits before there is a next one, nothing has happened; otherwise all
+    /// ranks must get an error. If the two operations are alike, only [`checked`](crate::checked) can tell that they changed
+    /// places.
     Overtaken,
-    /// The operation gets lost on its way: its rank believes to have started it, and nobody hears of it.
+    /// The operation gets lost on its way: its rank believes that it has started it, but no other rank ever sees it.
     Drop,
     /// It arrives twice.
     Duplicate,
-    /// What the rank sends from is one element too short.
+    /// The buffer that the rank sends from is one element too short.
     Truncate,
     /// One bit of what it sends is wrong. Only [checksums](crate::Checks::checksums) can tell.
     Corrupt,
-    /// It sends one peer an element less than that one expects.
+    /// The rank sends one peer one element less than that peer expects.
     WrongCount,
-    /// It starts another operation than the others.
+    /// The rank starts another operation than the others.
     WrongOp,
     /// The rank panics.
     Panic,
@@ -75,12 +76,12 @@ impl FaultKind {
         Self::Return,
     ];
 
-    /// Whether it is no fault but something that may happen at any time: the result must be right.
+    /// Whether it is not a fault but something that may happen at any time: the result must be right.
     pub fn is_harmless(self) -> bool {
         matches!(self, Self::Delay(_) | Self::HeldBack)
     }
 
-    /// Whether the operation is held back, and if so whether the next one overtakes it.
+    /// Whether the operation is held back; if so, whether the next one overtakes it.
     fn holds(self) -> Option<bool> {
         match self {
             Self::HeldBack => Some(false),
@@ -93,8 +94,8 @@ impl FaultKind {
 /// Puts faults into a communicator. Splits of it have them too.
 ///
 /// The promise of [`checked`](crate::checked)`(faulty(backend))` is that of the backend: the right result, or the same
-/// root cause on every rank that survives, at its current or next call; nothing hangs. Faults of other ranks are
-/// ignored, so all ranks may be given the same list.
+/// root cause on every rank that survives, at its current or next call; nothing hangs. Each rank ignores the faults of other
+/// ranks, so all ranks may be given the same list.
 ///
 /// ```
 /// use shard_comm::{faulty, local, CommError, Fault, FaultKind};
@@ -124,12 +125,12 @@ pub fn faulty(inner: Rc<dyn Communicator>, faults: &[Fault]) -> Rc<Faulty> {
     })
 }
 
-/// What is common to all communicators of a rank.
+/// The state that all communicators of a rank share.
 struct Mind {
     faults: Vec<Fault>,
     calls: Cell<u64>,
     returned: Cell<bool>,
-    /// What operations that got lost would have read: their memory is in use as if they flew.
+    /// Operations that got lost. Their memory stays in use as if they were in flight.
     lost: RefCell<Vec<Request>>,
     waiting: Rc<Waiting>,
 }
@@ -149,13 +150,14 @@ impl Deref for Faulty {
 }
 
 impl Faulty {
-    /// How many operations this rank has started, over all groups split from this one: what [`Fault::call`] counts.
+    /// How many operations this rank has started, over all groups split from this one: [`Fault::call`] counts them in the same
+    /// way.
     pub fn calls(&self) -> u64 {
         self.mind.calls.get()
     }
 
-    /// Those of this rank's operations so far that the next one of their group (of messages: with the same peer) would have
-    /// overtaken under [`FaultKind::Overtaken`]: it began before the rank waited for anything.
+    /// The numbers of this rank's operations so far that the next one of their group (of messages: with the same peer) would have
+    /// overtaken under [`FaultKind::Overtaken`], because it began before the rank waited for anything.
     ///
     /// ```
     /// use shard_comm::{faulty, local, Monoid};
@@ -177,7 +179,7 @@ impl Faulty {
         self.mind.waiting.followed()
     }
 
-    /// What goes wrong in the call that begins now.
+    /// The fault of the call that begins now, if it has one.
     ///
     /// # Errors
     /// If the rank has given up.
@@ -204,7 +206,7 @@ impl Faulty {
         self.mind.waiting.note(&self.inner, lane, call);
     }
 
-    /// A handle of an operation that nobody will ever hear of.
+    /// A handle of an operation that no other rank ever sees.
     fn lost(&self) -> Handle {
         Handle::new(Box::new(Lost(Rc::clone(&self.inner))))
     }
@@ -235,7 +237,7 @@ impl Faulty {
         })
     }
 
-    /// Starts an operation in its turn: before or after one that is held back.
+    /// Starts an operation in its turn: before or after the one that is held back.
     fn in_turn(&self, lane: Lane, start: impl FnOnce() -> Result<Handle>) -> Result<Handle> {
         let waiting = &self.mind.waiting;
         waiting.before(&self.inner, lane);
@@ -379,7 +381,7 @@ impl fmt::Debug for Faulty {
     }
 }
 
-/// Waits for what will never come, as its rank would: for a message of its own.
+/// A handle that waits for what will never come, as its rank would: for a message of its own.
 struct Lost(Rc<dyn Communicator>);
 
 impl Pending for Lost {
@@ -416,10 +418,10 @@ fn shorter(buffer: &Buffer) -> Buffer {
     buffer.slice(0..buffer.len().saturating_sub(1))
 }
 
-/// A copy whose element `at` has one other bit.
+/// A copy in which one bit of element `at` is different.
 fn corrupted(device: &DeviceRef, buffer: &Buffer, at: usize) -> Result<Buffer> {
     let mut bytes = device.download(buffer)?;
-    // Of the most significant byte, so that no tolerance forgives it; a truth value stays one.
+    // The bit is in the most significant byte, so that no tolerance forgives it; a truth value stays one.
     let byte = (at + 1) * buffer.dtype().size() - 1;
     if let Some(byte) = bytes.get_mut(byte) {
         *byte ^= 1;
@@ -427,7 +429,7 @@ fn corrupted(device: &DeviceRef, buffer: &Buffer, at: usize) -> Result<Buffer> {
     Ok(device.upload(buffer.dtype(), &bytes)?)
 }
 
-/// A plan that sends one peer one element less: of a run; of a box of rows, one row.
+/// A plan that sends one peer one element less (if the piece is a run) or one row less (if it is a box of rows).
 fn one_less(plan: &ExchangePlan, me: usize) -> ExchangePlan {
     let mut send = Vec::new();
     let mut done = false;

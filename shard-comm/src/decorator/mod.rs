@@ -1,4 +1,4 @@
-//! Communicators that change what another one does.
+//! Communicators that change the behaviour of another one.
 
 mod checked;
 mod faulty;
@@ -14,7 +14,7 @@ use crate::{
     Site, Topology,
 };
 
-/// A communicator that changes what another one does, and passes on what it does not: whoever implements it is a
+/// A communicator that changes parts of the behaviour of another one and passes on the rest. Every type that implements it is a
 /// [`Communicator`], and so are the groups split from it.
 ///
 /// ```
@@ -56,13 +56,13 @@ pub trait Decorator: Debug {
     /// The communicator below.
     fn inner(&self) -> &Rc<dyn Communicator>;
 
-    /// The same around a group split from the one below.
+    /// The same decorator around a group split from the communicator below.
     fn decorate(&self, group: Rc<dyn Communicator>) -> Rc<dyn Communicator>;
 
     /// See [`Communicator::post`].
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`Communicator::post`].
     fn post(&self, request: Request) -> Result<Handle> {
         self.inner().post(request)
     }
@@ -70,7 +70,7 @@ pub trait Decorator: Debug {
     /// See [`Communicator::call`].
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`Communicator::call`].
     fn call(&self, request: Request) -> Result<Option<Buffer>> {
         Decorator::post(self, request)?.wait_optional()
     }
@@ -78,15 +78,15 @@ pub trait Decorator: Debug {
     /// See [`Communicator::post_link`].
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`Communicator::post_link`].
     fn post_link(&self, link: Link) -> Result<Handle> {
         self.inner().post_link(link)
     }
 
-    /// Comes before the group is split, by colors or by naming members.
+    /// Called before the group is split, by colors or by naming members.
     ///
     /// # Errors
-    /// Whatever is to keep the group from being split; a failure.
+    /// A reason not to split the group; or a failure.
     fn before_split(&self, _: Site) -> Result<()> {
         Ok(())
     }

@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 
 use crate::{ExchangePlan, Monoid};
 
-/// The plans a rank used last, so that a collective repeated with the same counts plans nothing.
+/// The plans that a rank used last, so that a collective repeated with the same counts need not be planned again.
 #[derive(Debug, Default)]
 pub struct PlanCache {
     entries: RefCell<VecDeque<(PlanKey, Arc<ExchangePlan>)>>,
-    /// Which of them was found last.
+    /// The index of the plan that was found last.
     last: Cell<usize>,
 }
 
@@ -46,7 +46,7 @@ impl PlanCache {
         let is_it = |key: &PlanKey| {
             is(key.name, name) && key.op == op && same(&key.a, a) && same(&key.b, b)
         };
-        // What was asked for last is mostly asked for again.
+        // The plan that was asked for last is mostly asked for again.
         let last = self.last.get();
         if let Some((key, plan)) = entries.get(last)
             && is_it(key)
@@ -63,7 +63,7 @@ impl PlanCache {
 
     /// Makes a plan and keeps it.
     ///
-    /// By itself, because a plan is large: the stack of those who find theirs has no room for one.
+    /// A function of its own, because a plan is large: calls that find their plan should not reserve stack for one.
     #[cold]
     #[inline(never)]
     fn keep(
@@ -93,13 +93,13 @@ impl PlanCache {
     }
 }
 
-/// Whether it is this name, which mostly is the same text.
+/// Whether two names are equal; mostly they are the same text in memory.
 fn is(known: &'static str, name: &'static str) -> bool {
     std::ptr::eq(known, name) || known == name
 }
 
-/// Whether the counts are equal. Where there are none nothing is compared: with a pointer that points nowhere, the masked
-/// loads of a vectorised comparison of no bytes cost some processors 80 ns.
+/// Whether the counts are equal. Empty lists are not compared: their pointers are dangling, and on some processors the masked
+/// loads of a vectorised comparison of no bytes at such an address cost 80 ns.
 fn same(a: &[usize], b: &[usize]) -> bool {
     a.len() == b.len() && (a.is_empty() || a == b)
 }

@@ -1,4 +1,4 @@
-//! The pieces of a plan by peer, in an order both sides know: what becomes one message.
+//! The pieces of a plan by peer, in an order that both sides know: the pieces of a peer become one message.
 
 use super::{PieceRef, Pieces};
 use crate::fingerprint::Fingerprint;
@@ -40,7 +40,7 @@ pub(crate) fn messages_of(pieces: &Pieces) -> Vec<Message> {
             for (_, p) in message {
                 print.numbers(&[p.source, p.src_offset]);
                 for (&extent, &stride) in p.shape.iter().zip(p.src_strides) {
-                    // A dim of one element has no step.
+                    // The stride of a dim of extent 1 does not matter.
                     if extent != 1 {
                         print.numbers(&[extent, stride.cast_unsigned()]);
                     }

@@ -1,4 +1,4 @@
-//! Exchange plans: which pieces of which sources go where, and everything about them that can be known beforehand.
+//! Exchange plans: which pieces of which sources go where, and everything that can be computed from them beforehand.
 
 mod cache;
 mod messages;
@@ -20,7 +20,7 @@ use crate::{CommError, DType, Monoid, Result, Scalar};
 /// One rank's part of an exchange: what it reads from whom, and what others read from it.
 ///
 /// A plan is built once and run often. Without `fold`, pieces are copied in order; with it, each piece is combined
-/// into the destination in order. What no piece writes holds `fill`, or with a `fold` and no `fill` its identity;
+/// into the destination in order. Elements that no piece writes hold `fill`, or with a `fold` and no `fill` its identity;
 /// without either, the pieces must write every element.
 ///
 /// ```
@@ -39,10 +39,10 @@ use crate::{CommError, DType, Monoid, Result, Scalar};
 /// ```
 #[derive(Clone, Debug)]
 pub struct ExchangePlan {
-    /// The operation this is, for errors and ledgers; equal on all ranks.
+    /// The name of the operation, for errors and ledgers; equal on all ranks.
     pub name: &'static str,
-    /// A fingerprint of the whole plan, of what every rank reads from every other: ranks with equal ones are not
-    /// compared pair by pair. Zero says nothing about the plan, and every pair is compared.
+    /// A fingerprint of the whole plan, that is of what every rank reads from every other. If ranks have equal fingerprints,
+    /// their pieces are not compared pair by pair. Zero says nothing about the plan: then every pair is compared.
     pub id: u128,
     /// What this rank reads, in fold order.
     pub recv: Pieces,
@@ -54,23 +54,23 @@ pub struct ExchangePlan {
     pub fill: Option<Scalar>,
     /// Whether every rank receives the same.
     alike: bool,
-    /// Which collective it is all of, made by this crate: what a library may do in a way of its own.
+    /// The collective that the whole plan is, if this crate made it as one: a library may run that in a way of its own.
     #[cfg_attr(
         not(feature = "nccl"),
         expect(dead_code, reason = "only libraries with collectives of their own ask")
     )]
     shape: Option<Shape>,
-    /// Whether pairs are also compared by where each piece is read from.
+    /// Whether the comparison of pairs includes where each piece is read from.
     told: bool,
-    /// Found when first asked for: a plan that is only looked at costs no more than its pieces.
+    /// Computed when first asked for, so that a plan that is not run costs no more than its pieces.
     sums: OnceLock<Sums>,
-    /// Buffers that it was found to fit, which mostly are those it is used with.
+    /// The buffers that the plan was first found to fit, which are mostly those it is used with.
     fits: OnceLock<Fit>,
-    /// What it moves at the first participant that asked, which mostly is the only one.
+    /// The traffic of the plan at the first participant that asked, which is mostly the only one.
     share: OnceLock<Share>,
 }
 
-/// What is checked before a plan is used, of one source and one destination of one type.
+/// The facts that a plan is checked against before it runs with one source and one destination of one type.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fit {
     /// Ranks of the group.
@@ -81,7 +81,7 @@ pub(crate) struct Fit {
     pub(crate) dst: usize,
 }
 
-/// What a plan moves at one participant.
+/// The traffic of a plan at one participant.
 #[derive(Clone, Debug)]
 struct Share {
     me: usize,
@@ -93,7 +93,7 @@ struct Share {
     kept: usize,
 }
 
-/// What follows from the pieces.
+/// Facts that follow from the pieces.
 #[derive(Clone, Debug)]
 struct Sums {
     incoming: Vec<Traffic>,
@@ -101,9 +101,9 @@ struct Sums {
     /// Elements of all of them.
     received: usize,
     sent: usize,
-    /// Above every peer.
+    /// One more than the greatest peer.
     peers_end: usize,
-    /// Per source others read: its index, and the least length it must have.
+    /// For each source that others read: its index, and the least length that it must have.
     extents: SmallVec<[(usize, usize); 1]>,
     dst_end: usize,
     written: usize,
@@ -112,24 +112,80 @@ struct Sums {
     fault: Option<CommError>,
 }
 
-/// All pieces between this rank and one peer, in one direction: what [`validate`](crate::backend::validate) compares where
+/// All pieces between this rank and one peer, in one direction. [`validate`](crate::backend::validate) compares these where
 /// plans have no fingerprint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Traffic {
     pub(crate) peer: usize,
     pub(crate) pieces: usize,
     pub(crate) elements: usize,
-    /// Per source read: its index, and the least length it must have.
+    /// For each source that is read: its index, and the least length that it must have.
     pub(crate) extents: SmallVec<[(usize, usize); 1]>,
-    /// A fingerprint of where the pieces are read from, where sender and reader compare it here.
+    /// A fingerprint of where the pieces are read from, if sender and reader compare it.
     pub(crate) print: Option<[u64; 2]>,
 }
 
-/// Received pieces with one destination and equal steps in their sources, in fold order, by their positions in the
+impl Traffic {
+    /// What a peer in another process says of its pieces, so that it can be compared there and here: its number, how many pieces and
+    /// elements; of each source that is read its index and the least length it must have; and, where both ends compute one, a
+    /// fingerprint of where the pieces are read from.
+    ///
+    /// ```
+    /// use shard_comm::backend::Traffic;
+    /// use shard_comm::{ExchangePlan, Piece};
+    /// let plan = ExchangePlan::new("shift", 0, [Piece::run(1, 0, 4, 2, 0)].into(), [].into(), None, None);
+    /// let told = &plan.incoming()[0];
+    /// // ... as bytes to another process, and there:
+    /// let heard = Traffic::new(told.peer(), told.pieces(), told.elements(), told.extents(), told.print());
+    /// assert_eq!((&heard, heard.extents()), (told, &[(0, 6)][..]));
+    /// ```
+    pub fn new(
+        peer: usize,
+        pieces: usize,
+        elements: usize,
+        extents: &[(usize, usize)],
+        print: Option<[u64; 2]>,
+    ) -> Self {
+        Self {
+            peer,
+            pieces,
+            elements,
+            extents: extents.into(),
+            print,
+        }
+    }
+
+    /// The other rank, as numbered within the group.
+    pub fn peer(&self) -> usize {
+        self.peer
+    }
+
+    /// How many pieces.
+    pub fn pieces(&self) -> usize {
+        self.pieces
+    }
+
+    /// How many elements in all.
+    pub fn elements(&self) -> usize {
+        self.elements
+    }
+
+    /// Of each source that is read: its index, and the least length it must have.
+    pub fn extents(&self) -> &[(usize, usize)] {
+        &self.extents
+    }
+
+    /// A fingerprint of where the pieces are read from, if there is one.
+    pub fn print(&self) -> Option<[u64; 2]> {
+        self.print
+    }
+}
+
+/// Received pieces with one destination and equal strides in their sources, in fold order, by their positions in the
 /// plan.
 pub(crate) type Stack = SmallVec<[usize; 4]>;
 
-/// A collective that libraries have, with equal counts on all ranks and the ranks' parts in rank order.
+/// A collective that libraries offer, with equal counts on all ranks and the ranks' parts in rank order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shape {
     /// Every rank gets all parts.
@@ -141,11 +197,11 @@ pub(crate) enum Shape {
     },
     /// Every rank gets its part of the combination.
     ReduceScatter,
-    /// Every rank gets all of the combination.
+    /// Every rank gets the whole combination.
     AllReduce,
 }
 
-/// How the destinations of the received pieces lie to each other.
+/// How the destinations of the received pieces overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Collisions {
     /// No element is written twice.
@@ -185,18 +241,18 @@ impl ExchangePlan {
         }
     }
 
-    /// Whether it is known to fit.
+    /// Whether the plan is known to fit.
     pub(crate) fn fits(&self, fit: &Fit) -> bool {
         self.fits.get() == Some(fit)
     }
 
-    /// Remembers what it fits; the first to come stays.
+    /// Remembers what the plan fits; only the first call counts.
     pub(crate) fn remember(&self, fit: Fit) {
         self.fits.get_or_init(|| fit);
     }
 
-    /// The plan with the promise that every rank receives the same into a destination of the same length: what one finds
-    /// is everybody's result.
+    /// The plan with the promise that every rank receives the same into a destination of the same length, so that the result of
+    /// one rank is everybody's result.
     pub(crate) fn alike(self) -> Self {
         Self {
             alike: true,
@@ -208,7 +264,7 @@ impl ExchangePlan {
         self.alike
     }
 
-    /// The plan as all of a collective, of this crate's making.
+    /// The plan, marked as a whole collective of this crate.
     pub(crate) fn shaped(self, shape: Shape) -> Self {
         Self {
             shape: Some(shape),
@@ -216,14 +272,14 @@ impl ExchangePlan {
         }
     }
 
-    /// Whether any rank sends anything, if the plan is all of a collective.
+    /// Whether this rank sends or receives anything.
     #[cfg(feature = "nccl")]
     pub(crate) fn moves_anything(&self) -> bool {
         !self.recv.is_empty() || !self.send.is_empty()
     }
 
-    /// How many sources without elements tell which collective the plan is all of: what a rank does by a call of the library,
-    /// all have to.
+    /// How many sources without elements the agreement has, to tell which collective the whole plan is: if one rank calls the
+    /// library for it, all have to.
     #[cfg(feature = "nccl")]
     pub(crate) fn stand_ins(&self) -> usize {
         match self.shape {
@@ -240,9 +296,9 @@ impl ExchangePlan {
         self.shape
     }
 
-    /// What ranks have to agree on before these exchanges, of which each reads the result of the one before: all their pieces
-    /// as those of one. Among its sources come first [as many](Self::stand_ins) as tell which collective it is, then results,
-    /// then what the first exchange reads.
+    /// The plan that ranks agree on before they run these exchanges, of which each reads the result of the one before. It has the
+    /// pieces of all of them. Its sources are, in this order: [as many](Self::stand_ins) as tell which collective it is, then
+    /// results, then those of the first exchange.
     #[cfg(feature = "nccl")]
     pub(crate) fn agreement(stages: &[&Self]) -> Self {
         let name = stages.first().map_or("nothing", |plan| plan.name);
@@ -274,12 +330,12 @@ impl ExchangePlan {
         Self::new(name, 0, Pieces::new(), Pieces::new(), None, None)
     }
 
-    /// As [`ExchangePlan::empty`] on all ranks, which need not compare what they send.
+    /// As [`ExchangePlan::empty`], with a fingerprint: the plan is the same on all ranks, which need not compare what they send.
     pub(crate) fn silent(name: &'static str) -> Self {
         Self::new(name, 1, Pieces::new(), Pieces::new(), None, None)
     }
 
-    /// Whether nothing moves by it, as it is.
+    /// Whether the plan moves nothing and leaves the destination as it is.
     pub(crate) fn is_silent(&self) -> bool {
         self.recv.is_empty() && self.send.is_empty() && self.fold.is_none()
     }
@@ -294,11 +350,11 @@ impl ExchangePlan {
         elements_of(self.outgoing(), peer)
     }
 
-    /// How many other ranks `rank` receives something from: its messages in the ledger.
+    /// From how many other ranks `rank` receives something: its messages in the ledger.
     pub fn remote_messages(&self, rank: usize) -> usize {
         let peers = || self.recv.iter().map(|p| p.peer);
         if peers().is_sorted() {
-            // Of those who make thousands of pieces: counted without summing them up first.
+            // Plans of thousands of pieces have them sorted: then peers are counted without summing up the pieces first.
             let others = peers().filter(|&p| p != rank);
             return others
                 .clone()
@@ -310,14 +366,14 @@ impl ExchangePlan {
         self.incoming().iter().filter(|t| t.peer != rank).count()
     }
 
-    /// Elements `rank` receives from other ranks: times the element size, its bytes in the ledger.
+    /// Elements that `rank` receives from other ranks; this times the element size is its bytes in the ledger.
     pub fn remote_elements(&self, rank: usize) -> usize {
         let remote = self.recv.iter().filter(|p| p.peer != rank);
         remote.map(|p| p.numel()).sum()
     }
 
-    /// Whether running the plan forms sums of this type in a wider copy of the destination, rounded once: only where
-    /// they begin with a fill, or pieces overlap in parts.
+    /// Whether running the plan forms sums of this type in a wider copy of the destination and rounds them once. That is so
+    /// only if the sums begin with a fill, or if pieces overlap in parts.
     pub fn widens(&self, dtype: DType) -> bool {
         let sums = self.fold.is_some_and(Monoid::accumulates);
         sums && dtype.is_half() && (self.fill.is_some() || self.collisions() == Collisions::Mixed)
@@ -328,18 +384,19 @@ impl ExchangePlan {
         self.sums().dst_end
     }
 
-    /// What this rank receives, by peer, in their order.
+    /// What this rank receives, by peer, in peer order.
     pub fn incoming(&self) -> &[Traffic] {
         &self.sums().incoming
     }
 
-    /// What this rank sends, by peer, in their order.
+    /// What this rank sends, by peer, in peer order.
     pub fn outgoing(&self) -> &[Traffic] {
         &self.sums().outgoing
     }
 
-    /// The same pieces in the same order, each read from elements packed one after the other: those of a peer in source
-    /// 0, in the order in which `order` lists their positions. Results are those of this plan bit for bit.
+    /// The same pieces in the same order, each read from packed elements: source 0 of a peer has the elements of that peer's
+    /// pieces one after the other, in the order in which `order` lists their positions. Results are bit for bit those of this
+    /// plan.
     #[cfg(any(feature = "mpi", feature = "nccl"))]
     pub(crate) fn packed(&self, order: &[usize]) -> Self {
         let mut offsets = vec![0; self.recv.len()];
@@ -369,12 +426,12 @@ impl ExchangePlan {
             self.fold,
             self.fill,
         );
-        // How pieces combine depends on how they lie, and must not depend on where they are read from.
+        // How pieces combine depends on how their destinations overlap, and must not depend on where they are read from.
         drop(packed.sums.set(self.sums().clone()));
         packed
     }
 
-    /// What running the plan moves at participant `me`.
+    /// The traffic of the plan at participant `me`.
     pub(crate) fn moved(&self, me: usize, dtype: Option<DType>) -> Moved {
         let size = dtype.map_or(0, DType::size);
         let bytes = |elements: usize| (elements * size) as u64;
@@ -411,7 +468,7 @@ impl ExchangePlan {
         self.sums().overlap
     }
 
-    /// Where pieces are stacked: those of each destination.
+    /// If pieces are stacked: the stack of each destination.
     pub(crate) fn stacks(&self) -> &[Stack] {
         &self.sums().stacks
     }
@@ -421,12 +478,26 @@ impl ExchangePlan {
         self.collisions() != Collisions::Mixed && self.sums().written == len
     }
 
-    /// Whether the pieces might write every element: exact unless they overlap in ways too costly to tell apart.
+    /// Whether the pieces might write every element. The answer is exact unless pieces overlap in ways too costly to analyse.
     pub(crate) fn may_cover(&self, len: usize) -> bool {
         self.covers(len) || self.collisions() == Collisions::Mixed && self.sums().written >= len
     }
 
-    /// Checks this rank's side against its buffers: what its own arguments can decide.
+    /// Checks that every element of a destination of `len` is written: by a piece, the fill or the fold.
+    pub(crate) fn check_written(&self, len: usize) -> Result<()> {
+        if self.fold.is_some() || self.fill.is_some() || self.may_cover(len) {
+            return Ok(());
+        }
+        let pieces: usize = self.recv.iter().map(|p| p.numel()).sum();
+        Err(CommError::invalid(
+            self.name,
+            format!("pieces for all {len} elements of the destination"),
+            format!("pieces for {pieces} of them"),
+            "give the plan a fill value for what no piece writes",
+        ))
+    }
+
+    /// Checks this rank's side against its buffers, as far as its own arguments decide that.
     pub(crate) fn check(
         &self,
         group: usize,
@@ -567,7 +638,7 @@ fn elements_of(traffic: &[Traffic], peer: usize) -> usize {
     traffic_with(traffic, peer).map_or(0, |t| t.elements)
 }
 
-/// The traffic with a peer. Where everybody talks to everybody it is at its own index.
+/// The traffic with a peer. If every rank communicates with every other, it is at the peer's own index.
 pub(crate) fn traffic_with(traffic: &[Traffic], peer: usize) -> Option<&Traffic> {
     if let Some(t) = traffic.get(peer)
         && t.peer == peer
@@ -578,7 +649,7 @@ pub(crate) fn traffic_with(traffic: &[Traffic], peer: usize) -> Option<&Traffic>
     traffic.get(at)
 }
 
-/// Notes that a source must reach to `end` at least.
+/// Notes that a source must have a length of at least `end`.
 fn widen_extent(extents: &mut SmallVec<[(usize, usize); 1]>, source: usize, end: usize) {
     match extents.iter_mut().find(|e| e.0 == source) {
         Some(extent) => extent.1 = extent.1.max(end),
@@ -591,7 +662,7 @@ fn traffic(pieces: &Pieces) -> Result<Vec<Traffic>> {
     let mut all: Vec<Traffic> = Vec::with_capacity(pieces.peers());
     let facts = |p: PieceRef<'_>| (p.numel(), reach(p.shape, p.src_strides));
     for (piece, (numel, reach)) in pieces.with_facts(facts) {
-        // Pieces come sorted from those who make thousands.
+        // Plans of thousands of pieces have them sorted.
         let at = match all.last() {
             Some(last) if last.peer < piece.peer => Err(all.len()),
             Some(last) if last.peer == piece.peer => Ok(all.len() - 1),
@@ -623,7 +694,7 @@ fn traffic(pieces: &Pieces) -> Result<Vec<Traffic>> {
     Ok(all)
 }
 
-/// A monoid of several elements per group needs whole groups side by side.
+/// A monoid of several elements per group needs whole groups of contiguous elements.
 fn check_groups(name: &'static str, fold: Monoid, piece: PieceRef<'_>) -> Result<()> {
     let width = fold.width();
     if width == 1 {
@@ -646,7 +717,7 @@ fn check_groups(name: &'static str, fold: Monoid, piece: PieceRef<'_>) -> Result
     ))
 }
 
-/// The pieces by destination; `None` if some overlap otherwise than wholly, or step differently through their sources.
+/// The pieces by destination; `None` if some overlap without being equal, or have different strides in their sources.
 fn stacks(pieces: &Pieces) -> Result<Option<Vec<Stack>>> {
     let mut order: Vec<(usize, PieceRef<'_>)> = pieces.iter().enumerate().collect();
     order.sort_by_key(|(_, piece)| piece.dst_offset);
@@ -684,7 +755,7 @@ fn are_disjoint<'a>(
     if ranges.windows(2).all(|w| w[0].end <= w[1].start) {
         return true;
     }
-    /// Pairs are compared one by one; beyond this the general path costs less than the proof.
+    /// Pairs are compared one by one; with more pieces than this the general path costs less than the proof.
     const MOST: usize = 256;
     if pieces.len() > MOST {
         return false;
@@ -701,7 +772,7 @@ fn are_disjoint<'a>(
 
 type Corner = SmallVec<[(usize, usize); 7]>;
 
-/// The pieces as boxes of the one array whose strides they share; `None` if they are not that.
+/// The pieces as boxes of one array whose strides they share; `None` if they are not such boxes.
 fn boxes<'a>(pieces: impl Iterator<Item = PieceRef<'a>>) -> Option<Vec<Corner>> {
     let mut pieces = pieces.peekable();
     let strides = pieces.peek()?.dst_strides;
@@ -720,7 +791,7 @@ fn boxes<'a>(pieces: impl Iterator<Item = PieceRef<'a>>) -> Option<Vec<Corner>> 
                 let lo = rest / stride;
                 rest %= stride;
                 let hi = lo + piece.shape[d];
-                // A box that reaches past its row would wrap into the next one: not a box after all.
+                // A box that reaches past its row would wrap into the next row: then it is not a box of the array.
                 if room != usize::MAX && hi.checked_mul(stride)? > room {
                     return None;
                 }
@@ -767,7 +838,7 @@ mod tests {
                 moved.local_bytes,
             )
         };
-        // Rank 0 keeps 3 elements and gets 2; for rank 1 it is the other way round.
+        // Rank 0 keeps 3 elements and receives 2; for rank 1 it is the reverse.
         assert_eq!(moved(0, DType::F32), (1, 8, 8, 12));
         assert_eq!(moved(1, DType::F32), (1, 12, 12, 8));
         assert_eq!(moved(0, DType::F64), (1, 16, 16, 24));
@@ -809,7 +880,7 @@ mod tests {
         let stacks: Vec<_> = plan.stacks().iter().map(|s| s.to_vec()).collect();
         assert_eq!(stacks, [[0, 2], [1, 3]]);
         assert!(plan.covers(24) && !plan.covers(48));
-        // The same places, one column less.
+        // The same places, with one column less.
         let mut torn = halves.to_vec();
         torn[2] = block(&[4, 2], 0, &[6, 1]);
         assert_eq!(overlap(torn), Collisions::Mixed);

@@ -19,16 +19,16 @@ pub struct Piece {
     pub shape: Dims,
     /// First element read, in the owner's source.
     pub src_offset: usize,
-    /// Steps in the owner's source.
+    /// Strides in the owner's source.
     pub src_strides: Strides,
     /// First element written, in the reader's destination.
     pub dst_offset: usize,
-    /// Steps in the reader's destination.
+    /// Strides in the reader's destination.
     pub dst_strides: Strides,
 }
 
 impl Piece {
-    /// A run of `len` neighbouring elements.
+    /// A run of `len` contiguous elements.
     pub fn run(
         peer: usize,
         source: usize,
@@ -47,7 +47,7 @@ impl Piece {
         }
     }
 
-    /// The piece as a list shows it.
+    /// The piece in the form in which a list shows it.
     pub fn view(&self) -> PieceRef<'_> {
         PieceRef {
             peer: self.peer,
@@ -76,7 +76,7 @@ impl Piece {
     }
 }
 
-/// The view of these; copied at once, where `into` would go element by element.
+/// A view of these; the slices are copied at once, while `into` would copy element by element.
 fn strided(offset: usize, shape: &[usize], strides: &[isize]) -> Strided {
     Strided::new(
         offset,
@@ -96,11 +96,11 @@ pub struct PieceRef<'a> {
     pub shape: &'a [usize],
     /// First element read, in the owner's source.
     pub src_offset: usize,
-    /// Steps in the owner's source.
+    /// Strides in the owner's source.
     pub src_strides: &'a [isize],
     /// First element written, in the reader's destination.
     pub dst_offset: usize,
-    /// Steps in the reader's destination.
+    /// Strides in the reader's destination.
     pub dst_strides: &'a [isize],
 }
 
@@ -120,7 +120,7 @@ impl PieceRef<'_> {
         strided(self.dst_offset, self.shape, self.dst_strides)
     }
 
-    /// The piece by itself.
+    /// The piece with its own extents and strides.
     pub fn to_piece(&self) -> Piece {
         Piece {
             peer: self.peer,
@@ -134,8 +134,8 @@ impl PieceRef<'_> {
     }
 }
 
-/// A list of pieces that keeps what neighbours share, extents and steps, once: 32 bytes for most pieces, so that a
-/// plan that reads from thousands of ranks stays small and quick to make. Empty pieces are left out.
+/// A list of pieces that stores extents and strides once for neighbours that share them. That is 32 bytes for most pieces, so
+/// a plan that reads from thousands of ranks stays small and quick to make. Empty pieces are left out.
 ///
 /// ```
 /// use shard_comm::{Piece, Pieces};
@@ -149,10 +149,10 @@ pub struct Pieces {
     blocks: Vec<Block>,
 }
 
-/// What a piece has of its own.
+/// The part of a piece that is its own.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// The largest number stands for all that are not numbers of ranks.
+    /// The largest number stands for all values that are not ranks.
     peer: u32,
     source: u32,
     block: usize,
@@ -160,7 +160,7 @@ struct Record {
     dst_offset: usize,
 }
 
-/// What pieces share.
+/// The part that pieces share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Block {
     shape: Dims,
@@ -168,11 +168,11 @@ struct Block {
     dst_strides: Strides,
 }
 
-/// A new piece's block is looked for among this many last ones: uneven parts differ by one, in turns.
+/// How many of the last blocks are searched for that of a new piece: uneven parts differ by one, alternately.
 const LOOK_BACK: usize = 4;
 
 impl Pieces {
-    /// A list of nothing.
+    /// An empty list.
     pub fn new() -> Self {
         Self::default()
     }
@@ -208,11 +208,11 @@ impl Pieces {
         });
     }
 
-    /// Sorts by peer, then source, then place in the destination, then place in the source: the order in which both
-    /// sides of an exchange list their pieces.
+    /// Sorts by peer, then source, then place in the destination, then place in the source. Both sides of an exchange list their
+    /// pieces in this order.
     pub fn sort(&mut self) {
         let order = |r: &Record| (r.peer, r.source, r.dst_offset, r.src_offset);
-        // Looking first spares sorting its scratch space.
+        // Checking first saves the scratch space of sorting.
         if !self.records.is_sorted_by_key(order) {
             self.records.sort_by_key(order);
         }
@@ -223,12 +223,12 @@ impl Pieces {
         self.records.len()
     }
 
-    /// Whether there is none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Number of different extents and steps kept.
+    /// Number of different pairs of extents and strides that are stored.
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }
@@ -248,12 +248,12 @@ impl Pieces {
         self.records.iter().map(|r| self.piece(r))
     }
 
-    /// Makes room for this many more.
+    /// Makes room for this many more pieces.
     pub fn reserve(&mut self, additional: usize) {
         self.records.reserve(additional);
     }
 
-    /// Adds a piece with the source, extents and steps of the one at position `like`; nothing if there is none.
+    /// Adds a piece with the source, extents and strides of the one at position `like`; does nothing if there is none.
     pub fn again(&mut self, like: usize, peer: usize, src_offset: usize, dst_offset: usize) {
         if let Some(&like) = self.records.get(like) {
             self.records.push(Record {
@@ -265,13 +265,13 @@ impl Pieces {
         }
     }
 
-    /// Number of different peers, as long as the pieces of one follow each other.
+    /// Number of different peers, if the pieces of each peer follow one another.
     pub(crate) fn peers(&self) -> usize {
         let turns = self.records.windows(2).filter(|w| w[0].peer != w[1].peer);
         turns.count() + usize::from(!self.is_empty())
     }
 
-    /// The pieces in order, each with what is computed once for all that share extents and steps.
+    /// The pieces in order, each with facts that are computed once for all pieces that share extents and strides.
     pub(crate) fn with_facts<'a, T: Copy>(
         &'a self,
         fact: impl Fn(PieceRef<'a>) -> T,
@@ -302,7 +302,7 @@ impl Pieces {
     }
 }
 
-/// A number in half the room; those that do not fit are no numbers of ranks.
+/// A number in half the space; numbers that do not fit are not ranks.
 fn short(x: usize) -> u32 {
     u32::try_from(x).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! What a kernel needs besides its operands: lists of positions, and memory that a fold keeps from block to block.
+//! Memory of a kernel besides its operands: lists of positions, and what a fold keeps from block to block.
 
 use super::CudaCall;
 use crate::Result;
@@ -22,12 +22,12 @@ pub(crate) struct Positions {
 pub(crate) struct Lists(Vec<Buffer>);
 
 impl Lists {
-    /// Where a part's indices lie: by a rule if they are side by side, else by a list.
+    /// The global positions of a part's indices: by a rule if they are at equal steps, otherwise as a list.
     pub(crate) fn positions(&mut self, call: &CudaCall<'_>, part: &DimPart) -> Result<Positions> {
         self.positions_on(call.gpu, call.op, part)
     }
 
-    /// The same outside of an op's kernel.
+    /// The same, outside of an op's kernel.
     pub(crate) fn positions_on(
         &mut self,
         gpu: &Cuda,
@@ -53,7 +53,7 @@ impl Lists {
         })
     }
 
-    /// The address of a copy of some numbers.
+    /// Uploads some numbers, and returns the address of the copy.
     pub(crate) fn upload(&mut self, call: &CudaCall<'_>, numbers: &[i64]) -> Result<u64> {
         self.upload_on(call.gpu, call.op, numbers)
     }
@@ -67,13 +67,13 @@ impl Lists {
     }
 }
 
-/// What a fold keeps on the GPU from block to block.
+/// Memory that a fold keeps on the GPU from block to block.
 pub(crate) struct Kept {
     pub(crate) buffers: Vec<BufferMut>,
 }
 
 impl Kept {
-    /// Memory for so many elements of these types.
+    /// Memory for arrays of these lengths and types.
     pub(crate) fn new(
         call: &CudaCall<'_>,
         lens: impl IntoIterator<Item = (DType, usize)>,
@@ -86,7 +86,7 @@ impl Kept {
         })
     }
 
-    /// What the call before left; nothing before the first block.
+    /// The memory that the call before kept; `None` before the first block.
     pub(crate) fn take(call: &mut CudaCall<'_>) -> Option<Self> {
         let state = call.state.take()?;
         state.downcast().ok().map(|kept| *kept)

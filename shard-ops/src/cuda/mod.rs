@@ -1,10 +1,11 @@
-//! Kernels on GPUs: what an op gives the engine beside its host kernel, and what such kernels are written with.
+//! Kernels on GPUs: what an op gives the engine besides its host kernel, and the tools such kernels are written with.
 //!
-//! An op with a [`CudaKernel`] runs where its arrays live. One without is an error on a GPU, the same on every rank and before
-//! anything moves, unless the engine may [fall back](crate::EngineOptions::host_fallback) to the host.
+//! An op with a [`CudaKernel`] runs where its arrays are. An op without one is an error on a GPU, the same on every rank and
+//! before anything moves, unless the engine may [fall back](crate::EngineOptions::host_fallback) to the host.
 //!
 //! Products of matrices and convolutions first ask the vendor's [libraries](shard_comm::cuda::libraries()), if the engine
-//! [lets them](crate::KernelPolicy::libraries); where those are missing or do not take a box as it lies, the kernels here do it.
+//! [allows them](crate::KernelPolicy::libraries). Where these are missing or cannot take a box as it lies, the kernels here
+//! compute the result.
 
 pub(crate) mod kept;
 pub(crate) mod source;
@@ -25,16 +26,17 @@ pub use source::VIEW;
 pub use source::{joined, joined_len};
 pub use view::{AXES, CudaView, define};
 
-/// An op's kernel on GPUs of NVIDIA.
+/// An op's kernel on NVIDIA GPUs.
 ///
-/// A kernel is given boxes of buffers, as [`Op::host`](crate::Op::host) is, and queues the work that writes the outputs. An op of
-/// a user's own has one as the ops here do: it implements this trait, its [`Op::kernel`](crate::Op::kernel) is [`kernel`], its text
-/// is a [`cuda_source!`](crate::cuda_source!), and [`CudaCall::launch`] queues that on [views](CudaCall::input) of the operands.
+/// A kernel is given boxes of buffers, like [`Op::host`](crate::Op::host), and queues the work that writes the outputs. An op of
+/// your own gets one in the same way as the ops here: it implements this trait, its [`Op::kernel`](crate::Op::kernel) is
+/// [`kernel`], its text is a [`cuda_source!`](crate::cuda_source!), and [`CudaCall::launch`] queues that text on
+/// [views](CudaCall::input) of the operands.
 pub trait CudaKernel {
     /// Computes one rank's part (or a box of it): see [`Op::host`](crate::Op::host).
     ///
     /// # Errors
-    /// What the device refuses; an op's rule has checked all else.
+    /// An error of the device; the op's rule has checked everything else.
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()>;
 
     /// Merges partial results: see [`Op::merge`](crate::Op::merge).
@@ -54,8 +56,8 @@ pub trait CudaKernel {
     }
 }
 
-/// An op's kernel for devices of this kind, if they are GPUs: what [`Op::kernel`](crate::Op::kernel) of an op answers that is a
-/// [`CudaKernel`] and has no kernels for other devices.
+/// An op's kernel for devices of this kind, if they are GPUs. An op that is a [`CudaKernel`] and has no kernels for other devices
+/// returns this from [`Op::kernel`](crate::Op::kernel).
 pub fn kernel<K: CudaKernel>(op: &K, on: DeviceKind) -> Option<&dyn DeviceKernel> {
     on.is_cuda().then_some(op as &dyn DeviceKernel)
 }
@@ -95,17 +97,17 @@ pub struct CudaCall<'a> {
     pub cx: &'a KernelCx,
     /// The device, whose stream is the order of all work.
     pub gpu: &'a Cuda,
-    /// How to go about it.
+    /// The policy for precision and libraries.
     pub policy: KernelPolicy,
-    /// What the rank counts.
+    /// The rank's ledger.
     pub ledger: &'a Ledger,
     /// The inputs' memory.
     pub inputs: &'a [Buffer],
     /// The outputs' memory.
     pub outputs: &'a mut [BufferMut],
-    /// What a call of the same fold left, and the next will find.
+    /// State that a call of the same fold leaves for the next one.
     pub state: &'a mut FoldState,
-    /// How many rows this rank's part has, where the data decides that.
+    /// How many rows this rank's part has, if that depends on the data.
     pub rows: &'a mut usize,
 }
 
@@ -135,7 +137,7 @@ impl CudaCall<'_> {
         CudaView::new(self.op, address, dtype, &view)
     }
 
-    /// The address of input `i`'s box, whose elements lie side by side in row-major order, as those of whole pieces do.
+    /// The address of input `i`'s box, whose elements are contiguous in row-major order, as those of whole pieces are.
     ///
     /// # Errors
     /// As [`input`](Self::input); a box with gaps.
@@ -152,7 +154,7 @@ impl CudaCall<'_> {
         Ok(self.input(i)?.data)
     }
 
-    /// Copies another view of input 0's memory to output 0's box, which every device can.
+    /// Copies another view of input 0's memory to output 0's box, by the copy that every device has.
     pub(crate) fn copy_input(&mut self, from: &Strided) -> Result<()> {
         let to = view::strided(&self.cx.outputs[0]);
         (self.gpu)
@@ -163,22 +165,22 @@ impl CudaCall<'_> {
     /// Memory for `len` elements that only this call uses.
     ///
     /// # Errors
-    /// No memory.
+    /// Out of memory.
     pub fn scratch(&self, dtype: DType, len: usize) -> Result<BufferMut> {
         self.gpu.alloc(dtype, len).in_op(self.op)
     }
 
-    /// Queues a kernel over `count` independent pieces of work, which its threads share out among themselves with
-    /// `first_thread()` and `threads()`. It is compiled at its first launch on the device, with `defines` in front of the
+    /// Queues a kernel over `count` independent items, which its threads divide among themselves with
+    /// `first_thread()` and `threads()`. The kernel is compiled at its first launch on the device, with `defines` in front of the
     /// [source](crate::cuda_source!), and gets one parameter `p`, the structure that `params` mirrors.
     ///
     /// # Errors
-    /// What the compiler says of the text; what the driver refuses.
+    /// The compiler's messages about the text; an error of the driver.
     ///
     /// # Safety
-    /// `P` is laid out as the kernel's structure, and with these values the kernel reads only inside of this call's inputs and
-    /// writes only inside of its outputs and [scratch memory](Self::scratch): a kernel that goes through [views](CudaView) of
-    /// them does, and one that writes each element of a view once.
+    /// `P` has the layout of the kernel's structure. With these values the kernel reads only inside this call's inputs and
+    /// writes only inside its outputs and [scratch memory](Self::scratch). That is so for a kernel that accesses memory only
+    /// through [views](CudaView) of these, and writes each element of a view once.
     #[expect(unsafe_code, reason = "what a kernel does, only its text says")]
     pub unsafe fn launch<P: Pod>(
         &self,
@@ -238,8 +240,8 @@ impl CudaCall<'_> {
         count: usize,
         params: &P,
     ) -> Result<()> {
-        // SAFETY: `P` mirrors the kernel's structure, which the tests compare; its views are boxes inside buffers of that size, and
-        // kernels of this crate go nowhere else.
+        // SAFETY: `P` mirrors the kernel's structure, which the tests compare; its views are boxes inside buffers of that size,
+        // and kernels of this crate access nothing else.
         unsafe { self.launch(source, defines, name, count, params) }
     }
 
@@ -261,7 +263,7 @@ impl CudaCall<'_> {
         unsafe { self.launch_blocks(source, defines, name, blocks, threads, params) }
     }
 
-    /// Says that a library of the vendor did this call, if it did.
+    /// Counts a call that a library of the vendor computed, and returns whether it did.
     pub(crate) fn by_library(&self, did: bool) -> bool {
         if did {
             self.ledger.used_library(1);
@@ -280,8 +282,8 @@ impl CudaCall<'_> {
     }
 }
 
-/// Queues one of this crate's kernels over `count` independent pieces of work, with parameters whose addresses and lengths are
-/// those of buffers, of `reads` and of one that this call's maker writes.
+/// Queues one of this crate's kernels over `count` independent items. The addresses and lengths in its parameters are those of
+/// buffers: of `reads`, and of one that the caller made for writing.
 #[expect(
     unsafe_code,
     reason = "launches kernels of this crate, which touch only the views they are given"
@@ -305,6 +307,6 @@ pub(crate) fn launch_own<P: Pod>(
     }
     let kernel = gpu.kernel(source, defines, name).in_op(op)?;
     // SAFETY: `P` mirrors the kernel's structure, which the tests compare; its views are boxes inside buffers of that size, and
-    // kernels of this crate go nowhere else.
+    // kernels of this crate access nothing else.
     unsafe { gpu.launch(kernel, count, params, reads) }.in_op(op)
 }

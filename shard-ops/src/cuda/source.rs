@@ -1,4 +1,4 @@
-//! Texts that kernels are made of: what stands in front of each family's own.
+//! Texts that the sources of kernels are made of: they stand in front of each family's own text.
 
 /// Boxes of memory: `View` as [`CudaView`](super::CudaView) lays it out, and how its elements are found.
 pub const VIEW: &str = include_str!("view.cuh");
@@ -9,7 +9,7 @@ pub(crate) const PHILOX: &str = include_str!("philox.cuh");
 /// Windows of convolutions and pools: `Window`.
 pub(crate) const WINDOWS: &str = include_str!("windows.cuh");
 
-/// A source of kernels: the words for [views](crate::cuda::CudaView) in front of the texts that are given, which are constants.
+/// A source of kernels: the constant texts that are given, with the vocabulary for [views](crate::cuda::CudaView) in front.
 ///
 /// ```
 /// use shard_comm::cuda::KernelSource;

@@ -16,7 +16,7 @@ use shard_spec::{DeviceMesh, Layout, Partition};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A test beside a source: it compiles under these definitions, where there is a compiler.
+/// Makes a test beside a source: the source compiles under these definitions, where there is a compiler.
 macro_rules! compiles {
     ($source:expr, $defines:expr) => {
         #[test]
@@ -47,7 +47,8 @@ fn kinds() -> Vec<DeviceKind> {
     kinds
 }
 
-/// Runs on each kind of GPU, each rank with a replicated vector; what all ranks of each gave.
+/// Runs `f` on each kind of GPU, on several ranks that each have a replicated vector. Returns the results of all ranks of each
+/// kind.
 fn on_gpus<T: Send>(ranks: usize, f: impl Fn(&Rc<Engine>, Value) -> T + Sync) -> Vec<Vec<T>> {
     let run = |kind| on_kind(kind, ranks, &f);
     kinds().into_iter().map(run).collect()
@@ -88,7 +89,7 @@ fn an_op_with_a_kernel_stays_on_the_gpu() {
     assert!(moved.iter().all(|ranks| ranks == &[0, 0]), "{moved:?}");
 }
 
-/// What a program gives on two ranks under a policy, and how many of its kernel calls libraries did, where they are played.
+/// The results of a program on two ranks under a policy, and how many of its kernel calls the emulated libraries computed.
 #[cfg(feature = "cuda-emulated")]
 fn under(
     policy: KernelPolicy,
@@ -136,7 +137,7 @@ fn products_and_convolutions_go_by_the_libraries_unless_the_engine_says_not() {
 #[cfg(feature = "cuda-emulated")]
 #[test]
 fn products_of_f32_are_in_full_unless_the_engine_says_not() {
-    // One more bit than TF32 has.
+    // A number with one more bit than TF32 has.
     let bit = 2.0_f64.powi(-11);
     let square = |exec: &dyn Exec, x: &Value| {
         let x = elementwise::add_scalar(
@@ -178,7 +179,7 @@ fn ranks_of_different_policies_are_found_out_at_the_next_exchange() {
     }
 }
 
-/// An op of a user's own, with a kernel for the host alone.
+/// A user's own op, with a kernel for the host alone.
 #[derive(Debug)]
 struct Twice;
 
@@ -217,7 +218,7 @@ fn an_op_without_one_is_the_same_error_on_all_ranks_or_goes_by_the_host_if_told(
         engine.set_host_fallback(true);
         let y = again().unwrap();
         let ledger = y.array().cx().world().ledger().snapshot();
-        // Operand and result there, the result back.
+        // The operand and the result go to the host, and the result comes back.
         assert_eq!((ledger.fallbacks, ledger.fallback_bytes), (1, 8 * 3 * 4));
         assert_eq!(elements(&y), [2.0, 4.0, 6.0, 8.0]);
         error.to_string()
@@ -225,7 +226,7 @@ fn an_op_without_one_is_the_same_error_on_all_ranks_or_goes_by_the_host_if_told(
     assert!(errors.iter().all(|ranks| ranks[0] == ranks[1]));
 }
 
-/// Of points on a small grid, where nearly every distance is a tie: samples far from each other, and tables of who is near.
+/// Farthest points and tables of neighbours among points on a small grid, where nearly every distance is a tie.
 fn among_points(device: DeviceKind, ranks: usize, by: FoldBy) -> Vec<(Vec<i64>, Vec<f64>)> {
     let options = LocalOptions {
         device,
@@ -235,7 +236,7 @@ fn among_points(device: DeviceKind, ranks: usize, by: FoldBy) -> Vec<(Vec<i64>, 
         let world: Rc<dyn Communicator> = Rc::new(comm);
         let mesh = DeviceMesh::new(&[ranks]).unwrap();
         let cx = MeshComm::new(&world, &mesh).unwrap();
-        // Rows of part 0 lie apart, so that positions come as a list.
+        // The rows of part 0 are not consecutive, so positions come as a list.
         let rows = Partition::zigzag(17, ranks);
         let layout = Layout::builder(&mesh, &[17, 2]).shard(0, &[0], rows);
         let layout = layout.build().unwrap();
@@ -284,7 +285,7 @@ fn points_have_the_hosts_neighbours() {
     }
 }
 
-/// What each rank holds of random arrays of every type, as bytes, and how they are distributed.
+/// The pieces that each rank holds of random arrays of every type with a distribution, as bytes.
 fn drawn(device: DeviceKind, ranks: usize, how: Distribution) -> Vec<Vec<(DType, Vec<u8>)>> {
     on_kind(device, ranks, |_, x| {
         let cx = x.array().cx().clone();
@@ -297,7 +298,7 @@ fn drawn(device: DeviceKind, ranks: usize, how: Distribution) -> Vec<Vec<(DType,
         }
         layouts.push(Layout::parse(mesh, &[0, 3], "S(0)").unwrap());
         layouts.push(Layout::parse(mesh, &[], "R").unwrap());
-        // One dim more than kernels take.
+        // One dim more than kernels support.
         layouts.push(Layout::parse(mesh, &[2, 1, 2, 1, 2, 1, 2, 1, 2], "S(8)").unwrap());
         for (call, layout) in layouts.iter().enumerate() {
             for dtype in DType::ALL {
@@ -312,7 +313,7 @@ fn drawn(device: DeviceKind, ranks: usize, how: Distribution) -> Vec<Vec<(DType,
     })
 }
 
-/// How far two floats of a type are apart, in units of the last place.
+/// The difference of two floats of a type, in units in the last place.
 fn ulps<T: bytemuck::Pod>(a: &[u8], b: &[u8], bits: impl Fn(T) -> i64) -> i64 {
     let all = |bytes: &[u8]| bytemuck::allocation::pod_collect_to_vec::<u8, T>(bytes);
     let pairs = all(a).into_iter().zip(all(b));
@@ -333,7 +334,7 @@ fn random_numbers_have_the_hosts_bits_under_any_layout() {
                 for (found, expected) in drawn(kind, ranks, how).iter().zip(&expected) {
                     for ((dtype, a), (_, b)) in found.iter().zip(expected) {
                         assert_eq!(a.len(), b.len());
-                        // The logarithm and the cosine of a GPU may differ from the host's.
+                        // The logarithm and the cosine of a GPU may differ from those of the host.
                         let apart = match (dtype, how) {
                             (DType::F64, Distribution::Normal) => ulps::<i64>(a, b, |x| x),
                             (DType::F32, Distribution::Normal) => ulps::<i32>(a, b, i64::from),

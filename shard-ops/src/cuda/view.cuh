@@ -8,12 +8,12 @@ DEVICE i64 numel(const View& v) {
     return n;
 }
 
-// index / extent, in 32 bits where that is enough: several times faster.
+// index / extent, in 32 bits where that is enough, because it is several times faster.
 DEVICE i64 over(i64 index, i64 extent) {
     return ((index | extent) >> 32) == 0 ? (i64)((u32)index / (u32)extent) : index / extent;
 }
 
-// Where the element of this number in row-major order lies.
+// The place of the element with this number in row-major order.
 DEVICE i64 place(const View& v, i64 index) {
     i64 at = 0;
     for (i32 d = (i32)v.ndim - 1; d >= 0; d--) {

@@ -1,10 +1,10 @@
-//! Boxes of memory as kernels see them.
+//! Boxes of memory in the form that kernels take.
 
 use crate::{OpError, OperandBox, Result};
 use bytemuck::{Pod, Zeroable};
 use shard_comm::{DType, Strided};
 
-/// Most dims of a view.
+/// The most dims of a view.
 pub const AXES: usize = 8;
 
 /// A box of a buffer, laid out as `View` in kernels: the address of its first element, extents and strides in elements.
@@ -17,7 +17,7 @@ pub struct CudaView {
     pub ndim: i64,
     /// Extents.
     pub shape: [i64; AXES],
-    /// Steps.
+    /// Strides.
     pub strides: [i64; AXES],
 }
 
@@ -50,7 +50,7 @@ impl CudaView {
         self.shape[..self.ndim as usize].iter().product::<i64>() as usize
     }
 
-    /// The view with the dims of `shape`: missing ones are put in front, and those of one element repeated.
+    /// The view with the dims of `to`: missing dims are added in front, and dims of extent 1 are repeated.
     #[must_use]
     pub fn broadcast_to(&self, to: &Self) -> Self {
         let mut view = Self {
@@ -68,12 +68,12 @@ impl CudaView {
     }
 }
 
-/// A box as devices take it.
+/// A box in the form that devices take.
 pub(crate) fn strided(at: &OperandBox) -> Strided {
     Strided::new(at.offset, at.shape.clone(), at.strides.clone())
 }
 
-/// Definitions of the element types of a kernel, such as `T`: what stands in front of its source.
+/// Definitions of the element types of a kernel, such as `T`, which stand in front of its source.
 ///
 /// ```
 /// use shard_comm::DType;

@@ -1,4 +1,4 @@
-//! What convolutions and pools share: three spatial dims, and how indexes meet.
+//! Parts that convolutions and pools share: three spatial dims, and how input, output and kernel indexes meet.
 
 use super::CudaView;
 use bytemuck::{Pod, Zeroable};
@@ -27,14 +27,14 @@ impl Meeting {
     }
 }
 
-/// Three numbers, the missing ones in front.
+/// Three numbers; missing ones are added in front.
 pub(crate) fn lifted(of: &[i64], missing: i64) -> [i64; 3] {
     let mut three = [missing; 3];
     three[3 - of.len()..].copy_from_slice(of);
     three
 }
 
-/// A view of (N, C, spatial) with three spatial dims, the missing ones in front.
+/// A view of (N, C, spatial) as one with three spatial dims; missing ones are added in front.
 pub(crate) fn lift(view: &CudaView) -> CudaView {
     let spatial = view.ndim as usize - 2;
     let mut five = CudaView { ndim: 5, ..*view };

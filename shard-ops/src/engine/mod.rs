@@ -11,7 +11,6 @@ pub use self::pin::Pin;
 use self::rows::{SharedWork, Work};
 use self::submit::submit;
 use crate::error::InOp;
-use crate::kernel::runs_host_jobs;
 use crate::rule::Body;
 use crate::strategy::{InputMove, Routing};
 use crate::{
@@ -630,7 +629,7 @@ impl Applied<'_> {
 
 /// An error, the same on all ranks, if the op cannot run where its operands are.
 fn refuse_without_kernel(op: &Arc<dyn Op>, device: &DeviceRef) -> Result<()> {
-    if runs_host_jobs(device.kind()) || op.kernel(device.kind()).is_some() {
+    if device.runs_host_jobs() || op.kernel(device.kind()).is_some() {
         return Ok(());
     }
     Err(OpError::NoKernel {

@@ -3,7 +3,6 @@
 use super::Applied;
 use super::rows::{SharedWork, Work};
 use crate::error::InOp;
-use crate::kernel::runs_host_jobs;
 use crate::{DeviceCall, DeviceKernel, HostCall, KernelCx, Result, Stage};
 use shard_comm::{Buffer, BufferMut, Host, HostJob, Work as Amount};
 use shard_redistribute::MeshComm;
@@ -53,7 +52,7 @@ pub(super) fn submit(
             None => run(&mut Work::default()),
         }
     });
-    if !runs_host_jobs(cx.device().kind()) {
+    if !cx.device().runs_host_jobs() {
         return by_host(op.name(), cx, job, &inputs, outputs);
     }
     cx.device().submit(inputs, outputs, job).in_op(op.name())

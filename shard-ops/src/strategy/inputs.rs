@@ -29,6 +29,25 @@ impl Site<'_> {
         Ok(steps.collect::<Result<Vec<_>>>()?.into_iter().unzip())
     }
 
+    /// As [`reduced`](Self::reduced), for work that is done under another choice than this one.
+    pub(super) fn reduced_for(
+        &self,
+        work: &Site<'_>,
+        layouts: &[&Layout],
+        mut inputs: Vec<InputMove>,
+        current: &[Layout],
+    ) -> Result<(Vec<InputMove>, Vec<Layout>)> {
+        let (steps, at) = work.reduced(layouts)?;
+        for ((i, layout), (input, step)) in
+            current.iter().enumerate().zip(inputs.iter_mut().zip(steps))
+        {
+            // An operand that lies as the choice wants it is not misaligned, wherever the way takes it.
+            input.realigned |= self.misaligned(i, layout);
+            input.reduce = step.reduce;
+        }
+        Ok((inputs, at))
+    }
+
     /// Reduces what does not pass, unless the exchange can fold it on the way.
     fn reduce_input(&self, i: usize, layout: &Layout) -> Result<(InputMove, Layout)> {
         let name = self.rule.name;

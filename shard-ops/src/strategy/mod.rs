@@ -32,7 +32,7 @@ pub(crate) use routing::{Group, Keyed, KeyedDims, Routing};
 pub(crate) use routing::{OperandPart, Peer};
 
 use crate::rule::Body;
-use crate::{FoldBy, KernelCx, Reduction, Result, RouteBy, Rule};
+use crate::{FoldBy, KernelCx, OpError, Result, RouteBy, Rule};
 use choose::{alternatives, choose};
 use cost::cost;
 use intervals::Axes;
@@ -40,9 +40,9 @@ use shard_comm::Monoid;
 use shard_redistribute::{CostModel, Exchange, Plan};
 use shard_spec::{DeviceMesh, DimSharding, Layout, numel};
 use site::Site;
-use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
+use ways::Way;
 
 /// What one rank does to run an op on operands of given layouts.
 #[derive(Debug)]
@@ -95,7 +95,16 @@ impl Strategy {
     ) -> Result<Self> {
         let mesh = layouts[0].mesh().clone();
         let (elements, choice) = choose(rule, layouts, wanted)?;
-        Self::with_choice(rule, layouts, &choice, index, &mesh, (elements, model))
+        let made = Self::with_choice(rule, layouts, &choice, index, &mesh, (elements, model))?;
+        match (wanted, made.outputs.first()) {
+            // A way may leave a result elsewhere than its choice says.
+            (Some(wanted), Some(first)) if wanted != first => Err(OpError::Pinned {
+                op: rule.name,
+                wanted: wanted.to_string(),
+                possible: vec![first.to_string()],
+            }),
+            _ => Ok(made),
+        }
     }
 
     /// What this strategy was chosen from, and why: it and the others that the operands' layouts suggest.
@@ -137,48 +146,22 @@ impl Strategy {
         (bytes, model): (usize, &CostModel),
     ) -> Result<Self> {
         let mut site = Site::new(rule, choice, mesh, index);
-        let (mut inputs, mut current) = site.reduced(layouts)?;
-        let (mut served, mut compared) = (RouteBy::Auto, SmallVec::new());
-        if let Some((by, owners, considered)) = site.route(&current.iter().collect::<Vec<_>>()) {
-            (served, compared) = (by, considered);
-            site.routed = (by == RouteBy::Ask).then_some(owners);
-        }
+        let (inputs, current) = site.reduced(layouts)?;
+        let (served, compared) = site.take_route(&current);
         let taken = site.way(&current, model);
-        let by = taken.as_ref().map(|(way, _)| way.cost.way);
-        let mut elsewhere = None;
-        if let Some((way, _)) = &taken {
-            if way.cost.way != FoldBy::Gather {
-                site.ring = Some(way.blocks.clone());
-            }
-            if way.work != *choice {
-                let work = Site::new(rule, &way.work, mesh, index);
-                // An operand that lies as the choice wants it is not misaligned, wherever the way takes it.
-                for (i, layout) in current.iter().enumerate() {
-                    inputs[i].realigned |= site.misaligned(i, layout);
-                }
-                let (steps, at) = work.reduced(layouts)?;
-                for (step, own) in inputs.iter_mut().zip(steps) {
-                    step.reduce = own.reduce;
-                }
-                current = at;
-                elsewhere = Some((work, way));
-            }
-        }
-        let outputs = (0..rule.outputs.len())
-            .map(|o| match (&elsewhere, by) {
-                (Some((work, _)), Some(by)) => site.final_layout(o, by, &work.output_layout(o)?),
-                _ => site.output_layout(o),
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let way = taken.as_ref().map(|(way, _)| way);
+        site.ring = way.and_then(Way::ring);
+        let elsewhere = way
+            .filter(|way| way.work != *choice)
+            .map(|way| (Site::new(rule, &way.work, mesh, index), way));
+        let (inputs, current) = match &elsewhere {
+            Some((work, _)) => site.reduced_for(work, layouts, inputs, &current)?,
+            None => (inputs, current),
+        };
+        let outputs = site.outputs(elsewhere.as_ref())?;
         let rank = mesh.ranks()[index];
         let lens = (outputs.iter())
             .map(|layout| layout.local_shape(rank).map_or(0, |shape| numel(&shape)));
-        let combine = match rule.reduction {
-            Some(Reduction::Now(monoid)) => {
-                Some((site.reduced_axes(), monoid)).filter(|c| !c.0.is_empty())
-            }
-            _ => None,
-        };
         let mut strategy = Self {
             choice: choice.clone(),
             inputs,
@@ -189,38 +172,54 @@ impl Strategy {
             late: Arc::default(),
             ring: None,
             routing: site.routing(served, compared),
-            way: by.zip(taken.as_ref().map(|(_, considered)| considered.clone())),
+            way: (taken.as_ref()).map(|(way, considered)| (way.cost.way, considered.clone())),
             outcome: None,
             assemble: None,
-            combine,
+            combine: site.combined(),
             bytes,
         };
-        if let Body::Move { accumulate } = rule.body {
-            strategy.assemble = Some(site.assemble(&current, accumulate));
-            for (step, layout) in strategy.inputs.iter_mut().zip(&current) {
-                step.wanted = layout.to_string();
-            }
-            return Ok(strategy);
-        }
-        let inputs = &mut strategy.inputs;
-        if let Some((work, way)) = &elsewhere {
-            let mut call = work.elsewhere_inputs(&site, &current, inputs);
-            let outcome = site.with_outcome(work, way, &strategy.outputs)?;
-            call.is_part = outcome.merge.is_some();
-            strategy.lens = site.made_lens(&outcome);
-            strategy.outcome = Some(outcome);
-            strategy.late = Arc::new(vec![call]);
-        } else if let Some(ring) = &site.ring {
-            strategy.ring = Some(site.with_ring(ring, &current, inputs, &strategy.outputs)?);
-        } else if let (Some(overlap), None) = (site.overlap(&current), rule.decides_rows()) {
-            let calls = site.with_overlap(&current, &overlap, inputs);
-            strategy.flying_halo = calls.halo_of;
-            strategy.early = Arc::new(calls.early);
-            strategy.late = Arc::new(calls.late);
-        } else {
-            strategy.late = Arc::new(vec![site.without_overlap(&current, inputs)]);
+        match rule.body {
+            Body::Move { accumulate } => strategy.add_move(&site, &current, accumulate),
+            _ => strategy.add_calls(&site, &current, elsewhere.as_ref())?,
         }
         Ok(strategy)
+    }
+
+    /// The exchange that is the op.
+    fn add_move(&mut self, site: &Site<'_>, current: &[Layout], accumulate: bool) {
+        self.assemble = Some(site.assemble(current, accumulate));
+        for (step, layout) in self.inputs.iter_mut().zip(current) {
+            step.wanted = layout.to_string();
+        }
+    }
+
+    /// The kernel calls, and what brings the operands to them: elsewhere if a way says so, block by block, around the flight of a
+    /// halo, or at once.
+    fn add_calls(
+        &mut self,
+        site: &Site<'_>,
+        current: &[Layout],
+        elsewhere: Option<&(Site<'_>, &Way)>,
+    ) -> Result<()> {
+        let inputs = &mut self.inputs;
+        if let Some((work, way)) = elsewhere {
+            let mut call = work.elsewhere_inputs(site, current, inputs);
+            let outcome = site.with_outcome(work, way, &self.outputs)?;
+            call.is_part = outcome.merge.is_some();
+            self.lens = site.made_lens(&outcome);
+            self.outcome = Some(outcome);
+            self.late = Arc::new(vec![call]);
+        } else if let Some(ring) = &site.ring {
+            self.ring = Some(site.with_ring(ring, current, inputs, &self.outputs)?);
+        } else if let (Some(overlap), None) = (site.overlap(current), site.rule.decides_rows()) {
+            let calls = site.with_overlap(current, &overlap, inputs);
+            self.flying_halo = calls.halo_of;
+            self.early = Arc::new(calls.early);
+            self.late = Arc::new(calls.late);
+        } else {
+            self.late = Arc::new(vec![site.without_overlap(current, inputs)]);
+        }
+        Ok(())
     }
 
     /// Which mesh axes shard which factor.

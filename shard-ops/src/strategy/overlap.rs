@@ -8,7 +8,7 @@ use super::inputs::InputMove;
 use super::intervals::same_intervals;
 use super::site::{Site, Spans};
 use crate::{Access, KernelCx, OperandBox};
-use shard_redistribute::ExchangeBuilder;
+use shard_redistribute::{Exchange, ExchangeBuilder};
 use shard_spec::{DimCover, Layout};
 use std::ops::Range;
 
@@ -27,6 +27,12 @@ pub(super) struct Overlapped {
     pub(super) early: Vec<KernelCx>,
     /// Those of the slabs around it.
     pub(super) late: Vec<KernelCx>,
+}
+
+/// Outputs beside the interior, and what they need of the input whose halo flies.
+struct Slab {
+    spans: Spans,
+    covers: Vec<DimCover>,
 }
 
 impl Site<'_> {
@@ -104,31 +110,42 @@ impl Site<'_> {
         let own: Vec<DimCover> = (0..layouts[flying].ndim())
             .map(|d| DimCover::of(&layouts[flying], d))
             .collect();
-        let boxes = |spans: &Spans, flying_box: &dyn Fn() -> OperandBox| {
-            self.kernel(spans, |i| {
-                if i == flying {
-                    flying_box()
-                } else {
-                    self.sub_box(
-                        &self.covers_with_halos(i, &Spans::Full),
-                        &self.covers_with_halos(i, spans),
-                    )
-                }
-            })
-        };
         let middle = Spans::Cut(overlap.interior.clone());
         let inner = self.covers_with_halos(flying, &middle);
         let mut overlapped = Overlapped {
             halo_of: None,
-            early: vec![boxes(&middle, &|| self.sub_box(&own, &inner))],
+            early: vec![self.call(flying, &middle, || self.sub_box(&own, &inner))],
             late: Vec::new(),
         };
-        // The rest, peeled off dim by dim: before the interior, after it.
-        let mut builder: Option<ExchangeBuilder> = None;
-        let mut slabs = Vec::new();
-        let cut_factors: Vec<usize> = (0..self.rule.factors.len())
-            .filter(|&f| overlap.interior[f].is_some())
-            .collect();
+        let slabs = self.slabs(overlap);
+        let Some(exchange) = self.slab_halos(flying, &layouts[flying], &slabs) else {
+            return overlapped;
+        };
+        for (slab, (base, _)) in slabs.iter().zip(exchange.regions()) {
+            let cx = self.call(flying, &slab.spans, || self.input_box(&slab.covers, *base));
+            if cx.outputs.iter().all(|o| !o.shape.contains(&0)) {
+                overlapped.late.push(cx);
+            }
+        }
+        inputs[flying].exchange = Some(exchange);
+        overlapped.halo_of = Some(flying);
+        overlapped
+    }
+
+    /// A call over some spans: one input lies in a box of its own, the others where they were brought.
+    fn call(&self, flying: usize, spans: &Spans, its_box: impl Fn() -> OperandBox) -> KernelCx {
+        let all = |i| self.covers_with_halos(i, &Spans::Full);
+        self.kernel(spans, |i| match i == flying {
+            true => its_box(),
+            false => self.sub_box(&all(i), &self.covers_with_halos(i, spans)),
+        })
+    }
+
+    /// What lies around the interior, peeled off dim by dim: before it, after it.
+    fn slabs(&self, overlap: &Overlap) -> Vec<Slab> {
+        let factors = 0..self.rule.factors.len();
+        let cut_factors: Vec<usize> = factors.filter(|&f| overlap.interior[f].is_some()).collect();
+        let mut slabs = Vec::with_capacity(2 * cut_factors.len());
         for (k, &f) in cut_factors.iter().enumerate() {
             for after in [false, true] {
                 let mut cut: Vec<Option<Vec<Range<usize>>>> = vec![None; self.rule.factors.len()];
@@ -137,29 +154,19 @@ impl Site<'_> {
                 }
                 cut[f] = Some(self.beside(f, overlap, after));
                 let spans = Spans::Cut(cut);
-                let covers = self.covers_with_halos(flying, &spans);
-                builder = Some(match builder {
-                    None => ExchangeBuilder::new(self.rule.name, self.mesh, covers.clone()),
-                    Some(builder) => builder.region(covers.clone()),
-                });
-                slabs.push((spans, covers));
+                let covers = self.covers_with_halos(overlap.input, &spans);
+                slabs.push(Slab { spans, covers });
             }
         }
-        let Some(builder) = builder else {
-            return overlapped;
-        };
-        let exchange = builder
-            .source(self.source(flying, &layouts[flying]))
-            .build(self.index);
-        for ((spans, covers), (base, _)) in slabs.iter().zip(exchange.regions()) {
-            let cx = boxes(spans, &|| self.input_box(covers, *base));
-            if cx.outputs.iter().all(|o| !o.shape.contains(&0)) {
-                overlapped.late.push(cx);
-            }
-        }
-        inputs[flying].exchange = Some(exchange);
-        overlapped.halo_of = Some(flying);
-        overlapped
+        slabs
+    }
+
+    /// The exchange that brings slabs of an input, one after the other; nothing if there are none.
+    fn slab_halos(&self, input: usize, layout: &Layout, slabs: &[Slab]) -> Option<Exchange> {
+        let mut all = slabs.iter().map(|slab| slab.covers.clone());
+        let first = ExchangeBuilder::new(self.rule.name, self.mesh, all.next()?);
+        let builder = all.fold(first, ExchangeBuilder::region);
+        Some(builder.source(self.source(input, layout)).build(self.index))
     }
 
     /// For every part, what lies before or after the interior of factor `f`.

@@ -164,6 +164,15 @@ impl Site<'_> {
         outputs.any(|o| o.dims.iter().any(Access::is_routed))
     }
 
+    /// Takes the way to serve the routed dim; which, and what was compared.
+    pub(super) fn take_route(&mut self, layouts: &[Layout]) -> (RouteBy, SmallVec<[RouteCost; 2]>) {
+        let Some((by, owners, compared)) = self.route(&layouts.iter().collect::<Vec<_>>()) else {
+            return (RouteBy::Auto, SmallVec::new());
+        };
+        self.routed = (by == RouteBy::Ask).then_some(owners);
+        (by, compared)
+    }
+
     /// The way to serve the routed dim, and what was compared; `None` where all rows are at hand or each rank looks at its own.
     pub(super) fn route(
         &self,

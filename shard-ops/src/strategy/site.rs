@@ -2,8 +2,10 @@
 
 use super::choice::Choice;
 use super::intervals::{Axes, clip_halo, multiplied, same_intervals};
+use super::ways::Way;
 use crate::error::InOp;
 use crate::{Access, Fold, FoldBy, KernelCx, OperandBox, Reduction, Result, Rule};
+use shard_comm::Monoid;
 use shard_spec::{
     DeviceMesh, DimCover, DimPart, DimSharding, Dims, Layout, ReduceOp, row_major_strides,
 };
@@ -119,6 +121,25 @@ impl<'a> Site<'a> {
             builder = builder.partial(axis, op);
         }
         builder.build().in_op(self.rule.name)
+    }
+
+    /// Where all outputs lie in the end.
+    pub(super) fn outputs(&self, elsewhere: Option<&(Self, &Way)>) -> Result<Vec<Layout>> {
+        let of = |o| match elsewhere {
+            Some((work, way)) => self.final_layout(o, way.cost.way, &work.output_layout(o)?),
+            None => self.output_layout(o),
+        };
+        (0..self.rule.outputs.len()).map(of).collect()
+    }
+
+    /// Over which axes outputs are combined at once, and how.
+    pub(super) fn combined(&self) -> Option<(Axes, Monoid)> {
+        match self.rule.reduction {
+            Some(Reduction::Now(monoid)) => {
+                Some((self.reduced_axes(), monoid)).filter(|c| !c.0.is_empty())
+            }
+            _ => None,
+        }
     }
 
     /// Where an output lies in the end: as the choice says, whatever the way.

@@ -20,6 +20,13 @@ pub(super) struct Way {
     pub(super) blocks: DimSharding,
 }
 
+impl Way {
+    /// How blocks are divided that are folded where they lie, or come round.
+    pub(super) fn ring(&self) -> Option<DimSharding> {
+        (self.cost.way != FoldBy::Gather).then(|| self.blocks.clone())
+    }
+}
+
 impl Site<'_> {
     /// The way to take and what was compared; nothing where no ring dim is sharded.
     pub(super) fn way(&self, layouts: &[Layout], model: &CostModel) -> Option<(Way, Vec<WayCost>)> {

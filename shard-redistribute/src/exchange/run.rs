@@ -120,6 +120,8 @@ impl Exchange {
         let len = self.len;
         if let (1, Some(piece)) = (self.plan.recv.len(), self.plan.recv.first())
             && piece.numel() == len
+            // Folded into a fill it is another.
+            && (self.plan.fold.is_none() || self.plan.fill.is_none())
             && piece.dst_offset == 0
             && is_run(piece.shape, piece.src_strides)
             && is_run(piece.shape, piece.dst_strides)
@@ -226,6 +228,14 @@ mod tests {
         let (count, more): (&[f32], &[f32]) = (&[2.0, 3.0, 2.0], &[2.0, 5.0, 2.0]);
         let moments = folded(6, Monoid::Moments, None, &[(0, count), (0, more)]);
         assert_eq!(moments, [4.0, 4.0, 8.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn one_piece_that_covers_all_is_folded_into_the_fill() {
+        let values: &[f64] = &[1.0, 2.0, 3.0];
+        let folded_into = |fill| folded(3, Monoid::SUM, fill, &[(0, values)]);
+        assert_eq!(folded_into(None), values);
+        assert_eq!(folded_into(Some(Scalar::F64(10.0))), [11.0, 12.0, 13.0]);
     }
 
     #[test]

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::KernelSource;
 use super::driver::{Answer, Function};
 
-/// Kernels by GPU, source, definitions and name, each with the context it was loaded into. A context ends with whoever holds
-/// it last, and takes its kernels with it; as programs keep kernels, those that have some never end.
+/// Kernels by GPU, source, definitions and name, each with the context it was loaded into. A context ends when its last holder
+/// lets go of it, and its kernels end with it. Programs keep their kernels, so a context with kernels is held here and never
+/// ends.
 #[derive(Debug)]
 pub(super) struct Compiled<C>(Mutex<HashMap<Key, (Arc<C>, Function)>>);
 
@@ -20,7 +21,7 @@ impl<C> Default for Compiled<C> {
 }
 
 impl<C> Compiled<C> {
-    /// A kernel of a GPU, that is loaded into this context if it is the first time.
+    /// The kernel of a GPU. The first request for it loads it into this context.
     pub(super) fn get(
         &self,
         (gpu, context): (usize, &Arc<C>),

@@ -1,4 +1,4 @@
-//! What a [`Cuda`](super::Cuda) device asks of the machine underneath: memory, one queue, marks in it, and kernels.
+//! The machine underneath a [`Cuda`](super::Cuda) device: memory, one queue, marks in the queue, and kernels.
 #![expect(unsafe_code, reason = "declares which calls are unsafe")]
 
 use std::any::Any;
@@ -17,7 +17,7 @@ pub(super) enum Refusal {
     Failed {
         /// The function.
         call: &'static str,
-        /// What it says.
+        /// Its message.
         cause: String,
     },
 }
@@ -55,29 +55,31 @@ pub(super) trait Driver: Any + Debug + Send + Sync {
     /// Page-locked memory of the host, which the GPU can read and write.
     fn alloc_pinned(&self, bytes: usize) -> Answer<u64>;
 
-    /// Gives page-locked memory back, of which no transfer is under way.
+    /// Gives page-locked memory back that no transfer uses any more.
     fn free_pinned(&self, address: u64);
 
     /// Queues a copy from page-locked memory.
     ///
     /// # Safety
-    /// `from` is page-locked memory with these bytes, which nobody writes or frees until a mark recorded after this.
+    /// `from` is page-locked memory with these bytes. Nobody writes or frees it before a mark recorded after this call is
+    /// reached.
     unsafe fn upload_pinned(&self, from: u64, to: u64, bytes: usize) -> Answer<()>;
 
     /// Queues a copy to page-locked memory.
     ///
     /// # Safety
-    /// `to` is page-locked memory with room for these bytes, which nobody reads, writes or frees until a mark recorded after
-    /// this.
+    /// `to` is page-locked memory with room for these bytes. Nobody reads, writes or frees it before a mark recorded after this
+    /// call is reached.
     unsafe fn download_pinned(&self, from: u64, to: u64, bytes: usize) -> Answer<()>;
 
     /// Copies from one place of the GPU's memory to another; the two have no byte in common.
     fn copy(&self, from: u64, to: u64, bytes: usize) -> Answer<()>;
 
-    /// Whether work of this queue may read and write memory of another one's GPU, which is opened to it if that is possible.
+    /// Whether work of this queue may access the memory of another queue's GPU. Opens that memory to this GPU where it can be
+    /// opened.
     fn reaches(&self, owner: &dyn Driver) -> Answer<bool>;
 
-    /// Copies from memory of another queue's GPU, whether this one reaches it or not.
+    /// Copies from memory of another queue's GPU, whether or not this queue can access that memory directly.
     fn fetch(&self, owner: &dyn Driver, from: u64, to: u64, bytes: usize) -> Answer<()>;
 
     /// A mark after the work queued so far.
@@ -89,7 +91,7 @@ pub(super) trait Driver: Any + Debug + Send + Sync {
     /// Returns when all work queued so far is done.
     fn synchronize(&self) -> Answer<()>;
 
-    /// Gives memory kept for reuse back.
+    /// Gives memory that was kept for reuse back to the system.
     fn trim(&self);
 
     /// Another queue of the same GPU.
@@ -100,8 +102,8 @@ pub(super) trait Driver: Any + Debug + Send + Sync {
 
     /// Queues a kernel on `blocks` blocks of `threads` threads. `params` are the bytes of its structure.
     ///
-    /// # Safety
-    /// The kernel's structure has exactly these bytes, and with them the kernel touches no memory but what is allocated here and not
+    /// `params` are exactly the bytes of the kernel's structure. With them the kernel touches only memory that is allocated
+    /// here and that work of other queues does not write meanwhile.
     /// written by work of other queues meanwhile.
     unsafe fn launch(
         &self,
@@ -114,23 +116,23 @@ pub(super) trait Driver: Any + Debug + Send + Sync {
     /// The optional libraries.
     fn libraries(&self) -> Libraries;
 
-    /// The bytes that a product by cuBLASLt works in; nothing if the library is not there or has no way to do it.
+    /// The bytes of workspace that cuBLASLt needs for a product; `None` if the library is missing or cannot compute it.
     fn plan_gemm(&self, gemm: &Gemm) -> Answer<Option<usize>>;
 
-    /// Queues a product that was planned, with an address of that many bytes.
+    /// Queues a product that was planned. `workspace` is the address of the workspace and its size, as planned.
     ///
     /// # Safety
-    /// The matrices are memory that is allocated here and not written by work of other queues meanwhile; `D` overlaps neither
-    /// itself nor another one. The workspace is nobody else's until the work queued so far is done.
+    /// The matrices are memory that is allocated here and that work of other queues does not write meanwhile; `D` overlaps
+    /// neither itself nor another matrix. Nobody else uses the workspace until the work queued so far is done.
     unsafe fn gemm(&self, gemm: &Gemm, workspace: (u64, usize)) -> Answer<()>;
 
-    /// The bytes that a convolution by cuDNN works in; nothing if the library is not there or has no way to do it.
+    /// The bytes of workspace that cuDNN needs for a convolution; `None` if the library is missing or cannot compute it.
     fn plan_convolution(&self, call: &Convolution) -> Answer<Option<usize>>;
 
-    /// Queues a convolution that was planned, with an address of that many bytes.
+    /// Queues a convolution that was planned. `workspace` is the address of the workspace and its size, as planned.
     ///
     /// # Safety
-    /// As [`gemm`](Self::gemm), of the tensors.
+    /// As for [`gemm`](Self::gemm), with tensors in place of matrices.
     unsafe fn convolve(&self, call: &Convolution, workspace: (u64, usize)) -> Answer<()>;
 }
 

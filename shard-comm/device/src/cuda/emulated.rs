@@ -23,30 +23,31 @@ use super::queue::Queue;
 use super::terms::{Convolution, Gemm, Libraries};
 use crate::pool::poison;
 
-/// A queue that does its work at once; those beside it ([`Queue`](super::queue::Queue)) do it meanwhile. Fresh memory is poisoned.
+/// A queue whose calls do their work before they return. Its siblings ([`Queue`](super::queue::Queue)) work on threads of their
+/// own. Fresh memory is poisoned.
 #[derive(Clone, Debug)]
 pub(super) struct Emulated {
     context: Arc<Context>,
 }
 
-/// What the queues of one emulated GPU share. It ends with the last of them, and kernels that were loaded into it with it.
+/// State that the queues of one emulated GPU share. It ends with the last of them, and so do the kernels loaded into it.
 #[derive(Debug)]
 struct Context {
     gpu: usize,
-    /// Whether it reads and writes memory of others.
+    /// Whether this GPU can access the memory of other GPUs.
     reaches: bool,
 }
 
-/// The contexts that have not ended, by GPU.
+/// The contexts that are alive, by GPU.
 static CONTEXTS: LazyLock<Mutex<HashMap<usize, Weak<Context>>>> = LazyLock::new(Mutex::default);
 /// Kernels, by handle.
 static LOADED: LazyLock<Mutex<Vec<Loaded>>> = LazyLock::new(Mutex::default);
-/// What a kernel was loaded into, and where it is.
+/// The context that a kernel was loaded into, and the kernel's address.
 type Loaded = (Weak<Context>, usize);
 static COMPILED: LazyLock<Compiled<Context>> = LazyLock::new(Compiled::default);
 
 impl Emulated {
-    /// A queue of a GPU, which reaches the memory of others if it is to when it is first used.
+    /// A queue of an emulated GPU. The first queue of a GPU decides whether the GPU `reaches` the memory of others.
     pub(super) fn new(gpu: usize, reaches: bool) -> Self {
         let mut contexts = lock(&CONTEXTS);
         let known = contexts.get(&gpu).and_then(Weak::upgrade);
@@ -63,12 +64,12 @@ fn of(driver: &dyn Driver) -> Option<&Emulated> {
     any.downcast_ref::<Emulated>().or_else(queue)
 }
 
-/// Sizes of what is allocated, by address, of all queues.
+/// The sizes of all allocations, by address, of all queues.
 static MEMORY: LazyLock<Mutex<HashMap<u64, usize>>> = LazyLock::new(Mutex::default);
 /// Compiled texts, by hash. Libraries stay loaded.
 static LIBRARIES: LazyLock<Mutex<HashMap<u64, &'static Library>>> = LazyLock::new(Mutex::default);
 
-/// What a kernel is called through: blocks, threads of a block, parameters.
+/// The signature that kernels are called by: blocks, threads of a block, parameters.
 type Launch = unsafe extern "C" fn(*const u32, *const u32, *const u8);
 
 /// Whether a compiler is there.
@@ -88,7 +89,7 @@ impl Driver for Emulated {
 
     fn alloc(&self, bytes: usize) -> Answer<u64> {
         let layout = layout(bytes)?;
-        // SAFETY: the size is not zero, which `Cuda` sees to and `layout` makes sure of.
+        // SAFETY: the size is not zero: `Cuda` sees to that, and `layout` makes sure of it.
         let memory = unsafe { alloc(layout) };
         if memory.is_null() {
             return Err(Refusal::OutOfMemory);
@@ -206,7 +207,7 @@ impl Driver for Emulated {
         }
         // SAFETY: the address is one of `kernel`, a function of a library that stays loaded.
         let launch = unsafe { std::mem::transmute::<usize, Launch>(launch) };
-        // SAFETY: that the parameters fit, the caller promises.
+        // SAFETY: the caller promises that the parameters fit.
         unsafe { launch(blocks.as_ptr(), threads.as_ptr(), aligned.as_ptr().cast()) };
         Ok(())
     }
@@ -238,7 +239,7 @@ fn layout(bytes: usize) -> Answer<Layout> {
     Layout::from_size_align(bytes.max(1), 256).map_err(|_| Refusal::OutOfMemory)
 }
 
-/// Everything has happened when it is recorded.
+/// The mark of a queue whose work is done when the mark is recorded.
 #[derive(Debug)]
 struct Done;
 
@@ -252,7 +253,7 @@ impl Mark for Done {
     }
 }
 
-/// The compiled text, from this process, an earlier one, or the compiler.
+/// The library of a compiled text: loaded by this process before, compiled by an earlier process, or compiled now.
 fn library(source: &KernelSource, defines: &str) -> Answer<&'static Library> {
     let text = format!(
         "{}\n{}",
@@ -271,14 +272,14 @@ fn library(source: &KernelSource, defines: &str) -> Answer<&'static Library> {
     if !path.exists() {
         compile(&path, &text, source.exact)?;
     }
-    // SAFETY: the library was made from a text of this crate or of its user's; it has no initialisers.
+    // SAFETY: the library was made from a text of this crate or of its user; it has no initialisers.
     let library = unsafe { Library::new(&path) }.map_err(failed("dlopen"))?;
     let library = Box::leak(Box::new(library));
     libraries.insert(hash, library);
     Ok(library)
 }
 
-/// Where compiled texts are kept.
+/// The folder of the compiled texts.
 fn folder() -> Answer<&'static Path> {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     if FOLDER.get().is_none() {
@@ -289,8 +290,9 @@ fn folder() -> Answer<&'static Path> {
     folder.ok_or_else(|| Refusal::new("mkdir", "no folder for kernels"))
 }
 
-/// A folder within one that all may write to, whose files nobody else could have put there: what lies in it is run. It is the
-/// same for all processes of a user, or one for this process where somebody else has taken its name.
+/// A folder inside `shared`, a folder that everybody may write to. Nobody else can have put files into it, which matters because
+/// its files are executed. All processes of a user share it, unless somebody else has taken its name: then this process gets a
+/// folder of its own.
 pub(super) fn private_folder(shared: &Path) -> std::io::Result<PathBuf> {
     let user = std::env::var("USER").unwrap_or_default();
     let user: String = user.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
@@ -298,14 +300,14 @@ pub(super) fn private_folder(shared: &Path) -> std::io::Result<PathBuf> {
     if make_private(&folder).is_ok() || is_private(&folder)? {
         return Ok(folder);
     }
-    // Random keys of the standard library's.
+    // The standard library draws the keys at random.
     let number = RandomState::new().hash_one(std::process::id());
     let folder = shared.join(format!("shard-cuda-emulated-{number:016x}"));
     make_private(&folder)?;
     Ok(folder)
 }
 
-/// Makes a folder that nobody else may write to; an error if there is anything of that name.
+/// Makes a folder that nobody else may write to; an error if the name is taken.
 fn make_private(folder: &Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     #[cfg(unix)]
@@ -313,7 +315,7 @@ fn make_private(folder: &Path) -> std::io::Result<()> {
     builder.create(folder)
 }
 
-/// Whether this is a folder of this user's own, that nobody else may write to.
+/// Whether this is a folder that belongs to this user and that nobody else may write to.
 #[cfg(unix)]
 fn is_private(folder: &Path) -> std::io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
@@ -321,7 +323,7 @@ fn is_private(folder: &Path) -> std::io::Result<bool> {
     if !found.is_dir() || found.mode() & 0o077 != 0 {
         return Ok(false);
     }
-    // What this process makes is its user's.
+    // A file that this process makes belongs to its user.
     let number = RandomState::new().hash_one(std::process::id());
     let mine = folder.join(format!("{number:016x}.tmp"));
     let Ok(file) = std::fs::File::create_new(&mine) else {
@@ -332,14 +334,14 @@ fn is_private(folder: &Path) -> std::io::Result<bool> {
     Ok(found.uid() == owner)
 }
 
-/// Where folders have no owners.
+/// On systems whose folders have no owners.
 #[cfg(not(unix))]
 fn is_private(folder: &Path) -> std::io::Result<bool> {
     Ok(folder.is_dir())
 }
 
 fn compile(path: &Path, text: &str, exact: bool) -> Answer<()> {
-    // Another process may compile the same: each writes its own file, and the last name wins.
+    // Another process may compile the same text: each writes its own file, and the last to rename its file wins.
     let own = path.with_extension(format!("{}.tmp", std::process::id()));
     let mut compiler = Command::new(compiler())
         .args([

@@ -1,4 +1,4 @@
-//! Memory of a GPU, and who still reads it.
+//! Memory of a GPU, and its readers on other streams.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::driver::{Answer, Driver, Mark};
 use crate::MemoryStats;
 
-/// Memory in the order of the stream that asked for it: given back after the work queued on that stream until then, and
-/// after what other streams were told to read of it.
+/// Memory in the order of the stream that asked for it. It is given back after all work queued on that stream so far, and after
+/// the reads that other streams have queued.
 pub(super) struct CudaMemory {
     /// 0 if there are no bytes.
     pub(super) address: u64,
@@ -19,11 +19,11 @@ pub(super) struct CudaMemory {
     readers: Mutex<Readers>,
 }
 
-/// Points of other streams after which they no longer read memory, or write it.
+/// Marks of other streams; after them those streams no longer read or write the memory.
 #[derive(Default)]
 struct Readers {
     marks: Vec<Arc<dyn Mark>>,
-    /// At so many those that are done are forgotten.
+    /// When there are this many marks, those that are done are dropped.
     most: usize,
 }
 
@@ -44,10 +44,10 @@ impl CudaMemory {
     }
 
     pub(super) fn add_reader(&self, mark: Arc<dyn Mark>) {
-        /// What is read again and again is asked about so often, at least.
+        /// The least number of marks at which they are checked.
         const SOME: usize = 16;
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        // As many as are in flight, and as many again before they are looked at next.
+        // Check again when there are twice as many as are in flight now.
         if readers.marks.len() >= readers.most.max(SOME) {
             readers
                 .marks
@@ -57,7 +57,7 @@ impl CudaMemory {
         readers.marks.push(mark);
     }
 
-    /// How many points it waits for.
+    /// How many marks the memory waits for.
     #[cfg(test)]
     pub(super) fn readers(&self) -> usize {
         let readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,7 +77,7 @@ impl Drop for CudaMemory {
             return;
         }
         for mark in self.take_readers() {
-            // Where the stream cannot wait any more, the host does; where that fails, the device is lost.
+            // If the stream cannot wait any more, the host waits; if that fails too, the device is lost.
             if self.driver.wait(&mark).is_err() {
                 let _ = mark.synchronize();
             }
@@ -92,7 +92,7 @@ impl fmt::Debug for CudaMemory {
     }
 }
 
-/// Bytes in use. What the driver keeps for reuse it does not tell.
+/// Bytes in use. The driver does not tell what it keeps for reuse.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     live: AtomicUsize,

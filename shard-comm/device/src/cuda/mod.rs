@@ -10,10 +10,10 @@
 //!
 //! # Without a GPU
 //!
-//! With the feature `cuda-emulated`, [`Cuda::emulated`] is a device whose kernels are the same texts compiled for the host,
-//! by the C++ compiler that `CXX` names or `c++`. It is slow, and for tests: that addresses, strides and
-//! arithmetic of every kernel are right can be seen on any machine. What it cannot show is speed, races between the
-//! threads of a block, and what a GPU's own libraries do.
+//! With the feature `cuda-emulated`, [`Cuda::emulated`] is a device whose kernels are the same texts, compiled for the host
+//! by the C++ compiler that `CXX` names or by `c++`. It is slow, and meant for tests: they can check on any machine that the
+//! addresses, strides and arithmetic of every kernel are right. It does not show speed, races between the threads of a
+//! block, or what a GPU's own libraries do.
 //!
 //! # Kernels
 //!
@@ -22,10 +22,10 @@
 //!
 //! # Libraries
 //!
-//! Products of matrices and convolutions have a second way, NVIDIA's cuBLASLt and cuDNN ([`Cuda::matmul`],
-//! [`Cuda::convolve`]), where these are installed; [`libraries()`] says what was found. Without them, and where they do not take
-//! what is asked, those calls do nothing and say so, for the caller to launch a kernel of its own. An emulated device plays
-//! them on the host.
+//! Products of matrices and convolutions can also be computed by NVIDIA's cuBLASLt and cuDNN ([`Cuda::matmul`],
+//! [`Cuda::convolve`]), where these are installed; [`libraries()`] says what was found. Without them, and for calls that they do
+//! not support, these methods do nothing and return false, and the caller launches a kernel of its own. On an emulated device
+//! plain loops on the host take the place of the libraries.
 
 mod compiled;
 mod driver;
@@ -58,7 +58,7 @@ use crate::{
     HostJob, MemoryStats, Monoid, Result, Scalar, Strided, kernel,
 };
 
-/// What a machine offers for [`Cuda::new`].
+/// Whether a machine offers what [`Cuda::new`] needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Availability {
@@ -70,11 +70,11 @@ pub enum Availability {
     /// The driver's library (`libcuda`) is not installed.
     NoDriver,
     /// The compiler's library (`libnvrtc`) is not found. It is part of the CUDA toolkit and of the Python package
-    /// `nvidia-cuda-nvrtc`; its folder belongs into `LD_LIBRARY_PATH`.
+    /// `nvidia-cuda-nvrtc`; its folder must be in `LD_LIBRARY_PATH`.
     NoCompiler,
     /// The libraries are there, but no GPU.
     NoDevice {
-        /// What the driver says.
+        /// The driver's message.
         cause: String,
     },
 }
@@ -106,9 +106,9 @@ pub fn availability() -> Availability {
     nvidia::availability()
 }
 
-/// A text of kernels in CUDA's C++.
+/// A text in CUDA's C++ that defines kernels.
 ///
-/// In front of it stands what all kernels share: short names of element types (`f64 f32 f16 bf16 i64 i32 u8 b8`),
+/// The text is preceded by a prelude that all kernels share: short names of element types (`f64 f32 f16 bf16 i64 i32 u8 b8`),
 /// `widen` and `As<T>::of` between 16-bit floats and `f32`, and `first_thread()` and `threads()`. A kernel is written
 /// `KERNEL(name, Params) { ... p.field ... }`, or `BLOCK_KERNEL` if its threads wait for each other with `SYNC()`.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +117,7 @@ pub struct KernelSource {
     pub name: &'static str,
     /// The text.
     pub text: &'static str,
-    /// Whether products and sums are rounded one by one, as on the host, and never together.
+    /// Whether products and sums are each rounded, as on the host, and never fused into one rounding.
     pub exact: bool,
 }
 
@@ -134,8 +134,8 @@ fn text_of(source: &KernelSource, defines: &str) -> String {
     )
 }
 
-/// Compiles a source to PTX for an architecture such as `compute_90`, or to a GPU's own code for one such as `sm_90`, which
-/// needs the compiler's library but no GPU; how many bytes that are.
+/// Compiles a source to PTX for an architecture such as `compute_90`, or to a GPU's own code for one such as `sm_90`, and returns
+/// the size in bytes. This needs the compiler's library but no GPU.
 ///
 /// # Errors
 /// [`DeviceError::Library`] with the compiler's messages, or if there is no compiler.
@@ -180,17 +180,17 @@ pub struct Cuda {
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
-/// Threads of a block where each is a fiber of the host.
+/// Threads of a block on an emulated device, where each is a fiber of the host.
 #[cfg(feature = "cuda-emulated")]
 const EMULATED_BLOCK: u32 = 8;
-/// Blocks of a launch, at most: each then does more.
+/// The most blocks of a launch: for more work, each block does more.
 const MOST_BLOCKS: usize = 8192;
 
 impl Cuda {
-    /// A new stream on the GPU of this number.
+    /// A new stream on the GPU with this number.
     ///
     /// # Errors
-    /// [`DeviceError::Library`] that says what is [missing](availability), or what the driver said.
+    /// [`DeviceError::Library`] that says what is [missing](availability), or carries the driver's message.
     #[expect(
         clippy::new_ret_no_self,
         reason = "devices are used through shared references only"
@@ -218,7 +218,7 @@ impl Cuda {
         Ok(Self::over(Arc::new(driver), DeviceKind::Cuda, BLOCK))
     }
 
-    /// The device of a process's rank of this number: GPUs are shared out in turn, several ranks to one if they are few.
+    /// The device for the rank with this number: GPUs are assigned in turn, and shared by several ranks if there are few.
     ///
     /// # Errors
     /// As [`Cuda::new`].
@@ -238,8 +238,8 @@ impl Cuda {
         Self::emulated_on(0, true)
     }
 
-    /// [`emulated`](Self::emulated), of one of several GPUs. Whether it `reaches` the memory of others is what the first device
-    /// of that number says.
+    /// [`emulated`](Self::emulated), on one of several emulated GPUs. The first device with a GPU's number decides whether that
+    /// GPU `reaches` the memory of other GPUs.
     ///
     /// # Errors
     /// As [`emulated`](Self::emulated).
@@ -267,11 +267,11 @@ impl Cuda {
         })
     }
 
-    /// Another stream of the same GPU, whose memory is counted with this one's. Its work goes on beside this one's; who
-    /// needs an order makes them [wait](Device::wait) for each other's [events](Device::record).
+    /// Another stream of the same GPU; its memory is counted with this one's. The two streams run side by side; where their work
+    /// must be ordered, make one [wait](Device::wait) for the other's [events](Device::record).
     ///
     /// # Errors
-    /// [`DeviceError::Library`] with what the driver says.
+    /// [`DeviceError::Library`] with the driver's message.
     pub fn sibling(&self) -> Result<DeviceRef> {
         let driver = self.driver.sibling().map_err(|r| self.refused(r))?;
         Ok(Arc::new_cyclic(|this| Self {
@@ -294,36 +294,36 @@ impl Cuda {
         })
     }
 
-    /// The handle of a real GPU's stream, for libraries that queue work on it themselves; the GPU becomes this thread's.
+    /// The handle of a real GPU's stream, for libraries that queue work on it themselves. Makes the GPU current on this thread.
     ///
     /// # Errors
-    /// [`DeviceError::Library`] on an emulated device, or with what the driver says.
+    /// [`DeviceError::Library`] on an emulated device, or with the driver's message.
     pub fn raw_stream(&self) -> Result<usize> {
         self.nvidia()?.stream().map_err(|r| self.refused(r))
     }
 
-    /// A number of a real GPU that no other one has.
+    /// The unique identifier of a real GPU.
     ///
     /// # Errors
-    /// [`DeviceError::Library`] on an emulated device, or with what the driver says.
+    /// [`DeviceError::Library`] on an emulated device, or with the driver's message.
     pub fn uuid(&self) -> Result<[u8; 16]> {
         self.nvidia()?.uuid().map_err(|r| self.refused(r))
     }
 
-    /// Lets the other GPUs of this process that can reach this one's memory read and write it: memory of a pool is closed to
-    /// them until this.
+    /// Lets the other GPUs of this process access this one's memory, where they can reach it: until then memory of a pool is
+    /// closed to them.
     ///
     /// # Errors
-    /// [`DeviceError::Library`] on an emulated device, or with what the driver says.
+    /// [`DeviceError::Library`] on an emulated device, or with the driver's message.
     pub fn open_to_peers(&self) -> Result<()> {
         self.nvidia()?.open_to_peers().map_err(|r| self.refused(r))
     }
 
-    /// Does this on an emulated device's thread after all that is queued there, if this is a [sibling](Self::sibling): what a
-    /// library would queue on a real stream.
+    /// Runs a job on the thread of an emulated device, after everything queued there, if this is a [sibling](Self::sibling): the
+    /// emulation of work that a library queues on a real stream.
     ///
     /// # Errors
-    /// [`DeviceError::Library`] where there is no such thread.
+    /// [`DeviceError::Library`] if there is no such thread.
     #[cfg(feature = "cuda-emulated")]
     pub fn queue_emulated(&self, job: impl FnOnce() + Send + 'static) -> Result<()> {
         let driver: &dyn Any = &*self.driver;
@@ -341,22 +341,22 @@ impl Cuda {
         queue.queue(job).map_err(|r| self.refused(r))
     }
 
-    /// Says that this stream was told to read buffers by others than [`launch`](Self::launch): their owners wait for that
-    /// before they use the memory again.
+    /// Tells the owners of buffers that this stream was told to read them by other means than [`launch`](Self::launch): the
+    /// owners wait for those reads before they use the memory again.
     ///
     /// # Errors
-    /// [`DeviceError::Library`] with what the driver says.
+    /// [`DeviceError::Library`] with the driver's message.
     pub fn uses(&self, buffers: &[&Buffer]) -> Result<()> {
         self.has_read(buffers)
     }
 
-    /// The device, if it is one of CUDA.
+    /// The device as a CUDA device, if it is one.
     pub fn of(device: &dyn Device) -> Option<&Self> {
         let any: &dyn Any = device;
         any.downcast_ref()
     }
 
-    /// A kernel of a source, compiled for this GPU at its first use in the process. `defines` stand in front of the text.
+    /// A kernel of a source. It is compiled for this GPU at its first use in the process. `defines` stand in front of the text.
     ///
     /// # Errors
     /// [`DeviceError::Library`] with the compiler's messages.
@@ -365,15 +365,16 @@ impl Cuda {
         kernel.map(Kernel).map_err(|r| self.refused(r))
     }
 
-    /// How many threads a block has unless a kernel wants another number.
+    /// How many threads a block has, unless a kernel asks for another number.
     pub fn block(&self) -> u32 {
         self.block
     }
 
-    /// The address of a buffer's first element, for kernels of this device to read, once the work that writes it is done.
+    /// The address of a buffer's first element, for kernels of this device to read after the work that writes it.
     ///
     /// # Errors
-    /// [`DeviceError::Invalid`] if it is another device's, or of a GPU whose memory this one does not reach.
+    /// [`DeviceError::Invalid`] if the buffer belongs to another kind of device, or to a GPU whose memory this one does not
+    /// reach.
     pub fn address(&self, buffer: &Buffer) -> Result<u64> {
         let memory = memory(buffer.opaque())?;
         if !self.reaches(memory)? {
@@ -401,8 +402,8 @@ impl Cuda {
         })
     }
 
-    /// What a view reads of a buffer, brought here, if the buffer lies on a GPU whose memory this one does not reach: the copy,
-    /// and the element it begins at.
+    /// If the buffer lies on a GPU whose memory this one does not reach, a copy of the range that a view reads of it, and the
+    /// index of that range's first element in the buffer.
     fn bring(&self, src: &Buffer, view: &Strided) -> Result<Option<(Buffer, usize)>> {
         let memory = memory(src.opaque())?;
         if self.reaches(memory)? {
@@ -425,7 +426,7 @@ impl Cuda {
     /// The address of a buffer's first element, for kernels queued from now on to write.
     ///
     /// # Errors
-    /// [`DeviceError::Invalid`] if it is another device's.
+    /// [`DeviceError::Invalid`] if the buffer belongs to another kind of device.
     pub fn address_mut(&self, buffer: &mut BufferMut) -> Result<u64> {
         let memory = memory(buffer.opaque())?;
         // The memory may have been shared before it was taken back for writing.
@@ -435,15 +436,16 @@ impl Cuda {
         Ok(memory.address + (buffer.offset() * buffer.dtype().size()) as u64)
     }
 
-    /// Queues a kernel over `count` independent pieces of work, that go through them with `first_thread()` and `threads()`.
+    /// Queues a kernel over `count` independent items, which its threads go through with `first_thread()` and `threads()`.
     /// `reads` are the buffers whose addresses `params` holds for reading.
     ///
     /// # Errors
-    /// [`DeviceError::Queued`] if the driver refuses, also because of earlier work.
+    /// [`DeviceError::Queued`] if the driver refuses, which earlier work may be the cause of.
     ///
     /// # Safety
-    /// `P` is laid out as the kernel's structure, and with these values the kernel reads inside `reads` and writes inside buffers
-    /// that [`address_mut`](Self::address_mut) was asked for and nobody reads until this device has done it.
+    /// `P` has the layout of the kernel's structure. With these values the kernel reads only inside `reads`, and writes only
+    /// inside buffers that [`address_mut`](Self::address_mut) was asked for and that nobody reads until this device has run the
+    /// kernel.
     #[expect(unsafe_code, reason = "what a kernel does, only its text says")]
     pub unsafe fn launch<P: bytemuck::Pod>(
         &self,
@@ -457,7 +459,7 @@ impl Cuda {
         unsafe { self.launch_blocks(kernel, [blocks, 1, 1], [self.block, 1, 1], params, reads) }
     }
 
-    /// [`launch`](Self::launch) on so many blocks of so many threads.
+    /// [`launch`](Self::launch) with a given number of blocks and of threads per block.
     ///
     /// # Errors
     /// As [`launch`](Self::launch).
@@ -480,7 +482,7 @@ impl Cuda {
         self.has_read(reads)
     }
 
-    /// Makes the owners of buffers wait for what this stream was told to read of them, before their memory is used again.
+    /// Makes the owners of buffers wait for the reads that this stream has queued, before they use the memory again.
     fn has_read(&self, buffers: &[&Buffer]) -> Result<()> {
         let mut now: Option<Arc<dyn Mark>> = None;
         for buffer in buffers {
@@ -498,10 +500,10 @@ impl Cuda {
         Ok(())
     }
 
-    /// Makes the owner of a buffer wait for what this stream was told to write of it, before it is used again.
+    /// Makes the owner of a buffer wait for the writes that this stream has queued, before it uses the memory again.
     ///
     /// # Errors
-    /// [`DeviceError::Library`] with what the driver says.
+    /// [`DeviceError::Library`] with the driver's message.
     pub fn writes(&self, buffer: &BufferMut) -> Result<()> {
         let memory = memory(buffer.opaque())?;
         if !Arc::ptr_eq(&memory.driver, &self.driver) {
@@ -515,7 +517,7 @@ impl Cuda {
     }
 }
 
-/// A refusal of a named device, as an error. Work that was queued earlier may be its cause.
+/// A driver's refusal as an error that names the device. Work that was queued earlier may be its cause.
 fn refused(device: &str, refusal: Refusal) -> DeviceError {
     match refusal {
         Refusal::OutOfMemory => DeviceError::Queued {
@@ -602,7 +604,7 @@ impl Device for Cuda {
         if self.all_near(pieces.iter().map(|(src, ..)| *src))? {
             return self.copy_views(&views, dst);
         }
-        // Each by itself: what is far is slow already.
+        // One by one: copies from GPUs out of reach are slow anyway.
         let mut each = views.into_iter();
         each.try_for_each(|(src, sv, dv)| self.copy(src, sv, dst, dv))
     }
@@ -691,7 +693,7 @@ impl Device for Cuda {
                 mark: Ok(mark),
                 device: self.name(),
             })),
-            // Who waits for it learns of it.
+            // Whoever waits for the event gets the error.
             Err(refusal) => Event::new(Arc::new(CudaEvent {
                 mark: Err(refusal),
                 device: self.name(),
@@ -730,7 +732,7 @@ impl Device for Cuda {
     }
 }
 
-/// A view of what is left of a buffer from an element on.
+/// The same view of a copy that begins with element `start` of the buffer.
 fn from(view: &Strided, start: usize) -> Strided {
     Strided {
         offset: view.offset - start,

@@ -21,7 +21,7 @@ use super::libraries::{Dnn, Handles, Lt};
 use super::terms::{Convolution, Gemm, Libraries};
 use super::{Availability, KernelSource};
 
-/// Whether there is a GPU to use. cudarc panics where a library is missing, so nothing else of it is called before this.
+/// Whether there is a GPU to use. cudarc panics where a library is missing, so this is called before any other function of it.
 pub(super) fn availability() -> Availability {
     // SAFETY: loads and unloads a library of the system; the names are cudarc's own.
     if !unsafe { sys::is_culib_present() } {
@@ -55,14 +55,14 @@ pub(super) struct Nvidia {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     name: String,
-    /// What kernels are compiled for.
+    /// The architecture that kernels are compiled for.
     architecture: String,
 }
 
 /// Compiled kernels; modules are never unloaded.
 static COMPILED: LazyLock<Compiled<CudaContext>> = LazyLock::new(Compiled::default);
 
-/// Whether a GPU reaches the memory of another one, which was opened to it then: by reader and owner.
+/// Whether a GPU reaches the memory of another, by reader and owner. That memory was opened to the reader when it was found out.
 static REACHED: LazyLock<Mutex<HashMap<(usize, usize), bool>>> = LazyLock::new(Mutex::default);
 
 impl Nvidia {
@@ -92,21 +92,21 @@ impl Nvidia {
         Ok(self.stream.cu_stream() as usize)
     }
 
-    /// A number of this GPU that no other one has.
+    /// The unique identifier of this GPU.
     pub(super) fn uuid(&self) -> Answer<[u8; 16]> {
         let uuid = self.context.uuid().map_err(refused("cuDeviceGetUuid"))?;
         Ok(uuid.bytes.map(|c| c as u8))
     }
 
-    /// Lets the other GPUs of this process that can reach this one's memory do so: NCCL moves straight from one to the other
-    /// between ranks that are threads, and memory of a pool is closed to other GPUs until this.
+    /// Lets the other GPUs of this process access this one's memory, where they can reach it. Between ranks that are threads NCCL
+    /// copies straight from one GPU to the other, and until this call memory of a pool is closed to other GPUs.
     pub(super) fn open_to_peers(&self) -> Answer<()> {
         let count = result::device::get_count().map_err(refused("cuDeviceGetCount"))?;
         let mut others = (0..count as usize).filter(|&reader| reader != self.context.ordinal());
         others.try_for_each(|reader| self.open_to(reader).map(drop))
     }
 
-    /// Opens this GPU's memory to another one, if that can reach it; whether it can.
+    /// Opens this GPU's memory to another GPU if that can reach it, and returns whether it can.
     fn open_to(&self, reader: usize) -> Answer<bool> {
         let pair = (reader, self.context.ordinal());
         let mut reached = REACHED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,7 +174,7 @@ impl Driver for Nvidia {
 
     fn alloc(&self, bytes: usize) -> Answer<u64> {
         self.bind()?;
-        // SAFETY: the stream is alive; the memory is used by its work only, or by work that waits for it.
+        // SAFETY: the stream is alive; only its work uses the memory, and work that waits for it.
         unsafe { result::malloc_async(self.stream.cu_stream(), bytes) }
             .map_err(refused("cuMemAllocAsync"))
     }
@@ -204,7 +204,7 @@ impl Driver for Nvidia {
 
     fn alloc_pinned(&self, bytes: usize) -> Answer<u64> {
         self.bind()?;
-        // SAFETY: the context is bound. Streams of one GPU use it, so that no flag is needed.
+        // SAFETY: the context is bound. Only streams of one GPU use the memory, so that no flag is needed.
         unsafe { result::malloc_host(bytes, 0) }
             .map(|memory| memory as u64)
             .map_err(refused("cuMemHostAlloc"))
@@ -260,7 +260,7 @@ impl Driver for Nvidia {
         self.bind()?;
         let (here, there) = (self.context.cu_ctx(), owner.context.cu_ctx());
         // SAFETY: both are inside memory of `alloc`, of these contexts, with room for these bytes; the caller sees to it that
-        // the source is written before, and not given back until this is done.
+        // the source is written before this copy, and not given back until the copy is done.
         unsafe {
             sys::cuMemcpyPeerAsync(to, here, from, there, bytes, self.stream.cu_stream()).result()
         }
@@ -352,7 +352,7 @@ impl Driver for Nvidia {
         let mut aligned: Vec<u128> = vec![0; params.len().div_ceil(16)];
         bytemuck::cast_slice_mut::<_, u8>(&mut aligned)[..params.len()].copy_from_slice(params);
         let mut params = [aligned.as_mut_ptr().cast::<c_void>()];
-        // SAFETY: the function is one of `kernel`; that its parameters fit, the caller promises.
+        // SAFETY: the function is one of `kernel`; the caller promises that its parameters fit.
         unsafe {
             result::launch_kernel(
                 kernel.handle as sys::CUfunction,
@@ -402,9 +402,9 @@ impl Driver for Nvidia {
     }
 }
 
-/// What to compile for a GPU of a capability such as 90: its own code, where the compiler knows it, which every driver takes
-/// that knows the GPU. Else PTX of the newest that the compiler knows, which the driver translates; PTX of a compiler that
-/// is newer than the driver is refused.
+/// The target to compile for, for a GPU of a capability such as 90. If the compiler knows the GPU, this is the GPU's own code,
+/// which every driver that knows the GPU takes. Otherwise it is PTX of the newest capability that the compiler knows, which the
+/// driver translates. PTX is the second choice, because a driver refuses PTX of a compiler that is newer than itself.
 pub(super) fn architecture(capability: i32, known: &[i32]) -> String {
     let older = known.iter().filter(|&&known| known < capability).max();
     match older {
@@ -448,7 +448,7 @@ pub(super) fn compile(source: &KernelSource, defines: &str, architecture: &str) 
         "--std=c++17".to_owned(),
     ];
     if source.exact {
-        // A product and a sum in one rounding would give other bits than the host.
+        // Fusing a product and a sum into one rounding would give other bits than the host.
         options.push("--fmad=false".to_owned());
     }
     // SAFETY: the program was made above and is destroyed below.
@@ -473,7 +473,7 @@ pub(super) fn compile(source: &KernelSource, defines: &str, architecture: &str) 
     }
 }
 
-/// The GPU's own code of a program that was compiled for its architecture.
+/// The GPU's own code of a program that was compiled for the GPU's architecture.
 ///
 /// # Safety
 /// The program is alive.

@@ -1,5 +1,5 @@
-//! A queue of the host in the place of a stream: its work is done by a thread of its own, in order, while others go on. Order
-//! that is missing between queues shows as on a GPU.
+//! A queue on the host in place of a stream: a thread of its own does its work, in order, while other queues go on. If two
+//! queues are not ordered where they should be, it shows as on a GPU.
 #![expect(unsafe_code, reason = "launches what the emulation launches, later")]
 
 use std::sync::mpsc::{Sender, channel};
@@ -43,12 +43,12 @@ impl Queue {
         })
     }
 
-    /// The GPU it is a queue of.
+    /// The emulated GPU that this is a queue of.
     pub(super) fn emulated(&self) -> &Emulated {
         &self.emulated
     }
 
-    /// Does this after all that is queued.
+    /// Runs a job after everything that is queued.
     pub(super) fn queue(&self, job: impl FnOnce() -> Answer<()> + Send + 'static) -> Answer<()> {
         let sent = lock(&self.jobs).send(Box::new(job));
         sent.map_err(|_| Refusal::new("queue", "its thread has ended"))
@@ -182,7 +182,7 @@ impl Driver for Queue {
     }
 }
 
-/// A point in a queue.
+/// A point in a queue: a mark.
 #[derive(Debug, Default)]
 struct Point {
     done: Mutex<bool>,

@@ -1,5 +1,5 @@
-//! Elements between the host and a GPU, by way of page-locked memory: the only kind that a GPU reads and writes by itself, while
-//! the host goes on.
+//! Copies between the host and a GPU through page-locked memory. Only this kind of host memory is one that a GPU reads and
+//! writes by itself while the host goes on.
 #![expect(
     unsafe_code,
     reason = "page-locked memory is the driver's, behind an address"
@@ -12,34 +12,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::driver::{Answer, Driver, Mark};
 
-/// Fewer bytes go straight: the driver puts them aside at once.
+/// Transfers of fewer bytes go straight: the driver copies them aside at once.
 pub(super) const DIRECT: usize = 64 << 10;
 /// Bytes of a block. Longer transfers go block by block.
 pub(super) const BLOCK: usize = 1 << 20;
-/// Blocks of a pool, at most: 32 MiB.
+/// The most blocks of a pool: 32 MiB.
 pub(super) const MOST: usize = 32;
-/// Blocks that the GPU writes while the host empties another.
+/// How many blocks the GPU may fill while the host empties another.
 const AHEAD: usize = 4;
 
-/// Blocks of page-locked memory that all streams of a rank's device use in turn. A block is used again after the transfer that
-/// used it last.
+/// Blocks of page-locked memory that all streams of a rank's device use in turn. A block is used again once its last transfer
+/// has ended.
 #[derive(Default)]
 pub(super) struct Staging {
-    /// Those that nobody holds, in the order in which they were last used.
+    /// The blocks that nobody holds, in the order in which they were last used.
     idle: Mutex<VecDeque<Block>>,
-    /// How many there are, held or not.
+    /// How many blocks there are, held or not.
     made: Arc<AtomicUsize>,
 }
 
-/// A block, and the point after which nothing reads or writes it any more.
+/// A block, and the mark after which nothing reads or writes it any more.
 struct Block {
     memory: Pinned,
     busy: Option<Arc<dyn Mark>>,
 }
 
 impl Staging {
-    /// Copies from the host's memory, which may change once this returns. The transfer itself is not waited for, unless more is
-    /// under way than all blocks hold.
+    /// Copies from the host's memory, which may change once this returns. It does not wait for the transfer itself, unless all
+    /// blocks are in use.
     pub(super) fn upload(&self, driver: &Arc<dyn Driver>, bytes: &[u8], to: u64) -> Answer<()> {
         if bytes.len() < DIRECT {
             return driver.upload(bytes, to);
@@ -58,7 +58,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies to the host's memory once the work queued so far is done: while one block is emptied, the next ones are filled.
+    /// Copies to the host's memory once the work queued so far is done: while the host empties one block, the GPU fills the next.
     pub(super) fn download(
         &self,
         driver: &Arc<dyn Driver>,
@@ -99,13 +99,13 @@ impl Staging {
         }
         block.memory.read(part);
         block.busy = None;
-        // It may be used at once, so before those that are still busy.
+        // This block may be used at once, so it goes before those that are still busy.
         self.lock().push_front(block);
         Ok(())
     }
 
-    /// A block that nothing uses any more: one that is idle, a new one, or the first to become idle. None if others have all, or
-    /// the system gives no such memory.
+    /// A block that nothing uses any more: one that is idle, a new one, or the first to become idle. `None` if all blocks are
+    /// held, or if there are none and the system has no such memory.
     fn take(&self, driver: &Arc<dyn Driver>) -> Answer<Option<Block>> {
         let mut idle = self.lock();
         let first_is_free = match idle.front().map(|block| &block.busy) {
@@ -124,7 +124,7 @@ impl Staging {
         Ok(first)
     }
 
-    /// Gives a block back, to be used after the work queued so far.
+    /// Gives a block back, to be used again after the work queued so far.
     fn give(&self, driver: &Arc<dyn Driver>, mut block: Block) -> Answer<()> {
         block.busy = Some(driver.record()?);
         self.lock().push_back(block);
@@ -149,7 +149,8 @@ impl fmt::Debug for Staging {
 }
 
 impl Drop for Block {
-    /// A block whose last transfer nobody knows the end of (a refusal came between) waits for its stream.
+    /// If a refusal came between a transfer and its mark, the end of the transfer is not known: then this waits for the whole
+    /// stream.
     fn drop(&mut self) {
         let _ = match &self.busy {
             Some(mark) => mark.synchronize(),
@@ -162,12 +163,12 @@ impl Drop for Block {
 struct Pinned {
     address: u64,
     driver: Arc<dyn Driver>,
-    /// How many there are in the pool.
+    /// How many blocks there are in the pool.
     made: Arc<AtomicUsize>,
 }
 
 impl Pinned {
-    /// One more, if there may be more and the system has it.
+    /// Another block's memory, if the pool may grow and the system has the memory.
     fn new(driver: &Arc<dyn Driver>, made: &Arc<AtomicUsize>) -> Option<Self> {
         if made.fetch_add(1, Ordering::Relaxed) >= MOST {
             made.fetch_sub(1, Ordering::Relaxed);
@@ -186,14 +187,14 @@ impl Pinned {
         }
     }
 
-    /// Writes the first bytes, as many as a block holds at most.
+    /// Writes the first bytes: at most as many as a block holds.
     fn write(&mut self, bytes: &[u8]) {
         let count = bytes.len().min(BLOCK);
         // SAFETY: the memory is this one's alone, of `BLOCK` bytes, and no transfer uses it: `take` saw to that.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address as *mut u8, count) };
     }
 
-    /// Reads the first bytes, which a transfer that has ended wrote.
+    /// Reads the first bytes, written by a transfer that has ended.
     fn read(&self, into: &mut [u8]) {
         let count = into.len().min(BLOCK);
         // SAFETY: as above.

@@ -24,7 +24,7 @@ const MAX_AXES: usize = 8;
 const MAX_PIECES: usize = 15;
 const MAX_TERMS: usize = 64;
 
-/// As in `strided.cu`, like everything below that is `repr(C)`.
+/// As in `strided.cu`, like every structure below that is `repr(C)`.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 struct Axis {
@@ -88,12 +88,12 @@ struct Walk {
     src_at: i64,
     dst_at: i64,
     axes: Vec<Axis>,
-    /// The axes from here on are gone through one after the other.
+    /// The first of the axes that each thread goes through by itself, one element after the other.
     serial: usize,
 }
 
 impl Walk {
-    /// The loops of two views whose elements combine in groups; nothing if they are empty.
+    /// The loops of two views whose elements combine in groups of `width`; `None` if the views are empty.
     fn new(sv: &Strided, dv: &Strided, width: usize) -> Option<Self> {
         let nest = Nest::new(sv, dv)?;
         let mut walk = Self {
@@ -122,7 +122,8 @@ impl Walk {
         Some(walk)
     }
 
-    /// Leaves to each thread the axes along which the destination stands still, or all if there are others that overlap.
+    /// Leaves to each thread the axes along which the destination does not move; or all axes, if the destination also overlaps
+    /// along others.
     fn serialise(&mut self) {
         // Stable: the order within either part is the row-major one that folds promise.
         self.axes.sort_by_key(|axis| axis.dst == 0);
@@ -138,7 +139,7 @@ impl Walk {
         }
     }
 
-    /// As pieces, of at most as many axes as a kernel takes: further ones are unrolled here.
+    /// Adds these loops as pieces. A piece has at most as many axes as a kernel takes: further axes are unrolled here.
     fn pieces(&self, src: u64, into: &mut Vec<Piece>) {
         if self.axes.len() > MAX_AXES {
             let mut inner = self.clone();
@@ -166,7 +167,7 @@ impl Walk {
         });
     }
 
-    /// How many elements can be moved as one: a divisor of `most` that divides rows, starts and all other steps.
+    /// How many elements can be moved as one: a divisor of `most` that also divides row lengths, starts and all other steps.
     fn grain(&self, most: i64) -> i64 {
         let Some((row, outer)) = self.axes.split_last() else {
             return 1;
@@ -204,7 +205,7 @@ impl Walk {
     }
 }
 
-/// A type of so many bytes, for elements that are only moved.
+/// A type of this size, for elements that are only moved.
 fn bits(bytes: usize) -> &'static str {
     match bytes {
         1 => "u8",
@@ -288,7 +289,7 @@ impl Cuda {
         let mut walks = Vec::with_capacity(views.len());
         for &(src, sv, dv) in views {
             if let Some(mut walk) = Walk::new(sv, dv, 1) {
-                // Addresses are those of whole memories, which are aligned, so that grains are.
+                // Addresses are those of whole memories, which are aligned, so grains are aligned too.
                 walk.src_at += src.offset() as i64;
                 walk.dst_at += dst.offset() as i64;
                 walks.push((src, walk));
@@ -364,7 +365,7 @@ impl Cuda {
         let (from, to) = (self.address(src)?, self.address_mut(dst)?);
         let mut pieces = Vec::new();
         walk.pieces(from, &mut pieces);
-        // Unrolled pieces may meet the same elements: those of one launch never do.
+        // Unrolled pieces may share elements, which pieces of one launch must not.
         let together = if walk.axes.len() > MAX_AXES {
             1
         } else {
@@ -413,7 +414,7 @@ impl Cuda {
         let mut pieces = Vec::new();
         walk.pieces(0, &mut pieces);
         for piece in pieces {
-            // What unrolled axes add to the source, they add to every term.
+            // An unrolled axis moves the source, and with it every term.
             let shift = piece.src_at - walk.src_at;
             let mut term = term;
             for term in &mut term {
@@ -474,7 +475,7 @@ fn fold_defines(op: Monoid, from: DType, to: DType) -> String {
     )
 }
 
-/// As many pieces in one launch as fit.
+/// The pieces in launches, each with as many pieces as fit.
 fn batches(pieces: &[Piece], dst: u64) -> impl Iterator<Item = Pieces> + '_ {
     pieces.chunks(MAX_PIECES).map(move |some| {
         let mut piece = [Piece::zeroed(); MAX_PIECES];

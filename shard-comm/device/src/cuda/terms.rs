@@ -1,4 +1,4 @@
-//! The terms of the optional libraries, as plain structures: what drivers are asked, and answer.
+//! The terms of the optional libraries as plain structures: the questions to drivers, and their answers.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use crate::{DType, MatmulPrecision};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Library {
-    /// It is there.
+    /// The library is there.
     Found {
-        /// Its version, as it counts: 130200 is 13.2.0 of cuBLASLt, 91900 is 9.19.0 of cuDNN.
+        /// Its version in the library's own numbering: 130200 is 13.2.0 of cuBLASLt, 91900 is 9.19.0 of cuDNN.
         version: usize,
     },
-    /// It is not, or is no use: kernels of this workspace's own do its work.
+    /// The library is missing or cannot be used: kernels of this workspace do its work.
     Missing {
         /// Why.
         cause: String,
@@ -69,9 +69,9 @@ pub(super) struct Gemm {
     pub(super) d: Matrix,
     pub(super) transpose_a: bool,
     pub(super) transpose_b: bool,
-    /// The address of as many elements as `D` has rows.
+    /// The address of a vector with as many elements as `D` has rows.
     pub(super) bias: Option<u64>,
-    /// How many products, from one to the next the matrices' steps apart.
+    /// How many products; consecutive ones lie the matrices' `step` apart.
     pub(super) batches: i32,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Matrix {
     pub(super) rows: u64,
     pub(super) columns: u64,
     pub(super) leading: i64,
-    /// Elements from one batch to the next; 0 for the same one.
+    /// Elements from one batch to the next; 0 if all batches use the same matrix.
     pub(super) step: i64,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Matrix {
 pub enum ConvKind {
     /// y from x and w.
     Forward,
-    /// The gradient by x, from that by y, and w.
+    /// The gradient by x, from the gradient by y, and w.
     InputGrad,
     /// The gradient by w, from x and the gradient by y.
     WeightGrad,
@@ -100,14 +100,14 @@ pub enum ConvKind {
 /// Extents or steps of a tensor: batch, channels, two or three spatial dims.
 pub(super) type Numbers = SmallVec<[i32; 5]>;
 
-/// A convolution in the terms of cuDNN, which pads alike on both sides of a dim.
+/// A convolution in the terms of cuDNN, which pads both sides of a dim equally.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Convolution {
     pub(super) kind: ConvKind,
     pub(super) dtype: DType,
     pub(super) precision: MatmulPrecision,
     pub(super) x: Tensor,
-    /// Its elements lie side by side.
+    /// The filter; its elements are contiguous.
     pub(super) w: Tensor,
     pub(super) y: Tensor,
     pub(super) pad: Numbers,
@@ -116,7 +116,7 @@ pub(super) struct Convolution {
     pub(super) groups: i32,
 }
 
-/// A tensor's memory.
+/// A tensor's place in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tensor {
     pub(super) address: u64,

@@ -30,7 +30,7 @@ fn device_of(kind: DeviceKind, rank: usize) -> DeviceRef {
     }
 }
 
-/// The same calls on the host and on GPUs; all elements of the destination must be equal bit for bit.
+/// Makes the same calls on the host and on GPUs; all elements of the destination must be equal bit for bit.
 fn alike(test: impl Fn(&DeviceRef) -> Result<Buffer>) {
     let host = Host::new();
     let expected = host.download(&test(&host).unwrap()).unwrap();
@@ -51,7 +51,7 @@ fn where_there_is_no_gpu_asking_for_one_is_a_typed_error() {
     }
 }
 
-/// Every value that a conversion may meet: ends of ranges, halves between 16-bit floats, subnormals, NaN.
+/// All kinds of values that a conversion may meet: ends of ranges, halves between 16-bit floats, subnormals, NaN.
 fn hard_numbers() -> Vec<f64> {
     let mut all = vec![
         0.0, -0.0, 1.0, -1.0, 1.5, 2.5, 254.5, 255.0, 256.0, 300.0, -0.5,
@@ -73,7 +73,7 @@ fn hard_numbers() -> Vec<f64> {
         1.17e-38,
         3.39e38,
     ]);
-    // Just above and below the middle of two neighbours, where rounding twice goes wrong.
+    // Just above and below the middle between two neighbours, where rounding twice goes wrong.
     for bits in [10, 7, 23] {
         let half = 2f64.powi(-bits - 1);
         all.extend([
@@ -92,7 +92,7 @@ fn conversions_have_the_hosts_bits() {
     let all = Strided::contiguous(&[numbers.len()]);
     for from in DType::ALL {
         for to in DType::ALL {
-            // 16-bit NaNs differ in a payload that nobody promised.
+            // The payload of 16-bit NaNs may differ: nothing promises it.
             let clean: Vec<f64> = numbers.iter().copied().filter(|v| !v.is_nan()).collect();
             let all = Strided::contiguous(&[clean.len()]);
             alike(|device| {
@@ -137,7 +137,7 @@ fn fills_write_every_type() {
 
 #[test]
 fn many_axes_and_many_pieces_are_unrolled() {
-    // Ten axes that do not merge: of two elements each, every other one.
+    // Ten axes that do not merge: each has two elements and skips every other one.
     let shape = [2usize; 10];
     let dense: Vec<isize> = (0..10).rev().map(|d| 1 << d).collect();
     let sparse: Vec<isize> = (0..10).map(|d| 1 << (9 - (d * 3) % 10)).collect();
@@ -230,7 +230,7 @@ fn transfers_of_any_length_keep_their_bytes() {
     }
 }
 
-/// A stream that does nothing until the sender is used.
+/// A stream that does no work until a message is sent or the sender is dropped.
 #[cfg(feature = "cuda-emulated")]
 fn held_back() -> (DeviceRef, std::sync::mpsc::Sender<()>) {
     let device = Cuda::emulated().unwrap();
@@ -301,7 +301,8 @@ fn every_kernel_compiles_to_ptx_where_there_is_a_compiler() {
     }
 }
 
-/// A GPU's own code where the compiler knows the GPU, for drivers older than the compiler; else PTX of the newest it knows.
+/// A kernel is the GPU's own code where the compiler knows the GPU, for drivers older than the compiler; otherwise PTX of the
+/// newest capability that the compiler knows.
 #[test]
 fn kernels_are_compiled_for_the_gpu_itself() {
     assert_eq!(nvidia::architecture(90, &[80, 90, 100]), "sm_90");
@@ -320,7 +321,7 @@ fn kernels_are_compiled_for_the_gpu_itself() {
     }
 }
 
-/// Kernels stay good when all devices of a GPU are gone for a while, as between two launches.
+/// Kernels stay valid while no device of their GPU exists, as between two launches of a program.
 #[cfg(feature = "cuda-emulated")]
 #[test]
 fn kernels_outlive_the_devices_they_were_compiled_on() {
@@ -341,7 +342,7 @@ fn kernels_outlive_the_devices_they_were_compiled_on() {
     }
 }
 
-/// What lies on a GPU whose memory this one does not reach is brought here before a kernel reads it.
+/// Data on a GPU whose memory this one does not reach is copied here before a kernel reads it.
 #[cfg(feature = "cuda-emulated")]
 #[test]
 fn memory_that_is_not_reached_is_brought_here() {
@@ -352,7 +353,7 @@ fn memory_that_is_not_reached_is_brought_here() {
     let numbers = numbers.slice(1..7);
     let error = Cuda::of(&*near).unwrap().address(&numbers).unwrap_err();
     assert!(matches!(error, DeviceError::Invalid { .. }), "{error}");
-    // 6, 4, 2 of 1 to 6.
+    // The elements 6, 4, 2 of 1 to 6.
     let view = Strided::new(5, [3][..].into(), [-2][..].into());
     let row = Strided::contiguous(&[3]);
     let mut dst = near.alloc(DType::F32, 3).unwrap();
@@ -380,7 +381,7 @@ fn memory_that_is_not_reached_is_brought_here() {
     assert_eq!(dst.freeze().to_vec::<f32>().unwrap(), [6.0, 8.0, 1.0]);
 }
 
-/// Memory that another stream reads in every step remembers what is in flight, and not every step there was.
+/// Memory that another stream reads in every step remembers the reads in flight, not those of all steps.
 #[test]
 fn memory_remembers_readers_in_flight_only() {
     for device in devices() {
@@ -397,7 +398,7 @@ fn memory_remembers_readers_in_flight_only() {
     }
 }
 
-/// Folders that others can write to are not where kernels are loaded from.
+/// Kernels are not loaded from folders that others can write to.
 #[cfg(all(feature = "cuda-emulated", unix))]
 #[test]
 fn kernels_are_loaded_from_a_folder_of_ones_own() {
@@ -409,19 +410,19 @@ fn kernels_are_loaded_from_a_folder_of_ones_own() {
     assert_eq!(mode(&first) & 0o777, 0o700);
     // Another process of the same user shares it.
     assert_eq!(emulated::private_folder(&shared).unwrap(), first);
-    // Somebody was there before, and left the door open.
+    // Somebody else was there before, and left the folder open to all.
     std::fs::set_permissions(&first, PermissionsExt::from_mode(0o777)).unwrap();
     let other = emulated::private_folder(&shared).unwrap();
     assert_ne!(other, first);
     assert_eq!(mode(&other) & 0o777, 0o700);
-    // Or it is a way to elsewhere.
+    // Or the name is a symbolic link to elsewhere.
     std::fs::remove_dir(&first).unwrap();
     std::os::unix::fs::symlink(&other, &first).unwrap();
     assert_ne!(emulated::private_folder(&shared).unwrap(), first);
     std::fs::remove_dir_all(&shared).unwrap();
 }
 
-/// A shape, and a source and a destination view of it in 4096 elements; the destination may stand still along dims.
+/// A shape, and a source and a destination view of it in 4096 elements; the destination may have steps of 0.
 fn views(overlap: bool) -> impl Strategy<Value = (Strided, Strided)> {
     prop::collection::vec(0..5usize, 0..5).prop_flat_map(move |shape| {
         let n = shape.len();

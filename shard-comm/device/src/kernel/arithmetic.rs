@@ -1,4 +1,4 @@
-//! What each monoid does to values, in the type they are computed in.
+//! The arithmetic of each monoid, in the type that values are computed in.
 
 use half::{bf16, f16};
 use shard_spec::ReduceOp;
@@ -7,7 +7,7 @@ use crate::{Bool, DType, Element, Monoid};
 
 /// How two values become one.
 pub(super) trait Op<W> {
-    /// Whether it is common enough to be made for several terms at once.
+    /// Whether it is common enough to have code that combines several terms at once.
     const COMMON: bool;
     fn of(a: W, b: W) -> W;
 }
@@ -17,9 +17,9 @@ pub(super) trait Merge<W, const N: usize> {
     fn of(a: [W; N], b: [W; N]) -> [W; N];
 }
 
-/// Code that is made for each operation on each pair of types that may meet, of which [`choose`] gives one.
+/// Code that exists for each operation on each pair of types that may meet; [`choose`] picks one instance of it.
 pub(super) trait Family {
-    /// What is made: pointers to functions, so that loops outside these need not be made as often.
+    /// An instance: pointers to functions, so that the loops around them are compiled fewer times.
     type Kernel;
     fn each<S: Widen, D: Widen<Wide = S::Wide>, O: Op<S::Wide>>() -> Self::Kernel;
     fn groups<S, D, M, const N: usize>() -> Self::Kernel
@@ -29,7 +29,7 @@ pub(super) trait Family {
         M: Merge<S::Wide, N>;
 }
 
-/// The member of a family that combines a type with an equal one, or a 16-bit float with `f32`; `None` for what
+/// The instance of a family that combines a type with itself, or a 16-bit float with `f32`; `None` where
 /// [`Monoid::check`] refuses.
 pub(super) fn choose<F: Family>(op: Monoid, from: DType, to: DType) -> Option<F::Kernel> {
     match (from, to) {
@@ -129,7 +129,7 @@ fn choose_statistic<F: Family, S: Widen<Wide: Float>, D: Widen<Wide = S::Wide>>(
     }
 }
 
-/// Truth values have two operations by many names.
+/// On truth values all operations are one of two, under several names.
 fn choose_truth<F: Family>(op: Monoid) -> Option<F::Kernel> {
     match op {
         Monoid::Op(ReduceOp::Sum | ReduceOp::Max | ReduceOp::Any) => {
@@ -142,16 +142,16 @@ fn choose_truth<F: Family>(op: Monoid) -> Option<F::Kernel> {
     }
 }
 
-/// Elements and what they are computed in: 16-bit floats in `f32`, everything else in itself.
+/// Element types, each with the type that its values are computed in: `f32` for 16-bit floats, the type itself otherwise.
 pub(super) trait Widen: Element {
     type Wide: Wide;
     fn widen(self) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self;
 }
 
-// Loops, not `map` of arrays: of that the compiler makes four functions each time.
+// These are loops, because of each `map` of an array the compiler makes four functions.
 
-/// A group in the type it is computed in.
+/// A group in the type that it is computed in.
 #[inline]
 pub(super) fn widened<S: Widen, const N: usize>(group: &[S; N]) -> [S::Wide; N] {
     let mut wide = [S::Wide::default(); N];
@@ -161,7 +161,7 @@ pub(super) fn widened<S: Widen, const N: usize>(group: &[S; N]) -> [S::Wide; N] 
     wide
 }
 
-/// Writes a group that has been computed.
+/// Writes the result of a computation on a group.
 #[inline]
 pub(super) fn narrow_into<D: Widen, const N: usize>(group: &mut [D; N], wide: [D::Wide; N]) {
     for (value, wide) in group.iter_mut().zip(wide) {
@@ -201,14 +201,14 @@ widen_to_f32!(f16, bf16);
 pub(super) trait Wide: Element {
     fn add(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
-    /// The greater value; NaN if either is. A zero is above its negative, so that the order of the two is of no account.
+    /// The greater value; NaN if either is. +0 is above -0, so that the order of the two operands does not matter.
     fn max(self, other: Self) -> Self;
-    /// The lesser value; NaN if either is. A zero is above its negative.
+    /// The lesser value; NaN if either is. +0 is above -0.
     fn min(self, other: Self) -> Self;
     fn is_nan(self) -> bool {
         false
     }
-    /// The member of a family for an operation on types that are computed in this one.
+    /// The instance of a family for an operation on types that are computed in this type.
     fn choose<F: Family, S: Widen<Wide = Self>, D: Widen<Wide = Self>>(
         op: Monoid,
     ) -> Option<F::Kernel>;

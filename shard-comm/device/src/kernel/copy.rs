@@ -8,7 +8,7 @@ pub fn fill(dtype: DType, dst: &mut [u8], view: &Strided, value: Scalar) {
     let Some(nest) = Nest::new(view, view) else {
         return;
     };
-    // Only the bits matter, and how many.
+    // Only the bits of the value and its size matter.
     let (size, mut bits) = (dtype.size(), [0u8; 8]);
     dispatch_dtype!(dtype, T => {
         bits[..size].copy_from_slice(bytemuck::bytes_of(&T::from_scalar(value)));
@@ -48,7 +48,7 @@ pub fn copy(from: DType, src: &[u8], sv: &Strided, to: DType, dst: &mut [u8], dv
     nest.blocks(&mut |block| kernel(dst, src, block));
 }
 
-/// What copies a block of one type to another.
+/// The kernel that copies a block of one type to another.
 pub(super) fn copier(from: DType, to: DType) -> Kernel {
     if from != to {
         return dispatch_dtype!(from, S => dispatch_dtype!(to, D => convert::<S, D>));
@@ -66,7 +66,7 @@ fn convert<S: Element, D: Element>(dst: &mut [u8], src: &[u8], block: &Block<'_>
     block.sweep(src, dst, |_, value| D::from_scalar(value.to_scalar()));
 }
 
-/// Copies elements of which only the size matters.
+/// Copies elements, of which only the size matters.
 fn move_bits<T: bytemuck::Pod>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
     if block.is_dense() {
         move_rows(dst, src, block, size_of::<T>());
@@ -77,8 +77,8 @@ fn move_bits<T: bytemuck::Pod>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
     }
 }
 
-/// Copies dense rows of elements of so many bytes. Short ones are one or two moves of a length known to the compiler,
-/// where a call to `memcpy` would cost more than the bytes.
+/// Copies dense rows of elements of `size` bytes. Short rows are one or two moves of a length known to the compiler,
+/// because there a call to `memcpy` would cost more than the bytes.
 fn move_rows(dst: &mut [u8], src: &[u8], block: &Block<'_>, size: usize) {
     macro_rules! rows {
         ($($whole:literal)*; $($odd:pat => $half:literal,)*) => {
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn any_number_of_dims_is_walked() {
-        // Steps that no two loops share, so that none can be joined.
+        // Ten or more loops whose steps differ, so that none can be joined.
         let shape = [2; 12];
         let view = |gap: isize| {
             let strides = (0..12).map(|d| (1 << (11 - d)) * (1 + gap * (12 - d) / 2));
@@ -249,7 +249,7 @@ mod tests {
             &dv,
         );
         assert_eq!(got, expected);
-        // And where the order counts: every element falls on one of few.
+        // And where the order counts: many source elements fall on each destination element.
         let few = Strided::new(0, shape[..].into(), [1; 12][..].into());
         for (s, d) in visits(&sv).into_iter().zip(visits(&few)) {
             expected[d] = src[s];

@@ -4,7 +4,7 @@ use super::arithmetic::{Family, Merge, Op, Widen, choose, narrow_into, widened};
 use super::nest::{Block, Kernel, Nest};
 use crate::{DType, DeviceError, Monoid, Result, Strided};
 
-/// Combines a checked view into another. Types are equal, or a 16-bit float is folded into `f32`.
+/// Combines a checked view into another. The types are equal, or a 16-bit float is folded into `f32`.
 pub fn fold(
     op: Monoid,
     from: DType,
@@ -22,10 +22,10 @@ pub fn fold(
     }
 }
 
-/// What a device checks before a fold, beyond its views.
+/// The check that a device makes before a fold, beyond that of the views.
 ///
 /// # Errors
-/// [`DeviceError::Invalid`] if the types do not fit each other or the operation, or groups are torn apart.
+/// [`DeviceError::Invalid`] if the types do not fit each other or the operation, or if groups are not contiguous.
 pub fn check_fold(op: Monoid, from: DType, sv: &Strided, to: DType, dv: &Strided) -> Result<()> {
     if from != to && !(from.is_half() && to == DType::F32) {
         return Err(DeviceError::dtype("fold", to, from));
@@ -47,7 +47,7 @@ pub fn check_fold(op: Monoid, from: DType, sv: &Strided, to: DType, dv: &Strided
     Ok(())
 }
 
-/// What folds a block into another.
+/// The family of kernels that fold a block into another.
 pub(super) struct Folds;
 
 impl Family for Folds {
@@ -79,7 +79,7 @@ where
     });
 }
 
-/// Folds groups of `N`, which lie in dense rows.
+/// Folds groups of `N` elements, which lie in dense rows.
 fn fold_groups<S, D, M, const N: usize>(dst: &mut [u8], src: &[u8], block: &Block<'_>)
 where
     S: Widen,
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn an_overlapping_destination_keeps_its_order_in_two_dims() {
-        // Looks like a transpose, but each element is written several times, from rows that step backwards.
+        // This looks like a transpose, but each element is written several times, from rows that step backwards.
         let src: Vec<f64> = (0..10).map(f64::from).collect();
         let sv = Strided::new(4, smallvec![2, 3], smallvec![1, -1]);
         let dv = Strided::new(2, smallvec![2, 3], smallvec![-1, 1]);

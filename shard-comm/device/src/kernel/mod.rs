@@ -1,12 +1,12 @@
-//! What the host does to memory on behalf of every device it can reach: fill, copy, convert, fold.
+//! The operations of the host on memory, for every device whose memory it can reach: fill, copy, convert, fold.
 //!
 //! All of these walk two views of one shape together. The module `nest` turns the views into as few loops as possible, with the
-//! destination's smallest step innermost. What is done to the elements is a function pointer, chosen by types and
-//! operation before the loops (`copy`, `fold`, `reduce`; `arithmetic` has the operations): such a function is made for each
-//! pair of types or operation once, with the loops it needs to be fast and no others. Copies know no types, only sizes.
+//! destination's smallest step innermost. A function pointer does the work on the elements; it is chosen by types and operation
+//! before the loops (`copy`, `fold`, `reduce`; `arithmetic` has the operations). Such a function is compiled once for each
+//! pair of types or each operation, with only the loops that it needs to be fast. Copies know no types, only sizes.
 //!
-//! Elements are given as aligned bytes, and views were checked against them (see [`check`](crate::check)) and hold in them: one
-//! that reaches past its bytes panics.
+//! Elements are given as aligned bytes. The caller has checked that the views lie within them (see [`check`](crate::check)); a
+//! view that reaches past its bytes panics.
 
 mod arithmetic;
 mod copy;

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::Strided;
 use crate::view::steps_apart;
 
-/// One loop: how often, and how far each view moves per turn.
+/// One loop: how many turns it has, and how far each view moves per turn.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Axis {
     pub(super) extent: usize,
@@ -29,7 +29,7 @@ impl Nest {
     /// The loops of two checked views; `None` if they are empty.
     ///
     /// Where the destination visits no element twice, the order is free: its steps are sorted and made positive.
-    /// Where it does, row-major order is kept, which is the order folds promise.
+    /// Otherwise the loops keep row-major order, which is the order that folds promise.
     pub(crate) fn new(sv: &Strided, dv: &Strided) -> Option<Self> {
         if sv.shape.contains(&0) {
             return None;
@@ -80,7 +80,7 @@ impl Nest {
         self.dst
     }
 
-    /// The loops, outermost first: how often, and the steps of source and destination.
+    /// The loops, outermost first: number of turns, and the steps of source and destination.
     #[cfg(feature = "cuda")]
     pub(crate) fn axes(&self) -> impl Iterator<Item = (usize, isize, isize)> + '_ {
         (self.axes.iter()).map(|axis| (axis.extent, axis.src, axis.dst))
@@ -92,7 +92,7 @@ impl Nest {
         self.free
     }
 
-    /// Joins neighbouring loops that step through both views as one would.
+    /// Joins neighbouring loops that step through both views as one loop would.
     fn merge(&mut self) {
         let mut merged: SmallVec<[Axis; 6]> = SmallVec::new();
         for &axis in &self.axes {
@@ -124,8 +124,8 @@ impl Nest {
         }
     }
 
-    /// Visits all loops as one block, or, where rows are dense in the one view and columns in the other, square tile by
-    /// square tile. Neither the elements nor what is done to them is known here, so these loops exist once.
+    /// Visits all loops as one block, or, where the rows of one view and the columns of the other are dense, one square tile
+    /// after the other. This function knows neither the elements nor the work on them, so its loops are compiled once.
     pub(super) fn blocks(&self, visit: &mut dyn FnMut(&Block<'_>)) {
         let (outer, rows, inner) = self.split();
         let transposed = rows.src == 1 && !matches!(inner.src, 0 | 1) && inner.dst == 1;
@@ -144,7 +144,7 @@ impl Nest {
         }
     }
 
-    /// Visits parts of two loops and of at most so many elements, in row-major order.
+    /// Visits parts of two loops with at most `elements` elements each, in row-major order.
     pub(super) fn parts_of(&self, elements: usize, visit: &mut dyn FnMut(&Block<'_>)) {
         let (outer, rows, inner) = self.split();
         let columns = elements.min(inner.extent);
@@ -163,7 +163,7 @@ impl Nest {
         self.axes.last().map_or((1, 1), |axis| (axis.src, axis.dst))
     }
 
-    /// The two innermost loops and those outside them; a nest of fewer has loops of one turn in their place.
+    /// The two innermost loops, and the loops outside them. Where there are fewer than two, loops of one turn take their place.
     fn split(&self) -> (&[Axis], Axis, Axis) {
         let once = |step| Axis {
             extent: 1,
@@ -194,10 +194,10 @@ fn walk(axes: &[Axis], src: isize, dst: isize, visit: &mut dyn FnMut(isize, isiz
     }
 }
 
-/// Loops outside two that blocks have; what is outside those is rare.
+/// How many loops a block has besides its two innermost ones; nests with more loops are rare.
 const NEAR: usize = 6;
 
-/// Where at most [`NEAR`] loops are.
+/// The current position in at most [`NEAR`] loops.
 struct Place {
     turns: [usize; NEAR],
     src: isize,
@@ -211,7 +211,8 @@ impl Place {
         Self { turns, src, dst }
     }
 
-    /// Goes on to the next turn; false after the last one. Not to be made part of code that exists for each type.
+    /// Goes on to the next turn; false after the last one. Not inlined, so that code that is compiled per type does not contain
+    /// it.
     #[inline(never)]
     fn advance(&mut self, axes: &[Axis]) -> bool {
         for (turn, axis) in self.turns[..axes.len()].iter_mut().zip(axes).rev() {
@@ -229,11 +230,11 @@ impl Place {
     }
 }
 
-/// Loops over elements and where they begin, for code that knows the elements' type: all loops are part of it, so that
-/// short rows do not pay for a call each.
+/// Loops over elements and where they begin, for code that knows the elements' type. That code contains all of these loops, so
+/// that short rows do not cost a call each.
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
-    /// At most [`NEAR`].
+    /// At most [`NEAR`] loops.
     outer: &'a [Axis],
     src: isize,
     dst: isize,
@@ -241,7 +242,7 @@ pub(super) struct Block<'a> {
     pub(super) inner: Axis,
 }
 
-/// What is done to the elements of a block. The slices are the bytes of whole buffers: destination, then source.
+/// The work on the elements of a block. The slices are the bytes of whole buffers: destination, then source.
 pub(super) type Kernel = fn(&mut [u8], &[u8], &Block<'_>);
 
 impl Block<'_> {
@@ -262,7 +263,7 @@ impl Block<'_> {
         (self.inner.src, self.inner.dst) == (1, 1)
     }
 
-    /// Visits two loops in parts of so many rows and columns, in order: row after row of parts.
+    /// Visits two loops in parts of `rows` rows and `columns` columns, in row-major order of the parts.
     fn parts(&self, rows: usize, columns: usize, visit: &mut dyn FnMut(&Self)) {
         for i in (0..self.rows.extent).step_by(rows) {
             for j in (0..self.inner.extent).step_by(columns) {
@@ -284,7 +285,7 @@ impl Block<'_> {
         }
     }
 
-    /// This part with a dense destination of its own, which begins at element 0.
+    /// This part with a dense destination of its own (a tile), which begins at element 0.
     pub(super) fn onto_tile(&self) -> Self {
         let n = self.inner.extent as isize;
         Self {
@@ -301,7 +302,7 @@ impl Block<'_> {
         }
     }
 
-    /// This part with a dense source of its own, which begins at element 0.
+    /// This part with a dense source of its own (a tile), which begins at element 0.
     pub(super) fn within_tile(&self) -> Self {
         let n = self.inner.extent as isize;
         Self {
@@ -318,7 +319,7 @@ impl Block<'_> {
         }
     }
 
-    /// This block with a source that lies so many elements further on.
+    /// This block with a source that lies `delta` elements further on.
     pub(super) fn shifted(&self, delta: isize) -> Self {
         Self {
             src: self.src + delta,

@@ -9,16 +9,16 @@ use smallvec::SmallVec;
 
 /// Terms that are read side by side: few enough for registers, and enough streams to keep memory busy.
 const ABREAST: usize = 4;
-/// Rows of two terms of up to so many elements are combined by fours: the loop that the compiler makes for long rows
-/// costs more, though with more terms it costs less.
+/// Rows of two terms with at most this many elements are combined four by four: here the loop that the compiler makes for long
+/// rows is slower. With more than two terms that loop is faster.
 const SHORT: usize = 16;
-/// Elements that more terms than [`ABREAST`] finish before going on.
+/// With more than [`ABREAST`] terms, this many elements are finished before the next ones are begun.
 const TILE: usize = 512;
-/// So few elements get a smaller tile: to clear one takes longer than to combine them.
+/// Reductions of at most this many elements get a smaller tile: clearing a large one takes longer than combining them.
 const SMALL: usize = 32;
 
 /// Sets a checked view, which visits no element twice, to the terms combined in order. A term is a buffer and the
-/// element where it begins; all have the steps of `strides`. 16-bit floats are combined in `f32` and rounded once.
+/// element where its view begins; all views have the strides `strides`. 16-bit floats are combined in `f32` and rounded once.
 pub fn reduce(
     op: Monoid,
     dtype: DType,
@@ -63,8 +63,8 @@ pub fn reduce(
     }
 }
 
-/// As many terms as there are, some at a time: into the destination, or, if that would round each time or be no dense
-/// rows, a tile.
+/// Combines any number of terms, some at a time. The result is collected in the destination, or in a tile where the
+/// destination has 16-bit elements, which would round each time, or no dense rows.
 fn many(
     op: Monoid,
     (dtype, wide): (DType, DType),
@@ -117,30 +117,30 @@ fn many(
     });
 }
 
-/// A term's bytes, and how many elements its view lies from that of the first.
+/// A term's bytes, and the offset of its view from that of the first term, in elements.
 type Term<'a> = (&'a [u8], isize);
 
-/// What is done to a block of several terms.
+/// The work on a block of several terms.
 type Join = fn(&mut [u8], &[Term<'_>], &Block<'_>);
 
 struct Joiner {
     /// Sets the destination to at most `most` terms.
     first: Join,
     most: usize,
-    /// Folds [`ABREAST`] terms into dense rows, where that is made.
+    /// Folds [`ABREAST`] terms into dense rows, for operations that have such code.
     more: Option<Join>,
-    /// Rounds what has been combined.
+    /// Rounds the combined values.
     narrow: Kernel,
 }
 
 impl Joiner {
-    /// How many terms are combined at once; in rows that are not dense no more than two.
+    /// How many terms are combined at once: at most two if rows are not dense.
     fn most(&self, dense: bool) -> usize {
         if dense { self.most } else { self.most.min(2) }
     }
 }
 
-/// What reduces a block of terms.
+/// The family of kernels that reduce a block of terms.
 struct Joins;
 
 impl Family for Joins {
@@ -200,14 +200,14 @@ where
     }
 }
 
-/// A reduction of one term, whatever the operation. Copies all but 16-bit floats, whose signalling NaNs become quiet.
+/// A reduction of one term, whatever the operation: a copy, except that signalling NaNs of 16-bit floats become quiet.
 fn one<S: Widen, D: Widen<Wide = S::Wide>>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
     let (src, dst): (&[S], &mut [D]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
     block.sweep(src, dst, |_, value| D::narrow(value.widen()));
 }
 
-/// Sets every element to the terms combined, or, if there are `more`, itself and the terms: with their number known to
-/// the compiler, they are combined in registers.
+/// Sets every element to the combined terms or, with `more`, to itself combined with the terms. The compiler knows the number
+/// of terms, so they are combined in registers.
 #[inline]
 fn abreast<S, D, O, const K: usize>(
     dst: &mut [u8],
@@ -246,8 +246,8 @@ fn abreast<S, D, O, const K: usize>(
     });
 }
 
-/// Combines as many elements of each row as the destination has.
-// A call would hide from the compiler how long rows are, and it would not make vectors of them.
+/// Combines the rows element by element, as many elements as the destination has.
+// Inlined, because in a call the compiler would not know the lengths of the rows, and would not vectorise the loop.
 #[inline(always)]
 fn combine_rows<S, D, O, const K: usize>(to: &mut [D], rows: [&[S]; K], more: bool)
 where
@@ -285,7 +285,7 @@ where
     }
 }
 
-/// Combines `K` values in order, or, if there are `more`, what was there and them.
+/// Combines `K` values in order or, with `more`, the old value and then the `K` values.
 #[inline]
 fn combined<W: Copy, O: Op<W>, const K: usize>(
     old: W,
@@ -299,7 +299,7 @@ fn combined<W: Copy, O: Op<W>, const K: usize>(
     sum
 }
 
-/// Sets groups of `N`, which lie in dense rows, to those of any number of terms.
+/// Sets groups of `N` elements, which lie in dense rows, to the combined groups of any number of terms.
 fn join_groups<S, D, M, const N: usize>(dst: &mut [u8], terms: &[Term<'_>], block: &Block<'_>)
 where
     S: Widen,
@@ -333,7 +333,7 @@ mod tests {
     use proptest::prelude::*;
     use shard_spec::ReduceOp;
 
-    /// A shape, the steps of the terms, and a view of the destination that visits no element twice.
+    /// A shape, the strides of the terms, and a view of the destination that visits no element twice.
     fn views() -> impl Strategy<Value = (Vec<usize>, Vec<isize>, Strided)> {
         prop::collection::vec(1..7usize, 1..4).prop_flat_map(|shape| {
             let n = shape.len();
@@ -355,7 +355,7 @@ mod tests {
         })
     }
 
-    /// What a reduction of these terms is, in `f32`, element by element in the order of the view.
+    /// The expected reduction of these terms, in `f32`, element by element in the order of the view.
     fn expected(shape: &[usize], strides: &[isize], terms: &[(Vec<f32>, usize)]) -> Vec<f32> {
         let mut index = vec![0; shape.len()];
         let mut all = Vec::new();
@@ -395,7 +395,7 @@ mod tests {
         let mut dst = vec![T::default(); dv.end().unwrap()];
         let out = bytemuck::cast_slice_mut(&mut dst);
         reduce(Monoid::SUM, T::DTYPE, &bytes, strides, out, dv);
-        // The destination in the order of the view: its places are a term of one.
+        // The destination in the order of the view: a reduction of one term that holds element numbers tells the places.
         let places = (0..dst.len()).map(|i| i as f32).collect();
         let places = expected(&dv.shape, &dv.strides, &[(places, dv.offset)]);
         places

@@ -1,4 +1,4 @@
-//! One rank at a time, in an order that can be had again: the baton.
+//! One rank at a time, in a reproducible order: the baton.
 //!
 //! A rank runs only while it holds the baton. It passes it on whenever it has posted to a rendezvous, waits or ends; who
 //! gets it next is the schedule's choice among the ranks that can run. So the interleaving of ranks at their calls is a
@@ -9,12 +9,12 @@ use std::sync::{Arc, PoisonError};
 
 use super::sync::{Condvar, Mutex, MutexGuard};
 
-/// In which order the ranks of a launch run between their calls.
+/// The order in which the ranks of a launch run between their calls.
 ///
-/// Results never depend on it, unless ranks share something besides their communicators. What they share, or what a backend
-/// makes of arrivals in an odd order, is what these are for.
+/// Results never depend on it, unless ranks share something besides their communicators. A schedule is for testing what ranks
+/// share, and what a backend does when ranks arrive in an unusual order.
 ///
-/// Ranks that wait for each other by other means than communicators (a channel, a lock) hang when one has to run at a time.
+/// Ranks that wait for each other by other means than communicators (a channel, a lock) hang if only one may run at a time.
 ///
 /// ```
 /// use shard_comm::local::{self, LocalOptions, Schedule};
@@ -38,25 +38,25 @@ use super::sync::{Condvar, Mutex, MutexGuard};
 /// ```
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub enum Schedule {
-    /// All at once, as the system lets them.
+    /// All at once, as the system schedules them.
     #[default]
     Free,
     /// One at a time, in an order that follows from the seed.
     Seeded(u64),
-    /// One at a time: the k-th choice, modulo the ranks that can run, counts from the rank that ran last, then upwards
-    /// from rank 0; after the last, 0 for ever. A property test that generates such lists shrinks a failure to the fewest
-    /// changes of rank.
+    /// One at a time. The k-th number, modulo the count of ranks that can run, chooses the next of them, counted upwards from the
+    /// rank that ran last, and after the highest from rank 0; after the end of the list every number is 0. A property test that
+    /// generates such lists shrinks a failure to the fewest changes of rank.
     Listed(Arc<[u16]>),
 }
 
 impl Schedule {
-    /// One rank at a time, by these choices.
+    /// One rank at a time, chosen by these numbers.
     pub fn listed(choices: impl Into<Vec<u16>>) -> Self {
         Self::Listed(choices.into().into())
     }
 }
 
-/// Who may run.
+/// The state of turns: which rank may run.
 pub(super) struct Baton {
     turn: Mutex<Turn>,
     passed: Condvar,
@@ -65,7 +65,7 @@ pub(super) struct Baton {
 struct Turn {
     /// `None` while no rank can run.
     holder: Option<usize>,
-    /// All may run: there are no turns any more.
+    /// All ranks may run: there are no turns any more.
     open: bool,
     can_run: Vec<bool>,
     choices: Choices,
@@ -106,7 +106,7 @@ impl Baton {
         }
     }
 
-    /// Lets another rank run, or the same, and waits until this one may again.
+    /// Lets the next rank run, which may be the same one, and waits until this rank may run again.
     pub(super) fn pass(&self, rank: usize) {
         self.hand_on(rank);
         self.take(rank);
@@ -121,7 +121,7 @@ impl Baton {
         }
     }
 
-    /// Whether a rank can run: not while it waits, nor after its end.
+    /// Records whether a rank can run: it cannot while it waits, nor after its end.
     pub(super) fn set(&self, rank: usize, can_run: bool) {
         let mut turn = self.lock();
         turn.can_run[rank] = can_run;
@@ -136,7 +136,7 @@ impl Baton {
         self.lock().holder
     }
 
-    /// Gives up turns: from now on all ranks run at once.
+    /// Ends the taking of turns: from now on all ranks run at once.
     pub(super) fn open(&self) {
         self.lock().open = true;
         self.passed.notify_all();

@@ -26,11 +26,12 @@ pub struct LocalComm(Rc<Member>);
 struct Member {
     rank: Rc<Rank>,
     group: Arc<Group>,
-    /// Those of the group, in memory that no other rank counts references to.
+    /// The members of the group, in memory that no other rank counts references to.
     members: Arc<[usize]>,
     /// This rank's number within the group.
     index: usize,
-    /// Where this rank meets next, by lane and side: a rank may send to itself. The lane of the whole group apart, for speed.
+    /// The slots where this rank meets next: `whole` for the whole group, apart for speed; `links` for messages, by lane and
+    /// side, because a rank may send to itself.
     whole: RefCell<Option<Arc<Slot>>>,
     links: RefCell<HashMap<(Lane, usize), Arc<Slot>>>,
     plans: PlanCache,
@@ -70,7 +71,7 @@ impl LocalComm {
             index: this.index,
         };
         let course = (this.rank).start(meeting, request.name(), request, note)?;
-        // Afterwards: who waits has the time to make what comes next, and the last to join finds it made.
+        // Made afterwards: a rank that waits has the time to make the next slot, and the last to join finds it made.
         *this.whole.borrow_mut() = course.meeting().map(|meeting| meeting.slot.next());
         Ok(course)
     }
@@ -181,14 +182,14 @@ impl Communicator for LocalComm {
 }
 
 impl LocalComm {
-    /// Where this operation of the whole group meets.
+    /// The slot of this operation of the whole group.
     fn this_slot(&self) -> Arc<Slot> {
         let this = &*self.0;
         let first = || (this.rank.world()).first_slot(this.group.id, Lane::All, this.members.len());
         this.whole.borrow_mut().take().unwrap_or_else(first)
     }
 
-    /// Where the next message between two ranks meets.
+    /// The slot of the next message between two ranks.
     fn next_message(&self, from: usize, to: usize, side: usize) -> Arc<Slot> {
         let this = &*self.0;
         let lane = Lane::Link(from as u32, to as u32);

@@ -1,8 +1,8 @@
 //! One rank's operations in flight, and how they go on.
 //!
 //! Starting an operation posts its first round. A blocking call carries on *all* of the rank's operations while it
-//! waits for its own: it reads pieces that have become ready and posts rounds that follow. So handles may be waited
-//! for in any order, and one that is dropped or forgotten still does its part.
+//! waits for its own: it reads pieces that have become ready and posts the rounds that follow. So handles may be waited
+//! for in any order, and an operation whose handle is dropped or forgotten still does its part.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,24 +17,24 @@ use crate::backend::post::{received, too_late};
 use crate::backend::{Post, receive};
 use crate::{Buffer, CommError, DeviceRef, Ledger, Pending, Request, Result, Target};
 
-/// For how long a waiting rank lets others run before it parks, per rank that shares its core; and no more than [`YIELDS`]
+/// For how long a waiting rank lets others run before it parks, per rank that shares its core; it yields at most [`YIELDS`]
 /// times.
 const YIELDING: Duration = Duration::from_micros(200);
-/// But no longer than this.
+/// The most time spent on yielding, however many ranks share a core.
 const MOST_YIELDING: Duration = Duration::from_millis(2);
 
-/// A single yield this long has run something else for a whole time slice: the machine is busy, and yielding costs
-/// more than parking. The next [`BUSY_WAITS`] waits do not try.
+/// A single yield this long means that something else ran for a whole time slice: the machine is busy, and yielding costs
+/// more than parking. The next [`BUSY_WAITS`] waits do not yield.
 const SLICE: Duration = Duration::from_millis(1);
 
-/// How many waits a busy machine is believed to stay so.
+/// For how many waits a busy machine is assumed to stay busy.
 const BUSY_WAITS: u32 = 64;
 
-/// How many waits in a row do not spin, where spinning was in vain: the system may have put two ranks on one core while
-/// another idles, and then each only keeps the other from coming. After so many it is tried again.
+/// How many waits in a row do not spin after spinning was in vain: the system may have put two ranks on one core while
+/// another core idles, and then each only keeps the other from running. After this many waits spinning is tried again.
 const BARREN_WAITS: u32 = 32;
 
-/// What belongs to one rank, whatever the group.
+/// The state of one rank, shared by all its groups.
 #[derive(Debug)]
 pub(super) struct Rank {
     world: Arc<World>,
@@ -50,18 +50,18 @@ pub(super) struct Rank {
     ended: Cell<bool>,
 }
 
-/// How far an operation has come.
+/// The progress of an operation.
 #[derive(Debug)]
 pub(super) struct Course {
-    /// The call, which is not always what the plan is named after.
+    /// The name of the call, which may differ from the name of the plan.
     op: &'static str,
-    /// Where the round in progress meets; `None` once there is a result.
+    /// The slot of the round in progress; `None` once there is a result.
     meeting: Option<Meeting>,
-    /// Which of the request's stages that is.
+    /// Which of the request's stages the round is.
     round: usize,
 }
 
-/// An operation with a handle, which any call of the rank carries on.
+/// An operation with a handle; any call of the rank carries it on.
 #[derive(Debug)]
 pub(super) struct Flying {
     op: RefCell<Op>,
@@ -73,13 +73,13 @@ pub(super) struct Flying {
 #[derive(Debug)]
 struct Op {
     course: Course,
-    /// What is left of it: its stages, and what errors name.
+    /// The rest of the request: its stages, and the names for errors.
     request: Request,
     result: Option<Result<Option<Buffer>>>,
 }
 
 impl Course {
-    /// Where the round in progress meets.
+    /// The slot of the round in progress.
     pub(super) fn meeting(&self) -> Option<&Meeting> {
         self.meeting.as_ref()
     }
@@ -90,7 +90,7 @@ impl Course {
 }
 
 impl Flying {
-    /// Whether settling the slot lets others go on that wait for this rank: there is more to do.
+    /// Whether settling the slot lets ranks go on that wait for this rank, because this rank has more to do.
     fn has_more(&self) -> bool {
         let op = self.op.borrow();
         let rounds = op.request.stages.len();
@@ -106,7 +106,7 @@ impl Flying {
         self.op.borrow().course.is_ready()
     }
 
-    /// Where it meets, unless it has ended.
+    /// The slot where the operation meets, unless the operation has ended.
     fn meeting(&self) -> Option<Meeting> {
         self.op.borrow().course.meeting.clone()
     }
@@ -143,9 +143,9 @@ impl Rank {
         &self.world
     }
 
-    /// Posts the first round of an operation. `note` is what others learn of this rank besides what the request says.
+    /// Posts the first round of an operation. `note` is something that others learn of this rank besides the request.
     ///
-    /// The request stays where its caller made it; what the post needs of it is taken out and put where it will lie.
+    /// The request stays where its caller made it; the parts that the post needs are moved out of it, straight into the slot.
     ///
     /// # Errors
     /// The root failure.
@@ -205,7 +205,8 @@ impl Rank {
     ) -> Result<Option<Buffer>> {
         loop {
             let done = self.go_on(course, request);
-            // Even if there is a result: a meeting that is over and not left keeps all later ones, and what they read.
+            // Done even if there is a result: a meeting that is over but not left keeps alive all later ones and the buffers
+            // they read.
             if !self.flying.borrow().is_empty() {
                 self.progress();
             }
@@ -219,16 +220,16 @@ impl Rank {
         }
     }
 
-    /// Carries all operations with a handle on; whether this one is finished.
+    /// Carries on all operations with a handle, and returns whether this one is finished.
     fn is_done(&self, flying: &Flying) -> bool {
         self.progress();
         flying.op.borrow().result.is_some()
     }
 
-    /// Waits until this operation or any other one with a handle may have gone on.
+    /// Waits until this operation, or any other one with a handle, may have made progress.
     fn rest(&self, flying: &Rc<Flying>) {
         let all = self.flying.borrow();
-        // A look at one carries all on, so one that was looked at before may be done unseen.
+        // Looking at one operation carries on all, so one that was looked at before may be done without its owner knowing.
         let unseen = |one: &Rc<Flying>| !one.dropped.get() && one.op.borrow().result.is_some();
         if all.iter().any(unseen) {
             return;
@@ -242,7 +243,7 @@ impl Rank {
         }
     }
 
-    /// Leaves an operation to this rank's later calls.
+    /// Leaves an operation whose handle was dropped to this rank's later calls.
     pub(super) fn leave(&self, flying: &Flying) {
         flying.dropped.set(true);
         self.advance(&mut flying.op.borrow_mut());
@@ -258,10 +259,10 @@ impl Rank {
             let Some(flying) = self.flying.borrow().first().cloned() else {
                 break;
             };
-            // Its handle is gone, so nobody is left to hear of an error that its peers hear of themselves.
+            // The handle is gone, so nobody is left to receive an error; the peers get it themselves.
             drop(self.land(&flying));
         }
-        // Queued work holds buffers, and buffers their device: undone, it would keep itself alive.
+        // Queued work holds buffers, and buffers hold their device: without this the device would keep itself alive.
         if let Err(error) = self.device.synchronize() {
             self.world.fail(self.number, &error.to_string());
         }
@@ -278,7 +279,7 @@ impl Rank {
         }
     }
 
-    /// Lets others run until `ready`, a little while at most; says whether it came to be.
+    /// Lets others run until `ready`, for a little while at most, and returns whether it became ready.
     fn yield_until(&self, ready: impl Fn() -> bool) -> bool {
         if ready() {
             return true;
@@ -294,13 +295,13 @@ impl Rank {
         if self.world.has_cores() && self.spin_until(&ready) {
             return true;
         }
-        // Of many ranks on few cores most find what they wait for after one turn of the others, and need no clock.
+        // Among many ranks on few cores, most find what they wait for after one turn of the others, and need no clock.
         yield_now();
         ready() || self.yield_longer(&ready)
     }
 
-    /// By itself, as are other rare or long paths here: with many ranks on a core every one finds its stack gone from the
-    /// nearest cache, so a call should use little of it.
+    /// A function of its own, like other rare or long paths here: with many ranks on a core, each finds that its stack has left
+    /// the nearest cache, so a call should use little of it.
     #[inline(never)]
     fn yield_longer(&self, ready: &impl Fn() -> bool) -> bool {
         let most = (YIELDING * self.world.crowd().min(1000)).min(MOST_YIELDING);
@@ -322,7 +323,7 @@ impl Rank {
         ready()
     }
 
-    /// Looks for a few microseconds, unless that was in vain lately.
+    /// Polls for a few microseconds, unless that was in vain lately.
     fn spin_until(&self, ready: &impl Fn() -> bool) -> bool {
         let barren = self.barren_waits.get();
         if barren > 0 {
@@ -330,7 +331,7 @@ impl Rank {
             return false;
         }
         for _ in 0..SPINS {
-            // A look takes what the others are about to write away from them: not at once again.
+            // A poll takes the cache line away from the ranks that are about to write it, so it is not repeated at once.
             for _ in 0..PAUSES {
                 std::hint::spin_loop();
             }
@@ -342,7 +343,7 @@ impl Rank {
         false
     }
 
-    /// Carries every operation with a handle on as far as it goes without waiting.
+    /// Carries on every operation with a handle as far as it goes without waiting.
     fn progress(&self) {
         let flying: SmallVec<[Rc<Flying>; 8]> = self.flying.borrow().iter().cloned().collect();
         for one in &flying {
@@ -362,7 +363,7 @@ impl Rank {
         course.is_ready() || self.flying.borrow().iter().any(more)
     }
 
-    /// The slots whose settling lets this rank go on: its own first, and those of operations with more to do.
+    /// The slots whose settling lets this rank go on: its own first, then those of operations with more to do.
     fn wanted(&self, course: &Course) -> SmallVec<[Meeting; 1]> {
         let flying = self.flying.borrow();
         let others = flying.iter().filter(|other| other.has_more());
@@ -370,17 +371,17 @@ impl Rank {
         course.meeting.clone().into_iter().chain(others).collect()
     }
 
-    /// Runs the rounds of an operation with a handle that are ready.
+    /// Runs the rounds that are ready, of an operation with a handle.
     fn advance(&self, op: &mut Op) {
         if op.result.is_none() {
             op.result = self.go_on(&mut op.course, &mut op.request);
         }
     }
 
-    /// Runs the rounds of an operation that are ready; its result if they were the last.
+    /// Runs the rounds of an operation that are ready, and returns its result if the last round was among them.
     #[inline]
     fn go_on(&self, course: &mut Course, request: &mut Request) -> Option<Result<Option<Buffer>>> {
-        // What others brought is no longer needed once there is a result; the slot may be the last to hold it.
+        // The buffers of others are no longer needed once there is a result, and the slot may be their last holder.
         while let Some(meeting) = course.meeting.take_if(|m| m.slot.is_settled()) {
             let of_all = match meeting.slot.outcome()? {
                 Ok(of_all) => of_all,
@@ -413,7 +414,7 @@ impl Rank {
         request: &Request,
         result: Option<Buffer>,
     ) -> Result<Meeting> {
-        // It has come, as all have; so there is one.
+        // All members have posted, this one too, so the post is there.
         let next = match meeting.slot.post(meeting.index) {
             Some(own) => own.next(request, course.round, result, &self.device, self.number),
             None => Err(CommError::Closed { op: course.op }),

@@ -1,7 +1,7 @@
-//! Where ranks meet: one rendezvous after the other, without a lock.
+//! Slots, where ranks meet: one rendezvous after the other, without a lock.
 //!
-//! Each rank puts what it brings, a [`Post`], in its own place of a [`Slot`] and counts itself in; the last one validates what all
-//! brought and publishes the outcome, which the others poll. A slot knows the next one, so ranks that met once find each
+//! Each rank puts its [`Post`] into its own place of a [`Slot`] and counts itself in; the last rank validates all posts
+//! and publishes the outcome, which the others poll. A slot knows the next one, so ranks that met once find each
 //! other again without looking anywhere.
 
 use std::sync::atomic::Ordering;
@@ -11,10 +11,10 @@ use super::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, OnceLock, fence};
 use crate::backend::Post;
 use crate::{Buffer, CommError, Result};
 
-/// One rendezvous. Ranks hold it until they have read what they want; with the last of them it dies.
+/// One rendezvous. Ranks hold it until they have read what they want; it is freed with the last of them.
 ///
-/// What every rank writes comes first, to lie in few cache lines with the count of references: moving a line from core to
-/// core is most of what a rendezvous costs.
+/// The fields that every rank writes come first, so that they share few cache lines with the reference count: moving a line
+/// from core to core is most of the cost of a rendezvous.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Slot {
@@ -23,20 +23,20 @@ pub(super) struct Slot {
     /// Whether a rank waits for the outcome, or is about to. Set under the world's lock.
     awaited: AtomicBool,
     _gap: [u8; 72],
-    /// [`OPEN`], [`DONE`] or [`FAILED`]; changed once. Apart, so that who polls it need not fetch, and take from the others, what
-    /// they still write.
+    /// [`OPEN`], [`DONE`] or [`FAILED`]; changed once. It has a cache line of its own, so that polling it does not take away from
+    /// other ranks the line that they still write.
     state: AtomicUsize,
-    /// The ranks' next rendezvous, from the first rank on that asks for it.
+    /// The ranks' next rendezvous, made by the first rank that asks for it.
     ///
-    /// A slot that is held holds all after it. While it is open nobody can complete a later one, since whoever joins that has
-    /// joined this before; once it is settled, a rank leaves it with its next blocking call at the latest.
+    /// A slot that is held keeps all later ones alive. While a slot is open nobody can complete a later one, because a rank joins
+    /// this one before it joins a later one. Once it is settled, a rank leaves it with its next blocking call at the latest.
     next: OnceLock<Arc<Self>>,
     places: Box<[OnceLock<Post>]>,
-    /// How many rendezvous of these ranks came before: the number of the operation. Rounds of one operation share it.
+    /// The number of the operation: how many rendezvous of these ranks came before. Rounds of one operation share it.
     pub(super) sequence: u64,
-    /// Before `DONE`: the result of every rank, if it was found once for all.
+    /// Set before `DONE`: the result of every rank, if one rank computed it for all.
     result: OnceLock<Buffer>,
-    /// Before `FAILED`.
+    /// Set before `FAILED`.
     error: OnceLock<CommError>,
     /// The rendezvous of the operation's next round.
     round: Mutex<Option<Arc<Self>>>,
@@ -47,7 +47,7 @@ const DONE: usize = 1;
 const FAILED: usize = 2;
 
 impl Slot {
-    /// The first rendezvous of so many participants.
+    /// The first rendezvous of a number of participants.
     pub(super) fn first(participants: usize) -> Arc<Self> {
         Self::new(participants, 0)
     }
@@ -86,9 +86,9 @@ impl Slot {
         Arc::clone(round.get_or_insert_with(|| Self::new(self.places.len(), self.sequence)))
     }
 
-    /// Fills the place of a participant; says whether it was the last.
+    /// Fills the place of a participant, and returns whether it was the last.
     ///
-    /// The post is made where it will lie: it is as large as several cache lines, and every rank makes one per call.
+    /// The post is constructed in its place: it is as large as several cache lines, and every rank makes one per call.
     #[inline]
     pub(super) fn fill(&self, index: usize, post: impl FnOnce() -> Post) -> bool {
         // A participant comes once, so its place is empty.
@@ -96,17 +96,17 @@ impl Slot {
         self.missing.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// How many meet here.
+    /// How many participants meet here.
     pub(super) fn participants(&self) -> usize {
         self.places.len()
     }
 
-    /// What a participant brought, if it has come.
+    /// The post of a participant, if it has come.
     pub(super) fn post(&self, index: usize) -> Option<&Post> {
         self.places[index].get()
     }
 
-    /// What each participant brought, so far.
+    /// The posts of all participants, `None` for those who have not come yet.
     pub(super) fn posts(&self) -> impl Iterator<Item = Option<&Post>> {
         self.places.iter().map(OnceLock::get)
     }
@@ -116,7 +116,7 @@ impl Slot {
         self.state.load(Ordering::Acquire) != OPEN
     }
 
-    /// The result of every rank if there is one, or why nothing moves; `None` while some are missing.
+    /// The common result if there is one, or why nothing moves; `None` while participants are missing.
     pub(super) fn outcome(&self) -> Option<Result<Option<&Buffer>, &CommError>> {
         match self.state.load(Ordering::Acquire) {
             OPEN => None,
@@ -125,7 +125,7 @@ impl Slot {
         }
     }
 
-    /// All have come and agree, and perhaps this is the result of each.
+    /// Settles the slot: all have come and agree. `result` is the result of each, if one rank computed it for all.
     pub(super) fn succeed(&self, result: Option<Buffer>) {
         if let Some(result) = result {
             drop(self.result.set(result));
@@ -133,7 +133,7 @@ impl Slot {
         self.settle(DONE);
     }
 
-    /// Nothing moves.
+    /// Settles the slot with an error: nothing moves.
     pub(super) fn fail(&self, error: CommError) {
         drop(self.error.set(error));
         self.settle(FAILED);
@@ -145,14 +145,14 @@ impl Slot {
         let (Ok(_) | Err(_)) = self.state.compare_exchange(OPEN, outcome, success, failure);
     }
 
-    /// After settling: whether some rank may be waiting for it.
+    /// Whether some rank may be waiting for the slot. Called after settling.
     pub(super) fn is_awaited(&self) -> bool {
-        // With the fence in `will_wait`: either this sees a rank that waits, or that rank sees the outcome.
+        // Together with the fence in `will_wait`: either this sees that a rank waits, or that rank sees the outcome.
         fence(Ordering::SeqCst);
         self.awaited.load(Ordering::Relaxed)
     }
 
-    /// Before waiting, under the world's lock; a rank that then sees no outcome will be woken.
+    /// Announces a wait, under the world's lock; a rank that sees no outcome after this will be woken.
     pub(super) fn will_wait(&self) {
         self.awaited.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -160,7 +160,7 @@ impl Slot {
 }
 
 impl Drop for Slot {
-    /// A rank may have gone far ahead: what it leaves behind is taken down one by one, not one within the other.
+    /// A rank may be far ahead: the slots it leaves behind are dropped one after the other, not recursively.
     fn drop(&mut self) {
         let mut next = self.next.take();
         while let Some(slot) = next {
@@ -169,7 +169,7 @@ impl Drop for Slot {
     }
 }
 
-/// No code that can panic runs under these locks, so what they guard is whole.
+/// No code that can panic runs under these locks, so the data they guard is consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -187,7 +187,7 @@ mod tests {
         }
         assert_eq!(ahead.sequence, 200_001);
         drop(ahead);
-        // One drop within the other would need megabytes of stack.
+        // Recursive drops would need megabytes of stack.
         std::thread::Builder::new()
             .stack_size(64 << 10)
             .spawn(move || drop(first))

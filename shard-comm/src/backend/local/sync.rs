@@ -1,8 +1,8 @@
-//! What ranks synchronise with: the standard library, or a model checker's stand-ins for it.
+//! The synchronisation primitives of ranks: the standard library's, or a model checker's stand-ins for them.
 //!
 //! Built with `--cfg shard_loom` or `--cfg shard_shuttle`, the very code of this module runs under loom or shuttle, which
-//! try its interleavings (`tests/loom.rs`, `tests/shuttle.rs`). Reference counts stay the standard library's: what they
-//! promise is not at stake.
+//! try its interleavings (`tests/loom.rs`, `tests/shuttle.rs`). Reference counts stay the standard library's, because they are
+//! not what is tested.
 
 #[cfg(not(any(shard_loom, shard_shuttle)))]
 mod real {
@@ -10,12 +10,12 @@ mod real {
     pub(in crate::backend::local) use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
     pub(in crate::backend::local) use std::thread::{Thread, current, park, yield_now};
 
-    /// How often a waiting rank lets others run before it parks. A park and wake costs tens of microseconds, a yield
-    /// well under one; with more ranks than cores the ones that yield are soon at their own rendezvous.
+    /// How often a waiting rank lets others run before it parks. Parking and waking costs tens of microseconds, a yield
+    /// well under one; with more ranks than cores, the ranks that run meanwhile soon come to their own rendezvous.
     pub(in crate::backend::local) const YIELDS: usize = 256;
 
-    /// How often it looks before that where every rank has a core, and how long it pauses between: a few microseconds in all,
-    /// the price of as many yields.
+    /// How often a rank polls before that where every rank has a core, and how long it pauses in between: a few microseconds in
+    /// all, the price of as many yields.
     pub(in crate::backend::local) const SPINS: usize = 32;
     pub(in crate::backend::local) const PAUSES: usize = 4;
 
@@ -53,19 +53,19 @@ mod model {
 #[cfg(any(shard_loom, shard_shuttle))]
 pub(super) use {model::*, substitutes::*};
 
-/// What model checkers lack.
+/// Stand-ins for what model checkers lack.
 #[cfg(any(shard_loom, shard_shuttle))]
 mod substitutes {
     use super::model::{AtomicBool, Mutex};
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
-    /// A waiting rank soon parks, so that there are few interleavings and parking is among them.
+    /// A waiting rank parks soon, so that there are few interleavings and parking occurs in them.
     pub(in crate::backend::local) const YIELDS: usize = 1;
     pub(in crate::backend::local) const SPINS: usize = 0;
     pub(in crate::backend::local) const PAUSES: usize = 1;
 
-    /// No time passes: what ranks do must follow from their order alone.
+    /// No time passes: the behaviour of ranks must follow from their order alone.
     pub(in crate::backend::local) struct Clock;
 
     impl Clock {
@@ -78,12 +78,12 @@ mod substitutes {
         }
     }
 
-    /// A cell that is written once, and publishes what its writer did before.
+    /// A cell that is written once, and publishes everything its writer did before.
     #[derive(Debug)]
     pub(in crate::backend::local) struct OnceLock<T> {
         value: std::sync::OnceLock<T>,
         written: AtomicBool,
-        /// Held by who writes: the one that comes too late finds the value.
+        /// Held by the writer: a rank that comes too late finds the value.
         writing: Mutex<()>,
     }
 

@@ -1,4 +1,4 @@
-//! What only this backend promises: exact mismatches, deadlocks and failures, and thousands of random exchanges.
+//! Promises of this backend only: exact mismatches, deadlocks and failures, and thousands of random exchanges.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::{
 
 type Outcome = Result<(), CommError>;
 
-/// Runs a collective that must end in one mismatch on all ranks, and leaves the group usable.
+/// Runs a collective that must end in one mismatch on all ranks and leave the group usable.
 fn mismatch(ranks: usize, f: impl Fn(&dyn Communicator) -> Outcome + Sync) -> Mismatch {
     let errors = run(ranks, |comm| {
         let error = f(&*comm).unwrap_err();
@@ -77,7 +77,7 @@ fn every_argument_that_must_agree_is_checked() {
         ("reduction", "max")
     );
 
-    // Either side of the length at which an all-reduce takes two rounds.
+    // Lengths on either side of the one from which an all-reduce takes two rounds.
     let report = mismatch(2, |comm| {
         comm.all_reduce(&floats(comm, if odd(comm) { 5000 } else { 2 }), Monoid::SUM)
             .map(drop)
@@ -140,7 +140,7 @@ fn every_argument_that_must_agree_is_checked() {
         ("plan", "one of its own")
     );
 
-    // The reader reaches past the end of what the owner has, with the right number of elements.
+    // The reader reads past the end of the owner's source, with the right number of elements.
     let report = mismatch(2, |comm| {
         let (mut recv, mut send) = (vec![], vec![]);
         if odd(comm) {
@@ -462,7 +462,7 @@ fn a_lost_ticket_and_an_unwinding_thread_are_noticed() {
 
 #[test]
 fn unfinished_operations_do_not_outlive_their_rank() {
-    // Rank 0 leaves with an operation in two rounds half done; rank 1 gets its result all the same.
+    // Rank 0 ends in the middle of an operation of two rounds; rank 1 gets its result all the same.
     let results = run(2, |comm| {
         let mine = floats(&*comm, 4000);
         let sum = comm.start_all_reduce(&mine, Monoid::SUM).unwrap();
@@ -483,7 +483,7 @@ fn sources_live_until_the_last_reader_and_no_longer() {
         let all = comm.all_gather_v(&mine, &[1000; 3]).unwrap();
         drop((mine, all));
         comm.barrier().unwrap();
-        // After the barrier every rank has read, and let go of, everything.
+        // After the barrier every rank has read everything, and let go of it.
         assert_eq!(comm.device().memory().live, 0);
         comm.barrier().unwrap();
     })
@@ -513,6 +513,26 @@ fn many_ranks_on_few_cores() {
         })
         .unwrap();
         assert_eq!(sums, vec![2016.0; 64]);
+    }
+}
+
+#[test]
+fn a_receiver_without_memory_tells_the_sender() {
+    let errors = run(3, |comm| match comm.rank() {
+        0 => comm.send(1, &floats(&*comm, 1)).unwrap_err(),
+        1 => comm.recv(0, DType::F64, usize::MAX / 16).unwrap_err(),
+        _ => comm
+            .send_recv(2, &floats(&*comm, 1), 2, DType::F64, usize::MAX / 16)
+            .unwrap_err(),
+    })
+    .unwrap();
+    assert_eq!(errors[0], errors[1]);
+    for (error, rank) in errors.iter().zip([1, 1, 2]) {
+        assert_eq!(error.class(), ErrorClass::Agreed);
+        assert!(
+            matches!(error, CommError::Agreed(e) if e.rank == rank),
+            "{error}"
+        );
     }
 }
 

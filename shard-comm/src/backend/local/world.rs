@@ -1,15 +1,15 @@
-//! What all ranks share: what every rank is doing, and what went wrong first.
+//! The state that all ranks share: what every rank is doing, and what went wrong first.
 //!
 //! Ranks meet in [`Slot`]s, without a lock. The lock here is for the rest: ranks that wait, end, fail or form groups. It is
-//! held for a few dozen instructions, never while anything is validated or copied. From it follow the three guarantees:
+//! held for a few dozen instructions, never while anything is validated or copied. Three guarantees follow:
 //!
 //! - *complete*: the last rank to arrive at a rendezvous validates it and publishes the outcome, which the others poll.
 //! - *deadlock*: a rank that has polled in vain registers as waiting, under the lock, after looking once more. Whoever
-//!   completes a slot marks those waiting for it as running again before it can itself wait. So when no rank is
+//!   completes a slot marks the ranks that wait for it as running again before it can itself wait. So when no rank is
 //!   running, nothing can happen any more, and every wait is in the table that is reported.
-//! - *one cause*: the first failure is the root; every slot that is open then, and every later call, answers with it.
+//! - *one cause*: the first failure is the root; every slot that is open then, and every later call, returns it.
 //!
-//! A rank that has ended is found missing by those who arrive after its end, or wait then or later.
+//! If a rank has ended, those who arrive after its end, or wait then or later, find that it is missing.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -32,24 +32,24 @@ use crate::{
 /// Everything the ranks of one launch share.
 #[derive(Debug)]
 pub(super) struct World {
-    /// What every call looks at; it seldom changes.
+    /// The part that every call looks at; it seldom changes.
     notice: Apart<Notice>,
     state: Mutex<State>,
     /// Set before a waiting rank's thread is unparked.
     awake: Vec<AtomicBool>,
-    /// How many ranks share a core, at least one; and whether none do.
+    /// How many ranks share a core, at least one; and whether every rank has its own.
     crowd: u32,
     has_cores: bool,
-    /// If ranks run one at a time.
+    /// The baton, if ranks run one at a time.
     baton: Option<Baton>,
     everyone: Arc<Group>,
-    /// What each rank did last, for reports.
+    /// The last operations of each rank, for reports.
     recent: Vec<Recent>,
-    /// Memory of results that are found once for all ranks; none of them owns it.
+    /// Memory of results that one rank computes for all; no rank owns it.
     common: DeviceRef,
 }
 
-/// In a cache line of its own.
+/// A value in a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Apart<T>(T);
@@ -77,7 +77,7 @@ impl Group {
     }
 }
 
-/// What is counted together.
+/// What is counted together: operations of a group, or messages of a pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Lane {
     /// Operations of all ranks of a group.
@@ -93,24 +93,24 @@ struct State {
     running: usize,
     /// The first failure.
     root: Option<CommError>,
-    /// The first rendezvous of a group's lane, until all its participants have come, and how many are to come.
+    /// The first rendezvous of a group's lane, until all its participants have come, and how many are still to come.
     lanes: HashMap<(u64, Lane), (Arc<Slot>, usize)>,
     next_group: u64,
-    /// Groups made by splits, until all members have joined: by parent, sequence and color.
+    /// Groups that splits make, until all members have joined: by parent, sequence and color.
     forming: HashMap<(u64, u64, usize), (Arc<Group>, usize)>,
     /// How many waits have begun.
     waits: u64,
-    /// Of ranks that run one at a time: which wait for their turn, and the call they are in.
+    /// If ranks run one at a time: the ranks that wait for their turn, each with the number of the wait and the call it is in.
     queued: HashMap<usize, (u64, Meeting)>,
 }
 
-/// Where a rank meets others, or waits for them.
+/// A slot at which a rank meets others, or waits for them.
 #[derive(Clone, Debug)]
 pub(super) struct Meeting {
     pub(super) slot: Arc<Slot>,
     /// Ranks of the launch, in the order of their places.
     pub(super) members: Arc<[usize]>,
-    /// Which of them the rank is.
+    /// This rank's index in `members`.
     pub(super) index: usize,
 }
 
@@ -124,13 +124,13 @@ enum RankState {
 #[derive(Debug)]
 struct Wait {
     thread: Thread,
-    /// Parked until one of these slots is settled; the first is the one its call is about.
+    /// Parked until one of these slots is settled; the first is the one that the rank's call is about.
     wanted: SmallVec<[Meeting; 1]>,
-    /// Which of all waits of the launch.
+    /// The number of this wait among all waits of the launch.
     number: u64,
 }
 
-/// From so many ranks on a result that is alike on all of them is found once. Fewer have it sooner each by itself.
+/// From this many ranks on, a result that is equal on all of them is computed once. Fewer ranks are faster if each computes it.
 const MANY: usize = 8;
 
 impl World {
@@ -166,14 +166,14 @@ impl World {
         })
     }
 
-    /// A rank begins, when it may.
+    /// Lets a rank begin, once it is its turn.
     pub(super) fn begin(&self, rank: usize) {
         if let Some(baton) = &self.baton {
             baton.take(rank);
         }
     }
 
-    /// Where a rank's last operations are kept.
+    /// The record of a rank's last operations.
     pub(super) fn recent(&self, rank: usize) -> &Recent {
         &self.recent[rank]
     }
@@ -222,7 +222,7 @@ impl World {
 
     /// Joins a rendezvous; completes it if this rank is the last.
     ///
-    /// # Errors
+    /// The root failure: one that there is already, or one that this call finds because a participant has ended.
     /// The root failure, if there is one, or becomes one because a participant has ended.
     #[inline]
     pub(super) fn post(&self, meeting: &Meeting, post: impl FnOnce() -> Post) -> Result<()> {
@@ -240,7 +240,7 @@ impl World {
         self.passed_on(meeting, joined)
     }
 
-    /// Where ranks run one at a time, another has its turn after each call.
+    /// Where ranks run one at a time, gives another rank its turn after each call.
     fn passed_on(&self, meeting: &Meeting, joined: Result<()>) -> Result<()> {
         if let Some(baton) = &self.baton {
             let rank = meeting.members[meeting.index];
@@ -249,7 +249,7 @@ impl World {
         joined
     }
 
-    /// Waits for a rank's turn, which the world knows meanwhile.
+    /// Waits for a rank's turn; meanwhile the world knows that it does.
     #[inline(never)]
     fn queue(&self, rank: usize, meeting: &Meeting, for_turn: impl FnOnce()) {
         let mut state = self.lock();
@@ -260,9 +260,9 @@ impl World {
         self.lock().queued.remove(&rank);
     }
 
-    /// Publishes the outcome of a slot that all have joined, this rank last.
+    /// Publishes the outcome of a slot that all have joined, this rank as the last.
     ///
-    /// This rank counts as running meanwhile, so nobody takes the silence for a deadlock.
+    /// This rank counts as running meanwhile, so nobody takes the others' waiting for a deadlock.
     #[inline(never)]
     fn complete(&self, meeting: &Meeting) {
         let Meeting {
@@ -278,7 +278,7 @@ impl World {
         };
         match agreed {
             Ok(()) => slot.succeed(self.result_of_all(slot, *index)),
-            // No later operation of the group could be right; the first to find out tells all.
+            // No later operation of the group could be right; the first rank to find this out tells all.
             Err(error @ CommError::OutOfStep(_)) => slot.fail(self.fail_with(error)),
             Err(error) => slot.fail(error),
         }
@@ -292,7 +292,8 @@ impl World {
         }
     }
 
-    /// The result of an exchange that leaves all of many ranks with the same, found once; `None` where each finds its own.
+    /// The result of an exchange whose result is equal on all of many ranks, computed once; `None` where each rank computes its
+    /// own.
     fn result_of_all(&self, slot: &Slot, last: usize) -> Option<Buffer> {
         if slot.participants() < MANY {
             return None;
@@ -315,7 +316,7 @@ impl World {
             }
             sources.extend(post.sources.first());
         }
-        // Should anything be wrong, each rank tries by itself and tells.
+        // If anything is wrong here, each rank tries by itself and reports the error.
         let mut result = self.common.alloc(dtype, len).ok()?;
         let source = |peer: usize, _| sources[peer];
         run::run(&self.common, plan, source, &mut result).ok()?;
@@ -333,7 +334,7 @@ impl World {
         }
         if self.notice.0.ended.load(Ordering::Relaxed) > 0 && state.root.is_none() {
             for Meeting { slot, members, .. } in &wanted {
-                // A failure is the root, which comes next.
+                // If this fails, the failure becomes the root, which is checked next.
                 drop(self.fail_if_abandoned(&mut state, slot, members));
             }
         }
@@ -368,7 +369,7 @@ impl World {
         }
     }
 
-    /// Ends a rank that will make no more calls. Those waiting for it, now or later, fail.
+    /// Ends a rank that will make no more calls. Ranks that wait for it, now or later, fail.
     pub(super) fn end(&self, rank: usize) {
         if let Some(baton) = &self.baton {
             baton.set(rank, false);
@@ -387,7 +388,7 @@ impl World {
         state.ranks[rank] = RankState::Ended;
         state.running -= 1;
         self.notice.0.ended.fetch_add(1, Ordering::Release);
-        // In the order of ranks, so that the same program always names the same cause.
+        // In rank order, so that the same program always names the same cause.
         let waiting = state.ranks.iter().flat_map(|is| match is {
             RankState::Waiting(wait) => wait.wanted.as_slice(),
             RankState::Running | RankState::Ended => &[],
@@ -403,7 +404,7 @@ impl World {
         self.detect_deadlock(&mut state);
     }
 
-    /// Poisons everything: `origin` cannot go on.
+    /// Poisons everything, because rank `origin` cannot go on.
     pub(super) fn fail(&self, origin: usize, cause: &str) {
         self.fail_with(CommError::PeerFailed {
             origin,
@@ -411,7 +412,7 @@ impl World {
         });
     }
 
-    /// Poisons everything; the first cause stands, and is returned.
+    /// Poisons everything. If there was a failure before, it stands. Returns the root failure.
     pub(super) fn fail_with(&self, error: CommError) -> CommError {
         self.fail_all(&mut self.lock(), error)
     }
@@ -438,7 +439,7 @@ impl World {
         self.lock().root.clone()
     }
 
-    /// The group of a color, the same object on all its members. Each member calls it once.
+    /// The group of a color: the same object for all its members. Each member calls this once.
     pub(super) fn join_group(
         &self,
         parent: &Group,
@@ -483,7 +484,7 @@ impl World {
         };
         let cause = format!(
             "it ended without joining {} (operation {} of {}), which rank {rank} called at {}",
-            post.op(),
+            post.called(),
             slot.sequence,
             label(members),
             post.site()
@@ -516,7 +517,7 @@ impl World {
         }
     }
 
-    /// The first failure becomes the outcome of every open rendezvous: of those waited for now, of others when they are.
+    /// Makes the first failure the outcome of every open rendezvous: of those waited for now, and of others once they are.
     fn fail_all(&self, state: &mut State, error: CommError) -> CommError {
         let root = state.root.get_or_insert(error).clone();
         self.notice.0.failed.store(true, Ordering::Release);
@@ -547,7 +548,7 @@ impl World {
             if let (Some(wait), Some(baton)) = (&mut wait, &self.baton)
                 && wait.missing.is_empty()
             {
-                // All have come, and it waits for its turn.
+                // All have come, and this rank waits for its turn.
                 wait.missing.extend(baton.holder());
             }
             match (wait, &state.ranks[rank]) {
@@ -562,7 +563,7 @@ impl World {
         (0..self.ranks()).map(of).collect()
     }
 
-    /// Fails everything because a rank has been in one wait for so long; nothing if it is in that wait no more.
+    /// Fails everything because a rank has been in one wait for too long. Does nothing if the rank is no longer in that wait.
     pub(super) fn time_out(&self, rank: usize, number: u64, waited: Duration) {
         let mut state = self.lock();
         if state.wait_of(rank).is_none_or(|(known, _)| known != number) {
@@ -581,14 +582,14 @@ impl World {
         self.fail_all(&mut state, CommError::TimedOut(Arc::new(report)));
     }
 
-    /// Lets all ranks run at once, if they run one at a time, for the one whose turn it is will not pass it on.
+    /// Lets all ranks run at once if they run one at a time, for the case that the rank whose turn it is never passes it on.
     pub(super) fn release(&self) {
         if let Some(baton) = &self.baton {
             baton.open();
         }
     }
 
-    /// Marks a waiting rank as running, if its wait is concerned, and unparks it.
+    /// Marks a waiting rank as running, if `concerns` holds for its wait, and unparks it.
     fn wake(&self, state: &mut State, rank: usize, concerns: impl Fn(&[Meeting]) -> bool) {
         let waiting = &mut state.ranks[rank];
         if !matches!(waiting, RankState::Waiting(wait) if concerns(&wait.wanted)) {
@@ -606,7 +607,7 @@ impl World {
         }
     }
 
-    /// No code that can panic runs under the lock, so its state is whole even if it is poisoned.
+    /// No code that can panic runs under the lock, so its state is consistent even if it is poisoned.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -643,7 +644,7 @@ fn wait_line(rank: usize, wanted: &Meeting) -> Option<WaitLine> {
         .filter(|(_, post)| post.is_none());
     Some(WaitLine {
         rank,
-        op: mine.op(),
+        op: mine.called(),
         group: label(members),
         sequence: slot.sequence,
         site: mine.site(),

@@ -1,20 +1,20 @@
-//! Everybody's record to everybody, without anything but messages between two processes, so that it goes on whenever
-//! the process looks after its operations.
+//! An all-gather of records that uses only messages between two processes, so that it makes progress whenever the process
+//! carries on its operations.
 //!
-//! In each round a participant passes all records it holds on to seven others, a multiple of that number further back:
-//! up to 8 participants need one round, up to 64 two.
+//! In each round a participant passes all records it holds to seven others, which lie 1 to 7 times that number of places
+//! before it: up to 8 participants need one round, up to 64 two.
 
 use super::raw::{Mail, World};
 use super::tags::{Phase, Tags};
 use crate::Result;
 
-/// How many times more records each round brings.
+/// By which factor each round multiplies the number of records.
 const FACTOR: usize = 8;
 
 /// One exchange of records of equal size.
 #[derive(Debug)]
 pub(super) struct AllGather {
-    /// Record `k` is that of the participant `k` after this one.
+    /// Record `k` is the one of the participant `k` places after this one.
     mail: Mail,
     size: usize,
     held: usize,
@@ -23,14 +23,14 @@ pub(super) struct AllGather {
 }
 
 impl AllGather {
-    /// Begins with this participant's record.
+    /// Begins an all-gather with this participant's record.
     pub(super) fn new(world: &World, tags: &Tags, phase: Phase, record: &[u8]) -> Result<Self> {
         let mut all_gather = Self::idle();
         all_gather.begin(world, tags, phase, record)?;
         Ok(all_gather)
     }
 
-    /// One that has not begun.
+    /// An all-gather that has not begun.
     pub(super) fn idle() -> Self {
         Self {
             mail: Mail::default(),
@@ -41,7 +41,7 @@ impl AllGather {
         }
     }
 
-    /// Begins, again if it is done, with this participant's record.
+    /// Begins with this participant's record; an all-gather that is done begins again.
     pub(super) fn begin(
         &mut self,
         world: &World,
@@ -76,7 +76,7 @@ impl AllGather {
         Ok(())
     }
 
-    /// Goes on; whether all records are there.
+    /// Makes progress, and returns whether all records are there.
     pub(super) fn advance(&mut self, world: &World, tags: &Tags) -> Result<bool> {
         while self.flying {
             if !self.mail.test()? {
@@ -98,7 +98,7 @@ impl AllGather {
         self.mail.bytes().get(at..at + self.size).unwrap_or(&[])
     }
 
-    /// The processes it waits for.
+    /// The processes whose messages are still missing.
     pub(super) fn peers(&self) -> Vec<usize> {
         self.mail.peers()
     }

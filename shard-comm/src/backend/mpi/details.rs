@@ -1,4 +1,4 @@
-//! What ranks tell each other in full once their fingerprints differ, so that all can name the same cause.
+//! The full description of an operation, which ranks exchange once their fingerprints differ, so that all name the same cause.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +12,7 @@ use crate::plan::Traffic;
 use crate::validate::{Claim, label, validate};
 use crate::{AgreedError, CommError, DType, ExchangePlan, Monoid, Past, Result, SiteText, Told};
 
-/// The name of the operation with which every rank ends.
+/// The name of the operation that every rank ends with.
 pub(super) const END: &str = "end of the program";
 
 /// One rank's part in an operation.
@@ -67,7 +67,7 @@ struct Pair {
     print: Option<[u64; 2]>,
 }
 
-/// What a rank tells of itself.
+/// A rank's description of itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own<'a> {
     pub(super) op: &'static str,
@@ -136,7 +136,7 @@ impl Details {
         serde_json::from_slice(&bytes[..end]).map_err(|e| failure("details", &e.to_string()))
     }
 
-    /// The error this rank had to tell, if any.
+    /// The error that this rank had to report, if any.
     pub(super) fn status(&self) -> Option<AgreedError> {
         let s = self.status.as_ref()?;
         Some(AgreedError::new(&s.op, &s.expected, &s.got, &s.remedy))
@@ -181,7 +181,7 @@ fn site((file, line, column): &(String, u32, u32)) -> SiteText {
     }
 }
 
-/// What is wrong between ranks whose fingerprints differ.
+/// The error for ranks whose fingerprints differ.
 pub(super) fn disagreement(sequence: u64, members: &[usize], all: &[Details]) -> CommError {
     if let Some(ended) = abandoned(sequence, members, all) {
         return ended;
@@ -197,7 +197,7 @@ pub(super) fn disagreement(sequence: u64, members: &[usize], all: &[Details]) ->
     failure("agreement", "fingerprints differ where nothing else does")
 }
 
-/// Somebody has ended where others still operate.
+/// The error if some rank has ended while others still operate.
 fn abandoned(sequence: u64, members: &[usize], all: &[Details]) -> Option<CommError> {
     let ended = all.iter().position(|d| d.op == END)?;
     let (rank, other) = all.iter().enumerate().find(|(_, d)| d.op != END)?;
@@ -214,9 +214,9 @@ fn abandoned(sequence: u64, members: &[usize], all: &[Details]) -> Option<CommEr
     })
 }
 
-/// The details of one exchange, as they are checked.
+/// The details of one exchange, as the claim that validation checks.
 struct StageClaim {
-    op: &'static str,
+    called: &'static str,
     site: SiteText,
     name: &'static str,
     turn: Option<u64>,
@@ -236,18 +236,12 @@ impl StageClaim {
     fn new(details: &Details, stage: usize) -> Self {
         let exchange = details.exchanges.get(stage);
         let traffic = |pairs: &[Pair]| {
-            let one = |p: &Pair| Traffic {
-                peer: p.peer,
-                pieces: p.pieces,
-                elements: p.elements,
-                extents: p.extents.iter().copied().collect(),
-                print: p.print,
-            };
+            let one = |p: &Pair| Traffic::new(p.peer, p.pieces, p.elements, &p.extents, p.print);
             pairs.iter().map(one).collect()
         };
         let argument = details.argument.as_ref();
         Self {
-            op: intern(&details.op),
+            called: intern(&details.op),
             site: site(&details.site),
             name: exchange.map_or("nothing", |e| intern(&e.name)),
             turn: details.turn,
@@ -269,8 +263,8 @@ impl StageClaim {
 }
 
 impl Claim for StageClaim {
-    fn op(&self) -> &'static str {
-        self.op
+    fn called(&self) -> &'static str {
+        self.called
     }
 
     fn site(&self) -> SiteText {
@@ -345,7 +339,7 @@ fn monoid(name: &str) -> Option<Monoid> {
     all.find(|op| op.name() == name)
 }
 
-/// The text as one that lives as long as the process, as names in errors do. A program has few names and files, and
+/// The text as one that lives as long as the process, because names in errors do. A program has few names and files, and
 /// each is kept once.
 fn intern(text: &str) -> &'static str {
     static KNOWN: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
@@ -364,7 +358,7 @@ mod tests {
     use super::*;
     use crate::Pieces;
 
-    /// Ranks that differ in a later exchange only are told which two, and in what.
+    /// Ranks that differ only in a later exchange learn which two ranks differ, and in what.
     #[test]
     fn later_exchanges_are_compared() {
         let rank = |later: &'static str| {

@@ -25,7 +25,7 @@ pub struct MpiComm(Rc<Member>);
 struct Member {
     rank: Rc<Rank>,
     group: Rc<Group>,
-    /// Messages so far, by the two ends and the side.
+    /// How many messages there were so far, by the two ends and the side.
     links: RefCell<HashMap<(usize, usize, usize), u64>>,
     plans: PlanCache,
     wires: Rc<WireCache>,
@@ -40,7 +40,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// How the messages of the next operation are told from others.
+    /// The tags of the next operation of the group.
     pub(super) fn next(&self) -> Tags {
         let sequence = self.sequence.get();
         self.sequence.set(sequence + 1);
@@ -54,17 +54,17 @@ impl Group {
     }
 }
 
-/// What ranks tell each other in a split: whether they join, color, key, and which numbers of groups are free.
+/// The length of what a rank tells in a split: whether it joins, its color, its key, and which context numbers are free.
 const NOTE: usize = 3 + CONTEXTS / 64;
 
-/// A group that comes out of a split: its ranks, as numbered in the one that is split, in the order of their keys.
+/// A group that a split makes: its ranks as numbered in the group that is split, in the order of their keys.
 struct NewGroup {
     ranks: Vec<usize>,
     context: u32,
 }
 
 impl NewGroup {
-    /// The group of a color; `None` if its members have no number free.
+    /// The group of a color; `None` if no context number is free on all its members.
     fn new(notes: &[&[i64]], color: i64) -> Option<Self> {
         let mut joined: Vec<(u64, usize)> = notes
             .iter()
@@ -73,7 +73,7 @@ impl NewGroup {
             .map(|(r, note)| (note[2].cast_unsigned(), r))
             .collect();
         joined.sort_unstable();
-        // The first number that all members have free: the same for all of them, and nobody else's.
+        // The first number that is free on all members: they all find the same one, and no other group has it.
         let free = |word: usize| {
             let words = joined
                 .iter()
@@ -204,7 +204,7 @@ impl Communicator for MpiComm {
         let request = Request::exchange(plan, &[note], Target::Write(dst), site);
         let notes = self.post(request)?.wait()?;
         let notes: Vec<&[i64]> = notes.as_slice::<i64>()?.chunks_exact(NOTE).collect();
-        // Every rank looks after all groups, so that all hear of one that finds no number.
+        // Every rank computes all groups, so that all ranks learn of a group that finds no number.
         let colors: BTreeSet<i64> = (notes.iter().filter(|note| note[0] == 1))
             .map(|note| note[1])
             .collect();
@@ -243,7 +243,7 @@ impl Communicator for MpiComm {
 }
 
 impl MpiComm {
-    /// The number of the next message between two ranks. Sides are counted apart: a rank may send to itself.
+    /// The number of the next message between two ranks. The two sides are counted separately, because a rank may send to itself.
     fn next_message(&self, from: usize, to: usize, side: usize) -> u64 {
         let mut links = self.0.links.borrow_mut();
         let count = links.entry((from, to, side)).or_insert(0);

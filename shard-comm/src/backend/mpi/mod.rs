@@ -15,33 +15,33 @@
 //!
 //! # How an operation goes
 //!
-//! Every rank tells every other a record of 72 bytes: fingerprints of what must agree, and its elements if they are
-//! no more than 32 bytes. Where all records agree, each pair of ranks that share elements exchanges one message,
-//! described to MPI where the pieces lie (nothing is packed by hand), and received where they belong unless they are to
-//! be combined. Where they do not agree, all ranks tell the details and find the same error, which is that of the
-//! [`local`](crate::local) backend, call sites included; and the group goes on. Results are the same bits as there.
+//! Every rank sends every other a record of 72 bytes: fingerprints of what must agree, and the rank's elements if they take
+//! at most 32 bytes. If all records agree, each pair of ranks that share elements exchanges one message. MPI reads its pieces
+//! where they lie, by a datatype (nothing is packed by hand), and receives them where they belong unless they are to be
+//! combined. If the records do not agree, all ranks exchange the details and find the same error as the
+//! [`local`](crate::local) backend would, call sites included; and the group goes on. Results are the same bits as there.
 //!
 //! Only messages between two processes are used, with tags of their own per group and operation, so operations of any
-//! groups go on in any order whenever the process waits for one of them. Nothing moves while it computes, except what
-//! MPI moves by itself.
+//! groups make progress in any order whenever the process waits for one of them. Nothing moves while the process computes, except
+//! what MPI moves by itself.
 //!
 //! # What goes wrong
 //!
 //! A rank that gives up ([`Communicator::fail`](crate::Communicator::fail), a panic, an error of MPI) tells all others,
-//! who get [`PeerFailed`](crate::CommError::PeerFailed) while they wait; so do those who wait for a rank that has ended, or
-//! whose process leaves the job.
+//! who get [`PeerFailed`](crate::CommError::PeerFailed) while they wait. Ranks that wait for a rank that has ended, or whose
+//! process leaves the job, get it too.
 //! A deadlock is found by time only: a wait longer than [`MpiOptions::timeout`] is
 //! [`TimedOut`](crate::CommError::TimedOut), with the last operations of the rank and the ranks it waited for. After a
 //! failure messages may be left under way, so a process that ends then ends the whole job (`MPI_Abort`).
 //!
 //! # Threads
 //!
-//! MPI is entered at level `FUNNELED`, by the first call of this module; all calls must come from that thread, which is
-//! checked, and communicators cannot leave it.
+//! MPI is entered at level `FUNNELED`, by the first call of this module. All calls must come from that thread; this is
+//! checked, and communicators cannot leave the thread.
 //!
-//! `member.rs` has the communicator, `short.rs` how an operation begins and `op.rs` how it goes on, `record.rs`, `all_gather.rs` and
-//! `details.rs` how ranks agree, `wire.rs` and
-//! `moving.rs` how elements move, `sums.rs` checksums of them, `progress.rs` what is in flight, `raw.rs` the calls to MPI.
+//! `member.rs` has the communicator, `short.rs` the beginning of an operation and `op.rs` the rest of it. `record.rs`,
+//! `all_gather.rs` and `details.rs` are about how ranks agree, `wire.rs` and `moving.rs` about how elements move, and `sums.rs`
+//! about checksums. `progress.rs` has the operations in flight, `raw.rs` the calls to MPI.
 
 mod all_gather;
 mod details;
@@ -76,20 +76,20 @@ use raw::World;
 /// How the ranks of a job are set up. Must be equal in all processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MpiOptions {
-    /// How many processes are ranks, from the first; all if not said. The others only look on.
+    /// How many processes are ranks, counted from the first; `None` means all. The other processes do not take part.
     pub ranks: Option<usize>,
     /// How the host keeps its memory.
     pub host: HostOptions,
     /// How long a rank waits for others before it gives up; for ever if `None`.
     pub timeout: Option<Duration>,
-    /// The greatest tag messages may have, if it is to be less than what the MPI grants; 2^15 - 1 is the least. Fewer tags
-    /// mean fewer groups at a time, from 1022 down to 62, and fewer operations of a group in flight: later ones begin when
-    /// earlier ones are done.
+    /// The greatest tag that messages may have, if it is to be less than what MPI grants; at least 2^15 - 1. With fewer tags
+    /// there can be fewer groups at a time, from 1022 down to 62, and fewer operations of a group in flight: later ones begin
+    /// when earlier ones are done.
     pub greatest_tag: Option<i32>,
 }
 
 impl MpiOptions {
-    /// How long a rank waits for others unless said otherwise.
+    /// How long a rank waits for others by default.
     pub const TIMEOUT: Duration = Duration::from_secs(600);
 }
 
@@ -119,7 +119,7 @@ pub struct Process {
 /// The first call: all processes of the job.
 ///
 /// # Errors
-/// [`LaunchError::Processes`] if MPI cannot be used from this thread, or not any more.
+/// [`LaunchError::Processes`] if MPI cannot be used from this thread, or no longer.
 pub fn process() -> Result<Process, LaunchError> {
     let world = world()?;
     Ok(Process {
@@ -134,8 +134,8 @@ pub fn process() -> Result<Process, LaunchError> {
 /// All processes of the job.
 ///
 /// # Errors
-/// [`LaunchError::Panicked`] if this rank panicked, [`LaunchError::Failed`] if another one failed or the ranks ended
-/// apart, [`LaunchError::Processes`] if MPI cannot be used or there are fewer processes than ranks.
+/// [`LaunchError::Panicked`] if this rank panicked, [`LaunchError::Failed`] if another one failed or the ranks did not end
+/// alike, [`LaunchError::Processes`] if MPI cannot be used or there are fewer processes than ranks.
 pub fn run<T>(
     options: &MpiOptions,
     f: impl FnOnce(MpiComm) -> T,
@@ -149,7 +149,7 @@ pub fn run<T>(
     Ok(Some(result))
 }
 
-/// One run of a program, from its start to its end: for those who need more than [`run`].
+/// One run of a program, from its start to its end: for programs that need more than [`run`].
 #[derive(Debug)]
 pub struct Session {
     rank: Option<(Rc<Rank>, MpiComm)>,
@@ -165,7 +165,7 @@ impl Session {
     /// [`LaunchError::Processes`], [`LaunchError::NoRanks`].
     pub fn start(options: &MpiOptions) -> Result<Self, LaunchError> {
         let world = world()?;
-        // Runs are counted alike in all processes: every one of them starts every run.
+        // All processes count the runs alike, because each of them starts every run.
         let run = RUNS.get();
         RUNS.set(run + 1);
         let ranks = options.ranks.unwrap_or(world.size());
@@ -188,17 +188,17 @@ impl Session {
         })
     }
 
-    /// The communicator of all ranks, if this process is one.
+    /// The communicator of all ranks, if this process is a rank.
     pub fn comm(&self) -> Option<MpiComm> {
         self.rank.as_ref().map(|(_, comm)| comm.clone())
     }
 
-    /// Runs part of the program; if it panics, all other ranks hear of it.
+    /// Runs part of the program. If it panics, all other ranks are told.
     ///
     /// # Errors
     /// [`LaunchError::Panicked`].
     pub fn catch<T>(&self, f: impl FnOnce() -> T) -> Result<T, LaunchError> {
-        // Whatever the closure leaves behind is only dropped; what it shares with other ranks is told.
+        // What the closure leaves behind is only dropped; the ranks that it shared something with are told.
         catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
             let message = panic_message(payload.as_ref());
             if let Some((rank, _)) = &self.rank {
@@ -211,8 +211,8 @@ impl Session {
         })
     }
 
-    /// Ends the run: finishes what is in flight and meets the other ranks, who hear of this one's error, if it has one
-    /// that they have not heard of. Returns every rank's error.
+    /// Ends the run: finishes what is in flight and meets the other ranks, which learn of this rank's error, if it has one
+    /// that they do not know yet. Returns every rank's error.
     ///
     /// # Collective
     /// All ranks.

@@ -1,5 +1,5 @@
-//! One exchange on its way: messages straight from sources, and straight to where they belong if nothing else is
-//! written there; else to packed memory, and from there by the device, in the order of the plan.
+//! One exchange on its way: messages go straight from the sources, and straight to where they belong if nothing else is
+//! written there. Otherwise they go to packed memory, and the device moves them from there, in the order of the plan.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::{Stage, Target};
 /// An exchange whose messages are posted.
 #[derive(Debug)]
 pub(super) struct Moving {
-    /// What this rank sends, which its result does not wait for.
+    /// The messages that this rank sends; its result does not wait for them.
     out: Mail,
     mail: Mail,
     plan: Arc<ExchangePlan>,
@@ -27,14 +27,15 @@ pub(super) struct Moving {
     landing: Landing,
 }
 
-/// Where its result is to be found when all messages are there.
+/// Where the result is when all messages are there.
 #[derive(Debug)]
 enum Landing {
-    /// It is what it was.
+    /// The result is known from the start.
     Known(Option<Buffer>),
-    /// It is being received into.
+    /// The messages are received into the result.
     Direct,
-    /// It is made of packed elements: those this rank has, by peer, and those that come, in the order of their messages.
+    /// The result is made of packed elements: those this rank has already, by peer, and those still to come, in the order of
+    /// their messages.
     Packed {
         dst: BufferMut,
         here: Vec<Option<Buffer>>,
@@ -42,21 +43,21 @@ enum Landing {
     },
 }
 
-/// What an exchange begins with.
+/// The inputs of an exchange.
 pub(super) struct Start<'a> {
     pub(super) rank: &'a Rank,
     pub(super) tags: &'a Tags,
     pub(super) phase: Phase,
-    /// What this rank sends, and reads itself.
+    /// The sources that this rank sends from, and reads itself.
     pub(super) own: &'a SmallVec<[Buffer; 1]>,
-    /// The sources of others that have come already, by participant.
+    /// The sources of other ranks that have come already, by participant.
     pub(super) inlined: Vec<Option<Buffer>>,
-    /// Whether this rank's own has gone already.
+    /// Whether this rank's own source has been sent already.
     pub(super) silent: bool,
 }
 
 impl Moving {
-    /// Posts everything.
+    /// Posts all messages.
     pub(super) fn new(mut start: Start<'_>, stage: Stage, wire: Rc<Wire>) -> Result<Self> {
         let Stage { plan, target } = stage;
         start.inlined.resize(start.tags.members.len(), None);
@@ -76,23 +77,23 @@ impl Moving {
         })
     }
 
-    /// Carries messages on; whether all are there.
+    /// Carries the messages on, and returns whether all are there.
     pub(super) fn is_there(&mut self) -> Result<bool> {
         self.mail.test()
     }
 
-    /// What moves.
+    /// The plan of the exchange.
     pub(super) fn plan(&self) -> &Arc<ExchangePlan> {
         &self.plan
     }
 
-    /// The processes it waits for.
+    /// The processes that this waits for.
     pub(super) fn peers(&self) -> Vec<usize> {
         self.mail.peers()
     }
 
-    /// The result, once all messages are there, and those that are still leaving; if asked, with checksums of what was
-    /// found.
+    /// The result, once all messages are there, and the messages that are still leaving; if `summed`, also the checksums of what
+    /// arrived.
     pub(super) fn finish(
         mut self,
         device: &DeviceRef,
@@ -138,7 +139,7 @@ impl Moving {
     }
 }
 
-/// Checksums of what came from each peer. `at` says where a piece is now, given how many elements of its peer come
+/// Checksums of what came from each peer. `at` tells where a piece is now, given how many elements of its peer come
 /// before it.
 fn sums<'a>(
     device: &DeviceRef,
@@ -160,7 +161,7 @@ fn sums<'a>(
 }
 
 impl Start<'_> {
-    /// Posts what this rank sends.
+    /// Posts the messages that this rank sends.
     fn send(&self, plan: &ExchangePlan, wire: &Wire) -> Result<Mail> {
         let mut out = Mail::of_buffers(self.own.clone());
         if self.silent {
@@ -177,14 +178,14 @@ impl Start<'_> {
         Ok(out)
     }
 
-    /// Posts what this rank receives where it belongs.
+    /// Posts receives straight into the destination.
     fn receive(
         &self,
         plan: &ExchangePlan,
         wire: &Wire,
         mut dst: BufferMut,
     ) -> Result<(Mail, Landing)> {
-        // What is here goes first: nobody may touch the destination while messages are under way to it.
+        // Elements that are here are placed first: nobody may touch the destination while messages are under way to it.
         self.prepare(plan, &mut dst)?;
         for message in wire.incoming.iter().filter(|m| self.is_here(m)) {
             self.place(plan, message, &mut dst)?;
@@ -200,7 +201,7 @@ impl Start<'_> {
         Ok((mail, Landing::Direct))
     }
 
-    /// Posts what this rank receives into packed memory of its own, and packs what is here.
+    /// Posts receives into packed memory, and packs the elements that are here.
     fn receive_packed(
         &self,
         plan: &ExchangePlan,
@@ -242,7 +243,7 @@ impl Start<'_> {
         self.rank.device()
     }
 
-    /// Whether a message needs none: this rank's own elements, and those that came with records.
+    /// Whether the elements need no message: this rank's own, and those that came with records.
     fn is_here(&self, message: &WireMessage) -> bool {
         message.peer == self.tags.index || self.inlined[message.peer].is_some()
     }
@@ -279,7 +280,7 @@ impl Start<'_> {
         Ok(())
     }
 
-    /// Pieces one after the other, as messages bring them.
+    /// Packs pieces one after the other, as a message brings them.
     fn pack(&self, plan: &ExchangePlan, message: &WireMessage, dtype: DType) -> Result<Buffer> {
         if let [at] = message.pieces[..]
             && let Some(piece) = plan.recv.get(at)

@@ -1,5 +1,5 @@
-//! Notice of failures: messages that nobody asked for. A rank that gives up tells all others; each looks for such notice
-//! while it waits. And every process says good-bye before it leaves MPI, so that nobody waits for it in vain.
+//! Notices: unsolicited messages. A rank that gives up tells all others, and each rank looks for such a notice while it
+//! waits. Every process also says good-bye before it leaves MPI, so that nobody waits for it in vain.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -12,14 +12,14 @@ use crate::Result;
 /// Bytes of a message; longer causes are cut.
 const SIZE: usize = 2048;
 
-/// What a rank has to say.
+/// The content of a notice.
 #[derive(Clone, Debug)]
 pub(super) enum Notice {
-    /// It, or another one, cannot go on: who, and why.
+    /// A rank cannot go on: which one, and why. It may be another rank than the sender.
     Failed { origin: usize, cause: String },
-    /// It has ended and waits for the others to do so.
+    /// The sender has ended and waits for the others to end.
     Ended { rank: usize },
-    /// Its process leaves the job.
+    /// The sender's process leaves the job.
     Left { rank: usize },
 }
 
@@ -36,8 +36,8 @@ fn has_left(rank: usize) {
     left.insert(rank);
 }
 
-/// Says good-bye to all other processes and waits until they have, too: none may leave MPI before that, or with notice under
-/// way.
+/// Says good-bye to all other processes and waits until they have said so too: no process may leave MPI before that, or while
+/// notices are under way.
 pub(super) fn part(world: &World) -> Result<()> {
     const NAP: Duration = Duration::from_micros(200);
     let me = world.rank();
@@ -52,7 +52,7 @@ pub(super) fn part(world: &World) -> Result<()> {
         while !incoming.test()? {
             std::thread::sleep(NAP);
         }
-        // What else comes is of runs that are over.
+        // Other notices belong to runs that are over.
         if let (_, Notice::Left { rank }) = Notice::from_bytes(incoming.bytes()) {
             has_left(rank);
         }
@@ -63,10 +63,10 @@ pub(super) fn part(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The ear for notice, and what was said and has not been heard yet.
+/// Receives notices, and keeps those that were sent until they are received.
 #[derive(Debug)]
 pub(super) struct Letterbox {
-    /// Which run of the job it is: notice of earlier ones may still come.
+    /// The number of the run: notices of earlier runs may still arrive.
     run: u64,
     incoming: Mail,
     sent: Vec<Mail>,
@@ -83,7 +83,7 @@ impl Letterbox {
         })
     }
 
-    /// Tells some processes.
+    /// Sends a notice to some processes.
     pub(super) fn tell(
         &mut self,
         world: &World,
@@ -94,13 +94,13 @@ impl Letterbox {
         for peer in to {
             mail.send_bytes(world, peer, NEWS, 0..SIZE)?;
         }
-        // Small enough to be under way at once.
+        // Small enough to be sent at once.
         mail.test()?;
         self.sent.push(mail);
         Ok(())
     }
 
-    /// What has come.
+    /// The next notice that has come, if any.
     pub(super) fn look(&mut self, world: &World) -> Result<Option<Notice>> {
         if !self.incoming.test()? {
             return Ok(None);
@@ -114,7 +114,7 @@ impl Letterbox {
         Ok(Some(notice).filter(|_| run == self.run))
     }
 
-    /// Closes it; whether everything that was said has left.
+    /// Closes the letterbox, and returns whether every notice that was sent has left.
     pub(super) fn close(&mut self) -> bool {
         let came = self.incoming.test().unwrap_or(false) || !self.incoming.cancel();
         if came && let (_, Notice::Left { rank }) = Notice::from_bytes(self.incoming.bytes()) {
@@ -141,7 +141,7 @@ impl Notice {
         bytes
     }
 
-    /// With the run it is of.
+    /// The notice, with the number of its run.
     fn from_bytes(bytes: &[u8]) -> (u64, Self) {
         let number = |at: usize| {
             let mut number = [0; 8];

@@ -1,4 +1,4 @@
-//! One operation on its way: what every rank says of it, then its exchanges.
+//! One operation on its way: first the records of every rank, then its exchanges.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -35,23 +35,24 @@ pub(super) struct Op {
 #[derive(Debug)]
 pub(super) struct State {
     step: Step,
-    /// Whether everything this rank sends at first has gone with its record.
+    /// Whether everything that this rank sends in the first exchange has gone with its record.
     complete: bool,
-    /// The exchanges to come, last first, and how many there were.
+    /// The exchanges to come, last first; `begun` counts those that have begun.
     stages: SmallVec<[(Stage, Rc<Wire>); 1]>,
     begun: usize,
-    /// What the next exchange reads.
+    /// The sources of the next exchange.
     sources: SmallVec<[Buffer; 1]>,
     turn: Option<u64>,
-    /// What peers should find in the next exchange, if this rank says so, and what they say, if any does.
+    /// The checksums that peers should find in the next exchange, if this rank computes them; and those of all ranks, if any
+    /// does.
     sums: Option<Arc<[PeerSum]>>,
     peer_sums: Option<AllGather>,
-    /// Whether exchanges of this operation are judged.
+    /// Whether exchanges of this operation are followed by verdicts.
     judged: bool,
     status: Result<(), Box<AgreedError>>,
     argument: Option<(&'static str, u128)>,
     past: Option<Past>,
-    /// Every rank's error, if they had to be told.
+    /// Every rank's error, if ranks exchanged their errors.
     pub(super) statuses: Vec<Option<AgreedError>>,
     pub(super) result: Option<Result<Option<Buffer>>>,
     pub(super) dropped: bool,
@@ -59,15 +60,15 @@ pub(super) struct State {
 
 #[derive(Debug)]
 enum Step {
-    /// Others must be done before, which have the same tags.
+    /// Waits until earlier operations with the same tags are done.
     Held(Box<Request>, Rc<WireCache>),
     Records(Box<AllGather>),
     Sizes(AllGather, Vec<u8>),
     Details(AllGather),
-    /// With the records, if they may hold what the exchange needs.
+    /// With the records, if the exchange may find its elements in them.
     Sums(AllGather, Option<Box<AllGather>>),
     Moving(Box<Moving>),
-    /// With the result of the exchange that is judged.
+    /// With the result of the exchange that the verdicts are about.
     Verdicts(AllGather, Option<Buffer>),
     Done,
 }
@@ -111,7 +112,7 @@ impl State {
 }
 
 impl Op {
-    /// Goes on with an operation that has begun.
+    /// An operation that has begun.
     pub(super) fn new(tags: Tags, request: Request, begun: Begun) -> Self {
         Self {
             name: request.name(),
@@ -123,7 +124,7 @@ impl Op {
         }
     }
 
-    /// One that begins when others [are done](Rank::is_held).
+    /// An operation that begins when the operations that [hold](Rank::is_held) it are done.
     pub(super) fn held(tags: Tags, request: Request, wires: Rc<WireCache>) -> Self {
         Self {
             name: request.name(),
@@ -135,7 +136,7 @@ impl Op {
         }
     }
 
-    /// Goes on as far as it goes without waiting. An error here is a failure of this rank.
+    /// Makes progress as far as possible without waiting. An error here is a failure of this rank.
     pub(super) fn advance(&self, rank: &Rank) -> Result<()> {
         let mut state = self.state.borrow_mut();
         while state.result.is_none() {
@@ -185,7 +186,7 @@ impl Op {
                     state.step = Step::Details(all);
                 }
                 Step::Details(all) => {
-                    // Of several that are out of step all ranks must find the first.
+                    // If several operations are out of step, all ranks must report the first.
                     if rank.has_earlier(&self.tags) {
                         state.step = Step::Details(all);
                         return Ok(());
@@ -228,7 +229,7 @@ impl Op {
         Ok(())
     }
 
-    /// The processes it waits for.
+    /// The processes that the operation waits for.
     pub(super) fn peers(&self) -> Vec<usize> {
         match &self.state.borrow().step {
             Step::Records(all_gather) => all_gather.peers(),
@@ -272,7 +273,7 @@ impl Op {
         self.method.unwrap_or_else(|| self.name_of_call())
     }
 
-    /// The operation, where it differs from the plan: a message has two ends.
+    /// The name of the call, where it differs from that of the plan: a message has two ends.
     fn name_of_call(&self) -> &'static str {
         match (self.tags.is_link(), self.tags.index) {
             (true, 0) => "send",
@@ -281,7 +282,7 @@ impl Op {
         }
     }
 
-    /// Does the first exchange.
+    /// Runs or begins the first exchange.
     fn move_on(&self, rank: &Rank, state: &mut State, records: Box<AllGather>) -> Result<()> {
         let elsewhere = |(stage, _): &(Stage, _)| matches!(stage.target, Target::Elsewhere);
         if state.stages.last().is_some_and(elsewhere) {
@@ -302,7 +303,7 @@ impl Op {
     }
 
     /// Finishes the first exchange if all that this rank reads has come with the `records`, and all that others read has
-    /// gone: small ones need nothing more.
+    /// been sent: small exchanges need nothing more.
     fn finish_at_once(&self, rank: &Rank, state: &mut State, records: &AllGather) -> Result<bool> {
         let me = self.tags.index;
         let length = |r: usize| usize::from(records.record(&self.tags, r)[LENGTH]);
@@ -323,7 +324,7 @@ impl Op {
             Target::Nothing | Target::Elsewhere => None,
             Target::Keep(result) => Some(result),
             Target::Write(mut dst) => {
-                // All that came in one buffer, of which each participant's source is a part.
+                // All elements that came are put in one buffer, of which each participant's source is a part.
                 let (device, dtype) = (rank.device(), dst.dtype());
                 let others = || {
                     wire.incoming
@@ -364,7 +365,7 @@ impl Op {
         Ok(true)
     }
 
-    /// Posts an exchange. What came with the `records` needs no message.
+    /// Posts an exchange. Elements that came with the `records` need no message.
     fn begin_stage(
         &self,
         rank: &Rank,
@@ -417,7 +418,7 @@ impl Op {
         Ok(Some(rank.device().upload(dtype, carried(record)?)?))
     }
 
-    /// An exchange has left its result; where there are checksums, all hear whether it is what was sent.
+    /// Ends an exchange. With checksums, all ranks first tell each other whether they found what was sent.
     fn end_stage(
         &self,
         rank: &Rank,

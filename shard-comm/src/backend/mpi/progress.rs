@@ -1,7 +1,7 @@
 //! One process' operations in flight, and how they go on.
 //!
 //! A blocking call carries on *all* operations of the process while it waits for its own. So handles may be waited for
-//! in any order, and one that is dropped or forgotten still does its part.
+//! in any order, and an operation whose handle is dropped or forgotten still does its part.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -28,29 +28,29 @@ use crate::{
     SiteText, TimeoutReport, WaitLine,
 };
 
-/// How often a waiting process looks before it lets others run between looks.
+/// How often a waiting process polls before it lets others run between polls.
 const SPINS: u32 = 64;
 
-/// Every so many looks it also carries its other operations on, and reads notice.
+/// After this many polls a waiting process also carries on its other operations, and reads notices.
 const ROUND: u32 = 16;
 
-/// After so long it sleeps between looks: nothing will come within microseconds.
+/// After this long a waiting process sleeps between polls: nothing will come within microseconds.
 const PATIENT: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(100);
 
-/// How long after it left a process may still be heard of.
+/// How long after a process left its last messages may still arrive.
 const PARTING: Duration = Duration::from_millis(100);
 
-/// A process that has ended tells so after waiting this long for the others.
+/// A process that has ended says so after waiting this long for the others.
 const OVERDUE: Duration = Duration::from_secs(1);
 
-/// What belongs to this process, whatever the group.
+/// The state of this process, shared by all its groups.
 #[derive(Debug)]
 pub(super) struct Rank {
     world: World,
     everyone: Rc<[usize]>,
     device: DeviceRef,
-    /// Whether the device need not hear of all that is done in its memory.
+    /// Whether small work may be done in the device's memory without telling the device.
     plain: bool,
     ledger: Ledger,
     timeout: Option<Duration>,
@@ -58,7 +58,7 @@ pub(super) struct Rank {
     flying: RefCell<Vec<Rc<Op>>>,
     /// Messages of finished operations that are still leaving.
     leaving: RefCell<Vec<Mail>>,
-    /// Exchanges of records that are done, to be used again.
+    /// All-gathers of records that are done and may be used again.
     #[expect(
         clippy::vec_box,
         reason = "operations keep them boxed, as they are large to move"
@@ -70,7 +70,7 @@ pub(super) struct Rank {
     /// Ranks that have ended.
     ended: RefCell<BTreeSet<usize>>,
     closed: Cell<bool>,
-    /// Which groups' numbers are taken.
+    /// The context numbers of groups, free and taken.
     contexts: Rc<Contexts>,
 }
 
@@ -116,7 +116,7 @@ impl Rank {
         &self.device
     }
 
-    /// Whether small work may be done in the device's memory without asking it.
+    /// Whether small work may be done in the device's memory without telling the device.
     pub(super) fn is_plain(&self) -> bool {
         self.plain
     }
@@ -125,20 +125,20 @@ impl Rank {
         &self.ledger
     }
 
-    /// The numbers of groups.
+    /// The context numbers of groups.
     pub(super) fn contexts(&self) -> &Rc<Contexts> {
         &self.contexts
     }
 
-    /// An exchange of records that is done, or new.
+    /// An all-gather of records to begin: one that is done, or a new one.
     pub(super) fn spare(&self) -> Box<AllGather> {
         let spare = self.spare.borrow_mut().pop();
         spare.unwrap_or_else(|| Box::new(AllGather::idle()))
     }
 
-    /// Keeps an exchange of records that is done for others.
+    /// Keeps an all-gather of records that is done, to be used again.
     pub(super) fn keep_spare(&self, records: Box<AllGather>) {
-        /// As many as operations usually fly at once.
+        /// As many as there are usually operations in flight.
         const MOST: usize = 8;
         let mut spare = self.spare.borrow_mut();
         if spare.len() < MOST {
@@ -149,7 +149,7 @@ impl Rank {
     /// Posts an operation.
     ///
     /// # Errors
-    /// The first failure, or what MPI reports.
+    /// The first failure, or an error of MPI.
     pub(super) fn start(
         &self,
         tags: Tags,
@@ -166,7 +166,7 @@ impl Rank {
         self.set_off(tags, request, begun)
     }
 
-    /// Does an operation and waits for it.
+    /// Runs an operation and waits for it.
     ///
     /// # Errors
     /// Whatever went wrong.
@@ -182,7 +182,7 @@ impl Rank {
         }
         self.check_in(&tags, &request)?;
         let mut begun = self.or_fail(Begun::new(self, &tags, &mut request, wires))?;
-        // What comes with the records needs no place among the operations in flight.
+        // If everything comes with the records, the operation need not be listed as in flight.
         if begun.is_short(&tags, &request) {
             let done = self.finish_short(&tags, &mut request, &mut begun);
             if let Some(done) = self.or_fail(done)? {
@@ -194,7 +194,7 @@ impl Rank {
         self.wait(&op)
     }
 
-    /// Puts an operation in the books, if operations may begin.
+    /// Registers an operation, if operations may begin.
     fn check_in(&self, tags: &Tags, request: &Request) -> Result<()> {
         let op = request.name();
         if let Some(root) = &*self.root.borrow() {
@@ -207,7 +207,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Whether an operation cannot begin before others are done, whose tags it has.
+    /// Whether an operation cannot begin before other ones are done, because they have the same tags.
     pub(super) fn is_held(&self, tags: &Tags) -> bool {
         self.holds(tags).is_some()
     }
@@ -223,11 +223,11 @@ impl Rank {
         holds.cloned()
     }
 
-    /// Lets an operation fly.
+    /// Puts an operation in flight.
     fn set_off(&self, tags: Tags, request: Request, begun: Begun) -> Result<Rc<Op>> {
         let complete = begun.complete;
         let op = Rc::new(Op::new(tags, request, begun));
-        // Once it has begun more may be posted, but not where all has gone with the record.
+        // Once the operation has begun, more of it may be posted, unless everything has gone with the record.
         if !complete {
             self.or_fail(op.advance(self))?;
         }
@@ -235,7 +235,7 @@ impl Rank {
         Ok(op)
     }
 
-    /// Waits a while for everybody's record, and finishes an operation that needs no more.
+    /// Waits a while for everybody's record, and finishes the operation if it needs no more.
     fn finish_short(
         &self,
         tags: &Tags,
@@ -257,7 +257,7 @@ impl Rank {
         Ok(None)
     }
 
-    /// The result; an error is a failure of this rank.
+    /// Returns the result; an error becomes a failure of this rank.
     fn or_fail<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| self.fail(&error.to_string()))
     }
@@ -267,7 +267,7 @@ impl Rank {
         self.wait_until(op, self.timeout, |_| ())
     }
 
-    /// Carries all operations on; whether this one is finished.
+    /// Carries on all operations, and returns whether this one is finished.
     fn is_done(&self, op: &Op) -> bool {
         self.advance(op);
         if op.state.borrow().result.is_none() {
@@ -323,7 +323,7 @@ impl Rank {
                 continue;
             }
             let waited = start.get_or_insert_with(Instant::now).elapsed();
-            // What a process sent before it left may still be coming.
+            // Messages that a process sent before it left may still be coming.
             if waited > PARTING {
                 self.miss(op, &notice::left(), "its process left the job");
             }
@@ -340,7 +340,7 @@ impl Rank {
         }
     }
 
-    /// Whether an operation of the same group, or message of the same pair, is in flight that was posted before this one.
+    /// Whether an earlier operation of the same group, or an earlier message of the same pair, is in flight.
     pub(super) fn has_earlier(&self, tags: &Tags) -> bool {
         let flying = self.flying.borrow();
         let mut earlier = flying.iter().filter(|op| op.tags.is_before(tags));
@@ -377,13 +377,13 @@ impl Rank {
         self.hear(error);
     }
 
-    /// The first failure stands.
+    /// Records a failure; the first one stands.
     pub(super) fn hear(&self, error: CommError) {
         self.root.borrow_mut().get_or_insert(error);
     }
 
-    /// Ends this rank: finishes what is in flight and meets all others, who hear of `status`. Every rank's status is
-    /// the result where some are errors.
+    /// Ends this rank: finishes what is in flight and meets all others, which learn of `status`. Returns every rank's status if
+    /// some are errors.
     ///
     /// # Errors
     /// The first failure.
@@ -433,10 +433,10 @@ impl Rank {
             let Some(op) = self.flying.borrow().first().cloned() else {
                 break;
             };
-            // Its handle is gone, so nobody is left to hear of an error that its peers hear of themselves.
+            // The handle is gone, so nobody is left to receive an error; the peers get it themselves.
             drop(self.wait(&op));
         }
-        // Their readers have met this rank, and are finishing what is in flight too.
+        // The readers of these messages have met this rank, and are finishing what is in flight too.
         while !self.leaving.borrow().is_empty() {
             self.progress(0);
             std::thread::yield_now();
@@ -448,7 +448,7 @@ impl Rank {
     fn tell(&self, notice: &Notice) {
         let me = self.world.rank();
         let others = self.everyone.iter().copied().filter(|&r| r != me);
-        // Those whom notice cannot reach hear of it when the job ends.
+        // Ranks that a notice cannot reach learn of it when the job ends.
         drop(
             self.letterbox
                 .borrow_mut()
@@ -471,7 +471,7 @@ impl Rank {
         }
     }
 
-    /// Fails if an operation waits for a rank that will not come.
+    /// Fails if an operation waits for a rank that has gone.
     fn miss(&self, op: &Op, gone: &BTreeSet<usize>, how: &str) {
         if gone.is_empty() || self.root.borrow().is_some() {
             return;
@@ -510,7 +510,7 @@ impl Rank {
             others: Vec::new(),
         };
         let error = CommError::TimedOut(Arc::new(report));
-        // The others hear of it in short: the operations are this rank's own.
+        // The others get a short text, because the list of operations is this rank's own.
         self.tell(&Notice::Failed {
             origin: self.world.rank(),
             cause: error.to_string(),
@@ -533,7 +533,7 @@ impl Rank {
         }
     }
 
-    /// Carries every operation on as far as it goes without waiting, if there are more than the caller's `own`.
+    /// Carries on every operation as far as it goes without waiting, if there are more than the caller's `own`.
     fn progress(&self, own: usize) {
         if self.flying.borrow().len() > own {
             let flying: SmallVec<[Rc<Op>; 8]> = self.flying.borrow().iter().cloned().collect();

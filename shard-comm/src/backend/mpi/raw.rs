@@ -2,7 +2,7 @@
 //!
 //! Three rules keep it sound. Every handle is `!Send`, and made on the one thread that may call MPI, which
 //! [`initialize`] checks. A [`Mail`] owns the memory that its messages in flight read and write, gives nobody access to
-//! it meanwhile, and leaks it rather than free it under them. And a message is only posted after its datatype's true
+//! it meanwhile, and leaks it rather than free it under them. A message is only posted after its datatype's true
 //! extent was found to lie inside its buffer.
 
 use std::ffi::{c_int, c_void};
@@ -21,7 +21,7 @@ use crate::{Buffer, BufferMut, CommError, Result};
 /// Set when this process cannot leave MPI in good order: it ends the whole job instead.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// A communicator of all processes of the job, of this library alone.
+/// A communicator of all processes of the job, used by this library alone.
 #[derive(Clone, Debug)]
 pub(super) struct World {
     comm: ffi::MPI_Comm,
@@ -51,8 +51,8 @@ pub(super) fn failure(call: &'static str, cause: &str) -> CommError {
     }
 }
 
-/// Enters MPI, if this process has not, for calls from this thread only, and arranges for leaving it when the process
-/// ends.
+/// Initializes MPI, if this process has not done so, for calls from this thread only, and arranges for MPI to be finalized
+/// when the process ends.
 pub(super) fn initialize() -> Result<World> {
     let (mut begun, mut ended, mut provided, mut main) = (0, 0, 0, 0);
     // SAFETY: these two may be called at any time.
@@ -119,8 +119,8 @@ pub(super) fn initialize() -> Result<World> {
 /// The greatest tag a message may have.
 fn greatest_tag() -> Result<c_int> {
     let (mut value, mut found) = (ptr::null_mut::<c_int>(), 0);
-    // SAFETY: the communicator is MPI's own; the attribute is one that every MPI has there, a pointer to a number that lives
-    // as long as MPI. Both pointers are to variables of the right type.
+    // SAFETY: the communicator is MPI's own. Every MPI has the attribute there: a pointer to a number that lives as long as
+    // MPI. Both pointers are to variables of the right type.
     let greatest = unsafe {
         let code = ffi::MPI_Comm_get_attr(
             ffi::RSMPI_COMM_WORLD,
@@ -134,31 +134,31 @@ fn greatest_tag() -> Result<c_int> {
     greatest.ok_or_else(|| failure("MPI_Comm_get_attr", "no greatest tag (MPI_TAG_UB) is known"))
 }
 
-/// The communicator for the end of the process.
+/// The communicator that is used at the end of the process.
 struct Last(World);
 
-// SAFETY: only `leave` looks at it, which runs once, when the thread that ends the process has come to its end.
+// SAFETY: only `leave` looks at it, which runs once, on the thread that ends the process, when everything else is done.
 unsafe impl Send for Last {}
 // SAFETY: as above.
 unsafe impl Sync for Last {}
 
 static LAST: OnceLock<Last> = OnceLock::new();
 
-/// From now on this process ends the whole job when it ends.
+/// Sets whether this process ends the whole job when it ends.
 pub(super) fn set_broken(broken: bool) {
     BROKEN.store(broken, Ordering::Relaxed);
 }
 
-/// Whether something has gone wrong that leaves messages under way.
+/// Whether something has gone wrong that left messages under way.
 pub(super) fn is_broken() -> bool {
     BROKEN.load(Ordering::Relaxed)
 }
 
-/// Runs when the process ends, however it does.
+/// Runs when the process ends, in whatever way.
 extern "C" fn leave() {
     let mut ended = 0;
-    // SAFETY: registered after MPI was initialized, and run once. Ending a job from the thread that ends the process is
-    // all that is left to do with a broken one.
+    // SAFETY: registered after MPI was initialized, and run once. Ending the job from the thread that ends the process is
+    // all that can be done about a broken one.
     unsafe {
         ffi::MPI_Finalized(&raw mut ended);
         if ended != 0 {
@@ -167,7 +167,7 @@ extern "C" fn leave() {
         if is_broken() {
             ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, 1);
         }
-        // Whoever launches again would wait for this process.
+        // Other processes that launch again would wait for this process.
         if let Some(Last(world)) = LAST.get() {
             drop(super::notice::part(world));
         }
@@ -184,19 +184,19 @@ impl World {
         self.size
     }
 
-    /// The greatest tag a message may have: the same in all processes.
+    /// The greatest tag that a message may have: the same in all processes.
     pub(super) fn greatest_tag(&self) -> c_int {
         self.greatest_tag
     }
 }
 
-/// Which elements of a buffer a message is made of, in bytes from where the buffer begins.
+/// The elements of a buffer that a message consists of, in bytes from where the buffer begins.
 #[derive(Debug)]
 pub(super) struct Region {
     datatype: Datatype,
     count: c_int,
     start: isize,
-    /// What the message touches.
+    /// The range of bytes that the message touches.
     reach: Range<isize>,
 }
 
@@ -210,7 +210,7 @@ pub(super) struct Datatype {
 /// The greatest number that fits the counts of MPI.
 const MOST: usize = c_int::MAX as usize;
 
-/// A place or a distance in bytes, for which every MPI has a type of its own.
+/// A place or a distance in bytes, in the integer type that this MPI uses for addresses.
 fn address<T: TryFrom<isize>>(at: isize) -> Result<T> {
     T::try_from(at).map_err(|_| failure("address", "more bytes than MPI can address"))
 }
@@ -218,7 +218,7 @@ fn address<T: TryFrom<isize>>(at: isize) -> Result<T> {
 impl Datatype {
     /// One element of 1, 2, 4 or 8 bytes, whatever they mean.
     pub(super) fn element(size: usize) -> Self {
-        // SAFETY: constants of the library, valid once it is initialized, as the existence of any caller shows.
+        // SAFETY: constants of the library, valid once it is initialized, which it is if there is a caller.
         let handle = unsafe {
             match size {
                 8 => ffi::RSMPI_UINT64_T,
@@ -246,7 +246,7 @@ impl Datatype {
         })
     }
 
-    /// This many of them, `stride` bytes apart. More than fit a count are made of blocks.
+    /// `extent` copies of the type, `stride` bytes apart. More copies than fit a count are made of blocks.
     pub(super) fn repeat(&self, extent: usize, stride: isize) -> Result<Self> {
         self.repeat_in(extent, stride, MOST)
     }
@@ -271,7 +271,7 @@ impl Datatype {
         ])
     }
 
-    /// One at each of these places, in bytes.
+    /// One copy of the type at each of these places, in bytes.
     pub(super) fn at(&self, places: &[isize]) -> Result<Self> {
         let places: Vec<_> = (places.iter().map(|&at| address(at))).collect::<Result<_>>()?;
         let count = places.len().min(MOST) as c_int;
@@ -322,7 +322,7 @@ impl Datatype {
 impl Drop for Datatype {
     fn drop(&mut self) {
         if self.owned {
-            // SAFETY: a type this process made and frees once; messages in flight keep what they need of it.
+            // SAFETY: a type that this process made and frees once; messages in flight keep what they need of it.
             unsafe { ffi::MPI_Type_free(&raw mut self.handle) };
         }
     }
@@ -379,21 +379,21 @@ pub(super) struct Mail {
 }
 
 impl Mail {
-    /// Messages between bytes of their own.
+    /// For messages that are sent from and received into these bytes.
     pub(super) fn of_bytes(bytes: Vec<u8>) -> Self {
         let mut mail = Self::default();
         mail.bytes = bytes;
         mail
     }
 
-    /// Messages that read these buffers, which the host must be able to reach.
+    /// For messages that read these buffers, which the host must be able to reach.
     pub(super) fn of_buffers(reads: SmallVec<[Buffer; 1]>) -> Self {
         let mut mail = Self::default();
         mail.reads = reads;
         mail
     }
 
-    /// One more buffer for messages to write, and its number.
+    /// Adds a buffer for messages to write, and returns its number.
     pub(super) fn add_write(&mut self, buffer: BufferMut) -> usize {
         self.writes.push(buffer);
         self.writes.len() - 1
@@ -408,7 +408,7 @@ impl Mail {
         }
     }
 
-    /// Makes the bytes these and zeros, `len` in all, while nothing is in flight.
+    /// Sets the bytes to `first` followed by zeros, `len` in all, while nothing is in flight.
     pub(super) fn set_bytes(&mut self, first: &[u8], len: usize) -> Result<()> {
         if !self.requests.is_empty() {
             return Err(failure("message", "bytes that are still in flight"));
@@ -439,7 +439,7 @@ impl Mail {
         peers
     }
 
-    /// Sends some of the bytes.
+    /// Sends a range of the bytes.
     pub(super) fn send_bytes(
         &mut self,
         world: &World,
@@ -465,7 +465,7 @@ impl Mail {
         })
     }
 
-    /// Receives some of the bytes, from anybody if there is no `peer`.
+    /// Receives into a range of the bytes, from any process if there is no `peer`.
     pub(super) fn recv_bytes(
         &mut self,
         world: &World,
@@ -489,7 +489,7 @@ impl Mail {
         let count = c_int::try_from(range.len());
         match count {
             Ok(count) if range.end <= self.bytes.len() => {
-                // The pointer is into memory of its own, wherever this struct is moved.
+                // The pointer is into the heap memory of the bytes, which stays in place when this struct is moved.
                 Ok((self.bytes.as_mut_ptr().wrapping_add(range.start), count))
             }
             _ => Err(failure("message", "a range outside its bytes")),
@@ -590,13 +590,13 @@ impl Mail {
         Ok(())
     }
 
-    /// Carries messages on; whether all are done.
+    /// Carries the messages on, and returns whether all are done.
     pub(super) fn test(&mut self) -> Result<bool> {
         let mut done = 0;
         if self.requests.is_empty() {
             return Ok(true);
         }
-        // SAFETY: the requests are this process' own, as many as are said; statuses are not wanted.
+        // SAFETY: the requests are this process' own, as many as the call says; statuses are not wanted.
         let code = unsafe {
             let requests = self.requests.as_mut_ptr();
             let count = self.requests.len() as c_int;
@@ -611,7 +611,7 @@ impl Mail {
         Ok(true)
     }
 
-    /// Takes receives back that nothing has come for; whether that is so of all of them.
+    /// Cancels receives that nothing has come for, and returns whether all were cancelled in time.
     pub(super) fn cancel(&mut self) -> bool {
         let mut all = true;
         for request in &mut self.requests {

@@ -1,4 +1,4 @@
-//! What every rank says of its part in an operation: fingerprints of what must agree, and its elements if they are few.
+//! Records: what every rank tells of its part in an operation. Fingerprints of what must agree, and its elements if they are few.
 
 use std::rc::Rc;
 
@@ -10,22 +10,22 @@ use crate::Request;
 use crate::Result;
 use crate::fingerprint::Fingerprint;
 
-/// Sources of up to so many bytes travel with the fingerprints, and need no message of their own.
+/// Sources of at most this many bytes travel with the fingerprints, and need no message of their own.
 pub(super) const INLINE: usize = 32;
 
-/// Two fingerprints of two words, how many bytes travel along, and those.
+/// The size of a record: a fingerprint and a balance of two words each, two bytes described below, and the bytes of a source.
 pub(super) const RECORD: usize = SOURCE + INLINE;
 
-/// Where a record says how many bytes travel along: one more, or zero if there are none to tell of.
+/// The offset of the byte that holds one more than the number of source bytes, or zero if no source travels along.
 pub(super) const LENGTH: usize = 32;
 
-/// Where a record says whether its rank tells what peers should find.
+/// The offset of the byte that says whether this rank computes checksums for its peers.
 const SUMMED: usize = 33;
 
-/// Where those bytes begin.
+/// The offset of the source bytes.
 const SOURCE: usize = 40;
 
-/// What a rank says of its part.
+/// This rank's record.
 pub(super) fn record(tags: &Tags, request: &Request, wires: &[Rc<Wire>]) -> Result<[u8; RECORD]> {
     let mut print = Fingerprint::new();
     print.word(tags.sequence);
@@ -42,13 +42,13 @@ pub(super) fn record(tags: &Tags, request: &Request, wires: &[Rc<Wire>]) -> Resu
     let mut balance = [0_u64; 2];
     for (at, wire) in wires.iter().enumerate() {
         print.print(wire.print);
-        // Exchanges are weighed differently, so that one cannot make up for another.
+        // Each exchange has a weight of its own, so that an imbalance in one cannot be cancelled by another.
         for (sum, part) in balance.iter_mut().zip(wire.balance) {
             *sum = sum.wrapping_add(part.wrapping_mul(2 * at as u64 + 1));
         }
     }
     if request.status.is_err() {
-        // Unlike anybody's, so that all tell the details.
+        // Differs from everybody's, so that all ranks exchange the details.
         print.word(!(tags.index as u64));
         print.text("error");
     }
@@ -87,7 +87,7 @@ pub(super) fn agree(records: &AllGather, tags: &Tags) -> bool {
     sums == [0; 2]
 }
 
-/// Whether any rank tells what its peers should find.
+/// Whether any rank computes checksums for its peers.
 pub(super) fn any_sums(records: &AllGather, tags: &Tags) -> bool {
     (0..tags.members.len()).any(|r| records.record(tags, r)[SUMMED] > 0)
 }

@@ -1,5 +1,5 @@
-//! The beginning of every operation, and the end of a short one: an operation of one exchange whose elements travel with
-//! the records is done when those are there. A call that waits for such a one is spared what a flight needs.
+//! The beginning of every operation, and the end of a short one. An operation of one exchange whose elements travel with
+//! the records is done when the records are there. A call that waits for such an operation is spared the cost of a handle.
 
 use std::rc::Rc;
 
@@ -14,16 +14,16 @@ use crate::plan::Collisions;
 use crate::{AgreedError, Buffer, BufferMut, DType, ExchangePlan, Result, kernel};
 use crate::{Request, Stage, Target};
 
-/// What has begun of an operation: its record is under way, and nothing else.
+/// An operation that has begun: its record is under way, and nothing else.
 pub(super) struct Begun {
     pub(super) wires: SmallVec<[Rc<Wire>; 1]>,
-    /// Whether everything this rank sends at first has gone with its record.
+    /// Whether everything that this rank sends in the first exchange has gone with its record.
     pub(super) complete: bool,
     pub(super) records: Box<AllGather>,
 }
 
 impl Begun {
-    /// Starts an operation: this rank says what its part is.
+    /// Starts an operation: this rank sends its record.
     pub(super) fn new(
         rank: &Rank,
         tags: &Tags,
@@ -51,7 +51,7 @@ impl Begun {
         })
     }
 
-    /// Whether all that others read has gone, and this rank may find all that it reads in the records.
+    /// Whether all that others read has been sent, and this rank may find all that it reads in the records.
     pub(super) fn is_short(&self, tags: &Tags, request: &Request) -> bool {
         let [wire] = &self.wires[..] else {
             return false;
@@ -64,7 +64,7 @@ impl Begun {
             && (self.complete || outgoing.all(|message| message.peer == tags.index))
     }
 
-    /// Finishes a short operation once all records are there, if it is one, and nothing is wrong with it.
+    /// Finishes an operation once all records are there, if it is a short one and nothing is wrong with it.
     pub(super) fn finish(
         &self,
         rank: &Rank,
@@ -99,10 +99,11 @@ impl Begun {
     }
 }
 
-/// What may travel with a record, aligned for every element type.
+/// Bytes that may travel with a record, aligned for every element type.
 type Carried = [u64; INLINE / 8];
 
-/// Runs a plan on what came with the records, straight on the bytes; false, and nothing done, if it needs more than that.
+/// Runs a plan straight on the bytes that came with the records. If the plan needs more than that, does nothing and returns
+/// false.
 fn run(
     plan: &ExchangePlan,
     records: &AllGather,

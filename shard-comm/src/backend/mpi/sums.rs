@@ -1,7 +1,7 @@
-//! Checksums of what moves: each rank tells what its peers should find, and all hear whether they did.
+//! Checksums of what moves: each rank tells its peers what they should find, and all ranks learn whether they did.
 //!
-//! Both are rounds of their own before and after every exchange of an operation whose ranks add checksums, so that all
-//! ranks end with the same error, in the same operation.
+//! Checksums and verdicts are rounds of their own, before and after every exchange of an operation whose ranks use checksums.
+//! That way all ranks end with the same error, in the same operation.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::tags::{Phase, Tags};
 use crate::guard::{Guard, PeerSum};
 use crate::{CommError, Result};
 
-/// Bytes of a verdict: who sent what was not found, and a sentence about it.
+/// Bytes of a verdict: the rank whose elements were not found as sent, and a sentence about it.
 const VERDICT: usize = 1024;
 const WORD: usize = 8;
 
-/// What an exchange found of each peer it read from, by participant.
+/// The checksums of what an exchange read from each peer, by participant.
 pub(super) type Found = Vec<(usize, u64)>;
 
 /// Adds the checksum of one more piece.
@@ -26,7 +26,7 @@ pub(super) fn add(found: &mut Found, peer: usize, sum: u64) {
     }
 }
 
-/// Tells everybody what they should find, if this rank says so.
+/// Sends all ranks the checksums of what they should find, if this rank computes them.
 pub(super) fn tell(world: &World, tags: &Tags, sums: Option<&Arc<[PeerSum]>>) -> Result<AllGather> {
     let mut record = vec![0; WORD * (1 + tags.members.len())];
     record[0] = u8::from(sums.is_some());
@@ -39,7 +39,7 @@ pub(super) fn tell(world: &World, tags: &Tags, sums: Option<&Arc<[PeerSum]>>) ->
     AllGather::new(world, tags, Phase::Sums, &record)
 }
 
-/// What all ranks say, as their guards.
+/// The checksums of all ranks, as guards.
 pub(super) fn guards(sums: &AllGather, tags: &Tags) -> Vec<Guard> {
     let ranks = tags.members.len();
     let guard = |r: usize| {
@@ -56,7 +56,7 @@ pub(super) fn guards(sums: &AllGather, tags: &Tags) -> Vec<Guard> {
     (0..ranks).map(guard).collect()
 }
 
-/// The first peer of which this rank found something else than that one says.
+/// The first peer whose elements had another checksum here than the peer told.
 pub(super) fn first_wrong(sums: &AllGather, tags: &Tags, found: &Found) -> Option<usize> {
     let expected = |peer: usize| {
         let record = sums.record(tags, peer);
@@ -67,7 +67,7 @@ pub(super) fn first_wrong(sums: &AllGather, tags: &Tags, found: &Found) -> Optio
     found.iter().find(differs).map(|&(peer, _)| peer)
 }
 
-/// Tells everybody whether this rank found what was sent; if not, who sent it, and a sentence about it.
+/// Tells all ranks whether this rank found what was sent; if not, who sent it, and a sentence about it.
 pub(super) fn judge(
     world: &World,
     tags: &Tags,
@@ -82,7 +82,7 @@ pub(super) fn judge(
     AllGather::new(world, tags, Phase::Verdicts, &record)
 }
 
-/// What the first rank that found something wrong says of it: the same on all ranks.
+/// The error of the first rank that found something wrong: the same on all ranks.
 pub(super) fn verdict(all: &AllGather, tags: &Tags) -> Option<CommError> {
     (0..tags.members.len()).find_map(|reader| {
         let record = all.record(tags, reader);

@@ -1,23 +1,23 @@
-//! The tags of messages: which group, which operation, which part of it. Operations of several groups fly at once
-//! and go on in any order, so no two messages between two processes that fly at once may have the same. How many tags there
-//! are, each MPI says: from 2^15 on. Where a group has more operations in flight than its tags can tell apart, the later ones
-//! [wait](Tags::last_gone).
+//! The tags of messages: which group, which operation, which part of it. Operations of several groups are in flight at once
+//! and make progress in any order, so two messages between the same two processes that are in flight at once must not have the
+//! same tag. Each MPI decides how many tags there are, at least 2^15. If a group has more operations in flight than its tags can
+//! tell apart, the later ones [wait](Tags::last_gone).
 
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::rc::Rc;
 
-/// The least greatest tag that an MPI may have.
+/// The smallest value that an MPI may have for its greatest tag.
 pub(super) const LEAST: c_int = (1 << 15) - 1;
 
-/// How many groups a process can be a member of at once, at most: as many as any number of tags gives.
+/// The most groups that a process can be a member of at once, with as many tags as can be used.
 pub(super) const CONTEXTS: usize = 1 << CONTEXT_BITS;
 const CONTEXT_BITS: u32 = 10;
 
-/// How many operations of a group may fly at once, at most.
+/// The logarithm of the most operations of a group that may be in flight at once.
 const SEQUENCE_BITS: u32 = 12;
 
-/// How many parts an operation has.
+/// The bits for the parts of an operation.
 const PART_BITS: u32 = 5;
 
 /// How many exchanges an operation can have.
@@ -27,7 +27,7 @@ const FIRST_STAGE: u32 = 16;
 /// The tag of notices of failures: no group has the number 0.
 pub(super) const NEWS: c_int = 0;
 
-/// How the tags that there are stand for groups, operations and their parts.
+/// How the bits of a tag encode groups, operations and their parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TagBits {
     contexts: u32,
@@ -35,7 +35,7 @@ pub(super) struct TagBits {
 }
 
 impl TagBits {
-    /// Of tags from 0 to the greatest one, which is at least [`LEAST`].
+    /// The division of tags from 0 to the greatest one, which is at least [`LEAST`].
     pub(super) fn new(greatest: c_int) -> Self {
         let tags = u64::from(greatest.max(LEAST).cast_unsigned()) + 1;
         let bits = tags.ilog2() - PART_BITS;
@@ -46,12 +46,12 @@ impl TagBits {
         }
     }
 
-    /// How many numbers of groups there are, 0 included, which none has.
+    /// How many context numbers there are, including 0, which no group has.
     pub(super) fn contexts(self) -> usize {
         1 << self.contexts
     }
 
-    /// How many operations of a group, or messages of a pair, may fly at once.
+    /// How many operations of a group, or messages of a pair, may be in flight at once.
     pub(super) fn sequences(self) -> u64 {
         1 << self.sequences
     }
@@ -62,7 +62,7 @@ impl TagBits {
     }
 }
 
-/// Which groups' numbers are taken in this process.
+/// The context numbers that are taken in this process.
 #[derive(Debug)]
 pub(super) struct Contexts {
     bits: TagBits,
@@ -70,7 +70,7 @@ pub(super) struct Contexts {
 }
 
 impl Contexts {
-    /// All are free.
+    /// All numbers, free.
     pub(super) fn new(bits: TagBits) -> Rc<Self> {
         let taken = std::array::from_fn(|at| at == 0 || at >= bits.contexts());
         Rc::new(Self {
@@ -83,7 +83,7 @@ impl Contexts {
         self.bits
     }
 
-    /// Numbers that are free, as bits.
+    /// The numbers that are free, as bits.
     pub(super) fn free(&self) -> [u64; CONTEXTS / 64] {
         let taken = self.taken.borrow();
         std::array::from_fn(|word| {
@@ -102,8 +102,8 @@ impl Contexts {
     }
 }
 
-/// A group's number. It is in use as long as the group is, or an operation of it: messages of that could be taken for those
-/// of a later group.
+/// A group's context number. It stays in use as long as the group, or an operation of it, is alive: otherwise messages of that
+/// operation could be taken for those of a later group.
 #[derive(Debug)]
 pub(super) struct Context {
     number: u32,
@@ -116,46 +116,46 @@ impl Drop for Context {
     }
 }
 
-/// Who takes part in an operation, and how its messages are told from others.
+/// The participants of an operation, and the parts of its tags.
 #[derive(Clone, Debug)]
 pub(super) struct Tags {
     /// Processes, by participant.
     pub(super) members: Rc<[usize]>,
-    /// Which participant this is.
+    /// This rank's index among the participants.
     pub(super) index: usize,
     pub(super) context: Rc<Context>,
     pub(super) sequence: u64,
     pub(super) lane: Lane,
 }
 
-/// What operations are counted together.
+/// Which operations are counted together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lane {
-    /// Those of all ranks of a group.
+    /// Operations of all ranks of a group.
     All,
-    /// Messages from one rank of a group, participant 0, to another, or itself.
+    /// Messages from one rank of a group, participant 0, to another rank or to itself.
     Link,
 }
 
 /// A part of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Phase {
-    /// What every rank says of its part, as fingerprints.
+    /// The record of every rank, as fingerprints.
     Records,
-    /// How much there is to tell where those differ.
+    /// The sizes of the details, if fingerprints differ.
     Sizes,
-    /// And all of that.
+    /// The details themselves.
     Details,
-    /// What peers should find.
+    /// The checksums that peers should find.
     Sums,
-    /// Whether they did.
+    /// Whether they found them.
     Verdicts,
     /// The elements, by exchange.
     Stage(usize),
 }
 
 impl Tags {
-    /// Whether these are of an operation that ranks count before that of others: of the same group or pair.
+    /// Whether this is an earlier operation than `other`, of the same group or pair.
     pub(super) fn is_before(&self, other: &Self) -> bool {
         self.sequence < other.sequence
             && self.lane == other.lane
@@ -163,18 +163,18 @@ impl Tags {
             && self.members == other.members
     }
 
-    /// The first operation, counted from 0, that must not be in flight any more when this one begins: it and all before it
-    /// have tags that this one or a later one has too. `None` if there is none.
+    /// The last operation, counted from 0, that must be done before this one begins: it, and those before it, share tags with
+    /// this operation or a later one. `None` if there is none.
     pub(super) fn last_gone(&self) -> Option<u64> {
         self.sequence.checked_sub(self.context.all.bits.sequences())
     }
 
-    /// Whether participants are the two ends of a message rather than a group.
+    /// Whether the participants are the two ends of a message rather than a group.
     pub(super) fn is_link(&self) -> bool {
         self.lane == Lane::Link
     }
 
-    /// The tag of what a participant sends.
+    /// The tag of a message that a participant sends.
     pub(super) fn of(&self, phase: Phase, participant: usize) -> c_int {
         let part = match (self.lane, phase) {
             (Lane::All, Phase::Records) => 0,
@@ -183,7 +183,7 @@ impl Tags {
             (Lane::All, Phase::Sums) => 3,
             (Lane::All, Phase::Verdicts) => 4,
             (Lane::All, Phase::Stage(stage)) => FIRST_STAGE + stage.min(STAGES - 1) as u32,
-            // A rank may write to itself: the two ends have tags of their own.
+            // A rank may send to itself, so the two ends have tags of their own.
             (Lane::Link, Phase::Records) => 5 + participant as u32,
             (Lane::Link, Phase::Sizes) => 7 + participant as u32,
             (Lane::Link, Phase::Details) => 9 + participant as u32,
@@ -200,7 +200,7 @@ impl Tags {
 mod tests {
     use super::*;
 
-    /// The greatest tags of Open MPI, of Open MPI over UCX, of Cray's and Intel's MPI, and what the standard grants.
+    /// The greatest tags of Open MPI, of Open MPI over UCX, of Cray's and Intel's MPI, and the least that the standard grants.
     #[test]
     fn tags_are_those_that_there_are() {
         for bits in [31, 23, 21, 19, 15] {

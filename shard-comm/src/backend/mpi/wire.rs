@@ -1,4 +1,4 @@
-//! A plan as messages: one per peer, its pieces in an order both sides know, described to MPI where they lie.
+//! A plan as messages: one per peer, with its pieces in an order that both sides know, described to MPI where they lie.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -14,17 +14,17 @@ use crate::plan::Collisions;
 use crate::plan::{Message, messages_of};
 use crate::{ExchangePlan, PieceRef, Pieces, Result};
 
-/// What a plan's messages are; made once per plan and group.
+/// The messages of a plan; made once per plan and group.
 #[derive(Debug)]
 pub(super) struct Wire {
     /// A fingerprint of what must be equal on all ranks.
     pub(super) print: [u64; 2],
-    /// What this rank sends, less what it expects: over all ranks these add up to zero, or some pair disagrees.
+    /// What this rank sends minus what it expects, as hashes: if these do not add up to zero over all ranks, some pair disagrees.
     pub(super) balance: [u64; 2],
     pub(super) incoming: Vec<WireMessage>,
     pub(super) outgoing: Vec<WireMessage>,
     /// For pieces that cannot be received where they belong, because they are combined or overlap: the plan that reads
-    /// them from where they were received, packed.
+    /// them from the packed memory that they are received into.
     pub(super) packed: Option<ExchangePlan>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Wire {
 #[derive(Debug)]
 pub(super) struct WireMessage {
     message: Message,
-    /// Per source, or the one destination.
+    /// The regions of each source, or of the one destination.
     regions: OnceCell<SmallVec<[(usize, Region); 1]>>,
 }
 
@@ -51,7 +51,7 @@ impl Wire {
         print.text(plan.fold.map_or("", |fold| fold.name()));
         print.wide(plan.id);
         let mut balance = [0; 2];
-        // A fingerprint stands for all pairs.
+        // A plan's fingerprint stands for all pairs.
         if plan.id == 0 {
             let pair = |from: usize, to: usize, message: &WireMessage| {
                 let mut print = Fingerprint::new();
@@ -109,7 +109,7 @@ impl WireMessage {
         }
     }
 
-    /// What is sent, by source, where the pieces are read.
+    /// The regions to send, by source: where the pieces are read.
     pub(super) fn sent(&self, pieces: &Pieces, size: usize) -> Result<&[(usize, Region)]> {
         self.regions(|| {
             let mut regions = SmallVec::new();
@@ -122,7 +122,7 @@ impl WireMessage {
         })
     }
 
-    /// Where it is received: where the pieces are written, in the one destination.
+    /// The region to receive into: where the pieces are written, in the one destination.
     pub(super) fn received(&self, pieces: &Pieces, size: usize) -> Result<&[(usize, Region)]> {
         self.regions(|| {
             let views = self
@@ -158,7 +158,7 @@ fn region<'a>(views: impl Iterator<Item = View<'a>>, size: usize) -> Result<Regi
     {
         return Region::run(size, offset * size, shape.iter().product());
     }
-    // Views that differ in where they begin share a block.
+    // Views that differ only in where they begin share a datatype.
     let alike = views.chunk_by(|a, b| (a.1, a.2) == (b.1, b.2));
     let mut blocks = Vec::new();
     for views in alike {
@@ -183,7 +183,7 @@ fn block(shape: &[usize], strides: &[isize], size: usize) -> Result<Datatype> {
     Ok(block)
 }
 
-/// Extents and steps without dims of one element, and with those joined that are one.
+/// Extents and strides without dims of extent 1, and with neighbouring dims joined where one stride serves both.
 fn simplify(shape: &[usize], strides: &[isize]) -> SmallVec<[(usize, isize); 6]> {
     let mut dims: SmallVec<[(usize, isize); 6]> = SmallVec::new();
     for (&extent, &stride) in shape.iter().zip(strides).filter(|d| *d.0 != 1) {
@@ -197,7 +197,7 @@ fn simplify(shape: &[usize], strides: &[isize]) -> SmallVec<[(usize, isize); 6]>
     dims
 }
 
-/// The wires of the plans a group used last.
+/// The messages of the plans that a group used last.
 #[derive(Debug, Default)]
 pub(super) struct WireCache(RefCell<VecDeque<Known>>);
 
@@ -205,10 +205,10 @@ pub(super) struct WireCache(RefCell<VecDeque<Known>>);
 type Known = (Arc<ExchangePlan>, usize, Rc<Wire>);
 
 impl WireCache {
-    /// How many are kept.
+    /// How many plans are kept.
     const CAPACITY: usize = 64;
 
-    /// The wire of a plan for elements of `size` bytes.
+    /// The messages of a plan for elements of `size` bytes.
     pub(super) fn get(&self, plan: &Arc<ExchangePlan>, size: usize, me: usize) -> Rc<Wire> {
         let mut known = self.0.borrow_mut();
         let found = known
@@ -244,7 +244,7 @@ mod tests {
         assert!(simplify(&[1, 1], &[9, 9]).is_empty());
     }
 
-    /// Balances of all ranks of an exchange add up to zero exactly if both sides of each pair list the same reads.
+    /// The balances of all ranks of an exchange add up to zero exactly if both sides of each pair list the same reads.
     #[test]
     fn balances_tell_whether_pairs_agree() {
         let plan = |recv: Vec<Piece>, send: Vec<Piece>| {
@@ -268,7 +268,7 @@ mod tests {
         ] {
             assert_ne!(sum([&plan(vec![], wrong), &reader]), [0, 0]);
         }
-        // The same reads, told in another order of writing.
+        // The same reads, listed in another order of destinations.
         let swapped = [(&a, 2), (&b, 9)].map(|(p, at)| Piece {
             dst_offset: at,
             ..to(p)

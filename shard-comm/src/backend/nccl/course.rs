@@ -1,5 +1,5 @@
 //! The exchanges of an operation on their way to a stream, and messages that are queued together. Nothing here waits: a call of
-//! the library may have to connect ranks, which takes until the others come to it.
+//! the library may have to connect ranks, which takes until the other ranks make the call too.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::plan::Shape;
 use crate::{Buffer, DeviceRef, ExchangePlan, Ledger, Result};
 use crate::{Stage, Target};
 
-/// What queuing needs of a rank.
+/// The parts of a rank that queuing uses.
 #[derive(Clone, Copy)]
 pub(super) struct Means<'a> {
     pub(super) stream: &'a DeviceRef,
@@ -25,26 +25,26 @@ pub(super) struct Means<'a> {
     pub(super) ledger: &'a Ledger,
 }
 
-/// The exchanges of an operation of a group: each is queued when the one before is.
+/// The exchanges of an operation of a group: each is queued once the one before it is.
 #[derive(Debug)]
 pub(super) struct Course {
-    /// Those to come, last first.
+    /// The exchanges to come, last first.
     stages: SmallVec<[(Stage, Staging); 1]>,
-    /// How many have begun.
+    /// How many exchanges have begun.
     begun: usize,
     flying: Option<Flying>,
-    /// What the next one reads.
+    /// The sources of the next exchange.
     sources: SmallVec<[Buffer; 1]>,
-    /// What ranks say of the first one's elements, until it is queued.
+    /// All ranks' checksums of the first exchange, until it is queued.
     sums: Option<PeerSums>,
     done: Queued,
 }
 
-/// What an operation leaves when all its exchanges are queued.
+/// The outcome of an operation when all its exchanges are queued.
 #[derive(Debug, Default)]
 pub(super) struct Queued {
     pub(super) result: Option<Buffer>,
-    /// What is read until they are done.
+    /// Buffers that the stream reads until the exchanges are done.
     pub(super) kept: Vec<Buffer>,
     pub(super) check: Option<Check>,
 }
@@ -57,12 +57,12 @@ enum Flying {
         landing: Landing,
         plan: Arc<ExchangePlan>,
     },
-    /// An all-reduce of two exchanges, as one call of the library: where it writes.
+    /// An all-reduce of two exchanges as one call of the library; `write` is the place of its result in the batch.
     Whole { calls: Calls, write: usize },
 }
 
 impl Course {
-    /// The exchanges of an operation on which all agree.
+    /// The exchanges of an operation that all ranks agree on.
     pub(super) fn new(state: &mut State, sums: Option<PeerSums>) -> Self {
         let stages = std::mem::take(&mut state.stages);
         let mut stages: SmallVec<_> = stages
@@ -83,10 +83,10 @@ impl Course {
         }
     }
 
-    /// Queues exchanges as far as that goes without waiting; what they leave once all are.
+    /// Queues exchanges as far as that goes without waiting. Returns the outcome once all are queued.
     ///
     /// # Errors
-    /// Those of the library and of the device.
+    /// Errors of the library and of the device.
     pub(super) fn go_on(&mut self, op: &Op, means: Means<'_>) -> Result<Option<Queued>> {
         loop {
             match self.flying.take() {
@@ -154,7 +154,7 @@ impl Course {
         })
     }
 
-    /// An exchange is queued: what it brings goes where it belongs.
+    /// Ends an exchange that is queued: queues the work that puts what it brings where it belongs.
     fn end(
         &mut self,
         op: &Op,
@@ -200,7 +200,7 @@ impl Course {
         }
     }
 
-    /// Begins an all-reduce that the library does as one, if it may.
+    /// Begins an all-reduce as one call of the library, if that is allowed.
     fn library_all_reduce(&mut self, op: &Op, means: Means<'_>) -> Result<Option<Flying>> {
         let [(Stage { target: whole, .. }, _), (first, _)] = &mut self.stages[..] else {
             return Ok(None);
@@ -240,7 +240,7 @@ impl Course {
     }
 }
 
-/// A message whose calls are queued, and what it leaves.
+/// A message whose calls are queued, and its outcome.
 type Sent = (Rc<Op>, Queued);
 
 /// Messages whose calls are under way together.
@@ -262,7 +262,7 @@ impl Messages {
     /// Begins to queue messages whose two ends agree; `None` if there are none.
     ///
     /// # Errors
-    /// Those of the library and of the device.
+    /// Errors of the library and of the device.
     pub(super) fn begin(ready: &[&Rc<Op>], means: Means<'_>) -> Result<Option<Self>> {
         let mut batch = Batch::default();
         let mut landings = Vec::new();
@@ -298,10 +298,10 @@ impl Messages {
         Ok(Some(Self { calls, landings }))
     }
 
-    /// What each message leaves, once all are queued.
+    /// The outcomes of the messages, once all are queued.
     ///
     /// # Errors
-    /// Those of the library and of the device.
+    /// Errors of the library and of the device.
     pub(super) fn queued(&mut self, means: Means<'_>) -> Result<Option<Vec<Sent>>> {
         let Some(mut batch) = self.calls.queued()? else {
             return Ok(None);
@@ -340,7 +340,7 @@ impl Messages {
     }
 }
 
-/// Where the exchange of a message takes place: between two, whom the library knows by their places among all ranks.
+/// The place of a message's exchange: between two ranks, which the library knows by their places among all ranks.
 fn place_of<'a>(op: &'a Op, means: Means<'a>, checked: bool) -> Place<'a> {
     Place {
         stream: means.stream,

@@ -1,11 +1,12 @@
-//! NCCL played by threads of this process: for tests where there is no GPU.
+//! NCCL emulated by threads of this process: for tests where there is no GPU.
 //!
-//! It keeps what NCCL promises and nothing more. A group of calls is one piece of work on a stream: the calls of a group go on
-//! together, and nothing behind it begins before all of them are done. Nothing is buffered, so a send is done only when the
-//! other rank receives. A communicator that is aborted ends its own work, and nobody else's. Calls take a few looks until they
-//! are queued. Ranks connect when they first need it, inside a group of calls, which is not queued before: of a pair both must
-//! come with the calls that mirror each other's, and to a collective all ranks. A split wants all that was queued to be done.
-//! What real ranks would hang on, hangs here; what NCCL leaves undefined (other lengths, other calls) is an error.
+//! The emulation keeps the promises of NCCL and no more. A group of calls is one piece of work on a stream: its calls make
+//! progress together, and nothing behind it begins before all of them are done. Nothing is buffered, so a send is done only
+//! when the other rank receives. A communicator that is aborted ends its own work, and nobody else's. Calls are queued only
+//! after they were polled a few times. Ranks connect when they first need it, inside a group of calls, which is not queued
+//! before: both ranks of a pair must come with calls that mirror each other, and all ranks must come to a collective. A split
+//! waits until all that was queued is done. What real ranks would hang on hangs here; what NCCL leaves undefined (lengths or
+//! calls that differ) is an error.
 #![expect(
     unsafe_code,
     reason = "reads and writes the emulation's memory by address"
@@ -26,14 +27,14 @@ use super::library::{
 use crate::cuda::Cuda;
 use crate::{DType, Result, Strided, kernel};
 
-/// The library, of which every process has one.
+/// The library; every process has one.
 #[derive(Debug)]
 pub(super) struct Emulated;
 
-/// How often a call is looked at before it is queued.
+/// How often a call is polled before it is queued.
 const LOOKS: u32 = 3;
 
-/// Groups by ticket, or by the group they were split from, the count of its splits, and the color.
+/// Groups by their names: the ticket, or for a split the parent's name, the number of the split, and the color.
 static FABRICS: LazyLock<Mutex<HashMap<Vec<u64>, Weak<Fabric>>>> = LazyLock::new(Mutex::default);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -78,7 +79,7 @@ impl Library for Emulated {
     }
 }
 
-/// What the ranks of a group share.
+/// The state that the ranks of a group share.
 #[derive(Debug)]
 struct Fabric {
     name: Vec<u64>,
@@ -89,12 +90,12 @@ struct Fabric {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many ranks have joined, and joined splits, by the count of splits.
+    /// How many ranks have joined; and, by the number of a split, what the ranks say in it.
     joined: usize,
     colors: HashMap<u64, Vec<Option<Color>>>,
-    /// What is sent and not yet received, by sender, receiver and kind of call, in order.
+    /// Elements that are sent and not yet received, by sender, receiver and kind of call, in order.
     offers: HashMap<(usize, usize, Kind), VecDeque<Offer>>,
-    /// What a rank needs to be connected for with another one, by the two of them, in order.
+    /// The connections that a rank needs with another one, by the two of them, in order.
     greetings: HashMap<(usize, usize), VecDeque<Ends>>,
     /// How many ranks have called a kind of collective.
     callers: HashMap<Kind, usize>,
@@ -107,10 +108,10 @@ struct Ends {
     recvs: bool,
 }
 
-/// What a rank says in a split: color and key, if it joins.
+/// A rank's color and key in a split, if it joins.
 type Color = Option<(usize, usize)>;
 
-/// Calls of one kind match in the order they are made.
+/// Kinds of calls. Calls of one kind match in the order in which they are made.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Kind {
     Message,
@@ -120,7 +121,7 @@ enum Kind {
     AllReduce,
 }
 
-/// Elements that wait to be received. They stay where they are until it is taken or withdrawn.
+/// Elements that wait to be received. They stay where they are until the offer is taken or withdrawn.
 #[derive(Clone, Debug)]
 struct Offer {
     number: u64,
@@ -157,7 +158,7 @@ struct EmulatedClique {
     rank: usize,
     splits: Cell<u64>,
     aborted: Arc<AtomicBool>,
-    /// What went wrong in work that was queued.
+    /// The first error of work that was queued.
     wrong: Arc<Mutex<Option<String>>>,
     /// Groups of calls that are queued and not done.
     outstanding: Arc<AtomicUsize>,
@@ -166,12 +167,12 @@ struct EmulatedClique {
     pending: RefCell<Option<Connecting>>,
 }
 
-/// What a rank is connected for.
+/// The connections of a rank.
 #[derive(Debug, Default)]
 struct Connected {
-    /// Peers, and whether it sends to them or receives from them.
+    /// For each peer, whether this rank can send to it, and whether it can receive from it.
     ends: HashSet<(usize, bool)>,
-    /// Collectives.
+    /// The kinds of collectives that all ranks have come to.
     kinds: HashSet<Kind>,
 }
 
@@ -180,16 +181,16 @@ struct Connected {
 struct Connecting {
     tasks: Vec<Task>,
     looks: u32,
-    /// Peers that must come with the mirror of these ends.
+    /// Peers that must come with the mirror image of these ends.
     peers: Vec<(usize, Ends)>,
-    /// Collectives that all must have come to.
+    /// Collectives that all ranks must have come to.
     kinds: Vec<Kind>,
 }
 
 impl EmulatedClique {
     fn join(fabric: Arc<Fabric>, rank: usize, patience: Patience<'_>) -> Result<Box<dyn Clique>> {
         lock(&fabric.state).joined += 1;
-        // A communicator exists only when all have come.
+        // A communicator exists only when all ranks have joined.
         while lock(&fabric.state).joined < fabric.size {
             patience()?;
             std::thread::yield_now();
@@ -206,7 +207,7 @@ impl EmulatedClique {
         }))
     }
 
-    /// What a call does, as moves between ranks.
+    /// Translates a call into moves between ranks.
     fn task(&self, call: &Call, batch: &mut Batch, cuda: &Cuda) -> Result<Task> {
         let (me, size) = (self.rank, self.fabric.size);
         let part = |place: Place, k: usize, of: usize| Place {
@@ -261,7 +262,7 @@ impl EmulatedClique {
         Ok(task)
     }
 
-    /// Tells peers what this rank's calls need to be connected for, at their first use.
+    /// Tells peers which connections this rank's calls need for the first time.
     fn connect(&self, tasks: Vec<Task>) -> Connecting {
         let (mut peers, mut kinds) = (Vec::new(), Vec::new());
         let connected = &mut *self.connected.borrow_mut();
@@ -298,7 +299,7 @@ impl EmulatedClique {
         }
     }
 
-    /// Whether all whom a group of calls waits for have come.
+    /// Whether all ranks that a group of calls waits for have come.
     fn is_connected(&self, group: &mut Connecting) -> Result<bool> {
         let (mut state, me) = (lock(&self.fabric.state), self.rank);
         while let Some(&(peer, own)) = group.peers.last() {
@@ -433,17 +434,17 @@ impl fmt::Debug for EmulatedClique {
     }
 }
 
-/// One call as moves: all of them go on together.
+/// One call as moves, which make progress together.
 #[derive(Debug)]
 struct Task {
     kind: Kind,
     sends: Vec<(usize, Place)>,
     recvs: Vec<(usize, Place)>,
-    /// Everybody's sends to this rank, combined.
+    /// The combination of what all ranks send to this one.
     combine: Option<(Op, Place)>,
 }
 
-/// What is to be received: from whom, of which call, where to; a term to be combined is kept, by combination and rank.
+/// A receive that is awaited: sender, kind of call, destination; for a term to be combined, the combination and its rank.
 type Awaited = (usize, Kind, Place, Option<(usize, usize)>);
 
 impl Task {
@@ -491,7 +492,7 @@ impl Fabric {
         let result = loop {
             let mut taken = false;
             let mut error = None;
-            // The first of equal ones first: calls of one kind match in order.
+            // Among equal ones the first comes first: calls of one kind match in order.
             let mut passed: Vec<(usize, Kind)> = Vec::new();
             open.retain(|&(peer, kind, at, term)| {
                 if error.is_some() || passed.contains(&(peer, kind)) {
@@ -511,8 +512,8 @@ impl Fabric {
                     return false;
                 }
                 let mut bytes = vec![0; offer.bytes];
-                // SAFETY: the sender keeps what it offers until the offer is gone, and nobody writes it meanwhile; this
-                // place is this rank's alone until its stream is past this work.
+                // SAFETY: the sender keeps the elements it offers until the offer is gone, and nobody writes them meanwhile;
+                // nobody else uses this rank's place until its stream is past this work.
                 unsafe {
                     copy(offer.address, bytes.as_mut_ptr() as u64, offer.bytes);
                     if term.is_none() {
@@ -543,7 +544,7 @@ impl Fabric {
             let slept = self.changed.wait_timeout(state, Duration::from_millis(20));
             state = slept.unwrap_or_else(PoisonError::into_inner).0;
         };
-        // What nobody will take any more is withdrawn: its memory may be used again.
+        // Offers that nobody will take any more are withdrawn, because their memory may be used again.
         for (key, number) in sent {
             if let Some(offers) = state.offers.get_mut(&key) {
                 offers.retain(|offer| offer.number != number);
@@ -565,7 +566,7 @@ fn combine(op: Op, at: Place, terms: &[Vec<u8>]) {
         (Op::Max, _) => ReduceOp::Max,
         (Op::Min, _) => ReduceOp::Min,
     };
-    // The library knows no truth values.
+    // The library has no truth values.
     let dtype = match at.dtype {
         DType::Bool => DType::U8,
         other => other,
@@ -585,14 +586,14 @@ fn combine(op: Op, at: Place, terms: &[Vec<u8>]) {
     let all = Strided::contiguous(&[at.elements]);
     let written = &mut bytemuck::cast_slice_mut::<_, u8>(&mut result)[..at.bytes()];
     kernel::reduce(op.into(), dtype, &sources, &[1], written, &all);
-    // SAFETY: the place is this rank's alone until its stream is past this work.
+    // SAFETY: nobody else uses the place until this rank's stream is past this work.
     unsafe { copy(written.as_ptr() as u64, at.address, at.bytes()) };
 }
 
-/// Copies bytes of the emulation's memory or of the host's own.
+/// Copies bytes of the emulated GPU's memory or of the host's own.
 ///
 /// # Safety
-/// Both are allocated, nobody writes the one, and nobody else uses the other.
+/// Both ranges are allocated; nobody writes the source, and nobody else uses the destination.
 unsafe fn copy(from: u64, to: u64, bytes: usize) {
     // SAFETY: the caller's promise; the two may be one place, as in a message to oneself.
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };

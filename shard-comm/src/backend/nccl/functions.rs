@@ -1,4 +1,4 @@
-//! The functions of NCCL that are called, looked up once in whichever file the library is.
+//! The functions of NCCL that are called, looked up once, in whichever file the library is.
 #![expect(unsafe_code, reason = "loads functions of a C library")]
 #![expect(non_snake_case, reason = "functions have the names they have in C")]
 
@@ -13,7 +13,7 @@ use libloading::Library;
 use super::library::failed;
 use crate::Result;
 
-/// The names of the library's file. NVIDIA's packages have the number, those for developers also the bare name.
+/// The names of the library's file. NVIDIA's packages install the name with the number; developers' packages the bare name too.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
 macro_rules! functions {
@@ -27,7 +27,7 @@ macro_rules! functions {
             fn of(library: &Library) -> Result<Self> {
                 Ok(Self {
                     $($name: {
-                        // SAFETY: a function of this name has this type in every NCCL since the oldest that is used.
+                        // SAFETY: a function of this name has this type in every NCCL from the oldest supported one on.
                         let found = unsafe { library.get(stringify!($name).as_bytes()) };
                         *found.map_err(|_| {
                             failed("probe", concat!("libnccl has no ", stringify!($name)))
@@ -61,12 +61,12 @@ functions! {
 
 static LOADED: OnceLock<Functions> = OnceLock::new();
 
-/// The library's version as it counts, and its functions, if they have been loaded.
+/// The functions of the library, if they have been loaded.
 pub(super) fn loaded() -> Option<&'static Functions> {
     LOADED.get()
 }
 
-/// Loads the library; its version, if it is at least `oldest`, and its functions.
+/// Loads the library. Returns its version, if it is at least `oldest`, and its functions.
 ///
 /// # Errors
 /// [`CommError::Backend`](crate::CommError::Backend) that says what is missing.
@@ -90,11 +90,11 @@ pub(super) fn load(oldest: i32) -> Result<(c_int, &'static Functions)> {
     if !matches!(code, Ok(ncclResult_t::ncclSuccess)) {
         return Err(failed("probe", "libnccl does not say its version"));
     }
-    // An older one may lack functions.
+    // An older version may lack functions.
     if version >= oldest && LOADED.get().is_none() {
         drop(LOADED.set(Functions::of(&library)?));
     }
-    // It stays loaded: its functions are kept, and it may have threads.
+    // The library stays loaded: its functions are kept, and it may have threads.
     std::mem::forget(library);
     match LOADED.get() {
         Some(functions) if version >= oldest => Ok((version, functions)),

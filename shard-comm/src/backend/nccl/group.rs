@@ -1,4 +1,4 @@
-//! One rank's place in a group of the library's.
+//! One rank's place in a group of the library.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -39,7 +39,7 @@ impl GroupHandle {
     ) -> Result<Self> {
         match &*self.0.borrow() {
             Some(clique) => clique.split(color, key, stream, patience).map(Self::new),
-            // A rank alone has nobody to split from.
+            // A rank alone in its group has no communicator to split from.
             None => Ok(Self::default()),
         }
     }
@@ -63,12 +63,12 @@ impl GroupHandle {
     }
 }
 
-/// A group of calls on its way to a stream, and the memory it names.
+/// A group of calls on its way to a stream, and the memory that they name.
 #[derive(Debug)]
 pub(super) struct Calls {
     group: Rc<GroupHandle>,
     stream: DeviceRef,
-    /// Until all is queued.
+    /// The batch, until all of it is queued.
     batch: Option<Batch>,
 }
 
@@ -76,7 +76,7 @@ impl Calls {
     /// Begins to queue calls, if there are any.
     ///
     /// # Errors
-    /// Those of the library.
+    /// Errors of the library.
     pub(super) fn begin(
         group: &Rc<GroupHandle>,
         stream: &DeviceRef,
@@ -91,10 +91,10 @@ impl Calls {
         begun.map(|()| calls)
     }
 
-    /// The batch, once everything is queued: it is in use until the stream has done it.
+    /// The batch, once everything is queued. Its memory is in use until the stream has done the work.
     ///
     /// # Errors
-    /// Those of the library.
+    /// Errors of the library.
     pub(super) fn queued(&mut self) -> Result<Option<Batch>> {
         let stream = cuda(&self.stream)?;
         if !self.group.is_queued(stream)? {
@@ -110,7 +110,7 @@ impl Calls {
 impl Drop for Calls {
     fn drop(&mut self) {
         if let Some(batch) = self.batch.take() {
-            // Some of it may be queued. The memory is not used again before the stream is past it.
+            // A part may be queued already. The memory is not used again before the stream is past it.
             self.group.abort();
             if let Ok(stream) = cuda(&self.stream) {
                 drop(batch.in_use(stream));
@@ -119,14 +119,14 @@ impl Drop for Calls {
     }
 }
 
-/// Connects every rank of a group with every other one, both ways: for messages, of which two ranks may see different ones
-/// first, while the library connects a pair only where both come with the same.
+/// Connects every rank of a group with every other one, in both directions. This is for messages: two ranks may see different
+/// messages first, while the library connects a pair only if both come with the same message.
 ///
 /// # Collective
 /// All ranks of the group.
 ///
 /// # Errors
-/// Those of the library.
+/// Errors of the library.
 pub(super) fn connect_all(
     group: &Rc<GroupHandle>,
     stream: &DeviceRef,

@@ -1,4 +1,4 @@
-//! One exchange on a stream: packing, the library's calls, and what is done with what they bring.
+//! One exchange on a stream: packing, the library's calls, and unpacking or combining what they bring.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::run::{self, fill_all};
 use crate::{Buffer, BufferMut, DType, DeviceRef, Event, ExchangePlan, PieceRef, Result, Strided};
 use crate::{Stage, Target};
 
-/// Memory that pieces are packed into, before they leave and where they arrive.
+/// Staging buffers: memory that pieces are packed into before they leave, and where they arrive.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
     out: Option<BufferMut>,
@@ -35,14 +35,14 @@ impl Staging {
     }
 }
 
-/// What an exchange needs to know of its group.
+/// The part of a group that an exchange needs to know.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     pub(super) stream: &'a DeviceRef,
-    /// This rank's number in the plan, and how many take part.
+    /// This rank's number in the plan, and the number of participants.
     pub(super) me: usize,
     pub(super) size: usize,
-    /// The places of the plan's participants in the library's group, if these are not their numbers in the plan.
+    /// The places of the plan's participants in the library's group, where these differ from their numbers in the plan.
     pub(super) ranks: Option<&'a [usize]>,
     pub(super) order: Order,
     /// Whether what arrives is compared with what was sent.
@@ -61,14 +61,14 @@ pub(super) struct Landing {
     plan: Arc<ExchangePlan>,
     sources: SmallVec<[Buffer; 1]>,
     target: Where,
-    /// Whether the library leaves the result as it has to be.
+    /// Whether the library itself completes the result.
     whole: bool,
 }
 
 #[derive(Debug)]
 enum Where {
     Known(Option<Buffer>),
-    /// In a batch: the destination, and where pieces are packed that belong into it.
+    /// Places in a batch: that of the destination, and that of the staging buffer for pieces that belong into it.
     Batch {
         dst: usize,
         coming: Option<usize>,
@@ -128,7 +128,7 @@ impl Landing {
         })
     }
 
-    /// What the exchange reads.
+    /// The sources of the exchange.
     pub(super) fn sources(&self) -> &SmallVec<[Buffer; 1]> {
         &self.sources
     }
@@ -200,7 +200,7 @@ impl Landing {
     }
 }
 
-/// What an exchange leaves.
+/// The outcome of an exchange.
 #[derive(Debug, Default)]
 pub(super) struct Arrived {
     pub(super) result: Option<Buffer>,
@@ -265,7 +265,7 @@ fn by_library(
     }
 }
 
-/// Packs what does not lie in one row, and sends everything.
+/// Packs messages whose elements are not contiguous, and sends all messages.
 fn send(
     place: &Place<'_>,
     plan: &ExchangePlan,
@@ -330,7 +330,7 @@ fn receive(place: &Place<'_>, wire: &Wire, dst: usize, coming: Option<usize>, ba
     }
 }
 
-/// What needs no call: this rank's own pieces, and what no piece writes.
+/// The part that needs no call: this rank's own pieces, and elements that no piece writes.
 struct Own<'a> {
     place: &'a Place<'a>,
     plan: &'a ExchangePlan,
@@ -377,7 +377,7 @@ impl Own<'_> {
 pub(super) struct Landed {
     pub(super) event: Event,
     pub(super) result: Option<Buffer>,
-    /// What is read until then, given back after it.
+    /// Buffers that are read until the event; they are given back after it.
     pub(super) kept: Vec<Buffer>,
     pub(super) check: Option<Check>,
 }
@@ -388,7 +388,7 @@ impl Landed {
     }
 }
 
-/// What to compare of the first exchange, when it has arrived.
+/// The data for checking the first exchange once it has arrived.
 #[derive(Debug)]
 pub(super) struct Check {
     pub(super) sums: PeerSums,
@@ -400,10 +400,10 @@ pub(super) struct Check {
 }
 
 impl Check {
-    /// The first peer that sent something else than it said.
+    /// The first peer whose elements do not have the checksum that it told.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) fn first_wrong(&self, device: &DeviceRef) -> Result<Option<usize>> {
         let Some(wire) = self.wiring.wires.first() else {
             return Ok(None);

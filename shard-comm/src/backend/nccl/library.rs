@@ -1,6 +1,6 @@
-//! What this backend asks of NCCL: the few calls it makes, safe to make.
+//! The interface to NCCL: the few calls that this backend makes, made safe.
 //!
-//! Two implementations: NCCL itself (`nvidia.rs`), and threads that play it (`emulated.rs`).
+//! It has two implementations: NCCL itself (`nvidia.rs`), and an emulation by threads (`emulated.rs`).
 
 use std::fmt::{self, Debug};
 use std::ops::Range;
@@ -10,15 +10,15 @@ use smallvec::SmallVec;
 use crate::cuda::Cuda;
 use crate::{Buffer, BufferMut, CommError, DType, DeviceRef, Result};
 
-/// A version as NCCL counts: 22807 is 2.28.7.
+/// A version in NCCL's own numbering: 22807 is 2.28.7.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Version(pub i32);
 
 impl Version {
-    /// The oldest that has all that is called: communicators that do not block, and splits of them.
+    /// The oldest version that has all functions that are called: communicators that do not block, and splits of them.
     pub const OLDEST: Self = Self(21801);
 
-    /// The first in which several ranks may share a GPU, if `NCCL_MULTI_RANK_GPU_ENABLE=1` says so.
+    /// The first version in which several ranks may share a GPU, if `NCCL_MULTI_RANK_GPU_ENABLE=1` is set.
     pub const SHARES_GPUS: Self = Self(23000);
 }
 
@@ -29,10 +29,10 @@ impl fmt::Display for Version {
     }
 }
 
-/// Whether to go on waiting: asked again and again while a call is under way.
+/// Decides whether to go on waiting, by an error if not; called again and again while a call is under way.
 pub(super) type Patience<'a> = &'a dyn Fn() -> Result<()>;
 
-/// What starts a group.
+/// The identifier from which a group is started.
 #[derive(Clone, Debug)]
 pub(super) struct Ticket(pub(super) Vec<u8>);
 
@@ -43,13 +43,13 @@ impl Ticket {
 
 /// The library.
 pub(super) trait Library: Debug {
-    /// What its version is.
+    /// The library's version.
     fn version(&self) -> Version;
 
-    /// A ticket for one group, for all of its members.
+    /// A ticket for one group, to be shared by all of its members.
     fn ticket(&self) -> Result<Ticket>;
 
-    /// A number of this rank's GPU that no other one has.
+    /// The unique identifier of this rank's GPU.
     fn gpu(&self, stream: &Cuda) -> Result<[u8; 16]>;
 
     /// Joins the group of a ticket, on the GPU of a stream.
@@ -66,21 +66,21 @@ pub(super) trait Library: Debug {
     ) -> Result<Box<dyn Clique>>;
 }
 
-/// One rank's membership of a group of NCCL's (an `ncclComm_t`). When it is dropped it is finished if that takes no time, else
-/// aborted.
+/// One rank's membership of a group of NCCL (an `ncclComm_t`). When it is dropped, it is finished if that takes little time, and
+/// otherwise aborted.
 pub(super) trait Clique: Debug {
-    /// Begins to queue calls on a stream, as one group of calls: they go on together. Until they are
-    /// [queued](Self::is_queued), this rank may have to be connected with others first, nothing else is queued behind them, and
-    /// what they read and write stays in use; also where this ends in an error.
+    /// Begins to queue calls on a stream, as one group of calls, which make progress together. Until they are
+    /// [queued](Self::is_queued), which may first require that this rank is connected with others, nothing else is queued behind
+    /// them, and the memory that they read and write stays in use. That also holds if this returns an error.
     ///
     /// # Collective
     /// The ranks the calls concern, with the calls that match.
     fn begin(&self, batch: &mut Batch, stream: &Cuda) -> Result<()>;
 
-    /// Carries on what was begun last, without waiting; whether it is queued on its stream.
+    /// Carries on the calls that were begun last, without waiting, and returns whether they are queued on their stream.
     fn is_queued(&self, stream: &Cuda) -> Result<bool>;
 
-    /// The ranks of one color, ordered by their keys. Whatever was queued is done.
+    /// The group of the ranks of one color, ordered by their keys. Everything that was queued is done.
     ///
     /// # Collective
     /// All ranks of the group; those without a color get nothing.
@@ -92,14 +92,14 @@ pub(super) trait Clique: Debug {
         patience: Patience<'_>,
     ) -> Result<Option<Box<dyn Clique>>>;
 
-    /// What has gone wrong meanwhile.
+    /// Returns an error if something has gone wrong since the last call.
     fn check(&self) -> Result<()>;
 
-    /// Gives up: what is queued ends, nothing more can be called.
+    /// Gives up: ends what is queued; nothing more can be called.
     fn abort(&self);
 }
 
-/// Calls to be queued together, and the memory they name by its place here.
+/// Calls to be queued together. They name memory by its place in the lists here.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) reads: SmallVec<[Buffer; 2]>,
@@ -128,11 +128,11 @@ pub(super) enum Call {
     Send { to: usize, from: Source },
     /// `ncclRecv`.
     Recv { from: usize, into: Sink },
-    /// `ncclAllGather`: `into` has as many parts of `from`'s length as there are ranks.
+    /// `ncclAllGather`: `into` holds as many parts of `from`'s length as there are ranks.
     AllGather { from: Source, into: Sink },
     /// `ncclBroadcast`: the root reads, the others write.
     Broadcast { root: usize, data: Data },
-    /// `ncclReduceScatter`: `from` has as many parts of `into`'s length as there are ranks.
+    /// `ncclReduceScatter`: `from` holds as many parts of `into`'s length as there are ranks.
     ReduceScatter { op: Op, from: Source, into: Sink },
     /// `ncclAllReduce`.
     AllReduce { op: Op, from: Source, into: Sink },
@@ -145,7 +145,7 @@ pub(super) enum Data {
     Sink(Sink),
 }
 
-/// How elements combine, in whatever order.
+/// How elements combine, in any order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Op {
     Sum,
@@ -155,13 +155,13 @@ pub(super) enum Op {
 }
 
 impl Batch {
-    /// Adds a buffer to read; its place.
+    /// Adds a buffer to read, and returns its place.
     pub(super) fn read(&mut self, buffer: Buffer) -> usize {
         self.reads.push(buffer);
         self.reads.len() - 1
     }
 
-    /// Adds a buffer to write; its place.
+    /// Adds a buffer to write, and returns its place.
     pub(super) fn write(&mut self, buffer: BufferMut) -> usize {
         self.writes.push(Some(buffer));
         self.writes.len() - 1
@@ -173,7 +173,7 @@ impl Batch {
         buffer.ok_or_else(|| failed("batch", "a buffer taken twice"))
     }
 
-    /// Where a range begins that is read: its address, its elements and their type.
+    /// The address, length and type of a range that is read.
     pub(super) fn source(&self, cuda: &Cuda, from: &Source) -> Result<Place> {
         let missing = || failed("batch", "a read of no buffer");
         let buffer = self.reads.get(from.read).ok_or_else(missing)?;
@@ -185,7 +185,7 @@ impl Batch {
         })
     }
 
-    /// Where a range begins that is written.
+    /// The address, length and type of a range that is written.
     pub(super) fn destination(&mut self, cuda: &Cuda, into: &Sink) -> Result<Place> {
         let missing = || failed("batch", "a write to no buffer");
         let buffer = self.writes.get_mut(into.write).and_then(Option::as_mut);
@@ -201,7 +201,7 @@ impl Batch {
         })
     }
 
-    /// Says that a stream uses all buffers from now on until it has done what is queued.
+    /// Records that a stream uses all buffers from now until it has done the work that is queued.
     pub(super) fn in_use(&self, stream: &Cuda) -> Result<()> {
         let reads: SmallVec<[&Buffer; 4]> = self.reads.iter().collect();
         stream.uses(&reads)?;
@@ -212,7 +212,7 @@ impl Batch {
     }
 }
 
-/// A stream as the device it is.
+/// A stream as the CUDA device it is.
 pub(super) fn cuda(stream: &DeviceRef) -> Result<&Cuda> {
     Cuda::of(&**stream).ok_or_else(|| {
         CommError::invalid(
@@ -247,7 +247,7 @@ pub(super) fn failed(call: &'static str, cause: &str) -> CommError {
     }
 }
 
-/// An error where a part is not as long as its number of ranks and the whole say.
+/// Returns an error if the length of a part, times the number of ranks, is not that of the whole.
 pub(super) fn check_parts(
     call: &'static str,
     part: usize,

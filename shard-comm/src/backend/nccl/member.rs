@@ -32,33 +32,33 @@ pub struct NcclComm(Rc<Member>);
 
 struct Member {
     rank: Rc<Rank>,
-    /// The same group, where ranks agree.
+    /// The control communicator of the same group, over which ranks agree.
     control: Rc<dyn Communicator>,
     members: Rc<[usize]>,
-    /// Where they are in the library's group of all ranks.
+    /// The places of the members in the library's group of all ranks.
     places: Rc<[usize]>,
     group: Rc<GroupHandle>,
     sequence: Cell<u64>,
-    /// Messages so far, by the two ends and the side.
+    /// How many messages there were so far, by the two ends and the side.
     links: RefCell<HashMap<(usize, usize, usize), u64>>,
     plans: PlanCache,
     wirings: WiringCache,
     message_wirings: WiringCache,
-    /// Memory without elements, of which ranks only tell the lengths.
+    /// A device for stand-ins: memory without elements, of which ranks only tell the lengths.
     nothing: DeviceRef,
 }
 
 impl NcclComm {
-    /// Joins a group of ranks that have a GPU each, and a `control` communicator over memory of the host: threads
-    /// ([`LocalComm`](crate::LocalComm)) or processes (`MpiComm`). From then on it is this one's alone. `device` is the
-    /// rank's GPU.
+    /// Joins a group of ranks that have a GPU each and a `control` communicator over memory of the host: threads
+    /// ([`LocalComm`](crate::LocalComm)) or processes (`MpiComm`). From then on only this communicator may use `control`.
+    /// `device` is the rank's GPU.
     ///
     /// # Collective
     /// Every rank of `control`, with equal options.
     ///
     /// # Errors
-    /// [`Agreed`](CommError::Agreed), on all ranks, if one of them has no GPU or no NCCL that is new enough, or if ranks share
-    /// a GPU and the library does not let them; a failure if the library cannot join them.
+    /// [`Agreed`](CommError::Agreed), on all ranks, if one of them has no GPU or no sufficiently new NCCL, or if ranks share
+    /// a GPU and the library does not allow that; a failure if the library cannot join them.
     pub fn over(
         control: Rc<dyn Communicator>,
         device: &DeviceRef,
@@ -112,7 +112,7 @@ impl NcclComm {
             control.fail(error.to_string());
             control.failure().unwrap_or(error)
         })?;
-        // A rank that has joined may fail at once; those that still join would take that for a failure to join.
+        // A rank that has joined may fail at once; ranks that are still joining would take that for a failure to join.
         control.barrier()?;
         let rank = Rank::new(
             Rc::clone(&control),
@@ -142,7 +142,7 @@ impl NcclComm {
     }
 
     /// Ends the rank's part in all its groups: finishes what is in flight, and gives the library's resources back. The last
-    /// communicator of a rank does so when it is dropped, unless a handle was leaked.
+    /// communicator of a rank does this when it is dropped, unless a handle was leaked.
     ///
     /// # Errors
     /// The first failure.
@@ -150,12 +150,12 @@ impl NcclComm {
         self.0.rank.finish()
     }
 
-    /// Memory of no elements that has the length of some.
+    /// A buffer without elements that has a given length.
     fn stand_in(&self, dtype: DType, len: usize) -> Result<Buffer> {
         Ok(self.0.nothing.alloc(dtype, len)?.freeze())
     }
 
-    /// What the ranks have to agree on before a request.
+    /// The request on which ranks agree over the control communicator before they run a request.
     fn agreement(&self, request: &Request, wiring: &Wiring) -> Result<Request> {
         let length = |target: &Target| match target {
             Target::Write(dst) => dst.len(),
@@ -192,7 +192,7 @@ impl NcclComm {
         })
     }
 
-    /// An operation whose ranks are about to meet.
+    /// An operation that begins with the agreement of its ranks.
     fn op(
         &self,
         Call {
@@ -247,7 +247,7 @@ impl NcclComm {
         }))
     }
 
-    /// Finds memory for what has to be packed; if there is none, all ranks hear of it.
+    /// Allocates the staging buffers; if there is no memory for them, all ranks learn of it.
     fn prepare(&self, mut request: Request, wiring: &Wiring, lane: Lane) -> Prepared {
         let mut made = SmallVec::new();
         if request.status.is_ok() {
@@ -276,7 +276,7 @@ impl NcclComm {
     }
 }
 
-/// Which call it is, and of whom.
+/// A call: its name, and its participants.
 struct Call {
     name: &'static str,
     lane: Lane,
@@ -286,7 +286,7 @@ struct Call {
     sequence: u64,
 }
 
-/// A request that is ready to go once all agree.
+/// A request that can run as soon as all agree.
 struct Prepared {
     request: Request,
     posted: Event,
@@ -351,7 +351,7 @@ impl Communicator for NcclComm {
         if !this.rank.is_idle() || !Op::is_silent(&wiring, &request.stages) {
             return self.post(request)?.wait_optional();
         }
-        // Nothing moves here and nothing else is in flight: the ranks need only agree.
+        // Nothing moves here and nothing else is in flight, so it is enough that the ranks agree.
         let request = request.checked(self.size());
         this.rank.open(request.name())?;
         (this.rank.ledger).posted(request.name(), self.next_sequence(), request.site);
@@ -389,7 +389,7 @@ impl Communicator for NcclComm {
         let members: Rc<[usize]> = [this.members[from], this.members[to]].into();
         let sequence = self.next_message(from, to, index);
         this.rank.ledger.posted(name, sequence, site);
-        // Between the two the same plan stands for either side, so sides are told apart by its number.
+        // Between the same two ranks both sides have the same plan, so the number of the side tells them apart.
         let wiring = this.message_wirings.get(&request.stages, index);
         let prepared = self.prepare(request, &wiring, lane);
         let meeting = Link {
@@ -421,7 +421,7 @@ impl Communicator for NcclComm {
     ) -> Result<Option<Rc<dyn Communicator>>> {
         const NAME: &str = "split";
         let this = &*self.0;
-        // Once all are here, nobody waits for anything else of this rank.
+        // Once all ranks are here, nobody waits for anything else of this rank.
         let meeting = Request::status(Arc::new(ExchangePlan::silent(NAME)), Ok(()), site);
         self.post(meeting)?.wait_optional()?;
         this.rank.drain(&this.group)?;
@@ -430,7 +430,7 @@ impl Communicator for NcclComm {
         this.control
             .agree(split.as_ref().map(drop).map_err(status))?;
         let control = split?;
-        // A rank alone needs nobody.
+        // A rank alone in its group needs no partners.
         let partners = control.as_ref().filter(|control| control.size() > 1);
         let first = partners.and_then(|control| {
             let first = control.members().first()?;
@@ -463,7 +463,7 @@ impl Communicator for NcclComm {
 }
 
 impl NcclComm {
-    /// The number of the next message between two ranks. Sides are counted apart: a rank may send to itself.
+    /// The number of the next message between two ranks. The two sides are counted separately, because a rank may send to itself.
     fn next_message(&self, from: usize, to: usize, side: usize) -> u64 {
         let mut links = self.0.links.borrow_mut();
         let count = links.entry((from, to, side)).or_insert(0);
@@ -472,7 +472,7 @@ impl NcclComm {
     }
 }
 
-/// Whether ranks share a GPU that the library does not let them share: the same answer on all.
+/// Checks whether ranks share a GPU although the library does not allow it: the answer is the same on all ranks.
 fn check_gpus(
     control: &dyn Communicator,
     library: &dyn Library,
@@ -494,7 +494,7 @@ fn check_gpus(
     });
     let allowed = library.version() >= Version::SHARES_GPUS
         && std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|on| on == "1");
-    // Rank 0 speaks for all: they may see other versions, or other variables.
+    // Rank 0 decides for all: other ranks may see other versions, or other environment variables.
     let refusal = shared.filter(|_| control.rank() == 0 && !allowed);
     let error = refusal.map(|(a, b)| {
         AgreedError::new(
@@ -508,7 +508,7 @@ fn check_gpus(
     control.agree(error.map_or(Ok(()), Err))
 }
 
-/// Tickets of the first rank: for operations of groups, and for messages.
+/// Gives all ranks the tickets of the first rank: one for operations of groups, and one for messages.
 fn share_tickets(control: &dyn Communicator, library: &dyn Library) -> Result<[Ticket; 2]> {
     let tickets = match control.rank() {
         0 => library

@@ -1,4 +1,4 @@
-//! Ranks that have a GPU of NVIDIA each, on one node or many, over NVIDIA's NCCL, which is loaded at run time.
+//! Ranks that have an NVIDIA GPU each, on one node or many, over NVIDIA's NCCL, which is loaded at run time.
 //!
 //! Ranks are threads of one process ([`run`]), or processes that found each other otherwise: [`NcclComm::over`] takes any
 //! communicator over memory of the host.
@@ -17,50 +17,52 @@
 //!
 //! # How an operation goes
 //!
-//! Ranks agree over the *control* communicator, and only there: it compares what they are about to do, tells everybody the
-//! same error, knows who is a member of what, and hears of failures. It moves none of the elements. While they agree, their
-//! GPUs go on. Then elements are packed where they do not lie in a row (one launch), moved by one group of sends and receives,
-//! and put where they belong or combined in the order of the plan (one launch): all of it queued at once on a stream of its
-//! own, which waits for the rank's own stream where it has to and else goes on beside it, so halos and rings fly while
-//! kernels run. Bits are those of the other backends. Where parts are equal and the library has a collective that gives the
-//! same bits, that is called instead: all-gathers, broadcasts, and reductions of integers; with [`Order::Any`] also sums and
-//! products of floats.
+//! Ranks agree over the *control* communicator, and only there: it compares what they are about to do, gives everybody the
+//! same error, knows the members of each group, and learns of failures. It moves none of the elements. While ranks agree, their
+//! GPUs go on working. Then elements that are not contiguous are packed (one launch), all are moved by one group of sends and
+//! receives, and they are put where they belong or combined in the order of the plan (one launch). All of this is queued at once,
+//! on a stream of its own, which waits for the rank's own stream where it has to and otherwise runs beside it, so halos and rings
+//! move while kernels run. Bits are those of the other backends. Where parts are equal and the library has a collective that
+//! gives the same bits, that is called instead: for all-gathers, broadcasts, and reductions of integers; with [`Order::Any`] also
+//! for sums and products of floats.
 //!
-//! The library connects ranks when they first need it, inside the calls that do, which then take until the other ranks come to
-//! them. No rank waits for that: it asks whether they are queued when it carries its operations on. For messages each rank is
-//! connected with every other one when they join, as two ranks may see different messages first.
+//! The library connects ranks inside the first calls that need it. Such a call is queued only when the other ranks make theirs
+//! too. No rank waits for that: it asks whether its calls are queued whenever it carries its operations on. For messages all
+//! pairs of ranks are connected when the ranks join, because two ranks may see different messages first.
 //!
-//! [`Handle::wait`](crate::Handle::wait) returns when the elements are there, so it waits for the rank's own stream too; what is
-//! returned is what was sent, or an error.
+//! [`Handle::wait`](crate::Handle::wait) returns when the elements are there, so it waits for the rank's own stream too. It
+//! returns the elements that were sent, or an error.
 //!
-//! # What is to be posted in one order
+//! # The order of posting
 //!
-//! Operations of different groups too must be posted in an order that is the same on all ranks that share them, which a
-//! program that is the same on all ranks does by itself: the library runs them one after the other. Messages between two ranks
-//! may be posted in any, where ranks are threads. Processes hear at different times that both ends of a message are there, so
-//! large messages that cross in a circle at once could be queued in orders that wait for each other until time is over: there,
-//! use an exchange instead.
+//! The library runs operations one after the other. So operations, also those of different groups, must be posted in the same
+//! order on all ranks that share them, which is so in a program that is the same on all ranks. Messages between two ranks
+//! may be posted in any order if the ranks are threads. Processes learn at different times that both ends of a message are there,
+//! so large messages that cross in a circle at once could be queued in orders that wait for each other until the timeout: use an
+//! exchange instead.
 //!
 //! # What goes wrong
 //!
 //! The library's communicators do not block. While a rank waits it asks the library and the control communicator what has gone
-//! wrong, and its clock how long it has waited ([`NcclOptions::timeout`]). A rank that fails tells the others over the control
-//! communicator; each aborts its own communicators, which ends what is queued, and gets the same cause. Among threads a
-//! deadlock of programs is found exactly, as the control communicator finds it; a wait for elements ends by time.
+//! wrong, and checks how long it has waited ([`NcclOptions::timeout`]). A rank that fails tells the others over the control
+//! communicator; each aborts its own communicators, which ends the work that is queued, and returns the same cause. Among threads
+//! the control communicator finds a deadlock of the program exactly; a wait for elements is ended by the timeout.
 //!
-//! With [`checked`](crate::checked)`(.., checksums)`, checksums travel with the agreement, and of an all-reduce in two exchanges
+//! With [`checked`](crate::checked)`(.., checksums)`, checksums travel with the agreement; of an all-reduce in two exchanges only
 //! the first is compared.
 //!
-//! # What it was tried on
+//! # How it was tested
 //!
-//! It has **not yet run on a GPU**. With the feature `cuda-emulated` threads play the library
-//! (`DeviceKind::EmulatedCuda`): the same contract and faults as for other backends are run on that, on streams that are
-//! threads. They serve one process, so a control communicator of processes cannot be tried without GPUs, and has not been.
-//! Nor can they show whether NCCL's own functions are called as they want to be: `xtests/gpu/run.sh` will. NCCL 2.18.1 is the
-//! oldest that has what is called.
+//! It has **not yet run on a GPU**. With the feature `cuda-emulated` threads emulate the library
+//! (`DeviceKind::EmulatedCuda`): the same contract and faults as for other backends run on that, on streams that are
+//! threads. The emulation works within one process, so a control communicator of processes cannot be tried without GPUs, and has
+//! not been. Nor can it show whether NCCL's own functions are called as they require: `xtests/gpu/run.sh` will. NCCL 2.18.1 is
+//! the oldest version that has all functions that are called.
 //!
-//! `member.rs` has the communicator, `progress.rs` what is in flight, `op.rs` one operation, `course.rs` its exchanges as they
-//! are queued, `landing.rs` one exchange, `wire.rs` what is packed, `library.rs` what is asked of NCCL, `nvidia.rs` the calls to it, `functions.rs` where they are, `group.rs` groups of calls.
+//! `member.rs` has the communicator, `progress.rs` the operations in flight, `op.rs` one operation, `course.rs` its exchanges
+//! as they are queued, `landing.rs` one exchange, and `wire.rs` plans as calls. `library.rs` is the interface to NCCL,
+//! `nvidia.rs` has the calls to it, `functions.rs` its functions, `group.rs` the groups of calls, and `emulated.rs` the
+//! emulation.
 
 mod course;
 #[cfg(feature = "cuda-emulated")]
@@ -87,7 +89,7 @@ use crate::local::{self, LocalOptions, Schedule};
 use crate::{CommError, DeviceKind, DeviceRef, LaunchError, Result, cuda, device_of};
 use library::Library;
 
-/// What a machine offers for ranks over NCCL.
+/// Whether a machine offers what ranks over NCCL need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Availability {
@@ -100,7 +102,7 @@ pub enum Availability {
     },
     /// There is no GPU to use.
     NoGpu(cuda::Availability),
-    /// There is no library, or none that is new enough.
+    /// There is no library, or it is too old.
     NoLibrary {
         /// What is missing.
         cause: String,
@@ -145,7 +147,7 @@ pub fn availability() -> Availability {
     }
 }
 
-/// The library for ranks with a device.
+/// The library for ranks with this device.
 fn library_of(device: &DeviceRef) -> Result<Rc<dyn Library>> {
     match device.kind() {
         #[cfg(feature = "cuda-emulated")]
@@ -160,10 +162,10 @@ fn library_of(device: &DeviceRef) -> Result<Rc<dyn Library>> {
     }
 }
 
-/// Runs `f` on `ranks` ranks, each a thread with a GPU, and returns their results in rank order. GPUs are shared out in turn.
+/// Runs `f` on `ranks` ranks, each a thread with a GPU, and returns their results in rank order. GPUs are assigned in turn.
 ///
 /// # Errors
-/// [`LaunchError::Device`] if there are not the GPUs, or not the library; else as [`local::run`].
+/// [`LaunchError::Device`] if there are not enough GPUs, or no library; otherwise as [`local::run`].
 pub fn run<T: Send>(
     ranks: usize,
     options: &NcclOptions,
@@ -172,8 +174,8 @@ pub fn run<T: Send>(
     run_with(ranks, options, &LocalOptions::default(), f)
 }
 
-/// [`run`], with options for the threads, whose device is that of the control communicator. They run all at once: one that
-/// waits for elements would keep the others from sending them.
+/// [`run`], with options for the threads; their device is that of the control communicator. The threads must all run at once: one
+/// that waits for elements would otherwise keep the others from sending them.
 ///
 /// # Errors
 /// As [`run`].
@@ -197,7 +199,7 @@ pub fn run_with<T: Send>(
         let device = &devices[control.rank()];
         let comm = NcclComm::over(Rc::new(control), device, options)?;
         let result = f(comm.clone());
-        // What went wrong on the way, the program has heard of.
+        // The program has received the errors of its operations already.
         drop(comm.finish());
         Ok(result)
     })?;

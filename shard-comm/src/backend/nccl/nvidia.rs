@@ -1,6 +1,6 @@
-//! NCCL itself, loaded when it is first asked for. All calls of this backend to it are here.
+//! NCCL itself, loaded when it is first asked for. All of this backend's calls to it are here.
 //!
-//! Communicators do not block: a call that is under way is asked about until it is done, so that a rank can give up waiting
+//! Communicators do not block: a call that is under way is polled until it is done, so that a rank can give up waiting
 //! and abort.
 #![expect(
     unsafe_code,
@@ -30,13 +30,13 @@ use crate::{DType, Result};
 /// How long a communicator that is dropped may take to finish before it is aborted.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// `NCCL_CONFIG_INITIALIZER`: what it is known by, and what stands for a value that is not said.
+/// `NCCL_CONFIG_INITIALIZER`: the magic number of a configuration, and the value that stands for "not set".
 const MAGIC: u32 = 0xcafe_beef;
 const UNDEFINED: i32 = i32::MIN;
-/// The version whose configuration this is, or the library's if that is older.
+/// The version whose configuration this is, or the library's version if that is older.
 const CONFIGURATION: i32 = 22403;
 
-/// The library of this machine, with its version.
+/// The library of this machine: its version and functions.
 pub(super) struct Nccl(Version, &'static Functions);
 
 impl Nccl {
@@ -109,7 +109,7 @@ impl Library for Nccl {
         }
         let mut configuration = self.configuration();
         let cell = Handle::new();
-        // SAFETY: the configuration is complete and read before the call returns; the cell stays where it is for ever.
+        // SAFETY: the configuration is complete and read before the call returns; the cell is never moved or freed.
         let code = unsafe {
             (self.1.ncclCommInitRankConfig)(
                 cell.out(),
@@ -126,7 +126,7 @@ impl Library for Nccl {
     }
 }
 
-/// Where NCCL writes a communicator's pointer, perhaps later and from a thread of its own: memory that is never given back.
+/// A cell where NCCL writes a communicator's pointer, perhaps later and from a thread of its own: memory that is never freed.
 #[derive(Clone, Copy)]
 struct Handle(&'static AtomicPtr<ncclComm>);
 
@@ -182,7 +182,7 @@ impl NcclClique {
     fn is_idle(&self, call: &'static str) -> Result<bool> {
         let comm = self.handle.get();
         if comm.is_null() && !self.gone.get() {
-            // Not yet made.
+            // The communicator is not made yet.
             return Ok(false);
         }
         let comm = self.comm(call)?;
@@ -194,7 +194,7 @@ impl NcclClique {
         Ok(state != Code::ncclInProgress)
     }
 
-    /// Waits until the last call is done: queued, that is. A rank that has no patience left aborts.
+    /// Waits until the last call is done, which means that its work is queued. A rank whose patience ends aborts.
     fn finish_call(&self, call: &'static str, patience: Patience<'_>) -> Result<()> {
         loop {
             let idle = self.is_idle(call).inspect_err(|_| self.abort())?;
@@ -211,9 +211,9 @@ impl NcclClique {
         let stream = stream as sys::cudaStream_t;
         for call in std::mem::take(&mut batch.calls) {
             let from = |batch: &Batch, from| batch.source(cuda, from);
-            // SAFETY, for all calls: the communicator and the stream are alive; addresses and lengths are of ranges inside
-            // buffers of this GPU that stay allocated until the stream is past this (`Batch::in_use`), and that nobody else
-            // writes, nor reads where they are written.
+            // SAFETY, for all calls: the communicator and the stream are alive; addresses and lengths are those of ranges
+            // inside buffers of this GPU that stay allocated until the stream is past this (`Batch::in_use`); nobody else
+            // writes them, and nobody else reads those that are written.
             let (name, code) = match &call {
                 Call::Send { to, from: source } => {
                     let at = from(batch, source)?;
@@ -364,7 +364,7 @@ impl Clique for NcclClique {
         let cell = Handle::new();
         let color_number = color.map_or(NO_COLOR, |c| c as i32);
         // SAFETY: the communicator is alive, the configuration is complete and read before the call returns; the cell, which
-        // is written when the split is done, stays where it is for ever.
+        // is written when the split is done, is never moved or freed.
         let code = unsafe {
             (self.nccl.ncclCommSplit)(
                 comm,
@@ -397,8 +397,8 @@ impl Clique for NcclClique {
     fn abort(&self) {
         let comm = self.handle.get();
         if !comm.is_null() && !self.gone.replace(true) {
-            // SAFETY: the communicator is alive until this, and no call is made with it after this. No thread but this one
-            // ever is inside NCCL with it.
+            // SAFETY: the communicator is alive until this call, and not used afterwards. No other thread is ever inside NCCL
+            // with it.
             let _ = unsafe { (self.nccl.ncclCommAbort)(comm) };
         }
     }
@@ -417,7 +417,7 @@ impl Drop for NcclClique {
             match self.is_idle("ncclCommFinalize") {
                 Ok(true) => {
                     self.gone.set(true);
-                    // SAFETY: it is finished, and no call is made with it after this.
+                    // SAFETY: the communicator is finished, and not used afterwards.
                     let _ = unsafe { (self.nccl.ncclCommDestroy)(comm) };
                     return;
                 }
@@ -439,7 +439,7 @@ impl fmt::Debug for NcclClique {
 /// The call after which a group of calls is under way.
 const QUEUE: &str = "ncclGroupEnd";
 
-/// Elements that are only moved are bytes to NCCL.
+/// The type for elements that are only moved: to NCCL they are bytes.
 const BYTES: Type = Type::ncclUint8;
 
 fn read(place: Place) -> *const c_void {
@@ -471,12 +471,12 @@ fn operation(op: Op) -> RedOp {
     }
 }
 
-/// Makes the GPU of a stream this thread's, and gives the stream's handle.
+/// Makes the GPU of a stream current on this thread, and returns the stream's handle.
 fn bind(stream: &Cuda) -> Result<usize> {
     Ok(stream.raw_stream()?)
 }
 
-/// An answer that is not a failure, or what NCCL says of it.
+/// Success, or "in progress"; otherwise an error with NCCL's message.
 fn accept(call: &'static str, code: Code, comm: ncclComm_t) -> Result<()> {
     let text = match code {
         Code::ncclSuccess | Code::ncclInProgress => return Ok(()),
@@ -491,7 +491,7 @@ fn accept(call: &'static str, code: Code, comm: ncclComm_t) -> Result<()> {
     let Some(nccl) = functions::loaded() else {
         return Err(failed(call, text));
     };
-    // SAFETY: gives a text that lives as long as the library, or null.
+    // SAFETY: returns a text that lives as long as the library, or null.
     let last = unsafe { (nccl.ncclGetLastError)(comm) };
     if last.is_null() {
         return Err(failed(call, text));

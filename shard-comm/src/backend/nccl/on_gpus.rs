@@ -1,4 +1,4 @@
-//! The communicator over NCCL itself, where there are GPUs; and what it says where there are none.
+//! The communicator over NCCL itself, where there are GPUs, and its errors where there are none.
 
 use super::*;
 use crate::{LaunchError, contract};
@@ -20,7 +20,7 @@ fn where_there_is_no_gpu_or_no_library_asking_for_it_is_a_typed_error() {
         let error = run(2, &NcclOptions::default(), |_| ()).unwrap_err();
         assert!(matches!(error, LaunchError::Device(_)), "{error}");
     }
-    // Memory of the host is none that the library knows: all ranks hear of it.
+    // The library cannot use memory of the host: all ranks get the error.
     let options = NcclOptions {
         device: DeviceKind::Host,
         ..NcclOptions::default()
@@ -29,8 +29,8 @@ fn where_there_is_no_gpu_or_no_library_asking_for_it_is_a_typed_error() {
     assert!(error.to_string().contains("Cuda"), "{error}");
 }
 
-/// The library has a number in its name where NVIDIA's packages put it, and is found by that: a file of that name, with all
-/// functions and of version 2.28.7, in a process that looks for it there.
+/// NVIDIA's packages put a number into the name of the library's file, and the library is found by that name: the test makes such
+/// a file, with all functions and version 2.28.7, and starts a process that looks for it there.
 #[test]
 fn the_library_is_found_by_the_name_it_has() {
     use std::process::Command;

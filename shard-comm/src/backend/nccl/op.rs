@@ -16,17 +16,17 @@ use crate::{Stage, Target};
 /// An operation in flight.
 #[derive(Debug)]
 pub(super) struct Op {
-    /// The operation, for accounts.
+    /// The name of the operation, for accounts.
     pub(super) name: &'static str,
     /// What the user called, for messages.
     pub(super) called: &'static str,
     pub(super) site: Site,
-    /// Which operation of its group, or message of its pair.
+    /// The number of the operation in its group, or of the message in its pair.
     pub(super) sequence: u64,
-    /// Who takes part, as ranks of the launch, and which of them this rank is.
+    /// The participants, as ranks of the launch; `index` is this rank's place among them.
     pub(super) members: Rc<[usize]>,
     pub(super) index: usize,
-    /// Of a message: where the two are in the library's group of all ranks.
+    /// For a message: the places of its two ends in the library's group of all ranks.
     pub(super) places: [usize; 2],
     pub(super) lane: Lane,
     pub(super) group: Rc<GroupHandle>,
@@ -35,10 +35,10 @@ pub(super) struct Op {
     pub(super) state: RefCell<State>,
 }
 
-/// What an operation must be in order with.
+/// The order that an operation belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lane {
-    /// Operations of groups, in the order they are posted in.
+    /// Operations of groups run in the order in which they are posted.
     Groups,
     /// Messages between two ranks.
     Messages,
@@ -51,11 +51,11 @@ pub(super) struct State {
     pub(super) step: Step,
     /// The exchanges.
     pub(super) stages: SmallVec<[Stage; 1]>,
-    /// What the first one reads.
+    /// The sources of the first exchange.
     pub(super) sources: SmallVec<[Buffer; 1]>,
-    /// When those are written, and destinations may be.
+    /// The point after which the sources are written, and destinations may be written.
     pub(super) posted: Event,
-    /// Memory to pack into, of each exchange.
+    /// The staging buffers of each exchange.
     pub(super) staging: SmallVec<[Staging; 1]>,
     pub(super) result: Option<Result<Option<Buffer>>>,
     pub(super) dropped: bool,
@@ -63,13 +63,13 @@ pub(super) struct State {
 
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Ranks tell each other what they are about to do.
+    /// The ranks tell each other what they are about to do.
     Meeting(Handle),
     /// All agree.
     Met(Option<PeerSums>),
-    /// Its calls are being queued, one exchange after the other.
+    /// The operation's calls are being queued, one exchange after the other.
     Calling(Box<Course>),
-    /// So are those of a message, with others.
+    /// A message's calls are being queued, together with those of others.
     InBatch,
     /// Everything is queued.
     Queued(Box<Landed>),
@@ -88,17 +88,17 @@ impl Op {
         self.state.borrow().result.is_some()
     }
 
-    /// Whether everybody has joined it.
+    /// Whether all participants have joined the operation.
     pub(super) fn is_met(&self) -> bool {
         !matches!(self.state.borrow().step, Step::Meeting(_))
     }
 
-    /// Whether it waits for elements of others that are on their way.
+    /// Whether the operation waits for elements that are on their way.
     pub(super) fn is_queued(&self) -> bool {
         matches!(self.state.borrow().step, Step::Queued(_))
     }
 
-    /// Whether this rank has to do something before the elements are there, or when they are, for which others may wait.
+    /// Whether this rank has to do something, before the elements are there or when they are, that others may wait for.
     pub(super) fn needs_host(&self) -> bool {
         match &self.state.borrow().step {
             Step::Calling(_) | Step::InBatch => true,
@@ -107,7 +107,7 @@ impl Op {
         }
     }
 
-    /// Ends it.
+    /// Ends the operation.
     pub(super) fn end(&self, result: Result<Option<Buffer>>) {
         let mut state = self.state.borrow_mut();
         state.step = Step::Done;

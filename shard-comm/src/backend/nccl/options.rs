@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use crate::DeviceKind;
 
-/// In which order elements of several ranks are combined.
+/// The order in which elements of several ranks are combined.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Order {
     /// In the order of ranks, on any number of GPUs and any network: the bits are those of every other backend. The library
-    /// only moves, and each rank combines its part; but where any order gives the same bits, as for integers, the library
-    /// combines.
+    /// only moves elements, and each rank combines its part. Where the bits do not depend on the order, as for integers, the
+    /// library combines too.
     #[default]
     Rank,
-    /// Sums and products as the library forms them, which is faster between nodes. All ranks get the same bits; other numbers
-    /// of ranks, other versions of the library or other networks may give others, and 16-bit floats may be rounded at every
+    /// Sums and products as the library forms them, which is faster between nodes. All ranks get the same bits. The bits may
+    /// differ with the number of ranks, the version of the library and the network, and 16-bit floats may be rounded at every
     /// step.
     Any,
 }
@@ -27,7 +27,7 @@ pub enum Order {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NcclOptions {
-    /// The device of every rank, where [`run`](super::run) makes it: a GPU, or the emulation of one.
+    /// The device of every rank, where [`run`](super::run) makes it: a GPU, or an emulated one.
     pub device: DeviceKind,
     /// How reductions combine.
     pub order: Order,
@@ -36,7 +36,7 @@ pub struct NcclOptions {
 }
 
 impl NcclOptions {
-    /// How long a rank waits unless said otherwise.
+    /// How long a rank waits for elements by default.
     pub const TIMEOUT: Duration = Duration::from_secs(600);
 }
 

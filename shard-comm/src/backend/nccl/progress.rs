@@ -1,9 +1,9 @@
 //! One rank's operations in flight, and how they go on.
 //!
-//! Operations of groups are queued on one stream in the order they were posted in, each when its ranks agree: an order that is
-//! the same on all ranks of a program that posts in the same order, as the library asks for. Messages go their own way, by a
-//! stream and a communicator of their own: all whose two ends agree are queued together, so that ranks that send to each other
-//! and then receive do not wait for each other.
+//! Operations of groups are queued on one stream in the order in which they were posted, each once its ranks agree. In a
+//! program that posts in the same order on all ranks, this order is the same on all ranks, as the library requires. Messages
+//! have a stream and a communicator of their own: all messages whose two ends agree are queued together, so that ranks that
+//! send to each other and then receive do not wait for each other.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -27,25 +27,25 @@ use crate::{
     TimeoutReport, WaitLine,
 };
 
-/// How often a waiting rank looks before it lets others run between looks.
+/// How often a waiting rank polls before it lets others run between polls.
 const SPINS: u32 = 64;
-/// Every so many looks it also asks the library what has gone wrong.
+/// After this many polls it also asks the library what has gone wrong.
 const ROUND: u32 = 64;
-/// After so long it sleeps between looks.
+/// After this long it sleeps between polls.
 const PATIENT: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(100);
-/// A rest shorter than this was none.
+/// A rest shorter than this counts as none.
 const REST: Duration = Duration::from_micros(10);
 
-/// What belongs to one rank, whatever the group.
+/// The state of one rank, shared by all its groups.
 #[derive(Debug)]
 pub(super) struct Rank {
-    /// All ranks, over which they agree and hear of failures.
+    /// The communicator of all ranks, over which they agree and learn of failures.
     pub(super) control: Rc<dyn Communicator>,
     pub(super) device: DeviceRef,
-    /// Where operations of groups and messages are queued.
+    /// The streams for operations of groups and for messages.
     streams: [DeviceRef; 2],
-    /// The library's group for messages: of all ranks.
+    /// The library's group for messages: that of all ranks.
     pub(super) messages: Rc<GroupHandle>,
     groups: RefCell<Vec<Weak<GroupHandle>>>,
     pub(super) ledger: Ledger,
@@ -56,7 +56,7 @@ pub(super) struct Rank {
     flying: RefCell<Vec<Rc<Op>>>,
     /// Messages whose calls are under way.
     batch: RefCell<Option<Messages>>,
-    /// What this rank sent to itself: on which communicator, as which message, and its elements.
+    /// Messages that this rank sent to itself: the communicator, the number of the message, and its elements.
     to_myself: RefCell<Vec<(Rc<GroupHandle>, u64, Buffer)>>,
     root: RefCell<Option<CommError>>,
     closed: Cell<bool>,
@@ -88,7 +88,7 @@ impl Rank {
         Rc::new(rank)
     }
 
-    /// Where ranks of the launch are in the library's group of all ranks.
+    /// The places of ranks of the launch in the library's group of all ranks.
     pub(super) fn places(&self, members: &[usize]) -> Rc<[usize]> {
         let all = self.control.members().iter().enumerate();
         let places: HashMap<usize, usize> = all.map(|(place, &rank)| (rank, place)).collect();
@@ -110,7 +110,7 @@ impl Rank {
         }
     }
 
-    /// Remembers a group of the library's, to end it with the rank.
+    /// Remembers a group of the library, to end it when the rank ends.
     pub(super) fn add_group(&self, group: &Rc<GroupHandle>) {
         let mut groups = self.groups.borrow_mut();
         groups.retain(|group| group.strong_count() > 0);
@@ -134,7 +134,7 @@ impl Rank {
         }
     }
 
-    /// Lets an operation fly.
+    /// Puts an operation in flight.
     pub(super) fn start(&self, op: &Rc<Op>, silent: bool) {
         if op.lane == Lane::Groups && !silent {
             self.waiting.borrow_mut().push_back(Rc::clone(op));
@@ -153,8 +153,8 @@ impl Rank {
         result.unwrap_or(Ok(None))
     }
 
-    /// Finishes all operations of a group that are posted: the library splits none that has work to do. Everybody has posted
-    /// them.
+    /// Finishes all operations of a group that are posted, because the library does not split a group that has work to do. All
+    /// ranks have posted these operations.
     ///
     /// # Errors
     /// The first failure.
@@ -170,7 +170,7 @@ impl Rank {
         self.open("split")
     }
 
-    /// Carries everything on until `done`, which is about this operation.
+    /// Carries everything on until `done`, which concerns this operation.
     fn wait_until(&self, op: &Rc<Op>, done: impl Fn() -> bool) {
         let (begun, mut looks) = (Instant::now(), 0_u32);
         loop {
@@ -205,9 +205,9 @@ impl Rank {
         }
     }
 
-    /// Waits for other ranks to join what keeps an operation from going on, if that is what it waits for; whether it did.
+    /// If an operation cannot go on because other ranks have yet to join something, waits for them. Returns whether it waited.
     fn rest(&self, op: &Rc<Op>) -> bool {
-        // Others may wait for what this rank has to do when elements are there.
+        // Others may wait for work that this rank has to do when elements are there.
         if self.flying.borrow().iter().any(|op| op.needs_host()) {
             return false;
         }
@@ -236,7 +236,7 @@ impl Rank {
     /// Carries every operation on as far as it goes without waiting.
     fn progress(&self) {
         let flying: SmallVec<[Rc<Op>; 8]> = self.flying.borrow().iter().cloned().collect();
-        // What is met before another is seen to be: messages rely on it.
+        // All meetings are seen before anything is queued: messages rely on that.
         while flying.iter().fold(false, |any, op| self.meet(op) | any) {}
         if let Err(error) = self
             .queue_groups()
@@ -253,7 +253,7 @@ impl Rank {
         self.flying.borrow_mut().retain(|op| !gone(op));
     }
 
-    /// Whether the ranks of an operation have just been found to agree, or not to.
+    /// Whether the ranks of an operation have just been found to agree, or to disagree.
     fn meet(&self, op: &Op) -> bool {
         let mut state = op.state.borrow_mut();
         let Step::Meeting(handle) = &mut state.step else {
@@ -294,7 +294,7 @@ impl Rank {
         true
     }
 
-    /// Queues operations of groups, up to the first whose ranks have not all come, or whose calls are under way.
+    /// Queues operations of groups, up to the first whose ranks have not all come or whose calls are under way.
     fn queue_groups(&self) -> Result<()> {
         loop {
             let Some(op) = self.waiting.borrow().front().cloned() else {
@@ -308,7 +308,7 @@ impl Rank {
         }
     }
 
-    /// Queues an operation as far as that goes without waiting; whether all of it is.
+    /// Queues an operation as far as that goes without waiting, and returns whether all of it is queued.
     fn queue_group(&self, op: &Op) -> Result<bool> {
         let mut state = op.state.borrow_mut();
         let means = self.means(op.lane);
@@ -334,7 +334,7 @@ impl Rank {
         }
     }
 
-    /// Everything of an operation is on its stream.
+    /// Records that everything of an operation is on its stream.
     fn queued(&self, op: &Op, state: &mut State, queued: Queued) -> Result<()> {
         let stream = self.stream(op.lane);
         let Queued {
@@ -394,7 +394,7 @@ impl Rank {
         }
     }
 
-    /// One side of a message to this rank itself, for which the library has no call that could wait for the other.
+    /// Does one side of a message to this rank itself. The library has no call for that which could wait for the other side.
     fn pass_to_myself(&self, op: &Op) -> Result<()> {
         let mut state = op.state.borrow_mut();
         if !matches!(state.step, Step::Met(_)) {
@@ -454,7 +454,7 @@ impl Rank {
         let Step::Queued(landed) = landed else {
             return Ok(());
         };
-        // What ended early was ended by an abort.
+        // An operation that ended early was ended by an abort.
         op.group.check()?;
         self.device.wait(&landed.event)?;
         let Landed {
@@ -495,7 +495,7 @@ impl Rank {
         self.root.borrow().is_some()
     }
 
-    /// Gives up: tells all others, and ends what this rank has queued.
+    /// Gives up: tells all others, and ends the work that this rank has queued.
     pub(super) fn fail(&self, error: &CommError) {
         if self.root.borrow().is_none() {
             if self.control.failure().is_none() {
@@ -508,7 +508,7 @@ impl Rank {
         self.give_up();
     }
 
-    /// The first failure stands, and ends what is queued.
+    /// Records a failure; the first one stands, and ends the work that is queued.
     pub(super) fn hear(&self, error: CommError) {
         let mut root = self.root.borrow_mut();
         if root.is_none() {
@@ -566,7 +566,7 @@ impl Rank {
             let Some(op) = self.flying.borrow().first().cloned() else {
                 break;
             };
-            // Its handle is gone, so nobody is left to hear of an error that its peers hear of themselves.
+            // The handle is gone, so nobody is left to receive an error; the peers get it themselves.
             drop(self.wait(&op));
         }
         self.closed.set(true);
@@ -594,13 +594,13 @@ impl Drop for Rank {
                 .filter_map(Weak::upgrade)
                 .for_each(|group| group.abort());
         } else if !self.closed.get() {
-            // Its errors were heard of, or are about handles that are gone.
+            // Its errors were returned before, or concern handles that are gone.
             drop(self.finish());
         }
     }
 }
 
-/// The staging of a request's exchanges.
+/// The staging buffers of a request's exchanges.
 pub(super) fn staging(
     stream: &DeviceRef,
     wiring: &super::wire::Wiring,

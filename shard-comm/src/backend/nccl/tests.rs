@@ -1,4 +1,4 @@
-//! The communicator over the library that threads play.
+//! The communicator over the emulated library.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ fn options(order: Order) -> NcclOptions {
     }
 }
 
-/// Runs ranks over the library that threads play.
+/// Runs ranks over the emulated library.
 fn emulated<T: Send>(ranks: usize, f: impl Fn(NcclComm) -> T + Sync) -> Vec<T> {
     run(ranks, &options(Order::Rank), f).unwrap()
 }
@@ -56,13 +56,13 @@ fn orders_of_reductions_are_as_asked_for() {
     let by_library = run(3, &options(Order::Any), |comm| sum(&*comm)).unwrap();
     assert_eq!(by_library[0], by_library[1]);
     assert_eq!(by_library[0], by_library[2]);
-    // The library that is played combines the other way round, so that one can tell.
+    // The emulation combines in the opposite order, so that the test can tell.
     assert_ne!(by_library, threads);
     let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * a.abs();
     assert!(by_library[0].iter().zip(&threads[0]).all(close));
 }
 
-/// Maxima keep NaN, which NCCL's do not promise; integers go by the library in every order.
+/// Maxima keep NaN, which NCCL does not promise for its own; the library combines integers in every order.
 #[test]
 fn exact_reductions_are_exact() {
     emulated(3, |comm| {
@@ -85,7 +85,7 @@ fn exact_reductions_are_exact() {
     });
 }
 
-/// Both ranks send before they receive, more than anything that buffers would hold; and in another order on each.
+/// Both ranks send before they receive, more than any buffers would hold, and in a different order on each.
 #[test]
 fn messages_cross() {
     emulated(3, |comm| {
@@ -113,7 +113,7 @@ fn messages_cross() {
     });
 }
 
-/// Two ranks that see other messages first: each connects for what it sees.
+/// Two ranks see different messages first: each connects for the message that it sees.
 #[test]
 fn ranks_see_messages_in_any_order() {
     let posted = AtomicBool::new(false);
@@ -126,11 +126,11 @@ fn ranks_see_messages_in_any_order() {
         let mine = comm.device().upload_slice(&[me as i32; 1000])?;
         let received = comm.start_recv(peer, DType::I32, 1000)?;
         if me == 0 {
-            // Rank 1 is there for this one alone.
+            // Rank 1 comes to this message alone.
             assert!(until(&posted));
         } else {
             posted.store(true, Ordering::Release);
-            // And sees that and the next one together.
+            // And it sees that message and the next one together.
             std::thread::sleep(Duration::from_millis(100));
         }
         let sent = comm.start_send(peer, &mine)?;
@@ -141,7 +141,7 @@ fn ranks_see_messages_in_any_order() {
     assert_eq!(received.unwrap(), [Ok(vec![1; 1000]), Ok(vec![0; 1000])]);
 }
 
-/// The first operation of a group, at which its ranks connect, keeps none of them from what others wait for meanwhile.
+/// The first operation of a group, in which its ranks connect, does not keep a rank from what others wait for meanwhile.
 #[test]
 fn an_operation_that_connects_keeps_nothing_else_waiting() {
     let posted = AtomicBool::new(false);
@@ -159,12 +159,12 @@ fn an_operation_that_connects_keeps_nothing_else_waiting() {
             group.start_all_gather_v(&mine, &[1000; 2])
         };
         match me {
-            // Comes to the first group after a message of rank 2.
+            // Comes to the first group's operation only after a message of rank 2.
             0 => {
                 comm.recv(2, DType::I32, 1000)?;
                 start(first)?.wait()?;
             }
-            // The second group's operation is behind that of the first.
+            // The second group's operation is queued behind that of the first.
             1 => {
                 let handles = [start(first)?, start(second)?];
                 posted.store(true, Ordering::Release);
@@ -182,7 +182,7 @@ fn an_operation_that_connects_keeps_nothing_else_waiting() {
     assert_eq!(ranks.unwrap(), [Ok(()), Ok(()), Ok(())]);
 }
 
-/// A split begins when what its group has in flight is done.
+/// A split begins once the operations in flight of its group are done.
 #[test]
 fn a_split_waits_for_what_is_in_flight() {
     let ranks = local::run(2, |control| -> Result<()> {
@@ -200,7 +200,7 @@ fn a_split_waits_for_what_is_in_flight() {
     assert_eq!(ranks.unwrap(), [Ok(()), Ok(())]);
 }
 
-/// The control may be any group of a launch: the library counts its ranks, and no others.
+/// The control communicator may be any group of a launch: the library's group has exactly its ranks.
 #[test]
 fn the_control_may_be_a_part_of_a_launch() {
     let options = NcclOptions {
@@ -209,7 +209,7 @@ fn the_control_may_be_a_part_of_a_launch() {
     };
     let ranks = local::run(4, |world| -> Result<()> {
         let me = world.rank();
-        // The other way round, so that places are not numbers.
+        // In reverse order, so that places in the library's group are not ranks of the launch.
         let half = world.split(Some(me / 2), 4 - me)?.expect("a member");
         let comm = NcclComm::over(half, &Cuda::emulated()?, &options)?;
         let peer = 1 - comm.rank();
@@ -229,7 +229,7 @@ fn the_control_may_be_a_part_of_a_launch() {
     assert_eq!(ranks.unwrap(), [Ok(()), Ok(()), Ok(()), Ok(())]);
 }
 
-/// What a rank sends to itself it receives on the same communicator, and on no other.
+/// A message of a rank to itself is received on the same communicator, and on no other.
 #[test]
 fn messages_to_oneself_stay_on_their_communicator() {
     emulated(2, |comm| {
@@ -238,7 +238,7 @@ fn messages_to_oneself_stay_on_their_communicator() {
         let upload = |k: i32| comm.device().upload_slice(&[k; 10]).unwrap();
         let receivers = [&*comm, &*group, &*comm];
         let received = receivers.map(|comm| comm.start_recv(me, DType::I32, 10).unwrap());
-        // What is sent first is not for who receives first.
+        // What is sent first is not meant for the communicator that receives first.
         let sent = [
             group.start_send(me, &upload(2)).unwrap(),
             comm.start_send(me, &upload(1)).unwrap(),
@@ -252,7 +252,8 @@ fn messages_to_oneself_stay_on_their_communicator() {
     });
 }
 
-/// Sender and reader that list other elements, or the same in another order, are told so; on threads alone nobody asks.
+/// A sender and a reader that list different elements, or the same in a different order, get an error. Backends for threads alone
+/// do not compare this.
 #[test]
 fn what_is_sent_is_what_is_read() {
     let errors = emulated(2, |comm| {
@@ -281,13 +282,13 @@ fn what_is_sent_is_what_is_read() {
     }
 }
 
-/// A deadlock of the program is found at once, over whatever moves the elements.
+/// A deadlock of the program is found at once, whatever moves the elements.
 #[test]
 fn deadlocks_are_found() {
     let begun = Instant::now();
     let errors = emulated(2, |comm| {
         let mine = comm.device().upload_slice(&[1.0f32]).unwrap();
-        // In flight meanwhile, and unmet for ever.
+        // This one is in flight meanwhile, and its other end never comes.
         let _odd = (comm.rank() == 0).then(|| comm.start_recv(1, DType::F32, 1).unwrap());
         match comm.rank() {
             0 => comm.recv(1, DType::F32, 3).map(drop),
@@ -300,7 +301,7 @@ fn deadlocks_are_found() {
     assert!(begun.elapsed() < Duration::from_secs(5));
 }
 
-/// A rank whose own stream is behind with its work: what it has queued is done before elements leave.
+/// If a rank's own stream is behind with its work, elements leave only after the work that is queued.
 #[test]
 fn elements_leave_after_what_writes_them() {
     let ranks = local::run(2, |control| -> Result<()> {
@@ -328,8 +329,8 @@ fn cuda_of(device: &DeviceRef) -> &Cuda {
     Cuda::of(&**device).expect("a stream")
 }
 
-/// Operations of groups that share ranks are queued in the order they are posted in, also where the later one is agreed on
-/// first and only one of the ranks looks.
+/// Operations of groups that share ranks are queued in the order in which they are posted, even if the later one is agreed on
+/// first and only one of the ranks polls.
 #[test]
 fn groups_that_overlap_keep_one_order() {
     let flags = [const { AtomicBool::new(false) }; 3];
@@ -339,7 +340,7 @@ fn groups_that_overlap_keep_one_order() {
         let pair = comm.split((me < 2).then_some(0), me)?;
         let mine = comm.device().upload_slice(&vec![me as i32; 1000])?;
         let Some(pair) = pair else {
-            // Late.
+            // This rank comes late.
             assert!(until(looked));
             let all = comm.start_all_gather_v(&mine, &[1000; 3])?;
             joined.store(true, Ordering::Release);
@@ -355,7 +356,7 @@ fn groups_that_overlap_keep_one_order() {
             looked.store(true, Ordering::Release);
         } else {
             posted.store(true, Ordering::Release);
-            // It looks again only when all can go.
+            // It polls again only when all can go on.
             assert!(until(joined));
         }
         both.wait()?;
@@ -368,7 +369,7 @@ fn groups_that_overlap_keep_one_order() {
     );
 }
 
-/// Lets others run until one of them says so, some seconds at most.
+/// Lets others run until the flag is set, for some seconds at most, and returns whether it is.
 fn until(flag: &AtomicBool) -> bool {
     let begun = Instant::now();
     while !flag.load(Ordering::Acquire) && begun.elapsed() < Duration::from_secs(5) {
@@ -377,8 +378,8 @@ fn until(flag: &AtomicBool) -> bool {
     flag.load(Ordering::Acquire)
 }
 
-/// A look at one operation of the control communicator carries all on. A rank that has not seen yet that another one is done
-/// must not rest: it has elements to send for that.
+/// Polling one operation of the control communicator carries all on. A rank that has not seen yet that another one is done
+/// must not rest, because it has elements to send for that one.
 #[test]
 fn a_rank_does_not_rest_while_something_is_done_unseen() {
     let [joined, rested] = [AtomicBool::new(false), AtomicBool::new(false)];
@@ -402,7 +403,7 @@ fn a_rank_does_not_rest_while_something_is_done_unseen() {
     assert_eq!(sums.unwrap(), [Ok(2.0), Ok(2.0)]);
 }
 
-/// A library that goes wrong at one rank after so many groups of calls, or loses them, so that nothing arrives.
+/// A library that fails at one rank after a number of groups of calls, or loses them, so that nothing arrives.
 #[derive(Debug)]
 struct Breaking {
     rank: Option<usize>,
@@ -424,7 +425,7 @@ struct Broken {
     clique: Box<dyn Clique>,
     left: Rc<Cell<usize>>,
     fault: Break,
-    /// A call is under way that is never done.
+    /// Whether a call is under way that will never be done.
     stuck: Cell<bool>,
 }
 
@@ -470,7 +471,7 @@ impl Clique for Broken {
         match self.fault {
             Break::Refuse => Err(failed("ncclGroupEnd", "refused")),
             Break::Stall => Ok(()),
-            // Somebody has to wait for it.
+            // Somebody has to wait for the result.
             Break::AsyncError | Break::Lose => {
                 batch.calls.clear();
                 Ok(stream.queue_emulated(|| std::thread::sleep(Duration::from_millis(600)))?)
@@ -504,7 +505,7 @@ impl Clique for Broken {
     }
 }
 
-/// Runs ranks over a library that breaks in its third group of calls.
+/// Runs ranks over a library that fails in its third group of calls.
 fn over_broken<T: Send>(
     ranks: usize,
     rank: Option<usize>,
@@ -528,14 +529,14 @@ fn over_broken<T: Send>(
     .unwrap()
 }
 
-/// What each rank's operations end in, over a library that breaks.
+/// The errors of each rank's operations over a library that fails.
 fn broken(ranks: usize, rank: Option<usize>, fault: Break, timeout: Duration) -> Vec<CommError> {
     over_broken(ranks, rank, fault, timeout, |comm| {
         let mine: Buffer = comm.device().upload_slice(&vec![1.0f64; 1000]).unwrap();
         let error = (0..5)
             .find_map(|_| comm.all_reduce(&mine, Monoid::SUM).err())
             .expect("an error");
-        // Everything ends alike from now on.
+        // From now on everything ends in the same error.
         assert_eq!(comm.barrier().unwrap_err(), error);
         error
     })
@@ -553,13 +554,13 @@ fn what_the_library_refuses_ends_all_ranks_with_one_cause() {
     }
 }
 
-/// A rank that is within a call of the library hears of another's failure there.
+/// A rank that is within a call of the library learns there of another rank's failure.
 #[test]
 fn a_call_that_is_never_done_ends_when_another_rank_gives_up() {
     let begun = Instant::now();
     let errors = over_broken(3, Some(1), Break::Stall, Duration::from_secs(20), |comm| {
         let mine = comm.device().upload_slice(&vec![1.0f64; 1000])?;
-        // Of two groups of calls.
+        // An operation of two groups of calls.
         comm.all_reduce(&mine, Monoid::SUM)?;
         let sum = comm.start_all_reduce(&mine, Monoid::SUM)?;
         if comm.rank() == 2 {
@@ -575,7 +576,7 @@ fn a_call_that_is_never_done_ends_when_another_rank_gives_up() {
     }
 }
 
-/// What never arrives ends by time: the rank whose patience ends says so, and the others hear of it.
+/// A wait for elements that never arrive ends by the timeout: the rank whose patience ends says so, and the others learn of it.
 #[test]
 fn elements_that_do_not_arrive_end_by_time() {
     let begun = Instant::now();
@@ -588,7 +589,7 @@ fn elements_that_do_not_arrive_end_by_time() {
     }
 }
 
-/// Work of the rank's own goes on beside the library's, in order only where one needs the other.
+/// The rank's own work runs beside the library's, and is ordered with it only where one needs the other.
 #[test]
 fn elements_fly_while_kernels_run() {
     emulated(2, |comm| {
@@ -596,7 +597,7 @@ fn elements_fly_while_kernels_run() {
         let me = comm.rank() as f64;
         let mine = device.upload_slice(&vec![me; 5000]).unwrap();
         let flying = comm.start_all_gather_v(&mine, &[5000, 5000]).unwrap();
-        // The source may go, and memory be used again, before its elements have left.
+        // The source may be dropped, and its memory used again, before its elements have left.
         drop(mine);
         for _ in 0..50 {
             let other = device.upload_slice(&vec![-1.0f64; 5000]).unwrap();

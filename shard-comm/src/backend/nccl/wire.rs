@@ -1,4 +1,4 @@
-//! A plan as calls of NCCL: which pieces go to whom, what is packed for it, and where it is received.
+//! A plan as calls of NCCL: which pieces go to whom, which of them are packed, and where they are received.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,12 +15,12 @@ use crate::plan::{Message, messages_of};
 use crate::{DType, ExchangePlan, Monoid, Pieces};
 use shard_spec::ReduceOp;
 
-/// What a request's plans are as calls; made once per plans and group.
+/// The plans of a request as calls; made once for these plans and a group.
 #[derive(Debug)]
 pub(super) struct Wiring {
-    /// What ranks agree on before anything moves.
+    /// The plan that ranks agree on before anything moves.
     pub(super) agreement: Arc<ExchangePlan>,
-    /// How many of its sources tell which collective it is.
+    /// How many of the agreement's sources tell which collective it is.
     pub(super) stand_ins: usize,
     pub(super) wires: SmallVec<[Wire; 1]>,
 }
@@ -32,35 +32,35 @@ pub(super) struct Wire {
     /// Elements to pack before they are sent.
     pub(super) packed_out: usize,
     pub(super) incoming: Vec<Received>,
-    /// Elements received (or, of this rank's own, packed) elsewhere than where they belong.
+    /// Elements that are received (or, for this rank's own, packed) into a staging buffer instead of the destination.
     pub(super) packed_in: usize,
-    /// For pieces that are combined or overlap: the plan that reads them from where they are packed, each peer's from the
-    /// start of its own.
+    /// For pieces that are combined or overlap: the plan that reads them from the staging buffer, the pieces of each peer from
+    /// where that peer's elements begin.
     pub(super) packed: Option<ExchangePlan>,
 }
 
-/// What goes to one peer.
+/// The message to one peer.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) message: Message,
     pub(super) way: Way,
 }
 
-/// What comes from one peer, this rank included.
+/// The message from one peer, this rank included.
 #[derive(Debug)]
 pub(super) struct Received {
     pub(super) message: Message,
     pub(super) way: Way,
 }
 
-/// How the elements of a message lie in one row.
+/// How the elements of a message become contiguous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
-    /// They do, in the source of this number (or the one destination) from this element on.
+    /// They are contiguous already, in the source of this number (or the one destination) from element `at` on.
     Lie { source: usize, at: usize },
-    /// They are packed from this element on.
+    /// They are packed, from this element of the staging buffer on.
     Packed(usize),
-    /// They need not: they are copied from source to destination.
+    /// They need not be: they are copied from source to destination.
     Copied,
 }
 
@@ -122,7 +122,7 @@ impl Wire {
     }
 }
 
-/// Where the elements of a message are read, if that is one row.
+/// The place where the elements of a message are read, if they are contiguous there.
 fn read_in_place(message: &Message, pieces: &Pieces) -> Option<Way> {
     let [at] = message.pieces[..] else {
         return None;
@@ -134,7 +134,7 @@ fn read_in_place(message: &Message, pieces: &Pieces) -> Option<Way> {
     })
 }
 
-/// Where the elements of a message are written, if that is one row.
+/// The place where the elements of a message are written, if they are contiguous there.
 fn written_in_place(message: &Message, pieces: &Pieces) -> Option<Way> {
     let [at] = message.pieces[..] else {
         return None;
@@ -146,8 +146,8 @@ fn written_in_place(message: &Message, pieces: &Pieces) -> Option<Way> {
     })
 }
 
-/// The library's own reduction, if it gives what was asked for: bits that do not depend on the order, or any order allowed.
-/// The library does not keep NaN in maxima and minima, and knows no truth values but as numbers.
+/// The library's own reduction, if it gives the bits that were asked for: because they do not depend on the order, or because any
+/// order is allowed. The library does not keep NaN in maxima and minima, and has no truth values, only numbers.
 pub(super) fn library_op(fold: Option<Monoid>, dtype: DType, order: Order) -> Option<Op> {
     let Monoid::Op(op) = fold? else {
         return None;
@@ -168,7 +168,7 @@ pub(super) fn library_op(fold: Option<Monoid>, dtype: DType, order: Order) -> Op
     }
 }
 
-/// The wirings of the plans a group used last.
+/// The wirings of the plans that a group used last.
 #[derive(Debug, Default)]
 pub(super) struct WiringCache(RefCell<VecDeque<Known>>);
 
@@ -176,7 +176,7 @@ pub(super) struct WiringCache(RefCell<VecDeque<Known>>);
 type Known = (SmallVec<[Arc<ExchangePlan>; 1]>, Rc<Wiring>);
 
 impl WiringCache {
-    /// How many are kept.
+    /// How many wirings are kept.
     const CAPACITY: usize = 64;
 
     pub(super) fn get(&self, stages: &[Stage], me: usize) -> Rc<Wiring> {

@@ -6,18 +6,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::Topology;
 use crate::Work;
 
-/// What one op takes a rank.
+/// The cost of one op on a rank.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct OpTime {
     /// Kernel calls, copies and folds.
     pub calls: u64,
-    /// All of them together.
+    /// The work of all of them together.
     pub work: Work,
-    /// Seconds they take.
+    /// Seconds that they take.
     pub computing: f64,
     /// Seconds that the rank's links are busy.
     pub moving: f64,
-    /// Seconds of those in which the rank has nothing else to do.
+    /// The part of these seconds in which the rank has nothing else to do.
     pub waiting: f64,
 }
 
@@ -30,12 +30,12 @@ pub(super) struct Clock {
 
 #[derive(Clone, Default, Debug)]
 pub(super) struct State {
-    /// Where the rank is.
+    /// The rank's present time.
     now: f64,
-    /// When its links are free again.
+    /// The time at which its links are free again.
     links: f64,
     pub(super) ops: BTreeMap<&'static str, OpTime>,
-    /// When each wait was over, in program order: where ranks meet.
+    /// The time at which each wait was over, in program order: there ranks meet.
     pub(super) meetings: Vec<f64>,
 }
 
@@ -57,7 +57,7 @@ impl Clock {
         &self.topology
     }
 
-    /// Everything since the clock was [restarted](Self::restart).
+    /// The account since the clock was [restarted](Self::restart).
     pub(super) fn read(&self) -> State {
         self.lock().clone()
     }
@@ -77,8 +77,8 @@ impl Clock {
         time.computing += seconds;
     }
 
-    /// The rank posts an operation that occupies its links for so many seconds; when it will be over. Where ranks share
-    /// memory it only begins when the rank waits, and takes until then.
+    /// The rank posts an operation that occupies its links for `seconds`; returns when it will be over. Where ranks share
+    /// memory, the operation only begins when the rank waits for it.
     pub(super) fn post(&self, op: &'static str, seconds: f64) -> Travel {
         let mut state = self.lock();
         state.ops.entry(op).or_default().moving += seconds;
@@ -112,6 +112,6 @@ impl Clock {
 pub(super) enum Travel {
     /// It is over at this time.
     Until(f64),
-    /// It takes so long from when it is waited for.
+    /// It takes this many seconds from when it is waited for.
     Takes(f64),
 }

@@ -33,7 +33,7 @@ struct Member {
     plans: PlanCache,
 }
 
-/// What the rank's groups share.
+/// The state that the rank's groups share.
 struct Rank {
     clock: Arc<Clock>,
     device: DeviceRef,
@@ -83,7 +83,7 @@ impl SimulatedComm {
         }))
     }
 
-    /// Forgets the time and the traffic so far, and begins a new measurement of memory at the present use.
+    /// Forgets the time and the traffic so far, and begins a new measurement of memory at the bytes in use now.
     pub fn restart(&self) {
         let rank = &self.0.rank;
         rank.clock.restart();
@@ -91,7 +91,7 @@ impl SimulatedComm {
         *rank.before.borrow_mut() = rank.ledger.snapshot();
     }
 
-    /// What happened since the last [`restart`](Self::restart).
+    /// The account since the last [`restart`](Self::restart).
     pub fn played(&self) -> Played {
         let rank = &self.0.rank;
         Played::new(
@@ -102,7 +102,7 @@ impl SimulatedComm {
         )
     }
 
-    /// Counts an operation and finds out how long it takes.
+    /// Counts an operation and computes how long it takes.
     fn start(
         &self,
         op: &'static str,
@@ -128,7 +128,8 @@ impl SimulatedComm {
         Ok(this.rank.clock.post(op, seconds))
     }
 
-    /// Seconds of one exchange: what this rank receives or, where that occupies it, sends, and what it copies from itself.
+    /// The seconds of one exchange: for what this rank receives, or sends where that occupies it, and for what it copies from
+    /// itself.
     fn price(&self, plan: &ExchangePlan, dtype: Option<DType>) -> f64 {
         let this = &*self.0;
         let topology = this.rank.clock.topology();
@@ -338,7 +339,7 @@ impl fmt::Debug for SimulatedComm {
     }
 }
 
-/// An operation that takes some time and gives something that is known already.
+/// An operation that takes some time and whose result is known already.
 struct InFlight {
     rank: Rc<Rank>,
     op: &'static str,

@@ -2,9 +2,9 @@
 //! would compute and what it would wait for.
 //!
 //! The program that runs is the real one: the same layouts, plans, strategies and kernel calls as on the ranks themselves,
-//! because all of these are functions of shapes and never of data. What is not real is [`Topology`]: how fast a rank computes,
-//! and what the links between ranks cost. So bytes, messages, rounds and peak memory are exact, and times are as good as the
-//! topology; `CostModel::measure` and [`Machine::calibrated`] take it from a machine at hand.
+//! because all of these are functions of shapes and never of data. The part that is not real is [`Topology`]: how fast a rank
+//! computes, and what the links between ranks cost. So bytes, messages, rounds and peak memory are exact, and times are as good
+//! as the topology; `CostModel::measure` and [`Machine::calibrated`] derive it from a machine at hand.
 //!
 //! ```
 //! use shard_comm::{Communicator, LinkCost, Machine, Monoid, Topology};
@@ -26,9 +26,9 @@
 //! # Ok::<(), shard_comm::CommError>(())
 //! ```
 //!
-//! What one rank cannot know by itself is not simulated: ranks that disagree, and sizes that the data decides, which are a
-//! [`NoData`](crate::DeviceError::NoData) where they are read. Other ranks are taken to be where this one is; to see the busiest, play several
-//! and put them [together](Played::in_step).
+//! Things that one rank cannot know by itself are not simulated: ranks that disagree, and sizes that depend on the data, which
+//! give [`NoData`](crate::DeviceError::NoData) where they are read. Other ranks are assumed to be where this one is; to see the
+//! busiest rank, play several and put them [together](Played::in_step).
 
 mod clock;
 mod member;
@@ -55,18 +55,18 @@ pub(crate) fn idle_device() -> DeviceRef {
     Phantom::on(&Arc::new(clock))
 }
 
-/// What a rank that was played did.
+/// The account of a rank that was played.
 #[derive(Clone, Debug)]
 pub struct Played {
     /// The rank.
     pub rank: usize,
-    /// Seconds of its program.
+    /// Seconds that its program takes.
     pub seconds: f64,
-    /// Most bytes it held.
+    /// The most bytes that it held.
     pub peak: usize,
     /// What it sent and received.
     pub moved: LedgerSnapshot,
-    /// What each op took, by name.
+    /// The cost of each op, by name.
     pub ops: Vec<(&'static str, OpTime)>,
     meetings: Vec<f64>,
 }
@@ -95,9 +95,9 @@ impl Played {
         self.ops.iter().fold(OpTime::default(), add)
     }
 
-    /// Seconds of the program if these ranks wait for each other wherever they communicate: at each such place for the one
-    /// that takes longest from the place before. At least what each takes alone; more where ranks take turns at being the
-    /// busiest. The longest one's own time if they do not communicate at the same places.
+    /// Seconds of the program if these ranks wait for each other wherever they communicate: between two such places the one
+    /// that takes longest determines the time. That is at least what each takes alone, and more where different ranks are the
+    /// busiest in turn. If the ranks do not communicate at the same places, it is the longest time of a rank alone.
     pub fn in_step(played: &[Self]) -> f64 {
         let longest = played.iter().map(|p| p.seconds).fold(0.0, f64::max);
         let Some(first) = played.first() else {

@@ -1,4 +1,4 @@
-//! A device that holds no data: it counts bytes, and tells its clock what work would take.
+//! A device that holds no data: it counts bytes, and adds the forecast time of work to its clock.
 
 use std::fmt;
 use std::ops::Range;
@@ -32,7 +32,7 @@ struct Account {
     requests: AtomicU64,
 }
 
-/// Bytes that are in use until this is dropped.
+/// Bytes that count as in use until this is dropped.
 struct Held {
     bytes: usize,
     account: Arc<Account>,

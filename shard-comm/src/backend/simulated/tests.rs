@@ -2,7 +2,7 @@ use super::*;
 use crate::{CommError, Communicator, DType, DeviceError, HostJob, Monoid, Work, local};
 use std::rc::Rc;
 
-/// Work of one second per flop; a link of a second per message and a millisecond per byte.
+/// A machine that takes a second per flop, with links that take a second per message and a millisecond per byte.
 fn slow(ranks: usize) -> Topology {
     Topology::network(
         ranks,
@@ -43,7 +43,7 @@ fn program(comm: &dyn Communicator) -> LedgerSnapshot {
     assert_eq!((group.size(), group.members()), (half.len(), &half[..]));
     group.all_reduce(&mine, Monoid::MAX).unwrap();
     let mut counted = comm.ledger().snapshot();
-    // Threads count a message when it has come, which may be later or earlier than another.
+    // Threads count a message when it has come, so the order may differ from that of the simulation.
     counted.ops.sort_unstable_by_key(|op| op.0);
     counted
 }
@@ -160,7 +160,7 @@ fn what_one_rank_cannot_know_is_an_error() {
     ));
     assert!(comm.subgroup(Some(&[0, 1])).is_err());
     assert!(SimulatedComm::new(&slow(3), 3).is_err());
-    // A wrong argument comes out of the operation, and the group goes on.
+    // A wrong argument is reported by the operation, and the group goes on.
     assert!(matches!(
         comm.all_gather_v(&mine, &[1, 1, 2]),
         Err(CommError::Agreed(_))

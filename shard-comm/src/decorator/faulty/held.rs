@@ -1,4 +1,4 @@
-//! An operation that its rank has started and its backend has not heard of yet, because others go ahead of it.
+//! An operation that its rank has started but that the backend has not seen yet, because others go ahead of it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -6,33 +6,33 @@ use std::rc::Rc;
 use crate::{Buffer, CommError, Communicator, DeviceRef, Handle, Result};
 use crate::{Link, Pending, Request};
 
-/// What keeps its order: the operations of a group (`None`), and the messages of one side from or to a peer.
+/// What keeps its order: the operations of a group (`None`), or the messages to or from a peer on one side.
 pub(super) type Lane = Option<(usize, usize)>;
 
-/// What is held back.
+/// The operation that is held back.
 pub(super) enum What {
     Operation(Request),
     Message(Link),
 }
 
-/// The place of the one operation of a rank that is held back, if there is one; and which others could have been.
+/// The one operation of a rank that is held back, if there is one, and the numbers of others that could have been overtaken.
 #[derive(Default)]
 pub(super) struct Waiting {
     held: RefCell<Option<Rc<Held>>>,
-    /// The last operation of each group's lanes since the rank last waited, and its number. New groups come of splits, which
-    /// wait, so that the address of a group tells which it is.
+    /// The last operation of each group's lanes since the rank last waited, and its number. A new group comes from a split, which
+    /// waits; so within this list the address of a group identifies it.
     last: RefCell<Vec<(*const (), Lane, u64)>>,
-    /// Numbers of operations that were followed by one of their lane before the rank waited.
+    /// The numbers of operations that were followed by another one of their lane before the rank waited.
     followed: RefCell<Vec<u64>>,
 }
 
-/// One operation.
+/// An operation that is held back.
 struct Held {
     comm: Rc<dyn Communicator>,
     lane: Lane,
     overtaken: bool,
     what: Cell<Option<What>>,
-    /// What the backend said, once it was told.
+    /// The backend's answer, once the operation has started.
     started: Cell<Option<Result<Handle>>>,
 }
 
@@ -51,7 +51,7 @@ impl Held {
 }
 
 impl Waiting {
-    /// Holds an operation back until the next one of its lane, which goes ahead if this one is `overtaken`, or until
+    /// Holds an operation back until the next one of its lane starts, which goes ahead if this one is `overtaken`, or until
     /// the rank waits for anything.
     pub(super) fn hold(
         self: &Rc<Self>,
@@ -92,7 +92,7 @@ impl Waiting {
         self.followed.borrow().clone()
     }
 
-    /// The rank waits: what is held back begins now.
+    /// The rank waits: starts the operation that is held back.
     pub(super) fn release(&self) {
         self.last.borrow_mut().clear();
         self.start_held();
@@ -105,12 +105,12 @@ impl Waiting {
         }
     }
 
-    /// What is held back begins now, if the next of its lane comes, and must not overtake.
+    /// Called before an operation starts: starts the one that is held back, if it is of the same lane and must not be overtaken.
     pub(super) fn before(&self, comm: &Rc<dyn Communicator>, lane: Lane) {
         self.release_if(|held| !held.overtaken && held.shares(comm, lane));
     }
 
-    /// What is held back begins now, if the next of its lane has come.
+    /// Called after an operation has started: starts the one that is held back, if it is of the same lane.
     pub(super) fn after(&self, comm: &Rc<dyn Communicator>, lane: Lane) {
         self.release_if(|held| held.shares(comm, lane));
     }
@@ -122,7 +122,7 @@ impl Waiting {
         }
     }
 
-    /// A handle that lets begin what is held back before it waits: its rank would otherwise wait for ranks that wait
+    /// A handle that starts the operation that is held back before it waits: otherwise its rank would wait for ranks that wait
     /// for it.
     pub(super) fn watch(self: &Rc<Self>, comm: &Rc<dyn Communicator>, handle: Handle) -> Handle {
         Handle::new(Box::new(Watched {
@@ -133,7 +133,7 @@ impl Waiting {
     }
 }
 
-/// The handle of what was held back.
+/// The handle of an operation that is held back.
 struct Late {
     waiting: Rc<Waiting>,
     held: Rc<Held>,
@@ -148,7 +148,7 @@ impl Pending for Late {
         }
     }
 
-    // Who asks waits, if only in turns.
+    // Asking whether it is done counts as waiting.
     fn is_done(&mut self) -> bool {
         self.waiting.release();
         let mut started = self.held.started.take();
@@ -183,7 +183,7 @@ impl Pending for Late {
     }
 }
 
-/// The handle of another operation.
+/// The handle of another operation of the rank.
 struct Watched {
     waiting: Rc<Waiting>,
     comm: Rc<dyn Communicator>,

@@ -1,7 +1,7 @@
-// Attention as a fold over blocks of keys, and its gradient. T: the stored type; A: what it is computed in; DIM, VDIM: elements of a
-// key and of a value; KEYS: of a tile.
+// Attention as a fold over blocks of keys, and its gradient. T: the stored type; A: the type of the arithmetic; DIM, VDIM:
+// elements of a key and of a value; KEYS: keys of a tile.
 //
-// A thread has a query and streams tiles of keys and values past it: the logits of a row exist one at a time.
+// A thread has a query and streams tiles of keys and values past it: of each row only one logit exists at a time.
 
 struct Attention {
     View q, k, v;            // (batch, heads, queries, DIM), (batch, kv heads, keys, DIM or VDIM)
@@ -17,12 +17,12 @@ struct Attention {
     f64 scale, kept;
 };
 
-// Arrays have an element at least.
+// An array has at least one element.
 #define SOME(n) ((n) > 0 ? (n) : 1)
 #define GROUP (p.q.shape[1] / p.k.shape[1])
 #define ROW(name, i) ((A*)p.name)[i]
 
-// The scaled and masked logit of a pair, from its product; -inf where it is hidden.
+// The scaled and masked logit of a pair, from its product; -inf where the key is hidden.
 DEVICE A logit(const Attention& p, i64 b, i64 h, i64 r, i64 j, i64 query, A product) {
     const i64 away = at(p.keys, j) - query;
     if (away < p.low || away > p.high) return A(-INFINITE);
@@ -34,7 +34,7 @@ DEVICE A logit(const Attention& p, i64 b, i64 h, i64 r, i64 j, i64 query, A prod
     }
     return t;
 }
-// What a probability is multiplied by: 0 if it is dropped.
+// The factor of a probability: 0 if it is dropped.
 DEVICE A factor(const Attention& p, i64 b, i64 h, i64 query, i64 j) {
     if (!p.dropping) return A(1);
     const u64 row = ((u64)at(p.batches, b) * (u64)p.all_heads + (u64)at(p.heads, h)) * (u64)p.all_queries + (u64)query;
@@ -43,7 +43,7 @@ DEVICE A factor(const Attention& p, i64 b, i64 h, i64 query, i64 j) {
 }
 DEVICE i64 place4(const View& v, i64 b, i64 h, i64 r) { return b * v.strides[0] + h * v.strides[1] + r * v.strides[2]; }
 
-// Brings a tile of rows, of WIDTH elements each, to where all threads of the block see it.
+// Copies a tile of rows, of WIDTH elements each, to memory that all threads of the block share.
 #define BRING(tile, view, WIDTH, b, h, first, count)                                                         \
     for (i64 e = threadIdx.x; e < (count) * WIDTH; e += blockDim.x)                                           \
         tile[e] = widen(element<T>(view, place4(view, b, h, (first) + e / SOME(WIDTH)) + e % SOME(WIDTH) * view.strides[3]));
@@ -100,7 +100,7 @@ BLOCK_KERNEL(fold, Attention) {
     }
 }
 
-// The output, in OUT, and the logarithm of the sum of exponentials. Queries that saw no key get zeros and -inf.
+// Writes the output, in OUT, and the logarithm of the sum of exponentials. Queries that saw no key get zeros and -inf.
 KERNEL(finish, Attention) {
     const i64 n = p.q.shape[2], rows = p.q.shape[0] * p.q.shape[1] * n;
     for (i64 row = first_thread(); row < rows; row += threads()) {
@@ -112,7 +112,7 @@ KERNEL(finish, Attention) {
     }
 }
 
-// Rows of D = dO . O, and no gradient yet.
+// Computes D = dO . O for each row, and sets the gradients to zero.
 KERNEL(start_grad, Attention) {
     const i64 n = p.q.shape[2], rows = p.q.shape[0] * p.q.shape[1] * n;
     for (i64 row = first_thread(); row < rows; row += threads()) {
@@ -125,10 +125,10 @@ KERNEL(start_grad, Attention) {
     }
 }
 
-// The probability of a pair, computed again; 0 for queries that see no key.
+// The probability of a pair, recomputed; 0 for queries that see no key.
 DEVICE A probability(A t, A lse) { return lse == A(-INFINITE) || t == A(-INFINITE) ? A(0) : exp(t - lse); }
 
-// A thread per query, keys in tiles.
+// A thread per query; the keys come in tiles.
 BLOCK_KERNEL(grad_queries, Attention) {
     SHARED(A, keys, SOME(KEYS * DIM));
     SHARED(A, values, SOME(KEYS * VDIM));
@@ -161,7 +161,7 @@ BLOCK_KERNEL(grad_queries, Attention) {
     if (mine) for (i32 d = 0; d < DIM; d++) ROW(dq, row * DIM + d) = g[d];
 }
 
-// A thread per key, the queries of its group in tiles.
+// A thread per key; the queries of its group come in tiles.
 BLOCK_KERNEL(grad_keys, Attention) {
     SHARED(A, rows, SOME(KEYS * DIM));
     SHARED(A, gos, SOME(KEYS * VDIM));
@@ -197,7 +197,8 @@ BLOCK_KERNEL(grad_keys, Attention) {
     }
 }
 
-// The gradient of an added mask: a thread per element, over all pairs that it was added to. `dmask` has its own extents.
+// The gradient of an added mask: a thread per element, which sums over all pairs that the element was added to. `dmask` has its
+// own extents.
 KERNEL(grad_mask, Attention) {
     const i64 n = numel(p.dmask);
     const i64 extents[4] = {p.q.shape[0], p.q.shape[1], p.q.shape[2], p.k.shape[2]};
@@ -229,7 +230,7 @@ KERNEL(grad_mask, Attention) {
     }
 }
 
-// One result of several partial ones, side by side along a first dim of `parts`: outputs in `acc`, sums in `max`.
+// Merges several partial results into one. They lie along a first dim of `parts`: outputs in `acc`, sums in `max`.
 struct Merge { u64 outs, sums, lse; View out; i64 parts, rows; };
 KERNEL(merge, Merge) {
     const i64 n = p.out.shape[2], heads = p.out.shape[1];

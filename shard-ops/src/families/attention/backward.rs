@@ -1,4 +1,4 @@
-//! The gradient.
+//! The gradient of attention.
 
 use super::facing::{Facing, block};
 use super::options::Attention;
@@ -92,7 +92,7 @@ impl Backward {
                 AttentionGrad::new(dout, &call.input::<E>(first), lse, boxes[0].shape[3])
             }
         };
-        // What lies over the keys is another block's each time; the gradient of a mask that all keys share is not.
+        // Gradients of operands with a dim over keys are of another block each time; that of a mask that all keys share is not.
         let shared =
             |o: &OperandBox| o.global.len() == 4 && o.global[3] == 1 && boxes[1].global[2] > 1;
         let first = call.cx.fold.first;

@@ -1,4 +1,4 @@
-//! Attention and its gradient.
+//! Attention and its gradient on GPUs.
 
 use super::{Attention, Backward, Forward};
 use crate::cuda::kept::{Kept, Lists, Positions};
@@ -24,7 +24,7 @@ compiles!(
      #define VDIM 64\n#define KEYS 32\n#define ADDS 0\n"
 );
 
-/// Threads of a block, each with a query or a key.
+/// Threads of a block; each has a query or a key.
 const THREADS: u32 = 128;
 /// Bytes of a block's tiles.
 const TILES: usize = 32 << 10;
@@ -75,7 +75,7 @@ struct MergeParams {
     rows: i64,
 }
 
-/// A call's parameters, what it compiles under, and memory that they point to.
+/// A call's parameters, the definitions it is compiled under, and memory that the parameters point to.
 struct Problem {
     params: Params,
     defines: String,
@@ -85,7 +85,7 @@ struct Problem {
 }
 
 impl Problem {
-    /// Queries, keys, values and mask are the first operands.
+    /// A problem whose queries, keys, values and mask are the call's first operands.
     fn new(call: &CudaCall<'_>, options: &Attention, mask: Option<DType>) -> Result<Self> {
         let boxes = &call.cx.inputs;
         let (queries, keys) = (boxes[0].global[2], boxes[1].global[2]);
@@ -146,7 +146,7 @@ impl Problem {
         self.params.q.shape[..3].iter().product::<i64>() as usize
     }
 
-    /// A launch over rows, each by a thread.
+    /// Launches a kernel over rows, each computed by a thread.
     fn each(
         &self,
         call: &CudaCall<'_>,
@@ -158,7 +158,7 @@ impl Problem {
         call.launch_own(&SOURCE, &self.texts(out, adds), name, n, &self.params)
     }
 
-    /// A launch over blocks of so many rows of each of so many heads.
+    /// Launches a kernel on blocks of threads that share tiles, with a thread for each of `rows` rows of each of `heads` heads.
     fn tiles(&self, call: &CudaCall<'_>, name: &str, rows: i64, heads: i64) -> Result<()> {
         let threads = THREADS.min(call.gpu.block());
         let blocks = (rows as u64).div_ceil(u64::from(threads)) as u32;
@@ -273,7 +273,7 @@ impl CudaKernel for Backward {
         let Some(dq) = kept.buffers.pop() else {
             return Ok(());
         };
-        // Dense, as the output is.
+        // The copy is dense, as the output is.
         let all = shard_comm::Strided::contiguous(&[dq.len()]);
         let to = shard_comm::Strided::contiguous_at(call.cx.outputs[0].offset, &[dq.len()]);
         call.gpu
@@ -282,7 +282,7 @@ impl CudaKernel for Backward {
     }
 }
 
-/// A view with four dims, missing ones in front.
+/// A view with four dims; missing ones are added in front.
 fn four(view: &CudaView) -> CudaView {
     let n = view.ndim as usize;
     let mut four = CudaView {

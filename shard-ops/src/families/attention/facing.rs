@@ -1,4 +1,4 @@
-//! How the queries and the keys of a kernel call lie to each other, and what that hides.
+//! The positions of the queries and keys of a kernel call, and which pairs of them are hidden or dropped.
 
 use super::options::Attention;
 use crate::host::{Held, positions};
@@ -9,8 +9,8 @@ use shard_kernels::attention::{Band, Block, Dropout, Queries, Stored};
 use shard_kernels::{Positions, View};
 use shard_spec::DimPart;
 
-/// Which probabilities are dropped: those whose word of the stream, numbered by their place in
-/// `[batch, heads, queries, keys]`, is below the rate.
+/// Which probabilities are dropped: those whose random word is below the rate. The words of the stream are numbered by place in
+/// `[batch, heads, queries, keys]`.
 struct Dropped {
     stream: Stream,
     rate: f64,
@@ -50,7 +50,7 @@ impl Dropout for Dropped {
 }
 
 impl Attention {
-    /// What is dropped of the queries in a box against so many keys in all.
+    /// The dropout for the queries in a box, with `keys` keys in all.
     fn dropped(&self, queries: &OperandBox, keys: usize) -> Option<Dropped> {
         let (rate, stream) = self.dropout?;
         Some(Dropped {
@@ -66,7 +66,7 @@ impl Attention {
     }
 }
 
-/// How the queries and the keys of a call lie to each other.
+/// The positions of the queries and keys of a call, with the band and dropout between them.
 pub(super) struct Facing<'a> {
     options: &'a Attention,
     queries: Held,
@@ -76,7 +76,7 @@ pub(super) struct Facing<'a> {
 }
 
 impl<'a> Facing<'a> {
-    /// Of the boxes of queries and keys.
+    /// For these boxes of queries and keys.
     pub(super) fn new(options: &'a Attention, boxes: &[OperandBox]) -> Self {
         let (queries, keys) = (boxes[0].global[2], boxes[1].global[2]);
         Self {
@@ -100,7 +100,7 @@ impl<'a> Facing<'a> {
     }
 }
 
-/// The keys and values of a call, with what masks them.
+/// The keys and values of a call, with their mask.
 pub(super) fn block<'a, E: Stored + Element>(
     call: &HostCall<'a, '_>,
     mask: Option<DType>,

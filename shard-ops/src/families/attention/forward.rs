@@ -1,4 +1,4 @@
-//! The op, and the merge of what parts of the keys give.
+//! Attention itself, and the merge of partial results over parts of the keys.
 
 use super::NAME;
 use super::backward::Backward;
@@ -100,7 +100,7 @@ impl Op for Forward {
             .chain([dout])
             .collect();
         let grads = exec.apply(Arc::new(op), &operands)?;
-        // Sums over ranks and blocks are taken in the type they are made in, then rounded once.
+        // Sums over ranks and blocks are taken in the type of the partial sums, and then rounded once.
         let rounded = |grad: Value| cast(exec, &grad, saved.inputs[0].dtype()).map(Some);
         let mut grads: Vec<Option<Value>> =
             grads.into_iter().map(rounded).collect::<Result<_>>()?;
@@ -144,7 +144,7 @@ impl Forward {
     }
 }
 
-/// The results of all keys from those of each part, side by side.
+/// The results over all keys from those of each part, which lie along a first dim.
 fn merge_parts<E: Stored + Element>(call: &mut HostCall<'_, '_>)
 where
     E::Acc: Element,

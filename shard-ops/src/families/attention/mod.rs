@@ -1,10 +1,11 @@
-//! Scaled dot product attention: `softmax(scale · q kᵀ + mask) v`, without a matrix of queries by keys.
+//! Scaled dot product attention: `softmax(scale · q kᵀ + mask) v`, without storing a matrix of queries by keys.
 //!
-//! Queries, batch and heads are map factors; the keys are a [ring](crate::Access::Ring) factor. Where keys are sharded, [`FoldBy`](crate::FoldBy) says how
-//! they meet the queries; where queries do not use the keys' axes, they take them. Masks that are functions of positions look at global ones, so blocks may be
-//! uneven, empty or of several intervals: under a causal mask [`Partition::zigzag`](shard_spec::Partition::zigzag) gives every
-//! rank nearly the same work. Saved for the gradient are the result and one log-sum-exp per query; the gradients of keys and
-//! values go home block by block.
+//! Queries, batch and heads are map factors; the keys are a [ring](crate::Access::Ring) factor. Where keys are sharded,
+//! [`FoldBy`](crate::FoldBy) says how they meet the queries; mesh axes that shard the keys and not the queries shard the
+//! queries too. Masks that are functions of positions use global ones, so blocks may be uneven, empty or of several intervals:
+//! under a causal mask [`Partition::zigzag`](shard_spec::Partition::zigzag) gives every rank nearly the same work. For the
+//! gradient the result and one log-sum-exp per query are saved; the gradients of keys and values go back to their owners block
+//! by block.
 
 mod backward;
 #[cfg(feature = "cuda")]
@@ -30,15 +31,15 @@ use std::sync::Arc;
 /// Attention of queries `[batch, heads, queries, dim]` to keys `[batch, kv heads, keys, dim]` with values
 /// `[batch, kv heads, keys, value dim]`: the result is `[batch, heads, queries, value dim]`.
 ///
-/// Heads are a multiple of kv heads, each of which serves as many consecutive heads. The mask is broadcast to
-/// `[batch, heads, queries, keys]`: a bool one says which keys count, one of the queries' type is added to the logits. Queries
-/// that see no key get zeros. A hidden key's value must still be finite.
+/// The number of heads is a multiple of that of kv heads; each kv head serves as many consecutive heads. The mask is broadcast to
+/// `[batch, heads, queries, keys]`: a mask of bools says which keys count, and one of the queries' type is added to the logits.
+/// Queries that see no key get zeros. The value of a hidden key must still be finite.
 ///
 /// # Collective
-/// All members of the mesh. Nothing where keys are not sharded; else as the table of [`FoldBy`](crate::FoldBy) says.
+/// All members of the mesh. Nothing moves where keys are not sharded; otherwise as the table of [`FoldBy`](crate::FoldBy) says.
 ///
 /// # Errors
-/// Shapes or types that do not belong together.
+/// Shapes or types that do not fit each other.
 ///
 /// ```
 /// use shard_ops::attention::{Attention, Causal, attention};

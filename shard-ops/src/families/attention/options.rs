@@ -1,10 +1,10 @@
-//! What a query sees, and how the keys reach it.
+//! The options of attention: which keys a query sees, and how the keys reach it.
 
 use crate::rng::Stream;
 use crate::{FoldBy, key_of};
 use shard_kernels::attention::Band;
 
-/// What a query sees, and how the keys reach it.
+/// The options of attention: which keys a query sees, and how the keys reach it.
 ///
 /// ```
 /// use shard_ops::attention::{Attention, Causal};
@@ -20,7 +20,7 @@ pub struct Attention {
     pub(super) fold_by: FoldBy,
 }
 
-/// With which key the causal mask aligns a query where there are not as many of both.
+/// How the causal mask aligns queries with keys if their numbers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Causal {
     /// The first query with the first key, as PyTorch's `is_causal`.
@@ -48,7 +48,7 @@ impl Attention {
         }
     }
 
-    /// Hides keys more than `left` before or `right` after a query; aligned as the causal mask is, or top left.
+    /// Hides keys more than `left` before or `right` after a query. Aligned as the causal mask is, or top left without one.
     #[must_use]
     pub fn window(self, left: usize, right: usize) -> Self {
         Self {
@@ -57,8 +57,9 @@ impl Attention {
         }
     }
 
-    /// Drops each probability with this chance, below 1, and divides what stays by the chance of staying. Which ones is a
-    /// function of the stream and of (batch, head, query, key), the same under any layout; take a new stream for every call.
+    /// Drops each probability with probability `rate`, below 1, and divides those that stay by the probability of staying.
+    /// Which ones are dropped is a function of the stream and of (batch, head, query, key), the same under any layout; take a
+    /// new stream for every call.
     #[must_use]
     pub fn dropout(self, rate: f64, stream: Stream) -> Self {
         Self {
@@ -67,13 +68,13 @@ impl Attention {
         }
     }
 
-    /// Says how sharded keys meet the queries; the cheapest way, if not said.
+    /// Says how sharded keys meet the queries; by default in the cheapest way.
     #[must_use]
     pub fn fold_by(self, fold_by: FoldBy) -> Self {
         Self { fold_by, ..self }
     }
 
-    /// The keys a query sees, of so many of both.
+    /// The keys that a query sees, for these numbers of queries and keys.
     pub(crate) fn band(&self, queries: usize, keys: usize) -> Band {
         let offset = match self.causal {
             Some(Causal::BottomRight) => keys as i64 - queries as i64,
@@ -87,7 +88,7 @@ impl Attention {
     pub(super) fn key(&self, name: &str) -> u128 {
         let scale = self.scale.map(f64::to_bits);
         let rate = self.dropout.map(|(rate, _)| rate.to_bits());
-        // Not of the stream: what is dropped changes nothing about what moves, and every call has another one.
+        // The stream is left out: what is dropped does not change what moves, and every call has another stream.
         key_of(name, &(scale, self.causal, self.window, rate, self.fold_by))
     }
 }

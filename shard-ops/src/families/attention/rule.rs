@@ -72,7 +72,8 @@ impl Extents {
         Ok(at)
     }
 
-    /// Floating-point operations per batch entry, kv head, query and key, for so many products with keys and with values.
+    /// Floating-point operations per batch entry, kv head, query and key, for these numbers of products with keys and with
+    /// values.
     pub(super) fn flops(&self, with_keys: usize, with_values: usize) -> f64 {
         2.0 * self.group() as f64 * (with_keys * self.dim + with_values * self.value_dim) as f64
     }

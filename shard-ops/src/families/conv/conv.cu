@@ -26,7 +26,7 @@ KERNEL(forward, Conv) {
     }
 }
 
-// What a library leaves out of y.
+// Adds the bias, which a library leaves out of y.
 KERNEL(add_bias, Conv) {
     const i64 n = numel(p.y);
     for (i64 i = first_thread(); i < n; i += threads()) {
@@ -35,7 +35,7 @@ KERNEL(add_bias, Conv) {
     }
 }
 
-// dx from dy: every input asks which outputs it went to.
+// dx from dy: each input looks up the outputs that read it.
 KERNEL(input_grad, Conv) {
     const i64 n = numel(p.x), ci = p.w.shape[1], per = p.w.shape[0] / p.groups;
     for (i64 i = first_thread(); i < n; i += threads()) {
@@ -60,7 +60,7 @@ KERNEL(input_grad, Conv) {
     }
 }
 
-// dw: a block per element, its threads over samples and outputs.
+// dw: a block of threads per element; its threads divide samples and outputs among themselves.
 BLOCK_KERNEL(weight_grad, Conv) {
     SHARED(T, part, 1024);
     const u32 t = threadIdx.x;

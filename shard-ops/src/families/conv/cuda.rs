@@ -1,4 +1,4 @@
-//! Convolutions and their gradients.
+//! Convolutions and their gradients on GPUs.
 
 use super::{Conv, ConvInputGrad, ConvWeightGrad, Geometry, local_groups};
 use crate::Result;
@@ -49,7 +49,7 @@ impl Params {
     }
 }
 
-/// Lets cuDNN do it, but for a bias; whether it did.
+/// Lets cuDNN compute the convolution without its bias; returns whether it did.
 fn by_library(geometry: &Geometry, call: &mut CudaCall<'_>, kind: ConvKind) -> Result<bool> {
     if !call.policy.libraries {
         return Ok(false);

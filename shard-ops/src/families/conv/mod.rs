@@ -1,10 +1,10 @@
 //! Convolution and transposed convolution of one, two or three spatial dims.
 //!
-//! Three ops, each the derivative of the others: the convolution itself, its gradient by the input (which also
-//! is the transposed convolution), and its gradient by the weight. Spatial dims are windows, so what a rank needs
-//! of its neighbours is an exchange; input channels are a sum, output channels and batch are free. The gradient by
+//! There are three ops, each the derivative of the others: the convolution itself, its gradient by the input (which is also
+//! the transposed convolution), and its gradient by the weight. Spatial dims are windows, so a rank gets what it needs
+//! of its neighbours by an exchange; input channels are a sum, output channels and batch are free. The gradient by
 //! the input exchanges the halo of the *output's* cotangent and then sums locally, so nothing is added across ranks
-//! and the order of every sum is the single device's.
+//! and every sum is taken in the single device's order.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -30,7 +30,7 @@ use std::sync::Arc;
 pub enum Padding {
     /// `(before, after)` per spatial dim; one pair serves all dims.
     Explicit(Vec<(usize, usize)>),
-    /// As much as makes the output as large as the input at stride 1; the odd one goes behind.
+    /// As much as makes the output as large as the input at stride 1; if the total is odd, one more is added behind.
     Same,
 }
 
@@ -43,7 +43,7 @@ pub struct ConvOptions {
     pub dilation: Vec<usize>,
     /// What is added around the input.
     pub padding: Padding,
-    /// Channels are cut in this many groups that do not mix.
+    /// Channels are divided into this many groups that do not mix.
     pub groups: usize,
     /// What the padding holds.
     pub edge: EdgeMap,
@@ -72,7 +72,7 @@ pub struct ConvTransposeOptions {
     pub padding: Vec<(usize, usize)>,
     /// Outputs added behind.
     pub output_padding: Vec<usize>,
-    /// Channels are cut in this many groups that do not mix.
+    /// Channels are divided into this many groups that do not mix.
     pub groups: usize,
 }
 
@@ -90,14 +90,14 @@ impl Default for ConvTransposeOptions {
 
 /// Convolution: `x` is (N, C, spatial...), `w` is (O, C / groups, kernel...), `bias` is (O).
 ///
-/// Padding with other edges than zeros is a [`pad`] first.
+/// Padding with other edges than zeros is done by a [`pad`] first.
 ///
 /// # Collective
 /// All members of the mesh. Communicates the halos of sharded spatial dims, of any width, while the interior is
 /// computed. Sharded input channels make the result `P(sum)`.
 ///
 /// # Errors
-/// Shapes that do not fit; a kernel wider than the padded input; channels that the groups do not divide.
+/// Shapes that do not fit; a kernel wider than the padded input; a number of channels that is not a multiple of the groups.
 pub fn conv(
     exec: &dyn Exec,
     x: &Value,
@@ -201,8 +201,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// The convolution whose gradient by its input it is, that input's extents, and how many outputs that nothing reaches
-    /// come behind them.
+    /// For a transposed convolution: the convolution of which it is the gradient by the input, the extents of that input, and
+    /// how many outputs without any contribution follow behind them.
     fn transposed(
         x: &Value,
         w: &Value,
@@ -243,13 +243,13 @@ impl Geometry {
             w,
             x.shape()[1],
             w.shape()[0] / options.groups.max(1),
-            // Channels beyond counting are no multiple of the groups either.
+            // A number of channels that overflows is not a multiple of the groups either.
             w.shape()[1].checked_mul(options.groups).unwrap_or(1),
         )?;
         Ok((geometry, spatial, behind))
     }
 
-    /// Checks channels: the operand's, those a kernel of one group reads, and those that come out.
+    /// Checks channels: those of the operand, those that a kernel of one group reads, and those of the output.
     fn check(&self, x: &Value, w: &Value, channels: usize, reads: usize, out: usize) -> Result<()> {
         let fits = self.groups > 0
             && reads.checked_mul(self.groups) == Some(channels)
@@ -600,8 +600,8 @@ impl Op for ConvWeightGrad {
     }
 }
 
-/// How many groups a rank's channels are: those of whole groups it holds, by the weight's rows or, where it has none, by what
-/// they read; a rank without channels has one, empty.
+/// How many groups a rank's channels form: the whole groups it holds, counted by the weight's rows or, if it has no rows, by the
+/// channels that they read. A rank without channels has one group, which is empty.
 pub(crate) fn local_groups(geometry: &Geometry, channels: usize, weight: &OperandBox) -> usize {
     let rows = weight.global[0] / geometry.groups;
     let held = weight.shape[0]
@@ -613,9 +613,10 @@ pub(crate) fn local_groups(geometry: &Geometry, channels: usize, weight: &Operan
     }
 }
 
-/// How many of a transposed convolution's `outputs` nothing reaches, of the `extra` ones that are added behind: those are no
-/// inputs of the convolution, which would have more outputs with them than there are inputs here. Fewer than the stride do
-/// not matter. What is added where outputs are cropped is less cropped, and `pads` says so afterwards.
+/// How many of a transposed convolution's `outputs` no input contributes to, among the `extra` ones that are added behind.
+/// These are not inputs of the convolution of which it is the gradient: with them that convolution would have more outputs than
+/// there are inputs here. Fewer of them than the stride do not matter. Added outputs that are cropped again are removed from
+/// both: `pads` is updated to the cropping that is left.
 fn without_excess(pads: &mut (usize, usize), stride: usize, extra: usize, outputs: usize) -> usize {
     if extra < stride {
         return 0;
@@ -626,7 +627,7 @@ fn without_excess(pads: &mut (usize, usize), stride: usize, extra: usize, output
     if unreached < stride {
         return 0;
     }
-    // Where even more is cropped in front than there is, that takes away some of what is added.
+    // If more is cropped in front than there are outputs, part of what is added is cropped too.
     pads.0 -= unreached.saturating_sub(outputs);
     unreached.min(outputs)
 }

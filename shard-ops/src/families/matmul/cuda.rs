@@ -1,4 +1,4 @@
-//! Products of matrices.
+//! Products of matrices on GPUs.
 
 use super::MatMul;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 // Products of matrices, tile by tile. T: the type; TILE: a tile's side, whose square is the number of threads of a block.
 
-// Batches are numbered in row-major order of y's leading dims; views hold rows and columns last, transposed already.
+// Batches are numbered in row-major order of y's leading dims. Views have rows and columns last, and are transposed already.
 struct MatMul { View a, b, y, bias; i64 batches, m, n, k, biased; };
 
 BLOCK_KERNEL(matmul, MatMul) {

@@ -1,6 +1,6 @@
 //! Matrix products: batched, with broadcasting, either operand transposed, and with a bias.
 //!
-//! Factors: the batch dims and the rows and columns of the result are map factors, the contraction is a sum:
+//! The batch dims and the rows and columns of the result are map factors, and the contraction is a sum:
 //! sharding it makes the result `P(sum)`, and nothing moves.
 
 #[cfg(feature = "cuda")]
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// row on the left and a column on the right, as in PyTorch.
 ///
 /// # Collective
-/// All members of the mesh. Nothing moves if both operands agree on the contraction's sharding; the result is
+/// All members of the mesh. Nothing moves if both operands shard the contraction in the same way; the result is
 /// then `P(sum)` over its axes.
 ///
 /// # Errors
@@ -106,7 +106,7 @@ pub fn dot(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
     matmul(exec, a, b)
 }
 
-/// The product with either operand's last two dims swapped.
+/// The product with the last two dims of either operand swapped if asked.
 ///
 /// # Collective
 /// As [`matmul`].
@@ -232,7 +232,7 @@ impl Op for MatMul {
             let (m, n) = (y.shape()[nd - 2], y.shape()[nd - 1]);
             let k = a.shape()[a.ndim() - if self.transpose_a { 2 } else { 1 }];
             let batch: Vec<usize> = y.shape()[..nd - 2].to_vec();
-            // Broadcast batch dims step by 0.
+            // Broadcast batch dims have stride 0.
             let steps = |shape: &[usize], strides: &[isize]| -> Vec<isize> {
                 let lead = batch.len() - (shape.len() - 2);
                 (0..batch.len())

@@ -1,4 +1,4 @@
-//! Neighbourhood attention and its gradients.
+//! Neighbourhood attention and its gradients on GPUs.
 
 use super::{Backward, Forward, scale_of, sites};
 use crate::cuda::kept::Lists;
@@ -21,7 +21,7 @@ compiles!(
     "#define T bf16\n#define A f32\n#define DIM 64\n#define VDIM 64\n#define SITES 2\n"
 );
 
-/// Most spatial dims: a batch, heads and elements take the other axes of a view.
+/// The most spatial dims: batch, heads and elements take the other axes of a view.
 const SITES: usize = AXES - 3;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -42,7 +42,7 @@ struct Params {
     scale: f64,
 }
 
-/// What is near each of some indices: the first of it, counted from the start of what is looked at, and how many there are.
+/// For each index along a dim, its neighbours: the first one, counted from the start of the range they are in, and their number.
 type Near = Vec<[i64; 2]>;
 
 /// The keys that each query sees, of those in `keys`.
@@ -56,7 +56,7 @@ fn seen(window: &Window, queries: &Range<usize>, keys: &Range<usize>) -> Near {
     queries.clone().map(of).collect()
 }
 
-/// The queries that see each key: `dilation` apart too, since windows begin no earlier from query to query.
+/// The queries that see each key. These are `dilation` apart too, because windows begin no earlier from query to query.
 fn seeing(window: &Window, queries: &Range<usize>, keys: &Range<usize>) -> Near {
     let mut near = vec![[0, 0]; keys.len()];
     for query in queries.clone() {
@@ -73,11 +73,11 @@ fn seeing(window: &Window, queries: &Range<usize>, keys: &Range<usize>) -> Near 
     near
 }
 
-/// What the kernels are launched with; queries, keys and values are the first operands.
+/// A kernel's parameters; queries, keys and values are the first operands.
 struct Problem {
     params: Params,
     defines: String,
-    /// What the parameters point to.
+    /// Lists that the parameters point to.
     _lists: Lists,
 }
 
@@ -129,7 +129,7 @@ impl Problem {
         })
     }
 
-    /// A launch over all batch entries, sites and heads of queries or keys.
+    /// Launches a kernel over all batch entries, sites and heads of queries or keys.
     fn each(&self, call: &CudaCall<'_>, name: &str, of: &CudaView) -> Result<()> {
         let rows = &of.shape[..of.ndim as usize - 1];
         let rows = rows.iter().product::<i64>() as usize;

@@ -1,8 +1,9 @@
 //! Neighbourhood attention (NATTEN, Hassani et al. 2023): every query of a grid attends to the keys of a window around it.
 //!
-//! Spatial dims are windows that are shifted inwards at the ends of the grid, so that what a rank needs of its neighbours is a halo:
-//! keys and values forward and for the gradient of the queries; queries, their sums and cotangents for that of keys and values, which
-//! so is summed where the keys are, in the single device's order. Batch and heads are free.
+//! Spatial dims are windows that are shifted inwards at the ends of the grid, so a rank gets what it needs of its neighbours as a
+//! halo. In the forward pass and for the gradient by the queries this is a halo of keys and values. For the gradient by keys and
+//! values it is a halo of queries, their sums and cotangents, so that the gradient is summed where the keys are, in the single
+//! device's order. Batch and heads are free.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -39,7 +40,7 @@ pub struct Neighborhood {
 }
 
 impl Neighborhood {
-    /// Windows of so many keys. Of an even number one more lies before the query than behind it.
+    /// Windows of this many keys. If the number is even, one more key lies before the query than after it.
     pub fn new(kernel: impl Into<Vec<usize>>) -> Self {
         Self {
             kernel: kernel.into(),
@@ -49,7 +50,7 @@ impl Neighborhood {
         }
     }
 
-    /// From a key of a window to the next, instead of 1: a query sees keys of its own index modulo the dilation.
+    /// The distance from one key of a window to the next, instead of 1: a query sees keys of its own index modulo the dilation.
     #[must_use]
     pub fn dilation(self, dilation: impl Into<Vec<usize>>) -> Self {
         Self {
@@ -58,8 +59,8 @@ impl Neighborhood {
         }
     }
 
-    /// Whether a query sees only its own index and those before it: then the window ends with the query, and at the front of
-    /// the dim has fewer keys.
+    /// Whether a query sees only its own index and those before it. Then the window ends with the query, and near the front of
+    /// the dim it has fewer keys.
     #[must_use]
     pub fn causal(self, causal: impl Into<Vec<bool>>) -> Self {
         Self {
@@ -78,19 +79,20 @@ impl Neighborhood {
     }
 }
 
-/// Attention of queries `[batch, spatial..., heads, dim]` to the keys `[batch, spatial..., kv heads, dim]` in a window around each,
-/// with values `[batch, spatial..., kv heads, value dim]`: the result is `[batch, spatial..., heads, value dim]`.
+/// Attention of queries `[batch, spatial..., heads, dim]` to the keys `[batch, spatial..., kv heads, dim]` in a window around
+/// each, with values `[batch, spatial..., kv heads, value dim]`: the result is `[batch, spatial..., heads, value dim]`.
 ///
-/// The semantics are NATTEN's `na1d`, `na2d` and `na3d`, in any number of spatial dims: each query sees exactly `kernel` keys along
-/// each dim, [shifted inwards](Window::neighborhood) at the ends. Heads are a multiple of kv heads, each of which serves as many
-/// consecutive heads. Of 16-bit floats, sums and probabilities are `f32`.
+/// The semantics are those of NATTEN's `na1d`, `na2d` and `na3d`, in any number of spatial dims: each query sees exactly
+/// `kernel` keys along each dim, [shifted inwards](Window::neighborhood) at the ends. The number of heads is a multiple of that
+/// of kv heads; each kv head serves as many consecutive heads. For 16-bit floats, sums and probabilities are `f32`.
 ///
 /// # Collective
-/// All members of the mesh. Where spatial dims are sharded, the keys and values of the halo, which is half of a window wide away from the ends; the
-/// same again for the gradient of the queries, and a halo of queries and cotangents for that of the keys.
+/// All members of the mesh. Where spatial dims are sharded, moves the halo of keys and values, half a window wide away from the
+/// ends of the grid. The gradient by the queries moves the same again, and that by the keys moves a halo of queries and
+/// cotangents.
 ///
 /// # Errors
-/// Shapes, types or lists that do not belong together; a `kernel` times its dilation above the extent of its dim, or 0.
+/// Shapes, types or lists that do not fit each other; a `kernel` times its dilation above the extent of its dim, or 0.
 ///
 /// ```
 /// use shard_ops::neighborhood::{Neighborhood, neighborhood_attention};
@@ -188,7 +190,7 @@ struct Extents {
 }
 
 impl Extents {
-    /// Of queries, keys and values.
+    /// The extents of queries, keys and values.
     fn new(inputs: &[Meta], windows: &[Window]) -> Result<Self> {
         let [q, k, v, ..] = inputs else {
             return Err(OpError::Arity {
@@ -233,7 +235,7 @@ impl Extents {
         Ok(at)
     }
 
-    /// Floating-point operations per batch entry, site and kv head, for so many products with keys and with values.
+    /// Floating-point operations per batch entry, site and kv head, for these numbers of products with keys and with values.
     fn flops(&self, windows: &[Window], with_keys: usize, with_values: usize) -> f64 {
         let group = self.heads.checked_div(self.kv_heads).unwrap_or(1);
         let seen = |window: &Window| match window {
@@ -244,22 +246,22 @@ impl Extents {
         2.0 * keys * (group * (with_keys * self.dim + with_values * self.value_dim)) as f64
     }
 
-    /// `[batch, spatial..., heads]` and what follows.
+    /// `[batch, spatial..., heads]`, followed by `last` if given.
     fn queries(&self, last: Option<usize>) -> Dims {
         let lead = std::iter::once(self.batch).chain(self.spatial.iter().copied());
         lead.chain([self.heads]).chain(last).collect()
     }
 }
 
-/// How the operands of a direction are indexed.
+/// How the operands of one direction are indexed.
 struct Accesses {
     queries: Vec<Access>,
     keys: Vec<Access>,
-    /// Per query and head.
+    /// The sums per query and head.
     sums: Vec<Access>,
 }
 
-/// Adds the factors to a rule. The spatial ones are the queries, or, for the gradients of the keys, the keys.
+/// Adds the factors to a rule. The spatial ones are those of the queries or, for the gradients by the keys, those of the keys.
 fn accesses(
     rule: &mut crate::RuleBuilder,
     at: &Extents,
@@ -307,14 +309,14 @@ pub(crate) fn sites(of: &OperandBox, count: usize) -> Vec<Range<usize>> {
     dims.map(|(&start, &n)| start..start + n).collect()
 }
 
-/// What a kernel call needs to know beside its operands, of which queries and keys are the first two.
+/// The neighbours and the scale of a kernel call, whose first two operands are queries and keys.
 fn problem(call: &HostCall<'_, '_>, windows: &[Window], scale: Option<f64>) -> (Near, f64) {
     let [queries, keys] = [0, 1].map(|i| sites(&call.cx.inputs[i], windows.len()));
     let near = Near::new(windows, &queries, &keys);
     (near, scale_of(call.cx, scale))
 }
 
-/// What products of queries and keys are multiplied by.
+/// The factor of products of queries and keys.
 pub(crate) fn scale_of(cx: &KernelCx, scale: Option<f64>) -> f64 {
     let dim = cx.inputs[0].global.last().copied().unwrap_or(0);
     scale.unwrap_or_else(|| 1.0 / (dim.max(1) as f64).sqrt())
@@ -375,7 +377,7 @@ impl Op for Forward {
                 by_keys,
             })
         };
-        // Gradients come in the type of the sums and are rounded once.
+        // Gradients come in the type of the sums, and are rounded once here.
         let rounded = |grad: &Value| cast(exec, grad, q.dtype()).map(Some);
         let by_queries = exec.apply(op(false), &[q, k, v, out, lse, dout])?;
         let [dq, delta] = &by_queries[..] else {
@@ -402,8 +404,8 @@ impl Forward {
     }
 }
 
-/// The gradient by the queries (inputs: those of the op, its outputs, the cotangent; the second output is what the other one
-/// needs), or by keys and values (inputs: those of the op, the sums, what the first one found, the cotangent).
+/// The gradient by the queries (inputs: those of the op, its outputs, the cotangent; the second output is what the other gradient
+/// needs), or by keys and values (inputs: those of the op, the sums, that second output, the cotangent).
 #[derive(Clone, Debug)]
 pub(crate) struct Backward {
     pub(crate) forward: Forward,

@@ -1,7 +1,8 @@
-// Neighbourhood attention. T: the stored type; A: what it is computed in; DIM, VDIM: elements of a key and of a value; SITES: spatial dims.
+// Neighbourhood attention. T: the stored type; A: the type of the arithmetic; DIM, VDIM: elements of a key and of a value; SITES:
+// spatial dims.
 //
-// Queries are (batch, SITES dims, heads, DIM). Which keys a query sees, and which queries see a key, is a product of what is
-// seen along each dim: `near` has, per index of a dim, where that begins and how many there are, `step` apart.
+// Queries are (batch, SITES dims, heads, DIM). The keys that a query sees, and the queries that see a key, are a product of
+// ranges along each dim: `near` has, per index of a dim, where the range begins and its length; its indices are `step` apart.
 struct Neighborhood {
     View q, k, v, out, dout;
     View lse, delta, dq, dk, dv;  // of A
@@ -36,13 +37,13 @@ DEVICE i64 place_of(const View& v, const Row& row) {
     return place;
 }
 
-// How many sites are near one.
+// How many sites are near a row's site.
 DEVICE i64 seen_from(const Neighborhood& p, const Row& row) {
     i64 n = 1;
     for (i32 d = 0; d < SITES; d++) n *= ((const i64*)p.near[d])[2 * row.at[1 + d] + 1];
     return n;
 }
-// Goes to one of them.
+// Goes to the one of these sites with a number.
 DEVICE void go(const Neighborhood& p, const Row& from, i64 index, Row& to) {
     for (i32 d = SITES - 1; d >= 0; d--) {
         const i64* near = (const i64*)p.near[d] + 2 * from.at[1 + d];
@@ -98,7 +99,7 @@ DEVICE Pair pair(const Neighborhood& p, i64 query, i64 key, i64 value, i64 dout,
     return pair;
 }
 
-// By the queries, and per query the sum of products of result and cotangent.
+// By the queries; also writes, per query, the sum of products of result and cotangent.
 KERNEL(grad_queries, Neighborhood) {
     const i64 n = rows_of(p.q);
     for (i64 i = first_thread(); i < n; i += threads()) {
@@ -122,7 +123,7 @@ KERNEL(grad_queries, Neighborhood) {
     }
 }
 
-// By keys and values: near has the queries that see a key.
+// By keys and values: `near` has the queries that see a key.
 KERNEL(grad_keys, Neighborhood) {
     const i64 n = rows_of(p.k), group = GROUP;
     for (i64 i = first_thread(); i < n; i += threads()) {

@@ -1,4 +1,4 @@
-//! Neighbour search and its gradients, and the steps of farthest point sampling.
+//! Neighbour search, its gradients, and the steps of farthest point sampling on GPUs.
 
 use super::{NearestGrad, NearestOp, PairsGrad, RadiusOp, Step};
 use crate::Result;
@@ -22,7 +22,7 @@ const SOURCE: KernelSource = KernelSource {
 #[cfg(test)]
 compiles!(SOURCE, "#define T f32\n#define DIM 3\n#define TILE 256\n");
 
-/// Threads of a block, each with a query.
+/// Threads of a block; each has a query.
 const THREADS: u32 = 128;
 /// Bytes of a tile of points.
 const TILE: usize = 16 << 10;
@@ -50,7 +50,7 @@ struct Params {
     is_part: i64,
 }
 
-/// What a kernel is launched with.
+/// A kernel's parameters, and the definitions that it is compiled under.
 struct Search {
     params: Params,
     dtype: DType,
@@ -59,7 +59,7 @@ struct Search {
 }
 
 impl Search {
-    /// Of points of a type with so many coordinates.
+    /// For points of a type and a number of coordinates.
     fn new(dtype: DType, dim: usize) -> Self {
         Self {
             params: Params::zeroed(),
@@ -69,7 +69,7 @@ impl Search {
         }
     }
 
-    /// Queries and points are the first operands.
+    /// For a call whose first operands are queries and points.
     fn of(call: &CudaCall<'_>) -> Result<Self> {
         let boxes = &call.cx.inputs;
         let mut new = Self::new(call.inputs[0].dtype(), boxes[0].shape[1]);
@@ -94,7 +94,7 @@ impl Search {
         format!("{types}#define DIM {dim}\n#define TILE {tile}\n")
     }
 
-    /// A launch over so many pieces of work.
+    /// Launches a kernel over `n` items.
     fn each(&self, call: &CudaCall<'_>, name: &str, n: usize) -> Result<()> {
         call.launch_own(&SOURCE, &self.defines(), name, n, &self.params)
     }
@@ -104,7 +104,7 @@ impl Search {
         call.launch_own_blocks(&SOURCE, &self.defines(), name, grid, threads, &self.params)
     }
 
-    /// Empty rows of `k` neighbours.
+    /// Allocates empty rows of `k` neighbours.
     fn rows(&mut self, call: &CudaCall<'_>) -> Result<Kept> {
         let entries = self.queries() * self.params.k as usize;
         let mut rows = Kept::new(call, [(self.dtype, entries), (DType::I64, entries)])?;
@@ -118,7 +118,7 @@ impl Search {
         Ok(())
     }
 
-    /// Writes rows to the outputs: distances, indices and, if there is a third, how many there are.
+    /// Writes rows to the outputs: distances, indices and, if there is a third output, the number of neighbours.
     fn finish(&mut self, call: &mut CudaCall<'_>) -> Result<()> {
         (self.params.first, self.params.second) = (call.output(0)?, call.output(1)?);
         self.params.is_part = i64::from(call.cx.is_part);
@@ -131,7 +131,7 @@ impl Search {
     }
 }
 
-/// Takes a block into rows of `k`; after the last one, writes them.
+/// Adds a block of points to rows of `k`; after the last block, writes the rows.
 fn fold(call: &mut CudaCall<'_>, k: usize, limit: Option<f64>) -> Result<()> {
     let mut search = Search::of(call)?;
     search.params.k = k as i64;
@@ -154,13 +154,13 @@ fn fold(call: &mut CudaCall<'_>, k: usize, limit: Option<f64>) -> Result<()> {
     Ok(())
 }
 
-/// Rows of all points from those of each part: squared distances and indices `[parts, queries, k]`.
+/// Merges the rows of parts of the points into those of all: squared distances and indices `[parts, queries, k]`.
 fn merge(call: &mut CudaCall<'_>) -> Result<()> {
     let mut search = Search::new(call.inputs[0].dtype(), 0);
     let (first, second) = (call.input(0)?, call.input(1)?);
     search.params.k = first.shape[2];
     search.params.queries.shape[0] = first.shape[1];
-    // They live until the work on them is queued.
+    // The rows live until the work on them is queued.
     let rows = search.rows(call)?;
     (search.params.first, search.params.second) = (first, second);
     if search.params.k > 0 {
@@ -181,7 +181,7 @@ impl CudaKernel for NearestOp {
     }
 }
 
-/// Gradients by the queries, summed over all blocks, and by the points of this one.
+/// Gradients by the queries, summed over all blocks, and by the points of this block.
 fn grad(call: &mut CudaCall<'_>, by_queries: &str, by_points: &str) -> Result<()> {
     let mut search = Search::of(call)?;
     let found = Kept::take(call);
@@ -193,7 +193,7 @@ fn grad(call: &mut CudaCall<'_>, by_queries: &str, by_points: &str) -> Result<()
     [search.params.by_queries] = kept.addresses(call)?;
     search.params.g = call.input(4)?;
     search.params.by_points = call.output(1)?;
-    // Of a table distances come first, of pairs the pairs.
+    // A table has the distances as input 2 and the indices as input 3; pairs come in the other order.
     let types = [2, 3].map(|i| call.inputs[i].dtype());
     let [first, second] = if types[0] == DType::I64 {
         [3, 2]
@@ -226,7 +226,7 @@ impl CudaKernel for PairsGrad {
     }
 }
 
-/// All hits of one rank's queries, block by block.
+/// All hits of one rank's queries, by block.
 struct Hits {
     queries: Search,
     blocks: Vec<Block>,
@@ -234,13 +234,13 @@ struct Hits {
 
 /// The hits in one block of points.
 struct Block {
-    /// Where each query's begin, and at the end how many there are.
+    /// Where each query's hits begin; the last entry is the number of hits.
     offsets: Vec<i64>,
-    /// Their squared distances and indices.
+    /// The squared distances and indices of the hits.
     hits: Kept,
 }
 
-/// Where rows of these lengths begin, and at the end the sum.
+/// Where rows of these lengths begin; the last entry is the sum of the lengths.
 fn offsets(counts: impl Iterator<Item = i64>) -> Vec<i64> {
     let mut sum = 0;
     let ends = counts.map(|count| {
@@ -251,7 +251,7 @@ fn offsets(counts: impl Iterator<Item = i64>) -> Vec<i64> {
 }
 
 impl Block {
-    /// What is within a limit: counted, which the host hears of, and then written.
+    /// Finds the points within a limit: counts them, downloads the counts, and writes the hits.
     fn find(call: &CudaCall<'_>, search: &mut Search) -> Result<Self> {
         let n = search.queries();
         let mut counts = Kept::new(call, [(DType::I64, n)])?;
@@ -379,7 +379,7 @@ impl CudaKernel for Step {
                 positions(&mut search, 0, 0)?;
             }
             Self::Take => {
-                // Its list is of indices; no coordinates are looked at.
+                // This op's list has indices, and no coordinates are read.
                 search.dtype = DType::F64;
                 (search.params.second, search.params.third) = (call.input(0)?, call.input(1)?);
             }

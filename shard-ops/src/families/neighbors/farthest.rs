@@ -18,26 +18,26 @@ use smallvec::smallvec;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Coordinates above which points stay where they are unless told otherwise.
+/// Points with more coordinates than this stay where they are by default.
 const STAY_ABOVE: usize = 1 << 16;
 
 const NAME: &str = "farthest_points";
 
-/// The indices, `[count]` and `i64`, of `count` of the points `[points, dim]`: first `start`, then again and again the point that
-/// is farthest from all taken so far, of equally far ones the one of lowest index. None is taken twice. Points with a coordinate that is not
-/// finite come last, by index.
+/// The indices, `[count]` and `i64`, of `count` of the points `[points, dim]`: first `start`, then repeatedly the point that is
+/// farthest from all taken so far; among equally far points, the one with the lowest index. No point is taken twice. Points
+/// with a coordinate that is not finite come last, by index.
 ///
-/// Points that are sharded stay where they are by [`Ring`](FoldBy::Ring) and [`Split`](FoldBy::Split), and are gathered by
-/// [`Gather`](FoldBy::Gather). Otherwise, up to 65,536 coordinates are gathered: to go through so many
-/// takes no longer than the two reductions. The result is replicated, and the same in any case, bit for bit. It has no
+/// With [`Ring`](FoldBy::Ring) and [`Split`](FoldBy::Split), sharded points stay where they are; with
+/// [`Gather`](FoldBy::Gather) they are gathered. Otherwise up to 65,536 coordinates are gathered, because going through so many
+/// takes no longer than the two reductions. The result is replicated, and the same in each case, bit for bit. It has no
 /// derivative.
 ///
 /// # Collective
-/// All members of the mesh. Gathered, the points are received once; otherwise each sample takes two reductions of 2 and of `dim`
-/// numbers.
+/// All members of the mesh. If the points are gathered, they are received once; otherwise each sample takes two reductions, of 2
+/// and of `dim` numbers.
 ///
 /// # Errors
-/// Points that are no table of f32 or f64; a start that is no point, or more samples than points.
+/// Points that are not a table of f32 or f64; a start that is not a point; more samples than points.
 ///
 /// ```
 /// use shard_ops::{Engine, EngineOptions, FoldBy, Value, neighbors::farthest_points};
@@ -76,7 +76,7 @@ pub fn farthest_points(
         return Ok(taken);
     }
     let points = exec.redistribute(&points, &home(points.layout(), ring)?)?;
-    // Dim by dim, as vector loops want them.
+    // One dim after the other, as vectorised loops need it.
     let points = permute(exec, &points, &[1, 0])?;
     let mut nearest = exec.apply1(Arc::new(Step::Unsampled), &[&points])?;
     let first = |i: &[usize]| if i[0] == 0 { 0.0 } else { start as f64 };
@@ -117,7 +117,7 @@ fn check(points: &Value, count: usize, start: usize) -> Result<()> {
     Ok(())
 }
 
-/// Where the points are while samples are taken.
+/// The layout of the points while samples are taken.
 fn home(points: &Layout, ring: FoldBy) -> Result<Layout> {
     let stays = match ring {
         FoldBy::Ring | FoldBy::Split => true,
@@ -131,18 +131,18 @@ fn home(points: &Layout, ring: FoldBy) -> Result<Layout> {
     builder.build().in_op(NAME)
 }
 
-/// The ops of one sample.
+/// The ops of one sample. Their inputs are given in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Squared distances before the first sample, of the points.
+    /// The squared distances before the first sample. Input: the points.
     Unsampled,
-    /// The coordinates of the best point, of the points and the best: zeros on ranks that do not hold it, summed.
+    /// The coordinates of the best point: zeros on ranks that do not hold it, summed. Inputs: the points and the best.
     Coordinates,
-    /// The distances with one more sample, of the points, the distances, the sample, and the best.
+    /// The distances after one more sample. Inputs: the points, the distances, the sample, and the best.
     Lower,
-    /// The largest distance and its index, of the distances. In f64, which holds every index.
+    /// The largest distance and its index, in f64, which holds every index. Input: the distances.
     Best,
-    /// The list of samples with the best one at its end and without its first, of the list and the best.
+    /// The list of samples with the best one appended and the first one dropped. Inputs: the list and the best.
     Take,
 }
 
@@ -257,7 +257,7 @@ impl Step {
     }
 }
 
-/// The elements, copied only where they do not stand side by side.
+/// The elements, copied only if they are not contiguous.
 fn elements<'a, T: Real>(view: &View<'a, T>) -> Cow<'a, [T]> {
     (view.as_slice()).map_or_else(|| view.to_vec().into(), Cow::Borrowed)
 }

@@ -1,9 +1,9 @@
 //! Neighbour search: the k nearest points of every query, all points within a radius, and points far from each other.
 //!
-//! Queries are a map factor, points a [ring](Access::Ring) factor: where points are sharded, their blocks go round while the one
-//! before is searched, or are gathered if that is small; where queries are not sharded, they take the points' axes.
-//! Neighbours are ordered by (distance, index) or by index, and distances are computed in one fixed way, so the result is the single
-//! device's bit for bit, ties included, under any layout.
+//! Queries are a map factor, and points are a [ring](Access::Ring) factor: where points are sharded, their blocks go round a
+//! ring while the block before is searched, or are gathered if that is small. Mesh axes that shard the points and not the
+//! queries shard the queries too. Neighbours are ordered by (distance, index) or by index, and distances are computed in one
+//! fixed way, so the result is the single device's bit for bit, ties included, under any layout.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -70,7 +70,7 @@ fn accesses(rule: &mut RuleBuilder, queries: &Meta, points: &Meta) -> [Vec<Acces
     [vec![Access::factor(rows), rest.clone()], vec![ring, rest]]
 }
 
-/// Gradients of distances `|q - p|`, summed block by block: by the queries over all blocks, by the points of this one.
+/// Gradients of distances `|q - p|`, summed block by block: by the queries over all blocks, by the points of this block.
 struct Sums<'a, T> {
     queries: View<'a, T>,
     points: View<'a, T>,
@@ -79,7 +79,7 @@ struct Sums<'a, T> {
 }
 
 impl<'a, T: Real + Element> Sums<'a, T> {
-    /// What the calls before left; queries and points are the first two inputs.
+    /// The sums that the calls before left; queries and points are the first two inputs.
     fn take(call: &mut HostCall<'a, '_>) -> Self {
         let (queries, points) = (call.input::<T>(0), call.input::<T>(1));
         let zeros = |view: &View<'_, T>| vec![T::zero(); view.shape().iter().product()];
@@ -92,8 +92,8 @@ impl<'a, T: Real + Element> Sums<'a, T> {
         }
     }
 
-    /// Adds a pair with the distance's cotangent: `g (q - p) / |q - p|` to the query's gradient, as much less to the point's. Where
-    /// they coincide the gradient is taken to be zero.
+    /// Adds a pair with the distance's cotangent `g`: adds `g (q - p) / |q - p|` to the query's gradient and subtracts it from
+    /// the point's. Where the two coincide the gradient is taken to be zero.
     fn add(&mut self, query: usize, point: usize, distance: T, g: T) {
         if distance == T::zero() {
             return;

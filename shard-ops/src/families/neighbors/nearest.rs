@@ -13,17 +13,18 @@ use shard_spec::ReduceOp;
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// The `k` points `[points, dim]` nearest to every query `[queries, dim]`: their Euclidean distances `[queries, k]`, ascending, and
-/// their indices, `i64`. Equal distances go to the lower index. Only the distances can be differentiated; that of a point to
-/// itself has gradient zero.
+/// The `k` points `[points, dim]` nearest to every query `[queries, dim]`: their Euclidean distances `[queries, k]`, ascending,
+/// and their indices, `i64`. Among equal distances the lower index comes first. Only the distances can be differentiated; the
+/// distance of a point to itself has gradient zero.
 ///
 /// # Collective
-/// All members of the mesh. Bytes received per rank where points are sharded: all points but its own, in as many rounds as
-/// there are blocks (a ring) or in one; or the queries, and what each rank found for its own among the others' points
-/// (split): few queries go to many points. Memory for a ring: two blocks more. See [`FoldBy`].
+/// All members of the mesh. If points are sharded, each rank receives all points but its own, in as many rounds as there are
+/// blocks (a ring) or in one (gathered). With a split it receives the other ranks' queries, and what each other rank found
+/// among its own points for this rank's queries: this is for few queries and many points. A ring needs memory for two more
+/// blocks. See [`FoldBy`].
 ///
 /// # Errors
-/// Shapes or types that do not belong together; a `k` above the number of points.
+/// Shapes or types that do not fit each other; a `k` above the number of points.
 ///
 /// ```
 /// use shard_ops::{Engine, EngineOptions, FoldBy, Value, neighbors::nearest};
@@ -169,7 +170,7 @@ pub(super) fn distance_flops(points: &Meta) -> f64 {
     3.0 * points.shape[1].max(1) as f64
 }
 
-/// Writes rows to the first two outputs: distances and indices, or, of a part of the points, what merges without rounding.
+/// Writes rows to the first two outputs: distances and indices or, for a part of the points, values that merge without rounding.
 pub(super) fn write_rows<T: Real + Element>(call: &mut HostCall<'_, '_>, rows: Nearest<T>) {
     let is_part = call.cx.is_part;
     let (mut distances, mut indices) = call.output_pair::<T, i64>();
@@ -182,7 +183,7 @@ pub(super) fn write_rows<T: Real + Element>(call: &mut HostCall<'_, '_>, rows: N
     }
 }
 
-/// The rows of all points from those of each part, which are the first two inputs.
+/// Merges the rows of parts of the points, which are the first two inputs, into those of all.
 pub(super) fn merge_parts<T: Real + Element>(call: &HostCall<'_, '_>, k: usize) -> Nearest<T> {
     let (squared, indexes) = (call.input::<T>(0), call.input::<i64>(1));
     let queries = squared.shape()[1];
@@ -195,7 +196,8 @@ pub(super) fn merge_parts<T: Real + Element>(call: &HostCall<'_, '_>, k: usize) 
     merged
 }
 
-/// Of `|q - p|` by both: inputs are queries, points, distances, indices and the cotangent. Indices below 0 are of no point.
+/// The gradient of `|q - p|` by both: inputs are queries, points, distances, indices and the cotangent. Indices below 0 stand for
+/// no point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NearestGrad {
     pub(super) ring: FoldBy,
@@ -225,7 +227,7 @@ impl Op for NearestGrad {
             .output(rows, queries.shape.clone(), queries.dtype)
             .output(blocks, points.shape.clone(), points.dtype)
             .reduction(Reduction::Partial(ReduceOp::Sum))
-            // Of all pairs of a query and a point only the neighbours are looked at.
+            // Of all pairs of a query and a point only the neighbours are visited.
             .flops(0.0)
             .build()
     }

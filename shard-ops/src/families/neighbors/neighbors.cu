@@ -1,7 +1,8 @@
 // Neighbour search. T: the type of coordinates and distances; DIM: coordinates of a point; TILE: points of a tile.
 //
-// Compiled so that nothing is fused: squared distances are sum (x_d - y_d)^2 in the order of dims, each operation rounded, and
-// equal the host's bit for bit. So do neighbours, by (squared distance, global index), and gradients, summed in the same order.
+// Compiled without fused operations: squared distances are sum (x_d - y_d)^2 in the order of dims, each operation rounded, and
+// equal the host's bit for bit. So do neighbours, ordered by (squared distance, global index), and gradients, summed in the
+// same order.
 struct Neighbors {
     View queries, points;            // (n, DIM)
     View first, second, third;       // distances, indices and counts, or what stands for them
@@ -21,7 +22,7 @@ struct Neighbors {
 #define SQUARED ((T*)p.distances)
 #define INDEX ((i64*)p.indices)
 
-// Whether a point comes before another: nearer, or as near with a lower index; NaN is farthest.
+// Whether a point comes before another: it is nearer, or as near with a lower index; NaN is farthest.
 DEVICE bool precedes(T a, i64 i, T b, i64 j) {
     if (a < b) return true;
     if (a > b) return false;
@@ -29,7 +30,7 @@ DEVICE bool precedes(T a, i64 i, T b, i64 j) {
     return no_a == no_b ? i < j : no_b;
 }
 
-// Takes a point into an ordered row, if it belongs there.
+// Inserts a point into an ordered row, if it belongs there.
 DEVICE void offer(T* row, i64* index, i64 k, T d, i64 i) {
     i64 place = k - 1;
     if (!precedes(d, i, row[place], index[place])) return;
@@ -88,7 +89,7 @@ BLOCK_KERNEL(fold, Neighbors) {
     }
 }
 
-// Rows of all points from those of parts of them: first and second are (parts, queries, k).
+// Merges the rows of parts of the points: first and second are (parts, queries, k).
 KERNEL(merge, Neighbors) {
     const i64 n = p.first.shape[1];
     for (i64 i = first_thread(); i < n; i += threads())
@@ -100,7 +101,7 @@ KERNEL(merge, Neighbors) {
             }
 }
 
-// Distances and indices to first and second; of a part of the points what merges without rounding.
+// Writes distances and indices to first and second; for a part of the points, values that merge without rounding.
 KERNEL(finish, Neighbors) {
     const i64 n = numel(p.first);
     for (i64 i = first_thread(); i < n; i += threads()) {
@@ -112,7 +113,7 @@ KERNEL(finish, Neighbors) {
     }
 }
 
-// How many entries of each row are points, to third.
+// Writes to third how many entries of each row are points.
 KERNEL(count, Neighbors) {
     const i64 n = p.third.shape[0];
     for (i64 i = first_thread(); i < n; i += threads()) {
@@ -122,7 +123,7 @@ KERNEL(count, Neighbors) {
     }
 }
 
-// How many points of a block are within the limit of each query: to offsets, one after the other.
+// Writes to offsets, one after the other, how many points of a block are within the limit of each query.
 KERNEL(count_hits, Neighbors) {
     const i64 n = p.queries.shape[0];
     for (i64 i = first_thread(); i < n; i += threads()) {
@@ -132,7 +133,7 @@ KERNEL(count_hits, Neighbors) {
     }
 }
 
-// Those points, each query's from its offset on.
+// Writes those points, each query's from its offset on.
 KERNEL(hits, Neighbors) {
     const i64 n = p.queries.shape[0];
     for (i64 i = first_thread(); i < n; i += threads()) {
@@ -147,7 +148,7 @@ KERNEL(hits, Neighbors) {
     }
 }
 
-// A block's hits as distances and (query, point) to first and second, each query's from its start on.
+// Writes a block's hits to first and second as distances and (query, point), each query's from its start on.
 KERNEL(place_hits, Neighbors) {
     const i64* offsets = (const i64*)p.offsets;
     for (i64 i = first_thread(); i < p.k; i += threads()) {
@@ -170,7 +171,7 @@ DEVICE void swap_hits(const Neighbors& p, i64 a, i64 b) {
     POINT(b) = point;
     HIT(b) = d;
 }
-// Lets the entry of a heap that begins at `low` sink to its place.
+// Moves the entry of a heap that begins at `low` down to its place.
 DEVICE void sink(const Neighbors& p, i64 low, i64 root, i64 count) {
     for (i64 child; (child = 2 * root + 1) < count; root = child) {
         if (child + 1 < count && POINT(low + child) < POINT(low + child + 1)) child++;
@@ -178,7 +179,7 @@ DEVICE void sink(const Neighbors& p, i64 low, i64 root, i64 count) {
         swap_hits(p, low + root, low + child);
     }
 }
-// Each query's pairs by point, after several blocks: queries' rows begin at offsets.
+// Sorts each query's pairs by point, after several blocks; queries' rows begin at offsets.
 KERNEL(sort_hits, Neighbors) {
     const i64* offsets = (const i64*)p.offsets;
     for (i64 i = first_thread(); i < p.k; i += threads()) {
@@ -191,10 +192,10 @@ KERNEL(sort_hits, Neighbors) {
     }
 }
 
-// What a pair adds to the gradient: g (q - p) / |q - p|, and nothing where they coincide.
+// The factor of a pair's contribution to the gradient, g (q - p) / |q - p|; zero where the two coincide.
 DEVICE T share(T g, T distance) { return distance == 0 ? T(0) : g / distance; }
 
-// Tables: first are distances and second indices, (queries, k), below 0 for none.
+// Tables: first has distances and second has indices, (queries, k), below 0 for none.
 KERNEL(table_queries, Neighbors) {
     const i64 n = p.queries.shape[0];
     for (i64 i = first_thread(); i < n; i += threads())
@@ -226,7 +227,7 @@ KERNEL(table_points, Neighbors) {
     }
 }
 
-// Pairs: second are (query, point), ascending, first their distances.
+// Pairs: second has (query, point), ascending, and first has their distances.
 #define QUERY(e) element<i64>(p.second, (e) * p.second.strides[0])
 KERNEL(pairs_queries, Neighbors) {
     const i64 n = p.queries.shape[0], pairs = p.second.shape[0];
@@ -270,13 +271,14 @@ KERNEL(clear_queries, Neighbors) {
     for (i64 i = first_thread(); i < n; i += threads()) ((T*)p.by_queries)[i] = 0;
 }
 
-// The queries' gradients to first.
+// Writes the queries' gradients to first.
 KERNEL(store_queries, Neighbors) {
     const i64 n = numel(p.first);
     for (i64 i = first_thread(); i < n; i += threads()) element<T>(p.first, place(p.first, i)) = ((const T*)p.by_queries)[i];
 }
 
-// Farthest point sampling. Points are dim by dim here, (DIM, n): queries; first: what is written; second, third: operands; g: the best.
+// Farthest point sampling. Here points are stored dim by dim, (DIM, n): queries; first: the output; second, third: operands; g:
+// the best.
 KERNEL(unsampled, Neighbors) {
     const i64 n = p.queries.shape[1];
     for (i64 i = first_thread(); i < n; i += threads()) {
@@ -308,7 +310,7 @@ KERNEL(lower, Neighbors) {
     }
 }
 
-// The largest of the distances in second and its index, in f64. None is NaN.
+// The largest of the distances in second and its index, in f64. No distance is NaN.
 BLOCK_KERNEL(best, Neighbors) {
     SHARED(f64, values, 1024);
     SHARED(f64, indices, 1024);
@@ -329,7 +331,7 @@ BLOCK_KERNEL(best, Neighbors) {
     }
 }
 
-// The list in second without its first, and the best of third at its end.
+// The list in second without its first entry, with the best of third appended.
 KERNEL(take, Neighbors) {
     const i64 n = p.first.shape[0];
     for (i64 i = first_thread(); i < n; i += threads())

@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub struct RadiusPairs {
     /// Query and point of each pair, `[pairs, 2]`, `i64`, ascending.
     pub pairs: Value,
-    /// Their distances, `[pairs]`.
+    /// The distance of each pair, `[pairs]`.
     pub distances: Value,
     /// How many pairs each query has, `[queries]`, `i64`.
     pub counts: Value,
@@ -38,16 +38,16 @@ pub struct RadiusTable {
 
 /// All points `[points, dim]` at most `radius` away from each query `[queries, dim]`, as pairs in the order of (query, point).
 ///
-/// A point is within the radius if its distance, rounded, is not above it. How many pairs there are is up to the data; they are
+/// A point is within the radius if its rounded distance is at most the radius. The number of pairs depends on the data. Pairs are
 /// divided among ranks as their queries are, which are held in consecutive indices. Only the distances can be
-/// differentiated; that of a point to itself has gradient zero.
+/// differentiated; the distance of a point to itself has gradient zero.
 ///
 /// # Collective
-/// All ranks of the program, members of the mesh or not: each hears how many pairs there are. Besides that one round of a number
-/// per rank, bytes are received as for [`nearest`](super::nearest).
+/// All ranks of the program, whether members of the mesh or not: each learns how many pairs there are, in one round of a number
+/// per rank. Otherwise bytes are received as for [`nearest`](super::nearest).
 ///
 /// # Errors
-/// Shapes or types that do not belong together; a radius that is negative or not a number; ranks that hold different copies of
+/// Shapes or types that do not fit each other; a radius that is negative or not a number; ranks that hold different copies of
 /// a query.
 ///
 /// ```
@@ -86,14 +86,14 @@ pub fn radius_search(
     })
 }
 
-/// The first `cap` of the points at most `radius` away from each query, nearest first, equal distances by index: as
-/// [`nearest`](super::nearest), but for rows that end early.
+/// The first `cap` of the points at most `radius` away from each query, nearest first, equal distances by index. Like
+/// [`nearest`](super::nearest), but rows may end early.
 ///
 /// # Collective
 /// As [`nearest`](super::nearest).
 ///
 /// # Errors
-/// Shapes or types that do not belong together; a radius that is negative or not a number.
+/// Shapes or types that do not fit each other; a radius that is negative or not a number.
 pub fn radius_search_capped(
     exec: &dyn Exec,
     queries: &Value,
@@ -132,7 +132,7 @@ const NAME: &str = "radius_search";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RadiusOp {
     pub(crate) radius: f64,
-    /// With a cap, the results are a table.
+    /// With a cap the results are a table.
     pub(crate) cap: Option<usize>,
     ring: FoldBy,
 }
@@ -239,7 +239,7 @@ impl Op for RadiusOp {
     }
 }
 
-/// What is found of one rank's queries.
+/// The hits of one rank's queries.
 struct Found<T> {
     rows: RadiusRows<T>,
     /// The global indices of the queries.
@@ -275,11 +275,11 @@ impl RadiusOp {
     }
 }
 
-/// Writes a table and how many entries of each row are points.
+/// Writes a table, and how many entries of each row are points.
 fn write_table<T: Real + Element>(call: &mut HostCall<'_, '_>, rows: Nearest<T>) {
     let counts = rows.counts();
     let mut to = call.outputs_from::<i64>(2);
-    // A table without columns has no rows that could be counted.
+    // A table without columns has no rows to count from.
     to[0].data_mut().fill(0);
     for (to, count) in to[0].data_mut().iter_mut().zip(counts) {
         *to = count as i64;
@@ -298,7 +298,7 @@ fn write_pairs<T: Real + Element>(call: &mut HostCall<'_, '_>) {
     for (i, ends) in rows.offsets.windows(2).enumerate() {
         let query = queries.get().at(i);
         let points = &rows.indexes[ends[0]..ends[1]];
-        // Points first: the iterator that ends the loop must be the one that may be asked in vain.
+        // `points` is the first iterator of the zip, so that the loop ends without taking an element from `pairs`.
         for (&point, pair) in points.iter().zip(pairs.by_ref()) {
             pair.copy_from_slice(&[query, point]);
         }
@@ -307,7 +307,7 @@ fn write_pairs<T: Real + Element>(call: &mut HostCall<'_, '_>) {
 
 const PAIRS_GRAD: &str = "radius_search_grad";
 
-/// Of `|q - p|` by both: inputs are queries, points, pairs, their distances and the cotangent.
+/// The gradient of `|q - p|` by both: inputs are queries, points, pairs, their distances and the cotangent.
 #[derive(Clone, Debug)]
 pub(crate) struct PairsGrad {
     pub(crate) ring: FoldBy,
@@ -354,7 +354,7 @@ impl Op for PairsGrad {
     }
 }
 
-/// The pairs whose point is in this block.
+/// Adds the gradients of the pairs whose point is in this block.
 fn fold_pairs_grad<T: Real + Element>(call: &mut HostCall<'_, '_>) {
     let (pairs, distances) = (call.input::<i64>(2), call.input::<T>(3));
     let g = call.input::<T>(4);

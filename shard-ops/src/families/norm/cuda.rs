@@ -1,4 +1,4 @@
-//! Norms and their derivatives.
+//! Norms and their derivatives on GPUs.
 
 use super::{Cells, GradOp, MomentsOp, Normalise, Part};
 use crate::Result;

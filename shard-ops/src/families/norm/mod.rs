@@ -1,7 +1,7 @@
-//! Group, instance and layer normalisation by (count, mean, M2): exact for any shards, stable for any offset.
+//! Group, instance and layer normalisation by (count, mean, M2): exact for any sharding, stable for any offset.
 //!
-//! Moments of each rank's part are merged by Chan's formula in rank order, in double precision, so the statistics
-//! are the global ones and the same bits on every rank. One small all-reduce forward, one backward.
+//! The moments of the ranks' parts are merged by Chan's formula in rank order, in double precision, so the statistics
+//! are the global ones, with the same bits on every rank. This takes one small all-reduce forward and one backward.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -30,7 +30,7 @@ use std::sync::Arc;
 /// All members of the mesh. Communicates three numbers per group and sample if spatial dims are sharded.
 ///
 /// # Errors
-/// Groups that do not divide the channels; a weight or bias of another shape.
+/// A number of channels that is not a multiple of the groups; a weight or bias of another shape.
 pub fn group_norm(
     exec: &dyn Exec,
     x: &Value,
@@ -81,7 +81,7 @@ pub fn instance_norm(
 /// All members of the mesh. Communicates three numbers per row if normalised dims are sharded.
 ///
 /// # Errors
-/// No dims or more than there are; a weight or bias of another shape.
+/// No dims, or more than there are; a weight or bias of another shape.
 pub fn layer_norm(
     exec: &dyn Exec,
     x: &Value,
@@ -135,20 +135,20 @@ pub(crate) enum Cells {
     Last(usize),
 }
 
-/// How an operand lies to `x`.
+/// How an operand's dims relate to those of `x`.
 #[derive(Clone, Copy)]
 enum Like {
     X,
-    /// One entry of so many numbers per cell.
+    /// An entry of this many numbers per cell.
     Stats(usize),
     /// Weight or bias.
     Weight,
-    /// So many numbers per element of the weight.
+    /// This many numbers per element of the weight.
     WeightSums(usize),
 }
 
 impl Cells {
-    /// The factors of `x`, and the accesses and shapes of operands lying to it in given ways.
+    /// A rule with the factors of `x`, and the accesses and shapes of operands that relate to it in the given ways.
     fn rule(
         self,
         op: &'static str,
@@ -213,8 +213,8 @@ impl Cells {
         .build()
     }
 
-    /// Calls `f` for every run of consecutive elements of a contiguous `x` that share a cell: with the run's range,
-    /// its cell, and the index of the run's first weight with the weight's step.
+    /// Calls `f` for every run of consecutive elements of a contiguous `x` that share a cell, with the run's range,
+    /// its cell, the index of the run's first weight, and the weight's step.
     fn for_each_run(
         self,
         shape: &[usize],
@@ -225,7 +225,7 @@ impl Cells {
             return;
         }
         match self {
-            // Channels of one group share a cell, a channel shares a weight.
+            // The channels of a group share a cell, and the elements of a channel share a weight.
             Self::Groups(local) => {
                 let inner: usize = shape[2..].iter().product();
                 let per_group = (shape[1] / local).max(1);
@@ -248,7 +248,7 @@ impl Cells {
         }
     }
 
-    /// The cells of a rank's piece: as many groups as it holds whole.
+    /// The cells of a rank's piece, with as many groups as it holds whole.
     pub(crate) fn local(self, local: &[usize], global: &[usize]) -> Self {
         match self {
             Self::Groups(groups) if global[1] > 0 => {
@@ -332,7 +332,7 @@ fn scale<T: Real>(stats: &[f64], cell: usize, eps: f64) -> Scale<T> {
     }
 }
 
-/// The weights of a run from number `w` on, `step` apart; `missing` where there are none.
+/// The weights of a run, from number `w` on and `step` apart; `missing` where there are none.
 fn along<T: Real>(weights: Option<&[T]>, missing: f64, w: usize, step: usize) -> Along<'_, T> {
     match weights {
         None => Along::One(T::of(missing)),
@@ -341,7 +341,7 @@ fn along<T: Real>(weights: Option<&[T]>, missing: f64, w: usize, step: usize) ->
     }
 }
 
-/// All elements of a view that covers its slice without gaps.
+/// All elements of a view without gaps.
 fn flat<'a, T: Element>(view: &View<'a, T>) -> std::borrow::Cow<'a, [T]> {
     match view.as_slice() {
         Some(all) => all.into(),
@@ -455,7 +455,7 @@ impl Op for Normalise {
 }
 
 impl Normalise {
-    /// The same derivative out of ops that have derivatives themselves: for second order.
+    /// The same derivative, made of ops that have derivatives themselves: for second order.
     fn vjp_of_parts(
         &self,
         exec: &dyn Exec,
@@ -464,7 +464,7 @@ impl Normalise {
     ) -> Result<Vec<Option<Value>>> {
         let x = &saved.inputs[0];
         let shape = x.shape().to_vec();
-        // Cells become dims of their own, weights broadcast against them.
+        // Cells become dims of their own, and weights are broadcast against them.
         let (split, cell_dims, weight_shape): (Vec<usize>, Vec<usize>, Vec<usize>) =
             match self.cells {
                 Cells::Groups(groups) => {
@@ -524,7 +524,7 @@ impl Normalise {
     }
 }
 
-/// Which part of the derivative.
+/// The parts of the derivative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Part {
     /// Per cell, Σ w·dy and Σ w·dy·x̂.
@@ -535,7 +535,7 @@ pub(crate) enum Part {
     Input,
 }
 
-/// The fused derivative of a normalisation: systems of sums over cells and weights, and one pointwise pass.
+/// The fused derivative of a normalisation: sums over cells and over weights, and one pointwise pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GradOp {
     pub(crate) cells: Cells,

@@ -1,6 +1,6 @@
 // Norms: moments of cells, normalisation, and the parts of its derivative. T: the type.
 //
-// A cell is `length` elements side by side. Groups: channels of one sample; each channel has `inner` elements and a weight.
+// A cell is `length` contiguous elements. Groups: channels of one sample; each channel has `inner` elements and a weight.
 // Last: the last dims of a row; each element has a weight.
 struct Norm {
     u64 x, stats, dy, sums, weight, bias, y;
@@ -11,7 +11,7 @@ struct Norm {
 
 #define AT(name, type, i) ((type*)p.name)[i]
 
-// Joins two sums over a block, in a fixed order; thread 0 has them.
+// Joins two sums over a block, in a fixed order; thread 0 gets them.
 #define JOIN_SUMS()                                                                 \
     first[t] = a; second[t] = b;                                                    \
     SYNC();                                                                         \
@@ -45,7 +45,7 @@ BLOCK_KERNEL(moments, Norm) {
         if (t == 0) {
             AT(y, f64, 3 * cell) = (f64)p.length;
             AT(y, f64, 3 * cell + 1) = mean;
-            // What the rounded mean leaves: the deviations do not quite sum to nothing.
+            // Corrects for the rounding of the mean, after which the deviations do not quite sum to zero.
             AT(y, f64, 3 * cell + 2) = p.length ? first[0] - second[0] * second[0] / (f64)p.length : 0;
         }
         SYNC();

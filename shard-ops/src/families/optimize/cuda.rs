@@ -1,4 +1,4 @@
-//! Steps of optimizers.
+//! Steps of optimizers on GPUs.
 
 use super::{Step, Update};
 use crate::Result;

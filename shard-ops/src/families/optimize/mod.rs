@@ -1,6 +1,6 @@
-//! Steps of optimizers: one pointwise pass over a parameter, its gradient and what is remembered of earlier ones.
+//! Steps of optimizers: one pointwise pass over a parameter, its gradient and the optimizer's state.
 //!
-//! All have one layout, so nothing moves. Formulas are PyTorch's; arithmetic is in the parameter's own type.
+//! All arrays have one layout, so nothing moves. Formulas are PyTorch's; arithmetic is in the parameter's own type.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -18,35 +18,35 @@ use std::sync::Arc;
 /// The numbers of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Update {
-    /// Gradient descent with momentum; remembers a velocity.
+    /// Gradient descent with momentum; its state is a velocity.
     Sgd {
         /// The learning rate.
         rate: f64,
-        /// How much of the velocity stays.
+        /// The share of the velocity that stays.
         momentum: f64,
-        /// What share of the parameter is added to its gradient.
+        /// The share of the parameter that is added to its gradient.
         decay: f64,
         /// Whether this is the parameter's first step, which sets the velocity to the gradient itself.
         first: bool,
     },
-    /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019); remembers the means of the gradient and of its
+    /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019); its state is the means of the gradient and of its
     /// square.
     AdamW {
-        /// What stays of the parameter: one minus rate times decay.
+        /// The share of the parameter that stays: one minus rate times decay.
         keep: f64,
         /// How slowly the two means forget.
         betas: [f64; 2],
-        /// The learning rate over the first mean's correction, `1 - beta1^step`.
+        /// The learning rate divided by the first mean's correction, `1 - beta1^step`.
         size: f64,
         /// The root of the second mean's correction, `1 - beta2^step`.
         root: f64,
-        /// What is added to the denominator.
+        /// The number that is added to the denominator.
         eps: f64,
     },
 }
 
 impl Update {
-    /// How many arrays it remembers.
+    /// How many arrays its state has.
     pub const fn state(self) -> usize {
         match self {
             Self::Sgd { .. } => 1,
@@ -55,7 +55,7 @@ impl Update {
     }
 }
 
-/// The new parameter, and the new state after it.
+/// The new parameter, followed by the new state.
 ///
 /// ```
 /// # use shard_comm::{Communicator, local};
@@ -79,10 +79,10 @@ impl Update {
 /// ```
 ///
 /// # Collective
-/// All members of the mesh. No communication where all have one layout.
+/// All members of the mesh. No communication if all arrays have one layout.
 ///
 /// # Errors
-/// Shapes or types that differ; a type other than f32 or f64; another number of remembered arrays.
+/// Shapes or types that differ; a type other than f32 or f64; a wrong number of state arrays.
 pub fn update(
     exec: &dyn Exec,
     update: Update,
@@ -107,7 +107,7 @@ impl Op for Step {
         }
     }
 
-    /// Without the numbers, which change from step to step and decide nothing but values.
+    /// The numbers are left out: they change from step to step and affect only values.
     fn key(&self) -> u128 {
         key_of(self.name(), &())
     }

@@ -1,4 +1,4 @@
-//! Pools and their gradients.
+//! Pools and their gradients on GPUs.
 
 use super::{AvgPool, AvgPoolGrad, Divide, Geometry, MaxPool, MaxPoolGrad, MaxPoolPick};
 use crate::cuda::source::WINDOWS;
@@ -32,7 +32,7 @@ struct Params {
 }
 
 impl Params {
-    /// Views and boxes of the input side and of the output side.
+    /// The views and boxes of the input side and of the output side.
     fn new(
         geometry: &Geometry,
         [x, y, index]: [CudaView; 3],

@@ -1,5 +1,5 @@
-//! Max and average pooling of one, two or three spatial dims: windows of any size, stride, padding and dilation,
-//! with global indices and global counts, so that shards never show.
+//! Max and average pooling of one, two or three spatial dims: windows of any size, stride, padding and dilation.
+//! Indices and counts are global, so results do not depend on the sharding.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -25,7 +25,7 @@ pub struct PoolOptions {
     pub kernel: Vec<usize>,
     /// Inputs from one output to the next; empty for the kernel's extents.
     pub stride: Vec<usize>,
-    /// What is added on either side; at most half of the window.
+    /// What is added on either side, at most half of the window.
     pub padding: Vec<usize>,
     /// Inputs from one tap to the next; averages take 1 only.
     pub dilation: Vec<usize>,
@@ -33,12 +33,12 @@ pub struct PoolOptions {
     pub ceil_mode: bool,
     /// Whether an average counts the padding; maxima ignore it.
     pub count_include_pad: bool,
-    /// What an average divides by instead of the count.
+    /// The divisor of an average, instead of the count.
     pub divisor: Option<usize>,
 }
 
 impl PoolOptions {
-    /// Windows of this size side by side.
+    /// Windows of this size, without overlap.
     pub fn new(kernel: impl Into<Vec<usize>>) -> Self {
         Self {
             kernel: kernel.into(),
@@ -52,7 +52,7 @@ impl PoolOptions {
     }
 }
 
-/// The largest element of every window, and its flat index in the *global* spatial plane (i64). Among equals the
+/// The largest element of every window, and its flat index in the *global* spatial plane (i64). Among equal elements the
 /// first wins; NaN wins over numbers.
 ///
 /// # Collective
@@ -73,7 +73,7 @@ pub fn max_pool(exec: &dyn Exec, x: &Value, options: &PoolOptions) -> Result<(Va
     }
 }
 
-/// The mean of every window. What it divides by is counted globally.
+/// The mean of every window. The divisor is counted globally.
 ///
 /// # Collective
 /// All members of the mesh; communicates the halos of sharded spatial dims.
@@ -180,7 +180,7 @@ impl Geometry {
         Plane::new(&start, &self.input)
     }
 
-    /// The rule of an op from the input side to the output side; `inputs` name which operands are on which side.
+    /// The rule of an op from the input side to the output side; `inputs` say which side each operand is on.
     fn forward(
         &self,
         op: &'static str,
@@ -313,7 +313,7 @@ impl Op for MaxPool {
     }
 }
 
-/// Gives every output's cotangent back to the input its index names.
+/// Adds every output's cotangent to the input that its index names.
 #[derive(Clone, Debug)]
 pub(crate) struct MaxPoolGrad {
     pub(crate) geometry: Geometry,
@@ -360,7 +360,7 @@ impl Op for MaxPoolGrad {
     }
 }
 
-/// The vjp of an op whose first operand is read at the places that the second holds, which have no cotangent.
+/// The vjp of an op that reads its first operand at the places given by the second, which has no cotangent.
 fn by_place(
     saved: &Saved<'_>,
     cotangents: &[Option<Value>],
@@ -423,7 +423,7 @@ impl Op for MaxPoolPick {
     }
 }
 
-/// What an average divides by.
+/// The divisor of an average.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Divide {
     pub(crate) include_pad: bool,
@@ -431,8 +431,8 @@ pub(crate) struct Divide {
 }
 
 impl Divide {
-    /// The counts of a box of outputs, per dim: positions of the window inside the plane, or inside the padded
-    /// plane if padding counts (a window that overhangs the padding in `ceil_mode` counts only what is inside).
+    /// The counts of a box of outputs, per dim: the positions of the window inside the plane or, if padding counts, inside the
+    /// padded plane. (If a window reaches beyond the padding in `ceil_mode`, only the part inside counts.)
     fn counts(&self, geometry: &Geometry, output: &OperandBox) -> Vec<Vec<usize>> {
         (0..geometry.kernel.len())
             .map(|d| {

@@ -1,6 +1,6 @@
 // Pooling. T: the type. x: the input side, y: the output side, index: of the output side, all (N, C, three spatial dims).
 //
-// start, plane: where x lies in the global plane, and its extents. Divisors of means come from the global geometry.
+// start: where x begins in the global plane; plane: the extents of that plane. Divisors of means come from the global geometry.
 struct Pool {
     View x, y, index;
     Window window;
@@ -28,7 +28,7 @@ KERNEL(max_pool, Pool) {
                     const i64 i0 = meets(p.window, 0, o.at[2], a), i1 = meets(p.window, 1, o.at[3], b), i2 = meets(p.window, 2, o.at[4], k);
                     if (!valid(p, 0, i0) || !valid(p, 1, i1) || !valid(p, 2, i2)) continue;
                     const T v = element<T>(p.x, place5(p.x, o.at[0], o.at[1], i0, i1, i2));
-                    // Among equals the first wins, NaN wins over numbers.
+                    // Among equal elements the first wins; NaN wins over numbers.
                     if (v > best || v != v || where < 0) { best = v; where = flat(p, i0, i1, i2); }
                 }
         element<T>(p.y, place5(p.y, o.at[0], o.at[1], o.at[2], o.at[3], o.at[4])) = best;
@@ -36,7 +36,7 @@ KERNEL(max_pool, Pool) {
     }
 }
 
-// x is dx, y is dy. Outputs are taken in their own order, which is that of kernel indexes from the last.
+// x is dx, y is dy. Outputs are visited in their own order, which is the reverse order of kernel indexes.
 KERNEL(max_pool_grad, Pool) {
     const i64 n = numel(p.x);
     for (i64 i = first_thread(); i < n; i += threads()) {
@@ -60,7 +60,7 @@ KERNEL(max_pool_grad, Pool) {
     }
 }
 
-// y = x at the index, 0 where x has not got it.
+// y = x at the index; 0 if the index is not in x.
 KERNEL(pick, Pool) {
     const i64 n = numel(p.y);
     for (i64 i = first_thread(); i < n; i += threads()) {
@@ -94,7 +94,7 @@ KERNEL(avg_pool, Pool) {
     const i64 n = numel(p.y);
     for (i64 i = first_thread(); i < n; i += threads()) {
         const Index o = index_of(p.y, i);
-        // Sums of large windows lose no digits with their size.
+        // Every 64 positions the sum is added to a total in f64, so that sums of large windows lose no digits.
         T sum = 0;
         f64 total = 0;
         i64 position = 0;

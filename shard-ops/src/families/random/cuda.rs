@@ -1,4 +1,4 @@
-//! Random numbers, drawn where they are wanted.
+//! Random numbers, drawn on the GPU that needs them.
 
 use super::Distribution;
 use crate::Result;
@@ -15,7 +15,7 @@ use shard_comm::cuda::{Cuda, KernelSource};
 use shard_comm::{Buffer, DType, Device, Strided};
 use shard_spec::{DimPart, row_major_strides};
 
-/// Products and sums are rounded one by one, for the host's bits.
+/// Products and sums are rounded one by one, so that the bits are the host's.
 const SOURCE: KernelSource = KernelSource {
     exact: true,
     ..cuda_source!("random", POSITIONS, PHILOX, include_str!("random.cu"))
@@ -37,8 +37,8 @@ struct Draw {
     width: f64,
 }
 
-/// The elements of a box of a random array, of a type: the numbers at these positions of the whole. Nothing if there are more dims
-/// than a kernel takes.
+/// The elements of a box of a random array of a type: the stream's numbers at these positions of the whole array. `None` if
+/// there are more dims than a kernel supports.
 pub(super) fn draw(
     gpu: &Cuda,
     op: &'static str,
@@ -51,7 +51,7 @@ pub(super) fn draw(
     if whole.len() > AXES {
         return Ok(None);
     }
-    // What is neither is rounded, or cut, from what the host does it from.
+    // For types that are neither f32 nor f64, numbers are drawn in the type that the host rounds or truncates from.
     let drawn = match (dtype, how) {
         (DType::F32 | DType::F64, _) => dtype,
         (_, Distribution::Unit) => DType::F32,

@@ -1,4 +1,4 @@
-//! Arrays of random numbers, the same under any layout, drawn on the device they are for.
+//! Arrays of random numbers, the same under any layout, drawn on the device that holds them.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -18,11 +18,11 @@ use std::rc::Rc;
 pub enum Distribution {
     /// Uniform in `[0, 1)`, with as many bits as the element type holds.
     Unit,
-    /// `start + width u`, with `u` uniform in `[0, 1)` with 53 bits; integers are cut towards zero.
+    /// `start + width u`, with `u` uniform in `[0, 1)` with 53 bits; integers are truncated towards zero.
     Uniform {
-        /// The least.
+        /// The lower bound.
         start: f64,
-        /// How far beyond it.
+        /// The distance from the lower bound to the upper one.
         width: f64,
     },
     /// Normal, with mean 0 and variance 1.
@@ -34,7 +34,7 @@ const OP: &str = "random";
 /// An array of the numbers of a stream: the element at each global position is the stream's number there, whatever the layout
 /// and the number of ranks. Nothing is communicated.
 ///
-/// On a GPU they are drawn there: uniform ones and integers with the host's bits, normal ones as accurately as the GPU's
+/// On a GPU the numbers are drawn there: uniform ones and integers with the host's bits, normal ones as accurately as the GPU's
 /// logarithm and cosine are.
 ///
 /// ```
@@ -57,7 +57,7 @@ const OP: &str = "random";
 /// ```
 ///
 /// # Errors
-/// What the device reports.
+/// Errors of the device.
 pub fn random(
     cx: &Rc<MeshComm>,
     layout: &Layout,
@@ -98,7 +98,7 @@ pub fn random(
     .in_op(OP)
 }
 
-/// A number in `[0, 1)`, cut to as many bits as the type holds: rounded, the greatest would be 1.
+/// A number in `[0, 1)`, truncated to as many bits as the type holds: if it were rounded, the greatest would become 1.
 fn unit(dtype: DType, stream: &Stream, at: u64) -> f64 {
     let cut = |bits: i32| {
         let scale = f64::from(1 << bits);
@@ -112,7 +112,8 @@ fn unit(dtype: DType, stream: &Stream, at: u64) -> f64 {
     }
 }
 
-/// The same drawn by a GPU, where this rank has one, a piece, and the numbers themselves: of a partial array only some ranks do.
+/// The same, drawn by a GPU; `None` unless this rank has a GPU and a piece, and the array is not partial (then only some ranks
+/// hold the numbers).
 #[cfg(feature = "cuda")]
 fn on_gpu(
     cx: &Rc<MeshComm>,

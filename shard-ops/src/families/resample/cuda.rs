@@ -1,4 +1,4 @@
-//! Interpolation and its adjoint.
+//! Interpolation and its adjoint on GPUs.
 
 use super::Interpolate;
 use crate::Result;
@@ -36,7 +36,7 @@ impl CudaKernel for Interpolate {
         let tables = self.tables(&call.cx.inputs[0], &call.cx.outputs[0]);
         let one = Table::from_rows([[(0, 1.0)]]);
         let missing = 3 - tables.len();
-        // All three tables as one.
+        // The three tables, joined into one.
         let (mut starts, mut index, mut weight) = (vec![0_i64], Vec::new(), Vec::new());
         let mut first = [0; 3];
         for (d, first) in first.iter_mut().enumerate() {

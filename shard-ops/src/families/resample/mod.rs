@@ -1,7 +1,7 @@
 //! Interpolation of any spatial dims: nearest, nearest-exact and linear, to a size or by a factor.
 //!
 //! Each dim is a window whose coordinates and weights are PyTorch's ([`Window::sample`]). Forward and adjoint are
-//! one op, a sparse matrix along each dim: derivatives of any order stay in the family.
+//! one op, a sparse matrix along each dim, so derivatives of any order are in this family.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub enum Target {
     /// Output extents.
     Size(Vec<usize>),
-    /// Factors; the output extent is `floor(n * factor)`, and coordinates are sampled by the factor itself.
+    /// Factors: the output extent is `floor(n * factor)`, and coordinates are computed with the factor itself.
     Scale(Vec<f64>),
 }
 
@@ -33,7 +33,7 @@ pub enum Target {
 /// All members of the mesh; communicates the samples that lie on other ranks.
 ///
 /// # Errors
-/// No spatial dims; a target with another number of entries; an extent of 0.
+/// No spatial dims; a target with a wrong number of entries; an extent of 0.
 pub fn interpolate(
     exec: &dyn Exec,
     x: &Value,
@@ -91,7 +91,7 @@ impl Interpolate {
             .collect()
     }
 
-    /// Along each spatial dim, the rows of a box of what is written over the columns of a box of what is read.
+    /// The tables of the spatial dims: their rows are those of a box that is written, their columns those of a box that is read.
     pub(crate) fn tables(&self, input: &OperandBox, output: &OperandBox) -> Vec<Table> {
         let table = |d| match self.adjoint {
             true => self.table(d, output, input).transposed(output.shape[2 + d]),
@@ -100,7 +100,7 @@ impl Interpolate {
         (0..self.windows.len()).map(table).collect()
     }
 
-    /// Along spatial dim `d`, row `o` of a box of outputs over the columns of a box of inputs.
+    /// The table of spatial dim `d`: its rows are those of a box of outputs, its columns those of a box of inputs.
     fn table(&self, d: usize, input: &OperandBox, output: &OperandBox) -> Table {
         let (from, count) = (input.start[2 + d], input.shape[2 + d]);
         let window = &self.windows[d];

@@ -1,6 +1,6 @@
 // Interpolation and its adjoint: a table of (index, weight) pairs per output and spatial dim. T: the type.
 //
-// Rows of the three dims stand one after the other in `starts`, each row's pairs from starts[r] to starts[r + 1].
+// The rows of the three dims follow one another in `starts`; the pairs of row r are those from starts[r] to starts[r + 1].
 struct Resample { View x, y; u64 starts, index, weight; i64 first[3]; };
 
 KERNEL(resample, Resample) {

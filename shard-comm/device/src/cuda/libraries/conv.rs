@@ -1,4 +1,4 @@
-//! Convolutions as cuDNN takes them.
+//! Convolutions in the form that cuDNN takes.
 
 use smallvec::SmallVec;
 
@@ -9,18 +9,18 @@ use crate::{
     Buffer, BufferMut, DType, Device, DeviceError, MatmulPrecision, Result, Scalar, Strided,
 };
 
-/// A convolution between boxes. Element `i` of x, `o` of y and `k` of w meet along a spatial dim where
-/// `i = o * stride + k * dilation + origin`; where there is no such element of x, it counts as zero. Lists have one entry per
+/// A convolution between boxes. Along a spatial dim, element `i` of x, `o` of y and `k` of w meet where
+/// `i = o * stride + k * dilation + origin`; where x has no such element, zero takes its place. Lists have one entry per
 /// spatial dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvCall<'a> {
-    /// What is computed.
+    /// Which of the three products is computed.
     pub kind: ConvKind,
     /// Inputs from one output to the next.
     pub stride: &'a [usize],
     /// Inputs from one tap to the next.
     pub dilation: &'a [usize],
-    /// The input that the first output and the first tap meet at.
+    /// The index of the input at which the first output and the first tap meet.
     pub origin: &'a [isize],
     /// Channels are cut into this many groups that do not mix.
     pub groups: usize,
@@ -30,17 +30,17 @@ pub struct ConvCall<'a> {
 
 impl Cuda {
     /// A convolution by cuDNN. x is (N, C, spatial...), w is (O, C / groups, kernel...), y is (N, O, spatial...), with one to
-    /// three spatial dims. Reads x and w, or the gradient by y and w, or x and the gradient by y, and writes the third.
+    /// three spatial dims. The call reads two of x, w and y (or their gradients) and writes the third, as `kind` says.
     ///
-    /// Views that the library does not take as they lie are packed first, and what it writes is spread after. Padding that
-    /// differs between the two sides, which it does not know, is packed with its zeros.
+    /// Views that the library does not take as they lie are packed before the call, and a packed result is copied to its view
+    /// afterwards. The library has no padding that differs between the two sides of a dim: such padding is packed as zeros.
     ///
-    /// False if nothing was done because the library is [not there](Self::libraries) or does not describe this: it takes floats,
-    /// less than 2^31 elements to a tensor, and none that is empty.
+    /// Returns false, and does nothing, if the library is [not there](Self::libraries) or cannot describe the call: it takes
+    /// floats, less than 2^31 elements to a tensor, and no empty tensor.
     ///
     /// # Errors
     /// [`DeviceError::Invalid`] for views that do not fit each other or their buffers, or buffers of other types or devices;
-    /// what the library or the driver reports.
+    /// otherwise whatever the library or the driver reports.
     pub fn convolve(
         &self,
         call: &ConvCall<'_>,
@@ -80,7 +80,7 @@ impl Cuda {
         Ok(false)
     }
 
-    /// Packs what is read, calls the library, spreads what it wrote.
+    /// Packs the operands, calls the library, and copies a packed result to its view.
     fn run(
         &self,
         terms: &Terms,
@@ -116,7 +116,7 @@ impl Cuda {
         }
         let (buffer, whole) = write;
         if to.view.numel() < whole.numel() {
-            // What no output meets has no gradient.
+            // The gradient of inputs that no output reads is zero.
             self.fill(buffer, whole, Scalar::ZERO)?;
         }
         let mut spread = None;
@@ -131,9 +131,9 @@ impl Cuda {
         };
         let mut workspace = self.workspace(bytes)?;
         let at = self.address_mut(&mut workspace)?;
-        // SAFETY: addresses, extents and strides are of views that were checked against their buffers, which are this
-        // device's, or of dense memory of that size; the workspace has the bytes that were asked for. All that was made here
-        // is given back in the order of the stream.
+        // SAFETY: addresses, extents and strides are those of views that were checked against their buffers, which are this
+        // device's, or those of dense memory of that size; the workspace has the bytes that were asked for. All memory that was
+        // allocated here is given back in the order of the stream.
         #[expect(unsafe_code, reason = "the library writes where it is told")]
         unsafe { self.driver.convolve(&convolution, (at, bytes)) }.map_err(|r| self.refused(r))?;
         if let (Some(dense), Some(inside)) = (spread, &to.packed) {
@@ -167,14 +167,14 @@ fn check_shapes(call: &ConvCall<'_>, [x, w, y]: [&Strided; 3]) -> Result<()> {
     ))
 }
 
-/// Where the library finds a tensor.
+/// Where a tensor is handed to the library.
 #[derive(Debug)]
 struct Place {
-    /// The part of the caller's view that it works on.
+    /// The part of the caller's view that the library works on.
     view: Strided,
     /// The extents of the tensor.
     shape: SmallVec<[usize; 5]>,
-    /// Where that part lies in dense memory of these extents, if it is not used where it is.
+    /// Where that part lies in dense memory of the extents `shape`, if it is packed.
     packed: Option<Strided>,
 }
 
@@ -205,7 +205,8 @@ impl Place {
         };
         let mut reach = 0_i32;
         for (d, &extent) in self.shape.iter().enumerate() {
-            // A step that is never taken may be any number; the library wants it to be like one.
+            // The stride of a dim of extent 1 is never used and may be any number; the library wants it to be that of a dense
+            // tensor.
             let stride = if extent == 1 {
                 dense.strides[d]
             } else {
@@ -227,7 +228,7 @@ impl Place {
     }
 }
 
-/// Where x, w and y are, and how x and y meet.
+/// Where x, w and y are, and the padding of x.
 #[derive(Debug)]
 struct Terms {
     places: [Place; 3],
@@ -235,15 +236,15 @@ struct Terms {
 }
 
 impl Terms {
-    /// Nothing if the views cannot be taken as they lie, or, if they may be packed, not at all.
+    /// `None` if the views cannot be taken as they lie, or, where `pack` allows packing, if they cannot be taken at all.
     fn new(call: &ConvCall<'_>, [x, w, y]: [&Strided; 3], pack: bool) -> Option<Self> {
         let dense = |view: &Strided| is_dense(&view.shape, &view.strides);
-        // Filters have no strides.
+        // The library's descriptions of filters have no strides.
         if !dense(w) && !pack {
             return None;
         }
         let mut used = Place::new(x, false);
-        // Where what is used of x begins in a tensor that holds its padding too.
+        // Where the used part of x begins in a packed tensor that holds its padding too.
         let mut before: SmallVec<[usize; 5]> = SmallVec::from_slice(&[0, 0]);
         let mut pad = SmallVec::new();
         for d in 0..call.stride.len() {
@@ -286,7 +287,7 @@ impl Terms {
         })
     }
 
-    /// The call, without addresses; nothing where its numbers are too large.
+    /// The call, without addresses; `None` where its numbers are too large.
     fn convolution(&self, call: &ConvCall<'_>, dtype: DType) -> Option<Convolution> {
         let [x, w, y] = &self.places;
         let numbers = |of: &[usize], missing: i32| -> Option<Numbers> {
@@ -312,25 +313,25 @@ impl Terms {
 /// How the windows of the outputs lie on the inputs, along one dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Meeting {
-    /// Inputs in front of all windows.
+    /// Inputs in front of all windows; they are not used.
     skip: usize,
-    /// Inputs from there on until the last that a window needs, or that there is.
+    /// Inputs used from there on: until the last one that a window needs, or the last one there is.
     take: usize,
-    /// What windows reach in front of the inputs and behind them.
+    /// How far the windows reach in front of the first input and behind the last one.
     low: usize,
     high: usize,
     stride: usize,
 }
 
 impl Meeting {
-    /// Nothing if no window meets an input, or the numbers are too large.
+    /// `None` if no window meets an input, or the numbers are too large.
     fn new(
         [inputs, taps, outputs]: [usize; 3],
         [stride, dilation]: [usize; 2],
         origin: isize,
     ) -> Option<Self> {
         let span = taps.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)?;
-        // Positions from the first window's begin to the last one's end.
+        // Positions from the begin of the first window to the end of the last one.
         let all = (outputs.checked_sub(1)?.checked_mul(stride)?).checked_add(span)?;
         let (low, skip) = match origin < 0 {
             true => (origin.unsigned_abs(), 0),
@@ -348,7 +349,7 @@ impl Meeting {
         })
     }
 
-    /// Whether as much padding behind as in front gives the same windows: what it adds behind is less than a step.
+    /// Whether padding both sides by `low` gives the same windows: the padding this adds behind is less than one stride.
     fn is_even(&self) -> bool {
         self.low >= self.high && self.low - self.high < self.stride
     }

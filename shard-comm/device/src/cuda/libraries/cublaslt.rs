@@ -25,11 +25,11 @@ use crate::cuda::driver::{Answer, Refusal};
 use crate::cuda::terms::{Gemm, Matrix};
 use crate::{DType, MatmulPrecision};
 
-/// The oldest that is used: that of CUDA 12.
+/// The oldest version that is used: that of CUDA 12.
 const OLDEST: usize = 120_000;
-/// What an algorithm may use to work in: what NVIDIA recommends for its larger GPUs.
+/// The most workspace that an algorithm may use: NVIDIA's recommendation for its larger GPUs.
 const WORKSPACE: u64 = 32 << 20;
-/// What a bias must be aligned to, as vectors of 16 bytes are read.
+/// The alignment of a bias in bytes, because biases are read as vectors of 16 bytes.
 const BIAS_ALIGNMENT: u64 = 16;
 /// Alignment beyond this makes no difference.
 const MOST_ALIGNMENT: u64 = 256;
@@ -39,7 +39,7 @@ const TRANSPOSED: i32 = 1;
 /// Choices kept; when there are more, all are dropped and made again as needed.
 const CHOICES: usize = 4096;
 
-/// The functions that are called, which an old library may lack.
+/// The functions that are called; an old library may lack some of them.
 const CALLED: [&str; 15] = [
     "cublasLtCreate",
     "cublasLtDestroy",
@@ -58,7 +58,7 @@ const CALLED: [&str; 15] = [
     "cublasLtGetVersion",
 ];
 
-/// Whether the library is there. cudarc panics where it or one of its functions is missing, so all are looked for before.
+/// Whether the library is there. cudarc panics where it or one of its functions is missing, so this looks for all of them first.
 pub(super) fn found() -> &'static Library {
     static FOUND: LazyLock<Library> = LazyLock::new(|| {
         // SAFETY: loads a library of the system; the names are cudarc's own.
@@ -87,10 +87,10 @@ pub(super) fn found() -> &'static Library {
 
 /// A handle of the library, in a context of CUDA.
 pub(in crate::cuda) struct Lt {
-    /// The pointer, which one thread at a time uses: this is behind a lock.
+    /// The pointer. Only one thread at a time uses it, because this is behind a lock.
     handle: usize,
     context: Arc<CudaContext>,
-    /// By the call with alignments in place of addresses; nothing where the library has no way.
+    /// The choices by call, with alignments in place of addresses; `None` where the library cannot compute the product.
     choices: HashMap<Gemm, Option<Choice>>,
 }
 
@@ -102,7 +102,7 @@ struct Choice {
 }
 
 impl Lt {
-    /// A handle in the context, which is this thread's.
+    /// A handle in the context, which is current on this thread.
     pub(super) fn new(context: &Arc<CudaContext>) -> Answer<Self> {
         let mut handle: cublasLtHandle_t = null_mut();
         // SAFETY: the pointer is to a local.
@@ -116,7 +116,7 @@ impl Lt {
         })
     }
 
-    /// The bytes that a product works in; nothing if the library has no way to do it.
+    /// The bytes of workspace that a product needs; `None` if the library cannot compute it.
     pub(in crate::cuda) fn plan(&mut self, gemm: &Gemm) -> Answer<Option<usize>> {
         Ok(self.choice(gemm)?.map(|choice| choice.workspace))
     }
@@ -137,7 +137,7 @@ impl Lt {
         Ok(choice)
     }
 
-    /// What the library's heuristics find best. They are a function of the call, so equal on GPUs and libraries that are equal.
+    /// The best choice by the library's heuristics. They are a function of the call, so equal GPUs and libraries choose alike.
     fn choose(&self, gemm: &Gemm, key: &Gemm) -> Answer<Option<Choice>> {
         let described = Described::new(gemm)?;
         let preference = preference(key)?;
@@ -162,7 +162,8 @@ impl Lt {
             return Ok(None);
         }
         accept("cublasLtMatmulAlgoGetHeuristic", status)?;
-        // SAFETY: zeros are a value of it, whose state is then success; it is looked at only if the library wrote it.
+        // SAFETY: zeros are a valid value of the type, with the state "success"; the result is used only if the library wrote
+        // one.
         let result = unsafe { result.assume_init() };
         let usable = count == 1 && result.state == Status::CUBLAS_STATUS_SUCCESS;
         Ok(usable.then_some(Choice {
@@ -174,8 +175,8 @@ impl Lt {
     /// Queues a product that was planned.
     ///
     /// # Safety
-    /// As [`Driver::gemm`](crate::cuda::driver::Driver::gemm). The stream is alive and of this handle's context, which is this
-    /// thread's.
+    /// As [`Driver::gemm`](crate::cuda::driver::Driver::gemm). The stream is alive and belongs to this handle's context, which is
+    /// current on this thread.
     pub(in crate::cuda) unsafe fn run(
         &mut self,
         gemm: &Gemm,
@@ -192,8 +193,8 @@ impl Lt {
             _ => [&raw const one, &raw const zero].map(<*const f32>::cast::<c_void>),
         };
         let address = |matrix: &Matrix| matrix.address as *const c_void;
-        // SAFETY: handle and descriptions are alive; the factors are of the scale type and read before the call returns; what
-        // memory may be touched the caller promises. With a factor of zero, the matrix C is not read.
+        // SAFETY: handle and descriptions are alive; the factors are of the scale type and read before the call returns; the
+        // caller promises that the memory may be touched. With a factor of zero, the matrix C is not read.
         let status = unsafe {
             sys::cublasLtMatmul(
                 self.handle as cublasLtHandle_t,
@@ -228,7 +229,7 @@ impl Drop for Lt {
     }
 }
 
-/// The call with the alignments of addresses in their place: what choices depend on.
+/// The call with alignments in place of its addresses: choices depend on this.
 fn aligned(gemm: &Gemm) -> Gemm {
     let alignment = |address: u64| match address {
         0 => MOST_ALIGNMENT,
@@ -249,7 +250,7 @@ fn aligned(gemm: &Gemm) -> Gemm {
 
 type LtDescription<T> = Description<T, Status>;
 
-/// A product and its matrices as the library holds them.
+/// A product and its matrices as descriptions of the library.
 pub(super) struct Described {
     product: LtDescription<cublasLtMatmulDescOpaque_t>,
     a: LtDescription<cublasLtMatrixLayoutOpaque_t>,
@@ -268,7 +269,7 @@ impl Described {
             _ => (Compute::CUBLAS_COMPUTE_32F, Type::CUDA_R_32F),
         };
         let mut product = null_mut();
-        // SAFETY: the pointer is to a local; what is made is ended with the description.
+        // SAFETY: the pointer is to a local; `Description` ends what the library made.
         let product = unsafe {
             accept(
                 "cublasLtMatmulDescCreate",
@@ -309,7 +310,7 @@ fn layout(
     batches: i32,
 ) -> Answer<LtDescription<cublasLtMatrixLayoutOpaque_t>> {
     let mut layout = null_mut();
-    // SAFETY: the pointer is to a local; what is made is ended with the description.
+    // SAFETY: the pointer is to a local; `Description` ends what the library made.
     let layout = unsafe {
         accept(
             "cublasLtMatrixLayoutCreate",
@@ -338,10 +339,10 @@ fn layout(
     Ok(layout)
 }
 
-/// What algorithms are looked for: those that sum in the type of the computation alone, for data aligned as the key says.
+/// Restricts the search to algorithms that sum in the type of the computation alone, for data aligned as the key says.
 pub(super) fn preference(key: &Gemm) -> Answer<LtDescription<cublasLtMatmulPreferenceOpaque_t>> {
     let mut made = null_mut();
-    // SAFETY: the pointer is to a local; what is made is ended with the description.
+    // SAFETY: the pointer is to a local; `Description` ends what the library made.
     let made = unsafe {
         accept(
             "cublasLtMatmulPreferenceCreate",
@@ -407,7 +408,7 @@ fn type_of(dtype: DType) -> Answer<Type> {
     }
 }
 
-/// Success, or what the library says.
+/// Success, or the library's message as a refusal.
 fn accept(call: &'static str, status: Status) -> Answer<()> {
     if status == Status::CUBLAS_STATUS_SUCCESS {
         return Ok(());
@@ -415,7 +416,7 @@ fn accept(call: &'static str, status: Status) -> Answer<()> {
     if status == Status::CUBLAS_STATUS_ALLOC_FAILED {
         return Err(Refusal::OutOfMemory);
     }
-    // SAFETY: gives a text that lives as long as the library, for any status.
+    // SAFETY: returns a text that lives as long as the library, for any status.
     let text = unsafe { sys::cublasLtGetStatusString(status) };
     if text.is_null() {
         return Err(Refusal::new(call, format!("{status:?}")));

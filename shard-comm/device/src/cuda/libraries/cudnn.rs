@@ -1,6 +1,6 @@
 //! cuDNN itself, loaded when it is first asked for. All calls to it are here.
 //!
-//! Algorithms are named, not searched for: those that multiply and add in the type of the computation, without transforms,
+//! Algorithms are named, not searched for. The named ones multiply and add in the type of the computation, without transforms,
 //! and give the same bits every time.
 #![expect(
     unsafe_code,
@@ -26,15 +26,15 @@ use crate::cuda::driver::{Answer, Refusal};
 use crate::cuda::terms::{ConvKind, Convolution, Numbers, Tensor};
 use crate::{DType, MatmulPrecision};
 
-/// The oldest that is used, 9.1.0: the first whose calls are declared as here.
+/// The oldest version that is used, 9.1.0: the first whose functions are declared as here.
 const OLDEST: usize = 90_100;
-/// What an algorithm may use to work in; one that wants more is not used. A constant, so that what is chosen depends on the
-/// call alone.
+/// The most workspace that an algorithm may use; one that wants more is not used. It is a constant, so that the choice depends
+/// on the call alone.
 const WORKSPACE: usize = 1 << 30;
 /// Choices kept; when there are more, all are dropped and made again as needed.
 const CHOICES: usize = 4096;
 
-/// The functions that are called, which an old library may lack.
+/// The functions that are called; an old library may lack some of them.
 const CALLED: [&str; 22] = [
     "cudnnConvolutionBackwardData",
     "cudnnConvolutionBackwardFilter",
@@ -60,7 +60,7 @@ const CALLED: [&str; 22] = [
     "cudnnSetTensorNdDescriptor",
 ];
 
-/// Whether the library is there. cudarc panics where it or one of its functions is missing, so all are looked for before.
+/// Whether the library is there. cudarc panics where it or one of its functions is missing, so this looks for all of them first.
 pub(super) fn found() -> &'static Library {
     static FOUND: LazyLock<Library> = LazyLock::new(|| {
         // SAFETY: loads a library of the system; the names are cudarc's own.
@@ -91,10 +91,10 @@ pub(super) fn found() -> &'static Library {
 
 /// A handle of the library, for one stream.
 pub(in crate::cuda) struct Dnn {
-    /// The pointer, which one thread at a time uses: this is behind a lock.
+    /// The pointer. Only one thread at a time uses it, because this is behind a lock.
     handle: usize,
     context: Arc<CudaContext>,
-    /// By the call without addresses; nothing where the library has no way.
+    /// The choices by call, without addresses; `None` where the library cannot compute the convolution.
     choices: HashMap<Convolution, Option<Choice>>,
 }
 
@@ -112,7 +112,7 @@ enum Algorithm {
 }
 
 impl Algorithm {
-    /// Those that may be used, the fastest first. Of the gradients' only these are deterministic and without transforms.
+    /// The algorithms that may be used, the fastest first. For gradients only these are deterministic and without transforms.
     fn of(kind: ConvKind) -> &'static [Self] {
         const FORWARD: [Algorithm; 2] = [
             Algorithm::Forward(Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM),
@@ -133,7 +133,7 @@ impl Algorithm {
 }
 
 impl Dnn {
-    /// A handle for a stream of the context, which is this thread's.
+    /// A handle for a stream of the context, which is current on this thread.
     pub(super) fn new(context: &Arc<CudaContext>, stream: usize) -> Answer<Self> {
         let mut handle: cudnnHandle_t = null_mut();
         // SAFETY: the pointer is to a local.
@@ -150,7 +150,7 @@ impl Dnn {
         Ok(made)
     }
 
-    /// The bytes that a convolution works in; nothing if the library has no way to do it.
+    /// The bytes of workspace that a convolution needs; `None` if the library cannot compute it.
     pub(in crate::cuda) fn plan(&mut self, call: &Convolution) -> Answer<Option<usize>> {
         Ok(self.choice(call)?.map(|choice| choice.workspace))
     }
@@ -190,7 +190,7 @@ impl Dnn {
         Ok(None)
     }
 
-    /// The bytes that an algorithm works in; nothing if it does not do this.
+    /// The bytes of workspace that an algorithm needs; `None` if the algorithm cannot compute this convolution.
     fn workspace(&self, described: &Described, algorithm: Algorithm) -> Answer<Option<usize>> {
         let handle = self.handle as cudnnHandle_t;
         let Described {
@@ -236,9 +236,9 @@ impl Dnn {
                 )
             },
         };
-        // The codes of one kind are those of a thousand.
+        // Status codes come in classes of a thousand.
         match status as u32 / 1000 {
-            // What an algorithm does not do is told as not supported or, in places, as a parameter it does not know.
+            // The library reports a call that an algorithm cannot do as "not supported" or, in places, as a bad parameter.
             2 | 3 => {
                 tracing::debug!(target: "shard_device::cuda", ?algorithm, ?status, "not by cuDNN");
                 Ok(None)
@@ -250,7 +250,7 @@ impl Dnn {
     /// Queues a convolution that was planned, on this handle's stream.
     ///
     /// # Safety
-    /// As [`Driver::convolve`](crate::cuda::driver::Driver::convolve). The handle's context is this thread's.
+    /// As [`Driver::convolve`](crate::cuda::driver::Driver::convolve). The handle's context is current on this thread.
     pub(in crate::cuda) unsafe fn run(
         &mut self,
         call: &Convolution,
@@ -273,7 +273,7 @@ impl Dnn {
         let read = |tensor: &Tensor| tensor.address as *const c_void;
         let write = |tensor: &Tensor| tensor.address as *mut c_void;
         // SAFETY, for all calls: the handle and the descriptions are alive; the factors are of the type they must have and
-        // read before the call returns; what memory may be touched the caller promises.
+        // read before the call returns; the caller promises that the memory may be touched.
         let (name, status) = match choice.algorithm {
             Algorithm::Forward(algorithm) => {
                 // SAFETY: as said above.
@@ -355,7 +355,7 @@ impl Drop for Dnn {
 
 type DnnDescription<T> = Description<T, Status>;
 
-/// A convolution and its tensors as the library holds them.
+/// A convolution and its tensors as descriptions of the library.
 pub(super) struct Described {
     x: DnnDescription<cudnnTensorStruct>,
     w: DnnDescription<cudnnFilterStruct>,
@@ -377,7 +377,7 @@ impl Described {
         })
     }
 
-    /// The extents that the library gives y.
+    /// The extents that the library computes for y.
     pub(super) fn outputs(&self) -> Answer<Numbers> {
         let mut dims = Numbers::from_elem(0, self.ndim);
         // SAFETY: the descriptions are alive, and there is room for that many numbers.
@@ -396,8 +396,8 @@ impl Described {
 
 fn tensor(dtype: Type, of: &Tensor) -> Answer<DnnDescription<cudnnTensorStruct>> {
     let mut made = null_mut();
-    // SAFETY: the pointer is to a local; what is made is ended with the description; extents and strides, as many as is said,
-    // are read before the call returns.
+    // SAFETY: the pointer is to a local; `Description` ends what the library made; extents and strides are as many as the call
+    // says, and are read before it returns.
     unsafe {
         let status = sys::cudnnCreateTensorDescriptor(&raw mut made);
         accept("cudnnCreateTensorDescriptor", status)?;
@@ -468,7 +468,7 @@ fn type_of(dtype: DType) -> Answer<Type> {
     }
 }
 
-/// Success, or what the library says.
+/// Success, or the library's message as a refusal.
 fn accept(call: &'static str, status: Status) -> Answer<()> {
     if status == Status::CUDNN_STATUS_SUCCESS {
         return Ok(());
@@ -476,7 +476,7 @@ fn accept(call: &'static str, status: Status) -> Answer<()> {
     if status == Status::CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED {
         return Err(Refusal::OutOfMemory);
     }
-    // SAFETY: gives a text that lives as long as the library, for any status.
+    // SAFETY: returns a text that lives as long as the library, for any status.
     let text = unsafe { sys::cudnnGetErrorString(status) };
     if text.is_null() {
         return Err(Refusal::new(call, format!("{status:?}")));

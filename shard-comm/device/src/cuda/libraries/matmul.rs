@@ -1,21 +1,21 @@
-//! Products of matrices as cuBLASLt takes them.
+//! Products of matrices in the form that cuBLASLt takes.
 
 use super::super::terms::{Gemm, Matrix};
 use super::super::{Cuda, Strided};
 use crate::{Buffer, BufferMut, DType, DeviceError, MatmulPrecision, Result};
 
 impl Cuda {
-    /// `y = a b`, plus a bias in every row, by cuBLASLt: views are (batch..., m, k), (batch..., k, n), (batch..., m, n) and
-    /// (n), with equal batch dims, of which `a` and `b` may repeat some with a step of 0. `y` must overlap none of them, nor
-    /// itself.
+    /// `y = a b`, plus a bias in every row, by cuBLASLt. The views are (batch..., m, k), (batch..., k, n), (batch..., m, n) and
+    /// (n), with equal batch dims; along some of these `a` and `b` may repeat with a stride of 0. `y` must overlap none of the
+    /// operands, nor itself.
     ///
-    /// False if nothing was done because the library is [not there](Self::libraries), or its terms do not describe the views:
-    /// it takes floats, matrices whose rows or whose columns lie side by side (those of `y` its rows), and one regular step
-    /// from batch to batch.
+    /// Returns false, and does nothing, if the library is [not there](Self::libraries), or its terms do not describe the views:
+    /// it takes floats, matrices whose rows or whose columns are contiguous (for `y` the rows), and one regular stride from
+    /// batch to batch.
     ///
     /// # Errors
     /// [`DeviceError::Invalid`] for views that do not fit each other or their buffers, or buffers of other types or devices;
-    /// what the library or the driver reports.
+    /// otherwise whatever the library or the driver reports.
     pub fn matmul(
         &self,
         a: (&Buffer, &Strided),
@@ -38,7 +38,7 @@ impl Cuda {
             return Ok(false);
         };
         gemm.precision = precision;
-        // Only now: asking for the address of what is written waits for those who read it.
+        // Only now, because asking for the address to write to makes this stream wait for the buffer's readers.
         let size = dtype.size() as u64;
         let place = |buffer: &Buffer, view: &Strided| {
             Ok::<u64, DeviceError>(self.address(buffer)? + view.offset as u64 * size)
@@ -87,10 +87,10 @@ fn check_shapes(a: &Strided, b: &Strided, bias: Option<&Strided>, y: &Strided) -
     ))
 }
 
-/// The product in the library's terms, without addresses, if they describe it.
+/// The product in the library's terms, without addresses; `None` if the terms cannot describe it.
 ///
-/// Matrices that lie by rows are, to the library, their transposes by columns: it is asked for `yᵀ = bᵀ aᵀ`, whose columns are
-/// the rows of `y`, so that a bias per column of `y` is one along its columns.
+/// To the library, which stores matrices by columns, a matrix stored by rows is its transpose. So it is asked for
+/// `yᵀ = bᵀ aᵀ`, whose columns are the rows of `y`, and the bias of `y`'s columns lies along the columns of the result.
 fn described(
     dtype: DType,
     a: &Strided,
@@ -113,7 +113,7 @@ fn described(
     };
     let gemm = |rows: Rows, batch: Batch| -> Option<Gemm> {
         let (m, n, k) = (rows.count, y.shape[nd - 1], a.shape[nd - 1]);
-        // The library counts in 32 bits, and a grid has no more than so many layers.
+        // The library counts in 32 bits, and a grid has at most this many layers.
         if [m, n, k].iter().any(|&e| i32::try_from(e).is_err()) || batch.count > MOST_BATCHES {
             return None;
         }
@@ -136,17 +136,17 @@ fn described(
             batches: batch.count as i32,
         })
     };
-    // With the same right side for all batches they are more rows of one product.
+    // Batches that share the right side are further rows of one product.
     let together = apart
         .with(&batch)
         .and_then(|rows| gemm(rows, Batch::default()));
     together.or_else(|| gemm(apart, batch))
 }
 
-/// Most batches of a call.
+/// The most batches of one call.
 const MOST_BATCHES: usize = u16::MAX as usize;
 
-/// The rows of a and y, and how far they are apart.
+/// The rows of a and y, and the strides between them.
 #[derive(Clone, Copy, Debug)]
 struct Rows {
     count: usize,
@@ -155,7 +155,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Those of all batches, if b is the same for all and rows go on from batch to batch as inside one.
+    /// The rows of all batches, if b is the same for all and the row strides continue from batch to batch.
     fn with(self, batch: &Batch) -> Option<Self> {
         let [step_a, step_b, step_y] = batch.steps;
         let own = self.count as isize;
@@ -172,11 +172,11 @@ impl Rows {
     }
 }
 
-/// Batches a regular step apart.
+/// Batches at a regular stride.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Batch {
     count: usize,
-    /// Of a, b and y.
+    /// The strides of a, b and y.
     steps: [isize; 3],
 }
 
@@ -190,7 +190,7 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// All dims as one, if their steps let them: outermost first.
+    /// All batch dims as one, if their strides allow it. The dims come outermost first.
     fn of<'a>(dims: impl Iterator<Item = (&'a usize, [isize; 3])>) -> Option<Self> {
         let mut all = Self::default();
         for (&extent, steps) in dims.filter(|&(&extent, _)| extent != 1) {
@@ -207,10 +207,10 @@ impl Batch {
     }
 }
 
-/// A matrix of these extents and steps as it lies by columns, and whether that is its transpose.
+/// A matrix of these extents and strides, stored by columns, and whether what is stored is its transpose.
 fn stored([rows, columns]: [usize; 2], [down, across]: [isize; 2]) -> Option<(Matrix, bool)> {
     let by_columns = |rows: usize, columns: usize, down: isize, across: isize| {
-        // A step that is never taken may be any number.
+        // A stride that is never used may be any number.
         let leading = if columns == 1 { rows as isize } else { across };
         ((rows == 1 || down == 1) && leading >= rows as isize).then_some(Matrix {
             address: 0,

@@ -1,10 +1,10 @@
-//! NVIDIA's libraries for what most of the arithmetic goes into: cuBLASLt for [products](Cuda::matmul) and cuDNN for
+//! NVIDIA's libraries for the ops that most of the arithmetic is in: cuBLASLt for [products](Cuda::matmul) and cuDNN for
 //! [convolutions](Cuda::convolve).
 //!
-//! Both are optional, and loaded when they are first asked for. What they are asked is said in a few plain structures
-//! (`terms.rs`) in the library's own terms, and two drivers take these: NVIDIA's (`cublaslt.rs`, `cudnn.rs`),
-//! which hands each field to the library under the name it has there, and the emulation (`played.rs`), which does with plain
-//! loops what the library's manual says of them. So that views become the right terms is tested without a GPU.
+//! Both are optional, and loaded when they are first asked for. A call is described by a few plain structures (`terms.rs`) in
+//! the library's own terms. Two drivers take these: NVIDIA's (`cublaslt.rs`, `cudnn.rs`), which hands each field to the library
+//! under the name it has there, and the emulation (`played.rs`), which does with plain loops what the library's manual says.
+//! That way the translation of views into these terms is tested without a GPU.
 
 pub(super) mod conv;
 mod cublaslt;
@@ -23,9 +23,9 @@ use super::Cuda;
 use super::terms::{Libraries, Library};
 use crate::{BufferMut, DType, Device, Result};
 
-/// Which optional libraries were found, and of the others why they are not used. Never panics, and needs no GPU.
+/// Which optional libraries were found, and for the others why they are not used. Never panics, and needs no GPU.
 ///
-/// All ranks should find the same: which one computed a value shows in its last bits.
+/// All ranks should find the same libraries, because which one computed a value shows in its last bits.
 ///
 /// ```
 /// use shard_device::cuda::{Library, libraries};
@@ -43,12 +43,12 @@ pub fn libraries() -> Libraries {
 
 impl Cuda {
     /// The optional libraries that [`matmul`](Self::matmul) and [`convolve`](Self::convolve) call on this device: those of the
-    /// [machine](libraries), or what plays them where the device is emulated.
+    /// [machine](libraries), or their emulation where the device is emulated.
     pub fn libraries(&self) -> Libraries {
         self.driver.libraries()
     }
 
-    /// Memory for a library to work in, which goes back when the work queued until its end is done.
+    /// Memory for a library to work in. It is given back after the work queued until it is dropped.
     fn workspace(&self, bytes: usize) -> Result<BufferMut> {
         self.alloc(DType::U8, bytes)
     }

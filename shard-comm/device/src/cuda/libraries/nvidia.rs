@@ -1,5 +1,5 @@
-//! What the two libraries' drivers share: handles that are made when they are first needed, and descriptions that end with
-//! their scope.
+//! Parts that the drivers of the two libraries share: handles that are made when they are first needed, and descriptions that
+//! end with their scope.
 #![expect(unsafe_code, reason = "ends descriptions of the libraries")]
 
 use std::fmt;
@@ -11,7 +11,7 @@ use super::cublaslt::{self, Lt};
 use super::cudnn::{self, Dnn};
 use crate::cuda::driver::Answer;
 
-/// The libraries' handles for one stream. They end before the context that they are made in.
+/// The libraries' handles for one stream. They must end before the context that they were made in.
 #[derive(Default)]
 pub(in crate::cuda) struct Handles {
     lt: Mutex<Option<Lt>>,
@@ -19,7 +19,7 @@ pub(in crate::cuda) struct Handles {
 }
 
 impl Handles {
-    /// Works with the stream's handle of cuBLASLt, if the library is there. The stream's context is this thread's.
+    /// Works with the stream's handle of cuBLASLt, if the library is there. The stream's context is current on this thread.
     pub(in crate::cuda) fn lt<T>(
         &self,
         context: &Arc<CudaContext>,
@@ -36,7 +36,7 @@ impl Handles {
         work(lt).map(Some)
     }
 
-    /// Works with the stream's handle of cuDNN, if the library is there. The stream's context is this thread's.
+    /// Works with the stream's handle of cuDNN, if the library is there. The stream's context is current on this thread.
     pub(in crate::cuda) fn dnn<T>(
         &self,
         context: &Arc<CudaContext>,
@@ -61,14 +61,14 @@ impl fmt::Debug for Handles {
     }
 }
 
-/// A description that a library made, until the end of the scope.
+/// A description that a library made; it ends with the scope.
 pub(super) struct Description<T, S> {
     raw: *mut T,
     end: unsafe fn(*mut T) -> S,
 }
 
 impl<T, S> Description<T, S> {
-    /// Takes over what a library has made and `end` ends.
+    /// Takes over a description that a library made and that `end` ends.
     ///
     /// # Safety
     /// `raw` is alive, nobody else ends it, and `end` may be called with it once.
@@ -83,7 +83,7 @@ impl<T, S> Description<T, S> {
 
 impl<T, S> Drop for Description<T, S> {
     fn drop(&mut self) {
-        // SAFETY: `new` was promised so.
+        // SAFETY: promised to `new`.
         let _ = unsafe { (self.end)(self.raw) };
     }
 }

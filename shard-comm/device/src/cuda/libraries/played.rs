@@ -1,7 +1,7 @@
-//! The libraries as their manuals describe them, in plain loops on the host: what a device without a GPU calls in their place.
+//! The libraries as their manuals describe them, in plain loops on the host: a device without a GPU calls these in their place.
 //!
-//! It reads descriptions as the libraries do: matrices by columns, strides of tensors, padding alike on both sides. What they
-//! would refuse is refused, and what their manuals do not take is not taken.
+//! The loops read descriptions as the libraries do: matrices by columns, strides of tensors, equal padding on both sides. They
+//! refuse what the libraries refuse, and do not take what the manuals do not allow.
 #![expect(unsafe_code, reason = "reads and writes addresses of emulated GPUs")]
 
 use half::{bf16, f16};
@@ -11,10 +11,10 @@ use crate::cuda::driver::{Answer, Refusal};
 use crate::cuda::terms::{ConvKind, Convolution, Gemm, Matrix, Tensor};
 use crate::{DType, MatmulPrecision};
 
-/// What every call asks to work in, to see that it gets it.
+/// Workspace that every call asks for, so that tests see that the call gets it.
 const WORKSPACE: usize = 64;
 
-/// The emulation has both.
+/// The emulation has both libraries.
 pub(in crate::cuda) fn libraries() -> Libraries {
     let played = || Library::Found { version: 0 };
     Libraries {
@@ -48,7 +48,7 @@ pub(in crate::cuda) fn plan_gemm(gemm: &Gemm) -> Answer<Option<usize>> {
 /// As [`Driver::gemm`](crate::cuda::driver::Driver::gemm).
 ///
 /// # Safety
-/// As there, with addresses of the host.
+/// As for that function, with addresses of the host.
 pub(in crate::cuda) unsafe fn gemm(gemm: &Gemm, workspace: (u64, usize)) -> Answer<()> {
     if workspace.0 == 0 || workspace.1 < WORKSPACE {
         return Err(Refusal::new("cublasLtMatmul", "no workspace"));
@@ -122,7 +122,7 @@ pub(in crate::cuda) fn plan_convolution(call: &Convolution) -> Answer<Option<usi
         let text = format!("bad parameter: {call:?}");
         return Err(Refusal::new("cudnnGetConvolution..WorkspaceSize", text));
     }
-    // Gradients want the gradient by y without gaps inside a sample.
+    // For gradients the gradient by y must have no gaps inside a sample.
     let dense = call.kind == ConvKind::Forward || is_packed(y);
     Ok(dense.then_some(WORKSPACE))
 }
@@ -140,7 +140,7 @@ fn is_packed(of: &Tensor) -> bool {
 /// As [`Driver::convolve`](crate::cuda::driver::Driver::convolve).
 ///
 /// # Safety
-/// As there, with addresses of the host.
+/// As for that function, with addresses of the host.
 pub(in crate::cuda) unsafe fn convolve(call: &Convolution, workspace: (u64, usize)) -> Answer<()> {
     if workspace.0 == 0 || workspace.1 < WORKSPACE {
         return Err(Refusal::new("cudnnConvolution", "no workspace"));
@@ -173,7 +173,7 @@ unsafe fn run<T: Float>(call: &Convolution) {
         lift3(&call.dilation, 1),
     );
     let (reads, out_of_group) = (w.dims[1], w.dims[0] / i64::from(call.groups));
-    // Sums by their place among the elements of what is written.
+    // One sum per element of the result.
     let target = match call.kind {
         ConvKind::Forward => &y,
         ConvKind::InputGrad => &x,
@@ -234,7 +234,7 @@ impl Lifted {
         Place::new(self.address, offset.sum())
     }
 
-    /// The number of an element in order.
+    /// The number of an element in row-major order.
     fn number(&self, at: [i64; 5]) -> usize {
         let dims = at.iter().zip(self.dims);
         dims.fold(0, |all, (i, extent)| all * extent + i) as usize
@@ -253,7 +253,7 @@ fn positions(dims: [i64; 5]) -> impl Iterator<Item = [i64; 5]> {
     })
 }
 
-/// An element in memory.
+/// The address of an element in memory.
 struct Place<T>(*mut T);
 
 impl<T: Float> Place<T> {
@@ -262,21 +262,21 @@ impl<T: Float> Place<T> {
     }
 
     /// # Safety
-    /// There is such an element.
+    /// There is an element at this address.
     unsafe fn read(&self) -> T {
         // SAFETY: the caller's promise; buffers are aligned for every element type.
         unsafe { self.0.read() }
     }
 
     /// # Safety
-    /// As [`read`](Self::read), and nobody else uses it.
+    /// As [`read`](Self::read), and nobody else uses the element.
     unsafe fn write(&self, value: T) {
         // SAFETY: the caller's promise.
         unsafe { self.0.write(value) }
     }
 }
 
-/// Elements, and what they are summed in: 16-bit ones in `f32`.
+/// Element types, each with the type it is summed in: `f32` for 16-bit types.
 trait Float: Copy {
     type Sum: Copy;
     const ZERO: Self::Sum;

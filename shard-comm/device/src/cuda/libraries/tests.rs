@@ -6,7 +6,7 @@ use crate::cuda::terms::{ConvKind, Convolution, Gemm, Matrix, Numbers, Tensor};
 use crate::cuda::{Availability, availability};
 use crate::{Buffer, DeviceRef, Element, MatmulPrecision, Strided};
 
-/// The emulation, on both kinds of its streams, and a GPU, each where there is one.
+/// The emulation, with both kinds of its streams, and a GPU, each where it is available.
 fn devices() -> Vec<DeviceRef> {
     let mut devices = Vec::new();
     #[cfg(feature = "cuda-emulated")]
@@ -21,7 +21,7 @@ fn devices() -> Vec<DeviceRef> {
     devices
 }
 
-/// A view of these extents, by order of its dims and with gaps after each.
+/// How a view lies in memory: the order of its dims, and a gap after each.
 #[derive(Clone, Debug)]
 struct Lie {
     order: Vec<usize>,
@@ -59,7 +59,7 @@ fn numbers(view: &Strided, seed: u64) -> Vec<f64> {
     (0..end).map(|i| (mixed(i) % 3) as f64 - 1.0).collect()
 }
 
-/// Whether the device must take what its libraries' manuals take; a library itself may know better.
+/// Whether the device must take everything that its libraries' manuals allow; a real library may refuse some of it.
 fn is_emulated(device: &DeviceRef) -> bool {
     device.kind() == crate::DeviceKind::EmulatedCuda
 }
@@ -90,7 +90,7 @@ fn upload(device: &DeviceRef, dtype: DType, numbers: &[f64]) -> Buffer {
     typed.freeze()
 }
 
-/// What a call left in a view of memory that it was given full of sevens, and whether it did anything.
+/// The contents of a view after a call, in memory that was full of sevens before, and whether the call did anything.
 fn written(
     device: &DeviceRef,
     dtype: DType,
@@ -118,7 +118,7 @@ struct Product {
     batch: Vec<usize>,
     mnk: [usize; 3],
     lies: [Lie; 3],
-    /// Whether the operands repeat all batches.
+    /// For either operand, whether it repeats along all batches.
     repeats: [bool; 2],
     bias: bool,
     dtype: DType,
@@ -159,7 +159,7 @@ impl Product {
         let matrix = [[m, k], [k, n], [m, n]][of];
         let shape: Vec<usize> = self.batch.iter().copied().chain(matrix).collect();
         let mut lie = self.lies[of].clone();
-        // What lies side by side must, of a matrix.
+        // The contiguous dim of a matrix must stay contiguous.
         lie.gaps[*lie.order.last().unwrap()] = lie.gaps[*lie.order.last().unwrap()].min(1);
         let mut view = lie.view(&shape);
         if of < 2 && self.repeats[of] {
@@ -220,7 +220,7 @@ struct Meets {
     kind: ConvKind,
     batch: usize,
     groups: usize,
-    /// Of a group: read and made.
+    /// Channels of one group: of the input and of the output.
     channels: [usize; 2],
     /// Per spatial dim: inputs, taps, outputs, stride, dilation, origin.
     dims: Vec<([usize; 5], isize)>,
@@ -273,7 +273,7 @@ impl Meets {
         self.lies[of].view(&shape)
     }
 
-    /// The third of x, w and y from the other two.
+    /// The third of x, w and y, computed from the other two.
     fn expected(&self, mut data: [Vec<f64>; 3], views: [&Strided; 3]) -> Vec<f64> {
         let written = self.written();
         for index in indices(&views[written].shape) {
@@ -313,7 +313,7 @@ impl Meets {
         }
     }
 
-    /// Whether some output meets some input along every dim, and none begins behind them.
+    /// Whether some output meets some input along every dim, and none begins behind the last input.
     fn meets(&self) -> bool {
         self.dims
             .iter()
@@ -454,7 +454,7 @@ fn both_libraries_say_whether_they_are_there() {
     }
 }
 
-/// Where the libraries are found: their own checks of our descriptions, which need no GPU.
+/// Where the libraries are found, they check our descriptions themselves, which needs no GPU.
 #[test]
 fn the_libraries_take_descriptions_and_agree_on_the_extents_of_outputs() {
     if cublaslt::found().is_found() {

@@ -1,4 +1,4 @@
-// CUDA's words for a host compiler: what the tests of kernels run on where there is no GPU.
+// The vocabulary of CUDA for a host compiler: tests of kernels run on this where there is no GPU.
 //
 // A launch runs block after block. In a KERNEL the threads of a block run one after the other; in a BLOCK_KERNEL, whose
 // threads wait for each other, each is a fiber and SYNC() goes on to the next.

@@ -1,11 +1,11 @@
-// What every kernel begins with: types, conversions, and how a kernel is written.
+// The prelude of every kernel: types, conversions, and how a kernel is written.
 //
 // A kernel takes one structure by value and is written
 //
 //     KERNEL(name, Params) { ... p.field ... }
 //
 // so that the same text runs on a GPU (compiled by NVRTC) and, for tests without one, on the host (emulated.h).
-// Kernels whose threads wait for each other are written BLOCK_KERNEL. Neither may assume a block's size.
+// Kernels whose threads wait for each other are written BLOCK_KERNEL. No kernel may assume a block's size.
 
 #ifndef EMULATED
 #define DEVICE __device__ __forceinline__
@@ -59,7 +59,7 @@ DEVICE void narrow16(f32 v, f16* to) {
     to->bits = (u16)(sign | ((m + 0xfffu + ((m >> 13) & 1u) - 0x38000000u) >> 13));
 }
 
-// What elements are computed in: 16-bit floats in f32, everything else in itself.
+// The type that elements are computed in: f32 for 16-bit floats, the type itself otherwise.
 template <class T> struct Wide { typedef T type; };
 template <> struct Wide<f16> { typedef f32 type; };
 template <> struct Wide<bf16> { typedef f32 type; };
@@ -68,7 +68,7 @@ template <class T> DEVICE T widen(T v) { return v; }
 DEVICE f32 widen(f16 v) { return widen16(v); }
 DEVICE f32 widen(bf16 v) { return widen16(v); }
 
-// A float of any width as another; doubles become 16-bit floats by way of f32.
+// Converts between floats of any widths; doubles become 16-bit floats by way of f32.
 DEVICE f64 as_f64(f64 v) { return v; }
 DEVICE f64 as_f64(f32 v) { return v; }
 DEVICE f64 as_f64(f16 v) { return widen16(v); }
@@ -90,6 +90,6 @@ template <> struct As<i32> { static DEVICE i32 of(i32 v) { return v; } };
 template <> struct As<u8> { static DEVICE u8 of(u8 v) { return v; } };
 template <> struct As<b8> { static DEVICE b8 of(b8 v) { return v; } };
 
-// Where a thread stands among all of a launch.
+// The number of this thread among all threads of a launch.
 DEVICE i64 first_thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 DEVICE i64 threads() { return (i64)gridDim.x * blockDim.x; }

@@ -7,12 +7,12 @@
 #define MAX_TERMS 64
 
 struct Axis { i64 extent, src, dst; };
-// `count` threads each visit `turns` elements one after the other: those of the axes from `serial` on, where the
-// destination visits an element more than once.
+// `count` threads each visit `turns` elements one after the other: the elements of the axes from `serial` on. Along those axes
+// the destination visits an element more than once.
 struct Piece { u64 src; i64 src_at, dst_at, count; i32 axes, serial; i64 turns; Axis axis[MAX_AXES]; };
 struct Pieces { u64 dst; i64 threads; i32 pieces, pad; Piece piece[MAX_PIECES]; };
 
-// Adds the steps of the axes [from, to) at an index to two places.
+// Adds to two places the steps that lead to an index along the axes [from, to).
 DEVICE void step(const Piece& piece, i32 from, i32 to, i64 index, i64& s, i64& d) {
     for (i32 a = to - 1; a >= from; a--) {
         const Axis& axis = piece.axis[a];
@@ -110,7 +110,7 @@ DEVICE i64 add(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
 DEVICE i64 mul(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
 DEVICE i32 add(i32 a, i32 b) { return (i32)((u32)a + (u32)b); }
 DEVICE i32 mul(i32 a, i32 b) { return (i32)((u32)a * (u32)b); }
-// A zero is above its negative: of two zeros, one of each sign sum to the one above.
+// +0 is above -0; of two zeros of different sign the sum is +0.
 template <class T> DEVICE T greater(T a, T b) { return a == b && a == 0 ? a + b : a != a || a > b ? a : b; }
 template <class T> DEVICE T lesser(T a, T b) { return a == b && a == 0 ? -(-a - b) : a != a || a < b ? a : b; }
 template <class T> DEVICE bool nan(T a) { return a != a; }
