@@ -10,8 +10,7 @@ use crate::mesh::cut;
 use crate::{Context, Error, Mesh, Result, ShardTensor};
 use ndarray::{ArrayViewD, IxDyn};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
-use shard_comm::Calling;
-use shard_comm::{AgreedError, DType};
+use shard_comm::{AgreedError, Call, Calling, DType};
 use shard_ops::Exec;
 use shard_redistribute::Array;
 use shard_spec::{DimPart, Dims, numel};
@@ -57,7 +56,7 @@ const LONGEST_HEADER: u64 = 100_000_000;
 /// ```
 #[track_caller]
 pub fn save(path: impl AsRef<Path>, tensors: &[(String, ShardTensor)]) -> Result<()> {
-    let _call = Calling::here();
+    let _call = Calling::of("save");
     const OP: &str = "checkpoint::save";
     let Some((_, first)) = tensors.first() else {
         return Err(Error::argument(
@@ -105,7 +104,7 @@ pub fn save(path: impl AsRef<Path>, tensors: &[(String, ShardTensor)]) -> Result
 /// no parameter is changed then. [`Argument`](Error::Argument) for tensors that are no parameters.
 #[track_caller]
 pub fn load(path: impl AsRef<Path>, parameters: &[(String, ShardTensor)]) -> Result<()> {
-    let _call = Calling::here();
+    let _call = Calling::of("load");
     const OP: &str = "checkpoint::load";
     if let Some((name, _)) = parameters.iter().find(|(_, p)| !p.is_parameter()) {
         return Err(Error::argument(
@@ -142,6 +141,8 @@ pub fn load(path: impl AsRef<Path>, parameters: &[(String, ShardTensor)]) -> Res
     for ((_, parameter), piece) in parameters.iter().zip(pieces) {
         let value = parameter.value();
         let array = value.array();
+        let call = Call::new("load").of(array.dtype(), array.layout());
+        array.cx().record(call.reading(&[array.number()]));
         let local = match piece {
             Some(bytes) => Some(
                 parameter

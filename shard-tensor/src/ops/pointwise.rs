@@ -1,7 +1,7 @@
 //! Maps of one number and of two.
 
 use crate::{Result, ShardTensor};
-use shard_comm::DType;
+use shard_comm::{Call, Calling, DType};
 use shard_kernels::unary::Unary;
 use shard_ops::elementwise as ops;
 
@@ -56,6 +56,12 @@ impl ShardTensor {
     /// As [`map`](Self::map).
     #[track_caller]
     pub fn div_scalar(&self, value: f64) -> Result<Self> {
+        // The number is no attribute of the op, which divides by a tensor.
+        let _call = Calling::of("div_scalar");
+        let x = self.value();
+        let call = Call::new("div_scalar").with(value.to_bits().into());
+        let call = call.of(self.dtype(), self.layout());
+        x.array().cx().record(call.reading(&[x.array().number()]));
         self.run(|exec, x| ops::div_scalar(exec, x, value))
     }
 

@@ -6,6 +6,7 @@ mod errors;
 mod gradients;
 mod graphs;
 mod indexing;
+mod histories;
 mod limits;
 mod local;
 mod models;
