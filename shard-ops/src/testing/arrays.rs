@@ -9,8 +9,8 @@ use std::rc::Rc;
 
 /// This rank's piece of a tensor in a layout; floats take type `float`. No communication.
 ///
-/// On partial axes the ranks get terms whose sum in rank order is exactly the value: signed powers of two times
-/// the value, in another pattern for every other element; of integers such multiples, which wrap, and of truth values true on one rank.
+/// On partial axes the ranks get terms whose sum in rank order is exactly the value: signed powers of two times the value, in
+/// another pattern for every other element; of integers such multiples, which wrap, and of truth values true on one rank.
 ///
 /// # Errors
 /// Whatever making an array reports.

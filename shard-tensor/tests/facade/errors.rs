@@ -3,8 +3,8 @@
 use shard_tensor::nn::{LayerNorm, Linear, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
-    Context, Error, ErrorClass, LocalSizes, Result, ShardTensor, checkpoint, launch,
-    replicate, shard,
+    Context, Error, ErrorClass, LocalSizes, Result, ShardTensor, checkpoint, launch, replicate,
+    shard,
 };
 
 #[test]

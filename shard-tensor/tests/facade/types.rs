@@ -308,6 +308,23 @@ fn tensors_of_every_type_come_from_nothing_and_from_files() {
         );
         assert!(tensor.data().chunks(dtype.size()).all(|one| one[0] == 1));
     }
+    // On other ranks, in another layout, of the type that the file tells.
+    let loaded = Launch::new(3).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let missing = checkpoint::read(&path, "f32", &mesh, shard(0)).unwrap_err();
+        assert_eq!(missing.class(), ErrorClass::Agreed);
+        let missing = missing.to_string();
+        let sums = types.map(|dtype| {
+            let x = checkpoint::read(&path, dtype.name(), &mesh, shard(1).sizes([1, 0, 1]))?;
+            assert_eq!((x.dtype(), x.shape()), (dtype, &[3, 2][..]));
+            x.sum_all()?.item()
+        });
+        Ok((missing, sums.into_iter().collect::<Result<Vec<f64>>>()?))
+    });
+    for (missing, sums) in loaded.unwrap() {
+        assert!(missing.contains("no tensor \"f32\""), "{missing}");
+        assert_eq!(sums, [6.0; 4]);
+    }
     std::fs::remove_file(&path).unwrap();
 }
 

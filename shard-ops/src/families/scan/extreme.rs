@@ -174,8 +174,8 @@ impl Op for ExtremeTotals {
     crate::kernel::gpu_kernel!();
 }
 
-/// The derivative of running extremes: each was found at an index, which gets the sum of what comes to it. Indices ascend, so those of one
-/// are a run, which ends, seen from behind, at the index itself.
+/// The derivative of running extremes: each was found at an index, which gets the sum of what comes to it. Indices ascend, so
+/// those of one are a run, which ends, seen from behind, at the index itself.
 fn at_extremes(exec: &dyn Exec, dy: &Value, index: &Value, dim: usize) -> Result<Value> {
     let parts = Parts::of("cummax", index, dim)?;
     let scan = Runs { parts };
