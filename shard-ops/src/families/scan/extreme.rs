@@ -232,7 +232,7 @@ impl Op for Runs {
             for &part in &after {
                 parts::join(&sums, dim, &[part], &mut of_parts, |run, sum| run.sum = sum);
                 parts::join(&ended, dim, &[part], &mut of_parts, |run, ended| {
-                    run.ended = ended != 0
+                    run.ended = ended != 0;
                 });
                 for (state, next) in states.iter_mut().zip(&of_parts) {
                     *state = state.then(*next);

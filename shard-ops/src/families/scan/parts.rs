@@ -132,7 +132,7 @@ impl Parts {
         let (first, n) = (x.start[self.dim], x.shape[self.dim]);
         let (from, count) = (totals.start[self.dim], totals.shape[self.dim]);
         let Some(ends) = &self.ends else {
-            return vec![0..n];
+            return std::iter::once(0..n).collect();
         };
         let parts = ends.offsets[from..=from + count].windows(2);
         // Of an empty part the box may lie anywhere.
