@@ -44,11 +44,14 @@ impl ShardTensor {
     /// # Errors
     /// As [`index_select`](Self::index_select).
     #[track_caller]
-    pub fn index_select_by(&self, dim: impl Into<Dim>, index: &Self, by: RouteBy) -> Result<Self> {
+    pub fn index_select_by(
+        &self,
+        dim: impl Into<Dim>,
+        index: &Self,
+        by: RouteBy,
+    ) -> Result<Self> {
         let dim = self.dim("index_select", dim)?;
-        self.run2(index, |exec, x, i| {
-            indexing::index_select_by(exec, x, dim, i, by)
-        })
+        self.run2(index, |exec, x, i| indexing::index_select_by(exec, x, dim, i, by))
     }
 
     /// The elements along a dim that `index` names: where it holds `j` at a place, the element at that place with `j` for the dim. In other
@@ -87,9 +90,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn take_along_dim(&self, dim: impl Into<Dim>, index: &Self) -> Result<Self> {
         let dim = self.dim("take_along_dim", dim)?;
-        self.run2(index, |exec, x, i| {
-            indexing::take_along_dim(exec, x, i, dim)
-        })
+        self.run2(index, |exec, x, i| indexing::take_along_dim(exec, x, i, dim))
     }
 
     /// The rows of this table that `indices` name, `[..indices, ..row]`. The row `padding` gets no gradient.
@@ -115,9 +116,7 @@ impl ShardTensor {
     /// As [`index_select`](Self::index_select); for a padding that is no row.
     #[track_caller]
     pub fn embedding(&self, indices: &Self, padding: Option<usize>) -> Result<Self> {
-        self.run2(indices, |exec, x, i| {
-            indexing::embedding(exec, i, x, padding)
-        })
+        self.run2(indices, |exec, x, i| indexing::embedding(exec, i, x, padding))
     }
 
     /// The tensor with each row of `src` added to the row that `index` names along a dim.
@@ -146,9 +145,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn index_add(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
         let dim = self.dim("index_add", dim)?;
-        self.run3(index, src, |exec, x, i, s| {
-            indexing::index_add(exec, x, dim, i, s, 1.0)
-        })
+        self.run3(index, src, |exec, x, i, s| indexing::index_add(exec, x, dim, i, s, 1.0))
     }
 
     /// The tensor with every element of `src` added at the place that `index` names along a dim: where it holds `j` at a place, to the element at
@@ -162,9 +159,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn scatter_add(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
         let dim = self.dim("scatter_add", dim)?;
-        self.run3(index, src, |exec, x, i, s| {
-            indexing::scatter_add(exec, x, dim, i, s)
-        })
+        self.run3(index, src, |exec, x, i, s| indexing::scatter_add(exec, x, dim, i, s))
     }
 
     /// The sum of the rows of each of `count` segments: row `i` is of segment `ids[i]`. Ids need not be sorted, and a segment without
@@ -242,9 +237,7 @@ impl ShardTensor {
     /// As [`segment_mean`](Self::segment_mean).
     #[track_caller]
     pub fn segment_softmax(&self, ids: &Self, count: usize) -> Result<Self> {
-        self.run2(ids, |exec, x, i| {
-            indexing::segment_softmax(exec, x, i, count)
-        })
+        self.run2(ids, |exec, x, i| indexing::segment_softmax(exec, x, i, count))
     }
 
     /// Runs one op of `shard_ops` on three tensors.
