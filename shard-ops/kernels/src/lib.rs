@@ -43,6 +43,8 @@ pub mod reduce;
 pub mod resample;
 pub mod rows;
 pub mod scan;
+pub mod search;
+pub mod sort;
 pub mod tally;
 #[cfg(test)]
 mod testing;

@@ -18,7 +18,10 @@ pub mod random;
 pub mod reduce;
 pub mod resample;
 pub mod scan;
+pub mod search;
+pub mod select;
 pub mod shape;
+pub mod sort;
 pub mod triangle;
 mod types;
 

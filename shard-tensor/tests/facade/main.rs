@@ -4,6 +4,8 @@ mod constructors;
 mod doors;
 mod errors;
 mod gradients;
+mod graphs;
+mod indexing;
 mod limits;
 mod local;
 mod models;

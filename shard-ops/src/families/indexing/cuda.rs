@@ -1,5 +1,6 @@
 //! Rows by key.
 
+use super::Resolve;
 use super::fold::FoldRows;
 use super::rows::{Pack, Settle, side_by_side};
 use super::take::Take;
@@ -8,10 +9,11 @@ use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{CudaCall, CudaKernel};
 use crate::cuda_source;
+use crate::error::InOp;
 use crate::{OpError, Result};
 use bytemuck::{Pod, Zeroable};
-use shard_comm::DType;
 use shard_comm::cuda::KernelSource;
+use shard_comm::{DType, Device as _, Strided};
 use shard_kernels::rows::Rows;
 use shard_spec::ReduceOp;
 
@@ -160,6 +162,16 @@ impl CudaKernel for Pack {
             ..Params::new(call, &rows)?
         };
         params.pick(call)
+    }
+}
+
+impl CudaKernel for Resolve {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let count = call.inputs[1].len();
+        let from = Strided::contiguous(&[count]);
+        (call.gpu)
+            .copy(&call.inputs[1], &from, &mut call.outputs[0], &from)
+            .in_op(call.op)
     }
 }
 
