@@ -3,8 +3,10 @@
 //! A file holds whole tensors under their names and says nothing of meshes, so it can be read under any mesh and
 //! layout, and by any other program that reads safetensors.
 
+mod read;
 mod target;
 
+pub use self::read::read;
 use self::target::Target;
 use crate::mesh::cut;
 use crate::{Context, Error, Mesh, Result, ShardTensor};
@@ -13,7 +15,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use shard_comm::{AgreedError, Call, Calling, DType};
 use shard_ops::Exec;
 use shard_redistribute::Array;
-use shard_spec::{DimPart, Dims, numel};
+use shard_spec::{DimPart, Dims, Layout, numel};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -324,13 +326,15 @@ impl Stored {
         })
     }
 
+    /// What the file says of a tensor.
+    fn info(&self, name: &str) -> Result<TensorInfo, String> {
+        let info = self.header.info(name);
+        Ok(info.ok_or_else(|| format!("no tensor {name:?}"))?.clone())
+    }
+
     /// The bytes of this rank's piece, `None` off the mesh.
     fn read(&mut self, name: &str, tensor: &ShardTensor) -> Result<Option<Vec<u8>>, String> {
-        let info = self
-            .header
-            .info(name)
-            .ok_or_else(|| format!("no tensor {name:?}"))?
-            .clone();
+        let info = self.info(name)?;
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
         if info.dtype != dtype_of(dtype) || info.shape != shape {
             return Err(format!(
@@ -338,12 +342,23 @@ impl Stored {
                 info.dtype, info.shape
             ));
         }
-        let size = dtype.size();
+        self.piece(name, dtype, tensor.layout(), tensor.context().rank())
+    }
+
+    /// The bytes of a rank's piece of a tensor of this type, `None` off the mesh.
+    fn piece(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        layout: &Layout,
+        rank: usize,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let (info, size) = (self.info(name)?, dtype.size());
         let (from, to) = info.data_offsets;
-        if to < from || to as u64 > self.size || to - from != numel(shape) * size {
+        if to < from || to as u64 > self.size || to - from != numel(layout.shape()) * size {
             return Err(format!("{name:?}: bytes {from}..{to} of {}", self.size));
         }
-        let Some(held) = tensor.layout().local_parts(tensor.context().rank()) else {
+        let Some(held) = layout.local_parts(rank) else {
             return Ok(None);
         };
         self.read_parts(&info, &held, size)

@@ -134,8 +134,8 @@ impl Mesh {
         self.from_fn(n, placements, |i| i[0] as f64)
     }
 
-    /// `steps` numbers from `start` to `end`, both included, as far from each other as the next; of integers, cut towards zero. As PyTorch's,
-    /// they are counted from the nearer end.
+    /// `steps` numbers from `start` to `end`, both included, as far from each other as the next; of integers, cut towards
+    /// zero. As PyTorch's, they are counted from the nearer end.
     ///
     /// # Collective
     /// All members of the mesh, with equal arguments. No communication.
