@@ -3,8 +3,8 @@
 use super::{Stored, dtype_of, file_error};
 use crate::{Mesh, Placements, Result, ShardTensor};
 use shard_comm::{Calling, DType};
-use shard_ops::{Value, key_of};
-use shard_redistribute::Array;
+use shard_ops::Value;
+use shard_redistribute::{Array, Call};
 use std::path::Path;
 
 /// Reads one tensor of a safetensors file onto a mesh. The file tells its type, which may be any, and its shape.
@@ -38,8 +38,8 @@ pub fn read(
     mesh: &Mesh,
     placements: impl Into<Placements>,
 ) -> Result<ShardTensor> {
-    let _call = Calling::here();
     const OP: &str = "checkpoint::read";
+    let _call = Calling::of(OP);
     let (path, ctx) = (path.as_ref(), mesh.context());
     let refused = |e| file_error(OP, path, &format!("a safetensors file with {name:?}"), e);
     let told = Stored::open(path).and_then(|file| {
@@ -57,8 +57,9 @@ pub fn read(
         unreachable!("an error of one rank is an error of all")
     };
     let layout = mesh.layout(&shape[..], placements);
-    let key = layout.as_ref().map_or(0, shard_spec::Layout::hash128);
-    let layout = ctx.uniform(OP, key_of(name, &(path, dtype, key)), layout)?;
+    let layout = ctx.uniform(OP, layout, |layout| {
+        format!("{name} of {} as {dtype} {layout}", path.display())
+    })?;
     let (piece, status) = match file.piece(name, dtype, &layout, ctx.rank()) {
         Ok(piece) => (piece, Ok(())),
         Err(e) => (None, Err(refused(e))),
@@ -68,6 +69,7 @@ pub fn read(
         Some(bytes) => Some(ctx.device().upload(dtype, &bytes)?),
         None => None,
     };
+    (mesh.comm()).record(Call::new(OP).of(dtype, &layout));
     let array = Array::from_parts(mesh.comm(), &layout, local, dtype)?;
     Ok(ShardTensor::new(ctx, Value::new(array)))
 }
