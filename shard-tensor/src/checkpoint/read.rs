@@ -2,9 +2,9 @@
 
 use super::{Stored, dtype_of, file_error};
 use crate::{Mesh, Placements, Result, ShardTensor};
-use shard_comm::{Calling, DType};
+use shard_comm::{Call, Calling, DType};
 use shard_ops::Value;
-use shard_redistribute::{Array, Call};
+use shard_redistribute::Array;
 use std::path::Path;
 
 /// Reads one tensor of a safetensors file onto a mesh. The file tells its type, which may be any, and its shape.

@@ -53,7 +53,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn where_<'a>(&self, a: impl Into<Branch<'a>>, b: impl Into<Branch<'a>>) -> Result<Self> {
-        let _call = Calling::here();
+        let _call = Calling::of("where_");
         let (mask, exec) = (self.value(), self.context().tape());
         let number = |like: &Self, number| elementwise::number("where", &like.value(), number);
         let (a, b) = match (a.into(), b.into()) {

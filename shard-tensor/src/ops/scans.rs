@@ -69,7 +69,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn cummax(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
         let dim = self.dim("cummax", dim)?;
-        let _call = Calling::here();
+        let _call = Calling::of("cummax");
         let (values, indices) = scan::cummax(self.context().tape(), &self.value(), dim)?;
         Ok((self.lift(values), self.lift(indices)))
     }
@@ -85,7 +85,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn cummin(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
         let dim = self.dim("cummin", dim)?;
-        let _call = Calling::here();
+        let _call = Calling::of("cummin");
         let (values, indices) = scan::cummin(self.context().tape(), &self.value(), dim)?;
         Ok((self.lift(values), self.lift(indices)))
     }
