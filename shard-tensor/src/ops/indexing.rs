@@ -506,7 +506,7 @@ impl ShardTensor {
             &shard_ops::Value,
         ) -> Result<(shard_ops::Value, shard_ops::Value), shard_ops::OpError>,
     ) -> Result<(Self, Self)> {
-        let _call = Calling::of("pair");
+        let _call = Calling::here();
         let (a, b) = f(self.context().tape(), &self.value())?;
         Ok((self.lift(a), self.lift(b)))
     }
@@ -524,7 +524,7 @@ impl ShardTensor {
             &shard_ops::Value,
         ) -> Result<shard_ops::Value, shard_ops::OpError>,
     ) -> Result<Self> {
-        let _call = Calling::of("run3");
+        let _call = Calling::here();
         let (a, b, c) = (self.value(), second.value(), third.value());
         Ok(self.lift(f(self.context().tape(), &a, &b, &c)?))
     }
