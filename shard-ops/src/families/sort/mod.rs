@@ -9,6 +9,7 @@ mod cuda;
 use super::index;
 use super::indexing::{gather, with_foldable};
 use super::shape::{extent, squeeze};
+use crate::elementwise::{ne, where_};
 use crate::error::InOp;
 use crate::host::positions;
 use crate::{
@@ -140,6 +141,38 @@ pub fn kthvalue(exec: &dyn Exec, x: &Value, k: usize, dim: usize) -> Result<(Val
     let (values, indices) = topk(exec, x, k, dim, false)?;
     let last = |v: &Value| squeeze(exec, &index::slice(exec, v, dim, k - 1, 1, 1)?, dim);
     Ok((last(&values)?, last(&indices)?.detach()))
+}
+
+/// The middle element of dim `dim`, of an even number the lower of the two in the middle, and its index, without the dim; the first NaN if
+/// there is one.
+///
+/// # Collective
+/// As [`topk`] of half the dim.
+///
+/// # Errors
+/// As [`sort`]; a dim without elements.
+pub fn median(exec: &dyn Exec, x: &Value, dim: usize) -> Result<(Value, Value)> {
+    let n = extent("median", x, dim)?;
+    if n == 0 {
+        return Err(OpError::Shape {
+            op: "median",
+            problem: "there is no middle of nothing".into(),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give a dim with elements",
+        });
+    }
+    let untracked = x.detach();
+    let (_, lower) = topk(exec, &untracked, n.div_ceil(2), dim, false)?;
+    let middle = index::slice(exec, &lower, dim, n.div_ceil(2) - 1, 1, 1)?;
+    // NaN is larger than all numbers, and of several the first comes first.
+    let (largest, first) = topk(exec, &untracked, 1, dim, true)?;
+    let is_nan = ne(exec, &largest, &largest)?;
+    let place = where_(exec, &is_nan, &first, &middle)?.detach();
+    let value = gather(exec, x, dim, &place)?;
+    Ok((
+        squeeze(exec, &value, dim)?,
+        squeeze(exec, &place, dim)?.detach(),
+    ))
 }
 
 const NAME: &str = "sort";
