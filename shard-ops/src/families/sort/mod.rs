@@ -18,7 +18,7 @@ use crate::{
 };
 use shard_comm::{DType, Element};
 use shard_kernels::search::Sortable;
-use shard_kernels::sort::{Runs, sort as sort_entries};
+use shard_kernels::sort::{Runs, sorted_places};
 use shard_spec::{Dims, Layout};
 use std::sync::Arc;
 
@@ -348,20 +348,20 @@ fn sort_box<T: Sortable + Element>(op: &SortRuns, call: &mut HostCall<'_, '_>) {
     let (start, x) = (at.start[op.dim], call.input::<T>(0));
     let ends = op.ends_within(start, n);
     let (mut values, mut indices) = call.output_pair::<T, i64>();
-    let mut entries = Vec::with_capacity(n);
+    let (values, indices) = (values.data_mut(), indices.data_mut());
+    let mut run_values: Vec<T> = Vec::new();
     for line in 0..before * after {
         let first = line / after.max(1) * n * after + line % after.max(1);
         let place = |i: usize| first + i * after;
-        entries.clear();
-        entries.extend((0..n).map(|i| (x.data()[place(i)], (start + i) as i64)));
         let mut from = 0;
         for &end in &ends {
-            sort_entries(&mut entries[from..end], op.descending);
+            run_values.clear();
+            run_values.extend((from..end).map(|i| x.data()[place(i)]));
+            for (to, at) in (from..).zip(sorted_places(&run_values, op.descending)) {
+                values[place(to)] = run_values[at];
+                indices[place(to)] = (start + from + at) as i64;
+            }
             from = end;
-        }
-        for (i, &(value, index)) in entries.iter().enumerate() {
-            values.data_mut()[place(i)] = value;
-            indices.data_mut()[place(i)] = index;
         }
     }
 }
