@@ -46,7 +46,7 @@ pub enum Access {
         /// A factor that mesh axes which shard the dim may shard as well, so that the work is divided.
         instead: Option<usize>,
     },
-    /// Another operand, [`Routes::index`](crate::Routes::index), says which indices of the dim are looked at: each of its
+    /// Another operand, the index of [`Routes`](crate::Routes), says which indices of the dim are looked at: each of its
     /// elements names one. In an input, a rank needs the rows that its part of that operand names; in an output, its
     /// contributions to rows belong to the owners of the rows. [`Routes`](crate::Routes) says how these meet.
     Routed {

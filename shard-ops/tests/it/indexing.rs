@@ -374,7 +374,7 @@ fn distinct_rows_come_once_and_a_known_index_asks_for_nothing() {
         // Of the 57 rows 7 are the neighbour's.
         let first = received(cx, || drop(index_select(engine, &x, 0, &index).unwrap()));
         let again = received(cx, || {
-            drop(index_select(engine, &x, 0, &index.clone()).unwrap())
+            drop(index_select(engine, &x, 0, &index.clone()).unwrap());
         });
         let other = received(cx, || drop(index_select(engine, &y, 0, &index).unwrap()));
         let rows = floats(cx, &Layout::parse(mesh, &[1200, 16], "S(0)").unwrap());
@@ -383,7 +383,7 @@ fn distinct_rows_come_once_and_a_known_index_asks_for_nothing() {
         });
         let copy = Array::from_fn::<i64>(cx, index.layout(), near).unwrap();
         let fresh = received(cx, || {
-            drop(index_select(engine, &x, 0, &copy.into()).unwrap())
+            drop(index_select(engine, &x, 0, &copy.into()).unwrap());
         });
         [first, again, other, home, fresh]
     });
@@ -582,4 +582,26 @@ fn places_among_sorted_elements_are_one_ranks() {
             );
         }
     }
+}
+
+#[test]
+fn ranks_that_do_not_agree_who_was_asked_before_are_told() {
+    on_ranks(&[2], |cx, engine| {
+        let mesh = cx.mesh();
+        let x = floats(cx, &Layout::parse(mesh, &[6, 2], "S(0)").unwrap());
+        let layout = Layout::parse(mesh, &[4], "S(0)").unwrap();
+        let index = || Value::new(Array::from_fn::<i64>(cx, &layout, |i| i[0] as i64).unwrap());
+        let known = index();
+        index_select(engine, &x, 0, &known).unwrap();
+        // The same elements, but on one rank not the value that was used before.
+        let mixed = if cx.rank() == 0 {
+            known.clone()
+        } else {
+            index()
+        };
+        let error = index_select(engine, &x, 0, &mixed).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Uniform, "{error}");
+        // The group goes on.
+        assert!(index_select(engine, &x, 0, &known).is_ok());
+    });
 }

@@ -402,6 +402,44 @@ impl ShardTensor {
         self.pair(|exec, x| sort::kthvalue(exec, x, k, dim))
     }
 
+    /// The middle element of a dim, of an even number the lower of the two in the middle, and its index, without the dim; the first NaN if there
+    /// is one.
+    ///
+    /// # Collective
+    /// As [`topk`](Self::topk) of half the dim.
+    ///
+    /// # Errors
+    /// As [`sort`](Self::sort); for a dim without elements.
+    #[track_caller]
+    pub fn median(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
+        let dim = self.dim("median", dim)?;
+        self.pair(|exec, x| sort::median(exec, x, dim))
+    }
+
+    /// How often each number from 0 to below `bins` is among these elements, or the sum of the `weights` of its elements.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.distribute(&array![3_i64, 0, 3, 3, 1], [shard(0)])?;
+    ///     x.bincount(None, 5)?.to_array::<i64>()
+    /// })?;
+    /// assert_eq!(found[0].as_slice(), Some(&[1, 1, 0, 3, 0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`segment_sum`](Self::segment_sum).
+    ///
+    /// # Errors
+    /// As [`segment_sum`](Self::segment_sum); for numbers out of range, negative ones too.
+    #[track_caller]
+    pub fn bincount(&self, weights: Option<&Self>, bins: usize) -> Result<Self> {
+        let weights = weights.map(Self::value);
+        self.run(|exec, x| indexing::bincount(exec, x, weights.as_ref(), bins))
+    }
+
     /// Of which of the intervals between ascending `boundaries` each element is: [`searchsorted`](Self::searchsorted) the other way round.
     ///
     /// # Collective

@@ -138,4 +138,17 @@ pub(crate) const TABLE: &[Entry] = &[
         let (value, index) = sort::kthvalue(exec, x, k, dim)?;
         Ok(vec![value, index])
     }),
+    built("median", |exec, case, values| {
+        let args = Args::new(case, values);
+        let x = args.need("input")?;
+        let (value, index) = sort::median(exec, x, args.dim("dim", x.ndim())?)?;
+        Ok(vec![value, index])
+    }),
+    // How many bins there are is an argument here: as many as the reference has.
+    built("bincount", |exec, case, values| {
+        let args = Args::new(case, values);
+        let bins = case.outputs[0].shape[0];
+        let (x, weights) = (args.need("input")?, args.get("weights"));
+        Ok(vec![indexing::bincount(exec, x, weights, bins)?])
+    }),
 ];

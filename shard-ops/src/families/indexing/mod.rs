@@ -1,6 +1,6 @@
 //! Ops whose operands name rows of others: select, gather, embedding, and what folds rows into those that are named.
 //!
-//! All are two ops: [`Take`](take::Take), which picks rows, and [`FoldRows`](fold::FoldRows), which folds rows into those of a table; each
+//! All are two ops: `Take`, which picks rows, and `FoldRows`, which folds rows into those of a table; each
 //! is the other's derivative. Rows of other ranks come, or go, as [`RouteBy`](crate::RouteBy) says. Who asks whom is found out at the
 //! first use of an index, and kept as long as that value lives.
 
@@ -21,7 +21,9 @@ pub(crate) use self::rows::{Pack, Settle};
 pub use self::scatter::{
     ScatterReduce, index_copy, index_put, scatter, scatter_add, scatter_reduce,
 };
-pub use self::segments::{segment_max, segment_mean, segment_min, segment_softmax, segment_sum};
+pub use self::segments::{
+    bincount, segment_max, segment_mean, segment_min, segment_softmax, segment_sum,
+};
 use self::take::Take;
 use super::broadcast::expand;
 use super::index;

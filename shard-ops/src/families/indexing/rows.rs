@@ -22,6 +22,8 @@ pub(crate) struct Picked {
     pub(crate) shared: SmallVec<[Option<usize>; 4]>,
     /// Whether [`ABSENT`] names no row, where it is an index out of range otherwise.
     pub(crate) gaps: bool,
+    /// Whether negative indices count from the end.
+    pub(crate) from_end: bool,
 }
 
 /// The largest of no whole numbers: what a place holds that nothing was put to.
@@ -50,6 +52,7 @@ impl Picked {
             dim,
             shared: SmallVec::from_elem(None, index_dims),
             gaps: false,
+            from_end: true,
         }
     }
 
@@ -59,6 +62,7 @@ impl Picked {
             dim,
             shared: (0..ndim).map(|d| (d != dim).then_some(d)).collect(),
             gaps: false,
+            from_end: true,
         }
     }
 
@@ -67,9 +71,20 @@ impl Picked {
         Self { gaps: true, ..self }
     }
 
-    /// How indices are named: from either end.
+    /// The same of an operand whose negative elements are out of range.
+    pub(super) fn from_start(self) -> Self {
+        Self {
+            from_end: false,
+            ..self
+        }
+    }
+
+    /// How rows are named.
     pub(super) fn routes(&self) -> Routes {
-        let routes = Routes::by(1).from_end();
+        let routes = match self.from_end {
+            true => Routes::by(1).from_end(),
+            false => Routes::by(1),
+        };
         match self.gaps {
             true => routes.absent(ABSENT),
             false => routes,

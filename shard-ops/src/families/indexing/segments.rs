@@ -92,6 +92,48 @@ pub fn segment_softmax(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) ->
     div(exec, &raised, &index_select(exec, &sums, 0, ids)?)
 }
 
+/// How often each number from 0 to below `bins` is among the elements of `x`, `i64`; or the sums of the `weights` of its elements, which have the
+/// shape of `x`.
+///
+/// # Collective
+/// As [`segment_sum`].
+///
+/// # Errors
+/// As [`segment_sum`]; numbers out of range, negative ones too.
+pub fn bincount(exec: &dyn Exec, x: &Value, weights: Option<&Value>, bins: usize) -> Result<Value> {
+    const OP: &str = "bincount";
+    let count = x.shape().iter().product();
+    let list = |v: &Value| match v.ndim() {
+        1 => Ok(v.clone()),
+        _ => reshape(exec, v, &[count]),
+    };
+    let ids = list(&x.detach())?;
+    let terms = match weights {
+        Some(weights) if weights.shape() == x.shape() => list(weights)?,
+        Some(weights) => {
+            return Err(OpError::Shape {
+                op: OP,
+                problem: "weights are not as many".into(),
+                shapes: vec![x.shape().to_vec(), weights.shape().to_vec()],
+                fix: "give a weight for each element",
+            });
+        }
+        None => {
+            let layout = ids.layout().with_partial_reduced();
+            let ones = Array::from_fn(ids.array().cx(), &layout, |_| 1_i64);
+            Value::new(ones.in_op(OP)?)
+        }
+    };
+    let fold = FoldRows {
+        picked: Picked::rows(0, 1).from_start(),
+        how: ReduceOp::Sum,
+        has_base: false,
+        skips: None,
+    };
+    let like = segments(OP, &terms, &ids, bins)?;
+    exec.apply1(Arc::new(fold), &[&like, &ids, &terms])
+}
+
 fn folded(
     exec: &dyn Exec,
     op: &'static str,

@@ -9,6 +9,7 @@ mod cuda;
 use super::index;
 use super::indexing::{gather, with_foldable};
 use super::shape::{extent, squeeze};
+use crate::elementwise::{ne, where_};
 use crate::error::InOp;
 use crate::host::positions;
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
 };
 use shard_comm::{DType, Element};
 use shard_kernels::search::Sortable;
-use shard_kernels::sort::{Runs, sort as sort_entries};
+use shard_kernels::sort::{Runs, sorted_places};
 use shard_spec::{Dims, Layout};
 use std::sync::Arc;
 
@@ -140,6 +141,38 @@ pub fn kthvalue(exec: &dyn Exec, x: &Value, k: usize, dim: usize) -> Result<(Val
     let (values, indices) = topk(exec, x, k, dim, false)?;
     let last = |v: &Value| squeeze(exec, &index::slice(exec, v, dim, k - 1, 1, 1)?, dim);
     Ok((last(&values)?, last(&indices)?.detach()))
+}
+
+/// The middle element of dim `dim`, of an even number the lower of the two in the middle, and its index, without the dim; the first NaN if
+/// there is one.
+///
+/// # Collective
+/// As [`topk`] of half the dim.
+///
+/// # Errors
+/// As [`sort`]; a dim without elements.
+pub fn median(exec: &dyn Exec, x: &Value, dim: usize) -> Result<(Value, Value)> {
+    let n = extent("median", x, dim)?;
+    if n == 0 {
+        return Err(OpError::Shape {
+            op: "median",
+            problem: "there is no middle of nothing".into(),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give a dim with elements",
+        });
+    }
+    let untracked = x.detach();
+    let (_, lower) = topk(exec, &untracked, n.div_ceil(2), dim, false)?;
+    let middle = index::slice(exec, &lower, dim, n.div_ceil(2) - 1, 1, 1)?;
+    // NaN is larger than all numbers, and of several the first comes first.
+    let (largest, first) = topk(exec, &untracked, 1, dim, true)?;
+    let is_nan = ne(exec, &largest, &largest)?;
+    let place = where_(exec, &is_nan, &first, &middle)?.detach();
+    let value = gather(exec, x, dim, &place)?;
+    Ok((
+        squeeze(exec, &value, dim)?,
+        squeeze(exec, &place, dim)?.detach(),
+    ))
 }
 
 const NAME: &str = "sort";
@@ -315,20 +348,20 @@ fn sort_box<T: Sortable + Element>(op: &SortRuns, call: &mut HostCall<'_, '_>) {
     let (start, x) = (at.start[op.dim], call.input::<T>(0));
     let ends = op.ends_within(start, n);
     let (mut values, mut indices) = call.output_pair::<T, i64>();
-    let mut entries = Vec::with_capacity(n);
+    let (values, indices) = (values.data_mut(), indices.data_mut());
+    let mut run_values: Vec<T> = Vec::new();
     for line in 0..before * after {
         let first = line / after.max(1) * n * after + line % after.max(1);
         let place = |i: usize| first + i * after;
-        entries.clear();
-        entries.extend((0..n).map(|i| (x.data()[place(i)], (start + i) as i64)));
         let mut from = 0;
         for &end in &ends {
-            sort_entries(&mut entries[from..end], op.descending);
+            run_values.clear();
+            run_values.extend((from..end).map(|i| x.data()[place(i)]));
+            for (to, at) in (from..).zip(sorted_places(&run_values, op.descending)) {
+                values[place(to)] = run_values[at];
+                indices[place(to)] = (start + from + at) as i64;
+            }
             from = end;
-        }
-        for (i, &(value, index)) in entries.iter().enumerate() {
-            values.data_mut()[place(i)] = value;
-            indices.data_mut()[place(i)] = index;
         }
     }
 }
