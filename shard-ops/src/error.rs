@@ -1,6 +1,6 @@
 //! Errors of applying an op.
 
-use shard_comm::{CommError, DType, DeviceError, ErrorClass};
+use shard_comm::{Calling, CommError, DType, DeviceError, ErrorClass};
 use shard_redistribute::RedistributeError;
 use shard_spec::SpecError;
 
@@ -24,7 +24,7 @@ pub enum OpError {
         fix: &'static str,
     },
     /// An operand has a type that the op does not take.
-    #[error("{op}: operand {operand} is {got}, expected {expected}; {}", conversion(*got))]
+    #[error("{op}: operand {operand} is {got}, expected {expected}; convert it with `.to()`")]
     DType {
         /// The op.
         op: &'static str,
@@ -34,17 +34,6 @@ pub enum OpError {
         expected: String,
         /// What it was given.
         got: DType,
-    },
-    /// There is no conversion between two types.
-    #[error(
-        "to: no conversion from {from} to {to}, only between f16, bf16, f32 and f64; read the elements, convert them on the host \
-         and distribute them again"
-    )]
-    Cast {
-        /// The type the operand has.
-        from: DType,
-        /// The type that was asked for.
-        to: DType,
     },
     /// A number does not fit the type of the result.
     #[error(
@@ -69,7 +58,10 @@ pub enum OpError {
         got: usize,
     },
     /// Operands live on different meshes.
-    #[error("{op}: operand {operand} lives on another mesh than operand 0; redistribute it first")]
+    #[error(
+        "{op}: operand {operand} lives on another mesh than operand 0; bring it there first: \
+         `x.to_mesh(&mesh, placements)`"
+    )]
     Meshes {
         /// The op.
         op: &'static str,
@@ -149,6 +141,20 @@ pub enum OpError {
         /// What each found.
         rows: [usize; 2],
     },
+    /// Elements stand for indices that there are not.
+    #[error(
+        "{op}: elements from {least} to {most} are to be indices of {extent}; give some of 0 or more and below {extent}, or clamp them"
+    )]
+    OutOfRange {
+        /// The op.
+        op: &'static str,
+        /// The least element.
+        least: i64,
+        /// The greatest.
+        most: i64,
+        /// How many indices there are.
+        extent: usize,
+    },
     /// An array could not be moved.
     #[error("{op}: {source}")]
     Redistribute {
@@ -182,7 +188,7 @@ impl OpError {
         match self {
             Self::Comm { source, .. } => source.class(),
             Self::Redistribute { source, .. } => source.class(),
-            Self::Copies { .. } => ErrorClass::Agreed,
+            Self::Copies { .. } | Self::OutOfRange { .. } => ErrorClass::Agreed,
             _ => ErrorClass::Uniform,
         }
     }
@@ -215,7 +221,7 @@ impl<T> InOp<T> for Result<T, SpecError> {
 impl<T> InOp<T> for Result<T, CommError> {
     fn in_op(self, op: &'static str) -> Result<T> {
         self.map_err(|e| OpError::Comm {
-            op,
+            op: called(op),
             source: Box::new(e),
         })
     }
@@ -230,16 +236,13 @@ impl<T> InOp<T> for Result<T, DeviceError> {
 impl<T> InOp<T> for Result<T, RedistributeError> {
     fn in_op(self, op: &'static str) -> Result<T> {
         self.map_err(|e| OpError::Redistribute {
-            op,
+            op: called(op),
             source: Box::new(e),
         })
     }
 }
 
-/// How an operand can be converted to another type.
-fn conversion(from: DType) -> &'static str {
-    match from.is_float() {
-        true => "convert it with `.to()`",
-        false => "make it of such a type: integers and truth values are not converted yet",
-    }
+/// The method that the program called, where that is known; this op if not.
+fn called(op: &'static str) -> &'static str {
+    Calling::method().unwrap_or(op)
 }

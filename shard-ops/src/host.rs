@@ -38,6 +38,43 @@ macro_rules! with_stored {
     };
 }
 
+/// Runs an expression with `$T` bound to the integer type that `$dtype` names, or to that of truth values.
+macro_rules! with_whole {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            shard_comm::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            shard_comm::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            shard_comm::DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            shard_comm::DType::Bool => {
+                type $T = shard_comm::Bool;
+                $body
+            }
+            other => unreachable!("the rule let {other} through to a kernel of integers"),
+        }
+    };
+}
+
+/// Runs an expression with `$T` bound to the type that `$dtype` names, 16-bit floats excepted, for kernels that compare.
+macro_rules! with_number {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            shard_comm::DType::F32 | shard_comm::DType::F64 => {
+                $crate::host::with_float!($dtype, $T => $body)
+            }
+            other => $crate::host::with_whole!(other, $T => $body),
+        }
+    };
+}
+
 /// Runs an expression with `$T` bound to the type that `$dtype` names, for kernels that only move elements.
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
@@ -78,7 +115,7 @@ macro_rules! with_element {
     };
 }
 
-pub(crate) use {with_element, with_float, with_stored};
+pub(crate) use {with_element, with_float, with_number, with_stored, with_whole};
 
 /// The type in which partial results of an output are held: 16-bit floats have too few bits for sums.
 pub(crate) fn partial_type(dtype: DType) -> DType {
@@ -88,9 +125,14 @@ pub(crate) fn partial_type(dtype: DType) -> DType {
     }
 }
 
-/// Whether kernels compute in this type.
+/// Whether kernels compute in this type, as real numbers.
 pub(crate) fn computes(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F64)
+}
+
+/// Whether this is a type of integers, or of truth values.
+pub(crate) fn is_whole(dtype: DType) -> bool {
+    !dtype.is_float()
 }
 
 /// The global positions of a dim of a box.

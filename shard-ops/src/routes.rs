@@ -15,6 +15,8 @@ pub struct Routes {
     pub(crate) from_end: bool,
     /// An index that names no row.
     pub(crate) skips: Option<i64>,
+    /// An element that is no index and names no row.
+    pub(crate) absent: Option<i64>,
     /// Whether ranks may each look at their own part of the dim alone, the results being terms of a reduction.
     pub(crate) masks: bool,
     pub(crate) by: RouteBy,
@@ -27,6 +29,7 @@ impl Routes {
             index,
             from_end: false,
             skips: None,
+            absent: None,
             masks: false,
             by: RouteBy::default(),
         }
@@ -39,7 +42,14 @@ impl Routes {
         self
     }
 
-    /// This index names no row.
+    /// This element is no index, and names no row.
+    #[must_use]
+    pub fn absent(mut self, element: i64) -> Self {
+        self.absent = Some(element);
+        self
+    }
+
+    /// This index names no row; for operands that share no dim with the table.
     #[must_use]
     pub fn skips(mut self, index: Option<i64>) -> Self {
         self.skips = index;

@@ -72,13 +72,13 @@ mod transfer;
 
 pub use context::Context;
 pub use dim::{Dim, DimList};
-pub use error::{Error, Result};
+pub use error::{Error, Located, Result};
 pub use explain::{Explanation, Step};
 pub use gradients::Gradients;
 pub use launch::{Backend, Launch, RankOutcome, RankProgram, Returned, launch};
 pub use mesh::{LocalSizes, Mesh};
 pub use operators::Operand;
-pub use ops::{RadiusPairs, RadiusTable};
+pub use ops::{Branch, RadiusPairs, RadiusTable};
 pub use options::{Conv, ConvTranspose, Pool};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use processes::refuse_copies;
@@ -91,12 +91,13 @@ pub use shard_autograd::{GradAs, GradCheck, GradReport, HookHandle};
 pub use shard_comm::half;
 pub use shard_comm::local::{Binding, Schedule};
 pub use shard_comm::{
-    DType, DeviceFactory, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot, MatmulPrecision,
-    OpCount,
+    Bool, DType, DeviceFactory, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot,
+    MatmulPrecision, OpCount, Scalar,
 };
 pub use shard_kernels::unary::Unary;
 pub use shard_ops::Measured;
 pub use shard_ops::attention::{Attention, Causal};
+pub use shard_ops::indexing::ScatterReduce;
 pub use shard_ops::neighborhood::Neighborhood;
 pub use shard_ops::rng;
 pub use shard_ops::{FoldBy, KernelPolicy, RouteBy};

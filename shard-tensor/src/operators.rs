@@ -59,7 +59,7 @@ macro_rules! numbers {
 
             #[track_caller]
             fn subtract_from(self, left: &ShardTensor) -> Result<ShardTensor> {
-                left.add_scalar(-$convert(self)?)
+                left.sub_scalar($convert(self)?)
             }
 
             #[track_caller]

@@ -20,6 +20,11 @@ impl<'a> HostSlice<'a> {
         self.dtype
     }
 
+    /// The elements as bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// The elements.
     ///
     /// # Errors
@@ -47,6 +52,11 @@ impl<'a> HostSliceMut<'a> {
     /// The type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// The elements as bytes.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.bytes
     }
 
     /// The elements.

@@ -42,10 +42,16 @@ pub mod real;
 pub mod reduce;
 pub mod resample;
 pub mod rows;
+pub mod scan;
+pub mod search;
+pub mod sort;
+pub mod tally;
 #[cfg(test)]
 mod testing;
+pub mod triangle;
 pub mod unary;
 pub mod view;
+pub mod whole;
 
 pub use positions::Positions;
 pub use real::Real;

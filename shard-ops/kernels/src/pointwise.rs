@@ -1,12 +1,13 @@
-//! Elementwise maps with broadcasting: arithmetic, comparisons, and maps by a caller's formula.
+//! Elementwise maps of floats with broadcasting: arithmetic, and maps by a caller's formula.
 //!
-//! Activations and their derivatives are in [`unary`](super::unary).
+//! Activations and their derivatives are in [`unary`](super::unary); arithmetic of integers, and comparisons, in
+//! [`whole`](super::whole).
 
 use super::view::for_each_row;
 use super::{Real, View, ViewMut};
 use pulp::{Arch, Simd, WithSimd};
 
-/// A map of two numbers. Comparisons give 1 or 0 in the element type.
+/// A map of two numbers of one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Binary {
     /// `a + b`
@@ -15,26 +16,28 @@ pub enum Binary {
     Sub,
     /// `a * b`
     Mul,
-    /// `a / b`
+    /// `a / b`, of floats
     Div,
+    /// The largest whole number not above `a / b`.
+    FloorDiv,
+    /// What [`FloorDiv`](Self::FloorDiv) leaves: it has the sign of `b`.
+    Remainder,
     /// `a` to the power `b`
     Pow,
     /// The larger; NaN if either is.
     Maximum,
     /// The smaller; NaN if either is.
     Minimum,
-    /// `a > b`
-    Gt,
-    /// `a >= b`
-    Ge,
-    /// `a < b`
-    Lt,
-    /// `a <= b`
-    Le,
-    /// `a == b`
-    Eq,
-    /// `a != b`
-    Ne,
+    /// The bits that both have, of integers and truth values, as those below.
+    BitAnd,
+    /// The bits that either has.
+    BitOr,
+    /// The bits that one of them has.
+    BitXor,
+    /// The bits of `a` moved up by `b`, of integers.
+    Shl,
+    /// The bits of `a` moved down by `b`, of integers; the sign stays.
+    Shr,
 }
 
 /// `out = op(a, b)` element by element; `a` and `b` have the shape of `out`, broadcast by strides of 0
@@ -50,11 +53,8 @@ pub enum Binary {
 /// ```
 ///
 /// # Panics
-/// When the shapes differ.
+/// When the shapes differ; for maps of bits.
 pub fn binary<T: Real>(op: Binary, a: &View<'_, T>, b: &View<'_, T>, out: &mut ViewMut<'_, T>) {
-    fn flag<T: Real>(holds: bool) -> T {
-        if holds { T::one() } else { T::zero() }
-    }
     match op {
         Binary::Add => zip(a, b, out, |a, b| a + b),
         Binary::Sub => zip(a, b, out, |a, b| a - b),
@@ -63,12 +63,11 @@ pub fn binary<T: Real>(op: Binary, a: &View<'_, T>, b: &View<'_, T>, out: &mut V
         Binary::Pow => zip(a, b, out, T::powf),
         Binary::Maximum => zip(a, b, out, larger),
         Binary::Minimum => zip(a, b, out, smaller),
-        Binary::Gt => zip(a, b, out, |a, b| flag(a > b)),
-        Binary::Ge => zip(a, b, out, |a, b| flag(a >= b)),
-        Binary::Lt => zip(a, b, out, |a, b| flag(a < b)),
-        Binary::Le => zip(a, b, out, |a, b| flag(a <= b)),
-        Binary::Eq => zip(a, b, out, |a, b| flag(a == b)),
-        Binary::Ne => zip(a, b, out, |a, b| flag(a != b)),
+        Binary::FloorDiv => zip(a, b, out, floor_div),
+        Binary::Remainder => zip(a, b, out, remainder),
+        Binary::BitAnd | Binary::BitOr | Binary::BitXor | Binary::Shl | Binary::Shr => {
+            panic!("{op:?} of floats")
+        }
     }
 }
 
@@ -177,36 +176,38 @@ pub fn update<T: Real>(acc: &mut ViewMut<'_, T>, x: &View<'_, T>, f: impl Fn(T, 
     );
 }
 
-/// `out = where(mask != 0, a, b)`; all of one shape.
-///
-/// # Panics
-/// When the shapes differ.
-pub fn select<T: Real>(
-    mask: &View<'_, T>,
-    a: &View<'_, T>,
-    b: &View<'_, T>,
-    out: &mut ViewMut<'_, T>,
-) {
-    assert_shapes(&[mask.shape(), a.shape(), b.shape()], out.shape());
-    let (shape, strides, offset) = out.geometry();
-    let data = out.data_mut();
-    let at = [mask.offset(), a.offset(), b.offset(), offset];
-    for_each_row(
-        &shape,
-        [mask.strides(), a.strides(), b.strides(), &strides],
-        at,
-        |at, n, steps| {
-            for i in 0..n as isize {
-                let [m, p, q, r] =
-                    core::array::from_fn(|k| at[k].wrapping_add_signed(i * steps[k]));
-                data[r] = if mask.data()[m] == T::zero() {
-                    b.data()[q]
-                } else {
-                    a.data()[p]
-                };
-            }
-        },
-    );
+/// The largest whole number not above the quotient, found from the exact remainder as Python and PyTorch do; the quotient
+/// itself where the divisor is 0.
+#[inline(always)]
+fn floor_div<T: Real>(a: T, b: T) -> T {
+    if b == T::zero() {
+        return a / b;
+    }
+    let rest = a % b;
+    let mut quotient = (a - rest) / b;
+    if rest != T::zero() && (rest < T::zero()) != (b < T::zero()) {
+        quotient -= T::one();
+    }
+    if quotient == T::zero() {
+        return (a / b) * T::zero();
+    }
+    let floor = quotient.floor();
+    if quotient - floor > T::of(0.5) {
+        floor + T::one()
+    } else {
+        floor
+    }
+}
+
+/// What [`floor_div`] leaves.
+#[inline(always)]
+fn remainder<T: Real>(a: T, b: T) -> T {
+    let rest = a % b;
+    if rest != T::zero() && (rest < T::zero()) != (b < T::zero()) {
+        rest + b
+    } else {
+        rest
+    }
 }
 
 /// The larger of two; NaN if either is. A zero counts as above its negative, so that the order of the operands does not
@@ -287,17 +288,13 @@ mod tests {
     fn all<T: Real>() {
         let mut rng = Rng::new(5);
         type Map = fn(f64, f64) -> f64;
-        let ops: [(Binary, Map); 10] = [
+        let ops: [(Binary, Map); 6] = [
             (Binary::Add, |a, b| a + b),
             (Binary::Sub, |a, b| a - b),
             (Binary::Mul, |a, b| a * b),
             (Binary::Div, |a, b| a / b),
             (Binary::Maximum, f64::max),
             (Binary::Minimum, f64::min),
-            (Binary::Gt, |a, b| f64::from(u8::from(a > b))),
-            (Binary::Le, |a, b| f64::from(u8::from(a <= b))),
-            (Binary::Eq, |a, b| f64::from(u8::from(a == b))),
-            (Binary::Ne, |a, b| f64::from(u8::from(a != b))),
         ];
         for round in 0..60 {
             let shape = [rng.within(0, 4), rng.within(1, 3), rng.within(1, 40)];
@@ -357,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_and_selections_write_strided_outputs() {
+    fn updates_write_strided_outputs() {
         let mut data = [0.0f64; 12];
         let x = View::contiguous(&[1.0, 2.0, 3.0, 4.0], &[2, 2]);
         update(
@@ -369,14 +366,24 @@ mod tests {
             data,
             [0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 4.0, 0.0, 0.0, 6.0, 8.0, 0.0]
         );
-        let mask = View::contiguous(&[1.0, 0.0, 0.0, 5.0], &[2, 2]);
-        let mut out = [0.0; 4];
-        select(
-            &mask,
-            &x,
-            &x.permute(&[1, 0]),
-            &mut ViewMut::contiguous(&mut out, &[2, 2]),
-        );
-        assert_eq!(out, [1.0, 3.0, 2.0, 4.0]);
+    }
+
+    #[test]
+    fn quotients_are_rounded_down_and_remainders_have_the_divisors_sign() {
+        // PyTorch's floor_divide and remainder; 1 / 0.1 is 10, and ten times 0.1 is more than 1.
+        let a = [-7.0, 7.0, 1.0, -1.0, 5.0, 0.0, 3.0];
+        let b = [2.0, -2.0, 0.1, 0.1, f64::INFINITY, -3.0, 0.0];
+        let of = |op| {
+            let mut out = [0.0; 7];
+            let [a, b] = [&a, &b].map(|x| View::contiguous(x, &[7]));
+            binary(op, &a, &b, &mut ViewMut::contiguous(&mut out, &[7]));
+            out
+        };
+        let floor = of(Binary::FloorDiv);
+        assert_eq!(floor, [-4.0, -4.0, 9.0, -10.0, 0.0, 0.0, f64::INFINITY]);
+        let rest = of(Binary::Remainder);
+        assert_eq!(rest[..2], [1.0, -1.0]);
+        assert!((rest[2] - 0.1).abs() < 1e-15 && rest[3] < 1e-15 && rest[4] == 5.0);
+        assert!(rest[6].is_nan());
     }
 }

@@ -31,10 +31,6 @@ pub enum Reduction {
     Max,
     /// Smallest, NaN if there is one; inf when empty.
     Min,
-    /// 1 if some element is not 0 (NaN counts), else 0; 0 when empty.
-    Any,
-    /// 1 if no element is 0, else 0; 1 when empty.
-    All,
 }
 
 /// Reduces `x` over `dims` into `out`, row-major over the remaining dims. This is also the result that keeps reduced dims with
@@ -56,31 +52,22 @@ pub fn reduce<T: Real>(op: Reduction, x: &View<'_, T>, dims: &[usize], out: &mut
         Reduction::Prod => fold::<T, Prod>(x, dims, out),
         Reduction::Max => fold::<T, Max>(x, dims, out),
         Reduction::Min => fold::<T, Min>(x, dims, out),
-        Reduction::Any => fold::<T, Any>(x, dims, out),
-        Reduction::All => fold::<T, All>(x, dims, out),
     }
 }
 
-/// A commutative monoid on numbers, with a map into it.
+/// A commutative monoid on numbers.
 trait Fold {
     fn start<R: Real>() -> R;
-    fn lift<R: Real>(x: R) -> R {
-        x
-    }
     fn join<R: Real>(a: R, b: R) -> R;
 }
 
 macro_rules! folds {
-    ($($name:ident: $start:expr, |$x:ident| $lift:expr, |$a:ident, $b:ident| $join:expr;)*) => {$(
+    ($($name:ident: $start:expr, |$a:ident, $b:ident| $join:expr;)*) => {$(
         struct $name;
         impl Fold for $name {
             #[inline(always)]
             fn start<R: Real>() -> R {
                 $start
-            }
-            #[inline(always)]
-            fn lift<R: Real>($x: R) -> R {
-                $lift
             }
             #[inline(always)]
             fn join<R: Real>($a: R, $b: R) -> R {
@@ -91,12 +78,10 @@ macro_rules! folds {
 }
 
 folds! {
-    Sum: R::zero(), |x| x, |a, b| a + b;
-    Prod: R::one(), |x| x, |a, b| a * b;
-    Max: R::neg_infinity(), |x| x, |a, b| larger(a, b);
-    Min: R::infinity(), |x| x, |a, b| smaller(a, b);
-    Any: R::zero(), |x| if x == R::zero() { R::zero() } else { R::one() }, |a, b| if a > b { a } else { b };
-    All: R::one(), |x| if x == R::zero() { R::zero() } else { R::one() }, |a, b| if a < b { a } else { b };
+    Sum: R::zero(), |a, b| a + b;
+    Prod: R::one(), |a, b| a * b;
+    Max: R::neg_infinity(), |a, b| larger(a, b);
+    Min: R::infinity(), |a, b| smaller(a, b);
 }
 
 /// How a reduction walks its view: dims split into kept and reduced, and whether columns run side by side.
@@ -227,10 +212,7 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
                         }
                     } else {
                         for i in 0..n as isize {
-                            total = F::join(
-                                total,
-                                F::lift(data[at.wrapping_add_signed(i * step)]).wide(),
-                            );
+                            total = F::join(total, data[at.wrapping_add_signed(i * step)].wide());
                         }
                     }
                 },
@@ -287,11 +269,11 @@ impl<T: Real, F: Fold> WithSimd for Run<'_, T, F> {
         let (whole, tail) = pulp::as_arrays::<LANES, T>(self.0);
         for block in whole {
             for (lane, x) in lanes.iter_mut().zip(block) {
-                *lane = F::join(*lane, F::lift(*x));
+                *lane = F::join(*lane, *x);
             }
         }
         for (lane, x) in lanes.iter_mut().zip(tail) {
-            *lane = F::join(*lane, F::lift(*x));
+            *lane = F::join(*lane, *x);
         }
         halve(&mut lanes, F::join)
     }
@@ -335,7 +317,7 @@ impl<T: Real, F: Fold> WithSimd for Row<'_, T, F> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         for (acc, x) in self.0.iter_mut().zip(self.1) {
-            *acc = F::join(*acc, F::lift(*x));
+            *acc = F::join(*acc, *x);
         }
     }
 }
@@ -353,18 +335,14 @@ mod tests {
             Reduction::Prod => |v| v.iter().product(),
             Reduction::Max => |v| v.iter().copied().fold(f64::NEG_INFINITY, f64::max),
             Reduction::Min => |v| v.iter().copied().fold(f64::INFINITY, f64::min),
-            Reduction::Any => |v| f64::from(u8::from(v.iter().any(|x| *x != 0.0))),
-            Reduction::All => |v| f64::from(u8::from(v.iter().all(|x| *x != 0.0))),
         }
     }
 
-    const OPS: [Reduction; 6] = [
+    const OPS: [Reduction; 4] = [
         Reduction::Sum,
         Reduction::Prod,
         Reduction::Max,
         Reduction::Min,
-        Reduction::Any,
-        Reduction::All,
     ];
 
     fn random<T: Real>(seed: u64) {

@@ -14,6 +14,8 @@ pub(crate) mod windows;
 
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(test)]
+mod typed_tests;
 
 use crate::error::InOp;
 use crate::{DeviceCall, DeviceKernel, FoldState, KernelCx, KernelPolicy, OpError, Result, Stage};

@@ -6,15 +6,16 @@
 
 use super::broadcast::expand_like;
 pub use super::broadcast::{sum, sum_to};
-use super::elementwise::{add, div, eq, mul, mul_scalar, sub, unary};
+use super::elementwise::{add, cast, div, eq, masked, mul, mul_scalar, sub, unary};
 use super::over_dims::OverDims;
-use crate::{Exec, HostCall, Keeps, Meta, Op, Result, Rule, Saved, Value};
+use crate::host::is_whole;
+use crate::{Exec, HostCall, Keeps, Meta, Op, OpError, Result, Rule, Saved, Value};
 use shard_kernels::unary::Unary;
 use shard_spec::ReduceOp;
 use std::sync::Arc;
 
 macro_rules! reductions {
-    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident => $of:ident $op:ident;)*) => {$(
         $(#[$doc])*
         ///
         /// Reduced dims disappear, or stay with extent 1 if `keepdim`. No dims means no reduction.
@@ -23,21 +24,29 @@ macro_rules! reductions {
         /// All members of the mesh. No communication: the result is partial over the axes that shard reduced dims.
         ///
         /// # Errors
-        /// A dim out of range or named twice; a type other than f32 or f64.
+        /// A dim out of range or named twice; a 16-bit float.
         pub fn $name(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
-            let op = Reduce(OverDims::new(stringify!($name), ReduceOp::$op, dims, keepdim));
+            let op = Reduce(OverDims::$of(stringify!($name), ReduceOp::$op, dims, keepdim));
             exec.apply1(Arc::new(op), &[x])
         }
     )*};
 }
 
 reductions! {
-    /// The largest over dims; NaN if any is; -∞ over nothing. Gradients are shared evenly between ties.
-    amax => Max;
-    /// The smallest over dims; NaN if any is; ∞ over nothing. Gradients are shared evenly between ties.
-    amin => Min;
-    /// The product over dims; 1 over nothing.
-    prod => Prod;
+    /// The largest over dims; NaN if any is; -∞ over nothing, of integers the least there is. Gradients are shared evenly
+    /// between ties.
+    amax => new Max;
+    /// The smallest over dims; NaN if any is; ∞ over nothing, of integers the most there is. Gradients are shared evenly
+    /// between ties.
+    amin => new Min;
+    /// The product over dims; 1 over nothing. Of integers and truth values it is `i64`, and wraps.
+    prod => new Prod;
+    /// Whether any element over dims is not zero, as `bool`; false over nothing.
+    any => of_truths Any;
+    /// Whether all elements over dims are not zero, as `bool`; true over nothing.
+    all => of_truths All;
+    /// How many elements over dims are not zero, as `i64`.
+    count_nonzero => of_truths Sum;
 }
 
 /// The mean over dims: a sum, divided by the global count, so that uneven shards weigh what they hold.
@@ -46,8 +55,16 @@ reductions! {
 /// As [`sum`].
 ///
 /// # Errors
-/// As [`sum`].
+/// As [`sum`]; integers and truth values, which have no mean of their own type.
 pub fn mean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
+    if is_whole(x.dtype()) {
+        return Err(OpError::DType {
+            op: "mean",
+            operand: 0,
+            expected: "f32 or f64".into(),
+            got: x.dtype(),
+        });
+    }
     let total = sum(exec, x, dims, keepdim)?;
     let count: usize = dims.iter().map(|&d| x.shape()[d]).product();
     mul_scalar(exec, &total, 1.0 / count as f64)
@@ -94,7 +111,7 @@ fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
     )
 }
 
-/// The largest, the smallest or the product over dims.
+/// A reduction that is no sum.
 #[derive(Clone, Debug)]
 struct Reduce(OverDims);
 
@@ -138,9 +155,9 @@ impl Op for Reduce {
             }
             let best = self.0.with_kept_dims(exec, &saved.outputs[0].detach(), x)?;
             let hit = eq(exec, &x.detach(), &expand_like(exec, &best, x)?)?;
-            let ties = sum(exec, &hit, &self.0.dims, true)?;
+            let ties = cast(exec, &sum(exec, &hit, &self.0.dims, true)?, x.dtype())?;
             let share = expand_like(exec, &div(exec, &dy, &ties)?, x)?;
-            mul(exec, &hit, &share)
+            masked(exec, &share, &hit)
         })
     }
 }

@@ -38,6 +38,33 @@ pub(super) fn float_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
     Ok(dtype)
 }
 
+/// The common type of operands that can be compared.
+pub(super) fn number_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
+    let dtype = same_types(op, inputs)?;
+    if dtype.is_half() {
+        return Err(OpError::DType {
+            op,
+            operand: 0,
+            expected: "f32, f64, an integer or bool".into(),
+            got: dtype,
+        });
+    }
+    Ok(dtype)
+}
+
+/// Operand `i` holds truth values.
+pub(super) fn truths(op: &'static str, inputs: &[Meta], operand: usize) -> Result<()> {
+    match inputs.get(operand) {
+        Some(mask) if mask.dtype != DType::Bool => Err(OpError::DType {
+            op,
+            operand,
+            expected: "bool".into(),
+            got: mask.dtype,
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// The operands' common type, for kernels that [compute in a wider one](partial_type) where it has 16 bits.
 pub(super) fn stored_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
     let first = inputs[0].dtype;

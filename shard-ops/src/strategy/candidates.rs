@@ -20,10 +20,12 @@ pub(super) fn candidates_yielding(
     let mut start = Choice::none(rule);
     let dims = rule.outputs.first().map_or(&[][..], |output| &output.dims);
     for (d, access) in dims.iter().enumerate() {
-        let (Access::Factor { factor, block }, Some(s)) = (access, wanted.sharding(d)) else {
-            continue;
+        let (factor, block, s) = match (access, wanted.sharding(d)) {
+            (Access::Factor { factor, block }, Some(s)) => (factor, *block, s),
+            (Access::Routed { factor }, Some(s)) => (factor, 1, s),
+            _ => continue,
         };
-        let partition = divided(&s.partition, *block, rule.factor_extent(*factor));
+        let partition = divided(&s.partition, block, rule.factor_extent(*factor));
         if rule.divides(*factor, &partition) {
             start.factors[*factor] = Some(DimSharding {
                 axes: s.axes.clone(),

@@ -46,7 +46,7 @@ pub(super) fn choose(
 ) -> Result<(usize, Choice)> {
     let mut best: Option<(usize, usize, Choice)> = None;
     for choice in considered(rule, layouts, wanted) {
-        if wanted.is_some_and(|wanted| !yields(rule, &choice, wanted)) {
+        if wanted.is_some_and(|wanted| !yields(rule, layouts, &choice, wanted)) {
             continue;
         }
         let ceiling = best.as_ref().map_or(usize::MAX, |b| b.0);
@@ -93,7 +93,7 @@ pub(super) fn alternatives(
     let own = (price(taken), taken.axes());
     let mut all = Vec::new();
     for choice in considered(rule, layouts, wanted) {
-        let site = Site::new(rule, &choice, layouts[0].mesh(), 0);
+        let site = Site::serving(rule, &choice, layouts);
         let outputs = (0..rule.outputs.len()).map(|o| site.output_layout(o));
         let Ok(outputs) = outputs.collect::<Result<Vec<_>>>() else {
             continue;
@@ -128,12 +128,12 @@ fn considered(rule: &Rule, layouts: &[&Layout], wanted: Option<&Layout>) -> Vec<
     }
 }
 
-fn yields(rule: &Rule, choice: &Choice, wanted: &Layout) -> bool {
-    let site = Site::new(rule, choice, wanted.mesh(), 0);
+fn yields(rule: &Rule, layouts: &[&Layout], choice: &Choice, wanted: &Layout) -> bool {
+    let site = Site::serving(rule, choice, layouts);
     !rule.outputs.is_empty() && site.output_layout(0).is_ok_and(|layout| layout == *wanted)
 }
 
 fn first_output(rule: &Rule, layouts: &[&Layout], choice: &Choice) -> Option<Layout> {
-    let site = Site::new(rule, choice, layouts[0].mesh(), 0);
+    let site = Site::serving(rule, choice, layouts);
     (!rule.outputs.is_empty()).then(|| site.output_layout(0).ok())?
 }

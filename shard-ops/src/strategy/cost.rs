@@ -3,7 +3,7 @@
 use super::choice::Choice;
 use super::missing::{axes_of, most_missing};
 use super::site::{Site, Spans};
-use crate::{RouteBy, Rule};
+use crate::Rule;
 use shard_spec::Layout;
 
 /// Elements the busiest rank receives, plus a share for partial results that must be reduced later. `None` if that is
@@ -14,11 +14,7 @@ pub(super) fn cost(
     choice: &Choice,
     ceiling: usize,
 ) -> Option<usize> {
-    let mesh = layouts[0].mesh();
-    let mut site = Site::new(rule, choice, mesh, 0);
-    if let Some((RouteBy::Ask, owners, _)) = site.route(layouts) {
-        site.routed = Some(owners);
-    }
+    let site = Site::serving(rule, choice, layouts);
     let mut total = site.asked();
     let partial_result = !site.reduced_axes().is_empty() || !choice.carry.is_empty();
     for o in 0..rule.outputs.len() {

@@ -5,9 +5,10 @@
 //! Contributions go the same way back. Ranks that hold copies of the operand that names the rows hold copies of contributions,
 //! too, so that each owner has those it needs at hand: nothing is sent between copies.
 
+use super::choice::Choice;
 use super::intervals::Axes;
 use super::site::{Site, Spans};
-use crate::{Access, RouteBy};
+use crate::{Access, RouteBy, Rule};
 use shard_redistribute::Fingerprint;
 use shard_spec::{ContentHash as _, DimCover, DimPart, DimSharding, Dims, Layout, Partition};
 use smallvec::SmallVec;
@@ -24,6 +25,7 @@ pub(crate) struct Routing {
     pub(crate) extent: usize,
     pub(crate) from_end: bool,
     pub(crate) skips: Option<i64>,
+    pub(crate) absent: Option<i64>,
     /// What this rank's boxes have of the routed dim.
     pub(crate) own: DimPart,
     /// What a key counts through.
@@ -117,6 +119,17 @@ struct Sizes {
     row: usize,
     /// The same in elements.
     row_len: usize,
+}
+
+impl<'a> Site<'a> {
+    /// A choice for operands of these layouts, seen from the first rank, with those who are asked for rows.
+    pub(super) fn serving(rule: &'a Rule, choice: &'a Choice, layouts: &[&'a Layout]) -> Self {
+        let mut site = Self::new(rule, choice, layouts[0].mesh(), 0);
+        if let Some((RouteBy::Ask, owners, _)) = site.route(layouts) {
+            site.routed = Some(owners);
+        }
+        site
+    }
 }
 
 impl Site<'_> {
@@ -314,7 +327,13 @@ impl Site<'_> {
             .map_or_else(Axes::new, |_| self.group_axes(dims));
         let mut id = Fingerprint::new("route")
             .with(&self.mesh.content_hash())
-            .with(&(routes.from_end, extent, &shape[..], &axes[..]))
+            .with(&(
+                routes.from_end,
+                routes.absent,
+                extent,
+                &shape[..],
+                &axes[..],
+            ))
             .with(&own.content_hash());
         for keyed in &keyed {
             id = id.with(&match keyed {
@@ -342,6 +361,7 @@ impl Site<'_> {
             extent,
             from_end: routes.from_end,
             skips: routes.skips,
+            absent: routes.absent,
             own: own.at(self.mesh, &self.coords),
             keyed,
             group,

@@ -9,8 +9,8 @@ use std::rc::Rc;
 
 /// This rank's piece of a tensor in a layout; floats take type `float`. No communication.
 ///
-/// On partial axes the ranks get terms whose sum in rank order is exactly the value: signed powers of two times
-/// the value, in another pattern for every other element.
+/// On partial axes the ranks get terms whose sum in rank order is exactly the value: signed powers of two times the value, in
+/// another pattern for every other element; of integers such multiples, which wrap, and of truth values true on some.
 ///
 /// # Errors
 /// Whatever making an array reports.
@@ -41,11 +41,16 @@ pub fn place(
                 _ => device.upload_slice(&terms)?,
             }
         }
-        Data::I64(values) => device.upload_slice(&gather(&indices, values))?,
+        Data::I64(values) => {
+            let share = Share::of(cx, layout);
+            let terms = indices.iter().map(|&i| share.whole_term(values[i], i));
+            device.upload_slice(&terms.collect::<Vec<_>>())?
+        }
         Data::Bool(values) => {
+            let share = Share::of(cx, layout);
             let bools = indices
                 .iter()
-                .map(|&i| Bool::from_f64(f64::from(values[i])));
+                .map(|&i| Bool::new(values[i] != 0 && share.holds(i)));
             device.upload_slice(&bools.collect::<Vec<_>>())?
         }
     };
@@ -114,10 +119,6 @@ pub fn local_indices(layout: &Layout, rank: usize) -> Option<Vec<usize>> {
     Some(indices)
 }
 
-fn gather<T: Copy>(indices: &[usize], values: &[T]) -> Vec<T> {
-    indices.iter().map(|&i| values[i]).collect()
-}
-
 /// A rank's place among the ranks that hold terms of the same elements.
 struct Share {
     index: usize,
@@ -144,24 +145,38 @@ impl Share {
             // Infinity minus infinity is no sum: such values have one term.
             return if self.index == 0 { value } else { 0.0 };
         }
-        // Running sums, in units of the value: they end in 1 and differ by signed powers of two, so that every
-        // term and every running sum is exact.
+        self.units(at) as f64 * value
+    }
+
+    /// This rank's term of a whole number: as of others, but that multiples wrap.
+    fn whole_term(&self, value: i64, at: usize) -> i64 {
+        value.wrapping_mul(self.units(at))
+    }
+
+    /// Whether this rank's term of a truth value is as true as the value: on one rank, or, of some elements, on all.
+    fn holds(&self, at: usize) -> bool {
+        at % self.terms.max(1) == self.index || at.is_multiple_of(3)
+    }
+
+    /// How many times the value this rank's term is. Running sums end in 1 and differ by signed powers of two, so that every
+    /// term and every running sum is exact.
+    fn units(&self, at: usize) -> i64 {
         let running = |i: usize| {
             if i + 1 == self.terms {
-                return 1.0;
+                return 1;
             }
             if at.is_multiple_of(2) {
-                [2.0, 1.0, 0.0][i % 3]
+                [2, 1, 0][i % 3]
             } else {
-                [0.0, -1.0, 1.0][i % 3]
+                [0, -1, 1][i % 3]
             }
         };
         let before = if self.index == 0 {
-            0.0
+            0
         } else {
             running(self.index - 1)
         };
-        (running(self.index) - before) * value
+        running(self.index) - before
     }
 }
 

@@ -4,9 +4,11 @@
 use shard_comm::local::{self, LocalOptions};
 use shard_comm::{Communicator, DType, DeviceKind, ErrorClass};
 use shard_ops::indexing::{
-    embedding, gather, index_add, index_select, index_select_by, scatter_add, segment_max, segment_min,
-    segment_sum,
+    embedding, gather, index_add, index_select, index_select_by, scatter_add, segment_max,
+    segment_min, segment_sum,
 };
+use shard_ops::search::searchsorted;
+use shard_ops::select::{masked_select, nonzero};
 use shard_ops::{Engine, EngineOptions, Exec, OpError, RouteBy, Value};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition, ReduceOp};
@@ -471,4 +473,113 @@ fn the_choice_is_printed() {
             "out R; rows by Ask of Ask (at most 36000 bytes), Gather (32000 bytes)",
         ]
     );
+}
+
+#[test]
+fn what_a_condition_picks_stands_in_one_ranks_order() {
+    let mut kinds = vec![DeviceKind::Host, DeviceKind::Test];
+    if cfg!(feature = "cuda-emulated") {
+        kinds.push(DeviceKind::EmulatedCuda);
+    }
+    for kind in kinds {
+        for (mesh, shape) in [
+            (&[3][..], &[11, 4][..]),
+            (&[2, 2], &[5, 2, 3]),
+            (&[5], &[3]),
+        ] {
+            let picks = |i: &[usize]| mix(i).is_multiple_of(3);
+            let all: Vec<Vec<usize>> = all_indices(shape)
+                .into_iter()
+                .filter(|i| picks(i))
+                .collect();
+            let values: Vec<f64> = all.iter().map(|i| number(i)).collect();
+            let places: Vec<i64> = all.iter().flatten().map(|&i| i as i64).collect();
+            let bad =
+                on_device(kind, mesh, |cx, engine| {
+                    let mut bad = Vec::new();
+                    for (k, layout) in layouts(cx.mesh(), shape).into_iter().enumerate() {
+                        let others = layouts(cx.mesh(), shape);
+                        let mask = &others[(7 * k + 3) % others.len()];
+                        let mask = Array::from_fn(cx, mask, |i| shard_comm::Bool::from(picks(i)));
+                        let mask = Value::new(mask.unwrap());
+                        let found = masked_select(engine, &floats(cx, &layout), &mask).unwrap();
+                        let mut same = whole(engine, &found) == values;
+                        let marks = Array::from_fn::<f64>(cx, &layout, |i| {
+                            if picks(i) { f64::NAN } else { -0.0 }
+                        });
+                        let found = nonzero(engine, &Value::new(marks.unwrap())).unwrap();
+                        assert_eq!(found.shape(), [all.len(), shape.len()]);
+                        let to = Layout::replicated(cx.mesh(), found.shape());
+                        let found = engine.redistribute(&found, &to).unwrap();
+                        same &= found.array().to_vec::<i64>().unwrap() == places;
+                        if !same {
+                            bad.push(format!("{layout}"));
+                        }
+                    }
+                    assert_eq!(cx.world().ledger().snapshot().fallbacks, 0);
+                    bad
+                });
+            assert!(
+                bad.iter().all(Vec::is_empty),
+                "{kind:?} {mesh:?}: {:?}",
+                bad[0]
+            );
+        }
+    }
+}
+
+#[test]
+fn places_among_sorted_elements_are_one_ranks() {
+    let mut kinds = vec![DeviceKind::Host];
+    if cfg!(feature = "cuda-emulated") {
+        kinds.push(DeviceKind::EmulatedCuda);
+    }
+    let sorted = |i: &[usize]| (i[i.len() - 1] / 2) as f64 * 1.5;
+    let of = |i: &[usize]| match mix(i) % 9 {
+        0 => f64::NAN,
+        k => k as f64 * 1.5 - 1.5,
+    };
+    for kind in kinds {
+        for (mesh, list, values) in [
+            (&[3][..], &[13][..], &[4, 3][..]),
+            (&[2, 2], &[2, 9], &[2, 5]),
+            (&[5], &[3], &[0]),
+            (&[2], &[0], &[4]),
+        ] {
+            let expected = |right: bool| -> Vec<i64> {
+                let count = |at: Vec<usize>| {
+                    let value = of(&at);
+                    let before = |j: &usize| {
+                        let x = sorted(&[*j]);
+                        x < value || value.is_nan() || (right && x == value)
+                    };
+                    (0..list[list.len() - 1]).filter(before).count() as i64
+                };
+                all_indices(values).into_iter().map(count).collect()
+            };
+            let bad = on_device(kind, mesh, |cx, engine| {
+                let mut bad = Vec::new();
+                for from in layouts(cx.mesh(), list) {
+                    for to in layouts(cx.mesh(), values) {
+                        for right in [false, true] {
+                            let list = Array::from_fn::<f64>(cx, &from, sorted).unwrap();
+                            let x = Array::from_fn::<f64>(cx, &to, of).unwrap();
+                            let got = searchsorted(engine, &list.into(), &x.into(), right).unwrap();
+                            let all = Layout::replicated(cx.mesh(), values);
+                            let got = engine.redistribute(&got, &all).unwrap();
+                            if got.array().to_vec::<i64>().unwrap() != expected(right) {
+                                bad.push(format!("{from} | {to} {right}"));
+                            }
+                        }
+                    }
+                }
+                bad
+            });
+            assert!(
+                bad.iter().all(Vec::is_empty),
+                "{kind:?} {mesh:?}: {:?}",
+                bad[0]
+            );
+        }
+    }
 }

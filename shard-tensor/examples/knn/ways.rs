@@ -63,8 +63,8 @@ fn aligned(
             let least = squares.amin([1], true)?;
             // Of the points at this distance the first: the others' numbers are moved beyond n.
             let hit = squares.eq(&least)?;
-            let first = beyond.sub(&hit.mul_scalar(n as f64)?)?.amin([1], true)?;
-            squares = squares.add(&number.eq(&first)?.mul_scalar(TAKEN)?)?;
+            let first = hit.where_(&number, &beyond)?.amin([1], true)?;
+            squares = squares.masked_fill(&number.eq(&first)?, TAKEN)?;
             near.push(least);
             at.push(first);
         }

@@ -3,7 +3,7 @@
 use super::Mesh;
 use crate::{Error, Placements, Result, Shape, ShardTensor};
 use shard_comm::half::{bf16, f16};
-use shard_comm::{Bool, DType, Element, Monoid, Scalar, Strided};
+use shard_comm::{Bool, Call, Calling, DType, Element, Monoid, Scalar, Strided};
 use shard_ops::random::{Distribution, random};
 use shard_ops::{holds, key_of};
 use shard_redistribute::Array;
@@ -24,6 +24,7 @@ impl Mesh {
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("zeros");
         self.full(shape, 0.0, placements)
     }
 
@@ -40,10 +41,11 @@ impl Mesh {
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("ones");
         self.full(shape, 1.0, placements)
     }
 
-    /// A tensor of one value.
+    /// A tensor of one value: a number or a truth value. Whole numbers are exact in `i64`.
     ///
     /// # Collective
     /// All members of the mesh, with equal arguments. No communication.
@@ -55,11 +57,19 @@ impl Mesh {
     pub fn full(
         &self,
         shape: impl Into<Shape>,
-        value: f64,
+        value: impl Into<Scalar>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
-        self.check_holds("full", value)?;
+        let _call = Calling::of("full");
+        let value = value.into();
+        match value {
+            // Not by way of f64, which holds fewer.
+            Scalar::I64(_) if self.dtype == DType::I64 => {}
+            value => self.check_holds("full", value.to_f64())?,
+        }
         let layout = self.layout(shape, placements)?;
+        let call = Call::new("full").with(value.to_bits().into());
+        self.cx.record(call.of(self.dtype, &layout));
         let Some(local) = layout.local_shape(self.ctx.rank()) else {
             return self.wrap(Array::from_parts(&self.cx, &layout, None, self.dtype)?);
         };
@@ -69,7 +79,7 @@ impl Mesh {
             .is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
         let scalar = match layout.partial_op() {
             Some(op) if !holds => Monoid::Op(op).identity(self.dtype)[0],
-            _ => Scalar::F64(value),
+            _ => value,
         };
         let device = self.ctx.device();
         let mut buffer = device.alloc(self.dtype, local.iter().product())?;
@@ -95,7 +105,9 @@ impl Mesh {
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("empty");
         let layout = self.layout(shape, placements)?;
+        (self.cx).record(Call::new("empty").of(self.dtype, &layout));
         let local = match layout.local_shape(self.ctx.rank()) {
             Some(shape) => Some(
                 self.ctx
@@ -108,7 +120,7 @@ impl Mesh {
         self.wrap(Array::from_parts(&self.cx, &layout, local, self.dtype)?)
     }
 
-    /// The numbers 0, 1, ... `n - 1`.
+    /// The numbers 0, 1, ... `n - 1`, in the handle's type.
     ///
     /// # Collective
     /// All members of the mesh, with equal arguments. No communication.
@@ -117,8 +129,81 @@ impl Mesh {
     /// As [`Placements::layout`]; [`Argument`](Error::Argument) if the type cannot hold the last.
     #[track_caller]
     pub fn arange(&self, n: usize, placements: impl Into<Placements>) -> Result<ShardTensor> {
+        let _call = Calling::of("arange");
         self.check_holds("arange", n.saturating_sub(1) as f64)?;
         self.from_fn(n, placements, |i| i[0] as f64)
+    }
+
+    /// `steps` numbers from `start` to `end`, both included, as far from each other as the next; of integers, cut towards
+    /// zero. As PyTorch's, they are counted from the nearer end.
+    ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
+    /// # Errors
+    /// As [`Placements::layout`]; [`Argument`](Error::Argument) for ends that are not finite, or that the type cannot hold.
+    ///
+    /// ```
+    /// let x = shard_tensor::launch(2, |ctx| {
+    ///     ctx.mesh_of(2)?.linspace(-1.0, 1.0, 5, [shard_tensor::shard(0)])?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(x[0], ndarray::arr1(&[-1.0, -0.5, 0.0, 0.5, 1.0]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn linspace(
+        &self,
+        start: f64,
+        end: f64,
+        steps: usize,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        for value in [start, end] {
+            if !value.is_finite() {
+                return Err(Error::argument(
+                    "linspace",
+                    "ends that are finite",
+                    format!("{start} to {end}"),
+                    "choose other ends",
+                ));
+            }
+            self.check_holds("linspace", value)?;
+        }
+        let step = (end - start) / steps.saturating_sub(1).max(1) as f64;
+        self.from_fn(steps, placements, |i| {
+            match i[0] < steps / 2 || steps == 1 {
+                true => start + i[0] as f64 * step,
+                false => end - (steps - 1 - i[0]) as f64 * step,
+            }
+        })
+    }
+
+    /// Matrices of this shape with ones on the main diagonal and zeros elsewhere: the identity, where they are square.
+    ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
+    /// # Errors
+    /// As [`Placements::layout`]; [`Argument`](Error::Argument) for fewer than two dims.
+    #[track_caller]
+    pub fn eye(
+        &self,
+        shape: impl Into<Shape>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        let shape = shape.into();
+        let ndim = shape.len();
+        if ndim < 2 {
+            return Err(Error::argument(
+                "eye",
+                "a shape of two dims or more",
+                format!("{:?}", &shape[..]),
+                "give rows and columns: `mesh.eye([n, n], ..)`",
+            ));
+        }
+        self.from_fn(shape, placements, |i| {
+            f64::from(u8::from(i[ndim - 2] == i[ndim - 1]))
+        })
     }
 
     /// A tensor whose elements are a function of the global index, converted to the handle's type: rounded to floating-point
@@ -145,8 +230,10 @@ impl Mesh {
         placements: impl Into<Placements>,
         f: impl Fn(&[usize]) -> f64,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("from_fn");
         let layout = self.layout(shape, placements)?;
         let cx = &self.cx;
+        cx.record(Call::new("from_fn").of(self.dtype, &layout));
         self.wrap(match self.dtype {
             DType::F64 => Array::from_fn(cx, &layout, f),
             DType::F32 => Array::from_fn(cx, &layout, |i| f32::from_f64(f(i))),
@@ -173,6 +260,7 @@ impl Mesh {
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("rand");
         self.check_float("rand")?;
         self.random(shape, placements, Distribution::Unit)
     }
@@ -192,6 +280,7 @@ impl Mesh {
         range: Range<f64>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("uniform");
         let (start, width) = (range.start, range.end - range.start);
         if !(width.is_finite() && width >= 0.0) {
             return Err(Error::argument(
@@ -231,6 +320,7 @@ impl Mesh {
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("randn");
         self.check_float("randn")?;
         self.random(shape, placements, Distribution::Normal)
     }
@@ -271,7 +361,8 @@ impl Mesh {
     ) -> Result<ShardTensor> {
         let stream = self.ctx.next_stream();
         let layout = self.layout(shape, placements)?;
-        (self.cx).record(key_of("random", &(stream, layout.hash128())));
+        let call = Call::keyed("random", key_of("random", &(stream, format!("{how:?}"))));
+        self.cx.record(call.of(self.dtype, &layout));
         self.wrap(random(&self.cx, &layout, self.dtype, &stream, how)?)
     }
 }

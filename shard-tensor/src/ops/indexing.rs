@@ -2,7 +2,8 @@
 
 use crate::{Dim, Result, ShardTensor};
 use shard_comm::Calling;
-use shard_ops::{RouteBy, indexing};
+use shard_ops::indexing::{self, ScatterReduce};
+use shard_ops::{RouteBy, search, select, sort};
 
 /// Rows and elements by index, and what folds rows into those that are named.
 ///
@@ -14,11 +15,12 @@ impl ShardTensor {
     /// The indices `index` of a dim, in its order. The dims of an index of several take that dim's place.
     ///
     /// ```
+    /// use ndarray::array;
     /// use shard_tensor::{launch, shard};
     /// let picked = launch(2, |ctx| {
     ///     let mesh = ctx.mesh_of(2)?;
     ///     let rows = mesh.from_fn([5, 2], [shard(0)], |i| (10 * i[0] + i[1]) as f64)?;
-    ///     let index = mesh.from_fn([3], [shard(0)], |i| [4_i64, 0, -1][i[0]])?;
+    ///     let index = mesh.distribute(&array![4_i64, 0, -1], [shard(0)])?;
     ///     rows.index_select(0, &index)?.to_array::<f32>()
     /// })?;
     /// assert_eq!(picked[0].as_slice(), Some(&[40.0, 41.0, 0.0, 1.0, 40.0, 41.0][..]));
@@ -44,25 +46,23 @@ impl ShardTensor {
     /// # Errors
     /// As [`index_select`](Self::index_select).
     #[track_caller]
-    pub fn index_select_by(
-        &self,
-        dim: impl Into<Dim>,
-        index: &Self,
-        by: RouteBy,
-    ) -> Result<Self> {
+    pub fn index_select_by(&self, dim: impl Into<Dim>, index: &Self, by: RouteBy) -> Result<Self> {
         let dim = self.dim("index_select", dim)?;
-        self.run2(index, |exec, x, i| indexing::index_select_by(exec, x, dim, i, by))
+        self.run2(index, |exec, x, i| {
+            indexing::index_select_by(exec, x, dim, i, by)
+        })
     }
 
     /// The elements along a dim that `index` names: where it holds `j` at a place, the element at that place with `j` for the dim. In other
     /// dims it may be shorter than the tensor.
     ///
     /// ```
+    /// use ndarray::array;
     /// use shard_tensor::{launch, shard};
     /// let picked = launch(2, |ctx| {
     ///     let mesh = ctx.mesh_of(2)?;
     ///     let x = mesh.from_fn([4, 2], [shard(0)], |i| (10 * i[0] + i[1]) as f64)?;
-    ///     let index = mesh.from_fn([1, 2], [shard(1)], |i| [3_i64, 0][i[1]])?;
+    ///     let index = mesh.distribute(&array![[3_i64, 0]], [shard(1)])?;
     ///     x.gather(0, &index)?.to_array::<f32>()
     /// })?;
     /// assert_eq!(picked[0].as_slice(), Some(&[30.0, 1.0][..]));
@@ -90,17 +90,20 @@ impl ShardTensor {
     #[track_caller]
     pub fn take_along_dim(&self, dim: impl Into<Dim>, index: &Self) -> Result<Self> {
         let dim = self.dim("take_along_dim", dim)?;
-        self.run2(index, |exec, x, i| indexing::take_along_dim(exec, x, i, dim))
+        self.run2(index, |exec, x, i| {
+            indexing::take_along_dim(exec, x, i, dim)
+        })
     }
 
     /// The rows of this table that `indices` name, `[..indices, ..row]`. The row `padding` gets no gradient.
     ///
     /// ```
+    /// use ndarray::array;
     /// use shard_tensor::{launch, shard};
     /// let words = launch(3, |ctx| {
     ///     let mesh = ctx.mesh_of(3)?;
     ///     let table = mesh.from_fn([7, 1], [shard(0)], |i| i[0] as f64)?;
-    ///     let text = mesh.from_fn([2, 2], [shard(0)], |i| (3 * i[0] + 2 * i[1]) as i64)?;
+    ///     let text = mesh.distribute(&array![[0_i64, 2], [3, 5]], [shard(0)])?;
     ///     table.embedding(&text, None)?.to_array::<f32>()
     /// })?;
     /// assert_eq!(words[0].shape(), [2, 2, 1]);
@@ -116,17 +119,20 @@ impl ShardTensor {
     /// As [`index_select`](Self::index_select); for a padding that is no row.
     #[track_caller]
     pub fn embedding(&self, indices: &Self, padding: Option<usize>) -> Result<Self> {
-        self.run2(indices, |exec, x, i| indexing::embedding(exec, i, x, padding))
+        self.run2(indices, |exec, x, i| {
+            indexing::embedding(exec, i, x, padding)
+        })
     }
 
     /// The tensor with each row of `src` added to the row that `index` names along a dim.
     ///
     /// ```
+    /// use ndarray::array;
     /// use shard_tensor::{launch, shard};
     /// let sums = launch(2, |ctx| {
     ///     let mesh = ctx.mesh_of(2)?;
     ///     let zeros = mesh.zeros([3], [shard(0)])?;
-    ///     let edges = mesh.from_fn([4], [shard(0)], |i| [2_i64, 0, 2, 2][i[0]])?;
+    ///     let edges = mesh.distribute(&array![2_i64, 0, 2, 2], [shard(0)])?;
     ///     let messages = mesh.from_fn([4], [shard(0)], |i| 1.0 + i[0] as f64)?;
     ///     zeros.index_add(0, &edges, &messages)?.to_array::<f32>()
     /// })?;
@@ -145,7 +151,9 @@ impl ShardTensor {
     #[track_caller]
     pub fn index_add(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
         let dim = self.dim("index_add", dim)?;
-        self.run3(index, src, |exec, x, i, s| indexing::index_add(exec, x, dim, i, s, 1.0))
+        self.run3(index, src, |exec, x, i, s| {
+            indexing::index_add(exec, x, dim, i, s, 1.0)
+        })
     }
 
     /// The tensor with every element of `src` added at the place that `index` names along a dim: where it holds `j` at a place, to the element at
@@ -159,18 +167,265 @@ impl ShardTensor {
     #[track_caller]
     pub fn scatter_add(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
         let dim = self.dim("scatter_add", dim)?;
-        self.run3(index, src, |exec, x, i, s| indexing::scatter_add(exec, x, dim, i, s))
+        self.run3(index, src, |exec, x, i, s| {
+            indexing::scatter_add(exec, x, dim, i, s)
+        })
+    }
+
+    /// The tensor with the elements of `src` combined at the places that `index` names along a dim, as [`scatter_add`](Self::scatter_add) adds
+    /// them. With `include_self` the tensor's own element is one of them; without, it stays only where nothing is put.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{ScatterReduce, launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.distribute(&array![5.0_f32, 5.0, 5.0], [shard(0)])?;
+    ///     let index = mesh.distribute(&array![0_i64, 2, 0, 0], [shard(0)])?;
+    ///     let src = mesh.distribute(&array![1.0_f32, 2.0, 3.0, 8.0], [shard(0)])?;
+    ///     let means = x.scatter_reduce(0, &index, &src, ScatterReduce::Mean, false)?;
+    ///     means.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0].as_slice(), Some(&[4.0, 5.0, 2.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`scatter_add`](Self::scatter_add); means, and what leaves out the tensor's own, count elements at the first use of an index.
+    ///
+    /// # Errors
+    /// As [`scatter_add`](Self::scatter_add).
+    #[track_caller]
+    pub fn scatter_reduce(
+        &self,
+        dim: impl Into<Dim>,
+        index: &Self,
+        src: &Self,
+        how: ScatterReduce,
+        include_self: bool,
+    ) -> Result<Self> {
+        let dim = self.dim("scatter_reduce", dim)?;
+        self.run3(index, src, |exec, x, i, s| {
+            indexing::scatter_reduce(exec, x, dim, i, s, how, include_self)
+        })
+    }
+
+    /// The tensor with every element of `src` put at the place that `index` names along a dim, as [`scatter_add`](Self::scatter_add) adds it. Of
+    /// several that are put to one place the last in the order of the index stays, and gets the gradient.
+    ///
+    /// # Collective
+    /// As [`scatter_add`](Self::scatter_add): at the first use of an index the last ones are found out, after which their elements alone move.
+    ///
+    /// # Errors
+    /// As [`scatter_add`](Self::scatter_add).
+    #[track_caller]
+    pub fn scatter(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
+        let dim = self.dim("scatter", dim)?;
+        self.run3(index, src, |exec, x, i, s| {
+            indexing::scatter(exec, x, dim, i, s)
+        })
+    }
+
+    /// The tensor with rows of `src` in place of those that the list `index` names along a dim; of several the last stays.
+    ///
+    /// # Collective
+    /// As [`scatter`](Self::scatter), with rows for elements.
+    ///
+    /// # Errors
+    /// As [`index_add`](Self::index_add); for an index of more or fewer than one dim.
+    #[track_caller]
+    pub fn index_copy(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
+        let dim = self.dim("index_copy", dim)?;
+        self.run3(index, src, |exec, x, i, s| {
+            indexing::index_copy(exec, x, dim, i, s)
+        })
+    }
+
+    /// The tensor with `values` put, or added if `accumulate`, at the places that `indices` name: one for each of the first dims, broadcast to one
+    /// shape, to which rows of `values` of the other dims belong. Of several values put to one place the last stays.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// let marked = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let grid = mesh.zeros([3, 2], [shard(0)])?;
+    ///     let rows = mesh.distribute(&array![0_i64, 2, 2], [shard(0)])?;
+    ///     let columns = mesh.distribute(&array![1_i64, 0, -2], [shard(0)])?;
+    ///     let values = mesh.distribute(&array![1.0_f32, 2.0, 3.0], [shard(0)])?;
+    ///     grid.index_put(&[&rows, &columns], &values, true)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(marked[0].as_slice(), Some(&[0.0, 1.0, 0.0, 0.0, 5.0, 0.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`scatter`](Self::scatter), or [`scatter_add`](Self::scatter_add). Routes are not kept: the places are worked out anew.
+    ///
+    /// # Errors
+    /// For more indices than dims, or none; for shapes that do not broadcast; for what is out of range, as
+    /// [`index_select`](Self::index_select).
+    #[track_caller]
+    pub fn index_put(&self, indices: &[&Self], values: &Self, accumulate: bool) -> Result<Self> {
+        let indices: Vec<_> = indices.iter().map(|i| i.value()).collect();
+        let indices: Vec<_> = indices.iter().collect();
+        self.run2(values, |exec, x, v| {
+            indexing::index_put(exec, x, &indices, v, accumulate)
+        })
+    }
+
+    /// The indices of all elements that are not zero, `[found, dims]`, in row-major order. NaN is not zero.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.from_fn([5], [shard(0)], |i| (i[0] % 2) as f64)?;
+    ///     x.nonzero()?.to_array::<i64>()
+    /// })?;
+    /// assert_eq!(found[0].as_slice(), Some(&[1, 3][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program: one round of a number per rank. Other dims than the first are brought together where they are sharded.
+    ///
+    /// # Errors
+    /// For a scalar; what the communicator reports.
+    #[track_caller]
+    pub fn nonzero(&self) -> Result<Self> {
+        self.run(select::nonzero)
+    }
+
+    /// The elements where `mask` is true, in row-major order. Shapes broadcast.
+    ///
+    /// # Collective
+    /// As [`nonzero`](Self::nonzero).
+    ///
+    /// # Errors
+    /// For a mask that is not bool, shapes that do not broadcast, and scalars; what the communicator reports.
+    #[track_caller]
+    pub fn masked_select(&self, mask: &Self) -> Result<Self> {
+        self.run2(mask, select::masked_select)
+    }
+
+    /// For every one of `values` the place among these elements, ascending along the last dim, where it could be put and leave them sorted: the
+    /// first such place, or with `right` the last. Of a list, values may have any dims; else those before the last are those of this tensor.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// let places = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let sorted = mesh.distribute(&array![1.0_f32, 2.0, 2.0, 5.0], [shard(0)])?;
+    ///     let values = mesh.distribute(&array![2.0_f32, 9.0, 0.0], [shard(0)])?;
+    ///     sorted.searchsorted(&values, false)?.to_array::<i64>()
+    /// })?;
+    /// assert_eq!(places[0].as_slice(), Some(&[1, 4, 0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Sorted elements stay where values are replicated along the mesh axes that divide them: the result is then partial.
+    ///
+    /// # Errors
+    /// For shapes that do not belong together, types that differ, 16-bit floats and truth values; what the communicator reports.
+    #[track_caller]
+    pub fn searchsorted(&self, values: &Self, right: bool) -> Result<Self> {
+        self.run2(values, |exec, s, v| search::searchsorted(exec, s, v, right))
+    }
+
+    /// The elements of a dim in ascending order, or in descending, and the indices they had. Equal elements keep their order; NaN stands behind
+    /// all numbers, which descending is first. Results lie as the tensor does.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.distribute(&array![3.0_f32, 1.0, 2.0, 1.0], [shard(0)])?;
+    ///     let (values, indices) = x.sort(0, false)?;
+    ///     Ok((values.to_array::<f32>()?, indices.to_array::<i64>()?))
+    /// })?;
+    /// assert_eq!(found[0].0.as_slice(), Some(&[1.0, 1.0, 2.0, 3.0][..]));
+    /// assert_eq!(found[0].1.as_slice(), Some(&[1, 3, 2, 0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Where the dim is sharded, each rank sorts its part, sees the sorted parts of all with their indices, and merges
+    /// its stretch of them.
+    ///
+    /// # Errors
+    /// For a dim out of range, 16-bit floats and truth values; what the communicator reports.
+    #[track_caller]
+    pub fn sort(&self, dim: impl Into<Dim>, descending: bool) -> Result<(Self, Self)> {
+        let dim = self.dim("sort", dim)?;
+        self.pair(|exec, x| sort::sort(exec, x, dim, descending))
+    }
+
+    /// The indices that [`sort`](Self::sort) gives.
+    ///
+    /// # Collective
+    /// As [`sort`](Self::sort).
+    ///
+    /// # Errors
+    /// As [`sort`](Self::sort).
+    #[track_caller]
+    pub fn argsort(&self, dim: impl Into<Dim>, descending: bool) -> Result<Self> {
+        let dim = self.dim("argsort", dim)?;
+        self.run(|exec, x| sort::argsort(exec, x, dim, descending))
+    }
+
+    /// The `k` largest elements of a dim, largest first, or the smallest, smallest first, and their indices. Of equal elements the first come
+    /// first; NaN is larger than all numbers.
+    ///
+    /// # Collective
+    /// All members of the mesh. Where the dim is sharded, the first `k` of every part, with their indices.
+    ///
+    /// # Errors
+    /// As [`sort`](Self::sort); for more elements than there are.
+    #[track_caller]
+    pub fn topk(&self, k: usize, dim: impl Into<Dim>, largest: bool) -> Result<(Self, Self)> {
+        let dim = self.dim("topk", dim)?;
+        self.pair(|exec, x| sort::topk(exec, x, k, dim, largest))
+    }
+
+    /// The `k`-th smallest element of a dim, counted from 1, and its index, without the dim.
+    ///
+    /// # Collective
+    /// As [`topk`](Self::topk).
+    ///
+    /// # Errors
+    /// As [`topk`](Self::topk); for a `k` of 0.
+    #[track_caller]
+    pub fn kthvalue(&self, k: usize, dim: impl Into<Dim>) -> Result<(Self, Self)> {
+        let dim = self.dim("kthvalue", dim)?;
+        self.pair(|exec, x| sort::kthvalue(exec, x, k, dim))
+    }
+
+    /// Of which of the intervals between ascending `boundaries` each element is: [`searchsorted`](Self::searchsorted) the other way round.
+    ///
+    /// # Collective
+    /// As [`searchsorted`](Self::searchsorted).
+    ///
+    /// # Errors
+    /// As [`searchsorted`](Self::searchsorted); for boundaries of more than one dim.
+    #[track_caller]
+    pub fn bucketize(&self, boundaries: &Self, right: bool) -> Result<Self> {
+        self.run2(boundaries, |exec, x, b| {
+            search::bucketize(exec, x, b, right)
+        })
     }
 
     /// The sum of the rows of each of `count` segments: row `i` is of segment `ids[i]`. Ids need not be sorted, and a segment without
     /// rows has zeros. Segments are divided evenly over the mesh axes that divide the ids.
     ///
     /// ```
+    /// use ndarray::array;
     /// use shard_tensor::{launch, shard};
     /// let found = launch(2, |ctx| {
     ///     let mesh = ctx.mesh_of(2)?;
     ///     let rows = mesh.from_fn([5], [shard(0)], |i| 1.0 + i[0] as f64)?;
-    ///     let ids = mesh.from_fn([5], [shard(0)], |i| [2_i64, 0, 2, 0, 3][i[0]])?;
+    ///     let ids = mesh.distribute(&array![2_i64, 0, 2, 0, 3], [shard(0)])?;
     ///     let sums = rows.segment_sum(&ids, 4)?.to_array::<f32>()?;
     ///     let means = rows.segment_mean(&ids, 4)?.to_array::<f32>()?;
     ///     Ok((sums, means))
@@ -237,7 +492,23 @@ impl ShardTensor {
     /// As [`segment_mean`](Self::segment_mean).
     #[track_caller]
     pub fn segment_softmax(&self, ids: &Self, count: usize) -> Result<Self> {
-        self.run2(ids, |exec, x, i| indexing::segment_softmax(exec, x, i, count))
+        self.run2(ids, |exec, x, i| {
+            indexing::segment_softmax(exec, x, i, count)
+        })
+    }
+
+    /// Runs one op of `shard_ops` with two results.
+    #[track_caller]
+    fn pair(
+        &self,
+        f: impl FnOnce(
+            &dyn shard_ops::Exec,
+            &shard_ops::Value,
+        ) -> Result<(shard_ops::Value, shard_ops::Value), shard_ops::OpError>,
+    ) -> Result<(Self, Self)> {
+        let _call = Calling::here();
+        let (a, b) = f(self.context().tape(), &self.value())?;
+        Ok((self.lift(a), self.lift(b)))
     }
 
     /// Runs one op of `shard_ops` on three tensors.

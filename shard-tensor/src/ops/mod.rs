@@ -3,11 +3,15 @@
 //! Methods add nothing to the functions of `shard_ops` but the tape and the error type. All of them are
 //! collective: every member of the tensors' mesh calls them alike, in the same order.
 
+mod compare;
 mod folds;
 mod indexing;
+mod masks;
 mod moves;
 mod pointwise;
 mod reduce;
+mod scans;
 mod spatial;
 
 pub use folds::{RadiusPairs, RadiusTable};
+pub use masks::Branch;

@@ -13,8 +13,12 @@ macro_rules! reductions {
             ///
             /// Dims below zero count from the end. With `keepdim` the dims stay, with extent 1.
             ///
+            /// # Collective
+            /// All members of the mesh. No communication, but that a partial tensor is reduced first, unless it is summed in
+            /// its own type.
+            ///
             /// # Errors
-            /// For a dim out of range or named twice; for types other than `f32` and `f64`.
+            /// For a dim out of range or named twice; for 16-bit floats, and integers in [`mean`](Self::mean).
             #[track_caller]
             pub fn $name(&self, dims: impl Into<DimList>, keepdim: bool) -> Result<Self> {
                 self.over(stringify!($name), dims, |exec, x, dims| ops::$name(exec, x, dims, keepdim))
@@ -24,7 +28,7 @@ macro_rules! reductions {
 }
 
 reductions! {
-    /// The sum over some dims.
+    /// The sum over some dims. Of integers and truth values it is `i64`, and wraps, as PyTorch's.
     sum;
     /// The mean over some dims.
     mean;
@@ -32,8 +36,14 @@ reductions! {
     amax;
     /// The least value over some dims; ties share the gradient evenly.
     amin;
-    /// The product over some dims.
+    /// The product over some dims. Of integers and truth values it is `i64`, and wraps, as PyTorch's.
     prod;
+    /// Whether any element over some dims is not zero, as `bool`.
+    any;
+    /// Whether all elements over some dims are not zero, as `bool`.
+    all;
+    /// How many elements over some dims are not zero, as `i64`.
+    count_nonzero;
 }
 
 impl ShardTensor {

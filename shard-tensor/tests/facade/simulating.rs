@@ -137,3 +137,42 @@ fn a_thousand_ranks_take_less_each() {
     assert!(speedup > 300.0 && speedup < 1024.0, "{speedup}");
     assert!(thousand.1 < one.1 / 500);
 }
+
+/// Indices that nobody knows are played as if they were spread over all rows evenly; where they are, forecasts are what moves.
+#[test]
+fn rows_by_index_are_forecast_as_if_spread_evenly() {
+    let setup = |ctx: &Context| {
+        let mesh = ctx.mesh_of(4)?;
+        let table = mesh.randn([1000, 16], [shard(0)])?;
+        // Of every rank's 300 indices 75 are of each rank's rows, all different.
+        let rows = ndarray::Array1::from_shape_fn(1200, |i| (i % 300 * 10 / 3) as i64);
+        Ok((table, mesh.distribute(&rows, [shard(0)])?))
+    };
+    let step = |x: &ShardTensor, index: &ShardTensor| {
+        let rows = x.index_select(0, index)?;
+        x.index_add(0, index, &rows).map(drop)
+    };
+    let real = Launch::new(4).run(|ctx| {
+        let (x, index) = setup(ctx)?;
+        step(&x, &index)?;
+        let before = ctx.ledger().snapshot();
+        step(&x, &index)?;
+        Ok(counted(&before, ctx).0)
+    });
+    let machine = Machine::new(50e9, 10e9);
+    let topology = Topology::shared_memory(4, machine, LinkCost::new(0.0, 10e9));
+    let forecast = Simulation::new(&topology)
+        .ranks((0..4).collect::<Vec<_>>())
+        .run(setup, |_, (x, index)| step(x, index))
+        .unwrap();
+    for (moved, played) in real.unwrap().into_iter().zip(forecast.played) {
+        let mut seen = played.moved;
+        seen.ops.sort_unstable_by_key(|op| op.0);
+        assert_eq!(
+            (seen.bytes, seen.messages, seen.rounds),
+            (moved.bytes, moved.messages, moved.rounds)
+        );
+        // Rows of the three others, there and back.
+        assert_eq!(seen.bytes, 2 * 3 * 75 * 16 * 4);
+    }
+}

@@ -1,7 +1,8 @@
 //! Ops whose operands name rows of others.
 
-use super::{Args, Entry, built};
-use shard_ops::indexing;
+use super::{Args, Entry, built, unfit};
+use shard_ops::indexing::{self, ScatterReduce};
+use shard_ops::{search, select, sort};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("index_select", |exec, case, values| {
@@ -34,7 +35,10 @@ pub(crate) const TABLE: &[Entry] = &[
     built("index_add", |exec, case, values| {
         let args = Args::new(case, values);
         let (x, index, src) = (args.need("input")?, args.need("index")?, args.need("src")?);
-        let (dim, alpha) = (args.dim("dim", x.ndim())?, case.attributes.float("alpha", 1.0)?);
+        let (dim, alpha) = (
+            args.dim("dim", x.ndim())?,
+            case.attributes.float("alpha", 1.0)?,
+        );
         Ok(vec![indexing::index_add(exec, x, dim, index, src, alpha)?])
     }),
     built("scatter_add", |exec, case, values| {
@@ -42,5 +46,96 @@ pub(crate) const TABLE: &[Entry] = &[
         let (x, index, src) = (args.need("input")?, args.need("index")?, args.need("src")?);
         let dim = args.dim("dim", x.ndim())?;
         Ok(vec![indexing::scatter_add(exec, x, dim, index, src)?])
+    }),
+    built("scatter", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, index, src) = (args.need("input")?, args.need("index")?, args.need("src")?);
+        let dim = args.dim("dim", x.ndim())?;
+        Ok(vec![indexing::scatter(exec, x, dim, index, src)?])
+    }),
+    built("scatter_reduce", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, index, src) = (args.need("input")?, args.need("index")?, args.need("src")?);
+        let dim = args.dim("dim", x.ndim())?;
+        let how = match case.attributes.text("reduce", "sum")?.as_str() {
+            "sum" => ScatterReduce::Sum,
+            "mean" => ScatterReduce::Mean,
+            "prod" => ScatterReduce::Prod,
+            "amax" => ScatterReduce::Max,
+            "amin" => ScatterReduce::Min,
+            other => return Err(unfit("reduce", "a reduction", &other).into()),
+        };
+        let own = case.attributes.bool("include_self", true)?;
+        let made = indexing::scatter_reduce(exec, x, dim, index, src, how, own)?;
+        Ok(vec![made])
+    }),
+    built("index_copy", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, index, src) = (args.need("input")?, args.need("index")?, args.need("src")?);
+        let dim = args.dim("dim", x.ndim())?;
+        Ok(vec![indexing::index_copy(exec, x, dim, index, src)?])
+    }),
+    built("index_put", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, put) = (args.need("input")?, args.need("values")?);
+        let indices = (0..).map_while(|k| args.get(&format!("index{k}")));
+        let indices: Vec<_> = args.get("index").into_iter().chain(indices).collect();
+        let adds = case.attributes.bool("accumulate", false)?;
+        Ok(vec![indexing::index_put(exec, x, &indices, put, adds)?])
+    }),
+    built("searchsorted", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (sorted, x) = (args.need("sorted_sequence")?, args.need("values")?);
+        let right = case.attributes.bool("right", false)?;
+        Ok(vec![search::searchsorted(exec, sorted, x, right)?])
+    }),
+    built("bucketize", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, ends) = (args.need("input")?, args.need("boundaries")?);
+        let right = case.attributes.bool("right", false)?;
+        Ok(vec![search::bucketize(exec, x, ends, right)?])
+    }),
+    built("masked_select", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, mask) = (args.need("input")?, args.need("mask")?);
+        Ok(vec![select::masked_select(exec, x, mask)?])
+    }),
+    built("nonzero", |exec, case, values| {
+        let args = Args::new(case, values);
+        Ok(vec![select::nonzero(exec, args.need("input")?)?])
+    }),
+    built("sort", |exec, case, values| {
+        let args = Args::new(case, values);
+        let x = args.need("input")?;
+        let dim = args.dim("dim", x.ndim())?;
+        let descending = case.attributes.bool("descending", false)?;
+        let (values, indices) = sort::sort(exec, x, dim, descending)?;
+        Ok(vec![values, indices])
+    }),
+    built("argsort", |exec, case, values| {
+        let args = Args::new(case, values);
+        let x = args.need("input")?;
+        let dim = args.dim("dim", x.ndim())?;
+        let descending = case.attributes.bool("descending", false)?;
+        Ok(vec![sort::argsort(exec, x, dim, descending)?])
+    }),
+    built("topk", |exec, case, values| {
+        let args = Args::new(case, values);
+        let x = args.need("input")?;
+        let dim = args.dim("dim", x.ndim())?;
+        let (k, largest) = (
+            case.attributes.size("k", 1)?,
+            case.attributes.bool("largest", true)?,
+        );
+        let (values, indices) = sort::topk(exec, x, k, dim, largest)?;
+        Ok(vec![values, indices])
+    }),
+    built("kthvalue", |exec, case, values| {
+        let args = Args::new(case, values);
+        let x = args.need("input")?;
+        let dim = args.dim("dim", x.ndim())?;
+        let k = case.attributes.size("k", 1)?;
+        let (value, index) = sort::kthvalue(exec, x, k, dim)?;
+        Ok(vec![value, index])
     }),
 ];

@@ -50,6 +50,7 @@ pub(crate) const TABLE: &[Entry] = &[
     built("sub", |e, c, v| binary(e, c, v, ew::sub)),
     built("mul", |e, c, v| binary(e, c, v, ew::mul)),
     built("div", |e, c, v| binary(e, c, v, ew::div)),
+    built("pow", |e, c, v| binary(e, c, v, ew::pow)),
     built("maximum", |e, c, v| binary(e, c, v, ew::maximum)),
     built("minimum", |e, c, v| binary(e, c, v, ew::minimum)),
     built("(a*b-a)/b", |e, c, v| {

@@ -4,6 +4,7 @@ mod folds;
 mod indexing;
 mod math;
 mod moves;
+mod types;
 mod windows;
 
 use crate::case::{Case, CaseError};
@@ -52,6 +53,7 @@ pub fn find(case: &Case) -> Result<Apply, String> {
     let tables = [
         moves::TABLE,
         math::TABLE,
+        types::TABLE,
         windows::TABLE,
         folds::TABLE,
         indexing::TABLE,

@@ -29,6 +29,10 @@ pub(super) fn ask(
     let mut keys = Vec::with_capacity(indices.len());
     let mut stray = None;
     numbers.for_each(indices, |value, shared| {
+        if routing.absent == Some(value) {
+            keys.push(NONE);
+            return;
+        }
         let from_end = if routing.from_end && value < 0 {
             value.checked_add_unsigned(routing.extent as u64)
         } else {
@@ -268,6 +272,7 @@ mod tests {
             extent: partition.extent(),
             from_end: true,
             skips: None,
+            absent: None,
             own: partition.part(me),
             keyed: keyed.iter().copied().collect(),
             group: Some(Group {

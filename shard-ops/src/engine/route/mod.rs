@@ -8,6 +8,7 @@ use crate::error::InOp;
 use crate::families::indexing::{Pack, Settle};
 use crate::strategy::{Group, Keyed, KeyedDims, Routing};
 use crate::{Fold, KernelCx, Op, OperandBox, Result, Stage};
+use shard_comm::simulated::PHANTOM;
 use shard_comm::{AgreedError, Buffer, BufferMut, Communicator, DType, ExchangePlan, Piece, Work};
 use shard_kernels::rows::by_key;
 use shard_redistribute::{Array, Exchange, MeshComm};
@@ -97,6 +98,9 @@ impl Route {
         routing: &Routing,
         local: &Buffer,
     ) -> Result<Self> {
+        if cx.device().kind() == PHANTOM {
+            return Self::forecast(op, cx, routing, local);
+        }
         let found = read(cx, local)
             .map_err(|e| AgreedError::from_local(op, e))
             .and_then(|indices| asking::ask(op, routing, &indices));
@@ -134,6 +138,80 @@ impl Route {
     }
 }
 
+/// What ranks that are played do.
+impl Route {
+    /// The route of indices that nobody knows: as if they were spread over all rows evenly, none named twice.
+    fn forecast(
+        op: &'static str,
+        cx: &Rc<MeshComm>,
+        routing: &Routing,
+        local: &Buffer,
+    ) -> Result<Self> {
+        let device = cx.device();
+        let rows = |len: usize| numbers_of(routing) * len;
+        let asks = |len: usize| {
+            let even = (local.len() * len).div_ceil(routing.extent.max(1));
+            even.min(rows(len))
+        };
+        let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
+        let mut asked = 0;
+        if let (Some(group), Some(comm)) = (&routing.group, cx.all()) {
+            for (k, peer) in group.peers.iter().enumerate() {
+                let others = k != group.me;
+                incoming.push(usize::from(others) * asks(group.partition.size(peer.part)));
+                outgoing.push(usize::from(others) * asks(routing.own.len()));
+            }
+            asked = outgoing.iter().sum();
+            exchange_counts(
+                op,
+                &**comm,
+                group,
+                routing.id,
+                Ok(()),
+                &vec![0; group.peers.len()],
+            )?;
+            let dtype = if routing.narrow {
+                DType::I32
+            } else {
+                DType::I64
+            };
+            let all = incoming.iter().sum();
+            let mine = device.alloc(dtype, all).in_op(op)?.freeze();
+            swap(
+                op,
+                "route requests",
+                &**comm,
+                group,
+                &mine,
+                &incoming,
+                &outgoing,
+                1,
+            )?;
+        }
+        let list = |len: usize| Ok(device.alloc(DType::I64, len).in_op(op)?.freeze());
+        Ok(Self {
+            keys: list(local.len())?,
+            without: RefCell::default(),
+            ghosts: incoming.iter().sum(),
+            requests: Vec::new(),
+            incoming,
+            asked: list(asked)?,
+            outgoing,
+            by_key: RefCell::default(),
+            by_asked: OnceCell::new(),
+        })
+    }
+}
+
+/// How many places of shared dims each row of the routed dim has.
+fn numbers_of(routing: &Routing) -> usize {
+    let extent = |keyed: &Keyed| match keyed {
+        Keyed::Routed => 1,
+        Keyed::Shared { extent, .. } => *extent,
+    };
+    routing.keyed.iter().map(extent).product()
+}
+
 /// The elements of a part, as `i64`.
 fn read(cx: &Rc<MeshComm>, local: &Buffer) -> shard_comm::Result<Vec<i64>> {
     let device = cx.device();
@@ -155,9 +233,25 @@ fn tell_counts(
     id: u128,
     status: Result<(), AgreedError>,
 ) -> Result<Vec<usize>> {
-    let device = comm.device();
     let mut counts: Vec<i64> = asked.counts.iter().map(|&n| n as i64).collect();
     counts.resize(group.peers.len(), 0);
+    let told = exchange_counts(op, comm, group, id, status, &counts)?;
+    let told = comm.device().download_vec::<i64>(&told).in_op(op)?;
+    Ok(told
+        .into_iter()
+        .map(|n| usize::try_from(n).unwrap_or(0))
+        .collect())
+}
+
+fn exchange_counts(
+    op: &'static str,
+    comm: &dyn Communicator,
+    group: &Group,
+    id: u128,
+    status: Result<(), AgreedError>,
+    counts: &[i64],
+) -> Result<Buffer> {
+    let device = comm.device();
     let others = || {
         group
             .peers
@@ -169,16 +263,10 @@ fn tell_counts(
     let send = others().map(|(k, peer)| Piece::run(peer.at, 0, 1, k, group.me));
     let (recv, send) = (recv.collect(), send.collect());
     let plan = ExchangePlan::new("route counts", id, recv, send, None, Some(ZERO));
-    let mine = device.upload_slice(&counts).in_op(op)?;
+    let mine = device.upload_slice(counts).in_op(op)?;
     let into = device.alloc(DType::I64, counts.len()).in_op(op)?;
-    let told = comm
-        .exchange(&Arc::new(plan), &[mine], into, status)
-        .in_op(op)?;
-    let told = device.download_vec::<i64>(&told).in_op(op)?;
-    Ok(told
-        .into_iter()
-        .map(|n| usize::try_from(n).unwrap_or(0))
-        .collect())
+    comm.exchange(&Arc::new(plan), &[mine], into, status)
+        .in_op(op)
 }
 
 const ZERO: shard_comm::Scalar = shard_comm::Scalar::ZERO;
@@ -256,6 +344,9 @@ impl Routed<'_> {
         let (route, Some(skips)) = (&self.route, self.routing.skips) else {
             return Ok(self.route.keys.clone());
         };
+        if self.cx.device().kind() == PHANTOM {
+            return Ok(route.keys.clone());
+        }
         if let Some((index, keys)) = &*route.without.borrow()
             && *index == skips
         {
@@ -413,11 +504,7 @@ impl Routed<'_> {
     }
 
     fn own_rows(&self) -> usize {
-        let extent = |keyed: &Keyed| match keyed {
-            Keyed::Routed => self.routing.own.len(),
-            Keyed::Shared { extent, .. } => *extent,
-        };
-        self.routing.keyed.iter().map(extent).product()
+        numbers_of(self.routing) * self.routing.own.len()
     }
 
     fn sort(&self, keys: &Buffer, rows: usize) -> Result<Sorted> {

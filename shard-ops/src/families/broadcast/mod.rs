@@ -46,7 +46,7 @@ pub fn expand_like(exec: &dyn Exec, x: &Value, like: &Value) -> Result<Value> {
     exec.apply1(Arc::new(op), &[x, &like.detach()])
 }
 
-/// The sum over dims; 0 over nothing.
+/// The sum over dims; 0 over nothing. Of integers and truth values it is `i64`, and wraps.
 ///
 /// Reduced dims disappear, or stay with extent 1 if `keepdim`. No dims means no reduction.
 ///
@@ -54,7 +54,7 @@ pub fn expand_like(exec: &dyn Exec, x: &Value, like: &Value) -> Result<Value> {
 /// All members of the mesh. No communication: the result is partial over the axes that shard reduced dims.
 ///
 /// # Errors
-/// A dim out of range or named twice; a type other than f32 or f64.
+/// A dim out of range or named twice; a 16-bit float.
 pub fn sum(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
     let op = Sum(OverDims::new("sum", ReduceOp::Sum, dims, keepdim));
     exec.apply1(Arc::new(op), &[x])

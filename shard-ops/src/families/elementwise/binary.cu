@@ -1,13 +1,59 @@
-// Maps of two numbers. T: the type. FORMULA: an expression of a and b, or one of the words below.
+// Maps of two numbers. T: the type, u8 for truth values; U: as many bits without a sign; R: the result's. FORMULA: an expression of a
+// and b, or one of the words below. WHOLE: T is an integer.
 
 struct Binary { View a, b, y; };
 // A zero is above its negative.
 #define larger (a == b && a == 0 ? a + b : a != a || a > b ? a : b)
 #define smaller (a == b && a == 0 ? -(-a - b) : a != a || a < b ? a : b)
+
+#ifdef WHOLE
+// Arithmetic wraps: it is done without signs. By 0 quotients and remainders are 0.
+#define BITS ((i64)(8 * sizeof(T)))
+DEVICE bool least_by_minus_one(T a, T b) { return (T)-1 < 0 && b == (T)-1 && a == (T)((U)1 << (BITS - 1)); }
+DEVICE T floor_div(T a, T b) {
+    if (b == 0) return 0;
+    if (least_by_minus_one(a, b)) return a;
+    const T q = (T)(a / b);
+    return (T)(q * b) != a && (a < 0) != (b < 0) ? (T)(q - 1) : q;
+}
+DEVICE T remainder_of(T a, T b) {
+    if (b == 0 || least_by_minus_one(a, b)) return 0;
+    const T r = (T)(a % b);
+    return r != 0 && (r < 0) != (b < 0) ? (T)(r + b) : r;
+}
+DEVICE T power_of(T a, T b) {
+    if (b < 0) return a == 1 || (a == (T)-1 && !(b & 1)) ? (T)1 : a == (T)-1 ? a : (T)0;
+    // In 64 bits, so that narrow types are not widened to signed ones.
+    u64 result = 1, square = (u64)a;
+    for (T left = b; left > 0; left = (T)(left >> 1)) {
+        if (left & 1) result *= square;
+        square *= square;
+    }
+    return (T)result;
+}
+DEVICE T shift_left(T a, T b) { return b < 0 || (i64)b >= BITS ? (T)0 : (T)((U)a << b); }
+DEVICE T shift_right(T a, T b) { return b < 0 || (i64)b >= BITS ? (a < 0 ? (T)-1 : (T)0) : (T)(a >> b); }
+#else
+// From the exact remainder, as the host's.
+DEVICE T floor_div(T a, T b) {
+    if (b == 0) return a / b;
+    const T r = fmod(a, b);
+    T q = (a - r) / b;
+    if (r != 0 && (r < 0) != (b < 0)) q = q - 1;
+    if (q == 0) return (a / b) * 0;
+    const T f = floor(q);
+    return q - f > (T)0.5 ? f + 1 : f;
+}
+DEVICE T remainder_of(T a, T b) {
+    const T r = fmod(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+#endif
+
 KERNEL(binary, Binary) {
     const i64 n = numel(p.y);
     for (i64 i = first_thread(); i < n; i += threads()) {
         const T a = element<T>(p.a, place(p.a, i)), b = element<T>(p.b, place(p.b, i));
-        element<T>(p.y, place(p.y, i)) = (T)(FORMULA);
+        element<R>(p.y, place(p.y, i)) = (R)(FORMULA);
     }
 }

@@ -1,5 +1,7 @@
 //! Maps of one and of two numbers, and conversions.
 
+use super::compare::Comparison;
+use super::mask::{MaskedFill, Where};
 use super::{Arithmetic, Cast, Map};
 use crate::Result;
 #[cfg(test)]
@@ -9,8 +11,10 @@ use crate::cuda::{CudaCall, CudaKernel, CudaView, VIEW};
 use crate::cuda_source;
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
+use shard_comm::{DType, Element, dispatch_dtype};
 use shard_kernels::pointwise::Binary;
 use shard_kernels::unary::{Text, Unary};
+use shard_kernels::whole::Compare;
 use std::sync::LazyLock;
 
 /// Maps of one number: the table's formulas between what they are made of and the kernel.
@@ -25,7 +29,11 @@ pub(super) static UNARY: LazyLock<KernelSource> = LazyLock::new(|| {
 });
 const BINARY: KernelSource = cuda_source!("binary", include_str!("binary.cu"));
 #[cfg(test)]
-compiles!(BINARY, "#define T f32\n#define FORMULA larger\n");
+compiles!(
+    BINARY,
+    "#define T f32\n#define R f32\n#define U u32\n#define FORMULA larger\n"
+);
+const SELECT: KernelSource = cuda_source!("select", include_str!("select.cu"));
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -112,33 +120,153 @@ impl CudaKernel for Map {
     }
 }
 
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct SelectParams {
+    mask: CudaView,
+    a: CudaView,
+    b: CudaView,
+    y: CudaView,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct FillParams {
+    mask: CudaView,
+    x: CudaView,
+    y: CudaView,
+    value: u64,
+    filled: i64,
+}
+
 impl CudaKernel for Arithmetic {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let dtype = call.outputs[0].dtype();
+        binary(call, formula(self.kind, dtype), dtype)
+    }
+}
+
+impl CudaKernel for Comparison {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let dtype = call.inputs[0].dtype();
+        // Truth values are compared as such, whatever their bytes.
+        let formula = match (self.0, dtype) {
+            (Compare::Gt, DType::Bool) => "a != 0 && b == 0",
+            (Compare::Ge, DType::Bool) => "a != 0 || b == 0",
+            (Compare::Lt, DType::Bool) => "a == 0 && b != 0",
+            (Compare::Le, DType::Bool) => "a == 0 || b != 0",
+            (Compare::Eq, DType::Bool) => "(a != 0) == (b != 0)",
+            (Compare::Ne, DType::Bool) | (Compare::Xor, _) => "(a != 0) != (b != 0)",
+            (Compare::Gt, _) => "a > b",
+            (Compare::Ge, _) => "a >= b",
+            (Compare::Lt, _) => "a < b",
+            (Compare::Le, _) => "a <= b",
+            (Compare::Eq, _) => "a == b",
+            (Compare::Ne, _) => "a != b",
+            (Compare::And, _) => "a != 0 && b != 0",
+            (Compare::Or, _) => "a != 0 || b != 0",
+        };
+        binary(call, formula, dtype)
+    }
+}
+
+/// What a map of two numbers of a type is in CUDA's language.
+fn formula(kind: Binary, dtype: DType) -> &'static str {
+    match (kind, dtype) {
+        (Binary::Add | Binary::Maximum | Binary::BitOr, DType::Bool) => "a != 0 || b != 0",
+        (Binary::Mul | Binary::Minimum | Binary::BitAnd, DType::Bool) => "a != 0 && b != 0",
+        (Binary::BitXor, DType::Bool) => "(a != 0) != (b != 0)",
+        (Binary::Add, _) if !dtype.is_float() => "(U)a + (U)b",
+        (Binary::Sub, _) if !dtype.is_float() => "(U)a - (U)b",
+        (Binary::Mul, _) if !dtype.is_float() => "(U)a * (U)b",
+        (Binary::Pow, _) if !dtype.is_float() => "power_of(a, b)",
+        (Binary::Add, _) => "a + b",
+        (Binary::Sub, _) => "a - b",
+        (Binary::Mul, _) => "a * b",
+        (Binary::Div, _) => "a / b",
+        (Binary::FloorDiv, _) => "floor_div(a, b)",
+        (Binary::Remainder, _) => "remainder_of(a, b)",
+        (Binary::Pow, _) => "pow(a, b)",
+        (Binary::Maximum, _) => "larger",
+        (Binary::Minimum, _) => "smaller",
+        (Binary::BitAnd, _) => "a & b",
+        (Binary::BitOr, _) => "a | b",
+        (Binary::BitXor, _) => "a ^ b",
+        (Binary::Shl, _) => "shift_left(a, b)",
+        (Binary::Shr, _) => "shift_right(a, b)",
+    }
+}
+
+/// A formula over both operands, of this type.
+fn binary(call: &mut CudaCall<'_>, formula: &str, of: DType) -> Result<()> {
+    let y = call.output(0)?;
+    let (a, b) = (call.input(0)?, call.input(1)?);
+    let params = BinaryParams {
+        a: a.broadcast_to(&y),
+        b: b.broadcast_to(&y),
+        y,
+    };
+    let whole = if of.is_float() { "" } else { "#define WHOLE\n" };
+    let types = define(&[
+        ("T", as_number(of)),
+        ("R", as_number(call.outputs[0].dtype())),
+    ]);
+    let unsigned = unsigned(of.size());
+    let defines = format!("{types}#define U {unsigned}\n{whole}#define FORMULA {formula}\n");
+    call.launch_own(&BINARY, &defines, "binary", y.numel(), &params)
+}
+
+/// The type as kernels compute in it: truth values are bytes.
+pub(in crate::families) fn as_number(dtype: DType) -> DType {
+    match dtype {
+        DType::Bool => DType::U8,
+        other => other,
+    }
+}
+
+/// The type without a sign of so many bytes.
+pub(in crate::families) fn unsigned(bytes: usize) -> &'static str {
+    match bytes {
+        1 => "u8",
+        2 => "u16",
+        4 => "u32",
+        _ => "u64",
+    }
+}
+
+impl CudaKernel for Where {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let y = call.output(0)?;
-        let (a, b) = (call.input(0)?, call.input(1)?);
-        let params = BinaryParams {
-            a: a.broadcast_to(&y),
-            b: b.broadcast_to(&y),
+        let of = |i: usize| Ok(call.input(i)?.broadcast_to(&y));
+        let params = SelectParams {
+            mask: of(0)?,
+            a: of(1)?,
+            b: of(2)?,
             y,
         };
-        let formula = match self.kind {
-            Binary::Add => "a + b",
-            Binary::Sub => "a - b",
-            Binary::Mul => "a * b",
-            Binary::Div => "a / b",
-            Binary::Pow => "pow(a, b)",
-            Binary::Maximum => "larger",
-            Binary::Minimum => "smaller",
-            Binary::Gt => "a > b",
-            Binary::Ge => "a >= b",
-            Binary::Lt => "a < b",
-            Binary::Le => "a <= b",
-            Binary::Eq => "a == b",
-            Binary::Ne => "a != b",
-        };
+        let defines = format!("#define T {}\n", unsigned(call.outputs[0].dtype().size()));
+        call.launch_own(&SELECT, &defines, "select", y.numel(), &params)
+    }
+}
+
+impl CudaKernel for MaskedFill {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let dtype = call.outputs[0].dtype();
-        let defines = format!("#define FORMULA {formula}\n{}", define(&[("T", dtype)]));
-        call.launch_own(&BINARY, &defines, "binary", y.numel(), &params)
+        let y = call.output(0)?;
+        let mut value = [0u8; 8];
+        dispatch_dtype!(dtype, T => {
+            let bits = T::from_f64(self.value);
+            value[..dtype.size()].copy_from_slice(bytemuck::bytes_of(&bits));
+        });
+        let params = FillParams {
+            mask: call.input(1)?.broadcast_to(&y),
+            x: call.input(0)?.broadcast_to(&y),
+            y,
+            value: u64::from_ne_bytes(value),
+            filled: self.filled.into(),
+        };
+        let defines = format!("#define T {}\n", unsigned(dtype.size()));
+        call.launch_own(&SELECT, &defines, "masked_fill", y.numel(), &params)
     }
 }
 

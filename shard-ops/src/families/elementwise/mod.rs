@@ -1,38 +1,53 @@
-//! Pointwise ops: activations, arithmetic with broadcasting, comparisons, casts. None communicates, except to
+//! Pointwise ops: activations, arithmetic with broadcasting, comparisons, masks, casts. None communicates, except to
 //! bring misaligned operands together.
 
+mod compare;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod mask;
+mod number;
 #[cfg(all(test, feature = "cuda-emulated"))]
 mod tests;
 
+pub use self::compare::{
+    eq, ge, gt, le, logical_and, logical_not, logical_or, logical_xor, lt, ne,
+};
+#[cfg(feature = "cuda")]
+pub(in crate::families) use self::cuda::{as_number, unsigned};
+pub(crate) use self::mask::masked;
+pub use self::mask::{masked_fill, where_};
+pub use self::number::number;
 use super::broadcast::sum_to;
-use super::types::float_types;
-use crate::error::InOp;
-use crate::host::{computes, partial_type, with_float, with_stored};
+use super::types::{float_types, number_types};
+use crate::host::{is_whole, with_float, with_whole};
 use crate::rule::broadcast;
 use crate::{
-    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value,
+    key_of,
 };
-use num_traits::AsPrimitive;
-use shard_comm::DType;
+use shard_comm::{DType, Element, Strided, kernel};
 use shard_kernels::pointwise::{self, Binary};
 use shard_kernels::unary::{self, Form, Unary};
-use shard_redistribute::Array;
-use shard_spec::Layout;
+use shard_kernels::{View, ViewMut, whole};
 use smallvec::smallvec;
 use std::sync::Arc;
 
 /// Applies a map of one number to every element. It can be differentiated three times; a fourth is
 /// [`NoVjp`](OpError::NoVjp).
 ///
+/// Of integers there are those that stay integers: `neg`, `abs`, `sign`, `square`, `relu`, `floor`, `clamp`, `pow_scalar`,
+/// `add_scalar` and `mul_scalar`, all wrapping.
+///
 /// # Collective
 /// All members of the mesh. No communication; a partial operand is reduced first unless the map is linear.
 ///
 /// # Errors
-/// An operand that is not f32 or f64.
+/// An operand that is not f32 or f64, nor an integer where the map stays one; a parameter that integers do not hold.
 pub fn unary(exec: &dyn Exec, x: &Value, map: Unary) -> Result<Value> {
-    exec.apply1(Arc::new(Map { map, order: 0 }), &[x])
+    match is_whole(x.dtype()) {
+        true => number::map(exec, x, map),
+        false => exec.apply1(Arc::new(Map { map, order: 0 }), &[x]),
+    }
 }
 
 macro_rules! binaries {
@@ -45,7 +60,7 @@ macro_rules! binaries {
         /// All members of the mesh; communicates only to align operands whose boundaries differ.
         ///
         /// # Errors
-        /// Shapes that do not broadcast; types that differ or are not f32 or f64.
+        /// Shapes that do not broadcast; types that differ, or that have no such map.
         pub fn $name(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
             exec.apply1(Arc::new(Arithmetic::of(Binary::$kind)), &[a, b])
         }
@@ -59,26 +74,42 @@ binaries! {
     sub => Sub;
     /// `a * b`
     mul => Mul;
-    /// `a / b`
-    div => Div;
-    /// `a` to the power `b`.
+    /// The largest whole number not above `a / b`; 0 where an integer is divided by 0. Its derivative is 0.
+    floor_div => FloorDiv;
+    /// What [`floor_div`] leaves, with the sign of `b`; 0 where an integer is divided by 0.
+    remainder => Remainder;
+    /// `a` to the power `b`. An integer to a negative power is 0, but for those of 1 and -1.
     pow => Pow;
     /// The larger of the two; NaN if either is. Gradients are shared evenly between ties.
     maximum => Maximum;
     /// The smaller of the two; NaN if either is. Gradients are shared evenly between ties.
     minimum => Minimum;
-    /// 1 where `a > b`, else 0, in the operands' type.
-    gt => Gt;
-    /// 1 where `a >= b`, else 0, in the operands' type.
-    ge => Ge;
-    /// 1 where `a < b`, else 0, in the operands' type.
-    lt => Lt;
-    /// 1 where `a <= b`, else 0, in the operands' type.
-    le => Le;
-    /// 1 where `a == b`, else 0, in the operands' type.
-    eq => Eq;
-    /// 1 where `a != b`, else 0, in the operands' type.
-    ne => Ne;
+    /// The bits that both have, of integers and truth values.
+    bitwise_and => BitAnd;
+    /// The bits that either has, of integers and truth values.
+    bitwise_or => BitOr;
+    /// The bits that one of the two has, of integers and truth values.
+    bitwise_xor => BitXor;
+    /// The bits of integer `a` moved up by `b`; by less than 0, or as many as there are, it is 0.
+    shift_left => Shl;
+    /// The bits of integer `a` moved down by `b`, the sign staying; by less than 0, or as many as there are, only the sign is
+    /// left.
+    shift_right => Shr;
+}
+
+/// `a / b`. Of integers and truth values it is the true quotient, in `f32`, as PyTorch's; [`floor_div`] stays with integers.
+///
+/// # Collective
+/// As [`add`].
+///
+/// # Errors
+/// As [`add`].
+pub fn div(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
+    if a.dtype() == b.dtype() && is_whole(a.dtype()) {
+        let [a, b] = [cast(exec, a, DType::F32)?, cast(exec, b, DType::F32)?];
+        return div(exec, &a, &b);
+    }
+    exec.apply1(Arc::new(Arithmetic::of(Binary::Div)), &[a, b])
 }
 
 /// `x + value`
@@ -90,6 +121,20 @@ binaries! {
 /// As [`unary`](fn@unary).
 pub fn add_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
     unary(exec, x, Unary::AddScalar { value })
+}
+
+/// `x - value`
+///
+/// # Collective
+/// As [`unary`](fn@unary).
+///
+/// # Errors
+/// As [`unary`](fn@unary).
+pub fn sub_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
+    match is_whole(x.dtype()) {
+        true => sub(exec, x, &number("sub", x, value)?),
+        false => add_scalar(exec, x, -value),
+    }
 }
 
 /// `x * value`; a partial operand stays partial, unless the value is not finite in its type.
@@ -112,17 +157,14 @@ pub fn mul_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
 /// # Errors
 /// As [`unary`](fn@unary).
 pub fn div_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
-    let array = x.array();
-    let layout = Layout::replicated(array.layout().mesh(), &[]);
-    let divisor = match x.dtype() {
-        DType::F32 => Array::from_fn(array.cx(), &layout, |_| value as f32),
-        _ => Array::from_fn(array.cx(), &layout, |_| value),
-    };
+    if is_whole(x.dtype()) {
+        return div_scalar(exec, &cast(exec, x, DType::F32)?, value);
+    }
     let op = Arithmetic {
         kind: Binary::Div,
         by_number: is_linear(value, x.dtype()) && value != 0.0,
     };
-    exec.apply1(Arc::new(op), &[x, &Value::new(divisor.in_op("div")?)])
+    exec.apply1(Arc::new(op), &[x, &number::rounded("div", x, value)?])
 }
 
 /// `-x`; a partial operand stays partial.
@@ -136,13 +178,30 @@ pub fn neg(exec: &dyn Exec, x: &Value) -> Result<Value> {
     unary(exec, x, Unary::Neg)
 }
 
-/// Converts elements between f16, bf16, f32 and f64.
+/// The bits that an integer lacks; the contrary of a truth value.
 ///
 /// # Collective
-/// All members of the mesh. No communication.
+/// As [`unary`](fn@unary).
 ///
 /// # Errors
-/// A type other than these on either side.
+/// Floats.
+pub fn bitwise_not(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    let all = match x.dtype() {
+        DType::Bool => 1.0,
+        DType::U8 => 255.0,
+        _ => -1.0,
+    };
+    bitwise_xor(exec, x, &number::rounded("bitwise_not", x, all)?)
+}
+
+/// Converts elements to another type: to the nearest float; to integers towards zero, into the type's range, NaN to 0; to truth
+/// values whether they are not zero.
+///
+/// # Collective
+/// All members of the mesh. No communication; a partial operand is reduced first.
+///
+/// # Errors
+/// What the communicator or the device reports.
 pub fn cast(exec: &dyn Exec, x: &Value, to: DType) -> Result<Value> {
     if x.dtype() == to {
         return Ok(x.clone());
@@ -261,6 +320,42 @@ impl Arithmetic {
             by_number: false,
         }
     }
+
+    /// The operands' type, if it has the map.
+    fn types(&self, inputs: &[Meta]) -> Result<DType> {
+        let dtype = number_types(self.name(), inputs)?;
+        let expected = match (self.kind, dtype) {
+            (Binary::Sub | Binary::FloorDiv | Binary::Remainder | Binary::Pow, DType::Bool) => {
+                "f32, f64 or an integer"
+            }
+            (Binary::Shl | Binary::Shr, DType::Bool) => "an integer",
+            (Binary::Shl | Binary::Shr, _) if dtype.is_float() => "an integer",
+            (Binary::BitAnd | Binary::BitOr | Binary::BitXor, _) if dtype.is_float() => {
+                "an integer or bool"
+            }
+            (Binary::Div, _) if is_whole(dtype) => "f32 or f64",
+            _ => return Ok(dtype),
+        };
+        Err(OpError::DType {
+            op: self.name(),
+            operand: 0,
+            expected: expected.into(),
+            got: dtype,
+        })
+    }
+}
+
+/// Runs a kernel on both operands in the output's shape.
+fn over_both<T: Element>(
+    call: &mut HostCall<'_, '_>,
+    kernel: impl FnOnce(&View<'_, T>, &View<'_, T>, &mut ViewMut<'_, T>),
+) {
+    let (a, b) = (call.input::<T>(0), call.input::<T>(1));
+    let mut out = call.output::<T>(0);
+    let (a, b) = (a.broadcast_to(out.shape()), b.broadcast_to(out.shape()));
+    if let (Some(a), Some(b)) = (a, b) {
+        kernel(&a, &b, &mut out);
+    }
 }
 
 impl Op for Arithmetic {
@@ -273,7 +368,7 @@ impl Op for Arithmetic {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let dtype = float_types(self.name(), inputs)?;
+        let dtype = self.types(inputs)?;
         let linear = match self.kind {
             Binary::Add | Binary::Sub => Linearity::Joint,
             Binary::Mul => Linearity::Each(smallvec![0, 1]),
@@ -284,14 +379,14 @@ impl Op for Arithmetic {
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        with_float!(call.dtype(), T => {
-            let (a, b) = (call.input::<T>(0), call.input::<T>(1));
-            let mut out = call.output::<T>(0);
-            let (a, b) = (a.broadcast_to(out.shape()), b.broadcast_to(out.shape()));
-            if let (Some(a), Some(b)) = (a, b) {
-                pointwise::binary(self.kind, &a, &b, &mut out);
-            }
-        });
+        match call.dtype() {
+            DType::F32 | DType::F64 => with_float!(call.dtype(), T => {
+                over_both::<T>(call, |a, b, out| pointwise::binary(self.kind, a, b, out));
+            }),
+            other => with_whole!(other, T => {
+                over_both::<T>(call, |a, b, out| whole::binary(self.kind, a, b, out));
+            }),
+        }
     }
 
     crate::kernel::gpu_kernel!();
@@ -324,16 +419,23 @@ impl Op for Arithmetic {
                 }
                 // To the power 0 everything is 1: the exponent is raised there, so that 0 does not meet an infinity.
                 (Binary::Pow, 0) => {
-                    let less = add(exec, &add_scalar(exec, b, -1.0)?, &is_zero(exec, b)?)?;
+                    let zero = flag(exec, &is_zero(exec, b)?, b)?;
+                    let less = add(exec, &add_scalar(exec, b, -1.0)?, &zero)?;
                     mul(exec, dy, &mul(exec, b, &pow(exec, a, &less)?)?)?
                 }
                 // Powers of 0 are 0 for exponents above 0: the logarithm is taken of 1 there, for the same reason.
                 (Binary::Pow, _) => {
                     let up = ge(exec, &b.detach(), &neg(exec, &b.detach())?)?;
-                    let flat = mul(exec, &is_zero(exec, a)?, &up)?;
+                    let flat = flag(exec, &logical_and(exec, &is_zero(exec, a)?, &up)?, a)?;
                     let log = unary(exec, &add(exec, a, &flat)?, Unary::Log)?;
                     mul(exec, dy, &mul(exec, &pow(exec, a, b)?, &log)?)?
                 }
+                (Binary::Remainder, 0) => dy.clone(),
+                (Binary::Remainder, _) => {
+                    let times = floor_div(exec, &a.detach(), &b.detach())?;
+                    neg(exec, &mul(exec, dy, &times)?)?
+                }
+                (Binary::FloorDiv, _) => return Ok(None),
                 (Binary::Maximum, 0) => shared(exec, dy, a, b, gt)?,
                 (Binary::Maximum, _) => shared(exec, dy, b, a, gt)?,
                 (Binary::Minimum, 0) => shared(exec, dy, a, b, lt)?,
@@ -345,15 +447,20 @@ impl Op for Arithmetic {
                     });
                 }
             };
-            sum_to(exec, &full, saved.inputs[operand].shape())
+            sum_to(exec, &full, saved.inputs[operand].shape()).map(Some)
         })
     }
 }
 
-/// 1 where an element is 0, and 0 elsewhere.
+/// Where an element is 0.
 fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
     let x = x.detach();
     eq(exec, &x, &neg(exec, &x)?)
+}
+
+/// 1 where a mask is true and 0 elsewhere, in the type of `like`.
+pub(super) fn flag(exec: &dyn Exec, mask: &Value, like: &Value) -> Result<Value> {
+    cast(exec, mask, like.dtype())
 }
 
 /// Whether products with a number, or quotients by it, are finite for finite elements but for overflow.
@@ -373,11 +480,12 @@ fn shared(
     wins: fn(&dyn Exec, &Value, &Value) -> Result<Value>,
 ) -> Result<Value> {
     let (a, b) = (a.detach(), b.detach());
-    let tie = mul_scalar(exec, &eq(exec, &a, &b)?, 0.5)?;
-    mul(exec, dy, &add(exec, &wins(exec, &a, &b)?, &tie)?)
+    let won = masked(exec, dy, &wins(exec, &a, &b)?)?;
+    let tied = masked(exec, dy, &eq(exec, &a, &b)?)?;
+    add(exec, &won, &mul_scalar(exec, &tied, 0.5)?)
 }
 
-/// Another float type.
+/// Another type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cast {
     to: DType,
@@ -393,16 +501,21 @@ impl Op for Cast {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let from = inputs[0].dtype;
-        if [from, self.to].iter().any(|&t| !computes(partial_type(t))) {
-            return Err(OpError::Cast { from, to: self.to });
-        }
         // Rounding is not linear, so partial sums are reduced first.
         Rule::pointwise("cast", inputs, self.to, Linearity::None)
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        with_stored!(call.inputs[0].dtype(), A => with_stored!(self.to, B => convert::<A, B>(call)));
+        let at = |operand: &OperandBox| {
+            Strided::new(
+                operand.offset,
+                operand.shape.clone(),
+                operand.strides.clone(),
+            )
+        };
+        let (from, to) = (at(&call.cx.inputs[0]), at(&call.cx.outputs[0]));
+        let (x, y) = (&call.inputs[0], &mut call.outputs[0]);
+        kernel::copy(x.dtype(), x.bytes(), &from, self.to, y.bytes_mut(), &to);
     }
 
     crate::kernel::gpu_kernel!();
@@ -421,20 +534,6 @@ impl Op for Cast {
     }
 }
 
-/// Converts a box that is contiguous on both sides, as pointwise boxes are.
-fn convert<A, B>(call: &mut HostCall<'_, '_>)
-where
-    A: shard_comm::Element + AsPrimitive<B>,
-    B: shard_comm::Element,
-{
-    let x = call.input::<A>(0);
-    let mut y = call.output::<B>(0);
-    let from = x.to_vec();
-    for (to, from) in y.data_mut().iter_mut().zip(from) {
-        *to = from.as_();
-    }
-}
-
 fn binary_name(kind: Binary) -> &'static str {
     match kind {
         Binary::Add => "add",
@@ -444,12 +543,13 @@ fn binary_name(kind: Binary) -> &'static str {
         Binary::Pow => "pow",
         Binary::Maximum => "maximum",
         Binary::Minimum => "minimum",
-        Binary::Gt => "gt",
-        Binary::Ge => "ge",
-        Binary::Lt => "lt",
-        Binary::Le => "le",
-        Binary::Eq => "eq",
-        Binary::Ne => "ne",
+        Binary::FloorDiv => "floor_div",
+        Binary::Remainder => "remainder",
+        Binary::BitAnd => "bitwise_and",
+        Binary::BitOr => "bitwise_or",
+        Binary::BitXor => "bitwise_xor",
+        Binary::Shl => "shift_left",
+        Binary::Shr => "shift_right",
     }
 }
 

@@ -1,5 +1,6 @@
 //! Rows by key.
 
+use super::Resolve;
 use super::fold::FoldRows;
 use super::rows::{Pack, Settle, side_by_side};
 use super::take::Take;
@@ -8,10 +9,11 @@ use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{CudaCall, CudaKernel};
 use crate::cuda_source;
+use crate::error::InOp;
 use crate::{OpError, Result};
 use bytemuck::{Pod, Zeroable};
-use shard_comm::DType;
 use shard_comm::cuda::KernelSource;
+use shard_comm::{DType, Device as _, Strided};
 use shard_kernels::rows::Rows;
 use shard_spec::ReduceOp;
 
@@ -89,7 +91,10 @@ impl Params {
     }
 
     fn pick(&self, call: &CudaCall<'_>) -> Result<()> {
-        let defines = format!("{}#define PICK\n", define(&[("T", call.outputs[0].dtype())]));
+        let defines = format!(
+            "{}#define PICK\n",
+            define(&[("T", call.outputs[0].dtype())])
+        );
         let count = self.list * self.row;
         call.launch_own(&SOURCE, &defines, "pick", count as usize, self)
     }
@@ -100,7 +105,9 @@ impl Params {
             ReduceOp::Prod => "a * b",
             // NaN before all; of zeros the positive one is larger.
             ReduceOp::Max | ReduceOp::Any => "(a == b && a == 0 ? a + b : a != a || a > b ? a : b)",
-            ReduceOp::Min | ReduceOp::All => "(a == b && a == 0 ? -(-a - b) : a != a || a < b ? a : b)",
+            ReduceOp::Min | ReduceOp::All => {
+                "(a == b && a == 0 ? -(-a - b) : a != a || a < b ? a : b)"
+            }
             ReduceOp::Sum => "a + b",
         };
         let start = start.unwrap_or(identity(how, dtype));
@@ -131,7 +138,9 @@ fn identity(how: ReduceOp, dtype: DType) -> &'static str {
 
 impl CudaKernel for Take {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let rows = self.picked.geometry(&call.cx.inputs[0], &call.cx.outputs[0]);
+        let rows = self
+            .picked
+            .geometry(&call.cx.inputs[0], &call.cx.outputs[0]);
         let params = Params {
             table: call.input(0)?.data,
             keys: call.input(1)?.data,
@@ -156,9 +165,21 @@ impl CudaKernel for Pack {
     }
 }
 
+impl CudaKernel for Resolve {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let count = call.inputs[1].len();
+        let from = Strided::contiguous(&[count]);
+        (call.gpu)
+            .copy(&call.inputs[1], &from, &mut call.outputs[0], &from)
+            .in_op(call.op)
+    }
+}
+
 impl CudaKernel for FoldRows {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let rows = self.picked.geometry(&call.cx.outputs[0], &call.cx.inputs[2]);
+        let rows = self
+            .picked
+            .geometry(&call.cx.outputs[0], &call.cx.inputs[2]);
         let base = match self.has_base && call.cx.adds_once {
             true => call.input(0)?.data,
             false => 0,

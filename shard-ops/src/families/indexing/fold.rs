@@ -1,8 +1,8 @@
 //! Rows folded into those of a table that an index operand names.
 
-use super::rows::{Picked, fold_all, routes, row_fold, with_foldable};
+use super::rows::{Picked, fold_all, row_fold, with_foldable};
 use super::take::Take;
-use crate::elementwise::{add, add_scalar, div, eq, mul, neg, sub};
+use crate::elementwise::{add, add_scalar, cast, div, eq, logical_not, mul, sub};
 use crate::{
     Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result, RouteBy, Rule, Saved,
     Value, key_of,
@@ -51,9 +51,9 @@ impl FoldRows {
             unreachable!("the rule has three inputs")
         };
         let out = saved.outputs[0].detach();
-        let wins = eq(exec, &src.detach(), &self.take(exec, &out, index)?)?;
+        let wins = equal(exec, &src.detach(), &self.take(exec, &out, index)?)?;
         let own = match self.has_base {
-            true => Some(eq(exec, &base.detach(), &out)?),
+            true => Some(equal(exec, &base.detach(), &out)?),
             false => None,
         };
         let winners = own.as_ref().unwrap_or(&out);
@@ -125,8 +125,13 @@ impl FoldRows {
 
 /// 1 where an element is 0, and 0 elsewhere.
 fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
-    let x = x.detach();
-    eq(exec, &x, &neg(exec, &x)?)
+    let zero = logical_not(exec, &x.detach())?;
+    cast(exec, &zero, x.dtype())
+}
+
+/// 1 where elements are equal, and 0 elsewhere.
+fn equal(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
+    cast(exec, &eq(exec, a, b)?, a.dtype())
 }
 
 impl Op for FoldRows {
@@ -163,7 +168,7 @@ impl Op for FoldRows {
             .input(made.index)
             .input(made.picked)
             .output(made.table, inputs[0].shape.clone(), dtype)
-            .routes(routes().skips(self.skips).masks())
+            .routes(self.picked.routes().skips(self.skips).masks())
             .reduction(Reduction::Partial(self.how));
         if !self.has_base {
             rule = rule.unread(0);

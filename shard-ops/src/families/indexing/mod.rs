@@ -7,15 +7,20 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 mod fold;
+mod resolve;
 mod rows;
 mod scatter;
 mod segments;
 mod take;
 
 use self::fold::FoldRows;
+pub(crate) use self::resolve::Resolve;
 use self::rows::Picked;
+pub(super) use self::rows::with_foldable;
 pub(crate) use self::rows::{Pack, Settle};
-pub use self::scatter::scatter_add;
+pub use self::scatter::{
+    ScatterReduce, index_copy, index_put, scatter, scatter_add, scatter_reduce,
+};
 pub use self::segments::{segment_max, segment_mean, segment_min, segment_softmax, segment_sum};
 use self::take::Take;
 use super::broadcast::expand;

@@ -20,7 +20,12 @@ pub(crate) struct Picked {
     pub(crate) dim: usize,
     /// Per dim of the operand, the dim of the table that it is.
     pub(crate) shared: SmallVec<[Option<usize>; 4]>,
+    /// Whether [`ABSENT`] names no row, where it is an index out of range otherwise.
+    pub(crate) gaps: bool,
 }
+
+/// The largest of no whole numbers: what a place holds that nothing was put to.
+pub(super) const ABSENT: i64 = i64::MIN;
 
 /// A dim of what is picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +49,7 @@ impl Picked {
         Self {
             dim,
             shared: SmallVec::from_elem(None, index_dims),
+            gaps: false,
         }
     }
 
@@ -52,6 +58,21 @@ impl Picked {
         Self {
             dim,
             shared: (0..ndim).map(|d| (d != dim).then_some(d)).collect(),
+            gaps: false,
+        }
+    }
+
+    /// The same of an operand that does not name a row everywhere.
+    pub(super) fn with_gaps(self) -> Self {
+        Self { gaps: true, ..self }
+    }
+
+    /// How indices are named: from either end.
+    pub(super) fn routes(&self) -> Routes {
+        let routes = Routes::by(1).from_end();
+        match self.gaps {
+            true => routes.absent(ABSENT),
+            false => routes,
         }
     }
 
@@ -153,11 +174,6 @@ impl Picked {
             .collect();
         Rows::new(&keyed, &list, &row)
     }
-}
-
-/// How indices are named by all ops here: from either end.
-pub(super) fn routes() -> Routes {
-    Routes::by(1).from_end()
 }
 
 /// The rows of a table that others ask for, side by side: inputs are the table and the keys.
@@ -290,4 +306,4 @@ macro_rules! with_foldable {
         }
     };
 }
-pub(super) use with_foldable;
+pub(in crate::families) use with_foldable;

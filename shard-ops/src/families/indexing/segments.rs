@@ -3,11 +3,11 @@
 use super::fold::FoldRows;
 use super::index_select;
 use super::rows::Picked;
-use crate::elementwise::{div, maximum, sub, unary};
+use super::scatter::{kept, ones};
+use crate::elementwise::{div, maximum, number, sub, unary};
 use crate::error::InOp;
 use crate::families::shape::reshape;
 use crate::{Exec, OpError, Result, Value};
-use shard_comm::DType;
 use shard_kernels::unary::Unary;
 use shard_redistribute::Array;
 use shard_spec::{DimSharding, Layout, Partition, ReduceOp};
@@ -36,9 +36,13 @@ pub fn segment_sum(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Res
 /// As [`segment_sum`]; types other than f32 and f64.
 pub fn segment_mean(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
     let total = folded(exec, "segment_mean", x, ids, count, ReduceOp::Sum)?;
-    let sizes = folded(exec, "segment_mean", &ones(x, ids)?, ids, count, ReduceOp::Sum)?;
+    let like = segments("segment_mean", &column(x, ids)?, ids, count)?;
+    let picked = Picked::rows(0, 1);
+    let sizes = kept(exec, "counts", &like, ids, x.dtype(), &picked, |layout| {
+        Ok((ones(x, layout)?, ReduceOp::Sum))
+    })?;
     // Sums of nothing are zero, whatever they are divided by.
-    let sizes = maximum(exec, &sizes, &ones(x, &sizes)?)?;
+    let sizes = maximum(exec, &sizes, &number("segment_mean", &sizes, 1.0)?)?;
     div(exec, &total, &as_column(exec, &sizes, x.ndim())?)
 }
 
@@ -74,7 +78,14 @@ pub fn segment_min(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Res
 /// # Errors
 /// As [`segment_mean`].
 pub fn segment_softmax(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
-    let largest = folded(exec, "segment_softmax", &x.detach(), ids, count, ReduceOp::Max)?;
+    let largest = folded(
+        exec,
+        "segment_softmax",
+        &x.detach(),
+        ids,
+        count,
+        ReduceOp::Max,
+    )?;
     let shifted = sub(exec, x, &index_select(exec, &largest, 0, ids)?)?;
     let raised = unary(exec, &shifted, Unary::Exp)?;
     let sums = folded(exec, "segment_softmax", &raised, ids, count, ReduceOp::Sum)?;
@@ -129,15 +140,11 @@ fn segments(op: &'static str, x: &Value, ids: &Value, count: usize) -> Result<Va
     ))
 }
 
-/// Ones in the type of `x`, divided as `like`.
-fn ones(x: &Value, like: &Value) -> Result<Value> {
-    let layout = like.layout().with_partial_reduced();
-    let cx = x.array().cx();
-    let ones = match x.dtype() {
-        DType::F32 => Array::from_fn(cx, &layout, |_| 1.0_f32),
-        _ => Array::from_fn(cx, &layout, |_| 1.0_f64),
-    };
-    Ok(Value::new(ones.in_op("ones")?))
+/// A number for each id, of the type of `x`, without elements.
+fn column(x: &Value, ids: &Value) -> Result<Value> {
+    let (cx, layout) = (x.array().cx(), ids.layout().with_partial_reduced());
+    let column = Array::from_parts(cx, &layout, None, x.dtype());
+    Ok(Value::new(column.in_op("segment_mean")?))
 }
 
 /// A list as a table of one column, of so many dims.

@@ -1,7 +1,7 @@
 //! Rows of a table, or elements along a dim, by index.
 
 use super::fold::FoldRows;
-use super::rows::{Picked, routes};
+use super::rows::Picked;
 use crate::host::with_element;
 use crate::{
     Exec, HostCall, Keeps, Linearity, Meta, Op, Reduction, Result, RouteBy, Rule, Saved, Value,
@@ -38,7 +38,7 @@ impl Op for Take {
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let made = self.picked.accesses(NAME, inputs, 2)?;
         let dtype = inputs[0].dtype;
-        let mut routes = routes().skips(self.skips).served(self.by);
+        let mut routes = self.picked.routes().skips(self.skips).served(self.by);
         if dtype != DType::Bool {
             routes = routes.masks();
         }

@@ -7,7 +7,9 @@ use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{AXES, CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
+use crate::families::elementwise::as_number;
 use bytemuck::{Pod, Zeroable};
+use shard_comm::DType;
 use shard_comm::cuda::KernelSource;
 use shard_spec::ReduceOp;
 
@@ -15,7 +17,8 @@ const SOURCE: KernelSource = cuda_source!("reduce", include_str!("reduce.cu"));
 #[cfg(test)]
 compiles!(
     SOURCE,
-    "#define T f32\n#define START T(0)\n#define LIFT(x) x\n#define JOIN(a, b) a + b\n"
+    "#define T f32\n#define W f32\n#define R f32\n#define START W(0)\n#define LIFT(x) x\n#define LOWER(x) x\n\
+     #define JOIN(a, b) a + b\n"
 );
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -47,19 +50,8 @@ impl CudaKernel for OverDims {
             view
         };
         let (cells, along) = (of(false), of(true));
-        let (start, lift, join) = match self.op {
-            ReduceOp::Sum => ("T(0)", "x", "a + b"),
-            ReduceOp::Prod => ("T(1)", "x", "a * b"),
-            ReduceOp::Max => ("T(-INFINITE)", "x", "larger(a, b)"),
-            ReduceOp::Min => ("T(INFINITE)", "x", "smaller(a, b)"),
-            ReduceOp::Any => ("T(0)", "(x == 0 ? T(0) : T(1))", "larger(a, b)"),
-            ReduceOp::All => ("T(1)", "(x == 0 ? T(0) : T(1))", "smaller(a, b)"),
-        };
-        let dtype = call.outputs[0].dtype();
-        let defines = format!(
-            "{}#define START {start}\n#define LIFT(x) {lift}\n#define JOIN(a, b) {join}\n",
-            define(&[("T", dtype)])
-        );
+        let (of, to) = (call.inputs[0].dtype(), call.outputs[0].dtype());
+        let defines = self.defines(of, to);
         let params = Params { cells, along, y };
         let count = cells.numel();
         let last = (cells.ndim - 1).max(0) as usize;
@@ -69,5 +61,42 @@ impl CudaKernel for OverDims {
         let threads = call.gpu.block();
         let blocks = count.min(1 << 16) as u32;
         call.launch_own_blocks(&SOURCE, &defines, "cells", [blocks, 1, 1], threads, &params)
+    }
+}
+
+impl OverDims {
+    /// The monoid on a type, in CUDA's language. Whole numbers are reduced as `i64`, which holds them all.
+    fn defines(&self, of: DType, to: DType) -> String {
+        let whole = self.truths || !of.is_float();
+        let (start, join) = match (self.op, whole) {
+            (ReduceOp::Sum, true) => ("0", "(W)((u64)(a) + (u64)(b))"),
+            (ReduceOp::Prod, true) => ("1", "(W)((u64)(a) * (u64)(b))"),
+            (ReduceOp::Max | ReduceOp::Any, true) => ("(W)(1ull << 63)", "larger(a, b)"),
+            (ReduceOp::Min | ReduceOp::All, true) => ("(W)(~0ull >> 1)", "smaller(a, b)"),
+            (ReduceOp::Sum, false) => ("W(0)", "a + b"),
+            (ReduceOp::Prod, false) => ("W(1)", "a * b"),
+            (ReduceOp::Max | ReduceOp::Any, false) => ("W(-INFINITE)", "larger(a, b)"),
+            (ReduceOp::Min | ReduceOp::All, false) => ("W(INFINITE)", "smaller(a, b)"),
+        };
+        let lift = match self.truths || of == DType::Bool {
+            true => "(x != 0 ? W(1) : W(0))",
+            false => "x",
+        };
+        // Of nothing, an extreme is the end of the result's type.
+        let lower = match (self.op, to) {
+            (ReduceOp::Sum | ReduceOp::Prod, _) => "(R)(w)".to_owned(),
+            (_, DType::Bool) => "(R)(w > 0)".to_owned(),
+            (_, DType::U8) => "(R)(w < 0 ? 0 : w > 255 ? 255 : w)".to_owned(),
+            (_, DType::I32) => {
+                let (least, most) = (i32::MIN, i32::MAX);
+                format!("(R)(w < {least}ll ? {least}ll : w > {most}ll ? {most}ll : w)")
+            }
+            _ => "(R)(w)".to_owned(),
+        };
+        let wide = if whole { DType::I64 } else { of };
+        let types = define(&[("T", as_number(of)), ("W", wide), ("R", as_number(to))]);
+        format!(
+            "{types}#define START {start}\n#define LIFT(x) {lift}\n#define LOWER(w) {lower}\n#define JOIN(a, b) {join}\n"
+        )
     }
 }

@@ -4,20 +4,25 @@
 mod cuda;
 
 use super::shape::reshape;
-use super::types::float_types;
-use crate::host::with_float;
+use super::types::number_types;
+use crate::host::{is_whole, with_float, with_number, with_whole};
 use crate::{
     Access, Exec, HostCall, Linearity, Meta, OpError, Reduction, Result, Rule, Value, key_of,
 };
+use shard_comm::{DType, Element};
 use shard_kernels::reduce as kernels;
+use shard_kernels::tally::{Tally, of_truths, of_whole};
+use shard_kernels::whole::Whole;
 use shard_spec::ReduceOp;
 use smallvec::{SmallVec, smallvec};
 
-/// A reduction over dims.
+/// A reduction over dims. Sums and products of integers and truth values are `i64`.
 #[derive(Clone, Debug)]
 pub(super) struct OverDims {
     pub(super) name: &'static str,
     pub(super) op: ReduceOp,
+    /// Whether elements count as 0 or 1, by whether they are zero.
+    truths: bool,
     pub(super) dims: SmallVec<[usize; 6]>,
     keepdim: bool,
 }
@@ -27,8 +32,41 @@ impl OverDims {
         Self {
             name,
             op,
+            truths: false,
             dims: dims.iter().copied().collect(),
             keepdim,
+        }
+    }
+
+    /// A reduction of whether elements are not zero: how many (a sum), whether any, or whether all.
+    pub(super) fn of_truths(
+        name: &'static str,
+        op: ReduceOp,
+        dims: &[usize],
+        keepdim: bool,
+    ) -> Self {
+        Self {
+            truths: true,
+            ..Self::new(name, op, dims, keepdim)
+        }
+    }
+
+    /// The type of the result.
+    fn result(&self, of: DType) -> DType {
+        match self.op {
+            ReduceOp::Any | ReduceOp::All => DType::Bool,
+            ReduceOp::Sum | ReduceOp::Prod if self.truths || is_whole(of) => DType::I64,
+            _ => of,
+        }
+    }
+
+    /// What a kernel of whole numbers does.
+    fn tally(&self) -> Tally {
+        match self.op {
+            ReduceOp::Sum => Tally::Sum,
+            ReduceOp::Prod => Tally::Prod,
+            ReduceOp::Max | ReduceOp::Any => Tally::Max,
+            ReduceOp::Min | ReduceOp::All => Tally::Min,
         }
     }
 
@@ -38,7 +76,8 @@ impl OverDims {
 
     pub(super) fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let name = self.name;
-        let dtype = float_types(name, inputs)?;
+        let of = number_types(name, inputs)?;
+        let dtype = self.result(of);
         let x = &inputs[0].shape;
         let twice = self
             .dims
@@ -69,7 +108,8 @@ impl OverDims {
                 shape.push(1);
             }
         }
-        let linear = if self.op == ReduceOp::Sum {
+        // Terms that wrap in a narrower type do not wrap in the result's.
+        let linear = if self.op == ReduceOp::Sum && !self.truths && of == dtype {
             Linearity::Each(smallvec![0])
         } else {
             Linearity::None
@@ -82,18 +122,48 @@ impl OverDims {
     }
 
     pub(super) fn host(&self, call: &mut HostCall<'_, '_>) {
-        with_float!(call.dtype(), T => {
+        let of = call.inputs[0].dtype();
+        if self.truths {
+            return with_number!(of, T => {
+                let x = call.input::<T>(0);
+                let op = self.tally();
+                self.put(call, |put| of_truths(op, &x, &self.dims, put));
+            });
+        }
+        if is_whole(of) {
+            return with_whole!(of, T => {
+                let x = call.input::<T>(0);
+                let op = self.tally();
+                self.put(call, |put| of_whole(op, &x, &self.dims, put));
+            });
+        }
+        with_float!(of, T => {
             let x = call.input::<T>(0);
             let op = match self.op {
                 ReduceOp::Sum => kernels::Reduction::Sum,
                 ReduceOp::Max => kernels::Reduction::Max,
                 ReduceOp::Min => kernels::Reduction::Min,
-                ReduceOp::Any => kernels::Reduction::Any,
-                ReduceOp::All => kernels::Reduction::All,
                 ReduceOp::Prod => kernels::Reduction::Prod,
+                ReduceOp::Any | ReduceOp::All => unreachable!("{} is of truths", self.name),
             };
             // Reductions have no windows, so the output box is the whole piece.
             kernels::reduce(op, &x, &self.dims, call.output::<T>(0).data_mut());
+        });
+    }
+
+    /// Writes whole numbers as elements of the result's type; the identities of extremes are the ends of it.
+    fn put(&self, call: &mut HostCall<'_, '_>, reduce: impl FnOnce(&mut dyn FnMut(usize, i64))) {
+        with_whole!(call.dtype(), R => {
+            let [least, most] = match R::DTYPE {
+                DType::Bool => [0, 1],
+                _ => [i64::MIN, i64::MAX].map(|end| R::from_i64(end).wide()),
+            };
+            let mut y = call.output::<R>(0);
+            let y = y.data_mut();
+            reduce(&mut |cell, x| y[cell] = R::narrow(match self.op {
+                ReduceOp::Sum | ReduceOp::Prod => x,
+                _ => x.clamp(least, most),
+            }));
         });
     }
 

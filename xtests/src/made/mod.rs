@@ -1,7 +1,9 @@
 //! Cases of ops that the reference files lack. Their references come from other ops, in double precision on one rank.
 //!
 //! Neighbourhood attention: dense attention of all sites under a mask that says which pairs see each other, from the
-//! definition, dim by dim.
+//! definition, dim by dim. Of integers and truth values, masks, triangles and scans: `types`.
+
+mod types;
 
 use crate::case::{self, Attributes, Case};
 use crate::differentiate::numbers;
@@ -27,6 +29,12 @@ pub fn project_cases() -> case::Result<Vec<case::Result<Case>>> {
 
 /// Cases whose references are made here.
 pub fn cases() -> Vec<Case> {
+    let mut all = neighborhoods();
+    all.extend(types::cases());
+    all
+}
+
+fn neighborhoods() -> Vec<Case> {
     let spec = |spatial: &[usize], kernel: &[usize], dilation: &[usize], causal: &[bool]| Windows {
         spatial: spatial.to_vec(),
         kernel: kernel.to_vec(),
@@ -244,7 +252,7 @@ mod tests {
 
     #[test]
     fn references_are_there() {
-        for case in cases() {
+        for case in neighborhoods() {
             let Tensor { shape, .. } = &case.outputs[0];
             assert_eq!(
                 shape[..shape.len() - 1],

@@ -1,0 +1,536 @@
+//! Scans along a dim: running sums, products, extremes and the like, forwards or backwards.
+//!
+//! A scan keeps one state per line along the dim. It begins with the states it is given, which hold what came before, and leaves
+//! them as they are after the last element: of a dim in several parts, each part can so go on where the one before it ended.
+
+use super::pointwise::assert_shapes;
+use super::view::{Dims, Strides, for_each_row, row_major};
+use super::whole::{Number, Whole};
+use super::{Real, View, ViewMut};
+
+/// What a scan of numbers gathers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scan {
+    /// Sums; of integers they wrap.
+    Sum,
+    /// Products; of integers they wrap.
+    Prod,
+    /// The logarithm of the sum of exponentials, of floats.
+    LogSumExp,
+}
+
+impl Scan {
+    /// The state before any float.
+    pub const fn float_identity(self) -> f64 {
+        match self {
+            Self::Sum => 0.0,
+            Self::Prod => 1.0,
+            Self::LogSumExp => f64::NEG_INFINITY,
+        }
+    }
+
+    /// The state before any integer.
+    pub const fn whole_identity(self) -> i64 {
+        match self {
+            Self::Prod => 1,
+            _ => 0,
+        }
+    }
+
+    /// Two states of floats as one.
+    #[inline]
+    pub fn join_floats(self, a: f64, b: f64) -> f64 {
+        match self {
+            Self::Sum => a + b,
+            Self::Prod => a * b,
+            Self::LogSumExp => log_add_exp(a, b),
+        }
+    }
+
+    /// Two states of integers as one.
+    #[inline]
+    pub fn join_whole(self, a: i64, b: i64) -> i64 {
+        match self {
+            Self::Prod => a.wrapping_mul(b),
+            _ => a.wrapping_add(b),
+        }
+    }
+}
+
+/// `ln(e^a + e^b)` without overflow.
+#[inline]
+fn log_add_exp(a: f64, b: f64) -> f64 {
+    let (low, high) = if a < b { (a, b) } else { (b, a) };
+    // Equal infinities have no difference.
+    if low == high && low.is_infinite() {
+        return low;
+    }
+    high + (low - high).exp().ln_1p()
+}
+
+/// Which extreme is looked for, and where it was found: of equal ones the last, and NaN before all, as PyTorch's `cummax`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Extreme<T> {
+    /// The extreme.
+    pub value: T,
+    /// Its index; below 0 if there was no element yet.
+    pub index: i64,
+}
+
+impl<T: Number> Extreme<T> {
+    /// Before any element.
+    pub fn none() -> Self {
+        Self {
+            value: T::default(),
+            index: -1,
+        }
+    }
+
+    /// This, or what comes after it if that is the largest (the smallest).
+    #[inline]
+    #[must_use]
+    pub fn then(self, next: Self, largest: bool) -> Self {
+        let wins = if largest {
+            next.value >= self.value
+        } else {
+            next.value <= self.value
+        };
+        let takes = self.index < 0 || next.value.is_nan() || (!self.value.is_nan() && wins);
+        if next.index >= 0 && takes { next } else { self }
+    }
+}
+
+/// The sum since the last element that ended a run, and whether there was one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Run {
+    /// The sum since.
+    pub sum: f64,
+    /// Whether some run ended.
+    pub ended: bool,
+}
+
+impl Run {
+    /// This, and what comes after it.
+    #[inline]
+    #[must_use]
+    pub fn then(self, next: Self) -> Self {
+        Self {
+            sum: if next.ended {
+                next.sum
+            } else {
+                self.sum + next.sum
+            },
+            ended: self.ended || next.ended,
+        }
+    }
+}
+
+/// The running values of floats along a dim, summed and multiplied as `f64`. `states` has one per line, row-major over the
+/// other dims. Without `y` they are all that is computed.
+///
+/// ```
+/// use shard_kernels::{scan::{floats, Scan}, View, ViewMut};
+/// let (mut y, mut states) = ([0.0f32; 4], [10.0]);
+/// let x = [1.0f32, 2.0, 3.0, 4.0];
+/// let to = &mut ViewMut::contiguous(&mut y, &[4]);
+/// floats(Scan::Sum, false, &View::contiguous(&x, &[4]), 0, &mut states, Some(to));
+/// assert_eq!((y, states), ([11.0, 13.0, 16.0, 20.0], [20.0]));
+/// ```
+///
+/// # Panics
+/// When the dim is out of range, the shapes differ, or there is another number of states than lines.
+pub fn floats<T: Real>(
+    op: Scan,
+    backwards: bool,
+    x: &View<'_, T>,
+    dim: usize,
+    states: &mut [f64],
+    y: Option<&mut ViewMut<'_, T>>,
+) {
+    let lines = Lines::new(x.shape(), dim, backwards);
+    let of = |x: T| x.wide();
+    match op {
+        Scan::Sum => lines.values(x, states, y, of, |a, b| a + b, T::of),
+        Scan::Prod => lines.values(x, states, y, of, |a, b| a * b, T::of),
+        Scan::LogSumExp => lines.values(x, states, y, of, log_add_exp, T::of),
+    }
+}
+
+/// The running values of integers and truth values along a dim, as `i64`; as [`floats`].
+///
+/// # Panics
+/// As [`floats`]; for exponentials.
+pub fn whole<T: Whole>(
+    op: Scan,
+    backwards: bool,
+    x: &View<'_, T>,
+    dim: usize,
+    states: &mut [i64],
+    y: Option<&mut ViewMut<'_, i64>>,
+) {
+    let lines = Lines::new(x.shape(), dim, backwards);
+    match op {
+        Scan::Sum => lines.values(x, states, y, T::wide, i64::wrapping_add, |v| v),
+        Scan::Prod => lines.values(x, states, y, T::wide, i64::wrapping_mul, |v| v),
+        Scan::LogSumExp => panic!("exponentials of {}", T::DTYPE),
+    }
+}
+
+/// The running extremes along a dim, and their indices, of which the first is `first`; as [`floats`].
+///
+/// # Panics
+/// As [`floats`].
+pub fn extremes<T: Number>(
+    largest: bool,
+    x: &View<'_, T>,
+    dim: usize,
+    first: i64,
+    states: &mut [Extreme<T>],
+    out: Option<(&mut ViewMut<'_, T>, &mut ViewMut<'_, i64>)>,
+) {
+    let lines = Lines::new(x.shape(), dim, false);
+    let data = x.data();
+    let next = |state: &mut Extreme<T>, at: usize, i: usize| {
+        let index = first + i as i64;
+        let value = data[at];
+        *state = state.then(Extreme { value, index }, largest);
+    };
+    let Some((values, indices)) = out else {
+        return lines.each([(x.strides(), x.offset())], states, |state, [at], i| {
+            next(state, at, i);
+        });
+    };
+    assert_shapes(&[x.shape(), indices.shape()], values.shape());
+    let (_, value_strides, value_offset) = values.geometry();
+    let (_, index_strides, index_offset) = indices.geometry();
+    let (values, indices) = (values.data_mut(), indices.data_mut());
+    let operands = [
+        (x.strides(), x.offset()),
+        (&value_strides[..], value_offset),
+        (&index_strides[..], index_offset),
+    ];
+    lines.each(operands, states, |state, [at, value, index], i| {
+        next(state, at, i);
+        (values[value], indices[index]) = (state.value, state.index);
+    });
+}
+
+/// Backwards along a dim, the sums of runs that end (begin, forwards) where an index is the element's own, of which the first is
+/// `first`: each is written there, and 0 elsewhere. As [`floats`].
+///
+/// # Panics
+/// As [`floats`].
+pub fn runs<T: Real>(
+    x: &View<'_, T>,
+    index: &View<'_, i64>,
+    dim: usize,
+    first: i64,
+    states: &mut [Run],
+    y: Option<&mut ViewMut<'_, T>>,
+) {
+    let lines = Lines::new(x.shape(), dim, true);
+    let (data, indices) = (x.data(), index.data());
+    assert_shapes(&[x.shape()], index.shape());
+    let next = |state: &mut Run, at: usize, index: usize, i: usize| {
+        let sum = state.sum + data[at].wide();
+        let ends = indices[index] == first + i as i64;
+        *state = Run {
+            sum: if ends { 0.0 } else { sum },
+            ended: state.ended || ends,
+        };
+        if ends { T::of(sum) } else { T::zero() }
+    };
+    let [from, index] = [(x.strides(), x.offset()), (index.strides(), index.offset())];
+    let Some(y) = y else {
+        return lines.each([from, index], states, |state, [at, index], i| {
+            next(state, at, index, i);
+        });
+    };
+    assert_shapes(&[x.shape()], y.shape());
+    let (_, strides, offset) = y.geometry();
+    let y = y.data_mut();
+    let operands = [from, index, (&strides[..], offset)];
+    lines.each(operands, states, |state, [at, index, to], i| {
+        y[to] = next(state, at, index, i);
+    });
+}
+
+/// The lines along a dim.
+struct Lines {
+    dim: usize,
+    /// How many elements a line has.
+    len: usize,
+    backwards: bool,
+    /// The other dims.
+    kept: Dims,
+}
+
+impl Lines {
+    fn new(shape: &[usize], dim: usize, backwards: bool) -> Self {
+        assert!(dim < shape.len(), "scan: dim {dim} of shape {shape:?}");
+        let mut kept = Dims::from_slice(shape);
+        let len = kept.remove(dim);
+        Self {
+            dim,
+            len,
+            backwards,
+            kept,
+        }
+    }
+
+    fn values<T: Copy, A: Copy, Y>(
+        &self,
+        x: &View<'_, T>,
+        states: &mut [A],
+        y: Option<&mut ViewMut<'_, Y>>,
+        lift: impl Fn(T) -> A,
+        join: impl Fn(A, A) -> A,
+        lower: impl Fn(A) -> Y,
+    ) {
+        let (data, from) = (x.data(), (x.strides(), x.offset()));
+        let Some(y) = y else {
+            return self.each([from], states, |state, [at], _| {
+                *state = join(*state, lift(data[at]));
+            });
+        };
+        assert_shapes(&[x.shape()], y.shape());
+        let (_, strides, offset) = y.geometry();
+        let y = y.data_mut();
+        self.each(
+            [from, (&strides[..], offset)],
+            states,
+            |state, [at, to], _| {
+                *state = join(*state, lift(data[at]));
+                y[to] = lower(*state);
+            },
+        );
+    }
+
+    /// Visits all elements, each line's in order: its state, where the element lies in each operand, and its place in the line.
+    fn each<S, const N: usize>(
+        &self,
+        operands: [(&[isize], usize); N],
+        states: &mut [S],
+        mut visit: impl FnMut(&mut S, [usize; N], usize),
+    ) {
+        let count: usize = self.kept.iter().product();
+        assert!(
+            states.len() == count,
+            "scan: {} states of {count} lines",
+            states.len()
+        );
+        let along: [isize; N] = operands.map(|(strides, _)| strides[self.dim]);
+        let kept: [Strides; N] = operands.map(|(strides, _)| {
+            let mut strides = Strides::from_slice(strides);
+            strides.remove(self.dim);
+            strides
+        });
+        let offsets = operands.map(|(_, offset)| offset);
+        // Lines that begin side by side go on side by side, many at a time, where they lie so.
+        let abreast = (0..self.kept.len()).any(|d| self.kept[d] > 1 && kept[0][d] == 1);
+        let width = if abreast { ABREAST } else { 1 };
+        let state_steps = row_major(&self.kept);
+        let mut all: [&[isize]; 4] = [&state_steps; 4];
+        let mut at = [0; 4];
+        for (k, strides) in kept.iter().enumerate() {
+            (all[k + 1], at[k + 1]) = (strides, offsets[k]);
+        }
+        for_each_row(&self.kept, all, at, |at, n, steps| {
+            for first in (0..n).step_by(width) {
+                for i in 0..self.len {
+                    let i = if self.backwards { self.len - 1 - i } else { i };
+                    for j in first..(first + width).min(n) {
+                        let place = |k: usize| at[k].wrapping_add_signed(j as isize * steps[k]);
+                        let places = core::array::from_fn(|k| {
+                            place(k + 1).wrapping_add_signed(i as isize * along[k])
+                        });
+                        visit(&mut states[place(0)], places, i);
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Lines that are gone through side by side: enough for whole pages of cache, few enough for their states to stay in it.
+const ABREAST: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Rng, naive_index};
+
+    /// Lines of a shape: for each place of the other dims, the indices along the dim.
+    fn lines(shape: &[usize], dim: usize) -> Vec<Vec<Vec<usize>>> {
+        let mut outer = shape.to_vec();
+        outer.remove(dim);
+        let line = |at: &Vec<usize>| {
+            let of = |i| {
+                let mut at = at.clone();
+                at.insert(dim, i);
+                at
+            };
+            (0..shape[dim]).map(of).collect()
+        };
+        naive_index(&outer).iter().map(line).collect()
+    }
+
+    /// Random views of one to three dims, a dim, and where to cut it.
+    fn views(seed: u64, mut test: impl FnMut(&mut Rng, Vec<usize>, Vec<usize>, usize, usize)) {
+        let mut rng = Rng::new(seed);
+        for _ in 0..60 {
+            let nd = rng.within(1, 3);
+            let shape: Vec<usize> = (0..nd).map(|_| rng.within(0, 7)).collect();
+            let mut order: Vec<usize> = (0..nd).collect();
+            for i in (1..nd).rev() {
+                order.swap(i, rng.within(0, i));
+            }
+            let dim = rng.within(0, nd - 1);
+            let cut = rng.within(0, shape[order[dim]]);
+            test(&mut rng, shape, order, dim, cut);
+        }
+    }
+
+    /// The parts of a view before and after a cut.
+    fn parts<'a, T>(x: &View<'a, T>, dim: usize, cut: usize) -> [View<'a, T>; 2] {
+        let (mut start, mut first) = (vec![0; x.ndim()], x.shape().to_vec());
+        let mut rest = first.clone();
+        (first[dim], start[dim], rest[dim]) = (cut, cut, rest[dim] - cut);
+        [
+            x.sub_box(&vec![0; x.ndim()], &first),
+            x.sub_box(&start, &rest),
+        ]
+    }
+
+    #[test]
+    fn running_values_go_on_from_part_to_part() {
+        views(1, |rng, shape, order, dim, cut| {
+            let numbers: Vec<i32> = (0..shape.iter().product())
+                .map(|_| rng.within(0, 6) as i32 - 3)
+                .collect();
+            let x = View::contiguous(&numbers, &shape).permute(&order);
+            let floating: Vec<f64> = numbers.iter().map(|&x| f64::from(x)).collect();
+            let f = View::contiguous(&floating, &shape).permute(&order);
+            let lines = lines(x.shape(), dim);
+            for backwards in [false, true] {
+                for op in [Scan::Sum, Scan::Prod, Scan::LogSumExp] {
+                    let mut pieces = parts(&f, dim, cut);
+                    let mut whole_pieces = parts(&x, dim, cut);
+                    if backwards {
+                        pieces.reverse();
+                        whole_pieces.reverse();
+                    }
+                    let mut states = vec![op.float_identity(); lines.len()];
+                    let mut whole_states = vec![op.whole_identity(); lines.len()];
+                    let mut found = vec![Vec::new(); lines.len()];
+                    for (f, x) in pieces.iter().zip(&whole_pieces) {
+                        let mut y = vec![f64::NAN; f.len()];
+                        let shape = f.shape().to_vec();
+                        floats(op, backwards, f, dim, &mut states.clone(), None);
+                        let to = &mut ViewMut::contiguous(&mut y, &shape);
+                        floats(op, backwards, f, dim, &mut states, Some(to));
+                        let mut z = vec![0; f.len()];
+                        if op != Scan::LogSumExp {
+                            let to = &mut ViewMut::contiguous(&mut z, &shape);
+                            whole(op, backwards, x, dim, &mut whole_states, Some(to));
+                            let same = y.iter().zip(&z).all(|(&y, &z)| y == z as f64);
+                            assert!(same, "{op:?}: {y:?} and {z:?}");
+                        }
+                        let y = View::contiguous(&y, &shape);
+                        let mut part = super::tests::lines(&shape, dim);
+                        for (line, found) in part.iter_mut().zip(&mut found) {
+                            if backwards {
+                                line.reverse();
+                            }
+                            found.extend(line.iter().map(|at| y.get(at)));
+                        }
+                    }
+                    for (line, (found, state)) in lines.iter().zip(found.iter().zip(&states)) {
+                        let mut line: Vec<f64> = line.iter().map(|at| f.get(at)).collect();
+                        if backwards {
+                            line.reverse();
+                        }
+                        for (i, found) in found.iter().enumerate() {
+                            let expected = match op {
+                                Scan::Sum => line[..=i].iter().sum::<f64>(),
+                                Scan::Prod => line[..=i].iter().product(),
+                                Scan::LogSumExp => {
+                                    line[..=i].iter().map(|x| x.exp()).sum::<f64>().ln()
+                                }
+                            };
+                            assert!(
+                                (found - expected).abs() < 1e-12,
+                                "{op:?} at {i} of {line:?}"
+                            );
+                        }
+                        assert_eq!(*state, *found.last().unwrap_or(&op.float_identity()));
+                    }
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn of_equal_extremes_the_last_is_found_and_nan_stays() {
+        let x = [1.0_f32, 3.0, 3.0, 2.0, f32::NAN, 5.0, f32::NAN, 0.0];
+        let mut states = [Extreme::none()];
+        let (mut values, mut indices) = ([9.0; 8], [9; 8]);
+        let out = (
+            &mut ViewMut::contiguous(&mut values, &[8]),
+            &mut ViewMut::contiguous(&mut indices, &[8]),
+        );
+        extremes(
+            true,
+            &View::contiguous(&x, &[8]),
+            0,
+            100,
+            &mut states,
+            Some(out),
+        );
+        assert_eq!(indices, [100, 101, 102, 102, 104, 104, 106, 106]);
+        assert_eq!(values[..4], [1.0, 3.0, 3.0, 3.0]);
+        assert!(values[4..].iter().all(|v| v.is_nan()));
+        assert_eq!(states[0].index, 106);
+        let mut small = [Extreme::none()];
+        extremes(
+            false,
+            &View::contiguous(&x[..4], &[4]),
+            0,
+            0,
+            &mut small,
+            None,
+        );
+        assert_eq!(
+            small,
+            [Extreme {
+                value: 1.0,
+                index: 0
+            }]
+        );
+        // Parts are joined as elements are.
+        let none = Extreme::none();
+        assert_eq!(none.then(small[0], true), small[0]);
+        assert_eq!(small[0].then(none, true), small[0]);
+    }
+
+    #[test]
+    fn runs_are_summed_where_they_begin() {
+        let x = [1.0_f64, 2.0, 4.0, 8.0, 16.0, 32.0];
+        let index = [0_i64, 0, 2, 2, 2, 5];
+        let mut y = [9.0; 6];
+        let mut states = [Run::default()];
+        // In two parts, the later first.
+        for (from, to) in [(3, 6), (0, 3)] {
+            let n = to - from;
+            let x = View::contiguous(&x[from..to], &[n]);
+            let index = View::contiguous(&index[from..to], &[n]);
+            let mut total = [Run::default()];
+            runs(&x, &index, 0, from as i64, &mut total, None);
+            let after = states[0].then(total[0]);
+            let y = &mut ViewMut::contiguous(&mut y[from..to], &[n]);
+            runs(&x, &index, 0, from as i64, &mut states, Some(y));
+            assert_eq!(states, [after]);
+        }
+        assert_eq!(y, [3.0, 0.0, 28.0, 0.0, 0.0, 32.0]);
+    }
+}

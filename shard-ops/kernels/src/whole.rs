@@ -1,0 +1,494 @@
+//! Maps of two numbers of any type, row by row: arithmetic of integers and truth values, comparisons of all types, and choices
+//! by a mask.
+//!
+//! Floats are added and multiplied by [`pointwise`](super::pointwise). What is done here is chosen before the loops, as a
+//! function on rows: there is one walk of the operands per type, whatever the operation.
+
+use super::pointwise::{Binary, assert_shapes};
+use super::view::for_each_row;
+use super::{View, ViewMut};
+use num_traits::{AsPrimitive, PrimInt, WrappingMul, WrappingSub};
+use shard_device::{Bool, Element};
+
+/// A comparison of two numbers, or what logic says of both: zero is false, all else is true, NaN too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Compare {
+    /// `a > b`
+    Gt,
+    /// `a >= b`
+    Ge,
+    /// `a < b`
+    Lt,
+    /// `a <= b`
+    Le,
+    /// `a == b`
+    Eq,
+    /// `a != b`
+    Ne,
+    /// Both are true.
+    And,
+    /// Either is true.
+    Or,
+    /// One of the two is true.
+    Xor,
+}
+
+/// What a map does to a row.
+type Row<T, R> = fn(&[T], &[T], &mut [R]);
+
+/// An element that can be compared: a float, an integer or a truth value.
+pub trait Number: Element {
+    /// Whether it is not zero; NaN is not.
+    #[inline]
+    fn is_true(self) -> bool {
+        self != Self::default()
+    }
+
+    /// Whether it is no number.
+    #[inline]
+    #[expect(clippy::eq_op, reason = "what differs from itself is NaN")]
+    fn is_nan(self) -> bool {
+        self != self
+    }
+}
+
+impl Number for f64 {}
+impl Number for f32 {}
+impl Number for i64 {}
+impl Number for i32 {}
+impl Number for u8 {}
+impl Number for Bool {}
+
+/// An integer or a truth value.
+///
+/// Integers wrap. Division rounds down and has the divisor's sign on the remainder, as PyTorch's `floor_divide` and
+/// `remainder`; by 0 both give 0, as NumPy's. An integer to a negative power is 0, but for those of 1 and -1. A shift by less
+/// than 0 or by as many bits as there are shifts everything out. Sums and products of truth values are "or" and "and".
+pub trait Whole: Number {
+    /// The map of rows, if the type has it.
+    fn row(op: Binary) -> Option<Row<Self, Self>>;
+    /// As an integer that holds it.
+    fn wide(self) -> i64;
+    /// The number of these low bits; of a truth value, whether it is not 0.
+    fn narrow(wide: i64) -> Self;
+}
+
+macro_rules! integers {
+    ($($type:ident)*) => {$(
+        impl Whole for $type {
+            fn row(op: Binary) -> Option<Row<Self, Self>> {
+                Some(match op {
+                    Binary::Add => |a, b, out| each(a, b, out, Self::wrapping_add),
+                    Binary::Sub => |a, b, out| each(a, b, out, Self::wrapping_sub),
+                    Binary::Mul => |a, b, out| each(a, b, out, Self::wrapping_mul),
+                    Binary::FloorDiv => |a, b, out| each(a, b, out, floor_div),
+                    Binary::Remainder => |a, b, out| each(a, b, out, remainder),
+                    Binary::Pow => |a, b, out| each(a, b, out, power),
+                    Binary::Maximum => |a, b, out| each(a, b, out, Ord::max),
+                    Binary::Minimum => |a, b, out| each(a, b, out, Ord::min),
+                    Binary::BitAnd => |a, b, out| each(a, b, out, |a, b| a & b),
+                    Binary::BitOr => |a, b, out| each(a, b, out, |a, b| a | b),
+                    Binary::BitXor => |a, b, out| each(a, b, out, |a, b| a ^ b),
+                    Binary::Shl => |a, b, out| each(a, b, out, shl),
+                    Binary::Shr => |a, b, out| each(a, b, out, shr),
+                    Binary::Div => return None,
+                })
+            }
+
+            #[inline]
+            fn wide(self) -> i64 {
+                i64::from(self)
+            }
+
+            #[inline]
+            fn narrow(wide: i64) -> Self {
+                wide.as_()
+            }
+        }
+    )*};
+}
+
+integers!(i64 i32 u8);
+
+impl Whole for Bool {
+    fn row(op: Binary) -> Option<Row<Self, Self>> {
+        Some(match op {
+            Binary::Add | Binary::Maximum | Binary::BitOr => {
+                |a, b, out| each(a, b, out, |a: Self, b| Self::new(a.get() | b.get()))
+            }
+            Binary::Mul | Binary::Minimum | Binary::BitAnd => {
+                |a, b, out| each(a, b, out, |a: Self, b| Self::new(a.get() & b.get()))
+            }
+            Binary::BitXor => {
+                |a, b, out| each(a, b, out, |a: Self, b| Self::new(a.get() ^ b.get()))
+            }
+            _ => return None,
+        })
+    }
+
+    #[inline]
+    fn wide(self) -> i64 {
+        i64::from(self.get())
+    }
+
+    #[inline]
+    fn narrow(wide: i64) -> Self {
+        Self::new(wide != 0)
+    }
+}
+
+/// `out = op(a, b)` element by element; `a` and `b` have the shape of `out`, broadcast by strides of 0
+/// ([`View::broadcast_to`]).
+///
+/// ```
+/// use shard_kernels::{pointwise::Binary, whole::binary, View, ViewMut};
+/// let (a, b) = ([-7i64, 7, i64::MAX], [2i64, -2, -1]);
+/// let mut out = [0; 3];
+/// let [a, b] = [&a, &b].map(|x| View::contiguous(x, &[3]));
+/// binary(Binary::FloorDiv, &a, &b, &mut ViewMut::contiguous(&mut out, &[3]));
+/// assert_eq!(out, [-4, -4, -i64::MAX]);
+/// ```
+///
+/// # Panics
+/// When the shapes differ, or the type has no such map.
+pub fn binary<T: Whole>(op: Binary, a: &View<'_, T>, b: &View<'_, T>, out: &mut ViewMut<'_, T>) {
+    let Some(row) = T::row(op) else {
+        panic!("{op:?} of {}", T::DTYPE)
+    };
+    by_rows(a, b, out, row);
+}
+
+/// `out = op(a, b)` element by element, as [`binary`].
+///
+/// # Panics
+/// When the shapes differ.
+pub fn compare<T: Number>(
+    op: Compare,
+    a: &View<'_, T>,
+    b: &View<'_, T>,
+    out: &mut ViewMut<'_, Bool>,
+) {
+    let row: Row<T, Bool> = match op {
+        Compare::Gt => |a, b, out| each(a, b, out, |a, b| Bool::new(a > b)),
+        Compare::Ge => |a, b, out| each(a, b, out, |a, b| Bool::new(a >= b)),
+        Compare::Lt => |a, b, out| each(a, b, out, |a, b| Bool::new(a < b)),
+        Compare::Le => |a, b, out| each(a, b, out, |a, b| Bool::new(a <= b)),
+        Compare::Eq => |a, b, out| each(a, b, out, |a, b| Bool::new(a == b)),
+        Compare::Ne => |a, b, out| each(a, b, out, |a, b| Bool::new(a != b)),
+        Compare::And => |a, b, out| each(a, b, out, |a, b| Bool::new(a.is_true() & b.is_true())),
+        Compare::Or => |a, b, out| each(a, b, out, |a, b| Bool::new(a.is_true() | b.is_true())),
+        Compare::Xor => |a, b, out| each(a, b, out, |a, b| Bool::new(a.is_true() ^ b.is_true())),
+    };
+    by_rows(a, b, out, row);
+}
+
+/// `out = a` where the mask is true and `b` elsewhere; all of one shape.
+///
+/// # Panics
+/// When the shapes differ.
+pub fn select<T: Element>(
+    mask: &View<'_, Bool>,
+    a: &View<'_, T>,
+    b: &View<'_, T>,
+    out: &mut ViewMut<'_, T>,
+) {
+    assert_shapes(&[mask.shape(), a.shape(), b.shape()], out.shape());
+    let (shape, strides, offset) = out.geometry();
+    let data = out.data_mut();
+    let at = [mask.offset(), a.offset(), b.offset(), offset];
+    let (mask_strides, a_strides, b_strides) = (mask.strides(), a.strides(), b.strides());
+    let all = [mask_strides, a_strides, b_strides, &strides];
+    for_each_row(&shape, all, at, |at, n, steps| {
+        if let ([1, 1, 0, 1], [m, p, q, r]) = (steps, at) {
+            // As a mask is filled with a number.
+            let fill = b.data()[q];
+            let kept = a.data()[p..p + n].iter().zip(&mask.data()[m..m + n]);
+            for (out, (&a, m)) in data[r..r + n].iter_mut().zip(kept) {
+                *out = if m.get() { a } else { fill };
+            }
+            return;
+        }
+        for i in 0..n as isize {
+            let [m, p, q, r] = core::array::from_fn(|k| at[k].wrapping_add_signed(i * steps[k]));
+            data[r] = match mask.data()[m].get() {
+                true => a.data()[p],
+                false => b.data()[q],
+            };
+        }
+    });
+}
+
+/// Elements per row of operands that do not lie side by side: few enough to stay in the first cache.
+pub(crate) const CHUNK: usize = 512;
+
+/// Runs a map over the rows of two operands. What does not lie side by side is brought together in chunks.
+fn by_rows<T: Element, R: Element>(
+    a: &View<'_, T>,
+    b: &View<'_, T>,
+    out: &mut ViewMut<'_, R>,
+    row: Row<T, R>,
+) {
+    assert_shapes(&[a.shape(), b.shape()], out.shape());
+    let (shape, strides, offset) = out.geometry();
+    let data = out.data_mut();
+    let (mut left, mut right) = ([T::default(); CHUNK], [T::default(); CHUNK]);
+    let mut result = [R::default(); CHUNK];
+    let at = [a.offset(), b.offset(), offset];
+    let all = [a.strides(), b.strides(), &strides];
+    for_each_row(&shape, all, at, |[p, q, r], n, steps| {
+        if steps == [1, 1, 1] {
+            return row(
+                &a.data()[p..p + n],
+                &b.data()[q..q + n],
+                &mut data[r..r + n],
+            );
+        }
+        for first in (0..n).step_by(CHUNK) {
+            let len = CHUNK.min(n - first);
+            let place = |at: usize, step: isize| at.wrapping_add_signed(first as isize * step);
+            let a = gathered(a.data(), place(p, steps[0]), steps[0], &mut left[..len]);
+            let b = gathered(b.data(), place(q, steps[1]), steps[1], &mut right[..len]);
+            let r = place(r, steps[2]);
+            if steps[2] == 1 {
+                row(a, b, &mut data[r..r + len]);
+                continue;
+            }
+            row(a, b, &mut result[..len]);
+            for (i, value) in result[..len].iter().enumerate() {
+                data[r.wrapping_add_signed(i as isize * steps[2])] = *value;
+            }
+        }
+    });
+}
+
+/// Elements `step` apart, side by side: where they lie, or in `room`.
+fn gathered<'a, T: Copy>(data: &'a [T], at: usize, step: isize, room: &'a mut [T]) -> &'a [T] {
+    match step {
+        1 => return &data[at..at + room.len()],
+        0 => room.fill(data[at]),
+        _ => {
+            for (i, to) in room.iter_mut().enumerate() {
+                *to = data[at.wrapping_add_signed(i as isize * step)];
+            }
+        }
+    }
+    room
+}
+
+#[inline(always)]
+fn each<T: Copy, R>(a: &[T], b: &[T], out: &mut [R], f: impl Fn(T, T) -> R) {
+    for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
+        *out = f(a, b);
+    }
+}
+
+/// The largest integer not above the quotient; 0 for a divisor of 0.
+#[inline]
+fn floor_div<T: PrimInt>(a: T, b: T) -> T {
+    if b.is_zero() {
+        return b;
+    }
+    // Only the least number by -1 leaves the type, and wraps to itself.
+    let Some(quotient) = a.checked_div(&b) else {
+        return a;
+    };
+    let zero = T::zero();
+    match quotient * b != a && (a < zero) != (b < zero) {
+        true => quotient - T::one(),
+        false => quotient,
+    }
+}
+
+/// What [`floor_div`] leaves; 0 for a divisor of 0.
+#[inline]
+fn remainder<T: PrimInt>(a: T, b: T) -> T {
+    let zero = T::zero();
+    if b.is_zero() || a.checked_div(&b).is_none() {
+        return zero;
+    }
+    let rest = a % b;
+    match !rest.is_zero() && (rest < zero) != (b < zero) {
+        true => rest + b,
+        false => rest,
+    }
+}
+
+#[inline]
+fn power<T: PrimInt + WrappingMul + WrappingSub>(base: T, exponent: T) -> T {
+    let (zero, one) = (T::zero(), T::one());
+    if exponent < zero {
+        let odd = exponent & one == one;
+        return match base {
+            b if b == one || (b == zero.wrapping_sub(&one) && !odd) => one,
+            b if b == zero.wrapping_sub(&one) => b,
+            _ => zero,
+        };
+    }
+    let (mut result, mut square, mut left) = (one, base, exponent);
+    while left > zero {
+        if left & one == one {
+            result = result.wrapping_mul(&square);
+        }
+        square = square.wrapping_mul(&square);
+        left = left >> 1;
+    }
+    result
+}
+
+/// How many bits to shift by, if some stay.
+#[inline]
+fn bits<T: PrimInt + AsPrimitive<i64>>(by: T) -> Option<usize> {
+    let width = 8 * size_of::<T>();
+    usize::try_from(by.as_()).ok().filter(|&by| by < width)
+}
+
+#[inline]
+fn shl<T: PrimInt + AsPrimitive<i64>>(a: T, by: T) -> T {
+    bits(by).map_or(T::zero(), |by| a << by)
+}
+
+#[inline]
+fn shr<T: PrimInt + AsPrimitive<i64>>(a: T, by: T) -> T {
+    let last = 8 * size_of::<T>() - 1;
+    match bits(by) {
+        Some(by) => a >> by,
+        // All bits are the sign's.
+        None => (a >> last) >> last.min(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn apply<T: Whole>(op: Binary, a: &[T], b: &[T]) -> Vec<T> {
+        let mut out = vec![T::default(); a.len()];
+        let [a, b] = [a, b].map(|x| View::contiguous(x, &[x.len()]));
+        let n = out.len();
+        binary(op, &a, &b, &mut ViewMut::contiguous(&mut out, &[n]));
+        out
+    }
+
+    /// Every pair of bytes, and of bytes as signed numbers, against the definition in wider numbers.
+    #[test]
+    fn arithmetic_wraps_and_division_rounds_down() {
+        for a in 0..=255_u8 {
+            for b in 0..=255_u8 {
+                let (x, y) = (i64::from(a), i64::from(b));
+                let of = |op| apply(op, &[a], &[b])[0];
+                assert_eq!(of(Binary::Add), (x + y).rem_euclid(256) as u8);
+                assert_eq!(of(Binary::Sub), (x - y).rem_euclid(256) as u8);
+                assert_eq!(of(Binary::Mul), (x * y).rem_euclid(256) as u8);
+                assert_eq!(of(Binary::FloorDiv), x.checked_div(y).unwrap_or(0) as u8);
+                assert_eq!(of(Binary::Remainder), x.checked_rem(y).unwrap_or(0) as u8);
+                assert_eq!(of(Binary::Shl), if y < 8 { a << b } else { 0 });
+                assert_eq!(of(Binary::Shr), if y < 8 { a >> b } else { 0 });
+                assert_eq!(of(Binary::Pow), a.wrapping_pow(u32::from(b)));
+                let (x, y) = (x - 128, y - 128);
+                let of = |op| apply(op, &[x as i32], &[y as i32])[0];
+                let floor = if y == 0 {
+                    0.0
+                } else {
+                    (x as f64 / y as f64).floor()
+                };
+                assert_eq!(f64::from(of(Binary::FloorDiv)), floor, "{x} / {y}");
+                let rest = if y == 0 { 0 } else { x - floor as i64 * y };
+                assert_eq!(i64::from(of(Binary::Remainder)), rest, "{x} % {y}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_at_the_ends_of_their_types_are_as_in_pytorch() {
+        let (least, most) = (i64::MIN, i64::MAX);
+        assert_eq!(apply(Binary::Add, &[most, least], &[1, -1]), [least, most]);
+        assert_eq!(apply(Binary::Mul, &[most, least], &[2, -1]), [-2, least]);
+        assert_eq!(apply(Binary::FloorDiv, &[least, 5], &[-1, 0]), [least, 0]);
+        assert_eq!(apply(Binary::Remainder, &[least, 5], &[-1, 0]), [0, 0]);
+        let (base, exponent) = ([2, -1, -1, 1, 3, 0, 7], [-1, -3, -4, -9, 41, 0, 0]);
+        let power = 3_i64.wrapping_pow(41);
+        assert_eq!(
+            apply(Binary::Pow, &base, &exponent),
+            [0, -1, 1, 1, power, 1, 1]
+        );
+        let (a, by) = ([-8, 8, -8, 8, 1], [1, -1, 64, 70, 63]);
+        assert_eq!(apply(Binary::Shr, &a, &by), [-4, 0, -1, 0, 0]);
+        assert_eq!(apply(Binary::Shl, &a, &by), [-16, 0, 0, 0, least]);
+        assert_eq!(apply(Binary::Maximum, &[least, 3], &[0, -3]), [0, 3]);
+        assert_eq!(apply(Binary::BitXor, &[6_i32, -1], &[3, -1]), [5, 0]);
+    }
+
+    #[test]
+    fn truth_values_are_true_whatever_their_byte() {
+        let odd: &[Bool] = bytemuck::cast_slice(&[0_u8, 2, 0, 4]);
+        let (f, t) = (Bool::FALSE, Bool::TRUE);
+        let other = [f, f, t, t];
+        assert_eq!(apply(Binary::Add, odd, &other), [f, t, t, t]);
+        assert_eq!(apply(Binary::Mul, odd, &other), [f, f, f, t]);
+        assert_eq!(apply(Binary::BitXor, odd, &other), [f, t, t, f]);
+        assert!(Bool::row(Binary::Sub).is_none() && Bool::row(Binary::Shl).is_none());
+        let mut out = [t; 4];
+        let [a, b] = [odd, &other].map(|x| View::contiguous(x, &[4]));
+        compare(
+            Compare::Eq,
+            &a,
+            &b,
+            &mut ViewMut::contiguous(&mut out, &[4]),
+        );
+        assert_eq!(out, [t, f, f, t]);
+    }
+
+    #[test]
+    fn operands_may_lie_anyhow() {
+        let a: Vec<i32> = (0..3 * 1031).collect();
+        let b: Vec<i32> = (0..1031).rev().collect();
+        let left = View::contiguous(&a, &[1031, 3]).permute(&[1, 0]);
+        let right = View::contiguous(&b, &[1, 1031])
+            .broadcast_to(&[3, 1031])
+            .unwrap();
+        let column = View::contiguous(&b[..3], &[3, 1])
+            .broadcast_to(&[3, 1031])
+            .unwrap();
+        for (right, of) in [(right, [0, 1]), (column, [1, 0])] {
+            let mut out = vec![0; 3 * 1031];
+            let to = ViewMut::contiguous(&mut out, &[1031, 3]);
+            binary(Binary::Sub, &left, &right, &mut to.permute(&[1, 0]));
+            for (i, out) in out.iter().enumerate() {
+                let (row, column) = (i % 3, i / 3);
+                assert_eq!(*out, i as i32 - b[of[0] * row + of[1] * column], "{i}");
+            }
+            let mut out = vec![Bool::FALSE; 3 * 1031];
+            let to = ViewMut::contiguous(&mut out, &[1031, 3]);
+            compare(Compare::Lt, &left, &right, &mut to.permute(&[1, 0]));
+            for (i, out) in out.iter().enumerate() {
+                let (row, column) = (i % 3, i / 3);
+                assert_eq!(out.get(), (i as i32) < b[of[0] * row + of[1] * column]);
+            }
+        }
+    }
+
+    #[test]
+    fn masks_choose() {
+        let mask = [Bool::TRUE, Bool::FALSE, Bool::FALSE, Bool::TRUE];
+        let x = [1_u8, 2, 3, 4];
+        let view = View::contiguous(&x, &[2, 2]);
+        let mask = View::contiguous(&mask, &[2, 2]);
+        let mut out = [0; 4];
+        let turned = view.permute(&[1, 0]);
+        select(
+            &mask,
+            &view,
+            &turned,
+            &mut ViewMut::contiguous(&mut out, &[2, 2]),
+        );
+        assert_eq!(out, [1, 3, 2, 4]);
+        let number = View::new(&[9], 0, &[2, 2], &[0, 0]);
+        select(
+            &mask,
+            &view,
+            &number,
+            &mut ViewMut::contiguous(&mut out, &[2, 2]),
+        );
+        assert_eq!(out, [1, 9, 9, 4]);
+    }
+}

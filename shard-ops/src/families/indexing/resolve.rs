@@ -1,0 +1,83 @@
+//! Indices from either end as indices from the start.
+
+use crate::error::InOp;
+use crate::{Access, Exec, HostCall, Keeps, Meta, Op, Result, Routes, Rule, Saved, Value, key_of};
+use shard_comm::DType;
+use shard_redistribute::Array;
+use shard_spec::Layout;
+use std::sync::Arc;
+
+/// Indices of a dim as those from the start, `i64`: inputs are a table of that extent, which is not read, and the indices. What is out of
+/// range is found as in any other op that looks up rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resolve;
+
+const NAME: &str = "resolve_indices";
+
+impl Resolve {
+    /// Indices of a dim of `n`.
+    pub(super) fn apply(exec: &dyn Exec, index: &Value, n: usize) -> Result<Value> {
+        let layout = Layout::replicated(index.layout().mesh(), &[n]);
+        let cx = index.array().cx();
+        let dim = Array::from_parts(cx, &layout, None, DType::Bool).in_op(NAME)?;
+        exec.apply1(Arc::new(Self), &[&dim.into(), &index.detach()])
+    }
+}
+
+impl Op for Resolve {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn key(&self) -> u128 {
+        key_of(NAME, &())
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let mut rule = Rule::builder(NAME, inputs).any_order();
+        let factor = rule.factor(inputs[0].shape[0]);
+        let dims: Vec<Access> = (inputs[1].shape.iter())
+            .map(|&n| Access::factor(rule.factor(n)))
+            .collect();
+        rule.input(vec![Access::Routed { factor }])
+            .input(dims.clone())
+            .output(dims, inputs[1].shape.clone(), DType::I64)
+            .unread(0)
+            .routes(Routes::by(1).from_end())
+            .build()
+    }
+
+    crate::kernel::gpu_kernel!();
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        // All rows are at hand: a key is the index.
+        let keys = call.input::<i64>(1);
+        call.output::<i64>(0)
+            .data_mut()
+            .copy_from_slice(keys.data());
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
+    }
+
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+        Ok(vec![None, None])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+
+    #[test]
+    fn only_whole_numbers_are_indices() {
+        let meta = |dtype| Meta {
+            shape: smallvec![3],
+            dtype,
+        };
+        let of = |dtype| Resolve.rule(&[meta(DType::Bool), meta(dtype)]);
+        assert!(of(DType::I64).is_ok() && of(DType::I32).is_ok() && of(DType::F32).is_err());
+    }
+}

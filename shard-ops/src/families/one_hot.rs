@@ -1,0 +1,92 @@
+//! Classes as rows that are 1 in one place.
+
+use super::elementwise::{cast, eq, ge, logical_or, lt, number};
+use super::reduce::{amax, amin, any};
+use super::shape::unsqueeze;
+use crate::error::InOp;
+use crate::host::is_whole;
+use crate::{Exec, OpError, Result, Value, holds};
+use shard_comm::{Bool, DType, DeviceError, Element};
+use shard_redistribute::Array;
+use shard_spec::Layout;
+
+const NAME: &str = "one_hot";
+
+/// A new last dim of `classes`, 1 where its index is the element and 0 elsewhere, as `i64`.
+///
+/// # Collective
+/// All members of the mesh. One reduction of a number finds out whether all elements are classes; else nothing moves, but that
+/// partial operands are reduced first.
+///
+/// # Errors
+/// Elements that are no integers, or a type that cannot hold the classes; [`OutOfRange`](OpError::OutOfRange) for elements
+/// that are no classes, on all ranks alike.
+pub fn one_hot(exec: &dyn Exec, x: &Value, classes: usize) -> Result<Value> {
+    let dtype = x.dtype();
+    if !is_whole(dtype) || dtype == DType::Bool {
+        return Err(OpError::DType {
+            op: NAME,
+            operand: 0,
+            expected: "an integer".into(),
+            got: dtype,
+        });
+    }
+    if !holds(dtype, classes as f64) {
+        return Err(OpError::Value {
+            op: NAME,
+            value: classes as f64,
+            dtype,
+        });
+    }
+    check(exec, x, classes)?;
+    let layout = Layout::replicated(x.layout().mesh(), &[classes]);
+    let cx = x.array().cx();
+    let class = match dtype {
+        DType::U8 => Array::from_fn(cx, &layout, |i| i[0] as u8),
+        DType::I32 => Array::from_fn(cx, &layout, |i| i[0] as i32),
+        _ => Array::from_fn(cx, &layout, |i| i[0] as i64),
+    };
+    let class = Value::new(class.in_op(NAME)?);
+    cast(
+        exec,
+        &eq(exec, &unsqueeze(exec, x, x.ndim())?, &class)?,
+        DType::I64,
+    )
+}
+
+/// All ranks know whether all elements are classes.
+fn check(exec: &dyn Exec, x: &Value, classes: usize) -> Result<()> {
+    let all: Vec<usize> = (0..x.ndim()).collect();
+    let low = lt(exec, x, &number(NAME, x, 0.0)?)?;
+    let high = ge(exec, x, &number(NAME, x, classes as f64)?)?;
+    let wrong = any(exec, &logical_or(exec, &low, &high)?, &all, false)?;
+    let wrong = read::<Bool>(exec, &wrong)?;
+    if !wrong.is_some_and(Bool::get) {
+        return Ok(());
+    }
+    let ends = [amin, amax].map(|end| {
+        let end = cast(exec, &end(exec, x, &all, false)?, DType::I64)?;
+        read::<i64>(exec, &end)
+    });
+    let [least, most] = ends;
+    Err(OpError::OutOfRange {
+        op: NAME,
+        least: least?.unwrap_or_default(),
+        most: most?.unwrap_or_default(),
+        extent: classes,
+    })
+}
+
+/// The one element of a value, on all ranks of the mesh; nothing where there is no data, off the mesh or where ranks are played.
+fn read<T: Element>(exec: &dyn Exec, x: &Value) -> Result<Option<T>> {
+    let whole = Layout::replicated(x.layout().mesh(), &[]);
+    let x = exec.redistribute(x, &whole)?;
+    let Some(buffer) = x.array().buffer() else {
+        return Ok(None);
+    };
+    match buffer.to_vec::<T>() {
+        Ok(elements) => Ok(elements.first().copied()),
+        Err(DeviceError::NoData { .. }) => Ok(None),
+        Err(error) => Err(error).in_op(NAME),
+    }
+}

@@ -1,0 +1,92 @@
+// Sorting along a dim: runs by themselves, and a stretch of what they are merged to. T: the type; DESCENDING: largest first.
+//
+// A line has `n` elements `after` apart; lines are numbered with the dims before the sorted one outermost. Order is by value, NaN behind all
+// numbers, then by index: no two elements are equal.
+struct Sort {
+    u64 values, indices, to_values, to_indices, ends;
+    i64 runs, lines, n, after, start, width, from, held;
+};
+
+DEVICE bool less(T a, T b) { return a < b || (b != b && a == a); }
+DEVICE bool before(T a, i64 i, T b, i64 j) {
+#ifdef DESCENDING
+    if (less(b, a)) return true;
+    if (less(a, b)) return false;
+#else
+    if (less(a, b)) return true;
+    if (less(b, a)) return false;
+#endif
+    return i < j;
+}
+
+// Where element `i` of a line of `n` lies.
+DEVICE i64 at(const Sort& p, i64 line, i64 n, i64 i) {
+    const i64 row = over(line, p.after);
+    return (row * n + i) * p.after + line - row * p.after;
+}
+
+// The first of `low..high` of a sorted stretch of a line that does not stand before an element.
+DEVICE i64 count(const Sort& p, i64 line, i64 low, i64 high, T value, i64 index) {
+    const i64 first = low;
+    while (low < high) {
+        const i64 middle = low + (high - low) / 2, o = at(p, line, p.n, middle);
+        if (before(((const T*)p.values)[o], ((const i64*)p.indices)[o], value, index)) low = middle + 1;
+        else high = middle;
+    }
+    return low - first;
+}
+
+DEVICE i64 start_of(const Sort& p, i64 run) { return run == 0 ? 0 : ((const i64*)p.ends)[run - 1]; }
+DEVICE i64 end_of(const Sort& p, i64 run) { return ((const i64*)p.ends)[run]; }
+// The run that has an element.
+DEVICE i64 run_of(const Sort& p, i64 i) {
+    i64 low = 0, high = p.runs - 1;
+    while (low < high) {
+        const i64 middle = (low + high) / 2;
+        if (end_of(p, middle) <= i) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+// Elements and their indices, before the first pass.
+KERNEL(begin, Sort) {
+    for (i64 k = first_thread(); k < p.lines * p.n; k += threads()) {
+        const i64 line = over(k, p.n), i = k - line * p.n, o = at(p, line, p.n, i);
+        ((T*)p.to_values)[o] = ((const T*)p.values)[o];
+        ((i64*)p.to_indices)[o] = p.start + i;
+    }
+}
+
+// Stretches of `width` within each run, each of them sorted, are merged in pairs.
+KERNEL(pass, Sort) {
+    for (i64 k = first_thread(); k < p.lines * p.n; k += threads()) {
+        const i64 line = over(k, p.n), i = k - line * p.n, o = at(p, line, p.n, i);
+        const i64 run = run_of(p, i), start = start_of(p, run), end = end_of(p, run);
+        const i64 part = over(i - start, p.width), other = start + (part ^ 1) * p.width;
+        i64 low = other < end ? other : end, high = other + p.width < end ? other + p.width : end;
+        const T value = ((const T*)p.values)[o];
+        const i64 index = ((const i64*)p.indices)[o];
+        const i64 place = start + (part & ~1ll) * p.width + (i - start - part * p.width) + count(p, line, low, high, value, index);
+        const i64 to = at(p, line, p.n, place);
+        ((T*)p.to_values)[to] = value;
+        ((i64*)p.to_indices)[to] = index;
+    }
+}
+
+// All runs merged: those of `from .. from + held`.
+KERNEL(merge, Sort) {
+    for (i64 k = first_thread(); k < p.lines * p.n; k += threads()) {
+        const i64 line = over(k, p.n), i = k - line * p.n, o = at(p, line, p.n, i);
+        const i64 run = run_of(p, i);
+        const T value = ((const T*)p.values)[o];
+        const i64 index = ((const i64*)p.indices)[o];
+        i64 place = i - start_of(p, run);
+        for (i64 r = 0; r < p.runs; r++)
+            if (r != run) place += count(p, line, start_of(p, r), end_of(p, r), value, index);
+        if (place < p.from || place >= p.from + p.held) continue;
+        const i64 to = at(p, line, p.held, place - p.from);
+        ((T*)p.to_values)[to] = value;
+        ((i64*)p.to_indices)[to] = index;
+    }
+}

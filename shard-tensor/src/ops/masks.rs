@@ -1,0 +1,161 @@
+//! Choices by a mask, triangles and diagonals, and classes as rows.
+
+use crate::{Dim, Error, Result, ShardTensor};
+use shard_comm::Calling;
+use shard_ops::{elementwise, one_hot, triangle};
+
+/// What [`ShardTensor::where_`] chooses from: a tensor, or a number, which takes the type of the other.
+#[derive(Clone, Copy, Debug)]
+pub enum Branch<'a> {
+    /// A tensor.
+    Tensor(&'a ShardTensor),
+    /// A number.
+    Number(f64),
+}
+
+impl<'a> From<&'a ShardTensor> for Branch<'a> {
+    fn from(tensor: &'a ShardTensor) -> Self {
+        Self::Tensor(tensor)
+    }
+}
+
+impl From<f64> for Branch<'_> {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<i32> for Branch<'_> {
+    fn from(number: i32) -> Self {
+        Self::Number(number.into())
+    }
+}
+
+/// Choices by a mask.
+impl ShardTensor {
+    /// Of a mask (`bool`): `a` where it is true and `b` elsewhere. Shapes broadcast as in NumPy.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates to align misaligned operands; partial ones are reduced first.
+    ///
+    /// # Errors
+    /// If this is not `bool`; if `a` and `b` are both numbers, or of different types, or shapes do not broadcast; for a number
+    /// that the type does not hold.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let x = launch(3, |ctx| {
+    ///     let x = ctx.mesh_of(3)?.arange(5, [shard(0)])?;
+    ///     x.gt_scalar(2.0)?.where_(&x, -1)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(x[0], ndarray::arr1(&[-1.0, -1.0, -1.0, 3.0, 4.0]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn where_<'a>(&self, a: impl Into<Branch<'a>>, b: impl Into<Branch<'a>>) -> Result<Self> {
+        let _call = Calling::of("where_");
+        let (mask, exec) = (self.value(), self.context().tape());
+        let number = |like: &Self, number| elementwise::number("where", &like.value(), number);
+        let (a, b) = match (a.into(), b.into()) {
+            (Branch::Tensor(a), Branch::Tensor(b)) => (a.value(), b.value()),
+            (Branch::Tensor(a), Branch::Number(b)) => (a.value(), number(a, b)?),
+            (Branch::Number(a), Branch::Tensor(b)) => (number(b, a)?, b.value()),
+            (Branch::Number(a), Branch::Number(b)) => {
+                return Err(Error::argument(
+                    "where",
+                    "a tensor among the two to choose from, whose type the result has",
+                    format!("{a} and {b}"),
+                    "make a tensor of one: `mesh.full((), value, [replicate()])`",
+                ));
+            }
+        };
+        Ok(self.lift(elementwise::where_(exec, &mask, &a, &b)?))
+    }
+
+    /// This, but `value` where the mask (`bool`) is true. Shapes broadcast as in NumPy.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates to align misaligned operands; a partial tensor stays partial if the value is 0,
+    /// and is reduced first otherwise.
+    ///
+    /// # Errors
+    /// If the mask is not `bool` or shapes do not broadcast; for a value that the type does not hold.
+    #[track_caller]
+    pub fn masked_fill(&self, mask: &Self, value: f64) -> Result<Self> {
+        self.run2(mask, |exec, x, mask| {
+            elementwise::masked_fill(exec, x, mask, value)
+        })
+    }
+
+    /// Of integers: a new last dim of `classes`, 1 where its index is the integer and 0 elsewhere, as `i64`.
+    ///
+    /// # Collective
+    /// All members of the mesh. One reduction of a number finds out whether all are classes; nothing else moves.
+    ///
+    /// # Errors
+    /// If this holds no integers, or the type does not hold the classes; an agreed error if some are no classes.
+    ///
+    /// ```
+    /// use shard_tensor::{DType, launch, shard};
+    /// let degrees = launch(2, |ctx| {
+    ///     // Where the edges of a graph of four nodes end.
+    ///     let ends = ctx.mesh_of(2)?.distribute(&ndarray::arr1(&[3_i64, 1, 3, 0, 1, 3]), [shard(0)])?;
+    ///     ends.one_hot(4)?.sum(0, false)?.to_array::<i64>()
+    /// })?;
+    /// assert_eq!(degrees[1], ndarray::arr1(&[1, 2, 0, 3]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn one_hot(&self, classes: usize) -> Result<Self> {
+        self.run(|exec, x| one_hot(exec, x, classes))
+    }
+}
+
+/// Triangles and diagonals of matrices.
+impl ShardTensor {
+    /// The lower triangle of matrices, the last two dims: what lies above diagonal number `diagonal` is 0. Number 0 is the
+    /// main one, higher ones lie above it.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication: rows and columns are counted globally. Partial sums stay partial.
+    ///
+    /// # Errors
+    /// For fewer than two dims.
+    #[track_caller]
+    pub fn tril(&self, diagonal: i64) -> Result<Self> {
+        self.run(|exec, x| triangle::tril(exec, x, diagonal))
+    }
+
+    /// The upper triangle of matrices, the last two dims: what lies below diagonal number `diagonal` is 0.
+    ///
+    /// # Collective
+    /// As [`tril`](Self::tril).
+    ///
+    /// # Errors
+    /// As [`tril`](Self::tril).
+    #[track_caller]
+    pub fn triu(&self, diagonal: i64) -> Result<Self> {
+        self.run(|exec, x| triangle::triu(exec, x, diagonal))
+    }
+
+    /// Diagonal number `offset` of the matrices that two dims are, as the last dim of the result: element `i` is of row `i`
+    /// and column `i + offset`, or below the main diagonal of row `i - offset` and column `i`.
+    ///
+    /// # Collective
+    /// All members of the mesh. Of square matrices' main diagonal nothing moves: the result is partial over the axes that
+    /// shard columns. Other diagonals are those of a slice, which moves what crosses its boundaries.
+    ///
+    /// # Errors
+    /// For a dim out of range, or one named twice.
+    #[track_caller]
+    pub fn diagonal(
+        &self,
+        offset: i64,
+        rows: impl Into<Dim>,
+        columns: impl Into<Dim>,
+    ) -> Result<Self> {
+        let rows = self.dim("diagonal", rows)?;
+        let columns = self.dim("diagonal", columns)?;
+        self.run(|exec, x| triangle::diagonal(exec, x, offset, rows, columns))
+    }
+}

@@ -1,0 +1,92 @@
+//! Scans along a dim.
+
+use crate::{Dim, Result, ShardTensor};
+use shard_comm::Calling;
+use shard_ops::scan;
+
+/// Scans along a dim, which stays as it is sharded: parts are scanned side by side, each from what the parts before it came
+/// to. Integers are exact; the bits of floats, which are summed in `f64`, depend on the layout alone.
+impl ShardTensor {
+    /// The sums of the elements of a dim up to each. Of integers and truth values they are `i64`, and wrap. A partial sum
+    /// stays one.
+    ///
+    /// # Collective
+    /// All members of the mesh. Where the dim is sharded, each rank receives one number per line from every other part;
+    /// nothing moves otherwise.
+    ///
+    /// # Errors
+    /// For a dim out of range, and 16-bit floats; what the communicator reports.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let sums = launch(3, |ctx| {
+    ///     let x = ctx.mesh_of(3)?.ones(7, [shard(0).sizes([4, 0, 3])])?;
+    ///     x.cumsum(0)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(sums[0], ndarray::arr1(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn cumsum(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let dim = self.dim("cumsum", dim)?;
+        self.run(|exec, x| scan::cumsum(exec, x, dim))
+    }
+
+    /// The products of the elements of a dim up to each. Of integers and truth values they are `i64`, and wrap.
+    ///
+    /// # Collective
+    /// As [`cumsum`](Self::cumsum); a partial tensor is reduced first.
+    ///
+    /// # Errors
+    /// As [`cumsum`](Self::cumsum).
+    #[track_caller]
+    pub fn cumprod(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let dim = self.dim("cumprod", dim)?;
+        self.run(|exec, x| scan::cumprod(exec, x, dim))
+    }
+
+    /// The logarithms of the sums of the exponentials of the elements of a dim up to each, without overflow.
+    ///
+    /// # Collective
+    /// As [`cumprod`](Self::cumprod).
+    ///
+    /// # Errors
+    /// As [`cumsum`](Self::cumsum); for integers and truth values.
+    #[track_caller]
+    pub fn logcumsumexp(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let dim = self.dim("logcumsumexp", dim)?;
+        self.run(|exec, x| scan::logcumsumexp(exec, x, dim))
+    }
+
+    /// The largest element of a dim up to each, and its index, as `i64`: the last of equal ones, and NaN before all, as in
+    /// PyTorch.
+    ///
+    /// # Collective
+    /// As [`cumprod`](Self::cumprod), with a number and an index per line.
+    ///
+    /// # Errors
+    /// As [`cumsum`](Self::cumsum).
+    #[track_caller]
+    pub fn cummax(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
+        let dim = self.dim("cummax", dim)?;
+        let _call = Calling::of("cummax");
+        let (values, indices) = scan::cummax(self.context().tape(), &self.value(), dim)?;
+        Ok((self.lift(values), self.lift(indices)))
+    }
+
+    /// The smallest element of a dim up to each, and its index, as `i64`: the last of equal ones, and NaN before all, as in
+    /// PyTorch.
+    ///
+    /// # Collective
+    /// As [`cummax`](Self::cummax).
+    ///
+    /// # Errors
+    /// As [`cumsum`](Self::cumsum).
+    #[track_caller]
+    pub fn cummin(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
+        let dim = self.dim("cummin", dim)?;
+        let _call = Calling::of("cummin");
+        let (values, indices) = scan::cummin(self.context().tape(), &self.value(), dim)?;
+        Ok((self.lift(values), self.lift(indices)))
+    }
+}

@@ -1,0 +1,206 @@
+//! What is put, folded, picked and sorted by index, and its gradients: on several ranks and layouts what one rank makes.
+
+use ndarray::{Array1, Array2, ArrayD};
+use shard_tensor::{
+    DType, Launch, Mesh, Placements, Result, ScatterReduce, ShardTensor, replicate, shard,
+};
+
+/// Whole results and gradients of a program of a table `[9, 4]`, an index `[7, 3]` below 9 and a source `[7, 3]`.
+type Program = fn(&ShardTensor, &ShardTensor, &ShardTensor, &Mesh) -> Result<ShardTensor>;
+
+fn number(i: &[usize]) -> f64 {
+    ((29 * i[0] + 13 * i[1] * i[1] + 5) % 17) as f64 - 6.0
+}
+
+fn run(ranks: usize, placements: [Placements; 3], program: Program) -> Vec<ArrayD<f64>> {
+    let made = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(ranks)?;
+        let [table, index, source] = &placements;
+        let x = mesh.from_fn([9, 4], table, number)?.requires_grad()?;
+        let whole = Array2::from_shape_fn((7, 3), |(a, b)| ((5 * a + 7 * b * a) % 9) as i64);
+        let index = mesh.distribute(&whole, index)?;
+        let src = mesh
+            .from_fn([7, 3], source, |i| number(&[i[0] + 3, i[1] + 1]))?
+            .requires_grad()?;
+        let made = program(&x, &index, &src, &mesh)?;
+        let weights = mesh.from_fn(made.shape(), [replicate()], |i| {
+            1.0 + i.iter().fold(1, |h, &k| (7 * h + k) % 11) as f64
+        })?;
+        let grads = (&made * &weights).sum_all()?.backward()?;
+        let mut all = vec![made.to_array::<f64>()?];
+        for input in [&x, &src] {
+            if let Some(grad) = grads.get(input)? {
+                all.push(grad.to_array::<f64>()?);
+            }
+        }
+        Ok(all)
+    });
+    made.unwrap().remove(0)
+}
+
+fn same_on_all_layouts(program: Program) -> Vec<ArrayD<f64>> {
+    let one = run(1, [(); 3].map(|()| [replicate()].into()), program);
+    let rows = || -> Placements { [shard(0)].into() };
+    let uneven = || -> Placements { [shard(0).sizes([4, 0, 5])].into() };
+    let seven = || -> Placements { [shard(0).sizes([1, 6, 0])].into() };
+    let columns = || -> Placements { [shard(1)].into() };
+    let copies = || -> Placements { [replicate()].into() };
+    for placements in [
+        [rows(), rows(), rows()],
+        [uneven(), seven(), rows()],
+        [columns(), columns(), rows()],
+        [copies(), rows(), columns()],
+        [rows(), copies(), copies()],
+        [uneven(), columns(), seven()],
+        [columns(), seven(), copies()],
+    ] {
+        let text = format!("{placements:?}");
+        let made = run(3, placements, program);
+        assert_eq!(made.len(), one.len());
+        for (got, expected) in made.iter().zip(&one) {
+            assert_eq!(got.shape(), expected.shape());
+            let close = |(g, e): (&f64, &f64)| (g - e).abs() <= 1e-12 * e.abs().max(1.0);
+            assert!(
+                got.iter().zip(expected).all(close),
+                "{text}: {got} {expected}"
+            );
+        }
+    }
+    one
+}
+
+/// What a program written by hand does with all elements that meet at a place of dim 0, the table's own first if it takes part.
+fn by_hand(own: bool, fold: fn(&[f64]) -> f64) -> Array2<f64> {
+    Array2::from_shape_fn((9, 4), |(row, column)| {
+        let x = number(&[row, column]);
+        let mut met = if own { vec![x] } else { Vec::new() };
+        for a in 0..7 {
+            if column < 3 && (5 * a + 7 * column * a) % 9 == row {
+                met.push(number(&[a + 3, column + 1]));
+            }
+        }
+        let touched = met.len() > usize::from(own);
+        if touched { fold(&met) } else { x }
+    })
+}
+
+#[test]
+fn elements_are_reduced_with_and_without_the_tables_own() {
+    macro_rules! check {
+        ($how:ident, $own:expr, $fold:expr) => {{
+            let made = same_on_all_layouts(|x, index, src, _| {
+                x.scatter_reduce(0, index, src, ScatterReduce::$how, $own)
+            });
+            let expected = by_hand($own, $fold);
+            assert!(
+                made[0]
+                    .iter()
+                    .zip(&expected)
+                    .all(|(g, e)| (g - e).abs() <= 1e-12 * e.abs().max(1.0)),
+                "{} {expected}",
+                made[0]
+            );
+        }};
+    }
+    check!(Sum, true, |met| met.iter().sum());
+    check!(Sum, false, |met| met.iter().sum());
+    check!(Mean, true, |met| met.iter().sum::<f64>() / met.len() as f64);
+    check!(Mean, false, |met| met.iter().sum::<f64>()
+        / met.len() as f64);
+    check!(Prod, true, |met| met.iter().product());
+    check!(Prod, false, |met| met.iter().product());
+    check!(Max, true, |met| met
+        .iter()
+        .copied()
+        .fold(f64::NEG_INFINITY, f64::max));
+    check!(Max, false, |met| met
+        .iter()
+        .copied()
+        .fold(f64::NEG_INFINITY, f64::max));
+    check!(Min, true, |met| met
+        .iter()
+        .copied()
+        .fold(f64::INFINITY, f64::min));
+    check!(Min, false, |met| met
+        .iter()
+        .copied()
+        .fold(f64::INFINITY, f64::min));
+}
+
+#[test]
+fn of_several_put_to_one_place_the_last_stays() {
+    let made = same_on_all_layouts(|x, index, src, _| x.scatter(0, index, src));
+    let expected = by_hand(false, |met| met[met.len() - 1]);
+    assert_eq!(made[0], expected.into_dyn());
+    // The gradient goes to those that stayed, once each.
+    let went: f64 = made[2].iter().filter(|g| **g != 0.0).count() as f64;
+    let stayed = by_hand(false, |_| 1e9)
+        .iter()
+        .filter(|x| **x == 1e9)
+        .count() as f64;
+    assert_eq!(went, stayed);
+    let rows = same_on_all_layouts(|x, index, src, _| {
+        let index = index.select(1, 2)?;
+        x.index_copy(
+            0,
+            &index,
+            &src.pad(&[(0, 0), (0, 1)], shard_tensor::EdgeMap::Zeros, 0.0)?,
+        )
+    });
+    for row in 0..9 {
+        let last = (0..7).rev().find(|a| (5 * a + 14 * a) % 9 == row);
+        let expected = last.map_or(number(&[row, 1]), |a| number(&[a + 3, 2]));
+        assert_eq!(rows[0][[row, 1]], expected);
+    }
+}
+
+#[test]
+fn values_are_put_at_places_of_several_dims() {
+    fn put(
+        x: &ShardTensor,
+        index: &ShardTensor,
+        src: &ShardTensor,
+        mesh: &Mesh,
+        adds: bool,
+    ) -> Result<ShardTensor> {
+        let columns = mesh.distribute(&Array1::from(vec![0_i64, -1, 2]), [replicate()])?;
+        x.index_put(&[index, &columns], src, adds)
+    }
+    let made = same_on_all_layouts(|x, index, src, mesh| put(x, index, src, mesh, false));
+    let added = same_on_all_layouts(|x, index, src, mesh| put(x, index, src, mesh, true));
+    let mut last = Array2::from_shape_fn((9, 4), |(a, b)| number(&[a, b]));
+    let mut sums = last.clone();
+    for a in 0..7 {
+        for (b, column) in [0, 3, 2].into_iter().enumerate() {
+            let row = (5 * a + 7 * b * a) % 9;
+            last[[row, column]] = number(&[a + 3, b + 1]);
+            sums[[row, column]] += number(&[a + 3, b + 1]);
+        }
+    }
+    assert_eq!(made[0], last.into_dyn());
+    assert_eq!(added[0], sums.into_dyn());
+}
+
+#[test]
+fn picked_and_sorted_elements_and_their_gradients() {
+    let picked = same_on_all_layouts(|x, _, _, mesh| {
+        let mask =
+            Array2::from_shape_fn((9, 4), |(a, b)| shard_tensor::Bool::from((a + b) % 3 == 0));
+        x.masked_select(&mesh.distribute(&mask, [shard(0)])?)
+    });
+    assert_eq!(picked[0][[1]], number(&[0, 3]));
+    assert_eq!(picked[1].iter().filter(|g| **g != 0.0).count(), 12);
+    for dim in [0, 1] {
+        let sorted = match dim {
+            0 => same_on_all_layouts(|x, _, _, _| Ok(x.sort(0, true)?.0)),
+            _ => same_on_all_layouts(|x, _, _, _| Ok(x.sort(1, false)?.0)),
+        };
+        assert_eq!(sorted[1].iter().filter(|g| **g == 0.0).count(), 0);
+    }
+    let few = same_on_all_layouts(|x, _, _, _| Ok(x.topk(3, 0, false)?.0));
+    assert_eq!(few[1].iter().filter(|g| **g != 0.0).count(), 12);
+    let third = same_on_all_layouts(|x, _, _, _| Ok(x.kthvalue(3, 0)?.0));
+    assert_eq!(few[0].index_axis(ndarray::Axis(0), 2), third[0]);
+    let taken = same_on_all_layouts(|x, index, _, _| x.take_along_dim(0, &index.narrow(1, 0..1)?));
+    assert_eq!(taken[0].shape(), [7, 4]);
+}

@@ -1,0 +1,203 @@
+//! Scans along sharded dims.
+
+use ndarray::arr1;
+use shard_tensor::{
+    DType, GradCheck, Launch, Placements, Result, ShardTensor, launch, replicate, shard,
+};
+
+/// The shape of a mesh, and placements on it.
+type OnMesh = (Vec<usize>, fn() -> Placements);
+
+fn layouts() -> Vec<OnMesh> {
+    vec![
+        (vec![1], || [shard(0)].into()),
+        (vec![3], || [shard(0).sizes([4, 0, 5])].into()),
+        (vec![4], || [shard(0).sizes([0, 0, 9, 0])].into()),
+        (vec![11], || [shard(0)].into()),
+        (vec![2, 2], || [shard(0), shard(0)].into()),
+        (vec![2, 2], || [shard(1), shard(0)].into()),
+        (vec![3], || [replicate()].into()),
+    ]
+}
+
+#[test]
+fn scans_of_a_sharded_dim_are_the_single_devices() {
+    let x = |i: &[usize]| [3.0, -1.0, 0.0, 2.0, 3.0, -4.0, 3.0, 0.5, 1.0][(i[0] + 2 * i[1]) % 9];
+    let lines: Vec<Vec<f64>> = (0..2)
+        .map(|j| (0..9).map(|i| x(&[i, j])).collect())
+        .collect();
+    let running = |f: &dyn Fn(&[f64]) -> f64| -> Vec<f64> {
+        let at = |k: usize| f(&lines[k % 2][..=k / 2]);
+        (0..18).map(at).collect()
+    };
+    let last = |line: &[f64], wins: fn(f64, f64) -> bool| -> usize {
+        (0..line.len()).fold(
+            0,
+            |best, i| if wins(line[i], line[best]) { i } else { best },
+        )
+    };
+    let exact = [
+        running(&|line| line.iter().sum()),
+        running(&|line| line.iter().product()),
+        running(&|line| line.iter().map(|x| x.exp()).sum::<f64>().ln()),
+        running(&|line| line[last(line, |a, b| a >= b)]),
+        running(&|line| last(line, |a, b| a >= b) as f64),
+        running(&|line| line[last(line, |a, b| a <= b)]),
+        running(&|line| last(line, |a, b| a <= b) as f64),
+    ];
+    for (shape, placements) in layouts() {
+        let found = Launch::new(shape.iter().product())
+            .dtype(DType::F64)
+            .run(|ctx| {
+                let mesh = ctx.mesh_of(shape.clone())?;
+                let x = mesh.from_fn([9, 2], placements(), x)?;
+                let (most, most_at) = x.cummax(0)?;
+                let (least, least_at) = x.cummin(-2)?;
+                let scans = [
+                    x.cumsum(0)?,
+                    x.cumprod(0)?,
+                    x.logcumsumexp(0)?,
+                    most,
+                    most_at,
+                    least,
+                    least_at,
+                ];
+                assert_eq!(
+                    (scans[4].dtype(), scans[0].layout()),
+                    (DType::I64, x.layout())
+                );
+                scans
+                    .iter()
+                    .map(|y| {
+                        Ok(y.to(DType::F64)?
+                            .to_array::<f64>()?
+                            .into_iter()
+                            .collect::<Vec<_>>())
+                    })
+                    .collect::<Result<Vec<_>>>()
+            });
+        for found in found.unwrap() {
+            for (scan, (found, exact)) in found.iter().zip(&exact).enumerate() {
+                for (a, b) in found.iter().zip(exact) {
+                    assert!(
+                        (a - b).abs() < 1e-12,
+                        "scan {scan} on {shape:?}: {found:?}, not {exact:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn integers_are_scanned_exactly_and_wrap() {
+    let numbers: Vec<i64> = (0..40)
+        .map(|i: i64| i.wrapping_mul(i64::MAX / 9) - 7)
+        .collect();
+    let mut sum = 0_i64;
+    let sums: Vec<i64> = numbers
+        .iter()
+        .map(|x| {
+            sum = sum.wrapping_add(*x);
+            sum
+        })
+        .collect();
+    for (ranks, sizes) in [(2, vec![39, 1]), (5, vec![0, 20, 0, 7, 13])] {
+        let found = launch(ranks, |ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let x = mesh.distribute(&arr1(&numbers), shard(0).sizes(sizes.clone()))?;
+            let bytes = mesh
+                .with_dtype(DType::U8)
+                .full(40, 200, shard(0))?
+                .cumsum(0)?;
+            assert_eq!(
+                (bytes.dtype(), bytes.narrow(0, 39..40)?.item()?),
+                (DType::I64, 8000.0)
+            );
+            Ok(x.cumsum(0)?
+                .to_array::<i64>()?
+                .into_iter()
+                .collect::<Vec<_>>())
+        });
+        assert!(found.unwrap().iter().all(|found| *found == sums));
+    }
+}
+
+#[test]
+fn nan_is_the_extreme_from_its_rank_on() {
+    let found = launch(3, |ctx| {
+        let x = [1.0, 5.0, f32::NAN, 9.0, 2.0, f32::NAN, 0.0];
+        let x = ctx
+            .mesh_of(3)?
+            .distribute(&arr1(&x), shard(0).sizes([2, 2, 3]))?;
+        let (_, most) = x.cummax(0)?;
+        let (_, least) = x.cummin(0)?;
+        Ok((most.to_array::<i64>()?, least.to_array::<i64>()?))
+    });
+    let (most, least) = &found.unwrap()[2];
+    assert_eq!(*most, arr1(&[0, 1, 2, 2, 2, 5, 5]).into_dyn());
+    assert_eq!(*least, arr1(&[0, 0, 2, 2, 2, 5, 5]).into_dyn());
+}
+
+#[test]
+fn scans_have_the_slopes_of_differences() {
+    for (shape, placements) in layouts().into_iter().filter(|(shape, _)| shape[0] < 9) {
+        let checked = Launch::new(shape.iter().product())
+            .dtype(DType::F64)
+            .run(|ctx| {
+                let mesh = ctx.mesh_of(shape.clone())?;
+                // No ties, and a zero, two zeros and none in the lines.
+                let x = mesh.from_fn([9, 3], placements(), |i| match (i[0], i[1]) {
+                    (4, 0) | (2, 1) | (6, 1) => 0.0,
+                    (i, j) => ((i * 7 + j * 5) % 11) as f64 / 4.0 - 1.3,
+                })?;
+                type Function<'a> = &'a dyn Fn(&ShardTensor) -> Result<ShardTensor>;
+                let functions: [Function<'_>; 6] = [
+                    &|x| x.cumsum(0)?.square(),
+                    &|x| x.cumprod(0),
+                    &|x| x.logcumsumexp(0),
+                    &|x| x.cummax(0)?.0.square(),
+                    &|x| x.cummin(0)?.0.square(),
+                    // Of a sum that waits.
+                    &|x| x.sum(1, false)?.cumsum(0)?.square(),
+                ];
+                for (i, f) in functions.iter().enumerate() {
+                    let f = |v: &[ShardTensor]| Ok(vec![f(&v[0])?]);
+                    let report = ctx.gradcheck(f, &[&x], GradCheck::default());
+                    let report = report.unwrap_or_else(|e| panic!("scan {i} on {shape:?}: {e}"));
+                    assert!(report.compared >= 24, "{i}");
+                }
+                Ok(())
+            });
+        checked.unwrap();
+    }
+}
+
+/// A rank receives the totals of the others, and no elements.
+#[test]
+fn totals_alone_move() {
+    let moved = launch(4, |ctx| {
+        let mesh = ctx.mesh_of(4)?;
+        let x = mesh.ones([1000, 3], shard(0))?;
+        let explanation = ctx.explain(|| x.cumsum(0).map(drop))?;
+        let explanation = explanation.1;
+        let received: u64 = explanation.steps.iter().map(|s| s.received).sum();
+        let names: Vec<&str> = explanation.steps.iter().map(|s| s.op).collect();
+        Ok((received, names.join(" ")))
+    });
+    for (received, names) in moved.unwrap() {
+        // Three lines of doubles from three ranks.
+        assert_eq!(received, 3 * 3 * 8, "{names}");
+        assert_eq!(names, "scan_totals redistribute cumsum");
+    }
+}
+
+#[test]
+fn a_scan_of_a_zigzag_is_that_of_the_row() {
+    let found = launch(2, |ctx| {
+        let x = ctx.mesh_of(2)?.arange(9, shard(0).zigzag())?;
+        x.cumsum(0)?.to_array::<f32>()
+    });
+    let sums = [0.0, 1.0, 3.0, 6.0, 10.0, 15.0, 21.0, 28.0, 36.0];
+    assert_eq!(found.unwrap()[1], arr1(&sums).into_dyn());
+}

@@ -1,0 +1,263 @@
+//! Ops on integers and truth values, masks, triangles and scans, where the reference files have few: what one rank gives, of
+//! operands that have zeros, ties and numbers whose sums wrap among them. That it is right on one rank is for the tests of the
+//! kernels to say.
+
+use crate::case::{Attributes, Case, Data, Tensor};
+use crate::dispatch;
+use crate::strategies::integer;
+use crate::trial::with_reference;
+use serde_json::{Value as Json, json};
+use shard_spec::numel;
+use std::sync::Arc;
+
+/// An operand: its name, kind and shape.
+type Operand = (&'static str, Kind, &'static [usize]);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// Eighths of small whole numbers, zero among them.
+    Float,
+    /// Odd eighths, of which none is zero: factors that are infinite are no part of the promise on sums.
+    Odd,
+    /// Small whole numbers of either sign.
+    Small,
+    /// Whole numbers whose products, and sums of several, wrap.
+    Large,
+    /// Whole numbers from 0 to 4.
+    Class,
+    Truth,
+}
+
+use Kind::{Class, Float, Large, Odd, Small, Truth};
+
+impl Kind {
+    fn tensor(self, shape: &[usize], seed: u64) -> Tensor {
+        let at = |i: usize| integer(seed, i);
+        let whole = |f: &dyn Fn(usize) -> i64| Data::I64((0..numel(shape)).map(f).collect());
+        let data = match self {
+            Self::Float => Data::F64((0..numel(shape)).map(|i| at(i) / 8.0).collect()),
+            Self::Odd => Data::F64((0..numel(shape)).map(|i| at(i) / 4.0 + 0.125).collect()),
+            Self::Small => whole(&|i| at(i) as i64),
+            Self::Large => whole(&|i| (at(i) as i64).wrapping_mul(i64::MAX / 7)),
+            Self::Class => whole(&|i| (at(i) as i64).rem_euclid(5)),
+            Self::Truth => Data::Bool((0..numel(shape)).map(|i| u8::from(at(i) > 1.0)).collect()),
+        };
+        Tensor {
+            shape: shape.to_vec(),
+            data: Arc::new(data),
+        }
+    }
+}
+
+/// The cases.
+pub(super) fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    let mut add = |op: &str, attributes: Json, operands: &[Operand]| {
+        let number = all.len() as u64;
+        all.push(case(op, attributes, operands, number));
+    };
+    pairs(&mut add);
+    reductions(&mut add);
+    choices(&mut add);
+    scans(&mut add);
+    all
+}
+
+type Add<'a> = &'a mut dyn FnMut(&str, Json, &[Operand]);
+
+fn pairs(add: Add<'_>) {
+    let (left, right): (&[usize], &[usize]) = (&[7, 1, 3], &[5, 3]);
+    for op in [
+        "add",
+        "sub",
+        "mul",
+        "maximum",
+        "minimum",
+        "floor_div",
+        "remainder",
+        "pow",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "shift_left",
+        "shift_right",
+    ] {
+        add(op, json!({}), &[("a", Large, left), ("b", Small, right)]);
+    }
+    for op in ["floor_div", "remainder"] {
+        add(op, json!({}), &[("a", Float, left), ("b", Odd, right)]);
+    }
+    for op in ["add", "mul", "bitwise_xor", "maximum"] {
+        add(op, json!({}), &[("a", Truth, left), ("b", Truth, right)]);
+    }
+    for op in [
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+    ] {
+        for kind in [Float, Small, Truth] {
+            add(op, json!({}), &[("a", kind, left), ("b", kind, right)]);
+        }
+    }
+    for (op, kind) in [
+        ("logical_not", Float),
+        ("logical_not", Truth),
+        ("bitwise_not", Small),
+        ("neg", Large),
+        ("abs", Small),
+        ("sign", Small),
+        ("square", Large),
+    ] {
+        add(op, json!({}), &[("input", kind, left)]);
+    }
+    let ends = json!({"min": -2, "max": 3});
+    add("clamp", ends, &[("input", Small, left)]);
+    for (kind, to) in [
+        (Float, "int64"),
+        (Float, "bool"),
+        (Small, "float64"),
+        (Small, "bool"),
+        (Truth, "float64"),
+        (Truth, "int64"),
+    ] {
+        add("to", json!({"dtype": to}), &[("input", kind, left)]);
+    }
+}
+
+fn reductions(add: Add<'_>) {
+    for kind in [Large, Truth] {
+        for op in ["sum", "prod", "amax", "amin", "all", "any", "count_nonzero"] {
+            let attributes = json!({"dim": [0, 2]});
+            add(op, attributes, &[("input", kind, &[7, 2, 5])]);
+        }
+        add("amin", json!({"dim": 1}), &[("input", kind, &[4, 0])]);
+    }
+    for op in ["all", "any", "count_nonzero"] {
+        let attributes = json!({"keepdim": true, "dim": 1});
+        add(op, attributes, &[("input", Float, &[3, 11])]);
+    }
+}
+
+fn choices(add: Add<'_>) {
+    let mask = ("condition", Truth, &[7, 1][..]);
+    for kind in [Float, Large, Truth] {
+        let [a, b]: [Operand; 2] = [("a", kind, &[5]), ("b", kind, &[7, 5])];
+        add("where", json!({}), &[mask, a, b]);
+    }
+    let mask = ("mask", Truth, &[6, 1, 4][..]);
+    let fill = json!({"value": 0});
+    add("masked_fill", fill, &[("input", Float, &[3, 4]), mask]);
+    let fill = json!({"value": -9});
+    add("masked_fill", fill, &[("input", Large, &[6, 3, 1]), mask]);
+    let classes = json!({"num_classes": 5});
+    add("one_hot", classes, &[("input", Class, &[4, 3])]);
+    for op in ["tril", "triu"] {
+        for diagonal in [-3, 0, 2] {
+            let attributes = json!({"diagonal": diagonal});
+            add(op, attributes.clone(), &[("input", Float, &[2, 7, 5])]);
+            add(op, attributes, &[("input", Large, &[5, 8])]);
+        }
+    }
+    let shapes: [(i32, &[usize]); 4] = [(0, &[7, 7]), (2, &[5, 9]), (-3, &[8, 4]), (9, &[3, 4])];
+    for (offset, shape) in shapes {
+        let attributes = json!({"offset": offset});
+        add("diagonal", attributes, &[("input", Float, shape)]);
+    }
+    let attributes = json!({"offset": 1, "dim1": 2, "dim2": 0});
+    add("diagonal", attributes, &[("input", Large, &[6, 3, 5])]);
+}
+
+fn scans(add: Add<'_>) {
+    let shapes: [(i32, &[usize]); 4] = [(0, &[11]), (1, &[3, 7, 2]), (-1, &[4, 9]), (0, &[0, 3])];
+    for (dim, shape) in shapes {
+        let attributes = json!({"dim": dim});
+        for op in ["cumsum", "cumprod"] {
+            for kind in [Float, Large, Truth] {
+                add(op, attributes.clone(), &[("input", kind, shape)]);
+            }
+        }
+        for op in ["cummax", "cummin"] {
+            for kind in [Float, Small, Truth] {
+                add(op, attributes.clone(), &[("input", kind, shape)]);
+            }
+        }
+        add("logcumsumexp", attributes, &[("input", Float, shape)]);
+    }
+}
+
+fn case(op: &str, attributes: Json, operands: &[Operand], number: u64) -> Case {
+    let seed = 0x7e57 + number;
+    let Json::Object(attributes) = attributes else {
+        unreachable!("attributes are written as objects")
+    };
+    let tensor = |(i, &(name, kind, shape)): (usize, &Operand)| {
+        (
+            name.to_owned(),
+            kind.tensor(shape, seed ^ ((i as u64) << 32)),
+        )
+    };
+    let inputs: Vec<(String, Tensor)> = operands.iter().enumerate().map(tensor).collect();
+    // What comes out of these has no derivative.
+    let differentiable = !matches!(
+        op,
+        "eq" | "ne"
+            | "lt"
+            | "le"
+            | "gt"
+            | "ge"
+            | "to"
+            | "all"
+            | "any"
+            | "count_nonzero"
+            | "floor_div"
+            | "logical_and"
+            | "logical_or"
+            | "logical_xor"
+            | "logical_not"
+    );
+    let floats = (0..inputs.len()).filter(|&i| matches!(&*inputs[i].1.data, Data::F64(_)));
+    let wants: Vec<usize> = floats.filter(|_| differentiable).collect();
+    let case = Case {
+        name: format!("types_{op}_{number}"),
+        op: op.to_owned(),
+        attributes: Attributes(attributes),
+        inputs,
+        outputs: Vec::new(),
+        cotangents: Vec::new(),
+        gradients: Vec::new(),
+        note: "as on one rank".to_owned(),
+    };
+    let apply = match dispatch::find(&case) {
+        Ok(apply) => apply,
+        Err(reason) => panic!("{op}: {reason}"),
+    };
+    with_reference(case, apply, &wants, seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operands_have_zeros_ties_and_numbers_that_wrap() {
+        for case in cases() {
+            assert!(!case.outputs.is_empty(), "{}", case.name);
+        }
+        let numbers = |kind: Kind| kind.tensor(&[40], 1).data;
+        let Data::I64(large) = &*numbers(Large) else {
+            panic!("whole numbers")
+        };
+        let exact: i128 = large.iter().map(|&x| i128::from(x.unsigned_abs())).sum();
+        assert!(exact > i128::from(i64::MAX) && large.contains(&0));
+        let Data::Bool(truths) = &*numbers(Truth) else {
+            panic!("truth values")
+        };
+        assert!(truths.contains(&0) && truths.contains(&1));
+    }
+}
