@@ -49,7 +49,7 @@ impl ShardTensor {
         let _call = Calling::of("to_array_on");
         self.check_type::<T>("to_array_on")?;
         self.context().tape().note_read(&self.value());
-        let whole = self.reduced()?.value().array().gather(rank)?;
+        let whole = self.value().array().gather(rank)?;
         match whole {
             Some(whole) => {
                 let elements = self.context().device().download_vec::<T>(&whole)?;

@@ -208,6 +208,27 @@ fn a_tensor_goes_to_another_mesh_and_its_gradient_comes_back() {
     );
 }
 
+/// Terms of a sum are added in pieces on the way to one rank: no other rank ever holds the whole.
+#[test]
+fn a_sum_is_taken_on_the_way_to_one_rank() {
+    let (n, ranks) = (1 << 12, 4);
+    let checked = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+        let x = ctx.mesh_of(ranks)?.ones([8, n], shard(0))?;
+        let terms = x.sum(0, false)?;
+        terms.expect_layout(partial(ReduceOp::Sum))?;
+        let memory = || ctx.device().memory();
+        let live = memory().live;
+        ctx.device().reset_peak();
+        let whole = terms.to_array_on::<f64>(2)?;
+        assert!(ctx.rank() == 2 || memory().peak - live < 8 * n);
+        let scalar = x.sum_all()?.to_array_on::<f64>(1)?;
+        Ok((whole.map(|a| a.sum()), scalar.map(|a| a.sum())))
+    });
+    let sum = 8.0 * n as f64;
+    let [none, one, two] = [(None, None), (None, Some(sum)), (Some(sum), None)];
+    assert_eq!(checked.unwrap(), [none, one, two, none]);
+}
+
 #[test]
 fn memory_is_used_again_where_a_tensor_is_given_up() {
     let checked = Launch::new(2).dtype(DType::F64).run(|ctx| {
