@@ -37,7 +37,7 @@ impl Routes {
 
     /// And negative ones, which count from the end.
     #[must_use]
-    pub fn from_end(mut self) -> Self {
+    pub fn counted_from_either_end(mut self) -> Self {
         self.from_end = true;
         self
     }

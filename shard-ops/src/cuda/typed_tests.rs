@@ -61,7 +61,11 @@ fn number<T: Element>(i: usize, small: bool) -> T {
         (true, true) => T::from_f64(k as f64 / 4.0 + 0.1),
         (true, false) => T::from_f64(k as f64 / 4.0),
         (false, true) => T::from_i64(k % 10),
-        (false, false) if i % 5 == 1 => T::from_i64(if i % 2 == 0 { i64::MIN } else { i64::MAX }),
+        (false, false) if i % 5 == 1 => T::from_i64(if i.is_multiple_of(2) {
+            i64::MIN
+        } else {
+            i64::MAX
+        }),
         (false, false) => T::from_i64(k * (i64::MAX / 300)),
     }
 }

@@ -43,7 +43,7 @@ impl Op for Resolve {
             .input(dims.clone())
             .output(dims, inputs[1].shape.clone(), DType::I64)
             .unread(0)
-            .routes(Routes::by(1).from_end())
+            .routes(Routes::by(1).counted_from_either_end())
             .build()
     }
 

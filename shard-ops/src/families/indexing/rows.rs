@@ -72,7 +72,7 @@ impl Picked {
     }
 
     /// The same of an operand whose negative elements are out of range.
-    pub(super) fn from_start(self) -> Self {
+    pub(super) fn with_no_negatives(self) -> Self {
         Self {
             from_end: false,
             ..self
@@ -82,7 +82,7 @@ impl Picked {
     /// How rows are named.
     pub(super) fn routes(&self) -> Routes {
         let routes = match self.from_end {
-            true => Routes::by(1).from_end(),
+            true => Routes::by(1).counted_from_either_end(),
             false => Routes::by(1),
         };
         match self.gaps {
