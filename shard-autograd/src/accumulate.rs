@@ -3,7 +3,7 @@
 use crate::law::is_law_but_for_sums;
 use crate::node::{Kind, Outlet};
 use crate::{Recorder, Result};
-use shard_comm::{Buffer, BufferMut, Monoid, Strided};
+use shard_comm::{Buffer, BufferMut, History, Monoid, Strided};
 use shard_ops::{Exec, Value};
 use shard_redistribute::Array;
 use shard_spec::{Layout, ReduceOp};
@@ -40,8 +40,8 @@ enum Sum {
     One(Value),
     /// Several terms that are added at the end, because their sum must go on the tape.
     Many(Value, Vec<Value>),
-    /// A running sum, and what else is needed to make it a value.
-    Running(BufferMut, Outlet),
+    /// A running sum, what else is needed to make it a value, and the number of that.
+    Running(BufferMut, Outlet, u64),
 }
 
 impl Cotangents {
@@ -101,7 +101,7 @@ impl Sum {
     fn label(&self) -> &Layout {
         match self {
             Self::One(value) | Self::Many(value, _) => value.layout(),
-            Self::Running(_, outlet) => &outlet.layout,
+            Self::Running(_, outlet, _) => &outlet.layout,
         }
     }
 
@@ -114,12 +114,14 @@ impl Sum {
                 if let (Some(a), Some(b)) = (first.array().buffer(), value.array().buffer()) {
                     let mut sum = copy(a)?;
                     fold(&mut sum, b)?;
-                    *self = Self::Running(sum, Outlet::of(value.array()));
+                    let number = joined(first.array().number(), &value);
+                    *self = Self::Running(sum, Outlet::of(value.array()), number);
                 }
             }
-            Self::Running(sum, _) => {
+            Self::Running(sum, _, number) => {
                 if let Some(buffer) = value.array().buffer() {
                     fold(sum, buffer)?;
+                    *number = joined(*number, &value);
                 }
             }
         }
@@ -130,7 +132,7 @@ impl Sum {
         match self {
             Self::One(value) => Ok(value),
             Self::Many(first, rest) => mover.add(first, &rest),
-            Self::Running(sum, outlet) => outlet.value(Some(sum.freeze())),
+            Self::Running(sum, outlet, number) => outlet.value(Some(sum.freeze()), number),
         }
     }
 }
@@ -167,7 +169,8 @@ impl Mover<'_> {
                 Some(sum.freeze())
             }
         };
-        let sum = Outlet::of(first.array()).value(buffer)?;
+        let number = (rest.iter()).fold(first.array().number(), joined);
+        let sum = Outlet::of(first.array()).value(buffer, number)?;
         if !self.recorded {
             return Ok(sum);
         }
@@ -180,14 +183,10 @@ impl Mover<'_> {
 }
 
 impl Outlet {
-    /// The value of this layout and type with the given data.
-    pub(crate) fn value(&self, buffer: Option<Buffer>) -> Result<Value> {
-        Ok(Value::new(Array::from_parts(
-            &self.cx,
-            &self.layout,
-            buffer,
-            self.dtype,
-        )?))
+    /// The value of this layout and type with the given data and number.
+    pub(crate) fn value(&self, buffer: Option<Buffer>, number: u64) -> Result<Value> {
+        let array = Array::from_parts(&self.cx, &self.layout, buffer, self.dtype)?;
+        Ok(Value::new(array.with_number(number)))
     }
 }
 
@@ -211,6 +210,11 @@ fn sum_near(mover: Mover<'_>, values: Vec<Value>, law: &Layout) -> Result<Option
     mover
         .add(first, &terms.collect::<Result<Vec<_>>>()?)
         .map(Some)
+}
+
+/// The number of a sum with one term more: it follows from theirs.
+fn joined(sum: u64, term: &Value) -> u64 {
+    History::derived(sum, term.array().number())
 }
 
 fn copy(src: &Buffer) -> Result<BufferMut> {

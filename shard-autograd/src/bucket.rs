@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::node::ValueId;
-use shard_comm::{Buffer, DType, Handle, Monoid, Strided};
+use shard_comm::{Buffer, Call, DType, Handle, History, Monoid, Strided};
 use shard_ops::Value;
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::ReduceOp;
@@ -110,6 +110,10 @@ impl Bucket {
             bytes = self.bytes
         )
         .entered();
+        let read: Vec<u64> = (self.values.iter())
+            .map(|(_, v)| v.array().number())
+            .collect();
+        (self.cx).record(Call::new("reduce_gradients").reading(&read));
         let handle = match self.cx.along(&self.axes) {
             Some(comm) => Some(comm.start_all_reduce(&self.flatten()?, Monoid::Op(ReduceOp::Sum))?),
             None => None,
@@ -160,6 +164,7 @@ impl Flight {
             };
             let layout = value.layout().with_partial_reduced();
             let sum = Array::from_parts(array.cx(), &layout, piece, self.bucket.dtype)?;
+            let sum = sum.with_number(History::derived(array.number(), 0));
             sums.push((id, Value::new(sum)));
         }
         Ok(sums)

@@ -1,7 +1,7 @@
 //! Checking derivatives against finite differences.
 
 use crate::{AutogradError, GradMismatch, Recorder, Result};
-use shard_comm::{DType, Element};
+use shard_comm::{DType, Element, History};
 use shard_ops::Value;
 use shard_redistribute::Array;
 use shard_spec::{DimPart, Layout, ReduceOp, numel};
@@ -290,18 +290,16 @@ fn perturbed(value: &Value, index: &[usize], step: f64) -> Result<Value> {
             .cx()
             .coords()
             .is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
+    // It is another value on every rank, those that hold nothing of the element too.
+    let number = History::derived(array.number(), step.to_bits());
     let (Some(at), true) = (held, takes) else {
-        return Ok(value.detach());
+        return Ok(Value::new(array.clone().with_number(number)));
     };
     let mut data = array.to_vec::<f64>()?;
     data[at] += step;
     let buffer = array.cx().device().upload_slice(&data)?;
-    Ok(Value::new(Array::from_parts(
-        array.cx(),
-        layout,
-        Some(buffer),
-        f64::DTYPE,
-    )?))
+    let array = Array::from_parts(array.cx(), layout, Some(buffer), f64::DTYPE)?;
+    Ok(Value::new(array.with_number(number)))
 }
 
 fn can_perturb(op: &'static str, input: usize, value: &Value) -> Result<()> {

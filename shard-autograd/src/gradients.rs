@@ -6,6 +6,7 @@ use crate::law::gradient_layout;
 use crate::node::ValueId;
 use crate::pass::{Found, FoundMap};
 use crate::{Recorder, Result};
+use shard_comm::Call;
 use shard_ops::Value;
 use std::cell::RefCell;
 use std::fmt;
@@ -56,7 +57,13 @@ impl Gradients {
     /// As [`get`](Self::get).
     pub fn get_id(&self, id: ValueId) -> Result<Option<Value>> {
         self.reduce()?;
-        Ok(self.found.borrow().get(&id).map(|f| f.value.clone()))
+        let found = self.found.borrow();
+        Ok(found.get(&id).map(|found| {
+            let array = found.value.array();
+            let call = Call::new("gradient").of(array.dtype(), array.layout());
+            array.cx().record(call.reading(&[array.number()]));
+            found.value.clone()
+        }))
     }
 
     /// The ids of the leaves that have a gradient, in order of their creation.

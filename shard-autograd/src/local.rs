@@ -7,7 +7,7 @@ use crate::accumulate::Mover;
 use crate::law::gradient_layout;
 use crate::node::{Kind, Node, Outlet, Slot};
 use crate::{AutogradError, Recorder, Result};
-use shard_comm::{AgreedError, Scalar, Strided};
+use shard_comm::{AgreedError, Call, DType, Scalar, Strided};
 use shard_ops::{Exec, Value, key_of};
 use shard_redistribute::{Array, MeshComm, RedistributeError};
 use shard_spec::{Layout, ReduceOp};
@@ -96,6 +96,8 @@ impl Recorder {
     /// This rank's piece of a value. The cotangents of the pieces are the pieces of a value of the label `cotangent`.
     pub(crate) fn piece_of(&self, value: &Value, cotangent: &Layout) -> Result<Value> {
         let array = value.array();
+        let call = Call::new("to_local").of(array.dtype(), array.layout());
+        array.cx().record(call.reading(&[array.number()]));
         let own = array.cx().own();
         let layout = piece_layout(&own, value.layout());
         let piece = Array::from_parts(&own, &layout, array.buffer().cloned(), array.dtype())?;
@@ -118,7 +120,9 @@ impl Recorder {
     ) -> Result<Value> {
         let parents = self.parents("from_local", &[piece])?;
         let buffer = piece.array().buffer().cloned();
-        let value = Array::from_parts(cx, layout, buffer, piece.dtype())?;
+        // Pieces have numbers of their ranks' own.
+        let number = cx.record(Call::new("from_local").of(piece.dtype(), layout));
+        let value = Array::from_parts(cx, layout, buffer, piece.dtype())?.with_number(number);
         Ok(self.record1(parents, value, || Kind::FromLocal {
             cotangent: cotangent.clone(),
             counts,
@@ -160,7 +164,24 @@ impl Recorder {
         let told: Vec<_> = (layouts.iter().zip(pieces.unwrap_or_default()))
             .map(|(layout, piece)| (layout.hash128(), piece.dtype(), self.origin(piece)))
             .collect();
-        Ok(comm.check_uniform(op, key_of(op, &told))?)
+        let words = || {
+            let of =
+                |(layout, (_, dtype, origin)): (&&Layout, &(_, DType, Option<BTreeSet<u64>>))| {
+                    match origin {
+                        None => format!("{dtype} {:?} {layout}", layout.shape()),
+                        Some(from) => {
+                            format!("{dtype} {:?} {layout} (of pieces {from:?})", layout.shape())
+                        }
+                    }
+                };
+            layouts
+                .iter()
+                .zip(&told)
+                .map(of)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        Ok(comm.check_uniform_as(op, key_of(op, &told), words)?)
     }
 
     /// Refuses a tracked piece where a cotangent cannot be handed to the pieces. The cotangent of a maximum, for example,
@@ -325,12 +346,13 @@ fn check_pieces(
 
 /// A value of zeros.
 pub(crate) fn zeros(like: &Outlet) -> Result<Value> {
+    let number = like.cx.history().number();
     let Some(shape) = like.layout.local_shape(like.cx.rank()) else {
-        return like.value(None);
+        return like.value(None, number);
     };
     let device = like.cx.device();
     let all = Strided::contiguous(&[shape.iter().product()]);
     let mut buffer = device.alloc(like.dtype, shape.iter().product())?;
     device.fill(&mut buffer, &all, Scalar::F64(0.0))?;
-    like.value(Some(buffer.freeze()))
+    like.value(Some(buffer.freeze()), number)
 }

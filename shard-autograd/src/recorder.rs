@@ -256,6 +256,13 @@ impl Recorder {
         on_tape(output, &node, 0)
     }
 
+    /// Ranks compare whether what they apply goes on the tape: the backward pass has to be the same on all.
+    fn tell_tracked(&self, parents: &[Option<Rc<Slot>>], inputs: &[&Value]) {
+        if let (Some(first), true) = (inputs.first(), parents.iter().any(Option::is_some)) {
+            first.array().cx().history().will_track();
+        }
+    }
+
     /// Where the inputs came from, as far as the present mode needs to know.
     pub(crate) fn parents(
         &self,
@@ -295,6 +302,7 @@ impl Exec for Recorder {
 
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
         let parents = self.parents(op.name(), inputs)?;
+        self.tell_tracked(&parents, inputs);
         let outputs = self.0.exec.apply(op.clone(), inputs)?;
         let outputs = outputs.into_iter().map(Value::into_array).collect();
         let keeps = op.keeps();
@@ -310,6 +318,7 @@ impl Exec for Recorder {
             return Ok(value.clone());
         }
         let parents = self.parents("redistribute", &[value])?;
+        self.tell_tracked(&parents, &[value]);
         let moved = self.0.exec.redistribute(value, to)?;
         Ok(self.record1(parents, moved.array().clone(), || Kind::Pass))
     }

@@ -208,12 +208,8 @@ impl AgreedError {
 
 /// Two ranks whose calls of one collective do not fit each other.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error(
-    "ranks disagree on {field} in operation {sequence} of {group}: \
-     rank {rank_a} has {a} in {op_a} at {site_a}, rank {rank_b} has {b} in {op_b} at {site_b}"
-)]
 pub struct Mismatch {
-    /// The first field that differs.
+    /// The first field that differs, or [`CALLS`](Self::CALLS).
     pub field: String,
     /// The group, by its ranks.
     pub group: String,
@@ -235,6 +231,52 @@ pub struct Mismatch {
     pub op_b: &'static str,
     /// Where that one called.
     pub site_b: SiteText,
+}
+
+impl Mismatch {
+    /// The field, where what differs are calls before the operation: the first ones that do are told.
+    pub const CALLS: &str = "the calls before";
+
+    /// The same where those are so long ago that no rank knows them any more: the last ones are told.
+    pub const OLD_CALLS: &str = "the calls long before";
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            field,
+            group,
+            sequence,
+            rank_a,
+            a,
+            op_a,
+            site_a,
+            rank_b,
+            b,
+            op_b,
+            site_b,
+        } = self;
+        let called = match field.as_str() {
+            Self::CALLS => "called",
+            Self::OLD_CALLS => "last called",
+            _ => {
+                return write!(
+                    f,
+                    "ranks disagree on {field} in operation {sequence} of {group}: \
+                     rank {rank_a} has {a} in {op_a} at {site_a}, rank {rank_b} has {b} in {op_b} at {site_b}"
+                );
+            }
+        };
+        write!(
+            f,
+            "ranks disagree on {field} operation {sequence} of {group}: \
+             rank {rank_a} {called} {a}, rank {rank_b} {called} {b}; they met in {op_a} at {site_a}"
+        )?;
+        match site_a == site_b {
+            true => Ok(()),
+            false => write!(f, " and {op_b} at {site_b}"),
+        }
+    }
 }
 
 /// A call site that prints as `file:line:column`, in this process or another one.

@@ -3,7 +3,7 @@
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 
-use crate::{Buffer, CommError, DType, DeviceRef, Ledger, Result};
+use crate::{Buffer, CommError, DType, DeviceRef, History, Ledger, Result};
 
 /// An operation in flight.
 ///
@@ -23,6 +23,8 @@ use crate::{Buffer, CommError, DType, DeviceRef, Ledger, Result};
 #[must_use = "an operation completes when its handle is waited for"]
 pub struct Handle {
     pending: Option<Box<dyn Pending>>,
+    /// Forgotten when ranks turn out to disagree.
+    history: Option<History>,
 }
 
 /// A backend's own part of a [`Handle`].
@@ -61,6 +63,7 @@ impl Handle {
     pub fn new(pending: Box<dyn Pending>) -> Self {
         Self {
             pending: Some(pending),
+            history: None,
         }
     }
 
@@ -70,6 +73,12 @@ impl Handle {
             device: Arc::clone(device),
             result,
         }))
+    }
+
+    /// The same operation, whose ranks start this [history](History::forget) anew when they hear that they disagree.
+    pub fn heard_by(mut self, history: &History) -> Self {
+        self.history = Some(history.clone());
+        self
     }
 
     /// See [`Pending::is_done`].
@@ -95,7 +104,7 @@ impl Handle {
         let Some(mut pending) = self.pending.take() else {
             return Err(CommError::Closed { op: "wait" });
         };
-        match finish(&mut *pending)? {
+        match self.finish(&mut *pending)? {
             Some(result) => Ok(result),
             None => Ok(pending.device().alloc(DType::U8, 0)?.freeze()),
         }
@@ -107,19 +116,22 @@ impl Handle {
     /// As [`Handle::wait`].
     pub fn wait_optional(mut self) -> Result<Option<Buffer>> {
         match self.pending.take() {
-            Some(mut pending) => finish(&mut *pending),
+            Some(mut pending) => self.finish(&mut *pending),
             None => Err(CommError::Closed { op: "wait" }),
         }
     }
-}
 
-/// Waits, and tells the flight recorder of a failure.
-fn finish(pending: &mut dyn Pending) -> Result<Option<Buffer>> {
-    pending.wait().inspect_err(|error| {
-        if let Some(ledger) = pending.ledger() {
-            ledger.failed(error);
-        }
-    })
+    /// Waits, and tells the flight recorder of a failure.
+    fn finish(&self, pending: &mut dyn Pending) -> Result<Option<Buffer>> {
+        pending.wait().inspect_err(|error| {
+            if let (Some(history), CommError::Mismatch(_)) = (&self.history, error) {
+                history.forget();
+            }
+            if let Some(ledger) = pending.ledger() {
+                ledger.failed(error);
+            }
+        })
+    }
 }
 
 /// An operation that was done when it was started.

@@ -92,6 +92,7 @@ mod fingerprint;
 mod guard;
 pub mod guide;
 mod handle;
+mod history;
 mod ledger;
 mod plan;
 mod request;
@@ -115,6 +116,7 @@ pub use error::{
 };
 pub use guard::{Guard, PeerSum};
 pub use handle::{Handle, Pending};
+pub use history::{Call, History, Past, Told};
 pub use ledger::{FlightRecord, Ledger, LedgerSnapshot, OpCount, Operation, TraceEvent};
 pub use local::LocalComm;
 pub use plan::{ExchangePlan, Piece, PieceRef, Pieces, PlanCache};

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::caller::called;
+use crate::caller::{Calling, called};
 use crate::guard::Guard;
 use crate::plan::Fit;
 use crate::{
-    AgreedError, Buffer, BufferMut, CommError, DType, ExchangePlan, Piece, Pieces, Result, Site,
+    AgreedError, Buffer, BufferMut, CommError, DType, ExchangePlan, Past, Piece, Pieces, Result,
+    Site,
 };
 
 /// One operation of a group, as [`Communicator::post`](crate::Communicator::post) takes it: exchanges that feed one another.
@@ -24,10 +25,14 @@ pub struct Request {
     pub status: Result<(), Box<AgreedError>>,
     /// An argument that must be equal on all ranks: its name and value.
     pub argument: Option<(&'static str, u128)>,
+    /// What the program did before, where ranks are to compare it.
+    pub past: Option<Past>,
     /// The type of the elements, if any move; equal on all ranks.
     pub dtype: Option<DType>,
     /// Where the user called.
     pub site: Site,
+    /// What the user called, if that is [known](crate::Calling).
+    pub method: Option<&'static str>,
     /// The part that a checked communicator adds.
     pub guard: Guard,
 }
@@ -79,8 +84,10 @@ impl Request {
             },
             status: Ok(()),
             argument: None,
+            past: None,
             dtype,
             site: called(site),
+            method: Calling::method(),
             guard: Guard::default(),
         }
     }
@@ -100,6 +107,11 @@ impl Request {
             .map_or("nothing", |stage| stage.plan.name)
     }
 
+    /// What the user called, for messages: the operation, if nothing else is known.
+    pub fn called(&self) -> &'static str {
+        self.method.unwrap_or_else(|| self.name())
+    }
+
     /// Checks this rank's own arguments, and turns an error in them into the status. Backends call it before posting.
     pub fn checked(mut self, group: usize) -> Self {
         self.check_own(group);
@@ -111,7 +123,7 @@ impl Request {
         if self.status.is_ok()
             && let Err(error) = self.check(group)
         {
-            self.status = Err(Box::new(AgreedError::from_local(self.name(), error)));
+            self.status = Err(Box::new(AgreedError::from_local(self.called(), error)));
         }
     }
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::history::first_difference;
 use crate::plan::{Traffic, traffic_with};
-use crate::{AgreedError, CommError, DType, Mismatch, Monoid, Result, SiteText};
+use crate::{AgreedError, CommError, DType, Mismatch, Monoid, Result, SiteText, Told};
 
 /// One rank's statement about its part in an exchange, which [`validate`] compares. [`Post`](crate::backend::Post) is a claim.
 pub trait Claim {
-    /// The name of the call, for messages.
-    fn op(&self) -> &'static str;
+    /// What the user called, for messages.
+    fn called(&self) -> &'static str;
     /// Where the call was made.
     fn site(&self) -> SiteText;
     /// The name of the plan, which must agree.
@@ -19,6 +20,10 @@ pub trait Claim {
     fn status(&self) -> Option<&AgreedError>;
     /// An argument that must be equal on all ranks: its name and value.
     fn argument(&self) -> Option<(&'static str, u128)>;
+    /// What the program did before, as a fingerprint, if that is to be compared.
+    fn past(&self) -> Option<u64>;
+    /// The last of it, oldest first: asked for where fingerprints differ.
+    fn told(&self) -> Vec<Told>;
     /// The type of the elements, if any move.
     fn dtype(&self) -> Option<DType>;
     /// How the plan combines pieces.
@@ -52,8 +57,9 @@ pub fn label(members: &[usize]) -> String {
 ///
 /// `sequence` counts the operations of these members. Members are numbered as in the launch.
 ///
-/// Fields are compared in an order in which a difference explains later ones: the turn, the operation, errors that ranks have to
-/// report, arguments, the plan, types, and last the sizes of every pair.
+/// Fields are compared in an order in which a difference explains later ones: the turn, what was done before (unless some rank has
+/// an error to report), the operation, errors that ranks have to report, arguments, the plan, types, and last the sizes of every
+/// pair.
 ///
 /// # Errors
 /// [`OutOfStep`](CommError::OutOfStep) if some rank has lost or repeated an operation, [`Mismatch`](CommError::Mismatch) if two
@@ -68,6 +74,10 @@ pub fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[&C]) -> Re
         claims,
     };
     check.in_step()?;
+    let status = |c: &&C| c.status().is_some();
+    if !claims.iter().any(status) {
+        check.same_past()?;
+    }
     check.same("operation", C::name, |name| (*name).to_owned())?;
     if let Some((rank, error)) = members
         .iter()
@@ -91,7 +101,8 @@ pub fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[&C]) -> Re
         argument,
         |c| c.argument().map(|a| a.1),
         |value| match value {
-            Some(value) if *value > u128::from(u64::MAX) => format!("{value:#034x}"),
+            // A fingerprint, which says nothing to anybody.
+            Some(value) if *value > u128::from(u64::MAX) => "one of its own".to_owned(),
             Some(value) => value.to_string(),
             None => "nothing".to_owned(),
         },
@@ -102,7 +113,7 @@ pub fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[&C]) -> Re
     check.same("reduction", C::fold, |fold| {
         fold.map_or("none".to_owned(), |op| op.name().to_owned())
     })?;
-    check.same("plan", C::id, |id| format!("{id:#x}"))?;
+    check.same("plan", C::id, |_| "one of its own".to_owned())?;
     // Where fingerprints stand for the pieces, no comparison is needed; each rank has checked its own buffers.
     if claims.iter().all(|c| c.id() != 0) {
         return Ok(());
@@ -118,6 +129,7 @@ pub(crate) fn agree_plainly<'a, C: Claim + 'a>(claims: impl IntoIterator<Item = 
     };
     let (name, argument, id) = (first.name(), first.argument(), first.id());
     let (turn, dtype, fold) = (first.turn(), first.dtype(), first.fold());
+    let past = first.past();
     // Names are mostly the same text in memory, and then need not be read.
     let same = |a: &'static str, b: &'static str| std::ptr::eq(a, b) || a == b;
     let agrees = |claim: &C| {
@@ -130,6 +142,7 @@ pub(crate) fn agree_plainly<'a, C: Claim + 'a>(claims: impl IntoIterator<Item = 
                 (None, None) => true,
                 _ => false,
             }
+            && claim.past() == past
             && claim.turn() == turn
             && claim.fold() == fold
     };
@@ -177,6 +190,22 @@ impl<C: Claim> Check<'_, C> {
                 (other, turn.to_string()),
             ))),
         }
+    }
+
+    /// Whether ranks that compare what they did have done the same; the first call that differs shows if not.
+    fn same_past(&self) -> Result<()> {
+        let Some((first, rest)) = self.claims.split_first() else {
+            return Ok(());
+        };
+        let Some(other) = rest.iter().position(|c| c.past() != first.past()) else {
+            return Ok(());
+        };
+        let (is_first, [a, b]) = first_difference(&first.told(), &rest[other].told());
+        let field = match is_first {
+            true => Mismatch::CALLS,
+            false => Mismatch::OLD_CALLS,
+        };
+        Err(self.mismatch(field.to_owned(), 0, a, other + 1, b))
     }
 
     /// Checks that each rank sends to each other what that rank expects.
@@ -291,11 +320,11 @@ impl<C: Claim> Check<'_, C> {
             sequence: self.sequence,
             rank_a: self.members[a],
             a: has_a,
-            op_a: claim_a.op(),
+            op_a: claim_a.called(),
             site_a: claim_a.site(),
             rank_b: self.members[b],
             b: has_b,
-            op_b: claim_b.op(),
+            op_b: claim_b.called(),
             site_b: claim_b.site(),
         })
     }

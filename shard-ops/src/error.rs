@@ -1,6 +1,6 @@
 //! Errors of applying an op.
 
-use shard_comm::{CommError, DType, DeviceError, ErrorClass};
+use shard_comm::{Calling, CommError, DType, DeviceError, ErrorClass};
 use shard_redistribute::RedistributeError;
 use shard_spec::SpecError;
 
@@ -58,7 +58,10 @@ pub enum OpError {
         got: usize,
     },
     /// Operands live on different meshes.
-    #[error("{op}: operand {operand} lives on another mesh than operand 0; redistribute it first")]
+    #[error(
+        "{op}: operand {operand} lives on another mesh than operand 0; bring it there first: \
+         `x.to_mesh(&mesh, placements)`"
+    )]
     Meshes {
         /// The op.
         op: &'static str,
@@ -218,7 +221,7 @@ impl<T> InOp<T> for Result<T, SpecError> {
 impl<T> InOp<T> for Result<T, CommError> {
     fn in_op(self, op: &'static str) -> Result<T> {
         self.map_err(|e| OpError::Comm {
-            op,
+            op: called(op),
             source: Box::new(e),
         })
     }
@@ -233,8 +236,13 @@ impl<T> InOp<T> for Result<T, DeviceError> {
 impl<T> InOp<T> for Result<T, RedistributeError> {
     fn in_op(self, op: &'static str) -> Result<T> {
         self.map_err(|e| OpError::Redistribute {
-            op,
+            op: called(op),
             source: Box::new(e),
         })
     }
+}
+
+/// The method that the program called, where that is known; this op if not.
+fn called(op: &'static str) -> &'static str {
+    Calling::method().unwrap_or(op)
 }

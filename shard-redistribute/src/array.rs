@@ -2,7 +2,7 @@
 
 use crate::{MeshComm, RedistributeError, Result};
 use shard_comm::simulated::PHANTOM;
-use shard_comm::{AgreedError, Buffer, DType, Element};
+use shard_comm::{AgreedError, Buffer, Call, Calling, DType, Element};
 use shard_spec::{DimPart, Dims, Layout, numel};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -10,6 +10,9 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
+
+/// The name of a move.
+const NAME: &str = "redistribute";
 
 /// This rank's piece of a global array, and where all the pieces are.
 ///
@@ -21,6 +24,8 @@ pub struct Array {
     dtype: DType,
     local: Option<Buffer>,
     cx: Rc<MeshComm>,
+    /// See [`Array::number`].
+    number: u64,
     derived: Option<Derived>,
 }
 
@@ -38,15 +43,19 @@ impl Array {
     /// # Errors
     /// [`OtherMesh`](RedistributeError::OtherMesh); an agreed error naming the lowest rank whose piece does not
     /// have the size the layout gives it.
+    #[track_caller]
     pub fn from_local(
         cx: &Rc<MeshComm>,
         layout: &Layout,
         local: Option<Buffer>,
         dtype: DType,
     ) -> Result<Self> {
-        let array = Self::from_parts(cx, layout, local, dtype)?;
+        let _call = Calling::doing("from_local");
+        let number = cx.record(Call::new("from_local").of(dtype, layout));
+        let array = Self::from_parts(cx, layout, local, dtype)?.with_number(number);
         if let Some(comm) = cx.all() {
-            comm.check_uniform("from_local layout", layout.hash128())?;
+            let words = || format!("{dtype} {:?} {layout}", layout.shape());
+            comm.check_uniform_as("from_local layout", layout.hash128(), words)?;
             comm.agree(array.check_local())?;
         }
         Ok(array)
@@ -70,6 +79,7 @@ impl Array {
             dtype,
             local,
             cx: cx.clone(),
+            number: cx.history().number(),
             derived: matches!(dtype, DType::I64 | DType::I32).then(Rc::default),
         })
     }
@@ -166,6 +176,7 @@ impl Array {
             dtype: self.dtype,
             local: None,
             cx: self.cx.clone(),
+            number: self.number,
             derived: None,
         }
     }
@@ -193,6 +204,20 @@ impl Array {
     /// The mesh and its communicators.
     pub fn cx(&self) -> &Rc<MeshComm> {
         &self.cx
+    }
+
+    /// Which value it is: clones have the number of the original, other values made on the mesh mostly another one. It comes
+    /// from what the program [did](MeshComm::record) on the mesh, so that it is equal on all ranks if they do the same, and what
+    /// reads a value records it: ranks that read two tensors of one layout in different orders are found out.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The same under another number: of [what a call made](MeshComm::record).
+    #[must_use]
+    pub fn with_number(mut self, number: u64) -> Self {
+        self.number = number;
+        self
     }
 
     /// This rank's piece, `None` off the mesh.
@@ -247,14 +272,21 @@ impl Array {
     #[doc(alias = "reshard")]
     #[doc(alias = "all-to-all")]
     #[doc(alias = "Ulysses")]
+    #[track_caller]
     pub fn redistribute(&self, to: &Layout) -> Result<Self> {
+        let _call = Calling::doing(NAME);
+        let number = self.record_move(to);
         if &self.layout == to {
             return Ok(self.clone());
         }
-        self.cx
-            .planner()
-            .plan(&self.layout, to, self.dtype)?
-            .run(self)
+        let plan = self.cx.planner().plan(&self.layout, to, self.dtype)?;
+        Ok(plan.run(self)?.with_number(number))
+    }
+
+    /// Tells the mesh's history that this array goes to another layout; the number of what comes of it.
+    pub(crate) fn record_move(&self, to: &Layout) -> u64 {
+        let call = Call::new(NAME).with(to.hash128());
+        (self.cx).record(call.of(self.dtype, &self.layout).reading(&[self.number]))
     }
 
     /// Moves the array to another layout in its own memory: no rank ever holds more than the larger of its source and its
@@ -303,11 +335,13 @@ impl Array {
     #[track_caller]
     #[doc(alias = "reshard")]
     pub fn redistribute_into(self, to: &Layout) -> Result<Self> {
+        let _call = Calling::doing(NAME);
+        let number = self.record_move(to);
         if &self.layout == to {
             return Ok(self);
         }
         let plan = self.cx.planner().plan(&self.layout, to, self.dtype)?;
-        plan.run_into(self)
+        Ok(plan.run_into(self)?.with_number(number))
     }
 
     /// This rank's row-major position on the mesh; 0 off the mesh.

@@ -2,7 +2,7 @@
 
 use crate::exchange::start;
 use crate::{Array, ExchangeHandle, Plan, RedistributeError, Result, Step};
-use shard_comm::{CommError, Handle, Monoid};
+use shard_comm::{Calling, Handle, Monoid};
 use std::rc::Rc;
 
 /// A plan that was started: its first step is in flight while the caller computes.
@@ -34,6 +34,8 @@ pub struct PlanHandle {
     first: UnderWay,
     /// How many steps have been started.
     started: usize,
+    /// The number of the array that arrives, if the move was recorded.
+    number: Option<u64>,
 }
 
 impl PlanHandle {
@@ -42,6 +44,7 @@ impl PlanHandle {
             plan,
             first,
             started,
+            number: None,
         }
     }
 
@@ -54,7 +57,12 @@ impl PlanHandle {
     /// What the communicator reports.
     #[track_caller]
     pub fn wait(self) -> Result<Array> {
-        self.plan.finish(self.first.land()?, self.started)
+        let _call = Calling::doing("redistribute");
+        let array = self.plan.finish(self.first.land()?, self.started)?;
+        Ok(match self.number {
+            Some(number) => array.with_number(number),
+            None => array,
+        })
     }
 
     /// The plan that is run.
@@ -83,7 +91,10 @@ impl Array {
     #[track_caller]
     pub fn redistribute_start(&self, to: &shard_spec::Layout) -> Result<PlanHandle> {
         let planner = self.cx().planner();
-        planner.plan(self.layout(), to, self.dtype())?.start(self)
+        let _call = Calling::doing("redistribute");
+        let number = Some(self.record_move(to));
+        let handle = planner.plan(self.layout(), to, self.dtype())?.start(self)?;
+        Ok(PlanHandle { number, ..handle })
     }
 }
 
@@ -100,13 +111,7 @@ impl UnderWay {
         let (buffer, like) = match self {
             Self::Landed(array) => return Ok(array),
             Self::Pieces(pending, like) => (pending.wait()?, like),
-            Self::Sum(handle, like) => {
-                let result = handle.wait();
-                if matches!(result, Err(CommError::Mismatch(_))) {
-                    like.cx().forget();
-                }
-                (result?, like)
-            }
+            Self::Sum(handle, like) => (handle.wait()?, like),
         };
         Array::from_parts(like.cx(), like.layout(), Some(buffer), like.dtype())
     }

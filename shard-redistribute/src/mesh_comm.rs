@@ -1,8 +1,8 @@
 //! A mesh with its communicators.
 
-use crate::history::{Compared, History};
+use crate::history::Compared;
 use crate::{CostModel, Planner, Result};
-use shard_comm::{Communicator, DeviceRef};
+use shard_comm::{Call, Communicator, DeviceRef, History};
 use shard_spec::DeviceMesh;
 use smallvec::SmallVec;
 use std::cell::OnceCell;
@@ -47,13 +47,16 @@ impl MeshComm {
     /// [`Mismatch`](shard_comm::CommError::Mismatch) if ranks pass different meshes; whatever
     /// splitting the [`Communicator`] reports.
     pub fn new(world: &Rc<dyn Communicator>, mesh: &DeviceMesh) -> Result<Rc<Self>> {
-        world.check_uniform("mesh", mesh.content_hash())?;
+        world.check_uniform_as("mesh", mesh.content_hash(), || mesh.to_string())?;
         let rank = world.rank();
         let coords = mesh.coords(rank);
         let wide: SmallVec<[usize; 4]> = (0..mesh.ndim())
             .filter(|&a| mesh.axis_size(a) > 1)
             .collect();
-        let history = History::default();
+        let history = match mesh.size() {
+            1 => History::alone(),
+            _ => History::new(),
+        };
         let mut groups: Vec<Rc<dyn Communicator>> = Vec::new();
         for mask in 0..1_usize << wide.len() {
             let along = (wide.iter().enumerate()).filter(|(bit, _)| mask >> bit & 1 == 1);
@@ -162,7 +165,7 @@ impl MeshComm {
                 coords: self.is_member().then(|| SmallVec::from_slice(&[0])),
                 wide: SmallVec::new(),
                 groups: self.groups.first().cloned().into_iter().collect(),
-                history: History::default(),
+                history: History::alone(),
                 planner: Planner::new(0, PLANS),
                 alone: self.alone.clone(),
                 own: OnceCell::new(),
@@ -178,13 +181,36 @@ impl MeshComm {
 
     /// Adds a call to the history that all operations of the mesh's groups compare. Where ranks took different turns without
     /// communicating, the next operation that communicates finds it out.
-    pub fn record(&self, call: u128) {
-        self.history.record(call);
+    ///
+    /// ```
+    /// use shard_comm::{Call, Communicator, local};
+    /// use shard_redistribute::{Array, MeshComm};
+    /// use shard_spec::{DeviceMesh, Layout};
+    /// use std::rc::Rc;
+    /// let errors = local::run(2, |comm| {
+    ///     let world: Rc<dyn Communicator> = Rc::new(comm);
+    ///     let cx = MeshComm::new(&world, &DeviceMesh::new(&[2]).unwrap()).unwrap();
+    ///     let rows = Layout::parse(cx.mesh(), &[4], "S(0)").unwrap();
+    ///     let x = Array::from_fn(&cx, &rows, |i| i[0] as f64).unwrap();
+    ///     // It clips `x` at another limit on rank 1.
+    ///     let limit = 1.5 + cx.rank() as f64;
+    ///     let call = Call::new("clip").with(limit.to_bits().into());
+    ///     cx.record(call.of(x.dtype(), x.layout()).reading(&[x.number()]));
+    ///     x.redistribute(&Layout::replicated(cx.mesh(), &[4])).unwrap_err().to_string()
+    /// })
+    /// .unwrap();
+    /// assert!(errors[0].contains("rank 1 called clip of f64 [4] S(0) with other arguments"), "{}", errors[0]);
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh; no communication. Gives the number of what the call makes.
+    pub fn record(&self, call: Call<'_>) -> u64 {
+        self.history.record(call)
     }
 
-    /// Starts the history anew, after all ranks have learnt of a disagreement.
-    pub(crate) fn forget(&self) {
-        self.history.forget();
+    /// What the program did on this mesh.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// The communicator of the ranks that differ from this one only along `axes`, `None` if this rank is not

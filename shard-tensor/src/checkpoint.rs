@@ -3,18 +3,19 @@
 //! A file holds whole tensors under their names and says nothing of meshes, so it can be read under any mesh and
 //! layout, and by any other program that reads safetensors.
 
+mod read;
 mod target;
 
+pub use self::read::read;
 use self::target::Target;
 use crate::mesh::cut;
 use crate::{Context, Error, Mesh, Result, ShardTensor};
 use ndarray::{ArrayViewD, IxDyn};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
-use shard_comm::Calling;
-use shard_comm::{AgreedError, DType};
+use shard_comm::{AgreedError, Call, Calling, DType};
 use shard_ops::Exec;
 use shard_redistribute::Array;
-use shard_spec::{DimPart, Dims, numel};
+use shard_spec::{DimPart, Dims, Layout, numel};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -57,7 +58,7 @@ const LONGEST_HEADER: u64 = 100_000_000;
 /// ```
 #[track_caller]
 pub fn save(path: impl AsRef<Path>, tensors: &[(String, ShardTensor)]) -> Result<()> {
-    let _call = Calling::here();
+    let _call = Calling::of("save");
     const OP: &str = "checkpoint::save";
     let Some((_, first)) = tensors.first() else {
         return Err(Error::argument(
@@ -105,7 +106,7 @@ pub fn save(path: impl AsRef<Path>, tensors: &[(String, ShardTensor)]) -> Result
 /// no parameter is changed then. [`Argument`](Error::Argument) for tensors that are no parameters.
 #[track_caller]
 pub fn load(path: impl AsRef<Path>, parameters: &[(String, ShardTensor)]) -> Result<()> {
-    let _call = Calling::here();
+    let _call = Calling::of("load");
     const OP: &str = "checkpoint::load";
     if let Some((name, _)) = parameters.iter().find(|(_, p)| !p.is_parameter()) {
         return Err(Error::argument(
@@ -142,6 +143,8 @@ pub fn load(path: impl AsRef<Path>, parameters: &[(String, ShardTensor)]) -> Res
     for ((_, parameter), piece) in parameters.iter().zip(pieces) {
         let value = parameter.value();
         let array = value.array();
+        let call = Call::new("load").of(array.dtype(), array.layout());
+        array.cx().record(call.reading(&[array.number()]));
         let local = match piece {
             Some(bytes) => Some(
                 parameter
@@ -323,13 +326,15 @@ impl Stored {
         })
     }
 
+    /// What the file says of a tensor.
+    fn info(&self, name: &str) -> Result<TensorInfo, String> {
+        let info = self.header.info(name);
+        Ok(info.ok_or_else(|| format!("no tensor {name:?}"))?.clone())
+    }
+
     /// The bytes of this rank's piece, `None` off the mesh.
     fn read(&mut self, name: &str, tensor: &ShardTensor) -> Result<Option<Vec<u8>>, String> {
-        let info = self
-            .header
-            .info(name)
-            .ok_or_else(|| format!("no tensor {name:?}"))?
-            .clone();
+        let info = self.info(name)?;
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
         if info.dtype != dtype_of(dtype) || info.shape != shape {
             return Err(format!(
@@ -337,12 +342,23 @@ impl Stored {
                 info.dtype, info.shape
             ));
         }
-        let size = dtype.size();
+        self.piece(name, dtype, tensor.layout(), tensor.context().rank())
+    }
+
+    /// The bytes of a rank's piece of a tensor of this type, `None` off the mesh.
+    fn piece(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        layout: &Layout,
+        rank: usize,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let (info, size) = (self.info(name)?, dtype.size());
         let (from, to) = info.data_offsets;
-        if to < from || to as u64 > self.size || to - from != numel(shape) * size {
+        if to < from || to as u64 > self.size || to - from != numel(layout.shape()) * size {
             return Err(format!("{name:?}: bytes {from}..{to} of {}", self.size));
         }
-        let Some(held) = tensor.layout().local_parts(tensor.context().rank()) else {
+        let Some(held) = layout.local_parts(rank) else {
             return Ok(None);
         };
         self.read_parts(&info, &held, size)

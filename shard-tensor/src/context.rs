@@ -124,6 +124,7 @@ impl Context {
     /// the program has; a mismatch if ranks ask for different meshes.
     #[track_caller]
     pub fn mesh<S: AsRef<str>>(&self, axes: impl IntoIterator<Item = (S, usize)>) -> Result<Mesh> {
+        let _call = Calling::of("mesh");
         let (names, shape): (Vec<S>, Vec<usize>) = axes.into_iter().unzip();
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         let mesh = DeviceMesh::new(&shape).and_then(|m| m.with_names(&names));
@@ -139,6 +140,7 @@ impl Context {
     /// As [`mesh`](Self::mesh).
     #[track_caller]
     pub fn mesh_of(&self, shape: impl Into<Shape>) -> Result<Mesh> {
+        let _call = Calling::of("mesh");
         self.mesh_from(&DeviceMesh::new(&shape.into())?)
     }
 
@@ -151,7 +153,7 @@ impl Context {
     /// As [`mesh`](Self::mesh).
     #[track_caller]
     pub fn mesh_from(&self, mesh: &DeviceMesh) -> Result<Mesh> {
-        let _call = Calling::here();
+        let _call = Calling::of("mesh");
         if let Some(&rank) = mesh.ranks().iter().find(|&&r| r >= self.world_size()) {
             return Err(Error::argument(
                 "mesh",
@@ -182,7 +184,7 @@ impl Context {
     /// `Some(())` from `None`.
     #[track_caller]
     pub fn gather<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<Vec<T>> {
-        let _call = Calling::here();
+        let _call = Calling::of("gather");
         let world = self.world();
         let fault = |what: &str, e: String| {
             AgreedError::new("gather", what, e, "pass values that JSON can hold")
@@ -295,7 +297,7 @@ impl Context {
         inputs: &[&ShardTensor],
         f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + 'static,
     ) -> Result<Vec<ShardTensor>> {
-        let _call = Calling::here();
+        let _call = Calling::of("recompute");
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let ctx = self.clone();
         let values = checkpoint(
@@ -332,7 +334,7 @@ impl Context {
         inputs: &[&ShardTensor],
         how: GradCheck,
     ) -> Result<GradReport> {
-        let _call = Calling::here();
+        let _call = Calling::of("gradcheck");
         let values: Vec<Value> = inputs.iter().map(|t| t.value().detach()).collect();
         let checked = |_: &Recorder, inputs: &[Value]| self.on_values(inputs, &f);
         Ok(gradcheck(self.tape(), &checked, &values, how)?)
@@ -417,15 +419,16 @@ impl Context {
     pub(crate) fn uniform<T>(
         &self,
         what: &'static str,
-        key: u128,
         checked: Result<T>,
+        words: impl FnOnce(&T) -> String,
     ) -> Result<T> {
-        let _call = Calling::here();
-        let outcome = match &checked {
-            Ok(_) => shard_ops::key_of("ok", &key),
-            Err(error) => shard_ops::key_of("error", &error.to_string()),
+        let words = match &checked {
+            Ok(value) => words(value),
+            // But for the line, which may be another one.
+            Err(error) => error.to_string().split(" (at ").take(1).collect(),
         };
-        self.0.world.check_uniform(what, outcome)?;
+        let key = shard_ops::key_of(what, &words);
+        self.0.world.check_uniform_as(what, key, || words)?;
         checked
     }
 }

@@ -1,10 +1,13 @@
 //! What can go wrong in a program.
 
 use shard_autograd::AutogradError;
-use shard_comm::{AgreedError, CommError, DeviceError, ErrorClass, LaunchError};
+use shard_comm::{AgreedError, Calling, CommError, DeviceError, ErrorClass, LaunchError, SiteText};
 use shard_ops::OpError;
 use shard_redistribute::RedistributeError;
 use shard_spec::SpecError;
+use std::fmt;
+use std::ops::Deref;
+use std::panic::Location;
 use std::sync::Arc;
 
 /// Shorthand for results of this crate.
@@ -16,21 +19,21 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// A mesh, placement or layout is impossible.
     #[error(transparent)]
-    Spec(#[from] SpecError),
+    Spec(Located<SpecError>),
     /// The device or the communicator reported an error.
     #[error(transparent)]
     Comm(#[from] CommError),
     /// An array could not be made or moved.
     #[error(transparent)]
-    Redistribute(Box<RedistributeError>),
+    Redistribute(Located<RedistributeError>),
     /// An op could not be applied.
     #[error(transparent)]
-    Op(Box<OpError>),
+    Op(Located<OpError>),
     /// A gradient could not be computed.
     #[error(transparent)]
-    Autograd(Box<AutogradError>),
+    Autograd(Located<AutogradError>),
     /// An argument makes no sense for the call; the same on every rank that passes it.
-    #[error("{op}: expected {expected}, got {got}; {remedy}")]
+    #[error("{op}: expected {expected}, got {got}; {remedy} (at {site})")]
     Argument {
         /// The call.
         op: &'static str,
@@ -40,6 +43,8 @@ pub enum Error {
         got: String,
         /// What to do about it.
         remedy: &'static str,
+        /// Where the program called.
+        site: SiteText,
     },
     /// The ranks could not be started, or one of them panicked.
     #[error(transparent)]
@@ -121,7 +126,7 @@ impl Error {
             Self::Comm(source) => Some(source),
             Self::Redistribute(source) => of_move(source),
             Self::Op(source) => of_op(source),
-            Self::Autograd(source) => match &**source {
+            Self::Autograd(source) => match source.error() {
                 AutogradError::Comm(source) => Some(source),
                 AutogradError::Redistribute(source) => of_move(source),
                 AutogradError::Op(source) => of_op(source),
@@ -132,6 +137,7 @@ impl Error {
         }
     }
 
+    #[track_caller]
     pub(crate) fn argument(
         op: &'static str,
         expected: impl Into<String>,
@@ -143,6 +149,7 @@ impl Error {
             expected: expected.into(),
             got: got.into(),
             remedy,
+            site: Calling::site().unwrap_or(Location::caller()).into(),
         }
     }
 }
@@ -171,21 +178,85 @@ impl From<LaunchError> for Error {
     }
 }
 
+impl From<SpecError> for Error {
+    fn from(error: SpecError) -> Self {
+        Self::Spec(Located::new(error))
+    }
+}
+
 impl From<RedistributeError> for Error {
     fn from(error: RedistributeError) -> Self {
-        Self::Redistribute(Box::new(error))
+        Self::Redistribute(Located::new(error))
     }
 }
 
 impl From<OpError> for Error {
     fn from(error: OpError) -> Self {
-        Self::Op(Box::new(error))
+        Self::Op(Located::new(error))
     }
 }
 
 impl From<AutogradError> for Error {
     fn from(error: AutogradError) -> Self {
-        Self::Autograd(Box::new(error))
+        Self::Autograd(Located::new(error))
+    }
+}
+
+/// An error of a crate below, and the program's call that failed with it.
+#[derive(Clone, Debug)]
+pub struct Located<E> {
+    error: Box<E>,
+    site: Option<SiteText>,
+}
+
+impl<E> Located<E> {
+    /// The error, in the call that this rank is in.
+    pub(crate) fn new(error: E) -> Self {
+        Self {
+            error: Box::new(error),
+            site: Calling::site().map(SiteText::from),
+        }
+    }
+
+    /// The error.
+    pub fn error(&self) -> &E {
+        &self.error
+    }
+
+    /// The error alone.
+    pub fn into_error(self) -> E {
+        *self.error
+    }
+
+    /// Where the program called, if it called a method of this crate.
+    pub fn site(&self) -> Option<SiteText> {
+        self.site
+    }
+}
+
+impl<E> Deref for Located<E> {
+    type Target = E;
+
+    fn deref(&self) -> &E {
+        &self.error
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for Located<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.error.to_string();
+        f.write_str(&text)?;
+        // What ranks tell each other says where each of them was.
+        match &self.site {
+            Some(site) if !text.contains(&site.to_string()) => write!(f, " (at {site})"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<E: std::error::Error> std::error::Error for Located<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
     }
 }
 

@@ -24,7 +24,7 @@ impl Gradients {
     /// What the communicator reports.
     #[track_caller]
     pub fn get(&self, parameter: &ShardTensor) -> Result<Option<ShardTensor>> {
-        let _call = Calling::here();
+        let _call = Calling::of("get");
         Ok(self
             .0
             .get(&parameter.value())?
@@ -40,7 +40,7 @@ impl Gradients {
     /// What the device reports.
     #[track_caller]
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
-        let _call = Calling::here();
+        let _call = Calling::of("accumulate");
         Ok(self.0.accumulate(other.0)?)
     }
 

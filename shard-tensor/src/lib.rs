@@ -72,7 +72,7 @@ mod transfer;
 
 pub use context::Context;
 pub use dim::{Dim, DimList};
-pub use error::{Error, Result};
+pub use error::{Error, Located, Result};
 pub use explain::{Explanation, Step};
 pub use gradients::Gradients;
 pub use launch::{Backend, Launch, RankOutcome, RankProgram, Returned, launch};

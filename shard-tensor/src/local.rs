@@ -3,7 +3,7 @@
 use crate::{Context, Error, LocalSizes, Mesh, Placements, Result, ShardTensor};
 use shard_autograd::{AutogradError, GradAs};
 use shard_comm::Calling;
-use shard_ops::{OpError, Value};
+use shard_ops::Value;
 use shard_spec::Layout;
 
 /// This rank's piece, and the whole on every rank.
@@ -66,6 +66,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn to_local_with(&self, grad: GradAs) -> Result<Self> {
+        let _call = Calling::of("to_local");
         Ok(self.lift(self.context().tape().to_local(&self.value(), grad)?))
     }
 
@@ -79,7 +80,7 @@ impl ShardTensor {
     /// What the communicator reports.
     #[track_caller]
     pub fn full_tensor_with(&self, grad: GradAs) -> Result<Self> {
-        let _call = Calling::here();
+        let _call = Calling::of("full_tensor_with");
         Ok(self.lift(self.context().tape().full_tensor(&self.value(), grad)?))
     }
 }
@@ -104,15 +105,13 @@ impl Mesh {
         placements: impl Into<Placements>,
         sizes: LocalSizes,
     ) -> Result<ShardTensor> {
-        let _call = Calling::here();
+        let _call = Calling::of("wrap_local");
         const OP: &str = "wrap_local";
         let placements = placements.into();
-        let asked = format!("{placements:?} {sizes:?}");
+        let (dtype, ndim) = (piece.dtype(), piece.ndim());
+        let words = format!("{dtype} of {ndim} dims, {placements:?} {sizes:?}");
         let world = self.context().world();
-        world.check_uniform(
-            OP,
-            shard_ops::key_of(OP, &(asked, piece.dtype(), piece.ndim())),
-        )?;
+        world.check_uniform_as(OP, shard_ops::key_of(OP, &words), || words)?;
         let layout = match sizes {
             LocalSizes::Global(shape) => self.layout(shape, placements)?,
             LocalSizes::Infer => self.infer(piece.shape(), &placements)?,
@@ -177,7 +176,7 @@ impl Context {
         outputs: &[&Layout],
         f: impl FnOnce(&[ShardTensor]) -> Result<Vec<ShardTensor>>,
     ) -> Result<Vec<ShardTensor>> {
-        let _call = Calling::here();
+        let _call = Calling::of("map_local");
         let layouts = layouts_of("map_local", inputs, placements)?;
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let results = self.tape().map_local(
@@ -243,7 +242,7 @@ impl Context {
         ) -> Result<Vec<Option<ShardTensor>>>
         + 'static,
     ) -> Result<Vec<ShardTensor>> {
-        let _call = Calling::here();
+        let _call = Calling::of("map_local_with_grad");
         let layouts = layouts_of("map_local_with_grad", inputs, placements)?;
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let ctx = self.clone();
@@ -308,11 +307,11 @@ fn layouts_of<P: Into<Placements>>(
 /// An error of the caller's function as one of the crate that calls it.
 pub(crate) fn into_autograd(error: Error) -> AutogradError {
     match error {
-        Error::Spec(e) => e.into(),
+        Error::Spec(e) => e.into_error().into(),
         Error::Comm(e) => e.into(),
-        Error::Redistribute(e) => (*e).into(),
-        Error::Op(e) => OpError::into(*e),
-        Error::Autograd(e) => *e,
+        Error::Redistribute(e) => e.into_error().into(),
+        Error::Op(e) => e.into_error().into(),
+        Error::Autograd(e) => e.into_error(),
         other => AutogradError::external(&other, other.class()),
     }
 }

@@ -2,10 +2,9 @@
 
 use crate::{Context, Error, Gradients, Mesh, Placements, Result};
 use ndarray::{ArrayD, IxDyn};
-use shard_comm::Calling;
 use shard_comm::half::{bf16, f16};
-use shard_comm::{Bool, DType, Element};
-use shard_ops::{Exec, OpError, Value, key_of};
+use shard_comm::{Bool, Call, Calling, DType, Element};
+use shard_ops::{Exec, OpError, Value};
 use shard_redistribute::{Array, RedistributeError};
 use shard_spec::{Dims, Layout, Placement};
 use std::borrow::Cow;
@@ -140,7 +139,7 @@ impl ShardTensor {
     /// As [`Placements::layout`]; an error for partial targets, which only ops produce.
     #[track_caller]
     pub fn redistribute(&self, placements: impl Into<Placements>) -> Result<Self> {
-        let _call = Calling::here();
+        let _call = Calling::of("redistribute");
         let to = self.target(placements)?;
         Ok(self.lift(self.ctx.tape().redistribute(&self.value(), &to)?))
     }
@@ -154,6 +153,7 @@ impl ShardTensor {
     /// What the communicator reports.
     #[track_caller]
     pub fn full_tensor(&self) -> Result<Self> {
+        let _call = Calling::of("full_tensor");
         self.redistribute(Placements::replicated())
     }
 
@@ -166,6 +166,7 @@ impl ShardTensor {
     /// What the communicator reports.
     #[track_caller]
     pub fn reduced(&self) -> Result<Self> {
+        let _call = Calling::of("reduced");
         self.redistribute(self.layout.with_partial_reduced())
     }
 
@@ -178,7 +179,7 @@ impl ShardTensor {
     /// If it holds another type than `T`; [`NotMember`](RedistributeError::NotMember) off the mesh.
     #[track_caller]
     pub fn to_array<T: Element>(&self) -> Result<ArrayD<T>> {
-        let _call = Calling::here();
+        let _call = Calling::of("to_array");
         self.check_type::<T>("to_array")?;
         self.ctx.tape().note_read(&self.held());
         let value = self.value().detach();
@@ -198,6 +199,7 @@ impl ShardTensor {
     /// As [`to_array`](Self::to_array).
     #[track_caller]
     pub fn to_local_array<T: Element>(&self) -> Result<ArrayD<T>> {
+        let _call = Calling::of("to_local_array");
         self.check_type::<T>("to_local_array")?;
         self.ctx.tape().note_read(&self.held());
         to_ndarray(self.value().array())
@@ -213,6 +215,7 @@ impl ShardTensor {
     /// off the mesh.
     #[track_caller]
     pub fn item(&self) -> Result<f64> {
+        let _call = Calling::of("item");
         if self.numel() != 1 {
             return Err(Error::argument(
                 "item",
@@ -275,6 +278,7 @@ impl ShardTensor {
     /// [`Autograd`](Error::Autograd) for integers and truth values.
     #[track_caller]
     pub fn requires_grad(&self) -> Result<Self> {
+        let _call = Calling::of("requires_grad");
         let leaf = self.ctx.tape().leaf(self.value().array().clone())?;
         Ok(Self {
             held: Held::Parameter(Rc::new(RefCell::new(leaf))),
@@ -323,7 +327,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn backward(&self) -> Result<Gradients> {
-        let _call = Calling::here();
+        let _call = Calling::of("backward");
         Ok(Gradients::new(
             self.ctx.tape().backward(&self.value(), None)?,
         ))
@@ -338,7 +342,7 @@ impl ShardTensor {
     /// As [`backward`](Self::backward); if the seed has another shape or type.
     #[track_caller]
     pub fn backward_with(&self, seed: &Self) -> Result<Gradients> {
-        let _call = Calling::here();
+        let _call = Calling::of("backward_with");
         Ok(Gradients::new(
             self.ctx
                 .tape()
@@ -356,7 +360,7 @@ impl ShardTensor {
     /// As [`backward`](Self::backward).
     #[track_caller]
     pub fn grad(&self, inputs: &[&Self], create_graph: bool) -> Result<Vec<Option<Self>>> {
-        let _call = Calling::here();
+        let _call = Calling::of("grad");
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let values: Vec<&Value> = values.iter().collect();
         let found = self
@@ -404,6 +408,7 @@ impl ShardTensor {
     /// [`Argument`](Error::Argument) if this is no parameter, or the other tensor has another layout or type.
     #[track_caller]
     pub fn set(&self, value: &Self) -> Result<()> {
+        let _call = Calling::of("set");
         if value.layout != self.layout || value.dtype != self.dtype {
             return Err(Error::argument(
                 "set",
@@ -413,14 +418,16 @@ impl ShardTensor {
             ));
         }
         let array = value.value().array().clone();
-        array.cx().record(key_of("set", &self.layout.hash128()));
+        let call = Call::new("set").of(self.dtype, &self.layout);
+        let parameter = self.held().array().number();
+        (array.cx()).record(call.reading(&[parameter, array.number()]));
         self.set_array(array)
     }
 
     /// As [`set`](Self::set), for an array known to fit.
     #[track_caller]
     pub(crate) fn set_array(&self, array: Array) -> Result<()> {
-        let _call = Calling::here();
+        let _call = Calling::of("set");
         let Held::Parameter(cell) = &self.held else {
             return Err(Error::argument(
                 "set",

@@ -30,7 +30,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn to_mesh(&self, mesh: &Mesh, placements: impl Into<Placements>) -> Result<Self> {
-        let _call = Calling::here();
+        let _call = Calling::of("to_mesh");
         let to = mesh.layout(self.shape(), placements)?;
         let tape = self.context().tape();
         Ok(self.lift(tape.to_mesh(&self.value(), mesh.comm(), &to)?))
@@ -46,7 +46,7 @@ impl ShardTensor {
     /// If it holds another type than `T`; for a rank the program does not have; what the communicator reports.
     #[track_caller]
     pub fn to_array_on<T: Element>(&self, rank: usize) -> Result<Option<ArrayD<T>>> {
-        let _call = Calling::here();
+        let _call = Calling::of("to_array_on");
         self.check_type::<T>("to_array_on")?;
         self.context().tape().note_read(&self.value());
         let whole = self.reduced()?.value().array().gather(rank)?;
@@ -79,7 +79,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn redistribute_into(self, placements: impl Into<Placements>) -> Result<Self> {
-        let _call = Calling::here();
+        let _call = Calling::of("redistribute_into");
         if self.is_tracked() {
             // The tape holds it.
             return self.redistribute(placements);

@@ -294,6 +294,15 @@ impl Scalar {
     /// Zero, or false.
     pub const ZERO: Self = Self::I64(0);
 
+    /// The value's bits: those of a fingerprint, which tells every two values of one kind apart.
+    pub fn to_bits(self) -> u64 {
+        match self {
+            Self::F64(v) => v.to_bits(),
+            Self::I64(v) => v.cast_unsigned(),
+            Self::Bool(v) => u64::from(v),
+        }
+    }
+
     /// The value as a double.
     pub fn to_f64(self) -> f64 {
         match self {

@@ -330,7 +330,7 @@ impl Rank {
     fn wait_line(&self, operation: &Operation) -> WaitLine {
         WaitLine {
             rank: self.number,
-            op: operation.op,
+            op: operation.request.method.unwrap_or(operation.op),
             group: label(&operation.members),
             sequence: operation.key.sequence,
             site: operation.request.site.into(),

@@ -9,7 +9,7 @@ use crate::plan::Traffic;
 use crate::validate::Claim;
 use crate::{
     AgreedError, Buffer, BufferMut, CommError, DType, DeviceRef, Event, ExchangePlan, Ledger,
-    Monoid, Request, Result, Site, SiteText, Stage, Target, run,
+    Monoid, Past, Request, Result, Site, SiteText, Stage, Target, Told, run,
 };
 
 /// One rank's part in one exchange of an operation: what it [claims](Claim), and the memory that its peers read.
@@ -42,8 +42,10 @@ use crate::{
 // The fields that are compared are copied into the post itself, because the memory of a plan belongs to another core.
 #[derive(Debug)]
 pub struct Post {
-    /// The name of the call, for messages; what must agree is the name of the plan.
+    /// The name of the operation, for accounts; what must agree is the name of the plan.
     pub(crate) op: &'static str,
+    /// What the user called, for messages.
+    called: &'static str,
     name: &'static str,
     id: u128,
     fold: Option<Monoid>,
@@ -53,6 +55,7 @@ pub struct Post {
     event: Event,
     pub(crate) dtype: Option<DType>,
     argument: Option<(&'static str, u128)>,
+    past: Option<Past>,
     status: Option<Box<AgreedError>>,
     /// Something that others learn of this rank: its color and key in a split.
     pub(crate) note: Option<(usize, usize)>,
@@ -64,8 +67,8 @@ impl Post {
     /// This rank's part in the first exchange of a request. It takes out of the request what peers look at: sources,
     /// status and guard.
     ///
-    /// `op` is the name of the call, for messages: [`Request::name`], or [`Link::name`](crate::Link::name) for a message. The
-    /// request has been [checked](Request::checked).
+    /// `op` is the name of the operation, for accounts: [`Request::name`], or [`Link::name`](crate::Link::name) for a message.
+    /// The request has been [checked](Request::checked).
     pub fn first(op: &'static str, request: &mut Request, device: &DeviceRef) -> Self {
         Self::with_note(op, request, device, None)
     }
@@ -85,6 +88,7 @@ impl Post {
         };
         Self {
             op,
+            called: request.method.unwrap_or(op),
             name: first.map_or(op, |plan| plan.name),
             id: first.map_or(0, |plan| plan.id),
             fold: first.and_then(|plan| plan.fold),
@@ -93,6 +97,7 @@ impl Post {
             sources: std::mem::take(&mut request.sources),
             dtype: request.dtype,
             argument: request.argument,
+            past: request.past.take(),
             status: std::mem::replace(&mut request.status, Ok(())).err(),
             note,
             site: request.site,
@@ -121,6 +126,7 @@ impl Post {
         let sums = sums.transpose().map_err(|error| too_late(rank, error))?;
         Ok(Self {
             op: self.op,
+            called: self.called,
             name: plan.name,
             id: plan.id,
             fold: plan.fold,
@@ -129,6 +135,7 @@ impl Post {
             event: device.record(),
             dtype: request.dtype,
             argument: None,
+            past: None,
             status: None,
             note: None,
             site: request.site,
@@ -286,7 +293,7 @@ fn check_sources(plan: &ExchangePlan, traffic: &Traffic, post: &Post) -> Result<
 /// The error for checksums that differ.
 #[cold]
 fn not_found(plan: &ExchangePlan, reader: usize, own: &Post, sender: usize) -> CommError {
-    let (site, op, name) = (own.site(), own.op, plan.name);
+    let (site, op, name) = (own.site(), own.called, plan.name);
     CommError::PeerFailed {
         origin: sender,
         cause: format!(
@@ -307,8 +314,8 @@ fn absent(plan: &ExchangePlan, peer: usize) -> CommError {
 }
 
 impl Claim for Post {
-    fn op(&self) -> &'static str {
-        self.op
+    fn called(&self) -> &'static str {
+        self.called
     }
 
     fn site(&self) -> SiteText {
@@ -329,6 +336,14 @@ impl Claim for Post {
 
     fn argument(&self) -> Option<(&'static str, u128)> {
         self.argument
+    }
+
+    fn past(&self) -> Option<u64> {
+        self.past.as_ref().map(Past::print)
+    }
+
+    fn told(&self) -> Vec<Told> {
+        self.past.as_ref().map(Past::told).unwrap_or_default()
     }
 
     fn dtype(&self) -> Option<DType> {

@@ -7,6 +7,7 @@ mod equal;
 mod gather;
 mod message;
 mod reduce;
+mod uniform;
 
 use std::ops::Range;
 use std::panic::Location;
@@ -101,23 +102,6 @@ impl dyn Communicator + '_ {
     #[track_caller]
     pub fn agree(&self, status: Result<(), AgreedError>) -> Result<()> {
         self.tell("agree", status, None, Location::caller())
-    }
-
-    /// Checks that all ranks pass the same value, for instance a fingerprint of what they must agree on.
-    ///
-    /// # Collective
-    /// Every rank of the group.
-    ///
-    /// # Errors
-    /// If values differ, the same [`Mismatch`](CommError::Mismatch) on every rank, naming `what`; or a failure.
-    #[track_caller]
-    pub fn check_uniform(&self, what: &'static str, value: u128) -> Result<()> {
-        self.tell(
-            "check_uniform",
-            Ok(()),
-            Some((what, value)),
-            Location::caller(),
-        )
     }
 
     fn tell(

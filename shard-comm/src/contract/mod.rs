@@ -12,7 +12,7 @@ pub use moves::{
     gather, messages, rings, scatter,
 };
 pub use protocol::{
-    agreed_errors, devices, dropped_handles, element_types_agree, handles_in_any_order,
+    agreed_errors, devices, dropped_handles, element_types_agree, handles_in_any_order, histories,
     ledger_balances, local_mistakes_are_agreed, misnamed_groups, splits, subgroups, uniform_checks,
 };
 pub use reductions::{
@@ -48,6 +48,7 @@ pub fn all(comm: &dyn Communicator) {
     agreed_errors(comm);
     local_mistakes_are_agreed(comm);
     uniform_checks(comm);
+    histories(comm);
     element_types_agree(comm);
     splits(comm);
     subgroups(comm);

@@ -2,8 +2,11 @@
 
 use super::{read, upload, upload_as, value, values};
 use crate::{
-    AgreedError, CommError, Communicator, DType, ErrorClass, HostJob, Monoid, Strided, Work,
+    AgreedError, Call, Calling, CommError, Communicator, DType, ErrorClass, ExchangePlan, History,
+    HostJob, Mismatch, Monoid, Request, Strided, Work,
 };
+use std::panic::Location;
+use std::sync::Arc;
 
 /// One rank's error becomes everybody's; if several ranks have one, the lowest rank's; and the group goes on.
 pub fn agreed_errors(comm: &dyn Communicator) {
@@ -73,6 +76,51 @@ pub fn uniform_checks(comm: &dyn Communicator) {
         comm.check_uniform("seed", 1)
             .expect("equal values after a mismatch");
     }
+}
+
+/// Ranks that did something else before are told what, whatever the operation, and forget it.
+pub fn histories(comm: &dyn Communicator) {
+    let (me, last) = (comm.rank(), comm.size() - 1);
+    let history = History::new();
+    let _call = Calling::of("histories");
+    let meet = |wait: bool| {
+        let plan = Arc::new(ExchangePlan::silent("meet"));
+        let mut request = Request::status(plan, Ok(()), Location::caller());
+        request.past = history.past();
+        match wait {
+            true => comm.call(request).inspect_err(|_| history.forget()),
+            false => comm.post(request)?.heard_by(&history).wait_optional(),
+        }
+    };
+    for wait in [true, false] {
+        history.record(Call::new("begin"));
+        meet(wait).expect("equal histories");
+        if comm.size() == 1 {
+            continue;
+        }
+        history.record(Call::new("load"));
+        let value = history.record(Call::new(if me == last { "store" } else { "fetch" }));
+        history.record(Call::new("end").reading(&[value]));
+        match meet(wait) {
+            Err(CommError::Mismatch(m)) => {
+                assert_eq!(m.field, Mismatch::CALLS);
+                assert!(m.a.starts_with("histories (fetch) at "), "{m}");
+                assert!(m.b.starts_with("histories (store) at "), "{m}");
+                let ranks = (comm.members()[0], comm.members()[last]);
+                assert_eq!((m.rank_a, m.rank_b), ranks);
+            }
+            other => panic!("expected a mismatch, got {other:?}"),
+        }
+        meet(wait).expect("equal histories after a mismatch");
+        for _ in 0..100 {
+            history.record(Call::new("step").with(u128::from(me == last)));
+        }
+        match meet(wait) {
+            Err(CommError::Mismatch(m)) => assert_eq!(m.field, Mismatch::OLD_CALLS),
+            other => panic!("expected a mismatch, got {other:?}"),
+        }
+    }
+    comm.barrier().expect("a barrier after a mismatch");
 }
 
 /// Elements of one type are not taken for those of another type with as many bytes.

@@ -232,6 +232,7 @@ impl Faulty {
             sources: request.sources.clone(),
             status: request.status.clone(),
             guard: request.guard.clone(),
+            past: request.past.clone(),
             ..*request
         })
     }

@@ -1,6 +1,7 @@
 //! Elementwise maps of floats with broadcasting: arithmetic, and maps by a caller's formula.
 //!
-//! Activations and their derivatives are in [`unary`](super::unary); arithmetic of integers, and comparisons, in [`whole`](super::whole).
+//! Activations and their derivatives are in [`unary`](super::unary); arithmetic of integers, and comparisons, in
+//! [`whole`](super::whole).
 
 use super::view::for_each_row;
 use super::{Real, View, ViewMut};

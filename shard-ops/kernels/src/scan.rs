@@ -125,8 +125,8 @@ impl Run {
     }
 }
 
-/// The running values of floats along a dim, summed and multiplied as `f64`. `states` has one per line, row-major over the other dims.
-/// Without `y` they are all that is computed.
+/// The running values of floats along a dim, summed and multiplied as `f64`. `states` has one per line, row-major over the
+/// other dims. Without `y` they are all that is computed.
 ///
 /// ```
 /// use shard_kernels::{scan::{floats, Scan}, View, ViewMut};

@@ -1,8 +1,8 @@
-//! Reductions in whole numbers: sums, products and extremes of integers and truth values, and how many elements of any type are not
-//! zero.
+//! Reductions in whole numbers: sums, products and extremes of integers and truth values, and how many elements of any type
+//! are not zero.
 //!
-//! Everything is reduced as `i64`, which holds every such number, so the loops are the same for all types: rows are converted chunk
-//! by chunk.
+//! Everything is reduced as `i64`, which holds every such number, so the loops are the same for all types: rows are converted
+//! chunk by chunk.
 
 use super::View;
 use super::reduce::{COLUMNS, Split};
@@ -62,7 +62,8 @@ fn each(totals: &mut [i64], numbers: &[i64], f: impl Fn(i64, i64) -> i64) {
     }
 }
 
-/// Reduces the integers or truth values of `x` over `dims`; `put` gets each cell, row-major over the remaining dims, and its value.
+/// Reduces the integers or truth values of `x` over `dims`; `put` gets each cell, row-major over the remaining dims, and its
+/// value.
 ///
 /// ```
 /// use shard_kernels::{tally::{of_whole, Tally}, View};

@@ -5,8 +5,8 @@ use super::view::for_each_row;
 use super::{Positions, View, ViewMut};
 use shard_device::Element;
 
-/// Copies the elements of matrices (the last two dims) whose column's position is at most their row's plus `diagonal` (`upper`: at least),
-/// and writes zeros elsewhere. Positions ascend.
+/// Copies the elements of matrices (the last two dims) whose column's position is at most their row's plus `diagonal`
+/// (`upper`: at least), and writes zeros elsewhere. Positions ascend.
 ///
 /// ```
 /// use shard_kernels::{triangle::triangle, Positions, View, ViewMut};
@@ -104,8 +104,8 @@ pub fn take<T: Element>(
     );
 }
 
-/// Visits the rows that have a column at their own position: where each begins among the lines and the matrices, and the extents of one
-/// element per line.
+/// Visits the rows that have a column at their own position: where each begins among the lines and the matrices, and the
+/// extents of one element per line.
 fn on_diagonal(
     rows: Positions<'_>,
     columns: Positions<'_>,

@@ -1,8 +1,8 @@
 //! Maps of two numbers of any type, row by row: arithmetic of integers and truth values, comparisons of all types, and choices
 //! by a mask.
 //!
-//! Floats are added and multiplied by [`pointwise`](super::pointwise). What is done here is chosen before the loops, as a function on
-//! rows: there is one walk of the operands per type, whatever the operation.
+//! Floats are added and multiplied by [`pointwise`](super::pointwise). What is done here is chosen before the loops, as a
+//! function on rows: there is one walk of the operands per type, whatever the operation.
 
 use super::pointwise::{Binary, assert_shapes};
 use super::view::for_each_row;
@@ -61,9 +61,9 @@ impl Number for Bool {}
 
 /// An integer or a truth value.
 ///
-/// Integers wrap. Division rounds down and has the divisor's sign on the remainder, as PyTorch's `floor_divide` and `remainder`; by 0 both
-/// give 0, as NumPy's. An integer to a negative power is 0, but for those of 1 and -1. A shift by less than 0 or by as many bits as there are
-/// shifts everything out. Sums and products of truth values are "or" and "and".
+/// Integers wrap. Division rounds down and has the divisor's sign on the remainder, as PyTorch's `floor_divide` and
+/// `remainder`; by 0 both give 0, as NumPy's. An integer to a negative power is 0, but for those of 1 and -1. A shift by less
+/// than 0 or by as many bits as there are shifts everything out. Sums and products of truth values are "or" and "and".
 pub trait Whole: Number {
     /// The map of rows, if the type has it.
     fn row(op: Binary) -> Option<Row<Self, Self>>;

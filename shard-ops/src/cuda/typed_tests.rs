@@ -52,8 +52,8 @@ struct Found {
     result: std::result::Result<(DType, Vec<f64>, Vec<i64>), String>,
 }
 
-/// Elements whose sums and products wrap, with zeros and the ends of the type among them, or `small` ones; of floats, NaN is among the
-/// former and zero is not among the latter.
+/// Elements whose sums and products wrap, with zeros and the ends of the type among them, or `small` ones; of floats, NaN is
+/// among the former and zero is not among the latter.
 fn number<T: Element>(i: usize, small: bool) -> T {
     let k: i64 = [3, 0, -2, 7, 1, -9, 200][i % 7];
     match (T::DTYPE.is_float(), small) {

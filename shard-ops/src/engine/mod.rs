@@ -17,7 +17,7 @@ use crate::{
     Alternative, Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Reduction, Result, Rule, Stage,
     Strategy, Value, key_of,
 };
-use shard_comm::{Buffer, BufferMut, CommError, DType, DeviceRef};
+use shard_comm::{Buffer, BufferMut, Call, Calling, CommError, DType, DeviceRef, History};
 use shard_redistribute::{Array, Exchange, ExchangeHandle, MeshComm};
 use shard_spec::{Layout, ReduceOp};
 use smallvec::SmallVec;
@@ -185,16 +185,28 @@ impl Engine {
     ///
     /// # Errors
     /// What the op's rule, a move, or the device reports.
+    #[track_caller]
     pub fn run(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Vec<Array>> {
+        let _call = Calling::doing(op.name());
         if let Some(handler) = self.handler(op.name()) {
             let _handled = Handled::begin(&self.handled, op.name());
+            let layouts = |a: &&Array| (a.layout().hash128(), a.dtype());
+            let layouts: SmallVec<[_; 4]> = inputs.iter().map(layouts).collect();
+            record(op, key_of(op.name(), &(op.key(), layouts)), inputs);
             let outputs = handler(self, op, inputs)?;
             return self.as_pinned(op.name(), outputs);
         }
         let ready = self.ready(op, inputs)?;
         let kernels = self.kernels.get();
-        (inputs[0].cx()).record(ready.fingerprint ^ kernels.fingerprint());
-        self.run_strategy(op, &ready.rule, &ready.strategy, inputs)
+        let number = record(op, ready.fingerprint ^ kernels.fingerprint(), inputs);
+        let outputs = self.run_strategy(op, &ready.rule, &ready.strategy, inputs)?;
+        match outputs.len() {
+            // It has the number of the last call, which is this one.
+            1 => Ok(outputs),
+            _ => Ok((outputs.into_iter().zip(0..))
+                .map(|(output, at)| output.with_number(History::derived(number, at)))
+                .collect()),
+        }
     }
 
     /// What a handler gave, if its first result lies as it should.
@@ -457,6 +469,16 @@ impl Run<'_> {
         }
         finish(name, cx, rule, strategy, &strategy.outputs, outputs)
     }
+}
+
+/// Tells the mesh's history of an op, and of which values; gives the number of what it makes.
+fn record(op: &Arc<dyn Op>, key: u128, inputs: &[&Array]) -> u64 {
+    let Some(first) = inputs.first() else {
+        return 0;
+    };
+    let read: SmallVec<[u64; 4]> = inputs.iter().map(|a| a.number()).collect();
+    let call = Call::keyed(op.name(), key).of(first.dtype(), first.layout());
+    first.cx().record(call.reading(&read))
 }
 
 /// Reduces the partial sums that do not pass: which inputs, and to what.

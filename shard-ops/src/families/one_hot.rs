@@ -15,12 +15,12 @@ const NAME: &str = "one_hot";
 /// A new last dim of `classes`, 1 where its index is the element and 0 elsewhere, as `i64`.
 ///
 /// # Collective
-/// All members of the mesh. One reduction of a number finds out whether all elements are classes; else nothing moves, but that partial
-/// operands are reduced first.
+/// All members of the mesh. One reduction of a number finds out whether all elements are classes; else nothing moves, but that
+/// partial operands are reduced first.
 ///
 /// # Errors
-/// Elements that are no integers, or a type that cannot hold the classes; [`OutOfRange`](OpError::OutOfRange) for elements that are no
-/// classes, on all ranks alike.
+/// Elements that are no integers, or a type that cannot hold the classes; [`OutOfRange`](OpError::OutOfRange) for elements
+/// that are no classes, on all ranks alike.
 pub fn one_hot(exec: &dyn Exec, x: &Value, classes: usize) -> Result<Value> {
     let dtype = x.dtype();
     if !is_whole(dtype) || dtype == DType::Bool {

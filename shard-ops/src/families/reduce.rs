@@ -33,9 +33,11 @@ macro_rules! reductions {
 }
 
 reductions! {
-    /// The largest over dims; NaN if any is; -∞ over nothing, of integers the least there is. Gradients are shared evenly between ties.
+    /// The largest over dims; NaN if any is; -∞ over nothing, of integers the least there is. Gradients are shared evenly
+    /// between ties.
     amax => new Max;
-    /// The smallest over dims; NaN if any is; ∞ over nothing, of integers the most there is. Gradients are shared evenly between ties.
+    /// The smallest over dims; NaN if any is; ∞ over nothing, of integers the most there is. Gradients are shared evenly
+    /// between ties.
     amin => new Min;
     /// The product over dims; 1 over nothing. Of integers and truth values it is `i64`, and wraps.
     prod => new Prod;

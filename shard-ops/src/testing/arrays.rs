@@ -9,8 +9,8 @@ use std::rc::Rc;
 
 /// This rank's piece of a tensor in a layout; floats take type `float`. No communication.
 ///
-/// On partial axes the ranks get terms whose sum in rank order is exactly the value: signed powers of two times
-/// the value, in another pattern for every other element; of integers such multiples, which wrap, and of truth values true on one rank.
+/// On partial axes the ranks get terms whose sum in rank order is exactly the value: signed powers of two times the value, in
+/// another pattern for every other element; of integers such multiples, which wrap, and of truth values true on some.
 ///
 /// # Errors
 /// Whatever making an array reports.
@@ -153,9 +153,9 @@ impl Share {
         value.wrapping_mul(self.units(at))
     }
 
-    /// Whether this is the rank whose term of a truth value is not false.
+    /// Whether this rank's term of a truth value is as true as the value: on one rank, or, of some elements, on all.
     fn holds(&self, at: usize) -> bool {
-        at % self.terms.max(1) == self.index
+        at % self.terms.max(1) == self.index || at.is_multiple_of(3)
     }
 
     /// How many times the value this rank's term is. Running sums end in 1 and differ by signed powers of two, so that every

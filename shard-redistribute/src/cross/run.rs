@@ -2,7 +2,7 @@
 
 use super::{CrossPlan, incompatible};
 use crate::{Array, MeshComm, RedistributeError, Result};
-use shard_comm::{AgreedError, Buffer, Communicator, DType, Request, Target};
+use shard_comm::{AgreedError, Buffer, Call, Calling, Communicator, DType, Request, Target};
 use shard_spec::{DeviceMesh, Layout, numel};
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -97,12 +97,18 @@ impl Array {
     /// As [`CrossPlan::new`] and [`CrossPlan::run`].
     #[track_caller]
     pub fn redistribute_onto(&self, cx: &Rc<MeshComm>, to: &Layout) -> Result<Self> {
+        const OP: &str = "to_mesh";
+        let _call = Calling::doing(OP);
         let (from, rank) = (self.layout(), cx.rank());
+        // Each mesh has a history of its own, whose numbers mean nothing on the other.
+        let call = Call::new(OP).with(to.hash128()).of(self.dtype(), from);
+        self.cx().record(call.reading(&[self.number()]));
+        let number = cx.record(Call::new(OP).with(from.hash128()).of(self.dtype(), to));
         let plan = match cx.planner().model() {
             Some(model) => CrossPlan::cheapest(from, to, rank, self.dtype(), &model)?,
             None => CrossPlan::new(from, to, rank)?,
         };
-        plan.run(self, cx)
+        Ok(plan.run(self, cx)?.with_number(number))
     }
 
     /// Makes an array of a tensor that one rank of the world holds whole, row-major. Every rank receives its own block and
@@ -148,11 +154,14 @@ impl Array {
         if layout.mesh() != cx.mesh() {
             return Err(RedistributeError::OtherMesh { op: "scatter" });
         }
+        let _call = Calling::doing("scatter");
+        let call = Call::new("scatter").with(owner as u128);
+        let number = cx.record(call.of(dtype, layout));
         let from = on_one("scatter", cx, owner, layout.shape())?;
         let plan = CrossPlan::new(&from, layout, cx.rank())?;
         let data = data.filter(|_| cx.rank() == owner);
         let local = plan.cross(cx.world(), dtype, data)?;
-        Self::from_parts(cx, layout, local, dtype)
+        Ok(Self::from_parts(cx, layout, local, dtype)?.with_number(number))
     }
 
     /// Brings the whole array, row-major, to one rank of the world, which gets `Some`. The other ranks receive nothing except,
@@ -166,6 +175,10 @@ impl Array {
     #[track_caller]
     pub fn gather(&self, owner: usize) -> Result<Option<Buffer>> {
         let cx = self.cx();
+        let _call = Calling::doing("gather");
+        let call = Call::new("gather").with(owner as u128);
+        let call = call.of(self.dtype(), self.layout());
+        cx.record(call.reading(&[self.number()]));
         let to = on_one("gather", cx, owner, self.shape())?;
         let plan = CrossPlan::new(self.layout(), &to, cx.rank())?;
         plan.cross(cx.world(), self.dtype(), plan.reduce(self)?.buffer())

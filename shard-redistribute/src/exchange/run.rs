@@ -3,7 +3,7 @@
 use crate::geometry::is_run;
 use crate::{Array, MeshComm, RedistributeError, Result};
 use shard_comm::{
-    AgreedError, Buffer, CommError, DType, ExchangePlan, Handle, Monoid, Request, Scalar, Target,
+    AgreedError, Buffer, DType, ExchangePlan, Handle, Monoid, Request, Scalar, Target,
 };
 use shard_spec::Dims;
 use std::panic::Location;
@@ -97,13 +97,10 @@ impl Exchange {
             Target::Write(dst),
             Location::caller(),
         );
-        Ok(ExchangeHandle::Flying(
-            comm.post(Request {
-                status: status.map_err(Box::new),
-                ..request
-            })?,
-            cx.clone(),
-        ))
+        Ok(ExchangeHandle::Flying(comm.post(Request {
+            status: status.map_err(Box::new),
+            ..request
+        })?))
     }
 
     /// Starts the exchange and waits for it to end.
@@ -144,8 +141,8 @@ impl Exchange {
 pub enum ExchangeHandle {
     /// Nothing had to be communicated.
     Ready(Buffer),
-    /// In flight, on this mesh.
-    Flying(Handle, Rc<MeshComm>),
+    /// In flight.
+    Flying(Handle),
 }
 
 impl ExchangeHandle {
@@ -156,19 +153,13 @@ impl ExchangeHandle {
     pub fn wait(self) -> Result<Buffer> {
         match self {
             Self::Ready(buffer) => Ok(buffer),
-            Self::Flying(handle, cx) => {
-                let result = handle.wait();
-                if matches!(result, Err(CommError::Mismatch(_))) {
-                    cx.forget();
-                }
-                Ok(result?)
-            }
+            Self::Flying(handle) => Ok(handle.wait()?),
         }
     }
 
     /// Whether anything is in flight.
     pub fn is_flying(&self) -> bool {
-        matches!(self, Self::Flying(..))
+        matches!(self, Self::Flying(_))
     }
 }
 

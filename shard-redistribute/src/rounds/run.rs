@@ -3,12 +3,12 @@
 use super::pages::Pages;
 use super::ranges::{Block, Cut, for_each_box};
 use super::sizes::{Leg, Place, Schedule, Way, settles};
-use crate::exchange::{Exchange, ExchangeHandle};
+use crate::exchange::Exchange;
 use crate::geometry::is_run;
 use crate::{Array, Fingerprint, MeshComm, Plan, RedistributeError, Result, Step};
 use shard_comm::{
-    AgreedError, Buffer, BufferMut, CommError, Communicator, DType, DeviceError, DeviceRef,
-    ExchangePlan, Monoid, Piece, Request, Strided, Target,
+    AgreedError, Buffer, BufferMut, Communicator, DType, DeviceError, DeviceRef, ExchangePlan,
+    Monoid, Piece, Request, Strided, Target,
 };
 use shard_spec::row_major_strides;
 use std::panic::Location;
@@ -93,7 +93,7 @@ impl Mover<'_> {
                 })?;
                 match way {
                     Way::Slices(slice) => self.slices(comm, Monoid::Op(*op), slice, buffer, place),
-                    _ => self.heard(comm.all_reduce(&buffer, Monoid::Op(*op))),
+                    _ => Ok(comm.all_reduce(&buffer, Monoid::Op(*op))?),
                 }
             }
         }
@@ -116,15 +116,7 @@ impl Mover<'_> {
     #[track_caller]
     fn meet(&self, comm: &Rc<dyn Communicator>, trouble: Result<()>) -> Result<()> {
         let done = trouble.and_then(|()| Ok(self.device().synchronize()?));
-        self.heard(comm.agree(done.map_err(told)))
-    }
-
-    /// The result of an operation of all ranks. If they disagreed about it, they start their histories anew.
-    fn heard<T>(&self, result: shard_comm::Result<T>) -> Result<T> {
-        if matches!(result, Err(CommError::Mismatch(_))) {
-            self.cx.forget();
-        }
-        Ok(result?)
+        Ok(comm.agree(done.map_err(told))?)
     }
 
     /// Brings a result that is a view of a larger buffer to memory of its own.
@@ -181,7 +173,7 @@ impl Mover<'_> {
         };
         for start in (0..len).step_by(slice) {
             let part = source.slice(start..len.min(start + slice));
-            let combined = self.heard(comm.all_reduce(&part, op))?;
+            let combined = comm.all_reduce(&part, op)?;
             drop(part);
             let all = Strided::contiguous(&[combined.len()]);
             let there = Strided::contiguous_at(start, &[combined.len()]);
@@ -352,7 +344,7 @@ impl Rounds<'_> {
             status: status.map_err(Box::new),
             ..request
         })?;
-        ExchangeHandle::Flying(handle, mover.cx.clone()).wait()
+        Ok(handle.wait()?)
     }
 
     /// The exchange of one round: the same ranges of the same pieces on both sides, to a stage without gaps.

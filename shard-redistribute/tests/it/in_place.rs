@@ -2,7 +2,9 @@
 
 use crate::common::{Recipe, expected, layout, missing, pair, recipe, spread};
 use proptest::prelude::*;
-use shard_comm::{CommError, Communicator, DType, DeviceKind, Element, ErrorClass, Scalar, local};
+use shard_comm::{
+    Call, CommError, Communicator, DType, DeviceKind, Element, ErrorClass, Scalar, local,
+};
 use shard_redistribute::{Array, CostModel, Forecast, MeshComm, Plan, RedistributeError};
 use shard_spec::{DeviceMesh, Layout, ReduceOp, numel};
 use std::rc::Rc;
@@ -256,7 +258,7 @@ fn ranks_that_disagree_on_the_staging_are_told() {
         // One rank moves all at once, the others in different numbers of rounds.
         let plan = plan.with_staging([1 << 20, staging, staging / 2][cx.rank()]);
         let x = spread(cx, &rows);
-        cx.record(7);
+        cx.record(Call::new("step"));
         let error = plan.run_into(x).unwrap_err();
         // The group still works.
         let y = spread(cx, &rows).redistribute(&columns).unwrap();

@@ -4,7 +4,7 @@ use super::Mesh;
 use crate::{Error, Placements, Result, Shape, ShardTensor};
 use ndarray::{ArrayBase, ArrayViewD, Axis, CowArray, Data, Dimension, Slice};
 use shard_comm::Calling;
-use shard_comm::{AgreedError, DType, Element};
+use shard_comm::{AgreedError, Call, DType, Element};
 use shard_redistribute::Array;
 use shard_spec::{DimPart, Dims, Layout, Partition};
 
@@ -38,16 +38,17 @@ impl Mesh {
         S::Elem: Element,
         D: Dimension,
     {
-        let _call = Calling::here();
+        let _call = Calling::of("distribute");
         let layout = self.layout(whole.shape(), placements);
-        let key = layout.as_ref().map_or(0, Layout::hash128);
-        let key = shard_ops::key_of(S::Elem::DTYPE.name(), &key);
+        let words = |layout: &Layout| format!("{} {:?} {layout}", S::Elem::DTYPE, layout.shape());
         let layout = match self.size() {
             // Every rank may be on a mesh of its own, with an array of its own.
             1 => layout,
-            _ => self.ctx.uniform("distribute", key, layout),
+            _ => self.ctx.uniform("distribute", layout, words),
         }?;
         check_whole("distribute", &layout)?;
+        let dtype = S::Elem::DTYPE;
+        (self.cx).record(Call::new("distribute").of(dtype, &layout));
         let local = match layout.local_parts(self.ctx.rank()) {
             Some(held) => Some(
                 self.ctx
@@ -56,7 +57,7 @@ impl Mesh {
             ),
             None => None,
         };
-        self.wrap(Array::from_parts(&self.cx, &layout, local, S::Elem::DTYPE)?)
+        self.wrap(Array::from_parts(&self.cx, &layout, local, dtype)?)
     }
 
     /// Sends out the pieces of an array that one rank has. No other rank holds more than its piece.
@@ -73,13 +74,11 @@ impl Mesh {
         whole: Option<ArrayViewD<'_, T>>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
-        let _call = Calling::here();
+        let _call = Calling::of("scatter");
         const OP: &str = "scatter";
         let (world, placements) = (self.ctx.world(), placements.into());
-        world.check_uniform(
-            OP,
-            shard_ops::key_of(OP, &(root, T::DTYPE, format!("{placements:?}"))),
-        )?;
+        let words = format!("{} from rank {root} to {placements:?}", T::DTYPE);
+        world.check_uniform_as(OP, shard_ops::key_of(OP, &words), || words)?;
         if !self.mesh().contains(root) {
             return Err(Error::argument(
                 OP,
@@ -119,6 +118,8 @@ impl Mesh {
             Some(elements) => Some(self.ctx.device().upload_slice::<T>(&elements)?),
             None => None,
         };
+        let call = Call::new(OP).with(root as u128);
+        self.cx.record(call.of(T::DTYPE, &layout));
         let source = Array::from_parts(&self.cx, &owned, local, T::DTYPE)?;
         let target = if layout.ndim() == 0 {
             Layout::replicated(self.mesh(), &flat)
@@ -163,11 +164,11 @@ impl Mesh {
         S::Elem: Element,
         D: Dimension,
     {
-        let _call = Calling::here();
+        let _call = Calling::of("from_local");
         const OP: &str = "from_local";
         let (world, placements, dtype) = (self.ctx.world(), placements.into(), S::Elem::DTYPE);
-        let asked = format!("{placements:?} {sizes:?}");
-        world.check_uniform(OP, shard_ops::key_of(OP, &(asked, dtype, piece.ndim())))?;
+        let words = format!("{dtype} of {} dims, {placements:?} {sizes:?}", piece.ndim());
+        world.check_uniform_as(OP, shard_ops::key_of(OP, &words), || words)?;
         let layout = match sizes {
             LocalSizes::Global(shape) => self.layout(shape, placements)?,
             LocalSizes::Infer => self.infer(piece.shape(), &placements)?,
@@ -190,6 +191,7 @@ impl Mesh {
             ),
             None => None,
         };
+        self.cx.record(Call::new(OP).of(dtype, &layout));
         self.wrap(Array::from_parts(&self.cx, &layout, local, dtype)?)
     }
 

@@ -3,7 +3,7 @@
 use super::Mesh;
 use crate::{Error, Placements, Result, Shape, ShardTensor};
 use shard_comm::half::{bf16, f16};
-use shard_comm::{Bool, DType, Element, Monoid, Scalar, Strided};
+use shard_comm::{Bool, Call, Calling, DType, Element, Monoid, Scalar, Strided};
 use shard_ops::random::{Distribution, random};
 use shard_ops::{holds, key_of};
 use shard_redistribute::Array;
@@ -24,6 +24,7 @@ impl Mesh {
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("zeros");
         self.full(shape, 0.0, placements)
     }
 
@@ -40,6 +41,7 @@ impl Mesh {
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("ones");
         self.full(shape, 1.0, placements)
     }
 
@@ -58,6 +60,7 @@ impl Mesh {
         value: impl Into<Scalar>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("full");
         let value = value.into();
         match value {
             // Not by way of f64, which holds fewer.
@@ -65,6 +68,8 @@ impl Mesh {
             value => self.check_holds("full", value.to_f64())?,
         }
         let layout = self.layout(shape, placements)?;
+        let call = Call::new("full").with(value.to_bits().into());
+        self.cx.record(call.of(self.dtype, &layout));
         let Some(local) = layout.local_shape(self.ctx.rank()) else {
             return self.wrap(Array::from_parts(&self.cx, &layout, None, self.dtype)?);
         };
@@ -100,7 +105,9 @@ impl Mesh {
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("empty");
         let layout = self.layout(shape, placements)?;
+        (self.cx).record(Call::new("empty").of(self.dtype, &layout));
         let local = match layout.local_shape(self.ctx.rank()) {
             Some(shape) => Some(
                 self.ctx
@@ -122,12 +129,13 @@ impl Mesh {
     /// As [`Placements::layout`]; [`Argument`](Error::Argument) if the type cannot hold the last.
     #[track_caller]
     pub fn arange(&self, n: usize, placements: impl Into<Placements>) -> Result<ShardTensor> {
+        let _call = Calling::of("arange");
         self.check_holds("arange", n.saturating_sub(1) as f64)?;
         self.from_fn(n, placements, |i| i[0] as f64)
     }
 
-    /// `steps` numbers from `start` to `end`, both included, as far from each other as the next; of integers, cut towards zero. As PyTorch's,
-    /// they are counted from the nearer end.
+    /// `steps` numbers from `start` to `end`, both included, as far from each other as the next; of integers, cut towards
+    /// zero. As PyTorch's, they are counted from the nearer end.
     ///
     /// # Collective
     /// All members of the mesh, with equal arguments. No communication.
@@ -222,8 +230,10 @@ impl Mesh {
         placements: impl Into<Placements>,
         f: impl Fn(&[usize]) -> f64,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("from_fn");
         let layout = self.layout(shape, placements)?;
         let cx = &self.cx;
+        cx.record(Call::new("from_fn").of(self.dtype, &layout));
         self.wrap(match self.dtype {
             DType::F64 => Array::from_fn(cx, &layout, f),
             DType::F32 => Array::from_fn(cx, &layout, |i| f32::from_f64(f(i))),
@@ -250,6 +260,7 @@ impl Mesh {
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("rand");
         self.check_float("rand")?;
         self.random(shape, placements, Distribution::Unit)
     }
@@ -269,6 +280,7 @@ impl Mesh {
         range: Range<f64>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("uniform");
         let (start, width) = (range.start, range.end - range.start);
         if !(width.is_finite() && width >= 0.0) {
             return Err(Error::argument(
@@ -308,6 +320,7 @@ impl Mesh {
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("randn");
         self.check_float("randn")?;
         self.random(shape, placements, Distribution::Normal)
     }
@@ -348,7 +361,8 @@ impl Mesh {
     ) -> Result<ShardTensor> {
         let stream = self.ctx.next_stream();
         let layout = self.layout(shape, placements)?;
-        (self.cx).record(key_of("random", &(stream, layout.hash128())));
+        let call = Call::keyed("random", key_of("random", &(stream, format!("{how:?}"))));
+        self.cx.record(call.of(self.dtype, &layout));
         self.wrap(random(&self.cx, &layout, self.dtype, &stream, how)?)
     }
 }

@@ -66,7 +66,7 @@ impl Mesh {
     /// What a communicator or the device reports.
     #[track_caller]
     pub fn measure(&self) -> Result<Measured> {
-        let _call = Calling::here();
+        let _call = Calling::of("measure");
         Ok(shard_ops::measure(&self.cx)?)
     }
 

@@ -6,9 +6,10 @@ use shard_ops::elementwise as ops;
 /// Methods that compare, each with tensors and with numbers.
 macro_rules! comparisons {
     ($($(#[$doc:meta])* $name:ident, $(#[$number_doc:meta])* $with_number:ident;)*) => {
-        /// Comparisons: the result is `bool`, `true` or `false` per element. Shapes broadcast as in NumPy. With [`to`](Self::to) it is 1 or 0 in
-        /// another type; [`any`](Self::any), [`all`](Self::all) and [`count_nonzero`](Self::count_nonzero) reduce it, [`where_`](Self::where_)
-        /// and [`masked_fill`](Self::masked_fill) choose by it.
+        /// Comparisons: the result is `bool`, `true` or `false` per element. Shapes broadcast as in NumPy. With
+        /// [`to`](Self::to) it is 1 or 0 in another type; [`any`](Self::any), [`all`](Self::all) and
+        /// [`count_nonzero`](Self::count_nonzero) reduce it, [`where_`](Self::where_) and [`masked_fill`](Self::masked_fill)
+        /// choose by it.
         impl ShardTensor {$(
             $(#[$doc])*
             ///
@@ -16,7 +17,8 @@ macro_rules! comparisons {
             /// All members of the mesh. Communicates to align misaligned operands; partial ones are reduced first.
             ///
             /// # Errors
-            /// If shapes do not broadcast; if types differ, or are 16-bit floats: [`to`](Self::to) converts. What the communicator reports.
+            /// If shapes do not broadcast; if types differ, or are 16-bit floats: [`to`](Self::to) converts. What the
+            /// communicator reports.
             #[track_caller]
             pub fn $name(&self, other: &Self) -> Result<Self> {
                 self.run2(other, ops::$name)

@@ -84,7 +84,7 @@ impl ShardTensor {
     /// As [`nearest`](Self::nearest).
     #[track_caller]
     pub fn nearest_by(&self, points: &Self, k: usize, ring: FoldBy) -> Result<(Self, Self)> {
-        let _call = Calling::here();
+        let _call = Calling::of("nearest_by");
         let exec = self.context().tape();
         let (distances, indices) =
             neighbors::nearest(exec, &self.value(), &points.value(), k, ring)?;
@@ -116,7 +116,7 @@ impl ShardTensor {
     /// If shapes or types do not fit, or the radius is negative or not a number; what the communicator reports.
     #[track_caller]
     pub fn radius_search(&self, points: &Self, radius: f64) -> Result<RadiusPairs> {
-        let _call = Calling::here();
+        let _call = Calling::of("radius_search");
         let exec = self.context().tape();
         let (queries, points) = (self.value(), points.value());
         let found = neighbors::radius_search(exec, &queries, &points, radius, FoldBy::Auto)?;
@@ -155,7 +155,7 @@ impl ShardTensor {
         radius: f64,
         cap: usize,
     ) -> Result<RadiusTable> {
-        let _call = Calling::here();
+        let _call = Calling::of("radius_search_capped");
         let exec = self.context().tape();
         let (queries, points) = (self.value(), points.value());
         let ring = FoldBy::Auto;

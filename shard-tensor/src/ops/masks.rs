@@ -39,8 +39,8 @@ impl ShardTensor {
     /// All members of the mesh. Communicates to align misaligned operands; partial ones are reduced first.
     ///
     /// # Errors
-    /// If this is not `bool`; if `a` and `b` are both numbers, or of different types, or shapes do not broadcast; for a number that the type
-    /// does not hold.
+    /// If this is not `bool`; if `a` and `b` are both numbers, or of different types, or shapes do not broadcast; for a number
+    /// that the type does not hold.
     ///
     /// ```
     /// use shard_tensor::{launch, shard};
@@ -53,7 +53,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn where_<'a>(&self, a: impl Into<Branch<'a>>, b: impl Into<Branch<'a>>) -> Result<Self> {
-        let _call = Calling::here();
+        let _call = Calling::of("where_");
         let (mask, exec) = (self.value(), self.context().tape());
         let number = |like: &Self, number| elementwise::number("where", &like.value(), number);
         let (a, b) = match (a.into(), b.into()) {
@@ -75,8 +75,8 @@ impl ShardTensor {
     /// This, but `value` where the mask (`bool`) is true. Shapes broadcast as in NumPy.
     ///
     /// # Collective
-    /// All members of the mesh. Communicates to align misaligned operands; a partial tensor stays partial if the value is 0, and is reduced
-    /// first otherwise.
+    /// All members of the mesh. Communicates to align misaligned operands; a partial tensor stays partial if the value is 0,
+    /// and is reduced first otherwise.
     ///
     /// # Errors
     /// If the mask is not `bool` or shapes do not broadcast; for a value that the type does not hold.
@@ -113,8 +113,8 @@ impl ShardTensor {
 
 /// Triangles and diagonals of matrices.
 impl ShardTensor {
-    /// The lower triangle of matrices, the last two dims: what lies above diagonal number `diagonal` is 0. Number 0 is the main one, higher
-    /// ones lie above it.
+    /// The lower triangle of matrices, the last two dims: what lies above diagonal number `diagonal` is 0. Number 0 is the
+    /// main one, higher ones lie above it.
     ///
     /// # Collective
     /// All members of the mesh. No communication: rows and columns are counted globally. Partial sums stay partial.
@@ -138,12 +138,12 @@ impl ShardTensor {
         self.run(|exec, x| triangle::triu(exec, x, diagonal))
     }
 
-    /// Diagonal number `offset` of the matrices that two dims are, as the last dim of the result: element `i` is of row `i` and column
-    /// `i + offset`, or below the main diagonal of row `i - offset` and column `i`.
+    /// Diagonal number `offset` of the matrices that two dims are, as the last dim of the result: element `i` is of row `i`
+    /// and column `i + offset`, or below the main diagonal of row `i - offset` and column `i`.
     ///
     /// # Collective
-    /// All members of the mesh. Of square matrices' main diagonal nothing moves: the result is partial over the axes that shard columns. Other
-    /// diagonals are those of a slice, which moves what crosses its boundaries.
+    /// All members of the mesh. Of square matrices' main diagonal nothing moves: the result is partial over the axes that
+    /// shard columns. Other diagonals are those of a slice, which moves what crosses its boundaries.
     ///
     /// # Errors
     /// For a dim out of range, or one named twice.

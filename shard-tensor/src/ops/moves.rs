@@ -113,7 +113,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn split(&self, sizes: &[usize], dim: impl Into<Dim>) -> Result<Vec<Self>> {
         let dim = self.dim("split", dim)?;
-        let _call = Calling::here();
+        let _call = Calling::of("split");
         let parts = index::split(self.context().tape(), &self.value(), sizes, dim)?;
         Ok(parts.into_iter().map(|v| self.lift(v)).collect())
     }
@@ -248,7 +248,7 @@ impl ShardTensor {
         tensors: &[&Self],
         f: impl FnOnce(&dyn shard_ops::Exec, &[&Value]) -> shard_ops::Result<Value>,
     ) -> Result<Self> {
-        let _call = Calling::here();
+        let _call = Calling::of(op);
         let Some(first) = tensors.first() else {
             return Err(crate::Error::argument(
                 op,

@@ -1,7 +1,7 @@
 //! Maps of one number and of two.
 
 use crate::{Result, ShardTensor};
-use shard_comm::DType;
+use shard_comm::{Call, Calling, DType};
 use shard_kernels::unary::Unary;
 use shard_ops::elementwise as ops;
 
@@ -56,6 +56,12 @@ impl ShardTensor {
     /// As [`map`](Self::map).
     #[track_caller]
     pub fn div_scalar(&self, value: f64) -> Result<Self> {
+        // The number is no attribute of the op, which divides by a tensor.
+        let _call = Calling::of("div_scalar");
+        let x = self.value();
+        let call = Call::new("div_scalar").with(value.to_bits().into());
+        let call = call.of(self.dtype(), self.layout());
+        x.array().cx().record(call.reading(&[x.array().number()]));
         self.run(|exec, x| ops::div_scalar(exec, x, value))
     }
 
@@ -77,8 +83,8 @@ impl ShardTensor {
         self.mesh().full((), value, crate::Placements::replicated())
     }
 
-    /// The same numbers in another type: the nearest float; an integer towards zero, at most as far from it as the type reaches, and 0 for
-    /// NaN; and as `bool`, whether they are not zero.
+    /// The same numbers in another type: the nearest float; an integer towards zero, at most as far from it as the type
+    /// reaches, and 0 for NaN; and as `bool`, whether they are not zero.
     ///
     /// # Collective
     /// All members of the mesh. No communication; a partial tensor is reduced first.
@@ -106,9 +112,9 @@ impl ShardTensor {
 /// Methods that are maps of two numbers.
 macro_rules! binaries {
     ($($(#[$doc:meta])* $name:ident;)*) => {
-        /// Maps of two numbers of one type. Shapes broadcast as in NumPy. Where layouts differ the smaller operand moves, unless
-        /// [moves are explicit](crate::Context::explicit_moves). Integers wrap, as in PyTorch; truth values are added by "or" and multiplied by
-        /// "and".
+        /// Maps of two numbers of one type. Shapes broadcast as in NumPy. Where layouts differ the smaller operand moves,
+        /// unless [moves are explicit](crate::Context::explicit_moves). Integers wrap, as in PyTorch; truth values are added
+        /// by "or" and multiplied by "and".
         impl ShardTensor {$(
             $(#[$doc])*
             ///
@@ -116,7 +122,8 @@ macro_rules! binaries {
             /// All members of the mesh. Communicates to align misaligned operands.
             ///
             /// # Errors
-            /// If shapes do not broadcast; if types differ, or have no such map: [`to`](Self::to) converts. What the communicator reports.
+            /// If shapes do not broadcast; if types differ, or have no such map: [`to`](Self::to) converts. What the
+            /// communicator reports.
             #[track_caller]
             pub fn $name(&self, other: &Self) -> Result<Self> {
                 self.run2(other, ops::$name)

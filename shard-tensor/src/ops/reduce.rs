@@ -14,7 +14,8 @@ macro_rules! reductions {
             /// Dims below zero count from the end. With `keepdim` the dims stay, with extent 1.
             ///
             /// # Collective
-            /// All members of the mesh. No communication, but that a partial tensor is reduced first, unless it is summed in its own type.
+            /// All members of the mesh. No communication, but that a partial tensor is reduced first, unless it is summed in
+            /// its own type.
             ///
             /// # Errors
             /// For a dim out of range or named twice; for 16-bit floats, and integers in [`mean`](Self::mean).

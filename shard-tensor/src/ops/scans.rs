@@ -4,14 +4,15 @@ use crate::{Dim, Result, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::scan;
 
-/// Scans along a dim, which stays as it is sharded: parts are scanned side by side, each from what the parts before it came to. Integers are
-/// exact; the bits of floats, which are summed in `f64`, depend on the layout alone.
+/// Scans along a dim, which stays as it is sharded: parts are scanned side by side, each from what the parts before it came
+/// to. Integers are exact; the bits of floats, which are summed in `f64`, depend on the layout alone.
 impl ShardTensor {
-    /// The sums of the elements of a dim up to each. Of integers and truth values they are `i64`, and wrap. A partial sum stays one.
+    /// The sums of the elements of a dim up to each. Of integers and truth values they are `i64`, and wrap. A partial sum
+    /// stays one.
     ///
     /// # Collective
-    /// All members of the mesh. Where the dim is sharded, each rank receives one number per line from every other part; nothing moves
-    /// otherwise.
+    /// All members of the mesh. Where the dim is sharded, each rank receives one number per line from every other part;
+    /// nothing moves otherwise.
     ///
     /// # Errors
     /// For a dim out of range, and 16-bit floats; what the communicator reports.
@@ -57,7 +58,8 @@ impl ShardTensor {
         self.run(|exec, x| scan::logcumsumexp(exec, x, dim))
     }
 
-    /// The largest element of a dim up to each, and its index, as `i64`: the last of equal ones, and NaN before all, as in PyTorch.
+    /// The largest element of a dim up to each, and its index, as `i64`: the last of equal ones, and NaN before all, as in
+    /// PyTorch.
     ///
     /// # Collective
     /// As [`cumprod`](Self::cumprod), with a number and an index per line.
@@ -67,12 +69,13 @@ impl ShardTensor {
     #[track_caller]
     pub fn cummax(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
         let dim = self.dim("cummax", dim)?;
-        let _call = Calling::here();
+        let _call = Calling::of("cummax");
         let (values, indices) = scan::cummax(self.context().tape(), &self.value(), dim)?;
         Ok((self.lift(values), self.lift(indices)))
     }
 
-    /// The smallest element of a dim up to each, and its index, as `i64`: the last of equal ones, and NaN before all, as in PyTorch.
+    /// The smallest element of a dim up to each, and its index, as `i64`: the last of equal ones, and NaN before all, as in
+    /// PyTorch.
     ///
     /// # Collective
     /// As [`cummax`](Self::cummax).
@@ -82,7 +85,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn cummin(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
         let dim = self.dim("cummin", dim)?;
-        let _call = Calling::here();
+        let _call = Calling::of("cummin");
         let (values, indices) = scan::cummin(self.context().tape(), &self.value(), dim)?;
         Ok((self.lift(values), self.lift(indices)))
     }

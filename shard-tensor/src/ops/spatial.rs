@@ -127,7 +127,7 @@ impl ShardTensor {
     /// As [`max_pool`](Self::max_pool).
     #[track_caller]
     pub fn max_pool_with_indices(&self, options: Pool) -> Result<(Self, Self)> {
-        let _call = Calling::here();
+        let _call = Calling::of("max_pool_with_indices");
         let (y, indices) = pool::max_pool(self.context().tape(), &self.value(), options.options())?;
         Ok((self.lift(y), self.lift(indices)))
     }

@@ -11,7 +11,7 @@ pub use sgd::Sgd;
 
 use crate::nn::Parameters;
 use crate::{Error, Gradients, Result, ShardTensor};
-use shard_comm::{DType, Scalar, Strided};
+use shard_comm::{Call, Calling, DType, Scalar, Strided};
 use shard_ops::Value;
 use shard_ops::optimize::{Update, update};
 use shard_redistribute::Array;
@@ -71,6 +71,7 @@ impl Slot {
     /// One step by the numbers that `step` gives for its count, from 1 on, if there is a gradient.
     #[track_caller]
     fn update(&mut self, gradients: &Gradients, step: impl Fn(u64) -> Update) -> Result<()> {
+        let _call = Calling::of("step");
         let Some(gradient) = gradients.get(&self.parameter)? else {
             return Ok(());
         };
@@ -80,6 +81,12 @@ impl Slot {
         while self.state.len() < step.state() {
             self.state.push(zeros_like(value.array())?);
         }
+        // What an update is made of is no attribute of the op, because it changes from step to step.
+        let call = Call::new("step").of(value.dtype(), value.layout());
+        let call = numbers(step)
+            .iter()
+            .fold(call, |call, number| call.with(number.to_bits().into()));
+        value.array().cx().record(call);
         let engine = self.parameter.context().engine();
         let mut new = update(&**engine, step, &value, &gradient, &self.state)?.into_iter();
         if let Some(new) = new.next() {
@@ -87,6 +94,25 @@ impl Slot {
         }
         self.state = new.collect();
         Ok(())
+    }
+}
+
+/// The numbers of an update.
+fn numbers(update: Update) -> [f64; 6] {
+    match update {
+        Update::Sgd {
+            rate,
+            momentum,
+            decay,
+            first,
+        } => [rate, momentum, decay, f64::from(u8::from(first)), 0.0, 0.0],
+        Update::AdamW {
+            keep,
+            betas: [first, second],
+            size,
+            root,
+            eps,
+        } => [keep, first, second, size, root, eps],
     }
 }
 

@@ -1,5 +1,6 @@
 //! The many ways of saying one thing: placements, dims, numbers, meshes.
 
+use shard_comm::CommError;
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
     DType, Error, ErrorClass, GradCheck, Launch, Placement, Placements, ReduceOp, Result,
@@ -379,6 +380,26 @@ fn ranks_that_pin_differently_are_found() {
         y.sum_all()?.item()
     });
     assert!(lost.is_err());
+}
+
+/// A pin to where a result would lie anyway changes no layout: what the ranks were asked for is compared all the same.
+#[test]
+fn a_pin_that_changes_nothing_is_compared_too() {
+    let lost = launch(2, |ctx| {
+        let x = ctx.mesh_of(2)?.ones([4, 6], shard(0))?;
+        let relu = || x.relu();
+        let y = match ctx.rank() {
+            0 => ctx.pinned(shard(0), relu)?,
+            _ => relu()?,
+        };
+        y.expect_layout(shard(0))?;
+        y.sum_all()?.item()
+    });
+    let error = lost.unwrap_err();
+    assert!(
+        matches!(error.comm(), Some(CommError::Mismatch(_))),
+        "{error}"
+    );
 }
 
 #[test]

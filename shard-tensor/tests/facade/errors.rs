@@ -206,6 +206,6 @@ fn ranks_that_take_different_turns_are_found_out_at_the_next_sum() {
     });
     for error in [other_op, other_extent, one_more_draw] {
         assert_eq!(error.class(), ErrorClass::Uniform);
-        assert!(error.to_string().contains("the calls before it"), "{error}");
+        assert!(error.to_string().contains("the calls before"), "{error}");
     }
 }

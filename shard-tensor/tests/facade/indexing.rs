@@ -12,10 +12,10 @@ fn number(i: &[usize]) -> f64 {
     ((29 * i[0] + 13 * i[1] * i[1] + 5) % 17) as f64 - 6.0
 }
 
-fn run(ranks: usize, placements: [Placements; 3], program: Program) -> Vec<ArrayD<f64>> {
+fn run(ranks: usize, placements: &[Placements; 3], program: Program) -> Vec<ArrayD<f64>> {
     let made = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
         let mesh = ctx.mesh_of(ranks)?;
-        let [table, index, source] = &placements;
+        let [table, index, source] = placements;
         let x = mesh.from_fn([9, 4], table, number)?.requires_grad()?;
         let whole = Array2::from_shape_fn((7, 3), |(a, b)| ((5 * a + 7 * b * a) % 9) as i64);
         let index = mesh.distribute(&whole, index)?;
@@ -39,7 +39,7 @@ fn run(ranks: usize, placements: [Placements; 3], program: Program) -> Vec<Array
 }
 
 fn same_on_all_layouts(program: Program) -> Vec<ArrayD<f64>> {
-    let one = run(1, [(); 3].map(|()| [replicate()].into()), program);
+    let one = run(1, &[(); 3].map(|()| [replicate()].into()), program);
     let rows = || -> Placements { [shard(0)].into() };
     let uneven = || -> Placements { [shard(0).sizes([4, 0, 5])].into() };
     let seven = || -> Placements { [shard(0).sizes([1, 6, 0])].into() };
@@ -54,15 +54,14 @@ fn same_on_all_layouts(program: Program) -> Vec<ArrayD<f64>> {
         [uneven(), columns(), seven()],
         [columns(), seven(), copies()],
     ] {
-        let text = format!("{placements:?}");
-        let made = run(3, placements, program);
+        let made = run(3, &placements, program);
         assert_eq!(made.len(), one.len());
         for (got, expected) in made.iter().zip(&one) {
             assert_eq!(got.shape(), expected.shape());
             let close = |(g, e): (&f64, &f64)| (g - e).abs() <= 1e-12 * e.abs().max(1.0);
             assert!(
                 got.iter().zip(expected).all(close),
-                "{text}: {got} {expected}"
+                "{placements:?}: {got} {expected}"
             );
         }
     }

@@ -5,6 +5,7 @@ mod doors;
 mod errors;
 mod gradients;
 mod graphs;
+mod histories;
 mod indexing;
 mod limits;
 mod local;

@@ -5,7 +5,10 @@ use shard_tensor::{
     DType, GradCheck, Launch, Placements, Result, ShardTensor, launch, replicate, shard,
 };
 
-fn layouts() -> Vec<(Vec<usize>, fn() -> Placements)> {
+/// The shape of a mesh, and placements on it.
+type OnMesh = (Vec<usize>, fn() -> Placements);
+
+fn layouts() -> Vec<OnMesh> {
     vec![
         (vec![1], || [shard(0)].into()),
         (vec![3], || [shard(0).sizes([4, 0, 5])].into()),
@@ -148,7 +151,8 @@ fn scans_have_the_slopes_of_differences() {
                     (4, 0) | (2, 1) | (6, 1) => 0.0,
                     (i, j) => ((i * 7 + j * 5) % 11) as f64 / 4.0 - 1.3,
                 })?;
-                let functions: [&dyn Fn(&ShardTensor) -> Result<ShardTensor>; 6] = [
+                type Function<'a> = &'a dyn Fn(&ShardTensor) -> Result<ShardTensor>;
+                let functions: [Function<'_>; 6] = [
                     &|x| x.cumsum(0)?.square(),
                     &|x| x.cumprod(0),
                     &|x| x.logcumsumexp(0),

@@ -6,8 +6,11 @@ use shard_tensor::{
     checkpoint, launch, partial, replicate, shard,
 };
 
+/// The shape of a mesh, and placements on it.
+type OnMesh = (Vec<usize>, fn() -> Placements);
+
 /// Meshes and layouts of a table of 7 rows: one rank, parts that are empty, more ranks than rows, two axes on one dim and on two.
-fn layouts() -> Vec<(Vec<usize>, fn() -> Placements)> {
+fn layouts() -> Vec<OnMesh> {
     vec![
         (vec![1], || [shard(0)].into()),
         (vec![3], || [shard(0).sizes([4, 0, 3])].into()),
@@ -158,7 +161,7 @@ fn ten_lines_of_a_user_read_well() {
         let ends = mesh.distribute(&arr1(&[3_i64, 1, 3, 0, 1, 3, 3, 3]), first.clone())?;
         let degrees = ends.one_hot(4)?.sum(0, false)?.to_array::<i64>()?;
         // Numbers above 2 that are no multiples of 5 or 6.
-        let x = mesh.arange(8, first.clone())?;
+        let x = mesh.arange(8, first)?;
         let kept = x.gt_scalar(2.0)?;
         let kept = kept.logical_and(
             &x.remainder(&mesh.full((), 5, Placements::replicated())?)?
@@ -292,10 +295,9 @@ fn tensors_of_every_type_come_from_nothing_and_from_files() {
             3.0
         );
         checkpoint::save(&path, &all)?;
-        Ok(long
-            .full(2, 3, Placements::replicated())?
+        long.full(2, 3, Placements::replicated())?
             .sub_scalar(5.0)?
-            .to_array::<i32>()?)
+            .to_array::<i32>()
     });
     assert_eq!(saved.unwrap()[3], arr1(&[-2, -2]).into_dyn());
     let bytes = std::fs::read(&path).unwrap();
@@ -307,6 +309,23 @@ fn tensors_of_every_type_come_from_nothing_and_from_files() {
             (&[3, 2][..], 6 * dtype.size())
         );
         assert!(tensor.data().chunks(dtype.size()).all(|one| one[0] == 1));
+    }
+    // On other ranks, in another layout, of the type that the file tells.
+    let loaded = Launch::new(3).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let missing = checkpoint::read(&path, "f32", &mesh, shard(0)).unwrap_err();
+        assert_eq!(missing.class(), ErrorClass::Agreed);
+        let missing = missing.to_string();
+        let sums = types.map(|dtype| {
+            let x = checkpoint::read(&path, dtype.name(), &mesh, shard(1).sizes([1, 0, 1]))?;
+            assert_eq!((x.dtype(), x.shape()), (dtype, &[3, 2][..]));
+            x.sum_all()?.item()
+        });
+        Ok((missing, sums.into_iter().collect::<Result<Vec<f64>>>()?))
+    });
+    for (missing, sums) in loaded.unwrap() {
+        assert!(missing.contains("no tensor \"f32\""), "{missing}");
+        assert_eq!(sums, [6.0; 4]);
     }
     std::fs::remove_file(&path).unwrap();
 }
@@ -394,7 +413,8 @@ fn choices_and_triangles_have_the_slopes_of_differences() {
         let mesh = ctx.mesh_of([2, 2])?;
         let x = mesh.randn([5, 4], [shard(0).sizes([4, 1]), shard(1)])?;
         let y = mesh.randn([4], [replicate(), shard(0)])?;
-        let functions: [&dyn Fn(&ShardTensor, &ShardTensor) -> Result<ShardTensor>; 8] = [
+        type Function<'a> = &'a dyn Fn(&ShardTensor, &ShardTensor) -> Result<ShardTensor>;
+        let functions: [Function<'_>; 8] = [
             &|x, y| x.gt(y)?.where_(&x.square()?, y),
             &|x, y| x.gt(y)?.where_(3.0, y),
             &|x, y| x.mul(y)?.masked_fill(&y.gt_scalar(0.0)?, 0.0),

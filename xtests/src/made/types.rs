@@ -1,5 +1,6 @@
-//! Ops on integers and truth values, masks, triangles and scans, where the reference files have few: what one rank gives, of operands
-//! that have zeros, ties and numbers whose sums wrap among them. That it is right on one rank is for the tests of the kernels to say.
+//! Ops on integers and truth values, masks, triangles and scans, where the reference files have few: what one rank gives, of
+//! operands that have zeros, ties and numbers whose sums wrap among them. That it is right on one rank is for the tests of the
+//! kernels to say.
 
 use crate::case::{Attributes, Case, Data, Tensor};
 use crate::dispatch;

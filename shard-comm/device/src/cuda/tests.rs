@@ -51,6 +51,15 @@ fn where_there_is_no_gpu_asking_for_one_is_a_typed_error() {
     }
 }
 
+/// A job is a function of this program: a GPU cannot run it, and must not be asked to.
+#[test]
+fn gpus_run_no_jobs_of_the_host() {
+    assert!(Host::new().runs_host_jobs());
+    for cuda in devices() {
+        assert!(!cuda.runs_host_jobs(), "{cuda:?}");
+    }
+}
+
 /// All kinds of values that a conversion may meet: ends of ranges, halves between 16-bit floats, subnormals, NaN.
 fn hard_numbers() -> Vec<f64> {
     let mut all = vec![

@@ -140,7 +140,7 @@ mod tests {
     }
 
     /// The errors of ranks that are all to hear of the same.
-    fn timed_out(errors: Vec<CommError>) -> Arc<crate::TimeoutReport> {
+    fn timed_out(errors: &[CommError]) -> Arc<crate::TimeoutReport> {
         assert!(errors.iter().all(|e| *e == errors[0]), "{errors:#?}");
         assert_eq!(errors[0].class(), ErrorClass::Failure);
         match &errors[0] {
@@ -158,7 +158,7 @@ mod tests {
                 let _held = lock.lock().unwrap_or_else(PoisonError::into_inner);
                 comm.barrier().unwrap_err()
             });
-            let report = timed_out(errors.unwrap());
+            let report = timed_out(&errors.unwrap());
             assert!(report.waited >= Duration::from_millis(60), "{report}");
             assert_eq!(report.others.len(), 2);
             let mut busy = 0;
@@ -202,7 +202,7 @@ mod tests {
         for schedule in [Schedule::Free, Schedule::listed([])] {
             let ended = AtomicUsize::new(0);
             let errors = run_with(3, &options(schedule.clone()), |comm| loops(&comm, &ended));
-            let report = timed_out(errors.unwrap());
+            let report = timed_out(&errors.unwrap());
             assert_eq!(report.wait.rank, 0);
             assert!(report.wait.missing.contains(&1), "{report}");
             let busy = Whereabouts::Busy {

@@ -484,7 +484,7 @@ impl World {
         };
         let cause = format!(
             "it ended without joining {} (operation {} of {}), which rank {rank} called at {}",
-            post.op(),
+            post.called(),
             slot.sequence,
             label(members),
             post.site()
@@ -644,7 +644,7 @@ fn wait_line(rank: usize, wanted: &Meeting) -> Option<WaitLine> {
         .filter(|(_, post)| post.is_none());
     Some(WaitLine {
         rank,
-        op: mine.op(),
+        op: mine.called(),
         group: label(members),
         sequence: slot.sequence,
         site: mine.site(),

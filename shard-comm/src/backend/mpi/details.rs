@@ -10,7 +10,7 @@ use super::raw::failure;
 use super::wire::{Wire, WireMessage};
 use crate::plan::Traffic;
 use crate::validate::{Claim, label, validate};
-use crate::{AgreedError, CommError, DType, ExchangePlan, Monoid, Result, SiteText};
+use crate::{AgreedError, CommError, DType, ExchangePlan, Monoid, Past, Result, SiteText, Told};
 
 /// The name of the operation that every rank ends with.
 pub(super) const END: &str = "end of the program";
@@ -23,8 +23,21 @@ pub(super) struct Details {
     turn: Option<u64>,
     status: Option<Status>,
     argument: Option<(String, u128)>,
+    past: Option<u64>,
+    calls: Vec<Call>,
     dtype: Option<String>,
     exchanges: Vec<Exchange>,
+}
+
+/// One of the calls that came before.
+#[derive(Serialize, Deserialize, Debug)]
+struct Call {
+    number: u64,
+    after: u64,
+    what: String,
+    reads: Vec<String>,
+    tracked: bool,
+    site: Option<(String, u32, u32)>,
 }
 
 #[derive(Serialize, Deserialize, Debug)]
@@ -62,6 +75,7 @@ pub(super) struct Own<'a> {
     pub(super) turn: Option<u64>,
     pub(super) status: Option<&'a AgreedError>,
     pub(super) argument: Option<(&'static str, u128)>,
+    pub(super) past: Option<&'a Past>,
     pub(super) dtype: Option<DType>,
 }
 
@@ -76,10 +90,14 @@ impl Details {
         };
         Self {
             op: own.op.to_owned(),
-            site: (own.site.file.to_owned(), own.site.line, own.site.column),
+            site: place(own.site),
             turn: own.turn,
             status: own.status.map(status),
             argument: own.argument.map(|(name, value)| (name.to_owned(), value)),
+            past: own.past.map(Past::print),
+            calls: own.past.map_or(Vec::new(), |past| {
+                past.told().into_iter().map(Call::from).collect()
+            }),
             dtype: own.dtype.map(|t| t.name().to_owned()),
             exchanges: Vec::new(),
         }
@@ -125,6 +143,44 @@ impl Details {
     }
 }
 
+impl From<Told> for Call {
+    fn from(told: Told) -> Self {
+        Self {
+            number: told.number,
+            after: told.after,
+            what: told.what,
+            reads: told.reads.into_vec(),
+            tracked: told.tracked,
+            site: told.site.map(place),
+        }
+    }
+}
+
+impl Call {
+    fn told(&self) -> Told {
+        Told {
+            number: self.number,
+            after: self.after,
+            what: self.what.clone(),
+            reads: self.reads.iter().cloned().collect(),
+            tracked: self.tracked,
+            site: self.site.as_ref().map(site),
+        }
+    }
+}
+
+fn place(site: SiteText) -> (String, u32, u32) {
+    (site.file.to_owned(), site.line, site.column)
+}
+
+fn site((file, line, column): &(String, u32, u32)) -> SiteText {
+    SiteText {
+        file: intern(file),
+        line: *line,
+        column: *column,
+    }
+}
+
 /// The error for ranks whose fingerprints differ.
 pub(super) fn disagreement(sequence: u64, members: &[usize], all: &[Details]) -> CommError {
     if let Some(ended) = abandoned(sequence, members, all) {
@@ -160,12 +216,14 @@ fn abandoned(sequence: u64, members: &[usize], all: &[Details]) -> Option<CommEr
 
 /// The details of one exchange, as the claim that validation checks.
 struct StageClaim {
-    op: &'static str,
+    called: &'static str,
     site: SiteText,
     name: &'static str,
     turn: Option<u64>,
     status: Option<AgreedError>,
     argument: Option<(&'static str, u128)>,
+    past: Option<u64>,
+    told: Vec<Told>,
     dtype: Option<DType>,
     fold: Option<Monoid>,
     id: u128,
@@ -176,7 +234,6 @@ struct StageClaim {
 
 impl StageClaim {
     fn new(details: &Details, stage: usize) -> Self {
-        let (file, line, column) = &details.site;
         let exchange = details.exchanges.get(stage);
         let traffic = |pairs: &[Pair]| {
             let one = |p: &Pair| Traffic::new(p.peer, p.pieces, p.elements, &p.extents, p.print);
@@ -184,16 +241,14 @@ impl StageClaim {
         };
         let argument = details.argument.as_ref();
         Self {
-            op: intern(&details.op),
-            site: SiteText {
-                file: intern(file),
-                line: *line,
-                column: *column,
-            },
+            called: intern(&details.op),
+            site: site(&details.site),
             name: exchange.map_or("nothing", |e| intern(&e.name)),
             turn: details.turn,
             status: details.status().filter(|_| stage == 0),
             argument: argument.map(|(name, value)| (intern(name), *value)),
+            past: details.past,
+            told: details.calls.iter().map(Call::told).collect(),
             dtype: details
                 .dtype
                 .as_ref()
@@ -208,8 +263,8 @@ impl StageClaim {
 }
 
 impl Claim for StageClaim {
-    fn op(&self) -> &'static str {
-        self.op
+    fn called(&self) -> &'static str {
+        self.called
     }
 
     fn site(&self) -> SiteText {
@@ -230,6 +285,14 @@ impl Claim for StageClaim {
 
     fn argument(&self) -> Option<(&'static str, u128)> {
         self.argument
+    }
+
+    fn past(&self) -> Option<u64> {
+        self.past
+    }
+
+    fn told(&self) -> Vec<Told> {
+        self.told.clone()
     }
 
     fn dtype(&self) -> Option<DType> {
@@ -309,6 +372,7 @@ mod tests {
                 turn: None,
                 status: None,
                 argument: None,
+                past: None,
                 dtype: Some(DType::F32),
             });
             for name in ["one", later] {

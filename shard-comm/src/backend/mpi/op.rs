@@ -17,13 +17,15 @@ use super::tags::{Phase, Tags};
 use super::wire::{Wire, WireCache, WireMessage};
 use crate::guard::{Guard, PeerSum, sum_of};
 use crate::run;
-use crate::{AgreedError, Buffer, DType, ErrorClass, ExchangePlan, Result, Site, SiteText};
+use crate::{AgreedError, Buffer, DType, ErrorClass, ExchangePlan, Past, Result, Site, SiteText};
 use crate::{Request, Stage, Target};
 
 /// An operation in flight.
 #[derive(Debug)]
 pub(super) struct Op {
     pub(super) name: &'static str,
+    /// What the user called, if that is known.
+    method: Option<&'static str>,
     pub(super) site: Site,
     pub(super) tags: Tags,
     dtype: Option<DType>,
@@ -49,6 +51,7 @@ pub(super) struct State {
     judged: bool,
     status: Result<(), Box<AgreedError>>,
     argument: Option<(&'static str, u128)>,
+    past: Option<Past>,
     /// Every rank's error, if ranks exchanged their errors.
     pub(super) statuses: Vec<Option<AgreedError>>,
     pub(super) result: Option<Result<Option<Buffer>>>,
@@ -82,6 +85,7 @@ impl State {
             sums: request.guard.sums,
             status: request.status,
             argument: request.argument,
+            past: request.past,
             ..Self::at(Step::Records(begun.records))
         }
     }
@@ -99,6 +103,7 @@ impl State {
             judged: false,
             status: Ok(()),
             argument: None,
+            past: None,
             statuses: Vec::new(),
             result: None,
             dropped: false,
@@ -111,6 +116,7 @@ impl Op {
     pub(super) fn new(tags: Tags, request: Request, begun: Begun) -> Self {
         Self {
             name: request.name(),
+            method: request.method,
             site: request.site,
             tags,
             dtype: request.dtype,
@@ -122,6 +128,7 @@ impl Op {
     pub(super) fn held(tags: Tags, request: Request, wires: Rc<WireCache>) -> Self {
         Self {
             name: request.name(),
+            method: request.method,
             site: request.site,
             tags,
             dtype: request.dtype,
@@ -241,11 +248,12 @@ impl Op {
 
     fn details(&self, state: &State) -> Details {
         let mut details = Details::new(Own {
-            op: self.name_of_call(),
+            op: self.called(),
             site: self.site.into(),
             turn: state.turn,
             status: state.status.as_ref().err().map(Box::as_ref),
             argument: state.argument,
+            past: state.past.as_ref(),
             dtype: self.dtype,
         });
         let mut sources: Vec<usize> = state.sources.iter().map(Buffer::len).collect();
@@ -258,6 +266,11 @@ impl Op {
             }];
         }
         details
+    }
+
+    /// What the user called, for messages.
+    pub(super) fn called(&self) -> &'static str {
+        self.method.unwrap_or_else(|| self.name_of_call())
     }
 
     /// The name of the call, where it differs from that of the plan: a message has two ends.
@@ -419,7 +432,7 @@ impl Op {
         };
         let wrong = sums::first_wrong(&sums, &self.tags, found).map(|peer| {
             let (me, sender) = (rank.world().rank(), self.tags.members[peer]);
-            let (op, site) = (self.name_of_call(), SiteText::from(self.site));
+            let (op, site) = (self.called(), SiteText::from(self.site));
             let text = format!(
                 "rank {me} did not find in {op} ({}) at {site} what rank {sender} sent",
                 plan.name

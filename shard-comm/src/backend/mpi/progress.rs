@@ -483,7 +483,7 @@ impl Rank {
         };
         let cause = format!(
             "{how} without joining {} (operation {} of {}), which rank {} called at {}",
-            op.name,
+            op.called(),
             op.tags.sequence,
             label(&op.tags.members),
             self.world.rank(),
@@ -500,7 +500,7 @@ impl Rank {
             waited,
             wait: WaitLine {
                 rank: self.world.rank(),
-                op: op.name,
+                op: op.called(),
                 group: label(&op.tags.members),
                 sequence: op.tags.sequence,
                 site: op.site.into(),

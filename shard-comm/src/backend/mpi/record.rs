@@ -32,6 +32,12 @@ pub(super) fn record(tags: &Tags, request: &Request, wires: &[Rc<Wire>]) -> Resu
     print.word(request.guard.turn.map_or(0, |turn| turn.wrapping_add(1)));
     print.text(request.argument.map_or("", |a| a.0));
     print.wide(request.argument.map_or(0, |a| a.1));
+    print.word(
+        request
+            .past
+            .as_ref()
+            .map_or(0, |past| past.print().wrapping_add(1)),
+    );
     print.word(request.dtype.map_or(0, |t| t as u64 + 1));
     let mut balance = [0_u64; 2];
     for (at, wire) in wires.iter().enumerate() {

@@ -259,3 +259,20 @@ pub(super) fn check_parts(
     }
     Err(failed(call, "a whole that is not one part for each rank"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A library would read or write beyond a buffer that is too short.
+    #[test]
+    fn a_whole_has_one_part_for_each_rank() {
+        for (part, ranks) in [(0, 3), (5, 1), (7, 3)] {
+            check_parts("ncclAllGather", part, part * ranks, ranks).unwrap();
+        }
+        for (part, whole, ranks) in [(7, 20, 3), (7, 22, 3), (usize::MAX, usize::MAX - 2, 3)] {
+            let refused = check_parts("ncclAllGather", part, whole, ranks).unwrap_err();
+            assert!(refused.to_string().contains("ncclAllGather"), "{refused}");
+        }
+    }
+}

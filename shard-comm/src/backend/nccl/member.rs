@@ -184,8 +184,10 @@ impl NcclComm {
             sources,
             status: request.status.clone(),
             argument: request.argument,
+            past: request.past.clone(),
             dtype: request.dtype,
             site: request.site,
+            method: request.method,
             guard: request.guard.clone(),
         })
     }
@@ -218,6 +220,7 @@ impl NcclComm {
         };
         let op = Rc::new(Op {
             name,
+            called: request.method.unwrap_or(name),
             site: request.site,
             sequence,
             members,

@@ -16,8 +16,10 @@ use crate::{Stage, Target};
 /// An operation in flight.
 #[derive(Debug)]
 pub(super) struct Op {
-    /// The name of the call, for messages and accounts.
+    /// The name of the operation, for accounts.
     pub(super) name: &'static str,
+    /// What the user called, for messages.
+    pub(super) called: &'static str,
     pub(super) site: Site,
     /// The number of the operation in its group, or of the message in its pair.
     pub(super) sequence: u64,

@@ -470,7 +470,7 @@ impl Rank {
             let (me, sender) = (self.number(), op.members.get(peer).copied());
             let cause = format!(
                 "rank {me} did not find in {} ({}) at {} what rank {} sent",
-                op.name,
+                op.called,
                 check.plan.name,
                 SiteText::from(op.site),
                 sender.unwrap_or(peer),
@@ -546,7 +546,7 @@ impl Rank {
             waited,
             wait: WaitLine {
                 rank: self.number(),
-                op: op.name,
+                op: op.called,
                 group: label(&op.members),
                 sequence: op.sequence,
                 site: op.site.into(),

@@ -35,8 +35,8 @@ use std::sync::Arc;
 /// Applies a map of one number to every element. It can be differentiated three times; a fourth is
 /// [`NoVjp`](OpError::NoVjp).
 ///
-/// Of integers there are those that stay integers: `neg`, `abs`, `sign`, `square`, `relu`, `floor`, `clamp`, `pow_scalar`, `add_scalar` and
-/// `mul_scalar`, all wrapping.
+/// Of integers there are those that stay integers: `neg`, `abs`, `sign`, `square`, `relu`, `floor`, `clamp`, `pow_scalar`,
+/// `add_scalar` and `mul_scalar`, all wrapping.
 ///
 /// # Collective
 /// All members of the mesh. No communication; a partial operand is reduced first unless the map is linear.
@@ -92,7 +92,8 @@ binaries! {
     bitwise_xor => BitXor;
     /// The bits of integer `a` moved up by `b`; by less than 0, or as many as there are, it is 0.
     shift_left => Shl;
-    /// The bits of integer `a` moved down by `b`, the sign staying; by less than 0, or as many as there are, only the sign is left.
+    /// The bits of integer `a` moved down by `b`, the sign staying; by less than 0, or as many as there are, only the sign is
+    /// left.
     shift_right => Shr;
 }
 

@@ -174,8 +174,8 @@ impl Op for ExtremeTotals {
     crate::kernel::gpu_kernel!();
 }
 
-/// The derivative of running extremes: each was found at an index, which gets the sum of what comes to it. Indices ascend, so those of one
-/// are a run, which ends, seen from behind, at the index itself.
+/// The derivative of running extremes: each was found at an index, which gets the sum of what comes to it. Indices ascend, so
+/// those of one are a run, which ends, seen from behind, at the index itself.
 fn at_extremes(exec: &dyn Exec, dy: &Value, index: &Value, dim: usize) -> Result<Value> {
     let parts = Parts::of("cummax", index, dim)?;
     let scan = Runs { parts };
@@ -232,7 +232,7 @@ impl Op for Runs {
             for &part in &after {
                 parts::join(&sums, dim, &[part], &mut of_parts, |run, sum| run.sum = sum);
                 parts::join(&ended, dim, &[part], &mut of_parts, |run, ended| {
-                    run.ended = ended != 0
+                    run.ended = ended != 0;
                 });
                 for (state, next) in states.iter_mut().zip(&of_parts) {
                     *state = state.then(*next);

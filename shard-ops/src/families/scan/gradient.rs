@@ -10,8 +10,8 @@ use shard_kernels::unary::Unary;
 
 /// Of running products `y` of `x`.
 ///
-/// Before the first zero of a line the derivative is the sum of `dy y` from there on, divided by `x`. At it the quotient would be of two
-/// zeros: there the products are taken without that factor. Behind it they are all zero.
+/// Before the first zero of a line the derivative is the sum of `dy y` from there on, divided by `x`. At it the quotient would
+/// be of two zeros: there the products are taken without that factor. Behind it they are all zero.
 pub(super) fn of_products(
     exec: &dyn Exec,
     x: &Value,
@@ -40,8 +40,8 @@ pub(super) fn of_products(
     add(exec, &usual, &lone)
 }
 
-/// Of running logarithms `y` of sums of exponentials of `x`: the sum of `dy e^(x - y)` from each element on, its terms of either sign
-/// summed as logarithms, so that nothing overflows. `back` scans the other way.
+/// Of running logarithms `y` of sums of exponentials of `x`: the sum of `dy e^(x - y)` from each element on, its terms of
+/// either sign summed as logarithms, so that nothing overflows. `back` scans the other way.
 pub(super) fn of_exponentials(
     exec: &dyn Exec,
     x: &Value,

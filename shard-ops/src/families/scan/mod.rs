@@ -1,8 +1,9 @@
 //! Scans along a dim: running sums, products, extremes and the like.
 //!
-//! Where the dim is sharded, a scan is two ops. The first finds what each part of the dim comes to (its total), in the parts' places, so that
-//! nothing moves. The totals, one per line and part, are gathered along the dim's axes. The second joins those of the parts before its own,
-//! in their order, and scans its own part from there. Integers are exact, and the bits of floats depend on the layout alone.
+//! Where the dim is sharded, a scan is two ops. The first finds what each part of the dim comes to (its total), in the parts'
+//! places, so that nothing moves. The totals, one per line and part, are gathered along the dim's axes. The second joins those
+//! of the parts before its own, in their order, and scans its own part from there. Integers are exact, and the bits of floats
+//! depend on the layout alone.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -27,8 +28,9 @@ macro_rules! scans {
         $(#[$doc])*
         ///
         /// # Collective
-        /// All members of the mesh. Where the dim is sharded, every rank gathers the totals of the other parts, one number per line and part;
-        /// else nothing moves. A dim in several intervals per rank (zigzag, striped) is first brought to one each.
+        /// All members of the mesh. Where the dim is sharded, every rank gathers the totals of the other parts, one number per
+        /// line and part; else nothing moves. A dim in several intervals per rank (zigzag, striped) is first brought to one
+        /// each.
         ///
         /// # Errors
         /// A dim out of range; a type that has no such scan.
@@ -39,7 +41,8 @@ macro_rules! scans {
 }
 
 scans! {
-    /// The sums of the elements of a dim up to each. Of integers and truth values they are `i64`, and wrap. Partial sums stay partial.
+    /// The sums of the elements of a dim up to each. Of integers and truth values they are `i64`, and wrap. Partial sums stay
+    /// partial.
     cumsum => Sum;
     /// The products of the elements of a dim up to each. Of integers and truth values they are `i64`, and wrap.
     cumprod => Prod;

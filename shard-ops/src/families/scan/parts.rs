@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 /// A dim and how it is divided: the boundaries of its parts, if it is sharded.
 ///
-/// The parts are the factor of a rule, and the dim's elements are [rows](Access::Rows) of the parts: a rank that has a part of the one has
-/// the same part of the other.
+/// The parts are the factor of a rule, and the dim's elements are [rows](Access::Rows) of the parts: a rank that has a part of
+/// the one has the same part of the other.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Parts {
     pub(super) dim: usize,
@@ -51,8 +51,8 @@ impl Parts {
         self.count() > 1
     }
 
-    /// A rule of `xs` operands that are divided so, and then of `totals` operands of which every rank has those of all parts; with the
-    /// accesses of a result that is divided as the former.
+    /// A rule of `xs` operands that are divided so, and then of `totals` operands of which every rank has those of all parts;
+    /// with the accesses of a result that is divided as the former.
     pub(super) fn scanned(
         &self,
         op: &'static str,
@@ -132,7 +132,7 @@ impl Parts {
         let (first, n) = (x.start[self.dim], x.shape[self.dim]);
         let (from, count) = (totals.start[self.dim], totals.shape[self.dim]);
         let Some(ends) = &self.ends else {
-            return vec![0..n];
+            return std::iter::once(0..n).collect();
         };
         let parts = ends.offsets[from..=from + count].windows(2);
         // Of an empty part the box may lie anywhere.

@@ -47,12 +47,13 @@ pub fn triu(exec: &dyn Exec, x: &Value, diagonal: i64) -> Result<Value> {
     exec.apply1(Arc::new(op), &[x])
 }
 
-/// Diagonal number `offset` of the matrices that two dims are, as the last dim of the result; dim `rows` counts rows and `columns`
-/// columns.
+/// Diagonal number `offset` of the matrices that two dims are, as the last dim of the result; dim `rows` counts rows and
+/// `columns` columns.
 ///
 /// # Collective
-/// All members of the mesh. Nothing moves if the matrices are square and the main diagonal is asked for: what each rank has of it is a
-/// term of a sum over the mesh axes that shard columns. Other diagonals are those of a slice, which moves what crosses its boundaries.
+/// All members of the mesh. Nothing moves if the matrices are square and the main diagonal is asked for: what each rank has of
+/// it is a term of a sum over the mesh axes that shard columns. Other diagonals are those of a slice, which moves what crosses
+/// its boundaries.
 ///
 /// # Errors
 /// A dim out of range, or one named twice.
@@ -153,8 +154,8 @@ impl Op for Triangle {
     }
 }
 
-/// The main diagonal of square matrices, the last two dims: the sum over columns of what lies on it, which is one element, so that a
-/// rank that has only some of the columns has a term.
+/// The main diagonal of square matrices, the last two dims: the sum over columns of what lies on it, which is one element, so
+/// that a rank that has only some of the columns has a term.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Diagonal;
 

@@ -1,0 +1,515 @@
+//! Ranks whose programs differ are told which calls differ, and right programs are left alone.
+
+use shard_comm::Communicator;
+use shard_tensor::nn::{LayerNorm, Linear, Module};
+use shard_tensor::optim::{AdamW, Optimizer, Sgd};
+use shard_tensor::{
+    Context, Conv, DType, DeviceKind, Error, ErrorClass, GradAs, KernelPolicy, Launch, LocalSizes,
+    Mesh, Placements, Result, ShardTensor, checkpoint, launch, replicate, shard,
+};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// What two ranks hear where rank 1 does something else, at the next operation: the same, and nothing in numbers that
+/// nobody can read. They go on afterwards.
+fn told(step: impl Fn(&Context, &Mesh) -> Result<()> + Sync) -> String {
+    let outcomes = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let met = |mesh: &Mesh| mesh.ones([6], shard(0))?.sum_all()?.item();
+        let heard = step(ctx, &mesh).and_then(|()| met(&mesh));
+        assert_eq!(met(&mesh)?, 6.0);
+        Ok(heard.err())
+    });
+    let outcomes: Vec<Option<Error>> = outcomes.unwrap();
+    let [Some(a), Some(b)] = &outcomes[..] else {
+        panic!("some rank heard nothing: {outcomes:?}");
+    };
+    assert_eq!(a.to_string(), b.to_string());
+    assert_eq!(a.class(), ErrorClass::Uniform);
+    let text = a.to_string();
+    assert!(text.contains("disagree on the calls "), "{text}");
+    assert!(!text.contains("0x"), "{text}");
+    text
+}
+
+/// Two tensors of one layout, in an order that depends on the rank, as a `HashMap` would give them.
+fn swapped(ctx: &Context, mesh: &Mesh) -> Result<[ShardTensor; 2]> {
+    let a = mesh.randn([4, 6], shard(0))?;
+    let b = mesh.randn([4, 6], shard(0))?;
+    Ok(if ctx.rank() == 0 { [a, b] } else { [b, a] })
+}
+
+#[test]
+fn calls_that_differ_are_named_with_shape_and_line() {
+    let text = told(|ctx, mesh| {
+        let x = mesh.ones([4, 6], shard(0))?;
+        let y = match ctx.rank() {
+            0 => x.relu()?,
+            _ => x.gelu()?,
+        };
+        y.exp()?.square().map(drop)
+    });
+    let line = line!();
+    let file = file!();
+    let (relu, gelu) = (line - 5, line - 4);
+    for part in [
+        format!("rank 0 called relu of f32 [4, 6] S(0) at {file}:{relu}:"),
+        format!("rank 1 called gelu of f32 [4, 6] S(0) at {file}:{gelu}:"),
+        "they met in item at ".to_owned(),
+    ] {
+        assert!(text.contains(&part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn a_rank_that_does_less_is_told_what_the_other_did() {
+    let text = told(|ctx, mesh| {
+        let x = mesh.ones([4, 6], shard(0))?;
+        if ctx.rank() == 0 {
+            x.relu()?;
+        }
+        x.sum_all()?.item().map(drop)
+    });
+    assert!(
+        text.contains("rank 0 called relu of f32 [4, 6] S(0) at"),
+        "{text}"
+    );
+    assert!(
+        text.contains("rank 1 called sum of f32 [4, 6] S(0) at"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_differs_long_ago_is_said_to() {
+    let text = told(|ctx, mesh| {
+        let mut x = mesh.ones([6], shard(0))?;
+        x = if ctx.rank() == 0 {
+            x.relu()?
+        } else {
+            x.gelu()?
+        };
+        for _ in 0..200 {
+            x = x.tanh()?;
+        }
+        x.sum_all()?.item().map(drop)
+    });
+    assert!(!text.contains("relu"), "{text}");
+    assert!(text.contains("calls long before operation 0"), "{text}");
+    assert!(
+        text.contains("rank 1 last called item (redistribute of f32 [] P(sum)) at"),
+        "{text}"
+    );
+}
+
+#[test]
+fn tensors_read_in_another_order_are_found_out() {
+    type Read = fn(&ShardTensor) -> Result<()>;
+    let reads: [(&str, Read); 6] = [
+        ("to_array", |x| x.to_array::<f32>().map(drop)),
+        ("to_array_on", |x| x.to_array_on::<f32>(0).map(drop)),
+        ("full_tensor", |x| x.full_tensor().map(drop)),
+        ("redistribute", |x| x.redistribute(shard(1)).map(drop)),
+        ("item", |x| x.mean_all()?.item().map(drop)),
+        ("to_local", |x| x.to_local().map(drop)),
+    ];
+    for (name, read) in reads {
+        let text = told(|ctx, mesh| {
+            let [a, b] = swapped(ctx, mesh)?;
+            read(&a)?;
+            read(&b)
+        });
+        assert!(
+            text.contains("what random made at") || text.contains("what randn (random"),
+            "{name}: {text}"
+        );
+    }
+    // Where nothing is sent, as with replicas.
+    let text = told(|ctx, mesh| {
+        let [a, b] = swapped(ctx, mesh)?.map(|x| x.full_tensor());
+        a?.to_array::<f32>()?;
+        b?.to_array::<f32>().map(drop)
+    });
+    assert!(text.contains("redistribute"), "{text}");
+}
+
+#[test]
+fn operands_in_another_order_are_found_out() {
+    told(|ctx, mesh| {
+        let [a, b] = swapped(ctx, mesh)?;
+        a.sub(&b).map(drop)
+    });
+    told(|ctx, mesh| {
+        let x = mesh.ones([1, 1, 8], shard(2))?;
+        let (v, w) = (
+            mesh.randn([1, 1, 3], replicate())?,
+            mesh.randn([1, 1, 3], replicate())?,
+        );
+        let [first, second] = if ctx.rank() == 0 { [v, w] } else { [w, v] };
+        let y = x.conv1d(&first, None, Conv::new().padding(1))?;
+        y.conv1d(&second, None, Conv::new().padding(1)).map(drop)
+    });
+}
+
+#[test]
+fn gradients_read_in_another_order_are_found_out() {
+    let text = told(|ctx, mesh| {
+        let [a, b] = swapped(ctx, mesh)?.map(|x| x.requires_grad());
+        let (a, b) = (a?, b?);
+        // Alike on both ranks but for which is which.
+        let [x, y] = if ctx.rank() == 0 { [&a, &b] } else { [&b, &a] };
+        let gradients = x.mul(y)?.sum_all()?.backward()?;
+        gradients.get(&a)?;
+        gradients.get(&b).map(drop)
+    });
+    assert!(text.contains("gradient"), "{text}");
+}
+
+#[test]
+fn numbers_that_differ_are_found_out() {
+    let differing: [fn(f64, &Mesh) -> Result<()>; 7] = [
+        |v, mesh| mesh.full([6], v, shard(0)).map(drop),
+        |v, mesh| mesh.ones([6], shard(0))?.div_scalar(v).map(drop),
+        |v, mesh| mesh.ones([6], shard(0))?.mul_scalar(v).map(drop),
+        |v, mesh| mesh.ones([6], shard(0))?.add_scalar(v).map(drop),
+        |v, mesh| mesh.uniform([6], 0.0..v, shard(0)).map(drop),
+        |v, mesh| {
+            let w = mesh.ones([6], shard(0))?.requires_grad()?;
+            let mut sgd = Sgd::new(vec![("w".to_owned(), w.clone())], v)?;
+            sgd.step(&w.square()?.sum_all()?.backward()?)
+        },
+        |v, mesh| {
+            let w = mesh.ones([6], shard(0))?.requires_grad()?;
+            let mut adam = AdamW::new(vec![("w".to_owned(), w.clone())], 0.1)?.eps(v);
+            adam.step(&w.square()?.sum_all()?.backward()?)
+        },
+    ];
+    for (case, differing) in differing.into_iter().enumerate() {
+        let text = told(|ctx, mesh| differing(1.0 + ctx.rank() as f64, mesh));
+        assert!(text.contains("with other arguments"), "{case}: {text}");
+    }
+}
+
+#[test]
+fn modes_that_differ_are_found_out() {
+    let text = told(|ctx, mesh| {
+        let w = mesh.ones([6], shard(0))?.requires_grad()?;
+        match ctx.rank() {
+            0 => w.exp().map(drop),
+            _ => ctx.no_grad(|| w.exp()).map(drop),
+        }
+    });
+    assert!(
+        text.contains("rank 1 called exp of f32 [6] S(0) without gradients"),
+        "{text}"
+    );
+    let text = told(|ctx, mesh| {
+        let w = mesh.ones([6], shard(0))?.requires_grad()?;
+        let w = if ctx.rank() == 0 { w } else { w.detach() };
+        w.exp().map(drop)
+    });
+    assert!(
+        text.contains("rank 0 called exp of f32 [6] S(0) with gradients"),
+        "{text}"
+    );
+    told(|ctx, mesh| {
+        ctx.kernels(KernelPolicy {
+            libraries: ctx.rank() == 0,
+            ..KernelPolicy::default()
+        });
+        let x = mesh.ones([6], shard(0))?.exp();
+        ctx.kernels(KernelPolicy::default());
+        x.map(drop)
+    });
+    told(|ctx, mesh| {
+        let [a, b] = swapped(ctx, mesh)?;
+        a.requires_grad()?.set(&b)
+    });
+    told(|ctx, mesh| {
+        let x = mesh.ones([6], replicate())?;
+        // Nothing is sent, whichever it is.
+        match ctx.rank() {
+            0 => x.redistribute(shard(0)).map(drop),
+            _ => x.redistribute(shard(0).sizes([2, 4])).map(drop),
+        }
+    });
+}
+
+fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!(
+        "shard-tensor-histories-{name}-{}",
+        std::process::id()
+    ))
+}
+
+#[test]
+fn tensors_saved_under_each_others_names_are_found_out() {
+    let path = scratch("swapped");
+    let text = told(|ctx, mesh| {
+        let [a, b] = swapped(ctx, mesh)?;
+        checkpoint::save(&path, &[("a".to_owned(), a), ("b".to_owned(), b)])
+    });
+    assert!(text.contains("save"), "{text}");
+    std::fs::remove_file(&path).ok();
+}
+
+#[test]
+fn lengths_and_roots_are_told_apart_from_what_was_done_before() {
+    let told = |call: fn(&dyn Communicator, usize) -> shard_comm::Result<()>| {
+        let texts = launch(2, |ctx| {
+            let mesh = ctx.mesh_of(2)?;
+            mesh.ones([6], shard(0))?.relu()?;
+            let comm: Rc<dyn Communicator> = mesh.comm().all().unwrap().clone();
+            Ok(call(&*comm, ctx.rank()).unwrap_err().to_string())
+        });
+        let texts = texts.unwrap();
+        assert_eq!(texts[0], texts[1]);
+        texts[0].clone()
+    };
+    let length = told(|comm, rank| {
+        let mine = comm.device().upload_slice(&vec![1.0; 2 + rank])?;
+        comm.all_reduce(&mine, shard_comm::Monoid::SUM).map(drop)
+    });
+    assert!(
+        length.contains("disagree on length") && length.contains("rank 1 has 3"),
+        "{length}"
+    );
+    let root = told(|comm, rank| {
+        let mine = comm.device().upload_slice(&[1.0])?;
+        comm.broadcast(Some(&mine), rank, DType::F64, 1).map(drop)
+    });
+    assert!(
+        root.contains("disagree on root") && root.contains("rank 1 has 1"),
+        "{root}"
+    );
+}
+
+/// What rank 0 hears of rank 1, which ends before `call`.
+fn deserted(call: impl Fn(&Context, &Mesh, &ShardTensor) -> Result<()> + Sync) -> String {
+    let outcomes = Launch::new(2).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.ones([1, 1, 6], shard(2))?;
+        match ctx.rank() {
+            0 => Ok(call(ctx, &mesh, &x).unwrap_err().to_string()),
+            _ => Ok(String::new()),
+        }
+    });
+    outcomes.unwrap().swap_remove(0)
+}
+
+#[test]
+fn who_waits_is_named_by_the_method_and_line_of_the_program() {
+    type Wait = fn(&Context, &Mesh, &ShardTensor) -> Result<()>;
+    let waits: [(&str, u32, Wait); 9] = [
+        ("item", line!(), |_, _, x| x.sum_all()?.item().map(drop)),
+        ("to_array", line!(), |_, _, x| x.to_array::<f32>().map(drop)),
+        ("full_tensor", line!(), |_, _, x| x.full_tensor().map(drop)),
+        ("reduced", line!(), |_, _, x| {
+            x.sum_all()?.reduced().map(drop)
+        }),
+        ("conv", line!(), |_, m, x| {
+            x.conv1d(
+                &m.ones([1, 1, 3], replicate())?,
+                None,
+                Conv::new().padding(1),
+            )
+            .map(drop)
+        }),
+        ("backward", line!(), |_, m, x| {
+            let w = m.ones([1, 1, 6], replicate())?.requires_grad()?;
+            // Forward nothing is sent.
+            let y = w.redistribute(shard(2))?.mul(x)?;
+            y.sum_all()?.backward().map(drop)
+        }),
+        ("mesh", line!(), |ctx, _, _| ctx.mesh_of([2]).map(drop)),
+        ("gather", line!(), |ctx, _, _| ctx.gather(&1).map(drop)),
+        ("map_local", line!(), |ctx, _, x| {
+            ctx.map_local(
+                &[x],
+                [x.layout().clone()],
+                &[x.layout()],
+                |p| Ok(p.to_vec()),
+            )
+            .map(drop)
+        }),
+    ];
+    let (file, last) = (file!(), line!());
+    for (i, (method, from, wait)) in waits.into_iter().enumerate() {
+        let text = deserted(wait);
+        assert!(
+            text.contains(&format!("joining {method} (")),
+            "{method}: {text}"
+        );
+        let lines = from..=(from + 5).min(last);
+        let told = |line: u32| text.contains(&format!("rank 0 called at {file}:{line}:"));
+        assert!(lines.into_iter().any(told), "{method}: {text}");
+        for inner in [
+            "all_reduce",
+            "all_to_all",
+            "check_uniform",
+            "mod.rs",
+            "array.rs",
+            "redistribute",
+        ] {
+            assert!(!text.contains(inner), "{i} {method}: {text}");
+        }
+    }
+}
+
+#[test]
+fn errors_of_arguments_say_where() {
+    let texts = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.ones([4, 6], shard(0))?;
+        let mut texts = Vec::new();
+        let mut add = |line: u32, error: Error| texts.push((line, error.to_string()));
+        add(line!(), x.item().unwrap_err());
+        add(line!(), x.set(&x).unwrap_err());
+        add(line!(), x.narrow(0, 3..9).unwrap_err());
+        add(line!(), x.add(&mesh.ones([5], replicate())?).unwrap_err());
+        add(line!(), x.redistribute(shard(7)).unwrap_err());
+        add(line!(), mesh.full([2], 0.5, shard(3)).unwrap_err());
+        add(
+            line!(),
+            mesh.with_dtype(DType::U8)
+                .full([2], 300.0, shard(0))
+                .unwrap_err(),
+        );
+        add(line!(), x.backward().map(drop).unwrap_err());
+        add(line!(), ctx.mesh_of([3]).map(drop).unwrap_err());
+        add(line!(), x.to_array::<f64>().unwrap_err());
+        add(line!(), x.matmul(&x).unwrap_err());
+        Ok(texts)
+    });
+    for (from, text) in texts.unwrap().into_iter().flatten() {
+        // The call may begin some lines further down.
+        let told = |line: u32| text.contains(&format!("(at {}:{line}:", file!()));
+        assert!((from..from + 6).any(told), "{from} in {text}");
+    }
+}
+
+#[test]
+fn a_tensor_of_another_mesh_is_brought_there_as_the_error_says() {
+    let sums = launch(2, |ctx| {
+        let (one, two) = (ctx.mesh_of(1)?, ctx.mesh_of(2)?);
+        let (x, y) = (two.ones([4], shard(0))?, one.ones([4], replicate())?);
+        let text = x.add(&y).unwrap_err().to_string();
+        assert!(text.contains("x.to_mesh(&mesh, placements)"), "{text}");
+        x.add(&y.to_mesh(&two, shard(0))?)?.sum_all()?.item()
+    });
+    assert_eq!(sums.unwrap(), [8.0; 2]);
+}
+
+/// All that a program may do: nothing of it is taken for a disagreement, whatever ranks do on their own.
+fn everything(ctx: &Context, ranks: usize) -> Result<f64> {
+    let mesh = ctx.mesh_of(ranks)?;
+    let model = Linear::new(&mesh, 4, 3)?;
+    let norm = LayerNorm::new(&mesh, 3)?;
+    let parameters: Vec<_> = model
+        .parameters()
+        .into_iter()
+        .chain(norm.parameters())
+        .collect();
+    let mut adam = AdamW::new(parameters.clone(), 0.01)?;
+    let x = mesh.randn([7, 4], shard(0))?;
+    let mut sum = 0.0;
+    for step in 0..3 {
+        let held = (model.weight.clone(), x.clone());
+        let y = norm.forward(&model.forward(&x)?)?;
+        let again = ctx.recompute(&[&y], move |y| {
+            let weighed = held.1.matmul(&held.0.transpose(0, 1)?)?;
+            Ok(vec![y[0].mul(&weighed)?.tanh()?])
+        })?;
+        // Every rank does as much as it has rows, on the tape.
+        let layout = again[0].layout().clone();
+        let pieces = ctx.map_local(&[&again[0]], [layout.clone()], &[&layout], |p| {
+            let mut piece = p[0].clone();
+            for _ in 0..ctx.rank() + p[0].shape()[0] {
+                piece = piece.mul_scalar(1.0)?;
+            }
+            Ok(vec![piece])
+        })?;
+        let loss = pieces[0].clone().square()?.mean_all()?;
+        if ctx.rank() == 0 {
+            // One rank alone, and nobody else needs to know.
+            loss.to_local_array::<f64>()?;
+            pieces[0].detach().to_local_array::<f64>()?;
+        }
+        let mut gradients = loss.backward()?;
+        gradients.accumulate(
+            x.detach()
+                .matmul(&model.weight.transpose(0, 1)?)?
+                .sum_all()?
+                .backward()?,
+        )?;
+        for (_, parameter) in &parameters {
+            gradients.get(parameter)?;
+        }
+        adam.step(&gradients)?;
+        let slopes = loss_of(&model, &x)?.grad(&[&model.weight], true)?;
+        if let Some(slope) = &slopes[0] {
+            sum += slope
+                .square()?
+                .sum_all()?
+                .grad(&[&model.weight], false)?
+                .len() as f64;
+        }
+        sum += ctx.no_grad(|| model.forward(&x)?.sum_all()?.item())? + step as f64;
+    }
+    // Groups of some of the ranks, each with a program of its own.
+    let halves = [ctx.mesh_of(1)?, ctx.mesh_of(ranks)?];
+    let moved = x.to_mesh(&halves[0], replicate())?;
+    let back = moved.square()?.to_mesh(&halves[1], shard(1))?;
+    sum += back.sum_all()?.item()?;
+    let whole = x.full_tensor_with(GradAs::Partial)?;
+    let piece = whole.to_local()?;
+    let copies = mesh.wrap_local(&piece, replicate(), LocalSizes::Global([7, 4].into()))?;
+    sum += copies.sum_all()?.item()?;
+    let other = x.redistribute(shard(1))?;
+    sum += other.mul(&x)?.sum_all()?.item()?;
+    model.weight.set(&model.weight.detach().mul_scalar(0.5)?)?;
+    sum += model.weight.sum_all()?.item()?;
+    Ok(sum)
+}
+
+fn loss_of(model: &Linear, x: &ShardTensor) -> Result<ShardTensor> {
+    model.forward(x)?.square()?.sum_all()
+}
+
+#[test]
+fn a_right_program_is_never_told_off() {
+    for device in [DeviceKind::Host, DeviceKind::Test] {
+        let mut alone = None;
+        for ranks in 1..=4 {
+            let sums = Launch::new(ranks)
+                .seed(5)
+                .device(device)
+                .dtype(DType::F64)
+                .run(|ctx| everything(ctx, ranks));
+            let sums = sums.unwrap();
+            let expected = *alone.get_or_insert(sums[0]);
+            assert!(
+                sums.iter().all(|&s| (s - expected).abs() < 1e-9),
+                "{ranks} ranks: {sums:?}, {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn placements_of_each_kind_are_read_alike() {
+    let all: [Placements; 3] = [shard(0).into(), shard(1).into(), replicate().into()];
+    for placements in &all {
+        let read = launch(3, |ctx| {
+            let x = ctx.mesh_of(3)?.randn([5, 4], placements)?;
+            let y = x.clone();
+            assert_eq!(
+                x.value().array().number(),
+                y.detach().value().array().number()
+            );
+            x.add(&y)?.to_array::<f32>()?;
+            y.to_array_on::<f32>(2).map(|a| a.map(|a| a.sum()))
+        });
+        assert!(read.unwrap()[2].is_some());
+    }
+}
