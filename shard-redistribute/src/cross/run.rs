@@ -100,10 +100,12 @@ impl Array {
         const OP: &str = "to_mesh";
         let _call = Calling::doing(OP);
         let (from, rank) = (self.layout(), cx.rank());
-        // Each mesh has a history of its own, whose numbers mean nothing on the other.
+        // Each mesh has a history of its own. Both compare which array it is, because a mesh of one rank compares nothing.
+        let read = [self.number()];
         let call = Call::new(OP).with(to.hash128()).of(self.dtype(), from);
-        self.cx().record(call.reading(&[self.number()]));
-        let number = cx.record(Call::new(OP).with(from.hash128()).of(self.dtype(), to));
+        self.cx().record(call.reading(&read));
+        let call = Call::new(OP).with(from.hash128()).of(self.dtype(), to);
+        let number = cx.record(call.reading(&read));
         let plan = match cx.planner().model() {
             Some(model) => CrossPlan::cheapest(from, to, rank, self.dtype(), &model)?,
             None => CrossPlan::new(from, to, rank)?,

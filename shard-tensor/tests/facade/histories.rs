@@ -39,6 +39,21 @@ fn swapped(ctx: &Context, mesh: &Mesh) -> Result<[ShardTensor; 2]> {
     Ok(if ctx.rank() == 0 { [a, b] } else { [b, a] })
 }
 
+/// The first rank alone has the tensors, so only the mesh that they go to can find it out.
+#[test]
+fn tensors_of_one_rank_that_are_swapped_are_found_where_they_go() {
+    let text = told(|ctx, mesh| {
+        let one = ctx.mesh_of(1)?;
+        let a = one.randn([4, 6], replicate())?;
+        let b = one.randn([4, 6], replicate())?;
+        let [first, second] = if ctx.rank() == 0 { [a, b] } else { [b, a] };
+        let first = first.to_mesh(mesh, shard(0))?;
+        let second = second.to_mesh(mesh, shard(0))?;
+        first.sub(&second)?.sum_all()?.item().map(drop)
+    });
+    assert!(text.contains("rank 0 called to_mesh"), "{text}");
+}
+
 #[test]
 fn calls_that_differ_are_named_with_shape_and_line() {
     let text = told(|ctx, mesh| {
