@@ -72,7 +72,7 @@ impl Picked {
     }
 
     /// The same of an operand whose negative elements are out of range.
-    pub(super) fn from_start(self) -> Self {
+    pub(super) fn counting(self) -> Self {
         Self {
             from_end: false,
             ..self

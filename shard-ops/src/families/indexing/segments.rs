@@ -125,7 +125,7 @@ pub fn bincount(exec: &dyn Exec, x: &Value, weights: Option<&Value>, bins: usize
         }
     };
     let fold = FoldRows {
-        picked: Picked::rows(0, 1).from_start(),
+        picked: Picked::rows(0, 1).counting(),
         how: ReduceOp::Sum,
         has_base: false,
         skips: None,
