@@ -24,13 +24,13 @@ const READ: usize = 3;
 /// (another pointwise op, other extents, another of two tensors), all are told which call that was.
 ///
 /// ```
-/// use shard_comm::{Call, Calling, History, Request, Target, local};
+/// use shard_comm::{Call, Calling, ExchangePlan, History, Request, local};
 /// use std::{panic::Location, sync::Arc};
 /// let errors = local::run(2, |comm| {
 ///     let _call = Calling::of("keep");
 ///     let history = History::new();
 ///     history.record(Call::new(["load", "store"][comm.rank()]));
-///     let barrier = shard_comm::ExchangePlan::silent("barrier");
+///     let barrier = ExchangePlan::new("barrier", 0, [].into(), [].into(), None, None);
 ///     let mut request = Request::status(Arc::new(barrier), Ok(()), Location::caller());
 ///     request.past = history.past();
 ///     comm.call(request).unwrap_err().to_string()
