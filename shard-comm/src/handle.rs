@@ -123,10 +123,12 @@ impl Handle {
 
     /// Waits, and tells the flight recorder of a failure.
     fn finish(&self, pending: &mut dyn Pending) -> Result<Option<Buffer>> {
-        pending.wait().inspect_err(|error| {
-            if let (Some(history), CommError::Mismatch(_)) = (&self.history, error) {
-                history.forget();
-            }
+        let result = pending.wait();
+        let result = match &self.history {
+            Some(history) => history.heard(result),
+            None => result,
+        };
+        result.inspect_err(|error| {
             if let Some(ledger) = pending.ledger() {
                 ledger.failed(error);
             }

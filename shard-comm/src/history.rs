@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use shard_spec::Layout;
 use smallvec::SmallVec;
 
-use crate::{Calling, DType, Site, SiteText};
+use crate::{Calling, CommError, DType, Result, Site, SiteText};
 
 /// How many of the last calls are kept.
 const KEPT: usize = 32;
@@ -51,7 +51,8 @@ pub struct History {
 #[derive(Default, Debug)]
 struct Kept {
     recent: RefCell<Calls>,
-    shown: Arc<Mutex<Calls>>,
+    /// Another one after a disagreement: others may still be looking for it in what they were shown.
+    shown: RefCell<Arc<Mutex<Calls>>>,
     /// How many calls have been shown.
     count: Cell<u64>,
 }
@@ -212,7 +213,17 @@ impl History {
         }
         Some(Past {
             now,
-            calls: Arc::clone(&calls.shown),
+            calls: Arc::clone(&calls.shown.borrow()),
+        })
+    }
+
+    /// Passes on what came of an operation, and [starts anew](Self::forget) if that was a disagreement.
+    #[inline]
+    pub fn heard<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| {
+            if let CommError::Mismatch(_) = error {
+                self.forget();
+            }
         })
     }
 
@@ -225,7 +236,7 @@ impl History {
         if let Some(calls) = &self.calls {
             calls.count.set(0);
             calls.recent.borrow_mut().slots.clear();
-            lock(&calls.shown).slots.clear();
+            *calls.shown.borrow_mut() = Arc::default();
         }
     }
 }
@@ -234,7 +245,8 @@ impl Kept {
     /// Shows what was recorded since the last time, up to call number `end`.
     fn show(&self, end: u64) {
         let begin = self.count.replace(end).max(end.saturating_sub(KEPT as u64));
-        let (mut recent, mut shown) = (self.recent.borrow_mut(), lock(&self.shown));
+        let (mut recent, shown) = (self.recent.borrow_mut(), self.shown.borrow());
+        let mut shown = lock(&shown);
         for entry in (begin..end).filter_map(|number| recent.take(number)) {
             shown.push(entry);
         }

@@ -1,7 +1,7 @@
 //! Communicators that compare what the program did.
 
 use shard_comm::backend::Decorator;
-use shard_comm::{Buffer, CommError, Communicator, Handle, History, Request, Result};
+use shard_comm::{Buffer, Communicator, Handle, History, Request, Result};
 use std::rc::Rc;
 
 /// A group of a mesh, each of whose operations compares the mesh's history.
@@ -32,15 +32,12 @@ impl Decorator for Compared {
     }
 
     fn post(&self, request: Request) -> Result<Handle> {
-        let handle = self.group.post(self.with_past(request))?;
-        Ok(handle.heard_by(&self.history))
+        // A backend may know at once what ranks disagree on, or only when the operation is waited for.
+        let posted = self.group.post(self.with_past(request));
+        Ok(self.history.heard(posted)?.heard_by(&self.history))
     }
 
     fn call(&self, request: Request) -> Result<Option<Buffer>> {
-        let result = self.group.call(self.with_past(request));
-        if matches!(result, Err(CommError::Mismatch(_))) {
-            self.history.forget();
-        }
-        result
+        self.history.heard(self.group.call(self.with_past(request)))
     }
 }

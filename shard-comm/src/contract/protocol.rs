@@ -88,8 +88,11 @@ pub fn histories(comm: &dyn Communicator) {
         let mut request = Request::status(plan, Ok(()), Location::caller());
         request.past = history.past();
         match wait {
-            true => comm.call(request).inspect_err(|_| history.forget()),
-            false => comm.post(request)?.heard_by(&history).wait_optional(),
+            true => history.heard(comm.call(request)),
+            false => {
+                let posted = history.heard(comm.post(request));
+                posted?.heard_by(&history).wait_optional()
+            }
         }
     };
     for wait in [true, false] {
