@@ -536,6 +536,7 @@ impl RuleBuilder {
             for (access, &extent) in dims.iter().zip(&meta.shape) {
                 rule.check_extent(access, extent)?;
             }
+            rule.check_one_dim_each(dims)?;
         }
         rule.check_decided_rows()?;
         rule.check_routes()?;
@@ -590,6 +591,21 @@ impl Rule {
         }
         let problem = format!("a dim of {extent} does not match the {wanted} of another operand");
         Err(self.misfit(problem, "give operands whose common dims agree"))
+    }
+
+    /// A factor indexes one dim of an operand at most: pieces are boxes, and where it indexes two a rank needs a diagonal.
+    fn check_one_dim_each(&self, dims: &[Access]) -> Result<()> {
+        let factor = |d: usize| dims[d].factor_index();
+        let twice = (0..dims.len())
+            .flat_map(|b| (0..b).map(move |a| (a, b)))
+            .find(|&(a, b)| factor(a).is_some() && factor(a) == factor(b));
+        match twice {
+            None => Ok(()),
+            Some((a, b)) => Err(self.misfit(
+                format!("dims {a} and {b} of an operand are indexed by one factor"),
+                "let the factor index one of them, and take the other as a whole",
+            )),
+        }
     }
 
     /// Only outputs have numbers of rows that depend on the data, and only those of one factor.

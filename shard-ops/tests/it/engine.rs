@@ -526,3 +526,28 @@ fn ranks_that_apply_different_ops_are_found_out_and_the_group_goes_on() {
         assert!(errors[0].contains(told), "{}", errors[0]);
     }
 }
+
+/// The diagonal of a square, as somebody might write it whose factor indexes both dims.
+#[test]
+fn a_factor_indexes_one_dim_of_an_operand() {
+    use shard_comm::DType;
+    use shard_ops::{Access, Meta, Rule};
+    let square = Meta {
+        dtype: DType::F64,
+        shape: [4, 4][..].into(),
+    };
+    let rule = |second: fn(usize) -> Access| {
+        let mut builder = Rule::builder("diagonal", std::slice::from_ref(&square));
+        let i = builder.factor(4);
+        builder
+            .input(vec![Access::factor(i), second(i)])
+            .output(vec![Access::factor(i)], [4][..].into(), DType::F64)
+            .build()
+    };
+    assert!(rule(|_| Access::WHOLE).is_ok());
+    let told = rule(Access::factor).unwrap_err().to_string();
+    assert!(
+        told.contains("dims 0 and 1 of an operand are indexed by one factor"),
+        "{told}"
+    );
+}
