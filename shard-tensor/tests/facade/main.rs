@@ -2,6 +2,7 @@
 
 mod constructors;
 mod doors;
+mod dtensor;
 mod errors;
 mod gradients;
 mod graphs;
