@@ -3,7 +3,7 @@
 use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::Case;
 use shard_kernels::unary::Unary;
-use shard_ops::{Exec, Value, elementwise as ew, matmul as mm, reduce};
+use shard_ops::{Exec, Value, einsum, elementwise as ew, matmul as mm, reduce};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("logsigmoid", |e, c, v| unary(e, c, v, Unary::LogSigmoid)),
@@ -26,7 +26,11 @@ pub(crate) const TABLE: &[Entry] = &[
     }),
     built("prelu", |e, c, v| {
         let args = Args::new(c, v);
-        Ok(vec![ew::prelu(e, args.need("input")?, args.need("weight")?)?])
+        Ok(vec![ew::prelu(
+            e,
+            args.need("input")?,
+            args.need("weight")?,
+        )?])
     }),
     built("add", |e, c, v| binary(e, c, v, ew::add)),
     built("sub", |e, c, v| binary(e, c, v, ew::sub)),
@@ -41,7 +45,9 @@ pub(crate) const TABLE: &[Entry] = &[
     built("logaddexp2", |e, c, v| binary(e, c, v, ew::logaddexp2)),
     built("remainder", |e, c, v| binary(e, c, v, ew::remainder)),
     built("floor_divide", |e, c, v| binary(e, c, v, ew::floor_div)),
-    built("lerp", |e, c, v| ternary(e, c, v, ["input", "end", "weight"], &ew::lerp)),
+    built("lerp", |e, c, v| {
+        ternary(e, c, v, ["input", "end", "weight"], &ew::lerp)
+    }),
     built("addcmul", |e, c, v| {
         let value = c.attributes.float("value", 1.0)?;
         ternary(e, c, v, ["input", "a", "b"], &|e, x, a, b| {
@@ -83,6 +89,24 @@ pub(crate) const TABLE: &[Entry] = &[
             args.need("input")?,
             args.need("weight")?,
             args.get("bias"),
+        )?])
+    }),
+    built("einsum", |e, c, v| {
+        let equation = c.attributes.text("equation", "")?;
+        let operands: Vec<&Value> = v.iter().collect();
+        Ok(vec![einsum::einsum(e, &equation, &operands)?])
+    }),
+    built("outer", |e, c, v| binary(e, c, v, einsum::outer)),
+    built("inner", |e, c, v| binary(e, c, v, einsum::inner)),
+    built("tensordot", |e, c, v| {
+        let args = Args::new(c, v);
+        let (a, b) = (args.need("a")?, args.need("b")?);
+        Ok(vec![einsum::tensordot(
+            e,
+            a,
+            b,
+            &args.dims("dims_a", a.ndim())?,
+            &args.dims("dims_b", b.ndim())?,
         )?])
     }),
     built("dot", |e, c, v| {

@@ -340,11 +340,7 @@ impl Arithmetic {
         let dtype = number_types(self.name(), inputs)?;
         let expected = match (self.kind, dtype) {
             (
-                Binary::Sub
-                | Binary::FloorDiv
-                | Binary::Remainder
-                | Binary::Fmod
-                | Binary::Pow,
+                Binary::Sub | Binary::FloorDiv | Binary::Remainder | Binary::Fmod | Binary::Pow,
                 DType::Bool,
             ) => "f32, f64 or an integer",
             (Binary::Shl | Binary::Shr, DType::Bool) => "an integer",
@@ -473,11 +469,17 @@ impl Op for Arithmetic {
                     let length = add(exec, &square(a)?, &square(b)?)?;
                     let of = if operand == 0 { b } else { a };
                     let slope = mul(exec, dy, &div(exec, of, &length)?)?;
-                    if operand == 0 { slope } else { neg(exec, &slope)? }
+                    if operand == 0 {
+                        slope
+                    } else {
+                        neg(exec, &slope)?
+                    }
                 }
-                (Binary::Hypot, _) => {
-                    mul(exec, dy, &div(exec, &saved.inputs[operand], &hypot(exec, a, b)?)?)?
-                }
+                (Binary::Hypot, _) => mul(
+                    exec,
+                    dy,
+                    &div(exec, &saved.inputs[operand], &hypot(exec, a, b)?)?,
+                )?,
                 // Where the product is 0 by decree, so is its slope.
                 (Binary::Xlogy, 0) => {
                     let below = le(exec, &b.detach(), &number::rounded("xlogy", b, 0.0)?)?;
