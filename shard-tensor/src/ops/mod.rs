@@ -9,6 +9,7 @@ mod indexing;
 mod masks;
 mod moves;
 mod pointwise;
+mod products;
 mod reduce;
 mod scans;
 mod spatial;
