@@ -6,6 +6,7 @@ pub mod conv;
 pub mod elementwise;
 pub mod index;
 pub mod indexing;
+pub mod loss;
 pub mod matmul;
 pub mod neighborhood;
 pub mod neighbors;
@@ -21,7 +22,9 @@ pub mod scan;
 pub mod search;
 pub mod select;
 pub mod shape;
+pub mod softmax;
 pub mod sort;
+pub mod statistics;
 pub mod triangle;
 mod types;
 
