@@ -412,7 +412,7 @@ fn case_20_statistics_of_uneven_parts() {
         let mesh = ctx.mesh_of(4)?;
         let x = mesh.arange(5, [shard(0)])?;
         assert_eq!(x.mean_all()?.item()?, 2.0);
-        //STATS assert_eq!(x.var(0, 1.0, false)?.item()?, 2.5);
+        assert_eq!(x.var(0, 1.0, false)?.item()?, 2.5);
         // Three elements on four ranks, two of them the greatest.
         let y = mesh.distribute(&array![1.0, 7.0, 7.0], [shard(0)])?;
         let (most, at) = y.topk(2, 0, true)?;
@@ -420,8 +420,23 @@ fn case_20_statistics_of_uneven_parts() {
             (numbers(&most)?, numbers(&at)?),
             (vec![7.0; 2], vec![1.0, 2.0])
         );
-        //STATS assert_eq!(y.argmax(0, false)?.item()?, 1.0);
+        assert_eq!(y.argmax(0, false)?.item()?, 1.0);
         assert_eq!(y.amax(0, false)?.item()?, 7.0);
+        Ok(())
+    });
+}
+
+#[test]
+fn case_21_norms_of_parts_and_terms() {
+    on(4, |ctx| {
+        let mesh = ctx.mesh_of(4)?;
+        let x = mesh.arange(8, [shard(0)])?.add_scalar(1.0)?;
+        let norm = |x: &ShardTensor, p| x.norm(p, 0, false)?.item();
+        assert!((norm(&x, 2.0)? - 204_f64.sqrt()).abs() < 1e-12);
+        assert!((norm(&x.mul_scalar(2.0)?, 2.0)? - 816_f64.sqrt()).abs() < 1e-12);
+        assert_eq!(norm(&terms(&mesh, &[4], ReduceOp::Sum, 1.0)?, 2.0)?, 8.0);
+        let empty = mesh.distribute(&array![1.0, -7.0, 3.0], shard(0).sizes([2, 0, 1, 0]))?;
+        assert_eq!(norm(&empty, f64::INFINITY)?, 7.0);
         Ok(())
     });
 }
