@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_forecast_that_comes_along_is_whole() {
-        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/downscale/data");
+        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data");
         let forecast = Forecast::read(Path::new(here)).unwrap();
         assert_eq!(forecast.shape(), [3, 7, 204, 187]);
         assert!(forecast.theta.iter().all(|t| (260.0..330.0).contains(t)));
