@@ -78,7 +78,7 @@ pub use gradients::Gradients;
 pub use launch::{Backend, Launch, RankOutcome, RankProgram, Returned, launch};
 pub use mesh::{LocalSizes, Mesh};
 pub use operators::Operand;
-pub use ops::{Branch, ClassLoss, RadiusPairs, RadiusTable};
+pub use ops::{Bins, Branch, ClassLoss, RadiusPairs, RadiusTable, Unique};
 pub use options::{Conv, ConvTranspose, Pool};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use processes::refuse_copies;
