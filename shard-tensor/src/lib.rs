@@ -76,7 +76,7 @@ pub use error::{Error, Located, Result};
 pub use explain::{Explanation, Step};
 pub use gradients::Gradients;
 pub use launch::{Backend, Launch, RankOutcome, RankProgram, Returned, launch};
-pub use mesh::{LocalSizes, Mesh};
+pub use mesh::{LocalSizes, Mesh, Steps};
 pub use operators::Operand;
 pub use ops::{Bins, Branch, ClassLoss, RadiusPairs, RadiusTable, Unique};
 pub use options::{Conv, ConvTranspose, Pool};
