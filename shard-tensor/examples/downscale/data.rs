@@ -87,7 +87,7 @@ fn read<D: Dimension>(path: &Path) -> Result<ndarray::Array<f32, D>, DataError> 
         path: path.to_owned(),
         source,
     })?;
-    let array = npy::read::<D>(&bytes).map_err(|source| DataError::Format {
+    let array = npy::read::<f32, D>(&bytes).map_err(|source| DataError::Format {
         path: path.to_owned(),
         ndim: D::NDIM.unwrap_or(0),
         source,
