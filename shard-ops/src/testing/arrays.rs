@@ -57,7 +57,7 @@ pub fn place(
     Array::from_parts(cx, layout, Some(buffer), dtype)
 }
 
-/// The whole of an array on every rank; floats as doubles.
+/// The whole of an array on every rank; floats as doubles, integers as `i64`.
 ///
 /// # Collective
 /// All members of the array's mesh.
@@ -72,19 +72,14 @@ pub fn whole(array: &Array) -> Result<Tensor, RedistributeError> {
         DType::F16 => doubles::<f16>(&all)?,
         DType::BF16 => doubles::<bf16>(&all)?,
         DType::I64 => Data::I64(all.to_vec::<i64>()?),
+        DType::I32 => Data::I64(all.to_vec::<i32>()?.into_iter().map(i64::from).collect()),
+        DType::U8 => Data::I64(all.to_vec::<u8>()?.into_iter().map(i64::from).collect()),
         DType::Bool => Data::Bool(
             all.to_vec::<Bool>()?
                 .into_iter()
                 .map(|b| u8::from(b.to_f64() != 0.0))
                 .collect(),
         ),
-        other => {
-            return Err(RedistributeError::DType {
-                op: "whole",
-                expected: DType::F64,
-                got: other,
-            });
-        }
     };
     Ok(Tensor::new(array.shape(), data))
 }

@@ -278,6 +278,7 @@ impl Op for MaskedSelect {
         let x = &inputs[0];
         let mut rule = Rule::builder(SELECT, inputs);
         let (factor, dims) = by_rows(SELECT, &mut rule, &x.shape)?;
+        // A sum is taken before: every rank with terms of it would count the same elements.
         rule.input(dims.clone())
             .input(dims)
             .output(
@@ -290,7 +291,6 @@ impl Op for MaskedSelect {
                 smallvec![x.shape[0]],
                 DType::I64,
             )
-            .linearity(Linearity::Each(smallvec![0]))
             .build()
     }
 
