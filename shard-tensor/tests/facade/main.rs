@@ -14,6 +14,7 @@ mod local;
 mod models;
 mod numbers;
 mod operators;
+mod products;
 mod random;
 mod reading;
 mod scans;
