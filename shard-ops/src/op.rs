@@ -25,13 +25,14 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Whatever is wrong with shapes, types or attributes; the same on every rank.
     fn rule(&self, inputs: &[Meta]) -> Result<Rule>;
 
-    /// Rules by which the same kernel gives the same results with a dim that comes [block by block](crate::Access::Ring) instead of at
-    /// once. The engine takes one where the op's [rule](Self::rule) would gather the dim's operand first, results would lie alike, and
-    /// blocks that fly while others are computed take less time by the mesh's cost model.
+    /// Rules by which the same kernel gives the same results, which lie as `outputs` say, with a dim that comes or goes
+    /// [block by block](crate::Access::Ring) instead of at once. The engine takes one where the op's [rule](Self::rule) would bring the
+    /// dim's operand first, results lie alike, no more is moved, and blocks that fly while others are computed take less time by the
+    /// mesh's cost model.
     ///
     /// # Errors
     /// As [`rule`](Self::rule).
-    fn block_rules(&self, _inputs: &[Meta]) -> Result<Vec<Rule>> {
+    fn block_rules(&self, _inputs: &[Meta], _outputs: &[Layout]) -> Result<Vec<Rule>> {
         Ok(Vec::new())
     }
 

@@ -329,7 +329,7 @@ impl Engine {
         let (rule, strategy) = match strategy.cost() {
             0 => (rule, strategy),
             _ => {
-                let rules = op.block_rules(&metas)?;
+                let rules = op.block_rules(&metas, strategy.outputs())?;
                 strategy.or_block_by_block((rule, rules), &layouts, index, &model)
             }
         };

@@ -107,8 +107,8 @@ impl Strategy {
         }
     }
 
-    /// This strategy, of the first of these rules; or that of another one whose blocks go round while kernels run, if it leaves the
-    /// results as this one does, moves no more and takes less time than gathering the blocks first.
+    /// This strategy, of the first of these rules; or that of another one whose blocks fly while kernels run, if it leaves the results
+    /// as this one does, moves no more, and takes less time than if they did not.
     pub(crate) fn or_block_by_block(
         self,
         (rule, others): (Rule, Vec<Rule>),
@@ -121,13 +121,15 @@ impl Strategy {
         }
         let most = self.bytes * rule.metas[0].dtype.size();
         for other in others {
-            // What cannot leave the result so is no alternative.
-            let made = Self::yielding(&other, layouts, self.outputs.first(), index, model);
-            if let Ok(made) = made
-                && made.outputs == self.outputs
-                && made.gains_by_ring().is_some_and(|bytes| bytes <= most)
-            {
-                return (other, made);
+            // Where results go home in blocks, the choice says only how their terms are divided.
+            for wanted in [self.outputs.first(), None] {
+                let made = Self::yielding(&other, layouts, wanted, index, model);
+                if let Ok(made) = made
+                    && made.outputs == self.outputs
+                    && made.gains_by_ring().is_some_and(|bytes| bytes <= most)
+                {
+                    return (other, made);
+                }
             }
         }
         (rule, self)

@@ -21,7 +21,7 @@ use crate::{
 };
 use shard_kernels::gemm::{self, Mat, MatMut};
 use shard_kernels::{Real, View, ViewMut};
-use shard_spec::{Dims, ReduceOp};
+use shard_spec::{DimSharding, Dims, Layout, ReduceOp};
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -135,11 +135,12 @@ pub(crate) struct MatMul {
     pub(crate) bias: bool,
 }
 
-/// A side of a product.
-#[derive(Clone, Copy, Debug)]
-enum Side {
-    Rows,
-    Columns,
+/// A side of a product that is dealt with block by block. Without a sharding, the operand that has the side goes round among ranks that
+/// divide the other side; with one, ranks that divide the contraction make terms of the result for each other, which lies so.
+#[derive(Clone, Debug)]
+enum Blocks {
+    Rows(Option<DimSharding>),
+    Columns(Option<DimSharding>),
 }
 
 /// A dim whose blocks go round among ranks that divide another one.
@@ -155,8 +156,8 @@ impl MatMul {
         "matmul"
     }
 
-    /// The rule; with a side of the result that comes block by block, as the operand that has it does, while the other side is divided.
-    fn rule_with(&self, inputs: &[Meta], blocks: Option<Side>) -> Result<Rule> {
+    /// The rule, or one that deals with a side block by block.
+    fn rule_with(&self, inputs: &[Meta], blocks: Option<Blocks>) -> Result<Rule> {
         let name = Self::name();
         let dtype = float_types(name, inputs)?;
         let (a, b) = (&inputs[0].shape, &inputs[1].shape);
@@ -198,19 +199,23 @@ impl MatMul {
             .fold_by(FoldBy::Ring);
         let factors: Vec<usize> = batch.iter().map(|&n| rule.factor(n)).collect();
         let (fm, fn_, fk) = (rule.factor(m), rule.factor(n), rule.factor(ka));
-        let (rows, columns, inner) = match blocks {
-            None => (Access::factor(fm), Access::factor(fn_), Access::factor(fk)),
-            Some(Side::Rows) => (
-                block_by_block(fm, fn_),
-                Access::factor(fn_),
-                Access::factor(fk),
-            ),
-            Some(Side::Columns) => (
-                Access::factor(fm),
-                block_by_block(fn_, fm),
-                Access::factor(fk),
-            ),
+        let (mut rows, mut columns) = (Access::factor(fm), Access::factor(fn_));
+        let inner = Access::factor(fk);
+        let divided = |home: &Option<DimSharding>, other| if home.is_some() { fk } else { other };
+        let home = match blocks {
+            None => None,
+            Some(Blocks::Rows(home)) => {
+                rows = block_by_block(fm, divided(&home, fn_));
+                home
+            }
+            Some(Blocks::Columns(home)) => {
+                columns = block_by_block(fn_, divided(&home, fm));
+                home
+            }
         };
+        if let Some(home) = home {
+            rule = rule.blocks(home);
+        }
         let dims =
             |shape: &Dims, count: usize, x: &Access, y: &Access, swap: bool| -> Vec<Access> {
                 let lead = batch.len() - count;
@@ -261,9 +266,18 @@ impl Op for MatMul {
         self.rule_with(inputs, None)
     }
 
-    fn block_rules(&self, inputs: &[Meta]) -> Result<Vec<Rule>> {
-        let sides = [Side::Rows, Side::Columns].into_iter();
-        sides.map(|s| self.rule_with(inputs, Some(s))).collect()
+    fn block_rules(&self, inputs: &[Meta], outputs: &[Layout]) -> Result<Vec<Rule>> {
+        let result = &outputs[0];
+        let sharding = |back: usize| result.sharding(result.ndim().checked_sub(back)?).cloned();
+        let mut blocks = vec![Blocks::Rows(None), Blocks::Columns(None)];
+        if !self.bias {
+            // Terms of the result, which are summed where its blocks belong.
+            blocks.extend(sharding(2).map(|s| Blocks::Rows(Some(s))));
+            blocks.extend(sharding(1).map(|s| Blocks::Columns(Some(s))));
+        }
+        (blocks.into_iter())
+            .map(|b| self.rule_with(inputs, Some(b)))
+            .collect()
     }
 
     crate::kernel::gpu_kernel!();
