@@ -3,8 +3,10 @@
 pub mod attention;
 pub mod broadcast;
 pub mod conv;
+mod decided;
 pub mod einsum;
 pub mod elementwise;
+pub mod histogram;
 pub mod index;
 pub mod indexing;
 pub mod loss;
@@ -28,5 +30,6 @@ pub mod sort;
 pub mod statistics;
 pub mod triangle;
 mod types;
+pub mod unique;
 
 pub use one_hot::one_hot;

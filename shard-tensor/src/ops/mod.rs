@@ -4,6 +4,7 @@
 //! collective: every member of the tensors' mesh calls them alike, in the same order.
 
 mod compare;
+mod counts;
 mod folds;
 mod indexing;
 mod losses;
@@ -17,6 +18,7 @@ mod softmax;
 mod spatial;
 mod statistics;
 
+pub use counts::{Bins, Unique};
 pub use folds::{RadiusPairs, RadiusTable};
 pub use losses::ClassLoss;
 pub use masks::Branch;

@@ -1,6 +1,7 @@
 //! Tests of the facade on in-process ranks.
 
 mod constructors;
+mod counts;
 mod domains;
 mod doors;
 mod dtensor;

@@ -1,7 +1,7 @@
 //! Rows of a table, or elements along a dim, by index.
 
 use super::fold::FoldRows;
-use super::rows::Picked;
+use super::rows::{Picked, in_full};
 use crate::host::with_element;
 use crate::{
     Exec, HostCall, Keeps, Linearity, Meta, Op, Reduction, Result, RouteBy, Rule, Saved, Value,
@@ -74,10 +74,8 @@ impl Op for Take {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let [table, index] = saved.inputs else {
-            unreachable!("the rule has two inputs")
-        };
         saved.pull_back(cotangents, |dy, operand| {
+            let (table, index) = (&saved.inputs[0], &saved.inputs[1]);
             let fold = FoldRows {
                 picked: self.picked.clone(),
                 how: ReduceOp::Sum,
@@ -85,9 +83,10 @@ impl Op for Take {
                 skips: self.padding.or(self.skips),
             };
             match operand {
-                0 => exec
-                    .apply1(Arc::new(fold), &[&table.detach(), index, dy])
-                    .map(Some),
+                0 => in_full(exec, [dy], |[dy]| {
+                    exec.apply1(Arc::new(fold), &[&table.detach(), index, dy])
+                })
+                .map(Some),
                 _ => Ok(None),
             }
         })
