@@ -16,5 +16,6 @@ mod random;
 mod reading;
 mod scans;
 mod simulating;
+mod statistics;
 mod training;
 mod types;
