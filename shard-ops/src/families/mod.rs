@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod broadcast;
 pub mod conv;
+pub mod einsum;
 pub mod elementwise;
 pub mod index;
 pub mod indexing;

@@ -10,6 +10,7 @@ mod losses;
 mod masks;
 mod moves;
 mod pointwise;
+mod products;
 mod reduce;
 mod scans;
 mod softmax;

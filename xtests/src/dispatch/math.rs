@@ -4,7 +4,7 @@ use super::{Applied, Args, Entry, built, unfit};
 use crate::case::Case;
 use shard_kernels::unary::Unary;
 use shard_ops::loss::{LossReduction, mse_loss};
-use shard_ops::{Exec, Value, elementwise as ew, index, matmul as mm, reduce, shape};
+use shard_ops::{Exec, Value, einsum, elementwise as ew, matmul as mm, reduce};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("logsigmoid", |e, c, v| unary(e, c, v, Unary::LogSigmoid)),
@@ -23,28 +23,14 @@ pub(crate) const TABLE: &[Entry] = &[
     built("glu", |e, c, v| {
         let args = Args::new(c, v);
         let x = args.need("input")?;
-        let dim = args.index("dim", -1, x.ndim())?;
-        let half = x.shape()[dim] / 2;
-        let gate = ew::unary(e, &index::slice(e, x, dim, half, 1, half)?, Unary::Sigmoid)?;
-        Ok(vec![ew::mul(
-            e,
-            &index::slice(e, x, dim, 0, 1, half)?,
-            &gate,
-        )?])
+        Ok(vec![ew::glu(e, x, args.index("dim", -1, x.ndim())?)?])
     }),
     built("prelu", |e, c, v| {
         let args = Args::new(c, v);
-        let (x, w) = (args.need("input")?, args.need("weight")?);
-        // One slope per channel, dim 1.
-        let mut shape = vec![1; x.ndim().max(1)];
-        let channels = usize::from(shape.len() > 1);
-        shape[channels] = w.shape().iter().product();
-        let w = shape::reshape(e, w, &shape)?;
-        let below = ew::unary(e, &ew::unary(e, x, Unary::Neg)?, Unary::Relu)?;
-        Ok(vec![ew::sub(
+        Ok(vec![ew::prelu(
             e,
-            &ew::unary(e, x, Unary::Relu)?,
-            &ew::mul(e, &w, &below)?,
+            args.need("input")?,
+            args.need("weight")?,
         )?])
     }),
     built("add", |e, c, v| binary(e, c, v, ew::add)),
@@ -52,6 +38,40 @@ pub(crate) const TABLE: &[Entry] = &[
     built("mul", |e, c, v| binary(e, c, v, ew::mul)),
     built("div", |e, c, v| binary(e, c, v, ew::div)),
     built("pow", |e, c, v| binary(e, c, v, ew::pow)),
+    built("fmod", |e, c, v| binary(e, c, v, ew::fmod)),
+    built("atan2", |e, c, v| binary(e, c, v, ew::atan2)),
+    built("hypot", |e, c, v| binary(e, c, v, ew::hypot)),
+    built("xlogy", |e, c, v| binary(e, c, v, ew::xlogy)),
+    built("logaddexp", |e, c, v| binary(e, c, v, ew::logaddexp)),
+    built("logaddexp2", |e, c, v| binary(e, c, v, ew::logaddexp2)),
+    built("remainder", |e, c, v| binary(e, c, v, ew::remainder)),
+    built("floor_divide", |e, c, v| binary(e, c, v, ew::floor_div)),
+    built("lerp", |e, c, v| {
+        ternary(e, c, v, ["input", "end", "weight"], &ew::lerp)
+    }),
+    built("addcmul", |e, c, v| {
+        let value = c.attributes.float("value", 1.0)?;
+        ternary(e, c, v, ["input", "a", "b"], &|e, x, a, b| {
+            ew::addcmul(e, x, a, b, value)
+        })
+    }),
+    built("addcdiv", |e, c, v| {
+        let value = c.attributes.float("value", 1.0)?;
+        ternary(e, c, v, ["input", "a", "b"], &|e, x, a, b| {
+            ew::addcdiv(e, x, a, b, value)
+        })
+    }),
+    built("isnan", |e, c, v| predicate(e, c, v, ew::isnan)),
+    built("isinf", |e, c, v| predicate(e, c, v, ew::isinf)),
+    built("isfinite", |e, c, v| predicate(e, c, v, ew::isfinite)),
+    built("round", |e, c, v| {
+        let decimals = c.attributes.float("decimals", 0.0)?;
+        let map = match decimals {
+            0.0 => Unary::Round,
+            _ => Unary::RoundDecimals { decimals },
+        };
+        unary(e, c, v, map)
+    }),
     built("maximum", |e, c, v| binary(e, c, v, ew::maximum)),
     built("minimum", |e, c, v| binary(e, c, v, ew::minimum)),
     built("(a*b-a)/b", |e, c, v| {
@@ -70,6 +90,24 @@ pub(crate) const TABLE: &[Entry] = &[
             args.need("input")?,
             args.need("weight")?,
             args.get("bias"),
+        )?])
+    }),
+    built("einsum", |e, c, v| {
+        let equation = c.attributes.text("equation", "")?;
+        let operands: Vec<&Value> = v.iter().collect();
+        Ok(vec![einsum::einsum(e, &equation, &operands)?])
+    }),
+    built("outer", |e, c, v| binary(e, c, v, einsum::outer)),
+    built("inner", |e, c, v| binary(e, c, v, einsum::inner)),
+    built("tensordot", |e, c, v| {
+        let args = Args::new(c, v);
+        let (a, b) = (args.need("a")?, args.need("b")?);
+        Ok(vec![einsum::tensordot(
+            e,
+            a,
+            b,
+            &args.dims("dims_a", a.ndim())?,
+            &args.dims("dims_b", b.ndim())?,
         )?])
     }),
     built("dot", |e, c, v| {
@@ -127,6 +165,24 @@ type Binary = fn(&dyn Exec, &Value, &Value) -> Result<Value, shard_ops::OpError>
 fn binary(e: &dyn Exec, c: &Case, v: &[Value], f: Binary) -> Applied {
     let args = Args::new(c, v);
     Ok(vec![f(e, args.need("a")?, args.need("b")?)?])
+}
+
+type Ternary<'a> =
+    &'a dyn Fn(&dyn Exec, &Value, &Value, &Value) -> Result<Value, shard_ops::OpError>;
+
+fn ternary(e: &dyn Exec, c: &Case, v: &[Value], names: [&str; 3], f: Ternary<'_>) -> Applied {
+    let args = Args::new(c, v);
+    let [x, y, z] = names.map(|name| args.need(name));
+    Ok(vec![f(e, x?, y?, z?)?])
+}
+
+fn predicate(
+    e: &dyn Exec,
+    c: &Case,
+    v: &[Value],
+    f: fn(&dyn Exec, &Value) -> Result<Value, shard_ops::OpError>,
+) -> Applied {
+    Ok(vec![f(e, Args::new(c, v).need("input")?)?])
 }
 
 type Reduce = fn(&dyn Exec, &Value, &[usize], bool) -> Result<Value, shard_ops::OpError>;

@@ -1,9 +1,10 @@
 //! Cases of ops that the reference files lack. Their references come from other ops, in double precision on one rank.
 //!
 //! Neighbourhood attention: dense attention of all sites under a mask that says which pairs see each other, from the
-//! definition, dim by dim. Of integers and truth values, masks, triangles and scans: `types`.
+//! definition, dim by dim. Sums of products: `products`. Of integers and truth values, masks, triangles and scans: `types`.
 //! Of softmax, losses and statistics: `stats`.
 
+mod products;
 mod stats;
 mod types;
 
@@ -34,6 +35,7 @@ pub fn cases() -> Vec<Case> {
     let mut all = neighborhoods();
     all.extend(types::cases());
     all.extend(stats::cases());
+    all.extend(products::cases());
     all
 }
 
