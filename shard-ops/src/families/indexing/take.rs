@@ -77,19 +77,14 @@ impl Op for Take {
         let [table, index] = saved.inputs else {
             unreachable!("the rule has two inputs")
         };
-        saved.pull_back(cotangents, |dy, operand| {
+        saved.pull_back_to(0, cotangents, |dy| {
             let fold = FoldRows {
                 picked: self.picked.clone(),
                 how: ReduceOp::Sum,
                 has_base: false,
                 skips: self.padding.or(self.skips),
             };
-            match operand {
-                0 => exec
-                    .apply1(Arc::new(fold), &[&table.detach(), index, dy])
-                    .map(Some),
-                _ => Ok(None),
-            }
+            exec.apply1(Arc::new(fold), &[&table.detach(), index, dy])
         })
     }
 }
