@@ -235,6 +235,19 @@ impl Saved<'_> {
         };
         self.needs.iter().enumerate().map(each).collect()
     }
+
+    /// [`pull_back`](Self::pull_back) to one input of several: the others have no derivative.
+    ///
+    /// # Errors
+    /// Errors of `of`.
+    pub fn pull_back_to(
+        &self,
+        input: usize,
+        cotangents: &[Option<Value>],
+        of: impl Fn(&Value) -> Result<Value>,
+    ) -> Result<Vec<Option<Value>>> {
+        self.pull_back(cotangents, |dy, i| (i == input).then(|| of(dy)).transpose())
+    }
 }
 
 /// The key of an op with these attributes.

@@ -20,5 +20,6 @@ mod random;
 mod reading;
 mod scans;
 mod simulating;
+mod statistics;
 mod training;
 mod types;

@@ -2,8 +2,10 @@
 //!
 //! Neighbourhood attention: dense attention of all sites under a mask that says which pairs see each other, from the
 //! definition, dim by dim. Sums of products: `products`. Of integers and truth values, masks, triangles and scans: `types`.
+//! Of softmax, losses and statistics: `stats`.
 
 mod products;
+mod stats;
 mod types;
 
 use crate::case::{self, Attributes, Case};
@@ -32,6 +34,7 @@ pub fn project_cases() -> case::Result<Vec<case::Result<Case>>> {
 pub fn cases() -> Vec<Case> {
     let mut all = neighborhoods();
     all.extend(types::cases());
+    all.extend(stats::cases());
     all.extend(products::cases());
     all
 }

@@ -366,10 +366,7 @@ fn by_place(
     cotangents: &[Option<Value>],
     back: impl Fn(&Value, &Value) -> Result<Value>,
 ) -> Result<Vec<Option<Value>>> {
-    saved.pull_back(cotangents, |dy, operand| match operand {
-        0 => back(dy, &saved.inputs[1]).map(Some),
-        _ => Ok(None),
-    })
+    saved.pull_back_to(0, cotangents, |dy| back(dy, &saved.inputs[1]))
 }
 
 /// Reads the input that every output's index names.
