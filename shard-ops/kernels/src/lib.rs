@@ -30,6 +30,7 @@ pub mod conv;
 pub mod copy;
 #[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
 pub mod gemm;
+pub mod grid;
 pub mod math;
 pub mod moments;
 pub mod neighborhood;
@@ -50,6 +51,7 @@ pub mod tally;
 mod testing;
 pub mod triangle;
 pub mod unary;
+pub mod unfold;
 pub mod view;
 pub mod whole;
 

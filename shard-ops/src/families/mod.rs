@@ -4,6 +4,7 @@ pub mod attention;
 pub mod broadcast;
 pub mod conv;
 pub mod elementwise;
+pub mod grid;
 pub mod index;
 pub mod indexing;
 pub mod matmul;
@@ -24,5 +25,6 @@ pub mod shape;
 pub mod sort;
 pub mod triangle;
 mod types;
+pub mod unfold;
 
 pub use one_hot::one_hot;

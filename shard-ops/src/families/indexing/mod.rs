@@ -15,6 +15,7 @@ mod take;
 
 use self::fold::FoldRows;
 pub(crate) use self::resolve::Resolve;
+pub(super) use self::rows::ABSENT;
 use self::rows::Picked;
 pub(super) use self::rows::with_foldable;
 pub(crate) use self::rows::{Pack, Settle};
@@ -101,6 +102,21 @@ pub fn embedding(
         by: RouteBy::Auto,
     };
     exec.apply1(Arc::new(take), &[weight, &indices.detach()])
+}
+
+/// Rows of a table (N, rows, ...) that `index`, (N, ...), names in each of N parts: (N, ..., ...). [`ABSENT`] stands for a row of zeros.
+pub(super) fn named_or_zero(exec: &dyn Exec, table: &Value, index: &Value) -> Result<Value> {
+    let mut picked = Picked::rows(1, index.ndim())
+        .with_gaps()
+        .with_no_negatives();
+    picked.shared[0] = Some(0);
+    let take = Take {
+        picked,
+        skips: None,
+        padding: None,
+        by: RouteBy::Auto,
+    };
+    exec.apply1(Arc::new(take), &[table, &index.detach()])
 }
 
 /// Elements of `x` along dim `dim`: where `index` holds `j` at a place, the element of `x` at that place with `j` for the dim. In other
