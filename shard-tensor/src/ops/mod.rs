@@ -12,6 +12,7 @@ mod pointwise;
 mod reduce;
 mod scans;
 mod spatial;
+mod windows;
 
 pub use folds::{RadiusPairs, RadiusTable};
 pub use masks::Branch;

@@ -18,3 +18,4 @@ mod scans;
 mod simulating;
 mod training;
 mod types;
+mod windows;

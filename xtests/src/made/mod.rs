@@ -2,8 +2,10 @@
 //!
 //! Neighbourhood attention: dense attention of all sites under a mask that says which pairs see each other, from the
 //! definition, dim by dim. Of integers and truth values, masks, triangles and scans: `types`.
+//! Of other windows and norms: `windows`.
 
 mod types;
+mod windows;
 
 use crate::case::{self, Attributes, Case};
 use crate::differentiate::numbers;
@@ -31,6 +33,7 @@ pub fn project_cases() -> case::Result<Vec<case::Result<Case>>> {
 pub fn cases() -> Vec<Case> {
     let mut all = neighborhoods();
     all.extend(types::cases());
+    all.extend(windows::cases());
     all
 }
 
