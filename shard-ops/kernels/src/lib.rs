@@ -26,6 +26,8 @@
 #![deny(unsafe_code)]
 
 pub mod attention;
+pub mod best;
+pub mod cells;
 pub mod conv;
 pub mod copy;
 #[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
@@ -45,6 +47,7 @@ pub mod resample;
 pub mod rows;
 pub mod scan;
 pub mod search;
+pub mod softmax;
 pub mod sort;
 pub mod tally;
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Cases of ops that the reference files lack. Their references come from other ops, in double precision on one rank.
 //!
 //! Neighbourhood attention: dense attention of all sites under a mask that says which pairs see each other, from the
-//! definition, dim by dim. Of integers and truth values, masks, triangles and scans: `types`.
-//! Of other windows and norms: `windows`.
+//! definition, dim by dim. Sums of products: `products`. Of integers and truth values, masks, triangles and scans: `types`. Of
+//! other windows and norms: `windows`.
 
+mod products;
 mod types;
 mod windows;
 
@@ -33,6 +34,7 @@ pub fn project_cases() -> case::Result<Vec<case::Result<Case>>> {
 pub fn cases() -> Vec<Case> {
     let mut all = neighborhoods();
     all.extend(types::cases());
+    all.extend(products::cases());
     all.extend(windows::cases());
     all
 }

@@ -13,7 +13,7 @@ pub use affine::affine_grid;
 pub use shard_kernels::grid::{SampleEdge, SampleMode, Sampling};
 
 use crate::elementwise::mul;
-use crate::families::indexing::named_or_zero;
+use crate::families::indexing::pick_in_each;
 use crate::families::reduce::sum;
 use crate::families::shape::{permute, reshape, unsqueeze};
 use crate::{Exec, OpError, Result, Value};
@@ -61,7 +61,7 @@ pub fn grid_sample(exec: &dyn Exec, x: &Value, grid: &Value, sampling: Sampling)
     let positions = x.shape()[2..].iter().product();
     let table = permute(exec, x, &last_channels)?;
     let table = reshape(exec, &table, &[x.shape()[0], positions, x.shape()[1]])?;
-    let rows = named_or_zero(exec, &table, &index)?;
+    let rows = pick_in_each(exec, &table, &index)?;
     // (N, places..., taps, C)
     let taps_dim = nd + 1;
     let weighed = match sampling.mode {

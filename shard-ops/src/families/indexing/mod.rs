@@ -104,14 +104,26 @@ pub fn embedding(
     exec.apply1(Arc::new(take), &[weight, &indices.detach()])
 }
 
-/// Rows of a table (N, rows, ...) that `index`, (N, ...), names in each of N parts: (N, ..., ...). [`ABSENT`] stands for a row of zeros.
-pub(super) fn named_or_zero(exec: &dyn Exec, table: &Value, index: &Value) -> Result<Value> {
-    let mut picked = Picked::rows(1, index.ndim())
-        .with_gaps()
-        .with_no_negatives();
+/// [`gather`] along a dim, or of a vector [`index_select`], by an `i64` index in which [`ABSENT`] stands for 0 and other negative numbers are out
+/// of range.
+pub(super) fn pick(exec: &dyn Exec, x: &Value, dim: usize, index: &Value) -> Result<Value> {
+    let picked = match x.ndim() == index.ndim() && x.ndim() > 1 {
+        true => Picked::along(dim, x.ndim()),
+        false => Picked::rows(dim, index.ndim()),
+    };
+    pick_as(exec, x, picked, index)
+}
+
+/// Rows of a table (N, rows, ...) that `index`, (N, ...), names in each of N parts, as [`pick`]: (N, ..., ...).
+pub(super) fn pick_in_each(exec: &dyn Exec, table: &Value, index: &Value) -> Result<Value> {
+    let mut picked = Picked::rows(1, index.ndim());
     picked.shared[0] = Some(0);
+    pick_as(exec, table, picked, index)
+}
+
+fn pick_as(exec: &dyn Exec, table: &Value, picked: Picked, index: &Value) -> Result<Value> {
     let take = Take {
-        picked,
+        picked: picked.with_gaps().with_no_negatives(),
         skips: None,
         padding: None,
         by: RouteBy::Auto,
