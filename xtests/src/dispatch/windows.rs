@@ -416,8 +416,8 @@ fn summed(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
     };
     let options = windows(c, dims)?;
     let extents = c.attributes.spatial("output_size", dims, 1)?;
-    let lone = x.ndim() == 2;
-    batched(e, x, if lone { 1 } else { 2 }, |x| {
+    // Columns without a batch have two dims.
+    batched(e, x, 1, |x| {
         Ok(vec![fold(e, x, &extents, &options)?])
     })
 }
