@@ -32,6 +32,7 @@ pub mod conv;
 pub mod copy;
 #[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
 pub mod gemm;
+pub mod grid;
 pub mod math;
 pub mod moments;
 pub mod neighborhood;
@@ -53,6 +54,7 @@ pub mod tally;
 mod testing;
 pub mod triangle;
 pub mod unary;
+pub mod unfold;
 pub mod view;
 pub mod whole;
 

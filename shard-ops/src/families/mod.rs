@@ -6,6 +6,7 @@ pub mod conv;
 mod decided;
 pub mod einsum;
 pub mod elementwise;
+pub mod grid;
 pub mod histogram;
 pub mod index;
 pub mod indexing;
@@ -30,6 +31,7 @@ pub mod sort;
 pub mod statistics;
 pub mod triangle;
 mod types;
+pub mod unfold;
 pub mod unique;
 
 pub use one_hot::one_hot;

@@ -17,6 +17,7 @@ mod scans;
 mod softmax;
 mod spatial;
 mod statistics;
+mod windows;
 
 pub use counts::{Bins, Unique};
 pub use folds::{RadiusPairs, RadiusTable};

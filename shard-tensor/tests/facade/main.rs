@@ -23,3 +23,4 @@ mod simulating;
 mod statistics;
 mod training;
 mod types;
+mod windows;

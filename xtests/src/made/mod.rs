@@ -2,11 +2,12 @@
 //!
 //! Neighbourhood attention: dense attention of all sites under a mask that says which pairs see each other, from the
 //! definition, dim by dim. Sums of products: `products`. Of integers and truth values, masks, triangles and scans: `types`.
-//! Of softmax, losses and statistics: `stats`.
+//! Of softmax, losses and statistics: `stats`. Of other windows and norms: `windows`.
 
 mod products;
 mod stats;
 mod types;
+mod windows;
 
 use crate::case::{self, Attributes, Case};
 use crate::differentiate::numbers;
@@ -36,6 +37,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(types::cases());
     all.extend(stats::cases());
     all.extend(products::cases());
+    all.extend(windows::cases());
     all
 }
 

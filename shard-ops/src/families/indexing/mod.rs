@@ -111,13 +111,24 @@ pub(super) fn pick(exec: &dyn Exec, x: &Value, dim: usize, index: &Value) -> Res
         true => Picked::along(dim, x.ndim()),
         false => Picked::rows(dim, index.ndim()),
     };
+    pick_as(exec, x, picked, index)
+}
+
+/// Rows of a table (N, rows, ...) that `index`, (N, ...), names in each of N parts, as [`pick`]: (N, ..., ...).
+pub(super) fn pick_in_each(exec: &dyn Exec, table: &Value, index: &Value) -> Result<Value> {
+    let mut picked = Picked::rows(1, index.ndim());
+    picked.shared[0] = Some(0);
+    pick_as(exec, table, picked, index)
+}
+
+fn pick_as(exec: &dyn Exec, table: &Value, picked: Picked, index: &Value) -> Result<Value> {
     let take = Take {
         picked: picked.with_gaps().with_no_negatives(),
         skips: None,
         padding: None,
         by: RouteBy::Auto,
     };
-    exec.apply1(Arc::new(take), &[x, &index.detach()])
+    exec.apply1(Arc::new(take), &[table, &index.detach()])
 }
 
 /// Elements of `x` along dim `dim`: where `index` holds `j` at a place, the element of `x` at that place with `j` for the dim. In other
