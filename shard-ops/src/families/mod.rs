@@ -5,6 +5,7 @@ pub mod broadcast;
 pub mod conv;
 pub mod einsum;
 pub mod elementwise;
+pub mod fft;
 pub mod index;
 pub mod indexing;
 pub mod matmul;

@@ -5,6 +5,7 @@
 
 mod compare;
 mod folds;
+mod fourier;
 mod indexing;
 mod masks;
 mod moves;

@@ -4,6 +4,7 @@ mod folds;
 mod indexing;
 mod math;
 mod moves;
+mod transforms;
 mod types;
 mod windows;
 
@@ -57,6 +58,7 @@ pub fn find(case: &Case) -> Result<Apply, String> {
         windows::TABLE,
         folds::TABLE,
         indexing::TABLE,
+        transforms::TABLE,
     ];
     if let Some(entry) = tables.into_iter().flatten().find(|e| e.name == case.op) {
         return (entry.lacks)(case).map_or(Ok(entry.apply), Err);
@@ -67,6 +69,8 @@ pub fn find(case: &Case) -> Result<Apply, String> {
     }
     Err("not built".to_owned())
 }
+
+pub(crate) use transforms::norm as norm_of;
 
 /// Whether an error is an op's declared refusal of a placement, as against a mistake.
 pub fn is_refusal(_error: &OpError) -> bool {
