@@ -31,6 +31,8 @@ pub mod copy;
 pub mod fft;
 #[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
 pub mod gemm;
+#[cfg(feature = "linalg")]
+pub mod linalg;
 pub mod math;
 pub mod moments;
 pub mod neighborhood;

@@ -8,6 +8,8 @@ pub mod elementwise;
 pub mod fft;
 pub mod index;
 pub mod indexing;
+#[cfg(feature = "linalg")]
+pub mod linalg;
 pub mod matmul;
 pub mod neighborhood;
 pub mod neighbors;

@@ -7,8 +7,11 @@ mod compare;
 mod folds;
 mod fourier;
 mod indexing;
+#[cfg(feature = "linalg")]
+mod linalg;
 mod masks;
 mod moves;
+mod noise;
 mod pointwise;
 mod products;
 mod reduce;
