@@ -423,7 +423,10 @@ mod tests {
         assert_eq!(apply(Binary::Mul, &[most, least], &[2, -1]), [-2, least]);
         assert_eq!(apply(Binary::FloorDiv, &[least, 5], &[-1, 0]), [least, 0]);
         assert_eq!(apply(Binary::Remainder, &[least, 5], &[-1, 0]), [0, 0]);
-        assert_eq!(apply(Binary::Fmod, &[least, 5, -7], &[-1, 0, 4]), [0, 0, -3]);
+        assert_eq!(
+            apply(Binary::Fmod, &[least, 5, -7], &[-1, 0, 4]),
+            [0, 0, -3]
+        );
         let (base, exponent) = ([2, -1, -1, 1, 3, 0, 7], [-1, -3, -4, -9, 41, 0, 0]);
         let power = 3_i64.wrapping_pow(41);
         assert_eq!(

@@ -10,6 +10,7 @@ pub mod index;
 pub mod indexing;
 #[cfg(feature = "linalg")]
 pub mod linalg;
+pub mod loss;
 pub mod matmul;
 pub mod neighborhood;
 pub mod neighbors;
@@ -25,7 +26,9 @@ pub mod scan;
 pub mod search;
 pub mod select;
 pub mod shape;
+pub mod softmax;
 pub mod sort;
+pub mod statistics;
 pub mod triangle;
 mod types;
 

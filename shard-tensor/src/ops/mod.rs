@@ -9,6 +9,7 @@ mod fourier;
 mod indexing;
 #[cfg(feature = "linalg")]
 mod linalg;
+mod losses;
 mod masks;
 mod moves;
 mod noise;
@@ -16,7 +17,10 @@ mod pointwise;
 mod products;
 mod reduce;
 mod scans;
+mod softmax;
 mod spatial;
+mod statistics;
 
 pub use folds::{RadiusPairs, RadiusTable};
+pub use losses::ClassLoss;
 pub use masks::Branch;

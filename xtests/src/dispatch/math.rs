@@ -1,8 +1,9 @@
 //! Pointwise ops, reductions, products, losses, and small compositions of them.
 
-use super::{Applied, ApplyError, Args, Entry, built, unfit};
+use super::{Applied, Args, Entry, built, unfit};
 use crate::case::Case;
 use shard_kernels::unary::Unary;
+use shard_ops::loss::{LossReduction, mse_loss};
 use shard_ops::{Exec, Value, einsum, elementwise as ew, matmul as mm, reduce};
 
 pub(crate) const TABLE: &[Entry] = &[
@@ -133,39 +134,16 @@ pub(crate) const TABLE: &[Entry] = &[
     built("amax", |e, c, v| reduction(e, c, v, reduce::amax)),
     built("amin", |e, c, v| reduction(e, c, v, reduce::amin)),
     built("prod", |e, c, v| reduction(e, c, v, reduce::prod)),
-    built("mse_loss", |e, c, v| {
-        let args = Args::new(c, v);
-        let (x, y) = (args.need("input")?, args.need("target")?);
-        if c.attributes.text("reduction", "mean")? == "mean" {
-            return Ok(vec![reduce::mse_loss(e, x, y)?]);
-        }
-        reduced(e, c, &ew::unary(e, &ew::sub(e, x, y)?, Unary::Square)?)
-    }),
-    built("l1_loss", |e, c, v| reduced(e, c, &distance(e, c, v)?)),
-    built("smooth_l1_loss", |e, c, v| {
-        let beta = c.attributes.float("beta", 1.0)?;
-        if beta == 0.0 {
-            return reduced(e, c, &distance(e, c, v)?);
-        }
-        reduced(e, c, &huber(e, &distance(e, c, v)?, beta, 1.0 / beta)?)
-    }),
-    built("huber_loss", |e, c, v| {
-        reduced(
-            e,
-            c,
-            &huber(
-                e,
-                &distance(e, c, v)?,
-                c.attributes.float("delta", 1.0)?,
-                1.0,
-            )?,
-        )
-    }),
     built("mse(linear(gelu(linear(x))), y)", |e, c, v| {
         let args = Args::new(c, v);
         let hidden = mm::matmul(e, args.need("input")?, args.need("w1")?)?;
         let out = mm::matmul(e, &ew::unary(e, &hidden, Unary::Gelu)?, args.need("w2")?)?;
-        Ok(vec![reduce::mse_loss(e, &out, args.need("target")?)?])
+        Ok(vec![mse_loss(
+            e,
+            &out,
+            args.need("target")?,
+            LossReduction::Mean,
+        )?])
     }),
 ];
 
@@ -218,39 +196,4 @@ fn reduction(e: &dyn Exec, c: &Case, v: &[Value], f: Reduce) -> Applied {
         &args.dims("dim", x.ndim())?,
         c.attributes.bool("keepdim", false)?,
     )?])
-}
-
-/// The mean, sum or nothing of a loss per element.
-fn reduced(e: &dyn Exec, c: &Case, loss: &Value) -> Applied {
-    let all: Vec<usize> = (0..loss.ndim()).collect();
-    match c.attributes.text("reduction", "mean")?.as_str() {
-        "mean" => Ok(vec![reduce::mean(e, loss, &all, false)?]),
-        "sum" => Ok(vec![reduce::sum(e, loss, &all, false)?]),
-        "none" => Ok(vec![loss.clone()]),
-        other => Err(unfit("reduction", "mean, sum or none", &other).into()),
-    }
-}
-
-fn distance(e: &dyn Exec, c: &Case, v: &[Value]) -> Result<Value, ApplyError> {
-    let args = Args::new(c, v);
-    Ok(ew::unary(
-        e,
-        &ew::sub(e, args.need("input")?, args.need("target")?)?,
-        Unary::Abs,
-    )?)
-}
-
-/// `scale * (m^2 / 2 + bend * (d - m))` with `m = min(d, bend)`: a parabola that goes on as a line.
-fn huber(e: &dyn Exec, d: &Value, bend: f64, scale: f64) -> Result<Value, ApplyError> {
-    let m = ew::unary(
-        e,
-        d,
-        Unary::Clamp {
-            min: f64::NEG_INFINITY,
-            max: bend,
-        },
-    )?;
-    let parabola = ew::mul_scalar(e, &ew::unary(e, &m, Unary::Square)?, 0.5 * scale)?;
-    let line = ew::mul_scalar(e, &ew::sub(e, d, &m)?, bend * scale)?;
-    Ok(ew::add(e, &parabola, &line)?)
 }

@@ -140,13 +140,21 @@ fn values_match_the_documented_forms() {
             0.481_211_825_059_603_45,
             -1.194_763_217_287_109_3,
         ),
-        (Unary::Erfc, 0.479_500_122_186_953_5, 1.966_105_146_475_310_8),
+        (
+            Unary::Erfc,
+            0.479_500_122_186_953_5,
+            1.966_105_146_475_310_8,
+        ),
         (
             Unary::Tanhshrink,
             0.037_882_842_739_990_24,
             -0.594_851_746_355_133_5,
         ),
-        (Unary::Exp2, std::f64::consts::SQRT_2, 0.353_553_390_593_273_8),
+        (
+            Unary::Exp2,
+            std::f64::consts::SQRT_2,
+            0.353_553_390_593_273_8,
+        ),
         (Unary::Softshrink { lambd: 0.2 }, 0.3, -1.3),
         (Unary::Frac, 0.5, -0.5),
         (
@@ -274,7 +282,10 @@ fn bounds_and_what_lies_outside_of_a_domain_follow_pytorch() {
         max_val: 1.0,
     };
     assert_eq!((slope(bounds, 1.0), slope(bounds, 0.9)), (0.0, 1.0));
-    assert_eq!((slope(Unary::Relu6, 0.0), slope(Unary::Relu6, 6.0)), (0.0, 0.0));
+    assert_eq!(
+        (slope(Unary::Relu6, 0.0), slope(Unary::Relu6, 6.0)),
+        (0.0, 0.0)
+    );
     let [hard, soft] = [
         Unary::Hardshrink { lambd: 0.5 },
         Unary::Softshrink { lambd: 0.5 },
@@ -284,7 +295,10 @@ fn bounds_and_what_lies_outside_of_a_domain_follow_pytorch() {
     let logit = |eps, order, x| one::<f64>(Unary::Logit { eps }, order, x);
     assert!(logit(-1.0, 0, 1.5).is_nan() && logit(-1.0, 1, 1.5).is_nan());
     assert_eq!(logit(-1.0, 0, 1.0), f64::INFINITY);
-    assert_eq!((logit(0.25, 0, 0.0), logit(0.25, 1, 0.0)), ((1f64 / 3.0).ln(), 0.0));
+    assert_eq!(
+        (logit(0.25, 0, 0.0), logit(0.25, 1, 0.0)),
+        ((1f64 / 3.0).ln(), 0.0)
+    );
     assert!(one::<f32>(Unary::Acosh, 0, 0.5).is_nan() && one::<f32>(Unary::Asin, 0, 1.5).is_nan());
     assert!((one::<f32>(Unary::Erfc, 0, 5.0) / 1.537_459_794_428_035e-12 - 1.0).abs() < 1e-6);
 }
