@@ -30,9 +30,12 @@ pub mod best;
 pub mod cells;
 pub mod conv;
 pub mod copy;
+pub mod fft;
 #[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
 pub mod gemm;
 pub mod grid;
+#[cfg(feature = "linalg")]
+pub mod linalg;
 pub mod math;
 pub mod moments;
 pub mod neighborhood;

@@ -13,6 +13,7 @@ mod indexing;
 mod limits;
 mod local;
 mod models;
+mod noise;
 mod numbers;
 mod operators;
 mod products;
