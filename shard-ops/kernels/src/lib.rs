@@ -28,6 +28,7 @@
 pub mod attention;
 pub mod conv;
 pub mod copy;
+pub mod cuts;
 #[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
 pub mod gemm;
 pub mod math;

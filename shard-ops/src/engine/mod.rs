@@ -384,13 +384,13 @@ impl Run<'_> {
         self.only_output(Some(local), dtype)
     }
 
-    /// The input's piece, once in place, under another shape.
+    /// The first input's piece, once in place, under another shape.
     fn relabel(&self, inputs: &[&Array]) -> Result<Vec<Array>> {
         let name = self.op.name();
         let mut buffers = local_buffers(name, self.rule, inputs)?;
         let mut flying = vec![post(name, &self.strategy.inputs[0], inputs[0])?];
         settle(name, self.cx, &mut flying, &mut buffers, None)?;
-        self.only_output(buffers.pop(), inputs[0].dtype())
+        self.only_output(buffers.into_iter().next(), inputs[0].dtype())
     }
 
     fn only_output(&self, local: Option<Buffer>, dtype: DType) -> Result<Vec<Array>> {
@@ -428,6 +428,9 @@ impl Run<'_> {
 
     /// A kernel call on rows that an operand names, once those of others have come, and what it makes of rows of others goes home.
     fn routed(&self, routing: &Routing, inputs: &[&Array]) -> Result<Vec<Array>> {
+        if routing.merging.is_some() {
+            return self.merged(routing, inputs);
+        }
         let (op, cx, strategy, name) = (self.op, self.cx, self.strategy, self.op.name());
         let fold = match self.rule.reduction {
             Some(Reduction::Partial(op)) => op,
@@ -451,6 +454,18 @@ impl Run<'_> {
         outputs = launch(op, cx, buffers, outputs, &calls, None)?;
         let away = outputs.split_off(own);
         routed.bring_home(&calls[0], &mut outputs, away)?;
+        self.settle_outputs(outputs)
+    }
+
+    /// A kernel call on runs that are merged, once the parts of others' runs have come that this rank's stretch is made of.
+    fn merged(&self, routing: &Routing, inputs: &[&Array]) -> Result<Vec<Array>> {
+        let (op, cx, strategy, name) = (self.op, self.cx, self.strategy, self.op.name());
+        let mut buffers = local_buffers(name, self.rule, inputs)?;
+        let outputs = allocate(name, cx, self.rule, strategy)?;
+        let mut flying = post_all(name, strategy, inputs, None)?;
+        settle(name, cx, &mut flying, &mut buffers, None)?;
+        let call = route::bring_runs(op, cx, routing, &strategy.late[0], &mut buffers)?;
+        let outputs = launch(op, cx, buffers, outputs, &Arc::new(vec![call]), None)?;
         self.settle_outputs(outputs)
     }
 

@@ -3,4 +3,5 @@
 mod engine;
 mod indexing;
 mod rows;
+mod sorting;
 mod testing;

@@ -286,6 +286,7 @@ mod tests {
             id: 0,
             by: RouteBy::Ask,
             considered: smallvec![],
+            merging: None,
         }
     }
 

@@ -1,13 +1,14 @@
 //! Rows that an operand names: who asks whom is found out once for an operand's value, and kept with it.
 
 mod asking;
+mod runs;
 
 use self::asking::Asked;
 use super::{Applied, submit};
 use crate::error::InOp;
 use crate::families::indexing::{Pack, Settle};
 use crate::strategy::{Group, Keyed, KeyedDims, Routing};
-use crate::{Fold, KernelCx, Op, OperandBox, Result, Stage};
+use crate::{Fold, KernelCx, Op, OperandBox, Result, Stage, key_of};
 use shard_comm::simulated::PHANTOM;
 use shard_comm::{AgreedError, Buffer, BufferMut, Communicator, DType, ExchangePlan, Piece, Work};
 use shard_kernels::rows::by_key;
@@ -16,6 +17,8 @@ use shard_spec::{DimPart, Dims, ReduceOp, numel, row_major_strides};
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+
+pub(super) use self::runs::bring as bring_runs;
 
 /// What a part of an operand asks for, and what others ask of this rank. As long as the operand's value lives, this stays true.
 #[derive(Debug)]
@@ -162,14 +165,8 @@ impl Route {
                 outgoing.push(usize::from(others) * asks(routing.own.len()));
             }
             asked = outgoing.iter().sum();
-            exchange_counts(
-                op,
-                &**comm,
-                group,
-                routing.id,
-                Ok(()),
-                &vec![0; group.peers.len()],
-            )?;
+            let none = vec![0; group.peers.len()];
+            exchange_numbers(op, COUNTS, &**comm, group, routing.id, Ok(()), &none, 1)?;
             let dtype = if routing.narrow {
                 DType::I32
             } else {
@@ -235,7 +232,7 @@ fn tell_counts(
 ) -> Result<Vec<usize>> {
     let mut counts: Vec<i64> = asked.counts.iter().map(|&n| n as i64).collect();
     counts.resize(group.peers.len(), 0);
-    let told = exchange_counts(op, comm, group, id, status, &counts)?;
+    let told = exchange_numbers(op, COUNTS, comm, group, id, status, &counts, 1)?;
     let told = comm.device().download_vec::<i64>(&told).in_op(op)?;
     Ok(told
         .into_iter()
@@ -243,13 +240,22 @@ fn tell_counts(
         .collect())
 }
 
-fn exchange_counts(
+const COUNTS: &str = "route counts";
+
+/// As many numbers from every rank to each of its peers.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the pieces of one exchange, passed on once"
+)]
+fn exchange_numbers(
     op: &'static str,
+    what: &'static str,
     comm: &dyn Communicator,
     group: &Group,
     id: u128,
     status: Result<(), AgreedError>,
-    counts: &[i64],
+    numbers: &[i64],
+    width: usize,
 ) -> Result<Buffer> {
     let device = comm.device();
     let others = || {
@@ -259,12 +265,15 @@ fn exchange_counts(
             .enumerate()
             .filter(|&(k, _)| k != group.me)
     };
-    let recv = others().map(|(k, peer)| Piece::run(peer.at, 0, 1, group.me, k));
-    let send = others().map(|(k, peer)| Piece::run(peer.at, 0, 1, k, group.me));
+    let me = group.me;
+    let recv = others().map(|(k, peer)| Piece::run(peer.at, 0, width, width * me, width * k));
+    let send = others().map(|(k, peer)| Piece::run(peer.at, 0, width, width * k, width * me));
     let (recv, send) = (recv.collect(), send.collect());
-    let plan = ExchangePlan::new("route counts", id, recv, send, None, Some(ZERO));
-    let mine = device.upload_slice(counts).in_op(op)?;
-    let into = device.alloc(DType::I64, counts.len()).in_op(op)?;
+    // How many numbers there are may differ from group to group, but who is in which follows from what the rows are looked up by.
+    let id = key_of(what, &id);
+    let plan = ExchangePlan::new(what, id, recv, send, None, Some(ZERO));
+    let mine = device.upload_slice(numbers).in_op(op)?;
+    let into = device.alloc(DType::I64, numbers.len()).in_op(op)?;
     comm.exchange(&Arc::new(plan), &[mine], into, status)
         .in_op(op)
 }

@@ -16,7 +16,7 @@ mod take;
 use self::fold::FoldRows;
 pub(crate) use self::resolve::Resolve;
 use self::rows::Picked;
-pub(super) use self::rows::with_foldable;
+pub(crate) use self::rows::with_foldable;
 pub(crate) use self::rows::{Pack, Settle};
 pub use self::scatter::{
     ScatterReduce, index_copy, index_put, scatter, scatter_add, scatter_reduce,
@@ -121,6 +121,24 @@ pub fn gather(exec: &dyn Exec, x: &Value, dim: usize, index: &Value) -> Result<V
         by: RouteBy::Auto,
     };
     exec.apply1(Arc::new(take), &[&x, &index.detach()])
+}
+
+/// The sums of the elements of `dy` at the places along dim `dim` where they were gathered from, in the layout of `x`, which is not
+/// read: the adjoint of [`gather`].
+pub(super) fn ungather(
+    exec: &dyn Exec,
+    x: &Value,
+    dim: usize,
+    index: &Value,
+    dy: &Value,
+) -> Result<Value> {
+    let fold = FoldRows {
+        picked: Picked::along(dim, x.ndim()),
+        how: ReduceOp::Sum,
+        has_base: false,
+        skips: None,
+    };
+    exec.apply1(Arc::new(fold), &[&x.detach(), &index.detach(), dy])
 }
 
 /// [`gather`] with the other dims of both broadcast, as NumPy's `take_along_axis`.

@@ -321,4 +321,4 @@ macro_rules! with_foldable {
         }
     };
 }
-pub(in crate::families) use with_foldable;
+pub(crate) use with_foldable;
