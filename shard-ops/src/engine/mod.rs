@@ -8,6 +8,7 @@ mod rows;
 mod submit;
 
 pub use self::pin::Pin;
+use self::route::{Side, Whose};
 use self::rows::{SharedWork, Work};
 use self::submit::submit;
 use crate::error::InOp;
@@ -443,17 +444,31 @@ impl Run<'_> {
         let mut outputs = allocate(name, cx, self.rule, strategy)?;
         let mut flying = post_all(name, strategy, inputs, Some(index))?;
         settle(name, cx, &mut flying, &mut buffers, None)?;
-        buffers[index] = routed.keys()?;
-        let mut call = routed.call(&strategy.late[0]);
+        let call = routed.call(&strategy.late[0]);
         let ghosts = routed.fetch(&call, &buffers)?;
         buffers.extend(ghosts);
-        routed.push_sorted(&mut call, &mut buffers)?;
         let own = outputs.len();
         outputs.extend(routed.away(&call, &outputs)?);
-        let calls = Arc::new(vec![call]);
-        outputs = launch(op, cx, buffers, outputs, &calls, None)?;
+        let run = |call: KernelCx, whose, outputs| {
+            let (mut call, mut inputs) = (call, buffers.clone());
+            inputs[index] = routed.keys(whose)?;
+            routed.push_sorted(whose, &mut call, &mut inputs)?;
+            launch(op, cx, inputs, outputs, &Arc::new(vec![call]), None)
+        };
+        let waits = routed.waits();
+        let whose = if waits { Whose::Others } else { Whose::All };
+        outputs = run(call.clone(), whose, outputs)?;
         let away = outputs.split_off(own);
-        routed.bring_home(&calls[0], &mut outputs, away)?;
+        let came = routed.send_home(&call, away)?;
+        if waits {
+            // Contributions are folded in by the order of the ranks they come from, of which this is one.
+            routed.settle(Side::Front, &call, &mut outputs, &came)?;
+            let call = routed.goes_on(&call);
+            outputs.extend(routed.away(&call, &outputs)?);
+            outputs = run(call, Whose::Own, outputs)?;
+            outputs.truncate(own);
+        }
+        routed.settle(Side::Behind, &call, &mut outputs, &came)?;
         self.settle_outputs(outputs)
     }
 

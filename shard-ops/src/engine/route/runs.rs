@@ -1,7 +1,7 @@
 //! Runs that are merged: every rank finds where its stretch of the result cuts the runs of all ranks, by rounds that look at few elements
 //! of each, and reads the parts that the stretch is made of where they are.
 
-use super::{exchange_numbers, list, numbers_of};
+use super::{Status, exchange_numbers, list, numbers_of};
 use crate::engine::Applied;
 use crate::error::InOp;
 use crate::families::indexing::with_foldable;
@@ -75,8 +75,6 @@ struct Meeting<'a> {
 
 /// Where something begins and ends in front of a stretch, and behind it: for each run and line.
 type Sides = [Vec<Bracket>; 2];
-
-type Status = std::result::Result<(), AgreedError>;
 
 impl<'a> Meeting<'a> {
     fn new(
@@ -359,4 +357,47 @@ impl<'a> OwnRun<'a> {
             rank(bytemuck::pod_read_unaligned::<T>(element), self.descending)
         })
     }
+}
+
+/// What ranks with one line of runs hear of which rank 1 asks for a stretch that no run has.
+#[cfg(test)]
+pub(super) fn hear_absurd(
+    comm: &dyn Communicator,
+    routing: &Routing,
+    group: &Group,
+    absurd: [i64; 2],
+) -> Result<Vec<u64>> {
+    let merging = Merging {
+        runs: crate::MergedRuns {
+            ends: vec![4, 10],
+            descending: false,
+            from: 0,
+        },
+        dim: 0,
+        wanted: 10,
+        places: 7,
+        rounds: 2,
+    };
+    let meeting = Meeting {
+        op: "merge_runs",
+        comm,
+        group,
+        merging: &merging,
+        id: routing.id,
+        lens: vec![4, 6],
+        in_order: vec![0, 1],
+        lines: 1,
+        step: 1,
+        stretch: [0, 4],
+    };
+    let values = comm
+        .device()
+        .upload_slice(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let values = values.in_op("merge_runs")?;
+    let own = OwnRun::new(&meeting, &values)?;
+    let first = if comm.rank() == 1 { absurd } else { [0, 4] };
+    let mine = [first, first, [0, 6], [0, 6]].concat();
+    let told = meeting.exchange("cut requests", mine, 4, Ok(()))?;
+    let (asked, status) = meeting.within_own(&told);
+    meeting.answer(&own, &asked, status)
 }

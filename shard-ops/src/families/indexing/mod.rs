@@ -186,8 +186,8 @@ pub fn take_along_dim(exec: &dyn Exec, x: &Value, index: &Value, dim: usize) -> 
 
 /// `x + alpha` times the rows of `src`, each added to the row that `index` names along dim `dim`.
 ///
-/// Rows that meet are added in the order of the index, on each rank by itself, and these sums by the owner of the row: its own first,
-/// then by rank. So the bits are fixed for a layout.
+/// Rows that meet are added in the order of the index, on each rank by itself, and these sums by the owner of the row in the order of
+/// the ranks, its own one by one when it is its turn. So the bits are fixed for a layout.
 ///
 /// # Collective
 /// As [`index_select`], of sums that go the other way.
