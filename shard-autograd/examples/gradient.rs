@@ -6,7 +6,11 @@
 
 use shard_autograd::{GradCheck, Recorder, gradcheck};
 use shard_comm::{Communicator, local};
-use shard_ops::{Engine, EngineOptions, Value, matmul::matmul, reduce::mse_loss};
+use shard_ops::{
+    Engine, EngineOptions, Value,
+    loss::{LossReduction, mse_loss},
+    matmul::matmul,
+};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout};
 use std::rc::Rc;
@@ -28,7 +32,9 @@ fn main() -> Result<()> {
         let y = Value::new(wave(&[8, 2], "R", 0.3)?);
         let w = tape.leaf(wave(&[5, 2], "S(0)[3,0,2]", 1.1)?)?;
 
-        let loss = |tape: &Recorder, w: &Value| mse_loss(tape, &matmul(tape, &x, w)?, &y);
+        let loss = |tape: &Recorder, w: &Value| {
+            mse_loss(tape, &matmul(tape, &x, w)?, &y, LossReduction::Mean)
+        };
         let gradients = tape.backward(&loss(&tape, &w)?, None)?;
         let dw = gradients.get(&w)?.ok_or("the loss depends on w")?;
         // A gradient has the layout of its value: no rank has more of it than of the weight.

@@ -33,7 +33,7 @@
 //! ```
 //! use shard_autograd::Recorder;
 //! use shard_comm::{Communicator, local};
-//! use shard_ops::{Engine, EngineOptions, Value, matmul::matmul, reduce::mse_loss};
+//! use shard_ops::{Engine, EngineOptions, Value, loss::{LossReduction, mse_loss}, matmul::matmul};
 //! use shard_redistribute::{Array, MeshComm};
 //! use shard_spec::{DeviceMesh, Layout};
 //! use std::rc::Rc;
@@ -49,7 +49,7 @@
 //!     let y = Value::new(Array::from_fn(&cx, &rows.with_shape(&[10, 1])?, |i| i[0] as f64)?);
 //!     let w = tape.leaf(Array::from_fn(&cx, &Layout::replicated(&mesh, &[2, 1]), |_| 0.5)?)?;
 //!
-//!     let loss = mse_loss(&tape, &matmul(&tape, &x, &w)?, &y)?;
+//!     let loss = mse_loss(&tape, &matmul(&tape, &x, &w)?, &y, LossReduction::Mean)?;
 //!     let gradients = tape.backward(&loss, None)?;
 //!     let dw = gradients.get(&w)?.ok_or("the loss depends on w")?;
 //!     assert_eq!(dw.layout(), w.layout());

@@ -70,9 +70,9 @@ impl dyn Communicator + '_ {
         })
     }
 
-    /// Sends `send_counts[j]` elements to each rank `j`, in rank order in `mine`; returns what came from each rank,
     /// Sends `send_counts[j]` elements to each rank `j`, which lie in rank order in `mine`; returns the elements that came from
     /// each rank, in rank order.
+    ///
     /// # Collective
     /// Every rank of the group; what `i` sends to `j` is what `j` expects from `i`.
     ///

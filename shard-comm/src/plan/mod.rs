@@ -1,21 +1,28 @@
 //! Exchange plans: which pieces of which sources go where, and everything that can be computed from them beforehand.
 
 mod cache;
+mod collisions;
 mod messages;
 mod pieces;
+mod traffic;
 
 pub use cache::PlanCache;
+pub(crate) use collisions::{Collisions, Stack};
 #[cfg(any(feature = "mpi", feature = "nccl"))]
 pub(crate) use messages::Message;
 pub(crate) use messages::messages_of;
 pub use pieces::{Piece, PieceRef, Pieces};
-use smallvec::{SmallVec, smallvec};
-use std::sync::OnceLock;
+pub use traffic::Traffic;
+pub(crate) use traffic::traffic_with;
 
-use shard_device::view::{reach, span, span_within, steps_apart};
+use shard_device::view::{reach, span_within, steps_apart};
+use smallvec::SmallVec;
+use std::sync::OnceLock;
 
 use crate::ledger::Moved;
 use crate::{CommError, DType, Monoid, Result, Scalar};
+use collisions::{are_disjoint, stacks};
+use traffic::{elements_of, traffic, widen_extent};
 
 /// One rank's part of an exchange: what it reads from whom, and what others read from it.
 ///
@@ -112,79 +119,6 @@ struct Sums {
     fault: Option<CommError>,
 }
 
-/// All pieces between this rank and one peer, in one direction. [`validate`](crate::backend::validate) compares these where
-/// plans have no fingerprint.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Traffic {
-    pub(crate) peer: usize,
-    pub(crate) pieces: usize,
-    pub(crate) elements: usize,
-    /// For each source that is read: its index, and the least length that it must have.
-    pub(crate) extents: SmallVec<[(usize, usize); 1]>,
-    /// A fingerprint of where the pieces are read from, if sender and reader compare it.
-    pub(crate) print: Option<[u64; 2]>,
-}
-
-impl Traffic {
-    /// What a peer in another process says of its pieces, so that it can be compared there and here: its number, how many pieces and
-    /// elements; of each source that is read its index and the least length it must have; and, where both ends compute one, a
-    /// fingerprint of where the pieces are read from.
-    ///
-    /// ```
-    /// use shard_comm::backend::Traffic;
-    /// use shard_comm::{ExchangePlan, Piece};
-    /// let plan = ExchangePlan::new("shift", 0, [Piece::run(1, 0, 4, 2, 0)].into(), [].into(), None, None);
-    /// let told = &plan.incoming()[0];
-    /// // ... as bytes to another process, and there:
-    /// let heard = Traffic::new(told.peer(), told.pieces(), told.elements(), told.extents(), told.print());
-    /// assert_eq!((&heard, heard.extents()), (told, &[(0, 6)][..]));
-    /// ```
-    pub fn new(
-        peer: usize,
-        pieces: usize,
-        elements: usize,
-        extents: &[(usize, usize)],
-        print: Option<[u64; 2]>,
-    ) -> Self {
-        Self {
-            peer,
-            pieces,
-            elements,
-            extents: extents.into(),
-            print,
-        }
-    }
-
-    /// The other rank, as numbered within the group.
-    pub fn peer(&self) -> usize {
-        self.peer
-    }
-
-    /// How many pieces.
-    pub fn pieces(&self) -> usize {
-        self.pieces
-    }
-
-    /// How many elements in all.
-    pub fn elements(&self) -> usize {
-        self.elements
-    }
-
-    /// Of each source that is read: its index, and the least length it must have.
-    pub fn extents(&self) -> &[(usize, usize)] {
-        &self.extents
-    }
-
-    /// A fingerprint of where the pieces are read from, if there is one.
-    pub fn print(&self) -> Option<[u64; 2]> {
-        self.print
-    }
-}
-
-/// Received pieces with one destination and equal strides in their sources, in fold order, by their positions in the
-/// plan.
-pub(crate) type Stack = SmallVec<[usize; 4]>;
-
 /// A collective that libraries offer, with equal counts on all ranks and the ranks' parts in rank order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shape {
@@ -199,17 +133,6 @@ pub(crate) enum Shape {
     ReduceScatter,
     /// Every rank gets the whole combination.
     AllReduce,
-}
-
-/// How the destinations of the received pieces overlap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Collisions {
-    /// No element is written twice.
-    Disjoint,
-    /// Pieces write the same elements or have none in common, as in a reduction: see [`ExchangePlan::stacks`].
-    Stacked,
-    /// Anything else.
-    Mixed,
 }
 
 impl ExchangePlan {
@@ -634,66 +557,6 @@ impl ExchangePlan {
     }
 }
 
-fn elements_of(traffic: &[Traffic], peer: usize) -> usize {
-    traffic_with(traffic, peer).map_or(0, |t| t.elements)
-}
-
-/// The traffic with a peer. If every rank communicates with every other, it is at the peer's own index.
-pub(crate) fn traffic_with(traffic: &[Traffic], peer: usize) -> Option<&Traffic> {
-    if let Some(t) = traffic.get(peer)
-        && t.peer == peer
-    {
-        return Some(t);
-    }
-    let at = traffic.binary_search_by_key(&peer, |t| t.peer).ok()?;
-    traffic.get(at)
-}
-
-/// Notes that a source must have a length of at least `end`.
-fn widen_extent(extents: &mut SmallVec<[(usize, usize); 1]>, source: usize, end: usize) {
-    match extents.iter_mut().find(|e| e.0 == source) {
-        Some(extent) => extent.1 = extent.1.max(end),
-        None => extents.push((source, end)),
-    }
-}
-
-/// Sums pieces by peer, in peer order.
-fn traffic(pieces: &Pieces) -> Result<Vec<Traffic>> {
-    let mut all: Vec<Traffic> = Vec::with_capacity(pieces.peers());
-    let facts = |p: PieceRef<'_>| (p.numel(), reach(p.shape, p.src_strides));
-    for (piece, (numel, reach)) in pieces.with_facts(facts) {
-        // Plans of thousands of pieces have them sorted.
-        let at = match all.last() {
-            Some(last) if last.peer < piece.peer => Err(all.len()),
-            Some(last) if last.peer == piece.peer => Ok(all.len() - 1),
-            _ => all.binary_search_by_key(&piece.peer, |t| t.peer),
-        };
-        let at = match at {
-            Ok(at) => at,
-            Err(at) => {
-                let fresh = Traffic {
-                    peer: piece.peer,
-                    pieces: 0,
-                    elements: 0,
-                    extents: smallvec![],
-                    print: None,
-                };
-                all.insert(at, fresh);
-                at
-            }
-        };
-        let end = span_within(piece.src_offset, piece.shape, piece.src_strides, reach)?.end;
-        let total = &mut all[at];
-        total.pieces += 1;
-        total.elements += numel;
-        widen_extent(&mut total.extents, piece.source, end);
-    }
-    for total in &mut all {
-        total.extents.sort_unstable();
-    }
-    Ok(all)
-}
-
 /// A monoid of several elements per group needs whole groups of contiguous elements.
 fn check_groups(name: &'static str, fold: Monoid, piece: PieceRef<'_>) -> Result<()> {
     let width = fold.width();
@@ -717,113 +580,10 @@ fn check_groups(name: &'static str, fold: Monoid, piece: PieceRef<'_>) -> Result
     ))
 }
 
-/// The pieces by destination; `None` if some overlap without being equal, or have different strides in their sources.
-fn stacks(pieces: &Pieces) -> Result<Option<Vec<Stack>>> {
-    let mut order: Vec<(usize, PieceRef<'_>)> = pieces.iter().enumerate().collect();
-    order.sort_by_key(|(_, piece)| piece.dst_offset);
-    let (mut firsts, mut stacks): (Vec<PieceRef<'_>>, Vec<Stack>) = (Vec::new(), Vec::new());
-    for (k, piece) in order {
-        match (firsts.last(), stacks.last_mut()) {
-            (Some(first), Some(stack)) if first.dst_offset == piece.dst_offset => {
-                let same = first.shape == piece.shape
-                    && first.dst_strides == piece.dst_strides
-                    && first.src_strides == piece.src_strides;
-                if !same {
-                    return Ok(None);
-                }
-                stack.push(k);
-            }
-            _ => {
-                firsts.push(piece);
-                stacks.push(smallvec![k]);
-            }
-        }
-    }
-    let mut ranges = (firsts.iter())
-        .map(|p| span(p.dst_offset, p.shape, p.dst_strides))
-        .collect::<Result<SmallVec<[_; 8]>, _>>()?;
-    Ok(are_disjoint(firsts.into_iter(), &mut ranges).then_some(stacks))
-}
-
-/// Whether no element is written by two pieces, as far as cheap tests can tell: disjoint ranges, or disjoint boxes of one
-/// array.
-fn are_disjoint<'a>(
-    pieces: impl ExactSizeIterator<Item = PieceRef<'a>> + Clone,
-    ranges: &mut [std::ops::Range<usize>],
-) -> bool {
-    ranges.sort_unstable_by_key(|r| r.start);
-    if ranges.windows(2).all(|w| w[0].end <= w[1].start) {
-        return true;
-    }
-    /// Pairs are compared one by one; with more pieces than this the general path costs less than the proof.
-    const MOST: usize = 256;
-    if pieces.len() > MOST {
-        return false;
-    }
-    let Some(boxes) = boxes(pieces) else {
-        return false;
-    };
-    boxes.iter().enumerate().all(|(i, a)| {
-        boxes[..i]
-            .iter()
-            .all(|b| a.iter().zip(b).any(|(a, b)| a.1 <= b.0 || b.1 <= a.0))
-    })
-}
-
-type Corner = SmallVec<[(usize, usize); 7]>;
-
-/// The pieces as boxes of one array whose strides they share; `None` if they are not such boxes.
-fn boxes<'a>(pieces: impl Iterator<Item = PieceRef<'a>>) -> Option<Vec<Corner>> {
-    let mut pieces = pieces.peekable();
-    let strides = pieces.peek()?.dst_strides;
-    let mut order: SmallVec<[usize; 6]> = (0..strides.len()).collect();
-    order.sort_by_key(|&d| std::cmp::Reverse(strides[d]));
-    pieces
-        .map(|piece| {
-            if piece.dst_strides != strides {
-                return None;
-            }
-            let mut rest = piece.dst_offset;
-            let mut room = usize::MAX;
-            let mut corner = Corner::new();
-            for &d in &order {
-                let stride = usize::try_from(strides[d]).ok().filter(|&s| s > 0)?;
-                let lo = rest / stride;
-                rest %= stride;
-                let hi = lo + piece.shape[d];
-                // A box that reaches past its row would wrap into the next row: then it is not a box of the array.
-                if room != usize::MAX && hi.checked_mul(stride)? > room {
-                    return None;
-                }
-                corner.push((lo, hi));
-                room = stride;
-            }
-            corner.push((rest, rest + 1));
-            Some(corner)
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Piece;
-
-    fn block(shape: &[usize], at: usize, strides: &[isize]) -> Piece {
-        Piece {
-            peer: 0,
-            source: 0,
-            shape: shape.into(),
-            src_offset: 0,
-            src_strides: shard_spec::row_major_strides(shape),
-            dst_offset: at,
-            dst_strides: strides.into(),
-        }
-    }
-
-    fn overlap(pieces: Vec<Piece>) -> Collisions {
-        ExchangePlan::new("t", 0, pieces.into(), Pieces::new(), None, None).collisions()
-    }
 
     #[test]
     fn what_moves_is_told_of_whoever_asks() {
@@ -846,56 +606,13 @@ mod tests {
     }
 
     #[test]
-    fn boxes_of_one_array_are_told_apart() {
-        // The four quadrants of a 4x6 array interleave in memory, yet do not overlap.
-        let quads = [(0, 2, 3), (3, 2, 3), (12, 2, 3), (15, 2, 3)];
-        let pieces: Vec<_> = quads
-            .iter()
-            .map(|&(at, h, w)| block(&[h, w], at, &[6, 1]))
-            .collect();
-        assert_eq!(overlap(pieces.clone()), Collisions::Disjoint);
-        let plan = ExchangePlan::new("t", 0, pieces.clone().into(), Pieces::new(), None, None);
-        assert!(plan.covers(24) && !plan.covers(25));
-        let mut bigger = pieces;
-        bigger[0] = block(&[2, 4], 0, &[6, 1]);
-        assert_eq!(overlap(bigger), Collisions::Mixed);
-    }
-
-    #[test]
-    fn wrapping_boxes_are_not_called_disjoint() {
-        // The first box reaches past its row of 4 into element 4, where the second one begins.
-        let pieces = vec![block(&[2, 3], 2, &[4, 1]), block(&[1, 2], 4, &[4, 1])];
-        assert_eq!(overlap(pieces), Collisions::Mixed);
-    }
-
-    #[test]
-    fn reductions_are_stacked() {
-        let pieces = vec![Piece::run(0, 0, 4, 0, 0), Piece::run(1, 0, 4, 8, 0)];
-        assert_eq!(overlap(pieces), Collisions::Stacked);
-        assert_eq!(overlap(vec![block(&[3], 0, &[0])]), Collisions::Mixed);
-        // Two terms of each half of the columns of a 4x6 array.
-        let halves = [0, 3, 0, 3].map(|at| block(&[4, 3], at, &[6, 1]));
-        let plan = ExchangePlan::new("t", 0, halves.clone().into(), Pieces::new(), None, None);
-        assert_eq!(plan.collisions(), Collisions::Stacked);
-        let stacks: Vec<_> = plan.stacks().iter().map(|s| s.to_vec()).collect();
-        assert_eq!(stacks, [[0, 2], [1, 3]]);
-        assert!(plan.covers(24) && !plan.covers(48));
-        // The same places, with one column less.
-        let mut torn = halves.to_vec();
-        torn[2] = block(&[4, 2], 0, &[6, 1]);
-        assert_eq!(overlap(torn), Collisions::Mixed);
-    }
-
-    #[test]
     fn faults_are_remembered() {
-        let plan = ExchangePlan::new(
-            "t",
-            0,
-            [block(&[3], 1, &[-1])].into(),
-            Pieces::new(),
-            None,
-            None,
-        );
+        let backwards = Piece {
+            dst_offset: 1,
+            dst_strides: [-1].as_slice().into(),
+            ..Piece::run(0, 0, 3, 0, 0)
+        };
+        let plan = ExchangePlan::new("t", 0, [backwards].into(), Pieces::new(), None, None);
         assert!(
             plan.check(1, Some(DType::F32), &std::iter::empty(), 3)
                 .is_err()

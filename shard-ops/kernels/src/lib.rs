@@ -26,6 +26,8 @@
 #![deny(unsafe_code)]
 
 pub mod attention;
+pub mod best;
+pub mod cells;
 pub mod conv;
 pub mod copy;
 pub mod cuts;
@@ -45,6 +47,7 @@ pub mod resample;
 pub mod rows;
 pub mod scan;
 pub mod search;
+pub mod softmax;
 pub mod sort;
 pub mod tally;
 #[cfg(test)]

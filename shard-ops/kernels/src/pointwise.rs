@@ -22,12 +22,26 @@ pub enum Binary {
     FloorDiv,
     /// What [`FloorDiv`](Self::FloorDiv) leaves: it has the sign of `b`.
     Remainder,
+    /// What division rounded towards 0 leaves: it has the sign of `a`.
+    Fmod,
     /// `a` to the power `b`
     Pow,
     /// The larger; NaN if either is.
     Maximum,
     /// The smaller; NaN if either is.
     Minimum,
+    /// The angle of the point (`b`, `a`), of floats, as those below.
+    Atan2,
+    /// `√(a² + b²)` without overflow
+    Hypot,
+    /// `a ln b`, and 0 where `a` is 0 unless `b` is NaN
+    Xlogy,
+    /// `ln(e^a + e^b)` without overflow
+    LogAddExp,
+    /// `log₂(2^a + 2^b)` without overflow
+    LogAddExp2,
+    /// `a` above 0, `b a` at and below it
+    Prelu,
     /// The bits that both have, of integers and truth values, as those below.
     BitAnd,
     /// The bits that either has.
@@ -65,10 +79,42 @@ pub fn binary<T: Real>(op: Binary, a: &View<'_, T>, b: &View<'_, T>, out: &mut V
         Binary::Minimum => zip(a, b, out, smaller),
         Binary::FloorDiv => zip(a, b, out, floor_div),
         Binary::Remainder => zip(a, b, out, remainder),
-        Binary::BitAnd | Binary::BitOr | Binary::BitXor | Binary::Shl | Binary::Shr => {
-            panic!("{op:?} of floats")
-        }
+        // One loop for all of these, whose formulas take longer than a call.
+        _ => zip(a, b, out, formula(op)),
     }
+}
+
+/// The maps that are called number by number.
+fn formula<T: Real>(op: Binary) -> fn(T, T) -> T {
+    match op {
+        Binary::Fmod => |a, b| a % b,
+        Binary::Atan2 => T::atan2,
+        Binary::Hypot => T::hypot,
+        Binary::Xlogy => |a, b| {
+            if a == T::zero() && !b.is_nan() {
+                T::zero()
+            } else {
+                a * b.ln()
+            }
+        },
+        Binary::LogAddExp => |a, b| log_add(a, b, T::exp, T::ln_1p),
+        Binary::LogAddExp2 => |a, b| {
+            let log_1p = |x: T| x.ln_1p() / T::of(core::f64::consts::LN_2);
+            log_add(a, b, T::exp2, log_1p)
+        },
+        Binary::Prelu => |a, b| if a > T::zero() { a } else { b * a },
+        _ => panic!("{op:?} of floats"),
+    }
+}
+
+/// The logarithm of a sum of two powers, whose base `exp` and `log_1p` have.
+#[inline(always)]
+fn log_add<T: Real>(a: T, b: T, exp: fn(T) -> T, log_1p: fn(T) -> T) -> T {
+    // Equal infinities have no difference.
+    if a == b && a.is_infinite() {
+        return a;
+    }
+    larger(a, b) + log_1p(exp(-(a - b).abs()))
 }
 
 /// `out = f(x)` element by element, for a formula the library does not have.

@@ -83,6 +83,7 @@ macro_rules! integers {
                     Binary::Mul => |a, b, out| each(a, b, out, Self::wrapping_mul),
                     Binary::FloorDiv => |a, b, out| each(a, b, out, floor_div),
                     Binary::Remainder => |a, b, out| each(a, b, out, remainder),
+                    Binary::Fmod => |a, b, out| each(a, b, out, fmod),
                     Binary::Pow => |a, b, out| each(a, b, out, power),
                     Binary::Maximum => |a, b, out| each(a, b, out, Ord::max),
                     Binary::Minimum => |a, b, out| each(a, b, out, Ord::min),
@@ -91,7 +92,13 @@ macro_rules! integers {
                     Binary::BitXor => |a, b, out| each(a, b, out, |a, b| a ^ b),
                     Binary::Shl => |a, b, out| each(a, b, out, shl),
                     Binary::Shr => |a, b, out| each(a, b, out, shr),
-                    Binary::Div => return None,
+                    Binary::Div
+                    | Binary::Atan2
+                    | Binary::Hypot
+                    | Binary::Xlogy
+                    | Binary::LogAddExp
+                    | Binary::LogAddExp2
+                    | Binary::Prelu => return None,
                 })
             }
 
@@ -313,6 +320,16 @@ fn remainder<T: PrimInt>(a: T, b: T) -> T {
     }
 }
 
+/// What division rounded towards 0 leaves; 0 where the divisor is 0.
+#[inline]
+fn fmod<T: PrimInt>(a: T, b: T) -> T {
+    if b.is_zero() || a.checked_div(&b).is_none() {
+        T::zero()
+    } else {
+        a % b
+    }
+}
+
 #[inline]
 fn power<T: PrimInt + WrappingMul + WrappingSub>(base: T, exponent: T) -> T {
     let (zero, one) = (T::zero(), T::one());
@@ -381,6 +398,7 @@ mod tests {
                 assert_eq!(of(Binary::Mul), (x * y).rem_euclid(256) as u8);
                 assert_eq!(of(Binary::FloorDiv), x.checked_div(y).unwrap_or(0) as u8);
                 assert_eq!(of(Binary::Remainder), x.checked_rem(y).unwrap_or(0) as u8);
+                assert_eq!(of(Binary::Fmod), x.checked_rem(y).unwrap_or(0) as u8);
                 assert_eq!(of(Binary::Shl), if y < 8 { a << b } else { 0 });
                 assert_eq!(of(Binary::Shr), if y < 8 { a >> b } else { 0 });
                 assert_eq!(of(Binary::Pow), a.wrapping_pow(u32::from(b)));
@@ -405,6 +423,10 @@ mod tests {
         assert_eq!(apply(Binary::Mul, &[most, least], &[2, -1]), [-2, least]);
         assert_eq!(apply(Binary::FloorDiv, &[least, 5], &[-1, 0]), [least, 0]);
         assert_eq!(apply(Binary::Remainder, &[least, 5], &[-1, 0]), [0, 0]);
+        assert_eq!(
+            apply(Binary::Fmod, &[least, 5, -7], &[-1, 0, 4]),
+            [0, 0, -3]
+        );
         let (base, exponent) = ([2, -1, -1, 1, 3, 0, 7], [-1, -3, -4, -9, 41, 0, 0]);
         let power = 3_i64.wrapping_pow(41);
         assert_eq!(

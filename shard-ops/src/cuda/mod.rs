@@ -133,10 +133,15 @@ impl CudaCall<'_> {
     /// # Errors
     /// As [`input`](Self::input).
     pub fn output(&mut self, o: usize) -> Result<CudaView> {
+        let view = view::strided(&self.cx.outputs[o]);
+        self.output_as(o, &view)
+    }
+
+    /// Another view of output `o`'s memory.
+    pub(crate) fn output_as(&mut self, o: usize, view: &Strided) -> Result<CudaView> {
         let dtype = self.outputs[o].dtype();
         let address = self.gpu.address_mut(&mut self.outputs[o]).in_op(self.op)?;
-        let view = view::strided(&self.cx.outputs[o]);
-        CudaView::new(self.op, address, dtype, &view)
+        CudaView::new(self.op, address, dtype, view)
     }
 
     /// The address of input `i`'s box, whose elements are contiguous in row-major order, as those of whole pieces are.

@@ -3,9 +3,11 @@
 pub mod attention;
 pub mod broadcast;
 pub mod conv;
+pub mod einsum;
 pub mod elementwise;
 pub mod index;
 pub mod indexing;
+pub mod loss;
 pub mod matmul;
 pub mod neighborhood;
 pub mod neighbors;
@@ -21,7 +23,9 @@ pub mod scan;
 pub mod search;
 pub mod select;
 pub mod shape;
+pub mod softmax;
 pub mod sort;
+pub mod statistics;
 pub mod triangle;
 mod types;
 

@@ -1,4 +1,4 @@
-//! Reductions over dims: mean, largest, smallest, product; and losses made of them. The [`sum`] stands beside
+//! Reductions over dims: mean, largest, smallest, product. The [`sum`] stands beside
 //! [what it undoes](crate::broadcast).
 //!
 //! A reduced dim that is sharded makes the result partial: each rank reduces its own part, and nothing moves
@@ -6,7 +6,7 @@
 
 use super::broadcast::expand_like;
 pub use super::broadcast::{sum, sum_to};
-use super::elementwise::{add, cast, div, eq, masked, mul, mul_scalar, sub, unary};
+use super::elementwise::{add, cast, div, eq, masked, mul, mul_scalar, unary};
 use super::over_dims::OverDims;
 use crate::host::is_whole;
 use crate::{Exec, HostCall, Keeps, Meta, Op, OpError, Result, Rule, Saved, Value};
@@ -68,19 +68,6 @@ pub fn mean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result
     let total = sum(exec, x, dims, keepdim)?;
     let count: usize = dims.iter().map(|&d| x.shape()[d]).product();
     mul_scalar(exec, &total, 1.0 / count as f64)
-}
-
-/// The mean squared difference, a scalar.
-///
-/// # Collective
-/// As [`sum`].
-///
-/// # Errors
-/// Shapes that do not broadcast; types that differ or are not f32 or f64.
-pub fn mse_loss(exec: &dyn Exec, x: &Value, target: &Value) -> Result<Value> {
-    let square = unary(exec, &sub(exec, x, target)?, Unary::Square)?;
-    let dims: Vec<usize> = (0..square.ndim()).collect();
-    mean(exec, &square, &dims, false)
 }
 
 /// The gradient of a product: each element gets the product of the others. Where one factor is zero only it gets

@@ -3,7 +3,7 @@
 use shard_comm::{Communicator, local};
 use shard_kernels::unary::Unary;
 use shard_ops::{
-    Engine, EngineOptions, Exec, Value, broadcast, elementwise, index, matmul, reduce, shape,
+    Engine, EngineOptions, Exec, Value, broadcast, elementwise, index, loss, matmul, reduce, shape,
 };
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, EdgeMap, Layout, Partition, Placement, ReduceOp};
@@ -178,7 +178,7 @@ fn reductions_equal_one_rank() {
         reduce::amin(e, &v[0], &[0, 1], false).unwrap()
     });
     check(&[&[5, 3], &[5, 3]], |e, v| {
-        reduce::mse_loss(e, &v[0], &v[1]).unwrap()
+        loss::mse_loss(e, &v[0], &v[1], loss::LossReduction::Mean).unwrap()
     });
 }
 

@@ -1,10 +1,13 @@
-//! Resampling windows: nearest and linear interpolation, with PyTorch's coordinates.
+//! Resampling windows: nearest, linear and cubic interpolation with PyTorch's coordinates, with and without antialiasing, and
+//! means over equal areas.
 //!
-//! Every sampling map rises with the output index, rounding included, so inverse questions are answered by bisection of
-//! the map itself and cannot disagree with it.
+//! Both ends of what an output reads rise with the output index, rounding included, so inverse questions are answered by
+//! bisection of the map itself and cannot disagree with it.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
+
+use smallvec::{SmallVec, smallvec};
 
 use super::{Geometry, coordinate};
 use crate::error::{Result, SpecError};
@@ -22,6 +25,20 @@ pub enum ResampleMode {
     Linear,
     /// Between the inputs around `o * (n - 1) / (outputs - 1)`: corners aligned.
     LinearAligned,
+    /// A cubic through the four inputs around `(o + 0.5) * scale - 0.5`, those beyond the ends being the last ones.
+    Cubic,
+    /// A cubic through the four inputs around `o * (n - 1) / (outputs - 1)`.
+    CubicAligned,
+    /// The mean of the inputs `floor(o * n / outputs) .. ceil((o + 1) * n / outputs)`: adaptive pooling. It takes no scale.
+    Area,
+    /// A triangle as wide as two inputs or, where the output is smaller, two outputs: antialiased.
+    LinearAntialias,
+    /// [`LinearAntialias`](Self::LinearAntialias) with the step of aligned corners.
+    LinearAlignedAntialias,
+    /// A cubic as wide as four inputs or, where the output is smaller, four outputs: antialiased.
+    CubicAntialias,
+    /// [`CubicAntialias`](Self::CubicAntialias) with the step of aligned corners.
+    CubicAlignedAntialias,
 }
 
 impl ResampleMode {
@@ -32,7 +49,25 @@ impl ResampleMode {
             Self::NearestExact => "nearest-exact",
             Self::Linear => "linear",
             Self::LinearAligned => "linear-aligned",
+            Self::Cubic => "cubic",
+            Self::CubicAligned => "cubic-aligned",
+            Self::Area => "area",
+            Self::LinearAntialias => "linear-antialias",
+            Self::LinearAlignedAntialias => "linear-aligned-antialias",
+            Self::CubicAntialias => "cubic-antialias",
+            Self::CubicAlignedAntialias => "cubic-aligned-antialias",
         }
+    }
+
+    /// Whether the centres of the first and last inputs are those of the first and last outputs.
+    const fn aligned(self) -> bool {
+        matches!(
+            self,
+            Self::LinearAligned
+                | Self::CubicAligned
+                | Self::LinearAlignedAntialias
+                | Self::CubicAlignedAntialias
+        )
     }
 }
 
@@ -69,17 +104,20 @@ impl Hash for ScaleFactor {
     }
 }
 
-/// The two inputs an output reads and their weights; for nearest modes both are the same input, weights 1 and 0.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// The inputs that an output reads, which follow one another, and their weights.
+#[derive(Clone, PartialEq, Debug)]
 pub struct Sample {
-    /// First input.
-    pub i0: usize,
-    /// Second input: the next one, or the first again at the end.
-    pub i1: usize,
-    /// Weight of the first.
-    pub w0: f64,
-    /// Weight of the second.
-    pub w1: f64,
+    /// The first input.
+    pub first: usize,
+    /// The weights of this input and of those behind it.
+    pub weights: SmallVec<[f64; 4]>,
+}
+
+impl Sample {
+    /// Every input that is read, and its weight.
+    pub fn pairs(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
+        (self.first..).zip(self.weights.iter().copied())
+    }
 }
 
 pub(super) struct Resample {
@@ -91,62 +129,134 @@ pub(super) struct Resample {
 
 impl Resample {
     pub(super) fn sample(&self, o: usize) -> Sample {
-        let one = |i: usize| Sample {
-            i0: i,
-            i1: i,
-            w0: 1.0,
-            w1: 0.0,
+        let read = self.reads(o);
+        let first = read.start;
+        let weights = match self.mode {
+            _ if read.len() == 1 => smallvec![1.0],
+            ResampleMode::Linear | ResampleMode::LinearAligned => {
+                let behind = (self.source(o) - first as f64).clamp(0.0, 1.0);
+                smallvec![1.0 - behind, behind]
+            }
+            ResampleMode::Cubic | ResampleMode::CubicAligned => self.cubic(o, &read),
+            ResampleMode::Nearest | ResampleMode::NearestExact | ResampleMode::Area => {
+                smallvec![1.0 / read.len() as f64; read.len()]
+            }
+            _ => self.filtered(o, &read),
         };
+        Sample { first, weights }
+    }
+
+    /// The inputs that an output reads, at least one.
+    fn reads(&self, o: usize) -> Range<usize> {
         let last = self.input - 1;
+        let one = |i: usize| i.min(last)..i.min(last) + 1;
         match self.mode {
-            ResampleMode::Nearest => one(whole(o as f64 * self.step()).min(last)),
-            ResampleMode::NearestExact => one(whole(self.half_pixel(o) + 0.5).min(last)),
+            ResampleMode::Nearest => one(whole(o as f64 * self.step())),
+            ResampleMode::NearestExact => one(whole(self.source(o) + 0.5)),
             ResampleMode::Linear | ResampleMode::LinearAligned if self.input == self.output => {
                 one(o)
             }
             ResampleMode::Linear | ResampleMode::LinearAligned => {
-                let real = match self.mode {
-                    ResampleMode::LinearAligned => o as f64 * self.aligned_step(),
-                    _ => self.half_pixel(o),
-                };
-                let i0 = (real.floor() as usize).min(last);
-                let w1 = (real - i0 as f64).clamp(0.0, 1.0);
-                Sample {
-                    i0,
-                    i1: (i0 + 1).min(last),
-                    w0: 1.0 - w1,
-                    w1,
-                }
+                let first = (self.source(o).floor() as usize).min(last);
+                first..(first + 1).min(last) + 1
+            }
+            ResampleMode::Cubic | ResampleMode::CubicAligned => {
+                // Saturates: below 0 is the first input.
+                let at = self.source(o).floor();
+                let low = ((at - 1.0) as usize).min(last);
+                low..((at + 2.0) as usize).min(last) + 1
+            }
+            ResampleMode::Area => {
+                let (n, m) = (self.input as u128, self.output as u128);
+                let low = o as u128 * n / m;
+                let high = ((o as u128 + 1) * n).div_ceil(m);
+                low as usize..high as usize
+            }
+            _ => {
+                let (centre, reach) = (self.step() * (o as f64 + 0.5), self.support());
+                let low = ((centre - reach + 0.5) as usize).min(last);
+                low..((centre + reach + 0.5) as usize).clamp(low + 1, self.input)
             }
         }
     }
 
     /// Inputs per output.
     fn step(&self) -> f64 {
-        self.scale
-            .map_or(self.input as f64 / self.output as f64, |s| 1.0 / s.value())
-    }
-
-    fn aligned_step(&self) -> f64 {
-        if self.output > 1 {
-            (self.input - 1) as f64 / (self.output - 1) as f64
-        } else {
-            0.0
+        match self.scale {
+            _ if self.mode.aligned() => match self.output {
+                1 => 0.0,
+                outputs => (self.input - 1) as f64 / (outputs - 1) as f64,
+            },
+            Some(scale) => 1.0 / scale.value(),
+            None => self.input as f64 / self.output as f64,
         }
     }
 
-    /// The coordinate of an output's centre, on a scale where inputs have their centres at whole numbers.
-    fn half_pixel(&self, o: usize) -> f64 {
-        (self.step() * (o as f64 + 0.5) - 0.5).max(0.0)
+    /// The coordinate of an output's centre, on a scale where inputs have their centres at whole numbers. Not below 0, but for
+    /// cubics.
+    fn source(&self, o: usize) -> f64 {
+        if self.mode.aligned() {
+            return o as f64 * self.step();
+        }
+        let centre = self.step() * (o as f64 + 0.5) - 0.5;
+        match self.mode {
+            ResampleMode::Cubic => centre,
+            _ => centre.max(0.0),
+        }
+    }
+
+    /// The weights of a cubic convolution; what lies beyond the ends counts for the input there.
+    fn cubic(&self, o: usize, read: &Range<usize>) -> SmallVec<[f64; 4]> {
+        let source = self.source(o);
+        // As PyTorch: beyond the last input nothing is behind it.
+        let at = source.floor().min((self.input - 1) as f64);
+        let behind = (source - at).clamp(0.0, 1.0);
+        let mut weights = smallvec![0.0; read.len()];
+        for tap in -1..=2 {
+            let i = (at as isize + tap).clamp(read.start as isize, read.end as isize - 1);
+            weights[i as usize - read.start] += keys_cubic(tap as f64 - behind, -0.75);
+        }
+        weights
+    }
+
+    /// How far from an output's centre an antialiased mode reads.
+    fn support(&self) -> f64 {
+        let half = match self.mode {
+            ResampleMode::CubicAntialias | ResampleMode::CubicAlignedAntialias => 2.0,
+            _ => 1.0,
+        };
+        half * self.step().max(1.0)
+    }
+
+    /// The weights of an antialiased mode: its filter, stretched to the output's step, so that they sum to 1.
+    fn filtered(&self, o: usize, read: &Range<usize>) -> SmallVec<[f64; 4]> {
+        let (centre, stretch) = (self.step() * (o as f64 + 0.5), self.step().max(1.0));
+        let weight = |i: usize| {
+            let x = (i as f64 - centre + 0.5) / stretch;
+            match self.mode {
+                ResampleMode::CubicAntialias | ResampleMode::CubicAlignedAntialias => {
+                    keys_cubic(x, -0.5)
+                }
+                _ => (1.0 - x.abs()).max(0.0),
+            }
+        };
+        let mut weights: SmallVec<[f64; 4]> = read.clone().map(weight).collect();
+        let total: f64 = weights.iter().sum();
+        if total != 0.0 {
+            weights.iter_mut().for_each(|w| *w /= total);
+        }
+        weights
     }
 
     /// The input an output is centred on: rises with `o`.
     fn centre(&self, o: usize) -> usize {
-        let sample = self.sample(o);
-        if sample.w1 >= 0.5 {
-            sample.i1
-        } else {
-            sample.i0
+        let read = self.reads(o);
+        match self.mode {
+            ResampleMode::Linear | ResampleMode::LinearAligned if read.len() > 1 => {
+                let behind = self.source(o) - read.start as f64;
+                read.start + usize::from(behind >= 0.5)
+            }
+            _ => read.start + (read.len() - 1) / 2,
         }
     }
 
@@ -181,21 +291,21 @@ impl Geometry for Resample {
     }
 
     fn input_interval(&self, _n: usize, first: usize, last: usize) -> Range<isize> {
-        coordinate(self.sample(first).i0 as i128)..coordinate(self.sample(last).i1 as i128 + 1)
+        coordinate(self.reads(first).start as i128)..coordinate(self.reads(last).end as i128)
     }
 
     fn output_of_input(&self, first: usize, last: usize, outputs: Range<usize>) -> Range<usize> {
-        let start = self.first(|o| self.sample(o).i1 >= first);
-        let end = self.first(|o| self.sample(o).i0 > last);
+        let start = self.first(|o| self.reads(o).end > first);
+        let end = self.first(|o| self.reads(o).start > last);
         start.max(outputs.start)..end.min(outputs.end).max(start.max(outputs.start))
     }
 
     fn first_reading_from(&self, _n: usize, x: usize) -> i128 {
-        self.first(|o| self.sample(o).i0 >= x) as i128
+        self.first(|o| self.reads(o).start >= x) as i128
     }
 
     fn first_reading_beyond(&self, _n: usize, x: usize) -> i128 {
-        self.first(|o| self.sample(o).i1 >= x) as i128
+        self.first(|o| self.reads(o).end > x) as i128
     }
 
     fn anchor(&self, _n: usize, x: usize, _outputs: usize) -> i128 {
@@ -204,6 +314,18 @@ impl Geometry for Resample {
 
     fn anchor_input(&self, _n: usize, y: usize) -> i128 {
         self.centre(y.min(self.output - 1)) as i128
+    }
+}
+
+/// The cubic convolution kernel of Keys (1981), 0 from 2 on; `a` is its slope at 1.
+fn keys_cubic(x: f64, a: f64) -> f64 {
+    let x = x.abs();
+    if x <= 1.0 {
+        ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
+    } else if x < 2.0 {
+        ((x - 5.0) * x + 8.0) * x * a - 4.0 * a
+    } else {
+        0.0
     }
 }
 

@@ -101,6 +101,13 @@ fn mode() -> impl Strategy<Value = ResampleMode> {
         ResampleMode::NearestExact,
         ResampleMode::Linear,
         ResampleMode::LinearAligned,
+        ResampleMode::Cubic,
+        ResampleMode::CubicAligned,
+        ResampleMode::Area,
+        ResampleMode::LinearAntialias,
+        ResampleMode::LinearAlignedAntialias,
+        ResampleMode::CubicAntialias,
+        ResampleMode::CubicAlignedAntialias,
     ])
 }
 
@@ -115,8 +122,8 @@ fn resample() -> impl Strategy<Value = Case> {
             let outputs = scale.map_or(outputs, |s| ((n as f64 * s).floor() as usize).max(1));
             let window = Window::resample(n, outputs, mode, scale).unwrap();
             let taps = |o| {
-                let Sample { i0, i1, .. } = window.sample(o).unwrap();
-                [i0 as isize, i1 as isize].into()
+                let pairs: Vec<_> = window.sample(o).unwrap().pairs().collect();
+                pairs.into_iter().map(|(i, _)| i as isize).collect()
             };
             Case {
                 taps: (0..outputs).map(taps).collect(),
@@ -372,16 +379,26 @@ proptest! {
         prop_assert_eq!(case.window.anchor_input(case.n, &inputs), inputs);
     }
 
-    /// Sampling weights are a convex combination that reproduces straight lines, as interpolation must.
+    /// Sampling weights sum to 1 within the input, are a convex combination but for cubics, and rise with the output.
     #[test]
-    fn samples_are_convex_and_rise(case in resample()) {
+    fn samples_sum_to_one_and_rise(case in resample(), mode in mode()) {
         let samples: Vec<Sample> = (0..case.outputs()).map(|o| case.window.sample(o).unwrap()).collect();
+        let cubic = matches!(&case.window, Window::Resample { mode, .. } if mode.name().starts_with("cubic"));
+        let end = |s: &Sample| s.first + s.weights.len();
         for s in &samples {
-            prop_assert!(s.i0 <= s.i1 && s.i1 <= s.i0 + 1 && s.i1 < case.n);
-            prop_assert!(s.w0 >= 0.0 && s.w1 >= 0.0 && (s.w0 + s.w1 - 1.0).abs() < 1e-15);
+            prop_assert!(!s.weights.is_empty() && end(s) <= case.n);
+            prop_assert!(cubic || s.weights.iter().all(|&w| w >= 0.0));
+            prop_assert!((s.weights.iter().sum::<f64>() - 1.0).abs() < 1e-14);
         }
-        prop_assert!(samples.is_sorted_by_key(|s| s.i0) && samples.is_sorted_by_key(|s| s.i1));
+        prop_assert!(samples.is_sorted_by_key(|s| s.first) && samples.is_sorted_by_key(end));
         prop_assert_eq!(case.window.sample(case.outputs()), None);
+        // An output of the same size is the input, but for the step of aligned corners that a filter takes.
+        let same = Window::resample(case.n, case.n, mode, None)?;
+        for o in (0..case.n).filter(|_| !mode.name().ends_with("aligned-antialias")) {
+            let read = same.sample(o).unwrap();
+            let kept: Vec<_> = read.pairs().filter(|p| p.1.abs() > 1e-12).collect();
+            prop_assert!(kept.len() == 1 && kept[0].0 == o && (kept[0].1 - 1.0).abs() < 1e-12, "{:?}", read);
+        }
     }
 }
 
@@ -418,24 +435,22 @@ fn doubling_doubles_boundaries() {
 #[test]
 fn samples_as_in_pytorch() {
     let sample = |n, o, mode, at| {
-        let s = Window::resample(n, o, mode, None)
-            .unwrap()
-            .sample(at)
-            .unwrap();
-        (s.i0, s.i1, s.w0, s.w1)
+        let window = Window::resample(n, o, mode, None).unwrap();
+        let s = window.sample(at).unwrap();
+        (s.first, s.weights.to_vec())
     };
-    assert_eq!(sample(2, 4, ResampleMode::Linear, 0), (0, 1, 1.0, 0.0));
-    assert_eq!(sample(2, 4, ResampleMode::Linear, 1), (0, 1, 0.75, 0.25));
-    assert_eq!(sample(2, 4, ResampleMode::Linear, 3), (1, 1, 0.75, 0.25));
+    assert_eq!(sample(2, 4, ResampleMode::Linear, 0), (0, vec![1.0, 0.0]));
+    assert_eq!(sample(2, 4, ResampleMode::Linear, 1), (0, vec![0.75, 0.25]));
+    assert_eq!(sample(2, 4, ResampleMode::Linear, 3), (1, vec![1.0]));
     assert_eq!(
         sample(3, 5, ResampleMode::LinearAligned, 1),
-        (0, 1, 0.5, 0.5)
+        (0, vec![0.5, 0.5])
     );
     assert_eq!(
         sample(3, 1, ResampleMode::LinearAligned, 0),
-        (0, 1, 1.0, 0.0)
+        (0, vec![1.0, 0.0])
     );
-    assert_eq!(sample(4, 4, ResampleMode::Linear, 2), (2, 2, 1.0, 0.0));
+    assert_eq!(sample(4, 4, ResampleMode::Linear, 2), (2, vec![1.0]));
     let indices = |n, o, mode| {
         (0..o)
             .map(|at| sample(n, o, mode, at).0)
@@ -444,13 +459,31 @@ fn samples_as_in_pytorch() {
     assert_eq!(indices(5, 3, ResampleMode::Nearest), [0, 1, 3]);
     assert_eq!(indices(5, 3, ResampleMode::NearestExact), [0, 2, 4]);
     assert_eq!(indices(3, 7, ResampleMode::Nearest), [0, 0, 0, 1, 1, 2, 2]);
+    // Areas overlap where the extents do not divide: 5 into 3 is 0..2, 1..4, 3..5.
+    assert_eq!(indices(5, 3, ResampleMode::Area), [0, 1, 3]);
+    assert_eq!(sample(5, 3, ResampleMode::Area, 1), (1, vec![1.0 / 3.0; 3]));
+    // At a quarter of the way the cubic has weights -27, 225, 67.. of 256; the input before the first is the first.
+    let (first, weights) = sample(4, 8, ResampleMode::Cubic, 1);
+    let quarter = [-0.10546875, 0.87890625, 0.26171875, -0.03515625];
+    assert_eq!(first, 0);
+    for (found, expected) in weights
+        .iter()
+        .zip([quarter[0] + quarter[1], quarter[2], quarter[3]])
+    {
+        assert!((found - expected).abs() < 1e-15, "{weights:?}");
+    }
+    // Half the size: the triangle reaches two inputs to either side of 2.
+    assert_eq!(
+        sample(8, 4, ResampleMode::LinearAntialias, 1),
+        (1, vec![0.125, 0.375, 0.375, 0.125])
+    );
     // A given factor is used as it is, whatever the ratio of the extents.
     let by = Window::resample_by(5, 1.5, ResampleMode::Linear).unwrap();
     assert_eq!(by.output_extent(5), Ok(7));
     let s = by.sample(3).unwrap();
     let real: f64 = 3.5 / 1.5 - 0.5;
-    assert_eq!((s.i0, s.i1), (1, 2));
-    assert!((s.w1 - (real - 1.0)).abs() < 1e-15);
+    assert_eq!((s.first, s.weights.len()), (1, 2));
+    assert!((s.weights[1] - (real - 1.0)).abs() < 1e-15);
 }
 
 /// Extents of PyTorch's pooling with `ceil_mode`: a last window that would start in the right padding is dropped.

@@ -6,12 +6,17 @@
 mod compare;
 mod folds;
 mod indexing;
+mod losses;
 mod masks;
 mod moves;
 mod pointwise;
+mod products;
 mod reduce;
 mod scans;
+mod softmax;
 mod spatial;
+mod statistics;
 
 pub use folds::{RadiusPairs, RadiusTable};
+pub use losses::ClassLoss;
 pub use masks::Branch;

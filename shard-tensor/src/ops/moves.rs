@@ -243,7 +243,7 @@ impl ShardTensor {
     }
 
     #[track_caller]
-    fn joined(
+    pub(super) fn joined(
         op: &'static str,
         tensors: &[&Self],
         f: impl FnOnce(&dyn shard_ops::Exec, &[&Value]) -> shard_ops::Result<Value>,

@@ -1,6 +1,6 @@
 //! Maps of one number and of two.
 
-use crate::{Result, ShardTensor};
+use crate::{Dim, Result, ShardTensor};
 use shard_comm::{Call, Calling, DType};
 use shard_kernels::unary::Unary;
 use shard_ops::elementwise as ops;
@@ -145,6 +145,18 @@ binaries! {
     floor_div;
     /// What [`floor_div`](Self::floor_div) leaves, with the sign of `y`; of integers 0 where `y` is 0.
     remainder;
+    /// What division rounded towards 0 leaves, with the sign of `x`; of integers 0 where `y` is 0.
+    fmod;
+    /// The angle, in `-π ..= π`, of the point whose ordinate is `x` and whose abscissa is `y`.
+    atan2;
+    /// `√(x² + y²)` without overflow.
+    hypot;
+    /// `x ln y`, and 0 where `x` is 0 unless `y` is NaN.
+    xlogy;
+    /// `ln(e^x + e^y)` without overflow.
+    logaddexp;
+    /// `log₂(2^x + 2^y)` without overflow.
+    logaddexp2;
     /// `x^y`; of integers to negative powers 0, but for those of 1 and -1.
     pow;
     /// The greater; NaN if either is.
@@ -174,5 +186,118 @@ impl ShardTensor {
     #[track_caller]
     pub fn bitwise_not(&self) -> Result<Self> {
         self.run(ops::bitwise_not)
+    }
+}
+
+/// A few maps in a row.
+impl ShardTensor {
+    /// Whether each element is NaN, as `bool`.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first.
+    ///
+    /// # Errors
+    /// For 16-bit floats.
+    #[track_caller]
+    pub fn isnan(&self) -> Result<Self> {
+        self.run(ops::isnan)
+    }
+
+    /// Whether each element is infinite, as `bool`.
+    ///
+    /// # Collective
+    /// As [`isnan`](Self::isnan).
+    ///
+    /// # Errors
+    /// As [`isnan`](Self::isnan).
+    #[track_caller]
+    pub fn isinf(&self) -> Result<Self> {
+        self.run(ops::isinf)
+    }
+
+    /// Whether each element is neither infinite nor NaN, as `bool`.
+    ///
+    /// # Collective
+    /// As [`isnan`](Self::isnan).
+    ///
+    /// # Errors
+    /// As [`isnan`](Self::isnan).
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let finite = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.arange(3, [shard(0)])?;
+    ///     x.reciprocal()?.isfinite()?.count_nonzero(0, false)?.item()
+    /// })?;
+    /// assert_eq!(finite, [2.0, 2.0]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn isfinite(&self) -> Result<Self> {
+        self.run(ops::isfinite)
+    }
+
+    /// `x + weight * (end - x)`; shapes broadcast.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates to align misaligned operands.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    #[track_caller]
+    pub fn lerp(&self, end: &Self, weight: &Self) -> Result<Self> {
+        let weight = weight.value();
+        self.run2(end, |exec, a, b| ops::lerp(exec, a, b, &weight))
+    }
+
+    /// `x + value * a * b`; shapes broadcast.
+    ///
+    /// # Collective
+    /// As [`lerp`](Self::lerp).
+    ///
+    /// # Errors
+    /// As [`add`](Self::add); for a value that the type cannot hold.
+    #[track_caller]
+    pub fn addcmul(&self, a: &Self, b: &Self, value: f64) -> Result<Self> {
+        let b = b.value();
+        self.run2(a, |exec, x, a| ops::addcmul(exec, x, a, &b, value))
+    }
+
+    /// `x + value * a / b`; shapes broadcast.
+    ///
+    /// # Collective
+    /// As [`lerp`](Self::lerp).
+    ///
+    /// # Errors
+    /// As [`addcmul`](Self::addcmul); for integers.
+    #[track_caller]
+    pub fn addcdiv(&self, a: &Self, b: &Self, value: f64) -> Result<Self> {
+        let b = b.value();
+        self.run2(a, |exec, x, a| ops::addcdiv(exec, x, a, &b, value))
+    }
+
+    /// `x` above 0 and `weight * x` at and below it; `weight` is a number for each index of dim 1, or one for all.
+    ///
+    /// # Collective
+    /// As [`lerp`](Self::lerp).
+    ///
+    /// # Errors
+    /// For another number of weights; for types that differ, and integers.
+    #[track_caller]
+    pub fn prelu(&self, weight: &Self) -> Result<Self> {
+        self.run2(weight, ops::prelu)
+    }
+
+    /// The first half of a dim times the sigmoid of the second half.
+    ///
+    /// # Collective
+    /// All members of the mesh. Where the dim is sharded one half is brought to the other.
+    ///
+    /// # Errors
+    /// For a dim out of range or of odd extent; for integers.
+    #[track_caller]
+    pub fn glu(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let dim = self.dim("glu", dim)?;
+        self.run(|exec, x| ops::glu(exec, x, dim))
     }
 }

@@ -71,29 +71,12 @@ impl ShardTensor {
         self.mean(self.all_dims(), false)
     }
 
-    /// The mean squared difference from a target.
-    ///
-    /// # Collective
-    /// All members of the mesh. Communicates to align misaligned operands; the result is partial.
-    ///
-    /// # Errors
-    /// If shapes do not broadcast or types differ.
-    #[track_caller]
-    pub fn mse_loss(&self, target: &Self) -> Result<Self> {
-        self.run2(target, ops::mse_loss)
-    }
-
-    fn all_dims(&self) -> Vec<usize> {
+    pub(super) fn all_dims(&self) -> Vec<usize> {
         (0..self.ndim()).collect()
     }
 
-    #[track_caller]
-    fn over(
-        &self,
-        op: &'static str,
-        dims: impl Into<DimList>,
-        f: impl FnOnce(&dyn Exec, &Value, &[usize]) -> Result<Value, OpError>,
-    ) -> Result<Self> {
+    /// Dims of the tensor.
+    pub(super) fn dims_of(&self, op: &'static str, dims: impl Into<DimList>) -> Result<Vec<usize>> {
         let dims = dims.into().of(op, self.ndim())?;
         if let Some(dim) = dims.iter().find(|&&d| d >= self.ndim()) {
             return Err(Error::argument(
@@ -103,6 +86,17 @@ impl ShardTensor {
                 "count dims from 0",
             ));
         }
+        Ok(dims)
+    }
+
+    #[track_caller]
+    pub(super) fn over(
+        &self,
+        op: &'static str,
+        dims: impl Into<DimList>,
+        f: impl FnOnce(&dyn Exec, &Value, &[usize]) -> Result<Value, OpError>,
+    ) -> Result<Self> {
+        let dims = self.dims_of(op, dims)?;
         self.run(|exec, x| f(exec, x, &dims))
     }
 }

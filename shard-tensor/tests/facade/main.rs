@@ -1,7 +1,9 @@
 //! Tests of the facade on in-process ranks.
 
 mod constructors;
+mod domains;
 mod doors;
+mod dtensor;
 mod errors;
 mod gradients;
 mod graphs;

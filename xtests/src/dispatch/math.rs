@@ -1,9 +1,10 @@
 //! Pointwise ops, reductions, products, losses, and small compositions of them.
 
-use super::{Applied, ApplyError, Args, Entry, built, unfit};
+use super::{Applied, Args, Entry, built, unfit};
 use crate::case::Case;
 use shard_kernels::unary::Unary;
-use shard_ops::{Exec, Value, elementwise as ew, index, matmul as mm, reduce, shape};
+use shard_ops::loss::{LossReduction, mse_loss};
+use shard_ops::{Exec, Value, einsum, elementwise as ew, matmul as mm, reduce};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("logsigmoid", |e, c, v| unary(e, c, v, Unary::LogSigmoid)),
@@ -22,28 +23,14 @@ pub(crate) const TABLE: &[Entry] = &[
     built("glu", |e, c, v| {
         let args = Args::new(c, v);
         let x = args.need("input")?;
-        let dim = args.index("dim", -1, x.ndim())?;
-        let half = x.shape()[dim] / 2;
-        let gate = ew::unary(e, &index::slice(e, x, dim, half, 1, half)?, Unary::Sigmoid)?;
-        Ok(vec![ew::mul(
-            e,
-            &index::slice(e, x, dim, 0, 1, half)?,
-            &gate,
-        )?])
+        Ok(vec![ew::glu(e, x, args.index("dim", -1, x.ndim())?)?])
     }),
     built("prelu", |e, c, v| {
         let args = Args::new(c, v);
-        let (x, w) = (args.need("input")?, args.need("weight")?);
-        // One slope per channel, dim 1.
-        let mut shape = vec![1; x.ndim().max(1)];
-        let channels = usize::from(shape.len() > 1);
-        shape[channels] = w.shape().iter().product();
-        let w = shape::reshape(e, w, &shape)?;
-        let below = ew::unary(e, &ew::unary(e, x, Unary::Neg)?, Unary::Relu)?;
-        Ok(vec![ew::sub(
+        Ok(vec![ew::prelu(
             e,
-            &ew::unary(e, x, Unary::Relu)?,
-            &ew::mul(e, &w, &below)?,
+            args.need("input")?,
+            args.need("weight")?,
         )?])
     }),
     built("add", |e, c, v| binary(e, c, v, ew::add)),
@@ -51,6 +38,40 @@ pub(crate) const TABLE: &[Entry] = &[
     built("mul", |e, c, v| binary(e, c, v, ew::mul)),
     built("div", |e, c, v| binary(e, c, v, ew::div)),
     built("pow", |e, c, v| binary(e, c, v, ew::pow)),
+    built("fmod", |e, c, v| binary(e, c, v, ew::fmod)),
+    built("atan2", |e, c, v| binary(e, c, v, ew::atan2)),
+    built("hypot", |e, c, v| binary(e, c, v, ew::hypot)),
+    built("xlogy", |e, c, v| binary(e, c, v, ew::xlogy)),
+    built("logaddexp", |e, c, v| binary(e, c, v, ew::logaddexp)),
+    built("logaddexp2", |e, c, v| binary(e, c, v, ew::logaddexp2)),
+    built("remainder", |e, c, v| binary(e, c, v, ew::remainder)),
+    built("floor_divide", |e, c, v| binary(e, c, v, ew::floor_div)),
+    built("lerp", |e, c, v| {
+        ternary(e, c, v, ["input", "end", "weight"], &ew::lerp)
+    }),
+    built("addcmul", |e, c, v| {
+        let value = c.attributes.float("value", 1.0)?;
+        ternary(e, c, v, ["input", "a", "b"], &|e, x, a, b| {
+            ew::addcmul(e, x, a, b, value)
+        })
+    }),
+    built("addcdiv", |e, c, v| {
+        let value = c.attributes.float("value", 1.0)?;
+        ternary(e, c, v, ["input", "a", "b"], &|e, x, a, b| {
+            ew::addcdiv(e, x, a, b, value)
+        })
+    }),
+    built("isnan", |e, c, v| predicate(e, c, v, ew::isnan)),
+    built("isinf", |e, c, v| predicate(e, c, v, ew::isinf)),
+    built("isfinite", |e, c, v| predicate(e, c, v, ew::isfinite)),
+    built("round", |e, c, v| {
+        let decimals = c.attributes.float("decimals", 0.0)?;
+        let map = match decimals {
+            0.0 => Unary::Round,
+            _ => Unary::RoundDecimals { decimals },
+        };
+        unary(e, c, v, map)
+    }),
     built("maximum", |e, c, v| binary(e, c, v, ew::maximum)),
     built("minimum", |e, c, v| binary(e, c, v, ew::minimum)),
     built("(a*b-a)/b", |e, c, v| {
@@ -69,6 +90,24 @@ pub(crate) const TABLE: &[Entry] = &[
             args.need("input")?,
             args.need("weight")?,
             args.get("bias"),
+        )?])
+    }),
+    built("einsum", |e, c, v| {
+        let equation = c.attributes.text("equation", "")?;
+        let operands: Vec<&Value> = v.iter().collect();
+        Ok(vec![einsum::einsum(e, &equation, &operands)?])
+    }),
+    built("outer", |e, c, v| binary(e, c, v, einsum::outer)),
+    built("inner", |e, c, v| binary(e, c, v, einsum::inner)),
+    built("tensordot", |e, c, v| {
+        let args = Args::new(c, v);
+        let (a, b) = (args.need("a")?, args.need("b")?);
+        Ok(vec![einsum::tensordot(
+            e,
+            a,
+            b,
+            &args.dims("dims_a", a.ndim())?,
+            &args.dims("dims_b", b.ndim())?,
         )?])
     }),
     built("dot", |e, c, v| {
@@ -95,39 +134,16 @@ pub(crate) const TABLE: &[Entry] = &[
     built("amax", |e, c, v| reduction(e, c, v, reduce::amax)),
     built("amin", |e, c, v| reduction(e, c, v, reduce::amin)),
     built("prod", |e, c, v| reduction(e, c, v, reduce::prod)),
-    built("mse_loss", |e, c, v| {
-        let args = Args::new(c, v);
-        let (x, y) = (args.need("input")?, args.need("target")?);
-        if c.attributes.text("reduction", "mean")? == "mean" {
-            return Ok(vec![reduce::mse_loss(e, x, y)?]);
-        }
-        reduced(e, c, &ew::unary(e, &ew::sub(e, x, y)?, Unary::Square)?)
-    }),
-    built("l1_loss", |e, c, v| reduced(e, c, &distance(e, c, v)?)),
-    built("smooth_l1_loss", |e, c, v| {
-        let beta = c.attributes.float("beta", 1.0)?;
-        if beta == 0.0 {
-            return reduced(e, c, &distance(e, c, v)?);
-        }
-        reduced(e, c, &huber(e, &distance(e, c, v)?, beta, 1.0 / beta)?)
-    }),
-    built("huber_loss", |e, c, v| {
-        reduced(
-            e,
-            c,
-            &huber(
-                e,
-                &distance(e, c, v)?,
-                c.attributes.float("delta", 1.0)?,
-                1.0,
-            )?,
-        )
-    }),
     built("mse(linear(gelu(linear(x))), y)", |e, c, v| {
         let args = Args::new(c, v);
         let hidden = mm::matmul(e, args.need("input")?, args.need("w1")?)?;
         let out = mm::matmul(e, &ew::unary(e, &hidden, Unary::Gelu)?, args.need("w2")?)?;
-        Ok(vec![reduce::mse_loss(e, &out, args.need("target")?)?])
+        Ok(vec![mse_loss(
+            e,
+            &out,
+            args.need("target")?,
+            LossReduction::Mean,
+        )?])
     }),
 ];
 
@@ -151,6 +167,24 @@ fn binary(e: &dyn Exec, c: &Case, v: &[Value], f: Binary) -> Applied {
     Ok(vec![f(e, args.need("a")?, args.need("b")?)?])
 }
 
+type Ternary<'a> =
+    &'a dyn Fn(&dyn Exec, &Value, &Value, &Value) -> Result<Value, shard_ops::OpError>;
+
+fn ternary(e: &dyn Exec, c: &Case, v: &[Value], names: [&str; 3], f: Ternary<'_>) -> Applied {
+    let args = Args::new(c, v);
+    let [x, y, z] = names.map(|name| args.need(name));
+    Ok(vec![f(e, x?, y?, z?)?])
+}
+
+fn predicate(
+    e: &dyn Exec,
+    c: &Case,
+    v: &[Value],
+    f: fn(&dyn Exec, &Value) -> Result<Value, shard_ops::OpError>,
+) -> Applied {
+    Ok(vec![f(e, Args::new(c, v).need("input")?)?])
+}
+
 type Reduce = fn(&dyn Exec, &Value, &[usize], bool) -> Result<Value, shard_ops::OpError>;
 
 fn reduction(e: &dyn Exec, c: &Case, v: &[Value], f: Reduce) -> Applied {
@@ -162,39 +196,4 @@ fn reduction(e: &dyn Exec, c: &Case, v: &[Value], f: Reduce) -> Applied {
         &args.dims("dim", x.ndim())?,
         c.attributes.bool("keepdim", false)?,
     )?])
-}
-
-/// The mean, sum or nothing of a loss per element.
-fn reduced(e: &dyn Exec, c: &Case, loss: &Value) -> Applied {
-    let all: Vec<usize> = (0..loss.ndim()).collect();
-    match c.attributes.text("reduction", "mean")?.as_str() {
-        "mean" => Ok(vec![reduce::mean(e, loss, &all, false)?]),
-        "sum" => Ok(vec![reduce::sum(e, loss, &all, false)?]),
-        "none" => Ok(vec![loss.clone()]),
-        other => Err(unfit("reduction", "mean, sum or none", &other).into()),
-    }
-}
-
-fn distance(e: &dyn Exec, c: &Case, v: &[Value]) -> Result<Value, ApplyError> {
-    let args = Args::new(c, v);
-    Ok(ew::unary(
-        e,
-        &ew::sub(e, args.need("input")?, args.need("target")?)?,
-        Unary::Abs,
-    )?)
-}
-
-/// `scale * (m^2 / 2 + bend * (d - m))` with `m = min(d, bend)`: a parabola that goes on as a line.
-fn huber(e: &dyn Exec, d: &Value, bend: f64, scale: f64) -> Result<Value, ApplyError> {
-    let m = ew::unary(
-        e,
-        d,
-        Unary::Clamp {
-            min: f64::NEG_INFINITY,
-            max: bend,
-        },
-    )?;
-    let parabola = ew::mul_scalar(e, &ew::unary(e, &m, Unary::Square)?, 0.5 * scale)?;
-    let line = ew::mul_scalar(e, &ew::sub(e, d, &m)?, bend * scale)?;
-    Ok(ew::add(e, &parabola, &line)?)
 }

@@ -4,6 +4,7 @@ mod folds;
 mod indexing;
 mod math;
 mod moves;
+mod stats;
 mod types;
 mod windows;
 
@@ -57,6 +58,7 @@ pub fn find(case: &Case) -> Result<Apply, String> {
         windows::TABLE,
         folds::TABLE,
         indexing::TABLE,
+        stats::TABLE,
     ];
     if let Some(entry) = tables.into_iter().flatten().find(|e| e.name == case.op) {
         return (entry.lacks)(case).map_or(Ok(entry.apply), Err);

@@ -1,8 +1,9 @@
 //! Cases of ops that the reference files lack. Their references come from other ops, in double precision on one rank.
 //!
 //! Neighbourhood attention: dense attention of all sites under a mask that says which pairs see each other, from the
-//! definition, dim by dim. Of integers and truth values, masks, triangles and scans: `types`.
+//! definition, dim by dim. Sums of products: `products`. Of integers and truth values, masks, triangles and scans: `types`.
 
+mod products;
 mod types;
 
 use crate::case::{self, Attributes, Case};
@@ -31,6 +32,7 @@ pub fn project_cases() -> case::Result<Vec<case::Result<Case>>> {
 pub fn cases() -> Vec<Case> {
     let mut all = neighborhoods();
     all.extend(types::cases());
+    all.extend(products::cases());
     all
 }
 

@@ -4,7 +4,7 @@ use super::Unary;
 use crate::Real;
 use crate::math::{Fast, Math, Precise, sign};
 use crate::pointwise::vectorized;
-use core::f64::consts::FRAC_2_SQRT_PI;
+use core::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
 use pulp::{Simd, WithSimd};
 
 /// One derivative of one map, as text the compiler inlines into each instruction set's loop.
@@ -71,7 +71,7 @@ macro_rules! formula {
                 let Self { $($p),* } = *self;
                 // Not every derivative needs every parameter, or its argument.
                 let _ = ($x, $($p),*);
-                $(let $t = $shared;)?
+                $(let $t = $shared; let _ = &$t;)?
                 $formula
             }
         }
@@ -197,6 +197,21 @@ fn floor(x: f64) -> f64 {
 }
 
 #[inline(always)]
+fn ceil(x: f64) -> f64 {
+    x.ceil()
+}
+
+#[inline(always)]
+fn trunc(x: f64) -> f64 {
+    x.trunc()
+}
+
+#[inline(always)]
+fn round_even(x: f64) -> f64 {
+    x.round_ties_even()
+}
+
+#[inline(always)]
 fn squared(x: f64) -> f64 {
     x * x
 }
@@ -208,16 +223,34 @@ fn clamp(x: f64, low: f64, high: f64) -> f64 {
     if x > high { high } else { x }
 }
 
-/// Functions made of those of [`Math`]. `f_parts` gives a function and its first three derivatives.
+/// Functions that only the standard library has.
+macro_rules! standard {
+    ($($name:ident)*) => {$(
+        #[inline(always)]
+        fn $name(x: f64) -> f64 {
+            x.$name()
+        }
+    )*};
+}
+
+/// Functions made of those of [`Math`], and others. `f_parts` gives a function and its first three derivatives.
 trait Parts: Math {
-    #[inline(always)]
-    fn sin(x: f64) -> f64 {
-        x.sin()
-    }
+    standard!(sin cos tan asin acos atan sinh cosh asinh acosh atanh exp2 log2 log10);
 
     #[inline(always)]
-    fn cos(x: f64) -> f64 {
-        x.cos()
+    fn erfc(x: f64) -> f64 {
+        libm::erfc(x)
+    }
+
+    /// `x` to so many decimals.
+    #[inline(always)]
+    fn rounded(x: f64, decimals: f64) -> f64 {
+        let scale = 10f64.powf(decimals.abs());
+        if decimals < 0.0 {
+            round_even(x / scale) * scale
+        } else {
+            round_even(x * scale) / scale
+        }
     }
 
     /// A derivative of `x^p`.

@@ -62,6 +62,14 @@ macro_rules! unary_table {
                 0 => M::expm1(x);
                 1 | 2 | 3 => M::exp(x);
             }
+            /// `2^x`
+            exp2: Exp2 {
+                let e = M::exp2(x);
+                0 => e;
+                1 => LN_2 * e;
+                2 => LN_2 * LN_2 * e;
+                3 => LN_2 * LN_2 * LN_2 * e;
+            }
             /// Natural logarithm.
             log: Log {
                 0 => M::ln(x);
@@ -76,6 +84,32 @@ macro_rules! unary_table {
                 2 => -1.0 / squared(1.0 + x);
                 3 => 2.0 / ((1.0 + x) * squared(1.0 + x));
             }
+            /// Logarithm to base 2.
+            log2: Log2 {
+                0 => M::log2(x);
+                1 => 1.0 / (LN_2 * x);
+                2 => -1.0 / (LN_2 * x * x);
+                3 => 2.0 / (LN_2 * x * x * x);
+            }
+            /// Logarithm to base 10.
+            log10: Log10 {
+                0 => M::log10(x);
+                1 => 1.0 / (LN_10 * x);
+                2 => -1.0 / (LN_10 * x * x);
+                3 => 2.0 / (LN_10 * x * x * x);
+            }
+            /// `ln(x / (1 - x))`, of `x` clamped to `eps ..= 1 - eps` if `eps` is not below 0; derivative 0 where that clamps.
+            logit: Logit(
+                /// How near to 0 and 1 the argument may come; below 0, as near as it does.
+                eps = -1.0
+            ) {
+                let z = pick!(eps < 0.0, x, clamp(x, eps, 1.0 - eps));
+                0 => M::ln(z / (1.0 - z));
+                1 => pick!(eps >= 0.0 && (x < eps || x > 1.0 - eps), 0.0, 1.0 / squared(sqrt(x * (1.0 - x))));
+                2 => pick!(eps >= 0.0 && (x < eps || x > 1.0 - eps), 0.0, (2.0 * x - 1.0) / squared(x * (1.0 - x)));
+                3 => pick!(eps >= 0.0 && (x < eps || x > 1.0 - eps), 0.0,
+                    (2.0 - 6.0 * x * (1.0 - x)) / (x * (1.0 - x) * squared(x * (1.0 - x))));
+            }
             /// Sine.
             sin: Sin {
                 0 => M::sin(x);
@@ -89,6 +123,71 @@ macro_rules! unary_table {
                 1 => -M::sin(x);
                 2 => -M::cos(x);
                 3 => M::sin(x);
+            }
+            /// Tangent.
+            tan: Tan {
+                let t = M::tan(x);
+                0 => t;
+                1 => 1.0 + t * t;
+                2 => 2.0 * t * (1.0 + t * t);
+                3 => 2.0 * (1.0 + t * t) * (1.0 + 3.0 * t * t);
+            }
+            /// The angle in `-π/2 ..= π/2` whose sine is `x`.
+            asin: Asin {
+                let d = (1.0 - x) * (1.0 + x);
+                0 => M::asin(x);
+                1 => 1.0 / sqrt(d);
+                2 => x / (d * sqrt(d));
+                3 => (1.0 + 2.0 * x * x) / (d * d * sqrt(d));
+            }
+            /// The angle in `0 ..= π` whose cosine is `x`.
+            acos: Acos {
+                let d = (1.0 - x) * (1.0 + x);
+                0 => M::acos(x);
+                1 => -1.0 / sqrt(d);
+                2 => -x / (d * sqrt(d));
+                3 => -(1.0 + 2.0 * x * x) / (d * d * sqrt(d));
+            }
+            /// The angle in `-π/2 ..= π/2` whose tangent is `x`.
+            atan: Atan {
+                0 => M::atan(x);
+                1 => 1.0 / (1.0 + x * x);
+                2 => -2.0 * x / squared(1.0 + x * x);
+                3 => (6.0 * x * x - 2.0) / ((1.0 + x * x) * squared(1.0 + x * x));
+            }
+            /// Hyperbolic sine.
+            sinh: Sinh {
+                0 | 2 => M::sinh(x);
+                1 | 3 => M::cosh(x);
+            }
+            /// Hyperbolic cosine.
+            cosh: Cosh {
+                0 | 2 => M::cosh(x);
+                1 | 3 => M::sinh(x);
+            }
+            /// What `x` is the hyperbolic sine of.
+            asinh: Asinh {
+                let d = x * x + 1.0;
+                0 => M::asinh(x);
+                1 => 1.0 / sqrt(d);
+                2 => -x / (d * sqrt(d));
+                3 => (2.0 * x * x - 1.0) / (d * d * sqrt(d));
+            }
+            /// The number not below 0 whose hyperbolic cosine is `x`.
+            acosh: Acosh {
+                let d = (x - 1.0) * (x + 1.0);
+                0 => M::acosh(x);
+                1 => 1.0 / sqrt(d);
+                2 => -x / (d * sqrt(d));
+                3 => (2.0 * x * x + 1.0) / (d * d * sqrt(d));
+            }
+            /// What `x` is the hyperbolic tangent of.
+            atanh: Atanh {
+                let d = (1.0 - x) * (1.0 + x);
+                0 => M::atanh(x);
+                1 => 1.0 / d;
+                2 => 2.0 * x / (d * d);
+                3 => (2.0 + 6.0 * x * x) / (d * d * d);
             }
             /// Hyperbolic tangent.
             tanh: Tanh {
@@ -127,6 +226,21 @@ macro_rules! unary_table {
                 0 => pick!(x > 0.0, x, alpha * M::expm1(x));
                 1 => pick!(x > 0.0, 1.0, alpha * M::exp(x));
                 2 | 3 => pick!(x > 0.0, 0.0, alpha * M::exp(x));
+            }
+            /// `x` above 0, `alpha (e^(x/alpha) - 1)` at and below it: an `elu` whose slope has no jump.
+            celu: Celu(
+                /// The negative of the value at -∞.
+                alpha = 1.0
+            ) {
+                0 => pick!(x > 0.0, x, alpha * M::expm1(x / alpha));
+                1 => pick!(x > 0.0, 1.0, M::exp(x / alpha));
+                2 => pick!(x > 0.0, 0.0, M::exp(x / alpha) / alpha);
+                3 => pick!(x > 0.0, 0.0, M::exp(x / alpha) / (alpha * alpha));
+            }
+            /// `clamp(x, 0, 6)`; derivative 0 at 0 and at 6.
+            relu6: Relu6 {
+                0 => clamp(x, 0.0, 6.0);
+                1 => pick!(x > 0.0 && x < 6.0, 1.0, 0.0);
             }
             /// `elu`, scaled, with the self-normalising constants.
             selu: Selu {
@@ -196,6 +310,50 @@ macro_rules! unary_table {
                 1 => pick!(x <= -3.0, 0.0, pick!(x < 3.0, x / 3.0 + 0.5, 1.0));
                 2 => pick!(x > -3.0 && x < 3.0, 1.0 / 3.0, 0.0);
             }
+            /// `clamp(x, min_val, max_val)`; derivative 1 between the bounds and 0 at them.
+            hardtanh: Hardtanh(
+                /// Lower bound.
+                min_val = -1.0,
+                /// Upper bound.
+                max_val = 1.0
+            ) {
+                0 => clamp(x, min_val, max_val);
+                1 => pick!(x > min_val && x < max_val, 1.0, 0.0);
+            }
+            /// `x` above the threshold, a number at and below it.
+            threshold: Threshold(
+                /// What `x` must exceed.
+                threshold = 0.1,
+                /// What stands for all that does not.
+                value = 0.7
+            ) {
+                0 => pick!(x <= threshold, value, x);
+                1 => pick!(x <= threshold, 0.0, 1.0);
+            }
+            /// `x` where `|x|` exceeds `lambd`, else 0.
+            hardshrink: Hardshrink(
+                /// Half the width of what becomes 0.
+                lambd = 0.5
+            ) {
+                0 => pick!(x >= -lambd && x <= lambd, 0.0, x);
+                1 => pick!(x >= -lambd && x <= lambd, 0.0, 1.0);
+            }
+            /// `x` moved towards 0 by `lambd`, not beyond it.
+            softshrink: Softshrink(
+                /// Half the width of what becomes 0.
+                lambd = 0.5
+            ) {
+                0 => pick!(x > lambd, x - lambd, pick!(x < -lambd, x + lambd, x * 0.0));
+                1 => pick!(x >= -lambd && x <= lambd, 0.0, 1.0);
+            }
+            /// `x - tanh(x)`
+            tanhshrink: Tanhshrink {
+                let t = M::tanh_parts(x);
+                0 => x - t[0];
+                1 => t[0] * t[0];
+                2 => -t[2];
+                3 => -t[3];
+            }
             /// `ln sigmoid(x)`
             log_sigmoid: LogSigmoid {
                 0 => -M::softplus(-x);
@@ -209,6 +367,13 @@ macro_rules! unary_table {
                 1 => FRAC_2_SQRT_PI * M::exp(-x * x);
                 2 => -2.0 * FRAC_2_SQRT_PI * x * M::exp(-x * x);
                 3 => FRAC_2_SQRT_PI * M::exp(-x * x) * (4.0 * x * x - 2.0);
+            }
+            /// `1 - erf(x)`, without cancellation where that is small.
+            erfc: Erfc {
+                0 => M::erfc(x);
+                1 => -FRAC_2_SQRT_PI * M::exp(-x * x);
+                2 => 2.0 * FRAC_2_SQRT_PI * x * M::exp(-x * x);
+                3 => FRAC_2_SQRT_PI * M::exp(-x * x) * (2.0 - 4.0 * x * x);
             }
             /// `x²`
             square: Square {
@@ -250,6 +415,30 @@ macro_rules! unary_table {
             /// The largest integer not above `x`.
             floor: Floor {
                 0 => floor(x);
+            }
+            /// The smallest integer not below `x`.
+            ceil: Ceil {
+                0 => ceil(x);
+            }
+            /// The nearest integer towards 0.
+            trunc: Trunc {
+                0 => trunc(x);
+            }
+            /// The nearest integer, of two the even one.
+            round: Round {
+                0 => round_even(x);
+            }
+            /// The nearest number of so many decimals, or with decimals below 0 so many zeros; of two the one that ends evenly.
+            round_decimals: RoundDecimals(
+                /// Digits after the point.
+                decimals = 1.0
+            ) {
+                0 => M::rounded(x, decimals);
+            }
+            /// What [`trunc`](Self::trunc) leaves, with the sign of `x`.
+            frac: Frac {
+                0 => x - trunc(x);
+                1 => 1.0;
             }
             /// 1 where `x > 0`, else 0.
             step: Step {

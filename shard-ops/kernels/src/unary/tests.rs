@@ -4,7 +4,7 @@ use super::{Unary, unary, unary_scaled};
 use crate::{Real, View, ViewMut};
 
 /// Maps whose parameters have other cases than the defaults.
-const MORE: [Unary; 7] = [
+const MORE: [Unary; 11] = [
     Unary::LeakyRelu {
         negative_slope: -0.4,
     },
@@ -20,6 +20,16 @@ const MORE: [Unary; 7] = [
         min: -0.7,
         max: 1.2,
     },
+    Unary::Celu { alpha: 0.6 },
+    Unary::Logit { eps: 0.2 },
+    Unary::Threshold {
+        threshold: -0.6,
+        value: -1.3,
+    },
+    Unary::Hardtanh {
+        min_val: -0.7,
+        max_val: 1.2,
+    },
 ];
 
 fn all() -> impl Iterator<Item = Unary> {
@@ -34,7 +44,7 @@ fn one<T: Real>(op: Unary, order: usize, x: f64) -> f64 {
 
 /// Points of the map's domain away from kinks.
 fn points(op: Unary) -> Vec<f64> {
-    let positive = [0.13, 0.31, 0.77, 1.37, 2.1, 3.4, 5.3];
+    let positive = [0.13, 0.31, 0.43, 0.77, 0.91, 1.37, 2.1, 3.4, 5.3, 7.7];
     let negative = positive.map(|x| -x - 0.017);
     let mut points = positive.to_vec();
     points.extend(negative);
@@ -125,6 +135,28 @@ fn values_match_the_documented_forms() {
             0.375_245_211_304_895_1,
             -0.298_099_742_166_806_74,
         ),
+        (
+            Unary::Asinh,
+            0.481_211_825_059_603_45,
+            -1.194_763_217_287_109_3,
+        ),
+        (
+            Unary::Erfc,
+            0.479_500_122_186_953_5,
+            1.966_105_146_475_310_8,
+        ),
+        (
+            Unary::Tanhshrink,
+            0.037_882_842_739_990_24,
+            -0.594_851_746_355_133_5,
+        ),
+        (
+            Unary::Exp2,
+            std::f64::consts::SQRT_2,
+            0.353_553_390_593_273_8,
+        ),
+        (Unary::Softshrink { lambd: 0.2 }, 0.3, -1.3),
+        (Unary::Frac, 0.5, -0.5),
         (
             Unary::Selu,
             0.525_350_493_677_740_2,
@@ -229,6 +261,46 @@ fn kinks_and_special_values_follow_pytorch() {
         ),
         (1.0, 0.0)
     );
+}
+
+#[test]
+fn roundings_go_where_pytorchs_go() {
+    let of = |op| [-2.5f32, -1.5, -0.5, 0.5, 1.5, 2.4].map(|x| one::<f32>(op, 0, x.into()));
+    assert_eq!(of(Unary::Round), [-2.0, -2.0, 0.0, 0.0, 2.0, 2.0]);
+    assert_eq!(of(Unary::Ceil), [-2.0, -1.0, 0.0, 1.0, 2.0, 3.0]);
+    assert_eq!(of(Unary::Trunc), [-2.0, -1.0, 0.0, 0.0, 1.0, 2.0]);
+    let to = |decimals, x| one::<f64>(Unary::RoundDecimals { decimals }, 0, x);
+    assert_eq!((to(2.0, 0.126), to(-2.0, 1250.0)), (0.13, 1200.0));
+    assert_eq!((to(0.0, 2.5), to(-1.0, -25.0)), (2.0, -20.0));
+}
+
+#[test]
+fn bounds_and_what_lies_outside_of_a_domain_follow_pytorch() {
+    let slope = |op, x| one::<f64>(op, 1, x);
+    let bounds = Unary::Hardtanh {
+        min_val: -1.0,
+        max_val: 1.0,
+    };
+    assert_eq!((slope(bounds, 1.0), slope(bounds, 0.9)), (0.0, 1.0));
+    assert_eq!(
+        (slope(Unary::Relu6, 0.0), slope(Unary::Relu6, 6.0)),
+        (0.0, 0.0)
+    );
+    let [hard, soft] = [
+        Unary::Hardshrink { lambd: 0.5 },
+        Unary::Softshrink { lambd: 0.5 },
+    ];
+    assert_eq!((slope(hard, 0.5), slope(soft, -0.5)), (0.0, 0.0));
+    assert!(one::<f64>(soft, 0, f64::NAN).is_nan() && one::<f64>(hard, 0, f64::NAN).is_nan());
+    let logit = |eps, order, x| one::<f64>(Unary::Logit { eps }, order, x);
+    assert!(logit(-1.0, 0, 1.5).is_nan() && logit(-1.0, 1, 1.5).is_nan());
+    assert_eq!(logit(-1.0, 0, 1.0), f64::INFINITY);
+    assert_eq!(
+        (logit(0.25, 0, 0.0), logit(0.25, 1, 0.0)),
+        ((1f64 / 3.0).ln(), 0.0)
+    );
+    assert!(one::<f32>(Unary::Acosh, 0, 0.5).is_nan() && one::<f32>(Unary::Asin, 0, 1.5).is_nan());
+    assert!((one::<f32>(Unary::Erfc, 0, 5.0) / 1.537_459_794_428_035e-12 - 1.0).abs() < 1e-6);
 }
 
 #[test]

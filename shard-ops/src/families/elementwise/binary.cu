@@ -21,6 +21,7 @@ DEVICE T remainder_of(T a, T b) {
     const T r = (T)(a % b);
     return r != 0 && (r < 0) != (b < 0) ? (T)(r + b) : r;
 }
+DEVICE T fmod_of(T a, T b) { return b == 0 || least_by_minus_one(a, b) ? (T)0 : (T)(a % b); }
 DEVICE T power_of(T a, T b) {
     if (b < 0) return a == 1 || (a == (T)-1 && !(b & 1)) ? (T)1 : a == (T)-1 ? a : (T)0;
     // In 64 bits, so that narrow types are not widened to signed ones.
@@ -47,6 +48,14 @@ DEVICE T floor_div(T a, T b) {
 DEVICE T remainder_of(T a, T b) {
     const T r = fmod(a, b);
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+DEVICE T fmod_of(T a, T b) { return fmod(a, b); }
+DEVICE T xlogy(T a, T b) { return a == 0 && b == b ? (T)0 : a * log(b); }
+// Equal infinities have no difference.
+DEVICE bool same_infinity(T a, T b) { return a == b && a - b != a - b; }
+DEVICE T logaddexp(T a, T b) { return same_infinity(a, b) ? a : larger + log1p(exp(-fabs(a - b))); }
+DEVICE T logaddexp2(T a, T b) {
+    return same_infinity(a, b) ? a : larger + log1p(exp2(-fabs(a - b))) / (T)0.69314718055994530942;
 }
 #endif
 

@@ -2,10 +2,17 @@
 
 #define FRAC_2_SQRT_PI T(1.1283791670955125739)
 #define FRAC_1_SQRT_2 T(0.70710678118654752440)
+#define LN_2 T(0.69314718055994530942)
+#define LN_10 T(2.30258509299404568402)
 #define abs fabs
 #define pick(c, a, b) ((c) ? (a) : (b))
 DEVICE T squared(T x) { return x * x; }
 DEVICE T sign(T x) { return x > 0 ? T(1) : x < 0 ? T(-1) : T(0); }
+DEVICE T round_even(T x) { return rint(x); }
+DEVICE T rounded(T x, T decimals) {
+    const T scale = pow(T(10), fabs(decimals));
+    return decimals < 0 ? rint(x / scale) * scale : rint(x * scale) / scale;
+}
 DEVICE T clamp(T x, T low, T high) { T v = x < low ? low : x; return v > high ? high : v; }
 DEVICE T ln(T x) { return log(x); }
 DEVICE T ln_1p(T x) { return log1p(x); }

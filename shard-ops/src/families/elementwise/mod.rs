@@ -1,6 +1,7 @@
 //! Pointwise ops: activations, arithmetic with broadcasting, comparisons, masks, casts. None communicates, except to
 //! bring misaligned operands together.
 
+mod combined;
 mod compare;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -9,6 +10,7 @@ mod number;
 #[cfg(all(test, feature = "cuda-emulated"))]
 mod tests;
 
+pub use self::combined::{addcdiv, addcmul, glu, isfinite, isinf, isnan, lerp, prelu};
 pub use self::compare::{
     eq, ge, gt, le, logical_and, logical_not, logical_or, logical_xor, lt, ne,
 };
@@ -78,12 +80,24 @@ binaries! {
     floor_div => FloorDiv;
     /// What [`floor_div`] leaves, with the sign of `b`; 0 where an integer is divided by 0.
     remainder => Remainder;
+    /// What division rounded towards 0 leaves, with the sign of `a`; 0 where an integer is divided by 0.
+    fmod => Fmod;
     /// `a` to the power `b`. An integer to a negative power is 0, but for those of 1 and -1.
     pow => Pow;
     /// The larger of the two; NaN if either is. Gradients are shared evenly between ties.
     maximum => Maximum;
     /// The smaller of the two; NaN if either is. Gradients are shared evenly between ties.
     minimum => Minimum;
+    /// The angle, in `-π ..= π`, of the point whose abscissa is `b` and whose ordinate is `a`.
+    atan2 => Atan2;
+    /// `√(a² + b²)` without overflow.
+    hypot => Hypot;
+    /// `a ln b`, and 0 where `a` is 0 unless `b` is NaN.
+    xlogy => Xlogy;
+    /// `ln(e^a + e^b)` without overflow.
+    logaddexp => LogAddExp;
+    /// `log₂(2^a + 2^b)` without overflow.
+    logaddexp2 => LogAddExp2;
     /// The bits that both have, of integers and truth values.
     bitwise_and => BitAnd;
     /// The bits that either has, of integers and truth values.
@@ -325,15 +339,25 @@ impl Arithmetic {
     fn types(&self, inputs: &[Meta]) -> Result<DType> {
         let dtype = number_types(self.name(), inputs)?;
         let expected = match (self.kind, dtype) {
-            (Binary::Sub | Binary::FloorDiv | Binary::Remainder | Binary::Pow, DType::Bool) => {
-                "f32, f64 or an integer"
-            }
+            (
+                Binary::Sub | Binary::FloorDiv | Binary::Remainder | Binary::Fmod | Binary::Pow,
+                DType::Bool,
+            ) => "f32, f64 or an integer",
             (Binary::Shl | Binary::Shr, DType::Bool) => "an integer",
             (Binary::Shl | Binary::Shr, _) if dtype.is_float() => "an integer",
             (Binary::BitAnd | Binary::BitOr | Binary::BitXor, _) if dtype.is_float() => {
                 "an integer or bool"
             }
-            (Binary::Div, _) if is_whole(dtype) => "f32 or f64",
+            (
+                Binary::Div
+                | Binary::Atan2
+                | Binary::Hypot
+                | Binary::Xlogy
+                | Binary::LogAddExp
+                | Binary::LogAddExp2
+                | Binary::Prelu,
+                _,
+            ) if is_whole(dtype) => "f32 or f64",
             _ => return Ok(dtype),
         };
         Err(OpError::DType {
@@ -430,12 +454,56 @@ impl Op for Arithmetic {
                     let log = unary(exec, &add(exec, a, &flat)?, Unary::Log)?;
                     mul(exec, dy, &mul(exec, &pow(exec, a, b)?, &log)?)?
                 }
-                (Binary::Remainder, 0) => dy.clone(),
+                (Binary::Remainder | Binary::Fmod, 0) => dy.clone(),
                 (Binary::Remainder, _) => {
                     let times = floor_div(exec, &a.detach(), &b.detach())?;
                     neg(exec, &mul(exec, dy, &times)?)?
                 }
+                (Binary::Fmod, _) => {
+                    let times = unary(exec, &div(exec, &a.detach(), &b.detach())?, Unary::Trunc)?;
+                    neg(exec, &mul(exec, dy, &times)?)?
+                }
                 (Binary::FloorDiv, _) => return Ok(None),
+                (Binary::Atan2, _) => {
+                    let square = |x| unary(exec, x, Unary::Square);
+                    let length = add(exec, &square(a)?, &square(b)?)?;
+                    let of = if operand == 0 { b } else { a };
+                    let slope = mul(exec, dy, &div(exec, of, &length)?)?;
+                    if operand == 0 {
+                        slope
+                    } else {
+                        neg(exec, &slope)?
+                    }
+                }
+                (Binary::Hypot, _) => mul(
+                    exec,
+                    dy,
+                    &div(exec, &saved.inputs[operand], &hypot(exec, a, b)?)?,
+                )?,
+                // Where the product is 0 by decree, so is its slope.
+                (Binary::Xlogy, 0) => {
+                    let below = le(exec, &b.detach(), &number::rounded("xlogy", b, 0.0)?)?;
+                    let decreed = logical_and(exec, &is_zero(exec, a)?, &below)?;
+                    let slope = mul(exec, dy, &unary(exec, b, Unary::Log)?)?;
+                    masked_fill(exec, &slope, &decreed, 0.0)?
+                }
+                (Binary::Xlogy, _) => mul(exec, dy, &div(exec, a, b)?)?,
+                (Binary::LogAddExp | Binary::LogAddExp2, _) => {
+                    let other = if operand == 0 { b } else { a };
+                    let mut by = sub(exec, &saved.inputs[operand], other)?;
+                    if self.kind == Binary::LogAddExp2 {
+                        by = mul_scalar(exec, &by, std::f64::consts::LN_2)?;
+                    }
+                    mul(exec, dy, &unary(exec, &by, Unary::Sigmoid)?)?
+                }
+                (Binary::Prelu, of) => {
+                    let above = gt(exec, &a.detach(), &number::rounded("prelu", a, 0.0)?)?;
+                    let slope = mul(exec, dy, if of == 0 { b } else { a })?;
+                    match of {
+                        0 => where_(exec, &above, dy, &slope)?,
+                        _ => masked_fill(exec, &slope, &above, 0.0)?,
+                    }
+                }
                 (Binary::Maximum, 0) => shared(exec, dy, a, b, gt)?,
                 (Binary::Maximum, _) => shared(exec, dy, b, a, gt)?,
                 (Binary::Minimum, 0) => shared(exec, dy, a, b, lt)?,
@@ -545,6 +613,13 @@ fn binary_name(kind: Binary) -> &'static str {
         Binary::Minimum => "minimum",
         Binary::FloorDiv => "floor_div",
         Binary::Remainder => "remainder",
+        Binary::Fmod => "fmod",
+        Binary::Atan2 => "atan2",
+        Binary::Hypot => "hypot",
+        Binary::Xlogy => "xlogy",
+        Binary::LogAddExp => "logaddexp",
+        Binary::LogAddExp2 => "logaddexp2",
+        Binary::Prelu => "prelu",
         Binary::BitAnd => "bitwise_and",
         Binary::BitOr => "bitwise_or",
         Binary::BitXor => "bitwise_xor",

@@ -64,7 +64,7 @@ pub(super) fn map(exec: &dyn Exec, x: &Value, map: Unary) -> Result<Value> {
     let signed = dtype != DType::U8;
     let is_bool = dtype == DType::Bool;
     match map {
-        Unary::Floor => Ok(x.clone()),
+        Unary::Floor | Unary::Ceil | Unary::Trunc | Unary::Round => Ok(x.clone()),
         Unary::AddScalar { value } => with(Binary::Add, value),
         Unary::MulScalar { value } => with(Binary::Mul, value),
         _ if is_bool => refuse("f32, f64 or an integer"),
@@ -80,6 +80,7 @@ pub(super) fn map(exec: &dyn Exec, x: &Value, map: Unary) -> Result<Value> {
             clamp(exec, op, x, [low, 1.0])
         }
         Unary::Clamp { min, max } => clamp(exec, op, x, [min, max]),
+        Unary::Relu6 => clamp(exec, op, x, [0.0, 6.0]),
         _ => refuse("f32 or f64"),
     }
 }

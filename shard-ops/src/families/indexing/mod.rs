@@ -15,6 +15,7 @@ mod take;
 
 use self::fold::FoldRows;
 pub(crate) use self::resolve::Resolve;
+pub(super) use self::rows::ABSENT;
 use self::rows::Picked;
 pub(crate) use self::rows::with_foldable;
 pub(crate) use self::rows::{Pack, Settle};
@@ -101,6 +102,22 @@ pub fn embedding(
         by: RouteBy::Auto,
     };
     exec.apply1(Arc::new(take), &[weight, &indices.detach()])
+}
+
+/// [`gather`] along a dim, or of a vector [`index_select`], by an `i64` index in which [`ABSENT`] stands for 0 and other negative numbers are out
+/// of range.
+pub(super) fn pick(exec: &dyn Exec, x: &Value, dim: usize, index: &Value) -> Result<Value> {
+    let picked = match x.ndim() == index.ndim() && x.ndim() > 1 {
+        true => Picked::along(dim, x.ndim()),
+        false => Picked::rows(dim, index.ndim()),
+    };
+    let take = Take {
+        picked: picked.with_gaps().with_no_negatives(),
+        skips: None,
+        padding: None,
+        by: RouteBy::Auto,
+    };
+    exec.apply1(Arc::new(take), &[x, &index.detach()])
 }
 
 /// Elements of `x` along dim `dim`: where `index` holds `j` at a place, the element of `x` at that place with `j` for the dim. In other

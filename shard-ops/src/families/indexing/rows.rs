@@ -27,7 +27,7 @@ pub(crate) struct Picked {
 }
 
 /// The largest of no whole numbers: what a place holds that nothing was put to.
-pub(super) const ABSENT: i64 = i64::MIN;
+pub(in crate::families) const ABSENT: i64 = i64::MIN;
 
 /// A dim of what is picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

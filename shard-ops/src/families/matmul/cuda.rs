@@ -34,42 +34,55 @@ struct Params {
 impl CudaKernel for MatMul {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let y = strided(&call.cx.outputs[0]);
-        let last = y.ndim() - 1;
         let a = side(&call.cx.inputs[0], self.transpose_a, &y);
         let b = side(&call.cx.inputs[1], self.transpose_b, &y);
         let biased = self.bias && call.cx.adds_once;
-        if call.policy.libraries {
-            let bias = biased.then(|| strided(&call.cx.inputs[2]));
-            let bias = bias.as_ref().map(|view| (&call.inputs[2], view));
-            let (left, right) = ((&call.inputs[0], &a), (&call.inputs[1], &b));
-            let into = (&mut call.outputs[0], &y);
-            let did = (call.gpu).matmul(left, right, bias, into, call.policy.precision);
-            if call.by_library(did.in_op(call.op)?) {
-                return Ok(());
-            }
-        }
-        let into = call.output(0)?;
-        let params = Params {
-            a: call.input_as(0, &a)?,
-            b: call.input_as(1, &b)?,
-            y: into,
-            bias: if biased { call.input(2)? } else { into },
-            batches: y.shape[..last - 1].iter().product::<usize>() as i64,
-            m: into.shape[last - 1],
-            n: into.shape[last],
-            k: a.shape[last] as i64,
-            biased: i64::from(biased),
-        };
-        let tile = call.gpu.block().isqrt();
-        let defines = format!(
-            "{}#define TILE {tile}\n",
-            define(&[("T", call.outputs[0].dtype())])
-        );
-        let tiles = |n: i64| (n as u64).div_ceil(u64::from(tile)) as u32;
-        let batches = params.batches.min(1 << 15) as u32;
-        let blocks = [tiles(params.n), tiles(params.m), batches];
-        call.launch_own_blocks(&SOURCE, &defines, "matmul", blocks, tile * tile, &params)
+        multiply(call, &a, &b, &y, biased.then_some(2))
     }
+}
+
+/// `y = a b` of batches of matrices, the last two dims; `bias` is the number of an input that is added to every row.
+pub(in crate::families) fn multiply(
+    call: &mut CudaCall<'_>,
+    a: &Strided,
+    b: &Strided,
+    y: &Strided,
+    bias: Option<usize>,
+) -> Result<()> {
+    if call.policy.libraries {
+        let view = bias.map(|i| strided(&call.cx.inputs[i]));
+        let bias = bias
+            .zip(view.as_ref())
+            .map(|(i, view)| (&call.inputs[i], view));
+        let (left, right) = ((&call.inputs[0], a), (&call.inputs[1], b));
+        let into = (&mut call.outputs[0], y);
+        let did = (call.gpu).matmul(left, right, bias, into, call.policy.precision);
+        if call.by_library(did.in_op(call.op)?) {
+            return Ok(());
+        }
+    }
+    let last = y.ndim() - 1;
+    let into = call.output_as(0, y)?;
+    let params = Params {
+        a: call.input_as(0, a)?,
+        b: call.input_as(1, b)?,
+        y: into,
+        bias: bias.map_or(Ok(into), |i| call.input(i))?,
+        batches: y.shape[..last - 1].iter().product::<usize>() as i64,
+        m: into.shape[last - 1],
+        n: into.shape[last],
+        k: a.shape[last] as i64,
+        biased: i64::from(bias.is_some()),
+    };
+    let tile = call.gpu.block().isqrt();
+    let defines = format!(
+        "{}#define TILE {tile}\n",
+        define(&[("T", call.outputs[0].dtype())])
+    );
+    let tiles = |n: i64| (n as u64).div_ceil(u64::from(tile)) as u32;
+    let batches = params.batches.min(1 << 15) as u32;
+    let blocks = [tiles(params.n), tiles(params.m), batches];
+    call.launch_own_blocks(&SOURCE, &defines, "matmul", blocks, tile * tile, &params)
 }
 
 /// An operand with the batch dims of `y`, its rows and columns last.

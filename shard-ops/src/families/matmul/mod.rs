@@ -6,6 +6,9 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
+#[cfg(feature = "cuda")]
+pub(super) use self::cuda::multiply;
+
 use crate::families::elementwise::add;
 use crate::families::reduce::{sum, sum_to};
 use crate::families::shape::{reshape, unsqueeze};
@@ -17,6 +20,7 @@ use crate::{
     Value, key_of,
 };
 use shard_kernels::gemm::{self, Mat, MatMut};
+use shard_kernels::{Real, View, ViewMut};
 use shard_spec::{Dims, ReduceOp};
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -228,41 +232,8 @@ impl Op for MatMul {
             let (a, b) = (call.input::<T>(0), call.input::<T>(1));
             let bias = (self.bias && call.cx.adds_once).then(|| call.input::<T>(2));
             let mut y = call.output::<T>(0);
-            let nd = y.ndim();
-            let (m, n) = (y.shape()[nd - 2], y.shape()[nd - 1]);
-            let k = a.shape()[a.ndim() - if self.transpose_a { 2 } else { 1 }];
-            let batch: Vec<usize> = y.shape()[..nd - 2].to_vec();
-            // Broadcast batch dims have stride 0.
-            let steps = |shape: &[usize], strides: &[isize]| -> Vec<isize> {
-                let lead = batch.len() - (shape.len() - 2);
-                (0..batch.len())
-                    .map(|d| if d < lead || shape[d - lead] != batch[d] { 0 } else { strides[d - lead] })
-                    .collect()
-            };
-            let (sa, sb) = (steps(a.shape(), a.strides()), steps(b.shape(), b.strides()));
-            let sy: Vec<isize> = y.strides()[..nd - 2].to_vec();
-            let tail = |strides: &[isize], swap: bool| {
-                let (r, c) = (strides[strides.len() - 2], strides[strides.len() - 1]);
-                if swap { (c, r) } else { (r, c) }
-            };
-            let (ra, ca) = tail(a.strides(), self.transpose_a);
-            let (rb, cb) = tail(b.strides(), self.transpose_b);
-            let (ry, cy) = tail(y.strides(), false);
-            let base = y.offset();
-            let total: usize = batch.iter().product();
-            for flat in 0..total {
-                let mut rest = flat;
-                let (mut oa, mut ob, mut oy) = (a.offset() as isize, b.offset() as isize, base as isize);
-                for d in (0..batch.len()).rev() {
-                    let i = (rest % batch[d]) as isize;
-                    rest /= batch[d];
-                    (oa, ob, oy) = (oa + i * sa[d], ob + i * sb[d], oy + i * sy[d]);
-                }
-                let left = Mat { data: a.data(), offset: oa as usize, row_step: ra, col_step: ca };
-                let right = Mat { data: b.data(), offset: ob as usize, row_step: rb, col_step: cb };
-                let out = MatMut { data: y.data_mut(), offset: oy as usize, row_step: ry, col_step: cy };
-                gemm::gemm(m, n, k, left, right, out, false);
-            }
+            let (a, b) = (turned(&a, self.transpose_a), turned(&b, self.transpose_b));
+            batched(&a, &b, &mut y);
             if let Some(bias) = bias {
                 let shape = y.shape().to_vec();
                 if let Some(bias) = bias.broadcast_to(&shape) {
@@ -295,6 +266,65 @@ impl Op for MatMul {
             };
             sum_to(exec, &full, saved.inputs[operand].shape())
         })
+    }
+}
+
+/// A view with its last two dims swapped if asked.
+fn turned<'a, T: Real>(x: &View<'a, T>, swap: bool) -> View<'a, T> {
+    let mut order: Vec<usize> = (0..x.ndim()).collect();
+    if swap {
+        order.swap(x.ndim() - 2, x.ndim() - 1);
+    }
+    x.permute(&order)
+}
+
+/// `y = a b` for every batch of `y`, over which the leading dims of `a` and `b` broadcast.
+pub(super) fn batched<T: Real>(a: &View<'_, T>, b: &View<'_, T>, y: &mut ViewMut<'_, T>) {
+    let nd = y.ndim();
+    let (m, n) = (y.shape()[nd - 2], y.shape()[nd - 1]);
+    let k = a.shape()[a.ndim() - 1];
+    let batch: Vec<usize> = y.shape()[..nd - 2].to_vec();
+    // Broadcast batch dims have stride 0.
+    let steps = |shape: &[usize], strides: &[isize]| -> Vec<isize> {
+        let lead = batch.len() - (shape.len() - 2);
+        let of = |d: usize| match d < lead || shape[d - lead] != batch[d] {
+            true => 0,
+            false => strides[d - lead],
+        };
+        (0..batch.len()).map(of).collect()
+    };
+    let (sa, sb) = (steps(a.shape(), a.strides()), steps(b.shape(), b.strides()));
+    let sy: Vec<isize> = y.strides()[..nd - 2].to_vec();
+    let tail = |strides: &[isize]| (strides[strides.len() - 2], strides[strides.len() - 1]);
+    let ((ra, ca), (rb, cb), (ry, cy)) = (tail(a.strides()), tail(b.strides()), tail(y.strides()));
+    let base = y.offset();
+    for flat in 0..batch.iter().product() {
+        let mut rest: usize = flat;
+        let (mut oa, mut ob, mut oy) = (a.offset() as isize, b.offset() as isize, base as isize);
+        for d in (0..batch.len()).rev() {
+            let i = (rest % batch[d]) as isize;
+            rest /= batch[d];
+            (oa, ob, oy) = (oa + i * sa[d], ob + i * sb[d], oy + i * sy[d]);
+        }
+        let left = Mat {
+            data: a.data(),
+            offset: oa as usize,
+            row_step: ra,
+            col_step: ca,
+        };
+        let right = Mat {
+            data: b.data(),
+            offset: ob as usize,
+            row_step: rb,
+            col_step: cb,
+        };
+        let out = MatMut {
+            data: y.data_mut(),
+            offset: oy as usize,
+            row_step: ry,
+            col_step: cy,
+        };
+        gemm::gemm(m, n, k, left, right, out, false);
     }
 }
 

@@ -1,4 +1,5 @@
-//! Interpolation of any spatial dims: nearest, nearest-exact and linear, to a size or by a factor.
+//! Interpolation of any spatial dims, to a size or by a factor: nearest, nearest-exact, linear, cubic, antialiased, and means over
+//! equal areas, which are adaptive pools as well.
 //!
 //! Each dim is a window whose coordinates and weights are PyTorch's ([`Window::sample`]). Forward and adjoint are
 //! one op, a sparse matrix along each dim, so derivatives of any order are in this family.
@@ -14,7 +15,7 @@ use crate::{
     Value, key_of,
 };
 use shard_kernels::resample::{Table, resample};
-use shard_spec::{Dims, ResampleMode, Window};
+use shard_spec::{Dims, ResampleMode, Sample, Window};
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -105,21 +106,10 @@ impl Interpolate {
         let (from, count) = (input.start[2 + d], input.shape[2 + d]);
         let window = &self.windows[d];
         Table::from_rows((0..output.shape[2 + d]).map(|o| {
-            let mut row: Vec<(usize, f64)> = Vec::with_capacity(2);
-            if let Some(s) = window.sample(output.start[2 + d] + o) {
-                let mut push = |i: usize, w: f64| {
-                    if w != 0.0 && (from..from + count).contains(&i) {
-                        row.push((i - from, w));
-                    }
-                };
-                if s.i0 == s.i1 {
-                    push(s.i0, s.w0 + s.w1);
-                } else {
-                    push(s.i0, s.w0);
-                    push(s.i1, s.w1);
-                }
-            }
-            row
+            let sample = window.sample(output.start[2 + d] + o);
+            let pairs = sample.iter().flat_map(Sample::pairs);
+            let read = pairs.filter(|&(i, w)| w != 0.0 && (from..from + count).contains(&i));
+            read.map(|(i, w)| (i - from, w)).collect::<Vec<_>>()
         }))
     }
 }

@@ -6,10 +6,10 @@ mod cuda;
 use super::index::slice;
 use super::shape::{extent, permute};
 use super::types::same_types;
-use crate::host::{positions, with_element};
+use crate::host::{Held, positions, with_element};
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved,
-    Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result,
+    Rule, Saved, Value, key_of,
 };
 use shard_kernels::triangle as kernels;
 use shard_spec::ReduceOp;
@@ -103,6 +103,12 @@ fn matrices(op: &'static str, inputs: &[Meta], least: usize) -> Result<()> {
     }
 }
 
+/// The positions of the rows and of the columns that a box has: its last two dims, which the rules here asked for.
+fn sides(matrices: &OperandBox) -> (Held, Held) {
+    let n = matrices.shape.len();
+    (positions(matrices, n - 2), positions(matrices, n - 1))
+}
+
 /// What lies on one side of a diagonal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Triangle {
@@ -126,9 +132,7 @@ impl Op for Triangle {
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        let at = &call.cx.outputs[0];
-        let n = at.shape.len();
-        let (rows, columns) = (positions(at, n - 2), positions(at, n - 1));
+        let (rows, columns) = sides(&call.cx.outputs[0]);
         with_element!(call.dtype(), T => {
             let x = call.input::<T>(0);
             let (rows, columns) = (rows.get(), columns.get());
@@ -184,9 +188,7 @@ impl Op for Diagonal {
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        let at = &call.cx.inputs[0];
-        let n = at.shape.len();
-        let (rows, columns) = (positions(at, n - 2), positions(at, n - 1));
+        let (rows, columns) = sides(&call.cx.inputs[0]);
         with_element!(call.dtype(), T => {
             let x = call.input::<T>(0);
             kernels::take(rows.get(), columns.get(), &x, &mut call.output::<T>(0));
@@ -238,9 +240,7 @@ impl Op for Embed {
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        let at = &call.cx.outputs[0];
-        let n = at.shape.len();
-        let (rows, columns) = (positions(at, n - 2), positions(at, n - 1));
+        let (rows, columns) = sides(&call.cx.outputs[0]);
         with_element!(call.dtype(), T => {
             let x = call.input::<T>(0);
             kernels::embed(rows.get(), columns.get(), &x, &mut call.output::<T>(0));

@@ -14,6 +14,8 @@ static thread_local Dim3 threadIdx, blockIdx, blockDim, gridDim;
 using std::exp; using std::log; using std::sqrt; using std::fabs; using std::pow; using std::tanh; using std::erf;
 using std::floor; using std::ceil; using std::sin; using std::cos; using std::log1p; using std::expm1; using std::fma;
 using std::isnan; using std::isinf; using std::rint; using std::trunc; using std::tan; using std::cbrt;
+using std::asin; using std::acos; using std::atan; using std::sinh; using std::cosh; using std::asinh; using std::acosh; using std::atanh;
+using std::exp2; using std::log2; using std::log10; using std::erfc; using std::atan2; using std::hypot; using std::fmod;
 
 #define DEVICE inline
 #define SHARED(T, name, count) static thread_local T name[count]

@@ -1,0 +1,108 @@
+//! The largest or smallest element of every cell of a reduction, with its index.
+
+use super::View;
+use super::reduce::{COLUMNS, Split};
+use super::view::for_each_row;
+use super::whole::Number;
+
+/// The largest (or smallest) element of `x` over `dims` for each index of the remaining dims: `put` gets the cell, row-major, the
+/// element and its index, or nothing where the cell is empty. NaN comes before all numbers, and of equal elements the first.
+///
+/// The index of an element is `steps` times its indices along `dims`, in the order of the dims; the steps are at least 0 and must
+/// let the index ascend in row-major order.
+///
+/// ```
+/// use shard_kernels::{best::best, View};
+/// let x = [1.0, 5.0, 5.0, 4.0, 2.0, 2.0];
+/// let mut found = Vec::new();
+/// best(false, &View::contiguous(&x, &[2, 3]), &[1], &[1], &mut |_, least| found.push(least));
+/// assert_eq!(found, [Some((1.0, 0)), Some((2.0, 1))]);
+/// ```
+///
+/// # Panics
+/// When a dim is out of range or named twice.
+pub fn best<T: Number>(
+    largest: bool,
+    x: &View<'_, T>,
+    dims: &[usize],
+    steps: &[isize],
+    put: &mut dyn FnMut(usize, Option<(T, i64)>),
+) {
+    let split = Split::new(x.shape(), x.strides(), dims);
+    let data = x.data();
+    let wins = |new: T, old: T| {
+        let further = if largest { new > old } else { new < old };
+        further || (new.is_nan() && !old.is_nan())
+    };
+    split.for_each_cell(x.offset(), |cell, at, width, cell_step| {
+        let mut found: [Option<(T, i64)>; COLUMNS] = [None; COLUMNS];
+        let found = &mut found[..width];
+        for_each_row(
+            &split.reduced,
+            [&split.reduced_steps, steps],
+            [at, 0],
+            |[at, index], n, [step, index_step]| {
+                for i in 0..n as isize {
+                    let from = at.wrapping_add_signed(i * step);
+                    let index = index as i64 + (i * index_step) as i64;
+                    for (found, &new) in found.iter_mut().zip(&data[from..from + width]) {
+                        // What NaN has been found stays.
+                        if found.is_none_or(|(old, _)| !old.is_nan() && wins(new, old)) {
+                            *found = Some((new, index));
+                        }
+                    }
+                }
+            },
+        );
+        for (j, found) in found.iter().enumerate() {
+            put(cell.wrapping_add_signed(j as isize * cell_step), *found);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found<T: Number>(
+        largest: bool,
+        x: &View<'_, T>,
+        dims: &[usize],
+        steps: &[isize],
+    ) -> Vec<i64> {
+        let mut all = Vec::new();
+        best(largest, x, dims, steps, &mut |cell, found| {
+            all.push((cell, found.map_or(-1, |(_, index)| index)));
+        });
+        all.sort_unstable();
+        all.into_iter().map(|(_, index)| index).collect()
+    }
+
+    #[test]
+    fn the_first_of_equal_ones_along_rows_and_columns() {
+        let x = [3, 9, 9, 1, 9, 1];
+        let rows = View::contiguous(&x, &[2, 3]);
+        assert_eq!(found(true, &rows, &[1], &[1]), [1, 1]);
+        assert_eq!(found(false, &rows, &[1], &[1]), [0, 0]);
+        assert_eq!(found(true, &rows, &[0], &[1]), [0, 0, 0]);
+        assert_eq!(found(false, &rows, &[0], &[1]), [1, 0, 1]);
+        assert_eq!(found(true, &rows, &[0, 1], &[3, 1]), [1]);
+        assert_eq!(found(false, &rows.permute(&[1, 0]), &[0, 1], &[2, 1]), [1]);
+    }
+
+    #[test]
+    fn nan_is_before_all_numbers() {
+        let x = [1.0, f64::NAN, f64::INFINITY, f64::NAN];
+        for largest in [true, false] {
+            assert_eq!(found(largest, &View::contiguous(&x, &[4]), &[0], &[1]), [1]);
+            assert_eq!(
+                found(largest, &View::contiguous(&x, &[2, 2]), &[0], &[1])[1],
+                0
+            );
+        }
+        assert_eq!(
+            found(true, &View::contiguous(&x[..0], &[0, 2]), &[0], &[1]),
+            [-1, -1]
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! Elements beside what belongs to their cells: all elements that share their indices outside of some dims.
+
+use super::pointwise::assert_shapes;
+use super::view::{for_each_row, row_major};
+use super::{Real, Strides, View, ViewMut};
+
+/// From an element to the next along each dim of a shape, how many cells further that is; cells are row-major over all dims but
+/// `dims`.
+///
+/// ```
+/// use shard_kernels::cells::cell_steps;
+/// assert_eq!(cell_steps(&[4, 5, 6], &[1])[..], [6, 0, 1]);
+/// ```
+pub fn cell_steps(shape: &[usize], dims: &[usize]) -> Strides {
+    let kept: Vec<usize> = (0..shape.len()).filter(|d| !dims.contains(d)).collect();
+    let extents: Vec<usize> = kept.iter().map(|&d| shape[d]).collect();
+    let mut steps: Strides = shape.iter().map(|_| 0).collect();
+    for (&d, &step) in kept.iter().zip(&row_major(&extents)) {
+        steps[d] = step;
+    }
+    steps
+}
+
+/// `out = f(x, cell)` for every element and the number of its cell over `dims`.
+///
+/// # Panics
+/// When the shapes differ.
+pub fn map_cells<T: Real>(
+    x: &View<'_, T>,
+    dims: &[usize],
+    out: &mut ViewMut<'_, T>,
+    f: impl Fn(T, usize) -> T,
+) {
+    assert_shapes(&[x.shape()], out.shape());
+    let cells = cell_steps(x.shape(), dims);
+    let (shape, strides, offset) = out.geometry();
+    let data = out.data_mut();
+    for_each_row(
+        &shape,
+        [x.strides(), &cells, &strides],
+        [x.offset(), 0, offset],
+        |at, n, steps| {
+            for i in 0..n as isize {
+                let [from, cell, to] =
+                    core::array::from_fn(|k| at[k].wrapping_add_signed(i * steps[k]));
+                data[to] = f(x.data()[from], cell);
+            }
+        },
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_meet_their_cells_in_any_order_of_dims() {
+        let x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let view = View::contiguous(&x, &[2, 3]);
+        let weights = [10.0, 100.0, 1000.0];
+        let mut out = [0.0; 6];
+        let to = &mut ViewMut::contiguous(&mut out, &[2, 3]);
+        map_cells(&view, &[0], to, |x, cell| x * weights[cell]);
+        assert_eq!(out, [10.0, 200.0, 3000.0, 40.0, 500.0, 6000.0]);
+        let to = &mut ViewMut::contiguous(&mut out, &[3, 2]);
+        map_cells(&view.permute(&[1, 0]), &[1], to, |x, cell| {
+            x * weights[cell]
+        });
+        assert_eq!(out, [10.0, 40.0, 200.0, 500.0, 3000.0, 6000.0]);
+    }
+}

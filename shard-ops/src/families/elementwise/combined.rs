@@ -1,0 +1,145 @@
+//! Ops that are a few maps in a row.
+
+use super::number::rounded;
+use super::{Arithmetic, add, eq, lt, mul, mul_scalar, ne, sub, unary};
+use crate::families::index::slice;
+use crate::families::shape::reshape;
+use crate::host::is_whole;
+use crate::{Exec, OpError, Result, Value};
+use shard_kernels::pointwise::Binary;
+use shard_kernels::unary::Unary;
+use std::sync::Arc;
+
+/// Whether an element is NaN, as `bool`.
+///
+/// # Collective
+/// All members of the mesh. No communication; a partial operand is reduced first.
+///
+/// # Errors
+/// A 16-bit float.
+pub fn isnan(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    ne(exec, x, x)
+}
+
+/// Whether an element is infinite, as `bool`.
+///
+/// # Collective
+/// As [`isnan`].
+///
+/// # Errors
+/// As [`isnan`].
+pub fn isinf(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    // No integer is: none differs from itself.
+    if is_whole(x.dtype()) {
+        return ne(exec, x, x);
+    }
+    let infinite = rounded("isinf", x, f64::INFINITY)?;
+    eq(exec, &unary(exec, &x.detach(), Unary::Abs)?, &infinite)
+}
+
+/// Whether an element is neither infinite nor NaN, as `bool`.
+///
+/// # Collective
+/// As [`isnan`].
+///
+/// # Errors
+/// As [`isnan`].
+pub fn isfinite(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    if is_whole(x.dtype()) {
+        return eq(exec, x, x);
+    }
+    let infinite = rounded("isfinite", x, f64::INFINITY)?;
+    lt(exec, &unary(exec, &x.detach(), Unary::Abs)?, &infinite)
+}
+
+/// `a + weight * (b - a)`; shapes broadcast.
+///
+/// # Collective
+/// As [`add`].
+///
+/// # Errors
+/// As [`add`].
+pub fn lerp(exec: &dyn Exec, a: &Value, b: &Value, weight: &Value) -> Result<Value> {
+    add(exec, a, &mul(exec, weight, &sub(exec, b, a)?)?)
+}
+
+/// `x + value * a * b`; shapes broadcast.
+///
+/// # Collective
+/// As [`add`].
+///
+/// # Errors
+/// As [`add`]; a value that the type cannot hold.
+pub fn addcmul(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> Result<Value> {
+    add(exec, x, &scaled(exec, &mul(exec, a, b)?, value)?)
+}
+
+/// `x + value * a / b`; shapes broadcast.
+///
+/// # Collective
+/// As [`add`].
+///
+/// # Errors
+/// As [`add`]; a type that is not f32 or f64.
+pub fn addcdiv(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> Result<Value> {
+    add(exec, x, &scaled(exec, &super::div(exec, a, b)?, value)?)
+}
+
+/// A product with a number; nothing is done for 1, which PyTorch's defaults are.
+fn scaled(exec: &dyn Exec, x: &Value, by: f64) -> Result<Value> {
+    match by == 1.0 {
+        true => Ok(x.clone()),
+        false => mul_scalar(exec, x, by),
+    }
+}
+
+/// `x` above 0 and `weight * x` at and below it. The weight is a number for each index of dim 1, or one for all.
+///
+/// # Collective
+/// As [`add`].
+///
+/// # Errors
+/// A weight whose number of elements is neither 1 nor the extent of dim 1; types that differ or are not f32 or f64.
+pub fn prelu(exec: &dyn Exec, x: &Value, weight: &Value) -> Result<Value> {
+    let count: usize = weight.shape().iter().product();
+    let channels = match x.ndim() {
+        0 | 1 => 1,
+        _ => x.shape()[1],
+    };
+    if count != 1 && count != channels {
+        return Err(OpError::Shape {
+            op: "prelu",
+            problem: format!("{count} weights for {channels} channels"),
+            shapes: vec![x.shape().to_vec(), weight.shape().to_vec()],
+            fix: "give one weight, or one for each index of dim 1",
+        });
+    }
+    let mut shape = vec![1; x.ndim()];
+    if count != 1 {
+        shape[1] = count;
+    }
+    let weight = reshape(exec, weight, &shape)?;
+    exec.apply1(Arc::new(Arithmetic::of(Binary::Prelu)), &[x, &weight])
+}
+
+/// The first half of a dim times the sigmoid of the second.
+///
+/// # Collective
+/// All members of the mesh. Where the dim is sharded the halves are brought together, which moves half of `x` at most.
+///
+/// # Errors
+/// A dim that does not exist or has an odd extent; a type that is not f32 or f64.
+pub fn glu(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
+    let extent = x.shape().get(dim).copied().unwrap_or(1);
+    if extent % 2 != 0 {
+        return Err(OpError::Shape {
+            op: "glu",
+            problem: format!("dim {dim} has no two halves"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "name a dim of even extent",
+        });
+    }
+    let half = extent / 2;
+    let gate = unary(exec, &slice(exec, x, dim, half, 1, half)?, Unary::Sigmoid)?;
+    mul(exec, &slice(exec, x, dim, 0, 1, half)?, &gate)
+}

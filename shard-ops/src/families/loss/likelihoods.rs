@@ -1,0 +1,185 @@
+//! Losses that are negative logarithms of likelihoods, element by element.
+
+use super::{LossReduction, reduced};
+use crate::families::elementwise::{
+    add, add_scalar, div, eq, gt, logical_not, masked, masked_fill, mul, mul_scalar, neg, number,
+    sub, unary,
+};
+use crate::{Exec, Result, Value};
+use shard_kernels::unary::Unary;
+use std::f64::consts::PI;
+
+/// `-(target ln p + (1 - target) ln(1 - p))`, logarithms from -100 on, each times `weight` if there is one. Where a logarithm is cut
+/// off it has no gradient. What is no probability gives NaN.
+///
+/// # Collective
+/// All members of the mesh. Communicates to align misaligned operands; a mean or sum is partial over the axes that shard them.
+///
+/// # Errors
+/// Shapes that do not broadcast; types that differ or are not f32 or f64.
+pub fn binary_cross_entropy(
+    exec: &dyn Exec,
+    p: &Value,
+    target: &Value,
+    weight: Option<&Value>,
+    reduction: LossReduction,
+) -> Result<Value> {
+    let hit = cut_log(exec, p)?;
+    let miss = cut_log(exec, &complement(exec, p)?)?;
+    let hits = mul(exec, target, &hit)?;
+    let misses = mul(exec, &complement(exec, target)?, &miss)?;
+    reduced(
+        exec,
+        neg(exec, &add(exec, &hits, &misses)?)?,
+        weight,
+        reduction,
+    )
+}
+
+/// [`binary_cross_entropy`] of `sigmoid(x)`, without overflow; `positive` weighs the targets' share, class by class.
+///
+/// # Collective
+/// As [`binary_cross_entropy`].
+///
+/// # Errors
+/// As [`binary_cross_entropy`].
+pub fn binary_cross_entropy_with_logits(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Value,
+    weight: Option<&Value>,
+    positive: Option<&Value>,
+    reduction: LossReduction,
+) -> Result<Value> {
+    let log = unary(exec, x, Unary::LogSigmoid)?;
+    let log = match positive {
+        // 1 + (positive - 1) target
+        Some(positive) => {
+            let more = mul(exec, &add_scalar(exec, positive, -1.0)?, target)?;
+            mul(exec, &log, &add_scalar(exec, &more, 1.0)?)?
+        }
+        None => log,
+    };
+    let linear = mul(exec, &complement(exec, target)?, x)?;
+    reduced(exec, sub(exec, &linear, &log)?, weight, reduction)
+}
+
+/// The divergence of Kullback and Leibler, `target (ln target - x)` for logarithms `x`; with `log_target`, targets are logarithms too.
+/// A target of 0 counts nothing.
+///
+/// # Collective
+/// As [`binary_cross_entropy`].
+///
+/// # Errors
+/// As [`binary_cross_entropy`].
+pub fn kl_div(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Value,
+    log_target: bool,
+    reduction: LossReduction,
+) -> Result<Value> {
+    let errors = match log_target {
+        true => {
+            let p = unary(exec, target, Unary::Exp)?;
+            mul(exec, &p, &sub(exec, target, x)?)?
+        }
+        false => {
+            let zero = eq(exec, &target.detach(), &number("kl_div", target, 0.0)?)?;
+            let log = unary(exec, &masked_fill(exec, target, &zero, 1.0)?, Unary::Log)?;
+            sub(exec, &mul(exec, target, &log)?, &mul(exec, target, x)?)?
+        }
+    };
+    reduced(exec, errors, None, reduction)
+}
+
+/// The negative logarithm of the density of a normal distribution with mean `x` and variance `var`, at least `eps`:
+/// `(ln var + (x - target)² / var) / 2`, and the constant that this lacks if `full`. Where `var` is below `eps` it has no gradient.
+///
+/// # Collective
+/// As [`binary_cross_entropy`].
+///
+/// # Errors
+/// As [`binary_cross_entropy`].
+pub fn gaussian_nll_loss(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Value,
+    var: &Value,
+    full: bool,
+    eps: f64,
+    reduction: LossReduction,
+) -> Result<Value> {
+    let (min, max) = (eps, f64::INFINITY);
+    let var = unary(exec, var, Unary::Clamp { min, max })?;
+    let square = unary(exec, &sub(exec, x, target)?, Unary::Square)?;
+    let log = unary(exec, &var, Unary::Log)?;
+    let twice = add(exec, &log, &div(exec, &square, &var)?)?;
+    let mut errors = mul_scalar(exec, &twice, 0.5)?;
+    if full {
+        errors = add_scalar(exec, &errors, 0.5 * (2.0 * PI).ln())?;
+    }
+    reduced(exec, errors, None, reduction)
+}
+
+/// The negative logarithm of the probability of a count under a Poisson distribution: `exp(x) - target x` for the logarithm of its
+/// mean, or `x - target ln(x + eps)` for the mean; and Stirling's approximation of the rest, for counts above 1, if `full`.
+///
+/// # Collective
+/// As [`binary_cross_entropy`].
+///
+/// # Errors
+/// As [`binary_cross_entropy`].
+pub fn poisson_nll_loss(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Value,
+    log_input: bool,
+    full: bool,
+    eps: f64,
+    reduction: LossReduction,
+) -> Result<Value> {
+    let (mean, log) = match log_input {
+        true => (unary(exec, x, Unary::Exp)?, x.clone()),
+        false => {
+            let log = unary(exec, &add_scalar(exec, x, eps)?, Unary::Log)?;
+            (x.clone(), log)
+        }
+    };
+    let mut errors = sub(exec, &mean, &mul(exec, target, &log)?)?;
+    if full {
+        // t ln t - t + ln(2 π t) / 2
+        let above = gt(
+            exec,
+            &target.detach(),
+            &number("poisson_nll_loss", target, 1.0)?,
+        )?;
+        let log = unary(
+            exec,
+            &masked_fill(exec, target, &logical_not(exec, &above)?, 1.0)?,
+            Unary::Log,
+        )?;
+        let main = sub(exec, &mul(exec, target, &log)?, target)?;
+        let rest = add_scalar(exec, &mul_scalar(exec, &log, 0.5)?, 0.5 * (2.0 * PI).ln())?;
+        errors = add(
+            exec,
+            &errors,
+            &masked(exec, &add(exec, &main, &rest)?, &above)?,
+        )?;
+    }
+    reduced(exec, errors, None, reduction)
+}
+
+/// `1 - x`
+fn complement(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    add_scalar(exec, &neg(exec, x)?, 1.0)
+}
+
+/// The logarithm, from -100 on.
+fn cut_log(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    let zero = eq(exec, &x.detach(), &number("binary_cross_entropy", x, 0.0)?)?;
+    let log = unary(exec, &masked_fill(exec, x, &zero, 1.0)?, Unary::Log)?;
+    let (min, max) = (-100.0, f64::INFINITY);
+    let cut = unary(exec, &log, Unary::Clamp { min, max })?;
+    masked_fill(exec, &cut, &zero, min)
+}

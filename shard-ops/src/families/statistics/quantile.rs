@@ -1,0 +1,99 @@
+//! Quantiles along a dim.
+
+use crate::families::elementwise::{add, mul_scalar, ne, sub, where_};
+use crate::families::index::{cat, slice};
+use crate::families::shape::extent;
+use crate::families::sort::sort;
+use crate::{Exec, OpError, Result, Value};
+
+/// What a quantile between two elements is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Interpolation {
+    /// On the line between them.
+    #[default]
+    Linear,
+    /// The lower one.
+    Lower,
+    /// The higher one.
+    Higher,
+    /// The nearer one; of two that are equally near, that with an even place.
+    Nearest,
+    /// Halfway between them.
+    Midpoint,
+}
+
+/// The quantiles `q` (from 0 to 1) of dim `dim`, as its indices: as many as there are `q`. Of a line with NaN they are NaN.
+///
+/// # Collective
+/// As [`sort`](fn@sort) of the dim.
+///
+/// # Errors
+/// A dim out of range or without elements; a `q` that is not between 0 and 1; an operand that is not f32 or f64.
+pub fn quantile(
+    exec: &dyn Exec,
+    x: &Value,
+    q: &[f64],
+    dim: usize,
+    interpolation: Interpolation,
+) -> Result<Value> {
+    let n = extent(NAME, x, dim)?;
+    check(x, q, n)?;
+    let (sorted, _) = sort(exec, x, dim, false)?;
+    let at = |place: usize| slice(exec, &sorted, dim, place, 1, 1);
+    // NaN stands behind all numbers.
+    let last = at(n - 1)?;
+    let is_nan = ne(exec, &last.detach(), &last.detach())?;
+    let found = q.iter().map(|q| {
+        let rank = q * (n - 1) as f64;
+        let (low, high) = (rank.floor() as usize, rank.ceil() as usize);
+        let value = match interpolation {
+            Interpolation::Lower => at(low)?,
+            Interpolation::Higher => at(high)?,
+            Interpolation::Nearest => at(rank.round_ties_even() as usize)?,
+            _ if low == high => at(low)?,
+            _ => {
+                let weight = match interpolation {
+                    Interpolation::Midpoint => 0.5,
+                    _ => rank.fract(),
+                };
+                let low = at(low)?;
+                let way = mul_scalar(exec, &sub(exec, &at(high)?, &low)?, weight)?;
+                add(exec, &low, &way)?
+            }
+        };
+        where_(exec, &is_nan, &last, &value)
+    });
+    let found = found.collect::<Result<Vec<_>>>()?;
+    match &found[..] {
+        [] => slice(exec, &sorted, dim, 0, 1, 0),
+        [one] => Ok(one.clone()),
+        many => cat(exec, &many.iter().collect::<Vec<_>>(), dim),
+    }
+}
+
+const NAME: &str = "quantile";
+
+fn check(x: &Value, q: &[f64], n: usize) -> Result<()> {
+    if !x.dtype().is_float() || x.dtype().is_half() {
+        return Err(OpError::DType {
+            op: NAME,
+            operand: 0,
+            expected: "f32 or f64".into(),
+            got: x.dtype(),
+        });
+    }
+    let (problem, fix) = match q.iter().find(|q| !(0.0..=1.0).contains(*q)) {
+        Some(q) => (format!("a quantile of {q}"), "give numbers from 0 to 1"),
+        None if n == 0 => (
+            "there is no quantile of nothing".into(),
+            "give a dim with elements",
+        ),
+        None => return Ok(()),
+    };
+    Err(OpError::Shape {
+        op: NAME,
+        problem,
+        shapes: vec![x.shape().to_vec()],
+        fix,
+    })
+}

@@ -1,0 +1,289 @@
+//! Losses.
+
+use crate::{Result, ShardTensor};
+use shard_ops::loss::{self as ops, LossReduction};
+
+/// What classes count in [`ShardTensor::cross_entropy`] and [`ShardTensor::nll_loss`].
+///
+/// ```
+/// use shard_tensor::{ClassLoss, LossReduction, launch, shard};
+/// let loss = launch(2, |ctx| {
+///     let mesh = ctx.mesh_of(2)?;
+///     // 8 samples; the 5 classes are sharded.
+///     let logits = mesh.zeros([8, 5], [shard(1).sizes([4, 1])])?;
+///     let right = mesh.distribute(&ndarray::Array1::from_elem(8, 4_i64), [shard(0)])?;
+///     let options = ClassLoss::default().smoothing(0.1).reduction(LossReduction::Sum);
+///     logits.cross_entropy(&right, &options)?.item()
+/// })?;
+/// assert!((loss[0] - 8.0 * 5_f64.ln()).abs() < 1e-5);
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ClassLoss {
+    weight: Option<ShardTensor>,
+    ignore: Option<i64>,
+    smoothing: f64,
+    reduction: LossReduction,
+}
+
+impl ClassLoss {
+    /// A weight per class.
+    #[must_use]
+    pub fn weight(mut self, weight: &ShardTensor) -> Self {
+        self.weight = Some(weight.clone());
+        self
+    }
+
+    /// Targets of this class count nothing; -100 if not said.
+    #[must_use]
+    pub fn ignore(mut self, class: i64) -> Self {
+        self.ignore = Some(class);
+        self
+    }
+
+    /// Spreads this much of the right distribution over all classes.
+    #[must_use]
+    pub fn smoothing(mut self, smoothing: f64) -> Self {
+        self.smoothing = smoothing;
+        self
+    }
+
+    /// The mean, if not said: weighted, over all targets that are not ignored on all ranks.
+    #[must_use]
+    pub fn reduction(mut self, reduction: LossReduction) -> Self {
+        self.reduction = reduction;
+        self
+    }
+}
+
+/// Losses. A mean is the global one, whatever the sizes of shards; a mean or sum over sharded dims is a partial value until it is used.
+impl ShardTensor {
+    /// The cross entropy of logits `[classes]` or `[batch, classes, ...]`, any of whose dims may be sharded, with targets: integers of the
+    /// shape without classes, or distributions of the logits' shape and type.
+    ///
+    /// # Collective
+    /// All members of the mesh. Numbers per target, never per class: two in `f64` where classes are sharded, and what
+    /// [`gather`](Self::gather) of one element per target takes. Communicates to align misaligned operands.
+    ///
+    /// # Errors
+    /// If shapes or types do not fit; for a target that is no class, on all ranks; what the communicator reports.
+    #[track_caller]
+    pub fn cross_entropy(&self, target: &Self, options: &ClassLoss) -> Result<Self> {
+        self.of_classes(target, options, ops::cross_entropy)
+    }
+
+    /// The negative logarithm of the right class's probability, of logarithms `[classes]` or `[batch, classes, ...]` and integer targets.
+    ///
+    /// # Collective
+    /// As [`cross_entropy`](Self::cross_entropy).
+    ///
+    /// # Errors
+    /// As [`cross_entropy`](Self::cross_entropy).
+    #[track_caller]
+    pub fn nll_loss(&self, target: &Self, options: &ClassLoss) -> Result<Self> {
+        self.of_classes(target, options, ops::nll_loss)
+    }
+
+    #[track_caller]
+    fn of_classes(
+        &self,
+        target: &Self,
+        options: &ClassLoss,
+        f: fn(
+            &dyn shard_ops::Exec,
+            &shard_ops::Value,
+            &shard_ops::Value,
+            ops::Classes<'_>,
+            LossReduction,
+        ) -> shard_ops::Result<shard_ops::Value>,
+    ) -> Result<Self> {
+        let weight = options.weight.as_ref().map(Self::value);
+        self.run2(target, |exec, x, target| {
+            let classes = ops::Classes {
+                weight: weight.as_ref(),
+                ignore: options.ignore,
+                smoothing: options.smoothing,
+            };
+            f(exec, x, target, classes, options.reduction)
+        })
+    }
+
+    /// The mean squared difference from a target; [`mse_loss_by`](Self::mse_loss_by) has other reductions.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates to align misaligned operands; the result is partial.
+    ///
+    /// # Errors
+    /// If shapes do not broadcast or types differ.
+    #[track_caller]
+    pub fn mse_loss(&self, target: &Self) -> Result<Self> {
+        self.mse_loss_by(target, LossReduction::Mean)
+    }
+
+    /// Squared differences from a target, reduced.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss).
+    ///
+    /// # Errors
+    /// As [`mse_loss`](Self::mse_loss).
+    #[track_caller]
+    pub fn mse_loss_by(&self, target: &Self, reduction: LossReduction) -> Result<Self> {
+        self.run2(target, |exec, x, t| ops::mse_loss(exec, x, t, reduction))
+    }
+
+    /// Distances from a target, reduced.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss).
+    ///
+    /// # Errors
+    /// As [`mse_loss`](Self::mse_loss).
+    #[track_caller]
+    pub fn l1_loss(&self, target: &Self, reduction: LossReduction) -> Result<Self> {
+        self.run2(target, |exec, x, t| ops::l1_loss(exec, x, t, reduction))
+    }
+
+    /// Distances from a target, below `beta` half their squares over `beta`, reduced.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss).
+    ///
+    /// # Errors
+    /// As [`mse_loss`](Self::mse_loss).
+    #[track_caller]
+    pub fn smooth_l1_loss(
+        &self,
+        target: &Self,
+        beta: f64,
+        reduction: LossReduction,
+    ) -> Result<Self> {
+        self.run2(target, |exec, x, t| {
+            ops::smooth_l1_loss(exec, x, t, beta, reduction)
+        })
+    }
+
+    /// Half the squares of distances from a target up to `delta`, and lines of slope `delta` beyond, reduced.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss).
+    ///
+    /// # Errors
+    /// As [`mse_loss`](Self::mse_loss).
+    #[track_caller]
+    pub fn huber_loss(&self, target: &Self, delta: f64, reduction: LossReduction) -> Result<Self> {
+        self.run2(target, |exec, x, t| {
+            ops::huber_loss(exec, x, t, delta, reduction)
+        })
+    }
+
+    /// The binary cross entropy of probabilities with targets, each times `weight` if there is one, reduced. Logarithms are cut off at
+    /// -100.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss).
+    ///
+    /// # Errors
+    /// As [`mse_loss`](Self::mse_loss).
+    #[track_caller]
+    pub fn binary_cross_entropy(
+        &self,
+        target: &Self,
+        weight: Option<&Self>,
+        reduction: LossReduction,
+    ) -> Result<Self> {
+        let weight = weight.map(Self::value);
+        self.run2(target, |exec, x, t| {
+            ops::binary_cross_entropy(exec, x, t, weight.as_ref(), reduction)
+        })
+    }
+
+    /// The binary cross entropy of the sigmoid of logits with targets, without overflow, each times `weight` if there is one, and what
+    /// the targets claim times `positive`, reduced.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss).
+    ///
+    /// # Errors
+    /// As [`mse_loss`](Self::mse_loss).
+    #[track_caller]
+    pub fn binary_cross_entropy_with_logits(
+        &self,
+        target: &Self,
+        weight: Option<&Self>,
+        positive: Option<&Self>,
+        reduction: LossReduction,
+    ) -> Result<Self> {
+        let (weight, positive) = (weight.map(Self::value), positive.map(Self::value));
+        self.run2(target, |exec, x, t| {
+            let (weight, positive) = (weight.as_ref(), positive.as_ref());
+            ops::binary_cross_entropy_with_logits(exec, x, t, weight, positive, reduction)
+        })
+    }
+
+    /// The divergence of Kullback and Leibler of logarithms of probabilities from targets, which with `log_target` are logarithms too,
+    /// reduced.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss).
+    ///
+    /// # Errors
+    /// As [`mse_loss`](Self::mse_loss).
+    #[track_caller]
+    pub fn kl_div(
+        &self,
+        target: &Self,
+        log_target: bool,
+        reduction: LossReduction,
+    ) -> Result<Self> {
+        self.run2(target, |exec, x, t| {
+            ops::kl_div(exec, x, t, log_target, reduction)
+        })
+    }
+
+    /// The negative logarithm of targets' density under normal distributions with these means and variances `var`, at least `eps`,
+    /// reduced; without its constant unless `full`.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss).
+    ///
+    /// # Errors
+    /// As [`mse_loss`](Self::mse_loss).
+    #[track_caller]
+    pub fn gaussian_nll_loss(
+        &self,
+        target: &Self,
+        var: &Self,
+        full: bool,
+        eps: f64,
+        reduction: LossReduction,
+    ) -> Result<Self> {
+        let var = var.value();
+        self.run2(target, |exec, x, t| {
+            ops::gaussian_nll_loss(exec, x, t, &var, full, eps, reduction)
+        })
+    }
+
+    /// The negative logarithm of counts' probability under Poisson distributions with the exponentials of these for means, or with
+    /// these themselves if not `log_input` (`eps` keeps their logarithms finite), reduced; without what depends on the counts alone
+    /// unless `full`.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss).
+    ///
+    /// # Errors
+    /// As [`mse_loss`](Self::mse_loss).
+    #[track_caller]
+    pub fn poisson_nll_loss(
+        &self,
+        target: &Self,
+        log_input: bool,
+        full: bool,
+        eps: f64,
+        reduction: LossReduction,
+    ) -> Result<Self> {
+        self.run2(target, |exec, x, t| {
+            ops::poisson_nll_loss(exec, x, t, log_input, full, eps, reduction)
+        })
+    }
+}

@@ -1,0 +1,119 @@
+//! Sums of products over named dims.
+
+use crate::{DimList, Result, ShardTensor};
+use shard_comm::Calling;
+use shard_ops::{Value, einsum, matmul};
+
+/// Products over named dims. A sharded dim that is summed gives a partial result, and nothing is sent for it.
+impl ShardTensor {
+    /// The sum of products that an equation such as `"bij,bjk->bik"` describes, by the rules of `torch.einsum`: letters that the
+    /// result lacks are summed, a letter that stands twice in an operand is its diagonal, `...` stands for any dims, which
+    /// broadcast, and without `->` the result has the letters that stand once, in alphabetical order. Several tensors are
+    /// multiplied two by two, those first that take the fewest operations.
+    ///
+    /// # Collective
+    /// All members of the mesh. Tensors that shard the same letters alike do not move. If a summed letter is sharded the result
+    /// is partial over its axes. Else the cheapest redistribution is made.
+    ///
+    /// # Errors
+    /// For an equation that cannot be read or does not fit the tensors, and types that differ; what the communicator reports.
+    ///
+    /// ```
+    /// use shard_tensor::{ShardTensor, launch, shard};
+    /// let sums = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.ones([3, 5], [shard(1).sizes([1, 4])])?;
+    ///     let w = mesh.ones([5, 2], [shard(0).sizes([1, 4])])?;
+    ///     ShardTensor::einsum("bi,io->bo", &[&x, &w])?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(sums[0], ndarray::ArrayD::from_elem(vec![3, 2], 5.0));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn einsum(equation: &str, tensors: &[&Self]) -> Result<Self> {
+        Self::joined("einsum", tensors, |exec, values| {
+            einsum::einsum(exec, equation, values)
+        })
+    }
+
+    /// The sum of products over dims of both: dims `dims` of this tensor meet dims `other_dims` of the other, in this order. The
+    /// result has the other dims of this tensor, then those of the other.
+    ///
+    /// # Collective
+    /// As [`einsum`](Self::einsum).
+    ///
+    /// # Errors
+    /// For dims out of range, named twice, or of different extents; for types that differ.
+    #[track_caller]
+    pub fn tensordot(
+        &self,
+        other: &Self,
+        dims: impl Into<DimList>,
+        other_dims: impl Into<DimList>,
+    ) -> Result<Self> {
+        let dims = dims.into().of("tensordot", self.ndim())?;
+        let other_dims = other_dims.into().of("tensordot", other.ndim())?;
+        self.run2(other, |exec, a, b| {
+            einsum::tensordot(exec, a, b, &dims, &other_dims)
+        })
+    }
+
+    /// All products of an element of this vector with one of another, `[n, m]`.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates only if both are sharded over one mesh axis.
+    ///
+    /// # Errors
+    /// For tensors that have not one dim, and types that differ.
+    #[track_caller]
+    pub fn outer(&self, other: &Self) -> Result<Self> {
+        self.run2(other, einsum::outer)
+    }
+
+    /// The sums of products over the last dims of both; the product with a number if either has no dims.
+    ///
+    /// # Collective
+    /// As [`einsum`](Self::einsum).
+    ///
+    /// # Errors
+    /// For last dims of different extents, and types that differ.
+    #[track_caller]
+    pub fn inner(&self, other: &Self) -> Result<Self> {
+        self.run2(other, einsum::inner)
+    }
+
+    /// The sum of the diagonal of a matrix.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication where rows and columns are sharded at the same boundaries, or only one of them
+    /// is; the result is partial.
+    ///
+    /// # Errors
+    /// For tensors that have not two dims.
+    #[track_caller]
+    pub fn trace(&self) -> Result<Self> {
+        let _call = Calling::of("trace");
+        let least = self.shape().iter().copied().min().unwrap_or(0);
+        // PyTorch's takes matrices of any extents.
+        let square = if self.ndim() == 2 && self.shape()[0] != self.shape()[1] {
+            self.narrow(0, 0..least)?.narrow(1, 0..least)?
+        } else {
+            self.clone()
+        };
+        square.run(|exec, x| einsum::einsum(exec, "ii->", &[x]))
+    }
+
+    /// `beta * x + alpha * a b`, with `x` broadcast to the product of the matrices `a` and `b`; also of batches of them, as
+    /// `torch.baddbmm`.
+    ///
+    /// # Collective
+    /// As [`matmul`](Self::matmul).
+    ///
+    /// # Errors
+    /// As [`matmul`](Self::matmul); for a tensor that does not broadcast to the product.
+    #[track_caller]
+    pub fn addmm(&self, a: &Self, b: &Self, beta: f64, alpha: f64) -> Result<Self> {
+        let b: Value = b.value();
+        self.run2(a, |exec, x, a| matmul::baddbmm(exec, x, a, &b, beta, alpha))
+    }
+}

@@ -1,0 +1,278 @@
+//! Variances, places of extremes, norms and quantiles.
+
+use crate::{Dim, DimList, Result, ShardTensor};
+use shard_comm::Calling;
+use shard_ops::statistics::{self as ops, Interpolation, Order};
+use shard_ops::{Exec, OpError, Value, shape};
+
+/// Statistics over dims. Where a dim is sharded, ranks merge a few numbers per cell, at once; the elements stay where they are.
+impl ShardTensor {
+    /// The variance over some dims: squared deviations from the mean, divided by the number of elements less `correction`, which is 1
+    /// for the unbiased estimate. It is as exact for data far from 0 as for others.
+    ///
+    /// Dims below zero count from the end. With `keepdim` the dims stay, with extent 1.
+    ///
+    /// # Collective
+    /// All members of the mesh. Where a dim is sharded, three numbers per cell, in `f64`; nothing moves otherwise. A partial tensor is
+    /// reduced first.
+    ///
+    /// # Errors
+    /// For a dim out of range or named twice, and types other than `f32` and `f64`; what the communicator reports.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.from_fn([3], [shard(0)], |i| 1e4 + i[0] as f64)?;
+    ///     x.var(0, 1.0, false)?.item()
+    /// })?;
+    /// assert_eq!(found[0], 1.0);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn var(&self, dims: impl Into<DimList>, correction: f64, keepdim: bool) -> Result<Self> {
+        self.over("var", dims, |exec, x, dims| {
+            ops::var(exec, x, dims, correction, keepdim)
+        })
+    }
+
+    /// The square root of the [variance](Self::var). Where that is 0 it has no gradient.
+    ///
+    /// # Collective
+    /// As [`var`](Self::var).
+    ///
+    /// # Errors
+    /// As [`var`](Self::var).
+    #[track_caller]
+    pub fn std(&self, dims: impl Into<DimList>, correction: f64, keepdim: bool) -> Result<Self> {
+        self.over("std", dims, |exec, x, dims| {
+            ops::std(exec, x, dims, correction, keepdim)
+        })
+    }
+
+    /// The [variance](Self::var) and the mean, of one reduction.
+    ///
+    /// # Collective
+    /// As [`var`](Self::var).
+    ///
+    /// # Errors
+    /// As [`var`](Self::var).
+    #[track_caller]
+    pub fn var_mean(
+        &self,
+        dims: impl Into<DimList>,
+        correction: f64,
+        keepdim: bool,
+    ) -> Result<(Self, Self)> {
+        self.two("var_mean", dims, |exec, x, dims| {
+            ops::var_mean(exec, x, dims, correction, keepdim)
+        })
+    }
+
+    /// The [standard deviation](Self::std) and the mean, of one reduction.
+    ///
+    /// # Collective
+    /// As [`var`](Self::var).
+    ///
+    /// # Errors
+    /// As [`var`](Self::var).
+    #[track_caller]
+    pub fn std_mean(
+        &self,
+        dims: impl Into<DimList>,
+        correction: f64,
+        keepdim: bool,
+    ) -> Result<(Self, Self)> {
+        self.two("std_mean", dims, |exec, x, dims| {
+            ops::std_mean(exec, x, dims, correction, keepdim)
+        })
+    }
+
+    /// The index of the largest element over some dims, as `i64`: the first of equal ones, and NaN before all numbers. Over several dims
+    /// it is the row-major index among their elements, so that over all dims it is that of the flattened tensor.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(3, |ctx| {
+    ///     let x = ctx.mesh_of(3)?.from_fn([7], [shard(0)], |i| (i[0] % 4) as f64)?;
+    ///     x.argmax(0, false)?.to_array::<i64>()
+    /// })?;
+    /// assert_eq!(found[0], ndarray::arr0(3).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Where a dim is sharded, an element and an index per cell; nothing moves otherwise. A partial tensor is
+    /// reduced first.
+    ///
+    /// # Errors
+    /// For a dim out of range, named twice or without elements, and 16-bit floats; what the communicator reports.
+    #[track_caller]
+    pub fn argmax(&self, dims: impl Into<DimList>, keepdim: bool) -> Result<Self> {
+        self.over("argmax", dims, |exec, x, dims| {
+            ops::argmax(exec, x, dims, keepdim)
+        })
+    }
+
+    /// The index of the smallest element over some dims: as [`argmax`](Self::argmax).
+    ///
+    /// # Collective
+    /// As [`argmax`](Self::argmax).
+    ///
+    /// # Errors
+    /// As [`argmax`](Self::argmax).
+    #[track_caller]
+    pub fn argmin(&self, dims: impl Into<DimList>, keepdim: bool) -> Result<Self> {
+        self.over("argmin", dims, |exec, x, dims| {
+            ops::argmin(exec, x, dims, keepdim)
+        })
+    }
+
+    /// The largest element of a dim and its index, as [`argmax`](Self::argmax). The gradient goes to that element, where that of
+    /// [`amax`](Self::amax) is shared between equal ones.
+    ///
+    /// # Collective
+    /// As [`argmax`](Self::argmax); where gradients are wanted, also what [`gather`](Self::gather) of one element per cell takes.
+    ///
+    /// # Errors
+    /// As [`argmax`](Self::argmax).
+    #[track_caller]
+    pub fn max(&self, dim: impl Into<Dim>, keepdim: bool) -> Result<(Self, Self)> {
+        self.two("max", [dim], |exec, x, dims| {
+            ops::max(exec, x, dims[0], keepdim)
+        })
+    }
+
+    /// The smallest element of a dim and its index: as [`max`](Self::max).
+    ///
+    /// # Collective
+    /// As [`max`](Self::max).
+    ///
+    /// # Errors
+    /// As [`argmax`](Self::argmax).
+    #[track_caller]
+    pub fn min(&self, dim: impl Into<Dim>, keepdim: bool) -> Result<(Self, Self)> {
+        self.two("min", [dim], |exec, x, dims| {
+            ops::min(exec, x, dims[0], keepdim)
+        })
+    }
+
+    /// The norm of some order over some dims: a number `p` for `(Σ |x|^p)^(1/p)`, 0 for how many elements are not zero, and infinities
+    /// for the largest and the smallest magnitude. Where it is 0 there is no gradient.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let lengths = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.from_fn([2], [shard(0)], |i| 3.0 + i[0] as f64)?;
+    ///     Ok((x.norm(2.0, 0, false)?.item()?, x.norm(f64::INFINITY, 0, false)?.item()?))
+    /// })?;
+    /// assert_eq!(lengths[0], (5.0, 4.0));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Where a dim is sharded, a number per cell; nothing moves otherwise.
+    ///
+    /// # Errors
+    /// As [`var`](Self::var).
+    #[track_caller]
+    pub fn norm(
+        &self,
+        order: impl Into<Order>,
+        dims: impl Into<DimList>,
+        keepdim: bool,
+    ) -> Result<Self> {
+        self.over("norm", dims, |exec, x, dims| {
+            ops::norm(exec, x, order, dims, keepdim)
+        })
+    }
+
+    /// The tensor divided by its [norm](Self::norm) over some dims, or by `eps` where that is larger.
+    ///
+    /// # Collective
+    /// As [`norm`](Self::norm).
+    ///
+    /// # Errors
+    /// As [`norm`](Self::norm).
+    #[track_caller]
+    pub fn normalize(
+        &self,
+        order: impl Into<Order>,
+        dims: impl Into<DimList>,
+        eps: f64,
+    ) -> Result<Self> {
+        self.over("normalize", dims, |exec, x, dims| {
+            ops::normalize(exec, x, order, dims, eps)
+        })
+    }
+
+    /// The cosine of the angle to another tensor along a dim of both broadcast: the product of the two, each divided by its length, or by
+    /// `eps` where that is larger.
+    ///
+    /// # Collective
+    /// As [`norm`](Self::norm), of three numbers per cell; communicates to align misaligned operands.
+    ///
+    /// # Errors
+    /// As [`norm`](Self::norm); if shapes do not broadcast.
+    #[track_caller]
+    pub fn cosine_similarity(&self, other: &Self, dim: impl Into<Dim>, eps: f64) -> Result<Self> {
+        let ndim = self.ndim().max(other.ndim());
+        let dim = dim.into().of("cosine_similarity", ndim)?;
+        self.run2(other, |exec, a, b| {
+            ops::cosine_similarity(exec, a, b, dim, eps)
+        })
+    }
+
+    /// The quantiles `q` of a dim, each from 0 to 1, which take its place; of a line with NaN they are NaN.
+    ///
+    /// ```
+    /// use shard_tensor::{Interpolation, launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.from_fn([4], [shard(0)], |i| -(i[0] as f64))?;
+    ///     x.quantile(&[0.5, 1.0], 0, Interpolation::Linear)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0], ndarray::arr1(&[-1.5, 0.0]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`sort`](Self::sort) of the dim.
+    ///
+    /// # Errors
+    /// For a dim out of range or without elements, a `q` outside of 0 to 1, and types other than `f32` and `f64`; what the communicator
+    /// reports.
+    #[track_caller]
+    pub fn quantile(
+        &self,
+        q: &[f64],
+        dim: impl Into<Dim>,
+        interpolation: Interpolation,
+    ) -> Result<Self> {
+        let dim = self.dim("quantile", dim)?;
+        self.run(|exec, x| ops::quantile(exec, x, q, dim, interpolation))
+    }
+
+    /// Every element as one dim: what statistics of all of a tensor's elements are taken of.
+    ///
+    /// # Collective
+    /// As [`reshape`](Self::reshape).
+    ///
+    /// # Errors
+    /// As [`reshape`](Self::reshape).
+    #[track_caller]
+    pub fn flatten(&self) -> Result<Self> {
+        self.run(|exec, x| shape::reshape(exec, x, &[x.shape().iter().product()]))
+    }
+
+    #[track_caller]
+    fn two(
+        &self,
+        op: &'static str,
+        dims: impl Into<DimList>,
+        f: impl FnOnce(&dyn Exec, &Value, &[usize]) -> Result<(Value, Value), OpError>,
+    ) -> Result<(Self, Self)> {
+        let dims = self.dims_of(op, dims)?;
+        let _call = Calling::of(op);
+        let (first, second) = f(self.context().tape(), &self.value(), &dims)?;
+        Ok((self.lift(first), self.lift(second)))
+    }
+}

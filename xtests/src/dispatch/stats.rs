@@ -1,0 +1,304 @@
+//! Softmax, losses and statistics.
+
+use super::{Applied, ApplyError, Args, Entry, built, unfit};
+use crate::case::{Attributes, Case, CaseError};
+use shard_ops::loss::{self, Classes, LossReduction};
+use shard_ops::statistics::{self, Interpolation, Order};
+use shard_ops::{Exec, OpError, Value, reduce, shape, softmax as soft};
+
+pub(crate) const TABLE: &[Entry] = &[
+    built("softmax", |e, c, v| over_one(e, c, v, soft::softmax)),
+    built("log_softmax", |e, c, v| {
+        over_one(e, c, v, soft::log_softmax)
+    }),
+    built("softmin", |e, c, v| over_one(e, c, v, soft::softmin)),
+    built("logsumexp", |e, c, v| {
+        let (x, dims, keepdim) = over(c, v)?;
+        Ok(vec![statistics::logsumexp(e, x, &dims, keepdim)?])
+    }),
+    built("cross_entropy", |e, c, v| {
+        classes(e, c, v, loss::cross_entropy)
+    }),
+    built("nll_loss", |e, c, v| classes(e, c, v, loss::nll_loss)),
+    built("binary_cross_entropy", |e, c, v| {
+        let args = Args::new(c, v);
+        let (x, t) = (args.need("input")?, args.need("target")?);
+        let made = loss::binary_cross_entropy(e, x, t, args.get("weight"), reduction(c)?)?;
+        Ok(vec![made])
+    }),
+    built("binary_cross_entropy_with_logits", |e, c, v| {
+        let args = Args::new(c, v);
+        let (x, t) = (args.need("input")?, args.need("target")?);
+        let (weight, positive) = (args.get("weight"), args.get("pos_weight"));
+        let how = reduction(c)?;
+        let made = loss::binary_cross_entropy_with_logits(e, x, t, weight, positive, how)?;
+        Ok(vec![made])
+    }),
+    built("kl_div", |e, c, v| {
+        let args = Args::new(c, v);
+        let (x, t) = (args.need("input")?, args.need("target")?);
+        let log_target = c.attributes.bool("log_target", false)?;
+        Ok(vec![loss::kl_div(e, x, t, log_target, reduction(c)?)?])
+    }),
+    built("gaussian_nll_loss", |e, c, v| {
+        let args = Args::new(c, v);
+        let (x, t, var) = (args.need("input")?, args.need("target")?, args.need("var")?);
+        let (full, eps) = (
+            c.attributes.bool("full", false)?,
+            c.attributes.float("eps", 1e-6)?,
+        );
+        Ok(vec![loss::gaussian_nll_loss(
+            e,
+            x,
+            t,
+            var,
+            full,
+            eps,
+            reduction(c)?,
+        )?])
+    }),
+    built("poisson_nll_loss", |e, c, v| {
+        let args = Args::new(c, v);
+        let (x, t) = (args.need("input")?, args.need("target")?);
+        let log = c.attributes.bool("log_input", true)?;
+        let (full, eps) = (
+            c.attributes.bool("full", false)?,
+            c.attributes.float("eps", 1e-8)?,
+        );
+        Ok(vec![loss::poisson_nll_loss(
+            e,
+            x,
+            t,
+            log,
+            full,
+            eps,
+            reduction(c)?,
+        )?])
+    }),
+    built("mse_loss", |e, c, v| distance(e, c, v, loss::mse_loss)),
+    built("l1_loss", |e, c, v| distance(e, c, v, loss::l1_loss)),
+    built("smooth_l1_loss", |e, c, v| {
+        let beta = c.attributes.float("beta", 1.0)?;
+        let args = Args::new(c, v);
+        let (x, t) = (args.need("input")?, args.need("target")?);
+        Ok(vec![loss::smooth_l1_loss(e, x, t, beta, reduction(c)?)?])
+    }),
+    built("huber_loss", |e, c, v| {
+        let delta = c.attributes.float("delta", 1.0)?;
+        let args = Args::new(c, v);
+        let (x, t) = (args.need("input")?, args.need("target")?);
+        Ok(vec![loss::huber_loss(e, x, t, delta, reduction(c)?)?])
+    }),
+    built("cosine_similarity", |e, c, v| {
+        let args = Args::new(c, v);
+        let get = |a: &str, b: &str| args.get(a).map_or_else(|| args.need(b), Ok);
+        let (a, b) = (get("a", "x1")?, get("b", "x2")?);
+        let dim = args.index("dim", 1, a.ndim().max(b.ndim()))?;
+        let eps = c.attributes.float("eps", 1e-8)?;
+        Ok(vec![statistics::cosine_similarity(e, a, b, dim, eps)?])
+    }),
+    built("argmax", |e, c, v| {
+        let (x, dims, keepdim) = over(c, v)?;
+        Ok(vec![statistics::argmax(e, x, &dims, keepdim)?])
+    }),
+    built("argmin", |e, c, v| {
+        let (x, dims, keepdim) = over(c, v)?;
+        Ok(vec![statistics::argmin(e, x, &dims, keepdim)?])
+    }),
+    built("max", |e, c, v| {
+        extreme(e, c, v, statistics::max, reduce::amax)
+    }),
+    built("min", |e, c, v| {
+        extreme(e, c, v, statistics::min, reduce::amin)
+    }),
+    built("var", |e, c, v| {
+        moments(e, c, v, statistics::var, statistics::var_mean)
+    }),
+    built("std", |e, c, v| {
+        moments(e, c, v, statistics::std, statistics::std_mean)
+    }),
+    built("var_mean", |e, c, v| {
+        moments(e, c, v, statistics::var, statistics::var_mean)
+    }),
+    built("std_mean", |e, c, v| {
+        moments(e, c, v, statistics::std, statistics::std_mean)
+    }),
+    built("norm", norm),
+    built("vector_norm", norm),
+    built("norm0", norm),
+    built("norm1", norm),
+    built("norm2", norm),
+    built("norm3", norm),
+    built("normalize", |e, c, v| {
+        let args = Args::new(c, v);
+        let x = args.need("input")?;
+        let dims = match c.attributes.ints("dim")? {
+            Some(_) => args.dims("dim", x.ndim())?,
+            None => vec![1],
+        };
+        let eps = c.attributes.float("eps", 1e-12)?;
+        Ok(vec![statistics::normalize(
+            e,
+            x,
+            order(c, "p")?,
+            &dims,
+            eps,
+        )?])
+    }),
+    built("quantile", |e, c, v| {
+        let args = Args::new(c, v);
+        let x = args.need("input")?;
+        let q = c.attributes.floats("q")?.unwrap_or_default();
+        let keepdim = c.attributes.bool("keepdim", false)?;
+        let (x, dim) = match c.attributes.has("dim") {
+            true => (x.clone(), args.dim("dim", x.ndim())?),
+            false => (shape::reshape(e, x, &[x.shape().iter().product()])?, 0),
+        };
+        let how = match c.attributes.text("interpolation", "linear")?.as_str() {
+            "linear" => Interpolation::Linear,
+            "lower" => Interpolation::Lower,
+            "higher" => Interpolation::Higher,
+            "nearest" => Interpolation::Nearest,
+            "midpoint" => Interpolation::Midpoint,
+            other => return Err(unfit("interpolation", "an interpolation", &other).into()),
+        };
+        let found = statistics::quantile(e, &x, &q, dim, how)?;
+        let shape = &case_shape(c, 0);
+        match keepdim || found.shape() != &shape[..] {
+            true => Ok(vec![shape::reshape(e, &found, shape)?]),
+            false => Ok(vec![found]),
+        }
+    }),
+];
+
+/// The shape that the reference of an output has.
+fn case_shape(c: &Case, output: usize) -> Vec<usize> {
+    c.outputs[output].shape.clone()
+}
+
+/// What is reduced over which dims, and whether they stay: all dims where none are named, as in PyTorch.
+fn over<'a>(c: &'a Case, v: &'a [Value]) -> Result<(&'a Value, Vec<usize>, bool), ApplyError> {
+    let args = Args::new(c, v);
+    let x = args.need("input")?;
+    let mut dims = args.dims("dim", x.ndim())?;
+    if dims.is_empty() {
+        dims = (0..x.ndim()).collect();
+    }
+    Ok((x, dims, c.attributes.bool("keepdim", false)?))
+}
+
+type OverDims = fn(&dyn Exec, &Value, &[usize]) -> Result<Value, OpError>;
+
+fn over_one(e: &dyn Exec, c: &Case, v: &[Value], f: OverDims) -> Applied {
+    let args = Args::new(c, v);
+    let x = args.need("input")?;
+    // A number is its own cell.
+    let dims = match x.ndim() {
+        0 => vec![],
+        n => vec![args.index("dim", -1, n)?],
+    };
+    Ok(vec![f(e, x, &dims)?])
+}
+
+fn reduction(c: &Case) -> Result<LossReduction, CaseError> {
+    Ok(match c.attributes.text("reduction", "mean")?.as_str() {
+        "mean" => LossReduction::Mean,
+        "sum" => LossReduction::Sum,
+        "none" => LossReduction::None,
+        "batchmean" => LossReduction::BatchMean,
+        other => return Err(unfit("reduction", "mean, sum, batchmean or none", &other)),
+    })
+}
+
+type Distance = fn(&dyn Exec, &Value, &Value, LossReduction) -> Result<Value, OpError>;
+
+fn distance(e: &dyn Exec, c: &Case, v: &[Value], f: Distance) -> Applied {
+    let args = Args::new(c, v);
+    Ok(vec![f(
+        e,
+        args.need("input")?,
+        args.need("target")?,
+        reduction(c)?,
+    )?])
+}
+
+type OfClasses =
+    fn(&dyn Exec, &Value, &Value, Classes<'_>, LossReduction) -> Result<Value, OpError>;
+
+fn classes(e: &dyn Exec, c: &Case, v: &[Value], f: OfClasses) -> Applied {
+    let args = Args::new(c, v);
+    let ignore = match c.attributes.has("ignore_index") {
+        true => Some(c.attributes.int("ignore_index", -100)?),
+        false => None,
+    };
+    let how = Classes {
+        weight: args.get("weight"),
+        ignore,
+        smoothing: c.attributes.float("label_smoothing", 0.0)?,
+    };
+    Ok(vec![f(
+        e,
+        args.need("input")?,
+        args.need("target")?,
+        how,
+        reduction(c)?,
+    )?])
+}
+
+type Extreme = fn(&dyn Exec, &Value, usize, bool) -> Result<(Value, Value), OpError>;
+type Reduce = fn(&dyn Exec, &Value, &[usize], bool) -> Result<Value, OpError>;
+
+/// With a dim the element and its index; without one, the element.
+fn extreme(e: &dyn Exec, c: &Case, v: &[Value], f: Extreme, all: Reduce) -> Applied {
+    let (x, dims, keepdim) = over(c, v)?;
+    match (c.attributes.has("dim"), &dims[..]) {
+        (true, &[dim]) => {
+            let (value, index) = f(e, x, dim, keepdim)?;
+            Ok(vec![value, index])
+        }
+        _ => Ok(vec![all(e, x, &dims, keepdim)?]),
+    }
+}
+
+type Moment = fn(&dyn Exec, &Value, &[usize], f64, bool) -> Result<Value, OpError>;
+type Moments = fn(&dyn Exec, &Value, &[usize], f64, bool) -> Result<(Value, Value), OpError>;
+
+fn moments(e: &dyn Exec, c: &Case, v: &[Value], one: Moment, two: Moments) -> Applied {
+    let (x, dims, keepdim) = over(c, v)?;
+    let unbiased = c.attributes.bool("unbiased", true)?;
+    let correction = (c.attributes).float("correction", if unbiased { 1.0 } else { 0.0 })?;
+    if c.outputs.len() < 2 && !c.op.ends_with("_mean") {
+        return Ok(vec![one(e, x, &dims, correction, keepdim)?]);
+    }
+    let (first, mean) = two(e, x, &dims, correction, keepdim)?;
+    Ok(vec![first, mean])
+}
+
+/// A number, or infinity by name; 2 if it is left out.
+fn order(c: &Case, name: &str) -> Result<Order, CaseError> {
+    let attributes: &Attributes = &c.attributes;
+    match attributes.text(name, "") {
+        Ok(text) => match text.as_str() {
+            "" => Ok(Order::P(2.0)),
+            "inf" | "Infinity" => Ok(Order::Infinity),
+            "-inf" | "-Infinity" => Ok(Order::NegInfinity),
+            other => other
+                .parse()
+                .map(|p: f64| p.into())
+                .map_err(|_| unfit(name, "the order of a norm", &other)),
+        },
+        Err(_) => Ok(attributes.float(name, 2.0)?.into()),
+    }
+}
+
+fn norm(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
+    let (x, dims, keepdim) = over(c, v)?;
+    let name = if c.attributes.has("p") { "p" } else { "ord" };
+    Ok(vec![statistics::norm(
+        e,
+        x,
+        order(c, name)?,
+        &dims,
+        keepdim,
+    )?])
+}
