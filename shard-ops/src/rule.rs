@@ -209,7 +209,7 @@ pub struct Output {
 pub(crate) enum Body {
     /// A kernel over boxes of the operands.
     Kernel,
-    /// No work: the input's piece, once it has the right layout, is the output's piece under another shape.
+    /// No work: the first input's piece, once it has the right layout, is the output's piece under another shape.
     Relabel,
     /// No work: the exchange that assembles the result is everything.
     Move {
@@ -526,7 +526,7 @@ impl RuleBuilder {
         self
     }
 
-    /// Says that the input's piece, once it has the right layout, is the output's piece under another shape.
+    /// Says that the first input's piece, once it has the right layout, is the output's piece under another shape.
     pub fn relabels(mut self) -> Self {
         self.0.body = Body::Relabel;
         self
@@ -649,12 +649,13 @@ impl Rule {
         };
         let index = self.routes.as_ref().map(|r| r.index);
         let names = index.and_then(|i| Some((self.inputs.get(i)?, &self.metas[i])));
+        let merges = self.routes.as_ref().is_some_and(|r| r.merging.is_some());
         let plain =
             |a: &Access| matches!(a, Access::Factor { factor: f, block: 1 } if *f != factor);
         let fits = factors.all(|a| a.factor_index() == Some(factor))
             && operands().all(|dims| count(dims) <= 1)
             && names.is_some_and(|(dims, meta)| {
-                dims.iter().all(plain) && matches!(meta.dtype, DType::I64 | DType::I32)
+                dims.iter().all(plain) && (merges || matches!(meta.dtype, DType::I64 | DType::I32))
             });
         let others = operands().filter(|dims| count(dims) == 1).flatten();
         let fits = fits && others.into_iter().all(|a| a.is_routed() || plain(a));

@@ -30,6 +30,7 @@ pub mod best;
 pub mod cells;
 pub mod conv;
 pub mod copy;
+pub mod cuts;
 pub mod fft;
 #[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
 pub mod gemm;

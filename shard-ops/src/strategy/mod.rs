@@ -27,7 +27,7 @@ pub(crate) use outcome::Outcome;
 pub use price::WayCost;
 pub(crate) use ring::{Ring, RingStep};
 pub use routing::RouteCost;
-pub(crate) use routing::{Group, Keyed, KeyedDims, Routing};
+pub(crate) use routing::{Group, Keyed, KeyedDims, Merging, Routing};
 #[cfg(test)]
 pub(crate) use routing::{OperandPart, Peer};
 

@@ -16,7 +16,7 @@ mod take;
 use self::fold::FoldRows;
 pub(crate) use self::resolve::Resolve;
 pub(super) use self::rows::ABSENT;
-pub(super) use self::rows::with_foldable;
+pub(crate) use self::rows::with_foldable;
 pub(crate) use self::rows::{Pack, Settle};
 use self::rows::{Picked, in_full};
 pub use self::scatter::{
@@ -151,6 +151,24 @@ pub fn gather(exec: &dyn Exec, x: &Value, dim: usize, index: &Value) -> Result<V
     exec.apply1(Arc::new(take), &[&x, &index.detach()])
 }
 
+/// The sums of the elements of `dy` at the places along dim `dim` where they were gathered from, in the layout of `x`, which is not
+/// read: the adjoint of [`gather`].
+pub(super) fn ungather(
+    exec: &dyn Exec,
+    x: &Value,
+    dim: usize,
+    index: &Value,
+    dy: &Value,
+) -> Result<Value> {
+    let fold = FoldRows {
+        picked: Picked::along(dim, x.ndim()),
+        how: ReduceOp::Sum,
+        has_base: false,
+        skips: None,
+    };
+    exec.apply1(Arc::new(fold), &[&x.detach(), &index.detach(), dy])
+}
+
 /// [`gather`] with the other dims of both broadcast, as NumPy's `take_along_axis`.
 ///
 /// # Collective
@@ -196,8 +214,9 @@ pub fn take_along_dim(exec: &dyn Exec, x: &Value, index: &Value, dim: usize) -> 
 
 /// `x + alpha` times the rows of `src`, each added to the row that `index` names along dim `dim`.
 ///
-/// Rows that meet are added in the order of the index, on each rank by itself, and these sums by the owner of the row: its own first,
-/// then by rank. So the bits are fixed for a layout. 16-bit floats are added as `f32`, and rounded once.
+/// Rows that meet are added in the order of the index, on each rank by itself, and these sums by the owner of the row in the order of
+/// the ranks, its own one by one when it is its turn. So the bits are fixed for a layout. 16-bit floats are added as `f32`, and
+/// rounded once.
 ///
 /// # Collective
 /// As [`index_select`], of sums that go the other way.
