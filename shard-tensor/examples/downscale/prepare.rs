@@ -147,14 +147,6 @@ pub(crate) fn mesh_of(ctx: &shard_tensor::Context, shape: &MeshShape) -> Result<
     .with_dtype(ctx.dtype()))
 }
 
-/// Where parts begin and end, in rows and columns.
-pub(crate) fn boundaries(layout: &Layout) -> [Vec<usize>; 2] {
-    [2, 3].map(|dim| match layout.sharding(dim) {
-        Some(sharding) => sharding.partition.to_contiguous().as_slice().to_vec(),
-        None => vec![0, layout.shape()[dim]],
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
