@@ -168,9 +168,9 @@ pub fn adaptive_max_pool<T: Real>(
         index.shape()
     );
     let lead = 3 - windows.len();
-    let whole = [0..1];
+    let whole = std::slice::from_ref(&(0..1));
     let windows = [0, 1, 2].map(|d| match d < lead {
-        true => &whole[..],
+        true => whole,
         false => &windows[d - lead][..],
     });
     let x = lift_view(x);

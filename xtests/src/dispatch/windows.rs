@@ -360,15 +360,10 @@ fn by_norm(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
 fn put_back(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
     let (args, dims) = (Args::new(c, v), spatial_dims(c));
     let (x, indices) = (args.need("input")?, args.need("indices")?);
-    let extents = match c.attributes.ints("output_size")? {
-        Some(all) => Some(
-            all[all.len().saturating_sub(dims)..]
-                .iter()
-                .map(|&n| n.max(0) as usize)
-                .collect::<Vec<_>>(),
-        ),
-        None => None,
-    };
+    let extents = c.attributes.ints("output_size")?.map(|all| {
+        let spatial = all[all.len().saturating_sub(dims)..].iter();
+        spatial.map(|&n| n.max(0) as usize).collect::<Vec<_>>()
+    });
     let options = pooling(c)?;
     let lone = x.ndim() == dims + 1;
     let indices = match lone {
