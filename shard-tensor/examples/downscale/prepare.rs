@@ -3,7 +3,7 @@
 use crate::args::{MeshShape, Split};
 use crate::data::Forecast;
 use shard_tensor::{
-    AxisPlacement, DType, Layout, Mesh, Placements, Pool, ResampleMode, Result, ShardTensor, shard,
+    AxisPlacement, DType, Mesh, Placements, Pool, ResampleMode, Result, ShardTensor, shard,
 };
 use std::ops::Range;
 

@@ -21,6 +21,7 @@ mod picture;
 #[path = "../output/pieces.rs"]
 mod pieces;
 #[path = "../output/raster.rs"]
+#[expect(dead_code, reason = "other examples draw the ground")]
 mod raster;
 #[path = "../output/told.rs"]
 mod told;
