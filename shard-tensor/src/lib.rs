@@ -79,7 +79,7 @@ pub use launch::{Backend, Launch, RankOutcome, RankProgram, Returned, launch};
 pub use mesh::{LocalSizes, Mesh, Steps};
 pub use operators::Operand;
 pub use ops::{Bins, Branch, ClassLoss, RadiusPairs, RadiusTable, Unique};
-pub use options::{Conv, ConvTranspose, Pool};
+pub use options::{Conv, ConvTranspose, Pool, Unfold};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use processes::refuse_copies;
 pub use shape::Shape;
@@ -97,6 +97,8 @@ pub use shard_comm::{
 pub use shard_kernels::unary::Unary;
 pub use shard_ops::Measured;
 pub use shard_ops::attention::{Attention, Causal};
+pub use shard_ops::fft::Norm;
+pub use shard_ops::grid::{SampleEdge, SampleMode, Sampling};
 pub use shard_ops::indexing::ScatterReduce;
 pub use shard_ops::loss::LossReduction;
 pub use shard_ops::neighborhood::Neighborhood;

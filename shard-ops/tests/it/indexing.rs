@@ -617,3 +617,113 @@ fn ranks_that_do_not_agree_who_was_asked_before_are_told() {
         assert!(index_select(engine, &x, 0, &known).is_ok());
     });
 }
+
+/// What the owner of a row makes of it: its base, then what the ranks add in their order, sums but for its own.
+#[test]
+fn contributions_are_folded_in_by_the_order_of_ranks_on_every_device() {
+    // Sums of numbers of very different size tell the order.
+    let term = |i: usize| {
+        let scale = [1.0, 1e-7, 1e7, -1e7, 3e-5][mix(&[i]) % 5];
+        ((mix(&[i, 3]) % 1000) as f32 / 7.0 + 0.1) * scale
+    };
+    let (rows, terms, ranks): (usize, usize, usize) = (7, 60, 3);
+    let table = [2, 1, 4];
+    let parts = [13, 22, 25];
+    let target = |i: usize| mix(&[i, 9]) % rows;
+    let part_of = |sizes: &[usize], i: usize| {
+        let ends = sizes.iter().scan(0, |end, n| {
+            *end += n;
+            Some(*end)
+        });
+        ends.into_iter().take_while(|&end| end <= i).count()
+    };
+    let mut expected: Vec<f32> = (0..rows).map(|i| term(1000 + i)).collect();
+    for (row, sum) in expected.iter_mut().enumerate() {
+        for rank in 0..ranks {
+            let named = (0..terms).filter(|&i| part_of(&parts, i) == rank && target(i) == row);
+            let mut named = named.map(term).peekable();
+            if rank == part_of(&table, row) {
+                named.for_each(|x| *sum += x);
+            } else if named.peek().is_some() {
+                *sum += named.fold(0.0, |a, x| a + x);
+            }
+        }
+    }
+    let expected: Vec<u32> = expected.into_iter().map(f32::to_bits).collect();
+    let mut kinds = vec![DeviceKind::Host, DeviceKind::Test];
+    if cfg!(feature = "cuda-emulated") {
+        kinds.push(DeviceKind::EmulatedCuda);
+    }
+    for kind in kinds {
+        let found = on_device(kind, &[ranks], |cx, engine| {
+            let divided = |shape: &[usize], sizes: &[usize]| {
+                let partition = Partition::from_sizes(sizes).unwrap();
+                let layout = Layout::builder(cx.mesh(), shape).shard(0, &[0], partition);
+                layout.build().unwrap()
+            };
+            let numbers = |layout: &Layout, first: usize| {
+                Value::new(Array::from_fn::<f32>(cx, layout, |i| term(first + i[0])).unwrap())
+            };
+            let x = numbers(&divided(&[rows], &table), 1000);
+            let src = numbers(&divided(&[terms], &parts), 0);
+            let index = divided(&[terms], &parts);
+            let index = Array::from_fn::<i64>(cx, &index, |i| target(i[0]) as i64).unwrap();
+            let sums = index_add(engine, &x, 0, &index.into(), &src, 1.0).unwrap();
+            let to = Layout::replicated(cx.mesh(), &[rows]);
+            let sums = engine.redistribute(&sums, &to).unwrap();
+            let sums = sums.array().to_vec::<f32>().unwrap();
+            sums.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        });
+        assert!(
+            found.iter().all(|f| *f == expected),
+            "{kind:?}: {found:?}, not {expected:?}"
+        );
+    }
+}
+
+#[test]
+fn a_table_larger_than_what_is_asked_for_stays_where_it_is() {
+    // Five rows of a table of 10,000, and one row of all others' for every rank.
+    let figures = on_ranks(&[4], |cx, engine| {
+        let mesh = cx.mesh();
+        let table = floats(cx, &Layout::parse(mesh, &[10_000, 8], "S(0)").unwrap());
+        let index = |text: &str| {
+            let layout = Layout::parse(mesh, &[5], text).unwrap();
+            Value::new(Array::from_fn::<i64>(cx, &layout, |i| 2100 * i[0] as i64).unwrap())
+        };
+        let few = floats(cx, &Layout::parse(mesh, &[5, 8], "S(0)").unwrap());
+        let whole = floats(cx, &Layout::parse(mesh, &[5, 8], "R").unwrap());
+        let column = Layout::parse(mesh, &[5, 8], "R").unwrap();
+        let column = Array::from_fn::<i64>(cx, &column, |i| 2100 * i[0] as i64 + i[1] as i64);
+        let column = Value::new(column.unwrap());
+        [
+            received(cx, || {
+                drop(index_select(engine, &table, 0, &index("S(0)")).unwrap())
+            }),
+            received(cx, || {
+                drop(index_select(engine, &table, 0, &index("R")).unwrap())
+            }),
+            received(cx, || {
+                drop(embedding(engine, &index("S(0)"), &table, None).unwrap())
+            }),
+            received(cx, || {
+                drop(embedding(engine, &index("R"), &table, Some(3)).unwrap())
+            }),
+            received(cx, || drop(gather(engine, &table, 0, &column).unwrap())),
+            received(cx, || {
+                drop(index_add(engine, &table, 0, &index("S(0)"), &few, 1.0).unwrap())
+            }),
+            received(cx, || {
+                drop(index_add(engine, &table, 0, &index("R"), &whole, 1.0).unwrap())
+            }),
+            received(cx, || {
+                drop(scatter_add(engine, &table, 0, &column, &whole).unwrap())
+            }),
+        ]
+    });
+    for bytes in figures {
+        // Rows of 64 bytes with a request each, or a request for each of their elements, and the counts round.
+        let most = 5 * (64 + 8 * 8) + 3 * 8;
+        assert!(bytes.iter().all(|&b| b <= most), "{bytes:?}");
+    }
+}

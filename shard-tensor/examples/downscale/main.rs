@@ -20,6 +20,8 @@ mod npy;
 #[path = "../input/npy_write.rs"]
 mod npy_write;
 mod picture;
+#[path = "../output/pieces.rs"]
+mod pieces;
 mod prepare;
 #[path = "../training/progress.rs"]
 mod progress;

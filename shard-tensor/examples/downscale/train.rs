@@ -3,7 +3,8 @@
 use crate::args::{MeshShape, Split};
 use crate::data::Forecast;
 use crate::model::UNet;
-use crate::prepare::{Task, boundaries, mesh_of, rms};
+use crate::pieces::boundaries;
+use crate::prepare::{Task, mesh_of, rms};
 use crate::progress::Progress;
 use crate::trained::{self, Trained};
 use ndarray::{Array2, Ix2};

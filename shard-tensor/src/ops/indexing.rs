@@ -140,8 +140,8 @@ impl ShardTensor {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
-    /// Rows that meet are added in the order of the index, on each rank by itself, and these sums by the row's owner: its own first, then by
-    /// rank. So the bits are fixed for a layout.
+    /// Rows that meet are added in the order of the index, on each rank by itself, and these sums by the row's owner in the order
+    /// of the ranks, its own one by one when it is its turn. So the bits are fixed for a layout.
     ///
     /// # Collective
     /// As [`index_select`](Self::index_select), of sums that go the other way.
@@ -376,8 +376,8 @@ impl ShardTensor {
     /// ```
     ///
     /// # Collective
-    /// All members of the mesh. Where the dim is sharded, each rank sorts its part, sees the sorted parts of all with their indices, and merges
-    /// its stretch of them.
+    /// All members of the mesh. Where the dim is sharded, each rank sorts its part and tells few of its elements, and reads and merges what
+    /// its part of the result is made of: that part with its indices at most. Lines too short for that are gathered.
     ///
     /// # Errors
     /// For a dim out of range, 16-bit floats and truth values; what the communicator reports.
@@ -404,7 +404,7 @@ impl ShardTensor {
     /// first; NaN is larger than all numbers.
     ///
     /// # Collective
-    /// All members of the mesh. Where the dim is sharded, the first `k` of every part, with their indices.
+    /// All members of the mesh. Where the dim is sharded, the first `k` of every part at most, with their indices.
     ///
     /// # Errors
     /// As [`sort`](Self::sort); for more elements than there are.
@@ -417,7 +417,7 @@ impl ShardTensor {
     /// The `k`-th smallest element of a dim, counted from 1, and its index, without the dim.
     ///
     /// # Collective
-    /// As [`topk`](Self::topk).
+    /// As [`sort`](Self::sort), of one element.
     ///
     /// # Errors
     /// As [`topk`](Self::topk); for a `k` of 0.
@@ -431,7 +431,7 @@ impl ShardTensor {
     /// is one.
     ///
     /// # Collective
-    /// As [`topk`](Self::topk) of half the dim.
+    /// As [`kthvalue`](Self::kthvalue).
     ///
     /// # Errors
     /// As [`sort`](Self::sort); for a dim without elements.

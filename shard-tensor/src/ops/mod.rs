@@ -6,10 +6,14 @@
 mod compare;
 mod counts;
 mod folds;
+mod fourier;
 mod indexing;
+#[cfg(feature = "linalg")]
+mod linalg;
 mod losses;
 mod masks;
 mod moves;
+mod noise;
 mod pointwise;
 mod products;
 mod reduce;
@@ -17,6 +21,7 @@ mod scans;
 mod softmax;
 mod spatial;
 mod statistics;
+mod windows;
 
 pub use counts::{Bins, Unique};
 pub use folds::{RadiusPairs, RadiusTable};

@@ -11,10 +11,11 @@ use shard_spec::numel;
 use std::sync::Arc;
 
 /// An operand: its name, kind and shape.
-type Operand = (&'static str, Kind, &'static [usize]);
+pub(super) type Operand = (&'static str, Kind, &'static [usize]);
 
+/// What an operand's elements are.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+pub(super) enum Kind {
     /// Eighths of small whole numbers, zero among them.
     Float,
     /// Odd eighths, of which none is zero: factors that are infinite are no part of the promise on sums.
@@ -25,6 +26,8 @@ enum Kind {
     Large,
     /// Whole numbers from 0 to 4.
     Class,
+    /// Numbers between 0 and 1.
+    Share,
     Truth,
 }
 
@@ -37,6 +40,11 @@ impl Kind {
         let data = match self {
             Self::Float => Data::F64((0..numel(shape)).map(|i| at(i) / 8.0).collect()),
             Self::Odd => Data::F64((0..numel(shape)).map(|i| at(i) / 4.0 + 0.125).collect()),
+            Self::Share => Data::F64(
+                (0..numel(shape))
+                    .map(|i| (at(i).abs() + 0.5) / 11.0)
+                    .collect(),
+            ),
             Self::Small => whole(&|i| at(i) as i64),
             Self::Large => whole(&|i| (at(i) as i64).wrapping_mul(i64::MAX / 7)),
             Self::Class => whole(&|i| (at(i) as i64).rem_euclid(5)),
@@ -54,7 +62,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     let mut add = |op: &str, attributes: Json, operands: &[Operand]| {
         let number = all.len() as u64;
-        all.push(case(op, attributes, operands, number));
+        all.push(case("types", op, attributes, operands, number));
     };
     pairs(&mut add);
     reductions(&mut add);
@@ -64,7 +72,8 @@ pub(super) fn cases() -> Vec<Case> {
     all
 }
 
-type Add<'a> = &'a mut dyn FnMut(&str, Json, &[Operand]);
+/// Adds a case of an op with attributes and operands.
+pub(super) type Add<'a> = &'a mut dyn FnMut(&str, Json, &[Operand]);
 
 fn pairs(add: Add<'_>) {
     let (left, right): (&[usize], &[usize]) = (&[7, 1, 3], &[5, 3]);
@@ -239,7 +248,13 @@ fn counts(add: Add<'_>) {
     add("masked_scatter", json!({}), &operands);
 }
 
-fn case(op: &str, attributes: Json, operands: &[Operand], number: u64) -> Case {
+pub(super) fn case(
+    group: &str,
+    op: &str,
+    attributes: Json,
+    operands: &[Operand],
+    number: u64,
+) -> Case {
     let seed = 0x7e57 + number;
     let Json::Object(attributes) = attributes else {
         unreachable!("attributes are written as objects")
@@ -264,6 +279,8 @@ fn case(op: &str, attributes: Json, operands: &[Operand], number: u64) -> Case {
             | "any"
             | "count_nonzero"
             | "floor_div"
+            | "argmax"
+            | "argmin"
             | "logical_and"
             | "logical_or"
             | "logical_xor"
@@ -276,7 +293,7 @@ fn case(op: &str, attributes: Json, operands: &[Operand], number: u64) -> Case {
     let floats = (0..inputs.len()).filter(|&i| matches!(&*inputs[i].1.data, Data::F64(_)));
     let wants: Vec<usize> = floats.filter(|_| differentiable).collect();
     let case = Case {
-        name: format!("types_{op}_{number}"),
+        name: format!("{group}_{op}_{number}"),
         op: op.to_owned(),
         attributes: Attributes(attributes),
         inputs,

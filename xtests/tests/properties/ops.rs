@@ -6,7 +6,7 @@ use shard_ops::testing::Tolerance;
 use shard_spec::{DeviceMesh, Layout};
 use xtests::case::Case;
 use xtests::dispatch::{self, Apply};
-use xtests::generate::{convs, inner, moves, norms, pools, products, resizes};
+use xtests::generate::{convs, inner, moves, norms, pools, products, resizes, statistics};
 use xtests::harness::{On, on_mesh};
 use xtests::properties;
 use xtests::properties::Property;
@@ -20,6 +20,7 @@ pub(super) const ALL: &[Property] = properties![
     average_pools,
     resizing,
     norms_over_all_ranks,
+    statistics_and_losses,
     moves_and_sums,
     matrix_products,
     gradients_of_products_are_adjoints,
@@ -168,6 +169,10 @@ proptest! {
 
     fn norms_over_all_ranks((case, mesh, recipes) in scenes(norms())) {
         check_op(case, &mesh, &recipes, Tolerance::relative(1e-10))?;
+    }
+
+    fn statistics_and_losses((case, mesh, recipes) in scenes(statistics())) {
+        check_op(case, &mesh, &recipes, Tolerance { relative: 1e-10, absolute: 1e-10 })?;
     }
 
     fn moves_and_sums((case, mesh, recipes) in scenes(moves())) {

@@ -182,6 +182,7 @@ impl Op for FoldRows {
             .picked
             .geometry(&call.cx.outputs[0], &call.cx.inputs[2]);
         let adds_base = self.has_base && call.cx.adds_once;
+        let call_is_first = call.cx.fold.first;
         with_foldable!(call.dtype(), T => {
             let (keys, src) = (call.input::<i64>(1), call.input::<T>(2));
             // A table that only lends its layout has no elements.
@@ -189,6 +190,8 @@ impl Op for FoldRows {
             let none = T::identity(row_fold(self.how));
             let (mut table, mut away) = call.output_pair::<T, T>();
             match base {
+                // A call that is not the first goes on with what it finds.
+                _ if !call_is_first => {}
                 Some(base) => table.data_mut().copy_from_slice(base.data()),
                 None => table.data_mut().fill(none),
             }

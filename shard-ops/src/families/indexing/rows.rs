@@ -315,7 +315,7 @@ macro_rules! with_foldable {
         }
     };
 }
-pub(in crate::families) use with_foldable;
+pub(crate) use with_foldable;
 
 /// Applies `f` to 16-bit floats as `f32`, and rounds what comes of them once; to others as they are.
 pub(super) fn in_full<const N: usize>(

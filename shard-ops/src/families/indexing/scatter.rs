@@ -36,8 +36,8 @@ pub enum ScatterReduce {
 /// `x` with every element of `src` added at the place that `index` names along dim `dim`: where `index` holds `j` at a place, the element
 /// of `src` there is added to that of `x` there with `j` for the dim. `index` may be shorter than `src`, and than `x` in other dims.
 ///
-/// Elements that meet are added in the order of the index, on each rank by itself, and these sums by the owner: its own first, then by
-/// rank.
+/// Elements that meet are added in the order of the index, on each rank by itself, and these sums by the owner in the order of the
+/// ranks, its own one by one when it is its turn.
 ///
 /// # Collective
 /// As [`index_select`](super::index_select), of sums that go the other way.

@@ -74,21 +74,19 @@ impl Op for Take {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        saved.pull_back(cotangents, |dy, operand| {
-            let (table, index) = (&saved.inputs[0], &saved.inputs[1]);
+        let [table, index] = saved.inputs else {
+            unreachable!("the rule has two inputs")
+        };
+        saved.pull_back_to(0, cotangents, |dy| {
             let fold = FoldRows {
                 picked: self.picked.clone(),
                 how: ReduceOp::Sum,
                 has_base: false,
                 skips: self.padding.or(self.skips),
             };
-            match operand {
-                0 => in_full(exec, [dy], |[dy]| {
-                    exec.apply1(Arc::new(fold), &[&table.detach(), index, dy])
-                })
-                .map(Some),
-                _ => Ok(None),
-            }
+            in_full(exec, [dy], |[dy]| {
+                exec.apply1(Arc::new(fold), &[&table.detach(), index, dy])
+            })
         })
     }
 }

@@ -127,9 +127,8 @@ impl Op for Extremes {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        saved.pull_back(cotangents, |dy, operand| match operand {
-            0 => at_extremes(exec, dy, &saved.outputs[1], self.parts.dim).map(Some),
-            _ => Ok(None),
+        saved.pull_back_to(0, cotangents, |dy| {
+            at_extremes(exec, dy, &saved.outputs[1], self.parts.dim)
         })
     }
 }

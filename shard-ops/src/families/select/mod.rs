@@ -329,13 +329,9 @@ impl Op for MaskedSelect {
     ) -> Result<Vec<Option<Value>>> {
         let (picked, counts) = (&saved.outputs[0], &saved.outputs[1]);
         let cuts = Arc::new(RowCuts::between(PUT, counts.layout(), picked.layout())?);
-        saved.pull_back(cotangents, |dy, operand| match operand {
-            0 => {
-                let put = MaskedPut { cuts: cuts.clone() };
-                exec.apply1(Arc::new(put), &[&saved.inputs[1], dy])
-                    .map(Some)
-            }
-            _ => Ok(None),
+        saved.pull_back_to(0, cotangents, |dy| {
+            let put = MaskedPut { cuts: cuts.clone() };
+            exec.apply1(Arc::new(put), &[&saved.inputs[1], dy])
         })
     }
 }
@@ -388,9 +384,8 @@ impl Op for MaskedPut {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        saved.pull_back(cotangents, |dy, operand| match operand {
-            1 => masked_select(exec, dy, &saved.inputs[0]).map(Some),
-            _ => Ok(None),
+        saved.pull_back_to(1, cotangents, |dy| {
+            masked_select(exec, dy, &saved.inputs[0])
         })
     }
 }
