@@ -1,6 +1,8 @@
 //! Ops by the engine, as a user of the crate applies them.
 
+mod contraction;
 mod engine;
 mod indexing;
 mod rows;
+mod sorting;
 mod testing;

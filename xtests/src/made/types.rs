@@ -68,6 +68,7 @@ pub(super) fn cases() -> Vec<Case> {
     reductions(&mut add);
     choices(&mut add);
     scans(&mut add);
+    counts(&mut add);
     all
 }
 
@@ -200,6 +201,53 @@ fn scans(add: Add<'_>) {
     }
 }
 
+fn counts(add: Add<'_>) {
+    let both = json!({"return_inverse": true, "return_counts": true});
+    for op in ["unique", "unique_consecutive"] {
+        for kind in [Float, Class, Truth] {
+            for shape in [&[4, 7][..], &[23], &[0, 3], &[]] {
+                add(op, both.clone(), &[("input", kind, shape)]);
+            }
+        }
+    }
+    for shape in [&[3, 9][..], &[1], &[0]] {
+        let operand = ("input", Class, shape);
+        add("bincount", json!({}), &[operand]);
+        add("bincount", json!({"minlength": 9}), &[operand]);
+        let weights = ("weights", Float, shape);
+        add("bincount", json!({"minlength": 2}), &[operand, weights]);
+        add("histc", json!({"bins": 4}), &[("input", Float, shape)]);
+    }
+    add("one_hot", json!({}), &[("input", Class, &[3, 7])]);
+    let x = ("input", Float, &[5, 6][..]);
+    for (density, bins) in [
+        (false, json!({"bins": 7})),
+        (true, json!({"bins": 1, "density": true})),
+        (false, json!({"bins": 3, "range": [-0.5, 0.25]})),
+        (
+            true,
+            json!({"bins": 3, "range": [0.5, 0.5], "density": true}),
+        ),
+    ] {
+        add("histogram", bins.clone(), &[x]);
+        // A density needs weights whose sum is not zero.
+        if !density {
+            add("histogram", bins, &[x, ("weight", Float, &[5, 6])]);
+        }
+    }
+    add("histc", json!({"bins": 5, "min": -0.5, "max": 0.5}), &[x]);
+    for mask in [&[5, 6][..], &[6], &[5, 1]] {
+        let operands = [x, ("mask", Truth, mask), ("source", Float, &[4, 8])];
+        add("masked_scatter", json!({}), &operands);
+    }
+    let operands = [
+        ("input", Large, &[0, 6][..]),
+        ("mask", Truth, &[6]),
+        ("source", Large, &[0]),
+    ];
+    add("masked_scatter", json!({}), &operands);
+}
+
 pub(super) fn case(
     group: &str,
     op: &str,
@@ -237,6 +285,10 @@ pub(super) fn case(
             | "logical_or"
             | "logical_xor"
             | "logical_not"
+            | "unique"
+            | "unique_consecutive"
+            | "histogram"
+            | "histc"
     );
     let floats = (0..inputs.len()).filter(|&i| matches!(&*inputs[i].1.data, Data::F64(_)));
     let wants: Vec<usize> = floats.filter(|_| differentiable).collect();

@@ -1,7 +1,7 @@
 //! Rows of a table, or elements along a dim, by index.
 
 use super::fold::FoldRows;
-use super::rows::Picked;
+use super::rows::{Picked, in_full};
 use crate::host::with_element;
 use crate::{
     Exec, HostCall, Keeps, Linearity, Meta, Op, Reduction, Result, RouteBy, Rule, Saved, Value,
@@ -84,7 +84,9 @@ impl Op for Take {
                 has_base: false,
                 skips: self.padding.or(self.skips),
             };
-            exec.apply1(Arc::new(fold), &[&table.detach(), index, dy])
+            in_full(exec, [dy], |[dy]| {
+                exec.apply1(Arc::new(fold), &[&table.detach(), index, dy])
+            })
         })
     }
 }
