@@ -258,7 +258,7 @@ fn cross_entropy_is_weighted_over_all_ranks() {
     let (each, weight) = errors(ignore, smoothing);
     let total: f64 = each.iter().sum();
     let runs: [(LossReduction, Vec<f64>); 3] = [
-        (LossReduction::None, each.clone()),
+        (LossReduction::None, each),
         (LossReduction::Sum, vec![total]),
         (LossReduction::Mean, vec![total / weight]),
     ];

@@ -177,7 +177,7 @@ pub(crate) const TABLE: &[Entry] = &[
             (false, true) => shape.extend(input.shape().iter().map(|_| 1)),
             (false, false) => {}
             (true, true) => {
-                shape.extend((0..x.ndim()).map(|d| if d == dim { 1 } else { x.shape()[d] }))
+                shape.extend((0..x.ndim()).map(|d| if d == dim { 1 } else { x.shape()[d] }));
             }
             (true, false) => shape.extend(order[1..].iter().map(|&d| x.shape()[d])),
         }

@@ -4,7 +4,7 @@ use super::states::{part, states};
 use super::{cells, check_dims};
 use crate::families::elementwise::cast;
 use crate::families::indexing::gather;
-use crate::families::shape::{reshape, unsqueeze};
+use crate::families::shape::reshape;
 use crate::{Exec, OpError, Result, Value};
 use shard_comm::{DType, Monoid};
 
@@ -102,11 +102,10 @@ fn extreme(
     let value = match x.slot() {
         // On a tape, it is the element of `x` at the index, which has a derivative.
         Some(_) => {
-            let place = match keepdim {
-                true => index.clone(),
-                false => unsqueeze(exec, &index, dim)?,
-            };
-            reshape(exec, &gather(exec, x, dim, &place.detach())?, &shape)?
+            let mut one_each = x.shape().to_vec();
+            one_each[dim] = 1;
+            let place = reshape(exec, &index, &one_each)?;
+            reshape(exec, &gather(exec, x, dim, &place)?, &shape)?
         }
         None => cast(exec, &part(exec, &found, 0, &shape)?, x.dtype())?,
     };

@@ -38,7 +38,13 @@ pub fn logsumexp(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> R
     let shape = cells("logsumexp", x, dims, keepdim)?;
     // The derivative passes through the sum: it is the same whatever the maximum is taken to be.
     let max = part(exec, &pairs, 0, &shape)?.detach();
-    let log = unary(exec, &part(exec, &pairs, 1, &shape)?, Unary::Log)?;
+    let mut sums = part(exec, &pairs, 1, &shape)?;
+    if dims.iter().any(|&d| x.shape()[d] == 0) {
+        // Nothing sums to 0, where the logarithm has no slope.
+        let zero = eq(exec, &sums.detach(), &number("logsumexp", &sums, 0.0)?)?;
+        sums = masked_fill(exec, &sums, &zero, 1.0)?;
+    }
+    let log = unary(exec, &sums, Unary::Log)?;
     cast(exec, &add(exec, &max, &log)?, x.dtype())
 }
 
