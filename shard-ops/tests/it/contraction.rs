@@ -28,9 +28,9 @@ fn moved(
         };
         let values: Vec<Value> = operands.iter().map(place).collect();
         assert!(values.iter().all(|v| v.dtype() == DType::F64));
-        let before = cx.ledger().snapshot();
+        let before = world.ledger().snapshot();
         let y = f(&engine, &values.iter().collect::<Vec<_>>());
-        let since = cx.ledger().since(&before);
+        let since = world.ledger().since(&before);
         let rounds = since
             .ops
             .iter()
