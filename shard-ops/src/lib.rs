@@ -36,7 +36,7 @@ pub use kernel::{
 };
 pub use measure::{Measured, measure};
 pub use op::{Exec, Keeps, Op, Saved, key_of};
-pub use routes::{RouteBy, Routes};
+pub use routes::{MergedRuns, RouteBy, Routes};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
 pub use strategy::{Alternative, Choice, RouteCost, Strategy, WayCost};

@@ -19,7 +19,20 @@ pub struct Routes {
     pub(crate) absent: Option<i64>,
     /// Whether ranks may each look at their own part of the dim alone, the results being terms of a reduction.
     pub(crate) masks: bool,
+    /// Runs that are merged, in place of elements that name rows.
+    pub(crate) merging: Option<MergedRuns>,
     pub(crate) by: RouteBy,
+}
+
+/// Sorted runs side by side along a dim, and which stretch of what they are merged to is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MergedRuns {
+    /// Where each run ends.
+    pub ends: Vec<usize>,
+    /// Whether the largest come first.
+    pub descending: bool,
+    /// The first place that is asked for.
+    pub from: usize,
 }
 
 impl Routes {
@@ -31,7 +44,23 @@ impl Routes {
             skips: None,
             absent: None,
             masks: false,
+            merging: None,
             by: RouteBy::default(),
+        }
+    }
+
+    /// No elements name rows: the first operand with a routed dim holds sorted runs, and operand `index`, whose dims are that operand's
+    /// but for the extent of the routed one, the stretch of their elements in order that is asked for. It may be
+    /// [unread](crate::RuleBuilder::unread).
+    ///
+    /// In place of that operand's elements the kernel sees *cuts*, of type `i64`: the number of the rank's own run, and for each run
+    /// and line of the other dims where the part of it begins and ends that belongs to the rank's stretch. What was read from others
+    /// follows the inputs, for each operand with a routed dim: those parts of all runs but its own, one after the other. Where all
+    /// runs are at hand there are no cuts.
+    pub fn merging(index: usize, runs: MergedRuns) -> Self {
+        Self {
+            merging: Some(runs),
+            ..Self::by(index)
         }
     }
 
@@ -78,6 +107,9 @@ impl Routes {
 /// |---|---|---|
 /// | `Ask` | every rank tells owners which distinct rows it asks for, eight bytes or less each, and gets these; the adjoint sends sums of them home | by default |
 /// | `Gather` | the whole table | where it is no more than the requests alone could be |
+///
+/// Of [runs that are merged](Routes::merging) `Ask` finds by rounds of a few elements of each run which parts of them a rank's
+/// stretch is made of, and reads these; it is taken where all that is less than all runs.
 ///
 /// There is a third way, for which nobody has to ask: each rank looks at its own part, and results are terms of a sum. It is taken
 /// where an op's operands lie so that it moves less, as any other choice of which mesh axes shard what.

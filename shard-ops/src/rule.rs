@@ -2,7 +2,7 @@
 
 use crate::{OpError, OperandBox, Result, Routes, RowCuts};
 use shard_comm::{DType, Monoid, Scalar, Work};
-use shard_spec::{DimMap, Dims, Partition, ReduceOp, Window, numel};
+use shard_spec::{DimMap, DimSharding, Dims, Partition, ReduceOp, Window, numel};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -209,7 +209,7 @@ pub struct Output {
 pub(crate) enum Body {
     /// A kernel over boxes of the operands.
     Kernel,
-    /// No work: the input's piece, once it has the right layout, is the output's piece under another shape.
+    /// No work: the first input's piece, once it has the right layout, is the output's piece under another shape.
     Relabel,
     /// No work: the exchange that assembles the result is everything.
     Move {
@@ -235,6 +235,8 @@ pub struct Rule {
     pub(crate) any_order: bool,
     /// How sharded ring dims are served.
     pub(crate) fold_by: FoldBy,
+    /// How ring dims are divided that are divided in no input.
+    pub(crate) blocks: Option<DimSharding>,
     /// Which operand names the indices of routed dims, and how.
     pub(crate) routes: Option<Routes>,
     /// Floating-point operations per index of all factors together.
@@ -259,6 +261,7 @@ impl Rule {
             unread: SmallVec::new(),
             any_order: false,
             fold_by: FoldBy::default(),
+            blocks: None,
             routes: None,
             flops: 1.0,
             merges: false,
@@ -498,6 +501,12 @@ impl RuleBuilder {
         self
     }
 
+    /// Says how ring dims are divided into blocks where no input that is read divides them: as outputs over them are to lie.
+    pub fn blocks(mut self, blocks: DimSharding) -> Self {
+        self.0.blocks = Some(blocks);
+        self
+    }
+
     /// Says which operand names the indices of [routed](Access::Routed) dims, and how.
     pub fn routes(mut self, routes: Routes) -> Self {
         self.0.routes = Some(routes);
@@ -517,7 +526,7 @@ impl RuleBuilder {
         self
     }
 
-    /// Says that the input's piece, once it has the right layout, is the output's piece under another shape.
+    /// Says that the first input's piece, once it has the right layout, is the output's piece under another shape.
     pub fn relabels(mut self) -> Self {
         self.0.body = Body::Relabel;
         self
@@ -640,12 +649,13 @@ impl Rule {
         };
         let index = self.routes.as_ref().map(|r| r.index);
         let names = index.and_then(|i| Some((self.inputs.get(i)?, &self.metas[i])));
+        let merges = self.routes.as_ref().is_some_and(|r| r.merging.is_some());
         let plain =
             |a: &Access| matches!(a, Access::Factor { factor: f, block: 1 } if *f != factor);
         let fits = factors.all(|a| a.factor_index() == Some(factor))
             && operands().all(|dims| count(dims) <= 1)
             && names.is_some_and(|(dims, meta)| {
-                dims.iter().all(plain) && matches!(meta.dtype, DType::I64 | DType::I32)
+                dims.iter().all(plain) && (merges || matches!(meta.dtype, DType::I64 | DType::I32))
             });
         let others = operands().filter(|dims| count(dims) == 1).flatten();
         let fits = fits && others.into_iter().all(|a| a.is_routed() || plain(a));

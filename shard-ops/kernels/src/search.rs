@@ -4,26 +4,48 @@ use core::cmp::Ordering;
 
 /// A number that is sorted by: NaN stands behind all others, and zeros of either sign are equal.
 pub trait Sortable: Copy + Default {
+    /// How many low bits of a [`rank`](Self::rank) count.
+    const RANK_BITS: u32;
+
     /// How it stands to another.
     fn order(self, other: Self) -> Ordering;
 
-    /// A whole number that stands to those of others as it does, and how many of its low bits count.
-    fn rank(self) -> (u64, u32);
+    /// Whether it stands before another.
+    fn is_before(self, other: Self) -> bool;
+
+    /// A whole number that stands to those of others as it does.
+    fn rank(self) -> u64;
+
+    /// The number of a rank, if there is only one: zeros of either sign have one rank, and so has NaN, whatever its bits.
+    fn of_rank(rank: u64) -> Option<Self>;
 }
 
 macro_rules! sortable {
-    (floats: $($F:ty, $bits:ty),*; whole: $($W:ty, $plus:expr),*) => {
+    (floats: $($F:ty, $bits:ty, $short:expr),*; whole: $($W:ty, $plus:expr, $small:expr),*) => {
         $(impl Sortable for $F {
-            fn rank(self) -> (u64, u32) {
+            const RANK_BITS: u32 = <$bits>::BITS;
+
+            #[inline]
+            fn rank(self) -> u64 {
                 const SIGN: $bits = 1 << (<$bits>::BITS - 1);
-                // Zeros of either sign are one number, and so is NaN, whatever its bits.
-                let bits = match (self == 0.0, self.is_nan()) {
-                    (true, _) => SIGN,
-                    (_, true) => <$bits>::MAX,
-                    _ if self.to_bits() & SIGN == 0 => self.to_bits() | SIGN,
-                    _ => !self.to_bits(),
-                };
-                (bits.into(), <$bits>::BITS)
+                // The sum of zeros of either sign is the positive one.
+                let bits = (self + 0.0).to_bits();
+                let negative = (bits & SIGN != 0).then_some(!bits);
+                let rank = negative.unwrap_or(bits | SIGN);
+                if self.is_nan() { <$bits>::MAX.into() } else { rank.into() }
+            }
+
+            #[inline]
+            fn of_rank(rank: u64) -> Option<Self> {
+                const SIGN: $bits = 1 << (<$bits>::BITS - 1);
+                let rank: $bits = $short(rank);
+                let bits = if rank & SIGN == 0 { !rank } else { rank & !SIGN };
+                (rank != SIGN && rank != <$bits>::MAX).then_some(Self::from_bits(bits))
+            }
+
+            #[inline]
+            fn is_before(self, other: Self) -> bool {
+                (self < other) | (other.is_nan() & !self.is_nan())
             }
 
             fn order(self, other: Self) -> Ordering {
@@ -32,9 +54,22 @@ macro_rules! sortable {
             }
         })*
         $(impl Sortable for $W {
-            fn rank(self) -> (u64, u32) {
+            const RANK_BITS: u32 = <$W>::BITS;
+
+            #[inline]
+            fn rank(self) -> u64 {
                 // From the least number on.
-                (i64::from(self).wrapping_add($plus).cast_unsigned(), <$W>::BITS)
+                i64::from(self).wrapping_add($plus).cast_unsigned()
+            }
+
+            #[inline]
+            fn of_rank(rank: u64) -> Option<Self> {
+                Some($small(rank.cast_signed().wrapping_sub($plus)))
+            }
+
+            #[inline]
+            fn is_before(self, other: Self) -> bool {
+                self < other
             }
 
             fn order(self, other: Self) -> Ordering {
@@ -44,7 +79,10 @@ macro_rules! sortable {
     };
 }
 
-sortable!(floats: f32, u32, f64, u64; whole: i64, i64::MIN, i32, 1 << 31, u8, 0);
+sortable!(
+    floats: f32, u32, |rank| rank as u32, f64, u64, |rank| rank;
+    whole: i64, i64::MIN, |i| i, i32, 1 << 31, |i| i as i32, u8, 0, |i| i as u8
+);
 
 /// For every value how many of the sorted ones stand before it; with `right`, those that are equal too.
 ///

@@ -4,233 +4,413 @@
 //! the other way round and equal ones still by index.
 
 use super::search::Sortable;
-use core::cmp::Ordering;
 
-/// An element and its index.
-pub type Entry<T> = (T, i64);
-
-fn compare<T: Sortable>(a: &Entry<T>, b: &Entry<T>, descending: bool) -> Ordering {
-    let by_value = match descending {
-        false => a.0.order(b.0),
-        true => b.0.order(a.0),
-    };
-    by_value.then(a.1.cmp(&b.1))
+/// Sorts runs; keeps its memory from one to the next.
+#[derive(Debug, Default)]
+pub struct Sorter {
+    short: [Vec<u64>; 2],
+    long: [Vec<(u64, usize)>; 2],
 }
 
-/// Sorts entries.
-///
-/// ```
-/// use shard_kernels::sort::sort;
-/// let mut entries = [(2.0, 0), (f64::NAN, 1), (1.0, 2), (2.0, 3)];
-/// sort(&mut entries, false);
-/// assert_eq!(entries.map(|e| e.1), [2, 0, 3, 1]);
-/// sort(&mut entries, true);
-/// assert_eq!(entries.map(|e| e.1), [1, 0, 3, 2]);
-/// ```
-pub fn sort<T: Sortable>(entries: &mut [Entry<T>], descending: bool) {
-    entries.sort_unstable_by(|a, b| compare(a, b, descending));
-}
+/// Where a run is sorted by digits and not by comparing: there must be more elements than a digit has values.
+const LEAST_FOR_DIGITS: usize = 1 << 10;
+/// A pass for each of more digits takes longer than to compare.
+const MOST_DIGITS: usize = 5;
+const DIGIT: u32 = 8;
+const VALUES: usize = 1 << DIGIT;
 
-/// Sorts the places of a line's values: as [`sort`] does entries whose indices are their places, by whole numbers that stand as the
-/// values do, which takes a third of the time.
-///
-/// ```
-/// use shard_kernels::sort::sorted_places;
-/// let values = [2.0_f32, f32::NAN, -0.0, 2.0, 0.0, -7.5];
-/// assert_eq!(sorted_places(&values, false), [5, 2, 4, 0, 3, 1]);
-/// assert_eq!(sorted_places(&values, true), [1, 0, 3, 2, 4, 5]);
-/// ```
-pub fn sorted_places<T: Sortable>(values: &[T], descending: bool) -> Vec<usize> {
-    let short = values.first().is_none_or(|v| v.rank().1 <= 32);
-    let rank = |value: &T| {
-        let (rank, bits) = value.rank();
-        match descending {
-            true => !rank & (u64::MAX >> (64 - bits)),
-            false => rank,
-        }
-    };
-    if short && u32::try_from(values.len()).is_ok() {
-        // The place in the lower half keeps equal values in order.
-        let packed = values
-            .iter()
-            .enumerate()
-            .map(|(i, v)| rank(v) << 32 | i as u64);
-        let mut packed: Vec<u64> = packed.collect();
-        packed.sort_unstable();
-        return packed
-            .into_iter()
-            .map(|p| (p & u64::from(u32::MAX)) as usize)
-            .collect();
-    }
-    let mut packed: Vec<(u64, usize)> = values
-        .iter()
-        .enumerate()
-        .map(|(i, v)| (rank(v), i))
-        .collect();
-    packed.sort_unstable();
-    packed.into_iter().map(|p| p.1).collect()
-}
-
-/// Sorted runs of one line.
-#[derive(Clone, Debug)]
-pub struct Runs<'a, T> {
-    runs: Vec<(&'a [T], &'a [i64])>,
-    descending: bool,
-}
-
-impl<'a, T: Sortable> Runs<'a, T> {
-    /// The runs of a line of values and their indices that ends at these places, the last at its end.
+impl Sorter {
+    /// Writes the first elements of a run in order, as many as there is room for, and their places in the run, counted from
+    /// `start`.
+    ///
+    /// ```
+    /// use shard_kernels::sort::Sorter;
+    /// let run = [2.0_f32, f32::NAN, -0.0, 2.0, 0.0, -7.5];
+    /// let (mut values, mut places) = ([0.0; 6], [0; 6]);
+    /// Sorter::default().sort(&run, 10, false, &mut values, &mut places);
+    /// assert_eq!(places, [15, 12, 14, 10, 13, 11]);
+    /// let (mut largest, mut places) = ([0.0; 3], [0; 3]);
+    /// Sorter::default().sort(&run, 10, true, &mut largest, &mut places);
+    /// assert_eq!((places, largest[1..].to_vec()), ([11, 10, 13], vec![2.0, 2.0]));
+    /// ```
     ///
     /// # Panics
-    /// When the ends do not ascend to the line's.
-    pub fn new(values: &'a [T], indices: &'a [i64], ends: &[usize], descending: bool) -> Self {
-        let mut from = 0;
-        let runs = ends.iter().map(|&end| {
-            let run = (&values[from..end], &indices[from..end]);
-            from = end;
-            run
+    /// When there is room for more than the run has.
+    pub fn sort<T: Sortable>(
+        &mut self,
+        run: &[T],
+        start: i64,
+        descending: bool,
+        values: &mut [T],
+        places: &mut [i64],
+    ) {
+        if T::RANK_BITS <= 32 && u32::try_from(run.len()).is_ok() {
+            sort_by(&mut self.short, run, start, descending, values, places);
+        } else {
+            sort_by(&mut self.long, run, start, descending, values, places);
+        }
+    }
+}
+
+/// A rank and the place of the element that has it, which keeps elements of one rank in order.
+trait Packed: Copy + Ord + Default {
+    fn new(rank: u64, place: usize) -> Self;
+    fn rank(self) -> u64;
+    fn place(self) -> usize;
+}
+
+impl Packed for u64 {
+    fn new(rank: u64, place: usize) -> Self {
+        rank << 32 | place as Self
+    }
+
+    fn rank(self) -> u64 {
+        self >> 32
+    }
+
+    fn place(self) -> usize {
+        (self & Self::from(u32::MAX)) as usize
+    }
+}
+
+impl Packed for (u64, usize) {
+    fn new(rank: u64, place: usize) -> Self {
+        (rank, place)
+    }
+
+    fn rank(self) -> u64 {
+        self.0
+    }
+
+    fn place(self) -> usize {
+        self.1
+    }
+}
+
+/// The rank of a value in the order that is asked for.
+#[inline]
+pub fn rank<T: Sortable>(value: T, descending: bool) -> u64 {
+    turned::<T>(value.rank(), descending)
+}
+
+#[inline]
+fn turned<T: Sortable>(rank: u64, descending: bool) -> u64 {
+    match descending {
+        true => !rank & (u64::MAX >> (64 - T::RANK_BITS)),
+        false => rank,
+    }
+}
+
+fn sort_by<T: Sortable, P: Packed>(
+    memory: &mut [Vec<P>; 2],
+    run: &[T],
+    start: i64,
+    descending: bool,
+    values: &mut [T],
+    places: &mut [i64],
+) {
+    let pack = |(place, &value): (usize, &T)| P::new(rank(value, descending), place);
+    let wanted = places.len();
+    let mut put = |at: usize, packed: P| {
+        let only = T::of_rank(turned::<T>(packed.rank(), descending));
+        values[at] = only.unwrap_or_else(|| run[packed.place()]);
+        places[at] = start + packed.place() as i64;
+    };
+    let [a, b] = memory;
+    if run.len() >= LEAST_FOR_DIGITS && wanted == run.len() {
+        let digits = Digits::of(run, descending);
+        if (1..=MOST_DIGITS).contains(&digits.0.len()) {
+            return by_digits(digits, run.len(), |i| pack((i, &run[i])), [a, b], put);
+        }
+    }
+    a.clear();
+    a.extend(run.iter().enumerate().map(pack));
+    if wanted < a.len() && wanted > 0 {
+        a.select_nth_unstable(wanted);
+    }
+    let head = &mut a[..wanted];
+    head.sort_unstable();
+    for (at, &packed) in head.iter().enumerate() {
+        put(at, packed);
+    }
+}
+
+/// The digits in which ranks differ, lowest first: by how much to shift, and where the elements of each value go.
+#[derive(Default)]
+struct Digits(Vec<(u32, Vec<usize>)>);
+
+impl Digits {
+    fn of<T: Sortable>(run: &[T], descending: bool) -> Self {
+        let shifts = || (0..T::RANK_BITS).step_by(DIGIT as usize);
+        let mut counts = vec![[0_usize; VALUES]; shifts().count()];
+        for &value in run {
+            let rank = rank(value, descending);
+            for (shift, counts) in shifts().zip(&mut counts) {
+                counts[(rank >> shift) as usize % VALUES] += 1;
+            }
+        }
+        let several = |counts: &[usize; VALUES]| counts.iter().filter(|&&n| n > 0).count() > 1;
+        let differing = shifts().zip(counts).filter(|(_, counts)| several(counts));
+        let places = differing.map(|(shift, counts)| {
+            let places = counts.iter().scan(0, |next, n| {
+                let first = *next;
+                *next += n;
+                Some(first)
+            });
+            (shift, places.collect())
         });
-        Self {
-            runs: runs.collect(),
-            descending,
+        Self(places.collect())
+    }
+}
+
+/// A stable pass for each digit, from the lowest on. The first reads what is to be sorted, and the last writes where it belongs.
+fn by_digits<P: Packed>(
+    digits: Digits,
+    count: usize,
+    element: impl Fn(usize) -> P,
+    [from, to]: [&mut Vec<P>; 2],
+    mut put: impl FnMut(usize, P),
+) {
+    let digit = |packed: P, shift: u32| (packed.rank() >> shift) as usize % VALUES;
+    let last = digits.0.len() - 1;
+    for (pass, (shift, mut next)) in digits.0.into_iter().enumerate() {
+        let mut place = |packed: P| {
+            let next = &mut next[digit(packed, shift)];
+            let at = *next;
+            *next += 1;
+            at
+        };
+        if pass != last {
+            to.resize(count, P::default());
         }
+        match (pass == 0, pass == last) {
+            (true, true) => (0..count).map(&element).for_each(|p| put(place(p), p)),
+            (true, false) => (0..count).map(&element).for_each(|p| to[place(p)] = p),
+            (false, true) => from.iter().for_each(|&p| put(place(p), p)),
+            (false, false) => from.iter().for_each(|&p| to[place(p)] = p),
+        }
+        std::mem::swap(from, to);
     }
+}
 
-    fn entry(&self, run: usize, at: usize) -> Entry<T> {
-        (self.runs[run].0[at], self.runs[run].1[at])
-    }
+/// A sorted run: elements, and their indices.
+pub type Run<'a, T> = (&'a [T], &'a [i64]);
 
-    /// How many of each run are among the first `count` of all.
-    fn heads(&self, count: usize) -> Vec<usize> {
-        let mut low = vec![0; self.runs.len()];
-        let mut high: Vec<usize> = self.runs.iter().map(|r| r.0.len()).collect();
-        loop {
-            // The middle of the run of which least is known.
-            let widest = (0..low.len()).max_by_key(|&r| high[r] - low[r]);
-            let Some(run) = widest.filter(|&r| high[r] > low[r]) else {
-                return low;
+/// Merges sorted runs of which every one has lower indices than those after it.
+///
+/// ```
+/// use shard_kernels::sort::merge;
+/// let (mut values, mut indices) = ([0; 5], [0; 5]);
+/// merge(&[(&[1, 4, 4], &[0, 1, 2]), (&[2, 4], &[3, 4])], false, &mut values, &mut indices);
+/// assert_eq!((values, indices), ([1, 2, 4, 4, 4], [0, 3, 1, 2, 4]));
+/// ```
+///
+/// # Panics
+/// When there is no room for all, or for more.
+pub fn merge<T: Sortable>(
+    runs: &[Run<'_, T>],
+    descending: bool,
+    values: &mut [T],
+    indices: &mut [i64],
+) {
+    let filled: Vec<Run<'_, T>> = (runs.iter().copied())
+        .filter(|run| !run.0.is_empty())
+        .collect();
+    match filled[..] {
+        [] => assert!(values.is_empty(), "nothing to fill {} places", values.len()),
+        [(a, i)] => {
+            values.copy_from_slice(a);
+            indices.copy_from_slice(i);
+        }
+        [a, b] => merge_two(a, b, descending, values, indices),
+        _ => {
+            // Neighbours first, so that the lower indices stay in front.
+            let (front, back) = filled.split_at(filled.len() / 2);
+            let half = |runs: &[Run<'_, T>]| {
+                let len = runs.iter().map(|run| run.0.len()).sum();
+                let mut made = (vec![T::default(); len], vec![0; len]);
+                merge(runs, descending, &mut made.0, &mut made.1);
+                made
             };
-            let pivot = self.entry(run, low[run] + (high[run] - low[run]) / 2);
-            let before: Vec<usize> = (0..low.len()).map(|r| self.before(r, &pivot)).collect();
-            // The pivot is among the first `count` if fewer than that stand before it.
-            if before.iter().sum::<usize>() < count {
-                for r in 0..low.len() {
-                    low[r] = low[r].max(before[r] + usize::from(r == run));
-                }
-            } else {
-                for r in 0..low.len() {
-                    high[r] = high[r].min(before[r]).max(low[r]);
-                }
-            }
+            let (a, b) = (half(front), half(back));
+            merge_two((&a.0, &a.1), (&b.0, &b.1), descending, values, indices);
         }
     }
+}
 
-    /// How many of a run stand before an entry.
-    fn before(&self, run: usize, entry: &Entry<T>) -> usize {
-        let (values, indices) = self.runs[run];
-        let (mut low, mut high) = (0, values.len());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match compare(&(values[middle], indices[middle]), entry, self.descending) {
-                Ordering::Less => low = middle + 1,
-                _ => high = middle,
-            }
-        }
-        low
+fn merge_two<T: Sortable>(
+    a: Run<'_, T>,
+    b: Run<'_, T>,
+    descending: bool,
+    values: &mut [T],
+    indices: &mut [i64],
+) {
+    match descending {
+        false => merge_by(a, b, values, indices, |b, a| b.is_before(a)),
+        true => merge_by(a, b, values, indices, |b, a| a.is_before(b)),
     }
+}
 
-    /// Calls `f` with the entries `from..to` of all runs merged.
-    ///
-    /// ```
-    /// use shard_kernels::sort::Runs;
-    /// let runs = Runs::new(&[1, 4, 9, 2, 3, 5], &[0, 1, 2, 3, 4, 5], &[3, 3, 6], false);
-    /// let mut found = Vec::new();
-    /// runs.merged(1..5, |value, index| found.push((value, index)));
-    /// assert_eq!(found, [(2, 3), (3, 4), (4, 1), (5, 5)]);
-    /// ```
-    pub fn merged(&self, range: core::ops::Range<usize>, mut f: impl FnMut(T, i64)) {
-        let mut at = self.heads(range.start);
-        let ends = self.heads(range.end);
-        // Runs that have something left.
-        let mut left: Vec<usize> = (0..at.len()).filter(|&r| at[r] < ends[r]).collect();
-        while let Some((&first, others)) = left.split_first() {
-            let mut best = first;
-            for &run in others {
-                let (a, b) = (self.entry(run, at[run]), self.entry(best, at[best]));
-                if compare(&a, &b, self.descending) == Ordering::Less {
-                    best = run;
-                }
-            }
-            let (value, index) = self.entry(best, at[best]);
-            f(value, index);
-            at[best] += 1;
-            if at[best] == ends[best] {
-                left.retain(|&r| r != best);
-            }
-        }
+/// Merges from both ends at once: two chains of steps, each of which waits for the one before it, take the time of one.
+fn merge_by<T: Copy>(
+    (a, a_indices): Run<'_, T>,
+    (b, b_indices): Run<'_, T>,
+    values: &mut [T],
+    indices: &mut [i64],
+    overtakes: impl Fn(T, T) -> bool,
+) {
+    let count = a.len() + b.len();
+    assert_eq!((values.len(), indices.len()), (count, count));
+    assert_eq!((a_indices.len(), b_indices.len()), (a.len(), b.len()));
+    let (mut i, mut j, mut to) = (0, 0, 0);
+    let (mut i_end, mut j_end, mut end) = (a.len(), b.len(), count);
+    // While neither run ends before the ends meet.
+    while i + 1 < i_end && j + 1 < j_end {
+        let (x, y) = (a[i], b[j]);
+        let second = overtakes(y, x);
+        values[to] = if second { y } else { x };
+        indices[to] = if second { b_indices[j] } else { a_indices[i] };
+        j += usize::from(second);
+        i += usize::from(!second);
+        to += 1;
+        let (x, y) = (a[i_end - 1], b[j_end - 1]);
+        let first = overtakes(y, x);
+        end -= 1;
+        values[end] = if first { x } else { y };
+        indices[end] = if first {
+            a_indices[i_end - 1]
+        } else {
+            b_indices[j_end - 1]
+        };
+        i_end -= usize::from(first);
+        j_end -= usize::from(!first);
     }
+    while i < i_end && j < j_end {
+        let second = overtakes(b[j], a[i]);
+        values[to] = if second { b[j] } else { a[i] };
+        indices[to] = if second { b_indices[j] } else { a_indices[i] };
+        j += usize::from(second);
+        i += usize::from(!second);
+        to += 1;
+    }
+    let rest = to + i_end - i;
+    values[to..rest].copy_from_slice(&a[i..i_end]);
+    indices[to..rest].copy_from_slice(&a_indices[i..i_end]);
+    values[rest..end].copy_from_slice(&b[j..j_end]);
+    indices[rest..end].copy_from_slice(&b_indices[j..j_end]);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuts::heads;
+    use core::cmp::Ordering;
 
-    #[test]
-    fn places_are_those_of_entries() {
-        fn check<T: Sortable + PartialEq>(values: &[T]) {
-            for descending in [false, true] {
-                let mut entries: Vec<Entry<T>> = values.iter().copied().zip(0..).collect();
-                sort(&mut entries, descending);
-                let expected: Vec<usize> = entries.iter().map(|e| e.1 as usize).collect();
-                assert_eq!(sorted_places(values, descending), expected);
+    /// What sorting pairs by comparison gives.
+    fn by_comparing<T: Sortable>(values: &[T], descending: bool) -> Vec<i64> {
+        let mut places: Vec<usize> = (0..values.len()).collect();
+        places.sort_by(|&a, &b| match descending {
+            false => values[a].order(values[b]),
+            true => values[b].order(values[a]),
+        });
+        places.into_iter().map(|p| p as i64).collect()
+    }
+
+    fn check<T: Sortable + PartialEq + core::fmt::Debug>(values: &[T]) {
+        let mut sorter = Sorter::default();
+        let same = |a: T, b: T| a == b || a.order(b) == Ordering::Equal;
+        for descending in [false, true] {
+            let expected = by_comparing(values, descending);
+            for wanted in [values.len(), values.len() / 2, values.len().min(3), 0] {
+                let mut sorted = vec![T::default(); wanted];
+                let mut places = vec![0; wanted];
+                sorter.sort(values, 7, descending, &mut sorted, &mut places);
+                let expected: Vec<i64> = expected[..wanted].iter().map(|p| p + 7).collect();
+                assert_eq!(places, expected);
+                let right =
+                    (sorted.iter().zip(&places)).all(|(&v, &p)| same(v, values[p as usize - 7]));
+                assert!(right, "{descending} {wanted} of {}", values.len());
             }
         }
-        let spread = |i: i64| i.wrapping_mul(0x5DEE_CE66_D765_4321);
-        let wide: Vec<i64> = (0..99)
-            .map(spread)
-            .chain([i64::MIN, i64::MAX, 0, -1, 0])
-            .collect();
-        check(&wide);
-        check(&wide.iter().map(|&i| i as i32).collect::<Vec<_>>());
-        check(&wide.iter().map(|&i| i as u8).collect::<Vec<_>>());
-        let odd = [
-            f64::NAN,
-            -f64::NAN,
-            0.0,
-            -0.0,
-            f64::INFINITY,
-            f64::NEG_INFINITY,
-            -1e-320,
-            1e-320,
-        ];
-        let floats: Vec<f64> = wide.iter().map(|&i| i as f64 * 1e-9).chain(odd).collect();
-        check(&floats);
-        check(&floats.iter().map(|&x| x as f32).collect::<Vec<_>>());
+    }
+
+    fn spread(i: i64) -> i64 {
+        (i ^ (i << 7)).wrapping_mul(0x5DEE_CE66_D765_4321)
+    }
+
+    #[test]
+    fn runs_are_sorted_as_by_comparison() {
+        for count in [0, 1, 99, 3000] {
+            let wide: Vec<i64> = (0..count)
+                .map(spread)
+                .chain([i64::MIN, i64::MAX, 0, -1, 0])
+                .collect();
+            check(&wide);
+            check(&wide.iter().map(|i| i >> 41).collect::<Vec<_>>());
+            check(&wide.iter().map(|&i| i as i32).collect::<Vec<_>>());
+            check(&wide.iter().map(|&i| i as u8).collect::<Vec<_>>());
+            let odd = [
+                f64::NAN,
+                -f64::NAN,
+                0.0,
+                -0.0,
+                f64::INFINITY,
+                f64::NEG_INFINITY,
+                -1e-320,
+                1e-320,
+            ];
+            let floats: Vec<f64> = wide.iter().map(|&i| i as f64 * 1e-9).chain(odd).collect();
+            check(&floats);
+            check(&floats.iter().map(|&x| x as f32).collect::<Vec<_>>());
+            check(&vec![f32::NAN; count as usize]);
+            check(&vec![1.5_f32; count as usize]);
+        }
         check::<f32>(&[]);
     }
 
     #[test]
+    fn elements_keep_their_bits() {
+        let payload = f32::from_bits(0xFFC1_2345);
+        let mut values: Vec<f32> = (0..2000).map(|i| f32::from(i as i16) - 1000.0).collect();
+        (values[3], values[5], values[1000]) = (payload, -0.0, 0.0);
+        let (mut sorted, mut places) = (vec![0.0; 2000], vec![0; 2000]);
+        Sorter::default().sort(&values, 0, false, &mut sorted, &mut places);
+        for (v, &p) in sorted.iter().zip(&places) {
+            assert_eq!(v.to_bits(), values[p as usize].to_bits());
+        }
+    }
+
+    #[test]
     fn any_stretch_of_merged_runs_is_that_of_all_sorted() {
-        let value = |i: usize| ((i * 7919) % 13) as f64;
         for descending in [false, true] {
-            for ends in [&[0, 9, 9, 20, 31][..], &[31], &[1, 2, 31]] {
-                let mut entries: Vec<Entry<f64>> = (0..31).map(|i| (value(i), i as i64)).collect();
-                entries[17].0 = f64::NAN;
-                let mut from = 0;
-                for &end in ends {
-                    sort(&mut entries[from..end], descending);
-                    from = end;
+            for ends in [&[0, 9, 9, 20, 31][..], &[31], &[1, 2, 31], &[12, 31]] {
+                let mut all: Vec<f64> = (0..31).map(|i| f64::from(i * 7919 % 13)).collect();
+                all[17] = f64::NAN;
+                let expected = by_comparing(&all, descending);
+                let (mut values, mut indices) = (vec![0.0; 31], vec![0; 31]);
+                let mut runs = Vec::new();
+                for (&from, &end) in [0].iter().chain(ends).zip(ends) {
+                    Sorter::default().sort(
+                        &all[from..end],
+                        from as i64,
+                        descending,
+                        &mut values[from..end],
+                        &mut indices[from..end],
+                    );
+                    runs.push(from..end);
                 }
-                let values: Vec<f64> = entries.iter().map(|e| e.0).collect();
-                let indices: Vec<i64> = entries.iter().map(|e| e.1).collect();
-                sort(&mut entries, descending);
-                let runs = Runs::new(&values, &indices, ends, descending);
+                let lens: Vec<usize> = runs.iter().map(ExactSizeIterator::len).collect();
+                let rank = |run: usize, at: usize| rank(values[runs[run].start + at], descending);
                 for start in 0..=31 {
                     for end in start..=31 {
-                        let mut found = Vec::new();
-                        runs.merged(start..end, |_, index| found.push(index));
-                        let expected: Vec<i64> = entries[start..end].iter().map(|e| e.1).collect();
-                        assert_eq!(found, expected, "{start}..{end} of {ends:?}");
+                        let (from, to) = (heads(&lens, rank, start), heads(&lens, rank, end));
+                        let parts: Vec<Run<'_, f64>> = (runs.iter().zip(from.iter().zip(&to)))
+                            .map(|(run, (a, b))| run.start + a..run.start + b)
+                            .map(|part| (&values[part.clone()], &indices[part]))
+                            .collect();
+                        let (mut made, mut found) = (vec![0.0; end - start], vec![0; end - start]);
+                        merge(&parts, descending, &mut made, &mut found);
+                        assert_eq!(found, expected[start..end], "{start}..{end} of {ends:?}");
                     }
                 }
             }

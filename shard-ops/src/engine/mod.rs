@@ -8,6 +8,7 @@ mod rows;
 mod submit;
 
 pub use self::pin::Pin;
+use self::route::{Side, Whose};
 use self::rows::{SharedWork, Work};
 use self::submit::submit;
 use crate::error::InOp;
@@ -289,8 +290,9 @@ impl Engine {
             });
         };
         let pin = self.pin.borrow().clone();
+        let planner = first.cx().planner();
         let key: StrategyKey = (
-            op.key() ^ pin.as_ref().map_or(0, Pin::key),
+            op.key() ^ pin.as_ref().map_or(0, Pin::key) ^ u128::from(planner.models_set()),
             inputs
                 .iter()
                 .map(|a| (a.layout().hash128(), a.dtype()))
@@ -316,14 +318,22 @@ impl Engine {
             .collect();
         let rule = op.rule(&metas)?;
         let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
-        let model = first.cx().planner().model().unwrap_or_default();
+        let model = planner.model().unwrap_or_default();
         let wanted = match (&pin, rule.outputs.first()) {
             (Some(pin), Some(output)) => {
                 Some(pin.layout(op.name(), first.layout().mesh(), &output.meta.shape)?)
             }
             _ => None,
         };
-        let strategy = Strategy::yielding(&rule, &layouts, wanted.as_ref(), first.index(), &model)?;
+        let index = first.index();
+        let strategy = Strategy::yielding(&rule, &layouts, wanted.as_ref(), index, &model)?;
+        let (rule, strategy) = match strategy.cost() {
+            0 => (rule, strategy),
+            _ => {
+                let rules = op.block_rules(&metas, strategy.outputs())?;
+                strategy.or_block_by_block((rule, rules), &layouts, index, &model)
+            }
+        };
         tracing::debug!(op = op.name(), %strategy, "new strategy");
         let fingerprint = key_of(op.name(), &(key.0, &key.1));
         let ready = Rc::new(Ready {
@@ -384,13 +394,13 @@ impl Run<'_> {
         self.only_output(Some(local), dtype)
     }
 
-    /// The input's piece, once in place, under another shape.
+    /// The first input's piece, once in place, under another shape.
     fn relabel(&self, inputs: &[&Array]) -> Result<Vec<Array>> {
         let name = self.op.name();
         let mut buffers = local_buffers(name, self.rule, inputs)?;
         let mut flying = vec![post(name, &self.strategy.inputs[0], inputs[0])?];
         settle(name, self.cx, &mut flying, &mut buffers, None)?;
-        self.only_output(buffers.pop(), inputs[0].dtype())
+        self.only_output(buffers.into_iter().next(), inputs[0].dtype())
     }
 
     fn only_output(&self, local: Option<Buffer>, dtype: DType) -> Result<Vec<Array>> {
@@ -428,6 +438,9 @@ impl Run<'_> {
 
     /// A kernel call on rows that an operand names, once those of others have come, and what it makes of rows of others goes home.
     fn routed(&self, routing: &Routing, inputs: &[&Array]) -> Result<Vec<Array>> {
+        if routing.merging.is_some() {
+            return self.merged(routing, inputs);
+        }
         let (op, cx, strategy, name) = (self.op, self.cx, self.strategy, self.op.name());
         let fold = match self.rule.reduction {
             Some(Reduction::Partial(op)) => op,
@@ -440,17 +453,43 @@ impl Run<'_> {
         let mut outputs = allocate(name, cx, self.rule, strategy)?;
         let mut flying = post_all(name, strategy, inputs, Some(index))?;
         settle(name, cx, &mut flying, &mut buffers, None)?;
-        buffers[index] = routed.keys()?;
-        let mut call = routed.call(&strategy.late[0]);
+        let call = routed.call(&strategy.late[0]);
         let ghosts = routed.fetch(&call, &buffers)?;
         buffers.extend(ghosts);
-        routed.push_sorted(&mut call, &mut buffers)?;
         let own = outputs.len();
         outputs.extend(routed.away(&call, &outputs)?);
-        let calls = Arc::new(vec![call]);
-        outputs = launch(op, cx, buffers, outputs, &calls, None)?;
+        let run = |call: KernelCx, whose, outputs| {
+            let (mut call, mut inputs) = (call, buffers.clone());
+            inputs[index] = routed.keys(whose)?;
+            routed.push_sorted(whose, &mut call, &mut inputs)?;
+            launch(op, cx, inputs, outputs, &Arc::new(vec![call]), None)
+        };
+        let waits = routed.waits();
+        let whose = if waits { Whose::Others } else { Whose::All };
+        outputs = run(call.clone(), whose, outputs)?;
         let away = outputs.split_off(own);
-        routed.bring_home(&calls[0], &mut outputs, away)?;
+        let came = routed.send_home(&call, away)?;
+        if waits {
+            // Contributions are folded in by the order of the ranks they come from, of which this is one.
+            routed.settle(Side::Front, &call, &mut outputs, &came)?;
+            let call = routed.goes_on(&call);
+            outputs.extend(routed.away(&call, &outputs)?);
+            outputs = run(call, Whose::Own, outputs)?;
+            outputs.truncate(own);
+        }
+        routed.settle(Side::Behind, &call, &mut outputs, &came)?;
+        self.settle_outputs(outputs)
+    }
+
+    /// A kernel call on runs that are merged, once the parts of others' runs have come that this rank's stretch is made of.
+    fn merged(&self, routing: &Routing, inputs: &[&Array]) -> Result<Vec<Array>> {
+        let (op, cx, strategy, name) = (self.op, self.cx, self.strategy, self.op.name());
+        let mut buffers = local_buffers(name, self.rule, inputs)?;
+        let outputs = allocate(name, cx, self.rule, strategy)?;
+        let mut flying = post_all(name, strategy, inputs, None)?;
+        settle(name, cx, &mut flying, &mut buffers, None)?;
+        let call = route::bring_runs(op, cx, routing, &strategy.late[0], &mut buffers)?;
+        let outputs = launch(op, cx, buffers, outputs, &Arc::new(vec![call]), None)?;
         self.settle_outputs(outputs)
     }
 

@@ -8,7 +8,8 @@
 use super::choice::Choice;
 use super::intervals::Axes;
 use super::site::{Site, Spans};
-use crate::{Access, RouteBy, Rule};
+use crate::{Access, MergedRuns, RouteBy, Rule};
+use shard_kernels::cuts::rounds;
 use shard_redistribute::Fingerprint;
 use shard_spec::{ContentHash as _, DimCover, DimPart, DimSharding, Dims, Layout, Partition};
 use smallvec::SmallVec;
@@ -41,6 +42,21 @@ pub(crate) struct Routing {
     pub(crate) id: u128,
     pub(crate) by: RouteBy,
     pub(crate) considered: SmallVec<[RouteCost; 2]>,
+    /// How runs are merged, where that is what the rows are for.
+    pub(crate) merging: Option<Merging>,
+}
+
+/// How a rank finds its stretch of merged runs.
+#[derive(Debug)]
+pub(crate) struct Merging {
+    pub(crate) runs: MergedRuns,
+    /// The dim along which runs lie.
+    pub(crate) dim: usize,
+    /// How many elements of each line are asked for by all ranks together.
+    pub(crate) wanted: usize,
+    /// How many places of each run are looked at in a round, and how many rounds there are.
+    pub(crate) places: usize,
+    pub(crate) rounds: usize,
 }
 
 /// Which dims of an operand a key counts through.
@@ -109,6 +125,18 @@ impl fmt::Display for RouteCost {
 /// Bytes of a request.
 pub(crate) const REQUEST_BYTES: usize = 8;
 
+/// Bytes of a number that ranks tell each other while they cut runs.
+pub(crate) const CUT_BYTES: usize = 8;
+
+/// How many places of each run are looked at in a round. More rounds cost time, and more places bytes: with few lines and ranks the
+/// first counts.
+fn places(lines: usize, runs: usize) -> usize {
+    match lines {
+        0..=16 => (4096 / runs.max(1)).clamp(31, 255),
+        _ => 31,
+    }
+}
+
 /// Sizes that the price of a route depends on: those of the rank that has most.
 struct Sizes {
     /// Rows that a rank may have to ask for.
@@ -119,6 +147,8 @@ struct Sizes {
     row: usize,
     /// The same in elements.
     row_len: usize,
+    /// How often a rank has the routed dim: its indices of the other dims that a key counts through.
+    lines: usize,
 }
 
 impl<'a> Site<'a> {
@@ -195,6 +225,9 @@ impl Site<'_> {
         let owners = self.owners(layouts)?;
         let sizes = self.sizes(&owners);
         let asks = sizes.asked.min(sizes.missing);
+        if let Some(runs) = &routes.merging {
+            return Some(self.merged_route(runs, routes.by, owners, &sizes));
+        }
         let ask = RouteCost {
             by: RouteBy::Ask,
             bytes: asks * (sizes.row + REQUEST_BYTES),
@@ -214,6 +247,46 @@ impl Site<'_> {
             by => by,
         };
         Some((by, owners, smallvec::smallvec![ask, gather]))
+    }
+
+    /// The way to merge runs. Each rank has one of them, or all are gathered.
+    fn merged_route(
+        &self,
+        runs: &MergedRuns,
+        by: RouteBy,
+        owners: DimSharding,
+        sizes: &Sizes,
+    ) -> (RouteBy, DimSharding, SmallVec<[RouteCost; 2]>) {
+        let parts = owners.partition.parts();
+        let (places, rounds) = self.looks(parts, sizes);
+        // For both cuts of a run a round looks at places, of what every round but the first asks for; in the end each rank tells them.
+        let numbers = 2 * places * rounds + 4 * (rounds - 1) + 2;
+        let looked = (parts - 1) * sizes.lines * numbers * CUT_BYTES;
+        let ask = RouteCost {
+            by: RouteBy::Ask,
+            bytes: sizes.asked.min(sizes.missing) * sizes.row + looked,
+        };
+        let gather = RouteCost {
+            by: RouteBy::Gather,
+            bytes: sizes.missing * sizes.row,
+        };
+        let is_run_each = (owners.partition.offsets()).is_some_and(|at| at[1..] == runs.ends[..]);
+        let by = match by {
+            RouteBy::Auto if ask.bytes < gather.bytes => RouteBy::Ask,
+            RouteBy::Auto => RouteBy::Gather,
+            by => by,
+        };
+        match is_run_each {
+            true => (by, owners, smallvec::smallvec![ask, gather]),
+            false => (RouteBy::Gather, owners, smallvec::smallvec![gather]),
+        }
+    }
+
+    /// How many places of each run are looked at in a round, and in how many rounds: the same on all ranks.
+    fn looks(&self, parts: usize, sizes: &Sizes) -> (usize, usize) {
+        let elements = self.routed_factor().map_or(0, |f| self.rule.factors[f]);
+        let places = places(sizes.lines, parts);
+        (places, rounds(elements, places))
     }
 
     /// Elements that the busiest rank receives of rows it asks for, or sends home, and a request for each.
@@ -260,6 +333,7 @@ impl Site<'_> {
             missing: (owners.partition.extent() - least) * shared,
             row,
             row_len,
+            lines: shared,
         }
     }
 
@@ -371,6 +445,25 @@ impl Site<'_> {
             id: id.finish(),
             by,
             considered,
+            merging: self.merging(),
+        })
+    }
+
+    /// How this rank finds its stretch of merged runs.
+    fn merging(&self) -> Option<Merging> {
+        let runs = self.rule.routes.as_ref()?.merging.clone()?;
+        let mut operands = self.routed_operands();
+        let dim = operands.find_map(|dims| dims.iter().position(Access::is_routed))?;
+        let looks = (self.routed.as_ref())
+            .map(|owners| self.looks(owners.partition.parts(), &self.sizes(owners)));
+        let (places, rounds) = looks.unwrap_or_default();
+        let index = self.rule.routes.as_ref()?.index;
+        Some(Merging {
+            runs,
+            dim,
+            wanted: self.rule.metas[index].shape[dim],
+            places,
+            rounds,
         })
     }
 

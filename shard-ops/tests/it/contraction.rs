@@ -28,9 +28,9 @@ fn moved(
         };
         let values: Vec<Value> = operands.iter().map(place).collect();
         assert!(values.iter().all(|v| v.dtype() == DType::F64));
-        let before = world.ledger().snapshot();
+        let before = cx.world().ledger().snapshot();
         let y = f(&engine, &values.iter().collect::<Vec<_>>());
-        let since = world.ledger().since(&before);
+        let since = cx.world().ledger().since(&before);
         let rounds = since
             .ops
             .iter()

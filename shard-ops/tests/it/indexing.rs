@@ -148,6 +148,27 @@ const ROWS: [(&[usize], usize, &[usize]); 5] = [
     (&[3, 2], 0, &[0]),
 ];
 
+/// The layouts of a table and of an index of its `n` rows under which `pick` gives something else.
+fn other_than(
+    expected: &[f64],
+    cx: &Rc<MeshComm>,
+    engine: &Engine,
+    [table, index]: [&[usize]; 2],
+    n: usize,
+    pick: impl Fn(&Value, &Value) -> Value,
+) -> Vec<String> {
+    let mut bad = Vec::new();
+    for rows in layouts(cx.mesh(), table) {
+        for named in layouts(cx.mesh(), index) {
+            let got = pick(&floats(cx, &rows), &pointers(cx, &named, n));
+            if whole(engine, &got) != expected {
+                bad.push(format!("{table:?} {rows} | {index:?} {named}"));
+            }
+        }
+    }
+    bad
+}
+
 #[test]
 fn selected_rows_are_one_ranks_under_all_layouts() {
     for mesh in MESHES {
@@ -167,17 +188,14 @@ fn selected_rows_are_one_ranks_under_all_layouts() {
                         number(&source)
                     })
                     .collect();
-                for table in layouts(cx.mesh(), shape) {
-                    for index in layouts(cx.mesh(), index_shape) {
-                        let (x, i) = (floats(cx, &table), pointers(cx, &index, n));
-                        for by in [RouteBy::Auto, RouteBy::Ask, RouteBy::Gather] {
-                            let got = index_select_by(engine, &x, dim, &i, by).unwrap();
-                            assert_eq!(got.shape(), out_shape);
-                            if whole(engine, &got) != expected {
-                                bad.push(format!("{shape:?} {dim} {table} | {index} {by:?}"));
-                            }
-                        }
-                    }
+                for by in [RouteBy::Auto, RouteBy::Ask, RouteBy::Gather] {
+                    let select = |x: &Value, i: &Value| {
+                        let got = index_select_by(engine, x, dim, i, by).unwrap();
+                        assert_eq!(got.shape(), out_shape, "{by:?}");
+                        got
+                    };
+                    let shapes = [shape, index_shape];
+                    bad.extend(other_than(&expected, cx, engine, shapes, n, select));
                 }
             }
             bad
@@ -204,15 +222,9 @@ fn gathered_elements_are_one_ranks_under_all_layouts() {
                         number(&at)
                     })
                     .collect();
-                for table in layouts(cx.mesh(), shape) {
-                    for index in layouts(cx.mesh(), index_shape) {
-                        let (x, i) = (floats(cx, &table), pointers(cx, &index, n));
-                        let got = gather(engine, &x, dim, &i).unwrap();
-                        if whole(engine, &got) != expected {
-                            bad.push(format!("{shape:?} {dim} {table} | {index}"));
-                        }
-                    }
-                }
+                let gathered = |x: &Value, i: &Value| gather(engine, x, dim, i).unwrap();
+                let shapes = [shape, index_shape];
+                bad.extend(other_than(&expected, cx, engine, shapes, n, gathered));
             }
             bad
         });
@@ -604,4 +616,114 @@ fn ranks_that_do_not_agree_who_was_asked_before_are_told() {
         // The group goes on.
         assert!(index_select(engine, &x, 0, &known).is_ok());
     });
+}
+
+/// What the owner of a row makes of it: its base, then what the ranks add in their order, sums but for its own.
+#[test]
+fn contributions_are_folded_in_by_the_order_of_ranks_on_every_device() {
+    // Sums of numbers of very different size tell the order.
+    let term = |i: usize| {
+        let scale = [1.0, 1e-7, 1e7, -1e7, 3e-5][mix(&[i]) % 5];
+        ((mix(&[i, 3]) % 1000) as f32 / 7.0 + 0.1) * scale
+    };
+    let (rows, terms, ranks): (usize, usize, usize) = (7, 60, 3);
+    let table = [2, 1, 4];
+    let parts = [13, 22, 25];
+    let target = |i: usize| mix(&[i, 9]) % rows;
+    let part_of = |sizes: &[usize], i: usize| {
+        let ends = sizes.iter().scan(0, |end, n| {
+            *end += n;
+            Some(*end)
+        });
+        ends.into_iter().take_while(|&end| end <= i).count()
+    };
+    let mut expected: Vec<f32> = (0..rows).map(|i| term(1000 + i)).collect();
+    for (row, sum) in expected.iter_mut().enumerate() {
+        for rank in 0..ranks {
+            let named = (0..terms).filter(|&i| part_of(&parts, i) == rank && target(i) == row);
+            let mut named = named.map(term).peekable();
+            if rank == part_of(&table, row) {
+                named.for_each(|x| *sum += x);
+            } else if named.peek().is_some() {
+                *sum += named.fold(0.0, |a, x| a + x);
+            }
+        }
+    }
+    let expected: Vec<u32> = expected.into_iter().map(f32::to_bits).collect();
+    let mut kinds = vec![DeviceKind::Host, DeviceKind::Test];
+    if cfg!(feature = "cuda-emulated") {
+        kinds.push(DeviceKind::EmulatedCuda);
+    }
+    for kind in kinds {
+        let found = on_device(kind, &[ranks], |cx, engine| {
+            let divided = |shape: &[usize], sizes: &[usize]| {
+                let partition = Partition::from_sizes(sizes).unwrap();
+                let layout = Layout::builder(cx.mesh(), shape).shard(0, &[0], partition);
+                layout.build().unwrap()
+            };
+            let numbers = |layout: &Layout, first: usize| {
+                Value::new(Array::from_fn::<f32>(cx, layout, |i| term(first + i[0])).unwrap())
+            };
+            let x = numbers(&divided(&[rows], &table), 1000);
+            let src = numbers(&divided(&[terms], &parts), 0);
+            let index = divided(&[terms], &parts);
+            let index = Array::from_fn::<i64>(cx, &index, |i| target(i[0]) as i64).unwrap();
+            let sums = index_add(engine, &x, 0, &index.into(), &src, 1.0).unwrap();
+            let to = Layout::replicated(cx.mesh(), &[rows]);
+            let sums = engine.redistribute(&sums, &to).unwrap();
+            let sums = sums.array().to_vec::<f32>().unwrap();
+            sums.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        });
+        assert!(
+            found.iter().all(|f| *f == expected),
+            "{kind:?}: {found:?}, not {expected:?}"
+        );
+    }
+}
+
+#[test]
+fn a_table_larger_than_what_is_asked_for_stays_where_it_is() {
+    // Five rows of a table of 10,000, and one row of all others' for every rank.
+    let figures = on_ranks(&[4], |cx, engine| {
+        let mesh = cx.mesh();
+        let table = floats(cx, &Layout::parse(mesh, &[10_000, 8], "S(0)").unwrap());
+        let index = |text: &str| {
+            let layout = Layout::parse(mesh, &[5], text).unwrap();
+            Value::new(Array::from_fn::<i64>(cx, &layout, |i| 2100 * i[0] as i64).unwrap())
+        };
+        let few = floats(cx, &Layout::parse(mesh, &[5, 8], "S(0)").unwrap());
+        let whole = floats(cx, &Layout::parse(mesh, &[5, 8], "R").unwrap());
+        let column = Layout::parse(mesh, &[5, 8], "R").unwrap();
+        let column = Array::from_fn::<i64>(cx, &column, |i| 2100 * i[0] as i64 + i[1] as i64);
+        let column = Value::new(column.unwrap());
+        [
+            received(cx, || {
+                drop(index_select(engine, &table, 0, &index("S(0)")).unwrap())
+            }),
+            received(cx, || {
+                drop(index_select(engine, &table, 0, &index("R")).unwrap())
+            }),
+            received(cx, || {
+                drop(embedding(engine, &index("S(0)"), &table, None).unwrap())
+            }),
+            received(cx, || {
+                drop(embedding(engine, &index("R"), &table, Some(3)).unwrap())
+            }),
+            received(cx, || drop(gather(engine, &table, 0, &column).unwrap())),
+            received(cx, || {
+                drop(index_add(engine, &table, 0, &index("S(0)"), &few, 1.0).unwrap())
+            }),
+            received(cx, || {
+                drop(index_add(engine, &table, 0, &index("R"), &whole, 1.0).unwrap())
+            }),
+            received(cx, || {
+                drop(scatter_add(engine, &table, 0, &column, &whole).unwrap())
+            }),
+        ]
+    });
+    for bytes in figures {
+        // Rows of 64 bytes with a request each, or a request for each of their elements, and the counts round.
+        let most = 5 * (64 + 8 * 8) + 3 * 8;
+        assert!(bytes.iter().all(|&b| b <= most), "{bytes:?}");
+    }
 }

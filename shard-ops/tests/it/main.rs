@@ -4,4 +4,5 @@ mod contraction;
 mod engine;
 mod indexing;
 mod rows;
+mod sorting;
 mod testing;

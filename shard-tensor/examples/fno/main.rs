@@ -9,6 +9,8 @@
 
 #[path = "../downscale/data.rs"]
 mod data;
+#[path = "../output/fields.rs"]
+mod fields;
 mod model;
 #[path = "../input/npy.rs"]
 mod npy;
@@ -16,8 +18,10 @@ mod npy;
 #[path = "../input/npy_write.rs"]
 mod npy_write;
 mod picture;
-#[path = "../downscale/raster.rs"]
-#[expect(dead_code, reason = "another example draws more kinds of fields")]
+#[path = "../output/pieces.rs"]
+mod pieces;
+#[path = "../output/raster.rs"]
+#[expect(dead_code, reason = "other examples draw the ground")]
 mod raster;
 #[path = "../output/told.rs"]
 mod told;
@@ -92,6 +96,8 @@ struct Outcome {
     given: Array2<f64>,
     truth: Array2<f64>,
     prediction: Array2<f64>,
+    /// Where pieces begin and end, in rows and columns.
+    boundaries: [Vec<usize>; 2],
     /// Bytes that each rank received while training.
     received: Vec<u64>,
 }
@@ -135,7 +141,7 @@ fn run(args: &Args) -> std::result::Result<bool, Failure> {
     writeln!(out, "  ranks received {} MB", megabytes.join(", "))?;
     std::fs::create_dir_all(&args.out)?;
     let file = args.out.join("fno.svg");
-    picture::write(&file, &many.given, &many.truth, &many.prediction)?;
+    picture::write(&file, &many)?;
     writeln!(out, "  drew {}", file.display())?;
     if !args.verify {
         return Ok(true);
@@ -230,6 +236,7 @@ fn on_rank(
         given,
         truth,
         prediction,
+        boundaries: pieces::boundaries(hours.test.1.layout()),
         received,
     };
     Ok((ctx.rank() == 0).then_some(outcome))

@@ -1,51 +1,35 @@
-//! An hour, how it changes, and how it was predicted to: an SVG.
+//! An hour, how it changes, and how it was predicted to.
 
-use crate::Failure;
-use crate::raster::{Place, Scale};
-use ndarray::Array2;
-use std::fmt::Write;
+use crate::fields::{self, Panel};
+use crate::raster::Scale;
+use crate::{Failure, Outcome};
+use plotters::prelude::{ColorMap, ViridisRGB};
 use std::path::Path;
 
-/// Pixels of a point, and around fields.
-const POINT: usize = 2;
-const GAP: i32 = 16;
-const TITLE: i32 = 28;
+/// The share of the largest change at which colours of changes end.
+const CHANGES: f64 = 0.6;
 
-/// Draws three fields beside each other; changes have the colours of the true one.
+/// Draws three fields beside each other, the last with the names of the pieces; changes have the colours of the true one.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub(crate) fn write(
-    path: &Path,
-    given: &Array2<f64>,
-    truth: &Array2<f64>,
-    prediction: &Array2<f64>,
-) -> Result<(), Failure> {
-    let most = truth.iter().fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
-    let changes = Scale::diverging(0.6 * most);
+pub(crate) fn write(path: &Path, found: &Outcome) -> Result<(), Failure> {
+    let largest = (found.truth.iter()).fold(f64::MIN_POSITIVE, |most, x| most.max(x.abs()));
+    let changes = Scale::diverging(CHANGES * largest);
+    let panel = |title: &str, field, scale, names| Panel {
+        title: title.to_owned(),
+        field,
+        scale,
+        unit: "K",
+        names,
+    };
+    let hour = Scale::over(|share| ViridisRGB.get_color(share), &found.given);
+    let predicted = format!("The change as predicted: rms off by {:.3} K", found.error);
     let panels = [
-        (
-            "Given: potential temperature",
-            given,
-            Scale::sequential(given),
-        ),
-        ("Its change within an hour", truth, changes),
-        ("The change as predicted", prediction, changes),
+        panel("Given: potential temperature", &found.given, hour, false),
+        panel("Its change within an hour", &found.truth, changes, false),
+        panel(&predicted, &found.prediction, changes, true),
     ];
-    let (rows, columns) = given.dim();
-    let (width, height) = ((columns * POINT) as i32, (rows * POINT) as i32);
-    let all = [GAP + 3 * (width + GAP), TITLE + height + GAP];
-    let mut svg = format!(
-        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{}" height="{}" font-family="sans-serif" font-size="15">
-<rect width="100%" height="100%" fill="white"/>
-"#,
-        all[0], all[1]
-    );
-    for (i, (title, field, scale)) in panels.into_iter().enumerate() {
-        let left = GAP + i as i32 * (width + GAP);
-        svg += &scale.field(field, Place([left, TITLE, width, height]))?;
-        writeln!(svg, r#"<text x="{left}" y="{}">{title}</text>"#, TITLE - 9)?;
-    }
-    svg += "</svg>\n";
-    std::fs::write(path, svg).map_err(|e| format!("{}: {e}", path.display()).into())
+    let caption = "A Fourier neural operator on an hour of weather, the lowest level";
+    fields::write(path, &panels, &found.boundaries, caption)
 }

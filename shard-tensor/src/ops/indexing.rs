@@ -140,8 +140,8 @@ impl ShardTensor {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
-    /// Rows that meet are added in the order of the index, on each rank by itself, and these sums by the row's owner: its own first, then by
-    /// rank. So the bits are fixed for a layout.
+    /// Rows that meet are added in the order of the index, on each rank by itself, and these sums by the row's owner in the order
+    /// of the ranks, its own one by one when it is its turn. So the bits are fixed for a layout.
     ///
     /// # Collective
     /// As [`index_select`](Self::index_select), of sums that go the other way.
@@ -308,6 +308,31 @@ impl ShardTensor {
         self.run2(mask, select::masked_select)
     }
 
+    /// The tensor with elements of `source` where `mask` is true: the first of them, in row-major order of both. The mask is broadcast.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// let put = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.arange(5, [shard(0)])?;
+    ///     let tens = mesh.distribute(&array![10.0_f32, 20.0, 30.0], [shard(0)])?;
+    ///     x.masked_scatter(&x.gt_scalar(2.0)?, &tens)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(put[0].as_slice(), Some(&[0.0, 1.0, 2.0, 10.0, 20.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`masked_select`](Self::masked_select); the elements that are put move to where they belong.
+    ///
+    /// # Errors
+    /// For a mask that is not bool, or does not broadcast, types that differ, and fewer elements than places; what the communicator reports.
+    #[track_caller]
+    pub fn masked_scatter(&self, mask: &Self, source: &Self) -> Result<Self> {
+        self.run3(mask, source, select::masked_scatter)
+    }
+
     /// For every one of `values` the place among these elements, ascending along the last dim, where it could be put and leave them sorted: the
     /// first such place, or with `right` the last. Of a list, values may have any dims; else those before the last are those of this tensor.
     ///
@@ -351,8 +376,8 @@ impl ShardTensor {
     /// ```
     ///
     /// # Collective
-    /// All members of the mesh. Where the dim is sharded, each rank sorts its part, sees the sorted parts of all with their indices, and merges
-    /// its stretch of them.
+    /// All members of the mesh. Where the dim is sharded, each rank sorts its part and tells few of its elements, and reads and merges what
+    /// its part of the result is made of: that part with its indices at most. Lines too short for that are gathered.
     ///
     /// # Errors
     /// For a dim out of range, 16-bit floats and truth values; what the communicator reports.
@@ -379,7 +404,7 @@ impl ShardTensor {
     /// first; NaN is larger than all numbers.
     ///
     /// # Collective
-    /// All members of the mesh. Where the dim is sharded, the first `k` of every part, with their indices.
+    /// All members of the mesh. Where the dim is sharded, the first `k` of every part at most, with their indices.
     ///
     /// # Errors
     /// As [`sort`](Self::sort); for more elements than there are.
@@ -392,7 +417,7 @@ impl ShardTensor {
     /// The `k`-th smallest element of a dim, counted from 1, and its index, without the dim.
     ///
     /// # Collective
-    /// As [`topk`](Self::topk).
+    /// As [`sort`](Self::sort), of one element.
     ///
     /// # Errors
     /// As [`topk`](Self::topk); for a `k` of 0.
@@ -406,7 +431,7 @@ impl ShardTensor {
     /// is one.
     ///
     /// # Collective
-    /// As [`topk`](Self::topk) of half the dim.
+    /// As [`kthvalue`](Self::kthvalue).
     ///
     /// # Errors
     /// As [`sort`](Self::sort); for a dim without elements.
@@ -414,30 +439,6 @@ impl ShardTensor {
     pub fn median(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
         let dim = self.dim("median", dim)?;
         self.pair(|exec, x| sort::median(exec, x, dim))
-    }
-
-    /// How often each number from 0 to below `bins` is among these elements, or the sum of the `weights` of its elements.
-    ///
-    /// ```
-    /// use ndarray::array;
-    /// use shard_tensor::{launch, shard};
-    /// let found = launch(2, |ctx| {
-    ///     let x = ctx.mesh_of(2)?.distribute(&array![3_i64, 0, 3, 3, 1], [shard(0)])?;
-    ///     x.bincount(None, 5)?.to_array::<i64>()
-    /// })?;
-    /// assert_eq!(found[0].as_slice(), Some(&[1, 1, 0, 3, 0][..]));
-    /// # Ok::<(), shard_tensor::Error>(())
-    /// ```
-    ///
-    /// # Collective
-    /// As [`segment_sum`](Self::segment_sum).
-    ///
-    /// # Errors
-    /// As [`segment_sum`](Self::segment_sum); for numbers out of range, negative ones too.
-    #[track_caller]
-    pub fn bincount(&self, weights: Option<&Self>, bins: usize) -> Result<Self> {
-        let weights = weights.map(Self::value);
-        self.run(|exec, x| indexing::bincount(exec, x, weights.as_ref(), bins))
     }
 
     /// Of which of the intervals between ascending `boundaries` each element is: [`searchsorted`](Self::searchsorted) the other way round.

@@ -4,6 +4,7 @@
 //! collective: every member of the tensors' mesh calls them alike, in the same order.
 
 mod compare;
+mod counts;
 mod folds;
 mod fourier;
 mod indexing;
@@ -20,7 +21,9 @@ mod scans;
 mod softmax;
 mod spatial;
 mod statistics;
+mod windows;
 
+pub use counts::{Bins, Unique};
 pub use folds::{RadiusPairs, RadiusTable};
 pub use losses::ClassLoss;
 pub use masks::Branch;

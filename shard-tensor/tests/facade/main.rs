@@ -1,6 +1,7 @@
 //! Tests of the facade on in-process ranks.
 
 mod constructors;
+mod counts;
 mod domains;
 mod doors;
 mod dtensor;
@@ -15,9 +16,12 @@ mod models;
 mod noise;
 mod numbers;
 mod operators;
+mod products;
 mod random;
 mod reading;
 mod scans;
 mod simulating;
+mod statistics;
 mod training;
 mod types;
+mod windows;

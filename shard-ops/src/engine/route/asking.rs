@@ -253,7 +253,7 @@ impl<'a> Remote<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::RouteBy;
     use crate::strategy::{OperandPart, Peer};
@@ -261,7 +261,12 @@ mod tests {
     use smallvec::smallvec;
 
     /// Rank `me` of as many as the partition has parts, which looks up a part of this shape.
-    fn routing(partition: &Partition, me: usize, shape: &[usize], keyed: &[Keyed]) -> Routing {
+    pub(in super::super) fn routing(
+        partition: &Partition,
+        me: usize,
+        shape: &[usize],
+        keyed: &[Keyed],
+    ) -> Routing {
         let peers = (0..partition.parts()).map(|part| Peer { at: part, part });
         Routing {
             index: 1,
@@ -286,6 +291,7 @@ mod tests {
             id: 0,
             by: RouteBy::Ask,
             considered: smallvec![],
+            merging: None,
         }
     }
 

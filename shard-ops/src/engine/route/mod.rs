@@ -1,13 +1,14 @@
 //! Rows that an operand names: who asks whom is found out once for an operand's value, and kept with it.
 
 mod asking;
+mod runs;
 
 use self::asking::Asked;
 use super::{Applied, submit};
 use crate::error::InOp;
 use crate::families::indexing::{Pack, Settle};
 use crate::strategy::{Group, Keyed, KeyedDims, Routing};
-use crate::{Fold, KernelCx, Op, OperandBox, Result, Stage};
+use crate::{Fold, KernelCx, Op, OperandBox, Result, Stage, key_of};
 use shard_comm::simulated::PHANTOM;
 use shard_comm::{AgreedError, Buffer, BufferMut, Communicator, DType, ExchangePlan, Piece, Work};
 use shard_kernels::rows::by_key;
@@ -17,13 +18,15 @@ use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+pub(super) use self::runs::bring as bring_runs;
+
 /// What a part of an operand asks for, and what others ask of this rank. As long as the operand's value lives, this stays true.
 #[derive(Debug)]
 pub(super) struct Route {
     /// The key of every element, `i64`.
     keys: Buffer,
-    /// The same without one index, as it was asked for last.
-    without: RefCell<Option<(i64, Buffer)>>,
+    /// The same without some of them, as they were needed: those of one index that is left out at most.
+    selections: RefCell<Vec<Selection>>,
     /// Rows asked for, as their owners number them, peer by peer; how many of each; and all.
     requests: Vec<i64>,
     incoming: Vec<usize>,
@@ -31,9 +34,38 @@ pub(super) struct Route {
     /// Rows of this rank that others ask for, `i64`, peer by peer; how many each.
     asked: Buffer,
     outgoing: Vec<usize>,
-    /// Elements by key, for devices that fold each row by itself: of the operand (without one index), and of what comes home.
-    by_key: RefCell<Option<(Option<i64>, Sorted)>>,
-    by_asked: OnceCell<Sorted>,
+    /// Whether others ask for rows that there are, which all hear before rows move.
+    status: Status,
+    /// What comes home by key, for devices that fold each row by itself: of the ranks in front of this one, and of those behind.
+    by_asked: [OnceCell<Sorted>; 2],
+}
+
+/// Keys of which some name no row.
+#[derive(Debug)]
+struct Selection {
+    skips: Option<i64>,
+    whose: Whose,
+    keys: Buffer,
+    /// Elements by key, for devices that fold each row by itself.
+    sorted: Option<Sorted>,
+}
+
+/// Whose rows keys name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Anyone's.
+    All,
+    /// Those of other ranks.
+    Others,
+    /// This rank's.
+    Own,
+}
+
+/// Ranks in front of this one, or behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Front,
+    Behind,
 }
 
 /// The elements that name each row, in order, and where those of each row begin.
@@ -110,30 +142,29 @@ impl Route {
         };
         let device = cx.device();
         let nobody = || device.upload_slice::<i64>(&[]).in_op(op);
-        let (others, outgoing) = match (&routing.group, cx.all()) {
+        let (others, outgoing, known) = match (&routing.group, cx.all()) {
             (Some(group), Some(comm)) => {
-                let outgoing = tell_counts(op, &**comm, group, &asked, routing.id, status)?;
-                (
-                    tell_rows(op, &**comm, routing, group, &asked, &outgoing)?,
-                    outgoing,
-                )
+                let (outgoing, known) = tell_counts(op, &**comm, routing, group, &asked, status)?;
+                let others = tell_rows(op, &**comm, routing, group, &asked, &outgoing, known)?;
+                let (others, known) = within(op, numbers_of(routing) * routing.own.len(), others);
+                (device.upload_slice(&others).in_op(op)?, outgoing, known)
             }
             (_, Some(comm)) => {
                 comm.agree(status).in_op(op)?;
-                (nobody()?, Vec::new())
+                (nobody()?, Vec::new(), Ok(()))
             }
-            (_, None) => (nobody()?, Vec::new()),
+            (_, None) => (nobody()?, Vec::new(), Ok(())),
         };
         Ok(Self {
             keys: device.upload_slice(&asked.keys).in_op(op)?,
-            without: RefCell::default(),
+            selections: RefCell::default(),
             ghosts: asked.requests.len(),
             requests: asked.requests,
             incoming: asked.counts,
             asked: others,
             outgoing,
-            by_key: RefCell::default(),
-            by_asked: OnceCell::new(),
+            status: known,
+            by_asked: Default::default(),
         })
     }
 }
@@ -162,14 +193,8 @@ impl Route {
                 outgoing.push(usize::from(others) * asks(routing.own.len()));
             }
             asked = outgoing.iter().sum();
-            exchange_counts(
-                op,
-                &**comm,
-                group,
-                routing.id,
-                Ok(()),
-                &vec![0; group.peers.len()],
-            )?;
+            let none = vec![0; group.peers.len()];
+            exchange_numbers(op, COUNTS, &**comm, group, routing.id, Ok(()), &none, 1)?;
             let dtype = if routing.narrow {
                 DType::I32
             } else {
@@ -177,28 +202,20 @@ impl Route {
             };
             let all = incoming.iter().sum();
             let mine = device.alloc(dtype, all).in_op(op)?.freeze();
-            swap(
-                op,
-                "route requests",
-                &**comm,
-                group,
-                &mine,
-                &incoming,
-                &outgoing,
-                1,
-            )?;
+            let (to, from, what) = (&incoming, &outgoing, "route requests");
+            swap(op, what, &**comm, group, &mine, to, from, 1, Ok(()))?;
         }
         let list = |len: usize| Ok(device.alloc(DType::I64, len).in_op(op)?.freeze());
         Ok(Self {
             keys: list(local.len())?,
-            without: RefCell::default(),
+            selections: RefCell::default(),
             ghosts: incoming.iter().sum(),
             requests: Vec::new(),
             incoming,
             asked: list(asked)?,
             outgoing,
-            by_key: RefCell::default(),
-            by_asked: OnceCell::new(),
+            status: Ok(()),
+            by_asked: Default::default(),
         })
     }
 }
@@ -224,32 +241,58 @@ fn read(cx: &Rc<MeshComm>, local: &Buffer) -> shard_comm::Result<Vec<i64>> {
     })
 }
 
-/// The counts round: every rank tells each of its peers how many rows it asks for, and all whether anything is wrong.
+/// The counts round: every rank tells each of its peers how many rows it asks for, and all whether anything is wrong. Gives how many
+/// each asks of this rank, and whether it has as many.
 fn tell_counts(
     op: &'static str,
     comm: &dyn Communicator,
+    routing: &Routing,
     group: &Group,
     asked: &Asked,
-    id: u128,
-    status: Result<(), AgreedError>,
-) -> Result<Vec<usize>> {
+    status: Status,
+) -> Result<(Vec<usize>, Status)> {
     let mut counts: Vec<i64> = asked.counts.iter().map(|&n| n as i64).collect();
     counts.resize(group.peers.len(), 0);
-    let told = exchange_counts(op, comm, group, id, status, &counts)?;
-    let told = comm.device().download_vec::<i64>(&told).in_op(op)?;
-    Ok(told
-        .into_iter()
-        .map(|n| usize::try_from(n).unwrap_or(0))
-        .collect())
+    let told = exchange_numbers(op, COUNTS, comm, group, routing.id, status, &counts, 1)?;
+    let mut told = comm.device().download_vec::<i64>(&told).in_op(op)?;
+    told[group.me] = 0;
+    let rows = numbers_of(routing) * routing.own.len();
+    let mut status = Ok(());
+    let count = |n: i64| {
+        let count = usize::try_from(n).ok().filter(|&n| n <= rows);
+        count.unwrap_or_else(|| {
+            status = Err(foreign(op, format!("requests for at most {rows} rows"), n));
+            0
+        })
+    };
+    let counts = told.into_iter().map(count).collect();
+    Ok((counts, status))
 }
 
-fn exchange_counts(
+/// What a rank says that runs another program.
+fn foreign(op: &'static str, expected: String, got: i64) -> AgreedError {
+    let fix = "run the same program on all ranks";
+    AgreedError::new(op, expected, format!("{got}"), fix)
+}
+
+type Status = std::result::Result<(), AgreedError>;
+
+const COUNTS: &str = "route counts";
+
+/// As many numbers from every rank to each of its peers.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the pieces of one exchange, passed on once"
+)]
+fn exchange_numbers(
     op: &'static str,
+    what: &'static str,
     comm: &dyn Communicator,
     group: &Group,
     id: u128,
-    status: Result<(), AgreedError>,
-    counts: &[i64],
+    status: Status,
+    numbers: &[i64],
+    width: usize,
 ) -> Result<Buffer> {
     let device = comm.device();
     let others = || {
@@ -259,12 +302,15 @@ fn exchange_counts(
             .enumerate()
             .filter(|&(k, _)| k != group.me)
     };
-    let recv = others().map(|(k, peer)| Piece::run(peer.at, 0, 1, group.me, k));
-    let send = others().map(|(k, peer)| Piece::run(peer.at, 0, 1, k, group.me));
+    let me = group.me;
+    let recv = others().map(|(k, peer)| Piece::run(peer.at, 0, width, width * me, width * k));
+    let send = others().map(|(k, peer)| Piece::run(peer.at, 0, width, width * k, width * me));
     let (recv, send) = (recv.collect(), send.collect());
-    let plan = ExchangePlan::new("route counts", id, recv, send, None, Some(ZERO));
-    let mine = device.upload_slice(counts).in_op(op)?;
-    let into = device.alloc(DType::I64, counts.len()).in_op(op)?;
+    // How many numbers there are may differ from group to group, but who is in which follows from what the rows are looked up by.
+    let id = key_of(what, &id);
+    let plan = ExchangePlan::new(what, id, recv, send, None, Some(ZERO));
+    let mine = device.upload_slice(numbers).in_op(op)?;
+    let into = device.alloc(DType::I64, numbers.len()).in_op(op)?;
     comm.exchange(&Arc::new(plan), &[mine], into, status)
         .in_op(op)
 }
@@ -279,20 +325,34 @@ fn tell_rows(
     group: &Group,
     asked: &Asked,
     outgoing: &[usize],
-) -> Result<Buffer> {
+    status: Status,
+) -> Result<Vec<i64>> {
     let device = comm.device();
     let (to, from) = (&asked.counts, outgoing);
+    const WHAT: &str = "route requests";
     if !routing.narrow {
         let mine = device.upload_slice(&asked.requests).in_op(op)?;
-        return swap(op, "route requests", comm, group, &mine, to, from, 1);
+        let told = swap(op, WHAT, comm, group, &mine, to, from, 1, status)?;
+        return device.download_vec::<i64>(&told).in_op(op);
     }
     // Four bytes are enough for the numbers of most tables' rows.
     let short: Vec<i32> = asked.requests.iter().map(|&k| k as i32).collect();
     let mine = device.upload_slice(&short).in_op(op)?;
-    let told = swap(op, "route requests", comm, group, &mine, to, from, 1)?;
+    let told = swap(op, WHAT, comm, group, &mine, to, from, 1, status)?;
     let told = device.download_vec::<i32>(&told).in_op(op)?;
-    let told: Vec<i64> = told.into_iter().map(i64::from).collect();
-    device.upload_slice(&told).in_op(op)
+    Ok(told.into_iter().map(i64::from).collect())
+}
+
+/// The rows that others ask for, if this rank has them; otherwise the first.
+fn within(op: &'static str, rows: usize, mut asked: Vec<i64>) -> (Vec<i64>, Status) {
+    let mut status = Ok(());
+    for key in &mut asked {
+        if !usize::try_from(*key).is_ok_and(|key| key < rows) {
+            status = Err(foreign(op, format!("requests for rows below {rows}"), *key));
+            *key = 0;
+        }
+    }
+    (asked, status)
 }
 
 /// An exchange among peers of runs that lie peer by peer on either side, of which only the pair knows the length.
@@ -309,6 +369,7 @@ fn swap(
     to: &[usize],
     from: &[usize],
     width: usize,
+    status: Status,
 ) -> Result<Buffer> {
     let device = comm.device();
     let (mut recv, mut send) = (Vec::new(), Vec::new());
@@ -327,42 +388,61 @@ fn swap(
     }
     // The data decided it, so that it is worth nothing to another call, and is compared pair by pair.
     let plan = ExchangePlan::new(what, 0, recv.into(), send.into(), None, None);
-    let (into, status) = match device.alloc(mine.dtype(), written) {
+    let (into, room) = match device.alloc(mine.dtype(), written) {
         Ok(into) => (into, Ok(())),
         Err(e) => {
             let none = device.alloc(mine.dtype(), 0).in_op(op)?;
             (none, Err(AgreedError::from_local(op, e)))
         }
     };
-    comm.exchange(&Arc::new(plan), &sources, into, status)
+    comm.exchange(&Arc::new(plan), &sources, into, status.and(room))
         .in_op(op)
 }
 
 impl Routed<'_> {
     /// The keys that the kernel sees in place of indices.
-    pub(super) fn keys(&self) -> Result<Buffer> {
-        let (route, Some(skips)) = (&self.route, self.routing.skips) else {
+    pub(super) fn keys(&self, whose: Whose) -> Result<Buffer> {
+        let skips = self.routing.skips;
+        let all = skips.is_none() && whose == Whose::All;
+        if all || self.cx.device().kind() == PHANTOM {
             return Ok(self.route.keys.clone());
-        };
-        if self.cx.device().kind() == PHANTOM {
-            return Ok(route.keys.clone());
         }
-        if let Some((index, keys)) = &*route.without.borrow()
-            && *index == skips
-        {
-            return Ok(keys.clone());
+        let at = self.selection(whose)?;
+        Ok(self.route.selections.borrow()[at].keys.clone())
+    }
+
+    /// Which of the kept selections of keys it is.
+    fn selection(&self, whose: Whose) -> Result<usize> {
+        let (skips, route) = (self.routing.skips, &self.route);
+        let known = (route.selections.borrow().iter())
+            .position(|kept| kept.skips == skips && kept.whose == whose);
+        if let Some(at) = known {
+            return Ok(at);
         }
         let (op, device) = (self.op.name(), self.cx.device());
-        let skipped = self.key_of(skips);
+        let skipped = skips.and_then(|index| self.key_of(index));
+        let own = self.own_rows() as i64;
         let mut keys = device.download_vec::<i64>(&route.keys).in_op(op)?;
         for key in &mut keys {
-            if Some(*key) == skipped {
+            let wanted = match whose {
+                Whose::All => true,
+                Whose::Others => *key >= own,
+                Whose::Own => *key < own,
+            };
+            if !wanted || Some(*key) == skipped {
                 *key = -1;
             }
         }
         let keys = device.upload_slice(&keys).in_op(op)?;
-        *route.without.borrow_mut() = Some((skips, keys.clone()));
-        Ok(keys)
+        let mut selections = route.selections.borrow_mut();
+        selections.retain(|kept| kept.skips.is_none() || kept.skips == skips);
+        selections.push(Selection {
+            skips,
+            whose,
+            keys,
+            sorted: None,
+        });
+        Ok(selections.len() - 1)
     }
 
     /// The key of an index of a dim without shared ones; `None` where no element names it.
@@ -461,7 +541,8 @@ impl Routed<'_> {
         }
         let packed = outputs.remove(0).freeze();
         let (to, from) = (&route.outgoing, &route.incoming);
-        swap(name, "route rows", &**comm, group, &packed, to, from, width)
+        let (what, status) = ("route rows", route.status.clone());
+        swap(name, what, &**comm, group, &packed, to, from, width, status)
     }
 
     /// The same way of going about it with an op of the route's own.
@@ -484,23 +565,51 @@ impl Routed<'_> {
     }
 
     /// What a device needs that folds each row by itself, behind all other inputs.
-    pub(super) fn push_sorted(&self, call: &mut KernelCx, inputs: &mut Vec<Buffer>) -> Result<()> {
+    pub(super) fn push_sorted(
+        &self,
+        whose: Whose,
+        call: &mut KernelCx,
+        inputs: &mut Vec<Buffer>,
+    ) -> Result<()> {
         if self.routing.home.is_empty() || !self.cx.device().kind().is_cuda() {
             return Ok(());
         }
-        let skips = self.routing.skips;
-        let known = self.route.by_key.borrow().clone();
+        let at = self.selection(whose)?;
+        let kept = |s: &[Selection]| (s[at].keys.clone(), s[at].sorted.clone());
+        let (keys, known) = kept(&self.route.selections.borrow());
         let sorted = match known {
-            Some((without, sorted)) if without == skips => sorted,
-            _ => {
-                let sorted = self.sort(&self.keys()?, self.own_rows() + self.route.ghosts)?;
-                *self.route.by_key.borrow_mut() = Some((skips, sorted.clone()));
+            Some(sorted) => sorted,
+            None => {
+                let rows = self.own_rows() + call.outputs.last().map_or(0, |away| away.shape[0]);
+                let sorted = self.sort(&keys, rows)?;
+                self.route.selections.borrow_mut()[at].sorted = Some(sorted.clone());
                 sorted
             }
         };
         call.inputs.extend(sorted.iter().map(|b| list(b.len())));
         inputs.extend(sorted);
         Ok(())
+    }
+
+    /// Whether contributions of ranks in front of this one come to its rows, to which its own are then added in turn. What is
+    /// forecast has no order.
+    pub(super) fn waits(&self) -> bool {
+        let me = self.routing.group.as_ref().map_or(0, |group| group.me);
+        let in_front = self.route.outgoing.iter().take(me);
+        let away = !self.routing.home.is_empty() && self.cx.device().kind() != PHANTOM;
+        away && in_front.sum::<usize>() > 0
+    }
+
+    /// The same call once more, which goes on with the outputs and has nothing to send home.
+    pub(super) fn goes_on(&self, call: &KernelCx) -> KernelCx {
+        let mut call = call.clone();
+        call.fold.first = false;
+        call.work = Work::default();
+        let first = call.outputs.len() - self.routing.home.len();
+        for (k, (o, keyed)) in self.routing.home.iter().enumerate() {
+            call.outputs[first + k] = self.ghost_box(&call.outputs[*o], keyed, 0);
+        }
+        call
     }
 
     fn own_rows(&self) -> usize {
@@ -517,41 +626,67 @@ impl Routed<'_> {
         ])
     }
 
-    /// Sends contributions to the owners of the rows, who fold them in by the order of the ranks they come from.
-    pub(super) fn bring_home(
-        &self,
-        call: &KernelCx,
-        outputs: &mut [BufferMut],
-        away: Vec<BufferMut>,
-    ) -> Result<()> {
+    /// Sends contributions to the owners of the rows: those that came to this rank's.
+    pub(super) fn send_home(&self, call: &KernelCx, away: Vec<BufferMut>) -> Result<Vec<Buffer>> {
         let name = self.op.name();
         let (Some(group), Some(comm)) = (&self.routing.group, self.cx.all()) else {
-            return Ok(());
+            return Ok(Vec::new());
         };
-        let route = &*self.route;
-        for ((o, keyed), away) in self.routing.home.iter().zip(away) {
-            let at = &call.outputs[*o];
-            let came = self.ghost_box(at, keyed, route.asked.len());
-            let width: usize = came.shape[1..].iter().product();
-            let (to, from) = (&route.incoming, &route.outgoing);
+        let (to, from) = (&self.route.incoming, &self.route.outgoing);
+        let home = self.routing.home.iter().zip(away);
+        let came = home.map(|((o, keyed), away)| {
+            let rows = self.ghost_box(&call.outputs[*o], keyed, self.route.asked.len());
+            let width: usize = rows.shape[1..].iter().product();
             let mine = away.freeze();
-            let dtype = mine.dtype();
-            let came_in = swap(name, "route home", &**comm, group, &mine, to, from, width)?;
-            if came_in.is_empty() {
+            let (what, status) = ("route home", self.route.status.clone());
+            swap(name, what, &**comm, group, &mine, to, from, width, status)
+        });
+        came.collect()
+    }
+
+    /// Folds what came from the ranks on one side into this rank's rows, in the order of those ranks.
+    pub(super) fn settle(
+        &self,
+        side: Side,
+        call: &KernelCx,
+        outputs: &mut [BufferMut],
+        came: &[Buffer],
+    ) -> Result<()> {
+        let (name, route) = (self.op.name(), &*self.route);
+        let me = self.routing.group.as_ref().map_or(0, |group| group.me);
+        let in_front: usize = route.outgoing.iter().take(me).sum();
+        let rows = match side {
+            Side::Front => 0..in_front,
+            Side::Behind => in_front..route.asked.len(),
+        };
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let asked = route.asked.try_slice(rows.clone()).in_op(name)?;
+        for ((o, keyed), came) in self.routing.home.iter().zip(came) {
+            let at = &call.outputs[*o];
+            let box_of_rows = self.ghost_box(at, keyed, rows.len());
+            let width: usize = box_of_rows.shape[1..].iter().product();
+            if width == 0 {
                 continue;
             }
             let op: Arc<dyn Op> = Arc::new(Settle {
                 keyed: keyed.clone(),
                 fold: self.fold,
             });
-            let mut inputs = vec![came_in, route.asked.clone()];
-            let mut boxes = vec![came, list(route.asked.len())];
+            let came = came
+                .try_slice(width * rows.start..width * rows.end)
+                .in_op(name)?;
+            let dtype = came.dtype();
+            let mut inputs = vec![came, asked.clone()];
+            let mut boxes = vec![box_of_rows, list(rows.len())];
             if self.cx.device().kind().is_cuda() {
-                let sorted = match route.by_asked.get() {
+                let cell = &route.by_asked[usize::from(side == Side::Behind)];
+                let sorted = match cell.get() {
                     Some(sorted) => sorted,
                     None => {
-                        let sorted = self.sort(&route.asked, self.own_rows())?;
-                        route.by_asked.get_or_init(|| sorted)
+                        let sorted = self.sort(&asked, self.own_rows())?;
+                        cell.get_or_init(|| sorted)
                     }
                 };
                 boxes.extend(sorted.iter().map(|b| list(b.len())));
@@ -560,15 +695,9 @@ impl Routed<'_> {
             let call = rows_call(boxes, at.clone(), dtype);
             let none = self.cx.device().alloc(dtype, 0).in_op(name)?;
             let own = vec![std::mem::replace(&mut outputs[*o], none)];
-            let mut done = submit(
-                self.with(&op),
-                self.cx,
-                Stage::Compute,
-                Arc::new(vec![call]),
-                None,
-                inputs,
-                own,
-            )?;
+            let calls = Arc::new(vec![call]);
+            let stage = Stage::Compute;
+            let mut done = submit(self.with(&op), self.cx, stage, calls, None, inputs, own)?;
             outputs[*o] = done.remove(0);
         }
         Ok(())
@@ -598,5 +727,111 @@ fn rows_call(inputs: Vec<OperandBox>, output: OperandBox, dtype: DType) -> Kerne
         adds_once: true,
         fold: Fold::ONLY,
         is_part: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::asking::tests::routing;
+    use super::*;
+    use shard_comm::{ErrorClass, local};
+    use shard_spec::Partition;
+
+    /// What two ranks of 4 and 6 rows make of a meeting at which rank 1 says what no program of this crate says.
+    fn meeting<T: Send>(
+        f: impl Fn(&dyn Communicator, &Routing, &Group) -> Result<T> + Sync,
+    ) -> Vec<Result<T>> {
+        let partition = Partition::from_sizes(&[4, 6]).unwrap();
+        local::run(2, |comm| {
+            let routing = routing(&partition, comm.rank(), &[3], &[Keyed::Routed]);
+            f(&comm, &routing, routing.group.as_ref().unwrap())
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn more_requests_than_there_are_rows_are_everybodys_error() {
+        for absurd in [5, 1_000_000_000, i64::MAX, -1, i64::MIN] {
+            let ends = meeting(|comm, routing, group| {
+                let asked = Asked {
+                    counts: vec![0, 0],
+                    ..Asked::default()
+                };
+                if comm.rank() == 0 {
+                    let (from, status) = tell_counts("take", comm, routing, group, &asked, Ok(()))?;
+                    return tell_rows("take", comm, routing, group, &asked, &from, status);
+                }
+                let said = [absurd, 0];
+                exchange_numbers("take", COUNTS, comm, group, routing.id, Ok(()), &said, 1)?;
+                tell_rows("take", comm, routing, group, &asked, &[0, 0], Ok(()))
+            });
+            for end in ends {
+                let error = end.unwrap_err();
+                assert_eq!(error.class(), ErrorClass::Agreed);
+                let text = error.to_string();
+                assert!(
+                    text.contains("at most 4 rows") && text.contains(&absurd.to_string()),
+                    "{text}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn rows_that_are_not_there_are_everybodys_error_before_rows_move() {
+        for absurd in [4, i64::from(i32::MAX), -1] {
+            let ends = meeting(|comm, routing, group| {
+                let counts = if comm.rank() == 1 {
+                    vec![2, 0]
+                } else {
+                    vec![0, 0]
+                };
+                let asked = Asked {
+                    requests: vec![3, absurd][..counts[0]].to_vec(),
+                    counts,
+                    ..Asked::default()
+                };
+                let (from, status) = tell_counts("take", comm, routing, group, &asked, Ok(()))?;
+                let told = tell_rows("take", comm, routing, group, &asked, &from, status)?;
+                let (told, status) = within("take", routing.own.len(), told);
+                assert!(told.iter().all(|&row| row < routing.own.len() as i64));
+                let rows = comm.device().upload_slice(&told).in_op("take")?;
+                swap(
+                    "take",
+                    "route rows",
+                    comm,
+                    group,
+                    &rows,
+                    &from,
+                    &asked.counts,
+                    1,
+                    status,
+                )
+            });
+            for end in ends {
+                let error = end.unwrap_err();
+                assert_eq!(error.class(), ErrorClass::Agreed);
+                assert!(error.to_string().contains("rows below 4"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn stretches_that_runs_have_not_are_everybodys_error() {
+        for absurd in [
+            [0, 1_000_000_000],
+            [-1, 2],
+            [3, 2],
+            [5, 5],
+            [i64::MIN, i64::MAX],
+        ] {
+            let ends =
+                meeting(|comm, routing, group| runs::hear_absurd(comm, routing, group, absurd));
+            for end in ends {
+                let error = end.unwrap_err();
+                assert_eq!(error.class(), ErrorClass::Agreed);
+                assert!(error.to_string().contains("a run of 4 elements"), "{error}");
+            }
+        }
     }
 }

@@ -180,7 +180,9 @@ impl CudaKernel for FoldRows {
         let rows = self
             .picked
             .geometry(&call.cx.outputs[0], &call.cx.inputs[2]);
-        let base = match self.has_base && call.cx.adds_once {
+        // A call that is not the first goes on with what it finds.
+        let start = (!call.cx.fold.first).then_some("to");
+        let base = match self.has_base && call.cx.adds_once && start.is_none() {
             true => call.input(0)?.data,
             false => 0,
         };
@@ -194,7 +196,7 @@ impl CudaKernel for FoldRows {
             starts: call.input(4)?.data,
             ..Params::new(call, &rows)?
         };
-        params.fold(call, self.how, None)
+        params.fold(call, self.how, start)
     }
 }
 

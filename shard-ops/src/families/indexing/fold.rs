@@ -47,9 +47,7 @@ impl FoldRows {
 
     /// What rows are folded in where the largest or smallest counts: the cotangent is shared evenly between ties.
     fn ties(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Value) -> Result<Vec<Option<Value>>> {
-        let [base, index, src] = saved.inputs else {
-            unreachable!("the rule has three inputs")
-        };
+        let (base, index, src) = (&saved.inputs[0], &saved.inputs[1], &saved.inputs[2]);
         let out = saved.outputs[0].detach();
         let wins = equal(exec, &src.detach(), &self.take(exec, &out, index)?)?;
         let own = match self.has_base {
@@ -75,9 +73,7 @@ impl FoldRows {
     /// The gradient of products: each factor gets the product of the others. Where one factor is zero only it gets anything, where
     /// two are nobody does; so products are taken without zeros, and put back by their count.
     fn others(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Value) -> Result<Vec<Option<Value>>> {
-        let [base, index, src] = saved.inputs else {
-            unreachable!("the rule has three inputs")
-        };
+        let (base, index, src) = (&saved.inputs[0], &saved.inputs[1], &saved.inputs[2]);
         let sum = Arc::new(self.with(ReduceOp::Sum));
         let zero = is_zero(exec, &src.detach())?;
         let nonzero = add(exec, src, &zero)?;
@@ -186,6 +182,7 @@ impl Op for FoldRows {
             .picked
             .geometry(&call.cx.outputs[0], &call.cx.inputs[2]);
         let adds_base = self.has_base && call.cx.adds_once;
+        let call_is_first = call.cx.fold.first;
         with_foldable!(call.dtype(), T => {
             let (keys, src) = (call.input::<i64>(1), call.input::<T>(2));
             // A table that only lends its layout has no elements.
@@ -193,6 +190,8 @@ impl Op for FoldRows {
             let none = T::identity(row_fold(self.how));
             let (mut table, mut away) = call.output_pair::<T, T>();
             match base {
+                // A call that is not the first goes on with what it finds.
+                _ if !call_is_first => {}
                 Some(base) => table.data_mut().copy_from_slice(base.data()),
                 None => table.data_mut().fill(none),
             }

@@ -1,7 +1,7 @@
 //! Elements and rows put, or folded, into places that an index names.
 
 use super::fold::FoldRows;
-use super::rows::Picked;
+use super::rows::{Picked, in_full};
 use super::take::Take;
 use super::{Resolve, shortened};
 use crate::elementwise::{
@@ -36,8 +36,8 @@ pub enum ScatterReduce {
 /// `x` with every element of `src` added at the place that `index` names along dim `dim`: where `index` holds `j` at a place, the element
 /// of `src` there is added to that of `x` there with `j` for the dim. `index` may be shorter than `src`, and than `x` in other dims.
 ///
-/// Elements that meet are added in the order of the index, on each rank by itself, and these sums by the owner: its own first, then by
-/// rank.
+/// Elements that meet are added in the order of the index, on each rank by itself, and these sums by the owner in the order of the
+/// ranks, its own one by one when it is its turn.
 ///
 /// # Collective
 /// As [`index_select`](super::index_select), of sums that go the other way.
@@ -71,47 +71,49 @@ pub fn scatter_reduce(
     how: ScatterReduce,
     include_self: bool,
 ) -> Result<Value> {
-    into_places(
-        exec,
-        "scatter_reduce",
-        x,
-        dim,
-        index,
-        src,
-        |x, index, src| {
-            let fold = FoldRows {
-                picked: Picked::along(dim, x.ndim()),
-                how: match how {
-                    ScatterReduce::Sum | ScatterReduce::Mean => ReduceOp::Sum,
-                    ScatterReduce::Prod => ReduceOp::Prod,
-                    ScatterReduce::Max => ReduceOp::Max,
-                    ScatterReduce::Min => ReduceOp::Min,
-                },
-                has_base: include_self,
-                skips: None,
-            };
-            let folded = exec.apply1(Arc::new(fold.clone()), &[x, index, src])?;
-            if include_self && how != ScatterReduce::Mean {
-                return Ok(folded);
-            }
-            let counts = counts(exec, x, index, &fold.picked)?;
-            let folded = match (how, include_self) {
-                (ScatterReduce::Mean, true) => {
-                    mean(exec, &folded, &add_scalar(exec, &counts, 1.0)?)?
+    in_full(exec, [x, src], |[x, src]| {
+        into_places(
+            exec,
+            "scatter_reduce",
+            x,
+            dim,
+            index,
+            src,
+            |x, index, src| {
+                let fold = FoldRows {
+                    picked: Picked::along(dim, x.ndim()),
+                    how: match how {
+                        ScatterReduce::Sum | ScatterReduce::Mean => ReduceOp::Sum,
+                        ScatterReduce::Prod => ReduceOp::Prod,
+                        ScatterReduce::Max => ReduceOp::Max,
+                        ScatterReduce::Min => ReduceOp::Min,
+                    },
+                    has_base: include_self,
+                    skips: None,
+                };
+                let folded = exec.apply1(Arc::new(fold.clone()), &[x, index, src])?;
+                if include_self && how != ScatterReduce::Mean {
+                    return Ok(folded);
                 }
-                (ScatterReduce::Mean, false) => {
-                    let one = number("scatter_reduce", &counts, 1.0)?;
-                    mean(exec, &folded, &maximum(exec, &counts, &one)?)?
+                let counts = counts(exec, x, index, &fold.picked)?;
+                let folded = match (how, include_self) {
+                    (ScatterReduce::Mean, true) => {
+                        mean(exec, &folded, &add_scalar(exec, &counts, 1.0)?)?
+                    }
+                    (ScatterReduce::Mean, false) => {
+                        let one = number("scatter_reduce", &counts, 1.0)?;
+                        mean(exec, &folded, &maximum(exec, &counts, &one)?)?
+                    }
+                    _ => folded,
+                };
+                if include_self {
+                    return Ok(folded);
                 }
-                _ => folded,
-            };
-            if include_self {
-                return Ok(folded);
-            }
-            let some = gt(exec, &counts, &number("scatter_reduce", &counts, 0.0)?)?;
-            where_(exec, &some, &folded, x)
-        },
-    )
+                let some = gt(exec, &counts, &number("scatter_reduce", &counts, 0.0)?)?;
+                where_(exec, &some, &folded, x)
+            },
+        )
+    })
 }
 
 fn mean(exec: &dyn Exec, sums: &Value, counts: &Value) -> Result<Value> {

@@ -32,6 +32,9 @@ struct Params {
     width: i64,
     from: i64,
     held: i64,
+    to_ends: u64,
+    first: i64,
+    to_n: i64,
 }
 
 impl Params {
@@ -57,8 +60,8 @@ fn upload(call: &CudaCall<'_>, ends: &[usize]) -> Result<Buffer> {
         .in_op(call.op)
 }
 
-fn defines(op: &SortRuns, dtype: DType) -> String {
-    let order = if op.descending {
+fn defines(descending: bool, dtype: DType) -> String {
+    let order = if descending {
         "#define DESCENDING\n"
     } else {
         ""
@@ -69,38 +72,63 @@ fn defines(op: &SortRuns, dtype: DType) -> String {
 impl CudaKernel for SortRuns {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let at = &call.cx.inputs[0];
-        let (dtype, len) = (call.outputs[0].dtype(), call.outputs[0].len());
-        let ends = self.ends_within(at.start[self.dim], at.shape[self.dim]);
-        let longest = ends.iter().scan(0, |from, &end| {
-            let len = end - *from;
-            *from = end;
-            Some(len)
-        });
-        let longest = longest.max().unwrap_or(0);
-        let uploaded = upload(call, &ends)?;
+        let (dtype, len) = (call.outputs[0].dtype(), call.inputs[0].len());
+        let runs = self.within(at.start[self.dim], at.shape[self.dim]);
+        let ends: Vec<usize> = runs.iter().map(|run| run.end).collect();
+        let longest = runs.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+        let kept: Vec<usize> = (runs.iter())
+            .scan(0, |end, run| {
+                *end += run.len().min(self.first);
+                Some(*end)
+            })
+            .collect();
+        let (uploaded, to_ends) = (upload(call, &ends)?, upload(call, &kept)?);
         let address = call.gpu.address(&uploaded).in_op(call.op)?;
         let mut params = Params::new(at, self.dim, ends.len(), address);
-        let defines = defines(self, dtype);
+        (params.first, params.to_n, params.to_ends) = (params.n, params.n, address);
+        let last = Params {
+            first: self.first.min(params.n as usize) as i64,
+            to_n: call.cx.outputs[0].shape[self.dim] as i64,
+            to_ends: call.gpu.address(&to_ends).in_op(call.op)?,
+            ..params
+        };
+        let defines = defines(self.descending, dtype);
         let passes = longest.max(1).next_power_of_two().trailing_zeros();
+        // Passes take turns in writing the outputs and memory beside them; where not all elements are kept, only the last has room there.
+        let turns = passes.min(if last.to_n == params.n { 1 } else { 2 });
+        let mut scratch = Vec::new();
+        for _ in 0..turns {
+            let (mut values, mut indices) =
+                (call.scratch(dtype, len)?, call.scratch(DType::I64, len)?);
+            let place = [
+                call.gpu.address_mut(&mut values).in_op(call.op)?,
+                call.gpu.address_mut(&mut indices).in_op(call.op)?,
+            ];
+            scratch.push((place, values, indices));
+        }
         let own = [call.output(0)?.data, call.output(1)?.data];
-        let (mut values, mut indices) = (call.scratch(dtype, len)?, call.scratch(DType::I64, len)?);
-        let other = [
-            call.gpu.address_mut(&mut values).in_op(call.op)?,
-            call.gpu.address_mut(&mut indices).in_op(call.op)?,
-        ];
-        // The last pass writes the outputs.
-        let turns = [own, other];
-        let mut turn = passes as usize % 2;
-        params.values = call.input(0)?.data;
-        [params.to_values, params.to_indices] = turns[turn];
-        call.launch_own(&SOURCE, &defines, "begin", len, &params)?;
-        params.width = 1;
-        for _ in 0..passes {
-            [params.values, params.indices] = turns[turn];
-            turn = 1 - turn;
-            [params.to_values, params.to_indices] = turns[turn];
-            call.launch_own(&SOURCE, &defines, "pass", len, &params)?;
-            params.width *= 2;
+        let to = |pass: u32| match (passes - pass, turns) {
+            (0, _) => own,
+            (left, 1) if left % 2 == 0 => own,
+            (left, turns) => scratch[(left % turns) as usize].0,
+        };
+        for pass in 0..=passes {
+            let bounds = if pass == passes { last } else { params };
+            let [values, indices] = match pass {
+                0 => [call.input(0)?.data, 0],
+                _ => to(pass - 1),
+            };
+            let [to_values, to_indices] = to(pass);
+            let params = Params {
+                values,
+                indices,
+                to_values,
+                to_indices,
+                width: if pass == 0 { 0 } else { 1 << (pass - 1) },
+                ..bounds
+            };
+            let kernel = if pass == 0 { "begin" } else { "pass" };
+            call.launch_own(&SOURCE, &defines, kernel, len, &params)?;
         }
         Ok(())
     }
@@ -108,24 +136,25 @@ impl CudaKernel for SortRuns {
 
 impl CudaKernel for MergeRuns {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (from, to) = (&call.cx.inputs[0], &call.cx.outputs[0]);
-        let (dim, held, start) = (self.0.dim, to.shape[self.0.dim], to.start[self.0.dim]);
-        let uploaded = upload(call, &self.0.ends)?;
+        // Runs are gathered here: nothing is cut.
+        let (from, to) = (&call.cx.inputs[1], &call.cx.outputs[0]);
+        let (held, start) = (to.shape[self.dim], self.from + to.start[self.dim]);
+        let uploaded = upload(call, &self.ends)?;
         let address = call.gpu.address(&uploaded).in_op(call.op)?;
         let params = Params {
-            values: call.input(0)?.data,
-            indices: call.input(1)?.data,
+            values: call.input(1)?.data,
+            indices: call.input(2)?.data,
             from: start as i64,
             held: held as i64,
-            ..Params::new(from, dim, self.0.ends.len(), address)
+            ..Params::new(from, self.dim, self.ends.len(), address)
         };
         let params = Params {
             to_values: call.output(0)?.data,
             to_indices: call.output(1)?.data,
             ..params
         };
-        let defines = defines(&self.0, call.outputs[0].dtype());
-        let count = call.inputs[0].len();
+        let defines = defines(self.descending, call.outputs[0].dtype());
+        let count = call.inputs[1].len();
         call.launch_own(&SOURCE, &defines, "merge", count, &params)
     }
 }

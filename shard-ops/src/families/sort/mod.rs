@@ -1,25 +1,29 @@
 //! Sorting along a dim, whole or the first few.
 //!
-//! A sharded dim is sorted part by part where the parts are, and each rank merges a stretch of the result from all parts: its share of the
-//! work, though it sees all of a line. Of the first few, only those of every part are looked at.
+//! A sharded dim is sorted part by part where the parts are. Then each rank merges its stretch of the result: by few elements of every
+//! part the ranks find where the stretches cut the parts, and each reads the pieces that its own is made of
+//! ([`Routes::merging`]). Of the first few, only those of every part are kept.
 
 #[cfg(feature = "cuda")]
 mod cuda;
+mod merge;
 
+use self::merge::MergeRuns;
 use super::index;
-use super::indexing::{gather, with_foldable};
+use super::indexing::{gather, ungather, with_foldable};
 use super::shape::{extent, squeeze};
 use crate::elementwise::{ne, where_};
 use crate::error::InOp;
-use crate::host::positions;
 use crate::{
-    Access, Exec, HostCall, Keeps, Meta, Op, OpError, Result, Rule, RuleBuilder, Saved, Value,
-    key_of,
+    Access, Exec, HostCall, Keeps, Meta, Op, OpError, Result, RouteBy, Rule, RuleBuilder, Saved,
+    Value, key_of,
 };
 use shard_comm::{DType, Element};
 use shard_kernels::search::Sortable;
-use shard_kernels::sort::{Runs, sorted_places};
+use shard_kernels::sort::Sorter;
+use shard_redistribute::Array;
 use shard_spec::{Dims, Layout};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The elements of dim `dim` in ascending order, or in descending, and the indices they had, `i64`. Equal elements keep their order.
@@ -28,20 +32,41 @@ use std::sync::Arc;
 /// Results lie as `x` does.
 ///
 /// # Collective
-/// All members of the mesh. Where the dim is sharded, the sorted parts of all ranks, with their indices.
+/// All members of the mesh. Where the dim is sharded, the part of the result that a rank holds, with its indices, less what it had of
+/// that itself; and some hundred numbers from each rank for every line that is sorted. Lines too short for that are gathered.
 ///
 /// # Errors
 /// A dim out of range; 16-bit floats and truth values.
 pub fn sort(exec: &dyn Exec, x: &Value, dim: usize, descending: bool) -> Result<(Value, Value)> {
-    extent(NAME, x, dim)?;
-    let (values, indices, ends) = runs(exec, x, dim, descending)?;
-    let (values, indices) = merge(exec, values, indices, dim, ends, descending)?;
+    sort_by(exec, x, dim, descending, RouteBy::Auto)
+}
+
+/// [`sort`], saying whether each rank asks for what its part of the result is made of, or gathers all.
+///
+/// # Collective
+/// As [`sort`].
+///
+/// # Errors
+/// As [`sort`].
+pub fn sort_by(
+    exec: &dyn Exec,
+    x: &Value,
+    dim: usize,
+    descending: bool,
+    by: RouteBy,
+) -> Result<(Value, Value)> {
+    let n = extent(NAME, x, dim)?;
+    let (values, indices) = stretch(exec, x, dim, descending, 0..n, by)?;
     let to = x.layout().with_partial_reduced();
+    let values = exec.redistribute(&values, &to)?;
     let indices = exec.redistribute(&indices, &to)?.detach();
     match x.slot() {
         // On a tape, values are those of `x` at the indices, which has a derivative.
-        Some(_) => Ok((gather(exec, x, dim, &indices)?, indices)),
-        None => Ok((exec.redistribute(&values, &to)?, indices)),
+        Some(_) => {
+            let values = exec.apply1(Arc::new(Reordered { dim }), &[&values, x, &indices])?;
+            Ok((values, indices))
+        }
+        None => Ok((values, indices)),
     }
 }
 
@@ -60,7 +85,8 @@ pub fn argsort(exec: &dyn Exec, x: &Value, dim: usize, descending: bool) -> Resu
 /// first come first; NaN is larger than all numbers.
 ///
 /// # Collective
-/// All members of the mesh. Where the dim is sharded, the first `k` of every part, with their indices.
+/// All members of the mesh. Where the dim is sharded, the part of the result that a rank holds or, where it is short, the first `k` of
+/// every part; with their indices.
 ///
 /// # Errors
 /// As [`sort`]; more elements than there are.
@@ -71,61 +97,57 @@ pub fn topk(
     dim: usize,
     largest: bool,
 ) -> Result<(Value, Value)> {
-    let n = extent("topk", x, dim)?;
-    if k > n {
-        return Err(OpError::Shape {
-            op: "topk",
-            problem: format!("{k} of {n} elements"),
-            shapes: vec![x.shape().to_vec()],
-            fix: "ask for no more than there are",
-        });
-    }
-    let (values, indices, ends) = runs(exec, x, dim, largest)?;
-    // The first few of every run, side by side.
-    let mut cuts: Vec<(usize, usize)> = Vec::new();
-    let mut from = 0;
-    for end in ends {
-        cuts.push((from, k.min(end - from)));
-        from = end;
-    }
-    let heads = |v: &Value| -> Result<Value> {
-        let parts = cuts.iter().filter(|c| c.1 > 0);
-        let parts = parts.map(|&(from, len)| index::slice(exec, v, dim, from, 1, len));
-        let parts = parts.collect::<Result<Vec<_>>>()?;
-        match parts.is_empty() {
-            true => index::slice(exec, v, dim, 0, 1, 0),
-            false => index::cat(exec, &parts.iter().collect::<Vec<_>>(), dim),
-        }
-    };
-    let (values, indices) = match cuts.len() {
-        1 => (values, indices),
-        _ => {
-            let ends = cuts.iter().scan(0, |end, c| {
-                *end += c.1;
-                Some(*end)
-            });
-            merge(
-                exec,
-                heads(&values)?,
-                heads(&indices)?,
-                dim,
-                ends.collect(),
-                largest,
-            )?
-        }
-    };
-    let first = |v: &Value| index::slice(exec, v, dim, 0, 1, k);
-    let indices = first(&indices)?.detach();
+    topk_as("topk", exec, x, k, dim, largest)
+}
+
+fn topk_as(
+    op: &'static str,
+    exec: &dyn Exec,
+    x: &Value,
+    k: usize,
+    dim: usize,
+    largest: bool,
+) -> Result<(Value, Value)> {
+    check_count(op, x, dim, k)?;
+    found(
+        exec,
+        x,
+        dim,
+        stretch(exec, x, dim, largest, 0..k, RouteBy::Auto)?,
+    )
+}
+
+/// Elements along a dim and their indices: on a tape those of `x`.
+fn found(
+    exec: &dyn Exec,
+    x: &Value,
+    dim: usize,
+    (values, indices): (Value, Value),
+) -> Result<(Value, Value)> {
+    let indices = indices.detach();
     match x.slot() {
         Some(_) => Ok((gather(exec, x, dim, &indices)?, indices)),
-        None => Ok((first(&values)?, indices)),
+        None => Ok((values, indices)),
     }
+}
+
+fn check_count(op: &'static str, x: &Value, dim: usize, k: usize) -> Result<()> {
+    let n = extent(op, x, dim)?;
+    if k <= n {
+        return Ok(());
+    }
+    Err(OpError::Shape {
+        op,
+        problem: format!("{k} of {n} elements"),
+        shapes: vec![x.shape().to_vec()],
+        fix: "ask for no more than there are",
+    })
 }
 
 /// The `k`-th smallest element of dim `dim`, counted from 1, and its index, without the dim. See [`topk`].
 ///
 /// # Collective
-/// As [`topk`].
+/// All members of the mesh. Where the dim is sharded, some hundred numbers from each rank for every line, and that element.
 ///
 /// # Errors
 /// As [`topk`]; a `k` of 0.
@@ -138,16 +160,20 @@ pub fn kthvalue(exec: &dyn Exec, x: &Value, k: usize, dim: usize) -> Result<(Val
             fix: "count from 1",
         });
     }
-    let (values, indices) = topk(exec, x, k, dim, false)?;
-    let last = |v: &Value| squeeze(exec, &index::slice(exec, v, dim, k - 1, 1, 1)?, dim);
-    Ok((last(&values)?, last(&indices)?.detach()))
+    check_count("kthvalue", x, dim, k)?;
+    let kth = stretch(exec, x, dim, false, k - 1..k, RouteBy::Auto)?;
+    let (value, index) = found(exec, x, dim, kth)?;
+    Ok((
+        squeeze(exec, &value, dim)?,
+        squeeze(exec, &index, dim)?.detach(),
+    ))
 }
 
 /// The middle element of dim `dim`, of an even number the lower of the two in the middle, and its index, without the dim; the first NaN if
 /// there is one.
 ///
 /// # Collective
-/// As [`topk`] of half the dim.
+/// As [`kthvalue`].
 ///
 /// # Errors
 /// As [`sort`]; a dim without elements.
@@ -162,10 +188,10 @@ pub fn median(exec: &dyn Exec, x: &Value, dim: usize) -> Result<(Value, Value)> 
         });
     }
     let untracked = x.detach();
-    let (_, lower) = topk(exec, &untracked, n.div_ceil(2), dim, false)?;
-    let middle = index::slice(exec, &lower, dim, n.div_ceil(2) - 1, 1, 1)?;
+    let half = n.div_ceil(2);
+    let (_, middle) = stretch(exec, &untracked, dim, false, half - 1..half, RouteBy::Auto)?;
     // NaN is larger than all numbers, and of several the first comes first.
-    let (largest, first) = topk(exec, &untracked, 1, dim, true)?;
+    let (largest, first) = topk_as("median", exec, &untracked, 1, dim, true)?;
     let is_nan = ne(exec, &largest, &largest)?;
     let place = where_(exec, &is_nan, &first, &middle)?.detach();
     let value = gather(exec, x, dim, &place)?;
@@ -175,70 +201,92 @@ pub fn median(exec: &dyn Exec, x: &Value, dim: usize) -> Result<(Value, Value)> 
     ))
 }
 
-const NAME: &str = "sort";
-const MERGE: &str = "merge_runs";
-
-/// Every part of a line sorted by itself, the indices, and where the parts end.
-fn runs(
+/// A stretch of what [`sort`] gives, of an array that no tape follows. Parts are cut and read, or gathered, as `by` says; devices that do
+/// not run jobs of the host gather them.
+fn stretch(
     exec: &dyn Exec,
     x: &Value,
     dim: usize,
     descending: bool,
-) -> Result<(Value, Value, Vec<usize>)> {
+    wanted: Range<usize>,
+    by: RouteBy,
+) -> Result<(Value, Value)> {
+    let x = in_intervals(exec, &x.detach(), dim)?;
     let n = x.shape()[dim];
-    // Parts that are no intervals are first made ones.
-    let mut x = x.detach();
-    if let Some(s) = x.layout().sharding(dim)
-        && !s.partition.is_contiguous()
-    {
-        let dims = (x.layout().shardings().iter().enumerate()).map(|(d, s)| {
-            let mut s = s.clone()?;
-            if d == dim {
-                s.partition = s.partition.to_contiguous().into();
-            }
-            Some(s)
-        });
-        let to = Layout::from_dims(x.layout().mesh(), x.shape(), dims, None).in_op(NAME)?;
-        x = exec.redistribute(
-            &exec.redistribute(&x, &x.layout().with_partial_reduced())?,
-            &to,
-        )?;
-    }
     let ends: Vec<usize> = match x.layout().sharding(dim) {
         Some(s) if s.partition.parts() > 1 => {
             s.partition.offsets().unwrap_or(&[0, n])[1..].to_vec()
         }
         _ => vec![n],
     };
-    let op = SortRuns {
-        dim,
-        ends: ends.clone(),
-        descending,
-    };
-    let made = exec.apply(Arc::new(op), &[&x])?;
-    let [values, indices] = pair(NAME, made)?;
-    Ok((values, indices, ends))
-}
-
-fn merge(
-    exec: &dyn Exec,
-    values: Value,
-    indices: Value,
-    dim: usize,
-    ends: Vec<usize>,
-    descending: bool,
-) -> Result<(Value, Value)> {
-    if ends.len() == 1 {
-        return Ok((values, indices));
-    }
-    let op = MergeRuns(SortRuns {
+    let runs = SortRuns {
         dim,
         ends,
         descending,
-    });
-    let [values, indices] = pair(MERGE, exec.apply(Arc::new(op), &[&values, &indices])?)?;
+        first: wanted.end,
+    };
+    let kept = runs.kept();
+    let made = exec.apply(Arc::new(runs), &[&x])?;
+    let [values, indices] = pair(NAME, made)?;
+    if let [len] = kept[..] {
+        if wanted == (0..len) {
+            return Ok((values, indices));
+        }
+        let part = |v: &Value| index::slice(exec, v, dim, wanted.start, 1, wanted.len());
+        return Ok((part(&values)?, part(&indices)?));
+    }
+    let on_host = values.array().cx().device().runs_host_jobs();
+    let merge = MergeRuns {
+        dim,
+        ends: kept,
+        descending,
+        from: wanted.start,
+        by: if on_host { by } else { RouteBy::Gather },
+    };
+    let to = like(&values, dim, wanted.len())?;
+    let made = exec.apply(Arc::new(merge), &[&to, &values, &indices])?;
+    let [values, indices] = pair(merge::NAME, made)?;
     Ok((values, indices))
 }
+
+/// The array with parts of a dim that are no intervals made ones.
+fn in_intervals(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
+    let segments = (x.layout().sharding(dim)).is_some_and(|s| !s.partition.is_contiguous());
+    if !segments {
+        return Ok(x.clone());
+    }
+    let dims = (x.layout().shardings().iter().enumerate()).map(|(d, s)| {
+        let mut s = s.clone()?;
+        if d == dim {
+            s.partition = s.partition.to_contiguous().into();
+        }
+        Some(s)
+    });
+    let to = Layout::from_dims(x.layout().mesh(), x.shape(), dims, None).in_op(NAME)?;
+    let reduced = exec.redistribute(x, &x.layout().with_partial_reduced())?;
+    exec.redistribute(&reduced, &to)
+}
+
+/// An array without data that lies as `x` does, with `len` indices of a dim.
+fn like(x: &Value, dim: usize, len: usize) -> Result<Value> {
+    if x.shape()[dim] == len {
+        return Ok(x.detach());
+    }
+    let mut shape: Dims = x.shape().iter().copied().collect();
+    shape[dim] = len;
+    let dims = (x.layout().shardings().iter().enumerate()).map(|(d, s)| {
+        let mut s = s.clone()?;
+        if d == dim {
+            s.partition = s.partition.scaled(len);
+        }
+        Some(s)
+    });
+    let layout = Layout::from_dims(x.layout().mesh(), &shape, dims, None).in_op(NAME)?;
+    let array = Array::from_parts(x.array().cx(), &layout, None, x.dtype()).in_op(NAME)?;
+    Ok(array.into())
+}
+
+const NAME: &str = "sort";
 
 fn pair(op: &'static str, made: Vec<Value>) -> Result<[Value; 2]> {
     made.try_into().map_err(|made: Vec<_>| OpError::Arity {
@@ -248,27 +296,27 @@ fn pair(op: &'static str, made: Vec<Value>) -> Result<[Value; 2]> {
     })
 }
 
-/// Sorts the stretches of a dim that end at these places, each by itself: outputs are the elements and the indices they had.
+/// Sorts the stretches of a dim that end at these places, each by itself: outputs are the first elements of each and the indices they
+/// had.
 #[derive(Clone, Debug)]
 pub(crate) struct SortRuns {
     pub(crate) dim: usize,
     pub(crate) ends: Vec<usize>,
     pub(crate) descending: bool,
+    /// How many elements of each run are kept, if it has as many.
+    pub(crate) first: usize,
 }
 
-/// Merges sorted stretches: inputs and outputs are elements and indices.
-#[derive(Clone, Debug)]
-pub(crate) struct MergeRuns(pub(crate) SortRuns);
-
-fn check(op: &'static str, inputs: &[Meta]) -> Result<()> {
+fn check(op: &'static str, operand: usize, inputs: &[Meta]) -> Result<()> {
     let numbers = [DType::F64, DType::F32, DType::I64, DType::I32, DType::U8];
-    match numbers.contains(&inputs[0].dtype) {
+    let got = inputs[operand].dtype;
+    match numbers.contains(&got) {
         true => Ok(()),
         false => Err(OpError::DType {
             op,
-            operand: 0,
+            operand,
             expected: "f64, f32, i64, i32 or u8".into(),
-            got: inputs[0].dtype,
+            got,
         }),
     }
 }
@@ -284,32 +332,36 @@ impl Op for SortRuns {
     }
 
     fn key(&self) -> u128 {
-        key_of(NAME, &(self.dim, &self.ends, self.descending))
+        key_of(NAME, &(self.dim, &self.ends, self.descending, self.first))
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        check(NAME, inputs)?;
+        check(NAME, 0, inputs)?;
         let shape = inputs[0].shape.clone();
         let mut rule = Rule::builder(NAME, inputs);
         let of = factors(&mut rule, &shape);
         // A run is one rank's: the dim can be divided at the ends of runs alone, as rows that belong to runs can.
         let runs = rule.factor(self.ends.len());
         let numbers: Vec<usize> = (0..=self.ends.len()).collect();
-        let places: Vec<usize> = std::iter::once(0)
-            .chain(self.ends.iter().copied())
-            .collect();
-        let cuts = crate::RowCuts::new(&numbers, &places).map(Arc::new);
-        let access = |d: usize| match d == self.dim {
-            true => Access::Rows {
-                factor: runs,
-                cuts: cuts.clone(),
-            },
-            false => Access::factor(of[d]),
+        let dims = |ends: &[usize]| -> Vec<Access> {
+            let places: Vec<usize> = std::iter::once(0).chain(ends.iter().copied()).collect();
+            let cuts = crate::RowCuts::new(&numbers, &places).map(Arc::new);
+            let access = |d: usize| match d == self.dim {
+                true => Access::Rows {
+                    factor: runs,
+                    cuts: cuts.clone(),
+                },
+                false => Access::factor(of[d]),
+            };
+            (0..shape.len()).map(access).collect()
         };
-        let dims: Vec<Access> = (0..shape.len()).map(access).collect();
-        rule.input(dims.clone())
-            .output(dims.clone(), shape.clone(), inputs[0].dtype)
-            .output(dims, shape, DType::I64)
+        let kept = self.kept();
+        let (from, to) = (dims(&self.ends), dims(&kept));
+        let mut shape = shape.clone();
+        shape[self.dim] = kept.last().copied().unwrap_or(0);
+        rule.input(from)
+            .output(to.clone(), shape.clone(), inputs[0].dtype)
+            .output(to, shape, DType::I64)
             .build()
     }
 
@@ -329,10 +381,27 @@ impl Op for SortRuns {
 }
 
 impl SortRuns {
-    /// The ends of the runs that lie within a stretch of the dim, from its start on.
-    pub(crate) fn ends_within(&self, start: usize, len: usize) -> Vec<usize> {
-        let within = self.ends.iter().filter(|&&e| e > start && e <= start + len);
-        within.map(|e| e - start).collect()
+    /// Where what is kept of each run ends.
+    pub(crate) fn kept(&self) -> Vec<usize> {
+        let lens = self.ends.iter().scan(0, |from, &end| {
+            let len = end - *from;
+            *from = end;
+            Some(len)
+        });
+        let ends = lens.scan(0, |to, len| {
+            *to += len.min(self.first);
+            Some(*to)
+        });
+        ends.collect()
+    }
+
+    /// The runs that lie within a stretch of the dim, as stretches of it.
+    pub(crate) fn within(&self, start: usize, len: usize) -> Vec<Range<usize>> {
+        let starts = std::iter::once(&0).chain(&self.ends);
+        let runs = starts.zip(&self.ends).map(|(&from, &to)| from..to);
+        let within = runs.filter(|run| run.start >= start && run.end <= start + len);
+        let within = within.map(|run| run.start - start..run.end - start);
+        within.filter(|run| !run.is_empty()).collect()
     }
 }
 
@@ -343,99 +412,95 @@ pub(crate) fn lines(shape: &[usize], dim: usize) -> (usize, usize, usize) {
 }
 
 fn sort_box<T: Sortable + Element>(op: &SortRuns, call: &mut HostCall<'_, '_>) {
-    let at = &call.cx.inputs[0];
+    let (at, to) = (&call.cx.inputs[0], &call.cx.outputs[0]);
     let (before, n, after) = lines(&at.shape, op.dim);
+    let kept = to.shape[op.dim];
     let (start, x) = (at.start[op.dim], call.input::<T>(0));
-    let ends = op.ends_within(start, n);
+    let runs = op.within(start, n);
     let (mut values, mut indices) = call.output_pair::<T, i64>();
     let (values, indices) = (values.data_mut(), indices.data_mut());
-    let mut run_values: Vec<T> = Vec::new();
-    for line in 0..before * after {
-        let first = line / after.max(1) * n * after + line % after.max(1);
-        let place = |i: usize| first + i * after;
-        let mut from = 0;
-        for &end in &ends {
-            run_values.clear();
-            run_values.extend((from..end).map(|i| x.data()[place(i)]));
-            for (to, at) in (from..).zip(sorted_places(&run_values, op.descending)) {
-                values[place(to)] = run_values[at];
-                indices[place(to)] = (start + from + at) as i64;
+    let mut sorter = Sorter::default();
+    let (mut line, mut sorted) = (Vec::new(), (Vec::new(), Vec::new()));
+    for row in 0..before {
+        for column in 0..after {
+            let (from, to) = (row * n * after + column, row * kept * after + column);
+            let mut done = 0;
+            for run in &runs {
+                let (begin, room) = ((start + run.start) as i64, run.len().min(op.first));
+                if after == 1 {
+                    let place = to + done..to + done + room;
+                    let run = &x.data()[from + run.start..from + run.end];
+                    let (v, i) = (&mut values[place.clone()], &mut indices[place]);
+                    sorter.sort(run, begin, op.descending, v, i);
+                } else {
+                    line.clear();
+                    line.extend(run.clone().map(|i| x.data()[from + i * after]));
+                    sorted.0.resize(room, T::default());
+                    sorted.1.resize(room, 0);
+                    sorter.sort(&line, begin, op.descending, &mut sorted.0, &mut sorted.1);
+                    let places = (0..room).map(|i| to + (done + i) * after);
+                    for (place, (&v, &i)) in places.zip(sorted.0.iter().zip(&sorted.1)) {
+                        (values[place], indices[place]) = (v, i);
+                    }
+                }
+                done += room;
             }
-            from = end;
         }
     }
 }
 
-impl Op for MergeRuns {
+/// Elements along a dim in another order, which has been found: inputs are the elements in that order, the array they are of, and their
+/// indices. It is there for its derivative.
+#[derive(Clone, Copy, Debug)]
+struct Reordered {
+    dim: usize,
+}
+
+const REORDERED: &str = "reordered";
+
+impl Op for Reordered {
     fn name(&self) -> &'static str {
-        MERGE
+        REORDERED
     }
 
     fn key(&self) -> u128 {
-        key_of(MERGE, &(self.0.dim, &self.0.ends, self.0.descending))
+        key_of(REORDERED, &self.dim)
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        check(MERGE, inputs)?;
         let shape = inputs[0].shape.clone();
-        let mut rule = Rule::builder(MERGE, inputs);
-        let of = factors(&mut rule, &shape);
-        let access = |d: usize, whole: bool| match d == self.0.dim && whole {
-            true => Access::Whole {
-                instead: Some(of[d]),
-            },
-            false => Access::factor(of[d]),
-        };
-        let from: Vec<Access> = (0..shape.len()).map(|d| access(d, true)).collect();
-        let to: Vec<Access> = (0..shape.len()).map(|d| access(d, false)).collect();
-        rule.input(from.clone())
-            .input(from)
-            .output(to.clone(), shape.clone(), inputs[0].dtype)
-            .output(to, shape, DType::I64)
+        let mut rule = Rule::builder(REORDERED, inputs).any_order();
+        let dims: Vec<Access> = (factors(&mut rule, &shape).into_iter())
+            .map(Access::factor)
+            .collect();
+        rule.input(dims.clone())
+            .input(dims.clone())
+            .input(dims.clone())
+            .unread(1)
+            .unread(2)
+            .output(dims, shape, inputs[0].dtype)
+            .relabels()
             .build()
     }
 
-    crate::kernel::gpu_kernel!();
-
-    fn host(&self, call: &mut HostCall<'_, '_>) {
-        with_foldable!(call.dtype(), T => merge_box::<T>(&self.0, call));
-    }
+    fn host(&self, _: &mut HostCall<'_, '_>) {}
 
     fn keeps(&self) -> Keeps {
-        Keeps::NOTHING
+        Keeps::inputs(&[2])
     }
 
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Ok(vec![None, None])
-    }
-}
-
-fn merge_box<T: Sortable + Element>(op: &SortRuns, call: &mut HostCall<'_, '_>) {
-    let (from, to) = (&call.cx.inputs[0], &call.cx.outputs[0]);
-    let (before, n, after) = lines(&from.shape, op.dim);
-    let (held, start) = (to.shape[op.dim], positions(to, op.dim).get().at(0) as usize);
-    let (x, indices) = (call.input::<T>(0), call.input::<i64>(1));
-    let (mut values, mut found) = call.output_pair::<T, i64>();
-    let (mut line_values, mut line_indices) = (Vec::with_capacity(n), Vec::with_capacity(n));
-    for line in 0..before * after {
-        let (row, column) = (line / after.max(1), line % after.max(1));
-        let place = |i: usize| (row * n + i) * after + column;
-        let (line_values, line_indices): (&[T], &[i64]) = match after {
-            1 => (&x.data()[row * n..][..n], &indices.data()[row * n..][..n]),
-            _ => {
-                line_values.clear();
-                line_indices.clear();
-                line_values.extend((0..n).map(|i| x.data()[place(i)]));
-                line_indices.extend((0..n).map(|i| indices.data()[place(i)]));
-                (&line_values, &line_indices)
-            }
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let [_, x, indices] = saved.inputs else {
+            unreachable!("the rule has three inputs")
         };
-        let runs = Runs::new(line_values, line_indices, &op.ends, op.descending);
-        let mut to = row * held * after + column;
-        runs.merged(start..start + held, |value, index| {
-            values.data_mut()[to] = value;
-            found.data_mut()[to] = index;
-            to += after;
-        });
+        saved.pull_back(cotangents, |dy, operand| match operand {
+            1 => ungather(exec, x, self.dim, indices, dy).map(Some),
+            _ => Ok(None),
+        })
     }
 }

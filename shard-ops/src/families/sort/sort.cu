@@ -5,6 +5,8 @@
 struct Sort {
     u64 values, indices, to_values, to_indices, ends;
     i64 runs, lines, n, after, start, width, from, held;
+    u64 to_ends;      // where the runs end in what is written,
+    i64 first, to_n;  // how many elements of each are, and how long a line of that is
 };
 
 DEVICE bool less(T a, T b) { return a < b || (b != b && a == a); }
@@ -49,12 +51,21 @@ DEVICE i64 run_of(const Sort& p, i64 i) {
     return low;
 }
 
+// Where element `place` of a run is written, if it is.
+DEVICE bool kept(const Sort& p, i64 line, i64 run, i64 place, i64& to) {
+    if (place >= p.first) return false;
+    to = at(p, line, p.to_n, (run == 0 ? 0 : ((const i64*)p.to_ends)[run - 1]) + place);
+    return true;
+}
+
 // Elements and their indices, before the first pass.
 KERNEL(begin, Sort) {
     for (i64 k = first_thread(); k < p.lines * p.n; k += threads()) {
-        const i64 line = over(k, p.n), i = k - line * p.n, o = at(p, line, p.n, i);
-        ((T*)p.to_values)[o] = ((const T*)p.values)[o];
-        ((i64*)p.to_indices)[o] = p.start + i;
+        const i64 line = over(k, p.n), i = k - line * p.n, run = run_of(p, i);
+        i64 to;
+        if (!kept(p, line, run, i - start_of(p, run), to)) continue;
+        ((T*)p.to_values)[to] = ((const T*)p.values)[at(p, line, p.n, i)];
+        ((i64*)p.to_indices)[to] = p.start + i;
     }
 }
 
@@ -67,8 +78,9 @@ KERNEL(pass, Sort) {
         i64 low = other < end ? other : end, high = other + p.width < end ? other + p.width : end;
         const T value = ((const T*)p.values)[o];
         const i64 index = ((const i64*)p.indices)[o];
-        const i64 place = start + (part & ~1ll) * p.width + (i - start - part * p.width) + count(p, line, low, high, value, index);
-        const i64 to = at(p, line, p.n, place);
+        const i64 place = (part & ~1ll) * p.width + (i - start - part * p.width) + count(p, line, low, high, value, index);
+        i64 to;
+        if (!kept(p, line, run, place, to)) continue;
         ((T*)p.to_values)[to] = value;
         ((i64*)p.to_indices)[to] = index;
     }

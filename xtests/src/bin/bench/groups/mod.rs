@@ -12,6 +12,7 @@ mod norm;
 mod pack;
 mod plan;
 mod redistribute;
+mod sorting;
 mod train;
 
 use crate::suite::Suite;
@@ -44,12 +45,14 @@ pub(crate) enum Group {
     Attention,
     /// Neighbours.
     Knn,
+    /// Sorted elements, and rows by index.
+    Sorting,
     /// Training steps.
     Train,
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Limits,
         Self::Pack,
         Self::Comm,
@@ -62,6 +65,7 @@ impl Group {
         Self::Matmul,
         Self::Attention,
         Self::Knn,
+        Self::Sorting,
         Self::Train,
     ];
 
@@ -79,6 +83,7 @@ impl Group {
             Self::Matmul => "matmul",
             Self::Attention => "attention",
             Self::Knn => "knn",
+            Self::Sorting => "sorting",
             Self::Train => "train",
         }
     }
@@ -99,6 +104,7 @@ impl Group {
             Self::Matmul => matmul::add(suite),
             Self::Attention => attention::add(suite),
             Self::Knn => knn::add(suite),
+            Self::Sorting => sorting::add(suite),
             Self::Train => train::add(suite),
         }
     }

@@ -1,0 +1,385 @@
+//! Sorted elements on all layouts: order and bits are one rank's, a rank receives what its part is made of, and no whole dim is gathered
+//! for a few elements of it.
+
+use shard_comm::local::{self, LocalOptions};
+use shard_comm::{Communicator, DeviceKind};
+use shard_ops::sort::{argsort, kthvalue, median, sort, sort_by, topk};
+use shard_ops::{Engine, EngineOptions, Exec, Op, Result, RouteBy, Value};
+use shard_redistribute::{Array, MeshComm};
+use shard_spec::{DeviceMesh, Layout, Partition};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>, &Engine) -> T + Sync) -> Vec<T> {
+    on_device(DeviceKind::Host, shape, f)
+}
+
+fn on_device<T: Send>(
+    device: DeviceKind,
+    shape: &[usize],
+    f: impl Fn(&Rc<MeshComm>, &Engine) -> T + Sync,
+) -> Vec<T> {
+    let mesh = DeviceMesh::new(shape).unwrap();
+    let options = LocalOptions {
+        device,
+        ..LocalOptions::default()
+    };
+    local::run_with(mesh.size(), &options, |comm| {
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        let cx = MeshComm::new(&world, &mesh).unwrap();
+        f(&cx, &Engine::new(EngineOptions::default()))
+    })
+    .unwrap()
+}
+
+fn mix(i: usize) -> usize {
+    (i ^ 77).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) >> 7
+}
+
+/// Numbers with repetitions, both zeros, infinities, and NaN.
+fn odd(i: usize) -> f32 {
+    match mix(i) % 23 {
+        0 => f32::NAN,
+        1 => -0.0,
+        2 => f32::INFINITY,
+        3 => f32::NEG_INFINITY,
+        k if k < 14 => (k as f32) - 9.0,
+        _ => (mix(i + 5) % 4001) as f32 / 8.0 - 250.0,
+    }
+}
+
+/// What elements of an array `number` names, how they stand, and which of them sorting one line by comparison puts where.
+fn by_comparing(line: &[f32], descending: bool) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..line.len()).collect();
+    let class = |x: f32| if x.is_nan() { 1 } else { 0 };
+    let order = |a: f32, b: f32| match class(a).cmp(&class(b)) {
+        std::cmp::Ordering::Equal => a.partial_cmp(&b).unwrap_or(std::cmp::Ordering::Equal),
+        other => other,
+    };
+    places.sort_by(|&a, &b| match descending {
+        false => order(line[a], line[b]),
+        true => order(line[b], line[a]),
+    });
+    places
+}
+
+/// Lines along a dim of a shape: where each one's elements lie in row-major order.
+fn lines(shape: &[usize], dim: usize) -> Vec<Vec<usize>> {
+    let after: usize = shape[dim + 1..].iter().product();
+    let before: usize = shape[..dim].iter().product();
+    let line = |number: usize| {
+        let (row, column) = (number / after, number % after);
+        (0..shape[dim]).map(move |i| (row * shape[dim] + i) * after + column)
+    };
+    (0..before * after).map(|k| line(k).collect()).collect()
+}
+
+fn flat(shape: &[usize], index: &[usize]) -> usize {
+    index.iter().zip(shape).fold(0, |at, (&i, &n)| at * n + i)
+}
+
+/// All ways to share a shape out over the axes of a mesh, in several kinds of parts.
+fn layouts(mesh: &DeviceMesh, shape: &[usize]) -> Vec<Layout> {
+    let choices = shape.len() + 1;
+    let mut found = Vec::new();
+    for pick in 0..choices.pow(mesh.ndim() as u32) {
+        let mut axes: Vec<Vec<usize>> = vec![Vec::new(); shape.len()];
+        let mut rest = pick;
+        for axis in 0..mesh.ndim() {
+            if let Some(of) = axes.get_mut(rest % choices) {
+                of.push(axis);
+            }
+            rest /= choices;
+        }
+        for style in 0..4 {
+            let mut builder = Layout::builder(mesh, shape);
+            for (d, axes) in axes.iter().enumerate().filter(|(_, axes)| !axes.is_empty()) {
+                let parts = axes.iter().map(|&a| mesh.shape()[a]).product();
+                builder = builder.shard(d, axes, partition(shape[d], parts, style));
+            }
+            found.push(builder.build().unwrap());
+        }
+    }
+    found
+}
+
+fn partition(n: usize, parts: usize, style: usize) -> Partition {
+    let mut sizes = vec![0; parts];
+    match style {
+        0 => return Partition::chunk(n, parts),
+        1 => {
+            sizes[0] = n / 3;
+            sizes[parts - 1] += n - n / 3;
+        }
+        2 => sizes[parts / 2] = n,
+        _ => return Partition::striped(n, parts),
+    }
+    Partition::from_sizes(&sizes).unwrap()
+}
+
+fn floats(cx: &Rc<MeshComm>, layout: &Layout, number: fn(usize) -> f32) -> Value {
+    let shape = layout.shape().to_vec();
+    Value::new(Array::from_fn::<f32>(cx, layout, |i| number(flat(&shape, i))).unwrap())
+}
+
+fn bits(exec: &dyn Exec, v: &Value) -> Vec<u32> {
+    let to = Layout::replicated(v.layout().mesh(), v.shape());
+    let whole = exec.redistribute(v, &to).unwrap();
+    let values = whole.array().to_vec::<f32>().unwrap();
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+fn whole(exec: &dyn Exec, v: &Value) -> Vec<i64> {
+    let to = Layout::replicated(v.layout().mesh(), v.shape());
+    exec.redistribute(v, &to).unwrap().array().to_vec().unwrap()
+}
+
+/// The elements and indices that one rank would find at `of` of every sorted line.
+fn expected(
+    shape: &[usize],
+    dim: usize,
+    number: fn(usize) -> f32,
+    descending: bool,
+    of: std::ops::Range<usize>,
+) -> (Vec<u32>, Vec<i64>) {
+    let mut out_shape = shape.to_vec();
+    out_shape[dim] = of.len();
+    let count = out_shape.iter().product();
+    let (mut values, mut indices) = (vec![0; count], vec![0; count]);
+    let placed = lines(&out_shape, dim);
+    for (k, line) in lines(shape, dim).into_iter().enumerate() {
+        let elements: Vec<f32> = line.iter().map(|&at| number(at)).collect();
+        let order = by_comparing(&elements, descending);
+        for (to, &i) in placed.get(k).into_iter().flatten().zip(&order[of.clone()]) {
+            values[*to] = elements[i].to_bits();
+            indices[*to] = i as i64;
+        }
+    }
+    (values, indices)
+}
+
+const MESHES: [&[usize]; 4] = [&[1], &[3], &[2, 2], &[5]];
+const SHAPES: [(&[usize], usize); 5] = [
+    (&[53], 0),
+    (&[3, 17], 1),
+    (&[19, 4], 0),
+    (&[2, 11, 3], 1),
+    (&[3], 0),
+];
+const BOTH: [RouteBy; 2] = [RouteBy::Ask, RouteBy::Gather];
+
+#[test]
+fn sorted_elements_are_one_ranks_to_the_bit_under_all_layouts() {
+    for mesh in MESHES {
+        let bad = on_ranks(mesh, |cx, engine| {
+            let mut bad = Vec::new();
+            for (shape, dim) in SHAPES {
+                for layout in layouts(cx.mesh(), shape) {
+                    let x = floats(cx, &layout, odd);
+                    for (descending, by) in
+                        [false, true].into_iter().flat_map(|d| BOTH.map(|b| (d, b)))
+                    {
+                        let (values, indices) = sort_by(engine, &x, dim, descending, by).unwrap();
+                        assert_eq!((values.layout(), indices.layout()), (&layout, &layout));
+                        let right = expected(shape, dim, odd, descending, 0..shape[dim]);
+                        if (bits(engine, &values), whole(engine, &indices)) != right {
+                            bad.push(format!("{shape:?} {dim} {layout} {descending} {by:?}"));
+                        }
+                    }
+                }
+            }
+            bad
+        });
+        assert!(bad.iter().all(Vec::is_empty), "{mesh:?}: {:?}", bad[0]);
+    }
+}
+
+#[test]
+fn the_first_and_the_middle_are_one_ranks_under_all_layouts() {
+    for mesh in MESHES {
+        let bad = on_ranks(mesh, |cx, engine| {
+            let mut bad = Vec::new();
+            for (shape, dim) in SHAPES {
+                let n = shape[dim];
+                for layout in layouts(cx.mesh(), shape) {
+                    let x = floats(cx, &layout, odd);
+                    for k in [0, 1, 2, n / 2, n] {
+                        for largest in [false, true] {
+                            let (v, i) = topk(engine, &x, k, dim, largest).unwrap();
+                            let right = expected(shape, dim, odd, largest, 0..k);
+                            if (bits(engine, &v), whole(engine, &i)) != right {
+                                bad.push(format!("topk {k} {shape:?} {dim} {layout} {largest}"));
+                            }
+                        }
+                        if k > 0 {
+                            let (v, i) = kthvalue(engine, &x, k, dim).unwrap();
+                            let right = expected(shape, dim, odd, false, k - 1..k);
+                            if (bits(engine, &v), whole(engine, &i)) != right {
+                                bad.push(format!("kthvalue {k} {shape:?} {dim} {layout}"));
+                            }
+                        }
+                    }
+                    let (v, i) = median(engine, &x, dim).unwrap();
+                    let mut right =
+                        expected(shape, dim, odd, false, n.div_ceil(2) - 1..n.div_ceil(2));
+                    let last = expected(shape, dim, odd, true, 0..1);
+                    for (k, &value) in last.0.iter().enumerate() {
+                        if f32::from_bits(value).is_nan() {
+                            (right.0[k], right.1[k]) = (value, last.1[k]);
+                        }
+                    }
+                    if (bits(engine, &v), whole(engine, &i)) != right {
+                        bad.push(format!("median {shape:?} {dim} {layout}"));
+                    }
+                }
+            }
+            bad
+        });
+        assert!(bad.iter().all(Vec::is_empty), "{mesh:?}: {:?}", bad[0]);
+    }
+}
+
+#[test]
+fn elements_that_are_hard_to_cut_are_sorted() {
+    let numbers: [fn(usize) -> f32; 6] = [
+        |_| 7.5,
+        |_| f32::NAN,
+        |i| i as f32,
+        |i| -(i as f32),
+        |i| if i == 4000 { 1.0 } else { 2.0 },
+        |i| (i % 2) as f32,
+    ];
+    for mesh in [&[4][..], &[2, 3]] {
+        on_ranks(mesh, |cx, engine| {
+            for sizes in [None, Some(0), Some(1)] {
+                let parts: usize = mesh.iter().product();
+                let axes: Vec<usize> = (0..mesh.len()).collect();
+                let n = 5000;
+                let partition = match sizes {
+                    None => Partition::balanced(n, parts),
+                    // All but one rank have none, or one element.
+                    Some(few) => {
+                        let mut sizes = vec![few; parts];
+                        sizes[1] = n - few * (parts - 1);
+                        Partition::from_sizes(&sizes).unwrap()
+                    }
+                };
+                let layout = Layout::builder(cx.mesh(), &[n]).shard(0, &axes, partition);
+                let layout = layout.build().unwrap();
+                for (k, number) in numbers.into_iter().enumerate() {
+                    let x = floats(cx, &layout, number);
+                    for descending in [false, true] {
+                        let right = expected(&[n], 0, number, descending, 0..n);
+                        let (v, i) = sort_by(engine, &x, 0, descending, RouteBy::Ask).unwrap();
+                        assert_eq!((v.layout(), i.layout()), (&layout, &layout));
+                        let found = (bits(engine, &v), whole(engine, &i));
+                        assert!(found == right, "numbers {k} in {layout}, {descending}");
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Bytes that a rank receives while `f` runs.
+fn received(cx: &Rc<MeshComm>, f: impl FnOnce()) -> u64 {
+    let before = cx.world().ledger().snapshot();
+    f();
+    cx.world().ledger().since(&before).bytes
+}
+
+#[test]
+fn a_rank_receives_its_part_and_few_numbers() {
+    const N: usize = 100_000;
+    let figures = on_ranks(&[4], |cx, engine| {
+        let layout = Layout::parse(cx.mesh(), &[N], "S(0)").unwrap();
+        let x = floats(cx, &layout, odd);
+        [
+            received(cx, || drop(sort(engine, &x, 0, false).unwrap())),
+            received(cx, || drop(argsort(engine, &x, 0, true).unwrap())),
+            received(cx, || drop(topk(engine, &x, 100, 0, true).unwrap())),
+            received(cx, || drop(kthvalue(engine, &x, N / 3, 0).unwrap())),
+            received(cx, || drop(median(engine, &x, 0).unwrap())),
+        ]
+    });
+    // Three rounds of twice 255 numbers of three ranks, and what is asked and told.
+    let cuts = 3 * 8 * (3 * 2 * 255 + 2 * 4 + 2);
+    for [sort, argsort, topk, kth, median] in figures {
+        // An element and its index.
+        let part = 12 * N as u64 / 4;
+        assert!(
+            sort <= part + cuts && sort > part / 2,
+            "{sort} of {part} + {cuts}"
+        );
+        assert!(argsort <= part + cuts, "{argsort}");
+        // The first hundred of three parts.
+        assert!(topk <= 3 * 100 * 12 && topk > 0, "{topk}");
+        assert!(kth <= cuts + 12, "{kth}");
+        // The middle, and the largest of every part, told to all.
+        assert!(median <= cuts + 400, "{median}");
+    }
+}
+
+/// Keeps what the engine says of every op.
+struct Explaining<'a>(&'a Engine, RefCell<String>);
+
+impl Exec for Explaining<'_> {
+    fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>> {
+        let arrays: Vec<&Array> = inputs.iter().map(|v| v.array()).collect();
+        *self.1.borrow_mut() += &(self.0.explain(&op, &arrays)? + "\n");
+        self.0.apply(op, inputs)
+    }
+
+    fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value> {
+        self.0.redistribute(value, to)
+    }
+}
+
+#[test]
+fn what_is_taken_is_printed_with_what_it_costs() {
+    let texts = on_ranks(&[4], |cx, engine| {
+        let text = |n: usize| {
+            let layout = Layout::parse(cx.mesh(), &[n], "S(0)").unwrap();
+            let x = floats(cx, &layout, odd);
+            let exec = Explaining(engine, RefCell::default());
+            sort(&exec, &x, 0, false).unwrap();
+            exec.1.into_inner()
+        };
+        (text(50), text(50_000))
+    });
+    for (short, long) in texts {
+        assert!(short.contains("rows by Gather of Ask (at most"), "{short}");
+        assert!(long.contains("rows by Ask of Ask (at most"), "{long}");
+        assert!(long.contains("Gather (450000 bytes)"), "{long}");
+    }
+}
+
+/// Kernels of other devices are others: what they make is what the host makes.
+#[test]
+fn other_devices_make_the_same() {
+    let mut kinds = vec![DeviceKind::Test];
+    if cfg!(feature = "cuda-emulated") {
+        kinds.push(DeviceKind::EmulatedCuda);
+    }
+    let run = |kind: DeviceKind| {
+        on_device(kind, &[3], |cx, engine| {
+            let mut made = Vec::new();
+            for (shape, dim) in SHAPES {
+                for layout in layouts(cx.mesh(), shape) {
+                    let x = floats(cx, &layout, odd);
+                    let (v, i) = sort_by(engine, &x, dim, true, RouteBy::Ask).unwrap();
+                    made.push((bits(engine, &v), whole(engine, &i)));
+                    let (v, i) = topk(engine, &x, 2, dim, false).unwrap();
+                    made.push((bits(engine, &v), whole(engine, &i)));
+                }
+            }
+            assert_eq!(cx.world().ledger().snapshot().fallbacks, 0);
+            made
+        })
+    };
+    let expected = run(DeviceKind::Host);
+    for kind in kinds {
+        assert_eq!(run(kind), expected, "{kind:?}");
+    }
+}
