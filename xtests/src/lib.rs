@@ -7,6 +7,7 @@
 //! - [`validate`]: every op's rule against brute force.
 //! - [`strategies`]: `proptest` strategies for meshes and layouts; [`generate`]: random cases of ops; [`parsers`]: what reads from outside, on any bytes; [`paths`]: tensors through random layouts;
 //!   [`harness`]: a function on the ranks of a mesh; [`differentiate`]: its results and gradients; [`properties`](mod@properties): runs them.
+//! - [`page`](mod@page): what is sent for which placement, op by op.
 //! - `processes`, `job`, with the feature `mpi`: trials, and properties, on ranks that are processes.
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,7 @@ pub mod made;
 mod npy;
 #[path = "../../shard-tensor/examples/input/npy_write.rs"]
 mod npy_write;
+pub mod page;
 pub mod parsers;
 pub mod paths;
 #[cfg(feature = "mpi")]

@@ -1,6 +1,6 @@
 //! Random choices do not depend on layout or rank count, and are what they say.
 
-use shard_tensor::{DType, Launch, Norm, Placements, Result, ShardTensor, shard};
+use shard_tensor::{AxisPlacement, DType, Launch, Norm, Placements, Result, ShardTensor, shard};
 
 fn numbers(x: &ShardTensor) -> Result<Vec<f64>> {
     let all = x.to(DType::F64)?.to_array::<f64>()?;
@@ -17,6 +17,8 @@ fn drawn(mesh: &[usize], placements: &Placements) -> Vec<Vec<f64>> {
             (1 + i[0] + 2 * i[1] + 3 * i[2]) as f64 / 40.0
         })?;
         let rows = x.select(2, 1)?;
+        let axes = mesh.shape().iter().map(|_| shard(0));
+        let first: Placements = axes.collect::<Vec<AxisPlacement>>().into();
         let made = [
             x.dropout(0.4)?,
             x.dropout1d(0.5)?,
@@ -27,9 +29,9 @@ fn drawn(mesh: &[usize], placements: &Placements) -> Vec<Vec<f64>> {
             rows.multinomial(3, false)?,
             rows.multinomial(7, true)?,
             rows.select(0, 2)?.multinomial(5, false)?,
-            mesh.randperm(11, [shard(0)])?,
-            mesh.randint([4, 3], -3..9, [shard(0)])?,
-            mesh.trunc_normal([50], 1.0, 2.0, 0.0..2.5, [shard(0)])?,
+            mesh.randperm(11, &first)?,
+            mesh.randint([4, 3], -3..9, &first)?,
+            mesh.trunc_normal([50], 1.0, 2.0, 0.0..2.5, &first)?,
         ];
         made.iter().map(numbers).collect::<Result<Vec<_>>>()
     });

@@ -5,3 +5,4 @@ mod cli;
 mod conformance_quick;
 mod faults;
 mod over_channels;
+mod page;

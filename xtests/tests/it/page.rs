@@ -1,0 +1,26 @@
+//! The page of ops is what the rules say.
+
+use std::path::Path;
+use xtests::page::page;
+
+#[test]
+fn the_page_of_ops_is_what_the_rules_say() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shard-tensor/docs/placements.md");
+    let made = page();
+    if std::env::var_os("SHARD_PAGES").is_some_and(|what| what == "write") {
+        std::fs::write(&path, &made).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap();
+    let differs = made.lines().zip(kept.lines()).find(|(a, b)| a != b);
+    assert!(
+        made == kept,
+        "the page is not what the rules say, such as {differs:?}: `SHARD_PAGES=write cargo test -p xtests --test it page`"
+    );
+    let headings: Vec<Vec<&str>> = (made.lines())
+        .filter_map(|line| line.strip_prefix("## "))
+        .map(|names| names.split(", ").collect())
+        .collect();
+    for op in ["matmul", "einsum", "rfft", "conv", "softplus"] {
+        assert!(headings.iter().any(|names| names.contains(&op)), "no {op}");
+    }
+}
