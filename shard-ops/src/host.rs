@@ -38,8 +38,8 @@ macro_rules! with_stored {
     };
 }
 
-/// Runs an expression with `$T` bound to the integer type that `$dtype` names, or to that of truth values.
-macro_rules! with_whole {
+/// Runs an expression with `$T` bound to the integer type that `$dtype` names.
+macro_rules! with_integer {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
             shard_comm::DType::I64 => {
@@ -54,11 +54,20 @@ macro_rules! with_whole {
                 type $T = u8;
                 $body
             }
+            other => unreachable!("the rule let {other} through to a kernel of integers"),
+        }
+    };
+}
+
+/// Runs an expression with `$T` bound to the integer type that `$dtype` names, or to that of truth values.
+macro_rules! with_whole {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
             shard_comm::DType::Bool => {
                 type $T = shard_comm::Bool;
                 $body
             }
-            other => unreachable!("the rule let {other} through to a kernel of integers"),
+            other => $crate::host::with_integer!(other, $T => $body),
         }
     };
 }
@@ -115,7 +124,7 @@ macro_rules! with_element {
     };
 }
 
-pub(crate) use {with_element, with_float, with_number, with_stored, with_whole};
+pub(crate) use {with_element, with_float, with_integer, with_number, with_stored, with_whole};
 
 /// The type in which partial results of an output are held: 16-bit floats have too few bits for sums.
 pub(crate) fn partial_type(dtype: DType) -> DType {

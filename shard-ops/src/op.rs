@@ -25,6 +25,17 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Whatever is wrong with shapes, types or attributes; the same on every rank.
     fn rule(&self, inputs: &[Meta]) -> Result<Rule>;
 
+    /// Rules by which the same kernel gives the same results, which lie as `outputs` say, with a dim that comes or goes
+    /// [block by block](crate::Access::Ring) instead of at once. The engine takes one where the op's [rule](Self::rule) would bring the
+    /// dim's operand first, results lie alike, no more is moved, and blocks that fly while others are computed take less time by the
+    /// mesh's cost model.
+    ///
+    /// # Errors
+    /// As [`rule`](Self::rule).
+    fn block_rules(&self, _inputs: &[Meta], _outputs: &[Layout]) -> Result<Vec<Rule>> {
+        Ok(Vec::new())
+    }
+
     /// Computes one rank's part (or a box of it) on host memory.
     ///
     /// Every element of every output box must be written. `call.cx` says which global indices the boxes cover.
@@ -223,6 +234,19 @@ impl Saved<'_> {
             _ => Ok(None),
         };
         self.needs.iter().enumerate().map(each).collect()
+    }
+
+    /// [`pull_back`](Self::pull_back) to one input of several: the others have no derivative.
+    ///
+    /// # Errors
+    /// Errors of `of`.
+    pub fn pull_back_to(
+        &self,
+        input: usize,
+        cotangents: &[Option<Value>],
+        of: impl Fn(&Value) -> Result<Value>,
+    ) -> Result<Vec<Option<Value>>> {
+        self.pull_back(cotangents, |dy, i| (i == input).then(|| of(dy)).transpose())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{OpError, OperandBox, Result, Routes, RowCuts};
 use shard_comm::{DType, Monoid, Scalar, Work};
-use shard_spec::{DimMap, Dims, Partition, ReduceOp, Window, numel};
+use shard_spec::{DimMap, DimSharding, Dims, Partition, ReduceOp, Window, numel};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -235,6 +235,8 @@ pub struct Rule {
     pub(crate) any_order: bool,
     /// How sharded ring dims are served.
     pub(crate) fold_by: FoldBy,
+    /// How ring dims are divided that are divided in no input.
+    pub(crate) blocks: Option<DimSharding>,
     /// Which operand names the indices of routed dims, and how.
     pub(crate) routes: Option<Routes>,
     /// Floating-point operations per index of all factors together.
@@ -259,6 +261,7 @@ impl Rule {
             unread: SmallVec::new(),
             any_order: false,
             fold_by: FoldBy::default(),
+            blocks: None,
             routes: None,
             flops: 1.0,
             merges: false,
@@ -495,6 +498,12 @@ impl RuleBuilder {
     /// Says how blocks of sharded ring dims meet the outputs.
     pub fn fold_by(mut self, fold_by: FoldBy) -> Self {
         self.0.fold_by = fold_by;
+        self
+    }
+
+    /// Says how ring dims are divided into blocks where no input that is read divides them: as outputs over them are to lie.
+    pub fn blocks(mut self, blocks: DimSharding) -> Self {
+        self.0.blocks = Some(blocks);
         self
     }
 

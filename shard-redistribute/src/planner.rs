@@ -3,7 +3,7 @@
 use crate::{CostModel, Plan, Result};
 use shard_comm::DType;
 use shard_spec::Layout;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
@@ -29,6 +29,8 @@ use std::rc::Rc;
 pub struct Planner {
     index: usize,
     capacity: usize,
+    /// How often a model was set.
+    models: Cell<u64>,
     inner: RefCell<Inner>,
 }
 
@@ -49,6 +51,7 @@ impl Planner {
         Self {
             index,
             capacity: capacity.max(1),
+            models: Cell::new(0),
             inner: RefCell::default(),
         }
     }
@@ -63,6 +66,12 @@ impl Planner {
             model,
             ..Inner::default()
         };
+        self.models.update(|n| n + 1);
+    }
+
+    /// How often a model was [set](Self::set_model): what was chosen by an earlier one is out of date.
+    pub fn models_set(&self) -> u64 {
+        self.models.get()
     }
 
     /// The model that plans are chosen by, if there is one.

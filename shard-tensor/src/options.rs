@@ -3,6 +3,7 @@
 use crate::Shape;
 use shard_ops::conv::{ConvOptions, ConvTransposeOptions, Padding};
 use shard_ops::pool::PoolOptions;
+use shard_ops::unfold::UnfoldOptions;
 use shard_spec::EdgeMap;
 
 /// How a convolution runs. Numbers are per spatial dim, or one for all.
@@ -170,6 +171,45 @@ impl Pool {
     }
 
     pub(crate) fn options(&self) -> &PoolOptions {
+        &self.0
+    }
+}
+
+/// Which windows are laid out as columns. Numbers are per spatial dim, or one for all.
+///
+/// ```
+/// let patches = shard_tensor::Unfold::new(4).stride(4);
+/// # let _ = patches;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Unfold(UnfoldOptions);
+
+impl Unfold {
+    /// Windows of this size at every place where one fits.
+    pub fn new(kernel: impl Into<Shape>) -> Self {
+        Self(UnfoldOptions::new(kernel.into().to_vec()))
+    }
+
+    /// Inputs from one window to the next.
+    pub fn stride(mut self, stride: impl Into<Shape>) -> Self {
+        self.0.stride = stride.into().to_vec();
+        self
+    }
+
+    /// Zeros added on either side.
+    pub fn padding(mut self, padding: impl Into<Shape>) -> Self {
+        self.0.padding = padding.into().to_vec();
+        self
+    }
+
+    /// Inputs from one tap to the next.
+    pub fn dilation(mut self, dilation: impl Into<Shape>) -> Self {
+        self.0.dilation = dilation.into().to_vec();
+        self
+    }
+
+    pub(crate) fn options(&self) -> &UnfoldOptions {
         &self.0
     }
 }

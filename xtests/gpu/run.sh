@@ -154,7 +154,7 @@ if [ $real = 1 ]; then
 else
     many=(2) meshes=(2) budget=2 verified=(--steps 1 --dtype f64) long=(--steps 1) quick=(--quick) turns=1 job=1800 moves=(--ranks 1,2)
 fi
-fields=shard-tensor/examples/downscale/data
+fields=shard-tensor/examples/data
 
 try "memory, copies and folds, libraries" 240 "$binaries/shard-device-tests" cuda
 try "communicator contract" 240 "$binaries/shard-comm-tests" cuda

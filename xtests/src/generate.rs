@@ -180,6 +180,59 @@ pub fn norms() -> impl Strategy<Value = Case> {
         })
 }
 
+/// Softmax, losses and statistics over any dims.
+pub fn statistics() -> impl Strategy<Value = Case> {
+    let shapes = proptest::collection::vec(1_usize..=7, 2..=3);
+    (shapes, 0_usize..12, any::<u64>()).prop_map(|(shape, kind, seed)| {
+        let mut rng = Rng::new(seed, &["statistics"]);
+        let dim = rng.below(shape.len());
+        let dims: Vec<usize> = (0..shape.len())
+            .filter(|&d| d == dim || rng.below(3) == 0)
+            .collect();
+        let keepdim = rng.below(2) == 0;
+        let one = [("input", shape.clone())];
+        let two = [("input", shape.clone()), ("target", shape.clone())];
+        let over = json!({"dim": dims, "keepdim": keepdim, "correction": 0});
+        let along = json!({"dim": dim, "keepdim": keepdim});
+        match kind {
+            0 => case("softmax", &along, &one, seed),
+            1 => case("log_softmax", &along, &one, seed),
+            2 => case("logsumexp", &over, &one, seed),
+            3 => case("var_mean", &over, &one, seed),
+            4 => case("std", &over, &one, seed),
+            5 => case(["max", "min"][rng.below(2)], &along, &one, seed),
+            6 => {
+                let order = [json!(1), json!(2), json!(3), json!(2.5), json!("inf")];
+                let order = &order[rng.below(5)];
+                let over = json!({"ord": order, "dim": dims, "keepdim": keepdim});
+                case("norm", &over, &one, seed)
+            }
+            7 => {
+                let attributes = json!({"p": 2.0, "dim": dims, "eps": 0.5});
+                case("normalize", &attributes, &one, seed)
+            }
+            8 => {
+                let inputs = [("x1", shape.clone()), ("x2", shape)];
+                let attributes = json!({"dim": dim, "eps": 0.5});
+                case("cosine_similarity", &attributes, &inputs, seed)
+            }
+            9 => {
+                let how = ["none", "sum", "mean"][rng.below(3)];
+                let attributes = json!({"reduction": how, "label_smoothing": 0.25});
+                case("cross_entropy", &attributes, &two, seed)
+            }
+            10 => {
+                let attributes = json!({"reduction": "mean"});
+                case("binary_cross_entropy_with_logits", &attributes, &two, seed)
+            }
+            _ => {
+                let attributes = json!({"q": [0.25, 0.5], "dim": dim});
+                case("quantile", &attributes, &one, seed)
+            }
+        }
+    })
+}
+
 /// Linear ops that move or add elements: slices, pads in every mode, rolls, reshapes, sums and the like.
 pub fn moves() -> impl Strategy<Value = Case> {
     let shapes = proptest::collection::vec(1_usize..=7, 2..=3);

@@ -11,7 +11,8 @@ use serde::de::DeserializeOwned;
 use shard_ops::testing::Rng;
 use shard_redistribute::{CostModel, LinkCost, Plan};
 use shard_spec::{DeviceMesh, DimMap, Layout, Partition, Window};
-use shard_tensor::{Launch, Placements, checkpoint};
+use shard_tensor::half::f16;
+use shard_tensor::{Bool, Launch, Placements, checkpoint};
 use std::fmt::Debug;
 
 /// One reader: what it makes of any bytes, and bytes that it accepts.
@@ -146,24 +147,29 @@ pub fn safetensors_file(data: &[u8]) {
     assert_eq!(read.expect("reading a file fails no rank"), [true]);
 }
 
-/// Files of NumPy, as arrays of one, two and four dims.
+/// Files of NumPy, as arrays of one, two and four dims, of numbers and truth values.
 pub fn npy_file(data: &[u8]) {
-    array_again::<Ix1>(data);
-    array_again::<Ix2>(data);
-    array_again::<Ix4>(data);
+    array_again::<f32, Ix1>(data);
+    array_again::<f32, Ix2>(data);
+    array_again::<f32, Ix4>(data);
+    array_again::<f64, Ix2>(data);
+    array_again::<f16, Ix2>(data);
+    array_again::<i64, Ix2>(data);
+    array_again::<i32, Ix2>(data);
+    array_again::<u8, Ix2>(data);
+    array_again::<Bool, Ix2>(data);
 }
 
 /// Reads, writes and reads again. What was read lay in the bytes.
-fn array_again<D: Dimension>(data: &[u8]) {
-    let Ok(array) = npy::read::<D>(data) else {
+fn array_again<T: npy::Element + npy_write::Element, D: Dimension>(data: &[u8]) {
+    let Ok(array) = npy::read::<T, D>(data) else {
         return;
     };
-    assert!(size_of::<f32>() * array.len() < data.len());
+    assert!(size_of::<T>() * array.len() < data.len());
     let written = npy_write::bytes(&array);
-    let read = npy::read::<D>(&written).expect("what was written is read");
+    let read = npy::read::<T, D>(&written).expect("what was written is read");
     assert_eq!(read.shape(), array.shape());
-    let bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
-    assert!(read.iter().zip(&array).all(bits));
+    assert_eq!(npy_write::bytes(&read), written);
 }
 
 /// Reads, writes and reads again.
@@ -249,6 +255,11 @@ fn npy_seeds() -> Vec<Vec<u8>> {
         npy_write::bytes(&rows.t()),
         npy_write::bytes(&Array2::<f64>::zeros((2, 2))),
         npy_write::bytes(&Array2::<f32>::zeros((0, 7))),
+        npy_write::bytes(&Array2::<f16>::zeros((1, 7))),
+        npy_write::bytes(&Array2::<i64>::ones((3, 2))),
+        npy_write::bytes(&Array2::<i32>::ones((2, 3))),
+        npy_write::bytes(&Array2::<u8>::ones((1, 4))),
+        npy_write::bytes(&Array2::from_elem((2, 2), Bool::from(true))),
         npy_write::bytes(&Array4::<f32>::zeros((2, 1, 3, 2))),
     ]
 }
@@ -361,7 +372,7 @@ mod tests {
             serde_json::from_slice::<Plan>(&plan).unwrap();
         }
         let files = (NPY.seeds)();
-        let read = files.iter().filter(|f| npy::read::<Ix2>(f).is_ok());
+        let read = files.iter().filter(|f| npy::read::<f32, Ix2>(f).is_ok());
         assert_eq!(read.count(), 3);
     }
 

@@ -31,8 +31,12 @@ pub mod cells;
 pub mod conv;
 pub mod copy;
 pub mod cuts;
+pub mod fft;
 #[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
 pub mod gemm;
+pub mod grid;
+#[cfg(feature = "linalg")]
+pub mod linalg;
 pub mod math;
 pub mod moments;
 pub mod neighborhood;
@@ -54,6 +58,7 @@ pub mod tally;
 mod testing;
 pub mod triangle;
 pub mod unary;
+pub mod unfold;
 pub mod view;
 pub mod whole;
 

@@ -147,6 +147,66 @@ pub fn max_pool<T: Real>(
     }
 }
 
+/// [`max_pool`] over windows of any extents: along spatial dim `d` output `o` sees the positions `windows[d][o]` of the slab, which
+/// are all in the plane.
+///
+/// # Panics
+/// When the shapes contradict each other.
+pub fn adaptive_max_pool<T: Real>(
+    x: &View<'_, T>,
+    y: &mut ViewMut<'_, T>,
+    index: &mut ViewMut<'_, i64>,
+    windows: &[Vec<core::ops::Range<usize>>],
+    plane: &Plane,
+) {
+    let fits = x.ndim() == windows.len() + 2 && index.shape() == y.shape();
+    assert!(
+        fits && (windows.iter().zip(&y.shape()[2..])).all(|(w, &n)| w.len() == n),
+        "adaptive_max_pool: input {:?}, output {:?}, indexes {:?}",
+        x.shape(),
+        y.shape(),
+        index.shape()
+    );
+    let lead = 3 - windows.len();
+    let whole = std::slice::from_ref(&(0..1));
+    let windows = [0, 1, 2].map(|d| match d < lead {
+        true => whole,
+        false => &windows[d - lead][..],
+    });
+    let x = lift_view(x);
+    let (mut y, mut index) = (lift_view_mut(y), lift_view_mut(index));
+    let mut best = vec![T::zero(); windows[2].len()];
+    let mut place = vec![0i64; windows[2].len()];
+    for (n, c) in pairs(&x) {
+        for (od, depths) in windows[0].iter().enumerate() {
+            for (oh, rows) in windows[1].iter().enumerate() {
+                best.fill(T::neg_infinity());
+                place.fill(-1);
+                for (id, ih) in depths
+                    .clone()
+                    .flat_map(|d| rows.clone().map(move |h| (d, h)))
+                {
+                    let [id, ih] = [id as isize, ih as isize];
+                    let row = at(x.offset(), x.strides(), [n, c], [id, ih, 0]);
+                    let first = plane.flat([id, ih, 0]);
+                    for ((best, place), columns) in best.iter_mut().zip(&mut place).zip(windows[2])
+                    {
+                        for iw in columns.clone() {
+                            let v = x.data()[row.wrapping_add_signed(iw as isize * x.strides()[4])];
+                            if v > *best || v.is_nan() || *place < 0 {
+                                *best = v;
+                                *place = first + iw as i64;
+                            }
+                        }
+                    }
+                }
+                store(&mut y, [n, c], [od, oh], &best);
+                store(&mut index, [n, c], [od, oh], &place);
+            }
+        }
+    }
+}
+
 /// The gradient of [`max_pool`]: every element of the box `dx` gets the sum of `dy` over the windows whose index names it.
 ///
 /// `dy` and `index` must hold all outputs whose window may reach the box; `plane` places `dx`.

@@ -7,6 +7,7 @@ use crate::elementwise::{
 };
 use crate::reduce::{all, amax, amin, any, count_nonzero, prod, sum};
 use crate::scan::{cummax, cummin, cumprod, cumsum, logcumsumexp};
+use crate::statistics::{argmax, argmin, max, min};
 use crate::triangle::{diagonal, tril, triu};
 use crate::{Engine, EngineOptions, Exec, OpError, Result, Value};
 use shard_comm::local::{self, LocalOptions};
@@ -116,6 +117,15 @@ fn ops(exec: &dyn Exec, a: &Value, b: &Value, tell: &mut dyn FnMut(String, Resul
             );
         }
     }
+    for dims in [&[0][..], &[1], &[0, 1]] {
+        tell(
+            format!("argmax over {dims:?}"),
+            argmax(exec, a, dims, false),
+        );
+        tell(format!("argmin over {dims:?}"), argmin(exec, a, dims, true));
+    }
+    tell("max".into(), max(exec, a, 0, true).map(|found| found.0));
+    tell("min".into(), min(exec, b, 1, false).map(|found| found.0));
     let mask = logical_not(exec, b);
     if let Ok(mask) = mask {
         tell("where".into(), where_(exec, &mask, a, b));

@@ -290,8 +290,9 @@ impl Engine {
             });
         };
         let pin = self.pin.borrow().clone();
+        let planner = first.cx().planner();
         let key: StrategyKey = (
-            op.key() ^ pin.as_ref().map_or(0, Pin::key),
+            op.key() ^ pin.as_ref().map_or(0, Pin::key) ^ u128::from(planner.models_set()),
             inputs
                 .iter()
                 .map(|a| (a.layout().hash128(), a.dtype()))
@@ -317,14 +318,22 @@ impl Engine {
             .collect();
         let rule = op.rule(&metas)?;
         let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
-        let model = first.cx().planner().model().unwrap_or_default();
+        let model = planner.model().unwrap_or_default();
         let wanted = match (&pin, rule.outputs.first()) {
             (Some(pin), Some(output)) => {
                 Some(pin.layout(op.name(), first.layout().mesh(), &output.meta.shape)?)
             }
             _ => None,
         };
-        let strategy = Strategy::yielding(&rule, &layouts, wanted.as_ref(), first.index(), &model)?;
+        let index = first.index();
+        let strategy = Strategy::yielding(&rule, &layouts, wanted.as_ref(), index, &model)?;
+        let (rule, strategy) = match strategy.cost() {
+            0 => (rule, strategy),
+            _ => {
+                let rules = op.block_rules(&metas, strategy.outputs())?;
+                strategy.or_block_by_block((rule, rules), &layouts, index, &model)
+            }
+        };
         tracing::debug!(op = op.name(), %strategy, "new strategy");
         let fingerprint = key_of(op.name(), &(key.0, &key.1));
         let ready = Rc::new(Ready {

@@ -3,10 +3,16 @@
 pub mod attention;
 pub mod broadcast;
 pub mod conv;
+mod decided;
 pub mod einsum;
 pub mod elementwise;
+pub mod fft;
+pub mod grid;
+pub mod histogram;
 pub mod index;
 pub mod indexing;
+#[cfg(feature = "linalg")]
+pub mod linalg;
 pub mod loss;
 pub mod matmul;
 pub mod neighborhood;
@@ -28,5 +34,7 @@ pub mod sort;
 pub mod statistics;
 pub mod triangle;
 mod types;
+pub mod unfold;
+pub mod unique;
 
 pub use one_hot::one_hot;

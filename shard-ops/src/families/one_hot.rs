@@ -1,27 +1,29 @@
 //! Classes as rows that are 1 in one place.
 
+use super::decided;
 use super::elementwise::{cast, eq, ge, logical_or, lt, number};
 use super::reduce::{amax, amin, any};
 use super::shape::unsqueeze;
 use crate::error::InOp;
 use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value, holds};
-use shard_comm::{Bool, DType, DeviceError, Element};
+use shard_comm::{Bool, DType};
 use shard_redistribute::Array;
 use shard_spec::Layout;
 
 const NAME: &str = "one_hot";
 
-/// A new last dim of `classes`, 1 where its index is the element and 0 elsewhere, as `i64`.
+/// A new last dim of `classes`, 1 where its index is the element and 0 elsewhere, as `i64`. Without a number there are as many as the
+/// largest element says.
 ///
 /// # Collective
-/// All members of the mesh. One reduction of a number finds out whether all elements are classes; else nothing moves, but that
-/// partial operands are reduced first.
+/// All members of the mesh; without a number, all ranks of the program. One reduction of a number finds out whether all elements are
+/// classes, another one how many there are; else nothing moves, but that partial operands are reduced first.
 ///
 /// # Errors
-/// Elements that are no integers, or a type that cannot hold the classes; [`OutOfRange`](OpError::OutOfRange) for elements
-/// that are no classes, on all ranks alike.
-pub fn one_hot(exec: &dyn Exec, x: &Value, classes: usize) -> Result<Value> {
+/// Elements that are no integers, or a type that cannot hold the classes; no number and no elements;
+/// [`OutOfRange`](OpError::OutOfRange) for elements that are no classes, on all ranks alike.
+pub fn one_hot(exec: &dyn Exec, x: &Value, classes: Option<usize>) -> Result<Value> {
     let dtype = x.dtype();
     if !is_whole(dtype) || dtype == DType::Bool {
         return Err(OpError::DType {
@@ -31,7 +33,16 @@ pub fn one_hot(exec: &dyn Exec, x: &Value, classes: usize) -> Result<Value> {
             got: dtype,
         });
     }
-    if !holds(dtype, classes as f64) {
+    let classes = match classes {
+        Some(classes) => classes,
+        None => decided::count(exec, NAME, x)?.ok_or_else(|| OpError::Shape {
+            op: NAME,
+            problem: "no elements say how many classes there are".into(),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give their number",
+        })?,
+    };
+    if !holds(dtype, classes as f64 - 1.0) {
         return Err(OpError::Value {
             op: NAME,
             value: classes as f64,
@@ -60,13 +71,13 @@ fn check(exec: &dyn Exec, x: &Value, classes: usize) -> Result<()> {
     let low = lt(exec, x, &number(NAME, x, 0.0)?)?;
     let high = ge(exec, x, &number(NAME, x, classes as f64)?)?;
     let wrong = any(exec, &logical_or(exec, &low, &high)?, &all, false)?;
-    let wrong = read::<Bool>(exec, &wrong)?;
+    let wrong = decided::read::<Bool>(exec, NAME, &wrong)?;
     if !wrong.is_some_and(Bool::get) {
         return Ok(());
     }
     let ends = [amin, amax].map(|end| {
         let end = cast(exec, &end(exec, x, &all, false)?, DType::I64)?;
-        read::<i64>(exec, &end)
+        decided::read::<i64>(exec, NAME, &end)
     });
     let [least, most] = ends;
     Err(OpError::OutOfRange {
@@ -75,18 +86,4 @@ fn check(exec: &dyn Exec, x: &Value, classes: usize) -> Result<()> {
         most: most?.unwrap_or_default(),
         extent: classes,
     })
-}
-
-/// The one element of a value, on all ranks of the mesh; nothing where there is no data, off the mesh or where ranks are played.
-fn read<T: Element>(exec: &dyn Exec, x: &Value) -> Result<Option<T>> {
-    let whole = Layout::replicated(x.layout().mesh(), &[]);
-    let x = exec.redistribute(x, &whole)?;
-    let Some(buffer) = x.array().buffer() else {
-        return Ok(None);
-    };
-    match buffer.to_vec::<T>() {
-        Ok(elements) => Ok(elements.first().copied()),
-        Err(DeviceError::NoData { .. }) => Ok(None),
-        Err(error) => Err(error).in_op(NAME),
-    }
 }

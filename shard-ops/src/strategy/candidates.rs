@@ -78,13 +78,18 @@ fn adopt(rule: &Rule, layouts: &[&Layout], order: &[usize], mut choice: Choice) 
                 choice.carrier = Some(i);
             }
         }
-        for (d, access) in rule.inputs[i].iter().enumerate() {
+        // Axes of dims that must be whole look for other work when the other dims have theirs.
+        let is_whole = |access: &Access| matches!(access, Access::Whole { .. });
+        let dims = || rule.inputs[i].iter().enumerate();
+        let others = dims().filter(|(_, access)| !is_whole(access));
+        for (d, access) in others.chain(dims().filter(|(_, access)| is_whole(access))) {
             let Some(sharding) = layout.sharding(d) else {
                 continue;
             };
             if let Access::Ring {
                 instead: Some(f), ..
-            } = access
+            }
+            | Access::Whole { instead: Some(f) } = access
                 && choice.factors[*f].is_some()
             {
                 // Axes that have no other work divide the factor further.

@@ -107,6 +107,42 @@ impl Strategy {
         }
     }
 
+    /// This strategy, of the first of these rules; or that of another one whose blocks fly while kernels run, if it leaves the results
+    /// as this one does, moves no more, and takes less time than if they did not.
+    pub(crate) fn or_block_by_block(
+        self,
+        (rule, others): (Rule, Vec<Rule>),
+        layouts: &[&Layout],
+        index: usize,
+        model: &CostModel,
+    ) -> (Rule, Self) {
+        if layouts.iter().any(|layout| layout.is_partial()) {
+            return (rule, self);
+        }
+        let most = self.bytes * rule.metas[0].dtype.size();
+        for other in others {
+            // Where results go home in blocks, the choice says only how their terms are divided.
+            for wanted in [self.outputs.first(), None] {
+                let made = Self::yielding(&other, layouts, wanted, index, model);
+                if let Ok(made) = made
+                    && made.outputs == self.outputs
+                    && made.gains_by_ring().is_some_and(|bytes| bytes <= most)
+                {
+                    return (other, made);
+                }
+            }
+        }
+        (rule, self)
+    }
+
+    /// The bytes that go round, if that takes less time than gathering them.
+    fn gains_by_ring(&self) -> Option<usize> {
+        let of = |by| self.ways().iter().find(|cost| cost.way == by);
+        let (ring, gather) = (of(FoldBy::Ring)?, of(FoldBy::Gather)?);
+        let gains = self.way() == Some(FoldBy::Ring) && ring.seconds < gather.seconds;
+        gains.then_some(ring.bytes)
+    }
+
     /// What this strategy was chosen from, and why: it and the others that the operands' layouts suggest.
     pub fn alternatives(
         &self,

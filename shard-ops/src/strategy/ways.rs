@@ -59,7 +59,7 @@ impl Site<'_> {
         works.into_iter().map(price).collect()
     }
 
-    /// The ring factor, and how it is divided: as the first of its operands that is.
+    /// The ring factor, and how it is divided: as the first of its operands that is, or as the rule says.
     fn blocks(&self, layouts: &[Layout]) -> Option<(usize, DimSharding)> {
         let read = (0..layouts.len()).filter(|i| !self.rule.unread.contains(i));
         for i in read {
@@ -71,7 +71,13 @@ impl Site<'_> {
                 }
             }
         }
-        None
+        let said = self
+            .rule
+            .blocks
+            .as_ref()
+            .filter(|s| s.partition.parts() > 1)?;
+        let ring = (0..self.rule.factors.len()).find(|&f| self.rule.rings(f))?;
+        Some((ring, said.clone()))
     }
 
     /// Whether blocks so divided may go round.

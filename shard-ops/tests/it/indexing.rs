@@ -148,6 +148,27 @@ const ROWS: [(&[usize], usize, &[usize]); 5] = [
     (&[3, 2], 0, &[0]),
 ];
 
+/// The layouts of a table and of an index of its `n` rows under which `pick` gives something else.
+fn other_than(
+    expected: &[f64],
+    cx: &Rc<MeshComm>,
+    engine: &Engine,
+    [table, index]: [&[usize]; 2],
+    n: usize,
+    pick: impl Fn(&Value, &Value) -> Value,
+) -> Vec<String> {
+    let mut bad = Vec::new();
+    for rows in layouts(cx.mesh(), table) {
+        for named in layouts(cx.mesh(), index) {
+            let got = pick(&floats(cx, &rows), &pointers(cx, &named, n));
+            if whole(engine, &got) != expected {
+                bad.push(format!("{table:?} {rows} | {index:?} {named}"));
+            }
+        }
+    }
+    bad
+}
+
 #[test]
 fn selected_rows_are_one_ranks_under_all_layouts() {
     for mesh in MESHES {
@@ -167,17 +188,14 @@ fn selected_rows_are_one_ranks_under_all_layouts() {
                         number(&source)
                     })
                     .collect();
-                for table in layouts(cx.mesh(), shape) {
-                    for index in layouts(cx.mesh(), index_shape) {
-                        let (x, i) = (floats(cx, &table), pointers(cx, &index, n));
-                        for by in [RouteBy::Auto, RouteBy::Ask, RouteBy::Gather] {
-                            let got = index_select_by(engine, &x, dim, &i, by).unwrap();
-                            assert_eq!(got.shape(), out_shape);
-                            if whole(engine, &got) != expected {
-                                bad.push(format!("{shape:?} {dim} {table} | {index} {by:?}"));
-                            }
-                        }
-                    }
+                for by in [RouteBy::Auto, RouteBy::Ask, RouteBy::Gather] {
+                    let select = |x: &Value, i: &Value| {
+                        let got = index_select_by(engine, x, dim, i, by).unwrap();
+                        assert_eq!(got.shape(), out_shape, "{by:?}");
+                        got
+                    };
+                    let shapes = [shape, index_shape];
+                    bad.extend(other_than(&expected, cx, engine, shapes, n, select));
                 }
             }
             bad
@@ -204,15 +222,9 @@ fn gathered_elements_are_one_ranks_under_all_layouts() {
                         number(&at)
                     })
                     .collect();
-                for table in layouts(cx.mesh(), shape) {
-                    for index in layouts(cx.mesh(), index_shape) {
-                        let (x, i) = (floats(cx, &table), pointers(cx, &index, n));
-                        let got = gather(engine, &x, dim, &i).unwrap();
-                        if whole(engine, &got) != expected {
-                            bad.push(format!("{shape:?} {dim} {table} | {index}"));
-                        }
-                    }
-                }
+                let gathered = |x: &Value, i: &Value| gather(engine, x, dim, i).unwrap();
+                let shapes = [shape, index_shape];
+                bad.extend(other_than(&expected, cx, engine, shapes, n, gathered));
             }
             bad
         });

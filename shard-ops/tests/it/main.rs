@@ -1,5 +1,6 @@
 //! Ops by the engine, as a user of the crate applies them.
 
+mod contraction;
 mod engine;
 mod indexing;
 mod rows;

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     pub(crate) check: bool,
 
     /// Where uk_hires_theta.npy and uk_hires_altitude.npy are
-    #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/downscale/data"))]
+    #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data"))]
     pub(crate) data: PathBuf,
 }
 

@@ -87,7 +87,7 @@ fn read<D: Dimension>(path: &Path) -> Result<ndarray::Array<f32, D>, DataError> 
         path: path.to_owned(),
         source,
     })?;
-    let array = npy::read::<D>(&bytes).map_err(|source| DataError::Format {
+    let array = npy::read::<f32, D>(&bytes).map_err(|source| DataError::Format {
         path: path.to_owned(),
         ndim: D::NDIM.unwrap_or(0),
         source,
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_forecast_that_comes_along_is_whole() {
-        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/downscale/data");
+        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data");
         let forecast = Forecast::read(Path::new(here)).unwrap();
         assert_eq!(forecast.shape(), [3, 7, 204, 187]);
         assert!(forecast.theta.iter().all(|t| (260.0..330.0).contains(t)));

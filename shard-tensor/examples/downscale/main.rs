@@ -8,8 +8,11 @@
 //! `cargo run --release -p shard-tensor --example downscale -- --help`
 
 mod args;
+#[path = "../training/curve.rs"]
 mod curve;
 mod data;
+#[path = "../output/fields.rs"]
+mod fields;
 mod model;
 #[path = "../input/npy.rs"]
 mod npy;
@@ -17,13 +20,19 @@ mod npy;
 #[path = "../input/npy_write.rs"]
 mod npy_write;
 mod picture;
+#[path = "../output/pieces.rs"]
+mod pieces;
 mod prepare;
+#[path = "../training/progress.rs"]
 mod progress;
+#[path = "../output/raster.rs"]
 mod raster;
 mod report;
 #[path = "../output/told.rs"]
 mod told;
 mod train;
+#[path = "../training/trained.rs"]
+mod trained;
 mod verify;
 
 use args::Args;
@@ -100,7 +109,12 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut passed = true;
     if let Some(outcome) = &outcome {
         let by = format!("{} mesh, {} split, {}", args.mesh, args.split, job.dtype);
-        curve::write(&curve, &outcome.losses, &format!("Training on a {by}"))?;
+        let names = curve::Names {
+            caption: &format!("Training on a {by}"),
+            baseline: "bilinear interpolation",
+            model: "U-Net, training hours",
+        };
+        curve::write(&curve, &outcome.trained.losses, names)?;
         let caption =
             format!("Potential temperature of the test hour, lowest level; trained on a {by}");
         picture::write(&picture, &outcome.panels, &caption)?;

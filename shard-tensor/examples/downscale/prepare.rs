@@ -3,7 +3,7 @@
 use crate::args::{MeshShape, Split};
 use crate::data::Forecast;
 use shard_tensor::{
-    AxisPlacement, DType, Layout, Mesh, Placements, Pool, ResampleMode, Result, ShardTensor, shard,
+    AxisPlacement, DType, Mesh, Placements, Pool, ResampleMode, Result, ShardTensor, shard,
 };
 use std::ops::Range;
 
@@ -145,14 +145,6 @@ pub(crate) fn mesh_of(ctx: &shard_tensor::Context, shape: &MeshShape) -> Result<
         _ => ctx.mesh([("rows", shape.ranks())])?,
     }
     .with_dtype(ctx.dtype()))
-}
-
-/// Where parts begin and end, in rows and columns.
-pub(crate) fn boundaries(layout: &Layout) -> [Vec<usize>; 2] {
-    [2, 3].map(|dim| match layout.sharding(dim) {
-        Some(sharding) => sharding.partition.to_contiguous().as_slice().to_vec(),
-        None => vec![0, layout.shape()[dim]],
-    })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::args::Args;
 use crate::train::{Outcome, Score};
-use crate::verify::largest;
+use crate::trained::largest;
 use std::io::{Result, Write};
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub(crate) fn print(out: &mut impl Write, args: &Args, outcome: &Outcome) -> Res
         "\n{} mesh, {} split, {} steps in {}\n",
         args.mesh,
         args.split,
-        outcome.losses.len(),
+        outcome.trained.losses.len(),
         outcome.dtype,
     )?;
     errors(out, &outcome.scores)?;
@@ -93,7 +93,7 @@ fn row(out: &mut impl Write, level: &str, score: Score) -> Result<()> {
 }
 
 fn moved(out: &mut impl Write, outcome: &Outcome) -> Result<()> {
-    let steps = outcome.losses.len().max(1) as f64;
+    let steps = outcome.trained.losses.len().max(1) as f64;
     writeln!(
         out,
         "\nper rank        piece   peak MiB   messages   MiB received   in a step"
@@ -158,13 +158,16 @@ fn by_operation(outcome: &Outcome) -> Vec<(&str, f64, f64)> {
 
 fn time(out: &mut impl Write, outcome: &Outcome) -> Result<()> {
     let seconds = outcome.time.as_secs_f64();
-    let steps = outcome.losses.len().max(1) as f64;
+    let steps = outcome.trained.losses.len().max(1) as f64;
     writeln!(
         out,
         "\n{seconds:.1} s of training, {:.0} ms in a step",
         1e3 * seconds / steps
     )?;
-    if let (Some(first), Some(last)) = (outcome.losses.first(), outcome.losses.last()) {
+    if let (Some(first), Some(last)) = (
+        outcome.trained.losses.first(),
+        outcome.trained.losses.last(),
+    ) {
         writeln!(
             out,
             "loss {first:.5} at first, {last:.5} at last (1 is the error of interpolation)"

@@ -3,11 +3,13 @@
 use crate::args::{MeshShape, Split};
 use crate::data::Forecast;
 use crate::model::UNet;
-use crate::prepare::{Task, boundaries, mesh_of, rms};
+use crate::pieces::boundaries;
+use crate::prepare::{Task, mesh_of, rms};
 use crate::progress::Progress;
+use crate::trained::{self, Trained};
 use ndarray::{Array2, Ix2};
 use serde::{Deserialize, Serialize};
-use shard_tensor::nn::{Module, Parameters};
+use shard_tensor::nn::Module;
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::{
     Backend, Context, DType, DeviceKind, Error, Launch, OpCount, Result, ShardTensor, checkpoint,
@@ -40,15 +42,10 @@ pub(crate) struct Job<'a> {
     pub(crate) level: usize,
 }
 
-/// All parameters, by name.
-pub(crate) type Weights = Vec<(String, Vec<f64>)>;
-
 /// What a training gave.
 pub(crate) struct Outcome {
     pub(crate) dtype: DType,
-    /// Before each step.
-    pub(crate) losses: Vec<f64>,
-    pub(crate) weights: Weights,
+    pub(crate) trained: Trained,
     /// Per level, on the test hour.
     pub(crate) scores: Vec<Score>,
     pub(crate) panels: Panels,
@@ -119,7 +116,7 @@ impl Job<'_> {
         let mut losses = Vec::with_capacity(self.steps);
         for step in 0..self.steps {
             let began = Instant::now();
-            adam.set_learning_rate(RATE * schedule(step, self.steps));
+            adam.set_learning_rate(RATE * trained::schedule(step, self.steps));
             let prediction = task
                 .train
                 .bilinear
@@ -153,8 +150,7 @@ impl Job<'_> {
         };
         let outcome = Outcome {
             dtype: self.dtype,
-            losses,
-            weights: weights(&model.parameters())?,
+            trained: Trained::new(losses, &model.parameters())?,
             scores,
             panels,
             ranks: ctx.gather(&report)?,
@@ -189,36 +185,5 @@ impl Job<'_> {
             boundaries: boundaries(test.target.layout()),
         };
         Ok((scores, panels))
-    }
-}
-
-/// The share of the full rate at a step.
-fn schedule(step: usize, steps: usize) -> f64 {
-    let (step, steps) = (step as f64, steps as f64);
-    let rise = ((step + 1.0) / (0.1 * steps)).min(1.0);
-    rise * 0.5 * (1.0 + (std::f64::consts::PI * step / steps).cos())
-}
-
-/// All parameters as numbers.
-fn weights(parameters: &Parameters) -> Result<Weights> {
-    let read = |(name, tensor): &(String, ShardTensor)| {
-        let whole = tensor.detach().to(DType::F64)?.to_array::<f64>()?;
-        Ok((name.clone(), whole.into_iter().collect()))
-    };
-    parameters.iter().map(read).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rate_rises_and_falls() {
-        let rates: Vec<f64> = (0..100).map(|step| schedule(step, 100)).collect();
-        assert!(rates[0] > 0.0 && rates[0] < 0.2);
-        assert!(rates[..9].windows(2).all(|w| w[0] < w[1]));
-        assert!(rates[10..].windows(2).all(|w| w[0] > w[1]));
-        assert!(rates[99] < 0.01);
-        assert!(schedule(0, 1) > 0.0, "a single step must do something");
     }
 }

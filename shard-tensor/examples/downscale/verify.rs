@@ -3,6 +3,7 @@
 use crate::Failure;
 use crate::args::{MeshShape, Split};
 use crate::train::{Job, Outcome};
+use crate::trained::Distance;
 use shard_tensor::{Backend, DType, DeviceKind};
 use std::io::Write;
 
@@ -11,15 +12,6 @@ const WEIGHTS: f64 = 1e-9;
 
 /// Largest difference of a loss, as a share of it, in double precision.
 const LOSS: f64 = 1e-10;
-
-/// How far two trainings are apart.
-#[derive(Clone, Debug, PartialEq)]
-struct Distance {
-    /// The largest over all tensors of max|Δ| / max|w|, and the tensor it is of.
-    weights: (f64, String),
-    /// The largest over all steps of |Δ| / |loss|.
-    loss: f64,
-}
 
 /// Trains the job on one rank, in double and in single precision, and where `outcome` is not of that type on its own
 /// mesh too. Prints how far they are apart, where there is an outcome (in the process of rank 0), and gives whether double precision agrees as it must.
@@ -65,7 +57,7 @@ pub(crate) fn agrees_with_one_rank(
         let (Some(many), Some(alone)) = (many, &alone) else {
             continue;
         };
-        let distance = Distance::between(many, alone);
+        let distance = Distance::between(&many.trained, &alone.trained);
         let verdict = match dtype {
             DType::F64 if distance.within(WEIGHTS, LOSS) => "  ok",
             DType::F64 => {
@@ -87,49 +79,6 @@ pub(crate) fn agrees_with_one_rank(
         writeln!(out, "  f64 must be within {WEIGHTS:.0e} and {LOSS:.0e}")?;
     }
     Ok(agrees)
-}
-
-impl Distance {
-    fn between(many: &Outcome, one: &Outcome) -> Self {
-        let tensors = many.weights.iter().zip(&one.weights);
-        let weights = tensors.map(|((name, a), (_, b))| {
-            let scale = b.iter().fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
-            (largest(differences(a, b)) / scale, name.clone())
-        });
-        let losses = differences(&many.losses, &one.losses).zip(&one.losses);
-        Self {
-            weights: weights.fold((0.0, "none".to_owned()), |worst, next| {
-                if exceeds(next.0, worst.0) {
-                    next
-                } else {
-                    worst
-                }
-            }),
-            loss: largest(losses.map(|(difference, loss)| difference / loss.abs())),
-        }
-    }
-
-    /// False for NaN.
-    fn within(&self, weights: f64, loss: f64) -> bool {
-        self.weights.0 <= weights && self.loss <= loss
-    }
-}
-
-fn differences(a: &[f64], b: &[f64]) -> impl Iterator<Item = f64> {
-    a.iter().zip(b).map(|(a, b)| (a - b).abs())
-}
-
-/// The largest number; NaN if there is one.
-pub(crate) fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
-    numbers.fold(
-        0.0,
-        |worst, next| if exceeds(next, worst) { next } else { worst },
-    )
-}
-
-/// Whether a number is worse than the worst so far. Nothing is worse than NaN.
-fn exceeds(next: f64, worst: f64) -> bool {
-    !worst.is_nan() && (next.is_nan() || next > worst)
 }
 
 #[cfg(test)]
@@ -181,9 +130,9 @@ mod tests {
         let (forecast, mesh, split) = (forecast(), MeshShape(vec![2]), Split::Even);
         let job = job(&forecast, &mesh, &split);
         let mut outcome = job.run().unwrap().unwrap();
-        outcome.weights[4].1[0] += 1e-6;
+        outcome.trained.weights[4].1[0] += 1e-6;
         assert!(!agrees_with_one_rank(&mut sink(), &job, Some(&outcome)).unwrap());
-        outcome.weights[4].1[0] = f64::NAN;
+        outcome.trained.weights[4].1[0] = f64::NAN;
         assert!(!agrees_with_one_rank(&mut sink(), &job, Some(&outcome)).unwrap());
     }
 }

@@ -1,11 +1,51 @@
-//! NumPy's files of float32, of which any bytes may be given.
+//! NumPy's files of numbers and truth values, of which any bytes may be given.
 
 use ndarray::{Array, Dimension, ShapeBuilder, ShapeError};
+use shard_tensor::Bool;
+use shard_tensor::half::f16;
 
 /// The longest header that is read, as in NumPy. That of an array of any dims is a few hundred bytes long.
 const LONGEST_HEADER: usize = 10_000;
 
-/// Why bytes are no array of float32.
+/// A type of elements.
+pub(crate) trait Element: Copy {
+    /// What NumPy calls it, without the order of its bytes.
+    const KIND: &str;
+
+    /// The element that these bytes are, the lowest first; nothing if they are more or fewer.
+    fn of(bytes: &[u8]) -> Option<Self>;
+}
+
+macro_rules! numbers {
+    ($($number:ty: $kind:literal;)*) => {$(
+        impl Element for $number {
+            const KIND: &str = $kind;
+
+            fn of(bytes: &[u8]) -> Option<Self> {
+                Some(Self::from_le_bytes(bytes.try_into().ok()?))
+            }
+        }
+    )*};
+}
+
+numbers! {
+    f64: "f8";
+    f32: "f4";
+    f16: "f2";
+    i64: "i8";
+    i32: "i4";
+    u8: "u1";
+}
+
+impl Element for Bool {
+    const KIND: &str = "b1";
+
+    fn of(bytes: &[u8]) -> Option<Self> {
+        u8::of(bytes).map(|byte| Self::from(byte != 0))
+    }
+}
+
+/// Why bytes are no array of some type.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NpyError {
     /// It does not begin as files of NumPy do.
@@ -18,14 +58,21 @@ pub(crate) enum NpyError {
     #[error("byte {at} of the header is not {expected}")]
     Header { at: usize, expected: &'static str },
     /// Elements of another type.
-    #[error("elements of type {found:?}, where '<f4' or '>f4' are read")]
-    Type { found: String },
+    #[error("elements of type {found:?}, where {expected:?} in any order of bytes are read")]
+    Type {
+        found: String,
+        expected: &'static str,
+    },
     /// Another number of dims.
     #[error("{found} dims, where {expected} were expected")]
     Dims { found: usize, expected: usize },
     /// There are more or fewer elements than the header says.
-    #[error("the header says float32 of shape {shape:?}, and {bytes} bytes follow it")]
-    Size { shape: Vec<usize>, bytes: usize },
+    #[error("the header says {of} of shape {shape:?}, and {bytes} bytes follow it")]
+    Size {
+        of: &'static str,
+        shape: Vec<usize>,
+        bytes: usize,
+    },
     /// The array cannot be made.
     #[error(transparent)]
     Array(#[from] ShapeError),
@@ -34,16 +81,16 @@ pub(crate) enum NpyError {
 /// The array in these bytes. What is allocated is at most a few times the bytes there are, whatever they say.
 ///
 /// # Errors
-/// If they are not a NumPy file of float32 with the dims of `D`, and nothing after it.
-pub(crate) fn read<D: Dimension>(bytes: &[u8]) -> Result<Array<f32, D>, NpyError> {
+/// If they are not a NumPy file of `T` with the dims of `D`, and nothing after it.
+pub(crate) fn read<T: Element, D: Dimension>(bytes: &[u8]) -> Result<Array<T, D>, NpyError> {
     let (header, elements) = split(bytes)?;
     let header = Header::parse(header)?;
-    let number = match header.descr {
-        "<f4" => f32::from_le_bytes,
-        ">f4" => f32::from_be_bytes,
-        found => {
+    let highest_first = match order_of::<T>(header.descr) {
+        Some(order) => order == b'>',
+        None => {
             return Err(NpyError::Type {
-                found: found.to_owned(),
+                found: header.descr.to_owned(),
+                expected: T::KIND,
             });
         }
     };
@@ -59,21 +106,41 @@ pub(crate) fn read<D: Dimension>(bytes: &[u8]) -> Result<Array<f32, D>, NpyError
     let size = header
         .shape
         .iter()
-        .try_fold(size_of::<f32>(), |n, &extent| n.checked_mul(extent.max(1)))
+        .try_fold(size_of::<T>(), |n, &extent| n.checked_mul(extent.max(1)))
         .filter(|&size| isize::try_from(size).is_ok())
         .map(|size| if header.shape.contains(&0) { 0 } else { size });
     if size != Some(elements.len()) {
         return Err(NpyError::Size {
+            of: T::KIND,
             shape: header.shape,
             bytes: elements.len(),
         });
     }
-    let (numbers, _) = elements.as_chunks();
-    let numbers = numbers.iter().copied().map(number).collect();
+    let each = elements.chunks_exact(size_of::<T>());
+    let numbers = match highest_first {
+        false => each.filter_map(T::of).collect(),
+        true => {
+            let turned = |bytes: &[u8]| {
+                let mut room = [0; 8];
+                let lowest_first = room.get_mut(..bytes.len())?;
+                lowest_first.copy_from_slice(bytes);
+                lowest_first.reverse();
+                T::of(lowest_first)
+            };
+            each.filter_map(turned).collect()
+        }
+    };
     Ok(Array::from_shape_vec(
         dim.set_f(header.fortran_order),
         numbers,
     )?)
+}
+
+/// The order of bytes that a description of `T` says, a byte alone in any; nothing if it is of another type.
+fn order_of<T: Element>(descr: &str) -> Option<u8> {
+    let order = *descr.strip_suffix(T::KIND)?.as_bytes().first()?;
+    let known = descr.len() == 1 + T::KIND.len() && b"<>|".contains(&order);
+    (known && (order != b'|' || size_of::<T>() == 1)).then_some(order)
 }
 
 /// The header and the elements after it.
@@ -281,11 +348,11 @@ mod tests {
         let rows = array![[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]];
         for array in [rows.clone(), rows.reversed_axes()] {
             let bytes = npy_write::bytes(&array);
-            let again = read::<Ix2>(&bytes).unwrap();
+            let again = read::<f32, Ix2>(&bytes).unwrap();
             assert_eq!(again, array);
             assert_eq!(again.strides(), array.strides());
             assert!(matches!(
-                read::<Ix3>(&bytes),
+                read::<f32, Ix3>(&bytes),
                 Err(NpyError::Dims {
                     found: 2,
                     expected: 3
@@ -293,7 +360,7 @@ mod tests {
             ));
             let short = &bytes[..bytes.len() - 1];
             assert!(matches!(
-                read::<Ix2>(short),
+                read::<f32, Ix2>(short),
                 Err(NpyError::Size { bytes: 23, .. })
             ));
         }
@@ -302,9 +369,36 @@ mod tests {
             "{'descr': '>f4', 'fortran_order': False, 'shape': (1, 1), }",
             &2.5_f32.to_be_bytes(),
         );
-        assert_eq!(read::<Ix2>(&big).unwrap(), array![[2.5]]);
+        assert_eq!(read::<f32, Ix2>(&big).unwrap(), array![[2.5]]);
         let none: Array2<f32> = read(&shaped("(0, 7)", &[])).unwrap();
         assert_eq!(none.dim(), (0, 7));
+    }
+
+    /// Written and read again, and not as another type.
+    fn again<T: Element + npy_write::Element + PartialEq + std::fmt::Debug>(elements: [T; 2]) {
+        let row = Array2::from(vec![elements]);
+        let bytes = npy_write::bytes(&row);
+        assert_eq!(read::<T, Ix2>(&bytes).unwrap(), row);
+        let other = read::<f32, Ix2>(&bytes).is_ok();
+        assert_eq!(other, <T as Element>::KIND == "f4");
+    }
+
+    #[test]
+    fn all_types_are_read_as_they_were_written() {
+        again([1.5_f64, f64::MIN_POSITIVE]);
+        again([1.5_f32, -0.0]);
+        again([f16::from_f32(1.5), f16::MAX]);
+        again([i64::MIN, 7]);
+        again([i32::MIN, 7]);
+        again([0_u8, 255]);
+        again([Bool::from(true), Bool::from(false)]);
+        // As other writers have them.
+        let header = "{'descr': '>i8', 'fortran_order': False, 'shape': (1,), }";
+        let one = read::<i64, Ix1>(&file(header, &(-3_i64).to_be_bytes()));
+        assert_eq!(one.unwrap(), array![-3]);
+        let header = "{'descr': '|b1', 'fortran_order': False, 'shape': (3,), }";
+        let truths = read::<Bool, Ix1>(&file(header, &[0, 1, 2]));
+        assert_eq!(truths.unwrap().mapv(bool::from), array![false, true, true]);
     }
 
     #[test]
@@ -315,7 +409,7 @@ mod tests {
             "(9223372036854775807, 0)",
             "(18446744073709551616,)",
         ] {
-            assert!(read::<Ix2>(&shaped(shape, &[])).is_err(), "{shape}");
+            assert!(read::<f32, Ix2>(&shaped(shape, &[])).is_err(), "{shape}");
         }
     }
 
@@ -326,7 +420,7 @@ mod tests {
             "{\"shape\":(1,),\"fortran_order\":True,\"descr\":\"<f4\"}",
             " {\t'fortran_order' : False , 'shape' : ( 1 , ) , 'descr' : '<f4' } ",
         ] {
-            let one = read::<Ix1>(&file(header, &2.5_f32.to_le_bytes()));
+            let one = read::<f32, Ix1>(&file(header, &2.5_f32.to_le_bytes()));
             assert_eq!(one.unwrap(), array![2.5], "{header}");
         }
     }
@@ -351,7 +445,7 @@ mod tests {
             "(".repeat(9000),
             "{".repeat(40),
         ] {
-            let refused = read::<Ix1>(&file(&header, &[]));
+            let refused = read::<f32, Ix1>(&file(&header, &[]));
             assert!(
                 matches!(refused, Err(NpyError::Header { .. })),
                 "{header}: {refused:?}"
@@ -360,17 +454,17 @@ mod tests {
         for shape in [
             "0", "(0)", "(,)", "(0,,)", "(-0,)", "(0 0)", "(0,", "(0x0,)",
         ] {
-            let refused = read::<Ix1>(&shaped(shape, &[]));
+            let refused = read::<f32, Ix1>(&shaped(shape, &[]));
             assert!(
                 matches!(refused, Err(NpyError::Header { .. })),
                 "{shape}: {refused:?}"
             );
         }
-        for descr in ["<f8", "|i1", "f4", ""] {
+        for descr in ["<f8", "|i1", "|f4", "f4", "<<f4", "=f4", ""] {
             let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (1,)}}");
-            let refused = read::<Ix1>(&file(&header, &[0; 4]));
+            let refused = read::<f32, Ix1>(&file(&header, &[0; 4]));
             assert!(
-                matches!(&refused, Err(NpyError::Type { found }) if found == descr),
+                matches!(&refused, Err(NpyError::Type { found, .. }) if found == descr),
                 "{refused:?}"
             );
         }
@@ -382,14 +476,14 @@ mod tests {
         let announced = b"\x93NUMPY\x03\x00\xff\xff\xff\xff{}";
         let long = file(&" ".repeat(LONGEST_HEADER), &[]);
         for bytes in [announced.as_slice(), &long, &long[..50]] {
-            let refused = read::<Ix2>(bytes);
+            let refused = read::<f32, Ix2>(bytes);
             assert!(
                 matches!(refused, Err(NpyError::HeaderLength { .. })),
                 "{refused:?}"
             );
         }
         assert!(matches!(
-            read::<Ix2>(b"\x93NUMPY\x04\x00"),
+            read::<f32, Ix2>(b"\x93NUMPY\x04\x00"),
             Err(NpyError::Magic)
         ));
     }

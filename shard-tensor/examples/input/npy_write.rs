@@ -1,6 +1,8 @@
 //! NumPy's files, for tests of what reads them.
 
 use ndarray::{ArrayRef, Dimension};
+use shard_tensor::Bool;
+use shard_tensor::half::f16;
 
 /// A type of elements.
 pub(crate) trait Element: Copy {
@@ -11,19 +13,32 @@ pub(crate) trait Element: Copy {
     fn bytes(self) -> impl AsRef<[u8]>;
 }
 
-impl Element for f32 {
-    const DESCR: &str = "<f4";
+macro_rules! numbers {
+    ($($number:ty: $descr:literal;)*) => {$(
+        impl Element for $number {
+            const DESCR: &str = $descr;
 
-    fn bytes(self) -> impl AsRef<[u8]> {
-        self.to_le_bytes()
-    }
+            fn bytes(self) -> impl AsRef<[u8]> {
+                self.to_le_bytes()
+            }
+        }
+    )*};
 }
 
-impl Element for f64 {
-    const DESCR: &str = "<f8";
+numbers! {
+    f64: "<f8";
+    f32: "<f4";
+    f16: "<f2";
+    i64: "<i8";
+    i32: "<i4";
+    u8: "|u1";
+}
+
+impl Element for Bool {
+    const DESCR: &str = "|b1";
 
     fn bytes(self) -> impl AsRef<[u8]> {
-        self.to_le_bytes()
+        [u8::from(self.get())]
     }
 }
 

@@ -6,6 +6,8 @@
 //!
 //! `cargo run --release -p shard-tensor --example knn -- --plot knn.svg`
 
+#[path = "../input/altitude.rs"]
+mod altitude;
 #[path = "../input/npy.rs"]
 mod npy;
 mod picture;
@@ -14,6 +16,7 @@ mod terrain;
 mod told;
 mod ways;
 
+use altitude::strips;
 use clap::Parser;
 use ndarray::{Array2, ArrayD};
 use shard_tensor::{Context, DeviceKind, Error, Launch, shard};
@@ -124,14 +127,6 @@ fn search(
     };
     let seen = Launch::new(ranks).device(args.device).run(rank)?;
     Ok(seen.into_iter().flatten().next())
-}
-
-/// Uneven sizes, in proportion to 3, 4, 5, ...
-fn strips(n: usize, ranks: usize) -> Vec<usize> {
-    let before = |rank: usize| n * (rank * (rank + 5)) / (ranks * (ranks + 5));
-    (0..ranks)
-        .map(|rank| before(rank + 1) - before(rank))
-        .collect()
 }
 
 /// What each rank of a ring received from each other: the points of that one. An error if the ledgers say anything else.

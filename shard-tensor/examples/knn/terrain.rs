@@ -1,14 +1,11 @@
 //! Points of a real terrain.
 
-use crate::npy;
+use crate::altitude::altitude;
 use ndarray::{Array2, Axis};
 use std::error::Error;
 
 /// Points of the whole terrain.
 pub(crate) const COUNT: usize = 204 * 187;
-
-/// Altitudes in metres, `[rows, columns]`, row 0 the southernmost; see the README beside the file.
-const ALTITUDE: &[u8] = include_bytes!("../downscale/data/uk_hires_altitude.npy");
 
 /// Metres from a column or row to the next.
 const SPACING: f32 = 1500.0;
@@ -18,7 +15,7 @@ const STEEPER: f32 = 10.0;
 
 /// `count` points (column, row, height), in units of the grid, row by row and evenly taken from all.
 pub(crate) fn points(count: usize) -> Result<Array2<f32>, Box<dyn Error>> {
-    let altitude: Array2<f32> = npy::read(ALTITUDE)?;
+    let altitude = altitude()?;
     let cells = altitude.indexed_iter();
     let coordinates = cells.flat_map(|((row, column), metres)| {
         [column as f32, row as f32, metres * STEEPER / SPACING]

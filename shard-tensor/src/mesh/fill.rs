@@ -1,6 +1,6 @@
 //! Tensors from nothing.
 
-use super::Mesh;
+use super::{Mesh, Steps};
 use crate::{Error, Placements, Result, Shape, ShardTensor};
 use shard_comm::half::{bf16, f16};
 use shard_comm::{Bool, Call, Calling, DType, Element, Monoid, Scalar, Strided};
@@ -120,18 +120,59 @@ impl Mesh {
         self.wrap(Array::from_parts(&self.cx, &layout, local, self.dtype)?)
     }
 
-    /// The numbers 0, 1, ... `n - 1`, in the handle's type.
+    /// The numbers 0, 1, ... `n - 1`, or those of a range, or from a start to an end by a step, in the handle's type. The end is left out.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let rows = [shard(0)];
+    ///     let all = [mesh.arange(3, rows.clone())?, mesh.arange((7, 1, -2), rows.clone())?, mesh.arange((0.0, 1.0, 0.5), rows)?];
+    ///     all.iter().map(|x| x.to_array::<f32>()).collect::<shard_tensor::Result<Vec<_>>>()
+    /// })?;
+    /// assert_eq!(found[0][0].as_slice(), Some(&[0.0, 1.0, 2.0][..]));
+    /// assert_eq!(found[0][1].as_slice(), Some(&[7.0, 5.0, 3.0][..]));
+    /// assert_eq!(found[0][2].as_slice(), Some(&[0.0, 0.5][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// # Collective
     /// All members of the mesh, with equal arguments. No communication.
     ///
     /// # Errors
-    /// As [`Placements::layout`]; [`Argument`](Error::Argument) if the type cannot hold the last.
+    /// As [`Placements::layout`]; [`Argument`](Error::Argument) if the type cannot hold the first and the last, and for a step that leads away
+    /// from the end.
     #[track_caller]
-    pub fn arange(&self, n: usize, placements: impl Into<Placements>) -> Result<ShardTensor> {
+    pub fn arange(
+        &self,
+        numbers: impl Into<Steps>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
         let _call = Calling::of("arange");
-        self.check_holds("arange", n.saturating_sub(1) as f64)?;
-        self.from_fn(n, placements, |i| i[0] as f64)
+        let numbers = numbers.into();
+        let count = numbers.count()?;
+        let exact = self.dtype == DType::I64 && numbers.whole(0).is_some();
+        if count > 0 && !exact {
+            for end in [0, count - 1].map(|i| numbers.at(i)) {
+                // Fractions are cut towards zero, as PyTorch cuts them.
+                let kept = if self.dtype.is_float() {
+                    end
+                } else {
+                    end.trunc()
+                };
+                self.check_holds("arange", kept)?;
+            }
+        }
+        if !exact {
+            return self.from_fn(count, placements, |i| numbers.at(i[0]));
+        }
+        // Not by way of f64, which holds fewer.
+        let layout = self.layout(count, placements)?;
+        let call = (numbers.key().into_iter())
+            .fold(Call::new("arange"), |call, part| call.with(part.into()));
+        self.cx.record(call.of(self.dtype, &layout));
+        let number = |i: &[usize]| numbers.whole(i[0]).unwrap_or_default();
+        self.wrap(Array::from_fn(&self.cx, &layout, number)?)
     }
 
     /// `steps` numbers from `start` to `end`, both included, as far from each other as the next; of integers, cut towards

@@ -2,9 +2,11 @@
 
 mod data;
 mod fill;
+mod steps;
 
 pub use data::LocalSizes;
 pub(crate) use data::cut;
+pub use steps::Steps;
 
 use crate::{Context, Placements, Result, Shape, ShardTensor};
 use shard_comm::Calling;

@@ -9,7 +9,7 @@ mod norm;
 
 pub use conv::Conv;
 pub use linear::Linear;
-pub use norm::{GroupNorm, LayerNorm};
+pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
 
 use crate::{Mesh, Placements, Result, Shape, ShardTensor};
 

@@ -2,6 +2,7 @@
 
 use super::{Module, Parameters, weight_and_bias};
 use crate::{Mesh, Placements, Result, Shape, ShardTensor};
+use std::cell::Cell;
 
 /// Normalises groups of channels over all their positions; statistics are those of the whole tensor.
 #[derive(Clone, Debug)]
@@ -95,6 +96,159 @@ impl Module for LayerNorm {
             Some(&self.bias),
             self.eps,
         )
+    }
+
+    fn parameters(&self) -> Parameters {
+        weight_and_bias(&self.weight, Some(&self.bias))
+    }
+}
+
+/// Divides by the root of the mean square over the last dims.
+#[derive(Clone, Debug)]
+pub struct RmsNorm {
+    eps: Option<f64>,
+    /// Of the shape of the dims normalised, ones at first.
+    pub weight: ShardTensor,
+}
+
+impl RmsNorm {
+    /// A layer over last dims of this shape, with the type's own eps.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
+    /// # Errors
+    /// If the shape is too large for an array.
+    #[track_caller]
+    pub fn new(mesh: &Mesh, shape: impl Into<Shape>) -> Result<Self> {
+        let weight = mesh
+            .ones(shape, Placements::replicated())?
+            .requires_grad()?;
+        Ok(Self { eps: None, weight })
+    }
+
+    /// What is added to the mean square.
+    #[must_use]
+    pub fn eps(self, eps: f64) -> Self {
+        let eps = Some(eps);
+        Self { eps, ..self }
+    }
+}
+
+impl Module for RmsNorm {
+    #[track_caller]
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        x.rms_norm(self.weight.ndim(), Some(&self.weight), self.eps)
+    }
+
+    fn parameters(&self) -> Parameters {
+        weight_and_bias(&self.weight, None)
+    }
+}
+
+/// Normalises each channel over all samples and positions, by the statistics of the whole batch, however it is divided.
+///
+/// While it trains, every [`forward`](Module::forward) moves the running statistics. They are tensors that are
+/// [set](ShardTensor::set), and no [parameters](Module::parameters): what saves a model saves [`buffers`](Self::buffers) too.
+///
+/// ```
+/// use shard_tensor::nn::{BatchNorm, Module};
+/// use shard_tensor::{launch, shard};
+/// let means = launch(3, |ctx| {
+///     let mesh = ctx.mesh_of(3)?;
+///     let norm = BatchNorm::new(&mesh, 2)?;
+///     let x = mesh.from_fn([4, 2, 5], [shard(2)], |at| at[2] as f64)?;
+///     norm.forward(&x)?;
+///     norm.train(false);
+///     norm.forward(&x)?;
+///     norm.running_mean.to_array::<f32>()
+/// })?;
+/// // A tenth of the way from 0 to the mean of 0 to 4.
+/// assert!(means[0].iter().all(|mean| (mean - 0.2).abs() < 1e-6));
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct BatchNorm {
+    eps: f64,
+    momentum: f64,
+    training: Cell<bool>,
+    /// `[channels]`, ones at first.
+    pub weight: ShardTensor,
+    /// `[channels]`, zeros at first.
+    pub bias: ShardTensor,
+    /// `[channels]`, zeros at first.
+    pub running_mean: ShardTensor,
+    /// `[channels]`, unbiased, ones at first.
+    pub running_var: ShardTensor,
+}
+
+impl BatchNorm {
+    /// A layer of so many channels, with eps 1e-5 and momentum 0.1, that trains.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
+    /// # Errors
+    /// If there are too many channels for an array.
+    #[track_caller]
+    pub fn new(mesh: &Mesh, channels: usize) -> Result<Self> {
+        let (weight, bias) = scale_and_shift(mesh, channels)?;
+        let (running_var, running_mean) = scale_and_shift(mesh, channels)?;
+        Ok(Self {
+            eps: 1e-5,
+            momentum: 0.1,
+            training: Cell::new(true),
+            weight,
+            bias,
+            running_mean,
+            running_var,
+        })
+    }
+
+    /// What is added to the variance.
+    #[must_use]
+    pub fn eps(self, eps: f64) -> Self {
+        Self { eps, ..self }
+    }
+
+    /// How far running statistics move towards those of a batch.
+    #[must_use]
+    pub fn momentum(self, momentum: f64) -> Self {
+        Self { momentum, ..self }
+    }
+
+    /// Whether it trains: normalises by the batch and moves the running statistics, instead of normalising by these. Alike on all ranks.
+    pub fn train(&self, training: bool) {
+        self.training.set(training);
+    }
+
+    /// The running statistics, by name.
+    pub fn buffers(&self) -> Parameters {
+        let named = [
+            ("running_mean", &self.running_mean),
+            ("running_var", &self.running_var),
+        ];
+        named.map(|(name, t)| (name.to_owned(), t.clone())).into()
+    }
+}
+
+impl Module for BatchNorm {
+    #[track_caller]
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        let training = self.training.get();
+        let (y, new) = x.batch_norm(
+            Some((&self.running_mean, &self.running_var)),
+            [Some(&self.weight), Some(&self.bias)],
+            training,
+            self.momentum,
+            self.eps,
+        )?;
+        if let (true, Some((mean, var))) = (training, new) {
+            for (old, new) in [(&self.running_mean, mean), (&self.running_var, var)] {
+                old.set(&new.redistribute(Placements::replicated())?)?;
+            }
+        }
+        Ok(y)
     }
 
     fn parameters(&self) -> Parameters {

@@ -308,6 +308,31 @@ impl ShardTensor {
         self.run2(mask, select::masked_select)
     }
 
+    /// The tensor with elements of `source` where `mask` is true: the first of them, in row-major order of both. The mask is broadcast.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// let put = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.arange(5, [shard(0)])?;
+    ///     let tens = mesh.distribute(&array![10.0_f32, 20.0, 30.0], [shard(0)])?;
+    ///     x.masked_scatter(&x.gt_scalar(2.0)?, &tens)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(put[0].as_slice(), Some(&[0.0, 1.0, 2.0, 10.0, 20.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`masked_select`](Self::masked_select); the elements that are put move to where they belong.
+    ///
+    /// # Errors
+    /// For a mask that is not bool, or does not broadcast, types that differ, and fewer elements than places; what the communicator reports.
+    #[track_caller]
+    pub fn masked_scatter(&self, mask: &Self, source: &Self) -> Result<Self> {
+        self.run3(mask, source, select::masked_scatter)
+    }
+
     /// For every one of `values` the place among these elements, ascending along the last dim, where it could be put and leave them sorted: the
     /// first such place, or with `right` the last. Of a list, values may have any dims; else those before the last are those of this tensor.
     ///
@@ -414,30 +439,6 @@ impl ShardTensor {
     pub fn median(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
         let dim = self.dim("median", dim)?;
         self.pair(|exec, x| sort::median(exec, x, dim))
-    }
-
-    /// How often each number from 0 to below `bins` is among these elements, or the sum of the `weights` of its elements.
-    ///
-    /// ```
-    /// use ndarray::array;
-    /// use shard_tensor::{launch, shard};
-    /// let found = launch(2, |ctx| {
-    ///     let x = ctx.mesh_of(2)?.distribute(&array![3_i64, 0, 3, 3, 1], [shard(0)])?;
-    ///     x.bincount(None, 5)?.to_array::<i64>()
-    /// })?;
-    /// assert_eq!(found[0].as_slice(), Some(&[1, 1, 0, 3, 0][..]));
-    /// # Ok::<(), shard_tensor::Error>(())
-    /// ```
-    ///
-    /// # Collective
-    /// As [`segment_sum`](Self::segment_sum).
-    ///
-    /// # Errors
-    /// As [`segment_sum`](Self::segment_sum); for numbers out of range, negative ones too.
-    #[track_caller]
-    pub fn bincount(&self, weights: Option<&Self>, bins: usize) -> Result<Self> {
-        let weights = weights.map(Self::value);
-        self.run(|exec, x| indexing::bincount(exec, x, weights.as_ref(), bins))
     }
 
     /// Of which of the intervals between ascending `boundaries` each element is: [`searchsorted`](Self::searchsorted) the other way round.

@@ -87,13 +87,15 @@ impl ShardTensor {
         })
     }
 
-    /// Of integers: a new last dim of `classes`, 1 where its index is the integer and 0 elsewhere, as `i64`.
+    /// Of integers: a new last dim of `classes`, 1 where its index is the integer and 0 elsewhere, as `i64`. With `None` there are as many
+    /// as the largest says.
     ///
     /// # Collective
-    /// All members of the mesh. One reduction of a number finds out whether all are classes; nothing else moves.
+    /// All members of the mesh; with `None`, all ranks of the program. One reduction of a number finds out whether all are classes, with
+    /// `None` another one how many there are; nothing else moves.
     ///
     /// # Errors
-    /// If this holds no integers, or the type does not hold the classes; an agreed error if some are no classes.
+    /// If this holds no integers, or the type does not hold the classes; for `None` of an empty tensor; an error on all ranks if some are no classes.
     ///
     /// ```
     /// use shard_tensor::{DType, launch, shard};
@@ -106,7 +108,8 @@ impl ShardTensor {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn one_hot(&self, classes: usize) -> Result<Self> {
+    pub fn one_hot(&self, classes: impl Into<Option<usize>>) -> Result<Self> {
+        let classes = classes.into();
         self.run(|exec, x| one_hot(exec, x, classes))
     }
 }

@@ -4,11 +4,16 @@
 //! collective: every member of the tensors' mesh calls them alike, in the same order.
 
 mod compare;
+mod counts;
 mod folds;
+mod fourier;
 mod indexing;
+#[cfg(feature = "linalg")]
+mod linalg;
 mod losses;
 mod masks;
 mod moves;
+mod noise;
 mod pointwise;
 mod products;
 mod reduce;
@@ -16,7 +21,9 @@ mod scans;
 mod softmax;
 mod spatial;
 mod statistics;
+mod windows;
 
+pub use counts::{Bins, Unique};
 pub use folds::{RadiusPairs, RadiusTable};
 pub use losses::ClassLoss;
 pub use masks::Branch;

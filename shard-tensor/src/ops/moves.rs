@@ -157,6 +157,35 @@ impl ShardTensor {
         self.run(|exec, x| index::repeat(exec, x, dim, times))
     }
 
+    /// Every index of a dim so many times, one behind the other.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let twice = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.arange(3, [shard(0)])?.repeat_interleave(0, 2)?;
+    ///     assert_eq!(x.layout().to_string(), "S(0)[4,2]"); // with what they repeat
+    ///     x.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(twice[0].as_slice(), Some(&[0.0, 0.0, 1.0, 1.0, 2.0, 2.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication: copies lie with what they repeat.
+    ///
+    /// # Errors
+    /// For a dim out of range.
+    #[track_caller]
+    pub fn repeat_interleave(&self, dim: impl Into<Dim>, times: usize) -> Result<Self> {
+        let dim = self.dim("repeat_interleave", dim)?;
+        let mut shape = self.shape().to_vec();
+        shape.insert(dim + 1, times);
+        let copies = self.unsqueeze(dim + 1)?.expand(&shape[..])?;
+        shape.remove(dim + 1);
+        shape[dim] *= times;
+        copies.reshape(shape)
+    }
+
     /// Broadcast to a shape.
     ///
     /// # Collective

@@ -246,6 +246,97 @@ impl ShardTensor {
     }
 }
 
+/// Normalisation with statistics that are kept, and by mean squares.
+impl ShardTensor {
+    /// Normalises each channel of a `[batch, channels, ...]` tensor over all samples and positions, then scales and shifts it. In training by
+    /// the statistics of the whole tensor, however it is divided; the second result is the `running` means and unbiased variances, `[channels]`
+    /// each, moved by `momentum` towards them. Otherwise by the running ones, which come back as they are.
+    ///
+    /// # Collective
+    /// All members of the mesh. In training communicates three numbers per channel, if other dims are sharded.
+    ///
+    /// # Errors
+    /// If there is one value per channel in training, or nothing running otherwise; if shapes or types do not fit.
+    #[track_caller]
+    pub fn batch_norm(
+        &self,
+        running: Option<(&Self, &Self)>,
+        [weight, bias]: [Option<&Self>; 2],
+        training: bool,
+        momentum: f64,
+        eps: f64,
+    ) -> Result<(Self, Option<(Self, Self)>)> {
+        let _call = Calling::of("batch_norm");
+        let (weight, bias) = values(weight, bias);
+        let running = running.map(kept);
+        let (y, new) = norm::batch_norm(
+            self.context().tape(),
+            &self.value(),
+            running.as_ref(),
+            weight.as_ref(),
+            bias.as_ref(),
+            training,
+            momentum,
+            eps,
+        )?;
+        let new = new.map(|new| (self.lift(new.mean), self.lift(new.var)));
+        Ok((self.lift(y), new))
+    }
+
+    /// [`instance_norm`](Self::instance_norm) with statistics that are kept: in training the running ones move towards the mean over samples;
+    /// otherwise they are used, as in [`batch_norm`](Self::batch_norm).
+    ///
+    /// # Collective
+    /// As [`instance_norm`](Self::instance_norm); in training also two numbers per channel, if samples are sharded.
+    ///
+    /// # Errors
+    /// As [`batch_norm`](Self::batch_norm).
+    #[track_caller]
+    pub fn instance_norm_running(
+        &self,
+        running: (&Self, &Self),
+        [weight, bias]: [Option<&Self>; 2],
+        training: bool,
+        momentum: f64,
+        eps: f64,
+    ) -> Result<(Self, (Self, Self))> {
+        let _call = Calling::of("instance_norm_running");
+        let (weight, bias) = values(weight, bias);
+        let (y, new) = norm::instance_norm_running(
+            self.context().tape(),
+            &self.value(),
+            &kept(running),
+            weight.as_ref(),
+            bias.as_ref(),
+            training,
+            momentum,
+            eps,
+        )?;
+        Ok((self.lift(y), (self.lift(new.mean), self.lift(new.var))))
+    }
+
+    /// Divides by the root of the mean square over the last `dims` dims, then scales each position of them. Without `eps` the type's own
+    /// is added to the mean square.
+    ///
+    /// # Collective
+    /// As [`layer_norm`](Self::layer_norm).
+    ///
+    /// # Errors
+    /// As [`layer_norm`](Self::layer_norm).
+    #[track_caller]
+    pub fn rms_norm(&self, dims: usize, weight: Option<&Self>, eps: Option<f64>) -> Result<Self> {
+        let weight = weight.map(Self::value);
+        self.run(|exec, x| norm::rms_norm(exec, x, dims, weight.as_ref(), eps))
+    }
+}
+
+fn kept((mean, var): (&ShardTensor, &ShardTensor)) -> norm::Running {
+    norm::Running {
+        mean: mean.value(),
+        var: var.value(),
+    }
+}
+
 fn values(
     weight: Option<&ShardTensor>,
     bias: Option<&ShardTensor>,

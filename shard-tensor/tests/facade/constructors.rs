@@ -2,7 +2,7 @@
 
 use ndarray::{Array1, Array2, ArrayD, IxDyn};
 use shard_tensor::{DType, Launch, LocalSizes, Placements, launch, partial, replicate, shard};
-use shard_tensor::{Error, ErrorClass, ReduceOp};
+use shard_tensor::{Error, ErrorClass, ReduceOp, Steps};
 
 fn field(shape: &[usize]) -> ArrayD<f64> {
     let n: usize = shape.iter().product();
@@ -357,4 +357,56 @@ fn scatter_takes_no_partial_placements() {
     assert_eq!(texts[0], texts[1]);
     assert_eq!(texts[0].0, ErrorClass::Uniform);
     assert!(texts[0].1.contains("P(sum)"), "{}", texts[0].1);
+}
+
+#[test]
+fn steps_are_counted_as_pytorch_counts_them() {
+    let count = |dtype: DType, steps: Steps| {
+        let found = Launch::new(3).dtype(dtype).run(|ctx| {
+            let x = ctx
+                .mesh_of(3)?
+                .arange(steps, [shard(0).weights([1.0, 0.0, 2.0])])?;
+            Ok((
+                x.to(DType::F64)?
+                    .to_array::<f64>()?
+                    .into_raw_vec_and_offset()
+                    .0,
+                x.dtype(),
+            ))
+        });
+        let (numbers, of) = found.map_err(|e| e.to_string())?.swap_remove(2);
+        assert_eq!(of, dtype);
+        Ok::<_, String>(numbers)
+    };
+    let f64 = |steps: Steps| count(DType::F64, steps).unwrap();
+    assert_eq!(f64((2..5).into()), [2.0, 3.0, 4.0]);
+    assert_eq!(f64((0.5..3.0).into()), [0.5, 1.5, 2.5]);
+    assert_eq!(f64((7, -2, -3).into()), [7.0, 4.0, 1.0]);
+    assert_eq!(f64((7, 8, 3).into()), [7.0]);
+    assert_eq!(f64((1.0, 2.0, 0.25).into()), [1.0, 1.25, 1.5, 1.75]);
+    assert_eq!(f64((4, 4, -1).into()), [0.0; 0]);
+    assert_eq!(
+        count(DType::I32, (0.0, 2.0, 0.5).into()).unwrap(),
+        [0.0, 0.0, 1.0, 1.0]
+    );
+    assert_eq!(count(DType::Bool, 2.into()).unwrap(), [0.0, 1.0]);
+    for (dtype, steps, says) in [
+        (DType::F64, Steps::from((5, 2, 1)), "turn the step round"),
+        (DType::F64, (2.0, 5.0, -1.0).into(), "turn the step round"),
+        (DType::F64, (2, 5, 0).into(), "other than 0"),
+        (DType::F64, (0.0, f64::NAN, 1.0).into(), "finite"),
+        (DType::U8, (250..257).into(), "holds"),
+        (DType::U8, (3, -2, -1).into(), "holds"),
+    ] {
+        let refused = count(dtype, steps).unwrap_err();
+        assert!(refused.contains(says), "{refused}");
+    }
+    // Beyond what doubles tell apart, and past the end of none.
+    let exact = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?.with_dtype(DType::I64);
+        mesh.arange((i64::MAX - 5, i64::MAX, 2), [shard(0)])?
+            .to_array::<i64>()
+    });
+    let expected = [i64::MAX - 5, i64::MAX - 3, i64::MAX - 1];
+    assert_eq!(exact.unwrap()[1].as_slice(), Some(&expected[..]));
 }

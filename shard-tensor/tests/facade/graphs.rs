@@ -1,9 +1,12 @@
 //! Graph networks on sharded nodes and edges: neighbours are found, their rows fetched, and messages added up where they belong.
 
-use ndarray::Array1;
+use ndarray::{Array1, Array2, array};
 use shard_tensor::nn::{Linear, Module, prefixed};
 use shard_tensor::optim::{AdamW, Optimizer};
-use shard_tensor::{Context, DType, Launch, Placements, Result, ShardTensor, shard};
+use shard_tensor::{
+    Context, DType, DeviceMesh, ErrorClass, Launch, Placements, Result, ShardTensor, shard,
+};
+use std::collections::HashSet;
 
 const NODES: usize = 60;
 const NEIGHBOURS: usize = 4;
@@ -117,6 +120,131 @@ fn segments_are_one_ranks() {
     assert_eq!(one[6][[0, 0]], of(0).max(of(11)).max(of(22)));
     let shares = one[4][[0, 0]] + one[4][[11, 0]] + one[4][[22, 0]];
     assert!((shares - 1.0).abs() < 1e-14);
+}
+
+/// The part of each node of a graph of rings: three of them, of uneven sizes, and every other node is of the first.
+fn part(node: usize) -> i64 {
+    [0, 2, 0, 1, 0, 2, 0, 2, 0, 3][node % 10]
+}
+
+/// Sources and targets: a ring, chords, an edge twice over, a node to itself; every seventh node has no edge.
+fn edges(nodes: usize) -> (Array1<i64>, Array1<i64>) {
+    let linked = |n: &usize| !n.is_multiple_of(7);
+    let some: Vec<usize> = (0..nodes).filter(linked).collect();
+    let next = |k: usize, by: usize| some[(k + by) % some.len()] as i64;
+    let pairs = (0..some.len()).flat_map(|k| {
+        let here = some[k] as i64;
+        [
+            (next(k, 1), here),
+            (next(k, 5), here),
+            (here, next(k, 2)),
+            (next(k, 1), here),
+        ]
+    });
+    unzipped(pairs.chain([(1, 1)]).unzip())
+}
+
+fn unzipped(pairs: (Vec<i64>, Vec<i64>)) -> (Array1<i64>, Array1<i64>) {
+    (pairs.0.into(), pairs.1.into())
+}
+
+#[test]
+fn a_graph_divided_by_given_parts_gives_what_one_rank_does() {
+    const SIZE: usize = 40;
+    const WIDTH: usize = 3;
+    let feature = |i: &[usize]| ((13 * i[0] + 5 * i[1]) % 17) as f64 - 8.0;
+    let (source, target) = edges(SIZE);
+    let mut expected = Array2::from_shape_fn((SIZE, WIDTH), |(i, j)| feature(&[i, j]));
+    for (&s, &t) in source.iter().zip(&target) {
+        for j in 0..WIDTH {
+            expected[[t as usize, j]] += feature(&[s as usize, j]);
+        }
+    }
+    let parts: Array1<i64> = (0..SIZE).map(part).collect();
+    // What each rank has to ask for.
+    let remote = |rank: i64| -> usize {
+        let edges = source.iter().zip(&target);
+        let there = edges.filter(|&(&s, &t)| part(t as usize) == rank && part(s as usize) != rank);
+        there.map(|(s, _)| *s).collect::<HashSet<i64>>().len()
+    };
+    let found = Launch::new(4).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(4)?;
+        let x = mesh.from_fn([SIZE, WIDTH], [shard(0)], feature)?;
+        let [parts, source, target] =
+            [&parts, &source, &target].map(|list| mesh.distribute(list, [shard(0)]));
+        let (parts, source, target) = (parts?, source?, target?);
+
+        let sizes = |parts: &ShardTensor| -> Result<Placements> {
+            let sizes = parts.bincount(None, 4)?.to_array::<i64>()?;
+            let sizes: Vec<usize> = sizes.iter().map(|&n| n as usize).collect();
+            Ok([shard(0).sizes(sizes)].into())
+        };
+        let order = parts.argsort(0, false)?; // nodes of a part stand together
+        let number = order.argsort(0, false)?; // what a node is called now
+        let of_edge = parts.index_select(0, &target)?;
+        let edges = of_edge.argsort(0, false)?;
+        let (nodes, with_targets) = (sizes(&parts)?, sizes(&of_edge)?);
+        let x = x.index_select(0, &order)?.redistribute(&nodes)?;
+        let ends = [&source, &target].map(|end| {
+            let end = number.index_select(0, &end.index_select(0, &edges)?)?;
+            end.redistribute(&with_targets)
+        });
+        let [source, target] = ends;
+        let (source, target) = (source?, target?);
+
+        let mut moved = Vec::new();
+        let mut heard = x.clone();
+        for _ in 0..2 {
+            let before = ctx.ledger().snapshot();
+            heard = x.index_add(0, &target, &x.index_select(0, &source)?)?;
+            moved.push(ctx.ledger().since(&before));
+        }
+        Ok((
+            heard.index_select(0, &number)?.to_array::<f64>()?,
+            x.local_shape()[0],
+            moved,
+        ))
+    });
+    for (rank, (heard, nodes, moved)) in found.unwrap().into_iter().enumerate() {
+        assert_eq!(heard, expected.clone().into_dyn());
+        assert_eq!(nodes, (0..SIZE).filter(|&n| part(n) == rank as i64).count());
+        let rows = (remote(rank as i64) * WIDTH * size_of::<f64>()) as u64;
+        let of = |step: usize, name: &str| {
+            let op = moved[step].ops.iter().find(|(op, _)| *op == name);
+            op.map_or(0, |(_, count)| count.bytes)
+        };
+        // Rows of others come each once; who they are asked of is known the second time, and no message leaves its rank.
+        for step in 0..2 {
+            assert_eq!(of(step, "route rows"), rows, "rank {rank}");
+            assert_eq!(of(step, "route home"), 0);
+        }
+        assert_eq!(moved[1].bytes, rows);
+        assert!(moved[0].bytes > rows || of(0, "route requests") == 0);
+    }
+}
+
+#[test]
+fn an_index_out_of_range_on_a_mesh_of_some_leaves_the_others_in_step() {
+    let found = Launch::new(3).run(|ctx| {
+        let mesh = ctx.mesh_from(&DeviceMesh::with_ranks(&[2], vec![2, 0])?)?;
+        let x = mesh.ones([6, 2], [shard(0)])?;
+        let index = mesh.distribute(&array![0_i64, 5, 6], [shard(0)])?;
+        let error = x.index_select(0, &index).err();
+        // All go on: those outside the mesh too.
+        ctx.world().barrier()?;
+        let fine = mesh.distribute(&array![0_i64, 5], [shard(0)])?;
+        let rows = x.index_select(0, &fine)?.sum_all()?;
+        if mesh.is_member() {
+            assert_eq!(rows.item()?, 4.0);
+        }
+        Ok(error.map(|e| (e.class(), e.to_string())))
+    });
+    let found = found.unwrap();
+    for member in [&found[0], &found[2]] {
+        let (class, text) = member.as_ref().unwrap();
+        assert_eq!(*class, ErrorClass::Agreed);
+        assert!(text.contains("rank 0") && text.contains('6'), "{text}");
+    }
 }
 
 /// Segments without rows have infinities, which weights would make NaN of.

@@ -1,6 +1,7 @@
 //! Tests of the facade on in-process ranks.
 
 mod constructors;
+mod counts;
 mod domains;
 mod doors;
 mod dtensor;
@@ -12,11 +13,15 @@ mod indexing;
 mod limits;
 mod local;
 mod models;
+mod noise;
 mod numbers;
 mod operators;
+mod products;
 mod random;
 mod reading;
 mod scans;
 mod simulating;
+mod statistics;
 mod training;
 mod types;
+mod windows;

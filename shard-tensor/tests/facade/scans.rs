@@ -1,6 +1,6 @@
 //! Scans along sharded dims.
 
-use ndarray::arr1;
+use ndarray::{Ix2, arr1};
 use shard_tensor::{
     DType, GradCheck, Launch, Placements, Result, ShardTensor, launch, replicate, shard,
 };
@@ -170,6 +170,34 @@ fn scans_have_the_slopes_of_differences() {
                 Ok(())
             });
         checked.unwrap();
+    }
+}
+
+#[test]
+fn running_extremes_have_second_derivatives() {
+    for (shape, placements) in layouts() {
+        let found = Launch::new(shape.iter().product())
+            .dtype(DType::F64)
+            .run(|ctx| {
+                let mesh = ctx.mesh_of(shape.clone())?;
+                let value = |i: &[usize]| ((i[0] * 7 + i[1] * 5) % 11) as f64 - 4.0;
+                let x = mesh.from_fn([9, 2], placements(), value)?.requires_grad()?;
+                let (most, at) = x.cummax(0)?;
+                let cubes = (&most * &most * &most).sum_all()?;
+                let first = cubes.grad(&[&x], true)?.remove(0).unwrap();
+                let weights = mesh.from_fn([9, 2], placements(), |i| 1.0 + i[0] as f64)?;
+                let second = (&first * &weights).sum_all()?.grad(&[&x], false)?;
+                let second = second[0].as_ref().unwrap().to_array::<f64>()?;
+                Ok((x.to_array::<f64>()?, at.to_array::<i64>()?, second))
+            });
+        for (x, at, second) in found.unwrap() {
+            // An element is cubed once for every place that it is the largest of.
+            for ((i, j), &x) in x.into_dimensionality::<Ix2>().unwrap().indexed_iter() {
+                let times = (0..9).filter(|&k| at[[k, j]] == i as i64).count();
+                let expected = 6.0 * x * times as f64 * (1.0 + i as f64);
+                assert_eq!(second[[i, j]], expected, "{shape:?} at {i}, {j}");
+            }
+        }
     }
 }
 

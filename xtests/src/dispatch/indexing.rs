@@ -1,7 +1,10 @@
 //! Ops whose operands name rows of others.
 
-use super::{Args, Entry, built, unfit};
+use super::{Applied, ApplyError, Args, Entry, built, unfit};
+use crate::case::Case;
+use shard_ops::histogram::{self, Bins};
 use shard_ops::indexing::{self, ScatterReduce};
+use shard_ops::unique::{self, Unique};
 use shard_ops::{search, select, sort};
 
 pub(crate) const TABLE: &[Entry] = &[
@@ -144,11 +147,68 @@ pub(crate) const TABLE: &[Entry] = &[
         let (value, index) = sort::median(exec, x, args.dim("dim", x.ndim())?)?;
         Ok(vec![value, index])
     }),
-    // How many bins there are is an argument here: as many as the reference has.
     built("bincount", |exec, case, values| {
         let args = Args::new(case, values);
-        let bins = case.outputs[0].shape[0];
         let (x, weights) = (args.need("input")?, args.get("weights"));
-        Ok(vec![indexing::bincount(exec, x, weights, bins)?])
+        let least = case.attributes.size("minlength", 0)?;
+        Ok(vec![indexing::bincount(exec, x, weights, least)?])
+    }),
+    built("masked_scatter", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, mask, from) = (
+            args.need("input")?,
+            args.need("mask")?,
+            args.need("source")?,
+        );
+        Ok(vec![select::masked_scatter(exec, x, mask, from)?])
+    }),
+    built("unique", |exec, case, values| {
+        let x = Args::new(case, values).need("input")?;
+        parts_of(case, unique::unique_all(exec, x)?)
+    }),
+    built("unique_consecutive", |exec, case, values| {
+        let x = Args::new(case, values).need("input")?;
+        parts_of(case, unique::unique_consecutive(exec, x)?)
+    }),
+    built("histogram", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, weights) = (args.need("input")?, args.get("weight"));
+        let bins = match args.get("bins") {
+            Some(edges) => Bins::Edges(edges),
+            None => Bins::Count(case.attributes.size("bins", 100)?, range(case)?),
+        };
+        let density = case.attributes.bool("density", false)?;
+        let (counts, edges) = histogram::histogram(exec, x, bins, weights, density)?;
+        Ok(vec![counts, edges])
+    }),
+    built("histc", |exec, case, values| {
+        let x = Args::new(case, values).need("input")?;
+        let ends = (
+            case.attributes.float("min", 0.0)?,
+            case.attributes.float("max", 0.0)?,
+        );
+        let bins = case.attributes.size("bins", 100)?;
+        Ok(vec![histogram::histc(exec, x, bins, ends)?])
     }),
 ];
+
+/// What a case asks for of different elements.
+fn parts_of(case: &Case, found: Unique) -> Applied {
+    let mut all = vec![found.values];
+    if case.attributes.bool("return_inverse", false)? {
+        all.push(found.inverse);
+    }
+    if case.attributes.bool("return_counts", false)? {
+        all.push(found.counts);
+    }
+    Ok(all)
+}
+
+/// The ends of bins, if a case has them.
+fn range(case: &Case) -> Result<Option<(f64, f64)>, ApplyError> {
+    match case.attributes.floats("range")?.as_deref() {
+        None => Ok(None),
+        Some(&[low, high]) => Ok(Some((low, high))),
+        Some(other) => Err(unfit("range", "two numbers", &other).into()),
+    }
+}

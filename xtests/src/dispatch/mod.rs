@@ -5,6 +5,7 @@ mod indexing;
 mod math;
 mod moves;
 mod stats;
+mod transforms;
 mod types;
 mod windows;
 
@@ -58,6 +59,7 @@ pub fn find(case: &Case) -> Result<Apply, String> {
         windows::TABLE,
         folds::TABLE,
         indexing::TABLE,
+        transforms::TABLE,
         stats::TABLE,
     ];
     if let Some(entry) = tables.into_iter().flatten().find(|e| e.name == case.op) {
@@ -69,6 +71,8 @@ pub fn find(case: &Case) -> Result<Apply, String> {
     }
     Err("not built".to_owned())
 }
+
+pub(crate) use transforms::norm as norm_of;
 
 /// Whether an error is an op's declared refusal of a placement, as against a mistake.
 pub fn is_refusal(_error: &OpError) -> bool {

@@ -147,12 +147,15 @@ pub(crate) const TABLE: &[Entry] = &[
     }),
     built("quantile", |e, c, v| {
         let args = Args::new(c, v);
-        let x = args.need("input")?;
+        let input = args.need("input")?;
         let q = c.attributes.floats("q")?.unwrap_or_default();
         let keepdim = c.attributes.bool("keepdim", false)?;
         let (x, dim) = match c.attributes.has("dim") {
-            true => (x.clone(), args.dim("dim", x.ndim())?),
-            false => (shape::reshape(e, x, &[x.shape().iter().product()])?, 0),
+            true => (input.clone(), args.dim("dim", input.ndim())?),
+            false => (
+                shape::reshape(e, input, &[input.shape().iter().product()])?,
+                0,
+            ),
         };
         let how = match c.attributes.text("interpolation", "linear")?.as_str() {
             "linear" => Interpolation::Linear,
@@ -163,18 +166,25 @@ pub(crate) const TABLE: &[Entry] = &[
             other => return Err(unfit("interpolation", "an interpolation", &other).into()),
         };
         let found = statistics::quantile(e, &x, &q, dim, how)?;
-        let shape = &case_shape(c, 0);
-        match keepdim || found.shape() != &shape[..] {
-            true => Ok(vec![shape::reshape(e, &found, shape)?]),
-            false => Ok(vec![found]),
+        // PyTorch has the quantiles in front, and no dim for a single one.
+        let mut order: Vec<usize> = (0..x.ndim()).filter(|&d| d != dim).collect();
+        order.insert(0, dim);
+        let mut shape: Vec<usize> = match c.attributes.float("q", 0.5) {
+            Ok(_) => vec![],
+            Err(_) => vec![q.len()],
+        };
+        match (c.attributes.has("dim"), keepdim) {
+            (false, true) => shape.extend(input.shape().iter().map(|_| 1)),
+            (false, false) => {}
+            (true, true) => {
+                shape.extend((0..x.ndim()).map(|d| if d == dim { 1 } else { x.shape()[d] }))
+            }
+            (true, false) => shape.extend(order[1..].iter().map(|&d| x.shape()[d])),
         }
+        let found = shape::permute(e, &found, &order)?;
+        Ok(vec![shape::reshape(e, &found, &shape)?])
     }),
 ];
-
-/// The shape that the reference of an output has.
-fn case_shape(c: &Case, output: usize) -> Vec<usize> {
-    c.outputs[output].shape.clone()
-}
 
 /// What is reduced over which dims, and whether they stay: all dims where none are named, as in PyTorch.
 fn over<'a>(c: &'a Case, v: &'a [Value]) -> Result<(&'a Value, Vec<usize>, bool), ApplyError> {

@@ -59,8 +59,8 @@ pub(crate) const TABLE: &[Entry] = &[
         Ok(vec![ew::cast(e, Args::new(c, v).need("input")?, to)?])
     }),
     built("one_hot", |e, c, v| {
-        let told = c.outputs.first().and_then(|o| o.shape.last()).copied();
-        let classes = c.attributes.size("num_classes", told.unwrap_or(0))?;
+        // PyTorch's -1 stands for as many as there are.
+        let classes = usize::try_from(c.attributes.int("num_classes", -1)?).ok();
         Ok(vec![one_hot(e, Args::new(c, v).need("input")?, classes)?])
     }),
     built("tril", |e, c, v| {

@@ -4,10 +4,19 @@ use super::{Applied, Args, Entry, built, unfit};
 use crate::case::{Case, CaseError};
 use shard_kernels::unary::Unary;
 use shard_ops::conv::{ConvOptions, ConvTransposeOptions, Padding, conv, conv_transpose};
+use shard_ops::grid::{SampleEdge, SampleMode, Sampling, affine_grid, grid_sample};
 use shard_ops::neighborhood::{Neighborhood, neighborhood_attention};
-use shard_ops::norm::{group_norm, instance_norm, layer_norm};
-use shard_ops::pool::{PoolOptions, avg_pool, max_pool};
+use shard_ops::norm::{
+    Running, batch_norm, group_norm, instance_norm, instance_norm_running, layer_norm, rms_norm,
+};
+use shard_ops::pool::{
+    PoolOptions, adaptive_avg_pool, adaptive_max_pool, avg_pool, local_response_norm, lp_pool,
+    max_pool, max_unpool,
+};
 use shard_ops::resample::{Target, interpolate};
+use shard_ops::unfold::{
+    UnfoldOptions, channel_shuffle, fold, pixel_shuffle, pixel_unshuffle, sliding, unfold,
+};
 use shard_ops::{Exec, Value, elementwise as ew, index, shape};
 use shard_spec::ResampleMode;
 
@@ -24,16 +33,76 @@ pub(crate) const TABLE: &[Entry] = &[
     built("avg_pool1d", average),
     built("avg_pool2d", average),
     built("avg_pool3d", average),
-    Entry {
-        name: "interpolate",
-        apply: resized,
-        lacks: |case| {
-            let mode = case.attributes.text("mode", "nearest").unwrap_or_default();
-            ["area", "bicubic"]
-                .contains(&mode.as_str())
-                .then(|| format!("mode {mode} is not built"))
-        },
-    },
+    built("adaptive_avg_pool1d", averages),
+    built("adaptive_avg_pool2d", averages),
+    built("adaptive_avg_pool3d", averages),
+    built("adaptive_max_pool1d", maxima),
+    built("adaptive_max_pool2d", maxima),
+    built("adaptive_max_pool3d", maxima),
+    built("lp_pool1d", by_norm),
+    built("lp_pool2d", by_norm),
+    built("lp_pool3d", by_norm),
+    built("max_unpool1d", put_back),
+    built("max_unpool2d", put_back),
+    built("max_unpool3d", put_back),
+    built("interpolate", resized),
+    built("upsample", resized),
+    built("grid_sample", sampled),
+    built("affine_grid", |e, c, v| {
+        let theta = Args::new(c, v).need("theta")?;
+        let size = c.attributes.ints("size")?.unwrap_or_default();
+        let places: Vec<usize> = (size.iter().skip(2)).map(|&n| n.max(0) as usize).collect();
+        let aligned = c.attributes.bool("align_corners", false)?;
+        Ok(vec![affine_grid(e, theta, &places, aligned)?])
+    }),
+    built("unfold1d", columns),
+    built("unfold2d", columns),
+    built("unfold3d", columns),
+    built("fold1d", summed),
+    built("fold2d", summed),
+    built("fold3d", summed),
+    built("unfold", |e, c, v| match c.attributes.has("kernel_size") {
+        true => columns(e, c, v),
+        false => {
+            let args = Args::new(c, v);
+            let x = args.need("input")?;
+            let dim = args.dim(
+                if c.attributes.has("dim") {
+                    "dim"
+                } else {
+                    "dimension"
+                },
+                x.ndim(),
+            )?;
+            let (size, step) = (c.attributes.size("size", 1)?, c.attributes.size("step", 1)?);
+            Ok(vec![sliding(e, x, dim, size, step)?])
+        }
+    }),
+    built("fold", summed),
+    built("pixel_shuffle", |e, c, v| {
+        let factor = c.attributes.size("upscale_factor", 1)?;
+        Ok(vec![pixel_shuffle(
+            e,
+            Args::new(c, v).need("input")?,
+            factor,
+        )?])
+    }),
+    built("pixel_unshuffle", |e, c, v| {
+        let factor = c.attributes.size("downscale_factor", 1)?;
+        Ok(vec![pixel_unshuffle(
+            e,
+            Args::new(c, v).need("input")?,
+            factor,
+        )?])
+    }),
+    built("channel_shuffle", |e, c, v| {
+        let groups = c.attributes.size("groups", 1)?;
+        Ok(vec![channel_shuffle(
+            e,
+            Args::new(c, v).need("input")?,
+            groups,
+        )?])
+    }),
     built("neighborhood_attention", |e, c, v| {
         let args = Args::new(c, v);
         let q = args.need("query")?;
@@ -59,14 +128,48 @@ pub(crate) const TABLE: &[Entry] = &[
     }),
     built("instance_norm", |e, c, v| {
         let args = Args::new(c, v);
+        let x = args.need("input")?;
         let eps = c.attributes.float("eps", 1e-5)?;
-        Ok(vec![instance_norm(
-            e,
-            args.need("input")?,
-            args.get("weight"),
-            args.get("bias"),
-            eps,
-        )?])
+        let (w, b) = (args.get("weight"), args.get("bias"));
+        let Some(old) = running(&args) else {
+            return Ok(vec![instance_norm(e, x, w, b, eps)?]);
+        };
+        let training = c.attributes.bool("use_input_stats", true)?;
+        let momentum = c.attributes.float("momentum", 0.1)?;
+        let (y, new) = instance_norm_running(e, x, &old, w, b, training, momentum, eps)?;
+        Ok(told(c, y, Some(new)))
+    }),
+    built("batch_norm", |e, c, v| {
+        let args = Args::new(c, v);
+        let x = args.need("input")?;
+        let eps = c.attributes.float("eps", 1e-5)?;
+        let (w, b) = (args.get("weight"), args.get("bias"));
+        let training = c.attributes.bool("training", false)?;
+        let momentum = c.attributes.float("momentum", 0.1)?;
+        let old = running(&args);
+        let (y, new) = batch_norm(e, x, old.as_ref(), w, b, training, momentum, eps)?;
+        Ok(told(c, y, new))
+    }),
+    built("rms_norm", |e, c, v| {
+        let args = Args::new(c, v);
+        let dims = c.attributes.ints("normalized_shape")?.unwrap_or_default();
+        let eps = match c.attributes.has("eps") {
+            true => Some(c.attributes.float("eps", 0.0)?),
+            false => None,
+        };
+        let (x, w) = (args.need("input")?, args.get("weight"));
+        Ok(vec![rms_norm(e, x, dims.len(), w, eps)?])
+    }),
+    built("local_response_norm", |e, c, v| {
+        let x = Args::new(c, v).need("input")?;
+        let size = c.attributes.size("size", 1)?;
+        let number = |name, default| c.attributes.float(name, default);
+        let (alpha, beta, k) = (
+            number("alpha", 1e-4)?,
+            number("beta", 0.75)?,
+            number("k", 1.0)?,
+        );
+        Ok(vec![local_response_norm(e, x, size, alpha, beta, k)?])
     }),
     built("layer_norm", |e, c, v| {
         let args = Args::new(c, v);
@@ -217,26 +320,181 @@ fn average(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
     })
 }
 
+/// Extents asked for; those left out stay as they are.
+fn outputs(c: &Case) -> Result<Vec<Option<usize>>, CaseError> {
+    let given = c.attributes.get("output_size");
+    let one = |n: &serde_json::Value| match n.as_u64() {
+        Some(n) => Ok(Some(n as usize)),
+        None if n.is_null() => Ok(None),
+        None => Err(unfit("output_size", "extents or nothing", n)),
+    };
+    match given {
+        Some(serde_json::Value::Array(all)) => all.iter().map(one).collect(),
+        Some(n) => Ok(vec![one(n)?]),
+        None => Ok(vec![None]),
+    }
+}
+
+fn averages(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
+    let outputs = outputs(c)?;
+    batched(e, Args::new(c, v).need("input")?, spatial_dims(c), |x| {
+        Ok(vec![adaptive_avg_pool(e, x, &outputs)?])
+    })
+}
+
+fn maxima(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
+    let outputs = outputs(c)?;
+    batched(e, Args::new(c, v).need("input")?, spatial_dims(c), |x| {
+        let (values, indices) = adaptive_max_pool(e, x, &outputs)?;
+        Ok(vec![values, indices])
+    })
+}
+
+fn by_norm(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
+    let (options, norm) = (pooling(c)?, c.attributes.float("norm_type", 2.0)?);
+    batched(e, Args::new(c, v).need("input")?, spatial_dims(c), |x| {
+        Ok(vec![lp_pool(e, x, norm, &options)?])
+    })
+}
+
+fn put_back(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
+    let (args, dims) = (Args::new(c, v), spatial_dims(c));
+    let (x, indices) = (args.need("input")?, args.need("indices")?);
+    let extents = c.attributes.ints("output_size")?.map(|all| {
+        let spatial = all[all.len().saturating_sub(dims)..].iter();
+        spatial.map(|&n| n.max(0) as usize).collect::<Vec<_>>()
+    });
+    let options = pooling(c)?;
+    let lone = x.ndim() == dims + 1;
+    let indices = match lone {
+        true => shape::unsqueeze(e, indices, 0)?,
+        false => indices.clone(),
+    };
+    batched(e, x, dims, |x| {
+        Ok(vec![max_unpool(
+            e,
+            x,
+            &indices,
+            &options,
+            extents.as_deref(),
+        )?])
+    })
+}
+
+/// Windows of a case, of as many spatial dims as its op says or its operand has.
+fn windows(c: &Case, dims: usize) -> Result<UnfoldOptions, CaseError> {
+    let dims = dims.max(1);
+    Ok(UnfoldOptions {
+        stride: c.attributes.spatial("stride", dims, 1)?,
+        padding: c.attributes.spatial("padding", dims, 0)?,
+        dilation: c.attributes.spatial("dilation", dims, 1)?,
+        ..UnfoldOptions::new(c.attributes.spatial("kernel_size", dims, 1)?)
+    })
+}
+
+fn columns(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
+    let x = Args::new(c, v).need("input")?;
+    // Without a number in its name the op is PyTorch's, of two dims.
+    let dims = match spatial_dims(c) {
+        0 => 2,
+        n => n,
+    };
+    let options = windows(c, dims)?;
+    batched(e, x, dims, |x| Ok(vec![unfold(e, x, &options)?]))
+}
+
+fn summed(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
+    let x = Args::new(c, v).need("input")?;
+    let dims = match spatial_dims(c) {
+        0 => 2,
+        n => n,
+    };
+    let options = windows(c, dims)?;
+    let extents = c.attributes.spatial("output_size", dims, 1)?;
+    // Columns without a batch have two dims.
+    batched(e, x, 1, |x| Ok(vec![fold(e, x, &extents, &options)?]))
+}
+
+fn sampled(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
+    let args = Args::new(c, v);
+    let mode = match c.attributes.text("mode", "bilinear")?.as_str() {
+        "nearest" => SampleMode::Nearest,
+        "bilinear" => SampleMode::Linear,
+        "bicubic" => SampleMode::Cubic,
+        other => return Err(unfit("mode", "nearest, bilinear or bicubic", &other).into()),
+    };
+    let edge = match c.attributes.text("padding_mode", "zeros")?.as_str() {
+        "zeros" => SampleEdge::Zeros,
+        "border" => SampleEdge::Border,
+        "reflection" => SampleEdge::Reflection,
+        other => return Err(unfit("padding_mode", "zeros, border or reflection", &other).into()),
+    };
+    let aligned = c.attributes.bool("align_corners", false)?;
+    let sampling = Sampling {
+        mode,
+        edge,
+        aligned,
+    };
+    let (x, grid) = (args.need("input")?, args.need("grid")?);
+    Ok(vec![grid_sample(e, x, grid, sampling)?])
+}
+
+fn running(args: &Args<'_>) -> Option<Running> {
+    Some(Running {
+        mean: args.get("running_mean")?.clone(),
+        var: args.get("running_var")?.clone(),
+    })
+}
+
+/// The outputs of a norm that a case asks for: statistics follow the result.
+fn told(c: &Case, y: Value, running: Option<Running>) -> Vec<Value> {
+    let statistics = running.into_iter().flat_map(|r| [r.mean, r.var]);
+    [y].into_iter()
+        .chain(statistics)
+        .take(c.outputs.len().max(1))
+        .collect()
+}
+
 fn mode(c: &Case) -> Result<ResampleMode, CaseError> {
     let aligned = c.attributes.bool("align_corners", false)?;
+    let antialias = c.attributes.bool("antialias", false)?;
     match c.attributes.text("mode", "nearest")?.as_str() {
         "nearest" => Ok(ResampleMode::Nearest),
         "nearest-exact" => Ok(ResampleMode::NearestExact),
-        "linear" | "bilinear" | "trilinear" if aligned => Ok(ResampleMode::LinearAligned),
-        "linear" | "bilinear" | "trilinear" => Ok(ResampleMode::Linear),
-        other => Err(unfit("mode", "nearest, nearest-exact or linear", &other)),
+        "linear" | "bilinear" | "trilinear" => Ok(match (aligned, antialias) {
+            (false, false) => ResampleMode::Linear,
+            (true, false) => ResampleMode::LinearAligned,
+            (false, true) => ResampleMode::LinearAntialias,
+            (true, true) => ResampleMode::LinearAlignedAntialias,
+        }),
+        "bicubic" => Ok(match (aligned, antialias) {
+            (false, false) => ResampleMode::Cubic,
+            (true, false) => ResampleMode::CubicAligned,
+            (false, true) => ResampleMode::CubicAntialias,
+            (true, true) => ResampleMode::CubicAlignedAntialias,
+        }),
+        "area" => Ok(ResampleMode::Area),
+        other => Err(unfit("mode", "one of PyTorch's", &other)),
     }
 }
 
 fn resized(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
     let x = Args::new(c, v).need("input")?;
+    let dims = x.ndim().saturating_sub(2);
     let target = if c.attributes.has("scale_factor") {
-        Target::Scale(c.attributes.floats("scale_factor")?.unwrap_or_default())
+        let factors = c.attributes.floats("scale_factor")?.unwrap_or_default();
+        let recomputed = c.attributes.bool("recompute_scale_factor", false)?;
+        match recomputed && (factors.len() == 1 || factors.len() == dims) {
+            // Coordinates by the ratio of the extents.
+            true => Target::Size(
+                (0..dims)
+                    .map(|d| (x.shape()[2 + d] as f64 * factors[d.min(factors.len() - 1)]) as usize)
+                    .collect(),
+            ),
+            false => Target::Scale(factors),
+        }
     } else {
-        Target::Size(
-            c.attributes
-                .spatial("size", x.ndim().saturating_sub(2), 1)?,
-        )
+        Target::Size(c.attributes.spatial("size", dims, 1)?)
     };
     Ok(vec![interpolate(e, x, &target, mode(c)?)?])
 }

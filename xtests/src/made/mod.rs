@@ -1,10 +1,14 @@
 //! Cases of ops that the reference files lack. Their references come from other ops, in double precision on one rank.
 //!
 //! Neighbourhood attention: dense attention of all sites under a mask that says which pairs see each other, from the
-//! definition, dim by dim. Sums of products: `products`. Of integers and truth values, masks, triangles and scans: `types`.
+//! definition, dim by dim. Sums of products: `products`. Fourier transforms: `transforms`. Of integers and truth values, masks,
+//! triangles and scans: `types`. Of softmax, losses and statistics: `stats`. Of other windows and norms: `windows`.
 
 mod products;
+mod stats;
+mod transforms;
 mod types;
+mod windows;
 
 use crate::case::{self, Attributes, Case};
 use crate::differentiate::numbers;
@@ -32,7 +36,10 @@ pub fn project_cases() -> case::Result<Vec<case::Result<Case>>> {
 pub fn cases() -> Vec<Case> {
     let mut all = neighborhoods();
     all.extend(types::cases());
+    all.extend(stats::cases());
     all.extend(products::cases());
+    all.extend(windows::cases());
+    all.extend(transforms::cases());
     all
 }
 

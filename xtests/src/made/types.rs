@@ -11,10 +11,11 @@ use shard_spec::numel;
 use std::sync::Arc;
 
 /// An operand: its name, kind and shape.
-type Operand = (&'static str, Kind, &'static [usize]);
+pub(super) type Operand = (&'static str, Kind, &'static [usize]);
 
+/// What an operand's elements are.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+pub(super) enum Kind {
     /// Eighths of small whole numbers, zero among them.
     Float,
     /// Odd eighths, of which none is zero: factors that are infinite are no part of the promise on sums.
@@ -25,6 +26,8 @@ enum Kind {
     Large,
     /// Whole numbers from 0 to 4.
     Class,
+    /// Numbers between 0 and 1.
+    Share,
     Truth,
 }
 
@@ -37,6 +40,11 @@ impl Kind {
         let data = match self {
             Self::Float => Data::F64((0..numel(shape)).map(|i| at(i) / 8.0).collect()),
             Self::Odd => Data::F64((0..numel(shape)).map(|i| at(i) / 4.0 + 0.125).collect()),
+            Self::Share => Data::F64(
+                (0..numel(shape))
+                    .map(|i| (at(i).abs() + 0.5) / 11.0)
+                    .collect(),
+            ),
             Self::Small => whole(&|i| at(i) as i64),
             Self::Large => whole(&|i| (at(i) as i64).wrapping_mul(i64::MAX / 7)),
             Self::Class => whole(&|i| (at(i) as i64).rem_euclid(5)),
@@ -54,16 +62,18 @@ pub(super) fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     let mut add = |op: &str, attributes: Json, operands: &[Operand]| {
         let number = all.len() as u64;
-        all.push(case(op, attributes, operands, number));
+        all.push(case("types", op, attributes, operands, number));
     };
     pairs(&mut add);
     reductions(&mut add);
     choices(&mut add);
     scans(&mut add);
+    counts(&mut add);
     all
 }
 
-type Add<'a> = &'a mut dyn FnMut(&str, Json, &[Operand]);
+/// Adds a case of an op with attributes and operands.
+pub(super) type Add<'a> = &'a mut dyn FnMut(&str, Json, &[Operand]);
 
 fn pairs(add: Add<'_>) {
     let (left, right): (&[usize], &[usize]) = (&[7, 1, 3], &[5, 3]);
@@ -191,7 +201,60 @@ fn scans(add: Add<'_>) {
     }
 }
 
-fn case(op: &str, attributes: Json, operands: &[Operand], number: u64) -> Case {
+fn counts(add: Add<'_>) {
+    let both = json!({"return_inverse": true, "return_counts": true});
+    for op in ["unique", "unique_consecutive"] {
+        for kind in [Float, Class, Truth] {
+            for shape in [&[4, 7][..], &[23], &[0, 3], &[]] {
+                add(op, both.clone(), &[("input", kind, shape)]);
+            }
+        }
+    }
+    for shape in [&[3, 9][..], &[1], &[0]] {
+        let operand = ("input", Class, shape);
+        add("bincount", json!({}), &[operand]);
+        add("bincount", json!({"minlength": 9}), &[operand]);
+        let weights = ("weights", Float, shape);
+        add("bincount", json!({"minlength": 2}), &[operand, weights]);
+        add("histc", json!({"bins": 4}), &[("input", Float, shape)]);
+    }
+    add("one_hot", json!({}), &[("input", Class, &[3, 7])]);
+    let x = ("input", Float, &[5, 6][..]);
+    for (density, bins) in [
+        (false, json!({"bins": 7})),
+        (true, json!({"bins": 1, "density": true})),
+        (false, json!({"bins": 3, "range": [-0.5, 0.25]})),
+        (
+            true,
+            json!({"bins": 3, "range": [0.5, 0.5], "density": true}),
+        ),
+    ] {
+        add("histogram", bins.clone(), &[x]);
+        // A density needs weights whose sum is not zero.
+        if !density {
+            add("histogram", bins, &[x, ("weight", Float, &[5, 6])]);
+        }
+    }
+    add("histc", json!({"bins": 5, "min": -0.5, "max": 0.5}), &[x]);
+    for mask in [&[5, 6][..], &[6], &[5, 1]] {
+        let operands = [x, ("mask", Truth, mask), ("source", Float, &[4, 8])];
+        add("masked_scatter", json!({}), &operands);
+    }
+    let operands = [
+        ("input", Large, &[0, 6][..]),
+        ("mask", Truth, &[6]),
+        ("source", Large, &[0]),
+    ];
+    add("masked_scatter", json!({}), &operands);
+}
+
+pub(super) fn case(
+    group: &str,
+    op: &str,
+    attributes: Json,
+    operands: &[Operand],
+    number: u64,
+) -> Case {
     let seed = 0x7e57 + number;
     let Json::Object(attributes) = attributes else {
         unreachable!("attributes are written as objects")
@@ -216,15 +279,21 @@ fn case(op: &str, attributes: Json, operands: &[Operand], number: u64) -> Case {
             | "any"
             | "count_nonzero"
             | "floor_div"
+            | "argmax"
+            | "argmin"
             | "logical_and"
             | "logical_or"
             | "logical_xor"
             | "logical_not"
+            | "unique"
+            | "unique_consecutive"
+            | "histogram"
+            | "histc"
     );
     let floats = (0..inputs.len()).filter(|&i| matches!(&*inputs[i].1.data, Data::F64(_)));
     let wants: Vec<usize> = floats.filter(|_| differentiable).collect();
     let case = Case {
-        name: format!("types_{op}_{number}"),
+        name: format!("{group}_{op}_{number}"),
         op: op.to_owned(),
         attributes: Attributes(attributes),
         inputs,

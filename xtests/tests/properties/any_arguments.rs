@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use shard_spec::DeviceMesh;
 use shard_tensor::{
     Context, Conv, ConvTranspose, DType, EdgeMap, ErrorClass, Mesh, Pool, ResampleMode, Result,
-    ShardTensor, replicate, shard,
+    SampleEdge, SampleMode, Sampling, ShardTensor, Unfold, replicate, shard,
 };
 use xtests::harness::{On, on_mesh};
 use xtests::properties;
@@ -25,7 +25,7 @@ struct Call {
     flag: bool,
 }
 
-const KINDS: usize = 26;
+const KINDS: usize = 38;
 
 /// Makes an operand of a shape on a mesh; the number tells the operands apart.
 type Place<'a> = &'a dyn Fn(&Mesh, &[usize], usize) -> Result<ShardTensor>;
@@ -46,7 +46,21 @@ fn apply(call: &Call, mesh: &Mesh, place: Place<'_>) -> Result<Vec<f64>> {
         ResampleMode::NearestExact,
         ResampleMode::Linear,
         ResampleMode::LinearAligned,
-    ][call.edge % 4];
+        ResampleMode::Cubic,
+        ResampleMode::Area,
+        ResampleMode::LinearAntialias,
+        ResampleMode::CubicAlignedAntialias,
+    ][(call.edge + 4 * usize::from(call.flag)) % 8];
+    let windows = || Unfold::new(n(0)).stride(n(1)).padding(n(2)).dilation(n(3));
+    let sampling = Sampling {
+        mode: [SampleMode::Nearest, SampleMode::Linear, SampleMode::Cubic][n(0) % 3],
+        edge: [
+            SampleEdge::Zeros,
+            SampleEdge::Border,
+            SampleEdge::Reflection,
+        ][call.edge % 3],
+        aligned: call.flag,
+    };
     let signed = |k: usize| n(k) as isize - 2;
     let out = match call.kind {
         0 => x.add(&y)?,
@@ -105,6 +119,26 @@ fn apply(call: &Call, mesh: &Mesh, place: Place<'_>) -> Result<Vec<f64>> {
         22 => x.expand([n(0), n(1)])?,
         23 => x.sum([n(0), n(1)], call.flag)?,
         24 => x.amax([n(0)], call.flag)?,
+        25 => x.adaptive_avg_pool([n(0), n(1)])?,
+        26 => x.adaptive_max_pool([n(0), n(1)])?,
+        27 => x
+            .square()?
+            .add_scalar(1.0)?
+            .lp_pool(n(0) as f64, Pool::new(n(1)).stride(n(2)))?,
+        28 => x.unfold(windows())?,
+        29 => x.fold([n(2), n(1)], windows())?,
+        30 => x.sliding(n(0), n(1), n(2))?,
+        31 => x.pixel_shuffle(n(0))?,
+        32 => x.pixel_unshuffle(n(0))?,
+        33 => x.grid_sample(&y.mul_scalar(0.2309)?, sampling)?,
+        34 => x.affine_grid([n(0), n(1)], call.flag)?,
+        35 => {
+            let statistics = (n(1) > 1).then_some((&y, &y));
+            let step = n(0) as f64 * 0.1;
+            x.batch_norm(statistics, [None, None], call.flag, step, 1e-2)?
+                .0
+        }
+        36 => x.rms_norm(n(0), None, Some(1e-2))?,
         _ => x.squeeze(n(0))?,
     };
     let mut all = out.to_array::<f64>()?.into_raw_vec_and_offset().0;
@@ -223,6 +257,8 @@ fn fitting(mut call: Call) -> Call {
         (5, &[_, c, _, _]) => call.y = vec![2 * call.numbers[4], c / call.numbers[4].max(1), 2, 3],
         (6, &[_, c, _, _]) => call.y = vec![c, 2, 3, call.numbers[4]],
         (0 | 1 | 15, _) => call.y = call.x.clone(),
+        (33, &[n, _, _, _]) => call.y = vec![n, 1 + call.numbers[1], 3, 2],
+        (35, &[_, c, ..]) => call.y = vec![c],
         (14, _) => {
             call.y = call.x.clone();
             if let Some(n) = call.y.get_mut(call.numbers[0]) {

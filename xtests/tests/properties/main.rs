@@ -8,6 +8,7 @@ mod any_arguments;
 mod attention_ways;
 mod extreme_arguments;
 mod folds;
+mod graphs;
 mod membership;
 mod neighborhoods;
 mod ops;
@@ -22,6 +23,7 @@ fn main() -> std::process::ExitCode {
         ("attention_ways", attention_ways::ALL),
         ("extreme_arguments", extreme_arguments::ALL),
         ("folds", folds::ALL),
+        ("graphs", graphs::ALL),
         ("membership", membership::ALL),
         ("neighborhoods", neighborhoods::ALL),
         ("ops", ops::ALL),

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use shard_ops::testing::Tolerance;
 use shard_spec::{DeviceMesh, Layout};
 use xtests::case::Case;
-use xtests::dispatch;
-use xtests::generate::{convs, inner, moves, norms, pools, products, resizes};
+use xtests::dispatch::{self, Apply};
+use xtests::generate::{convs, inner, moves, norms, pools, products, resizes, statistics};
 use xtests::harness::{On, on_mesh};
 use xtests::properties;
 use xtests::properties::Property;
@@ -20,6 +20,7 @@ pub(super) const ALL: &[Property] = properties![
     average_pools,
     resizing,
     norms_over_all_ranks,
+    statistics_and_losses,
     moves_and_sums,
     matrix_products,
     gradients_of_products_are_adjoints,
@@ -27,7 +28,7 @@ pub(super) const ALL: &[Property] = properties![
 ];
 
 /// Small meshes of one and two axes.
-fn mesh() -> impl Strategy<Value = Vec<usize>> {
+pub(super) fn mesh() -> impl Strategy<Value = Vec<usize>> {
     let shapes: [&[usize]; 7] = [&[2], &[3], &[5], &[6], &[2, 2], &[2, 3], &[1, 4]];
     let mut shapes = shapes.map(<[usize]>::to_vec).to_vec();
     shapes.retain(|shape| fits(shape));
@@ -49,15 +50,27 @@ fn scenes(
 }
 
 /// Checks a case on one combination of layouts against one rank.
-fn check(
+fn check_op(
     case: Case,
     mesh: &[usize],
     recipes: &[Recipe],
     tolerance: Tolerance,
 ) -> Result<(), TestCaseError> {
-    let mesh = DeviceMesh::new(mesh).unwrap();
     let apply = dispatch::find(&case).map_err(TestCaseError::fail)?;
-    let wants: Vec<usize> = (0..case.inputs.len()).collect();
+    check(case, apply, mesh, recipes, tolerance)
+}
+
+/// The same of any program.
+pub(super) fn check(
+    case: Case,
+    apply: Apply,
+    mesh: &[usize],
+    recipes: &[Recipe],
+    tolerance: Tolerance,
+) -> Result<(), TestCaseError> {
+    let mesh = DeviceMesh::new(mesh).unwrap();
+    let floats = |i: &usize| case.inputs[*i].1.data.dtype().is_float();
+    let wants: Vec<usize> = (0..case.inputs.len()).filter(floats).collect();
     let case = with_reference(case, apply, &wants, 5);
     let layouts: Vec<Layout> = recipes
         .iter()
@@ -135,27 +148,31 @@ proptest! {
     #![proptest_config(xtests::strategies::config(64))]
 
     fn convolutions((case, mesh, recipes) in scenes(convs("conv"))) {
-        check(case, &mesh, &recipes, EXACT)?;
+        check_op(case, &mesh, &recipes, EXACT)?;
     }
 
     fn transposed_convolutions((case, mesh, recipes) in scenes(convs("conv_transpose"))) {
-        check(case, &mesh, &recipes, EXACT)?;
+        check_op(case, &mesh, &recipes, EXACT)?;
     }
 
     fn max_pools((case, mesh, recipes) in scenes(pools("max_pool"))) {
-        check(case, &mesh, &recipes, EXACT)?;
+        check_op(case, &mesh, &recipes, EXACT)?;
     }
 
     fn average_pools((case, mesh, recipes) in scenes(pools("avg_pool"))) {
-        check(case, &mesh, &recipes, Tolerance::relative(1e-13))?;
+        check_op(case, &mesh, &recipes, Tolerance::relative(1e-13))?;
     }
 
     fn resizing((case, mesh, recipes) in scenes(resizes())) {
-        check(case, &mesh, &recipes, Tolerance::relative(1e-13))?;
+        check_op(case, &mesh, &recipes, Tolerance::relative(1e-13))?;
     }
 
     fn norms_over_all_ranks((case, mesh, recipes) in scenes(norms())) {
-        check(case, &mesh, &recipes, Tolerance::relative(1e-10))?;
+        check_op(case, &mesh, &recipes, Tolerance::relative(1e-10))?;
+    }
+
+    fn statistics_and_losses((case, mesh, recipes) in scenes(statistics())) {
+        check_op(case, &mesh, &recipes, Tolerance { relative: 1e-10, absolute: 1e-10 })?;
     }
 
     fn moves_and_sums((case, mesh, recipes) in scenes(moves())) {
@@ -163,11 +180,11 @@ proptest! {
         // Ranks divide their shares of a sum, which may cancel to less than the rounding of the shares.
         let mean = Tolerance { relative: 1e-11, absolute: 1e-13 };
         let tolerance = if case.op == "mean" { mean } else { EXACT };
-        check(case, &mesh, &recipes, tolerance)?;
+        check_op(case, &mesh, &recipes, tolerance)?;
     }
 
     fn matrix_products((case, mesh, recipes) in scenes(products())) {
-        check(case, &mesh, &recipes, EXACT)?;
+        check_op(case, &mesh, &recipes, EXACT)?;
     }
 
     fn gradients_of_products_are_adjoints((case, mesh, recipes) in scenes(prop_oneof![

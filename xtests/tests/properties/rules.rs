@@ -55,6 +55,9 @@ fn rules_hold() {
     let samples = samples();
     let names: HashSet<&str> = samples.iter().map(|s| s.op.name()).collect();
     assert!(names.len() >= 15, "only {names:?}");
+    for routed in ["take", "fold_rows"] {
+        assert!(names.contains(routed), "no {routed} among {names:?}");
+    }
     let mut problems = Vec::new();
     for (seed, mesh) in [vec![2], vec![3], vec![2, 2]].into_iter().enumerate() {
         if !fits(&mesh) {

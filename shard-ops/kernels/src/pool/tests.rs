@@ -1,6 +1,8 @@
 //! Pooling against plain loops, gradients against the adjoint identity, splits against the whole.
 
-use super::{Divisor, Plane, avg_pool, avg_pool_grad, gather_at, max_pool, max_pool_grad};
+use super::{
+    Divisor, Plane, adaptive_max_pool, avg_pool, avg_pool_grad, gather_at, max_pool, max_pool_grad,
+};
 use crate::conv::Taps;
 use crate::testing::{Rng, assert_close, naive_index};
 use crate::{Real, View, ViewMut};
@@ -180,6 +182,51 @@ fn max_pools_match_plain_loops() {
 fn avg_pools_match_plain_loops() {
     random_avg::<f64>(3);
     random_avg::<f32>(4);
+}
+
+/// Windows of equal extents are those of the other kernel; NaN wins; a slab gives its part.
+#[test]
+fn adaptive_windows_match_sliding_ones() {
+    let mut rng = Rng::new(9);
+    let (shape, out) = ([2, 2, 6, 9], [2, 2, 3, 3]);
+    let mut x = rng.vec::<f64>(size(&shape));
+    x[17] = f64::NAN;
+    let whole = View::contiguous(&x, &shape);
+    let sliding = {
+        let (mut y, mut index) = (vec![0.0; size(&out)], vec![0i64; size(&out)]);
+        max_pool(
+            &whole,
+            &mut ViewMut::contiguous(&mut y, &out),
+            &mut ViewMut::contiguous(&mut index, &out),
+            &[2, 3],
+            &Taps::new(&[2, 3], &[1, 1], &[0, 0]),
+            &Plane::new(&[0, 0], &shape[2..]),
+        );
+        (y, index)
+    };
+    let adaptive = |x: &View<'_, f64>, out: &[usize], windows: &[Vec<_>], start: isize| {
+        let (mut y, mut index) = (vec![0.0; size(out)], vec![0i64; size(out)]);
+        adaptive_max_pool(
+            x,
+            &mut ViewMut::contiguous(&mut y, out),
+            &mut ViewMut::contiguous(&mut index, out),
+            windows,
+            &Plane::new(&[start, 0], &shape[2..]),
+        );
+        (y, index)
+    };
+    let columns = vec![0..3, 3..6, 6..9];
+    let (y, index) = adaptive(&whole, &out, &[vec![0..2, 2..4, 4..6], columns.clone()], 0);
+    assert_eq!(index, sliding.1);
+    assert!(
+        y.iter()
+            .zip(&sliding.0)
+            .all(|(a, b)| a == b || a.is_nan() && b.is_nan())
+    );
+    let slab = whole.sub_box(&[0, 0, 2, 0], &[2, 2, 4, 9]);
+    let (_, part) = adaptive(&slab, &[2, 2, 2, 3], &[vec![0..2, 2..4], columns], 2);
+    let expected = View::contiguous(&index, &out).sub_box(&[0, 0, 1, 0], &[2, 2, 2, 3]);
+    assert_eq!(part, expected.to_vec());
 }
 
 /// A slab with its halo gives its part of the whole: values, global indexes and gradients.

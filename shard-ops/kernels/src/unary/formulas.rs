@@ -242,6 +242,33 @@ trait Parts: Math {
         libm::erfc(x)
     }
 
+    /// From Winitzki's approximation by three steps of Halley's method; near 1 by the complement, which does not cancel.
+    #[inline(always)]
+    fn erfinv(x: f64) -> f64 {
+        const A: f64 = 0.147;
+        let size = x.abs();
+        if size >= 1.0 || x.is_nan() {
+            return if size == 1.0 {
+                x * f64::INFINITY
+            } else {
+                f64::NAN
+            };
+        }
+        let log = (-x * x).ln_1p();
+        let b = FRAC_2_SQRT_PI * FRAC_2_SQRT_PI / (2.0 * A) + 0.5 * log;
+        let mut y = ((b * b - log / A).sqrt() - b).max(0.0).sqrt();
+        for _ in 0..3 {
+            let error = if size < 0.5 {
+                libm::erf(y) - size
+            } else {
+                (1.0 - size) - libm::erfc(y)
+            };
+            let slope = FRAC_2_SQRT_PI * (-y * y).exp();
+            y -= error / (slope + y * error);
+        }
+        y.copysign(x)
+    }
+
     /// `x` to so many decimals.
     #[inline(always)]
     fn rounded(x: f64, decimals: f64) -> f64 {

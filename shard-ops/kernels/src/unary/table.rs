@@ -375,6 +375,14 @@ macro_rules! unary_table {
                 2 => 2.0 * FRAC_2_SQRT_PI * x * M::exp(-x * x);
                 3 => FRAC_2_SQRT_PI * M::exp(-x * x) * (2.0 - 4.0 * x * x);
             }
+            /// What `x` is the error function of.
+            erfinv: Erfinv {
+                let y = M::erfinv(x);
+                0 => y;
+                1 => M::exp(y * y) / FRAC_2_SQRT_PI;
+                2 => 2.0 * y * squared(M::exp(y * y) / FRAC_2_SQRT_PI);
+                3 => (2.0 + 8.0 * y * y) * squared(M::exp(y * y) / FRAC_2_SQRT_PI) * (M::exp(y * y) / FRAC_2_SQRT_PI);
+            }
             /// `x²`
             square: Square {
                 0 => x * x;

@@ -158,9 +158,8 @@ impl Op for Expand {
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
         // What tells the layout, if it is given, has no part in the values.
-        saved.pull_back(cotangents, |dy, i| match i {
-            0 => sum_to(exec, dy, saved.inputs[0].shape()).map(Some),
-            _ => Ok(None),
+        saved.pull_back_to(0, cotangents, |dy| {
+            sum_to(exec, dy, saved.inputs[0].shape())
         })
     }
 }

@@ -118,8 +118,18 @@ pub fn prelu(exec: &dyn Exec, x: &Value, weight: &Value) -> Result<Value> {
     if count != 1 {
         shape[1] = count;
     }
-    let weight = reshape(exec, weight, &shape)?;
-    exec.apply1(Arc::new(Arithmetic::of(Binary::Prelu)), &[x, &weight])
+    leaky(exec, x, &reshape(exec, weight, &shape)?)
+}
+
+/// `x` above 0 and `slope * x` at and below it; shapes broadcast.
+///
+/// # Collective
+/// As [`add`].
+///
+/// # Errors
+/// Shapes that do not broadcast; types that differ or are not f32 or f64.
+pub fn leaky(exec: &dyn Exec, x: &Value, slope: &Value) -> Result<Value> {
+    exec.apply1(Arc::new(Arithmetic::of(Binary::Prelu)), &[x, slope])
 }
 
 /// The first half of a dim times the sigmoid of the second.
@@ -142,4 +152,39 @@ pub fn glu(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
     let half = extent / 2;
     let gate = unary(exec, &slice(exec, x, dim, half, 1, half)?, Unary::Sigmoid)?;
     mul(exec, &slice(exec, x, dim, 0, 1, half)?, &gate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Tensor, validate};
+
+    #[test]
+    fn maps_of_two_numbers_are_one_ranks_under_all_layouts_and_have_their_slopes() {
+        let kinds = [
+            Binary::Atan2,
+            Binary::Hypot,
+            Binary::LogAddExp,
+            Binary::LogAddExp2,
+            Binary::Prelu,
+        ];
+        for kind in kinds {
+            let operands = [Tensor::drawn([5, 3], 1), Tensor::drawn([5, 1], 2)];
+            let tried = validate(Arithmetic::of(kind), &operands).unwrap();
+            assert_eq!(tried.slopes, 20, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn logarithms_of_positive_numbers_have_their_slopes() {
+        let positive: Vec<f64> = (0..6).map(|i| 0.4 + 0.3 * f64::from(i)).collect();
+        let positive = Tensor::new([6], crate::testing::Data::F64(positive));
+        let drawn = Tensor::drawn([6], 3);
+        validate(
+            Arithmetic::of(Binary::Xlogy),
+            &[drawn.clone(), positive.clone()],
+        )
+        .unwrap();
+        validate(Arithmetic::of(Binary::Fmod), &[drawn, positive]).unwrap();
+    }
 }

@@ -171,12 +171,9 @@ impl Op for MaskedFill {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        saved.pull_back(cotangents, |dy, operand| {
-            if operand == 1 {
-                return Ok(None);
-            }
+        saved.pull_back_to(0, cotangents, |dy| {
             let own = fill(exec, dy, &saved.inputs[1], self.filled, 0.0)?;
-            sum_to(exec, &own, saved.inputs[0].shape()).map(Some)
+            sum_to(exec, &own, saved.inputs[0].shape())
         })
     }
 }

@@ -47,9 +47,7 @@ impl FoldRows {
 
     /// What rows are folded in where the largest or smallest counts: the cotangent is shared evenly between ties.
     fn ties(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Value) -> Result<Vec<Option<Value>>> {
-        let [base, index, src] = saved.inputs else {
-            unreachable!("the rule has three inputs")
-        };
+        let (base, index, src) = (&saved.inputs[0], &saved.inputs[1], &saved.inputs[2]);
         let out = saved.outputs[0].detach();
         let wins = equal(exec, &src.detach(), &self.take(exec, &out, index)?)?;
         let own = match self.has_base {
@@ -75,9 +73,7 @@ impl FoldRows {
     /// The gradient of products: each factor gets the product of the others. Where one factor is zero only it gets anything, where
     /// two are nobody does; so products are taken without zeros, and put back by their count.
     fn others(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Value) -> Result<Vec<Option<Value>>> {
-        let [base, index, src] = saved.inputs else {
-            unreachable!("the rule has three inputs")
-        };
+        let (base, index, src) = (&saved.inputs[0], &saved.inputs[1], &saved.inputs[2]);
         let sum = Arc::new(self.with(ReduceOp::Sum));
         let zero = is_zero(exec, &src.detach())?;
         let nonzero = add(exec, src, &zero)?;

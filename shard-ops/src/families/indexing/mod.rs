@@ -16,14 +16,14 @@ mod take;
 use self::fold::FoldRows;
 pub(crate) use self::resolve::Resolve;
 pub(super) use self::rows::ABSENT;
-use self::rows::Picked;
 pub(crate) use self::rows::with_foldable;
 pub(crate) use self::rows::{Pack, Settle};
+use self::rows::{Picked, in_full};
 pub use self::scatter::{
     ScatterReduce, index_copy, index_put, scatter, scatter_add, scatter_reduce,
 };
 pub use self::segments::{
-    bincount, segment_max, segment_mean, segment_min, segment_softmax, segment_sum,
+    bincount, bincount_within, segment_max, segment_mean, segment_min, segment_softmax, segment_sum,
 };
 use self::take::Take;
 use super::broadcast::expand;
@@ -111,13 +111,24 @@ pub(super) fn pick(exec: &dyn Exec, x: &Value, dim: usize, index: &Value) -> Res
         true => Picked::along(dim, x.ndim()),
         false => Picked::rows(dim, index.ndim()),
     };
+    pick_as(exec, x, picked, index)
+}
+
+/// Rows of a table (N, rows, ...) that `index`, (N, ...), names in each of N parts, as [`pick`]: (N, ..., ...).
+pub(super) fn pick_in_each(exec: &dyn Exec, table: &Value, index: &Value) -> Result<Value> {
+    let mut picked = Picked::rows(1, index.ndim());
+    picked.shared[0] = Some(0);
+    pick_as(exec, table, picked, index)
+}
+
+fn pick_as(exec: &dyn Exec, table: &Value, picked: Picked, index: &Value) -> Result<Value> {
     let take = Take {
         picked: picked.with_gaps().with_no_negatives(),
         skips: None,
         padding: None,
         by: RouteBy::Auto,
     };
-    exec.apply1(Arc::new(take), &[x, &index.detach()])
+    exec.apply1(Arc::new(take), &[table, &index.detach()])
 }
 
 /// Elements of `x` along dim `dim`: where `index` holds `j` at a place, the element of `x` at that place with `j` for the dim. In other
@@ -204,7 +215,8 @@ pub fn take_along_dim(exec: &dyn Exec, x: &Value, index: &Value, dim: usize) -> 
 /// `x + alpha` times the rows of `src`, each added to the row that `index` names along dim `dim`.
 ///
 /// Rows that meet are added in the order of the index, on each rank by itself, and these sums by the owner of the row in the order of
-/// the ranks, its own one by one when it is its turn. So the bits are fixed for a layout.
+/// the ranks, its own one by one when it is its turn. So the bits are fixed for a layout. 16-bit floats are added as `f32`, and
+/// rounded once.
 ///
 /// # Collective
 /// As [`index_select`], of sums that go the other way.
@@ -220,17 +232,19 @@ pub fn index_add(
     alpha: f64,
 ) -> Result<Value> {
     extent("index_add", x, dim)?;
-    let scaled = match alpha == 1.0 {
-        true => src.clone(),
-        false => mul_scalar(exec, src, alpha)?,
-    };
-    let fold = FoldRows {
-        picked: Picked::rows(dim, index.ndim()),
-        how: ReduceOp::Sum,
-        has_base: true,
-        skips: None,
-    };
-    exec.apply1(Arc::new(fold), &[x, &index.detach(), &scaled])
+    in_full(exec, [x, src], |[x, src]| {
+        let scaled = match alpha == 1.0 {
+            true => src.clone(),
+            false => mul_scalar(exec, src, alpha)?,
+        };
+        let fold = FoldRows {
+            picked: Picked::rows(dim, index.ndim()),
+            how: ReduceOp::Sum,
+            has_base: true,
+            skips: None,
+        };
+        exec.apply1(Arc::new(fold), &[x, &index.detach(), &scaled])
+    })
 }
 
 /// The part of `x` that is as long as `index` in all dims, but for dim `except`.

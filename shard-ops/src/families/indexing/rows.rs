@@ -1,10 +1,12 @@
 //! Which dims of a table, an operand that names its rows, and the rows it names belong together; and the two ops by which
 //! rows travel.
 
+use crate::elementwise::cast;
 use crate::host::with_element;
 use crate::strategy::KeyedDims;
 use crate::{
-    Access, HostCall, Meta, Op, OpError, OperandBox, Result, Routes, Rule, RuleBuilder, key_of,
+    Access, Exec, HostCall, Meta, Op, OpError, OperandBox, Result, Routes, Rule, RuleBuilder,
+    Value, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::rows::{Foldable, RowDim, RowFold, Rows, fold, pick};
@@ -301,24 +303,32 @@ pub(super) fn row_fold(how: ReduceOp) -> RowFold {
     }
 }
 
-/// Runs an expression with `$T` bound to the type that `$dtype` names, for kernels that fold rows. The rule has checked the type.
+/// Runs an expression with `$T` bound to the type that `$dtype` names, for kernels that fold rows. Rules let no truth values
+/// through, which have no folds, and whole numbers are those of `with_whole!` without them.
 macro_rules! with_foldable {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            shard_comm::DType::I64 => {
-                type $T = i64;
-                $body
+            shard_comm::DType::F32 | shard_comm::DType::F64 => {
+                $crate::host::with_float!($dtype, $T => $body)
             }
-            shard_comm::DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            shard_comm::DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            other => $crate::host::with_float!(other, $T => $body),
+            other => $crate::host::with_integer!(other, $T => $body),
         }
     };
 }
 pub(crate) use with_foldable;
+
+/// Applies `f` to 16-bit floats as `f32`, and rounds what comes of them once; to others as they are.
+pub(super) fn in_full<const N: usize>(
+    exec: &dyn Exec,
+    values: [&Value; N],
+    f: impl FnOnce([&Value; N]) -> Result<Value>,
+) -> Result<Value> {
+    let dtype = values[0].dtype();
+    // Types that differ are for `f` to refuse.
+    if !dtype.is_half() || values.iter().any(|v| v.dtype() != dtype) {
+        return f(values);
+    }
+    let wide = values.iter().map(|v| cast(exec, v, DType::F32));
+    let wide: SmallVec<[Value; 2]> = wide.collect::<Result<_>>()?;
+    cast(exec, &f(std::array::from_fn(|i| &wide[i]))?, dtype)
+}

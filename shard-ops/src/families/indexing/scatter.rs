@@ -1,7 +1,7 @@
 //! Elements and rows put, or folded, into places that an index names.
 
 use super::fold::FoldRows;
-use super::rows::Picked;
+use super::rows::{Picked, in_full};
 use super::take::Take;
 use super::{Resolve, shortened};
 use crate::elementwise::{
@@ -71,47 +71,49 @@ pub fn scatter_reduce(
     how: ScatterReduce,
     include_self: bool,
 ) -> Result<Value> {
-    into_places(
-        exec,
-        "scatter_reduce",
-        x,
-        dim,
-        index,
-        src,
-        |x, index, src| {
-            let fold = FoldRows {
-                picked: Picked::along(dim, x.ndim()),
-                how: match how {
-                    ScatterReduce::Sum | ScatterReduce::Mean => ReduceOp::Sum,
-                    ScatterReduce::Prod => ReduceOp::Prod,
-                    ScatterReduce::Max => ReduceOp::Max,
-                    ScatterReduce::Min => ReduceOp::Min,
-                },
-                has_base: include_self,
-                skips: None,
-            };
-            let folded = exec.apply1(Arc::new(fold.clone()), &[x, index, src])?;
-            if include_self && how != ScatterReduce::Mean {
-                return Ok(folded);
-            }
-            let counts = counts(exec, x, index, &fold.picked)?;
-            let folded = match (how, include_self) {
-                (ScatterReduce::Mean, true) => {
-                    mean(exec, &folded, &add_scalar(exec, &counts, 1.0)?)?
+    in_full(exec, [x, src], |[x, src]| {
+        into_places(
+            exec,
+            "scatter_reduce",
+            x,
+            dim,
+            index,
+            src,
+            |x, index, src| {
+                let fold = FoldRows {
+                    picked: Picked::along(dim, x.ndim()),
+                    how: match how {
+                        ScatterReduce::Sum | ScatterReduce::Mean => ReduceOp::Sum,
+                        ScatterReduce::Prod => ReduceOp::Prod,
+                        ScatterReduce::Max => ReduceOp::Max,
+                        ScatterReduce::Min => ReduceOp::Min,
+                    },
+                    has_base: include_self,
+                    skips: None,
+                };
+                let folded = exec.apply1(Arc::new(fold.clone()), &[x, index, src])?;
+                if include_self && how != ScatterReduce::Mean {
+                    return Ok(folded);
                 }
-                (ScatterReduce::Mean, false) => {
-                    let one = number("scatter_reduce", &counts, 1.0)?;
-                    mean(exec, &folded, &maximum(exec, &counts, &one)?)?
+                let counts = counts(exec, x, index, &fold.picked)?;
+                let folded = match (how, include_self) {
+                    (ScatterReduce::Mean, true) => {
+                        mean(exec, &folded, &add_scalar(exec, &counts, 1.0)?)?
+                    }
+                    (ScatterReduce::Mean, false) => {
+                        let one = number("scatter_reduce", &counts, 1.0)?;
+                        mean(exec, &folded, &maximum(exec, &counts, &one)?)?
+                    }
+                    _ => folded,
+                };
+                if include_self {
+                    return Ok(folded);
                 }
-                _ => folded,
-            };
-            if include_self {
-                return Ok(folded);
-            }
-            let some = gt(exec, &counts, &number("scatter_reduce", &counts, 0.0)?)?;
-            where_(exec, &some, &folded, x)
-        },
-    )
+                let some = gt(exec, &counts, &number("scatter_reduce", &counts, 0.0)?)?;
+                where_(exec, &some, &folded, x)
+            },
+        )
+    })
 }
 
 fn mean(exec: &dyn Exec, sums: &Value, counts: &Value) -> Result<Value> {

@@ -2,12 +2,15 @@
 
 use super::fold::FoldRows;
 use super::index_select;
-use super::rows::Picked;
+use super::rows::{Picked, in_full};
 use super::scatter::{kept, ones};
-use crate::elementwise::{div, maximum, number, sub, unary};
+use crate::elementwise::{cast, div, maximum, number, sub, unary};
 use crate::error::InOp;
+use crate::families::decided;
 use crate::families::shape::reshape;
+use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value};
+use shard_comm::DType;
 use shard_kernels::unary::Unary;
 use shard_redistribute::Array;
 use shard_spec::{DimSharding, Layout, Partition, ReduceOp};
@@ -16,7 +19,8 @@ use std::sync::Arc;
 /// The sum of the rows of each of `count` segments: row `i` of `x` is of segment `ids[i]`. Ids need not be sorted. A segment
 /// without rows has zeros.
 ///
-/// Segments are divided evenly over the mesh axes that divide the ids, the other dims of rows as they are.
+/// Segments are divided evenly over the mesh axes that divide the ids, the other dims of rows as they are. 16-bit floats are summed as
+/// `f32`, and rounded once.
 ///
 /// # Collective
 /// As [`index_add`](super::index_add) into a table that is divided so.
@@ -33,17 +37,19 @@ pub fn segment_sum(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Res
 /// As [`segment_sum`], of rows and of a number each.
 ///
 /// # Errors
-/// As [`segment_sum`]; types other than f32 and f64.
+/// As [`segment_sum`]; types other than floats.
 pub fn segment_mean(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
-    let total = folded(exec, "segment_mean", x, ids, count, ReduceOp::Sum)?;
-    let like = segments("segment_mean", &column(x, ids)?, ids, count)?;
-    let picked = Picked::rows(0, 1);
-    let sizes = kept(exec, "counts", &like, ids, x.dtype(), &picked, |layout| {
-        Ok((ones(x, layout)?, ReduceOp::Sum))
-    })?;
-    // Sums of nothing are zero, whatever they are divided by.
-    let sizes = maximum(exec, &sizes, &number("segment_mean", &sizes, 1.0)?)?;
-    div(exec, &total, &as_column(exec, &sizes, x.ndim())?)
+    in_full(exec, [x], |[x]| {
+        let total = folded(exec, "segment_mean", x, ids, count, ReduceOp::Sum)?;
+        let like = segments("segment_mean", &column(x, ids)?, ids, count)?;
+        let picked = Picked::rows(0, 1);
+        let sizes = kept(exec, "counts", &like, ids, x.dtype(), &picked, |layout| {
+            Ok((ones(x, layout)?, ReduceOp::Sum))
+        })?;
+        // Sums of nothing are zero, whatever they are divided by.
+        let sizes = maximum(exec, &sizes, &number("segment_mean", &sizes, 1.0)?)?;
+        div(exec, &total, &as_column(exec, &sizes, x.ndim())?)
+    })
 }
 
 /// The largest of the rows of each segment, element by element; -∞, or the least whole number, for those without rows. Gradients are
@@ -78,18 +84,51 @@ pub fn segment_min(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Res
 /// # Errors
 /// As [`segment_mean`].
 pub fn segment_softmax(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
-    let largest = folded(
-        exec,
-        "segment_softmax",
-        &x.detach(),
-        ids,
-        count,
-        ReduceOp::Max,
-    )?;
-    let shifted = sub(exec, x, &index_select(exec, &largest, 0, ids)?)?;
-    let raised = unary(exec, &shifted, Unary::Exp)?;
-    let sums = folded(exec, "segment_softmax", &raised, ids, count, ReduceOp::Sum)?;
-    div(exec, &raised, &index_select(exec, &sums, 0, ids)?)
+    in_full(exec, [x], |[x]| {
+        let largest = folded(
+            exec,
+            "segment_softmax",
+            &x.detach(),
+            ids,
+            count,
+            ReduceOp::Max,
+        )?;
+        let shifted = sub(exec, x, &index_select(exec, &largest, 0, ids)?)?;
+        let raised = unary(exec, &shifted, Unary::Exp)?;
+        let sums = folded(exec, "segment_softmax", &raised, ids, count, ReduceOp::Sum)?;
+        div(exec, &raised, &index_select(exec, &sums, 0, ids)?)
+    })
+}
+
+/// How often each number from 0 to the largest of `x` is among its elements, `i64`, or to at least `minlength` of them; or the sums of
+/// the `weights` of its elements, which have the shape of `x`.
+///
+/// # Collective
+/// All ranks of the program: one reduction finds the largest number. Then as [`bincount_within`].
+///
+/// # Errors
+/// As [`bincount_within`].
+pub fn bincount(
+    exec: &dyn Exec,
+    x: &Value,
+    weights: Option<&Value>,
+    minlength: usize,
+) -> Result<Value> {
+    const OP: &str = "bincount";
+    if !is_whole(x.dtype()) || x.dtype() == DType::Bool {
+        return Err(OpError::DType {
+            op: OP,
+            operand: 0,
+            expected: "an integer".into(),
+            got: x.dtype(),
+        });
+    }
+    let count = decided::count(exec, OP, x)?.unwrap_or(0);
+    let x = match x.dtype() {
+        DType::U8 => &cast(exec, x, DType::I64)?,
+        _ => x,
+    };
+    bincount_within(exec, x, weights, count.max(minlength))
 }
 
 /// How often each number from 0 to below `bins` is among the elements of `x`, `i64`; or the sums of the `weights` of its elements, which have the
@@ -100,7 +139,12 @@ pub fn segment_softmax(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) ->
 ///
 /// # Errors
 /// As [`segment_sum`]; numbers out of range, negative ones too.
-pub fn bincount(exec: &dyn Exec, x: &Value, weights: Option<&Value>, bins: usize) -> Result<Value> {
+pub fn bincount_within(
+    exec: &dyn Exec,
+    x: &Value,
+    weights: Option<&Value>,
+    bins: usize,
+) -> Result<Value> {
     const OP: &str = "bincount";
     let count = x.shape().iter().product();
     let list = |v: &Value| match v.ndim() {
@@ -156,8 +200,10 @@ fn folded(
         has_base: false,
         skips: None,
     };
-    let like = segments(op, x, ids, count)?;
-    exec.apply1(Arc::new(fold), &[&like, &ids.detach(), x])
+    in_full(exec, [x], |[x]| {
+        let like = segments(op, x, ids, count)?;
+        exec.apply1(Arc::new(fold), &[&like, &ids.detach(), x])
+    })
 }
 
 /// A layout for segments: divided as their ids are, rows as the rows are.

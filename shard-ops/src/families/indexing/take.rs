@@ -1,7 +1,7 @@
 //! Rows of a table, or elements along a dim, by index.
 
 use super::fold::FoldRows;
-use super::rows::Picked;
+use super::rows::{Picked, in_full};
 use crate::host::with_element;
 use crate::{
     Exec, HostCall, Keeps, Linearity, Meta, Op, Reduction, Result, RouteBy, Rule, Saved, Value,
@@ -77,19 +77,16 @@ impl Op for Take {
         let [table, index] = saved.inputs else {
             unreachable!("the rule has two inputs")
         };
-        saved.pull_back(cotangents, |dy, operand| {
+        saved.pull_back_to(0, cotangents, |dy| {
             let fold = FoldRows {
                 picked: self.picked.clone(),
                 how: ReduceOp::Sum,
                 has_base: false,
                 skips: self.padding.or(self.skips),
             };
-            match operand {
-                0 => exec
-                    .apply1(Arc::new(fold), &[&table.detach(), index, dy])
-                    .map(Some),
-                _ => Ok(None),
-            }
+            in_full(exec, [dy], |[dy]| {
+                exec.apply1(Arc::new(fold), &[&table.detach(), index, dy])
+            })
         })
     }
 }

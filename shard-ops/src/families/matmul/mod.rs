@@ -16,12 +16,12 @@ use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::rule::broadcast;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved,
-    Value, key_of,
+    Access, Exec, FoldBy, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result, Rule,
+    Saved, Value, key_of,
 };
 use shard_kernels::gemm::{self, Mat, MatMut};
 use shard_kernels::{Real, View, ViewMut};
-use shard_spec::{Dims, ReduceOp};
+use shard_spec::{DimSharding, Dims, Layout, ReduceOp};
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -135,25 +135,29 @@ pub(crate) struct MatMul {
     pub(crate) bias: bool,
 }
 
+/// A side of a product that is dealt with block by block. Without a sharding, the operand that has the side goes round among ranks that
+/// divide the other side; with one, ranks that divide the contraction make terms of the result for each other, which lies so.
+#[derive(Clone, Debug)]
+enum Blocks {
+    Rows(Option<DimSharding>),
+    Columns(Option<DimSharding>),
+}
+
+/// A dim whose blocks go round among ranks that divide another one.
+fn block_by_block(factor: usize, divided: usize) -> Access {
+    Access::Ring {
+        factor,
+        instead: Some(divided),
+    }
+}
+
 impl MatMul {
     fn name() -> &'static str {
         "matmul"
     }
-}
 
-impl Op for MatMul {
-    fn name(&self) -> &'static str {
-        Self::name()
-    }
-
-    fn key(&self) -> u128 {
-        key_of(
-            Self::name(),
-            &(self.transpose_a, self.transpose_b, self.bias),
-        )
-    }
-
-    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+    /// The rule, or one that deals with a side block by block.
+    fn rule_with(&self, inputs: &[Meta], blocks: Option<Blocks>) -> Result<Rule> {
         let name = Self::name();
         let dtype = float_types(name, inputs)?;
         let (a, b) = (&inputs[0].shape, &inputs[1].shape);
@@ -190,39 +194,90 @@ impl Op for MatMul {
             dtype,
         };
         let batch = broadcast(name, &[side(a, ba), side(b, bb)])?;
-        let mut rule = Rule::builder(name, inputs).any_order();
+        let mut rule = Rule::builder(name, inputs)
+            .any_order()
+            .fold_by(FoldBy::Ring);
         let factors: Vec<usize> = batch.iter().map(|&n| rule.factor(n)).collect();
         let (fm, fn_, fk) = (rule.factor(m), rule.factor(n), rule.factor(ka));
-        let dims = |shape: &Dims, count: usize, x: usize, y: usize, swap: bool| -> Vec<Access> {
-            let lead = batch.len() - count;
-            let mut dims: Vec<Access> = (0..count)
-                .map(|d| {
-                    if shape[d] == batch[lead + d] {
-                        Access::factor(factors[lead + d])
-                    } else {
-                        Access::WHOLE
-                    }
-                })
-                .collect();
-            let (x, y) = if swap { (y, x) } else { (x, y) };
-            dims.extend([Access::factor(x), Access::factor(y)]);
-            dims
+        let (mut rows, mut columns) = (Access::factor(fm), Access::factor(fn_));
+        let inner = Access::factor(fk);
+        let divided = |home: &Option<DimSharding>, other| if home.is_some() { fk } else { other };
+        let home = match blocks {
+            None => None,
+            Some(Blocks::Rows(home)) => {
+                rows = block_by_block(fm, divided(&home, fn_));
+                home
+            }
+            Some(Blocks::Columns(home)) => {
+                columns = block_by_block(fn_, divided(&home, fm));
+                home
+            }
         };
+        if let Some(home) = home {
+            rule = rule.blocks(home);
+        }
+        let dims =
+            |shape: &Dims, count: usize, x: &Access, y: &Access, swap: bool| -> Vec<Access> {
+                let lead = batch.len() - count;
+                let mut dims: Vec<Access> = (0..count)
+                    .map(|d| {
+                        if shape[d] == batch[lead + d] {
+                            Access::factor(factors[lead + d])
+                        } else {
+                            Access::WHOLE
+                        }
+                    })
+                    .collect();
+                let (x, y) = if swap { (y, x) } else { (x, y) };
+                dims.extend([x.clone(), y.clone()]);
+                dims
+            };
         let mut shape = batch.clone();
         shape.extend([m, n]);
         let mut out: Vec<Access> = factors.iter().map(|&f| Access::factor(f)).collect();
-        out.extend([Access::factor(fm), Access::factor(fn_)]);
+        out.extend([rows.clone(), columns.clone()]);
         let mut rule = rule
-            .input(dims(a, ba, fm, fk, self.transpose_a))
-            .input(dims(b, bb, fk, fn_, self.transpose_b));
+            .input(dims(a, ba, &rows, &inner, self.transpose_a))
+            .input(dims(b, bb, &inner, &columns, self.transpose_b));
         if self.bias {
-            rule = rule.input(vec![Access::factor(fn_)]);
+            rule = rule.input(vec![columns]);
         }
         rule.output(out, shape, dtype)
             .flops(2.0)
             .reduction(Reduction::Partial(ReduceOp::Sum))
             .linearity(Linearity::Each(smallvec![0, 1]))
             .build()
+    }
+}
+
+impl Op for MatMul {
+    fn name(&self) -> &'static str {
+        Self::name()
+    }
+
+    fn key(&self) -> u128 {
+        key_of(
+            Self::name(),
+            &(self.transpose_a, self.transpose_b, self.bias),
+        )
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        self.rule_with(inputs, None)
+    }
+
+    fn block_rules(&self, inputs: &[Meta], outputs: &[Layout]) -> Result<Vec<Rule>> {
+        let result = &outputs[0];
+        let sharding = |back: usize| result.sharding(result.ndim().checked_sub(back)?).cloned();
+        let mut blocks = vec![Blocks::Rows(None), Blocks::Columns(None)];
+        if !self.bias {
+            // Terms of the result, which are summed where its blocks belong.
+            blocks.extend(sharding(2).map(|s| Blocks::Rows(Some(s))));
+            blocks.extend(sharding(1).map(|s| Blocks::Columns(Some(s))));
+        }
+        (blocks.into_iter())
+            .map(|b| self.rule_with(inputs, Some(b)))
+            .collect()
     }
 
     crate::kernel::gpu_kernel!();

@@ -1,6 +1,6 @@
 //! Norms and their derivatives on GPUs.
 
-use super::{Cells, GradOp, MomentsOp, Normalise, Part};
+use super::{Cells, GradOp, MomentsOp, Normalise, Part, Statistics};
 use crate::Result;
 #[cfg(test)]
 use crate::cuda::tests::compiles;
@@ -30,6 +30,8 @@ struct Params {
     groups: i64,
     channels: i64,
     rows: i64,
+    across: i64,
+    about_zero: i64,
     eps: f64,
 }
 
@@ -58,6 +60,12 @@ impl Params {
                 params.inner = row.iter().product();
                 (params.cells, params.length) = (params.rows, params.inner);
             }
+            Cells::Channels => {
+                params.inner = shape[2..].iter().product();
+                params.length = shape[0] * params.inner;
+                (params.cells, params.channels, params.rows) = (shape[1], shape[1], shape[0]);
+                params.across = 1;
+            }
         }
         Ok(params)
     }
@@ -76,7 +84,8 @@ impl Params {
 
 impl CudaKernel for MomentsOp {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let params = Params::new(call, self.cells, 0.0)?;
+        let mut params = Params::new(call, self.cells, 0.0)?;
+        params.about_zero = i64::from(self.squares);
         params.launch_blocks(call, "moments", params.cells)
     }
 }
@@ -99,14 +108,15 @@ impl CudaKernel for GradOp {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let mut params = Params::new(call, self.cells, f64::from_bits(self.eps))?;
         (params.stats, params.dy) = (call.dense(1)?, call.dense(2)?);
-        let weight_at = if self.part == Part::Input { 4 } else { 3 };
+        params.about_zero = i64::from(self.by == Statistics::Squares);
+        let weight_at = 3 + usize::from(self.takes_sums());
         if self.weight && self.part != Part::WeightSums {
             params.weight = call.dense(weight_at)?;
         }
         match self.part {
             Part::CellSums => params.launch_blocks(call, "cell_sums", params.cells),
             Part::WeightSums => {
-                let weights = if params.groups > 0 {
+                let weights = if params.channels > 0 {
                     params.channels
                 } else {
                     params.inner
@@ -114,7 +124,9 @@ impl CudaKernel for GradOp {
                 params.launch_blocks(call, "weight_sums", weights)
             }
             Part::Input => {
-                params.sums = call.dense(3)?;
+                if self.takes_sums() {
+                    params.sums = call.dense(3)?;
+                }
                 params.launch(call, "input_grad", params.cells * params.length)
             }
         }

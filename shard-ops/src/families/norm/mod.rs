@@ -1,12 +1,15 @@
-//! Group, instance and layer normalisation by (count, mean, M2): exact for any sharding, stable for any offset.
+//! Group, instance, layer, batch and RMS normalisation by (count, mean, M2): exact for any sharding, stable for any offset.
 //!
 //! The moments of the ranks' parts are merged by Chan's formula in rank order, in double precision, so the statistics
 //! are the global ones, with the same bits on every rank. This takes one small all-reduce forward and one backward.
 
+mod batch;
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use crate::families::elementwise::{add_scalar, mul, sub, unary};
+pub use batch::{Running, batch_norm, instance_norm_running};
+
+use crate::families::elementwise::{add_scalar, cast, mul, sub, unary};
 use crate::families::reduce::{mean, sum};
 use crate::families::shape::reshape;
 use crate::families::types::float_types;
@@ -48,7 +51,8 @@ pub fn group_norm(
             fix: "give (N, C, ...) with groups dividing C",
         });
     }
-    normalise(exec, x, Cells::Groups(groups), weight, bias, eps)
+    let cells = Cells::Groups(groups);
+    normalise(exec, x, cells, Statistics::Moments, weight, bias, eps)
 }
 
 /// Normalises each channel of each sample: [`group_norm`] with as many groups as channels.
@@ -98,32 +102,92 @@ pub fn layer_norm(
             fix: "normalise over at least one and at most all dims",
         });
     }
-    normalise(exec, x, Cells::Last(dims), weight, bias, eps)
+    let cells = Cells::Last(dims);
+    normalise(exec, x, cells, Statistics::Moments, weight, bias, eps)
+}
+
+/// Divides by the root of the mean square over the last `dims` dims, and multiplies by `weight`, which has their shape. `eps` is added to
+/// the mean square; without one it is the distance from 1 to the next number of the type.
+///
+/// # Collective
+/// As [`layer_norm`].
+///
+/// # Errors
+/// As [`layer_norm`].
+pub fn rms_norm(
+    exec: &dyn Exec,
+    x: &Value,
+    dims: usize,
+    weight: Option<&Value>,
+    eps: Option<f64>,
+) -> Result<Value> {
+    if dims == 0 || dims > x.ndim() {
+        return Err(OpError::Shape {
+            op: "rms_norm",
+            problem: format!("cannot normalise over the last {dims} dims"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "normalise over at least one and at most all dims",
+        });
+    }
+    let least = match x.dtype() {
+        DType::F32 => f64::from(f32::EPSILON),
+        _ => f64::EPSILON,
+    };
+    let (cells, eps) = (Cells::Last(dims), eps.unwrap_or(least));
+    normalise(exec, x, cells, Statistics::Squares, weight, None, eps)
 }
 
 fn normalise(
     exec: &dyn Exec,
     x: &Value,
     cells: Cells,
+    by: Statistics,
     weight: Option<&Value>,
     bias: Option<&Value>,
     eps: f64,
 ) -> Result<Value> {
-    // The derivative through the moments is part of the normalisation's vjp.
-    let stats = exec
-        .apply1(Arc::new(MomentsOp { cells }), &[&x.detach()])?
-        .detach();
+    let stats = statistics(exec, x, cells, by)?;
+    normalise_by(exec, x, &stats, (cells, by), [weight, bias], eps)
+}
+
+/// The statistics of every cell. The derivative through them is part of the normalisation's vjp.
+fn statistics(exec: &dyn Exec, x: &Value, cells: Cells, by: Statistics) -> Result<Value> {
+    let squares = by == Statistics::Squares;
+    let stats = exec.apply1(Arc::new(MomentsOp { cells, squares }), &[&x.detach()])?;
+    Ok(stats.detach())
+}
+
+fn normalise_by(
+    exec: &dyn Exec,
+    x: &Value,
+    stats: &Value,
+    (cells, by): (Cells, Statistics),
+    [weight, bias]: [Option<&Value>; 2],
+    eps: f64,
+) -> Result<Value> {
     let op = Normalise {
         cells,
+        by,
         eps: eps.to_bits(),
         weight: weight.is_some(),
         bias: bias.is_some(),
     };
-    let operands: Vec<&Value> = [Some(x), Some(&stats), weight, bias]
+    let operands: Vec<&Value> = [Some(x), Some(stats), weight, bias]
         .into_iter()
         .flatten()
         .collect();
     exec.apply1(Arc::new(op), &operands)
+}
+
+/// What cells are normalised by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Statistics {
+    /// The mean and the variance of the cell.
+    Moments,
+    /// The mean square of the cell: moments about zero.
+    Squares,
+    /// Moments that do not depend on the cell.
+    Given,
 }
 
 /// Which elements are normalised together.
@@ -133,6 +197,8 @@ pub(crate) enum Cells {
     Groups(usize),
     /// The last dims of one row.
     Last(usize),
+    /// One channel of all samples.
+    Channels,
 }
 
 /// How an operand's dims relate to those of `x`.
@@ -184,12 +250,17 @@ impl Cells {
                     access.push(Access::WHOLE);
                     (access, x[..lead].iter().copied().chain([k]).collect())
                 }
-                (Like::Weight, Self::Groups(_)) => (vec![dims[1].clone()], smallvec![x[1]]),
+                (Like::Stats(k), Self::Channels) => {
+                    (vec![dims[1].clone(), Access::WHOLE], smallvec![x[1], k])
+                }
+                (Like::Weight, Self::Groups(_) | Self::Channels) => {
+                    (vec![dims[1].clone()], smallvec![x[1]])
+                }
                 (Like::Weight, Self::Last(last)) => {
                     let lead = x.len() - last;
                     (dims[lead..].to_vec(), x[lead..].iter().copied().collect())
                 }
-                (Like::WeightSums(k), Self::Groups(_)) => {
+                (Like::WeightSums(k), Self::Groups(_) | Self::Channels) => {
                     (vec![dims[1].clone(), Access::WHOLE], smallvec![x[1], k])
                 }
                 (Like::WeightSums(k), Self::Last(last)) => {
@@ -239,6 +310,13 @@ impl Cells {
                     );
                 }
             }
+            Self::Channels => {
+                let inner: usize = shape[2..].iter().product();
+                for run in 0..shape[0] * shape[1] {
+                    let c = run % shape[1];
+                    f(run * inner..(run + 1) * inner, c, c, 0);
+                }
+            }
             Self::Last(last) => {
                 let inner: usize = shape[shape.len() - last..].iter().product();
                 for row in 0..total / inner {
@@ -259,10 +337,11 @@ impl Cells {
     }
 }
 
-/// Moments of every cell: (count, mean, M2) in double precision.
+/// Moments of every cell: (count, mean, M2) in double precision, or (count, 0, sum of squares).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MomentsOp {
     pub(crate) cells: Cells,
+    pub(crate) squares: bool,
 }
 
 impl Op for MomentsOp {
@@ -271,7 +350,7 @@ impl Op for MomentsOp {
     }
 
     fn key(&self) -> u128 {
-        key_of("moments", &self.cells)
+        key_of("moments", &(self.cells, self.squares))
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -292,11 +371,18 @@ impl Op for MomentsOp {
                     moments(&x, &dims, Some(Groups { dim: 1, start: 0, channels, groups }))
                 }
                 Cells::Last(last) => moments(&x, &(x.ndim() - last..x.ndim()).collect::<Vec<_>>(), None),
+                Cells::Channels => {
+                    let dims: Vec<usize> = (0..x.ndim()).filter(|&d| d != 1).collect();
+                    moments(&x, &dims, None)
+                }
             };
             let mut out = call.output::<f64>(0);
             let cells = found.count.iter().zip(&found.mean).zip(&found.m2);
             for (to, ((&count, &mean), &m2)) in out.data_mut().chunks_exact_mut(3).zip(cells) {
-                to.copy_from_slice(&[count, mean, m2]);
+                to.copy_from_slice(&match self.squares {
+                    true => [count, 0.0, m2 + count * mean * mean],
+                    false => [count, mean, m2],
+                });
             }
         });
     }
@@ -306,6 +392,7 @@ impl Op for MomentsOp {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Normalise {
     pub(crate) cells: Cells,
+    by: Statistics,
     eps: u64,
     pub(crate) weight: bool,
     pub(crate) bias: bool,
@@ -355,7 +442,8 @@ impl Op for Normalise {
     }
 
     fn key(&self) -> u128 {
-        key_of("normalise", &(self.cells, self.eps, self.weight, self.bias))
+        let affine = (self.weight, self.bias);
+        key_of("normalise", &(self.cells, self.by, self.eps, affine))
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -417,6 +505,7 @@ impl Op for Normalise {
         let mut back = vec![None; saved.inputs.len()];
         let grad = |part: Part| GradOp {
             cells: self.cells,
+            by: self.by,
             eps: self.eps,
             weight: self.weight,
             part,
@@ -426,10 +515,13 @@ impl Op for Normalise {
             .flatten()
             .collect();
         if saved.needs[0] {
-            let sums = exec.apply1(Arc::new(grad(Part::CellSums)), &operands)?;
-            let mut with_sums = operands.clone();
-            with_sums.insert(3, &sums);
-            back[0] = Some(exec.apply1(Arc::new(grad(Part::Input)), &with_sums)?);
+            let sums = match self.by {
+                Statistics::Given => None,
+                _ => Some(exec.apply1(Arc::new(grad(Part::CellSums)), &operands)?),
+            };
+            let mut operands = operands.clone();
+            operands.splice(3..3, sums.as_ref());
+            back[0] = Some(exec.apply1(Arc::new(grad(Part::Input)), &operands)?);
         }
         let affine = usize::from(self.weight) + usize::from(self.bias);
         if saved.needs[2..2 + affine].contains(&true) {
@@ -481,6 +573,12 @@ impl Normalise {
                     weight.extend(&shape[lead..]);
                     (shape.clone(), (lead..shape.len()).collect(), weight)
                 }
+                Cells::Channels => {
+                    let mut weight = vec![1; shape.len()];
+                    weight[1] = shape[1];
+                    let dims = (0..shape.len()).filter(|&d| d != 1).collect();
+                    (shape.clone(), dims, weight)
+                }
             };
         let weight_dims: Vec<usize> = (0..split.len())
             .filter(|&d| weight_shape[d] == 1 && split[d] != 1)
@@ -488,8 +586,22 @@ impl Normalise {
         let over = |v: &Value| mean(exec, v, &cell_dims, true);
         let xs = reshape(exec, x, &split)?;
         let dys = reshape(exec, dy, &split)?;
-        let centred = sub(exec, &xs, &over(&xs)?)?;
-        let variance = over(&unary(exec, &centred, Unary::Square)?)?;
+        let (centred, variance) = match self.by {
+            Statistics::Moments => {
+                let centred = sub(exec, &xs, &over(&xs)?)?;
+                let variance = over(&unary(exec, &centred, Unary::Square)?)?;
+                (centred, variance)
+            }
+            Statistics::Squares => (xs.clone(), over(&unary(exec, &xs, Unary::Square)?)?),
+            Statistics::Given => {
+                let [mean, variance] = batch::mean_and_variance(exec, &saved.inputs[1])?;
+                let broad = |v: &Value| {
+                    let v = cast(exec, v, x.dtype())?;
+                    reshape(exec, &v, &weight_shape)
+                };
+                (sub(exec, &xs, &broad(&mean)?)?, broad(&variance)?)
+            }
+        };
         let rstd = unary(
             exec,
             &add_scalar(exec, &variance, self.eps())?,
@@ -502,8 +614,12 @@ impl Normalise {
         };
         let mut back = vec![None; saved.inputs.len()];
         if saved.needs[0] {
-            let along = mul(exec, &unit, &over(&mul(exec, &scaled, &unit)?)?)?;
-            let rest = sub(exec, &sub(exec, &scaled, &over(&scaled)?)?, &along)?;
+            let along = || mul(exec, &unit, &over(&mul(exec, &scaled, &unit)?)?);
+            let rest = match self.by {
+                Statistics::Moments => sub(exec, &sub(exec, &scaled, &over(&scaled)?)?, &along()?)?,
+                Statistics::Squares => sub(exec, &scaled, &along()?)?,
+                Statistics::Given => scaled.clone(),
+            };
             back[0] = Some(reshape(exec, &mul(exec, &rest, &rstd)?, &shape)?);
         }
         let to_weight = |v: &Value, i: usize| -> Result<Option<Value>> {
@@ -527,11 +643,11 @@ impl Normalise {
 /// The parts of the derivative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Part {
-    /// Per cell, Σ w·dy and Σ w·dy·x̂.
+    /// Per cell, Σ w·dy, or 0 where no mean was taken off, and Σ w·dy·x̂.
     CellSums,
     /// Per weight, Σ dy and Σ dy·x̂.
     WeightSums,
-    /// `(w·dy - (Σ w·dy + x̂ Σ w·dy·x̂) / n) / σ`, given the cell sums.
+    /// `(w·dy - (Σ w·dy + x̂ Σ w·dy·x̂) / n) / σ`, given the cell sums; without them where statistics were given.
     Input,
 }
 
@@ -539,6 +655,7 @@ pub(crate) enum Part {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GradOp {
     pub(crate) cells: Cells,
+    pub(crate) by: Statistics,
     pub(crate) eps: u64,
     pub(crate) weight: bool,
     pub(crate) part: Part,
@@ -554,7 +671,8 @@ impl Op for GradOp {
     }
 
     fn key(&self) -> u128 {
-        key_of("norm_grad", &(self.cells, self.eps, self.weight, self.part))
+        let part = (self.weight, self.part);
+        key_of("norm_grad", &(self.cells, self.by, self.eps, part))
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -569,10 +687,11 @@ impl Op for GradOp {
                 vec![Like::X, Like::Stats(3), Like::X],
                 (Like::WeightSums(2), inputs[0].dtype),
             ),
-            Part::Input => (
-                [&[Like::X, Like::Stats(3), Like::X, Like::Stats(2)], weight].concat(),
-                (Like::X, inputs[0].dtype),
-            ),
+            Part::Input => {
+                let sums = &[Like::Stats(2)][..usize::from(self.takes_sums())];
+                let sides = [&[Like::X, Like::Stats(3), Like::X], sums, weight].concat();
+                (sides, (Like::X, inputs[0].dtype))
+            }
         };
         self.cells.rule(self.name(), inputs, &sides, to)
     }
@@ -585,13 +704,18 @@ impl Op for GradOp {
 }
 
 impl GradOp {
+    /// Whether the cell sums are an operand.
+    pub(crate) fn takes_sums(&self) -> bool {
+        self.part == Part::Input && self.by != Statistics::Given
+    }
+
     fn compute<T: Real + Element>(&self, call: &mut HostCall<'_, '_>) {
         let (x, stats, dy) = (call.input::<T>(0), call.input::<f64>(1), call.input::<T>(2));
         let shape = x.shape().to_vec();
         let cells = self.cells.local(&shape, &call.cx.inputs[0].global);
         let (x, stats, dy) = (flat(&x), flat(&stats), flat(&dy));
         let eps = f64::from_bits(self.eps);
-        let weight_at = if self.part == Part::Input { 4 } else { 3 };
+        let weight_at = 3 + usize::from(self.takes_sums());
         let has_weight = self.weight && self.part != Part::WeightSums;
         let weight: Option<Vec<T>> = has_weight.then(|| call.input::<T>(weight_at).to_vec());
         match self.part {
@@ -603,7 +727,9 @@ impl GradOp {
                     let gain = along(weight.as_deref(), 1.0, w, step);
                     let scale = scale(&stats, cell, eps);
                     let (a, b) = kernels::cell_sums(&x[run.clone()], &dy[run], scale, gain);
-                    out[2 * cell] += a;
+                    if self.by == Statistics::Moments {
+                        out[2 * cell] += a;
+                    }
                     out[2 * cell + 1] += b;
                 });
             }
@@ -627,12 +753,15 @@ impl GradOp {
                 }
             }
             Part::Input => {
-                let sums = flat(&call.input::<f64>(3));
+                let sums = self.takes_sums().then(|| flat(&call.input::<f64>(3)));
                 let mut out = call.output::<T>(0);
                 let out = out.data_mut();
                 cells.for_each_run(&shape, |run, cell, w, step| {
-                    let count = stats[3 * cell];
-                    let means = [sums[2 * cell], sums[2 * cell + 1]].map(|s| T::of(s / count));
+                    let mean = |k| match &sums {
+                        Some(sums) => T::of(sums[2 * cell + k] / stats[3 * cell]),
+                        None => T::zero(),
+                    };
+                    let means = [mean(0), mean(1)];
                     let gain = along(weight.as_deref(), 1.0, w, step);
                     let scale = scale(&stats, cell, eps);
                     let (x, dy) = (&x[run.clone()], &dy[run.clone()]);

@@ -27,8 +27,19 @@ struct Params {
     plane: [i64; 3],
     out_start: [i64; 3],
     pad: [i64; 3],
+    outputs: [i64; 3],
     fixed: f64,
     include_pad: i64,
+}
+
+impl Geometry {
+    /// The kernel for adaptive windows, or that for others.
+    fn pick(&self, adaptive: &'static str, other: &'static str) -> &'static str {
+        match self.adaptive {
+            Some(_) => adaptive,
+            None => other,
+        }
+    }
 }
 
 impl Params {
@@ -51,6 +62,7 @@ impl Params {
             plane: dims(&geometry.input, 1),
             out_start: dims(&y_at.start[2..], 0),
             pad: dims(&geometry.padding, 0),
+            outputs: dims(geometry.adaptive.as_deref().unwrap_or(&[]), 1),
             fixed: 1.0,
             include_pad: 0,
         }
@@ -73,7 +85,8 @@ impl CudaKernel for MaxPool {
         let views = [call.input(0)?, call.output(0)?, call.output(1)?];
         let (x_at, y_at) = (&call.cx.inputs[0], &call.cx.outputs[0]);
         let params = Params::new(&self.geometry, views, x_at, y_at);
-        params.launch(call, "max_pool", params.y.numel())
+        let name = self.geometry.pick("adaptive_max_pool", "max_pool");
+        params.launch(call, name, params.y.numel())
     }
 }
 
@@ -82,7 +95,10 @@ impl CudaKernel for MaxPoolGrad {
         let views = [call.output(0)?, call.input(0)?, call.input(1)?];
         let (x_at, y_at) = (&call.cx.outputs[0], &call.cx.inputs[0]);
         let params = Params::new(&self.geometry, views, x_at, y_at);
-        params.launch(call, "max_pool_grad", params.x.numel())
+        let name = self
+            .geometry
+            .pick("adaptive_max_pool_grad", "max_pool_grad");
+        params.launch(call, name, params.x.numel())
     }
 }
 

@@ -1,8 +1,15 @@
-//! Max and average pooling of one, two or three spatial dims: windows of any size, stride, padding and dilation.
-//! Indices and counts are global, so results do not depend on the sharding.
+//! Max and average pooling of one, two or three spatial dims: windows of any size, stride, padding and dilation, or as many as
+//! outputs are asked for. Indices and counts are global, so results do not depend on the sharding.
 
+mod adaptive;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod powers;
+mod unpool;
+
+pub use adaptive::{adaptive_avg_pool, adaptive_max_pool};
+pub use powers::{local_response_norm, lp_pool};
+pub use unpool::max_unpool;
 
 use crate::error::InOp;
 use crate::families::types::float_types;
@@ -14,7 +21,7 @@ use crate::{
 use shard_comm::DType;
 use shard_kernels::conv as kernels;
 use shard_kernels::pool::{self, Divisor, Plane};
-use shard_spec::{Dims, Window};
+use shard_spec::{Dims, ResampleMode, Window};
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -62,6 +69,11 @@ impl PoolOptions {
 /// Shapes or options that do not fit.
 pub fn max_pool(exec: &dyn Exec, x: &Value, options: &PoolOptions) -> Result<(Value, Value)> {
     let geometry = Geometry::new("max_pool", x, options)?;
+    largest(exec, x, geometry)
+}
+
+/// The values and the indices.
+fn largest(exec: &dyn Exec, x: &Value, geometry: Geometry) -> Result<(Value, Value)> {
     let mut both = exec.apply(Arc::new(MaxPool { geometry }), &[x])?;
     match (both.pop(), both.pop()) {
         (Some(index), Some(y)) => Ok((y, index)),
@@ -107,6 +119,8 @@ pub(crate) struct Geometry {
     ceil: bool,
     /// Global extents of the input.
     pub(crate) input: Dims,
+    /// Global extents of the output, if the windows follow from them and the other numbers are not used.
+    pub(crate) adaptive: Option<Dims>,
 }
 
 impl Geometry {
@@ -142,10 +156,28 @@ impl Geometry {
             dilation: per_dim(&options.dilation)?,
             ceil: options.ceil_mode,
             input: x.shape()[2..].iter().copied().collect(),
+            adaptive: None,
         })
     }
 
+    /// Windows for this many outputs.
+    fn adaptive(x: &Value, outputs: &[usize]) -> Self {
+        let none = Dims::from_elem(1, outputs.len());
+        Self {
+            kernel: none.clone(),
+            stride: none.clone(),
+            padding: none.clone(),
+            dilation: none,
+            ceil: false,
+            input: x.shape()[2..].iter().copied().collect(),
+            adaptive: Some(outputs.iter().copied().collect()),
+        }
+    }
+
     fn window(&self, op: &'static str, d: usize) -> Result<Window> {
+        if let Some(outputs) = &self.adaptive {
+            return Window::resample(self.input[d], outputs[d], ResampleMode::Area, None).in_op(op);
+        }
         Window::pool(
             self.kernel[d],
             self.stride[d],
@@ -172,6 +204,26 @@ impl Geometry {
             })
             .collect();
         kernels::Taps::new(&self.stride, &self.dilation, &origin)
+    }
+
+    /// The positions in a box of the input that each output of a box sees, per dim, if the windows are adaptive.
+    fn windows(
+        &self,
+        input: &OperandBox,
+        output: &OperandBox,
+    ) -> Option<Vec<Vec<std::ops::Range<usize>>>> {
+        self.adaptive.as_ref()?;
+        let of = |d: usize| {
+            let (n, from) = (self.input[d], input.start[2 + d]);
+            let window = self.window("max_pool", d).ok()?;
+            let outputs = (0..output.shape[2 + d]).map(|o| output.start[2 + d] + o);
+            let seen = outputs.map(|o| {
+                let seen = window.input_interval(n, o..o + 1);
+                seen.start as usize - from..seen.end as usize - from
+            });
+            Some(seen.collect())
+        };
+        (0..self.kernel.len()).map(of).collect()
     }
 
     /// Where a box of the input lies in the global plane.
@@ -288,10 +340,14 @@ impl Op for MaxPool {
         let g = &self.geometry;
         let (input, output) = (&call.cx.inputs[0], &call.cx.outputs[0]);
         let (window, plane) = (g.local(input, output), g.plane(input));
+        let windows = g.windows(input, output);
         with_float!(call.dtype(), T => {
             let x = call.input::<T>(0);
             let (mut y, mut index) = call.output_pair::<T, i64>();
-            pool::max_pool(&x, &mut y, &mut index, &g.kernel, &window, &plane);
+            match &windows {
+                Some(windows) => pool::adaptive_max_pool(&x, &mut y, &mut index, windows, &plane),
+                None => pool::max_pool(&x, &mut y, &mut index, &g.kernel, &window, &plane),
+            }
         });
     }
 
@@ -366,10 +422,7 @@ fn by_place(
     cotangents: &[Option<Value>],
     back: impl Fn(&Value, &Value) -> Result<Value>,
 ) -> Result<Vec<Option<Value>>> {
-    saved.pull_back(cotangents, |dy, operand| match operand {
-        0 => back(dy, &saved.inputs[1]).map(Some),
-        _ => Ok(None),
-    })
+    saved.pull_back_to(0, cotangents, |dy| back(dy, &saved.inputs[1]))
 }
 
 /// Reads the input that every output's index names.

@@ -6,6 +6,7 @@ struct Pool {
     Window window;
     i64 start[3], plane[3];
     i64 out_start[3], pad[3];
+    i64 outputs[3];   // extents of the global output, for adaptive windows
     f64 fixed;        // the divisor, or 0 for counts
     i64 include_pad;
 };
@@ -33,6 +34,55 @@ KERNEL(max_pool, Pool) {
                 }
         element<T>(p.y, place5(p.y, o.at[0], o.at[1], o.at[2], o.at[3], o.at[4])) = best;
         element<i64>(p.index, place5(p.index, o.at[0], o.at[1], o.at[2], o.at[3], o.at[4])) = where;
+    }
+}
+
+// The first input, in x, that an output of y sees by an adaptive window, and the one behind the last.
+DEVICE i64 first_seen(const Pool& p, i32 d, i64 o) { return (o + p.out_start[d]) * p.plane[d] / p.outputs[d] - p.start[d]; }
+DEVICE i64 end_seen(const Pool& p, i32 d, i64 o) {
+    return ((o + p.out_start[d] + 1) * p.plane[d] + p.outputs[d] - 1) / p.outputs[d] - p.start[d];
+}
+
+KERNEL(adaptive_max_pool, Pool) {
+    const i64 n = numel(p.y);
+    for (i64 i = first_thread(); i < n; i += threads()) {
+        const Index o = index_of(p.y, i);
+        T best = T(-INFINITE);
+        i64 where = -1;
+        for (i64 i0 = first_seen(p, 0, o.at[2]); i0 < end_seen(p, 0, o.at[2]); i0++)
+            for (i64 i1 = first_seen(p, 1, o.at[3]); i1 < end_seen(p, 1, o.at[3]); i1++)
+                for (i64 i2 = first_seen(p, 2, o.at[4]); i2 < end_seen(p, 2, o.at[4]); i2++) {
+                    const T v = element<T>(p.x, place5(p.x, o.at[0], o.at[1], i0, i1, i2));
+                    if (v > best || v != v || where < 0) { best = v; where = flat(p, i0, i1, i2); }
+                }
+        element<T>(p.y, place5(p.y, o.at[0], o.at[1], o.at[2], o.at[3], o.at[4])) = best;
+        element<i64>(p.index, place5(p.index, o.at[0], o.at[1], o.at[2], o.at[3], o.at[4])) = where;
+    }
+}
+
+// The first output in y that sees an input of x by an adaptive window, and the one behind the last.
+DEVICE i64 first_seeing(const Pool& p, i32 d, i64 i) {
+    const i64 o = (i + p.start[d]) * p.outputs[d] / p.plane[d] - p.out_start[d];
+    return o > 0 ? o : 0;
+}
+DEVICE i64 end_seeing(const Pool& p, i32 d, i64 i) {
+    const i64 o = ((i + p.start[d] + 1) * p.outputs[d] + p.plane[d] - 1) / p.plane[d] - p.out_start[d];
+    return o < p.y.shape[2 + d] ? o : p.y.shape[2 + d];
+}
+
+// x is dx, y is dy.
+KERNEL(adaptive_max_pool_grad, Pool) {
+    const i64 n = numel(p.x);
+    for (i64 i = first_thread(); i < n; i += threads()) {
+        const Index at = index_of(p.x, i);
+        const i64 own = flat(p, at.at[2], at.at[3], at.at[4]);
+        T sum = 0;
+        for (i64 o0 = first_seeing(p, 0, at.at[2]); o0 < end_seeing(p, 0, at.at[2]); o0++)
+            for (i64 o1 = first_seeing(p, 1, at.at[3]); o1 < end_seeing(p, 1, at.at[3]); o1++)
+                for (i64 o2 = first_seeing(p, 2, at.at[4]); o2 < end_seeing(p, 2, at.at[4]); o2++)
+                    if (element<i64>(p.index, place5(p.index, at.at[0], at.at[1], o0, o1, o2)) == own)
+                        sum += element<T>(p.y, place5(p.y, at.at[0], at.at[1], o0, o1, o2));
+        element<T>(p.x, place5(p.x, at.at[0], at.at[1], at.at[2], at.at[3], at.at[4])) = sum;
     }
 }
 

@@ -1,6 +1,7 @@
 //! Running extremes with their indices, and the derivative, which sums runs of equal indices.
 
 use super::parts::{self, Parts, line_shape};
+use crate::families::indexing::gather;
 use crate::families::types::number_types;
 use crate::host::{with_float, with_number};
 use crate::{
@@ -126,9 +127,8 @@ impl Op for Extremes {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        saved.pull_back(cotangents, |dy, operand| match operand {
-            0 => at_extremes(exec, dy, &saved.outputs[1], self.parts.dim).map(Some),
-            _ => Ok(None),
+        saved.pull_back_to(0, cotangents, |dy| {
+            at_extremes(exec, dy, &saved.outputs[1], self.parts.dim)
         })
     }
 }
@@ -247,6 +247,23 @@ impl Op for Runs {
     }
 
     crate::kernel::gpu_kernel!();
+
+    fn keeps(&self) -> Keeps {
+        Keeps::inputs(&[1])
+    }
+
+    /// What other parts come to is of the same operand, so that all of the derivative is that operand's.
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        saved.pull_back(cotangents, |dy, operand| match operand {
+            0 => gather(exec, dy, self.parts.dim, &saved.inputs[1]).map(Some),
+            _ => Ok(None),
+        })
+    }
 }
 
 impl Op for RunTotals {

@@ -7,7 +7,9 @@
 mod cuda;
 
 use super::broadcast::expand;
-use crate::elementwise::broadcast_shape;
+use super::elementwise::{broadcast_shape, where_};
+use super::index::slice;
+use super::shape::reshape;
 use crate::host::{positions, with_element};
 use crate::{
     Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, RowCuts, Rule, Saved,
@@ -46,6 +48,68 @@ pub fn masked_select(exec: &dyn Exec, x: &Value, mask: &Value) -> Result<Value> 
     };
     let found = exec.apply(Arc::new(MaskedSelect), &[&to(x)?, &to(&mask.detach())?])?;
     first(SELECT, found)
+}
+
+/// `x` with elements of `source` where `mask` is true: the first of them, in row-major order of both. The mask is broadcast.
+///
+/// # Collective
+/// As [`masked_select`]; the elements that are put move to where they belong.
+///
+/// # Errors
+/// A mask that is not bool, or does not broadcast; types that differ; fewer elements than places, on all ranks.
+pub fn masked_scatter(exec: &dyn Exec, x: &Value, mask: &Value, source: &Value) -> Result<Value> {
+    const OP: &str = "masked_scatter";
+    if source.dtype() != x.dtype() {
+        return Err(OpError::DType {
+            op: OP,
+            operand: 2,
+            expected: x.dtype().to_string(),
+            got: source.dtype(),
+        });
+    }
+    let shape = x.shape();
+    let rows = if x.ndim() == 0 { &[1] } else { shape };
+    let mask = match mask.shape() == shape {
+        true => mask.detach(),
+        false => expand(exec, &mask.detach(), shape)?,
+    };
+    let mask = match x.ndim() {
+        0 => reshape(exec, &mask, rows)?,
+        _ => mask,
+    };
+    let picked = exec.apply(Arc::new(MaskedSelect), &[&mask, &mask])?;
+    let [places, counts] = &picked[..] else {
+        return first(OP, picked);
+    };
+    let (places, given) = (places.shape()[0], numel(source.shape()));
+    let cuts = Arc::new(RowCuts::between(OP, counts.layout(), picked[0].layout())?);
+    if given < places {
+        return Err(OpError::Shape {
+            op: OP,
+            problem: format!("{given} elements for {places} places"),
+            shapes: vec![
+                shape.to_vec(),
+                mask.shape().to_vec(),
+                source.shape().to_vec(),
+            ],
+            fix: "give an element for each place where the mask is true",
+        });
+    }
+    let list = reshape(exec, source, &[given])?;
+    let put = match places == given {
+        true => list,
+        false => slice(exec, &list, 0, 0, 1, places)?,
+    };
+    let put = exec.apply1(Arc::new(MaskedPut { cuts }), &[&mask, &put])?;
+    match x.ndim() {
+        0 => where_(
+            exec,
+            &reshape(exec, &mask, &[])?,
+            &reshape(exec, &put, &[])?,
+            x,
+        ),
+        _ => where_(exec, &mask, &put, x),
+    }
 }
 
 fn first(op: &'static str, mut found: Vec<Value>) -> Result<Value> {
@@ -263,17 +327,11 @@ impl Op for MaskedSelect {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let [picked, counts] = saved.outputs else {
-            unreachable!("the rule has two outputs")
-        };
+        let (picked, counts) = (&saved.outputs[0], &saved.outputs[1]);
         let cuts = Arc::new(RowCuts::between(PUT, counts.layout(), picked.layout())?);
-        saved.pull_back(cotangents, |dy, operand| match operand {
-            0 => {
-                let put = MaskedPut { cuts: cuts.clone() };
-                exec.apply1(Arc::new(put), &[&saved.inputs[1], dy])
-                    .map(Some)
-            }
-            _ => Ok(None),
+        saved.pull_back_to(0, cotangents, |dy| {
+            let put = MaskedPut { cuts: cuts.clone() };
+            exec.apply1(Arc::new(put), &[&saved.inputs[1], dy])
         })
     }
 }
@@ -326,9 +384,8 @@ impl Op for MaskedPut {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        saved.pull_back(cotangents, |dy, operand| match operand {
-            1 => masked_select(exec, dy, &saved.inputs[0]).map(Some),
-            _ => Ok(None),
+        saved.pull_back_to(1, cotangents, |dy| {
+            masked_select(exec, dy, &saved.inputs[0])
         })
     }
 }

@@ -120,10 +120,7 @@ impl Op for Softmax {
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
         let y = &saved.outputs[0];
-        saved.pull_back(cotangents, |dy, operand| {
-            if operand == 1 {
-                return Ok(None);
-            }
+        saved.pull_back_to(0, cotangents, |dy| {
             let along = match self.log {
                 true => dy.clone(),
                 false => mul(exec, y, dy)?,
@@ -131,13 +128,12 @@ impl Op for Softmax {
             let sums = sum(exec, &along, &self.dims, true)?;
             if !exec.records() {
                 let op = SoftmaxGrad { log: self.log };
-                return exec.apply1(Arc::new(op), &[y, dy, &sums]).map(Some);
+                return exec.apply1(Arc::new(op), &[y, dy, &sums]);
             }
-            let dx = match self.log {
-                true => sub(exec, dy, &mul(exec, &unary(exec, y, Unary::Exp)?, &sums)?)?,
-                false => mul(exec, y, &sub(exec, dy, &sums)?)?,
-            };
-            Ok(Some(dx))
+            match self.log {
+                true => sub(exec, dy, &mul(exec, &unary(exec, y, Unary::Exp)?, &sums)?),
+                false => mul(exec, y, &sub(exec, dy, &sums)?),
+            }
         })
     }
 }

@@ -16,6 +16,19 @@ using std::floor; using std::ceil; using std::sin; using std::cos; using std::lo
 using std::isnan; using std::isinf; using std::rint; using std::trunc; using std::tan; using std::cbrt;
 using std::asin; using std::acos; using std::atan; using std::sinh; using std::cosh; using std::asinh; using std::acosh; using std::atanh;
 using std::exp2; using std::log2; using std::log10; using std::erfc; using std::atan2; using std::hypot; using std::fmod;
+// As the host's.
+inline double erfinv(double x) {
+    const double size = fabs(x), pi = 3.14159265358979323846, a = 0.147;
+    if (!(size < 1)) return size == 1 ? x * HUGE_VAL : NAN;
+    const double l = log1p(-x * x), b = 2 / (pi * a) + 0.5 * l, first = sqrt(b * b - l / a) - b;
+    double y = first > 0 ? sqrt(first) : 0;
+    for (int i = 0; i < 3; i++) {
+        const double error = size < 0.5 ? erf(y) - size : (1 - size) - erfc(y);
+        y -= error / (2 / sqrt(pi) * exp(-y * y) + y * error);
+    }
+    return std::copysign(y, x);
+}
+inline float erfinv(float x) { return (float)erfinv((double)x); }
 
 #define DEVICE inline
 #define SHARED(T, name, count) static thread_local T name[count]

@@ -2,7 +2,7 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use ndarray::Array2;
-use plotters::prelude::{ColorMap, DerivedColorMap, RGBColor, ViridisRGB};
+use plotters::prelude::{ColorMap, DerivedColorMap, RGBColor};
 use png::{BitDepth, ColorType, Compression, Encoder, EncodingError};
 
 /// Of what is not a number.
@@ -43,11 +43,6 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Dark to bright, evenly perceived, from the least of the values to the largest.
-    pub(crate) fn sequential(values: &Array2<f64>) -> Self {
-        Self::over(|share| ViridisRGB.get_color(share), values)
-    }
-
     /// The colours of a map, from the least of the heights to the largest.
     pub(crate) fn terrain(heights: &Array2<f64>) -> Self {
         let colour = |share| DerivedColorMap::new(&TERRAIN).get_color(share);
@@ -63,8 +58,8 @@ impl Scale {
         }
     }
 
-    /// Values that are all one have a scale too.
-    fn over(colour: fn(f64) -> RGBColor, values: &Array2<f64>) -> Self {
+    /// Colours for 0 to 1, from the least of the values to the largest. Values that are all one have a scale too.
+    pub(crate) fn over(colour: fn(f64) -> RGBColor, values: &Array2<f64>) -> Self {
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let (low, high) = match high - low {
@@ -176,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_bar_runs_from_end_to_end() {
-        let scale = Scale::sequential(&ndarray::array![[2.0, 7.0]]);
+        let scale = Scale::terrain(&ndarray::array![[2.0, 7.0]]);
         assert_eq!((scale.low, scale.high), (2.0, 7.0));
         let (width, bar) = pixels(&scale.bar(PLACE).unwrap());
         let (_, ends) = pixels(&scale.field(&ndarray::array![[2.0, 7.0]], PLACE).unwrap());

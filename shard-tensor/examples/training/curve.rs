@@ -6,30 +6,40 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::path::Path;
 
-/// What interpolation scores: losses are in units of its error.
-const BILINEAR: f64 = 1.0;
+/// What losses are compared with scores: they are in units of its error.
+const BASELINE: f64 = 1.0;
 
 /// Labels of the logarithmic axis.
 const MOST_TICKS: usize = 10;
 
 const FONT: &str = "sans-serif";
 
-/// Draws the loss of every step on a logarithmic scale, and the loss of interpolation.
+/// What the lines are called.
+#[derive(Clone, Copy)]
+pub(crate) struct Names<'a> {
+    pub(crate) caption: &'a str,
+    /// What scores 1.
+    pub(crate) baseline: &'a str,
+    /// What is trained, and on what.
+    pub(crate) model: &'a str,
+}
+
+/// Draws the loss of every step on a logarithmic scale, and the line at 1.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub(crate) fn write(path: &Path, losses: &[f64], caption: &str) -> Result<(), Failure> {
-    let svg = draw(losses, caption)?;
+pub(crate) fn write(path: &Path, losses: &[f64], names: Names<'_>) -> Result<(), Failure> {
+    let svg = draw(losses, names)?;
     std::fs::write(path, svg).map_err(|e| format!("{}: {e}", path.display()).into())
 }
 
-fn draw(losses: &[f64], caption: &str) -> Result<String, Failure> {
+fn draw(losses: &[f64], names: Names<'_>) -> Result<String, Failure> {
     let curve: Vec<(usize, f64)> = (1..)
         .zip(losses.iter().copied())
         .filter(|(_, loss)| loss.is_finite() && *loss > 0.0)
         .collect();
-    let low = curve.iter().map(|p| p.1).fold(BILINEAR, f64::min) * 0.75;
-    let high = curve.iter().map(|p| p.1).fold(BILINEAR, f64::max) * 1.25;
+    let low = curve.iter().map(|p| p.1).fold(BASELINE, f64::min) * 0.75;
+    let high = curve.iter().map(|p| p.1).fold(BASELINE, f64::max) * 1.25;
     let last = losses.len().max(2);
     let mut svg = String::new();
     {
@@ -37,7 +47,7 @@ fn draw(losses: &[f64], caption: &str) -> Result<String, Failure> {
         root.fill(&WHITE)?;
         let scale = (low..high).log_scale().with_key_points(ticks(low, high));
         let mut chart = ChartBuilder::on(&root)
-            .caption(caption, (FONT, 20))
+            .caption(names.caption, (FONT, 20))
             .margin(16)
             .x_label_area_size(44)
             .y_label_area_size(64)
@@ -45,7 +55,7 @@ fn draw(losses: &[f64], caption: &str) -> Result<String, Failure> {
         chart
             .configure_mesh()
             .x_desc("step")
-            .y_desc("mean squared error (1: interpolation)")
+            .y_desc(format!("mean squared error (1: {})", names.baseline))
             .axis_desc_style((FONT, 17))
             .label_style((FONT, 15))
             .x_labels(10)
@@ -54,8 +64,8 @@ fn draw(losses: &[f64], caption: &str) -> Result<String, Failure> {
             .bold_line_style(BLACK.mix(0.12))
             .light_line_style(TRANSPARENT)
             .draw()?;
-        let bilinear = [(0, BILINEAR), (last, BILINEAR)];
-        chart.draw_series(DashedLineSeries::new(bilinear, 8, 5, RED.stroke_width(2)))?;
+        let baseline = [(0, BASELINE), (last, BASELINE)];
+        chart.draw_series(DashedLineSeries::new(baseline, 8, 5, RED.stroke_width(2)))?;
         chart.draw_series(LineSeries::new(curve.iter().copied(), BLUE.stroke_width(2)))?;
         // Above the end of the one line and below that of the other, which falls.
         let label = |text: String, at, colour: &'static RGBColor, y, side| {
@@ -65,14 +75,14 @@ fn draw(losses: &[f64], caption: &str) -> Result<String, Failure> {
         };
         let area = chart.plotting_area();
         area.draw(&label(
-            "bilinear interpolation".into(),
-            (last, BILINEAR),
+            names.baseline.into(),
+            (last, BASELINE),
             &RED,
             -4,
             VPos::Bottom,
         ))?;
         if let Some(&end) = curve.last() {
-            let text = format!("U-Net, training hours: {:.3}", end.1);
+            let text = format!("{}: {:.3}", names.model, end.1);
             area.draw(&label(text, end, &BLUE, 6, VPos::Top))?;
         }
         root.present()?;
@@ -103,10 +113,16 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
 mod tests {
     use super::*;
 
+    const NAMES: Names<'static> = Names {
+        caption: "title",
+        baseline: "by hand",
+        model: "trained",
+    };
+
     #[test]
     fn a_curve_has_a_point_per_step_even_if_some_are_no_numbers() {
-        let svg = draw(&[1.5, f64::NAN, 0.5, 0.0, 0.25], "title").unwrap();
-        assert!(svg.starts_with("<svg") && svg.contains("title"));
+        let svg = draw(&[1.5, f64::NAN, 0.5, 0.0, 0.25], NAMES).unwrap();
+        assert!(svg.starts_with("<svg") && svg.contains("title") && svg.contains("trained: 0.250"));
         let lines: Vec<&str> = svg.lines().filter(|l| l.contains("#0000FF")).collect();
         let curve = lines.iter().find(|l| l.contains("<polyline")).unwrap();
         let points = curve
@@ -121,7 +137,7 @@ mod tests {
 
     #[test]
     fn one_step_is_enough() {
-        assert!(draw(&[0.7], "").unwrap().ends_with("</svg>\n"));
+        assert!(draw(&[0.7], NAMES).unwrap().ends_with("</svg>\n"));
     }
 
     #[test]

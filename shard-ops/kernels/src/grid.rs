@@ -1,0 +1,456 @@
+//! Sampling at coordinates: which elements each place reads, and with what weights, by PyTorch's rules.
+//!
+//! A coordinate runs from -1 to 1 over a dim. Along each dim a place reads up to four indices, its *taps*; over several dims it reads
+//! their product, row-major. Coordinates are computed in f64.
+
+use super::Real;
+
+/// How elements around a coordinate are weighed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SampleMode {
+    /// The nearest element; of two the one with the even index.
+    Nearest,
+    /// Linearly between two along each dim.
+    Linear,
+    /// A cubic through four along each dim.
+    Cubic,
+}
+
+/// What lies beyond the ends of a dim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SampleEdge {
+    /// Zeros.
+    Zeros,
+    /// The last element.
+    Border,
+    /// The dim, reflected.
+    Reflection,
+}
+
+/// How coordinates are sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sampling {
+    /// The weights.
+    pub mode: SampleMode,
+    /// What lies beyond.
+    pub edge: SampleEdge,
+    /// Whether -1 and 1 are the centres of the first and last elements, and not their outer edges.
+    pub aligned: bool,
+}
+
+/// What a coordinate reads along one dim.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DimTaps {
+    /// The indices; those beyond the dim read zeros.
+    pub index: [Option<usize>; 4],
+    /// The weights.
+    pub weight: [f64; 4],
+    /// How the weights grow with the coordinate.
+    pub slope: [f64; 4],
+}
+
+impl SampleMode {
+    /// How many indices a coordinate reads along a dim.
+    pub const fn taps(self) -> usize {
+        match self {
+            Self::Nearest => 1,
+            Self::Linear => 2,
+            Self::Cubic => 4,
+        }
+    }
+}
+
+impl Sampling {
+    /// What a coordinate reads along a dim of `extent`. One that is not finite reads nothing.
+    pub fn taps(self, coordinate: f64, extent: usize) -> DimTaps {
+        let mut taps = DimTaps::default();
+        let n = extent as f64;
+        let (at, per) = match self.aligned {
+            true => ((coordinate + 1.0) / 2.0 * (n - 1.0), (n - 1.0) / 2.0),
+            false => (((coordinate + 1.0) * n - 1.0) / 2.0, n / 2.0),
+        };
+        if !at.is_finite() || extent == 0 {
+            return taps;
+        }
+        let inside = |i: f64| (i >= 0.0 && i < n).then_some(i as usize);
+        if self.mode == SampleMode::Cubic {
+            let first = at.floor();
+            for k in 0..4 {
+                let apart = k as f64 - 1.0 - (at - first);
+                let (weight, slope) = keys_cubic(apart);
+                taps.index[k] = inside(self.at_edge(first + k as f64 - 1.0, n).0);
+                taps.weight[k] = weight;
+                taps.slope[k] = -slope * per;
+            }
+            return taps;
+        }
+        let (at, turned) = self.at_edge(at, n);
+        if self.mode == SampleMode::Nearest {
+            taps.index[0] = inside(at.round_ties_even());
+            taps.weight[0] = 1.0;
+            return taps;
+        }
+        let (first, per) = (at.floor(), per * turned);
+        taps.index = [inside(first), inside(first + 1.0), None, None];
+        taps.weight = [first + 1.0 - at, at - first, 0.0, 0.0];
+        taps.slope = [-per, per, 0.0, 0.0];
+        taps
+    }
+
+    /// Where a position comes to lie that is beyond the ends, and how fast it moves there.
+    fn at_edge(self, at: f64, n: f64) -> (f64, f64) {
+        let clip = |at: f64, per: f64| match at {
+            at if at <= 0.0 => (0.0, 0.0),
+            at if at >= n - 1.0 => (n - 1.0, 0.0),
+            at => (at, per),
+        };
+        match self.edge {
+            SampleEdge::Zeros => (at, 1.0),
+            SampleEdge::Border => clip(at, 1.0),
+            SampleEdge::Reflection => {
+                let (low, span) = match self.aligned {
+                    true => (0.0, n - 1.0),
+                    false => (-0.5, n),
+                };
+                if span == 0.0 {
+                    return (0.0, 0.0);
+                }
+                let from = at - low;
+                let per = if from < 0.0 { -1.0 } else { 1.0 };
+                let from = from.abs();
+                let (rest, flips) = (from % span, (from / span).floor());
+                match flips % 2.0 == 0.0 {
+                    true => clip(rest + low, per),
+                    false => clip(span - rest + low, -per),
+                }
+            }
+        }
+    }
+}
+
+/// The cubic convolution kernel of Keys (1981) with a slope of -0.75 at 1, and its derivative.
+fn keys_cubic(x: f64) -> (f64, f64) {
+    const A: f64 = -0.75;
+    let (sign, x) = (x.signum(), x.abs());
+    let (value, slope) = if x <= 1.0 {
+        (
+            ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0,
+            (3.0 * (A + 2.0) * x - 2.0 * (A + 3.0)) * x,
+        )
+    } else if x < 2.0 {
+        (
+            ((x - 5.0) * x + 8.0) * x * A - 4.0 * A,
+            ((3.0 * x - 10.0) * x + 8.0) * A,
+        )
+    } else {
+        (0.0, 0.0)
+    };
+    (value, sign * slope)
+}
+
+/// The product of a place's taps over the dims of a plane.
+struct Product<'a> {
+    taps: [DimTaps; 3],
+    each: usize,
+    plane: &'a [usize],
+}
+
+impl<'a> Product<'a> {
+    /// Of coordinates, the last dim's first.
+    fn new<T: Real>(sampling: Sampling, plane: &'a [usize], at: &[T]) -> Self {
+        let mut taps = [DimTaps::default(); 3];
+        for (d, &n) in plane.iter().enumerate() {
+            taps[d] = sampling.taps(at[plane.len() - 1 - d].wide(), n);
+        }
+        Self {
+            taps,
+            each: sampling.mode.taps(),
+            plane,
+        }
+    }
+
+    /// The tap along dim `d` of product `k`.
+    fn tap(&self, k: usize, d: usize) -> usize {
+        k / self.each.pow((self.plane.len() - 1 - d) as u32) % self.each
+    }
+
+    /// The flat index in the plane, if all taps lie in it.
+    fn flat(&self, k: usize) -> Option<usize> {
+        (0..self.plane.len()).try_fold(0, |flat, d| {
+            Some(flat * self.plane[d] + self.taps[d].index[self.tap(k, d)]?)
+        })
+    }
+
+    fn weight(&self, k: usize) -> f64 {
+        let each = |d: usize| self.taps[d].weight[self.tap(k, d)];
+        (0..self.plane.len()).map(each).product()
+    }
+
+    /// How the weight grows with dim `along`'s coordinate.
+    fn slope(&self, k: usize, along: usize) -> f64 {
+        let each = |d: usize| {
+            let (taps, tap) = (&self.taps[d], self.tap(k, d));
+            if d == along {
+                taps.slope[tap]
+            } else {
+                taps.weight[tap]
+            }
+        };
+        (0..self.plane.len()).map(each).product()
+    }
+}
+
+/// For every place, whose coordinates are a row of `grid`, the flat indices in a plane that it reads, `absent` for none, and their weights.
+///
+/// ```
+/// use shard_kernels::grid::{SampleEdge, SampleMode, Sampling, taps};
+/// let linear = Sampling { mode: SampleMode::Linear, edge: SampleEdge::Zeros, aligned: true };
+/// let (mut weight, mut index) = ([0.0f32; 2], [0; 2]);
+/// taps(linear, &[5], -1, &[0.25f32], &mut weight, &mut index);
+/// assert_eq!((weight, index), ([0.5, 0.5], [2, 3]));
+/// ```
+///
+/// # Panics
+/// When the slices do not hold as many places, or the plane has not one to three dims.
+pub fn taps<T: Real>(
+    sampling: Sampling,
+    plane: &[usize],
+    absent: i64,
+    grid: &[T],
+    weight: &mut [T],
+    index: &mut [i64],
+) {
+    let each = sampling.mode.taps().pow(plane.len() as u32);
+    check(plane, each, grid.len(), weight.len());
+    assert!(index.len() == weight.len(), "taps: weights without indices");
+    let rows = weight
+        .chunks_exact_mut(each)
+        .zip(index.chunks_exact_mut(each));
+    for (at, (weight, index)) in grid.chunks_exact(plane.len()).zip(rows) {
+        let product = Product::new(sampling, plane, at);
+        for k in 0..each {
+            weight[k] = T::of(product.weight(k));
+            index[k] = product.flat(k).map_or(absent, |i| i as i64);
+        }
+    }
+}
+
+/// The gradient of coordinates from that of the weights of [`taps`].
+///
+/// # Panics
+/// As [`taps`].
+pub fn taps_grad<T: Real>(
+    sampling: Sampling,
+    plane: &[usize],
+    grid: &[T],
+    dweight: &[T],
+    dgrid: &mut [T],
+) {
+    let each = sampling.mode.taps().pow(plane.len() as u32);
+    let nd = plane.len();
+    check(plane, each, grid.len(), dweight.len());
+    let rows = grid.chunks_exact(nd).zip(dweight.chunks_exact(each));
+    for ((at, dweight), out) in rows.zip(dgrid.chunks_exact_mut(nd)) {
+        let product = Product::new(sampling, plane, at);
+        for (along, out) in out.iter_mut().rev().enumerate() {
+            let slopes = dweight.iter().enumerate();
+            *out = T::of(
+                slopes
+                    .map(|(k, dw)| dw.wide() * product.slope(k, along))
+                    .sum(),
+            );
+        }
+    }
+}
+
+fn check(plane: &[usize], each: usize, grid: usize, weights: usize) {
+    assert!(
+        (1..=3).contains(&plane.len()) && grid / plane.len() * each == weights,
+        "taps: {grid} coordinates in {plane:?} for {weights} weights"
+    );
+}
+
+/// The coordinates of an affine map's places: `out[n, p, j] = Σ theta[n, j, i] base[p, i]`, where `base` holds the place's own coordinates,
+/// the last dim's first, and 1. The box of places begins at `start` and has extents `shape`, of a plane.
+///
+/// # Panics
+/// When the slices do not hold as many elements.
+pub fn affine<T: Real>(
+    theta: &[T],
+    out: &mut [T],
+    plane: &[usize],
+    start: &[usize],
+    shape: &[usize],
+    aligned: bool,
+) {
+    let nd = plane.len();
+    let bases = bases(plane, start, shape, aligned);
+    let places = shape.iter().product::<usize>() * nd;
+    if places == 0 {
+        return;
+    }
+    for (theta, out) in theta
+        .chunks_exact(nd * (nd + 1))
+        .zip(out.chunks_exact_mut(places))
+    {
+        for (out, base) in out.chunks_exact_mut(nd).zip(bases.chunks_exact(nd + 1)) {
+            for (out, row) in out.iter_mut().zip(theta.chunks_exact(nd + 1)) {
+                *out = T::of(row.iter().zip(base).map(|(t, b)| t.wide() * b).sum());
+            }
+        }
+    }
+}
+
+/// The gradient of `theta` from that of the coordinates of [`affine`].
+///
+/// # Panics
+/// As [`affine`].
+pub fn affine_grad<T: Real>(
+    dy: &[T],
+    dtheta: &mut [T],
+    plane: &[usize],
+    start: &[usize],
+    shape: &[usize],
+    aligned: bool,
+) {
+    let nd = plane.len();
+    let bases = bases(plane, start, shape, aligned);
+    let places = shape.iter().product::<usize>() * nd;
+    for (n, dtheta) in dtheta.chunks_exact_mut(nd * (nd + 1)).enumerate() {
+        let mut sums = vec![0.0; dtheta.len()];
+        let dy = &dy[n * places..(n + 1) * places];
+        for (dy, base) in dy.chunks_exact(nd).zip(bases.chunks_exact(nd + 1)) {
+            for (row, dy) in sums.chunks_exact_mut(nd + 1).zip(dy) {
+                for (sum, b) in row.iter_mut().zip(base) {
+                    *sum += dy.wide() * b;
+                }
+            }
+        }
+        for (to, sum) in dtheta.iter_mut().zip(sums) {
+            *to = T::of(sum);
+        }
+    }
+}
+
+/// The own coordinates of a box of places, the last dim's first, and 1.
+fn bases(plane: &[usize], start: &[usize], shape: &[usize], aligned: bool) -> Vec<f64> {
+    let nd = plane.len();
+    let places: usize = shape.iter().product();
+    let mut bases = Vec::with_capacity(places * (nd + 1));
+    for place in 0..places {
+        let mut rest = place;
+        for d in (0..nd).rev() {
+            bases.push(coordinate(start[d] + rest % shape[d], plane[d], aligned));
+            rest /= shape[d];
+        }
+        bases.push(1.0);
+    }
+    bases
+}
+
+/// The coordinate of an index of a dim.
+fn coordinate(i: usize, extent: usize, aligned: bool) -> f64 {
+    let n = extent as f64;
+    match (extent, aligned) {
+        (0 | 1, _) => 0.0,
+        (_, true) => 2.0 * i as f64 / (n - 1.0) - 1.0,
+        (_, false) => (2.0 * i as f64 + 1.0) / n - 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [SampleEdge; 3] = [
+        SampleEdge::Zeros,
+        SampleEdge::Border,
+        SampleEdge::Reflection,
+    ];
+
+    /// Values worked by hand from PyTorch's formulas.
+    #[test]
+    fn coordinates_as_in_pytorch() {
+        let read = |mode, edge, aligned, at: f64| {
+            let taps = Sampling {
+                mode,
+                edge,
+                aligned,
+            }
+            .taps(at, 4);
+            let pairs = taps.index.into_iter().zip(taps.weight);
+            let mut found: Vec<_> = pairs.filter_map(|(i, w)| Some((i?, w))).collect();
+            found.retain(|p| p.1 != 0.0);
+            found
+        };
+        use SampleEdge::{Border, Reflection, Zeros};
+        use SampleMode::{Linear, Nearest};
+        // Not aligned, -1 is half an element before the first.
+        assert_eq!(read(Linear, Zeros, false, -1.0), [(0, 0.5)]);
+        assert_eq!(read(Linear, Border, false, -1.0), [(0, 1.0)]);
+        assert_eq!(read(Linear, Reflection, false, -1.0), [(0, 1.0)]);
+        assert_eq!(read(Linear, Zeros, true, -1.0), [(0, 1.0)]);
+        assert_eq!(read(Linear, Zeros, true, 0.0), [(1, 0.5), (2, 0.5)]);
+        // 2 is at 4.5 aligned: beyond, at the border, and 1.5 after the reflection.
+        assert_eq!(read(Linear, Zeros, true, 2.0), []);
+        assert_eq!(read(Linear, Border, true, 2.0), [(3, 1.0)]);
+        assert_eq!(read(Linear, Reflection, true, 2.0), [(1, 0.5), (2, 0.5)]);
+        // Half of the way the even index is the nearest.
+        assert_eq!(read(Nearest, Zeros, true, 0.0), [(2, 1.0)]);
+        assert_eq!(read(Nearest, Zeros, false, f64::NAN), []);
+    }
+
+    /// Weights sum to 1, slopes are those of weights, and indices stay in the dim.
+    #[test]
+    fn slopes_are_differences() {
+        for mode in [SampleMode::Linear, SampleMode::Cubic] {
+            for edge in ALL {
+                for aligned in [false, true] {
+                    let sampling = Sampling {
+                        mode,
+                        edge,
+                        aligned,
+                    };
+                    // What a dim of these elements is at a coordinate.
+                    let elements = [1.0, -2.0, 5.0, 0.5, 3.0];
+                    let value = |at: f64| {
+                        let taps = sampling.taps(at, 5);
+                        let each =
+                            |k: usize| taps.index[k].map_or(0.0, |i| elements[i] * taps.weight[k]);
+                        (0..4).map(each).sum::<f64>()
+                    };
+                    for step in 0..57 {
+                        let at = -2.4871 + 0.0913 * f64::from(step);
+                        let taps = sampling.taps(at, 5);
+                        assert!((taps.weight.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+                        let slope: f64 = (0..4)
+                            .map(|k| taps.index[k].map_or(0.0, |i| elements[i] * taps.slope[k]))
+                            .sum();
+                        let found = (value(at + 1e-6) - value(at - 1e-6)) / 2e-6;
+                        assert!(
+                            (slope - found).abs() < 1e-6,
+                            "{sampling:?} at {at}: {slope} {found}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn affine_maps_are_linear_and_their_gradient_is_the_adjoint() {
+        let (plane, start, shape) = ([3, 4], [1, 0], [2, 4]);
+        let identity = [1.0f64, 0.0, 0.0, 0.0, 1.0, 0.0];
+        let mut out = [0.0; 16];
+        affine(&identity, &mut out, &plane, &start, &shape, false);
+        // Row 1 of 3 is at 0; columns of 4 are at quarters.
+        assert_eq!(out[..8], [-0.75, 0.0, -0.25, 0.0, 0.25, 0.0, 0.75, 0.0]);
+        let theta = [0.5f64, -1.0, 2.0, 0.25, 3.0, -0.5];
+        let dy: Vec<f64> = (0..16).map(|i| f64::from(i).sin()).collect();
+        affine(&theta, &mut out, &plane, &start, &shape, true);
+        let mut back = [0.0; 6];
+        affine_grad(&dy, &mut back, &plane, &start, &shape, true);
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        assert!((dot(&out, &dy) - dot(&theta, &back)).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,256 @@
+//! Factors and inverses of batches of matrices, by `faer`, in double precision for both types.
+//!
+//! What does not exist, such as the inverse of a singular matrix, is NaN.
+
+use super::{Real, View, ViewMut};
+use faer::linalg::solvers::{DenseSolveCore, Solve};
+use faer::{Mat, MatRef, Side};
+
+/// What is made of each matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Factors {
+    /// `A⁻¹`.
+    Inverse,
+    /// Lower triangular `L` with `L Lᵀ = A`, of which the lower triangle is read.
+    Cholesky,
+    /// `Q`, whose columns are orthonormal, and upper triangular `R` with `Q R = A`.
+    Qr,
+    /// `U`, `s` (greatest first) and `Vᵀ` with `U diag(s) Vᵀ = A`.
+    Svd,
+    /// Eigenvalues (least first) and eigenvectors, the columns, of a symmetric matrix, of which the lower triangle is read.
+    Eigh,
+    /// The determinant.
+    Det,
+    /// Its sign and the logarithm of its size.
+    Slogdet,
+}
+
+/// Factors of every matrix of `x`, its last two dims. Outputs have the batch dims of `x` in front.
+///
+/// # Panics
+/// When shapes do not belong together.
+pub fn factors<T: Real>(kind: Factors, x: &View<'_, T>, outs: &mut [ViewMut<'_, T>]) {
+    let (batch, m, n) = matrices(x.shape());
+    for index in batches(batch) {
+        let a = read(x, &index, m, n);
+        let found = of_matrix(kind, a.as_ref());
+        for (o, out) in outs.iter_mut().enumerate() {
+            let made = found.as_ref().and_then(|found| found.get(o));
+            write(out, &index, made);
+        }
+    }
+}
+
+/// `A X = B` for every matrix of `a` and of `b`, their last two dims; the batch dims are those of `out`.
+///
+/// # Panics
+/// When shapes do not belong together.
+pub fn solve<T: Real>(a: &View<'_, T>, b: &View<'_, T>, out: &mut ViewMut<'_, T>) {
+    let (batch, n, columns) = matrices(b.shape());
+    for index in batches(batch) {
+        let matrix = read(a, &index, n, n);
+        let right = read(b, &index, n, columns);
+        let found = match n {
+            0 => right,
+            _ => matrix.partial_piv_lu().solve(&right),
+        };
+        write(out, &index, Some(&found));
+    }
+}
+
+/// The factors of one matrix, in order; `None` where they do not exist.
+fn of_matrix(kind: Factors, a: MatRef<'_, f64>) -> Option<Vec<Mat<f64>>> {
+    let column = |len: usize, of: &dyn Fn(usize) -> f64| Mat::from_fn(len, 1, |i, _| of(i));
+    Some(match kind {
+        Factors::Inverse if a.nrows() == 0 => vec![a.to_owned()],
+        Factors::Inverse => vec![a.partial_piv_lu().inverse()],
+        Factors::Cholesky => vec![lower(a.llt(Side::Lower).ok()?.L())],
+        Factors::Qr => {
+            let qr = a.qr();
+            vec![qr.compute_thin_Q(), upper(qr.thin_R())]
+        }
+        Factors::Svd => {
+            let svd = a.thin_svd().ok()?;
+            let values = column(a.nrows().min(a.ncols()), &|i| svd.S()[i]);
+            vec![svd.U().to_owned(), values, svd.V().transpose().to_owned()]
+        }
+        Factors::Eigh => {
+            let eigen = a.self_adjoint_eigen(Side::Lower).ok()?;
+            let values = column(a.nrows(), &|i| eigen.S()[i]);
+            vec![values, eigen.U().to_owned()]
+        }
+        Factors::Det | Factors::Slogdet => {
+            let (sign, log) = determinant(a);
+            let number = |x: f64| Mat::from_fn(1, 1, |_, _| x);
+            match kind {
+                Factors::Det => vec![number(sign * log.exp())],
+                _ => vec![number(sign), number(log)],
+            }
+        }
+    })
+}
+
+/// The sign of the determinant, and the logarithm of its size.
+fn determinant(a: MatRef<'_, f64>) -> (f64, f64) {
+    if a.nrows() == 0 {
+        return (1.0, 0.0);
+    }
+    let lu = a.partial_piv_lu();
+    let (mut sign, mut log) = (1.0, 0.0);
+    for i in 0..a.nrows() {
+        let d = lu.U()[(i, i)];
+        sign *= if d == 0.0 { 0.0 } else { d.signum() };
+        log += d.abs().ln();
+    }
+    // A cycle of even length turns the sign.
+    let (order, _) = lu.P().arrays();
+    let mut seen = vec![false; order.len()];
+    for start in 0..order.len() {
+        let (mut at, mut length) = (start, 0);
+        while !std::mem::replace(&mut seen[at], true) {
+            at = order[at];
+            length += 1;
+        }
+        if length > 0 && length % 2 == 0 {
+            sign = -sign;
+        }
+    }
+    (sign, log)
+}
+
+fn lower(a: MatRef<'_, f64>) -> Mat<f64> {
+    let keep = |i, j| if i >= j { a[(i, j)] } else { 0.0 };
+    Mat::from_fn(a.nrows(), a.ncols(), keep)
+}
+
+fn upper(a: MatRef<'_, f64>) -> Mat<f64> {
+    let keep = |i, j| if i <= j { a[(i, j)] } else { 0.0 };
+    Mat::from_fn(a.nrows(), a.ncols(), keep)
+}
+
+/// Batch dims, rows and columns.
+fn matrices(shape: &[usize]) -> (&[usize], usize, usize) {
+    match shape {
+        [batch @ .., m, n] => (batch, *m, *n),
+        _ => panic!("linalg: no matrices in {shape:?}"),
+    }
+}
+
+/// All indexes of the batch dims.
+fn batches(batch: &[usize]) -> impl Iterator<Item = Vec<usize>> {
+    (0..batch.iter().product()).map(move |flat: usize| {
+        let (mut rest, mut index) = (flat, vec![0; batch.len()]);
+        for (i, &n) in index.iter_mut().zip(batch).rev() {
+            *i = rest % n;
+            rest /= n;
+        }
+        index
+    })
+}
+
+fn read<T: Real>(x: &View<'_, T>, index: &[usize], m: usize, n: usize) -> Mat<f64> {
+    let mut at = index.to_vec();
+    at.extend([0, 0]);
+    let batch = index.len();
+    Mat::from_fn(m, n, |i, j| {
+        (at[batch], at[batch + 1]) = (i, j);
+        x.get(&at).wide()
+    })
+}
+
+/// Writes a matrix, a column or a number where the output has two, one or no dims behind the batch; NaN if there is none.
+fn write<T: Real>(out: &mut ViewMut<'_, T>, index: &[usize], made: Option<&Mat<f64>>) {
+    let (shape, strides, offset) = out.geometry();
+    let step = |d: usize, i: usize| strides[d] * i as isize;
+    let first: isize = index.iter().enumerate().map(|(d, &i)| step(d, i)).sum();
+    let batch = index.len();
+    let own = &shape[batch..];
+    let (m, n) = match own {
+        [m, n] => (*m, *n),
+        [m] => (*m, 1),
+        _ => (1, 1),
+    };
+    let data = out.data_mut();
+    for i in 0..m {
+        for j in 0..n {
+            let mut at = first;
+            if !own.is_empty() {
+                at += step(batch, i);
+            }
+            if own.len() == 2 {
+                at += step(batch + 1, j);
+            }
+            let value = made.map_or(f64::NAN, |made| made[(i, j)]);
+            data[offset.wrapping_add_signed(at)] = T::of(value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: [f64; 9] = [4.0, 1.0, -2.0, 1.0, 5.0, 0.5, -2.0, 0.5, 6.0];
+
+    fn made(kind: Factors, a: &[f64], n: usize, shapes: &[&[usize]]) -> Vec<Vec<f64>> {
+        let mut all: Vec<Vec<f64>> = (shapes.iter())
+            .map(|s| vec![9.0; s.iter().product()])
+            .collect();
+        let mut outs: Vec<ViewMut<'_, f64>> = (all.iter_mut().zip(shapes))
+            .map(|(data, shape)| ViewMut::contiguous(data, shape))
+            .collect();
+        factors(kind, &View::contiguous(a, &[n, n]), &mut outs);
+        drop(outs);
+        all
+    }
+
+    fn product(a: &[f64], b: &[f64], n: usize) -> Vec<f64> {
+        let at = |i: usize, j: usize| (0..n).map(|k| a[i * n + k] * b[k * n + j]).sum();
+        (0..n * n).map(|f| at(f / n, f % n)).collect()
+    }
+
+    fn near(a: &[f64], b: &[f64]) -> bool {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-12)
+    }
+
+    #[test]
+    fn factors_multiply_to_the_matrix() {
+        let inverse = &made(Factors::Inverse, &A, 3, &[&[3, 3]])[0];
+        assert!(near(
+            &product(&A, inverse, 3),
+            &[1., 0., 0., 0., 1., 0., 0., 0., 1.]
+        ));
+        let l = &made(Factors::Cholesky, &A, 3, &[&[3, 3]])[0];
+        let turned: Vec<f64> = (0..9).map(|f| l[f % 3 * 3 + f / 3]).collect();
+        assert!(near(&product(l, &turned, 3), &A) && l[1] == 0.0);
+        let qr = made(Factors::Qr, &A, 3, &[&[3, 3], &[3, 3]]);
+        assert!(near(&product(&qr[0], &qr[1], 3), &A) && qr[1][3] == 0.0);
+        let svd = made(Factors::Svd, &A, 3, &[&[3, 3], &[3], &[3, 3]]);
+        let scaled: Vec<f64> = (0..9).map(|f| svd[0][f] * svd[1][f % 3]).collect();
+        assert!(near(&product(&scaled, &svd[2], 3), &A) && svd[1][0] >= svd[1][2]);
+        let eigen = made(Factors::Eigh, &A, 3, &[&[3], &[3, 3]]);
+        let scaled: Vec<f64> = (0..9).map(|f| eigen[1][f] * eigen[0][f % 3]).collect();
+        assert!(near(&product(&A, &eigen[1], 3), &scaled) && eigen[0][0] <= eigen[0][2]);
+    }
+
+    #[test]
+    fn determinants_have_the_sign_of_the_permutation() {
+        let turned = [0.0, 2.0, 0.0, 0.0, 0.0, 3.0, 4.0, 0.0, 0.0];
+        let swapped = [0.0, 2.0, 0.0, 3.0, 0.0, 0.0, 0.0, 0.0, 4.0];
+        for (a, expected) in [(turned, 24.0), (swapped, -24.0)] {
+            let det = made(Factors::Det, &a, 3, &[&[]])[0][0];
+            assert!((det - expected).abs() < 1e-12, "{det}");
+            let both = made(Factors::Slogdet, &a, 3, &[&[], &[]]);
+            assert_eq!(both[0][0], expected.signum());
+            assert!((both[1][0] - 24f64.ln()).abs() < 1e-12);
+        }
+        assert_eq!(made(Factors::Det, &[0.0; 4], 2, &[&[]])[0][0], 0.0);
+    }
+
+    #[test]
+    fn what_does_not_exist_is_nan() {
+        let indefinite = [1.0, 2.0, 2.0, 1.0];
+        let l = &made(Factors::Cholesky, &indefinite, 2, &[&[2, 2]])[0];
+        assert!(l.iter().all(|x| x.is_nan()));
+    }
+}

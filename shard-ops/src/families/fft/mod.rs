@@ -1,0 +1,336 @@
+//! Fourier transforms over sharded dims. Complex numbers are two numbers side by side: the last dim, of extent 2.
+//!
+//! A transform needs its dim as a whole, and nothing of other lines. Where the dim is sharded, its mesh axes divide another dim
+//! instead (the exchange of pencils), which is one exchange, and the result stays so. A transform of two dims over a mesh of two
+//! axes is two exchanges. Of an operand with no other dim every rank has all.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+mod product;
+
+pub use self::product::complex_mul;
+use super::index::roll;
+use super::types::float_types;
+use crate::host::with_float;
+use crate::{
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+};
+use shard_kernels::fft::{Fft, transform};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// By what the two transforms are scaled so that one undoes the other. `n` is how many elements are transformed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Norm {
+    /// The inverse by `1/n`.
+    #[default]
+    Backward,
+    /// Both by `1/√n`.
+    Ortho,
+    /// The forward one by `1/n`.
+    Forward,
+}
+
+impl Norm {
+    /// The factor of a transform of `n` elements.
+    fn scale(self, inverse: bool, n: usize) -> f64 {
+        match (self, inverse) {
+            (Self::Backward, true) | (Self::Forward, false) => 1.0 / n as f64,
+            (Self::Ortho, _) => 1.0 / (n as f64).sqrt(),
+            _ => 1.0,
+        }
+    }
+}
+
+macro_rules! transforms {
+    ($($(#[$doc:meta])* $name:ident, $(#[$many_doc:meta])* $many:ident => $kind:expr;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// `n` is the length of the transform: the operand is cut or padded with zeros to it.
+        ///
+        /// # Collective
+        /// All members of the mesh. If the dim is sharded, one exchange in which its mesh axes come to divide another dim: each
+        /// rank receives what it has, less what it had already. Partial sums stay partial.
+        ///
+        /// # Errors
+        /// A dim out of range; a transform of no elements; complex numbers that are not in a last dim of 2; a type that is not f32
+        /// or f64.
+        pub fn $name(exec: &dyn Exec, x: &Value, n: Option<usize>, dim: usize, norm: Norm) -> Result<Value> {
+            along(exec, stringify!($name), $kind, x, n, dim, norm)
+        }
+
+        $(#[$many_doc])*
+        ///
+        /// `lengths` are those of the transforms, one per dim, as for one dim.
+        ///
+        /// # Collective
+        /// All members of the mesh. One exchange for each dim that is sharded when its turn comes.
+        ///
+        /// # Errors
+        /// As for one dim; no dims or a dim named twice, and another number of lengths than of dims.
+        pub fn $many(
+            exec: &dyn Exec,
+            x: &Value,
+            lengths: Option<&[usize]>,
+            dims: &[usize],
+            norm: Norm,
+        ) -> Result<Value> {
+            over(exec, stringify!($many), $kind, x, lengths, dims, norm)
+        }
+    )*};
+}
+
+transforms! {
+    /// The Fourier transform `y[k] = Σ x[j] e^(-2πi jk/n)` of complex numbers along a dim.
+    fft,
+    /// [`fft`] along several dims.
+    fftn => Fft::Complex { inverse: false };
+    /// The inverse transform of complex numbers along a dim: `y[j] = 1/n Σ x[k] e^(2πi jk/n)`.
+    ifft,
+    /// [`ifft`] along several dims.
+    ifftn => Fft::Complex { inverse: true };
+    /// The first `n/2 + 1` results of the transform of real numbers along a dim: the others are their mirror image.
+    rfft,
+    /// [`rfft`] along the last of several dims, and [`fft`] along the others.
+    rfftn => Fft::FromReal { doubled: false };
+    /// The real numbers whose transform's first half is given; `n` is how many, by default the even number
+    /// `2 (extent - 1)`. Imaginary parts that such a transform does not have are not looked at.
+    irfft,
+    /// [`ifft`] along all but the last of several dims, and [`irfft`] along the last.
+    irfftn => Fft::ToReal { doubled: true };
+}
+
+/// Moves frequency 0 to the middle of dims.
+///
+/// # Collective
+/// All members of the mesh; communicates if a dim is sharded.
+///
+/// # Errors
+/// A dim out of range.
+pub fn fftshift(exec: &dyn Exec, x: &Value, dims: &[usize]) -> Result<Value> {
+    shift(exec, x, dims, |n| n / 2)
+}
+
+/// Undoes [`fftshift`].
+///
+/// # Collective
+/// As [`fftshift`].
+///
+/// # Errors
+/// As [`fftshift`].
+pub fn ifftshift(exec: &dyn Exec, x: &Value, dims: &[usize]) -> Result<Value> {
+    shift(exec, x, dims, |n| n.div_ceil(2))
+}
+
+fn shift(exec: &dyn Exec, x: &Value, dims: &[usize], by: fn(usize) -> usize) -> Result<Value> {
+    let mut y = x.clone();
+    for &dim in dims {
+        let n = super::shape::extent("fftshift", x, dim)?;
+        y = roll(exec, &y, dim, by(n) as isize)?;
+    }
+    Ok(y)
+}
+
+/// The frequency of result `k` of a transform of `n` elements that are `d` apart: positive ones first, then negative ones.
+pub fn frequency(k: usize, n: usize, d: f64) -> f64 {
+    let signed = if k < n.div_ceil(2) {
+        k as f64
+    } else {
+        k as f64 - n as f64
+    };
+    signed / (n as f64 * d)
+}
+
+/// One dim.
+fn along(
+    exec: &dyn Exec,
+    name: &'static str,
+    kind: Fft,
+    x: &Value,
+    n: Option<usize>,
+    dim: usize,
+    norm: Norm,
+) -> Result<Value> {
+    let dims = x.ndim().checked_sub(usize::from(kind.reads_complex()));
+    let complex = !kind.reads_complex() || x.shape().last() == Some(&2);
+    if !dims.is_some_and(|dims| dim < dims) || !complex {
+        return Err(OpError::Shape {
+            op: name,
+            problem: format!("there is no dim {dim} of such numbers"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "count dims from 0, and put real and imaginary parts of complex numbers in a last dim of 2",
+        });
+    }
+    let given = x.shape()[dim];
+    let n = n.unwrap_or(match kind {
+        Fft::ToReal { .. } => 2 * given.saturating_sub(1),
+        _ => given,
+    });
+    if n == 0 {
+        return Err(OpError::Shape {
+            op: name,
+            problem: "a transform of no elements".into(),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give a length of 1 or more",
+        });
+    }
+    let inverse = matches!(kind, Fft::Complex { inverse: true } | Fft::ToReal { .. });
+    let op = Transform {
+        name,
+        kind,
+        dim,
+        n,
+        out: match kind {
+            Fft::FromReal { .. } => n / 2 + 1,
+            _ => n,
+        },
+        scale: norm.scale(inverse, n),
+        instead: None,
+    };
+    op.apply(exec, x)
+}
+
+/// Several dims, the last one first or, to real numbers, last.
+fn over(
+    exec: &dyn Exec,
+    name: &'static str,
+    kind: Fft,
+    x: &Value,
+    lengths: Option<&[usize]>,
+    dims: &[usize],
+    norm: Norm,
+) -> Result<Value> {
+    let twice = (1..dims.len()).any(|i| dims[..i].contains(&dims[i]));
+    let fits = lengths.is_none_or(|lengths| lengths.len() == dims.len());
+    let (Some(last), false, true) = (dims.len().checked_sub(1), twice, fits) else {
+        return Err(OpError::Shape {
+            op: name,
+            problem: format!("dims {dims:?} with lengths {lengths:?}"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "name each dim once, one at least, and a length for each or none",
+        });
+    };
+    let length = |i: usize| lengths.map(|lengths| lengths[i]);
+    let one = |x: &Value, i: usize, kind: Fft| along(exec, name, kind, x, length(i), dims[i], norm);
+    let others = |mut y: Value, inverse: bool| -> Result<Value> {
+        for i in (0..last).rev() {
+            y = one(&y, i, Fft::Complex { inverse })?;
+        }
+        Ok(y)
+    };
+    match kind {
+        Fft::ToReal { .. } => one(&others(x.clone(), true)?, last, kind),
+        Fft::FromReal { .. } => others(one(x, last, kind)?, false),
+        Fft::Complex { inverse } => others(one(x, last, kind)?, inverse),
+    }
+}
+
+/// A transform along one dim.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transform {
+    name: &'static str,
+    kind: Fft,
+    dim: usize,
+    /// Elements of a transform.
+    n: usize,
+    /// The result's extent.
+    out: usize,
+    scale: f64,
+    /// The dim that mesh axes divide which divided `dim`.
+    instead: Option<usize>,
+}
+
+impl Transform {
+    fn apply(self, exec: &dyn Exec, x: &Value) -> Result<Value> {
+        let instead = self.replacement(x);
+        exec.apply1(Arc::new(Self { instead, ..self }), &[x])
+    }
+
+    /// The dim whose parts are the most equal if the axes that shard this one divide it too; of such the one that nothing
+    /// divides, and of these the largest.
+    fn replacement(&self, x: &Value) -> Option<usize> {
+        let parts = |d: usize| x.layout().sharding(d).map_or(1, |s| s.partition.parts());
+        let fresh = parts(self.dim);
+        let dims = x.ndim() - usize::from(self.kind.reads_complex());
+        let others = (0..dims).filter(|&d| d != self.dim && x.shape()[d] > 0);
+        others.min_by_key(|&d| {
+            let (n, before) = (x.shape()[d], parts(d));
+            let pieces = fresh * before;
+            // What the largest part has beyond its share, in thousandths of the share.
+            let beyond = (n.div_ceil(pieces) * pieces * 1000) / n;
+            (beyond, before, usize::MAX - n)
+        })
+    }
+}
+
+impl Op for Transform {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn key(&self) -> u128 {
+        let shape = (self.kind, self.dim, self.n, self.out, self.instead);
+        key_of("fft", &(self.name, shape, self.scale.to_bits()))
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let dtype = float_types(self.name, inputs)?;
+        let shape = &inputs[0].shape;
+        let dims = shape.len() - usize::from(self.kind.reads_complex());
+        let mut rule = Rule::builder(self.name, inputs).any_order();
+        let factors: Vec<usize> = shape[..dims].iter().map(|&n| rule.factor(n)).collect();
+        let whole = Access::Whole {
+            instead: self.instead.map(|d| factors[d]),
+        };
+        let mut from: Vec<Access> = factors.iter().map(|&f| Access::factor(f)).collect();
+        from[self.dim] = whole.clone();
+        let mut to = from.clone();
+        to[self.dim] = Access::WHOLE;
+        let mut made = shape[..dims].to_vec();
+        made[self.dim] = self.out;
+        if self.kind.reads_complex() {
+            from.push(whole);
+        }
+        if self.kind.writes_complex() {
+            to.push(Access::WHOLE);
+            made.push(2);
+        }
+        // The factor of the dim itself is nobody's; it stands for the elements of a line in the account of work.
+        let stages = f64::from(usize::BITS - self.n.leading_zeros());
+        rule.input(from)
+            .output(to, made.into(), dtype)
+            .flops(5.0 * stages)
+            .linearity(Linearity::Each(smallvec![0]))
+            .build()
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => {
+            let x = call.input::<T>(0);
+            let (kind, dim, n) = (self.kind, self.dim, self.n);
+            transform(kind, dim, n, self.scale, &x, &mut call.output::<T>(0));
+        });
+    }
+
+    crate::kernel::gpu_kernel!();
+
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        saved.pull_back(cotangents, |dy, x| {
+            let back = Self {
+                kind: self.kind.adjoint(),
+                out: saved.inputs[x].shape()[self.dim],
+                ..*self
+            };
+            back.apply(exec, dy)
+        })
+    }
+}

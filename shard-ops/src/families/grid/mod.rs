@@ -1,0 +1,86 @@
+//! Sampling a plane at coordinates that an operand holds.
+//!
+//! Each place reads a few elements of the plane. Which, and with what weights, one op finds from the coordinates alone; they are rows
+//! of a table, which come by a route: where coordinates are displaced little, little more than a halo moves. So gradients go
+//! home by the route back, and those of coordinates are those of weights.
+
+mod affine;
+#[cfg(feature = "cuda")]
+mod cuda;
+mod taps;
+
+pub use affine::affine_grid;
+pub use shard_kernels::grid::{SampleEdge, SampleMode, Sampling};
+
+use crate::elementwise::mul;
+use crate::families::indexing::pick_in_each;
+use crate::families::reduce::sum;
+use crate::families::shape::{permute, reshape, unsqueeze};
+use crate::{Exec, OpError, Result, Value};
+use std::sync::Arc;
+use taps::GridTaps;
+
+/// The elements of `x`, (N, C, spatial...), at the coordinates `grid`, (N, places..., spatial dims): (N, C, places...). Coordinates run
+/// from -1 to 1, those of the last dim first. Places have as many dims as the plane.
+///
+/// # Collective
+/// All members of the mesh. Where spatial dims are sharded, the elements that this rank's places read and others have, each once, and a
+/// request for each; planes sharded in another dim than their first are redistributed.
+///
+/// # Errors
+/// Shapes or types that do not belong together; more than three spatial dims, or a plane without elements.
+pub fn grid_sample(exec: &dyn Exec, x: &Value, grid: &Value, sampling: Sampling) -> Result<Value> {
+    let nd = x.ndim().saturating_sub(2);
+    let fits = (1..=3).contains(&nd)
+        && grid.ndim() == x.ndim()
+        && grid.shape()[0] == x.shape()[0]
+        && grid.shape()[nd + 1] == nd;
+    if !fits || x.shape()[2..].contains(&0) {
+        return Err(OpError::Shape {
+            op: "grid_sample",
+            problem: "a plane and coordinates that do not fit".into(),
+            shapes: vec![x.shape().to_vec(), grid.shape().to_vec()],
+            fix: "give (N, C, spatial...) of one to three dims that are not empty, and (N, places..., spatial dims) of as many",
+        });
+    }
+    if x.dtype() != grid.dtype() {
+        return Err(OpError::DType {
+            op: "grid_sample",
+            operand: 1,
+            expected: x.dtype().to_string(),
+            got: grid.dtype(),
+        });
+    }
+    let taps = GridTaps {
+        sampling,
+        plane: x.shape()[2..].iter().copied().collect(),
+    };
+    let [weights, index] = taps.apply(exec, grid)?;
+    // Channels of one position are a row.
+    let last_channels: Vec<usize> = [0].into_iter().chain(2..nd + 2).chain([1]).collect();
+    let positions = x.shape()[2..].iter().product();
+    let table = permute(exec, x, &last_channels)?;
+    let table = reshape(exec, &table, &[x.shape()[0], positions, x.shape()[1]])?;
+    let rows = pick_in_each(exec, &table, &index)?;
+    // (N, places..., taps, C)
+    let taps_dim = nd + 1;
+    let weighed = match sampling.mode {
+        SampleMode::Nearest => rows,
+        _ => mul(exec, &rows, &unsqueeze(exec, &weights, taps_dim + 1)?)?,
+    };
+    let summed = sum(exec, &weighed, &[taps_dim], false)?;
+    let channels_first: Vec<usize> = [0, nd + 1].into_iter().chain(1..=nd).collect();
+    permute(exec, &summed, &channels_first)
+}
+
+impl GridTaps {
+    /// Weights and indices.
+    fn apply(self, exec: &dyn Exec, grid: &Value) -> Result<[Value; 2]> {
+        let outputs = exec.apply(Arc::new(self), &[grid])?;
+        outputs.try_into().map_err(|all: Vec<_>| OpError::Arity {
+            op: "grid_taps",
+            expected: "two outputs".into(),
+            got: all.len(),
+        })
+    }
+}

@@ -1,0 +1,233 @@
+//! How many elements lie in each of some intervals.
+
+use super::decided;
+use super::elementwise::{
+    cast, div, ge, le, logical_and, maximum, minimum, mul_scalar, number, sub, sub_scalar, where_,
+};
+use super::index::slice;
+use super::indexing::bincount_within;
+use super::reduce::{amax, amin, sum};
+use super::search::bucketize;
+use super::shape::reshape;
+use crate::error::InOp;
+use crate::{Exec, OpError, Result, Value};
+use shard_comm::DType;
+use shard_redistribute::Array;
+use shard_spec::{Layout, numel};
+
+/// The intervals that elements are counted in.
+#[derive(Clone, Copy, Debug)]
+pub enum Bins<'a> {
+    /// So many of equal width, from the least element to the largest, or from end to end.
+    Count(usize, Option<(f64, f64)>),
+    /// Between ascending edges, `[bins + 1]`, of the elements' type.
+    Edges(&'a Value),
+}
+
+/// How many elements of `x` lie in each of the bins, or the sums of their `weights`, in the type of `x`; and the edges of the bins. A bin
+/// has its lower edge, and the last both; elements outside of all, and NaN, are not counted. With `density` the integral over all
+/// bins is 1.
+///
+/// # Collective
+/// All members of the mesh, as [`segment_sum`](super::indexing::segment_sum); where the ends are not given, all ranks of the program, and
+/// two reductions of a number.
+///
+/// # Errors
+/// Elements that are no floats; weights of another shape or type; no bins; ends that are not finite or not ascending, given or found.
+pub fn histogram(
+    exec: &dyn Exec,
+    x: &Value,
+    bins: Bins<'_>,
+    weights: Option<&Value>,
+    density: bool,
+) -> Result<(Value, Value)> {
+    const OP: &str = "histogram";
+    check(OP, x, weights)?;
+    let wide = widened(exec, x)?;
+    let edges = match bins {
+        Bins::Edges(edges) if edges.ndim() == 1 && edges.shape()[0] > 1 => {
+            widened(exec, &edges.detach())?
+        }
+        Bins::Edges(edges) => return Err(no_bins(OP, edges)),
+        Bins::Count(0, _) => return Err(no_bins(OP, x)),
+        Bins::Count(count, range) => {
+            let ends = match range {
+                Some(ends) => ends,
+                None => extremes(exec, OP, &wide)?,
+            };
+            even_edges(exec, &wide, count, spread(OP, x, ends, 0.5)?)?
+        }
+    };
+    let count = edges.shape()[0] - 1;
+    // Of those below no edge there is no bin; the last edge is of the last bin.
+    let above = bucketize(exec, &wide, &edges, true)?;
+    let within = |from: usize| slice(exec, &edges, 0, from, 1, 1);
+    let inside = inside(exec, &wide, &within(0)?, &within(count)?)?;
+    let bin = sub_scalar(exec, &above, 1.0)?;
+    let sums = counted(exec, OP, &bin, &inside, weights, count)?;
+    let mut sums = cast(exec, &sums, edges.dtype())?;
+    if density {
+        let widths = sub(
+            exec,
+            &slice(exec, &edges, 0, 1, 1, count)?,
+            &slice(exec, &edges, 0, 0, 1, count)?,
+        )?;
+        let all = sum(exec, &sums, &[0], true)?;
+        sums = div(exec, &div(exec, &sums, &all)?, &widths)?;
+    }
+    let back = |v: &Value| match v.dtype() == x.dtype() {
+        true => Ok(v.clone()),
+        false => cast(exec, v, x.dtype()),
+    };
+    Ok((back(&sums)?, back(&edges)?))
+}
+
+/// How many elements of `x` lie in each of `bins` intervals of equal width between two ends, in the type of `x`: PyTorch's older
+/// [`histogram`], which finds bins by division. Ends that are equal stand for the least and the largest element.
+///
+/// # Collective
+/// As [`histogram`].
+///
+/// # Errors
+/// As [`histogram`].
+pub fn histc(exec: &dyn Exec, x: &Value, bins: usize, ends: (f64, f64)) -> Result<Value> {
+    const OP: &str = "histc";
+    check(OP, x, None)?;
+    if bins == 0 {
+        return Err(no_bins(OP, x));
+    }
+    let wide = widened(exec, x)?;
+    let ends = match ends.0 == ends.1 && numel(x.shape()) > 0 {
+        true => extremes(exec, OP, &wide)?,
+        false => ends,
+    };
+    let (low, high) = spread(OP, x, ends, 1.0)?;
+    let [lowest, highest] = [low, high].map(|end| number(OP, &wide, end));
+    let (lowest, highest) = (lowest?, highest?);
+    let inside = inside(exec, &wide, &lowest, &highest)?;
+    let from_low = mul_scalar(exec, &sub(exec, &wide, &lowest)?, bins as f64)?;
+    let bin = div(exec, &from_low, &sub(exec, &highest, &lowest)?)?;
+    let bin = cast(exec, &bin, DType::I64)?;
+    let sums = counted(exec, OP, &bin, &inside, None, bins)?;
+    cast(exec, &sums, x.dtype())
+}
+
+fn check(op: &'static str, x: &Value, weights: Option<&Value>) -> Result<()> {
+    let refuse = |operand: usize, expected: String, got: DType| {
+        Err(OpError::DType {
+            op,
+            operand,
+            expected,
+            got,
+        })
+    };
+    match weights {
+        _ if !x.dtype().is_float() => refuse(0, "a float".into(), x.dtype()),
+        Some(weights) if weights.dtype() != x.dtype() => {
+            refuse(1, x.dtype().to_string(), weights.dtype())
+        }
+        Some(weights) if weights.shape() != x.shape() => Err(OpError::Shape {
+            op,
+            problem: "weights are not as many".into(),
+            shapes: vec![x.shape().to_vec(), weights.shape().to_vec()],
+            fix: "give a weight for each element",
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn no_bins(op: &'static str, x: &Value) -> OpError {
+    OpError::Shape {
+        op,
+        problem: "there are no bins".into(),
+        shapes: vec![x.shape().to_vec()],
+        fix: "give a number of bins of 1 or more, or a list of two edges or more",
+    }
+}
+
+/// The elements as a list, 16-bit floats as `f32`.
+fn widened(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    let list = match x.ndim() {
+        1 => x.detach(),
+        _ => reshape(exec, &x.detach(), &[numel(x.shape())])?,
+    };
+    match x.dtype() {
+        DType::F16 | DType::BF16 => cast(exec, &list, DType::F32),
+        _ => Ok(list),
+    }
+}
+
+/// The least element and the largest, on all ranks; 0 if there are none.
+fn extremes(exec: &dyn Exec, op: &'static str, x: &Value) -> Result<(f64, f64)> {
+    if numel(x.shape()) == 0 {
+        return Ok((0.0, 0.0));
+    }
+    let told = |end: Value| decided::told::<f64>(exec, op, &cast(exec, &end, DType::F64)?);
+    Ok((
+        told(amin(exec, x, &[0], false)?)?,
+        told(amax(exec, x, &[0], false)?)?,
+    ))
+}
+
+/// Ends that are apart, by so much on either side where they were not.
+fn spread(op: &'static str, x: &Value, (low, high): (f64, f64), by: f64) -> Result<(f64, f64)> {
+    if !(low.is_finite() && high.is_finite() && low <= high) {
+        return Err(OpError::Shape {
+            op,
+            problem: format!("bins from {low} to {high}"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give finite ends of the bins in ascending order, where elements are not finite",
+        });
+    }
+    match low == high {
+        true => Ok((low - by, high + by)),
+        false => Ok((low, high)),
+    }
+}
+
+/// The edges of bins of equal width, counted from the nearer end, in the type of `like`.
+fn even_edges(
+    exec: &dyn Exec,
+    like: &Value,
+    bins: usize,
+    (low, high): (f64, f64),
+) -> Result<Value> {
+    let cx = like.array().cx();
+    let layout = Layout::replicated(cx.mesh(), &[bins + 1]);
+    let step = (high - low) / bins as f64;
+    let edges = Array::from_fn(cx, &layout, |i| match i[0] < bins.div_ceil(2) {
+        true => low + i[0] as f64 * step,
+        false => high - (bins - i[0]) as f64 * step,
+    });
+    let edges = Value::new(edges.in_op("histogram")?);
+    match like.dtype() {
+        DType::F64 => Ok(edges),
+        dtype => cast(exec, &edges, dtype),
+    }
+}
+
+/// Where elements lie between two others, or on them; nowhere for NaN.
+fn inside(exec: &dyn Exec, x: &Value, low: &Value, high: &Value) -> Result<Value> {
+    logical_and(exec, &ge(exec, x, low)?, &le(exec, x, high)?)
+}
+
+/// How many elements, or what sum of weights, each bin has of those inside.
+fn counted(
+    exec: &dyn Exec,
+    op: &'static str,
+    bin: &Value,
+    inside: &Value,
+    weights: Option<&Value>,
+    bins: usize,
+) -> Result<Value> {
+    let last = number(op, bin, (bins - 1) as f64)?;
+    let bin = maximum(exec, &minimum(exec, bin, &last)?, &number(op, bin, 0.0)?)?;
+    let terms = match weights {
+        None => cast(exec, inside, DType::I64)?,
+        Some(weights) => {
+            let weights = widened(exec, weights)?;
+            where_(exec, inside, &weights, &number(op, &weights, 0.0)?)?
+        }
+    };
+    bincount_within(exec, &bin, Some(&terms), bins)
+}

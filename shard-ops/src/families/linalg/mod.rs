@@ -1,0 +1,295 @@
+//! Linear algebra of batches of matrices. A matrix is whole on every rank that has it; mesh axes may divide batch dims.
+//!
+//! What does not exist, such as the inverse of a singular matrix, is NaN, on every rank alike.
+
+mod gradient;
+
+use crate::families::shape::{reshape, unsqueeze};
+use crate::families::types::float_types;
+use crate::host::with_float;
+use crate::{
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+};
+use shard_kernels::linalg::{self as kernels, Factors};
+use shard_spec::Dims;
+use smallvec::smallvec;
+use std::sync::Arc;
+
+macro_rules! factors {
+    ($($(#[$doc:meta])* $name:ident => $kind:ident, $square:literal;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// Matrices are the last two dims.
+        ///
+        /// # Collective
+        /// All members of the mesh. No communication; a partial operand is reduced first.
+        ///
+        /// # Errors
+        /// A sharded dim of the matrices; fewer than two dims, or matrices that are not square where they must be; a type that is
+        /// not f32 or f64.
+        pub fn $name(exec: &dyn Exec, x: &Value) -> Result<Vec<Value>> {
+            whole(stringify!($name), x)?;
+            apply(exec, Factors::$kind, x)
+        }
+    )*};
+}
+
+factors! {
+    /// The inverse `A⁻¹`.
+    inv => Inverse, true;
+    /// The lower triangular `L` with `L Lᵀ = A`, of symmetric positive definite matrices.
+    cholesky => Cholesky, true;
+    /// `Q`, `[.., m, k]` with orthonormal columns, and `R`, `[.., k, n]` and upper triangular, with `Q R = A` and `k = min(m, n)`.
+    qr => Qr, false;
+    /// `U`, `[.., m, k]`, `s`, `[.., k]` and falling, and `Vᵀ`, `[.., k, n]`, with `U diag(s) Vᵀ = A` and `k = min(m, n)`.
+    svd => Svd, false;
+    /// The eigenvalues, rising, and the eigenvectors, as columns, of symmetric matrices.
+    eigh => Eigh, true;
+    /// The determinant.
+    det => Det, true;
+    /// The sign of the determinant, and the logarithm of its size.
+    slogdet => Slogdet, true;
+}
+
+/// `X` with `A X = B`; `b` is `[.., n, k]`, or a vector for each matrix if it has a dim less than `a`. Batch dims must be equal.
+///
+/// # Collective
+/// All members of the mesh. No communication but to align the batch dims of the operands.
+///
+/// # Errors
+/// A sharded dim of the matrices; shapes that do not belong together; types that differ or are not f32 or f64.
+pub fn solve(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
+    whole("solve", a)?;
+    if b.ndim() + 1 == a.ndim() {
+        let columns = unsqueeze(exec, b, b.ndim())?;
+        whole("solve", &columns)?;
+        let x = apply_solve(exec, a, &columns)?;
+        return reshape(exec, &x, b.shape());
+    }
+    whole("solve", b)?;
+    apply_solve(exec, a, b)
+}
+
+/// Refuses matrices in pieces.
+fn whole(op: &'static str, x: &Value) -> Result<()> {
+    let n = x.ndim();
+    let cut = (n.saturating_sub(2)..n).find(|&d| x.layout().sharding(d).is_some());
+    match cut {
+        None => Ok(()),
+        Some(d) => Err(OpError::Shape {
+            op,
+            problem: format!("dim {d} of the matrices is sharded: {}", x.layout()),
+            shapes: vec![x.shape().to_vec()],
+            fix: "redistribute it first, so that mesh axes divide batch dims alone or nothing",
+        }),
+    }
+}
+
+fn apply(exec: &dyn Exec, kind: Factors, x: &Value) -> Result<Vec<Value>> {
+    exec.apply(Arc::new(Decompose { kind }), &[x])
+}
+
+fn apply_solve(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
+    exec.apply1(Arc::new(SolveFor), &[a, b])
+}
+
+/// Factors of matrices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Decompose {
+    kind: Factors,
+}
+
+/// Solutions of systems of equations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SolveFor;
+
+fn misfit(op: &'static str, problem: &str, inputs: &[Meta]) -> OpError {
+    OpError::Shape {
+        op,
+        problem: problem.to_owned(),
+        shapes: inputs.iter().map(|m| m.shape.to_vec()).collect(),
+        fix: "give batches of matrices that belong together, the last two dims",
+    }
+}
+
+/// Batch dims as factors, and the others whole.
+fn dims(batch: &[usize], own: usize) -> Vec<Access> {
+    let factors = batch.iter().map(|&f| Access::factor(f));
+    factors
+        .chain(std::iter::repeat_n(Access::WHOLE, own))
+        .collect()
+}
+
+impl Op for Decompose {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            Factors::Inverse => "inv",
+            Factors::Cholesky => "cholesky",
+            Factors::Qr => "qr",
+            Factors::Svd => "svd",
+            Factors::Eigh => "eigh",
+            Factors::Det => "det",
+            Factors::Slogdet => "slogdet",
+        }
+    }
+
+    fn key(&self) -> u128 {
+        key_of("linalg", &self.kind)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let dtype = float_types(self.name(), inputs)?;
+        let [batch @ .., m, n] = &inputs[0].shape[..] else {
+            return Err(misfit(self.name(), "there are no matrices", inputs));
+        };
+        let square = !matches!(self.kind, Factors::Qr | Factors::Svd);
+        if square && m != n {
+            return Err(misfit(self.name(), "the matrices are not square", inputs));
+        }
+        let mut rule = Rule::builder(self.name(), inputs).any_order();
+        let factors: Vec<usize> = batch.iter().map(|&n| rule.factor(n)).collect();
+        let k = *m.min(n);
+        let made: Vec<Vec<usize>> = match self.kind {
+            Factors::Inverse | Factors::Cholesky => vec![vec![*n, *n]],
+            Factors::Qr => vec![vec![*m, k], vec![k, *n]],
+            Factors::Svd => vec![vec![*m, k], vec![k], vec![k, *n]],
+            Factors::Eigh => vec![vec![*n], vec![*n, *n]],
+            Factors::Det => vec![vec![]],
+            Factors::Slogdet => vec![vec![], vec![]],
+        };
+        let mut rule = rule.input(dims(&factors, 2)).flops((m * n * k) as f64);
+        for own in made {
+            let shape: Dims = batch.iter().chain(&own).copied().collect();
+            rule = rule.output(dims(&factors, own.len()), shape, dtype);
+        }
+        rule.linearity(Linearity::None).build()
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => {
+            let x = call.input::<T>(0);
+            kernels::factors(self.kind, &x, &mut call.outputs_from::<T>(0));
+        });
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::ALL
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        if !saved.needs[0] || cotangents.iter().all(Option::is_none) {
+            return Ok(vec![None]);
+        }
+        gradient::of(exec, self.kind, saved, cotangents).map(|dx| vec![dx])
+    }
+}
+
+impl Op for SolveFor {
+    fn name(&self) -> &'static str {
+        "solve"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("solve", &())
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let dtype = float_types("solve", inputs)?;
+        let fits = match (&inputs[0].shape[..], &inputs[1].shape[..]) {
+            ([batch @ .., m, n], [others @ .., rows, _]) => m == n && n == rows && batch == others,
+            _ => false,
+        };
+        if !fits {
+            return Err(misfit(
+                "solve",
+                "matrices and right-hand sides do not fit",
+                inputs,
+            ));
+        }
+        let shape = inputs[1].shape.clone();
+        let batch = shape.len() - 2;
+        let mut rule = Rule::builder("solve", inputs).any_order();
+        let factors: Vec<usize> = shape[..batch].iter().map(|&n| rule.factor(n)).collect();
+        let n = shape[batch];
+        rule.input(dims(&factors, 2))
+            .input(dims(&factors, 2))
+            .output(dims(&factors, 2), shape, dtype)
+            .flops((n * n * n) as f64)
+            .linearity(Linearity::Each(smallvec![1]))
+            .build()
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.dtype(), T => {
+            let (a, b) = (call.input::<T>(0), call.input::<T>(1));
+            kernels::solve(&a, &b, &mut call.output::<T>(0));
+        });
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::inputs(&[0]).and_outputs(&[0])
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let (a, x) = (&saved.inputs[0], &saved.outputs[0]);
+        let Some(dx) = &cotangents[0] else {
+            return Ok(vec![None, None]);
+        };
+        // Aᵀ dB = dX, and dA = -dB Xᵀ.
+        let db = apply_solve(exec, &gradient::turned(exec, a)?, dx)?;
+        let da = match saved.needs[0] {
+            true => Some(gradient::minus_product(exec, &db, x)?),
+            false => None,
+        };
+        Ok(vec![da, Some(db).filter(|_| saved.needs[1])])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Tensor, validate};
+
+    /// Symmetric and positive definite, one for each of a batch.
+    fn positive(batch: usize, n: usize) -> Tensor {
+        let entry = |i: usize| {
+            let (b, r, c) = (i / (n * n), i / n % n, i % n);
+            let near = 1.0 / (1.0 + r.abs_diff(c) as f64) + 0.1 * ((r * c + b) % 3) as f64;
+            near + if r == c { 2.0 + r as f64 } else { 0.0 }
+        };
+        let all: Vec<f64> = (0..batch * n * n).map(entry).collect();
+        Tensor::new([batch, n, n], all)
+    }
+
+    #[test]
+    fn square_matrices_have_one_ranks_factors_under_all_layouts_of_the_batch() {
+        for kind in [Factors::Inverse, Factors::Det, Factors::Slogdet] {
+            let tried = validate(Decompose { kind }, &[positive(5, 3)]).unwrap();
+            assert!(tried.slopes > 0, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn solutions_are_one_ranks_under_all_layouts_of_the_batch() {
+        let right = Tensor::drawn([5, 3, 2], 4);
+        assert!(validate(SolveFor, &[positive(5, 3), right]).unwrap().slopes > 0);
+    }
+
+    #[test]
+    fn factors_of_any_matrix_have_the_slopes_of_their_vjps() {
+        for kind in [Factors::Qr, Factors::Svd] {
+            let tried = validate(Decompose { kind }, &[Tensor::drawn([4, 4, 3], 5)]).unwrap();
+            assert!(tried.slopes > 0, "{kind:?}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What a training leaves, and how far two are apart.
+
+use shard_tensor::nn::Parameters;
+use shard_tensor::{DType, Result, ShardTensor};
+
+/// A model after its training.
+pub(crate) struct Trained {
+    /// Before each step.
+    pub(crate) losses: Vec<f64>,
+    /// All parameters, by name.
+    pub(crate) weights: Vec<(String, Vec<f64>)>,
+}
+
+/// How far two trainings are apart.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Distance {
+    /// The largest over all tensors of max|Δ| / max|w|, and the tensor it is of.
+    pub(crate) weights: (f64, String),
+    /// The largest over all steps of |Δ| / |loss|.
+    pub(crate) loss: f64,
+}
+
+impl Trained {
+    /// Reads the parameters.
+    ///
+    /// # Collective
+    /// All ranks.
+    pub(crate) fn new(losses: Vec<f64>, parameters: &Parameters) -> Result<Self> {
+        let read = |(name, tensor): &(String, ShardTensor)| {
+            let whole = tensor.detach().to(DType::F64)?.to_array::<f64>()?;
+            Ok((name.clone(), whole.into_iter().collect()))
+        };
+        let weights = parameters.iter().map(read).collect::<Result<_>>()?;
+        Ok(Self { losses, weights })
+    }
+}
+
+impl Distance {
+    /// Of a training on many ranks and the same on one.
+    pub(crate) fn between(many: &Trained, one: &Trained) -> Self {
+        let tensors = many.weights.iter().zip(&one.weights);
+        let weights = tensors.map(|((name, a), (_, b))| {
+            let scale = b.iter().fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
+            (largest(differences(a, b)) / scale, name.clone())
+        });
+        let losses = differences(&many.losses, &one.losses).zip(&one.losses);
+        Self {
+            weights: weights.fold((0.0, "none".to_owned()), |worst, next| {
+                if exceeds(next.0, worst.0) {
+                    next
+                } else {
+                    worst
+                }
+            }),
+            loss: largest(losses.map(|(difference, loss)| difference / loss.abs())),
+        }
+    }
+
+    /// Whether neither is above its bound. False for NaN.
+    pub(crate) fn within(&self, weights: f64, loss: f64) -> bool {
+        self.weights.0 <= weights && self.loss <= loss
+    }
+}
+
+fn differences(a: &[f64], b: &[f64]) -> impl Iterator<Item = f64> {
+    a.iter().zip(b).map(|(a, b)| (a - b).abs())
+}
+
+/// The largest number; NaN if there is one.
+pub(crate) fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
+    numbers.fold(
+        0.0,
+        |worst, next| if exceeds(next, worst) { next } else { worst },
+    )
+}
+
+/// Whether a number is worse than the worst so far. Nothing is worse than NaN.
+fn exceeds(next: f64, worst: f64) -> bool {
+    !worst.is_nan() && (next.is_nan() || next > worst)
+}
+
+/// The share of the full learning rate at a step: it rises over the first tenth of the steps and falls to none along a cosine.
+pub(crate) fn schedule(step: usize, steps: usize) -> f64 {
+    let (step, steps) = (step as f64, steps as f64);
+    let rise = ((step + 1.0) / (0.1 * steps)).min(1.0);
+    rise * 0.5 * (1.0 + (std::f64::consts::PI * step / steps).cos())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_rises_and_falls() {
+        let rates: Vec<f64> = (0..100).map(|step| schedule(step, 100)).collect();
+        assert!(rates[0] > 0.0 && rates[0] < 0.2);
+        assert!(rates[..9].windows(2).all(|w| w[0] < w[1]));
+        assert!(rates[10..].windows(2).all(|w| w[0] > w[1]));
+        assert!(rates[99] < 0.01);
+        assert!(schedule(0, 1) > 0.0, "a single step must do something");
+    }
+}

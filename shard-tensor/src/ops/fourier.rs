@@ -1,0 +1,172 @@
+//! Fourier transforms.
+
+use crate::{DimList, Mesh, Placements, Result, ShardTensor};
+use shard_comm::Calling;
+use shard_ops::fft::{self, Norm};
+
+/// Methods that transform along one dim, and along several.
+macro_rules! transforms {
+    ($($(#[$doc:meta])* $name:ident, $complex:literal, $(#[$many_doc:meta])* $many:ident;)*) => {
+        /// Fourier transforms along sharded dims, by the conventions of `torch.fft`. Complex numbers are two numbers side by
+        /// side, in a last dim of 2, which dims are not counted with. Where a dim is sharded, its mesh axes come to divide another
+        /// dim instead, in one exchange, and stay there: a transform of both dims of a matrix over both axes of a mesh is two
+        /// exchanges. Parts may be uneven or empty.
+        impl ShardTensor {$(
+            $(#[$doc])*
+            ///
+            /// `n` is how many elements are transformed: the tensor is cut or padded with zeros to that. `norm` says which of two
+            /// transforms that undo each other is scaled.
+            ///
+            /// # Collective
+            /// All members of the mesh. One exchange if the dim is sharded, none otherwise; a partial sum stays one.
+            ///
+            /// # Errors
+            /// For a dim out of range, a length of 0, numbers that are not complex where they should be, and types other than
+            /// `f32` and `f64`.
+            #[track_caller]
+            pub fn $name(
+                &self,
+                n: Option<usize>,
+                dim: impl Into<crate::Dim>,
+                norm: Norm,
+            ) -> Result<Self> {
+                let counted = self.ndim().saturating_sub($complex);
+                let dim = dim.into().of(stringify!($name), counted)?;
+                self.run(|exec, x| fft::$name(exec, x, n, dim, norm))
+            }
+
+            $(#[$many_doc])*
+            ///
+            /// `lengths` are those of the transforms, one for each dim.
+            ///
+            /// # Collective
+            /// All members of the mesh. One exchange for each dim that is sharded when its turn comes.
+            ///
+            /// # Errors
+            /// As for one dim; for no dims, dims named twice, and another number of lengths.
+            #[track_caller]
+            pub fn $many(
+                &self,
+                lengths: Option<&[usize]>,
+                dims: impl Into<DimList>,
+                norm: Norm,
+            ) -> Result<Self> {
+                let counted = self.ndim().saturating_sub($complex);
+                let dims = dims.into().of(stringify!($many), counted)?;
+                self.run(|exec, x| fft::$many(exec, x, lengths, &dims, norm))
+            }
+        )*}
+    };
+}
+
+transforms! {
+    /// The Fourier transform of complex numbers along a dim.
+    ///
+    /// ```
+    /// use shard_tensor::{Norm, launch, shard};
+    /// let y = launch(3, |ctx| {
+    ///     // A wave of period 4, as complex numbers.
+    ///     let x = ctx.mesh_of(3)?.from_fn([8, 2], [shard(0)], |i| {
+    ///         let angle = i[0] as f64 * std::f64::consts::FRAC_PI_2;
+    ///         if i[1] == 0 { angle.cos() } else { angle.sin() }
+    ///     })?;
+    ///     x.fft(None, 0, Norm::Backward)?.to_array::<f32>()
+    /// })?;
+    /// assert!((y[0][[2, 0]] - 8.0).abs() < 1e-5 && y[0][[3, 0]].abs() < 1e-5);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    fft, 1,
+    /// [`fft`](Self::fft) along several dims.
+    fftn;
+    /// The inverse of [`fft`](Self::fft).
+    ifft, 1,
+    /// [`ifft`](Self::ifft) along several dims.
+    ifftn;
+    /// The Fourier transform of real numbers along a dim: the `n/2 + 1` complex numbers of which the others are mirror images.
+    rfft, 0,
+    /// [`rfft`](Self::rfft) along the last of several dims, then [`fft`](Self::fft) along the others.
+    rfftn;
+    /// The inverse of [`rfft`](Self::rfft), which gives real numbers: `n` of them, by default the even number
+    /// `2 (extent - 1)`.
+    irfft, 1,
+    /// [`ifft`](Self::ifft) along all but the last of several dims, then [`irfft`](Self::irfft) along the last.
+    irfftn;
+}
+
+impl ShardTensor {
+    /// Moves frequency 0 from the beginning to the middle of dims; a dim of complex numbers is counted here.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates for sharded dims.
+    ///
+    /// # Errors
+    /// For a dim out of range.
+    #[track_caller]
+    pub fn fftshift(&self, dims: impl Into<DimList>) -> Result<Self> {
+        let dims = dims.into().of("fftshift", self.ndim())?;
+        self.run(|exec, x| fft::fftshift(exec, x, &dims))
+    }
+
+    /// Undoes [`fftshift`](Self::fftshift).
+    ///
+    /// # Collective
+    /// As [`fftshift`](Self::fftshift).
+    ///
+    /// # Errors
+    /// As [`fftshift`](Self::fftshift).
+    #[track_caller]
+    pub fn ifftshift(&self, dims: impl Into<DimList>) -> Result<Self> {
+        let dims = dims.into().of("ifftshift", self.ndim())?;
+        self.run(|exec, x| fft::ifftshift(exec, x, &dims))
+    }
+
+    /// The products of complex numbers, which lie in a last dim of 2; the other dims broadcast.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates to align misaligned operands.
+    ///
+    /// # Errors
+    /// For a last dim that is not 2; for shapes that do not broadcast, and types that differ or are not `f32` or `f64`.
+    #[track_caller]
+    pub fn complex_mul(&self, other: &Self) -> Result<Self> {
+        self.run2(other, fft::complex_mul)
+    }
+}
+
+impl Mesh {
+    /// The frequencies of the results of [`fft`](ShardTensor::fft) of `n` elements that are `d` apart, in cycles per unit.
+    ///
+    /// # Collective
+    /// All members of the mesh, with equal arguments. No communication.
+    ///
+    /// # Errors
+    /// As [`from_fn`](Self::from_fn).
+    #[track_caller]
+    pub fn fftfreq(
+        &self,
+        n: usize,
+        d: f64,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        let _call = Calling::of("fftfreq");
+        self.from_fn(n, placements, |i| fft::frequency(i[0], n, d))
+    }
+
+    /// The frequencies of the results of [`rfft`](ShardTensor::rfft): those from 0 to half of `1/d`.
+    ///
+    /// # Collective
+    /// As [`fftfreq`](Self::fftfreq).
+    ///
+    /// # Errors
+    /// As [`from_fn`](Self::from_fn).
+    #[track_caller]
+    pub fn rfftfreq(
+        &self,
+        n: usize,
+        d: f64,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        let _call = Calling::of("rfftfreq");
+        self.from_fn(n / 2 + 1, placements, |i| i[0] as f64 / (n as f64 * d))
+    }
+}

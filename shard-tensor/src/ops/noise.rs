@@ -1,0 +1,374 @@
+//! Random choices and noise. All numbers are functions of (seed, call, global index): the same under any layout.
+
+use crate::{Error, Mesh, Placements, Result, Shape, ShardTensor};
+use shard_comm::{Call, Calling, DType};
+use shard_ops::random::{Distribution, random};
+use shard_ops::{elementwise, key_of};
+use shard_spec::Layout;
+use std::ops::Range;
+
+/// The value of `selu` at -∞.
+const SELU_LEAST: f64 = -1.758_099_340_847_376_6;
+
+impl Mesh {
+    /// Uniform random integers in a range, without its end, as `i64`.
+    ///
+    /// # Collective
+    /// As [`rand`](Self::rand).
+    ///
+    /// # Errors
+    /// As [`uniform`](Self::uniform).
+    #[track_caller]
+    pub fn randint(
+        &self,
+        shape: impl Into<Shape>,
+        range: Range<i64>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        let _call = Calling::of("randint");
+        let range = range.start as f64..range.end as f64;
+        self.with_dtype(DType::I64)
+            .uniform(shape, range, placements)
+    }
+
+    /// The numbers 0, 1, ... `n - 1` in random order, each order as likely, as `i64`.
+    ///
+    /// # Collective
+    /// As [`rand`](Self::rand); random numbers are [sorted](ShardTensor::argsort).
+    ///
+    /// # Errors
+    /// As [`Placements::layout`]; what the communicator reports.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let order = launch(3, |ctx| {
+    ///     ctx.mesh_of(3)?.randperm(5, [shard(0)])?.argsort(0, false)?.to_array::<i64>()
+    /// })?;
+    /// assert_eq!(order[0].len(), 5);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn randperm(&self, n: usize, placements: impl Into<Placements>) -> Result<ShardTensor> {
+        let _call = Calling::of("randperm");
+        // Of two equal numbers, of 53 bits, the first stays first.
+        let keys = self.with_dtype(DType::F64).rand(n, placements)?;
+        keys.argsort(0, false)
+    }
+
+    /// Normal random numbers of a mean and a standard deviation, under the condition that they lie in a range.
+    ///
+    /// # Collective
+    /// As [`rand`](Self::rand).
+    ///
+    /// # Errors
+    /// As [`Placements::layout`]; [`Argument`](Error::Argument) for integers, a deviation that is not above 0 and a range that ends
+    /// before it starts or has no such numbers.
+    #[track_caller]
+    pub fn trunc_normal(
+        &self,
+        shape: impl Into<Shape>,
+        mean: f64,
+        deviation: f64,
+        range: Range<f64>,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        let _call = Calling::of("trunc_normal");
+        // Through the inverse of the distribution, as PyTorch's; `2 Φ(x) - 1` is `erf(x / √2)`.
+        let share = |x: f64| {
+            let mut y = [0.0];
+            let x = (x - mean) / deviation * std::f64::consts::FRAC_1_SQRT_2;
+            shard_kernels::unary::Unary::Erf.eval(0, &[x], &mut y);
+            y[0]
+        };
+        let (low, high) = (share(range.start), share(range.end));
+        if !(deviation > 0.0 && low < high) {
+            return Err(Error::argument(
+                "trunc_normal",
+                "a deviation above 0, and a range with room for such numbers",
+                format!("deviation {deviation}, range {range:?}"),
+                "draw with `randn` and `clamp`, or give another range",
+            ));
+        }
+        let shares = self
+            .with_dtype(DType::F64)
+            .uniform(shape, low..high, placements)?;
+        let normal = shares
+            .erfinv()?
+            .mul_scalar(deviation * std::f64::consts::SQRT_2)?;
+        let within = normal.add_scalar(mean)?.clamp(range.start, range.end)?;
+        within.to(self.dtype())
+    }
+}
+
+/// Random choices by this tensor's elements, and noise on them. The numbers are drawn where the elements are.
+impl ShardTensor {
+    /// 1 with the probability that each element is, else 0, in the tensor's type. No gradient passes.
+    ///
+    /// # Collective
+    /// All ranks of the program must draw the same tensors in the same order. No communication; a partial tensor is reduced first.
+    ///
+    /// # Errors
+    /// For types other than `f32` and `f64`.
+    #[track_caller]
+    pub fn bernoulli(&self) -> Result<Self> {
+        let _call = Calling::of("bernoulli");
+        let x = self.detach().reduced()?;
+        x.drawn(self.dtype(), x.layout(), Distribution::Unit)?
+            .lt(&x)?
+            .to(self.dtype())
+    }
+
+    /// Elements become 0 with probability `p`, and the others are divided by `1 - p`. For training: leave it out otherwise.
+    ///
+    /// # Collective
+    /// As [`bernoulli`](Self::bernoulli); partial sums stay partial.
+    ///
+    /// # Errors
+    /// For a `p` that is not in `0 ..= 1`, and types other than `f32` and `f64`.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let sums = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.ones(1000, [shard(0).sizes([300, 700])])?;
+    ///     x.dropout(0.5)?.sum_all()?.item()
+    /// })?;
+    /// assert!(sums[0] == sums[1] && (sums[0] - 1000.0).abs() < 200.0 && sums[0] % 2.0 == 0.0);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn dropout(&self, p: f64) -> Result<Self> {
+        let _call = Calling::of("dropout");
+        self.dropped("dropout", p, self.ndim())
+    }
+
+    /// [`dropout`](Self::dropout) of whole channels of `[batch, channels, length]` or `[channels, length]`.
+    ///
+    /// # Collective
+    /// As [`dropout`](Self::dropout).
+    ///
+    /// # Errors
+    /// As [`dropout`](Self::dropout); for other numbers of dims.
+    #[track_caller]
+    pub fn dropout1d(&self, p: f64) -> Result<Self> {
+        let _call = Calling::of("dropout1d");
+        let dims = self.channels("dropout1d", &[2, 3])?;
+        self.dropped("dropout1d", p, dims - 1)
+    }
+
+    /// [`dropout`](Self::dropout) of whole channels of `[batch, channels, rows, columns]`, or of `[batch, channels, length]`.
+    ///
+    /// # Collective
+    /// As [`dropout`](Self::dropout).
+    ///
+    /// # Errors
+    /// As [`dropout`](Self::dropout); for other numbers of dims.
+    #[track_caller]
+    pub fn dropout2d(&self, p: f64) -> Result<Self> {
+        let _call = Calling::of("dropout2d");
+        self.channels("dropout2d", &[3, 4])?;
+        self.dropped("dropout2d", p, 2)
+    }
+
+    /// [`dropout`](Self::dropout) of whole channels of `[batch, channels, depth, rows, columns]`, or of one such without a batch.
+    ///
+    /// # Collective
+    /// As [`dropout`](Self::dropout).
+    ///
+    /// # Errors
+    /// As [`dropout`](Self::dropout); for other numbers of dims.
+    #[track_caller]
+    pub fn dropout3d(&self, p: f64) -> Result<Self> {
+        let _call = Calling::of("dropout3d");
+        let dims = self.channels("dropout3d", &[4, 5])?;
+        self.dropped("dropout3d", p, dims - 3)
+    }
+
+    /// Elements become the least value of `selu` with probability `p`, and all are scaled and shifted so that mean 0 and variance
+    /// 1 stay.
+    ///
+    /// # Collective
+    /// As [`bernoulli`](Self::bernoulli).
+    ///
+    /// # Errors
+    /// As [`dropout`](Self::dropout).
+    #[track_caller]
+    pub fn alpha_dropout(&self, p: f64) -> Result<Self> {
+        let _call = Calling::of("alpha_dropout");
+        let kept = self.kept("alpha_dropout", p, self.ndim())?;
+        if p == 1.0 {
+            return self.mul_scalar(0.0);
+        }
+        let scale = ((1.0 - p) * (1.0 + p * SELU_LEAST * SELU_LEAST))
+            .sqrt()
+            .recip();
+        let shift = kept.add_scalar(-1.0)?.mul_scalar(-SELU_LEAST * scale)?;
+        let shift = shift.add_scalar(-SELU_LEAST * scale * p)?;
+        self.mul(&kept.mul_scalar(scale)?)?.add(&shift)
+    }
+
+    /// `x` at and above 0, and below it `x` times a number drawn for each element from a range. In `training`; otherwise the number
+    /// is the range's middle.
+    ///
+    /// # Collective
+    /// As [`bernoulli`](Self::bernoulli).
+    ///
+    /// # Errors
+    /// For a range that is not finite or ends before it starts; for types other than `f32` and `f64`.
+    #[track_caller]
+    pub fn rrelu(&self, range: Range<f64>, training: bool) -> Result<Self> {
+        let _call = Calling::of("rrelu");
+        let (start, width) = (range.start, range.end - range.start);
+        if !(width.is_finite() && width >= 0.0) {
+            return Err(Error::argument(
+                "rrelu",
+                "a finite range that does not end before it starts",
+                format!("{range:?}"),
+                "swap its ends",
+            ));
+        }
+        if !training {
+            return self.leaky_relu(start + 0.5 * width);
+        }
+        let x = self.reduced()?;
+        let slopes = x.drawn(
+            self.dtype(),
+            x.layout(),
+            Distribution::Uniform { start, width },
+        )?;
+        x.run2(&slopes, elementwise::leaky)
+    }
+
+    /// Of rows of weights, the last dim: the numbers of `count` of them, drawn in proportion to the weights, as `i64`. Without
+    /// `replacement` no number comes twice.
+    ///
+    /// # Collective
+    /// As [`bernoulli`](Self::bernoulli). The weights' sums along rows, or with a sharded last dim the best candidates, move; and
+    /// one number, since all ranks must know whether there is enough to draw from.
+    ///
+    /// # Errors
+    /// For tensors that have not one or two dims; for negative weights, NaN or infinity, and rows without so many weights above 0;
+    /// for types other than `f32` and `f64`.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let drawn = launch(2, |ctx| {
+    ///     let weights = ctx.mesh_of(2)?.from_fn(6, [shard(0)], |i| (i[0] % 2) as f64)?;
+    ///     weights.multinomial(3, false)?.to_array::<i64>()
+    /// })?;
+    /// let mut drawn = drawn[0].iter().copied().collect::<Vec<_>>();
+    /// drawn.sort();
+    /// assert_eq!(drawn, [1, 3, 5]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn multinomial(&self, count: usize, replacement: bool) -> Result<Self> {
+        let _call = Calling::of("multinomial");
+        let fit = |problem: String| {
+            let fix = "give rows of weights that are not below 0, with enough above 0 to draw from";
+            Error::argument("multinomial", "one or two dims of weights", problem, fix)
+        };
+        let (1 | 2, Some(&width)) = (self.ndim(), self.shape().last()) else {
+            return Err(fit(format!("shape {:?}", self.shape())));
+        };
+        let weights = self.detach().reduced()?.to(DType::F64)?;
+        let positive = weights.gt_scalar(0.0)?.logical_and(&weights.isfinite()?)?;
+        let unfit = weights
+            .eq_scalar(0.0)?
+            .logical_or(&positive)?
+            .logical_not()?;
+        if unfit.any(all_dims(&unfit), false)?.item()? != 0.0 {
+            return Err(fit("weights below 0, infinite or NaN".into()));
+        }
+        let enough = if replacement { 1 } else { count };
+        let found = positive.count_nonzero(-1, false)?;
+        if count > 0 && found.numel() > 0 {
+            let least = found.amin(all_dims(&found), false)?.item()?;
+            if least < enough as f64 {
+                return Err(fit(format!("{count} of rows with {least} weights above 0")));
+            }
+        }
+        // The greatest of `weight / exponential number` falls on each in proportion to the weights, and the greatest few are
+        // draws without replacement.
+        let draws = if replacement { count } else { 1 };
+        let mut wide: Vec<usize> = self.shape().to_vec();
+        wide.insert(self.ndim() - 1, draws);
+        let weights = weights.unsqueeze(self.ndim() - 1)?.expand(wide.clone())?;
+        let noise = weights.drawn(DType::F64, weights.layout(), Distribution::Unit)?;
+        // 1 - u lies in (0, 1]; a weight without noise is the greatest of all.
+        let noise = noise.neg()?.log1p()?.neg()?;
+        let keys = weights.div(&noise)?.where_positive(&weights)?;
+        let taken = if replacement { 1 } else { count };
+        debug_assert!(
+            count == 0 || taken <= width,
+            "checked by the number of weights above 0"
+        );
+        let (_, drawn) = keys.topk(taken, -1, true)?;
+        if replacement {
+            drawn.squeeze(self.ndim())
+        } else {
+            drawn.squeeze(self.ndim() - 1)
+        }
+    }
+
+    /// The keys where weights are above 0, else -1, which is below all keys.
+    fn where_positive(&self, weights: &Self) -> Result<Self> {
+        weights.gt_scalar(0.0)?.where_(self, -1.0)
+    }
+
+    /// Dropout of what the first `dims` dims tell apart.
+    #[track_caller]
+    fn dropped(&self, op: &'static str, p: f64, dims: usize) -> Result<Self> {
+        let kept = self.kept(op, p, dims)?;
+        // Where nothing is kept the factor does not matter.
+        let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 1.0 };
+        self.mul(&kept.mul_scalar(scale)?)
+    }
+
+    /// 1 with probability `1 - p` and 0 otherwise, for each index of the first `dims` dims; broadcasts to this tensor.
+    #[track_caller]
+    fn kept(&self, op: &'static str, p: f64, dims: usize) -> Result<Self> {
+        if !(0.0..=1.0).contains(&p) {
+            return Err(Error::argument(
+                op,
+                "a probability",
+                format!("{p}"),
+                "give a number from 0 to 1",
+            ));
+        }
+        let mut shape = self.shape().to_vec();
+        shape[dims..].fill(1);
+        let of = |d: usize| self.layout().sharding(d).filter(|_| d < dims).cloned();
+        let layout =
+            Layout::from_dims(self.layout().mesh(), &shape, (0..shape.len()).map(of), None)?;
+        let drawn = self.drawn(self.dtype(), &layout, Distribution::Unit)?;
+        drawn.ge_scalar(p)?.to(self.dtype())
+    }
+
+    /// How many dims there are, if so many are possible.
+    fn channels(&self, op: &'static str, possible: &[usize]) -> Result<usize> {
+        match possible.contains(&self.ndim()) {
+            true => Ok(self.ndim()),
+            false => Err(Error::argument(
+                op,
+                format!("{} or {} dims", possible[0], possible[1]),
+                format!("shape {:?}", self.shape()),
+                "use dropout, or bring channels to their place",
+            )),
+        }
+    }
+
+    /// The numbers of the context's next stream, in a layout.
+    #[track_caller]
+    fn drawn(&self, dtype: DType, layout: &Layout, how: Distribution) -> Result<Self> {
+        let stream = self.context().next_stream();
+        let mesh = self.mesh();
+        let call = Call::keyed("random", key_of("random", &(stream, format!("{how:?}"))));
+        mesh.comm().record(call.of(dtype, layout));
+        let array = random(mesh.comm(), layout, dtype, &stream, how)?;
+        Ok(self.lift(shard_ops::Value::new(array)))
+    }
+}
+
+fn all_dims(x: &ShardTensor) -> Vec<usize> {
+    (0..x.ndim()).collect()
+}

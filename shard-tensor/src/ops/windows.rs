@@ -1,0 +1,255 @@
+//! Pools by the number of outputs and by powers, windows as columns, channels as positions, and sampling at coordinates.
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "options are built in place: `x.lp_pool(2.0, Pool::new(3))`"
+)]
+
+use crate::options::{Pool, Unfold};
+use crate::{Dim, Result, Shape, ShardTensor};
+use shard_comm::Calling;
+use shard_ops::grid::{self, Sampling};
+use shard_ops::{pool, unfold};
+
+/// Pools of `[batch, channels, spatial...]` tensors whose windows follow from the number of outputs: output `o` of `m` sees the inputs
+/// `floor(o n / m) .. ceil((o + 1) n / m)` of `n`.
+impl ShardTensor {
+    /// The mean of each of this many areas: one extent per spatial dim, or one for all.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates what areas reach of other ranks' inputs; of dims with one output, sums alone.
+    ///
+    /// # Errors
+    /// If the extents are not as many, or one is 0; if the plane is empty.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let means = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.arange(5, [shard(0)])?.reshape([1, 1, 5])?;
+    ///     x.adaptive_avg_pool(3)?.to_array::<f32>()
+    /// })?;
+    /// // Of 0 and 1, of 1 to 3, and of 3 and 4.
+    /// assert_eq!(means[0].as_slice(), Some(&[0.5, 2.0, 3.5][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn adaptive_avg_pool(&self, outputs: impl Into<Shape>) -> Result<Self> {
+        let outputs = all(&outputs.into());
+        self.run(|exec, x| pool::adaptive_avg_pool(exec, x, &outputs))
+    }
+
+    /// The greatest value of each of this many areas.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates what areas reach of other ranks' inputs.
+    ///
+    /// # Errors
+    /// As [`adaptive_avg_pool`](Self::adaptive_avg_pool).
+    #[track_caller]
+    pub fn adaptive_max_pool(&self, outputs: impl Into<Shape>) -> Result<Self> {
+        Ok(self.adaptive_max_pool_with_indices(outputs)?.0)
+    }
+
+    /// The greatest value of each of this many areas, and where in the plane it stands, counted row-major.
+    ///
+    /// # Collective
+    /// As [`adaptive_max_pool`](Self::adaptive_max_pool).
+    ///
+    /// # Errors
+    /// As [`adaptive_avg_pool`](Self::adaptive_avg_pool).
+    #[track_caller]
+    pub fn adaptive_max_pool_with_indices(
+        &self,
+        outputs: impl Into<Shape>,
+    ) -> Result<(Self, Self)> {
+        let _call = Calling::of("adaptive_max_pool_with_indices");
+        let outputs = all(&outputs.into());
+        let (y, indices) = pool::adaptive_max_pool(self.context().tape(), &self.value(), &outputs)?;
+        Ok((self.lift(y), self.lift(indices)))
+    }
+}
+
+fn all(extents: &[usize]) -> Vec<Option<usize>> {
+    extents.iter().map(|&n| Some(n)).collect()
+}
+
+/// Pools by powers, and the way back from a pool.
+impl ShardTensor {
+    /// The p-norm of each window; of the options, size, stride and rounding count.
+    ///
+    /// # Collective
+    /// As [`max_pool`](Self::max_pool).
+    ///
+    /// # Errors
+    /// As [`max_pool`](Self::max_pool); if the norm is not positive and finite.
+    #[track_caller]
+    pub fn lp_pool(&self, norm: f64, options: Pool) -> Result<Self> {
+        self.run(|exec, x| pool::lp_pool(exec, x, norm, options.options()))
+    }
+
+    /// Puts these values, and zeros elsewhere, where `indices` of [`max_pool_with_indices`](Self::max_pool_with_indices) name places in a plane of
+    /// extents `output`.
+    ///
+    /// # Collective
+    /// All members of the mesh. Where spatial dims are sharded, values whose places are on other ranks and, at the first use of indices, a
+    /// request for each.
+    ///
+    /// # Errors
+    /// If shapes do not fit; on all ranks, if an index is beyond the plane on any.
+    #[track_caller]
+    pub fn max_unpool(&self, indices: &Self, output: impl Into<Shape>) -> Result<Self> {
+        let output = output.into().to_vec();
+        let options = pool::PoolOptions::new([1]);
+        self.run2(indices, |exec, x, indices| {
+            pool::max_unpool(exec, x, indices, &options, Some(&output))
+        })
+    }
+
+    /// Divides each element of a `[batch, channels, ...]` tensor by a power of what `size` neighbouring channels come to:
+    /// `x / (k + alpha mean(x²))^beta`.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates the halo of channels, if they are sharded.
+    ///
+    /// # Errors
+    /// If there are fewer than two dims, or the size is 0.
+    #[track_caller]
+    pub fn local_response_norm(&self, size: usize, alpha: f64, beta: f64, k: f64) -> Result<Self> {
+        self.run(|exec, x| pool::local_response_norm(exec, x, size, alpha, beta, k))
+    }
+}
+
+/// Windows as columns, and channels as positions.
+impl ShardTensor {
+    /// The windows of a `[batch, channels, spatial...]` tensor as columns: `[batch, channels * positions, windows]`.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates the halos of sharded spatial dims; columns are redistributed where another dim than the first
+    /// is sharded.
+    ///
+    /// # Errors
+    /// If shapes or options do not fit.
+    ///
+    /// ```
+    /// use shard_tensor::{Unfold, launch, shard};
+    /// let sums = launch(3, |ctx| {
+    ///     let x = ctx.mesh_of(3)?.ones([1, 1, 5, 4], [shard(2)])?;
+    ///     let windows = Unfold::new(3).padding(1);
+    ///     // How many windows see each element.
+    ///     x.unfold(windows.clone())?.fold([5, 4], windows)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!((sums[0][[0, 0, 0, 0]], sums[0][[0, 0, 2, 1]]), (4.0, 9.0));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn unfold(&self, windows: Unfold) -> Result<Self> {
+        self.run(|exec, x| unfold::unfold(exec, x, windows.options()))
+    }
+
+    /// The sum of windows, given as columns, where [`unfold`](Self::unfold) takes them from: `[batch, channels, output...]`.
+    ///
+    /// # Collective
+    /// As [`unfold`](Self::unfold).
+    ///
+    /// # Errors
+    /// As [`unfold`](Self::unfold).
+    #[track_caller]
+    pub fn fold(&self, output: impl Into<Shape>, windows: Unfold) -> Result<Self> {
+        let output = output.into().to_vec();
+        self.run(|exec, x| unfold::fold(exec, x, &output, windows.options()))
+    }
+
+    /// All slices of `size` along a dim, `step` apart, as a new last dim.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates the halo of the dim, if it is sharded.
+    ///
+    /// # Errors
+    /// If the dim is out of range, or no slice fits.
+    #[track_caller]
+    pub fn sliding(&self, dim: impl Into<Dim>, size: usize, step: usize) -> Result<Self> {
+        let dim = self.dim("sliding", dim)?;
+        self.run(|exec, x| unfold::sliding(exec, x, dim, size, step))
+    }
+
+    /// Channels as positions: `[..., c r², h, w]` to `[..., c, h r, w r]`.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication, unless channels are sharded in parts that are no multiples of `r²`.
+    ///
+    /// # Errors
+    /// If there are fewer than three dims, or the factor's square does not divide the channels.
+    #[track_caller]
+    pub fn pixel_shuffle(&self, factor: usize) -> Result<Self> {
+        self.run(|exec, x| unfold::pixel_shuffle(exec, x, factor))
+    }
+
+    /// Positions as channels: `[..., c, h r, w r]` to `[..., c r², h, w]`.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication, unless spatial dims are sharded in parts that are no multiples of `r`.
+    ///
+    /// # Errors
+    /// If there are fewer than three dims, or the factor does not divide the spatial dims.
+    #[track_caller]
+    pub fn pixel_unshuffle(&self, factor: usize) -> Result<Self> {
+        self.run(|exec, x| unfold::pixel_unshuffle(exec, x, factor))
+    }
+
+    /// Interleaves groups of the channels of a `[batch, channels, ...]` tensor.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication, unless channels are sharded.
+    ///
+    /// # Errors
+    /// If the groups do not divide the channels.
+    #[track_caller]
+    pub fn channel_shuffle(&self, groups: usize) -> Result<Self> {
+        self.run(|exec, x| unfold::channel_shuffle(exec, x, groups))
+    }
+}
+
+/// Sampling at coordinates.
+impl ShardTensor {
+    /// The elements of this `[batch, channels, spatial...]` tensor at the coordinates `grid`, `[batch, places..., spatial dims]`: from -1 to 1 over
+    /// each dim, the last dim's first. Gives `[batch, channels, places...]`. Gradients reach the tensor and the coordinates.
+    ///
+    /// ```
+    /// use shard_tensor::{SampleEdge, SampleMode, Sampling, launch, shard, replicate};
+    /// let near = Sampling { mode: SampleMode::Linear, edge: SampleEdge::Border, aligned: false };
+    /// let differs = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.randn([1, 3, 8, 6], [shard(2)])?;
+    ///     let identity = mesh.from_fn([1, 2, 3], [replicate()], |at| f64::from(u8::from(at[1] == at[2])))?;
+    ///     let same = x.grid_sample(&identity.affine_grid([8, 6], false)?, near)?;
+    ///     Ok(same.sub(&x)?.abs()?.to_array::<f32>()?.iter().copied().fold(0.0, f32::max))
+    /// })?;
+    /// assert!(differs[0] < 1e-5);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Where spatial dims are sharded, the elements that this rank's places read and others have, each once, and a
+    /// request for each.
+    ///
+    /// # Errors
+    /// If shapes or types do not belong together; what the communicator reports.
+    #[track_caller]
+    pub fn grid_sample(&self, grid: &Self, sampling: Sampling) -> Result<Self> {
+        self.run2(grid, |exec, x, grid| {
+            grid::grid_sample(exec, x, grid, sampling)
+        })
+    }
+
+    /// The coordinates at which these affine maps, `[batch, spatial dims, spatial dims + 1]`, have every place of a plane of extents `places`.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
+    /// # Errors
+    /// If the maps are not of that shape.
+    #[track_caller]
+    pub fn affine_grid(&self, places: impl Into<Shape>, aligned: bool) -> Result<Self> {
+        let places = places.into().to_vec();
+        self.run(|exec, theta| grid::affine_grid(exec, theta, &places, aligned))
+    }
+}

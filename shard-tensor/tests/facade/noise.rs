@@ -1,0 +1,116 @@
+//! Random choices do not depend on layout or rank count, and are what they say.
+
+use shard_tensor::{DType, Launch, Norm, Placements, Result, ShardTensor, shard};
+
+fn numbers(x: &ShardTensor) -> Result<Vec<f64>> {
+    let all = x.to(DType::F64)?.to_array::<f64>()?;
+    Ok(all.into_raw_vec_and_offset().0)
+}
+
+/// What all kinds of noise make of a tensor that lies so.
+fn drawn(mesh: &[usize], placements: &Placements) -> Vec<Vec<f64>> {
+    let ranks = mesh.iter().product();
+    let launch = Launch::new(ranks).seed(5).dtype(DType::F64);
+    let all = launch.run(|ctx| {
+        let mesh = ctx.mesh_of(mesh)?;
+        let x = mesh.from_fn([6, 5, 4], placements, |i| {
+            (1 + i[0] + 2 * i[1] + 3 * i[2]) as f64 / 40.0
+        })?;
+        let rows = x.select(2, 1)?;
+        let made = [
+            x.dropout(0.4)?,
+            x.dropout1d(0.5)?,
+            x.dropout2d(0.5)?,
+            x.alpha_dropout(0.3)?,
+            x.bernoulli()?,
+            x.add_scalar(-0.4)?.rrelu(0.1..0.3, true)?,
+            rows.multinomial(3, false)?,
+            rows.multinomial(7, true)?,
+            rows.select(0, 2)?.multinomial(5, false)?,
+            mesh.randperm(11, [shard(0)])?,
+            mesh.randint([4, 3], -3..9, [shard(0)])?,
+            mesh.trunc_normal([50], 1.0, 2.0, 0.0..2.5, [shard(0)])?,
+        ];
+        made.iter().map(numbers).collect::<Result<Vec<_>>>()
+    });
+    let mut all = all.unwrap();
+    assert!(all.iter().all(|a| a == &all[0]));
+    all.swap_remove(0)
+}
+
+#[test]
+fn noise_is_the_same_under_any_layout_and_rank_count() {
+    let alone = drawn(&[1], &[shard(0)].into());
+    let others: [(&[usize], Placements); 4] = [
+        (&[3], [shard(0).sizes([1, 0, 5])].into()),
+        (&[2], [shard(1)].into()),
+        (&[2, 2], [shard(2), shard(0)].into()),
+        (&[4], [shard(2).sizes([0, 4, 0, 0])].into()),
+    ];
+    for (mesh, placements) in others {
+        assert_eq!(drawn(mesh, &placements), alone, "{placements:?}");
+    }
+}
+
+#[test]
+fn noise_is_what_it_says() {
+    let all = drawn(&[2], &[shard(0)].into());
+    let dropped = all[0].iter().filter(|x| **x == 0.0).count();
+    assert!((20..80).contains(&dropped), "{dropped} of 120");
+    // Whole channels of [batch, channels, length].
+    for channel in all[1].chunks(4) {
+        let zeros = channel.iter().filter(|x| **x == 0.0).count();
+        assert!(zeros == 0 || zeros == 4, "{channel:?}");
+    }
+    assert!(all[4].iter().all(|x| [0.0, 1.0].contains(x)));
+    for row in all[6].chunks(3) {
+        assert!(
+            row[0] != row[1] && row[1] != row[2] && row[0] != row[2],
+            "{row:?}"
+        );
+    }
+    let mut order = all[9].clone();
+    assert_ne!(order, (0..11).map(f64::from).collect::<Vec<_>>());
+    order.sort_by(f64::total_cmp);
+    assert_eq!(order, (0..11).map(f64::from).collect::<Vec<_>>());
+    assert!(
+        all[10]
+            .iter()
+            .all(|x| (-3.0..9.0).contains(x) && x.fract() == 0.0)
+    );
+    assert!(all[11].iter().all(|x| (0.0..=2.5).contains(x)));
+}
+
+#[test]
+fn draws_without_replacement_need_enough_weights() {
+    let errors = Launch::new(2).run(|ctx| {
+        let x = ctx
+            .mesh_of(2)?
+            .from_fn([2, 4], [shard(0)], |i| (i[0] * i[1]) as f64)?;
+        Ok(x.multinomial(2, false).is_err())
+    });
+    assert_eq!(errors.unwrap(), [true, true]);
+}
+
+#[test]
+fn frequencies_are_as_numpy_has_them_and_a_spectrum_goes_back() {
+    let all = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let x = mesh.from_fn([7, 5], [shard(0).sizes([5, 0, 2])], |i| {
+            (i[0] * i[0] + 3 * i[1]) as f64
+        })?;
+        let spectrum = x.rfftn(None, [0, 1], Norm::Backward)?;
+        let back = spectrum.irfftn(Some(&[7, 5]), [0, 1], Norm::Backward)?;
+        let error = back.sub(&x)?.abs()?.amax([0, 1], false)?.item()?;
+        assert!(error < 1e-12, "{error}");
+        Ok([
+            numbers(&mesh.fftfreq(5, 0.5, [shard(0)])?)?,
+            numbers(&mesh.rfftfreq(5, 0.5, [shard(0)])?)?,
+            numbers(&mesh.fftfreq(4, 1.0, [shard(0)])?.fftshift(0)?)?,
+        ])
+    });
+    let all = all.unwrap().swap_remove(0);
+    assert_eq!(all[0], [0.0, 0.4, 0.8, -0.8, -0.4]);
+    assert_eq!(all[1], [0.0, 0.4, 0.8]);
+    assert_eq!(all[2], [-0.5, -0.25, 0.0, 0.25]);
+}

@@ -1,0 +1,107 @@
+//! Products whose operands come block by block, the next one on its way while one is multiplied, where that takes less time than to
+//! gather them first.
+
+use shard_comm::LinkCost;
+use shard_redistribute::CostModel;
+use shard_tensor::{Context, DType, Launch, Mesh, Placements, Result, ShardTensor, shard};
+
+/// A mesh whose messages fly while ranks compute, and cost about as much as the products here.
+fn network(ctx: &Context, ranks: usize) -> Result<Mesh> {
+    let mesh = ctx.mesh_of(ranks)?;
+    let model = CostModel::network(LinkCost::new(1e-9, 1e9))
+        .with_flops(1e9)
+        .with_round(1e-9);
+    mesh.comm().planner().set_model(Some(model));
+    Ok(mesh)
+}
+
+fn operand(mesh: &Mesh, shape: &[usize], placements: impl Into<Placements>) -> Result<ShardTensor> {
+    // Whole numbers, whose sums are exact in any order.
+    let number = |i: &[usize]| ((5 * i[0] + 3 * i[1] + i.len()) % 11) as f64 - 5.0;
+    mesh.from_fn(shape.to_vec(), placements, number)
+}
+
+type Numbers = Vec<f64>;
+
+/// The product and its gradients, how the engine multiplied, and the bytes that came for it.
+fn product(
+    ctx: &Context,
+    mesh: &Mesh,
+    [a, b]: [(&[usize], Placements); 2],
+) -> Result<([Numbers; 3], String, u64)> {
+    let (a, b) = (
+        operand(mesh, a.0, a.1)?.requires_grad()?,
+        operand(mesh, b.0, b.1)?.requires_grad()?,
+    );
+    let (y, told) = ctx.explain(|| a.matmul(&b))?;
+    let gradients = y.square()?.sum_all()?.backward()?;
+    let numbers =
+        |x: &ShardTensor| -> Result<Numbers> { Ok(x.to_array::<f64>()?.into_iter().collect()) };
+    let of = |x: &ShardTensor| {
+        let dx = gradients.get(x)?.expect("it is used");
+        assert_eq!(dx.layout(), x.layout());
+        numbers(&dx)
+    };
+    let found = [numbers(&y)?, of(&a)?, of(&b)?];
+    let step = &told.steps[0];
+    Ok((
+        found,
+        format!("{} {}", y.layout(), step.strategy),
+        step.received,
+    ))
+}
+
+#[test]
+fn blocks_go_round_while_others_are_multiplied() {
+    let run = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        let (here, there) = (ctx.mesh_of(3)?, network(ctx, 3)?);
+        let rows = || Placements::from([shard(0).sizes([7, 0, 16])]);
+        let columns = || Placements::from([shard(1).sizes([3, 9, 6])]);
+        // Tall by narrow: the columns' owners get the rows of all; then the other way round.
+        for (m, n) in [(23, 18), (18, 23)] {
+            let (a, b) = match m {
+                23 => (([23, 40], rows()), ([40, 18], columns())),
+                _ => (
+                    ([18, 40], Placements::from([shard(0).sizes([3, 9, 6])])),
+                    ([40, 23], [shard(1).sizes([7, 0, 16])].into()),
+                ),
+            };
+            let operands = || [(&a.0[..], a.1.clone()), (&b.0[..], b.1.clone())];
+            let (expected, at_once, bytes) = product(ctx, &here, operands())?;
+            let (found, by_block, moved) = product(ctx, &there, operands())?;
+            assert_eq!(expected[0].len(), m * n);
+            assert!(found == expected, "{by_block}");
+            assert!(
+                !at_once.contains("ring") && by_block.contains("ring of 3 blocks"),
+                "{at_once}\n{by_block}"
+            );
+            assert!(moved <= bytes, "{moved} bytes for {bytes}");
+        }
+        Ok(())
+    });
+    run.unwrap();
+}
+
+#[test]
+fn terms_of_a_result_go_home_while_others_are_computed() {
+    let run = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        let (here, there) = (ctx.mesh_of(3)?, network(ctx, 3)?);
+        let inner = || [12, 0, 8];
+        for home in [shard(0).sizes([2, 0, 7]), shard(1).sizes([4, 3, 1])] {
+            let multiply = |mesh: &Mesh| -> Result<(Numbers, String)> {
+                let a = operand(mesh, &[9, 20], [shard(1).sizes(inner())])?;
+                let b = operand(mesh, &[20, 8], [shard(0).sizes(inner())])?;
+                let (y, told) = ctx.explain(|| ctx.pinned(home.clone(), || a.matmul(&b)))?;
+                assert_eq!(y.layout(), &mesh.layout([9, 8], home.clone())?);
+                let numbers: Numbers = y.to_array::<f64>()?.into_iter().collect();
+                Ok((numbers, told.steps[0].strategy.clone()))
+            };
+            let (expected, _) = multiply(&here)?;
+            let (found, how) = multiply(&there)?;
+            assert!(how.contains("ring of 3 blocks"), "{how}");
+            assert_eq!(found, expected);
+        }
+        Ok(())
+    });
+    run.unwrap();
+}

@@ -1,0 +1,582 @@
+//! Softmax, losses and statistics over sharded dims, against their definitions.
+
+use ndarray::{Array1, Array2, arr1};
+use shard_autograd::{GradCheck, Recorder, gradgradcheck};
+use shard_ops::{Value, softmax as soft, statistics as stats};
+use shard_tensor::{
+    ClassLoss, Context, DType, Interpolation, Launch, LossReduction, Placements, Result,
+    ShardTensor, launch, replicate, shard,
+};
+
+/// The shape of a mesh, and placements of a tensor of two dims on it.
+type OnMesh = (Vec<usize>, fn() -> Placements);
+
+fn layouts() -> Vec<OnMesh> {
+    vec![
+        (vec![1], || [shard(0)].into()),
+        (vec![3], || [shard(0).sizes([4, 0, 3])].into()),
+        (vec![4], || [shard(1).sizes([0, 3, 1, 1])].into()),
+        (vec![2, 2], || [shard(1), shard(0)].into()),
+        (vec![2, 2], || [shard(1), shard(1)].into()),
+        (vec![2], || [shard(0).zigzag()].into()),
+        (vec![2], || [replicate()].into()),
+    ]
+}
+
+const ROWS: usize = 7;
+const COLUMNS: usize = 5;
+
+/// Elements without ties, but for one in every column but the first.
+fn at(i: usize, j: usize) -> f64 {
+    match (i, j) {
+        (2, 1..) => at(6, j),
+        _ => ((i * 11 + j * 17) % 29) as f64 / 3.0 - 4.0,
+    }
+}
+
+fn rows() -> Vec<Vec<f64>> {
+    let row = |i| (0..COLUMNS).map(|j| at(i, j)).collect();
+    (0..ROWS).map(row).collect()
+}
+
+fn columns() -> Vec<Vec<f64>> {
+    let column = |j| (0..ROWS).map(|i| at(i, j)).collect();
+    (0..COLUMNS).map(column).collect()
+}
+
+/// Runs a function of a tensor on all layouts, and compares what it gives with `exact`.
+fn check(
+    what: &str,
+    exact: &[f64],
+    f: impl Fn(&Context, &ShardTensor) -> Result<ShardTensor> + Sync,
+) {
+    for (shape, placements) in layouts() {
+        let found = Launch::new(shape.iter().product())
+            .dtype(DType::F64)
+            .run(|ctx| {
+                let mesh = ctx.mesh_of(shape.clone())?;
+                let x = mesh.from_fn([ROWS, COLUMNS], placements(), |i| at(i[0], i[1]))?;
+                let y = f(ctx, &x)?.to(DType::F64)?.to_array::<f64>()?;
+                Ok(y.into_iter().collect::<Vec<f64>>())
+            });
+        for found in found.unwrap_or_else(|e| panic!("{what} on {shape:?}: {e}")) {
+            assert_eq!(found.len(), exact.len(), "{what} on {shape:?}");
+            let same = |(a, b): (&f64, &f64)| a == b || (a - b).abs() < 1e-11;
+            assert!(
+                found.iter().zip(exact).all(same),
+                "{what} on {shape:?}: {found:?}, not {exact:?}"
+            );
+        }
+    }
+}
+
+fn variance(line: &[f64], correction: f64) -> f64 {
+    let mean = line.iter().sum::<f64>() / line.len() as f64;
+    let squares: f64 = line.iter().map(|x| (x - mean) * (x - mean)).sum();
+    squares / (line.len() as f64 - correction)
+}
+
+fn log_sum_exp(line: &[f64]) -> f64 {
+    line.iter().map(|x| x.exp()).sum::<f64>().ln()
+}
+
+#[test]
+fn statistics_are_those_of_their_definitions() {
+    let of = |lines: &[Vec<f64>], f: &dyn Fn(&[f64]) -> f64| -> Vec<f64> {
+        lines.iter().map(|line| f(line)).collect()
+    };
+    let (rows, columns) = (rows(), columns());
+    let spread = of(&columns, &|line| variance(line, 1.0));
+    check("var", &spread, |_, x| x.var(0, 1.0, false));
+    let spread = of(&rows, &|line| variance(line, 0.0).sqrt());
+    check("std", &spread, |_, x| x.std(-1, 0.0, true));
+    let all = rows.concat();
+    let mean = [all.iter().sum::<f64>() / all.len() as f64];
+    check("mean", &mean, |_, x| Ok(x.var_mean([0, 1], 1.0, false)?.1));
+    let sums = of(&columns, &log_sum_exp);
+    check("logsumexp", &sums, |_, x| x.logsumexp(0, true));
+    let p = |p: f64| {
+        of(&columns, &|line: &[f64]| {
+            let sum: f64 = line.iter().map(|x| x.abs().powf(p)).sum();
+            sum.powf(1.0 / p)
+        })
+    };
+    for order in [0.5, 1.0, 2.0, 3.0, 3.5, -1.5] {
+        check("norm", &p(order), |_, x| x.norm(order, 0, false));
+    }
+    let count = of(&columns, &|line| {
+        line.iter().filter(|x| **x != 0.0).count() as f64
+    });
+    check("norm 0", &count, |_, x| x.norm(0.0, 0, false));
+    let most = of(&rows, &|line| line.iter().fold(0.0, |m, x| x.abs().max(m)));
+    check("norm inf", &most, |_, x| x.norm(f64::INFINITY, 1, false));
+    let unit: Vec<f64> = (rows.iter())
+        .flat_map(|row| {
+            let length = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+            row.iter().map(move |x| x / length)
+        })
+        .collect();
+    check("normalize", &unit, |_, x| x.normalize(2.0, 1, 1e-12));
+    // Rank 0.25 (7 - 1) = 1.5 lies halfway, which makes the nearest place the even one.
+    let sorted = |line: &[f64]| {
+        let mut line = line.to_vec();
+        line.sort_by(f64::total_cmp);
+        line
+    };
+    let quarter = of(&columns, &|line| 0.5 * (sorted(line)[1] + sorted(line)[2]));
+    let found = |how| move |_: &Context, x: &ShardTensor| x.quantile(&[0.25], 0, how);
+    check("quantile", &quarter, found(Interpolation::Linear));
+    check("quantile", &quarter, found(Interpolation::Midpoint));
+    let second = of(&columns, &|line| sorted(line)[2]);
+    check("quantile", &second, found(Interpolation::Nearest));
+    check("quantile", &second, found(Interpolation::Higher));
+}
+
+#[test]
+fn extremes_are_the_first_of_equal_ones() {
+    let first = |line: &[f64], wins: fn(f64, f64) -> bool| -> usize {
+        (0..line.len()).fold(
+            0,
+            |best, i| if wins(line[i], line[best]) { i } else { best },
+        )
+    };
+    let places = |wins: fn(f64, f64) -> bool| -> Vec<f64> {
+        columns()
+            .iter()
+            .map(|line| first(line, wins) as f64)
+            .collect()
+    };
+    check("argmax", &places(|a, b| a > b), |_, x| x.argmax(0, false));
+    check("argmin", &places(|a, b| a < b), |_, x| x.argmin(0, true));
+    check("max", &places(|a, b| a > b), |_, x| Ok(x.max(0, false)?.1));
+    let all = rows().concat();
+    let flat = [first(&all, |a, b| a > b) as f64];
+    check("argmax of all", &flat, |_, x| x.argmax([0, 1], false));
+    // The index goes down the columns if these come first, which dims in any order do not change.
+    check("argmax of all", &flat, |_, x| x.argmax([1, 0], false));
+    let least: Vec<f64> = columns()
+        .iter()
+        .map(|line| line[first(line, |a, b| a < b)])
+        .collect();
+    check("min", &least, |_, x| Ok(x.min(0, false)?.0));
+}
+
+#[test]
+fn nan_is_the_extreme_and_the_first_is_found() {
+    let found = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let line = arr1(&[1.0, f32::INFINITY, 3.0, f32::NAN, -1.0, f32::NAN]);
+        let x = mesh.distribute(&line, shard(0).sizes([3, 1, 2]))?;
+        let worst = mesh.full(4, f64::NEG_INFINITY, shard(0).sizes([0, 3, 1]))?;
+        let most = x.max(0, false)?;
+        Ok((
+            most.0.item()?.is_nan(),
+            most.1.item()?,
+            x.argmin(0, false)?.item()?,
+            worst.argmax(0, false)?.item()?,
+        ))
+    });
+    assert_eq!(found.unwrap()[2], (true, 3.0, 3.0, 0.0));
+}
+
+#[test]
+fn softmax_of_what_would_overflow_and_of_infinities() {
+    let (rows, columns) = (rows(), columns());
+    let logs: Vec<f64> = (0..ROWS)
+        .flat_map(|i| (0..COLUMNS).map(move |j| (i, j)))
+        .map(|(i, j)| at(i, j) - log_sum_exp(&columns[j]))
+        .collect();
+    check("log_softmax", &logs, |_, x| {
+        x.add_scalar(1024.0)?.log_softmax(0)
+    });
+    let p: Vec<f64> = (rows.iter())
+        .flat_map(|row| row.iter().map(|x| (x - log_sum_exp(row)).exp()))
+        .collect();
+    check("softmax", &p, |_, x| x.softmax(-1));
+    check("softmin", &p, |_, x| x.neg()?.softmin(1));
+    let found = launch(2, |ctx| {
+        let of = |line: [f32; 3]| -> Result<(Vec<f32>, f64)> {
+            let x = ctx.mesh_of(2)?.distribute(&arr1(&line), shard(0))?;
+            let sum = x.logsumexp(0, false)?.item()?;
+            Ok((
+                x.softmax(0)?
+                    .to_array::<f32>()?
+                    .into_iter()
+                    .collect::<Vec<_>>(),
+                sum,
+            ))
+        };
+        let inf = f32::INFINITY;
+        Ok([of([-inf, 0.0, -inf])?, of([-inf; 3])?, of([inf, 0.0, 1.0])?])
+    });
+    let [one, none, all] = &found.unwrap()[1];
+    assert_eq!(*one, (vec![0.0, 1.0, 0.0], 0.0));
+    assert_eq!(none.1, f64::NEG_INFINITY);
+    assert_eq!(all.1, f64::INFINITY);
+    assert!(none.0.iter().chain(&all.0).all(|p| p.is_nan()));
+}
+
+/// Class, weight of each class, and what is ignored.
+const TARGETS: [i64; ROWS] = [0, 4, 2, 2, -100, 1, 3];
+const WEIGHTS: [f64; COLUMNS] = [0.5, 1.0, 2.0, 0.25, 3.0];
+
+#[test]
+fn cross_entropy_is_weighted_over_all_ranks() {
+    let (ignore, smoothing) = (2_i64, 0.1);
+    let logs: Vec<Vec<f64>> = rows()
+        .iter()
+        .map(|row| row.iter().map(|x| x - log_sum_exp(row)).collect())
+        .collect();
+    let errors = |ignore: i64, smoothing: f64| -> (Vec<f64>, f64) {
+        let counted = |t: i64| t != ignore && t != -100;
+        let error = |(row, &t): (&Vec<f64>, &i64)| match counted(t) {
+            false => 0.0,
+            true => {
+                let even: f64 = row.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum();
+                let right = WEIGHTS[t as usize] * row[t as usize];
+                -(1.0 - smoothing) * right - smoothing / COLUMNS as f64 * even
+            }
+        };
+        let weights = TARGETS.iter().filter(|t| counted(**t));
+        let weight: f64 = weights.map(|&t| WEIGHTS[t as usize]).sum();
+        (logs.iter().zip(&TARGETS).map(error).collect(), weight)
+    };
+    let targets = |x: &ShardTensor, place: Placements| {
+        let array: Array1<i64> = TARGETS
+            .iter()
+            .map(|&t| if t == -100 { ignore } else { t })
+            .collect();
+        x.mesh().distribute(&array, place)
+    };
+    let options = |x: &ShardTensor, how| -> Result<ClassLoss> {
+        let weight = x
+            .mesh()
+            .distribute(&arr1(&WEIGHTS), Placements::replicated())?;
+        let options = ClassLoss::default().weight(&weight).ignore(ignore);
+        Ok(options.smoothing(smoothing).reduction(how))
+    };
+    let (each, weight) = errors(ignore, smoothing);
+    let total: f64 = each.iter().sum();
+    let runs: [(LossReduction, Vec<f64>); 3] = [
+        (LossReduction::None, each.clone()),
+        (LossReduction::Sum, vec![total]),
+        (LossReduction::Mean, vec![total / weight]),
+    ];
+    for (how, exact) in &runs {
+        check("cross_entropy", exact, |_, x| {
+            let targets = targets(x, Placements::replicated())?;
+            x.cross_entropy(&targets, &options(x, *how)?)
+        });
+        check("nll_loss", &errors(ignore, 0.0).0, |_, x| {
+            let targets = targets(x, Placements::replicated())?;
+            let options = options(x, LossReduction::None)?.smoothing(0.0);
+            x.log_softmax(1)?.nll_loss(&targets, &options)
+        });
+    }
+    // Distributions instead of classes: the mean is over samples.
+    let share = |i: usize, j: usize| (1 + (3 * i + j) % 4) as f64 / 10.0;
+    let spread: f64 = (0..ROWS)
+        .flat_map(|i| (0..COLUMNS).map(move |j| (i, j)))
+        .map(|(i, j)| {
+            let target = (1.0 - smoothing) * share(i, j) + smoothing / COLUMNS as f64;
+            -target * WEIGHTS[j] * logs[i][j]
+        })
+        .sum();
+    check("cross_entropy", &[spread / ROWS as f64], |_, x| {
+        let shares = Array2::from_shape_fn((ROWS, COLUMNS), |(i, j)| share(i, j));
+        let shares = x.mesh().distribute(&shares, Placements::replicated())?;
+        let weight = x
+            .mesh()
+            .distribute(&arr1(&WEIGHTS), Placements::replicated())?;
+        x.cross_entropy(
+            &shares,
+            &ClassLoss::default().weight(&weight).smoothing(smoothing),
+        )
+    });
+}
+
+#[test]
+fn a_target_that_is_no_class_is_an_error_on_all_ranks() {
+    let failed = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.ones([2, 3], shard(0))?;
+        let loss = |targets: [i64; 2]| {
+            let targets = mesh.distribute(&arr1(&targets), shard(0))?;
+            x.cross_entropy(&targets, &ClassLoss::default())
+        };
+        let errors = [loss([0, 3]), loss([-1, 0])].map(|loss| loss.err().map(|e| e.to_string()));
+        // The group goes on, with a target that is ignored.
+        Ok((errors, loss([-100, 1])?.item()?))
+    });
+    for (errors, loss) in failed.unwrap() {
+        assert!(
+            errors[0].as_ref().is_some_and(|e| e.contains("index 3")),
+            "{errors:?}"
+        );
+        assert!(
+            errors[1].as_ref().is_some_and(|e| e.contains("index -1")),
+            "{errors:?}"
+        );
+        assert!((loss - 3_f64.ln()).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn losses_of_elements_are_those_of_their_definitions() {
+    let p = |i: usize, j: usize| (1 + (i + 2 * j) % 9) as f64 / 10.0;
+    let elements = |f: &dyn Fn(f64, f64) -> f64| -> Vec<f64> {
+        let all = (0..ROWS).flat_map(|i| (0..COLUMNS).map(move |j| (i, j)));
+        all.map(|(i, j)| f(at(i, j), p(i, j))).collect()
+    };
+    let target = |x: &ShardTensor| {
+        let p = Array2::from_shape_fn((ROWS, COLUMNS), |(i, j)| p(i, j));
+        x.mesh().distribute(&p, Placements::replicated())
+    };
+    let none = LossReduction::None;
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let logits = elements(&|x, p| -(1.7 * p * sigmoid(x).ln() + (1.0 - p) * sigmoid(-x).ln()));
+    check("bce with logits", &logits, |_, x| {
+        let positive = x
+            .mesh()
+            .distribute(&arr1(&[1.7]), Placements::replicated())?;
+        x.binary_cross_entropy_with_logits(&target(x)?, None, Some(&positive), none)
+    });
+    let shares = elements(&|x, p| -(p * sigmoid(x).ln() + (1.0 - p) * sigmoid(-x).ln()));
+    check("bce", &shares, |_, x| {
+        x.sigmoid()?.binary_cross_entropy(&target(x)?, None, none)
+    });
+    let kl: f64 = elements(&|x, p| p * (p.ln() - x)).iter().sum();
+    check("kl_div", &[kl / ROWS as f64], |_, x| {
+        x.kl_div(&target(x)?, false, LossReduction::BatchMean)
+    });
+    check("kl_div of logarithms", &[kl], |_, x| {
+        x.kl_div(&target(x)?.log()?, true, LossReduction::Sum)
+    });
+    let huber = |x: f64, p: f64| {
+        let d = (x - p).abs();
+        if d < 0.8 {
+            0.5 * d * d
+        } else {
+            0.8 * (d - 0.4)
+        }
+    };
+    check("huber", &elements(&huber), |_, x| {
+        x.huber_loss(&target(x)?, 0.8, none)
+    });
+    let smooth = elements(&|x, p| huber(x, p) / 0.8);
+    check("smooth l1", &smooth, |_, x| {
+        x.smooth_l1_loss(&target(x)?, 0.8, none)
+    });
+    let normal = elements(&|x, p| {
+        0.5 * (p.ln() + (x - 1.0) * (x - 1.0) / p + (2.0 * std::f64::consts::PI).ln())
+    });
+    check("gaussian nll", &normal, |_, x| {
+        let one = x.mesh().ones([ROWS, COLUMNS], Placements::replicated())?;
+        x.gaussian_nll_loss(&one, &target(x)?, true, 1e-6, none)
+    });
+    let poisson = elements(&|x, p| {
+        let t = 10.0 * p;
+        let rest = t * t.ln() - t + 0.5 * (2.0 * std::f64::consts::PI * t).ln();
+        x.exp() - t * x + if t > 1.0 { rest } else { 0.0 }
+    });
+    check("poisson nll", &poisson, |_, x| {
+        x.poisson_nll_loss(&target(x)?.mul_scalar(10.0)?, true, true, 1e-8, none)
+    });
+    let l1: f64 = elements(&|x, p| (x - p).abs()).iter().sum();
+    check("l1", &[l1 / (ROWS * COLUMNS) as f64], |_, x| {
+        x.l1_loss(&target(x)?, LossReduction::Mean)
+    });
+}
+
+#[test]
+fn probabilities_of_0_and_1_have_finite_losses_and_gradients() {
+    let found = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let p = mesh
+            .distribute(&arr1(&[0.0_f32, 1.0, 0.0, 1.0]), shard(0))?
+            .requires_grad()?;
+        let t = mesh.distribute(&arr1(&[0.0_f32, 1.0, 1.0, 0.0]), shard(0))?;
+        let loss = p.binary_cross_entropy(&t, None, LossReduction::None)?;
+        let gradients = loss.sum_all()?.backward()?;
+        let gradient = gradients.get(&p)?.expect("a gradient").to_array::<f32>()?;
+        Ok((
+            loss.to_array::<f32>()?,
+            gradient.iter().all(|g| g.is_finite()),
+        ))
+    });
+    let (loss, finite) = &found.unwrap()[0];
+    assert_eq!(*loss, arr1(&[0.0, 0.0, 100.0, 100.0]).into_dyn());
+    assert!(finite);
+}
+
+/// 10,000 numbers around 10,000 with a spread of 1, in single precision.
+#[test]
+fn a_spread_far_from_zero_keeps_its_digits() {
+    let n = 10_000;
+    let x = |i: usize| (1e4 + ((i * 7919 % 10_007) as f64 / 10_007.0 - 0.5) * 12_f64.sqrt()) as f32;
+    let line: Vec<f64> = (0..n).map(|i| f64::from(x(i))).collect();
+    let (exact, mean) = (variance(&line, 1.0), line.iter().sum::<f64>() / n as f64);
+    let found = launch(3, |ctx| {
+        let x = ctx
+            .mesh_of(3)?
+            .from_fn(n, shard(0).sizes([9_000, 1, 999]), |i| f64::from(x(i[0])))?;
+        let x = x.requires_grad()?;
+        let (var, mean) = x.var_mean(0, 1.0, false)?;
+        let gradients = var.backward()?;
+        let gradient = gradients.get(&x)?.expect("a gradient").to_array::<f32>()?;
+        Ok((
+            var.item()?,
+            mean.item()?,
+            gradient.into_iter().collect::<Vec<f32>>(),
+        ))
+    });
+    let (var, about, gradient) = &found.unwrap()[2];
+    assert!((var / exact - 1.0).abs() < 1e-6, "{var}, not {exact}");
+    assert!((about - mean).abs() < 1e-3, "{about}, not {mean}");
+    for (i, &slope) in gradient.iter().enumerate() {
+        let wanted = 2.0 * (line[i] - mean) / (n - 1) as f64;
+        assert!(
+            (f64::from(slope) - wanted).abs() < 1e-9,
+            "{i}: {slope}, not {wanted}"
+        );
+    }
+}
+
+/// What each rank receives, forward and backward, is a few numbers per cell: nothing of 100,000 elements moves.
+#[test]
+fn what_moves_is_the_size_of_results() {
+    let (rows, columns) = (10_usize, 10_000_usize);
+    type Case = (&'static str, usize, fn(&ShardTensor) -> Result<ShardTensor>);
+    // Bytes per row that ranks tell each other.
+    let cases: [Case; 8] = [
+        ("logsumexp", 16, |x| x.logsumexp(1, false)),
+        ("softmax", 16, |x| x.softmax(1)),
+        ("log_softmax", 16, |x| x.log_softmax(1)),
+        ("var", 24, |x| x.var(1, 1.0, false)),
+        ("std", 24, |x| x.std(1, 1.0, false)),
+        ("argmax", 16, |x| x.argmax(1, false)),
+        ("norm", 8, |x| x.norm(3.0, 1, false)),
+        ("normalize", 8, |x| x.normalize(2.0, 1, 1e-12)),
+    ];
+    for (name, each, f) in cases {
+        let moved = launch(4, |ctx| {
+            let mesh = ctx.mesh_of(4)?;
+            let x = mesh.from_fn([rows, columns], shard(1), |i| {
+                ((i[0] + 3 * i[1]) % 17) as f64
+            })?;
+            let x = x.requires_grad()?;
+            let before = ctx.ledger().snapshot();
+            let y = f(&x)?;
+            let layout = y.layout().clone();
+            let forward = ctx.ledger().since(&before).bytes;
+            if y.dtype().is_float() {
+                y.square()?.sum_all()?.backward()?;
+            }
+            Ok((
+                forward,
+                ctx.ledger().since(&before).bytes,
+                layout.to_string(),
+            ))
+        });
+        for (forward, both, layout) in moved.unwrap() {
+            // A rank receives the states of three others at most.
+            let states = 3 * rows * each;
+            assert!(
+                forward as usize <= states,
+                "{name}: {forward} of {states}, {layout}"
+            );
+            assert!(
+                both as usize <= 4 * states,
+                "{name}: {both} of {states}, {layout}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_cross_entropy_with_sharded_classes_moves_numbers_per_target() {
+    let (rows, classes) = (12_usize, 4_000_usize);
+    let moved = launch(4, |ctx| {
+        let mesh = ctx.mesh_of(4)?;
+        let x = mesh.from_fn([rows, classes], shard(1), |i| {
+            ((i[0] + 3 * i[1]) % 17) as f64
+        })?;
+        let x = x.requires_grad()?;
+        let targets: Array1<i64> = (0..rows as i64).map(|i| i * 333).collect();
+        let targets = mesh.distribute(&targets, replicate())?;
+        let before = ctx.ledger().snapshot();
+        let loss = x.cross_entropy(&targets, &ClassLoss::default())?;
+        let gradients = loss.backward()?;
+        let gradient = gradients.get(&x)?.expect("a gradient");
+        assert_eq!(gradient.layout(), x.layout());
+        Ok(ctx.ledger().since(&before).bytes as usize)
+    });
+    for bytes in moved.unwrap() {
+        assert!(bytes <= 100 * rows, "{bytes} bytes for {rows} targets");
+    }
+}
+
+#[test]
+fn second_derivatives_are_those_of_differences() {
+    type Function = fn(&Recorder, &Value) -> Result<Value, shard_ops::OpError>;
+    let functions: [(&str, Function); 7] = [
+        ("softmax", |t, x| soft::softmax(t, x, &[0])),
+        ("log_softmax", |t, x| soft::log_softmax(t, x, &[1])),
+        ("logsumexp", |t, x| stats::logsumexp(t, x, &[0, 1], false)),
+        ("var", |t, x| stats::var(t, x, &[0], 1.0, false)),
+        ("std", |t, x| stats::std(t, x, &[1], 0.0, true)),
+        ("norm", |t, x| stats::norm(t, x, 3.5, &[0], false)),
+        ("normalize", |t, x| stats::normalize(t, x, 2.0, &[1], 1e-12)),
+    ];
+    let layouts: [OnMesh; 2] = [
+        (vec![3], || [shard(0).sizes([3, 0, 1])].into()),
+        (vec![2, 2], || [shard(1), shard(0)].into()),
+    ];
+    for (shape, placements) in layouts {
+        let checked = Launch::new(shape.iter().product())
+            .dtype(DType::F64)
+            .run(|ctx| {
+                let mesh = ctx.mesh_of(shape.clone())?;
+                let x = mesh.from_fn([4, 3], placements(), |i| 0.3 * at(i[0], i[1]) + 0.05)?;
+                for (name, f) in functions {
+                    let f = |tape: &Recorder, v: &[Value]| Ok(vec![f(tape, &v[0])?]);
+                    let few = GradCheck::default();
+                    let report = gradgradcheck(ctx.tape(), &f, &[x.value()], few)
+                        .unwrap_or_else(|e| panic!("{name} on {shape:?}: {e}"));
+                    assert!(report.compared > 0, "{name}");
+                }
+                Ok(())
+            });
+        checked.unwrap();
+    }
+}
+
+#[test]
+fn what_has_no_extreme_or_no_such_dim_is_an_error() {
+    let errors = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let none = mesh.ones([3, 0], shard(0))?;
+        let some = mesh.ones([3, 2], shard(1))?;
+        let error = |found: Result<ShardTensor>| found.err().map(|e| e.to_string());
+        assert_eq!(none.argmax(0, false)?.shape(), [0]);
+        assert!(
+            none.var(1, 1.0, false)?
+                .to_array::<f32>()?
+                .iter()
+                .all(|v| v.is_nan())
+        );
+        Ok([
+            error(none.argmax(1, false)),
+            error(none.max(1, true).map(|found| found.0)),
+            error(none.quantile(&[0.5], 1, Interpolation::Linear)),
+            error(some.quantile(&[1.5], 1, Interpolation::Linear)),
+            error(some.softmax(2)),
+            error(some.var([0, 0], 1.0, false)),
+            error(some.cross_entropy(&some, &ClassLoss::default().smoothing(-0.1))),
+            error(some.nll_loss(&some.argmax(0, false)?, &ClassLoss::default())),
+        ])
+    });
+    for (i, error) in errors.unwrap()[1].iter().enumerate() {
+        assert!(error.is_some(), "{i}");
+    }
+}

@@ -1,0 +1,150 @@
+//! Softmax, losses and statistics with the arguments that the reference files lack: what one rank gives. That it is right on one rank
+//! is for the tests of the ops to say.
+
+use super::types::Kind::{Class, Float, Odd, Share, Small, Truth};
+use super::types::{Add, case};
+use crate::case::Case;
+use serde_json::{Value as Json, json};
+
+/// The cases.
+pub(super) fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    let mut add = |op: &str, attributes: Json, operands: &[super::types::Operand]| {
+        let number = all.len() as u64;
+        all.push(case("stats", op, attributes, operands, number));
+    };
+    softmaxes(&mut add);
+    moments(&mut add);
+    extremes(&mut add);
+    norms(&mut add);
+    losses(&mut add);
+    classes(&mut add);
+    all
+}
+
+fn softmaxes(add: Add<'_>) {
+    for op in ["softmax", "log_softmax"] {
+        add(op, json!({"dim": 1}), &[("input", Float, &[3, 0])]);
+    }
+    add("softmin", json!({"dim": -2}), &[("input", Float, &[2, 5])]);
+    let attributes = json!({"dim": [0, -1], "keepdim": true});
+    add("logsumexp", attributes, &[("input", Float, &[5, 2, 4])]);
+    add("logsumexp", json!({"dim": 0}), &[("input", Float, &[0, 3])]);
+}
+
+fn moments(add: Add<'_>) {
+    let attributes = json!({"dim": [0, -1], "correction": 2.5, "keepdim": true});
+    for op in ["var_mean", "std_mean"] {
+        add(op, attributes.clone(), &[("input", Float, &[7, 2, 3])]);
+    }
+    // A single element has no spread, and none has no mean.
+    let attributes = json!({"dim": 1, "correction": 0});
+    add("std", attributes.clone(), &[("input", Float, &[6, 1])]);
+    add("var_mean", attributes, &[("input", Float, &[5, 0])]);
+}
+
+fn extremes(add: Add<'_>) {
+    for kind in [Float, Small, Truth] {
+        let attributes = json!({"dim": -1, "keepdim": true});
+        add("argmax", attributes, &[("input", kind, &[3, 11])]);
+        add("argmin", json!({}), &[("input", kind, &[4, 2, 5])]);
+        add("max", json!({"dim": 1}), &[("input", kind, &[3, 9])]);
+    }
+    let attributes = json!({"dim": 0, "keepdim": true});
+    add("min", attributes, &[("input", Float, &[9, 2])]);
+    for (q, how) in [
+        (json!([0.0, 0.3, 1.0]), "linear"),
+        (json!(0.62), "midpoint"),
+    ] {
+        let attributes = json!({"q": q, "dim": 0, "interpolation": how});
+        add("quantile", attributes, &[("input", Float, &[9, 2])]);
+    }
+}
+
+fn norms(add: Add<'_>) {
+    for order in [json!(0), json!(0.5), json!(1.5), json!("-inf")] {
+        let attributes = json!({"ord": order, "dim": [0, 2], "keepdim": true});
+        add("norm", attributes, &[("input", Float, &[5, 2, 3])]);
+    }
+    add(
+        "norm",
+        json!({"ord": 2, "dim": 0}),
+        &[("input", Float, &[0, 3])],
+    );
+    add(
+        "normalize",
+        json!({"p": 3.0, "dim": 0}),
+        &[("input", Odd, &[7, 3])],
+    );
+    let [a, b]: [&[usize]; 2] = [&[7, 3], &[7, 1]];
+    add(
+        "cosine_similarity",
+        json!({"dim": 0}),
+        &[("x1", Odd, a), ("x2", Odd, b)],
+    );
+}
+
+fn losses(add: Add<'_>) {
+    let shape: &[usize] = &[7, 3];
+    let weighted = [
+        ("input", Share, &[7][..]),
+        ("target", Share, &[7]),
+        ("weight", Odd, &[1]),
+    ];
+    add(
+        "binary_cross_entropy",
+        json!({"reduction": "sum"}),
+        &weighted,
+    );
+    let weighted = [
+        ("input", Float, &[7][..]),
+        ("target", Share, &[7]),
+        ("pos_weight", Share, &[7]),
+    ];
+    add("binary_cross_entropy_with_logits", json!({}), &weighted);
+    let pair = [("input", Float, shape), ("target", Share, shape)];
+    let attributes = json!({"reduction": "none", "log_target": true});
+    add("kl_div", attributes, &pair);
+    let normal = [
+        ("input", Float, &[7][..]),
+        ("target", Float, &[7]),
+        ("var", Share, &[7]),
+    ];
+    add("gaussian_nll_loss", json!({"full": true}), &normal);
+    let attributes = json!({"full": true, "log_input": false});
+    let counts = [("input", Share, &[9][..]), ("target", Odd, &[9])];
+    add("poisson_nll_loss", attributes, &counts);
+}
+
+fn classes(add: Add<'_>) {
+    let (x, target) = (("input", Float, &[6, 5][..]), ("target", Class, &[6][..]));
+    let weight = ("weight", Share, &[5][..]);
+    let smooth = json!({"label_smoothing": 0.2, "ignore_index": 1});
+    add("cross_entropy", smooth, &[x, target, weight]);
+    add(
+        "nll_loss",
+        json!({"reduction": "none", "ignore_index": 3}),
+        &[x, target],
+    );
+    let shares = ("target", Share, x.2);
+    add(
+        "cross_entropy",
+        json!({"label_smoothing": 0.1}),
+        &[x, shares],
+    );
+    let one = [("input", Float, &[5][..]), ("target", Class, &[][..])];
+    add("cross_entropy", json!({}), &one);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_has_a_reference_and_most_have_gradients() {
+        let cases = cases();
+        assert!(cases.iter().all(|case| !case.outputs.is_empty()));
+        let slopes = cases.iter().filter(|case| !case.gradients.is_empty());
+        assert!(2 * slopes.count() > cases.len());
+    }
+}
