@@ -2,6 +2,7 @@
 
 use crate::strategy::{Group, Keyed, Routing};
 use shard_comm::AgreedError;
+use shard_spec::DimPart;
 use smallvec::SmallVec;
 
 /// What a part of an operand asks for.
@@ -145,8 +146,9 @@ impl Numbers {
 /// Rows of other ranks that are asked for.
 struct Remote<'a> {
     group: Option<&'a Group>,
-    /// Per part of the routed dim the peer that has it, where one is asked.
+    /// Per part of the routed dim the peer that has it, where one is asked, and the part.
     peers: Vec<Option<usize>>,
+    parts: Vec<DimPart>,
     /// Where the rows of each peer begin among those of all, and the end.
     starts: Vec<usize>,
     seen: Seen,
@@ -161,9 +163,11 @@ enum Seen {
 impl<'a> Remote<'a> {
     fn new(routing: &'a Routing, numbers: &Numbers) -> Self {
         let group = routing.group.as_ref();
-        let (mut peers, mut starts) = (Vec::new(), vec![0]);
+        let (mut peers, mut parts, mut starts) = (Vec::new(), Vec::new(), vec![0]);
         if let Some(group) = group {
-            peers = vec![None; group.partition.parts()];
+            let count = group.partition.parts();
+            peers = vec![None; count];
+            parts.extend((0..count).map(|part| group.partition.part(part)));
             for (number, peer) in group.peers.iter().enumerate() {
                 let rows = match number == group.me {
                     true => 0,
@@ -180,6 +184,7 @@ impl<'a> Remote<'a> {
         Self {
             group,
             peers,
+            parts,
             starts,
             seen: if few {
                 Seen::Marks(vec![0; rows])
@@ -198,7 +203,7 @@ impl<'a> Remote<'a> {
         let Some((part, peer)) = part.and_then(|part| Some((part, self.peers[part]?))) else {
             return NONE;
         };
-        let rows = group.partition.part(part);
+        let rows = &self.parts[part];
         let Some(at) = rows.position(index) else {
             return NONE;
         };
@@ -257,7 +262,7 @@ pub(super) mod tests {
     use super::*;
     use crate::RouteBy;
     use crate::strategy::{OperandPart, Peer};
-    use shard_spec::{DimPart, Partition};
+    use shard_spec::Partition;
     use smallvec::smallvec;
 
     /// Rank `me` of as many as the partition has parts, which looks up a part of this shape.

@@ -327,9 +327,9 @@ fn tell_rows(
     outgoing: &[usize],
     status: Status,
 ) -> Result<Vec<i64>> {
+    const WHAT: &str = "route requests";
     let device = comm.device();
     let (to, from) = (&asked.counts, outgoing);
-    const WHAT: &str = "route requests";
     if !routing.narrow {
         let mine = device.upload_slice(&asked.requests).in_op(op)?;
         let told = swap(op, WHAT, comm, group, &mine, to, from, 1, status)?;

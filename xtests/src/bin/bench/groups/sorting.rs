@@ -96,7 +96,7 @@ fn selected(ctx: &Context, n: usize, ranks: usize, split: Split, fresh: bool) ->
         .copied()
         .filter(|i| !held.contains(i))
         .collect();
-    let local = picks.context().mesh_of(1)?.with_dtype(DType::I64);
+    let local = own.mesh().with_dtype(DType::I64);
     let within: Vec<f64> = named
         .iter()
         .map(|i| (i % rows.max(1) as i64) as f64)
