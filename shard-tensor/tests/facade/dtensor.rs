@@ -624,7 +624,7 @@ fn case_29_random_numbers_do_not_know_the_layout() {
                 .randn([7, 5], placements.clone())?
                 .to_array::<f32>()
         });
-        assert!(drawn.unwrap().iter().all(|x| x == &alone), "{placements:?}");
+        assert!(drawn.unwrap().iter().all(|x| *x == alone), "{placements:?}");
     }
 }
 

@@ -24,7 +24,7 @@ impl Equation {
     /// # Errors
     /// What is wrong with it.
     pub(super) fn read(text: &str, operands: &[&Value]) -> Result<Self> {
-        let refuse = |problem: String| refusal(text, problem, operands);
+        let refuse = |problem: String| refusal(text, &problem, operands);
         let spaceless: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         let (left, right) = match spaceless.split_once("->") {
             Some((left, right)) => (left, Some(right)),
@@ -76,7 +76,7 @@ impl Equation {
 }
 
 /// The error that an equation is refused with.
-pub(super) fn refusal(text: &str, problem: String, operands: &[&Value]) -> OpError {
+pub(super) fn refusal(text: &str, problem: &str, operands: &[&Value]) -> OpError {
     OpError::Shape {
         op: "einsum",
         problem: format!("`{text}`: {problem}"),

@@ -50,7 +50,7 @@ pub fn einsum(exec: &dyn Exec, equation: &str, operands: &[&Value]) -> Result<Va
     }
     match terms.pop() {
         Some(last) => last.alone(exec, &[], &read)?.ordered(exec, &read.result),
-        None => Err(equation::refusal(equation, "no operands".into(), operands)),
+        None => Err(equation::refusal(equation, "no operands", operands)),
     }
 }
 

@@ -153,7 +153,7 @@ fn along(
 ) -> Result<Value> {
     let dims = x.ndim().checked_sub(usize::from(kind.reads_complex()));
     let complex = !kind.reads_complex() || x.shape().last() == Some(&2);
-    if !dims.is_some_and(|dims| dim < dims) || !complex {
+    if dims.is_none_or(|dims| dim >= dims) || !complex {
         return Err(OpError::Shape {
             op: name,
             problem: format!("there is no dim {dim} of such numbers"),
