@@ -16,8 +16,10 @@ use std::fmt::Write;
 /// How many ranks the page's operands are placed on.
 const RANKS: usize = 2;
 
-/// Maps of two numbers.
-const TWO: &[fn(&dyn Exec, &Value, &Value) -> Result<Value, OpError>] = &[
+/// A map of two numbers.
+type OfTwo = fn(&dyn Exec, &Value, &Value) -> Result<Value, OpError>;
+
+const TWO: &[OfTwo] = &[
     ew::add,
     ew::sub,
     ew::mul,
