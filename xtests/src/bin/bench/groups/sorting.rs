@@ -79,7 +79,7 @@ fn selected(ctx: &Context, n: usize, ranks: usize, split: Split, fresh: bool) ->
     let table = fill(&mesh, &[n, ROW], [split.shard(0, n, ranks)], 1)?;
     let near = |i: usize, n: usize| (number(3, i as u64) + 0.5) / 1.5 * n as f64;
     let index = mesh.with_dtype(DType::I64);
-    let index = index.from_fn(&[n], [split.shard(0, n, ranks)], move |i| {
+    let index = index.from_fn([n], [split.shard(0, n, ranks)], move |i| {
         near(i[0], n).floor()
     })?;
     let own = table.to_local()?;
@@ -101,7 +101,7 @@ fn selected(ctx: &Context, n: usize, ranks: usize, split: Split, fresh: bool) ->
         .iter()
         .map(|i| (i % rows.max(1) as i64) as f64)
         .collect();
-    let within = local.from_fn(&[named.len()], [replicate()], move |i| within[i[0]])?;
+    let within = local.from_fn([named.len()], [replicate()], move |i| within[i[0]])?;
     let mut copy = Limit::memcpy(ctx, remote.len() * ROW * 4)?;
     let limit = Limit::new("gather, copy", move || {
         let picked = own.index_select(0, &within)?;
