@@ -245,7 +245,7 @@ mod tests {
     }
 
     /// Six panels of one field, of which the last has names.
-    fn drawn(field: &Array2<f64>, boundaries: [Vec<usize>; 2]) -> String {
+    fn drawn(field: &Array2<f64>, boundaries: &[Vec<usize>; 2]) -> String {
         let panel = |names| Panel {
             title: "a field".to_owned(),
             field,
@@ -254,7 +254,7 @@ mod tests {
             names,
         };
         let panels: Vec<Panel<'_>> = (0..6).map(|i| panel(i == 5)).collect();
-        draw(&panels, &boundaries, "caption").unwrap()
+        draw(&panels, boundaries, "caption").unwrap()
     }
 
     fn field() -> Array2<f64> {
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn boundaries_are_where_pieces_meet() {
-        let svg = drawn(&field(), [vec![0, 5, 5, 20], vec![0, 30]]);
+        let svg = drawn(&field(), &[vec![0, 5, 5, 20], vec![0, 30]]);
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
         // Six fields and their bars, 10 pixels per point.
         let tops = numbers(&svg, "image", "", "y");
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn pieces_have_names_where_there_is_room() {
-        let svg = drawn(&field(), [vec![0, 1, 20], vec![0, 2, 30]]);
+        let svg = drawn(&field(), &[vec![0, 1, 20], vec![0, 2, 30]]);
         let named = |name: &str| svg.contains(&format!("\n{name}\n"));
         assert!(named("rank 3") && named("19 x 28"));
         // Too low, too low and narrow, too narrow.
@@ -296,6 +296,6 @@ mod tests {
     fn what_is_no_number_is_drawn() {
         let mut field = field();
         field.fill(f64::NAN);
-        assert!(drawn(&field, [vec![0, 20], vec![0, 30]]).contains("a field"));
+        assert!(drawn(&field, &[vec![0, 20], vec![0, 30]]).contains("a field"));
     }
 }
