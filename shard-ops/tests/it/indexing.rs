@@ -698,26 +698,26 @@ fn a_table_larger_than_what_is_asked_for_stays_where_it_is() {
         let column = Value::new(column.unwrap());
         [
             received(cx, || {
-                drop(index_select(engine, &table, 0, &index("S(0)")).unwrap())
+                drop(index_select(engine, &table, 0, &index("S(0)")).unwrap());
             }),
             received(cx, || {
-                drop(index_select(engine, &table, 0, &index("R")).unwrap())
+                drop(index_select(engine, &table, 0, &index("R")).unwrap());
             }),
             received(cx, || {
-                drop(embedding(engine, &index("S(0)"), &table, None).unwrap())
+                drop(embedding(engine, &index("S(0)"), &table, None).unwrap());
             }),
             received(cx, || {
-                drop(embedding(engine, &index("R"), &table, Some(3)).unwrap())
+                drop(embedding(engine, &index("R"), &table, Some(3)).unwrap());
             }),
             received(cx, || drop(gather(engine, &table, 0, &column).unwrap())),
             received(cx, || {
-                drop(index_add(engine, &table, 0, &index("S(0)"), &few, 1.0).unwrap())
+                drop(index_add(engine, &table, 0, &index("S(0)"), &few, 1.0).unwrap());
             }),
             received(cx, || {
-                drop(index_add(engine, &table, 0, &index("R"), &whole, 1.0).unwrap())
+                drop(index_add(engine, &table, 0, &index("R"), &whole, 1.0).unwrap());
             }),
             received(cx, || {
-                drop(scatter_add(engine, &table, 0, &column, &whole).unwrap())
+                drop(scatter_add(engine, &table, 0, &column, &whole).unwrap());
             }),
         ]
     });
