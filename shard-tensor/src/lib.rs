@@ -97,7 +97,7 @@ pub use shard_comm::{
 pub use shard_kernels::unary::Unary;
 pub use shard_ops::Measured;
 pub use shard_ops::attention::{Attention, Causal};
-pub use shard_ops::fft::Norm;
+pub use shard_ops::fft::FourierNorm;
 pub use shard_ops::grid::{SampleEdge, SampleMode, Sampling};
 pub use shard_ops::indexing::ScatterReduce;
 pub use shard_ops::loss::LossReduction;

@@ -3,7 +3,7 @@
 use shard_comm::local::{self, LocalOptions};
 use shard_comm::{Communicator, DType};
 use shard_ops::einsum::einsum;
-use shard_ops::fft::{self, Norm};
+use shard_ops::fft::{self, FourierNorm};
 use shard_ops::{Engine, EngineOptions, Value};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout};
@@ -66,7 +66,7 @@ fn a_transform_of_both_dims_over_both_axes_is_two_exchanges_of_pencils() {
     // 8 x 8 complex doubles on 2 x 2 ranks: 16 on each.
     let operands: [(&[usize], &str); 1] = [(&[8, 8, 2], "S(0) S(1)")];
     let all = moved(&[2, 2], &operands, |e, v| {
-        fft::fftn(e, v[0], None, &[0, 1], Norm::Backward).unwrap()
+        fft::fftn(e, v[0], None, &[0, 1], FourierNorm::Backward).unwrap()
     });
     for (bytes, rounds, layout) in all {
         // Half of a piece stays in the first exchange, which is within pairs, and a quarter in the second.
@@ -80,7 +80,7 @@ fn a_transform_of_both_dims_over_both_axes_is_two_exchanges_of_pencils() {
 fn a_transform_of_a_dim_that_is_whole_sends_nothing() {
     let operands: [(&[usize], &str); 1] = [(&[7, 6, 2], "S(0)")];
     for (bytes, _, layout) in moved(&[3], &operands, |e, v| {
-        fft::ifft(e, v[0], None, 1, Norm::Ortho).unwrap()
+        fft::ifft(e, v[0], None, 1, FourierNorm::Ortho).unwrap()
     }) {
         assert_eq!((bytes, layout.as_str()), (0, "S(0)"));
     }

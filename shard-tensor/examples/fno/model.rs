@@ -1,7 +1,7 @@
 //! The operator: layers that act on frequencies and on points.
 
 use shard_tensor::nn::{Conv, Module, Parameters, prefixed};
-use shard_tensor::{Conv as Options, Mesh, Norm, Placements, Result, ShardTensor};
+use shard_tensor::{Conv as Options, FourierNorm, Mesh, Placements, Result, ShardTensor};
 
 /// Channels lifted, three layers, channels brought back.
 pub(crate) struct Operator {
@@ -86,8 +86,8 @@ impl Spectral {
     /// To frequencies, of which few are kept as soon as they are known, and back. The result lies as `x` does.
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         let (rows, columns, m) = (x.shape()[2], x.shape()[3], self.modes);
-        let low = x.rfft(None, 3, Norm::Ortho)?.narrow(3, 0..m)?;
-        let low = low.fft(None, 2, Norm::Ortho)?;
+        let low = x.rfft(None, 3, FourierNorm::Ortho)?.narrow(3, 0..m)?;
+        let low = low.fft(None, 2, FourierNorm::Ortho)?;
         let kept = ShardTensor::cat(&[&low.narrow(2, 0..m)?, &low.narrow(2, rows - m..rows)?], 2)?;
         let made = ShardTensor::einsum("nirca,iorcab->norcb", &[&kept, &self.matrices()?])?;
         // Rows of negative frequencies are the last ones; columns that are not there are zero.
@@ -99,9 +99,9 @@ impl Spectral {
         let rest = (rows - m) as isize;
         let all =
             pad(made.narrow(2, 0..m)?, 0, rest)?.add(&pad(made.narrow(2, m..2 * m)?, rest, 0)?)?;
-        let back = all
-            .ifft(None, 2, Norm::Ortho)?
-            .irfft(Some(columns), 3, Norm::Ortho)?;
+        let back =
+            all.ifft(None, 2, FourierNorm::Ortho)?
+                .irfft(Some(columns), 3, FourierNorm::Ortho)?;
         back.redistribute(x.layout())
     }
 

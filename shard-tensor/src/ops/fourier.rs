@@ -2,7 +2,7 @@
 
 use crate::{DimList, Mesh, Placements, Result, ShardTensor};
 use shard_comm::Calling;
-use shard_ops::fft::{self, Norm};
+use shard_ops::fft::{self, FourierNorm};
 
 /// Methods that transform along one dim, and along several.
 macro_rules! transforms {
@@ -28,7 +28,7 @@ macro_rules! transforms {
                 &self,
                 n: Option<usize>,
                 dim: impl Into<crate::Dim>,
-                norm: Norm,
+                norm: FourierNorm,
             ) -> Result<Self> {
                 let counted = self.ndim().saturating_sub($complex);
                 let dim = dim.into().of(stringify!($name), counted)?;
@@ -49,7 +49,7 @@ macro_rules! transforms {
                 &self,
                 lengths: Option<&[usize]>,
                 dims: impl Into<DimList>,
-                norm: Norm,
+                norm: FourierNorm,
             ) -> Result<Self> {
                 let counted = self.ndim().saturating_sub($complex);
                 let dims = dims.into().of(stringify!($many), counted)?;
@@ -63,14 +63,14 @@ transforms! {
     /// The Fourier transform of complex numbers along a dim.
     ///
     /// ```
-    /// use shard_tensor::{Norm, launch, shard};
+    /// use shard_tensor::{FourierNorm, launch, shard};
     /// let y = launch(3, |ctx| {
     ///     // A wave of period 4, as complex numbers.
     ///     let x = ctx.mesh_of(3)?.from_fn([8, 2], [shard(0)], |i| {
     ///         let angle = i[0] as f64 * std::f64::consts::FRAC_PI_2;
     ///         if i[1] == 0 { angle.cos() } else { angle.sin() }
     ///     })?;
-    ///     x.fft(None, 0, Norm::Backward)?.to_array::<f32>()
+    ///     x.fft(None, 0, FourierNorm::Backward)?.to_array::<f32>()
     /// })?;
     /// assert!((y[0][[2, 0]] - 8.0).abs() < 1e-5 && y[0][[3, 0]].abs() < 1e-5);
     /// # Ok::<(), shard_tensor::Error>(())

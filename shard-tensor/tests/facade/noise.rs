@@ -1,6 +1,8 @@
 //! Random choices do not depend on layout or rank count, and are what they say.
 
-use shard_tensor::{AxisPlacement, DType, Launch, Norm, Placements, Result, ShardTensor, shard};
+use shard_tensor::{
+    AxisPlacement, DType, FourierNorm, Launch, Placements, Result, ShardTensor, shard,
+};
 
 fn numbers(x: &ShardTensor) -> Result<Vec<f64>> {
     let all = x.to(DType::F64)?.to_array::<f64>()?;
@@ -101,8 +103,8 @@ fn frequencies_are_as_numpy_has_them_and_a_spectrum_goes_back() {
         let x = mesh.from_fn([7, 5], [shard(0).sizes([5, 0, 2])], |i| {
             (i[0] * i[0] + 3 * i[1]) as f64
         })?;
-        let spectrum = x.rfftn(None, [0, 1], Norm::Backward)?;
-        let back = spectrum.irfftn(Some(&[7, 5]), [0, 1], Norm::Backward)?;
+        let spectrum = x.rfftn(None, [0, 1], FourierNorm::Backward)?;
+        let back = spectrum.irfftn(Some(&[7, 5]), [0, 1], FourierNorm::Backward)?;
         let error = back.sub(&x)?.abs()?.amax([0, 1], false)?.item()?;
         assert!(error < 1e-12, "{error}");
         Ok([

@@ -2,7 +2,7 @@
 
 use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::Case;
-use shard_ops::fft::{self, Norm};
+use shard_ops::fft::{self, FourierNorm};
 use shard_ops::{Exec, OpError, Value};
 
 pub(crate) const TABLE: &[Entry] = &[
@@ -34,7 +34,7 @@ pub(crate) const TABLE: &[Entry] = &[
     }),
 ];
 
-type One = fn(&dyn Exec, &Value, Option<usize>, usize, Norm) -> Result<Value, OpError>;
+type One = fn(&dyn Exec, &Value, Option<usize>, usize, FourierNorm) -> Result<Value, OpError>;
 
 fn one(e: &dyn Exec, c: &Case, v: &[Value], complex: usize, f: One) -> Applied {
     let args = Args::new(c, v);
@@ -44,7 +44,8 @@ fn one(e: &dyn Exec, c: &Case, v: &[Value], complex: usize, f: One) -> Applied {
     Ok(vec![f(e, x, n.filter(|&n| n > 0), dim, norm(c)?)?])
 }
 
-type Many = fn(&dyn Exec, &Value, Option<&[usize]>, &[usize], Norm) -> Result<Value, OpError>;
+type Many =
+    fn(&dyn Exec, &Value, Option<&[usize]>, &[usize], FourierNorm) -> Result<Value, OpError>;
 
 fn many(e: &dyn Exec, c: &Case, v: &[Value], complex: usize, f: Many) -> Applied {
     let args = Args::new(c, v);
@@ -66,11 +67,11 @@ fn many(e: &dyn Exec, c: &Case, v: &[Value], complex: usize, f: Many) -> Applied
     Ok(vec![f(e, x, lengths.as_deref(), &dims, norm(c)?)?])
 }
 
-pub(crate) fn norm(c: &Case) -> Result<Norm, ApplyError> {
+pub(crate) fn norm(c: &Case) -> Result<FourierNorm, ApplyError> {
     match c.attributes.text("norm", "backward")?.as_str() {
-        "backward" => Ok(Norm::Backward),
-        "ortho" => Ok(Norm::Ortho),
-        "forward" => Ok(Norm::Forward),
+        "backward" => Ok(FourierNorm::Backward),
+        "ortho" => Ok(FourierNorm::Ortho),
+        "forward" => Ok(FourierNorm::Forward),
         other => Err(unfit("norm", "backward, ortho or forward", &other).into()),
     }
 }

@@ -7,7 +7,7 @@ use crate::trial::with_reference;
 use serde_json::{Map, Value as Json, json};
 use shard_ops::einsum::einsum;
 use shard_ops::elementwise::{add, mul, mul_scalar, sub};
-use shard_ops::fft::Norm;
+use shard_ops::fft::FourierNorm;
 use shard_ops::index::{cat, slice};
 use shard_ops::{Exec, OpError, Value};
 use shard_redistribute::Array;
@@ -219,7 +219,7 @@ fn line(
     dim: usize,
     n: Option<usize>,
     kind: Kind,
-    norm: Norm,
+    norm: FourierNorm,
 ) -> Result<Value, OpError> {
     let given = x.shape()[dim];
     let n = n.unwrap_or(if kind == Kind::ToReal {
@@ -232,8 +232,8 @@ fn line(
     let inverse = matches!(kind, Kind::Inverse | Kind::ToReal);
     let sign = if inverse { 1.0 } else { -1.0 };
     let scale = match (norm, inverse) {
-        (Norm::Ortho, _) => (n as f64).sqrt().recip(),
-        (Norm::Backward, true) | (Norm::Forward, false) => 1.0 / n as f64,
+        (FourierNorm::Ortho, _) => (n as f64).sqrt().recip(),
+        (FourierNorm::Backward, true) | (FourierNorm::Forward, false) => 1.0 / n as f64,
         _ => 1.0,
     };
     // (j, part of x, k, part of y)

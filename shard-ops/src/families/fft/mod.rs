@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// By what the two transforms are scaled so that one undoes the other. `n` is how many elements are transformed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Norm {
+pub enum FourierNorm {
     /// The inverse by `1/n`.
     #[default]
     Backward,
@@ -31,7 +31,7 @@ pub enum Norm {
     Forward,
 }
 
-impl Norm {
+impl FourierNorm {
     /// The factor of a transform of `n` elements.
     fn scale(self, inverse: bool, n: usize) -> f64 {
         match (self, inverse) {
@@ -55,7 +55,7 @@ macro_rules! transforms {
         /// # Errors
         /// A dim out of range; a transform of no elements; complex numbers that are not in a last dim of 2; a type that is not f32
         /// or f64.
-        pub fn $name(exec: &dyn Exec, x: &Value, n: Option<usize>, dim: usize, norm: Norm) -> Result<Value> {
+        pub fn $name(exec: &dyn Exec, x: &Value, n: Option<usize>, dim: usize, norm: FourierNorm) -> Result<Value> {
             along(exec, stringify!($name), $kind, x, n, dim, norm)
         }
 
@@ -73,7 +73,7 @@ macro_rules! transforms {
             x: &Value,
             lengths: Option<&[usize]>,
             dims: &[usize],
-            norm: Norm,
+            norm: FourierNorm,
         ) -> Result<Value> {
             over(exec, stringify!($many), $kind, x, lengths, dims, norm)
         }
@@ -149,7 +149,7 @@ fn along(
     x: &Value,
     n: Option<usize>,
     dim: usize,
-    norm: Norm,
+    norm: FourierNorm,
 ) -> Result<Value> {
     let dims = x.ndim().checked_sub(usize::from(kind.reads_complex()));
     let complex = !kind.reads_complex() || x.shape().last() == Some(&2);
@@ -198,7 +198,7 @@ fn over(
     x: &Value,
     lengths: Option<&[usize]>,
     dims: &[usize],
-    norm: Norm,
+    norm: FourierNorm,
 ) -> Result<Value> {
     let twice = (1..dims.len()).any(|i| dims[..i].contains(&dims[i]));
     let fits = lengths.is_none_or(|lengths| lengths.len() == dims.len());
