@@ -3,16 +3,20 @@
 
 use shard_comm::LinkCost;
 use shard_redistribute::CostModel;
-use shard_tensor::{Context, DType, Launch, Mesh, Placements, Result, ShardTensor, shard};
+use shard_tensor::{
+    Context, DType, Launch, Mesh, Placements, Result, ShardTensor, replicate, shard,
+};
 
 /// A mesh whose messages fly while ranks compute, and cost about as much as the products here.
 fn network(ctx: &Context, ranks: usize) -> Result<Mesh> {
     let mesh = ctx.mesh_of(ranks)?;
-    let model = CostModel::network(LinkCost::new(1e-9, 1e9))
-        .with_flops(1e9)
-        .with_round(1e-9);
-    mesh.comm().planner().set_model(Some(model));
+    mesh.comm().planner().set_model(Some(model()));
     Ok(mesh)
+}
+
+fn model() -> CostModel {
+    let network = CostModel::network(LinkCost::new(1e-9, 1e9));
+    network.with_flops(1e9).with_round(1e-9)
 }
 
 fn operand(mesh: &Mesh, shape: &[usize], placements: impl Into<Placements>) -> Result<ShardTensor> {
@@ -101,6 +105,86 @@ fn terms_of_a_result_go_home_while_others_are_computed() {
             assert!(how.contains("ring of 3 blocks"), "{how}");
             assert_eq!(found, expected);
         }
+        Ok(())
+    });
+    run.unwrap();
+}
+
+#[test]
+fn whatever_goes_round_the_numbers_stay() {
+    let run = Launch::new(4).dtype(DType::F64).run(|ctx| {
+        let mut rings = 0;
+        for shape in [vec![4], vec![2, 2]] {
+            let here = ctx.mesh_of(shape.clone())?;
+            let there = ctx.mesh_of(shape.clone())?;
+            there.comm().planner().set_model(Some(model()));
+            let some = |dims: [usize; 3], sizes: [Vec<usize>; 3]| -> Vec<Placements> {
+                let by = |k: usize| match shape.len() {
+                    1 => shard(dims[k]).sizes(sizes[k].clone()),
+                    _ => shard(dims[k]),
+                };
+                let last = |k: usize| -> Placements {
+                    match shape.len() {
+                        1 => [by(k)].into(),
+                        _ => [replicate(), by(k)].into(),
+                    }
+                };
+                let mut all = vec![last(0), last(1), last(2), Placements::replicated()];
+                if shape.len() == 2 {
+                    all.extend(
+                        [
+                            [by(0), by(1)],
+                            [by(1), by(2)],
+                            [by(2), by(1)],
+                            [by(1), by(1)],
+                        ]
+                        .map(Placements::from),
+                    );
+                }
+                all
+            };
+            let (batch, m, k, n) = (
+                vec![1, 0, 1, 1],
+                vec![5, 0, 3, 1],
+                vec![2, 4, 0, 6],
+                vec![0, 3, 3, 4],
+            );
+            for on_a in some([0, 1, 2], [batch.clone(), m.clone(), k.clone()]) {
+                // Weights are (out, in), of which each row of every batch has one.
+                for on_w in some([0, 1, 0], [n.clone(), k.clone(), n.clone()])
+                    .into_iter()
+                    .filter(|p| p.layout(here.mesh(), &[10, 12]).is_ok())
+                {
+                    let multiply = |mesh: &Mesh| -> Result<(Vec<Numbers>, String)> {
+                        let number = |i: &[usize]| {
+                            ((5 * i[0] + 3 * i[1] + 7 * i[i.len() - 1]) % 11) as f64 - 5.0
+                        };
+                        let a = mesh.from_fn([3, 9, 12], &on_a, number)?.requires_grad()?;
+                        let w = mesh.from_fn([10, 12], &on_w, number)?.requires_grad()?;
+                        let bias = mesh
+                            .from_fn([10], Placements::replicated(), |i| i[0] as f64)?
+                            .requires_grad()?;
+                        let (y, told) = ctx.explain(|| a.linear(&w, Some(&bias)))?;
+                        let (gradients, back) =
+                            ctx.explain(|| y.square()?.sum_all()?.backward())?;
+                        let mut all = vec![y.to_array::<f64>()?.into_iter().collect()];
+                        for x in [&a, &w, &bias] {
+                            let dx = gradients.get(x)?.expect("it is used");
+                            all.push(dx.to_array::<f64>()?.into_iter().collect());
+                        }
+                        Ok((all, format!("{told}{back}")))
+                    };
+                    let (expected, _) = multiply(&here)?;
+                    let (found, how) = multiply(&there)?;
+                    assert!(found == expected, "{on_a:?}, {on_w:?}: {how}");
+                    rings += how.matches("ring of").count();
+                }
+            }
+        }
+        assert!(
+            rings >= 10,
+            "only {rings} products were dealt with block by block"
+        );
         Ok(())
     });
     run.unwrap();

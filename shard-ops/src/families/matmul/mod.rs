@@ -5,24 +5,20 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+mod rule;
 
 #[cfg(feature = "cuda")]
 pub(super) use self::cuda::multiply;
 
+use self::rule::Blocks;
 use crate::families::elementwise::add;
 use crate::families::reduce::{sum, sum_to};
 use crate::families::shape::{reshape, unsqueeze};
-use crate::families::types::float_types;
 use crate::host::with_float;
-use crate::rule::broadcast;
-use crate::{
-    Access, Exec, FoldBy, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result, Rule,
-    Saved, Value, key_of,
-};
+use crate::{Exec, HostCall, Keeps, Meta, Op, OpError, Result, Rule, Saved, Value, key_of};
 use shard_kernels::gemm::{self, Mat, MatMut};
 use shard_kernels::{Real, View, ViewMut};
-use shard_spec::{DimSharding, Dims, Layout, ReduceOp};
-use smallvec::smallvec;
+use shard_spec::Layout;
 use std::sync::Arc;
 
 /// The matrix product of the last two dims, batched over the others with broadcasting; a one-dim operand is a
@@ -135,118 +131,9 @@ pub(crate) struct MatMul {
     pub(crate) bias: bool,
 }
 
-/// A side of a product that is dealt with block by block. Without a sharding, the operand that has the side goes round among ranks that
-/// divide the other side; with one, ranks that divide the contraction make terms of the result for each other, which lies so.
-#[derive(Clone, Debug)]
-enum Blocks {
-    Rows(Option<DimSharding>),
-    Columns(Option<DimSharding>),
-}
-
-/// A dim whose blocks go round among ranks that divide another one.
-fn block_by_block(factor: usize, divided: usize) -> Access {
-    Access::Ring {
-        factor,
-        instead: Some(divided),
-    }
-}
-
 impl MatMul {
     fn name() -> &'static str {
         "matmul"
-    }
-
-    /// The rule, or one that deals with a side block by block.
-    fn rule_with(&self, inputs: &[Meta], blocks: Option<Blocks>) -> Result<Rule> {
-        let name = Self::name();
-        let dtype = float_types(name, inputs)?;
-        let (a, b) = (&inputs[0].shape, &inputs[1].shape);
-        let shapes = || inputs.iter().map(|m| m.shape.to_vec()).collect();
-        if a.len() < 2 || b.len() < 2 {
-            return Err(OpError::Shape {
-                op: name,
-                problem: "operands need two dims".into(),
-                shapes: shapes(),
-                fix: "unsqueeze the operand",
-            });
-        }
-        let (ba, bb) = (a.len() - 2, b.len() - 2);
-        let (m, ka) = if self.transpose_a {
-            (a[ba + 1], a[ba])
-        } else {
-            (a[ba], a[ba + 1])
-        };
-        let (kb, n) = if self.transpose_b {
-            (b[bb + 1], b[bb])
-        } else {
-            (b[bb], b[bb + 1])
-        };
-        if ka != kb {
-            return Err(OpError::Shape {
-                op: name,
-                problem: format!("the contraction is {ka} on the left and {kb} on the right"),
-                shapes: shapes(),
-                fix: "give operands whose inner dims agree",
-            });
-        }
-        let side = |shape: &Dims, n: usize| Meta {
-            shape: shape[..n].iter().copied().collect(),
-            dtype,
-        };
-        let batch = broadcast(name, &[side(a, ba), side(b, bb)])?;
-        let mut rule = Rule::builder(name, inputs)
-            .any_order()
-            .fold_by(FoldBy::Ring);
-        let factors: Vec<usize> = batch.iter().map(|&n| rule.factor(n)).collect();
-        let (fm, fn_, fk) = (rule.factor(m), rule.factor(n), rule.factor(ka));
-        let (mut rows, mut columns) = (Access::factor(fm), Access::factor(fn_));
-        let inner = Access::factor(fk);
-        let divided = |home: &Option<DimSharding>, other| if home.is_some() { fk } else { other };
-        let home = match blocks {
-            None => None,
-            Some(Blocks::Rows(home)) => {
-                rows = block_by_block(fm, divided(&home, fn_));
-                home
-            }
-            Some(Blocks::Columns(home)) => {
-                columns = block_by_block(fn_, divided(&home, fm));
-                home
-            }
-        };
-        if let Some(home) = home {
-            rule = rule.blocks(home);
-        }
-        let dims =
-            |shape: &Dims, count: usize, x: &Access, y: &Access, swap: bool| -> Vec<Access> {
-                let lead = batch.len() - count;
-                let mut dims: Vec<Access> = (0..count)
-                    .map(|d| {
-                        if shape[d] == batch[lead + d] {
-                            Access::factor(factors[lead + d])
-                        } else {
-                            Access::WHOLE
-                        }
-                    })
-                    .collect();
-                let (x, y) = if swap { (y, x) } else { (x, y) };
-                dims.extend([x.clone(), y.clone()]);
-                dims
-            };
-        let mut shape = batch.clone();
-        shape.extend([m, n]);
-        let mut out: Vec<Access> = factors.iter().map(|&f| Access::factor(f)).collect();
-        out.extend([rows.clone(), columns.clone()]);
-        let mut rule = rule
-            .input(dims(a, ba, &rows, &inner, self.transpose_a))
-            .input(dims(b, bb, &inner, &columns, self.transpose_b));
-        if self.bias {
-            rule = rule.input(vec![columns]);
-        }
-        rule.output(out, shape, dtype)
-            .flops(2.0)
-            .reduction(Reduction::Partial(ReduceOp::Sum))
-            .linearity(Linearity::Each(smallvec![0, 1]))
-            .build()
     }
 }
 
@@ -263,20 +150,12 @@ impl Op for MatMul {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        self.rule_with(inputs, None)
+        rule::rule(self, inputs, None)
     }
 
     fn block_rules(&self, inputs: &[Meta], outputs: &[Layout]) -> Result<Vec<Rule>> {
-        let result = &outputs[0];
-        let sharding = |back: usize| result.sharding(result.ndim().checked_sub(back)?).cloned();
-        let mut blocks = vec![Blocks::Rows(None), Blocks::Columns(None)];
-        if !self.bias {
-            // Terms of the result, which are summed where its blocks belong.
-            blocks.extend(sharding(2).map(|s| Blocks::Rows(Some(s))));
-            blocks.extend(sharding(1).map(|s| Blocks::Columns(Some(s))));
-        }
-        (blocks.into_iter())
-            .map(|b| self.rule_with(inputs, Some(b)))
+        (Blocks::of(self, &outputs[0]).into_iter())
+            .map(|blocks| rule::rule(self, inputs, Some(blocks)))
             .collect()
     }
 
