@@ -80,27 +80,32 @@ fn of_matrix(kind: Factors, a: MatRef<'_, f64>) -> Option<Vec<Mat<f64>>> {
             vec![values, eigen.U().to_owned()]
         }
         Factors::Det | Factors::Slogdet => {
-            let (sign, log) = determinant(a);
+            let pivots = pivots(a);
             let number = |x: f64| Mat::from_fn(1, 1, |_, _| x);
             match kind {
-                Factors::Det => vec![number(sign * log.exp())],
-                _ => vec![number(sign), number(log)],
+                Factors::Det => vec![number(pivots.iter().product())],
+                _ => {
+                    // The sign of zero is zero.
+                    let sign = |d: &f64| if *d == 0.0 { 0.0 } else { d.signum() };
+                    let log: f64 = pivots.iter().map(|d| d.abs().ln()).sum();
+                    vec![number(pivots.iter().map(sign).product()), number(log)]
+                }
             }
         }
     })
 }
 
-/// The sign of the determinant, and the logarithm of its size.
-fn determinant(a: MatRef<'_, f64>) -> (f64, f64) {
+/// Numbers whose product is the determinant: pivots, and the sign of their order.
+fn pivots(a: MatRef<'_, f64>) -> Vec<f64> {
     if a.nrows() == 0 {
-        return (1.0, 0.0);
+        return Vec::new();
     }
     let lu = a.partial_piv_lu();
-    let (mut sign, mut log) = (1.0, 0.0);
-    for i in 0..a.nrows() {
-        let d = lu.U()[(i, i)];
-        sign *= if d == 0.0 { 0.0 } else { d.signum() };
-        log += d.abs().ln();
+    let mut pivots: Vec<f64> = (0..a.nrows()).map(|i| lu.U()[(i, i)]).collect();
+    // The greatest of a column is zero: so is the determinant, and what follows was divided by it.
+    if let Some(at) = pivots.iter().position(|&d| d == 0.0) {
+        pivots.truncate(at + 1);
+        return pivots;
     }
     // A cycle of even length turns the sign.
     let (order, _) = lu.P().arrays();
@@ -112,10 +117,10 @@ fn determinant(a: MatRef<'_, f64>) -> (f64, f64) {
             length += 1;
         }
         if length > 0 && length % 2 == 0 {
-            sign = -sign;
+            pivots.push(-1.0);
         }
     }
-    (sign, log)
+    pivots
 }
 
 fn lower(a: MatRef<'_, f64>) -> Mat<f64> {
