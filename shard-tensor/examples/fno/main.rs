@@ -73,7 +73,7 @@ struct Args {
     #[arg(long, value_name = "DIR", default_value = "target/fno")]
     out: PathBuf,
     /// Where uk_hires_theta.npy and uk_hires_altitude.npy are.
-    #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/downscale/data"))]
+    #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data"))]
     data: PathBuf,
 }
 

@@ -443,7 +443,7 @@ macro_rules! unary_table {
             ) {
                 0 => M::rounded(x, decimals);
             }
-            /// What [`trunc`](Self::trunc) leaves, with the sign of `x`.
+            /// What `trunc` leaves, with the sign of `x`.
             frac: Frac {
                 0 => x - trunc(x);
                 1 => 1.0;

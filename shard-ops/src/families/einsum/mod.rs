@@ -1,7 +1,7 @@
 //! Sums of products over named indices: Einstein's notation.
 //!
 //! Every letter is a factor of the engine, so that any of them may be sharded. Of two operands, letters that only one has and the
-//! result lacks are summed first, repeated ones are diagonals, and what is left is one product of matrices ([`Contract`]), or a
+//! result lacks are summed first, repeated ones are diagonals, and what is left is one product of matrices (`Contract`), or a
 //! product element by element where nothing is summed. Several operands are taken two by two, those first that take the fewest
 //! operations.
 

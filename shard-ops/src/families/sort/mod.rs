@@ -2,7 +2,7 @@
 //!
 //! A sharded dim is sorted part by part where the parts are. Then each rank merges its stretch of the result: by few elements of every
 //! part the ranks find where the stretches cut the parts, and each reads the pieces that its own is made of
-//! ([`Routes::merging`]). Of the first few, only those of every part are kept.
+//! ([`Routes::merging`](crate::Routes::merging)). Of the first few, only those of every part are kept.
 
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -65,7 +65,7 @@ pub fn var_mean(
     Ok((var, cast(exec, &found.mean(exec)?, x.dtype())?))
 }
 
-/// The [standard deviation](std) and the mean, of one reduction.
+/// The [standard deviation](fn@std) and the mean, of one reduction.
 ///
 /// # Collective
 /// As [`var`].
