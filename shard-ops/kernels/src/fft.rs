@@ -323,6 +323,7 @@ pub fn multiply<T: Real>(
     let (shape, strides, offset) = out.geometry();
     super::pointwise::assert_shapes(&[a.shape(), b.shape()], &shape);
     let Some((&2, outer)) = shape.split_last() else {
+        // Of ops, the rule has refused it.
         panic!("complex numbers in the last dim of {shape:?}")
     };
     let last = outer.len();

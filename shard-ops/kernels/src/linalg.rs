@@ -137,6 +137,7 @@ fn upper(a: MatRef<'_, f64>) -> Mat<f64> {
 fn matrices(shape: &[usize]) -> (&[usize], usize, usize) {
     match shape {
         [batch @ .., m, n] => (batch, *m, *n),
+        // Of ops, the rule has refused it.
         _ => panic!("linalg: no matrices in {shape:?}"),
     }
 }

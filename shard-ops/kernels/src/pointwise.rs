@@ -103,6 +103,7 @@ fn formula<T: Real>(op: Binary) -> fn(T, T) -> T {
             log_add(a, b, T::exp2, log_1p)
         },
         Binary::Prelu => |a, b| if a > T::zero() { a } else { b * a },
+        // Of ops, the rule has refused maps of bits.
         _ => panic!("{op:?} of floats"),
     }
 }

@@ -50,6 +50,25 @@ impl CudaView {
         self.shape[..self.ndim as usize].iter().product::<i64>() as usize
     }
 
+    /// The view with only the dims that are not named, and with only those that are.
+    pub(crate) fn split(&self, dims: &[usize]) -> (Self, Self) {
+        let of = |named: bool| {
+            let mut view = Self {
+                ndim: 0,
+                shape: [1; AXES],
+                strides: [0; AXES],
+                ..*self
+            };
+            for d in (0..self.ndim as usize).filter(|d| dims.contains(d) == named) {
+                let at = view.ndim as usize;
+                (view.shape[at], view.strides[at]) = (self.shape[d], self.strides[d]);
+                view.ndim += 1;
+            }
+            view
+        };
+        (of(false), of(true))
+    }
+
     /// The view with the dims of `to`: missing dims are added in front, and dims of extent 1 are repeated.
     #[must_use]
     pub fn broadcast_to(&self, to: &Self) -> Self {

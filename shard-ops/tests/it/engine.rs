@@ -1,10 +1,8 @@
 //! The engine on small ops: results equal one rank's, layouts follow the rules, and nothing moves needlessly.
 
-use shard_comm::{Communicator, local};
+use crate::ranks::on_ranks;
 use shard_kernels::unary::Unary;
-use shard_ops::{
-    Engine, EngineOptions, Exec, Value, broadcast, elementwise, index, loss, matmul, reduce, shape,
-};
+use shard_ops::{Exec, Value, broadcast, elementwise, index, loss, matmul, reduce, shape};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, EdgeMap, Layout, Partition, Placement, ReduceOp};
 use std::rc::Rc;
@@ -14,17 +12,6 @@ fn value(index: &[usize]) -> f64 {
         .iter()
         .fold(17_usize, |h, &i| h.wrapping_mul(31).wrapping_add(i + 1));
     (h % 23) as f64 - 11.0
-}
-
-/// Runs `f` on every rank of a mesh with an engine.
-fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>, &Engine) -> T + Sync) -> Vec<T> {
-    let mesh = DeviceMesh::new(shape).unwrap();
-    local::run(mesh.size(), |comm| {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
-        let cx = MeshComm::new(&world, &mesh).unwrap();
-        f(&cx, &Engine::new(EngineOptions::default()))
-    })
-    .unwrap()
 }
 
 fn make(cx: &Rc<MeshComm>, layout: &Layout) -> Value {

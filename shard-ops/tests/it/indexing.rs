@@ -1,42 +1,18 @@
 //! Rows by index on all layouts: results are one rank's, rows come once, an index that was used before asks for nothing, and what is
 //! out of range is everybody's error.
 
-use shard_comm::local::{self, LocalOptions};
-use shard_comm::{Communicator, DType, DeviceKind, ErrorClass};
+use crate::ranks::{on_device, on_ranks};
+use shard_comm::{DType, DeviceKind, ErrorClass};
 use shard_ops::indexing::{
     embedding, gather, index_add, index_select, index_select_by, scatter_add, segment_max,
     segment_min, segment_sum,
 };
 use shard_ops::search::searchsorted;
 use shard_ops::select::{masked_select, nonzero};
-use shard_ops::{Engine, EngineOptions, Exec, OpError, RouteBy, Value};
+use shard_ops::{Engine, Exec, OpError, RouteBy, Value};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition, ReduceOp};
 use std::rc::Rc;
-
-/// Runs `f` on every rank of a mesh with an engine.
-fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>, &Engine) -> T + Sync) -> Vec<T> {
-    on_device(DeviceKind::Host, shape, f)
-}
-
-/// The same on devices of a kind.
-fn on_device<T: Send>(
-    device: DeviceKind,
-    shape: &[usize],
-    f: impl Fn(&Rc<MeshComm>, &Engine) -> T + Sync,
-) -> Vec<T> {
-    let mesh = DeviceMesh::new(shape).unwrap();
-    let options = LocalOptions {
-        device,
-        ..LocalOptions::default()
-    };
-    local::run_with(mesh.size(), &options, |comm| {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
-        let cx = MeshComm::new(&world, &mesh).unwrap();
-        f(&cx, &Engine::new(EngineOptions::default()))
-    })
-    .unwrap()
-}
 
 fn mix(index: &[usize]) -> usize {
     let add = |h: usize, &i: &usize| (h ^ i).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23);

@@ -3,6 +3,7 @@
 mod contraction;
 mod engine;
 mod indexing;
+mod ranks;
 mod rows;
 mod sorting;
 mod testing;

@@ -1,37 +1,15 @@
 //! Sorted elements on all layouts: order and bits are one rank's, a rank receives what its part is made of, and no whole dim is gathered
 //! for a few elements of it.
 
-use shard_comm::local::{self, LocalOptions};
-use shard_comm::{Communicator, DeviceKind};
+use crate::ranks::{on_device, on_ranks};
+use shard_comm::DeviceKind;
 use shard_ops::sort::{argsort, kthvalue, median, sort, sort_by, topk};
-use shard_ops::{Engine, EngineOptions, Exec, Op, Result, RouteBy, Value};
+use shard_ops::{Engine, Exec, Op, Result, RouteBy, Value};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-
-fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>, &Engine) -> T + Sync) -> Vec<T> {
-    on_device(DeviceKind::Host, shape, f)
-}
-
-fn on_device<T: Send>(
-    device: DeviceKind,
-    shape: &[usize],
-    f: impl Fn(&Rc<MeshComm>, &Engine) -> T + Sync,
-) -> Vec<T> {
-    let mesh = DeviceMesh::new(shape).unwrap();
-    let options = LocalOptions {
-        device,
-        ..LocalOptions::default()
-    };
-    local::run_with(mesh.size(), &options, |comm| {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
-        let cx = MeshComm::new(&world, &mesh).unwrap();
-        f(&cx, &Engine::new(EngineOptions::default()))
-    })
-    .unwrap()
-}
 
 fn mix(i: usize) -> usize {
     (i ^ 77).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) >> 7

@@ -5,7 +5,7 @@ use crate::Result;
 #[cfg(test)]
 use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
-use crate::cuda::{AXES, CudaCall, CudaKernel, CudaView};
+use crate::cuda::{CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
 use crate::families::elementwise::as_number;
 use bytemuck::{Pod, Zeroable};
@@ -35,21 +35,7 @@ const COLUMNS: usize = 4096;
 impl CudaKernel for OverDims {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let (x, y) = (call.input(0)?, call.output(0)?);
-        let of = |wanted: bool| {
-            let mut view = CudaView {
-                ndim: 0,
-                shape: [1; AXES],
-                strides: [0; AXES],
-                ..x
-            };
-            for d in (0..x.ndim as usize).filter(|d| self.dims.contains(d) == wanted) {
-                let at = view.ndim as usize;
-                (view.shape[at], view.strides[at]) = (x.shape[d], x.strides[d]);
-                view.ndim += 1;
-            }
-            view
-        };
-        let (cells, along) = (of(false), of(true));
+        let (cells, along) = x.split(&self.dims);
         let (of, to) = (call.inputs[0].dtype(), call.outputs[0].dtype());
         let defines = self.defines(of, to);
         let params = Params { cells, along, y };

@@ -76,21 +76,7 @@ impl States {
 impl CudaKernel for States {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let x = call.input(0)?;
-        let of = |wanted: bool| {
-            let mut view = CudaView {
-                ndim: 0,
-                shape: [1; AXES],
-                strides: [0; AXES],
-                ..x
-            };
-            for d in (0..x.ndim as usize).filter(|d| self.dims.contains(d) == wanted) {
-                let at = view.ndim as usize;
-                (view.shape[at], view.strides[at]) = (x.shape[d], x.strides[d]);
-                view.ndim += 1;
-            }
-            view
-        };
-        let (cells, along) = (of(false), of(true));
+        let (cells, along) = x.split(&self.dims);
         let (first, steps) = self.indices(&call.cx.inputs[0]);
         let mut numbers = along;
         for (to, step) in numbers.strides.iter_mut().zip(steps) {
