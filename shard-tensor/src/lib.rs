@@ -67,6 +67,7 @@ mod placements;
 mod processes;
 mod shape;
 mod simulate;
+mod state;
 mod tensor;
 mod transfer;
 
@@ -84,6 +85,7 @@ pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use processes::refuse_copies;
 pub use shape::Shape;
 pub use simulate::{Forecast, Simulation};
+pub use state::{Number, State, Stateful};
 pub use tensor::ShardTensor;
 
 pub use ndarray;
@@ -134,11 +136,11 @@ pub mod simulated {
 
 /// What programs usually need.
 pub mod prelude {
-    pub use crate::nn::{self, Module as _};
+    pub use crate::nn::{self, ModelExt as _, Module};
     pub use crate::optim::{AdamW, Optimizer as _, Sgd};
     pub use crate::{
         Context, DType, Error, Launch, LocalSizes, Mesh, Placement, Placements, Result,
-        ShardTensor, launch, partial, replicate, shard,
+        ShardTensor, launch, partial, replicate, shard, tree,
     };
 }
 

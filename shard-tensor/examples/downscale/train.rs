@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use crate::trained::{self, Trained};
 use ndarray::{Array2, Ix2};
 use serde::{Deserialize, Serialize};
-use shard_tensor::nn::Module;
+use shard_tensor::nn::{ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::{
     Backend, Context, DType, DeviceKind, Error, Launch, OpCount, Result, ShardTensor, checkpoint,

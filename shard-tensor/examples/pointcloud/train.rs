@@ -6,6 +6,7 @@ use crate::task::Task;
 use crate::trained::{Trained, schedule};
 use ndarray::{Array2, ArrayD};
 use serde::{Deserialize, Serialize};
+use shard_tensor::nn::ModelExt;
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::{
     Context, DType, DeviceKind, Error, Launch, LedgerSnapshot, Result, ShardTensor,

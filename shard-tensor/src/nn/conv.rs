@@ -1,7 +1,7 @@
 //! Convolutional layers.
 
-use super::{Module, Parameters, uniform, weight_and_bias};
-use crate::{Mesh, Result, Shape, ShardTensor};
+use super::{Module, uniform};
+use crate::{Mesh, Result, Shape, ShardTensor, tree};
 
 /// A convolution of as many spatial dims as its kernel has.
 #[derive(Clone, Debug)]
@@ -64,13 +64,11 @@ impl Conv {
     }
 }
 
+tree!(Conv { weight, bias });
+
 impl Module for Conv {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         x.conv(&self.weight, self.bias.as_ref(), self.options.clone())
-    }
-
-    fn parameters(&self) -> Parameters {
-        weight_and_bias(&self.weight, self.bias.as_ref())
     }
 }

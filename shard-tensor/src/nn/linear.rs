@@ -1,7 +1,7 @@
 //! Linear layers.
 
-use super::{Module, Parameters, uniform, weight_and_bias};
-use crate::{Mesh, Result, ShardTensor};
+use super::{Module, uniform};
+use crate::{Mesh, Result, ShardTensor, tree};
 
 /// `x wᵀ + b` over the last dim.
 #[derive(Clone, Debug)]
@@ -43,13 +43,11 @@ impl Linear {
     }
 }
 
+tree!(Linear { weight, bias });
+
 impl Module for Linear {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         x.linear(&self.weight, self.bias.as_ref())
-    }
-
-    fn parameters(&self) -> Parameters {
-        weight_and_bias(&self.weight, self.bias.as_ref())
     }
 }

@@ -1,7 +1,7 @@
 //! Graph networks on sharded nodes and edges: neighbours are found, their rows fetched, and messages added up where they belong.
 
 use ndarray::{Array1, Array2, array};
-use shard_tensor::nn::{Linear, Module, prefixed};
+use shard_tensor::nn::{Linear, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::{
     Context, DType, DeviceMesh, ErrorClass, Launch, Placements, Result, ShardTensor, launch, shard,
@@ -29,10 +29,7 @@ fn train(ctx: &Context, nodes: &Placements, steps: usize) -> Result<(Vec<f64>, V
     let layers = (0..3).map(|_| Linear::new(&mesh, 8, 8));
     let layers: Vec<Linear> = layers.collect::<Result<_>>()?;
     let head = Linear::new(&mesh, 8, 1)?;
-    let mut parameters = [prefixed("encode", &encode), prefixed("head", &head)].concat();
-    for (l, layer) in layers.iter().enumerate() {
-        parameters.extend(prefixed(&format!("layer{l}"), layer));
-    }
+    let parameters = [encode.parameters(), layers.parameters(), head.parameters()].concat();
     let mut adam = AdamW::new(parameters, 0.01)?;
     let wanted = mesh.from_fn([NODES, 1], nodes, |i| at(&[i[0], 0]) - at(&[i[0], 1]))?;
     let (mut losses, mut bytes) = (Vec::new(), Vec::new());

@@ -23,5 +23,6 @@ mod scans;
 mod simulating;
 mod statistics;
 mod training;
+mod trees;
 mod types;
 mod windows;

@@ -1,6 +1,6 @@
 //! Optimizers against numbers computed by hand, and files.
 
-use shard_tensor::nn::{Linear, Module};
+use shard_tensor::nn::{Linear, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer, Sgd};
 use shard_tensor::{
     DType, DeviceKind, ErrorClass, Launch, Placements, Result, ShardTensor, checkpoint, replicate,
