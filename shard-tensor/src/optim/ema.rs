@@ -72,7 +72,7 @@ impl Ema {
     /// Lets the means follow the parameters, as after a step.
     ///
     /// # Collective
-    /// All members of the parameters' meshes. No communication: one pass over each parameter, in place of which it has.
+    /// All members of the parameters' meshes. No communication: one pass over each parameter.
     ///
     /// # Errors
     /// What the device reports.

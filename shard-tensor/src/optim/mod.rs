@@ -57,7 +57,7 @@ use crate::{Gradients, Result, Stateful};
 ///
 /// What it keeps of a parameter is laid out as the parameter, and as [`Stateful`] has the parameter's name behind its own, as
 /// `exp_avg.head.weight`; the numbers are `learning_rate`, and for every parameter its `step`. Options are the program's,
-/// and in no state.
+/// and in no state. Parameters of one name cannot be told apart in a state, and are an error there.
 pub trait Optimizer: Stateful {
     /// One step. Parameters without a gradient stay as they are.
     ///

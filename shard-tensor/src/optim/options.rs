@@ -10,8 +10,8 @@ macro_rules! optimizer {
             /// All members of the parameters' meshes. No communication.
             ///
             /// # Errors
-            /// [`Argument`](crate::Error::Argument) for tensors that are no parameters of `f32` or `f64`, two of one name, and a
-            /// rate below 0 or NaN.
+            /// [`Argument`](crate::Error::Argument) for tensors that are no parameters of `f32` or `f64`, and a rate below 0 or
+            /// NaN.
             #[track_caller]
             pub fn new(parameters: crate::nn::Parameters, rate: f64) -> crate::Result<Self> {
                 let new: fn(f64) -> $options = $new;
@@ -82,6 +82,7 @@ macro_rules! optimizer {
         }
 
         impl crate::Stateful for $name {
+            #[track_caller]
             fn state(&self) -> crate::Result<crate::State> {
                 self.0.state()
             }

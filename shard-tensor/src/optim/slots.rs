@@ -53,21 +53,19 @@ impl<F: Formula> Slots<F> {
     #[track_caller]
     pub(super) fn new(parameters: Parameters, options: F) -> Result<Self> {
         check(&options)?;
-        let (mut seen, mut names) = (BTreeSet::new(), BTreeSet::new());
+        let mut seen = BTreeSet::new();
         let mut slots = Vec::with_capacity(parameters.len());
         for (name, parameter) in parameters {
-            let wrong = |expected, got, fix| Err(Error::argument(F::NAME, expected, got, fix));
             if !parameter.is_parameter() || !matches!(parameter.dtype(), DType::F32 | DType::F64) {
-                let got = format!("{parameter:?} as {name:?}");
-                let fix = "make parameters with `requires_grad`";
-                return wrong("parameters of type f32 or f64", got, fix);
+                return Err(Error::argument(
+                    F::NAME,
+                    "parameters of type f32 or f64",
+                    format!("{parameter:?} as {name:?}"),
+                    "make parameters with `requires_grad`",
+                ));
             }
             if !seen.insert(parameter.context().tape().id(&parameter.value())) {
                 continue;
-            }
-            if !names.insert(name.clone()) {
-                let fix = "give parameters distinct names: their states are known by them";
-                return wrong("distinct names", format!("{name:?} twice"), fix);
             }
             slots.push(Slot {
                 parameter: parameter.named(&name),
@@ -159,7 +157,19 @@ impl<F: Formula> Slots<F> {
         Ok(())
     }
 
+    /// # Errors
+    /// [`Argument`](Error::Argument) for two parameters of one name, which a state could not tell apart.
+    #[track_caller]
     pub(super) fn state(&self) -> Result<State> {
+        let mut names = BTreeSet::new();
+        if let Some(slot) = self.slots.iter().find(|s| !names.insert(&s.name)) {
+            return Err(Error::argument(
+                "state",
+                "parameters of distinct names",
+                format!("{:?} twice", slot.name),
+                "list the parameters of the whole model at once, which names them apart",
+            ));
+        }
         let mut state = State::default();
         let rate = ("learning_rate".to_owned(), Number::Real(self.rate));
         state.numbers.push(rate);

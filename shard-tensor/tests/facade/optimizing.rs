@@ -7,8 +7,8 @@ use shard_tensor::optim::{
     Schedule, Sgd, StepDecay,
 };
 use shard_tensor::{
-    ClipNorm, Context, DType, Gradients, Launch, Mesh, Placements, Result, ShardTensor, Stateful,
-    replicate, shard,
+    ClipNorm, Context, DType, Error, Gradients, Launch, Mesh, Placements, Result, ShardTensor,
+    Stateful, replicate, shard,
 };
 
 fn fixture() -> Value {
@@ -92,7 +92,7 @@ impl Case {
     fn parameters(&self, mesh: &Mesh, all: &Value) -> Result<Vec<(String, ShardTensor)>> {
         let of = |name: &str, shape: &[usize], placements: &Placements| {
             let start = tensor(mesh, shape, placements, &numbers(&all["start"][name]))?;
-            Ok((name.to_owned(), start.requires_grad()?))
+            Ok::<_, Error>((name.to_owned(), start.requires_grad()?))
         };
         Ok(vec![
             of(WEIGHT, &[4, 3], &self.weight)?,
@@ -400,7 +400,7 @@ fn an_optimizer_goes_on_from_its_state() {
                 let parameters = case.parameters(mesh, &all)?;
                 let mut optimizer = make(parameters.clone())?;
                 let fresh = optimizer.state()?;
-                let zeros = |t: &ShardTensor| Ok(read(t)?.iter().all(|&x| x == 0.0));
+                let zeros = |t: &ShardTensor| Ok::<_, Error>(read(t)?.iter().all(|&x| x == 0.0));
                 for (name, tensor) in &fresh.tensors {
                     let parameter = usize::from(name.ends_with(BIAS));
                     assert_eq!(tensor.layout(), parameters[parameter].1.layout());
