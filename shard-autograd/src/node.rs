@@ -65,8 +65,8 @@ pub(crate) struct Node {
 
 /// What a node stands for.
 pub(crate) enum Kind {
-    /// A leaf: derivatives are wanted with respect to it. The number counts the arrays it has had before the present one.
-    Leaf(Cell<u64>),
+    /// A leaf: derivatives are wanted with respect to it.
+    Leaf(Leaf),
     /// An applied op, with the arrays that its vjp may look at.
     Op {
         op: Arc<dyn Op>,
@@ -104,6 +104,17 @@ pub(crate) enum Kind {
     /// The first parent, unchanged. The value is recorded as depending on the others because it may on another rank.
     Anchor,
 }
+
+/// What is particular to a leaf.
+#[derive(Default)]
+pub(crate) struct Leaf {
+    /// How many arrays it has had before the present one.
+    pub(crate) version: Cell<u64>,
+    pub(crate) name: LeafName,
+}
+
+/// The name of a leaf, which its gradients share.
+pub(crate) type LeafName = Rc<RefCell<Option<Rc<str>>>>;
 
 /// What is known of a value without its data.
 #[derive(Clone)]
@@ -204,10 +215,18 @@ impl Node {
         matches!(self.kind, Kind::Leaf(_))
     }
 
+    /// The name of the leaf, if it is one.
+    pub(crate) fn leaf_name(&self) -> Option<&LeafName> {
+        match &self.kind {
+            Kind::Leaf(leaf) => Some(&leaf.name),
+            _ => None,
+        }
+    }
+
     /// How many arrays the node has had before the present one, if it is a leaf.
     pub(crate) fn version(&self) -> Option<u64> {
         match &self.kind {
-            Kind::Leaf(version) => Some(version.get()),
+            Kind::Leaf(leaf) => Some(leaf.version.get()),
             _ => None,
         }
     }

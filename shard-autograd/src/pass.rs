@@ -5,7 +5,7 @@ use crate::backward::check_cotangent;
 use crate::bucket::Buckets;
 use crate::hook::GradientHook;
 use crate::law::gradient_layout;
-use crate::node::{Kind, Node, Outlet, Slot, ValueId, on_tape};
+use crate::node::{Kind, LeafName, Node, Outlet, Slot, ValueId, on_tape};
 use crate::recorder::Mode;
 use crate::{AutogradError, Recorder, Result, by_hand, checkpoint, local, to_mesh};
 use shard_ops::{Saved, Value};
@@ -41,6 +41,7 @@ pub(crate) struct Found {
     pub(crate) outlet: Outlet,
     /// In the layout of the law, or partial over more axes.
     pub(crate) value: Value,
+    pub(crate) name: LeafName,
 }
 
 /// A node that the pass visits.
@@ -258,6 +259,7 @@ impl Pass<'_> {
                 Found {
                     outlet,
                     value: value.clone(),
+                    name: slot.node.leaf_name().cloned().unwrap_or_default(),
                 },
             );
         }

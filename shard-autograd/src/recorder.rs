@@ -1,7 +1,7 @@
 //! The recording executor.
 
 use crate::bucket::BUCKET_BYTES;
-use crate::node::{Census, Kind, Node, Outlet, Slot, ValueId, on_tape};
+use crate::node::{Census, Kind, Leaf, Node, Outlet, Slot, ValueId, on_tape};
 use crate::{AutogradError, Result};
 use shard_ops::{Exec, Op, OpError, Value};
 use shard_redistribute::Array;
@@ -71,7 +71,7 @@ impl Recorder {
                 dtype: array.dtype(),
             });
         }
-        let kind = Kind::Leaf(Cell::default());
+        let kind = Kind::Leaf(Leaf::default());
         let node = Node::new(&self.0.census, kind, [], [Outlet::of(&array)]);
         Ok(on_tape(array, &node, 0))
     }
@@ -85,7 +85,7 @@ impl Recorder {
     pub fn renewed(&self, leaf: &Value, array: Array) -> Result<Value> {
         const OP: &str = "renewed";
         let slot = self.slot_of(OP, "the value", leaf)?;
-        let Kind::Leaf(version) = &slot.node.kind else {
+        let Kind::Leaf(kind) = &slot.node.kind else {
             return Err(AutogradError::NotTracked {
                 op: OP,
                 what: "as a leaf, the value".into(),
@@ -101,8 +101,26 @@ impl Recorder {
                 got: said(array.dtype(), array.layout()),
             });
         }
-        version.set(version.get() + 1);
+        kind.version.set(kind.version.get() + 1);
         Ok(Value::with_slot(array, slot))
+    }
+
+    /// Gives a leaf a name, for [gradients](crate::Gradients::all) and messages. A name it had before is forgotten; what is no
+    /// leaf of this recorder has none.
+    ///
+    /// # Collective
+    /// There is no communication, but all ranks must do the same.
+    pub fn set_name(&self, leaf: &Value, name: &str) {
+        if let Some(slot) = self.own_slot(leaf)
+            && let Some(cell) = slot.node.leaf_name()
+        {
+            cell.replace(Some(name.into()));
+        }
+    }
+
+    /// The name of a leaf, if it was given one.
+    pub fn name(&self, leaf: &Value) -> Option<Rc<str>> {
+        self.own_slot(leaf)?.node.leaf_name()?.borrow().clone()
     }
 
     /// Removes the hooks of all values. A hook that holds its own value keeps the value, and itself, until this or

@@ -1,5 +1,6 @@
 //! Tests of the facade on in-process ranks.
 
+mod clipping;
 mod constructors;
 mod counts;
 mod domains;
@@ -16,6 +17,7 @@ mod models;
 mod noise;
 mod numbers;
 mod operators;
+mod optimizing;
 mod products;
 mod random;
 mod reading;
