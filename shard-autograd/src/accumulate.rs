@@ -1,6 +1,6 @@
 //! Sums of cotangents, each with a label of its own.
 
-use crate::law::is_law_but_for_sums;
+use crate::law::{is_law_but_for_sums, scattered};
 use crate::node::{Kind, Outlet};
 use crate::{Recorder, Result};
 use shard_comm::{Buffer, BufferMut, History, Monoid, Strided};
@@ -29,7 +29,7 @@ pub(crate) struct Cotangents {
 pub(crate) enum Form {
     /// The layout of the gradient law.
     Law,
-    /// The layout of the law, or partial over more axes.
+    /// The layout of the law, or one that a reduction over ranks brings to it.
     Sums,
     /// Any layout that saves moving the cotangent twice.
     Any,
@@ -74,7 +74,9 @@ impl Cotangents {
             .into_iter()
             .map(|s| s.finish(mover))
             .collect::<Result<Vec<_>>>()?;
-        if form == Form::Any && values.len() == 1 {
+        if let ([only], true) = (&values[..], form != Form::Law)
+            && (form == Form::Any || scattered(only.layout(), law)?.is_some())
+        {
             return Ok(values.pop());
         }
         let (near, far): (Vec<_>, Vec<_>) = values
