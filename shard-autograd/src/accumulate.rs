@@ -86,10 +86,7 @@ impl Cotangents {
         if far.is_empty() && form != Form::Law {
             return Ok(near);
         }
-        let mut terms = near
-            .into_iter()
-            .chain(far)
-            .map(|v| mover.redistribute(v, law));
+        let mut terms = near.into_iter().chain(far).map(|v| mover.part(v, law));
         let Some(first) = terms.next().transpose()? else {
             return Ok(None);
         };
@@ -153,6 +150,20 @@ impl Mover<'_> {
             return Ok(value);
         }
         Ok(self.exec().redistribute(&value, to)?)
+    }
+
+    /// As [`redistribute`](Self::redistribute), for a result that is kept: it does not share the memory of a larger piece.
+    fn part(self, value: Value, to: &Layout) -> Result<Value> {
+        let len = |value: &Value| value.array().buffer().map_or(0, Buffer::len);
+        let whole = len(&value);
+        let moved = self.redistribute(value, to)?;
+        match moved.array().buffer() {
+            Some(part) if len(&moved) < whole && !self.recorded => {
+                let number = moved.array().number();
+                Outlet::of(moved.array()).value(Some(copy(part)?.freeze()), number)
+            }
+            _ => Ok(moved),
+        }
     }
 
     /// The sum of values with one label. Taking sums is linear, so this is right for every label, partial ones included, and
