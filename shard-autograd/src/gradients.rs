@@ -145,27 +145,22 @@ impl Gradients {
     /// # Errors
     /// What the communicator reports.
     pub fn reduce(&self) -> Result<()> {
-        self.land(&mut self.early.borrow_mut())?;
+        self.land()?;
+        let found = &mut *self.found.borrow_mut();
+        let partial = |(&id, found): (_, &Found)| found.value.layout().is_partial().then_some(id);
+        let outstanding: Vec<ValueId> = found.iter().filter_map(partial).collect();
         let mut buckets = Buckets::new(BUCKET_BYTES);
-        for (&id, found) in self
-            .found
-            .borrow()
-            .iter()
-            .filter(|(_, f)| f.value.layout().is_partial())
-        {
-            buckets.add(id, &found.value)?;
+        for id in outstanding {
+            buckets.add(id, found)?;
         }
-        buckets.flush()?;
-        self.land(&mut buckets)
+        buckets.finish(found)
     }
 
-    fn land(&self, buckets: &mut Buckets) -> Result<()> {
-        let mut found = self.found.borrow_mut();
-        for (id, sum) in buckets.land()? {
-            if let Some(found) = found.get_mut(&id) {
-                found.value = sum;
-            }
-        }
+    /// Waits for the sums that were started.
+    fn land(&self) -> Result<()> {
+        let mut early = self.early.borrow_mut();
+        early.land(&mut self.found.borrow_mut())?;
+        early.forget_open();
         Ok(())
     }
 
@@ -178,6 +173,8 @@ impl Gradients {
     /// # Errors
     /// What the device and the communicator report.
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
+        self.land()?;
+        other.land()?;
         let mover = Mover {
             recorder: &self.recorder,
             recorded: false,

@@ -6,13 +6,18 @@
 mod buffer;
 mod conv;
 mod linear;
+mod moved;
 mod norm;
+mod place;
+mod plan;
 mod tree;
 
 pub use buffer::Buffer;
 pub use conv::Conv;
 pub use linear::Linear;
+pub use moved::{Distributed, Moved, distribute_module};
 pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
+pub use plan::Plan;
 pub use tree::{Leaf, LeafMut, ModelExt, Training, Tree, under};
 
 use crate::{Mesh, Placements, Result, Shape, ShardTensor};

@@ -233,7 +233,7 @@ impl Module for BatchNorm {
         )?;
         if let (true, Some((mean, var))) = (training, new) {
             for (old, new) in [(&self.running_mean, mean), (&self.running_var, var)] {
-                old.set(&new.redistribute(Placements::replicated())?)?;
+                old.set(&new.redistribute(old.get().layout())?)?;
             }
         }
         Ok(y)
