@@ -96,13 +96,14 @@ impl Gradients {
     /// What `f` reports, when no gradient is replaced; [`Leaf`](AutogradError::Leaf) for what is no gradient of the same leaf.
     pub fn map(&mut self, mut f: impl FnMut(&Value) -> Result<Value>) -> Result<()> {
         // What has been started is summed as it was.
-        self.land(&mut self.early.borrow_mut())?;
+        self.land()?;
         let mut found = self.found.borrow_mut();
         let mut mapped = Vec::with_capacity(found.len());
         for Found { outlet, value, .. } in found.values() {
             let new = f(value)?;
             let law = gradient_layout(&outlet.layout);
-            if new.dtype() != outlet.dtype || !is_law_but_for_sums(new.layout(), &law) {
+            let fits = new.layout() == value.layout() || is_law_but_for_sums(new.layout(), &law);
+            if new.dtype() != outlet.dtype || !fits {
                 return Err(AutogradError::Leaf {
                     op: "map",
                     expected: format!("{} {:?} {law}", outlet.dtype, law.shape()),
