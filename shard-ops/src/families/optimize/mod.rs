@@ -5,6 +5,8 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 mod powers;
+#[cfg(test)]
+mod tests;
 
 pub use powers::power_sum;
 
@@ -308,7 +310,7 @@ impl Step {
             } => {
                 let [rest1, rest2] = [1.0 - beta1, 1.0 - beta2].map(n);
                 let [rate, keep, beta1, beta2] = [rate, keep, beta1, beta2].map(n);
-                                apply::<T, 1>(call, |p, g, [mean]| {
+                apply::<T, 1>(call, |p, g, [mean]| {
                     let direction = sign(mean * beta1 + g * rest1);
                     (p * keep - rate * direction, [mean * beta2 + g * rest2])
                 });
