@@ -5,6 +5,8 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 mod powers;
+#[cfg(test)]
+mod tests;
 
 pub use powers::power_sum;
 
