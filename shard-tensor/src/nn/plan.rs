@@ -5,7 +5,7 @@ use crate::{Error, Result, ShardTensor};
 
 /// How the parameters of a model are divided over named mesh axes, by patterns of their names.
 ///
-/// A pattern names a parameter, or a part of the model with all that is in it; `*` stands for any characters. Rules are applied
+/// A pattern names a parameter, or a part of the model with all that is in it; `*` stands for any characters, `?` for one. Rules are applied
 /// one after the other, so that what one divides over one axis another may divide further over another.
 ///
 /// ```
@@ -170,11 +170,12 @@ impl Rule {
     }
 }
 
-/// Whether a pattern with stars is this name.
+/// Whether a pattern is this name.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     match pattern.split_first() {
         None => name.is_empty(),
         Some((b'*', rest)) => (0..=name.len()).any(|skip| fits(rest, &name[skip..])),
+        Some((b'?', rest)) => name.split_first().is_some_and(|(_, name)| fits(rest, name)),
         Some((first, rest)) => name
             .split_first()
             .is_some_and(|(n, name)| n == first && fits(rest, name)),

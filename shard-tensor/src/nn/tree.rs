@@ -61,14 +61,14 @@ macro_rules! tree {
     ($name:ident $(<$($generic:ident $(: $bound:path)?),+>)? { $($field:ident),* $(,)? }) => {
         impl $(<$($generic $(: $bound)?),+>)? $crate::nn::Tree for $name $(<$($generic),+>)? {
             fn leaves(&self) -> ::std::vec::Vec<(::std::string::String, $crate::nn::Leaf<'_>)> {
-                let mut all = ::std::vec::Vec::new();
-                $(all.extend($crate::nn::under(stringify!($field), $crate::nn::Tree::leaves(&self.$field)));)*
+                let all = ::std::vec::Vec::new();
+                $(let mut all = all; all.extend($crate::nn::under(stringify!($field), $crate::nn::Tree::leaves(&self.$field)));)*
                 all
             }
 
             fn leaves_mut(&mut self) -> ::std::vec::Vec<(::std::string::String, $crate::nn::LeafMut<'_>)> {
-                let mut all = ::std::vec::Vec::new();
-                $(all.extend($crate::nn::under(stringify!($field), $crate::nn::Tree::leaves_mut(&mut self.$field)));)*
+                let all = ::std::vec::Vec::new();
+                $(let mut all = all; all.extend($crate::nn::under(stringify!($field), $crate::nn::Tree::leaves_mut(&mut self.$field)));)*
                 all
             }
         }
