@@ -96,13 +96,14 @@ impl Gradients {
     /// What `f` reports, when no gradient is replaced; [`Leaf`](AutogradError::Leaf) for what is no gradient of the same leaf.
     pub fn map(&mut self, mut f: impl FnMut(&Value) -> Result<Value>) -> Result<()> {
         // What has been started is summed as it was.
-        self.land(&mut self.early.borrow_mut())?;
+        self.land()?;
         let mut found = self.found.borrow_mut();
         let mut mapped = Vec::with_capacity(found.len());
         for Found { outlet, value, .. } in found.values() {
             let new = f(value)?;
             let law = gradient_layout(&outlet.layout);
-            if new.dtype() != outlet.dtype || !is_law_but_for_sums(new.layout(), &law) {
+            let fits = new.layout() == value.layout() || is_law_but_for_sums(new.layout(), &law);
+            if new.dtype() != outlet.dtype || !fits {
                 return Err(AutogradError::Leaf {
                     op: "map",
                     expected: format!("{} {:?} {law}", outlet.dtype, law.shape()),
@@ -145,27 +146,22 @@ impl Gradients {
     /// # Errors
     /// What the communicator reports.
     pub fn reduce(&self) -> Result<()> {
-        self.land(&mut self.early.borrow_mut())?;
+        self.land()?;
+        let found = &mut *self.found.borrow_mut();
+        let partial = |(&id, found): (_, &Found)| found.value.layout().is_partial().then_some(id);
+        let outstanding: Vec<ValueId> = found.iter().filter_map(partial).collect();
         let mut buckets = Buckets::new(BUCKET_BYTES);
-        for (&id, found) in self
-            .found
-            .borrow()
-            .iter()
-            .filter(|(_, f)| f.value.layout().is_partial())
-        {
-            buckets.add(id, &found.value)?;
+        for id in outstanding {
+            buckets.add(id, found)?;
         }
-        buckets.flush()?;
-        self.land(&mut buckets)
+        buckets.finish(found)
     }
 
-    fn land(&self, buckets: &mut Buckets) -> Result<()> {
-        let mut found = self.found.borrow_mut();
-        for (id, sum) in buckets.land()? {
-            if let Some(found) = found.get_mut(&id) {
-                found.value = sum;
-            }
-        }
+    /// Waits for the sums that were started.
+    fn land(&self) -> Result<()> {
+        let mut early = self.early.borrow_mut();
+        early.land(&mut self.found.borrow_mut())?;
+        early.forget_open();
         Ok(())
     }
 
@@ -178,6 +174,8 @@ impl Gradients {
     /// # Errors
     /// What the device and the communicator report.
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
+        self.land()?;
+        other.land()?;
         let mover = Mover {
             recorder: &self.recorder,
             recorded: false,

@@ -72,10 +72,15 @@ pub(crate) enum Kind {
         op: Arc<dyn Op>,
         inputs: Vec<Array>,
         outputs: Vec<Array>,
+        /// Inputs that are gathered again instead of being kept.
+        again: SmallVec<[usize; 3]>,
     },
     /// A move of one input, or a sum of several. As a map of global tensors it is the identity in each of them, so the
     /// cotangent goes to every parent as it is, label included.
     Pass,
+    /// A leaf that was brought to the layout it is used in. As a map it is a move. What ops read of it is not kept for their
+    /// vjps, which bring the leaf's array, kept here, there again.
+    Use(Array),
     /// A move to another mesh.
     ToMesh,
     /// A function that will be run again to find its derivative.
@@ -111,6 +116,8 @@ pub(crate) struct Leaf {
     /// How many arrays it has had before the present one.
     pub(crate) version: Cell<u64>,
     pub(crate) name: LeafName,
+    /// The layout in which ops use it, where that is another than its own.
+    pub(crate) used_as: Option<Layout>,
 }
 
 /// The name of a leaf, which its gradients share.
@@ -140,6 +147,8 @@ pub(crate) struct Census {
     next: Cell<u64>,
     live: Cell<usize>,
     pieces: Cell<u64>,
+    /// Whether some leaf is used in another layout than its own.
+    used: Cell<bool>,
     /// The nodes that have or had hooks.
     hooked: RefCell<Vec<Weak<Node>>>,
 }
@@ -153,6 +162,16 @@ impl Census {
     /// A number for the next node of a piece.
     pub(crate) fn next_piece(&self) -> u64 {
         self.pieces.replace(self.pieces.get() + 1)
+    }
+
+    /// Notes that some leaf is used in another layout than its own.
+    pub(crate) fn note_used(&self) {
+        self.used.set(true);
+    }
+
+    /// Whether some leaf is, so that operands have to be looked at.
+    pub(crate) fn has_used(&self) -> bool {
+        self.used.get()
     }
 
     /// Remembers a node that gets its first hook.
@@ -202,6 +221,7 @@ impl Node {
             Kind::Leaf(_) => "leaf",
             Kind::Op { op, .. } => op.name(),
             Kind::Pass => "redistribute",
+            Kind::Use(_) => "gather",
             Kind::ToMesh => "to_mesh",
             Kind::Checkpoint { .. } => "checkpoint",
             Kind::ToLocal { .. } => "to_local",
@@ -221,6 +241,11 @@ impl Node {
             Kind::Leaf(leaf) => Some(&leaf.name),
             _ => None,
         }
+    }
+
+    /// Whether what it gave is made anew where a vjp reads it.
+    pub(crate) fn is_use(&self) -> bool {
+        matches!(self.kind, Kind::Use(_))
     }
 
     /// How many arrays the node has had before the present one, if it is a leaf.

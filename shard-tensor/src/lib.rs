@@ -52,6 +52,7 @@ mod context;
 mod dim;
 mod error;
 mod explain;
+mod files;
 mod gradients;
 pub mod guide;
 mod json;
@@ -136,6 +137,7 @@ pub mod simulated {
 
 /// What programs usually need.
 pub mod prelude {
+    pub use crate::checkpoint::Checkpoint;
     pub use crate::nn::{self, ModelExt as _, Module};
     pub use crate::optim::{AdamW, Optimizer as _, Schedule as _, Sgd};
     pub use crate::{
