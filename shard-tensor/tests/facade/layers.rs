@@ -320,6 +320,7 @@ fn states_that_differ() {
                 ("0.weight", &[3, 4], 1),
                 ("3.weight", &[2, 3], 2),
                 ("extra", &[2], 3),
+                ("1.num_batches_tracked", &[], 0),
             ],
         )?;
         let before = net.parameters()[1].1.to_array::<f32>()?;
