@@ -115,9 +115,13 @@ pub(crate) enum Kind {
 pub(crate) struct Leaf {
     /// How many arrays it has had before the present one.
     pub(crate) version: Cell<u64>,
+    pub(crate) name: LeafName,
     /// The layout in which ops use it, where that is another than its own.
     pub(crate) used_as: Option<Layout>,
 }
+
+/// The name of a leaf, which its gradients share.
+pub(crate) type LeafName = Rc<RefCell<Option<Rc<str>>>>;
 
 /// What is known of a value without its data.
 #[derive(Clone)]
@@ -229,6 +233,14 @@ impl Node {
 
     pub(crate) fn is_leaf(&self) -> bool {
         matches!(self.kind, Kind::Leaf(_))
+    }
+
+    /// The name of the leaf, if it is one.
+    pub(crate) fn leaf_name(&self) -> Option<&LeafName> {
+        match &self.kind {
+            Kind::Leaf(leaf) => Some(&leaf.name),
+            _ => None,
+        }
     }
 
     /// Whether what it gave is made anew where a vjp reads it.

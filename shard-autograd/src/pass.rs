@@ -5,7 +5,7 @@ use crate::backward::check_cotangent;
 use crate::bucket::Buckets;
 use crate::hook::GradientHook;
 use crate::law::gradient_layout;
-use crate::node::{Kind, Node, Outlet, Slot, ValueId, on_tape};
+use crate::node::{Kind, LeafName, Node, Outlet, Slot, ValueId, on_tape};
 use crate::recorder::Mode;
 use crate::used::Again;
 use crate::{AutogradError, Recorder, Result, by_hand, checkpoint, local, to_mesh};
@@ -42,6 +42,7 @@ pub(crate) struct Found {
     pub(crate) outlet: Outlet,
     /// In the layout of the law, or one that a reduction brings to it. Without data while the reduction is in flight.
     pub(crate) value: Value,
+    pub(crate) name: LeafName,
 }
 
 /// A node that the pass visits.
@@ -267,6 +268,7 @@ impl Pass<'_> {
                 Found {
                     outlet,
                     value: value.clone(),
+                    name: slot.node.leaf_name().cloned().unwrap_or_default(),
                 },
             );
         }

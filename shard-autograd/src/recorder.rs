@@ -114,6 +114,24 @@ impl Recorder {
         Ok(Value::with_slot(array, slot))
     }
 
+    /// Gives a leaf a name, for [gradients](crate::Gradients::all) and messages. A name it had before is forgotten; what is no
+    /// leaf of this recorder has none.
+    ///
+    /// # Collective
+    /// There is no communication, but all ranks must do the same.
+    pub fn set_name(&self, leaf: &Value, name: &str) {
+        if let Some(slot) = self.own_slot(leaf)
+            && let Some(cell) = slot.node.leaf_name()
+        {
+            cell.replace(Some(name.into()));
+        }
+    }
+
+    /// The name of a leaf, if it was given one.
+    pub fn name(&self, leaf: &Value) -> Option<Rc<str>> {
+        self.own_slot(leaf)?.node.leaf_name()?.borrow().clone()
+    }
+
     /// Removes the hooks of all values. A hook that holds its own value keeps the value, and itself, until this or
     /// [`HookHandle::remove`](crate::HookHandle::remove) is called.
     ///

@@ -344,6 +344,22 @@ impl ShardTensor {
         matches!(self.held, Held::Parameter(_))
     }
 
+    /// Gives a parameter a name, by which [gradients](Gradients::iter) and messages call it. A model names its parameters when it
+    /// [lists](crate::nn::ModelExt::parameters) them, and the last name holds. Any other tensor has none.
+    ///
+    /// # Collective
+    /// All members of the mesh, with the same name. No communication.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        self.ctx.tape().set_name(&self.held(), name);
+        self
+    }
+
+    /// The name of a parameter, if it was given one.
+    pub fn name(&self) -> Option<String> {
+        Some(self.ctx.tape().name(&self.held())?.to_string())
+    }
+
     /// The same value without its history.
     #[must_use]
     pub fn detach(&self) -> Self {
@@ -376,9 +392,8 @@ impl ShardTensor {
     #[track_caller]
     pub fn backward(&self) -> Result<Gradients> {
         let _call = Calling::of("backward");
-        Ok(Gradients::new(
-            self.ctx.tape().backward(&self.value(), None)?,
-        ))
+        let found = self.ctx.tape().backward(&self.value(), None)?;
+        Ok(Gradients::new(&self.ctx, found))
     }
 
     /// As [`backward`](Self::backward), of any tensor, given the cotangent to start from.
@@ -391,11 +406,9 @@ impl ShardTensor {
     #[track_caller]
     pub fn backward_with(&self, seed: &Self) -> Result<Gradients> {
         let _call = Calling::of("backward_with");
-        Ok(Gradients::new(
-            self.ctx
-                .tape()
-                .backward(&self.value(), Some(&seed.value()))?,
-        ))
+        let seed = seed.value();
+        let found = self.ctx.tape().backward(&self.value(), Some(&seed))?;
+        Ok(Gradients::new(&self.ctx, found))
     }
 
     /// The gradients of this one-element tensor with respect to some tensors, `None` where it does not depend on

@@ -109,10 +109,13 @@ impl Training {
 
 /// What every [`Tree`] can do.
 pub trait ModelExt: Tree {
-    /// Its parameters, by name.
+    /// Its parameters, by name, which they [carry](ShardTensor::named) from now on.
     fn parameters(&self) -> Parameters {
-        let parameter = |(name, leaf)| match leaf {
-            Leaf::Tensor(tensor) if tensor.is_parameter() => Some((name, tensor.clone())),
+        let parameter = |(name, leaf): (String, Leaf<'_>)| match leaf {
+            Leaf::Tensor(tensor) if tensor.is_parameter() => {
+                let tensor = tensor.clone().named(&name);
+                Some((name, tensor))
+            }
             _ => None,
         };
         self.leaves().into_iter().filter_map(parameter).collect()

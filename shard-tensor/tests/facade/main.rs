@@ -1,5 +1,6 @@
 //! Tests of the facade on in-process ranks.
 
+mod clipping;
 mod constructors;
 mod counts;
 mod domains;
@@ -18,6 +19,7 @@ mod models;
 mod noise;
 mod numbers;
 mod operators;
+mod optimizing;
 mod placing;
 mod products;
 mod random;
