@@ -40,14 +40,14 @@ use model::{Sizes, Vit};
 use ndarray::{Array2, Ix2, s};
 use progress::Progress;
 use shard_tensor::nn::{ModelExt, Module};
-use shard_tensor::optim::{AdamW, Optimizer};
+use shard_tensor::optim::{AdamW, Cosine, Optimizer, Schedule};
 use shard_tensor::{Context, DType, Error, Launch, Mesh, Placements, Result, ShardTensor, shard};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 use told::Told;
-use trained::{Distance, Trained, schedule};
+use trained::{Distance, Trained};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -223,12 +223,13 @@ fn on_rank(
     ctx.device().reset_peak();
     let before = ctx.ledger().snapshot();
     let steps = args.steps as usize;
+    let rates = Cosine::new(RATE, steps).warmup(steps / 10);
     let title = format!("{data}x{domain}x{shards} {}", ctx.dtype());
     let bar = Progress::new(ctx, steps, &title);
     let mut losses = Vec::new();
     for step in 0..steps {
         let began = Instant::now();
-        adam.set_learning_rate(RATE * schedule(step, steps));
+        adam.set_learning_rate(rates.at(step));
         let loss = model
             .forward(&samples.train.0)?
             .mse_loss(&samples.train.1)?;
