@@ -17,7 +17,7 @@ mod npy;
 mod npz;
 mod order;
 mod source;
-#[cfg(any())]
+#[cfg(feature = "zarr")]
 mod zarr;
 #[cfg(feature = "npz")]
 mod zip;
@@ -28,5 +28,5 @@ pub use npy::{Npy, NpyError, load_npy, npy_bytes, save_npy};
 pub use npz::{load_npz, npz_names};
 pub use shard_spec::DimPart;
 pub use source::{DataError, Source, load};
-#[cfg(any())]
+#[cfg(feature = "zarr")]
 pub use zarr::{Zarr, load_zarr};

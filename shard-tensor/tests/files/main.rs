@@ -6,6 +6,7 @@ mod kill;
 mod loading;
 mod pieces;
 mod resume;
+mod weights;
 
 use shard_tensor::{Result, ShardTensor};
 use std::path::PathBuf;

@@ -8,7 +8,7 @@ use shard_comm::DType;
 
 /// The elements of a file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stored {
+pub(in crate::data) struct Stored {
     kind: Kind,
     /// Whether their bytes are in the other order than this machine's.
     swapped: bool,
@@ -73,13 +73,32 @@ impl Stored {
         })
     }
 
+    /// What NumPy has under a name, in the order of bytes of this machine.
+    #[cfg(feature = "zarr")]
+    pub(in crate::data) fn named(name: &str) -> Option<Self> {
+        let kind = NAMES.iter().find(|(n, _)| *n == name)?.1;
+        Some(Self {
+            kind,
+            swapped: false,
+        })
+    }
+
+    /// What is here as it is there.
+    #[cfg(feature = "zarr")]
+    pub(in crate::data) fn same(dtype: DType) -> Self {
+        Self {
+            kind: Kind::As(dtype),
+            swapped: false,
+        }
+    }
+
     /// Bytes of an element in the file.
-    pub(super) fn size(self) -> usize {
+    pub(in crate::data) fn size(self) -> usize {
         self.kind.size()
     }
 
     /// What the elements are here.
-    pub(super) fn dtype(self) -> DType {
+    pub(in crate::data) fn dtype(self) -> DType {
         match self.kind {
             Kind::As(dtype) => dtype,
             Kind::I8 | Kind::I16 | Kind::U16 => DType::I32,
@@ -93,7 +112,7 @@ impl Stored {
     }
 
     /// Puts the bytes of elements in the order of this machine.
-    pub(super) fn order(self, bytes: &mut [u8]) {
+    pub(in crate::data) fn order(self, bytes: &mut [u8]) {
         if self.swapped && self.size() > 1 {
             bytes
                 .chunks_exact_mut(self.size())
@@ -105,7 +124,7 @@ impl Stored {
     }
 
     /// Makes what elements are here of what they are in the file.
-    pub(super) fn widen(self, raw: &[u8], into: &mut [u8]) -> Result<(), DataError> {
+    pub(in crate::data) fn widen(self, raw: &[u8], into: &mut [u8]) -> Result<(), DataError> {
         match self.kind {
             Kind::As(_) => into.copy_from_slice(raw),
             Kind::I8 => each(raw, into, |n: i8| Some(i32::from(n)))?,

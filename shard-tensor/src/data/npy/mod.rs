@@ -8,7 +8,7 @@ mod tests;
 
 pub use save::{npy_bytes, save_npy};
 
-use self::element::Stored;
+pub(super) use self::element::Stored;
 use self::header::Header;
 use super::source::{fits, load_as};
 use super::{DataError, Source};
