@@ -6,6 +6,8 @@ mod kill;
 mod loading;
 mod pieces;
 mod resume;
+#[cfg(feature = "zarr")]
+mod stores;
 mod weights;
 
 use shard_tensor::{Result, ShardTensor};
