@@ -267,6 +267,32 @@ impl Context {
         self.0.tape.no_grad(f)
     }
 
+    /// Runs `f` with recording, even inside [`no_grad`](Self::no_grad).
+    ///
+    /// ```
+    /// use shard_tensor::{launch, replicate};
+    /// let tracked = launch(2, |ctx| {
+    ///     let w = ctx.mesh_of(2)?.ones([1], replicate())?.requires_grad()?;
+    ///     ctx.no_grad(|| {
+    ///         assert!(!ctx.is_grad_enabled());
+    ///         Ok((w.exp()?.is_tracked(), ctx.enable_grad(|| w.exp())?.is_tracked()))
+    ///     })
+    /// })?;
+    /// assert_eq!(tracked[0], (false, true));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks must agree on what is recorded.
+    pub fn enable_grad<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.0.tape.enable_grad(f)
+    }
+
+    /// Whether what is computed now is recorded, if a parameter is part of it.
+    pub fn is_grad_enabled(&self) -> bool {
+        self.0.tape.is_recording()
+    }
+
     /// Applies a function and keeps only its inputs on the tape: in a backward pass it runs again and is differentiated then.
     /// What memory its ops would hold, their time is paid for twice.
     ///

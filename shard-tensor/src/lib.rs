@@ -77,7 +77,7 @@ pub use context::Context;
 pub use dim::{Dim, DimList};
 pub use error::{Error, Located, Result};
 pub use explain::{Explanation, Step};
-pub use gradients::Gradients;
+pub use gradients::{ClipNorm, Gradients};
 pub use launch::{Backend, Launch, RankOutcome, RankProgram, Returned, launch};
 pub use mesh::{LocalSizes, Mesh, Steps};
 pub use operators::Operand;
@@ -140,7 +140,7 @@ pub mod simulated {
 pub mod prelude {
     pub use crate::checkpoint::Checkpoint;
     pub use crate::nn::{self, ModelExt as _, Module};
-    pub use crate::optim::{AdamW, Optimizer as _, Sgd};
+    pub use crate::optim::{AdamW, Optimizer as _, Schedule as _, Sgd};
     pub use crate::{
         Context, DType, Error, Launch, LocalSizes, Mesh, Placement, Placements, Result,
         ShardTensor, launch, partial, replicate, shard, tree,

@@ -2,6 +2,7 @@
 
 use crate::{Error, Result, ShardTensor};
 use shard_comm::{Call, Calling};
+use shard_spec::Layout;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -19,6 +20,14 @@ impl Buffer {
     /// What it holds now.
     pub fn get(&self) -> ShardTensor {
         self.0.borrow().clone()
+    }
+
+    /// Moves what it holds, for all its clones.
+    #[track_caller]
+    pub(crate) fn settle(&self, to: &Layout) -> Result<()> {
+        let settled = self.get().settled(to)?;
+        self.0.replace(settled);
+        Ok(())
     }
 
     /// Replaces what it holds.

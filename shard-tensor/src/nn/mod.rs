@@ -3,16 +3,34 @@
 //! Parameters are replicated on the mesh they are made on and initialised as PyTorch does it, from the context's
 //! random numbers: the same on any mesh.
 
+mod attention;
 mod buffer;
 mod conv;
+mod embedding;
+pub mod init;
 mod linear;
+mod load;
+mod moved;
 mod norm;
+mod place;
+mod plan;
+mod position;
+mod sequential;
 mod tree;
 
+pub use attention::{MultiheadAttention, NeighborhoodAttention};
 pub use buffer::Buffer;
-pub use conv::Conv;
+pub use conv::{Conv, ConvTranspose};
+pub use embedding::Embedding;
 pub use linear::Linear;
-pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
+pub use load::{Differences, Strict, load_state_with};
+pub use moved::{Distributed, Moved, distribute_module};
+pub use norm::{BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm};
+pub use plan::Plan;
+pub use position::{PositionEmbedding, Rotary, SinCos};
+pub use sequential::{
+    AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, Dropout, Map, MaxPool, Sequential,
+};
 pub use tree::{Leaf, LeafMut, ModelExt, Training, Tree, under};
 
 use crate::{Mesh, Placements, Result, Shape, ShardTensor};

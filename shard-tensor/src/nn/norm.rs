@@ -49,6 +49,34 @@ impl Module for GroupNorm {
     }
 }
 
+/// Normalises each channel of each sample over its positions. It has no parameters, as PyTorch's has none unless asked.
+#[derive(Clone, Debug)]
+pub struct InstanceNorm {
+    eps: f64,
+}
+
+impl Default for InstanceNorm {
+    fn default() -> Self {
+        Self { eps: 1e-5 }
+    }
+}
+
+impl InstanceNorm {
+    /// A layer with eps 1e-5.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+tree!(InstanceNorm {});
+
+impl Module for InstanceNorm {
+    #[track_caller]
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        x.instance_norm(None, None, self.eps)
+    }
+}
+
 /// Normalises over the last dims.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
@@ -233,7 +261,7 @@ impl Module for BatchNorm {
         )?;
         if let (true, Some((mean, var))) = (training, new) {
             for (old, new) in [(&self.running_mean, mean), (&self.running_var, var)] {
-                old.set(&new.redistribute(Placements::replicated())?)?;
+                old.set(&new.redistribute(old.get().layout())?)?;
             }
         }
         Ok(y)

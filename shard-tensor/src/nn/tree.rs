@@ -1,7 +1,7 @@
 //! Models as trees of named tensors.
 
-use super::{Buffer, Parameters};
-use crate::{Error, Result, ShardTensor, State, Stateful};
+use super::{Buffer, Parameters, Plan, place};
+use crate::{Error, Placements, Result, ShardTensor, State, Stateful};
 use std::cell::Cell;
 
 /// What a model, or a part of one, is made of: tensors under names, in a fixed order that is the same on every rank.
@@ -61,14 +61,14 @@ macro_rules! tree {
     ($name:ident $(<$($generic:ident $(: $bound:path)?),+>)? { $($field:ident),* $(,)? }) => {
         impl $(<$($generic $(: $bound)?),+>)? $crate::nn::Tree for $name $(<$($generic),+>)? {
             fn leaves(&self) -> ::std::vec::Vec<(::std::string::String, $crate::nn::Leaf<'_>)> {
-                let mut all = ::std::vec::Vec::new();
-                $(all.extend($crate::nn::under(stringify!($field), $crate::nn::Tree::leaves(&self.$field)));)*
+                let all = ::std::vec::Vec::new();
+                $(let mut all = all; all.extend($crate::nn::under(stringify!($field), $crate::nn::Tree::leaves(&self.$field)));)*
                 all
             }
 
             fn leaves_mut(&mut self) -> ::std::vec::Vec<(::std::string::String, $crate::nn::LeafMut<'_>)> {
-                let mut all = ::std::vec::Vec::new();
-                $(all.extend($crate::nn::under(stringify!($field), $crate::nn::Tree::leaves_mut(&mut self.$field)));)*
+                let all = ::std::vec::Vec::new();
+                $(let mut all = all; all.extend($crate::nn::under(stringify!($field), $crate::nn::Tree::leaves_mut(&mut self.$field)));)*
                 all
             }
         }
@@ -109,10 +109,13 @@ impl Training {
 
 /// What every [`Tree`] can do.
 pub trait ModelExt: Tree {
-    /// Its parameters, by name.
+    /// Its parameters, by name, which they [carry](ShardTensor::named) from now on.
     fn parameters(&self) -> Parameters {
-        let parameter = |(name, leaf)| match leaf {
-            Leaf::Tensor(tensor) if tensor.is_parameter() => Some((name, tensor.clone())),
+        let parameter = |(name, leaf): (String, Leaf<'_>)| match leaf {
+            Leaf::Tensor(tensor) if tensor.is_parameter() => {
+                let tensor = tensor.clone().named(&name);
+                Some((name, tensor))
+            }
             _ => None,
         };
         self.leaves().into_iter().filter_map(parameter).collect()
@@ -138,6 +141,121 @@ pub trait ModelExt: Tree {
                 training.set(on);
             }
         }
+    }
+
+    /// Places its parameters and other tensors: `plan` says of each name where. The ranks keep their parts of what they hold, and
+    /// only what they lack moves. Tied parameters stay tied. Make optimizers and hooks afterwards: these are new parameters.
+    ///
+    /// ```
+    /// use shard_tensor::nn::{Linear, ModelExt, Module};
+    /// use shard_tensor::{Placements, launch, replicate, shard, tree};
+    ///
+    /// struct Mlp { up: Linear, down: Linear }
+    /// tree!(Mlp { up, down });
+    ///
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh([("tensor", 2)])?;
+    ///     let mlp = Mlp { up: Linear::new(&mesh, 4, 6)?, down: Linear::new(&mesh, 6, 4)? };
+    ///     let mlp = mlp.place(|name, _| match name {
+    ///         "up.weight" | "up.bias" => [("tensor", shard(0))].into(),
+    ///         "down.weight" => [("tensor", shard(1))].into(),
+    ///         _ => Placements::replicated(),
+    ///     })?;
+    ///     let hidden = mlp.up.forward(&mesh.ones([3, 4], replicate())?)?.gelu()?;
+    ///     hidden.expect_layout(shard(1))?;                    // nothing has moved,
+    ///     let y = mlp.down.forward(&hidden)?.reduced()?;      // and here one sum over the ranks is taken
+    ///     y.expect_layout(replicate())?;
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program, with the same plan. Moves what ranks lack; nothing from replicas to shards.
+    ///
+    /// # Errors
+    /// As [`Placements::layout`]; [`Argument`](Error::Argument) if one parameter is placed differently under two names. Nothing has
+    /// moved then.
+    #[track_caller]
+    fn place(mut self, mut plan: impl FnMut(&str, &ShardTensor) -> Placements) -> Result<Self>
+    where
+        Self: Sized,
+    {
+        place::replace("place", &mut self, |name, tensor| {
+            place::placed(&plan(name, tensor), tensor).map(Some)
+        })?;
+        Ok(self)
+    }
+
+    /// Divides all parameters over a mesh axis, pinned: wherever an op uses one it is gathered along the axis, never the
+    /// activations instead; then it is dropped, gathered again where the backward pass reads it, and its gradient arrives in the
+    /// parameter's parts, by sums in which every rank is left its own. With the data divided over the same axis this is fully
+    /// sharded data parallelism (ZeRO-3): a step moves three times what the ranks lack of the parameters, and gradients and
+    /// optimizers' states are as small as the parts.
+    ///
+    /// A parameter is divided along its longest dim that no other axis divides, in parts that differ by at most one. Placements
+    /// over other axes stay, so that it combines with tensor parallelism; [place](Self::place) first.
+    ///
+    /// ```
+    /// use shard_tensor::nn::{Linear, ModelExt, Module};
+    /// use shard_tensor::optim::{AdamW, Optimizer};
+    /// use shard_tensor::{launch, shard};
+    /// launch(3, |ctx| {
+    ///     let mesh = ctx.mesh([("shard", 3)])?;
+    ///     let layer = Linear::new(&mesh, 4, 7)?.fully_sharded("shard")?;
+    ///     assert_eq!(layer.weight.layout().to_string(), "S(0)[3,2,2]");
+    ///     let mut adam = AdamW::new(layer.parameters(), 1e-3)?;
+    ///     let y = layer.forward(&mesh.ones([6, 4], shard(0))?)?;
+    ///     y.expect_layout(shard(0))?;                     // the activations stay where they are
+    ///     let gradients = y.square()?.mean_all()?.backward()?;
+    ///     let slope = gradients.get(&layer.weight)?.expect("the loss depends on it");
+    ///     slope.expect_layout(layer.weight.layout())?;
+    ///     adam.step(&gradients)
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program. Moves nothing from replicas.
+    ///
+    /// # Errors
+    /// For an unknown axis, and for parameters that it divides already. Nothing has changed then.
+    #[track_caller]
+    fn fully_sharded(mut self, axis: &str) -> Result<Self>
+    where
+        Self: Sized,
+    {
+        const OP: &str = "fully_sharded";
+        place::replace(OP, &mut self, |_, tensor| match tensor.is_parameter() {
+            true => place::divided(OP, axis, place::present(tensor)).map(Some),
+            false => Ok(None),
+        })?;
+        Ok(self)
+    }
+
+    /// Places its parameters by a [`Plan`].
+    ///
+    /// # Collective
+    /// All ranks of the program, with the same plan. As [`place`](Self::place).
+    ///
+    /// # Errors
+    /// As [`place`](Self::place); [`Argument`](Error::Argument) for a pattern that matches nothing, for a dim that a parameter has
+    /// not, and for an axis that divides it already.
+    #[track_caller]
+    fn distribute(mut self, plan: &Plan) -> Result<Self>
+    where
+        Self: Sized,
+    {
+        const OP: &str = "distribute";
+        let names: Vec<String> = (self.parameters().into_iter())
+            .map(|(name, _)| name)
+            .collect();
+        plan.check(OP, &names)?;
+        place::replace(OP, &mut self, |name, tensor| match tensor.is_parameter() {
+            true => plan.place(OP, name, tensor),
+            false => Ok(None),
+        })?;
+        Ok(self)
     }
 
     /// As [`train(false)`](Self::train).

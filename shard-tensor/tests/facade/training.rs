@@ -7,11 +7,11 @@ use shard_tensor::{
     shard,
 };
 
-fn read(t: &ShardTensor) -> Result<Vec<f64>> {
+pub(crate) fn read(t: &ShardTensor) -> Result<Vec<f64>> {
     Ok(t.to_array::<f64>()?.into_raw_vec_and_offset().0)
 }
 
-fn close(got: &[f64], expected: &[f64], tolerance: f64) {
+pub(crate) fn close(got: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(got.len(), expected.len());
     for (g, e) in got.iter().zip(expected) {
         assert!(
