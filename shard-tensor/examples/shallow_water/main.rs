@@ -12,7 +12,10 @@ mod model;
 #[path = "../output/pieces.rs"]
 mod pieces;
 #[path = "../output/raster.rs"]
-#[expect(dead_code, reason = "other examples draw into an SVG")]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "other examples draw into an SVG")
+)]
 mod raster;
 #[path = "../output/told.rs"]
 mod told;
