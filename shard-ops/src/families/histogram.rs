@@ -45,7 +45,7 @@ pub fn histogram(
     const OP: &str = "histogram";
     check(OP, x, x.shape(), weights)?;
     let coordinate = Coordinate::of(exec, OP, &widened(exec, x)?, bins)?;
-    let (counts, mut edges) = over_bins(exec, OP, x, vec![coordinate], weights, density)?;
+    let (counts, mut edges) = over_bins(exec, OP, x, &[coordinate], weights, density)?;
     Ok((counts, edges.remove(0)))
 }
 
@@ -77,7 +77,8 @@ pub fn histogramdd(
         Coordinate::of(exec, OP, &widened(exec, &along)?, bins)
     };
     let all = bins.iter().enumerate().map(of);
-    over_bins(exec, OP, x, all.collect::<Result<_>>()?, weights, density)
+    let all = all.collect::<Result<Vec<_>>>()?;
+    over_bins(exec, OP, x, &all, weights, density)
 }
 
 /// One number of each point, and the bins it is counted in.
@@ -136,7 +137,7 @@ fn over_bins(
     exec: &dyn Exec,
     op: &'static str,
     x: &Value,
-    coordinates: Vec<Coordinate>,
+    coordinates: &[Coordinate],
     weights: Option<&Value>,
     density: bool,
 ) -> Result<(Value, Vec<Value>)> {

@@ -111,7 +111,7 @@ pub fn unique_dim(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Unique> {
     let chosen = masked_select(exec, &order, &firsts)?;
     let runs = Runs::of(exec, &firsts, chosen.shape()[0])?;
     let inverse = bincount_within(exec, &order, Some(&runs.numbers), n)?;
-    rows.found(exec, &chosen, inverse, runs)
+    rows.found(exec, &chosen, &inverse, runs)
 }
 
 /// What `x` has at the indices of dim `dim`, in their order, without what equals that at the index before.
@@ -133,7 +133,7 @@ pub fn unique_consecutive_dim(exec: &dyn Exec, x: &Value, dim: usize) -> Result<
     let chosen = masked_select(exec, &order, &firsts)?;
     let runs = Runs::of(exec, &firsts, chosen.shape()[0])?;
     let inverse = runs.numbers.clone();
-    rows.found(exec, &chosen, inverse, runs)
+    rows.found(exec, &chosen, &inverse, runs)
 }
 
 /// What a value has at the indices of a dim, as rows.
@@ -164,7 +164,13 @@ impl<'a> Rows<'a> {
     }
 
     /// What was chosen of the rows, as the value has them.
-    fn found(&self, exec: &dyn Exec, chosen: &Value, inverse: Value, runs: Runs) -> Result<Unique> {
+    fn found(
+        &self,
+        exec: &dyn Exec,
+        chosen: &Value,
+        inverse: &Value,
+        runs: Runs,
+    ) -> Result<Unique> {
         let rows = index_select(exec, &self.list, 0, &chosen.detach())?;
         let mut shape = without(self.x.shape(), self.dim);
         shape.insert(0, rows.shape()[0]);

@@ -863,7 +863,6 @@ mod tests {
                 let asked = Asked {
                     requests: vec![3, absurd][..counts[0]].to_vec(),
                     counts,
-                    ..Asked::default()
                 };
                 let (from, status) = tell_counts("take", comm, routing, group, &asked, Ok(()))?;
                 let told = tell_rows("take", comm, routing, group, &asked, &from, status)?;
