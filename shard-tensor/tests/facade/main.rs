@@ -16,6 +16,7 @@ mod models;
 mod noise;
 mod numbers;
 mod operators;
+mod peers;
 mod products;
 mod random;
 mod reading;

@@ -288,8 +288,10 @@ mod tests {
     #[test]
     fn factors_of_any_matrix_have_the_slopes_of_their_vjps() {
         for kind in [Factors::Qr, Factors::Svd] {
-            let tried = validate(Decompose { kind }, &[Tensor::drawn([4, 4, 3], 5)]).unwrap();
-            assert!(tried.slopes > 0, "{kind:?}");
+            for shape in [[4, 4, 3], [4, 3, 5]] {
+                let tried = validate(Decompose { kind }, &[Tensor::drawn(shape, 5)]).unwrap();
+                assert!(tried.slopes > 0, "{kind:?} of {shape:?}");
+            }
         }
     }
 }
