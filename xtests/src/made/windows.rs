@@ -102,7 +102,7 @@ fn pools(add: Add<'_>) {
     let lines: &[Operand] = &[("input", Float, &[1, 2, 5]), ("indices", Place, &[1, 2, 5])];
     add(
         "max_unpool1d",
-        json!({"kernel_size": 2, "output_size": [11]}),
+        json!({"kernel_size": 2, "output_size": [30]}),
         lines,
     );
     let volumes: &[Operand] = &[
