@@ -1,6 +1,6 @@
 //! Sums of cotangents, each with a label of its own.
 
-use crate::law::is_law_but_for_sums;
+use crate::law::{is_law_but_for_sums, scattered};
 use crate::node::{Kind, Outlet};
 use crate::{Recorder, Result};
 use shard_comm::{Buffer, BufferMut, History, Monoid, Strided};
@@ -29,7 +29,7 @@ pub(crate) struct Cotangents {
 pub(crate) enum Form {
     /// The layout of the gradient law.
     Law,
-    /// The layout of the law, or partial over more axes.
+    /// The layout of the law, or one that a reduction over ranks brings to it.
     Sums,
     /// Any layout that saves moving the cotangent twice.
     Any,
@@ -74,7 +74,9 @@ impl Cotangents {
             .into_iter()
             .map(|s| s.finish(mover))
             .collect::<Result<Vec<_>>>()?;
-        if form == Form::Any && values.len() == 1 {
+        if let ([only], true) = (&values[..], form != Form::Law)
+            && (form == Form::Any || scattered(only.layout(), law)?.is_some())
+        {
             return Ok(values.pop());
         }
         let (near, far): (Vec<_>, Vec<_>) = values
@@ -84,10 +86,7 @@ impl Cotangents {
         if far.is_empty() && form != Form::Law {
             return Ok(near);
         }
-        let mut terms = near
-            .into_iter()
-            .chain(far)
-            .map(|v| mover.redistribute(v, law));
+        let mut terms = near.into_iter().chain(far).map(|v| mover.part(v, law));
         let Some(first) = terms.next().transpose()? else {
             return Ok(None);
         };
@@ -151,6 +150,20 @@ impl Mover<'_> {
             return Ok(value);
         }
         Ok(self.exec().redistribute(&value, to)?)
+    }
+
+    /// As [`redistribute`](Self::redistribute), for a result that is kept: it does not share the memory of a larger piece.
+    fn part(self, value: Value, to: &Layout) -> Result<Value> {
+        let len = |value: &Value| value.array().buffer().map_or(0, Buffer::len);
+        let whole = len(&value);
+        let moved = self.redistribute(value, to)?;
+        match moved.array().buffer() {
+            Some(part) if len(&moved) < whole && !self.recorded => {
+                let number = moved.array().number();
+                Outlet::of(moved.array()).value(Some(copy(part)?.freeze()), number)
+            }
+            _ => Ok(moved),
+        }
     }
 
     /// The sum of values with one label. Taking sums is linear, so this is right for every label, partial ones included, and

@@ -100,9 +100,7 @@ pub(crate) fn vjp(
         })
         .collect();
     let floor = recorder.next_id();
-    let outputs = recorder
-        .in_mode(Mode::Record, || body(recorder, &fresh))
-        .0?;
+    let outputs = recorder.in_mode(Mode::Again, || body(recorder, &fresh)).0?;
     check_again(node, &outputs)?;
     let seeds = (outputs.iter().zip(cotangents))
         .filter_map(|(output, cotangent)| Some((recorder.own_slot(output)?, cotangent.clone()?)))

@@ -2,14 +2,15 @@
 
 use crate::accumulate::{Cotangents, Form, Mover};
 use crate::bucket::{BUCKET_BYTES, Buckets};
-use crate::law::gradient_layout;
+use crate::law::{gradient_layout, is_law_but_for_sums};
 use crate::node::ValueId;
 use crate::pass::{Found, FoundMap};
-use crate::{Recorder, Result};
+use crate::{AutogradError, Recorder, Result};
 use shard_comm::Call;
 use shard_ops::Value;
 use std::cell::RefCell;
 use std::fmt;
+use std::rc::Rc;
 
 /// The gradients of a backward pass.
 ///
@@ -71,6 +72,52 @@ impl Gradients {
         self.found.borrow().keys().copied().collect()
     }
 
+    /// All gradients with the [names](Recorder::set_name) of their leaves, in order of the leaves' creation.
+    ///
+    /// # Collective
+    /// As [`get`](Self::get).
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn all(&self) -> Result<Vec<(Option<Rc<str>>, Value)>> {
+        self.reduce()?;
+        let found = self.found.borrow();
+        let named = |found: &Found| (found.name.borrow().clone(), found.value.clone());
+        Ok(found.values().map(named).collect())
+    }
+
+    /// Replaces every gradient by what `f` makes of it, in order of the leaves' creation. A gradient whose sum over ranks has
+    /// not been taken is a partial value, and stays one unless [`reduce`](Self::reduce) was called before.
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    ///
+    /// # Errors
+    /// What `f` reports, when no gradient is replaced; [`Leaf`](AutogradError::Leaf) for what is no gradient of the same leaf.
+    pub fn map(&mut self, mut f: impl FnMut(&Value) -> Result<Value>) -> Result<()> {
+        // What has been started is summed as it was.
+        self.land()?;
+        let mut found = self.found.borrow_mut();
+        let mut mapped = Vec::with_capacity(found.len());
+        for Found { outlet, value, .. } in found.values() {
+            let new = f(value)?;
+            let law = gradient_layout(&outlet.layout);
+            let fits = new.layout() == value.layout() || is_law_but_for_sums(new.layout(), &law);
+            if new.dtype() != outlet.dtype || !fits {
+                return Err(AutogradError::Leaf {
+                    op: "map",
+                    expected: format!("{} {:?} {law}", outlet.dtype, law.shape()),
+                    got: format!("{} {:?} {}", new.dtype(), new.shape(), new.layout()),
+                });
+            }
+            mapped.push(new.detach());
+        }
+        for (found, new) in found.values_mut().zip(mapped) {
+            found.value = new;
+        }
+        Ok(())
+    }
+
     /// How many leaves have a gradient.
     pub fn len(&self) -> usize {
         self.found.borrow().len()
@@ -99,27 +146,22 @@ impl Gradients {
     /// # Errors
     /// What the communicator reports.
     pub fn reduce(&self) -> Result<()> {
-        self.land(&mut self.early.borrow_mut())?;
+        self.land()?;
+        let found = &mut *self.found.borrow_mut();
+        let partial = |(&id, found): (_, &Found)| found.value.layout().is_partial().then_some(id);
+        let outstanding: Vec<ValueId> = found.iter().filter_map(partial).collect();
         let mut buckets = Buckets::new(BUCKET_BYTES);
-        for (&id, found) in self
-            .found
-            .borrow()
-            .iter()
-            .filter(|(_, f)| f.value.layout().is_partial())
-        {
-            buckets.add(id, &found.value)?;
+        for id in outstanding {
+            buckets.add(id, found)?;
         }
-        buckets.flush()?;
-        self.land(&mut buckets)
+        buckets.finish(found)
     }
 
-    fn land(&self, buckets: &mut Buckets) -> Result<()> {
-        let mut found = self.found.borrow_mut();
-        for (id, sum) in buckets.land()? {
-            if let Some(found) = found.get_mut(&id) {
-                found.value = sum;
-            }
-        }
+    /// Waits for the sums that were started.
+    fn land(&self) -> Result<()> {
+        let mut early = self.early.borrow_mut();
+        early.land(&mut self.found.borrow_mut())?;
+        early.forget_open();
         Ok(())
     }
 
@@ -132,20 +174,23 @@ impl Gradients {
     /// # Errors
     /// What the device and the communicator report.
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
+        self.land()?;
+        other.land()?;
         let mover = Mover {
             recorder: &self.recorder,
             recorded: false,
         };
         let mut found = self.found.borrow_mut();
-        for (id, Found { outlet, value }) in other.found.into_inner() {
+        for (id, theirs) in other.found.into_inner() {
             let Some(mine) = found.get_mut(&id) else {
-                found.insert(id, Found { outlet, value });
+                found.insert(id, theirs);
                 continue;
             };
+            let law = gradient_layout(&theirs.outlet.layout);
             let mut sum = Cotangents::default();
             sum.push(mover, mine.value.clone())?;
-            sum.push(mover, value)?;
-            if let Some(value) = sum.finish(mover, &gradient_layout(&outlet.layout), Form::Sums)? {
+            sum.push(mover, theirs.value)?;
+            if let Some(value) = sum.finish(mover, &law, Form::Sums)? {
                 mine.value = value;
             }
         }

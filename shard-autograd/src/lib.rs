@@ -85,6 +85,7 @@ mod node;
 mod pass;
 mod recorder;
 mod to_mesh;
+mod used;
 
 pub use checkpoint::checkpoint;
 pub use error::{AutogradError, GradMismatch, Result};

@@ -65,17 +65,22 @@ pub(crate) struct Node {
 
 /// What a node stands for.
 pub(crate) enum Kind {
-    /// A leaf: derivatives are wanted with respect to it. The number counts the arrays it has had before the present one.
-    Leaf(Cell<u64>),
+    /// A leaf: derivatives are wanted with respect to it.
+    Leaf(Leaf),
     /// An applied op, with the arrays that its vjp may look at.
     Op {
         op: Arc<dyn Op>,
         inputs: Vec<Array>,
         outputs: Vec<Array>,
+        /// Inputs that are gathered again instead of being kept.
+        again: SmallVec<[usize; 3]>,
     },
     /// A move of one input, or a sum of several. As a map of global tensors it is the identity in each of them, so the
     /// cotangent goes to every parent as it is, label included.
     Pass,
+    /// A leaf that was brought to the layout it is used in. As a map it is a move. What ops read of it is not kept for their
+    /// vjps, which bring the leaf's array, kept here, there again.
+    Use(Array),
     /// A move to another mesh.
     ToMesh,
     /// A function that will be run again to find its derivative.
@@ -105,6 +110,19 @@ pub(crate) enum Kind {
     Anchor,
 }
 
+/// What is particular to a leaf.
+#[derive(Default)]
+pub(crate) struct Leaf {
+    /// How many arrays it has had before the present one.
+    pub(crate) version: Cell<u64>,
+    pub(crate) name: LeafName,
+    /// The layout in which ops use it, where that is another than its own.
+    pub(crate) used_as: Option<Layout>,
+}
+
+/// The name of a leaf, which its gradients share.
+pub(crate) type LeafName = Rc<RefCell<Option<Rc<str>>>>;
+
 /// What is known of a value without its data.
 #[derive(Clone)]
 pub(crate) struct Outlet {
@@ -129,6 +147,8 @@ pub(crate) struct Census {
     next: Cell<u64>,
     live: Cell<usize>,
     pieces: Cell<u64>,
+    /// Whether some leaf is used in another layout than its own.
+    used: Cell<bool>,
     /// The nodes that have or had hooks.
     hooked: RefCell<Vec<Weak<Node>>>,
 }
@@ -142,6 +162,16 @@ impl Census {
     /// A number for the next node of a piece.
     pub(crate) fn next_piece(&self) -> u64 {
         self.pieces.replace(self.pieces.get() + 1)
+    }
+
+    /// Notes that some leaf is used in another layout than its own.
+    pub(crate) fn note_used(&self) {
+        self.used.set(true);
+    }
+
+    /// Whether some leaf is, so that operands have to be looked at.
+    pub(crate) fn has_used(&self) -> bool {
+        self.used.get()
     }
 
     /// Remembers a node that gets its first hook.
@@ -191,6 +221,7 @@ impl Node {
             Kind::Leaf(_) => "leaf",
             Kind::Op { op, .. } => op.name(),
             Kind::Pass => "redistribute",
+            Kind::Use(_) => "gather",
             Kind::ToMesh => "to_mesh",
             Kind::Checkpoint { .. } => "checkpoint",
             Kind::ToLocal { .. } => "to_local",
@@ -204,10 +235,23 @@ impl Node {
         matches!(self.kind, Kind::Leaf(_))
     }
 
+    /// The name of the leaf, if it is one.
+    pub(crate) fn leaf_name(&self) -> Option<&LeafName> {
+        match &self.kind {
+            Kind::Leaf(leaf) => Some(&leaf.name),
+            _ => None,
+        }
+    }
+
+    /// Whether what it gave is made anew where a vjp reads it.
+    pub(crate) fn is_use(&self) -> bool {
+        matches!(self.kind, Kind::Use(_))
+    }
+
     /// How many arrays the node has had before the present one, if it is a leaf.
     pub(crate) fn version(&self) -> Option<u64> {
         match &self.kind {
-            Kind::Leaf(version) => Some(version.get()),
+            Kind::Leaf(leaf) => Some(leaf.version.get()),
             _ => None,
         }
     }

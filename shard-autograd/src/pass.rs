@@ -5,8 +5,9 @@ use crate::backward::check_cotangent;
 use crate::bucket::Buckets;
 use crate::hook::GradientHook;
 use crate::law::gradient_layout;
-use crate::node::{Kind, Node, Outlet, Slot, ValueId, on_tape};
+use crate::node::{Kind, LeafName, Node, Outlet, Slot, ValueId, on_tape};
 use crate::recorder::Mode;
+use crate::used::Again;
 use crate::{AutogradError, Recorder, Result, by_hand, checkpoint, local, to_mesh};
 use shard_ops::{Saved, Value};
 use smallvec::SmallVec;
@@ -39,21 +40,22 @@ pub(crate) type FoundMap = BTreeMap<ValueId, Found>;
 /// A gradient, and the layout of its value.
 pub(crate) struct Found {
     pub(crate) outlet: Outlet,
-    /// In the layout of the law, or partial over more axes.
+    /// In the layout of the law, or one that a reduction brings to it. Without data while the reduction is in flight.
     pub(crate) value: Value,
+    pub(crate) name: LeafName,
 }
 
 /// A node that the pass visits.
-struct Visit {
+pub(crate) struct Visit {
     node: Rc<Node>,
     /// Whether its vjp is to be run.
     run: bool,
     pending: SmallVec<[Cotangents; 1]>,
     /// How many edges from nodes whose vjp is still to be run lead here.
-    uses: usize,
+    pub(crate) uses: usize,
 }
 
-type Visits = BTreeMap<u64, Visit>;
+pub(crate) type Visits = BTreeMap<u64, Visit>;
 
 impl Pass<'_> {
     /// Runs the pass from these values with these cotangents.
@@ -73,6 +75,7 @@ impl Pass<'_> {
             recorded: self.recorded,
         };
         let mut visits = self.reach(&seeds);
+        let again = Again::default();
         let mut buckets = Buckets::new(self.recorder.bucket_bytes());
         let mut found = BTreeMap::new();
         for (slot, seed) in seeds {
@@ -100,12 +103,18 @@ impl Pass<'_> {
             let shared = matches!(node.kind, Kind::ToLocal { .. });
             if shared || cotangents.iter().any(Option::is_some) {
                 let _span = tracing::trace_span!("vjp", op = node.name(), node = node.id).entered();
-                let terms = self.vjp(mover, &node, &needs, &cotangents)?;
+                let terms = self.vjp(mover, &node, &again, &needs, &cotangents)?;
                 drop(cotangents);
                 deliver(mover, &node, &needs, terms, &mut visits)?;
             }
-            for parent in node.parents.iter().flatten().filter(|p| p.node.is_leaf()) {
-                self.used(mover, parent, &mut visits, &mut found, &mut buckets)?;
+            for parent in node.parents.iter().flatten() {
+                match &parent.node.kind {
+                    Kind::Leaf(_) => {
+                        self.used(mover, parent, &mut visits, &mut found, &mut buckets)?;
+                    }
+                    Kind::Use(_) => again.read(&parent.node, &mut visits),
+                    _ => {}
+                }
             }
         }
         buckets.forget_open();
@@ -131,7 +140,7 @@ impl Pass<'_> {
         }
         match self.complete(mover, visit, leaf.output, found)? {
             Some(value) if value.layout().is_partial() && !matches!(self.want, Want::Older) => {
-                buckets.add(leaf.id(), &value)
+                buckets.add(leaf.id(), found)
             }
             _ => Ok(()),
         }
@@ -180,8 +189,9 @@ impl Pass<'_> {
             if let Some(visit) = visits.get_mut(&id) {
                 visit.run = true;
             }
-            for leaf in node.parents.iter().flatten().filter(|p| p.node.is_leaf()) {
-                if let Some(visit) = visits.get_mut(&leaf.node.id) {
+            let counted = |p: &&Rc<Slot>| p.node.is_leaf() || p.node.is_use();
+            for parent in node.parents.iter().flatten().filter(counted) {
+                if let Some(visit) = visits.get_mut(&parent.node.id) {
                     visit.uses += 1;
                 }
             }
@@ -230,7 +240,7 @@ impl Pass<'_> {
         let form = match node.kind {
             _ if !hooks.is_empty() || target && self.recorded => Form::Law,
             _ if !visit.run => Form::Sums,
-            Kind::Pass => Form::Any,
+            Kind::Pass | Kind::Use(_) => Form::Any,
             _ => Form::Law,
         };
         let outlet = slot.outlet().clone();
@@ -258,6 +268,7 @@ impl Pass<'_> {
                 Found {
                     outlet,
                     value: value.clone(),
+                    name: slot.node.leaf_name().cloned().unwrap_or_default(),
                 },
             );
         }
@@ -269,12 +280,13 @@ impl Pass<'_> {
         &self,
         mover: Mover<'_>,
         node: &Rc<Node>,
+        again: &Again,
         needs: &[bool],
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
         match &node.kind {
             Kind::Leaf(_) => Ok(Vec::new()),
-            Kind::Pass => Ok(vec![
+            Kind::Pass | Kind::Use(_) => Ok(vec![
                 cotangents.first().cloned().flatten();
                 node.parents.len()
             ]),
@@ -299,15 +311,23 @@ impl Pass<'_> {
                 op,
                 inputs,
                 outputs,
+                again: missing,
             } => {
-                let inputs: Vec<Value> = (inputs.iter().zip(&node.parents))
-                    .map(|(array, parent)| match parent {
-                        Some(slot) if self.recorded => {
-                            Value::with_slot(array.clone(), slot.clone())
-                        }
-                        _ => Value::new(array.clone()),
+                let keeps = op.keeps();
+                let inputs = (inputs.iter().zip(&node.parents).enumerate())
+                    .map(|(i, (array, parent))| {
+                        let array = match parent.as_deref().map(|slot| &slot.node) {
+                            Some(used) if missing.contains(&i) && keeps.input(i) => {
+                                again.made(mover, used, array)?
+                            }
+                            _ => array.clone(),
+                        };
+                        Ok(match parent {
+                            Some(slot) if self.recorded => Value::with_slot(array, slot.clone()),
+                            _ => Value::new(array),
+                        })
                     })
-                    .collect();
+                    .collect::<Result<Vec<Value>>>()?;
                 let outputs: Vec<Value> = (outputs.iter().enumerate())
                     .map(|(i, a)| {
                         if self.recorded {

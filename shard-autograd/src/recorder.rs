@@ -1,7 +1,7 @@
 //! The recording executor.
 
 use crate::bucket::BUCKET_BYTES;
-use crate::node::{Census, Kind, Node, Outlet, Slot, ValueId, on_tape};
+use crate::node::{Census, Kind, Leaf, Node, Outlet, Slot, ValueId, on_tape};
 use crate::{AutogradError, Result};
 use shard_ops::{Exec, Op, OpError, Value};
 use shard_redistribute::Array;
@@ -36,6 +36,8 @@ struct Inner {
 pub(crate) enum Mode {
     /// It goes on the tape.
     Record,
+    /// It goes on the tape, with all that vjps read, since they come next: a checkpointed function runs for the second time.
+    Again,
     /// It does not.
     Off,
     /// It does not, but the tracked values that it used are kept here, in order of first use.
@@ -64,6 +66,10 @@ impl Recorder {
     /// # Errors
     /// [`NotDifferentiable`](AutogradError::NotDifferentiable) for an array of integers or truth values.
     pub fn leaf(&self, array: Array) -> Result<Value> {
+        self.leaf_of(array, None)
+    }
+
+    pub(crate) fn leaf_of(&self, array: Array, used_as: Option<Layout>) -> Result<Value> {
         if !array.dtype().is_float() {
             return Err(AutogradError::NotDifferentiable {
                 op: "leaf",
@@ -71,8 +77,11 @@ impl Recorder {
                 dtype: array.dtype(),
             });
         }
-        let kind = Kind::Leaf(Cell::default());
-        let node = Node::new(&self.0.census, kind, [], [Outlet::of(&array)]);
+        let leaf = Leaf {
+            used_as,
+            ..Leaf::default()
+        };
+        let node = Node::new(&self.0.census, Kind::Leaf(leaf), [], [Outlet::of(&array)]);
         Ok(on_tape(array, &node, 0))
     }
 
@@ -85,7 +94,7 @@ impl Recorder {
     pub fn renewed(&self, leaf: &Value, array: Array) -> Result<Value> {
         const OP: &str = "renewed";
         let slot = self.slot_of(OP, "the value", leaf)?;
-        let Kind::Leaf(version) = &slot.node.kind else {
+        let Kind::Leaf(leaf) = &slot.node.kind else {
             return Err(AutogradError::NotTracked {
                 op: OP,
                 what: "as a leaf, the value".into(),
@@ -101,8 +110,26 @@ impl Recorder {
                 got: said(array.dtype(), array.layout()),
             });
         }
-        version.set(version.get() + 1);
+        leaf.version.set(leaf.version.get() + 1);
         Ok(Value::with_slot(array, slot))
+    }
+
+    /// Gives a leaf a name, for [gradients](crate::Gradients::all) and messages. A name it had before is forgotten; what is no
+    /// leaf of this recorder has none.
+    ///
+    /// # Collective
+    /// There is no communication, but all ranks must do the same.
+    pub fn set_name(&self, leaf: &Value, name: &str) {
+        if let Some(slot) = self.own_slot(leaf)
+            && let Some(cell) = slot.node.leaf_name()
+        {
+            cell.replace(Some(name.into()));
+        }
+    }
+
+    /// The name of a leaf, if it was given one.
+    pub fn name(&self, leaf: &Value) -> Option<Rc<str>> {
+        self.own_slot(leaf)?.node.leaf_name()?.borrow().clone()
     }
 
     /// Removes the hooks of all values. A hook that holds its own value keeps the value, and itself, until this or
@@ -131,7 +158,7 @@ impl Recorder {
 
     /// Whether ops applied now go on the tape.
     pub fn is_recording(&self) -> bool {
-        matches!(*self.0.mode.borrow(), Mode::Record)
+        matches!(*self.0.mode.borrow(), Mode::Record | Mode::Again)
     }
 
     /// Runs `f` without recording; what it returns is not tracked. Recording goes on afterwards, even after an early return or
@@ -185,6 +212,11 @@ impl Recorder {
         let result = f();
         let old = restore.1.take().unwrap_or(Mode::Record);
         (result, self.0.mode.replace(old))
+    }
+
+    /// Whether vjps come next.
+    pub(crate) fn keeps_all(&self) -> bool {
+        matches!(*self.0.mode.borrow(), Mode::Again)
     }
 
     /// The next node's number.
@@ -301,13 +333,26 @@ impl Exec for Recorder {
     }
 
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
+        let used = self.operands(inputs)?;
+        let refs: SmallVec<[&Value; 3]>;
+        let inputs = match &used {
+            None => inputs,
+            Some(used) => {
+                refs = used.iter().map(|value| &**value).collect();
+                &refs
+            }
+        };
         let parents = self.parents(op.name(), inputs)?;
         self.tell_tracked(&parents, inputs);
         let outputs = self.0.exec.apply(op.clone(), inputs)?;
         let outputs = outputs.into_iter().map(Value::into_array).collect();
         let keeps = op.keeps();
+        let again = self.made_again(&parents);
         Ok(self.record(parents, outputs, |outputs| Kind::Op {
-            inputs: kept(inputs.iter().map(|v| v.array()), |i| keeps.input(i)),
+            inputs: kept(inputs.iter().map(|v| v.array()), |i| {
+                keeps.input(i) && !again.contains(&i)
+            }),
+            again,
             outputs: kept(outputs, |o| keeps.output(o)),
             op,
         }))

@@ -175,9 +175,9 @@ pub struct Topology {
 /// How the sums of an all-reduce are formed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reductions {
-    /// By the ranks themselves, in rank order, with a message to and from each other rank: the same bits whatever the network.
+    /// By the ranks themselves, with a message to and from each other rank: the same bits whatever the network.
     /// The backends of this crate do this.
-    RankOrder,
+    Direct,
     /// By the network's library, with trees within and between nodes: `2 log2` latencies, and the bytes of a reduce-scatter and
     /// an all-gather; between nodes each rank of a node carries its share of them. NCCL and the collectives of MPI do this.
     Library,
@@ -193,7 +193,7 @@ impl Topology {
             between: link,
             round: 0.0,
             flies: true,
-            reductions: Reductions::RankOrder,
+            reductions: Reductions::Direct,
             machine,
         }
     }

@@ -68,7 +68,7 @@ fn messages_and_exchanges() {
 fn reductions() {
     keeps(contract::reduce_scatter);
     keeps(contract::all_reduce);
-    keeps(contract::rank_order);
+    keeps(contract::tree_order);
     keeps(contract::half_sums);
 }
 

@@ -180,6 +180,17 @@ pub trait Exec {
     /// As [`Array::redistribute`](shard_redistribute::Array::redistribute).
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value>;
 
+    /// As [`redistribute`](Self::redistribute), of a parameter to the layout in which the next op uses it.
+    ///
+    /// # Collective
+    /// As [`redistribute`](Self::redistribute).
+    ///
+    /// # Errors
+    /// As [`redistribute`](Self::redistribute).
+    fn gather(&self, value: &Value, to: &Layout) -> Result<Value> {
+        self.redistribute(value, to)
+    }
+
     /// Whether what is applied here may be differentiated. If so, vjps use only ops that have vjps themselves;
     /// otherwise they may use fused ones.
     fn records(&self) -> bool {

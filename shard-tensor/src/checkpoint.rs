@@ -1,42 +1,47 @@
-//! Named tensors in one standard safetensors file.
+//! Tensors and numbers under names in one standard safetensors file, or read from several.
 //!
-//! A file holds whole tensors under their names and says nothing of meshes, so it can be read under any mesh and
-//! layout, and by any other program that reads safetensors.
+//! A file holds whole tensors and says nothing of meshes, so it can be read under any mesh and layout, by any number of
+//! ranks, and by any other program that reads safetensors. Every rank writes and reads the boxes it has, at their place in
+//! the file: nothing is gathered, and beyond its pieces a rank needs memory for a block of 16 MiB at most.
+//!
+//! [`Checkpoint`] keeps all that a training is made of; [`save`], [`load`] and [`read`] are for tensors alone.
+//!
+//! A path to read may be that of one file, of an index as Hugging Face writes it (`model.safetensors.index.json`), which names
+//! the files that tensors are in, or of a folder with either.
 
+mod job;
 mod read;
-mod target;
+mod saving;
+mod stored;
 
-pub use self::read::read;
-use self::target::Target;
-use crate::mesh::cut;
-use crate::{Context, Error, Mesh, Result, ShardTensor};
-use ndarray::{ArrayViewD, IxDyn};
-use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+pub use self::job::Checkpoint;
+pub use self::read::{Contents, contents, read};
+pub use self::saving::Saving;
+
+use self::stored::Stored;
+use crate::files::file_error;
+use crate::{Context, Error, Number, Result, ShardTensor, State};
+use safetensors::Dtype;
 use shard_comm::{AgreedError, Call, Calling, DType};
-use shard_ops::Exec;
+use shard_ops::Value;
 use shard_redistribute::Array;
-use shard_spec::{DimPart, Dims, Layout, numel};
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::collections::BTreeSet;
 use std::path::Path;
-
-/// A header longer than this is taken for damage; the reference implementation uses the same bound.
-const LONGEST_HEADER: u64 = 100_000_000;
 
 /// Writes tensors under their names.
 ///
 /// # Collective
-/// All ranks of the program, with the same path, names and tensors, which is checked. The lowest rank of each tensor's mesh gathers it; rank 0 of the
-/// program must be that one. Other ranks hold no more than their pieces.
+/// All ranks of the program, with the same path, names and tensors, which is checked. Each rank writes its own pieces, of
+/// replicas the first rank that has one; terms of a sum are added first. So they must share a file system.
 ///
 /// # Errors
-/// An agreed error if ranks pass different paths, names, types or shapes, if something else than a regular file is at the
-/// path, or if the file cannot be written; [`Argument`](Error::Argument) for a name given twice, one that the format keeps
-/// for itself, or a mesh without rank 0.
+/// An agreed error if ranks pass different paths, names, types, shapes or layouts, if they do not find the same file at the
+/// path, if something else than a regular file is there, or if the file cannot be written; [`Argument`](Error::Argument) for a
+/// name given twice, or one that the format keeps for itself.
 ///
-/// The file is there as a whole or not at all. One that it replaces passes its permissions on; links are followed.
+/// The file is there as a whole or not at all, even if the program is killed: it is written beside the old one, under a
+/// hidden name which a killed program leaves, and takes its place when all ranks are done and the disk has it. One that it
+/// replaces passes its permissions on; links are followed.
 ///
 /// ```
 /// use shard_tensor::{checkpoint, launch, shard};
@@ -68,42 +73,25 @@ pub fn save(path: impl AsRef<Path>, tensors: &[(String, ShardTensor)]) -> Result
             "pass the module's parameters",
         ));
     };
-    let world = first.context().world();
-    check_names(OP, tensors)?;
-    agree_on_list(OP, first.context(), path.as_ref(), tensors)?;
-    let mut whole = BTreeMap::new();
-    for (name, tensor) in tensors {
-        let pieces = Whole::gather(OP, tensor)?;
-        if whole.insert(name.clone(), pieces).is_some() {
-            return Err(Error::argument(
-                OP,
-                "distinct names",
-                format!("{name:?} twice"),
-                "rename one of them",
-            ));
-        }
-    }
-    let written = match world.rank() {
-        0 => Target::at(path.as_ref()).and_then(|target| {
-            target.fill(|to| {
-                safetensors::serialize_to_file(whole, None, to).map_err(|e| e.to_string())
-            })
-        }),
-        _ => Ok(()),
+    let ctx = first.context().clone();
+    let state = State {
+        tensors: tensors.to_vec(),
+        numbers: Vec::new(),
     };
-    Ok(world
-        .agree(written.map_err(|e| file_error(OP, path.as_ref(), "a regular file to write", e)))?)
+    saving::begin(OP, &ctx, path.as_ref(), &state)?.now()
 }
 
 /// Reads tensors of these names and replaces the parameters' values. Names in the file that are not asked for are
 /// ignored.
 ///
 /// # Collective
-/// All ranks of the program, with the same path, names and parameters, which is checked. Every rank reads the part of the file it needs.
+/// All ranks of the program, with the same path, names and parameters, which is checked. Every rank reads its own pieces of
+/// the file and no more.
 ///
 /// # Errors
-/// An agreed error if ranks pass different paths, names, types or shapes, if the file cannot be read or is malformed, or a name is missing or has another shape or type;
-/// no parameter is changed then. [`Argument`](Error::Argument) for tensors that are no parameters.
+/// An agreed error if ranks pass different paths, names, types, shapes or layouts, if the file cannot be read or is malformed,
+/// or a name is missing or has another shape or type; a mismatch if ranks see different files. No parameter is changed then.
+/// [`Argument`](Error::Argument) for tensors that are no parameters.
 #[track_caller]
 pub fn load(path: impl AsRef<Path>, parameters: &[(String, ShardTensor)]) -> Result<()> {
     let _call = Calling::of("load");
@@ -119,80 +107,106 @@ pub fn load(path: impl AsRef<Path>, parameters: &[(String, ShardTensor)]) -> Res
     let Some((_, first)) = parameters.first() else {
         return Ok(());
     };
-    check_names(OP, parameters)?;
-    agree_on_list(OP, first.context(), path.as_ref(), parameters)?;
-    let read = Stored::open(path.as_ref()).and_then(|mut file| {
-        parameters
-            .iter()
-            .map(|(name, tensor)| file.read(name, tensor))
-            .collect::<Result<Vec<_>, String>>()
-    });
-    let (pieces, status) = match read {
-        Ok(pieces) => (pieces, Ok(())),
-        Err(e) => (
-            Vec::new(),
-            Err(file_error(
-                OP,
-                path.as_ref(),
-                "a safetensors file with these parameters",
-                e,
-            )),
-        ),
+    let ctx = first.context().clone();
+    let wanted = State {
+        tensors: parameters.to_vec(),
+        numbers: Vec::new(),
     };
-    first.context().world().agree(status)?;
-    for ((_, parameter), piece) in parameters.iter().zip(pieces) {
-        let value = parameter.value();
-        let array = value.array();
-        let call = Call::new("load").of(array.dtype(), array.layout());
-        array.cx().record(call.reading(&[array.number()]));
-        let local = match piece {
-            Some(bytes) => Some(
-                parameter
-                    .context()
-                    .device()
-                    .upload(parameter.dtype(), &bytes)?,
-            ),
-            None => None,
-        };
-        parameter.set_array(Array::from_parts(
-            array.cx(),
-            array.layout(),
-            local,
-            parameter.dtype(),
-        )?)?;
+    let found = load_state(OP, &ctx, path.as_ref(), &wanted)?;
+    for ((_, parameter), (_, found)) in parameters.iter().zip(found.tensors) {
+        parameter.set_array(found.value().array().clone())?;
     }
     Ok(())
 }
 
-/// Refuses a name that means something else in the format.
+/// Reads a state like this one: its tensors in their layouts, and its numbers.
 #[track_caller]
-fn check_names(op: &'static str, tensors: &[(String, ShardTensor)]) -> Result<()> {
-    const RESERVED: &str = "__metadata__";
-    match tensors.iter().any(|(name, _)| name == RESERVED) {
-        false => Ok(()),
-        true => Err(Error::argument(
+fn load_state(op: &'static str, ctx: &Context, path: &Path, wanted: &State) -> Result<State> {
+    check_names(op, wanted)?;
+    if let Some((name, t)) = wanted.tensors.iter().find(|(_, t)| t.layout().is_partial()) {
+        return Err(Error::argument(
             op,
-            "names of tensors",
-            format!("{RESERVED:?}"),
-            "rename it: under this name the format keeps remarks",
-        )),
+            "tensors in pieces and copies",
+            format!("{name:?}: {}", t.layout()),
+            "add the terms of the sum first, with `reduced`",
+        ));
+    }
+    agree_on_list(op, ctx, path, wanted)?;
+    let refused = |e| file_error(op, path, "a safetensors file with what is asked for", e);
+    let stored = Stored::open_on_all(op, ctx, path)?;
+    let numbers = (wanted.numbers.iter())
+        .map(|(name, _)| Ok((name.clone(), stored.number(name)?)))
+        .collect::<Result<Vec<_>, String>>();
+    let pieces = (wanted.tensors.iter())
+        .map(|(name, tensor)| stored.piece_like(name, tensor))
+        .collect::<Result<Vec<_>, String>>();
+    let (read, status) = match numbers.and_then(|numbers| Ok((numbers, pieces?))) {
+        Ok(read) => (Some(read), Ok(())),
+        Err(e) => (None, Err(refused(e))),
+    };
+    ctx.world().agree(status)?;
+    let Some((numbers, pieces)) = read else {
+        unreachable!("an error of one rank is an error of all")
+    };
+    let mut tensors = Vec::with_capacity(pieces.len());
+    for ((name, like), local) in wanted.tensors.iter().zip(pieces) {
+        let (value, dtype) = (like.value(), like.dtype());
+        let array = value.array();
+        let call = Call::new("load").of(dtype, like.layout());
+        array.cx().record(call.reading(&[array.number()]));
+        let found = Array::from_parts(array.cx(), like.layout(), local, dtype)?;
+        tensors.push((name.clone(), ShardTensor::new(ctx, Value::new(found))));
+    }
+    Ok(State { tensors, numbers })
+}
+
+/// Refuses names that mean something else in the format, and those given twice.
+#[track_caller]
+fn check_names(op: &'static str, state: &State) -> Result<()> {
+    const RESERVED: &str = "__metadata__";
+    let refuse =
+        |expected: &str, got: String, remedy| Err(Error::argument(op, expected, got, remedy));
+    let mut seen = BTreeSet::new();
+    for (name, _) in &state.tensors {
+        if name == RESERVED {
+            return refuse(
+                "names of tensors",
+                format!("{RESERVED:?}"),
+                "rename it: under this name the format keeps remarks",
+            );
+        }
+        if !seen.insert(name) {
+            return refuse(
+                "distinct names",
+                format!("{name:?} twice"),
+                "rename one of them",
+            );
+        }
+    }
+    let mut seen = BTreeSet::new();
+    match state.numbers.iter().find(|(name, _)| !seen.insert(name)) {
+        None => Ok(()),
+        Some((name, _)) => refuse(
+            "distinct names",
+            format!("{name:?} twice"),
+            "rename one of them",
+        ),
     }
 }
 
 /// Compares what the ranks are about to do with what rank 0 is: tensors of one shape under swapped names would be swapped
 /// in the file.
 #[track_caller]
-fn agree_on_list(
-    op: &'static str,
-    ctx: &Context,
-    path: &Path,
-    tensors: &[(String, ShardTensor)],
-) -> Result<()> {
+fn agree_on_list(op: &'static str, ctx: &Context, path: &Path, state: &State) -> Result<()> {
     let (world, device) = (ctx.world(), ctx.device());
-    let tell =
-        |(name, t): &(String, ShardTensor)| format!("{name:?}, {} {:?}", t.dtype(), t.shape());
+    let tell = |(name, t): &(String, ShardTensor)| {
+        let (layout, mesh) = (t.layout(), t.layout().mesh());
+        format!("{name:?}, {} {:?} {layout} on {mesh}", t.dtype(), t.shape())
+    };
+    let number = |(name, number): &(String, Number)| format!("{name:?}, {number:?}");
     let mine: Vec<String> = std::iter::once(path.display().to_string())
-        .chain(tensors.iter().map(tell))
+        .chain(state.tensors.iter().map(tell))
+        .chain(state.numbers.iter().map(number))
         .collect();
     let text = mine.join("\0").into_bytes();
     let is_root = world.rank() == 0;
@@ -220,185 +234,6 @@ fn agree_on_list(
             "give the same file and the same tensors in the same order on all ranks, so not in the order of a `HashMap`",
         )),
     })?)
-}
-
-fn file_error(op: &'static str, path: &Path, expected: &str, got: String) -> AgreedError {
-    AgreedError::new(
-        op,
-        format!("{expected} at {}", path.display()),
-        got,
-        "check the path and the file",
-    )
-}
-
-/// A tensor gathered on rank 0; empty elsewhere.
-struct Whole {
-    dtype: Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
-}
-
-impl Whole {
-    #[track_caller]
-    fn gather(op: &'static str, tensor: &ShardTensor) -> Result<Self> {
-        let mesh: Mesh = tensor.mesh();
-        if mesh.mesh().index_of(0) != Some(0) {
-            return Err(Error::argument(
-                op,
-                "tensors on a mesh that starts at rank 0",
-                format!("mesh {}", mesh.mesh()),
-                "redistribute to such a mesh first",
-            ));
-        }
-        let ctx = tensor.context();
-        let value = tensor.value().detach();
-        let reduced = ctx
-            .engine()
-            .redistribute(&value, &tensor.layout().with_partial_reduced())?;
-        // A replica is at hand already; pieces are sent to rank 0 and to no other.
-        let gathered = match reduced.layout().is_replicated() {
-            true => reduced,
-            false => ctx
-                .engine()
-                .redistribute(&reduced, &mesh.owned_by(0, tensor.shape())?)?,
-        };
-        let bytes = match gathered.array().buffer() {
-            Some(buffer) if ctx.rank() == 0 => ctx.device().download(buffer)?,
-            _ => Vec::new(),
-        };
-        Ok(Self {
-            dtype: dtype_of(tensor.dtype()),
-            shape: tensor.shape().to_vec(),
-            bytes,
-        })
-    }
-}
-
-impl safetensors::View for Whole {
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.bytes)
-    }
-
-    fn data_len(&self) -> usize {
-        self.bytes.len()
-    }
-}
-
-/// An open file with its header read.
-struct Stored {
-    file: File,
-    header: Metadata,
-    /// Where the tensors' bytes begin.
-    start: u64,
-    /// How many there are.
-    size: u64,
-}
-
-impl Stored {
-    fn open(path: &Path) -> Result<Self, String> {
-        let text = |e: std::io::Error| e.to_string();
-        let mut file = File::open(path).map_err(text)?;
-        let len = file.metadata().map_err(text)?.len();
-        let mut prefix = [0; 8];
-        file.read_exact(&mut prefix).map_err(text)?;
-        let header = u64::from_le_bytes(prefix);
-        if header > LONGEST_HEADER || header + 8 > len {
-            return Err(format!("a header of {header} bytes in a file of {len}"));
-        }
-        let mut json = vec![0; header as usize];
-        file.read_exact(&mut json).map_err(text)?;
-        let header: Metadata =
-            serde_json::from_slice(&json).map_err(|e| format!("a malformed header: {e}"))?;
-        let start = 8 + json.len() as u64;
-        Ok(Self {
-            file,
-            header,
-            start,
-            size: len - start,
-        })
-    }
-
-    /// What the file says of a tensor.
-    fn info(&self, name: &str) -> Result<TensorInfo, String> {
-        let info = self.header.info(name);
-        Ok(info.ok_or_else(|| format!("no tensor {name:?}"))?.clone())
-    }
-
-    /// The bytes of this rank's piece, `None` off the mesh.
-    fn read(&mut self, name: &str, tensor: &ShardTensor) -> Result<Option<Vec<u8>>, String> {
-        let info = self.info(name)?;
-        let (dtype, shape) = (tensor.dtype(), tensor.shape());
-        if info.dtype != dtype_of(dtype) || info.shape != shape {
-            return Err(format!(
-                "{name:?}: {:?} {:?}, where the parameter is {dtype} {shape:?}",
-                info.dtype, info.shape
-            ));
-        }
-        self.piece(name, dtype, tensor.layout(), tensor.context().rank())
-    }
-
-    /// The bytes of a rank's piece of a tensor of this type, `None` off the mesh.
-    fn piece(
-        &mut self,
-        name: &str,
-        dtype: DType,
-        layout: &Layout,
-        rank: usize,
-    ) -> Result<Option<Vec<u8>>, String> {
-        let (info, size) = (self.info(name)?, dtype.size());
-        let (from, to) = info.data_offsets;
-        if to < from || to as u64 > self.size || to - from != numel(layout.shape()) * size {
-            return Err(format!("{name:?}: bytes {from}..{to} of {}", self.size));
-        }
-        let Some(held) = layout.local_parts(rank) else {
-            return Ok(None);
-        };
-        self.read_parts(&info, &held, size)
-            .map(Some)
-            .map_err(|e| format!("{name:?}: {e}"))
-    }
-
-    /// Reads the rows of the first dim that are held, and cuts what is held of the other dims out of them.
-    fn read_parts(
-        &mut self,
-        info: &TensorInfo,
-        held: &[DimPart],
-        size: usize,
-    ) -> std::io::Result<Vec<u8>> {
-        let row: usize = info.shape.iter().skip(1).product::<usize>() * size;
-        let intervals: Vec<std::ops::Range<usize>> = held.first().map_or_else(
-            || std::iter::once(0..1).collect(),
-            |part| part.intervals().collect(),
-        );
-        let mut rows = Vec::new();
-        for interval in intervals {
-            self.file.seek(SeekFrom::Start(
-                self.start + (info.data_offsets.0 + interval.start * row) as u64,
-            ))?;
-            let from = rows.len();
-            rows.resize(from + interval.len() * row, 0);
-            self.file.read_exact(&mut rows[from..])?;
-        }
-        // Bytes as one more dim: a piece of any type is then a piece of bytes.
-        let mut shape: Dims = info.shape.iter().copied().chain([size]).collect();
-        let mut held: Vec<DimPart> = held.iter().cloned().chain([(0..size).into()]).collect();
-        if !info.shape.is_empty() {
-            shape[0] = held[0].len();
-            held[0] = (0..shape[0]).into();
-        }
-        match ArrayViewD::from_shape(IxDyn(&shape), &rows) {
-            Ok(view) => Ok(cut(view, &held)),
-            Err(e) => Err(std::io::Error::other(e)),
-        }
-    }
 }
 
 fn dtype_of(dtype: DType) -> Dtype {

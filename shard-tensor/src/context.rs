@@ -3,7 +3,7 @@
 use crate::explain::{Telling, Told};
 use crate::local::into_autograd;
 use crate::rng::Stream;
-use crate::{Error, Mesh, Result, Shape, ShardTensor, json};
+use crate::{Error, Mesh, Number, Result, Shape, ShardTensor, State, Stateful, json};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shard_autograd::{GradCheck, GradReport, Recorder, checkpoint, gradcheck};
@@ -38,7 +38,7 @@ struct Inner {
     world: Rc<dyn Communicator>,
     engine: Rc<Engine>,
     tape: Recorder,
-    seed: u64,
+    seed: Cell<u64>,
     /// How many random tensors were drawn; the same on every rank, because all run the program.
     calls: Cell<u64>,
     dtype: DType,
@@ -59,7 +59,7 @@ impl Context {
             world,
             engine,
             tape,
-            seed,
+            seed: Cell::new(seed),
             calls: Cell::new(0),
             dtype,
             told,
@@ -267,6 +267,32 @@ impl Context {
         self.0.tape.no_grad(f)
     }
 
+    /// Runs `f` with recording, even inside [`no_grad`](Self::no_grad).
+    ///
+    /// ```
+    /// use shard_tensor::{launch, replicate};
+    /// let tracked = launch(2, |ctx| {
+    ///     let w = ctx.mesh_of(2)?.ones([1], replicate())?.requires_grad()?;
+    ///     ctx.no_grad(|| {
+    ///         assert!(!ctx.is_grad_enabled());
+    ///         Ok((w.exp()?.is_tracked(), ctx.enable_grad(|| w.exp())?.is_tracked()))
+    ///     })
+    /// })?;
+    /// assert_eq!(tracked[0], (false, true));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks must agree on what is recorded.
+    pub fn enable_grad<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.0.tape.enable_grad(f)
+    }
+
+    /// Whether what is computed now is recorded, if a parameter is part of it.
+    pub fn is_grad_enabled(&self) -> bool {
+        self.0.tape.is_recording()
+    }
+
     /// Applies a function and keeps only its inputs on the tape: in a backward pass it runs again and is differentiated then.
     /// What memory its ops would hold, their time is paid for twice.
     ///
@@ -408,7 +434,7 @@ impl Context {
     pub fn next_stream(&self) -> Stream {
         let call = self.0.calls.get();
         self.0.calls.set(call + 1);
-        Stream::new(self.0.seed, call)
+        Stream::new(self.0.seed.get(), call)
     }
 
     /// Gives every rank the same error if they do not agree on the outcome of a local check.
@@ -430,6 +456,28 @@ impl Context {
         let key = shard_ops::key_of(what, &words);
         self.0.world.check_uniform_as(what, key, || words)?;
         checked
+    }
+}
+
+/// Of the random numbers: their seed, and how many streams were taken.
+impl Stateful for Context {
+    fn state(&self) -> Result<State> {
+        let number = |name: &str, n| (name.to_owned(), Number::Whole(n));
+        Ok(State {
+            tensors: Vec::new(),
+            numbers: vec![
+                number("seed", self.0.seed.get()),
+                number("streams", self.0.calls.get()),
+            ],
+        })
+    }
+
+    #[track_caller]
+    fn load_state(&mut self, state: &State) -> Result<()> {
+        let (seed, streams) = (state.whole("seed")?, state.whole("streams")?);
+        self.0.seed.set(seed);
+        self.0.calls.set(streams);
+        Ok(())
     }
 }
 

@@ -225,6 +225,22 @@ impl Telling {
     }
 }
 
+impl Telling {
+    fn tell_move(
+        &self,
+        name: &'static str,
+        value: &Value,
+        to: &Layout,
+        why: &str,
+    ) -> Result<Value, OpError> {
+        let strategy = || (format!("{} to {to}{why}", value.layout()), Vec::new());
+        let run = || Ok(vec![self.engine.redistribute(value, to)?]);
+        let mut moved = self.tell(name, &[value], strategy, run)?;
+        // One went in, so one comes out.
+        Ok(moved.swap_remove(0))
+    }
+}
+
 impl Exec for Telling {
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
         let strategy = || {
@@ -240,11 +256,12 @@ impl Exec for Telling {
     }
 
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value, OpError> {
-        let strategy = || (format!("{} to {to}", value.layout()), Vec::new());
-        let run = || Ok(vec![self.engine.redistribute(value, to)?]);
-        let mut moved = self.tell("redistribute", &[value], strategy, run)?;
-        // One went in, so one comes out.
-        Ok(moved.swap_remove(0))
+        self.tell_move("redistribute", value, to, "")
+    }
+
+    fn gather(&self, value: &Value, to: &Layout) -> Result<Value, OpError> {
+        let why = ": a parameter that is pinned to be gathered wherever an op uses it";
+        self.tell_move("gather", value, to, why)
     }
 }
 

@@ -52,6 +52,7 @@ mod context;
 mod dim;
 mod error;
 mod explain;
+mod files;
 mod gradients;
 pub mod guide;
 mod json;
@@ -67,6 +68,7 @@ mod placements;
 mod processes;
 mod shape;
 mod simulate;
+mod state;
 mod tensor;
 mod transfer;
 
@@ -74,7 +76,7 @@ pub use context::Context;
 pub use dim::{Dim, DimList};
 pub use error::{Error, Located, Result};
 pub use explain::{Explanation, Step};
-pub use gradients::Gradients;
+pub use gradients::{ClipNorm, Gradients};
 pub use launch::{Backend, Launch, RankOutcome, RankProgram, Returned, launch};
 pub use mesh::{LocalSizes, Mesh, Steps};
 pub use operators::Operand;
@@ -84,6 +86,7 @@ pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use processes::refuse_copies;
 pub use shape::Shape;
 pub use simulate::{Forecast, Simulation};
+pub use state::{Number, State, Stateful};
 pub use tensor::ShardTensor;
 
 pub use ndarray;
@@ -134,11 +137,12 @@ pub mod simulated {
 
 /// What programs usually need.
 pub mod prelude {
-    pub use crate::nn::{self, Module as _};
-    pub use crate::optim::{AdamW, Optimizer as _, Sgd};
+    pub use crate::checkpoint::Checkpoint;
+    pub use crate::nn::{self, ModelExt as _, Module};
+    pub use crate::optim::{AdamW, Optimizer as _, Schedule as _, Sgd};
     pub use crate::{
         Context, DType, Error, Launch, LocalSizes, Mesh, Placement, Placements, Result,
-        ShardTensor, launch, partial, replicate, shard,
+        ShardTensor, launch, partial, replicate, shard, tree,
     };
 }
 

@@ -3,7 +3,7 @@
 use crate::{Context, Error, Gradients, Mesh, Placements, Result};
 use ndarray::{ArrayD, IxDyn};
 use shard_comm::half::{bf16, f16};
-use shard_comm::{Bool, Call, Calling, DType, Element};
+use shard_comm::{Bool, Buffer, Call, Calling, DType, Element, Strided};
 use shard_ops::{Exec, OpError, Value};
 use shard_redistribute::{Array, RedistributeError};
 use shard_spec::{Dims, Layout, Placement};
@@ -286,6 +286,54 @@ impl ShardTensor {
         })
     }
 
+    /// A parameter of this value that ops use in another layout than its own: wherever one is applied to it, it is brought there,
+    /// and again where the backward pass reads it. Nothing of that is kept.
+    #[track_caller]
+    pub(crate) fn requires_grad_used_as(&self, used_as: &Layout) -> Result<Self> {
+        let _call = Calling::of("requires_grad");
+        let array = self.value().array().clone();
+        let leaf = self.ctx.tape().leaf_used_as(array, used_as)?;
+        Ok(Self {
+            held: Held::Parameter(Rc::new(RefCell::new(leaf))),
+            ..self.clone()
+        })
+    }
+
+    /// The layout in which ops use it: its own, unless it is a parameter that is gathered for its
+    /// [uses](crate::nn::ModelExt::fully_sharded).
+    pub fn layout_in_use(&self) -> Layout {
+        self.ctx.tape().layout_in_use(&self.held())
+    }
+
+    /// Whether this and another tensor are one parameter under two names.
+    pub fn is_same_parameter(&self, other: &Self) -> bool {
+        match (&self.held, &other.held) {
+            (Held::Parameter(a), Held::Parameter(b)) => Rc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    /// The same elements in another layout, without history and in memory of their own.
+    #[track_caller]
+    pub(crate) fn settled(&self, to: &Layout) -> Result<Self> {
+        let own = self.value().detach();
+        let engine = self.ctx.engine();
+        let moved = engine.redistribute(&own, to)?.into_array();
+        let len = |array: &Array| array.buffer().map_or(0, Buffer::len);
+        let array = match moved.buffer() {
+            // A part of a replica would keep all of it.
+            Some(part) if len(&moved) < len(own.array()) => {
+                let mut copy = part.device().alloc(part.dtype(), part.len())?;
+                let all = Strided::contiguous(&[part.len()]);
+                part.device().copy(part, &all, &mut copy, &all)?;
+                Array::from_parts(moved.cx(), to, Some(copy.freeze()), self.dtype)?
+                    .with_number(moved.number())
+            }
+            _ => moved,
+        };
+        Ok(self.lift(Value::new(array)))
+    }
+
     /// Whether gradients reach it.
     pub fn is_tracked(&self) -> bool {
         self.ctx.tape().is_tracked(&self.value())
@@ -294,6 +342,22 @@ impl ShardTensor {
     /// Whether it is a parameter.
     pub fn is_parameter(&self) -> bool {
         matches!(self.held, Held::Parameter(_))
+    }
+
+    /// Gives a parameter a name, by which [gradients](Gradients::iter) and messages call it. A model names its parameters when it
+    /// [lists](crate::nn::ModelExt::parameters) them, and the last name holds. Any other tensor has none.
+    ///
+    /// # Collective
+    /// All members of the mesh, with the same name. No communication.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        self.ctx.tape().set_name(&self.held(), name);
+        self
+    }
+
+    /// The name of a parameter, if it was given one.
+    pub fn name(&self) -> Option<String> {
+        Some(self.ctx.tape().name(&self.held())?.to_string())
     }
 
     /// The same value without its history.
@@ -328,9 +392,8 @@ impl ShardTensor {
     #[track_caller]
     pub fn backward(&self) -> Result<Gradients> {
         let _call = Calling::of("backward");
-        Ok(Gradients::new(
-            self.ctx.tape().backward(&self.value(), None)?,
-        ))
+        let found = self.ctx.tape().backward(&self.value(), None)?;
+        Ok(Gradients::new(&self.ctx, found))
     }
 
     /// As [`backward`](Self::backward), of any tensor, given the cotangent to start from.
@@ -343,11 +406,9 @@ impl ShardTensor {
     #[track_caller]
     pub fn backward_with(&self, seed: &Self) -> Result<Gradients> {
         let _call = Calling::of("backward_with");
-        Ok(Gradients::new(
-            self.ctx
-                .tape()
-                .backward(&self.value(), Some(&seed.value()))?,
-        ))
+        let seed = seed.value();
+        let found = self.ctx.tape().backward(&self.value(), Some(&seed))?;
+        Ok(Gradients::new(&self.ctx, found))
     }
 
     /// The gradients of this one-element tensor with respect to some tensors, `None` where it does not depend on
@@ -477,7 +538,8 @@ impl ShardTensor {
         f: impl FnOnce(&dyn Exec, &Value) -> Result<Value, OpError>,
     ) -> Result<Self> {
         let _call = Calling::here();
-        Ok(self.lift(f(self.ctx.tape(), &self.held())?))
+        let tape = self.ctx.tape();
+        Ok(self.lift(f(tape, &*tape.operand(&self.held())?)?))
     }
 
     /// Runs one op of `shard_ops` on two tensors.
@@ -488,7 +550,10 @@ impl ShardTensor {
         f: impl FnOnce(&dyn Exec, &Value, &Value) -> Result<Value, OpError>,
     ) -> Result<Self> {
         let _call = Calling::here();
-        Ok(self.lift(f(self.ctx.tape(), &self.held(), &other.held())?))
+        let tape = self.ctx.tape();
+        let (this, other) = (self.held(), other.held());
+        let (this, other) = (tape.operand(&this)?, tape.operand(&other)?);
+        Ok(self.lift(f(tape, &this, &other)?))
     }
 }
 

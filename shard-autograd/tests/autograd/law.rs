@@ -189,7 +189,8 @@ fn sums_over_ranks_are_taken_once_and_together() {
             )
             .unwrap();
             let (gradients, moved) = b.moved(|| b.rec.backward(&loss, None).unwrap());
-            assert_eq!(gradients.unreduced(), 3);
+            // At most two are in flight at once, so the third waited for the first.
+            assert_eq!(gradients.unreduced(), if early { 2 } else { 3 });
             if !early {
                 assert_eq!(
                     (moved.rounds, moved.bytes),

@@ -6,4 +6,5 @@ mod law;
 mod local;
 mod memory;
 mod tape;
+mod used;
 mod windows;

@@ -98,7 +98,8 @@ pub trait Device: Any + Debug + Send + Sync {
         dv: &Strided,
     ) -> Result<()>;
 
-    /// Sets a view to several views of its shape combined: `dst = terms[0] op terms[1] op ...`, element by element.
+    /// Sets a view to several views of its shape combined, element by element, [by the tree](crate::by_tree) over the terms'
+    /// numbers: of four, `dst = (terms[0] op terms[1]) op (terms[2] op terms[3])`.
     ///
     /// A term is a buffer and the element where its view begins; all terms have the strides `strides`. All buffers
     /// have one element type, and 16-bit floats are combined in `f32` and rounded once. The destination's view visits

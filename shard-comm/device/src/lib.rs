@@ -52,6 +52,7 @@ pub use event::{Event, EventState};
 pub use host::{Host, HostOptions};
 pub use host_slice::{HostSlice, HostSliceMut};
 pub use job::{HostJob, Spent, Work};
+pub use kernel::by_tree;
 pub use kind::{DeviceKind, UnknownDevice};
 pub use monoid::Monoid;
 pub use precision::MatmulPrecision;

@@ -70,7 +70,7 @@ impl dyn Communicator + '_ {
         Ok(request)
     }
 
-    /// Combines all ranks' buffers element by element, in rank order, and leaves each rank an equal part: rank 0 the first, and
+    /// Combines all ranks' buffers element by element, by the tree over rank numbers, and leaves each rank an equal part: rank 0 the first, and
     /// so on. [`reduce_scatter_v`](#method.reduce_scatter_v) is for parts that differ.
     ///
     /// Costs a round in which each rank receives its part of the `n - 1` buffers of the others.

@@ -1,4 +1,4 @@
-//! Collectives that combine, in rank order.
+//! Collectives that combine, in the order of a tree over the ranks.
 
 use std::panic::Location;
 
@@ -18,9 +18,9 @@ pub const ONE_ROUND_BYTES: usize = 4096;
 
 const ALL_REDUCE: &str = "all_reduce";
 
-/// Operations that combine, element by element and in rank order.
+/// Operations that combine, element by element and [by the tree](crate::by_tree) over rank numbers: of four ranks `(0+1) + (2+3)`.
 impl dyn Communicator + '_ {
-    /// Combines all ranks' buffers element by element, in rank order, and leaves each rank its part: `counts[r]`
+    /// Combines all ranks' buffers element by element, by the tree over rank numbers, and leaves each rank its part: `counts[r]`
     /// elements for rank `r`, in rank order.
     ///
     /// # Collective
@@ -66,7 +66,7 @@ impl dyn Communicator + '_ {
         })
     }
 
-    /// Combines all ranks' buffers element by element, in rank order; every rank gets the same bits.
+    /// Combines all ranks' buffers element by element, by the tree over rank numbers; every rank gets the same bits.
     ///
     /// # Collective
     /// Every rank of the group, with equal lengths and operation. A rank alone in its group keeps what it has, without
@@ -102,7 +102,7 @@ impl dyn Communicator + '_ {
         })
     }
 
-    /// Combines all ranks' buffers element by element, in rank order, at the root. The root gets the bits of
+    /// Combines all ranks' buffers element by element, by the tree over rank numbers, at the root. The root gets the bits of
     /// [`all_reduce`](#method.all_reduce), the other ranks get `None`.
     ///
     /// Up to [`ONE_ROUND_BYTES`] the root receives every buffer, in one round. Above, every rank combines its chunk and sends

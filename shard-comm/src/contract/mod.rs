@@ -16,8 +16,8 @@ pub use protocol::{
     ledger_balances, local_mistakes_are_agreed, misnamed_groups, splits, subgroups, uniform_checks,
 };
 pub use reductions::{
-    all_reduce, equal_scatter, half_sums, rank_order, reduce, reduce_scatter, reduced_boxes,
-    structured_monoids,
+    all_reduce, equal_scatter, half_sums, reduce, reduce_scatter, reduced_boxes,
+    structured_monoids, tree_order,
 };
 
 use crate::{Buffer, Communicator, DType, Scalar, Strided};
@@ -41,7 +41,7 @@ pub fn all(comm: &dyn Communicator) {
     equal_scatter(comm);
     all_reduce(comm);
     reduce(comm);
-    rank_order(comm);
+    tree_order(comm);
     half_sums(comm);
     reduced_boxes(comm);
     structured_monoids(comm);

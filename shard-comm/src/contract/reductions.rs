@@ -5,7 +5,9 @@ use std::sync::Arc;
 use shard_spec::ReduceOp;
 
 use super::{count_cases, read, read_as_f64, upload, upload_as};
-use crate::{CommError, Communicator, DType, ExchangePlan, Monoid, ONE_ROUND_BYTES, Piece};
+use crate::{
+    CommError, Communicator, DType, ExchangePlan, Monoid, ONE_ROUND_BYTES, Piece, by_tree,
+};
 
 /// Small whole numbers of either sign, so that sums and products are exact in all types that are wide enough.
 fn term(rank: usize, i: usize) -> f64 {
@@ -136,8 +138,8 @@ pub fn all_reduce(comm: &dyn Communicator) {
     }
 }
 
-/// Values are combined in rank order, bit for bit, in one round and in two, wherever the chunk boundaries are.
-pub fn rank_order(comm: &dyn Communicator) {
+/// Values are combined by the tree over rank numbers, bit for bit, in one round and in two, wherever the chunk boundaries are.
+pub fn tree_order(comm: &dyn Communicator) {
     // Adding a large value, a small one and the negative of the large one gives a different result in each order.
     let part = |r: usize, i: usize| match (r + i) % 3 {
         0 => 1e16,
@@ -150,7 +152,10 @@ pub fn rank_order(comm: &dyn Communicator) {
             .all_reduce(&upload(comm, &mine), Monoid::SUM)
             .expect("all_reduce");
         let expected: Vec<f64> = (0..len)
-            .map(|i| (1..comm.size()).fold(part(0, i), |sum, r| sum + part(r, i)))
+            .map(|i| {
+                let parts = (0..comm.size()).map(|r| part(r, i));
+                by_tree(parts, |a, b| a + b).expect("at least one rank")
+            })
             .collect();
         assert_eq!(read(&got), expected);
     }
@@ -170,7 +175,7 @@ pub fn half_sums(comm: &dyn Communicator) {
     }
 }
 
-/// Boxes of all ranks' arrays, combined straight from where they lie: in rank order, with 16-bit floats rounded once.
+/// Boxes of all ranks' arrays, combined straight from where they lie: by the tree over rank numbers, with 16-bit floats rounded once.
 pub fn reduced_boxes(comm: &dyn Communicator) {
     const ROWS: usize = 5;
     let (ranks, me) = (comm.size(), comm.rank());
@@ -215,10 +220,11 @@ pub fn reduced_boxes(comm: &dyn Communicator) {
         let sums: Vec<f64> = (0..ROWS * count)
             .map(|k| {
                 let at = k / count * width + first + k % count;
-                (1..ranks).fold(arrays[0][at], |sum, r| match dtype {
-                    DType::F64 => sum + arrays[r][at],
-                    _ => f64::from(sum as f32 + arrays[r][at] as f32),
-                })
+                let sum = by_tree(arrays.iter().map(|array| array[at]), |a, b| match dtype {
+                    DType::F64 => a + b,
+                    _ => f64::from(a as f32 + b as f32),
+                });
+                sum.expect("at least one rank")
             })
             .collect();
         assert_eq!(

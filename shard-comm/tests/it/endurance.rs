@@ -4,7 +4,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use shard_comm::local::{LocalOptions, Schedule, run, run_with};
-use shard_comm::{Buffer, Checks, CommError, Communicator, DType, Element, Monoid, checked, half};
+use shard_comm::{
+    Buffer, Checks, CommError, Communicator, DType, Element, Monoid, by_tree, checked, half,
+};
 
 fn doubles(comm: &dyn Communicator, len: usize, value: f64) -> Buffer {
     comm.device().upload_slice(&vec![value; len]).unwrap()
@@ -243,11 +245,11 @@ fn sums<T: Element>(ranks: usize, checksums: bool, value: impl Fn(usize) -> T + 
 }
 
 #[test]
-fn what_is_found_once_for_all_has_the_bits_of_rank_order() {
+fn what_is_found_once_for_all_has_the_bits_of_the_tree() {
     // Of such values every order has another sum.
     let value = |rank: usize| [1e8_f32, 3.3, -1e8, 0.7][rank % 4] * (rank + 1) as f32;
     for ranks in [2, 7, 8, 9, 33] {
-        let in_order = (1..ranks).fold(value(0), |sum, rank| sum + value(rank));
+        let in_order = by_tree((0..ranks).map(value), |a, b| a + b).unwrap();
         let bits = sums(ranks, false, value);
         assert_eq!(bits[..4], in_order.to_ne_bytes());
         assert_eq!(bits, sums(ranks, true, value));

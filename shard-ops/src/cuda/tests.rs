@@ -36,7 +36,7 @@ pub(crate) fn assert_compiles(source: &KernelSource, defines: &str) {
 }
 
 /// The emulation, where it is built, and a GPU, where there is one.
-pub(super) fn kinds() -> Vec<DeviceKind> {
+pub(crate) fn kinds() -> Vec<DeviceKind> {
     let mut kinds = Vec::new();
     if cfg!(feature = "cuda-emulated") {
         kinds.push(DeviceKind::EmulatedCuda);

@@ -2,7 +2,8 @@
 
 use super::decided;
 use super::elementwise::{
-    cast, div, ge, le, logical_and, maximum, minimum, mul_scalar, number, sub, sub_scalar, where_,
+    add, cast, div, ge, le, logical_and, maximum, minimum, mul_scalar, number, sub, sub_scalar,
+    where_,
 };
 use super::index::slice;
 use super::indexing::bincount_within;
@@ -42,44 +43,141 @@ pub fn histogram(
     density: bool,
 ) -> Result<(Value, Value)> {
     const OP: &str = "histogram";
-    check(OP, x, weights)?;
-    let wide = widened(exec, x)?;
-    let edges = match bins {
-        Bins::Edges(edges) if edges.ndim() == 1 && edges.shape()[0] > 1 => {
-            widened(exec, &edges.detach())?
-        }
-        Bins::Edges(edges) => return Err(no_bins(OP, edges)),
-        Bins::Count(0, _) => return Err(no_bins(OP, x)),
-        Bins::Count(count, range) => {
-            let ends = match range {
-                Some(ends) => ends,
-                None => extremes(exec, OP, &wide)?,
-            };
-            even_edges(exec, &wide, count, spread(OP, x, ends, 0.5)?)?
-        }
+    check(OP, x, x.shape(), weights)?;
+    let coordinate = Coordinate::of(exec, OP, &widened(exec, x)?, bins)?;
+    let (counts, mut edges) = over_bins(exec, OP, x, vec![coordinate], weights, density)?;
+    Ok((counts, edges.remove(0)))
+}
+
+/// How many of the points `x`, `[.., coordinates]`, lie in each of the boxes that the bins of their coordinates make, `[bins, ..]`, or the
+/// sums of their `weights`, `[..]`; and the edges of the bins of each coordinate. See [`histogram`].
+///
+/// # Collective
+/// As [`histogram`], with two reductions for each coordinate whose ends are not given.
+///
+/// # Errors
+/// As [`histogram`]; not as many bins as coordinates.
+pub fn histogramdd(
+    exec: &dyn Exec,
+    x: &Value,
+    bins: &[Bins<'_>],
+    weights: Option<&Value>,
+    density: bool,
+) -> Result<(Value, Vec<Value>)> {
+    const OP: &str = "histogramdd";
+    let Some((&coordinates, points)) = x.shape().split_last() else {
+        return Err(no_coordinates(x, bins.len()));
     };
-    let count = edges.shape()[0] - 1;
-    // Of those below no edge there is no bin; the last edge is of the last bin.
-    let above = bucketize(exec, &wide, &edges, true)?;
-    let within = |from: usize| slice(exec, &edges, 0, from, 1, 1);
-    let inside = inside(exec, &wide, &within(0)?, &within(count)?)?;
-    let bin = sub_scalar(exec, &above, 1.0)?;
-    let sums = counted(exec, OP, &bin, &inside, weights, count)?;
-    let mut sums = cast(exec, &sums, edges.dtype())?;
-    if density {
+    if coordinates != bins.len() || bins.is_empty() {
+        return Err(no_coordinates(x, bins.len()));
+    }
+    check(OP, x, points, weights)?;
+    let of = |(k, &bins): (usize, &Bins<'_>)| {
+        let along = slice(exec, &x.detach(), points.len(), k, 1, 1)?;
+        Coordinate::of(exec, OP, &widened(exec, &along)?, bins)
+    };
+    let all = bins.iter().enumerate().map(of);
+    over_bins(exec, OP, x, all.collect::<Result<_>>()?, weights, density)
+}
+
+/// One number of each point, and the bins it is counted in.
+struct Coordinate {
+    edges: Value,
+    /// The bin of each point, if the point is inside.
+    bin: Value,
+    inside: Value,
+}
+
+impl Coordinate {
+    fn of(exec: &dyn Exec, op: &'static str, x: &Value, bins: Bins<'_>) -> Result<Self> {
+        let edges = match bins {
+            Bins::Edges(edges) if edges.ndim() == 1 && edges.shape()[0] > 1 => {
+                widened(exec, &edges.detach())?
+            }
+            Bins::Edges(edges) => return Err(no_bins(op, edges)),
+            Bins::Count(0, _) => return Err(no_bins(op, x)),
+            Bins::Count(count, range) => {
+                let ends = match range {
+                    Some(ends) => ends,
+                    None => extremes(exec, op, x)?,
+                };
+                even_edges(exec, x, count, spread(op, x, ends, 0.5)?)?
+            }
+        };
+        let last = edges.shape()[0] - 1;
+        // Of those below no edge there is no bin; the last edge is of the last bin.
+        let above = bucketize(exec, x, &edges, true)?;
+        let within = |from: usize| slice(exec, &edges, 0, from, 1, 1);
+        let inside = inside(exec, x, &within(0)?, &within(last)?)?;
+        let bin = clamped(exec, op, &sub_scalar(exec, &above, 1.0)?, last)?;
+        Ok(Self { edges, bin, inside })
+    }
+
+    fn bins(&self) -> usize {
+        self.edges.shape()[0] - 1
+    }
+
+    /// The widths of the bins, along one of so many dims.
+    fn widths(&self, exec: &dyn Exec, dim: usize, dims: usize) -> Result<Value> {
+        let bins = self.bins();
         let widths = sub(
             exec,
-            &slice(exec, &edges, 0, 1, 1, count)?,
-            &slice(exec, &edges, 0, 0, 1, count)?,
+            &slice(exec, &self.edges, 0, 1, 1, bins)?,
+            &slice(exec, &self.edges, 0, 0, 1, bins)?,
         )?;
-        let all = sum(exec, &sums, &[0], true)?;
-        sums = div(exec, &div(exec, &sums, &all)?, &widths)?;
+        let mut shape = vec![1; dims];
+        shape[dim] = bins;
+        reshape(exec, &widths, &shape)
+    }
+}
+
+/// What the boxes hold that bins of all coordinates make, and the edges, in the type of `x`.
+fn over_bins(
+    exec: &dyn Exec,
+    op: &'static str,
+    x: &Value,
+    coordinates: Vec<Coordinate>,
+    weights: Option<&Value>,
+    density: bool,
+) -> Result<(Value, Vec<Value>)> {
+    let shape: Vec<usize> = coordinates.iter().map(Coordinate::bins).collect();
+    // Boxes are numbered in row-major order.
+    let (mut number, mut inside) = (coordinates[0].bin.clone(), coordinates[0].inside.clone());
+    for next in &coordinates[1..] {
+        number = add(
+            exec,
+            &mul_scalar(exec, &number, next.bins() as f64)?,
+            &next.bin,
+        )?;
+        inside = logical_and(exec, &inside, &next.inside)?;
+    }
+    let sums = counted(exec, op, &number, &inside, weights, shape.iter().product())?;
+    let mut sums = cast(exec, &sums, coordinates[0].edges.dtype())?;
+    if shape.len() > 1 {
+        sums = reshape(exec, &sums, &shape)?;
+    }
+    if density {
+        let all: Vec<usize> = (0..shape.len()).collect();
+        sums = div(exec, &sums, &sum(exec, &sums, &all, true)?)?;
+        for (dim, coordinate) in coordinates.iter().enumerate() {
+            sums = div(exec, &sums, &coordinate.widths(exec, dim, shape.len())?)?;
+        }
     }
     let back = |v: &Value| match v.dtype() == x.dtype() {
         true => Ok(v.clone()),
         false => cast(exec, v, x.dtype()),
     };
-    Ok((back(&sums)?, back(&edges)?))
+    let edges = coordinates.iter().map(|c| back(&c.edges));
+    Ok((back(&sums)?, edges.collect::<Result<_>>()?))
+}
+
+fn no_coordinates(x: &Value, bins: usize) -> OpError {
+    OpError::Shape {
+        op: "histogramdd",
+        problem: format!("bins of {bins} coordinates"),
+        shapes: vec![x.shape().to_vec()],
+        fix: "give bins for each coordinate, which the last dim counts",
+    }
 }
 
 /// How many elements of `x` lie in each of `bins` intervals of equal width between two ends, in the type of `x`: PyTorch's older
@@ -92,7 +190,7 @@ pub fn histogram(
 /// As [`histogram`].
 pub fn histc(exec: &dyn Exec, x: &Value, bins: usize, ends: (f64, f64)) -> Result<Value> {
     const OP: &str = "histc";
-    check(OP, x, None)?;
+    check(OP, x, x.shape(), None)?;
     if bins == 0 {
         return Err(no_bins(OP, x));
     }
@@ -107,12 +205,13 @@ pub fn histc(exec: &dyn Exec, x: &Value, bins: usize, ends: (f64, f64)) -> Resul
     let inside = inside(exec, &wide, &lowest, &highest)?;
     let from_low = mul_scalar(exec, &sub(exec, &wide, &lowest)?, bins as f64)?;
     let bin = div(exec, &from_low, &sub(exec, &highest, &lowest)?)?;
-    let bin = cast(exec, &bin, DType::I64)?;
+    let bin = clamped(exec, OP, &cast(exec, &bin, DType::I64)?, bins)?;
     let sums = counted(exec, OP, &bin, &inside, None, bins)?;
     cast(exec, &sums, x.dtype())
 }
 
-fn check(op: &'static str, x: &Value, weights: Option<&Value>) -> Result<()> {
+/// Refuses what cannot be counted: one weight, if there are any, is for each of these.
+fn check(op: &'static str, x: &Value, counted: &[usize], weights: Option<&Value>) -> Result<()> {
     let refuse = |operand: usize, expected: String, got: DType| {
         Err(OpError::DType {
             op,
@@ -126,11 +225,11 @@ fn check(op: &'static str, x: &Value, weights: Option<&Value>) -> Result<()> {
         Some(weights) if weights.dtype() != x.dtype() => {
             refuse(1, x.dtype().to_string(), weights.dtype())
         }
-        Some(weights) if weights.shape() != x.shape() => Err(OpError::Shape {
+        Some(weights) if weights.shape() != counted => Err(OpError::Shape {
             op,
             problem: "weights are not as many".into(),
             shapes: vec![x.shape().to_vec(), weights.shape().to_vec()],
-            fix: "give a weight for each element",
+            fix: "give a weight for each that is counted",
         }),
         _ => Ok(()),
     }
@@ -220,8 +319,6 @@ fn counted(
     weights: Option<&Value>,
     bins: usize,
 ) -> Result<Value> {
-    let last = number(op, bin, (bins - 1) as f64)?;
-    let bin = maximum(exec, &minimum(exec, bin, &last)?, &number(op, bin, 0.0)?)?;
     let terms = match weights {
         None => cast(exec, inside, DType::I64)?,
         Some(weights) => {
@@ -229,5 +326,11 @@ fn counted(
             where_(exec, inside, &weights, &number(op, &weights, 0.0)?)?
         }
     };
-    bincount_within(exec, &bin, Some(&terms), bins)
+    bincount_within(exec, bin, Some(&terms), bins)
+}
+
+/// Numbers of bins, the nearest where there are none.
+fn clamped(exec: &dyn Exec, op: &'static str, bin: &Value, bins: usize) -> Result<Value> {
+    let last = number(op, bin, (bins - 1) as f64)?;
+    maximum(exec, &minimum(exec, bin, &last)?, &number(op, bin, 0.0)?)
 }

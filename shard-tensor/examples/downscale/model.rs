@@ -1,7 +1,7 @@
 //! A small U-Net.
 
-use shard_tensor::nn::{Conv, GroupNorm, Module, Parameters, prefixed};
-use shard_tensor::{Conv as Options, Mesh, ResampleMode, Result, ShardTensor};
+use shard_tensor::nn::{Conv, GroupNorm, Module};
+use shard_tensor::{Conv as Options, Mesh, ResampleMode, Result, ShardTensor, tree};
 
 /// Channels that one group norm takes together, as a share of all.
 const GROUPS: usize = 4;
@@ -18,11 +18,22 @@ pub(crate) struct UNet {
     head: Conv,
 }
 
+tree!(UNet {
+    fine,
+    half,
+    quarter,
+    up_half,
+    up_fine,
+    head
+});
+
 /// 3x3 convolution, group norm, gelu. The norm takes every constant away, so the convolution has no bias.
 struct Block {
     conv: Conv,
     norm: GroupNorm,
 }
+
+tree!(Block { conv, norm });
 
 impl UNet {
     /// `width` channels at full resolution, twice as many at each coarser one.
@@ -52,24 +63,6 @@ impl Module for UNet {
         let fine = self.up_fine.forward(&joined(&half, &fine)?)?;
         self.head.forward(&fine)
     }
-
-    fn parameters(&self) -> Parameters {
-        let parts: [(&str, &dyn Module); 9] = [
-            ("fine.0", &self.fine[0]),
-            ("fine.1", &self.fine[1]),
-            ("half.0", &self.half[0]),
-            ("half.1", &self.half[1]),
-            ("quarter.0", &self.quarter[0]),
-            ("quarter.1", &self.quarter[1]),
-            ("up_half", &self.up_half),
-            ("up_fine", &self.up_fine),
-            ("head", &self.head),
-        ];
-        parts
-            .into_iter()
-            .flat_map(|(name, part)| prefixed(name, part))
-            .collect()
-    }
 }
 
 impl Block {
@@ -85,10 +78,6 @@ impl Block {
 impl Module for Block {
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         self.norm.forward(&self.conv.forward(x)?)?.gelu()
-    }
-
-    fn parameters(&self) -> Parameters {
-        [prefixed("conv", &self.conv), prefixed("norm", &self.norm)].concat()
     }
 }
 

@@ -6,11 +6,11 @@ use crate::model::UNet;
 use crate::pieces::boundaries;
 use crate::prepare::{Task, mesh_of, rms};
 use crate::progress::Progress;
-use crate::trained::{self, Trained};
+use crate::trained::Trained;
 use ndarray::{Array2, Ix2};
 use serde::{Deserialize, Serialize};
-use shard_tensor::nn::Module;
-use shard_tensor::optim::{AdamW, Optimizer};
+use shard_tensor::nn::{ModelExt, Module};
+use shard_tensor::optim::{AdamW, Cosine, Optimizer, Schedule};
 use shard_tensor::{
     Backend, Context, DType, DeviceKind, Error, Launch, OpCount, Result, ShardTensor, checkpoint,
 };
@@ -22,6 +22,9 @@ const WIDTH: usize = 16;
 
 /// The learning rate rises to this over the first tenth of the steps and falls to none along a cosine.
 const RATE: f64 = 4e-3;
+
+/// The longest step that a batch may ask for: the norm of all gradients.
+const LONGEST: f64 = 1.0;
 
 /// What to train, and where.
 #[derive(Clone, Copy)]
@@ -109,6 +112,7 @@ impl Job<'_> {
         let [_, levels, ..] = self.forecast.shape();
         let model = UNet::new(&mesh, levels + 1, levels, WIDTH)?;
         let mut adam = AdamW::new(model.parameters(), RATE)?;
+        let rates = Cosine::new(RATE, self.steps).warmup(self.steps / 10);
 
         let before = ctx.ledger().snapshot();
         let bar = Progress::new(ctx, self.steps, &format!("{} {}", self.mesh, self.dtype));
@@ -116,13 +120,15 @@ impl Job<'_> {
         let mut losses = Vec::with_capacity(self.steps);
         for step in 0..self.steps {
             let began = Instant::now();
-            adam.set_learning_rate(RATE * trained::schedule(step, self.steps));
+            adam.set_learning_rate(rates.at(step));
             let prediction = task
                 .train
                 .bilinear
                 .add(&model.forward(&task.train.inputs)?)?;
             let loss = prediction.mse_loss(&task.train.target)?;
-            adam.step(&loss.backward()?)?;
+            let mut gradients = loss.backward()?;
+            gradients.clip_norm(LONGEST)?;
+            adam.step(&gradients)?;
             losses.push(loss.item()?);
             bar.step(
                 step,

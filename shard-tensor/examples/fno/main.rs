@@ -30,7 +30,7 @@ use clap::Parser;
 use data::Forecast;
 use model::Operator;
 use ndarray::{Array2, Array4, Ix2, s};
-use shard_tensor::nn::Module;
+use shard_tensor::nn::{ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::{
     AxisPlacement, Context, DType, Error, Launch, Mesh, Placements, Result, ShardTensor, shard,

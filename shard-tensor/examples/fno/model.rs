@@ -1,7 +1,7 @@
 //! The operator: layers that act on frequencies and on points.
 
-use shard_tensor::nn::{Conv, Module, Parameters, prefixed};
-use shard_tensor::{Conv as Options, FourierNorm, Mesh, Placements, Result, ShardTensor};
+use shard_tensor::nn::{Conv, Module};
+use shard_tensor::{Conv as Options, FourierNorm, Mesh, Placements, Result, ShardTensor, tree};
 
 /// Channels lifted, three layers, channels brought back.
 pub(crate) struct Operator {
@@ -10,17 +10,30 @@ pub(crate) struct Operator {
     project: Conv,
 }
 
+tree!(Operator {
+    lift,
+    layers,
+    project
+});
+
 /// A product with the lowest frequencies, and a linear map of every point's channels.
 struct Layer {
     spectral: Spectral,
     pointwise: Conv,
 }
 
+tree!(Layer {
+    spectral,
+    pointwise
+});
+
 /// Complex weights `[inputs, outputs, 2 modes, modes, 2]` of the lowest frequencies: rows of either sign, columns from 0 on.
 struct Spectral {
     weight: ShardTensor,
     modes: usize,
 }
+
+tree!(Spectral { weight });
 
 impl Operator {
     /// # Collective
@@ -49,19 +62,6 @@ impl Module for Operator {
             h = layer.forward(&h)?;
         }
         self.project.forward(&h)
-    }
-
-    fn parameters(&self) -> Parameters {
-        let mut all = prefixed("lift", &self.lift);
-        for (i, layer) in self.layers.iter().enumerate() {
-            all.push((
-                format!("layers.{i}.spectral"),
-                layer.spectral.weight.clone(),
-            ));
-            all.extend(prefixed(&format!("layers.{i}.pointwise"), &layer.pointwise));
-        }
-        all.extend(prefixed("project", &self.project));
-        all
     }
 }
 

@@ -1,7 +1,7 @@
 //! A graph network: messages along edges, added up where they arrive.
 
-use shard_tensor::nn::{Linear, Module, Parameters, prefixed};
-use shard_tensor::{Mesh, Result, ShardTensor};
+use shard_tensor::nn::{Linear, Module};
+use shard_tensor::{Mesh, Result, ShardTensor, tree};
 
 /// Layers of messages.
 pub(crate) const LAYERS: usize = 3;
@@ -50,6 +50,12 @@ pub(crate) struct Network {
     head: Linear,
 }
 
+tree!(Network {
+    encode,
+    layers,
+    head
+});
+
 /// A message is a function of both ends of its edge, and of how far they are apart.
 struct Layer {
     there: Linear,
@@ -57,6 +63,13 @@ struct Layer {
     between: Linear,
     message: Linear,
 }
+
+tree!(Layer {
+    there,
+    here,
+    between,
+    message
+});
 
 impl Network {
     /// Weights are random, and the same on every mesh.
@@ -76,14 +89,6 @@ impl Network {
             h = layer.forward(graph, &h)?;
         }
         self.head.forward(&h.gelu()?)
-    }
-
-    pub(crate) fn parameters(&self) -> Parameters {
-        let layers = self.layers.iter().enumerate();
-        let mut all = prefixed("encode", &self.encode);
-        all.extend(layers.flat_map(|(l, layer)| layer.parameters(l)));
-        all.extend(prefixed("head", &self.head));
-        all
     }
 }
 
@@ -105,16 +110,5 @@ impl Layer {
         let between = self.between.forward(&graph.offset)?;
         let message = self.message.forward(&(there + here + between).gelu()?)?;
         h.index_add(0, &graph.target, &(message / graph.degree as f64))
-    }
-
-    fn parameters(&self, layer: usize) -> Parameters {
-        let parts = [
-            ("there", &self.there),
-            ("here", &self.here),
-            ("between", &self.between),
-            ("message", &self.message),
-        ];
-        let named = |(name, part): (&str, &Linear)| prefixed(&format!("layer{layer}.{name}"), part);
-        parts.into_iter().flat_map(named).collect()
     }
 }

@@ -3,10 +3,11 @@
 use crate::model::{LAYERS, Network, WIDTH};
 use crate::progress::Progress;
 use crate::task::Task;
-use crate::trained::{Trained, schedule};
+use crate::trained::Trained;
 use ndarray::{Array2, ArrayD};
 use serde::{Deserialize, Serialize};
-use shard_tensor::optim::{AdamW, Optimizer};
+use shard_tensor::nn::ModelExt;
+use shard_tensor::optim::{AdamW, Cosine, Optimizer, Schedule};
 use shard_tensor::{
     Context, DType, DeviceKind, Error, Launch, LedgerSnapshot, Result, ShardTensor,
 };
@@ -90,6 +91,7 @@ impl Job<'_> {
         let task = Task::new(&mesh, fields, self.rows, self.every, self.neighbours)?;
         let model = Network::new(&mesh, 1, 3)?;
         let mut adam = AdamW::new(model.parameters(), RATE)?;
+        let rates = Cosine::new(RATE, self.steps).warmup(self.steps / 10);
 
         let before = ctx.ledger().snapshot();
         let bar = Progress::new(
@@ -101,7 +103,7 @@ impl Job<'_> {
         let mut losses = Vec::with_capacity(self.steps);
         for step in 0..self.steps {
             let began = Instant::now();
-            adam.set_learning_rate(RATE * schedule(step, self.steps));
+            adam.set_learning_rate(rates.at(step));
             let errors = model.forward(&task.graph, &task.known)? - &task.wanted;
             let loss = (errors.square()? * &task.learned).sum_all()?;
             adam.step(&loss.backward()?)?;

@@ -78,25 +78,3 @@ pub(crate) fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
 fn exceeds(next: f64, worst: f64) -> bool {
     !worst.is_nan() && (next.is_nan() || next > worst)
 }
-
-/// The share of the full learning rate at a step: it rises over the first tenth of the steps and falls to none along a cosine.
-pub(crate) fn schedule(step: usize, steps: usize) -> f64 {
-    let (step, steps) = (step as f64, steps as f64);
-    let rise = ((step + 1.0) / (0.1 * steps)).min(1.0);
-    rise * 0.5 * (1.0 + (std::f64::consts::PI * step / steps).cos())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rate_rises_and_falls() {
-        let rates: Vec<f64> = (0..100).map(|step| schedule(step, 100)).collect();
-        assert!(rates[0] > 0.0 && rates[0] < 0.2);
-        assert!(rates[..9].windows(2).all(|w| w[0] < w[1]));
-        assert!(rates[10..].windows(2).all(|w| w[0] > w[1]));
-        assert!(rates[99] < 0.01);
-        assert!(schedule(0, 1) > 0.0, "a single step must do something");
-    }
-}

@@ -1,20 +1,54 @@
 //! Tensors of any type from a file, as the file describes them.
 
-use super::{Stored, dtype_of, file_error};
-use crate::{Mesh, Placements, Result, ShardTensor};
+use super::{Stored, dtype_of};
+use crate::files::file_error;
+use crate::mesh::check_whole;
+use crate::{Context, Mesh, Placements, Result, ShardTensor};
+use safetensors::tensor::TensorInfo;
 use shard_comm::{Call, Calling, DType};
 use shard_ops::Value;
 use shard_redistribute::Array;
 use std::path::Path;
 
+/// One entry of [`contents`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
+    /// The tensor's name.
+    pub name: String,
+    /// The type of its elements; `None` if there is no such type here.
+    pub dtype: Option<DType>,
+    /// Its shape.
+    pub shape: Vec<usize>,
+}
+
+/// What is in a safetensors file, by name.
+///
+/// # Collective
+/// All ranks of the program, with the same path.
+///
+/// # Errors
+/// An agreed error if the file cannot be read or is malformed; a mismatch if ranks see different files.
+#[track_caller]
+pub fn contents(ctx: &Context, path: impl AsRef<Path>) -> Result<Vec<Contents>> {
+    let _call = Calling::of("contents");
+    let stored = Stored::open_on_all("checkpoint::contents", ctx, path.as_ref())?;
+    let entry = |(name, info): (&String, &TensorInfo)| Contents {
+        name: name.clone(),
+        dtype: type_of(info),
+        shape: info.shape.clone(),
+    };
+    Ok(stored.tensors().map(entry).collect())
+}
+
 /// Reads one tensor of a safetensors file onto a mesh. The file tells its type, which may be any, and its shape.
 ///
 /// # Collective
-/// All ranks of the program, with the same path, name and placements, which is checked. Every rank reads the part of the file that it needs.
+/// All ranks of the program, with the same path, name and placements, which is checked. Every rank reads its own piece of the
+/// file and no more.
 ///
 /// # Errors
-/// An agreed error if the file cannot be read or is malformed, if it has no such tensor or one of a type that there is not, or if ranks see
-/// different files or pass different placements; as [`Placements::layout`].
+/// An agreed error if the file cannot be read or is malformed, or if it has no such tensor or one of a type that there is not;
+/// a mismatch if ranks see different files or pass different placements; as [`Placements::layout`].
 ///
 /// ```
 /// use shard_tensor::{DType, checkpoint, launch, replicate, shard};
@@ -42,34 +76,34 @@ pub fn read(
     let _call = Calling::of(OP);
     let (path, ctx) = (path.as_ref(), mesh.context());
     let refused = |e| file_error(OP, path, &format!("a safetensors file with {name:?}"), e);
-    let told = Stored::open(path).and_then(|file| {
-        let info = file.info(name)?;
-        let dtype = DType::ALL.into_iter().find(|&d| dtype_of(d) == info.dtype);
-        let dtype = dtype.ok_or_else(|| format!("elements of {:?}", info.dtype))?;
-        Ok((file, dtype, info.shape))
+    let stored = Stored::open_on_all(OP, ctx, path)?;
+    let told = stored.info(name).and_then(|info| {
+        let dtype = type_of(info).ok_or_else(|| format!("elements of {:?}", info.dtype))?;
+        Ok((dtype, info.shape.clone()))
     });
-    let (status, told) = match told {
-        Ok(told) => (Ok(()), Some(told)),
-        Err(e) => (Err(refused(e)), None),
+    let (told, status) = match told {
+        Ok(told) => (Some(told), Ok(())),
+        Err(e) => (None, Err(refused(e))),
     };
     ctx.world().agree(status)?;
-    let Some((mut file, dtype, shape)) = told else {
+    let Some((dtype, shape)) = told else {
         unreachable!("an error of one rank is an error of all")
     };
     let layout = mesh.layout(&shape[..], placements);
+    let layout = layout.and_then(|layout| check_whole(OP, &layout).map(|()| layout));
     let layout = ctx.uniform(OP, layout, |layout| {
         format!("{name} of {} as {dtype} {layout}", path.display())
     })?;
-    let (piece, status) = match file.piece(name, dtype, &layout, ctx.rank()) {
+    let (local, status) = match stored.piece(name, dtype, &layout, ctx) {
         Ok(piece) => (piece, Ok(())),
         Err(e) => (None, Err(refused(e))),
     };
     ctx.world().agree(status)?;
-    let local = match piece {
-        Some(bytes) => Some(ctx.device().upload(dtype, &bytes)?),
-        None => None,
-    };
     (mesh.comm()).record(Call::new(OP).of(dtype, &layout));
     let array = Array::from_parts(mesh.comm(), &layout, local, dtype)?;
     Ok(ShardTensor::new(ctx, Value::new(array)))
+}
+
+fn type_of(info: &TensorInfo) -> Option<DType> {
+    DType::ALL.into_iter().find(|&d| dtype_of(d) == info.dtype)
 }

@@ -307,7 +307,7 @@ impl Mesh {
 
 /// Refuses placements that make terms of a sum of data, which has none.
 #[track_caller]
-fn check_whole(op: &'static str, layout: &Layout) -> Result<()> {
+pub(crate) fn check_whole(op: &'static str, layout: &Layout) -> Result<()> {
     match layout.is_partial() {
         false => Ok(()),
         true => Err(Error::argument(
@@ -320,7 +320,7 @@ fn check_whole(op: &'static str, layout: &Layout) -> Result<()> {
 }
 
 /// The elements at these indices of each dim, row-major.
-pub(crate) fn cut<T: Element>(mut whole: ArrayViewD<'_, T>, held: &[DimPart]) -> Vec<T> {
+fn cut<T: Element>(mut whole: ArrayViewD<'_, T>, held: &[DimPart]) -> Vec<T> {
     whole.slice_each_axis_inplace(|axis| {
         let interval = held[axis.axis.index()].interval();
         interval.map_or_else(|| Slice::from(..), Slice::from)

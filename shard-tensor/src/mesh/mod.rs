@@ -5,7 +5,7 @@ mod fill;
 mod steps;
 
 pub use data::LocalSizes;
-pub(crate) use data::cut;
+pub(crate) use data::check_whole;
 pub use steps::Steps;
 
 use crate::{Context, Placements, Result, Shape, ShardTensor};

@@ -1,7 +1,7 @@
 //! Convolutional layers.
 
-use super::{Module, Parameters, uniform, weight_and_bias};
-use crate::{Mesh, Result, Shape, ShardTensor};
+use super::{Module, uniform};
+use crate::{Mesh, Result, Shape, ShardTensor, tree};
 
 /// A convolution of as many spatial dims as its kernel has.
 #[derive(Clone, Debug)]
@@ -64,13 +64,62 @@ impl Conv {
     }
 }
 
+tree!(Conv { weight, bias });
+
 impl Module for Conv {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         x.conv(&self.weight, self.bias.as_ref(), self.options.clone())
     }
+}
 
-    fn parameters(&self) -> Parameters {
-        weight_and_bias(&self.weight, self.bias.as_ref())
+/// A transposed convolution of as many spatial dims as its kernel has.
+#[derive(Clone, Debug)]
+pub struct ConvTranspose {
+    options: crate::ConvTranspose,
+    /// `[inputs, outputs / groups, kernel...]`
+    pub weight: ShardTensor,
+    /// `[outputs]`
+    pub bias: ShardTensor,
+}
+
+impl ConvTranspose {
+    /// A layer with a bias.
+    ///
+    /// # Collective
+    /// All ranks of the program: it draws random numbers.
+    ///
+    /// # Errors
+    /// If the sizes are too large for an array.
+    #[track_caller]
+    pub fn new(
+        mesh: &Mesh,
+        inputs: usize,
+        outputs: usize,
+        kernel: impl Into<Shape>,
+        options: crate::ConvTranspose,
+    ) -> Result<Self> {
+        let per_group = outputs / options.options().groups.max(1);
+        let kernel = kernel.into();
+        let shape: Vec<usize> = [inputs, per_group]
+            .into_iter()
+            .chain(kernel.iter().copied())
+            .collect();
+        // As PyTorch counts it, from the weight's second dim.
+        let fan_in = shape[1..].iter().product();
+        Ok(Self {
+            options,
+            weight: uniform(mesh, shape, fan_in)?,
+            bias: uniform(mesh, outputs, fan_in)?,
+        })
+    }
+}
+
+tree!(ConvTranspose { weight, bias });
+
+impl Module for ConvTranspose {
+    #[track_caller]
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        x.conv_transpose(&self.weight, Some(&self.bias), self.options.clone())
     }
 }

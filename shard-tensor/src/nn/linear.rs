@@ -1,7 +1,7 @@
 //! Linear layers.
 
-use super::{Module, Parameters, uniform, weight_and_bias};
-use crate::{Mesh, Result, ShardTensor};
+use super::{Module, uniform};
+use crate::{Mesh, Placements, Result, ShardTensor, tree};
 
 /// `x wᵀ + b` over the last dim.
 #[derive(Clone, Debug)]
@@ -43,13 +43,39 @@ impl Linear {
     }
 }
 
+/// Other beginnings.
+impl Linear {
+    /// A layer with weights uniform within a bound, and a bias of zeros.
+    #[track_caller]
+    pub(super) fn uniform_within(
+        mesh: &Mesh,
+        inputs: usize,
+        outputs: usize,
+        bound: f64,
+    ) -> Result<Self> {
+        let everywhere = Placements::replicated();
+        let weight = mesh.uniform([outputs, inputs], -bound..bound, &everywhere)?;
+        let bias = mesh.zeros(outputs, &everywhere)?;
+        Ok(Self {
+            weight: weight.requires_grad()?,
+            bias: Some(bias.requires_grad()?),
+        })
+    }
+
+    /// The layer with zeros as its bias.
+    pub(super) fn with_zero_bias(self) -> Result<Self> {
+        if let Some(bias) = &self.bias {
+            bias.set(&bias.detach().mul_scalar(0.0)?)?;
+        }
+        Ok(self)
+    }
+}
+
+tree!(Linear { weight, bias });
+
 impl Module for Linear {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         x.linear(&self.weight, self.bias.as_ref())
-    }
-
-    fn parameters(&self) -> Parameters {
-        weight_and_bias(&self.weight, self.bias.as_ref())
     }
 }

@@ -3,34 +3,53 @@
 //! Parameters are replicated on the mesh they are made on and initialised as PyTorch does it, from the context's
 //! random numbers: the same on any mesh.
 
+mod attention;
+mod buffer;
 mod conv;
+mod embedding;
+pub mod init;
 mod linear;
+mod load;
+mod moved;
 mod norm;
+mod place;
+mod plan;
+mod position;
+mod sequential;
+mod tree;
 
-pub use conv::Conv;
+pub use attention::{MultiheadAttention, NeighborhoodAttention};
+pub use buffer::Buffer;
+pub use conv::{Conv, ConvTranspose};
+pub use embedding::Embedding;
 pub use linear::Linear;
-pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
+pub use load::{Differences, Strict, load_state_with};
+pub use moved::{Distributed, Moved, distribute_module};
+pub use norm::{BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm};
+pub use plan::Plan;
+pub use position::{PositionEmbedding, Rotary, SinCos};
+pub use sequential::{
+    AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, Dropout, Map, MaxPool, Sequential,
+};
+pub use tree::{Leaf, LeafMut, ModelExt, Training, Tree, under};
 
 use crate::{Mesh, Placements, Result, Shape, ShardTensor};
 
-/// Named parameters, in a fixed order that is the same on every rank.
+/// Tensors by name, in a fixed order that is the same on every rank.
 pub type Parameters = Vec<(String, ShardTensor)>;
 
-/// A part of a model.
+/// A part of a model that makes one tensor of another.
 ///
 /// ```
-/// use shard_tensor::nn::{Linear, Module, Parameters, prefixed};
-/// use shard_tensor::{Result, ShardTensor, launch, shard};
+/// use shard_tensor::nn::{Linear, ModelExt, Module};
+/// use shard_tensor::{Result, ShardTensor, launch, shard, tree};
 ///
 /// struct Mlp { hidden: Linear, head: Linear }
+/// tree!(Mlp { hidden, head });
 ///
 /// impl Module for Mlp {
 ///     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
 ///         self.head.forward(&self.hidden.forward(x)?.gelu()?)
-///     }
-///
-///     fn parameters(&self) -> Parameters {
-///         [prefixed("hidden", &self.hidden), prefixed("head", &self.head)].concat()
 ///     }
 /// }
 ///
@@ -44,7 +63,7 @@ pub type Parameters = Vec<(String, ShardTensor)>;
 /// assert_eq!(names[0], ["hidden.weight", "hidden.bias", "head.weight", "head.bias"]);
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-pub trait Module {
+pub trait Module: Tree {
     /// Applies it.
     ///
     /// # Collective
@@ -53,26 +72,6 @@ pub trait Module {
     /// # Errors
     /// What its ops report.
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor>;
-
-    /// Its parameters, by name.
-    fn parameters(&self) -> Parameters;
-}
-
-/// The parameters of a part, named `prefix.name`.
-pub fn prefixed(prefix: &str, module: &dyn Module) -> Parameters {
-    module
-        .parameters()
-        .into_iter()
-        .map(|(name, tensor)| (format!("{prefix}.{name}"), tensor))
-        .collect()
-}
-
-/// A weight and a bias, where there is one.
-fn weight_and_bias(weight: &ShardTensor, bias: Option<&ShardTensor>) -> Parameters {
-    let named = |name: &str, tensor: &ShardTensor| (name.to_owned(), tensor.clone());
-    std::iter::once(named("weight", weight))
-        .chain(bias.map(|b| named("bias", b)))
-        .collect()
 }
 
 /// A replicated parameter, uniform in `±1/√fan_in`: what PyTorch gives linear and convolutional layers.

@@ -1,8 +1,7 @@
 //! Normalisation.
 
-use super::{Module, Parameters, weight_and_bias};
-use crate::{Mesh, Placements, Result, Shape, ShardTensor};
-use std::cell::Cell;
+use super::{Buffer, Module, Training};
+use crate::{Mesh, Placements, Result, Shape, ShardTensor, tree};
 
 /// Normalises groups of channels over all their positions; statistics are those of the whole tensor.
 #[derive(Clone, Debug)]
@@ -41,14 +40,40 @@ impl GroupNorm {
     }
 }
 
+tree!(GroupNorm { weight, bias });
+
 impl Module for GroupNorm {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         x.group_norm(self.groups, Some(&self.weight), Some(&self.bias), self.eps)
     }
+}
 
-    fn parameters(&self) -> Parameters {
-        weight_and_bias(&self.weight, Some(&self.bias))
+/// Normalises each channel of each sample over its positions. It has no parameters, as PyTorch's has none unless asked.
+#[derive(Clone, Debug)]
+pub struct InstanceNorm {
+    eps: f64,
+}
+
+impl Default for InstanceNorm {
+    fn default() -> Self {
+        Self { eps: 1e-5 }
+    }
+}
+
+impl InstanceNorm {
+    /// A layer with eps 1e-5.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+tree!(InstanceNorm {});
+
+impl Module for InstanceNorm {
+    #[track_caller]
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        x.instance_norm(None, None, self.eps)
     }
 }
 
@@ -87,6 +112,8 @@ impl LayerNorm {
     }
 }
 
+tree!(LayerNorm { weight, bias });
+
 impl Module for LayerNorm {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
@@ -96,10 +123,6 @@ impl Module for LayerNorm {
             Some(&self.bias),
             self.eps,
         )
-    }
-
-    fn parameters(&self) -> Parameters {
-        weight_and_bias(&self.weight, Some(&self.bias))
     }
 }
 
@@ -135,33 +158,30 @@ impl RmsNorm {
     }
 }
 
+tree!(RmsNorm { weight });
+
 impl Module for RmsNorm {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         x.rms_norm(self.weight.ndim(), Some(&self.weight), self.eps)
     }
-
-    fn parameters(&self) -> Parameters {
-        weight_and_bias(&self.weight, None)
-    }
 }
 
 /// Normalises each channel over all samples and positions, by the statistics of the whole batch, however it is divided.
 ///
-/// While it trains, every [`forward`](Module::forward) moves the running statistics. They are tensors that are
-/// [set](ShardTensor::set), and no [parameters](Module::parameters): what saves a model saves [`buffers`](Self::buffers) too.
+/// While it [trains](super::ModelExt::train), every [`forward`](Module::forward) moves the running statistics.
 ///
 /// ```
-/// use shard_tensor::nn::{BatchNorm, Module};
+/// use shard_tensor::nn::{BatchNorm, ModelExt, Module};
 /// use shard_tensor::{launch, shard};
 /// let means = launch(3, |ctx| {
 ///     let mesh = ctx.mesh_of(3)?;
 ///     let norm = BatchNorm::new(&mesh, 2)?;
 ///     let x = mesh.from_fn([4, 2, 5], [shard(2)], |at| at[2] as f64)?;
 ///     norm.forward(&x)?;
-///     norm.train(false);
+///     norm.eval();
 ///     norm.forward(&x)?;
-///     norm.running_mean.to_array::<f32>()
+///     norm.running_mean.get().to_array::<f32>()
 /// })?;
 /// // A tenth of the way from 0 to the mean of 0 to 4.
 /// assert!(means[0].iter().all(|mean| (mean - 0.2).abs() < 1e-6));
@@ -171,15 +191,15 @@ impl Module for RmsNorm {
 pub struct BatchNorm {
     eps: f64,
     momentum: f64,
-    training: Cell<bool>,
+    training: Training,
     /// `[channels]`, ones at first.
     pub weight: ShardTensor,
     /// `[channels]`, zeros at first.
     pub bias: ShardTensor,
     /// `[channels]`, zeros at first.
-    pub running_mean: ShardTensor,
+    pub running_mean: Buffer,
     /// `[channels]`, unbiased, ones at first.
-    pub running_var: ShardTensor,
+    pub running_var: Buffer,
 }
 
 impl BatchNorm {
@@ -193,11 +213,12 @@ impl BatchNorm {
     #[track_caller]
     pub fn new(mesh: &Mesh, channels: usize) -> Result<Self> {
         let (weight, bias) = scale_and_shift(mesh, channels)?;
-        let (running_var, running_mean) = scale_and_shift(mesh, channels)?;
+        let (one, zero) = scale_and_shift(mesh, channels)?;
+        let (running_var, running_mean) = (Buffer::new(&one), Buffer::new(&zero));
         Ok(Self {
             eps: 1e-5,
             momentum: 0.1,
-            training: Cell::new(true),
+            training: Training::default(),
             weight,
             bias,
             running_mean,
@@ -216,28 +237,23 @@ impl BatchNorm {
     pub fn momentum(self, momentum: f64) -> Self {
         Self { momentum, ..self }
     }
-
-    /// Whether it trains: normalises by the batch and moves the running statistics, instead of normalising by these. Alike on all ranks.
-    pub fn train(&self, training: bool) {
-        self.training.set(training);
-    }
-
-    /// The running statistics, by name.
-    pub fn buffers(&self) -> Parameters {
-        let named = [
-            ("running_mean", &self.running_mean),
-            ("running_var", &self.running_var),
-        ];
-        named.map(|(name, t)| (name.to_owned(), t.clone())).into()
-    }
 }
+
+tree!(BatchNorm {
+    weight,
+    bias,
+    running_mean,
+    running_var,
+    training
+});
 
 impl Module for BatchNorm {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        let training = self.training.get();
+        let training = self.training.is_on();
+        let running = (&self.running_mean.get(), &self.running_var.get());
         let (y, new) = x.batch_norm(
-            Some((&self.running_mean, &self.running_var)),
+            Some(running),
             [Some(&self.weight), Some(&self.bias)],
             training,
             self.momentum,
@@ -245,14 +261,10 @@ impl Module for BatchNorm {
         )?;
         if let (true, Some((mean, var))) = (training, new) {
             for (old, new) in [(&self.running_mean, mean), (&self.running_var, var)] {
-                old.set(&new.redistribute(Placements::replicated())?)?;
+                old.set(&new.redistribute(old.get().layout())?)?;
             }
         }
         Ok(y)
-    }
-
-    fn parameters(&self) -> Parameters {
-        weight_and_bias(&self.weight, Some(&self.bias))
     }
 }
 

@@ -1,18 +1,18 @@
 //! How often values occur: each once, and how many in which interval.
 
-use crate::{Result, ShardTensor};
+use crate::{Dim, Result, ShardTensor};
 use shard_comm::Calling;
-use shard_ops::{histogram, indexing, unique};
+use shard_ops::{Value, histogram, indexing, unique};
 use std::ops::Range;
 
-/// The different elements of a tensor, and how often each occurs.
+/// The different elements of a tensor, or what it has at the indices of a dim, and how often each occurs.
 #[derive(Clone, Debug)]
 pub struct Unique {
-    /// Each once, `[found]`.
+    /// Each once, `[found]`; of a dim, in the shape of the tensor, `found` for its extent.
     pub values: ShardTensor,
-    /// For every element the index of its value, `i64`, in the shape of the tensor.
+    /// For every element the index of its value, `i64`, in the shape of the tensor; of a dim, for every index of it.
     pub inverse: ShardTensor,
-    /// How many elements have each value, `[found]`, `i64`.
+    /// How many elements, or indices, have each value, `[found]`, `i64`.
     pub counts: ShardTensor,
 }
 
@@ -41,6 +41,30 @@ impl From<(usize, Range<f64>)> for Bins<'_> {
 impl<'a> From<&'a ShardTensor> for Bins<'a> {
     fn from(edges: &'a ShardTensor) -> Self {
         Self::Edges(edges)
+    }
+}
+
+/// Bins as the ops take them.
+enum BinsOfValue {
+    Count(usize, Option<(f64, f64)>),
+    Edges(Value),
+}
+
+impl From<Bins<'_>> for BinsOfValue {
+    fn from(bins: Bins<'_>) -> Self {
+        match bins {
+            Bins::Count(count, ends) => Self::Count(count, ends.map(|ends| (ends.start, ends.end))),
+            Bins::Edges(edges) => Self::Edges(edges.value()),
+        }
+    }
+}
+
+impl BinsOfValue {
+    fn view(&self) -> histogram::Bins<'_> {
+        match self {
+            Self::Count(count, ends) => histogram::Bins::Count(*count, *ends),
+            Self::Edges(edges) => histogram::Bins::Edges(edges),
+        }
     }
 }
 
@@ -104,6 +128,52 @@ impl ShardTensor {
     #[track_caller]
     pub fn unique_consecutive(&self) -> Result<Unique> {
         self.found(unique::unique_consecutive)
+    }
+
+    /// What the tensor has at the indices of a dim (of dim 0 its rows), each once; which of them each index has, and how many have each.
+    /// They are ascending: of two that differ, the first place where they do, in row-major order, decides. NaN differs from itself.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(3, |ctx| {
+    ///     let edges = array![[3_i64, 1], [0, 2], [3, 1], [0, 1]];
+    ///     let found = ctx.mesh_of(3)?.distribute(&edges, [shard(0)])?.unique_dim(0)?;
+    ///     let [inverse, counts] = [found.inverse, found.counts].map(|of| of.to_array::<i64>());
+    ///     Ok((found.values.to_array::<i64>()?, inverse?, counts?))
+    /// })?;
+    /// let (values, inverse, counts) = &found[0];
+    /// assert_eq!(values.as_slice(), Some(&[0, 1, 0, 2, 3, 1][..]));
+    /// assert_eq!(inverse.as_slice(), Some(&[2, 1, 2, 0][..]));
+    /// assert_eq!(counts.as_slice(), Some(&[1, 1, 2][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program: for every place beside the dim a [`sort`](Self::sort) of as many elements as the dim has, and an
+    /// [`index_select`](Self::index_select); then as [`unique_all`](Self::unique_all). So it is meant for few places, such as the ends of
+    /// edges.
+    ///
+    /// # Errors
+    /// For a dim out of range, and where there are no places beside the dim; what the communicator reports.
+    #[track_caller]
+    pub fn unique_dim(&self, dim: impl Into<Dim>) -> Result<Unique> {
+        let dim = self.dim("unique_dim", dim)?;
+        self.found(|exec, x| unique::unique_dim(exec, x, dim))
+    }
+
+    /// What the tensor has at the indices of a dim, in their order, without what equals that at the index before.
+    ///
+    /// # Collective
+    /// All ranks of the program: one index from the part before, a round of a number per rank, and an
+    /// [`index_select`](Self::index_select).
+    ///
+    /// # Errors
+    /// As [`unique_dim`](Self::unique_dim).
+    #[track_caller]
+    pub fn unique_consecutive_dim(&self, dim: impl Into<Dim>) -> Result<Unique> {
+        let dim = self.dim("unique_consecutive_dim", dim)?;
+        self.found(|exec, x| unique::unique_consecutive_dim(exec, x, dim))
     }
 
     /// How often each number from 0 to the largest of these elements is among them, and to at least `minlength` numbers; or the sum of the
@@ -184,18 +254,54 @@ impl ShardTensor {
             weights.map(Self::value),
             self.context().tape(),
         );
-        let edges;
-        let bins = match bins.into() {
-            Bins::Count(count, ends) => {
-                histogram::Bins::Count(count, ends.map(|ends| (ends.start, ends.end)))
-            }
-            Bins::Edges(tensor) => {
-                edges = tensor.value();
-                histogram::Bins::Edges(&edges)
-            }
-        };
-        let (counts, edges) = histogram::histogram(exec, &x, bins, weights.as_ref(), density)?;
+        let bins = BinsOfValue::from(bins.into());
+        let (counts, edges) =
+            histogram::histogram(exec, &x, bins.view(), weights.as_ref(), density)?;
         Ok((self.lift(counts), self.lift(edges)))
+    }
+
+    /// How many of these points, `[.., coordinates]`, lie in each of the boxes that the bins of their coordinates make, `[bins, ..]`, or the
+    /// sums of their `weights`, `[..]`; and the edges of each coordinate's bins. Otherwise as [`histogram`](Self::histogram).
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let points = array![[0.0_f32, 1.0], [0.2, 3.0], [0.9, 3.5], [0.1, 0.0]];
+    ///     let points = ctx.mesh_of(2)?.distribute(&points, [shard(0)])?;
+    ///     let bins = [(2, 0.0..1.0).into(), (2, 0.0..4.0).into()];
+    ///     let (counts, edges) = points.histogramdd(&bins, None, false)?;
+    ///     assert_eq!(edges[1].to_array::<f32>()?.as_slice(), Some(&[0.0, 2.0, 4.0][..]));
+    ///     counts.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0].shape(), [2, 2]);
+    /// assert_eq!(found[0].as_slice(), Some(&[2.0, 1.0, 0.0, 1.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`histogram`](Self::histogram), with two reductions for each coordinate whose ends are not given.
+    ///
+    /// # Errors
+    /// As [`histogram`](Self::histogram); for not as many bins as coordinates.
+    #[track_caller]
+    pub fn histogramdd(
+        &self,
+        bins: &[Bins<'_>],
+        weights: Option<&Self>,
+        density: bool,
+    ) -> Result<(Self, Vec<Self>)> {
+        let _call = Calling::of("histogramdd");
+        let (x, weights, exec) = (
+            self.value(),
+            weights.map(Self::value),
+            self.context().tape(),
+        );
+        let bins: Vec<_> = bins.iter().cloned().map(BinsOfValue::from).collect();
+        let bins: Vec<_> = bins.iter().map(BinsOfValue::view).collect();
+        let (counts, edges) = histogram::histogramdd(exec, &x, &bins, weights.as_ref(), density)?;
+        let edges = edges.into_iter().map(|of| self.lift(of));
+        Ok((self.lift(counts), edges.collect()))
     }
 
     /// How many elements lie in each of `bins` intervals of equal width between two ends, in this type. A range whose ends are equal stands for

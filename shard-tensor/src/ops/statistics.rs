@@ -88,13 +88,14 @@ impl ShardTensor {
     }
 
     /// The index of the largest element over some dims, as `i64`: the first of equal ones, and NaN before all numbers. Over several dims
-    /// it is the row-major index among their elements, so that over all dims it is that of the flattened tensor.
+    /// it is the row-major index among their elements, so that over all dims it is that of the flattened tensor. Reduced dims
+    /// disappear; [`unsqueeze`](Self::unsqueeze) puts one back.
     ///
     /// ```
     /// use shard_tensor::{launch, shard};
     /// let found = launch(3, |ctx| {
     ///     let x = ctx.mesh_of(3)?.from_fn([7], [shard(0)], |i| (i[0] % 4) as f64)?;
-    ///     x.argmax(0, false)?.to_array::<i64>()
+    ///     x.argmax(0)?.to_array::<i64>()
     /// })?;
     /// assert_eq!(found[0], ndarray::arr0(3).into_dyn());
     /// # Ok::<(), shard_tensor::Error>(())
@@ -107,9 +108,9 @@ impl ShardTensor {
     /// # Errors
     /// For a dim out of range, named twice or without elements, and 16-bit floats; what the communicator reports.
     #[track_caller]
-    pub fn argmax(&self, dims: impl Into<DimList>, keepdim: bool) -> Result<Self> {
+    pub fn argmax(&self, dims: impl Into<DimList>) -> Result<Self> {
         self.over("argmax", dims, |exec, x, dims| {
-            ops::argmax(exec, x, dims, keepdim)
+            ops::argmax(exec, x, dims, false)
         })
     }
 
@@ -121,9 +122,9 @@ impl ShardTensor {
     /// # Errors
     /// As [`argmax`](Self::argmax).
     #[track_caller]
-    pub fn argmin(&self, dims: impl Into<DimList>, keepdim: bool) -> Result<Self> {
+    pub fn argmin(&self, dims: impl Into<DimList>) -> Result<Self> {
         self.over("argmin", dims, |exec, x, dims| {
-            ops::argmin(exec, x, dims, keepdim)
+            ops::argmin(exec, x, dims, false)
         })
     }
 

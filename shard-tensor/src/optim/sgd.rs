@@ -1,85 +1,80 @@
 //! Stochastic gradient descent.
 
-use super::{Optimizer, Slot};
-use crate::nn::Parameters;
-use crate::{Gradients, Result};
+use super::options::optimizer;
+use super::slots::{Formula, Slots};
 use shard_ops::optimize::Update;
 
 /// `p -= rate * (g + decay * p)`, with optional momentum, as `torch.optim.SGD`.
+///
+/// ```
+/// use shard_tensor::{launch, optim::{Optimizer, Sgd}, replicate};
+/// let moved = launch(2, |ctx| {
+///     let w = ctx.mesh_of(2)?.ones([3], replicate())?.requires_grad()?;
+///     let mut sgd = Sgd::new(vec![("w".to_owned(), w.clone())], 0.1)?.momentum(0.9).nesterov(true);
+///     sgd.step(&w.sum_all()?.backward()?)?;
+///     w.mean_all()?.item()
+/// })?;
+/// assert!((moved[0] - 0.81).abs() < 1e-6); // 1 - 0.1 (1 + 0.9)
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
 #[derive(Debug)]
-pub struct Sgd {
-    slots: Vec<Slot>,
-    options: Options,
-}
+pub struct Sgd(Slots<SgdOptions>);
 
+/// The options of [`Sgd`] for some parameters.
 #[derive(Clone, Copy, Debug)]
-struct Options {
+pub struct SgdOptions {
     rate: f64,
     momentum: f64,
+    dampening: f64,
     decay: f64,
+    nesterov: bool,
 }
 
-impl Sgd {
-    /// For these parameters.
-    ///
-    /// # Collective
-    /// All members of the parameters' meshes. No communication.
-    ///
-    /// # Errors
-    /// [`Argument`](crate::Error::Argument) for tensors that are no parameters.
-    #[track_caller]
-    pub fn new(parameters: Parameters, rate: f64) -> Result<Self> {
-        Ok(Self {
-            slots: Slot::all("Sgd", parameters)?,
-            options: Options {
-                rate,
-                momentum: 0.0,
-                decay: 0.0,
-            },
-        })
-    }
-
+optimizer! { Sgd, SgdOptions, |rate| SgdOptions { rate, momentum: 0.0, dampening: 0.0, decay: 0.0, nesterov: false };
     /// Keeps this share of the last step's direction; 0 at first.
-    #[must_use]
-    pub fn momentum(mut self, momentum: f64) -> Self {
-        self.options.momentum = momentum;
-        self
-    }
-
+    momentum(momentum: f64) |o| o.momentum = momentum;
+    /// Leaves this share of the gradient out of the direction, but in the first step; 0 at first.
+    dampening(dampening: f64) |o| o.dampening = dampening;
     /// Adds this share of the parameter to its gradient; 0 at first.
-    #[must_use]
-    pub fn weight_decay(mut self, decay: f64) -> Self {
-        self.options.decay = decay;
-        self
-    }
+    weight_decay(decay: f64) |o| o.decay = decay;
+    /// Whether to look ahead along the direction (Nesterov). Not at first.
+    nesterov(on: bool) |o| o.nesterov = on;
 }
 
-impl Optimizer for Sgd {
-    #[track_caller]
-    fn step(&mut self, gradients: &Gradients) -> Result<()> {
-        let options = self.options;
-        // A loop, and no closure: the caller of this is to be named in errors.
-        for slot in &mut self.slots {
-            slot.update(gradients, |step| options.step(step))?;
+impl Formula for SgdOptions {
+    const NAME: &'static str = "Sgd";
+
+    fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    fn set_rate(&mut self, rate: f64) {
+        self.rate = rate;
+    }
+
+    fn limits(&self) -> (Vec<(&'static str, f64)>, Vec<(&'static str, f64)>) {
+        let any = vec![
+            ("learning rate", self.rate),
+            ("momentum", self.momentum),
+            ("weight decay", self.decay),
+        ];
+        (any, Vec::new())
+    }
+
+    fn states(&self) -> &'static [&'static str] {
+        match self.momentum {
+            0.0 => &[],
+            _ => &["momentum_buffer"],
         }
-        Ok(())
     }
 
-    fn learning_rate(&self) -> f64 {
-        self.options.rate
-    }
-
-    fn set_learning_rate(&mut self, rate: f64) {
-        self.options.rate = rate;
-    }
-}
-
-impl Options {
-    fn step(&self, step: u64) -> Update {
+    fn update(&self, step: u64) -> Update {
         Update::Sgd {
             rate: self.rate,
             momentum: self.momentum,
+            dampening: self.dampening,
             decay: self.decay,
+            nesterov: self.nesterov,
             first: step == 1,
         }
     }

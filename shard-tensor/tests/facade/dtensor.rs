@@ -420,7 +420,7 @@ fn case_20_statistics_of_uneven_parts() {
             (numbers(&most)?, numbers(&at)?),
             (vec![7.0; 2], vec![1.0, 2.0])
         );
-        assert_eq!(y.argmax(0, false)?.item()?, 1.0);
+        assert_eq!(y.argmax(0)?.item()?, 1.0);
         assert_eq!(y.amax(0, false)?.item()?, 7.0);
         Ok(())
     });

@@ -1,6 +1,6 @@
 //! A launch reports the cause, not its echoes.
 
-use shard_tensor::nn::{LayerNorm, Linear, Module};
+use shard_tensor::nn::{LayerNorm, Linear, ModelExt, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
     Context, Error, ErrorClass, LocalSizes, Result, ShardTensor, checkpoint, launch, replicate,

@@ -1,12 +1,13 @@
 //! Graph networks on sharded nodes and edges: neighbours are found, their rows fetched, and messages added up where they belong.
 
 use ndarray::{Array1, Array2, array};
-use shard_tensor::nn::{Linear, Module, prefixed};
+use shard_tensor::nn::{Linear, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::{
-    Context, DType, DeviceMesh, ErrorClass, Launch, Placements, Result, ShardTensor, shard,
+    Context, DType, DeviceMesh, ErrorClass, Launch, Placements, Result, ShardTensor, launch, shard,
 };
 use std::collections::HashSet;
+use std::sync::Mutex;
 
 const NODES: usize = 60;
 const NEIGHBOURS: usize = 4;
@@ -28,10 +29,7 @@ fn train(ctx: &Context, nodes: &Placements, steps: usize) -> Result<(Vec<f64>, V
     let layers = (0..3).map(|_| Linear::new(&mesh, 8, 8));
     let layers: Vec<Linear> = layers.collect::<Result<_>>()?;
     let head = Linear::new(&mesh, 8, 1)?;
-    let mut parameters = [prefixed("encode", &encode), prefixed("head", &head)].concat();
-    for (l, layer) in layers.iter().enumerate() {
-        parameters.extend(prefixed(&format!("layer{l}"), layer));
-    }
+    let parameters = [encode.parameters(), layers.parameters(), head.parameters()].concat();
     let mut adam = AdamW::new(parameters, 0.01)?;
     let wanted = mesh.from_fn([NODES, 1], nodes, |i| at(&[i[0], 0]) - at(&[i[0], 1]))?;
     let (mut losses, mut bytes) = (Vec::new(), Vec::new());
@@ -245,6 +243,27 @@ fn an_index_out_of_range_on_a_mesh_of_some_leaves_the_others_in_step() {
         assert_eq!(*class, ErrorClass::Agreed);
         assert!(text.contains("rank 0") && text.contains('6'), "{text}");
     }
+    assert_eq!(found[1], None, "nobody asks a rank outside");
+}
+
+#[test]
+fn members_that_end_with_an_index_out_of_range_end_those_outside_too() {
+    let heard = Mutex::new(None);
+    let ended = launch(3, |ctx| {
+        let mesh = ctx.mesh_from(&DeviceMesh::with_ranks(&[2], vec![2, 0])?)?;
+        let x = mesh.ones([6, 2], [shard(0)])?;
+        let index = mesh.distribute(&array![0_i64, 5, 6], [shard(0)])?;
+        let rows = x.index_select(0, &index)?;
+        // To this rank the selection was nothing, and it waits for the others.
+        assert_eq!((ctx.rank(), rows.shape()), (1, &[3, 2][..]));
+        let error = ctx.world().barrier().unwrap_err();
+        *heard.lock().unwrap() = Some(error.class());
+        Err::<(), _>(error.into())
+    });
+    let cause = ended.unwrap_err();
+    assert_eq!(cause.class(), ErrorClass::Agreed, "{cause}");
+    assert!(cause.to_string().contains("index 6"), "{cause}");
+    assert_eq!(heard.into_inner().unwrap(), Some(ErrorClass::Failure));
 }
 
 /// Segments without rows have infinities, which weights would make NaN of.

@@ -1,7 +1,7 @@
 //! Ranks whose programs differ are told which calls differ, and right programs are left alone.
 
 use shard_comm::Communicator;
-use shard_tensor::nn::{LayerNorm, Linear, Module};
+use shard_tensor::nn::{LayerNorm, Linear, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer, Sgd};
 use shard_tensor::{
     Context, Conv, DType, DeviceKind, Error, ErrorClass, GradAs, KernelPolicy, Launch, LocalSizes,

@@ -1,11 +1,13 @@
 //! Tests of the facade on in-process ranks.
 
+mod clipping;
 mod constructors;
 mod counts;
 mod domains;
 mod doors;
 mod dtensor;
 mod errors;
+mod fully_sharded;
 mod gradients;
 mod graphs;
 mod histories;
@@ -16,13 +18,18 @@ mod models;
 mod noise;
 mod numbers;
 mod operators;
+mod optimizing;
 mod peers;
+mod placing;
 mod products;
 mod random;
 mod reading;
 mod scans;
 mod simulating;
 mod statistics;
+mod tensor_parallel;
 mod training;
+mod trajectories;
+mod trees;
 mod types;
 mod windows;

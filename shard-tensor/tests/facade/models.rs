@@ -1,10 +1,10 @@
 //! A small U-Net trains alike on one rank and on many, whatever the split.
 
-use shard_tensor::nn::{Conv, GroupNorm, LayerNorm, Module, Parameters, prefixed};
+use shard_tensor::nn::{Conv, GroupNorm, LayerNorm, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::{
     Conv as Options, DType, DeviceKind, EdgeMap, Launch, Mesh, Placements, Pool, ResampleMode,
-    Result, ShardTensor, replicate, shard,
+    Result, ShardTensor, replicate, shard, tree,
 };
 
 struct UNet {
@@ -14,6 +14,14 @@ struct UNet {
     up: Conv,
     head: Conv,
 }
+
+tree!(UNet {
+    down,
+    norm,
+    middle,
+    up,
+    head
+});
 
 impl UNet {
     fn new(mesh: &Mesh) -> Result<Self> {
@@ -40,20 +48,6 @@ impl Module for UNet {
         let up = coarse.interpolate(size, ResampleMode::Linear)?;
         let joined = ShardTensor::cat(&[&fine, &up], 1)?;
         self.head.forward(&self.up.forward(&joined)?.gelu()?)
-    }
-
-    fn parameters(&self) -> Parameters {
-        let parts: [(&str, &dyn Module); 5] = [
-            ("down", &self.down),
-            ("norm", &self.norm),
-            ("middle", &self.middle),
-            ("up", &self.up),
-            ("head", &self.head),
-        ];
-        parts
-            .into_iter()
-            .flat_map(|(name, part)| prefixed(name, part))
-            .collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Ranks that are played do what ranks do.
 
-use shard_tensor::nn::{self, Module};
+use shard_tensor::nn::{self, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::simulated::{LinkCost, Machine, Topology};
 use shard_tensor::{
@@ -26,9 +26,7 @@ impl Job {
             Box::new(nn::GroupNorm::new(&mesh, 4, 8)?),
             Box::new(conv(&mesh, 8, 4)?),
         ];
-        let parameters = parts.iter().enumerate();
-        let parameters = parameters.flat_map(|(i, part)| nn::prefixed(&i.to_string(), &**part));
-        let adam = AdamW::new(parameters.collect(), 1e-3)?;
+        let adam = AdamW::new(parts.parameters(), 1e-3)?;
         let x = mesh.randn([1, 3, 37, 22], [shard(2), shard(3)])?;
         Ok(Self {
             parts,

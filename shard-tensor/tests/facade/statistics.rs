@@ -146,14 +146,16 @@ fn extremes_are_the_first_of_equal_ones() {
             .map(|line| first(line, wins) as f64)
             .collect()
     };
-    check("argmax", &places(|a, b| a > b), |_, x| x.argmax(0, false));
-    check("argmin", &places(|a, b| a < b), |_, x| x.argmin(0, true));
+    check("argmax", &places(|a, b| a > b), |_, x| x.argmax(0));
+    check("argmin", &places(|a, b| a < b), |_, x| {
+        x.argmin(0)?.unsqueeze(0)
+    });
     check("max", &places(|a, b| a > b), |_, x| Ok(x.max(0, false)?.1));
     let all = rows().concat();
     let flat = [first(&all, |a, b| a > b) as f64];
-    check("argmax of all", &flat, |_, x| x.argmax([0, 1], false));
+    check("argmax of all", &flat, |_, x| x.argmax([0, 1]));
     // The index goes down the columns if these come first, which dims in any order do not change.
-    check("argmax of all", &flat, |_, x| x.argmax([1, 0], false));
+    check("argmax of all", &flat, |_, x| x.argmax([1, 0]));
     let least: Vec<f64> = columns()
         .iter()
         .map(|line| line[first(line, |a, b| a < b)])
@@ -172,8 +174,8 @@ fn nan_is_the_extreme_and_the_first_is_found() {
         Ok((
             most.0.item()?.is_nan(),
             most.1.item()?,
-            x.argmin(0, false)?.item()?,
-            worst.argmax(0, false)?.item()?,
+            x.argmin(0)?.item()?,
+            worst.argmax(0)?.item()?,
         ))
     });
     assert_eq!(found.unwrap()[2], (true, 3.0, 3.0, 0.0));
@@ -454,7 +456,7 @@ fn what_moves_is_the_size_of_results() {
         ("log_softmax", 16, |x| x.log_softmax(1)),
         ("var", 24, |x| x.var(1, 1.0, false)),
         ("std", 24, |x| x.std(1, 1.0, false)),
-        ("argmax", 16, |x| x.argmax(1, false)),
+        ("argmax", 16, |x| x.argmax(1)),
         ("norm", 8, |x| x.norm(3.0, 1, false)),
         ("normalize", 8, |x| x.normalize(2.0, 1, 1e-12)),
     ];
@@ -558,7 +560,7 @@ fn what_has_no_extreme_or_no_such_dim_is_an_error() {
         let none = mesh.ones([3, 0], shard(0))?;
         let some = mesh.ones([3, 2], shard(1))?;
         let error = |found: Result<ShardTensor>| found.err().map(|e| e.to_string());
-        assert_eq!(none.argmax(0, false)?.shape(), [0]);
+        assert_eq!(none.argmax(0)?.shape(), [0]);
         assert!(
             none.var(1, 1.0, false)?
                 .to_array::<f32>()?
@@ -566,14 +568,14 @@ fn what_has_no_extreme_or_no_such_dim_is_an_error() {
                 .all(|v| v.is_nan())
         );
         Ok([
-            error(none.argmax(1, false)),
+            error(none.argmax(1)),
             error(none.max(1, true).map(|found| found.0)),
             error(none.quantile(&[0.5], 1, Interpolation::Linear)),
             error(some.quantile(&[1.5], 1, Interpolation::Linear)),
             error(some.softmax(2)),
             error(some.var([0, 0], 1.0, false)),
             error(some.cross_entropy(&some, &ClassLoss::default().smoothing(-0.1))),
-            error(some.nll_loss(&some.argmax(0, false)?, &ClassLoss::default())),
+            error(some.nll_loss(&some.argmax(0)?, &ClassLoss::default())),
         ])
     });
     for (i, error) in errors.unwrap()[1].iter().enumerate() {

@@ -1,17 +1,17 @@
 //! Optimizers against numbers computed by hand, and files.
 
-use shard_tensor::nn::{Linear, Module};
+use shard_tensor::nn::{Linear, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer, Sgd};
 use shard_tensor::{
     DType, DeviceKind, ErrorClass, Launch, Placements, Result, ShardTensor, checkpoint, replicate,
     shard,
 };
 
-fn read(t: &ShardTensor) -> Result<Vec<f64>> {
+pub(crate) fn read(t: &ShardTensor) -> Result<Vec<f64>> {
     Ok(t.to_array::<f64>()?.into_raw_vec_and_offset().0)
 }
 
-fn close(got: &[f64], expected: &[f64], tolerance: f64) {
+pub(crate) fn close(got: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(got.len(), expected.len());
     for (g, e) in got.iter().zip(expected) {
         assert!(

@@ -1,6 +1,6 @@
 //! Pools, windows as columns, sampling and norms: values by their definitions, what moves, and gradients.
 
-use shard_tensor::nn::{BatchNorm, Module, RmsNorm};
+use shard_tensor::nn::{BatchNorm, ModelExt, Module, RmsNorm};
 use shard_tensor::{
     Context, DType, GradCheck, Launch, Placements, Pool, ResampleMode, Result, SampleEdge,
     SampleMode, Sampling, ShardTensor, Unfold, launch, replicate, shard,
@@ -341,8 +341,8 @@ fn running_statistics_are_the_whole_batches() {
                 let norm = BatchNorm::new(&mesh, 4)?.momentum(0.25);
                 let trained = norm.forward(&x)?;
                 assert_eq!(trained.layout(), x.layout());
-                norm.train(false);
-                let (means, vars) = (norm.running_mean.clone(), norm.running_var.clone());
+                norm.eval();
+                let (means, vars) = (norm.running_mean.get(), norm.running_var.get());
                 let y = norm.forward(&x)?.narrow(1, 1..2)?;
                 let trained = trained.narrow(1, 1..2)?;
                 let instances =

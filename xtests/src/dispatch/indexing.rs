@@ -178,12 +178,22 @@ pub(crate) const TABLE: &[Entry] = &[
         Ok(vec![select::masked_scatter(exec, x, mask, from)?])
     }),
     built("unique", |exec, case, values| {
-        let x = Args::new(case, values).need("input")?;
-        parts_of(case, unique::unique_all(exec, x)?)
+        let args = Args::new(case, values);
+        let x = args.need("input")?;
+        let found = match case.attributes.has("dim") {
+            true => unique::unique_dim(exec, x, args.dim("dim", x.ndim())?)?,
+            false => unique::unique_all(exec, x)?,
+        };
+        parts_of(case, found)
     }),
     built("unique_consecutive", |exec, case, values| {
-        let x = Args::new(case, values).need("input")?;
-        parts_of(case, unique::unique_consecutive(exec, x)?)
+        let args = Args::new(case, values);
+        let x = args.need("input")?;
+        let found = match case.attributes.has("dim") {
+            true => unique::unique_consecutive_dim(exec, x, args.dim("dim", x.ndim())?)?,
+            false => unique::unique_consecutive(exec, x)?,
+        };
+        parts_of(case, found)
     }),
     built("histogram", |exec, case, values| {
         let args = Args::new(case, values);
@@ -195,6 +205,34 @@ pub(crate) const TABLE: &[Entry] = &[
         let density = case.attributes.bool("density", false)?;
         let (counts, edges) = histogram::histogram(exec, x, bins, weights, density)?;
         Ok(vec![counts, edges])
+    }),
+    built("histogramdd", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, weights) = (args.need("input")?, args.get("weight"));
+        let coordinates = x.shape().last().copied().unwrap_or(0);
+        let (counts, ends) = (
+            case.attributes.ints("bins")?,
+            case.attributes.floats("range")?,
+        );
+        let names: Vec<_> = (0..coordinates).map(|k| format!("bins{k}")).collect();
+        let bins = (names.iter().enumerate()).map(|(k, name)| match (args.get(name), &counts) {
+            (Some(edges), _) => Ok(Bins::Edges(edges)),
+            (None, Some(counts)) if k < counts.len() => {
+                let ends = ends
+                    .as_ref()
+                    .and_then(|ends| Some((*ends.get(2 * k)?, *ends.get(2 * k + 1)?)));
+                Ok(Bins::Count(usize::try_from(counts[k]).unwrap_or(0), ends))
+            }
+            _ => Err(unfit(
+                "bins",
+                "numbers or edges for each coordinate",
+                &counts,
+            )),
+        });
+        let bins = bins.collect::<Result<Vec<_>, _>>()?;
+        let density = case.attributes.bool("density", false)?;
+        let (counts, edges) = histogram::histogramdd(exec, x, &bins, weights, density)?;
+        Ok(std::iter::once(counts).chain(edges).collect())
     }),
     built("histc", |exec, case, values| {
         let x = Args::new(case, values).need("input")?;

@@ -244,6 +244,8 @@ fn counts(add: Add<'_>) {
         }
     }
     add("histc", json!({"bins": 5, "min": -0.5, "max": 0.5}), &[x]);
+    let bins = json!({"bins": [3, 2], "range": [-1.0, 1.0, -0.5, 0.75]});
+    add("histogramdd", bins, &[("input", Float, &[9, 2])]);
     for mask in [&[5, 6][..], &[6], &[5, 1]] {
         let operands = [x, ("mask", Truth, mask), ("source", Float, &[4, 8])];
         add("masked_scatter", json!({}), &operands);
@@ -360,6 +362,7 @@ pub(super) fn case(
             | "unique"
             | "unique_consecutive"
             | "histogram"
+            | "histogramdd"
             | "histc"
     );
     let floats = (0..inputs.len()).filter(|&i| matches!(&*inputs[i].1.data, Data::F64(_)));

@@ -464,6 +464,7 @@ proptest! {
     fn moves_have_the_hosts_bits(
         (sv, dv) in views(true),
         shift in 0..4usize,
+        count in 1..90usize,
         dtype in prop::sample::select(DType::ALL.to_vec()),
         op in prop::sample::select(vec![ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Any, ReduceOp::All]),
     ) {
@@ -479,7 +480,7 @@ proptest! {
             device.fold(Monoid::Op(op), &source, &sv, &mut target, &dv)?;
             if steps_apart(&dv.shape, &dv.strides) {
                 device.copy(&source, &sv, &mut target, &Strided { offset: dv.offset + shift, ..dv.clone() })?;
-                let terms = [(&source, sv.offset), (&source, sv.offset + 3), (&source, sv.offset)];
+                let terms: Vec<_> = (0..count).map(|k| (&source, sv.offset + k % 7)).collect();
                 device.reduce(Monoid::Op(op), &terms, &sv.strides, &mut target, &dv)?;
             }
             device.copy_within(&mut target, shift..900, 2 * shift)?;
@@ -492,6 +493,7 @@ proptest! {
         groups in 1..5usize,
         rows in 1..4usize,
         which in 0..3usize,
+        count in 1..20usize,
         single in any::<bool>(),
     ) {
         let op = [Monoid::Moments, Monoid::ArgMax, Monoid::ArgMin][which];
@@ -509,7 +511,7 @@ proptest! {
             let sv = Strided::new(n, [rows, n][..].into(), [n as isize, 1][..].into());
             let dv = Strided::new(0, [rows, n][..].into(), [2 * n as isize, 1][..].into());
             device.fold(op, &source, &sv, &mut target, &dv)?;
-            let terms = [(&source, n), (&source, 0)];
+            let terms: Vec<_> = (0..count).map(|k| (&source, n * (1 - k % 2))).collect();
             device.reduce(op, &terms, &[n as isize, 1], &mut target, &dv)?;
             Ok(target.freeze())
         });

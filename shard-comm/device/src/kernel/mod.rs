@@ -13,9 +13,11 @@ mod copy;
 mod fold;
 mod nest;
 mod reduce;
+mod tree;
 
 pub use copy::{copy, fill};
 pub use fold::{check_fold, fold};
 #[cfg(feature = "cuda")]
 pub(crate) use nest::Nest;
 pub use reduce::reduce;
+pub use tree::by_tree;

@@ -4,21 +4,24 @@ use super::arithmetic::{Family, Merge, Op, Widen, choose, narrow_into, widened};
 use super::copy::copier;
 use super::fold::Folds;
 use super::nest::{Block, Kernel, Nest};
+use super::tree::by_tree;
 use crate::{DType, Monoid, Strided};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-/// Terms that are read side by side: few enough for registers, and enough streams to keep memory busy.
+/// Terms that are read side by side: few enough for registers, enough streams to keep memory busy, and a power of two, so that they
+/// are a subtree.
 const ABREAST: usize = 4;
 /// Rows of two terms with at most this many elements are combined four by four: here the loop that the compiler makes for long
 /// rows is slower. With more than two terms that loop is faster.
 const SHORT: usize = 16;
 /// With more than [`ABREAST`] terms, this many elements are finished before the next ones are begun.
 const TILE: usize = 512;
-/// Reductions of at most this many elements get a smaller tile: clearing a large one takes longer than combining them.
-const SMALL: usize = 32;
+/// Tiles of all levels with at most this many elements lie on the stack.
+const SMALL: usize = 128;
 
-/// Sets a checked view, which visits no element twice, to the terms combined in order. A term is a buffer and the
-/// element where its view begins; all views have the strides `strides`. 16-bit floats are combined in `f32` and rounded once.
+/// Sets a checked view, which visits no element twice, to the terms combined [by the tree](by_tree) over their numbers. A term is a
+/// buffer and the element where its view begins; all views have the strides `strides`. 16-bit floats are combined in `f32` and
+/// rounded once.
 pub fn reduce(
     op: Monoid,
     dtype: DType,
@@ -63,8 +66,8 @@ pub fn reduce(
     }
 }
 
-/// Combines any number of terms, some at a time. The result is collected in the destination, or in a tile where the
-/// destination has 16-bit elements, which would round each time, or no dense rows.
+/// Combines any number of terms, a subtree of few at a time. The sums of finished subtrees wait in tiles, each on a level of its
+/// own; level 0 is the destination, unless that has 16-bit elements, which would round each time, or no dense rows.
 fn many(
     op: Monoid,
     (dtype, wide): (DType, DType),
@@ -73,48 +76,77 @@ fn many(
     terms: &[Term<'_>],
     dst: &mut [u8],
 ) {
+    let Some(folder) = choose::<Folds>(op, wide, wide) else {
+        return;
+    };
     let (src_step, dst_step) = nest.innermost();
     let tiled = wide != dtype || dst_step != 1;
-    let dense = src_step == 1;
-    let (first, rest) = terms.split_at(joiner.most(dense).min(terms.len()));
-    let more = joiner.more.filter(|_| dense);
-    let (fours, ones) = match more {
-        Some(_) => rest.as_chunks::<ABREAST>(),
-        None => (&[][..], rest),
-    };
-    let folder = if ones.is_empty() {
-        None
-    } else {
-        choose::<Folds>(op, dtype, wide)
-    };
-    let join = |to: &mut [u8], block: &Block<'_>| {
-        (joiner.first)(to, first, block);
-        if let Some(more) = more {
-            fours.iter().for_each(|four| more(to, four, block));
-        }
-        if let Some(folder) = folder {
-            let mut fold = |&(from, delta): &_| folder(to, from, &block.shifted(delta));
-            ones.iter().for_each(&mut fold);
-        }
-    };
-    if !tiled && nest.numel() <= TILE {
-        return nest.blocks(&mut |block| join(dst, block));
-    }
-    if !tiled {
-        return nest.parts_of(TILE, &mut |part| join(dst, part));
-    }
-    let (mut small, mut large);
-    let tile: &mut [u8] = if nest.numel() <= SMALL {
-        small = [0u64; SMALL];
-        bytemuck::cast_slice_mut(&mut small)
-    } else {
-        large = [0u64; TILE];
-        bytemuck::cast_slice_mut(&mut large)
-    };
+    let width = joiner.most(src_step == 1);
+    let leaves = terms.len().div_ceil(width);
+    let (levels, size) = (levels(leaves), nest.numel().min(TILE));
+    let mut tiles: SmallVec<[u64; SMALL]> = smallvec![0; levels * size];
     nest.parts_of(TILE, &mut |part| {
-        join(tile, &part.onto_tile());
-        (joiner.narrow)(dst, tile, &part.within_tile());
+        let (onto, back) = (part.onto_tile(), part.within_tile());
+        let own = (!tiled).then_some(Level {
+            sum: &mut *dst,
+            leaf: *part,
+            above: back,
+        });
+        let tiles_of = tiles.chunks_exact_mut(size).map(|tile| Level {
+            sum: bytemuck::cast_slice_mut(tile),
+            leaf: onto,
+            above: onto.within_tile(),
+        });
+        let mut levels: SmallVec<[Level<'_, '_>; 8]> = own.into_iter().chain(tiles_of).collect();
+        sum_up(&mut levels, terms.chunks(width), joiner.first, folder);
+        drop(levels);
+        if tiled {
+            (joiner.narrow)(dst, bytemuck::cast_slice(&tiles[..size]), &back);
+        }
     });
+}
+
+/// A place where the sum of a subtree waits.
+struct Level<'a, 'b> {
+    sum: &'a mut [u8],
+    /// The block that puts a leaf there.
+    leaf: Block<'b>,
+    /// The block that folds the next level into it.
+    above: Block<'b>,
+}
+
+/// Leaves the sum of all leaves on the first level, as [`by_tree`] forms it.
+fn sum_up<'t>(
+    levels: &mut [Level<'_, '_>],
+    leaves: impl Iterator<Item = &'t [Term<'t>]>,
+    join: Join,
+    folder: Kernel,
+) {
+    let fold = |levels: &mut [Level<'_, '_>], top: usize| {
+        let (below, rest) = levels.split_at_mut(top);
+        if let (Some(to), Some(from)) = (below.last_mut(), rest.first()) {
+            folder(to.sum, from.sum, &to.above);
+        }
+    };
+    let mut waiting = 0;
+    for (n, leaf) in leaves.enumerate() {
+        if let Some(level) = levels.get_mut(waiting) {
+            join(level.sum, leaf, &level.leaf);
+        }
+        for _ in 0..(n + 1).trailing_zeros() {
+            fold(levels, waiting);
+            waiting -= 1;
+        }
+        waiting += 1;
+    }
+    for top in (1..waiting).rev() {
+        fold(levels, top);
+    }
+}
+
+/// How many sums of subtrees wait at most, while so many leaves are combined one after the other.
+fn levels(leaves: usize) -> usize {
+    (usize::BITS - leaves.saturating_sub(1).leading_zeros()) as usize + 1
 }
 
 /// A term's bytes, and the offset of its view from that of the first term, in elements.
@@ -127,8 +159,6 @@ struct Joiner {
     /// Sets the destination to at most `most` terms.
     first: Join,
     most: usize,
-    /// Folds [`ABREAST`] terms into dense rows, for operations that have such code.
-    more: Option<Join>,
     /// Rounds the combined values.
     narrow: Kernel,
 }
@@ -150,11 +180,6 @@ impl Family for Joins {
         Joiner {
             first: join::<S, D, O>,
             most: if O::COMMON { ABREAST } else { 2 },
-            more: if O::COMMON {
-                Some(join_more::<S, D, O>)
-            } else {
-                None
-            },
             narrow: one::<D, S>,
         }
     }
@@ -168,7 +193,6 @@ impl Family for Joins {
         Joiner {
             first: join_groups::<S, D, M, N>,
             most: usize::MAX,
-            more: None,
             narrow: one::<D, S>,
         }
     }
@@ -181,22 +205,11 @@ where
     O: Op<S::Wide>,
 {
     match *terms {
-        [(only, _)] => one::<S, D>(dst, only, block),
-        [a, b] => abreast::<S, D, O, 2>(dst, [a, b], block, false),
-        [a, b, c] if O::COMMON => abreast::<S, D, O, 3>(dst, [a, b, c], block, false),
-        [a, b, c, d] if O::COMMON => abreast::<S, D, O, 4>(dst, [a, b, c, d], block, false),
+        [(only, delta)] => one::<S, D>(dst, only, &block.shifted(delta)),
+        [a, b] => abreast::<S, D, O, 2>(dst, [a, b], block),
+        [a, b, c] if O::COMMON => abreast::<S, D, O, 3>(dst, [a, b, c], block),
+        [a, b, c, d] if O::COMMON => abreast::<S, D, O, 4>(dst, [a, b, c, d], block),
         _ => {}
-    }
-}
-
-fn join_more<S, D, O>(dst: &mut [u8], terms: &[Term<'_>], block: &Block<'_>)
-where
-    S: Widen,
-    D: Widen<Wide = S::Wide>,
-    O: Op<S::Wide>,
-{
-    if let Some(&terms) = terms.first_chunk::<ABREAST>() {
-        abreast::<S, D, O, ABREAST>(dst, terms, block, true);
     }
 }
 
@@ -206,15 +219,10 @@ fn one<S: Widen, D: Widen<Wide = S::Wide>>(dst: &mut [u8], src: &[u8], block: &B
     block.sweep(src, dst, |_, value| D::narrow(value.widen()));
 }
 
-/// Sets every element to the combined terms or, with `more`, to itself combined with the terms. The compiler knows the number
-/// of terms, so they are combined in registers.
+/// Sets every element to the combined terms. The compiler knows their number, so they are combined in registers.
 #[inline]
-fn abreast<S, D, O, const K: usize>(
-    dst: &mut [u8],
-    terms: [Term<'_>; K],
-    block: &Block<'_>,
-    more: bool,
-) where
+fn abreast<S, D, O, const K: usize>(dst: &mut [u8], terms: [Term<'_>; K], block: &Block<'_>)
+where
     S: Widen,
     D: Widen<Wide = S::Wide>,
     O: Op<S::Wide>,
@@ -225,13 +233,13 @@ fn abreast<S, D, O, const K: usize>(
         *from = (bytemuck::cast_slice(bytes), delta);
     }
     let n = block.inner.extent;
-    if K > 2 || more || block.is_dense() {
+    if K > 2 || block.is_dense() {
         block.starts(|s, d| {
             let mut rows: [&[S]; K] = [&[]; K];
             for (row, (from, delta)) in rows.iter_mut().zip(from) {
                 *row = &from[(s + delta) as usize..][..n];
             }
-            combine_rows::<S, D, O, K>(&mut dst[d as usize..][..n], rows, more);
+            combine_rows::<S, D, O, K>(&mut dst[d as usize..][..n], rows);
         });
         return;
     }
@@ -239,7 +247,7 @@ fn abreast<S, D, O, const K: usize>(
         for _ in 0..n {
             let to = &mut dst[d as usize];
             let value = |k: usize| from[k].0[(s + from[k].1) as usize].widen();
-            *to = D::narrow(combined::<S::Wide, O, K>(to.widen(), value, more));
+            *to = D::narrow(combined::<S::Wide, O, K>(value));
             s += block.inner.src;
             d += block.inner.dst;
         }
@@ -249,7 +257,7 @@ fn abreast<S, D, O, const K: usize>(
 /// Combines the rows element by element, as many elements as the destination has.
 // Inlined, because in a call the compiler would not know the lengths of the rows, and would not vectorise the loop.
 #[inline(always)]
-fn combine_rows<S, D, O, const K: usize>(to: &mut [D], rows: [&[S]; K], more: bool)
+fn combine_rows<S, D, O, const K: usize>(to: &mut [D], rows: [&[S]; K])
 where
     S: Widen,
     D: Widen<Wide = S::Wide>,
@@ -257,11 +265,7 @@ where
 {
     let n = to.len();
     let one = |i: usize, to: &mut D, rows: &[&[S]; K]| {
-        *to = D::narrow(combined::<S::Wide, O, K>(
-            to.widen(),
-            |k| rows[k][i].widen(),
-            more,
-        ));
+        *to = D::narrow(combined::<S::Wide, O, K>(|k| rows[k][i].widen()));
     };
     if K == 2 && n <= SHORT {
         let (fours, rest) = to.as_chunks_mut::<4>();
@@ -285,18 +289,13 @@ where
     }
 }
 
-/// Combines `K` values in order or, with `more`, the old value and then the `K` values.
+/// Combines `K` values, at most [`ABREAST`], by the tree.
 #[inline]
-fn combined<W: Copy, O: Op<W>, const K: usize>(
-    old: W,
-    value: impl Fn(usize) -> W,
-    more: bool,
-) -> W {
-    let (mut sum, next) = if more { (old, 0) } else { (value(0), 1) };
-    for k in next..K {
-        sum = O::of(sum, value(k));
+fn combined<W: Copy, O: Op<W>, const K: usize>(value: impl Fn(usize) -> W) -> W {
+    match K {
+        4 => O::of(O::of(value(0), value(1)), O::of(value(2), value(3))),
+        _ => (1..K).fold(value(0), |sum, k| O::of(sum, value(k))),
     }
-    sum
 }
 
 /// Sets groups of `N` elements, which lie in dense rows, to the combined groups of any number of terms.
@@ -318,7 +317,7 @@ where
                 let from = &from[(s as isize + delta) as usize..][k * N..];
                 from.first_chunk::<N>().map(widened)
             });
-            if let Some(Some(merged)) = values.reduce(|a, b| Some(M::of(a?, b?))) {
+            if let Some(Some(merged)) = by_tree(values, |a, b| Some(M::of(a?, b?))) {
                 narrow_into(to, merged);
             }
         }
@@ -368,7 +367,7 @@ mod tests {
             let values = terms
                 .iter()
                 .map(|(v, start)| v[(*start as isize + at) as usize]);
-            all.extend(values.reduce(|a, b| a + b));
+            all.extend(by_tree(values, |a, b| a + b));
             for d in (0..shape.len()).rev() {
                 index[d] += 1;
                 if index[d] < shape[d] {
@@ -408,7 +407,7 @@ mod tests {
         #[test]
         fn reductions_equal_their_definition(
             (shape, strides, dv) in views(),
-            starts in prop::collection::vec(0..5usize, 1..11),
+            starts in prop::collection::vec(0..5usize, 1..40),
         ) {
             let down: isize = (shape.iter().zip(&strides))
                 .map(|(&n, &s)| (n as isize - 1) * s.min(0))
@@ -433,9 +432,9 @@ mod tests {
     #[test]
     fn long_rows_of_many_terms_go_through_tiles() {
         let n = 2 * TILE + 3;
-        for count in [5, 8, 9] {
+        for count in [5, 8, 9, 23, 64, 101] {
             let terms: Vec<Vec<f64>> = (0..count)
-                .map(|k| (0..n).map(|i| (i * 31 + k) as f64).collect())
+                .map(|k| (0..n).map(|i| (i * 31 + k) as f64 * 0.1).collect())
                 .collect();
             let bytes: Vec<(&[u8], usize)> =
                 terms.iter().map(|v| (bytemuck::cast_slice(v), 0)).collect();
@@ -444,7 +443,8 @@ mod tests {
             let out = bytemuck::cast_slice_mut(&mut dst);
             reduce(Monoid::SUM, DType::F64, &bytes, &view.strides, out, &view);
             for (i, &sum) in dst.iter().enumerate() {
-                assert_eq!(sum, terms.iter().map(|v| v[i]).sum::<f64>());
+                let values = terms.iter().map(|v| v[i]);
+                assert_eq!(Some(sum), by_tree(values, |a, b| a + b));
             }
         }
     }

@@ -4,35 +4,35 @@ use crate::strategy::{Group, Keyed, Routing};
 use shard_comm::AgreedError;
 use shard_spec::DimPart;
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// What a part of an operand asks for.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Asked {
-    /// Per element the row it names: a row of the rank's own, one of those asked for, counted on from there, or none.
-    pub(super) keys: Vec<i64>,
     /// The rows asked for as their owners number them, peer by peer and ascending.
     pub(super) requests: Vec<i64>,
     /// How many from each peer.
     pub(super) counts: Vec<usize>,
 }
 
-/// Looks up what every element names.
+/// Looks up what every element names, and writes its key: of a row of the rank's own, of one of those asked for, counted on from
+/// there, or of none.
 ///
 /// # Errors
 /// The first index that is out of range.
-pub(super) fn ask(
+pub(super) fn ask<I: Copy + Into<i64>>(
     op: &'static str,
     routing: &Routing,
-    indices: &[i64],
+    indices: &[I],
+    keys: &mut [i64],
 ) -> Result<Asked, AgreedError> {
     let numbers = Numbers::new(routing);
     let mut remote = Remote::new(routing, &numbers);
-    let mut keys = Vec::with_capacity(indices.len());
     let mut stray = None;
-    numbers.for_each(indices, |value, shared| {
+    let own = Own::new(routing);
+    numbers.for_each(indices, keys, |place, value, shared| {
         if routing.absent == Some(value) {
-            keys.push(NONE);
-            return;
+            return NONE;
         }
         let from_end = if routing.from_end && value < 0 {
             value.checked_add_unsigned(routing.extent as u64)
@@ -41,17 +41,16 @@ pub(super) fn ask(
         };
         let index = from_end.and_then(|i| usize::try_from(i).ok());
         let Some(index) = index.filter(|&i| i < routing.extent) else {
-            stray.get_or_insert(keys.len());
-            keys.push(NONE);
-            return;
+            stray.get_or_insert(place);
+            return NONE;
         };
-        keys.push(match routing.own.position(index) {
+        match own.position(index) {
             Some(at) => numbers.key(routing.own.len(), at, shared) as i64,
             None => remote.note(index, &numbers, shared),
-        });
+        }
     });
     if let Some(at) = stray {
-        return Err(out_of_range(op, routing, at, indices[at]));
+        return Err(out_of_range(op, routing, at, indices[at].into()));
     }
     Ok(remote.settle(keys, numbers.all * routing.own.len()))
 }
@@ -119,16 +118,22 @@ impl Numbers {
         (outer * len + at) * self.inner + inner
     }
 
-    /// Calls `f` with every element and its place in the shared dims.
-    fn for_each(&self, indices: &[i64], mut f: impl FnMut(i64, Shared)) {
+    /// Calls `f` with the number of every element, the element, and its place in the shared dims, for its key.
+    fn for_each<I: Copy + Into<i64>>(
+        &self,
+        indices: &[I],
+        keys: &mut [i64],
+        mut f: impl FnMut(usize, i64, Shared) -> i64,
+    ) {
+        let all = keys.iter_mut().zip(indices).enumerate();
         if self.all == 1 {
-            indices.iter().for_each(|&value| f(value, (0, 0)));
+            all.for_each(|(k, (key, &value))| *key = f(k, value.into(), (0, 0)));
             return;
         }
         let mut at: SmallVec<[usize; 4]> = SmallVec::from_elem(0, self.shape.len());
         let (mut outer, mut inner) = (0, 0);
-        for &value in indices {
-            f(value, (outer, inner));
+        for (k, (key, &value)) in all {
+            *key = f(k, value.into(), (outer, inner));
             for d in (0..at.len()).rev() {
                 let (o, i) = self.steps[d];
                 at[d] += 1;
@@ -143,9 +148,34 @@ impl Numbers {
     }
 }
 
+/// What a rank has of the routed dim: most often an interval, which is quick to look into.
+enum Own<'a> {
+    Interval(Range<usize>),
+    Other(&'a DimPart),
+}
+
+impl<'a> Own<'a> {
+    fn new(routing: &'a Routing) -> Self {
+        match routing.own.interval() {
+            Some(interval) => Self::Interval(interval),
+            None => Self::Other(&routing.own),
+        }
+    }
+
+    #[inline]
+    fn position(&self, index: usize) -> Option<usize> {
+        match self {
+            Self::Interval(own) => own.contains(&index).then(|| index - own.start),
+            Self::Other(part) => part.position(index),
+        }
+    }
+}
+
 /// Rows of other ranks that are asked for.
 struct Remote<'a> {
     group: Option<&'a Group>,
+    /// Where all peers have intervals whose indices are rows: these in order, each with the number of its first row.
+    spans: Option<Vec<(Range<usize>, usize)>>,
     /// Per part of the routed dim the peer that has it, where one is asked, and the part.
     peers: Vec<Option<usize>>,
     parts: Vec<DimPart>,
@@ -154,9 +184,9 @@ struct Remote<'a> {
     seen: Seen,
 }
 
-/// Which rows were asked for: marks, where there are few rows, or a list with repetitions.
+/// Which rows were asked for: a bit for each, where they are not many more than the elements, or a list with repetitions.
 enum Seen {
-    Marks(Vec<u32>),
+    Bits(Vec<u64>),
     List(Vec<usize>),
 }
 
@@ -178,16 +208,18 @@ impl<'a> Remote<'a> {
             }
         }
         let rows = starts[starts.len() - 1];
+        let spans = (numbers.all == 1).then(|| spans(&parts, &peers, &starts));
         let asks: usize = routing.part.shape.iter().product();
-        // A mark takes four bytes, and to sort takes longer.
-        let few = rows <= 8 * asks.saturating_add(1 << 13) && u32::try_from(rows).is_ok();
+        // To sort takes longer than to look at a word of bits for each element.
+        let few = rows / 64 <= asks.saturating_add(1 << 10) && u32::try_from(rows).is_ok();
         Self {
             group,
+            spans: spans.flatten(),
             peers,
             parts,
             starts,
             seen: if few {
-                Seen::Marks(vec![0; rows])
+                Seen::Bits(vec![0; rows.div_ceil(64)])
             } else {
                 Seen::List(Vec::new())
             },
@@ -195,66 +227,119 @@ impl<'a> Remote<'a> {
     }
 
     /// Notes that a row is asked for which this rank has not.
+    #[inline]
     fn note(&mut self, index: usize, numbers: &Numbers, shared: Shared) -> i64 {
-        let Some(group) = self.group else {
+        let row = match &self.spans {
+            Some(spans) => {
+                let at = spans.partition_point(|(span, _)| span.end <= index);
+                let found = spans.get(at).filter(|(span, _)| span.start <= index);
+                found.map(|(span, first)| first + index - span.start)
+            }
+            None => self.row(index, numbers, shared),
+        };
+        let Some(row) = row else {
             return NONE;
         };
-        let part = group.partition.owner_of(index);
-        let Some((part, peer)) = part.and_then(|part| Some((part, self.peers[part]?))) else {
-            return NONE;
-        };
-        let rows = &self.parts[part];
-        let Some(at) = rows.position(index) else {
-            return NONE;
-        };
-        let row = self.starts[peer] + numbers.key(rows.len(), at, shared);
         match &mut self.seen {
-            Seen::Marks(marks) => marks[row] = 1,
+            Seen::Bits(bits) => bits[row / 64] |= 1 << (row % 64),
             Seen::List(list) => list.push(row),
         }
         NONE - 1 - row as i64
     }
 
+    /// The number of a row among those of all peers.
+    fn row(&self, index: usize, numbers: &Numbers, shared: Shared) -> Option<usize> {
+        let part = self.group?.partition.owner_of(index)?;
+        let (peer, rows) = (self.peers[part]?, &self.parts[part]);
+        let at = rows.position(index)?;
+        Some(self.starts[peer] + numbers.key(rows.len(), at, shared))
+    }
+
     /// Numbers the rows that were asked for, behind the rank's own.
-    fn settle(self, mut keys: Vec<i64>, own: usize) -> Asked {
-        let rows: Vec<usize>;
-        let number: Box<dyn Fn(usize) -> usize>;
+    fn settle(self, keys: &mut [i64], own: usize) -> Asked {
         match self.seen {
-            Seen::Marks(mut marks) => {
-                let mut found = Vec::new();
-                for (row, mark) in marks.iter_mut().enumerate().filter(|(_, mark)| **mark > 0) {
-                    *mark = found.len() as u32;
-                    found.push(row);
+            // There are no rows of others.
+            Seen::Bits(bits) if bits.is_empty() => asked(&self.starts, std::iter::empty(), 0),
+            Seen::Bits(bits) => {
+                // How many rows there are in front of each word.
+                let mut before = Vec::with_capacity(bits.len());
+                let mut count = 0;
+                for word in bits.iter() {
+                    before.push(count);
+                    count += word.count_ones();
                 }
-                rows = found;
-                number = Box::new(move |row| marks[row] as usize);
+                renumber(keys, |row| {
+                    let below = bits[row / 64] & ((1 << (row % 64)) - 1);
+                    own + (before[row / 64] + below.count_ones()) as usize
+                });
+                let rows = (bits.iter().enumerate()).flat_map(|(k, &word)| ones(64 * k, word));
+                asked(&self.starts, rows, count as usize)
             }
             Seen::List(mut list) => {
                 list.sort_unstable();
                 list.dedup();
-                rows = list.clone();
-                number = Box::new(move |row| list.partition_point(|&r| r < row));
+                for key in keys.iter_mut().filter(|key| **key < NONE) {
+                    let row = (NONE - 1 - *key) as usize;
+                    *key = (own + list.partition_point(|&r| r < row)) as i64;
+                }
+                asked(&self.starts, list.iter().copied(), list.len())
             }
         }
-        for key in keys.iter_mut().filter(|key| **key < NONE) {
-            *key = (own + number((NONE - 1 - *key) as usize)) as i64;
-        }
-        let counts = self.starts.windows(2).map(|ends| {
-            let below = |end: usize| rows.partition_point(|&row| row < end);
-            below(ends[1]) - below(ends[0])
-        });
-        let counts: Vec<usize> = counts.collect();
-        let mut requests = Vec::with_capacity(rows.len());
-        let mut rows = rows.into_iter();
-        for (&count, &start) in counts.iter().zip(&self.starts) {
-            requests.extend(rows.by_ref().take(count).map(|row| (row - start) as i64));
-        }
-        Asked {
-            keys,
-            requests,
-            counts,
-        }
     }
+}
+
+/// The intervals that peers have, in order, and the numbers of their first rows; nothing if a part is no interval.
+fn spans(
+    parts: &[DimPart],
+    peers: &[Option<usize>],
+    starts: &[usize],
+) -> Option<Vec<(Range<usize>, usize)>> {
+    let of_peers = parts
+        .iter()
+        .zip(peers)
+        .filter_map(|(part, peer)| Some((part, (*peer)?)));
+    let mut spans = (of_peers.filter(|(part, _)| !part.is_empty()))
+        .map(|(part, peer)| Some((part.interval()?, starts[peer])))
+        .collect::<Option<Vec<_>>>()?;
+    spans.sort_by_key(|(span, _)| span.start);
+    Some(spans)
+}
+
+/// Ascending rows, `count` of them, as their owners number them, whose rows begin at these places.
+fn asked(starts: &[usize], rows: impl Iterator<Item = usize>, count: usize) -> Asked {
+    let mut asked = Asked {
+        requests: Vec::with_capacity(count),
+        counts: vec![0; starts.len() - 1],
+    };
+    let mut peer = 0;
+    for row in rows {
+        while row >= starts[peer + 1] {
+            peer += 1;
+        }
+        asked.counts[peer] += 1;
+        asked.requests.push((row - starts[peer]) as i64);
+    }
+    asked
+}
+
+/// Puts keys in place of the numbers of rows that were noted.
+fn renumber(keys: &mut [i64], key_of: impl Fn(usize) -> usize) {
+    for key in keys {
+        // No branch, since nobody could foresee it: a key that stays one looks at row 0.
+        let noted = *key < NONE;
+        let row = if noted { NONE - 1 - *key } else { 0 };
+        let found = key_of(row as usize) as i64;
+        *key = if noted { found } else { *key };
+    }
+}
+
+/// Which bits of a word are set, counted from `first`, ascending.
+fn ones(first: usize, mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let at = (word != 0).then(|| first + word.trailing_zeros() as usize)?;
+        word &= word - 1;
+        Some(at)
+    })
 }
 
 #[cfg(test)]
@@ -300,32 +385,42 @@ pub(super) mod tests {
         }
     }
 
+    /// What is asked for, and the keys.
+    fn ask(
+        op: &'static str,
+        routing: &Routing,
+        indices: &[i64],
+    ) -> Result<(Asked, Vec<i64>), AgreedError> {
+        let mut keys = vec![7; indices.len()];
+        Ok((super::ask(op, routing, indices, &mut keys)?, keys))
+    }
+
     #[test]
     fn duplicates_are_asked_for_once_and_in_order() {
         // Rows 0..4, none, 4..7, 7..10: rank 2 asks.
         let partition = Partition::from_sizes(&[4, 0, 3, 3]).unwrap();
         let routing = routing(&partition, 2, &[7], &[Keyed::Routed]);
-        let asked = ask("take", &routing, &[9, 0, 5, -1, 3, 0, 4]).unwrap();
+        let (asked, keys) = ask("take", &routing, &[9, 0, 5, -1, 3, 0, 4]).unwrap();
         assert_eq!(asked.requests, [0, 3, 2]);
         assert_eq!(asked.counts, [2, 0, 0, 1]);
         // Own rows are keys 0..3, the others follow in the order of the requests.
-        assert_eq!(asked.keys, [5, 3, 1, 5, 4, 3, 0]);
+        assert_eq!(keys, [5, 3, 1, 5, 4, 3, 0]);
     }
 
     #[test]
-    fn marks_and_lists_find_the_same() {
+    fn bits_and_lists_find_the_same() {
         let partition = Partition::block_cyclic(1 << 20, 3, 5);
         let mut indices: Vec<i64> = (0..500).map(|i| (i * i * 7919) % (1 << 20)).collect();
-        let few = ask(
+        let (few, few_keys) = ask(
             "take",
             &routing(&partition, 1, &[500], &[Keyed::Routed]),
             &indices,
         )
         .unwrap();
-        // Enough elements that marks take less room than lists.
+        // Enough elements that bits take less room than lists.
         indices.resize(1 << 18, 3);
         let many = routing(&partition, 1, &[1 << 18], &[Keyed::Routed]);
-        let many = ask("take", &many, &indices).unwrap();
+        let (many, many_keys) = ask("take", &many, &indices).unwrap();
         let repeated = many.requests.len() - few.requests.len();
         assert!(repeated <= 1, "row 3 may be new");
         let row = |asked: &Asked, key: i64| {
@@ -333,7 +428,7 @@ pub(super) mod tests {
             (key >= own).then(|| asked.requests[(key - own) as usize])
         };
         for j in 0..500 {
-            assert_eq!(row(&few, few.keys[j]), row(&many, many.keys[j]));
+            assert_eq!(row(&few, few_keys[j]), row(&many, many_keys[j]));
         }
     }
 
@@ -344,13 +439,13 @@ pub(super) mod tests {
         let shared = |dim, extent| Keyed::Shared { dim, extent };
         let keyed = [shared(0, 2), Keyed::Routed, shared(2, 3)];
         let routing = routing(&partition, 0, &[2, 2, 3], &keyed);
-        let asked = ask("gather", &routing, &[0, 1, 5, 2, 2, 2, 1, 1, 1, 5, 5, 5]).unwrap();
+        let (asked, keys) = ask("gather", &routing, &[0, 1, 5, 2, 2, 2, 1, 1, 1, 5, 5, 5]).unwrap();
         // Rank 1 has a box [2, 4, 3]: key (b * 4 + at) * 3 + c.
         assert_eq!(asked.requests, [0, 1, 2, 11, 21, 22, 23]);
-        assert_eq!(asked.keys[..3], [0, 4, 12 + 3]);
-        assert_eq!(asked.keys[3..6], [12, 13, 14]);
-        assert_eq!(asked.keys[6..9], [9, 10, 11]);
-        assert_eq!(asked.keys[9..], [16, 17, 18]);
+        assert_eq!(keys[..3], [0, 4, 12 + 3]);
+        assert_eq!(keys[3..6], [12, 13, 14]);
+        assert_eq!(keys[6..9], [9, 10, 11]);
+        assert_eq!(keys[9..], [16, 17, 18]);
     }
 
     #[test]

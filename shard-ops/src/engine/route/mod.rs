@@ -10,10 +10,14 @@ use crate::families::indexing::{Pack, Settle};
 use crate::strategy::{Group, Keyed, KeyedDims, Routing};
 use crate::{Fold, KernelCx, Op, OperandBox, Result, Stage, key_of};
 use shard_comm::simulated::PHANTOM;
-use shard_comm::{AgreedError, Buffer, BufferMut, Communicator, DType, ExchangePlan, Piece, Work};
+use shard_comm::{
+    AgreedError, Buffer, BufferMut, Communicator, DType, DeviceRef, Element, ExchangePlan, Piece,
+    Work,
+};
 use shard_kernels::rows::by_key;
 use shard_redistribute::{Array, Exchange, MeshComm};
 use shard_spec::{DimPart, Dims, ReduceOp, numel, row_major_strides};
+use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -133,21 +137,18 @@ impl Route {
         if cx.device().kind() == PHANTOM {
             return Self::forecast(op, cx, routing, local);
         }
-        let found = read(cx, local)
-            .map_err(|e| AgreedError::from_local(op, e))
-            .and_then(|indices| asking::ask(op, routing, &indices));
-        let (asked, status) = match found {
-            Ok(asked) => (asked, Ok(())),
-            Err(error) => (Asked::default(), Err(error)),
+        let (keys, asked, status) = match look_up(op, cx, routing, local) {
+            Ok((keys, asked)) => (Some(keys), asked, Ok(())),
+            Err(error) => (None, Asked::default(), Err(error)),
         };
         let device = cx.device();
         let nobody = || device.upload_slice::<i64>(&[]).in_op(op);
         let (others, outgoing, known) = match (&routing.group, cx.all()) {
             (Some(group), Some(comm)) => {
                 let (outgoing, known) = tell_counts(op, &**comm, routing, group, &asked, status)?;
-                let others = tell_rows(op, &**comm, routing, group, &asked, &outgoing, known)?;
-                let (others, known) = within(op, numbers_of(routing) * routing.own.len(), others);
-                (device.upload_slice(&others).in_op(op)?, outgoing, known)
+                let told = tell_rows(op, &**comm, routing, group, &asked, &outgoing, known)?;
+                let (others, known) = within(op, device, own_rows_of(routing), &told)?;
+                (others, outgoing, known)
             }
             (_, Some(comm)) => {
                 comm.agree(status).in_op(op)?;
@@ -156,7 +157,8 @@ impl Route {
             (_, None) => (nobody()?, Vec::new(), Ok(())),
         };
         Ok(Self {
-            keys: device.upload_slice(&asked.keys).in_op(op)?,
+            // A rank without any has made the others return by now.
+            keys: keys.map_or_else(nobody, Ok)?,
             selections: RefCell::default(),
             ghosts: asked.requests.len(),
             requests: asked.requests,
@@ -229,16 +231,61 @@ fn numbers_of(routing: &Routing) -> usize {
     routing.keyed.iter().map(extent).product()
 }
 
-/// The elements of a part, as `i64`.
-fn read(cx: &Rc<MeshComm>, local: &Buffer) -> shard_comm::Result<Vec<i64>> {
+/// How many rows this rank has.
+fn own_rows_of(routing: &Routing) -> usize {
+    numbers_of(routing) * routing.own.len()
+}
+
+/// The keys of the elements of a part, and what it asks for.
+fn look_up(
+    op: &'static str,
+    cx: &Rc<MeshComm>,
+    routing: &Routing,
+    local: &Buffer,
+) -> std::result::Result<(Buffer, Asked), AgreedError> {
     let device = cx.device();
-    Ok(match local.dtype() {
+    let failed = |e| AgreedError::from_local(op, e);
+    let made = match local.dtype() {
         DType::I32 => {
-            let short = device.download_vec::<i32>(local)?;
-            short.into_iter().map(i64::from).collect()
+            let indices = elements::<i32>(local).map_err(failed)?;
+            written(device, indices.len(), |keys| {
+                asking::ask(op, routing, &indices, keys)
+            })
         }
-        _ => device.download_vec::<i64>(local)?,
-    })
+        _ => {
+            let indices = elements::<i64>(local).map_err(failed)?;
+            written(device, indices.len(), |keys| {
+                asking::ask(op, routing, &indices, keys)
+            })
+        }
+    };
+    let (keys, asked) = made.map_err(failed)?;
+    Ok((keys, asked?))
+}
+
+/// The elements where they are, or fetched if the host cannot see them there.
+fn elements<T: Element>(of: &Buffer) -> shard_comm::Result<Cow<'_, [T]>> {
+    match of.as_slice::<T>() {
+        Ok(there) => Ok(Cow::Borrowed(there)),
+        Err(_) => Ok(Cow::Owned(of.device().download_vec::<T>(of)?)),
+    }
+}
+
+/// A buffer of elements that the host writes: in place where it can, without a copy.
+fn written<T: Element, R>(
+    device: &DeviceRef,
+    len: usize,
+    write: impl FnOnce(&mut [T]) -> R,
+) -> shard_comm::Result<(Buffer, R)> {
+    let mut buffer = device.alloc(T::DTYPE, len)?;
+    if let Ok(there) = buffer.as_mut_slice::<T>() {
+        let made = write(there);
+        return Ok((buffer.freeze(), made));
+    }
+    drop(buffer);
+    let mut values = vec![T::default(); len];
+    let made = write(&mut values);
+    Ok((device.upload_slice(&values)?, made))
 }
 
 /// The counts round: every rank tells each of its peers how many rows it asks for, and all whether anything is wrong. Gives how many
@@ -256,7 +303,7 @@ fn tell_counts(
     let told = exchange_numbers(op, COUNTS, comm, group, routing.id, status, &counts, 1)?;
     let mut told = comm.device().download_vec::<i64>(&told).in_op(op)?;
     told[group.me] = 0;
-    let rows = numbers_of(routing) * routing.own.len();
+    let rows = own_rows_of(routing);
     let mut status = Ok(());
     let count = |n: i64| {
         let count = usize::try_from(n).ok().filter(|&n| n <= rows);
@@ -317,7 +364,7 @@ fn exchange_numbers(
 
 const ZERO: shard_comm::Scalar = shard_comm::Scalar::ZERO;
 
-/// The requests: what others ask of this rank, as keys of its own rows.
+/// The requests: what others ask of this rank, as keys of its own rows, in four bytes each where that is enough.
 fn tell_rows(
     op: &'static str,
     comm: &dyn Communicator,
@@ -326,33 +373,56 @@ fn tell_rows(
     asked: &Asked,
     outgoing: &[usize],
     status: Status,
-) -> Result<Vec<i64>> {
+) -> Result<Buffer> {
     const WHAT: &str = "route requests";
-    let device = comm.device();
+    let (device, all) = (comm.device(), &asked.requests);
     let (to, from) = (&asked.counts, outgoing);
-    if !routing.narrow {
-        let mine = device.upload_slice(&asked.requests).in_op(op)?;
-        let told = swap(op, WHAT, comm, group, &mine, to, from, 1, status)?;
-        return device.download_vec::<i64>(&told).in_op(op);
-    }
-    // Four bytes are enough for the numbers of most tables' rows.
-    let short: Vec<i32> = asked.requests.iter().map(|&k| k as i32).collect();
-    let mine = device.upload_slice(&short).in_op(op)?;
-    let told = swap(op, WHAT, comm, group, &mine, to, from, 1, status)?;
-    let told = device.download_vec::<i32>(&told).in_op(op)?;
-    Ok(told.into_iter().map(i64::from).collect())
+    let mine = match routing.narrow {
+        true => {
+            let shorten = |short: &mut [i32]| {
+                let both = short.iter_mut().zip(all);
+                both.for_each(|(short, &row)| *short = row as i32);
+            };
+            written(device, all.len(), shorten).in_op(op)?.0
+        }
+        false => device.upload_slice(all).in_op(op)?,
+    };
+    swap(op, WHAT, comm, group, &mine, to, from, 1, status)
 }
 
-/// The rows that others ask for, if this rank has them; otherwise the first.
-fn within(op: &'static str, rows: usize, mut asked: Vec<i64>) -> (Vec<i64>, Status) {
-    let mut status = Ok(());
-    for key in &mut asked {
-        if !usize::try_from(*key).is_ok_and(|key| key < rows) {
-            status = Err(foreign(op, format!("requests for rows below {rows}"), *key));
-            *key = 0;
-        }
+/// The rows that others ask for, as `i64`, if this rank has them; otherwise the first.
+fn within(
+    op: &'static str,
+    device: &DeviceRef,
+    rows: usize,
+    told: &Buffer,
+) -> Result<(Buffer, Status)> {
+    match told.dtype() {
+        DType::I32 => rows_within::<i32>(op, device, rows, told),
+        _ => rows_within::<i64>(op, device, rows, told),
     }
-    (asked, status)
+}
+
+fn rows_within<I: Element + Into<i64>>(
+    op: &'static str,
+    device: &DeviceRef,
+    rows: usize,
+    told: &Buffer,
+) -> Result<(Buffer, Status)> {
+    let told = elements::<I>(told).in_op(op)?;
+    let check = |asked: &mut [i64]| {
+        let mut status = Ok(());
+        for (to, &key) in asked.iter_mut().zip(&*told) {
+            let key = key.into();
+            let is_there = usize::try_from(key).is_ok_and(|key| key < rows);
+            if !is_there {
+                status = Err(foreign(op, format!("requests for rows below {rows}"), key));
+            }
+            *to = if is_there { key } else { 0 };
+        }
+        status
+    };
+    written(device, told.len(), check).in_op(op)
 }
 
 /// An exchange among peers of runs that lie peer by peer on either side, of which only the pair knows the length.
@@ -422,18 +492,22 @@ impl Routed<'_> {
         let (op, device) = (self.op.name(), self.cx.device());
         let skipped = skips.and_then(|index| self.key_of(index));
         let own = self.own_rows() as i64;
-        let mut keys = device.download_vec::<i64>(&route.keys).in_op(op)?;
-        for key in &mut keys {
-            let wanted = match whose {
-                Whose::All => true,
-                Whose::Others => *key >= own,
-                Whose::Own => *key < own,
-            };
-            if !wanted || Some(*key) == skipped {
-                *key = -1;
+        let all = elements::<i64>(&route.keys).in_op(op)?;
+        let select = |keys: &mut [i64]| {
+            for (to, &key) in keys.iter_mut().zip(&*all) {
+                let wanted = match whose {
+                    Whose::All => true,
+                    Whose::Others => key >= own,
+                    Whose::Own => key < own,
+                };
+                *to = if wanted && Some(key) != skipped {
+                    key
+                } else {
+                    -1
+                };
             }
-        }
-        let keys = device.upload_slice(&keys).in_op(op)?;
+        };
+        let (keys, ()) = written(device, all.len(), select).in_op(op)?;
         let mut selections = route.selections.borrow_mut();
         selections.retain(|kept| kept.skips.is_none() || kept.skips == skips);
         selections.push(Selection {
@@ -613,7 +687,7 @@ impl Routed<'_> {
     }
 
     fn own_rows(&self) -> usize {
-        numbers_of(self.routing) * self.routing.own.len()
+        own_rows_of(self.routing)
     }
 
     fn sort(&self, keys: &Buffer, rows: usize) -> Result<Sorted> {
@@ -793,9 +867,10 @@ mod tests {
                 };
                 let (from, status) = tell_counts("take", comm, routing, group, &asked, Ok(()))?;
                 let told = tell_rows("take", comm, routing, group, &asked, &from, status)?;
-                let (told, status) = within("take", routing.own.len(), told);
-                assert!(told.iter().all(|&row| row < routing.own.len() as i64));
-                let rows = comm.device().upload_slice(&told).in_op("take")?;
+                let own = routing.own.len();
+                let (rows, status) = within("take", comm.device(), own, &told)?;
+                let told = rows.to_vec::<i64>().in_op("take")?;
+                assert!(told.iter().all(|&row| row < own as i64));
                 swap(
                     "take",
                     "route rows",

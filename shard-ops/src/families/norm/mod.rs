@@ -1,7 +1,7 @@
 //! Group, instance, layer, batch and RMS normalisation by (count, mean, M2): exact for any sharding, stable for any offset.
 //!
-//! The moments of the ranks' parts are merged by Chan's formula in rank order, in double precision, so the statistics
-//! are the global ones, with the same bits on every rank. This takes one small all-reduce forward and one backward.
+//! The moments of the ranks' parts are merged by Chan's formula, in double precision, so the statistics are
+//! the global ones, with the same bits on every rank. This takes one small all-reduce forward and one backward.
 
 mod batch;
 #[cfg(feature = "cuda")]

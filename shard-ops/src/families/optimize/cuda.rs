@@ -1,5 +1,6 @@
 //! Steps of optimizers on GPUs.
 
+use super::powers::PowerSum;
 use super::{Step, Update};
 use crate::Result;
 #[cfg(test)]
@@ -12,54 +13,82 @@ use shard_comm::cuda::KernelSource;
 
 const SOURCE: KernelSource = cuda_source!("optimize", include_str!("optimize.cu"));
 #[cfg(test)]
-compiles!(SOURCE, "#define T f32\n#define ADAMW\n");
+compiles!(SOURCE, "#define T f32\n#define ADAM\n#define AMSGRAD\n");
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Params {
-    old: [u64; 4],
-    new: [u64; 3],
+    old: [u64; 5],
+    new: [u64; 4],
     count: i64,
-    first: i64,
-    numbers: [f64; 6],
+    numbers: [f64; 7],
 }
 
 impl CudaKernel for Step {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (mut old, mut new) = ([0; 4], [0; 3]);
+        let (mut old, mut new) = ([0; 5], [0; 4]);
         for (i, address) in old.iter_mut().enumerate().take(call.inputs.len()) {
             *address = call.dense(i)?;
         }
         for (o, address) in new.iter_mut().enumerate().take(call.outputs.len()) {
             *address = call.output(o)?.data;
         }
-        let (name, first, numbers) = match self.0 {
-            Update::Sgd {
-                rate,
-                momentum,
-                decay,
-                first,
-            } => ("SGD", first, [rate, momentum, decay, 0.0, 0.0, 0.0]),
-            Update::AdamW {
-                keep,
-                betas: [beta1, beta2],
-                size,
-                root,
-                eps,
-            } => ("ADAMW", false, [keep, beta1, beta2, size, root, eps]),
+        let name = match self.0 {
+            Update::Sgd { momentum: 0.0, .. } => "SGD",
+            Update::Sgd { .. } => "SGD\n#define MOMENTUM",
+            Update::Adam { amsgrad: false, .. } => "ADAM",
+            Update::Adam { amsgrad: true, .. } => "ADAM\n#define AMSGRAD",
+            Update::Lion { .. } => "LION",
+            Update::Average { .. } => "AVERAGE",
         };
         let count = call.input(0)?.numel();
         let params = Params {
             old,
             new,
             count: count as i64,
-            first: i64::from(first),
-            numbers,
+            numbers: self.0.numbers(),
         };
         let defines = format!(
             "{}#define {name}\n",
             define(&[("T", call.outputs[0].dtype())])
         );
         call.launch_own(&SOURCE, &defines, "step", count, &params)
+    }
+}
+
+const POWERS: KernelSource = cuda_source!("powers", include_str!("powers.cu"));
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct PowersParams {
+    x: u64,
+    y: u64,
+    count: i64,
+    order: f64,
+}
+
+impl CudaKernel for PowerSum {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let params = PowersParams {
+            x: call.dense(0)?,
+            y: call.output(0)?.data,
+            count: call.input(0)?.numel() as i64,
+            order: self.0,
+        };
+        let term = match self.0 {
+            2.0 => "x * x",
+            1.0 | f64::INFINITY => "x < 0 ? -x : x",
+            _ => "pow(x < 0 ? -x : x, p.order)",
+        };
+        let join = match self.0 {
+            f64::INFINITY => "a != a || a > b ? a : b",
+            _ => "a + b",
+        };
+        let defines = format!(
+            "{}#define TERM(x) ({term})\n#define JOIN(a, b) ({join})\n",
+            define(&[("T", call.inputs[0].dtype())])
+        );
+        let threads = call.gpu.block();
+        call.launch_own_blocks(&POWERS, &defines, "powers", [1, 1, 1], threads, &params)
     }
 }

@@ -36,7 +36,8 @@ use std::sync::Arc;
 /// Shapes that do not fit; types that differ or are not f32 or f64; an order below 0.
 pub fn cdist(exec: &dyn Exec, x: &Value, y: &Value, order: impl Into<Order>) -> Result<Value> {
     let order = order.into();
-    let wrong = matches!(order, Order::P(p) if !(p > 0.0)) || order == Order::NegInfinity;
+    let wrong =
+        matches!(order, Order::P(p) if p.is_nan() || p <= 0.0) || order == Order::NegInfinity;
     if wrong {
         return Err(OpError::Shape {
             op: NAME,
@@ -46,7 +47,7 @@ pub fn cdist(exec: &dyn Exec, x: &Value, y: &Value, order: impl Into<Order>) -> 
         });
     }
     let Order::P(p) = order else {
-        Extents::new(&[x, y].map(|v| meta(v)))?;
+        Extents::new(&[x, y].map(meta))?;
         let difference = differences(exec, x, y)?;
         let last = difference.ndim() - 1;
         return norm(exec, &difference, order, &[last], false);

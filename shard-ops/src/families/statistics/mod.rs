@@ -2,7 +2,7 @@
 //! places of extremes; and norms and quantiles, which are made of other ops.
 //!
 //! A rank finds the state of its part of every cell, (count, mean, M2), (maximum, sum of exponentials) or (value, index), in double
-//! precision, and states are merged in rank order at once: one reduction of a few numbers per cell, whatever the sharding.
+//! precision, and states are merged at once: one reduction of a few numbers per cell, whatever the sharding.
 
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -7,7 +7,7 @@ mod operations;
 mod programs;
 
 use ndarray::{Array1, ArrayD, IxDyn, array};
-use shard_tensor::nn::{self, Module};
+use shard_tensor::nn::{self, ModelExt, Module};
 use shard_tensor::op::EdgeMap;
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{

@@ -310,8 +310,7 @@ fn case_46_training_is_the_same_training() {
                 let mesh = ctx.mesh_of(shape.to_vec())?;
                 let first = nn::Conv::new(&mesh, 1, 4, [3, 3], Conv::new().padding(1))?;
                 let last = nn::Conv::new(&mesh, 4, 1, [3, 3], Conv::new().padding(1))?;
-                let mut parameters = nn::prefixed("first", &first);
-                parameters.extend(nn::prefixed("last", &last));
+                let parameters = [first.parameters(), last.parameters()].concat();
                 let mut sgd = Sgd::new(parameters, 0.1)?.momentum(0.9);
                 let x = mesh.from_fn([3, 1, 11, 9], &placements, |i| pattern(0, i))?;
                 let y = mesh.from_fn([3, 1, 11, 9], &placements, |i| pattern(0, i).abs())?;

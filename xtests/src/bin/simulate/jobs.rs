@@ -1,9 +1,9 @@
 //! The programs whose scaling is asked for, written as an application writes them.
 
 use crate::model::UNet;
-use shard_tensor::nn::{LayerNorm, Linear, Module, Parameters, prefixed};
+use shard_tensor::nn::{LayerNorm, Linear, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer};
-use shard_tensor::{Attention, Context, FoldBy, Mesh, Result, ShardTensor, shard};
+use shard_tensor::{Attention, Context, FoldBy, Mesh, Result, ShardTensor, shard, tree};
 
 /// Levels of the field that the main job refines; the altitude is one more input.
 const LEVELS: usize = 5;
@@ -121,13 +121,11 @@ struct Own {
     way: FoldBy,
 }
 
+tree!(Own { x });
+
 impl Module for Own {
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         x.attention(x, x, None, &Attention::default().fold_by(self.way))
-    }
-
-    fn parameters(&self) -> Parameters {
-        vec![("x".to_owned(), self.x.clone())]
     }
 }
 
@@ -139,6 +137,13 @@ struct Vit {
     norm: LayerNorm,
 }
 
+tree!(Vit {
+    embed,
+    positions,
+    blocks,
+    norm
+});
+
 struct Block {
     heads: usize,
     way: FoldBy,
@@ -147,6 +152,13 @@ struct Block {
     wide: Linear,
     narrow: Linear,
 }
+
+tree!(Block {
+    norms,
+    projections,
+    wide,
+    narrow
+});
 
 impl Vit {
     fn new(
@@ -174,15 +186,6 @@ impl Module for Vit {
             x = block.forward(&x)?;
         }
         self.norm.forward(&x)
-    }
-
-    fn parameters(&self) -> Parameters {
-        let blocks = self.blocks.iter().enumerate();
-        let mut all = prefixed("embed", &self.embed);
-        all.push(("positions".to_owned(), self.positions.clone()));
-        all.extend(blocks.flat_map(|(i, block)| prefixed(&format!("block.{i}"), block)));
-        all.extend(prefixed("norm", &self.norm));
-        all
     }
 }
 
@@ -223,17 +226,6 @@ impl Module for Block {
         let x = x.add(&self.attend(&self.norms[0].forward(x)?)?)?;
         let y = self.wide.forward(&self.norms[1].forward(&x)?)?.gelu()?;
         x.add(&self.narrow.forward(&y)?)
-    }
-
-    fn parameters(&self) -> Parameters {
-        let names = ["query", "key", "value", "out"].into_iter();
-        let projections = names.zip(&self.projections);
-        let mut all: Parameters = projections.flat_map(|(n, p)| prefixed(n, p)).collect();
-        all.extend(prefixed("norm.0", &self.norms[0]));
-        all.extend(prefixed("norm.1", &self.norms[1]));
-        all.extend(prefixed("wide", &self.wide));
-        all.extend(prefixed("narrow", &self.narrow));
-        all
     }
 }
 

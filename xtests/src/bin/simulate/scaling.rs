@@ -204,7 +204,7 @@ fn table(cli: &Cli, machine: &Machine, question: &Question) -> Result<Curve, Box
         let own = forecast(
             cli,
             machine,
-            Reductions::RankOrder,
+            Reductions::Direct,
             ranks,
             (&job, question.train),
         )?;

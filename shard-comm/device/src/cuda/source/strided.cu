@@ -179,21 +179,35 @@ KERNEL(fold, Pieces) {
     });
 }
 
-// dst = terms combined in order. The piece's own source is the first; the others lie `delta` elements from it.
+// dst = terms combined by the binary tree over their numbers. The piece's own source is the first; the others lie `delta` elements
+// from it.
 struct Term { u64 src; i64 at; };
 struct Terms { u64 dst, more; i64 threads; i32 terms, pad; Piece piece; Term term[MAX_TERMS]; };
+DEVICE void load(const Terms& p, i32 n, i64 s, W* to) {
+    const Term term = n < MAX_TERMS ? p.term[n] : ((const Term*)p.more)[n - MAX_TERMS];
+    for (i32 k = 0; k < WIDTH; k++) to[k] = widen(((const DST*)term.src)[term.at + s + k]);
+}
 KERNEL(reduce, Terms) {
     for (i64 t = first_thread(); t < p.threads; t += threads()) {
         i64 s = 0, d = p.piece.dst_at;
         step(p.piece, 0, p.piece.axes, t, s, d);
-        W a[WIDTH], b[WIDTH];
-        for (i32 n = 0; n < p.terms; n++) {
-            const Term term = n < MAX_TERMS ? p.term[n] : ((const Term*)p.more)[n - MAX_TERMS];
-            for (i32 k = 0; k < WIDTH; k++) b[k] = widen(((const DST*)term.src)[term.at + s + k]);
-            if (n == 0) for (i32 k = 0; k < WIDTH; k++) a[k] = b[k];
-            else combine(a, b);
+        // The sums of finished subtrees, the largest first. Few terms stay in registers.
+        W sum[32][WIDTH], next[WIDTH];
+        load(p, 0, s, sum[0]);
+        if (p.terms <= 3) {
+            for (i32 n = 1; n < p.terms; n++) {
+                load(p, n, s, next);
+                combine(sum[0], next);
+            }
+        } else {
+            i32 top = 1;
+            for (i32 n = 1; n < p.terms; n++, top++) {
+                load(p, n, s, sum[top]);
+                for (i32 done = n; done & 1; done >>= 1, top--) combine(sum[top - 1], sum[top]);
+            }
+            for (top--; top > 0; top--) combine(sum[top - 1], sum[top]);
         }
-        for (i32 k = 0; k < WIDTH; k++) ((DST*)p.dst)[d + k] = As<DST>::of(a[k]);
+        for (i32 k = 0; k < WIDTH; k++) ((DST*)p.dst)[d + k] = As<DST>::of(sum[0][k]);
     }
 }
 #endif

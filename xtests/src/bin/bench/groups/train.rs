@@ -8,7 +8,7 @@ use crate::numbers::fill;
 use crate::suite::Suite;
 use crate::tensors::relative;
 use model::UNet;
-use shard_tensor::nn::Module;
+use shard_tensor::nn::{ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::{Context, Error, Result, ShardTensor};
 

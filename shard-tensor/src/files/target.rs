@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 const MOST_LINKS: usize = 40;
 
 /// A file to be replaced, or made, at once: whoever opens it finds all of the old one or all of the new one.
+#[derive(Debug)]
 pub(super) struct Target {
     /// Where links lead.
     path: PathBuf,
@@ -18,6 +19,11 @@ pub(super) struct Target {
 }
 
 impl Target {
+    /// The name of the file that is written first, in the folder of [`path`](Self::path).
+    pub(super) fn beside(&self) -> &Path {
+        &self.beside
+    }
+
     /// Follows links, and refuses what is there and is no regular file: a device or a folder is not to be replaced.
     pub(super) fn at(path: &Path) -> Result<Self, String> {
         let path = follow(path).map_err(|e| e.to_string())?;
@@ -42,15 +48,20 @@ impl Target {
         Ok(target)
     }
 
-    /// Has `write` fill a file, and puts it in its place.
-    pub(super) fn fill(
-        self,
-        write: impl FnOnce(&Path) -> Result<(), String>,
-    ) -> Result<(), String> {
-        write(&self.beside)?;
+    /// Puts the file that was written in its place, for good: the system is asked to have it on the disk.
+    pub(super) fn put(self) -> Result<(), String> {
         let placed = fs::set_permissions(&self.beside, self.permissions.clone())
             .and_then(|()| fs::rename(&self.beside, &self.path));
-        placed.map_err(|e| e.to_string())
+        placed.map_err(|e| e.to_string())?;
+        // The name too is data, of the folder. Not every system can be asked.
+        let folder = self
+            .path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        if let Ok(folder) = File::open(folder.unwrap_or(Path::new("."))) {
+            folder.sync_all().ok();
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,194 @@
+//! Layers of attention.
+
+use super::{Linear, Module};
+use crate::{Attention, Error, Mesh, Neighborhood, Result, ShardTensor, tree};
+
+/// Attention of several heads, as `torch.nn.MultiheadAttention` with `batch_first`: projections of queries, keys and values, and
+/// one behind the heads.
+///
+/// Its projections have names of their own; PyTorch's joint one is taken apart by
+/// [`State::with_split_projections`](crate::State::with_split_projections), which [`load_state_with`](super::load_state_with)
+/// calls. With the tokens sharded, keys and values travel around the ring of ranks; with the outputs of the first three divided
+/// over an axis, each rank has heads of its own.
+///
+/// ```
+/// use shard_tensor::nn::{ModelExt, Module, MultiheadAttention, Plan};
+/// use shard_tensor::{Attention, Causal, launch, shard};
+/// launch(4, |ctx| {
+///     let mesh = ctx.mesh([("domain", 2), ("tensor", 2)])?;
+///     let attention = MultiheadAttention::new(&mesh, 8, 2)?.options(Attention::default().causal(Causal::TopLeft));
+///     let plan = Plan::new().colwise("?_proj", "tensor").rowwise("out_proj", "tensor");
+///     let attention = attention.distribute(&plan)?;
+///     let x = mesh.randn([1, 6, 8], [("domain", shard(1).sizes([2, 4]))])?;
+///     let y = attention.forward(&x)?;
+///     assert_eq!(y.layout().to_string(), "S(1)[2,4] P(sum)"); // of each rank's heads
+///     Ok(())
+/// })?;
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MultiheadAttention {
+    heads: usize,
+    options: Attention,
+    /// Of the queries.
+    pub q_proj: Linear,
+    /// Of the keys.
+    pub k_proj: Linear,
+    /// Of the values.
+    pub v_proj: Linear,
+    /// Of what the heads give.
+    pub out_proj: Linear,
+}
+
+impl MultiheadAttention {
+    /// A layer of so many heads, each of `width / heads` features.
+    ///
+    /// # Collective
+    /// All ranks of the program: it draws random numbers.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) if the width does not divide by the heads.
+    #[track_caller]
+    pub fn new(mesh: &Mesh, width: usize, heads: usize) -> Result<Self> {
+        check_heads("MultiheadAttention", width, heads)?;
+        // As PyTorch draws the joint projection: Xavier's bound of a matrix of three times as many rows.
+        let projection = || {
+            let bound = (6.0 / (4 * width) as f64).sqrt();
+            Linear::uniform_within(mesh, width, width, bound)
+        };
+        let (q_proj, k_proj, v_proj) = (projection()?, projection()?, projection()?);
+        let out_proj = Linear::new(mesh, width, width)?.with_zero_bias()?;
+        Ok(Self {
+            heads,
+            options: Attention::default(),
+            q_proj,
+            k_proj,
+            v_proj,
+            out_proj,
+        })
+    }
+
+    /// Masks, windows, scale, and how sharded keys meet queries.
+    #[must_use]
+    pub fn options(self, options: Attention) -> Self {
+        Self { options, ..self }
+    }
+
+    /// What queries `[batch, queries, width]` find in `[batch, keys, width]`: cross-attention. The mask is as that of
+    /// [`ShardTensor::attention`], where `true` says that a key counts.
+    ///
+    /// # Collective
+    /// As [`ShardTensor::attention`] and [`ShardTensor::linear`].
+    ///
+    /// # Errors
+    /// As these.
+    #[track_caller]
+    pub fn attend(
+        &self,
+        queries: &ShardTensor,
+        keys: &ShardTensor,
+        mask: Option<&ShardTensor>,
+    ) -> Result<ShardTensor> {
+        let heads = |projection: &Linear, x: &ShardTensor| {
+            split_heads(&projection.forward(x)?, self.heads)?.transpose(1, 2)
+        };
+        let (q, k, v) = (
+            heads(&self.q_proj, queries)?,
+            heads(&self.k_proj, keys)?,
+            heads(&self.v_proj, keys)?,
+        );
+        let found = q.attention(&k, &v, mask, &self.options)?.transpose(1, 2)?;
+        self.out_proj.forward(&join_heads(&found)?)
+    }
+}
+
+tree!(MultiheadAttention {
+    q_proj,
+    k_proj,
+    v_proj,
+    out_proj
+});
+
+impl Module for MultiheadAttention {
+    /// Attention of tokens to each other.
+    #[track_caller]
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        self.attend(x, x, None)
+    }
+}
+
+/// Attention on a grid `[batch, spatial..., width]` of each place to a window around it, as the layers of NATTEN.
+#[derive(Clone, Debug)]
+pub struct NeighborhoodAttention {
+    heads: usize,
+    near: Neighborhood,
+    /// Of queries, keys and values together: `[3 width, width]`.
+    pub qkv: Linear,
+    /// Of what the heads give.
+    pub proj: Linear,
+}
+
+impl NeighborhoodAttention {
+    /// A layer of so many heads, each of `width / heads` features.
+    ///
+    /// # Collective
+    /// All ranks of the program: it draws random numbers.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) if the width does not divide by the heads.
+    #[track_caller]
+    pub fn new(mesh: &Mesh, width: usize, heads: usize, near: Neighborhood) -> Result<Self> {
+        check_heads("NeighborhoodAttention", width, heads)?;
+        Ok(Self {
+            heads,
+            near,
+            qkv: Linear::new(mesh, width, 3 * width)?,
+            proj: Linear::new(mesh, width, width)?,
+        })
+    }
+}
+
+tree!(NeighborhoodAttention { qkv, proj });
+
+impl Module for NeighborhoodAttention {
+    #[track_caller]
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        let last = x.ndim() - 1;
+        let width = self.proj.weight.shape()[1];
+        let parts = self.qkv.forward(x)?.split(&[width; 3], last)?;
+        let heads = |part: &ShardTensor| split_heads(part, self.heads);
+        let (q, k, v) = (heads(&parts[0])?, heads(&parts[1])?, heads(&parts[2])?);
+        let found = q.neighborhood_attention(&k, &v, &self.near)?;
+        self.proj.forward(&join_heads(&found)?)
+    }
+}
+
+fn check_heads(op: &'static str, width: usize, heads: usize) -> Result<()> {
+    match heads > 0 && width.is_multiple_of(heads) {
+        true => Ok(()),
+        false => Err(Error::argument(
+            op,
+            "a width that divides by the number of heads",
+            format!("{width} and {heads} heads"),
+            "choose heads of equal width",
+        )),
+    }
+}
+
+/// `[..., width]` to `[..., heads, width / heads]`.
+fn split_heads(x: &ShardTensor, heads: usize) -> Result<ShardTensor> {
+    let mut shape = x.shape().to_vec();
+    let width = shape.pop().unwrap_or_default();
+    shape.extend([heads, width / heads]);
+    x.reshape(shape)
+}
+
+/// `[..., heads, features]` to `[..., heads * features]`.
+fn join_heads(x: &ShardTensor) -> Result<ShardTensor> {
+    let mut shape = x.shape().to_vec();
+    let features = shape.pop().unwrap_or_default();
+    if let Some(last) = shape.last_mut() {
+        *last *= features;
+    }
+    x.reshape(shape)
+}

@@ -1,0 +1,197 @@
+//! Plans of parallelism by the names of parameters.
+
+use super::place::{Place, divided, present, split};
+use crate::{Error, Result, ShardTensor};
+
+/// How the parameters of a model are divided over named mesh axes, by patterns of their names.
+///
+/// A pattern names a parameter, or a part of the model with all that is in it; `*` stands for any characters, `?` for one. Rules are applied
+/// one after the other, so that what one divides over one axis another may divide further over another.
+///
+/// ```
+/// use shard_tensor::nn::{Linear, ModelExt, Plan};
+/// use shard_tensor::{launch, tree};
+///
+/// struct Mlp { up: Linear, down: Linear }
+/// tree!(Mlp { up, down });
+///
+/// let laid = launch(4, |ctx| {
+///     let mesh = ctx.mesh([("shard", 2), ("tensor", 2)])?;
+///     let mlp = Mlp { up: Linear::new(&mesh, 6, 10)?, down: Linear::new(&mesh, 10, 6)? };
+///     let plan = Plan::new().colwise("up", "tensor").rowwise("down", "tensor").fully_shard("*", "shard");
+///     let mlp = mlp.distribute(&plan)?;
+///     Ok([&mlp.up.weight, &mlp.down.weight].map(|w| format!("{} used as {}", w.layout(), w.layout_in_use())))
+/// })?;
+/// assert_eq!(laid[0], ["S(1) S(0) used as R S(0)", "S(0) S(1) used as R S(1)"]);
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    rules: Vec<Rule>,
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    pattern: String,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Replicate,
+    Shard(String, usize),
+    Colwise(String),
+    Rowwise(String),
+    Fully(String),
+}
+
+impl Plan {
+    /// A plan that leaves everything as it is.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Copies on every rank.
+    #[must_use]
+    pub fn replicate(self, pattern: &str) -> Self {
+        self.rule(pattern, What::Replicate)
+    }
+
+    /// Divides a dim over an axis; activations follow.
+    #[must_use]
+    pub fn shard(self, pattern: &str, axis: &str, dim: usize) -> Self {
+        self.rule(pattern, What::Shard(axis.to_owned(), dim))
+    }
+
+    /// Divides the outputs of linear layers over an axis: weight and bias by their first dim. Inputs that are whole along it do not
+    /// move, and outputs are divided by their last dim.
+    #[must_use]
+    pub fn colwise(self, pattern: &str, axis: &str) -> Self {
+        self.rule(pattern, What::Colwise(axis.to_owned()))
+    }
+
+    /// Divides the inputs of linear layers over an axis: weights by their second dim. Inputs divided by their last dim, as a
+    /// [`colwise`](Self::colwise) layer leaves them, do not move, and outputs are partial sums.
+    #[must_use]
+    pub fn rowwise(self, pattern: &str, axis: &str) -> Self {
+        self.rule(pattern, What::Rowwise(axis.to_owned()))
+    }
+
+    /// What lies between, as norms do, whose activations are divided along their sequence: its parameters are copies, and the
+    /// sums that their gradients are over the sequence are taken with the others. Where the sequence is divided and where it is
+    /// whole, [`Moved`](super::Moved) says.
+    #[must_use]
+    pub fn sequence(self, pattern: &str) -> Self {
+        self.replicate(pattern)
+    }
+
+    /// As [`fully_sharded`](super::ModelExt::fully_sharded).
+    #[must_use]
+    pub fn fully_shard(self, pattern: &str, axis: &str) -> Self {
+        self.rule(pattern, What::Fully(axis.to_owned()))
+    }
+
+    fn rule(mut self, pattern: &str, what: What) -> Self {
+        let pattern = pattern.to_owned();
+        self.rules.push(Rule { pattern, what });
+        self
+    }
+
+    /// Refuses patterns that match none of these names.
+    pub(super) fn check(&self, op: &'static str, names: &[String]) -> Result<()> {
+        let idle = |rule: &&Rule| !names.iter().any(|name| rule.matches(name));
+        match self.rules.iter().find(idle) {
+            None => Ok(()),
+            Some(rule) => Err(Error::argument(
+                op,
+                format!("patterns that match something of {}", names.join(", ")),
+                format!("{:?}", rule.pattern),
+                "name a parameter or a part of the model; `*` stands for any characters",
+            )),
+        }
+    }
+
+    /// Where a parameter goes, `None` if no rule names it.
+    pub(super) fn place(
+        &self,
+        op: &'static str,
+        name: &str,
+        tensor: &ShardTensor,
+    ) -> Result<Option<Place>> {
+        let mut rules = self
+            .rules
+            .iter()
+            .filter(|rule| rule.matches(name))
+            .peekable();
+        if rules.peek().is_none() {
+            return Ok(None);
+        }
+        let mut place = present(tensor);
+        for rule in rules {
+            place = rule.what.applied(op, place)?;
+        }
+        Ok(Some(place))
+    }
+}
+
+impl What {
+    fn applied(&self, op: &'static str, place: Place) -> Result<Place> {
+        let Place { own, used_as } = &place;
+        let everywhere = |axis, dim| {
+            let whole = own == used_as;
+            let own = split(op, own, axis, dim)?;
+            let used_as = match whole {
+                true => own.clone(),
+                false => split(op, used_as, axis, dim)?,
+            };
+            Ok(Place { own, used_as })
+        };
+        match self {
+            Self::Replicate => {
+                let own = shard_spec::Layout::replicated(own.mesh(), own.shape());
+                let used_as = own.clone();
+                Ok(Place { own, used_as })
+            }
+            Self::Shard(axis, dim) => everywhere(axis, *dim),
+            Self::Colwise(axis) => everywhere(axis, 0),
+            Self::Rowwise(axis) if own.ndim() > 1 => everywhere(axis, 1),
+            // A bias is added once, to the sum.
+            Self::Rowwise(axis) => own.mesh().axis(axis).map(|_| place).map_err(Into::into),
+            Self::Fully(axis) => divided(op, axis, place),
+        }
+    }
+}
+
+impl Rule {
+    /// Whether the pattern matches the name, or that of something it is in.
+    fn matches(&self, name: &str) -> bool {
+        let ends = name.match_indices('.').map(|(at, _)| at);
+        (ends.chain([name.len()])).any(|end| fits(self.pattern.as_bytes(), &name.as_bytes()[..end]))
+    }
+}
+
+/// Whether a pattern is this name.
+fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => name.is_empty(),
+        Some((b'*', rest)) => (0..=name.len()).any(|skip| fits(rest, &name[skip..])),
+        Some((b'?', rest)) => name.split_first().is_some_and(|(_, name)| fits(rest, name)),
+        Some((first, rest)) => name
+            .split_first()
+            .is_some_and(|(n, name)| n == first && fits(rest, name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        let plan = Plan::new().replicate("blocks.*.up");
+        let matches = |name| plan.rules[0].matches(name);
+        assert!(matches("blocks.0.up.weight") && matches("blocks.1.mlp.up"));
+        assert!(!matches("blocks.0.upper.weight") && !matches("up.weight"));
+        assert!(fits(b"*", b"anything.at.all") && fits(b"a*c*", b"abcd") && !fits(b"a*c", b"abcd"));
+    }
+}

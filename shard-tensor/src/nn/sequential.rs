@@ -1,0 +1,159 @@
+//! Layers one after the other, and layers without parameters.
+
+use super::{Leaf, LeafMut, Module, Training, Tree};
+use crate::{Pool, Result, Shape, ShardTensor, tree};
+
+/// Layers that are applied one after the other, named by their index as PyTorch's are.
+///
+/// ```
+/// use shard_tensor::nn::{self, ModelExt, Module};
+/// use shard_tensor::{Conv, Pool, launch, shard};
+/// let names = launch(2, |ctx| {
+///     let mesh = ctx.mesh_of(2)?;
+///     let net = nn::Sequential::new()
+///         .then(nn::Conv::new(&mesh, 3, 8, [3, 3], Conv::new().padding(1))?)
+///         .then(nn::Map::new(|x| x.gelu()))
+///         .then(nn::MaxPool::new(Pool::new([2, 2])));
+///     net.forward(&mesh.ones([1, 3, 8, 6], shard(2))?)?.expect_layout(shard(2))?;
+///     Ok(net.parameters().into_iter().map(|p| p.0).collect::<Vec<_>>())
+/// })?;
+/// assert_eq!(names[0], ["0.weight", "0.bias"]);
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Default)]
+pub struct Sequential {
+    layers: Vec<Box<dyn Module>>,
+}
+
+impl Sequential {
+    /// No layers yet, which change nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One layer more.
+    #[must_use]
+    pub fn then(mut self, layer: impl Module + 'static) -> Self {
+        self.layers.push(Box::new(layer));
+        self
+    }
+}
+
+impl Tree for Sequential {
+    fn leaves(&self) -> Vec<(String, Leaf<'_>)> {
+        self.layers.leaves()
+    }
+
+    fn leaves_mut(&mut self) -> Vec<(String, LeafMut<'_>)> {
+        self.layers.leaves_mut()
+    }
+}
+
+impl Module for Sequential {
+    #[track_caller]
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        let mut x = x.clone();
+        for layer in &self.layers {
+            x = layer.forward(&x)?;
+        }
+        Ok(x)
+    }
+}
+
+impl std::fmt::Debug for Sequential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = self.leaves().into_iter().map(|(name, _)| name);
+        f.debug_list().entries(names).finish()
+    }
+}
+
+/// A function as a layer, such as an activation: `Map::new(|x| x.gelu())`.
+#[derive(Clone, Copy, Debug)]
+pub struct Map<F>(F);
+
+impl<F: Fn(&ShardTensor) -> Result<ShardTensor>> Map<F> {
+    /// The layer that applies it.
+    pub fn new(f: F) -> Self {
+        Self(f)
+    }
+}
+
+impl<F> Tree for Map<F> {
+    fn leaves(&self) -> Vec<(String, Leaf<'_>)> {
+        Vec::new()
+    }
+
+    fn leaves_mut(&mut self) -> Vec<(String, LeafMut<'_>)> {
+        Vec::new()
+    }
+}
+
+impl<F: Fn(&ShardTensor) -> Result<ShardTensor>> Module for Map<F> {
+    #[track_caller]
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        (self.0)(x)
+    }
+}
+
+/// While it [trains](super::ModelExt::train), sets elements to zero with a probability and scales the others up.
+#[derive(Clone, Debug)]
+pub struct Dropout {
+    p: f64,
+    training: Training,
+}
+
+impl Dropout {
+    /// A layer that drops with this probability.
+    pub fn new(p: f64) -> Self {
+        let training = Training::default();
+        Self { p, training }
+    }
+}
+
+tree!(Dropout { training });
+
+impl Module for Dropout {
+    #[track_caller]
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        match self.training.is_on() && self.p > 0.0 {
+            true => x.dropout(self.p),
+            false => Ok(x.clone()),
+        }
+    }
+}
+
+/// Layers that hold options and apply one op.
+macro_rules! options {
+    ($($(#[$doc:meta])* $name:ident($options:ty) = $op:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $name($options);
+
+        impl $name {
+            /// The layer with these options.
+            pub fn new(options: impl Into<$options>) -> Self {
+                Self(options.into())
+            }
+        }
+
+        tree!($name {});
+
+        impl Module for $name {
+            #[track_caller]
+            fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+                x.$op(self.0.clone())
+            }
+        }
+    )*};
+}
+
+options! {
+    /// The greatest of each window.
+    MaxPool(Pool) = max_pool;
+    /// The mean of each window.
+    AvgPool(Pool) = avg_pool;
+    /// Means over so many windows as there are to be outputs.
+    AdaptiveAvgPool(Shape) = adaptive_avg_pool;
+    /// The greatest of so many windows as there are to be outputs.
+    AdaptiveMaxPool(Shape) = adaptive_max_pool;
+}

@@ -1,0 +1,161 @@
+//! A mean of a model's weights over its training.
+
+use super::slots::{apply, tensor_like, whole};
+use crate::nn::{ModelExt, Tree};
+use crate::{Error, Number, Result, ShardTensor, State, Stateful};
+use shard_comm::Calling;
+use shard_ops::Value;
+use shard_ops::optimize::Update;
+
+/// A mean of a model's parameters that follows them slowly, as `torch.optim.swa_utils.AveragedModel` with `get_ema_avg_fn`: after
+/// every step `mean = keep * mean + (1 - keep) * parameter`. It begins as the parameters are. Buffers have no mean.
+///
+/// ```
+/// use shard_tensor::nn::{Linear, ModelExt, Module};
+/// use shard_tensor::optim::{Ema, Optimizer, Sgd};
+/// use shard_tensor::{launch, shard};
+///
+/// let losses = launch(2, |ctx| {
+///     let mesh = ctx.mesh_of(2)?;
+///     let model = Linear::new(&mesh, 4, 1)?;
+///     let x = mesh.randn([6, 4], shard(0))?;
+///     let loss = || model.forward(&x)?.square()?.mean_all();
+///     let mut sgd = Sgd::new(model.parameters(), 0.1)?;
+///     let mut ema = Ema::new(&model, 0.9)?;
+///     for _ in 0..5 {
+///         sgd.step(&loss()?.backward()?)?;
+///         ema.update()?;
+///     }
+///     // Where the means take the parameters' places, the model lags behind.
+///     Ok((loss()?.item()?, ema.applied(|| loss()?.item())?, loss()?.item()?))
+/// })?;
+/// let (own, mean, again) = losses[0];
+/// assert!(own < mean && own == again);
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Ema {
+    slots: Vec<(String, ShardTensor, Value)>,
+    keep: f64,
+    updates: u64,
+}
+
+impl Ema {
+    /// Of a model's parameters, of which each mean keeps this share per update.
+    ///
+    /// # Collective
+    /// All members of the parameters' meshes. No communication, and no memory before the first update.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) for a share that is not from 0 to 1.
+    #[track_caller]
+    pub fn new(model: &(impl Tree + ?Sized), keep: f64) -> Result<Self> {
+        if !(0.0..=1.0).contains(&keep) {
+            return Err(Error::argument(
+                "Ema",
+                "a share from 0 to 1",
+                keep.to_string(),
+                "give the share that stays, as 0.999",
+            ));
+        }
+        let slots = model.parameters().into_iter().map(|(name, parameter)| {
+            let mean = parameter.value().detach();
+            (name, parameter, mean)
+        });
+        Ok(Self {
+            slots: slots.collect(),
+            keep,
+            updates: 0,
+        })
+    }
+
+    /// Lets the means follow the parameters, as after a step.
+    ///
+    /// # Collective
+    /// All members of the parameters' meshes. No communication: one pass over each parameter.
+    ///
+    /// # Errors
+    /// What the device reports.
+    #[track_caller]
+    pub fn update(&mut self) -> Result<()> {
+        let _call = Calling::of("update");
+        let step = Update::Average { keep: self.keep };
+        for (_, parameter, mean) in &mut self.slots {
+            let new = apply(parameter, step, mean, &parameter.value(), &[])?;
+            if let Some(new) = new.into_iter().next() {
+                *mean = new;
+            }
+        }
+        self.updates += 1;
+        Ok(())
+    }
+
+    /// Exchanges the parameters' values and the means. A second time undoes it.
+    ///
+    /// # Collective
+    /// All members of the parameters' meshes. No communication, and no copy.
+    ///
+    /// # Errors
+    /// What [`set`](ShardTensor::set) reports.
+    #[track_caller]
+    pub fn swap(&mut self) -> Result<()> {
+        let _call = Calling::of("swap");
+        for (_, parameter, mean) in &mut self.slots {
+            let own = parameter.value().detach();
+            parameter.set(&parameter.lift(mean.clone()))?;
+            *mean = own;
+        }
+        Ok(())
+    }
+
+    /// What a function gives while the parameters have the means for values, as a validation.
+    ///
+    /// # Collective
+    /// As [`swap`](Self::swap), and what the function does.
+    ///
+    /// # Errors
+    /// What the function reports; the parameters have their own values again then, too.
+    #[track_caller]
+    pub fn applied<T>(&mut self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.swap()?;
+        let given = f();
+        self.swap()?;
+        given
+    }
+
+    /// The means, by the names of their parameters.
+    pub fn means(&self) -> Vec<(String, ShardTensor)> {
+        let mean = |(name, parameter, mean): &(String, ShardTensor, Value)| {
+            (name.clone(), parameter.lift(mean.clone()))
+        };
+        self.slots.iter().map(mean).collect()
+    }
+}
+
+/// Its tensors are `mean.` and the names of the parameters, its number is `updates`.
+impl Stateful for Ema {
+    fn state(&self) -> Result<State> {
+        let means = self.means().into_iter();
+        Ok(State {
+            tensors: means
+                .map(|(name, mean)| (format!("mean.{name}"), mean))
+                .collect(),
+            numbers: vec![("updates".to_owned(), Number::Whole(self.updates))],
+        })
+    }
+
+    #[track_caller]
+    fn load_state(&mut self, state: &State) -> Result<()> {
+        let updates = whole(state, "updates")?;
+        let means = self.slots.iter().map(|(name, parameter, _)| {
+            let mean = tensor_like(state, &format!("mean.{name}"), parameter)?;
+            Ok(mean.value().detach())
+        });
+        let means = means.collect::<Result<Vec<_>>>()?;
+        for (slot, mean) in self.slots.iter_mut().zip(means) {
+            slot.2 = mean;
+        }
+        self.updates = updates;
+        Ok(())
+    }
+}

@@ -1,0 +1,335 @@
+//! What all optimizers have: parameters, each with its options and what is remembered of it.
+
+use crate::nn::Parameters;
+use crate::{Error, Gradients, Number, Result, ShardTensor, State};
+use shard_comm::{Call, Calling, DType, Scalar, Strided};
+use shard_ops::Value;
+use shard_ops::optimize::{Update, update};
+use shard_redistribute::Array;
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+/// The options of an optimizer, and the update that they make.
+pub(super) trait Formula: Copy + Debug {
+    /// The optimizer's name.
+    const NAME: &'static str;
+
+    fn rate(&self) -> f64;
+
+    fn set_rate(&mut self, rate: f64);
+
+    /// The numbers that must not be negative, and those that must be from 0 to below 1, by name.
+    fn limits(&self) -> (Vec<(&'static str, f64)>, Vec<(&'static str, f64)>);
+
+    /// The names of what is remembered.
+    fn states(&self) -> &'static [&'static str];
+
+    /// The numbers of a step, of which the first is 1.
+    fn update(&self, step: u64) -> Update;
+}
+
+/// Parameters, each with its options and what is remembered of it.
+#[derive(Debug)]
+pub(super) struct Slots<F> {
+    slots: Vec<Slot<F>>,
+    rate: f64,
+}
+
+/// A parameter and what the optimizer remembers of it, laid out as it is.
+#[derive(Debug)]
+struct Slot<F> {
+    name: String,
+    parameter: ShardTensor,
+    options: F,
+    /// Its rate over the optimizer's.
+    ratio: f64,
+    /// Empty until the first step.
+    state: Vec<Value>,
+    steps: u64,
+}
+
+impl<F: Formula> Slots<F> {
+    /// Of these parameters. One that is listed twice, as a tied weight, is one parameter under its first name.
+    #[track_caller]
+    pub(super) fn new(parameters: Parameters, options: F) -> Result<Self> {
+        check(&options)?;
+        let mut seen = BTreeSet::new();
+        let mut slots = Vec::with_capacity(parameters.len());
+        for (name, parameter) in parameters {
+            if !parameter.is_parameter() || !matches!(parameter.dtype(), DType::F32 | DType::F64) {
+                return Err(Error::argument(
+                    F::NAME,
+                    "parameters of type f32 or f64",
+                    format!("{parameter:?} as {name:?}"),
+                    "make parameters with `requires_grad`",
+                ));
+            }
+            if !seen.insert(parameter.context().tape().id(&parameter.value())) {
+                continue;
+            }
+            slots.push(Slot {
+                parameter: parameter.named(&name),
+                name,
+                options,
+                ratio: 1.0,
+                state: Vec::new(),
+                steps: 0,
+            });
+        }
+        let rate = options.rate();
+        Ok(Self { slots, rate })
+    }
+
+    /// Changes the options of all parameters.
+    pub(super) fn all(mut self, set: impl Fn(F) -> F) -> Self {
+        for slot in &mut self.slots {
+            slot.options = set(slot.options);
+        }
+        self
+    }
+
+    /// Changes the options of the parameters whose names are picked.
+    #[track_caller]
+    pub(super) fn group(
+        mut self,
+        pick: impl Fn(&str) -> bool,
+        set: impl Fn(F) -> F,
+    ) -> Result<Self> {
+        let wrong = |expected, got, fix| Err(Error::argument("group", expected, got, fix));
+        let rate = self.rate;
+        let mut picked = self.slots.iter_mut().filter(|s| pick(&s.name)).peekable();
+        if picked.peek().is_none() {
+            let names: Vec<&str> = self.slots.iter().map(|s| &s.name[..]).collect();
+            let got = format!("none of {}", names.join(", "));
+            return wrong("names of parameters", got, "pick at least one parameter");
+        }
+        for slot in picked {
+            let old = slot.options.rate();
+            slot.options = set(slot.options);
+            check(&slot.options)?;
+            let new = slot.options.rate();
+            if new != old && rate == 0.0 {
+                let got = format!("{new} where the optimizer's is 0");
+                let fix = "give the optimizer a rate above 0: schedules keep the ratio to it";
+                return wrong("a rate with a ratio", got, fix);
+            }
+            if new != old {
+                slot.ratio = new / rate;
+            }
+        }
+        Ok(self)
+    }
+
+    pub(super) fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    pub(super) fn set_rate(&mut self, rate: f64) {
+        self.rate = rate;
+        for slot in &mut self.slots {
+            slot.options.set_rate(rate * slot.ratio);
+        }
+    }
+
+    #[track_caller]
+    pub(super) fn step(&mut self, gradients: &Gradients) -> Result<()> {
+        let _call = Calling::of("step");
+        for slot in &self.slots {
+            check(&slot.options)?;
+        }
+        let mut found = Vec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            found.push(gradients.get(&slot.parameter)?);
+        }
+        if found.iter().all(Option::is_none) && !gradients.is_empty() {
+            return Err(Error::argument(
+                "step",
+                "gradients of the optimizer's parameters",
+                format!("{} gradients, all of others", gradients.len()),
+                "give each optimizer the gradients of a loss that depends on its parameters",
+            ));
+        }
+        for (slot, gradient) in self.slots.iter_mut().zip(found) {
+            if let Some(gradient) = gradient {
+                slot.step(&gradient)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// [`Argument`](Error::Argument) for two parameters of one name, which a state could not tell apart.
+    #[track_caller]
+    pub(super) fn state(&self) -> Result<State> {
+        let mut names = BTreeSet::new();
+        if let Some(slot) = self.slots.iter().find(|s| !names.insert(&s.name)) {
+            return Err(Error::argument(
+                "state",
+                "parameters of distinct names",
+                format!("{:?} twice", slot.name),
+                "list the parameters of the whole model at once, which names them apart",
+            ));
+        }
+        let mut state = State::default();
+        let rate = ("learning_rate".to_owned(), Number::Real(self.rate));
+        state.numbers.push(rate);
+        for slot in &self.slots {
+            for (k, kind) in slot.options.states().iter().enumerate() {
+                let value = match slot.state.get(k) {
+                    Some(value) => value.clone(),
+                    None => zeros_like(slot.parameter.value().array())?,
+                };
+                let tensor = slot.parameter.lift(value);
+                state
+                    .tensors
+                    .push((format!("{kind}.{}", slot.name), tensor));
+            }
+            let steps = (format!("step.{}", slot.name), Number::Whole(slot.steps));
+            state.numbers.push(steps);
+        }
+        Ok(state)
+    }
+
+    #[track_caller]
+    pub(super) fn load_state(&mut self, state: &State) -> Result<()> {
+        let rate = real(state, "learning_rate")?;
+        let mut loaded = Vec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            let mut values = Vec::new();
+            for kind in slot.options.states() {
+                let name = format!("{kind}.{}", slot.name);
+                values.push(tensor_like(state, &name, &slot.parameter)?.value().detach());
+            }
+            loaded.push((values, whole(state, &format!("step.{}", slot.name))?));
+        }
+        for (slot, (values, steps)) in self.slots.iter_mut().zip(loaded) {
+            (slot.state, slot.steps) = (values, steps);
+        }
+        self.set_rate(rate);
+        Ok(())
+    }
+}
+
+impl<F: Formula> Slot<F> {
+    /// One step along a gradient.
+    #[track_caller]
+    fn step(&mut self, gradient: &ShardTensor) -> Result<()> {
+        let step = self.options.update(self.steps + 1);
+        let old = self.parameter.value();
+        while self.state.len() < step.state() {
+            self.state.push(zeros_like(old.array())?);
+        }
+        let new = apply(&self.parameter, step, &old, &gradient.value(), &self.state)?;
+        let mut new = new.into_iter();
+        if let Some(new) = new.next() {
+            self.parameter.set_array(new.into_array())?;
+        }
+        self.state = new.collect();
+        self.steps += 1;
+        Ok(())
+    }
+}
+
+/// An update of this parameter, unrecorded.
+pub(super) fn apply(
+    parameter: &ShardTensor,
+    step: Update,
+    old: &Value,
+    gradient: &Value,
+    state: &[Value],
+) -> Result<Vec<Value>> {
+    let (old, gradient) = (old.detach(), gradient.detach());
+    // What an update is made of is no attribute of the op, because it changes from step to step.
+    let call = Call::new("step").of(old.dtype(), old.layout());
+    let call =
+        (step.numbers().iter()).fold(call, |call, number| call.with(number.to_bits().into()));
+    old.array().cx().record(call);
+    let engine = parameter.context().engine();
+    Ok(update(&**engine, step, &old, &gradient, state)?)
+}
+
+/// Refuses options that make no sense.
+#[track_caller]
+fn check<F: Formula>(options: &F) -> Result<()> {
+    let (not_negative, shares) = options.limits();
+    let above = |(_, x): &(&str, f64)| x.is_nan() || *x < 0.0 || x.is_infinite();
+    let outside = |(_, x): &(&str, f64)| !(0.0..1.0).contains(x);
+    let wrong = |expected, (name, x): (&str, f64)| {
+        let got = format!("{name} {x}");
+        Err(Error::argument(
+            F::NAME,
+            expected,
+            got,
+            "correct this option",
+        ))
+    };
+    if let Some(&option) = not_negative.iter().find(|o| above(o)) {
+        return wrong("numbers of 0 or more", option);
+    }
+    if let Some(&option) = shares.iter().find(|o| outside(o)) {
+        return wrong("shares from 0 to below 1", option);
+    }
+    Ok(())
+}
+
+/// A tensor of a state that is laid out as another.
+#[track_caller]
+pub(super) fn tensor_like<'a>(
+    state: &'a State,
+    name: &str,
+    like: &ShardTensor,
+) -> Result<&'a ShardTensor> {
+    let tell = |t: &ShardTensor| format!("{} {:?} {}", t.dtype(), t.shape(), t.layout());
+    match state.tensor(name) {
+        Some(t) if t.layout() == like.layout() && t.dtype() == like.dtype() => Ok(t),
+        found => Err(Error::argument(
+            "load_state",
+            format!("{name:?}: {}", tell(like)),
+            found.map_or_else(|| "nothing".to_owned(), tell),
+            "give the state of the same parameters, laid out as they are",
+        )),
+    }
+}
+
+/// A real number of a state.
+#[track_caller]
+pub(super) fn real(state: &State, name: &str) -> Result<f64> {
+    match state.number(name) {
+        Some(Number::Real(x)) => Ok(x),
+        found => Err(no_number("a real number", name, found)),
+    }
+}
+
+/// A count of a state.
+#[track_caller]
+pub(super) fn whole(state: &State, name: &str) -> Result<u64> {
+    match state.number(name) {
+        Some(Number::Whole(n)) => Ok(n),
+        found => Err(no_number("a whole number", name, found)),
+    }
+}
+
+#[track_caller]
+fn no_number(kind: &str, name: &str, found: Option<Number>) -> Error {
+    Error::argument(
+        "load_state",
+        format!("{kind} {name:?}"),
+        found.map_or_else(|| "nothing".to_owned(), |n| format!("{n:?}")),
+        "give the state of the same kind of thing",
+    )
+}
+
+fn zeros_like(array: &Array) -> Result<Value> {
+    let device = array.cx().device();
+    let zeros = match array.buffer() {
+        Some(buffer) => {
+            let mut zeros = device.alloc(array.dtype(), buffer.len())?;
+            let all = Strided::contiguous(&[buffer.len()]);
+            device.fill(&mut zeros, &all, Scalar::ZERO)?;
+            Some(zeros.freeze())
+        }
+        None => None,
+    };
+    let zeros = Array::from_parts(array.cx(), array.layout(), zeros, array.dtype())?;
+    Ok(Value::new(zeros))
+}

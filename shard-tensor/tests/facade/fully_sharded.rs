@@ -1,0 +1,117 @@
+//! Fully sharded parameters: what moves, and what is held.
+
+use shard_tensor::nn::{Linear, ModelExt, Module, Sequential};
+use shard_tensor::optim::{AdamW, Optimizer};
+use shard_tensor::{Context, DType, Launch, LedgerSnapshot, Mesh, Result, launch, shard};
+
+const WIDTH: usize = 48;
+const LAYERS: usize = 10;
+
+fn layers(mesh: &Mesh) -> Result<Sequential> {
+    let mut net = Sequential::new();
+    for _ in 0..LAYERS {
+        net = net.then(Linear::without_bias(mesh, WIDTH, WIDTH)?);
+    }
+    Ok(net)
+}
+
+/// What a step moves on this rank. With fewer samples than outputs the engine would rather move these than sums of gradients.
+fn step(ctx: &Context, net: &Sequential, adam: &mut AdamW, batch: usize) -> Result<LedgerSnapshot> {
+    let mesh = net.parameters()[0].1.mesh();
+    let x = mesh.randn([batch, WIDTH], shard(0))?.requires_grad()?;
+    let before = ctx.ledger().snapshot();
+    let y = net.forward(&x)?;
+    y.expect_layout(shard(0))?;
+    adam.step(&y.backward_with(&y.detach())?)?;
+    Ok(ctx.ledger().since(&before))
+}
+
+#[test]
+fn a_step_moves_three_times_what_the_ranks_lack_of_the_parameters() {
+    for ranks in [2, 3, 4] {
+        let moved = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh([("shard", ranks)])?;
+            let net = layers(&mesh)?.fully_sharded("shard")?;
+            let mut adam = AdamW::new(net.parameters(), 1e-3)?;
+            Ok(step(ctx, &net, &mut adam, 96 * ranks)?.bytes as usize)
+        });
+        let parameters = LAYERS * WIDTH * WIDTH * 8;
+        for bytes in moved.unwrap() {
+            assert_eq!(bytes, 3 * parameters * (ranks - 1) / ranks, "{ranks} ranks");
+        }
+    }
+}
+
+#[test]
+fn parameters_gradients_and_states_are_as_small_as_the_parts() {
+    const RANKS: usize = 4;
+    let held = |sharded: bool| {
+        let held = Launch::new(RANKS).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh([("shard", RANKS)])?;
+            let mut net = layers(&mesh)?;
+            if sharded {
+                net = net.fully_sharded("shard")?;
+            }
+            ctx.tape().set_bucket_bytes(1);
+            let mut adam = AdamW::new(net.parameters(), 1e-3)?;
+            step(ctx, &net, &mut adam, 4)?;
+            let x = mesh.randn([4, WIDTH], shard(0))?;
+            let gradients = {
+                let y = net.forward(&x)?;
+                ctx.device().reset_peak();
+                let gradients = y.backward_with(&y.detach())?;
+                gradients.get(&net.parameters()[0].1)?;
+                gradients
+            };
+            ctx.world().barrier()?;
+            let memory = ctx.device().memory();
+            drop(gradients);
+            Ok((memory.live, memory.peak))
+        });
+        held.unwrap()[0]
+    };
+    let ((whole, _), (part, peak)) = (held(false), held(true));
+    assert!(whole >= 4 * LAYERS * WIDTH * WIDTH * 8);
+    assert!(part * RANKS <= whole * 11 / 10, "{part} of {whole}");
+    // Beyond that: one parameter gathered, and gradients of few that are not reduced yet. Never all of them.
+    let (few, all) = (6 * WIDTH * WIDTH * 8, LAYERS * WIDTH * WIDTH * 8);
+    assert!(peak <= part + few && few < all, "{peak} beside {part}");
+}
+
+#[test]
+fn replicas_move_their_gradients_alone_and_these_together() {
+    for ranks in [2, 4] {
+        let moved = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh([("data", ranks)])?;
+            let net = layers(&mesh)?;
+            let mut adam = AdamW::new(net.parameters(), 1e-3)?;
+            let all = step(ctx, &net, &mut adam, 96 * ranks)?;
+            // Buckets of two layers each.
+            ctx.tape().set_bucket_bytes(2 * WIDTH * WIDTH * 8);
+            let early = step(ctx, &net, &mut adam, 96 * ranks)?;
+            Ok([all, early].map(|moved| (moved.bytes as usize, moved.rounds)))
+        });
+        let bytes = 2 * LAYERS * WIDTH * WIDTH * 8 * (ranks - 1) / ranks;
+        for [all, early] in moved.unwrap() {
+            // A reduction of large buffers takes two rounds.
+            assert_eq!((all, early), ((bytes, 2), (bytes, LAYERS as u64)));
+        }
+    }
+}
+
+#[test]
+fn what_is_gathered_is_told_of() {
+    let told = launch(2, |ctx| {
+        let mesh = ctx.mesh([("shard", 2)])?;
+        let layer = Linear::new(&mesh, 4, 3)?.fully_sharded("shard")?;
+        let x = mesh.ones([2, 4], shard(0))?;
+        let (_, told) = ctx.explain(|| layer.forward(&x)?.sum_all()?.backward())?;
+        Ok(told.to_string())
+    });
+    let told = told.unwrap().remove(0);
+    assert!(
+        told.starts_with("0. gather: f32 [3, 4] S(1) -> f32 [3, 4] R"),
+        "{told}"
+    );
+    assert!(told.contains("pinned"), "{told}");
+}

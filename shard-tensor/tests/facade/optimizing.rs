@@ -1,0 +1,432 @@
+//! Optimizers, clipping, schedules and means against PyTorch's numbers (`xtests/data/optimizers.json`), on many layouts.
+
+use crate::training::{close, read};
+use serde_json::Value;
+use shard_tensor::optim::{
+    Adam, AdamW, Cosine, Ema, Exponential, Linear, Lion, Milestones, OneCycle, Optimizer, Plateau,
+    Schedule, Sgd, StepDecay,
+};
+use shard_tensor::{
+    ClipNorm, Context, DType, Error, Gradients, Launch, Mesh, Placements, Result, ShardTensor,
+    Stateful, replicate, shard,
+};
+
+fn fixture() -> Value {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../xtests/data/optimizers.json"
+    );
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn numbers(of: &Value) -> Vec<f64> {
+    let number = |x: &Value| x.as_f64().unwrap();
+    of.as_array().unwrap().iter().map(number).collect()
+}
+
+const WEIGHT: &str = "body.weight";
+const BIAS: &str = "body.bias";
+
+/// A weight of 4 x 3 and a bias of 5 on some mesh, and how the slopes of a loss along them are divided.
+struct Case {
+    mesh: &'static [usize],
+    weight: Placements,
+    bias: Placements,
+    slopes: Placements,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |mesh, weight, bias, slopes| Case {
+        mesh,
+        weight,
+        bias,
+        slopes,
+    };
+    vec![
+        case(
+            &[1],
+            replicate().into(),
+            replicate().into(),
+            replicate().into(),
+        ),
+        // Gradients are sums over the ranks.
+        case(
+            &[3],
+            replicate().into(),
+            replicate().into(),
+            shard(0).into(),
+        ),
+        case(
+            &[3],
+            shard(0).sizes([1, 0, 3]).into(),
+            shard(0).sizes([0, 5, 0]).into(),
+            replicate().into(),
+        ),
+        case(
+            &[2, 2],
+            [shard(0).sizes([3, 1]), shard(1)].into(),
+            [replicate(), shard(0)].into(),
+            [shard(0), replicate()].into(),
+        ),
+        case(
+            &[2, 3],
+            [replicate(), shard(1)].into(),
+            [shard(0).sizes([1, 4]), replicate()].into(),
+            [replicate(), shard(0)].into(),
+        ),
+    ]
+}
+
+impl Case {
+    fn ranks(&self) -> usize {
+        self.mesh.iter().product()
+    }
+
+    fn run<T: Send>(&self, f: impl Fn(&Context, &Mesh) -> Result<T> + Sync) -> Vec<T> {
+        let launch = Launch::new(self.ranks()).dtype(DType::F64);
+        let ranks = launch.run(|ctx| f(ctx, &ctx.mesh_of(self.mesh.to_vec())?));
+        ranks.unwrap()
+    }
+
+    /// The weight and the bias as they are at first.
+    fn parameters(&self, mesh: &Mesh, all: &Value) -> Result<Vec<(String, ShardTensor)>> {
+        let of = |name: &str, shape: &[usize], placements: &Placements| {
+            let start = tensor(mesh, shape, placements, &numbers(&all["start"][name]))?;
+            Ok::<_, Error>((name.to_owned(), start.requires_grad()?))
+        };
+        Ok(vec![
+            of(WEIGHT, &[4, 3], &self.weight)?,
+            of(BIAS, &[5], &self.bias)?,
+        ])
+    }
+
+    /// Gradients that are these slopes.
+    fn gradients(
+        &self,
+        mesh: &Mesh,
+        parameters: &[(String, ShardTensor)],
+        slopes: &Value,
+        with_bias: bool,
+    ) -> Result<Gradients> {
+        let mut loss = None;
+        for (name, parameter) in parameters {
+            if name == BIAS && !with_bias {
+                continue;
+            }
+            let slope = numbers(&slopes[name]);
+            let slope = tensor(mesh, parameter.shape(), &self.slopes, &slope)?;
+            let term = parameter.mul(&slope)?.sum_all()?;
+            loss = Some(match loss {
+                None => term,
+                Some(sum) => term.add(&sum)?,
+            });
+        }
+        loss.unwrap().backward()
+    }
+}
+
+fn tensor(mesh: &Mesh, shape: &[usize], placements: &Placements, x: &[f64]) -> Result<ShardTensor> {
+    let index = |i: &[usize]| i.iter().zip(shape).fold(0, |at, (i, n)| at * n + i);
+    mesh.from_fn(shape.to_vec(), placements, |i| x[index(i)])
+}
+
+type Make = fn(Vec<(String, ShardTensor)>) -> Result<Box<dyn Optimizer>>;
+
+/// As in the script.
+fn optimizers() -> Vec<(&'static str, Make)> {
+    vec![
+        ("sgd", |p| Ok(Box::new(Sgd::new(p, 0.1)?))),
+        ("sgd_momentum", |p| {
+            Ok(Box::new(Sgd::new(p, 0.1)?.momentum(0.9)))
+        }),
+        ("sgd_dampening", |p| {
+            let sgd = Sgd::new(p, 0.1)?.momentum(0.8).dampening(0.3);
+            Ok(Box::new(sgd.weight_decay(0.05)))
+        }),
+        ("sgd_nesterov", |p| {
+            let sgd = Sgd::new(p, 0.1)?.momentum(0.9).weight_decay(0.01);
+            Ok(Box::new(sgd.nesterov(true)))
+        }),
+        ("adam", |p| {
+            let adam = Adam::new(p, 0.05)?.betas(0.8, 0.95).eps(1e-6);
+            Ok(Box::new(adam.weight_decay(0.1)))
+        }),
+        ("adam_amsgrad", |p| {
+            Ok(Box::new(Adam::new(p, 0.05)?.amsgrad(true)))
+        }),
+        ("adamw", |p| Ok(Box::new(AdamW::new(p, 0.05)?))),
+        ("adamw_amsgrad", |p| {
+            let adam = AdamW::new(p, 0.05)?.weight_decay(0.2);
+            Ok(Box::new(adam.amsgrad(true)))
+        }),
+        ("lion", |p| {
+            let lion = Lion::new(p, 0.02)?.betas(0.9, 0.95);
+            Ok(Box::new(lion.weight_decay(0.3)))
+        }),
+    ]
+}
+
+#[test]
+fn optimizers_and_their_states_are_pytorchs() {
+    let all = fixture();
+    for case in cases() {
+        for (name, make) in optimizers() {
+            let expected = &all["optimizers"][name];
+            let trained = case.run(|_, mesh| {
+                let parameters = case.parameters(mesh, &all)?;
+                let mut optimizer = make(parameters.clone())?;
+                for (i, slopes) in all["slopes"].as_array().unwrap().iter().enumerate() {
+                    let gradients = case.gradients(mesh, &parameters, slopes, i != 2)?;
+                    optimizer.step(&gradients)?;
+                }
+                let mut found = vec![];
+                for (name, parameter) in parameters {
+                    found.push((format!("end {name}"), read(&parameter)?));
+                }
+                for (name, tensor) in optimizer.state()?.tensors {
+                    found.push((name, read(&tensor)?));
+                }
+                Ok(found)
+            });
+            let states = expected["state"].as_object().unwrap();
+            for rank in trained {
+                assert_eq!(rank.len(), 2 + states.len(), "{name}");
+                for (tensor, got) in rank {
+                    let expected = match tensor.strip_prefix("end ") {
+                        Some(parameter) => &expected["end"][parameter],
+                        None => &states[&tensor],
+                    };
+                    close(&got, &numbers(expected), 1e-12);
+                }
+            }
+        }
+    }
+}
+
+/// Groups, a warm-up before a cosine, and clipping, all at once.
+#[test]
+fn groups_schedules_and_clipping_are_pytorchs_together() {
+    let all = fixture();
+    for case in cases() {
+        let trained = case.run(|_, mesh| {
+            let parameters = case.parameters(mesh, &all)?;
+            let mut adam = AdamW::new(parameters.clone(), 0.05)?
+                .weight_decay(0.1)
+                .group(
+                    |name| name.ends_with("bias"),
+                    |o| o.learning_rate(0.01).weight_decay(0.0),
+                )?;
+            let rates = Cosine::new(0.05, 6).warmup(2).from(1.0 / 3.0);
+            let mut norms = vec![];
+            for (step, slopes) in all["slopes"].as_array().unwrap().iter().enumerate() {
+                let mut gradients = case.gradients(mesh, &parameters, slopes, true)?;
+                adam.set_learning_rate(rates.at(step));
+                norms.push(gradients.clip_norm(2.0)?);
+                adam.step(&gradients)?;
+            }
+            Ok((norms, read(&parameters[0].1)?, read(&parameters[1].1)?))
+        });
+        let expected = &all["groups"];
+        for (norms, weight, bias) in trained {
+            close(&norms, &numbers(&expected["norms"]), 1e-12);
+            close(&weight, &numbers(&expected["end"][WEIGHT]), 1e-12);
+            close(&bias, &numbers(&expected["end"][BIAS]), 1e-12);
+        }
+    }
+}
+
+/// Every element counts once, whatever the layout; ranks get equal bits; one all-reduce and nothing else.
+#[test]
+fn norms_and_clipping_are_pytorchs_for_one_reduction() {
+    let all = fixture();
+    for case in cases() {
+        for expected in all["clip_norm"].as_array().unwrap() {
+            let order = expected["order"].as_f64().unwrap_or(f64::INFINITY);
+            let limit = expected["limit"].as_f64().unwrap();
+            let clipped = case.run(|ctx, mesh| {
+                let parameters = case.parameters(mesh, &all)?;
+                let named: Vec<_> = (parameters.into_iter())
+                    .map(|(name, p)| (name.clone(), p.named(&name)))
+                    .collect();
+                let slopes = &all["slopes"][0];
+                let mut gradients = case.gradients(mesh, &named, slopes, true)?;
+                // Sums over ranks that are outstanding are not part of the norm's cost.
+                gradients.get(&named[0].1)?;
+                let before = ctx.ledger().snapshot();
+                let norm = gradients.clip_norm(ClipNorm::new(limit).order(order))?;
+                let moved = ctx.ledger().since(&before);
+                let names = ["all_reduce"].map(String::from).to_vec();
+                let used: Vec<String> = (moved.ops.iter())
+                    .filter(|(_, count)| count.rounds > 0)
+                    .map(|(name, _)| (*name).to_owned())
+                    .collect();
+                assert_eq!(used, if case.ranks() == 1 { vec![] } else { names });
+                // Of two numbers.
+                assert_eq!(moved.bytes as usize, (case.ranks() - 1) * 16);
+                assert_eq!(moved.rounds, u64::from(case.ranks() > 1));
+                let mut left = vec![];
+                for (name, gradient) in gradients.iter()? {
+                    left.push((name, read(&gradient)?));
+                }
+                Ok((norm, left))
+            });
+            assert!(clipped.iter().all(|c| c == &clipped[0]), "equal to the bit");
+            let (norm, left) = &clipped[0];
+            close(&[*norm], &[expected["norm"].as_f64().unwrap()], 1e-13);
+            assert_eq!(left.len(), 2);
+            for (name, left) in left {
+                close(left, &numbers(&expected["left"][name]), 1e-12);
+            }
+        }
+    }
+}
+
+#[test]
+fn clipping_by_value_is_pytorchs() {
+    let all = fixture();
+    for case in cases() {
+        let clipped = case.run(|_, mesh| {
+            let parameters = case.parameters(mesh, &all)?;
+            let mut gradients = case.gradients(mesh, &parameters, &all["slopes"][0], true)?;
+            gradients.clip_value(all["clip_value"]["limit"].as_f64().unwrap())?;
+            let of = |i: usize| read(&gradients.get(&parameters[i].1)?.unwrap());
+            Ok([of(0)?, of(1)?])
+        });
+        for [weight, bias] in clipped {
+            close(&weight, &numbers(&all["clip_value"]["left"][WEIGHT]), 0.0);
+            close(&bias, &numbers(&all["clip_value"]["left"][BIAS]), 0.0);
+        }
+    }
+}
+
+#[test]
+fn schedules_are_pytorchs() {
+    let all = fixture();
+    let losses = numbers(&all["losses"]);
+    let table = |schedule: &dyn Schedule| (0..40).map(|step| schedule.at(step)).collect();
+    let heard = |mut plateau: Plateau| losses.iter().map(|&loss| plateau.observe(loss)).collect();
+    let tables: [(&str, Vec<f64>); 13] = [
+        ("cosine", table(&Cosine::new(0.5, 40).minimum(0.02))),
+        (
+            "cosine_restarts",
+            table(&Cosine::new(0.5, 5).minimum(0.02).restarts(2)),
+        ),
+        (
+            "cosine_restarts_even",
+            table(&Cosine::new(0.5, 7).restarts(1)),
+        ),
+        (
+            "warm_cosine",
+            table(&Cosine::new(0.5, 40).minimum(0.01).warmup(8)),
+        ),
+        ("linear", table(&Linear::new(0.5, 0.1, 30))),
+        ("step", table(&StepDecay::new(0.5, 7, 0.3))),
+        ("milestones", table(&Milestones::new(0.5, [4, 11, 30], 0.2))),
+        ("exponential", table(&Exponential::new(0.5, 0.9))),
+        ("one_cycle", table(&OneCycle::new(0.5, 40))),
+        (
+            "one_cycle_straight",
+            table(
+                &OneCycle::new(0.5, 40)
+                    .rise(0.4)
+                    .straight()
+                    .divided_by(10.0, 100.0),
+            ),
+        ),
+        (
+            "one_cycle_three",
+            table(&OneCycle::new(0.5, 40).three_phases()),
+        ),
+        (
+            "plateau",
+            heard(Plateau::new(0.5).factor(0.5).patience(2).cooldown(3)),
+        ),
+        (
+            "plateau_scores",
+            heard(
+                (Plateau::new(0.5).of_scores().factor(0.7).patience(1))
+                    .threshold(0.01)
+                    .minimum(0.1),
+            ),
+        ),
+    ];
+    for (name, rates) in tables {
+        let expected = numbers(&all["schedules"][name]);
+        assert_eq!(rates.len(), expected.len());
+        for (step, (got, expected)) in rates.iter().zip(&expected).enumerate() {
+            assert!(
+                (got - expected).abs() <= 1e-12 * expected.abs() + 1e-16,
+                "{name} at {step}: {got} is not {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn means_of_weights_are_pytorchs() {
+    let all = fixture();
+    for case in cases() {
+        let followed = case.run(|_, mesh| {
+            let weight = case.parameters(mesh, &all)?.remove(0).1;
+            let mut ema = Ema::new(&weight, 0.9)?;
+            for slopes in all["slopes"].as_array().unwrap() {
+                let slope = tensor(mesh, &[4, 3], &case.weight, &numbers(&slopes[WEIGHT]))?;
+                weight.set(&weight.sub(&slope.mul_scalar(0.1)?)?.detach())?;
+                ema.update()?;
+            }
+            let own = read(&weight)?;
+            let mean = ema.applied(|| read(&weight))?;
+            assert_eq!(own, read(&weight)?);
+            let mut other = Ema::new(&weight, 0.9)?;
+            other.load_state(&ema.state()?)?;
+            assert_eq!(read(&other.means()[0].1)?, mean);
+            assert_eq!(other.state()?.numbers, ema.state()?.numbers);
+            Ok(mean)
+        });
+        for mean in followed {
+            close(&mean, &numbers(&all["average"]), 1e-12);
+        }
+    }
+}
+
+/// A state that is put down in the middle and taken up by another optimizer goes on to the bit.
+#[test]
+fn an_optimizer_goes_on_from_its_state() {
+    let all = fixture();
+    let slopes = all["slopes"].as_array().unwrap();
+    for (name, make) in optimizers() {
+        for case in cases() {
+            case.run(|_, mesh| {
+                let parameters = case.parameters(mesh, &all)?;
+                let mut optimizer = make(parameters.clone())?;
+                let fresh = optimizer.state()?;
+                let zeros = |t: &ShardTensor| Ok::<_, Error>(read(t)?.iter().all(|&x| x == 0.0));
+                for (name, tensor) in &fresh.tensors {
+                    let parameter = usize::from(name.ends_with(BIAS));
+                    assert_eq!(tensor.layout(), parameters[parameter].1.layout());
+                    assert!(zeros(tensor)?, "{name}");
+                }
+                for slopes in &slopes[..3] {
+                    optimizer.step(&case.gradients(mesh, &parameters, slopes, true)?)?;
+                }
+                optimizer.set_learning_rate(0.03);
+                let kept = optimizer.state()?;
+                assert_eq!(fresh.tensors.len(), kept.tensors.len());
+                let again: Vec<(String, ShardTensor)> = (parameters.iter())
+                    .map(|(name, p)| Ok((name.clone(), p.detach().requires_grad()?)))
+                    .collect::<Result<_>>()?;
+                let mut other = make(again.clone())?;
+                other.load_state(&kept)?;
+                assert_eq!(other.learning_rate(), 0.03);
+                for slopes in &slopes[3..] {
+                    optimizer.step(&case.gradients(mesh, &parameters, slopes, true)?)?;
+                    other.step(&case.gradients(mesh, &again, slopes, true)?)?;
+                }
+                for ((_, a), (_, b)) in parameters.iter().zip(&again) {
+                    assert_eq!(read(a)?, read(b)?, "{name}");
+                }
+                Ok(())
+            });
+        }
+    }
+}

@@ -1,0 +1,203 @@
+"""Makes optimizers.json: what PyTorch's optimizers, clipping, schedulers and averages give in float64.
+
+    python3 xtests/data/optimizers.py > xtests/data/optimizers.json
+"""
+
+import json
+import math
+
+import torch
+from torch.optim import lr_scheduler as sched
+
+torch.set_default_dtype(torch.float64)
+SHAPES = {"body.weight": (4, 3), "body.bias": (5,)}
+STEPS = 6
+SCHEDULED = 40
+
+
+def numbers(generator, shape):
+    return torch.randn(shape, generator=generator)
+
+
+generator = torch.Generator().manual_seed(21)
+start = {name: numbers(generator, shape) for name, shape in SHAPES.items()}
+slopes = [{name: numbers(generator, shape) for name, shape in SHAPES.items()} for _ in range(STEPS)]
+slopes[1]["body.weight"][0] = 0.0
+slopes[3]["body.bias"] *= 1e-3
+slopes[4]["body.weight"] *= 30.0
+
+
+class Lion(torch.optim.Optimizer):
+    """As its authors wrote it down: https://arxiv.org/abs/2302.06675, program 1."""
+
+    def __init__(self, parameters, lr, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(parameters, dict(lr=lr, betas=betas, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for p in group["params"]:
+                mean = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                update = (mean * first + p.grad * (1 - first)).sign()
+                p.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"])
+                mean.mul_(second).add_(p.grad, alpha=1 - second)
+
+
+OPTIMIZERS = {
+    "sgd": lambda ps: torch.optim.SGD(ps, lr=0.1),
+    "sgd_momentum": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9),
+    "sgd_dampening": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.8, dampening=0.3, weight_decay=0.05),
+    "sgd_nesterov": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True),
+    "adam": lambda ps: torch.optim.Adam(ps, lr=0.05, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1),
+    "adam_amsgrad": lambda ps: torch.optim.Adam(ps, lr=0.05, amsgrad=True),
+    "adamw": lambda ps: torch.optim.AdamW(ps, lr=0.05),
+    "adamw_amsgrad": lambda ps: torch.optim.AdamW(ps, lr=0.05, weight_decay=0.2, amsgrad=True),
+    "lion": lambda ps: Lion(ps, lr=0.02, betas=(0.9, 0.95), weight_decay=0.3),
+}
+
+
+def trained(make, clip=None):
+    """Parameters and states after all steps, and norms before clipping; the bias has no gradient in the third step."""
+    parameters = {name: p.clone().requires_grad_() for name, p in start.items()}
+    optimizer, scheduler = make(parameters)
+    norms = []
+    for i, step in enumerate(slopes):
+        for name, p in parameters.items():
+            p.grad = None if (i, name) == (2, "body.bias") and clip is None else step[name].clone()
+        if clip is not None:
+            norms.append(float(torch.nn.utils.clip_grad_norm_(parameters.values(), clip)))
+        if isinstance(optimizer, Lion) and parameters["body.bias"].grad is None:
+            # It knows no parameters without gradients.
+            kept = optimizer.param_groups[0]["params"]
+            optimizer.param_groups[0]["params"] = kept[:1]
+            optimizer.step()
+            optimizer.param_groups[0]["params"] = kept
+        else:
+            optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+    state = {}
+    for name, p in parameters.items():
+        for kind, value in optimizer.state[p].items():
+            if torch.is_tensor(value) and value.dim() > 0:
+                state[f"{kind}.{name}"] = value.flatten().tolist()
+    ends = {name: p.detach().flatten().tolist() for name, p in parameters.items()}
+    return {"end": ends, "state": state, "norms": norms}
+
+
+def groups(parameters):
+    listed = [
+        {"params": [parameters["body.weight"]]},
+        {"params": [parameters["body.bias"]], "lr": 0.01, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(listed, lr=0.05, weight_decay=0.1)
+    warmup = sched.LinearLR(optimizer, start_factor=1 / 3, total_iters=2)
+    cosine = sched.CosineAnnealingLR(optimizer, T_max=STEPS - 2)
+    return optimizer, sched.SequentialLR(optimizer, [warmup, cosine], milestones=[2])
+
+
+def clipped(order, limit):
+    parameters = [p.clone().requires_grad_() for p in start.values()]
+    for p, name in zip(parameters, SHAPES):
+        p.grad = slopes[0][name].clone()
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit, norm_type=order))
+    left = {name: p.grad.flatten().tolist() for p, name in zip(parameters, SHAPES)}
+    return {"order": "inf" if math.isinf(order) else order, "limit": limit, "norm": norm, "left": left}
+
+
+def clipped_by_value(limit):
+    parameters = [p.clone().requires_grad_() for p in start.values()]
+    for p, name in zip(parameters, SHAPES):
+        p.grad = slopes[0][name].clone()
+    torch.nn.utils.clip_grad_value_(parameters, limit)
+    return {name: p.grad.flatten().tolist() for p, name in zip(parameters, SHAPES)}
+
+
+def rates(make, rate=0.5, losses=None):
+    p = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([p], lr=rate)
+    scheduler = make(optimizer)
+    found = []
+    for step in range(SCHEDULED):
+        if losses is None:
+            found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if losses is None:
+            if step + 1 < SCHEDULED:
+                scheduler.step()
+        else:
+            scheduler.step(losses[step])
+            found.append(optimizer.param_groups[0]["lr"])
+    return found
+
+
+def warm_cosine(optimizer):
+    first = sched.LinearLR(optimizer, start_factor=1 / 9, total_iters=8)
+    rest = sched.CosineAnnealingLR(optimizer, T_max=SCHEDULED - 8, eta_min=0.01)
+    return sched.SequentialLR(optimizer, [first, rest], milestones=[8])
+
+
+losses = [3.0 / (1 + step) + 0.3 * math.sin(2.0 * step) for step in range(SCHEDULED)]
+SCHEDULES = {
+    "cosine": rates(lambda o: sched.CosineAnnealingLR(o, T_max=SCHEDULED, eta_min=0.02)),
+    "cosine_restarts": rates(lambda o: sched.CosineAnnealingWarmRestarts(o, T_0=5, T_mult=2, eta_min=0.02)),
+    "cosine_restarts_even": rates(lambda o: sched.CosineAnnealingWarmRestarts(o, T_0=7)),
+    "warm_cosine": rates(warm_cosine),
+    "linear": rates(lambda o: sched.LinearLR(o, start_factor=1.0, end_factor=0.2, total_iters=30)),
+    "step": rates(lambda o: sched.StepLR(o, step_size=7, gamma=0.3)),
+    "milestones": rates(lambda o: sched.MultiStepLR(o, milestones=[4, 11, 30], gamma=0.2)),
+    "exponential": rates(lambda o: sched.ExponentialLR(o, gamma=0.9)),
+    "one_cycle": rates(lambda o: sched.OneCycleLR(o, max_lr=0.5, total_steps=SCHEDULED)),
+    "one_cycle_straight": rates(
+        lambda o: sched.OneCycleLR(
+            o, 0.5, total_steps=SCHEDULED, pct_start=0.4, anneal_strategy="linear", div_factor=10, final_div_factor=100
+        )
+    ),
+    "one_cycle_three": rates(lambda o: sched.OneCycleLR(o, 0.5, total_steps=SCHEDULED, three_phase=True)),
+    "plateau": rates(lambda o: sched.ReduceLROnPlateau(o, factor=0.5, patience=2, cooldown=3), losses=losses),
+    "plateau_scores": rates(
+        lambda o: sched.ReduceLROnPlateau(
+            o, mode="max", factor=0.7, patience=1, threshold=0.01, threshold_mode="abs", min_lr=0.1
+        ),
+        losses=losses,
+    ),
+}
+
+
+def averaged():
+    model = torch.nn.Linear(3, 4)
+    with torch.no_grad():
+        model.weight.copy_(start["body.weight"])
+        model.bias.zero_()
+    mean = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    mean.update_parameters(model)
+    for step in slopes:
+        with torch.no_grad():
+            model.weight.sub_(0.1 * step["body.weight"])
+        mean.update_parameters(model)
+    return mean.module.weight.detach().flatten().tolist()
+
+
+def flat(named):
+    return {name: value.flatten().tolist() for name, value in named.items()}
+
+
+print(
+    json.dumps(
+        {
+            "torch": torch.__version__,
+            "shapes": SHAPES,
+            "start": flat(start),
+            "slopes": [flat(step) for step in slopes],
+            "optimizers": {name: trained(lambda ps, make=make: (make(ps.values()), None)) for name, make in OPTIMIZERS.items()},
+            "groups": trained(groups, clip=2.0),
+            "clip_norm": [clipped(order, limit) for order, limit in [(2.0, 1.0), (1.0, 2.5), (3.5, 0.1), (math.inf, 0.5), (2.0, 1e3)]],
+            "clip_value": {"limit": 0.5, "left": clipped_by_value(0.5)},
+            "losses": losses,
+            "schedules": SCHEDULES,
+            "average": averaged(),
+        },
+        indent=1,
+    )
+)
