@@ -42,6 +42,7 @@ pub mod moments;
 pub mod neighborhood;
 pub mod neighbors;
 pub mod normalise;
+pub mod pairwise;
 pub mod pointwise;
 pub mod pool;
 mod positions;

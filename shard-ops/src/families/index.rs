@@ -4,7 +4,7 @@
 //! where several elements arrive at one place. Boundaries follow the first operand's, scaled to the new extent (padding
 //! shifts them instead).
 
-use super::shape::{extent, unsqueeze};
+use super::shape::{extent, squeeze, unsqueeze};
 use super::types::same_types;
 use crate::error::InOp;
 use crate::{
@@ -221,6 +221,45 @@ pub fn split(exec: &dyn Exec, x: &Value, sizes: &[usize], dim: usize) -> Result<
             piece
         })
         .collect()
+}
+
+/// Dim `dim` in `chunks` pieces of equal size but for the last, which is shorter; as PyTorch has it, fewer than `chunks` if the
+/// extent is used up before. A dim without elements has as many empty pieces as are asked for.
+///
+/// # Collective
+/// As [`slice`](fn@slice).
+///
+/// # Errors
+/// No chunks; a dim out of range.
+pub fn chunk(exec: &dyn Exec, x: &Value, chunks: usize, dim: usize) -> Result<Vec<Value>> {
+    let n = extent("chunk", x, dim)?;
+    if chunks == 0 {
+        return Err(OpError::Shape {
+            op: "chunk",
+            problem: "no chunks".into(),
+            shapes: vec![x.shape().to_vec()],
+            fix: "ask for one chunk or more",
+        });
+    }
+    let sizes = match n.div_ceil(chunks) {
+        0 => vec![0; chunks],
+        size => (0..n.div_ceil(size))
+            .map(|i| size.min(n - i * size))
+            .collect(),
+    };
+    split(exec, x, &sizes, dim)
+}
+
+/// The slices of dim `dim`, one for each index and without the dim.
+///
+/// # Collective
+/// As [`slice`](fn@slice), for each.
+///
+/// # Errors
+/// A dim out of range.
+pub fn unbind(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Vec<Value>> {
+    let each = |i| squeeze(exec, &slice(exec, x, dim, i, 1, 1)?, dim);
+    (0..extent("unbind", x, dim)?).map(each).collect()
 }
 
 fn one_dim(

@@ -21,6 +21,7 @@ pub mod norm;
 mod one_hot;
 pub mod optimize;
 mod over_dims;
+pub mod pairwise;
 pub mod pool;
 pub mod random;
 pub mod reduce;

@@ -57,8 +57,8 @@ impl ShardTensor {
         Ok(factor)
     }
 
-    /// `Q`, `[.., m, k]` with orthonormal columns, and upper triangular `R`, `[.., k, n]`, with `Q R = A` and `k = min(m, n)`. There is
-    /// a gradient where `m >= n`.
+    /// `Q`, `[.., m, k]` with orthonormal columns, and upper triangular `R`, `[.., k, n]`, with `Q R = A` and `k = min(m, n)`.
+    /// There is a gradient where the first `k` columns of `A` are independent.
     ///
     /// # Collective
     /// As [`inv`](Self::inv).

@@ -113,9 +113,44 @@ impl ShardTensor {
     #[track_caller]
     pub fn split(&self, sizes: &[usize], dim: impl Into<Dim>) -> Result<Vec<Self>> {
         let dim = self.dim("split", dim)?;
-        let _call = Calling::of("split");
-        let parts = index::split(self.context().tape(), &self.value(), sizes, dim)?;
-        Ok(parts.into_iter().map(|v| self.lift(v)).collect())
+        self.apart("split", |exec, x| index::split(exec, x, sizes, dim))
+    }
+
+    /// A dim in `chunks` pieces of equal size but for the last, which is shorter; fewer than `chunks` if the extent is used up before, as
+    /// in PyTorch.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let sizes = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.arange(9, [shard(0)])?;
+    ///     Ok(x.chunk(4, 0)?.iter().map(|piece| piece.shape()[0]).collect::<Vec<_>>())
+    /// })?;
+    /// assert_eq!(sizes[0], [3, 3, 3]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`split`](Self::split).
+    ///
+    /// # Errors
+    /// For no chunks, and a dim out of range.
+    #[track_caller]
+    pub fn chunk(&self, chunks: usize, dim: impl Into<Dim>) -> Result<Vec<Self>> {
+        let dim = self.dim("chunk", dim)?;
+        self.apart("chunk", |exec, x| index::chunk(exec, x, chunks, dim))
+    }
+
+    /// The slices of a dim, one for each index and without the dim.
+    ///
+    /// # Collective
+    /// As [`select`](Self::select), for each.
+    ///
+    /// # Errors
+    /// For a dim out of range.
+    #[track_caller]
+    pub fn unbind(&self, dim: impl Into<Dim>) -> Result<Vec<Self>> {
+        let dim = self.dim("unbind", dim)?;
+        self.apart("unbind", |exec, x| index::unbind(exec, x, dim))
     }
 
     /// A dim in reverse.
@@ -269,6 +304,17 @@ impl ShardTensor {
     /// The index of a dim.
     pub(super) fn dim(&self, op: &'static str, dim: impl Into<Dim>) -> Result<usize> {
         dim.into().of(op, self.ndim())
+    }
+
+    #[track_caller]
+    fn apart(
+        &self,
+        op: &'static str,
+        f: impl FnOnce(&dyn shard_ops::Exec, &Value) -> shard_ops::Result<Vec<Value>>,
+    ) -> Result<Vec<Self>> {
+        let _call = Calling::of(op);
+        let parts = f(self.context().tape(), &self.value())?;
+        Ok(parts.into_iter().map(|v| self.lift(v)).collect())
     }
 
     #[track_caller]

@@ -194,16 +194,28 @@ impl ShardTensor {
     #[track_caller]
     pub fn alpha_dropout(&self, p: f64) -> Result<Self> {
         let _call = Calling::of("alpha_dropout");
-        let kept = self.kept("alpha_dropout", p, self.ndim())?;
-        if p == 1.0 {
-            return self.mul_scalar(0.0);
+        self.alpha_dropped("alpha_dropout", p, self.ndim())
+    }
+
+    /// [`alpha_dropout`](Self::alpha_dropout) of whole channels of `[batch, channels, ...]`.
+    ///
+    /// # Collective
+    /// As [`bernoulli`](Self::bernoulli).
+    ///
+    /// # Errors
+    /// As [`dropout`](Self::dropout); for fewer than two dims.
+    #[track_caller]
+    pub fn feature_alpha_dropout(&self, p: f64) -> Result<Self> {
+        let _call = Calling::of("feature_alpha_dropout");
+        if self.ndim() < 2 {
+            return Err(Error::argument(
+                "feature_alpha_dropout",
+                "two dims or more",
+                format!("shape {:?}", self.shape()),
+                "use alpha_dropout",
+            ));
         }
-        let scale = ((1.0 - p) * (1.0 + p * SELU_LEAST * SELU_LEAST))
-            .sqrt()
-            .recip();
-        let shift = kept.add_scalar(-1.0)?.mul_scalar(-SELU_LEAST * scale)?;
-        let shift = shift.add_scalar(-SELU_LEAST * scale * p)?;
-        self.mul(&kept.mul_scalar(scale)?)?.add(&shift)
+        self.alpha_dropped("feature_alpha_dropout", p, 2)
     }
 
     /// `x` at and above 0, and below it `x` times a number drawn for each element from a range. In `training`; otherwise the number
@@ -322,6 +334,21 @@ impl ShardTensor {
         // Where nothing is kept the factor does not matter.
         let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 1.0 };
         self.mul(&kept.mul_scalar(scale)?)
+    }
+
+    /// Alpha dropout of what the first `dims` dims tell apart.
+    #[track_caller]
+    fn alpha_dropped(&self, op: &'static str, p: f64, dims: usize) -> Result<Self> {
+        let kept = self.kept(op, p, dims)?;
+        if p == 1.0 {
+            return self.mul_scalar(0.0);
+        }
+        let scale = ((1.0 - p) * (1.0 + p * SELU_LEAST * SELU_LEAST))
+            .sqrt()
+            .recip();
+        let shift = kept.add_scalar(-1.0)?.mul_scalar(-SELU_LEAST * scale)?;
+        let shift = shift.add_scalar(-SELU_LEAST * scale * p)?;
+        self.mul(&kept.mul_scalar(scale)?)?.add(&shift)
     }
 
     /// 1 with probability `1 - p` and 0 otherwise, for each index of the first `dims` dims; broadcasts to this tensor.

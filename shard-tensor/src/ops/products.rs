@@ -1,8 +1,8 @@
 //! Sums of products over named dims.
 
-use crate::{DimList, Result, ShardTensor};
+use crate::{Dim, DimList, Result, ShardTensor};
 use shard_comm::Calling;
-use shard_ops::{Value, einsum, matmul};
+use shard_ops::{Value, einsum, elementwise, matmul};
 
 /// Products over named dims. A sharded dim that is summed gives a partial result, and nothing is sent for it.
 impl ShardTensor {
@@ -80,6 +80,30 @@ impl ShardTensor {
     #[track_caller]
     pub fn inner(&self, other: &Self) -> Result<Self> {
         self.run2(other, einsum::inner)
+    }
+
+    /// The cross products of the vectors of three numbers along a dim of both tensors, broadcast.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates to align misaligned operands, and, where the vectors' own dim is sharded, their elements.
+    ///
+    /// # Errors
+    /// For a dim that has not three indices in both tensors, shapes that do not broadcast, and types that differ.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let z = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let axis = |k: usize| mesh.from_fn([4, 3], [shard(0)], move |i| f64::from(u8::from(i[1] == k)));
+    ///     axis(0)?.cross(&axis(1)?, -1)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!((z[0][[3, 0]], z[0][[3, 1]], z[0][[3, 2]]), (0.0, 0.0, 1.0));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn cross(&self, other: &Self, dim: impl Into<Dim>) -> Result<Self> {
+        let dim = dim.into().of("cross", self.ndim().max(other.ndim()))?;
+        self.run2(other, |exec, a, b| elementwise::cross(exec, a, b, dim))
     }
 
     /// The sum of the diagonal of a matrix.

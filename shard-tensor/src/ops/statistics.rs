@@ -3,7 +3,7 @@
 use crate::{Dim, DimList, Result, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::statistics::{self as ops, Interpolation, Order};
-use shard_ops::{Exec, OpError, Value, shape};
+use shard_ops::{Exec, OpError, Value, pairwise, shape};
 
 /// Statistics over dims. Where a dim is sharded, ranks merge a few numbers per cell, at once; the elements stay where they are.
 impl ShardTensor {
@@ -221,6 +221,30 @@ impl ShardTensor {
         self.run2(other, |exec, a, b| {
             ops::cosine_similarity(exec, a, b, dim, eps)
         })
+    }
+
+    /// The distances between each of these points, `[batch..., n, dims]`, and each of others, `[batch..., k, dims]`, as norms of some order
+    /// of their differences: `[batch..., n, k]`. Batch dims broadcast. Where a distance is 0 there is no gradient.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let apart = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.from_fn([3, 2], [shard(0)], |i| i[0] as f64 * (3.0 + i[1] as f64))?;
+    ///     x.cdist(&x, 2.0)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(apart[0], ndarray::arr2(&[[0.0, 5.0, 10.0], [5.0, 0.0, 5.0], [10.0, 5.0, 0.0]]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Nothing moves where one of the two is replicated over the mesh axes that shard the other's points; where
+    /// both shard the coordinates alike, one number for each pair.
+    ///
+    /// # Errors
+    /// For shapes that do not fit, types that differ or are not `f32` or `f64`, and an order below 0; what the communicator reports.
+    #[track_caller]
+    pub fn cdist(&self, other: &Self, order: impl Into<Order>) -> Result<Self> {
+        self.run2(other, |exec, x, y| pairwise::cdist(exec, x, y, order))
     }
 
     /// The quantiles `q` of a dim, each from 0 to 1, which take its place; of a line with NaN they are NaN.

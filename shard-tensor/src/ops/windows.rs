@@ -227,6 +227,8 @@ impl ShardTensor {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
+    /// The gradient of the plane has derivatives of any order; that of the coordinates has none itself, as in PyTorch.
+    ///
     /// # Collective
     /// All members of the mesh. Where spatial dims are sharded, the elements that this rank's places read and others have, each once, and a
     /// request for each.

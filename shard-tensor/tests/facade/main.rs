@@ -20,6 +20,7 @@ mod noise;
 mod numbers;
 mod operators;
 mod optimizing;
+mod peers;
 mod placing;
 mod products;
 mod random;

@@ -90,20 +90,25 @@ fn blocks_go_round_while_others_are_multiplied() {
 fn terms_of_a_result_go_home_while_others_are_computed() {
     let run = Launch::new(3).dtype(DType::F64).run(|ctx| {
         let (here, there) = (ctx.mesh_of(3)?, network(ctx, 3)?);
-        let inner = || [12, 0, 8];
-        for home in [shard(0).sizes([2, 0, 7]), shard(1).sizes([4, 3, 1])] {
-            let multiply = |mesh: &Mesh| -> Result<(Numbers, String)> {
-                let a = operand(mesh, &[9, 20], [shard(1).sizes(inner())])?;
-                let b = operand(mesh, &[20, 8], [shard(0).sizes(inner())])?;
-                let (y, told) = ctx.explain(|| ctx.pinned(home.clone(), || a.matmul(&b)))?;
-                assert_eq!(y.layout(), &mesh.layout([9, 8], home.clone())?);
-                let numbers: Numbers = y.to_array::<f64>()?.into_iter().collect();
-                Ok((numbers, told.steps[0].strategy.clone()))
-            };
-            let (expected, _) = multiply(&here)?;
-            let (found, how) = multiply(&there)?;
-            assert!(how.contains("ring of 3 blocks"), "{how}");
-            assert_eq!(found, expected);
+        // A bias is added by one rank, which may have none of the contraction.
+        for (inner, biased) in [([12, 0, 8], false), ([12, 0, 8], true), ([0, 12, 8], true)] {
+            for home in [shard(0).sizes([2, 0, 7]), shard(1).sizes([4, 3, 1])] {
+                let multiply = |mesh: &Mesh| -> Result<(Numbers, String)> {
+                    let a = operand(mesh, &[9, 20], [shard(1).sizes(inner)])?;
+                    let w = operand(mesh, &[8, 20], [shard(1).sizes(inner)])?;
+                    let bias = mesh.from_fn(8, replicate(), |i| 1.0 + i[0] as f64)?;
+                    let bias = biased.then_some(&bias);
+                    let pinned = || ctx.pinned(home.clone(), || a.linear(&w, bias));
+                    let (y, told) = ctx.explain(pinned)?;
+                    assert_eq!(y.layout(), &mesh.layout([9, 8], home.clone())?);
+                    let numbers: Numbers = y.to_array::<f64>()?.into_iter().collect();
+                    Ok((numbers, told.steps[0].strategy.clone()))
+                };
+                let (expected, _) = multiply(&here)?;
+                let (found, how) = multiply(&there)?;
+                assert!(how.contains("ring of 3 blocks"), "{how}");
+                assert_eq!(found, expected);
+            }
         }
         Ok(())
     });

@@ -5,7 +5,7 @@ use crate::case::Case;
 use shard_ops::histogram::{self, Bins};
 use shard_ops::indexing::{self, ScatterReduce};
 use shard_ops::unique::{self, Unique};
-use shard_ops::{Exec, Value, search, select, shape, sort};
+use shard_ops::{Exec, OpError, Value, search, select, shape, sort};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("index_select", |exec, case, values| {
@@ -85,6 +85,21 @@ pub(crate) const TABLE: &[Entry] = &[
         let indices: Vec<_> = args.get("index").into_iter().chain(indices).collect();
         let adds = case.attributes.bool("accumulate", false)?;
         Ok(vec![indexing::index_put(exec, x, &indices, put, adds)?])
+    }),
+    built("segment_sum", |e, c, v| {
+        segments(e, c, v, indexing::segment_sum)
+    }),
+    built("segment_mean", |e, c, v| {
+        segments(e, c, v, indexing::segment_mean)
+    }),
+    built("segment_max", |e, c, v| {
+        segments(e, c, v, indexing::segment_max)
+    }),
+    built("segment_min", |e, c, v| {
+        segments(e, c, v, indexing::segment_min)
+    }),
+    built("segment_softmax", |e, c, v| {
+        segments(e, c, v, indexing::segment_softmax)
     }),
     built("searchsorted", |exec, case, values| {
         let args = Args::new(case, values);
@@ -234,6 +249,14 @@ pub(crate) const TABLE: &[Entry] = &[
         Ok(vec![histogram::histc(exec, x, bins, ends)?])
     }),
 ];
+
+type OfSegments = fn(&dyn Exec, &Value, &Value, usize) -> Result<Value, OpError>;
+
+fn segments(e: &dyn Exec, c: &Case, v: &[Value], f: OfSegments) -> Applied {
+    let args = Args::new(c, v);
+    let count = c.attributes.size("num_segments", 0)?;
+    Ok(vec![f(e, args.need("input")?, args.need("ids")?, count)?])
+}
 
 /// What is left of a dim, which a case may ask to keep.
 fn with_dim(exec: &dyn Exec, case: &Case, dim: usize, found: [Value; 2]) -> Applied {

@@ -4,7 +4,7 @@ use super::{Applied, Args, Entry, built, unfit};
 use crate::case::Case;
 use shard_kernels::unary::Unary;
 use shard_ops::loss::{LossReduction, mse_loss};
-use shard_ops::{Exec, Value, einsum, elementwise as ew, matmul as mm, reduce};
+use shard_ops::{Exec, Value, einsum, elementwise as ew, matmul as mm, pairwise, reduce};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("logsigmoid", |e, c, v| unary(e, c, v, Unary::LogSigmoid)),
@@ -96,6 +96,22 @@ pub(crate) const TABLE: &[Entry] = &[
         let equation = c.attributes.text("equation", "")?;
         let operands: Vec<&Value> = v.iter().collect();
         Ok(vec![einsum::einsum(e, &equation, &operands)?])
+    }),
+    built("cdist", |e, c, v| {
+        let args = Args::new(c, v);
+        let order = super::stats::order(c, "p")?;
+        Ok(vec![pairwise::cdist(
+            e,
+            args.need("x1")?,
+            args.need("x2")?,
+            order,
+        )?])
+    }),
+    built("cross", |e, c, v| {
+        let args = Args::new(c, v);
+        let (a, b) = (args.need("input")?, args.need("other")?);
+        let dim = args.index("dim", -1, a.ndim().max(b.ndim()))?;
+        Ok(vec![ew::cross(e, a, b, dim)?])
     }),
     built("outer", |e, c, v| binary(e, c, v, einsum::outer)),
     built("inner", |e, c, v| binary(e, c, v, einsum::inner)),

@@ -47,22 +47,28 @@ pub(crate) const fn built(name: &'static str, apply: Apply) -> Entry {
     }
 }
 
+const TABLES: [&[Entry]; 8] = [
+    moves::TABLE,
+    math::TABLE,
+    types::TABLE,
+    windows::TABLE,
+    folds::TABLE,
+    indexing::TABLE,
+    transforms::TABLE,
+    stats::TABLE,
+];
+
+/// The names of all ops, but for those of the table of maps of one number.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    TABLES.into_iter().flatten().map(|entry| entry.name)
+}
+
 /// What applies the op of a case, or why it is not built.
 ///
 /// # Errors
 /// The reason for skipping the case.
 pub fn find(case: &Case) -> Result<Apply, String> {
-    let tables = [
-        moves::TABLE,
-        math::TABLE,
-        types::TABLE,
-        windows::TABLE,
-        folds::TABLE,
-        indexing::TABLE,
-        transforms::TABLE,
-        stats::TABLE,
-    ];
-    if let Some(entry) = tables.into_iter().flatten().find(|e| e.name == case.op) {
+    if let Some(entry) = TABLES.into_iter().flatten().find(|e| e.name == case.op) {
         return (entry.lacks)(case).map_or(Ok(entry.apply), Err);
     }
     // Ops of one number need no entry: a name that no entry has may be a row of their table.

@@ -78,9 +78,7 @@ pub(crate) const TABLE: &[Entry] = &[
         let args = Args::new(case, values);
         let x = args.need("input")?;
         let dim = args.dim("dim", x.ndim())?;
-        (0..x.shape()[dim])
-            .map(|i| select(exec, x, dim, i))
-            .collect()
+        Ok(index::unbind(exec, x, dim)?)
     }),
     built("flip", |exec, case, values| {
         let args = Args::new(case, values);
@@ -201,10 +199,6 @@ fn chunk(exec: &dyn Exec, case: &Case, values: &[Value]) -> Applied {
     let args = Args::new(case, values);
     let x = args.need("input")?;
     let dim = args.dim("dim", x.ndim())?;
-    let chunks = case.attributes.size("chunks", 1)?.max(1);
-    let (n, size) = (x.shape()[dim], x.shape()[dim].div_ceil(chunks).max(1));
-    let sizes: Vec<usize> = (0..n.div_ceil(size))
-        .map(|i| size.min(n - i * size))
-        .collect();
-    Ok(index::split(exec, x, &sizes, dim)?)
+    let chunks = case.attributes.size("chunks", 1)?;
+    Ok(index::chunk(exec, x, chunks, dim)?)
 }

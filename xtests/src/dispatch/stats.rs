@@ -285,7 +285,7 @@ fn moments(e: &dyn Exec, c: &Case, v: &[Value], one: Moment, two: Moments) -> Ap
 }
 
 /// A number, or infinity by name; 2 if it is left out.
-fn order(c: &Case, name: &str) -> Result<Order, CaseError> {
+pub(super) fn order(c: &Case, name: &str) -> Result<Order, CaseError> {
     let attributes: &Attributes = &c.attributes;
     match attributes.text(name, "") {
         Ok(text) => match text.as_str() {

@@ -77,6 +77,15 @@ fn norms(add: Add<'_>) {
         &[("input", Odd, &[7, 3])],
     );
     let [a, b]: [&[usize]; 2] = [&[7, 3], &[7, 1]];
+    for p in [json!(2.0), json!(1.0), json!(2.5), json!("inf"), json!(0.0)] {
+        let pairs = [("x1", Odd, &[2, 7, 3][..]), ("x2", Float, &[5, 3][..])];
+        add("cdist", json!({"p": p}), &pairs);
+    }
+    let vectors = [
+        ("input", Float, &[7, 3, 2][..]),
+        ("other", Float, &[3, 2][..]),
+    ];
+    add("cross", json!({"dim": 1}), &vectors);
     add(
         "cosine_similarity",
         json!({"dim": 0}),

@@ -58,6 +58,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         ("irfft", "cut", vec![6, 3, 2], json!({"dim": 0, "n": 6})),
         ("fft2", "both", vec![5, 6, 2], json!({})),
+        ("ifft2", "both", vec![5, 4, 2], json!({})),
         (
             "fftn",
             "three",

@@ -29,9 +29,13 @@ pub(super) enum Kind {
     /// Numbers between 0 and 1.
     Share,
     Truth,
+    /// The numbers below as many as there are elements, each once.
+    Once,
+    /// Rising halves.
+    Rising,
 }
 
-use Kind::{Class, Float, Large, Odd, Small, Truth};
+use Kind::{Class, Float, Large, Odd, Once, Rising, Small, Truth};
 
 impl Kind {
     fn tensor(self, shape: &[usize], seed: u64) -> Tensor {
@@ -48,6 +52,8 @@ impl Kind {
             Self::Small => whole(&|i| at(i) as i64),
             Self::Large => whole(&|i| (at(i) as i64).wrapping_mul(i64::MAX / 7)),
             Self::Class => whole(&|i| (at(i) as i64).rem_euclid(5)),
+            Self::Once => whole(&|i| (numel(shape) - 1 - i) as i64),
+            Self::Rising => Data::F64((0..numel(shape)).map(|i| i as f64 / 2.0 - 0.75).collect()),
             Self::Truth => Data::Bool((0..numel(shape)).map(|i| u8::from(at(i) > 1.0)).collect()),
         };
         Tensor {
@@ -69,6 +75,8 @@ pub(super) fn cases() -> Vec<Case> {
     choices(&mut add);
     scans(&mut add);
     counts(&mut add);
+    rows(&mut add);
+    several(&mut add);
     all
 }
 
@@ -236,6 +244,8 @@ fn counts(add: Add<'_>) {
         }
     }
     add("histc", json!({"bins": 5, "min": -0.5, "max": 0.5}), &[x]);
+    let bins = json!({"bins": [3, 2], "range": [-1.0, 1.0, -0.5, 0.75]});
+    add("histogramdd", bins, &[("input", Float, &[9, 2])]);
     for mask in [&[5, 6][..], &[6], &[5, 1]] {
         let operands = [x, ("mask", Truth, mask), ("source", Float, &[4, 8])];
         add("masked_scatter", json!({}), &operands);
@@ -246,6 +256,64 @@ fn counts(add: Add<'_>) {
         ("source", Large, &[0]),
     ];
     add("masked_scatter", json!({}), &operands);
+}
+
+/// Rows and elements that an operand names, or that a condition holds of.
+fn rows(add: Add<'_>) {
+    let x = ("input", Float, &[7, 3][..]);
+    let index = ("index", Class, &[4, 3][..]);
+    add("take_along_dim", json!({"dim": 0}), &[x, index]);
+    let (once, src) = (("index", Once, &[4][..]), ("src", Odd, &[4, 3][..]));
+    add("index_copy", json!({"dim": 0}), &[x, once, src]);
+    let places = ("index0", Class, &[5][..]);
+    let put = ("values", Odd, &[5, 3][..]);
+    add("index_put", json!({"accumulate": true}), &[x, places, put]);
+    let places = ("index0", Once, &[5][..]);
+    add("index_put", json!({}), &[x, places, put]);
+    let ids = ("ids", Class, &[7][..]);
+    for op in [
+        "segment_sum",
+        "segment_mean",
+        "segment_max",
+        "segment_min",
+        "segment_softmax",
+    ] {
+        add(op, json!({"num_segments": 6}), &[x, ids]);
+    }
+    for mask in [&[7, 3][..], &[7, 1]] {
+        add("masked_select", json!({}), &[x, ("mask", Truth, mask)]);
+    }
+    for kind in [Float, Small, Truth] {
+        add("nonzero", json!({}), &[("input", kind, &[7, 3])]);
+    }
+    add("argsort", json!({"dim": 0, "descending": true}), &[x]);
+    add("kthvalue", json!({"dim": 0, "k": 3}), &[x]);
+    let ends = ("boundaries", Rising, &[6][..]);
+    add("bucketize", json!({"right": true}), &[x, ends]);
+}
+
+/// A few maps in a row, and joined tensors.
+fn several(add: Add<'_>) {
+    let [x, a, b]: [Operand; 3] = [
+        ("input", Float, &[7, 3]),
+        ("a", Odd, &[3]),
+        ("b", Odd, &[7, 1]),
+    ];
+    for op in ["addcmul", "addcdiv"] {
+        add(op, json!({"value": 0.5}), &[x, a, b]);
+    }
+    let (end, weight) = (("end", Odd, a.2), ("weight", Float, b.2));
+    add("lerp", json!({}), &[x, end, weight]);
+    for op in ["isnan", "isinf", "isfinite"] {
+        add(op, json!({}), &[x]);
+    }
+    let [a, b]: [Operand; 2] = [("a", Odd, &[7]), ("b", Float, &[5])];
+    add("outer", json!({}), &[a, b]);
+    let [a, b]: [Operand; 2] = [("a", Odd, &[7, 4]), ("b", Float, &[3, 4])];
+    add("inner", json!({}), &[a, b]);
+    let [a, b]: [Operand; 2] = [("a", Odd, &[2, 7, 4]), ("b", Float, &[4, 3, 7])];
+    let dims = json!({"dims_a": [1, 2], "dims_b": [2, 0]});
+    add("tensordot", dims, &[a, b]);
 }
 
 pub(super) fn case(
@@ -285,9 +353,16 @@ pub(super) fn case(
             | "logical_or"
             | "logical_xor"
             | "logical_not"
+            | "isnan"
+            | "isinf"
+            | "isfinite"
+            | "nonzero"
+            | "argsort"
+            | "bucketize"
             | "unique"
             | "unique_consecutive"
             | "histogram"
+            | "histogramdd"
             | "histc"
     );
     let floats = (0..inputs.len()).filter(|&i| matches!(&*inputs[i].1.data, Data::F64(_)));

@@ -99,6 +99,26 @@ fn pools(add: Add<'_>) {
         json!({"kernel_size": 2, "output_size": [5, 6]}),
         pooled,
     );
+    let lines: &[Operand] = &[("input", Float, &[1, 2, 5]), ("indices", Place, &[1, 2, 5])];
+    add(
+        "max_unpool1d",
+        json!({"kernel_size": 2, "output_size": [30]}),
+        lines,
+    );
+    let volumes: &[Operand] = &[
+        ("input", Float, &[1, 2, 3, 2, 2]),
+        ("indices", Place, &[1, 2, 3, 2, 2]),
+    ];
+    add(
+        "max_unpool3d",
+        json!({"kernel_size": 2, "output_size": [5, 3, 2]}),
+        volumes,
+    );
+    add(
+        "lp_pool3d",
+        json!({"norm_type": 2.0, "kernel_size": 2}),
+        &[("input", Positive, &[1, 2, 5, 4, 3])],
+    );
     add(
         "local_response_norm",
         json!({"size": 4, "alpha": 0.5}),
@@ -127,6 +147,21 @@ fn columns(add: Add<'_>) {
         "fold2d",
         json!({"kernel_size": [2, 3], "stride": [2, 1], "padding": [1, 0], "output_size": [6, 5]}),
         &x(&[2, 12, 12]),
+    );
+    add(
+        "fold1d",
+        json!({"kernel_size": 3, "stride": 2, "output_size": [9]}),
+        &x(&[2, 6, 4]),
+    );
+    add(
+        "fold3d",
+        json!({"kernel_size": 2, "stride": [2, 1, 1], "output_size": [4, 3, 3]}),
+        &x(&[1, 16, 8]),
+    );
+    add(
+        "fold",
+        json!({"kernel_size": 2, "output_size": [4, 3]}),
+        &x(&[1, 8, 6]),
     );
     add(
         "unfold",

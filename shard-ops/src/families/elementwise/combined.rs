@@ -2,7 +2,7 @@
 
 use super::number::rounded;
 use super::{Arithmetic, add, eq, lt, mul, mul_scalar, ne, sub, unary};
-use crate::families::index::slice;
+use crate::families::index::{roll, slice};
 use crate::families::shape::reshape;
 use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value};
@@ -152,6 +152,33 @@ pub fn glu(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
     let half = extent / 2;
     let gate = unary(exec, &slice(exec, x, dim, half, 1, half)?, Unary::Sigmoid)?;
     mul(exec, &slice(exec, x, dim, 0, 1, half)?, &gate)
+}
+
+/// The cross products of the vectors of three numbers that lie along dim `dim` of both operands, broadcast.
+///
+/// # Collective
+/// All members of the mesh. Communicates to align misaligned operands, and what vectors whose own dim is sharded lack.
+///
+/// # Errors
+/// A dim that has not three indices in both; shapes that do not broadcast; types that differ.
+pub fn cross(exec: &dyn Exec, a: &Value, b: &Value, dim: usize) -> Result<Value> {
+    let ndim = a.ndim().max(b.ndim());
+    let own = |x: &Value| {
+        let own = (dim + x.ndim()).checked_sub(ndim);
+        own.filter(|&d| x.shape().get(d) == Some(&3))
+    };
+    let (Some(of_a), Some(of_b)) = (own(a), own(b)) else {
+        return Err(OpError::Shape {
+            op: "cross",
+            problem: format!("dim {dim} does not hold vectors of three numbers"),
+            shapes: vec![a.shape().to_vec(), b.shape().to_vec()],
+            fix: "name a dim of extent 3 of both",
+        });
+    };
+    // a[i] b[i + 1] - a[i + 1] b[i] is element i + 2 of the product.
+    let left = mul(exec, a, &roll(exec, b, of_b, -1)?)?;
+    let right = mul(exec, &roll(exec, a, of_a, -1)?, b)?;
+    roll(exec, &sub(exec, &left, &right)?, dim, -1)
 }
 
 #[cfg(test)]

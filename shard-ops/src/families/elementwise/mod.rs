@@ -10,7 +10,9 @@ mod number;
 #[cfg(all(test, feature = "cuda-emulated"))]
 mod tests;
 
-pub use self::combined::{addcdiv, addcmul, glu, isfinite, isinf, isnan, leaky, lerp, prelu};
+pub use self::combined::{
+    addcdiv, addcmul, cross, glu, isfinite, isinf, isnan, leaky, lerp, prelu,
+};
 pub use self::compare::{
     eq, ge, gt, le, logical_and, logical_not, logical_or, logical_xor, lt, ne,
 };

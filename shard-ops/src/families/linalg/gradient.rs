@@ -4,12 +4,14 @@ use super::{apply, apply_solve};
 use crate::families::elementwise::{
     add, cast, eq, le, masked_fill, mul, mul_scalar, neg, number, sub, unary,
 };
+use crate::families::index::{pad, slice};
 use crate::families::matmul::product;
 use crate::families::shape::{transpose, unsqueeze};
 use crate::families::triangle::{tril, triu};
 use crate::{Exec, OpError, Result, Saved, Value};
 use shard_kernels::linalg::Factors;
 use shard_kernels::unary::Unary;
+use shard_spec::EdgeMap;
 
 /// The cotangent of the matrices.
 pub(super) fn of(
@@ -87,15 +89,10 @@ fn cholesky(exec: &dyn Exec, l: &Value, dl: &Value) -> Result<Value> {
     mul_scalar(exec, &add(exec, &s, &turned(exec, &s)?)?, 0.5)
 }
 
-/// `(dQ + Q copyltu(M)) R⁻ᵀ` with `M = R dRᵀ - dQᵀ Q`.
+/// `(dQ + Q copyltu(M)) R⁻ᵀ` with `M = R dRᵀ - dQᵀ Q`. Of matrices with more columns than rows, whose `Q` is that of the first ones,
+/// see [`wide_qr`].
 fn qr(exec: &dyn Exec, y: &[Value], dq: Option<&Value>, dr: Option<&Value>) -> Result<Value> {
     let (q, r) = (&y[0], &y[1]);
-    if q.shape()[q.ndim() - 2] < r.shape()[r.ndim() - 1] {
-        return Err(OpError::NoVjp {
-            op: "qr",
-            operand: 0,
-        });
-    }
     let mut terms = Vec::new();
     if let Some(dr) = dr {
         terms.push(product(exec, r, dr, false, true)?);
@@ -104,6 +101,9 @@ fn qr(exec: &dyn Exec, y: &[Value], dq: Option<&Value>, dr: Option<&Value>) -> R
         terms.push(neg(exec, &product(exec, dq, q, true, false)?)?);
     }
     let m = sum_of(exec, terms)?;
+    if q.shape()[q.ndim() - 2] < r.shape()[r.ndim() - 1] {
+        return wide_qr(exec, q, r, &m, dr);
+    }
     let mirrored = add(
         exec,
         &tril(exec, &m, 0)?,
@@ -114,6 +114,29 @@ fn qr(exec: &dyn Exec, y: &[Value], dq: Option<&Value>, dr: Option<&Value>) -> R
         left = add(exec, dq, &left)?;
     }
     divided(exec, &left, &turned(exec, r)?)
+}
+
+/// `Q dR`, and of the first columns, as many as rows, `Q W R₁⁻ᵀ` more: `R₁` are those columns of `R`, and `W` is what lies below the
+/// diagonal of `M - Mᵀ`, for the `M` of [`qr`].
+///
+/// A change `dA` of the matrix is one of `Q` by `Q K` and of `R` by `Qᵀ dA - K R`, with `K` skew and `K R₁ = Qᵀ dA₁` below the diagonal.
+/// So `dR` reaches all columns through `Qᵀ`, and what `K` is worth, `⟨Qᵀ dQ - dR Rᵀ, K⟩`, the first ones.
+fn wide_qr(exec: &dyn Exec, q: &Value, r: &Value, m: &Value, dr: Option<&Value>) -> Result<Value> {
+    let (last, rows) = (r.ndim() - 1, q.shape()[q.ndim() - 2]);
+    let first = slice(exec, r, last, 0, 1, rows)?;
+    let skew = tril(exec, &sub(exec, m, &turned(exec, m)?)?, -1)?;
+    let left = divided(
+        exec,
+        &product(exec, q, &skew, false, false)?,
+        &turned(exec, &first)?,
+    )?;
+    let mut pads = vec![(0, 0); r.ndim()];
+    pads[last].1 = (r.shape()[last] - rows) as isize;
+    let left = pad(exec, &left, &pads, EdgeMap::Zeros, 0.0)?;
+    match dr {
+        Some(dr) => add(exec, &left, &product(exec, q, dr, false, false)?),
+        None => Ok(left),
+    }
 }
 
 /// `1 / (x[j] - x[i])`, and 0 where they are equal.

@@ -259,6 +259,12 @@ impl Op for SolveFor {
 mod tests {
     use super::*;
     use crate::testing::{Tensor, validate};
+    use crate::{Engine, EngineOptions};
+    use shard_comm::local::{self, LocalOptions};
+    use shard_comm::{Communicator, ErrorClass};
+    use shard_redistribute::{Array, MeshComm};
+    use shard_spec::{DeviceMesh, Layout};
+    use std::rc::Rc;
 
     /// Symmetric and positive definite, one for each of a batch.
     fn positive(batch: usize, n: usize) -> Tensor {
@@ -288,8 +294,47 @@ mod tests {
     #[test]
     fn factors_of_any_matrix_have_the_slopes_of_their_vjps() {
         for kind in [Factors::Qr, Factors::Svd] {
-            let tried = validate(Decompose { kind }, &[Tensor::drawn([4, 4, 3], 5)]).unwrap();
-            assert!(tried.slopes > 0, "{kind:?}");
+            for shape in [[4, 4, 3], [4, 3, 5]] {
+                let tried = validate(Decompose { kind }, &[Tensor::drawn(shape, 5)]).unwrap();
+                assert!(tried.slopes > 0, "{kind:?} of {shape:?}");
+            }
         }
+    }
+
+    #[test]
+    fn matrices_in_pieces_are_refused_on_all_ranks_with_the_fix_and_batches_are_not() {
+        type Of = fn(&dyn Exec, &Value) -> Result<Vec<Value>>;
+        let all: [Of; 7] = [inv, cholesky, qr, svd, eigh, det, slogdet];
+        let told = local::run_with(2, &LocalOptions::default(), |comm| {
+            let world: Rc<dyn Communicator> = Rc::new(comm);
+            let mesh = DeviceMesh::new(&[2]).unwrap();
+            let cx = MeshComm::new(&world, &mesh).unwrap();
+            let engine = Engine::new(EngineOptions::default());
+            let of = |placed: &str| {
+                let layout = Layout::parse(&mesh, &[3, 4, 4], placed).unwrap();
+                let entry = |i: &[usize]| if i[1] == i[2] { 2.0 } else { 0.25 };
+                Value::new(Array::from_fn::<f64>(&cx, &layout, entry).unwrap())
+            };
+            let before = cx.world().ledger().snapshot();
+            let mut told = Vec::new();
+            for placed in ["S(1)", "S(2)"] {
+                let x = of(placed);
+                let errors = all.iter().map(|f| f(&*engine, &x).unwrap_err());
+                let solved = [solve(&*engine, &x, &of("R")), solve(&*engine, &of("R"), &x)];
+                for error in errors.chain(solved.map(Result::unwrap_err)) {
+                    assert_eq!(error.class(), ErrorClass::Uniform);
+                    told.push(error.to_string());
+                }
+            }
+            assert!(all.iter().all(|f| f(&*engine, &of("S(0)[1,2]")).is_ok()));
+            assert_eq!(cx.world().ledger().since(&before).bytes, 0);
+            told
+        });
+        let told = told.unwrap();
+        assert_eq!(told[0], told[1]);
+        assert!(
+            told[0].iter().all(|error| error.contains("redistribute")),
+            "{told:?}"
+        );
     }
 }

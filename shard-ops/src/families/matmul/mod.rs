@@ -154,7 +154,7 @@ impl Op for MatMul {
     }
 
     fn block_rules(&self, inputs: &[Meta], outputs: &[Layout]) -> Result<Vec<Rule>> {
-        (Blocks::of(self, &outputs[0]).into_iter())
+        (Blocks::of(&outputs[0]).into_iter())
             .map(|blocks| rule::rule(self, inputs, Some(blocks)))
             .collect()
     }

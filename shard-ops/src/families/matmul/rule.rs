@@ -18,14 +18,11 @@ pub(super) enum Blocks {
 
 impl Blocks {
     /// What may be tried for a result that is to lie so.
-    pub(super) fn of(op: &MatMul, result: &Layout) -> Vec<Self> {
+    pub(super) fn of(result: &Layout) -> Vec<Self> {
         let sharding = |back: usize| result.sharding(result.ndim().checked_sub(back)?).cloned();
         let mut all = vec![Self::Rows(None), Self::Columns(None)];
-        // A bias is no term of every rank's.
-        if !op.bias {
-            all.extend(sharding(2).map(|s| Self::Rows(Some(s))));
-            all.extend(sharding(1).map(|s| Self::Columns(Some(s))));
-        }
+        all.extend(sharding(2).map(|s| Self::Rows(Some(s))));
+        all.extend(sharding(1).map(|s| Self::Columns(Some(s))));
         all
     }
 }

@@ -14,6 +14,7 @@ mod states;
 
 pub use self::extreme::{argmax, argmin, max, min};
 pub use self::moments::{std, std_mean, var, var_mean};
+pub(super) use self::norms::power;
 pub use self::norms::{Order, cosine_similarity, norm, normalize};
 pub use self::quantile::{Interpolation, quantile};
 pub(super) use self::states::states;
@@ -78,7 +79,7 @@ fn check_dims(op: &'static str, x: &Value, dims: &[usize]) -> Result<()> {
 }
 
 /// The square root, with no gradient where it is 0.
-fn square_root(exec: &dyn Exec, x: &Value) -> Result<Value> {
+pub(super) fn square_root(exec: &dyn Exec, x: &Value) -> Result<Value> {
     let zero = eq(exec, &x.detach(), &number("sqrt", x, 0.0)?)?;
     let root = unary(exec, &masked_fill(exec, x, &zero, 1.0)?, Unary::Sqrt)?;
     masked_fill(exec, &root, &zero, 0.0)

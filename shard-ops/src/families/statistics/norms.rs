@@ -122,7 +122,7 @@ fn at_least(exec: &dyn Exec, x: &Value, min: f64) -> Result<Value> {
 }
 
 /// `x^p` of numbers that are not negative, without a gradient where `x` is 0: zeros are raised to 1 for the power, which is taken back.
-fn power(exec: &dyn Exec, x: &Value, p: f64) -> Result<Value> {
+pub(in crate::families) fn power(exec: &dyn Exec, x: &Value, p: f64) -> Result<Value> {
     let whole = p >= 2.0 && p.fract() == 0.0;
     if whole {
         return unary(exec, x, Unary::PowScalar { exponent: p });

@@ -1,0 +1,295 @@
+//! Sums over the coordinates of pairs of points: powers of what two rows differ by.
+
+use super::{Real, View, ViewMut};
+
+/// What is summed over the coordinates of two points, for a power `p` above 0: `|a - b|^p`, and its derivative with respect to `a`,
+/// which is 0 where the coordinates are equal.
+trait Power<T> {
+    fn of(&self, difference: T) -> T;
+    fn slope(&self, difference: T) -> T;
+}
+
+struct One;
+struct Two;
+struct Any<T>(T);
+
+impl<T: Real> Power<T> for One {
+    #[inline(always)]
+    fn of(&self, d: T) -> T {
+        d.abs()
+    }
+
+    #[inline(always)]
+    fn slope(&self, d: T) -> T {
+        sign(d)
+    }
+}
+
+impl<T: Real> Power<T> for Two {
+    #[inline(always)]
+    fn of(&self, d: T) -> T {
+        d * d
+    }
+
+    #[inline(always)]
+    fn slope(&self, d: T) -> T {
+        d + d
+    }
+}
+
+impl<T: Real> Power<T> for Any<T> {
+    fn of(&self, d: T) -> T {
+        d.abs().powf(self.0)
+    }
+
+    fn slope(&self, d: T) -> T {
+        match d == T::zero() {
+            true => d,
+            false => sign(d) * self.0 * d.abs().powf(self.0 - T::one()),
+        }
+    }
+}
+
+/// NaN has none.
+fn sign<T: Real>(d: T) -> T {
+    if d > T::zero() {
+        T::one()
+    } else if d < T::zero() {
+        -T::one()
+    } else {
+        d
+    }
+}
+
+/// `out[.., i, j] = Σ_k |x[.., i, k] - y[.., j, k]|^p`. Leading dims of `x` and `y` broadcast to those of `out`.
+///
+/// ```
+/// use shard_kernels::{pairwise::powers, View, ViewMut};
+/// let (x, y, mut out) = ([0.0, 0.0, 3.0, 4.0], [0.0, 4.0], [0.0; 2]);
+/// let to = &mut ViewMut::contiguous(&mut out, &[2, 1]);
+/// powers(&View::contiguous(&x, &[2, 2]), &View::contiguous(&y, &[1, 2]), 2.0, to);
+/// assert_eq!(out, [16.0, 9.0]);
+/// ```
+///
+/// # Panics
+/// When the shapes contradict each other.
+pub fn powers<T: Real>(x: &View<'_, T>, y: &View<'_, T>, p: f64, out: &mut ViewMut<'_, T>) {
+    match p {
+        1.0 => powers_by(&One, x, y, out),
+        2.0 => powers_by(&Two, x, y, out),
+        p => powers_by(&Any(T::of(p)), x, y, out),
+    }
+}
+
+/// The adjoint of [`powers`] with respect to `x`, for cotangents `g` of its results: `out[.., i, k] = Σ_j g[.., i, j] s` with the
+/// derivative `s` of `|x[.., i, k] - y[.., j, k]|^p`.
+///
+/// # Panics
+/// When the shapes contradict each other.
+pub fn slopes<T: Real>(
+    x: &View<'_, T>,
+    y: &View<'_, T>,
+    g: &View<'_, T>,
+    p: f64,
+    out: &mut ViewMut<'_, T>,
+) {
+    match p {
+        1.0 => slopes_by(&One, x, y, g, out),
+        2.0 => slopes_by(&Two, x, y, g, out),
+        p => slopes_by(&Any(T::of(p)), x, y, g, out),
+    }
+}
+
+fn powers_by<T: Real>(
+    power: &impl Power<T>,
+    x: &View<'_, T>,
+    y: &View<'_, T>,
+    out: &mut ViewMut<'_, T>,
+) {
+    let (rows, columns) = (Rows::of(x, out.shape()), Rows::of(y, out.shape()));
+    for_each_matrix(out, |batch, mut out| {
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        for i in 0..out.shape()[0] {
+            let a = rows.row(x, batch, i, &mut a);
+            for j in 0..out.shape()[1] {
+                let b = columns.row(y, batch, j, &mut b);
+                let mut sum = T::zero();
+                for (&a, &b) in a.iter().zip(b) {
+                    sum += power.of(a - b);
+                }
+                put(&mut out, [i, j], sum);
+            }
+        }
+    });
+}
+
+fn slopes_by<T: Real>(
+    power: &impl Power<T>,
+    x: &View<'_, T>,
+    y: &View<'_, T>,
+    g: &View<'_, T>,
+    out: &mut ViewMut<'_, T>,
+) {
+    let rows = Rows::of(x, out.shape());
+    let columns = Rows::of(y, out.shape());
+    let weights = Rows::of(g, out.shape());
+    let mut sums = vec![T::zero(); out.shape().last().copied().unwrap_or(0)];
+    for_each_matrix(out, |batch, mut out| {
+        let (mut a, mut b, mut w) = (Vec::new(), Vec::new(), Vec::new());
+        for i in 0..out.shape()[0] {
+            let a = rows.row(x, batch, i, &mut a);
+            sums.fill(T::zero());
+            for (j, &w) in weights.row(g, batch, i, &mut w).iter().enumerate() {
+                let b = columns.row(y, batch, j, &mut b);
+                for ((sum, &a), &b) in sums.iter_mut().zip(a).zip(b) {
+                    *sum += w * power.slope(a - b);
+                }
+            }
+            for (k, &sum) in sums.iter().enumerate() {
+                put(&mut out, [i, k], sum);
+            }
+        }
+    });
+}
+
+/// Where the rows of matrices lie whose leading dims broadcast.
+struct Rows {
+    batch: Vec<isize>,
+    step: isize,
+    along: isize,
+    n: usize,
+}
+
+impl Rows {
+    fn of<T>(view: &View<'_, T>, to: &[usize]) -> Self {
+        let (own, lead) = (view.ndim() - 2, to.len() - 2);
+        let first = lead - own;
+        let step = |d: usize| match d.checked_sub(first) {
+            Some(d) if view.shape()[d] == to[first + d] => view.strides()[d],
+            _ => 0,
+        };
+        Self {
+            batch: (0..lead).map(step).collect(),
+            step: view.strides()[own],
+            along: view.strides()[own + 1],
+            n: view.shape()[own + 1],
+        }
+    }
+
+    /// A row, in place or copied side by side.
+    fn row<'a, T: Real>(
+        &self,
+        view: &View<'a, T>,
+        batch: &[usize],
+        row: usize,
+        copy: &'a mut Vec<T>,
+    ) -> &'a [T] {
+        let lead = batch.iter().zip(&self.batch);
+        let lead: isize = lead.map(|(&i, &step)| i as isize * step).sum();
+        let start = view.offset() as isize + lead + row as isize * self.step;
+        if self.n == 0 {
+            return &[];
+        }
+        if self.along == 1 || self.n == 1 {
+            return &view.data()[start as usize..start as usize + self.n];
+        }
+        copy.clear();
+        copy.extend((0..self.n).map(|k| view.data()[(start + k as isize * self.along) as usize]));
+        copy
+    }
+}
+
+/// Visits the matrices of a view: the indices of its leading dims, and the last two dims.
+fn for_each_matrix<T: Real>(
+    out: &mut ViewMut<'_, T>,
+    mut visit: impl FnMut(&[usize], ViewMut<'_, T>),
+) {
+    let (shape, strides, offset) = out.geometry();
+    let lead = shape.len() - 2;
+    if shape.contains(&0) {
+        return;
+    }
+    let mut batch = vec![0; lead];
+    for number in 0..shape[..lead].iter().product() {
+        let (mut rest, mut at): (usize, isize) = (number, offset as isize);
+        for d in (0..lead).rev() {
+            batch[d] = rest % shape[d];
+            rest /= shape[d];
+            at += batch[d] as isize * strides[d];
+        }
+        let matrix = ViewMut::new(
+            out.data_mut(),
+            at as usize,
+            &shape[lead..],
+            &strides[lead..],
+        );
+        visit(&batch, matrix);
+    }
+}
+
+fn put<T: Real>(out: &mut ViewMut<'_, T>, [i, j]: [usize; 2], value: T) {
+    let (down, across) = (out.strides()[0], out.strides()[1]);
+    let at = out.offset() as isize + i as isize * down + j as isize * across;
+    out.data_mut()[at as usize] = value;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Rng, assert_close};
+
+    #[test]
+    fn rows_of_transposed_and_broadcast_matrices_are_compared() {
+        let mut rng = Rng::new(3);
+        // Three points of four coordinates, stored by columns, and a batch of two matrices of two points.
+        let (x, y): (Vec<f64>, Vec<f64>) = (rng.vec(12), rng.vec(16));
+        let of_x = View::contiguous(&x, &[4, 3]).permute(&[1, 0]);
+        let of_y = View::contiguous(&y, &[2, 2, 4]);
+        for p in [1.0, 2.0, 0.5, 3.0] {
+            let (mut out, mut expected) = ([0.0; 12], vec![0.0; 12]);
+            powers(
+                &of_x,
+                &of_y,
+                p,
+                &mut ViewMut::contiguous(&mut out, &[2, 3, 2]),
+            );
+            let (g, mut back) = (rng.vec(12), [0.0; 24]);
+            let of_g = View::contiguous(&g, &[2, 3, 2]);
+            slopes(
+                &of_x,
+                &of_y,
+                &of_g,
+                p,
+                &mut ViewMut::contiguous(&mut back, &[2, 3, 4]),
+            );
+            let mut slope = vec![0.0; 24];
+            for at in 0..12 {
+                let (b, i, j) = (at / 6, at / 2 % 3, at % 2);
+                for k in 0..4 {
+                    let d: f64 = x[k * 3 + i] - y[b * 8 + j * 4 + k];
+                    expected[at] += d.abs().powf(p);
+                    slope[b * 12 + i * 4 + k] += g[at] * p * d.abs().powf(p - 1.0) * d.signum();
+                }
+            }
+            assert_close(&out, &expected, 1e-5);
+            assert_close(&back, &slope, 1e-5);
+        }
+    }
+
+    #[test]
+    fn equal_coordinates_have_no_slope_and_nan_stays() {
+        for p in [1.0, 2.0, 0.5] {
+            let (x, g, mut out) = ([1.0, f64::NAN], [1.0], [7.0; 2]);
+            let row = |x| View::contiguous(x, &[1, 2]);
+            let to = &mut ViewMut::contiguous(&mut out, &[1, 2]);
+            slopes(
+                &row(&x),
+                &row(&[1.0, 1.0]),
+                &View::contiguous(&g, &[1, 1]),
+                p,
+                to,
+            );
+            assert!(out[0] == 0.0 && out[1].is_nan(), "{p}: {out:?}");
+        }
+    }
+}
