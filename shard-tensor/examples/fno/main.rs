@@ -7,16 +7,13 @@
 //!
 //! `cargo run --release -p shard-tensor --example fno -- --help`
 
+#[path = "../input/changes.rs"]
+mod changes;
 #[path = "../downscale/data.rs"]
 mod data;
 #[path = "../output/fields.rs"]
 mod fields;
 mod model;
-#[path = "../input/npy.rs"]
-mod npy;
-#[cfg(test)]
-#[path = "../input/npy_write.rs"]
-mod npy_write;
 mod picture;
 #[path = "../output/pieces.rs"]
 mod pieces;
@@ -26,6 +23,7 @@ mod raster;
 #[path = "../output/told.rs"]
 mod told;
 
+use changes::{Changes, uneven};
 use clap::Parser;
 use data::Forecast;
 use model::Operator;
@@ -141,7 +139,7 @@ fn run(args: &Args) -> std::result::Result<bool, Failure> {
     writeln!(out, "  ranks received {} MB", megabytes.join(", "))?;
     std::fs::create_dir_all(&args.out)?;
     let file = args.out.join("fno.svg");
-    picture::write(&file, &many)?;
+    picture::write(&file, &many, "A Fourier neural operator")?;
     writeln!(out, "  drew {}", file.display())?;
     if !args.verify {
         return Ok(true);
@@ -255,23 +253,12 @@ struct Hours {
 impl Hours {
     /// Fields lose their mean and get the spread one, level by level; changes get the spread one.
     fn new(mesh: &Mesh, forecast: &Forecast, parts: [usize; 2]) -> Result<Self> {
-        let theta: Array4<f64> = forecast.theta.mapv(f64::from);
-        let hours = theta.dim().0;
-        if hours < 3 {
-            return Err(Error::custom("two changes need three hours"));
-        }
-        let change = &theta.slice(s![1.., .., .., ..]) - &theta.slice(s![..-1, .., .., ..]);
-        let known = change.slice(s![..hours - 2, .., .., ..]);
-        let unit = (known.iter().map(|x| x * x).sum::<f64>() / known.len() as f64).sqrt();
-        let mut fields = theta;
-        for level in 0..fields.dim().1 {
-            let of_level = fields.slice(s![..hours - 2, level, .., ..]);
-            let mean = of_level.mean().unwrap_or(0.0);
-            let spread = of_level.std(0.0).max(1e-6);
-            fields
-                .slice_mut(s![.., level, .., ..])
-                .mapv_inplace(|x| (x - mean) / spread);
-        }
+        let Changes {
+            fields,
+            changes,
+            unit,
+        } = Changes::of(forecast)?;
+        let hours = fields.dim().0;
         let placements: Placements = (parts.iter().enumerate())
             .map(|(axis, &n)| shard(2 + axis).weights(uneven(n)))
             .collect::<Vec<AxisPlacement>>()
@@ -284,7 +271,7 @@ impl Hours {
                     .distribute(&some, &placements)?
                     .to(dtype)
             };
-            Ok((at(&fields)?, at(&(&change / unit))?))
+            Ok((at(&fields)?, at(&changes)?))
         };
         Ok(Self {
             train: placed(0, hours - 2)?,
@@ -292,11 +279,4 @@ impl Hours {
             unit,
         })
     }
-}
-
-/// Each part two thirds as large as the one before.
-fn uneven(parts: usize) -> Vec<f64> {
-    (0..parts)
-        .map(|part| (2f64 / 3.0).powi(part as i32))
-        .collect()
 }
