@@ -2,7 +2,7 @@
 //!
 //! A hill and a hollow of water collapse into waves, which run round the plane and through each other; rotation keeps two
 //! eddies of them standing. Rows and columns of 203 x 187 cells are divided over the axes of a mesh, unevenly, and the model is
-//! written as for one device. What moves are the frames, one cell wide, of pieces.
+//! written as for one device. What moves are frames of pieces, one cell wide.
 //!
 //! `cargo run --release -p shard-tensor --example shallow_water -- --help`
 

@@ -1,7 +1,7 @@
 //! Adam, with decay in the gradient or decoupled from it.
 
 use super::options::optimizer;
-use super::slots::{Formula, Slots};
+use super::slots::{Formula, Named, Slots};
 use shard_ops::optimize::Update;
 
 /// Adam (Kingma and Ba, 2015), as `torch.optim.Adam`: weight decay is added to the gradient.
@@ -85,7 +85,7 @@ impl<const DECOUPLED: bool> Formula for Options<DECOUPLED> {
         self.rate = rate;
     }
 
-    fn limits(&self) -> (Vec<(&'static str, f64)>, Vec<(&'static str, f64)>) {
+    fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![
             ("learning rate", self.rate),
             ("eps", self.eps),
@@ -95,7 +95,7 @@ impl<const DECOUPLED: bool> Formula for Options<DECOUPLED> {
             ("first beta", self.betas[0]),
             ("second beta", self.betas[1]),
         ];
-        (any, shares)
+        [any, shares]
     }
 
     fn states(&self) -> &'static [&'static str] {

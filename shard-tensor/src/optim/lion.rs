@@ -1,7 +1,7 @@
 //! Steps along the sign of a mean.
 
 use super::options::optimizer;
-use super::slots::{Formula, Slots};
+use super::slots::{Formula, Named, Slots};
 use shard_ops::optimize::Update;
 
 /// Lion (Chen and others, 2023): every element moves by the rate, along the sign of a mean of gradients. Decay is decoupled. Its
@@ -47,13 +47,13 @@ impl Formula for LionOptions {
         self.rate = rate;
     }
 
-    fn limits(&self) -> (Vec<(&'static str, f64)>, Vec<(&'static str, f64)>) {
+    fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![("learning rate", self.rate), ("weight decay", self.decay)];
         let shares = vec![
             ("first beta", self.betas[0]),
             ("second beta", self.betas[1]),
         ];
-        (any, shares)
+        [any, shares]
     }
 
     fn states(&self) -> &'static [&'static str] {

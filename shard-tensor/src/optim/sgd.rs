@@ -1,7 +1,7 @@
 //! Stochastic gradient descent.
 
 use super::options::optimizer;
-use super::slots::{Formula, Slots};
+use super::slots::{Formula, Named, Slots};
 use shard_ops::optimize::Update;
 
 /// `p -= rate * (g + decay * p)`, with optional momentum, as `torch.optim.SGD`.
@@ -52,13 +52,13 @@ impl Formula for SgdOptions {
         self.rate = rate;
     }
 
-    fn limits(&self) -> (Vec<(&'static str, f64)>, Vec<(&'static str, f64)>) {
+    fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![
             ("learning rate", self.rate),
             ("momentum", self.momentum),
             ("weight decay", self.decay),
         ];
-        (any, Vec::new())
+        [any, Vec::new()]
     }
 
     fn states(&self) -> &'static [&'static str] {

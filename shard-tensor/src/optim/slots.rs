@@ -18,8 +18,8 @@ pub(super) trait Formula: Copy + Debug {
 
     fn set_rate(&mut self, rate: f64);
 
-    /// The numbers that must not be negative, and those that must be from 0 to below 1, by name.
-    fn limits(&self) -> (Vec<(&'static str, f64)>, Vec<(&'static str, f64)>);
+    /// The numbers that must not be negative, and those that must be from 0 to below 1.
+    fn limits(&self) -> [Vec<Named>; 2];
 
     /// The names of what is remembered.
     fn states(&self) -> &'static [&'static str];
@@ -27,6 +27,9 @@ pub(super) trait Formula: Copy + Debug {
     /// The numbers of a step, of which the first is 1.
     fn update(&self, step: u64) -> Update;
 }
+
+/// A number among the options, and its name.
+pub(super) type Named = (&'static str, f64);
 
 /// Parameters, each with its options and what is remembered of it.
 #[derive(Debug)]
@@ -251,10 +254,10 @@ pub(super) fn apply(
 /// Refuses options that make no sense.
 #[track_caller]
 fn check<F: Formula>(options: &F) -> Result<()> {
-    let (not_negative, shares) = options.limits();
-    let above = |(_, x): &(&str, f64)| x.is_nan() || *x < 0.0 || x.is_infinite();
-    let outside = |(_, x): &(&str, f64)| !(0.0..1.0).contains(x);
-    let wrong = |expected, (name, x): (&str, f64)| {
+    let [not_negative, shares] = options.limits();
+    let above = |(_, x): &Named| x.is_nan() || *x < 0.0 || x.is_infinite();
+    let outside = |(_, x): &Named| !(0.0..1.0).contains(x);
+    let wrong = |expected, (name, x): Named| {
         let got = format!("{name} {x}");
         Err(Error::argument(
             F::NAME,
