@@ -21,10 +21,6 @@ pub mod harness;
 mod job;
 pub mod layouts;
 pub mod made;
-#[path = "../../shard-tensor/examples/input/npy.rs"]
-mod npy;
-#[path = "../../shard-tensor/examples/input/npy_write.rs"]
-mod npy_write;
 pub mod page;
 pub mod parsers;
 pub mod paths;

@@ -1,18 +1,16 @@
 //! Everything that reads text or bytes from outside, on any bytes: an error or a value, and a value survives being written
 //! and read again. The bodies of the fuzz targets, and of a test that mutates good inputs.
-//!
-//! The libraries read no npy files; two examples do, by a file of theirs that is also compiled here.
 
-use crate::{npy, npy_write};
-use ndarray::{Array2, Array4, Dimension, Ix1, Ix2, Ix4};
+use ndarray::{Array2, Array4, ArrayRef, Dimension, Ix1, Ix2, Ix4};
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shard_ops::testing::Rng;
 use shard_redistribute::{CostModel, LinkCost, Plan};
 use shard_spec::{DeviceMesh, DimMap, Layout, Partition, Window};
+use shard_tensor::data::{Npy, npy_bytes};
 use shard_tensor::half::f16;
-use shard_tensor::{Bool, Launch, Placements, checkpoint};
+use shard_tensor::{Bool, Element, Launch, Placements, checkpoint};
 use std::fmt::Debug;
 
 /// One reader: what it makes of any bytes, and bytes that it accepts.
@@ -161,15 +159,16 @@ pub fn npy_file(data: &[u8]) {
 }
 
 /// Reads, writes and reads again. What was read lay in the bytes.
-fn array_again<T: npy::Element + npy_write::Element, D: Dimension>(data: &[u8]) {
-    let Ok(array) = npy::read::<T, D>(data) else {
+fn array_again<T: Element, D: Dimension>(data: &[u8]) {
+    let read = |data: &[u8]| Npy::from_bytes(data).and_then(|npy| npy.to_array::<T, D>());
+    let Ok(array) = read(data) else {
         return;
     };
-    assert!(size_of::<T>() * array.len() < data.len());
-    let written = npy_write::bytes(&array);
-    let read = npy::read::<T, D>(&written).expect("what was written is read");
-    assert_eq!(read.shape(), array.shape());
-    assert_eq!(npy_write::bytes(&read), written);
+    assert!(array.len() < data.len());
+    let written = npy_bytes(&array).expect("NumPy knows the type");
+    let again = read(&written).expect("what was written is read");
+    assert_eq!(again.shape(), array.shape());
+    assert_eq!(npy_bytes(&again).expect("as before"), written);
 }
 
 /// Reads, writes and reads again.
@@ -249,18 +248,21 @@ fn safetensors_seeds() -> Vec<Vec<u8>> {
 }
 
 fn npy_seeds() -> Vec<Vec<u8>> {
+    fn bytes<T: Element, D: Dimension>(array: &ArrayRef<T, D>) -> Vec<u8> {
+        npy_bytes(array).expect("NumPy knows the type")
+    }
     let rows = Array2::<f32>::from_elem((3, 5), 1.5);
     vec![
-        npy_write::bytes(&rows),
-        npy_write::bytes(&rows.t()),
-        npy_write::bytes(&Array2::<f64>::zeros((2, 2))),
-        npy_write::bytes(&Array2::<f32>::zeros((0, 7))),
-        npy_write::bytes(&Array2::<f16>::zeros((1, 7))),
-        npy_write::bytes(&Array2::<i64>::ones((3, 2))),
-        npy_write::bytes(&Array2::<i32>::ones((2, 3))),
-        npy_write::bytes(&Array2::<u8>::ones((1, 4))),
-        npy_write::bytes(&Array2::from_elem((2, 2), Bool::from(true))),
-        npy_write::bytes(&Array4::<f32>::zeros((2, 1, 3, 2))),
+        bytes(&rows),
+        bytes(&rows.t()),
+        bytes(&Array2::<f64>::zeros((2, 2))),
+        bytes(&Array2::<f32>::zeros((0, 7))),
+        bytes(&Array2::<f16>::zeros((1, 7))),
+        bytes(&Array2::<i64>::ones((3, 2))),
+        bytes(&Array2::<i32>::ones((2, 3))),
+        bytes(&Array2::<u8>::ones((1, 4))),
+        bytes(&Array2::from_elem((2, 2), Bool::from(true))),
+        bytes(&Array4::<f32>::zeros((2, 1, 3, 2))),
     ]
 }
 
@@ -372,7 +374,8 @@ mod tests {
             serde_json::from_slice::<Plan>(&plan).unwrap();
         }
         let files = (NPY.seeds)();
-        let read = files.iter().filter(|f| npy::read::<f32, Ix2>(f).is_ok());
+        let array = |f: &[u8]| Npy::from_bytes(f).and_then(|npy| npy.to_array::<f32, Ix2>());
+        let read = files.iter().filter(|f| array(f).is_ok());
         assert_eq!(read.count(), 3);
     }
 

@@ -1,7 +1,7 @@
 //! The forecast, read from NumPy files and checked.
 
-use crate::npy::{self, NpyError};
 use ndarray::{Array2, Array4, Dimension};
+use shard_tensor::data::Npy;
 use std::path::{Path, PathBuf};
 
 /// The smallest field the U-Net can halve twice and the blocks can cover.
@@ -19,16 +19,12 @@ pub(crate) struct Forecast {
 /// Why there is no forecast.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DataError {
-    #[error("{path}: {source}; point --data at the folder with the two .npy files")]
-    Io {
-        path: PathBuf,
-        source: std::io::Error,
-    },
-    #[error("{path}: not a NumPy file of float32 with {ndim} dims: {source}")]
-    Format {
-        path: PathBuf,
+    #[error(
+        "{source}; point --data at the folder with the two .npy files, this one a NumPy file of float32 with {ndim} dims"
+    )]
+    File {
         ndim: usize,
-        source: NpyError,
+        source: shard_tensor::data::DataError,
     },
     #[error("{path}: expected {expected}, got shape {got:?}")]
     Shape {
@@ -83,16 +79,11 @@ impl Forecast {
 
 /// An array of finite numbers.
 fn read<D: Dimension>(path: &Path) -> Result<ndarray::Array<f32, D>, DataError> {
-    let bytes = std::fs::read(path).map_err(|source| DataError::Io {
-        path: path.to_owned(),
-        source,
-    })?;
-    let array = npy::read::<f32, D>(&bytes).map_err(|source| DataError::Format {
-        path: path.to_owned(),
+    let array = Npy::open(path).and_then(|file| file.to_array());
+    let array: ndarray::Array<f32, D> = array.map_err(|source| DataError::File {
         ndim: D::NDIM.unwrap_or(0),
         source,
     })?;
-    let array = array.as_standard_layout().into_owned();
     match array.iter().position(|x| !x.is_finite()) {
         None => Ok(array),
         Some(position) => Err(DataError::NonFinite {
@@ -116,11 +107,11 @@ fn index_of(mut position: usize, shape: &[usize]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::npy_write::{self, Element};
     use ndarray::{Array, Dimension};
+    use shard_tensor::data::npy_bytes;
 
-    fn write_npy<T: Element, D: Dimension>(path: PathBuf, array: &Array<T, D>) {
-        std::fs::write(path, npy_write::bytes(array)).unwrap();
+    fn write_npy<T: shard_tensor::Element, D: Dimension>(path: PathBuf, array: &Array<T, D>) {
+        std::fs::write(path, npy_bytes(array).unwrap()).unwrap();
     }
 
     /// A folder of its own with a small, valid forecast.
@@ -164,7 +155,7 @@ mod tests {
         let theta = whole.join("uk_hires_theta.npy");
         let bytes = std::fs::read(&theta).unwrap();
         std::fs::write(&theta, &bytes[..bytes.len() - 4]).unwrap();
-        assert!(error(&whole).contains("not a NumPy file of float32 with 4 dims"));
+        assert!(error(&whole).contains("a NumPy file of float32 with 4 dims"));
 
         let whole = folder("lying");
         let theta = whole.join("uk_hires_theta.npy");
@@ -174,7 +165,7 @@ mod tests {
         // More elements than there are.
         lying[at + 1] = b'9';
         std::fs::write(&theta, &lying).unwrap();
-        assert!(error(&whole).contains("not a NumPy file"));
+        assert!(error(&whole).contains("a NumPy file of float32 with 4 dims"));
     }
 
     #[test]

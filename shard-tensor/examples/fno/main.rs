@@ -14,11 +14,6 @@ mod data;
 #[path = "../output/fields.rs"]
 mod fields;
 mod model;
-#[path = "../input/npy.rs"]
-mod npy;
-#[cfg(test)]
-#[path = "../input/npy_write.rs"]
-mod npy_write;
 mod picture;
 #[path = "../output/pieces.rs"]
 mod pieces;
@@ -34,7 +29,7 @@ use data::Forecast;
 use model::Operator;
 use ndarray::{Array2, Array4, Ix2, s};
 use shard_tensor::nn::{ModelExt, Module};
-use shard_tensor::optim::{AdamW, Optimizer};
+use shard_tensor::optim::{AdamW, Cosine, Optimizer, Schedule};
 use shard_tensor::{
     AxisPlacement, Context, DType, Error, Launch, Mesh, Placements, Result, ShardTensor, shard,
 };
@@ -200,11 +195,11 @@ fn on_rank(
     let [_, levels, ..] = forecast.shape();
     let model = Operator::new(&mesh, levels, args.width, args.modes)?;
     let mut adam = AdamW::new(model.parameters(), RATE)?;
+    let rates = Cosine::new(RATE, args.steps as usize);
     let before = ctx.ledger().snapshot();
     let mut losses = Vec::new();
     for step in 0..args.steps {
-        let turn = std::f64::consts::PI * f64::from(step) / f64::from(args.steps);
-        adam.set_learning_rate(RATE * 0.5 * (1.0 + turn.cos()));
+        adam.set_learning_rate(rates.at(step as usize));
         let loss = model.forward(&hours.train.0)?.mse_loss(&hours.train.1)?;
         adam.step(&loss.backward()?)?;
         losses.push(loss.item()?);

@@ -8,8 +8,6 @@
 
 #[path = "../input/altitude.rs"]
 mod altitude;
-#[path = "../input/npy.rs"]
-mod npy;
 mod picture;
 mod terrain;
 #[path = "../output/told.rs"]

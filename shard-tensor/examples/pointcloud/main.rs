@@ -14,8 +14,6 @@ mod curve;
 #[path = "../output/fields.rs"]
 mod fields;
 mod model;
-#[path = "../input/npy.rs"]
-mod npy;
 #[path = "../training/progress.rs"]
 mod progress;
 #[path = "../output/raster.rs"]

@@ -14,11 +14,6 @@ mod data;
 #[path = "../output/fields.rs"]
 mod fields;
 mod model;
-#[path = "../input/npy.rs"]
-mod npy;
-#[cfg(test)]
-#[path = "../input/npy_write.rs"]
-mod npy_write;
 #[path = "../fno/picture.rs"]
 mod picture;
 #[path = "../output/pieces.rs"]

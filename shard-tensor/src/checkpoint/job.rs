@@ -1,7 +1,6 @@
 //! All that a training is made of, in one file.
 
 use super::{Saving, load_state, saving};
-use crate::nn::under;
 use crate::{Context, Error, Result, State, Stateful};
 use shard_comm::Calling;
 use std::path::Path;
@@ -123,7 +122,8 @@ impl<'a> Checkpoint<'a> {
         self
     }
 
-    /// Anything else, under a name of its own.
+    /// Anything else, under a name of its own. An empty name puts nothing in front of the names in it: that is how a model
+    /// takes up weights that another program has saved.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, part: &'a mut impl Stateful) -> Self {
         self.parts.push((name.into(), Part::Lent(part)));
@@ -230,7 +230,15 @@ const SAVE: &str = "Checkpoint::save";
 
 /// What a part lists, under names that begin with the part's.
 fn within<T: Clone>(part: &str, named: &[(String, T)]) -> impl Iterator<Item = (String, T)> {
-    under(part, named.to_vec())
+    let part = part.to_owned();
+    let joined = move |rest: &str| match (part.is_empty(), rest.is_empty()) {
+        (true, _) => rest.to_owned(),
+        (_, true) => part.clone(),
+        _ => format!("{part}.{rest}"),
+    };
+    named
+        .iter()
+        .map(move |(rest, value)| (joined(rest), value.clone()))
 }
 
 /// The values that come next, under the names that these have.

@@ -1,11 +1,10 @@
 //! A save that is under way.
 
 use super::{agree_on_list, check_names, dtype_of};
-use crate::files::{Part, Piece, Place, SharedFile};
+use crate::files::{Part, SharedFile};
 use crate::{Context, Error, Result, State};
 use safetensors::tensor::{Metadata, TensorInfo};
 use shard_comm::Calling;
-use shard_ops::Exec;
 use std::collections::HashMap;
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -95,27 +94,7 @@ pub(super) fn begin(op: &'static str, ctx: &Context, path: &Path, state: &State)
     let (head, starts, len) = header(op, state)?;
     let (file, mut part) = SharedFile::begin(op, ctx, path, len)?;
     for ((_, tensor), at) in state.tensors.iter().zip(starts) {
-        let value = tensor.value().detach();
-        let reduced = tensor.layout().with_partial_reduced();
-        let value = ctx.engine().redistribute(&value, &reduced)?;
-        ctx.tape().note_read(&tensor.value());
-        let coords = reduced.mesh().coords(ctx.rank());
-        let first = coords.is_some_and(|c| reduced.replicate_axes().iter().all(|&a| c[a] == 0));
-        let (Some(held), Some(buffer)) = (reduced.local_parts(ctx.rank()), value.array().buffer())
-        else {
-            continue;
-        };
-        if first {
-            part.pieces.push(Piece {
-                place: Place {
-                    at,
-                    shape: tensor.shape().to_vec(),
-                    size: tensor.dtype().size(),
-                },
-                held,
-                buffer: buffer.clone(),
-            });
-        }
+        part.add(tensor, at)?;
     }
     if ctx.rank() == 0 {
         part.head = head;

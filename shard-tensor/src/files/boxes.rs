@@ -25,13 +25,23 @@ impl Place {
     /// Reads the elements that are held, in their order, which fill `into`. No other byte is asked for; where the last dims are
     /// held in part, every row of them is a read of its own.
     pub(crate) fn read(&self, file: &File, held: &[DimPart], into: &mut [u8]) -> io::Result<()> {
+        self.fetch(held, into, &mut |at, run| read_at(file, run, at))
+    }
+
+    /// As [`read`](Self::read), from whatever gives the bytes from some place on. It is asked for them in ascending order.
+    pub(crate) fn fetch(
+        &self,
+        held: &[DimPart],
+        into: &mut [u8],
+        from: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut rest = into;
         self.runs(held, &mut |at, len| {
             let (run, after) = std::mem::take(&mut rest)
                 .split_at_mut_checked(len)
                 .ok_or_else(|| io::Error::other("more elements than room"))?;
             rest = after;
-            read_at(file, run, at)
+            from(at, run)
         })
     }
 
@@ -144,7 +154,7 @@ fn host_bytes(buffer: &Buffer, elements: std::ops::Range<usize>) -> io::Result<C
 }
 
 #[cfg(unix)]
-pub(super) fn read_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
+pub(crate) fn read_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, into, at)
 }
 
@@ -154,7 +164,7 @@ pub(super) fn write_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
 }
 
 #[cfg(windows)]
-pub(super) fn read_at(file: &File, mut into: &mut [u8], mut at: u64) -> io::Result<()> {
+pub(crate) fn read_at(file: &File, mut into: &mut [u8], mut at: u64) -> io::Result<()> {
     while !into.is_empty() {
         match std::os::windows::fs::FileExt::seek_read(file, into, at)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),

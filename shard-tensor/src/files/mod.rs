@@ -1,11 +1,13 @@
 //! Files of arrays that ranks read and write side by side, each the boxes it has.
 
+mod agree;
 mod boxes;
 mod shared;
 mod target;
 
-pub(crate) use boxes::{Place, filled};
-pub(crate) use shared::{Part, Piece, SharedFile};
+pub(crate) use agree::{agree_on_list, told};
+pub(crate) use boxes::{Place, filled, read_at};
+pub(crate) use shared::{Part, SharedFile, save_one};
 
 use shard_comm::AgreedError;
 use std::path::Path;

@@ -2,9 +2,10 @@
 
 use super::boxes::{read_at, write_at};
 use super::target::Target;
-use super::{Place, file_error, text};
-use crate::{Context, Result};
+use super::{Place, agree_on_list, file_error, text, told};
+use crate::{Context, Result, ShardTensor};
 use shard_comm::{AgreedError, Buffer};
+use shard_ops::Exec;
 use shard_spec::DimPart;
 use smallvec::SmallVec;
 use std::fs::{File, OpenOptions};
@@ -29,15 +30,14 @@ pub(crate) struct Part {
     file: File,
     /// Bytes that go to the file's beginning.
     pub(crate) head: Vec<u8>,
-    /// What the rank has of arrays.
-    pub(crate) pieces: Vec<Piece>,
+    pieces: Vec<Piece>,
 }
 
 /// What a rank writes of one array.
-pub(crate) struct Piece {
-    pub(crate) place: Place,
-    pub(crate) held: SmallVec<[DimPart; 4]>,
-    pub(crate) buffer: Buffer,
+struct Piece {
+    place: Place,
+    held: SmallVec<[DimPart; 4]>,
+    buffer: Buffer,
 }
 
 impl SharedFile {
@@ -137,6 +137,34 @@ impl SharedFile {
 }
 
 impl Part {
+    /// Adds what this rank is to write of a tensor that begins at this byte: its piece, if it is the first to have that one.
+    ///
+    /// # Collective
+    /// All ranks of the program. Terms of sums are added.
+    #[track_caller]
+    pub(crate) fn add(&mut self, tensor: &ShardTensor, at: u64) -> Result<()> {
+        let ctx = tensor.context();
+        let value = tensor.value().detach();
+        let reduced = tensor.layout().with_partial_reduced();
+        let whole = ctx.engine().redistribute(&value, &reduced)?;
+        ctx.tape().note_read(&value);
+        let coords = reduced.mesh().coords(ctx.rank());
+        let first = coords.is_some_and(|c| reduced.replicate_axes().iter().all(|&a| c[a] == 0));
+        let held = reduced.local_parts(ctx.rank()).filter(|_| first);
+        if let (Some(held), Some(buffer)) = (held, whole.array().buffer()) {
+            self.pieces.push(Piece {
+                place: Place {
+                    at,
+                    shape: tensor.shape().to_vec(),
+                    size: tensor.dtype().size(),
+                },
+                held,
+                buffer: buffer.clone(),
+            });
+        }
+        Ok(())
+    }
+
     /// Writes all of it, and waits until the disk has it.
     pub(crate) fn write(self) -> Result<(), String> {
         write_at(&self.file, &self.head, 0).map_err(text)?;
@@ -145,6 +173,28 @@ impl Part {
         }
         self.file.sync_all().map_err(text)
     }
+}
+
+/// Writes one tensor behind these first bytes.
+///
+/// # Collective
+/// All ranks of the program, with the same path and tensor, which is checked.
+#[track_caller]
+pub(crate) fn save_one(
+    op: &'static str,
+    path: &Path,
+    tensor: &ShardTensor,
+    head: Vec<u8>,
+) -> Result<()> {
+    let ctx = tensor.context();
+    agree_on_list(op, ctx, path, std::iter::once(told("array", tensor)))?;
+    let (at, bytes) = (head.len(), tensor.numel() * tensor.dtype().size());
+    let (file, mut part) = SharedFile::begin(op, ctx, path, (at + bytes) as u64)?;
+    part.add(tensor, at as u64)?;
+    if ctx.rank() == 0 {
+        part.head = head;
+    }
+    file.put(part.write())
 }
 
 fn open(path: &Path) -> Result<File, String> {
@@ -168,4 +218,23 @@ fn mark() -> [u8; MARK] {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |d| d.as_nanos());
     (now << 32 | u128::from(std::process::id())).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_file_of_the_same_name_is_noticed() {
+        let path = std::env::temp_dir().join(format!("shard-tensor-mark-{}", std::process::id()));
+        let mark = mark();
+        std::fs::write(&path, [&mark[..], b"more"].concat()).unwrap();
+        same(&path, &mark).unwrap();
+        let other = self::mark();
+        assert!(same(&path, &other).unwrap_err().contains("another file"));
+        std::fs::write(&path, b"short").unwrap();
+        assert!(same(&path, &mark).is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert!(same(&path, &mark).is_err());
+    }
 }

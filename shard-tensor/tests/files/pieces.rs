@@ -1,38 +1,10 @@
 //! Ranks write and read the boxes they have, and no more.
 
-use crate::scratch;
+use crate::{moves, piece_bytes, scratch};
 use shard_tensor::{
-    Context, DType, ErrorClass, Launch, Placements, Result, ShardTensor, checkpoint, replicate,
-    shard,
+    Context, DType, ErrorClass, Launch, Placements, Result, checkpoint, replicate, shard,
 };
 use std::path::Path;
-
-/// Bytes that this thread has read and written so far.
-fn moved() -> Option<[u64; 2]> {
-    let told = std::fs::read_to_string("/proc/thread-self/io").ok()?;
-    let of = |key| {
-        let line = told.lines().find_map(|line| line.strip_prefix(key))?;
-        line.trim().parse().ok()
-    };
-    Some([of("rchar:")?, of("wchar:")?])
-}
-
-/// What `f` lets this thread read and write, if the system tells.
-fn moves<T>(f: impl FnOnce() -> Result<T>) -> Result<(T, [u64; 2])> {
-    let before = moved();
-    let done = f()?;
-    let after = moved();
-    let each = |i| {
-        after
-            .zip(before)
-            .map_or(0, |(a, b): ([u64; 2], [u64; 2])| a[i] - b[i])
-    };
-    Ok((done, [each(0), each(1)]))
-}
-
-fn piece_bytes(x: &ShardTensor) -> u64 {
-    (x.local_shape().iter().product::<usize>() * x.dtype().size()) as u64
-}
 
 fn layouts() -> Vec<(usize, &'static [usize], Placements)> {
     vec![

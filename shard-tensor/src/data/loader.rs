@@ -1,0 +1,323 @@
+//! Batches of samples, in an order of their own.
+
+use super::batches::{Feed, Plan, Share};
+use super::order::shuffled;
+use super::source::agreed;
+use super::{DataError, Source};
+use crate::mesh::check_whole;
+use crate::{Error, Mesh, Number, Placements, Result, ShardTensor, State, Stateful};
+use shard_comm::{Call, Calling};
+use shard_ops::Value;
+use shard_redistribute::Array;
+use shard_spec::Layout;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+const OP: &str = "Loader";
+
+/// Makes batches of the samples of sources that lie side by side, as inputs and targets do: what is at one index of their
+/// first dims belongs together.
+///
+/// A batch is laid out as the placements say, dim 0 being the batch, so a rank reads the boxes it has of the samples it has
+/// and no more. Which samples are in a batch depends on the seed, the epoch and the batch's size, and not on ranks and
+/// layouts. The next batches are read on a thread meanwhile.
+///
+/// Its place in the data is [`Stateful`]: a [`Checkpoint`](crate::checkpoint::Checkpoint) keeps it, and after loading one the
+/// next batch is the one that would have come.
+///
+/// ```
+/// use shard_tensor::data::{DataError, Loader, Npy, npy_bytes};
+/// use shard_tensor::{launch, shard};
+/// let file = |rows: usize| -> Result<Npy, DataError> {
+///     let rows = ndarray::Array2::from_shape_fn((rows, 3), |(i, j)| (3 * i + j) as f32);
+///     Npy::from_bytes(npy_bytes(&rows).map_err(DataError::other)?)
+/// };
+/// let seen = launch(2, |ctx| {
+///     let mesh = ctx.mesh([("data", 2)])?;
+///     let mut loader = Loader::new(&mesh, 4)?
+///         .source(("data", shard(0)), || file(10))?
+///         .source(("data", shard(0)), || file(10))?
+///         .shuffle(true);
+///     let mut sums = Vec::new();
+///     for batch in loader.epoch()? {
+///         let [x, y] = &batch?[..] else { unreachable!("two sources") };
+///         sums.push((x.shape()[0], x.sub(y)?.sum_all()?.item()?));
+///     }
+///     Ok(sums)
+/// })?;
+/// assert_eq!(seen[0], [(4, 0.0), (4, 0.0), (2, 0.0)]);
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+pub struct Loader {
+    mesh: Mesh,
+    batch: usize,
+    sources: Vec<(Arc<dyn Source>, Placements)>,
+    shuffle: bool,
+    drop_last: bool,
+    ahead: usize,
+    seed: u64,
+    epoch: u64,
+    /// Samples of this epoch that were given out.
+    given: u64,
+    feed: Option<Feed>,
+}
+
+/// What a loader does.
+impl Loader {
+    /// A loader of batches of this many samples, in the order of the sources, with a smaller batch at the end if there are
+    /// samples left, that reads one batch ahead.
+    ///
+    /// # Collective
+    /// All ranks of the program: it draws a seed.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) for batches of nothing.
+    #[track_caller]
+    pub fn new(mesh: &Mesh, batch: usize) -> Result<Self> {
+        if batch == 0 {
+            return Err(Error::argument(
+                OP,
+                "batches of one sample or more",
+                "0",
+                "make them larger",
+            ));
+        }
+        let [a, b, ..] = mesh.context().next_stream().words(0);
+        Ok(Self {
+            mesh: mesh.clone(),
+            batch,
+            sources: Vec::new(),
+            shuffle: false,
+            drop_last: false,
+            ahead: 1,
+            seed: u64::from(a) << 32 | u64::from(b),
+            epoch: 0,
+            given: 0,
+            feed: None,
+        })
+    }
+
+    /// Adds a source. Its first dim is the samples; `placements` are those of a batch.
+    ///
+    /// # Collective
+    /// All ranks of the program, with sources and placements that are alike, which is checked by types and shapes.
+    ///
+    /// # Errors
+    /// An agreed error if a rank cannot open it; a mismatch if ranks see different ones; [`Argument`](Error::Argument) for a
+    /// source without dims, or with more or fewer samples than those before; as [`Placements::layout`].
+    #[track_caller]
+    pub fn source<S: Source + 'static>(
+        mut self,
+        placements: impl Into<Placements>,
+        open: impl FnOnce() -> Result<S, DataError>,
+    ) -> Result<Self> {
+        let _call = Calling::of("source");
+        let source = agreed(OP, &self.mesh, open())?;
+        let (dtype, shape, placements) =
+            (source.dtype(), source.shape().to_vec(), placements.into());
+        let samples = self.sources.first().map(|(s, _)| s.shape()[0]);
+        let fits = match (shape.first(), samples) {
+            (None, _) => Err("no dims".to_owned()),
+            (Some(&n), Some(m)) if n != m => Err(format!("{n} samples after {m}")),
+            _ => Ok(()),
+        };
+        let refuse = |got| {
+            Error::argument(
+                OP,
+                "as many samples in every source",
+                got,
+                "give sources side by side",
+            )
+        };
+        let layout = fits
+            .map_err(refuse)
+            .and_then(|()| self.layout_of(&shape, &placements, self.batch));
+        let words = |layout: &Layout| format!("{dtype} {shape:?} {layout}");
+        self.mesh.context().uniform(OP, layout, words)?;
+        self.sources.push((Arc::new(source), placements));
+        Ok(self)
+    }
+
+    /// Whether samples come in an order of each epoch's own. They do not at first.
+    #[must_use]
+    pub fn shuffle(mut self, on: bool) -> Self {
+        self.shuffle = on;
+        self
+    }
+
+    /// Whether samples that are left at the end of an epoch, and are fewer than a batch, are left out. They are not at first.
+    #[must_use]
+    pub fn drop_last(mut self, on: bool) -> Self {
+        self.drop_last = on;
+        self
+    }
+
+    /// How many batches are read before they are asked for; with zero, none, and there is no thread. Each takes memory of the
+    /// size of this rank's pieces.
+    #[must_use]
+    pub fn prefetch(mut self, batches: usize) -> Self {
+        self.ahead = batches;
+        self
+    }
+
+    /// How many epochs were gone through.
+    pub fn epochs(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The batches that are left of this epoch; after them the next one begins.
+    ///
+    /// # Collective
+    /// All ranks of the program, here and for every batch: a small round each, so that what a rank cannot read is an error of
+    /// all.
+    ///
+    /// # Errors
+    /// An agreed error if a rank can make no thread.
+    #[track_caller]
+    pub fn epoch(&mut self) -> Result<Batches<'_>> {
+        let _call = Calling::of("epoch");
+        if self.feed.is_none() {
+            let feed = Feed::new(self.plan()?, self.ahead);
+            self.feed = Some(agreed(OP, &self.mesh, feed)?);
+        }
+        Ok(Batches { loader: self })
+    }
+}
+
+impl Loader {
+    fn samples(&self) -> usize {
+        self.sources.first().map_or(0, |(s, _)| s.shape()[0])
+    }
+
+    /// The samples of the next batch, by their places in the epoch's order.
+    fn next_range(&self, given: usize) -> Option<Range<usize>> {
+        let end = self.samples().min(given.saturating_add(self.batch));
+        let enough = end > given && (end - given == self.batch || !self.drop_last);
+        enough.then_some(given..end)
+    }
+
+    #[track_caller]
+    fn layout_of(&self, shape: &[usize], placements: &Placements, batch: usize) -> Result<Layout> {
+        let mut shape = shape.to_vec();
+        shape[0] = batch;
+        let layout = self.mesh.layout(&shape[..], placements.clone())?;
+        check_whole(OP, &layout).map(|()| layout)
+    }
+
+    /// What this rank reads from here to the end of the epoch.
+    #[track_caller]
+    fn plan(&self) -> Result<Plan> {
+        let mut batches = Vec::new();
+        let mut given = usize::try_from(self.given).unwrap_or(usize::MAX);
+        while let Some(batch) = self.next_range(given) {
+            given = batch.end;
+            batches.push(batch);
+        }
+        let mut sizes: Vec<usize> = batches.iter().map(Range::len).collect();
+        sizes.dedup();
+        let rank = self.mesh.context().rank();
+        let shares = self.sources.iter().map(|(source, placements)| {
+            let held = sizes.iter().map(|&size| {
+                let layout = self.layout_of(source.shape(), placements, size)?;
+                Ok((size, layout.local_parts(rank).map(|held| held.to_vec())))
+            });
+            Ok(Share {
+                source: source.clone(),
+                held: held.collect::<Result<_>>()?,
+            })
+        });
+        Ok(Plan {
+            shares: shares.collect::<Result<_>>()?,
+            order: self
+                .shuffle
+                .then(|| shuffled(self.samples(), self.seed, self.epoch)),
+            batches,
+        })
+    }
+
+    /// The next batch of this epoch, if there is one.
+    #[track_caller]
+    fn next_batch(&mut self) -> Result<Option<Vec<ShardTensor>>> {
+        let given = usize::try_from(self.given).unwrap_or(usize::MAX);
+        let Some(range) = self.next_range(given) else {
+            (self.epoch, self.given, self.feed) = (self.epoch + 1, 0, None);
+            return Ok(None);
+        };
+        let pieces = match &mut self.feed {
+            Some(feed) => feed.next(),
+            None => Err(DataError::other("no epoch has begun")),
+        };
+        let pieces = agreed(OP, &self.mesh, pieces)?;
+        let (ctx, cx) = (self.mesh.context(), self.mesh.comm());
+        let mut batch = Vec::with_capacity(pieces.len());
+        for ((source, placements), piece) in self.sources.iter().zip(pieces) {
+            let dtype = source.dtype();
+            let layout = self.layout_of(source.shape(), placements, range.len())?;
+            let local = piece.map(|bytes| ctx.device().upload(dtype, &bytes));
+            cx.record(
+                Call::new(OP)
+                    .of(dtype, &layout)
+                    .with(u128::from(self.epoch) << 64 | range.start as u128),
+            );
+            let array = Array::from_parts(cx, &layout, local.transpose()?, dtype)?;
+            batch.push(ShardTensor::new(ctx, Value::new(array)));
+        }
+        self.given = range.end as u64;
+        Ok(Some(batch))
+    }
+}
+
+/// The batches that are left of an epoch: each a tensor per source.
+///
+/// If it is dropped before its end, the loader goes on where it was.
+#[derive(Debug)]
+pub struct Batches<'a> {
+    loader: &'a mut Loader,
+}
+
+impl Iterator for Batches<'_> {
+    type Item = Result<Vec<ShardTensor>>;
+
+    #[track_caller]
+    fn next(&mut self) -> Option<Self::Item> {
+        let _call = Calling::of("next");
+        // An error ends what is read ahead; a further call says so again, and never waits.
+        let next = self.loader.next_batch();
+        next.transpose()
+    }
+}
+
+/// The seed of the order, the epoch, and how many samples of it were given out.
+impl Stateful for Loader {
+    fn state(&self) -> Result<State> {
+        let number = |name: &str, n| (name.to_owned(), Number::Whole(n));
+        Ok(State {
+            tensors: Vec::new(),
+            numbers: vec![
+                number("seed", self.seed),
+                number("epoch", self.epoch),
+                number("given", self.given),
+            ],
+        })
+    }
+
+    #[track_caller]
+    fn load_state(&mut self, state: &State) -> Result<()> {
+        let (seed, epoch) = (state.whole("seed")?, state.whole("epoch")?);
+        self.given = state.whole("given")?;
+        (self.seed, self.epoch, self.feed) = (seed, epoch, None);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Loader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (n, batch) = (self.samples(), self.batch);
+        let (epoch, given) = (self.epoch, self.given);
+        write!(
+            f,
+            "Loader({n} samples by {batch}, epoch {epoch}, {given} given out)"
+        )
+    }
+}

@@ -1,0 +1,214 @@
+//! Batches of samples.
+
+use crate::{moves, scratch};
+use ndarray::Array3;
+use shard_tensor::checkpoint::Checkpoint;
+use shard_tensor::data::{DataError, DimPart, Loader, Npy, Source, npy_bytes};
+use shard_tensor::{Context, DType, ErrorClass, Launch, Mesh, Placements, Result, shard};
+
+const SAMPLES: usize = 11;
+
+fn fields() -> Array3<f32> {
+    Array3::from_shape_fn((SAMPLES, 4, 3), |(i, j, k)| (100 * i + 10 * j + k) as f32)
+}
+
+fn memory(array: &Array3<f32>) -> Result<Npy, DataError> {
+    Npy::from_bytes(npy_bytes(array).map_err(DataError::other)?)
+}
+
+/// Fields whose rows are divided too, and the number of each.
+fn loader(mesh: &Mesh, batch: usize) -> Result<Loader> {
+    let fields_at: Placements = match mesh.mesh().ndim() {
+        1 => [shard(0)].into(),
+        _ => [shard(0), shard(1)].into(),
+    };
+    let numbers = || memory(&Array3::from_shape_fn((SAMPLES, 1, 1), |(i, ..)| i as f32));
+    let labels_at: Placements = match mesh.mesh().ndim() {
+        1 => [shard(0)].into(),
+        _ => [shard(0), shard_tensor::replicate()].into(),
+    };
+    Loader::new(mesh, batch)?
+        .source(fields_at, || memory(&fields()))?
+        .source(labels_at, numbers)
+}
+
+/// The samples of the batches that are left of this epoch, which are seen to be whole.
+fn samples(loader: &mut Loader) -> Result<Vec<Vec<usize>>> {
+    let mut all = Vec::new();
+    for batch in loader.epoch()? {
+        let batch = batch?;
+        let (x, numbers) = (batch[0].to_array::<f32>()?, batch[1].to_array::<f32>()?);
+        let numbers: Vec<usize> = numbers.iter().map(|n| *n as usize).collect();
+        for (x, &n) in x.outer_iter().zip(&numbers) {
+            assert_eq!(x, fields().index_axis(ndarray::Axis(0), n).into_dyn());
+        }
+        all.push(numbers);
+    }
+    Ok(all)
+}
+
+fn on_ranks<T: Send + PartialEq + std::fmt::Debug>(
+    mesh: &'static [usize],
+    f: impl Fn(&Context, &Mesh) -> Result<T> + Sync,
+) -> T {
+    let ranks = mesh.iter().product();
+    let mut told = Launch::new(ranks)
+        .seed(3)
+        .run(|ctx| f(ctx, &ctx.mesh_of(mesh)?))
+        .unwrap();
+    assert!(told.iter().all(|t| *t == told[0]));
+    told.swap_remove(0)
+}
+
+#[test]
+fn batches_are_the_same_on_any_ranks() {
+    let meshes: [&'static [usize]; 4] = [&[1], &[3], &[2, 2], &[5]];
+    let mut first = None;
+    for mesh in meshes {
+        for ahead in [0, 1, 3] {
+            let epochs = on_ranks(mesh, |_, mesh| {
+                let plain = samples(&mut loader(mesh, 4)?)?;
+                assert_eq!(plain, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9, 10]]);
+                let mut loader = loader(mesh, 4)?.shuffle(true).prefetch(ahead);
+                let two = (samples(&mut loader)?, samples(&mut loader)?);
+                assert_eq!(loader.epochs(), 2);
+                Ok(two)
+            });
+            let mut numbers = epochs.0.concat();
+            numbers.sort_unstable();
+            assert!(numbers.into_iter().eq(0..SAMPLES));
+            assert_ne!(epochs.0, epochs.1);
+            assert_eq!(*first.get_or_insert_with(|| epochs.clone()), epochs);
+        }
+    }
+}
+
+#[test]
+fn samples_that_are_left_may_be_left_out() {
+    let seen = on_ranks(&[2], |_, mesh| {
+        samples(&mut loader(mesh, 4)?.drop_last(true))
+    });
+    assert_eq!(seen.len(), 2);
+    let none = on_ranks(&[2], |_, mesh| {
+        samples(&mut loader(mesh, 12)?.drop_last(true))
+    });
+    assert!(none.is_empty());
+}
+
+#[test]
+fn a_loader_goes_on_where_it_was_put_down() {
+    let path = scratch("loader.safetensors");
+    let rest = on_ranks(&[4], |ctx, mesh| {
+        let mut loader = loader(mesh, 3)?.shuffle(true).prefetch(2);
+        samples(&mut loader)?;
+        loader.epoch()?.next().transpose()?;
+        // What was read ahead was not given out.
+        Checkpoint::new().data(&mut loader).rng(ctx).save(&path)?;
+        Ok([samples(&mut loader)?, samples(&mut loader)?])
+    });
+    assert_eq!(rest[0].len(), 3);
+    let again = on_ranks(&[1, 3], |ctx, mesh| {
+        mesh.rand([1], Placements::replicated())?;
+        let mut loader = loader(mesh, 3)?.shuffle(true);
+        loader.epoch()?.next().transpose()?;
+        Checkpoint::new().data(&mut loader).rng(ctx).load(&path)?;
+        Ok([samples(&mut loader)?, samples(&mut loader)?])
+    });
+    assert_eq!(again, rest);
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn ranks_read_the_boxes_they_have_of_the_samples_they_have() {
+    const LITTLE: u64 = 4096;
+    let path = scratch("samples.npy");
+    std::fs::write(
+        &path,
+        npy_bytes(&Array3::<f32>::ones((8, 100, 50))).unwrap(),
+    )
+    .unwrap();
+    on_ranks(&[2, 2], |_, mesh| {
+        let mut loader = Loader::new(mesh, 4)?
+            .source([shard(0), shard(1)], || Npy::open(&path))?
+            .shuffle(true)
+            .prefetch(0);
+        let (sizes, [read, _]) = moves(|| {
+            loader
+                .epoch()?
+                .map(|batch| batch.map(|b| b[0].local_shape().to_vec()))
+                .collect::<Result<Vec<_>>>()
+        })?;
+        assert_eq!(sizes, [[2, 50, 50]; 2]);
+        assert!(read <= 2 * 2 * 50 * 50 * 4 + LITTLE, "{read}");
+        Ok(())
+    });
+    std::fs::remove_file(&path).unwrap();
+}
+
+/// Cannot be read from this sample on, on one rank.
+struct Broken {
+    here: bool,
+    panics: bool,
+}
+
+impl Source for Broken {
+    fn dtype(&self) -> DType {
+        DType::U8
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[6]
+    }
+
+    fn read(&self, held: &[DimPart], _: &mut [u8]) -> Result<(), DataError> {
+        match self.here && held[0].index(0) >= 3 {
+            true if self.panics => panic!("a source of its own"),
+            true => Err(DataError::other("the disk is gone")),
+            false => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn what_one_rank_cannot_read_is_told_to_all_at_that_batch() {
+    for (panics, ahead) in [(false, 0), (false, 2), (true, 2)] {
+        let told = on_ranks(&[2], |ctx, mesh| {
+            let here = ctx.rank() == 1;
+            let mut loader = Loader::new(mesh, 2)?
+                .source(shard(0), || Ok(Broken { here, panics }))?
+                .prefetch(ahead);
+            let mut batches = loader.epoch()?;
+            batches.next().transpose()?;
+            let error = batches.next().transpose().unwrap_err();
+            assert_eq!(error.class(), ErrorClass::Agreed);
+            // The group goes on, and so does the loader.
+            assert!(batches.next().transpose().is_err() || !panics);
+            assert_eq!(mesh.ones([2], shard(0))?.sum_all()?.item()?, 2.0);
+            Ok(error.to_string())
+        });
+        let hint = if panics {
+            "ended early"
+        } else {
+            "the disk is gone"
+        };
+        assert!(told.contains("rank 1") && told.contains(hint), "{told}");
+    }
+}
+
+#[test]
+fn sources_must_lie_side_by_side_and_be_alike() {
+    let texts = on_ranks(&[2], |ctx, mesh| {
+        let source = |n: usize| memory(&Array3::zeros((n, 1, 1)));
+        let none = Loader::new(mesh, 0).unwrap_err();
+        let uneven = Loader::new(mesh, 2)?
+            .source(shard(0), || source(3))?
+            .source(shard(0), || source(4))
+            .unwrap_err();
+        let differs = Loader::new(mesh, 2)?
+            .source(shard(0), || source(3 + ctx.rank()))
+            .unwrap_err();
+        assert_eq!([none.class(), uneven.class()], [ErrorClass::Uniform; 2]);
+        Ok([none, uneven, differs].map(|e| e.to_string()))
+    });
+    assert!(texts[1].contains("4 samples after 3"), "{texts:?}");
+}
