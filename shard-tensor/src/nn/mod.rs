@@ -1,7 +1,8 @@
 //! Layers with named parameters.
 //!
 //! Parameters are replicated on the mesh they are made on and initialised as PyTorch does it, from the context's
-//! random numbers: the same on any mesh.
+//! random numbers: the same on any mesh. [`ModelExt::place`], [`ModelExt::fully_sharded`] and [`ModelExt::distribute`] lay them
+//! elsewhere. Names are PyTorch's, so that its weights [load](load_state_with).
 
 mod attention;
 mod buffer;

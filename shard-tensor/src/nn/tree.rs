@@ -61,15 +61,17 @@ macro_rules! tree {
     ($name:ident $(<$($generic:ident $(: $bound:path)?),+>)? { $($field:ident),* $(,)? }) => {
         impl $(<$($generic $(: $bound)?),+>)? $crate::nn::Tree for $name $(<$($generic),+>)? {
             fn leaves(&self) -> ::std::vec::Vec<(::std::string::String, $crate::nn::Leaf<'_>)> {
-                let all = ::std::vec::Vec::new();
-                $(let mut all = all; all.extend($crate::nn::under(stringify!($field), $crate::nn::Tree::leaves(&self.$field)));)*
-                all
+                let fields: ::std::vec::Vec<::std::vec::Vec<_>> = ::std::vec![
+                    $($crate::nn::under(stringify!($field), $crate::nn::Tree::leaves(&self.$field)).collect()),*
+                ];
+                fields.into_iter().flatten().collect()
             }
 
             fn leaves_mut(&mut self) -> ::std::vec::Vec<(::std::string::String, $crate::nn::LeafMut<'_>)> {
-                let all = ::std::vec::Vec::new();
-                $(let mut all = all; all.extend($crate::nn::under(stringify!($field), $crate::nn::Tree::leaves_mut(&mut self.$field)));)*
-                all
+                let fields: ::std::vec::Vec<::std::vec::Vec<_>> = ::std::vec![
+                    $($crate::nn::under(stringify!($field), $crate::nn::Tree::leaves_mut(&mut self.$field)).collect()),*
+                ];
+                fields.into_iter().flatten().collect()
             }
         }
     };

@@ -31,21 +31,21 @@ fn mlp(mesh: &Mesh, outside: &Placements) -> Result<Mlp> {
 }
 
 /// Bytes that this rank receives in the forward pass and in the backward pass, and the rounds of both.
-fn moved(ctx: &Context, ranks: usize, outside: Placements) -> Result<[(usize, u64); 2]> {
+fn moved(ctx: &Context, ranks: usize, outside: &Placements) -> Result<[(usize, u64); 2]> {
     let mesh = ctx.mesh([("tensor", ranks)])?;
-    let mlp = mlp(&mesh, &outside)?;
-    let x = mesh.randn(SHAPE, &outside)?.requires_grad()?;
-    let target = mesh.randn(SHAPE, &outside)?;
+    let mlp = mlp(&mesh, outside)?;
+    let x = mesh.randn(SHAPE, outside)?.requires_grad()?;
+    let target = mesh.randn(SHAPE, outside)?;
     let start = ctx.ledger().snapshot();
     let y = mlp.forward(&x)?;
-    y.expect_layout(&outside)?;
+    y.expect_layout(outside)?;
     let forward = ctx.ledger().since(&start);
     let start = ctx.ledger().snapshot();
     let gradients = y.backward_with(&target)?;
     gradients
         .get(&x)?
         .expect("it depends on it")
-        .expect_layout(&outside)?;
+        .expect_layout(outside)?;
     let backward = ctx.ledger().since(&start);
     Ok([forward, backward].map(|moved| (moved.bytes as usize, moved.rounds)))
 }
@@ -55,7 +55,7 @@ fn two_linear_layers_take_one_all_reduce_each_way() {
     for ranks in [2, 4] {
         let launch = Launch::new(ranks).dtype(DType::F64);
         let moved = launch
-            .run(|ctx| moved(ctx, ranks, replicate().into()))
+            .run(|ctx| moved(ctx, ranks, &replicate().into()))
             .unwrap();
         let all_reduce = 2 * BYTES * (ranks - 1) / ranks;
         for moved in moved {
@@ -69,7 +69,7 @@ fn with_the_sequence_divided_they_take_a_gather_and_a_scattered_sum_each_way() {
     for ranks in [2, 3] {
         let launch = Launch::new(ranks).dtype(DType::F64);
         let moved = launch
-            .run(|ctx| moved(ctx, ranks, shard(1).into()))
+            .run(|ctx| moved(ctx, ranks, &shard(1).into()))
             .unwrap();
         let half = BYTES * (ranks - 1) / ranks;
         for [forward, backward] in moved {
