@@ -17,7 +17,9 @@
 //! - a move passes its cotangent on unchanged, so that the partial cotangent of a gathered shard is
 //!   reduce-scattered and a replicated one is sliced, each with one move;
 //! - the gradient of a replicated leaf stays a sum over ranks until it is read. Then all of them are summed
-//!   together, in few large reductions; a pass with much to sum starts while it still runs.
+//!   together, in few large reductions; a pass with much to sum starts while it still runs;
+//! - a leaf that ops use in [another layout](Recorder::leaf_used_as) than its own is gathered for every use and again for every
+//!   vjp that reads it; its gradient is a sum too, of which every rank is left its part, and is taken together with others.
 //!
 //! # Pieces
 //!

@@ -53,10 +53,9 @@ impl Routes {
     /// but for the extent of the routed one, the stretch of their elements in order that is asked for. It may be
     /// [unread](crate::RuleBuilder::unread).
     ///
-    /// In place of that operand's elements the kernel sees *cuts*, of type `i64`: the number of the rank's own run, and for each run
-    /// and line of the other dims where the part of it begins and ends that belongs to the rank's stretch. What was read from others
-    /// follows the inputs, for each operand with a routed dim: those parts of all runs but its own, one after the other. Where all
-    /// runs are at hand there are no cuts.
+    /// In place of that operand's elements the kernel sees *cuts*, of type `i64`: for each run and line of the other dims where the part of
+    /// it begins and ends that belongs to the rank's stretch, and where that is among what was read, or -1 in the rank's own run. What was read from others follows the inputs, for each operand with a routed dim: those parts
+    /// of all runs but its own, one after the other. Where all runs are at hand there are no cuts.
     pub fn merging(index: usize, runs: MergedRuns) -> Self {
         Self {
             merging: Some(runs),

@@ -12,6 +12,9 @@ mod pages {
     #[doc = include_str!("../docs/layouts.md")]
     struct Layouts;
 
+    #[doc = include_str!("../docs/parallel.md")]
+    struct Parallel;
+
     #[doc = include_str!("../docs/training.md")]
     struct Training;
 }

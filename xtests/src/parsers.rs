@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use shard_ops::testing::Rng;
 use shard_redistribute::{CostModel, LinkCost, Plan};
 use shard_spec::{DeviceMesh, DimMap, Layout, Partition, Window};
-use shard_tensor::half::f16;
 use shard_tensor::data::{Npy, npy_bytes};
+use shard_tensor::half::f16;
 use shard_tensor::{Bool, Element, Launch, Placements, checkpoint};
 use std::fmt::Debug;
 

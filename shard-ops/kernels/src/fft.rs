@@ -55,34 +55,78 @@ impl Fft {
 }
 
 /// An element type that has plans for transforms, made once per length and thread.
-pub trait Planned: Real + FftNum {
-    /// Runs `f` with the thread's plans.
-    fn with_plans<R>(f: impl FnOnce(&mut Plans<Self>) -> R) -> R;
-}
-
-/// Plans of transforms.
-pub struct Plans<T: FftNum> {
-    complex: FftPlanner<T>,
-    real: RealFftPlanner<T>,
+///
+/// The transforms themselves are compiled here, once per type, and not in every crate that calls [`transform`].
+pub trait Planned: Real {
+    /// Transforms the first lines of the buffers.
+    fn run(work: &mut Work<Self>, lines: usize);
 }
 
 macro_rules! planned {
     ($($t:ty)*) => {$(
         impl Planned for $t {
-            fn with_plans<R>(f: impl FnOnce(&mut Plans<Self>) -> R) -> R {
+            fn run(work: &mut Work<Self>, lines: usize) {
                 thread_local! {
                     static PLANS: RefCell<Plans<$t>> = RefCell::new(Plans {
                         complex: FftPlanner::new(),
                         real: RealFftPlanner::new(),
                     });
                 }
-                PLANS.with_borrow_mut(f)
+                PLANS.with_borrow_mut(|plans| plans.run(work, lines));
             }
         }
     )*};
 }
 
 planned!(f32 f64);
+
+/// Plans of transforms.
+struct Plans<T: FftNum> {
+    complex: FftPlanner<T>,
+    real: RealFftPlanner<T>,
+}
+
+impl<T: FftNum> Plans<T> {
+    fn run(&mut self, work: &mut Work<T>, lines: usize) {
+        let (n, width) = (work.n, work.width());
+        let zero = Complex::new(T::zero(), T::zero());
+        let Work {
+            kind,
+            real,
+            complex,
+            scratch,
+            ..
+        } = work;
+        match *kind {
+            Fft::Complex { inverse } => {
+                let plan = match inverse {
+                    false => self.complex.plan_fft_forward(n),
+                    true => self.complex.plan_fft_inverse(n),
+                };
+                scratch.resize(plan.get_inplace_scratch_len(), zero);
+                plan.process_with_scratch(&mut complex[..lines * n], scratch);
+            }
+            Fft::FromReal { .. } => {
+                let plan = self.real.plan_fft_forward(n);
+                scratch.resize(plan.get_scratch_len(), zero);
+                let rows = real.chunks_exact_mut(n).take(lines);
+                for (row, to) in rows.zip(complex.chunks_exact_mut(width)) {
+                    let done = plan.process_with_scratch(row, to, scratch);
+                    debug_assert!(done.is_ok(), "buffers have the plan's lengths");
+                }
+            }
+            Fft::ToReal { .. } => {
+                let plan = self.real.plan_fft_inverse(n);
+                scratch.resize(plan.get_scratch_len(), zero);
+                let rows = real.chunks_exact_mut(n).take(lines);
+                for (row, from) in rows.zip(complex.chunks_exact_mut(width)) {
+                    let done = plan.process_with_scratch(from, row, scratch);
+                    debug_assert!(done.is_ok(), "buffers have the plan's lengths");
+                }
+            }
+        }
+    }
+}
 
 /// How many lines are taken at a time, so that neighbours in memory are read together where the dim is not the last.
 const LINES: usize = 16;
@@ -131,7 +175,7 @@ pub fn transform<T: Planned>(
         let (source, target): (Vec<usize>, Vec<usize>) =
             lines.map(|line| (from.start(line), to.start(line))).unzip();
         work.read(x.data(), &source, &from);
-        work.run(source.len());
+        T::run(&mut work, source.len());
         work.write(data, &target, &to, T::of(scale));
     }
 }
@@ -178,8 +222,8 @@ impl Lines {
     }
 }
 
-/// Buffers of a few lines, and the plan.
-struct Work<T> {
+/// Buffers of a few lines.
+pub struct Work<T> {
     kind: Fft,
     n: usize,
     real: Vec<T>,
@@ -187,7 +231,14 @@ struct Work<T> {
     scratch: Vec<Complex<T>>,
 }
 
-impl<T: Planned> Work<T> {
+impl<T> Work<T> {
+    /// Elements of the spectrum of a line.
+    fn width(&self) -> usize {
+        self.complex.len() / LINES
+    }
+}
+
+impl<T: Real> Work<T> {
     fn new(kind: Fft, n: usize) -> Self {
         let zero = Complex::new(T::zero(), T::zero());
         let (real, complex) = match kind {
@@ -201,11 +252,6 @@ impl<T: Planned> Work<T> {
             complex: vec![zero; complex * LINES],
             scratch: Vec::new(),
         }
-    }
-
-    /// Elements of the spectrum of a line.
-    fn width(&self) -> usize {
-        self.complex.len() / LINES
     }
 
     fn read(&mut self, data: &[T], starts: &[usize], from: &Lines) {
@@ -248,39 +294,6 @@ impl<T: Planned> Work<T> {
     /// Whether a frequency's mirror image is another one.
     fn stands_for_two(&self, k: usize) -> bool {
         k != 0 && 2 * k != self.n
-    }
-
-    fn run(&mut self, lines: usize) {
-        let (n, width) = (self.n, self.width());
-        let zero = Complex::new(T::zero(), T::zero());
-        T::with_plans(|plans| match self.kind {
-            Fft::Complex { inverse } => {
-                let plan = match inverse {
-                    false => plans.complex.plan_fft_forward(n),
-                    true => plans.complex.plan_fft_inverse(n),
-                };
-                self.scratch.resize(plan.get_inplace_scratch_len(), zero);
-                plan.process_with_scratch(&mut self.complex[..lines * n], &mut self.scratch);
-            }
-            Fft::FromReal { .. } => {
-                let plan = plans.real.plan_fft_forward(n);
-                self.scratch.resize(plan.get_scratch_len(), zero);
-                let rows = self.real.chunks_exact_mut(n).take(lines);
-                for (row, to) in rows.zip(self.complex.chunks_exact_mut(width)) {
-                    let done = plan.process_with_scratch(row, to, &mut self.scratch);
-                    debug_assert!(done.is_ok(), "buffers have the plan's lengths");
-                }
-            }
-            Fft::ToReal { .. } => {
-                let plan = plans.real.plan_fft_inverse(n);
-                self.scratch.resize(plan.get_scratch_len(), zero);
-                let rows = self.real.chunks_exact_mut(n).take(lines);
-                for (row, from) in rows.zip(self.complex.chunks_exact_mut(width)) {
-                    let done = plan.process_with_scratch(from, row, &mut self.scratch);
-                    debug_assert!(done.is_ok(), "buffers have the plan's lengths");
-                }
-            }
-        });
     }
 
     fn write(&self, data: &mut [T], starts: &[usize], to: &Lines, scale: T) {

@@ -269,8 +269,17 @@ fn received(cx: &Rc<MeshComm>, f: impl FnOnce()) -> u64 {
 
 #[test]
 fn a_rank_receives_its_part_and_few_numbers() {
+    let mut kinds = vec![DeviceKind::Host];
+    if cfg!(feature = "cuda-emulated") {
+        kinds.push(DeviceKind::EmulatedCuda);
+    }
+    kinds.into_iter().for_each(check_received);
+}
+
+/// That little more than parts moves on devices of a kind.
+fn check_received(kind: DeviceKind) {
     const N: usize = 100_000;
-    let figures = on_ranks(&[4], |cx, engine| {
+    let figures = on_device(kind, &[4], |cx, engine| {
         let layout = Layout::parse(cx.mesh(), &[N], "S(0)").unwrap();
         let x = floats(cx, &layout, odd);
         [

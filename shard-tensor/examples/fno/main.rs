@@ -7,6 +7,8 @@
 //!
 //! `cargo run --release -p shard-tensor --example fno -- --help`
 
+#[path = "../input/changes.rs"]
+mod changes;
 #[path = "../downscale/data.rs"]
 mod data;
 #[path = "../output/fields.rs"]
@@ -21,12 +23,13 @@ mod raster;
 #[path = "../output/told.rs"]
 mod told;
 
+use changes::{Changes, uneven};
 use clap::Parser;
 use data::Forecast;
 use model::Operator;
 use ndarray::{Array2, Array4, Ix2, s};
 use shard_tensor::nn::{ModelExt, Module};
-use shard_tensor::optim::{AdamW, Optimizer};
+use shard_tensor::optim::{AdamW, Cosine, Optimizer, Schedule};
 use shard_tensor::{
     AxisPlacement, Context, DType, Error, Launch, Mesh, Placements, Result, ShardTensor, shard,
 };
@@ -136,7 +139,7 @@ fn run(args: &Args) -> std::result::Result<bool, Failure> {
     writeln!(out, "  ranks received {} MB", megabytes.join(", "))?;
     std::fs::create_dir_all(&args.out)?;
     let file = args.out.join("fno.svg");
-    picture::write(&file, &many)?;
+    picture::write(&file, &many, "A Fourier neural operator")?;
     writeln!(out, "  drew {}", file.display())?;
     if !args.verify {
         return Ok(true);
@@ -192,11 +195,11 @@ fn on_rank(
     let [_, levels, ..] = forecast.shape();
     let model = Operator::new(&mesh, levels, args.width, args.modes)?;
     let mut adam = AdamW::new(model.parameters(), RATE)?;
+    let rates = Cosine::new(RATE, args.steps as usize);
     let before = ctx.ledger().snapshot();
     let mut losses = Vec::new();
     for step in 0..args.steps {
-        let turn = std::f64::consts::PI * f64::from(step) / f64::from(args.steps);
-        adam.set_learning_rate(RATE * 0.5 * (1.0 + turn.cos()));
+        adam.set_learning_rate(rates.at(step as usize));
         let loss = model.forward(&hours.train.0)?.mse_loss(&hours.train.1)?;
         adam.step(&loss.backward()?)?;
         losses.push(loss.item()?);
@@ -250,23 +253,12 @@ struct Hours {
 impl Hours {
     /// Fields lose their mean and get the spread one, level by level; changes get the spread one.
     fn new(mesh: &Mesh, forecast: &Forecast, parts: [usize; 2]) -> Result<Self> {
-        let theta: Array4<f64> = forecast.theta.mapv(f64::from);
-        let hours = theta.dim().0;
-        if hours < 3 {
-            return Err(Error::custom("two changes need three hours"));
-        }
-        let change = &theta.slice(s![1.., .., .., ..]) - &theta.slice(s![..-1, .., .., ..]);
-        let known = change.slice(s![..hours - 2, .., .., ..]);
-        let unit = (known.iter().map(|x| x * x).sum::<f64>() / known.len() as f64).sqrt();
-        let mut fields = theta;
-        for level in 0..fields.dim().1 {
-            let of_level = fields.slice(s![..hours - 2, level, .., ..]);
-            let mean = of_level.mean().unwrap_or(0.0);
-            let spread = of_level.std(0.0).max(1e-6);
-            fields
-                .slice_mut(s![.., level, .., ..])
-                .mapv_inplace(|x| (x - mean) / spread);
-        }
+        let Changes {
+            fields,
+            changes,
+            unit,
+        } = Changes::of(forecast)?;
+        let hours = fields.dim().0;
         let placements: Placements = (parts.iter().enumerate())
             .map(|(axis, &n)| shard(2 + axis).weights(uneven(n)))
             .collect::<Vec<AxisPlacement>>()
@@ -279,7 +271,7 @@ impl Hours {
                     .distribute(&some, &placements)?
                     .to(dtype)
             };
-            Ok((at(&fields)?, at(&(&change / unit))?))
+            Ok((at(&fields)?, at(&changes)?))
         };
         Ok(Self {
             train: placed(0, hours - 2)?,
@@ -287,11 +279,4 @@ impl Hours {
             unit,
         })
     }
-}
-
-/// Each part two thirds as large as the one before.
-fn uneven(parts: usize) -> Vec<f64> {
-    (0..parts)
-        .map(|part| (2f64 / 3.0).powi(part as i32))
-        .collect()
 }

@@ -13,7 +13,7 @@ const CHANGES: f64 = 0.6;
 ///
 /// # Errors
 /// If the file cannot be written.
-pub(crate) fn write(path: &Path, found: &Outcome) -> Result<(), Failure> {
+pub(crate) fn write(path: &Path, found: &Outcome, model: &str) -> Result<(), Failure> {
     let largest = (found.truth.iter()).fold(f64::MIN_POSITIVE, |most, x| most.max(x.abs()));
     let changes = Scale::diverging(CHANGES * largest);
     let panel = |title: &str, field, scale, names| Panel {
@@ -30,6 +30,6 @@ pub(crate) fn write(path: &Path, found: &Outcome) -> Result<(), Failure> {
         panel("Its change within an hour", &found.truth, changes, false),
         panel(&predicted, &found.prediction, changes, true),
     ];
-    let caption = "A Fourier neural operator on an hour of weather, the lowest level";
-    fields::write(path, &panels, &found.boundaries, caption)
+    let caption = format!("{model} on an hour of weather, the lowest level");
+    fields::write(path, &panels, &found.boundaries, &caption)
 }

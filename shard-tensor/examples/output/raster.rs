@@ -12,7 +12,7 @@ const GREY: RGBColor = RGBColor(128, 128, 128);
 const STEPS: usize = 255;
 
 /// The number that stands for grey in an image; those below are the colours of its scale.
-const NO_NUMBER: u8 = STEPS as u8;
+pub(crate) const NO_NUMBER: u8 = STEPS as u8;
 
 /// Blue below, white in the middle, red above.
 const DIVERGING: [RGBColor; 5] = [
@@ -71,7 +71,7 @@ impl Scale {
     }
 
     /// The number of a value's colour.
-    fn shade(&self, value: f64) -> u8 {
+    pub(crate) fn shade(&self, value: f64) -> u8 {
         let share = (value - self.low) / (self.high - self.low);
         if share.is_nan() {
             return NO_NUMBER;
@@ -80,7 +80,7 @@ impl Scale {
     }
 
     /// Red, green and blue of every number.
-    fn palette(&self) -> Vec<u8> {
+    pub(crate) fn palette(&self) -> Vec<u8> {
         let shades = (0..STEPS).map(|i| (self.colour)(i as f64 / (STEPS - 1) as f64));
         let colours = shades.chain([GREY]);
         colours.flat_map(|RGBColor(r, g, b)| [r, g, b]).collect()

@@ -70,10 +70,12 @@ pub fn load_state_with<M: Tree + ?Sized>(
             .cloned()
             .collect()
     };
-    let differences = Differences {
+    let mut differences = Differences {
         missing: lacks(&own, &state),
         unexpected: lacks(&state, &own),
     };
+    // PyTorch's batch norms count batches, which nothing here reads.
+    (differences.unexpected).retain(|name| !name.ends_with("num_batches_tracked"));
     if strict == Strict::Yes && differences != Differences::default() {
         return Err(Error::argument(
             OP,

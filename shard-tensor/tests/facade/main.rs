@@ -12,6 +12,7 @@ mod gradients;
 mod graphs;
 mod histories;
 mod indexing;
+mod layers;
 mod limits;
 mod local;
 mod models;

@@ -5,7 +5,7 @@ use crate::case::Case;
 use shard_ops::histogram::{self, Bins};
 use shard_ops::indexing::{self, ScatterReduce};
 use shard_ops::unique::{self, Unique};
-use shard_ops::{search, select, sort};
+use shard_ops::{Exec, Value, search, select, shape, sort};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("index_select", |exec, case, values| {
@@ -110,7 +110,7 @@ pub(crate) const TABLE: &[Entry] = &[
     built("sort", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
-        let dim = args.dim("dim", x.ndim())?;
+        let dim = args.index("dim", -1, x.ndim())?;
         let descending = case.attributes.bool("descending", false)?;
         let (values, indices) = sort::sort(exec, x, dim, descending)?;
         Ok(vec![values, indices])
@@ -118,14 +118,14 @@ pub(crate) const TABLE: &[Entry] = &[
     built("argsort", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
-        let dim = args.dim("dim", x.ndim())?;
+        let dim = args.index("dim", -1, x.ndim())?;
         let descending = case.attributes.bool("descending", false)?;
         Ok(vec![sort::argsort(exec, x, dim, descending)?])
     }),
     built("topk", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
-        let dim = args.dim("dim", x.ndim())?;
+        let dim = args.index("dim", -1, x.ndim())?;
         let (k, largest) = (
             case.attributes.size("k", 1)?,
             case.attributes.bool("largest", true)?,
@@ -136,16 +136,21 @@ pub(crate) const TABLE: &[Entry] = &[
     built("kthvalue", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
-        let dim = args.dim("dim", x.ndim())?;
+        let dim = args.index("dim", -1, x.ndim())?;
         let k = case.attributes.size("k", 1)?;
         let (value, index) = sort::kthvalue(exec, x, k, dim)?;
-        Ok(vec![value, index])
+        with_dim(exec, case, dim, [value, index])
     }),
     built("median", |exec, case, values| {
         let args = Args::new(case, values);
         let x = args.need("input")?;
-        let (value, index) = sort::median(exec, x, args.dim("dim", x.ndim())?)?;
-        Ok(vec![value, index])
+        if !case.attributes.has("dim") {
+            let all = shape::reshape(exec, x, &[x.shape().iter().product()])?;
+            return Ok(vec![sort::median(exec, &all, 0)?.0]);
+        }
+        let dim = args.dim("dim", x.ndim())?;
+        let (value, index) = sort::median(exec, x, dim)?;
+        with_dim(exec, case, dim, [value, index])
     }),
     built("bincount", |exec, case, values| {
         let args = Args::new(case, values);
@@ -229,6 +234,15 @@ pub(crate) const TABLE: &[Entry] = &[
         Ok(vec![histogram::histc(exec, x, bins, ends)?])
     }),
 ];
+
+/// What is left of a dim, which a case may ask to keep.
+fn with_dim(exec: &dyn Exec, case: &Case, dim: usize, found: [Value; 2]) -> Applied {
+    if !case.attributes.bool("keepdim", false)? {
+        return Ok(found.into());
+    }
+    let kept = found.iter().map(|v| shape::unsqueeze(exec, v, dim));
+    Ok(kept.collect::<Result<_, _>>()?)
+}
 
 /// What a case asks for of different elements.
 fn parts_of(case: &Case, found: Unique) -> Applied {

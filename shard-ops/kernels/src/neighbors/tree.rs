@@ -54,16 +54,9 @@ impl<T: Real> Tree<T> {
         let first = row(*order.first()?);
         let differ = |d: usize| order.iter().any(|&i| row(i)[d] != first[d]);
         let dims: Vec<usize> = (0..dim).filter(|&d| differ(d)).collect();
-        let rows_in_tree = || order.iter().map(|&i| row(i));
-        let cells = match dims.len() {
-            1 => cells::<T, 1>(rows_in_tree(), &dims),
-            2 => cells::<T, 2>(rows_in_tree(), &dims),
-            3 => cells::<T, 3>(rows_in_tree(), &dims),
-            4 => cells::<T, 4>(rows_in_tree(), &dims),
-            5 => cells::<T, 5>(rows_in_tree(), &dims),
-            MAX_TREE_DIM => cells::<T, MAX_TREE_DIM>(rows_in_tree(), &dims),
-            _ => None,
-        }?;
+        let in_tree = order.iter().map(|&i| row(i));
+        let places = in_tree.flat_map(|row| dims.iter().map(|&d| row[d].wide()));
+        let cells = cells(&places.collect::<Vec<_>>(), dims.len())?;
         order.extend(others);
         Some(Self {
             dim,
@@ -172,16 +165,22 @@ trait Cells {
 /// Flat leaves were measured to be faster than the crate's default.
 type Flat<const D: usize> = KdTree<f64, u32, Eytzinger, FlatVec<f64, u32, D, LEAF>, D, LEAF>;
 
-fn cells<'a, T: Real, const D: usize>(
-    rows: impl Iterator<Item = &'a [T]>,
-    dims: &[usize],
-) -> Option<Box<dyn Cells>> {
-    let points: Vec<[f64; D]> = rows
-        .map(|row| core::array::from_fn(|d| row[dims[d]].wide()))
-        .collect();
-    // The crate refuses more points than its numbers can count.
-    let tree = Flat::<D>::new_from_slice(&points).ok()?;
-    Some(Box::new(tree))
+/// A tree over points `[points, dim]`. This is compiled here, and not in every crate that searches points.
+fn cells(points: &[f64], dim: usize) -> Option<Box<dyn Cells>> {
+    fn flat<const D: usize>(points: &[f64]) -> Option<Box<dyn Cells>> {
+        // The crate refuses more points than its numbers can count.
+        let tree = Flat::<D>::new_from_slice(points.as_chunks::<D>().0).ok()?;
+        Some(Box::new(tree))
+    }
+    match dim {
+        1 => flat::<1>(points),
+        2 => flat::<2>(points),
+        3 => flat::<3>(points),
+        4 => flat::<4>(points),
+        5 => flat::<5>(points),
+        MAX_TREE_DIM => flat::<MAX_TREE_DIM>(points),
+        _ => None,
+    }
 }
 
 impl<const D: usize> Cells for Flat<D> {

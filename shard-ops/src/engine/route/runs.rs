@@ -289,13 +289,16 @@ impl<'a> Meeting<'a> {
 
     /// The cuts as the kernel sees them.
     fn for_kernel(&self, found: &Sides) -> Vec<i64> {
-        let me = self.in_order.iter().position(|&k| k == self.group.me);
-        let parts = (self.in_order.iter())
-            .flat_map(|&k| (0..self.lines).map(move |line| self.part(found, k, line)))
-            .flat_map(|(from, to)| [from as i64, to as i64]);
-        std::iter::once(me.unwrap_or(0) as i64)
-            .chain(parts)
-            .collect()
+        let (mut cuts, mut read) = (Vec::with_capacity(3 * self.lens.len() * self.lines), 0);
+        for &k in &self.in_order {
+            for line in 0..self.lines {
+                let (from, to) = self.part(found, k, line);
+                let is_own = k == self.group.me;
+                cuts.extend([from as i64, to as i64, if is_own { -1 } else { read }]);
+                read += if is_own { 0 } else { (to - from) as i64 };
+            }
+        }
+        cuts
     }
 
     /// As many numbers to each peer, and from each; a rank's own are kept.
@@ -324,7 +327,7 @@ fn place(line: usize, len: usize, step: usize, at: usize) -> usize {
     (row * len + at) * step + column
 }
 
-/// This rank's run.
+/// This rank's run, which the host looks into; of memory that it cannot see it gets a copy, once for all rounds.
 struct OwnRun<'a> {
     elements: Cow<'a, [u8]>,
     dtype: DType,

@@ -35,6 +35,9 @@ struct Params {
     to_ends: u64,
     first: i64,
     to_n: i64,
+    cuts: u64,
+    read_values: u64,
+    read_indices: u64,
 }
 
 impl Params {
@@ -136,7 +139,6 @@ impl CudaKernel for SortRuns {
 
 impl CudaKernel for MergeRuns {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        // Runs are gathered here: nothing is cut.
         let (from, to) = (&call.cx.inputs[1], &call.cx.outputs[0]);
         let (held, start) = (to.shape[self.dim], self.from + to.start[self.dim]);
         let uploaded = upload(call, &self.ends)?;
@@ -144,17 +146,26 @@ impl CudaKernel for MergeRuns {
         let params = Params {
             values: call.input(1)?.data,
             indices: call.input(2)?.data,
+            to_values: call.output(0)?.data,
+            to_indices: call.output(1)?.data,
             from: start as i64,
             held: held as i64,
             ..Params::new(from, self.dim, self.ends.len(), address)
         };
-        let params = Params {
-            to_values: call.output(0)?.data,
-            to_indices: call.output(1)?.data,
-            ..params
-        };
         let defines = defines(self.descending, call.outputs[0].dtype());
-        let count = call.inputs[1].len();
-        call.launch_own(&SOURCE, &defines, "merge", count, &params)
+        // Where all runs are at hand there are no cuts.
+        let (kernel, count, params) = match call.inputs[0].is_empty() {
+            true => ("merge", call.inputs[1].len(), params),
+            false => {
+                let cut = Params {
+                    cuts: call.input(0)?.data,
+                    read_values: call.input(3)?.data,
+                    read_indices: call.input(4)?.data,
+                    ..params
+                };
+                ("merge_parts", call.outputs[0].len(), cut)
+            }
+        };
+        call.launch_own(&SOURCE, &defines, kernel, count, &params)
     }
 }

@@ -83,46 +83,20 @@ impl Op for MergeRuns {
     }
 }
 
-/// Where the runs lie that a kernel call merges.
-struct Parts<'a> {
-    /// This rank's run, or all runs behind each other, and where those end.
-    ends: &'a [usize],
-    /// As the engine tells them; empty where all runs are at hand.
-    cuts: &'a [i64],
+/// Per run the part of it on a line, and where it was read to, if it is not this rank's own: as the engine tells.
+fn parts(
+    cuts: &[i64],
+    runs: usize,
     lines: usize,
-    /// Where the parts of each run and line begin among those that were read.
-    starts: Vec<usize>,
-}
-
-impl<'a> Parts<'a> {
-    fn new(ends: &'a [usize], cuts: &'a [i64], lines: usize) -> Self {
-        let mut starts = Vec::new();
-        if let [own, parts @ ..] = cuts {
-            let mut read = 0;
-            for (k, part) in parts.chunks_exact(2).enumerate() {
-                starts.push(read);
-                if k / lines.max(1) != *own as usize {
-                    read += (part[1] - part[0]) as usize;
-                }
-            }
-        }
-        Self {
-            ends,
-            cuts,
-            lines,
-            starts,
-        }
-    }
-
-    /// Per run the part of it on a line, and whether it is this rank's own, or where it was read to.
-    fn of_line(&self, line: usize) -> impl Iterator<Item = (Range<usize>, Option<usize>)> {
-        (0..self.ends.len()).map(move |run| {
-            let at = run * self.lines + line;
-            let part = self.cuts[1 + 2 * at] as usize..self.cuts[2 + 2 * at] as usize;
-            let is_own = self.cuts[0] as usize == run;
-            (part, (!is_own).then(|| self.starts[at]))
-        })
-    }
+    line: usize,
+) -> impl Iterator<Item = (Range<usize>, Option<usize>)> {
+    (0..runs).map(move |run| {
+        let cut = &cuts[3 * (run * lines + line)..][..3];
+        (
+            cut[0] as usize..cut[1] as usize,
+            usize::try_from(cut[2]).ok(),
+        )
+    })
 }
 
 fn merge_box<T: Sortable + Element>(op: &MergeRuns, call: &mut HostCall<'_, '_>) {
@@ -136,7 +110,6 @@ fn merge_box<T: Sortable + Element>(op: &MergeRuns, call: &mut HostCall<'_, '_>)
         call.input::<i64>(2),
     );
     let (read, read_indices) = (call.input::<T>(3), call.input::<i64>(4));
-    let parts = Parts::new(&op.ends, cuts.data(), before * after);
     let (mut values, mut found) = call.output_pair::<T, i64>();
     let (values, found) = (values.data_mut(), found.data_mut());
     let mut line = (Vec::new(), Vec::new());
@@ -157,7 +130,7 @@ fn merge_box<T: Sortable + Element>(op: &MergeRuns, call: &mut HostCall<'_, '_>)
         let of_own = |part: Range<usize>| (&own.0[part.clone()], &own.1[part]);
         let runs: Vec<Run<'_, T>> = match cuts.data() {
             [] => cut(op, own.0, start..start + held).map(of_own).collect(),
-            _ => (parts.of_line(number))
+            cuts => parts(cuts, op.ends.len(), before * after, number)
                 .map(|(part, read_to)| match read_to {
                     None => of_own(part),
                     Some(at) => {

@@ -201,8 +201,7 @@ pub fn median(exec: &dyn Exec, x: &Value, dim: usize) -> Result<(Value, Value)> 
     ))
 }
 
-/// A stretch of what [`sort`] gives, of an array that no tape follows. Parts are cut and read, or gathered, as `by` says; devices that do
-/// not run jobs of the host gather them.
+/// A stretch of what [`sort`] gives, of an array that no tape follows. Parts are cut and read, or gathered, as `by` says.
 fn stretch(
     exec: &dyn Exec,
     x: &Value,
@@ -235,13 +234,12 @@ fn stretch(
         let part = |v: &Value| index::slice(exec, v, dim, wanted.start, 1, wanted.len());
         return Ok((part(&values)?, part(&indices)?));
     }
-    let on_host = values.array().cx().device().runs_host_jobs();
     let merge = MergeRuns {
         dim,
         ends: kept,
         descending,
         from: wanted.start,
-        by: if on_host { by } else { RouteBy::Gather },
+        by,
     };
     let to = like(&values, dim, wanted.len())?;
     let made = exec.apply(Arc::new(merge), &[&to, &values, &indices])?;

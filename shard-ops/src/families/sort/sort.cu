@@ -7,6 +7,7 @@ struct Sort {
     i64 runs, lines, n, after, start, width, from, held;
     u64 to_ends;      // where the runs end in what is written,
     i64 first, to_n;  // how many elements of each are, and how long a line of that is
+    u64 cuts, read_values, read_indices;  // the parts of runs that a stretch is made of, and what was read of others
 };
 
 DEVICE bool less(T a, T b) { return a < b || (b != b && a == a); }
@@ -98,6 +99,59 @@ KERNEL(merge, Sort) {
             if (r != run) place += count(p, line, start_of(p, r), end_of(p, r), value, index);
         if (place < p.from || place >= p.from + p.held) continue;
         const i64 to = at(p, line, p.held, place - p.from);
+        ((T*)p.to_values)[to] = value;
+        ((i64*)p.to_indices)[to] = index;
+    }
+}
+
+// The part of a run that a stretch is made of, on a line.
+struct Part { const i64* cut; i64 line; };
+DEVICE Part part_of(const Sort& p, i64 run, i64 line) {
+    Part part;
+    part.cut = (const i64*)p.cuts + 3 * (run * p.lines + line);
+    part.line = line;
+    return part;
+}
+DEVICE i64 length(const Part& part) { return part.cut[1] - part.cut[0]; }
+
+// An element of a part: of this rank's own run, or as it was read.
+DEVICE void element(const Sort& p, const Part& part, i64 i, T& value, i64& index) {
+    if (part.cut[2] < 0) {
+        const i64 o = at(p, part.line, p.n, part.cut[0] + i);
+        value = ((const T*)p.values)[o];
+        index = ((const i64*)p.indices)[o];
+    } else {
+        value = ((const T*)p.read_values)[part.cut[2] + i];
+        index = ((const i64*)p.read_indices)[part.cut[2] + i];
+    }
+}
+
+// How many elements of a part stand before an element.
+DEVICE i64 count_part(const Sort& p, const Part& part, T value, i64 index) {
+    i64 low = 0, high = length(part);
+    while (low < high) {
+        const i64 middle = low + (high - low) / 2;
+        T v;
+        i64 j;
+        element(p, part, middle, v, j);
+        if (before(v, j, value, index)) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+// The parts of runs merged: on each line they are as many elements as the stretch has.
+KERNEL(merge_parts, Sort) {
+    for (i64 k = first_thread(); k < p.lines * p.held; k += threads()) {
+        const i64 line = over(k, p.held);
+        i64 run = 0, place = k - line * p.held;
+        for (; run + 1 < p.runs && place >= length(part_of(p, run, line)); run++) place -= length(part_of(p, run, line));
+        T value;
+        i64 index;
+        element(p, part_of(p, run, line), place, value, index);
+        for (i64 r = 0; r < p.runs; r++)
+            if (r != run) place += count_part(p, part_of(p, r, line), value, index);
+        const i64 to = at(p, line, p.held, place);
         ((T*)p.to_values)[to] = value;
         ((i64*)p.to_indices)[to] = index;
     }
