@@ -4,8 +4,9 @@ use super::{agree_on_list, check_names, dtype_of};
 use crate::files::{Part, SharedFile};
 use crate::{Context, Error, Result, State};
 use safetensors::tensor::{Metadata, TensorInfo};
+use serde::Serialize;
 use shard_comm::Calling;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::thread::JoinHandle;
 
@@ -102,6 +103,15 @@ pub(super) fn begin(op: &'static str, ctx: &Context, path: &Path, state: &State)
     Ok(Begun { op, file, part })
 }
 
+/// A header whose entries are in the order of their names: equal states make equal files.
+#[derive(Serialize)]
+struct Header<'a> {
+    #[serde(rename = "__metadata__", skip_serializing_if = "Option::is_none")]
+    remarks: Option<BTreeMap<&'a str, String>>,
+    #[serde(flatten)]
+    tensors: BTreeMap<String, TensorInfo>,
+}
+
 /// A file's first bytes, where each tensor begins, and how long the file is.
 #[track_caller]
 fn header(op: &'static str, state: &State) -> Result<(Vec<u8>, Vec<u64>, u64)> {
@@ -127,20 +137,17 @@ fn header(op: &'static str, state: &State) -> Result<(Vec<u8>, Vec<u64>, u64)> {
         };
         infos.push((name.clone(), info));
     }
-    let numbers = state.numbers.iter();
-    let remarks: HashMap<String, String> = numbers
-        .map(|(name, n)| (name.clone(), n.to_string()))
-        .collect();
     let refused = |e: String| {
-        Error::argument(
-            op,
-            "tensors that the format can hold",
-            e,
-            "save fewer, or in several files",
-        )
+        let remedy = "save fewer, or in several files";
+        Error::argument(op, "tensors that the format can hold", e, remedy)
     };
-    let remarks = (!remarks.is_empty()).then_some(remarks);
-    let header = Metadata::new(remarks, infos).map_err(|e| refused(e.to_string()))?;
+    Metadata::new(None, infos.clone()).map_err(|e| refused(e.to_string()))?;
+    let numbers = state.numbers.iter();
+    let numbers = numbers.map(|(name, n)| (name.as_str(), n.to_string()));
+    let header = Header {
+        remarks: Some(numbers.collect()).filter(|all: &BTreeMap<_, _>| !all.is_empty()),
+        tensors: infos.into_iter().collect(),
+    };
     let mut json = serde_json::to_vec(&header).map_err(|e| refused(e.to_string()))?;
     json.resize(json.len().next_multiple_of(8), b' ');
     let mut head = (json.len() as u64).to_le_bytes().to_vec();

@@ -26,11 +26,14 @@ pub(super) struct Plan {
 /// A rank's pieces of one batch, one per source.
 pub(super) type Pieces = Vec<Option<Vec<u8>>>;
 
+/// What the thread sends.
+type ReadAhead = Result<Pieces, DataError>;
+
 /// Gives a rank's pieces of one batch after the other.
 pub(super) struct Feed {
     at: usize,
     plan: Option<Plan>,
-    ahead: Option<(Receiver<Result<Pieces, DataError>>, JoinHandle<()>)>,
+    ahead: Option<(Receiver<ReadAhead>, JoinHandle<()>)>,
 }
 
 impl Feed {

@@ -136,20 +136,21 @@ impl Loader {
         let words = |layout: &Layout| format!("{dtype} {shape:?} {layout}");
         self.mesh.context().uniform(OP, layout, words)?;
         self.sources.push((Arc::new(source), placements));
+        self.feed = None;
         Ok(self)
     }
 
     /// Whether samples come in an order of each epoch's own. They do not at first.
     #[must_use]
     pub fn shuffle(mut self, on: bool) -> Self {
-        self.shuffle = on;
+        (self.shuffle, self.feed) = (on, None);
         self
     }
 
     /// Whether samples that are left at the end of an epoch, and are fewer than a batch, are left out. They are not at first.
     #[must_use]
     pub fn drop_last(mut self, on: bool) -> Self {
-        self.drop_last = on;
+        (self.drop_last, self.feed) = (on, None);
         self
     }
 
@@ -157,7 +158,7 @@ impl Loader {
     /// size of this rank's pieces.
     #[must_use]
     pub fn prefetch(mut self, batches: usize) -> Self {
-        self.ahead = batches;
+        (self.ahead, self.feed) = (batches, None);
         self
     }
 
@@ -181,7 +182,10 @@ impl Loader {
             let feed = Feed::new(self.plan()?, self.ahead);
             self.feed = Some(agreed(OP, &self.mesh, feed)?);
         }
-        Ok(Batches { loader: self })
+        Ok(Batches {
+            loader: self,
+            failed: false,
+        })
     }
 }
 
@@ -248,7 +252,8 @@ impl Loader {
             Some(feed) => feed.next(),
             None => Err(DataError::other("no epoch has begun")),
         };
-        let pieces = agreed(OP, &self.mesh, pieces)?;
+        // What was read ahead is not of the batch that is asked for next, if this one is lost.
+        let pieces = agreed(OP, &self.mesh, pieces).inspect_err(|_| self.feed = None)?;
         let (ctx, cx) = (self.mesh.context(), self.mesh.comm());
         let mut batch = Vec::with_capacity(pieces.len());
         for ((source, placements), piece) in self.sources.iter().zip(pieces) {
@@ -270,10 +275,12 @@ impl Loader {
 
 /// The batches that are left of an epoch: each a tensor per source.
 ///
-/// If it is dropped before its end, the loader goes on where it was.
+/// If it is dropped before its end, the loader goes on where it was. After an error there are no more; the loader tries that
+/// batch again in [`Loader::epoch`].
 #[derive(Debug)]
 pub struct Batches<'a> {
     loader: &'a mut Loader,
+    failed: bool,
 }
 
 impl Iterator for Batches<'_> {
@@ -282,8 +289,11 @@ impl Iterator for Batches<'_> {
     #[track_caller]
     fn next(&mut self) -> Option<Self::Item> {
         let _call = Calling::of("next");
-        // An error ends what is read ahead; a further call says so again, and never waits.
+        if self.failed {
+            return None;
+        }
         let next = self.loader.next_batch();
+        self.failed = next.is_err();
         next.transpose()
     }
 }

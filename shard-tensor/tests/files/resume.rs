@@ -1,11 +1,14 @@
 //! A training that was put down goes on as if it had not been.
 
 use crate::scratch;
+use ndarray::Array2;
 use shard_tensor::checkpoint::Checkpoint;
+use shard_tensor::data::{DataError, Loader, Npy, npy_bytes};
 use shard_tensor::nn::{BatchNorm, Buffer, Linear, ModelExt, Module};
+use shard_tensor::optim::{AdamW, Ema, Optimizer, Plateau};
 use shard_tensor::{
-    Context, DType, Error, Gradients, Launch, Mesh, Number, Placements, Result, ShardTensor, State,
-    Stateful, replicate, shard, tree,
+    Context, DType, Error, Launch, Mesh, Number, Placements, Result, ShardTensor, State, Stateful,
+    replicate, shard, tree,
 };
 use std::path::Path;
 
@@ -31,170 +34,146 @@ impl Module for Net {
     }
 }
 
-/// Momentum with a rate that falls, as an optimizer and a schedule in one would be.
-struct Momentum {
-    slots: Vec<(String, ShardTensor, ShardTensor)>,
-    steps: u64,
-    rate: f64,
-}
-
-impl Momentum {
-    fn new(model: &impl ModelExt, layout: &Placements) -> Result<Self> {
-        let slot = |(name, p): (String, ShardTensor)| {
-            let zeros = p.mesh().zeros(p.shape(), layout.clone())?;
-            Ok((name, p, zeros))
-        };
-        Ok(Self {
-            slots: model
-                .parameters()
-                .into_iter()
-                .map(slot)
-                .collect::<Result<_>>()?,
-            steps: 0,
-            rate: 0.1,
-        })
-    }
-
-    fn step(&mut self, gradients: &Gradients) -> Result<()> {
-        (self.steps, self.rate) = (self.steps + 1, self.rate * 0.93);
-        for (_, parameter, mean) in &mut self.slots {
-            let Some(gradient) = gradients.get(parameter)? else {
-                continue;
-            };
-            let gradient = gradient.redistribute(mean.layout())?;
-            *mean = (&*mean * 0.9)
-                .add(&(&gradient * (1.0 / self.steps as f64)))?
-                .detach();
-            let change = (&*mean * self.rate).redistribute(parameter.layout())?;
-            parameter.set(&parameter.detach().sub(&change)?)?;
-        }
-        Ok(())
-    }
-}
-
-impl Stateful for Momentum {
-    fn state(&self) -> Result<State> {
-        let mean =
-            |(name, _, mean): &(String, ShardTensor, ShardTensor)| (name.clone(), mean.clone());
-        Ok(State {
-            tensors: self.slots.iter().map(mean).collect(),
-            numbers: vec![
-                ("steps".into(), Number::Whole(self.steps)),
-                ("rate".into(), Number::Real(self.rate)),
-            ],
-        })
-    }
-
-    fn load_state(&mut self, state: &State) -> Result<()> {
-        let (steps, rate) = (state.whole("steps")?, state.real("rate")?);
-        for (name, _, mean) in &mut self.slots {
-            *mean = state
-                .tensor(name)
-                .ok_or_else(|| Error::custom("a mean"))?
-                .clone();
-        }
-        (self.steps, self.rate) = (steps, rate);
-        Ok(())
-    }
-}
-
-/// Where a run computes: its ranks, and how it lays out data and means.
+/// Where a run computes: its ranks, and how it lays out batches and weights.
 #[derive(Clone, Copy)]
 struct How {
     ranks: usize,
     mesh: &'static [usize],
-    data: fn() -> Placements,
-    means: fn() -> Placements,
+    batch: fn() -> Placements,
+    weights: fn() -> Placements,
 }
 
 const FOUR: How = How {
     ranks: 4,
     mesh: &[2, 2],
-    data: || [shard(0).sizes([7, 3]), shard(1)].into(),
-    means: || [shard(0), replicate()].into(),
+    batch: || [shard(0), shard(1)].into(),
+    weights: || [shard(1), replicate()].into(),
 };
 const THREE: How = How {
     ranks: 3,
     mesh: &[3],
-    data: || [shard(0).sizes([0, 6, 4])].into(),
-    means: || [replicate()].into(),
+    batch: || [shard(0)].into(),
+    weights: || [shard(0)].into(),
 };
 
-/// Trains from what `from` has, if anything, up to this step; puts it down in `to`; tells the losses.
-fn train(how: How, from: Option<&Path>, until: u64, to: Option<&Path>) -> Vec<f64> {
-    let losses = Launch::new(how.ranks).dtype(DType::F64).seed(5).run(|ctx| {
+/// All that a training is made of.
+struct Training {
+    net: Net,
+    adam: AdamW,
+    rates: Plateau,
+    ema: Ema,
+    loader: Loader,
+    step: u64,
+}
+
+impl Training {
+    fn new(mesh: &Mesh, how: How) -> Result<Self> {
+        let samples = || {
+            let samples = Array2::from_shape_fn((8, 6), |(i, j)| (i * 6 + j) as f64 / 40.0);
+            Npy::from_bytes(npy_bytes(&samples).map_err(DataError::other)?)
+        };
+        let net = Net {
+            first: Linear::new(mesh, 6, 5)?,
+            norm: BatchNorm::new(mesh, 5)?,
+            last: Linear::new(mesh, 5, 1)?,
+            seen: Buffer::new(&mesh.zeros((), Placements::replicated())?),
+        };
+        let net = net.place(|name, _| match name {
+            "first.weight" => (how.weights)(),
+            _ => Placements::replicated(),
+        })?;
+        Ok(Self {
+            adam: AdamW::new(net.parameters(), 0.01)?,
+            rates: Plateau::new(0.01).patience(1).factor(0.7),
+            ema: Ema::new(&net, 0.9)?,
+            loader: Loader::new(mesh, 3)?
+                .source((how.batch)(), samples)?
+                .shuffle(true),
+            step: 0,
+            net,
+        })
+    }
+
+    fn job(&mut self, ctx: &Context) -> Checkpoint<'_> {
+        Checkpoint::new()
+            .model(&mut self.net)
+            .optimizer(&mut self.adam)
+            .schedule(&mut self.rates)
+            .ema(&mut self.ema)
+            .data(&mut self.loader)
+            .step(&mut self.step)
+            .rng(ctx)
+    }
+
+    /// Samples come in a random order, with noise, and some of them are dropped.
+    fn learn(&mut self, x: &ShardTensor) -> Result<f64> {
+        let noisy = x.add(&x.mesh().randn(x.shape(), Placements::replicated())?)?;
+        let told = self.net.forward(&noisy)?.dropout(0.3)?;
+        let loss = told.sub(&noisy.sum([1], true)?)?.square()?.mean_all()?;
+        let mut slopes = loss.backward()?;
+        slopes.clip_norm(1.0)?;
+        self.adam.step(&slopes)?;
+        self.ema.update()?;
+        let loss = loss.item()?;
+        self.adam.set_learning_rate(self.rates.observe(loss));
+        self.step += 1;
+        Ok(loss)
+    }
+}
+
+/// Trains from what `from` has, if anything, up to this step; puts it down in `to`; tells the losses, and the sum of the means
+/// of the weights.
+fn train(how: How, from: Option<&Path>, until: u64, to: Option<&Path>) -> (Vec<f64>, f64) {
+    let told = Launch::new(how.ranks).dtype(DType::F64).seed(5).run(|ctx| {
         let mesh = ctx.mesh_of(how.mesh)?;
-        let mut model = net(&mesh)?;
-        let mut optimizer = Momentum::new(&model, &(how.means)())?;
-        let mut step = 0;
+        let mut it = Training::new(&mesh, how)?;
         if let Some(from) = from {
-            job(ctx, &mut model, &mut optimizer, &mut step).load(from)?;
+            it.job(ctx).load(from)?;
         }
         let mut losses = Vec::new();
-        while step < until {
-            // Data and noise are random, so the counters matter.
-            let x = mesh.randn([10, 6], (how.data)())?;
-            let loss = model
-                .forward(&x)?
-                .dropout(0.3)?
-                .sub(&x.sum([1], true)?)?
-                .square()?
-                .mean_all()?;
-            optimizer.step(&loss.backward()?)?;
-            losses.push(loss.item()?);
-            step += 1;
+        while it.step < until {
+            let batch = it.loader.epoch()?.next().transpose()?;
+            if let Some(batch) = batch {
+                losses.push(it.learn(&batch[0])?);
+            }
         }
         if let Some(to) = to {
-            let saving = job(ctx, &mut model, &mut optimizer, &mut step).start_save(to)?;
+            let saving = it.job(ctx).start_save(to)?;
             // What comes now is not in the file.
-            model
+            it.net
                 .last
                 .weight
-                .set(&(&model.last.weight.detach() * 0.0))?;
+                .set(&(&it.net.last.weight.detach() * 0.0))?;
             saving.wait()?;
         }
-        Ok(losses)
+        let means = it.ema.means();
+        let first = means.iter().find(|(name, _)| name == "first.weight");
+        let first = first.map_or(Ok(f64::NAN), |(_, mean)| mean.square()?.sum_all()?.item())?;
+        Ok((losses, first))
     });
-    let losses = losses.unwrap();
-    assert!(losses.iter().all(|l| *l == losses[0]));
-    losses[0].clone()
-}
-
-fn job<'a>(
-    ctx: &Context,
-    model: &'a mut Net,
-    optimizer: &'a mut Momentum,
-    step: &'a mut u64,
-) -> Checkpoint<'a> {
-    Checkpoint::new()
-        .model(model)
-        .optimizer(optimizer)
-        .step(step)
-        .rng(ctx)
-}
-
-fn net(mesh: &Mesh) -> Result<Net> {
-    Ok(Net {
-        first: Linear::new(mesh, 6, 5)?,
-        norm: BatchNorm::new(mesh, 5)?,
-        last: Linear::new(mesh, 5, 1)?,
-        seen: Buffer::new(&mesh.zeros((), Placements::replicated())?),
-    })
+    let mut told = told.unwrap();
+    assert!(told.iter().all(|t| *t == told[0]));
+    told.swap_remove(0)
 }
 
 #[test]
 fn a_training_goes_on_where_it_was_put_down() {
     let path = scratch("resume.safetensors");
-    let whole = train(FOUR, None, 12, None);
-    assert_eq!(train(FOUR, None, 6, Some(&path)), whole[..6]);
+    let (whole, mean) = train(FOUR, None, 13, None);
+    assert!(whole.iter().all(|l| l.is_finite()) && mean.is_finite());
+    // In the middle of an epoch, which has three batches.
+    assert_eq!(train(FOUR, None, 7, Some(&path)).0, whole[..7]);
     // As it was: every bit.
-    assert_eq!(train(FOUR, Some(&path), 12, None), whole[6..]);
+    assert_eq!(
+        train(FOUR, Some(&path), 13, None),
+        (whole[7..].to_vec(), mean)
+    );
     // On other ranks, under other layouts: up to the order of sums.
-    let other = train(THREE, Some(&path), 12, None);
-    for (a, b) in other.iter().zip(&whole[6..]) {
-        assert!((a - b).abs() <= 1e-12 * b.abs(), "{a} for {b}");
-    }
+    let (other, other_mean) = train(THREE, Some(&path), 13, None);
+    let near = |a: f64, b: f64| assert!((a - b).abs() <= 1e-12 * b.abs(), "{a} for {b}");
     assert_eq!(other.len(), 6);
+    (other.iter().zip(&whole[7..])).for_each(|(a, b)| near(*a, *b));
+    near(other_mean, mean);
     std::fs::remove_file(&path).unwrap();
 }
 

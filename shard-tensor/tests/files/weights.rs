@@ -203,7 +203,7 @@ impl Module for ViT {
             tokens = block.forward(&tokens)?;
         }
         self.head
-            .forward(&self.norm.forward(&tokens)?.mean(&[1], false)?)
+            .forward(&self.norm.forward(&tokens)?.mean([1], false)?)
     }
 }
 

@@ -172,7 +172,7 @@ fn each<A: AnyBitPattern + std::fmt::Display, B: NoUninit>(
 
 /// Elements in the order of the last index of an array whose first one changes fastest in `raw`. `shape` is that of `raw`, so
 /// the array's from its end.
-pub(super) fn turned(raw: &[u8], shape: Vec<usize>, size: usize) -> Vec<u8> {
+pub(super) fn turned(raw: &[u8], shape: &[usize], size: usize) -> Vec<u8> {
     match size {
         1 => turned_of::<1>(raw, shape),
         2 => turned_of::<2>(raw, shape),
@@ -181,9 +181,9 @@ pub(super) fn turned(raw: &[u8], shape: Vec<usize>, size: usize) -> Vec<u8> {
     }
 }
 
-fn turned_of<const N: usize>(raw: &[u8], shape: Vec<usize>) -> Vec<u8> {
+fn turned_of<const N: usize>(raw: &[u8], shape: &[usize]) -> Vec<u8> {
     let elements = raw.as_chunks::<N>().0;
-    match ArrayView::from_shape(IxDyn(&shape), elements) {
+    match ArrayView::from_shape(IxDyn(shape), elements) {
         Ok(view) => view.reversed_axes().iter().flatten().copied().collect(),
         // There are as many as the shape says: that is how `raw` was made.
         Err(_) => raw.to_vec(),

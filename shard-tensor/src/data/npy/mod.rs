@@ -285,7 +285,8 @@ impl Source for Npy {
         let mut raw = vec![0; count * size];
         fetch(&turned, &mut raw)?;
         if self.fortran {
-            raw = element::turned(&raw, turned.iter().map(DimPart::len).collect(), size);
+            let lens: Vec<usize> = turned.iter().map(DimPart::len).collect();
+            raw = element::turned(&raw, &lens, size);
         }
         self.stored.order(&mut raw);
         self.stored.widen(&raw, into)
