@@ -6,9 +6,9 @@
 //! - [`load`] is for anything else that implements [`Source`].
 //! - a [`Loader`] makes batches of the samples of a source, or of several, in an order of its own, while the program computes.
 //!
-//! There is no reader of NetCDF and HDF5: the crates that are kept up link the C libraries, which are not thread-safe, so
-//! ranks as threads would wait for each other, or do not read by boxes yet. Convert such files to Zarr, or implement
-//! [`Source`] with the crate of your choice, in a dozen lines.
+//! There is no reader of NetCDF and HDF5 here: the crates that are used most link C libraries behind one lock for all
+//! threads, and those in Rust alone are young. Convert such files to Zarr, or implement [`Source`] with the crate of your choice, in a
+//! dozen lines.
 
 mod batches;
 mod loader;
