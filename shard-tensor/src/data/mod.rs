@@ -1,7 +1,7 @@
 //! Data that is read where it lies: arrays in files, of which each rank reads the boxes it has, and batches of samples.
 //!
-//! - [`load_npy`] and [`save_npy`] are for NumPy's files; with the feature `npz`, [`load_npz`] is for several of them in one.
-//! - with the feature `zarr`, [`load_zarr`] is for Zarr stores of version 2 and 3, of which a rank reads the chunks that its box
+//! - [`load_npy`] and [`save_npy`] are for NumPy's files; with the feature `npz`, `load_npz` is for several of them in one.
+//! - with the feature `zarr`, `load_zarr` is for Zarr stores of version 2 and 3, of which a rank reads the chunks that its box
 //!   touches.
 //! - [`load`] is for anything else that implements [`Source`].
 //! - a [`Loader`] makes batches of the samples of a source, or of several, in an order of its own, while the program computes.
