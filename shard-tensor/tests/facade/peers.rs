@@ -88,9 +88,9 @@ const ROWS: &[Row] = rows! {
     "amax(0)" [X] |x| x[0].amax(0, false);
     "amin" [X] |x| x[0].amin([0, 1, 2], false);
     "max(dim0)" [X] |x| x[0].max(0, false);
-    "argmax(0)" [X] |x| x[0].argmax(0, false);
-    "argmax" [X] |x| x[0].argmax([0, 1, 2], false);
-    "argmin(1)" [X] |x| x[0].argmin(1, false);
+    "argmax(0)" [X] |x| x[0].argmax(0);
+    "argmax" [X] |x| x[0].argmax([0, 1, 2]);
+    "argmin(1)" [X] |x| x[0].argmin(1);
     "logsumexp(0)" [X] |x| x[0].logsumexp(0, false);
     "prod(0)" [X] |x| x[0].prod(0, false);
     "prod" [X] |x| x[0].prod([0, 1, 2], false);
