@@ -153,7 +153,8 @@ tree!(NeighborhoodAttention { qkv, proj });
 impl Module for NeighborhoodAttention {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        let last = x.ndim() - 1;
+        // Without dims there is nothing to attend to, which the ops refuse.
+        let last = x.ndim().saturating_sub(1);
         let width = self.proj.weight.shape()[1];
         let parts = self.qkv.forward(x)?.split(&[width; 3], last)?;
         let heads = |part: &ShardTensor| split_heads(part, self.heads);

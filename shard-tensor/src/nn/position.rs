@@ -181,7 +181,7 @@ impl Module for Rotary {
     /// Of `[..., tokens, features]`.
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        let (last, features) = (x.ndim() - 1, self.cos.shape()[1]);
+        let (last, features) = (x.ndim().saturating_sub(1), self.cos.shape()[1]);
         let [first, second] = [0..features / 2, features / 2..features];
         let second = x.narrow(last, second)?.neg()?;
         let turned = ShardTensor::cat(&[&second, &x.narrow(last, first)?], last)?;
