@@ -139,7 +139,7 @@ pub fn orthogonal(parameter: &ShardTensor, gain: f64) -> Result<()> {
             .mesh()
             .eye(short, crate::Placements::replicated())?,
     )?;
-    let q = q.mul(&signs.sum(&[0], false)?.sign()?)?.mul_scalar(gain)?;
+    let q = q.mul(&signs.sum([0], false)?.sign()?)?.mul_scalar(gain)?;
     let q = if rows < columns {
         q.transpose(0, 1)?
     } else {
