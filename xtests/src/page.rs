@@ -70,8 +70,11 @@ struct Entry {
     inputs: Vec<Tensor>,
     /// Inputs whose gradients are wanted.
     wants: Vec<usize>,
-    apply: Box<dyn Fn(&dyn Exec, &[Value]) -> Result<Vec<Value>, ApplyError> + Sync>,
+    apply: Box<Apply>,
 }
+
+/// Applies something.
+type Apply = dyn Fn(&dyn Exec, &[Value]) -> Result<Vec<Value>, ApplyError> + Sync;
 
 /// The whole page.
 ///

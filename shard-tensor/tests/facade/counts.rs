@@ -176,7 +176,13 @@ fn boxes_are_those_of_numpy() {
     }
     let total: f64 = counts.iter().sum();
     assert!(total > 5.0 && total < 22.0);
-    let volume = |number: usize| if number / 2 % 2 == 0 { 0.5 } else { 4.0 };
+    let volume = |number: usize| {
+        if (number / 2).is_multiple_of(2) {
+            0.5
+        } else {
+            4.0
+        }
+    };
     let density: Vec<f64> = (counts.iter().enumerate())
         .map(|(k, c)| c / total / volume(k))
         .collect();
