@@ -153,6 +153,9 @@ impl Panel<'_> {
             .x_labels(TICKS)
             .label_style(text(15))
             .x_label_formatter(&|&value| {
+                // The tick at zero is a little off it.
+                let near_zero = value.abs() < 1e-9 * (self.scale.high - self.scale.low);
+                let value = if near_zero { 0.0 } else { value };
                 format!("{} {}", pretty_print_float(value, false), self.unit)
             })
             .draw()?;
