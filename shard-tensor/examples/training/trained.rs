@@ -2,6 +2,7 @@
 
 use shard_tensor::nn::Parameters;
 use shard_tensor::{DType, Result, ShardTensor};
+use std::fmt;
 
 /// A model after its training.
 pub(crate) struct Trained {
@@ -59,6 +60,13 @@ impl Distance {
     /// Whether neither is above its bound. False for NaN.
     pub(crate) fn within(&self, weights: f64, loss: f64) -> bool {
         self.weights.0 <= weights && self.loss <= loss
+    }
+}
+
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (loss, (weights, name)) = (self.loss, &self.weights);
+        write!(f, "losses to {loss:.1e}, weights to {weights:.1e} ({name})")
     }
 }
 

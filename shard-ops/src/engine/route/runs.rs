@@ -1,7 +1,8 @@
 //! Runs that are merged: every rank finds where its stretch of the result cuts the runs of all ranks, by rounds that look at few elements
 //! of each, and reads the parts that the stretch is made of where they are.
 
-use super::{Status, exchange_numbers, list, numbers_of};
+use super::telling::{Status, exchange_numbers};
+use super::{list, numbers_of};
 use crate::engine::Applied;
 use crate::error::InOp;
 use crate::families::indexing::with_foldable;
