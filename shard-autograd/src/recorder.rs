@@ -340,11 +340,18 @@ impl Recorder {
         if sums.iter().all(Option::is_none) {
             return Ok(SmallVec::new());
         }
-        let settled = inputs.iter().zip(sums).map(|(&value, sum)| match sum {
-            Some(sum) => self.redistribute(value, &sum).map(Cow::Owned),
-            None => Ok(Cow::Borrowed(value)),
-        });
-        settled.collect()
+        let mut settled: SmallVec<[Cow<'a, Value>; 3]> = SmallVec::with_capacity(inputs.len());
+        for (i, (&value, sum)) in inputs.iter().zip(sums).enumerate() {
+            let id = self.id(value);
+            // An op of a value with itself needs its sum once.
+            let same = |j: &usize| id.is_some() && self.id(inputs[*j]) == id;
+            settled.push(match (sum, (0..i).find(same)) {
+                (Some(sum), Some(j)) if *settled[j].layout() == sum => settled[j].clone(),
+                (Some(sum), _) => Cow::Owned(self.redistribute(value, &sum)?),
+                (None, _) => Cow::Borrowed(value),
+            });
+        }
+        Ok(settled)
     }
 
     /// Ranks compare whether what they apply goes on the tape: the backward pass has to be the same on all.

@@ -93,8 +93,9 @@ fn functions_that_run_again_send_for_theirs() {
     on_mesh(&[2], |b| {
         let x = b.leaf(&[6, WIDTH], "S(0)", fraction);
         let weights: Vec<Value> = (0..4).map(|i| b.part(i)).collect();
+        let (stem, head) = (b.part(4), b.part(5));
         let step = || {
-            let mut y = x.clone();
+            let mut y = matmul(&b.rec, &x, &stem).unwrap();
             for pair in weights.chunks(2) {
                 let pair = pair.to_vec();
                 y = checkpoint(&b.rec, &[&y], move |exec, inputs| {
@@ -104,14 +105,16 @@ fn functions_that_run_again_send_for_theirs() {
                 .unwrap()
                 .remove(0);
             }
+            y = matmul(&b.rec, &y, &head).unwrap();
             let loss = sum(&b.rec, &y, &[0, 1], false).unwrap();
             let gradients = b.rec.backward(&loss, None).unwrap();
             gradients.reduce().unwrap();
         };
         let (_, first) = b.moved(step);
-        let ahead = "send wait send op wait send op wait send op wait op ";
+        let ahead = "send wait ".to_owned() + &"send op wait ".repeat(5) + "op ";
         let again = "send wait send op wait op op op op op ".repeat(2);
-        assert_eq!(b.events(step), format!("{ahead}{again}"));
+        let plain = "send wait op op ";
+        assert_eq!(b.events(step), format!("{ahead}{plain}{again}{plain}"));
         let (_, later) = b.moved(step);
         assert_eq!(later.bytes, first.bytes);
     });
