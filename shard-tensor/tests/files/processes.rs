@@ -64,15 +64,9 @@ fn train(at: Where, goes_on: bool, until: u64, path: &Path) -> Vec<Vec<f64>> {
         }
         let mut adam = AdamW::new(net.parameters(), 0.01)?;
         let mut step = 0;
-        let mut job = || {
-            Checkpoint::new()
-                .model(&mut net)
-                .optimizer(&mut adam)
-                .step(&mut step)
-                .rng(ctx)
-        };
         if goes_on {
-            job().load(path)?;
+            let job = Checkpoint::new().model(&mut net).optimizer(&mut adam);
+            job.step(&mut step).rng(ctx).load(path)?;
         }
         let mut losses = Vec::new();
         while step < until {
