@@ -68,7 +68,7 @@ pub struct LedgerSnapshot {
     pub fallbacks: u64,
     /// Bytes that went to the host and back for these calls.
     pub fallback_bytes: u64,
-    /// Kernel calls that a library of the device's vendor computed: on GPUs, cuBLASLt and cuDNN.
+    /// Kernel calls that a library of the device's vendor computed: on GPUs, cuBLASLt, cuDNN and cuFFT.
     pub library_calls: u64,
     /// Per operation name, in order of first use.
     pub ops: Vec<(&'static str, OpCount)>,
