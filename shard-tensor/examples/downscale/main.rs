@@ -28,6 +28,8 @@ mod ranks;
 #[path = "../output/raster.rs"]
 mod raster;
 mod report;
+#[path = "../output/scores.rs"]
+mod scores;
 #[path = "../output/told.rs"]
 mod told;
 mod train;
@@ -129,8 +131,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         report::print(&mut out, args, outcome)?;
         report::files(&mut out, &[&curve, &picture, &weights, &training])?;
         if args.check {
-            report::verdict(&mut out, &outcome.scores)?;
-            passed &= report::beats_interpolation(&outcome.scores);
+            passed &= scores::verdict(&mut out, &outcome.scores)?;
         }
     }
     if args.verify {

@@ -8,6 +8,7 @@ use crate::pieces::boundaries;
 use crate::prepare::{Task, mesh_of, placements, rms};
 use crate::progress::{Course, Progress};
 use crate::ranks::RankReport;
+use crate::scores::Score;
 use crate::trained::Trained;
 use ndarray::{Array2, Ix2};
 use shard_tensor::data::{Loader, Npy};
@@ -58,13 +59,6 @@ pub(crate) struct Outcome {
     pub(crate) scores: Vec<Score>,
     pub(crate) panels: Panels,
     pub(crate) ranks: Vec<RankReport>,
-}
-
-/// Errors on the test hour, in kelvin.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Score {
-    pub(crate) bilinear: f64,
-    pub(crate) model: f64,
 }
 
 /// One level of the test hour, in kelvin.
@@ -195,11 +189,13 @@ impl Job<'_> {
         let input = task.kelvin(&test.bilinear)?;
         let prediction = task.kelvin(&test.bilinear.add(&residual)?)?;
         let errors = |x: &ShardTensor| rms(&x.sub(&target)?)?.to_array::<f64>();
-        let scores = errors(&input)?
-            .into_iter()
-            .zip(errors(&prediction)?)
-            .map(|(bilinear, model)| Score { bilinear, model })
-            .collect();
+        let errors = errors(&input)?.into_iter().zip(errors(&prediction)?);
+        let score = |(level, (plain, model))| Score {
+            level: self.forecast.level(level),
+            plain,
+            model,
+        };
+        let scores = errors.enumerate().map(score).collect();
         let level = |x: &ShardTensor| {
             let plane = x.select(1, self.level)?.select(0, 0)?.to_array::<f64>()?;
             plane.into_dimensionality::<Ix2>().map_err(Error::custom)

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 pub(crate) const THETA: &str = "uk_hires_theta.npy";
 pub(crate) const ALTITUDE: &str = "uk_hires_altitude.npy";
 
+/// Model levels of the forecast, as its producers number them.
+const LEVELS: [usize; 7] = [1, 4, 7, 10, 13, 16, 19];
+
 /// The smallest field the U-Net can halve twice and the blocks can cover.
 const SMALLEST: usize = 8;
 
@@ -70,6 +73,14 @@ impl Forecast {
             });
         }
         Ok(forecast)
+    }
+
+    /// What a level is called.
+    pub(crate) fn level(&self, at: usize) -> String {
+        match LEVELS.get(at) {
+            Some(level) if self.theta.dim().1 == LEVELS.len() => level.to_string(),
+            _ => format!("#{at}"),
+        }
     }
 
     /// `[hours, levels, rows, columns]`

@@ -56,9 +56,9 @@ struct Args {
     /// Ranks along the axes data, domain and shard.
     #[arg(long, default_value = "1x2x2", value_parser = numbers::<3>)]
     mesh: [usize; 3],
-    /// Optimizer steps.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    steps: u32,
+    /// Optimizer steps [default: 100, with --verify 20]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    steps: Option<u32>,
     /// Points along the side of a patch, which divides the field's sides.
     #[arg(long, default_value_t = 17)]
     side: usize,
@@ -102,7 +102,7 @@ fn run(args: &Args) -> Result<bool, Failure> {
     }
     std::fs::create_dir_all(&args.out)?;
     let [picture, training] = ["vit.svg", "training.safetensors"].map(|name| args.out.join(name));
-    let steps = args.steps as usize;
+    let steps = args.steps.unwrap_or(if args.verify { 20 } else { 100 }) as usize;
     let job = Job {
         forecast: &forecast,
         sizes: Sizes {
