@@ -186,7 +186,7 @@ impl Rank {
         if begun.is_short(&tags, &request) {
             let done = self.finish_short(&tags, &mut request, &mut begun);
             if let Some(done) = self.or_fail(done)? {
-                self.keep_spare(begun.records);
+                begun.records.keep(self);
                 return Ok(done);
             }
         }

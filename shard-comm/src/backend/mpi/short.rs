@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::all_gather::AllGather;
 use super::progress::Rank;
-use super::record::{INLINE, LENGTH, agree, any_sums, carried, record};
-use super::tags::{Phase, STAGES, Tags};
+use super::record::{INLINE, record};
+use super::records::Records;
+use super::tags::{STAGES, Tags};
 use super::wire::{Wire, WireCache};
 use crate::plan::Collisions;
 use crate::{AgreedError, Buffer, BufferMut, DType, ExchangePlan, Result, kernel};
@@ -19,7 +19,7 @@ pub(super) struct Begun {
     pub(super) wires: SmallVec<[Rc<Wire>; 1]>,
     /// Whether everything that this rank sends in the first exchange has gone with its record.
     pub(super) complete: bool,
-    pub(super) records: Box<AllGather>,
+    pub(super) records: Records,
 }
 
 impl Begun {
@@ -41,13 +41,11 @@ impl Begun {
         let size = request.dtype.map_or(1, DType::size);
         let wire = |stage: &Stage| wires.get(&stage.plan, size, tags.index);
         let wires: SmallVec<[Rc<Wire>; 1]> = request.stages.iter().map(wire).collect();
-        let record = record(tags, request, &wires)?;
-        let mut records = rank.spare();
-        records.begin(rank.world(), tags, Phase::Records, &record)?;
+        let record = record(tags, request, &wires, Records::carry(tags))?;
         Ok(Self {
             wires,
-            complete: record[LENGTH] > 0,
-            records,
+            complete: record.carries(),
+            records: Records::begin(rank, tags, &record)?,
         })
     }
 
@@ -75,7 +73,7 @@ impl Begun {
         let ([_], Some(stage)) = (&self.wires[..], request.stages.last_mut()) else {
             return Ok(None);
         };
-        if !agree(records, tags) || any_sums(records, tags) {
+        if !records.agree(tags) || records.any_sums(tags) {
             return Ok(None);
         }
         let result = match &mut stage.target {
@@ -106,7 +104,7 @@ type Carried = [u64; INLINE / 8];
 /// false.
 fn run(
     plan: &ExchangePlan,
-    records: &AllGather,
+    records: &Records,
     tags: &Tags,
     own: &[Buffer],
     dst: &mut BufferMut,
@@ -121,7 +119,7 @@ fn run(
         let bytes = match &own {
             [own] if traffic.peer == tags.index && own.bytes() <= INLINE => own.as_bytes()?,
             _ if traffic.peer == tags.index => return Ok(false),
-            _ => carried(records.record(tags, traffic.peer))?,
+            _ => records.carried(tags, traffic.peer)?.unwrap_or(&[]),
         };
         let fits =
             |&(source, end): &(usize, usize)| source == 0 && end * dtype.size() <= bytes.len();
