@@ -18,7 +18,7 @@ use super::wire::{Wire, WireCache};
 use crate::guard::{Guard, PeerSum, sum_of};
 use crate::run;
 use crate::{AgreedError, Buffer, DType, ErrorClass, ExchangePlan, Past, Result, Site, SiteText};
-use crate::{Request, Stage, Target};
+use crate::{Direct, Request, Stage, Target};
 
 /// An operation in flight.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(super) struct Op {
     pub(super) site: Site,
     pub(super) tags: Tags,
     dtype: Option<DType>,
+    /// The type in which elements move.
+    moves: Option<DType>,
     pub(super) state: RefCell<State>,
 }
 
@@ -52,6 +54,7 @@ pub(super) struct State {
     status: Result<(), Box<AgreedError>>,
     argument: Option<(&'static str, u128)>,
     past: Option<Past>,
+    direct: Option<Direct>,
     /// Every rank's error, if ranks exchanged their errors.
     pub(super) statuses: Vec<Option<AgreedError>>,
     pub(super) result: Option<Result<Option<Buffer>>>,
@@ -86,6 +89,7 @@ impl State {
             status: request.status,
             argument: request.argument,
             past: request.past,
+            direct: request.direct,
             ..Self::at(Step::Records(begun.records))
         }
     }
@@ -104,6 +108,7 @@ impl State {
             status: Ok(()),
             argument: None,
             past: None,
+            direct: None,
             statuses: Vec::new(),
             result: None,
             dropped: false,
@@ -120,6 +125,7 @@ impl Op {
             site: request.site,
             tags,
             dtype: request.dtype,
+            moves: request.moves(),
             state: RefCell::new(State::new(request, begun)),
         }
     }
@@ -132,6 +138,7 @@ impl Op {
             site: request.site,
             tags,
             dtype: request.dtype,
+            moves: request.moves(),
             state: RefCell::new(State::at(Step::Held(Box::new(request), wires))),
         }
     }
@@ -257,13 +264,21 @@ impl Op {
             dtype: self.dtype,
         });
         let mut sources: Vec<usize> = state.sources.iter().map(Buffer::len).collect();
+        if let Some(direct) = &state.direct {
+            let plan = direct.plan();
+            details.push(&plan, &Wire::new(&plan, self.tags.index), sources);
+            details.follow(state.stages.iter().rev().map(|(_, wire)| wire.print));
+            return details;
+        }
         for (stage, wire) in state.stages.iter().rev() {
-            details.push(&stage.plan, wire, std::mem::take(&mut sources));
-            sources = vec![match &stage.target {
+            details.push(&stage.plan, wire, sources.clone());
+            let left = match &stage.target {
                 Target::Write(dst) => dst.len(),
                 Target::Keep(result) => result.len(),
+                Target::Same => sources.first().copied().unwrap_or(0),
                 Target::Nothing | Target::Elsewhere => 0,
-            }];
+            };
+            sources = vec![left];
         }
         details
     }
@@ -326,6 +341,7 @@ impl Op {
         let result = match stage.target {
             Target::Nothing | Target::Elsewhere => None,
             Target::Keep(result) => Some(result),
+            Target::Same => own.first().cloned(),
             Target::Write(mut dst) => {
                 // All elements that came are put in one buffer, of which each participant's source is a part.
                 let (device, dtype) = (rank.device(), dst.dtype());
@@ -382,7 +398,7 @@ impl Op {
             return Ok(());
         };
         let mut inlined: Vec<Option<Buffer>> = Vec::new();
-        if let (Some(records), Some(dtype)) = (records, self.dtype)
+        if let (Some(records), Some(dtype)) = (records, self.moves)
             && Records::carry(&self.tags)
         {
             for r in 0..self.ranks() {
@@ -408,7 +424,7 @@ impl Op {
     }
 
     fn count(&self, rank: &Rank, plan: &ExchangePlan) {
-        (rank.ledger()).moved(self.name_of_call(), plan, self.tags.index, self.dtype);
+        (rank.ledger()).moved(self.name_of_call(), plan, self.tags.index, self.moves);
     }
 
     /// The source of participant `r`, if it came with its record and is read here.

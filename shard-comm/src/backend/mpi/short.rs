@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 use super::progress::Rank;
 use super::record::{INLINE, record};
 use super::records::Records;
-use super::tags::{STAGES, Tags};
+use super::tags::Tags;
 use super::wire::{Wire, WireCache};
 use crate::plan::Collisions;
-use crate::{AgreedError, Buffer, BufferMut, DType, ExchangePlan, Result, kernel};
+use crate::{Buffer, BufferMut, DType, ExchangePlan, Result, kernel};
 use crate::{Request, Stage, Target};
 
 /// An operation that has begun: its record is under way, and nothing else.
@@ -30,15 +30,7 @@ impl Begun {
         request: &mut Request,
         wires: &WireCache,
     ) -> Result<Self> {
-        if request.stages.len() > STAGES {
-            request.status = Err(Box::new(AgreedError::new(
-                request.name(),
-                format!("at most {STAGES} exchanges"),
-                request.stages.len().to_string(),
-                "make several operations of it",
-            )));
-        }
-        let size = request.dtype.map_or(1, DType::size);
+        let size = request.moves().map_or(1, DType::size);
         let wire = |stage: &Stage| wires.get(&stage.plan, size, tags.index);
         let wires: SmallVec<[Rc<Wire>; 1]> = request.stages.iter().map(wire).collect();
         let record = record(tags, request, &wires, Records::carry(tags))?;
@@ -70,6 +62,7 @@ impl Begun {
         request: &mut Request,
     ) -> Result<Option<Option<Buffer>>> {
         let records = &self.records;
+        let moves = request.moves();
         let ([_], Some(stage)) = (&self.wires[..], request.stages.last_mut()) else {
             return Ok(None);
         };
@@ -80,6 +73,7 @@ impl Begun {
             Target::Elsewhere => return Ok(Some(None)),
             Target::Nothing => None,
             Target::Keep(result) => Some(result.clone()),
+            Target::Same => request.sources.first().cloned(),
             Target::Write(dst) => {
                 let own = &request.sources;
                 if !rank.is_plain() || !run(&stage.plan, records, tags, own, dst)? {
@@ -88,7 +82,7 @@ impl Begun {
                 None
             }
         };
-        (rank.ledger()).moved(stage.plan.name, &stage.plan, tags.index, request.dtype);
+        (rank.ledger()).moved(stage.plan.name, &stage.plan, tags.index, moves);
         let target = request.stages.pop().map(|stage| stage.target);
         Ok(Some(match target {
             Some(Target::Write(dst)) => Some(dst.freeze()),
