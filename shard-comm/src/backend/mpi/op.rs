@@ -149,7 +149,7 @@ impl Op {
         while state.result.is_none() {
             let ready = match &mut state.step {
                 Step::Held(..) => !rank.is_held(&self.tags),
-                Step::Records(records) => records.advance(rank.world(), &self.tags)?,
+                Step::Records(records) => records.advance(rank, &self.tags)?,
                 Step::Sizes(all_gather, _)
                 | Step::Details(all_gather)
                 | Step::Sums(all_gather, _)

@@ -243,7 +243,7 @@ impl Rank {
         begun: &mut Begun,
     ) -> Result<Option<Option<Buffer>>> {
         for look in 1..=SPINS {
-            if begun.records.advance(&self.world, tags)? {
+            if begun.records.advance(self, tags)? {
                 return begun.finish(self, tags, request);
             }
             if look.is_multiple_of(ROUND) {

@@ -2,7 +2,6 @@
 
 use super::all_gather::AllGather;
 use super::progress::Rank;
-use super::raw::World;
 use super::record::{RECORD, Record, carried};
 use super::summary::{Summary, Summing};
 use super::tags::{Phase, Tags};
@@ -32,6 +31,7 @@ impl Records {
         if Self::carry(tags) {
             let mut all = rank.spare();
             all.begin(world, tags, Phase::Records, &record.0)?;
+            rank.ledger().heard(tags.members.len() - 1);
             return Ok(Self::Each(all));
         }
         let summing = Summing::new(world, tags, record.summary())?;
@@ -39,11 +39,16 @@ impl Records {
     }
 
     /// Makes progress, and returns whether the ranks have heard of each other.
-    pub(super) fn advance(&mut self, world: &World, tags: &Tags) -> Result<bool> {
+    pub(super) fn advance(&mut self, rank: &Rank, tags: &Tags) -> Result<bool> {
         match self {
-            Self::Each(all) => all.advance(world, tags),
+            Self::Each(all) => all.advance(rank.world(), tags),
             Self::Summary(summing, all) => {
-                *all = summing.advance(world, tags)?;
+                if all.is_none() {
+                    *all = summing.advance(rank.world(), tags)?;
+                    if all.is_some() {
+                        rank.ledger().heard(summing.heard());
+                    }
+                }
                 Ok(all.is_some())
             }
         }

@@ -154,6 +154,8 @@ pub(super) struct Summing {
     /// This participant's state, and after it those of the others that it hears.
     mail: Mail,
     state: Folding,
+    /// Messages received so far.
+    heard: usize,
 }
 
 impl Summing {
@@ -162,6 +164,7 @@ impl Summing {
         let mut summing = Self {
             mail: Mail::default(),
             state: Folding::new(own),
+            heard: 0,
         };
         summing.begin_round(world, tags)?;
         Ok(summing)
@@ -201,6 +204,7 @@ impl Summing {
             }
             let heard = self.mail.bytes()[2 * SIZE..].chunks_exact(2 * SIZE);
             let held = self.state.held;
+            self.heard += heard.len();
             let heard: smallvec::SmallVec<[Folding; FACTOR - 1]> = heard
                 .map(|bytes| Folding::from_bytes(bytes, held))
                 .collect();
@@ -209,6 +213,11 @@ impl Summing {
                 self.begin_round(world, tags)?;
             }
         }
+    }
+
+    /// How many messages have come.
+    pub(super) fn heard(&self) -> usize {
+        self.heard
     }
 
     /// The processes whose messages are still missing.
