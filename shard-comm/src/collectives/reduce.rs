@@ -50,10 +50,28 @@ impl dyn Communicator + '_ {
         op: Monoid,
     ) -> Result<Handle> {
         const NAME: &str = "reduce_scatter_v";
-        self.start(NAME, Location::caller(), |site| {
+        let handle = self.start(NAME, Location::caller(), |site| {
             self.check_counts(NAME, counts)?;
             check_groups(NAME, op, counts)?;
             check_len(NAME, "the sum of the counts", total(counts), mine.len())?;
+            if let Some(link) = self.messages() {
+                let (me, moves) = (self.rank(), staged::moves(mine.dtype(), op));
+                let size = moves.size();
+                let steps = self.plans().staged(NAME, Some(op), counts, &[size], || {
+                    match staged::pays(counts.len(), size * mine.len(), link) {
+                        true => staged::reduce_scatter(NAME, me, counts, op),
+                        false => Vec::new(),
+                    }
+                });
+                if !steps.is_empty() {
+                    let mut request = staged::summed(self, &steps, mine, moves, site)?;
+                    let counts = counts.to_vec();
+                    request.direct = Some(Direct::new(move || {
+                        plan_reduce_scatter(NAME, me, &counts, op)
+                    }));
+                    return Ok(request);
+                }
+            }
             let plan = self.plans().get(NAME, Some(op), counts, &[], || {
                 plan_reduce_scatter(NAME, self.rank(), counts, op)
             });
@@ -64,7 +82,8 @@ impl dyn Communicator + '_ {
                 target,
                 site,
             ))
-        })
+        })?;
+        Ok(self.narrowing(handle, mine, op))
     }
 
     /// Combines all ranks' buffers element by element, by the tree over rank numbers; every rank gets the same bits.
@@ -349,7 +368,7 @@ pub(super) fn plan_reduce_scatter(
 }
 
 /// Balanced counts per rank, in whole groups of `width`.
-fn chunks(len: usize, ranks: usize, width: usize) -> SmallVec<[usize; 16]> {
+pub(super) fn chunks(len: usize, ranks: usize, width: usize) -> SmallVec<[usize; 16]> {
     let groups = len / width;
     (0..ranks)
         .map(|r| (groups / ranks + usize::from(r < groups % ranks)) * width)

@@ -324,7 +324,11 @@ pub fn ledger_balances(comm: &dyn Communicator) {
     let gathered = moved.op("all_gather_v");
     assert_eq!(gathered.bytes, 8 * (total - counts[me]) as u64);
     let talkers = (0..ranks).filter(|&r| r != me && counts[r] > 0).count();
-    assert_eq!(gathered.messages, talkers as u64);
+    if comm.messages().is_none() || gathered.rounds == 1 {
+        assert_eq!(gathered.messages, talkers as u64);
+    } else {
+        assert!(gathered.messages <= talkers as u64);
+    }
     let account = [
         moved.bytes,
         moved.sent_bytes,

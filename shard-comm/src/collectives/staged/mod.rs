@@ -3,6 +3,7 @@
 //!
 //! The bits are those of the exchange that every rank has with every other, because sums are formed by the same tree.
 
+mod copies;
 mod narrow;
 mod sums;
 
@@ -17,7 +18,8 @@ use crate::{
 };
 
 pub(super) use narrow::{moves, narrow, narrowing};
-pub(super) use sums::{all_reduce, reduce};
+pub(super) use copies::{all_gather, broadcast, broadcast_parts, gather, scatter};
+pub(super) use sums::{all_reduce, reduce, reduce_scatter};
 
 /// One stage at one rank.
 #[derive(Debug)]
@@ -102,6 +104,39 @@ pub fn all_reduce_seconds(ranks: usize, bytes: usize, link: LinkCost) -> f64 {
         Way::Direct => link.time(2.0 * others, 2.0 * others / ranks as f64 * len),
         Way::Doubling => doubling_cost(ranks, len, link),
         Way::Halving => halving_cost(ranks, len, link),
+    }
+}
+
+/// Whether `bytes`, of which each rank has or gets a part, go in stages: few messages, in which they are copied on their way. It takes
+/// many ranks, and no more bytes than are copied in the time of the messages that this saves.
+pub(super) fn pays(ranks: usize, bytes: usize, link: LinkCost) -> bool {
+    let levels = ranks.next_power_of_two().ilog2() as usize;
+    ranks > AT_ONCE && link.time((ranks - 1 - levels) as f64, 0.0) > link.time(0.0, bytes as f64)
+}
+
+/// How one rank's elements get to all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Spread {
+    /// By a message to each.
+    Direct,
+    /// All of them from rank to rank.
+    Whole,
+    /// In parts, which ranks then gather.
+    Parts,
+}
+
+impl Spread {
+    /// The way in which `bytes` get to all of `ranks` at this cost of messages.
+    pub(super) fn new(ranks: usize, bytes: usize, link: LinkCost) -> Self {
+        if ranks <= AT_ONCE {
+            return Self::Direct;
+        }
+        let levels = f64::from(ranks.next_power_of_two().ilog2());
+        let bytes = bytes as f64;
+        match link.time(levels, levels * bytes) <= link.time(2.0 * levels, 2.0 * bytes) {
+            true => Self::Whole,
+            false => Self::Parts,
+        }
     }
 }
 

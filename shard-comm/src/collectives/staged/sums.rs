@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::{Leaves, Pair, Step, Steps, Way};
-use crate::{Monoid, Piece};
+use crate::{Monoid, Piece, Pieces};
 
 /// The steps of an all-reduce of `len` elements at rank `me`; none if it is to be direct.
 pub(in super::super) fn all_reduce(
@@ -40,7 +40,8 @@ pub(in super::super) fn reduce(
     }
 }
 
-fn levels(ranks: usize) -> usize {
+/// How often the ranks can be halved.
+pub(super) fn levels(ranks: usize) -> usize {
     ranks.next_power_of_two().ilog2() as usize
 }
 
@@ -326,4 +327,88 @@ fn gather(tree: &Tree, steps: &mut Steps, me: usize, level: usize, root: Option<
         }
     }
     steps.push(pair, None, leaves);
+}
+
+/// As the way there in [`halving`], where each rank is left its own part, `counts[r]` elements for rank `r`: at each level a place
+/// keeps the parts of all ranks that have the places of its block in the levels below in common with it.
+pub(in super::super) fn reduce_scatter(
+    name: &'static str,
+    me: usize,
+    counts: &[usize],
+    op: Monoid,
+) -> Vec<Step> {
+    let facts: Vec<usize> = [9].into_iter().chain(counts.iter().copied()).collect();
+    let mut steps = Steps::new(name, &facts);
+    let tree = Tree::new(counts.len(), 0, 1);
+    let kept = |place: usize, level: usize| (place % (1 << level)..counts.len()).step_by(1 << level);
+    let len = |place: usize, level: usize| kept(place, level).map(|r| counts[r]).sum::<usize>();
+    let base = |place: usize, level: usize| match place < counts.len() {
+        true => 0,
+        false => len(tree.host(place), level),
+    };
+    // The pieces that place `to` reads of what place `from` has at a level, if that has anything.
+    let pieces = |from: usize, to: usize, level: usize, peer: usize| {
+        let mut pieces = Pieces::new();
+        let (mut src, mut dst) = (base(from, level), base(to, level + 1));
+        for rank in kept(from, level) {
+            let count = counts[rank];
+            if rank % (2 << level) == to % (2 << level) {
+                pieces.extend([Piece::run(peer, 0, count, src, dst)]);
+                dst += count;
+            }
+            src += count;
+        }
+        match tree.has_ranks(from, level) {
+            true => together(pieces),
+            false => Pieces::new(),
+        }
+    };
+    for level in 0..tree.levels {
+        let bit = 1 << level;
+        let last = level + 1 == tree.levels;
+        let mut pair = Pair::default();
+        let mut left = 0;
+        for to in tree.places(me, level + 1).filter(|&to| !last || to == me) {
+            left += len(to, level + 1);
+            for from in [to & !bit, to | bit] {
+                let read = pieces(from, to, level, tree.host(from));
+                pair.recv.extend(read.iter().map(|p| p.to_piece()));
+            }
+        }
+        for from in tree.places(me, level) {
+            for to in [from, from ^ bit] {
+                let read = pieces(from, to, level, tree.host(to));
+                let stays = !last || to < counts.len();
+                pair.send
+                    .extend(read.iter().filter(|_| stays).map(|p| p.to_piece()));
+            }
+        }
+        steps.push(pair, Some(op), Leaves::New(left));
+    }
+    steps.steps
+}
+
+/// Runs of one length at equal distances as one piece.
+fn together(pieces: Pieces) -> Pieces {
+    let [Some(first), Some(second)] = [pieces.get(0), pieces.get(1)] else {
+        return pieces;
+    };
+    let count = first.numel();
+    let steps = (
+        second.src_offset - first.src_offset,
+        second.dst_offset - first.dst_offset,
+    );
+    let regular = pieces.iter().enumerate().all(|(k, p)| {
+        p.numel() == count
+            && p.src_offset == first.src_offset + k * steps.0
+            && p.dst_offset == first.dst_offset + k * steps.1
+    });
+    if !regular {
+        return pieces;
+    }
+    let mut one = first.to_piece();
+    one.shape = [pieces.len(), count][..].into();
+    one.src_strides = [steps.0 as isize, 1][..].into();
+    one.dst_strides = [steps.1 as isize, 1][..].into();
+    [one].into()
 }

@@ -92,6 +92,40 @@ fn sums_have_the_bits_of_the_tree() {
 }
 
 #[test]
+fn copies_are_those_of_one_exchange() {
+    for ranks in (9..=14).chain([16, 17, 24, 31, 33]) {
+        same_bits(ranks, |comm| {
+            let (me, mut all) = (comm.rank(), Vec::new());
+            let cases = [vec![1; ranks], vec![5; ranks]].into_iter();
+            let uneven = (0..4).map(|turn| (0..ranks).map(|r| (r * 5 + turn) % 4).collect());
+            let one = (0..ranks).map(|r| if r == 3 { 7 } else { 0 }).collect();
+            for counts in cases.chain(uneven).chain([one, vec![0; ranks]]) {
+                let total: usize = counts.iter().sum();
+                let root = (total + 3) % ranks;
+                let mine = upload(comm, DType::F32, counts[me]);
+                all.extend(bytes(Some(comm.all_gather_v(&mine, &counts).unwrap())));
+                all.extend(bytes(comm.gather_v(&mine, &counts, root).unwrap()));
+                for dtype in [DType::F32, DType::BF16, DType::I64] {
+                    let whole = upload(comm, dtype, total);
+                    let part = comm.reduce_scatter_v(&whole, &counts, Monoid::SUM);
+                    all.extend(bytes(Some(part.unwrap())));
+                    let data = (me == root).then_some(&whole);
+                    let part = comm.scatter_v(data, &counts, root, dtype).unwrap();
+                    all.extend(bytes(Some(part)));
+                    let copy = comm.broadcast(data, root, dtype, total).unwrap();
+                    all.extend(bytes(Some(copy)));
+                }
+                let groups: Vec<usize> = counts.iter().map(|c| 3 * c).collect();
+                let whole = upload(comm, DType::F64, 3 * total);
+                let part = comm.reduce_scatter_v(&whole, &groups, Monoid::Moments);
+                all.extend(bytes(Some(part.unwrap())));
+            }
+            all
+        });
+    }
+}
+
+#[test]
 fn the_contract_holds_for_stages() {
     for ranks in [5, 9, 12] {
         local::run(ranks, |comm| {
@@ -141,6 +175,27 @@ fn messages_grow_with_the_logarithm() {
                 assert!(messages <= bar, "{messages} of {ranks} for {bytes}");
             }
         }
+    }
+}
+
+#[test]
+fn messages_of_copies_grow_with_the_logarithm() {
+    for ranks in (9..=70).chain([128, 255, 1000, 1024]) {
+        let counts = vec![2; ranks];
+        let root = ranks / 3;
+        let levels = log2(ranks);
+        let (received, sent) = most(ranks, |me| all_gather("t", me, &counts));
+        assert_eq!((received, sent), (levels, levels));
+        let (received, sent) = most(ranks, |me| broadcast("t", me, root, ranks, 5));
+        assert_eq!((received, sent), (1, levels));
+        let (received, sent) = most(ranks, |me| broadcast_parts("t", me, root, &counts));
+        assert!(received <= levels + 1 && sent <= 2 * levels);
+        let (received, sent) = most(ranks, |me| scatter("t", me, root, &counts));
+        assert_eq!((received, sent), (1, levels));
+        let (received, sent) = most(ranks, |me| gather("t", me, root, &counts));
+        assert_eq!((received, sent), (levels, 1));
+        let (received, sent) = most(ranks, |me| reduce_scatter("t", me, &counts, Monoid::SUM));
+        assert!(received.max(sent) <= 2 * levels);
     }
 }
 
