@@ -53,7 +53,9 @@ pub struct Post {
     plan: Option<Arc<ExchangePlan>>,
     pub(crate) sources: SmallVec<[Buffer; 1]>,
     event: Event,
-    pub(crate) dtype: Option<DType>,
+    dtype: Option<DType>,
+    /// The type in which elements move.
+    pub(crate) moves: Option<DType>,
     argument: Option<(&'static str, u128)>,
     past: Option<Past>,
     status: Option<Box<AgreedError>>,
@@ -96,6 +98,7 @@ impl Post {
             event,
             sources: std::mem::take(&mut request.sources),
             dtype: request.dtype,
+            moves: request.moves(),
             argument: request.argument,
             past: request.past.take(),
             status: std::mem::replace(&mut request.status, Ok(())).err(),
@@ -134,6 +137,7 @@ impl Post {
             sources,
             event: device.record(),
             dtype: request.dtype,
+            moves: request.moves(),
             argument: None,
             past: None,
             status: None,
@@ -209,7 +213,7 @@ fn read<'a>(
                 *target = Target::Keep(result);
             }
         }
-        Target::Keep(_) | Target::Nothing => {}
+        Target::Keep(_) | Target::Same | Target::Nothing => {}
     }
     Ok(Read::Pieces(own))
 }
@@ -221,10 +225,11 @@ pub(crate) fn received(
     me: usize,
     stage: &mut Stage,
 ) -> Option<Buffer> {
-    ledger.moved(own.op, &stage.plan, me, own.dtype);
+    ledger.moved(own.op, &stage.plan, me, own.moves);
     match std::mem::replace(&mut stage.target, Target::Nothing) {
         Target::Write(dst) => Some(dst.freeze()),
         Target::Keep(result) => Some(result),
+        Target::Same => own.sources.first().cloned(),
         Target::Nothing | Target::Elsewhere => None,
     }
 }
