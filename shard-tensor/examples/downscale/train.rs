@@ -162,10 +162,8 @@ impl Job<'_> {
         let title = format!("{} {}", self.mesh, self.dtype);
         let mut progress = Progress::new(ctx, training.step as usize, self.steps, title);
         while training.step < self.stretch.stop {
-            let Some(hours) = training.hours.epoch()?.next() else {
-                continue; // The next epoch.
-            };
-            let samples = task.samples(&hours?[0], self.dtype)?;
+            let hours = training.hours.next_batch()?.swap_remove(0);
+            let samples = task.samples(&hours, self.dtype)?;
             let residual = training.model.forward(&samples.inputs)?;
             let loss = samples.bilinear.add(&residual)?.mse_loss(&samples.target)?;
             let mut gradients = loss.backward()?;

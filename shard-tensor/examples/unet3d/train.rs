@@ -64,18 +64,15 @@ impl Job<'_> {
 
         let rates = Cosine::new(RATE, self.steps).warmup(self.steps / 10);
         let title = format!("{levels}x{rows}x{columns} {}", self.dtype);
-        let (mut step, mut progress) = (0, Progress::new(ctx, 0, self.steps, title));
-        while step < self.steps {
-            let Some(hour) = past.epoch()?.next() else {
-                continue; // The next epoch.
-            };
-            let samples = task.samples(&hour?[0], self.dtype)?;
+        let mut progress = Progress::new(ctx, 0, self.steps, title);
+        for step in 0..self.steps {
+            let hour = past.next_batch()?.swap_remove(0);
+            let samples = task.samples(&hour, self.dtype)?;
             let loss = model.forward(&samples.inputs)?.mse_loss(&samples.target)?;
             let mut gradients = loss.backward()?;
             gradients.clip_norm(LONGEST)?;
             adam.set_learning_rate(rates.at(step));
             adam.step(&gradients)?;
-            step += 1;
             progress.step(loss.item()?);
         }
         let course = progress.done();
