@@ -168,9 +168,8 @@ impl Job<'_> {
             let loss = samples.bilinear.add(&residual)?.mse_loss(&samples.target)?;
             let mut gradients = loss.backward()?;
             gradients.clip_norm(LONGEST)?;
-            training
-                .adam
-                .set_learning_rate(rates.at(training.step as usize));
+            let rate = rates.at(training.step as usize);
+            training.adam.set_learning_rate(rate);
             training.adam.step(&gradients)?;
             training.step += 1;
             progress.step(loss.item()?);
