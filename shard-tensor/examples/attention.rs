@@ -187,6 +187,9 @@ fn plot(path: &Path, curves: &[Curve]) -> Result<(), Box<dyn std::error::Error>>
     let high = all().fold(0.0, |m, p| f64::max(m, p.1)) * 1.25;
     let ranks = all().map(|point| point.0).collect();
     let ranks = (0.9..right).log_scale().with_key_points(ranks);
+    let powers = (-20..20).map(|n| f64::powi(2.0, n));
+    let powers = powers.filter(|at| (low..high).contains(at)).collect();
+    let memory = (low..high).log_scale().with_key_points(powers);
     let root = SVGBackend::new(path, (700, 420)).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
@@ -194,7 +197,7 @@ fn plot(path: &Path, curves: &[Curve]) -> Result<(), Box<dyn std::error::Error>>
         .margin(12)
         .x_label_area_size(44)
         .y_label_area_size(60)
-        .build_cartesian_2d(ranks, (low..high).log_scale())?;
+        .build_cartesian_2d(ranks, memory)?;
     chart
         .configure_mesh()
         .label_style(("sans-serif", 15))

@@ -15,6 +15,9 @@ use std::path::Path;
 /// The learning rate rises to this over the first tenth of the steps and falls to none along a cosine.
 const RATE: f64 = 4e-3;
 
+/// What is added to Adam's denominator: where gradients are next to nothing, steps would be made of their rounding.
+const EPS: f64 = 1e-6;
+
 /// The longest step that a batch may ask for: the norm of all gradients.
 const LONGEST: f64 = 1.0;
 
@@ -55,7 +58,7 @@ impl Job<'_> {
         let mesh = ctx.mesh([("levels", levels), ("rows", rows), ("columns", columns)])?;
         let task = Task::new(&mesh, self.data, &self.forecast.altitude)?;
         let model = UNet3d::new(&mesh, INPUTS, 1, self.width)?;
-        let mut adam = AdamW::new(model.parameters(), RATE)?;
+        let mut adam = AdamW::new(model.parameters(), RATE)?.eps(EPS);
         let [hours, ..] = self.forecast.shape();
         let mut past = Loader::new(&mesh, 1)?
             .source(placements(&mesh), || Npy::open(self.data.join(THETA)))?
