@@ -8,7 +8,8 @@ use std::fmt::Debug;
 use std::rc::Rc;
 
 use crate::{
-    Buffer, CommError, DeviceRef, Handle, Ledger, Link, LinkCost, PlanCache, Request, Result, Site, Topology,
+    Buffer, CommError, DeviceRef, Handle, Ledger, Link, LinkCost, PlanCache, Request, Result, Site,
+    Topology,
 };
 
 /// One rank's membership of a group of ranks.

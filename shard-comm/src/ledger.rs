@@ -69,7 +69,7 @@ pub struct LedgerSnapshot {
     pub fallbacks: u64,
     /// Bytes that went to the host and back for these calls.
     pub fallback_bytes: u64,
-    /// Kernel calls that a library of the device's vendor computed: on GPUs, cuBLASLt and cuDNN.
+    /// Kernel calls that a library of the device's vendor computed: on GPUs, cuBLASLt, cuDNN and cuFFT.
     pub library_calls: u64,
     /// Messages by which this rank heard from others that they agree, where ranks do not share memory. They are not among the
     /// `messages`, which bring elements; a few small elements may come with them.
@@ -335,8 +335,7 @@ impl Ledger {
 
     /// Counts messages by which this rank hears that ranks agree.
     pub fn heard(&self, messages: usize) {
-        self.agreement_messages
-            .update(|all| all + messages as u64);
+        self.agreement_messages.update(|all| all + messages as u64);
     }
 
     /// Notes that an operation begins, for the flight recorder. Backends call it when an operation is posted: `name` is the

@@ -64,7 +64,7 @@
 //!
 //! - `contract-tests`: the programs that every backend must run correctly, for the tests of backends.
 //! - `mpi`: the backend `mpi`, ranks that are processes; needs an installed MPI and libclang to build.
-//! - `cuda`: NVIDIA GPUs as devices, with cuBLASLt and cuDNN where they are found; loaded at run time, nothing is needed to
+//! - `cuda`: NVIDIA GPUs as devices, with cuBLASLt, cuDNN and cuFFT where they are found; loaded at run time, nothing is needed to
 //!   build.
 //! - `nccl`: the backend `nccl`, ranks with a GPU each over NVIDIA's library of that name, which is loaded at run time.
 //! - `cuda-emulated`: GPU kernels and NVIDIA's libraries emulated on the host, for tests; needs a C++ compiler at run time.

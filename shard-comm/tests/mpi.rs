@@ -284,7 +284,10 @@ fn few_messages(comm: &mpi::MpiComm) {
     comm.barrier().expect("all are there");
     let moved = comm.ledger().since(&before);
     assert_eq!(moved.messages, 0);
-    assert!((1..=4 * doublings).contains(&moved.agreement_messages), "{moved}");
+    assert!(
+        (1..=4 * doublings).contains(&moved.agreement_messages),
+        "{moved}"
+    );
 }
 
 /// More groups than there are tags for, one after the other; then two at once of which one rank is in one only.

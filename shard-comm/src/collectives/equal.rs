@@ -3,8 +3,8 @@
 use std::panic::Location;
 
 use super::gather::plan_all_gather;
-use super::staged;
 use super::reduce::{check_groups, plan_reduce_scatter};
+use super::staged;
 use crate::{Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Request, Result, Site};
 
 const ALL_GATHER: &str = "all_gather";
@@ -147,9 +147,11 @@ impl dyn Communicator + '_ {
         let link = self.messages();
         if link.is_some_and(|link| staged::pays(ranks, len * moves.size(), link)) {
             let facts = [len, moves.size()];
-            let steps = self.plans().staged(REDUCE_SCATTER, Some(op), &facts, &[], || {
-                staged::reduce_scatter(REDUCE_SCATTER, me, &vec![part; ranks], op)
-            });
+            let steps = self
+                .plans()
+                .staged(REDUCE_SCATTER, Some(op), &facts, &[], || {
+                    staged::reduce_scatter(REDUCE_SCATTER, me, &vec![part; ranks], op)
+                });
             let mut request = staged::summed(self, &steps, mine, moves, site)?;
             request.argument = argument;
             return Ok(request);

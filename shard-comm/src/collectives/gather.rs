@@ -10,8 +10,8 @@ use super::staged::{self, Spread, Step};
 use super::{check_len, check_root_rank, check_type, span_of, spans, total};
 use crate::plan::Shape;
 use crate::{
-    Buffer, Communicator, DType, Direct, ExchangePlan, Handle, Piece, Pieces, Request, Result, Site,
-    Target,
+    Buffer, Communicator, DType, Direct, ExchangePlan, Handle, Piece, Pieces, Request, Result,
+    Site, Target,
 };
 
 /// Operations that copy. Counts are in elements; counts of zero are ordinary.

@@ -175,10 +175,12 @@ impl dyn Communicator + '_ {
             if let Some(link) = self.messages() {
                 let moves = staged::moves(mine.dtype(), op);
                 let size = moves.size();
-                let steps = self.plans().staged(NAME, Some(op), &[len, root, size], &[], || {
-                    let way = Way::new(ranks, len * size, link);
-                    staged::reduce(NAME, way, (me, root), ranks, len, op)
-                });
+                let steps = self
+                    .plans()
+                    .staged(NAME, Some(op), &[len, root, size], &[], || {
+                        let way = Way::new(ranks, len * size, link);
+                        staged::reduce(NAME, way, (me, root), ranks, len, op)
+                    });
                 if !steps.is_empty() {
                     let mut request = staged::summed(self, &steps, mine, moves, site)?;
                     request.argument = Some(("root", root as u128));

@@ -1,59 +1,71 @@
 //! A Fourier neural operator on a real weather forecast, domain-parallel over uneven pieces.
 //!
-//! From the temperature of one hour, on 7 levels of 204 x 187 points, it predicts the change until the next hour. A layer
+//! A forecast of air temperature has 7 levels of 204 x 187 points. Every second level is hidden, and the operator learns to
+//! restore it from those above and below: what linear interpolation lacks. It trains on two hours and is scored on the third. A layer
 //! transforms the field, multiplies the lowest frequencies by weights of its own, channels mixed, and transforms back; beside
 //! that every point's channels are mixed by a linear map. Rows and columns of the field are divided over the axes of a mesh,
 //! unevenly, and the model is written as for one device: a transform exchanges what it must.
 //!
 //! `cargo run --release -p shard-tensor --example fno -- --help`
 
-#[path = "../input/changes.rs"]
-mod changes;
-#[path = "../downscale/data.rs"]
-mod data;
 #[path = "../output/fields.rs"]
 mod fields;
+#[path = "../input/forecast.rs"]
+mod forecast;
+#[path = "../input/hidden.rs"]
+mod hidden;
 mod model;
-mod picture;
+#[path = "../input/numbers.rs"]
+mod numbers;
 #[path = "../output/pieces.rs"]
 mod pieces;
+#[path = "../training/progress.rs"]
+mod progress;
+#[path = "../output/ranks.rs"]
+mod ranks;
 #[path = "../output/raster.rs"]
 #[expect(dead_code, reason = "other examples draw the ground")]
 mod raster;
+#[path = "../output/restored.rs"]
+mod restored;
+#[path = "../output/scores.rs"]
+mod scores;
 #[path = "../output/told.rs"]
 mod told;
+#[path = "../training/trained.rs"]
+mod trained;
+#[path = "../input/uneven.rs"]
+mod uneven;
 
-use changes::{Changes, uneven};
 use clap::Parser;
-use data::Forecast;
+use forecast::Forecast;
+use hidden::Hidden;
 use model::Operator;
-use ndarray::{Array2, Array4, Ix2, s};
-use shard_tensor::nn::{ModelExt, Module};
-use shard_tensor::optim::{AdamW, Cosine, Optimizer, Schedule};
-use shard_tensor::{
-    AxisPlacement, Context, DType, Error, Launch, Mesh, Placements, Result, ShardTensor, shard,
-};
+use ndarray::{Array4, s};
+use numbers::numbers;
+use progress::Progress;
+use ranks::RankReport;
+use restored::Restored;
+use shard_tensor::AxisPlacement;
+use shard_tensor::optim::Cosine;
+use shard_tensor::prelude::*;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use told::Told;
+use trained::Trained;
+use uneven::uneven;
 
 type Failure = Box<dyn std::error::Error>;
 
 /// The learning rate, which falls to none along a cosine.
 const RATE: f64 = 1e-2;
 
-/// The largest difference from one rank in double precision: of losses as a share of them, of the rest as a share of the largest.
-const NEAR: f64 = 1e-10;
-
-/// The level of the picture: the lowest.
-const PICTURED: usize = 0;
-
-/// Trains a Fourier neural operator to predict an hour of weather, domain-parallel over in-process ranks.
+/// Trains a Fourier neural operator to restore hidden levels of a forecast, domain-parallel over in-process ranks.
 #[derive(Parser)]
 struct Args {
     /// Ranks along the rows and columns of the field.
-    #[arg(long, default_value = "2x2", value_parser = mesh_shape)]
+    #[arg(long, default_value = "2x2", value_parser = numbers::<2>)]
     mesh: [usize; 2],
     /// Optimizer steps.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -67,6 +79,9 @@ struct Args {
     /// Trains in double precision, on one rank too, and fails unless both agree.
     #[arg(long)]
     verify: bool,
+    /// Fails unless the model beats interpolation clearly on every hidden level.
+    #[arg(long)]
+    check: bool,
     /// Where the picture goes.
     #[arg(long, value_name = "DIR", default_value = "target/fno")]
     out: PathBuf,
@@ -75,29 +90,11 @@ struct Args {
     data: PathBuf,
 }
 
-fn mesh_shape(text: &str) -> std::result::Result<[usize; 2], String> {
-    let numbers = text
-        .split_once('x')
-        .and_then(|(a, b)| Some([a.parse().ok()?, b.parse().ok()?]));
-    numbers
-        .filter(|[a, b]: &[usize; 2]| (1..=64).contains(a) && (1..=64).contains(b))
-        .ok_or_else(|| "expected two numbers from 1 to 64, as 2x2 or 1x3".to_owned())
-}
-
 /// What a training gave.
 struct Outcome {
-    losses: Vec<f64>,
-    /// Root of the mean square change of the test hour, in kelvin, and of what the model leaves of it.
-    change: f64,
-    error: f64,
-    /// Of the pictured level: what is, what changes, and what was predicted to.
-    given: Array2<f64>,
-    truth: Array2<f64>,
-    prediction: Array2<f64>,
-    /// Where pieces begin and end, in rows and columns.
-    boundaries: [Vec<usize>; 2],
-    /// Bytes that each rank received while training.
-    received: Vec<u64>,
+    trained: Trained,
+    restored: Restored,
+    ranks: Vec<RankReport>,
 }
 
 fn main() -> ExitCode {
@@ -119,54 +116,38 @@ fn run(args: &Args) -> std::result::Result<bool, Failure> {
     if args.modes == 0 || args.modes > most || args.width == 0 {
         return Err(format!("--modes from 1 to {most} and --width from 1 on are possible").into());
     }
-    let mut out = Told::new();
     let dtype = if args.verify { DType::F64 } else { DType::F32 };
-    let Some(many) = train(args, &forecast, args.mesh, dtype)? else {
+    // Of several processes, that of rank 0 tells what came of it.
+    let many = train(args, &forecast, args.mesh, dtype)?;
+    let one = match args.verify {
+        true => train(args, &forecast, [1, 1], dtype)?,
+        false => None,
+    };
+    let Some(many) = many else {
         return Ok(true);
     };
-    let [down, across] = args.mesh;
-    writeln!(out, "{down}x{across} ranks, {dtype}, {} steps", args.steps)?;
-    let (first, last) = (many.losses[0], many.losses[many.losses.len() - 1]);
-    writeln!(out, "  loss {first:.4} at first, {last:.4} at last")?;
+    let mut out = Told::new();
+    let ([down, across], course) = (args.mesh, &many.trained.course);
     writeln!(
         out,
-        "  the test hour changes by {:.3} K (rms), of which the model leaves {:.3} K",
-        many.change, many.error
+        "\n{down} x {across} ranks, {} steps in {dtype}\n",
+        args.steps
     )?;
-    let megabytes: Vec<String> = (many.received.iter())
-        .map(|&bytes| format!("{:.1}", bytes as f64 / 1e6))
-        .collect();
-    writeln!(out, "  ranks received {} MB", megabytes.join(", "))?;
+    scores::print(&mut out, &many.restored.scores, "linear", "model")?;
+    ranks::print(&mut out, &many.ranks, course.losses.len())?;
+    writeln!(out, "\n{course} (1 is the error of interpolation)")?;
     std::fs::create_dir_all(&args.out)?;
     let file = args.out.join("fno.svg");
-    picture::write(&file, &many, "A Fourier neural operator")?;
-    writeln!(out, "  drew {}", file.display())?;
-    if !args.verify {
-        return Ok(true);
+    (many.restored).draw(&file, "a Fourier neural operator")?;
+    writeln!(out, "\nwrote {}", file.display())?;
+    let mut passed = true;
+    if args.check {
+        passed &= scores::verdict(&mut out, &many.restored.scores)?;
     }
-    let Some(one) = train(args, &forecast, [1, 1], dtype)? else {
-        return Ok(true);
-    };
-    let losses = many.losses.iter().zip(&one.losses);
-    let losses = losses
-        .map(|(a, b)| (a - b).abs() / b.abs())
-        .fold(0.0, f64::max);
-    let scale = one
-        .prediction
-        .iter()
-        .fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
-    let fields = many.prediction.iter().zip(&one.prediction);
-    let fields = fields
-        .map(|(a, b)| (a - b).abs() / scale)
-        .fold(0.0, f64::max);
-    // NaN is not near anything.
-    let near = losses <= NEAR && fields <= NEAR && one.losses.iter().all(|x| x.is_finite());
-    let verdict = if near { "ok" } else { "TOO LARGE" };
-    writeln!(
-        out,
-        "against one rank: losses within {losses:.1e}, predictions within {fields:.1e}  {verdict}"
-    )?;
-    Ok(near)
+    if let Some(one) = one {
+        passed &= trained::agree(&mut out, &many.trained, &one.trained)?;
+    }
+    Ok(passed)
 }
 
 /// Trains on a mesh, and gives what came of it to the process of rank 0.
@@ -192,73 +173,45 @@ fn on_rank(
         .mesh([("rows", down), ("columns", across)])?
         .with_dtype(ctx.dtype());
     let hours = Hours::new(&mesh, forecast, [down, across])?;
-    let [_, levels, ..] = forecast.shape();
-    let model = Operator::new(&mesh, levels, args.width, args.modes)?;
+    let [given, hidden] = [&hours.train.0, &hours.train.1].map(|x| x.shape()[1]);
+    let model = Operator::new(&mesh, [given, hidden], args.width, args.modes)?;
     let mut adam = AdamW::new(model.parameters(), RATE)?;
-    let rates = Cosine::new(RATE, args.steps as usize);
-    let before = ctx.ledger().snapshot();
-    let mut losses = Vec::new();
-    for step in 0..args.steps {
-        adam.set_learning_rate(rates.at(step as usize));
+    let steps = args.steps as usize;
+    let rates = Cosine::new(RATE, steps);
+    let title = format!("{down}x{across} {}", ctx.dtype());
+    let mut progress = Progress::new(ctx, 0, steps, title);
+    for step in 0..steps {
+        adam.set_learning_rate(rates.at(step));
         let loss = model.forward(&hours.train.0)?.mse_loss(&hours.train.1)?;
         adam.step(&loss.backward()?)?;
-        losses.push(loss.item()?);
+        progress.step(loss.item()?);
     }
-    let received = ctx.ledger().since(&before).bytes;
-    let prediction = ctx.no_grad(|| model.forward(&hours.test.0))?;
-    let truth = hours.test.1.clone();
-    let error = prediction.sub(&truth)?.square()?.mean_all()?.item()?.sqrt();
-    let change = truth.square()?.mean_all()?.item()?.sqrt();
-    let level = |x: &ShardTensor| {
-        let plane = x
-            .select(1, PICTURED)?
-            .select(0, 0)?
-            .to(DType::F64)?
-            .to_array::<f64>()?;
-        plane.into_dimensionality::<Ix2>().map_err(Error::custom)
-    };
-    let (truth, prediction) = (
-        level(&truth)? * hours.unit,
-        level(&prediction)? * hours.unit,
-    );
-    let received = ctx.gather(&received)?;
-    let (hour, ..) = forecast.theta.dim();
-    let given = forecast
-        .theta
-        .slice(s![hour - 2, PICTURED, .., ..])
-        .mapv(f64::from);
+    let course = progress.done();
+    let found = ctx.no_grad(|| model.forward(&hours.test.0))?;
+    let lacking = &hours.test.1;
+    let piece = &lacking.local_shape()[2..];
     let outcome = Outcome {
-        losses,
-        change: change * hours.unit,
-        error: error * hours.unit,
-        given,
-        truth,
-        prediction,
-        boundaries: pieces::boundaries(hours.test.1.layout()),
-        received,
+        restored: Restored::new(forecast, lacking, &found, hours.unit)?,
+        ranks: RankReport::gather(ctx, piece, &model.parameters(), &course.moved)?,
+        trained: Trained::new(course, &model.parameters())?,
     };
     Ok((ctx.rank() == 0).then_some(outcome))
 }
 
-/// Hours and the changes that follow, in pieces.
+/// Levels that are given and what interpolation between them lacks, in pieces.
 struct Hours {
-    /// All hours but the last two.
+    /// All hours but the last.
     train: (ShardTensor, ShardTensor),
-    /// The last hour but one.
+    /// The last hour.
     test: (ShardTensor, ShardTensor),
-    /// Kelvin that a change of one stands for.
+    /// Kelvin that a number of the second ones stands for.
     unit: f64,
 }
 
 impl Hours {
-    /// Fields lose their mean and get the spread one, level by level; changes get the spread one.
+    /// Rows and columns are divided, each part two thirds as large as the one before.
     fn new(mesh: &Mesh, forecast: &Forecast, parts: [usize; 2]) -> Result<Self> {
-        let Changes {
-            fields,
-            changes,
-            unit,
-        } = Changes::of(forecast)?;
-        let hours = fields.dim().0;
+        let all = Hidden::of(forecast).map_err(Error::custom)?;
         let placements: Placements = (parts.iter().enumerate())
             .map(|(axis, &n)| shard(2 + axis).weights(uneven(n)))
             .collect::<Vec<AxisPlacement>>()
@@ -271,12 +224,13 @@ impl Hours {
                     .distribute(&some, &placements)?
                     .to(dtype)
             };
-            Ok((at(&fields)?, at(&changes)?))
+            Ok((at(&all.given)?, at(&all.lacking)?))
         };
+        let [hours, ..] = forecast.shape();
         Ok(Self {
-            train: placed(0, hours - 2)?,
-            test: placed(hours - 2, hours - 1)?,
-            unit,
+            train: placed(0, hours - 1)?,
+            test: placed(hours - 1, hours)?,
+            unit: all.unit,
         })
     }
 }

@@ -10,9 +10,7 @@ use super::progress::{InFlight, Rank};
 use super::tags::{CONTEXTS, Context, Lane, Tags};
 use super::wire::WireCache;
 use crate::validate::label;
-use crate::{
-    Buffer, CommError, Communicator, DeviceRef, Handle, Ledger, PlanCache, Result, Site,
-};
+use crate::{Buffer, CommError, Communicator, DeviceRef, Handle, Ledger, PlanCache, Result, Site};
 use crate::{Link, LinkCost, Request};
 
 /// What a message costs about, by which collectives choose between few messages and few bytes: 2 µs and 10 GB/s. Only their

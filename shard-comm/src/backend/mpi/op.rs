@@ -387,12 +387,7 @@ impl Op {
     }
 
     /// Posts an exchange. Elements that came with the `records` need no message.
-    fn begin_stage(
-        &self,
-        rank: &Rank,
-        state: &mut State,
-        records: Option<&Records>,
-    ) -> Result<()> {
+    fn begin_stage(&self, rank: &Rank, state: &mut State, records: Option<&Records>) -> Result<()> {
         let Some((stage, wire)) = state.stages.pop() else {
             state.result = Some(Ok(None));
             return Ok(());

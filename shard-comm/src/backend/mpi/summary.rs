@@ -276,7 +276,11 @@ mod tests {
             };
             assert_eq!(all.len(), ranks);
             for got in all {
-                assert_eq!((got.balance, got.alike), ([sum(0), sum(1)], true), "{ranks}");
+                assert_eq!(
+                    (got.balance, got.alike),
+                    ([sum(0), sum(1)], true),
+                    "{ranks}"
+                );
             }
         }
     }

@@ -14,8 +14,8 @@ use crate::{
     LedgerSnapshot, PlanCache, Result, Site,
 };
 use crate::{Link, LinkCost, Pending, Request, Stage, Target};
-use smallvec::SmallVec;
 use crate::{Reductions, Topology};
+use smallvec::SmallVec;
 
 /// One rank of a simulated program; see the [module](super). Clones are the same communicator.
 ///

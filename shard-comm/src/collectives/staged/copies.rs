@@ -96,13 +96,21 @@ enum Lie {
 }
 
 fn facts(kind: usize, root: usize, counts: &[usize]) -> Vec<usize> {
-    [kind, root].into_iter().chain(counts.iter().copied()).collect()
+    [kind, root]
+        .into_iter()
+        .chain(counts.iter().copied())
+        .collect()
 }
 
 /// Every rank gets all elements: each round it hears those of as many places after its own as it has already.
 pub(in super::super) fn all_gather(name: &'static str, me: usize, counts: &[usize]) -> Vec<Step> {
     let mut steps = Steps::new(name, &facts(4, 0, counts));
-    gather_all(&mut steps, counts, |rank| Places::new(rank, rank, counts), me);
+    gather_all(
+        &mut steps,
+        counts,
+        |rank| Places::new(rank, rank, counts),
+        me,
+    );
     steps.steps
 }
 
@@ -176,7 +184,12 @@ pub(in super::super) fn broadcast_parts(
 ) -> Vec<Step> {
     let mut steps = Steps::new(name, &facts(6, root, counts));
     deal_out(&mut steps, &Places::new(me, root, counts));
-    gather_all(&mut steps, counts, |rank| Places::new(rank, rank, counts), me);
+    gather_all(
+        &mut steps,
+        counts,
+        |rank| Places::new(rank, rank, counts),
+        me,
+    );
     steps.steps
 }
 
@@ -260,14 +273,7 @@ pub(in super::super) fn gather(
             leaves = Leaves::Same;
         } else if place.is_multiple_of(both) {
             let (middle, end) = (place + block, ranks.min(place + both));
-            let own = || {
-                places.pieces(
-                    places.me,
-                    (place, middle),
-                    Lie::From(0),
-                    lie(place, place),
-                )
-            };
+            let own = || places.pieces(places.me, (place, middle), Lie::From(0), lie(place, place));
             pair.recv.extend(own());
             pair.send.extend(own());
             let new = places.pieces(
@@ -280,8 +286,7 @@ pub(in super::super) fn gather(
             leaves = Leaves::New(places.len(place, end));
         } else if place.is_multiple_of(block) {
             let (to, end) = (place - block, ranks.min(place + block));
-            let gone =
-                places.pieces(places.rank(to), (place, end), Lie::From(0), lie(to, place));
+            let gone = places.pieces(places.rank(to), (place, end), Lie::From(0), lie(to, place));
             pair.send.extend(gone);
         }
         steps.push(pair, None, leaves);

@@ -17,8 +17,8 @@ use crate::{
     Result, Site, Stage, Target,
 };
 
-pub(super) use narrow::{moves, narrow, narrowing};
 pub(super) use copies::{all_gather, broadcast, broadcast_parts, gather, scatter};
+pub(super) use narrow::{moves, narrow, narrowing};
 pub(super) use sums::{all_reduce, reduce, reduce_scatter};
 
 /// One stage at one rank.
@@ -66,7 +66,8 @@ impl Way {
         }
         let most = 2 * ranks.next_power_of_two().ilog2() as usize + 2;
         let halving = halving_cost(ranks, bytes as f64, link);
-        if doubling_cost(ranks, bytes as f64, link) <= halving || sums::halving_messages(ranks) > most
+        if doubling_cost(ranks, bytes as f64, link) <= halving
+            || sums::halving_messages(ranks) > most
         {
             Self::Doubling
         } else {

@@ -84,9 +84,7 @@ fn doubling(name: &'static str, me: usize, ranks: usize, len: usize, op: Monoid)
             continue;
         };
         // My place in the first of the two blocks.
-        let place = me
-            .checked_sub(start - block)
-            .filter(|&place| place < block);
+        let place = me.checked_sub(start - block).filter(|&place| place < block);
         while have < block {
             let mut pair = Pair::default();
             let mut leaves = Leaves::Same;
@@ -244,7 +242,13 @@ impl Tree {
         }
         let (had, kept) = (self.part(from, level), self.after(to, level));
         let at = self.base(from, level) + kept.start - had.start;
-        Some(Piece::run(peer, 0, kept.len(), at, self.base(to, level + 1)))
+        Some(Piece::run(
+            peer,
+            0,
+            kept.len(),
+            at,
+            self.base(to, level + 1),
+        ))
     }
 }
 
@@ -271,7 +275,8 @@ fn halving(
         for to in tree.places(me, level + 1).filter(|&to| !last || to == me) {
             left += tree.after(to, level).len();
             for from in [to & !bit, to | bit] {
-                pair.recv.extend(tree.piece(from, to, level, tree.host(from)));
+                pair.recv
+                    .extend(tree.piece(from, to, level, tree.host(from)));
             }
         }
         for from in tree.places(me, level) {
@@ -340,7 +345,8 @@ pub(in super::super) fn reduce_scatter(
     let facts: Vec<usize> = [9].into_iter().chain(counts.iter().copied()).collect();
     let mut steps = Steps::new(name, &facts);
     let tree = Tree::new(counts.len(), 0, 1);
-    let kept = |place: usize, level: usize| (place % (1 << level)..counts.len()).step_by(1 << level);
+    let kept =
+        |place: usize, level: usize| (place % (1 << level)..counts.len()).step_by(1 << level);
     let len = |place: usize, level: usize| kept(place, level).map(|r| counts[r]).sum::<usize>();
     let base = |place: usize, level: usize| match place < counts.len() {
         true => 0,

@@ -43,7 +43,11 @@ fn same_bits(ranks: usize, program: impl Fn(&dyn Communicator) -> Vec<u8> + Send
         let direct = program(&*comm);
         let comm: Rc<dyn Communicator> = Rc::new(comm);
         for link in [BYTES_COUNT, MESSAGES_COUNT] {
-            assert_eq!(program(&Sending(Rc::clone(&comm), link)), direct, "{link:?}");
+            assert_eq!(
+                program(&Sending(Rc::clone(&comm), link)),
+                direct,
+                "{link:?}"
+            );
         }
     });
     results.unwrap();
@@ -51,7 +55,11 @@ fn same_bits(ranks: usize, program: impl Fn(&dyn Communicator) -> Vec<u8> + Send
 
 /// Terms whose sum depends on the order in which they are added, and rounds in 16 bits.
 fn term(rank: usize, i: usize) -> f64 {
-    let sign = if (rank + i).is_multiple_of(2) { 1.0 } else { -1.0 };
+    let sign = if (rank + i).is_multiple_of(2) {
+        1.0
+    } else {
+        -1.0
+    };
     sign * (1.0 + (rank * 37 + i * 11) as f64 / 7.0) * [1.0, 100.0, 0.01][(rank * 5 + i) % 3]
 }
 
@@ -153,7 +161,10 @@ fn most(ranks: usize, steps: impl Fn(usize) -> Vec<Step>) -> (usize, usize) {
         let steps = steps(me);
         let received = steps.iter().map(|s| s.plan.remote_messages(me)).sum();
         let sent = |s: &Step| s.plan.outgoing().iter().filter(|t| t.peer() != me).count();
-        most = (most.0.max(received), most.1.max(steps.iter().map(sent).sum()));
+        most = (
+            most.0.max(received),
+            most.1.max(steps.iter().map(sent).sum()),
+        );
     }
     most
 }
