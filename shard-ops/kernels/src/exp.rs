@@ -78,7 +78,6 @@ pub(crate) fn fused<S: Simd>() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::Real;
 
     fn worst<T: Real>(low: f64, high: f64) -> f64 {

@@ -267,10 +267,12 @@ unsafe fn transform<T: Float>(call: &Fourier, wide: impl Fn(T) -> f64, narrow: i
             })
         };
         let parts = if kind == FourierKind::ToReal { 1 } else { 2 };
-        // SAFETY, for both: as above.
-        (0..out).for_each(|i| unsafe { y(i).write(narrow(sum(i / parts)[i % parts])) });
-        // SAFETY: as said above.
-        (0..width).for_each(|i| unsafe { x(i).write(narrow(f64::NAN)) });
+        let results = (0..out).map(|i| (y(i), sum(i / parts)[i % parts]));
+        let lost = (0..width).map(|i| (x(i), f64::NAN));
+        for (place, value) in results.chain(lost) {
+            // SAFETY: as above.
+            unsafe { place.write(narrow(value)) };
+        }
     }
 }
 
