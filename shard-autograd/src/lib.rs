@@ -72,6 +72,7 @@
 struct Readme;
 
 mod accumulate;
+mod ahead;
 mod backward;
 mod bucket;
 mod by_hand;

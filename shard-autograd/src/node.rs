@@ -1,5 +1,6 @@
 //! Nodes of the graph: what was done to what, in which order.
 
+use crate::ahead::Sharded;
 use crate::by_hand::ByHand;
 use crate::checkpoint::Body;
 use crate::hook::Hook;
@@ -28,6 +29,8 @@ pub struct ValueId {
 pub(crate) struct Slot {
     pub(crate) node: Rc<Node>,
     pub(crate) output: usize,
+    /// How many arrays the node had before the value's, if it is a leaf.
+    pub(crate) version: u64,
 }
 
 impl Slot {
@@ -116,8 +119,8 @@ pub(crate) struct Leaf {
     /// How many arrays it has had before the present one.
     pub(crate) version: Cell<u64>,
     pub(crate) name: LeafName,
-    /// The layout in which ops use it, where that is another than its own.
-    pub(crate) used_as: Option<Layout>,
+    /// The layout in which ops use it, where that is another than its own, and what is sent for then.
+    pub(crate) used_as: Option<Rc<Sharded>>,
 }
 
 /// The name of a leaf, which its gradients share.
@@ -243,6 +246,14 @@ impl Node {
         }
     }
 
+    /// What ops use of it in another layout than its own, if it is such a leaf.
+    pub(crate) fn sharded(&self) -> Option<&Rc<Sharded>> {
+        match &self.kind {
+            Kind::Leaf(leaf) => leaf.used_as.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Whether what it gave is made anew where a vjp reads it.
     pub(crate) fn is_use(&self) -> bool {
         matches!(self.kind, Kind::Use(_))
@@ -265,6 +276,7 @@ pub(crate) fn on_tape(array: Array, node: &Rc<Node>, output: usize) -> Value {
             Rc::new(Slot {
                 node: node.clone(),
                 output,
+                version: 0,
             }),
         )
     } else {
@@ -279,6 +291,9 @@ impl Drop for Node {
         self.census
             .live
             .set(self.census.live.get().saturating_sub(1));
+        if let Some(sharded) = self.sharded() {
+            sharded.release();
+        }
         let mut orphans: Vec<Rc<Slot>> = self.parents.drain(..).flatten().collect();
         while let Some(slot) = orphans.pop() {
             if let Some(Slot { node, .. }) = Rc::into_inner(slot)

@@ -47,9 +47,9 @@ pub(crate) struct Found {
 
 /// A node that the pass visits.
 pub(crate) struct Visit {
-    node: Rc<Node>,
+    pub(crate) node: Rc<Node>,
     /// Whether its vjp is to be run.
-    run: bool,
+    pub(crate) run: bool,
     pending: SmallVec<[Cotangents; 1]>,
     /// How many edges from nodes whose vjp is still to be run lead here.
     pub(crate) uses: usize,
@@ -75,7 +75,7 @@ impl Pass<'_> {
             recorded: self.recorded,
         };
         let mut visits = self.reach(&seeds);
-        let again = Again::default();
+        let again = Again::begin(self.recorder, &visits);
         let mut buckets = Buckets::new(self.recorder.bucket_bytes());
         let mut found = BTreeMap::new();
         for (slot, seed) in seeds {
@@ -224,6 +224,7 @@ impl Pass<'_> {
         let slot = Slot {
             node: node.clone(),
             output,
+            version: 0,
         };
         let target = self.is_target(&slot);
         let hooks: Vec<GradientHook> = if matches!(self.want, Want::Older) && target {
@@ -280,7 +281,7 @@ impl Pass<'_> {
         &self,
         mover: Mover<'_>,
         node: &Rc<Node>,
-        again: &Again,
+        again: &Again<'_>,
         needs: &[bool],
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
@@ -318,7 +319,7 @@ impl Pass<'_> {
                     .map(|(i, (array, parent))| {
                         let array = match parent.as_deref().map(|slot| &slot.node) {
                             Some(used) if missing.contains(&i) && keeps.input(i) => {
-                                again.made(mover, used, array)?
+                                again.made(used, array)?
                             }
                             _ => array.clone(),
                         };
@@ -328,6 +329,7 @@ impl Pass<'_> {
                         })
                     })
                     .collect::<Result<Vec<Value>>>()?;
+                again.send_for_next(node)?;
                 let outputs: Vec<Value> = (outputs.iter().enumerate())
                     .map(|(i, a)| {
                         if self.recorded {

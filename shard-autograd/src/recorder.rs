@@ -1,5 +1,6 @@
 //! The recording executor.
 
+use crate::ahead::{Ahead, Sharded, When};
 use crate::bucket::BUCKET_BYTES;
 use crate::node::{Census, Kind, Leaf, Node, Outlet, Slot, ValueId, on_tape};
 use crate::{AutogradError, Result};
@@ -7,6 +8,7 @@ use shard_ops::{Exec, Op, OpError, Value};
 use shard_redistribute::Array;
 use shard_spec::Layout;
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,6 +30,7 @@ struct Inner {
     census: Rc<Census>,
     mode: RefCell<Mode>,
     bucket_bytes: Cell<usize>,
+    ahead: Ahead,
     /// For each function of pieces that is running, the innermost last: the pieces that the host has read.
     reads: RefCell<Vec<BTreeSet<u64>>>,
 }
@@ -52,6 +55,7 @@ impl Recorder {
             census: Rc::default(),
             mode: RefCell::new(Mode::Record),
             bucket_bytes: Cell::new(BUCKET_BYTES),
+            ahead: Ahead::default(),
             reads: RefCell::default(),
         }))
     }
@@ -78,7 +82,7 @@ impl Recorder {
             });
         }
         let leaf = Leaf {
-            used_as,
+            used_as: used_as.map(|used_as| Sharded::new(&array, used_as)),
             ..Leaf::default()
         };
         let node = Node::new(&self.0.census, Kind::Leaf(leaf), [], [Outlet::of(&array)]);
@@ -110,8 +114,18 @@ impl Recorder {
                 got: said(array.dtype(), array.layout()),
             });
         }
-        leaf.version.set(leaf.version.get() + 1);
-        Ok(Value::with_slot(array, slot))
+        let version = leaf.version.get() + 1;
+        leaf.version.set(version);
+        if let Some(sharded) = &leaf.used_as {
+            sharded.renew(&array, version);
+        }
+        let (node, output) = (slot.node.clone(), slot.output);
+        let slot = Slot {
+            node,
+            output,
+            version,
+        };
+        Ok(Value::with_slot(array, Rc::new(slot)))
     }
 
     /// Gives a leaf a name, for [gradients](crate::Gradients::all) and messages. A name it had before is forgotten; what is no
@@ -190,6 +204,28 @@ impl Recorder {
 
     pub(crate) fn bucket_bytes(&self) -> usize {
         self.0.bucket_bytes.get()
+    }
+
+    /// Whether leaves that are [gathered for their uses](Self::leaf_used_as) are sent for ahead of them, one at a time on each mesh,
+    /// as they are at first; returns what was set before. Without it a rank needs memory for one such leaf less.
+    ///
+    /// # Collective
+    /// There is no communication, but all ranks must do the same.
+    pub fn set_gathers_ahead(&self, on: bool) -> bool {
+        self.0.ahead.set(on)
+    }
+
+    pub(crate) fn ahead(&self) -> &Ahead {
+        &self.0.ahead
+    }
+
+    /// How ops that are applied now use leaves.
+    pub(crate) fn uses(&self) -> When {
+        match *self.0.mode.borrow() {
+            Mode::Off => When::Unrecorded,
+            Mode::Record | Mode::Capture(_) => When::Recorded,
+            Mode::Again => When::Again,
+        }
     }
 
     /// How many nodes this recorder's tape holds at the moment.
@@ -288,6 +324,36 @@ impl Recorder {
         on_tape(output, &node, 0)
     }
 
+    /// The operands, with those summed over ranks of which the op takes the sum first; empty if it does so of none. The sum is a
+    /// move on the tape, so that vjps read it and do not take it again.
+    fn sums_first<'a>(
+        &self,
+        op: &Arc<dyn Op>,
+        inputs: &[&'a Value],
+        parents: &[Option<Rc<Slot>>],
+    ) -> Result<SmallVec<[Cow<'a, Value>; 3]>, OpError> {
+        let partial = inputs.iter().any(|value| value.layout().is_partial());
+        if !partial || parents.iter().all(Option::is_none) {
+            return Ok(SmallVec::new());
+        }
+        let sums = self.0.exec.sums_first(op, inputs)?;
+        if sums.iter().all(Option::is_none) {
+            return Ok(SmallVec::new());
+        }
+        let mut settled: SmallVec<[Cow<'a, Value>; 3]> = SmallVec::with_capacity(inputs.len());
+        for (i, (&value, sum)) in inputs.iter().zip(sums).enumerate() {
+            let id = self.id(value);
+            // An op of a value with itself needs its sum once.
+            let same = |j: &usize| id.is_some() && self.id(inputs[*j]) == id;
+            settled.push(match (sum, (0..i).find(same)) {
+                (Some(sum), Some(j)) if *settled[j].layout() == sum => settled[j].clone(),
+                (Some(sum), _) => Cow::Owned(self.redistribute(value, &sum)?),
+                (None, _) => Cow::Borrowed(value),
+            });
+        }
+        Ok(settled)
+    }
+
     /// Ranks compare whether what they apply goes on the tape: the backward pass has to be the same on all.
     fn tell_tracked(&self, parents: &[Option<Rc<Slot>>], inputs: &[&Value]) {
         if let (Some(first), true) = (inputs.first(), parents.iter().any(Option::is_some)) {
@@ -342,7 +408,16 @@ impl Exec for Recorder {
                 &refs
             }
         };
-        let parents = self.parents(op.name(), inputs)?;
+        let mut parents = self.parents(op.name(), inputs)?;
+        let sums = self.sums_first(&op, inputs, &parents)?;
+        let sums: SmallVec<[&Value; 3]> = sums.iter().map(|value| &**value).collect();
+        let inputs = match sums.is_empty() {
+            true => inputs,
+            false => {
+                parents = self.parents(op.name(), &sums)?;
+                &sums[..]
+            }
+        };
         self.tell_tracked(&parents, inputs);
         let outputs = self.0.exec.apply(op.clone(), inputs)?;
         let outputs = outputs.into_iter().map(Value::into_array).collect();

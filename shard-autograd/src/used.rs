@@ -1,7 +1,7 @@
 //! Leaves that ops use in another layout than their own: sharded parameters that are gathered for each use.
 
-use crate::accumulate::Mover;
-use crate::node::{Kind, Leaf, Node, Slot};
+use crate::ahead::{By, Sharded};
+use crate::node::{Kind, Node, Slot};
 use crate::pass::Visits;
 use crate::{AutogradError, Recorder, Result};
 use shard_ops::{OpError, Value};
@@ -16,7 +16,9 @@ impl Recorder {
     /// A [leaf](Self::leaf) that ops use in the layout `used_as`, which may have more of it on each rank than its own.
     ///
     /// Whatever op is applied to it gets it in that layout; nothing else is moved instead. What was gathered is not kept: it is
-    /// freed after the op, and made again where the backward pass reads it. Gradients have the leaf's own layout. Explicit moves,
+    /// freed after the op, and made again where the backward pass reads it. While ops run, the leaf that is expected next is
+    /// [in flight](Self::set_gathers_ahead): in a backward pass the next one that a vjp reads, else the one that came next when
+    /// leaves were last used so. Gradients have the leaf's own layout. Explicit moves,
     /// and reading it, start from that as well.
     ///
     /// ```
@@ -85,11 +87,13 @@ impl Recorder {
             return Ok(Cow::Borrowed(value));
         }
         let slot = self.own_slot(value);
-        let Some(used_as) = slot.as_ref().and_then(|slot| slot.node.used_as()) else {
+        let Some((slot, leaf)) = slot.as_ref().and_then(|s| Some((s, s.node.sharded()?))) else {
             return Ok(Cow::Borrowed(value));
         };
         let parents = self.parents("gather", &[value])?;
-        let used = self.inner().gather(value, used_as)?;
+        let (ahead, exec) = (self.ahead(), &**self.inner());
+        let used = ahead.gather(exec, leaf, (value, slot.version))?;
+        ahead.used(exec, leaf, self.uses())?;
         let own = value.array();
         let kind = || Kind::Use(own.clone());
         Ok(Cow::Owned(self.record1(parents, used.into_array(), kind)))
@@ -121,30 +125,75 @@ impl Recorder {
 impl Node {
     /// The layout in which ops use the node's value, if it is a leaf that they use in another layout than its own.
     fn used_as(&self) -> Option<&Layout> {
-        match &self.kind {
-            Kind::Leaf(Leaf { used_as, .. }) => used_as.as_ref(),
-            _ => None,
-        }
+        self.sharded().map(|sharded| &sharded.used_as)
     }
 }
 
-/// What a backward pass has gathered again and is going to read once more.
-#[derive(Default)]
-pub(crate) struct Again(RefCell<Vec<(u64, Array)>>);
+/// What a backward pass has gathered again and is going to read once more, and what it is going to read for the first time.
+pub(crate) struct Again<'a> {
+    recorder: &'a Recorder,
+    by: By,
+    made: RefCell<Vec<(u64, Array)>>,
+    /// By the number of the node whose vjp reads, the newest last: the node that gave what is gathered again, and none where
+    /// a function runs again, which sends for what it uses by itself.
+    reads: RefCell<Vec<(u64, Option<Rc<Node>>)>>,
+}
 
-impl Again {
-    /// What a node gave, which is all there but its data.
-    pub(crate) fn made(&self, mover: Mover<'_>, node: &Node, like: &Array) -> Result<Array> {
-        if let Some((_, known)) = self.0.borrow().iter().find(|(id, _)| *id == node.id) {
-            return Ok(known.clone());
+impl<'a> Again<'a> {
+    pub(crate) fn begin(recorder: &'a Recorder, visits: &Visits) -> Self {
+        let mut reads = Vec::new();
+        if recorder.census().has_used() {
+            for (&id, visit) in visits.iter().filter(|(_, visit)| visit.run) {
+                match &visit.node.kind {
+                    Kind::Op { op, again, .. } => {
+                        let (keeps, parents) = (op.keeps(), &visit.node.parents);
+                        let again = again.iter().rev().filter(|&&i| keeps.input(i));
+                        let used = again.filter_map(|&i| Some(parents[i].as_ref()?.node.clone()));
+                        reads.extend(used.map(|used| (id, Some(used))));
+                    }
+                    Kind::Checkpoint { .. } => reads.push((id, None)),
+                    _ => {}
+                }
+            }
         }
-        let Kind::Use(own) = &node.kind else {
+        let leaves = visits.values().filter_map(|visit| visit.node.sharded());
+        Self {
+            recorder,
+            by: recorder.ahead().begin_pass(leaves),
+            made: RefCell::default(),
+            reads: RefCell::new(reads),
+        }
+    }
+
+    /// What a node gave, which is all there but its data.
+    pub(crate) fn made(&self, node: &Node, like: &Array) -> Result<Array> {
+        if let Some(known) = self.known(node) {
+            return Ok(known);
+        }
+        let Some((leaf, own, version)) = gathered(node) else {
             return Ok(like.clone());
         };
-        let (own, exec) = (Value::new(own.clone()), mover.recorder.inner());
-        let gathered = exec.gather(&own, like.layout())?.into_array();
-        self.0.borrow_mut().push((node.id, gathered.clone()));
+        let (exec, own) = (&**self.recorder.inner(), Value::new(own.clone()));
+        let value = self.recorder.ahead().gather(exec, leaf, (&own, version))?;
+        let gathered = value.into_array();
+        self.made.borrow_mut().push((node.id, gathered.clone()));
         Ok(gathered)
+    }
+
+    /// Sends for what is read next, before the vjp of this node runs, which has what it reads.
+    pub(crate) fn send_for_next(&self, node: &Node) -> Result<()> {
+        let mut reads = self.reads.borrow_mut();
+        let is_there = |(reader, used): &mut (u64, Option<Rc<Node>>)| {
+            *reader >= node.id || (used.as_ref()).is_some_and(|used| self.known(used).is_some())
+        };
+        while reads.pop_if(is_there).is_some() {}
+        let next = reads.last().and_then(|(_, used)| gathered(used.as_ref()?));
+        let Some((leaf, own, version)) = next else {
+            return Ok(());
+        };
+        let exec = &**self.recorder.inner();
+        let ahead = self.recorder.ahead();
+        Ok(ahead.start(exec, leaf, (own.clone(), version), self.by)?)
     }
 
     /// Notes that one more reader of the node's value is done, and frees what was gathered after the last.
@@ -152,8 +201,28 @@ impl Again {
         if let Some(visit) = visits.get_mut(&node.id) {
             visit.uses = visit.uses.saturating_sub(1);
             if visit.uses == 0 {
-                self.0.borrow_mut().retain(|(id, _)| *id != node.id);
+                self.made.borrow_mut().retain(|(id, _)| *id != node.id);
             }
         }
     }
+
+    fn known(&self, node: &Node) -> Option<Array> {
+        let made = self.made.borrow();
+        let known = made.iter().find(|(id, _)| *id == node.id);
+        known.map(|(_, array)| array.clone())
+    }
+}
+
+impl Drop for Again<'_> {
+    fn drop(&mut self) {
+        self.recorder.ahead().drop_flights(self.by);
+    }
+}
+
+/// The leaf that a node gathered, with the array that the leaf had then and its version.
+fn gathered(node: &Node) -> Option<(&Rc<Sharded>, &Array, u64)> {
+    let (Kind::Use(own), Some(Some(slot))) = (&node.kind, node.parents.first()) else {
+        return None;
+    };
+    Some((slot.node.sharded()?, own, slot.version))
 }

@@ -8,7 +8,8 @@ use std::fmt::Debug;
 use std::rc::Rc;
 
 use crate::{
-    Buffer, CommError, DeviceRef, Handle, Ledger, Link, PlanCache, Request, Result, Site, Topology,
+    Buffer, CommError, DeviceRef, Handle, Ledger, Link, LinkCost, PlanCache, Request, Result, Site,
+    Topology,
 };
 
 /// One rank's membership of a group of ranks.
@@ -100,6 +101,12 @@ pub trait Communicator: Debug {
 
     /// The topology that joins the ranks, if it is known: the choice of plans depends on it.
     fn topology(&self) -> Option<&Topology> {
+        None
+    }
+
+    /// What a message to another rank of the group costs, if elements go by messages; `None` if ranks read them where they lie. How
+    /// sums and copies of many ranks are formed depends on it, so it is equal on all of them.
+    fn messages(&self) -> Option<LinkCost> {
         None
     }
 

@@ -40,6 +40,7 @@ pub struct Ledger {
     fallbacks: Cell<u64>,
     fallback_bytes: Cell<u64>,
     library_calls: Cell<u64>,
+    agreement_messages: Cell<u64>,
     recent: Recent,
     /// How many operations are remembered.
     most: Cell<usize>,
@@ -68,8 +69,11 @@ pub struct LedgerSnapshot {
     pub fallbacks: u64,
     /// Bytes that went to the host and back for these calls.
     pub fallback_bytes: u64,
-    /// Kernel calls that a library of the device's vendor computed: on GPUs, cuBLASLt and cuDNN.
+    /// Kernel calls that a library of the device's vendor computed: on GPUs, cuBLASLt, cuDNN and cuFFT.
     pub library_calls: u64,
+    /// Messages by which this rank heard from others that they agree, where ranks do not share memory. They are not among the
+    /// `messages`, which bring elements; a few small elements may come with them.
+    pub agreement_messages: u64,
     /// Per operation name, in order of first use.
     pub ops: Vec<(&'static str, OpCount)>,
 }
@@ -223,6 +227,7 @@ impl Ledger {
             fallbacks: Cell::new(0),
             fallback_bytes: Cell::new(0),
             library_calls: Cell::new(0),
+            agreement_messages: Cell::new(0),
             recent,
             most: Cell::new(RECENT),
             failure: RefCell::default(),
@@ -238,6 +243,7 @@ impl Ledger {
             fallbacks: self.fallbacks.get(),
             fallback_bytes: self.fallback_bytes.get(),
             library_calls: self.library_calls.get(),
+            agreement_messages: self.agreement_messages.get(),
             ..LedgerSnapshot::default()
         };
         for kind in self.counted.borrow().iter() {
@@ -325,6 +331,11 @@ impl Ledger {
     /// Counts kernel calls that a library of the device's vendor computed.
     pub fn used_library(&self, calls: u64) {
         self.library_calls.update(|all| all + calls);
+    }
+
+    /// Counts messages by which this rank hears that ranks agree.
+    pub fn heard(&self, messages: usize) {
+        self.agreement_messages.update(|all| all + messages as u64);
     }
 
     /// Notes that an operation begins, for the flight recorder. Backends call it when an operation is posted: `name` is the
@@ -438,6 +449,9 @@ impl fmt::Display for LedgerSnapshot {
                 write!(f, ", {} bytes in {} messages", count.bytes, count.messages)?;
             }
         }
+        if self.agreement_messages > 0 {
+            write!(f, "\n  to agree: {} messages", self.agreement_messages)?;
+        }
         if self.fallbacks > 0 {
             write!(
                 f,
@@ -481,6 +495,7 @@ impl LedgerSnapshot {
             fallbacks: self.fallbacks - before.fallbacks,
             fallback_bytes: self.fallback_bytes - before.fallback_bytes,
             library_calls: self.library_calls - before.library_calls,
+            agreement_messages: self.agreement_messages - before.agreement_messages,
             ops: ops.collect(),
         }
     }

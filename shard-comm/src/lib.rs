@@ -64,7 +64,7 @@
 //!
 //! - `contract-tests`: the programs that every backend must run correctly, for the tests of backends.
 //! - `mpi`: the backend `mpi`, ranks that are processes; needs an installed MPI and libclang to build.
-//! - `cuda`: NVIDIA GPUs as devices, with cuBLASLt and cuDNN where they are found; loaded at run time, nothing is needed to
+//! - `cuda`: NVIDIA GPUs as devices, with cuBLASLt, cuDNN and cuFFT where they are found; loaded at run time, nothing is needed to
 //!   build.
 //! - `nccl`: the backend `nccl`, ranks with a GPU each over NVIDIA's library of that name, which is loaded at run time.
 //! - `cuda-emulated`: GPU kernels and NVIDIA's libraries emulated on the host, for tests; needs a C++ compiler at run time.
@@ -106,7 +106,7 @@ pub use backend::mpi;
 pub use backend::nccl;
 pub use backend::{local, simulated};
 pub use caller::Calling;
-pub use collectives::{ONE_ROUND_BYTES, all_reduce_received};
+pub use collectives::{ONE_ROUND_BYTES, all_reduce_received, all_reduce_seconds};
 pub use communicator::Communicator;
 pub use decorator::{Checks, Fault, FaultKind, Faulty, checked, faulty};
 pub use devices::{DeviceFactory, device_of};
@@ -120,5 +120,5 @@ pub use history::{Call, History, Past, Told};
 pub use ledger::{FlightRecord, Ledger, LedgerSnapshot, OpCount, Operation, TraceEvent};
 pub use local::LocalComm;
 pub use plan::{ExchangePlan, Piece, PieceRef, Pieces, PlanCache};
-pub use request::{Link, LinkSide, Request, Stage, Target};
+pub use request::{Direct, Link, LinkSide, Request, Stage, Target};
 pub use topology::{LinkCost, Machine, Reductions, Topology};

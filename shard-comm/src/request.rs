@@ -1,5 +1,6 @@
 //! The requests to a communicator: exchanges of a group, and messages between two ranks.
 
+use std::fmt;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
@@ -29,6 +30,10 @@ pub struct Request {
     pub past: Option<Past>,
     /// The type of the elements, if any move; equal on all ranks.
     pub dtype: Option<DType>,
+    /// The type in which they move, if that is another one: 16-bit floats that are summed on their way move as `f32`.
+    pub wide: Option<DType>,
+    /// The same operation as one exchange, for ranks that disagree to compare; `None` if the stages are what they compare.
+    pub direct: Option<Direct>,
     /// Where the user called.
     pub site: Site,
     /// What the user called, if that is [known](crate::Calling).
@@ -53,6 +58,8 @@ pub enum Target {
     Write(BufferMut),
     /// A buffer that already is the result, such as the root's own in a broadcast. No piece may be received.
     Keep(Buffer),
+    /// What this rank has: its source, or the result of the stage before. No piece may be received.
+    Same,
     /// No result. No piece may be received.
     Nothing,
     /// Something else moves the elements, and has checked this rank's buffers. The communicator only makes sure that all ranks
@@ -73,23 +80,42 @@ impl Request {
         let dtype = match &target {
             Target::Write(dst) => Some(dst.dtype()),
             Target::Keep(result) => Some(result.dtype()),
-            Target::Nothing | Target::Elsewhere => sources.first().map(Buffer::dtype),
+            Target::Same | Target::Nothing | Target::Elsewhere => {
+                sources.first().map(Buffer::dtype)
+            }
         };
         Self {
-            stages: smallvec![Stage { plan, target }],
             sources: match sources {
                 [] => SmallVec::new(),
                 [one] => smallvec![one.clone()],
                 all => all.into(),
             },
+            dtype,
+            ..Self::of_stages(smallvec![Stage { plan, target }], site)
+        }
+    }
+
+    /// A request of these exchanges, without sources.
+    #[inline]
+    pub(crate) fn of_stages(stages: SmallVec<[Stage; 1]>, site: Site) -> Self {
+        Self {
+            stages,
+            sources: SmallVec::new(),
             status: Ok(()),
             argument: None,
             past: None,
-            dtype,
+            dtype: None,
+            wide: None,
+            direct: None,
             site: called(site),
             method: Calling::method(),
             guard: Guard::default(),
         }
+    }
+
+    /// The type in which elements move, if any do.
+    pub fn moves(&self) -> Option<DType> {
+        self.wide.or(self.dtype)
     }
 
     /// A request that moves nothing and tells whether this rank has an error.
@@ -142,7 +168,7 @@ impl Request {
             return None;
         };
         let dtype = dst.dtype();
-        (source.dtype() == dtype && self.dtype == Some(dtype)).then(|| Fit {
+        (source.dtype() == dtype && self.moves() == Some(dtype)).then(|| Fit {
             group,
             dtype,
             source: source.len(),
@@ -164,17 +190,19 @@ impl Request {
             return Ok(());
         }
         // The result of the stage before, which this one reads.
-        let mut left = None;
+        let mut left: Option<(DType, usize)> = None;
         for stage in &self.stages {
+            let first = || self.sources.first().map_or(0, Buffer::len);
             let (dtype, len) = match &stage.target {
                 Target::Write(dst) => (Some(dst.dtype()), dst.len()),
                 Target::Keep(result) => (Some(result.dtype()), result.len()),
-                Target::Nothing | Target::Elsewhere => (self.dtype, 0),
+                Target::Same => (self.moves(), left.map_or_else(first, |left| left.1)),
+                Target::Nothing | Target::Elsewhere => (self.moves(), 0),
             };
-            if dtype != self.dtype {
+            if dtype != self.moves() {
                 return Err(CommError::invalid(
                     stage.plan.name,
-                    format!("{:?} throughout", self.dtype),
+                    format!("{:?} throughout", self.moves()),
                     format!("{dtype:?}"),
                     "pass buffers of one element type",
                 ));
@@ -201,6 +229,28 @@ impl Request {
             plan.remember(fit);
         }
         Ok(())
+    }
+}
+
+/// How an operation would be one exchange, planned when ranks disagree: so they find the same cause whatever the stages are.
+#[derive(Clone)]
+pub struct Direct(Arc<dyn Fn() -> ExchangePlan>);
+
+impl Direct {
+    /// The operation as the exchange that `plan` makes.
+    pub fn new(plan: impl Fn() -> ExchangePlan + 'static) -> Self {
+        Self(Arc::new(plan))
+    }
+
+    /// The exchange.
+    pub fn plan(&self) -> ExchangePlan {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Direct {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Direct")
     }
 }
 

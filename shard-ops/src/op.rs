@@ -1,9 +1,12 @@
 //! Operators: what an op declares, and who applies it.
 
+use crate::engine::note;
+use crate::error::InOp;
 use crate::{DeviceKernel, HostCall, Meta, OpError, Result, Rule, Value};
 use shard_comm::DeviceKind;
-use shard_redistribute::Fingerprint;
+use shard_redistribute::{Fingerprint, PlanHandle};
 use shard_spec::Layout;
+use smallvec::SmallVec;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -158,6 +161,9 @@ const fn bits(which: &[usize]) -> u64 {
     bits
 }
 
+/// For each operand of an op, the layout that its sum over ranks is brought to before the op, if that is taken first.
+pub type Sums = SmallVec<[Option<Layout>; 3]>;
+
 /// An executor, which applies ops: the eager [`Engine`](crate::Engine), or a recorder that also writes a tape.
 ///
 /// vjps are written against this trait, so the derivative of a derivative comes from the same code.
@@ -188,7 +194,47 @@ pub trait Exec {
     /// # Errors
     /// As [`redistribute`](Self::redistribute).
     fn gather(&self, value: &Value, to: &Layout) -> Result<Value> {
-        self.redistribute(value, to)
+        self.gather_wait(self.gather_start(value, to)?)
+    }
+
+    /// Starts what [`gather`](Self::gather) does, before the op that uses it has its turn.
+    ///
+    /// # Collective
+    /// As [`redistribute`](Self::redistribute). All members [wait](Self::gather_wait) for it at the same place, or drop it.
+    ///
+    /// # Errors
+    /// As [`redistribute`](Self::redistribute).
+    fn gather_start(&self, value: &Value, to: &Layout) -> Result<PlanHandle> {
+        let gather = value.array().redistribute_start(to).in_op("gather")?;
+        if gather.is_flying() {
+            note(value.array().cx(), "gather", "post");
+        }
+        Ok(gather)
+    }
+
+    /// Waits for a parameter that was [sent for](Self::gather_start).
+    ///
+    /// # Collective
+    /// As [`gather_start`](Self::gather_start).
+    ///
+    /// # Errors
+    /// As [`redistribute`](Self::redistribute).
+    fn gather_wait(&self, gather: PlanHandle) -> Result<Value> {
+        let flies = gather.is_flying();
+        let array = gather.wait().in_op("gather")?;
+        if flies {
+            note(array.cx(), "gather", "wait");
+        }
+        Ok(Value::new(array))
+    }
+
+    /// How the op would have partial operands that it cannot let pass: for each operand, the layout that its sum over ranks is
+    /// brought to first, if it is. Who applies the op to these sums instead has them for further uses.
+    ///
+    /// # Errors
+    /// What the op's rule reports.
+    fn sums_first(&self, _op: &Arc<dyn Op>, inputs: &[&Value]) -> Result<Sums> {
+        Ok(inputs.iter().map(|_| None).collect())
     }
 
     /// Whether what is applied here may be differentiated. If so, vjps use only ops that have vjps themselves;

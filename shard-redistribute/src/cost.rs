@@ -176,11 +176,15 @@ impl CostModel {
             .unwrap_or(self.usual)
     }
 
-    /// Seconds for an all-reduce of `bytes` over the ranks along `axes`, of which there are `ranks`: one round of whole copies
-    /// when `bytes` is small, otherwise a reduce-scatter and an all-gather.
+    /// Seconds for an all-reduce of `bytes` over the ranks along `axes`, of which there are `ranks`: on a network as ranks that send
+    /// messages do it; where they share memory, one round of whole copies when `bytes` is small, otherwise a reduce-scatter and an
+    /// all-gather.
     pub(crate) fn all_reduce(&self, axes: &[usize], ranks: usize, bytes: usize) -> f64 {
         if ranks <= 1 || bytes == 0 {
             return 0.0;
+        }
+        if self.sender_pays {
+            return shard_comm::all_reduce_seconds(ranks, bytes, self.worst(axes));
         }
         let (link, others, bytes) = (self.worst(axes), (ranks - 1) as f64, bytes as f64);
         if bytes <= shard_comm::ONE_ROUND_BYTES as f64 {

@@ -15,7 +15,7 @@ mod saving;
 mod stored;
 
 pub use self::job::Checkpoint;
-pub use self::read::{Contents, contents, read};
+pub use self::read::{Contents, contents, read, read_all};
 pub use self::saving::Saving;
 
 use self::stored::Stored;

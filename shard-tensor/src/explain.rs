@@ -2,7 +2,8 @@
 
 use crate::{Context, Error, Placements, Result, ShardTensor};
 use shard_comm::Communicator;
-use shard_ops::{Alternative, Engine, Exec, Op, OpError, Pin, Value};
+use shard_ops::{Alternative, Engine, Exec, Op, OpError, Pin, Sums, Value};
+use shard_redistribute::PlanHandle;
 use shard_spec::Layout;
 use std::cell::RefCell;
 use std::fmt;
@@ -198,7 +199,7 @@ impl Telling {
     fn tell(
         &self,
         op: &'static str,
-        inputs: &[&Value],
+        operands: impl FnOnce(&[Value]) -> Vec<String>,
         strategy: impl FnOnce() -> (String, Vec<Alternative>),
         run: impl FnOnce() -> Result<Vec<Value>, OpError>,
     ) -> Result<Vec<Value>, OpError> {
@@ -211,7 +212,7 @@ impl Telling {
         let (strategy, alternatives) = strategy();
         let step = Step {
             op,
-            operands: inputs.iter().map(|v| describe(v)).collect(),
+            operands: operands(&results),
             results: results.iter().map(describe).collect(),
             strategy,
             alternatives,
@@ -229,13 +230,14 @@ impl Telling {
     fn tell_move(
         &self,
         name: &'static str,
-        value: &Value,
-        to: &Layout,
+        (from, to): (&Layout, &Layout),
         why: &str,
+        run: impl FnOnce() -> Result<Value, OpError>,
     ) -> Result<Value, OpError> {
-        let strategy = || (format!("{} to {to}{why}", value.layout()), Vec::new());
-        let run = || Ok(vec![self.engine.redistribute(value, to)?]);
-        let mut moved = self.tell(name, &[value], strategy, run)?;
+        let strategy = || (format!("{from} to {to}{why}"), Vec::new());
+        // A move changes neither type nor shape.
+        let operands = |moved: &[Value]| moved.iter().map(|v| described(v, from)).collect();
+        let mut moved = self.tell(name, operands, strategy, || Ok(vec![run()?]))?;
         // One went in, so one comes out.
         Ok(moved.swap_remove(0))
     }
@@ -250,21 +252,39 @@ impl Exec for Telling {
             let strategy = strategy.unwrap_or_else(|e| e.to_string());
             (strategy, alternatives.unwrap_or_default())
         };
-        self.tell(op.name(), inputs, strategy, || {
+        let operands = |_: &[Value]| inputs.iter().map(|v| describe(v)).collect();
+        self.tell(op.name(), operands, strategy, || {
             self.engine.apply(op.clone(), inputs)
         })
     }
 
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value, OpError> {
-        self.tell_move("redistribute", value, to, "")
+        self.tell_move("redistribute", (value.layout(), to), "", || {
+            self.engine.redistribute(value, to)
+        })
     }
 
-    fn gather(&self, value: &Value, to: &Layout) -> Result<Value, OpError> {
+    fn gather_start(&self, value: &Value, to: &Layout) -> Result<PlanHandle, OpError> {
+        self.engine.gather_start(value, to)
+    }
+
+    fn gather_wait(&self, gather: PlanHandle) -> Result<Value, OpError> {
         let why = ": a parameter that is pinned to be gathered wherever an op uses it";
-        self.tell_move("gather", value, to, why)
+        let (from, to) = (gather.plan().from().clone(), gather.plan().to().clone());
+        self.tell_move("gather", (&from, &to), why, || {
+            self.engine.gather_wait(gather)
+        })
+    }
+
+    fn sums_first(&self, op: &Arc<dyn Op>, inputs: &[&Value]) -> Result<Sums, OpError> {
+        self.engine.sums_first(op, inputs)
     }
 }
 
 fn describe(value: &Value) -> String {
-    format!("{} {:?} {}", value.dtype(), value.shape(), value.layout())
+    described(value, value.layout())
+}
+
+fn described(value: &Value, layout: &Layout) -> String {
+    format!("{} {:?} {layout}", value.dtype(), value.shape())
 }

@@ -94,7 +94,7 @@ print("\n".join(dict.fromkeys(sys.path + site.getsitepackages() + [site.getusers
 libraries() {
     folders | while IFS= read -r folder; do
         [ -n "$folder" ] || continue
-        for library in "$folder"/nvidia/*/lib/lib{nvrtc,cudart,cublas,cudnn,nccl}*.so*; do
+        for library in "$folder"/nvidia/*/lib/lib{nvrtc,cudart,cublas,cudnn,cufft,nccl}*.so*; do
             [ -e "$library" ] && printf '%s\t%s\n' "$(basename "$library")" "$library"
         done
     done | sort -V | cut -f 2

@@ -1,11 +1,13 @@
 //! The gradient law: which layout gradients have, and how often they are summed.
 
 use crate::common::{Bench, on, on_mesh, small, table};
-use shard_autograd::{AutogradError, gradient_layout};
-use shard_ops::elementwise::{add, mul, mul_scalar};
+use shard_autograd::{AutogradError, Recorder, gradient_layout};
+use shard_ops::elementwise::{add, maximum, mul, mul_scalar};
 use shard_ops::matmul::matmul;
 use shard_ops::reduce::sum;
-use shard_ops::{Exec, HostCall, Linearity, Meta, Op, OpError, Rule, Saved, Value, key_of};
+use shard_ops::{
+    Engine, EngineOptions, Exec, HostCall, Linearity, Meta, Op, OpError, Rule, Saved, Value, key_of,
+};
 use shard_redistribute::Array;
 use shard_spec::{DeviceMesh, Layout};
 use std::rc::Rc;
@@ -223,6 +225,42 @@ fn sums_over_ranks_are_taken_once_and_together() {
             assert_eq!(moved.rounds, 0, "gradients are reduced once");
         });
     }
+}
+
+#[test]
+fn a_sum_that_an_op_takes_first_is_taken_once() {
+    let element = |i: &[usize]| small(i) / 3.0;
+    on_mesh(&[4], |b| {
+        let x = b.leaf(&[8, 6], "P(sum)", element);
+        let c = b.value(&[8, 6], "P(sum)", |i| 1.0 - element(i));
+        let whole = b.layout(&[8, 6], "R");
+        let (_, once) = b.moved(|| b.rec.inner().redistribute(&x, &whole).unwrap());
+        type Map<'a> = &'a dyn Fn() -> Value;
+        let maps: [(u64, Map<'_>, fn(f64) -> f64); 2] = [
+            (1, &|| maximum(&b.rec, &x, &x).unwrap(), |_| 1.0),
+            (2, &|| maximum(&b.rec, &x, &c).unwrap(), |x| {
+                f64::from(u8::from(x > 0.5))
+            }),
+        ];
+        for (sums, map, slope) in maps {
+            let (y, forward) = b.moved(map);
+            let loss = all(b, &y);
+            let (gradients, backward) = b.moved(|| b.rec.backward(&loss, None).unwrap());
+            assert_eq!((forward.bytes, backward.bytes), (sums * once.bytes, 0));
+            let dx = gradients.get(&x).unwrap().unwrap();
+            assert_eq!(b.full(&dx), table(&[8, 6], |i| slope(element(i))));
+        }
+        // Where moves have to be said, so has this one.
+        let explicit_moves = true;
+        let options = EngineOptions {
+            explicit_moves,
+            ..Default::default()
+        };
+        let strict = Recorder::new(Engine::new(options));
+        let x = strict.leaf(x.array().clone()).unwrap();
+        let error = maximum(&strict, &x, &x).unwrap_err();
+        assert!(matches!(error, OpError::ImplicitMove { .. }), "{error}");
+    });
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The crate against the engine, on in-process ranks.
 
+mod ahead;
 mod checks;
 mod common;
 mod law;

@@ -95,9 +95,10 @@ fn what_was_gathered_is_freed_after_its_use() {
         let loss = sum(&b.rec, &z, &[0, 1], false).unwrap();
         let gradients = b.rec.backward(&loss, None).unwrap();
         gradients.reduce().unwrap();
-        // Besides pieces of activations and of their cotangents: one gathered at a time, its gradient before it is reduced.
+        // Besides pieces of activations and of their cotangents: one gathered at a time and one in flight, its gradient before
+        // it is reduced.
         let peak = device.memory().peak - before;
-        assert!(peak <= 7 * whole + 64, "{peak}");
+        assert!(peak <= 8 * whole + 64, "{peak}");
         drop((x, y, z, loss));
         // Others may still read what this rank reduces.
         b.cx.all().unwrap().barrier().unwrap();

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::pool::{BLOCK, Block, Pool, poison};
-use crate::{DType, DeviceError, DeviceRef, Element, Result};
+use crate::{DType, DeviceError, DeviceKind, DeviceRef, Element, Result};
 
 /// Immutable shared elements on a device. Cloning and slicing copy nothing.
 ///
@@ -161,6 +161,15 @@ impl Buffer {
     /// Where this buffer begins in its memory, in elements; for implementations of devices.
     pub fn offset(&self) -> usize {
         self.offset
+    }
+
+    /// Whether this is all of some memory of the [`Host`](crate::Host): then whoever keeps it keeps no other elements alive.
+    pub fn is_all_of_host_memory(&self) -> bool {
+        let all = match &self.storage.memory {
+            Memory::Host(memory) => memory.bytes,
+            Memory::Opaque(_) => return false,
+        };
+        self.storage.device.kind() == DeviceKind::Host && self.bytes() == all
     }
 
     /// The device's own handle of the memory, `None` for host memory; for implementations of devices.

@@ -12,7 +12,7 @@
 //!
 //! # Features
 //!
-//! - `cuda`: NVIDIA GPUs, with cuBLASLt and cuDNN where they are found; loaded at run time, nothing is needed to build.
+//! - `cuda`: NVIDIA GPUs, with cuBLASLt, cuDNN and cuFFT where they are found; loaded at run time, nothing is needed to build.
 //! - `cuda-emulated`: the kernels and libraries of the above on the host, for tests; needs a C++ compiler at run time.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]

@@ -8,8 +8,8 @@ use crate::guard::Guard;
 use crate::plan::Traffic;
 use crate::validate::Claim;
 use crate::{
-    AgreedError, Buffer, BufferMut, CommError, DType, DeviceRef, Event, ExchangePlan, Ledger,
-    Monoid, Past, Request, Result, Site, SiteText, Stage, Target, Told, run,
+    AgreedError, Buffer, BufferMut, CommError, DType, DeviceKind, DeviceRef, Event, ExchangePlan,
+    Ledger, Monoid, Past, PieceRef, Request, Result, Site, SiteText, Stage, Target, Told, run,
 };
 
 /// One rank's part in one exchange of an operation: what it [claims](Claim), and the memory that its peers read.
@@ -53,7 +53,9 @@ pub struct Post {
     plan: Option<Arc<ExchangePlan>>,
     pub(crate) sources: SmallVec<[Buffer; 1]>,
     event: Event,
-    pub(crate) dtype: Option<DType>,
+    dtype: Option<DType>,
+    /// The type in which elements move.
+    pub(crate) moves: Option<DType>,
     argument: Option<(&'static str, u128)>,
     past: Option<Past>,
     status: Option<Box<AgreedError>>,
@@ -96,6 +98,7 @@ impl Post {
             event,
             sources: std::mem::take(&mut request.sources),
             dtype: request.dtype,
+            moves: request.moves(),
             argument: request.argument,
             past: request.past.take(),
             status: std::mem::replace(&mut request.status, Ok(())).err(),
@@ -134,6 +137,7 @@ impl Post {
             sources,
             event: device.record(),
             dtype: request.dtype,
+            moves: request.moves(),
             argument: None,
             past: None,
             status: None,
@@ -203,8 +207,13 @@ fn read<'a>(
             let guards: SmallVec<[Option<&Guard>; 4]> = guards.collect();
             return Ok(Read::Sums(Guard::tell(&guards)?));
         }
-        Target::Write(dst) => read_pieces(device, plan, members, me, own, post, dst)?,
-        Target::Keep(_) | Target::Nothing => {}
+        Target::Write(dst) => {
+            let shared = read_pieces(device, plan, members, me, own, post, dst)?;
+            if let Some(result) = shared {
+                *target = Target::Keep(result);
+            }
+        }
+        Target::Keep(_) | Target::Same | Target::Nothing => {}
     }
     Ok(Read::Pieces(own))
 }
@@ -216,10 +225,11 @@ pub(crate) fn received(
     me: usize,
     stage: &mut Stage,
 ) -> Option<Buffer> {
-    ledger.moved(own.op, &stage.plan, me, own.dtype);
+    ledger.moved(own.op, &stage.plan, me, own.moves);
     match std::mem::replace(&mut stage.target, Target::Nothing) {
         Target::Write(dst) => Some(dst.freeze()),
         Target::Keep(result) => Some(result),
+        Target::Same => own.sources.first().cloned(),
         Target::Nothing | Target::Elsewhere => None,
     }
 }
@@ -236,7 +246,7 @@ pub(crate) fn too_late(rank: usize, error: CommError) -> CommError {
     }
 }
 
-/// Reads pieces from the posts of their owners.
+/// Reads pieces from the posts of their owners, or finds that what one of them posted is the whole result.
 #[inline(never)]
 fn read_pieces<'a>(
     device: &DeviceRef,
@@ -246,7 +256,7 @@ fn read_pieces<'a>(
     own: &Post,
     post: &impl Fn(usize) -> Option<&'a Post>,
     dst: &mut BufferMut,
-) -> Result<()> {
+) -> Result<Option<Buffer>> {
     // Among many ranks most have nothing for this one.
     let mut brought: SmallVec<[(&Traffic, &Post); 4]> = SmallVec::new();
     for traffic in plan.incoming() {
@@ -269,7 +279,30 @@ fn read_pieces<'a>(
         let at = brought.partition_point(|(traffic, _)| traffic.peer < peer);
         &brought[at].1.sources[index]
     };
-    Ok(run::run(device, plan, source, dst)?)
+    let whole = whole(plan, dst);
+    let shared = whole.map(|piece| source(piece.peer, piece.source));
+    match shared.filter(|source| source.len() == dst.len() && source.is_all_of_host_memory()) {
+        Some(source) if device.kind() == DeviceKind::Host => Ok(Some(source.clone())),
+        _ => run::run(device, plan, source, dst)
+            .map(|()| None)
+            .map_err(Into::into),
+    }
+}
+
+/// From this many bytes on the whole memory of a peer is shared instead of copied. It is immutable, and lives as long as any
+/// holder; copies of less cost no more than another holder does.
+const SHARED: usize = 4096;
+
+/// The one piece that is the whole result, from the first element of its source on, if it is large.
+fn whole<'a>(plan: &'a ExchangePlan, dst: &BufferMut) -> Option<PieceRef<'a>> {
+    let piece = plan.recv.first()?;
+    let is_all = plan.recv.len() == 1
+        && plan.fold.is_none()
+        && dst.bytes() >= SHARED
+        && piece.numel() == dst.len()
+        && (piece.src_offset, piece.dst_offset) == (0, 0);
+    (is_all && piece.src_view().is_contiguous() && piece.dst_view().is_contiguous())
+        .then_some(piece)
 }
 
 /// Checks that a peer posted the elements that are read from it. Equal fingerprints promise that, but a plan made by hand may

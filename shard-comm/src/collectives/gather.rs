@@ -3,15 +3,17 @@
 use std::panic::Location;
 
 use smallvec::SmallVec;
-#[cfg(feature = "mpi")]
 use std::sync::Arc;
 
+use super::reduce::chunks;
+use super::staged::{self, Spread, Step};
 use super::{check_len, check_root_rank, check_type, span_of, spans, total};
 #[cfg(feature = "mpi")]
 use crate::PlanCache;
 use crate::plan::Shape;
 use crate::{
-    Buffer, Communicator, DType, ExchangePlan, Handle, Piece, Pieces, Request, Result, Target,
+    Buffer, Communicator, DType, Direct, ExchangePlan, Handle, Piece, Pieces, Request, Result,
+    Target,
 };
 
 /// Operations that copy. Counts are in elements; counts of zero are ordinary.
@@ -57,8 +59,18 @@ impl dyn Communicator + '_ {
                 counts[self.rank()],
                 mine.len(),
             )?;
+            let (me, size) = (self.rank(), mine.dtype().size());
+            let steps = self.in_stages(NAME, counts, size, &[], || {
+                staged::all_gather(NAME, me, counts)
+            });
+            if let Some(steps) = steps {
+                let mut request = staged::request(self, &steps, Some(mine), mine.dtype(), site)?;
+                let counts = counts.to_vec();
+                request.direct = Some(Direct::new(move || plan_all_gather(NAME, me, &counts)));
+                return Ok(request);
+            }
             let plan = self.plans().get(NAME, None, counts, &[], || {
-                plan_all_gather(NAME, self.rank(), counts)
+                plan_all_gather(NAME, me, counts)
             });
             let target = self.target(mine.dtype(), total(counts))?;
             Ok(Request::exchange(
@@ -168,23 +180,39 @@ impl dyn Communicator + '_ {
         const NAME: &str = "broadcast";
         self.start(NAME, Location::caller(), |site| {
             let data = self.check_root(NAME, root, data)?;
+            if let Some(data) = data {
+                check_type(NAME, dtype, data)?;
+                check_len(NAME, "the length", len, data.len())?;
+            }
+            let (me, ranks) = (self.rank(), self.size());
+            if let Some(link) = self.messages() {
+                let facts = [root, len, dtype.size()];
+                let steps = self.plans().staged(NAME, None, &facts, &[], || {
+                    match Spread::new(ranks, len * dtype.size(), link) {
+                        Spread::Direct => Vec::new(),
+                        Spread::Whole => staged::broadcast(NAME, me, root, ranks, len),
+                        Spread::Parts => {
+                            let counts = chunks(len, ranks, 1);
+                            staged::broadcast_parts(NAME, me, root, &counts)
+                        }
+                    }
+                });
+                if !steps.is_empty() {
+                    let request = staged::request(self, &steps, data, dtype, site)?;
+                    return Ok(Request {
+                        argument: Some(("root", root as u128)),
+                        direct: Some(Direct::new(move || {
+                            plan_broadcast(NAME, me, ranks, root, len)
+                        })),
+                        ..request
+                    });
+                }
+            }
             let plan = self.plans().get(NAME, None, &[root, len], &[], || {
-                let others = (0..self.size()).filter(|&j| j != root);
-                let send = others.map(|j| Piece::run(j, 0, len, 0, 0)).collect();
-                let recv = [Piece::run(root, 0, len, 0, 0)].into();
-                let (recv, send) = if self.rank() == root {
-                    (Pieces::new(), send)
-                } else {
-                    (recv, Pieces::new())
-                };
-                ExchangePlan::new(NAME, 0, recv, send, None, None).shaped(Shape::Broadcast { root })
+                plan_broadcast(NAME, me, ranks, root, len)
             });
             let target = match data {
-                Some(data) => {
-                    check_type(NAME, dtype, data)?;
-                    check_len(NAME, "the length", len, data.len())?;
-                    Target::Keep(data.clone())
-                }
+                Some(data) => Target::Keep(data.clone()),
                 None => self.target(dtype, len)?,
             };
             let request =
@@ -239,16 +267,20 @@ impl dyn Communicator + '_ {
                 check_len(NAME, "the sum of the counts", total(counts), data.len())?;
             }
             let me = self.rank();
+            let steps = self.in_stages(NAME, counts, dtype.size(), &[root], || {
+                staged::scatter(NAME, me, root, counts)
+            });
+            if let Some(steps) = steps {
+                let request = staged::request(self, &steps, data, dtype, site)?;
+                let counts = counts.to_vec();
+                return Ok(Request {
+                    argument: Some(("root", root as u128)),
+                    direct: Some(Direct::new(move || plan_scatter(NAME, me, &counts, root))),
+                    ..request
+                });
+            }
             let plan = self.plans().get(NAME, None, counts, &[root], || {
-                let at = span_of(counts, me);
-                let recv = [Piece::run(root, 0, at.len(), at.start, 0)].into();
-                let send = spans(counts).map(|(j, at)| Piece::run(j, 0, at.len(), at.start, 0));
-                let send = if me == root {
-                    send.collect()
-                } else {
-                    Pieces::new()
-                };
-                ExchangePlan::new(NAME, 0, recv, send, None, None)
+                plan_scatter(NAME, me, counts, root)
             });
             let target = self.target(dtype, counts[me])?;
             let request =
@@ -288,6 +320,18 @@ impl dyn Communicator + '_ {
             check_root_rank(NAME, root, self.size())?;
             let me = self.rank();
             check_len(NAME, "the count of this rank", counts[me], mine.len())?;
+            let steps = self.in_stages(NAME, counts, mine.dtype().size(), &[root], || {
+                staged::gather(NAME, me, root, counts)
+            });
+            if let Some(steps) = steps {
+                let request = staged::request(self, &steps, Some(mine), mine.dtype(), site)?;
+                let counts = counts.to_vec();
+                return Ok(Request {
+                    argument: Some(("root", root as u128)),
+                    direct: Some(Direct::new(move || plan_gather(NAME, me, &counts, root))),
+                    ..request
+                });
+            }
             let plan = self.plans().get(NAME, None, counts, &[root], || {
                 plan_gather(NAME, me, counts, root)
             });
@@ -302,6 +346,28 @@ impl dyn Communicator + '_ {
                 ..request
             })
         })
+    }
+}
+
+impl dyn Communicator + '_ {
+    /// The steps of a collective in which each rank has or gets `counts[r]` elements of `size` bytes, if it is cheaper in stages.
+    fn in_stages(
+        &self,
+        name: &'static str,
+        counts: &[usize],
+        size: usize,
+        facts: &[usize],
+        steps: impl FnOnce() -> Vec<Step>,
+    ) -> Option<Arc<[Step]>> {
+        let link = self.messages()?;
+        let facts: SmallVec<[usize; 2]> = facts.iter().copied().chain([size]).collect();
+        let steps = self.plans().staged(name, None, counts, &facts, || {
+            match staged::pays(counts.len(), size * total(counts), link) {
+                true => steps(),
+                false => Vec::new(),
+            }
+        });
+        (!steps.is_empty()).then_some(steps)
     }
 }
 
@@ -331,6 +397,36 @@ pub(super) fn plan_all_gather(name: &'static str, me: usize, counts: &[usize]) -
         true => plan.shaped(Shape::AllGather),
         false => plan,
     }
+}
+
+fn plan_broadcast(
+    name: &'static str,
+    me: usize,
+    ranks: usize,
+    root: usize,
+    len: usize,
+) -> ExchangePlan {
+    let others = (0..ranks).filter(|&j| j != root);
+    let send = others.map(|j| Piece::run(j, 0, len, 0, 0)).collect();
+    let recv = [Piece::run(root, 0, len, 0, 0)].into();
+    let (recv, send) = if me == root {
+        (Pieces::new(), send)
+    } else {
+        (recv, Pieces::new())
+    };
+    ExchangePlan::new(name, 0, recv, send, None, None).shaped(Shape::Broadcast { root })
+}
+
+fn plan_scatter(name: &'static str, me: usize, counts: &[usize], root: usize) -> ExchangePlan {
+    let at = span_of(counts, me);
+    let recv = [Piece::run(root, 0, at.len(), at.start, 0)].into();
+    let send = spans(counts).map(|(j, at)| Piece::run(j, 0, at.len(), at.start, 0));
+    let send = if me == root {
+        send.collect()
+    } else {
+        Pieces::new()
+    };
+    ExchangePlan::new(name, 0, recv, send, None, None)
 }
 
 pub(super) fn plan_gather(

@@ -7,6 +7,7 @@ mod equal;
 mod gather;
 mod message;
 mod reduce;
+mod staged;
 mod uniform;
 
 use std::ops::Range;
@@ -17,6 +18,8 @@ use std::sync::Arc;
 #[cfg(feature = "mpi")]
 pub(crate) use gather::all_gather_plan;
 pub use reduce::{ONE_ROUND_BYTES, all_reduce_received};
+pub(crate) use staged::Step;
+pub use staged::all_reduce_seconds;
 
 use crate::caller::called;
 use crate::validate::label;

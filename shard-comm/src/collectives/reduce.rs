@@ -5,12 +5,13 @@ use std::panic::Location;
 use smallvec::SmallVec;
 
 use super::gather::{plan_all_gather, plan_gather};
+use super::staged::{self, Way};
 use super::{check_len, check_root_rank, span_of, spans, total};
 use crate::plan::Shape;
 use crate::{
     Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Piece, Pieces, Result, Site,
 };
-use crate::{Request, Stage, Target};
+use crate::{Direct, Request, Stage, Target};
 
 /// Up to this many bytes an all-reduce is one round in which every rank combines everything. Above, each rank combines
 /// its chunk and a second round gathers the chunks. Results are bitwise the same either way.
@@ -49,10 +50,28 @@ impl dyn Communicator + '_ {
         op: Monoid,
     ) -> Result<Handle> {
         const NAME: &str = "reduce_scatter_v";
-        self.start(NAME, Location::caller(), |site| {
+        let handle = self.start(NAME, Location::caller(), |site| {
             self.check_counts(NAME, counts)?;
             check_groups(NAME, op, counts)?;
             check_len(NAME, "the sum of the counts", total(counts), mine.len())?;
+            if let Some(link) = self.messages() {
+                let (me, moves) = (self.rank(), staged::moves(mine.dtype(), op));
+                let size = moves.size();
+                let steps = self.plans().staged(NAME, Some(op), counts, &[size], || {
+                    match staged::pays(counts.len(), size * mine.len(), link) {
+                        true => staged::reduce_scatter(NAME, me, counts, op),
+                        false => Vec::new(),
+                    }
+                });
+                if !steps.is_empty() {
+                    let mut request = staged::summed(self, &steps, mine, moves, site)?;
+                    let counts = counts.to_vec();
+                    request.direct = Some(Direct::new(move || {
+                        plan_reduce_scatter(NAME, me, &counts, op)
+                    }));
+                    return Ok(request);
+                }
+            }
             let plan = self.plans().get(NAME, Some(op), counts, &[], || {
                 plan_reduce_scatter(NAME, self.rank(), counts, op)
             });
@@ -63,7 +82,8 @@ impl dyn Communicator + '_ {
                 target,
                 site,
             ))
-        })
+        })?;
+        Ok(self.narrowing(handle, mine, op))
     }
 
     /// Combines all ranks' buffers element by element, by the tree over rank numbers; every rank gets the same bits.
@@ -80,9 +100,10 @@ impl dyn Communicator + '_ {
         if self.is_trivial(ALL_REDUCE, mine, op) {
             return Ok(mine.clone());
         }
-        self.run(ALL_REDUCE, Location::caller(), |site| {
+        let sum = self.run(ALL_REDUCE, Location::caller(), |site| {
             self.all_reduce_request(mine, op, site)
-        })
+        })?;
+        staged::narrow(sum, mine.dtype())
     }
 
     /// [`all_reduce`](#method.all_reduce) without waiting.
@@ -97,9 +118,10 @@ impl dyn Communicator + '_ {
         if self.is_trivial(ALL_REDUCE, mine, op) {
             return Ok(Handle::ready(mine.device(), Some(mine.clone())));
         }
-        self.start(ALL_REDUCE, Location::caller(), |site| {
+        let handle = self.start(ALL_REDUCE, Location::caller(), |site| {
             self.all_reduce_request(mine, op, site)
-        })
+        })?;
+        Ok(self.narrowing(handle, mine, op))
     }
 
     /// Combines all ranks' buffers element by element, by the tree over rank numbers, at the root. The root gets the bits of
@@ -143,10 +165,28 @@ impl dyn Communicator + '_ {
         if root == 0 && self.is_trivial(NAME, mine, op) {
             return Ok(Handle::ready(mine.device(), Some(mine.clone())));
         }
-        self.start(NAME, Location::caller(), |site| {
+        let handle = self.start(NAME, Location::caller(), |site| {
             check_root_rank(NAME, root, self.size())?;
             check_reduction(NAME, mine, op)?;
             let (ranks, me, len) = (self.size(), self.rank(), mine.len());
+            if let Some(link) = self.messages() {
+                let moves = staged::moves(mine.dtype(), op);
+                let size = moves.size();
+                let steps = self
+                    .plans()
+                    .staged(NAME, Some(op), &[len, root, size], &[], || {
+                        let way = Way::new(ranks, len * size, link);
+                        staged::reduce(NAME, way, (me, root), ranks, len, op)
+                    });
+                if !steps.is_empty() {
+                    let mut request = staged::summed(self, &steps, mine, moves, site)?;
+                    request.argument = Some(("root", root as u128));
+                    request.direct = Some(Direct::new(move || {
+                        plan_reduce(NAME, me, ranks, len, op, root)
+                    }));
+                    return Ok(request);
+                }
+            }
             let sources = std::slice::from_ref(mine);
             let whole = match me == root {
                 true => self.target(mine.dtype(), len)?,
@@ -154,10 +194,7 @@ impl dyn Communicator + '_ {
             };
             let mut request = if mine.bytes() <= ONE_ROUND_BYTES {
                 let plan = self.plans().get(NAME, Some(op), &[len], &[root], || {
-                    let recv = (0..ranks).filter(|_| me == root);
-                    let recv = recv.map(|j| Piece::run(j, 0, len, 0, 0)).collect();
-                    let send = [Piece::run(root, 0, len, 0, 0)].into();
-                    ExchangePlan::new(NAME, 0, recv, send, Some(op), None)
+                    plan_reduce(NAME, me, ranks, len, op, root)
                 });
                 Request::exchange(plan, sources, whole, site)
             } else {
@@ -178,7 +215,18 @@ impl dyn Communicator + '_ {
             };
             request.argument = Some(("root", root as u128));
             Ok(request)
-        })
+        })?;
+        Ok(self.narrowing(handle, mine, op))
+    }
+
+    /// The handle of a sum of these elements, rounded to their type if it was formed in a wider one.
+    fn narrowing(&self, handle: Handle, mine: &Buffer, op: Monoid) -> Handle {
+        match self.messages() {
+            Some(_) if staged::moves(mine.dtype(), op) != mine.dtype() => {
+                staged::narrowing(handle, self.device(), mine.dtype())
+            }
+            _ => handle,
+        }
     }
 
     /// Whether this rank is alone in its group, so that a reduction leaves its buffer unchanged.
@@ -193,6 +241,19 @@ impl dyn Communicator + '_ {
         let (ranks, me, len) = (self.size(), self.rank(), mine.len());
         let sources = std::slice::from_ref(mine);
         let argument = Some(("length", len as u128));
+        if let Some(link) = self.messages() {
+            let moves = staged::moves(mine.dtype(), op);
+            let size = moves.size();
+            let steps = self.plans().staged(NAME, Some(op), &[len, size], &[], || {
+                let way = Way::new(ranks, len * size, link);
+                staged::all_reduce(NAME, way, me, ranks, len, op)
+            });
+            if !steps.is_empty() {
+                let mut request = staged::summed(self, &steps, mine, moves, site)?;
+                request.argument = argument;
+                return Ok(request);
+            }
+        }
         if mine.bytes() <= ONE_ROUND_BYTES {
             let plan = self.plans().get(NAME, Some(op), &[len], &[], || {
                 let pieces: Pieces = (0..ranks).map(|j| Piece::run(j, 0, len, 0, 0)).collect();
@@ -230,6 +291,21 @@ impl dyn Communicator + '_ {
         request.argument = argument;
         Ok(request)
     }
+}
+
+/// Every rank's whole buffer, combined at the root.
+fn plan_reduce(
+    name: &'static str,
+    me: usize,
+    ranks: usize,
+    len: usize,
+    op: Monoid,
+    root: usize,
+) -> ExchangePlan {
+    let recv = (0..ranks).filter(|_| me == root);
+    let recv = recv.map(|j| Piece::run(j, 0, len, 0, 0)).collect();
+    let send = [Piece::run(root, 0, len, 0, 0)].into();
+    ExchangePlan::new(name, 0, recv, send, Some(op), None)
 }
 
 /// Elements that rank `me` of `ranks` receives from others in an all-reduce of `len` elements of `bytes` bytes each.
@@ -294,7 +370,7 @@ pub(super) fn plan_reduce_scatter(
 }
 
 /// Balanced counts per rank, in whole groups of `width`.
-fn chunks(len: usize, ranks: usize, width: usize) -> SmallVec<[usize; 16]> {
+pub(super) fn chunks(len: usize, ranks: usize, width: usize) -> SmallVec<[usize; 16]> {
     let groups = len / width;
     (0..ranks)
         .map(|r| (groups / ranks + usize::from(r < groups % ranks)) * width)

@@ -324,7 +324,11 @@ pub fn ledger_balances(comm: &dyn Communicator) {
     let gathered = moved.op("all_gather_v");
     assert_eq!(gathered.bytes, 8 * (total - counts[me]) as u64);
     let talkers = (0..ranks).filter(|&r| r != me && counts[r] > 0).count();
-    assert_eq!(gathered.messages, talkers as u64);
+    if comm.messages().is_none() || gathered.rounds == 1 {
+        assert_eq!(gathered.messages, talkers as u64);
+    } else {
+        assert!(gathered.messages <= talkers as u64);
+    }
     let account = [
         moved.bytes,
         moved.sent_bytes,
@@ -339,14 +343,20 @@ pub fn ledger_balances(comm: &dyn Communicator) {
     );
     assert_eq!((sums[0], sums[2]), (sums[1], sums[3]));
     if ranks > 1 {
-        // Two rounds: each rank receives its chunk from everybody, then everybody's chunk.
+        // Two rounds: each rank receives its chunk from everybody, then everybody's chunk. Ranks that send messages may go about it
+        // in stages: then some elements pass through several ranks, and nobody has many messages.
+        let summed = moved.op("all_reduce");
         let sum_bytes = comm
-            .all_reduce(
-                &upload(comm, &[moved.op("all_reduce").bytes as f64]),
-                Monoid::SUM,
-            )
+            .all_reduce(&upload(comm, &[summed.bytes as f64]), Monoid::SUM)
             .expect("all_reduce");
-        assert_eq!(read(&sum_bytes), [(2 * 8 * 1000 * (ranks - 1)) as f64]);
+        let least = (2 * 8 * 1000 * (ranks - 1)) as f64;
+        let levels = u64::from(ranks.next_power_of_two().ilog2());
+        if comm.messages().is_none() || summed.rounds == 2 {
+            assert_eq!(read(&sum_bytes), [least]);
+        } else {
+            assert!(read(&sum_bytes)[0] >= least);
+            assert!(summed.messages <= 2 * levels + 2, "{summed:?}");
+        }
     }
 }
 

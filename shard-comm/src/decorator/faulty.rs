@@ -215,6 +215,7 @@ impl Faulty {
         Ok(match target {
             Target::Write(dst) => Target::Write(self.device().alloc(dst.dtype(), dst.len())?),
             Target::Keep(result) => Target::Keep(result.clone()),
+            Target::Same => Target::Same,
             Target::Nothing => Target::Nothing,
             Target::Elsewhere => Target::Elsewhere,
         })
@@ -233,6 +234,7 @@ impl Faulty {
             status: request.status.clone(),
             guard: request.guard.clone(),
             past: request.past.clone(),
+            direct: request.direct.clone(),
             ..*request
         })
     }

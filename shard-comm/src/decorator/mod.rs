@@ -10,8 +10,8 @@ pub use checked::{Checks, checked};
 pub use faulty::{Fault, FaultKind, Faulty, faulty};
 
 use crate::{
-    Buffer, CommError, Communicator, DeviceRef, Handle, Ledger, Link, PlanCache, Request, Result,
-    Site, Topology,
+    Buffer, CommError, Communicator, DeviceRef, Handle, Ledger, Link, LinkCost, PlanCache, Request,
+    Result, Site, Topology,
 };
 
 /// A communicator that changes parts of the behaviour of another one and passes on the rest. Every type that implements it is a
@@ -81,6 +81,11 @@ pub trait Decorator: Debug {
     /// Errors of [`Communicator::post_link`].
     fn post_link(&self, link: Link) -> Result<Handle> {
         self.inner().post_link(link)
+    }
+
+    /// See [`Communicator::messages`].
+    fn messages(&self) -> Option<LinkCost> {
+        self.inner().messages()
     }
 
     /// Called before the group is split, by colors or by naming members.
@@ -156,6 +161,10 @@ impl<D: Decorator> Communicator for D {
 
     fn topology(&self) -> Option<&Topology> {
         self.inner().topology()
+    }
+
+    fn messages(&self) -> Option<LinkCost> {
+        Decorator::messages(self)
     }
 
     fn failure(&self) -> Option<CommError> {

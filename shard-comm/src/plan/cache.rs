@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::collectives::Step;
 use crate::{ExchangePlan, Monoid};
 
 /// The plans that a rank used last, so that a collective repeated with the same counts need not be planned again.
@@ -14,6 +15,7 @@ pub struct PlanCache {
     entries: RefCell<VecDeque<(PlanKey, Arc<ExchangePlan>)>>,
     /// The index of the plan that was found last.
     last: Cell<usize>,
+    staged: RefCell<VecDeque<(PlanKey, Arc<[Step]>)>>,
 }
 
 #[derive(PartialEq, Debug)]
@@ -59,6 +61,31 @@ impl PlanCache {
         }
         drop(entries);
         self.keep(name, op, a, b, build)
+    }
+
+    /// The steps of a collective in stages; none if it is to be one of plans without stages.
+    pub(crate) fn staged(
+        &self,
+        name: &'static str,
+        op: Option<Monoid>,
+        a: &[usize],
+        b: &[usize],
+        build: impl FnOnce() -> Vec<Step>,
+    ) -> Arc<[Step]> {
+        let mut staged = self.staged.borrow_mut();
+        let known = staged.iter().find(|(key, _)| {
+            is(key.name, name) && key.op == op && same(&key.a, a) && same(&key.b, b)
+        });
+        if let Some((_, steps)) = known {
+            return Arc::clone(steps);
+        }
+        let steps: Arc<[Step]> = build().into();
+        if staged.len() == Self::CAPACITY {
+            staged.pop_back();
+        }
+        let (a, b) = (a.into(), b.into());
+        staged.push_front((PlanKey { name, op, a, b }, Arc::clone(&steps)));
+        steps
     }
 
     /// Makes a plan and keeps it.

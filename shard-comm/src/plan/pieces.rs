@@ -307,12 +307,18 @@ fn short(x: usize) -> u32 {
     u32::try_from(x).unwrap_or(u32::MAX)
 }
 
+impl Extend<Piece> for Pieces {
+    fn extend<I: IntoIterator<Item = Piece>>(&mut self, pieces: I) {
+        for piece in pieces {
+            self.push(piece.view());
+        }
+    }
+}
+
 impl FromIterator<Piece> for Pieces {
     fn from_iter<I: IntoIterator<Item = Piece>>(pieces: I) -> Self {
         let mut list = Self::new();
-        for piece in pieces {
-            list.push(piece.view());
-        }
+        list.extend(pieces);
         list
     }
 }

@@ -91,7 +91,7 @@ fn an_op_with_a_kernel_stays_on_the_gpu() {
 
 /// The results of a program on two ranks under a policy, and how many of its kernel calls the emulated libraries computed.
 #[cfg(feature = "cuda-emulated")]
-fn under(
+pub(crate) fn under(
     policy: KernelPolicy,
     program: impl Fn(&dyn Exec, &Value) -> Value + Sync,
 ) -> Vec<(Vec<f64>, u64)> {

@@ -16,7 +16,7 @@ use crate::rule::Body;
 use crate::strategy::{InputMove, Routing};
 use crate::{
     Alternative, Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Reduction, Result, Rule, Stage,
-    Strategy, Value, key_of,
+    Strategy, Sums, Value, key_of,
 };
 use shard_comm::{Buffer, BufferMut, Call, Calling, CommError, DType, DeviceRef, History};
 use shard_redistribute::{Array, Exchange, ExchangeHandle, MeshComm};
@@ -367,6 +367,19 @@ impl Exec for Engine {
             value.array().redistribute(to).in_op("redistribute")?,
         ))
     }
+
+    fn sums_first(&self, op: &Arc<dyn Op>, inputs: &[&Value]) -> Result<Sums> {
+        // A handler gets the operands as they are, and where moves are explicit the op is refused.
+        if self.explicit_moves.get() || self.handler(op.name()).is_some() {
+            return Ok(inputs.iter().map(|_| None).collect());
+        }
+        let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|v| v.array()).collect();
+        let ready = self.ready(op, &arrays)?;
+        let steps = ready.strategy.inputs.iter();
+        Ok(steps
+            .map(|step| step.reduce.as_ref().map(|plan| plan.to().clone()))
+            .collect())
+    }
 }
 
 impl fmt::Debug for Engine {
@@ -704,7 +717,7 @@ fn finish(
 }
 
 /// Writes to the ledger's event trace, if it is on.
-fn note(cx: &Rc<MeshComm>, op: &'static str, what: &'static str) {
+pub(crate) fn note(cx: &Rc<MeshComm>, op: &'static str, what: &'static str) {
     let ledger = cx.world().ledger();
     if ledger.is_tracing() {
         ledger.note(format!("{what} {op}"));

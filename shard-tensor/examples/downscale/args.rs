@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::keep::Keep;
 use clap::{Parser, ValueEnum};
 use shard_tensor::{Backend, DType, DeviceKind};
 use std::fmt;
@@ -21,6 +22,13 @@ pub(crate) struct Args {
     /// Optimizer steps [default: 200, with --verify 20]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     steps: Option<u32>,
+
+    /// Hours of the forecast that a step learns from [default: all but the last]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) keep: Keep,
 
     /// Seed of the initial weights
     #[arg(long, default_value_t = 0)]
@@ -59,6 +67,11 @@ impl Args {
     /// How long to train.
     pub(crate) fn steps(&self) -> usize {
         self.steps.unwrap_or(if self.verify { 20 } else { 200 }) as usize
+    }
+
+    /// How many hours a step learns from, of so many.
+    pub(crate) fn batch(&self, hours: usize) -> usize {
+        self.batch.map_or(hours, |batch| hours.min(batch as usize))
     }
 
     /// By what.
@@ -245,7 +258,9 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        let bad: [&[&str]; 10] = [
+        let bad: [&[&str]; 12] = [
+            &["--verify", "--resume"],
+            &["--batch", "0"],
             &["--device", "gpu"],
             &["--mesh", "0"],
             &["--mesh", "2x"],

@@ -10,9 +10,12 @@
 mod args;
 #[path = "../training/curve.rs"]
 mod curve;
-mod data;
 #[path = "../output/fields.rs"]
 mod fields;
+#[path = "../input/forecast.rs"]
+mod forecast;
+#[path = "../training/keep.rs"]
+mod keep;
 mod model;
 mod picture;
 #[path = "../output/pieces.rs"]
@@ -20,9 +23,13 @@ mod pieces;
 mod prepare;
 #[path = "../training/progress.rs"]
 mod progress;
+#[path = "../output/ranks.rs"]
+mod ranks;
 #[path = "../output/raster.rs"]
 mod raster;
 mod report;
+#[path = "../output/scores.rs"]
+mod scores;
 #[path = "../output/told.rs"]
 mod told;
 mod train;
@@ -32,7 +39,7 @@ mod verify;
 
 use args::Args;
 use clap::Parser;
-use data::Forecast;
+use forecast::Forecast;
 use std::process::ExitCode;
 use told::Told;
 use train::Job;
@@ -74,7 +81,7 @@ fn usage(line: &str) -> ExitCode {
 
 fn run(args: &Args) -> Result<ExitCode, Failure> {
     let forecast = Forecast::read(&args.data)?;
-    let [_, _, rows, columns] = forecast.shape();
+    let [hours, _, rows, columns] = forecast.shape();
     if let Some(objection) = args.split.objection(&args.mesh, [rows, columns]) {
         return Ok(usage(&format!("error: {objection}")));
     }
@@ -84,13 +91,21 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
             args.out.display()
         )
     })?;
-    let [weights, curve, picture] =
-        ["weights.safetensors", "loss.svg", "fields.svg"].map(|name| args.out.join(name));
+    let [training, weights, curve, picture] = [
+        "training.safetensors",
+        "weights.safetensors",
+        "loss.svg",
+        "fields.svg",
+    ]
+    .map(|name| args.out.join(name));
     let job = Job {
+        data: &args.data,
         forecast: &forecast,
         mesh: &args.mesh,
         split: &args.split,
         steps: args.steps(),
+        stretch: args.keep.stretch(&training, args.steps()),
+        batch: args.batch(hours - 1),
         seed: args.seed,
         dtype: args.dtype(),
         device: args.device,
@@ -109,15 +124,14 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
             baseline: "bilinear interpolation",
             model: "U-Net, training hours",
         };
-        curve::write(&curve, &outcome.trained.losses, names)?;
+        curve::write(&curve, &outcome.trained.course, names)?;
         let caption =
             format!("Potential temperature of the test hour, lowest level; trained on a {by}");
         picture::write(&picture, &outcome.panels, &caption)?;
         report::print(&mut out, args, outcome)?;
-        report::files(&mut out, &[&curve, &picture, &weights])?;
+        report::files(&mut out, &[&curve, &picture, &weights, &training])?;
         if args.check {
-            report::verdict(&mut out, &outcome.scores)?;
-            passed &= report::beats_interpolation(&outcome.scores);
+            passed &= scores::verdict(&mut out, &outcome.scores)?;
         }
     }
     if args.verify {

@@ -1,11 +1,12 @@
-//! From the forecast to training and test samples, in pieces from the start.
+//! From hours of the forecast to samples, in pieces from the start.
 
 use crate::args::{MeshShape, Split};
-use crate::data::Forecast;
+use crate::forecast::{ALTITUDE, THETA};
+use shard_tensor::data::load_npy;
 use shard_tensor::{
     AxisPlacement, DType, Mesh, Placements, Pool, ResampleMode, Result, ShardTensor, shard,
 };
-use std::ops::Range;
+use std::path::Path;
 
 /// Fine points per coarse one, in rows and columns.
 const COARSENING: usize = 4;
@@ -23,68 +24,57 @@ pub(crate) struct Samples {
     pub(crate) target: ShardTensor,
 }
 
-/// The task on one mesh, and how to get back to kelvin.
+/// The task on one mesh: the test hour, and what the training hours say about scales.
 pub(crate) struct Task {
-    /// All hours but the last.
-    pub(crate) train: Samples,
-    /// The last hour.
-    pub(crate) test: Samples,
-    /// `[1, levels, 1, 1]`: kelvin per unit, the error of interpolation on the training hours.
-    pub(crate) unit: ShardTensor,
+    /// `[1, levels, rows, columns]`: the last hour, in kelvin.
+    pub(crate) test: ShardTensor,
+    /// `[1, 1, rows, columns]`: the altitude, standardised.
+    lift: ShardTensor,
     /// `[1, levels, 1, 1]`: what zero stands for.
-    pub(crate) mean: ShardTensor,
+    mean: ShardTensor,
+    /// `[1, levels, 1, 1]`: kelvin per unit of the input, the spread of the field.
+    spread: ShardTensor,
+    /// `[1, levels, 1, 1]`: kelvin per unit of the target, the error of interpolation.
+    unit: ShardTensor,
 }
 
 impl Task {
-    /// Rank 0 sends every rank its piece; whatever is computed from then on is computed in pieces. In double
+    /// Every rank reads its piece of the files; whatever is computed from then on is computed in pieces. In double
     /// precision, whatever the model trains in: kelvin are large beside their errors.
     ///
     /// # Collective
     /// All ranks.
-    pub(crate) fn new(mesh: &Mesh, forecast: &Forecast, split: &Split) -> Result<Self> {
-        let [hours, levels, rows, columns] = forecast.shape();
-        let placements = placements(mesh, split);
-        let is_root = mesh.context().rank() == 0;
-        let theta = is_root.then(|| forecast.theta.mapv(f64::from));
-        let theta = mesh.scatter(0, theta.as_ref().map(|t| t.view().into_dyn()), &placements)?;
-        let altitude = is_root.then(|| forecast.altitude.mapv(f64::from));
-        let altitude = altitude
-            .as_ref()
-            .map(|z| z.view().insert_axis(ndarray::Axis(0)))
-            .map(|z| z.insert_axis(ndarray::Axis(0)).into_dyn());
-        let altitude = mesh.scatter(0, altitude, &placements)?;
-
-        let bilinear = coarsened(&theta)?;
-        let train = 0..hours - 1;
-        let during = |x: &ShardTensor, hours: Range<usize>| x.narrow(0, hours);
-        let past = during(&theta, train.clone())?;
+    pub(crate) fn new(mesh: &Mesh, folder: &Path, split: &Split) -> Result<Self> {
+        let piece = |file, rows| {
+            let placements = placements(mesh, split, rows);
+            load_npy(folder.join(file), mesh, placements)?.to(DType::F64)
+        };
+        let (theta, altitude) = (piece(THETA, 2)?, piece(ALTITUDE, 0)?);
+        let hours = theta.shape()[0];
+        let past = theta.narrow(0, 0..hours - 1)?;
         let mean = past.mean([0, 2, 3], true)?.reduced()?;
-        let spread = past.sub(&mean)?;
-        let unit = past.sub(&during(&bilinear, train.clone())?)?;
-        let (spread, unit) = (rms(&spread)?, rms(&unit)?);
         let lift = altitude.sub(&altitude.mean_all()?)?;
         let lift = lift.div(&rms_all(&lift)?)?;
-
-        let dtype = mesh.context().dtype();
-        let samples = |hours: Range<usize>| -> Result<Samples> {
-            let (coarse, fine) = (
-                during(&bilinear, hours.clone())?.sub(&mean)?,
-                during(&theta, hours.clone())?.sub(&mean)?,
-            );
-            let lift = lift.expand([hours.len(), 1, rows, columns])?;
-            let inputs = ShardTensor::cat(&[&coarse.div(&spread)?, &lift], 1)?;
-            Ok(Samples {
-                inputs: inputs.to(dtype)?,
-                bilinear: coarse.div(&unit)?.to(dtype)?,
-                target: fine.div(&unit)?.to(dtype)?,
-            })
-        };
-        debug_assert_eq!(mean.shape(), [1, levels, 1, 1]);
         Ok(Self {
-            train: samples(train)?,
-            test: samples(hours - 1..hours)?,
+            test: theta.narrow(0, hours - 1..hours)?,
+            lift: lift.unsqueeze(0)?.unsqueeze(0)?,
+            spread: rms(&past.sub(&mean)?)?,
+            unit: rms(&past.sub(&coarsened(&past)?)?)?,
             mean,
-            unit,
+        })
+    }
+
+    /// What the model sees of some hours `[hours, levels, rows, columns]` in kelvin.
+    pub(crate) fn samples(&self, theta: &ShardTensor, dtype: DType) -> Result<Samples> {
+        let theta = theta.to(DType::F64)?;
+        let (coarse, fine) = (coarsened(&theta)?.sub(&self.mean)?, theta.sub(&self.mean)?);
+        let shape = theta.shape();
+        let lift = self.lift.expand([shape[0], 1, shape[2], shape[3]])?;
+        let inputs = ShardTensor::cat(&[&coarse.div(&self.spread)?, &lift], 1)?;
+        Ok(Samples {
+            inputs: inputs.to(dtype)?,
+            bilinear: coarse.div(&self.unit)?.to(dtype)?,
+            target: fine.div(&self.unit)?.to(dtype)?,
         })
     }
 
@@ -117,13 +107,13 @@ fn rms_all(x: &ShardTensor) -> Result<ShardTensor> {
     x.square()?.mean_all()?.add_scalar(FLOOR)?.sqrt()
 }
 
-/// The axes of the mesh divide rows and columns, in this order.
-fn placements(mesh: &Mesh, split: &Split) -> Placements {
+/// The axes of the mesh divide the rows, of this dim, and the columns that follow.
+pub(crate) fn placements(mesh: &Mesh, split: &Split, rows: usize) -> Placements {
     let axes = mesh.shape().iter().enumerate();
     axes.map(|(axis, &ranks)| match split {
-        Split::Even => shard(2 + axis).even(),
-        Split::Uneven => shard(2 + axis).weights(uneven(ranks)),
-        Split::Sizes(sizes) => shard(2 + axis).sizes(sizes[axis].clone()),
+        Split::Even => shard(rows + axis).even(),
+        Split::Uneven => shard(rows + axis).weights(uneven(ranks)),
+        Split::Sizes(sizes) => shard(rows + axis).sizes(sizes[axis].clone()),
     })
     .collect::<Vec<AxisPlacement>>()
     .into()
@@ -183,7 +173,8 @@ mod tests {
                 .dtype(DType::F64)
                 .run(|ctx| {
                     let mesh = mesh_of(ctx, &shape)?;
-                    let x = mesh.distribute(&field.mapv(f64::from), placements(&mesh, &split))?;
+                    let x =
+                        mesh.distribute(&field.mapv(f64::from), placements(&mesh, &split, 2))?;
                     let coarse = coarsened(&x)?;
                     assert_eq!(coarse.layout(), x.layout());
                     coarse.to_array::<f64>()

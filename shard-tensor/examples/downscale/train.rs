@@ -1,21 +1,21 @@
-//! One training on one mesh, from scattering the data to scoring the model.
+//! One training on one mesh, from reading the data to scoring the model.
 
 use crate::args::{MeshShape, Split};
-use crate::data::Forecast;
+use crate::forecast::{Forecast, THETA};
+use crate::keep::Stretch;
 use crate::model::UNet;
 use crate::pieces::boundaries;
-use crate::prepare::{Task, mesh_of, rms};
-use crate::progress::Progress;
+use crate::prepare::{Task, mesh_of, placements, rms};
+use crate::progress::{Course, Progress};
+use crate::ranks::RankReport;
+use crate::scores::Score;
 use crate::trained::Trained;
 use ndarray::{Array2, Ix2};
-use serde::{Deserialize, Serialize};
-use shard_tensor::nn::{ModelExt, Module};
-use shard_tensor::optim::{AdamW, Cosine, Optimizer, Schedule};
-use shard_tensor::{
-    Backend, Context, DType, DeviceKind, Error, Launch, OpCount, Result, ShardTensor, checkpoint,
-};
+use shard_tensor::data::{Loader, Npy};
+use shard_tensor::optim::Cosine;
+use shard_tensor::prelude::*;
+use shard_tensor::{Backend, DeviceKind, checkpoint};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 /// Channels at full resolution.
 const WIDTH: usize = 16;
@@ -29,10 +29,16 @@ const LONGEST: f64 = 1.0;
 /// What to train, and where.
 #[derive(Clone, Copy)]
 pub(crate) struct Job<'a> {
+    /// The folder of the forecast.
+    pub(crate) data: &'a Path,
     pub(crate) forecast: &'a Forecast,
     pub(crate) mesh: &'a MeshShape,
     pub(crate) split: &'a Split,
     pub(crate) steps: usize,
+    /// What is made of them here.
+    pub(crate) stretch: Stretch<'a>,
+    /// Hours that a step learns from.
+    pub(crate) batch: usize,
     pub(crate) seed: u64,
     pub(crate) dtype: DType,
     /// What ranks compute on.
@@ -52,17 +58,7 @@ pub(crate) struct Outcome {
     /// Per level, on the test hour.
     pub(crate) scores: Vec<Score>,
     pub(crate) panels: Panels,
-    /// Per rank.
     pub(crate) ranks: Vec<RankReport>,
-    /// All steps together.
-    pub(crate) time: Duration,
-}
-
-/// Errors on the test hour, in kelvin.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Score {
-    pub(crate) bilinear: f64,
-    pub(crate) model: f64,
 }
 
 /// One level of the test hour, in kelvin.
@@ -76,18 +72,24 @@ pub(crate) struct Panels {
     pub(crate) boundaries: [Vec<usize>; 2],
 }
 
-/// What one rank had to do.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct RankReport {
-    /// Rows and columns of its piece.
-    pub(crate) piece: [usize; 2],
-    /// Most bytes of tensors at any time.
-    pub(crate) peak: usize,
-    /// Messages and bytes received during all steps.
-    pub(crate) messages: u64,
-    pub(crate) bytes: u64,
-    /// The same by the name of the operation.
-    pub(crate) operations: Vec<(String, u64, u64)>,
+/// All that changes while a model trains.
+struct Training {
+    model: UNet,
+    adam: AdamW,
+    hours: Loader,
+    step: u64,
+}
+
+impl Training {
+    /// What is put down of it, and taken up.
+    fn checkpoint(&mut self, ctx: &Context) -> Checkpoint<'_> {
+        Checkpoint::new()
+            .model(&mut self.model)
+            .optimizer(&mut self.adam)
+            .data(&mut self.hours)
+            .step(&mut self.step)
+            .rng(ctx)
+    }
 }
 
 impl Job<'_> {
@@ -108,77 +110,92 @@ impl Job<'_> {
     /// The program of every rank.
     fn on_rank(&self, ctx: &Context) -> Result<Option<Outcome>> {
         let mesh = mesh_of(ctx, self.mesh)?;
-        let task = Task::new(&mesh, self.forecast, self.split)?;
-        let [_, levels, ..] = self.forecast.shape();
-        let model = UNet::new(&mesh, levels + 1, levels, WIDTH)?;
-        let mut adam = AdamW::new(model.parameters(), RATE)?;
-        let rates = Cosine::new(RATE, self.steps).warmup(self.steps / 10);
-
-        let before = ctx.ledger().snapshot();
-        let bar = Progress::new(ctx, self.steps, &format!("{} {}", self.mesh, self.dtype));
-        let start = Instant::now();
-        let mut losses = Vec::with_capacity(self.steps);
-        for step in 0..self.steps {
-            let began = Instant::now();
-            adam.set_learning_rate(rates.at(step));
-            let prediction = task
-                .train
-                .bilinear
-                .add(&model.forward(&task.train.inputs)?)?;
-            let loss = prediction.mse_loss(&task.train.target)?;
-            let mut gradients = loss.backward()?;
-            gradients.clip_norm(LONGEST)?;
-            adam.step(&gradients)?;
-            losses.push(loss.item()?);
-            bar.step(
-                step,
-                losses[step],
-                began.elapsed(),
-                &ctx.ledger().since(&before),
-            );
+        let task = Task::new(&mesh, self.data, self.split)?;
+        let mut training = self.begin(&mesh)?;
+        if let Some(path) = self.stretch.resume {
+            training.checkpoint(ctx).load(path)?;
         }
-        let (time, moved) = (start.elapsed(), ctx.ledger().since(&before));
-        drop(bar);
+        let course = self.train(ctx, &task, &mut training)?;
 
+        let Training { model, .. } = training;
+        let parameters = model.parameters();
         if let Some(path) = self.weights {
-            checkpoint::save(path, &model.parameters())?;
+            checkpoint::save(path, &parameters)?;
         }
         let (scores, panels) = ctx.no_grad(|| self.evaluate(&task, &model))?;
-        let piece = task.train.target.local_shape();
-        let operation =
-            |(name, count): &(&str, OpCount)| (String::from(*name), count.messages, count.bytes);
-        let report = RankReport {
-            piece: [piece[2], piece[3]],
-            peak: ctx.ledger().memory().peak,
-            messages: moved.messages,
-            bytes: moved.bytes,
-            operations: moved.ops.iter().map(operation).collect(),
-        };
+        let piece = &task.test.local_shape()[2..];
         let outcome = Outcome {
             dtype: self.dtype,
-            trained: Trained::new(losses, &model.parameters())?,
             scores,
             panels,
-            ranks: ctx.gather(&report)?,
-            time,
+            ranks: RankReport::gather(ctx, piece, &parameters, &course.moved)?,
+            trained: Trained::new(course, &parameters)?,
         };
         // All ranks end with the same; one is enough.
         Ok((ctx.rank() == 0).then_some(outcome))
     }
 
+    /// A model that has learned nothing, and the hours before the last in pieces, in an order of their own if a batch has not
+    /// all of them.
+    fn begin(&self, mesh: &Mesh) -> Result<Training> {
+        let [hours, levels, ..] = self.forecast.shape();
+        let model = UNet::new(mesh, levels + 1, levels, WIDTH)?;
+        let adam = AdamW::new(model.parameters(), RATE)?;
+        let theta = || Npy::open(self.data.join(THETA));
+        let hours = Loader::new(mesh, self.batch)?
+            .source(placements(mesh, self.split, 2), theta)?
+            .samples(0..hours - 1)
+            .shuffle(self.batch < hours - 1);
+        Ok(Training {
+            model,
+            adam,
+            hours,
+            step: 0,
+        })
+    }
+
+    /// Trains until it is to stop.
+    fn train(&self, ctx: &Context, task: &Task, training: &mut Training) -> Result<Course> {
+        let rates = Cosine::new(RATE, self.steps).warmup(self.steps / 10);
+        let title = format!("{} {}", self.mesh, self.dtype);
+        let mut progress = Progress::new(ctx, training.step as usize, self.steps, title);
+        while training.step < self.stretch.stop {
+            let Some(hours) = training.hours.epoch()?.next() else {
+                continue; // The next epoch.
+            };
+            let samples = task.samples(&hours?[0], self.dtype)?;
+            let residual = training.model.forward(&samples.inputs)?;
+            let loss = samples.bilinear.add(&residual)?.mse_loss(&samples.target)?;
+            let mut gradients = loss.backward()?;
+            gradients.clip_norm(LONGEST)?;
+            training
+                .adam
+                .set_learning_rate(rates.at(training.step as usize));
+            training.adam.step(&gradients)?;
+            training.step += 1;
+            progress.step(loss.item()?);
+            if let Some(path) = self.stretch.due(training.step) {
+                training.checkpoint(ctx).save(path)?;
+            }
+        }
+        Ok(progress.done())
+    }
+
     /// Errors per level on the test hour, and one level to look at.
     fn evaluate(&self, task: &Task, model: &UNet) -> Result<(Vec<Score>, Panels)> {
-        let test = &task.test;
+        let test = task.samples(&task.test, self.dtype)?;
         let residual = model.forward(&test.inputs)?;
         let target = task.kelvin(&test.target)?;
         let input = task.kelvin(&test.bilinear)?;
         let prediction = task.kelvin(&test.bilinear.add(&residual)?)?;
         let errors = |x: &ShardTensor| rms(&x.sub(&target)?)?.to_array::<f64>();
-        let scores = errors(&input)?
-            .into_iter()
-            .zip(errors(&prediction)?)
-            .map(|(bilinear, model)| Score { bilinear, model })
-            .collect();
+        let errors = errors(&input)?.into_iter().zip(errors(&prediction)?);
+        let score = |(level, (plain, model))| Score {
+            level: self.forecast.level(level),
+            plain,
+            model,
+        };
+        let scores = errors.enumerate().map(score).collect();
         let level = |x: &ShardTensor| {
             let plane = x.select(1, self.level)?.select(0, 0)?.to_array::<f64>()?;
             plane.into_dimensionality::<Ix2>().map_err(Error::custom)

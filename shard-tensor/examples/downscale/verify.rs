@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::args::{MeshShape, Split};
+use crate::keep::Stretch;
 use crate::train::{Job, Outcome};
 use crate::trained::Distance;
 use shard_tensor::{Backend, DType, DeviceKind};
@@ -36,6 +37,7 @@ pub(crate) fn agrees_with_one_rank(
     for dtype in [DType::F64, DType::F32] {
         let job = Job {
             dtype,
+            stretch: Stretch::whole(job.steps),
             weights: None,
             ..*job
         };
@@ -84,26 +86,29 @@ pub(crate) fn agrees_with_one_rank(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Forecast;
+    use crate::forecast::tests::Folder;
     use ndarray::{Array2, Array4};
     use std::io::sink;
 
-    /// Two hours of hills and waves.
-    fn forecast() -> Forecast {
+    /// Three hours of hills and waves.
+    fn hills(name: &str) -> Folder {
         let altitude =
             Array2::from_shape_fn((13, 11), |(i, j)| (100 * (i * j % 7) + 10 * (i % 3)) as f32);
-        let theta = Array4::from_shape_fn((2, 1, 13, 11), |(hour, _, i, j)| {
+        let theta = Array4::from_shape_fn((3, 1, 13, 11), |(hour, _, i, j)| {
             280.0 + (i + hour) as f32 / 3.0 + (j as f32).sin() - altitude[[i, j]] / 300.0
         });
-        Forecast { theta, altitude }
+        Folder::of(name, &theta, &altitude)
     }
 
-    fn job<'a>(forecast: &'a Forecast, mesh: &'a MeshShape, split: &'a Split) -> Job<'a> {
+    fn job<'a>(hills: &'a Folder, mesh: &'a MeshShape, split: &'a Split) -> Job<'a> {
         Job {
-            forecast,
+            data: &hills.path,
+            forecast: &hills.forecast,
             mesh,
             split,
             steps: 2,
+            stretch: Stretch::whole(2),
+            batch: 2,
             seed: 3,
             dtype: DType::F64,
             device: DeviceKind::Host,
@@ -115,24 +120,65 @@ mod tests {
 
     #[test]
     fn pieces_of_one_row_and_of_none_train_as_one_rank() {
-        let (forecast, mesh, split) = (
-            forecast(),
+        let (hills, mesh, split) = (
+            hills("pieces"),
             MeshShape(vec![3, 2]),
             Split::Sizes(vec![vec![12, 0, 1], vec![3, 8]]),
         );
-        let job = job(&forecast, &mesh, &split);
+        let job = job(&hills, &mesh, &split);
         let outcome = job.run().unwrap().unwrap();
         assert!(agrees_with_one_rank(&mut sink(), &job, Some(&outcome)).unwrap());
     }
 
     #[test]
     fn other_weights_do_not_agree() {
-        let (forecast, mesh, split) = (forecast(), MeshShape(vec![2]), Split::Even);
-        let job = job(&forecast, &mesh, &split);
+        let (hills, mesh, split) = (hills("other"), MeshShape(vec![2]), Split::Even);
+        let job = job(&hills, &mesh, &split);
         let mut outcome = job.run().unwrap().unwrap();
         outcome.trained.weights[4].1[0] += 1e-6;
         assert!(!agrees_with_one_rank(&mut sink(), &job, Some(&outcome)).unwrap());
         outcome.trained.weights[4].1[0] = f64::NAN;
         assert!(!agrees_with_one_rank(&mut sink(), &job, Some(&outcome)).unwrap());
+    }
+
+    #[test]
+    fn a_training_that_is_resumed_goes_on_as_the_whole() {
+        let (hills, mesh, split) = (hills("resumed"), MeshShape(vec![3, 2]), Split::Uneven);
+        let file = hills.path.join("training.safetensors");
+        // Of the epochs of two batches each, the second one is not ended by the stop.
+        let whole = Job {
+            steps: 6,
+            stretch: Stretch::whole(6),
+            batch: 1,
+            ..job(&hills, &mesh, &split)
+        };
+        let stopped = Job {
+            stretch: Stretch {
+                save: Some((&file, 2)),
+                ..Stretch::whole(3)
+            },
+            ..whole
+        };
+        let resumed = Job {
+            stretch: Stretch {
+                resume: Some(&file),
+                ..Stretch::whole(6)
+            },
+            ..whole
+        };
+        let whole = whole.run().unwrap().unwrap().trained;
+        stopped.run().unwrap();
+        let same = resumed.run().unwrap().unwrap().trained;
+        assert_eq!((same.course.first, same.course.losses.len()), (3, 3));
+        assert_eq!(same.course.losses, whole.course.losses[3..]);
+        assert_eq!(same.weights, whole.weights);
+        let elsewhere = Job {
+            mesh: &MeshShape(vec![2]),
+            split: &Split::Sizes(vec![vec![9, 4]]),
+            ..resumed
+        };
+        let elsewhere = elsewhere.run().unwrap().unwrap().trained;
+        assert_ne!(elsewhere.course.losses, same.course.losses);
+        assert!(Distance::between(&elsewhere, &whole).within(WEIGHTS, 1e-12));
     }
 }

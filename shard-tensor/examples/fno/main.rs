@@ -7,53 +7,62 @@
 //!
 //! `cargo run --release -p shard-tensor --example fno -- --help`
 
+#[path = "../output/change.rs"]
+mod change;
 #[path = "../input/changes.rs"]
 mod changes;
-#[path = "../downscale/data.rs"]
-mod data;
 #[path = "../output/fields.rs"]
 mod fields;
+#[path = "../input/forecast.rs"]
+mod forecast;
 mod model;
-mod picture;
+#[path = "../input/numbers.rs"]
+mod numbers;
 #[path = "../output/pieces.rs"]
 mod pieces;
+#[path = "../training/progress.rs"]
+mod progress;
+#[path = "../output/ranks.rs"]
+mod ranks;
 #[path = "../output/raster.rs"]
 #[expect(dead_code, reason = "other examples draw the ground")]
 mod raster;
 #[path = "../output/told.rs"]
 mod told;
+#[path = "../training/trained.rs"]
+mod trained;
 
+use change::{Change, PICTURED};
 use changes::{Changes, uneven};
 use clap::Parser;
-use data::Forecast;
+use forecast::Forecast;
 use model::Operator;
-use ndarray::{Array2, Array4, Ix2, s};
-use shard_tensor::nn::{ModelExt, Module};
-use shard_tensor::optim::{AdamW, Cosine, Optimizer, Schedule};
-use shard_tensor::{
-    AxisPlacement, Context, DType, Error, Launch, Mesh, Placements, Result, ShardTensor, shard,
-};
+use ndarray::{Array4, s};
+use numbers::numbers;
+use progress::Progress;
+use ranks::RankReport;
+use shard_tensor::AxisPlacement;
+use shard_tensor::optim::Cosine;
+use shard_tensor::prelude::*;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use told::Told;
+use trained::{Distance, Trained};
 
 type Failure = Box<dyn std::error::Error>;
 
 /// The learning rate, which falls to none along a cosine.
 const RATE: f64 = 1e-2;
 
-/// The largest difference from one rank in double precision: of losses as a share of them, of the rest as a share of the largest.
-const NEAR: f64 = 1e-10;
-
-/// The level of the picture: the lowest.
-const PICTURED: usize = 0;
+/// The largest difference to one rank, of a loss and as a share of the largest weight of its tensor.
+const APART: f64 = 1e-10;
 
 /// Trains a Fourier neural operator to predict an hour of weather, domain-parallel over in-process ranks.
 #[derive(Parser)]
 struct Args {
     /// Ranks along the rows and columns of the field.
-    #[arg(long, default_value = "2x2", value_parser = mesh_shape)]
+    #[arg(long, default_value = "2x2", value_parser = numbers::<2>)]
     mesh: [usize; 2],
     /// Optimizer steps.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -75,29 +84,11 @@ struct Args {
     data: PathBuf,
 }
 
-fn mesh_shape(text: &str) -> std::result::Result<[usize; 2], String> {
-    let numbers = text
-        .split_once('x')
-        .and_then(|(a, b)| Some([a.parse().ok()?, b.parse().ok()?]));
-    numbers
-        .filter(|[a, b]: &[usize; 2]| (1..=64).contains(a) && (1..=64).contains(b))
-        .ok_or_else(|| "expected two numbers from 1 to 64, as 2x2 or 1x3".to_owned())
-}
-
 /// What a training gave.
 struct Outcome {
-    losses: Vec<f64>,
-    /// Root of the mean square change of the test hour, in kelvin, and of what the model leaves of it.
-    change: f64,
-    error: f64,
-    /// Of the pictured level: what is, what changes, and what was predicted to.
-    given: Array2<f64>,
-    truth: Array2<f64>,
-    prediction: Array2<f64>,
-    /// Where pieces begin and end, in rows and columns.
-    boundaries: [Vec<usize>; 2],
-    /// Bytes that each rank received while training.
-    received: Vec<u64>,
+    trained: Trained,
+    change: Change,
+    ranks: Vec<RankReport>,
 }
 
 fn main() -> ExitCode {
@@ -119,54 +110,33 @@ fn run(args: &Args) -> std::result::Result<bool, Failure> {
     if args.modes == 0 || args.modes > most || args.width == 0 {
         return Err(format!("--modes from 1 to {most} and --width from 1 on are possible").into());
     }
-    let mut out = Told::new();
     let dtype = if args.verify { DType::F64 } else { DType::F32 };
-    let Some(many) = train(args, &forecast, args.mesh, dtype)? else {
+    // Of several processes, that of rank 0 tells what came of it.
+    let many = train(args, &forecast, args.mesh, dtype)?;
+    let one = match args.verify {
+        true => train(args, &forecast, [1, 1], dtype)?,
+        false => None,
+    };
+    let Some(many) = many else {
         return Ok(true);
     };
-    let [down, across] = args.mesh;
-    writeln!(out, "{down}x{across} ranks, {dtype}, {} steps", args.steps)?;
-    let (first, last) = (many.losses[0], many.losses[many.losses.len() - 1]);
-    writeln!(out, "  loss {first:.4} at first, {last:.4} at last")?;
-    writeln!(
-        out,
-        "  the test hour changes by {:.3} K (rms), of which the model leaves {:.3} K",
-        many.change, many.error
-    )?;
-    let megabytes: Vec<String> = (many.received.iter())
-        .map(|&bytes| format!("{:.1}", bytes as f64 / 1e6))
-        .collect();
-    writeln!(out, "  ranks received {} MB", megabytes.join(", "))?;
+    let mut out = Told::new();
+    let ([down, across], course) = (args.mesh, &many.trained.course);
+    writeln!(out, "{down}x{across} ranks, {dtype}, {course}")?;
+    writeln!(out, "{}", many.change)?;
+    ranks::print(&mut out, &many.ranks, course.losses.len())?;
     std::fs::create_dir_all(&args.out)?;
     let file = args.out.join("fno.svg");
-    picture::write(&file, &many, "A Fourier neural operator")?;
-    writeln!(out, "  drew {}", file.display())?;
-    if !args.verify {
-        return Ok(true);
-    }
-    let Some(one) = train(args, &forecast, [1, 1], dtype)? else {
+    many.change.draw(&file, "A Fourier neural operator")?;
+    writeln!(out, "\nwrote {}", file.display())?;
+    let Some(one) = one else {
         return Ok(true);
     };
-    let losses = many.losses.iter().zip(&one.losses);
-    let losses = losses
-        .map(|(a, b)| (a - b).abs() / b.abs())
-        .fold(0.0, f64::max);
-    let scale = one
-        .prediction
-        .iter()
-        .fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
-    let fields = many.prediction.iter().zip(&one.prediction);
-    let fields = fields
-        .map(|(a, b)| (a - b).abs() / scale)
-        .fold(0.0, f64::max);
-    // NaN is not near anything.
-    let near = losses <= NEAR && fields <= NEAR && one.losses.iter().all(|x| x.is_finite());
-    let verdict = if near { "ok" } else { "TOO LARGE" };
-    writeln!(
-        out,
-        "against one rank: losses within {losses:.1e}, predictions within {fields:.1e}  {verdict}"
-    )?;
-    Ok(near)
+    let apart = Distance::between(&many.trained, &one.trained);
+    let passed = apart.within(APART, APART);
+    let verdict = if passed { "ok" } else { "TOO LARGE" };
+    writeln!(out, "against one rank: {apart}: {verdict}")?;
+    Ok(passed)
 }
 
 /// Trains on a mesh, and gives what came of it to the process of rank 0.
@@ -195,47 +165,25 @@ fn on_rank(
     let [_, levels, ..] = forecast.shape();
     let model = Operator::new(&mesh, levels, args.width, args.modes)?;
     let mut adam = AdamW::new(model.parameters(), RATE)?;
-    let rates = Cosine::new(RATE, args.steps as usize);
-    let before = ctx.ledger().snapshot();
-    let mut losses = Vec::new();
-    for step in 0..args.steps {
-        adam.set_learning_rate(rates.at(step as usize));
+    let steps = args.steps as usize;
+    let rates = Cosine::new(RATE, steps);
+    let title = format!("{down}x{across} {}", ctx.dtype());
+    let mut progress = Progress::new(ctx, 0, steps, title);
+    for step in 0..steps {
+        adam.set_learning_rate(rates.at(step));
         let loss = model.forward(&hours.train.0)?.mse_loss(&hours.train.1)?;
         adam.step(&loss.backward()?)?;
-        losses.push(loss.item()?);
+        progress.step(loss.item()?);
     }
-    let received = ctx.ledger().since(&before).bytes;
+    let course = progress.done();
     let prediction = ctx.no_grad(|| model.forward(&hours.test.0))?;
-    let truth = hours.test.1.clone();
-    let error = prediction.sub(&truth)?.square()?.mean_all()?.item()?.sqrt();
-    let change = truth.square()?.mean_all()?.item()?.sqrt();
-    let level = |x: &ShardTensor| {
-        let plane = x
-            .select(1, PICTURED)?
-            .select(0, 0)?
-            .to(DType::F64)?
-            .to_array::<f64>()?;
-        plane.into_dimensionality::<Ix2>().map_err(Error::custom)
-    };
-    let (truth, prediction) = (
-        level(&truth)? * hours.unit,
-        level(&prediction)? * hours.unit,
-    );
-    let received = ctx.gather(&received)?;
-    let (hour, ..) = forecast.theta.dim();
-    let given = forecast
-        .theta
-        .slice(s![hour - 2, PICTURED, .., ..])
-        .mapv(f64::from);
+    let truth = &hours.test.1;
+    let level = |x: &ShardTensor| x.select(1, PICTURED)?.select(0, 0);
+    let piece = &truth.local_shape()[2..];
     let outcome = Outcome {
-        losses,
-        change: change * hours.unit,
-        error: error * hours.unit,
-        given,
-        truth,
-        prediction,
-        boundaries: pieces::boundaries(hours.test.1.layout()),
-        received,
+        change: Change::new(forecast, (truth, &prediction), hours.unit, level)?,
+        ranks: RankReport::gather(ctx, piece, &model.parameters(), &course.moved)?,
+        trained: Trained::new(course, &model.parameters())?,
     };
     Ok((ctx.rank() == 0).then_some(outcome))
 }

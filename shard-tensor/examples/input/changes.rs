@@ -1,6 +1,6 @@
 //! Hours of a forecast and the changes that follow, in units that suit a model.
 
-use crate::data::Forecast;
+use crate::forecast::Forecast;
 use ndarray::{Array4, s};
 use shard_tensor::{Error, Result};
 

@@ -40,12 +40,12 @@ pub(crate) fn print(out: &mut impl Write, job: &Job<'_>, outcome: &Outcome) -> R
     )?;
     writeln!(
         out,
-        "\nper rank   points    edges   rows asked   KiB of requests   in a step   rows of it   gradients"
+        "\nper rank   points    edges   rows asked   KiB of requests   in a step   rows of it   gradients   peak MiB"
     )?;
     for (rank, r) in ranks.iter().enumerate() {
         writeln!(
             out,
-            "  {rank:>6}   {:>6}   {:>6}   {:>10}   {:>15.1}   {:>9.1}   {:>10.1}   {:>9.1}",
+            "  {rank:>6}   {:>6}   {:>6}   {:>10}   {:>15.1}   {:>9.1}   {:>10.1}   {:>9.1}   {:>8.1}",
             r.points,
             r.edges,
             r.asked,
@@ -53,11 +53,10 @@ pub(crate) fn print(out: &mut impl Write, job: &Job<'_>, outcome: &Outcome) -> R
             r.bytes as f64 / KIB,
             r.rows as f64 / KIB,
             r.home as f64 / KIB,
+            r.peak as f64 / KIB / KIB,
         )?;
     }
-    let seconds = outcome.time.as_secs_f64();
-    let each = 1e3 * seconds / job.steps as f64;
-    writeln!(out, "\n{seconds:.1} s of training, {each:.0} ms in a step")?;
+    writeln!(out, "\n{}", outcome.trained.course)?;
     Ok(())
 }
 
@@ -104,7 +103,7 @@ pub(crate) fn draw(
         baseline: "the mean",
         model: "graph network",
     };
-    curve::write(&curve, &outcome.trained.losses, names)?;
+    curve::write(&curve, &outcome.trained.course, names)?;
 
     let columns = job.terrain.ncols();
     // Where it was told the model is not to be judged.

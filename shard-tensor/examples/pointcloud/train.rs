@@ -11,7 +11,6 @@ use shard_tensor::optim::{AdamW, Cosine, Optimizer, Schedule};
 use shard_tensor::{
     Context, DType, DeviceKind, Error, Launch, LedgerSnapshot, Result, ShardTensor,
 };
-use std::time::{Duration, Instant};
 
 /// The highest learning rate.
 const RATE: f64 = 1e-2;
@@ -41,8 +40,6 @@ pub(crate) struct Outcome {
     pub(crate) predicted: Array2<f64>,
     /// Per rank.
     pub(crate) ranks: Vec<RankReport>,
-    /// Of all steps together.
-    pub(crate) time: Duration,
 }
 
 /// Root mean squares.
@@ -68,6 +65,8 @@ pub(crate) struct RankReport {
     /// Of these, rows for messages, and sums of gradients that came home.
     pub(crate) rows: u64,
     pub(crate) home: u64,
+    /// Most bytes of tensors at any time.
+    pub(crate) peak: usize,
 }
 
 impl Job<'_> {
@@ -93,28 +92,18 @@ impl Job<'_> {
         let mut adam = AdamW::new(model.parameters(), RATE)?;
         let rates = Cosine::new(RATE, self.steps).warmup(self.steps / 10);
 
-        let before = ctx.ledger().snapshot();
-        let bar = Progress::new(
-            ctx,
-            self.steps,
-            &format!("{} {}", self.rows.len(), self.dtype),
-        );
-        let clock = Instant::now();
-        let mut losses = Vec::with_capacity(self.steps);
+        let title = format!("{} {}", self.rows.len(), self.dtype);
+        let mut progress = Progress::new(ctx, 0, self.steps, title);
         for step in 0..self.steps {
-            let began = Instant::now();
             adam.set_learning_rate(rates.at(step));
             let errors = model.forward(&task.graph, &task.known)? - &task.wanted;
             let loss = (errors.square()? * &task.learned).sum_all()?;
             adam.step(&loss.backward()?)?;
-            losses.push(loss.item()?);
-            let moved = ctx.ledger().since(&before);
-            bar.step(step, losses[step], began.elapsed(), &moved);
+            progress.step(loss.item()?);
         }
-        let (time, moved) = (clock.elapsed(), ctx.ledger().since(&before));
-        drop(bar);
+        let course = progress.done();
 
-        let report = self.report(&task, &ctx.ledger().since(&start), &moved);
+        let report = self.report(ctx, &task, &ctx.ledger().since(&start), &course.moved);
         let found = ctx.no_grad(|| model.forward(&task.graph, &task.known))?;
         let error = |guess: &ShardTensor| -> Result<f64> {
             let squares = (guess - &task.wanted).square()? * &task.scored;
@@ -125,18 +114,23 @@ impl Job<'_> {
             error: error(&found)?,
         };
         let outcome = Outcome {
-            trained: Trained::new(losses, &model.parameters())?,
+            trained: Trained::new(course, &model.parameters())?,
             score,
             predicted: self.field(&(found * task.spread + task.mean))?,
             ranks: ctx.gather(&report)?,
-            time,
         };
         // All ranks end with the same; one is enough.
         Ok((ctx.rank() == 0).then_some(outcome))
     }
 
-    /// What moved in all, and in the steps alone.
-    fn report(&self, task: &Task, all: &LedgerSnapshot, steps: &LedgerSnapshot) -> RankReport {
+    /// What is here, and what moved in all and in the steps alone.
+    fn report(
+        &self,
+        ctx: &Context,
+        task: &Task,
+        all: &LedgerSnapshot,
+        steps: &LedgerSnapshot,
+    ) -> RankReport {
         let of = |moved: &LedgerSnapshot, name| {
             let ops = moved.ops.iter().find(|(op, _)| *op == name);
             ops.map_or(0, |(_, count)| count.bytes)
@@ -152,6 +146,7 @@ impl Job<'_> {
             bytes: in_a_step(steps.bytes),
             rows,
             home: in_a_step(of(steps, "route home")),
+            peak: ctx.ledger().memory().peak,
         }
     }
 

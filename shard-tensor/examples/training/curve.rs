@@ -1,6 +1,7 @@
 //! The loss curve, as SVG.
 
 use crate::Failure;
+use crate::progress::Course;
 use plotters::coord::combinators::BindKeyPoints;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -28,19 +29,19 @@ pub(crate) struct Names<'a> {
 ///
 /// # Errors
 /// If the file cannot be written.
-pub(crate) fn write(path: &Path, losses: &[f64], names: Names<'_>) -> Result<(), Failure> {
-    let svg = draw(losses, names)?;
+pub(crate) fn write(path: &Path, course: &Course, names: Names<'_>) -> Result<(), Failure> {
+    let svg = draw(course.first, &course.losses, names)?;
     std::fs::write(path, svg).map_err(|e| format!("{}: {e}", path.display()).into())
 }
 
-fn draw(losses: &[f64], names: Names<'_>) -> Result<String, Failure> {
-    let curve: Vec<(usize, f64)> = (1..)
+fn draw(first: usize, losses: &[f64], names: Names<'_>) -> Result<String, Failure> {
+    let curve: Vec<(usize, f64)> = (first + 1..)
         .zip(losses.iter().copied())
         .filter(|(_, loss)| loss.is_finite() && *loss > 0.0)
         .collect();
     let low = curve.iter().map(|p| p.1).fold(BASELINE, f64::min) * 0.75;
     let high = curve.iter().map(|p| p.1).fold(BASELINE, f64::max) * 1.25;
-    let last = losses.len().max(2);
+    let last = first + losses.len().max(2);
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (800, 450)).into_drawing_area();
@@ -51,7 +52,7 @@ fn draw(losses: &[f64], names: Names<'_>) -> Result<String, Failure> {
             .margin(16)
             .x_label_area_size(44)
             .y_label_area_size(64)
-            .build_cartesian_2d(0..last, scale)?;
+            .build_cartesian_2d(first..last, scale)?;
         chart
             .configure_mesh()
             .x_desc("step")
@@ -64,7 +65,7 @@ fn draw(losses: &[f64], names: Names<'_>) -> Result<String, Failure> {
             .bold_line_style(BLACK.mix(0.12))
             .light_line_style(TRANSPARENT)
             .draw()?;
-        let baseline = [(0, BASELINE), (last, BASELINE)];
+        let baseline = [(first, BASELINE), (last, BASELINE)];
         chart.draw_series(DashedLineSeries::new(baseline, 8, 5, RED.stroke_width(2)))?;
         chart.draw_series(LineSeries::new(curve.iter().copied(), BLUE.stroke_width(2)))?;
         // Above the end of the one line and below that of the other, which falls.
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_curve_has_a_point_per_step_even_if_some_are_no_numbers() {
-        let svg = draw(&[1.5, f64::NAN, 0.5, 0.0, 0.25], NAMES).unwrap();
+        let svg = draw(0, &[1.5, f64::NAN, 0.5, 0.0, 0.25], NAMES).unwrap();
         assert!(svg.starts_with("<svg") && svg.contains("title") && svg.contains("trained: 0.250"));
         let lines: Vec<&str> = svg.lines().filter(|l| l.contains("#0000FF")).collect();
         let curve = lines.iter().find(|l| l.contains("<polyline")).unwrap();
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn one_step_is_enough() {
-        assert!(draw(&[0.7], NAMES).unwrap().ends_with("</svg>\n"));
+        assert!(draw(40, &[0.7], NAMES).unwrap().ends_with("</svg>\n"));
     }
 
     #[test]

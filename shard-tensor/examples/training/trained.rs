@@ -1,13 +1,13 @@
 //! What a training leaves, and how far two are apart.
 
+use crate::progress::Course;
 use shard_tensor::nn::Parameters;
 use shard_tensor::{DType, Result, ShardTensor};
 use std::fmt;
 
 /// A model after its training.
 pub(crate) struct Trained {
-    /// Before each step.
-    pub(crate) losses: Vec<f64>,
+    pub(crate) course: Course,
     /// All parameters, by name.
     pub(crate) weights: Vec<(String, Vec<f64>)>,
 }
@@ -17,7 +17,7 @@ pub(crate) struct Trained {
 pub(crate) struct Distance {
     /// The largest over all tensors of max|Δ| / max|w|, and the tensor it is of.
     pub(crate) weights: (f64, String),
-    /// The largest over all steps of |Δ| / |loss|.
+    /// The largest over all steps that both made of |Δ| / |loss|.
     pub(crate) loss: f64,
 }
 
@@ -26,25 +26,30 @@ impl Trained {
     ///
     /// # Collective
     /// All ranks.
-    pub(crate) fn new(losses: Vec<f64>, parameters: &Parameters) -> Result<Self> {
+    pub(crate) fn new(course: Course, parameters: &Parameters) -> Result<Self> {
         let read = |(name, tensor): &(String, ShardTensor)| {
             let whole = tensor.detach().to(DType::F64)?.to_array::<f64>()?;
             Ok((name.clone(), whole.into_iter().collect()))
         };
         let weights = parameters.iter().map(read).collect::<Result<_>>()?;
-        Ok(Self { losses, weights })
+        Ok(Self { course, weights })
     }
 }
 
 impl Distance {
-    /// Of a training on many ranks and the same on one.
+    /// Of a training on many ranks and the same on one, or of one that was resumed and the whole.
     pub(crate) fn between(many: &Trained, one: &Trained) -> Self {
         let tensors = many.weights.iter().zip(&one.weights);
         let weights = tensors.map(|((name, a), (_, b))| {
             let scale = b.iter().fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
             (largest(differences(a, b)) / scale, name.clone())
         });
-        let losses = differences(&many.losses, &one.losses).zip(&one.losses);
+        let from = many.course.first.max(one.course.first);
+        let [a, b] = [many, one].map(|trained| {
+            let Course { first, losses, .. } = &trained.course;
+            &losses[losses.len().min(from - first)..]
+        });
+        let losses = differences(a, b).zip(b);
         Self {
             weights: weights.fold((0.0, "none".to_owned()), |worst, next| {
                 if exceeds(next.0, worst.0) {

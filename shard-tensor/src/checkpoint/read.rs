@@ -3,7 +3,7 @@
 use super::{Stored, dtype_of};
 use crate::files::file_error;
 use crate::mesh::check_whole;
-use crate::{Context, Mesh, Placements, Result, ShardTensor};
+use crate::{Context, Mesh, Placements, Result, ShardTensor, State};
 use safetensors::tensor::TensorInfo;
 use shard_comm::{Call, Calling, DType};
 use shard_ops::Value;
@@ -102,6 +102,53 @@ pub fn read(
     (mesh.comm()).record(Call::new(OP).of(dtype, &layout));
     let array = Array::from_parts(mesh.comm(), &layout, local, dtype)?;
     Ok(ShardTensor::new(ctx, Value::new(array)))
+}
+
+/// Reads all tensors of a safetensors file onto a mesh, each where `place` says: for
+/// [`nn::load_state_with`](crate::nn::load_state_with), where a model has other names, types or projections than the file.
+///
+/// # Collective
+/// As [`read`], with the same placements on all ranks.
+///
+/// # Errors
+/// As [`read`].
+///
+/// ```
+/// use shard_tensor::nn::{Linear, Strict, load_state_with};
+/// use shard_tensor::{checkpoint, launch, replicate, shard};
+/// let path = std::env::temp_dir().join("shard-tensor-read-all-doc.safetensors");
+/// launch(2, |ctx| {
+///     let mesh = ctx.mesh_of(2)?;
+///     let named = [("head.weight", 6), ("head.bias", 2)].map(|(name, n)| Ok((name.to_owned(), mesh.ones([n], shard(0))?)));
+///     let mut named = named.into_iter().collect::<shard_tensor::Result<Vec<_>>>()?;
+///     named[0].1 = named[0].1.reshape([2, 3])?;
+///     checkpoint::save(&path, &named)?;
+///     let state = checkpoint::read_all(&path, &mesh, |_| replicate().into())?;
+///     let state = state.renamed(|name| name.strip_prefix("head.").map(str::to_owned));
+///     let mut layer = Linear::new(&mesh, 3, 2)?;
+///     load_state_with(&mut layer, &state, Strict::Yes)?;
+///     assert_eq!(layer.weight.sum_all()?.item()?, 6.0);
+///     Ok(())
+/// })?;
+/// # std::fs::remove_file(&path).ok();
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn read_all(
+    path: impl AsRef<Path>,
+    mesh: &Mesh,
+    mut place: impl FnMut(&Contents) -> Placements,
+) -> Result<State> {
+    let path = path.as_ref();
+    let listed = contents(mesh.context(), path)?;
+    let tensors = listed.iter().map(|entry| {
+        let tensor = read(path, &entry.name, mesh, place(entry))?;
+        Ok((entry.name.clone(), tensor))
+    });
+    Ok(State {
+        tensors: tensors.collect::<Result<_>>()?,
+        numbers: Vec::new(),
+    })
 }
 
 fn type_of(info: &TensorInfo) -> Option<DType> {

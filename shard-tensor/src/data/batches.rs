@@ -17,8 +17,9 @@ pub(super) struct Share {
 /// The rest of an epoch.
 pub(super) struct Plan {
     pub(super) shares: Vec<Share>,
-    /// The samples, in their order; if there is no list, in that of the source.
+    /// The samples, in their order, counted from the first that is used; if there is no list, in that of the source.
     pub(super) order: Option<Vec<usize>>,
+    pub(super) first: usize,
     /// The places in that order that each batch takes.
     pub(super) batches: Vec<Range<usize>>,
 }
@@ -89,19 +90,15 @@ impl Drop for Feed {
 impl Plan {
     fn read(&self, at: usize) -> Result<Pieces, DataError> {
         let batch = self.batches[at].clone();
-        self.shares
-            .iter()
-            .map(|s| s.read(&batch, self.order.as_deref()))
-            .collect()
+        let sample = |at: usize| self.first + self.order.as_ref().map_or(at, |order| order[at]);
+        let samples: Vec<usize> = batch.map(sample).collect();
+        self.shares.iter().map(|s| s.read(&samples)).collect()
     }
 }
 
 impl Share {
-    fn read(
-        &self,
-        batch: &Range<usize>,
-        order: Option<&[usize]>,
-    ) -> Result<Option<Vec<u8>>, DataError> {
+    /// Its part of a batch of these samples.
+    fn read(&self, batch: &[usize]) -> Result<Option<Vec<u8>>, DataError> {
         let held = self.held.iter().find(|(size, _)| *size == batch.len());
         let Some(held) = held.and_then(|(_, held)| held.as_deref()) else {
             return Ok(None);
@@ -110,11 +107,7 @@ impl Share {
         let sample = inner * self.source.dtype().size();
         let mut pieces = vec![0; held[0].len() * sample];
         let mut rest = &mut pieces[..];
-        for samples in runs(
-            held[0]
-                .indices()
-                .map(|i| order.map_or(batch.start + i, |o| o[batch.start + i])),
-        ) {
+        for samples in runs(held[0].indices().map(|i| batch[i])) {
             let (into, after) = std::mem::take(&mut rest).split_at_mut(samples.len() * sample);
             rest = after;
             let mut part = held.to_vec();

@@ -53,6 +53,8 @@ pub struct Loader {
     mesh: Mesh,
     batch: usize,
     sources: Vec<(Arc<dyn Source>, Placements)>,
+    /// The samples that are used; `None` for all.
+    chosen: Option<Range<usize>>,
     shuffle: bool,
     drop_last: bool,
     ahead: usize,
@@ -88,6 +90,7 @@ impl Loader {
             mesh: mesh.clone(),
             batch,
             sources: Vec::new(),
+            chosen: None,
             shuffle: false,
             drop_last: false,
             ahead: 1,
@@ -140,6 +143,13 @@ impl Loader {
         Ok(self)
     }
 
+    /// Of all samples these alone, as those to train on. [`epoch`](Self::epoch) refuses a range that the sources do not have.
+    #[must_use]
+    pub fn samples(mut self, range: Range<usize>) -> Self {
+        (self.chosen, self.feed) = (Some(range), None);
+        self
+    }
+
     /// Whether samples come in an order of each epoch's own. They do not at first.
     #[must_use]
     pub fn shuffle(mut self, on: bool) -> Self {
@@ -174,10 +184,20 @@ impl Loader {
     /// all.
     ///
     /// # Errors
-    /// An agreed error if a rank can make no thread.
+    /// [`Argument`](Error::Argument) if [`samples`](Self::samples) asks for more than there are; an agreed error if a rank can
+    /// make no thread.
     #[track_caller]
     pub fn epoch(&mut self) -> Result<Batches<'_>> {
         let _call = Calling::of("epoch");
+        let (all, used) = (self.all(), self.used());
+        if used.start > used.end || used.end > all {
+            return Err(Error::argument(
+                OP,
+                format!("a range of the {all} samples that there are"),
+                format!("{used:?}"),
+                "choose fewer",
+            ));
+        }
         if self.feed.is_none() {
             let feed = Feed::new(self.plan()?, self.ahead);
             self.feed = Some(agreed(OP, &self.mesh, feed)?);
@@ -190,13 +210,19 @@ impl Loader {
 }
 
 impl Loader {
-    fn samples(&self) -> usize {
+    /// How many samples there are.
+    fn all(&self) -> usize {
         self.sources.first().map_or(0, |(s, _)| s.shape()[0])
+    }
+
+    /// Which of them are used.
+    fn used(&self) -> Range<usize> {
+        self.chosen.clone().unwrap_or(0..self.all())
     }
 
     /// The samples of the next batch, by their places in the epoch's order.
     fn next_range(&self, given: usize) -> Option<Range<usize>> {
-        let end = self.samples().min(given.saturating_add(self.batch));
+        let end = self.used().len().min(given.saturating_add(self.batch));
         let enough = end > given && (end - given == self.batch || !self.drop_last);
         enough.then_some(given..end)
     }
@@ -235,7 +261,8 @@ impl Loader {
             shares: shares.collect::<Result<_>>()?,
             order: self
                 .shuffle
-                .then(|| shuffled(self.samples(), self.seed, self.epoch)),
+                .then(|| shuffled(self.used().len(), self.seed, self.epoch)),
+            first: self.used().start,
             batches,
         })
     }
@@ -323,7 +350,7 @@ impl Stateful for Loader {
 
 impl fmt::Debug for Loader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (n, batch) = (self.samples(), self.batch);
+        let (n, batch) = (self.used().len(), self.batch);
         let (epoch, given) = (self.epoch, self.given);
         write!(
             f,

@@ -6,7 +6,7 @@ use crate::{Attention, Error, Mesh, Neighborhood, Result, ShardTensor, tree};
 /// Attention of several heads, as `torch.nn.MultiheadAttention` with `batch_first`: projections of queries, keys and values, and
 /// one behind the heads.
 ///
-/// Its projections have names of their own; PyTorch's joint one is taken apart by
+/// Its projections have names of their own; PyTorch's, joint or not, become these by
 /// [`State::with_split_projections`](crate::State::with_split_projections), which [`load_state_with`](super::load_state_with)
 /// calls. With the tokens sharded, keys and values travel around the ring of ranks; with the outputs of the first three divided
 /// over an axis, each rank has heads of its own.
@@ -50,13 +50,53 @@ impl MultiheadAttention {
     /// [`Argument`](Error::Argument) if the width does not divide by the heads.
     #[track_caller]
     pub fn new(mesh: &Mesh, width: usize, heads: usize) -> Result<Self> {
-        check_heads("MultiheadAttention", width, heads)?;
         // As PyTorch draws the joint projection: Xavier's bound of a matrix of three times as many rows.
-        let projection = || {
-            let bound = (6.0 / (4 * width) as f64).sqrt();
-            Linear::uniform_within(mesh, width, width, bound)
+        Self::projecting(mesh, heads, [width; 3], [4 * width; 3])
+    }
+
+    /// A layer whose keys and values are projected from `keys` and `values` features to the width of the queries: PyTorch's with
+    /// `kdim` and `vdim`.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, nn::MultiheadAttention, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let attention = MultiheadAttention::from_widths(&mesh, 8, 2, 5, 3)?;
+    ///     let [queries, keys, values] = [[4, 8], [7, 5], [7, 3]].map(|[n, width]| mesh.randn([1, n, width], shard(1)));
+    ///     let found = attention.attend_to(&queries?, &keys?, &values?, None)?;
+    ///     assert_eq!(found.shape(), [1, 4, 8]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`new`](Self::new).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    #[track_caller]
+    pub fn from_widths(
+        mesh: &Mesh,
+        width: usize,
+        heads: usize,
+        keys: usize,
+        values: usize,
+    ) -> Result<Self> {
+        let widths = [width, keys, values];
+        Self::projecting(mesh, heads, widths, widths.map(|inputs| inputs + width))
+    }
+
+    /// With projections from these widths to the first, and the sums of fans that bound them.
+    #[track_caller]
+    fn projecting(mesh: &Mesh, heads: usize, widths: [usize; 3], fans: [usize; 3]) -> Result<Self> {
+        let [width, ..] = widths;
+        check_heads("MultiheadAttention", width, heads)?;
+        let projection = |i: usize| {
+            let bound = (6.0 / fans[i] as f64).sqrt();
+            Linear::uniform_within(mesh, widths[i], width, bound)
         };
-        let (q_proj, k_proj, v_proj) = (projection()?, projection()?, projection()?);
+        let (q_proj, k_proj, v_proj) = (projection(0)?, projection(1)?, projection(2)?);
         let out_proj = Linear::new(mesh, width, width)?.with_zero_bias()?;
         Ok(Self {
             heads,
@@ -89,13 +129,31 @@ impl MultiheadAttention {
         keys: &ShardTensor,
         mask: Option<&ShardTensor>,
     ) -> Result<ShardTensor> {
+        self.attend_to(queries, keys, keys, mask)
+    }
+
+    /// As [`attend`](Self::attend), with values `[batch, keys, features]` that are not the keys.
+    ///
+    /// # Collective
+    /// As [`attend`](Self::attend).
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    #[track_caller]
+    pub fn attend_to(
+        &self,
+        queries: &ShardTensor,
+        keys: &ShardTensor,
+        values: &ShardTensor,
+        mask: Option<&ShardTensor>,
+    ) -> Result<ShardTensor> {
         let heads = |projection: &Linear, x: &ShardTensor| {
             split_heads(&projection.forward(x)?, self.heads)?.transpose(1, 2)
         };
         let (q, k, v) = (
             heads(&self.q_proj, queries)?,
             heads(&self.k_proj, keys)?,
-            heads(&self.v_proj, keys)?,
+            heads(&self.v_proj, values)?,
         );
         let found = q.attention(&k, &v, mask, &self.options)?.transpose(1, 2)?;
         self.out_proj.forward(&join_heads(&found)?)

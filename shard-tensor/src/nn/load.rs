@@ -139,7 +139,7 @@ impl State {
     }
 
     /// With PyTorch's `in_proj_weight` and `in_proj_bias`, the projections of an attention in one tensor, as `q_proj.weight`,
-    /// `k_proj.weight`, `v_proj.weight` and their biases.
+    /// `k_proj.weight`, `v_proj.weight` and their biases, and its `q_proj_weight` and so on, where widths differ, under these names.
     ///
     /// # Collective
     /// All members of the tensors' meshes. As [`ShardTensor::narrow`].
@@ -158,10 +158,20 @@ impl State {
                         tensors.push((format!("{of}{projection}_proj.{what}"), part));
                     }
                 }
-                _ => tensors.push((name.clone(), tensor.clone())),
+                _ => tensors.push((separate(name), tensor.clone())),
             }
         }
         let numbers = self.numbers.clone();
         Ok(Self { tensors, numbers })
     }
+}
+
+/// The name of a weight here that PyTorch's attention calls `q_proj_weight`; others stay.
+fn separate(name: &str) -> String {
+    let projection = ["q", "k", "v"].into_iter().find_map(|projection| {
+        let of = name.strip_suffix(&format!("{projection}_proj_weight"))?;
+        let is_path = of.is_empty() || of.ends_with('.');
+        is_path.then(|| format!("{of}{projection}_proj.weight"))
+    });
+    projection.unwrap_or_else(|| name.to_owned())
 }

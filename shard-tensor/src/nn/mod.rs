@@ -15,6 +15,7 @@ mod moved;
 mod norm;
 mod place;
 mod plan;
+mod pool;
 mod position;
 mod sequential;
 mod tree;
@@ -28,10 +29,9 @@ pub use load::{Differences, Strict, load_state_with};
 pub use moved::{Distributed, Moved, distribute_module};
 pub use norm::{BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm};
 pub use plan::Plan;
+pub use pool::{AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, LpPool, MaxPool, MaxUnpool};
 pub use position::{PositionEmbedding, Rotary, SinCos};
-pub use sequential::{
-    AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, Dropout, Map, MaxPool, Sequential,
-};
+pub use sequential::{Dropout, Map, Sequential};
 pub use tree::{Leaf, LeafMut, ModelExt, Training, Tree, under};
 
 use crate::{Mesh, Placements, Result, Shape, ShardTensor};

@@ -49,31 +49,130 @@ impl Module for GroupNorm {
     }
 }
 
-/// Normalises each channel of each sample over its positions. It has no parameters, as PyTorch's has none unless asked.
+/// Normalises each channel of each sample over its positions. As PyTorch's it has neither weights nor running statistics, unless
+/// asked.
+///
+/// ```
+/// use shard_tensor::nn::{InstanceNorm, ModelExt, Module};
+/// use shard_tensor::{launch, shard};
+/// launch(3, |ctx| {
+///     let mesh = ctx.mesh_of(3)?;
+///     let norm = InstanceNorm::new().affine(&mesh, 2)?.running(&mesh, 2)?;
+///     let names: Vec<String> = norm.parameters().into_iter().chain(norm.buffers()).map(|p| p.0).collect();
+///     assert_eq!(names, ["weight", "bias", "running_mean", "running_var"]);
+///     norm.forward(&mesh.randn([4, 2, 5], shard(2))?)?.expect_layout(shard(2))?;
+///     Ok(())
+/// })?;
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct InstanceNorm {
     eps: f64,
+    momentum: f64,
+    training: Training,
+    /// `[channels]`, ones at first.
+    pub weight: Option<ShardTensor>,
+    /// `[channels]`, zeros at first.
+    pub bias: Option<ShardTensor>,
+    /// `[channels]`, zeros at first.
+    pub running_mean: Option<Buffer>,
+    /// `[channels]`, unbiased, ones at first.
+    pub running_var: Option<Buffer>,
 }
 
 impl Default for InstanceNorm {
     fn default() -> Self {
-        Self { eps: 1e-5 }
+        Self {
+            eps: 1e-5,
+            momentum: 0.1,
+            training: Training::default(),
+            weight: None,
+            bias: None,
+            running_mean: None,
+            running_var: None,
+        }
     }
 }
 
 impl InstanceNorm {
-    /// A layer with eps 1e-5.
+    /// A layer with eps 1e-5 and momentum 0.1, that trains.
     pub fn new() -> Self {
         Self::default()
     }
+
+    /// With weights, by which each of so many channels is scaled and shifted.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
+    /// # Errors
+    /// If there are too many channels for an array.
+    #[track_caller]
+    pub fn affine(self, mesh: &Mesh, channels: usize) -> Result<Self> {
+        let (weight, bias) = scale_and_shift(mesh, channels)?;
+        let (weight, bias) = (Some(weight), Some(bias));
+        Ok(Self {
+            weight,
+            bias,
+            ..self
+        })
+    }
+
+    /// With running statistics of so many channels: means over the samples, which move while it
+    /// [trains](super::ModelExt::train) and are used when it does not.
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
+    /// # Errors
+    /// If there are too many channels for an array.
+    #[track_caller]
+    pub fn running(self, mesh: &Mesh, channels: usize) -> Result<Self> {
+        let (one, zero) = scale_and_shift(mesh, channels)?;
+        let (running_mean, running_var) = (Some(Buffer::new(&zero)), Some(Buffer::new(&one)));
+        Ok(Self {
+            running_mean,
+            running_var,
+            ..self
+        })
+    }
+
+    /// What is added to the variance.
+    #[must_use]
+    pub fn eps(self, eps: f64) -> Self {
+        Self { eps, ..self }
+    }
+
+    /// How far running statistics move towards those of a batch.
+    #[must_use]
+    pub fn momentum(self, momentum: f64) -> Self {
+        Self { momentum, ..self }
+    }
 }
 
-tree!(InstanceNorm {});
+tree!(InstanceNorm {
+    weight,
+    bias,
+    running_mean,
+    running_var,
+    training
+});
 
 impl Module for InstanceNorm {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        x.instance_norm(None, None, self.eps)
+        let affine = [self.weight.as_ref(), self.bias.as_ref()];
+        let (Some(mean), Some(var)) = (&self.running_mean, &self.running_var) else {
+            return x.instance_norm(affine[0], affine[1], self.eps);
+        };
+        let (running, training) = ((&mean.get(), &var.get()), self.training.is_on());
+        let (y, (new_mean, new_var)) =
+            x.instance_norm_running(running, affine, training, self.momentum, self.eps)?;
+        if training {
+            settle(mean, &new_mean)?;
+            settle(var, &new_var)?;
+        }
+        Ok(y)
     }
 }
 
@@ -260,12 +359,17 @@ impl Module for BatchNorm {
             self.eps,
         )?;
         if let (true, Some((mean, var))) = (training, new) {
-            for (old, new) in [(&self.running_mean, mean), (&self.running_var, var)] {
-                old.set(&new.redistribute(old.get().layout())?)?;
-            }
+            settle(&self.running_mean, &mean)?;
+            settle(&self.running_var, &var)?;
         }
         Ok(y)
     }
+}
+
+/// Sets a buffer to a value that lies somewhere.
+#[track_caller]
+fn settle(buffer: &Buffer, new: &ShardTensor) -> Result<()> {
+    buffer.set(&new.redistribute(buffer.get().layout())?)
 }
 
 #[track_caller]

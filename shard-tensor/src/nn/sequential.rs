@@ -1,7 +1,7 @@
 //! Layers one after the other, and layers without parameters.
 
 use super::{Leaf, LeafMut, Module, Training, Tree};
-use crate::{Pool, Result, Shape, ShardTensor, tree};
+use crate::{Result, ShardTensor, tree};
 
 /// Layers that are applied one after the other, named by their index as PyTorch's are.
 ///
@@ -120,40 +120,4 @@ impl Module for Dropout {
             false => Ok(x.clone()),
         }
     }
-}
-
-/// Layers that hold options and apply one op.
-macro_rules! options {
-    ($($(#[$doc:meta])* $name:ident($options:ty) = $op:ident;)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Debug)]
-        pub struct $name($options);
-
-        impl $name {
-            /// The layer with these options.
-            pub fn new(options: impl Into<$options>) -> Self {
-                Self(options.into())
-            }
-        }
-
-        tree!($name {});
-
-        impl Module for $name {
-            #[track_caller]
-            fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-                x.$op(self.0.clone())
-            }
-        }
-    )*};
-}
-
-options! {
-    /// The greatest of each window.
-    MaxPool(Pool) = max_pool;
-    /// The mean of each window.
-    AvgPool(Pool) = avg_pool;
-    /// Means over so many windows as there are to be outputs.
-    AdaptiveAvgPool(Shape) = adaptive_avg_pool;
-    /// The greatest of so many windows as there are to be outputs.
-    AdaptiveMaxPool(Shape) = adaptive_max_pool;
 }

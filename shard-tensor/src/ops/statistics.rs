@@ -89,7 +89,7 @@ impl ShardTensor {
 
     /// The index of the largest element over some dims, as `i64`: the first of equal ones, and NaN before all numbers. Over several dims
     /// it is the row-major index among their elements, so that over all dims it is that of the flattened tensor. Reduced dims
-    /// disappear; [`unsqueeze`](Self::unsqueeze) puts one back.
+    /// disappear; with [`argmax_keepdim`](Self::argmax_keepdim) they stay.
     ///
     /// ```
     /// use shard_tensor::{launch, shard};
@@ -114,6 +114,20 @@ impl ShardTensor {
         })
     }
 
+    /// As [`argmax`](Self::argmax), with reduced dims of extent 1: what [`gather`](Self::gather) takes.
+    ///
+    /// # Collective
+    /// As [`argmax`](Self::argmax).
+    ///
+    /// # Errors
+    /// As [`argmax`](Self::argmax).
+    #[track_caller]
+    pub fn argmax_keepdim(&self, dims: impl Into<DimList>) -> Result<Self> {
+        self.over("argmax_keepdim", dims, |exec, x, dims| {
+            ops::argmax(exec, x, dims, true)
+        })
+    }
+
     /// The index of the smallest element over some dims: as [`argmax`](Self::argmax).
     ///
     /// # Collective
@@ -125,6 +139,20 @@ impl ShardTensor {
     pub fn argmin(&self, dims: impl Into<DimList>) -> Result<Self> {
         self.over("argmin", dims, |exec, x, dims| {
             ops::argmin(exec, x, dims, false)
+        })
+    }
+
+    /// As [`argmin`](Self::argmin), with reduced dims of extent 1.
+    ///
+    /// # Collective
+    /// As [`argmax`](Self::argmax).
+    ///
+    /// # Errors
+    /// As [`argmax`](Self::argmax).
+    #[track_caller]
+    pub fn argmin_keepdim(&self, dims: impl Into<DimList>) -> Result<Self> {
+        self.over("argmin_keepdim", dims, |exec, x, dims| {
+            ops::argmin(exec, x, dims, true)
         })
     }
 

@@ -104,6 +104,20 @@ impl ShardTensor {
         })
     }
 
+    /// As [`max_unpool`](Self::max_unpool), into the plane that windows as in `options`, side by side, would cover.
+    ///
+    /// # Collective
+    /// As [`max_unpool`](Self::max_unpool).
+    ///
+    /// # Errors
+    /// As [`max_unpool`](Self::max_unpool); if options do not fit.
+    #[track_caller]
+    pub fn max_unpool_of(&self, indices: &Self, options: Pool) -> Result<Self> {
+        self.run2(indices, |exec, x, indices| {
+            pool::max_unpool(exec, x, indices, options.options(), None)
+        })
+    }
+
     /// Divides each element of a `[batch, channels, ...]` tensor by a power of what `size` neighbouring channels come to:
     /// `x / (k + alpha mean(x²))^beta`.
     ///

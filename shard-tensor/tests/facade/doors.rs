@@ -310,9 +310,10 @@ fn an_explanation_has_every_op_and_what_it_moved() {
             y.relu()?.sum_all()
         })?;
         let ops: Vec<_> = outer.steps.iter().map(|s| s.op).collect();
-        assert_eq!(ops, ["matmul", "relu", "sum"]);
+        assert_eq!(ops, ["matmul", "redistribute", "relu", "sum"]);
         let moved: Vec<_> = outer.moves().map(|s| s.op).collect();
-        assert_eq!(moved, ["relu"]);
+        // The sum that the derivative will read, too.
+        assert_eq!(moved, ["redistribute"]);
         let (_, back) = ctx.explain(|| loss.backward())?;
         assert!(back.steps.iter().any(|s| s.op.contains("matmul")), "{back}");
         // Nobody asks any more: nothing is told.

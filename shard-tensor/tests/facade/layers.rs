@@ -1,13 +1,13 @@
 //! Layers, against numbers that PyTorch 2 gave, and states from elsewhere.
 
 use shard_tensor::nn::{
-    ConvTranspose, Differences, Dropout, InstanceNorm, Linear, Map, ModelExt, Module,
-    MultiheadAttention, NeighborhoodAttention, PositionEmbedding, Rotary, Sequential, Strict, init,
-    load_state_with,
+    ConvTranspose, Differences, Dropout, InstanceNorm, Linear, LpPool, Map, MaxUnpool, ModelExt,
+    Module, MultiheadAttention, NeighborhoodAttention, PositionEmbedding, Rotary, Sequential,
+    Strict, init, load_state_with,
 };
 use shard_tensor::{
-    Attention, Causal, Context, DType, Launch, Mesh, Neighborhood, Placements, Result, ShardTensor,
-    State, launch, replicate, shard,
+    Attention, Causal, Context, DType, Launch, Mesh, Neighborhood, Placements, Pool, Result,
+    ShardTensor, State, launch, replicate, shard,
 };
 
 /// `sin(0.37 n + k)` of the element number `n`.
@@ -172,6 +172,158 @@ fn transposed_convolutions_and_instance_norms() {
                 -0.8197358209533853,
             ],
         )
+    });
+}
+
+#[test]
+fn instance_norms_with_weights_and_running_statistics() {
+    let affine = [
+        1.954436572603735,
+        0.879419370985138,
+        -0.10596366311182796,
+        2.07555264971966,
+        0.12226856596964779,
+        -0.10598800090949642,
+        -0.06387956338769224,
+        0.8029265522722084,
+        1.9888452915925292,
+        -0.5345134048962977,
+        0.7634911117866068,
+        1.8628555078895042,
+    ];
+    everywhere(|_, mesh| {
+        let mut layer = InstanceNorm::new().affine(mesh, 2)?.running(mesh, 2)?;
+        let running_var = wave(mesh, &[2], 4, replicate())?.abs()?;
+        let mut state = waves(
+            mesh,
+            &[
+                ("weight", &[2], 1),
+                ("bias", &[2], 2),
+                ("running_mean", &[2], 3),
+                ("num_batches_tracked", &[], 0),
+            ],
+        )?;
+        state.tensors.push(("running_var".to_owned(), running_var));
+        load_state_with(&mut layer, &state, Strict::Yes)?;
+        for at in [shard(0), shard(2)] {
+            let mut layer = layer.clone();
+            load_state_with(&mut layer, &state, Strict::Yes)?;
+            layer.train(true);
+            let x = wave(mesh, &[2, 2, 3], 3, at)?;
+            let y = layer.forward(&x)?;
+            y.expect_layout(x.layout())?;
+            check(&y, &affine)?;
+            let [mean, var] = [&layer.running_mean, &layer.running_var].map(|b| {
+                let buffer = b.as_ref().expect("it was asked for");
+                buffer.get()
+            });
+            check(&mean, &[0.08568932008481939, -0.23091544686436719])?;
+            check(&var, &[0.6912290436331953, 0.8536579674446465])?;
+            layer.eval();
+            let eval = [
+                0.9653990315517089,
+                0.5934038265771987,
+                0.25242531647019867,
+                0.0682844892065765,
+                -0.08988378419402891,
+                -0.10836698762356375,
+                -0.06191484220525466,
+                0.17584618965884313,
+                0.5011383836959248,
+                0.9918128757452811,
+                1.3715537421761184,
+                1.6931809652971876,
+            ];
+            check(&layer.forward(&x)?, &eval)?;
+            // Nothing moved.
+            check(&mean, &[0.08568932008481939, -0.23091544686436719])?;
+        }
+        let mut plain = InstanceNorm::new().affine(mesh, 2)?;
+        load_state_with(&mut plain, &state, Strict::No)?;
+        plain.eval();
+        let x = wave(mesh, &[2, 2, 3], 3, shard(2))?;
+        check(&plain.forward(&x)?, &affine)
+    });
+}
+
+#[test]
+fn keys_and_values_of_other_widths() {
+    everywhere(|_, mesh| {
+        let mut attention = MultiheadAttention::from_widths(mesh, 4, 2, 3, 2)?;
+        let state = waves(
+            mesh,
+            &[
+                ("q_proj_weight", &[4, 4], 0),
+                ("k_proj_weight", &[4, 3], 1),
+                ("v_proj_weight", &[4, 2], 2),
+                ("in_proj_bias", &[12], 3),
+                ("out_proj.weight", &[4, 4], 4),
+                ("out_proj.bias", &[4], 5),
+            ],
+        )?;
+        load_state_with(&mut attention, &state, Strict::Yes)?;
+        let queries = wave(mesh, &[1, 3, 4], 9, shard(1))?;
+        let keys = wave(mesh, &[1, 5, 3], 7, shard(1))?;
+        let values = wave(mesh, &[1, 5, 2], 8, shard(1))?;
+        check(
+            &attention.attend_to(&queries, &keys, &values, None)?,
+            &[
+                0.17004938803133884,
+                0.34700484251536834,
+                -1.4393871548955226,
+                -1.478073502325358,
+                -2.794399700686324,
+                1.1300111873891314,
+                1.667054848333271,
+                -1.697747561725285,
+                -0.3403718988260539,
+                -0.78632130938453,
+                -1.1344869145194272,
+                -0.2894557502365402,
+            ],
+        )?;
+        // Under another name it is another's.
+        let other = waves(mesh, &[("other_q_proj_weight", &[4, 4], 0)])?;
+        assert!(
+            (other.with_split_projections()?)
+                .tensor("other_q_proj_weight")
+                .is_some()
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn pools_by_norm_and_the_way_back() {
+    everywhere(|_, mesh| {
+        let x = wave(mesh, &[1, 2, 7], 3, shard(2))?;
+        let pool = LpPool::new(2.0, Pool::new(3).stride(2));
+        check(
+            &pool.forward(&x)?,
+            &[
+                0.6233148926901513,
+                1.3940044401245826,
+                1.6406884669847157,
+                0.7150954513850883,
+                0.8170128521776993,
+                1.5289447518536583,
+            ],
+        )?;
+        let options = Pool::new(3).stride(2);
+        let x = wave(mesh, &[1, 1, 9], 3, shard(2))?;
+        let (y, places) = x.max_pool_with_indices(options.clone())?;
+        let back = MaxUnpool::new(options).unpool(&y, &places)?;
+        let kept = [
+            0.1411200080598672,
+            -0.56332728410037,
+            -0.8739082619290224,
+            -0.31758856607203484,
+        ];
+        let mut plane = [0.0; 9];
+        for (at, value) in [0, 2, 6, 8].into_iter().zip(kept) {
+            plane[at] = value;
+        }
+        check(&back, &plane)
     });
 }
 

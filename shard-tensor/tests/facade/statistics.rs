@@ -148,11 +148,18 @@ fn extremes_are_the_first_of_equal_ones() {
     };
     check("argmax", &places(|a, b| a > b), |_, x| x.argmax(0));
     check("argmin", &places(|a, b| a < b), |_, x| {
-        x.argmin(0)?.unsqueeze(0)
+        let kept = x.argmin_keepdim(0)?;
+        assert_eq!(kept.shape(), x.argmin(0)?.unsqueeze(0)?.shape());
+        Ok(kept)
     });
     check("max", &places(|a, b| a > b), |_, x| Ok(x.max(0, false)?.1));
     let all = rows().concat();
     let flat = [first(&all, |a, b| a > b) as f64];
+    check("argmax of all", &flat, |_, x| {
+        let kept = x.argmax_keepdim([0, 1])?;
+        assert_eq!(kept.shape(), [1, 1]);
+        kept.squeeze(0)?.squeeze(0)
+    });
     check("argmax of all", &flat, |_, x| x.argmax([0, 1]));
     // The index goes down the columns if these come first, which dims in any order do not change.
     check("argmax of all", &flat, |_, x| x.argmax([1, 0]));

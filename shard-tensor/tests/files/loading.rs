@@ -213,3 +213,20 @@ fn sources_must_lie_side_by_side_and_be_alike() {
     });
     assert!(texts[1].contains("4 samples after 3"), "{texts:?}");
 }
+
+#[test]
+fn some_of_the_samples_can_be_chosen() {
+    let chosen = on_ranks(&[2], |_, mesh| samples(&mut loader(mesh, 2)?.samples(3..8)));
+    assert_eq!(chosen, [vec![3, 4], vec![5, 6], vec![7]]);
+    let mixed = on_ranks(&[2, 2], |_, mesh| {
+        samples(&mut loader(mesh, 2)?.shuffle(true).samples(3..8))
+    });
+    let mut mixed = mixed.concat();
+    mixed.sort_unstable();
+    assert_eq!(mixed, [3, 4, 5, 6, 7]);
+    let beyond = on_ranks(&[2], |_, mesh| {
+        let refused = loader(mesh, 2)?.samples(3..SAMPLES + 1).epoch().err();
+        Ok(refused.map(|e| e.to_string()))
+    });
+    assert!(beyond.is_some_and(|e| e.contains("samples that there are")));
+}

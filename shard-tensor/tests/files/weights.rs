@@ -1,10 +1,12 @@
 //! Weights that PyTorch has saved give PyTorch's outputs. `xtests/data/torch/make.py` made the files.
 
 use shard_tensor::checkpoint::{self, Checkpoint};
-use shard_tensor::nn::{BatchNorm, Conv, GroupNorm, LayerNorm, Linear, ModelExt, Module};
+use shard_tensor::nn::{
+    BatchNorm, Conv, GroupNorm, LayerNorm, Linear, ModelExt, Module, MultiheadAttention, Strict,
+    load_state_with,
+};
 use shard_tensor::{
-    Attention, ConvTranspose, Launch, Mesh, Placements, Pool, Result, ShardTensor, replicate,
-    shard, tree,
+    ConvTranspose, Launch, Mesh, Placements, Pool, Result, ShardTensor, replicate, shard, tree,
 };
 
 /// A layer without weights.
@@ -83,43 +85,11 @@ impl Module for UNet {
     }
 }
 
-/// As PyTorch's `MultiheadAttention`.
-struct Heads {
-    in_proj_weight: ShardTensor,
-    in_proj_bias: ShardTensor,
-    out_proj: Linear,
-}
-tree!(Heads {
-    in_proj_weight,
-    in_proj_bias,
-    out_proj
-});
-
 const HEADS: usize = 3;
-
-impl Module for Heads {
-    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        let &[batch, len, width] = x.shape() else {
-            unreachable!("tokens")
-        };
-        let all = x
-            .matmul(&self.in_proj_weight.transpose(0, 1)?)?
-            .add(&self.in_proj_bias)?;
-        let heads = |i: usize| {
-            let part = all.narrow(2, i * width..(i + 1) * width)?;
-            part.reshape([batch, len, HEADS, width / HEADS])?
-                .transpose(1, 2)
-        };
-        let (q, k, v) = (heads(0)?, heads(1)?, heads(2)?);
-        let seen = q.attention(&k, &v, None, &Attention::default())?;
-        self.out_proj
-            .forward(&seen.transpose(1, 2)?.reshape([batch, len, width])?)
-    }
-}
 
 struct Block {
     norm1: LayerNorm,
-    attn: Heads,
+    attn: MultiheadAttention,
     norm2: LayerNorm,
     mlp: Vec<Box<dyn Module>>,
 }
@@ -137,10 +107,34 @@ impl Module for Block {
     }
 }
 
+/// As PyTorch's `TransformerEncoderLayer` with `norm_first`.
+struct EncoderLayer {
+    self_attn: MultiheadAttention,
+    linear1: Linear,
+    linear2: Linear,
+    norm1: LayerNorm,
+    norm2: LayerNorm,
+}
+tree!(EncoderLayer {
+    self_attn,
+    linear1,
+    linear2,
+    norm1,
+    norm2
+});
+
+impl Module for EncoderLayer {
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        let x = x.add(&self.self_attn.forward(&self.norm1.forward(x)?)?)?;
+        let hidden = self.linear1.forward(&self.norm2.forward(&x)?)?.gelu()?;
+        x.add(&self.linear2.forward(&hidden)?)
+    }
+}
+
 struct ViT {
     patch: Conv,
     position: ShardTensor,
-    blocks: Vec<Block>,
+    blocks: Vec<Box<dyn Module>>,
     norm: LayerNorm,
     head: Linear,
 }
@@ -157,21 +151,23 @@ impl ViT {
         const WIDTH: usize = 12;
         let zeros = |shape: &[usize]| mesh.zeros(shape, Placements::replicated())?.requires_grad();
         let norm = || LayerNorm::new(mesh, WIDTH);
-        let block = || {
-            Ok(Block {
-                norm1: norm()?,
-                attn: Heads {
-                    in_proj_weight: zeros(&[3 * WIDTH, WIDTH])?,
-                    in_proj_bias: zeros(&[3 * WIDTH])?,
-                    out_proj: Linear::new(mesh, WIDTH, WIDTH)?,
-                },
-                norm2: norm()?,
-                mlp: vec![
-                    Box::new(Linear::new(mesh, WIDTH, 2 * WIDTH)?),
-                    Box::new(Gelu),
-                    Box::new(Linear::new(mesh, 2 * WIDTH, WIDTH)?),
-                ],
-            })
+        let attention = || MultiheadAttention::new(mesh, WIDTH, HEADS);
+        let (up, down) = (
+            || Linear::new(mesh, WIDTH, 2 * WIDTH),
+            || Linear::new(mesh, 2 * WIDTH, WIDTH),
+        );
+        let block = Block {
+            norm1: norm()?,
+            attn: attention()?,
+            norm2: norm()?,
+            mlp: vec![Box::new(up()?), Box::new(Gelu), Box::new(down()?)],
+        };
+        let layer = EncoderLayer {
+            self_attn: attention()?,
+            linear1: up()?,
+            linear2: down()?,
+            norm1: norm()?,
+            norm2: norm()?,
         };
         Ok(Self {
             patch: Conv::new(
@@ -182,7 +178,7 @@ impl ViT {
                 shard_tensor::Conv::new().stride([4, 4]),
             )?,
             position: zeros(&[1, 15, WIDTH])?,
-            blocks: (0..2).map(|_| block()).collect::<Result<_>>()?,
+            blocks: vec![Box::new(block), Box::new(layer)],
             norm: norm()?,
             head: Linear::new(mesh, WIDTH, 5)?,
         })
@@ -207,11 +203,38 @@ impl Module for ViT {
     }
 }
 
+/// How a model takes up a file of weights.
+type Load<M> = fn(&mut M, &Mesh, &str) -> Result<()>;
+
+/// By the names of its fields: every one that PyTorch gives is known, but that of a counter.
+fn by_name<M: ModelExt>(model: &mut M, mesh: &Mesh, weights: &str) -> Result<()> {
+    let all = model.parameters().into_iter().chain(model.buffers());
+    let known: Vec<String> = all.map(|p| p.0).collect();
+    for there in checkpoint::contents(mesh.context(), weights)? {
+        assert!(
+            known.contains(&there.name) || there.name.ends_with("num_batches_tracked"),
+            "{}",
+            there.name
+        );
+    }
+    Checkpoint::new().with("", model).load(weights)
+}
+
+/// With the joint projections of PyTorch's attention.
+fn with_projections<M: ModelExt>(model: &mut M, mesh: &Mesh, weights: &str) -> Result<()> {
+    let state = checkpoint::read_all(weights, mesh, |_| replicate().into())?;
+    assert!(state.tensor("blocks.0.attn.in_proj_weight").is_some());
+    assert!(state.tensor("blocks.1.self_attn.in_proj_bias").is_some());
+    load_state_with(model, &state, Strict::Yes)?;
+    Ok(())
+}
+
 fn compare<M: ModelExt + Module>(
     name: &str,
     ranks: usize,
     placements: &Placements,
     model: impl Fn(&Mesh) -> Result<M> + Sync,
+    load: Load<M>,
 ) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../xtests/data/torch");
     let (weights, io) = (
@@ -219,23 +242,9 @@ fn compare<M: ModelExt + Module>(
         format!("{folder}/{name}.io.safetensors"),
     );
     let worst = Launch::new(ranks).run(|ctx| {
-        let mesh = ctx.mesh_of(ranks)?;
+        let mesh = ctx.mesh([("all", ranks)])?;
         let mut model = model(&mesh)?;
-        // Every name that PyTorch gives is known, but that of a counter.
-        let known: Vec<String> = model
-            .parameters()
-            .into_iter()
-            .chain(model.buffers())
-            .map(|p| p.0)
-            .collect();
-        for there in checkpoint::contents(ctx, &weights)? {
-            assert!(
-                known.contains(&there.name) || there.name.ends_with("num_batches_tracked"),
-                "{}",
-                there.name
-            );
-        }
-        Checkpoint::new().with("", &mut model).load(&weights)?;
+        load(&mut model, &mesh, &weights)?;
         model.eval();
         let x = checkpoint::read(&io, "x", &mesh, placements.clone())?;
         let y = checkpoint::read(&io, "y", &mesh, replicate())?.to_array::<f32>()?;
@@ -255,13 +264,17 @@ fn compare<M: ModelExt + Module>(
 
 #[test]
 fn a_unet_of_pytorchs_gives_its_outputs() {
-    compare("unet", 1, &replicate().into(), UNet::new);
-    compare("unet", 3, &shard(2).sizes([5, 8, 1]).into(), UNet::new);
+    compare("unet", 1, &replicate().into(), UNet::new, by_name);
+    let rows = shard(2).sizes([5, 8, 1]).into();
+    compare("unet", 3, &rows, UNet::new, by_name);
 }
 
 #[test]
 fn a_vision_transformer_of_pytorchs_gives_its_outputs() {
-    compare("vit", 1, &replicate().into(), ViT::new);
-    compare("vit", 2, &shard(3).sizes([12, 8]).into(), ViT::new);
-    compare("vit", 2, &shard(0).into(), ViT::new);
+    let load = with_projections;
+    compare("vit", 1, &replicate().into(), ViT::new, load);
+    let columns = shard(3).sizes([12, 8]).into();
+    compare("vit", 2, &columns, ViT::new, load);
+    let sharded = |mesh: &Mesh| ViT::new(mesh)?.fully_sharded("all");
+    compare("vit", 2, &shard(0).into(), sharded, load);
 }

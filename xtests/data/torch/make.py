@@ -52,7 +52,8 @@ class ViT(nn.Module):
         super().__init__()
         self.patch = nn.Conv2d(1, width, 4, stride=4)
         self.position = nn.Parameter(torch.randn(1, 15, width) * 0.5)
-        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(2)])
+        encoder = nn.TransformerEncoderLayer(width, heads, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.blocks = nn.ModuleList([Block(width, heads), encoder])
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 5)
 

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::KernelSource;
-use super::terms::{Convolution, Gemm, Libraries};
+use super::terms::{Convolution, Fourier, Gemm, Libraries};
 
 /// Why the machine refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,9 +102,9 @@ pub(super) trait Driver: Any + Debug + Send + Sync {
 
     /// Queues a kernel on `blocks` blocks of `threads` threads. `params` are the bytes of its structure.
     ///
+    /// # Safety
     /// `params` are exactly the bytes of the kernel's structure. With them the kernel touches only memory that is allocated
     /// here and that work of other queues does not write meanwhile.
-    /// written by work of other queues meanwhile.
     unsafe fn launch(
         &self,
         kernel: Function,
@@ -134,6 +134,15 @@ pub(super) trait Driver: Any + Debug + Send + Sync {
     /// # Safety
     /// As for [`gemm`](Self::gemm), with tensors in place of matrices.
     unsafe fn convolve(&self, call: &Convolution, workspace: (u64, usize)) -> Answer<()>;
+
+    /// The bytes of workspace that cuFFT needs for transforms; `None` if the library is missing or cannot compute them.
+    fn plan_fourier(&self, call: &Fourier) -> Answer<Option<usize>>;
+
+    /// Queues transforms that were planned. `workspace` is the address of the workspace and its size, as planned.
+    ///
+    /// # Safety
+    /// As for [`gemm`](Self::gemm), with lines in place of matrices; those that are read may be overwritten.
+    unsafe fn fourier(&self, call: &Fourier, workspace: (u64, usize)) -> Answer<()>;
 }
 
 /// A compiled kernel, which lives as long as the process.

@@ -20,7 +20,7 @@ use super::compiled::Compiled;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
 use super::libraries::played;
 use super::queue::Queue;
-use super::terms::{Convolution, Gemm, Libraries};
+use super::terms::{Convolution, Fourier, Gemm, Libraries};
 use crate::pool::poison;
 
 /// A queue whose calls do their work before they return. Its siblings ([`Queue`](super::queue::Queue)) work on threads of their
@@ -232,6 +232,15 @@ impl Driver for Emulated {
     unsafe fn convolve(&self, call: &Convolution, workspace: (u64, usize)) -> Answer<()> {
         // SAFETY: the caller's promise; addresses are of the host.
         unsafe { played::convolve(call, workspace) }
+    }
+
+    fn plan_fourier(&self, call: &Fourier) -> Answer<Option<usize>> {
+        played::plan_fourier(call)
+    }
+
+    unsafe fn fourier(&self, call: &Fourier, workspace: (u64, usize)) -> Answer<()> {
+        // SAFETY: the caller's promise.
+        unsafe { played::fourier(call, workspace) }
     }
 }
 

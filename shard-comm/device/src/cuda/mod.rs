@@ -22,8 +22,8 @@
 //!
 //! # Libraries
 //!
-//! Products of matrices and convolutions can also be computed by NVIDIA's cuBLASLt and cuDNN ([`Cuda::matmul`],
-//! [`Cuda::convolve`]), where these are installed; [`libraries()`] says what was found. Without them, and for calls that they do
+//! Products of matrices, convolutions and Fourier transforms can also be computed by NVIDIA's cuBLASLt, cuDNN and cuFFT
+//! ([`Cuda::matmul`], [`Cuda::convolve`], [`Cuda::fourier`]), where these are installed; [`libraries()`] says what was found. Without them, and for calls that they do
 //! not support, these methods do nothing and return false, and the caller launches a kernel of its own. On an emulated device
 //! plain loops on the host take the place of the libraries.
 
@@ -49,7 +49,7 @@ use driver::{Driver, Function, Mark, Refusal};
 pub use libraries::{ConvCall, libraries};
 use memory::{CudaMemory, Usage};
 use staging::Staging;
-pub use terms::{ConvKind, Libraries, Library};
+pub use terms::{ConvKind, FourierKind, Libraries, Library};
 
 use crate::check::{check_pair, check_terms, check_within, whole_elements};
 use crate::view::span;

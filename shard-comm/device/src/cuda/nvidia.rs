@@ -17,8 +17,8 @@ use cudarc::nvrtc::result::NvrtcError;
 
 use super::compiled::Compiled;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
-use super::libraries::{Dnn, Handles, Lt};
-use super::terms::{Convolution, Gemm, Libraries};
+use super::libraries::{Dnn, FftPlans, Handles, Lt};
+use super::terms::{Convolution, Fourier, Gemm, Libraries};
 use super::{Availability, KernelSource};
 
 /// Whether there is a GPU to use. cudarc panics where a library is missing, so this is called before any other function of it.
@@ -399,6 +399,22 @@ impl Driver for Nvidia {
         let queue = |dnn: &mut Dnn| unsafe { dnn.run(call, workspace) };
         let queued = self.libraries.dnn(&self.context, stream, queue)?;
         queued.ok_or_else(|| Refusal::new("cuDNN", "a convolution that was not planned"))
+    }
+
+    fn plan_fourier(&self, call: &Fourier) -> Answer<Option<usize>> {
+        self.bind()?;
+        let stream = self.stream.cu_stream() as usize;
+        let plan = (self.libraries).fft(&self.context, stream, |fft| fft.plan(call))?;
+        Ok(plan.flatten())
+    }
+
+    unsafe fn fourier(&self, call: &Fourier, workspace: (u64, usize)) -> Answer<()> {
+        self.bind()?;
+        let stream = self.stream.cu_stream() as usize;
+        // SAFETY: the caller's promise.
+        let queue = |fft: &mut FftPlans| unsafe { fft.run(call, workspace) };
+        let queued = self.libraries.fft(&self.context, stream, queue)?;
+        queued.ok_or_else(|| Refusal::new("cuFFT", "transforms that were not planned"))
     }
 }
 

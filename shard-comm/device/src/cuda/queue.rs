@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::KernelSource;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
 use super::emulated::Emulated;
-use super::terms::{Convolution, Gemm, Libraries};
+use super::terms::{Convolution, Fourier, Gemm, Libraries};
 
 type Job = Box<dyn FnOnce() -> Answer<()> + Send>;
 
@@ -179,6 +179,16 @@ impl Driver for Queue {
         let (emulated, call) = (self.emulated.clone(), call.clone());
         // SAFETY: the caller's promise holds until the work queued here is done.
         self.queue(move || unsafe { emulated.convolve(&call, workspace) })
+    }
+
+    fn plan_fourier(&self, call: &Fourier) -> Answer<Option<usize>> {
+        self.emulated.plan_fourier(call)
+    }
+
+    unsafe fn fourier(&self, call: &Fourier, workspace: (u64, usize)) -> Answer<()> {
+        let (emulated, call) = (self.emulated.clone(), *call);
+        // SAFETY: the caller's promise holds until the work queued here is done.
+        self.queue(move || unsafe { emulated.fourier(&call, workspace) })
     }
 }
 

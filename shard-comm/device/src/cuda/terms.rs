@@ -12,7 +12,8 @@ use crate::{DType, MatmulPrecision};
 pub enum Library {
     /// The library is there.
     Found {
-        /// Its version in the library's own numbering: 130200 is 13.2.0 of cuBLASLt, 91900 is 9.19.0 of cuDNN.
+        /// Its version in the library's own numbering: 130200 is 13.2.0 of cuBLASLt, 91900 is 9.19.0 of cuDNN,
+        /// 12100 is 12.1.0 of cuFFT.
         version: usize,
     },
     /// The library is missing or cannot be used: kernels of this workspace do its work.
@@ -51,11 +52,18 @@ pub struct Libraries {
     pub cublaslt: Library,
     /// `libcudnn`: convolutions.
     pub cudnn: Library,
+    /// `libcufft`: Fourier transforms.
+    pub cufft: Library,
 }
 
 impl fmt::Display for Libraries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cuBLASLt {}, cuDNN {}", self.cublaslt, self.cudnn)
+        let Self {
+            cublaslt,
+            cudnn,
+            cufft,
+        } = self;
+        write!(f, "cuBLASLt {cublaslt}, cuDNN {cudnn}, cuFFT {cufft}")
     }
 }
 
@@ -142,4 +150,44 @@ impl Convolution {
             ConvKind::WeightGrad => [&mut self.x, &mut self.y],
         }
     }
+}
+
+/// Which Fourier transform. None of them scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FourierKind {
+    /// `n` complex numbers from `n`: `y[k] = Σ x[j] e^(∓2πi jk/n)`, with the upper sign if it is not the inverse.
+    Complex {
+        /// The sign of the exponent: plus for the inverse.
+        inverse: bool,
+    },
+    /// The first `n / 2 + 1` complex numbers of the transform of `n` real ones.
+    FromReal,
+    /// The `n` real numbers whose transform begins with these `n / 2 + 1` complex ones, times `n`.
+    ToReal,
+}
+
+impl FourierKind {
+    /// The numbers of type float in a line that is read, and in one that is written.
+    pub(super) fn widths(self, n: usize) -> [usize; 2] {
+        let pairs = |numbers: usize| numbers.saturating_mul(2);
+        let half = pairs(n / 2 + 1);
+        match self {
+            Self::Complex { .. } => [pairs(n); 2],
+            Self::FromReal => [n, half],
+            Self::ToReal => [half, n],
+        }
+    }
+}
+
+/// Transforms in the terms of cuFFT: lines lie one behind the other, complex numbers as real and imaginary parts side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Fourier {
+    pub(super) kind: FourierKind,
+    pub(super) dtype: DType,
+    /// The elements of a transform.
+    pub(super) n: usize,
+    pub(super) lines: usize,
+    /// The address of the lines that are read, and perhaps overwritten.
+    pub(super) x: u64,
+    pub(super) y: u64,
 }

@@ -707,3 +707,66 @@ fn bound_ranks_share_the_cores_evenly() {
     assert_eq!(free, [before.clone(), before.clone()]);
     assert_eq!(allowed(), before);
 }
+
+/// What rank 0 gets of rank 1's buffer by one piece, and whether it is that memory itself.
+fn got_of_a_peer(len: usize, piece: &Piece, fold: Option<Monoid>) -> (Vec<f64>, bool) {
+    let got = run(2, |comm| {
+        let whole: Vec<f64> = (0..len).map(|i| i as f64).collect();
+        let mine = comm.device().upload_slice(&whole).unwrap();
+        let (recv, send) = match comm.rank() {
+            0 => (
+                vec![Piece {
+                    peer: 1,
+                    ..piece.clone()
+                }],
+                Vec::new(),
+            ),
+            _ => (
+                Vec::new(),
+                vec![Piece {
+                    peer: 0,
+                    ..piece.clone()
+                }],
+            ),
+        };
+        let taken = if comm.rank() == 0 { piece.numel() } else { 0 };
+        let into = comm.device().alloc(DType::F64, taken).unwrap();
+        let plan = ExchangePlan::new(
+            "get",
+            1,
+            recv.into_iter().collect(),
+            send.into_iter().collect(),
+            fold,
+            None,
+        );
+        let result = comm
+            .exchange(&Arc::new(plan), &[mine.clone()], into, Ok(()))
+            .unwrap();
+        // Nobody takes its memory back before all have looked.
+        comm.barrier().unwrap();
+        let is_shared = mine.into_mut().is_err();
+        comm.barrier().unwrap();
+        (result.to_vec::<f64>().unwrap(), is_shared)
+    })
+    .unwrap();
+    (got[0].0.clone(), got[1].1)
+}
+
+#[test]
+fn what_is_all_of_a_peers_memory_is_shared_and_not_copied() {
+    let numbers = |n: usize| (0..n).map(|i| i as f64).collect::<Vec<_>>();
+    let all = |n| Piece::run(1, 0, n, 0, 0);
+    assert_eq!(got_of_a_peer(512, &all(512), None), (numbers(512), true));
+    // Little, a part, another order, and a term of a sum are copied.
+    assert_eq!(got_of_a_peer(511, &all(511), None), (numbers(511), false));
+    assert_eq!(got_of_a_peer(600, &all(512), None), (numbers(512), false));
+    let turned = Piece {
+        src_offset: 511,
+        src_strides: std::iter::once(-1).collect(),
+        ..all(512)
+    };
+    let backwards: Vec<f64> = numbers(512).into_iter().rev().collect();
+    assert_eq!(got_of_a_peer(512, &turned, None), (backwards, false));
+    let sum = got_of_a_peer(512, &all(512), Some(Monoid::SUM));
+    assert_eq!(sum, (numbers(512), false));
+}

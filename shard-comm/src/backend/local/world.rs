@@ -299,7 +299,7 @@ impl World {
             return None;
         }
         let post = slot.post(last)?;
-        let (plan, dtype) = (post.plan_alike()?, post.dtype?);
+        let (plan, dtype) = (post.plan_alike()?, post.moves?);
         let len = plan.destination_len();
         let by_each = |post: &Post| match post.sources.as_slice() {
             [one] => {

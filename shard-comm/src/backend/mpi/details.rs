@@ -8,6 +8,7 @@ use shard_spec::ReduceOp;
 
 use super::raw::failure;
 use super::wire::{Wire, WireMessage};
+use crate::fingerprint::Fingerprint;
 use crate::plan::Traffic;
 use crate::validate::{Claim, label, validate};
 use crate::{AgreedError, CommError, DType, ExchangePlan, Monoid, Past, Result, SiteText, Told};
@@ -27,6 +28,8 @@ pub(super) struct Details {
     calls: Vec<Call>,
     dtype: Option<String>,
     exchanges: Vec<Exchange>,
+    /// A fingerprint of the stages, if they are others than the exchange.
+    stages: [u64; 2],
 }
 
 /// One of the calls that came before.
@@ -100,7 +103,15 @@ impl Details {
             }),
             dtype: own.dtype.map(|t| t.name().to_owned()),
             exchanges: Vec::new(),
+            stages: [0; 2],
         }
+    }
+
+    /// Notes the stages that the operation has in place of its one exchange, by their fingerprints.
+    pub(super) fn follow(&mut self, stages: impl Iterator<Item = [u64; 2]>) {
+        let mut print = Fingerprint::new();
+        stages.for_each(|stage| print.print(stage));
+        self.stages = print.done();
     }
 
     /// Adds the next exchange, which reads from sources of these lengths.
@@ -194,7 +205,19 @@ pub(super) fn disagreement(sequence: u64, members: &[usize], all: &[Details]) ->
             return error;
         }
     }
-    failure("agreement", "fingerprints differ where nothing else does")
+    // What no pair of ranks has to do with: the counts of others, for instance.
+    let claims: Vec<StageClaim> = (all.iter())
+        .map(|details| {
+            let [a, b] = details.stages;
+            let mut claim = StageClaim::new(details, 0);
+            claim.id = u128::from(a) << 64 | u128::from(b);
+            claim
+        })
+        .collect();
+    match validate(sequence, members, &claims.iter().collect::<Vec<_>>()) {
+        Err(error) => error,
+        Ok(()) => failure("agreement", "fingerprints differ where nothing else does"),
+    }
 }
 
 /// The error if some rank has ended while others still operate.

@@ -15,9 +15,10 @@
 //!
 //! # How an operation goes
 //!
-//! Every rank sends every other a record of 72 bytes: fingerprints of what must agree, and the rank's elements if they take
-//! at most 32 bytes. If all records agree, each pair of ranks that share elements exchanges one message. MPI reads its pieces
-//! where they lie, by a datatype (nothing is packed by hand), and receives them where they belong unless they are to be
+//! Up to eight ranks send each other a record of 72 bytes: fingerprints of what must agree, and the rank's elements if they take
+//! at most 32 bytes. More ranks tell each other what the records of more and more of them come to, 80 bytes at a time, so that
+//! messages and bytes grow with the logarithm of their number (`summary.rs`). If all records agree, each pair of ranks that share
+//! elements exchanges one message. MPI reads its pieces where they lie, by a datatype (nothing is packed by hand), and receives them where they belong unless they are to be
 //! combined. If the records do not agree, all ranks exchange the details and find the same error as the
 //! [`local`](crate::local) backend would, call sites included; and the group goes on. Results are the same bits as there.
 //!
@@ -40,7 +41,7 @@
 //! checked, and communicators cannot leave the thread.
 //!
 //! `member.rs` has the communicator, `short.rs` the beginning of an operation and `op.rs` the rest of it. `record.rs`,
-//! `all_gather.rs` and `details.rs` are about how ranks agree, `wire.rs` and `moving.rs` about how elements move, and `sums.rs`
+//! `records.rs`, `summary.rs`, `all_gather.rs` and `details.rs` are about how ranks agree, `wire.rs` and `moving.rs` about how elements move, and `sums.rs`
 //! about checksums. `progress.rs` has the operations in flight, `raw.rs` the calls to MPI.
 
 mod all_gather;
@@ -56,7 +57,9 @@ mod progress;
 )]
 mod raw;
 mod record;
+mod records;
 mod short;
+mod summary;
 mod sums;
 mod tags;
 mod wire;

@@ -66,6 +66,7 @@ impl Moving {
             Target::Write(dst) if wire.packed.is_none() => start.receive(&plan, &wire, dst)?,
             Target::Write(dst) => start.receive_packed(&plan, &wire, dst)?,
             Target::Keep(result) => (Mail::default(), Landing::Known(Some(result))),
+            Target::Same => (Mail::default(), Landing::Known(start.own.first().cloned())),
             Target::Nothing | Target::Elsewhere => (Mail::default(), Landing::Known(None)),
         };
         Ok(Self {

@@ -10,15 +10,15 @@ use super::all_gather::AllGather;
 use super::details::{Details, Own, disagreement};
 use super::moving::{Moving, Start};
 use super::progress::Rank;
-use super::record::{LENGTH, agree, any_sums, carried};
+use super::records::Records;
 use super::short::Begun;
 use super::sums::{self, Found};
 use super::tags::{Phase, Tags};
-use super::wire::{Wire, WireCache, WireMessage};
+use super::wire::{Wire, WireCache};
 use crate::guard::{Guard, PeerSum, sum_of};
 use crate::run;
 use crate::{AgreedError, Buffer, DType, ErrorClass, ExchangePlan, Past, Result, Site, SiteText};
-use crate::{Request, Stage, Target};
+use crate::{Direct, Request, Stage, Target};
 
 /// An operation in flight.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(super) struct Op {
     pub(super) site: Site,
     pub(super) tags: Tags,
     dtype: Option<DType>,
+    /// The type in which elements move.
+    moves: Option<DType>,
     pub(super) state: RefCell<State>,
 }
 
@@ -52,6 +54,7 @@ pub(super) struct State {
     status: Result<(), Box<AgreedError>>,
     argument: Option<(&'static str, u128)>,
     past: Option<Past>,
+    direct: Option<Direct>,
     /// Every rank's error, if ranks exchanged their errors.
     pub(super) statuses: Vec<Option<AgreedError>>,
     pub(super) result: Option<Result<Option<Buffer>>>,
@@ -62,11 +65,11 @@ pub(super) struct State {
 enum Step {
     /// Waits until earlier operations with the same tags are done.
     Held(Box<Request>, Rc<WireCache>),
-    Records(Box<AllGather>),
+    Records(Records),
     Sizes(AllGather, Vec<u8>),
     Details(AllGather),
     /// With the records, if the exchange may find its elements in them.
-    Sums(AllGather, Option<Box<AllGather>>),
+    Sums(AllGather, Option<Records>),
     Moving(Box<Moving>),
     /// With the result of the exchange that the verdicts are about.
     Verdicts(AllGather, Option<Buffer>),
@@ -86,6 +89,7 @@ impl State {
             status: request.status,
             argument: request.argument,
             past: request.past,
+            direct: request.direct,
             ..Self::at(Step::Records(begun.records))
         }
     }
@@ -104,6 +108,7 @@ impl State {
             status: Ok(()),
             argument: None,
             past: None,
+            direct: None,
             statuses: Vec::new(),
             result: None,
             dropped: false,
@@ -120,6 +125,7 @@ impl Op {
             site: request.site,
             tags,
             dtype: request.dtype,
+            moves: request.moves(),
             state: RefCell::new(State::new(request, begun)),
         }
     }
@@ -132,6 +138,7 @@ impl Op {
             site: request.site,
             tags,
             dtype: request.dtype,
+            moves: request.moves(),
             state: RefCell::new(State::at(Step::Held(Box::new(request), wires))),
         }
     }
@@ -142,7 +149,7 @@ impl Op {
         while state.result.is_none() {
             let ready = match &mut state.step {
                 Step::Held(..) => !rank.is_held(&self.tags),
-                Step::Records(all_gather) => all_gather.advance(rank.world(), &self.tags)?,
+                Step::Records(records) => records.advance(rank, &self.tags)?,
                 Step::Sizes(all_gather, _)
                 | Step::Details(all_gather)
                 | Step::Sums(all_gather, _)
@@ -161,8 +168,8 @@ impl Op {
                     state.dropped = dropped;
                 }
                 Step::Records(records) => {
-                    if state.status.is_ok() && agree(&records, &self.tags) {
-                        if any_sums(&records, &self.tags) {
+                    if state.status.is_ok() && records.agree(&self.tags) {
+                        if records.any_sums(&self.tags) {
                             let sums = sums::tell(rank.world(), &self.tags, state.sums.as_ref())?;
                             state.step = Step::Sums(sums, Some(records));
                         } else {
@@ -232,7 +239,7 @@ impl Op {
     /// The processes that the operation waits for.
     pub(super) fn peers(&self) -> Vec<usize> {
         match &self.state.borrow().step {
-            Step::Records(all_gather) => all_gather.peers(),
+            Step::Records(records) => records.peers(),
             Step::Sizes(all_gather, _)
             | Step::Details(all_gather)
             | Step::Sums(all_gather, _)
@@ -257,13 +264,21 @@ impl Op {
             dtype: self.dtype,
         });
         let mut sources: Vec<usize> = state.sources.iter().map(Buffer::len).collect();
+        if let Some(direct) = &state.direct {
+            let plan = direct.plan();
+            details.push(&plan, &Wire::new(&plan, self.tags.index), sources);
+            details.follow(state.stages.iter().rev().map(|(_, wire)| wire.print));
+            return details;
+        }
         for (stage, wire) in state.stages.iter().rev() {
-            details.push(&stage.plan, wire, std::mem::take(&mut sources));
-            sources = vec![match &stage.target {
+            details.push(&stage.plan, wire, sources.clone());
+            let left = match &stage.target {
                 Target::Write(dst) => dst.len(),
                 Target::Keep(result) => result.len(),
+                Target::Same => sources.first().copied().unwrap_or(0),
                 Target::Nothing | Target::Elsewhere => 0,
-            }];
+            };
+            sources = vec![left];
         }
         details
     }
@@ -283,10 +298,10 @@ impl Op {
     }
 
     /// Runs or begins the first exchange.
-    fn move_on(&self, rank: &Rank, state: &mut State, records: Box<AllGather>) -> Result<()> {
+    fn move_on(&self, rank: &Rank, state: &mut State, records: Records) -> Result<()> {
         let elsewhere = |(stage, _): &(Stage, _)| matches!(stage.target, Target::Elsewhere);
         if state.stages.last().is_some_and(elsewhere) {
-            rank.keep_spare(records);
+            records.keep(rank);
             let sums = state
                 .peer_sums
                 .take()
@@ -298,22 +313,25 @@ impl Op {
         if !self.finish_at_once(rank, state, &records)? {
             self.begin_stage(rank, state, Some(&records))?;
         }
-        rank.keep_spare(records);
+        records.keep(rank);
         Ok(())
     }
 
     /// Finishes the first exchange if all that this rank reads has come with the `records`, and all that others read has
     /// been sent: small exchanges need nothing more.
-    fn finish_at_once(&self, rank: &Rank, state: &mut State, records: &AllGather) -> Result<bool> {
+    fn finish_at_once(&self, rank: &Rank, state: &mut State, records: &Records) -> Result<bool> {
         let me = self.tags.index;
-        let length = |r: usize| usize::from(records.record(&self.tags, r)[LENGTH]);
         let Some((_, wire)) = state.stages.last() else {
             return Ok(false);
         };
-        let is_here = |message: &WireMessage| message.peer == me || length(message.peer) > 0;
         let gone = state.complete || wire.outgoing.iter().all(|message| message.peer == me);
-        if !gone || !wire.incoming.iter().all(is_here) {
+        if !gone {
             return Ok(false);
+        }
+        for message in wire.incoming.iter().filter(|message| message.peer != me) {
+            if records.carried(&self.tags, message.peer)?.is_none() {
+                return Ok(false);
+            }
         }
         let Some((stage, wire)) = state.stages.pop() else {
             return Ok(false);
@@ -323,6 +341,7 @@ impl Op {
         let result = match stage.target {
             Target::Nothing | Target::Elsewhere => None,
             Target::Keep(result) => Some(result),
+            Target::Same => own.first().cloned(),
             Target::Write(mut dst) => {
                 // All elements that came are put in one buffer, of which each participant's source is a part.
                 let (device, dtype) = (rank.device(), dst.dtype());
@@ -333,14 +352,16 @@ impl Op {
                         .filter(|&r| r != me)
                 };
                 let mut bytes: SmallVec<[u8; 256]> = SmallVec::new();
+                let mut ends: SmallVec<[usize; 8]> = SmallVec::new();
                 for peer in others() {
-                    bytes.extend_from_slice(carried(records.record(&self.tags, peer))?);
+                    let brought = records.carried(&self.tags, peer)?.unwrap_or(&[]);
+                    bytes.extend_from_slice(brought);
+                    ends.push(bytes.len() / dtype.size());
                 }
                 let all = device.upload(dtype, &bytes)?;
                 let mut sources: SmallVec<[Buffer; 8]> = SmallVec::new();
                 let mut start = 0;
-                for peer in others() {
-                    let end = start + (length(peer) - 1) / dtype.size();
+                for (peer, end) in others().zip(ends) {
                     sources.resize(peer, all.slice(0..0));
                     sources.push(all.try_slice(start..end)?);
                     start = end;
@@ -366,23 +387,21 @@ impl Op {
     }
 
     /// Posts an exchange. Elements that came with the `records` need no message.
-    fn begin_stage(
-        &self,
-        rank: &Rank,
-        state: &mut State,
-        records: Option<&AllGather>,
-    ) -> Result<()> {
+    fn begin_stage(&self, rank: &Rank, state: &mut State, records: Option<&Records>) -> Result<()> {
         let Some((stage, wire)) = state.stages.pop() else {
             state.result = Some(Ok(None));
             return Ok(());
         };
         let mut inlined: Vec<Option<Buffer>> = Vec::new();
-        if let (Some(records), Some(dtype)) = (records, self.dtype) {
+        if let (Some(records), Some(dtype)) = (records, self.moves)
+            && Records::carry(&self.tags)
+        {
             for r in 0..self.ranks() {
-                inlined.push(self.inlined(rank, records.record(&self.tags, r), r, &wire, dtype)?);
+                let brought = records.carried(&self.tags, r)?;
+                inlined.push(self.inlined(rank, brought, r, &wire, dtype)?);
             }
         }
-        let silent = records.is_some_and(|r| r.record(&self.tags, self.tags.index)[LENGTH] > 0);
+        let silent = records.is_some() && state.complete;
         let sources = std::mem::take(&mut state.sources);
         let start = Start {
             rank,
@@ -400,22 +419,24 @@ impl Op {
     }
 
     fn count(&self, rank: &Rank, plan: &ExchangePlan) {
-        (rank.ledger()).moved(self.name_of_call(), plan, self.tags.index, self.dtype);
+        (rank.ledger()).moved(self.name_of_call(), plan, self.tags.index, self.moves);
     }
 
     /// The source of participant `r`, if it came with its record and is read here.
     fn inlined(
         &self,
         rank: &Rank,
-        record: &[u8],
+        brought: Option<&[u8]>,
         r: usize,
         wire: &Wire,
         dtype: DType,
     ) -> Result<Option<Buffer>> {
-        if r == self.tags.index || record[LENGTH] == 0 || wire.from(r).is_none() {
-            return Ok(None);
+        match brought {
+            Some(bytes) if r != self.tags.index && wire.from(r).is_some() => {
+                Ok(Some(rank.device().upload(dtype, bytes)?))
+            }
+            _ => Ok(None),
         }
-        Ok(Some(rank.device().upload(dtype, carried(record)?)?))
     }
 
     /// Ends an exchange. With checksums, all ranks first tell each other whether they found what was sent.

@@ -186,7 +186,7 @@ impl Rank {
         if begun.is_short(&tags, &request) {
             let done = self.finish_short(&tags, &mut request, &mut begun);
             if let Some(done) = self.or_fail(done)? {
-                self.keep_spare(begun.records);
+                begun.records.keep(self);
                 return Ok(done);
             }
         }
@@ -243,7 +243,7 @@ impl Rank {
         begun: &mut Begun,
     ) -> Result<Option<Option<Buffer>>> {
         for look in 1..=SPINS {
-            if begun.records.advance(&self.world, tags)? {
+            if begun.records.advance(self, tags)? {
                 return begun.finish(self, tags, request);
             }
             if look.is_multiple_of(ROUND) {

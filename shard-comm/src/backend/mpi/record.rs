@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use super::all_gather::AllGather;
 use super::raw::failure;
+use super::summary::Summary;
 use super::tags::Tags;
 use super::wire::Wire;
 use crate::Request;
@@ -17,7 +18,7 @@ pub(super) const INLINE: usize = 32;
 pub(super) const RECORD: usize = SOURCE + INLINE;
 
 /// The offset of the byte that holds one more than the number of source bytes, or zero if no source travels along.
-pub(super) const LENGTH: usize = 32;
+const LENGTH: usize = 32;
 
 /// The offset of the byte that says whether this rank computes checksums for its peers.
 const SUMMED: usize = 33;
@@ -25,8 +26,34 @@ const SUMMED: usize = 33;
 /// The offset of the source bytes.
 const SOURCE: usize = 40;
 
-/// This rank's record.
-pub(super) fn record(tags: &Tags, request: &Request, wires: &[Rc<Wire>]) -> Result<[u8; RECORD]> {
+/// One rank's record.
+pub(super) struct Record(pub(super) [u8; RECORD]);
+
+impl Record {
+    /// Whether the rank's source travels along.
+    pub(super) fn carries(&self) -> bool {
+        self.0[LENGTH] > 0
+    }
+
+    /// What this record alone comes to.
+    pub(super) fn summary(&self) -> Summary {
+        let words = |at: usize| [word(&self.0, at), word(&self.0, at + 8)];
+        Summary {
+            print: words(0),
+            balance: words(16),
+            alike: true,
+            summed: self.0[SUMMED] > 0,
+        }
+    }
+}
+
+/// This rank's record; its source travels `along` if it is small.
+pub(super) fn record(
+    tags: &Tags,
+    request: &Request,
+    wires: &[Rc<Wire>],
+    along: bool,
+) -> Result<Record> {
     let mut print = Fingerprint::new();
     print.word(tags.sequence);
     print.word(request.guard.turn.map_or(0, |turn| turn.wrapping_add(1)));
@@ -57,7 +84,8 @@ pub(super) fn record(tags: &Tags, request: &Request, wires: &[Rc<Wire>]) -> Resu
     for (bytes, word) in record.chunks_exact_mut(8).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
-    if request.status.is_ok()
+    if along
+        && request.status.is_ok()
         && !request.is_elsewhere()
         && let [source] = &request.sources[..]
         && source.bytes() <= INLINE
@@ -66,7 +94,7 @@ pub(super) fn record(tags: &Tags, request: &Request, wires: &[Rc<Wire>]) -> Resu
         record[SOURCE..SOURCE + source.bytes()].copy_from_slice(source.as_bytes()?);
     }
     record[SUMMED] = u8::from(request.guard.sums.is_some());
-    Ok(record)
+    Ok(Record(record))
 }
 
 /// Whether all fingerprints are equal and all pairs balanced.
@@ -79,9 +107,7 @@ pub(super) fn agree(records: &AllGather, tags: &Tags) -> bool {
             return false;
         }
         for (sum, bytes) in sums.iter_mut().zip(record[16..LENGTH].chunks_exact(8)) {
-            let mut word = [0; 8];
-            word.copy_from_slice(bytes);
-            *sum = sum.wrapping_add(u64::from_le_bytes(word));
+            *sum = sum.wrapping_add(word(bytes, 0));
         }
     }
     sums == [0; 2]
@@ -92,9 +118,20 @@ pub(super) fn any_sums(records: &AllGather, tags: &Tags) -> bool {
     (0..tags.members.len()).any(|r| records.record(tags, r)[SUMMED] > 0)
 }
 
-/// The bytes that came with a record.
-pub(super) fn carried(record: &[u8]) -> Result<&[u8]> {
-    let bytes = usize::from(record[LENGTH]).saturating_sub(1);
+/// The bytes that came with a record, if any did.
+pub(super) fn carried(record: &[u8]) -> Result<Option<&[u8]>> {
+    let Some(bytes) = usize::from(record[LENGTH]).checked_sub(1) else {
+        return Ok(None);
+    };
     let source = record.get(SOURCE..SOURCE + bytes);
-    source.ok_or_else(|| failure("record", "a length beyond its end"))
+    source
+        .map(Some)
+        .ok_or_else(|| failure("record", "a length beyond its end"))
+}
+
+/// The word that begins at a byte.
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
 }

@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::all_gather::AllGather;
 use super::progress::Rank;
-use super::record::{INLINE, LENGTH, agree, any_sums, carried, record};
-use super::tags::{Phase, STAGES, Tags};
+use super::record::{INLINE, record};
+use super::records::Records;
+use super::tags::Tags;
 use super::wire::{Wire, WireCache};
 use crate::plan::Collisions;
-use crate::{AgreedError, Buffer, BufferMut, DType, ExchangePlan, Result, kernel};
+use crate::{Buffer, BufferMut, DType, ExchangePlan, Result, kernel};
 use crate::{Request, Stage, Target};
 
 /// An operation that has begun: its record is under way, and nothing else.
@@ -19,7 +19,7 @@ pub(super) struct Begun {
     pub(super) wires: SmallVec<[Rc<Wire>; 1]>,
     /// Whether everything that this rank sends in the first exchange has gone with its record.
     pub(super) complete: bool,
-    pub(super) records: Box<AllGather>,
+    pub(super) records: Records,
 }
 
 impl Begun {
@@ -30,24 +30,14 @@ impl Begun {
         request: &mut Request,
         wires: &WireCache,
     ) -> Result<Self> {
-        if request.stages.len() > STAGES {
-            request.status = Err(Box::new(AgreedError::new(
-                request.name(),
-                format!("at most {STAGES} exchanges"),
-                request.stages.len().to_string(),
-                "make several operations of it",
-            )));
-        }
-        let size = request.dtype.map_or(1, DType::size);
+        let size = request.moves().map_or(1, DType::size);
         let wire = |stage: &Stage| wires.get(&stage.plan, size, tags.index);
         let wires: SmallVec<[Rc<Wire>; 1]> = request.stages.iter().map(wire).collect();
-        let record = record(tags, request, &wires)?;
-        let mut records = rank.spare();
-        records.begin(rank.world(), tags, Phase::Records, &record)?;
+        let record = record(tags, request, &wires, Records::carry(tags))?;
         Ok(Self {
             wires,
-            complete: record[LENGTH] > 0,
-            records,
+            complete: record.carries(),
+            records: Records::begin(rank, tags, &record)?,
         })
     }
 
@@ -72,16 +62,18 @@ impl Begun {
         request: &mut Request,
     ) -> Result<Option<Option<Buffer>>> {
         let records = &self.records;
+        let moves = request.moves();
         let ([_], Some(stage)) = (&self.wires[..], request.stages.last_mut()) else {
             return Ok(None);
         };
-        if !agree(records, tags) || any_sums(records, tags) {
+        if !records.agree(tags) || records.any_sums(tags) {
             return Ok(None);
         }
         let result = match &mut stage.target {
             Target::Elsewhere => return Ok(Some(None)),
             Target::Nothing => None,
             Target::Keep(result) => Some(result.clone()),
+            Target::Same => request.sources.first().cloned(),
             Target::Write(dst) => {
                 let own = &request.sources;
                 if !rank.is_plain() || !run(&stage.plan, records, tags, own, dst)? {
@@ -90,7 +82,7 @@ impl Begun {
                 None
             }
         };
-        (rank.ledger()).moved(stage.plan.name, &stage.plan, tags.index, request.dtype);
+        (rank.ledger()).moved(stage.plan.name, &stage.plan, tags.index, moves);
         let target = request.stages.pop().map(|stage| stage.target);
         Ok(Some(match target {
             Some(Target::Write(dst)) => Some(dst.freeze()),
@@ -106,7 +98,7 @@ type Carried = [u64; INLINE / 8];
 /// false.
 fn run(
     plan: &ExchangePlan,
-    records: &AllGather,
+    records: &Records,
     tags: &Tags,
     own: &[Buffer],
     dst: &mut BufferMut,
@@ -121,7 +113,7 @@ fn run(
         let bytes = match &own {
             [own] if traffic.peer == tags.index && own.bytes() <= INLINE => own.as_bytes()?,
             _ if traffic.peer == tags.index => return Ok(false),
-            _ => carried(records.record(tags, traffic.peer))?,
+            _ => records.carried(tags, traffic.peer)?.unwrap_or(&[]),
         };
         let fits =
             |&(source, end): &(usize, usize)| source == 0 && end * dtype.size() <= bytes.len();

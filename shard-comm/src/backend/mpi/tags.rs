@@ -20,8 +20,9 @@ const SEQUENCE_BITS: u32 = 12;
 /// The bits for the parts of an operation.
 const PART_BITS: u32 = 5;
 
-/// How many exchanges an operation can have.
-pub(super) const STAGES: usize = (1 << PART_BITS) - FIRST_STAGE as usize;
+/// How many exchanges of an operation have a part of their own. All later ones share the last one: a rank begins an exchange when
+/// it has done with the one before, so messages of a pair arrive in the order in which they are received.
+const STAGES: usize = (1 << PART_BITS) - FIRST_STAGE as usize;
 const FIRST_STAGE: u32 = 16;
 
 /// The tag of notices of failures: no group has the number 0.

@@ -92,6 +92,7 @@ impl Landing {
         }
         let target = match target {
             Target::Keep(result) => Where::Known(Some(result)),
+            Target::Same => Where::Known(sources.first().cloned()),
             Target::Nothing | Target::Elsewhere => Where::Known(None),
             Target::Write(mut dst) => {
                 let mut coming = staging.coming;

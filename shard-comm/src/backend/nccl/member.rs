@@ -160,11 +160,12 @@ impl NcclComm {
         let length = |target: &Target| match target {
             Target::Write(dst) => dst.len(),
             Target::Keep(result) => result.len(),
+            Target::Same => request.sources.first().map_or(0, Buffer::len),
             Target::Nothing | Target::Elsewhere => 0,
         };
         let mut sources = SmallVec::<[Buffer; 1]>::new();
         if !wiring.agreement.send.is_empty() {
-            let dtype = request.dtype.unwrap_or(DType::U8);
+            let dtype = request.moves().unwrap_or(DType::U8);
             let later = request.stages.len().saturating_sub(1);
             for _ in 0..wiring.stand_ins {
                 sources.push(self.stand_in(dtype, 0)?);
@@ -186,6 +187,8 @@ impl NcclComm {
             argument: request.argument,
             past: request.past.clone(),
             dtype: request.dtype,
+            wide: request.wide,
+            direct: request.direct.clone(),
             site: request.site,
             method: request.method,
             guard: request.guard.clone(),
@@ -228,7 +231,7 @@ impl NcclComm {
             places,
             lane,
             group: Rc::clone(group),
-            dtype: request.dtype,
+            dtype: request.moves(),
             wiring,
             state: RefCell::new(State {
                 step: Step::Meeting(meeting),
@@ -251,7 +254,7 @@ impl NcclComm {
     fn prepare(&self, mut request: Request, wiring: &Wiring, lane: Lane) -> Prepared {
         let mut made = SmallVec::new();
         if request.status.is_ok() {
-            match staging(self.0.rank.stream(lane), wiring, request.dtype) {
+            match staging(self.0.rank.stream(lane), wiring, request.moves()) {
                 Ok(staging) => made = staging,
                 Err(error) => {
                     request.status = Err(Box::new(AgreedError::from_local(request.name(), error)));
@@ -362,11 +365,12 @@ impl Communicator for NcclComm {
                 this.rank.hear(error.clone());
             }
         })?;
-        let (me, dtype) = (self.rank(), request.dtype);
+        let (me, dtype) = (self.rank(), request.moves());
         (this.rank.ledger).moved(request.name(), &wiring.agreement, me, dtype);
         let last = request.stages.into_iter().next_back();
         Ok(last.and_then(|stage| match stage.target {
             Target::Keep(result) => Some(result),
+            Target::Same => request.sources.first().cloned(),
             _ => None,
         }))
     }

@@ -276,6 +276,7 @@ impl Rank {
             }
             Ok(_) => Ok(state.stages.pop().and_then(|stage| match stage.target {
                 Target::Keep(result) => Some(result),
+                Target::Same => state.sources.first().cloned(),
                 _ => None,
             })),
             Err(error) => Err(error),

@@ -13,8 +13,9 @@ use crate::{
     Buffer, CommError, Communicator, DType, DeviceRef, ExchangePlan, Handle, Ledger,
     LedgerSnapshot, PlanCache, Result, Site,
 };
-use crate::{Link, Pending, Request, Stage, Target};
+use crate::{Link, LinkCost, Pending, Request, Stage, Target};
 use crate::{Reductions, Topology};
+use smallvec::SmallVec;
 
 /// One rank of a simulated program; see the [module](super). Clones are the same communicator.
 ///
@@ -29,6 +30,8 @@ struct Member {
     index: usize,
     /// Members on this rank's node.
     here: usize,
+    /// The worst link between two members.
+    link: LinkCost,
     sequence: Cell<u64>,
     plans: PlanCache,
 }
@@ -73,8 +76,11 @@ impl SimulatedComm {
         let topology = rank.clock.topology();
         let node = topology.node(members[index]);
         let here = members.iter().filter(|&&m| topology.node(m) == node);
+        let links = members.iter().map(|&m| topology.link(members[index], m));
+        let link = links.fold(topology.link(0, 0), LinkCost::worse);
         Self(Rc::new(Member {
             here: here.count(),
+            link,
             rank,
             members,
             index,
@@ -117,11 +123,25 @@ impl SimulatedComm {
         let sequence = this.sequence.get();
         this.sequence.set(sequence + 1);
         this.rank.ledger.posted(op, sequence, site);
-        let mut seconds = 0.0;
+        let mut prices: SmallVec<[f64; 2]> = SmallVec::new();
         for stage in stages {
             (this.rank.ledger).moved(op, &stage.plan, this.index, dtype);
-            seconds += self.price(&stage.plan, dtype);
+            prices.push(self.price(&stage.plan, dtype));
         }
+        // In a stage in which this rank has nothing to do it waits for one that has, for as long as it takes itself elsewhere.
+        let longest = prices.iter().copied().fold(0.0, f64::max);
+        let price = |(seconds, stage): (f64, &Stage)| match stage.target {
+            Target::Same | Target::Nothing if stages.len() > 2 => longest,
+            _ => seconds,
+        };
+        // Ranks that share memory meet in every stage; those that send messages agree once.
+        let round = this.rank.clock.topology().round();
+        let meetings = match this.rank.clock.topology().flies() {
+            true => stages.len().min(1),
+            false => stages.len(),
+        };
+        let stages_take: f64 = prices.into_iter().zip(stages).map(price).sum();
+        let mut seconds = meetings as f64 * round + stages_take;
         if op == "all_reduce" && this.rank.clock.topology().reductions() == Reductions::Library {
             seconds = self.by_library(stages, dtype);
         }
@@ -154,16 +174,17 @@ impl SimulatedComm {
         } else {
             received
         };
-        topology.round() + busy + if own > 0 { copied } else { 0.0 }
+        busy + if own > 0 { copied } else { 0.0 }
     }
 
     fn by_library(&self, stages: &[Stage], dtype: Option<DType>) -> f64 {
         let topology = self.0.rank.clock.topology();
-        let whole = stages.last().map_or(0, |stage| match &stage.target {
+        let len = |stage: &Stage| match &stage.target {
             Target::Write(dst) => dst.len(),
             Target::Keep(result) => result.len(),
-            Target::Nothing | Target::Elsewhere => 0,
-        });
+            Target::Same | Target::Nothing | Target::Elsewhere => 0,
+        };
+        let whole = stages.iter().map(len).max().unwrap_or(0);
         let bytes = (whole * dtype.map_or(0, DType::size)) as f64;
         topology.round() + topology.library_all_reduce(self.size(), self.0.here, bytes)
     }
@@ -211,6 +232,11 @@ impl Communicator for SimulatedComm {
         Some(self.0.rank.clock.topology())
     }
 
+    fn messages(&self) -> Option<LinkCost> {
+        let flies = self.0.rank.clock.topology().flies();
+        flies.then_some(self.0.link)
+    }
+
     fn post(&self, request: Request) -> Result<Handle> {
         let request = request.checked(self.size());
         let op = request.name();
@@ -219,11 +245,12 @@ impl Communicator for SimulatedComm {
             let travel = self.start(op, &stages, None, request.site)?;
             return Ok(self.handle(op, travel, Err(CommError::Agreed(error))));
         }
-        let travel = self.start(op, &request.stages, request.dtype, request.site)?;
-        let last = request.stages.into_iter().last();
-        let result = last.and_then(|stage| match stage.target {
+        let travel = self.start(op, &request.stages, request.moves(), request.site)?;
+        let left = request.sources.first().cloned();
+        let result = (request.stages.into_iter()).fold(left, |left, stage| match stage.target {
             Target::Write(dst) => Some(dst.freeze()),
             Target::Keep(result) => Some(result),
+            Target::Same => left,
             Target::Nothing | Target::Elsewhere => None,
         });
         Ok(self.handle(op, travel, Ok(result)))
@@ -236,7 +263,7 @@ impl Communicator for SimulatedComm {
         let bytes = (request.stages.first()).map_or(0, |stage| match &stage.target {
             Target::Write(dst) => dst.bytes(),
             Target::Keep(data) => data.bytes(),
-            Target::Nothing | Target::Elsewhere => 0,
+            Target::Same | Target::Nothing | Target::Elsewhere => 0,
         });
         let between = topology.link(self.0.members[self.0.index], self.0.members[peer]);
         let pays = topology.flies() || op == "recv";
@@ -262,7 +289,7 @@ impl Communicator for SimulatedComm {
             .and_then(|stage| match stage.target {
                 Target::Write(dst) => Some(dst.freeze()),
                 Target::Keep(result) => Some(result),
-                Target::Nothing | Target::Elsewhere => None,
+                Target::Same | Target::Nothing | Target::Elsewhere => None,
             });
         Ok(self.handle(op, travel, Ok(result)))
     }

@@ -30,6 +30,13 @@ pub(super) fn ask<I: Copy + Into<i64>>(
     let mut remote = Remote::new(routing, &numbers);
     let mut stray = None;
     let own = Own::new(routing);
+    if let (Own::Interval(own), Some(bits)) = (&own, remote.in_order(&own)) {
+        let stray = in_order(routing, own, indices, keys, bits);
+        return match stray {
+            Some(at) => Err(out_of_range(op, routing, at, indices[at].into())),
+            None => Ok(remote.settle(keys, own.len())),
+        };
+    }
     numbers.for_each(indices, keys, |place, value, shared| {
         if routing.absent == Some(value) {
             return NONE;
@@ -57,6 +64,46 @@ pub(super) fn ask<I: Copy + Into<i64>>(
 
 /// What an element holds in place of a key until all have been seen: none, or from here down one of another rank.
 const NONE: i64 = -1;
+
+/// [`ask`] where indices are rows and those of other ranks are numbered as they are, without this rank's: the same keys and bits,
+/// without a branch on whose row it is, which nobody could foresee. Returns the first element that is out of range.
+fn in_order<I: Copy + Into<i64>>(
+    routing: &Routing,
+    own: &Range<usize>,
+    indices: &[I],
+    keys: &mut [i64],
+    bits: &mut [u64],
+) -> Option<usize> {
+    let (extent, from_end) = (routing.extent as u64, i64::from(routing.from_end));
+    let (first, len) = (own.start as u64, own.len() as u64);
+    let mut stray = None;
+    for (place, (key, &value)) in keys.iter_mut().zip(indices).enumerate() {
+        let value = value.into();
+        // A negative index counts from the end; where it does not, it is beyond all extents.
+        let from_start =
+            value.wrapping_add((value >> 63) & from_end.wrapping_neg() & extent as i64);
+        let index = from_start as u64;
+        if index >= extent || routing.absent == Some(value) {
+            if routing.absent != Some(value) {
+                stray.get_or_insert(place);
+            }
+            *key = NONE;
+            continue;
+        }
+        let here = index.wrapping_sub(first);
+        let is_own = here < len;
+        let row = index - if index >= first + len { len } else { 0 };
+        // An own row sets no bit of whichever word.
+        let word = if is_own { 0 } else { row / 64 };
+        bits[word as usize] |= u64::from(!is_own) << (row % 64);
+        *key = if is_own {
+            here as i64
+        } else {
+            NONE - 1 - row as i64
+        };
+    }
+    stray
+}
 
 fn out_of_range(op: &'static str, routing: &Routing, at: usize, index: i64) -> AgreedError {
     let (n, mut rest) = (routing.extent, at);
@@ -223,6 +270,31 @@ impl<'a> Remote<'a> {
             } else {
                 Seen::List(Vec::new())
             },
+        }
+    }
+
+    /// The bits of rows, if the rows of other ranks are numbered as the indices are, without this rank's.
+    fn in_order(&mut self, own: &Own<'_>) -> Option<&mut [u64]> {
+        let (Own::Interval(own), Some(spans)) = (own, &self.spans) else {
+            return None;
+        };
+        let expected = |start: usize| start - if start >= own.end { own.len() } else { 0 };
+        let mut end = 0;
+        for (span, first) in spans {
+            // Between two spans there may only be this rank's own.
+            let follows = span.start == end || (end, span.start) == (own.start, own.end);
+            if !follows || *first != expected(span.start) {
+                return None;
+            }
+            end = span.end;
+        }
+        let extent = self.group.map_or(0, |group| group.partition.extent());
+        if end != extent && (end, extent) != (own.start, own.end) {
+            return None;
+        }
+        match &mut self.seen {
+            Seen::Bits(bits) if !bits.is_empty() => Some(bits),
+            _ => None,
         }
     }
 
@@ -405,6 +477,51 @@ pub(super) mod tests {
         assert_eq!(asked.counts, [2, 0, 0, 1]);
         // Own rows are keys 0..3, the others follow in the order of the requests.
         assert_eq!(keys, [5, 3, 1, 5, 4, 3, 0]);
+    }
+
+    #[test]
+    fn every_rank_asks_for_what_the_others_have() {
+        let sizes = [5, 0, 3, 7, 1];
+        let n: usize = sizes.iter().sum();
+        let indices: Vec<i64> = (0..64).map(|i| (i * i * 31 + 7 * i) % 16).collect();
+        let indices: Vec<i64> = (indices.iter().enumerate())
+            .map(|(k, &i)| if k % 3 == 0 { i - n as i64 } else { i })
+            .collect();
+        let partition = Partition::from_sizes(&sizes).unwrap();
+        for me in 0..sizes.len() {
+            let mut routing = routing(&partition, me, &[64], &[Keyed::Routed]);
+            routing.absent = Some(9);
+            let (asked, keys) = ask("take", &routing, &indices).unwrap();
+            let own = partition.part(me);
+            let mut starts = vec![0];
+            sizes
+                .iter()
+                .for_each(|size| starts.push(starts[starts.len() - 1] + size));
+            let owners = (0..sizes.len()).flat_map(|part| vec![starts[part]; asked.counts[part]]);
+            let ghosts: Vec<usize> = (owners.zip(&asked.requests))
+                .map(|(start, &at)| start + at as usize)
+                .collect();
+            assert_eq!(ghosts.len(), asked.requests.len());
+            assert!(ghosts.is_sorted_by(|a, b| a < b));
+            assert!(ghosts.iter().all(|row| own.position(*row).is_none()));
+            for (&index, &key) in indices.iter().zip(&keys) {
+                let Ok(key) = usize::try_from(key) else {
+                    assert_eq!((index, key), (9, -1));
+                    continue;
+                };
+                let row = match key.checked_sub(own.len()) {
+                    Some(ghost) => ghosts[ghost],
+                    None => own.index(key),
+                };
+                assert_eq!(row as i64, index.rem_euclid(n as i64), "rank {me}");
+            }
+            let distinct: std::collections::BTreeSet<usize> = (indices.iter())
+                .filter(|&&index| index != 9)
+                .map(|index| index.rem_euclid(n as i64) as usize)
+                .filter(|&row| own.position(row).is_none())
+                .collect();
+            assert!(ghosts.into_iter().eq(distinct));
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Fourier transforms on GPUs: every result is the sum that defines it.
+//! Fourier transforms on GPUs, by cuFFT where it is: lines are copied to where it takes them, transformed, and copied to where they
+//! belong. Without it every result is the sum that defines it.
 
 use super::Transform;
 use super::product::ComplexMul;
@@ -8,8 +9,10 @@ use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
+use crate::error::InOp;
 use bytemuck::{Pod, Zeroable};
-use shard_comm::cuda::KernelSource;
+use shard_comm::cuda::{FourierKind, KernelSource, Library};
+use shard_comm::{BufferMut, DType, Strided};
 use shard_kernels::fft::Fft;
 
 const SOURCE: KernelSource = cuda_source!("fft", include_str!("fft.cu"));
@@ -53,12 +56,97 @@ fn parts(mut view: CudaView) -> (CudaView, i64) {
     (view, step)
 }
 
+/// Lines in their views, and as the library takes them.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct LineParams {
+    view: CudaView,
+    lines: CudaView,
+    dim: i64,
+    /// Elements of a transform, and complex or real numbers in a line of the library.
+    n: i64,
+    width: i64,
+    imaginary: i64,
+    scale: f64,
+}
+
+impl Transform {
+    /// What the kernels are compiled for.
+    fn defines(&self, dtype: DType) -> String {
+        let (sign, half, doubled) = match self.kind {
+            Fft::Complex { inverse } => (if inverse { 1 } else { -1 }, false, false),
+            Fft::FromReal { doubled } => (-1, false, doubled),
+            Fft::ToReal { doubled } => (1, true, doubled),
+        };
+        let flags = [
+            ("READS", self.kind.reads_complex()),
+            ("WRITES", self.kind.writes_complex()),
+            ("HALF", half),
+            ("DOUBLED", doubled),
+        ];
+        let of = |(name, is): (&str, bool)| format!("#define {name} {}\n", u8::from(is));
+        let types = define(&[("T", dtype)]);
+        format!("{types}{}#define SIGN {sign}\n", flags.map(of).concat())
+    }
+
+    /// Lets cuFFT transform the lines; returns whether it did.
+    fn by_library(
+        &self,
+        call: &mut CudaCall<'_>,
+        defines: &str,
+        [(x, ix), (y, iy)]: [(CudaView, i64); 2],
+    ) -> Result<bool> {
+        let found = matches!(call.gpu.libraries().cufft, Library::Found { .. });
+        let extent = y.shape[self.dim] as usize;
+        if !call.policy.libraries || !found || y.numel() == 0 {
+            return Ok(false);
+        }
+        let (lines, n) = (y.numel() / extent, self.n);
+        let (kind, [read, written]) = match self.kind {
+            Fft::Complex { inverse } => (FourierKind::Complex { inverse }, [n, n]),
+            Fft::FromReal { .. } => (FourierKind::FromReal, [n, n / 2 + 1]),
+            Fft::ToReal { .. } => (FourierKind::ToReal, [n / 2 + 1, n]),
+        };
+        let dtype = call.outputs[0].dtype();
+        let parts = |complex: bool| if complex { 2 } else { 1 };
+        let mut from = call.scratch(dtype, lines * read * parts(self.kind.reads_complex()))?;
+        let mut to = call.scratch(dtype, lines * written * parts(self.kind.writes_complex()))?;
+        let params = |view, buffer: &mut BufferMut, width: usize, imaginary| -> Result<_> {
+            let address = call.gpu.address_mut(buffer).in_op(call.op)?;
+            let whole = Strided::contiguous(&[buffer.len()]);
+            Ok(LineParams {
+                view,
+                lines: CudaView::new(call.op, address, dtype, &whole)?,
+                dim: self.dim as i64,
+                n: n as i64,
+                width: width as i64,
+                imaginary,
+                scale: self.scale,
+            })
+        };
+        let packed = params(x, &mut from, read, ix)?;
+        let unpacked = params(y, &mut to, written, iy)?;
+        call.launch_own(&SOURCE, defines, "pack", lines * read, &packed)?;
+        let did = (call.gpu)
+            .fourier(kind, (lines, n), &mut from, &mut to)
+            .in_op(call.op)?;
+        if did {
+            call.launch_own(&SOURCE, defines, "unpack", y.numel(), &unpacked)?;
+        }
+        Ok(call.by_library(did))
+    }
+}
+
 impl CudaKernel for Transform {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let (reads, writes) = (self.kind.reads_complex(), self.kind.writes_complex());
         let of = |view, complex| if complex { parts(view) } else { (view, 0) };
         let (x, ix) = of(call.input(0)?, reads);
         let (y, iy) = of(call.output(0)?, writes);
+        let defines = self.defines(call.outputs[0].dtype());
+        if self.by_library(call, &defines, [(x, ix), (y, iy)])? {
+            return Ok(());
+        }
         let params = Params {
             x,
             y,
@@ -68,21 +156,6 @@ impl CudaKernel for Transform {
             iy,
             scale: self.scale,
         };
-        let (sign, half, doubled) = match self.kind {
-            Fft::Complex { inverse } => (if inverse { 1 } else { -1 }, false, false),
-            Fft::FromReal { doubled } => (-1, false, doubled),
-            Fft::ToReal { doubled } => (1, true, doubled),
-        };
-        let of = |name, is| format!("#define {name} {}\n", u8::from(is));
-        let flags = [
-            ("READS", reads),
-            ("WRITES", writes),
-            ("HALF", half),
-            ("DOUBLED", doubled),
-        ];
-        let flags: String = flags.map(|(name, is)| of(name, is)).concat();
-        let types = define(&[("T", call.outputs[0].dtype())]);
-        let defines = format!("{types}{flags}#define SIGN {sign}\n");
         call.launch_own(&SOURCE, &defines, "transform", y.numel(), &params)
     }
 }
@@ -106,5 +179,69 @@ impl CudaKernel for ComplexMul {
         };
         let defines = define(&[("T", call.outputs[0].dtype())]);
         call.launch_own(&SOURCE, &defines, "complex_mul", y.numel(), &params)
+    }
+}
+
+#[cfg(all(test, feature = "cuda-emulated"))]
+mod tests {
+    use super::*;
+    use crate::cuda::tests::under;
+    use crate::families::shape::{permute, reshape};
+    use crate::{Exec, KernelPolicy, Value};
+
+    /// All that a transform can be, of too few elements, as many as there are, and too many.
+    fn transforms() -> impl Iterator<Item = Transform> {
+        let flags = [false, true];
+        let kinds = flags.into_iter().flat_map(|flag| {
+            [
+                Fft::Complex { inverse: flag },
+                Fft::FromReal { doubled: flag },
+                Fft::ToReal { doubled: flag },
+            ]
+        });
+        let cases = kinds.flat_map(|kind| [1, 2, 3, 4, 5, 8].map(|n| (kind, n)));
+        cases.flat_map(|(kind, n)| {
+            let whole = if kind.writes_complex() && !kind.reads_complex() {
+                n / 2 + 1
+            } else {
+                n
+            };
+            // The adjoint of a transform that cuts or pads has results of another extent.
+            [whole, 1, whole + 2].map(|out| Transform {
+                name: "transform",
+                kind,
+                dim: 0,
+                n,
+                out,
+                scale: 0.75,
+                instead: None,
+            })
+        })
+    }
+
+    #[test]
+    fn the_library_transforms_as_the_sums_do() {
+        let own = KernelPolicy {
+            libraries: false,
+            ..KernelPolicy::default()
+        };
+        for op in transforms() {
+            let program = |exec: &dyn Exec, x: &Value| {
+                let square = reshape(exec, x, &[2, 2]).unwrap();
+                // Lines with steps, and for complex numbers these with imaginary parts elsewhere.
+                op.apply(exec, &permute(exec, &square, &[1, 0]).unwrap())
+                    .unwrap()
+            };
+            let by_library = under(KernelPolicy::default(), program);
+            let by_sums = under(own, program);
+            for ((found, calls), (expected, none)) in by_library.iter().zip(&by_sums) {
+                assert_eq!((*calls, *none), (1, 0), "{op:?}");
+                assert_eq!(found.len(), expected.len());
+                for (found, expected) in found.iter().zip(expected) {
+                    let near = (found - expected).abs() < 1e-12;
+                    assert!(near, "{found} for {expected}: {op:?}");
+                }
+            }
+        }
     }
 }

@@ -1,14 +1,16 @@
-//! NVIDIA's libraries for the ops that most of the arithmetic is in: cuBLASLt for [products](Cuda::matmul) and cuDNN for
-//! [convolutions](Cuda::convolve).
+//! NVIDIA's libraries for the ops that most of the arithmetic is in: cuBLASLt for [products](Cuda::matmul), cuDNN for
+//! [convolutions](Cuda::convolve) and cuFFT for [Fourier transforms](Cuda::fourier).
 //!
-//! Both are optional, and loaded when they are first asked for. A call is described by a few plain structures (`terms.rs`) in
-//! the library's own terms. Two drivers take these: NVIDIA's (`cublaslt.rs`, `cudnn.rs`), which hands each field to the library
+//! All are optional, and loaded when they are first asked for. A call is described by a few plain structures (`terms.rs`) in
+//! the library's own terms. Two drivers take these: NVIDIA's (`cublaslt.rs`, `cudnn.rs`, `cufft.rs`), which hands each field to the library
 //! under the name it has there, and the emulation (`played.rs`), which does with plain loops what the library's manual says.
 //! That way the translation of views into these terms is tested without a GPU.
 
 pub(super) mod conv;
 mod cublaslt;
 mod cudnn;
+mod cufft;
+mod fourier;
 pub(super) mod matmul;
 mod nvidia;
 #[cfg(feature = "cuda-emulated")]
@@ -17,6 +19,7 @@ pub(super) mod played;
 pub use conv::ConvCall;
 pub(super) use cublaslt::Lt;
 pub(super) use cudnn::Dnn;
+pub(super) use cufft::FftPlans;
 pub(super) use nvidia::Handles;
 
 use super::Cuda;
@@ -38,12 +41,13 @@ pub fn libraries() -> Libraries {
     Libraries {
         cublaslt: cublaslt::found().clone(),
         cudnn: cudnn::found().clone(),
+        cufft: cufft::found().clone(),
     }
 }
 
 impl Cuda {
-    /// The optional libraries that [`matmul`](Self::matmul) and [`convolve`](Self::convolve) call on this device: those of the
-    /// [machine](libraries), or their emulation where the device is emulated.
+    /// The optional libraries that [`matmul`](Self::matmul), [`convolve`](Self::convolve) and [`fourier`](Self::fourier) call on
+    /// this device: those of the [machine](libraries), or their emulation where the device is emulated.
     pub fn libraries(&self) -> Libraries {
         self.driver.libraries()
     }

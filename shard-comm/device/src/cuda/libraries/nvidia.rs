@@ -1,4 +1,4 @@
-//! Parts that the drivers of the two libraries share: handles that are made when they are first needed, and descriptions that
+//! Parts that the drivers of the libraries share: handles that are made when they are first needed, and descriptions that
 //! end with their scope.
 #![expect(unsafe_code, reason = "ends descriptions of the libraries")]
 
@@ -9,6 +9,7 @@ use cudarc::driver::CudaContext;
 
 use super::cublaslt::{self, Lt};
 use super::cudnn::{self, Dnn};
+use super::cufft::{self, FftPlans};
 use crate::cuda::driver::Answer;
 
 /// The libraries' handles for one stream. They must end before the context that they were made in.
@@ -16,6 +17,7 @@ use crate::cuda::driver::Answer;
 pub(in crate::cuda) struct Handles {
     lt: Mutex<Option<Lt>>,
     dnn: Mutex<Option<Dnn>>,
+    fft: Mutex<Option<FftPlans>>,
 }
 
 impl Handles {
@@ -52,6 +54,21 @@ impl Handles {
             none => none.insert(Dnn::new(context, stream)?),
         };
         work(dnn).map(Some)
+    }
+
+    /// Works with the stream's plans of cuFFT, if the library is there. The stream's context is current on this thread.
+    pub(in crate::cuda) fn fft<T>(
+        &self,
+        context: &Arc<CudaContext>,
+        stream: usize,
+        work: impl FnOnce(&mut FftPlans) -> Answer<T>,
+    ) -> Answer<Option<T>> {
+        if !cufft::found().is_found() {
+            return Ok(None);
+        }
+        let mut fft = self.fft.lock().unwrap_or_else(PoisonError::into_inner);
+        let plans = fft.get_or_insert_with(|| FftPlans::new(context, stream));
+        work(plans).map(Some)
     }
 }
 

@@ -8,18 +8,19 @@ use half::{bf16, f16};
 
 use super::{Libraries, Library};
 use crate::cuda::driver::{Answer, Refusal};
-use crate::cuda::terms::{ConvKind, Convolution, Gemm, Matrix, Tensor};
+use crate::cuda::terms::{ConvKind, Convolution, Fourier, FourierKind, Gemm, Matrix, Tensor};
 use crate::{DType, MatmulPrecision};
 
 /// Workspace that every call asks for, so that tests see that the call gets it.
 const WORKSPACE: usize = 64;
 
-/// The emulation has both libraries.
+/// The emulation has all libraries.
 pub(in crate::cuda) fn libraries() -> Libraries {
     let played = || Library::Found { version: 0 };
     Libraries {
         cublaslt: played(),
         cudnn: played(),
+        cufft: played(),
     }
 }
 
@@ -203,6 +204,73 @@ unsafe fn run<T: Float>(call: &Convolution) {
     for at in positions(target.dims) {
         // SAFETY: as above.
         unsafe { target.place(at).write(T::narrow(sums[target.number(at)])) };
+    }
+}
+
+/// As [`Driver::plan_fourier`](crate::cuda::driver::Driver::plan_fourier).
+pub(in crate::cuda) fn plan_fourier(call: &Fourier) -> Answer<Option<usize>> {
+    match call.n > 0 && call.lines > 0 {
+        true => Ok(Some(WORKSPACE)),
+        false => Err(Refusal::new(
+            "cufftMakePlanMany64",
+            format!("invalid size: {call:?}"),
+        )),
+    }
+}
+
+/// As [`Driver::fourier`](crate::cuda::driver::Driver::fourier).
+///
+/// # Safety
+/// As for that function, with addresses of the host.
+pub(in crate::cuda) unsafe fn fourier(call: &Fourier, workspace: (u64, usize)) -> Answer<()> {
+    if workspace.0 == 0 || workspace.1 < WORKSPACE {
+        return Err(Refusal::new("cufftExec", "no workspace"));
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        match call.dtype {
+            DType::F64 => transform::<f64>(call, |x| x, |x| x),
+            DType::F32 => transform::<f32>(call, f64::from, |x| x as f32),
+            _ => return Err(Refusal::new("cufftExec", "invalid type")),
+        }
+    }
+    Ok(())
+}
+
+/// Sums in `f64`, line by line. What is read is overwritten when it has been read, because the library may do so.
+unsafe fn transform<T: Float>(call: &Fourier, wide: impl Fn(T) -> f64, narrow: impl Fn(f64) -> T) {
+    let Fourier { kind, n, .. } = *call;
+    let [width, out] = kind.widths(n);
+    for line in 0..call.lines {
+        let x = |i: usize| Place::<T>::new(call.x, (line * width + i) as i64);
+        let y = |i: usize| Place::<T>::new(call.y, (line * out + i) as i64);
+        // SAFETY: elements of the line, as the caller promises.
+        let read = |i: usize| wide(unsafe { x(i).read() });
+        // The whole line as complex numbers.
+        let number = |j: usize| match kind {
+            FourierKind::Complex { .. } => [read(2 * j), read(2 * j + 1)],
+            FourierKind::FromReal => [read(j), 0.0],
+            FourierKind::ToReal if j == 0 || 2 * j == n => [read(2 * j), 0.0],
+            FourierKind::ToReal if 2 * j < n => [read(2 * j), read(2 * j + 1)],
+            FourierKind::ToReal => [read(2 * (n - j)), -read(2 * (n - j) + 1)],
+        };
+        let numbers: Vec<[f64; 2]> = (0..n).map(number).collect();
+        let sign = match kind {
+            FourierKind::Complex { inverse: false } | FourierKind::FromReal => -1.0,
+            _ => 1.0,
+        };
+        let sum = |k: usize| {
+            (0..n).fold([0.0; 2], |[re, im], j| {
+                let angle = sign * std::f64::consts::TAU * ((j * k) % n) as f64 / n as f64;
+                let ([a, b], (s, c)) = (numbers[j], angle.sin_cos());
+                [re + a * c - b * s, im + a * s + b * c]
+            })
+        };
+        let parts = if kind == FourierKind::ToReal { 1 } else { 2 };
+        // SAFETY, for both: as above.
+        (0..out).for_each(|i| unsafe { y(i).write(narrow(sum(i / parts)[i % parts])) });
+        // SAFETY: as said above.
+        (0..width).for_each(|i| unsafe { x(i).write(narrow(f64::NAN)) });
     }
 }
 

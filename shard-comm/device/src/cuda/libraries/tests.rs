@@ -2,7 +2,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::*;
-use crate::cuda::terms::{ConvKind, Convolution, Gemm, Matrix, Numbers, Tensor};
+use crate::cuda::terms::{ConvKind, Convolution, FourierKind, Gemm, Matrix, Numbers, Tensor};
 use crate::cuda::{Availability, availability};
 use crate::{Buffer, DeviceRef, Element, MatmulPrecision, Strided};
 
@@ -514,5 +514,97 @@ fn the_libraries_take_descriptions_and_agree_on_the_extents_of_outputs() {
             let described = cudnn::Described::new(&call).unwrap();
             assert_eq!(described.outputs().unwrap()[..], [1, 4, 3, 3, 7]);
         }
+    }
+}
+
+/// The transform of a line by the sum that defines it, from the library's numbers to the library's numbers.
+fn expected(kind: FourierKind, n: usize, line: &[f64]) -> Vec<f64> {
+    let number = |j: usize| match kind {
+        FourierKind::FromReal => [line[j], 0.0],
+        FourierKind::Complex { .. } => [line[2 * j], line[2 * j + 1]],
+        // A frequency above the middle is the mirror image of one below; the lowest and the middle one are real.
+        FourierKind::ToReal if j > n - j => [line[2 * (n - j)], -line[2 * (n - j) + 1]],
+        FourierKind::ToReal if j == 0 || j == n - j => [line[2 * j], 0.0],
+        FourierKind::ToReal => [line[2 * j], line[2 * j + 1]],
+    };
+    let backward = matches!(
+        kind,
+        FourierKind::ToReal | FourierKind::Complex { inverse: true }
+    );
+    let turn = if backward { 1.0 } else { -1.0 } * std::f64::consts::TAU / n as f64;
+    let sum = |k: usize| {
+        (0..n).fold([0.0; 2], |[re, im], j| {
+            let ([a, b], (s, c)) = (number(j), (turn * (j * k) as f64).sin_cos());
+            [re + a * c - b * s, im + a * s + b * c]
+        })
+    };
+    match kind {
+        FourierKind::ToReal => (0..n).map(|k| sum(k)[0]).collect(),
+        FourierKind::FromReal => (0..=n / 2).flat_map(sum).collect(),
+        FourierKind::Complex { .. } => (0..n).flat_map(sum).collect(),
+    }
+}
+
+const TRANSFORMS: [FourierKind; 4] = [
+    FourierKind::Complex { inverse: false },
+    FourierKind::Complex { inverse: true },
+    FourierKind::FromReal,
+    FourierKind::ToReal,
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn transforms_equal_the_sums_that_define_them(
+        kind in prop::sample::select(&TRANSFORMS[..]),
+        n in prop_oneof![1..20_usize, Just(31), Just(64)],
+        lines in 1..4_usize,
+        dtype in prop::sample::select(&[DType::F64, DType::F32][..]),
+    ) {
+        let widths = kind.widths(n).map(|width| width * lines);
+        let [from, to] = widths.map(|len| Strided::contiguous(&[len]));
+        let given = numbers(&from, 5);
+        for device in devices() {
+            let mut x = device.alloc(dtype, widths[0]).unwrap();
+            device.copy(&upload(&device, dtype, &given), &from, &mut x, &from).unwrap();
+            let (did, found) = written(&device, dtype, &to, |cuda, y| {
+                cuda.fourier(kind, (lines, n), &mut x, y).unwrap()
+            });
+            if !did {
+                prop_assert!(!is_emulated(&device));
+                continue;
+            }
+            let expected = given.chunks(kind.widths(n)[0]).flat_map(|line| expected(kind, n, line));
+            let tolerance = if dtype == DType::F64 { 1e-12 } else { 1e-5 } * n as f64;
+            for (found, expected) in found.iter().zip(expected) {
+                prop_assert!((found - expected).abs() < tolerance, "{found} for {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn transforms_refuse_buffers_that_do_not_fit_and_leave_what_is_empty() {
+    for device in devices() {
+        let cuda = Cuda::of(&*device).unwrap();
+        let floats = |dtype, len| device.alloc(dtype, len).unwrap();
+        let kind = FourierKind::FromReal;
+        let (mut x, mut y) = (floats(DType::F32, 6), floats(DType::F32, 7));
+        let short = cuda.fourier(kind, (1, 6), &mut x, &mut y).unwrap_err();
+        assert!(
+            short
+                .to_string()
+                .contains("1 lines of 6 in 6 and 7 elements"),
+            "{short}"
+        );
+        let endless = cuda.fourier(kind, (usize::MAX, 6), &mut x, &mut y);
+        endless.unwrap_err();
+        cuda.fourier(kind, (1, 4), &mut floats(DType::F64, 6), &mut y)
+            .unwrap_err();
+        assert!(!cuda.fourier(kind, (0, 6), &mut x, &mut y).unwrap());
+        assert!(!cuda.fourier(kind, (2, 0), &mut x, &mut y).unwrap());
+        let (mut x, mut y) = (floats(DType::I32, 6), floats(DType::I32, 8));
+        assert!(!cuda.fourier(kind, (1, 6), &mut x, &mut y).unwrap());
     }
 }

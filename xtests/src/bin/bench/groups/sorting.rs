@@ -104,7 +104,11 @@ fn selected(ctx: &Context, n: usize, ranks: usize, split: Split, fresh: bool) ->
     let within = local.from_fn([named.len()], [replicate()], move |i| within[i[0]])?;
     let mut copy = Limit::memcpy(ctx, remote.len() * ROW * 4)?;
     let limit = Limit::new("gather, copy", move || {
-        let picked = own.index_select(0, &within)?;
+        // An index of its own, as the step's.
+        let picked = match fresh {
+            true => own.index_select(0, &within.sub_scalar(0.0)?)?,
+            false => own.index_select(0, &within)?,
+        };
         (copy.step)()?;
         Ok(picked)
     });

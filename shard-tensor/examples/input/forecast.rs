@@ -4,6 +4,13 @@ use ndarray::{Array2, Array4, Dimension};
 use shard_tensor::data::Npy;
 use std::path::{Path, PathBuf};
 
+/// The files of a folder.
+pub(crate) const THETA: &str = "uk_hires_theta.npy";
+pub(crate) const ALTITUDE: &str = "uk_hires_altitude.npy";
+
+/// Model levels of the forecast, as its producers number them.
+const LEVELS: [usize; 7] = [1, 4, 7, 10, 13, 16, 19];
+
 /// The smallest field the U-Net can halve twice and the blocks can cover.
 const SMALLEST: usize = 8;
 
@@ -43,10 +50,7 @@ pub(crate) enum DataError {
 impl Forecast {
     /// Reads both files of a folder.
     pub(crate) fn read(folder: &Path) -> Result<Self, DataError> {
-        let (theta, altitude) = (
-            folder.join("uk_hires_theta.npy"),
-            folder.join("uk_hires_altitude.npy"),
-        );
+        let (theta, altitude) = (folder.join(THETA), folder.join(ALTITUDE));
         let forecast = Self {
             theta: read(&theta)?,
             altitude: read(&altitude)?,
@@ -69,6 +73,14 @@ impl Forecast {
             });
         }
         Ok(forecast)
+    }
+
+    /// What a level is called.
+    pub(crate) fn level(&self, at: usize) -> String {
+        match LEVELS.get(at) {
+            Some(level) if self.theta.dim().1 == LEVELS.len() => level.to_string(),
+            _ => format!("#{at}"),
+        }
     }
 
     /// `[hours, levels, rows, columns]`
@@ -105,13 +117,35 @@ fn index_of(mut position: usize, shape: &[usize]) -> Vec<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use ndarray::{Array, Dimension};
     use shard_tensor::data::npy_bytes;
 
     fn write_npy<T: shard_tensor::Element, D: Dimension>(path: PathBuf, array: &Array<T, D>) {
         std::fs::write(path, npy_bytes(array).unwrap()).unwrap();
+    }
+
+    /// A forecast in a folder of its own, which goes with it.
+    pub(crate) struct Folder {
+        pub(crate) path: PathBuf,
+        pub(crate) forecast: Forecast,
+    }
+
+    impl Folder {
+        pub(crate) fn of(name: &str, theta: &Array4<f32>, altitude: &Array2<f32>) -> Self {
+            let path = folder(name);
+            write_npy(path.join(THETA), theta);
+            write_npy(path.join(ALTITUDE), altitude);
+            let forecast = Forecast::read(&path).unwrap();
+            Self { path, forecast }
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.path).ok();
+        }
     }
 
     /// A folder of its own with a small, valid forecast.
@@ -122,8 +156,8 @@ mod tests {
             Array4::from_elem((2, 1, 8, 9), 280f32),
             Array2::from_elem((8, 9), 5f32),
         );
-        write_npy(path.join("uk_hires_theta.npy"), &theta);
-        write_npy(path.join("uk_hires_altitude.npy"), &altitude);
+        write_npy(path.join(THETA), &theta);
+        write_npy(path.join(ALTITUDE), &altitude);
         path
     }
 
