@@ -4,7 +4,7 @@ use crate::args::{MeshShape, Split};
 use crate::forecast::{Forecast, THETA};
 use crate::keep::Stretch;
 use crate::model::UNet;
-use crate::pieces::boundaries;
+use crate::pieces;
 use crate::prepare::{Task, mesh_of, placements, rms};
 use crate::progress::{Course, Progress};
 use crate::ranks::RankReport;
@@ -70,6 +70,8 @@ pub(crate) struct Panels {
     pub(crate) ground: Array2<f64>,
     /// Where pieces begin and end, in rows and columns.
     pub(crate) boundaries: [Vec<usize>; 2],
+    /// And which ranks have them.
+    pub(crate) ranks: Vec<usize>,
 }
 
 /// All that changes while a model trains.
@@ -205,7 +207,8 @@ impl Job<'_> {
             prediction: level(&prediction)?,
             target: level(&target)?,
             ground: self.forecast.altitude.mapv(f64::from),
-            boundaries: boundaries(test.target.layout()),
+            boundaries: pieces::boundaries(test.target.layout()),
+            ranks: pieces::ranks(test.target.layout(), self.level),
         };
         Ok((scores, panels))
     }
