@@ -53,48 +53,6 @@ fn every_line_of_json_has_its_figures() {
     }
 }
 
-/// A stand-in for a Python with PyTorch: it has every case, and any number of calls takes it half a second.
-#[cfg(unix)]
-#[test]
-fn a_peer_takes_turns_on_one_rank() {
-    use std::os::unix::fs::PermissionsExt;
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (peer, file) = (dir.join("peer.sh"), dir.join("beside.json"));
-    let answers = "#!/bin/sh\necho Peer 1.0\nwhile read -r what rest; do case $what in\n\
-        case) echo ready;;\nrun) echo 0.5;;\nesac; done\n";
-    std::fs::write(&peer, answers).unwrap();
-    std::fs::set_permissions(&peer, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let _ = std::fs::remove_file(&file);
-    let [peer, to] = [&peer, &file].map(|p| p.to_str().unwrap());
-    let asked = ["--quick", "--only", "elem/add", "--json", to];
-    let output = bench(&[&["elementwise", "--beside-torch", peer], &asked[..]].concat());
-    assert!(output.status.success(), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("(Peer 1.0)"));
-    let text = std::fs::read_to_string(&file).unwrap();
-    let records: Vec<Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    assert_eq!(records.len(), 2);
-    for r in &records {
-        if r["ranks"] == 2 {
-            assert!(r["beside_s"].is_null(), "{r}");
-            continue;
-        }
-        assert_eq!(r["beside_s"], 0.5, "{r}");
-        let ratio = r["min_s"].as_f64().unwrap() / 0.5;
-        let told = r["beside_min_ratio"].as_f64().unwrap();
-        assert!((told / ratio - 1.0).abs() < 1e-6, "{r}");
-    }
-}
-
-#[test]
-fn a_peer_that_does_not_run_is_told() {
-    let output = bench(&["elementwise", "--quick", "--beside-torch", "/nowhere/python"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("/nowhere/python"));
-}
-
 #[test]
 fn a_group_that_is_not_there_is_refused() {
     let output = bench(&["nonsense"]);
