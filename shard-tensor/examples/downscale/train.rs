@@ -162,17 +162,14 @@ impl Job<'_> {
         let title = format!("{} {}", self.mesh, self.dtype);
         let mut progress = Progress::new(ctx, training.step as usize, self.steps, title);
         while training.step < self.stretch.stop {
-            let Some(hours) = training.hours.epoch()?.next() else {
-                continue; // The next epoch.
-            };
-            let samples = task.samples(&hours?[0], self.dtype)?;
+            let hours = training.hours.next_batch()?.swap_remove(0);
+            let samples = task.samples(&hours, self.dtype)?;
             let residual = training.model.forward(&samples.inputs)?;
             let loss = samples.bilinear.add(&residual)?.mse_loss(&samples.target)?;
             let mut gradients = loss.backward()?;
             gradients.clip_norm(LONGEST)?;
-            training
-                .adam
-                .set_learning_rate(rates.at(training.step as usize));
+            let rate = rates.at(training.step as usize);
+            training.adam.set_learning_rate(rate);
             training.adam.step(&gradients)?;
             training.step += 1;
             progress.step(loss.item()?);

@@ -8,6 +8,8 @@
 //!
 //! `cargo run --release -p shard-tensor --example fno -- --help`
 
+#[path = "../output/exit.rs"]
+mod exit;
 #[path = "../output/fields.rs"]
 mod fields;
 #[path = "../input/forecast.rs"]
@@ -98,14 +100,7 @@ struct Outcome {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit::of(run(&Args::parse()))
 }
 
 /// Whether all is as it must be.

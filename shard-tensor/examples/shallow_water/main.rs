@@ -8,6 +8,8 @@
 
 #[path = "../output/animation.rs"]
 mod animation;
+#[path = "../output/exit.rs"]
+mod exit;
 mod model;
 #[path = "../input/numbers.rs"]
 mod numbers;
@@ -98,14 +100,7 @@ struct RankReport {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit::of(run(&Args::parse()))
 }
 
 /// Whether all is as it must be.

@@ -7,6 +7,8 @@
 //!
 //! `cargo run --release -p shard-tensor --example unet3d -- --help`
 
+#[path = "../output/exit.rs"]
+mod exit;
 #[path = "../output/fields.rs"]
 mod fields;
 #[path = "../input/forecast.rs"]
@@ -75,14 +77,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit::of(run(&Args::parse()))
 }
 
 /// Whether all is as it must be.

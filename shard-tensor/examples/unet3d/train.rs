@@ -15,6 +15,9 @@ use std::path::Path;
 /// The learning rate rises to this over the first tenth of the steps and falls to none along a cosine.
 const RATE: f64 = 4e-3;
 
+/// What is added to Adam's denominator: where gradients are next to nothing, steps would be made of their rounding.
+const EPS: f64 = 1e-6;
+
 /// The longest step that a batch may ask for: the norm of all gradients.
 const LONGEST: f64 = 1.0;
 
@@ -55,7 +58,7 @@ impl Job<'_> {
         let mesh = ctx.mesh([("levels", levels), ("rows", rows), ("columns", columns)])?;
         let task = Task::new(&mesh, self.data, &self.forecast.altitude)?;
         let model = UNet3d::new(&mesh, INPUTS, 1, self.width)?;
-        let mut adam = AdamW::new(model.parameters(), RATE)?;
+        let mut adam = AdamW::new(model.parameters(), RATE)?.eps(EPS);
         let [hours, ..] = self.forecast.shape();
         let mut past = Loader::new(&mesh, 1)?
             .source(placements(&mesh), || Npy::open(self.data.join(THETA)))?
@@ -64,18 +67,15 @@ impl Job<'_> {
 
         let rates = Cosine::new(RATE, self.steps).warmup(self.steps / 10);
         let title = format!("{levels}x{rows}x{columns} {}", self.dtype);
-        let (mut step, mut progress) = (0, Progress::new(ctx, 0, self.steps, title));
-        while step < self.steps {
-            let Some(hour) = past.epoch()?.next() else {
-                continue; // The next epoch.
-            };
-            let samples = task.samples(&hour?[0], self.dtype)?;
+        let mut progress = Progress::new(ctx, 0, self.steps, title);
+        for step in 0..self.steps {
+            let hour = past.next_batch()?.swap_remove(0);
+            let samples = task.samples(&hour, self.dtype)?;
             let loss = model.forward(&samples.inputs)?.mse_loss(&samples.target)?;
             let mut gradients = loss.backward()?;
             gradients.clip_norm(LONGEST)?;
             adam.set_learning_rate(rates.at(step));
             adam.step(&gradients)?;
-            step += 1;
             progress.step(loss.item()?);
         }
         let course = progress.done();

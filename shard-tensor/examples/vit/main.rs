@@ -7,6 +7,8 @@
 //!
 //! `cargo run --release -p shard-tensor --example vit -- --help`
 
+#[path = "../output/exit.rs"]
+mod exit;
 #[path = "../output/fields.rs"]
 mod fields;
 #[path = "../input/forecast.rs"]
@@ -87,14 +89,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit::of(run(&Args::parse()))
 }
 
 /// Whether all is as it must be.

@@ -110,9 +110,8 @@ impl Job<'_> {
             let loss = training.model.forward(around)?.mse_loss(lacking)?;
             let mut gradients = loss.backward()?;
             gradients.clip_norm(LONGEST)?;
-            training
-                .adam
-                .set_learning_rate(rates.at(training.step as usize));
+            let rate = rates.at(training.step as usize);
+            training.adam.set_learning_rate(rate);
             training.adam.step(&gradients)?;
             training.step += 1;
             progress.step(loss.item()?);
