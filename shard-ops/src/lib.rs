@@ -27,6 +27,7 @@ mod rule;
 mod strategy;
 pub mod testing;
 mod value;
+mod wide;
 
 pub use engine::{Engine, EngineOptions, Handler, Pin};
 pub use error::{InOp, OpError, Result};

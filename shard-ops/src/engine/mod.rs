@@ -10,10 +10,11 @@ mod submit;
 pub use self::pin::Pin;
 use self::route::{Side, Whose};
 use self::rows::{SharedWork, Work};
-use self::submit::submit;
+use self::submit::{converted, submit};
 use crate::error::InOp;
 use crate::rule::Body;
 use crate::strategy::{InputMove, Routing};
+use crate::wide;
 use crate::{
     Alternative, Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Reduction, Result, Rule, Stage,
     Strategy, Sums, Value, key_of,
@@ -257,10 +258,11 @@ impl Engine {
             refuse_without_kernel(op, cx.device())?;
         }
         if !cx.is_member() {
-            return match rule.decides_rows() {
+            let outputs = match rule.decides_rows() {
                 Some(_) => rows::settle_outside(name, cx, rule, strategy),
                 None => outputs_without_data(cx, rule, &strategy.outputs),
             };
+            return narrow(name, rule, outputs?);
         }
         let reduced = reduce(name, strategy, inputs)?;
         let mut current: SmallVec<[&Array; 4]> = SmallVec::from_slice(inputs);
@@ -269,15 +271,23 @@ impl Engine {
         }
         let kernels = self.kernels.get();
         let run = Run {
-            op: Applied { op, kernels },
+            op: Applied {
+                op,
+                kernels,
+                wide: rule.is_wide(),
+            },
             cx,
             rule,
             strategy,
         };
-        match (&strategy.assemble, &rule.body) {
+        let outputs = match (&strategy.assemble, &rule.body) {
             (Some(assemble), _) => run.assemble(assemble, &current),
             (None, Body::Relabel) => run.relabel(&current),
             (None, _) => run.kernels(&current),
+        };
+        match run.op.wide {
+            true => narrow(name, rule, outputs?),
+            false => outputs,
         }
     }
 
@@ -316,7 +326,7 @@ impl Engine {
                 dtype: a.dtype(),
             })
             .collect();
-        let rule = op.rule(&metas)?;
+        let rule = wide::rule(&**op, &metas)?;
         let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
         let model = planner.model().unwrap_or_default();
         let wanted = match (&pin, rule.outputs.first()) {
@@ -325,12 +335,21 @@ impl Engine {
             }
             _ => None,
         };
+        if let (Some(pinned), true) = (&wanted, rule.is_wide())
+            && pinned.is_partial()
+        {
+            return Err(OpError::Pinned {
+                op: op.name(),
+                wanted: pinned.to_string(),
+                possible: vec!["sums over ranks that are taken before they get 16 bits".into()],
+            });
+        }
         let index = first.index();
         let strategy = Strategy::yielding(&rule, &layouts, wanted.as_ref(), index, &model)?;
         let (rule, strategy) = match strategy.cost() {
             0 => (rule, strategy),
             _ => {
-                let rules = op.block_rules(&metas, strategy.outputs())?;
+                let rules = wide::block_rules(&**op, &rule, &metas, strategy.outputs())?;
                 strategy.or_block_by_block((rule, rules), &layouts, index, &model)
             }
         };
@@ -557,6 +576,32 @@ fn refuse_moves(op: &'static str, strategy: &Strategy, inputs: &[&Array]) -> Res
     }
 }
 
+/// Outputs that kernels wrote as `f32` in place of a 16-bit type: rounded to it, once sums over ranks have been taken.
+fn narrow(op: &'static str, rule: &Rule, outputs: Vec<Array>) -> Result<Vec<Array>> {
+    let narrowed = outputs.into_iter().enumerate().map(|(o, output)| {
+        let Some(to) = rule.narrows(o).filter(|to| *to != output.dtype()) else {
+            return Ok(output);
+        };
+        // Of the greatest and the least, the rounded ones are the roundings.
+        let rounds = matches!(
+            output.layout().partial_op(),
+            Some(ReduceOp::Sum | ReduceOp::Prod)
+        );
+        let settled = match rounds {
+            true => {
+                let whole = output.layout().with_partial_reduced();
+                output.redistribute(&whole).in_op(op)?
+            }
+            false => output,
+        };
+        let local = (settled.buffer())
+            .map(|local| converted(settled.cx(), local, to))
+            .transpose()?;
+        Array::from_parts(settled.cx(), settled.layout(), local, to).in_op(op)
+    });
+    narrowed.collect()
+}
+
 fn outputs_without_data(cx: &Rc<MeshComm>, rule: &Rule, layouts: &[Layout]) -> Result<Vec<Array>> {
     rule.outputs
         .iter()
@@ -671,6 +716,8 @@ fn launch(
 struct Applied<'a> {
     op: &'a Arc<dyn Op>,
     kernels: KernelPolicy,
+    /// Whether kernels get 16-bit operands as `f32`.
+    wide: bool,
 }
 
 impl Applied<'_> {

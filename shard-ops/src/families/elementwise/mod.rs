@@ -225,6 +225,11 @@ pub fn cast(exec: &dyn Exec, x: &Value, to: DType) -> Result<Value> {
     exec.apply1(Arc::new(Cast { to }), &[x])
 }
 
+/// The op that converts to a type.
+pub(crate) fn cast_op(to: DType) -> Arc<dyn Op> {
+    Arc::new(Cast { to })
+}
+
 /// One step of the chain rule of a map: `f(x)` for order 0, `g * f⁽ᵒʳᵈᵉʳ⁾(x)` beyond, so that every derivative
 /// is the same op of the next order.
 #[derive(Clone, Copy, Debug)]
