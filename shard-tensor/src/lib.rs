@@ -48,6 +48,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
+mod autocast;
 mod context;
 pub mod data;
 mod dim;

@@ -41,6 +41,8 @@ pub(crate) struct Job<'a> {
     pub(crate) batch: usize,
     pub(crate) seed: u64,
     pub(crate) dtype: DType,
+    /// The type of products; `f32` casts nothing.
+    pub(crate) autocast: DType,
     /// What ranks compute on.
     pub(crate) device: DeviceKind,
     /// What moves elements between them.
@@ -164,8 +166,10 @@ impl Job<'_> {
                 continue; // The next epoch.
             };
             let samples = task.samples(&hours?[0], self.dtype)?;
-            let residual = training.model.forward(&samples.inputs)?;
-            let loss = samples.bilinear.add(&residual)?.mse_loss(&samples.target)?;
+            let loss = ctx.autocast(self.autocast, || {
+                let residual = training.model.forward(&samples.inputs)?;
+                (samples.bilinear.add(&residual)?).mse_loss(&samples.target)
+            })?;
             let mut gradients = loss.backward()?;
             gradients.clip_norm(LONGEST)?;
             training

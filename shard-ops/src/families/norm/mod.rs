@@ -15,8 +15,8 @@ use crate::families::shape::reshape;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved,
-    Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Reduction, Result,
+    Rule, Saved, Value, key_of,
 };
 use shard_comm::{DType, Element, Monoid};
 use shard_kernels::moments::{Groups, moments};
@@ -440,6 +440,10 @@ fn flat<'a, T: Element>(view: &View<'a, T>) -> std::borrow::Cow<'a, [T]> {
 impl Op for Normalise {
     fn name(&self) -> &'static str {
         "normalise"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::First
     }
 
     fn key(&self) -> u128 {

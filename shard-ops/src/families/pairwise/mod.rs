@@ -15,8 +15,8 @@ use super::types::float_types;
 use crate::host::with_float;
 use crate::rule::broadcast;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
-    key_of,
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Precision, Reduction, Result, Rule,
+    Saved, Value, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::pairwise as kernels;
@@ -87,6 +87,10 @@ pub(crate) struct Powers {
 impl Op for Powers {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Full
     }
 
     fn key(&self) -> u128 {
