@@ -47,8 +47,8 @@
 //! other rank hears of the one that failed. Only after the last is the group unusable.
 #![forbid(unsafe_code)]
 
-pub mod checkpoint;
 mod autocast;
+pub mod checkpoint;
 mod context;
 pub mod data;
 mod dim;

@@ -46,6 +46,10 @@ pub struct EngineOptions {
     pub host_fallback: bool,
     /// How kernels on a GPU go about it.
     pub kernels: KernelPolicy,
+    /// Whether terms of sums over ranks are rounded where the result has 16 bits, so that half the bytes move, and later, with others:
+    /// results then differ from those of one rank by the rounding of each term. Otherwise an op with such a result takes the sum in
+    /// `f32` first.
+    pub narrow_sums: bool,
 }
 
 impl Default for EngineOptions {
@@ -55,6 +59,7 @@ impl Default for EngineOptions {
             explicit_moves: false,
             host_fallback: false,
             kernels: KernelPolicy::default(),
+            narrow_sums: false,
         }
     }
 }
@@ -66,6 +71,7 @@ pub struct Engine {
     explicit_moves: Cell<bool>,
     host_fallback: Cell<bool>,
     kernels: Cell<KernelPolicy>,
+    narrow_sums: Cell<bool>,
     pin: RefCell<Option<Pin>>,
     strategies: RefCell<HashMap<StrategyKey, Rc<Ready>, Prehashed>>,
     handlers: RefCell<HashMap<&'static str, Handler>>,
@@ -108,11 +114,13 @@ impl Engine {
         let explicit_moves = Cell::new(options.explicit_moves);
         let host_fallback = Cell::new(options.host_fallback);
         let kernels = Cell::new(options.kernels);
+        let narrow_sums = Cell::new(options.narrow_sums);
         Rc::new(Self {
             options,
             explicit_moves,
             host_fallback,
             kernels,
+            narrow_sums,
             pin: RefCell::default(),
             strategies: RefCell::default(),
             handlers: RefCell::default(),
@@ -151,6 +159,14 @@ impl Engine {
     /// All ranks must set the same.
     pub fn set_kernels(&self, policy: KernelPolicy) -> KernelPolicy {
         self.kernels.replace(policy)
+    }
+
+    /// Whether terms of sums over ranks are [rounded](EngineOptions::narrow_sums) to 16 bits; returns what was set before.
+    ///
+    /// # Collective
+    /// All ranks must set the same, which the next exchange finds out.
+    pub fn set_narrow_sums(&self, narrow: bool) -> bool {
+        self.narrow_sums.replace(narrow)
     }
 
     /// How the first result of each op is to lie from now on, if it is to lie in a certain way: the cheapest strategy that leaves it
@@ -199,8 +215,23 @@ impl Engine {
             return self.as_pinned(op.name(), outputs);
         }
         let ready = self.ready(op, inputs)?;
+        let sums = ready.rule.is_wide() && !self.narrow_sums.get();
+        if let (Some(pinned), true) = (&ready.wanted, sums)
+            && pinned.is_partial()
+        {
+            return Err(OpError::Pinned {
+                op: op.name(),
+                wanted: pinned.to_string(),
+                possible: vec!["the sum, which is taken before it gets 16 bits".into()],
+            });
+        }
         let kernels = self.kernels.get();
-        let number = record(op, ready.fingerprint ^ kernels.fingerprint(), inputs);
+        let narrow = u128::from(ready.rule.is_wide() && self.narrow_sums.get());
+        let number = record(
+            op,
+            ready.fingerprint ^ kernels.fingerprint() ^ narrow,
+            inputs,
+        );
         let outputs = self.run_strategy(op, &ready.rule, &ready.strategy, inputs)?;
         match outputs.len() {
             // It has the number of the last call, which is this one.
@@ -262,7 +293,7 @@ impl Engine {
                 Some(_) => rows::settle_outside(name, cx, rule, strategy),
                 None => outputs_without_data(cx, rule, &strategy.outputs),
             };
-            return narrow(name, rule, outputs?);
+            return self.narrow(name, rule, outputs?);
         }
         let reduced = reduce(name, strategy, inputs)?;
         let mut current: SmallVec<[&Array; 4]> = SmallVec::from_slice(inputs);
@@ -286,9 +317,35 @@ impl Engine {
             (None, _) => run.kernels(&current),
         };
         match run.op.wide {
-            true => narrow(name, rule, outputs?),
+            true => self.narrow(name, rule, outputs?),
             false => outputs,
         }
+    }
+
+    /// Outputs that kernels wrote as `f32` in place of a 16-bit type: rounded to it, once sums over ranks have been taken.
+    fn narrow(&self, op: &'static str, rule: &Rule, outputs: Vec<Array>) -> Result<Vec<Array>> {
+        let narrowed = outputs.into_iter().enumerate().map(|(o, output)| {
+            let Some(to) = rule.narrows(o).filter(|to| *to != output.dtype()) else {
+                return Ok(output);
+            };
+            // Of the greatest and the least, the rounded ones are the roundings.
+            let rounds = match output.layout().partial_op() {
+                Some(ReduceOp::Sum) => !self.narrow_sums.get(),
+                by => by == Some(ReduceOp::Prod),
+            };
+            let settled = match rounds {
+                true => {
+                    let whole = output.layout().with_partial_reduced();
+                    output.redistribute(&whole).in_op(op)?
+                }
+                false => output,
+            };
+            let local = (settled.buffer())
+                .map(|local| converted(settled.cx(), local, to))
+                .transpose()?;
+            Array::from_parts(settled.cx(), settled.layout(), local, to).in_op(op)
+        });
+        narrowed.collect()
     }
 
     fn ready(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Rc<Ready>> {
@@ -335,15 +392,6 @@ impl Engine {
             }
             _ => None,
         };
-        if let (Some(pinned), true) = (&wanted, rule.is_wide())
-            && pinned.is_partial()
-        {
-            return Err(OpError::Pinned {
-                op: op.name(),
-                wanted: pinned.to_string(),
-                possible: vec!["sums over ranks that are taken before they get 16 bits".into()],
-            });
-        }
         let index = first.index();
         let strategy = Strategy::yielding(&rule, &layouts, wanted.as_ref(), index, &model)?;
         let (rule, strategy) = match strategy.cost() {
@@ -574,32 +622,6 @@ fn refuse_moves(op: &'static str, strategy: &Strategy, inputs: &[&Array]) -> Res
         }),
         None => Ok(()),
     }
-}
-
-/// Outputs that kernels wrote as `f32` in place of a 16-bit type: rounded to it, once sums over ranks have been taken.
-fn narrow(op: &'static str, rule: &Rule, outputs: Vec<Array>) -> Result<Vec<Array>> {
-    let narrowed = outputs.into_iter().enumerate().map(|(o, output)| {
-        let Some(to) = rule.narrows(o).filter(|to| *to != output.dtype()) else {
-            return Ok(output);
-        };
-        // Of the greatest and the least, the rounded ones are the roundings.
-        let rounds = matches!(
-            output.layout().partial_op(),
-            Some(ReduceOp::Sum | ReduceOp::Prod)
-        );
-        let settled = match rounds {
-            true => {
-                let whole = output.layout().with_partial_reduced();
-                output.redistribute(&whole).in_op(op)?
-            }
-            false => output,
-        };
-        let local = (settled.buffer())
-            .map(|local| converted(settled.cx(), local, to))
-            .transpose()?;
-        Array::from_parts(settled.cx(), settled.layout(), local, to).in_op(op)
-    });
-    narrowed.collect()
 }
 
 fn outputs_without_data(cx: &Rc<MeshComm>, rule: &Rule, layouts: &[Layout]) -> Result<Vec<Array>> {

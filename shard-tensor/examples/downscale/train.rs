@@ -111,6 +111,8 @@ impl Job<'_> {
 
     /// The program of every rank.
     fn on_rank(&self, ctx: &Context) -> Result<Option<Outcome>> {
+        // Of gradients half the bytes move.
+        ctx.engine().set_narrow_sums(self.autocast.is_half());
         let mesh = mesh_of(ctx, self.mesh)?;
         let task = Task::new(&mesh, self.data, self.split)?;
         let mut training = self.begin(&mesh)?;

@@ -3,8 +3,8 @@
 use shard_tensor::nn::{Conv, GroupNorm, Linear, ModelExt, Module};
 use shard_tensor::optim::{AdamW, LossScale, Optimizer, Sgd};
 use shard_tensor::{
-    Context, Conv as Options, DType, DeviceKind, Error, ErrorClass, Launch, Mesh, ResampleMode, Result,
-    ShardTensor, launch, replicate, shard, tree,
+    Context, Conv as Options, DType, DeviceKind, Error, ErrorClass, Launch, Mesh, ResampleMode,
+    Result, ShardTensor, launch, replicate, shard, tree,
 };
 
 /// A convolution, a norm, an interpolation, and a product per element.
@@ -44,7 +44,9 @@ impl Net {
         let head = || self.head.parameters();
         let options = Options::new().padding(1);
         let (w, b) = (parameter(&first, "weight")?, parameter(&first, "bias")?);
-        let y = x.to(to)?.conv(&w, Some(&b), Options::new().padding(1).stride(2))?;
+        let y = x
+            .to(to)?
+            .conv(&w, Some(&b), Options::new().padding(1).stride(2))?;
         let (w, b) = (parameter(&norm, "weight")?, parameter(&norm, "bias")?);
         let y = y.group_norm(2, Some(&w), Some(&b), 1e-5)?.gelu()?;
         let y = y.conv(&parameter(&second, "weight")?, None, options)?;
@@ -61,7 +63,9 @@ impl Module for Net {
         let y = self.norm.forward(&y)?.gelu()?;
         let y = self.second.forward(&y)?;
         let y = y.interpolate(&x.shape()[2..], ResampleMode::Linear)?;
-        self.head.forward(&y.permute(&[0, 2, 3, 1])?)?.log_softmax(3)
+        self.head
+            .forward(&y.permute(&[0, 2, 3, 1])?)?
+            .log_softmax(3)
     }
 }
 
@@ -91,7 +95,9 @@ fn a_region_is_what_casts_by_hand_make_to_the_bit() {
                     let gradients = |y: &ShardTensor| y.square()?.mean_all()?.backward();
                     let (a, b) = (gradients(&by_region)?, gradients(&by_hand)?);
                     for (name, parameter) in net.parameters() {
-                        let of = |g: &shard_tensor::Gradients| Ok::<_, Error>(g.get(&parameter)?.unwrap());
+                        let of = |g: &shard_tensor::Gradients| {
+                            Ok::<_, Error>(g.get(&parameter)?.unwrap())
+                        };
                         let (a, b) = (of(&a)?, of(&b)?);
                         assert_eq!(a.dtype(), DType::F32, "{name}");
                         assert_eq!(bits(&a)?, bits(&b)?, "{name}");
@@ -149,7 +155,10 @@ fn a_parameter_is_cast_once_in_a_region() {
 fn every_list_gives_its_type() {
     launch(1, |ctx| {
         let mesh = ctx.mesh_of(1)?;
-        let (full, narrow) = (mesh.ones([4, 4], replicate())?, mesh.ones([4, 4], replicate())?);
+        let (full, narrow) = (
+            mesh.ones([4, 4], replicate())?,
+            mesh.ones([4, 4], replicate())?,
+        );
         let narrow = narrow.to(DType::BF16)?;
         let wide = mesh.ones([4, 4], replicate())?.to(DType::F64)?;
         let type_of = |f: &dyn Fn() -> Result<ShardTensor>| {
@@ -168,7 +177,9 @@ fn every_list_gives_its_type() {
             (F32, &|| narrow.add(&full)),
             (BF16, &|| narrow.add(&narrow)),
             (BF16, &|| narrow.relu()),
-            (BF16, &|| narrow.layer_norm(1, Some(&full.select(0, 0)?), None, 1e-5)),
+            (BF16, &|| {
+                narrow.layer_norm(1, Some(&full.select(0, 0)?), None, 1e-5)
+            }),
         ];
         for (i, (expected, f)) in cases.into_iter().enumerate() {
             assert_eq!(type_of(f)?, expected, "case {i}");
@@ -185,8 +196,15 @@ fn every_list_gives_its_type() {
 fn ranks_in_and_out_of_a_region_find_it_out() {
     let heard = launch(2, |ctx| {
         let mesh = ctx.mesh_of(2)?;
-        let (x, w) = (mesh.ones([6, 4], shard(0))?, mesh.ones([4, 4], replicate())?);
-        let to = if ctx.rank() == 0 { DType::BF16 } else { DType::F32 };
+        let (x, w) = (
+            mesh.ones([6, 4], shard(0))?,
+            mesh.ones([4, 4], replicate())?,
+        );
+        let to = if ctx.rank() == 0 {
+            DType::BF16
+        } else {
+            DType::F32
+        };
         let met = ctx.autocast(to, || x.matmul(&w)?.sum_all()?.item());
         Ok(met.unwrap_err().to_string())
     })
@@ -220,7 +238,10 @@ fn f16_trains_with_a_loss_scale() {
     .unwrap();
     let (losses, skipped, factor) = &trained[0];
     assert_eq!(trained[0], trained[1]);
-    assert!(*skipped > 0 && *factor == 65_536.0 * 0.5f64.powi(*skipped), "{skipped} {factor}");
+    assert!(
+        *skipped > 0 && *factor == 65_536.0 * 0.5f64.powi(*skipped),
+        "{skipped} {factor}"
+    );
     assert!(losses[59] < 1e-3 * losses[0], "{losses:?}");
 }
 
@@ -258,7 +279,12 @@ fn train(ranks: usize, to: DType, steps: usize) -> Run {
     };
     let mut ranks = launch(ranks, program).unwrap();
     let moved = ranks.iter().map(|(_, _, moved)| moved).sum();
-    let kept = ranks.iter().map(|(_, kept, _)| kept).max().copied().unwrap();
+    let kept = ranks
+        .iter()
+        .map(|(_, kept, _)| kept)
+        .max()
+        .copied()
+        .unwrap();
     Run {
         losses: ranks.swap_remove(0).0,
         kept,
@@ -281,7 +307,10 @@ fn a_training_in_bf16_takes_half_and_gives_the_same() {
     let memory = narrow.kept as f64 / full.kept as f64;
     let bytes = narrow.moved as f64 / full.moved as f64;
     println!("error {error:.4}, memory {memory:.3}, bytes {bytes:.3}");
-    assert!(memory < 0.75 && bytes < 0.55, "memory {memory}, bytes {bytes}");
+    assert!(
+        memory < 0.75 && bytes < 0.55,
+        "memory {memory}, bytes {bytes}"
+    );
     let alone = train(1, DType::BF16, 20);
     let error = apart(&narrow.losses, &alone.losses);
     println!("ranks {error:.5}");

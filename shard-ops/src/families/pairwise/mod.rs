@@ -62,10 +62,11 @@ pub fn cdist(exec: &dyn Exec, x: &Value, y: &Value, order: impl Into<Order>) -> 
 
 const NAME: &str = "cdist";
 
+/// Of an operand as kernels get it.
 fn meta(x: &Value) -> Meta {
     Meta {
         shape: x.shape().iter().copied().collect(),
-        dtype: x.dtype(),
+        dtype: crate::host::partial_type(x.dtype()),
     }
 }
 
