@@ -129,7 +129,7 @@ fn a_parameter_is_cast_once_in_a_region() {
             assert!(!plain.is_tracked());
             twice()
         })?;
-        assert_eq!((y.is_tracked(), made), (true, 5));
+        assert_eq!((y.is_tracked(), made), (true, 4));
         // Casts of a function that runs again are its own.
         let plain = y.square()?.sum_all()?.backward()?.get(&w)?.unwrap();
         let y = ctx.autocast(DType::BF16, || {
@@ -254,17 +254,24 @@ struct Run {
 
 /// Trains the net on `ranks` ranks, products in a type.
 fn train(ranks: usize, to: DType, steps: usize) -> Run {
+    let forward = |net: &Net, x: &ShardTensor| {
+        let mut y = net.first.forward(x)?;
+        for _ in 0..6 {
+            y = net.norm.forward(&net.second.forward(&y)?)?.gelu()?;
+        }
+        y.mean(1, false)
+    };
     let program = |ctx: &Context| {
         let mesh = ctx.mesh_of(ranks)?;
         let net = Net::new(&mesh)?;
         let x = mesh.randn([2, 2, 48, 32], shard(2))?;
-        let y = mesh.randn([2, 48, 32, 3], shard(1))?;
+        let y = mesh.rand([2, 24, 16], shard(1))?;
         let mut adam = AdamW::new(net.parameters(), 1e-2)?;
         let (mut losses, mut kept, mut moved) = (Vec::new(), 0, 0);
         for _ in 0..steps {
             let before = (ctx.device().memory().live, ctx.ledger().snapshot());
             let (out, loss) = ctx.autocast(to, || {
-                let out = net.forward(&x)?;
+                let out = forward(&net, &x)?;
                 let loss = out.mse_loss(&y)?;
                 Ok((out, loss))
             })?;
@@ -308,7 +315,7 @@ fn a_training_in_bf16_takes_half_and_gives_the_same() {
     let bytes = narrow.moved as f64 / full.moved as f64;
     println!("error {error:.4}, memory {memory:.3}, bytes {bytes:.3}");
     assert!(
-        memory < 0.75 && bytes < 0.55,
+        memory < 0.55 && bytes < 0.55,
         "memory {memory}, bytes {bytes}"
     );
     let alone = train(1, DType::BF16, 20);
