@@ -1,5 +1,5 @@
 //! The backend `mpi` beside what it stands on: a redistribution beside `MPI_Alltoallw` on subarrays and `MPI_Alltoall` of
-//! as many contiguous bytes, and the smallest all-reduce beside `MPI_Allreduce`, in one run on the same memory.
+//! as many contiguous bytes, and all-reduces of 8 bytes to 64 MiB beside `MPI_Allreduce`, in one run on the same memory.
 //!
 //! `cargo build --release -p shard-comm --features mpi --example mpi_speed`, then
 //! `mpirun -n 2 target/release/examples/mpi_speed [rows and columns]`
@@ -15,9 +15,14 @@ use std::time::Instant;
 /// Rounds; the least time of the slowest rank counts.
 const ROUNDS: usize = 30;
 
-/// Small operations timed together, and how often: short enough that some rounds are free of other work.
-const SMALL: usize = 200;
-const SMALL_ROUNDS: usize = 1000;
+/// Doubles that are summed up, how many sums are timed together, and how often: short enough that some rounds are free of other
+/// work.
+const SUMS: [(usize, usize, usize); 4] = [
+    (1, 200, 1000),
+    (1 << 7, 200, 500),
+    (1 << 17, 2, 200),
+    (1 << 23, 1, 15),
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let n: usize = std::env::args().nth(1).map_or(Ok(4096), |a| a.parse())?;
@@ -56,37 +61,43 @@ fn compare(comm: &dyn Communicator, n: usize) -> Result<String, CommError> {
         Ok(())
     })?;
 
-    let one = comm.device().upload_slice(&[1.0_f64])?;
-    let (mut ours, mut theirs) = (f64::INFINITY, f64::INFINITY);
-    for _ in 0..SMALL_ROUNDS {
-        ours = ours.min(slowest(comm, || {
-            (0..SMALL).try_for_each(|_| comm.all_reduce(&one, Monoid::SUM).map(drop))
-        })?);
-        theirs = theirs.min(slowest(comm, || {
-            (0..SMALL).for_each(|_| raw.allreduce());
-            Ok(())
-        })?);
+    let mut sums = String::new();
+    for (len, times, rounds) in SUMS {
+        let terms = vec![1.0_f64; len];
+        let (mine, mut sum) = (comm.device().upload_slice(&terms)?, vec![0.0; len]);
+        let (mut ours, mut theirs) = (f64::INFINITY, f64::INFINITY);
+        for _ in 0..rounds {
+            ours = ours.min(slowest(comm, || {
+                (0..times).try_for_each(|_| comm.all_reduce(&mine, Monoid::SUM).map(drop))
+            })?);
+            theirs = theirs.min(slowest(comm, || {
+                (0..times).for_each(|_| raw.allreduce(&terms, &mut sum));
+                Ok(())
+            })?);
+        }
+        let per = |seconds: f64| 1e6 * seconds / times as f64;
+        sums += &format!(
+            "\x20 {:>9} B  all_reduce {:10.2} us  MPI_Allreduce {:10.2} us  all_reduce / it {:.2}\n",
+            8 * len,
+            per(ours),
+            per(theirs),
+            ours / theirs
+        );
     }
     if me > 0 {
         return Ok(String::new());
     }
-    let per = |seconds: f64| 1e6 * seconds / SMALL as f64;
     Ok(format!(
         "S(0) to S(1) of {n} x {n} f32 on {ranks} processes\n\
          \x20 exchange                    {:8.2} ms\n\
          \x20 MPI_Alltoallw on subarrays  {:8.2} ms  exchange / it {:.2}\n\
          \x20 MPI_Alltoall, unpacked      {:8.2} ms  exchange / it {:.2}\n\
-         all-reduce of one f64\n\
-         \x20 all_reduce                  {:8.2} us\n\
-         \x20 MPI_Allreduce               {:8.2} us  all_reduce / it {:.2}\n",
+         sums of f64 over all processes\n{sums}",
         1e3 * moved,
         1e3 * typed,
         moved / typed,
         1e3 * plain,
         moved / plain,
-        per(ours),
-        per(theirs),
-        ours / theirs,
     ))
 }
 
@@ -205,15 +216,15 @@ impl Raw {
         unsafe { ffi::MPI_Alltoall(from, count, float, to, count, float, ffi::RSMPI_COMM_WORLD) };
     }
 
-    fn allreduce(&self) {
-        let (one, mut sum) = (1.0_f64, 0.0_f64);
+    fn allreduce(&self, terms: &[f64], sum: &mut [f64]) {
         let (from, to): (*const c_void, *mut c_void) =
-            ((&raw const one).cast(), (&raw mut sum).cast());
-        // SAFETY: one double each way.
+            (terms.as_ptr().cast(), sum.as_mut_ptr().cast());
+        // SAFETY: as many doubles each way.
         unsafe {
             let (double, op) = (ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM);
-            ffi::MPI_Allreduce(from, to, 1, double, op, ffi::RSMPI_COMM_WORLD);
+            let count = terms.len().min(sum.len()) as c_int;
+            ffi::MPI_Allreduce(from, to, count, double, op, ffi::RSMPI_COMM_WORLD);
         }
-        assert!(sum == self.ranks as f64, "a sum of ones");
+        assert!(sum[0] == self.ranks as f64, "a sum of ones");
     }
 }

@@ -175,8 +175,8 @@ pub struct Topology {
 /// How the sums of an all-reduce are formed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reductions {
-    /// By the ranks themselves, with a message to and from each other rank: the same bits whatever the network.
-    /// The backends of this crate do this.
+    /// By the ranks themselves, by the [tree](crate::by_tree) over their numbers: the same bits whatever the network. The backends
+    /// of this crate do this, with messages that grow with the logarithm of the number of ranks.
     Direct,
     /// By the network's library, with trees within and between nodes: `2 log2` latencies, and the bytes of a reduce-scatter and
     /// an all-gather; between nodes each rank of a node carries its share of them. NCCL and the collectives of MPI do this.

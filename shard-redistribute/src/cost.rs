@@ -2,11 +2,12 @@
 
 use crate::{MeshComm, Result};
 use shard_comm::Topology;
-use shard_comm::{Communicator, LinkCost, Monoid};
+use shard_comm::{Communicator, DType, ExchangePlan, LinkCost, Monoid, Piece, Pieces};
 use shard_spec::DeviceMesh;
 use smallvec::SmallVec;
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The α–β model that methods are compared by.
@@ -193,8 +194,8 @@ impl CostModel {
         link.time(2.0 * others, 2.0 * others / ranks as f64 * bytes)
     }
 
-    /// Measures the links of a mesh, axis by axis, by timing barriers and small and large all-gathers of all ranks at once.
-    /// The figures are those of the slowest rank, so all ranks get the same model, which can be printed. It does not measure
+    /// Measures the links of a mesh, axis by axis, by timing barriers, and small and large messages of all ranks at once to those
+    /// 1, 2, 4, ... places before them: the worst of these counts. The figures are those of the slowest rank, so all ranks get the same model, which can be printed. It does not measure
     /// how fast ranks compute; `shard_ops::measure` adds that.
     ///
     /// ```
@@ -217,7 +218,8 @@ impl CostModel {
     /// ```
     ///
     /// # Collective
-    /// All members of the mesh. Moves about 4 MiB per pair of ranks along each axis.
+    /// All members of the mesh. The rounds, and the messages and bytes of a rank, grow with the logarithm of the extents of the
+    /// axes: about 5 MiB for each doubling.
     ///
     /// # Errors
     /// What the communicator reports; [`NotMember`](crate::RedistributeError::NotMember) off the mesh.
@@ -228,7 +230,6 @@ impl CostModel {
         let mut rounds = 0.0_f64;
         for axis in 0..cx.mesh().ndim() {
             let comm = member(cx, cx.along(&[axis]))?;
-            let others = (comm.size() - 1).max(1) as f64;
             let round = best_of(ROUNDS, || {
                 comm.barrier()?;
                 let start = Instant::now();
@@ -236,10 +237,17 @@ impl CostModel {
                 Ok(start.elapsed())
             })?;
             rounds = rounds.max(round);
-            let small = gather_time(comm, 1, ROUNDS)?;
-            let large = gather_time(comm, LARGE, 4)?;
-            links.push((small - round).max(0.0) / others);
-            links.push((large - small).max(0.0) / (others * LARGE as f64));
+            let (mut latency, mut per_byte) = (0.0_f64, 0.0_f64);
+            for distance in (0..usize::BITS).map(|bit| 1 << bit) {
+                if distance >= comm.size() {
+                    break;
+                }
+                let small = shift_time(comm, distance, 1, ROUNDS)?;
+                let large = shift_time(comm, distance, LARGE, 4)?;
+                latency = latency.max(small - round);
+                per_byte = per_byte.max((large - small) / LARGE as f64);
+            }
+            links.extend([latency, per_byte]);
         }
         links.push(rounds);
         let all = member(cx, cx.all())?;
@@ -279,14 +287,24 @@ impl fmt::Display for CostModel {
     }
 }
 
-/// The shortest of a few all-gathers of `bytes` per rank, in seconds.
-fn gather_time(comm: &Rc<dyn Communicator>, bytes: usize, turns: usize) -> Result<f64> {
-    let mine = comm.device().upload_slice(&vec![0_u8; bytes])?;
-    let counts = vec![bytes; comm.size()];
+/// The shortest of a few exchanges in which each rank receives `bytes` from the one that lies `distance` places after it, in
+/// seconds.
+fn shift_time(
+    comm: &Rc<dyn Communicator>,
+    distance: usize,
+    bytes: usize,
+    turns: usize,
+) -> Result<f64> {
+    let (ranks, me) = (comm.size(), comm.rank());
+    let run = |peer: usize| Pieces::from([Piece::run(peer % ranks, 0, bytes, 0, 0)]);
+    let (recv, send) = (run(me + distance), run(me + ranks - distance));
+    let plan = Arc::new(ExchangePlan::new("shift", 0, recv, send, None, None));
+    let mine = [comm.device().upload_slice(&vec![0_u8; bytes])?];
     best_of(turns, || {
+        let dst = comm.device().alloc(DType::U8, bytes)?;
         comm.barrier()?;
         let start = Instant::now();
-        comm.all_gather_v(&mine, &counts)?;
+        comm.exchange(&plan, &mine, dst, Ok(()))?;
         Ok(start.elapsed())
     })
 }

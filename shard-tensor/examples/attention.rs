@@ -10,6 +10,7 @@ mod told;
 
 use clap::Parser;
 use ndarray::ArrayD;
+use plotters::coord::combinators::BindKeyPoints;
 use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 use shard_tensor::{
@@ -184,16 +185,25 @@ fn plot(path: &Path, curves: &[Curve]) -> Result<(), Box<dyn std::error::Error>>
     let right = all().fold(1.0, |m, p| f64::max(m, p.0)) * 1.1;
     let low = all().fold(f64::MAX, |m, p| m.min(p.1)) * 0.8;
     let high = all().fold(0.0, |m, p| f64::max(m, p.1)) * 1.25;
+    let ranks = all().map(|point| point.0).collect();
+    let ranks = (0.9..right).log_scale().with_key_points(ranks);
+    let powers = (-20..20).map(|n| f64::powi(2.0, n));
+    let powers = powers.filter(|at| (low..high).contains(at)).collect();
+    let memory = (low..high).log_scale().with_key_points(powers);
     let root = SVGBackend::new(path, (700, 420)).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
         .caption("Causal attention, forward and backward", ("sans-serif", 20))
         .margin(12)
-        .x_label_area_size(40)
+        .x_label_area_size(44)
         .y_label_area_size(60)
-        .build_cartesian_2d((0.9..right).log_scale(), (low..high).log_scale())?;
+        .build_cartesian_2d(ranks, memory)?;
     chart
         .configure_mesh()
+        .label_style(("sans-serif", 15))
+        .axis_desc_style(("sans-serif", 17))
+        .x_label_formatter(&f64::to_string)
+        .y_label_formatter(&f64::to_string)
         .x_desc("ranks")
         .y_desc("MiB held by a rank at most")
         .light_line_style(WHITE)
@@ -210,6 +220,7 @@ fn plot(path: &Path, curves: &[Curve]) -> Result<(), Box<dyn std::error::Error>>
     }
     chart
         .configure_series_labels()
+        .label_font(("sans-serif", 15))
         .background_style(WHITE)
         .border_style(BLACK)
         .draw()?;

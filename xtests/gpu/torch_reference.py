@@ -3,6 +3,7 @@
 
     torch_reference.py [--device cuda|cpu] [--quick] [--seconds S] [--only TEXT] --json FILE
     torch_reference.py --compare OURS.json... --with THEIRS.json...
+    torch_reference.py --serve --device cpu    (as `bench --beside-torch PYTHON` starts it)
 
 Cases have the names, shapes and element types of the benchmarks. Single precision is full: no TF32. Times are between CUDA events
 around a batch of calls, after warming up. Either file may hold several runs: of each case the median of the medians counts.
@@ -155,22 +156,51 @@ def cases(torch, device, quick):
                     lambda causal=causal, dtype=dtype, backward=backward: attention(length, causal, dtype, backward),
                 )
 
-    def add(n):
-        x, y = tensor(n), tensor(n)
-        return lambda: x + y
+    def of(function, *shapes):
+        operands = [tensor(*shape) for shape in shapes]
+        return lambda: function(*operands)
 
-    def gelu(n):
-        x = tensor(n)
-        return lambda: functional.gelu(x)
-
-    def norm(rows):
-        x, w, b = tensor(rows, 256), tensor(256), tensor(256)
-        return lambda: functional.layer_norm(x, (256,), w, b)
+    def gradients_of(function, *shapes):
+        operands = [leaf(*shape) for shape in shapes]
+        weight = torch.rand_like(function(*operands))
+        return lambda: torch.autograd.grad((function(*operands) * weight).sum(), operands)
 
     count, rows = size(10_000_000, 100_000), size(16384, 256)
-    yield f"elem/add {count}", lambda: add(count)
-    yield f"elem/gelu {count}", lambda: gelu(count)
-    yield f"norm/layer_norm {rows}x256 shard tokens fwd", lambda: norm(rows)
+    yield f"elem/add {count}", lambda: of(torch.add, (count,), (count,))
+    yield f"elem/dot {count}", lambda: of(torch.dot, (count,), (count,))
+    yield f"elem/(x*y).sum() full {count}", lambda: of(lambda x, y: (x * y).sum(), (count,), (count,))
+    yield f"elem/gelu {count}", lambda: of(functional.gelu, (count,))
+    yield f"elem/exp {count}", lambda: of(torch.exp, (count,))
+    yield f"elem/tanh {count}", lambda: of(torch.tanh, (count,))
+    side = size(512, 32)
+    image, table = (1, 32, side, side), (rows, 256)
+    norms = [
+        (f"group_norm(8) 1x32x{side}x{side} shardH", lambda x, w, b: functional.group_norm(x, 8, w, b), [image, (32,), (32,)]),
+        (f"layer_norm {rows}x256 shard tokens", lambda x, w, b: functional.layer_norm(x, (256,), w, b), [table, (256,), (256,)]),
+        (f"softmax {rows}x256 shard tokens", lambda x: x.softmax(1), [table]),
+        (f"softmax over sharded dim {rows}x256", lambda x: x.softmax(0), [table]),
+        (f"log_softmax {rows}x256 shard tokens", lambda x: x.log_softmax(1), [table]),
+        ("layer_norm over sharded dims", lambda x: functional.layer_norm(x, image[1:]), [image]),
+    ]
+    for name, function, shapes in norms:
+        for kind, make in [("fwd", of), ("fwd+bwd", gradients_of)]:
+            yield f"norm/{name} {kind}", lambda make=make, function=function, shapes=shapes: make(function, *shapes)
+    yield f"norm/mean {count}", lambda: of(torch.mean, (count,))
+    yield "norm/mean image shardH (full)", lambda: of(torch.mean, image)
+    yield "norm/mean over sharded dim (full)", lambda: of(lambda x: x.mean(2), image)
+
+    if device == "cpu":
+
+        def tree(points, queries):
+            """SciPy's search for neighbours, which is not PyTorch's but is what programs of PyTorch call."""
+            from scipy.spatial import cKDTree
+
+            p, q = (torch.rand(n, 3).numpy() for n in (points, queries))
+            return lambda: cKDTree(p).query(q, k=16)
+
+        points, queries = size(20_000, 1000), size(5000, 300)
+        yield f"knn/{points}x{queries}k16", lambda: tree(points, queries)
+
     yield "dispatch/add 16 elements", lambda: add(16)
 
     def training(height, width):
@@ -191,7 +221,8 @@ def cases(torch, device, quick):
     yield f"train/U-Net {height}x{width} step, shardH", lambda: training(height, width)
 
 
-def run(args):
+def set_up(args):
+    """PyTorch, in full precision, on a host with one thread."""
     try:
         import torch
     except ImportError as error:
@@ -203,6 +234,35 @@ def run(args):
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
+    return torch
+
+
+def serve(args):
+    """Says what it is; then answers `case NAME` with ready or none, and `run COUNT` with the seconds of so many calls."""
+    torch = set_up(args)
+    makers = dict(cases(torch, args.device, args.quick))
+    print(f"PyTorch {torch.__version__}", flush=True)
+    step = None
+    for line in sys.stdin:
+        what, _, rest = line.rstrip("\n").partition(" ")
+        if what == "run" and step:
+            start = time.perf_counter()
+            for _ in range(int(rest)):
+                step()
+            print(time.perf_counter() - start, flush=True)
+            continue
+        step = None
+        try:
+            step = makers[rest]() if what == "case" and rest in makers else None
+            for _ in range(3 if step else 0):
+                step()
+        except ImportError:
+            step = None
+        print("ready" if step else "none", flush=True)
+
+
+def run(args):
+    torch = set_up(args)
     name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
     print(f"PyTorch {torch.__version__} on {name}")
     with open(args.json, "a") as out:
@@ -248,17 +308,20 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.0, help="of measuring, for each case")
     parser.add_argument("--only", help="only cases whose name contains this")
     parser.add_argument("--json", help="where the times are appended, a line for each case")
+    parser.add_argument("--serve", action="store_true", help="answer on standard output what is asked on standard input")
     parser.add_argument("--compare", nargs="+", metavar="OURS", help="times of bench --json")
     parser.add_argument("--with", nargs="+", metavar="THEIRS", dest="reference", help="times of this program")
     args = parser.parse_args()
-    if args.compare or args.reference:
+    if args.serve:
+        serve(args)
+    elif args.compare or args.reference:
         if not (args.compare and args.reference):
             parser.error("--compare needs --with")
         compare(args)
     elif args.json:
         run(args)
     else:
-        parser.error("say --json, or --compare and --with")
+        parser.error("say --json, --serve, or --compare and --with")
 
 
 if __name__ == "__main__":

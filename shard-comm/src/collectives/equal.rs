@@ -4,6 +4,7 @@ use std::panic::Location;
 
 use super::gather::plan_all_gather;
 use super::reduce::{check_groups, plan_reduce_scatter};
+use super::staged;
 use crate::{Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Request, Result, Site};
 
 const ALL_GATHER: &str = "all_gather";
@@ -33,7 +34,7 @@ impl dyn Communicator + '_ {
     #[track_caller]
     pub fn all_gather(&self, mine: &Buffer) -> Result<Buffer> {
         self.run(ALL_GATHER, Location::caller(), |site| {
-            self.all_gather_request(mine, site)
+            self.equal_gather_request(mine, site)
         })
     }
 
@@ -47,11 +48,11 @@ impl dyn Communicator + '_ {
     #[track_caller]
     pub fn start_all_gather(&self, mine: &Buffer) -> Result<Handle> {
         self.start(ALL_GATHER, Location::caller(), |site| {
-            self.all_gather_request(mine, site)
+            self.equal_gather_request(mine, site)
         })
     }
 
-    fn all_gather_request(&self, mine: &Buffer, site: Site) -> Result<Request> {
+    fn equal_gather_request(&self, mine: &Buffer, site: Site) -> Result<Request> {
         let (ranks, me, len) = (self.size(), self.rank(), mine.len());
         let Some(whole) = len.checked_mul(ranks) else {
             return Err(CommError::invalid(
@@ -61,12 +62,23 @@ impl dyn Communicator + '_ {
                 "gather fewer elements",
             ));
         };
+        let argument = Some(("length", len as u128));
+        let link = self.messages();
+        if link.is_some_and(|link| staged::pays(ranks, whole * mine.dtype().size(), link)) {
+            let facts = [len, mine.dtype().size()];
+            let steps = self.plans().staged(ALL_GATHER, None, &facts, &[], || {
+                staged::all_gather(ALL_GATHER, me, &vec![len; ranks])
+            });
+            let mut request = staged::request(self, &steps, Some(mine), mine.dtype(), site)?;
+            request.argument = argument;
+            return Ok(request);
+        }
         let plan = self.plans().get(ALL_GATHER, None, &[len], &[], || {
             known_by(len, plan_all_gather(ALL_GATHER, me, &vec![len; ranks]))
         });
         let target = self.target(mine.dtype(), whole)?;
         let mut request = Request::exchange(plan, std::slice::from_ref(mine), target, site);
-        request.argument = Some(("length", len as u128));
+        request.argument = argument;
         Ok(request)
     }
 
@@ -97,9 +109,10 @@ impl dyn Communicator + '_ {
     ))]
     #[track_caller]
     pub fn reduce_scatter(&self, mine: &Buffer, op: Monoid) -> Result<Buffer> {
-        self.run(REDUCE_SCATTER, Location::caller(), |site| {
+        let sum = self.run(REDUCE_SCATTER, Location::caller(), |site| {
             self.reduce_scatter_request(mine, op, site)
-        })
+        })?;
+        staged::narrow(sum, mine.dtype())
     }
 
     /// [`reduce_scatter`](#method.reduce_scatter) without waiting.
@@ -111,9 +124,10 @@ impl dyn Communicator + '_ {
     /// Failures at once; the rest from the handle.
     #[track_caller]
     pub fn start_reduce_scatter(&self, mine: &Buffer, op: Monoid) -> Result<Handle> {
-        self.start(REDUCE_SCATTER, Location::caller(), |site| {
+        let handle = self.start(REDUCE_SCATTER, Location::caller(), |site| {
             self.reduce_scatter_request(mine, op, site)
-        })
+        })?;
+        Ok(self.narrowing(handle, mine, op))
     }
 
     fn reduce_scatter_request(&self, mine: &Buffer, op: Monoid, site: Site) -> Result<Request> {
@@ -128,13 +142,27 @@ impl dyn Communicator + '_ {
         }
         let part = len / ranks;
         check_groups(REDUCE_SCATTER, op, &[part])?;
+        let argument = Some(("length", len as u128));
+        let moves = staged::moves(mine.dtype(), op);
+        let link = self.messages();
+        if link.is_some_and(|link| staged::pays(ranks, len * moves.size(), link)) {
+            let facts = [len, moves.size()];
+            let steps = self
+                .plans()
+                .staged(REDUCE_SCATTER, Some(op), &facts, &[], || {
+                    staged::reduce_scatter(REDUCE_SCATTER, me, &vec![part; ranks], op)
+                });
+            let mut request = staged::summed(self, &steps, mine, moves, site)?;
+            request.argument = argument;
+            return Ok(request);
+        }
         let plan = self.plans().get(REDUCE_SCATTER, Some(op), &[len], &[], || {
             let counts = vec![part; ranks];
             known_by(len, plan_reduce_scatter(REDUCE_SCATTER, me, &counts, op))
         });
         let target = self.target(mine.dtype(), part)?;
         let mut request = Request::exchange(plan, std::slice::from_ref(mine), target, site);
-        request.argument = Some(("length", len as u128));
+        request.argument = argument;
         Ok(request)
     }
 }

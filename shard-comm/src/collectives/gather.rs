@@ -8,12 +8,10 @@ use std::sync::Arc;
 use super::reduce::chunks;
 use super::staged::{self, Spread, Step};
 use super::{check_len, check_root_rank, check_type, span_of, spans, total};
-#[cfg(feature = "mpi")]
-use crate::PlanCache;
 use crate::plan::Shape;
 use crate::{
     Buffer, Communicator, DType, Direct, ExchangePlan, Handle, Piece, Pieces, Request, Result,
-    Target,
+    Site, Target,
 };
 
 /// Operations that copy. Counts are in elements; counts of zero are ordinary.
@@ -59,26 +57,7 @@ impl dyn Communicator + '_ {
                 counts[self.rank()],
                 mine.len(),
             )?;
-            let (me, size) = (self.rank(), mine.dtype().size());
-            let steps = self.in_stages(NAME, counts, size, &[], || {
-                staged::all_gather(NAME, me, counts)
-            });
-            if let Some(steps) = steps {
-                let mut request = staged::request(self, &steps, Some(mine), mine.dtype(), site)?;
-                let counts = counts.to_vec();
-                request.direct = Some(Direct::new(move || plan_all_gather(NAME, me, &counts)));
-                return Ok(request);
-            }
-            let plan = self.plans().get(NAME, None, counts, &[], || {
-                plan_all_gather(NAME, me, counts)
-            });
-            let target = self.target(mine.dtype(), total(counts))?;
-            Ok(Request::exchange(
-                plan,
-                std::slice::from_ref(mine),
-                target,
-                site,
-            ))
+            self.all_gather_request(NAME, mine, counts, site)
         })
     }
 
@@ -350,6 +329,32 @@ impl dyn Communicator + '_ {
 }
 
 impl dyn Communicator + '_ {
+    /// The request of an all-gather whose counts and buffer have been checked.
+    pub(crate) fn all_gather_request(
+        &self,
+        name: &'static str,
+        mine: &Buffer,
+        counts: &[usize],
+        site: Site,
+    ) -> Result<Request> {
+        let (me, dtype) = (self.rank(), mine.dtype());
+        let steps = self.in_stages(name, counts, dtype.size(), &[], || {
+            staged::all_gather(name, me, counts)
+        });
+        if let Some(steps) = steps {
+            let mut request = staged::request(self, &steps, Some(mine), dtype, site)?;
+            let counts = counts.to_vec();
+            request.direct = Some(Direct::new(move || plan_all_gather(name, me, &counts)));
+            return Ok(request);
+        }
+        let plan = self.plans().get(name, None, counts, &[], || {
+            plan_all_gather(name, me, counts)
+        });
+        let target = self.target(dtype, total(counts))?;
+        let source = std::slice::from_ref(mine);
+        Ok(Request::exchange(plan, source, target, site))
+    }
+
     /// The steps of a collective in which each rank has or gets `counts[r]` elements of `size` bytes, if it is cheaper in stages.
     fn in_stages(
         &self,
@@ -369,19 +374,6 @@ impl dyn Communicator + '_ {
         });
         (!steps.is_empty()).then_some(steps)
     }
-}
-
-/// The plan of an all-gather, from the cache if it is there.
-#[cfg(feature = "mpi")]
-pub(crate) fn all_gather_plan(
-    plans: &PlanCache,
-    name: &'static str,
-    me: usize,
-    counts: &[usize],
-) -> Arc<ExchangePlan> {
-    plans.get(name, None, counts, &[], || {
-        plan_all_gather(name, me, counts)
-    })
 }
 
 pub(super) fn plan_all_gather(name: &'static str, me: usize, counts: &[usize]) -> ExchangePlan {

@@ -15,8 +15,6 @@ use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 
-#[cfg(feature = "mpi")]
-pub(crate) use gather::all_gather_plan;
 pub use reduce::{ONE_ROUND_BYTES, all_reduce_received};
 pub(crate) use staged::Step;
 pub use staged::all_reduce_seconds;

@@ -14,7 +14,8 @@ use crate::{
 use crate::{Direct, Request, Stage, Target};
 
 /// Up to this many bytes an all-reduce is one round in which every rank combines everything. Above, each rank combines
-/// its chunk and a second round gathers the chunks. Results are bitwise the same either way.
+/// its chunk and a second round gathers the chunks. Many ranks that [send messages](Communicator::messages) go about it in stages, in
+/// each of which a rank has few. Results are bitwise the same either way.
 pub const ONE_ROUND_BYTES: usize = 4096;
 
 const ALL_REDUCE: &str = "all_reduce";
@@ -90,7 +91,8 @@ impl dyn Communicator + '_ {
     ///
     /// # Collective
     /// Every rank of the group, with equal lengths and operation. A rank alone in its group keeps what it has, without
-    /// a round.
+    /// a round. Between ranks that send messages a rank has at most 2 log2(n) + 2 of them, rounded up; stages hold up to three times
+    /// the buffer.
     ///
     /// # Errors
     /// As [`all_gather_v`](#method.all_gather_v).
@@ -128,7 +130,8 @@ impl dyn Communicator + '_ {
     /// [`all_reduce`](#method.all_reduce), the other ranks get `None`.
     ///
     /// Up to [`ONE_ROUND_BYTES`] the root receives every buffer, in one round. Above, every rank combines its chunk and sends
-    /// it to the root in a second round: each rank receives `(n - 1) / n` of a buffer, and the root as much again.
+    /// it to the root in a second round: each rank receives `(n - 1) / n` of a buffer, and the root as much again. Many ranks that
+    /// send messages do it in stages, as an all-reduce.
     ///
     /// ```
     /// use shard_comm::{Monoid, local};
@@ -220,7 +223,7 @@ impl dyn Communicator + '_ {
     }
 
     /// The handle of a sum of these elements, rounded to their type if it was formed in a wider one.
-    fn narrowing(&self, handle: Handle, mine: &Buffer, op: Monoid) -> Handle {
+    pub(super) fn narrowing(&self, handle: Handle, mine: &Buffer, op: Monoid) -> Handle {
         match self.messages() {
             Some(_) if staged::moves(mine.dtype(), op) != mine.dtype() => {
                 staged::narrowing(handle, self.device(), mine.dtype())
@@ -308,7 +311,8 @@ fn plan_reduce(
     ExchangePlan::new(name, 0, recv, send, Some(op), None)
 }
 
-/// Elements that rank `me` of `ranks` receives from others in an all-reduce of `len` elements of `bytes` bytes each.
+/// Elements that rank `me` of `ranks` receives from others in an all-reduce of `len` elements of `bytes` bytes each, in one round or
+/// two; stages may bring it others.
 ///
 /// ```
 /// // Two rounds of 3/4 of a large buffer; every other rank's whole copy of a small one.

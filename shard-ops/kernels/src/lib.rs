@@ -31,6 +31,7 @@ pub mod cells;
 pub mod conv;
 pub mod copy;
 pub mod cuts;
+pub mod exp;
 pub mod fft;
 #[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
 pub mod gemm;

@@ -4,8 +4,8 @@
 //! Golub and LeVeque in f64, so that neither a large mean nor many elements cost digits.
 
 use super::pointwise::vectorized;
-use super::reduce::{BLOCK, COLUMNS, Split, lane_sum};
-use super::view::for_each_row;
+use super::reduce::{BLOCK, COLUMNS, LANES, Split, by_lanes, sum_of_lanes};
+use super::whole::gathered;
 use super::{Dims, Real, View};
 use pulp::{Simd, WithSimd};
 
@@ -52,46 +52,35 @@ pub fn moments<T: Real>(x: &View<'_, T>, dims: &[usize], groups: Option<Groups>)
     let split = Split::new(x.shape(), x.strides(), dims);
     let mut cells = Moments::empty(&split.kept);
     let data = x.data();
+    let mut room = [T::zero(); BLOCK];
     split.for_each_cell(x.offset(), |cell, at, width, cell_step| {
-        for_each_row(
-            &split.reduced,
-            [&split.reduced_steps],
-            [at],
-            |[at], n, [step]| {
-                if width > 1 {
-                    for first in (0..n).step_by(ROWS) {
-                        let rows = ROWS.min(n - first);
-                        let at = at.wrapping_add_signed(first as isize * step);
-                        let (mean, m2) = vectorized(ColumnBlock {
-                            data,
-                            at,
-                            rows,
-                            step,
-                            width,
-                        });
-                        for j in 0..width {
-                            let cell = cell.wrapping_add_signed(j as isize * cell_step);
-                            cells.merge_cell(cell, rows as f64, mean[j], m2[j]);
-                        }
-                    }
-                } else if step == 1 {
-                    for block in data[at..at + n].chunks(BLOCK) {
-                        let (mean, m2) = vectorized(Block(block));
-                        cells.merge_cell(cell, block.len() as f64, mean, m2);
-                    }
-                } else {
-                    let mut gathered = [T::zero(); BLOCK];
-                    for first in (0..n).step_by(BLOCK) {
-                        let block = &mut gathered[..BLOCK.min(n - first)];
-                        for (i, v) in block.iter_mut().enumerate() {
-                            *v = data[at.wrapping_add_signed((first + i) as isize * step)];
-                        }
-                        let (mean, m2) = vectorized(Block(block));
-                        cells.merge_cell(cell, block.len() as f64, mean, m2);
+        split.for_each_run(at, |at, n, step| {
+            if width > 1 {
+                for first in (0..n).step_by(ROWS) {
+                    let rows = ROWS.min(n - first);
+                    let at = at.wrapping_add_signed(first as isize * step);
+                    let (mean, m2) = vectorized(ColumnBlock {
+                        data,
+                        at,
+                        rows,
+                        step,
+                        width,
+                    });
+                    for j in 0..width {
+                        let cell = cell.wrapping_add_signed(j as isize * cell_step);
+                        cells.merge_cell(cell, rows as f64, mean[j], m2[j]);
                     }
                 }
-            },
-        );
+                return;
+            }
+            for first in (0..n).step_by(BLOCK) {
+                let len = BLOCK.min(n - first);
+                let at = at.wrapping_add_signed(first as isize * step);
+                let block = gathered(data, at, step, &mut room[..len]);
+                let (mean, m2) = vectorized(Block(block));
+                cells.merge_cell(cell, len as f64, mean, m2);
+            }
+        });
     });
     match groups {
         None => cells,
@@ -183,11 +172,24 @@ impl<T: Real> WithSimd for Block<'_, T> {
     type Output = (f64, f64);
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> (f64, f64) {
+    fn with_simd<S: Simd>(self, simd: S) -> (f64, f64) {
         let n = self.0.len() as f64;
-        let guess = T::of(lane_sum(self.0, |x| x).wide() / n);
-        let off = lane_sum(self.0, |x| x - guess).wide();
-        let squares = lane_sum(self.0, |x| (x - guess) * (x - guess)).wide();
+        let mut sums = [T::zero(); LANES];
+        by_lanes(self.0, T::zero(), |block| {
+            for (sum, x) in sums.iter_mut().zip(block) {
+                *sum += *x;
+            }
+        });
+        let guess = T::of(sum_of_lanes(simd, &sums).wide() / n);
+        let (mut off, mut squares) = ([T::zero(); LANES], [T::zero(); LANES]);
+        by_lanes(self.0, guess, |block| {
+            for ((off, square), x) in off.iter_mut().zip(&mut squares).zip(block) {
+                let d = *x - guess;
+                *off += d;
+                *square += d * d;
+            }
+        });
+        let [off, squares] = [off, squares].map(|s| sum_of_lanes(simd, &s).wide());
         corrected(n, guess.wide(), off, squares)
     }
 }

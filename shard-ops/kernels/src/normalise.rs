@@ -2,6 +2,7 @@
 
 use super::Real;
 use super::pointwise::vectorized;
+use super::reduce::{BLOCK, LANES, sum_of_lanes};
 use pulp::{Simd, WithSimd};
 
 /// A factor or summand of a run's elements.
@@ -212,33 +213,36 @@ impl<T: Real, F: Fn(T, T, T) -> (T, T)> WithSimd for Sums<'_, T, F> {
     type Output = (f64, f64);
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> (f64, f64) {
-        const LANES: usize = 16;
-        const BLOCK: usize = 1024;
+    fn with_simd<S: Simd>(self, simd: S) -> (f64, f64) {
         let (mut total, mut along) = (0.0, 0.0);
         let blocks = (self.x.chunks(BLOCK))
             .zip(self.dy.chunks(BLOCK))
             .zip(self.gain.chunks(BLOCK));
         for ((x, dy), gain) in blocks {
             let (mut a, mut b) = ([T::zero(); LANES], [T::zero(); LANES]);
-            let whole = x.len() / LANES * LANES;
-            let lanes = (x[..whole].chunks_exact(LANES))
-                .zip(dy[..whole].chunks_exact(LANES))
-                .zip(gain[..whole].chunks_exact(LANES));
-            for ((x, dy), gain) in lanes {
+            let mut join = |x: &[T; LANES], dy: &[T; LANES], gain: &[T; LANES]| {
                 for l in 0..LANES {
                     let (p, q) = (self.f)(x[l], dy[l], gain[l]);
                     a[l] += p;
                     b[l] += q;
                 }
+            };
+            let [(x, ends_x), (dy, ends_dy), (gain, ends_gain)] =
+                [x, dy, gain].map(pulp::as_arrays::<LANES, T>);
+            for ((x, dy), gain) in x.iter().zip(dy).zip(gain) {
+                join(x, dy, gain);
             }
-            for i in whole..x.len() {
-                let (p, q) = (self.f)(x[i], dy[i], gain[i]);
-                a[0] += p;
-                b[0] += q;
+            if !ends_x.is_empty() {
+                // What fills up the lanes has no cotangent.
+                let [x, dy, gain] = [ends_x, ends_dy, ends_gain].map(|end| {
+                    let mut last = [T::zero(); LANES];
+                    last[..end.len()].copy_from_slice(end);
+                    last
+                });
+                join(&x, &dy, &gain);
             }
-            total += a.iter().map(|v| v.wide()).sum::<f64>();
-            along += b.iter().map(|v| v.wide()).sum::<f64>();
+            total += sum_of_lanes(simd, &a).wide();
+            along += sum_of_lanes(simd, &b).wide();
         }
         (total, along)
     }

@@ -1,5 +1,6 @@
 //! The element types that kernels compute in, and their vectors.
 
+use super::exp::Exp;
 use super::gemm::Product;
 use num_traits::{Float, NumAssign};
 use pulp::Simd;
@@ -8,7 +9,7 @@ use shard_device::Element;
 /// A floating point element type: `f32` or `f64`.
 ///
 /// Besides arithmetic, a type knows its vector type on each instruction set, so that one generic tile kernel serves both types.
-pub trait Real: Float + NumAssign + Element {
+pub trait Real: Float + NumAssign + Element + Exp {
     /// The vector of this element on instruction set `S`.
     type Vec<S: Simd>: Copy + core::fmt::Debug;
 
@@ -38,12 +39,15 @@ pub trait Real: Float + NumAssign + Element {
         c: Self::Vec<S>,
     ) -> Self::Vec<S>;
 
+    /// The sum of a vector's lanes, in halves.
+    fn sum_vec<S: Simd>(simd: S, a: Self::Vec<S>) -> Self;
+
     /// The function that multiplies matrices of this element.
     fn product() -> Product<Self>;
 }
 
 macro_rules! real {
-    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident, $product:ident) => {
+    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident, $sum:ident, $product:ident) => {
         impl Real for $t {
             type Vec<S: Simd> = S::$vec;
 
@@ -88,6 +92,11 @@ macro_rules! real {
             }
 
             #[inline(always)]
+            fn sum_vec<S: Simd>(simd: S, a: Self::Vec<S>) -> Self {
+                simd.$sum(a)
+            }
+
+            #[inline(always)]
             fn product() -> Product<Self> {
                 Product::$product()
             }
@@ -103,6 +112,7 @@ real!(
     as_mut_simd_f32s,
     splat_f32s,
     mul_add_e_f32s,
+    reduce_sum_f32s,
     single
 );
 real!(
@@ -113,5 +123,6 @@ real!(
     as_mut_simd_f64s,
     splat_f64s,
     mul_add_e_f64s,
+    reduce_sum_f64s,
     double
 );

@@ -4,7 +4,7 @@
 //! f64. So sums of f32 lose no digits with length, and the loops run on vectors.
 
 use super::pointwise::{larger, smaller, vectorized};
-use super::view::for_each_row;
+use super::view::{for_each_row, join_dims};
 use super::{Dims, Real, Strides, View};
 use pulp::{Simd, WithSimd};
 
@@ -12,7 +12,7 @@ use pulp::{Simd, WithSimd};
 pub(crate) const BLOCK: usize = 1024;
 
 /// Independent accumulators of a run: enough for every vector width and the latency of an add.
-const LANES: usize = 64;
+pub(crate) const LANES: usize = 64;
 
 /// Columns accumulated side by side where the contiguous dim is kept.
 pub(crate) const COLUMNS: usize = 256;
@@ -92,6 +92,8 @@ pub(crate) struct Split {
     pub(crate) reduced_steps: Strides,
     /// The kept dim that is contiguous in memory, if no reduced dim is.
     pub(crate) columns: Option<usize>,
+    /// Elements of a cell and their step, where they are one run.
+    run: Option<(usize, isize)>,
 }
 
 impl Split {
@@ -119,13 +121,36 @@ impl Split {
             Some(_) => None,
             None => runs(&kept, &kept_steps),
         };
+        let run = match join_dims(&reduced, [&reduced_steps]) {
+            _ if reduced.contains(&0) => None,
+            (extents, steps) => match (&extents[..], &steps[..]) {
+                ([], _) => Some((1, 1)),
+                ([n], [[step]]) => Some((*n, *step)),
+                _ => None,
+            },
+        };
         Self {
             kept,
             kept_steps,
             reduced,
             reduced_steps,
             columns,
+            run,
         }
+    }
+
+    /// Visits `(position in x, elements, step)` for the runs of the cell, or of the cells side by side, whose first element is
+    /// at `at`.
+    pub(crate) fn for_each_run(&self, at: usize, mut visit: impl FnMut(usize, usize, isize)) {
+        if let Some((n, step)) = self.run {
+            return visit(at, n, step);
+        }
+        for_each_row(
+            &self.reduced,
+            [&self.reduced_steps],
+            [at],
+            |[at], n, [step]| visit(at, n, step),
+        );
     }
 
     pub(crate) fn cells(&self) -> usize {
@@ -198,51 +223,39 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
     split.for_each_cell(x.offset(), |cell, at, width, cell_step| {
         if width == 1 {
             let mut total: f64 = F::start();
-            for_each_row(
-                &split.reduced,
-                [&split.reduced_steps],
-                [at],
-                |[at], n, [step]| {
-                    if step == 1 {
-                        for block in data[at..at + n].chunks(BLOCK) {
-                            total = F::join(
-                                total,
-                                vectorized(Run::<T, F>(block, core::marker::PhantomData)).wide(),
-                            );
-                        }
-                    } else {
-                        for i in 0..n as isize {
-                            total = F::join(total, data[at.wrapping_add_signed(i * step)].wide());
-                        }
+            split.for_each_run(at, |at, n, step| {
+                if step == 1 {
+                    for block in data[at..at + n].chunks(BLOCK) {
+                        let run = Run::<T, F>(block, core::marker::PhantomData);
+                        total = F::join(total, vectorized(run).wide());
                     }
-                },
-            );
+                } else {
+                    for i in 0..n as isize {
+                        total = F::join(total, data[at.wrapping_add_signed(i * step)].wide());
+                    }
+                }
+            });
             out[cell] = T::of(total);
             return;
         }
         let mut totals = [F::start::<f64>(); COLUMNS];
         let mut partial = [F::start::<T>(); COLUMNS];
         let mut pending = 0;
-        for_each_row(
-            &split.reduced,
-            [&split.reduced_steps],
-            [at],
-            |[at], n, [step]| {
-                for i in 0..n as isize {
-                    let from = at.wrapping_add_signed(i * step);
-                    vectorized(Row::<T, F>(
-                        &mut partial[..width],
-                        &data[from..from + width],
-                        core::marker::PhantomData,
-                    ));
-                    pending += 1;
-                    if pending == ROWS {
-                        flush::<T, F>(&mut totals, &mut partial);
-                        pending = 0;
-                    }
+        split.for_each_run(at, |at, n, step| {
+            for i in 0..n as isize {
+                let from = at.wrapping_add_signed(i * step);
+                vectorized(Row::<T, F>(
+                    &mut partial[..width],
+                    &data[from..from + width],
+                    core::marker::PhantomData,
+                ));
+                pending += 1;
+                if pending == ROWS {
+                    flush::<T, F>(&mut totals, &mut partial);
+                    pending = 0;
                 }
-            },
-        );
+            }
+        });
         flush::<T, F>(&mut totals, &mut partial);
         for (j, total) in totals[..width].iter().enumerate() {
             out[cell.wrapping_add_signed(j as isize * cell_step)] = T::of(*total);
@@ -266,22 +279,32 @@ impl<T: Real, F: Fold> WithSimd for Run<'_, T, F> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> T {
         let mut lanes = [F::start::<T>(); LANES];
-        let (whole, tail) = pulp::as_arrays::<LANES, T>(self.0);
-        for block in whole {
+        by_lanes(self.0, F::start::<T>(), |block| {
             for (lane, x) in lanes.iter_mut().zip(block) {
                 *lane = F::join(*lane, *x);
             }
-        }
-        for (lane, x) in lanes.iter_mut().zip(tail) {
-            *lane = F::join(*lane, *x);
-        }
-        halve(&mut lanes, F::join)
+        });
+        halve(lanes, F::join)
+    }
+}
+
+/// Visits a block in whole arrays of lanes, of which the last is filled up. So all of them stay in registers.
+#[inline(always)]
+pub(crate) fn by_lanes<T: Copy>(block: &[T], fill: T, mut visit: impl FnMut(&[T; LANES])) {
+    let (whole, tail) = pulp::as_arrays::<LANES, T>(block);
+    for block in whole {
+        visit(block);
+    }
+    if !tail.is_empty() {
+        let mut last = [fill; LANES];
+        last[..tail.len()].copy_from_slice(tail);
+        visit(&last);
     }
 }
 
 /// Joins lanes in halves.
 #[inline(always)]
-pub(crate) fn halve<T: Copy>(lanes: &mut [T; LANES], join: impl Fn(T, T) -> T) -> T {
+pub(crate) fn halve<T: Copy>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {
@@ -292,20 +315,21 @@ pub(crate) fn halve<T: Copy>(lanes: &mut [T; LANES], join: impl Fn(T, T) -> T) -
     lanes[0]
 }
 
-/// Sums `f(x)` over a block in lanes.
+/// The sum of lanes, joined in the same halves on every instruction set, as [`halve`] does, but in vectors throughout.
 #[inline(always)]
-pub(crate) fn lane_sum<T: Real>(block: &[T], f: impl Fn(T) -> T) -> T {
-    let mut lanes = [T::zero(); LANES];
-    let (whole, tail) = pulp::as_arrays::<LANES, T>(block);
-    for block in whole {
-        for (lane, x) in lanes.iter_mut().zip(block) {
-            *lane += f(*x);
+pub(crate) fn sum_of_lanes<T: Real, S: Simd>(simd: S, lanes: &[T; LANES]) -> T {
+    let vectors = T::vectors::<S>(lanes);
+    let mut sums = [T::splat(simd, T::zero()); LANES];
+    sums[..vectors.len()].copy_from_slice(vectors);
+    let one = T::splat(simd, T::one());
+    let mut half = LANES / T::lanes::<S>() / 2;
+    while half > 0 {
+        for i in 0..half {
+            sums[i] = T::mul_add_vec(simd, one, sums[i], sums[i + half]);
         }
+        half /= 2;
     }
-    for (lane, x) in lanes.iter_mut().zip(tail) {
-        *lane += f(*x);
-    }
-    halve(&mut lanes, |a, b| a + b)
+    T::sum_vec(simd, sums[0])
 }
 
 /// One row joined into a row of accumulators.

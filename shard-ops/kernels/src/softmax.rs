@@ -1,17 +1,18 @@
 //! Softmax and its logarithm by cells of elements: the pairs (maximum, sum of exponentials below it) that ranks merge, the values
 //! given these, and the derivative.
 //!
-//! A cell is all elements that share their indices outside of the dims the softmax runs over.
+//! A cell is all elements that share their indices outside of the dims the softmax runs over. Rows and columns of cells are read
+//! in vectors of the element type; sums of exponentials leave it after few terms.
 
 use super::cells::cell_steps;
-use super::pointwise::{assert_shapes, larger};
-use super::reduce::{COLUMNS, Split};
-use super::unary::Unary;
+use super::exp::fused;
+use super::pointwise::{assert_shapes, larger, vectorized};
+use super::reduce::{BLOCK, COLUMNS, LANES, Split, by_lanes, halve};
 use super::view::for_each_row;
+use super::whole::{CHUNK, gathered};
 use super::{Real, View, ViewMut};
-
-/// Elements per step through the buffers: small enough to stay in the first cache.
-const CHUNK: usize = 512;
+use core::marker::PhantomData;
+use pulp::{Simd, WithSimd};
 
 /// Rows per block where columns are side by side.
 const ROWS: usize = 64;
@@ -37,72 +38,137 @@ pub fn max_sum_exp<T: Real>(x: &View<'_, T>, dims: &[usize], pairs: &mut [f64]) 
         pairs.len()
     );
     let data = x.data();
-    let (mut run, mut exps) = ([T::zero(); CHUNK], [T::zero(); CHUNK]);
+    let (mut room, mut states) = ([T::zero(); BLOCK], [[0.0; 2]; COLUMNS]);
     split.for_each_cell(x.offset(), |cell, at, width, cell_step| {
-        let mut states = [[f64::NEG_INFINITY, 0.0]; COLUMNS];
-        for_each_row(
-            &split.reduced,
-            [&split.reduced_steps],
-            [at],
-            |[at], n, [step]| {
-                let from = |i: usize| at.wrapping_add_signed(i as isize * step);
-                if width > 1 {
-                    for first in (0..n).step_by(ROWS) {
-                        let rows = first..n.min(first + ROWS);
-                        let row = |r: usize| &data[from(r)..][..width];
-                        columns(rows, row, &mut run, &mut exps, &mut states[..width]);
-                    }
-                    return;
+        let states = &mut states[..width];
+        states.fill([f64::NEG_INFINITY, 0.0]);
+        split.for_each_run(at, |at, n, step| {
+            let from = |i: usize| at.wrapping_add_signed(i as isize * step);
+            if width > 1 {
+                for first in (0..n).step_by(ROWS) {
+                    vectorized(Columns {
+                        data,
+                        at: from(first),
+                        rows: ROWS.min(n - first),
+                        step,
+                        states,
+                    });
                 }
-                for first in (0..n).step_by(CHUNK) {
-                    let len = CHUNK.min(n - first);
-                    for (i, to) in run[..len].iter_mut().enumerate() {
-                        *to = data[from(first + i)];
-                    }
-                    let max = run[..len].iter().copied().fold(T::neg_infinity(), larger);
-                    for v in &mut run[..len] {
-                        *v = below(*v, max);
-                    }
-                    Unary::Exp.eval(0, &run[..len], &mut exps[..len]);
-                    let sum = exps[..len].iter().map(|e| e.wide()).sum();
-                    states[0] = join(states[0], [max.wide(), sum]);
-                }
-            },
-        );
-        for (j, state) in states[..width].iter().enumerate() {
+                return;
+            }
+            for first in (0..n).step_by(BLOCK) {
+                let len = BLOCK.min(n - first);
+                let block = gathered(data, from(first), step, &mut room[..len]);
+                states[0] = join(states[0], vectorized(Run(block)));
+            }
+        });
+        for (j, state) in states.iter().enumerate() {
             let cell = cell.wrapping_add_signed(j as isize * cell_step);
             pairs[2 * cell..][..2].copy_from_slice(state);
         }
     });
 }
 
+/// The pair of elements side by side.
+struct Run<'a, T>(&'a [T]);
+
+impl<T: Real> WithSimd for Run<'_, T> {
+    type Output = [f64; 2];
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> [f64; 2] {
+        if fused::<S>() {
+            self.pair::<true>()
+        } else {
+            self.pair::<false>()
+        }
+    }
+}
+
+impl<T: Real> Run<'_, T> {
+    #[inline(always)]
+    fn pair<const FMA: bool>(self) -> [f64; 2] {
+        let empty = T::neg_infinity();
+        let mut most = [empty; LANES];
+        by_lanes(self.0, empty, |block| {
+            for (most, x) in most.iter_mut().zip(block) {
+                *most = above(*most, *x);
+            }
+        });
+        let max = halve(most, above);
+        if max == empty {
+            // What fills up the lanes would count too.
+            let sum: T = (self.0.iter()).fold(T::zero(), |sum, x| sum + below(*x, max) + T::one());
+            return pair(max, sum.wide());
+        }
+        let mut sums = [T::zero(); LANES];
+        by_lanes(self.0, empty, |block| {
+            for (sum, x) in sums.iter_mut().zip(block) {
+                *sum += T::exp_fast::<FMA>(below(*x, max));
+            }
+        });
+        pair(max, halve(sums.map(Real::wide), |a, b| a + b))
+    }
+}
+
 /// Joins rows of columns side by side to the columns' states.
-fn columns<'a, T: Real>(
-    rows: core::ops::Range<usize>,
-    row: impl Fn(usize) -> &'a [T],
-    run: &mut [T],
-    exps: &mut [T],
-    states: &mut [[f64; 2]],
-) {
-    let width = states.len();
-    let (mut most, mut sums) = ([T::neg_infinity(); COLUMNS], [0.0; COLUMNS]);
-    for r in rows.clone() {
-        for (most, x) in most.iter_mut().zip(row(r)) {
-            *most = larger(*most, *x);
+struct Columns<'a, T> {
+    data: &'a [T],
+    at: usize,
+    rows: usize,
+    step: isize,
+    states: &'a mut [[f64; 2]],
+}
+
+impl<T: Real> WithSimd for Columns<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        if fused::<S>() {
+            self.join::<true>();
+        } else {
+            self.join::<false>();
         }
     }
-    for r in rows {
-        for ((to, x), most) in run.iter_mut().zip(row(r)).zip(&most) {
-            *to = below(*x, *most);
+}
+
+impl<T: Real> Columns<'_, T> {
+    #[inline(always)]
+    fn join<const FMA: bool>(self) {
+        let width = self.states.len();
+        let row = |r: usize| {
+            let from = self.at.wrapping_add_signed(r as isize * self.step);
+            &self.data[from..from + width]
+        };
+        let mut most = [T::neg_infinity(); COLUMNS];
+        for r in 0..self.rows {
+            for (most, x) in most.iter_mut().zip(row(r)) {
+                *most = above(*most, *x);
+            }
         }
-        Unary::Exp.eval(0, &run[..width], &mut exps[..width]);
-        for (sum, e) in sums.iter_mut().zip(&exps[..width]) {
-            *sum += e.wide();
+        let mut sums = [T::zero(); COLUMNS];
+        for r in 0..self.rows {
+            for ((sum, x), most) in sums.iter_mut().zip(row(r)).zip(&most) {
+                *sum += T::exp_fast::<FMA>(below(*x, *most));
+            }
+        }
+        for ((state, most), sum) in self.states.iter_mut().zip(most).zip(sums) {
+            *state = join(*state, pair(most, sum.wide()));
         }
     }
-    for ((state, most), sum) in states.iter_mut().zip(&most).zip(&sums) {
-        *state = join(*state, [most.wide(), *sum]);
-    }
+}
+
+/// The larger of two numbers, of which the second may be NaN and is then ignored: the sum of exponentials keeps it.
+#[inline(always)]
+fn above<T: Real>(a: T, b: T) -> T {
+    if b > a { b } else { a }
+}
+
+/// A maximum that ignored NaN, and its sum, as a pair that keeps it.
+#[inline(always)]
+fn pair<T: Real>(max: T, sum: f64) -> [f64; 2] {
+    [if sum.is_nan() { sum } else { max.wide() }, sum]
 }
 
 /// `x - max`; zero where both are the same infinity.
@@ -138,35 +204,11 @@ pub fn softmax<T: Real>(
         (false, true) => [T::of(pair[0]), T::of(pair[1].ln())],
         (false, false) => [T::of(pair[0]), T::of(1.0 / pair[1])],
     };
-    let terms: Vec<[T; 2]> = pairs.chunks_exact(2).map(term).collect();
-    let (shape, strides, offset) = out.geometry();
-    let data = out.data_mut();
-    let (mut run, mut exps) = ([T::zero(); CHUNK], [T::zero(); CHUNK]);
-    for_each_row(
-        &shape,
-        [x.strides(), &steps, &strides],
-        [x.offset(), 0, offset],
-        |at, n, steps| {
-            for first in (0..n).step_by(CHUNK) {
-                let len = CHUNK.min(n - first);
-                let place =
-                    |k: usize, i: usize| at[k].wrapping_add_signed((first + i) as isize * steps[k]);
-                for (i, to) in run[..len].iter_mut().enumerate() {
-                    *to = x.data()[place(0, i)] - terms[place(1, i)][0];
-                }
-                if log {
-                    for (i, v) in run[..len].iter().enumerate() {
-                        data[place(2, i)] = *v - terms[place(1, i)][1];
-                    }
-                    continue;
-                }
-                Unary::Exp.eval(0, &run[..len], &mut exps[..len]);
-                for (i, e) in exps[..len].iter().enumerate() {
-                    data[place(2, i)] = *e * terms[place(1, i)][1];
-                }
-            }
-        },
-    );
+    let (most, terms): (Vec<T>, Vec<T>) = (pairs.chunks_exact(2).map(term))
+        .map(|[max, term]| (max, term))
+        .unzip();
+    let of_cells = |numbers| View::new(numbers, 0, x.shape(), &steps);
+    each::<T, Values>(log, [x, &of_cells(&most), &of_cells(&terms)], out);
 }
 
 /// The derivative, given the result `y`, its cotangent, and the sums of cells: `y (dy - Σ y dy)`, or with `log`
@@ -182,34 +224,137 @@ pub fn softmax_grad<T: Real>(
     out: &mut ViewMut<'_, T>,
 ) {
     assert_shapes(&[y.shape(), dy.shape(), sums.shape()], out.shape());
+    each::<T, Gradients>(log, [y, dy, sums], out);
+}
+
+/// A function of three numbers, in vectors; `LOG` says whether it is that of the logarithm.
+trait Formula {
+    /// Whether the second number is an element's, as the first, or its cell's, as the third.
+    const SECOND_VARIES: bool;
+
+    fn at<T: Real, const LOG: bool, const FMA: bool>(operands: [T; 3]) -> T;
+}
+
+/// Of an element, the maximum of its cell, and what is multiplied by or taken off.
+struct Values;
+
+impl Formula for Values {
+    const SECOND_VARIES: bool = false;
+
+    #[inline(always)]
+    fn at<T: Real, const LOG: bool, const FMA: bool>([x, max, term]: [T; 3]) -> T {
+        if LOG {
+            (x - max) - term
+        } else {
+            T::exp_fast::<FMA>(x - max) * term
+        }
+    }
+}
+
+/// Of a result, its cotangent, and the sum of its cell.
+struct Gradients;
+
+impl Formula for Gradients {
+    const SECOND_VARIES: bool = true;
+
+    #[inline(always)]
+    fn at<T: Real, const LOG: bool, const FMA: bool>([y, dy, sum]: [T; 3]) -> T {
+        if LOG {
+            dy - T::exp_fast::<FMA>(y) * sum
+        } else {
+            y * (dy - sum)
+        }
+    }
+}
+
+/// Writes a formula of three operands of one shape. What does not lie side by side is brought together in chunks.
+fn each<T: Real, F: Formula>(log: bool, operands: [&View<'_, T>; 3], out: &mut ViewMut<'_, T>) {
     let (shape, strides, offset) = out.geometry();
     let data = out.data_mut();
-    let (mut run, mut exps) = ([T::zero(); CHUNK], [T::zero(); CHUNK]);
+    let mut rooms = [[T::zero(); CHUNK]; 4];
+    let [a, b, c] = operands;
     for_each_row(
         &shape,
-        [y.strides(), dy.strides(), sums.strides(), &strides],
-        [y.offset(), dy.offset(), sums.offset(), offset],
+        [a.strides(), b.strides(), c.strides(), &strides],
+        [a.offset(), b.offset(), c.offset(), offset],
         |at, n, steps| {
             for first in (0..n).step_by(CHUNK) {
                 let len = CHUNK.min(n - first);
-                let place =
-                    |k: usize, i: usize| at[k].wrapping_add_signed((first + i) as isize * steps[k]);
-                for (i, to) in run[..len].iter_mut().enumerate() {
-                    *to = y.data()[place(0, i)];
-                }
-                if log {
-                    Unary::Exp.eval(0, &run[..len], &mut exps[..len]);
-                }
-                for i in 0..len {
-                    let (dy, sum) = (dy.data()[place(1, i)], sums.data()[place(2, i)]);
-                    data[place(3, i)] = match log {
-                        true => dy - exps[i] * sum,
-                        false => run[i] * (dy - sum),
-                    };
+                let [p, q, r, to] =
+                    core::array::from_fn(|k| at[k].wrapping_add_signed(first as isize * steps[k]));
+                let [a_room, b_room, c_room, result] = &mut rooms;
+                let in_cell = steps[2] == 0 && (F::SECOND_VARIES || steps[1] == 0);
+                let of_cells = if in_cell { 1 } else { len };
+                let second = if F::SECOND_VARIES { len } else { of_cells };
+                let from = [
+                    gathered(a.data(), p, steps[0], &mut a_room[..len]),
+                    gathered(b.data(), q, steps[1], &mut b_room[..second]),
+                    gathered(c.data(), r, steps[2], &mut c_room[..of_cells]),
+                ];
+                let side_by_side = steps[3] == 1;
+                let target = match side_by_side {
+                    true => &mut data[to..to + len],
+                    false => &mut result[..len],
+                };
+                vectorized(Each {
+                    log,
+                    from,
+                    to: target,
+                    formula: PhantomData::<F>,
+                });
+                if !side_by_side {
+                    for (i, v) in result[..len].iter().enumerate() {
+                        data[to.wrapping_add_signed(i as isize * steps[3])] = *v;
+                    }
                 }
             }
         },
     );
+}
+
+struct Each<'a, T, F> {
+    log: bool,
+    from: [&'a [T]; 3],
+    to: &'a mut [T],
+    formula: PhantomData<F>,
+}
+
+impl<T: Real, F: Formula> WithSimd for Each<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        match (self.log, fused::<S>()) {
+            (true, true) => self.run::<true, true>(),
+            (true, false) => self.run::<true, false>(),
+            (false, true) => self.run::<false, true>(),
+            (false, false) => self.run::<false, false>(),
+        }
+    }
+}
+
+impl<T: Real, F: Formula> Each<'_, T, F> {
+    #[inline(always)]
+    fn run<const LOG: bool, const FMA: bool>(self) {
+        let (to, [a, b, c]) = (self.to.iter_mut(), self.from);
+        match (b, c) {
+            (&[b], &[c]) if !F::SECOND_VARIES => {
+                for (to, &a) in to.zip(a) {
+                    *to = F::at::<T, LOG, FMA>([a, b, c]);
+                }
+            }
+            (b, &[c]) if F::SECOND_VARIES => {
+                for ((to, &a), &b) in to.zip(a).zip(b) {
+                    *to = F::at::<T, LOG, FMA>([a, b, c]);
+                }
+            }
+            (b, c) => {
+                for (((to, &a), &b), &c) in to.zip(a).zip(b).zip(c) {
+                    *to = F::at::<T, LOG, FMA>([a, b, c]);
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -269,7 +269,12 @@ fn by_rows<T: Element, R: Element>(
 }
 
 /// Elements `step` apart, side by side: where they lie, or in `room`.
-fn gathered<'a, T: Copy>(data: &'a [T], at: usize, step: isize, room: &'a mut [T]) -> &'a [T] {
+pub(crate) fn gathered<'a, T: Copy>(
+    data: &'a [T],
+    at: usize,
+    step: isize,
+    room: &'a mut [T],
+) -> &'a [T] {
     match step {
         1 => return &data[at..at + room.len()],
         0 => room.fill(data[at]),

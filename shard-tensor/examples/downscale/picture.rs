@@ -32,10 +32,9 @@ fn arranged<'a>(panels: &'a Panels, [before, after]: [&'a Array2<f64>; 2]) -> Ve
         field,
         scale,
         unit: "K",
-        names: false,
+        names: &[],
     };
-    let [rows, columns] = &panels.boundaries;
-    let pieces = rows.windows(2).count() * columns.windows(2).count();
+    let pieces = panels.ranks.len();
     let error = |of: &str, field| {
         let title = format!("Error {of}: rms {:.3} K", rms(field));
         panel(&title, field, errors)
@@ -48,7 +47,7 @@ fn arranged<'a>(panels: &'a Panels, [before, after]: [&'a Array2<f64>; 2]) -> Ve
         error("of the U-Net", after),
         Panel {
             unit: "m",
-            names: true,
+            names: &panels.ranks,
             ..panel(
                 &format!("Also given: altitude. {pieces} pieces"),
                 &panels.ground,
@@ -75,6 +74,7 @@ mod tests {
             ground: field.clone(),
             target: field,
             boundaries: [vec![0, 20], vec![0, 30]],
+            ranks: vec![0],
         };
         let before = &panels.input - &panels.target;
         let after = &panels.prediction - &panels.target;

@@ -15,7 +15,7 @@ pub(crate) fn print(out: &mut impl Write, args: &Args, outcome: &Outcome) -> Res
         "\n{} mesh, {} split, {steps} steps in {}\n",
         args.mesh, args.split, outcome.dtype,
     )?;
-    scores::print(out, &outcome.scores, "bilinear")?;
+    scores::print(out, &outcome.scores, "bilinear", "U-Net")?;
     ranks::print(out, &outcome.ranks, steps)?;
     writeln!(out, "\n{course} (1 is the error of interpolation)")
 }

@@ -4,7 +4,7 @@ use crate::args::{MeshShape, Split};
 use crate::forecast::{Forecast, THETA};
 use crate::keep::Stretch;
 use crate::model::UNet;
-use crate::pieces::boundaries;
+use crate::pieces;
 use crate::prepare::{Task, mesh_of, placements, rms};
 use crate::progress::{Course, Progress};
 use crate::ranks::RankReport;
@@ -72,6 +72,8 @@ pub(crate) struct Panels {
     pub(crate) ground: Array2<f64>,
     /// Where pieces begin and end, in rows and columns.
     pub(crate) boundaries: [Vec<usize>; 2],
+    /// And which ranks have them.
+    pub(crate) ranks: Vec<usize>,
 }
 
 /// All that changes while a model trains.
@@ -164,19 +166,16 @@ impl Job<'_> {
         let title = format!("{} {}", self.mesh, self.dtype);
         let mut progress = Progress::new(ctx, training.step as usize, self.steps, title);
         while training.step < self.stretch.stop {
-            let Some(hours) = training.hours.epoch()?.next() else {
-                continue; // The next epoch.
-            };
-            let samples = task.samples(&hours?[0], self.dtype)?;
+            let hours = training.hours.next_batch()?.swap_remove(0);
+            let samples = task.samples(&hours, self.dtype)?;
             let loss = ctx.autocast(self.autocast, || {
                 let residual = training.model.forward(&samples.inputs)?;
                 (samples.bilinear.add(&residual)?).mse_loss(&samples.target)
             })?;
             let mut gradients = loss.backward()?;
             gradients.clip_norm(LONGEST)?;
-            training
-                .adam
-                .set_learning_rate(rates.at(training.step as usize));
+            let rate = rates.at(training.step as usize);
+            training.adam.set_learning_rate(rate);
             training.adam.step(&gradients)?;
             training.step += 1;
             progress.step(loss.item()?);
@@ -211,7 +210,8 @@ impl Job<'_> {
             prediction: level(&prediction)?,
             target: level(&target)?,
             ground: self.forecast.altitude.mapv(f64::from),
-            boundaries: boundaries(test.target.layout()),
+            boundaries: pieces::boundaries(test.target.layout()),
+            ranks: pieces::ranks(test.target.layout(), self.level),
         };
         Ok((scores, panels))
     }

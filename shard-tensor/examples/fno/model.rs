@@ -38,7 +38,12 @@ tree!(Spectral { weight });
 impl Operator {
     /// # Collective
     /// All ranks: the weights are random, the same on every mesh.
-    pub(crate) fn new(mesh: &Mesh, levels: usize, width: usize, modes: usize) -> Result<Self> {
+    pub(crate) fn new(
+        mesh: &Mesh,
+        [inputs, outputs]: [usize; 2],
+        width: usize,
+        modes: usize,
+    ) -> Result<Self> {
         let points = |from, to| Conv::new(mesh, from, to, [1, 1], Options::new());
         let layer = |_| {
             Ok(Layer {
@@ -47,15 +52,15 @@ impl Operator {
             })
         };
         Ok(Self {
-            lift: points(levels, width)?,
+            lift: points(inputs, width)?,
             layers: (0..3).map(layer).collect::<Result<_>>()?,
-            project: points(width, levels)?,
+            project: points(width, outputs)?,
         })
     }
 }
 
 impl Module for Operator {
-    /// `[hours, levels, rows, columns]` to the same.
+    /// `[hours, inputs, rows, columns]` to as many outputs.
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         let mut h = self.lift.forward(x)?;
         for layer in &self.layers {

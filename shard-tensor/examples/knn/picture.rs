@@ -65,7 +65,14 @@ fn terrain(area: &Area<'_>, points: &Array2<f32>, shards: Shards<'_>) -> Drawn {
         .x_label_area_size(28)
         .y_label_area_size(36)
         .build_cartesian_2d(-1.0..right, -1.0..top)?;
-    chart.configure_mesh().disable_mesh().draw()?;
+    let whole = |x: &f32| format!("{x:.0}");
+    chart
+        .configure_mesh()
+        .disable_mesh()
+        .label_style(("sans-serif", 14))
+        .x_label_formatter(&whole)
+        .y_label_formatter(&whole)
+        .draw()?;
     let step = points.nrows().div_ceil(DOTS).max(1);
     let some = (0..points.nrows()).step_by(step);
     chart.draw_series(some.map(|i| {
@@ -96,7 +103,14 @@ fn boundary(
         .x_label_area_size(28)
         .y_label_area_size(36)
         .build_cartesian_2d(window.0.clone(), window.1.clone())?;
-    chart.configure_mesh().disable_mesh().draw()?;
+    let whole = |x: &f32| format!("{x:.0}");
+    chart
+        .configure_mesh()
+        .disable_mesh()
+        .label_style(("sans-serif", 14))
+        .x_label_formatter(&whole)
+        .y_label_formatter(&whole)
+        .draw()?;
     let place = |i: usize| (points[[i, 0]], points[[i, 1]]);
     for i in (0..points.nrows()).filter(|&i| within(i)) {
         for &j in neighbours.index_axis(ndarray::Axis(0), i) {
@@ -140,6 +154,7 @@ fn matrix(area: &Area<'_>, bytes: &[Vec<u64>]) -> Drawn {
     chart
         .configure_mesh()
         .disable_mesh()
+        .label_style(("sans-serif", 14))
         .x_label_formatter(&rank)
         .y_label_formatter(&rank)
         .draw()?;

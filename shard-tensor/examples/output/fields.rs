@@ -42,8 +42,8 @@ pub(crate) struct Panel<'a> {
     pub(crate) field: &'a Array2<f64>,
     pub(crate) scale: Scale,
     pub(crate) unit: &'static str,
-    /// Whether pieces have their names on it.
-    pub(crate) names: bool,
+    /// The ranks of the pieces, row by row, if they have their names on it.
+    pub(crate) names: &'a [usize],
 }
 
 /// Draws fields of the same extents, from left to right and from above, and where pieces begin and end, in rows and columns.
@@ -174,11 +174,9 @@ impl Panel<'_> {
             let black = BLACK.stroke_width(2);
             grid.draw(&DashedPathElement::new(line, DASH, DASH, black))?;
         }
-        if self.names {
-            let pieces = (rows.windows(2)).flat_map(|r| columns.windows(2).map(move |c| (r, c)));
-            for (rank, (rows, columns)) in pieces.enumerate() {
-                self.name(grid, rank, rows, columns)?;
-            }
+        let pieces = (rows.windows(2)).flat_map(|r| columns.windows(2).map(move |c| (r, c)));
+        for (&rank, (rows, columns)) in self.names.iter().zip(pieces) {
+            self.name(grid, rank, rows, columns)?;
         }
         Ok(())
     }
@@ -249,6 +247,7 @@ mod tests {
 
     /// Six panels of one field, of which the last has names.
     fn drawn(field: &Array2<f64>, boundaries: &[Vec<usize>; 2]) -> String {
+        let ranks = [0, 1, 2, 3];
         let panel = |names| Panel {
             title: "a field".to_owned(),
             field,
@@ -256,7 +255,7 @@ mod tests {
             unit: "K",
             names,
         };
-        let panels: Vec<Panel<'_>> = (0..6).map(|i| panel(i == 5)).collect();
+        let panels: Vec<Panel<'_>> = (0..6).map(|i| panel(&ranks[..4 * (i / 5)])).collect();
         draw(&panels, boundaries, "caption").unwrap()
     }
 

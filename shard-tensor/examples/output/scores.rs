@@ -31,10 +31,15 @@ impl Score {
     }
 }
 
-/// Prints the errors of every level and of all, beside those of what the baseline is called.
-pub(crate) fn print(out: &mut impl Write, scores: &[Score], plain: &str) -> Result<()> {
+/// Prints the errors of every level and of all, of a baseline and a model with these names.
+pub(crate) fn print(
+    out: &mut impl Write,
+    scores: &[Score],
+    plain: &str,
+    model: &str,
+) -> Result<()> {
     writeln!(out, "error on the test hour, root mean square in kelvin")?;
-    writeln!(out, "  level   {plain:>8}      U-Net   share")?;
+    writeln!(out, "  level   {plain:>8}   {model:>8}   share")?;
     for score in scores {
         score.print(out)?;
     }

@@ -105,7 +105,7 @@ fn main() -> Result<ExitCode, Failure> {
         passed &= report::is_learned(&mut out, &outcome.score, share)?;
     }
     if let Some(alone) = &alone {
-        passed &= report::agrees(&mut out, &outcome.trained, &alone.trained)?;
+        passed &= trained::agree(&mut out, &outcome.trained, &alone.trained)?;
     }
     Ok(match passed {
         true => ExitCode::SUCCESS,

@@ -6,13 +6,9 @@ use crate::fields::{self, Panel};
 use crate::raster::Scale;
 use crate::task::is_scored;
 use crate::train::{Job, Outcome, Score};
-use crate::trained::{Distance, Trained};
 use ndarray::Array2;
 use std::io::Write;
 use std::path::Path;
-
-/// The largest difference to one rank, of a loss and as a share of the largest weight of its tensor.
-const APART: f64 = 1e-10;
 
 const KIB: f64 = 1024.0;
 
@@ -80,15 +76,6 @@ pub(crate) fn is_learned(out: &mut impl Write, score: &Score, most: f64) -> Resu
     Ok(passed)
 }
 
-/// Prints how far a training is from that on one rank.
-pub(crate) fn agrees(out: &mut impl Write, many: &Trained, one: &Trained) -> Result<bool, Failure> {
-    let apart = Distance::between(many, one);
-    let passed = apart.within(APART, APART);
-    let verdict = if passed { "ok" } else { "TOO LARGE" };
-    writeln!(out, "against one rank: {apart}: {verdict}")?;
-    Ok(passed)
-}
-
 /// Draws the losses, the terrain, and how steep it is and is predicted to be.
 pub(crate) fn draw(
     out: &mut impl Write,
@@ -119,13 +106,14 @@ pub(crate) fn draw(
         field,
         scale,
         unit,
-        names: false,
+        names: &[],
     };
     let errors = Scale::diverging(outcome.score.spread.max(f64::MIN_POSITIVE));
     let wrong = format!("Error where not told: rms {:.2} %", outcome.score.error);
+    let all: Vec<usize> = (0..ranks).collect();
     let panels = [
         Panel {
-            names: true,
+            names: &all,
             ..panel(
                 "Given: heights".into(),
                 job.terrain,

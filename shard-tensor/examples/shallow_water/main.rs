@@ -8,8 +8,13 @@
 
 #[path = "../output/animation.rs"]
 mod animation;
+#[path = "../output/exit.rs"]
+mod exit;
 mod model;
+#[path = "../input/numbers.rs"]
+mod numbers;
 #[path = "../output/pieces.rs"]
+#[expect(dead_code, reason = "other examples name the pieces")]
 mod pieces;
 #[path = "../output/raster.rs"]
 #[cfg_attr(
@@ -19,11 +24,14 @@ mod pieces;
 mod raster;
 #[path = "../output/told.rs"]
 mod told;
+#[path = "../input/uneven.rs"]
+mod uneven;
 
 use clap::Parser;
 use indicatif::ProgressBar;
 use model::{DEPTH, STEP, Water};
 use ndarray::{Array2, Ix2};
+use numbers::numbers;
 use raster::Scale;
 use serde::{Deserialize, Serialize};
 use shard_tensor::{
@@ -34,6 +42,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 use told::Told;
+use uneven::uneven;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -47,10 +56,10 @@ const KEPT: f64 = 1e-13;
 #[derive(Parser)]
 struct Args {
     /// Ranks along the rows and columns of the plane.
-    #[arg(long, default_value = "2x2", value_parser = two_numbers)]
+    #[arg(long, default_value = "2x2", value_parser = numbers::<2>)]
     mesh: [usize; 2],
     /// Rows and columns of cells, each of 5 km.
-    #[arg(long, default_value = "203x187", value_parser = two_numbers)]
+    #[arg(long, default_value = "203x187", value_parser = numbers::<2>)]
     cells: [usize; 2],
     /// Steps, each of 30 s.
     #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -64,15 +73,6 @@ struct Args {
     /// Where the picture goes.
     #[arg(long, value_name = "DIR", default_value = "target/shallow_water")]
     out: PathBuf,
-}
-
-fn two_numbers(text: &str) -> std::result::Result<[usize; 2], String> {
-    let numbers = text
-        .split_once('x')
-        .and_then(|(a, b)| Some([a.parse().ok()?, b.parse().ok()?]));
-    numbers
-        .filter(|[a, b]: &[usize; 2]| (1..=4096).contains(a) && (1..=4096).contains(b))
-        .ok_or_else(|| "expected two numbers from 1 to 4096, as 2x2 or 1x3".to_owned())
 }
 
 /// What became of the water.
@@ -100,14 +100,7 @@ struct RankReport {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit::of(run(&Args::parse()))
 }
 
 /// Whether all is as it must be.
@@ -247,11 +240,4 @@ fn height(state: &ShardTensor) -> Result<Array2<f64>> {
     let plane = state.select(1, 0)?.select(0, 0)?.to_array::<f64>()?;
     let plane = plane.into_dimensionality::<Ix2>().map_err(Error::custom)?;
     Ok(plane - DEPTH)
-}
-
-/// Each part two thirds as large as the one before.
-fn uneven(parts: usize) -> Vec<f64> {
-    (0..parts)
-        .map(|part| (2f64 / 3.0).powi(part as i32))
-        .collect()
 }

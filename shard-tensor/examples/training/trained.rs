@@ -4,6 +4,10 @@ use crate::progress::Course;
 use shard_tensor::nn::Parameters;
 use shard_tensor::{DType, Result, ShardTensor};
 use std::fmt;
+use std::io::{self, Write};
+
+/// The largest difference to one rank in double precision, of a loss and as a share of the largest weight of its tensor.
+pub(crate) const APART: f64 = 1e-10;
 
 /// A model after its training.
 pub(crate) struct Trained {
@@ -66,6 +70,15 @@ impl Distance {
     pub(crate) fn within(&self, weights: f64, loss: f64) -> bool {
         self.weights.0 <= weights && self.loss <= loss
     }
+}
+
+/// Prints how far a training on many ranks is from the same on one, in double precision, and gives whether that is near enough.
+pub(crate) fn agree(out: &mut impl Write, many: &Trained, one: &Trained) -> io::Result<bool> {
+    let apart = Distance::between(many, one);
+    let near = apart.within(APART, APART);
+    let verdict = if near { "ok" } else { "TOO LARGE" };
+    writeln!(out, "against one rank: {apart}: {verdict}")?;
+    Ok(near)
 }
 
 impl fmt::Display for Distance {

@@ -7,9 +7,8 @@
 //!
 //! `cargo run --release -p shard-tensor --example unet3d -- --help`
 
-#[path = "../input/changes.rs"]
-#[expect(dead_code, reason = "other examples predict changes")]
-mod changes;
+#[path = "../output/exit.rs"]
+mod exit;
 #[path = "../output/fields.rs"]
 mod fields;
 #[path = "../input/forecast.rs"]
@@ -17,7 +16,6 @@ mod forecast;
 mod model;
 #[path = "../input/numbers.rs"]
 mod numbers;
-mod picture;
 #[path = "../output/pieces.rs"]
 mod pieces;
 #[path = "../training/progress.rs"]
@@ -27,6 +25,8 @@ mod ranks;
 #[path = "../output/raster.rs"]
 #[expect(dead_code, reason = "other examples draw the ground")]
 mod raster;
+#[path = "../output/restored.rs"]
+mod restored;
 #[path = "../output/scores.rs"]
 mod scores;
 mod task;
@@ -35,6 +35,8 @@ mod told;
 mod train;
 #[path = "../training/trained.rs"]
 mod trained;
+#[path = "../input/uneven.rs"]
+mod uneven;
 
 use clap::Parser;
 use forecast::Forecast;
@@ -45,12 +47,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use told::Told;
 use train::Job;
-use trained::Distance;
 
 type Failure = Box<dyn std::error::Error>;
-
-/// The largest difference to one rank, of a loss and as a share of the largest weight of its tensor.
-const APART: f64 = 1e-10;
 
 /// Trains a U-Net of three dims to restore hidden levels of a forecast, on uneven boxes of it.
 #[derive(Parser)]
@@ -79,14 +77,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit::of(run(&Args::parse()))
 }
 
 /// Whether all is as it must be.
@@ -128,22 +119,18 @@ fn run(args: &Args) -> Result<bool, Failure> {
         "\n{down} x {north} x {east} ranks, {} steps in {}\n",
         job.steps, job.dtype
     )?;
-    scores::print(&mut out, &many.scores, "linear")?;
+    scores::print(&mut out, &many.restored.scores, "linear", "U-Net")?;
     ranks::print(&mut out, &many.ranks, job.steps)?;
     writeln!(out, "\n{course} (1 is the error of interpolation)")?;
     let file = args.out.join("unet3d.svg");
-    picture::write(&file, &many.panels)?;
+    (many.restored).draw(&file, "a U-Net of three dims")?;
     writeln!(out, "\nwrote {}", file.display())?;
     let mut passed = true;
     if args.check {
-        passed &= scores::verdict(&mut out, &many.scores)?;
+        passed &= scores::verdict(&mut out, &many.restored.scores)?;
     }
     if let Some(one) = one {
-        let apart = Distance::between(&many.trained, &one.trained);
-        let near = apart.within(APART, APART);
-        let verdict = if near { "ok" } else { "TOO LARGE" };
-        writeln!(out, "against one rank: {apart}: {verdict}")?;
-        passed &= near;
+        passed &= trained::agree(&mut out, &many.trained, &one.trained)?;
     }
     Ok(passed)
 }

@@ -1,7 +1,7 @@
 //! Hours of the forecast as volumes, of which every second level is hidden.
 
-use crate::changes::uneven;
 use crate::forecast::THETA;
+use crate::uneven::uneven;
 use shard_tensor::ResampleMode;
 use shard_tensor::data::load_npy;
 use shard_tensor::prelude::*;
@@ -16,8 +16,6 @@ pub(crate) struct Samples {
     pub(crate) inputs: ShardTensor,
     /// `[hours, 1, levels, rows, columns]`: what interpolation lacks, in units of its own error.
     pub(crate) target: ShardTensor,
-    /// The interpolated field, in kelvin.
-    pub(crate) plain: ShardTensor,
 }
 
 /// The task on one mesh: the test hour, and what the training hours say about scales.
@@ -75,7 +73,6 @@ impl Task {
         Ok(Samples {
             inputs: inputs.to(dtype)?,
             target: target.to(dtype)?,
-            plain,
         })
     }
 }

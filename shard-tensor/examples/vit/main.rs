@@ -1,20 +1,20 @@
 //! A vision transformer on a real weather forecast: data parallel, domain parallel and fully sharded at once.
 //!
-//! From the temperature of one hour on a level of 204 x 187 points it predicts the change until the next hour. Patches of a
-//! field are its tokens. The seven levels are the samples: the axes `data` and `shard` of the mesh divide them, unevenly; `domain`
-//! divides the rows of each field, so that attention goes around a ring of ranks; and over `shard` every parameter is divided too,
+//! A forecast of air temperature has 7 levels of 204 x 187 points. Every second level is hidden, and the transformer learns to
+//! restore it from the one above and the one below: what linear interpolation lacks. Patches of fields are its tokens. The hidden
+//! levels of two hours are the samples: the axes `data` and `shard` of the mesh divide them, unevenly; `domain` divides the rows of each field, so that attention goes around a ring of ranks; and over `shard` every parameter is divided too,
 //! gathered for each use and dropped. A training that was put down goes on with `--resume`, on as many ranks as there are then.
 //!
 //! `cargo run --release -p shard-tensor --example vit -- --help`
 
-#[path = "../output/change.rs"]
-mod change;
-#[path = "../input/changes.rs"]
-mod changes;
+#[path = "../output/exit.rs"]
+mod exit;
 #[path = "../output/fields.rs"]
 mod fields;
 #[path = "../input/forecast.rs"]
 mod forecast;
+#[path = "../input/hidden.rs"]
+mod hidden;
 #[path = "../training/keep.rs"]
 mod keep;
 mod model;
@@ -29,11 +29,18 @@ mod ranks;
 #[path = "../output/raster.rs"]
 #[expect(dead_code, reason = "other examples draw the ground")]
 mod raster;
+#[path = "../output/restored.rs"]
+mod restored;
+#[path = "../output/scores.rs"]
+#[expect(dead_code, reason = "other examples judge them")]
+mod scores;
 #[path = "../output/told.rs"]
 mod told;
 mod train;
 #[path = "../training/trained.rs"]
 mod trained;
+#[path = "../input/uneven.rs"]
+mod uneven;
 mod verify;
 
 use clap::Parser;
@@ -50,23 +57,23 @@ use train::Job;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Trains a vision transformer to predict an hour of weather on a mesh of three axes.
+/// Trains a vision transformer to restore hidden levels of a forecast on a mesh of three axes.
 #[derive(Parser)]
 struct Args {
     /// Ranks along the axes data, domain and shard.
     #[arg(long, default_value = "1x2x2", value_parser = numbers::<3>)]
     mesh: [usize; 3],
-    /// Optimizer steps [default: 100, with --verify 20]
+    /// Optimizer steps [default: 200, with --verify 20]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     steps: Option<u32>,
     /// Points along the side of a patch, which divides the field's sides.
     #[arg(long, default_value_t = 17)]
     side: usize,
     /// Features of a token, of which each head has eight.
-    #[arg(long, default_value_t = 48)]
+    #[arg(long, default_value_t = 96)]
     width: usize,
     /// Blocks of attention.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 2)]
     depth: usize,
     #[command(flatten)]
     keep: Keep,
@@ -82,14 +89,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit::of(run(&Args::parse()))
 }
 
 /// Whether all is as it must be.
@@ -102,7 +102,7 @@ fn run(args: &Args) -> Result<bool, Failure> {
     }
     std::fs::create_dir_all(&args.out)?;
     let [picture, training] = ["vit.svg", "training.safetensors"].map(|name| args.out.join(name));
-    let steps = args.steps.unwrap_or(if args.verify { 20 } else { 100 }) as usize;
+    let steps = args.steps.unwrap_or(if args.verify { 20 } else { 200 }) as usize;
     let job = Job {
         forecast: &forecast,
         sizes: Sizes {
@@ -124,12 +124,13 @@ fn run(args: &Args) -> Result<bool, Failure> {
         let ([data, domain, shard], course) = (args.mesh, &outcome.trained.course);
         writeln!(
             out,
-            "data {data} x domain {domain} x shard {shard} ranks, {}",
+            "\ndata {data} x domain {domain} x shard {shard} ranks, {}\n",
             job.dtype
         )?;
-        writeln!(out, "{course}\n{}", outcome.change)?;
+        scores::print(&mut out, &outcome.restored.scores, "linear", "model")?;
         ranks::print(&mut out, &outcome.ranks, course.losses.len())?;
-        outcome.change.draw(&picture, "A vision transformer")?;
+        writeln!(out, "\n{course} (1 is the error of interpolation)")?;
+        outcome.restored.draw(&picture, "a vision transformer")?;
         writeln!(
             out,
             "\nwrote {}\nwrote {}",

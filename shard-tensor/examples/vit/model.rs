@@ -1,4 +1,4 @@
-//! A vision transformer that gives a field for a field.
+//! A vision transformer that gives a field for two fields.
 
 use shard_tensor::nn::{Conv, LayerNorm, Linear, Module, MultiheadAttention, PositionEmbedding};
 use shard_tensor::{Attention, Conv as Options, FoldBy, Mesh, Result, ShardTensor, tree};
@@ -59,7 +59,7 @@ impl Vit {
         } = sizes;
         let blocks = (0..sizes.depth).map(|_| Block::new(mesh, width, sizes.heads));
         Ok(Self {
-            patches: Conv::new(mesh, 1, width, [side, side], Options::new().stride(side))?,
+            patches: Conv::new(mesh, 2, width, [side, side], Options::new().stride(side))?,
             place: PositionEmbedding::new(mesh, grid[0] * grid[1], width)?,
             blocks: blocks.collect::<Result<_>>()?,
             norm: LayerNorm::new(mesh, width)?,
@@ -71,7 +71,7 @@ impl Vit {
 }
 
 impl Module for Vit {
-    /// Of `[samples, 1, rows, columns]`.
+    /// `[samples, 2, rows, columns]` to `[samples, 1, rows, columns]`.
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         let ([rows, columns], side, samples) = (self.grid, self.side, x.shape()[0]);
         let width = self.norm.weight.numel();

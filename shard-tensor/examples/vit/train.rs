@@ -1,14 +1,15 @@
 //! One training on one mesh, or a stretch of it.
 
-use crate::change::{Change, PICTURED};
-use crate::changes::{Changes, uneven};
 use crate::forecast::Forecast;
+use crate::hidden::Hidden;
 use crate::keep::Stretch;
 use crate::model::{Sizes, Vit};
 use crate::progress::{Course, Progress};
 use crate::ranks::RankReport;
+use crate::restored::Restored;
 use crate::trained::Trained;
-use ndarray::{Array4, s};
+use crate::uneven::uneven;
+use ndarray::{Array4, Axis, s};
 use shard_tensor::DeviceMesh;
 use shard_tensor::optim::Cosine;
 use shard_tensor::prelude::*;
@@ -35,7 +36,7 @@ pub(crate) struct Job<'a> {
 /// What a training gave.
 pub(crate) struct Outcome {
     pub(crate) trained: Trained,
-    pub(crate) change: Change,
+    pub(crate) restored: Restored,
     pub(crate) ranks: Vec<RankReport>,
 }
 
@@ -84,15 +85,14 @@ impl Job<'_> {
 
         let Training { model, .. } = training;
         let parameters = model.parameters();
-        let prediction = ctx.no_grad(|| model.forward(&samples.test.0))?;
-        let truth = &samples.test.1;
-        let level = |x: &ShardTensor| x.select(0, PICTURED)?.select(0, 0);
+        let found = ctx.no_grad(|| model.forward(&samples.test.0))?;
+        let [lacking, found] = [&samples.test.1, &found].map(|x| x.transpose(0, 1));
         let [levels, _, rows, columns] = samples.train.1.local_shape()[..] else {
             unreachable!("samples have four dims")
         };
         let piece = [levels, rows, columns];
         let outcome = Outcome {
-            change: Change::new(self.forecast, (truth, &prediction), samples.unit, level)?,
+            restored: Restored::new(self.forecast, &lacking?, &found?, samples.unit)?,
             ranks: RankReport::gather(ctx, &piece, &parameters, &course.moved)?,
             trained: Trained::new(course, &parameters)?,
         };
@@ -105,14 +105,13 @@ impl Job<'_> {
         let title = format!("{data}x{domain}x{shards} {}", self.dtype);
         let rates = Cosine::new(RATE, self.steps).warmup(self.steps / 10);
         let mut progress = Progress::new(ctx, training.step as usize, self.steps, title);
-        let (fields, changes) = &samples.train;
+        let (around, lacking) = &samples.train;
         while training.step < self.stretch.stop {
-            let loss = training.model.forward(fields)?.mse_loss(changes)?;
+            let loss = training.model.forward(around)?.mse_loss(lacking)?;
             let mut gradients = loss.backward()?;
             gradients.clip_norm(LONGEST)?;
-            training
-                .adam
-                .set_learning_rate(rates.at(training.step as usize));
+            let rate = rates.at(training.step as usize);
+            training.adam.set_learning_rate(rate);
             training.adam.step(&gradients)?;
             training.step += 1;
             progress.step(loss.item()?);
@@ -124,13 +123,14 @@ impl Job<'_> {
     }
 }
 
-/// Levels of an hour and their changes, `[levels, 1, rows, columns]`, in pieces.
+/// Hidden levels in pieces: the one below and the one above `[levels, 2, rows, columns]`, and what the mean of these lacks
+/// `[levels, 1, rows, columns]`.
 struct Samples {
-    /// Of the hours but the last two.
+    /// Of all hours but the last.
     train: (ShardTensor, ShardTensor),
-    /// Of the last hour but one.
+    /// Of the last hour.
     test: (ShardTensor, ShardTensor),
-    /// Kelvin that a change of one stands for.
+    /// Kelvin that a number of the second ones stands for.
     unit: f64,
 }
 
@@ -138,12 +138,10 @@ impl Samples {
     /// # Collective
     /// All ranks.
     fn new(mesh: &Mesh, forecast: &Forecast, side: usize, domain: usize) -> Result<Self> {
-        let Changes {
-            fields,
-            changes,
-            unit,
-        } = Changes::of(forecast)?;
-        let (hours, levels, rows, columns) = fields.dim();
+        let all = Hidden::of(forecast).map_err(Error::custom)?;
+        let (hours, hidden, rows, columns) = all.lacking.dim();
+        let [below, above] = [0..hidden, 1..hidden + 1]
+            .map(|levels| all.given.slice(s![.., levels, .., ..]).to_owned());
         // Whole patches on every rank: so many of each 1 + 2/3 + 4/9 + ...
         let strips = Placements::from(shard(0).weights(uneven(domain)));
         let patches = DeviceMesh::new(&[domain]).map_err(Error::custom)?;
@@ -157,19 +155,23 @@ impl Samples {
             ("shard", shard(0)),
         ]);
         let placed = |from: usize, to: usize| {
-            let at = |x: &Array4<f64>| -> Result<ShardTensor> {
-                let some = x.slice(s![from..to, .., .., ..]).to_owned();
-                let all = ((to - from) * levels, 1, rows, columns);
-                let some = some.into_shape_with_order(all).map_err(Error::custom)?;
+            // Fields that belong together beside each other, and the levels of all hours one after the other.
+            let at = |fields: &[&Array4<f64>]| -> Result<ShardTensor> {
+                let some: Vec<_> = (fields.iter())
+                    .map(|x| x.slice(s![from..to, .., .., ..]))
+                    .collect();
+                let some = ndarray::stack(Axis(2), &some).map_err(Error::custom)?;
+                let shape = ((to - from) * hidden, fields.len(), rows, columns);
+                let some = some.to_shape(shape).map_err(Error::custom)?.into_owned();
                 let whole = mesh.with_dtype(DType::F64).distribute(&some, &placements)?;
                 whole.to(mesh.dtype())
             };
-            Ok::<_, Error>((at(&fields)?, at(&changes)?))
+            Ok::<_, Error>((at(&[&below, &above])?, at(&[&all.lacking])?))
         };
         Ok(Self {
-            train: placed(0, hours - 2)?,
-            test: placed(hours - 2, hours - 1)?,
-            unit,
+            train: placed(0, hours - 1)?,
+            test: placed(hours - 1, hours)?,
+            unit: all.unit,
         })
     }
 }

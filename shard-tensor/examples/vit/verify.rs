@@ -3,14 +3,11 @@
 use crate::Failure;
 use crate::keep::Stretch;
 use crate::train::{Job, Outcome};
-use crate::trained::Distance;
+use crate::trained::{self, APART, Distance};
 use std::io::Write;
 use std::path::Path;
 
-/// The largest difference to one rank, of a loss and as a share of the largest weight of its tensor.
-const APART: f64 = 1e-10;
-
-/// The same of a training that is resumed on other ranks, of a loss.
+/// The largest difference of a loss, where a training is resumed on other ranks.
 const RESUMED: f64 = 1e-12;
 
 /// Trains the job on one rank; and half of it, which is resumed on its own mesh and on another. Prints how far they are from
@@ -51,19 +48,17 @@ pub(crate) fn agrees(
     let (Some(whole), Some(one), Some(same), Some(other)) = (whole, one, same, other) else {
         return Ok(true);
     };
-    let mut passed = true;
-    let mut tell = |what: &str, near: bool, apart: Distance| {
+    let mut passed = trained::agree(out, &whole.trained, &one.trained)?;
+    let mut tell = |what: String, resumed: &Outcome, bounds: [f64; 2]| {
+        let apart = Distance::between(&resumed.trained, &whole.trained);
+        let near = apart.within(bounds[0], bounds[1]);
         passed &= near;
         let verdict = if near { "ok" } else { "TOO LARGE" };
         writeln!(out, "{what}: {apart}: {verdict}")
     };
-    let apart = Distance::between(&one.trained, &whole.trained);
-    tell("against one rank", apart.within(APART, APART), apart)?;
-    let apart = Distance::between(&same.trained, &whole.trained);
     let what = format!("resumed after {half} of {steps} steps, to the bit");
-    tell(&what, apart.within(0.0, 0.0), apart)?;
-    let apart = Distance::between(&other.trained, &whole.trained);
+    tell(what, &same, [0.0, 0.0])?;
     let what = format!("resumed there on 1x1x{ranks} ranks");
-    tell(&what, apart.within(APART, RESUMED), apart)?;
+    tell(what, &other, [APART, RESUMED])?;
     Ok(passed)
 }

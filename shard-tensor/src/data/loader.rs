@@ -207,6 +207,26 @@ impl Loader {
             failed: false,
         })
     }
+
+    /// The next batch, which is the first of the next epoch if this one is over: for a training that counts its steps.
+    ///
+    /// # Collective
+    /// As [`epoch`](Self::epoch), for one batch.
+    ///
+    /// # Errors
+    /// As [`epoch`](Self::epoch); what a rank cannot read, as an agreed error; [`Argument`](Error::Argument) if an epoch has no
+    /// batches.
+    #[track_caller]
+    pub fn next_batch(&mut self) -> Result<Vec<ShardTensor>> {
+        for _ in 0..2 {
+            if let Some(batch) = self.epoch()?.next() {
+                return batch;
+            }
+        }
+        let got = format!("{} samples by {}", self.used().len(), self.batch);
+        let remedy = "choose more samples, or keep the last batch, which is smaller";
+        Err(Error::argument(OP, "a batch in every epoch", got, remedy))
+    }
 }
 
 impl Loader {
@@ -269,7 +289,7 @@ impl Loader {
 
     /// The next batch of this epoch, if there is one.
     #[track_caller]
-    fn next_batch(&mut self) -> Result<Option<Vec<ShardTensor>>> {
+    fn next_of_epoch(&mut self) -> Result<Option<Vec<ShardTensor>>> {
         let given = usize::try_from(self.given).unwrap_or(usize::MAX);
         let Some(range) = self.next_range(given) else {
             (self.epoch, self.given, self.feed) = (self.epoch + 1, 0, None);
@@ -319,7 +339,7 @@ impl Iterator for Batches<'_> {
         if self.failed {
             return None;
         }
-        let next = self.loader.next_batch();
+        let next = self.loader.next_of_epoch();
         self.failed = next.is_err();
         next.transpose()
     }

@@ -68,7 +68,10 @@ pub(super) fn entries(file: &File) -> io::Result<Vec<Entry>> {
             .ok_or_else(|| damaged("its list ends early"))?;
         all.push(entry);
     }
-    Ok(all)
+    match rest.is_empty() {
+        true => Ok(all),
+        false => Err(damaged("its list goes on behind its last entry")),
+    }
 }
 
 /// Where the list of files is, how long it is, and how many there are.
@@ -140,6 +143,11 @@ fn entry(list: &[u8]) -> io::Result<(Entry, usize)> {
         8 if flags & 1 == 0 => Packing::Deflated,
         other => Packing::Other(other as u16),
     };
+    if packing == Packing::Stored && packed != len {
+        return Err(damaged(
+            "a file that is stored as it is has another length there",
+        ));
+    }
     let entry = Entry {
         name: String::from_utf8_lossy(text).into_owned(),
         packing,

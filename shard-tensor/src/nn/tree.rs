@@ -191,7 +191,7 @@ pub trait ModelExt: Tree {
 
     /// Divides all parameters over a mesh axis, pinned: wherever an op uses one it is gathered along the axis, never the
     /// activations instead; then it is dropped, gathered again where the backward pass reads it, and its gradient arrives in the
-    /// parameter's parts, by sums in which every rank is left its own. With the data divided over the same axis this is fully
+    /// parameter's parts, by sums in which every rank is left its own. While ops run, the parameter that is used next is in flight. With the data divided over the same axis this is fully
     /// sharded data parallelism (ZeRO-3): a step moves three times what the ranks lack of the parameters, and gradients and
     /// optimizers' states are as small as the parts.
     ///

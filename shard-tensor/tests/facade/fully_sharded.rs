@@ -8,8 +8,12 @@ const WIDTH: usize = 48;
 const LAYERS: usize = 10;
 
 fn layers(mesh: &Mesh) -> Result<Sequential> {
+    deep(mesh, LAYERS)
+}
+
+fn deep(mesh: &Mesh, layers: usize) -> Result<Sequential> {
     let mut net = Sequential::new();
-    for _ in 0..LAYERS {
+    for _ in 0..layers {
         net = net.then(Linear::without_bias(mesh, WIDTH, WIDTH)?);
     }
     Ok(net)
@@ -33,11 +37,14 @@ fn a_step_moves_three_times_what_the_ranks_lack_of_the_parameters() {
             let mesh = ctx.mesh([("shard", ranks)])?;
             let net = layers(&mesh)?.fully_sharded("shard")?;
             let mut adam = AdamW::new(net.parameters(), 1e-3)?;
-            Ok(step(ctx, &net, &mut adam, 96 * ranks)?.bytes as usize)
+            // From the second one on, parameters are sent for ahead of their use.
+            let steps = (0..3).map(|_| Ok(step(ctx, &net, &mut adam, 96 * ranks)?.bytes as usize));
+            steps.collect::<Result<Vec<_>>>()
         });
         let parameters = LAYERS * WIDTH * WIDTH * 8;
         for bytes in moved.unwrap() {
-            assert_eq!(bytes, 3 * parameters * (ranks - 1) / ranks, "{ranks} ranks");
+            let formula = 3 * parameters * (ranks - 1) / ranks;
+            assert_eq!(bytes, [formula; 3], "{ranks} ranks");
         }
     }
 }
@@ -78,6 +85,52 @@ fn parameters_gradients_and_states_are_as_small_as_the_parts() {
     assert!(peak <= part + few && few < all, "{peak} beside {part}");
 }
 
+/// The bound that `docs/parallel.md` states, of a step from its forward pass to its update.
+#[test]
+fn a_step_holds_its_parts_and_few_parameters_whole() {
+    const RANKS: usize = 4;
+    const DEPTH: usize = 40;
+    const BATCH: usize = 96;
+    let held = |sharded: bool| {
+        let held = Launch::new(RANKS).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh([("shard", RANKS)])?;
+            let mut net = deep(&mesh, DEPTH)?;
+            if sharded {
+                net = net.fully_sharded("shard")?;
+            }
+            // Each bucket is a gradient.
+            ctx.tape().set_bucket_bytes(1);
+            let mut adam = AdamW::new(net.parameters(), 1e-3)?;
+            for _ in 0..2 {
+                step(ctx, &net, &mut adam, BATCH)?;
+            }
+            ctx.world().barrier()?;
+            let live = ctx.device().memory().live;
+            ctx.device().reset_peak();
+            let x = mesh.randn([BATCH, WIDTH], shard(0))?;
+            let gradients = {
+                let y = net.forward(&x)?;
+                y.backward_with(&y.detach())?
+            };
+            adam.step(&gradients)?;
+            Ok((live, ctx.device().memory().peak))
+        });
+        held.unwrap().into_iter().max().expect("ranks")
+    };
+    let parameter = WIDTH * WIDTH * 8;
+    let (whole, _) = held(false);
+    // Weights and two moments; the fourth are the gradients, which are there at the peak.
+    assert!(whole >= 3 * DEPTH * parameter);
+    let replicated = whole + DEPTH * parameter;
+    let (_, peak) = held(true);
+    let activations = (DEPTH + 4) * BATCH / RANKS * WIDTH * 8;
+    // The one in use and the one in flight; four buckets of gradients.
+    let bound = replicated * 11 / 10 / RANKS + activations + 6 * parameter;
+    assert!(peak <= bound, "{peak} of {bound}");
+    // Were all of them there, it would be more.
+    assert!(bound < replicated * 11 / 10 / RANKS + activations + DEPTH / 4 * parameter);
+}
+
 #[test]
 fn replicas_move_their_gradients_alone_and_these_together() {
     for ranks in [2, 4] {
@@ -97,6 +150,29 @@ fn replicas_move_their_gradients_alone_and_these_together() {
             assert_eq!((all, early), ((bytes, 2), (bytes, LAYERS as u64)));
         }
     }
+}
+
+#[test]
+fn training_ahead_and_in_turn_gives_the_same_bits() {
+    let weights = |ahead: bool| {
+        let weights = Launch::new(3).run(|ctx| {
+            let mesh = ctx.mesh([("shard", 3)])?;
+            let net = layers(&mesh)?.fully_sharded("shard")?;
+            ctx.tape().set_gathers_ahead(ahead);
+            let mut adam = AdamW::new(net.parameters(), 1e-3)?;
+            for _ in 0..4 {
+                step(ctx, &net, &mut adam, 7)?;
+                // Evaluation in between uses the parameters as well.
+                let x = mesh.ones([2, WIDTH], shard(0))?;
+                ctx.no_grad(|| net.forward(&x))?;
+            }
+            let all = net.parameters().into_iter();
+            all.map(|(_, w)| w.to_array::<f32>())
+                .collect::<Result<Vec<_>>>()
+        });
+        weights.unwrap().remove(2)
+    };
+    assert!(weights(true) == weights(false));
 }
 
 #[test]

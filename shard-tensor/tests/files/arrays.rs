@@ -170,3 +170,117 @@ fn archives_are_read() {
         }
     }
 }
+
+/// What an archive says of a file, and where: the three numbers that may be too large for 32 bits.
+#[cfg(feature = "npz")]
+#[derive(Clone, Copy)]
+enum Wrong {
+    Nothing,
+    /// By how much a number of an entry is off: its length, its packed length, or its place.
+    Entry(usize, i64),
+    /// By how much a number of the record at the end is off: entries, bytes of their list, or its place.
+    Record(usize, i64),
+}
+
+/// An archive as it would say the same if it were larger than 4 GiB, with these numbers of each entry in 64 bits.
+#[cfg(feature = "npz")]
+fn in_64_bits(archive: &[u8], large: [bool; 3], wrong: Wrong) -> Vec<u8> {
+    let number = |at: usize, len: usize| -> usize {
+        let bytes = archive[at..at + len].iter().rev();
+        bytes.fold(0, |n, &b| n << 8 | usize::from(b))
+    };
+    let end = archive.windows(4).rposition(|w| w == b"PK\x05\x06");
+    let end = end.expect("an archive");
+    let (count, start) = (number(end + 10, 2), number(end + 16, 4));
+    let mut out = archive[..start].to_vec();
+    let mut at = start;
+    for _ in 0..count {
+        let [name, extra, remark] = [28, 30, 32].map(|field| number(at + field, 2));
+        let mut entry = archive[at..at + 46].to_vec();
+        // Another program's field comes first.
+        let mut more = vec![0x75, 0x70, 3, 0, 1, 2, 3];
+        let mut wide = Vec::new();
+        for (i, field) in [24, 20, 42].into_iter().enumerate() {
+            let off = match wrong {
+                Wrong::Entry(which, off) if which == i => off,
+                _ => 0,
+            };
+            let told = (number(at + field, 4) as i64 + off) as u64;
+            if large[i] {
+                wide.extend(told.to_le_bytes());
+                entry[field..field + 4].fill(0xff);
+            }
+        }
+        more.extend([1, 0, wide.len() as u8, 0]);
+        more.extend(wide);
+        entry[30..32].copy_from_slice(&(more.len() as u16).to_le_bytes());
+        out.extend(entry);
+        out.extend(&archive[at + 46..at + 46 + name]);
+        out.extend(more);
+        let behind = at + 46 + name + extra;
+        out.extend(&archive[behind..behind + remark]);
+        at = behind + remark;
+    }
+    let record = out.len();
+    let told = [count, record - start, start].map(|n| n as i64);
+    let told = [0, 1, 2].map(|i| match wrong {
+        Wrong::Record(which, off) if which == i => (told[i] + off) as u64,
+        _ => told[i] as u64,
+    });
+    out.extend(b"PK\x06\x06");
+    out.extend(44_u64.to_le_bytes());
+    out.extend([45, 0, 45, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    for n in [told[0], told[0], told[1], told[2]] {
+        out.extend(n.to_le_bytes());
+    }
+    out.extend(b"PK\x06\x07\0\0\0\0");
+    out.extend((record as u64).to_le_bytes());
+    out.extend(1_u32.to_le_bytes());
+    out.extend(b"PK\x05\x06\0\0\0\0");
+    out.extend([0xff; 12]);
+    out.extend([0, 0]);
+    out
+}
+
+#[cfg(feature = "npz")]
+#[test]
+fn archives_with_numbers_of_64_bits_are_read() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/files/data");
+    let path = scratch("large.npz");
+    let read = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let both = ["rows", "turned"].map(|name| {
+            let npy = Npy::in_archive(&path, name).map_err(|e| e.to_string())?;
+            npy.to_array::<f32, Ix2>().map_err(|e| e.to_string())
+        });
+        let [rows, turned] = both;
+        Ok::<_, String>((rows?, turned?))
+    };
+    let rows = ndarray::arr2(&[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]);
+    let expected = (rows.clone(), rows.t().to_owned());
+    // Packed, the three numbers differ.
+    for name in ["stored.npz", "packed.npz"] {
+        let archive = std::fs::read(format!("{folder}/{name}")).unwrap();
+        for mask in 0..8 {
+            let large = [0, 1, 2].map(|i| mask >> i & 1 == 1);
+            let found = read(&in_64_bits(&archive, large, Wrong::Nothing));
+            assert_eq!(found.as_ref(), Ok(&expected), "{name} {large:?}");
+        }
+        for which in 0..3 {
+            for off in [-1, 1, 1 << 40, i64::MAX - (1 << 40)] {
+                let wrong = [Wrong::Entry(which, off), Wrong::Record(which, off)];
+                for (what, wrong) in ["entry", "record"].into_iter().zip(wrong) {
+                    let found = read(&in_64_bits(&archive, [true; 3], wrong));
+                    // What is packed ends by itself, whatever its length is said to be.
+                    let harmless = (name, what, which, off.abs()) == ("packed.npz", "entry", 1, 1);
+                    let right = harmless && found.as_ref() == Ok(&expected);
+                    assert!(
+                        found.is_err() || right,
+                        "{name}: {what} {which} off by {off}"
+                    );
+                }
+            }
+        }
+    }
+    std::fs::remove_file(&path).unwrap();
+}

@@ -230,3 +230,19 @@ fn some_of_the_samples_can_be_chosen() {
     });
     assert!(beyond.is_some_and(|e| e.contains("samples that there are")));
 }
+
+#[test]
+fn batches_go_on_after_the_end_of_an_epoch() {
+    let seen = on_ranks(&[2], |_, mesh| {
+        let mut loader = loader(mesh, 2)?.samples(0..3);
+        let mut sizes = Vec::new();
+        for _ in 0..5 {
+            sizes.push(loader.next_batch()?[0].shape()[0]);
+        }
+        assert_eq!(loader.epochs(), 2);
+        let none = loader.samples(0..1).drop_last(true).next_batch();
+        Ok((sizes, none.err().map(|e| e.to_string())))
+    });
+    assert_eq!(seen.0, [2, 1, 2, 1, 2]);
+    assert!(seen.1.is_some_and(|e| e.contains("a batch in every epoch")));
+}

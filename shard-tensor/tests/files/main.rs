@@ -4,7 +4,10 @@ mod abuse;
 mod arrays;
 mod kill;
 mod loading;
+mod memory;
 mod pieces;
+#[cfg(feature = "mpi")]
+mod processes;
 mod resume;
 #[cfg(feature = "zarr")]
 mod stores;

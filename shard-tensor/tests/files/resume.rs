@@ -38,23 +38,43 @@ impl Module for Net {
 #[derive(Clone, Copy)]
 struct How {
     ranks: usize,
-    mesh: &'static [usize],
+    mesh: &'static [(&'static str, usize)],
     batch: fn() -> Placements,
-    weights: fn() -> Placements,
+    place: fn(Net) -> Result<Net>,
 }
 
 const FOUR: How = How {
     ranks: 4,
-    mesh: &[2, 2],
+    mesh: &[("x", 2), ("y", 2)],
     batch: || [shard(0), shard(1)].into(),
-    weights: || [shard(1), replicate()].into(),
+    place: |net| placed(net, &[shard(1), replicate()].into()),
 };
 const THREE: How = How {
     ranks: 3,
-    mesh: &[3],
+    mesh: &[("x", 3)],
     batch: || [shard(0)].into(),
-    weights: || [shard(0)].into(),
+    place: |net| placed(net, &[shard(0)].into()),
 };
+const FOUR_SHARDED: How = How {
+    ranks: 4,
+    mesh: &[("shard", 4)],
+    batch: || [shard(0)].into(),
+    place: |net| net.fully_sharded("shard"),
+};
+const SIX_SHARDED_IN_PAIRS: How = How {
+    ranks: 6,
+    mesh: &[("data", 3), ("shard", 2)],
+    batch: || [shard(0), shard(0)].into(),
+    place: |net| net.fully_sharded("shard"),
+};
+
+/// The first layer's weights go there, all else everywhere.
+fn placed(net: Net, weights: &Placements) -> Result<Net> {
+    net.place(|name, _| match name {
+        "first.weight" => weights.clone(),
+        _ => Placements::replicated(),
+    })
+}
 
 /// All that a training is made of.
 struct Training {
@@ -78,10 +98,7 @@ impl Training {
             last: Linear::new(mesh, 5, 1)?,
             seen: Buffer::new(&mesh.zeros((), Placements::replicated())?),
         };
-        let net = net.place(|name, _| match name {
-            "first.weight" => (how.weights)(),
-            _ => Placements::replicated(),
-        })?;
+        let net = (how.place)(net)?;
         Ok(Self {
             adam: AdamW::new(net.parameters(), 0.01)?,
             rates: Plateau::new(0.01).patience(1).factor(0.7),
@@ -125,7 +142,7 @@ impl Training {
 /// of the weights.
 fn train(how: How, from: Option<&Path>, until: u64, to: Option<&Path>) -> (Vec<f64>, f64) {
     let told = Launch::new(how.ranks).dtype(DType::F64).seed(5).run(|ctx| {
-        let mesh = ctx.mesh_of(how.mesh)?;
+        let mesh = ctx.mesh(how.mesh.iter().copied())?;
         let mut it = Training::new(&mesh, how)?;
         if let Some(from) = from {
             it.job(ctx).load(from)?;
@@ -156,25 +173,38 @@ fn train(how: How, from: Option<&Path>, until: u64, to: Option<&Path>) -> (Vec<f
     told.swap_remove(0)
 }
 
-#[test]
-fn a_training_goes_on_where_it_was_put_down() {
-    let path = scratch("resume.safetensors");
-    let (whole, mean) = train(FOUR, None, 13, None);
+/// Puts a training down and goes on there, and elsewhere.
+fn goes_on(name: &str, first: How, elsewhere: &[How]) {
+    let path = scratch(name);
+    let (whole, mean) = train(first, None, 13, None);
     assert!(whole.iter().all(|l| l.is_finite()) && mean.is_finite());
     // In the middle of an epoch, which has three batches.
-    assert_eq!(train(FOUR, None, 7, Some(&path)).0, whole[..7]);
+    assert_eq!(train(first, None, 7, Some(&path)).0, whole[..7]);
     // As it was: every bit.
     assert_eq!(
-        train(FOUR, Some(&path), 13, None),
+        train(first, Some(&path), 13, None),
         (whole[7..].to_vec(), mean)
     );
     // On other ranks, under other layouts: up to the order of sums.
-    let (other, other_mean) = train(THREE, Some(&path), 13, None);
-    let near = |a: f64, b: f64| assert!((a - b).abs() <= 1e-12 * b.abs(), "{a} for {b}");
-    assert_eq!(other.len(), 6);
-    (other.iter().zip(&whole[7..])).for_each(|(a, b)| near(*a, *b));
-    near(other_mean, mean);
+    for &how in elsewhere {
+        let (other, other_mean) = train(how, Some(&path), 13, None);
+        let near = |a: f64, b: f64| assert!((a - b).abs() <= 1e-12 * b.abs(), "{a} for {b}");
+        assert_eq!(other.len(), 6);
+        (other.iter().zip(&whole[7..])).for_each(|(a, b)| near(*a, *b));
+        near(other_mean, mean);
+    }
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_training_goes_on_where_it_was_put_down() {
+    goes_on("resume.safetensors", FOUR, &[THREE]);
+}
+
+#[test]
+fn a_fully_sharded_training_goes_on_where_it_was_put_down() {
+    let elsewhere = [THREE, SIX_SHARDED_IN_PAIRS];
+    goes_on("resume-sharded.safetensors", FOUR_SHARDED, &elsewhere);
 }
 
 /// Takes up nothing.

@@ -9,12 +9,9 @@ use std::rc::Rc;
 use super::progress::{InFlight, Rank};
 use super::tags::{CONTEXTS, Context, Lane, Tags};
 use super::wire::WireCache;
-use crate::collectives::all_gather_plan;
 use crate::validate::label;
-use crate::{
-    Buffer, CommError, Communicator, DType, DeviceRef, Handle, Ledger, PlanCache, Result, Site,
-};
-use crate::{Link, LinkCost, Request, Target};
+use crate::{Buffer, CommError, Communicator, DeviceRef, Handle, Ledger, PlanCache, Result, Site};
+use crate::{Link, LinkCost, Request};
 
 /// What a message costs about, by which collectives choose between few messages and few bytes: 2 µs and 10 GB/s. Only their
 /// product matters, and it is much the same on nodes and on networks for clusters.
@@ -206,9 +203,8 @@ impl Communicator for MpiComm {
         note.extend([color.unwrap_or(0) as i64, key as i64]);
         note.extend(rank.contexts().free().map(u64::cast_signed));
         let note = self.device().upload_slice(&note)?;
-        let plan = all_gather_plan(self.plans(), NAME, self.rank(), &vec![NOTE; self.size()]);
-        let dst = self.device().alloc(DType::I64, NOTE * self.size())?;
-        let request = Request::exchange(plan, &[note], Target::Write(dst), site);
+        let this: &dyn Communicator = self;
+        let request = this.all_gather_request(NAME, &note, &vec![NOTE; self.size()], site)?;
         let notes = self.post(request)?.wait()?;
         let notes: Vec<&[i64]> = notes.as_slice::<i64>()?.chunks_exact(NOTE).collect();
         // Every rank computes all groups, so that all ranks learn of a group that finds no number.

@@ -69,17 +69,22 @@ fn upload(comm: &dyn Communicator, dtype: DType, len: usize) -> Buffer {
     narrow(wide, dtype).unwrap()
 }
 
+/// As many elements on each rank, which can be divided among all.
+fn whole(comm: &dyn Communicator) -> Buffer {
+    upload(comm, DType::BF16, 3 * comm.size())
+}
+
 fn bytes(buffer: Option<Buffer>) -> Vec<u8> {
     buffer.map_or(vec![255], |b| b.as_bytes().unwrap().to_vec())
 }
 
 #[test]
 fn sums_have_the_bits_of_the_tree() {
-    for ranks in (1..=14).chain([17, 21, 24, 31, 33]) {
+    for ranks in [1, 2, 5, 6, 7, 8, 9, 11, 12, 13, 16, 21, 33] {
         same_bits(ranks, |comm| {
             let mut all = Vec::new();
-            for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16, DType::I32] {
-                for len in [0, 1, 6, 90, 1200] {
+            for dtype in [DType::F64, DType::BF16, DType::I32] {
+                for len in [0, 1, 6, 1200] {
                     let mine = upload(comm, dtype, len);
                     all.extend(bytes(Some(comm.all_reduce(&mine, Monoid::SUM).unwrap())));
                     let root = len % comm.size();
@@ -101,7 +106,7 @@ fn sums_have_the_bits_of_the_tree() {
 
 #[test]
 fn copies_are_those_of_one_exchange() {
-    for ranks in (9..=14).chain([16, 17, 24, 31, 33]) {
+    for ranks in [9, 11, 12, 13, 16, 21, 33] {
         same_bits(ranks, |comm| {
             let (me, mut all) = (comm.rank(), Vec::new());
             let cases = [vec![1; ranks], vec![5; ranks]].into_iter();
@@ -113,7 +118,10 @@ fn copies_are_those_of_one_exchange() {
                 let mine = upload(comm, DType::F32, counts[me]);
                 all.extend(bytes(Some(comm.all_gather_v(&mine, &counts).unwrap())));
                 all.extend(bytes(comm.gather_v(&mine, &counts, root).unwrap()));
-                for dtype in [DType::F32, DType::BF16, DType::I64] {
+                all.extend(bytes(Some(comm.all_gather(&whole(comm)).unwrap())));
+                let part = comm.reduce_scatter(&whole(comm), Monoid::SUM).unwrap();
+                all.extend(bytes(Some(part)));
+                for dtype in [DType::F32, DType::BF16] {
                     let whole = upload(comm, dtype, total);
                     let part = comm.reduce_scatter_v(&whole, &counts, Monoid::SUM);
                     all.extend(bytes(Some(part.unwrap())));
@@ -135,7 +143,7 @@ fn copies_are_those_of_one_exchange() {
 
 #[test]
 fn the_contract_holds_for_stages() {
-    for ranks in [5, 9, 12] {
+    for ranks in [5, 9] {
         local::run(ranks, |comm| {
             let comm: Rc<dyn Communicator> = Rc::new(comm);
             for link in [BYTES_COUNT, MESSAGES_COUNT] {

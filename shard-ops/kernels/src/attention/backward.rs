@@ -1,9 +1,9 @@
 //! The gradient as a fold over blocks of keys: probabilities are computed again from the saved log-sum-exp.
 
-use super::exp::Exp;
-use super::forward::{below, fused, row_tile, tile_logits, write_rows};
+use super::forward::{below, row_tile, tile_logits, write_rows};
 use super::problem::{Block, Problem, Queries, Tile};
 use super::stored::{Stored, gather, matrix, start};
+use crate::exp::fused;
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::pointwise::vectorized;
 use crate::{Real, View, ViewMut};
@@ -420,7 +420,7 @@ struct Probabilities<'a, A> {
     lse: &'a [A],
 }
 
-impl<A: Exp> WithSimd for Probabilities<'_, A> {
+impl<A: Real> WithSimd for Probabilities<'_, A> {
     type Output = ();
 
     #[inline(always)]
@@ -433,7 +433,7 @@ impl<A: Exp> WithSimd for Probabilities<'_, A> {
     }
 }
 
-impl<A: Exp> Probabilities<'_, A> {
+impl<A: Real> Probabilities<'_, A> {
     #[inline(always)]
     fn run<const FMA: bool>(self) {
         for (row, &lse) in self.logits.chunks_exact_mut(self.keys).zip(self.lse) {

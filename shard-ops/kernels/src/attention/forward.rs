@@ -1,10 +1,10 @@
 //! The fold of blocks of keys into running maximum, sum and output.
 
-use super::exp::Exp;
 use super::problem::{Block, Problem, Queries, Tile};
 use super::stored::{Stored, matrix};
 use crate::Real;
 use crate::ViewMut;
+use crate::exp::fused;
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::pointwise::vectorized;
 use pulp::{Simd, WithSimd};
@@ -52,7 +52,7 @@ pub struct AttentionState<A> {
     out: Vec<A>,
 }
 
-impl<A: Exp> AttentionState<A> {
+impl<A: Real> AttentionState<A> {
     /// The state of no keys, for queries of shape `[batch, heads, queries]` and values of `value_dim` elements.
     pub fn new(shape: [usize; 3], value_dim: usize) -> Self {
         let rows = shape.iter().product::<usize>();
@@ -313,7 +313,7 @@ struct Online<'a, A> {
     width: usize,
 }
 
-impl<A: Exp> WithSimd for Online<'_, A> {
+impl<A: Real> WithSimd for Online<'_, A> {
     type Output = ();
 
     #[inline(always)]
@@ -326,13 +326,7 @@ impl<A: Exp> WithSimd for Online<'_, A> {
     }
 }
 
-/// Whether fused multiply-add is an instruction of this instruction set.
-#[inline(always)]
-pub(crate) fn fused<S: Simd>() -> bool {
-    S::F64_LANES >= 4 || cfg!(target_arch = "aarch64")
-}
-
-impl<A: Exp> Online<'_, A> {
+impl<A: Real> Online<'_, A> {
     #[inline(always)]
     fn run<const FMA: bool>(self) {
         for (r, row) in self.logits.chunks_exact_mut(self.keys).enumerate() {
@@ -371,12 +365,12 @@ fn row_max<A: Real>(row: &[A]) -> A {
     for (lane, x) in lanes.iter_mut().zip(tail) {
         *lane = higher(*lane, *x);
     }
-    crate::reduce::halve(&mut lanes, higher)
+    crate::reduce::halve(lanes, higher)
 }
 
 /// `row = exp(row - max)`, and its sum.
 #[inline(always)]
-fn exponentials<A: Exp, const FMA: bool>(row: &mut [A], max: A) -> A {
+fn exponentials<A: Real, const FMA: bool>(row: &mut [A], max: A) -> A {
     let mut lanes = [A::zero(); LANES];
     let (whole, tail) = pulp::as_arrays_mut::<LANES, A>(row);
     for block in whole {
@@ -389,7 +383,7 @@ fn exponentials<A: Exp, const FMA: bool>(row: &mut [A], max: A) -> A {
         *x = A::exp_fast::<FMA>(*x - max);
         *lane += *x;
     }
-    crate::reduce::halve(&mut lanes, |a, b| a + b)
+    crate::reduce::halve(lanes, |a, b| a + b)
 }
 
 /// The larger of two numbers, of which the second may be NaN and is then ignored, since the sum of exponentials keeps it.

@@ -18,7 +18,6 @@
 mod backward;
 mod band;
 mod dropout;
-mod exp;
 mod forward;
 mod merge;
 mod problem;
@@ -29,9 +28,7 @@ mod tests;
 pub use backward::{AttentionGrad, BlockGrad, PausedGrad};
 pub use band::Band;
 pub use dropout::{DropWhere, Dropout};
-pub use exp::Exp;
 pub use forward::AttentionState;
-pub(crate) use forward::fused;
 pub use merge::merge;
 pub use problem::{Block, Queries};
 pub use stored::Stored;

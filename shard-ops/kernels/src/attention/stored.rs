@@ -1,15 +1,14 @@
 //! Element types attention reads and writes, and what it computes in.
 
-use super::exp::Exp;
-use crate::View;
 use crate::gemm::Mat;
+use crate::{Real, View};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// An element type of queries, keys, values and results. Kernels compute and accumulate in [`Stored::Acc`].
 pub trait Stored: Copy + core::fmt::Debug + Send + Sync + 'static {
     /// `f64` for `f64`, `f32` for the others.
-    type Acc: Exp;
+    type Acc: Real;
 
     /// The value, exactly.
     fn widen(self) -> Self::Acc;

@@ -3,6 +3,7 @@
 //! Input index `i` meets output `o` through `k` where `i - origin - k * dilation = o * stride`. The inputs of one phase
 //! `i = p + m * stride` use a fixed subset of the kernel, and `o` runs with `m`: a convolution of `dy` with those weights, reversed.
 
+use super::apart;
 use super::contiguous;
 use super::forward::correlate;
 use super::lift::{Geometry, Slab, SlabMut, lift_view_mut};
@@ -49,6 +50,9 @@ pub(super) fn input_grad<T: Real>(
 ) {
     let weight = contiguous(weight);
     let dy = Slab::new(dy);
+    if apart::are_apart(g) {
+        return apart::input_grad(&dy, &weight, &mut SlabMut::new(dx), g);
+    }
     let mut dx = lift_view_mut(dx);
     let extent: [usize; 3] = core::array::from_fn(|d| dx.shape()[d + 2]);
     let phases: [Vec<Phase>; 3] = core::array::from_fn(|d| {

@@ -11,6 +11,7 @@ use super::{Real, Strides, View, ViewMut};
 use lift::{Geometry, Slab, SlabMut};
 use std::borrow::Cow;
 
+mod apart;
 mod direct;
 mod forward;
 mod im2col;

@@ -174,6 +174,19 @@ fn long_rows_and_tall_slabs_run_in_several_blocks() {
             vec![2, 3, 3, 31, 2],
             Taps::new(&[1, 1, 1], &[1, 1, 1], &[0, -2, 0]),
         ),
+        // Patches, some of which reach out of the input, and inputs between them.
+        (
+            vec![2, 3, 43, 52],
+            vec![16, 3, 4, 4],
+            vec![2, 16, 10, 10],
+            Taps::new(&[4, 5], &[1, 1], &[-2, 1]),
+        ),
+        (
+            vec![1, 2, 8400],
+            vec![9, 2, 2],
+            vec![1, 9, 2100],
+            Taps::new(&[4], &[3], &[-1]),
+        ),
     ] {
         compare::<f32>(
             &Case {

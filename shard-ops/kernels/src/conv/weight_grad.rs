@@ -246,7 +246,8 @@ impl<T: Real> BlockJob<'_, T> {
     /// Multiplies rows of one output channel by rows of inputs, for few channels.
     #[inline(always)]
     fn by_columns<S: Simd>(&self, simd: S, totals: &mut [f64]) {
-        const AT_ONCE: usize = 8;
+        // All positions of a window of 3 x 3, and those of larger ones by threes.
+        const AT_ONCE: usize = 9;
         let lanes = T::lanes::<S>();
         // Columns past the last whole vector go lane by lane, because the memory packed behind them may hold NaN.
         let full = self.cols / lanes * lanes;

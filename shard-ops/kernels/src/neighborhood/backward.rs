@@ -3,8 +3,11 @@
 //! With `P = exp(S - lse)`, `D = rowsum(dO ∘ O)` and `dS = P ∘ (dO vᵀ - D)`: `dq = scale · dS k`, `dk = scale · dSᵀ q`, `dv = Pᵀ dO`.
 
 use super::near::Near;
-use super::rows::{Extents, add_scaled, dot, rows, scaled, write};
-use crate::attention::{Exp, Stored, fused};
+use super::rows::{
+    Extents, add_scaled, dot, padded, probabilities, rows, scaled, weighted_sum, write,
+};
+use crate::attention::Stored;
+use crate::exp::fused;
 use crate::pointwise::vectorized;
 use crate::{Real, View, ViewMut};
 use num_traits::Zero;
@@ -68,6 +71,8 @@ pub fn grad_queries<E: Stored>(
         lse: seen(lse),
         delta: &delta,
         query: vec![zero; e.dim],
+        probabilities: Vec::new(),
+        grads: Vec::new(),
         to: To::Queries { dq: &mut dq },
     };
     pass.run(near);
@@ -111,6 +116,8 @@ pub fn grad_keys<E: Stored>(
         lse: seen(lse),
         delta: rows(delta, &mut wide_delta),
         query: vec![zero; e.dim],
+        probabilities: Vec::new(),
+        grads: Vec::new(),
         to: To::Keys {
             dk: &mut dk,
             dv: &mut dv,
@@ -122,7 +129,7 @@ pub fn grad_keys<E: Stored>(
 }
 
 /// Log-sum-exps; +inf for queries that see no key, so that their probabilities become 0.
-fn seen<A: Exp>(lse: &View<'_, A>) -> Vec<A> {
+fn seen<A: Real>(lse: &View<'_, A>) -> Vec<A> {
     let mut all = lse.to_vec();
     for x in &mut all {
         if *x == A::neg_infinity() {
@@ -141,8 +148,10 @@ struct Pass<'a, A> {
     dout: &'a [A],
     lse: Vec<A>,
     delta: &'a [A],
-    /// The query at hand, scaled.
+    /// The query at hand, scaled, its probabilities, and the gradients of its logits.
     query: Vec<A>,
+    probabilities: Vec<A>,
+    grads: Vec<A>,
     to: To<'a, A>,
 }
 
@@ -152,11 +161,13 @@ enum To<'a, A> {
     Keys { dk: &'a mut [A], dv: &'a mut [A] },
 }
 
-impl<A: Exp> Pass<'_, A> {
+impl<A: Real> Pass<'_, A> {
     fn run(&mut self, near: &Near) {
         let (mut keys, mut spare) = (Vec::new(), Vec::new());
         for site in 0..self.extents.queries {
             near.fill(site, &mut keys, &mut spare);
+            self.probabilities.resize(padded(keys.len()), A::zero());
+            self.grads.resize(keys.len(), A::zero());
             vectorized(Site {
                 pass: self,
                 site,
@@ -173,45 +184,53 @@ struct Site<'p, 'a, A> {
     keys: &'p [usize],
 }
 
-impl<A: Exp> WithSimd for Site<'_, '_, A> {
+impl<A: Real> WithSimd for Site<'_, '_, A> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         if fused::<S>() {
-            self.run::<true>();
+            self.run::<S, true>(simd);
         } else {
-            self.run::<false>();
+            self.run::<S, false>(simd);
         }
     }
 }
 
-impl<A: Exp> Site<'_, '_, A> {
+impl<A: Real> Site<'_, '_, A> {
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<S: Simd, const FMA: bool>(self, simd: S) {
         let Self { pass, site, keys } = self;
         let e = pass.extents;
         for batch in 0..e.batch {
             for head in 0..e.heads {
                 let row = e.query(batch, site, head);
+                let keys = e.keys(batch, head, keys);
                 scaled(&mut pass.query, pass.scale, &pass.q[row * e.dim..][..e.dim]);
                 let dout = &pass.dout[row * e.value_dim..][..e.value_dim];
-                let (lse, delta) = (pass.lse[row], pass.delta[row]);
-                for &key in keys {
-                    let key = e.key(batch, key, head);
-                    let (at, value_at) = (key * e.dim, key * e.value_dim);
-                    let (k, v) = (&pass.k[at..][..e.dim], &pass.v[value_at..][..e.value_dim]);
-                    let p = A::exp_fast::<FMA>(dot::<A, FMA>(&pass.query, k) - lse);
-                    let ds = p * (dot::<A, FMA>(dout, v) - delta);
-                    match &mut pass.to {
-                        To::Queries { dq } => {
-                            let dq = &mut dq[row * e.dim..][..e.dim];
-                            add_scaled::<A, FMA>(dq, pass.scale * ds, k);
-                        }
-                        To::Keys { dk, dv } => {
+                let all = &mut pass.probabilities;
+                all.fill(A::neg_infinity());
+                for (p, key) in all.iter_mut().zip(keys.clone()) {
+                    *p = dot(simd, &pass.query, &pass.k[key * e.dim..][..e.dim]);
+                }
+                probabilities::<A, FMA>(all, pass.lse[row]);
+                let terms = pass.grads.iter_mut().zip(all.iter()).zip(keys.clone());
+                for ((ds, p), key) in terms {
+                    let v = &pass.v[key * e.value_dim..][..e.value_dim];
+                    *ds = *p * (dot(simd, dout, v) - pass.delta[row]);
+                }
+                let grads = pass.grads.iter().copied();
+                match &mut pass.to {
+                    To::Queries { dq } => {
+                        let dq = &mut dq[row * e.dim..][..e.dim];
+                        weighted_sum(simd, dq, pass.scale, pass.k, grads.zip(keys));
+                    }
+                    To::Keys { dk, dv } => {
+                        for ((ds, p), key) in grads.zip(all.iter()).zip(keys) {
                             // The query is scaled already, so `dk` is too.
-                            add_scaled::<A, FMA>(&mut dk[at..][..e.dim], ds, &pass.query);
-                            add_scaled::<A, FMA>(&mut dv[value_at..][..e.value_dim], p, dout);
+                            add_scaled(simd, &mut dk[key * e.dim..][..e.dim], ds, &pass.query);
+                            let dv = &mut dv[key * e.value_dim..][..e.value_dim];
+                            add_scaled(simd, dv, *p, dout);
                         }
                     }
                 }

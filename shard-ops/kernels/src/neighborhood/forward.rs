@@ -1,10 +1,11 @@
 //! The attention of every query to the keys of its window.
 
 use super::near::Near;
-use super::rows::{Extents, add_scaled, dot, exponentials, rows, scaled, write};
-use crate::attention::{Exp, Stored, fused};
+use super::rows::{Extents, dot, exponentials, padded, rows, scaled, weighted_sum, write};
+use crate::attention::Stored;
+use crate::exp::fused;
 use crate::pointwise::vectorized;
-use crate::{View, ViewMut};
+use crate::{Real, View, ViewMut};
 use pulp::{Simd, WithSimd};
 
 /// Writes `softmax(scale · q kᵀ) v` over the keys that each query sees, and per query and head the logarithm of the sum of
@@ -50,7 +51,7 @@ pub fn forward<E: Stored>(
     let mut results = vec![zero; sums.len() * extents.value_dim];
     let mut pass = Pass {
         extents,
-        scale: <E::Acc as crate::Real>::of(scale),
+        scale: <E::Acc as Real>::of(scale),
         q: rows(q, &mut wide_q),
         k: rows(k, &mut wide_k),
         v: rows(v, &mut wide_v),
@@ -62,7 +63,8 @@ pub fn forward<E: Stored>(
     let (mut keys, mut spare) = (Vec::new(), Vec::new());
     for site in 0..extents.queries {
         near.fill(site, &mut keys, &mut spare);
-        pass.logits.resize(keys.len(), zero);
+        pass.logits.clear();
+        pass.logits.resize(padded(keys.len()), zero);
         vectorized(Site {
             pass: &mut pass,
             site,
@@ -93,31 +95,32 @@ struct Site<'p, 'a, A> {
     keys: &'p [usize],
 }
 
-impl<A: Exp> WithSimd for Site<'_, '_, A> {
+impl<A: Real> WithSimd for Site<'_, '_, A> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         if fused::<S>() {
-            self.run::<true>();
+            self.run::<S, true>(simd);
         } else {
-            self.run::<false>();
+            self.run::<S, false>(simd);
         }
     }
 }
 
-impl<A: Exp> Site<'_, '_, A> {
+impl<A: Real> Site<'_, '_, A> {
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<S: Simd, const FMA: bool>(self, simd: S) {
         let Self { pass, site, keys } = self;
         let e = pass.extents;
         for batch in 0..e.batch {
             for head in 0..e.heads {
                 let row = e.query(batch, site, head);
+                let keys = e.keys(batch, head, keys);
                 scaled(&mut pass.query, pass.scale, &pass.q[row * e.dim..][..e.dim]);
-                for (logit, &key) in pass.logits.iter_mut().zip(keys) {
-                    let key = e.key(batch, key, head);
-                    *logit = dot::<A, FMA>(&pass.query, &pass.k[key * e.dim..][..e.dim]);
+                pass.logits.fill(A::neg_infinity());
+                for (logit, key) in pass.logits.iter_mut().zip(keys.clone()) {
+                    *logit = dot(simd, &pass.query, &pass.k[key * e.dim..][..e.dim]);
                 }
                 let (max, sum) = exponentials::<A, FMA>(&mut pass.logits);
                 let empty = sum == A::zero();
@@ -127,15 +130,9 @@ impl<A: Exp> Site<'_, '_, A> {
                     max + sum.ln()
                 };
                 let out = &mut pass.out[row * e.value_dim..][..e.value_dim];
-                for (&weight, &key) in pass.logits.iter().zip(keys) {
-                    let key = e.key(batch, key, head);
-                    let value = &pass.v[key * e.value_dim..][..e.value_dim];
-                    add_scaled::<A, FMA>(out, weight, value);
-                }
-                if !empty {
-                    let inverse = A::one() / sum;
-                    out.iter_mut().for_each(|x| *x *= inverse);
-                }
+                let inverse = if empty { A::zero() } else { A::one() / sum };
+                let weights = pass.logits.iter().copied().zip(keys);
+                weighted_sum(simd, out, inverse, pass.v, weights);
             }
         }
     }

@@ -1,10 +1,11 @@
 //! Operands as rows of one head's elements, and the loops over a row.
 
-use crate::attention::{Exp, Stored};
+use crate::attention::Stored;
 use crate::view::for_each_row;
 use crate::{Real, View, ViewMut};
+use pulp::Simd;
 
-/// Elements of a row that are multiplied together.
+/// Logits in a group, whose exponentials are taken together.
 const LANES: usize = 16;
 
 /// The extents of a problem.
@@ -58,9 +59,17 @@ impl Extents {
         (batch * self.queries + site) * self.heads + head
     }
 
-    /// The number of a key's row among all rows.
-    pub(super) fn key(&self, batch: usize, site: usize, head: usize) -> usize {
-        (batch * self.keys + site) * self.kv_heads + self.kv_head(head)
+    /// The numbers of the rows of some sites that a head reads, among all rows of keys.
+    #[inline(always)]
+    pub(super) fn keys<'s>(
+        &self,
+        batch: usize,
+        head: usize,
+        sites: &'s [usize],
+    ) -> impl Iterator<Item = usize> + Clone + use<'s> {
+        let first = batch * self.keys * self.kv_heads + self.kv_head(head);
+        let heads = self.kv_heads;
+        sites.iter().map(move |site| first + site * heads)
     }
 }
 
@@ -93,40 +102,37 @@ pub(super) fn write<E: Stored>(to: &mut ViewMut<'_, E>, from: &[E::Acc]) {
     );
 }
 
-#[inline(always)]
-fn fma<A: Real, const FMA: bool>(a: A, b: A, c: A) -> A {
-    if FMA { a.mul_add(b, c) } else { a * b + c }
+/// `n` rounded up to whole groups of logits.
+pub(super) fn padded(n: usize) -> usize {
+    n.next_multiple_of(LANES)
 }
 
 /// The sum of products of two rows.
 #[inline(always)]
-pub(super) fn dot<A: Real, const FMA: bool>(a: &[A], b: &[A]) -> A {
-    let mut lanes = [A::zero(); LANES];
-    let (whole_a, tail_a) = pulp::as_arrays::<LANES, A>(a);
-    let (whole_b, tail_b) = pulp::as_arrays::<LANES, A>(b);
-    for (x, y) in whole_a.iter().zip(whole_b) {
-        for i in 0..LANES {
-            lanes[i] = fma::<A, FMA>(x[i], y[i], lanes[i]);
-        }
+pub(super) fn dot<A: Real, S: Simd>(simd: S, a: &[A], b: &[A]) -> A {
+    let (x, y) = (A::vectors::<S>(a), A::vectors::<S>(b));
+    let mut sums = A::splat(simd, A::zero());
+    for (x, y) in x.iter().zip(y) {
+        sums = A::mul_add_vec(simd, *x, *y, sums);
     }
-    for ((lane, x), y) in lanes.iter_mut().zip(tail_a).zip(tail_b) {
-        *lane = fma::<A, FMA>(*x, *y, *lane);
+    let mut sum = A::sum_vec(simd, sums);
+    for i in x.len() * A::lanes::<S>()..a.len() {
+        sum += a[i] * b[i];
     }
-    let mut half = LANES / 2;
-    while half > 0 {
-        for i in 0..half {
-            lanes[i] += lanes[i + half];
-        }
-        half /= 2;
-    }
-    lanes[0]
+    sum
 }
 
 /// `to += factor * row`
 #[inline(always)]
-pub(super) fn add_scaled<A: Real, const FMA: bool>(to: &mut [A], factor: A, row: &[A]) {
-    for (t, x) in to.iter_mut().zip(row) {
-        *t = fma::<A, FMA>(factor, *x, *t);
+pub(super) fn add_scaled<A: Real, S: Simd>(simd: S, to: &mut [A], factor: A, row: &[A]) {
+    let done = to.len() / A::lanes::<S>() * A::lanes::<S>();
+    let by = A::splat(simd, factor);
+    let whole = A::vectors_mut::<S>(to);
+    for (t, x) in whole.iter_mut().zip(A::vectors::<S>(row)) {
+        *t = A::mul_add_vec(simd, by, *x, *t);
+    }
+    for (t, x) in to.iter_mut().zip(row).skip(done) {
+        *t += factor * *x;
     }
 }
 
@@ -138,28 +144,106 @@ pub(super) fn scaled<A: Real>(to: &mut [A], factor: A, row: &[A]) {
     }
 }
 
-/// Turns logits into exponentials relative to the largest, and returns that largest logit and the sum of the exponentials.
-/// Where there is nothing above -inf the sum is 0, or NaN if a logit is NaN.
+/// `to = factor Σ weight · row`, where row number `r` of `rows` is as long as `to`. Sums stay in registers.
 #[inline(always)]
-pub(super) fn exponentials<A: Exp, const FMA: bool>(logits: &mut [A]) -> (A, A) {
-    let mut max = A::neg_infinity();
-    let mut unordered = false;
-    for &x in logits.iter() {
-        unordered |= x.is_nan();
-        if x > max {
-            max = x;
+pub(super) fn weighted_sum<A: Real, S: Simd>(
+    simd: S,
+    to: &mut [A],
+    factor: A,
+    rows: &[A],
+    weights: impl Iterator<Item = (A, usize)> + Clone,
+) {
+    let (lanes, dim) = (A::lanes::<S>(), to.len());
+    let mut first = 0;
+    while first + 2 * lanes <= dim {
+        columns::<A, S, 2>(
+            simd,
+            &mut to[first..],
+            factor,
+            &rows[first..],
+            dim,
+            weights.clone(),
+        );
+        first += 2 * lanes;
+    }
+    while first + lanes <= dim {
+        columns::<A, S, 1>(
+            simd,
+            &mut to[first..],
+            factor,
+            &rows[first..],
+            dim,
+            weights.clone(),
+        );
+        first += lanes;
+    }
+    for (i, to) in to.iter_mut().enumerate().skip(first) {
+        let terms = weights
+            .clone()
+            .map(|(weight, row)| weight * rows[row * dim + i]);
+        *to = factor * terms.fold(A::zero(), |a, b| a + b);
+    }
+}
+
+/// The first `NV` vectors of a weighted sum of rows that lie `dim` apart.
+#[inline(always)]
+fn columns<A: Real, S: Simd, const NV: usize>(
+    simd: S,
+    to: &mut [A],
+    factor: A,
+    rows: &[A],
+    dim: usize,
+    weights: impl Iterator<Item = (A, usize)>,
+) {
+    let width = NV * A::lanes::<S>();
+    let (zero, factor) = (A::splat(simd, A::zero()), A::splat(simd, factor));
+    let mut sums = [zero; NV];
+    for (weight, row) in weights {
+        let weight = A::splat(simd, weight);
+        let x = A::vectors::<S>(&rows[row * dim..][..width]);
+        for j in 0..NV {
+            sums[j] = A::mul_add_vec(simd, weight, x[j], sums[j]);
         }
     }
+    let to = A::vectors_mut::<S>(&mut to[..width]);
+    for j in 0..NV {
+        to[j] = A::mul_add_vec(simd, factor, sums[j], zero);
+    }
+}
+
+/// Turns logits into exponentials relative to the largest, and returns that largest logit and the sum of the exponentials.
+/// Where there is nothing above -inf the sum is 0, or NaN if a logit is NaN. There are whole groups of logits, filled up
+/// with -inf.
+#[inline(always)]
+pub(super) fn exponentials<A: Real, const FMA: bool>(logits: &mut [A]) -> (A, A) {
+    let (groups, _) = pulp::as_arrays_mut::<LANES, A>(logits);
+    let mut most = [A::neg_infinity(); LANES];
+    for group in groups.iter() {
+        for (most, x) in most.iter_mut().zip(group) {
+            *most = if *x > *most { *x } else { *most };
+        }
+    }
+    let max = (most.iter()).fold(A::neg_infinity(), |a, &b| if b > a { b } else { a });
     if max == A::neg_infinity() {
+        let unordered = logits.iter().any(|x| x.is_nan());
         logits.fill(A::zero());
         return (max, if unordered { A::nan() } else { A::zero() });
     }
-    let mut sum = A::zero();
-    for x in logits.iter_mut() {
-        *x = A::exp_fast::<FMA>(*x - max);
+    let mut sums = [A::zero(); LANES];
+    for group in groups {
+        for (sum, x) in sums.iter_mut().zip(group) {
+            *x = A::exp_fast::<FMA>(*x - max);
+            *sum += *x;
+        }
     }
-    for x in logits.iter() {
-        sum += *x;
+    (max, sums.iter().fold(A::zero(), |a, &b| a + b))
+}
+
+/// Turns logits into `exp(logit - lse)`.
+#[inline(always)]
+pub(super) fn probabilities<A: Real, const FMA: bool>(logits: &mut [A], lse: A) {
+    let (groups, _) = pulp::as_arrays_mut::<LANES, A>(logits);
+    for x in groups.iter_mut().flatten() {
+        *x = A::exp_fast::<FMA>(*x - lse);
     }
-    (max, sum)
 }

@@ -172,3 +172,59 @@ fn cut<T: Sortable>(
         .map(|(run, (a, b))| run + a..run + b);
     parts.collect::<Vec<_>>().into_iter()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Tensor, validate};
+
+    /// Lines of sorted runs that end here, with many equal elements, and the places in these lines.
+    fn runs(shape: [usize; 3], dim: usize, ends: &[usize], descending: bool) -> [Tensor; 2] {
+        let count: usize = shape.iter().product();
+        let after: usize = shape[dim + 1..].iter().product();
+        let (mut values, mut places) = (vec![0.0; count], vec![0_i64; count]);
+        for line in 0..count / shape[dim] {
+            let first = line / after * after * shape[dim] + line % after;
+            let mut start = 0;
+            for (run, &end) in ends.iter().enumerate() {
+                let drawn = (start..end).map(|i| (i * 7 + 3 * run + line) % 5);
+                let mut drawn: Vec<usize> = drawn.collect();
+                drawn.sort_unstable();
+                if descending {
+                    drawn.reverse();
+                }
+                for (i, value) in drawn.into_iter().enumerate() {
+                    values[first + (start + i) * after] = value as f64;
+                    places[first + (start + i) * after] = (start + i) as i64;
+                }
+                start = end;
+            }
+        }
+        [Tensor::new(shape, values), Tensor::new(shape, places)]
+    }
+
+    #[test]
+    fn stretches_of_merged_runs_are_the_same_in_all_layouts() {
+        let cases = [
+            ([2, 11, 2], 1, vec![4, 4, 9, 11], 2..9, false),
+            ([9, 1, 3], 0, vec![5, 9], 0..9, true),
+        ];
+        for (shape, dim, ends, stretch, descending) in cases {
+            let [values, places] = runs(shape, dim, &ends, descending);
+            let mut part = shape;
+            part[dim] = stretch.len();
+            for by in [RouteBy::Ask, RouteBy::Gather] {
+                let op = MergeRuns {
+                    dim,
+                    ends: ends.clone(),
+                    descending,
+                    from: stretch.start,
+                    by,
+                };
+                let operands = [Tensor::drawn(part, 1), values.clone(), places.clone()];
+                let tried = validate(op, &operands).unwrap();
+                assert!(tried.layouts > 40, "{tried:?}");
+            }
+        }
+    }
+}

@@ -1,12 +1,13 @@
 //! Timing a case and its limit in turns.
 
 use crate::case::{Step, Work};
+use crate::peers::Peer;
 use crate::suite::{Options, Spec};
 use serde::Serialize;
 use shard_comm::DeviceRef;
-use shard_tensor::{Binding, Context, Launch, Result};
+use shard_tensor::{Binding, Context, Error, Launch, Result};
 use std::hint::black_box;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 /// How far a result may be from one rank's, as a share of the largest element.
@@ -64,6 +65,12 @@ pub(crate) struct Record {
     pub(crate) ratio: Option<f64>,
     /// Of the least times, which others on the machine disturb least.
     pub(crate) min_ratio: Option<f64>,
+    /// Of the peer, if one was asked for that has the case.
+    pub(crate) beside_s: Option<f64>,
+    pub(crate) beside_min_s: Option<f64>,
+    /// Our time over the peer's: of the medians, and of the least times.
+    pub(crate) beside_ratio: Option<f64>,
+    pub(crate) beside_min_ratio: Option<f64>,
     /// Of all ranks together, at the least time.
     pub(crate) gflops: Option<f64>,
     pub(crate) gbytes_per_s: Option<f64>,
@@ -88,6 +95,7 @@ impl Span {
 struct Turns {
     batch: usize,
     limit_batch: usize,
+    beside_batch: usize,
     repetitions: usize,
 }
 
@@ -99,24 +107,34 @@ struct Seen {
     turns: Turns,
     steps: Vec<Span>,
     limits: Vec<Span>,
+    /// Seconds of each of the peer's batches.
+    beside: Vec<f64>,
 }
 
 /// Runs a case on its ranks.
-pub(crate) fn measure(spec: &Spec, options: &Options, effort: &Effort) -> Result<Record> {
+pub(crate) fn measure(
+    spec: &Spec,
+    options: &Options,
+    effort: &Effort,
+    peer: &Mutex<Option<Peer>>,
+) -> Result<Record> {
     let turns = OnceLock::new();
     let launch = Launch::new(spec.ranks).device(options.device);
     // The machine is this program's, and figures shall not depend on where the system puts two ranks.
     let launch = launch.binding(Binding::Core);
-    let seen = launch.run(|ctx| on_rank(ctx, spec, effort, &turns))?;
+    let seen = launch.run(|ctx| on_rank(ctx, spec, effort, &turns, peer))?;
     let Turns {
         batch,
         limit_batch,
+        beside_batch,
         repetitions,
     } = seen[0].turns;
     let [median_s, min_s] = times(&seen, batch, |s| &s.steps);
     let limit = seen[0].limit;
     let limits =
         limit.map(|(_, scale)| times(&seen, limit_batch, |s| &s.limits).map(|t| t * scale));
+    let beside = middle_and_least(seen[0].beside.clone());
+    let beside = beside.map(|t| t.map(|s| s / beside_batch as f64));
     let rate = |per_call: f64| per_call / min_s / 1e9;
     Ok(Record {
         case: spec.name.clone(),
@@ -135,6 +153,10 @@ pub(crate) fn measure(spec: &Spec, options: &Options, effort: &Effort) -> Result
         limit_min_s: limits.map(|l| l[1]),
         ratio: limits.map(|l| median_s / l[0]),
         min_ratio: limits.map(|l| min_s / l[1]),
+        beside_s: beside.map(|b| b[0]),
+        beside_min_s: beside.map(|b| b[1]),
+        beside_ratio: beside.map(|b| median_s / b[0]),
+        beside_min_ratio: beside.map(|b| min_s / b[1]),
         gflops: match seen[0].work {
             Some(Work::Flops(n)) => Some(rate(n)),
             _ => None,
@@ -148,15 +170,20 @@ pub(crate) fn measure(spec: &Spec, options: &Options, effort: &Effort) -> Result
 
 /// Median and least over repetitions of (latest end - earliest start), per call.
 fn times(seen: &[Seen], batch: usize, of: impl Fn(&Seen) -> &[Span]) -> [f64; 2] {
-    let mut seconds: Vec<f64> = (0..of(&seen[0]).len())
+    let seconds: Vec<f64> = (0..of(&seen[0]).len())
         .filter_map(|k| {
             let start = seen.iter().map(|s| of(s)[k].start).min()?;
             let end = seen.iter().map(|s| of(s)[k].end).max()?;
             Some((end - start).as_secs_f64() / batch as f64)
         })
         .collect();
+    middle_and_least(seconds).unwrap_or([f64::NAN; 2])
+}
+
+/// Median and least of some times, if there are any.
+fn middle_and_least(mut seconds: Vec<f64>) -> Option<[f64; 2]> {
     seconds.sort_by(f64::total_cmp);
-    [seconds[seconds.len() / 2], seconds[0]]
+    Some([*seconds.get(seconds.len() / 2)?, seconds[0]])
 }
 
 /// The median over repetitions of how long the busiest rank's calls took to return, per call.
@@ -169,7 +196,13 @@ fn host_seconds(seen: &[Seen], batch: usize) -> f64 {
     seconds[seconds.len() / 2]
 }
 
-fn on_rank(ctx: &Context, spec: &Spec, effort: &Effort, turns: &OnceLock<Turns>) -> Result<Seen> {
+fn on_rank(
+    ctx: &Context,
+    spec: &Spec,
+    effort: &Effort,
+    turns: &OnceLock<Turns>,
+    peer: &Mutex<Option<Peer>>,
+) -> Result<Seen> {
     let mut bench = (spec.build)(ctx)?;
     let world = ctx.world();
     let check = match bench.check.take() {
@@ -182,6 +215,21 @@ fn on_rank(ctx: &Context, spec: &Spec, effort: &Effort, turns: &OnceLock<Turns>)
             (limit.step)()?;
         }
     }
+    // A peer is one process that works alone.
+    let mut peer = match spec.ranks {
+        1 => peer.lock().ok(),
+        _ => None,
+    };
+    let mut peer = peer.as_mut().and_then(|p| p.as_mut());
+    if let Some(p) = &mut peer
+        && !p.prepare(&spec.name).map_err(Error::custom)?
+    {
+        peer = None;
+    }
+    let beside_once = match &mut peer {
+        Some(p) => p.seconds(1).map_err(Error::custom)?,
+        None => 0.0,
+    };
     let device = ctx.device();
     device.synchronize()?;
     world.barrier()?;
@@ -207,21 +255,25 @@ fn on_rank(ctx: &Context, spec: &Spec, effort: &Effort, turns: &OnceLock<Turns>)
         };
         let least = least * (spec.ranks as f64 / 2.0).max(1.0);
         let batch = |once: f64| (least / once).clamp(1.0, 10_000.0).ceil();
-        let each = batch(once) * once + batch(limit_once) * limit_once;
+        let each = [once, limit_once, beside_once].map(|once| batch(once) * once);
         let [least, most] = effort.repetitions;
         Turns {
             batch: batch(once) as usize,
             limit_batch: batch(limit_once) as usize,
-            repetitions: ((effort.seconds / each) as usize).clamp(least, most),
+            beside_batch: batch(beside_once) as usize,
+            repetitions: ((effort.seconds / each.iter().sum::<f64>()) as usize).clamp(least, most),
         }
     });
-    let (mut steps, mut limits) = (Vec::new(), Vec::new());
+    let (mut steps, mut limits, mut beside) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..turns.repetitions {
         world.barrier()?;
         steps.push(timed(device, &mut bench.step, turns.batch)?);
         if let Some(limit) = &mut bench.limit {
             world.barrier()?;
             limits.push(timed(device, &mut limit.step, turns.limit_batch)?);
+        }
+        if let Some(p) = &mut peer {
+            beside.push(p.seconds(turns.beside_batch).map_err(Error::custom)?);
         }
     }
     Ok(Seen {
@@ -231,6 +283,7 @@ fn on_rank(ctx: &Context, spec: &Spec, effort: &Effort, turns: &OnceLock<Turns>)
         turns,
         steps,
         limits,
+        beside,
     })
 }
 

@@ -12,12 +12,14 @@ mod tensors;
 use clap::Parser;
 use groups::Group;
 use harness::{Effort, TOLERANCE, measure};
+use peers::Peer;
 use report::Report;
 use shard_autograd::AutogradError;
 use shard_ops::OpError;
 use shard_tensor::{DeviceKind, Error};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use suite::{Options, Split, Suite};
 
 /// Times the library between ranks of one process, and checks what it times.
@@ -25,7 +27,7 @@ use suite::{Options, Split, Suite};
 /// A repetition begins at a barrier and ends when the last rank has finished. In turns with it, in the same run, the
 /// same threads do what bounds it: on one rank a copy of the same bytes or matrix products of as many operations, on
 /// several ranks the same op on each rank's own piece, alone and without communication ("alone"), or for moves a
-/// plain copy or sum of the same bytes. On GPUs, whose work is waited for before the clock is read, these are the device's own
+/// plain copy or sum of the same bytes. A peer, if asked for, takes turns with both. On GPUs, whose work is waited for before the clock is read, these are the device's own
 /// copy of the same bytes and the library's own products, and the time the host is busy with a call is told apart. Each result is compared once with one rank's. Exits with 1 if a result is
 /// wrong, with 2 if a case cannot run; no time is judged.
 #[derive(Parser)]
@@ -49,6 +51,9 @@ struct Cli {
     /// Append the results here, a JSON object in each line.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Beside cases on one rank, in turns with them, the same of PyTorch, or SciPy, on one thread: a Python that has them.
+    #[arg(long, value_name = "PYTHON")]
+    beside_torch: Option<PathBuf>,
     /// Small sizes and few repetitions: that everything runs and is right, not how fast.
     #[arg(long)]
     quick: bool,
@@ -84,7 +89,14 @@ fn main() -> ExitCode {
     } else {
         Effort::of(cli.seconds)
     };
-    let mut report = match Report::begin(cli.device, cli.json.as_deref()) {
+    let peer = (cli.beside_torch.as_deref()).map(|python| Peer::start(python, cli.quick));
+    let peer = match peer.transpose() {
+        Ok(peer) => peer,
+        Err(error) => return stop(&error),
+    };
+    let beside = peer.as_ref().map(|p| p.name.clone());
+    let peer = Mutex::new(peer);
+    let mut report = match Report::begin(cli.device, cli.json.as_deref(), beside.as_deref()) {
         Ok(report) => report,
         Err(error) => return stop(&error),
     };
@@ -94,7 +106,7 @@ fn main() -> ExitCode {
         if cli.only.as_ref().is_some_and(|o| !spec.name.contains(o)) {
             continue;
         }
-        let record = match measure(&spec, &options, &effort) {
+        let record = match measure(&spec, &options, &effort, &peer) {
             Ok(record) => record,
             Err(error) if is_without_kernel(&error) => {
                 println!("skip  {} on {} ranks: {error}", spec.name, spec.ranks);

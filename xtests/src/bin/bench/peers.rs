@@ -1,284 +1,96 @@
-//! What others took for the same work, as recorded once.
+//! What other libraries take for the same work: a program beside this one that answers how long its calls took.
+//!
+//! `torch_reference.py --serve` knows PyTorch's side of cases, and `SciPy`'s search for neighbours. It is asked for one batch
+//! of calls after another, in turns with our own, so that whatever else happens on the machine happens to both.
 
-/// What the figures are.
-pub(crate) const LABEL: &str = "Peers: medians recorded on another machine of 2 virtual cores (AVX-512, AMX): they \
-    tell orders of magnitude, not a race. Peer `torch` is one process of one thread, `torch-2` of two; the others are \
-    as many processes as ranks; `~`: others used that machine meanwhile.";
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// One figure: case, ranks, split, peer, milliseconds, whether the machine was disturbed.
-type Figure = (&'static str, usize, &'static str, &'static str, f64, bool);
+/// The program's source, which the interpreter is given.
+const PROGRAM: &str = include_str!("../../../gpu/torch_reference.py");
 
-/// The figures of a case, in a line.
-pub(crate) fn recorded(case: &str, ranks: usize, split: &str) -> String {
-    let found: Vec<String> = (FIGURES.iter())
-        .filter(|f| f.0 == case && f.1 == ranks && (f.2 == split || ranks == 1))
-        .map(|f| format!("{} {}{}", f.3, f.4, if f.5 { "~" } else { "" }))
-        .collect();
-    found.join(", ")
+/// The running program. It ends when it is dropped, which closes what it reads from.
+pub(crate) struct Peer {
+    child: Child,
+    ask: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    /// What it is, with its version.
+    pub(crate) name: String,
 }
 
-#[rustfmt::skip]
-const FIGURES: &[Figure] = &[
-    ("limits/memcpy 0.5 MB", 1, "even", "torch", 0.0138, false),
-    ("limits/memcpy 0.5 MB", 2, "even", "torch-2", 0.168, false),
-    ("limits/memcpy 67.1 MB", 1, "even", "torch", 11.0, false),
-    ("limits/memcpy 67.1 MB", 2, "even", "torch-2", 5.7, false),
-    ("limits/memcpy 256 MB", 1, "even", "torch", 24.5, false),
-    ("limits/memcpy 256 MB", 2, "even", "torch-2", 21.7, false),
-    ("limits/mm f32 128^3", 1, "even", "torch", 0.0314, false),
-    ("limits/mm f32 512^3", 1, "even", "torch", 1.88, false),
-    ("limits/mm f32 1024^3", 1, "even", "torch", 20.4, false),
-    ("limits/mm f32 2048^3", 1, "even", "torch", 116.0, false),
-    ("limits/mm f64 1024^3", 1, "even", "torch", 29.9, false),
-    ("comm/pingpong round trip 8 B", 2, "even", "MPI", 0.001874, false),
-    ("comm/pingpong round trip 8 B", 4, "even", "MPI", 0.006202, false),
-    ("comm/pingpong round trip 1024 B", 2, "even", "MPI", 0.003786, false),
-    ("comm/pingpong round trip 1024 B", 4, "even", "MPI", 0.00821, false),
-    ("comm/pingpong round trip 65536 B", 2, "even", "MPI", 0.0268, false),
-    ("comm/pingpong round trip 65536 B", 4, "even", "MPI", 0.01868, false),
-    ("comm/pingpong round trip 1048576 B", 2, "even", "MPI", 0.3243, false),
-    ("comm/pingpong round trip 1048576 B", 4, "even", "MPI", 0.3435, false),
-    ("comm/pingpong round trip 16777216 B", 2, "even", "MPI", 15.98, false),
-    ("comm/pingpong round trip 16777216 B", 4, "even", "MPI", 3.508, false),
-    ("comm/pingpong round trip 67108864 B", 2, "even", "MPI", 48.01, false),
-    ("comm/pingpong round trip 67108864 B", 4, "even", "MPI", 26.99, false),
-    ("comm/ring sendrecv 1024 B per rank", 2, "even", "MPI", 0.002238, false),
-    ("comm/ring sendrecv 1024 B per rank", 4, "even", "MPI", 0.01065, false),
-    ("comm/ring sendrecv 1048576 B per rank", 2, "even", "MPI", 0.07299, false),
-    ("comm/ring sendrecv 1048576 B per rank", 4, "even", "MPI", 0.2502, false),
-    ("comm/ring sendrecv 16777216 B per rank", 2, "even", "MPI", 2.431, false),
-    ("comm/ring sendrecv 16777216 B per rank", 4, "even", "MPI", 5.048, false),
-    ("comm/barrier", 2, "even", "MPI", 0.000409, false),
-    ("comm/barrier", 4, "even", "MPI", 0.006942, false),
-    ("comm/allreduce 1 f32", 2, "even", "MPI", 0.000766, false),
-    ("comm/allreduce 1 f32", 4, "even", "MPI", 0.01508, false),
-    ("comm/alltoall of 4096x4096 f32", 2, "even", "MPI", 6.04, false),
-    ("comm/alltoall of 4096x4096 f32", 4, "even", "MPI", 8.695, false),
-    ("comm/allgather of 4096x4096 f32", 2, "even", "MPI", 12.31, false),
-    ("comm/allgather of 4096x4096 f32", 4, "even", "MPI", 38.66, false),
-    ("comm/allreduce of 4096x4096 f32", 2, "even", "MPI", 34.7, false),
-    ("comm/allreduce of 4096x4096 f32", 4, "even", "MPI", 117.9, false),
-    ("comm/reduce_scatter of 4096x4096 f32", 2, "even", "MPI", 64.61, false),
-    ("comm/reduce_scatter of 4096x4096 f32", 4, "even", "MPI", 156.6, false),
-    ("redist/4096x4096/S0->S1", 2, "even", "DTensor", 197.0, false),
-    ("redist/4096x4096/S0->S1", 2, "even", "ShardTensor", 114.0, false),
-    ("redist/4096x4096/S0->S1", 2, "even", "HeAT", 28.0, false),
-    ("redist/4096x4096/S0->S1", 2, "even", "MPI", 36.0, false),
-    ("redist/4096x4096/S0->S1", 2, "even", "gloo", 103.0, false),
-    ("redist/4096x4096/S0->S1", 4, "even", "DTensor", 353.0, true),
-    ("redist/4096x4096/S0->S1", 4, "even", "ShardTensor", 82.0, true),
-    ("redist/4096x4096/S0->S1", 4, "even", "MPI", 27.0, false),
-    ("redist/4096x4096/S0->S1", 4, "even", "gloo", 66.0, false),
-    ("redist/4096x4096/S1->S0", 2, "even", "DTensor", 189.0, false),
-    ("redist/4096x4096/S1->S0", 2, "even", "ShardTensor", 85.0, false),
-    ("redist/4096x4096/S1->S0", 2, "even", "HeAT", 28.0, false),
-    ("redist/4096x4096/S1->S0", 4, "even", "DTensor", 331.0, false),
-    ("redist/4096x4096/S1->S0", 4, "even", "ShardTensor", 55.0, true),
-    ("redist/4096x4096/S0->R", 2, "even", "DTensor", 120.0, false),
-    ("redist/4096x4096/S0->R", 2, "even", "ShardTensor", 175.0, false),
-    ("redist/4096x4096/S0->R", 2, "even", "HeAT", 46.0, false),
-    ("redist/4096x4096/S0->R", 2, "even", "gloo", 140.0, false),
-    ("redist/4096x4096/S0->R", 4, "even", "DTensor", 230.0, false),
-    ("redist/4096x4096/S0->R", 4, "even", "ShardTensor", 435.0, true),
-    ("redist/4096x4096/S0->R", 4, "even", "gloo", 229.0, false),
-    ("redist/4096x4096/R->S0", 2, "even", "DTensor", 24.0, false),
-    ("redist/4096x4096/R->S0", 2, "even", "ShardTensor", 0.78, false),
-    ("redist/4096x4096/R->S0", 2, "even", "HeAT", 34.0, false),
-    ("redist/4096x4096/R->S0", 4, "even", "DTensor", 10.0, false),
-    ("redist/4096x4096/R->S0", 4, "even", "ShardTensor", 2.17, true),
-    ("redist/4096x4096/P->R", 2, "even", "DTensor", 141.0, false),
-    ("redist/4096x4096/P->R", 2, "even", "ShardTensor", 120.0, false),
-    ("redist/4096x4096/P->R", 2, "even", "HeAT", 34.0, false),
-    ("redist/4096x4096/P->R", 2, "even", "gloo", 84.0, false),
-    ("redist/4096x4096/P->R", 4, "even", "DTensor", 247.0, false),
-    ("redist/4096x4096/P->R", 4, "even", "ShardTensor", 369.0, true),
-    ("redist/4096x4096/P->R", 4, "even", "gloo", 189.0, false),
-    ("redist/4096x4096/S0 even->uneven", 2, "even", "HeAT", 27.0, false),
-    ("redist/1000x777x13/S0->S1", 2, "even", "DTensor", 96.0, false),
-    ("redist/1000x777x13/S0->S1", 2, "even", "ShardTensor", 39.0, false),
-    ("redist/1000x777x13/S0->S1", 2, "even", "HeAT", 6.63, false),
-    ("redist/1000x777x13/S0->S1", 2, "even", "gloo", 47.0, false),
-    ("redist/1000x777x13/S0->S1", 4, "even", "DTensor", 173.0, false),
-    ("redist/1000x777x13/S0->S1", 4, "even", "ShardTensor", 39.0, true),
-    ("redist/1000x777x13/S0->S1", 4, "even", "gloo", 34.0, false),
-    ("redist/1000x777x13/S1->S0", 2, "even", "DTensor", 114.0, false),
-    ("redist/1000x777x13/S1->S0", 2, "even", "ShardTensor", 35.0, false),
-    ("redist/1000x777x13/S1->S0", 2, "even", "HeAT", 7.33, false),
-    ("redist/1000x777x13/S1->S0", 4, "even", "DTensor", 207.0, false),
-    ("redist/1000x777x13/S1->S0", 4, "even", "ShardTensor", 36.0, true),
-    ("redist/1000x777x13/S0->R", 2, "even", "DTensor", 79.0, false),
-    ("redist/1000x777x13/S0->R", 2, "even", "ShardTensor", 97.0, false),
-    ("redist/1000x777x13/S0->R", 2, "even", "HeAT", 28.0, false),
-    ("redist/1000x777x13/S0->R", 2, "even", "gloo", 80.0, false),
-    ("redist/1000x777x13/S0->R", 4, "even", "DTensor", 151.0, false),
-    ("redist/1000x777x13/S0->R", 4, "even", "ShardTensor", 299.0, true),
-    ("redist/1000x777x13/S0->R", 4, "even", "gloo", 158.0, false),
-    ("redist/1000x777x13/R->S0", 2, "even", "DTensor", 5.43, false),
-    ("redist/1000x777x13/R->S0", 2, "even", "ShardTensor", 0.6, false),
-    ("redist/1000x777x13/R->S0", 2, "even", "HeAT", 8.59, false),
-    ("redist/1000x777x13/R->S0", 4, "even", "DTensor", 8.83, false),
-    ("redist/1000x777x13/R->S0", 4, "even", "ShardTensor", 1.77, false),
-    ("redist/1000x777x13/P->R", 2, "even", "DTensor", 77.0, false),
-    ("redist/1000x777x13/P->R", 2, "even", "ShardTensor", 61.0, false),
-    ("redist/1000x777x13/P->R", 2, "even", "HeAT", 24.0, false),
-    ("redist/1000x777x13/P->R", 2, "even", "gloo", 50.0, false),
-    ("redist/1000x777x13/P->R", 4, "even", "DTensor", 163.0, false),
-    ("redist/1000x777x13/P->R", 4, "even", "ShardTensor", 185.0, true),
-    ("redist/1000x777x13/P->R", 4, "even", "gloo", 127.0, false),
-    ("redist/1000x777x13/S0 even->uneven", 2, "even", "HeAT", 6.78, false),
-    ("redist/4096x4096/P->S0", 2, "even", "DTensor", 160.0, false),
-    ("redist/4096x4096/P->S0", 2, "even", "ShardTensor", 148.0, false),
-    ("redist/4096x4096/P->S0", 2, "even", "gloo", 152.0, false),
-    ("redist/4096x4096/P->S0", 4, "even", "DTensor", 301.0, false),
-    ("redist/4096x4096/P->S0", 4, "even", "ShardTensor", 399.0, true),
-    ("redist/4096x4096/P->S0", 4, "even", "gloo", 278.0, false),
-    ("redist/1000x777x13/P->S0", 2, "even", "DTensor", 85.0, false),
-    ("redist/1000x777x13/P->S0", 2, "even", "ShardTensor", 78.0, false),
-    ("redist/1000x777x13/P->S0", 2, "even", "gloo", 87.0, false),
-    ("redist/1000x777x13/P->S0", 4, "even", "DTensor", 170.0, false),
-    ("redist/1000x777x13/P->S0", 4, "even", "ShardTensor", 227.0, true),
-    ("redist/1000x777x13/P->S0", 4, "even", "gloo", 261.0, true),
-    ("redist/4096x4096/S0->S1", 2, "even", "MPI-subarrays", 23.0, false),
-    ("redist/4096x4096/S0->S1", 4, "even", "MPI-subarrays", 12.0, false),
-    ("conv2d/1x32x512x512/32->32/k3p1/shardH/fwd", 1, "even", "torch", 109.0, false),
-    ("conv2d/1x32x512x512/32->32/k3p1/shardH/fwd", 2, "even", "torch-2", 72.0, false),
-    ("conv2d/1x32x512x512/32->32/k3p1/shardH/fwd", 2, "even", "ShardTensor", 64.0, false),
-    ("conv2d/1x32x512x512/32->32/k3p1/shardH/fwd", 4, "even", "ShardTensor", 86.0, true),
-    ("conv2d/1x32x512x512/32->32/k3p1/shardH/fwd+bwd", 1, "even", "torch", 300.0, false),
-    ("conv2d/1x32x512x512/32->32/k3p1/shardH/fwd+bwd", 2, "even", "torch-2", 242.0, false),
-    ("conv2d/1x32x512x512/32->32/k3p1/shardH/fwd+bwd", 2, "even", "ShardTensor", 188.0, false),
-    ("conv2d/1x32x512x512/32->32/k3p1/shardH/fwd+bwd", 4, "even", "ShardTensor", 316.0, true),
-    ("conv3d/1x8x96x96x96/8->16/k3p1/shardD/fwd", 1, "even", "torch", 124.0, false),
-    ("conv3d/1x8x96x96x96/8->16/k3p1/shardD/fwd", 2, "even", "torch-2", 101.0, false),
-    ("conv3d/1x8x96x96x96/8->16/k3p1/shardD/fwd", 2, "even", "ShardTensor", 71.0, false),
-    ("conv3d/1x8x96x96x96/8->16/k3p1/shardD/fwd", 4, "even", "ShardTensor", 684.0, true),
-    ("conv3d/1x8x96x96x96/8->16/k3p1/shardD/fwd+bwd", 1, "even", "torch", 679.0, false),
-    ("conv3d/1x8x96x96x96/8->16/k3p1/shardD/fwd+bwd", 2, "even", "torch-2", 526.0, false),
-    ("conv3d/1x8x96x96x96/8->16/k3p1/shardD/fwd+bwd", 2, "even", "ShardTensor", 323.0, false),
-    ("conv3d/1x8x96x96x96/8->16/k3p1/shardD/fwd+bwd", 4, "even", "ShardTensor", 1981.0, true),
-    ("sdpa/B1H8S4096D64/fwd", 1, "even", "torch", 414.0, false),
-    ("sdpa/B1H8S4096D64/fwd", 2, "even", "torch-2", 207.0, false),
-    ("sdpa/B1H8S4096D64/fwd", 2, "even", "DTensor", 252.0, false),
-    ("sdpa/B1H8S4096D64/fwd", 2, "even", "ShardTensor", 243.0, false),
-    ("sdpa/B1H8S4096D64/fwd", 4, "even", "DTensor", 343.0, true),
-    ("sdpa/B1H8S4096D64/fwd", 4, "even", "ShardTensor", 497.0, true),
-    ("sdpa/B1H8S4096D64/fwd+bwd", 1, "even", "torch", 1446.0, false),
-    ("sdpa/B1H8S4096D64/fwd+bwd", 2, "even", "torch-2", 841.0, false),
-    ("sdpa/B1H8S4096D64/fwd+bwd", 2, "even", "ShardTensor", 719.0, false),
-    ("sdpa/B1H8S4096D64/fwd+bwd", 4, "even", "ShardTensor", 1369.0, true),
-    ("knn/20000x5000k16", 2, "even", "ShardTensor", 52.0, true),
-    ("knn/20000x5000k16", 1, "even", "scipy", 21.0, false),
-    ("elem/add 10000000", 1, "even", "torch", 40.0, false),
-    ("elem/add 10000000", 2, "even", "torch-2", 18.0, false),
-    ("elem/add 10000000", 2, "even", "DTensor", 5.26, false),
-    ("elem/add 10000000", 2, "even", "ShardTensor", 5.61, false),
-    ("elem/add 10000000", 2, "even", "HeAT", 5.35, false),
-    ("elem/dot 10000000", 1, "even", "torch", 9.29, false),
-    ("elem/dot 10000000", 2, "even", "torch-2", 3.41, false),
-    ("elem/dot 10000000", 2, "even", "DTensor", 3.33, false),
-    ("elem/dot 10000000", 2, "even", "ShardTensor", 3.75, false),
-    ("elem/dot 10000000", 2, "even", "HeAT", 1.61, false),
-    ("elem/(x*y).sum() full 10000000", 1, "even", "torch", 44.0, false),
-    ("elem/(x*y).sum() full 10000000", 2, "even", "torch-2", 22.0, false),
-    ("elem/(x*y).sum() full 10000000", 2, "even", "DTensor", 8.47, false),
-    ("elem/(x*y).sum() full 10000000", 2, "even", "ShardTensor", 10.0, false),
-    ("elem/gelu 10000000", 1, "even", "torch", 43.0, false),
-    ("elem/gelu 10000000", 2, "even", "torch-2", 22.0, false),
-    ("elem/gelu 10000000", 2, "even", "DTensor", 5.19, false),
-    ("elem/gelu 10000000", 2, "even", "ShardTensor", 9.5, true),
-    ("dispatch/add 16 elements", 1, "even", "torch", 0.0022, false),
-    ("dispatch/add 16 elements", 2, "even", "torch-2", 0.002, false),
-    ("dispatch/add 16 elements", 2, "even", "DTensor", 0.0163, false),
-    ("dispatch/add 16 elements", 2, "even", "ShardTensor", 0.11, false),
-    ("dispatch/add 16 elements", 2, "even", "HeAT", 0.0497, false),
-    ("dispatch/relu 16 elements", 1, "even", "torch", 0.0016, false),
-    ("dispatch/relu 16 elements", 2, "even", "torch-2", 0.0021, false),
-    ("dispatch/relu 16 elements", 2, "even", "DTensor", 0.014, false),
-    ("dispatch/relu 16 elements", 2, "even", "ShardTensor", 0.0724, false),
-    ("dispatch/sum 16 elements (no comm)", 1, "even", "torch", 0.003, false),
-    ("dispatch/sum 16 elements (no comm)", 2, "even", "torch-2", 0.0018, false),
-    ("dispatch/sum 16 elements (no comm)", 2, "even", "DTensor", 0.0173, false),
-    ("dispatch/sum 16 elements (no comm)", 2, "even", "ShardTensor", 0.16, false),
-    ("dispatch/from_local+to_local 16", 2, "even", "DTensor", 0.0568, false),
-    ("dispatch/from_local+to_local 16", 2, "even", "ShardTensor", 0.13, false),
-    ("dispatch/S0->R 16 elements", 2, "even", "DTensor", 0.87, false),
-    ("dispatch/S0->R 16 elements", 2, "even", "ShardTensor", 2.4, false),
-    ("dispatch/sum+full_tensor 16 elements", 2, "even", "DTensor", 0.99, false),
-    ("dispatch/sum+full_tensor 16 elements", 2, "even", "ShardTensor", 5.01, false),
-    ("dispatch/barrier", 2, "even", "DTensor", 0.25, false),
-    ("dispatch/barrier", 2, "even", "ShardTensor", 0.25, true),
-    ("dispatch/raw all_reduce 1 element", 2, "even", "DTensor", 0.46, false),
-    ("dispatch/raw all_reduce 1 element", 2, "even", "ShardTensor", 0.25, true),
-    ("norm/mean 10000000", 2, "even", "HeAT", 3.34, false),
-    ("norm/group_norm(8) 1x32x512x512 shardH fwd", 1, "even", "torch", 33.0, false),
-    ("norm/group_norm(8) 1x32x512x512 shardH fwd", 2, "even", "torch-2", 18.0, false),
-    ("norm/group_norm(8) 1x32x512x512 shardH fwd", 2, "even", "DTensor", 105.0, false),
-    ("norm/group_norm(8) 1x32x512x512 shardH fwd", 2, "even", "ShardTensor", 53.0, false),
-    ("norm/group_norm(8) 1x32x512x512 shardH fwd+bwd", 1, "even", "torch", 142.0, false),
-    ("norm/group_norm(8) 1x32x512x512 shardH fwd+bwd", 2, "even", "torch-2", 77.0, false),
-    ("norm/group_norm(8) 1x32x512x512 shardH fwd+bwd", 2, "even", "ShardTensor", 146.0, false),
-    ("norm/layer_norm 16384x256 shard tokens fwd", 1, "even", "torch", 3.97, false),
-    ("norm/layer_norm 16384x256 shard tokens fwd", 2, "even", "torch-2", 1.39, false),
-    ("norm/layer_norm 16384x256 shard tokens fwd", 2, "even", "DTensor", 2.18, false),
-    ("norm/layer_norm 16384x256 shard tokens fwd", 2, "even", "ShardTensor", 3.59, false),
-    ("norm/layer_norm over sharded dims fwd", 1, "even", "torch", 42.0, false),
-    ("norm/layer_norm over sharded dims fwd", 2, "even", "torch-2", 40.0, false),
-    ("norm/layer_norm over sharded dims fwd", 2, "even", "DTensor", 114.0, false),
-    ("norm/layer_norm over sharded dims fwd", 2, "even", "ShardTensor", 113.0, false),
-    ("norm/mean image shardH (full)", 1, "even", "torch", 2.69, false),
-    ("norm/mean image shardH (full)", 2, "even", "torch-2", 0.91, false),
-    ("norm/mean image shardH (full)", 2, "even", "DTensor", 3.04, false),
-    ("norm/mean image shardH (full)", 2, "even", "ShardTensor", 4.11, false),
-    ("norm/mean over sharded dim (full)", 1, "even", "torch", 6.24, false),
-    ("norm/mean over sharded dim (full)", 2, "even", "torch-2", 1.44, false),
-    ("norm/mean over sharded dim (full)", 2, "even", "DTensor", 3.49, false),
-    ("norm/mean over sharded dim (full)", 2, "even", "ShardTensor", 3.86, false),
-    ("matmul/2048^3 A:S0,B:R", 2, "even", "DTensor", 69.0, false),
-    ("matmul/2048^3 A:S0,B:R", 2, "even", "ShardTensor", 93.0, true),
-    ("matmul/2048^3 A:S0,B:R", 2, "even", "HeAT", 69.0, false),
-    ("matmul/2048^3 A:S0,B:S1", 2, "even", "DTensor", 96.0, false),
-    ("matmul/2048^3 A:S0,B:S1", 2, "even", "ShardTensor", 131.0, true),
-    ("matmul/2048^3 A:S0,B:S1", 2, "even", "HeAT", 87.0, false),
-    ("matmul/2048^3 A:S0,B:S0", 2, "even", "DTensor", 90.0, false),
-    ("matmul/2048^3 A:S0,B:S0", 2, "even", "ShardTensor", 132.0, true),
-    ("matmul/2048^3 A:S0,B:S0", 2, "even", "HeAT", 89.0, false),
-    ("matmul/2048^3 A:S1,B:S0 (partial)", 2, "even", "DTensor", 69.0, false),
-    ("matmul/2048^3 A:S1,B:S0 (partial)", 2, "even", "ShardTensor", 90.0, true),
-    ("matmul/2048^3 A:S1,B:S0 (partial)", 2, "even", "HeAT", 83.0, false),
-    ("matmul/2048^3 A:R,B:S1", 2, "even", "DTensor", 70.0, false),
-    ("matmul/2048^3 A:R,B:S1", 2, "even", "ShardTensor", 104.0, true),
-    ("matmul/2048^3 A:R,B:S1", 2, "even", "HeAT", 60.0, false),
-    ("matmul/2048^3 A:S1,B:S0 -> R", 2, "even", "DTensor", 98.0, false),
-    ("matmul/2048^3 A:S1,B:S0 -> R", 2, "even", "ShardTensor", 126.0, true),
-    ("matmul/2048^3", 1, "even", "torch", 131.0, false),
-    ("matmul/2048^3", 2, "even", "torch-2", 84.0, false),
-    ("redist/4096x4096/S0->S1", 2, "uneven", "ShardTensor", 148.0, false),
-    ("redist/4096x4096/S1->S0", 2, "uneven", "ShardTensor", 71.0, false),
-    ("redist/4096x4096/S0->R", 2, "uneven", "ShardTensor", 203.0, false),
-    ("redist/4096x4096/S0->R", 2, "uneven", "HeAT", 46.0, false),
-    ("redist/4096x4096/R->S0", 2, "uneven", "ShardTensor", 0.83, false),
-    ("redist/4096x4096/P->R", 2, "uneven", "ShardTensor", 128.0, false),
-    ("redist/1000x777x13/S0->S1", 2, "uneven", "ShardTensor", 35.0, false),
-    ("redist/1000x777x13/S1->S0", 2, "uneven", "ShardTensor", 28.0, false),
-    ("redist/1000x777x13/S0->R", 2, "uneven", "ShardTensor", 133.0, false),
-    ("redist/1000x777x13/S0->R", 2, "uneven", "HeAT", 36.0, false),
-    ("redist/1000x777x13/R->S0", 2, "uneven", "ShardTensor", 0.62, false),
-    ("redist/1000x777x13/P->R", 2, "uneven", "ShardTensor", 78.0, false),
-    ("redist/4096x4096/P->S0", 2, "uneven", "ShardTensor", 153.0, false),
-    ("redist/1000x777x13/P->S0", 2, "uneven", "ShardTensor", 81.0, false),
-    ("conv2d/1x32x512x512/32->32/k3p1/shardH/fwd", 2, "uneven", "ShardTensor", 87.0, false),
-    ("conv2d/1x32x512x512/32->32/k3p1/shardH/fwd+bwd", 2, "uneven", "ShardTensor", 179.0, false),
-    ("conv3d/1x8x96x96x96/8->16/k3p1/shardD/fwd", 2, "uneven", "ShardTensor", 75.0, false),
-    ("conv3d/1x8x96x96x96/8->16/k3p1/shardD/fwd+bwd", 2, "uneven", "ShardTensor", 471.0, true),
-    ("elem/add 10000000", 2, "uneven", "ShardTensor", 9.67, true),
-    ("elem/add 10000000", 2, "uneven", "HeAT", 7.1, false),
-    ("elem/dot 10000000", 2, "uneven", "ShardTensor", 4.0, true),
-    ("elem/(x*y).sum() full 10000000", 2, "uneven", "ShardTensor", 13.0, true),
-    ("elem/gelu 10000000", 2, "uneven", "ShardTensor", 10.0, true),
-    ("norm/mean 10000000", 2, "uneven", "HeAT", 2.19, false),
-    ("norm/group_norm(8) 1x32x512x512 shardH fwd", 2, "uneven", "ShardTensor", 70.0, false),
-    ("norm/group_norm(8) 1x32x512x512 shardH fwd+bwd", 2, "uneven", "ShardTensor", 153.0, false),
-    ("norm/layer_norm 16384x256 shard tokens fwd", 2, "uneven", "ShardTensor", 2.78, false),
-    ("matmul/2048^3 A:S0,B:R", 2, "uneven", "ShardTensor", 85.0, false),
-    ("matmul/2048^3 A:R,B:S1", 2, "uneven", "ShardTensor", 75.0, false),
-];
+impl Peer {
+    /// Starts it with this Python, on one thread.
+    ///
+    /// # Errors
+    /// A line that says why it does not run, for instance that this Python has no PyTorch.
+    pub(crate) fn start(python: &Path, quick: bool) -> Result<Self, String> {
+        let failed = |e: std::io::Error| format!("{}: {e}", python.display());
+        let mut command = Command::new(python);
+        command.args(["-c", PROGRAM, "--serve", "--device", "cpu"]);
+        if quick {
+            command.arg("--quick");
+        }
+        let mut child = (command.env("OMP_NUM_THREADS", "1"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        let (ask, answers) = (child.stdin.take(), child.stdout.take());
+        let Some(answers) = answers else {
+            return Err(format!("{}: no output", python.display()));
+        };
+        let mut peer = Self {
+            child,
+            ask,
+            answers: BufReader::new(answers),
+            name: String::new(),
+        };
+        peer.name = peer.answer()?;
+        Ok(peer)
+    }
+
+    /// Makes a case ready: whether the peer has it.
+    ///
+    /// # Errors
+    /// That the program ended.
+    pub(crate) fn prepare(&mut self, case: &str) -> Result<bool, String> {
+        Ok(self.question(&format!("case {case}"))? == "ready")
+    }
+
+    /// Seconds that so many calls of the case took together.
+    ///
+    /// # Errors
+    /// That the program ended.
+    pub(crate) fn seconds(&mut self, calls: usize) -> Result<f64, String> {
+        let answer = self.question(&format!("run {calls}"))?;
+        answer
+            .parse()
+            .map_err(|_| format!("the peer says {answer:?}"))
+    }
+
+    fn question(&mut self, line: &str) -> Result<String, String> {
+        let Some(ask) = &mut self.ask else {
+            return Err("the peer has ended".to_owned());
+        };
+        writeln!(ask, "{line}").map_err(|e| format!("the peer: {e}"))?;
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        match self.answers.read_line(&mut line) {
+            Ok(0) => Err("the peer has ended".to_owned()),
+            Ok(_) => Ok(line.trim_end().to_owned()),
+            Err(e) => Err(format!("the peer: {e}")),
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        drop(self.ask.take());
+        // How it ended is of no interest any more.
+        let _ = self.child.wait();
+    }
+}

@@ -1,7 +1,6 @@
 //! The table, and the lines of JSON.
 
 use crate::harness::Record;
-use crate::peers;
 use shard_tensor::DeviceKind;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -16,17 +15,23 @@ pub(crate) struct Report {
 
 impl Report {
     /// Opens the file, and prints what the columns are.
-    pub(crate) fn begin(device: DeviceKind, json: Option<&Path>) -> Result<Self, String> {
+    pub(crate) fn begin(
+        device: DeviceKind,
+        json: Option<&Path>,
+        beside: Option<&str>,
+    ) -> Result<Self, String> {
         let json = json
             .map(|path| {
                 let file = OpenOptions::new().create(true).append(true).open(path);
                 file.map_err(|e| format!("{}: {e}", path.display()))
             })
             .transpose()?;
-        let last = if device.is_cuda() {
-            "host busy"
-        } else {
-            "peers, ms (recorded elsewhere)"
+        let last = match (device.is_cuda(), beside) {
+            (true, _) => "host busy".to_owned(),
+            (false, Some(peer)) => {
+                format!("{:>10} {:>6} {:>6}  ({peer})", "peer", "ratio", "least")
+            }
+            (false, None) => String::new(),
         };
         println!(
             "{:<58} {:>5} {:>10} {:>10}  {:<10} {:>10} {:>6} {:>6} {:>10} {:>8}  {last}",
@@ -62,6 +67,16 @@ impl Report {
             0.0 => "exact".to_owned(),
             c => format!("{c:.0e}"),
         });
+        let last = match (r.host_s, r.beside_s) {
+            (Some(s), _) => time(s),
+            (None, Some(s)) => format!(
+                "{:>10} {:>6} {:>6}",
+                time(s),
+                ratio(r.beside_ratio),
+                ratio(r.beside_min_ratio)
+            ),
+            (None, None) => String::new(),
+        };
         println!(
             "{:<58} {:>5} {:>10} {:>10}  {:<10} {:>10} {:>6} {:>6} {:>10} {:>8}  {}",
             r.case,
@@ -74,8 +89,7 @@ impl Report {
             ratio(r.min_ratio),
             rate,
             check,
-            r.host_s
-                .map_or_else(|| peers::recorded(&r.case, r.ranks, r.split), time),
+            last,
         );
         if let Some(file) = &mut self.json {
             let line = serde_json::to_string(r).map_err(|e| e.to_string())?;
@@ -85,13 +99,12 @@ impl Report {
     }
 
     pub(crate) fn end(&self) {
-        let more = if self.device.is_cuda() {
-            "Host busy: until a call returns, its work queued."
-        } else {
-            peers::LABEL
+        let more = match self.device.is_cuda() {
+            true => " Host busy: until a call returns, its work queued.",
+            false => "",
         };
         println!(
-            "\nRatios: of the medians, and of the least times. Rates: of all ranks, at the least time. {more}"
+            "\nRatios: of the medians, and of the least times. Rates: of all ranks, at the least time.{more}"
         );
     }
 }

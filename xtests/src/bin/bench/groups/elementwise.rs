@@ -12,7 +12,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
     let n = suite.size(10_000_000, 100_000);
     let split = suite.options.split;
     // Name, operands, how many times the bytes of one operand a copy moves that reads and writes as much.
-    let cases: [(String, usize, f64, Function); 4] = [
+    let cases: [(String, usize, f64, Function); 6] = [
         (format!("elem/add {n}"), 2, 1.5, |x| {
             Ok(vec![x[0].add(&x[1])?])
         }),
@@ -23,6 +23,8 @@ pub(super) fn add(suite: &mut Suite<'_>) {
             Ok(vec![x[0].mul(&x[1])?.sum_all()?.full_tensor()?])
         }),
         (format!("elem/gelu {n}"), 1, 1.0, |x| Ok(vec![x[0].gelu()?])),
+        (format!("elem/exp {n}"), 1, 1.0, |x| Ok(vec![x[0].exp()?])),
+        (format!("elem/tanh {n}"), 1, 1.0, |x| Ok(vec![x[0].tanh()?])),
     ];
     for &ranks in &suite.options.ranks {
         for (name, operands, copies, f) in cases.clone() {

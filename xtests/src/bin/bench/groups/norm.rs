@@ -70,6 +70,37 @@ pub(super) fn add(suite: &mut Suite<'_>) {
             )
         },
         case(
+            format!("norm/softmax {rows}x256 shard tokens fwd"),
+            &[rows, 256],
+            0,
+            1.0,
+            |x| Ok(vec![x[0].softmax([1])?]),
+        ),
+        Case {
+            backward: true,
+            ..case(
+                format!("norm/softmax {rows}x256 shard tokens fwd+bwd"),
+                &[rows, 256],
+                0,
+                4.0,
+                |x| Ok(vec![x[0].softmax([1])?]),
+            )
+        },
+        case(
+            format!("norm/softmax over sharded dim {rows}x256 fwd"),
+            &[rows, 256],
+            0,
+            1.0,
+            |x| Ok(vec![x[0].softmax([0])?]),
+        ),
+        case(
+            format!("norm/log_softmax {rows}x256 shard tokens fwd"),
+            &[rows, 256],
+            0,
+            1.0,
+            |x| Ok(vec![x[0].log_softmax([1])?]),
+        ),
+        case(
             "norm/layer_norm over sharded dims fwd".to_owned(),
             &image,
             2,

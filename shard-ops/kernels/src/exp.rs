@@ -1,9 +1,9 @@
-//! The exponential of logits below their maximum, as vectors.
+//! The exponential, as vectors of the element type itself: for softmax and attention, whose sums do not show its last digit.
 
-use crate::Real;
+use pulp::Simd;
 
-/// An element type attention computes in.
-pub trait Exp: Real {
+/// A type with an exponential that the compiler turns into vectors.
+pub trait Exp: Copy {
     /// `e^x`, within two units in the last place. It is 0 below the smallest normal number, and infinite from within half a
     /// factor of 2 of the largest number on. `FMA` says whether fused multiply-add is an instruction here.
     fn exp_fast<const FMA: bool>(x: Self) -> Self;
@@ -70,11 +70,18 @@ exp!(
     ]
 );
 
+/// Whether fused multiply-add is an instruction of this instruction set.
+#[inline(always)]
+pub(crate) fn fused<S: Simd>() -> bool {
+    S::F64_LANES >= 4 || cfg!(target_arch = "aarch64")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Real;
 
-    fn worst<T: Exp>(low: f64, high: f64) -> f64 {
+    fn worst<T: Real>(low: f64, high: f64) -> f64 {
         (0..=400_000)
             .map(|i| T::of(low + (high - low) * f64::from(i) / 400_000.0))
             .flat_map(|x| {
@@ -98,7 +105,7 @@ mod tests {
 
     #[test]
     fn special_values() {
-        fn check<T: Exp>() {
+        fn check<T: Real>() {
             let e = T::exp_fast::<true>;
             assert_eq!(
                 (e(T::neg_infinity()), e(T::zero()), e(-T::zero())),
