@@ -18,10 +18,10 @@ const ROUNDS: usize = 30;
 /// Doubles that are summed up, how many sums are timed together, and how often: short enough that some rounds are free of other
 /// work.
 const SUMS: [(usize, usize, usize); 4] = [
-    (1, 200, 1000),
-    (1 << 7, 200, 500),
-    (1 << 17, 2, 200),
-    (1 << 23, 1, 15),
+    (1, 200, 300),
+    (1 << 7, 200, 150),
+    (1 << 17, 2, 50),
+    (1 << 23, 1, 7),
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -236,7 +236,8 @@ fn a_sum_that_an_op_takes_first_is_taken_once() {
         let whole = b.layout(&[8, 6], "R");
         let (_, once) = b.moved(|| b.rec.inner().redistribute(&x, &whole).unwrap());
         type Map<'a> = &'a dyn Fn() -> Value;
-        let maps: [(u64, Map<'_>, fn(f64) -> f64); 2] = [
+        type Slope = fn(f64) -> f64;
+        let maps: [(u64, Map<'_>, Slope); 2] = [
             (1, &|| maximum(&b.rec, &x, &x).unwrap(), |_| 1.0),
             (2, &|| maximum(&b.rec, &x, &c).unwrap(), |x| {
                 f64::from(u8::from(x > 0.5))

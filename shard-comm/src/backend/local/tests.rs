@@ -740,7 +740,7 @@ fn got_of_a_peer(len: usize, piece: &Piece, fold: Option<Monoid>) -> (Vec<f64>, 
             None,
         );
         let result = comm
-            .exchange(&Arc::new(plan), &[mine.clone()], into, Ok(()))
+            .exchange(&Arc::new(plan), std::slice::from_ref(&mine), into, Ok(()))
             .unwrap();
         // Nobody takes its memory back before all have looked.
         comm.barrier().unwrap();
